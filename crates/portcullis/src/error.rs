@@ -1,0 +1,105 @@
+//! Everything that can be refused or go wrong, by name. A refused operation changes nothing (S6).
+
+use crate::address::{Iova, IovaRange, PhysAddr};
+use crate::iommu::{AttachError, QueueError};
+use thiserror::Error;
+
+/// The host has no memory for a table page or a bookkeeping node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[error("the host has no memory left for protection tables")]
+pub struct NoMemory;
+
+/// Why a mapping was refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
+pub enum MapError {
+    /// No segment, or a segment of no bytes.
+    #[error("nothing to map: the buffer or one of its segments is empty")]
+    Empty,
+    /// A segment that wraps the address space or lies beyond what a table entry can hold.
+    #[error("physical address {0} is beyond what the IOMMU can address")]
+    PhysicalRange(PhysAddr),
+    /// The address that the design would hand out is reserved (S9).
+    #[error("I/O address {0} is reserved")]
+    Reserved(Iova),
+    /// No free run of that many pages below the device's address limit.
+    #[error("no run of {pages} free pages below {limit_bits}-bit addresses")]
+    Exhausted {
+        /// Pages asked for.
+        pages: u64,
+        /// The address width searched, in bits.
+        limit_bits: u8,
+    },
+    /// A translation exists where the new one would go.
+    #[error("I/O address {0} is already mapped")]
+    Overlap(Iova),
+    /// The design cannot show these segments as one run of addresses.
+    #[error("segments that are not contiguous need one mapping each under this design")]
+    NotContiguous,
+    /// No memory for a table page.
+    #[error(transparent)]
+    NoMemory(#[from] NoMemory),
+    /// An earlier queue error has poisoned the domain (S11).
+    #[error("the domain is poisoned by an earlier invalidation failure")]
+    Poisoned,
+    /// The IOMMU caches absent entries, so the map itself needed an invalidation, and that failed.
+    #[error(transparent)]
+    Queue(#[from] QueueError),
+}
+
+/// Why an unmap was refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
+pub enum UnmapError {
+    /// A length of zero, or one that wraps.
+    #[error("not a range of I/O addresses")]
+    BadRange,
+    /// Nothing is mapped there, or it is being unmapped already.
+    #[error("nothing is mapped at {0}")]
+    NotMapped(Iova),
+    /// The range is only a part of a mapping, or more than one.
+    #[error("{asked} is not the whole of the mapping at {mapped}")]
+    Partial {
+        /// The pages that were to be unmapped.
+        asked: IovaRange,
+        /// The mapping that lies there.
+        mapped: IovaRange,
+    },
+    /// The batch holds as many unmaps as it can; commit it first.
+    #[error("the batch is full")]
+    BatchFull,
+    /// The mapping belongs to another domain.
+    #[error("the mapping belongs to another domain")]
+    WrongDomain,
+}
+
+/// Why a commit returned no buffer: the invalidation did not complete (S11).
+///
+/// The addresses of the batch stay quarantined for the life of the domain, and the domain refuses further maps.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[error("invalidation failed, the buffers stay with the device: {0}")]
+pub struct CommitError(#[from] pub QueueError);
+
+/// Why a domain could not be made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
+pub enum NewDomainError {
+    /// The design does not offer that protection.
+    #[error("the design does not offer this protection")]
+    Protection,
+    /// The IOMMU has no table format of that width.
+    #[error("the IOMMU cannot translate {0}-bit addresses")]
+    Width(u8),
+    /// A range in the configuration that does not lie on page boundaries or is empty.
+    #[error("the configuration names a bad memory range at {0}")]
+    BadRange(PhysAddr),
+    /// No memory for the first tables.
+    #[error(transparent)]
+    NoMemory(#[from] NoMemory),
+    /// The identity map could not be built.
+    #[error("the identity map failed: {0}")]
+    Identity(MapError),
+    /// The IOMMU refused a new domain.
+    #[error(transparent)]
+    Attach(#[from] AttachError),
+}

@@ -1,0 +1,186 @@
+//! An IOMMU for tests that caches as much as any hardware could: every translation it has ever seen, until it is invalidated.
+
+use super::{AttachError, Capabilities, DomainId, Invalidation, Iommu, QueueError, SourceId, Translation};
+use crate::address::{Iova, PAGE_SHIFT, PhysAddr};
+use crate::platform::fake::FakeHost;
+use crate::table::{EntryValue, LEVEL_BITS, Rights};
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::vec::Vec;
+
+/// What the fake does with the next submissions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Behaviour {
+    /// Completes at once.
+    #[default]
+    Prompt,
+    /// Takes the commands and never completes them.
+    Silent,
+    /// Refuses the commands.
+    Failing,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    domains: BTreeMap<DomainId, (Translation, Vec<SourceId>)>,
+    /// Translations that the device has used, by domain and page.
+    cached: BTreeMap<(DomainId, u64), EntryValue>,
+    commands: Vec<Invalidation>,
+    behaviour: Behaviour,
+}
+
+/// A fake IOMMU over the tables of a [`FakeHost`].
+#[derive(Debug)]
+pub struct FakeIommu<'h> {
+    host: &'h FakeHost,
+    capabilities: Capabilities,
+    state: Mutex<State>,
+}
+
+impl<'h> FakeIommu<'h> {
+    /// An IOMMU with every table format and address masks up to 18.
+    pub fn new(host: &'h FakeHost) -> Self {
+        Self::with_capabilities(
+            host,
+            Capabilities {
+                three_level: true,
+                four_level: true,
+                leaf_2m: true,
+                leaf_1g: true,
+                address_mask_max: Some(18),
+                coherent: true,
+                caches_absent: false,
+                pass_through: true,
+                physical_bits: 52,
+            },
+        )
+    }
+
+    /// An IOMMU with these capabilities.
+    pub fn with_capabilities(host: &'h FakeHost, capabilities: Capabilities) -> Self {
+        Self { host, capabilities, state: Mutex::default() }
+    }
+
+    /// Sets what happens to the next submissions.
+    pub fn behave(&self, behaviour: Behaviour) {
+        self.state.lock().expect("not poisoned").behaviour = behaviour;
+    }
+
+    /// Takes the commands received so far, in order.
+    pub fn take_commands(&self) -> Vec<Invalidation> {
+        core::mem::take(&mut self.state.lock().expect("not poisoned").commands)
+    }
+
+    /// Where a DMA by `device` to `iova` would land, if it is let through. What it uses stays cached until invalidated.
+    pub fn access(&self, device: SourceId, iova: Iova, rights: Rights) -> Option<PhysAddr> {
+        let mut state = self.state.lock().expect("not poisoned");
+        let (&domain, &(translation, _)) = state.domains.iter().find(|(_, (_, devices))| devices.contains(&device))?;
+        let (root, levels) = match translation {
+            Translation::PassThrough => return Some(PhysAddr::new(iova.as_u64())),
+            Translation::Tables { root, levels } => (root, levels),
+        };
+        let key = (domain, iova.pfn());
+        let entry = match state.cached.get(&key) {
+            Some(entry) => *entry,
+            None => {
+                let entry = self.walk(root, levels, iova)?;
+                state.cached.insert(key, entry);
+                entry
+            }
+        };
+        entry.rights().allows(rights).then(|| PhysAddr::new(entry.phys().as_u64() + iova.page_offset()))
+    }
+
+    /// Walks the tables as they lie in memory and returns a 4 KiB view of the leaf.
+    fn walk(&self, root: PhysAddr, levels: u8, iova: Iova) -> Option<EntryValue> {
+        if iova.as_u64() >> (PAGE_SHIFT + LEVEL_BITS * u32::from(levels)) != 0 {
+            return None;
+        }
+        let mut table = root;
+        for level in (1..=u32::from(levels)).rev() {
+            let shift = PAGE_SHIFT + LEVEL_BITS * (level - 1);
+            let index = (iova.as_u64() >> shift) & 511;
+            let word = self.host.hardware_read(PhysAddr::new(table.as_u64() + index * 8));
+            let bits = word.expect("the walk reached a table page that was freed (S4)");
+            let value = EntryValue::from_bits(bits);
+            if !value.is_present() {
+                return None;
+            }
+            if level == 1 || value.is_large() {
+                let inside = iova.as_u64() & ((1 << shift) - 1) & !0xfff;
+                return Some(EntryValue::leaf(PhysAddr::new(value.phys().as_u64() + inside), value.rights(), false));
+            }
+            table = value.phys();
+        }
+        None
+    }
+}
+
+impl Iommu for FakeIommu<'_> {
+    type Ticket = bool;
+
+    fn capabilities(&self) -> Capabilities {
+        self.capabilities
+    }
+
+    fn open_domain(&self, translation: Translation) -> Result<DomainId, AttachError> {
+        let mut state = self.state.lock().expect("not poisoned");
+        let id = (1..=u16::MAX).map(DomainId).find(|id| !state.domains.contains_key(id)).ok_or(AttachError::NoDomainId)?;
+        state.domains.insert(id, (translation, Vec::new()));
+        Ok(id)
+    }
+
+    fn close_domain(&self, domain: DomainId) -> Result<(), AttachError> {
+        let mut state = self.state.lock().expect("not poisoned");
+        if state.behaviour != Behaviour::Prompt {
+            return Err(AttachError::Queue(QueueError::Timeout(0)));
+        }
+        state.domains.remove(&domain).ok_or(AttachError::NoSuchDomain(domain))?;
+        state.cached.retain(|(owner, _), _| *owner != domain);
+        Ok(())
+    }
+
+    fn attach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError> {
+        let mut state = self.state.lock().expect("not poisoned");
+        if state.domains.values().any(|(_, devices)| devices.contains(&device)) {
+            return Err(AttachError::Attached(device));
+        }
+        let (_, devices) = state.domains.get_mut(&domain).ok_or(AttachError::NoSuchDomain(domain))?;
+        devices.push(device);
+        Ok(())
+    }
+
+    fn detach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError> {
+        let mut state = self.state.lock().expect("not poisoned");
+        let (_, devices) = state.domains.get_mut(&domain).ok_or(AttachError::NoSuchDomain(domain))?;
+        let place = devices.iter().position(|d| *d == device).ok_or(AttachError::NotAttached(device))?;
+        devices.swap_remove(place);
+        Ok(())
+    }
+
+    fn submit(&self, commands: &[Invalidation]) -> Result<bool, QueueError> {
+        let mut state = self.state.lock().expect("not poisoned");
+        match state.behaviour {
+            Behaviour::Failing => return Err(QueueError::Descriptor),
+            Behaviour::Silent => return Ok(false),
+            Behaviour::Prompt => {}
+        }
+        for command in commands {
+            match *command {
+                Invalidation::Pages { domain, first, mask, .. } => {
+                    assert_eq!(first.pfn() & ((1 << mask) - 1), 0, "a page-selective command is aligned to its size");
+                    let covered = first.pfn()..first.pfn() + (1 << mask);
+                    state.cached.retain(|(owner, pfn), _| *owner != domain || !covered.contains(pfn));
+                }
+                Invalidation::Domain(domain) => state.cached.retain(|(owner, _), _| *owner != domain),
+                Invalidation::Global => state.cached.clear(),
+            }
+            state.commands.push(*command);
+        }
+        Ok(true)
+    }
+
+    fn is_done(&self, ticket: bool) -> Result<bool, QueueError> {
+        Ok(ticket)
+    }
+}

@@ -1,0 +1,167 @@
+//! What the hardware must offer: domains, invalidation commands, and a way to see them done.
+
+#[cfg(any(feature = "fake", test))]
+pub mod fake;
+
+use crate::address::{Iova, PhysAddr};
+use thiserror::Error;
+
+/// A domain of translation: the tag of everything that the IOMMU caches.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct DomainId(pub u16);
+
+/// A PCI requester (bus 15:8, device 7:3, function 2:0): who is behind a DMA.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct SourceId(pub u16);
+
+/// What a domain's devices see.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Translation {
+    /// Physical addresses, untranslated and unprotected.
+    PassThrough,
+    /// The second-level table at `root`.
+    Tables {
+        /// The table page nearest the root.
+        root: PhysAddr,
+        /// Levels of table: 3 (39-bit addresses) or 4 (48-bit).
+        levels: u8,
+    },
+}
+
+/// What this IOMMU can do. Constant for its life.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Capabilities {
+    /// Whether tables of 3 levels (39-bit addresses) are understood.
+    pub three_level: bool,
+    /// Whether tables of 4 levels (48-bit addresses) are understood.
+    pub four_level: bool,
+    /// Whether a 2 MiB leaf is understood.
+    pub leaf_2m: bool,
+    /// Whether a 1 GiB leaf is understood.
+    pub leaf_1g: bool,
+    /// Largest address mask of a page-selective invalidation: it covers `2^mask` pages. `None`: only whole domains.
+    pub address_mask_max: Option<u8>,
+    /// Whether the walker snoops the CPU's caches. If not, entries must be flushed before it can see them.
+    pub coherent: bool,
+    /// Whether absent entries may be cached, so that a map must invalidate too (VT-d caching mode).
+    pub caches_absent: bool,
+    /// Whether devices can be passed through untranslated.
+    pub pass_through: bool,
+    /// Width of a physical address, in bits.
+    pub physical_bits: u8,
+}
+
+/// One invalidation command.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Invalidation {
+    /// Page-selective (PSI): the `2^mask` pages from `first` on; `first` is aligned to them.
+    Pages {
+        /// Whose translations.
+        domain: DomainId,
+        /// The first page.
+        first: Iova,
+        /// log2 of the number of pages, at most [`Capabilities::address_mask_max`].
+        mask: u8,
+        /// The invalidation hint: no table page went, so cached table pointers may stay.
+        leaf_only: bool,
+    },
+    /// Domain-selective (DSI), all levels.
+    Domain(DomainId),
+    /// Every domain, all levels.
+    Global,
+}
+
+/// The invalidation queue failed. No buffer may be returned on it (S11).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
+pub enum QueueError {
+    /// The hardware refused a descriptor.
+    #[error("the IOMMU refused an invalidation descriptor")]
+    Descriptor,
+    /// A device did not answer an invalidation of its own translations.
+    #[error("a device did not answer an invalidation")]
+    Device,
+    /// The wait was not answered within the time limit.
+    #[error("the invalidation did not complete within {0} µs")]
+    Timeout(u64),
+    /// A page-selective command that this IOMMU cannot express.
+    #[error("the IOMMU has no such invalidation")]
+    Unsupported,
+}
+
+/// Why a domain or a device could not be attached or detached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
+pub enum AttachError {
+    /// All domain ids are in use.
+    #[error("the IOMMU has no domain id left")]
+    NoDomainId,
+    /// The domain id is not open.
+    #[error("domain {} is not open", .0.0)]
+    NoSuchDomain(DomainId),
+    /// The device is attached already.
+    #[error("device {:04x} is attached already", .0.0)]
+    Attached(SourceId),
+    /// The device is not attached to this domain.
+    #[error("device {:04x} is not attached to this domain", .0.0)]
+    NotAttached(SourceId),
+    /// The IOMMU cannot translate in that way.
+    #[error("the IOMMU has no such translation")]
+    Unsupported,
+    /// No memory for a context table.
+    #[error(transparent)]
+    NoMemory(#[from] crate::error::NoMemory),
+    /// The flush that must go with it failed.
+    #[error(transparent)]
+    Queue(#[from] QueueError),
+}
+
+/// All that the hardware must offer.
+///
+/// Implementations may be called from several CPUs and from interrupts at once. Every table entry that the caller has made
+/// visible through [`Platform::table_barrier`](crate::Platform::table_barrier) before [`submit`](Iommu::submit) is seen by
+/// the commands submitted.
+pub trait Iommu: Sync {
+    /// What [`submit`](Iommu::submit) hands out to be asked about later.
+    type Ticket: Copy + Send;
+
+    /// What this IOMMU can do.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Opens a domain over `translation`, with no device in it. Its id is in no cache.
+    ///
+    /// # Errors
+    /// [`AttachError::NoDomainId`], [`AttachError::Unsupported`].
+    fn open_domain(&self, translation: Translation) -> Result<DomainId, AttachError>;
+
+    /// Detaches every device of the domain, flushes what the IOMMU has cached of it, and frees its id, in that order
+    /// (S10). Blocks until done.
+    ///
+    /// # Errors
+    /// After [`AttachError::Queue`] the id stays in use and the caller must keep the tables.
+    fn close_domain(&self, domain: DomainId) -> Result<(), AttachError>;
+
+    /// Lets `device` reach memory through the domain.
+    ///
+    /// # Errors
+    /// [`AttachError::Attached`] where it has a domain already.
+    fn attach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError>;
+
+    /// Takes `device` out of the domain; when this returns, it reaches nothing. Blocks until done.
+    ///
+    /// # Errors
+    /// After [`AttachError::Queue`] the device must be assumed to reach memory still.
+    fn detach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError>;
+
+    /// Hands commands to the hardware and returns without waiting. May spin for room in the queue, for a bounded time.
+    ///
+    /// # Errors
+    /// A [`QueueError`]; some of the commands may have been executed.
+    fn submit(&self, commands: &[Invalidation]) -> Result<Self::Ticket, QueueError>;
+
+    /// Whether everything submitted under `ticket` has taken effect, in-flight DMA drained.
+    ///
+    /// # Errors
+    /// A [`QueueError`] where it never will.
+    fn is_done(&self, ticket: Self::Ticket) -> Result<bool, QueueError>;
+}

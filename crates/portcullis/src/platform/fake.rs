@@ -1,0 +1,154 @@
+//! A host for tests: counts what it lends, fails when told to, and shows a non-coherent walker only what was flushed.
+
+use super::{CpuHint, Lock, LockClass, Platform, Wait};
+use crate::address::{PAGE_SIZE, PhysAddr};
+use crate::error::NoMemory;
+use crate::table::{ENTRIES, Entry, Frame};
+use std::boxed::Box;
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+#[cfg(loom)]
+use loom::sync::Mutex as CriticalMutex;
+#[cfg(not(loom))]
+use std::sync::Mutex as CriticalMutex;
+
+/// A lock of [`FakeHost`].
+#[derive(Debug)]
+pub struct FakeLock<T>(CriticalMutex<T>);
+
+impl<T: Send> Lock<T> for FakeLock<T> {
+    fn with<R>(&self, critical: impl FnOnce(&mut T) -> R) -> R {
+        critical(&mut self.0.lock().expect("a panic inside a critical section fails the test by itself"))
+    }
+}
+
+/// Lent pages by address. Boxed, so that they stay where they are.
+#[derive(Debug, Default)]
+struct Frames {
+    lent: BTreeMap<u64, Box<Frame>>,
+    /// What a non-coherent walker sees of each page.
+    flushed: BTreeMap<u64, Box<[u64; ENTRIES]>>,
+    next: u64,
+    budget: Option<usize>,
+}
+
+/// A fake host. Share it by reference: `&FakeHost` is a platform too.
+///
+/// Its clock stands still until [`advance_us`](FakeHost::advance_us) is called or somebody spins (a microsecond a turn).
+#[derive(Debug)]
+pub struct FakeHost {
+    frames: Mutex<Frames>,
+    coherent: bool,
+    now_us: AtomicU64,
+}
+
+/// Where fake table pages start, out of the way of the addresses that tests use for buffers.
+const FRAMES_BASE: u64 = 1 << 40;
+
+impl Default for FakeHost {
+    fn default() -> Self {
+        Self::new(true)
+    }
+}
+
+impl FakeHost {
+    /// A host whose walker snoops the caches, or not.
+    pub fn new(coherent: bool) -> Self {
+        let frames = Frames { next: FRAMES_BASE, ..Frames::default() };
+        Self { frames: Mutex::new(frames), coherent, now_us: AtomicU64::new(0) }
+    }
+
+    /// From now on lends at most `pages` table pages more.
+    pub fn limit_frames(&self, pages: usize) {
+        self.frames.lock().expect("not poisoned").budget = Some(pages);
+    }
+
+    /// Table pages lent and not yet back.
+    pub fn frames_lent(&self) -> usize {
+        self.frames.lock().expect("not poisoned").lent.len()
+    }
+
+    /// Lets time pass.
+    pub fn advance_us(&self, us: u64) {
+        self.now_us.fetch_add(us, Ordering::Relaxed);
+    }
+
+    /// The word at `phys` as the hardware sees it now, or `None` where no table page is lent (a walk into a freed page).
+    pub fn hardware_read(&self, phys: PhysAddr) -> Option<u64> {
+        let page = phys.as_u64() & !(PAGE_SIZE - 1);
+        let index = (phys.page_offset() / 8) as usize;
+        let frames = self.frames.lock().expect("not poisoned");
+        if self.coherent {
+            frames.lent.get(&page).map(|frame| frame[index].load_bits())
+        } else {
+            frames.flushed.get(&page).map(|frame| frame[index])
+        }
+    }
+}
+
+// SAFETY: pages are boxed and kept in `lent` until they are freed, so they neither move nor are shared; they are zeroed when
+// made, and an address is never used twice.
+unsafe impl Platform for FakeHost {
+    type Lock<T: Send> = FakeLock<T>;
+
+    fn lock<T: Send>(&self, _class: LockClass, value: T) -> FakeLock<T> {
+        FakeLock(CriticalMutex::new(value))
+    }
+
+    fn cpu(&self) -> CpuHint {
+        CpuHint(0)
+    }
+
+    fn allocate_frame(&self) -> Result<PhysAddr, NoMemory> {
+        let frame: Box<Frame> = Box::new(core::array::from_fn(|_| Entry::new(0)));
+        let mut frames = self.frames.lock().expect("not poisoned");
+        if let Some(budget) = &mut frames.budget {
+            *budget = budget.checked_sub(1).ok_or(NoMemory)?;
+        }
+        let phys = frames.next;
+        frames.next += PAGE_SIZE;
+        frames.lent.insert(phys, frame);
+        frames.flushed.insert(phys, Box::new([0; ENTRIES]));
+        Ok(PhysAddr::new(phys))
+    }
+
+    unsafe fn frame(&self, frame: PhysAddr) -> &Frame {
+        let frames = self.frames.lock().expect("not poisoned");
+        let page: *const Frame = &**frames.lent.get(&frame.as_u64()).expect("a table page that is not lent was used");
+        // SAFETY: the box does not move or go before `free_frame`, which the caller promises not to call meanwhile.
+        unsafe { &*page }
+    }
+
+    unsafe fn free_frame(&self, frame: PhysAddr) {
+        let mut frames = self.frames.lock().expect("not poisoned");
+        frames.flushed.remove(&frame.as_u64());
+        let freed = frames.lent.remove(&frame.as_u64());
+        assert!(freed.is_some(), "table page {frame} was freed twice");
+    }
+
+    fn table_barrier(&self, entries: &[Entry]) {
+        let mut frames = self.frames.lock().expect("not poisoned");
+        let Frames { lent, flushed, .. } = &mut *frames;
+        let start = entries.as_ptr();
+        let home = lent.iter().find(|(_, frame)| frame.as_ptr_range().contains(&start));
+        let (phys, frame) = home.expect("a barrier names entries of a lent page");
+        let seen = flushed.get_mut(phys).expect("every lent page has its flushed twin");
+        // Whole cache lines go, as `clflush` does: eight entries each.
+        let first = (start as usize - frame.as_ptr() as usize) / core::mem::size_of::<Entry>();
+        for index in first & !7..(first + entries.len()).next_multiple_of(8) {
+            seen[index] = frame[index].load_bits();
+        }
+    }
+
+    fn now_us(&self) -> u64 {
+        self.now_us.load(Ordering::Relaxed)
+    }
+
+    fn pause(&self, _wait: Wait) {
+        self.advance_us(1);
+        #[cfg(loom)]
+        loom::thread::yield_now();
+    }
+}

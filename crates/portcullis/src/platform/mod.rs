@@ -1,0 +1,204 @@
+//! What a host must supply: locks, table pages, time and a hint of the CPU.
+
+#[cfg(any(feature = "fake", test))]
+pub mod fake;
+
+use crate::address::PhysAddr;
+use crate::error::NoMemory;
+use crate::table::{Entry, Frame};
+
+/// A lock that the platform made.
+pub trait Lock<T>: Send + Sync {
+    /// Runs `critical` with the lock held.
+    ///
+    /// Interrupts that may use the same lock must be masked meanwhile: maps and unmaps run in them.
+    fn with<R>(&self, critical: impl FnOnce(&mut T) -> R) -> R;
+}
+
+/// What a lock protects. Locks are taken in this order, never the other way round.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum LockClass {
+    /// The devices and domain ids of an IOMMU.
+    Attachment,
+    /// A queue of unmaps that wait for their flush. Held while the flush is waited for.
+    FlushQueue,
+    /// The invalidation queue of an IOMMU.
+    InvalidationQueue,
+    /// An IOVA allocator.
+    IovaAllocator,
+}
+
+/// What a CPU is waiting for while it spins.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Wait {
+    /// The completion of an invalidation.
+    Invalidation,
+    /// Room in the invalidation queue.
+    QueueRoom,
+    /// A register to take the state that was asked for.
+    Register,
+}
+
+/// The part of a map or unmap that the following steps belong to.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Phase {
+    /// Choosing an address.
+    IovaAllocate,
+    /// Finding the mapping that is to go.
+    IovaFind,
+    /// Giving an address back.
+    IovaFree,
+    /// Writing or clearing translations.
+    Table,
+    /// Taking translations out of the hardware, or queueing them for it.
+    Invalidate,
+    /// Everything else.
+    Other,
+}
+
+/// A step of the protection layer, announced to [`Platform::probe`] just before it is taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Step {
+    /// What follows belongs to this phase. Costs nothing itself.
+    Enter(Phase),
+    /// A map begins.
+    Map,
+    /// An unmap begins.
+    Unmap,
+    /// A search goes on to the next node of a tree.
+    TreeSearch,
+    /// A tree is descended to find a node.
+    TreeFind,
+    /// A node goes into a tree.
+    TreeInsert,
+    /// A node leaves a tree.
+    TreeErase,
+    /// One level of a translation table is read.
+    TableRead,
+    /// `entries` neighbouring entries of a translation table are written.
+    TableWrite {
+        /// How many.
+        entries: usize,
+    },
+    /// A table page is taken from or given back to the host.
+    TablePage,
+    /// An unmap is put into a flush queue.
+    FlushQueuePush,
+    /// Descriptors are written to an invalidation queue.
+    QueueWrite {
+        /// How many.
+        descriptors: usize,
+    },
+    /// A register of the IOMMU is written.
+    RegisterWrite,
+    /// A register of the IOMMU is read.
+    RegisterRead,
+}
+
+/// A hint of the CPU that runs: correctness never rests on it, for the caller may be moved at any time.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct CpuHint(pub u32);
+
+/// All that a host must supply.
+///
+/// # Safety
+/// Table pages are read by hardware and by other CPUs. Implementations promise that
+/// * [`allocate_frame`](Platform::allocate_frame) hands out a page-aligned page that nothing else uses, all zero, until
+///   [`free_frame`](Platform::free_frame) takes it back;
+/// * [`frame`](Platform::frame) gives the same memory for the same page, valid for as long as the page is allocated.
+pub unsafe trait Platform: Sync {
+    /// The lock type.
+    type Lock<T: Send>: Lock<T>;
+
+    /// Makes a lock.
+    fn lock<T: Send>(&self, class: LockClass, value: T) -> Self::Lock<T>;
+
+    /// The CPU that runs, as a hint.
+    fn cpu(&self) -> CpuHint;
+
+    /// A zeroed table page, already visible to the walker.
+    ///
+    /// # Errors
+    /// [`NoMemory`].
+    fn allocate_frame(&self) -> Result<PhysAddr, NoMemory>;
+
+    /// The contents of a table page.
+    ///
+    /// # Safety
+    /// `frame` came from [`allocate_frame`](Platform::allocate_frame) of this platform and is not freed while the
+    /// reference lives.
+    unsafe fn frame(&self, frame: PhysAddr) -> &Frame;
+
+    /// Takes a table page back.
+    ///
+    /// # Safety
+    /// `frame` came from [`allocate_frame`](Platform::allocate_frame) of this platform, no reference to it lives, and no
+    /// hardware can reach it any more (S4).
+    unsafe fn free_frame(&self, frame: PhysAddr);
+
+    /// Makes entries visible to the walker: a store fence where it is coherent, a cache-line flush and a fence where not.
+    fn table_barrier(&self, entries: &[Entry]);
+
+    /// Time in microseconds since some fixed moment. Never goes back.
+    fn now_us(&self) -> u64;
+
+    /// Called in every turn of every spin.
+    fn pause(&self, wait: Wait);
+
+    /// Told of every step before it is taken. Does nothing natively.
+    #[inline(always)]
+    fn probe(&self, _step: Step) {}
+}
+
+// SAFETY: forwards to a platform that keeps the promises.
+unsafe impl<P: Platform> Platform for &P {
+    type Lock<T: Send> = P::Lock<T>;
+
+    #[inline]
+    fn lock<T: Send>(&self, class: LockClass, value: T) -> Self::Lock<T> {
+        (**self).lock(class, value)
+    }
+
+    #[inline]
+    fn cpu(&self) -> CpuHint {
+        (**self).cpu()
+    }
+
+    #[inline]
+    fn allocate_frame(&self) -> Result<PhysAddr, NoMemory> {
+        (**self).allocate_frame()
+    }
+
+    #[inline]
+    unsafe fn frame(&self, frame: PhysAddr) -> &Frame {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { (**self).frame(frame) }
+    }
+
+    #[inline]
+    unsafe fn free_frame(&self, frame: PhysAddr) {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { (**self).free_frame(frame) }
+    }
+
+    #[inline]
+    fn table_barrier(&self, entries: &[Entry]) {
+        (**self).table_barrier(entries)
+    }
+
+    #[inline]
+    fn now_us(&self) -> u64 {
+        (**self).now_us()
+    }
+
+    #[inline]
+    fn pause(&self, wait: Wait) {
+        (**self).pause(wait)
+    }
+
+    #[inline(always)]
+    fn probe(&self, step: Step) {
+        (**self).probe(step)
+    }
+}

@@ -1,0 +1,173 @@
+//! One entry of a second-level table, and the order in which entries become visible.
+//!
+//! The bits are those of the VT-d second-level formats (Intel VT-d specification 3.x, §9.8, SL-PTE and its siblings):
+//!
+//! ```text
+//!  63   62   61     54 53    52    51                 12 11   8  7  6   2  1 0
+//! +---+----+----------+----+-----+----------------------+------+--+------+-+-+
+//! |ign| TM |   ign    |last|first| address 51:12        | ign  |PS| rsvd |W|R|
+//! +---+----+----------+----+-----+----------------------+------+--+------+-+-+
+//! ```
+//!
+//! Hardware ignores bits 61:52; two of them mark the first and the last entry of a mapping, so that an unmap of a part, or a
+//! second unmap, can be told from the table alone.
+
+use crate::address::PhysAddr;
+use crate::sync::{AtomicU64, Ordering};
+
+/// Entries in a table page.
+pub const ENTRIES: usize = 512;
+/// Bits of an address that one level resolves.
+pub const LEVEL_BITS: u32 = 9;
+
+const READ: u64 = 1 << 0;
+const WRITE: u64 = 1 << 1;
+const PAGE_SIZE_BIT: u64 = 1 << 7;
+const FIRST: u64 = 1 << 52;
+const LAST: u64 = 1 << 53;
+/// Bits 51:12, the physical address.
+pub const ADDRESS_MASK: u64 = 0x000f_ffff_ffff_f000;
+
+/// Access rights of a translation.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Rights(u64);
+
+impl Rights {
+    /// The device may read.
+    pub const READ: Self = Self(READ);
+    /// The device may write.
+    pub const WRITE: Self = Self(WRITE);
+    /// The device may do both.
+    pub const READ_WRITE: Self = Self(READ | WRITE);
+
+    /// Whether every right of `other` is among these.
+    #[inline]
+    pub const fn allows(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+/// The value of an entry.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(transparent)]
+pub struct EntryValue(u64);
+
+impl EntryValue {
+    /// Not present: every bit zero.
+    pub const ABSENT: Self = Self(0);
+
+    /// The entry with these raw bits.
+    #[inline]
+    pub const fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    /// A leaf that translates to `phys`; `large` for one above the lowest level.
+    #[inline]
+    pub const fn leaf(phys: PhysAddr, rights: Rights, large: bool) -> Self {
+        Self((phys.as_u64() & ADDRESS_MASK) | rights.0 | if large { PAGE_SIZE_BIT } else { 0 })
+    }
+
+    /// A pointer to a table page. It carries both rights, since the rights of a walk are the intersection of its levels.
+    #[inline]
+    pub const fn table(frame: PhysAddr) -> Self {
+        Self((frame.as_u64() & ADDRESS_MASK) | READ | WRITE)
+    }
+
+    /// An absent entry that remembers the address of a page. Hardware ignores the address of an absent entry.
+    #[inline]
+    pub(crate) const fn absent_link(frame: PhysAddr) -> Self {
+        Self(frame.as_u64() & ADDRESS_MASK)
+    }
+
+    /// The same leaf, marked as the first or the last of its mapping.
+    #[inline]
+    pub(crate) const fn marked(self, first: bool, last: bool) -> Self {
+        Self(self.0 | if first { FIRST } else { 0 } | if last { LAST } else { 0 })
+    }
+
+    /// Whether hardware would use the entry.
+    #[inline]
+    pub const fn is_present(self) -> bool {
+        self.0 & (READ | WRITE) != 0
+    }
+
+    /// Whether the entry, above the lowest level, is a leaf.
+    #[inline]
+    pub const fn is_large(self) -> bool {
+        self.0 & PAGE_SIZE_BIT != 0
+    }
+
+    /// The physical address in the entry.
+    #[inline]
+    pub const fn phys(self) -> PhysAddr {
+        PhysAddr::new(self.0 & ADDRESS_MASK)
+    }
+
+    /// The rights in the entry.
+    #[inline]
+    pub const fn rights(self) -> Rights {
+        Rights(self.0 & (READ | WRITE))
+    }
+
+    /// The raw bits, as hardware reads them.
+    #[inline]
+    pub const fn bits(self) -> u64 {
+        self.0
+    }
+}
+
+/// An entry of a table page: a word that CPUs write and hardware reads.
+#[repr(transparent)]
+#[derive(Debug, Default)]
+pub struct Entry(AtomicU64);
+
+/// A table page.
+pub type Frame = [Entry; ENTRIES];
+
+impl Entry {
+    /// An entry with these raw bits.
+    pub fn new(bits: u64) -> Self {
+        Self(AtomicU64::new(bits))
+    }
+
+    /// Reads the entry.
+    ///
+    /// Acquire: whoever follows the pointer to a table page must see that page zeroed, as the CPU that installed it did.
+    #[inline]
+    pub fn load(&self) -> EntryValue {
+        EntryValue(self.0.load(Ordering::Acquire))
+    }
+
+    /// Writes the entry. The caller owns the range that it translates, so no other CPU writes it.
+    ///
+    /// Release: an entry that points to a table page must not be seen before the page's contents. For a leaf the order that
+    /// matters is the one towards the walker, and [`Platform::table_barrier`](crate::Platform::table_barrier) gives it.
+    #[inline]
+    pub fn store(&self, value: EntryValue) {
+        self.0.store(value.0, Ordering::Release);
+    }
+
+    /// Installs `new` where the entry is absent; otherwise returns what is there.
+    ///
+    /// AcqRel on success: publishes the zeroed page behind `new`. Acquire on failure: the winner's page is followed next.
+    #[inline]
+    pub(crate) fn install(&self, new: EntryValue) -> Result<(), EntryValue> {
+        match self.0.compare_exchange(0, new.0, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => Ok(()),
+            Err(found) => Err(EntryValue(found)),
+        }
+    }
+
+    /// Raw bits, for hardware that is software and for descriptors that share the memory.
+    #[inline]
+    pub fn load_bits(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// Writes raw bits, ordered after everything that this CPU wrote before.
+    #[inline]
+    pub fn store_bits(&self, bits: u64) {
+        self.0.store(bits, Ordering::Release);
+    }
+}
