@@ -1,4 +1,8 @@
-//! Fast and safe I/O memory protection.
+//! Fast and safe I/O memory protection: decides which memory a device may reach by DMA, for how long, and at what price.
+//!
+//! The modules follow the life of one mapping: [`domain`] takes the request, [`iova`] picks an address, [`table`] writes the
+//! translation, [`invalidation`] takes it away, [`iommu`] is what the hardware must offer. Beside them, [`platform`] is what
+//! the host must supply, and [`design`] and [`designs`] are the named wholes.
 #![cfg_attr(not(any(test, feature = "fake", loom)), no_std)]
 #![deny(missing_docs)]
 #![deny(unsafe_code)]
@@ -6,16 +10,30 @@
 extern crate alloc;
 
 mod address;
+pub mod design;
+pub mod designs;
+#[allow(unsafe_code, reason = "buffers on loan to a device")]
+pub mod domain;
 pub mod error;
+pub mod invalidation;
 pub mod iommu;
+#[allow(unsafe_code, reason = "the tree keeps a pointer to one of its own nodes")]
+pub mod iova;
 #[allow(unsafe_code, reason = "the contract of table pages")]
 pub mod platform;
 mod request;
+mod safety;
+#[allow(unsafe_code, reason = "table pages have an owner that types cannot show")]
+mod space;
 mod sync;
+#[allow(unsafe_code, reason = "table pages have an owner that types cannot show")]
 pub mod table;
 
 pub use address::{Iova, IovaRange, PAGE_SHIFT, PAGE_SIZE, PhysAddr, Segment, pages_spanned};
+pub use domain::{Config, Domain, RawUnmapError};
 pub use error::{CommitError, MapError, NewDomainError, NoMemory, UnmapError};
 pub use iommu::{Capabilities, DomainId, Invalidation, Iommu, QueueError, SourceId, Translation};
 pub use platform::Platform;
 pub use request::{Access, Lifetime, Request, Stream};
+pub use safety::{Breach, Protection, Rule};
+pub use space::{AddressSpace, INVALIDATION_TIMEOUT_US};

@@ -1,6 +1,11 @@
 //! Atomics: the processor's, or loom's while a model is checked.
 
 #[cfg(not(loom))]
-pub(crate) use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+pub(crate) use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 #[cfg(loom)]
-pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+
+pub(crate) use core::sync::atomic::Ordering;
+
+/// For statics, which loom cannot model: counters that nothing is ordered by.
+pub(crate) use core::sync::atomic::AtomicUsize as StaticCounter;

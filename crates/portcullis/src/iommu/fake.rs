@@ -125,7 +125,8 @@ impl Iommu for FakeIommu<'_> {
 
     fn open_domain(&self, translation: Translation) -> Result<DomainId, AttachError> {
         let mut state = self.state.lock().expect("not poisoned");
-        let id = (1..=u16::MAX).map(DomainId).find(|id| !state.domains.contains_key(id)).ok_or(AttachError::NoDomainId)?;
+        let id =
+            (1..=u16::MAX).map(DomainId).find(|id| !state.domains.contains_key(id)).ok_or(AttachError::NoDomainId)?;
         state.domains.insert(id, (translation, Vec::new()));
         Ok(id)
     }

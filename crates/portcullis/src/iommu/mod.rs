@@ -165,3 +165,37 @@ pub trait Iommu: Sync {
     /// A [`QueueError`] where it never will.
     fn is_done(&self, ticket: Self::Ticket) -> Result<bool, QueueError>;
 }
+
+impl<T: Iommu> Iommu for &T {
+    type Ticket = T::Ticket;
+
+    fn capabilities(&self) -> Capabilities {
+        (**self).capabilities()
+    }
+
+    fn open_domain(&self, translation: Translation) -> Result<DomainId, AttachError> {
+        (**self).open_domain(translation)
+    }
+
+    fn close_domain(&self, domain: DomainId) -> Result<(), AttachError> {
+        (**self).close_domain(domain)
+    }
+
+    fn attach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError> {
+        (**self).attach(domain, device)
+    }
+
+    fn detach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError> {
+        (**self).detach(domain, device)
+    }
+
+    #[inline]
+    fn submit(&self, commands: &[Invalidation]) -> Result<Self::Ticket, QueueError> {
+        (**self).submit(commands)
+    }
+
+    #[inline]
+    fn is_done(&self, ticket: Self::Ticket) -> Result<bool, QueueError> {
+        (**self).is_done(ticket)
+    }
+}

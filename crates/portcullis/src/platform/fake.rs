@@ -34,7 +34,16 @@ struct Frames {
     budget: Option<usize>,
 }
 
-/// A fake host. Share it by reference: `&FakeHost` is a platform too.
+std::thread_local! {
+    /// Mappings dropped on this thread without an unmap.
+    static LEAKED: core::cell::Cell<usize> = const { core::cell::Cell::new(0) };
+}
+
+pub(crate) fn mapping_leaked() {
+    LEAKED.set(LEAKED.get() + 1);
+}
+
+/// A fake host. Dropping it panics if, on this thread, a mapping was dropped without an unmap meanwhile. Share it by reference: `&FakeHost` is a platform too.
 ///
 /// Its clock stands still until [`advance_us`](FakeHost::advance_us) is called or somebody spins (a microsecond a turn).
 #[derive(Debug)]
@@ -42,6 +51,7 @@ pub struct FakeHost {
     frames: Mutex<Frames>,
     coherent: bool,
     now_us: AtomicU64,
+    leaked_before: usize,
 }
 
 /// Where fake table pages start, out of the way of the addresses that tests use for buffers.
@@ -57,7 +67,7 @@ impl FakeHost {
     /// A host whose walker snoops the caches, or not.
     pub fn new(coherent: bool) -> Self {
         let frames = Frames { next: FRAMES_BASE, ..Frames::default() };
-        Self { frames: Mutex::new(frames), coherent, now_us: AtomicU64::new(0) }
+        Self { frames: Mutex::new(frames), coherent, now_us: AtomicU64::new(0), leaked_before: LEAKED.get() }
     }
 
     /// From now on lends at most `pages` table pages more.
@@ -150,5 +160,14 @@ unsafe impl Platform for FakeHost {
         self.advance_us(1);
         #[cfg(loom)]
         loom::thread::yield_now();
+    }
+}
+
+impl Drop for FakeHost {
+    fn drop(&mut self) {
+        let leaked = LEAKED.get() - self.leaked_before;
+        if leaked > 0 && !std::thread::panicking() {
+            panic!("{leaked} mappings were dropped without an unmap");
+        }
     }
 }

@@ -3,14 +3,11 @@
 //! The bits are those of the VT-d second-level formats (Intel VT-d specification 3.x, §9.8, SL-PTE and its siblings):
 //!
 //! ```text
-//!  63   62   61     54 53    52    51                 12 11   8  7  6   2  1 0
-//! +---+----+----------+----+-----+----------------------+------+--+------+-+-+
-//! |ign| TM |   ign    |last|first| address 51:12        | ign  |PS| rsvd |W|R|
-//! +---+----+----------+----+-----+----------------------+------+--+------+-+-+
+//!  63   62   61      52 51                  12 11   8  7  6   2  1 0
+//! +---+----+----------+----------------------+------+--+------+-+-+
+//! |ign| TM |   ign    | address 51:12        | ign  |PS| rsvd |W|R|
+//! +---+----+----------+----------------------+------+--+------+-+-+
 //! ```
-//!
-//! Hardware ignores bits 61:52; two of them mark the first and the last entry of a mapping, so that an unmap of a part, or a
-//! second unmap, can be told from the table alone.
 
 use crate::address::PhysAddr;
 use crate::sync::{AtomicU64, Ordering};
@@ -23,8 +20,6 @@ pub const LEVEL_BITS: u32 = 9;
 const READ: u64 = 1 << 0;
 const WRITE: u64 = 1 << 1;
 const PAGE_SIZE_BIT: u64 = 1 << 7;
-const FIRST: u64 = 1 << 52;
-const LAST: u64 = 1 << 53;
 /// Bits 51:12, the physical address.
 pub const ADDRESS_MASK: u64 = 0x000f_ffff_ffff_f000;
 
@@ -78,12 +73,6 @@ impl EntryValue {
     #[inline]
     pub(crate) const fn absent_link(frame: PhysAddr) -> Self {
         Self(frame.as_u64() & ADDRESS_MASK)
-    }
-
-    /// The same leaf, marked as the first or the last of its mapping.
-    #[inline]
-    pub(crate) const fn marked(self, first: bool, last: bool) -> Self {
-        Self(self.0 | if first { FIRST } else { 0 } | if last { LAST } else { 0 })
     }
 
     /// Whether hardware would use the entry.

@@ -1,0 +1,127 @@
+//! Addresses that are physical addresses: untranslated, or through an identity map that is made once.
+
+use crate::address::{Iova, IovaRange, PAGE_SHIFT, PhysAddr, Segment};
+use crate::design::{Mapper, Setup, Usage};
+use crate::error::{CommitError, MapError, NewDomainError, UnmapError};
+use crate::invalidation::Revocation;
+use crate::iommu::{AttachError, DomainId, Iommu, SourceId};
+use crate::iova::INTERRUPT_RANGE;
+use crate::platform::Platform;
+use crate::request::{Access, Request};
+use crate::space::AddressSpace;
+use alloc::vec::Vec;
+
+/// A mapper that hands out physical addresses and takes nothing back. It protects nothing.
+pub struct Identity<P: Platform, I: Iommu> {
+    space: AddressSpace<P, I>,
+    /// Page numbers, first and end, that no device may be given.
+    reserved: Vec<(u64, u64)>,
+}
+
+impl<P: Platform, I: Iommu> Identity<P, I> {
+    /// Devices pass through.
+    ///
+    /// # Errors
+    /// Those of [`AddressSpace::pass_through`].
+    pub fn pass_through(setup: Setup<'_, P, I>) -> Result<Self, NewDomainError> {
+        let reserved = reserved(setup.reserved)?;
+        Ok(Self { space: AddressSpace::pass_through(setup.iommu, setup.platform)?, reserved })
+    }
+
+    /// Devices see all of `setup.memory` at its own addresses, but for what is reserved.
+    ///
+    /// # Errors
+    /// Those of [`AddressSpace::translated`]; [`NewDomainError::BadRange`], [`NewDomainError::Identity`].
+    pub fn mapped(setup: Setup<'_, P, I>) -> Result<Self, NewDomainError> {
+        let reserved = reserved(setup.reserved)?;
+        let this = Self { space: AddressSpace::translated(setup.iommu, setup.platform, setup.width)?, reserved };
+        for memory in setup.memory {
+            if memory.phys.page_offset() != 0 || !memory.len.is_multiple_of(1 << PAGE_SHIFT) {
+                return Err(NewDomainError::BadRange(memory.phys));
+            }
+            let (mut pfn, end) = (memory.phys.pfn(), memory.phys.pfn() + (memory.len >> PAGE_SHIFT));
+            while pfn < end {
+                // Up to the next reserved page, or over it.
+                let hole = this.reserved.iter().find(|(_, hole_end)| *hole_end > pfn);
+                match hole {
+                    Some(&(first, hole_end)) if first <= pfn => pfn = hole_end,
+                    _ => {
+                        let stop = hole.map_or(end, |&(first, _)| first.min(end));
+                        this.map_identity(pfn, stop - pfn)?;
+                        pfn = stop;
+                    }
+                }
+            }
+        }
+        Ok(this)
+    }
+
+    fn map_identity(&self, pfn: u64, pages: u64) -> Result<(), NewDomainError> {
+        let segment = Segment { phys: PhysAddr::from_pfn(pfn), len: pages << PAGE_SHIFT };
+        let range = IovaRange::new(pfn, pages).ok_or(NewDomainError::BadRange(segment.phys))?;
+        self.space.map(range, &[segment], Access::DeviceReadsAndWrites).map_err(NewDomainError::Identity)
+    }
+}
+
+/// Page 0, the interrupt range and those of the firmware, in order.
+fn reserved(ranges: &[IovaRange]) -> Result<Vec<(u64, u64)>, NewDomainError> {
+    let mut reserved = Vec::new();
+    reserved.try_reserve_exact(ranges.len() + 2).map_err(|_| crate::NoMemory)?;
+    reserved.push((0, 1));
+    reserved.push((INTERRUPT_RANGE.0, INTERRUPT_RANGE.0 + INTERRUPT_RANGE.1));
+    reserved.extend(ranges.iter().map(|range| (range.first_pfn(), range.end_pfn())));
+    reserved.sort_unstable();
+    Ok(reserved)
+}
+
+impl<P: Platform, I: Iommu> Mapper for Identity<P, I> {
+    fn map(&self, request: &Request<'_>) -> Result<IovaRange, MapError> {
+        let &[segment] = request.segments() else { return Err(MapError::NotContiguous) };
+        let range = IovaRange::covering(Iova::new(segment.phys.as_u64()), segment.len).expect("a request is not empty");
+        if let Some(hole) =
+            self.reserved.iter().find(|(first, end)| *first < range.end_pfn() && range.first_pfn() < *end)
+        {
+            return Err(MapError::Reserved(Iova::from_pfn(hole.0.max(range.first_pfn()))));
+        }
+        if let Some(table) = self.space.table() {
+            for pfn in range.first_pfn()..range.end_pfn() {
+                if table.lookup(self.space.platform(), Iova::from_pfn(pfn)).is_none() {
+                    return Err(MapError::PhysicalRange(PhysAddr::from_pfn(pfn)));
+                }
+            }
+        }
+        Ok(range)
+    }
+
+    fn unmap(&self, _range: IovaRange, _out: &mut Revocation) -> Result<(), UnmapError> {
+        Ok(())
+    }
+
+    fn commit(&self, _revocation: Revocation) -> Result<(), CommitError> {
+        Ok(())
+    }
+
+    fn tick(&self) -> Result<(), CommitError> {
+        Ok(())
+    }
+
+    fn due_us(&self) -> Option<u64> {
+        None
+    }
+
+    fn usage(&self) -> Usage {
+        Usage { table_pages: self.space.table().map_or(0, |table| table.pages()), ..Usage::default() }
+    }
+
+    fn id(&self) -> DomainId {
+        self.space.id()
+    }
+
+    fn attach(&self, device: SourceId) -> Result<(), AttachError> {
+        self.space.attach(device)
+    }
+
+    fn detach(&self, device: SourceId) -> Result<(), AttachError> {
+        self.space.detach(device)
+    }
+}

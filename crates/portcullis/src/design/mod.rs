@@ -1,0 +1,137 @@
+//! What a design is: a named whole of allocator, invalidation and table rule.
+
+mod composed;
+mod identity;
+
+pub use composed::Composed;
+pub use identity::Identity;
+
+use crate::address::{IovaRange, Segment};
+use crate::error::{CommitError, MapError, NewDomainError, UnmapError};
+use crate::invalidation::Revocation;
+use crate::iommu::{AttachError, DomainId, Iommu, SourceId};
+use crate::platform::Platform;
+use crate::request::Request;
+use crate::safety::{Breach, Protection};
+
+/// What there is to say about a design.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Info {
+    /// The name on the command line and in JSON.
+    pub id: &'static str,
+    /// Where it comes from: system and paper.
+    pub source: &'static str,
+    /// Where addresses come from.
+    pub allocator: &'static str,
+    /// When translations are taken out of the hardware.
+    pub invalidation: &'static str,
+    /// What becomes of table pages.
+    pub tables: &'static str,
+    /// The protections that it offers.
+    pub protections: &'static [Protection],
+    /// The rules that it breaks by construction. The checker must find each.
+    pub breaches: &'static [Breach],
+    /// Whether the device sees physical addresses, so that the segments of a request stay apart.
+    pub physical_addresses: bool,
+    /// The largest batch of unmaps under one commit, unless the user says otherwise.
+    pub batch_default: usize,
+}
+
+/// The domain-independent half of a design: its name.
+pub trait Described {
+    /// What there is to say about it.
+    const INFO: Info;
+}
+
+/// A design, as a type to name it by.
+pub trait Design<P: Platform, I: Iommu>: Described {
+    /// What maps and unmaps for one domain.
+    type Mapper: Mapper;
+
+    /// Makes the mapper of a new domain.
+    ///
+    /// # Errors
+    /// A [`NewDomainError`].
+    fn build(setup: Setup<'_, P, I>) -> Result<Self::Mapper, NewDomainError>;
+}
+
+/// What a design is built from.
+pub struct Setup<'c, P, I> {
+    /// The hardware.
+    pub iommu: I,
+    /// The host.
+    pub platform: P,
+    /// One of the protections that the design offers.
+    pub protection: Protection,
+    /// The device can drive addresses of this many bits.
+    pub width: u8,
+    /// Addresses never to be handed out, beyond page 0 and the interrupt range.
+    pub reserved: &'c [IovaRange],
+    /// Physical memory, for designs that map all of it.
+    pub memory: &'c [Segment],
+}
+
+/// Maps and unmaps for one domain. All methods may be called from several CPUs and from interrupts.
+pub trait Mapper: Sync {
+    /// Makes a mapping. The device may use it when this returns.
+    ///
+    /// # Errors
+    /// A [`MapError`]; nothing has changed then.
+    fn map(&self, request: &Request<'_>) -> Result<IovaRange, MapError>;
+
+    /// Clears the mapping at exactly `range` and notes in `out` what is to be invalidated. The buffer is not yet back: that
+    /// takes a [`commit`](Mapper::commit).
+    ///
+    /// # Errors
+    /// An [`UnmapError`]; nothing has changed then.
+    fn unmap(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError>;
+
+    /// Ends a batch of unmaps. When it returns without error, the buffers are the driver's again; under strict protection
+    /// the device has lost them.
+    ///
+    /// # Errors
+    /// [`CommitError`]: no buffer of the batch may be used again (S11).
+    fn commit(&self, revocation: Revocation) -> Result<(), CommitError>;
+
+    /// Flushes what has waited long enough. To be called when [`due_us`](Mapper::due_us) has come, from a timer.
+    ///
+    /// # Errors
+    /// [`CommitError`] where the flush failed.
+    fn tick(&self) -> Result<(), CommitError>;
+
+    /// When the next [`tick`](Mapper::tick) has work to do, in microseconds of the platform's clock.
+    fn due_us(&self) -> Option<u64>;
+
+    /// What is in use now, and its limits (S7).
+    fn usage(&self) -> Usage;
+
+    /// The domain's id.
+    fn id(&self) -> DomainId;
+
+    /// Lets a device into the domain.
+    ///
+    /// # Errors
+    /// An [`AttachError`].
+    fn attach(&self, device: SourceId) -> Result<(), AttachError>;
+
+    /// Takes a device out of the domain.
+    ///
+    /// # Errors
+    /// An [`AttachError`].
+    fn detach(&self, device: SourceId) -> Result<(), AttachError>;
+}
+
+/// What a domain uses, and the limits that it keeps (S7).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Usage {
+    /// Ranges handed out and not yet back, those that wait for a flush among them.
+    pub live_ranges: usize,
+    /// Table pages in use.
+    pub table_pages: usize,
+    /// Unmaps that wait for a flush.
+    pub queued_unmaps: usize,
+    /// The most that can wait.
+    pub queued_unmaps_max: usize,
+    /// The longest that one waits, in microseconds, if [`Mapper::tick`] is called when due; `None` without bound.
+    pub window_us_max: Option<u64>,
+}

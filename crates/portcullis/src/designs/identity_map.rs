@@ -1,0 +1,33 @@
+//! Pass-through with a persistent identity map: translation without protection.
+
+use crate::design::{Described, Design, Identity, Info, Setup};
+use crate::error::NewDomainError;
+use crate::iommu::Iommu;
+use crate::platform::Platform;
+use crate::safety::{Breach, Protection, Rule};
+
+/// All memory mapped once, at its own addresses: what translation alone costs.
+#[derive(Debug)]
+pub struct Static;
+
+impl Described for Static {
+    const INFO: Info = Info {
+        id: "static",
+        source: "pass-through with a persistent identity map",
+        allocator: "physical address",
+        invalidation: "none",
+        tables: "once",
+        protections: &[Protection::None],
+        breaches: &[Breach { protection: Protection::None, rule: Rule::Reach, bound: "none: devices reach all memory" }],
+        physical_addresses: true,
+        batch_default: 1,
+    };
+}
+
+impl<P: Platform, I: Iommu> Design<P, I> for Static {
+    type Mapper = Identity<P, I>;
+
+    fn build(setup: Setup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+        Identity::mapped(setup)
+    }
+}

@@ -1,0 +1,33 @@
+//! No IOMMU: devices pass through.
+
+use crate::design::{Described, Design, Identity, Info, Setup};
+use crate::error::NewDomainError;
+use crate::iommu::Iommu;
+use crate::platform::Platform;
+use crate::safety::{Breach, Protection, Rule};
+
+/// No protection and no translation: what every other design is measured against.
+#[derive(Debug)]
+pub struct None;
+
+impl Described for None {
+    const INFO: Info = Info {
+        id: "none",
+        source: "no IOMMU",
+        allocator: "physical address",
+        invalidation: "none",
+        tables: "none",
+        protections: &[Protection::None],
+        breaches: &[Breach { protection: Protection::None, rule: Rule::Reach, bound: "none: devices reach all memory" }],
+        physical_addresses: true,
+        batch_default: 1,
+    };
+}
+
+impl<P: Platform, I: Iommu> Design<P, I> for None {
+    type Mapper = Identity<P, I>;
+
+    fn build(setup: Setup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+        Identity::pass_through(setup)
+    }
+}

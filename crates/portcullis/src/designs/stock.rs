@@ -1,0 +1,41 @@
+//! Linux before 4.7 (EiovaR, FAST'15, §3 and §4).
+
+use crate::design::{Composed, Described, Design, Info, Setup};
+use crate::error::NewDomainError;
+use crate::iommu::Iommu;
+use crate::iova::TreeAllocator;
+use crate::platform::Platform;
+use crate::safety::{Breach, Protection, Rule};
+use crate::space::AddressSpace;
+
+/// The red-black tree with the cached node under one lock; strict, or deferred through one global flush queue.
+#[derive(Debug)]
+pub struct Stock;
+
+impl Described for Stock {
+    const INFO: Info = Info {
+        id: "stock",
+        source: "Linux before 4.7 (FAST'15 §4)",
+        allocator: "red-black tree with a cached node, below 4 GiB first, top down, size-aligned, one lock",
+        invalidation: "strict: one page-selective and a wait per unmap; deferred: one global queue, 250 unmaps or 10 ms, global flush",
+        tables: "kept unless one unmap covers them",
+        protections: &[Protection::Strict, Protection::Deferred],
+        breaches: &[Breach {
+            protection: Protection::Deferred,
+            rule: Rule::Strict,
+            bound: "250 unmaps or 10 ms, whichever comes first",
+        }],
+        physical_addresses: false,
+        batch_default: 1,
+    };
+}
+
+impl<P: Platform, I: Iommu> Design<P, I> for Stock {
+    type Mapper = Composed<TreeAllocator<P>, P, I>;
+
+    fn build(setup: Setup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+        let allocator = TreeAllocator::new(&setup.platform, setup.width, setup.reserved)?;
+        let space = AddressSpace::translated(setup.iommu, setup.platform, setup.width)?;
+        Composed::new(allocator, setup.protection, space)
+    }
+}

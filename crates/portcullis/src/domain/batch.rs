@@ -1,0 +1,103 @@
+//! Unmaps committed together. Nothing goes back before the commit.
+
+use super::{DmaBuffer, Domain, Mapping, Refused};
+use crate::address::IovaRange;
+use crate::design::Design;
+use crate::error::{CommitError, UnmapError};
+use crate::invalidation::{BATCH_MAX, Revocation};
+use crate::iommu::Iommu;
+use crate::platform::Platform;
+use arrayvec::ArrayVec;
+use core::mem::ManuallyDrop;
+
+/// A batch of raw unmaps, at most [`BATCH_MAX`]. Dropping it commits it.
+pub struct RawBatch<'d, D: Design<P, I>, P: Platform, I: Iommu> {
+    domain: &'d Domain<D, P, I>,
+    revocation: Revocation,
+}
+
+impl<'d, D: Design<P, I>, P: Platform, I: Iommu> RawBatch<'d, D, P, I> {
+    pub(super) const fn new(domain: &'d Domain<D, P, I>) -> Self {
+        Self { domain, revocation: Revocation::new() }
+    }
+
+    /// Clears the mapping at exactly `range`. The buffer is not yet back.
+    ///
+    /// # Errors
+    /// An [`UnmapError`], [`UnmapError::BatchFull`] among them; nothing has changed then.
+    pub fn unmap(&mut self, range: IovaRange) -> Result<(), UnmapError> {
+        self.domain.unmap_into(range, &mut self.revocation)
+    }
+
+    /// Ends the batch: the buffers are the driver's again when this returns.
+    ///
+    /// # Errors
+    /// [`CommitError`]: no buffer of the batch may be used again (S11).
+    pub fn commit(mut self) -> Result<(), CommitError> {
+        self.commit_now()
+    }
+
+    fn commit_now(&mut self) -> Result<(), CommitError> {
+        let revocation = core::mem::take(&mut self.revocation);
+        self.domain.commit(revocation)
+    }
+}
+
+impl<D: Design<P, I>, P: Platform, I: Iommu> Drop for RawBatch<'_, D, P, I> {
+    fn drop(&mut self) {
+        // After `commit` there is nothing left. An error here has nobody to go to: the addresses stay quarantined and the
+        // domain is poisoned, so the next map reports it.
+        let _ = self.commit_now();
+    }
+}
+
+/// A batch of unmaps that holds the buffers until it commits, at most [`BATCH_MAX`]. Dropping it commits it.
+pub struct Batch<'d, D: Design<P, I>, P: Platform, I: Iommu, B: DmaBuffer> {
+    raw: RawBatch<'d, D, P, I>,
+    /// Dropped only after a commit has succeeded: until then the device may reach them.
+    buffers: ManuallyDrop<ArrayVec<B, BATCH_MAX>>,
+}
+
+impl<'d, D: Design<P, I>, P: Platform, I: Iommu, B: DmaBuffer> Batch<'d, D, P, I, B> {
+    pub(super) const fn new(domain: &'d Domain<D, P, I>) -> Self {
+        Self { raw: RawBatch::new(domain), buffers: ManuallyDrop::new(ArrayVec::new_const()) }
+    }
+
+    /// Clears the mapping and keeps its buffer until the commit.
+    ///
+    /// # Errors
+    /// The mapping, with the [`UnmapError`].
+    pub fn unmap(&mut self, mapping: Mapping<B>) -> Result<(), Refused<Mapping<B>, UnmapError>> {
+        let refused = if mapping.tag() != self.raw.domain.tag {
+            Err(UnmapError::WrongDomain)
+        } else if self.buffers.is_full() {
+            Err(UnmapError::BatchFull)
+        } else {
+            self.raw.unmap(mapping.range())
+        };
+        match refused {
+            Ok(()) => {
+                self.buffers.push(mapping.into_buffer());
+                Ok(())
+            }
+            Err(error) => Err(Refused { value: mapping, error }),
+        }
+    }
+
+    /// Ends the batch and gives the buffers back, in the order of their unmaps.
+    ///
+    /// # Errors
+    /// [`CommitError`]: the buffers are lost for good (S11).
+    pub fn commit(mut self) -> Result<ArrayVec<B, BATCH_MAX>, CommitError> {
+        self.raw.commit_now()?;
+        Ok(core::mem::take(&mut *self.buffers))
+    }
+}
+
+impl<D: Design<P, I>, P: Platform, I: Iommu, B: DmaBuffer> Drop for Batch<'_, D, P, I, B> {
+    fn drop(&mut self) {
+        if self.raw.commit_now().is_ok() {
+            drop(core::mem::take(&mut *self.buffers));
+        }
+    }
+}

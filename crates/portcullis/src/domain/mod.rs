@@ -1,0 +1,213 @@
+//! A domain: what a driver maps its buffers through.
+//!
+//! The raw face ([`Domain::map_raw`], [`Domain::unmap_raw`]) is for C and for kernels whose drivers keep addresses only; the
+//! typed face ([`Domain::map`], [`Domain::unmap`], [`Domain::batch`]) owns a buffer while the device has it.
+
+mod batch;
+mod mapping;
+
+pub use batch::{Batch, RawBatch};
+pub use mapping::{DmaBuffer, Mapping, Refused, UnmapFailure, leaked_mappings, segment_iova};
+
+use crate::address::{Iova, IovaRange, PhysAddr, Segment};
+use crate::design::{Design, Mapper, Setup, Usage};
+use crate::error::{CommitError, MapError, NewDomainError, UnmapError};
+use crate::invalidation::Revocation;
+use crate::iommu::{AttachError, DomainId, Iommu, SourceId};
+use crate::platform::Platform;
+use crate::request::{Access, Request};
+use crate::safety::Protection;
+use crate::sync::{Ordering, StaticCounter};
+
+/// What a new domain may be told beyond its protection.
+#[derive(Clone, Copy, Debug)]
+pub struct Config<'c> {
+    /// How mappings are protected.
+    pub protection: Protection,
+    /// The devices can drive addresses of this many bits.
+    pub address_bits: u8,
+    /// Ranges never to be handed out: those that the firmware reserves and the windows of bridges. Page 0 and the interrupt
+    /// range need not be named.
+    pub reserved: &'c [IovaRange],
+    /// Physical memory in whole pages, for designs that map all of it once.
+    pub memory: &'c [Segment],
+}
+
+impl Config<'_> {
+    /// 48-bit addresses, nothing reserved, no memory named.
+    pub const fn new(protection: Protection) -> Self {
+        Self { protection, address_bits: 48, reserved: &[], memory: &[] }
+    }
+}
+
+/// An address space for one or more devices, managed by design `D`.
+///
+/// All methods may be called from several CPUs and from interrupts. Under deferred protection somebody has to call
+/// [`tick`](Domain::tick) from a timer.
+///
+/// Dropping the domain detaches its devices, waits until the IOMMU has forgotten them, and only then frees its tables (S10);
+/// buffers still mapped stay lost to their owners, see [`Mapping`].
+pub struct Domain<D: Design<P, I>, P: Platform, I: Iommu> {
+    mapper: D::Mapper,
+    /// Tells mappings of this domain from others', domains with the same IOMMU id included.
+    tag: u64,
+}
+
+/// Tags handed out so far.
+static TAGS: StaticCounter = StaticCounter::new(0);
+
+impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
+    /// A domain with 48-bit addresses and nothing reserved beyond page 0 and the interrupt range.
+    ///
+    /// # Errors
+    /// A [`NewDomainError`].
+    pub fn new(iommu: I, platform: P, protection: Protection) -> Result<Self, NewDomainError> {
+        Self::with_config(iommu, platform, &Config::new(protection))
+    }
+
+    /// A domain as `config` says.
+    ///
+    /// # Errors
+    /// A [`NewDomainError`].
+    pub fn with_config(iommu: I, platform: P, config: &Config<'_>) -> Result<Self, NewDomainError> {
+        if !D::INFO.protections.contains(&config.protection) {
+            return Err(NewDomainError::Protection);
+        }
+        if !(13..=64).contains(&config.address_bits) {
+            return Err(NewDomainError::Width(config.address_bits));
+        }
+        let mapper = D::build(Setup {
+            iommu,
+            platform,
+            protection: config.protection,
+            width: config.address_bits,
+            reserved: config.reserved,
+            memory: config.memory,
+        })?;
+        // Relaxed: only uniqueness matters.
+        Ok(Self { mapper, tag: TAGS.fetch_add(1, Ordering::Relaxed) as u64 })
+    }
+
+    /// The domain's id in the IOMMU.
+    pub fn id(&self) -> DomainId {
+        self.mapper.id()
+    }
+
+    /// Lets `device` reach memory through this domain.
+    ///
+    /// # Errors
+    /// An [`AttachError`].
+    pub fn attach(&self, device: SourceId) -> Result<(), AttachError> {
+        self.mapper.attach(device)
+    }
+
+    /// Takes `device` out of the domain; it reaches nothing when this returns.
+    ///
+    /// # Errors
+    /// An [`AttachError`].
+    pub fn detach(&self, device: SourceId) -> Result<(), AttachError> {
+        self.mapper.detach(device)
+    }
+
+    /// What is in use now, and its limits (S7).
+    pub fn usage(&self) -> Usage {
+        self.mapper.usage()
+    }
+
+    /// Flushes what has waited long enough. Call it when [`due_us`](Domain::due_us) has come, or every millisecond.
+    ///
+    /// # Errors
+    /// [`CommitError`] where the flush failed.
+    pub fn tick(&self) -> Result<(), CommitError> {
+        self.mapper.tick()
+    }
+
+    /// When the next [`tick`](Domain::tick) has work to do, in microseconds of the platform's clock.
+    pub fn due_us(&self) -> Option<u64> {
+        self.mapper.due_us()
+    }
+
+    /// Maps a physically contiguous buffer of `len` bytes and returns the address of its first byte for the device.
+    ///
+    /// # Errors
+    /// A [`MapError`]; nothing has changed then.
+    pub fn map_raw(&self, phys: PhysAddr, len: u64, access: Access) -> Result<Iova, MapError> {
+        let segments = [Segment { phys, len }];
+        let range = self.map_request(&Request::new(&segments, access)?)?;
+        Ok(Iova::new(range.start().as_u64() + phys.page_offset()))
+    }
+
+    /// Makes the mapping of `request` and returns its pages. Segment *k* lies behind the pages of those before it, at its
+    /// offset in its first page.
+    ///
+    /// # Errors
+    /// A [`MapError`]; nothing has changed then.
+    pub fn map_request(&self, request: &Request<'_>) -> Result<IovaRange, MapError> {
+        self.mapper.map(request)
+    }
+
+    /// Unmaps what [`map_raw`](Domain::map_raw) mapped: the same address and length. Under strict protection the device has
+    /// lost the buffer when this returns.
+    ///
+    /// # Errors
+    /// [`RawUnmapError::Refused`] leaves the mapping as it was. After [`RawUnmapError::Commit`] the buffer must never be
+    /// used again (S11).
+    pub fn unmap_raw(&self, iova: Iova, len: u64) -> Result<(), RawUnmapError> {
+        let range = IovaRange::covering(iova, len).ok_or(UnmapError::BadRange)?;
+        let mut batch = self.raw_batch();
+        batch.unmap(range)?;
+        Ok(batch.commit()?)
+    }
+
+    /// Collects raw unmaps to be committed together.
+    pub fn raw_batch(&self) -> RawBatch<'_, D, P, I> {
+        RawBatch::new(self)
+    }
+
+    /// Maps `buffer` and keeps it until [`unmap`](Domain::unmap) gives it back.
+    ///
+    /// # Errors
+    /// The buffer, with the [`MapError`].
+    pub fn map<B: DmaBuffer>(&self, buffer: B, access: Access) -> Result<Mapping<B>, Refused<B, MapError>> {
+        let mapped = Request::new(buffer.segments(), access).and_then(|request| self.map_request(&request));
+        match mapped {
+            Ok(range) => Ok(Mapping::new(buffer, range, access, self.tag, D::INFO.physical_addresses)),
+            Err(error) => Err(Refused { value: buffer, error }),
+        }
+    }
+
+    /// Takes the mapping away and gives the buffer back. Under strict protection the device has lost it.
+    ///
+    /// # Errors
+    /// [`UnmapFailure::Refused`] gives the mapping back; after [`UnmapFailure::Commit`] the buffer is lost for good (S11).
+    pub fn unmap<B: DmaBuffer>(&self, mapping: Mapping<B>) -> Result<B, UnmapFailure<B>> {
+        let mut batch = self.batch();
+        batch.unmap(mapping)?;
+        let mut buffers = batch.commit()?;
+        Ok(buffers.pop().expect("one mapping went in, and its commit succeeded"))
+    }
+
+    /// Collects unmaps to be committed together: one wait for all of them.
+    pub fn batch<B: DmaBuffer>(&self) -> Batch<'_, D, P, I, B> {
+        Batch::new(self)
+    }
+
+    fn unmap_into(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
+        self.mapper.unmap(range, out)
+    }
+
+    fn commit(&self, revocation: Revocation) -> Result<(), CommitError> {
+        self.mapper.commit(revocation)
+    }
+}
+
+/// Why a raw unmap failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum RawUnmapError {
+    /// Nothing has changed.
+    #[error(transparent)]
+    Refused(#[from] UnmapError),
+    /// The invalidation failed; the buffer must not be used again.
+    #[error(transparent)]
+    Commit(#[from] CommitError),
+}

@@ -1,0 +1,94 @@
+//! Taking translations away: what an unmap leaves to be invalidated, and the proof that it was.
+//!
+//! An address goes back to its allocator, and a table page to the host, only as [`Invalidated`]. Only this module makes one,
+//! after the hardware has said that the invalidation is complete; so "not before its invalidation" (S3, S4) is a type.
+
+mod flush_queue;
+mod strict;
+
+pub use flush_queue::{FlushQueue, QUEUE_CAPACITY, QUEUE_TIMEOUT_US};
+pub(crate) use strict::commit;
+
+use crate::address::{Iova, IovaRange};
+use crate::iommu::{Capabilities, DomainId, Invalidation};
+use crate::table::FreedTables;
+use arrayvec::ArrayVec;
+
+/// Unmaps that one commit takes at most.
+pub const BATCH_MAX: usize = 64;
+
+/// Something that the hardware can no longer reach: its invalidation has completed.
+#[derive(Debug)]
+pub struct Invalidated<T>(T);
+
+impl<T> Invalidated<T> {
+    /// Callers have waited for the invalidation of `value`, or no hardware has ever seen it.
+    pub(crate) const fn new(value: T) -> Self {
+        Self(value)
+    }
+
+    /// What was invalidated.
+    pub fn into_inner(self) -> T {
+        self.0
+    }
+}
+
+/// A mapping whose translations are cleared but may still be cached.
+#[derive(Clone, Copy, Debug)]
+pub struct Revoked {
+    /// Its pages.
+    pub range: IovaRange,
+    /// Whether no table page went with it, so that the invalidation may leave cached table pointers alone.
+    pub leaf_only: bool,
+}
+
+/// What a batch of unmaps leaves to be invalidated, up to [`BATCH_MAX`] of them.
+///
+/// Dropping it leaks addresses and table pages, which is safe; [`Mapper::commit`](crate::design::Mapper::commit) is what
+/// should happen to it.
+#[must_use = "addresses and buffers come back only through a commit"]
+#[derive(Debug, Default)]
+pub struct Revocation {
+    pub(crate) revoked: ArrayVec<Revoked, BATCH_MAX>,
+    pub(crate) tables: FreedTables,
+}
+
+impl Revocation {
+    /// Nothing to invalidate.
+    pub const fn new() -> Self {
+        Self { revoked: ArrayVec::new_const(), tables: FreedTables::new() }
+    }
+
+    /// Whether there is nothing to invalidate.
+    pub fn is_empty(&self) -> bool {
+        self.revoked.is_empty()
+    }
+
+    /// Whether another unmap fits.
+    pub fn is_full(&self) -> bool {
+        self.revoked.is_full()
+    }
+
+    /// The mappings, in the order of their unmaps.
+    pub fn revoked(&self) -> &[Revoked] {
+        &self.revoked
+    }
+}
+
+/// The command that covers `range`: the smallest aligned power of two of pages around it, or the whole domain where the
+/// hardware has no such command. A domain-selective command takes all levels, so it serves either hint.
+pub(crate) fn page_selective(
+    domain: DomainId,
+    range: IovaRange,
+    leaf_only: bool,
+    capabilities: &Capabilities,
+) -> Invalidation {
+    let differing = range.first_pfn() ^ (range.end_pfn() - 1);
+    let mask = (u64::BITS - differing.leading_zeros()) as u8;
+    match capabilities.address_mask_max {
+        Some(max) if mask <= max => {
+            Invalidation::Pages { domain, first: Iova::from_pfn(range.first_pfn() >> mask << mask), mask, leaf_only }
+        }
+        _ => Invalidation::Domain(domain),
+    }
+}

@@ -1,0 +1,36 @@
+//! Strict protection: invalidate and wait before anything goes back.
+
+use super::{BATCH_MAX, Invalidated, Revocation, page_selective};
+use crate::error::CommitError;
+use crate::iommu::{Invalidation, Iommu};
+use crate::iova::IovaAllocator;
+use crate::platform::{Phase, Platform, Step};
+use crate::space::AddressSpace;
+use crate::table;
+use arrayvec::ArrayVec;
+
+/// Submits one page-selective command per unmap with one wait behind them all, waits, and frees the addresses and tables.
+pub(crate) fn commit<P: Platform, I: Iommu>(
+    space: &AddressSpace<P, I>,
+    allocator: &impl IovaAllocator<P>,
+    revocation: Revocation,
+) -> Result<(), CommitError> {
+    let platform = space.platform();
+    if revocation.is_empty() {
+        return Ok(());
+    }
+    platform.probe(Step::Enter(Phase::Invalidate));
+    let commands: ArrayVec<Invalidation, BATCH_MAX> = revocation
+        .revoked
+        .iter()
+        .map(|revoked| page_selective(space.id(), revoked.range, revoked.leaf_only, space.capabilities()))
+        .collect();
+    // On an error the ranges and tables of the revocation leak: quarantined for good (S11).
+    space.invalidate(&commands)?;
+    platform.probe(Step::Enter(Phase::IovaFree));
+    for revoked in &revocation.revoked {
+        allocator.free(platform, Invalidated::new(revoked.range));
+    }
+    table::release(platform, Invalidated::new(revocation.tables));
+    Ok(())
+}

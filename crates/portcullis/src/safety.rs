@@ -1,0 +1,73 @@
+//! The safety rules by name, and how a design declares that it breaks one by construction.
+
+use core::fmt;
+
+/// How mappings are protected.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Protection {
+    /// Devices reach all memory.
+    None,
+    /// Once an unmap returns, the device has lost the buffer.
+    Strict,
+    /// The device may keep an unmapped buffer for a bounded time. Linux calls it lazy.
+    Deferred,
+}
+
+impl Protection {
+    /// The name on the command line and in JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Strict => "strict",
+            Self::Deferred => "deferred",
+        }
+    }
+}
+
+impl fmt::Display for Protection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A safety rule.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Rule {
+    /// S1: a device reaches only memory that is mapped for it, or that a declared stale window still covers.
+    Reach,
+    /// S2: under strict protection, once an unmap has returned, no access through its addresses succeeds.
+    Strict,
+    /// S3: no address is handed out while it is live, nor before its invalidation has completed.
+    Reuse,
+    /// S4: no table page is freed before an all-levels invalidation of its range and every software walk of it are over.
+    Tables,
+    /// S5: a right is never wider than was asked for.
+    Rights,
+    /// S6: a refused operation changes nothing and leaks nothing.
+    Errors,
+    /// S7: queues, lists and tables stay within stated limits.
+    Bounds,
+    /// S8: what the device can reach of a page beyond the buffer is reported.
+    SubPage,
+    /// S9: reserved addresses are never handed out.
+    Reserved,
+    /// S10: teardown takes away the context, the cached translations and the tables, in that order.
+    Teardown,
+    /// S11: a time-out or queue error never returns a buffer.
+    Completion,
+    /// S12: a faulting device cannot make fault handling unbounded.
+    Storms,
+    /// S13: a full or narrow address space gives a typed error.
+    Exhaustion,
+}
+
+/// A rule that a design breaks by construction, under one of its protections.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Breach {
+    /// Under which protection.
+    pub protection: Protection,
+    /// Which rule.
+    pub rule: Rule,
+    /// What bounds the damage, in a few words.
+    pub bound: &'static str,
+}

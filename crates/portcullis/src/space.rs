@@ -1,0 +1,189 @@
+//! The address space of a domain: its table behind its id in the IOMMU, from opening to teardown.
+
+use crate::address::{IovaRange, Segment};
+use crate::error::{MapError, NewDomainError};
+use crate::invalidation::{Invalidated, page_selective};
+use crate::iommu::{AttachError, Capabilities, DomainId, Invalidation, Iommu, QueueError, SourceId, Translation};
+use crate::platform::{Platform, Wait};
+use crate::request::Access;
+use crate::sync::{AtomicBool, Ordering};
+use crate::table::{self, FreedTables, SecondLevelTable};
+
+/// How long a commit waits for the hardware before it gives up, in microseconds.
+pub const INVALIDATION_TIMEOUT_US: u64 = 1_000_000;
+
+/// A domain of the IOMMU and the table that it translates through, if any.
+pub struct AddressSpace<P: Platform, I: Iommu> {
+    platform: P,
+    iommu: I,
+    capabilities: Capabilities,
+    id: DomainId,
+    table: Option<SecondLevelTable>,
+    /// Set by the first invalidation that failed; from then on nothing is mapped. Relaxed: it only has to be seen some time
+    /// after, and the buffers concerned are quarantined either way.
+    poisoned: AtomicBool,
+    closed: bool,
+}
+
+impl<P: Platform, I: Iommu> AddressSpace<P, I> {
+    /// Opens a domain that passes its devices through.
+    ///
+    /// # Errors
+    /// Those of [`Iommu::open_domain`].
+    pub fn pass_through(iommu: I, platform: P) -> Result<Self, NewDomainError> {
+        let id = iommu.open_domain(Translation::PassThrough)?;
+        Ok(Self::with(iommu, platform, id, None))
+    }
+
+    /// Opens a domain over an empty table that translates addresses of up to `width` bits.
+    ///
+    /// # Errors
+    /// [`NewDomainError::Width`] where the hardware has no such table, [`NewDomainError::NoMemory`], and those of
+    /// [`Iommu::open_domain`].
+    pub fn translated(iommu: I, platform: P, width: u8) -> Result<Self, NewDomainError> {
+        let capabilities = iommu.capabilities();
+        let levels = match width {
+            1..=39 if capabilities.three_level => 3,
+            1..=48 if capabilities.four_level => 4,
+            _ => return Err(NewDomainError::Width(width)),
+        };
+        let table = SecondLevelTable::new(&platform, levels, &capabilities)?;
+        match iommu.open_domain(Translation::Tables { root: table.root(), levels }) {
+            Ok(id) => Ok(Self::with(iommu, platform, id, Some(table))),
+            Err(error) => {
+                // SAFETY: nobody else has the table.
+                let pages = unsafe { table.dismantle(&platform) };
+                table::release(&platform, Invalidated::new(pages));
+                Err(error.into())
+            }
+        }
+    }
+
+    fn with(iommu: I, platform: P, id: DomainId, table: Option<SecondLevelTable>) -> Self {
+        let capabilities = iommu.capabilities();
+        Self { platform, iommu, capabilities, id, table, poisoned: AtomicBool::new(false), closed: false }
+    }
+
+    /// The host.
+    #[inline]
+    pub const fn platform(&self) -> &P {
+        &self.platform
+    }
+
+    /// What the IOMMU can do.
+    #[inline]
+    pub const fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    /// The domain's id.
+    #[inline]
+    pub const fn id(&self) -> DomainId {
+        self.id
+    }
+
+    /// The table, where devices are translated.
+    #[inline]
+    pub const fn table(&self) -> Option<&SecondLevelTable> {
+        self.table.as_ref()
+    }
+
+    /// Lets a device in.
+    ///
+    /// # Errors
+    /// Those of [`Iommu::attach`].
+    pub fn attach(&self, device: SourceId) -> Result<(), AttachError> {
+        self.iommu.attach(self.id, device)
+    }
+
+    /// Takes a device out.
+    ///
+    /// # Errors
+    /// Those of [`Iommu::detach`].
+    pub fn detach(&self, device: SourceId) -> Result<(), AttachError> {
+        self.iommu.detach(self.id, device)
+    }
+
+    /// Refuses where an earlier invalidation has failed.
+    ///
+    /// # Errors
+    /// [`MapError::Poisoned`].
+    #[inline]
+    pub fn check(&self) -> Result<(), MapError> {
+        if self.poisoned.load(Ordering::Relaxed) { Err(MapError::Poisoned) } else { Ok(()) }
+    }
+
+    /// Writes translations and, where the IOMMU caches absent entries, invalidates those.
+    ///
+    /// # Errors
+    /// Those of [`SecondLevelTable::map`]; [`MapError::Queue`] where that invalidation failed: the domain is poisoned, and
+    /// the range must not be used again.
+    ///
+    /// # Panics
+    /// If the domain passes its devices through.
+    pub fn map(&self, range: IovaRange, segments: &[Segment], access: Access) -> Result<(), MapError> {
+        let table = self.table.as_ref().expect("a design that writes translations opened a translated domain");
+        table.map(&self.platform, range, segments, access.rights())?;
+        if self.capabilities.caches_absent {
+            // All levels: absent directory entries may be cached as well.
+            self.invalidate(&[page_selective(self.id, range, false, &self.capabilities)])?;
+        }
+        Ok(())
+    }
+
+    /// Clears the translations of a claimed mapping. Returns whether table pages went to `freed`.
+    ///
+    /// # Panics
+    /// If the domain passes its devices through.
+    pub fn unmap(&self, range: IovaRange, freed: &mut FreedTables) -> bool {
+        let table = self.table.as_ref().expect("a design that writes translations opened a translated domain");
+        table.unmap(&self.platform, range, freed)
+    }
+
+    /// Submits the commands and waits until they have taken effect, for at most [`INVALIDATION_TIMEOUT_US`].
+    ///
+    /// # Errors
+    /// A [`QueueError`]; the domain is then poisoned (S11).
+    pub fn invalidate(&self, commands: &[Invalidation]) -> Result<(), QueueError> {
+        let result = self.submit_and_wait(commands);
+        if result.is_err() {
+            self.poisoned.store(true, Ordering::Relaxed);
+        }
+        result
+    }
+
+    fn submit_and_wait(&self, commands: &[Invalidation]) -> Result<(), QueueError> {
+        let ticket = self.iommu.submit(commands)?;
+        let limit_us = self.platform.now_us() + INVALIDATION_TIMEOUT_US;
+        while !self.iommu.is_done(ticket)? {
+            if self.platform.now_us() > limit_us {
+                return Err(QueueError::Timeout(INVALIDATION_TIMEOUT_US));
+            }
+            self.platform.pause(Wait::Invalidation);
+        }
+        Ok(())
+    }
+
+    /// Teardown (S10): the IOMMU forgets the devices and what it has cached, then the table pages and `waiting`, those of
+    /// unmaps not yet flushed, go back to the host. If the IOMMU does not answer, they are kept for good.
+    pub(crate) fn close(&mut self, waiting: FreedTables) {
+        self.closed = true;
+        if self.iommu.close_domain(self.id).is_err() {
+            return;
+        }
+        if let Some(table) = self.table.take() {
+            // SAFETY: `&mut self`: nobody else uses the table.
+            let mut pages = unsafe { table.dismantle(&self.platform) };
+            pages.append(&self.platform, waiting);
+            table::release(&self.platform, Invalidated::new(pages));
+        }
+    }
+}
+
+impl<P: Platform, I: Iommu> Drop for AddressSpace<P, I> {
+    fn drop(&mut self) {
+        if !self.closed {
+            self.close(FreedTables::new());
+        }
+    }
+}

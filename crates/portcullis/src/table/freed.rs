@@ -1,0 +1,78 @@
+//! Table pages that have left the table but that hardware may still walk.
+
+use super::entry::EntryValue;
+use crate::address::PhysAddr;
+use crate::invalidation::Invalidated;
+use crate::platform::Platform;
+
+/// A list of detached table pages, threaded through the pages themselves so that an unmap never allocates.
+///
+/// The link lies in the first entry of each page, written as an absent entry: a walker that still comes by finds nothing
+/// there. Dropping the list leaks the pages, which is the safe way to lose them.
+#[derive(Debug, Default)]
+pub struct FreedTables {
+    ends: Option<(PhysAddr, PhysAddr)>,
+    pages: usize,
+}
+
+impl FreedTables {
+    /// An empty list.
+    pub const fn new() -> Self {
+        Self { ends: None, pages: 0 }
+    }
+
+    /// Whether no page is on the list.
+    pub const fn is_empty(&self) -> bool {
+        self.ends.is_none()
+    }
+
+    /// Pages on the list.
+    pub const fn pages(&self) -> usize {
+        self.pages
+    }
+
+    /// Adds a page.
+    ///
+    /// # Safety
+    /// `frame` is a table page of `platform` that no entry points to any more and that no CPU walks.
+    pub(super) unsafe fn push<P: Platform>(&mut self, platform: &P, frame: PhysAddr) {
+        // Addresses of frames are never zero in a link: zero ends the list.
+        let next = self.ends.map_or(PhysAddr::new(0), |(head, _)| head);
+        // SAFETY: the caller owns the page until it is freed.
+        let first = unsafe { &platform.frame(frame)[0] };
+        first.store(EntryValue::absent_link(next));
+        platform.table_barrier(core::slice::from_ref(first));
+        self.ends = Some((frame, self.ends.map_or(frame, |(_, tail)| tail)));
+        self.pages += 1;
+    }
+
+    /// Moves every page of `other` to this list.
+    pub(crate) fn append<P: Platform>(&mut self, platform: &P, other: Self) {
+        let Some((other_head, other_tail)) = other.ends else { return };
+        match self.ends {
+            None => self.ends = other.ends,
+            Some((head, tail)) => {
+                // SAFETY: `push` took ownership of every page on either list.
+                let last = unsafe { &platform.frame(other_tail)[0] };
+                last.store(EntryValue::absent_link(head));
+                platform.table_barrier(core::slice::from_ref(last));
+                self.ends = Some((other_head, tail));
+            }
+        }
+        self.pages += other.pages;
+    }
+}
+
+/// Gives the pages back to the host: nothing can reach them any more (S4).
+pub(crate) fn release<P: Platform>(platform: &P, freed: Invalidated<FreedTables>) {
+    let list = freed.into_inner();
+    let Some((mut frame, _)) = list.ends else { return };
+    for _ in 0..list.pages {
+        // SAFETY: the list owns the page, and it is walked by nobody since the all-levels invalidation completed.
+        let next = unsafe { platform.frame(frame)[0].load().phys() };
+        platform.probe(crate::platform::Step::TablePage);
+        // SAFETY: as above; the reference is gone.
+        unsafe { platform.free_frame(frame) };
+        frame = next;
+    }
+}

@@ -1,0 +1,337 @@
+//! The table of a domain: 3 or 4 levels, leaves of 4 KiB, 2 MiB and 1 GiB.
+//!
+//! No locks. A directory entry is installed by compare-exchange, and the loser of a race uses the winner's page. Leaves are
+//! written without synchronisation, because the IOVA allocator gives every page to one mapping at a time and the unmap of a
+//! mapping is claimed by one caller. Table pages stay until one unmap covers all that they translate: then no other mapping
+//! can be walking them (S4), and they go to the caller, who frees them after an all-levels invalidation.
+
+use super::entry::{ENTRIES, Entry, EntryValue, Frame, LEVEL_BITS, Rights};
+use super::freed::FreedTables;
+use crate::address::{Iova, IovaRange, PAGE_SHIFT, PhysAddr, Segment};
+use crate::error::{MapError, NoMemory};
+use crate::iommu::Capabilities;
+use crate::platform::{Platform, Step};
+use crate::sync::{AtomicUsize, Ordering};
+
+/// The second-level table of one domain.
+#[derive(Debug)]
+pub struct SecondLevelTable {
+    root: PhysAddr,
+    levels: u8,
+    leaf_2m: bool,
+    leaf_1g: bool,
+    physical_bits: u8,
+    /// Table pages in use, the root among them. A statistic, so Relaxed.
+    pages: AtomicUsize,
+}
+
+/// Pages that one entry of `level` spans; level 1 holds the 4 KiB leaves.
+const fn span(level: u8) -> u64 {
+    1 << (LEVEL_BITS * (level as u32 - 1))
+}
+
+/// Index of the entry of `level` that translates page `pfn`.
+const fn index(pfn: u64, level: u8) -> usize {
+    (pfn >> (LEVEL_BITS * (level as u32 - 1))) as usize % ENTRIES
+}
+
+impl SecondLevelTable {
+    /// An empty table of `levels` (3 or 4) levels.
+    ///
+    /// # Errors
+    /// [`NoMemory`] without a page for the root.
+    pub fn new<P: Platform>(platform: &P, levels: u8, capabilities: &Capabilities) -> Result<Self, NoMemory> {
+        debug_assert!(levels == 3 || levels == 4);
+        platform.probe(Step::TablePage);
+        Ok(Self {
+            root: platform.allocate_frame()?,
+            levels,
+            leaf_2m: capabilities.leaf_2m,
+            leaf_1g: capabilities.leaf_1g,
+            physical_bits: capabilities.physical_bits,
+            pages: AtomicUsize::new(1),
+        })
+    }
+
+    /// The page nearest the root.
+    pub const fn root(&self) -> PhysAddr {
+        self.root
+    }
+
+    /// Levels of table.
+    pub const fn levels(&self) -> u8 {
+        self.levels
+    }
+
+    /// Table pages in use now.
+    pub fn pages(&self) -> usize {
+        self.pages.load(Ordering::Relaxed)
+    }
+
+    /// Writes the translations of `range` to `segments`, which together have as many pages, and makes them visible.
+    ///
+    /// The caller owns `range`: it is in no other mapping. All that can fail is done before the first entry is written, so a
+    /// refused map leaves no translation that the device might have used (S6); table pages that it added stay, empty.
+    ///
+    /// # Errors
+    /// [`MapError::NoMemory`], [`MapError::Overlap`], [`MapError::PhysicalRange`].
+    pub fn map<P: Platform>(
+        &self,
+        platform: &P,
+        range: IovaRange,
+        segments: &[Segment],
+        rights: Rights,
+    ) -> Result<(), MapError> {
+        for segment in segments {
+            // `Request::new` has seen to it that the sum does not wrap.
+            if (segment.phys.as_u64() + segment.len - 1) >> self.physical_bits != 0 {
+                return Err(MapError::PhysicalRange(segment.phys));
+            }
+        }
+        if range.first_pfn() / ENTRIES as u64 == (range.end_pfn() - 1) / ENTRIES as u64
+            && range.pages() < ENTRIES as u64
+        {
+            return self.map_in_one_table(platform, range, segments, rights);
+        }
+        for write in [false, true] {
+            let mut pfn = range.first_pfn();
+            for segment in segments {
+                let run = Run { pfn, phys_pfn: segment.phys.pfn(), pages: segment.pages() };
+                self.visit_run(platform, run, rights, write)?;
+                pfn += run.pages;
+            }
+            debug_assert_eq!(pfn, range.end_pfn());
+        }
+        Ok(())
+    }
+
+    /// The common case: fewer pages than a leaf table holds, all in one.
+    fn map_in_one_table<P: Platform>(
+        &self,
+        platform: &P,
+        range: IovaRange,
+        segments: &[Segment],
+        rights: Rights,
+    ) -> Result<(), MapError> {
+        let run = Run { pfn: range.first_pfn(), phys_pfn: segments[0].phys.pfn(), pages: range.pages() };
+        let (table, level) = self.descend(platform, &run)?;
+        debug_assert_eq!(level, 1, "a run this short fills no large leaf");
+        let first = index(range.first_pfn(), level);
+        let slots = &table[first..first + range.pages() as usize];
+        if let Some(taken) = slots.iter().position(|slot| slot.load().is_present()) {
+            return Err(MapError::Overlap(Iova::from_pfn(range.first_pfn() + taken as u64)));
+        }
+        platform.probe(Step::TableWrite { entries: slots.len() });
+        let pfns = segments.iter().flat_map(|segment| segment.phys.pfn()..segment.phys.pfn() + segment.pages());
+        for (slot, phys_pfn) in slots.iter().zip(pfns) {
+            slot.store(EntryValue::leaf(PhysAddr::from_pfn(phys_pfn), rights, false));
+        }
+        platform.table_barrier(slots);
+        Ok(())
+    }
+
+    /// Goes over one physically contiguous run, first to prepare (tables present, entries absent), then to write.
+    fn visit_run<P: Platform>(&self, platform: &P, mut run: Run, rights: Rights, write: bool) -> Result<(), MapError> {
+        while run.pages > 0 {
+            let (table, level) = self.descend(platform, &run)?;
+            let first = index(run.pfn, level);
+            let entries = ((run.pages >> (LEVEL_BITS * (u32::from(level) - 1))) as usize).min(ENTRIES - first);
+            // Neighbours go one by one where a large leaf would only fit some of them.
+            let entries = if level == 1 { entries } else { 1 };
+            let slots = &table[first..first + entries];
+            if write {
+                platform.probe(Step::TableWrite { entries });
+                for (slot, phys_pfn) in slots.iter().zip((run.phys_pfn..).step_by(span(level) as usize)) {
+                    slot.store(EntryValue::leaf(PhysAddr::from_pfn(phys_pfn), rights, level > 1));
+                }
+                platform.table_barrier(slots);
+            } else if let Some(taken) = slots.iter().position(|slot| slot.load().is_present()) {
+                return Err(MapError::Overlap(Iova::from_pfn(run.pfn + taken as u64 * span(level))));
+            }
+            run.advance(entries as u64 * span(level));
+        }
+        Ok(())
+    }
+
+    /// The table and level for the next leaf of `run`: the largest leaf that the hardware, the alignment and the length
+    /// allow, and whose entry does not already point to a table. Missing tables are added on the way.
+    fn descend<'p, P: Platform>(&self, platform: &'p P, run: &Run) -> Result<(&'p Frame, u8), MapError> {
+        let mut level = self.levels;
+        let mut table = frame(platform, self.root);
+        loop {
+            platform.probe(Step::TableRead);
+            let slot = &table[index(run.pfn, level)];
+            if level == 1 {
+                return Ok((table, level));
+            }
+            let mut value = slot.load();
+            if !value.is_present() {
+                if self.may_be_leaf(level) && run.fills(span(level)) {
+                    return Ok((table, level));
+                }
+                value = self.add_table(platform, slot)?;
+            }
+            if value.is_large() {
+                return Err(MapError::Overlap(Iova::from_pfn(run.pfn)));
+            }
+            table = frame(platform, value.phys());
+            level -= 1;
+        }
+    }
+
+    fn may_be_leaf(&self, level: u8) -> bool {
+        match level {
+            2 => self.leaf_2m,
+            3 => self.leaf_1g,
+            _ => false,
+        }
+    }
+
+    /// Makes `slot` point to a table page, a new one unless another CPU was faster.
+    fn add_table<P: Platform>(&self, platform: &P, slot: &Entry) -> Result<EntryValue, NoMemory> {
+        platform.probe(Step::TablePage);
+        let new = platform.allocate_frame()?;
+        platform.probe(Step::TableWrite { entries: 1 });
+        match slot.install(EntryValue::table(new)) {
+            Ok(()) => {
+                platform.table_barrier(core::slice::from_ref(slot));
+                self.pages.fetch_add(1, Ordering::Relaxed);
+                Ok(EntryValue::table(new))
+            }
+            Err(winner) => {
+                // The winner may not have flushed its entry yet, and our leaf below it must be reachable when we return.
+                platform.table_barrier(core::slice::from_ref(slot));
+                // SAFETY: allocated above and never published.
+                unsafe { platform.free_frame(new) };
+                Ok(winner)
+            }
+        }
+    }
+
+    /// Clears the translations of `range`, a whole mapping that the caller has claimed, and makes that visible.
+    ///
+    /// Table pages that translated nothing else go to `freed`. Returns whether there were any: then the invalidation must
+    /// take all levels.
+    pub fn unmap<P: Platform>(&self, platform: &P, range: IovaRange, freed: &mut FreedTables) -> bool {
+        let before = freed.pages();
+        let mut pfn = range.first_pfn();
+        while pfn < range.end_pfn() {
+            pfn = self.clear_next(platform, pfn, range.end_pfn(), freed);
+        }
+        let gone = freed.pages() - before;
+        self.pages.fetch_sub(gone, Ordering::Relaxed);
+        gone > 0
+    }
+
+    /// Clears from `pfn` on what lies in one table, and returns the first page not done.
+    fn clear_next<P: Platform>(&self, platform: &P, pfn: u64, end_pfn: u64, freed: &mut FreedTables) -> u64 {
+        let mut level = self.levels;
+        let mut table = frame(platform, self.root);
+        loop {
+            platform.probe(Step::TableRead);
+            let first = index(pfn, level);
+            let slot = &table[first];
+            let value = slot.load();
+            if level == 1 {
+                let entries = ((end_pfn - pfn) as usize).min(ENTRIES - first);
+                let slots = &table[first..first + entries];
+                platform.probe(Step::TableWrite { entries });
+                for slot in slots {
+                    slot.store(EntryValue::ABSENT);
+                }
+                platform.table_barrier(slots);
+                return pfn + entries as u64;
+            }
+            let covered = pfn.is_multiple_of(span(level)) && end_pfn - pfn >= span(level);
+            if !value.is_present() {
+                // A claimed mapping has no hole; nothing lies below this entry to be cleared.
+                return (pfn | (span(level) - 1)) + 1;
+            }
+            if value.is_large() || covered {
+                platform.probe(Step::TableWrite { entries: 1 });
+                slot.store(EntryValue::ABSENT);
+                platform.table_barrier(core::slice::from_ref(slot));
+                if !value.is_large() {
+                    collect(platform, value.phys(), level - 1, freed);
+                }
+                return (pfn | (span(level) - 1)) + 1;
+            }
+            table = frame(platform, value.phys());
+            level -= 1;
+        }
+    }
+
+    /// Where `iova` translates to, and with which rights, as the table lies in memory now.
+    pub fn lookup<P: Platform>(&self, platform: &P, iova: Iova) -> Option<(PhysAddr, Rights)> {
+        let pfn = iova.pfn();
+        if pfn >> (LEVEL_BITS * u32::from(self.levels)) != 0 {
+            return None;
+        }
+        let mut level = self.levels;
+        let mut table = frame(platform, self.root);
+        loop {
+            let value = table[index(pfn, level)].load();
+            if !value.is_present() {
+                return None;
+            }
+            if level == 1 || value.is_large() {
+                let inside = iova.as_u64() & ((span(level) << PAGE_SHIFT) - 1);
+                return Some((PhysAddr::new(value.phys().as_u64() + inside), value.rights()));
+            }
+            table = frame(platform, value.phys());
+            level -= 1;
+        }
+    }
+
+    /// Detaches every page of the table, the root among them, onto a list.
+    ///
+    /// # Safety
+    /// No CPU uses the table from now on.
+    pub(crate) unsafe fn dismantle<P: Platform>(&self, platform: &P) -> FreedTables {
+        let mut freed = FreedTables::new();
+        collect(platform, self.root, self.levels, &mut freed);
+        freed
+    }
+}
+
+/// Puts the table page `root` of `level` and all below it on the list.
+fn collect<P: Platform>(platform: &P, root: PhysAddr, level: u8, freed: &mut FreedTables) {
+    if level > 1 {
+        for slot in frame(platform, root) {
+            let value = slot.load();
+            if value.is_present() && !value.is_large() {
+                collect(platform, value.phys(), level - 1, freed);
+            }
+        }
+    }
+    // SAFETY: the entry that pointed here is gone, and no other mapping lay below it, so no CPU walks it.
+    unsafe { freed.push(platform, root) };
+}
+
+/// The contents of a table page that is in the table.
+fn frame<P: Platform>(platform: &P, phys: PhysAddr) -> &Frame {
+    // SAFETY: only pages that are linked into this table get here. Whoever walks one works on a mapping below it, and a page
+    // is unlinked only by the unmap that covers all that is mapped below; it is freed after that.
+    unsafe { platform.frame(phys) }
+}
+
+/// What is left to do of a physically contiguous run.
+#[derive(Clone, Copy)]
+struct Run {
+    pfn: u64,
+    phys_pfn: u64,
+    pages: u64,
+}
+
+impl Run {
+    /// Whether a leaf of `span` pages fits here.
+    const fn fills(&self, span: u64) -> bool {
+        self.pages >= span && (self.pfn | self.phys_pfn) & (span - 1) == 0
+    }
+
+    const fn advance(&mut self, pages: u64) {
+        self.pfn += pages;
+        self.phys_pfn += pages;
+        self.pages -= pages;
+    }
+}
