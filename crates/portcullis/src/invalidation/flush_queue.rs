@@ -8,6 +8,7 @@ use crate::iommu::{Invalidation, Iommu};
 use crate::iova::IovaAllocator;
 use crate::platform::{Lock, LockClass, Phase, Platform, Step};
 use crate::space::AddressSpace;
+use crate::sync::{AtomicU64, AtomicUsize, Ordering};
 use crate::table::{self, FreedTables};
 use alloc::vec::Vec;
 
@@ -21,14 +22,21 @@ struct Queue {
     /// Never grows: its capacity is [`QUEUE_CAPACITY`] from the start.
     waiting: Vec<IovaRange>,
     tables: FreedTables,
-    /// When the oldest came, meaningful while the queue is not empty.
-    oldest_us: u64,
 }
 
 /// A global flush queue. One lock guards it, and it is held while the flush is waited for: nobody queues meanwhile.
 pub struct FlushQueue<P: Platform> {
     queue: P::Lock<Queue>,
+    /// When the oldest entry will have waited long enough; [`NEVER`] while the queue is empty.
+    ///
+    /// This and `len` are written under the lock. Without it they are advice (Relaxed): whoever acts on them takes the lock
+    /// and looks again.
+    due_us: AtomicU64,
+    len: AtomicUsize,
 }
+
+/// The time at which an empty queue is due.
+const NEVER: u64 = u64::MAX;
 
 impl<P: Platform> FlushQueue<P> {
     /// An empty queue.
@@ -38,8 +46,8 @@ impl<P: Platform> FlushQueue<P> {
     pub fn new(platform: &P) -> Result<Self, NoMemory> {
         let mut waiting = Vec::new();
         waiting.try_reserve_exact(QUEUE_CAPACITY).map_err(|_| NoMemory)?;
-        let queue = Queue { waiting, tables: FreedTables::new(), oldest_us: 0 };
-        Ok(Self { queue: platform.lock(LockClass::FlushQueue, queue) })
+        let queue = platform.lock(LockClass::FlushQueue, Queue { waiting, tables: FreedTables::new() });
+        Ok(Self { queue, due_us: AtomicU64::new(NEVER), len: AtomicUsize::new(0) })
     }
 
     /// Queues the unmaps, and flushes whenever the queue is full.
@@ -58,13 +66,14 @@ impl<P: Platform> FlushQueue<P> {
             queue.tables.append(platform, revocation.tables);
             for revoked in revocation.revoked {
                 if queue.waiting.len() == QUEUE_CAPACITY {
-                    queue.flush(space, allocator)?;
+                    self.flush(queue, space, allocator)?;
                 }
                 platform.probe(Step::FlushQueuePush);
                 if queue.waiting.is_empty() {
-                    queue.oldest_us = platform.now_us();
+                    self.due_us.store(platform.now_us() + QUEUE_TIMEOUT_US, Ordering::Relaxed);
                 }
                 queue.waiting.push(revoked.range);
+                self.len.store(queue.waiting.len(), Ordering::Relaxed);
             }
             Ok(())
         })
@@ -80,16 +89,17 @@ impl<P: Platform> FlushQueue<P> {
         allocator: &impl IovaAllocator<P>,
     ) -> Result<(), CommitError> {
         let platform = space.platform();
+        let is_due = || platform.now_us() >= self.due_us.load(Ordering::Relaxed);
+        if !is_due() {
+            return Ok(());
+        }
         platform.probe(Step::Enter(Phase::Invalidate));
-        self.queue.with(|queue| {
-            let due = !queue.waiting.is_empty() && platform.now_us() >= queue.oldest_us + QUEUE_TIMEOUT_US;
-            if due { queue.flush(space, allocator) } else { Ok(()) }
-        })
+        self.queue.with(|queue| if is_due() { self.flush(queue, space, allocator) } else { Ok(()) })
     }
 
     /// Unmaps that wait now.
     pub fn len(&self) -> usize {
-        self.queue.with(|queue| queue.waiting.len())
+        self.len.load(Ordering::Relaxed)
     }
 
     /// Whether no unmap waits.
@@ -99,18 +109,17 @@ impl<P: Platform> FlushQueue<P> {
 
     /// When [`tick`](Self::tick) will flush, on the platform's clock; `None` while the queue is empty.
     pub fn due_us(&self) -> Option<u64> {
-        self.queue.with(|queue| (!queue.waiting.is_empty()).then_some(queue.oldest_us + QUEUE_TIMEOUT_US))
+        Some(self.due_us.load(Ordering::Relaxed)).filter(|due_us| *due_us != NEVER)
     }
 
     /// Gives up the table pages that wait, after the IOMMU has forgotten the domain.
     pub(crate) fn take_tables(&self) -> FreedTables {
         self.queue.with(|queue| core::mem::take(&mut queue.tables))
     }
-}
 
-impl Queue {
-    fn flush<P: Platform, I: Iommu>(
-        &mut self,
+    fn flush<I: Iommu>(
+        &self,
+        queue: &mut Queue,
         space: &AddressSpace<P, I>,
         allocator: &impl IovaAllocator<P>,
     ) -> Result<(), CommitError> {
@@ -118,10 +127,12 @@ impl Queue {
         space.invalidate(&[Invalidation::Global])?;
         let platform = space.platform();
         platform.probe(Step::Enter(Phase::IovaFree));
-        for range in self.waiting.drain(..) {
+        for range in queue.waiting.drain(..) {
             allocator.free(platform, Invalidated::new(range));
         }
-        table::release(platform, Invalidated::new(core::mem::take(&mut self.tables)));
+        table::release(platform, Invalidated::new(core::mem::take(&mut queue.tables)));
+        self.due_us.store(NEVER, Ordering::Relaxed);
+        self.len.store(0, Ordering::Relaxed);
         platform.probe(Step::Enter(Phase::Invalidate));
         Ok(())
     }

@@ -12,6 +12,7 @@ use crate::address::{Iova, IovaRange, PAGE_SHIFT};
 use crate::error::{MapError, NoMemory, UnmapError};
 use crate::invalidation::Invalidated;
 use crate::platform::{Lock, LockClass, Phase, Platform, Step};
+use crate::sync::{AtomicUsize, Ordering};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::cell::Cell;
@@ -60,13 +61,15 @@ unsafe impl Send for Cached {}
 struct Tree {
     nodes: RBTree<NodeAdapter>,
     cached: Option<Cached>,
+    #[expect(clippy::vec_box, reason = "boxes move between the tree and here")]
     spare: Vec<Box<Node>>,
-    live: usize,
 }
 
 /// The allocator.
 pub struct TreeAllocator<P: Platform> {
     tree: P::Lock<Tree>,
+    /// Ranges handed out. Written under the lock only, so plain stores suffice; read without it, as a statistic (Relaxed).
+    live: AtomicUsize,
     width: u8,
 }
 
@@ -84,7 +87,7 @@ impl<P: Platform> TreeAllocator<P> {
         ranges.sort_unstable();
         let mut spare = Vec::new();
         spare.try_reserve_exact(SPARE_NODES_MAX).map_err(|_| NoMemory)?;
-        let mut tree = Tree { nodes: RBTree::new(NodeAdapter::new()), cached: None, spare, live: 0 };
+        let mut tree = Tree { nodes: RBTree::new(NodeAdapter::new()), cached: None, spare };
         let mut end_before = 0;
         for (first, end) in ranges {
             // What an earlier range covers already is skipped: nodes do not overlap.
@@ -96,7 +99,7 @@ impl<P: Platform> TreeAllocator<P> {
                 end_before = end;
             }
         }
-        Ok(Self { tree: platform.lock(LockClass::IovaAllocator, tree), width })
+        Ok(Self { tree: platform.lock(LockClass::IovaAllocator, tree), live: AtomicUsize::new(0), width })
     }
 }
 
@@ -115,7 +118,7 @@ impl<P: Platform> IovaAllocator<P> for TreeAllocator<P> {
             };
             match placed {
                 Ok(range) => {
-                    tree.live += 1;
+                    self.live.store(self.live.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
                     Ok(range)
                 }
                 Err(node) => {
@@ -163,13 +166,13 @@ impl<P: Platform> IovaAllocator<P> for TreeAllocator<P> {
                 // Without a successor below 4 GiB the next search starts at the limit.
                 tree.cached = below.map(Cached);
             }
-            tree.live -= 1;
+            self.live.store(self.live.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
             tree.keep(node);
         });
     }
 
     fn live(&self) -> usize {
-        self.tree.with(|tree| tree.live)
+        self.live.load(Ordering::Relaxed)
     }
 }
 

@@ -81,6 +81,11 @@ pub enum Step {
         /// How many.
         entries: usize,
     },
+    /// `entries` neighbouring entries of a translation table are cleared.
+    TableClear {
+        /// How many.
+        entries: usize,
+    },
     /// A table page is taken from or given back to the host.
     TablePage,
     /// An unmap is put into a flush queue.

@@ -235,7 +235,7 @@ impl SecondLevelTable {
             if level == 1 {
                 let entries = ((end_pfn - pfn) as usize).min(ENTRIES - first);
                 let slots = &table[first..first + entries];
-                platform.probe(Step::TableWrite { entries });
+                platform.probe(Step::TableClear { entries });
                 for slot in slots {
                     slot.store(EntryValue::ABSENT);
                 }
@@ -248,7 +248,7 @@ impl SecondLevelTable {
                 return (pfn | (span(level) - 1)) + 1;
             }
             if value.is_large() || covered {
-                platform.probe(Step::TableWrite { entries: 1 });
+                platform.probe(Step::TableClear { entries: 1 });
                 slot.store(EntryValue::ABSENT);
                 platform.table_barrier(core::slice::from_ref(slot));
                 if !value.is_large() {
