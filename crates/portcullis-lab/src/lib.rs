@@ -1,1 +1,22 @@
+//! The laboratory: the protection layer on virtual cores, over modelled hardware, doing real work.
+#![deny(missing_docs)]
+#![deny(unsafe_code)]
 
+mod account;
+pub mod advice;
+pub mod compare;
+mod cost;
+pub mod engine;
+mod machine;
+mod outcome;
+#[allow(unsafe_code, reason = "implements `portcullis::Platform`")]
+mod platform;
+mod run;
+pub mod trace;
+
+pub use account::Account;
+pub use cost::CostBook;
+pub use machine::Machine;
+pub use outcome::{Limit, Outcome};
+pub use platform::LabPlatform;
+pub use run::{Job, Pace, Rings, RingsError, RunError, Work, machine_pace, run};

@@ -1,1 +1,34 @@
+//! The Intel VT-d driver: legacy mode, second-level translation, queued invalidation.
+//!
+//! A [`Unit`] takes an [`Mmio`] (how the registers are reached) and a [`portcullis::Platform`] (memory, locks, time), and
+//! implements [`portcullis::Iommu`]. It knows nothing of who answers: a software model, an emulator or silicon. [`Units`]
+//! joins several into one, for domains whose devices sit behind more than one of them.
+//!
+//! [`spec`] holds the constants and types of the Intel VT-d specification and no behaviour, so that a model of the hardware
+//! can share them.
+#![cfg_attr(not(test), no_std)]
+#![deny(missing_docs)]
+#![deny(unsafe_code)]
 
+extern crate alloc;
+
+mod attach;
+mod faults;
+mod hardware;
+mod mmio;
+#[allow(unsafe_code, reason = "pages that hardware shares")]
+mod page;
+mod queue;
+pub mod spec;
+mod tables;
+#[cfg(test)]
+#[allow(unsafe_code, reason = "a unit of software and a host around the fake one")]
+mod tests;
+mod unit;
+mod units;
+
+pub use hardware::RegisterTimeout;
+pub use mmio::Mmio;
+pub use queue::Ticket;
+pub use unit::{BringUpError, Config, Unit};
+pub use units::{UNITS_MAX, UnitCount, Units, UnitsTicket};

@@ -76,7 +76,7 @@ impl<'a> Request<'a> {
                 return Err(MapError::Empty);
             }
             // The last byte must have an address, and rounding up to a page must not wrap either.
-            if segment.phys.checked_add(segment.len + (crate::PAGE_SIZE - 1)).is_none() {
+            if segment.phys.checked_add(segment.len).and_then(|end| end.checked_add(crate::PAGE_SIZE - 1)).is_none() {
                 return Err(MapError::PhysicalRange(segment.phys));
             }
             pages = pages.checked_add(segment.pages()).ok_or(MapError::PhysicalRange(segment.phys))?;

@@ -71,3 +71,30 @@ pub struct Breach {
     /// What bounds the damage, in a few words.
     pub bound: &'static str,
 }
+
+impl Rule {
+    /// The number of the rule.
+    const fn number(self) -> u8 {
+        match self {
+            Self::Reach => 1,
+            Self::Strict => 2,
+            Self::Reuse => 3,
+            Self::Tables => 4,
+            Self::Rights => 5,
+            Self::Errors => 6,
+            Self::Bounds => 7,
+            Self::SubPage => 8,
+            Self::Reserved => 9,
+            Self::Teardown => 10,
+            Self::Completion => 11,
+            Self::Storms => 12,
+            Self::Exhaustion => 13,
+        }
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "S{}", self.number())
+    }
+}

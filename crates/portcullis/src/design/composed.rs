@@ -49,8 +49,12 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu> Mapper for Composed<A, P, I> {
         platform.probe(Step::Enter(Phase::Table));
         match self.space.map(range, request.segments(), request.access()) {
             Ok(()) => Ok(range),
-            // The translations may be in use: the range stays quarantined.
-            Err(error @ MapError::Queue(_)) => Err(error),
+            Err(error @ MapError::Queue(_)) => {
+                // Written, and perhaps in use already: taken back like an unmap whose commit failed, so that the device
+                // finds no more of it, nobody else can unmap it, and the range stays quarantined (S11).
+                let _ = self.unmap(range, &mut Revocation::new());
+                Err(error)
+            }
             Err(error) => {
                 // Nothing was written, so no hardware has seen the range.
                 self.allocator.free(platform, Invalidated::new(range));

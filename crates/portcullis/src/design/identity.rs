@@ -14,7 +14,7 @@ use alloc::vec::Vec;
 /// A mapper that hands out physical addresses and takes nothing back. It protects nothing.
 pub struct Identity<P: Platform, I: Iommu> {
     space: AddressSpace<P, I>,
-    /// Page numbers, first and end, that no device may be given.
+    /// Page numbers, first and end, that no device may be given or can drive.
     reserved: Vec<(u64, u64)>,
 }
 
@@ -24,7 +24,7 @@ impl<P: Platform, I: Iommu> Identity<P, I> {
     /// # Errors
     /// Those of [`AddressSpace::pass_through`].
     pub fn pass_through(setup: Setup<'_, P, I>) -> Result<Self, NewDomainError> {
-        let reserved = reserved(setup.reserved)?;
+        let reserved = reserved(setup.reserved, setup.width)?;
         Ok(Self { space: AddressSpace::pass_through(setup.iommu, setup.platform)?, reserved })
     }
 
@@ -33,13 +33,13 @@ impl<P: Platform, I: Iommu> Identity<P, I> {
     /// # Errors
     /// Those of [`AddressSpace::translated`]; [`NewDomainError::BadRange`], [`NewDomainError::Identity`].
     pub fn mapped(setup: Setup<'_, P, I>) -> Result<Self, NewDomainError> {
-        let reserved = reserved(setup.reserved)?;
+        let reserved = reserved(setup.reserved, setup.width)?;
         let this = Self { space: AddressSpace::translated(setup.iommu, setup.platform, setup.width)?, reserved };
         for memory in setup.memory {
-            if memory.phys.page_offset() != 0 || !memory.len.is_multiple_of(1 << PAGE_SHIFT) {
-                return Err(NewDomainError::BadRange(memory.phys));
-            }
-            let (mut pfn, end) = (memory.phys.pfn(), memory.phys.pfn() + (memory.len >> PAGE_SHIFT));
+            let whole_pages = memory.phys.page_offset() == 0 && memory.len.is_multiple_of(1 << PAGE_SHIFT);
+            let range = IovaRange::new(memory.phys.pfn(), memory.len >> PAGE_SHIFT).filter(|_| whole_pages);
+            let range = range.ok_or(NewDomainError::BadRange(memory.phys))?;
+            let (mut pfn, end) = (range.first_pfn(), range.end_pfn());
             while pfn < end {
                 // Up to the next reserved page, or over it.
                 let hole = this.reserved.iter().find(|(_, hole_end)| *hole_end > pfn);
@@ -63,11 +63,12 @@ impl<P: Platform, I: Iommu> Identity<P, I> {
     }
 }
 
-/// Page 0, the interrupt range and those of the firmware, in order.
-fn reserved(ranges: &[IovaRange]) -> Result<Vec<(u64, u64)>, NewDomainError> {
+/// Page 0, the interrupt range, those of the firmware and all beyond `width` bits, in order.
+fn reserved(ranges: &[IovaRange], width: u8) -> Result<Vec<(u64, u64)>, NewDomainError> {
     let mut reserved = Vec::new();
-    reserved.try_reserve_exact(ranges.len() + 2).map_err(|_| crate::NoMemory)?;
+    reserved.try_reserve_exact(ranges.len() + 3).map_err(|_| crate::NoMemory)?;
     reserved.push((0, 1));
+    reserved.push((1 << (u32::from(width) - PAGE_SHIFT), u64::MAX));
     reserved.push((INTERRUPT_RANGE.0, INTERRUPT_RANGE.0 + INTERRUPT_RANGE.1));
     reserved.extend(ranges.iter().map(|range| (range.first_pfn(), range.end_pfn())));
     reserved.sort_unstable();

@@ -38,7 +38,7 @@ pub struct Info {
 }
 
 /// The domain-independent half of a design: its name.
-pub trait Described {
+pub trait Described: 'static {
     /// What there is to say about it.
     const INFO: Info;
 }

@@ -39,7 +39,8 @@ impl<'d, D: Design<P, I>, P: Platform, I: Iommu> RawBatch<'d, D, P, I> {
 
     fn commit_now(&mut self) -> Result<(), CommitError> {
         let revocation = core::mem::take(&mut self.revocation);
-        self.domain.commit(revocation)
+        // So that the drop after a commit takes no lock.
+        if revocation.is_empty() { Ok(()) } else { self.domain.commit(revocation) }
     }
 }
 
@@ -89,8 +90,10 @@ impl<'d, D: Design<P, I>, P: Platform, I: Iommu, B: DmaBuffer> Batch<'d, D, P, I
     /// # Errors
     /// [`CommitError`]: the buffers are lost for good (S11).
     pub fn commit(mut self) -> Result<ArrayVec<B, BATCH_MAX>, CommitError> {
+        // Taken out first, and still not dropped by itself: after an error nothing here may free them.
+        let buffers = core::mem::take(&mut self.buffers);
         self.raw.commit_now()?;
-        Ok(core::mem::take(&mut *self.buffers))
+        Ok(ManuallyDrop::into_inner(buffers))
     }
 }
 

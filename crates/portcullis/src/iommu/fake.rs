@@ -1,4 +1,5 @@
-//! An IOMMU for tests that caches as much as any hardware could: every translation it has ever seen, until it is invalidated.
+//! An IOMMU for tests that caches as much as any hardware could: every translation that it has
+//! ever seen, until it is invalidated.
 
 use super::{AttachError, Capabilities, DomainId, Invalidation, Iommu, QueueError, SourceId, Translation};
 use crate::address::{Iova, PAGE_SHIFT, PhysAddr};
@@ -71,7 +72,14 @@ impl<'h> FakeIommu<'h> {
         core::mem::take(&mut self.state.lock().expect("not poisoned").commands)
     }
 
-    /// Where a DMA by `device` to `iova` would land, if it is let through. What it uses stays cached until invalidated.
+    /// Whether a translation of page `pfn` would be used without a walk.
+    pub fn is_cached(&self, domain: DomainId, pfn: u64) -> bool {
+        let state = self.state.lock().expect("not poisoned");
+        state.cached.get(&(domain, pfn)).is_some_and(|entry| entry.is_present())
+    }
+
+    /// Where a DMA by `device` to `iova` would land, if it is let through. What it uses stays cached until invalidated, and
+    /// so does what it found absent where the capabilities say that this may be.
     pub fn access(&self, device: SourceId, iova: Iova, rights: Rights) -> Option<PhysAddr> {
         let mut state = self.state.lock().expect("not poisoned");
         let (&domain, &(translation, _)) = state.domains.iter().find(|(_, (_, devices))| devices.contains(&device))?;
@@ -83,8 +91,10 @@ impl<'h> FakeIommu<'h> {
         let entry = match state.cached.get(&key) {
             Some(entry) => *entry,
             None => {
-                let entry = self.walk(root, levels, iova)?;
-                state.cached.insert(key, entry);
+                let entry = self.walk(root, levels, iova).unwrap_or(EntryValue::ABSENT);
+                if entry.is_present() || self.capabilities.caches_absent {
+                    state.cached.insert(key, entry);
+                }
                 entry
             }
         };

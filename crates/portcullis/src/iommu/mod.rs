@@ -4,6 +4,7 @@
 pub mod fake;
 
 use crate::address::{Iova, PhysAddr};
+use alloc::sync::Arc;
 use thiserror::Error;
 
 /// A domain of translation: the tag of everything that the IOMMU caches.
@@ -166,7 +167,9 @@ pub trait Iommu: Sync {
     fn is_done(&self, ticket: Self::Ticket) -> Result<bool, QueueError>;
 }
 
-impl<T: Iommu> Iommu for &T {
+macro_rules! forward {
+    ($($handle:ty),*) => {$(
+        impl<T: Iommu + Send> Iommu for $handle {
     type Ticket = T::Ticket;
 
     fn capabilities(&self) -> Capabilities {
@@ -198,4 +201,8 @@ impl<T: Iommu> Iommu for &T {
     fn is_done(&self, ticket: Self::Ticket) -> Result<bool, QueueError> {
         (**self).is_done(ticket)
     }
+        }
+    )*};
 }
+
+forward!(&T, Arc<T>);

@@ -1,0 +1,92 @@
+//! The command line.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use portcullis::Protection;
+use portcullis_lab::compare::ClockMode;
+use std::path::PathBuf;
+
+/// Compares I/O memory protection designs on real DMA traces: what each costs, and what it leaves exposed.
+///
+/// Without a command, compares every design on a trace that the program carries.
+#[derive(Parser)]
+#[command(name = "portcullis", version)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// The same work under every design: cost, misses, memory, stale window, estimated rate
+    Compare(Box<CompareArguments>),
+    /// What there is
+    List(ListArguments),
+    /// How to record a trace on a Linux host, and what it costs
+    CaptureHelp,
+}
+
+#[derive(Parser)]
+#[command(no_binary_name = false)]
+pub(crate) struct CompareArguments {
+    /// Traces: ftrace text, plain or xz; replayed one by one. Without any, the bundled one
+    pub(crate) traces: Vec<PathBuf>,
+    /// A synthetic workload instead, such as rings:count=40,ring=256,burst=16,tx=0.05,pages=1
+    #[arg(long, conflicts_with_all = ["traces", "accesses"])]
+    pub(crate) workload: Option<String>,
+    /// Only these designs, by id
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) designs: Vec<String>,
+    /// Only these protections of designs that protect
+    #[arg(long, value_delimiter = ',', value_parser = protection, default_value = "strict,deferred")]
+    pub(crate) protection: Vec<Protection>,
+    /// The machine, by id
+    #[arg(long, default_value = "cascadelake-cx5")]
+    pub(crate) machine: String,
+    /// The device's own accesses: the `.qemu` log of the one trace given
+    #[arg(long, value_name = "FILE")]
+    pub(crate) accesses: Option<PathBuf>,
+    /// Largest batch of unmaps under one commit, for all designs
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64))]
+    pub(crate) batch: Option<u8>,
+    /// Virtual time: model, trace, or scale=K
+    #[arg(long, default_value = "model", value_parser = clock)]
+    pub(crate) clock: ClockMode,
+    /// Sets a hardware parameter; `list machines --json` shows them
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub(crate) settings: Vec<String>,
+    /// Seed of what synthetic workloads draw
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// One JSON document on standard output
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct ListArguments {
+    /// Only this
+    #[arg(value_enum)]
+    pub(crate) what: Option<Listed>,
+    /// One JSON document on standard output
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Listed {
+    Designs,
+    Machines,
+    Workloads,
+}
+
+fn protection(text: &str) -> Result<Protection, String> {
+    match text {
+        "strict" => Ok(Protection::Strict),
+        "deferred" => Ok(Protection::Deferred),
+        _ => Err("expected strict or deferred".to_owned()),
+    }
+}
+
+fn clock(text: &str) -> Result<ClockMode, String> {
+    ClockMode::parse(text).ok_or_else(|| "expected model, trace or scale=K with K at least 0".to_owned())
+}

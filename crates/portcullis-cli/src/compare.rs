@@ -1,0 +1,252 @@
+//! `portcullis compare`.
+
+use crate::Failure;
+use crate::arguments::CompareArguments;
+use crate::table::{count, number, plain};
+use indicatif::{ProgressBar, ProgressStyle};
+use portcullis::Protection;
+use portcullis::designs::DesignId;
+use portcullis_lab::advice::advise;
+use portcullis_lab::compare::{ClockMode, Comparison, Input, Item, Measurement, Plan, Row};
+use portcullis_lab::trace::{self, AccessLog, Trace};
+use portcullis_lab::{Machine, Rings, Work};
+use serde::Serialize;
+use std::io::Cursor;
+use std::path::Path;
+use std::rc::Rc;
+
+/// The trace that the program carries.
+const BUNDLED_NAME: &str = "q-e1000e-rx.strict.2cpu.trace.xz";
+const BUNDLED: &[u8] = include_bytes!("../../../traces/q-e1000e-rx.strict.2cpu.trace.xz");
+
+#[derive(Serialize)]
+struct Document<'d> {
+    schema: &'static str,
+    input: &'d [Input],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    workload: Option<&'d str>,
+    machine: &'static str,
+    clock: ClockMode,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    seed: Option<u64>,
+    #[serde(flatten)]
+    comparison: &'d Comparison,
+    advice: &'d [(String, String)],
+}
+
+pub(crate) fn compare(arguments: &CompareArguments) -> Result<(), Failure> {
+    let machine = machine(arguments)?;
+    let designs = designs(&arguments.designs)?;
+    let bar = progress_bar();
+    let (items, inputs) = work(arguments, &bar)?;
+    let plan = Plan {
+        machine,
+        items,
+        designs,
+        protections: arguments.protection.clone(),
+        batch: arguments.batch.map(usize::from),
+        clock: arguments.clock,
+        seed: arguments.seed,
+    };
+    bar.set_length(plan.runs() as u64);
+    bar.set_position(0);
+    let comparison = plan
+        .execute(|run| {
+            bar.set_message(run.to_owned());
+            bar.inc(1);
+        })
+        .map_err(Failure::input)?;
+    bar.finish_and_clear();
+    let advice = advise(&comparison, &plan.machine);
+    if arguments.json {
+        let document = Document {
+            schema: "portcullis.compare/1",
+            input: &inputs,
+            workload: arguments.workload.as_deref(),
+            machine: plan.machine.id,
+            clock: plan.clock,
+            seed: arguments.workload.is_some().then_some(arguments.seed),
+            comparison: &comparison,
+            advice: &advice,
+        };
+        println!("{}", serde_json::to_string_pretty(&document).map_err(Failure::input)?);
+    } else {
+        print(&plan, &inputs, &comparison, &advice);
+    }
+    let violations: Vec<String> =
+        comparison.results.iter().chain(&comparison.equal_batch).filter_map(Row::violation).collect();
+    if violations.is_empty() { Ok(()) } else { Err(Failure::Check(violations)) }
+}
+
+fn machine(arguments: &CompareArguments) -> Result<Machine, Failure> {
+    let mut machine = Machine::by_id(&arguments.machine).ok_or_else(|| {
+        let known: Vec<&str> = Machine::all().iter().map(|machine| machine.id).collect();
+        Failure::Input(format!("no machine `{}`; there are: {}", arguments.machine, known.join(", ")))
+    })?;
+    for setting in &arguments.settings {
+        let (key, value) = setting
+            .split_once('=')
+            .ok_or_else(|| Failure::Input(format!("--set {setting}: expected KEY=VALUE")))?;
+        machine.iommu.set(key, value).map_err(Failure::input)?;
+    }
+    Ok(machine)
+}
+
+fn designs(ids: &[String]) -> Result<Vec<DesignId>, Failure> {
+    if ids.is_empty() {
+        return Ok(DesignId::ALL.to_vec());
+    }
+    let find = |id: &String| {
+        DesignId::by_id(id).ok_or_else(|| {
+            let known: Vec<&str> = DesignId::ALL.iter().map(|design| design.info().id).collect();
+            Failure::Input(format!("no design `{id}`; there are: {}", known.join(", ")))
+        })
+    };
+    ids.iter().map(find).collect()
+}
+
+fn progress_bar() -> ProgressBar {
+    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}").expect("a valid template");
+    // Hidden by itself where standard error is no terminal.
+    ProgressBar::new(0).with_style(style)
+}
+
+fn work(arguments: &CompareArguments, bar: &ProgressBar) -> Result<(Vec<Item>, Vec<Input>), Failure> {
+    if let Some(workload) = &arguments.workload {
+        let (name, parameters) = workload.split_once(':').unwrap_or((workload, ""));
+        if name != "rings" {
+            return Err(Failure::Input(format!("no workload `{name}`; there is: rings")));
+        }
+        let rings = Rings::parse(parameters).map_err(|error| Failure::Input(format!("--workload {workload}: {error}")))?;
+        return Ok((vec![Item { name: workload.clone(), work: Work::Rings(rings) }], Vec::new()));
+    }
+    let mut traces = Vec::new();
+    if arguments.traces.is_empty() {
+        let trace = Trace::read_from(BUNDLED_NAME, Cursor::new(BUNDLED), |_| {}).map_err(Failure::input)?;
+        traces.push((BUNDLED_NAME.to_owned(), trace));
+    }
+    for path in &arguments.traces {
+        bar.set_message(format!("reading {}", path.display()));
+        bar.set_length(std::fs::metadata(path).map_or(0, |file| file.len()));
+        let trace = Trace::read(path, |bytes| bar.set_position(bytes)).map_err(Failure::input)?;
+        traces.push((path.display().to_string(), trace));
+    }
+    if arguments.accesses.is_some() && traces.len() != 1 {
+        return Err(Failure::Input("--accesses belongs to one trace; give exactly one".to_owned()));
+    }
+    let mut items = Vec::new();
+    let mut inputs = Vec::new();
+    for (file, trace) in traces {
+        let joined = arguments.accesses.as_deref().map(|path| join(&trace, path)).transpose()?;
+        inputs.push(Input { file: file.clone(), format: trace.format, statistics: trace.statistics });
+        items.push(Item { name: file, work: Work::Trace(Rc::new(trace), joined.map(Rc::new)) });
+    }
+    Ok((items, inputs))
+}
+
+fn join(trace: &Trace, path: &Path) -> Result<trace::Joined, Failure> {
+    let log = AccessLog::read(path, |_| {}).map_err(Failure::input)?;
+    trace::join(trace, &log).map_err(|error| Failure::Input(format!("{}: {error}", path.display())))
+}
+
+fn print(plan: &Plan, inputs: &[Input], comparison: &Comparison, advice: &[(String, String)]) {
+    let machine = &plan.machine;
+    for (index, (item, (_, sentences))) in plan.items.iter().zip(advice).enumerate() {
+        if index > 0 {
+            println!();
+        }
+        match inputs.get(index) {
+            Some(input) => print_input(input),
+            None => println!("{}   synthetic, seed {}", item.name, plan.seed),
+        }
+        let clock = match plan.clock {
+            ClockMode::Model => "model clock".to_owned(),
+            ClockMode::Trace => "the trace's clock".to_owned(),
+            ClockMode::Scale(factor) => format!("pauses × {factor}"),
+        };
+        println!("machine {} (assumed)   costs from its cost book, not your CPU   {clock}\n", machine.id);
+        let of_item = |rows: &[Row]| rows.iter().filter(|row| row.trace == item.name).cloned().collect::<Vec<_>>();
+        print_rows(&of_item(&comparison.results), machine, false);
+        let equal = of_item(&comparison.equal_batch);
+        if !equal.is_empty() {
+            println!("\nThe same at equal batches, beside the rows above (batches of 1 unless said):");
+            print_rows(&equal, machine, true);
+        }
+        println!("\n{}", textwrap(sentences));
+    }
+    println!("\nGb/s are estimates: the lower of what the CPUs and the bus could carry, from the counts of each run.");
+}
+
+fn print_input(input: &Input) {
+    let s = &input.statistics;
+    println!(
+        "{}  {} maps  {} pages  {} CPUs  {} unmaps precede the capture",
+        input.file,
+        count(s.maps),
+        count(s.pages),
+        s.cpus,
+        count(s.unmatched_unmaps)
+    );
+    if s.lost_events > 0 {
+        println!("warning: the tracer lost {} events; what they did is missing here", count(s.lost_events));
+    }
+}
+
+fn print_rows(rows: &[Row], machine: &Machine, with_batch: bool) {
+    let mut header =
+        vec!["design", "protection", "cycles/\npage", "IOTLB\nmisses/p", "L3\nmisses/p", "inval/\npage", "tables\nmax"];
+    header.extend(["window us\nmax", "stale\npages", "Gb/s\n(est.)", "limit", "of none"]);
+    if with_batch {
+        header.insert(2, "batch");
+    }
+    let mut table = plain(&header, 2);
+    let mut refused = Vec::new();
+    for row in rows {
+        let mut cells = vec![row.design.to_owned(), row.protection.to_string()];
+        if with_batch {
+            cells.push(row.batch.to_string());
+        }
+        match &row.outcome {
+            Measurement::Done(outcome) => {
+                let unprotected = row.protection == Protection::None;
+                let or_dash = |value: f64| if unprotected && value == 0.0 { "-".to_owned() } else { number(value) };
+                cells.extend([
+                    or_dash(outcome.cycles_per_page),
+                    or_dash(outcome.iotlb_misses_per_page),
+                    or_dash(outcome.ptcache_l3_misses_per_page),
+                    or_dash(outcome.invalidations_per_page),
+                    count(outcome.table_pages_max),
+                    outcome.stale_window_us_max.map_or("∞".to_owned(), number),
+                    count(outcome.stale_accesses),
+                    format!("{:.1}", outcome.estimate_gbps),
+                    outcome.limit(machine).name().to_owned(),
+                    format!("{:.0} %", 100.0 * outcome.estimate_vs_none),
+                ]);
+            }
+            Measurement::Failed(error) => refused.push(format!("{} {}: {error}", row.design, row.protection)),
+        }
+        table.add_row(cells);
+    }
+    println!("{}", table.trim_fmt());
+    for refusal in refused {
+        println!("no result for {refusal}");
+    }
+}
+
+/// Breaks a paragraph into lines of at most 110 characters.
+fn textwrap(text: &str) -> String {
+    const WIDTH: usize = 110;
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        let line = lines.last_mut().expect("never empty");
+        if line.is_empty() {
+            line.push_str(word);
+        } else if line.chars().count() + 1 + word.chars().count() <= WIDTH {
+            line.push(' ');
+            line.push_str(word);
+        } else {
+            lines.push(word.to_owned());
+        }
+    }
+    lines.join("\n")
+}

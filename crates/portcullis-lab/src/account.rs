@@ -1,0 +1,142 @@
+//! What virtual cores have spent, and on what.
+
+use portcullis::platform::{LockClass, Phase};
+
+/// Number of phases and of lock classes.
+const PHASES: usize = 6;
+const CLASSES: usize = 4;
+
+/// Cycles by phase, and the waits among them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Account {
+    phases: [u64; PHASES],
+    lock_waits: [u64; CLASSES],
+    hardware_wait: u64,
+    allocations: u64,
+    search_steps: u64,
+    search_steps_max: u64,
+    /// Steps of the allocation under way.
+    searching: u64,
+    phase: usize,
+}
+
+const fn phase_index(phase: Phase) -> usize {
+    match phase {
+        Phase::Other => 0,
+        Phase::IovaAllocate => 1,
+        Phase::IovaFind => 2,
+        Phase::IovaFree => 3,
+        Phase::Table => 4,
+        Phase::Invalidate => 5,
+    }
+}
+
+const PHASE_BY_INDEX: [Phase; PHASES] =
+    [Phase::Other, Phase::IovaAllocate, Phase::IovaFind, Phase::IovaFree, Phase::Table, Phase::Invalidate];
+
+const fn class_index(class: LockClass) -> usize {
+    match class {
+        LockClass::Attachment => 0,
+        LockClass::FlushQueue => 1,
+        LockClass::InvalidationQueue => 2,
+        LockClass::IovaAllocator => 3,
+    }
+}
+
+impl Account {
+    pub(crate) fn enter(&mut self, phase: Phase) {
+        if phase == Phase::IovaAllocate {
+            self.allocations += 1;
+        }
+        self.search_steps_max = self.search_steps_max.max(std::mem::take(&mut self.searching));
+        self.phase = phase_index(phase);
+    }
+
+    /// Goes back to a phase that an interrupt has broken into.
+    pub(crate) fn resume(&mut self, phase: Phase) {
+        self.phase = phase_index(phase);
+    }
+
+    pub(crate) fn phase(&self) -> Phase {
+        PHASE_BY_INDEX[self.phase]
+    }
+
+    pub(crate) fn work(&mut self, cycles: u64) {
+        self.phases[self.phase] += cycles;
+    }
+
+    pub(crate) fn search_step(&mut self) {
+        self.search_steps += 1;
+        self.searching += 1;
+    }
+
+    pub(crate) fn hardware_wait(&mut self, cycles: u64) {
+        self.work(cycles);
+        self.hardware_wait += cycles;
+    }
+
+    pub(crate) fn lock_wait(&mut self, class: LockClass, cycles: u64) {
+        self.work(cycles);
+        self.lock_waits[class_index(class)] += cycles;
+    }
+
+    /// Adds what another core has spent.
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.combine(other, |mine, theirs| mine + theirs);
+        self.search_steps_max = self.search_steps_max.max(other.search_steps_max);
+    }
+
+    /// What has been spent since `earlier`, a copy of this account. The maximum is that of the whole.
+    pub fn since(&self, earlier: &Self) -> Self {
+        let mut spent = *self;
+        spent.combine(earlier, |now, then| now - then);
+        spent
+    }
+
+    fn combine(&mut self, other: &Self, with: impl Fn(u64, u64) -> u64) {
+        for (mine, theirs) in self.phases.iter_mut().zip(other.phases) {
+            *mine = with(*mine, theirs);
+        }
+        for (mine, theirs) in self.lock_waits.iter_mut().zip(other.lock_waits) {
+            *mine = with(*mine, theirs);
+        }
+        self.hardware_wait = with(self.hardware_wait, other.hardware_wait);
+        self.allocations = with(self.allocations, other.allocations);
+        self.search_steps = with(self.search_steps, other.search_steps);
+    }
+
+    /// Cycles charged in all, spins included.
+    pub fn cycles(&self) -> u64 {
+        self.phases.iter().sum()
+    }
+
+    /// Cycles charged to one phase, spins included.
+    pub fn phase_cycles(&self, phase: Phase) -> u64 {
+        self.phases[phase_index(phase)]
+    }
+
+    /// Cycles spent waiting for hardware.
+    pub fn hardware_wait_cycles(&self) -> u64 {
+        self.hardware_wait
+    }
+
+    /// Cycles spent waiting for locks of a class.
+    pub fn lock_wait_cycles(&self, class: LockClass) -> u64 {
+        self.lock_waits[class_index(class)]
+    }
+
+    /// Address allocations.
+    pub fn allocations(&self) -> u64 {
+        self.allocations
+    }
+
+    /// Tree nodes passed in searches, in all.
+    pub fn search_steps(&self) -> u64 {
+        self.search_steps
+    }
+
+    /// The most nodes that one search passed.
+    pub fn search_steps_max(&self) -> u64 {
+        self.search_steps_max
+    }
+}

@@ -1,0 +1,145 @@
+//! What to choose and why, from the numbers of one comparison.
+
+use crate::compare::{Comparison, Row};
+use crate::machine::Machine;
+use crate::outcome::{Limit, Outcome};
+use portcullis::Protection;
+
+/// Estimates within this share of each other are called equal.
+const EQUAL_WITHIN: f64 = 0.01;
+
+/// A row whose run ended.
+type Candidate<'r> = (&'r Row, &'r Outcome);
+
+/// Sentences for each piece of work, in the order of the comparison.
+pub fn advise(comparison: &Comparison, machine: &Machine) -> Vec<(String, String)> {
+    let mut works: Vec<&str> = comparison.results.iter().map(|row| row.trace.as_str()).collect();
+    works.dedup();
+    works
+        .into_iter()
+        .map(|work| {
+            let of_work = |rows: &'_ [Row]| rows.iter().filter(|row| row.trace == work).cloned().collect::<Vec<_>>();
+            let (own, equal) = (of_work(&comparison.results), of_work(&comparison.equal_batch));
+            (work.to_owned(), advise_one(&own, &equal, machine))
+        })
+        .collect()
+}
+
+fn advise_one(rows: &[Row], equal: &[Row], machine: &Machine) -> String {
+    let strict = best(rows, Protection::Strict);
+    let deferred = best(rows, Protection::Deferred);
+    let mut sentences = Vec::new();
+    match (strict, deferred) {
+        (None, None) => return "Nothing here protects: no strict or deferred run ended.".to_owned(),
+        (Some(strict), None) => sentences.push(choose(strict, "it is the only protection that was run here", machine)),
+        (None, Some(deferred)) => {
+            sentences.push(choose(deferred, "no strict design was run here", machine));
+            sentences.push(exposure(deferred));
+        }
+        (Some(strict), Some(deferred)) => {
+            let gain = deferred.1.estimate_gbps / strict.1.estimate_gbps - 1.0;
+            if gain <= EQUAL_WITHIN {
+                let cheaper = strict.1.cycles_per_page - deferred.1.cycles_per_page;
+                let price = if cheaper > 0.0 {
+                    format!("; deferred would only save {cheaper:.0} cycles per page")
+                } else {
+                    String::new()
+                };
+                let because = format!("deferred protection is estimated to carry no more{price}");
+                sentences.push(choose(strict, &because, machine));
+            } else {
+                let because =
+                    format!("no buffer stays within the device's reach after its unmap; that costs {}", loss(strict.1));
+                sentences.push(choose(strict, &because, machine));
+                sentences.push(format!(
+                    "If that is too much, {} would carry {:.0} % more, and {}",
+                    name(deferred),
+                    100.0 * gain,
+                    exposure(deferred)
+                ));
+            }
+        }
+    }
+    if let Some(sentence) = batching(rows, equal) {
+        sentences.push(sentence);
+    }
+    if let Some(sentence) = search(strict.or(deferred), machine) {
+        sentences.push(sentence);
+    }
+    sentences.join(" ")
+}
+
+/// The run of that protection with the highest estimate; among equals, the one with the fewest cycles.
+fn best(rows: &[Row], protection: Protection) -> Option<Candidate<'_>> {
+    let mut best: Option<Candidate<'_>> = None;
+    for row in rows.iter().filter(|row| row.protection == protection && row.violation().is_none()) {
+        let Some(outcome) = row.outcome() else { continue };
+        let better = best.is_none_or(|(_, other)| {
+            let faster = outcome.estimate_gbps / other.estimate_gbps - 1.0;
+            faster > EQUAL_WITHIN || (faster > -EQUAL_WITHIN && outcome.cycles_per_page < other.cycles_per_page)
+        });
+        if better {
+            best = Some((row, outcome));
+        }
+    }
+    best
+}
+
+fn name((row, _): Candidate<'_>) -> String {
+    format!("`{}` {}", row.design, row.protection)
+}
+
+fn choose(candidate: Candidate<'_>, because: &str, machine: &Machine) -> String {
+    let outcome = candidate.1;
+    let limit = match outcome.limit(machine) {
+        Limit::Link => "the link is the limit",
+        Limit::Cpu => "the CPUs are the limit",
+        Limit::Pcie => "translations are the limit: bytes in flight wait for page walks",
+    };
+    format!(
+        "Choose {}, because {because}. It is estimated at {:.1} Gb/s, {:.0} % of unprotected; {limit}.",
+        name(candidate),
+        outcome.estimate_gbps,
+        100.0 * outcome.estimate_vs_none
+    )
+}
+
+fn loss(outcome: &Outcome) -> String {
+    format!("an estimated {:.0} % of the unprotected rate", 100.0 * (1.0 - outcome.estimate_vs_none))
+}
+
+fn exposure((_, outcome): Candidate<'_>) -> String {
+    match outcome.stale_window_us_max {
+        Some(window_us) if window_us > 0.0 => format!(
+            "the device can reach a buffer for up to {window_us:.0} µs after it is back in use ({} stale pages were seen to translate).",
+            outcome.stale_accesses
+        ),
+        _ => "no window was seen in which the device could reach a buffer after its unmap.".to_owned(),
+    }
+}
+
+/// What batching does, where it was measured.
+fn batching(rows: &[Row], equal: &[Row]) -> Option<String> {
+    let (row, outcome) = best(rows, Protection::Strict)?;
+    let other = equal.iter().find(|other| other.design == row.design && other.protection == row.protection)?;
+    let batched = other.outcome()?;
+    Some(format!(
+        "With batches of {} instead of {}, it would take {:.0} cycles per page instead of {:.0}.",
+        other.batch, row.batch, batched.cycles_per_page, outcome.cycles_per_page
+    ))
+}
+
+/// A warning where the search for addresses is what costs.
+fn search(candidate: Option<Candidate<'_>>, machine: &Machine) -> Option<String> {
+    let (row, outcome) = candidate?;
+    let steps = outcome.search_steps_mean?;
+    let per_page = outcome.operations as f64 / outcome.pages.max(1) as f64;
+    let share = steps * machine.costs.tree_search as f64 * per_page / outcome.cycles_per_page;
+    (share > 0.2).then(|| {
+        format!(
+            "{:.0} % of what `{}` costs here is the search for a free address ({steps:.0} steps each).",
+            100.0 * share,
+            row.design
+        )
+    })
+}

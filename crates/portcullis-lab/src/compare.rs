@@ -1,0 +1,221 @@
+//! The same work under every design: the runs, their results, and what to make of them.
+
+use crate::machine::Machine;
+use crate::outcome::Outcome;
+use crate::run::{self, Job, Pace, RunError, Work};
+use crate::trace::{Format, Statistics};
+use portcullis::Protection;
+use portcullis::designs::DesignId;
+use serde::{Serialize, Serializer};
+
+/// Batches at which all designs are compared side by side.
+pub const EQUAL_BATCHES: [usize; 2] = [1, 64];
+
+/// How virtual time is set.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum ClockMode {
+    /// Modelled costs plus the pauses of the work, scaled so that the unprotected run reaches the machine's rate.
+    Model,
+    /// The timestamps of the trace.
+    Trace,
+    /// Modelled costs plus the pauses of the work times this.
+    Scale(f64),
+}
+
+impl ClockMode {
+    /// Reads `model`, `trace` or `scale=K`.
+    pub fn parse(text: &str) -> Option<Self> {
+        match text {
+            "model" => Some(Self::Model),
+            "trace" => Some(Self::Trace),
+            _ => {
+                let factor = text.strip_prefix("scale=")?.parse::<f64>().ok()?;
+                (factor.is_finite() && factor >= 0.0).then_some(Self::Scale(factor))
+            }
+        }
+    }
+
+    fn pace(self, machine: &Machine, work: &Work, seed: u64) -> Result<Pace, RunError> {
+        match self {
+            Self::Model => run::machine_pace(machine, work, seed),
+            Self::Trace => Ok(Pace::Timestamps),
+            Self::Scale(factor) => Ok(Pace::Gaps(factor)),
+        }
+    }
+}
+
+impl Serialize for ClockMode {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Model => serializer.serialize_str("model"),
+            Self::Trace => serializer.serialize_str("trace"),
+            Self::Scale(factor) => serializer.collect_str(&format_args!("scale={factor}")),
+        }
+    }
+}
+
+/// A trace that was read.
+#[derive(Clone, Debug, Serialize)]
+pub struct Input {
+    /// Its file.
+    pub file: String,
+    /// Which program printed it.
+    pub format: Format,
+    /// What was counted.
+    #[serde(flatten)]
+    pub statistics: Statistics,
+}
+
+/// One piece of work and what to call it.
+#[derive(Clone)]
+pub struct Item {
+    /// The file of a trace, or the name and parameters of a workload.
+    pub name: String,
+    /// The work.
+    pub work: Work,
+}
+
+/// What to compare.
+pub struct Plan {
+    /// On which machine.
+    pub machine: Machine,
+    /// On which work.
+    pub items: Vec<Item>,
+    /// Which designs.
+    pub designs: Vec<DesignId>,
+    /// Which protections, among those that a design offers; those without protection always run.
+    pub protections: Vec<Protection>,
+    /// The largest batch, for all designs; `None`: each design's own, and all at [`EQUAL_BATCHES`] beside it.
+    pub batch: Option<usize>,
+    /// How virtual time is set.
+    pub clock: ClockMode,
+    /// What synthetic work draws from.
+    pub seed: u64,
+}
+
+/// One run of a comparison.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// The work.
+    pub trace: String,
+    /// The design.
+    pub design: &'static str,
+    /// Its parameters, where they differ from the defaults.
+    pub options: serde_json::Map<String, serde_json::Value>,
+    /// The protection.
+    #[serde(serialize_with = "protection_name")]
+    pub protection: Protection,
+    /// The largest batch.
+    pub batch: usize,
+    /// What was measured, or nothing after an error.
+    #[serde(flatten)]
+    pub outcome: Measurement,
+}
+
+/// The outcome of a run, or why there is none.
+#[derive(Clone, Debug)]
+pub enum Measurement {
+    /// The run ended.
+    Done(Box<Outcome>),
+    /// It did not.
+    Failed(RunError),
+}
+
+impl Serialize for Measurement {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Failed {
+            error: String,
+        }
+        match self {
+            Self::Done(outcome) => outcome.serialize(serializer),
+            Self::Failed(error) => Failed { error: error.to_string() }.serialize(serializer),
+        }
+    }
+}
+
+fn protection_name<S: Serializer>(protection: &Protection, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(protection.name())
+}
+
+impl Row {
+    /// What was measured, if the run ended.
+    pub fn outcome(&self) -> Option<&Outcome> {
+        match &self.outcome {
+            Measurement::Done(outcome) => Some(outcome),
+            Measurement::Failed(_) => None,
+        }
+    }
+
+    /// What is wrong with the design here, beyond what it declares: a fault on a mapped buffer, or a stale access under
+    /// strict protection.
+    pub fn violation(&self) -> Option<String> {
+        let outcome = self.outcome()?;
+        let (design, trace) = (self.design, &self.trace);
+        if outcome.faults > 0 {
+            return Some(format!("{design}: {} accesses to mapped buffers were refused ({trace})", outcome.faults));
+        }
+        let strict = self.protection == Protection::Strict && outcome.stale_accesses > 0;
+        strict.then(|| format!("{design} strict: {} stale accesses (S2, {trace})", outcome.stale_accesses))
+    }
+}
+
+/// What came of a comparison.
+#[derive(Clone, Debug, Serialize)]
+pub struct Comparison {
+    /// One run per work, design and protection, at the design's own batch.
+    pub results: Vec<Row>,
+    /// The same designs at [`EQUAL_BATCHES`], where that is not their own.
+    pub equal_batch: Vec<Row>,
+}
+
+impl Plan {
+    /// The runs of one piece of work: design, protection, batch, and whether the batch is the design's own.
+    fn jobs(&self) -> Vec<(DesignId, Protection, usize, bool)> {
+        let mut jobs = Vec::new();
+        for &design in &self.designs {
+            let info = design.info();
+            for &protection in info.protections {
+                let unprotected = protection == Protection::None;
+                if !unprotected && !self.protections.contains(&protection) {
+                    continue;
+                }
+                let own = self.batch.unwrap_or(info.batch_default);
+                jobs.push((design, protection, own, true));
+                if self.batch.is_none() && !unprotected {
+                    jobs.extend(EQUAL_BATCHES.iter().filter(|b| **b != own).map(|b| (design, protection, *b, false)));
+                }
+            }
+        }
+        jobs
+    }
+
+    /// How many runs it takes.
+    pub fn runs(&self) -> usize {
+        self.items.len() * self.jobs().len()
+    }
+
+    /// Makes the runs; `progress` is told before each.
+    ///
+    /// # Errors
+    /// [`RunError`] where even the unprotected run fails. An error of one run stands in its row.
+    pub fn execute(&self, mut progress: impl FnMut(&str)) -> Result<Comparison, RunError> {
+        let mut comparison = Comparison { results: Vec::new(), equal_batch: Vec::new() };
+        for item in &self.items {
+            let pace = self.clock.pace(&self.machine, &item.work, self.seed)?;
+            for (design, protection, batch, own) in self.jobs() {
+                let id = design.info().id;
+                progress(&format!("{id} {protection}"));
+                let (machine, work, seed) = (&self.machine, item.work.clone(), self.seed);
+                let outcome = match run::run(&Job { machine, work, design, protection, batch, pace, seed }) {
+                    Ok(outcome) => Measurement::Done(Box::new(outcome)),
+                    Err(error) => Measurement::Failed(error),
+                };
+                let (trace, options) = (item.name.clone(), serde_json::Map::new());
+                let row = Row { trace, design: id, options, protection, batch, outcome };
+                if own { comparison.results.push(row) } else { comparison.equal_batch.push(row) }
+            }
+        }
+        Ok(comparison)
+    }
+}

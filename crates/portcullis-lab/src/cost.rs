@@ -1,0 +1,75 @@
+//! What each step of the protection layer costs a CPU, in cycles of its core.
+
+use portcullis::platform::Step;
+use serde::Serialize;
+
+/// The cost book of a machine. All values in core cycles.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct CostBook {
+    /// A map beside the steps below: entry, checks, exit.
+    pub map: u64,
+    /// An unmap beside the steps below.
+    pub unmap: u64,
+    /// One node further in a tree search.
+    pub tree_search: u64,
+    /// Descending a tree to a node.
+    pub tree_find: u64,
+    /// Putting a node into a tree, with making it.
+    pub tree_insert: u64,
+    /// Finding a node and taking it out of a tree.
+    pub tree_erase: u64,
+    /// Reading one level of a translation table.
+    pub table_read: u64,
+    /// Writing translations: once per run of neighbours.
+    pub table_write: u64,
+    /// Clearing translations: once per run of neighbours.
+    pub table_clear: u64,
+    /// Writing or clearing: each further neighbour.
+    pub table_entry: u64,
+    /// Taking a table page from the host or giving it back.
+    pub table_page: u64,
+    /// Flushing one cache line and waiting for it, where the walker does not snoop.
+    pub line_flush: u64,
+    /// A store fence, where it does.
+    pub store_fence: u64,
+    /// Putting an unmap into a flush queue.
+    pub flush_queue_push: u64,
+    /// Writing one descriptor.
+    pub queue_descriptor: u64,
+    /// Writing a register of the IOMMU.
+    pub register_write: u64,
+    /// Reading a register of the IOMMU.
+    pub register_read: u64,
+    /// Taking and releasing a lock that nobody else wants.
+    pub lock: u64,
+    /// Moving a cache line between cores: part of taking a lock last held elsewhere, and of each hand-off.
+    pub line_transfer: u64,
+    /// What each core still in the queue adds to a hand-off.
+    pub handoff_per_waiter: u64,
+    /// One turn of a spin on the hardware.
+    pub poll: u64,
+}
+
+impl CostBook {
+    /// What `step` costs.
+    pub fn of(&self, step: Step) -> u64 {
+        match step {
+            Step::Map => self.map,
+            Step::Unmap => self.unmap,
+            Step::TreeSearch => self.tree_search,
+            Step::TreeFind => self.tree_find,
+            Step::TreeInsert => self.tree_insert,
+            Step::TreeErase => self.tree_erase,
+            Step::TableRead => self.table_read,
+            Step::TableWrite { entries } => self.table_write + self.table_entry * (entries as u64 - 1),
+            Step::TableClear { entries } => self.table_clear + self.table_entry * (entries as u64 - 1),
+            Step::TablePage => self.table_page,
+            Step::FlushQueuePush => self.flush_queue_push,
+            Step::QueueWrite { descriptors } => self.queue_descriptor * descriptors as u64,
+            Step::RegisterWrite => self.register_write,
+            Step::RegisterRead => self.register_read,
+            // A phase costs nothing; a step that a later design adds is priced when that design is.
+            _ => 0,
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Ticket locks in virtual time: first come, first served, and a hand-off that costs more with more waiters.
+
+use super::{Core, Engine};
+use portcullis::platform::{Lock, LockClass};
+use send_wrapper::SendWrapper;
+use std::cmp::Reverse;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Mutex;
+
+/// Who holds a lock and who queues for it.
+pub(super) struct Turnstile {
+    class: LockClass,
+    holder: Option<Core>,
+    /// Where the lock's cache line and the data behind it were last used.
+    last: Option<Core>,
+    queue: VecDeque<Core>,
+}
+
+/// A lock of the lab.
+pub struct LabLock<T> {
+    engine: SendWrapper<Rc<Engine>>,
+    id: usize,
+    /// Never contended: the turnstile lets one core in.
+    value: Mutex<T>,
+}
+
+impl<T> LabLock<T> {
+    pub(crate) fn new(engine: Rc<Engine>, class: LockClass, value: T) -> Self {
+        let mut locks = engine.locks.borrow_mut();
+        let id = locks.len();
+        locks.push(Turnstile { class, holder: None, last: None, queue: VecDeque::new() });
+        drop(locks);
+        Self { engine: SendWrapper::new(engine), id, value: Mutex::new(value) }
+    }
+}
+
+impl<T: Send> Lock<T> for LabLock<T> {
+    fn with<R>(&self, critical: impl FnOnce(&mut T) -> R) -> R {
+        self.engine.acquire(self.id);
+        let mut value = self.value.try_lock().expect("the turnstile lets one core in at a time");
+        let result = critical(&mut value);
+        drop(value);
+        self.engine.release(self.id);
+        result
+    }
+}
+
+impl Engine {
+    fn acquire(&self, id: usize) {
+        let Some(core) = self.current() else { return };
+        let state = &self.cores[core];
+        state.masked.set(state.masked.get() + 1);
+        self.charge(self.costs.lock);
+        self.sync();
+        let mut locks = self.locks.borrow_mut();
+        let lock = &mut locks[id];
+        if lock.holder.is_none() {
+            lock.holder = Some(core);
+            let moved = lock.last.replace(core).is_some_and(|last| last != core);
+            drop(locks);
+            if moved {
+                self.charge(self.costs.line_transfer);
+            }
+            return;
+        }
+        let class = lock.class;
+        lock.queue.push_back(core);
+        drop(locks);
+        let start_ps = state.now_ps.get();
+        // Whoever releases the lock sets this core's clock and puts it among the ready.
+        self.suspend(state);
+        if state.charging.get() {
+            let spun = self.frequency.cycles(state.now_ps.get() - start_ps);
+            state.account.borrow_mut().lock_wait(class, spun);
+        }
+    }
+
+    fn release(&self, id: usize) {
+        let Some(core) = self.current() else { return };
+        let state = &self.cores[core];
+        // Cores that ask for the lock before this moment must be in the queue.
+        self.sync();
+        let mut locks = self.locks.borrow_mut();
+        let lock = &mut locks[id];
+        lock.holder = lock.queue.pop_front();
+        if let Some(next) = lock.holder {
+            lock.last = Some(next);
+            // Every waiter reads the line that the hand-off has written, one after the other.
+            let cycles = self.costs.line_transfer + self.costs.handoff_per_waiter * lock.queue.len() as u64;
+            let at_ps = state.now_ps.get() + self.frequency.picoseconds(cycles);
+            self.cores[next].now_ps.set(at_ps);
+            self.ready.borrow_mut().push(Reverse((at_ps, next)));
+        }
+        drop(locks);
+        state.masked.set(state.masked.get() - 1);
+        self.take_interrupt(state);
+    }
+}

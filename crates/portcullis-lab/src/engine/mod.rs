@@ -1,0 +1,355 @@
+//! Virtual cores in virtual time.
+//!
+//! Each core is a fiber; one OS thread runs them all. A core has a clock of its own, and everything that it does adds to it.
+//! Before it touches anything shared it calls [`Engine::sync`], which lets every core with an earlier clock go first; so
+//! shared state changes in the order of virtual time, whatever the order in which fibers happen to run. Ties go to the lower
+//! core number, so that a run is the same every time.
+
+#[allow(unsafe_code, reason = "a fiber suspends itself through a pointer into its own stack")]
+mod fiber;
+mod lock;
+
+pub use lock::LabLock;
+
+use crate::account::Account;
+use crate::cost::CostBook;
+use fiber::{Fiber, Suspender};
+use lock::Turnstile;
+use portcullis::platform::{Phase, Step, Wait};
+use portcullis_model::Vtd;
+use std::cell::{Cell, OnceCell, RefCell};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Number of a virtual core.
+pub type Core = usize;
+
+/// Core cycles on one side, picoseconds on the other.
+#[derive(Clone, Copy, Debug)]
+pub struct Frequency {
+    hz: f64,
+}
+
+impl Frequency {
+    /// A clock of `hz` cycles per second.
+    pub fn new(hz: f64) -> Self {
+        Self { hz }
+    }
+
+    /// How long that many cycles take, in picoseconds.
+    pub fn picoseconds(self, cycles: u64) -> u64 {
+        (cycles as f64 * (1e12 / self.hz)).round() as u64
+    }
+
+    /// How many cycles pass in that time, rounded up.
+    pub fn cycles(self, picoseconds: u64) -> u64 {
+        (picoseconds as f64 * (self.hz / 1e12)).ceil() as u64
+    }
+}
+
+/// A core that wants to go on at a time. Ordered by time, then core.
+type Turn = Reverse<(u64, Core)>;
+
+/// The state of one virtual core.
+struct CoreState {
+    now_ps: Cell<u64>,
+    /// How many locks it holds: interrupts are masked meanwhile.
+    masked: Cell<u32>,
+    in_interrupt: Cell<bool>,
+    /// When its timer fires.
+    timer_ps: Cell<Option<u64>>,
+    /// Whether what it does now is protection, and charged as such.
+    charging: Cell<bool>,
+    account: RefCell<Account>,
+    suspender: RefCell<Option<Suspender>>,
+}
+
+/// The engine. One per simulated machine, on one thread.
+pub struct Engine {
+    cores: Vec<CoreState>,
+    ready: RefCell<BinaryHeap<Turn>>,
+    /// Cores that wait for another core to get somewhere, see [`Engine::wait_until`].
+    waiting: RefCell<Vec<Core>>,
+    current: Cell<Option<Core>>,
+    /// The clock while no core runs: before and after a run.
+    outside_ps: Cell<u64>,
+    locks: RefCell<Vec<Turnstile>>,
+    costs: CostBook,
+    frequency: Frequency,
+    coherent: bool,
+    hardware: OnceCell<Arc<Vtd>>,
+    on_timer: RefCell<Option<Rc<dyn Fn()>>>,
+}
+
+impl Engine {
+    /// `cores` idle cores at time zero.
+    pub fn new(cores: usize, frequency: Frequency, costs: CostBook, coherent: bool) -> Self {
+        let core = || CoreState {
+            now_ps: Cell::new(0),
+            masked: Cell::new(0),
+            in_interrupt: Cell::new(false),
+            timer_ps: Cell::new(None),
+            charging: Cell::new(false),
+            account: RefCell::default(),
+            suspender: RefCell::default(),
+        };
+        Self {
+            cores: (0..cores).map(|_| core()).collect(),
+            ready: RefCell::default(),
+            waiting: RefCell::default(),
+            current: Cell::new(None),
+            outside_ps: Cell::new(0),
+            locks: RefCell::default(),
+            costs,
+            frequency,
+            coherent,
+            hardware: OnceCell::new(),
+            on_timer: RefCell::default(),
+        }
+    }
+
+    /// Names the hardware whose completions spinning cores wait for.
+    pub(crate) fn connect(&self, hardware: Arc<Vtd>) {
+        assert!(self.hardware.set(hardware).is_ok(), "the hardware is connected once");
+    }
+
+    /// What runs on a core whose timer has fired.
+    pub(crate) fn on_timer(&self, handler: Option<Rc<dyn Fn()>>) {
+        *self.on_timer.borrow_mut() = handler;
+    }
+
+    /// Number of cores.
+    pub fn cores(&self) -> usize {
+        self.cores.len()
+    }
+
+    /// The core that runs, if any does.
+    pub fn current(&self) -> Option<Core> {
+        self.current.get()
+    }
+
+    /// The clock of the core that runs, in picoseconds.
+    pub fn now_ps(&self) -> u64 {
+        match self.current.get() {
+            Some(core) => self.cores[core].now_ps.get(),
+            None => self.outside_ps.get(),
+        }
+    }
+
+    /// What has been charged to every core together.
+    pub fn account(&self) -> Account {
+        let mut total = Account::default();
+        for core in &self.cores {
+            total.add(&core.account.borrow());
+        }
+        total
+    }
+
+    /// Runs one body per core, all from the same moment, until all have ended, and returns how long the longest took, in
+    /// picoseconds.
+    ///
+    /// # Panics
+    /// If cores remain that wait for each other: a workload that cannot go on.
+    pub fn run(self: &Rc<Self>, bodies: Vec<Box<dyn FnOnce()>>) -> u64 {
+        assert!(bodies.len() <= self.cores.len(), "more bodies than cores");
+        let start_ps = self.outside_ps.get();
+        let mut fibers: Vec<Fiber> = Vec::with_capacity(bodies.len());
+        for (core, body) in bodies.into_iter().enumerate() {
+            let fiber = Fiber::new(body);
+            self.cores[core].now_ps.set(start_ps);
+            *self.cores[core].suspender.borrow_mut() = Some(fiber.suspender());
+            fibers.push(fiber);
+            self.ready.borrow_mut().push(Reverse((start_ps, core)));
+        }
+        let mut running = fibers.len();
+        let mut end_ps = start_ps;
+        while running > 0 {
+            let turn = self.ready.borrow_mut().pop();
+            let Some(Reverse((_, core))) = turn else {
+                panic!("{running} virtual cores wait for each other and none can go on");
+            };
+            self.current.set(Some(core));
+            let ended = fibers[core].resume();
+            self.current.set(None);
+            if ended {
+                running -= 1;
+                end_ps = end_ps.max(self.cores[core].now_ps.get());
+                self.wake_all(self.cores[core].now_ps.get());
+            }
+        }
+        self.outside_ps.set(end_ps);
+        end_ps - start_ps
+    }
+
+    fn state(&self) -> Option<&CoreState> {
+        self.current.get().map(|core| &self.cores[core])
+    }
+
+    /// Lets every core with an earlier clock go first.
+    pub fn sync(&self) {
+        let Some(core) = self.current.get() else { return };
+        let state = &self.cores[core];
+        let mine = Reverse((state.now_ps.get(), core));
+        // `Reverse`: the greatest turn is the earliest.
+        let earlier = self.ready.borrow().peek().is_some_and(|first| *first > mine);
+        if earlier {
+            self.ready.borrow_mut().push(mine);
+            self.suspend(state);
+        }
+        self.take_interrupt(state);
+    }
+
+    fn suspend(&self, state: &CoreState) {
+        let suspender = state.suspender.borrow_mut().take().expect("a running core has a suspender");
+        suspender.suspend();
+        *state.suspender.borrow_mut() = Some(suspender);
+    }
+
+    /// Runs the timer's handler where it is due and interrupts are enabled, nested in whatever the core was doing.
+    fn take_interrupt(&self, state: &CoreState) {
+        let due = state.timer_ps.get().is_some_and(|timer_ps| timer_ps <= state.now_ps.get());
+        if !due || state.masked.get() > 0 || state.in_interrupt.get() {
+            return;
+        }
+        let handler = self.on_timer.borrow().clone();
+        state.timer_ps.set(None);
+        if let Some(handler) = handler {
+            let phase = state.account.borrow().phase();
+            state.in_interrupt.set(true);
+            let charging = state.charging.replace(true);
+            handler();
+            state.charging.set(charging);
+            state.in_interrupt.set(false);
+            state.account.borrow_mut().resume(phase);
+        }
+    }
+
+    /// Has the timer of the running core fire at `at_ps`, unless it is to fire earlier.
+    pub fn arm_timer(&self, at_ps: u64) {
+        if let Some(state) = self.state() {
+            let earliest = state.timer_ps.get().map_or(at_ps, |timer_ps| timer_ps.min(at_ps));
+            state.timer_ps.set(Some(earliest));
+        }
+    }
+
+    /// When the timer of the running core fires.
+    pub fn own_timer_ps(&self) -> Option<u64> {
+        self.state().and_then(|state| state.timer_ps.get())
+    }
+
+    /// Runs `work`, whose cost is charged as protection.
+    pub fn charged<R>(&self, work: impl FnOnce() -> R) -> R {
+        let Some(state) = self.state() else { return work() };
+        let before = state.charging.replace(true);
+        let result = work();
+        state.charging.set(before);
+        state.account.borrow_mut().enter(Phase::Other);
+        result
+    }
+
+    /// Adds `cycles` of work to the running core.
+    fn charge(&self, cycles: u64) {
+        if let Some(state) = self.state() {
+            state.now_ps.set(state.now_ps.get() + self.frequency.picoseconds(cycles));
+            if state.charging.get() {
+                state.account.borrow_mut().work(cycles);
+            }
+        }
+    }
+
+    /// A step of the protection layer: charges it, then waits for its place in virtual time.
+    pub(crate) fn step(&self, step: Step) {
+        let Some(state) = self.state() else { return };
+        match step {
+            Step::Enter(phase) => return state.account.borrow_mut().enter(phase),
+            Step::TreeSearch => state.account.borrow_mut().search_step(),
+            _ => {}
+        }
+        self.charge(self.costs.of(step));
+        // What only the holder of a lock can see needs no place in time of its own.
+        let private = matches!(
+            step,
+            Step::Map
+                | Step::Unmap
+                | Step::TreeSearch
+                | Step::TreeFind
+                | Step::TreeInsert
+                | Step::TreeErase
+                | Step::FlushQueuePush
+        );
+        if !private {
+            self.sync();
+        }
+    }
+
+    /// Makes `entries` visible to the walker: what it costs.
+    pub(crate) fn barrier(&self, entries: usize) {
+        const ENTRIES_PER_LINE: usize = 8;
+        let cycles = if self.coherent {
+            self.costs.store_fence
+        } else {
+            self.costs.line_flush * entries.div_ceil(ENTRIES_PER_LINE) as u64
+        };
+        self.charge(cycles);
+        self.sync();
+    }
+
+    /// A turn of a spin on the hardware: sleeps until something happens there, or an interrupt comes, and charges the time.
+    pub(crate) fn pause(&self, _wait: Wait) {
+        let next_ps = self.hardware.get().and_then(|hardware| hardware.next_event_ps());
+        let Some(state) = self.state() else {
+            let step_ps = self.frequency.picoseconds(self.costs.poll);
+            self.outside_ps.set(next_ps.unwrap_or(0).max(self.outside_ps.get() + step_ps));
+            return;
+        };
+        let start_ps = state.now_ps.get();
+        let mut until_ps = next_ps.unwrap_or(0).max(start_ps + self.frequency.picoseconds(self.costs.poll));
+        if state.masked.get() == 0 && !state.in_interrupt.get() {
+            until_ps = state.timer_ps.get().map_or(until_ps, |timer_ps| until_ps.min(timer_ps.max(start_ps)));
+        }
+        state.now_ps.set(until_ps);
+        if state.charging.get() {
+            state.account.borrow_mut().hardware_wait(self.frequency.cycles(until_ps - start_ps));
+        }
+        self.sync();
+    }
+
+    /// Lets the running core sleep, uncharged, until `at_ps`. Its timer may fire meanwhile.
+    pub fn sleep_until(&self, at_ps: u64) {
+        let Some(state) = self.state() else {
+            self.outside_ps.set(self.outside_ps.get().max(at_ps));
+            return;
+        };
+        while state.now_ps.get() < at_ps {
+            let timer_ps = state.timer_ps.get().filter(|_| !state.in_interrupt.get());
+            let until_ps = timer_ps.map_or(at_ps, |timer_ps| timer_ps.clamp(state.now_ps.get(), at_ps));
+            state.now_ps.set(until_ps);
+            self.sync();
+        }
+    }
+
+    /// Stops the running core until `condition`, which another core brings about, holds. Uncharged.
+    pub fn wait_until(&self, condition: impl Fn() -> bool) {
+        let Some(core) = self.current.get() else { return };
+        while !condition() {
+            self.waiting.borrow_mut().push(core);
+            self.suspend(&self.cores[core]);
+        }
+    }
+
+    /// Wakes the cores that wait for something, to look again; they go on no earlier than the running core's clock.
+    pub fn notify(&self) {
+        self.wake_all(self.now_ps());
+    }
+
+    fn wake_all(&self, now_ps: u64) {
+        let mut ready = self.ready.borrow_mut();
+        for core in self.waiting.borrow_mut().drain(..) {
+            let state = &self.cores[core];
+            state.now_ps.set(state.now_ps.get().max(now_ps));
+            ready.push(Reverse((state.now_ps.get(), core)));
+        }
+    }
+}

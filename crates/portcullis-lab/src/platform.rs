@@ -1,0 +1,79 @@
+//! The lab as a platform: the protection layer runs on it unchanged.
+
+use crate::engine::{Engine, LabLock};
+use portcullis::platform::{CpuHint, LockClass, Step, Wait};
+use portcullis::table::{Entry, Frame};
+use portcullis::{NoMemory, PhysAddr, Platform};
+use portcullis_model::{Clock, Ram};
+use send_wrapper::SendWrapper;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Virtual cores over modelled memory. Clones share both. Usable only on the thread that made it.
+#[derive(Clone)]
+pub struct LabPlatform {
+    engine: SendWrapper<Rc<Engine>>,
+    ram: Arc<Ram>,
+}
+
+impl LabPlatform {
+    /// The platform of `engine`, with table pages from `ram`.
+    pub fn new(engine: Rc<Engine>, ram: Arc<Ram>) -> Self {
+        Self { engine: SendWrapper::new(engine), ram }
+    }
+
+    fn engine(&self) -> &Rc<Engine> {
+        &self.engine
+    }
+}
+
+/// The clock that the modelled hardware goes by: that of the core which asks.
+impl Clock for LabPlatform {
+    fn now_ps(&self) -> u64 {
+        self.engine.now_ps()
+    }
+}
+
+// SAFETY: `Ram` hands out zeroed pages that nothing else uses until they are freed, and keeps each in one place.
+unsafe impl Platform for LabPlatform {
+    type Lock<T: Send> = LabLock<T>;
+
+    fn lock<T: Send>(&self, class: LockClass, value: T) -> LabLock<T> {
+        LabLock::new(self.engine().clone(), class, value)
+    }
+
+    fn cpu(&self) -> CpuHint {
+        CpuHint(self.engine.current().unwrap_or(0) as u32)
+    }
+
+    fn allocate_frame(&self) -> Result<PhysAddr, NoMemory> {
+        self.ram.allocate()
+    }
+
+    unsafe fn frame(&self, frame: PhysAddr) -> &Frame {
+        self.ram.frame(frame)
+    }
+
+    unsafe fn free_frame(&self, frame: PhysAddr) {
+        self.ram.free(frame);
+    }
+
+    fn table_barrier(&self, entries: &[Entry]) {
+        self.engine.barrier(entries.len());
+        if self.ram.needs_flushing() {
+            self.ram.flush(entries);
+        }
+    }
+
+    fn now_us(&self) -> u64 {
+        self.engine.now_ps() / 1_000_000
+    }
+
+    fn pause(&self, wait: Wait) {
+        self.engine.pause(wait);
+    }
+
+    fn probe(&self, step: Step) {
+        self.engine.step(step);
+    }
+}

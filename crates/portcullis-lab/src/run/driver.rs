@@ -1,0 +1,243 @@
+//! A core doing what a device driver does: mapping, unmapping in batches, and watching what the device can reach.
+
+use super::RunError;
+use super::exposure::Slot;
+use super::world::{LabUnit, Live, World};
+use crate::platform::LabPlatform;
+use portcullis::design::Design;
+use portcullis::domain::{RawBatch, segment_iova};
+use portcullis::{Access, Iova, IovaRange, PAGE_SIZE, PhysAddr, Request, Segment};
+use std::rc::Rc;
+
+/// One core of a run.
+pub(super) struct Driver<'w, D: Design<LabPlatform, LabUnit>> {
+    world: &'w World<D>,
+    core: usize,
+    batch_max: usize,
+    batch: Option<OpenBatch<'w, D>>,
+}
+
+/// A batch that has not been committed, and whose mappings it holds.
+struct OpenBatch<'w, D: Design<LabPlatform, LabUnit>> {
+    raw: RawBatch<'w, D, LabPlatform, LabUnit>,
+    device: usize,
+    access: Access,
+    members: Vec<(Slot, Live)>,
+}
+
+impl<'w, D: Design<LabPlatform, LabUnit>> Driver<'w, D> {
+    pub(super) fn new(world: &'w World<D>, core: usize, batch_max: usize) -> Self {
+        Self { world, core, batch_max, batch: None }
+    }
+
+    /// Maps a buffer. A device-read buffer is read at once.
+    pub(super) fn map(&mut self, slot: Slot, segments: &Rc<[Segment]>, access: Access, device: usize) {
+        self.map_only(slot, segments, access, device);
+        if access == Access::DeviceReads {
+            self.device_accesses(slot);
+        }
+    }
+
+    /// Maps a buffer that the device does not touch yet.
+    pub(super) fn map_only(&mut self, slot: Slot, segments: &Rc<[Segment]>, access: Access, device: usize) {
+        if self.batch.as_ref().is_some_and(|batch| batch.device == device && batch.access == access) {
+            self.commit();
+        }
+        let world = self.world;
+        let epoch = &world.maps[self.core];
+        epoch.set(epoch.get() + 1);
+        let domain = &world.domains[device];
+        let request = |segments: &[Segment]| {
+            let request = Request::new(segments, access)?;
+            domain.map_request(&request)
+        };
+        let ranges: Result<Vec<IovaRange>, _> = world.engine.charged(|| {
+            if D::INFO.physical_addresses {
+                segments.iter().map(|segment| request(std::slice::from_ref(segment))).collect()
+            } else {
+                request(segments).map(|range| vec![range])
+            }
+        });
+        match ranges {
+            Ok(ranges) => {
+                let mut owners = world.owners.borrow_mut();
+                for pfn in ranges.iter().flat_map(|range| range.first_pfn()..range.end_pfn()) {
+                    owners.insert((domain.id(), pfn), slot);
+                }
+                drop(owners);
+                let mut tally = world.tally.borrow_mut();
+                if !world.warm.get() {
+                    tally.operations += 1;
+                    tally.bytes += segments.iter().map(|segment| segment.len).sum::<u64>();
+                    tally.pages += segments.iter().map(Segment::pages).sum::<u64>();
+                }
+                tally.table_pages_max = tally.table_pages_max.max(world.table_pages());
+                drop(tally);
+                world.residual.borrow_mut().mapped(segments, world.engine.now_ps());
+                let live = Live { segments: segments.clone(), access, device, ranges };
+                world.live.borrow_mut().insert(slot, live);
+            }
+            Err(error) => world.refuse(error),
+        }
+        epoch.set(epoch.get() + 1);
+        world.engine.notify();
+    }
+
+    /// Unmaps a buffer, at the latest when the batch ends. A device-write buffer is written just before.
+    pub(super) fn unmap(&mut self, slot: Slot) {
+        let written = self.world.live.borrow().get(&slot).is_some_and(|live| live.access != Access::DeviceReads);
+        if written {
+            self.device_accesses(slot);
+        }
+        self.unmap_only(slot);
+    }
+
+    /// Unmaps a buffer that the device is done with.
+    pub(super) fn unmap_only(&mut self, slot: Slot) {
+        let world = self.world;
+        let Some(live) = world.live.borrow_mut().remove(&slot) else { return };
+        if self.batch.as_ref().is_some_and(|batch| batch.device != live.device || batch.access != live.access) {
+            self.commit();
+        }
+        let domain = &world.domains[live.device];
+        let batch = self.batch.get_or_insert_with(|| OpenBatch {
+            raw: domain.raw_batch(),
+            device: live.device,
+            access: live.access,
+            members: Vec::new(),
+        });
+        for range in &live.ranges {
+            let unmapped = world.engine.charged(|| batch.raw.unmap(*range));
+            if let Err(error) = unmapped {
+                world.fail(RunError::Unmap(error));
+                return;
+            }
+            if !D::INFO.physical_addresses {
+                world.exposure.borrow_mut().cleared(slot, domain.id(), *range, live.bytes());
+            }
+            let mut owners = world.owners.borrow_mut();
+            for pfn in range.first_pfn()..range.end_pfn() {
+                // With physical addresses, the page may belong to a later mapping of the other half.
+                if owners.get(&(domain.id(), pfn)) == Some(&slot) {
+                    owners.remove(&(domain.id(), pfn));
+                }
+            }
+        }
+        batch.members.push((slot, live));
+        if batch.members.len() >= self.batch_max {
+            self.commit();
+        }
+    }
+
+    /// Ends the batch: its buffers are the driver's again.
+    pub(super) fn commit(&mut self) {
+        let world = self.world;
+        let Some(OpenBatch { raw, device, members, .. }) = self.batch.take() else { return };
+        if let Err(error) = world.engine.charged(|| raw.commit()) {
+            world.fail(RunError::Commit(error));
+            return;
+        }
+        world.arm(device);
+        world.settle_invalidations();
+        for (slot, live) in &members {
+            self.hand_back(*slot, live);
+        }
+    }
+
+    fn hand_back(&self, slot: Slot, live: &Live) {
+        let world = self.world;
+        let now_ps = world.engine.now_ps();
+        world.exposure.borrow_mut().handed_back(slot, now_ps);
+        world.residual.borrow_mut().handed_back(&live.segments, now_ps);
+        let stale: u64 = self.pages_of(live).map(|(iova, phys)| u64::from(self.is_stale(live, iova, phys))).sum();
+        if !world.warm.get() {
+            world.tally.borrow_mut().stale_accesses += stale;
+        }
+    }
+
+    /// Every page of a mapping: its I/O address and the physical page behind it.
+    fn pages_of<'l>(&self, live: &'l Live) -> impl Iterator<Item = (Iova, PhysAddr)> + use<'l, D> {
+        let physical = live.segments.iter().flat_map(|s| s.phys.pfn()..s.phys.pfn() + s.pages());
+        let virtual_pages = live.ranges.iter().flat_map(|range| range.first_pfn()..range.end_pfn());
+        virtual_pages.zip(physical).map(|(iova, phys)| (Iova::from_pfn(iova), PhysAddr::from_pfn(phys)))
+    }
+
+    /// Whether the device could still reach the page of a buffer that is its owner's again.
+    ///
+    /// Between the free of the address and this question, another core may have mapped the same page of memory at the same
+    /// address: a mapping of its own, not a stale one. Such a map may also be under way; then its end is waited for.
+    fn is_stale(&self, live: &Live, iova: Iova, phys: PhysAddr) -> bool {
+        let world = self.world;
+        let source = world.devices.borrow()[live.device].source();
+        let reaches = || world.vtd.reaches(world.engine.now_ps(), source, iova, live.access.rights()) == Some(phys);
+        let owned = || world.owners.borrow().contains_key(&(world.domains[live.device].id(), iova.pfn()));
+        if !reaches() {
+            return false;
+        }
+        if D::INFO.physical_addresses {
+            return true;
+        }
+        let under_way: Vec<(usize, u64)> = world
+            .maps
+            .iter()
+            .enumerate()
+            .map(|(core, epoch)| (core, epoch.get()))
+            .filter(|(_, epoch)| epoch % 2 == 1)
+            .collect();
+        if !owned() && !under_way.is_empty() {
+            world.engine.wait_until(|| under_way.iter().all(|(core, epoch)| world.maps[*core].get() != *epoch));
+        }
+        !owned() && reaches()
+    }
+
+    /// The device goes over the whole buffer, and this core idles until it is done.
+    pub(super) fn device_accesses(&self, slot: Slot) {
+        let world = self.world;
+        let Some((device, access, pieces)) = world.live.borrow().get(&slot).map(|live| {
+            let pieces: Vec<(Iova, u64)> = (0..live.segments.len())
+                .map(|index| {
+                    let range = live.ranges[if D::INFO.physical_addresses { index } else { 0 }];
+                    let iova = segment_iova(&live.segments, index, range, D::INFO.physical_addresses);
+                    (iova, live.segments[index].len)
+                })
+                .collect();
+            (live.device, live.access, pieces)
+        }) else {
+            return;
+        };
+        let mut done_ps = world.engine.now_ps();
+        for (start, len) in pieces {
+            let mut done = 0;
+            while done < len {
+                let at = Iova::new(start.as_u64() + done);
+                let piece = (PAGE_SIZE - at.page_offset()).min(len - done);
+                done_ps = self.transact(device, at, piece, access.rights());
+                done += piece;
+            }
+        }
+        world.engine.sleep_until(done_ps);
+    }
+
+    /// One access within a page, when the device has room for it. Returns when it is done.
+    pub(super) fn transact(&self, device: usize, iova: Iova, len: u64, rights: portcullis::table::Rights) -> u64 {
+        let world = self.world;
+        let room_ps = world.devices.borrow()[device].room_ps();
+        world.engine.sleep_until(room_ps);
+        let done = world.devices.borrow_mut()[device].access(&world.vtd, world.engine.now_ps(), iova, len, rights);
+        let mut tally = world.tally.borrow_mut();
+        tally.faults += u64::from(done.faults);
+        if !world.warm.get() {
+            tally.transactions += u64::from(done.transactions);
+            tally.latency_ps_sum += u128::from(done.latency_ps_sum);
+        }
+        done.done_ps
+    }
+
+    /// Ends the core's part of the run: the last batch, then whatever its timer still has to do.
+    pub(super) fn finish(&mut self) {
+        self.commit();
+        while let Some(at_ps) = self.world.engine.own_timer_ps() {
+            self.world.engine.sleep_until(at_ps);
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! One run: a workload under one design on one machine, in virtual time, and what was measured.
+
+mod driver;
+mod exposure;
+mod replay;
+mod residual;
+mod rings;
+mod world;
+
+pub use rings::{Rings, RingsError};
+
+use crate::account::Account;
+use crate::machine::Machine;
+use crate::outcome::Outcome;
+use crate::platform::LabPlatform;
+use crate::trace::{Joined, Trace};
+use portcullis::design::Design;
+use portcullis::designs::{DesignId, Visitor};
+use portcullis::iommu::AttachError;
+use portcullis::{CommitError, MapError, NewDomainError, Protection, Segment, SourceId, UnmapError};
+use portcullis_model::Counters;
+use portcullis_vtd::BringUpError;
+use std::rc::Rc;
+use thiserror::Error;
+use world::{LabUnit, World};
+
+/// What a run does.
+#[derive(Clone)]
+pub enum Work {
+    /// Replays a trace, with the device's own accesses where there is a log of them.
+    Trace(Rc<Trace>, Option<Rc<Joined>>),
+    /// Serves synthetic rings.
+    Rings(Rings),
+}
+
+impl Work {
+    /// Virtual cores that it takes.
+    pub fn cores(&self) -> usize {
+        match self {
+            Self::Trace(trace, _) => replay::cores(trace),
+            Self::Rings(rings) => rings.count as usize,
+        }
+    }
+
+    fn devices(&self) -> Vec<SourceId> {
+        match self {
+            Self::Trace(trace, _) => trace.devices.clone(),
+            Self::Rings(_) => vec![rings::DEVICE],
+        }
+    }
+
+    /// The physical memory of the host, for designs that map all of it: everything below the highest buffer.
+    fn memory(&self) -> Vec<Segment> {
+        let end = match self {
+            Self::Trace(trace, joined) => replay::memory_end(trace, joined.as_deref()),
+            Self::Rings(rings) => rings.memory_end(),
+        };
+        vec![Segment { phys: portcullis::PhysAddr::new(0), len: end.next_multiple_of(1 << 30) }]
+    }
+}
+
+/// A run to be made.
+#[derive(Clone)]
+pub struct Job<'m> {
+    /// On which machine.
+    pub machine: &'m Machine,
+    /// What.
+    pub work: Work,
+    /// Under which design.
+    pub design: DesignId,
+    /// With which of its protections.
+    pub protection: Protection,
+    /// The largest batch of unmaps under one commit.
+    pub batch: usize,
+    /// What the pauses of the work are multiplied by.
+    pub pace: Pace,
+    /// What synthetic work draws from.
+    pub seed: u64,
+}
+
+/// How the pauses between operations are set.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Pace {
+    /// The pauses of the work, times this factor; each core goes on where its last operation ended.
+    Gaps(f64),
+    /// Operations begin at the times of the trace, or as soon after as their core is free.
+    Timestamps,
+}
+
+/// Why a run ended early.
+#[derive(Clone, Debug, Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// The IOMMU did not come up.
+    #[error("the IOMMU did not come up: {0}")]
+    BringUp(BringUpError),
+    /// No domain for a device.
+    #[error("no domain for the device: {0}")]
+    NewDomain(NewDomainError),
+    /// A device could not be attached.
+    #[error("the device could not be attached: {0}")]
+    Attach(AttachError),
+    /// A map was refused.
+    #[error("a map was refused: {0}")]
+    Map(MapError),
+    /// An unmap was refused.
+    #[error("an unmap was refused: {0}")]
+    Unmap(UnmapError),
+    /// A commit failed.
+    #[error("a commit failed: {0}")]
+    Commit(CommitError),
+}
+
+/// What a run has measured, before it is put in terms of pages.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Measured {
+    pub(crate) account: Account,
+    pub(crate) counters: Counters,
+    pub(crate) operations: u64,
+    pub(crate) pages: u64,
+    pub(crate) bytes: u64,
+    pub(crate) transactions: u64,
+    pub(crate) latency_ps_sum: u128,
+    pub(crate) faults: u64,
+    pub(crate) unexplained_accesses: u64,
+    pub(crate) stale_accesses: u64,
+    pub(crate) table_pages_max: usize,
+    pub(crate) table_pages_end: usize,
+    pub(crate) windows: u64,
+    pub(crate) window_ps_sum: u128,
+    pub(crate) window_ps_max: u64,
+    pub(crate) stale_bytes_ps: u128,
+    pub(crate) residual_bytes_ps: u128,
+    pub(crate) over_invalidated_pages: u64,
+    pub(crate) span_ps: u64,
+}
+
+/// Makes the run.
+///
+/// # Errors
+/// [`RunError`] where the protection layer refused something; nothing of the run is reported then.
+pub fn run(job: &Job<'_>) -> Result<Outcome, RunError> {
+    let measured = measure(job)?;
+    Ok(Outcome::new(job, &measured))
+}
+
+/// The pace at which the work, unprotected, reaches the machine's rate: pauses of the work times this.
+///
+/// # Errors
+/// [`RunError`] of the unprotected run.
+pub fn machine_pace(machine: &Machine, work: &Work, seed: u64) -> Result<Pace, RunError> {
+    let unprotected = |factor| {
+        let (design, protection, pace) = (DesignId::None, Protection::None, Pace::Gaps(factor));
+        measure(&Job { machine, work: work.clone(), design, protection, batch: 1, pace, seed })
+    };
+    // How long it takes is close to linear in the factor; two runs give the line, and a third corrects it.
+    let (still, once) = (unprotected(0.0)?, unprotected(1.0)?);
+    let target_ps = still.bytes as f64 * 8.0 / machine.unprotected_gbps * 1e3;
+    let solve = |f0: f64, t0: u64, f1: f64, t1: u64| {
+        let slope = (t1 as f64 - t0 as f64) / (f1 - f0);
+        if slope > 0.0 { (f1 + (target_ps - t1 as f64) / slope).max(0.0) } else { 0.0 }
+    };
+    let guess = solve(0.0, still.span_ps, 1.0, once.span_ps);
+    if guess == 0.0 {
+        return Ok(Pace::Gaps(0.0));
+    }
+    let near = unprotected(guess)?;
+    Ok(Pace::Gaps(if guess == 1.0 { 1.0 } else { solve(0.0, still.span_ps, guess, near.span_ps) }))
+}
+
+fn measure(job: &Job<'_>) -> Result<Measured, RunError> {
+    struct Run<'j, 'm>(&'j Job<'m>);
+
+    impl Visitor<LabPlatform, LabUnit> for Run<'_, '_> {
+        type Output = Result<Measured, RunError>;
+
+        fn visit<D: Design<LabPlatform, LabUnit>>(self) -> Self::Output {
+            measure_design::<D>(self.0)
+        }
+    }
+
+    job.design.visit(Run(job))
+}
+
+fn measure_design<D: Design<LabPlatform, LabUnit>>(job: &Job<'_>) -> Result<Measured, RunError> {
+    let (work, memory) = (&job.work, job.work.memory());
+    let world = World::<D>::new(job.machine, work.cores(), &work.devices(), &memory, job.protection)?;
+    let mut unexplained_accesses = 0;
+    let start = match work {
+        Work::Trace(trace, joined) => {
+            unexplained_accesses = joined.as_ref().map_or(0, |joined| joined.unexplained);
+            replay::prepare(&world, trace, joined.as_ref());
+            let start = Start::of(&world);
+            replay::run(&world, trace, joined.as_ref(), job.batch, job.pace);
+            start
+        }
+        Work::Rings(rings) => {
+            let rings = rings::Service::new(&world, rings, job.batch, job.pace, job.seed);
+            rings.warm_up(job.machine);
+            let start = Start::of(&world);
+            rings.serve(job.machine);
+            start
+        }
+    };
+    if let Some(error) = world.failure.borrow_mut().take() {
+        return Err(error);
+    }
+    let (exposure, tally) = (world.exposure.borrow(), world.tally.borrow().clone());
+    debug_assert_eq!(exposure.open(), 0, "every window closes before the end of a run");
+    let windows = exposure.windows();
+    let now_ps = world.engine.now_ps();
+    let residual_bytes_ps = world.residual.borrow_mut().total(now_ps) - start.residual_bytes_ps;
+    Ok(Measured {
+        account: world.engine.account().since(&start.account),
+        counters: since(&world.vtd.counters(), &start.counters),
+        operations: tally.operations,
+        pages: tally.pages,
+        bytes: tally.bytes,
+        transactions: tally.transactions,
+        latency_ps_sum: tally.latency_ps_sum,
+        faults: tally.faults,
+        unexplained_accesses,
+        stale_accesses: tally.stale_accesses,
+        table_pages_max: tally.table_pages_max,
+        table_pages_end: world.table_pages(),
+        windows: windows.count,
+        window_ps_sum: windows.sum_ps,
+        window_ps_max: windows.max_ps,
+        stale_bytes_ps: windows.bytes_ps,
+        residual_bytes_ps,
+        over_invalidated_pages: windows.over_invalidated_pages,
+        span_ps: now_ps - start.now_ps,
+    })
+}
+
+/// Where the measured part of a run begins.
+struct Start {
+    account: Account,
+    counters: Counters,
+    residual_bytes_ps: u128,
+    now_ps: u64,
+}
+
+impl Start {
+    fn of<D: Design<LabPlatform, LabUnit>>(world: &World<D>) -> Self {
+        world.settle_invalidations();
+        world.exposure.borrow_mut().reset();
+        world.warm.set(false);
+        world.tally.borrow_mut().table_pages_max = world.table_pages();
+        let now_ps = world.engine.now_ps();
+        Self {
+            account: world.engine.account(),
+            counters: world.vtd.counters(),
+            residual_bytes_ps: world.residual.borrow_mut().total(now_ps),
+            now_ps,
+        }
+    }
+}
+
+fn since(now: &Counters, then: &Counters) -> Counters {
+    Counters {
+        lookups: now.lookups - then.lookups,
+        iotlb_hits: now.iotlb_hits - then.iotlb_hits,
+        iotlb_joined: now.iotlb_joined - then.iotlb_joined,
+        iotlb_misses: now.iotlb_misses - then.iotlb_misses,
+        ptcache_l1_misses: now.ptcache_l1_misses - then.ptcache_l1_misses,
+        ptcache_l2_misses: now.ptcache_l2_misses - then.ptcache_l2_misses,
+        ptcache_l3_misses: now.ptcache_l3_misses - then.ptcache_l3_misses,
+        memory_reads: now.memory_reads - then.memory_reads,
+        walks_into_freed: now.walks_into_freed - then.walks_into_freed,
+        context_misses: now.context_misses - then.context_misses,
+        faults: now.faults - then.faults,
+        invalidations_page: now.invalidations_page - then.invalidations_page,
+        invalidations_domain: now.invalidations_domain - then.invalidations_domain,
+        invalidations_global: now.invalidations_global - then.invalidations_global,
+        invalidations_context: now.invalidations_context - then.invalidations_context,
+        waits: now.waits - then.waits,
+        descriptors: now.descriptors - then.descriptors,
+    }
+}

@@ -1,0 +1,228 @@
+//! The replay of a trace: every CPU of the trace is a virtual core that does the same maps and unmaps in the same order.
+
+use super::Pace;
+use super::driver::Driver;
+use super::exposure::Slot;
+use super::world::{LabUnit, World};
+use crate::platform::LabPlatform;
+use crate::trace::{Joined, LoggedAccess, OperationKind, Target, Trace};
+use portcullis::design::Design;
+use portcullis::table::Rights;
+use portcullis::{Access, Iova, PAGE_SIZE, Segment};
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+/// The CPUs that did anything, in order of their numbers: each becomes a core.
+fn cpus(trace: &Trace) -> Vec<u16> {
+    let cpus: BTreeSet<u16> = trace.operations.iter().map(|operation| operation.cpu).collect();
+    cpus.into_iter().collect()
+}
+
+/// Virtual cores that a replay takes.
+pub(super) fn cores(trace: &Trace) -> usize {
+    cpus(trace).len().max(1)
+}
+
+/// One past the last byte of any buffer.
+pub(super) fn memory_end(trace: &Trace, joined: Option<&Joined>) -> u64 {
+    let buffers = trace.segments.iter().map(|segment| segment.phys.as_u64() + segment.len);
+    let pages = joined.into_iter().flat_map(|joined| &joined.persistent).map(|page| page.phys.as_u64() + PAGE_SIZE);
+    buffers.chain(pages).max().unwrap_or(0)
+}
+
+/// Makes the mappings that precede the trace.
+pub(super) fn prepare<D>(world: &Rc<World<D>>, trace: &Rc<Trace>, joined: Option<&Rc<Joined>>)
+where
+    D: Design<LabPlatform, LabUnit>,
+{
+    let Some(joined) = joined.cloned() else { return };
+    let (inner, trace) = (world.clone(), trace.clone());
+    let body = move || {
+        let mut driver = Driver::new(&*inner, 0, 1);
+        for (index, page) in joined.persistent.iter().enumerate() {
+            let access = match page.rights {
+                Rights::READ => Access::DeviceReads,
+                Rights::WRITE => Access::DeviceWrites,
+                _ => Access::DeviceReadsAndWrites,
+            };
+            let segments: Rc<[Segment]> = Rc::new([Segment { phys: page.phys, len: PAGE_SIZE }]);
+            let device = trace.devices.iter().position(|device| *device == page.device).unwrap_or(0);
+            driver.map_only(persistent_slot(&trace, index as u32), &segments, access, device);
+        }
+    };
+    world.engine.run(vec![Box::new(body)]);
+}
+
+/// The slots of mappings made before the trace follow those of its own.
+fn persistent_slot(trace: &Trace, index: u32) -> Slot {
+    trace.mappings.len() as Slot + index
+}
+
+/// Replays the trace. With logged accesses the device does those and no others, and operations keep the order of the whole
+/// trace, not only that of each CPU: the log's place among them is known no other way.
+pub(super) fn run<D>(world: &Rc<World<D>>, trace: &Rc<Trace>, joined: Option<&Rc<Joined>>, batch: usize, pace: Pace)
+where
+    D: Design<LabPlatform, LabUnit>,
+{
+    let cpus = cpus(trace);
+    let script = Rc::new(Script { completed: Cell::new(0), trace: trace.clone(), joined: joined.cloned(), pace });
+    let mut operations: Vec<Vec<u32>> = vec![Vec::new(); cpus.len()];
+    for (index, operation) in trace.operations.iter().enumerate() {
+        let core = cpus.binary_search(&operation.cpu).expect("the list has every CPU");
+        operations[core].push(index as u32);
+    }
+    let bodies = operations.into_iter().enumerate().map(|(core, operations)| {
+        let (world, script) = (world.clone(), script.clone());
+        Box::new(move || {
+            let mut driver = Driver::new(&*world, core, batch);
+            script.core(&world, &mut driver, &operations);
+            driver.finish();
+        }) as Box<dyn FnOnce()>
+    });
+    world.engine.run(bodies.collect());
+    if joined.is_none() {
+        access_leftovers(world, trace);
+    }
+    close_windows(world, batch);
+}
+
+/// The device goes over the buffers that the trace never unmaps, in the order of their maps.
+fn access_leftovers<D: Design<LabPlatform, LabUnit>>(world: &Rc<World<D>>, trace: &Rc<Trace>) {
+    let (inner, trace) = (world.clone(), trace.clone());
+    let body = move || {
+        let driver = Driver::new(&*inner, 0, 1);
+        for (slot, mapping) in trace.mappings.iter().enumerate() {
+            if mapping.unmap_operation.is_none() && mapping.access != Access::DeviceReads {
+                driver.device_accesses(slot as Slot);
+            }
+        }
+    };
+    world.engine.run(vec![Box::new(body)]);
+}
+
+/// Lets flushes that are still due happen.
+pub(super) fn close_windows<D: Design<LabPlatform, LabUnit>>(world: &Rc<World<D>>, batch: usize) {
+    let inner = world.clone();
+    let body = move || {
+        for domain in 0..inner.domains.len() {
+            inner.armed_us[domain].set(None);
+            inner.arm(domain);
+        }
+        Driver::new(&*inner, 0, batch).finish();
+    };
+    world.engine.run(vec![Box::new(body)]);
+    world.settle_invalidations();
+}
+
+/// What the cores of a replay share.
+struct Script {
+    /// Operations of the trace that are over; used where accesses are logged.
+    completed: Cell<u32>,
+    trace: Rc<Trace>,
+    joined: Option<Rc<Joined>>,
+    pace: Pace,
+}
+
+impl Script {
+    /// Does the operations of one CPU.
+    fn core<D>(&self, world: &World<D>, driver: &mut Driver<'_, D>, operations: &[u32])
+    where
+        D: Design<LabPlatform, LabUnit>,
+    {
+        let trace = &*self.trace;
+        let Some(first_ns) = trace.operations.first().map(|operation| operation.time_ns) else { return };
+        let start_ps = world.engine.now_ps();
+        let mut before_ns = first_ns;
+        let mut context = None;
+        for &index in operations {
+            let operation = &trace.operations[index as usize];
+            if context.is_some_and(|context| context != operation.context) {
+                driver.commit();
+            }
+            context = Some(operation.context);
+            let begin_ps = match self.pace {
+                Pace::Timestamps => start_ps + operation.time_ns.saturating_sub(first_ns) * 1_000,
+                Pace::Gaps(factor) => {
+                    let gap_ns = operation.time_ns.saturating_sub(before_ns);
+                    world.engine.now_ps() + (gap_ns as f64 * 1e3 * factor) as u64
+                }
+            };
+            before_ns = operation.time_ns;
+            world.engine.sleep_until(begin_ps);
+            self.await_turn(world, driver, index);
+            let slot = operation.mapping;
+            let mapping = &trace.mappings[slot as usize];
+            match operation.kind {
+                OperationKind::Map => {
+                    let segments: Rc<[Segment]> = trace.segments_of(mapping).into();
+                    if self.joined.is_some() {
+                        driver.map_only(slot, &segments, mapping.access, usize::from(mapping.device));
+                    } else {
+                        driver.map(slot, &segments, mapping.access, usize::from(mapping.device));
+                    }
+                }
+                OperationKind::Unmap => {
+                    // On another CPU the map may not be over yet.
+                    world.engine.wait_until(|| world.live.borrow().contains_key(&slot) || world.failed());
+                    if self.joined.is_some() {
+                        driver.unmap_only(slot);
+                    } else {
+                        driver.unmap(slot);
+                    }
+                }
+            }
+            self.end_turn(world, index);
+            if world.failed() {
+                return;
+            }
+        }
+    }
+
+    /// With logged accesses: waits until all earlier operations are over, and does the accesses that come next.
+    fn await_turn<D>(&self, world: &World<D>, driver: &Driver<'_, D>, index: u32)
+    where
+        D: Design<LabPlatform, LabUnit>,
+    {
+        let Some(joined) = &self.joined else { return };
+        world.engine.wait_until(|| self.completed.get() == index || world.failed());
+        let first = joined.accesses.partition_point(|access| access.after_operation < index);
+        for access in joined.accesses[first..].iter().take_while(|access| access.after_operation == index) {
+            self.access(world, driver, access);
+        }
+    }
+
+    fn end_turn<D: Design<LabPlatform, LabUnit>>(&self, world: &World<D>, index: u32) {
+        if self.joined.is_some() {
+            self.completed.set(index + 1);
+            world.engine.notify();
+        }
+    }
+
+    /// One access of the log.
+    fn access<D>(&self, world: &World<D>, driver: &Driver<'_, D>, access: &LoggedAccess)
+    where
+        D: Design<LabPlatform, LabUnit>,
+    {
+        /// The log does not give lengths; a cache line is what descriptors take.
+        const LENGTH: u64 = 64;
+        let (slot, page, offset) = match access.target {
+            Target::Mapping { mapping, page, offset } => (mapping, page, offset),
+            Target::Persistent { index, offset } => (persistent_slot(&self.trace, index), 0, offset),
+        };
+        let target = world.live.borrow().get(&slot).and_then(|live| {
+            let pfn = live.ranges.iter().flat_map(|range| range.first_pfn()..range.end_pfn()).nth(page as usize)?;
+            Some((live.device, pfn, live.access.rights()))
+        });
+        match target {
+            Some((device, pfn, rights)) => {
+                let iova = Iova::new(Iova::from_pfn(pfn).as_u64() + u64::from(offset));
+                let len = LENGTH.min(PAGE_SIZE - iova.page_offset());
+                let done_ps = driver.transact(device, iova, len, rights);
+                world.engine.sleep_until(done_ps);
+            }
+            // The join promises that the mapping is live here; if it is not, the access counts as one that went wrong.
+            None => world.tally.borrow_mut().faults += 1,
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! The synthetic workload: receive rings, each served by a core of its own, all in one domain.
+//!
+//! A core waits, then serves a burst: the device has written the oldest buffers of the ring; they are unmapped, and as many
+//! fresh ones mapped. For a share of them a small transmit buffer is mapped too, which the next burst unmaps.
+
+use super::driver::Driver;
+use super::exposure::Slot;
+use super::world::{LabUnit, World};
+use super::{Pace, replay};
+use crate::machine::Machine;
+use crate::platform::LabPlatform;
+use portcullis::design::Design;
+use portcullis::{Access, PAGE_SIZE, PhysAddr, Segment, SourceId};
+use rand::{RngExt, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+use serde::Serialize;
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use thiserror::Error;
+
+/// The device behind the rings.
+pub(super) const DEVICE: SourceId = SourceId(0x20);
+/// Where the first buffer lies in memory.
+const BUFFERS_BASE: u64 = 1 << 32;
+/// Bytes of a transmit buffer: an acknowledgement.
+const TRANSMIT_BYTES: u64 = 64;
+
+/// The parameters of the workload.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Rings {
+    /// Rings, and cores.
+    pub count: u32,
+    /// Buffers in each ring.
+    pub ring: u32,
+    /// Buffers served at a time.
+    pub burst: u32,
+    /// Transmit buffers per receive buffer.
+    pub tx: f64,
+    /// Pages of a receive buffer.
+    pub pages: u32,
+    /// Receive buffers mapped by all rings together after warm-up.
+    pub operations: u64,
+}
+
+impl Default for Rings {
+    fn default() -> Self {
+        Self { count: 1, ring: 256, burst: 16, tx: 0.0, pages: 1, operations: 40_000 }
+    }
+}
+
+/// A parameter that cannot be.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum RingsError {
+    /// Not of the form `key=value`.
+    #[error("`{0}` is not a parameter of the form key=value")]
+    Form(String),
+    /// No such parameter.
+    #[error("the workload `rings` has no parameter `{0}`; it has count, ring, burst, tx, pages, operations")]
+    Unknown(String),
+    /// Not a number, or one out of bounds.
+    #[error("`{key}={value}`: expected {expected}")]
+    Value {
+        /// The parameter.
+        key: String,
+        /// The value given.
+        value: String,
+        /// What it must be.
+        expected: &'static str,
+    },
+}
+
+impl Rings {
+    /// Reads `count=40,ring=256,burst=16,tx=0.05,pages=1,operations=40000`, each of them optional.
+    ///
+    /// # Errors
+    /// [`RingsError`].
+    pub fn parse(parameters: &str) -> Result<Self, RingsError> {
+        let mut rings = Self::default();
+        for pair in parameters.split(',').filter(|pair| !pair.is_empty()) {
+            let (key, value) = pair.split_once('=').ok_or_else(|| RingsError::Form(pair.to_owned()))?;
+            let bad = |expected| RingsError::Value { key: key.to_owned(), value: value.to_owned(), expected };
+            let whole = |most: u64, expected| {
+                value.parse::<u64>().ok().filter(|number| (1..=most).contains(number)).ok_or_else(|| bad(expected))
+            };
+            match key {
+                "count" => rings.count = whole(1024, "a whole number from 1 to 1024")? as u32,
+                "ring" => rings.ring = whole(1 << 16, "a whole number from 1 to 65536")? as u32,
+                "burst" => rings.burst = whole(1 << 16, "a whole number from 1 to 65536")? as u32,
+                "pages" => rings.pages = whole(1 << 10, "a whole number from 1 to 1024")? as u32,
+                "operations" => rings.operations = whole(1 << 32, "a whole number from 1 to 4294967296")?,
+                "tx" => {
+                    let share = value.parse::<f64>().ok().filter(|share| (0.0..=16.0).contains(share));
+                    rings.tx = share.ok_or_else(|| bad("a number from 0 to 16"))?;
+                }
+                _ => return Err(RingsError::Unknown(key.to_owned())),
+            }
+        }
+        rings.burst = rings.burst.min(rings.ring);
+        Ok(rings)
+    }
+
+    /// One past the last byte of the buffers.
+    pub(super) fn memory_end(&self) -> u64 {
+        let (receive, transmit) = self.slots_per_ring();
+        BUFFERS_BASE + u64::from(self.count) * (receive * u64::from(self.pages) + transmit) * PAGE_SIZE
+    }
+
+    /// Buffers that a core has in memory: receive, transmit.
+    fn slots_per_ring(&self) -> (u64, u64) {
+        let transmit = (f64::from(self.burst) * (self.tx + 1.0)).ceil() as u64;
+        (u64::from(self.ring), transmit)
+    }
+}
+
+/// The rings being served.
+pub(super) struct Service<'w, D: Design<LabPlatform, LabUnit>> {
+    world: &'w Rc<World<D>>,
+    rings: Rings,
+    batch: usize,
+    pace: Pace,
+    cores: Vec<Rc<RefCell<Ring>>>,
+}
+
+/// One ring and its core's state between bursts.
+struct Ring {
+    core: usize,
+    rings: Rings,
+    random: Pcg64Mcg,
+    /// The oldest buffer.
+    at: u32,
+    transmitted: VecDeque<Slot>,
+    next_transmit: u64,
+}
+
+impl<'w, D: Design<LabPlatform, LabUnit>> Service<'w, D> {
+    pub(super) fn new(world: &'w Rc<World<D>>, rings: &Rings, batch: usize, pace: Pace, seed: u64) -> Self {
+        let ring = |core: u32| Ring {
+            core: core as usize,
+            rings: rings.clone(),
+            random: Pcg64Mcg::seed_from_u64(seed ^ (u64::from(core) << 32)),
+            at: 0,
+            transmitted: VecDeque::new(),
+            next_transmit: 0,
+        };
+        let cores = (0..rings.count).map(|core| Rc::new(RefCell::new(ring(core)))).collect();
+        Self { world, rings: rings.clone(), batch, pace, cores }
+    }
+
+    /// Fills every ring and goes round it once.
+    pub(super) fn warm_up(&self, machine: &Machine) {
+        let bursts = u64::from(self.rings.ring.div_ceil(self.rings.burst));
+        self.each_core(machine, move |ring, driver| {
+            for slot in 0..ring.rings.ring {
+                let (slot, segments) = ring.receive(slot);
+                driver.map(slot, &segments, Access::DeviceWrites, 0);
+            }
+            bursts
+        });
+    }
+
+    /// Serves the rings until the operations are done.
+    pub(super) fn serve(&self, machine: &Machine) {
+        let per_core = self.rings.operations.div_ceil(u64::from(self.rings.count));
+        let bursts = per_core.div_ceil(u64::from(self.rings.burst));
+        self.each_core(machine, move |_, _| bursts);
+    }
+
+    /// Runs `begin` and then as many bursts as it says, on every core.
+    fn each_core(&self, machine: &Machine, begin: impl Fn(&mut Ring, &mut Driver<'_, D>) -> u64 + Clone + 'static) {
+        let gap_ps = self.gap_ps(machine);
+        let bodies = self.cores.iter().map(|ring| {
+            let (world, ring, begin, batch) = (self.world.clone(), ring.clone(), begin.clone(), self.batch);
+            Box::new(move || {
+                let mut ring = ring.borrow_mut();
+                let mut driver = Driver::new(&*world, ring.core, batch);
+                let bursts = begin(&mut ring, &mut driver);
+                for _ in 0..bursts {
+                    // Half to one and a half times the mean: rings are not served in step.
+                    let wait_ps = gap_ps * ring.random.random_range(0.5..1.5);
+                    world.engine.sleep_until(world.engine.now_ps() + wait_ps as u64);
+                    ring.burst(&mut driver);
+                    if world.failed() {
+                        break;
+                    }
+                }
+                driver.finish();
+            }) as Box<dyn FnOnce()>
+        });
+        self.world.engine.run(bodies.collect());
+        replay::close_windows(self.world, self.batch);
+    }
+
+    /// The pause before a burst: what the burst takes at the machine's rate, times the rings that share it.
+    fn gap_ps(&self, machine: &Machine) -> f64 {
+        let bytes = u64::from(self.rings.burst) * u64::from(self.rings.pages) * PAGE_SIZE * u64::from(self.rings.count);
+        let factor = match self.pace {
+            Pace::Gaps(factor) => factor,
+            Pace::Timestamps => 1.0,
+        };
+        factor * bytes as f64 * 8.0 / machine.unprotected_gbps * 1e3
+    }
+}
+
+impl Ring {
+    /// One turn: the oldest buffers go, fresh ones come.
+    fn burst<D: Design<LabPlatform, LabUnit>>(&mut self, driver: &mut Driver<'_, D>) {
+        while let Some(slot) = self.transmitted.pop_front() {
+            driver.unmap(slot);
+        }
+        let (at, ring, burst) = (self.at, self.rings.ring, self.rings.burst);
+        for index in at..at + burst {
+            driver.unmap(self.receive(index % ring).0);
+        }
+        driver.commit();
+        for index in at..at + burst {
+            let (slot, segments) = self.receive(index % ring);
+            driver.map(slot, &segments, Access::DeviceWrites, 0);
+            let share = self.rings.tx;
+            let sends = share as u32 + u32::from(self.random.random_bool(share.fract()));
+            for _ in 0..sends {
+                let (slot, segments) = self.transmit();
+                driver.map(slot, &segments, Access::DeviceReads, 0);
+                self.transmitted.push_back(slot);
+            }
+        }
+        self.at = (at + burst) % ring;
+    }
+
+    /// Receive buffer `index` of this ring.
+    fn receive(&self, index: u32) -> (Slot, Rc<[Segment]>) {
+        self.buffer(
+            u64::from(index),
+            u64::from(index) * u64::from(self.rings.pages),
+            u64::from(self.rings.pages) * PAGE_SIZE,
+        )
+    }
+
+    /// The next transmit buffer. There are as many as can be out at once.
+    fn transmit(&mut self) -> (Slot, Rc<[Segment]>) {
+        let (receive, transmit) = self.rings.slots_per_ring();
+        let index = self.next_transmit % transmit;
+        self.next_transmit += 1;
+        self.buffer(receive + index, receive * u64::from(self.rings.pages) + index, TRANSMIT_BYTES)
+    }
+
+    /// Buffer `index` of this core, `page` pages into its memory.
+    fn buffer(&self, index: u64, page: u64, len: u64) -> (Slot, Rc<[Segment]>) {
+        let (receive, transmit) = self.rings.slots_per_ring();
+        let core = self.core as u64;
+        let first = core * (receive * u64::from(self.rings.pages) + transmit);
+        let phys = PhysAddr::new(BUFFERS_BASE + (first + page) * PAGE_SIZE);
+        ((core * (receive + transmit) + index) as Slot, Rc::new([Segment { phys, len }]))
+    }
+}

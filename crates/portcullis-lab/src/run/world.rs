@@ -1,0 +1,176 @@
+//! A simulated machine put together: virtual cores, modelled hardware, the real driver, and the design's domains.
+
+use super::RunError;
+use super::exposure::{Exposure, Slot};
+use super::residual::Residual;
+use crate::engine::Engine;
+use crate::machine::Machine;
+use crate::platform::LabPlatform;
+use portcullis::design::Design;
+use portcullis::{Access, Config, Domain, DomainId, IovaRange, MapError, PhysAddr, Protection, Segment, SourceId};
+use portcullis_model::{Device, ModelMmio, Ram, Vtd};
+use portcullis_vtd::Unit;
+use rustc_hash::FxHashMap;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// The IOMMU of the lab: the VT-d driver on the modelled registers.
+pub(super) type LabUnit = Arc<Unit<ModelMmio<LabPlatform>, LabPlatform>>;
+/// A domain of the lab.
+pub(super) type LabDomain<D> = Domain<D, LabPlatform, LabUnit>;
+
+/// Room for tables. They lie in the upper half of what the machine can address, so that no buffer is taken for one.
+const TABLES_BYTES: u64 = 4 << 30;
+
+/// A mapping that is live in the run.
+pub(super) struct Live {
+    pub(super) segments: Rc<[Segment]>,
+    pub(super) access: Access,
+    pub(super) device: usize,
+    /// One range, or one per segment where addresses are physical.
+    pub(super) ranges: Vec<IovaRange>,
+}
+
+impl Live {
+    pub(super) fn bytes(&self) -> u64 {
+        self.segments.iter().map(|segment| segment.len).sum()
+    }
+}
+
+/// What is counted outside the account of the cores.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Tally {
+    pub(super) operations: u64,
+    pub(super) pages: u64,
+    pub(super) bytes: u64,
+    pub(super) transactions: u64,
+    pub(super) latency_ps_sum: u128,
+    pub(super) faults: u64,
+    pub(super) stale_accesses: u64,
+    pub(super) table_pages_max: usize,
+}
+
+/// Everything that the cores of a run share. Used on one thread; a `RefCell` is never held across a step.
+pub(super) struct World<D: Design<LabPlatform, LabUnit>> {
+    pub(super) engine: Rc<Engine>,
+    pub(super) vtd: Arc<Vtd>,
+    pub(super) domains: Vec<LabDomain<D>>,
+    pub(super) devices: RefCell<Vec<Device>>,
+    pub(super) live: RefCell<FxHashMap<Slot, Live>>,
+    /// Which live mapping each page of I/O addresses belongs to.
+    pub(super) owners: RefCell<FxHashMap<(DomainId, u64), Slot>>,
+    pub(super) exposure: RefCell<Exposure>,
+    pub(super) residual: RefCell<Residual>,
+    pub(super) tally: RefCell<Tally>,
+    /// The first refusal of the protection layer; the run ends with it.
+    pub(super) failure: RefCell<Option<RunError>>,
+    /// Per core, how often it has entered or left a map: odd while inside.
+    pub(super) maps: Vec<Cell<u64>>,
+    /// The due time that a timer is set for, per domain.
+    pub(super) armed_us: Vec<Cell<Option<u64>>>,
+    pub(super) warm: Cell<bool>,
+}
+
+impl<D: Design<LabPlatform, LabUnit>> World<D> {
+    /// A machine with `cores` cores whose `devices` each have a domain of their own.
+    pub(super) fn new(
+        machine: &Machine,
+        cores: usize,
+        devices: &[SourceId],
+        memory: &[Segment],
+        protection: Protection,
+    ) -> Result<Rc<Self>, RunError> {
+        let iommu = &machine.iommu;
+        let engine = Rc::new(Engine::new(cores, machine.frequency(), machine.costs.clone(), iommu.coherent));
+        let base = PhysAddr::new(1 << (iommu.physical_bits - 1));
+        let make = if iommu.coherent { Ram::new } else { Ram::with_flushing };
+        let ram = make(base, TABLES_BYTES);
+        let ram = Arc::new(ram);
+        let vtd = Arc::new(Vtd::new(iommu.clone(), ram.clone()));
+        engine.connect(vtd.clone());
+        let platform = LabPlatform::new(engine.clone(), ram);
+        let config = portcullis_vtd::Config { physical_bits: iommu.physical_bits, ..Default::default() };
+        let mmio = ModelMmio::new(vtd.clone(), platform.clone());
+        let unit = Arc::new(Unit::bring_up(mmio, platform.clone(), config).map_err(RunError::BringUp)?);
+        let address_bits = iommu.address_bits.min(if iommu.four_level { 48 } else { 39 });
+        let config = Config { address_bits, memory, ..Config::new(protection) };
+        let mut domains = Vec::with_capacity(devices.len());
+        for device in devices {
+            let domain = Domain::with_config(unit.clone(), platform.clone(), &config).map_err(RunError::NewDomain)?;
+            domain.attach(*device).map_err(RunError::Attach)?;
+            domains.push(domain);
+        }
+        vtd.record_invalidations(true);
+        let model = |source: &SourceId| Device::new(*source, machine.transaction_bytes, machine.bytes_in_flight);
+        let world = Rc::new(Self {
+            engine,
+            vtd,
+            armed_us: domains.iter().map(|_| Cell::new(None)).collect(),
+            domains,
+            devices: RefCell::new(devices.iter().map(model).collect()),
+            live: RefCell::default(),
+            owners: RefCell::default(),
+            exposure: RefCell::default(),
+            residual: RefCell::default(),
+            tally: RefCell::default(),
+            failure: RefCell::default(),
+            maps: (0..cores).map(|_| Cell::new(0)).collect(),
+            warm: Cell::new(true),
+        });
+        let weak = Rc::downgrade(&world);
+        world.engine.on_timer(Some(Rc::new(move || {
+            if let Some(world) = weak.upgrade() {
+                world.tick();
+            }
+        })));
+        Ok(world)
+    }
+
+    /// What the timer's handler does.
+    fn tick(&self) {
+        for (index, domain) in self.domains.iter().enumerate() {
+            self.armed_us[index].set(None);
+            if let Err(error) = domain.tick() {
+                self.fail(RunError::Commit(error));
+            }
+            self.arm(index);
+        }
+        self.settle_invalidations();
+    }
+
+    /// Sets a timer on this core for the next tick of a domain, unless one is set.
+    pub(super) fn arm(&self, domain: usize) {
+        let due_us = self.domains[domain].due_us();
+        if due_us.is_some() && due_us != self.armed_us[domain].get() {
+            self.armed_us[domain].set(due_us);
+            self.engine.arm_timer(due_us.unwrap_or(0).saturating_mul(1_000_000));
+        }
+    }
+
+    /// Tells the exposure of the invalidations completed by now.
+    pub(super) fn settle_invalidations(&self) {
+        self.vtd.advance(self.engine.now_ps());
+        let mut exposure = self.exposure.borrow_mut();
+        self.vtd.drain_completed(|at_ps, scope| exposure.invalidated(at_ps, scope));
+    }
+
+    /// Ends the run with `error`, unless it has failed already.
+    pub(super) fn fail(&self, error: RunError) {
+        self.failure.borrow_mut().get_or_insert(error);
+    }
+
+    pub(super) fn failed(&self) -> bool {
+        self.failure.borrow().is_some()
+    }
+
+    /// Notes a map that was refused.
+    pub(super) fn refuse(&self, error: MapError) {
+        self.fail(RunError::Map(error));
+    }
+
+    /// Table pages in use by all domains.
+    pub(super) fn table_pages(&self) -> usize {
+        self.domains.iter().map(|domain| domain.usage().table_pages).sum()
+    }
+}

@@ -1,0 +1,200 @@
+//! What the events say: the words after the event's name, the same in every tool that prints them.
+
+use super::error::Flaw;
+use super::scan::{Scan, field};
+use portcullis::{Access, PAGE_SIZE};
+
+/// No device of today puts more than this on the bus: five levels of table.
+const IOVA_END: u64 = 1 << 57;
+/// What a table entry can hold.
+const PHYSICAL_END: u64 = 1 << 52;
+
+/// An event that the trace is made of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Event<'a> {
+    /// `iommu:map`: a physically contiguous piece appears in a table. Whole pages.
+    Map { iova: u64, size: u64, phys: u64 },
+    /// `iommu:unmap`: a run of pages goes. Whole pages.
+    Unmap { iova: u64, size: u64 },
+    /// `dma:dma_map_page` and its like: who mapped these bytes, and why.
+    DmaMap { device: &'a [u8], access: Access, iova: u64, size: u64 },
+    /// `dma:dma_map_sg`: the same for a scatter list.
+    DmaMapList { device: &'a [u8], access: Access, list: List<'a> },
+    /// `dma:dma_unmap_page` and its like, after its `iommu:unmap`.
+    DmaUnmap { device: &'a [u8], iova: u64 },
+    /// `dma:dma_unmap_sg`, before its `iommu:unmap`.
+    DmaUnmapList { device: &'a [u8] },
+    /// `intel_iommu:qi_submit` of an IOTLB invalidation: the descriptor's two quadwords.
+    Invalidate { qw0: u64, qw1: u64 },
+    /// Any other.
+    Other,
+}
+
+/// The runs of I/O addresses that a scatter list became. Checked when it was made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct List<'a> {
+    addresses: &'a [u8],
+    sizes: &'a [u8],
+    /// Whether the kernel printed all of it; it stops at 128.
+    pub(super) complete: bool,
+}
+
+impl List<'_> {
+    /// Each run as its first address and the one after its last.
+    pub(super) fn runs(&self) -> impl Iterator<Item = (u64, u64)> + Clone {
+        let number = |text: &[u8]| Scan(text).hexadecimal();
+        let addresses = self.addresses.split(|&byte| byte == b',').filter_map(number);
+        let sizes = self.sizes.split(|&byte| byte == b',').filter_map(number);
+        addresses.zip(sizes).map(|(start, size)| (start, start + size))
+    }
+}
+
+impl<'a> Event<'a> {
+    /// The event `name`, which says `text`.
+    pub(super) fn parse(name: &[u8], text: &'a [u8]) -> Result<Self, Flaw> {
+        match name {
+            b"map" => map(text),
+            b"unmap" => unmap(text),
+            b"dma_map_page" | b"dma_map_resource" | b"dma_map_phys" => dma_map(text),
+            b"dma_map_sg" => dma_map_list(text),
+            b"dma_unmap_page" | b"dma_unmap_resource" | b"dma_unmap_phys" => dma_unmap(text),
+            b"dma_unmap_sg" => Ok(Self::DmaUnmapList { device: device(text)? }),
+            b"qi_submit" => invalidate(text),
+            _ => Ok(Self::Other),
+        }
+    }
+}
+
+/// A number that a blank or the end follows.
+fn whole<'a>(scan: Option<Scan<'a>>, number: fn(&mut Scan<'a>) -> Option<u64>, expected: Flaw) -> Result<u64, Flaw> {
+    let mut scan = scan.ok_or(expected)?;
+    number(&mut scan).filter(|_| scan.at_gap()).ok_or(expected)
+}
+
+/// `IOMMU: iova=0x… - 0x…` and the `size=` behind it: the run, and what follows its addresses.
+fn run(text: &[u8]) -> Result<(u64, u64, &[u8]), Flaw> {
+    const EXPECTED: Flaw = Flaw::Expected("`IOMMU: iova=0x… - 0x…` with hexadecimal addresses");
+    let mut scan = Scan(text);
+    scan.literal(b"IOMMU: iova=").ok_or(EXPECTED)?;
+    let start = scan.hexadecimal().ok_or(EXPECTED)?;
+    scan.literal(b" - ").ok_or(EXPECTED)?;
+    let end = scan.hexadecimal().filter(|_| scan.at_gap()).ok_or(EXPECTED)?;
+    let size = whole(field(scan.0, b"size="), Scan::decimal, Flaw::Expected("`size=` and a decimal number of bytes"))?;
+    if size == 0 {
+        return Err(Flaw::Expected("a size above zero"));
+    }
+    if start.checked_add(size).is_none_or(|end| end > IOVA_END) {
+        return Err(Flaw::Expected("a run that ends below 2^57, the widest I/O address"));
+    }
+    if end != start + size {
+        return Err(Flaw::Expected("a run as long as its `size=`"));
+    }
+    if !(start | size).is_multiple_of(PAGE_SIZE) {
+        return Err(Flaw::Expected("whole pages of 4096 bytes"));
+    }
+    Ok((start, size, scan.0))
+}
+
+fn map<'a>(text: &[u8]) -> Result<Event<'a>, Flaw> {
+    let (iova, size, rest) = run(text)?;
+    let phys = whole(field(rest, b"paddr="), Scan::hexadecimal, Flaw::Expected("`paddr=` and a hexadecimal address"))?;
+    if phys.checked_add(size).is_none_or(|end| end > PHYSICAL_END) || !phys.is_multiple_of(PAGE_SIZE) {
+        return Err(Flaw::Expected("a page-aligned physical address below 2^52"));
+    }
+    Ok(Event::Map { iova, size, phys })
+}
+
+fn unmap<'a>(text: &[u8]) -> Result<Event<'a>, Flaw> {
+    let (iova, size, rest) = run(text)?;
+    let expected = Flaw::Expected("`unmapped_size=` and a decimal number of bytes");
+    whole(field(rest, b"unmapped_size="), Scan::decimal, expected)?;
+    Ok(Event::Unmap { iova, size })
+}
+
+fn device(text: &[u8]) -> Result<&[u8], Flaw> {
+    match Scan(text).word() {
+        b"" => Err(Flaw::Expected("the name of a device")),
+        name => Ok(name),
+    }
+}
+
+fn access(text: &[u8]) -> Result<Access, Flaw> {
+    match field(text, b"dir=").map(|mut scan| scan.word()) {
+        Some(b"TO_DEVICE") => Ok(Access::DeviceReads),
+        Some(b"FROM_DEVICE") => Ok(Access::DeviceWrites),
+        Some(b"BIDIRECTIONAL") => Ok(Access::DeviceReadsAndWrites),
+        _ => Err(Flaw::Expected("`dir=` and TO_DEVICE, FROM_DEVICE or BIDIRECTIONAL")),
+    }
+}
+
+fn dma_map(text: &[u8]) -> Result<Event<'_>, Flaw> {
+    let (iova, size) = dma_run(text)?;
+    Ok(Event::DmaMap { device: device(text)?, access: access(text)?, iova, size })
+}
+
+fn dma_unmap(text: &[u8]) -> Result<Event<'_>, Flaw> {
+    Ok(Event::DmaUnmap { device: device(text)?, iova: dma_run(text)?.0 })
+}
+
+/// `dma_addr=… size=…`: any bytes, also those of a device that no IOMMU serves.
+fn dma_run(text: &[u8]) -> Result<(u64, u64), Flaw> {
+    let expected = Flaw::Expected("`dma_addr=` and a hexadecimal address");
+    let iova = whole(field(text, b"dma_addr="), Scan::hexadecimal, expected)?;
+    let size = whole(field(text, b"size="), Scan::decimal, Flaw::Expected("`size=` and a decimal number of bytes"))?;
+    check_run(iova, size)?;
+    Ok((iova, size))
+}
+
+fn check_run(start: u64, size: u64) -> Result<(), Flaw> {
+    if size == 0 {
+        return Err(Flaw::Expected("a size above zero"));
+    }
+    match start.checked_add(size) {
+        Some(_) => Ok(()),
+        None => Err(Flaw::Expected("a run that ends within 64 bits")),
+    }
+}
+
+fn dma_map_list(text: &[u8]) -> Result<Event<'_>, Flaw> {
+    let braces = |key: &[u8], expected| field(text, key).and_then(|mut scan| scan.until(b'}')).ok_or(expected);
+    let addresses = braces(b"dma_addrs={", Flaw::Expected("`dma_addrs={…}`"))?;
+    let sizes = braces(b"sizes={", Flaw::Expected("`sizes={…}`"))?;
+    let mut complete = true;
+    if let Some(mut scan) = field(text, b"ents=") {
+        let expected = Flaw::Expected("`ents=` and how many are printed of how many");
+        let printed = scan.decimal().ok_or(expected)?;
+        scan.literal(b"/").ok_or(expected)?;
+        complete = printed == scan.decimal().ok_or(expected)?;
+    }
+    let expected = Flaw::Expected("a list of hexadecimal numbers with commas");
+    let (mut starts, mut lengths) = (addresses.split(|&byte| byte == b','), sizes.split(|&byte| byte == b','));
+    loop {
+        let (start, size) = match (starts.next(), lengths.next()) {
+            (Some(start), Some(size)) => (start, size),
+            (None, None) => break,
+            _ => return Err(Flaw::Expected("as many sizes as addresses")),
+        };
+        let start = whole(Some(Scan(start)), Scan::hexadecimal, expected)?;
+        check_run(start, whole(Some(Scan(size)), Scan::hexadecimal, expected)?)?;
+    }
+    let list = List { addresses, sizes, complete };
+    Ok(Event::DmaMapList { device: device(text)?, access: access(text)?, list })
+}
+
+fn invalidate<'a>(text: &[u8]) -> Result<Event<'a>, Flaw> {
+    const EXPECTED: Flaw = Flaw::Expected("`iotlb_inv unit: ` and four hexadecimal quadwords");
+    let mut scan = Scan(text);
+    if scan.word() != b"iotlb_inv" {
+        return Ok(Event::Other);
+    }
+    scan.spaces();
+    if !scan.word().ends_with(b":") {
+        return Err(EXPECTED);
+    }
+    let mut quadwords = [0; 4];
+    for quadword in &mut quadwords {
+        scan.spaces();
+        *quadword = scan.hexadecimal().filter(|_| scan.at_gap()).ok_or(EXPECTED)?;
+    }
+    Ok(Event::Invalidate { qw0: quadwords[0], qw1: quadwords[1] })
+}

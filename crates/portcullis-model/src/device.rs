@@ -1,0 +1,158 @@
+//! A device that does DMA.
+
+use crate::ram::Ram;
+use crate::vtd::{END_PS, Fault, Vtd};
+use portcullis::table::Rights;
+use portcullis::{Iova, PAGE_SIZE, PhysAddr, SourceId};
+use thiserror::Error;
+
+/// What became of an access.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Access {
+    /// When the last transaction completed, in picoseconds.
+    pub done_ps: u64,
+    /// Transactions it took.
+    pub transactions: u32,
+    /// Their latencies, from issue to completion, together, in picoseconds.
+    pub latency_ps_sum: u64,
+    /// Transactions refused.
+    pub faults: u32,
+    /// The first refusal.
+    pub first_fault: Option<Fault>,
+}
+
+/// Why data did not get through.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum DmaError {
+    /// The request was refused.
+    #[error(transparent)]
+    Fault(#[from] Fault),
+    /// The request was let through, to where no memory is.
+    #[error("the device was let through to {0}, where no memory is")]
+    NoMemory(PhysAddr),
+}
+
+/// A device behind a [`Vtd`], well-behaved or not as its caller wants it.
+///
+/// It issues transactions in order and completes them in order, and keeps a bounded number of bytes in flight, over all its
+/// flows: so slow translations turn into lost throughput.
+pub struct Device {
+    source: SourceId,
+    transaction_bytes: u64,
+    /// When each of the latest transactions completes; as many as fit in flight.
+    in_flight: Box<[u64]>,
+    next: usize,
+    last_done_ps: u64,
+}
+
+impl Device {
+    /// A device that splits accesses into transactions of at most `transaction_bytes` (usually 512) and has at most
+    /// `bytes_in_flight` under way, but always one transaction.
+    ///
+    /// # Panics
+    /// If `transaction_bytes` is zero.
+    pub fn new(source: SourceId, transaction_bytes: u64, bytes_in_flight: u64) -> Self {
+        let slots = (bytes_in_flight / transaction_bytes).max(1) as usize;
+        Self { source, transaction_bytes, in_flight: vec![0; slots].into(), next: 0, last_done_ps: 0 }
+    }
+
+    /// Who it is on the bus.
+    pub fn source(&self) -> SourceId {
+        self.source
+    }
+
+    /// When the next transaction can be issued, in picoseconds: there is room in flight from then on.
+    ///
+    /// An access begun then does not run ahead of the time of its call by more than its own length.
+    pub fn room_ps(&self) -> u64 {
+        self.in_flight[self.next]
+    }
+
+    /// Accesses `len` bytes, moving no data: for time, misses and faults.
+    ///
+    /// Each transaction is translated when it is issued. One that is refused takes its time all the same.
+    pub fn access(&mut self, vtd: &Vtd, now_ps: u64, iova: Iova, len: u64, rights: Rights) -> Access {
+        let hit_ps = vtd.parameters().hit_ps;
+        let now_ps = now_ps.min(END_PS);
+        let mut access = Access { done_ps: now_ps, ..Access::default() };
+        let mut done = 0;
+        while done < len {
+            let at = Iova::new(iova.as_u64().wrapping_add(done));
+            done += self.transaction_bytes.min(PAGE_SIZE - at.page_offset()).min(len - done);
+            let issue_ps = self.in_flight[self.next].max(now_ps);
+            let ready_ps = match vtd.translate(issue_ps, self.source, at, rights) {
+                Ok(translated) => translated.ready_ps.max(issue_ps),
+                Err(fault) => {
+                    access.faults += 1;
+                    access.first_fault.get_or_insert(fault);
+                    issue_ps
+                }
+            };
+            self.last_done_ps = self.last_done_ps.max(ready_ps + hit_ps);
+            self.in_flight[self.next] = self.last_done_ps;
+            self.next = (self.next + 1) % self.in_flight.len();
+            access.transactions += 1;
+            access.latency_ps_sum += self.last_done_ps - issue_ps;
+            access.done_ps = self.last_done_ps;
+        }
+        access
+    }
+
+    /// Writes data, page by page up to the first that is refused.
+    ///
+    /// # Errors
+    /// [`DmaError`]; the pages before have been written.
+    pub fn write(&self, vtd: &Vtd, ram: &Ram, now_ps: u64, iova: Iova, data: &[u8]) -> Result<(), DmaError> {
+        self.each_page(vtd, now_ps, iova, data.len(), Rights::WRITE, |phys, _, piece| {
+            ram.write_bytes(phys, &data[piece])
+        })
+    }
+
+    /// Reads data, page by page up to the first that is refused.
+    ///
+    /// # Errors
+    /// [`DmaError`]; the pages before have been read.
+    pub fn read(&self, vtd: &Vtd, ram: &Ram, now_ps: u64, iova: Iova, data: &mut [u8]) -> Result<(), DmaError> {
+        self.each_page(vtd, now_ps, iova, data.len(), Rights::READ, |phys, _, piece| {
+            ram.read_bytes(phys, &mut data[piece]).is_some()
+        })
+    }
+
+    /// Writes data that is translated now and lands `delay_ps` later (or when its translation is known, if that is later
+    /// still), whatever is invalidated in between.
+    ///
+    /// # Errors
+    /// [`DmaError`]; the pages before are on their way.
+    pub fn post_write(&self, vtd: &Vtd, now_ps: u64, iova: Iova, data: &[u8], delay_ps: u64) -> Result<(), DmaError> {
+        self.each_page(vtd, now_ps, iova, data.len(), Rights::WRITE, |phys, ready_ps, piece| {
+            let there = vtd.ram().contains(phys, piece.len());
+            if there {
+                vtd.post(ready_ps.max(now_ps.saturating_add(delay_ps)), phys, &data[piece]);
+            }
+            there
+        })
+    }
+
+    /// Calls `act` with the address in memory, the time at which it is known, and the part of the data, for each page.
+    fn each_page(
+        &self,
+        vtd: &Vtd,
+        now_ps: u64,
+        iova: Iova,
+        len: usize,
+        rights: Rights,
+        mut act: impl FnMut(PhysAddr, u64, std::ops::Range<usize>) -> bool,
+    ) -> Result<(), DmaError> {
+        let mut done = 0;
+        while done < len {
+            let at = Iova::new(iova.as_u64().wrapping_add(done as u64));
+            let piece = done..len.min(done + (PAGE_SIZE - at.page_offset()) as usize);
+            let translated = vtd.translate(now_ps, self.source, at, rights)?;
+            done = piece.end;
+            if !act(translated.phys, translated.ready_ps, piece) {
+                return Err(DmaError::NoMemory(translated.phys));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,109 @@
+//! A host without virtual cores, for tests and examples: std's locks, the model's memory, and a clock that is set by hand.
+
+use crate::mmio::Clock;
+use crate::ram::Ram;
+use crate::vtd::Vtd;
+use portcullis::platform::{CpuHint, Lock, LockClass, Platform, Wait};
+use portcullis::table::{Entry, Frame};
+use portcullis::{NoMemory, PhysAddr};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// How much time a turn of a spin takes, in picoseconds: 100 ns.
+const PAUSE_PS: u64 = 100_000;
+const PS_PER_US: u64 = 1_000_000;
+
+/// A lock of [`Host`].
+#[derive(Debug)]
+pub struct HostLock<T>(Mutex<T>);
+
+impl<T: Send> Lock<T> for HostLock<T> {
+    fn with<R>(&self, critical: impl FnOnce(&mut T) -> R) -> R {
+        critical(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// A platform over the model's memory.
+///
+/// Its clock moves when told to, and by 100 ns with every turn of a spin. Hardware that was [added](Host::add_hardware) moves
+/// with it, so that whoever spins on a status in memory sees it change.
+pub struct Host {
+    ram: Arc<Ram>,
+    now_ps: AtomicU64,
+    hardware: Mutex<Vec<Arc<Vtd>>>,
+}
+
+impl Host {
+    /// A host over `ram`, at time zero. Entries need flushing if the memory [says so](Ram::needs_flushing).
+    pub fn new(ram: Arc<Ram>) -> Self {
+        Self { ram, now_ps: AtomicU64::new(0), hardware: Mutex::default() }
+    }
+
+    /// A host with memory of its own, of which walkers see only what was flushed.
+    pub fn non_coherent(base: PhysAddr, bytes: u64) -> Self {
+        Self::new(Arc::new(Ram::with_flushing(base, bytes)))
+    }
+
+    /// The memory.
+    pub fn ram(&self) -> &Arc<Ram> {
+        &self.ram
+    }
+
+    /// Lets `vtd` run along with this host's clock.
+    pub fn add_hardware(&self, vtd: Arc<Vtd>) {
+        vtd.advance(self.now_ps());
+        self.hardware.lock().unwrap_or_else(PoisonError::into_inner).push(vtd);
+    }
+
+    /// Lets time pass, for the hardware too.
+    pub fn advance_ps(&self, ps: u64) {
+        let now_ps = self.now_ps.fetch_add(ps, Ordering::Relaxed) + ps;
+        for vtd in self.hardware.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            vtd.advance(now_ps);
+        }
+    }
+}
+
+impl Clock for Host {
+    fn now_ps(&self) -> u64 {
+        self.now_ps.load(Ordering::Relaxed)
+    }
+}
+
+// SAFETY: `Ram` hands out a page to one caller at a time, zeroed; its pages stay where they are for as long as it lives.
+unsafe impl Platform for Host {
+    type Lock<T: Send> = HostLock<T>;
+
+    fn lock<T: Send>(&self, _class: LockClass, value: T) -> HostLock<T> {
+        HostLock(Mutex::new(value))
+    }
+
+    fn cpu(&self) -> CpuHint {
+        CpuHint(0)
+    }
+
+    fn allocate_frame(&self) -> Result<PhysAddr, NoMemory> {
+        self.ram.allocate()
+    }
+
+    unsafe fn frame(&self, frame: PhysAddr) -> &Frame {
+        self.ram.frame(frame)
+    }
+
+    unsafe fn free_frame(&self, frame: PhysAddr) {
+        self.ram.free(frame);
+    }
+
+    fn table_barrier(&self, entries: &[Entry]) {
+        // Entries are stored with release and read with acquire, so nothing else is needed where walkers snoop.
+        self.ram.flush(entries);
+    }
+
+    fn now_us(&self) -> u64 {
+        self.now_ps() / PS_PER_US
+    }
+
+    fn pause(&self, _wait: Wait) {
+        self.advance_ps(PAUSE_PS);
+    }
+}

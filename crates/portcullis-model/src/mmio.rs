@@ -1,0 +1,59 @@
+//! The register block as a driver reaches it.
+
+use crate::vtd::Vtd;
+use portcullis_vtd::Mmio;
+use std::sync::Arc;
+
+/// Who knows the time.
+pub trait Clock: Sync {
+    /// Picoseconds since some fixed moment. Never goes back.
+    fn now_ps(&self) -> u64;
+}
+
+impl<C: Clock + ?Sized> Clock for &C {
+    fn now_ps(&self) -> u64 {
+        (**self).now_ps()
+    }
+}
+
+impl<C: Clock + Send + ?Sized> Clock for Arc<C> {
+    fn now_ps(&self) -> u64 {
+        (**self).now_ps()
+    }
+}
+
+/// The registers of a [`Vtd`], each access at the time that a clock shows.
+pub struct ModelMmio<C: Clock> {
+    vtd: Arc<Vtd>,
+    clock: C,
+}
+
+impl<C: Clock> ModelMmio<C> {
+    /// The registers of `vtd`.
+    pub fn new(vtd: Arc<Vtd>, clock: C) -> Self {
+        Self { vtd, clock }
+    }
+
+    /// The hardware behind the registers.
+    pub fn vtd(&self) -> &Arc<Vtd> {
+        &self.vtd
+    }
+}
+
+impl<C: Clock> Mmio for ModelMmio<C> {
+    fn read32(&self, offset: u32) -> u32 {
+        self.vtd.read_register(self.clock.now_ps(), offset, 4) as u32
+    }
+
+    fn read64(&self, offset: u32) -> u64 {
+        self.vtd.read_register(self.clock.now_ps(), offset, 8)
+    }
+
+    fn write32(&self, offset: u32, value: u32) {
+        self.vtd.write_register(self.clock.now_ps(), offset, 4, value.into());
+    }
+
+    fn write64(&self, offset: u32, value: u64) {
+        self.vtd.write_register(self.clock.now_ps(), offset, 8, value);
+    }
+}

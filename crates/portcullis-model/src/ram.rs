@@ -1,0 +1,356 @@
+//! Physical memory that CPUs and devices share.
+//!
+//! Pages come into being when they are first touched, so a machine may have far more memory than the process uses. The
+//! CPUs' view is the [`Frame`]s themselves. Where the walker does not snoop the CPUs' caches
+//! ([`Ram::with_flushing`]), it has a view of its own, in which a CPU's store appears only once its cache line was flushed.
+
+use portcullis::table::{ENTRIES, Entry, Frame};
+use portcullis::{NoMemory, PAGE_SHIFT, PAGE_SIZE, PhysAddr};
+use rustc_hash::FxHashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// Entries in a cache line of 64 bytes: what one flush takes along.
+const LINE_ENTRIES: usize = 8;
+const WORD_BYTES: usize = size_of::<u64>();
+
+/// A page of memory, aligned as a page is, so that an entry's address tells the page it lies in.
+#[repr(align(4096))]
+struct Page(Frame);
+
+impl Page {
+    fn zeroed() -> Box<Self> {
+        Box::new(Self(std::array::from_fn(|_| Entry::new(0))))
+    }
+}
+
+type Pages = Box<[OnceLock<Box<Page>>]>;
+
+/// What a walker that does not snoop sees.
+struct Flushed {
+    pages: Pages,
+    /// Page index by host address of the CPUs' page.
+    homes: Mutex<FxHashMap<usize, usize>>,
+}
+
+/// Which page is allocated next: the one freed last, else one never used.
+struct FreePages {
+    freed: Vec<usize>,
+    next: usize,
+    allocated: usize,
+}
+
+/// Physical memory, shared by CPUs and devices.
+///
+/// [`allocate`](Ram::allocate) takes pages from the lowest address up; whoever wants memory for data and no bookkeeping may
+/// use addresses near the top as they are.
+pub struct Ram {
+    base: PhysAddr,
+    pages: Pages,
+    flushed: Option<Flushed>,
+    /// One bit a page.
+    allocated: Box<[AtomicU64]>,
+    free: Mutex<FreePages>,
+}
+
+fn untouched(pages: usize) -> Pages {
+    (0..pages).map(|_| OnceLock::new()).collect()
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Ram {
+    /// `bytes` of memory (rounded down to pages) from `base` (rounded down to a page) on, whose CPU caches every walker
+    /// snoops.
+    pub fn new(base: PhysAddr, bytes: u64) -> Self {
+        let count = (bytes / PAGE_SIZE) as usize;
+        Self {
+            base: PhysAddr::from_pfn(base.pfn()),
+            pages: untouched(count),
+            flushed: None,
+            allocated: (0..count.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
+            free: Mutex::new(FreePages { freed: Vec::new(), next: 0, allocated: 0 }),
+        }
+    }
+
+    /// Like [`new`](Ram::new), but walkers see of a CPU's stores only what was [flushed](Ram::flush).
+    pub fn with_flushing(base: PhysAddr, bytes: u64) -> Self {
+        let ram = Self::new(base, bytes);
+        let flushed = Flushed { pages: untouched(ram.pages.len()), homes: Mutex::default() };
+        Self { flushed: Some(flushed), ..ram }
+    }
+
+    /// The lowest address.
+    pub fn base(&self) -> PhysAddr {
+        self.base
+    }
+
+    /// Size in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.pages.len() as u64 * PAGE_SIZE
+    }
+
+    /// Whether walkers see only what was flushed.
+    pub fn needs_flushing(&self) -> bool {
+        self.flushed.is_some()
+    }
+
+    /// A zeroed page, visible to walkers as such: the one freed last, else the lowest never used.
+    ///
+    /// # Errors
+    /// [`NoMemory`] when every page is allocated.
+    pub fn allocate(&self) -> Result<PhysAddr, NoMemory> {
+        let mut free = lock(&self.free);
+        let index = match free.freed.pop() {
+            Some(index) => index,
+            None if free.next < self.pages.len() => {
+                free.next += 1;
+                free.next - 1
+            }
+            None => return Err(NoMemory),
+        };
+        free.allocated += 1;
+        let page = self.page(index);
+        page.iter().for_each(|entry| entry.store_bits(0));
+        if let Some(flushed) = &self.flushed {
+            shadow(flushed, index).iter().for_each(|entry| entry.store_bits(0));
+        }
+        // Release, against the acquire in `is_allocated`: who finds the page allocated finds it zeroed.
+        self.allocated[index / 64].fetch_or(1 << (index % 64), Ordering::Release);
+        Ok(PhysAddr::from_pfn(self.base.pfn() + index as u64))
+    }
+
+    /// Takes back the page that [`allocate`](Ram::allocate) gave. Its contents stay until it is allocated again, as a stale
+    /// walk would find them.
+    ///
+    /// # Panics
+    /// If `page` is not allocated.
+    pub fn free(&self, page: PhysAddr) {
+        let index = self.index(page).expect("a freed page lies in memory");
+        let mut free = lock(&self.free);
+        let before = self.allocated[index / 64].fetch_and(!(1 << (index % 64)), Ordering::AcqRel);
+        assert!(before & (1 << (index % 64)) != 0, "page {page} was freed but is not allocated");
+        free.allocated -= 1;
+        free.freed.push(index);
+    }
+
+    /// Pages allocated now.
+    pub fn allocated(&self) -> usize {
+        lock(&self.free).allocated
+    }
+
+    /// Whether the page that holds `phys` is allocated now.
+    #[inline]
+    pub fn is_allocated(&self, phys: PhysAddr) -> bool {
+        self.index(phys)
+            .is_some_and(|index| self.allocated[index / 64].load(Ordering::Acquire) & (1 << (index % 64)) != 0)
+    }
+
+    /// The page at `phys`, as CPUs see it.
+    ///
+    /// # Panics
+    /// If the page was never allocated or written to.
+    pub fn frame(&self, phys: PhysAddr) -> &Frame {
+        let index = self.index(phys).expect("the page lies in memory");
+        &self.pages[index].get().expect("the page was allocated").0
+    }
+
+    /// The aligned word that holds `phys`, as CPUs see it and as snooping hardware does. `None` outside the memory.
+    #[inline]
+    pub fn read_u64(&self, phys: PhysAddr) -> Option<u64> {
+        Some(read(&self.pages[self.index(phys)?], phys))
+    }
+
+    /// The aligned word that holds `phys`, as a page walk sees it. `None` outside the memory.
+    #[inline]
+    pub fn hardware_read_u64(&self, phys: PhysAddr) -> Option<u64> {
+        let index = self.index(phys)?;
+        let pages = self.flushed.as_ref().map_or(&self.pages, |flushed| &flushed.pages);
+        Some(read(&pages[index], phys))
+    }
+
+    /// Writes four bytes at `phys`, as a device does: every view has them. `false`, and nothing happens, outside the memory.
+    pub fn write_u32(&self, phys: PhysAddr, value: u32) -> bool {
+        self.write_bytes(phys, &value.to_le_bytes())
+    }
+
+    /// Reads bytes as a device does. `None` if some lie outside the memory; then `out` is untouched.
+    pub fn read_bytes(&self, phys: PhysAddr, out: &mut [u8]) -> Option<()> {
+        self.contains(phys, out.len()).then_some(())?;
+        let mut at = phys.as_u64();
+        let mut rest = out;
+        while !rest.is_empty() {
+            let offset = at as usize % WORD_BYTES;
+            let count = rest.len().min(WORD_BYTES - offset);
+            let (now, later) = rest.split_at_mut(count);
+            let word = self.read_u64(PhysAddr::new(at))?.to_le_bytes();
+            now.copy_from_slice(&word[offset..offset + count]);
+            (rest, at) = (later, at + count as u64);
+        }
+        Some(())
+    }
+
+    /// Writes bytes as a device does: every view has them. `false`, and nothing happens, if some lie outside the memory.
+    ///
+    /// The parts of a word that is not written whole are read and written back; a CPU must not store there meanwhile.
+    pub fn write_bytes(&self, phys: PhysAddr, bytes: &[u8]) -> bool {
+        if !self.contains(phys, bytes.len()) {
+            return false;
+        }
+        let mut at = phys.as_u64();
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let offset = at as usize % WORD_BYTES;
+            let (now, later) = rest.split_at(rest.len().min(WORD_BYTES - offset));
+            let index = ((at >> PAGE_SHIFT) - self.base.pfn()) as usize;
+            let slot = word_index(PhysAddr::new(at));
+            let page = self.page(index);
+            let mut word = page[slot].load_bits().to_le_bytes();
+            word[offset..offset + now.len()].copy_from_slice(now);
+            page[slot].store_bits(u64::from_le_bytes(word));
+            if let Some(flushed) = &self.flushed {
+                shadow(flushed, index)[slot].store_bits(u64::from_le_bytes(word));
+            }
+            (rest, at) = (later, at + now.len() as u64);
+        }
+        true
+    }
+
+    /// Makes entries visible to walkers: their cache lines, whole, as `clflush` does. Nothing where walkers snoop.
+    ///
+    /// # Panics
+    /// If the entries do not lie in one page of this memory.
+    pub fn flush(&self, entries: &[Entry]) {
+        let Some(flushed) = &self.flushed else { return };
+        let start = entries.as_ptr().addr();
+        let home = start & !(PAGE_SIZE as usize - 1);
+        let index = *lock(&flushed.homes).get(&home).expect("flushed entries lie in this memory");
+        let first = (start - home) / size_of::<Entry>();
+        let end = first + entries.len();
+        assert!(end <= ENTRIES, "flushed entries lie in one page");
+        let (seen, stored) = (shadow(flushed, index), self.page(index));
+        for slot in first / LINE_ENTRIES * LINE_ENTRIES..end.next_multiple_of(LINE_ENTRIES) {
+            seen[slot].store_bits(stored[slot].load_bits());
+        }
+    }
+
+    /// Whether `len` bytes from `phys` on all lie in the memory.
+    pub fn contains(&self, phys: PhysAddr, len: usize) -> bool {
+        phys >= self.base
+            && (phys.as_u64() - self.base.as_u64()).checked_add(len as u64).is_some_and(|end| end <= self.bytes())
+    }
+
+    #[inline]
+    fn index(&self, phys: PhysAddr) -> Option<usize> {
+        let index = phys.pfn().checked_sub(self.base.pfn())? as usize;
+        (index < self.pages.len()).then_some(index)
+    }
+
+    fn page(&self, index: usize) -> &Frame {
+        let page = self.pages[index].get_or_init(|| {
+            let page = Page::zeroed();
+            if let Some(flushed) = &self.flushed {
+                lock(&flushed.homes).insert(page.0.as_ptr().addr(), index);
+            }
+            page
+        });
+        &page.0
+    }
+}
+
+fn shadow(flushed: &Flushed, index: usize) -> &Frame {
+    &flushed.pages[index].get_or_init(Page::zeroed).0
+}
+
+#[inline]
+fn word_index(phys: PhysAddr) -> usize {
+    phys.page_offset() as usize / WORD_BYTES
+}
+
+/// An untouched page reads as zeros and stays untouched.
+#[inline]
+fn read(page: &OnceLock<Box<Page>>, phys: PhysAddr) -> u64 {
+    page.get().map_or(0, |page| page.0[word_index(phys)].load_bits())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BASE: PhysAddr = PhysAddr::new(0x10_0000);
+
+    #[test]
+    fn pages_come_zeroed_and_the_last_freed_is_next() {
+        let ram = Ram::new(BASE, 3 * PAGE_SIZE);
+        let (first, second) = (ram.allocate().unwrap(), ram.allocate().unwrap());
+        assert_eq!((first, second), (BASE, PhysAddr::new(0x10_1000)));
+        ram.frame(first)[7].store_bits(42);
+        ram.free(first);
+        assert!(!ram.is_allocated(first) && ram.is_allocated(second));
+        assert_eq!(ram.read_u64(PhysAddr::new(first.as_u64() + 56)), Some(42), "a freed page keeps its contents");
+        assert_eq!(ram.allocate(), Ok(first));
+        assert_eq!(ram.read_u64(PhysAddr::new(first.as_u64() + 56)), Some(0));
+        assert!(ram.allocate().is_ok());
+        assert_eq!(ram.allocate(), Err(NoMemory));
+        assert_eq!(ram.allocated(), 3);
+    }
+
+    #[test]
+    fn bytes_cross_words_and_pages_but_not_the_end() {
+        let ram = Ram::new(BASE, 2 * PAGE_SIZE);
+        let at = PhysAddr::new(BASE.as_u64() + PAGE_SIZE - 3);
+        assert!(ram.write_bytes(at, b"portcullis"));
+        let mut back = [0; 10];
+        ram.read_bytes(at, &mut back).unwrap();
+        assert_eq!(&back, b"portcullis");
+        assert!(ram.write_u32(PhysAddr::new(BASE.as_u64() + 4), 0xdead_beef));
+        assert_eq!(ram.read_u64(BASE), Some(0xdead_beef_0000_0000));
+        let last = PhysAddr::new(BASE.as_u64() + 2 * PAGE_SIZE - 2);
+        assert!(!ram.write_bytes(last, &[1, 2, 3]));
+        assert_eq!(ram.read_bytes(last, &mut [0; 3]), None);
+        assert!(!ram.write_u32(PhysAddr::new(0), 1));
+        assert_eq!(ram.read_u64(PhysAddr::new(BASE.as_u64() - 1)), None);
+        let mut tail = [9; 2];
+        ram.read_bytes(last, &mut tail).unwrap();
+        assert_eq!(tail, [0, 0], "the refused write wrote nothing");
+    }
+
+    #[test]
+    fn a_walker_that_does_not_snoop_sees_flushed_lines_only() {
+        let ram = Ram::with_flushing(BASE, 2 * PAGE_SIZE);
+        let page = ram.allocate().unwrap();
+        let word = |slot: u64| PhysAddr::new(page.as_u64() + 8 * slot);
+        ram.frame(page)[9].store_bits(1);
+        ram.frame(page)[15].store_bits(2);
+        ram.frame(page)[16].store_bits(3);
+        assert_eq!(ram.hardware_read_u64(word(9)), Some(0));
+        ram.flush(&ram.frame(page)[9..10]);
+        let seen = [9, 15, 16].map(|slot| ram.hardware_read_u64(word(slot)).unwrap());
+        assert_eq!(seen, [1, 2, 0], "the whole line of eight entries and no other");
+        assert_eq!(ram.read_u64(word(16)), Some(3));
+        assert!(ram.write_u32(word(17), 5));
+        assert_eq!(ram.hardware_read_u64(word(17)), Some(5), "a device writes memory itself");
+        ram.free(page);
+        assert_eq!(ram.allocate(), Ok(page));
+        assert_eq!(ram.hardware_read_u64(word(9)), Some(0), "a new page is zero for walkers too");
+    }
+
+    #[test]
+    fn a_walker_that_snoops_sees_stores_at_once() {
+        let ram = Ram::new(BASE, PAGE_SIZE);
+        let page = ram.allocate().unwrap();
+        ram.frame(page)[9].store_bits(1);
+        assert_eq!(ram.hardware_read_u64(PhysAddr::new(page.as_u64() + 72)), Some(1));
+    }
+
+    #[test]
+    #[should_panic(expected = "is not allocated")]
+    fn a_double_free_is_refused() {
+        let ram = Ram::new(BASE, PAGE_SIZE);
+        let page = ram.allocate().unwrap();
+        ram.free(page);
+        ram.free(page);
+    }
+}

@@ -1,0 +1,144 @@
+//! The IOTLB and the three paging-structure caches: what is kept under which key, and what an invalidation drops.
+//!
+//! ```text
+//!  63     48 47  46 45              0
+//! +---------+------+-----------------+
+//! | domain  | kind | address >> kind |   kind: 0 a 4 KiB page, 1 of 2 MiB, 2 of 1 GiB
+//! +---------+------+-----------------+
+//! ```
+//!
+//! The paging-structure caches are numbered from the root, L1 to L3, in the literature; here they go by the level of the
+//! table that their entries point to: L3 points to leaf tables, at level 1.
+
+use super::walk::{Leaf, level_shift};
+use crate::cache::{Cache, Replacement};
+use crate::parameters::Parameters;
+use portcullis::table::{EntryValue, LEVEL_BITS};
+use portcullis::{Iova, PAGE_SHIFT};
+
+const DOMAIN_SHIFT: u32 = 48;
+const KIND_SHIFT: u32 = 46;
+const ADDRESS_MASK: u64 = (1 << KIND_SHIFT) - 1;
+
+pub(super) struct Caches {
+    iotlb: Cache<EntryValueOrZero>,
+    /// Whether a leaf of 4 KiB, 2 MiB, 1 GiB was ever cached: only those are looked up.
+    in_use: [bool; 3],
+    /// By level of the table pointed to, less one.
+    pointers: [Cache<EntryValueOrZero>; 3],
+}
+
+/// An entry's bits: zero, which is no entry, fills empty slots.
+type EntryValueOrZero = u64;
+
+#[inline]
+fn key(domain: u16, kind: usize, iova: Iova, shift: u32) -> u64 {
+    u64::from(domain) << DOMAIN_SHIFT | (kind as u64) << KIND_SHIFT | iova.as_u64() >> shift
+}
+
+const fn leaf_shift(kind: usize) -> u32 {
+    PAGE_SHIFT + LEVEL_BITS * kind as u32
+}
+
+impl Caches {
+    pub(super) fn new(parameters: &Parameters) -> Self {
+        let pointers = [parameters.ptcache_l3_entries, parameters.ptcache_l2_entries, parameters.ptcache_l1_entries];
+        Self {
+            iotlb: Cache::new(
+                parameters.iotlb_entries as usize,
+                parameters.iotlb_ways as usize,
+                parameters.iotlb_replacement,
+            ),
+            in_use: [true, false, false],
+            pointers: pointers.map(|entries| Cache::new(entries as usize, 0, Replacement::Lru)),
+        }
+    }
+
+    #[inline]
+    pub(super) fn leaf(&mut self, domain: u16, iova: Iova) -> Option<Leaf> {
+        for kind in 0..3 {
+            if self.in_use[kind] {
+                let shift = leaf_shift(kind);
+                if let Some(bits) = self.iotlb.get(key(domain, kind, iova, shift)) {
+                    return Some(Leaf { entry: EntryValue::from_bits(bits), shift });
+                }
+            }
+        }
+        None
+    }
+
+    pub(super) fn peek_leaf(&self, domain: u16, iova: Iova) -> Option<Leaf> {
+        (0..3).find_map(|kind| {
+            let shift = leaf_shift(kind);
+            let bits = self.iotlb.peek(key(domain, kind, iova, shift))?;
+            Some(Leaf { entry: EntryValue::from_bits(bits), shift })
+        })
+    }
+
+    pub(super) fn insert_leaf(&mut self, domain: u16, iova: Iova, leaf: Leaf) {
+        let kind = ((leaf.shift - PAGE_SHIFT) / LEVEL_BITS) as usize;
+        self.in_use[kind] = true;
+        self.iotlb.insert(key(domain, kind, iova, leaf.shift), leaf.entry.bits());
+    }
+
+    /// The pointer nearest the leaf that is cached, and the level of the table it names: L3 first, then L2, then L1.
+    pub(super) fn pointer(&mut self, domain: u16, iova: Iova, levels: u8) -> Option<(EntryValue, u8)> {
+        (1..levels).find_map(|level| {
+            let bits = self.pointers[level as usize - 1].get(key(domain, 0, iova, level_shift(level + 1)))?;
+            Some((EntryValue::from_bits(bits), level))
+        })
+    }
+
+    pub(super) fn peek_pointer(&self, domain: u16, iova: Iova, levels: u8) -> Option<(EntryValue, u8)> {
+        (1..levels).find_map(|level| {
+            let bits = self.pointers[level as usize - 1].peek(key(domain, 0, iova, level_shift(level + 1)))?;
+            Some((EntryValue::from_bits(bits), level))
+        })
+    }
+
+    pub(super) fn insert_pointer(&mut self, domain: u16, iova: Iova, level: u8, pointer: EntryValue) {
+        self.pointers[level as usize - 1].insert(key(domain, 0, iova, level_shift(level + 1)), pointer.bits());
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.iotlb.clear();
+        self.pointers.iter_mut().for_each(Cache::clear);
+    }
+
+    pub(super) fn drop_domain(&mut self, domain: u16) {
+        let of_domain = |key: u64| key >> DOMAIN_SHIFT == u64::from(domain);
+        self.iotlb.remove_where(of_domain);
+        self.pointers.iter_mut().for_each(|cache| cache.remove_where(of_domain));
+    }
+
+    /// Drops what serves a page from the first to the last of `range`: leaves of every size and, unless `leaf_only`, pointers
+    /// of every level.
+    pub(super) fn drop_range(&mut self, domain: u16, range: (u64, u64), leaf_only: bool) {
+        for kind in 0..3 {
+            if self.in_use[kind] {
+                drop_keys(&mut self.iotlb, key(domain, kind, Iova::new(0), 0), LEVEL_BITS * kind as u32, range);
+            }
+        }
+        if !leaf_only {
+            for (cache, level) in self.pointers.iter_mut().zip(1..) {
+                drop_keys(cache, key(domain, 0, Iova::new(0), 0), LEVEL_BITS * level, range);
+            }
+        }
+    }
+}
+
+/// Drops the keys under `tag` (domain and kind) whose 2^`covers` pages touch the range: one by one where these are few,
+/// else by looking at all that is cached.
+fn drop_keys(cache: &mut Cache<EntryValueOrZero>, tag: u64, covers: u32, (first, last): (u64, u64)) {
+    let (first, last) = (first >> covers, last >> covers);
+    if last - first < cache.len() as u64 {
+        for page in first..=last {
+            // Beyond the widest address nothing is cached, and the key would run into its tag.
+            if page <= ADDRESS_MASK {
+                cache.remove(tag | page);
+            }
+        }
+    } else {
+        cache.remove_where(|key| key & !ADDRESS_MASK == tag && (first..=last).contains(&(key & ADDRESS_MASK)));
+    }
+}

@@ -1,0 +1,189 @@
+//! The invalidation queue: it runs by itself, one descriptor after the other, each taking effect when its time has passed.
+
+use super::Scope;
+use super::State;
+use super::translation::page_range;
+use portcullis::{PAGE_SIZE, PhysAddr};
+use portcullis_vtd::spec::descriptors::{DESCRIPTOR_BYTES, Descriptor, IotlbScope};
+use portcullis_vtd::spec::registers::QUEUE_OFFSET_MASK;
+
+/// What the queue is at.
+#[derive(Clone, Copy)]
+enum Step {
+    /// Nothing to do, or stopped at an error.
+    Idle,
+    /// Executing the descriptor at the head.
+    Executing { descriptor: Descriptor, ends_ps: u64 },
+    /// It has taken effect and waits for the writes that were in flight.
+    Draining { scope: Scope, ends_ps: u64 },
+}
+
+pub(super) struct Queue {
+    pub(super) enabled: bool,
+    /// The address register as written.
+    pub(super) address: u64,
+    /// Offset of the descriptor being executed, in bytes.
+    pub(super) head: u64,
+    /// Offset of the first descriptor that software has not handed over, in bytes.
+    pub(super) tail: u64,
+    /// Stopped at a descriptor that cannot be executed (`FSTS.IQE`).
+    pub(super) error: bool,
+    /// A wait with an interrupt has completed (`ICS.IWC`).
+    pub(super) wait_completed: bool,
+    step: Step,
+}
+
+const SIZE_MASK: u64 = 7;
+/// 256-bit descriptors: not offered.
+const WIDE_DESCRIPTORS: u64 = 1 << 11;
+
+impl Queue {
+    pub(super) fn new() -> Self {
+        let step = Step::Idle;
+        Self { enabled: false, address: 0, head: 0, tail: 0, error: false, wait_completed: false, step }
+    }
+
+    /// When something happens next; `u64::MAX` if nothing will.
+    #[inline]
+    pub(super) fn next_ps(&self) -> u64 {
+        match self.step {
+            Step::Idle => u64::MAX,
+            Step::Executing { ends_ps, .. } | Step::Draining { ends_ps, .. } => ends_ps,
+        }
+    }
+
+    fn bytes(&self) -> u64 {
+        PAGE_SIZE << (self.address & SIZE_MASK)
+    }
+}
+
+impl State {
+    /// Turns the queue on or off. Off, it forgets what it was at, and the head goes to zero.
+    pub(super) fn enable_queue(&mut self, now_ps: u64, enabled: bool) {
+        if self.queue.enabled == enabled {
+            return;
+        }
+        self.queue.enabled = enabled;
+        self.queue.head = 0;
+        self.queue.step = Step::Idle;
+        if enabled {
+            self.start_descriptor(now_ps);
+        }
+    }
+
+    /// Software moved the tail.
+    pub(super) fn set_queue_tail(&mut self, now_ps: u64, tail: u64) {
+        self.queue.tail = tail & QUEUE_OFFSET_MASK;
+        self.resume_queue(now_ps);
+    }
+
+    /// Goes on if there is something to do and nothing is being done.
+    pub(super) fn resume_queue(&mut self, now_ps: u64) {
+        if matches!(self.queue.step, Step::Idle) {
+            self.start_descriptor(now_ps);
+        }
+    }
+
+    /// Fetches the descriptor at the head. One that cannot be executed stops the queue at it.
+    fn start_descriptor(&mut self, now_ps: u64) {
+        self.queue.step = Step::Idle;
+        if !self.queue.enabled || self.queue.error || self.queue.head == self.queue.tail {
+            return;
+        }
+        match self.fetch_descriptor() {
+            Some(descriptor) => {
+                let takes_ps = match descriptor {
+                    Descriptor::Wait { .. } => self.parameters.wait_ps,
+                    _ => self.parameters.invalidation_ps,
+                };
+                self.queue.step = Step::Executing { descriptor, ends_ps: now_ps + takes_ps };
+            }
+            None => self.queue.error = true,
+        }
+    }
+
+    /// `None` where the descriptor cannot be read or executed, or the tail is not in the queue.
+    fn fetch_descriptor(&self) -> Option<Descriptor> {
+        let queue = &self.queue;
+        if queue.tail >= queue.bytes() || queue.address & WIDE_DESCRIPTORS != 0 {
+            return None;
+        }
+        let at = (queue.address & !(PAGE_SIZE - 1)).checked_add(queue.head)?;
+        // The hardware snoops the queue, whether or not its walks are coherent (ECAP.C, §10.4.3).
+        let words = [self.ram.read_u64(PhysAddr::new(at))?, self.ram.read_u64(PhysAddr::new(at + 8))?];
+        let descriptor = Descriptor::decode(words).ok()?;
+        match descriptor {
+            Descriptor::Iotlb { scope: IotlbScope::Pages { mask, .. }, .. } => {
+                (self.parameters.page_selective && mask <= self.parameters.mamv).then_some(descriptor)
+            }
+            Descriptor::Wait { status: Some(status), .. } => self.ram.read_u64(status.address).map(|_| descriptor),
+            _ => Some(descriptor),
+        }
+    }
+
+    /// Does what the queue does next, at the time it said.
+    pub(super) fn step_queue(&mut self) {
+        match self.queue.step {
+            Step::Idle => {}
+            Step::Executing { descriptor, ends_ps } => self.execute(descriptor, ends_ps),
+            Step::Draining { scope, ends_ps } => self.complete_descriptor(Some(scope), ends_ps),
+        }
+    }
+
+    fn execute(&mut self, descriptor: Descriptor, now_ps: u64) {
+        match descriptor {
+            Descriptor::Iotlb { scope, drain_writes, .. } => {
+                self.translation.invalidate(scope);
+                let scope = match scope {
+                    IotlbScope::Global => {
+                        self.counters.invalidations_global += 1;
+                        Scope::Global
+                    }
+                    IotlbScope::Domain(domain) => {
+                        self.counters.invalidations_domain += 1;
+                        Scope::Domain(domain)
+                    }
+                    IotlbScope::Pages { domain, first, mask, .. } => {
+                        self.counters.invalidations_page += 1;
+                        let (first_pfn, last) = page_range(first, mask);
+                        Scope::Pages { domain, first_pfn, pages: last - first_pfn + 1 }
+                    }
+                };
+                let in_flight_ps = if drain_writes && self.parameters.drains { self.writes.last_ps() } else { None };
+                match in_flight_ps {
+                    Some(ends_ps) => self.queue.step = Step::Draining { scope, ends_ps },
+                    None => self.complete_descriptor(Some(scope), now_ps),
+                }
+            }
+            Descriptor::ContextCache(scope) => {
+                self.counters.invalidations_context += 1;
+                self.translation.invalidate_contexts(scope);
+                self.complete_descriptor(None, now_ps);
+            }
+            Descriptor::Wait { status, interrupt, .. } => {
+                self.counters.waits += 1;
+                if let Some(status) = status {
+                    // In memory, as was seen when the descriptor was fetched.
+                    self.ram.write_u32(status.address, status.data);
+                }
+                self.queue.wait_completed |= interrupt;
+                self.complete_descriptor(None, now_ps);
+            }
+            // No device caches translations here, and there is no interrupt remapping: nothing to drop.
+            Descriptor::DeviceTlb { .. } | Descriptor::InterruptEntryCache { .. } => {
+                self.complete_descriptor(None, now_ps);
+            }
+        }
+    }
+
+    fn complete_descriptor(&mut self, scope: Option<Scope>, now_ps: u64) {
+        self.counters.descriptors += 1;
+        if let Some(scope) = scope
+            && self.records_invalidations
+        {
+            self.completed.push((now_ps, scope));
+        }
+        self.queue.head = (self.queue.head + DESCRIPTOR_BYTES) % self.queue.bytes();
+        self.start_descriptor(now_ps);
+    }
+}

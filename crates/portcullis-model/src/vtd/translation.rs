@@ -1,0 +1,271 @@
+//! Translating requests: the context cache, the IOTLB, the paging-structure caches, and the walks under way.
+
+use super::caches::Caches;
+use super::walk::{self, ContextRefusal, Format, Found, Leaf, level_shift, refusal};
+use super::{Counters, Outcome, Translated};
+use crate::parameters::Parameters;
+use crate::ram::Ram;
+use portcullis::table::{EntryValue, Rights};
+use portcullis::{Iova, PAGE_SHIFT, PhysAddr, SourceId};
+use portcullis_vtd::spec::descriptors::{ContextScope, IotlbScope};
+use portcullis_vtd::spec::faults::FaultReason;
+use portcullis_vtd::spec::tables::{ContextEntry, TranslationType};
+use rustc_hash::FxHashMap;
+
+/// A walk whose result is known, for tables are read when it is asked for, but not cached before its time has passed.
+struct Walk {
+    completes_ps: u64,
+    domain: u16,
+    iova: Iova,
+    leaf: Leaf,
+    /// Cleared by an invalidation that would have dropped the leaf from the IOTLB.
+    inserts_leaf: bool,
+    /// The pointers that it read, by level of the table pointed to, less one. An invalidation takes out those that it would
+    /// have dropped from their caches.
+    pointers: [Option<EntryValue>; 3],
+}
+
+impl Walk {
+    fn serves(&self, domain: u16, iova: Iova) -> bool {
+        self.inserts_leaf && self.domain == domain && (self.iova.as_u64() ^ iova.as_u64()) >> self.leaf.shift == 0
+    }
+}
+
+/// Everything between a request and its address.
+pub(super) struct Translation {
+    parameters: Parameters,
+    format: Format,
+    contexts: FxHashMap<u16, ContextEntry>,
+    /// The context used last, which is in `contexts`.
+    last: Option<(SourceId, ContextEntry)>,
+    caches: Caches,
+    walks: Vec<Walk>,
+    /// When each walker is free.
+    walkers: Box<[u64]>,
+}
+
+impl Translation {
+    pub(super) fn new(parameters: &Parameters) -> Self {
+        Self {
+            parameters: parameters.clone(),
+            format: Format::new(parameters),
+            contexts: FxHashMap::default(),
+            last: None,
+            caches: Caches::new(parameters),
+            walks: Vec::new(),
+            walkers: vec![0; parameters.walkers as usize].into(),
+        }
+    }
+
+    /// Translates a request at `now_ps`. A refusal says whether the fault is recorded.
+    #[inline]
+    pub(super) fn translate(
+        &mut self,
+        ram: &Ram,
+        counters: &mut Counters,
+        root: PhysAddr,
+        now_ps: u64,
+        (source, iova, rights): (SourceId, Iova, Rights),
+    ) -> Result<Translated, ContextRefusal> {
+        let context = match self.last {
+            Some((last, context)) if last == source => context,
+            _ => self.context(ram, counters, root, source)?,
+        };
+        let recorded = !context.faults_disabled;
+        if self.is_beyond_width(&context, iova) {
+            return Err((FaultReason::AddressBeyondWidth, recorded));
+        }
+        if context.translation_type == TranslationType::PassThrough {
+            let phys = PhysAddr::new(iova.as_u64());
+            return Ok(Translated { phys, ready_ps: now_ps, outcome: Outcome::Hit });
+        }
+        counters.lookups += 1;
+        if let Some(leaf) = self.caches.leaf(context.domain.0, iova) {
+            counters.iotlb_hits += 1;
+            if !leaf.entry.rights().allows(rights) {
+                return Err((refusal(rights), recorded));
+            }
+            return Ok(Translated { phys: leaf.phys(iova), ready_ps: now_ps, outcome: Outcome::Hit });
+        }
+        self.miss(ram, counters, &context, now_ps, iova, rights).map_err(|reason| (reason, recorded))
+    }
+
+    fn miss(
+        &mut self,
+        ram: &Ram,
+        counters: &mut Counters,
+        context: &ContextEntry,
+        now_ps: u64,
+        iova: Iova,
+        rights: Rights,
+    ) -> Result<Translated, FaultReason> {
+        let domain = context.domain.0;
+        if let Some(walk) = self.walks.iter().find(|walk| walk.serves(domain, iova)) {
+            counters.iotlb_hits += 1;
+            counters.iotlb_joined += 1;
+            if !walk.leaf.entry.rights().allows(rights) {
+                return Err(refusal(rights));
+            }
+            let phys = walk.leaf.phys(iova);
+            return Ok(Translated { phys, ready_ps: walk.completes_ps, outcome: Outcome::Joined });
+        }
+        counters.iotlb_misses += 1;
+        let top = (EntryValue::table(context.table), context.levels);
+        let (pointer, level) = self.caches.pointer(domain, iova, context.levels).unwrap_or(top);
+        let Found { result, pointers, level: last, into_freed } =
+            walk::walk(ram, &self.format, pointer, level, iova, rights);
+        let reads = level - last + 1;
+        counters.memory_reads += u64::from(reads);
+        counters.walks_into_freed += u64::from(into_freed);
+        // The tables at these levels were found by reading the pointer to them, not by a paging-structure cache.
+        for table in last..level {
+            match table {
+                1 => counters.ptcache_l3_misses += 1,
+                2 => counters.ptcache_l2_misses += 1,
+                _ => counters.ptcache_l1_misses += 1,
+            }
+        }
+        let walker = self.walkers.iter_mut().min().expect("there is at least one walker");
+        let completes_ps = now_ps.max(*walker) + u64::from(reads) * self.parameters.memory_read_ps;
+        *walker = completes_ps;
+        let leaf = result?;
+        self.walks.push(Walk { completes_ps, domain, iova, leaf, inserts_leaf: true, pointers });
+        Ok(Translated { phys: leaf.phys(iova), ready_ps: completes_ps, outcome: Outcome::Miss { reads } })
+    }
+
+    /// Where a request would lead now, leaving no trace of the question.
+    pub(super) fn reaches(
+        &self,
+        ram: &Ram,
+        root: PhysAddr,
+        source: SourceId,
+        iova: Iova,
+        rights: Rights,
+    ) -> Option<PhysAddr> {
+        let context = match self.contexts.get(&source.0) {
+            Some(&context) => context,
+            None => walk::context(ram, &self.parameters, root, source, &mut false).ok()?,
+        };
+        if self.is_beyond_width(&context, iova) {
+            return None;
+        }
+        if context.translation_type == TranslationType::PassThrough {
+            return Some(PhysAddr::new(iova.as_u64()));
+        }
+        let domain = context.domain.0;
+        let under_way = || self.walks.iter().find(|walk| walk.serves(domain, iova)).map(|walk| walk.leaf);
+        let leaf = match self.caches.peek_leaf(domain, iova).or_else(under_way) {
+            Some(leaf) => leaf,
+            None => {
+                let top = (EntryValue::table(context.table), context.levels);
+                let (pointer, level) = self.caches.peek_pointer(domain, iova, context.levels).unwrap_or(top);
+                walk::walk(ram, &self.format, pointer, level, iova, rights).result.ok()?
+            }
+        };
+        leaf.entry.rights().allows(rights).then(|| leaf.phys(iova))
+    }
+
+    /// When the next walk completes; `u64::MAX` if none is under way.
+    #[inline]
+    pub(super) fn next_ps(&self) -> u64 {
+        self.walks.iter().map(|walk| walk.completes_ps).min().unwrap_or(u64::MAX)
+    }
+
+    /// Completes the walk that is due first.
+    pub(super) fn complete_walk(&mut self) {
+        let first = (0..self.walks.len()).min_by_key(|&at| self.walks[at].completes_ps);
+        let Some(first) = first else { return };
+        let walk = self.walks.remove(first);
+        if walk.inserts_leaf {
+            self.caches.insert_leaf(walk.domain, walk.iova, walk.leaf);
+        }
+        for (pointer, level) in walk.pointers.into_iter().zip(1..) {
+            if let Some(pointer) = pointer {
+                self.caches.insert_pointer(walk.domain, walk.iova, level, pointer);
+            }
+        }
+    }
+
+    /// Executes an IOTLB invalidation.
+    pub(super) fn invalidate(&mut self, scope: IotlbScope) {
+        let (domain, range, leaf_only) = match scope {
+            IotlbScope::Global => (None, None, false),
+            IotlbScope::Domain(domain) => (Some(domain.0), None, false),
+            IotlbScope::Pages { domain, first, mask, leaf_only } => {
+                let (first, last) = page_range(first, mask);
+                (Some(domain.0), Some((first, last)), leaf_only && self.parameters.honours_hint)
+            }
+        };
+        match (domain, range) {
+            (Some(domain), Some(range)) => self.caches.drop_range(domain, range, leaf_only),
+            (Some(domain), None) => self.caches.drop_domain(domain),
+            _ => self.caches.clear(),
+        }
+        for walk in &mut self.walks {
+            if domain.is_some_and(|domain| domain != walk.domain) {
+                continue;
+            }
+            let pfn = walk.iova.pfn();
+            let overlaps = |shift: u32| {
+                let covers = shift - PAGE_SHIFT;
+                range.is_none_or(|(first, last)| (first >> covers..=last >> covers).contains(&(pfn >> covers)))
+            };
+            walk.inserts_leaf &= !overlaps(walk.leaf.shift);
+            for (pointer, level) in walk.pointers.iter_mut().zip(1..) {
+                if !leaf_only && overlaps(level_shift(level + 1)) {
+                    *pointer = None;
+                }
+            }
+        }
+    }
+
+    /// Executes a context-cache invalidation.
+    pub(super) fn invalidate_contexts(&mut self, scope: ContextScope) {
+        self.last = None;
+        match scope {
+            ContextScope::Global => self.contexts.clear(),
+            ContextScope::Domain(domain) => self.contexts.retain(|_, context| context.domain != domain),
+            ContextScope::Device { domain, source, function_mask } => {
+                // FM masks that many function bits from the top: none, 2, 2:1 or 2:0.
+                let ignored = 7 & !(7 >> function_mask);
+                self.contexts
+                    .retain(|&other, context| context.domain != domain || other & !ignored != source.0 & !ignored);
+            }
+        }
+    }
+
+    fn context(
+        &mut self,
+        ram: &Ram,
+        counters: &mut Counters,
+        root: PhysAddr,
+        source: SourceId,
+    ) -> Result<ContextEntry, ContextRefusal> {
+        let context = match self.contexts.get(&source.0) {
+            Some(&context) => context,
+            None => {
+                counters.context_misses += 1;
+                let mut into_freed = false;
+                let found = walk::context(ram, &self.parameters, root, source, &mut into_freed);
+                counters.walks_into_freed += u64::from(into_freed);
+                let context = found?;
+                self.contexts.insert(source.0, context);
+                context
+            }
+        };
+        self.last = Some((source, context));
+        Ok(context)
+    }
+
+    #[inline]
+    fn is_beyond_width(&self, context: &ContextEntry, iova: Iova) -> bool {
+        let bits = level_shift(context.levels + 1).min(self.parameters.address_bits.into());
+        iova.as_u64() >> bits != 0
+    }
+}
+
+/// The first and the last of the 2^mask aligned pages around `first`; hardware ignores the bits below.
+pub(super) fn page_range(first: Iova, mask: u8) -> (u64, u64) {
+    let below = (1u64 << mask) - 1;
+    (first.pfn() & !below, first.pfn() | below)
+}

@@ -1,0 +1,49 @@
+//! What devices were refused.
+
+use crate::spec::faults::{FaultRecord, status};
+use crate::spec::registers::FSTS;
+use crate::{Mmio, Unit};
+use portcullis::Platform;
+use portcullis::platform::Lock;
+
+impl<M: Mmio, P: Platform> Unit<M, P> {
+    /// Hands the recorded faults to `out`, oldest first, and frees their registers. Returns whether others were lost because
+    /// none was free.
+    ///
+    /// One call takes at most as many as there are registers, however fast a device produces more (S12).
+    pub fn faults(&self, out: &mut impl FnMut(FaultRecord)) -> bool {
+        let found = self.hardware.read32(FSTS);
+        if found & status::PENDING != 0 {
+            let registers = self.capability.fault_records();
+            let oldest = u32::from(status::first_record(found));
+            for step in 0..registers {
+                match self.take((oldest + step) % registers) {
+                    Some(record) => out(record),
+                    // They fill in order: behind a free one there is nothing.
+                    None => break,
+                }
+            }
+        }
+        // Last, for hardware records nothing while it is set: it could be lost again at once while no register is free.
+        let overflow = found & status::OVERFLOW != 0;
+        if overflow {
+            self.hardware.write32(FSTS, status::OVERFLOW);
+        }
+        overflow
+    }
+
+    /// Reads a recording register and frees it.
+    fn take(&self, index: u32) -> Option<FaultRecord> {
+        let offset = self.capability.fault_record_offset(index);
+        self.fault_records.with(|()| {
+            // The half with `F` first: once it is set, hardware changes neither half.
+            let high = self.hardware.read64(offset + 8);
+            if high & FaultRecord::FAULT == 0 {
+                return None;
+            }
+            let record = FaultRecord::decode([self.hardware.read64(offset), high]);
+            self.hardware.write32(offset + 12, FaultRecord::FAULT_UPPER);
+            record
+        })
+    }
+}

@@ -1,0 +1,102 @@
+//! Registers with their hand-shakes: every wait has a time limit.
+
+use crate::Mmio;
+use crate::spec::registers::{GCMD, GSTS, global};
+use portcullis::Platform;
+use portcullis::platform::{Step, Wait};
+use thiserror::Error;
+
+/// A register did not take the state that was asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[error("the VT-d register at {offset:#x} did not settle within {limit_us} µs")]
+pub struct RegisterTimeout {
+    /// Which register, in bytes from the base.
+    pub offset: u32,
+    /// How long it was given.
+    pub limit_us: u64,
+}
+
+/// Spins until `done` answers; `None` when the time limit has passed without. Reads no clock where it answers at once.
+pub(crate) fn spin<P: Platform, T>(
+    platform: &P,
+    wait: Wait,
+    limit_us: u64,
+    mut done: impl FnMut() -> Option<T>,
+) -> Option<T> {
+    let mut answer = done();
+    if answer.is_some() {
+        return answer;
+    }
+    let start = platform.now_us();
+    let mut expired = false;
+    while answer.is_none() && !expired {
+        platform.pause(wait);
+        // The clock is read before the look: whoever was kept from running past the limit still looks once more.
+        expired = platform.now_us().saturating_sub(start) >= limit_us;
+        answer = done();
+    }
+    answer
+}
+
+/// The registers, and the host that waits for them.
+pub(crate) struct Hardware<M, P> {
+    mmio: M,
+    pub(crate) platform: P,
+    /// Time limit of every wait.
+    pub(crate) wait_us_max: u64,
+}
+
+impl<M: Mmio, P: Platform> Hardware<M, P> {
+    pub(crate) fn new(mmio: M, platform: P, wait_us_max: u64) -> Self {
+        Self { mmio, platform, wait_us_max }
+    }
+
+    pub(crate) fn read32(&self, offset: u32) -> u32 {
+        self.platform.probe(Step::RegisterRead);
+        self.mmio.read32(offset)
+    }
+
+    pub(crate) fn read64(&self, offset: u32) -> u64 {
+        self.platform.probe(Step::RegisterRead);
+        self.mmio.read64(offset)
+    }
+
+    pub(crate) fn write32(&self, offset: u32, value: u32) {
+        self.platform.probe(Step::RegisterWrite);
+        self.mmio.write32(offset, value);
+    }
+
+    pub(crate) fn write64(&self, offset: u32, value: u64) {
+        self.platform.probe(Step::RegisterWrite);
+        self.mmio.write64(offset, value);
+    }
+
+    /// Spins until `done` answers; `None` when the time limit has passed without. Reads no clock where it answers at once.
+    pub(crate) fn spin<T>(&self, wait: Wait, done: impl FnMut() -> Option<T>) -> Option<T> {
+        spin(&self.platform, wait, self.wait_us_max, done)
+    }
+
+    /// Waits until the bits of `mask` in the 32-bit register at `offset` read `value`.
+    pub(crate) fn settle(&self, offset: u32, mask: u32, value: u32) -> Result<(), RegisterTimeout> {
+        self.spin(Wait::Register, || (self.read32(offset) & mask == value).then_some(()))
+            .ok_or(RegisterTimeout { offset, limit_us: self.wait_us_max })
+    }
+
+    /// Gives the command `bit` and waits until its status reads set. Commands must not overlap: the caller is alone.
+    pub(crate) fn enable(&self, bit: u32) -> Result<(), RegisterTimeout> {
+        self.write32(GCMD, (self.read32(GSTS) & !global::ONE_SHOT) | bit);
+        self.settle(GSTS, bit, bit)
+    }
+
+    /// Takes the command `bit` back and waits until its status reads clear. The caller is alone.
+    pub(crate) fn disable(&self, bit: u32) -> Result<(), RegisterTimeout> {
+        self.write32(GCMD, self.read32(GSTS) & !global::ONE_SHOT & !bit);
+        self.settle(GSTS, bit, 0)
+    }
+
+    /// Flushes the write buffer between the CPU and memory and waits for it (§6.8). The caller is alone.
+    pub(crate) fn flush_write_buffer(&self) -> Result<(), RegisterTimeout> {
+        self.write32(GCMD, (self.read32(GSTS) & !global::ONE_SHOT) | global::WRITE_BUFFER_FLUSH);
+        self.settle(GSTS, global::WRITE_BUFFER_FLUSH, 0)
+    }
+}

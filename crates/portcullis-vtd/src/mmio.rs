@@ -1,0 +1,38 @@
+//! How the registers of a unit are reached.
+
+/// The register block of one unit. Offsets are in bytes from its base; those of 64-bit accesses are multiples of 8.
+///
+/// A write is posted in program order after every store to memory that this CPU made visible with
+/// [`Platform::table_barrier`](portcullis::Platform::table_barrier), and a read returns what the hardware shows at that
+/// moment; implementations neither cache nor merge.
+pub trait Mmio: Sync {
+    /// Reads the 32-bit register at `offset`.
+    fn read32(&self, offset: u32) -> u32;
+
+    /// Reads the 64-bit register at `offset`.
+    fn read64(&self, offset: u32) -> u64;
+
+    /// Writes the 32-bit register at `offset`.
+    fn write32(&self, offset: u32, value: u32);
+
+    /// Writes the 64-bit register at `offset`.
+    fn write64(&self, offset: u32, value: u64);
+}
+
+impl<M: Mmio + ?Sized> Mmio for &M {
+    fn read32(&self, offset: u32) -> u32 {
+        (**self).read32(offset)
+    }
+
+    fn read64(&self, offset: u32) -> u64 {
+        (**self).read64(offset)
+    }
+
+    fn write32(&self, offset: u32, value: u32) {
+        (**self).write32(offset, value);
+    }
+
+    fn write64(&self, offset: u32, value: u64) {
+        (**self).write64(offset, value);
+    }
+}

@@ -1,0 +1,71 @@
+//! Pages that the unit reads or writes: the one place that touches memory the platform lends.
+
+use portcullis::table::Entry;
+use portcullis::{NoMemory, PhysAddr, Platform};
+
+/// Proof that hardware reads and writes no page of ours any more: it was seen with translation and queue off.
+#[derive(Debug)]
+pub(crate) struct Stopped(());
+
+impl Stopped {
+    /// The unit's global status shows translation and queue off. Hardware clears those bits only once its last access
+    /// through them is over (§10.4.5).
+    pub(crate) const fn seen() -> Self {
+        Self(())
+    }
+
+    /// No register and no table has held the address yet.
+    const fn never_told() -> Self {
+        Self(())
+    }
+}
+
+/// A page of the platform's, zeroed when made. Empty once released.
+///
+/// Every method takes the platform that made the page; a [`Unit`](crate::Unit) has only one.
+#[derive(Debug)]
+pub(crate) struct Page(Option<PhysAddr>);
+
+impl Page {
+    pub(crate) fn allocate<P: Platform>(platform: &P) -> Result<Self, NoMemory> {
+        platform.allocate_frame().map(|phys| Self(Some(phys)))
+    }
+
+    /// Several pages, or none.
+    pub(crate) fn allocate_all<const N: usize, P: Platform>(platform: &P) -> Result<[Self; N], NoMemory> {
+        let mut pages = [const { Self(None) }; N];
+        for index in 0..N {
+            match Self::allocate(platform) {
+                Ok(page) => pages[index] = page,
+                Err(NoMemory) => {
+                    pages.iter_mut().for_each(|page| page.release(platform, &Stopped::never_told()));
+                    return Err(NoMemory);
+                }
+            }
+        }
+        Ok(pages)
+    }
+
+    /// Where it lies; zero once released.
+    pub(crate) fn phys(&self) -> PhysAddr {
+        self.0.unwrap_or_default()
+    }
+
+    /// Its entries; none once released.
+    #[inline]
+    pub(crate) fn entries<'a, P: Platform>(&'a self, platform: &'a P) -> &'a [Entry] {
+        match self.0 {
+            // SAFETY: the platform made the page, and `release`, which needs it exclusively, has not given it back.
+            Some(phys) => unsafe { platform.frame(phys) },
+            None => &[],
+        }
+    }
+
+    /// Gives the page back.
+    pub(crate) fn release<P: Platform>(&mut self, platform: &P, _: &Stopped) {
+        if let Some(phys) = self.0.take() {
+            // SAFETY: taken, so given back once; `entries` borrows the page, so no reference lives; hardware has stopped.
+            unsafe { platform.free_frame(phys) };
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Root and context tables of legacy mode (§9.1, §9.3), read by hardware from memory. A table of either kind is one page of
+//! 256 entries of 128 bits, the low quadword first. Second-level entries (§9.8) are those of [`portcullis::table`].
+
+use portcullis::iommu::{DomainId, SourceId};
+use portcullis::{PAGE_SIZE, PhysAddr};
+use thiserror::Error;
+
+pub use portcullis::table::{ADDRESS_MASK, ENTRIES, EntryValue, LEVEL_BITS, Rights};
+
+/// Entries in a root or context table.
+pub const TABLE_ENTRIES: usize = 256;
+
+/// The number of a device's root entry: its bus.
+#[inline]
+pub const fn root_index(source: SourceId) -> usize {
+    (source.0 >> 8) as usize
+}
+
+/// The number of a device's context entry in the table of its bus: device and function.
+#[inline]
+pub const fn context_index(source: SourceId) -> usize {
+    (source.0 & 0xff) as usize
+}
+
+const PRESENT: u64 = 1 << 0;
+const PAGE_MASK: u64 = !(PAGE_SIZE - 1);
+
+/// What is wrong with an entry that software wrote.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
+pub enum TableError {
+    /// Reserved bits are set.
+    #[error("reserved bits are set in the table entry {high:#018x}:{low:#018x}")]
+    Reserved {
+        /// The low quadword as it was read.
+        low: u64,
+        /// The high quadword as it was read.
+        high: u64,
+    },
+    /// The translation type has the reserved value.
+    #[error("the context entry has the reserved translation type {0}")]
+    TranslationType(u8),
+}
+
+/// A present root entry (§9.1): where the context table of a bus is. An absent one has bit 0 clear.
+///
+/// ```text
+///  127       64 63           12 11       1 0
+/// +------------+---------------+----------+-+
+/// |  reserved  | context table | reserved |P|
+/// +------------+---------------+----------+-+
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RootEntry {
+    /// The context table, page-aligned.
+    pub context_table: PhysAddr,
+}
+
+impl RootEntry {
+    /// The two quadwords, low first.
+    pub const fn encode(self) -> [u64; 2] {
+        [(self.context_table.as_u64() & PAGE_MASK) | PRESENT, 0]
+    }
+
+    /// Reads two quadwords. `None` where the entry is not present.
+    ///
+    /// # Errors
+    /// [`TableError::Reserved`].
+    pub const fn decode([low, high]: [u64; 2]) -> Result<Option<Self>, TableError> {
+        if low & PRESENT == 0 {
+            return Ok(None);
+        }
+        if low & !PAGE_MASK & !PRESENT != 0 || high != 0 {
+            return Err(TableError::Reserved { low, high });
+        }
+        Ok(Some(Self { context_table: PhysAddr::new(low & PAGE_MASK) }))
+    }
+}
+
+/// `TT` of a context entry: which requests are translated, and how (§9.3).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TranslationType {
+    /// Untranslated requests go through the tables; translated and translation requests are faults.
+    Untranslated = 0,
+    /// As above, and devices may translate for themselves (ATS).
+    WithDeviceTlb = 1,
+    /// Untranslated requests are let through as they are; translated and translation requests are faults.
+    PassThrough = 2,
+}
+
+/// A present context entry (§9.3): what a device's requests go through. An absent one has bit 0 clear.
+///
+/// ```text
+///  127  88 87    72 71   70 67 66 64 | 63            12 11   4 3  2  1  0
+/// +-------+--------+----+-----+-----+|+----------------+------+----+---+-+
+/// | rsvd  | domain |rsvd| ign | AW  ||| table (ASR)    | rsvd | TT |FPD|P|
+/// +-------+--------+----+-----+-----+|+----------------+------+----+---+-+
+/// ```
+///
+/// `AW` is the number of levels less two.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ContextEntry {
+    /// `FPD`: faults of this device are not recorded.
+    pub faults_disabled: bool,
+    /// `TT`.
+    pub translation_type: TranslationType,
+    /// `ASR`: the table nearest the root. Ignored under pass-through.
+    pub table: PhysAddr,
+    /// Levels of table, 2 to 9; hardware refuses those that its `SAGAW` lacks. Under pass-through the deepest it has.
+    pub levels: u8,
+    /// `DID`: the tag of what is cached.
+    pub domain: DomainId,
+}
+
+impl ContextEntry {
+    const FAULTS_DISABLED: u64 = 1 << 1;
+    const TYPE_SHIFT: u32 = 2;
+    const LOW_RESERVED: u64 = 0xff0;
+    const DOMAIN_SHIFT: u32 = 8;
+    const HIGH_RESERVED: u64 = !0xff_ff7f;
+
+    /// The two quadwords, low first.
+    pub const fn encode(self) -> [u64; 2] {
+        let low = (self.table.as_u64() & PAGE_MASK)
+            | (self.translation_type as u64) << Self::TYPE_SHIFT
+            | if self.faults_disabled { Self::FAULTS_DISABLED } else { 0 }
+            | PRESENT;
+        let high = (self.domain.0 as u64) << Self::DOMAIN_SHIFT | (self.levels.saturating_sub(2) & 7) as u64;
+        [low, high]
+    }
+
+    /// Reads two quadwords. `None` where the entry is not present.
+    ///
+    /// # Errors
+    /// [`TableError::Reserved`], [`TableError::TranslationType`].
+    pub const fn decode([low, high]: [u64; 2]) -> Result<Option<Self>, TableError> {
+        if low & PRESENT == 0 {
+            return Ok(None);
+        }
+        if low & Self::LOW_RESERVED != 0 || high & Self::HIGH_RESERVED != 0 {
+            return Err(TableError::Reserved { low, high });
+        }
+        let translation_type = match (low >> Self::TYPE_SHIFT) & 3 {
+            0 => TranslationType::Untranslated,
+            1 => TranslationType::WithDeviceTlb,
+            2 => TranslationType::PassThrough,
+            reserved => return Err(TableError::TranslationType(reserved as u8)),
+        };
+        Ok(Some(Self {
+            faults_disabled: Self::is_fault_disabled(low),
+            translation_type,
+            table: PhysAddr::new(low & PAGE_MASK),
+            levels: (high & 7) as u8 + 2,
+            domain: DomainId((high >> Self::DOMAIN_SHIFT) as u16),
+        }))
+    }
+
+    /// Whether the low quadword of a context entry says that faults of the device are not recorded. Hardware honours the bit
+    /// in entries that are not present or not valid too.
+    pub const fn is_fault_disabled(low: u64) -> bool {
+        low & Self::FAULTS_DISABLED != 0
+    }
+}

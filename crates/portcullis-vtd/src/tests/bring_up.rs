@@ -1,0 +1,174 @@
+use super::fake_unit::*;
+use super::host::Host;
+use crate::spec::descriptors::{ContextScope, Descriptor, IotlbScope};
+use crate::spec::faults::status;
+use crate::spec::registers::*;
+use crate::{BringUpError, Config, RegisterTimeout, Unit};
+use portcullis::{NoMemory, QueueError};
+use std::sync::atomic::Ordering;
+
+const CONFIG: Config = Config { physical_bits: 46, wait_us_max: 50 };
+
+/// Brings a unit up that must be refused, and checks that nothing of it stays behind.
+fn refusal(host: &Host, fake: &FakeUnit<'_>) -> BringUpError {
+    let error = Unit::bring_up(fake, host, CONFIG).err().expect("a unit that cannot be driven");
+    assert_eq!(host.fake.frames_lent(), 0, "{error}");
+    error
+}
+
+#[test]
+fn comes_up_in_order_and_leaves_nothing_behind() {
+    for coherent in [true, false] {
+        let host = Host::new(coherent);
+        let fake = FakeUnit::new(&host);
+        let unit = Unit::bring_up(&fake, &host, CONFIG).expect("a sound unit");
+        assert_eq!(
+            fake.with(|state| state.commands.clone()),
+            [global::ROOT_TABLE, global::QUEUED_INVALIDATION, global::TRANSLATION]
+        );
+        let executed = fake.take_executed();
+        assert_eq!(executed[0], Descriptor::ContextCache(ContextScope::Global));
+        assert_eq!(executed[1], Descriptor::Iotlb { scope: IotlbScope::Global, drain_writes: true, drain_reads: true });
+        assert_eq!(executed.len(), 3);
+        assert_eq!(unit.address_bits(), 48);
+        assert_eq!(host.fake.frames_lent(), 3);
+        unit.shut_down().expect("it stops");
+        assert_eq!(fake.with(|state| state.status & (global::TRANSLATION | global::QUEUED_INVALIDATION)), 0);
+        assert_eq!(host.fake.frames_lent(), 0);
+
+        drop(Unit::bring_up(&fake, &host, CONFIG).expect("it comes up again"));
+        assert_eq!(fake.with(|state| state.status & (global::TRANSLATION | global::QUEUED_INVALIDATION)), 0);
+        assert_eq!(host.fake.frames_lent(), 0);
+    }
+}
+
+#[test]
+fn without_barriers_a_non_coherent_unit_reads_garbage() {
+    let host = Host::new(false);
+    let fake = FakeUnit::new(&host);
+    host.forget_barriers.store(true, Ordering::Relaxed);
+    // The queue reads as zeros, which is no descriptor.
+    assert_eq!(refusal(&host, &fake), BringUpError::Queue(QueueError::Descriptor));
+}
+
+#[test]
+fn refuses_registers_of_nobody() {
+    let host = Host::new(true);
+    let gone = FakeUnit::new(&host);
+    gone.with(|state| state.gone = true);
+    let ones = BringUpError::NoUnit { version: u32::MAX, capability: u64::MAX, extended: u64::MAX };
+    assert_eq!(refusal(&host, &gone), ones);
+
+    let zeros = FakeUnit::with_capabilities(&host, Capability(0), ExtendedCapability(0));
+    zeros.with(|state| state.version = 0);
+    assert_eq!(refusal(&host, &zeros), BringUpError::NoUnit { version: 0, capability: 0, extended: 0 });
+
+    let noise = FakeUnit::new(&host);
+    noise.with(|state| state.version = 0xdead_beef);
+    assert!(matches!(refusal(&host, &noise), BringUpError::NoUnit { version: 0xdead_beef, .. }));
+
+    let half = FakeUnit::new(&host);
+    half.with(|state| state.status = u32::MAX);
+    assert!(matches!(refusal(&host, &half), BringUpError::NoUnit { .. }));
+}
+
+#[test]
+fn refuses_what_it_cannot_drive() {
+    let host = Host::new(true);
+    let refused = |capability, extended| {
+        let fake = FakeUnit::with_capabilities(&host, capability, extended);
+        let error = refusal(&host, &fake);
+        assert_eq!(fake.with(|state| state.commands.len()), 0, "refused before it was touched");
+        error
+    };
+    assert_eq!(refused(CAPABILITY, EXTENDED.with_qi(false)), BringUpError::NoInvalidationQueue);
+    assert_eq!(refused(CAPABILITY.with_sagaw(0b01000), EXTENDED), BringUpError::NoTableFormat(8));
+    assert_eq!(refused(CAPABILITY.with_nd(7), EXTENDED), BringUpError::DomainIds);
+    assert_eq!(refused(CAPABILITY.with_fro(0xa), EXTENDED), BringUpError::FaultRecords(0xa0));
+
+    let fake = FakeUnit::new(&host);
+    fake.with(|state| state.status = global::QUEUED_INVALIDATION | global::INTERRUPT_REMAPPING);
+    assert_eq!(refusal(&host, &fake), BringUpError::InUse);
+}
+
+#[test]
+fn takes_over_what_firmware_left_on() {
+    let host = Host::new(true);
+    let fake = FakeUnit::with_capabilities(&host, CAPABILITY.with_plmr(true), EXTENDED);
+    fake.with(|state| {
+        state.status = global::TRANSLATION | global::QUEUED_INVALIDATION | global::COMPATIBILITY_INTERRUPTS;
+        state.faults = status::OVERFLOW | status::QUEUE_ERROR;
+        state.protected = protected_memory::ENABLE | protected_memory::ENABLED;
+        state.records.insert(0x220, [0x1000, 0x8000_0005_0000_0018]);
+    });
+    let unit = Unit::bring_up(&fake, &host, CONFIG).expect("a unit that was in use");
+    fake.with(|state| {
+        assert_eq!(state.faults, 0);
+        assert_eq!(state.protected, 0);
+        assert_eq!(state.records[&0x220][1] >> 63, 0);
+        assert_ne!(state.status & global::COMPATIBILITY_INTERRUPTS, 0, "what is another's stays");
+    });
+    drop(unit);
+}
+
+#[test]
+fn every_hand_shake_has_a_time_limit() {
+    let timeout = |offset| BringUpError::Register(RegisterTimeout { offset, limit_us: 50 });
+    for (stuck, status) in [
+        (global::ROOT_TABLE, 0),
+        (global::QUEUED_INVALIDATION, 0),
+        (global::TRANSLATION, 0),
+        (global::TRANSLATION, global::TRANSLATION),
+        (global::QUEUED_INVALIDATION, global::QUEUED_INVALIDATION),
+    ] {
+        let host = Host::new(true);
+        let fake = FakeUnit::new(&host);
+        fake.with(|state| (state.stuck, state.status) = (stuck, status));
+        assert_eq!(refusal(&host, &fake), timeout(GSTS));
+    }
+    let host = Host::new(true);
+    let fake = FakeUnit::with_capabilities(&host, CAPABILITY.with_rwbf(true), EXTENDED);
+    fake.with(|state| state.stuck = global::WRITE_BUFFER_FLUSH);
+    assert_eq!(refusal(&host, &fake), timeout(GSTS));
+}
+
+#[test]
+fn a_silent_queue_is_a_timeout() {
+    let host = Host::new(true);
+    let fake = FakeUnit::new(&host);
+    fake.behave(Behaviour::Silent);
+    assert_eq!(refusal(&host, &fake), BringUpError::Queue(QueueError::Timeout(50)));
+    assert_eq!(fake.with(|state| state.status & global::TRANSLATION), 0);
+}
+
+#[test]
+fn pages_of_a_unit_that_does_not_stop_are_never_given_back() {
+    let host = Host::new(true);
+    let fake = FakeUnit::new(&host);
+    let unit = Unit::bring_up(&fake, &host, CONFIG).expect("a sound unit");
+    fake.with(|state| state.stuck = global::TRANSLATION);
+    assert_eq!(unit.shut_down(), Err(RegisterTimeout { offset: GSTS, limit_us: 50 }));
+    assert_eq!(host.fake.frames_lent(), 3);
+}
+
+#[test]
+fn no_memory_leaves_nothing_behind() {
+    for pages in 0..3 {
+        let host = Host::new(true);
+        let fake = FakeUnit::new(&host);
+        host.fake.limit_frames(pages);
+        assert_eq!(refusal(&host, &fake), BringUpError::NoMemory(NoMemory));
+        assert_eq!(fake.with(|state| state.commands.len()), 0);
+    }
+}
+
+#[test]
+fn write_buffers_are_flushed_where_the_unit_has_them() {
+    for (rwbf, flushes) in [(false, 0), (true, 1)] {
+        let host = Host::new(true);
+        let fake = FakeUnit::with_capabilities(&host, CAPABILITY.with_rwbf(rwbf), EXTENDED);
+        let unit = Unit::bring_up(&fake, &host, CONFIG).expect("a sound unit");
+        assert_eq!(fake.with(|state| state.write_buffer_flushes), flushes);
+        drop(unit);
+    }
+}

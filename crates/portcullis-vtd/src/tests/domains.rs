@@ -1,0 +1,217 @@
+use super::bring_up;
+use super::fake_unit::*;
+use super::host::Host;
+use crate::spec::descriptors::{ContextScope, Descriptor, IotlbScope};
+use crate::spec::registers::*;
+use crate::spec::tables::{ContextEntry, TranslationType};
+use portcullis::iommu::{AttachError, DomainId, Iommu, QueueError, SourceId, Translation};
+use portcullis::{NoMemory, PhysAddr};
+use std::sync::atomic::Ordering;
+
+const TABLES: Translation = Translation::Tables { root: PhysAddr::new(0x7000), levels: 4 };
+const DEVICE: SourceId = SourceId(0x0118);
+
+fn drained(scope: IotlbScope) -> Descriptor {
+    Descriptor::Iotlb { scope, drain_writes: true, drain_reads: true }
+}
+
+#[test]
+fn capabilities_come_from_the_registers() {
+    let host = Host::new(true);
+    let fake = FakeUnit::new(&host);
+    let capabilities = bring_up(&fake, &host).capabilities();
+    assert!(capabilities.three_level && capabilities.four_level && capabilities.leaf_2m && capabilities.leaf_1g);
+    assert!(!capabilities.coherent && !capabilities.caches_absent && capabilities.pass_through);
+    assert_eq!((capabilities.address_mask_max, capabilities.physical_bits), (Some(18), 52));
+
+    let poor = CAPABILITY.with_sagaw(0b10).with_sllps(0).with_psi(false).with_cm(true);
+    let fake = FakeUnit::with_capabilities(&host, poor, EXTENDED.with_pt(false).with_coherent(true));
+    let capabilities = bring_up(&fake, &host).capabilities();
+    assert!(capabilities.three_level && !capabilities.four_level && !capabilities.leaf_2m && !capabilities.leaf_1g);
+    assert!(capabilities.coherent && capabilities.caches_absent && !capabilities.pass_through);
+    assert_eq!(capabilities.address_mask_max, None);
+
+    let fake = FakeUnit::with_capabilities(&host, CAPABILITY.with_rwbf(true), EXTENDED);
+    assert!(bring_up(&fake, &host).capabilities().caches_absent, "an invalidation is what flushes the write buffer");
+}
+
+#[test]
+fn a_device_reaches_its_domain_and_then_nothing() {
+    for coherent in [true, false] {
+        let host = Host::new(coherent);
+        let fake = FakeUnit::new(&host);
+        let unit = bring_up(&fake, &host);
+        let domain = unit.open_domain(TABLES).expect("an id");
+        assert_eq!(fake.context(DEVICE), None);
+        unit.attach(domain, DEVICE).expect("a free device");
+        let entry = ContextEntry {
+            faults_disabled: false,
+            translation_type: TranslationType::Untranslated,
+            table: PhysAddr::new(0x7000),
+            levels: 4,
+            domain,
+        };
+        assert_eq!(fake.context(DEVICE), Some(entry));
+        assert_eq!(fake.context(SourceId(DEVICE.0 + 1)), None);
+        assert_eq!(fake.take_executed(), [], "nothing absent is cached, so an attach flushes nothing");
+
+        unit.detach(domain, DEVICE).expect("an attached device");
+        assert_eq!(fake.context(DEVICE), None);
+        let executed = fake.take_executed();
+        let scope = ContextScope::Device { domain, source: DEVICE, function_mask: 0 };
+        assert_eq!(executed[..2], [Descriptor::ContextCache(scope), drained(IotlbScope::Domain(domain))]);
+
+        unit.close_domain(domain).expect("an open domain");
+        drop(unit);
+        assert_eq!(host.fake.frames_lent(), 0, "context tables go with the unit");
+    }
+}
+
+#[test]
+fn without_barriers_a_non_coherent_unit_sees_no_context() {
+    let host = Host::new(false);
+    let fake = FakeUnit::new(&host);
+    let unit = bring_up(&fake, &host);
+    let domain = unit.open_domain(TABLES).expect("an id");
+    host.forget_barriers.store(true, Ordering::Relaxed);
+    unit.attach(domain, DEVICE).expect("a free device");
+    assert_eq!(fake.context(DEVICE), None);
+    host.forget_barriers.store(false, Ordering::Relaxed);
+}
+
+#[test]
+fn caching_mode_flushes_what_was_absent() {
+    let host = Host::new(true);
+    let fake = FakeUnit::with_capabilities(&host, CAPABILITY.with_cm(true), EXTENDED);
+    let unit = bring_up(&fake, &host);
+    let domain = unit.open_domain(TABLES).expect("an id");
+    unit.attach(domain, DEVICE).expect("a free device");
+    let absent = ContextScope::Device { domain: DomainId(0), source: DEVICE, function_mask: 0 };
+    assert_eq!(fake.take_executed()[..2], [Descriptor::ContextCache(absent), drained(IotlbScope::Domain(domain))]);
+}
+
+#[test]
+fn a_write_buffer_is_flushed_at_attach() {
+    let host = Host::new(true);
+    let fake = FakeUnit::with_capabilities(&host, CAPABILITY.with_rwbf(true), EXTENDED);
+    let unit = bring_up(&fake, &host);
+    let domain = unit.open_domain(TABLES).expect("an id");
+    let before = fake.with(|state| state.write_buffer_flushes);
+    unit.attach(domain, DEVICE).expect("a free device");
+    assert_eq!(fake.with(|state| state.write_buffer_flushes), before + 1);
+    assert_ne!(fake.with(|state| state.status & global::TRANSLATION), 0, "the other commands stay as they were");
+}
+
+#[test]
+fn pass_through_names_the_deepest_tables() {
+    let host = Host::new(true);
+    let fake = FakeUnit::with_capabilities(&host, CAPABILITY.with_sagaw(0b01110), EXTENDED);
+    let unit = bring_up(&fake, &host);
+    let domain = unit.open_domain(Translation::PassThrough).expect("an id");
+    unit.attach(domain, DEVICE).expect("a free device");
+    let entry = fake.context(DEVICE).expect("an entry");
+    assert_eq!((entry.translation_type, entry.levels), (TranslationType::PassThrough, 5));
+    drop(unit);
+
+    let fake = FakeUnit::with_capabilities(&host, CAPABILITY.with_sagaw(0b00010), EXTENDED.with_pt(false));
+    let unit = bring_up(&fake, &host);
+    assert_eq!(unit.open_domain(Translation::PassThrough), Err(AttachError::Unsupported));
+    assert_eq!(unit.open_domain(TABLES), Err(AttachError::Unsupported));
+    let three = Translation::Tables { root: PhysAddr::new(0x7000), levels: 3 };
+    assert!(unit.open_domain(three).is_ok());
+    for (root, levels) in [(0x7008, 3), (0x7000, 2), (0x7000, 5)] {
+        let tables = Translation::Tables { root: PhysAddr::new(root), levels };
+        assert_eq!(unit.open_domain(tables), Err(AttachError::Unsupported));
+    }
+}
+
+#[test]
+fn ids_are_never_zero_and_run_out() {
+    let host = Host::new(true);
+    let fake = FakeUnit::with_capabilities(&host, CAPABILITY.with_nd(0), EXTENDED);
+    let unit = bring_up(&fake, &host);
+    let ids: Vec<u16> = (0..15).map(|_| unit.open_domain(TABLES).expect("an id").0).collect();
+    assert_eq!(ids, (1..16).collect::<Vec<u16>>());
+    assert_eq!(unit.open_domain(TABLES), Err(AttachError::NoDomainId));
+    unit.close_domain(DomainId(9)).expect("an open domain");
+    unit.close_domain(DomainId(4)).expect("an open domain");
+    assert_eq!(unit.close_domain(DomainId(4)), Err(AttachError::NoSuchDomain(DomainId(4))));
+    assert_eq!(unit.open_domain(TABLES), Ok(DomainId(4)));
+    assert_eq!(unit.open_domain(TABLES), Ok(DomainId(9)));
+
+    let fake = FakeUnit::new(&host);
+    let wide = bring_up(&fake, &host);
+    assert_eq!((1..=u16::MAX).find(|id| wide.open_domain(TABLES) != Ok(DomainId(*id))), None);
+    assert_eq!(wide.open_domain(TABLES), Err(AttachError::NoDomainId));
+}
+
+#[test]
+fn refused_attachments_change_nothing() {
+    let host = Host::new(true);
+    let fake = FakeUnit::new(&host);
+    let unit = bring_up(&fake, &host);
+    let (one, two) = (unit.open_domain(TABLES).expect("an id"), unit.open_domain(TABLES).expect("an id"));
+    let nowhere = DomainId(99);
+    assert_eq!(unit.attach(nowhere, DEVICE), Err(AttachError::NoSuchDomain(nowhere)));
+    host.fake.limit_frames(0);
+    assert_eq!(unit.attach(one, DEVICE), Err(AttachError::NoMemory(NoMemory)));
+    assert_eq!(unit.detach(one, DEVICE), Err(AttachError::NotAttached(DEVICE)));
+    host.fake.limit_frames(9);
+    unit.attach(one, DEVICE).expect("a free device");
+    assert_eq!(unit.attach(one, DEVICE), Err(AttachError::Attached(DEVICE)));
+    assert_eq!(unit.attach(two, DEVICE), Err(AttachError::Attached(DEVICE)));
+    assert_eq!(unit.detach(two, DEVICE), Err(AttachError::NotAttached(DEVICE)));
+    assert_eq!(fake.context(DEVICE).expect("an entry").domain, one);
+}
+
+#[test]
+fn closing_takes_every_device_out_first() {
+    let host = Host::new(true);
+    let fake = FakeUnit::new(&host);
+    let unit = bring_up(&fake, &host);
+    let (one, two) = (unit.open_domain(TABLES).expect("an id"), unit.open_domain(TABLES).expect("an id"));
+    for device in [0x10, 0x210, 0x218] {
+        unit.attach(one, SourceId(device)).expect("a free device");
+    }
+    unit.attach(two, SourceId(0x220)).expect("a free device");
+    unit.close_domain(one).expect("an open domain");
+    for device in [0x10, 0x210, 0x218] {
+        assert_eq!(fake.context(SourceId(device)), None);
+    }
+    assert!(fake.context(SourceId(0x220)).is_some());
+    let flushes = [Descriptor::ContextCache(ContextScope::Domain(one)), drained(IotlbScope::Domain(one))];
+    assert_eq!(fake.take_executed()[..2], flushes);
+}
+
+#[test]
+fn after_a_failed_flush_the_device_counts_as_attached() {
+    let host = Host::new(true);
+    let fake = FakeUnit::new(&host);
+    let unit = bring_up(&fake, &host);
+    let domain = unit.open_domain(TABLES).expect("an id");
+    unit.attach(domain, DEVICE).expect("a free device");
+    fake.behave(Behaviour::Silent);
+    let timeout = AttachError::Queue(QueueError::Timeout(1000));
+    assert_eq!(unit.detach(domain, DEVICE), Err(timeout));
+    assert_eq!(unit.attach(domain, DEVICE), Err(AttachError::Attached(DEVICE)));
+    assert_eq!(unit.close_domain(domain), Err(timeout));
+    assert_ne!(unit.open_domain(TABLES), Ok(domain), "its id stays in use");
+    // The queue answers again; so can the caller.
+    fake.behave(Behaviour::Prompt);
+    unit.detach(domain, DEVICE).expect("attached still");
+    unit.close_domain(domain).expect("open still");
+}
+
+#[test]
+fn an_attach_that_cannot_be_announced_must_be_undone_by_a_flush() {
+    let host = Host::new(true);
+    let fake = FakeUnit::with_capabilities(&host, CAPABILITY.with_cm(true), EXTENDED);
+    let unit = bring_up(&fake, &host);
+    let domain = unit.open_domain(TABLES).expect("an id");
+    fake.behave(Behaviour::Silent);
+    assert_eq!(unit.attach(domain, DEVICE), Err(AttachError::Queue(QueueError::Timeout(1000))));
+    assert_eq!(fake.context(DEVICE), None);
+    fake.behave(Behaviour::Prompt);
+    unit.detach(domain, DEVICE).expect("it may have been seen");
+    unit.attach(domain, DEVICE).expect("a free device");
+}

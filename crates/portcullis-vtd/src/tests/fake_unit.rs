@@ -1,0 +1,228 @@
+//! A unit for tests: registers with their hand-shakes and a queue that executes, keeps silent, refuses, or reorders.
+
+use super::host::Host;
+use crate::Mmio;
+use crate::spec::descriptors::{Descriptor, StatusWrite};
+use crate::spec::faults::{FaultRecord, status};
+use crate::spec::registers::*;
+use crate::spec::tables::{ContextEntry, RootEntry, context_index, root_index};
+use portcullis::iommu::SourceId;
+use portcullis::{PAGE_SIZE, PhysAddr, Platform};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Mutex;
+
+/// QEMU's capabilities.
+pub(super) const CAPABILITY: Capability = Capability(0x00d2_008c_222f_0606);
+pub(super) const EXTENDED: ExtendedCapability = ExtendedCapability(0x00f0_0f4a);
+
+/// How the queue behaves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) enum Behaviour {
+    #[default]
+    Prompt,
+    /// Fetches nothing.
+    Silent,
+    /// Fetches nothing until the fault status has been read so many times, then is prompt.
+    Slow(usize),
+    /// Fetches everything, and keeps the waits to itself.
+    Holding,
+}
+
+#[derive(Default)]
+pub(super) struct State {
+    pub(super) version: u32,
+    pub(super) capability: u64,
+    pub(super) extended: u64,
+    pub(super) status: u32,
+    pub(super) faults: u32,
+    pub(super) protected: u32,
+    root: u64,
+    queue: u64,
+    pub(super) head: u64,
+    tail: u64,
+    pub(super) behaviour: Behaviour,
+    /// A descriptor with these quadwords raises a queue error.
+    pub(super) refuse: Option<[u64; 2]>,
+    /// Bits of the global status that never change again.
+    pub(super) stuck: u32,
+    /// Reads as all ones, as when the unit is gone.
+    pub(super) gone: bool,
+    pub(super) held: VecDeque<StatusWrite>,
+    pub(super) executed: Vec<Descriptor>,
+    pub(super) records: BTreeMap<u32, [u64; 2]>,
+    pub(super) write_buffer_flushes: usize,
+    pub(super) tail_writes: usize,
+    /// The order of commands: which bits of the global status changed.
+    pub(super) commands: Vec<u32>,
+}
+
+pub(super) struct FakeUnit<'h> {
+    host: &'h Host,
+    state: Mutex<State>,
+}
+
+impl<'h> FakeUnit<'h> {
+    pub(super) fn new(host: &'h Host) -> Self {
+        Self::with_capabilities(host, CAPABILITY, EXTENDED)
+    }
+
+    pub(super) fn with_capabilities(host: &'h Host, capability: Capability, extended: ExtendedCapability) -> Self {
+        let state = State { version: 0x10, capability: capability.0, extended: extended.0, ..State::default() };
+        Self { host, state: Mutex::new(state) }
+    }
+
+    pub(super) fn with<R>(&self, act: impl FnOnce(&mut State) -> R) -> R {
+        act(&mut self.state.lock().expect("not poisoned"))
+    }
+
+    pub(super) fn behave(&self, behaviour: Behaviour) {
+        self.with(|state| state.behaviour = behaviour);
+    }
+
+    pub(super) fn take_executed(&self) -> Vec<Descriptor> {
+        self.with(|state| core::mem::take(&mut state.executed))
+    }
+
+    /// Writes the status of the held wait number `index`.
+    pub(super) fn land(&self, index: usize) {
+        let write = self.with(|state| state.held.remove(index)).expect("so many waits are held");
+        self.write_status(write);
+    }
+
+    /// Drops the held waits, as a device that does not answer makes the hardware do.
+    pub(super) fn time_out(&self) {
+        self.with(|state| {
+            state.held.clear();
+            state.faults |= status::TIMEOUT_ERROR;
+        });
+    }
+
+    /// The context entry that a request of `device` would meet.
+    pub(super) fn context(&self, device: SourceId) -> Option<ContextEntry> {
+        let read = |address: u64| {
+            let word = |at| self.host.fake.hardware_read(PhysAddr::new(at)).expect("a table that is lent");
+            [word(address), word(address + 8)]
+        };
+        let root = self.with(|state| state.root);
+        let root = RootEntry::decode(read(root + 16 * root_index(device) as u64)).expect("a valid root entry")?;
+        let context = root.context_table.as_u64() + 16 * context_index(device) as u64;
+        ContextEntry::decode(read(context)).expect("a valid context entry")
+    }
+
+    /// Hardware writes 32 bits; the other half of the word stays.
+    fn write_status(&self, StatusWrite { address, data }: StatusWrite) {
+        let page = PhysAddr::new(address.as_u64() & !(PAGE_SIZE - 1));
+        assert_eq!(address.as_u64() % 8, 0, "statuses lie in the low half of a word");
+        // SAFETY: the driver frees its pages only after the queue is off, and then nothing is fetched or landed.
+        let word = unsafe { &self.host.frame(page)[(address.page_offset() / 8) as usize] };
+        word.store_bits(word.load_bits() >> 32 << 32 | u64::from(data));
+    }
+
+    fn run_queue(&self, state: &mut State) {
+        let word = |address: u64| {
+            self.host.fake.hardware_read(PhysAddr::new(address)).expect("the queue lies in a page that is lent")
+        };
+        while state.status & global::QUEUED_INVALIDATION != 0
+            && state.faults & (status::QUEUE_ERROR | status::TIMEOUT_ERROR) == 0
+            && state.head != state.tail
+            && !matches!(state.behaviour, Behaviour::Silent | Behaviour::Slow(_))
+        {
+            let words = [word(state.queue + state.head), word(state.queue + state.head + 8)];
+            let descriptor = match Descriptor::decode(words) {
+                Ok(descriptor) if state.refuse != Some(words) => descriptor,
+                _ => {
+                    state.faults |= status::QUEUE_ERROR;
+                    return;
+                }
+            };
+            state.head = (state.head + 16) % PAGE_SIZE;
+            state.executed.push(descriptor);
+            match (descriptor, state.behaviour) {
+                (Descriptor::Wait { status: Some(write), .. }, Behaviour::Holding) => state.held.push_back(write),
+                (Descriptor::Wait { status: Some(write), .. }, _) => self.write_status(write),
+                (Descriptor::Wait { status: None, .. }, _) => panic!("a wait without effect is refused by some"),
+                _ => {}
+            }
+        }
+    }
+
+    fn command(state: &mut State, value: u32) {
+        let lasting = global::TRANSLATION | global::QUEUED_INVALIDATION;
+        let mut next = state.status & !lasting | value & lasting;
+        if value & global::ROOT_TABLE != 0 {
+            next |= global::ROOT_TABLE;
+        }
+        if value & global::WRITE_BUFFER_FLUSH != 0 {
+            state.write_buffer_flushes += 1;
+            // Takes for ever where the bit is stuck.
+            next |= state.stuck & global::WRITE_BUFFER_FLUSH;
+        }
+        let lasting_stuck = state.stuck & !global::WRITE_BUFFER_FLUSH;
+        next = next & !lasting_stuck | state.status & lasting_stuck;
+        state.commands.push(value & !state.status);
+        if next & global::QUEUED_INVALIDATION == 0 {
+            state.head = 0;
+        }
+        state.status = next;
+    }
+}
+
+impl Mmio for &FakeUnit<'_> {
+    fn read32(&self, offset: u32) -> u32 {
+        self.with(|state| match offset {
+            _ if state.gone => u32::MAX,
+            VER => state.version,
+            GSTS => state.status,
+            FSTS => {
+                if let Behaviour::Slow(reads) = state.behaviour {
+                    state.behaviour = reads.checked_sub(1).map_or(Behaviour::Prompt, Behaviour::Slow);
+                    self.run_queue(state);
+                }
+                let pending = state.records.values().any(|[_, high]| high & FaultRecord::FAULT != 0);
+                state.faults | if pending { status::PENDING } else { 0 }
+            }
+            PMEN => state.protected,
+            other => panic!("a 32-bit read of {other:#x}"),
+        })
+    }
+
+    fn read64(&self, offset: u32) -> u64 {
+        self.with(|state| match offset {
+            _ if state.gone => u64::MAX,
+            CAP => state.capability,
+            ECAP => state.extended,
+            IQH => state.head,
+            IQT => state.tail,
+            other => match state.records.get(&(other & !15)) {
+                Some(record) => record[usize::from(other & 8 != 0)],
+                None => 0,
+            },
+        })
+    }
+
+    fn write32(&self, offset: u32, value: u32) {
+        self.with(|state| match offset {
+            GCMD => FakeUnit::command(state, value),
+            FSTS => state.faults &= !(value & (status::QUEUE_ERRORS | status::OVERFLOW)),
+            FECTL => assert_eq!(value, fault_event::MASKED),
+            PMEN => state.protected = value & protected_memory::ENABLE | value >> 31,
+            other => {
+                assert_eq!((other & 15, value), (12, FaultRecord::FAULT_UPPER), "a 32-bit write of {other:#x}");
+                state.records.get_mut(&(other & !15)).expect("a recording register")[1] &= !FaultRecord::FAULT;
+            }
+        });
+    }
+
+    fn write64(&self, offset: u32, value: u64) {
+        self.with(|state| match offset {
+            RTADDR => state.root = value,
+            IQA => state.queue = value,
+            IQT => {
+                state.tail = value;
+                state.tail_writes += 1;
+                self.run_queue(state);
+            }
+            other => panic!("a 64-bit write of {other:#x}"),
+        });
+    }
+}

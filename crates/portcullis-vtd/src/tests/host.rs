@@ -1,0 +1,71 @@
+//! The fake host with a record of the steps it is told of, and a switch that breaks it.
+
+use portcullis::platform::fake::{FakeHost, FakeLock};
+use portcullis::platform::{CpuHint, LockClass, Step, Wait};
+use portcullis::table::{Entry, Frame};
+use portcullis::{NoMemory, PhysAddr, Platform};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+#[derive(Debug)]
+pub(super) struct Host {
+    pub(super) fake: FakeHost,
+    pub(super) forget_barriers: AtomicBool,
+    steps: Mutex<Vec<Step>>,
+}
+
+impl Host {
+    pub(super) fn new(coherent: bool) -> Self {
+        Self { fake: FakeHost::new(coherent), forget_barriers: AtomicBool::new(false), steps: Mutex::default() }
+    }
+
+    pub(super) fn take_steps(&self) -> Vec<Step> {
+        core::mem::take(&mut self.steps.lock().expect("not poisoned"))
+    }
+}
+
+// SAFETY: forwards to the fake host, which keeps the promises.
+unsafe impl Platform for Host {
+    type Lock<T: Send> = FakeLock<T>;
+
+    fn lock<T: Send>(&self, class: LockClass, value: T) -> FakeLock<T> {
+        self.fake.lock(class, value)
+    }
+
+    fn cpu(&self) -> CpuHint {
+        self.fake.cpu()
+    }
+
+    fn allocate_frame(&self) -> Result<PhysAddr, NoMemory> {
+        self.fake.allocate_frame()
+    }
+
+    unsafe fn frame(&self, frame: PhysAddr) -> &Frame {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.fake.frame(frame) }
+    }
+
+    unsafe fn free_frame(&self, frame: PhysAddr) {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.fake.free_frame(frame) }
+    }
+
+    fn table_barrier(&self, entries: &[Entry]) {
+        if !self.forget_barriers.load(Ordering::Relaxed) {
+            self.fake.table_barrier(entries);
+        }
+    }
+
+    fn now_us(&self) -> u64 {
+        self.fake.now_us()
+    }
+
+    fn pause(&self, wait: Wait) {
+        self.fake.pause(wait);
+        std::thread::yield_now();
+    }
+
+    fn probe(&self, step: Step) {
+        self.steps.lock().expect("not poisoned").push(step);
+    }
+}

@@ -1,0 +1,52 @@
+//! The driver against a unit of software that can misbehave.
+
+mod bring_up;
+mod domains;
+mod fake_unit;
+mod faults;
+mod host;
+mod queue;
+mod recovery;
+mod units;
+
+use crate::spec::descriptors::{Descriptor, IotlbScope};
+use crate::{Config, Unit};
+use fake_unit::FakeUnit;
+use host::Host;
+use portcullis::iommu::{DomainId, Invalidation, Iommu, QueueError};
+use portcullis::{Iova, Platform};
+
+type Driver<'a> = Unit<&'a FakeUnit<'a>, &'a Host>;
+
+fn bring_up<'a>(fake: &'a FakeUnit<'a>, host: &'a Host) -> Driver<'a> {
+    let unit = Unit::bring_up(fake, host, Config { wait_us_max: 1000, ..Config::default() }).expect("a sound unit");
+    fake.take_executed();
+    host.take_steps();
+    unit
+}
+
+/// The page-selective command for one page.
+fn page(domain: u16, pfn: u64) -> Invalidation {
+    Invalidation::Pages { domain: DomainId(domain), first: Iova::from_pfn(pfn), mask: 0, leaf_only: true }
+}
+
+/// The descriptor that must come of it.
+fn page_descriptor(domain: u16, pfn: u64) -> Descriptor {
+    let scope = IotlbScope::Pages { domain: DomainId(domain), first: Iova::from_pfn(pfn), mask: 0, leaf_only: true };
+    Descriptor::Iotlb { scope, drain_writes: true, drain_reads: true }
+}
+
+/// Waits as a user of the driver does.
+fn finish(unit: &Driver<'_>, host: &Host, ticket: crate::Ticket) -> Result<(), QueueError> {
+    for _ in 0..100 {
+        if unit.is_done(ticket)? {
+            return Ok(());
+        }
+        host.pause(portcullis::platform::Wait::Invalidation);
+    }
+    Err(QueueError::Timeout(100))
+}
+
+fn without_waits(executed: Vec<Descriptor>) -> Vec<Descriptor> {
+    executed.into_iter().filter(|descriptor| !matches!(descriptor, Descriptor::Wait { .. })).collect()
+}

@@ -1,0 +1,254 @@
+use super::fake_unit::*;
+use super::host::Host;
+use super::{bring_up, finish, page, page_descriptor, without_waits};
+use crate::queue::{BURST_MAX, SLOTS};
+use crate::spec::descriptors::{Descriptor, IotlbScope};
+use portcullis::Iova;
+use portcullis::iommu::{DomainId, Invalidation, Iommu, QueueError};
+use portcullis::platform::{Lock, Step};
+
+fn pages(domain: u16, first: u64, count: usize) -> Vec<Invalidation> {
+    (first..first + count as u64).map(|pfn| page(domain, pfn)).collect()
+}
+
+fn run(unit: &super::Driver<'_>, command: Invalidation) -> Result<(), QueueError> {
+    let ticket = unit.submit(&[command])?;
+    assert_eq!(unit.is_done(ticket), Ok(true));
+    Ok(())
+}
+
+#[test]
+fn commands_become_descriptors() {
+    let host = Host::new(false);
+    let fake = FakeUnit::new(&host);
+    let unit = bring_up(&fake, &host);
+    let domain = DomainId(7);
+    let select = |first, mask, leaf_only| Invalidation::Pages { domain, first: Iova::new(first), mask, leaf_only };
+    for (command, words) in [
+        (select(0xffff_8000, 0, true), [0x7_00f2, 0xffff_8040]),
+        (select(0x20_0000, 9, false), [0x7_00f2, 0x20_0009]),
+        (select(0x4000_0000, 18, true), [0x7_00f2, 0x4000_0052]),
+        // Wider than the unit can: the whole domain, all levels.
+        (select(0x8000_0000, 19, true), [0x7_00e2, 0]),
+        (Invalidation::Domain(domain), [0x7_00e2, 0]),
+        (Invalidation::Global, [0xd2, 0]),
+    ] {
+        run(&unit, command).expect("a prompt queue");
+        assert_eq!(without_waits(fake.take_executed())[0].encode(), words, "{command:?}");
+    }
+}
+
+#[test]
+fn a_unit_without_page_selection_flushes_domains() {
+    let host = Host::new(true);
+    let fake = FakeUnit::with_capabilities(&host, CAPABILITY.with_psi(false), EXTENDED);
+    let unit = bring_up(&fake, &host);
+    run(&unit, page(7, 5)).expect("a prompt queue");
+    let scope = IotlbScope::Domain(DomainId(7));
+    assert_eq!(fake.take_executed()[0], Descriptor::Iotlb { scope, drain_writes: true, drain_reads: true });
+}
+
+#[test]
+fn draining_is_asked_for_where_the_unit_can() {
+    for (dwd, drd, words) in [(false, false, 0x32), (true, false, 0x72), (false, true, 0xb2), (true, true, 0xf2)] {
+        let host = Host::new(true);
+        let fake = FakeUnit::with_capabilities(&host, CAPABILITY.with_dwd(dwd).with_drd(drd), EXTENDED);
+        let unit = bring_up(&fake, &host);
+        run(&unit, page(7, 5)).expect("a prompt queue");
+        assert_eq!(fake.take_executed()[0].encode()[0], 0x7_0000 | words);
+    }
+}
+
+#[test]
+fn a_misaligned_run_is_refused_before_anything_is_queued() {
+    let host = Host::new(true);
+    let fake = FakeUnit::new(&host);
+    let unit = bring_up(&fake, &host);
+    for (first, mask) in [(0x1000, 1), (0x1800, 0), (0x1_0000, 5), (0x1000, 63)] {
+        let bad = Invalidation::Pages { domain: DomainId(7), first: Iova::new(first), mask, leaf_only: true };
+        assert_eq!(unit.submit(&[page(7, 1), bad]), Err(QueueError::Unsupported));
+    }
+    assert_eq!(fake.take_executed(), []);
+}
+
+#[test]
+fn one_submission_is_one_doorbell() {
+    let host = Host::new(true);
+    let fake = FakeUnit::new(&host);
+    let unit = bring_up(&fake, &host);
+    let doorbells = fake.with(|state| state.tail_writes);
+    let ticket = unit.submit(&pages(7, 100, 3)).expect("room");
+    assert_eq!(host.take_steps(), [Step::QueueWrite { descriptors: 4 }, Step::RegisterWrite]);
+    assert_eq!(unit.is_done(ticket), Ok(true));
+    assert_eq!(host.take_steps(), [], "a finished submission is told from memory");
+    assert_eq!(fake.with(|state| state.tail_writes), doorbells + 1);
+    let ticket = unit.submit(&[]).expect("room");
+    assert_eq!(unit.is_done(ticket), Ok(true));
+}
+
+#[test]
+fn the_ring_wraps_whole() {
+    for size in [1, 2, 3, 7, 63, BURST_MAX] {
+        let host = Host::new(false);
+        let fake = FakeUnit::new(&host);
+        let unit = bring_up(&fake, &host);
+        let mut expected = Vec::new();
+        for round in 0..600 / size as u64 + 20 {
+            let commands = pages(7, round * 100, size);
+            let ticket = unit.submit(&commands).expect("room");
+            assert_eq!(unit.is_done(ticket), Ok(true), "round {round} of {size}");
+            expected.extend((round * 100..round * 100 + size as u64).map(|pfn| page_descriptor(7, pfn)));
+        }
+        assert_eq!(without_waits(fake.take_executed()), expected);
+    }
+}
+
+#[test]
+fn more_commands_than_the_ring_holds_go_in_pieces() {
+    let host = Host::new(true);
+    let fake = FakeUnit::new(&host);
+    let unit = bring_up(&fake, &host);
+    let ticket = unit.submit(&pages(7, 0, 1000)).expect("pieces fit");
+    assert_eq!(unit.is_done(ticket), Ok(true));
+    let expected: Vec<Descriptor> = (0..1000).map(|pfn| page_descriptor(7, pfn)).collect();
+    assert_eq!(without_waits(fake.take_executed()), expected);
+
+    // A piece that does not complete: nobody is told that the whole did.
+    fake.behave(Behaviour::Silent);
+    assert_eq!(unit.submit(&pages(7, 0, 1000)), Err(QueueError::Timeout(1000)));
+}
+
+#[test]
+fn a_full_ring_is_waited_for_and_never_overrun() {
+    let host = Host::new(true);
+    let fake = FakeUnit::new(&host);
+    let unit = bring_up(&fake, &host);
+    fake.behave(Behaviour::Silent);
+    let mut tickets = Vec::new();
+    let refused = loop {
+        match unit.submit(&[page(7, tickets.len() as u64)]) {
+            Ok(ticket) => tickets.push(ticket),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(refused, QueueError::Timeout(1000));
+    // Two descriptors each, and one slot stays free.
+    assert_eq!(tickets.len(), (SLOTS - 1) / 2);
+    assert!(tickets.iter().all(|ticket| unit.is_done(*ticket) == Ok(false)));
+
+    fake.behave(Behaviour::Slow(20));
+    let last = unit.submit(&[page(7, 999)]);
+    assert_eq!(finish(&unit, &host, last.expect("room again")), Ok(()));
+    assert!(tickets.iter().all(|ticket| unit.is_done(*ticket) == Ok(true)));
+    let executed = without_waits(fake.take_executed());
+    assert_eq!(executed.len(), tickets.len() + 1);
+    assert_eq!(executed.last(), Some(&page_descriptor(7, 999)));
+}
+
+#[test]
+fn waits_may_land_in_any_order() {
+    let host = Host::new(true);
+    let fake = FakeUnit::new(&host);
+    let unit = bring_up(&fake, &host);
+    fake.behave(Behaviour::Holding);
+    let tickets: Vec<_> = (0..3).map(|pfn| unit.submit(&[page(7, pfn)]).expect("room")).collect();
+    let done = || tickets.iter().map(|ticket| unit.is_done(*ticket) == Ok(true)).collect::<Vec<bool>>();
+    assert_eq!(done(), [false, false, false]);
+    fake.land(2);
+    assert_eq!(done(), [false, false, true]);
+    fake.land(0);
+    assert_eq!(done(), [true, false, true]);
+    fake.land(0);
+    assert_eq!(done(), [true, true, true]);
+}
+
+#[test]
+fn a_slot_whose_wait_has_not_landed_is_not_taken_again() {
+    let host = Host::new(true);
+    let fake = FakeUnit::new(&host);
+    let unit = bring_up(&fake, &host);
+    fake.behave(Behaviour::Holding);
+    let first = unit.submit(&[page(7, 0)]).expect("room");
+    let mut others = Vec::new();
+    while let Ok(ticket) = unit.submit(&[page(7, 1)]) {
+        others.push(ticket);
+        // All later ones land at once: the head register would tell of room long before the first has landed.
+        fake.land(1);
+    }
+    assert_eq!(others.len(), (SLOTS - 1) / 2 - 1);
+    assert_eq!(unit.is_done(first), Ok(false));
+    fake.land(0);
+    assert_eq!(unit.is_done(first), Ok(true));
+    unit.submit(&[page(7, 2)]).expect("room");
+}
+
+#[test]
+fn sequences_wrap() {
+    let host = Host::new(true);
+    let fake = FakeUnit::new(&host);
+    let unit = bring_up(&fake, &host);
+    for start in [u64::from(u32::MAX) - 300, (1 << 31) - 300, (1 << 40) - 300] {
+        unit.queue.ring.with(|ring| ring.sequence = start);
+        fake.behave(Behaviour::Prompt);
+        let mut earlier = None;
+        for pfn in 0..600 {
+            fake.behave(if pfn % 50 == 0 { Behaviour::Holding } else { Behaviour::Prompt });
+            let ticket = unit.submit(&[page(7, pfn)]).expect("room");
+            if pfn % 50 == 0 {
+                assert_eq!(unit.is_done(ticket), Ok(false), "{ticket:?}");
+                fake.land(0);
+            }
+            assert_eq!(unit.is_done(ticket), Ok(true), "{ticket:?}");
+            if let Some(earlier) = earlier.replace(ticket) {
+                assert_eq!(unit.is_done(earlier), Ok(true), "{earlier:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_an_old_revolution_left_in_a_status_passes_for_nothing() {
+    let host = Host::new(true);
+    let fake = FakeUnit::new(&host);
+    let unit = bring_up(&fake, &host);
+    for pfn in 0..SLOTS as u64 {
+        run(&unit, page(7, pfn)).expect("a prompt queue");
+    }
+    // More than half of the 32-bit sequences later, every status would look newer.
+    unit.queue.ring.with(|ring| ring.sequence += (1 << 31) + 5);
+    fake.behave(Behaviour::Holding);
+    for pfn in 0..20 {
+        let ticket = unit.submit(&pages(7, pfn, 2)).expect("room");
+        assert_eq!(unit.is_done(ticket), Ok(false));
+        fake.land(0);
+        assert_eq!(unit.is_done(ticket), Ok(true));
+    }
+}
+
+#[test]
+fn threads_share_the_ring() {
+    let host = Host::new(false);
+    let fake = FakeUnit::new(&host);
+    let unit = bring_up(&fake, &host);
+    std::thread::scope(|scope| {
+        for thread in 0..4u16 {
+            let (unit, host) = (&unit, &host);
+            scope.spawn(move || {
+                for round in 0..300 {
+                    let ticket = unit.submit(&pages(thread + 1, round, 1 + round as usize % 5)).expect("room");
+                    assert_eq!(finish(unit, host, ticket), Ok(()));
+                }
+            });
+        }
+    });
+    let executed = without_waits(fake.take_executed());
+    for thread in 0..4u16 {
+        let expected = (0..300u64)
+            .flat_map(|round| (round..round + 1 + round % 5).map(move |pfn| page_descriptor(thread + 1, pfn)));
+        let domain = DomainId(thread + 1);
+        let own = executed.iter().copied().filter(|descriptor| {
+            matches!(descriptor, Descriptor::Iotlb { scope: IotlbScope::Pages { domain: of, .. }, .. } if *of == domain)
+        });
+        assert!(own.eq(expected), "every submission of thread {thread} ran whole and in order");
+    }
+}

@@ -1,0 +1,122 @@
+use super::fake_unit::*;
+use super::host::Host;
+use super::{Driver, bring_up, page, page_descriptor, without_waits};
+use crate::{UNITS_MAX, UnitCount, Units};
+use portcullis::iommu::fake::FakeIommu;
+use portcullis::iommu::{AttachError, DomainId, Invalidation, Iommu, QueueError, SourceId, Translation};
+use portcullis::{Iova, PhysAddr};
+
+const TABLES: Translation = Translation::Tables { root: PhysAddr::new(0x7000), levels: 4 };
+
+/// Bus 0 is behind unit 0, bus 1 behind unit 1.
+fn by_bus(device: SourceId) -> Option<usize> {
+    (device.0 < 0x200).then_some(usize::from(device.0 >> 8))
+}
+
+type Both<'u, 'a> = Units<'u, Driver<'a>, &'a Host, fn(SourceId) -> Option<usize>>;
+
+fn join<'u, 'a>(units: &'u [Driver<'a>], host: &'a Host) -> Both<'u, 'a> {
+    Units::new(units, host, by_bus as fn(SourceId) -> Option<usize>, 1000).expect("two units")
+}
+
+#[test]
+fn what_all_can_do_is_what_each_can() {
+    let host = Host::new(true);
+    let poor = CAPABILITY.with_mamv(9).with_sagaw(0b100).with_sllps(1).with_cm(true);
+    let fakes = [
+        FakeUnit::with_capabilities(&host, CAPABILITY, EXTENDED.with_coherent(true)),
+        FakeUnit::with_capabilities(&host, poor, EXTENDED.with_pt(false)),
+    ];
+    let units = [bring_up(&fakes[0], &host), bring_up(&fakes[1], &host)];
+    let capabilities = join(&units, &host).capabilities();
+    assert!(!capabilities.three_level && capabilities.four_level && capabilities.leaf_2m && !capabilities.leaf_1g);
+    assert!(!capabilities.coherent && capabilities.caches_absent && !capabilities.pass_through);
+    assert_eq!(capabilities.address_mask_max, Some(9));
+    let alone = join(&units[..1], &host).capabilities();
+    assert_eq!(alone, units[0].capabilities());
+
+    let none: [Driver<'_>; 0] = [];
+    assert_eq!(Units::new(&none, &host, by_bus, 1000).err(), Some(UnitCount(0)));
+    let many: [_; UNITS_MAX + 1] = core::array::from_fn(|_| FakeIommu::new(&host.fake));
+    assert_eq!(Units::new(&many, &host, by_bus, 1000).err(), Some(UnitCount(UNITS_MAX + 1)));
+    assert!(Units::new(&many[1..], &host, by_bus, 1000).is_ok());
+}
+
+#[test]
+fn a_domain_spans_units_under_different_ids() {
+    let host = Host::new(true);
+    let fakes = [FakeUnit::new(&host), FakeUnit::new(&host)];
+    let units = [bring_up(&fakes[0], &host), bring_up(&fakes[1], &host)];
+    // Unit 1 has handed out an id before.
+    units[1].open_domain(TABLES).expect("an id");
+    let both = join(&units, &host);
+    let domain = both.open_domain(TABLES).expect("an id");
+    both.attach(domain, SourceId(0x010)).expect("a free device");
+    both.attach(domain, SourceId(0x110)).expect("a free device");
+    assert_eq!(both.attach(domain, SourceId(0x210)), Err(AttachError::Unsupported));
+    assert_eq!(both.attach(domain, SourceId(0x110)), Err(AttachError::Attached(SourceId(0x110))));
+    assert_eq!(fakes[0].context(SourceId(0x010)).expect("an entry").domain, DomainId(1));
+    assert_eq!(fakes[1].context(SourceId(0x110)).expect("an entry").domain, DomainId(2));
+    assert_eq!(fakes[1].context(SourceId(0x010)), None);
+
+    fakes.iter().for_each(|fake| fake.behave(Behaviour::Holding));
+    let ticket = both.submit(&[page(domain.0, 5), Invalidation::Global]).expect("room");
+    assert_eq!(without_waits(fakes[0].take_executed())[0], page_descriptor(1, 5));
+    assert_eq!(without_waits(fakes[1].take_executed())[0], page_descriptor(2, 5));
+    assert_eq!(both.is_done(ticket), Ok(false));
+    fakes[1].land(0);
+    assert_eq!(both.is_done(ticket), Ok(false), "done is done everywhere");
+    fakes[0].land(0);
+    assert_eq!(both.is_done(ticket), Ok(true));
+    fakes.iter().for_each(|fake| fake.behave(Behaviour::Prompt));
+
+    both.detach(domain, SourceId(0x110)).expect("an attached device");
+    assert_eq!(both.detach(domain, SourceId(0x110)), Err(AttachError::NotAttached(SourceId(0x110))));
+    assert_eq!(both.detach(domain, SourceId(0x210)), Err(AttachError::NotAttached(SourceId(0x210))));
+    both.close_domain(domain).expect("an open domain");
+    assert_eq!(fakes[0].context(SourceId(0x010)), None);
+    assert_eq!(both.close_domain(domain), Err(AttachError::NoSuchDomain(domain)));
+    assert_eq!(both.submit(&[page(domain.0, 5)]).err(), Some(QueueError::Unsupported));
+}
+
+#[test]
+fn a_large_submission_reaches_every_unit() {
+    let host = Host::new(true);
+    let fakes = [FakeUnit::new(&host), FakeUnit::new(&host)];
+    let units = [bring_up(&fakes[0], &host), bring_up(&fakes[1], &host)];
+    let both = join(&units, &host);
+    let domain = both.open_domain(TABLES).expect("an id");
+    let commands: Vec<_> = (0..300).map(|pfn| page(domain.0, pfn)).collect();
+    let ticket = both.submit(&commands).expect("room");
+    assert_eq!(both.is_done(ticket), Ok(true));
+    for fake in &fakes {
+        let expected: Vec<_> = (0..300).map(|pfn| page_descriptor(1, pfn)).collect();
+        assert_eq!(without_waits(fake.take_executed()), expected);
+    }
+    fakes[1].behave(Behaviour::Silent);
+    assert_eq!(both.submit(&commands).err(), Some(QueueError::Timeout(1000)));
+}
+
+#[test]
+fn what_fails_on_one_unit_fails_and_can_be_tried_again() {
+    let host = Host::new(true);
+    let fakes = [FakeUnit::new(&host), FakeUnit::with_capabilities(&host, CAPABILITY.with_nd(0), EXTENDED)];
+    let units = [bring_up(&fakes[0], &host), bring_up(&fakes[1], &host)];
+    let both = join(&units, &host);
+    let domains: Vec<_> = (0..15).map(|_| both.open_domain(TABLES).expect("an id")).collect();
+    assert_eq!(both.open_domain(TABLES), Err(AttachError::NoDomainId));
+    assert_eq!(units[0].close_domain(DomainId(16)), Err(AttachError::NoSuchDomain(DomainId(16))), "undone there");
+
+    let bad = Invalidation::Pages { domain: domains[3], first: Iova::new(0x1000), mask: 3, leaf_only: true };
+    assert_eq!(both.submit(&[bad]).err(), Some(QueueError::Unsupported));
+
+    fakes[1].behave(Behaviour::Silent);
+    assert_eq!(both.close_domain(domains[3]), Err(AttachError::Queue(QueueError::Timeout(1000))));
+    fakes[1].behave(Behaviour::Prompt);
+    // Unit 0 has closed its part and may hand that id to others; the second try must not touch it again.
+    let reused = (0..).find_map(|_| units[0].open_domain(TABLES).ok().filter(|id| *id == DomainId(4)));
+    assert_eq!(reused, Some(DomainId(4)));
+    units[0].attach(DomainId(4), SourceId(0x30)).expect("a free device");
+    both.close_domain(domains[3]).expect("unit 1 answers again");
+    assert!(fakes[0].context(SourceId(0x30)).is_some());
+}

@@ -1,0 +1,200 @@
+//! Several units as one, for domains whose devices sit behind more than one of them.
+
+use alloc::collections::BTreeMap;
+use arrayvec::ArrayVec;
+use portcullis::Platform;
+use portcullis::iommu::{AttachError, Capabilities, DomainId, Invalidation, Iommu, QueueError, SourceId, Translation};
+use portcullis::platform::{Lock, LockClass, Wait};
+use thiserror::Error;
+
+use crate::hardware::spin;
+use crate::queue::BURST_MAX;
+
+/// Units that one [`Units`] joins at most.
+pub const UNITS_MAX: usize = 8;
+
+/// A [`Units`] of none, or of more than [`UNITS_MAX`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[error("{0} units cannot be joined: one to {UNITS_MAX} can")]
+pub struct UnitCount(pub usize);
+
+/// What was submitted to each unit.
+#[derive(Clone, Copy, Debug)]
+pub struct UnitsTicket<T>([Option<T>; UNITS_MAX]);
+
+/// The id of a domain on each unit; `None` where it is closed already.
+type Ids = [Option<DomainId>; UNITS_MAX];
+
+/// Several units as one [`Iommu`]. A domain exists on all of them; what they can do is what each of them can.
+///
+/// Its domain ids are its own, the ones on the units may differ. The units are not used otherwise meanwhile.
+pub struct Units<'a, U, P: Platform, F> {
+    units: &'a [U],
+    platform: P,
+    unit_of: F,
+    wait_us_max: u64,
+    domains: P::Lock<BTreeMap<DomainId, Ids>>,
+}
+
+impl<'a, U: Iommu, P: Platform, F: Fn(SourceId) -> Option<usize> + Sync> Units<'a, U, P, F> {
+    /// Joins `units`. `unit_of` says behind which one, by place, a device is; `None` for a device behind none of them.
+    /// `wait_us_max` limits how long a submission too large for one turn may take, in microseconds.
+    ///
+    /// # Errors
+    /// [`UnitCount`].
+    pub fn new(units: &'a [U], platform: P, unit_of: F, wait_us_max: u64) -> Result<Self, UnitCount> {
+        if units.is_empty() || units.len() > UNITS_MAX {
+            return Err(UnitCount(units.len()));
+        }
+        let domains = platform.lock(LockClass::Attachment, BTreeMap::new());
+        Ok(Self { units, platform, unit_of, wait_us_max, domains })
+    }
+
+    /// The unit of a device, and the id that the domain has there. The lock is not held while a unit takes its own, which is
+    /// of the same class.
+    fn place(&self, domain: DomainId, device: SourceId) -> Result<Option<(&'a U, DomainId)>, AttachError> {
+        let ids =
+            self.domains.with(|domains| domains.get(&domain).copied()).ok_or(AttachError::NoSuchDomain(domain))?;
+        Ok((self.unit_of)(device).and_then(|index| Some((self.units.get(index)?, ids[index]?))))
+    }
+
+    /// Hands one turn of commands to every unit.
+    fn submit_burst(&self, commands: &[Invalidation]) -> Result<UnitsTicket<U::Ticket>, QueueError> {
+        let mut tickets = [None; UNITS_MAX];
+        for (index, unit) in self.units.iter().enumerate() {
+            let translated: Result<ArrayVec<_, BURST_MAX>, QueueError> = self.domains.with(|domains| {
+                commands.iter().filter_map(|command| translate(domains, index, command).transpose()).collect()
+            });
+            tickets[index] = Some(unit.submit(&translated?)?);
+        }
+        Ok(UnitsTicket(tickets))
+    }
+
+    fn wait_for(&self, ticket: UnitsTicket<U::Ticket>) -> Result<(), QueueError> {
+        let finished = spin(&self.platform, Wait::Invalidation, self.wait_us_max, || match self.is_done(ticket) {
+            Ok(false) => None,
+            Ok(true) => Some(Ok(())),
+            Err(error) => Some(Err(error)),
+        });
+        finished.unwrap_or(Err(QueueError::Timeout(self.wait_us_max)))
+    }
+}
+
+/// The command as unit `index` knows it; `None` where the domain is closed there, and so has nothing cached.
+fn translate(
+    domains: &BTreeMap<DomainId, Ids>,
+    index: usize,
+    command: &Invalidation,
+) -> Result<Option<Invalidation>, QueueError> {
+    let local = |domain| domains.get(&domain).map(|ids| ids[index]).ok_or(QueueError::Unsupported);
+    Ok(match *command {
+        Invalidation::Pages { domain, first, mask, leaf_only } => {
+            local(domain)?.map(|domain| Invalidation::Pages { domain, first, mask, leaf_only })
+        }
+        Invalidation::Domain(domain) => local(domain)?.map(Invalidation::Domain),
+        Invalidation::Global => Some(Invalidation::Global),
+    })
+}
+
+/// What both can do.
+fn common(one: Capabilities, other: Capabilities) -> Capabilities {
+    Capabilities {
+        three_level: one.three_level && other.three_level,
+        four_level: one.four_level && other.four_level,
+        leaf_2m: one.leaf_2m && other.leaf_2m,
+        leaf_1g: one.leaf_1g && other.leaf_1g,
+        address_mask_max: one.address_mask_max.zip(other.address_mask_max).map(|(one, other)| one.min(other)),
+        coherent: one.coherent && other.coherent,
+        caches_absent: one.caches_absent || other.caches_absent,
+        pass_through: one.pass_through && other.pass_through,
+        physical_bits: one.physical_bits.min(other.physical_bits),
+    }
+}
+
+impl<U: Iommu, P: Platform, F: Fn(SourceId) -> Option<usize> + Sync> Iommu for Units<'_, U, P, F> {
+    type Ticket = UnitsTicket<U::Ticket>;
+
+    fn capabilities(&self) -> Capabilities {
+        let first = self.units[0].capabilities();
+        self.units[1..].iter().map(Iommu::capabilities).fold(first, common)
+    }
+
+    fn open_domain(&self, translation: Translation) -> Result<DomainId, AttachError> {
+        let mut ids = Ids::default();
+        let mut opened = Ok(());
+        for (unit, id) in self.units.iter().zip(&mut ids) {
+            match unit.open_domain(translation) {
+                Ok(local) => *id = Some(local),
+                Err(error) => {
+                    opened = Err(error);
+                    break;
+                }
+            }
+        }
+        let id = opened.and_then(|()| {
+            self.domains.with(|domains| {
+                let id = (1..=u16::MAX).map(DomainId).find(|id| !domains.contains_key(id));
+                let id = id.ok_or(AttachError::NoDomainId)?;
+                domains.insert(id, ids);
+                Ok(id)
+            })
+        });
+        if id.is_err() {
+            for (unit, local) in self.units.iter().zip(ids) {
+                // Nobody has used it; should its flush fail, the id stays taken on that unit, which harms no one.
+                let _ = local.map(|local| unit.close_domain(local));
+            }
+        }
+        id
+    }
+
+    fn close_domain(&self, domain: DomainId) -> Result<(), AttachError> {
+        for (index, unit) in self.units.iter().enumerate() {
+            let with_id = |set: Option<DomainId>| -> Result<Option<DomainId>, AttachError> {
+                self.domains.with(|domains| {
+                    let ids = domains.get_mut(&domain).ok_or(AttachError::NoSuchDomain(domain))?;
+                    Ok(core::mem::replace(&mut ids[index], set))
+                })
+            };
+            // Taken out before it is closed: the unit may give the id to another domain at once.
+            if let Some(local) = with_id(None)?
+                && let Err(error) = unit.close_domain(local)
+            {
+                with_id(Some(local))?;
+                return Err(error);
+            }
+        }
+        self.domains.with(|domains| domains.remove(&domain));
+        Ok(())
+    }
+
+    fn attach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError> {
+        let (unit, id) = self.place(domain, device)?.ok_or(AttachError::Unsupported)?;
+        unit.attach(id, device)
+    }
+
+    fn detach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError> {
+        let (unit, id) = self.place(domain, device)?.ok_or(AttachError::NotAttached(device))?;
+        unit.detach(id, device)
+    }
+
+    fn submit(&self, commands: &[Invalidation]) -> Result<Self::Ticket, QueueError> {
+        let mut rest = commands;
+        while rest.len() > BURST_MAX {
+            let (burst, others) = rest.split_at(BURST_MAX);
+            self.wait_for(self.submit_burst(burst)?)?;
+            rest = others;
+        }
+        self.submit_burst(rest)
+    }
+
+    fn is_done(&self, ticket: Self::Ticket) -> Result<bool, QueueError> {
+        let mut all = true;
+        for (unit, ticket) in self.units.iter().zip(ticket.0) {
+            if let Some(ticket) = ticket {
+                all &= unit.is_done(ticket)?;
+            }
+        }
+        Ok(all)
+    }
+}

@@ -1,0 +1,490 @@
+//! The safety rules as a program: runs a script of operations on a domain and, after every step, lets a device try every
+//! address that was ever handed out, for reading and for writing.
+//!
+//! The device is the worst there can be: the fake IOMMU caches every translation that it has ever used until that is
+//! invalidated. What it may reach is kept in a plain [`Reference`]; the first difference is a [`Violation`] that names
+//! its rule. A rule that the design declares to break is not a violation but a finding, since each declared breach must be found.
+
+pub(crate) mod operation;
+mod reference;
+
+use operation::{Buffer, MEMORY_PAGES, Machine, Operation, PHYSICAL_BITS};
+use portcullis::design::{Design, Info, Usage};
+use portcullis::domain::RawBatch;
+use portcullis::iommu::fake::{Behaviour, FakeIommu};
+use portcullis::platform::fake::FakeHost;
+use portcullis::table::Rights;
+use portcullis::{
+    CommitError, Config, Domain, DomainId, Iommu, Iova, IovaRange, MapError, PAGE_SHIFT, PhysAddr, Platform,
+    Protection, RawUnmapError, Request, Rule, Segment, SourceId, UnmapError,
+};
+use reference::{Held, Reference, reach};
+use std::collections::BTreeSet;
+
+/// A rule that was broken, and how.
+pub(crate) type Violation = (Rule, String);
+
+/// What a run has seen.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Tally {
+    /// Pages whose translation the hardware held when they were unmapped. Without these a run has proven nothing.
+    pub(crate) cached_before_unmap: u64,
+    /// Rules that the design declares to break and did break.
+    pub(crate) breaches: BTreeSet<Rule>,
+}
+
+/// The machine of one run, with its fakes.
+pub(crate) struct Bench<'h> {
+    pub(crate) host: &'h FakeHost,
+    pub(crate) hardware: &'h FakeIommu<'h>,
+    pub(crate) machine: &'h Machine,
+    pub(crate) protection: Protection,
+}
+
+const DEVICE: SourceId = SourceId(0x0300);
+
+/// A page of memory that the narrowest device can drive.
+const LOW_PAGE: u64 = 2;
+
+/// Reserved besides page 0 and the interrupt range: three pages where the top-down designs start, and a window.
+const RESERVED: [(u64, u64); 2] = [(0xf_fff8, 3), (0x8_0000, 0x100)];
+/// Reserved on every machine: page 0 and 0xfee00000-0xfeefffff.
+const ALWAYS_RESERVED: [(u64, u64); 2] = [(0, 1), (0xf_ee00, 0x100)];
+
+fn ranges(of: [(u64, u64); 2]) -> [IovaRange; 2] {
+    of.map(|(first, pages)| IovaRange::new(first, pages).expect("written down as one"))
+}
+
+/// Runs `run` on fresh fakes.
+pub(crate) fn on_bench<T>(machine: &Machine, protection: Protection, run: impl FnOnce(&Bench<'_>) -> T) -> T {
+    let host = FakeHost::new(machine.coherent);
+    let hardware = FakeIommu::with_capabilities(&host, machine.capabilities());
+    run(&Bench { host: &host, hardware: &hardware, machine, protection })
+}
+
+/// Runs `script` on a domain of design `D` over `platform` and `iommu`, which end in the fakes of `bench`.
+pub(crate) fn check<D, P, I>(
+    bench: &Bench<'_>,
+    platform: P,
+    iommu: I,
+    script: &[Operation],
+) -> Result<Tally, Violation>
+where
+    D: Design<P, I>,
+    P: Platform,
+    I: Iommu,
+{
+    let memory = [Segment { phys: PhysAddr::new(0), len: MEMORY_PAGES << PAGE_SHIFT }];
+    let config = Config {
+        protection: bench.protection,
+        address_bits: bench.machine.address_bits,
+        reserved: &ranges(RESERVED),
+        memory: &memory,
+    };
+    let domain = Domain::<D, P, I>::with_config(iommu, platform, &config)
+        .map_err(|error| (Rule::Errors, format!("no domain: {error}")))?;
+    domain.attach(DEVICE).map_err(|error| (Rule::Errors, format!("no device: {error}")))?;
+    let mut reference = Reference::default();
+    // Never handed out, so never to be reached.
+    let reserved = ranges(RESERVED).into_iter().chain(ranges(ALWAYS_RESERVED));
+    reference.ever.extend(reserved.flat_map(|range| [range.first_pfn(), range.end_pfn() - 1]));
+    let mut checker = Checker {
+        bench,
+        domain: &domain,
+        info: &D::INFO,
+        reference,
+        tally: Tally::default(),
+        failing: false,
+        poisoned: false,
+        quarantined: 0,
+    };
+    for (step, operation) in script.iter().enumerate() {
+        let outcome = checker.run(operation).and_then(|()| checker.probe());
+        outcome.map_err(|(rule, what)| (rule, format!("step {step}, {operation:?}: {what}")))?;
+    }
+    let Checker { reference, tally, poisoned, .. } = checker;
+    let id = domain.id();
+    bench.hardware.behave(Behaviour::Prompt);
+    drop(domain);
+    after_teardown(bench, &reference, id, poisoned)?;
+    Ok(tally)
+}
+
+/// S10: nothing is cached, nothing is reached, and every table page is back. What a failed commit has lost stays lost.
+fn after_teardown(bench: &Bench<'_>, reference: &Reference, id: DomainId, poisoned: bool) -> Result<(), Violation> {
+    for &pfn in &reference.ever {
+        if bench.hardware.is_cached(id, pfn) {
+            return fail(Rule::Teardown, format!("page {pfn:#x} is cached after the domain has gone"));
+        }
+        if bench.hardware.access(DEVICE, Iova::from_pfn(pfn), Rights::READ).is_some() {
+            return fail(Rule::Teardown, format!("page {pfn:#x} is reached after the domain has gone"));
+        }
+    }
+    match bench.host.frames_lent() {
+        lent if lent > 0 && !poisoned => fail(Rule::Teardown, format!("{lent} table pages are not back")),
+        _ => Ok(()),
+    }
+}
+
+fn fail<T>(rule: Rule, what: impl Into<String>) -> Result<T, Violation> {
+    Err((rule, what.into()))
+}
+
+struct Checker<'a, D: Design<P, I>, P: Platform, I: Iommu> {
+    bench: &'a Bench<'a>,
+    domain: &'a Domain<D, P, I>,
+    info: &'static Info,
+    reference: Reference,
+    tally: Tally,
+    /// The hardware refuses every invalidation from now on.
+    failing: bool,
+    /// The domain has said that an invalidation failed.
+    poisoned: bool,
+    /// Ranges of maps that failed after they were written.
+    quarantined: usize,
+}
+
+impl<'a, D: Design<P, I>, P: Platform, I: Iommu> Checker<'a, D, P, I> {
+    fn run(&mut self, operation: &Operation) -> Result<(), Violation> {
+        let domain = self.domain;
+        match operation {
+            Operation::Map(buffer) => self.map(buffer).map(drop),
+            Operation::Unmap(which) => match self.pick(*which) {
+                Some(range) => self.unmap_alone(range),
+                None => Ok(()),
+            },
+            Operation::Batch { unmaps, map, dropped } => {
+                let mut batch = domain.raw_batch();
+                for &which in unmaps {
+                    let Some(range) = self.pick(which) else { break };
+                    self.unmap(range, |range| batch.unmap(range))?;
+                }
+                self.probe()?;
+                if let Some(buffer) = map {
+                    self.map(buffer)?;
+                }
+                self.commit(batch, *dropped)
+            }
+            Operation::Burst(pages) => self.burst(*pages),
+            Operation::UnmapAgain(which) => {
+                let unmapped = &self.reference.unmapped;
+                match unmapped.get(which % unmapped.len().max(1)) {
+                    Some(&range) => self.unmap_alone(range),
+                    None => Ok(()),
+                }
+            }
+            Operation::UnmapPart { which, front, back } => {
+                let Some(whole) = self.pick(*which) else { return Ok(()) };
+                let pages = whole.pages().saturating_sub(front + back);
+                match IovaRange::new(whole.first_pfn() + front, pages) {
+                    Some(part) => self.unmap_alone(part),
+                    None => Ok(()),
+                }
+            }
+            Operation::UnmapGarbage { pfn, pages } => {
+                self.unmap_alone(IovaRange::new(*pfn, *pages).expect("the strategy makes ranges"))
+            }
+            Operation::Advance(us) => self.advance(*us),
+            Operation::Tick => self.tick(),
+            Operation::Drain => self.drain(),
+            Operation::Fail => {
+                self.bench.hardware.behave(Behaviour::Failing);
+                self.failing = true;
+                Ok(())
+            }
+        }
+    }
+
+    /// A live mapping by number.
+    fn pick(&self, which: usize) -> Option<IovaRange> {
+        let live = &self.reference.live;
+        live.get(which % live.len().max(1)).map(|held| held.range)
+    }
+
+    /// Whether the design says that it breaks `rule` under this protection.
+    fn declared(&self, rule: Rule) -> bool {
+        let breaches = self.info.breaches;
+        breaches.iter().any(|breach| breach.protection == self.bench.protection && breach.rule == rule)
+    }
+
+    /// A finding if the design declares it, else a violation.
+    fn breach(&mut self, rule: Rule, what: impl Into<String>) -> Result<(), Violation> {
+        if self.declared(rule) {
+            self.tally.breaches.insert(rule);
+            return Ok(());
+        }
+        fail(rule, what)
+    }
+
+    /// Whether the device sees memory at its own addresses all the time.
+    fn unprotected(&self) -> bool {
+        self.bench.protection == Protection::None
+    }
+
+    fn map(&mut self, buffer: &Buffer) -> Result<Option<IovaRange>, Violation> {
+        let before = self.domain.usage();
+        let request = Request::new(&buffer.segments, buffer.access).expect("the strategy makes requests");
+        match self.domain.map_request(&request) {
+            Ok(range) => {
+                self.vet(range, buffer, request.pages())?;
+                // Nothing of these addresses was left to be invalidated.
+                self.reference.returned.retain(|held| !held.range.overlaps(range));
+                self.reference.map(Held::new(range, &buffer.segments, buffer.access));
+                Ok(Some(range))
+            }
+            Err(MapError::Queue(_)) if self.failing && self.bench.machine.caches_absent => {
+                (self.poisoned, self.quarantined) = (true, self.quarantined + 1);
+                Ok(None)
+            }
+            Err(error) => {
+                let justified = match error {
+                    MapError::Poisoned => self.poisoned,
+                    MapError::Exhausted { .. } => self.bench.machine.address_bits < 32,
+                    MapError::PhysicalRange(_) => self.info.physical_addresses || beyond(buffer),
+                    MapError::Reserved(_) | MapError::NotContiguous => self.info.physical_addresses,
+                    _ => false,
+                };
+                if !justified {
+                    return fail(Rule::Errors, format!("refused without a reason: {error}"));
+                }
+                self.unchanged(before)?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Whether these addresses may be handed out now.
+    fn vet(&self, range: IovaRange, buffer: &Buffer, pages: u64) -> Result<(), Violation> {
+        if self.poisoned {
+            return fail(Rule::Completion, "a map succeeded after an invalidation had failed");
+        }
+        if beyond(buffer) && !self.unprotected() {
+            return fail(Rule::Reach, "memory beyond the physical addresses was mapped");
+        }
+        if range.pages() != pages || range.end_pfn() > 1 << (u32::from(self.bench.machine.address_bits) - PAGE_SHIFT) {
+            return fail(Rule::Exhaustion, format!("{range} was handed out for {pages} pages"));
+        }
+        let reserved = ranges(RESERVED).into_iter().chain(ranges(ALWAYS_RESERVED));
+        if let Some(reserved) = { reserved }.find(|reserved| reserved.overlaps(range)) {
+            return fail(Rule::Reserved, format!("{range} was handed out, but {reserved} is reserved"));
+        }
+        if self.info.physical_addresses {
+            return Ok(());
+        }
+        if let Some(held) = self.reference.holder(range) {
+            return fail(Rule::Reuse, format!("{range} was handed out, but {} is in use", held.range));
+        }
+        let cached = (range.first_pfn()..range.end_pfn()).find(|pfn| self.is_cached(*pfn));
+        match cached {
+            Some(pfn) => fail(Rule::Reuse, format!("{range} was handed out, but page {pfn:#x} is cached")),
+            None => Ok(()),
+        }
+    }
+
+    /// Unmaps `range`, whatever it is, through `unmap`.
+    fn unmap<E: Into<RawUnmapError>>(
+        &mut self,
+        range: IovaRange,
+        unmap: impl FnOnce(IovaRange) -> Result<(), E>,
+    ) -> Result<(), Violation> {
+        let before = self.domain.usage();
+        let is_live = self.reference.live.iter().any(|held| held.range == range);
+        if is_live {
+            let pages = range.first_pfn()..range.end_pfn();
+            self.tally.cached_before_unmap += pages.filter(|pfn| self.is_cached(*pfn)).count() as u64;
+        }
+        match unmap(range).map_err(E::into) {
+            Ok(()) if is_live => {
+                self.reference.unmap(range);
+                Ok(())
+            }
+            Ok(()) if self.unprotected() => Ok(()),
+            Ok(()) => fail(Rule::Errors, format!("{range} was unmapped, and no such mapping exists")),
+            Err(RawUnmapError::Refused(_)) if !is_live => self.unchanged(before),
+            Err(error) => fail(Rule::Errors, format!("the unmap of {range} failed: {error}")),
+        }
+    }
+
+    /// Unmaps `range` by itself, through the raw face.
+    fn unmap_alone(&mut self, range: IovaRange) -> Result<(), Violation> {
+        let domain = self.domain;
+        let mut committed = Ok(());
+        self.unmap(range, |range| match domain.unmap_raw(range.start(), range.pages() << PAGE_SHIFT) {
+            Err(RawUnmapError::Commit(error)) => {
+                committed = Err(error);
+                Ok(())
+            }
+            Err(RawUnmapError::Refused(error)) => Err(error),
+            Ok(()) => Ok::<(), UnmapError>(()),
+        })?;
+        self.settle(committed)
+    }
+
+    fn commit(&mut self, batch: RawBatch<'_, D, P, I>, dropped: bool) -> Result<(), Violation> {
+        // A batch that is dropped does not say whether it failed, so on failing hardware none is.
+        if dropped && !self.failing {
+            drop(batch);
+            return self.settle(Ok(()));
+        }
+        self.settle(batch.commit())
+    }
+
+    /// Notes what has become of the buffers whose commit ended like this.
+    fn settle(&mut self, committed: Result<(), CommitError>) -> Result<(), Violation> {
+        let now_us = self.bench.host.now_us();
+        let mut settled = std::mem::take(&mut self.reference.uncommitted);
+        match committed {
+            // Where all memory is open, nothing is given back.
+            Ok(()) if self.unprotected() => Ok(()),
+            Ok(()) => {
+                settled.iter_mut().for_each(|held| held.returned_us = now_us);
+                let cached = settled.iter().flat_map(Held::pages).any(|(pfn, _)| self.is_cached(pfn));
+                self.reference.returned.append(&mut settled);
+                // No invalidation can have succeeded.
+                if self.failing && cached && !self.declared(Rule::Strict) {
+                    return fail(Rule::Completion, "buffers came back although the hardware has failed");
+                }
+                Ok(())
+            }
+            Err(error) if !self.failing => fail(Rule::Errors, format!("a commit failed on good hardware: {error}")),
+            Err(_) => {
+                self.reference.lost.append(&mut settled);
+                self.poisoned = true;
+                Ok(())
+            }
+        }
+    }
+
+    fn burst(&mut self, pages: usize) -> Result<(), Violation> {
+        for pfn in (64..).take(pages) {
+            let Some(range) = self.map(&Buffer::page(pfn))? else { return Ok(()) };
+            self.bench.hardware.access(DEVICE, range.start(), Rights::WRITE);
+            self.unmap_alone(range)?;
+        }
+        Ok(())
+    }
+
+    fn tick(&mut self) -> Result<(), Violation> {
+        match self.domain.tick() {
+            Ok(()) => Ok(()),
+            Err(_) if self.failing => {
+                self.poisoned = true;
+                Ok(())
+            }
+            Err(error) => fail(Rule::Errors, format!("a tick failed on good hardware: {error}")),
+        }
+    }
+
+    /// Lets time pass; whatever is older than the declared window must then be gone.
+    fn advance(&mut self, us: u64) -> Result<(), Violation> {
+        self.bench.host.advance_us(us);
+        let now_us = self.bench.host.now_us();
+        if self.domain.due_us().is_some_and(|due_us| due_us <= now_us) {
+            self.tick()?;
+        }
+        let Some(window_us) = self.domain.usage().window_us_max else { return Ok(()) };
+        let old = self.stale().find(|held| held.returned_us + window_us <= now_us);
+        match old {
+            Some(held) if !self.poisoned => {
+                let age_us = now_us - held.returned_us;
+                fail(Rule::Strict, format!("{} is reached {age_us} µs after it was handed back", held.range))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn drain(&mut self) -> Result<(), Violation> {
+        while let Some(range) = self.pick(0) {
+            self.unmap_alone(range)?;
+        }
+        self.advance(self.domain.usage().window_us_max.unwrap_or(0))?;
+        let mapped = self.map(&Buffer::page(LOW_PAGE))?;
+        if mapped.is_none() && !self.poisoned {
+            return fail(Rule::Exhaustion, "no page is to be had after everything was unmapped");
+        }
+        Ok(())
+    }
+
+    /// A refused operation has changed nothing (S6). What the device reaches is probed after every step anyway.
+    fn unchanged(&self, before: Usage) -> Result<(), Violation> {
+        let after = self.domain.usage();
+        if before != after {
+            return fail(Rule::Errors, format!("a refused operation changed {before:?} to {after:?}"));
+        }
+        Ok(())
+    }
+
+    fn is_cached(&self, pfn: u64) -> bool {
+        self.bench.hardware.is_cached(self.domain.id(), pfn)
+    }
+
+    /// Mappings handed back that the device may still use.
+    fn stale(&self) -> impl Iterator<Item = &Held> {
+        self.reference.returned.iter().filter(|held| held.pages().any(|(pfn, _)| self.is_cached(pfn)))
+    }
+
+    /// Lets the device try everything.
+    fn probe(&mut self) -> Result<(), Violation> {
+        let live = reach(&self.reference.live);
+        let mut not_back = reach(&self.reference.uncommitted);
+        not_back.extend(reach(&self.reference.lost));
+        let returned = reach(&self.reference.returned);
+        let ever: Vec<u64> = self.reference.ever.iter().copied().collect();
+        for pfn in ever {
+            for rights in [Rights::READ, Rights::WRITE] {
+                let reached = self.bench.hardware.access(DEVICE, Iova::from_pfn(pfn), rights).map(PhysAddr::pfn);
+                match (live.get(&pfn), reached) {
+                    (Some(page), Some(phys_pfn)) if page.phys_pfn != phys_pfn => {
+                        return fail(Rule::Reach, format!("live page {pfn:#x} leads to {phys_pfn:#x}: {page:?}"));
+                    }
+                    (Some(page), None) if page.grants(rights) => {
+                        return fail(Rule::Reach, format!("live page {pfn:#x} is not reached for {rights:?}: {page:?}"));
+                    }
+                    (Some(page), Some(_)) if !page.grants(rights) && !self.unprotected() => {
+                        return fail(Rule::Rights, format!("page {pfn:#x} is reached for {rights:?}: {page:?}"));
+                    }
+                    (Some(_), _) | (None, None) => {}
+                    (None, Some(phys_pfn)) => {
+                        let found = format!("page {pfn:#x} leads to {phys_pfn:#x}, and is not mapped");
+                        if self.unprotected() {
+                            self.breach(Rule::Reach, found)?;
+                        } else if not_back.get(&pfn).is_some_and(|page| page.allows(rights, phys_pfn)) {
+                            // No buffer is back yet.
+                        } else if returned.get(&pfn).is_some_and(|page| page.allows(rights, phys_pfn)) {
+                            self.breach(Rule::Strict, found)?;
+                        } else {
+                            return fail(Rule::Reach, found);
+                        }
+                    }
+                }
+            }
+        }
+        self.bounds()?;
+        let (hardware, id) = (self.bench.hardware, self.domain.id());
+        self.reference.returned.retain(|held| held.pages().any(|(pfn, _)| hardware.is_cached(id, pfn)));
+        Ok(())
+    }
+
+    /// S7: what is in use is within the limits, and no less than what is known to be in use.
+    fn bounds(&self) -> Result<(), Violation> {
+        let usage = self.domain.usage();
+        let stale = self.stale().count();
+        if stale.max(usage.queued_unmaps) > usage.queued_unmaps_max && !self.poisoned {
+            return fail(Rule::Bounds, format!("{stale} unmaps may still be used: {usage:?}"));
+        }
+        if usage.table_pages > self.bench.host.frames_lent() {
+            return fail(Rule::Bounds, format!("more table pages than the host has lent: {usage:?}"));
+        }
+        let known = self.reference.live.len() + self.reference.uncommitted.len();
+        let most = known + self.reference.lost.len() + self.quarantined + usage.queued_unmaps;
+        if !self.info.physical_addresses && !(known..=most).contains(&usage.live_ranges) {
+            return fail(Rule::Bounds, format!("between {known} and {most} ranges are in use: {usage:?}"));
+        }
+        Ok(())
+    }
+}
+
+/// Whether the buffer lies where no physical address does.
+fn beyond(buffer: &Buffer) -> bool {
+    buffer.segments.iter().any(|segment| (segment.phys.as_u64() + segment.len - 1) >> PHYSICAL_BITS != 0)
+}

@@ -1,0 +1,142 @@
+//! What is done to a domain, and on what: machines, and scripts of operations drawn at random.
+
+use portcullis::{Access, Capabilities, PAGE_SHIFT, PAGE_SIZE, PhysAddr, Segment};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+/// Physical memory of every machine here, in pages: 1 GiB from address zero on.
+pub(crate) const MEMORY_PAGES: u64 = 1 << 18;
+/// Width of a physical address on every machine here.
+pub(crate) const PHYSICAL_BITS: u8 = 46;
+
+/// The hardware that a script runs on.
+#[derive(Clone, Debug)]
+pub(crate) struct Machine {
+    /// What the device can drive.
+    pub(crate) address_bits: u8,
+    /// Whether the walker snoops the CPU's caches.
+    pub(crate) coherent: bool,
+    /// Whether absent entries are cached.
+    pub(crate) caches_absent: bool,
+    /// Whether there are 2 MiB and 1 GiB leaves.
+    pub(crate) large_leaves: bool,
+    /// Largest mask of a page-selective invalidation.
+    pub(crate) address_mask_max: Option<u8>,
+}
+
+impl Machine {
+    /// What its IOMMU can do.
+    pub(crate) fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            three_level: true,
+            four_level: true,
+            leaf_2m: self.large_leaves,
+            leaf_1g: self.large_leaves,
+            address_mask_max: self.address_mask_max,
+            coherent: self.coherent,
+            caches_absent: self.caches_absent,
+            pass_through: true,
+            physical_bits: PHYSICAL_BITS,
+        }
+    }
+}
+
+/// A buffer and what the device does with it.
+#[derive(Clone, Debug)]
+pub(crate) struct Buffer {
+    pub(crate) segments: Vec<Segment>,
+    pub(crate) access: Access,
+}
+
+/// One step of a script. Mappings are named by a number that is taken modulo how many there are.
+#[derive(Clone, Debug)]
+pub(crate) enum Operation {
+    Map(Buffer),
+    Unmap(usize),
+    /// Several unmaps under one commit, with a map before the commit, committed by name or by being dropped.
+    Batch {
+        unmaps: Vec<usize>,
+        map: Option<Buffer>,
+        dropped: bool,
+    },
+    /// As many single pages mapped, used by the device and unmapped, one after the other.
+    Burst(usize),
+    /// Unmaps what was unmapped before.
+    UnmapAgain(usize),
+    /// Unmaps a live mapping without its first or last pages.
+    UnmapPart {
+        which: usize,
+        front: u64,
+        back: u64,
+    },
+    /// Unmaps a range that nobody handed out.
+    UnmapGarbage {
+        pfn: u64,
+        pages: u64,
+    },
+    /// Lets time pass, in microseconds, and ticks if that is due.
+    Advance(u64),
+    Tick,
+    /// Unmaps everything and lets the longest window pass: then there must be room again (S13).
+    Drain,
+    /// From now on the hardware refuses every invalidation.
+    Fail,
+}
+
+impl Buffer {
+    /// One page, written by the device.
+    pub(crate) fn page(pfn: u64) -> Self {
+        let segment = Segment { phys: PhysAddr::from_pfn(pfn), len: PAGE_SIZE };
+        Self { segments: vec![segment], access: Access::DeviceWrites }
+    }
+}
+
+/// A script of up to 50 operations.
+pub(crate) fn script() -> impl Strategy<Value = Vec<Operation>> {
+    vec(operation(), 1..50)
+}
+
+fn operation() -> impl Strategy<Value = Operation> {
+    let unmap_part = (any::<usize>(), 0..4u64, 0..4u64);
+    let garbage = (prop_oneof![0..MEMORY_PAGES, 0xf_0000..0x10_0000u64, Just(1 << 40)], 1..700u64);
+    let batch = (vec(any::<usize>(), 0..12), prop::option::of(buffer()), any::<bool>());
+    prop_oneof![
+        24 => buffer().prop_map(Operation::Map),
+        10 => any::<usize>().prop_map(Operation::Unmap),
+        8 => batch.prop_map(|(unmaps, map, dropped)| Operation::Batch { unmaps, map, dropped }),
+        2 => (1..300usize).prop_map(Operation::Burst),
+        3 => any::<usize>().prop_map(Operation::UnmapAgain),
+        3 => unmap_part.prop_map(|(which, front, back)| Operation::UnmapPart { which, front, back }),
+        3 => garbage.prop_map(|(pfn, pages)| Operation::UnmapGarbage { pfn, pages }),
+        4 => (1..15_000u64).prop_map(Operation::Advance),
+        2 => Just(Operation::Tick),
+        2 => Just(Operation::Drain),
+        1 => Just(Operation::Fail),
+    ]
+}
+
+fn buffer() -> impl Strategy<Value = Buffer> {
+    let segments = prop_oneof![
+        8 => small().prop_map(|one| vec![one]),
+        4 => vec(small(), 2..6),
+        1 => large().prop_map(|one| vec![one]),
+        1 => (large(), small()).prop_map(|(first, second)| vec![first, second]),
+        1 => Just(vec![Segment { phys: PhysAddr::new((1 << PHYSICAL_BITS) - 8), len: 16 }]),
+    ];
+    let access =
+        prop_oneof![Just(Access::DeviceReads), Just(Access::DeviceWrites), Just(Access::DeviceReadsAndWrites)];
+    (segments, access).prop_map(|(segments, access)| Buffer { segments, access })
+}
+
+/// Anywhere in a page, and across up to three boundaries.
+fn small() -> impl Strategy<Value = Segment> {
+    let phys = (0..(MEMORY_PAGES - 4) << PAGE_SHIFT).prop_map(PhysAddr::new);
+    (phys, 1..=3 * PAGE_SIZE).prop_map(|(phys, len)| Segment { phys, len })
+}
+
+/// More than a leaf table holds, on a 2 MiB boundary or not.
+fn large() -> impl Strategy<Value = Segment> {
+    let first = prop_oneof![(1..500u64).prop_map(|n| n * 512), 1..MEMORY_PAGES - 2000];
+    let pages = prop_oneof![Just(512), Just(1024), 500..1300u64];
+    (first, pages).prop_map(|(pfn, pages)| Segment { phys: PhysAddr::from_pfn(pfn), len: pages << PAGE_SHIFT })
+}

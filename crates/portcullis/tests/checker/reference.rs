@@ -1,0 +1,101 @@
+//! What the device may reach, kept as plainly as possible.
+
+use portcullis::{Access, IovaRange, PAGE_SHIFT, Segment};
+use portcullis::table::Rights;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A mapping as the reference remembers it.
+#[derive(Clone, Debug)]
+pub(crate) struct Held {
+    pub(crate) range: IovaRange,
+    /// The physical page behind each page of the range.
+    phys_pfns: Vec<u64>,
+    access: Access,
+    /// When its buffer went back to the driver, on the host's clock.
+    pub(crate) returned_us: u64,
+}
+
+/// A page that the device may reach.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Reach {
+    pub(crate) phys_pfn: u64,
+    pub(crate) reads: bool,
+    pub(crate) writes: bool,
+}
+
+/// All mappings ever made, by what has become of them.
+#[derive(Default)]
+pub(crate) struct Reference {
+    /// The device may use these.
+    pub(crate) live: Vec<Held>,
+    /// Unmapped, but the commit has not come: no buffer is back.
+    pub(crate) uncommitted: Vec<Held>,
+    /// Unmapped, but the commit failed: no buffer will ever be back.
+    pub(crate) lost: Vec<Held>,
+    /// Buffers handed back whose translations the hardware may still hold, where the design says so.
+    pub(crate) returned: Vec<Held>,
+    /// Every range that was ever unmapped.
+    pub(crate) unmapped: Vec<IovaRange>,
+    /// Every page that was ever handed out, and some that must never be.
+    pub(crate) ever: BTreeSet<u64>,
+}
+
+impl Held {
+    pub(crate) fn new(range: IovaRange, segments: &[Segment], access: Access) -> Self {
+        let phys_pfns = segments.iter().flat_map(|segment| {
+            let first = segment.phys.as_u64() >> PAGE_SHIFT;
+            first..=(segment.phys.as_u64() + segment.len - 1) >> PAGE_SHIFT
+        });
+        Self { range, phys_pfns: phys_pfns.collect(), access, returned_us: 0 }
+    }
+
+    /// Every page of the mapping with what the device may do to it.
+    pub(crate) fn pages(&self) -> impl Iterator<Item = (u64, Reach)> {
+        let (reads, writes) = match self.access {
+            Access::DeviceReads => (true, false),
+            Access::DeviceWrites => (false, true),
+            Access::DeviceReadsAndWrites => (true, true),
+        };
+        let reach = self.phys_pfns.iter().map(move |&phys_pfn| Reach { phys_pfn, reads, writes });
+        (self.range.first_pfn()..).zip(reach)
+    }
+}
+
+/// What the device may reach through each page of `held`.
+pub(crate) fn reach(held: &[Held]) -> BTreeMap<u64, Reach> {
+    held.iter().flat_map(Held::pages).collect()
+}
+
+impl Reach {
+    /// Whether an access that asks for `rights` may end on physical page `phys_pfn`.
+    pub(crate) fn allows(self, rights: Rights, phys_pfn: u64) -> bool {
+        self.phys_pfn == phys_pfn && self.grants(rights)
+    }
+
+    /// Whether `rights` were asked for.
+    pub(crate) fn grants(self, rights: Rights) -> bool {
+        if rights == Rights::READ { self.reads } else { self.writes }
+    }
+}
+
+impl Reference {
+    /// A mapping that holds a page of `range` and whose buffer is not back.
+    pub(crate) fn holder(&self, range: IovaRange) -> Option<&Held> {
+        self.live.iter().chain(&self.uncommitted).chain(&self.lost).find(|held| held.range.overlaps(range))
+    }
+
+    /// Notes a mapping that was made.
+    pub(crate) fn map(&mut self, held: Held) {
+        self.ever.extend(held.range.first_pfn()..held.range.end_pfn());
+        self.live.push(held);
+    }
+
+    /// Notes that the live mapping at exactly `range` is being unmapped; false if there is none.
+    pub(crate) fn unmap(&mut self, range: IovaRange) -> bool {
+        let Some(at) = self.live.iter().position(|held| held.range == range) else { return false };
+        let held = self.live.swap_remove(at);
+        self.unmapped.push(range);
+        self.uncommitted.push(held);
+        true
+    }
+}

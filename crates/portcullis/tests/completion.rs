@@ -1,0 +1,130 @@
+//! S11: where an invalidation fails or is never answered, no buffer comes back, no address is used again, and the domain
+//! says so from then on.
+
+use portcullis::designs::Stock;
+use portcullis::invalidation::{QUEUE_CAPACITY, QUEUE_TIMEOUT_US};
+use portcullis::iommu::fake::{Behaviour, FakeIommu};
+use portcullis::platform::fake::FakeHost;
+use portcullis::table::Rights;
+use portcullis::{
+    Access, CommitError, Domain, INVALIDATION_TIMEOUT_US, Iova, IovaRange, MapError, PAGE_SIZE, PhysAddr, Platform,
+    Protection, QueueError, RawUnmapError, SourceId, UnmapError,
+};
+
+type Stocked<'h> = Domain<Stock, &'h FakeHost, &'h FakeIommu<'h>>;
+
+const DEVICE: SourceId = SourceId(0x0010);
+const BUFFER: PhysAddr = PhysAddr::new(0x4000);
+
+/// Ways for the queue to fail, and what a commit says then.
+const FAILURES: [(Behaviour, QueueError); 2] = [
+    (Behaviour::Failing, QueueError::Descriptor),
+    (Behaviour::Silent, QueueError::Timeout(INVALIDATION_TIMEOUT_US)),
+];
+
+fn map(domain: &Stocked<'_>) -> Result<Iova, MapError> {
+    domain.map_raw(BUFFER, PAGE_SIZE, Access::DeviceWrites)
+}
+
+fn use_page(iommu: &FakeIommu<'_>, iova: Iova) -> Option<PhysAddr> {
+    iommu.access(DEVICE, iova, Rights::WRITE)
+}
+
+#[test]
+fn a_strict_unmap_fails() {
+    for (behaviour, error) in FAILURES {
+        let host = FakeHost::default();
+        let iommu = FakeIommu::new(&host);
+        let domain = Stocked::new(&iommu, &host, Protection::Strict).unwrap();
+        domain.attach(DEVICE).unwrap();
+        let (lost, kept) = (map(&domain).unwrap(), map(&domain).unwrap());
+        assert_eq!(use_page(&iommu, lost), Some(BUFFER));
+        iommu.behave(behaviour);
+        let started_us = host.now_us();
+        assert_eq!(domain.unmap_raw(lost, PAGE_SIZE), Err(RawUnmapError::Commit(CommitError(error))));
+        assert!(host.now_us() - started_us <= INVALIDATION_TIMEOUT_US + 2, "the wait is bounded");
+        assert_eq!(use_page(&iommu, lost), Some(BUFFER), "the device still has it");
+
+        iommu.behave(Behaviour::Prompt);
+        assert_eq!(map(&domain), Err(MapError::Poisoned));
+        assert_eq!(domain.unmap_raw(lost, PAGE_SIZE), Err(RawUnmapError::Refused(UnmapError::NotMapped(lost))));
+        assert_eq!(domain.usage().live_ranges, 2, "the lost address is quarantined");
+        domain.unmap_raw(kept, PAGE_SIZE).expect("other mappings can be taken away once the hardware answers");
+        assert_eq!(domain.usage().live_ranges, 1);
+        drop(domain);
+        assert_eq!((host.frames_lent(), use_page(&iommu, lost)), (0, None));
+    }
+}
+
+#[test]
+fn a_batch_fails_as_a_whole() {
+    for (behaviour, error) in FAILURES {
+        let host = FakeHost::default();
+        let iommu = FakeIommu::new(&host);
+        let domain = Stocked::new(&iommu, &host, Protection::Strict).unwrap();
+        let mapped: Vec<Iova> = (0..5).map(|_| map(&domain).unwrap()).collect();
+        let mut batch = domain.raw_batch();
+        for iova in &mapped[..3] {
+            batch.unmap(IovaRange::covering(*iova, PAGE_SIZE).unwrap()).unwrap();
+        }
+        iommu.behave(behaviour);
+        assert_eq!(batch.commit(), Err(CommitError(error)));
+        assert_eq!(map(&domain), Err(MapError::Poisoned));
+
+        // A batch that is dropped has nobody to tell, but the domain remembers.
+        iommu.behave(Behaviour::Prompt);
+        let domain = Stocked::new(&iommu, &host, Protection::Strict).unwrap();
+        let iova = map(&domain).unwrap();
+        let mut batch = domain.raw_batch();
+        batch.unmap(IovaRange::covering(iova, PAGE_SIZE).unwrap()).unwrap();
+        iommu.behave(behaviour);
+        drop(batch);
+        assert_eq!(map(&domain), Err(MapError::Poisoned));
+    }
+}
+
+#[test]
+fn a_deferred_flush_fails() {
+    for (behaviour, error) in FAILURES {
+        let host = FakeHost::default();
+        let iommu = FakeIommu::new(&host);
+        let domain = Stocked::new(&iommu, &host, Protection::Deferred).unwrap();
+        domain.attach(DEVICE).unwrap();
+        let mapped: Vec<Iova> = (0..=QUEUE_CAPACITY).map(|_| map(&domain).unwrap()).collect();
+        let (last, queued) = mapped.split_last().unwrap();
+        assert_eq!(use_page(&iommu, *last), Some(BUFFER));
+        iommu.behave(behaviour);
+        for &iova in queued {
+            domain.unmap_raw(iova, PAGE_SIZE).expect("queueing takes no hardware");
+        }
+        // The unmap that finds the queue full needs the flush.
+        assert_eq!(domain.unmap_raw(*last, PAGE_SIZE), Err(RawUnmapError::Commit(CommitError(error))));
+        assert_eq!(map(&domain), Err(MapError::Poisoned));
+        host.advance_us(QUEUE_TIMEOUT_US);
+        assert_eq!(domain.tick(), Err(CommitError(error)));
+        assert_eq!(use_page(&iommu, *last), Some(BUFFER));
+        let usage = domain.usage();
+        assert_eq!((usage.queued_unmaps, usage.live_ranges), (QUEUE_CAPACITY, QUEUE_CAPACITY + 1));
+
+        iommu.behave(Behaviour::Prompt);
+        domain.tick().expect("the hardware answers again");
+        let usage = domain.usage();
+        assert_eq!((usage.queued_unmaps, usage.live_ranges), (0, 1), "all but the one whose commit failed are back");
+        assert_eq!(map(&domain), Err(MapError::Poisoned), "and the domain stays poisoned");
+    }
+}
+
+#[test]
+fn an_iommu_that_does_not_let_go_keeps_the_tables() {
+    let host = FakeHost::default();
+    let iommu = FakeIommu::new(&host);
+    let domain = Stocked::new(&iommu, &host, Protection::Strict).unwrap();
+    domain.attach(DEVICE).unwrap();
+    let (one, other) = (map(&domain).unwrap(), map(&domain).unwrap());
+    assert_eq!(use_page(&iommu, one), Some(BUFFER));
+    iommu.behave(Behaviour::Silent);
+    drop(domain);
+    assert!(host.frames_lent() > 0, "the hardware may still walk them");
+    // The fake panics on a walk into a table page that was freed.
+    assert_eq!(use_page(&iommu, other), Some(BUFFER));
+}

@@ -1,0 +1,211 @@
+//! The typed face: a buffer is the device's or the driver's, never both, and never lost by accident.
+
+use portcullis::designs::Stock;
+use portcullis::domain::{DmaBuffer, Mapping, UnmapFailure, leaked_mappings};
+use portcullis::invalidation::BATCH_MAX;
+use portcullis::iommu::fake::{Behaviour, FakeIommu};
+use portcullis::platform::fake::FakeHost;
+use portcullis::table::Rights;
+use portcullis::{Access, Domain, Iova, MapError, PAGE_SIZE, PhysAddr, Protection, Segment, SourceId, UnmapError};
+use std::cell::Cell;
+use std::rc::Rc;
+
+type Stocked<'h> = Domain<Stock, &'h FakeHost, &'h FakeIommu<'h>>;
+
+const DEVICE: SourceId = SourceId(0x0018);
+
+/// A buffer that counts how many of its kind have been freed.
+#[derive(Debug)]
+struct Counted {
+    segments: Vec<Segment>,
+    freed: Rc<Cell<usize>>,
+}
+
+impl Counted {
+    fn page(pfn: u64, freed: &Rc<Cell<usize>>) -> Self {
+        let segment = Segment { phys: PhysAddr::from_pfn(pfn), len: PAGE_SIZE };
+        Self { segments: vec![segment], freed: Rc::clone(freed) }
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.freed.set(self.freed.get() + 1);
+    }
+}
+
+// SAFETY: the segments never change, and only the fake IOMMU ever “reaches” them.
+unsafe impl DmaBuffer for Counted {
+    fn segments(&self) -> &[Segment] {
+        &self.segments
+    }
+}
+
+fn stocked<'h>(iommu: &'h FakeIommu<'h>, host: &'h FakeHost) -> Stocked<'h> {
+    Stocked::new(iommu, host, Protection::Strict).unwrap()
+}
+
+fn map(domain: &Stocked<'_>, pfn: u64, freed: &Rc<Cell<usize>>) -> Mapping<Counted> {
+    domain.map(Counted::page(pfn, freed), Access::DeviceWrites).unwrap()
+}
+
+fn writes(iommu: &FakeIommu<'_>, iova: Iova) -> Option<PhysAddr> {
+    iommu.access(DEVICE, iova, Rights::WRITE)
+}
+
+#[test]
+fn a_buffer_goes_to_the_device_and_comes_back() {
+    let (host, freed) = (FakeHost::default(), Rc::default());
+    let iommu = FakeIommu::new(&host);
+    let domain = stocked(&iommu, &host);
+    domain.attach(DEVICE).unwrap();
+    // Two pieces: the second crosses a page, and either lies at its own offset in its first page.
+    let segments = vec![
+        Segment { phys: PhysAddr::new(0x5_0800), len: 0x100 },
+        Segment { phys: PhysAddr::new(0x9_0ff0), len: 0x20 },
+    ];
+    let buffer = Counted { segments: segments.clone(), freed: Rc::clone(&freed) };
+    let mapping = domain.map(buffer, Access::DeviceWrites).unwrap();
+    assert_eq!((mapping.range().pages(), mapping.access()), (3, Access::DeviceWrites));
+    assert_eq!(mapping.segment_iova(0), mapping.iova());
+    let iovas = [mapping.segment_iova(0), mapping.segment_iova(1)];
+    for (iova, segment) in iovas.into_iter().zip(&segments) {
+        let last = segment.len - 1;
+        assert_eq!(writes(&iommu, iova), Some(segment.phys));
+        assert_eq!(writes(&iommu, iova.checked_add(last).unwrap()), segment.phys.checked_add(last));
+    }
+    let buffer = domain.unmap(mapping).unwrap();
+    assert_eq!(buffer.segments, segments);
+    assert_eq!((freed.get(), iovas.map(|iova| writes(&iommu, iova))), (0, [None, None]));
+}
+
+#[test]
+fn a_refused_map_gives_the_buffer_back() {
+    let (host, freed) = (FakeHost::default(), Rc::default());
+    let iommu = FakeIommu::new(&host);
+    let domain = stocked(&iommu, &host);
+    let empty = Counted { segments: vec![], freed: Rc::clone(&freed) };
+    let refused = domain.map(empty, Access::DeviceReads).unwrap_err();
+    assert_eq!((refused.error, freed.get()), (MapError::Empty, 0));
+}
+
+#[test]
+fn a_mapping_goes_back_to_its_own_domain() {
+    let (host, freed) = (FakeHost::default(), Rc::default());
+    let iommu = FakeIommu::new(&host);
+    // The same id in another IOMMU, and the same address: only the domain tells them apart.
+    let other_iommu = FakeIommu::new(&host);
+    let (domain, other) = (stocked(&iommu, &host), stocked(&other_iommu, &host));
+    assert_eq!(domain.id(), other.id());
+    let (mapping, twin) = (map(&domain, 1, &freed), map(&other, 2, &freed));
+    assert_eq!(mapping.range(), twin.range());
+    let mapping = match other.unmap(mapping) {
+        Err(UnmapFailure::Refused(refused)) => {
+            assert_eq!(refused.error, UnmapError::WrongDomain);
+            refused.value
+        }
+        other => panic!("{other:?}"),
+    };
+    let mut batch = other.batch();
+    let refused = batch.unmap(mapping).unwrap_err();
+    assert_eq!(refused.error, UnmapError::WrongDomain);
+    assert!(batch.commit().unwrap().is_empty());
+    assert_eq!((other.usage().live_ranges, freed.get()), (1, 0));
+    domain.unmap(refused.value).unwrap();
+    other.unmap(twin).unwrap();
+}
+
+#[test]
+fn a_full_batch_gives_the_mapping_back() {
+    let (host, freed) = (FakeHost::default(), Rc::default());
+    let iommu = FakeIommu::new(&host);
+    let domain = stocked(&iommu, &host);
+    let mut batch = domain.batch();
+    for pfn in 0..BATCH_MAX as u64 {
+        batch.unmap(map(&domain, pfn, &freed)).unwrap();
+    }
+    let refused = batch.unmap(map(&domain, 1000, &freed)).unwrap_err();
+    assert_eq!(refused.error, UnmapError::BatchFull);
+    let buffers = batch.commit().unwrap();
+    let pfns: Vec<u64> = buffers.iter().map(|buffer| buffer.segments[0].phys.pfn()).collect();
+    assert_eq!(pfns, Vec::from_iter(0..BATCH_MAX as u64), "in the order of their unmaps");
+    assert_eq!(freed.get(), 0);
+    domain.unmap(refused.value).unwrap();
+}
+
+#[test]
+fn a_batch_keeps_its_buffers_until_it_commits() {
+    let (host, freed) = (FakeHost::default(), Rc::default());
+    let iommu = FakeIommu::new(&host);
+    let domain = stocked(&iommu, &host);
+    domain.attach(DEVICE).unwrap();
+    let mapping = map(&domain, 7, &freed);
+    let iova = mapping.iova();
+    assert!(writes(&iommu, iova).is_some());
+    let mut batch = domain.batch();
+    batch.unmap(mapping).unwrap();
+    assert_eq!((freed.get(), iommu.take_commands().len()), (0, 0));
+    drop(batch);
+    assert_eq!((freed.get(), iommu.take_commands().len()), (1, 1), "a batch that is dropped commits");
+    assert_eq!(writes(&iommu, iova), None);
+}
+
+#[test]
+fn a_failed_commit_frees_no_buffer() {
+    let (host, freed) = (FakeHost::default(), Rc::default());
+    let iommu = FakeIommu::new(&host);
+    let single = stocked(&iommu, &host);
+    let mapping = map(&single, 1, &freed);
+    let (named, dropped) = (stocked(&iommu, &host), stocked(&iommu, &host));
+    let mut named_batch = named.batch();
+    named_batch.unmap(map(&named, 2, &freed)).unwrap();
+    let mut dropped_batch = dropped.batch();
+    dropped_batch.unmap(map(&dropped, 3, &freed)).unwrap();
+
+    iommu.behave(Behaviour::Failing);
+    assert!(matches!(single.unmap(mapping), Err(UnmapFailure::Commit(_))));
+    assert_eq!(freed.get(), 0, "after an unmap");
+    assert!(named_batch.commit().is_err());
+    assert_eq!(freed.get(), 0, "after a commit");
+    drop(dropped_batch);
+    assert_eq!(freed.get(), 0, "after a drop");
+}
+
+#[test]
+fn what_is_forgotten_stays_with_the_device() {
+    let (host, freed) = (FakeHost::default(), Rc::default());
+    let iommu = FakeIommu::new(&host);
+    let domain = stocked(&iommu, &host);
+    domain.attach(DEVICE).unwrap();
+    let (mapping, batched) = (map(&domain, 5, &freed), map(&domain, 6, &freed));
+    let (iova, batched_iova) = (mapping.iova(), batched.iova());
+    assert!(writes(&iommu, iova).is_some() && writes(&iommu, batched_iova).is_some());
+    std::mem::forget(mapping);
+    let mut batch = domain.batch();
+    batch.unmap(batched).unwrap();
+    std::mem::forget(batch);
+    // Never invalidated, so never freed and never handed out again.
+    assert_eq!((writes(&iommu, iova), writes(&iommu, batched_iova)).0, Some(PhysAddr::from_pfn(5)));
+    assert_eq!(domain.usage().live_ranges, 2);
+    let next = map(&domain, 8, &freed);
+    assert!(next.iova() != iova && next.iova() != batched_iova);
+    domain.unmap(next).unwrap();
+    assert_eq!(freed.get(), 1, "the one that came back");
+    drop(domain);
+    assert_eq!((writes(&iommu, iova), host.frames_lent(), freed.get()), (None, 0, 1));
+}
+
+#[test]
+#[should_panic(expected = "1 mappings were dropped without an unmap")]
+fn a_dropped_mapping_fails_the_test_of_a_driver() {
+    let (host, freed) = (FakeHost::default(), Rc::default());
+    let iommu = FakeIommu::new(&host);
+    let domain = stocked(&iommu, &host);
+    domain.attach(DEVICE).unwrap();
+    let mapping = map(&domain, 5, &freed);
+    let (iova, leaked) = (mapping.iova(), leaked_mappings());
+    drop(mapping);
+    assert!(leaked_mappings() > leaked);
+    assert_eq!((writes(&iommu, iova), freed.get()), (Some(PhysAddr::from_pfn(5)), 0), "leaked, safely");
+    // And now the host goes.
+}

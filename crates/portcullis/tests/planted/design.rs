@@ -1,0 +1,160 @@
+//! A design with one flaw, built from the public parts: the stock design in two wrappers, one around its allocator and one
+//! around the whole.
+
+use portcullis::design::{Composed, Described, Design, Info, Mapper, Setup, Usage};
+use portcullis::invalidation::{Invalidated, Revocation};
+use portcullis::iommu::AttachError;
+use portcullis::iova::{IovaAllocator, TreeAllocator};
+use portcullis::{
+    Access, AddressSpace, Breach, CommitError, DomainId, Iommu, IovaRange, MapError, NewDomainError, PAGE_SIZE,
+    PhysAddr, Platform, Protection, Request, Rule, Segment, SourceId, UnmapError,
+};
+use std::sync::Mutex;
+
+/// The flaws by number, for they are part of a type.
+pub(crate) struct DesignFlaw;
+
+impl DesignFlaw {
+    pub(crate) const NONE: u8 = 0;
+    pub(crate) const IGNORES_WHAT_IS_RESERVED: u8 = 1;
+    pub(crate) const IGNORES_WIDTH: u8 = 2;
+    pub(crate) const REUSES_WHAT_IS_CLAIMED: u8 = 3;
+    pub(crate) const ALLOCATES_THE_LAST_AGAIN: u8 = 4;
+    pub(crate) const WIDENS_RIGHTS: u8 = 5;
+    pub(crate) const FORGETS_THE_COMMIT: u8 = 6;
+    pub(crate) const UNMAPS_GARBAGE: u8 = 7;
+    pub(crate) const REFUSAL_MAPS: u8 = 8;
+    pub(crate) const NEVER_TICKS: u8 = 9;
+    pub(crate) const UNDERSTATES_ITS_QUEUE: u8 = 10;
+}
+
+/// The design with flaw number `FLAW`.
+pub(crate) struct Planted<const FLAW: u8>;
+
+impl<const FLAW: u8> Described for Planted<FLAW> {
+    const INFO: Info = Info {
+        id: "planted",
+        source: "the stock design with a flaw",
+        allocator: "red-black tree",
+        invalidation: "as stock",
+        tables: "as stock",
+        protections: &[Protection::Strict, Protection::Deferred],
+        breaches: &[Breach { protection: Protection::Deferred, rule: Rule::Strict, bound: "as stock" }],
+        physical_addresses: false,
+        batch_default: 1,
+    };
+}
+
+impl<P: Platform, I: Iommu, const FLAW: u8> Design<P, I> for Planted<FLAW> {
+    type Mapper = FlawedMapper<Composed<FlawedAllocator<TreeAllocator<P>, FLAW>, P, I>, FLAW>;
+
+    fn build(setup: Setup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+        let reserved = if FLAW == DesignFlaw::IGNORES_WHAT_IS_RESERVED { &[] } else { setup.reserved };
+        let width = if FLAW == DesignFlaw::IGNORES_WIDTH { 39 } else { setup.width };
+        let tree = TreeAllocator::new(&setup.platform, width, reserved)?;
+        let allocator = FlawedAllocator { tree, last: Mutex::default() };
+        let space = AddressSpace::translated(setup.iommu, setup.platform, setup.width)?;
+        Ok(FlawedMapper { inner: Composed::new(allocator, setup.protection, space)? })
+    }
+}
+
+/// An allocator that hands out what it must not.
+pub(crate) struct FlawedAllocator<A, const FLAW: u8> {
+    tree: A,
+    /// The range that was last handed out or claimed, whichever the flaw is about.
+    last: Mutex<Option<IovaRange>>,
+}
+
+impl<A: IovaAllocator<P>, P: Platform, const FLAW: u8> IovaAllocator<P> for FlawedAllocator<A, FLAW> {
+    fn allocate(&self, platform: &P, pages: u64) -> Result<IovaRange, MapError> {
+        let mut last = self.last.lock().expect("not poisoned");
+        if let Some(range) = last.take_if(|range| range.pages() == pages) {
+            return Ok(range);
+        }
+        let range = self.tree.allocate(platform, pages)?;
+        if FLAW == DesignFlaw::ALLOCATES_THE_LAST_AGAIN {
+            *last = Some(range);
+        }
+        Ok(range)
+    }
+
+    fn claim(&self, platform: &P, range: IovaRange) -> Result<(), UnmapError> {
+        self.tree.claim(platform, range)?;
+        let mut last = self.last.lock().expect("not poisoned");
+        last.take_if(|last| *last == range);
+        if FLAW == DesignFlaw::REUSES_WHAT_IS_CLAIMED {
+            *last = Some(range);
+        }
+        Ok(())
+    }
+
+    fn free(&self, platform: &P, range: Invalidated<IovaRange>) {
+        // What has been given back properly is the tree's to hand out.
+        *self.last.lock().expect("not poisoned") = None;
+        self.tree.free(platform, range);
+    }
+
+    fn live(&self) -> usize {
+        self.tree.live()
+    }
+}
+
+/// A mapper that does what it must not.
+pub(crate) struct FlawedMapper<M, const FLAW: u8> {
+    inner: M,
+}
+
+impl<M: Mapper, const FLAW: u8> Mapper for FlawedMapper<M, FLAW> {
+    fn map(&self, request: &Request<'_>) -> Result<IovaRange, MapError> {
+        if FLAW == DesignFlaw::WIDENS_RIGHTS {
+            return self.inner.map(&Request::new(request.segments(), Access::DeviceReadsAndWrites)?);
+        }
+        self.inner.map(request)
+    }
+
+    fn unmap(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
+        match self.inner.unmap(range, out) {
+            Err(_) if FLAW == DesignFlaw::UNMAPS_GARBAGE => Ok(()),
+            Err(error) if FLAW == DesignFlaw::REFUSAL_MAPS => {
+                let segments = [Segment { phys: PhysAddr::from_pfn(1), len: PAGE_SIZE }];
+                let request = Request::new(&segments, Access::DeviceReads).expect("one page");
+                // Whether there is room for the flaw is the script's affair.
+                let _ = self.inner.map(&request);
+                Err(error)
+            }
+            other => other,
+        }
+    }
+
+    fn commit(&self, revocation: Revocation) -> Result<(), CommitError> {
+        if FLAW == DesignFlaw::FORGETS_THE_COMMIT { Ok(()) } else { self.inner.commit(revocation) }
+    }
+
+    fn tick(&self) -> Result<(), CommitError> {
+        if FLAW == DesignFlaw::NEVER_TICKS { Ok(()) } else { self.inner.tick() }
+    }
+
+    fn due_us(&self) -> Option<u64> {
+        self.inner.due_us()
+    }
+
+    fn usage(&self) -> Usage {
+        let mut usage = self.inner.usage();
+        if FLAW == DesignFlaw::UNDERSTATES_ITS_QUEUE {
+            usage.queued_unmaps_max /= 2;
+        }
+        usage
+    }
+
+    fn id(&self) -> DomainId {
+        self.inner.id()
+    }
+
+    fn attach(&self, device: SourceId) -> Result<(), AttachError> {
+        self.inner.attach(device)
+    }
+
+    fn detach(&self, device: SourceId) -> Result<(), AttachError> {
+        self.inner.detach(device)
+    }
+}

@@ -1,0 +1,77 @@
+//! Hardware with one flaw.
+
+use portcullis::iommu::fake::FakeIommu;
+use portcullis::iommu::{AttachError, Translation};
+use portcullis::{Capabilities, DomainId, Invalidation, Iommu, QueueError, SourceId};
+use std::sync::Mutex;
+
+/// What is wrong.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum HardwareFlaw {
+    None,
+    /// Commands are dropped and reported done.
+    LosesCommands,
+    /// Commands are reported done, and executed with those that follow.
+    CompletesEarly,
+    /// Refused commands are reported done.
+    HidesErrors,
+    /// Absent entries are cached, and the capabilities do not say so.
+    HidesCachingMode,
+    /// A domain that was closed goes on.
+    NeverCloses,
+}
+
+/// The fake, with a flaw.
+pub(crate) struct PlantedIommu<'h> {
+    fake: &'h FakeIommu<'h>,
+    flaw: HardwareFlaw,
+    /// What [`HardwareFlaw::CompletesEarly`] has yet to execute.
+    late: Mutex<Vec<Invalidation>>,
+}
+
+impl<'h> PlantedIommu<'h> {
+    pub(crate) fn new(fake: &'h FakeIommu<'h>, flaw: HardwareFlaw) -> Self {
+        Self { fake, flaw, late: Mutex::default() }
+    }
+}
+
+impl Iommu for PlantedIommu<'_> {
+    type Ticket = bool;
+
+    fn capabilities(&self) -> Capabilities {
+        let truth = self.fake.capabilities();
+        Capabilities { caches_absent: truth.caches_absent && self.flaw != HardwareFlaw::HidesCachingMode, ..truth }
+    }
+
+    fn open_domain(&self, translation: Translation) -> Result<DomainId, AttachError> {
+        self.fake.open_domain(translation)
+    }
+
+    fn close_domain(&self, domain: DomainId) -> Result<(), AttachError> {
+        if self.flaw == HardwareFlaw::NeverCloses { Ok(()) } else { self.fake.close_domain(domain) }
+    }
+
+    fn attach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError> {
+        self.fake.attach(domain, device)
+    }
+
+    fn detach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError> {
+        self.fake.detach(domain, device)
+    }
+
+    fn submit(&self, commands: &[Invalidation]) -> Result<bool, QueueError> {
+        match self.flaw {
+            HardwareFlaw::LosesCommands => Ok(true),
+            HardwareFlaw::CompletesEarly => {
+                let late = std::mem::replace(&mut *self.late.lock().expect("not poisoned"), commands.to_vec());
+                self.fake.submit(&late)
+            }
+            HardwareFlaw::HidesErrors => Ok(self.fake.submit(commands).unwrap_or(true)),
+            _ => self.fake.submit(commands),
+        }
+    }
+
+    fn is_done(&self, ticket: bool) -> Result<bool, QueueError> {
+        self.fake.is_done(ticket)
+    }
+}

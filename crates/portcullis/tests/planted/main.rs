@@ -1,0 +1,154 @@
+//! The checker can fail: one flaw is planted in a copy of everything that is right, and the checker must name the rule that
+//! it breaks; without the flaw the same scripts pass.
+
+#[path = "../checker/mod.rs"]
+mod checker;
+mod design;
+mod hardware;
+mod host;
+
+use checker::operation::{Machine, Operation, script};
+use checker::{Bench, Tally, Violation, check, on_bench};
+use design::{DesignFlaw, Planted};
+use hardware::{HardwareFlaw, PlantedIommu};
+use host::ForgetsToFlush;
+use portcullis::Protection::{self, Deferred, Strict};
+use portcullis::Rule;
+use proptest::strategy::{Strategy, ValueTree};
+use proptest::test_runner::TestRunner;
+
+/// Scripts that every case is run on. Each flaw is found in one of them.
+const SCRIPTS: usize = 32;
+
+const MACHINE: Machine =
+    Machine { address_bits: 32, coherent: true, caches_absent: false, large_leaves: true, address_mask_max: Some(18) };
+
+type Plant = fn(&Bench<'_>, &[Operation]) -> Result<Tally, Violation>;
+
+/// A design with flaw number `FLAW` on good hardware.
+fn on_design<const FLAW: u8>(bench: &Bench<'_>, script: &[Operation]) -> Result<Tally, Violation> {
+    check::<Planted<FLAW>, _, _>(bench, bench.host, bench.hardware, script)
+}
+
+/// The same design without a flaw, on hardware with one.
+fn on_hardware(flaw: HardwareFlaw, bench: &Bench<'_>, script: &[Operation]) -> Result<Tally, Violation> {
+    let iommu = PlantedIommu::new(bench.hardware, flaw);
+    check::<Planted<{ DesignFlaw::NONE }>, _, _>(bench, bench.host, &iommu, script)
+}
+
+/// Runs the scripts until one fails.
+fn first_violation(machine: &Machine, protection: Protection, plant: Plant) -> Option<Violation> {
+    let mut runner = TestRunner::deterministic();
+    let mut next_script = || script().new_tree(&mut runner).expect("no script is filtered out").current();
+    (0..SCRIPTS).find_map(|_| on_bench(machine, protection, |bench| plant(bench, &next_script()).err()))
+}
+
+/// Asserts that the flaw is found as a breach of `rule`, and that nothing is found without it.
+fn finds(rule: Rule, machine: &Machine, protection: Protection, plant: Plant) {
+    assert_eq!(first_violation(machine, protection, on_design::<{ DesignFlaw::NONE }>), None, "without the flaw");
+    match first_violation(machine, protection, plant) {
+        Some((found, what)) => assert_eq!(found, rule, "{what}"),
+        None => panic!("the flaw was not found in {SCRIPTS} scripts"),
+    }
+}
+
+#[test]
+fn hardware_without_a_flaw_passes() {
+    assert_eq!(first_violation(&MACHINE, Strict, |bench, script| on_hardware(HardwareFlaw::None, bench, script)), None);
+}
+
+#[test]
+fn s1_a_host_that_does_not_flush() {
+    let plant: Plant = |bench, script| {
+        check::<Planted<{ DesignFlaw::NONE }>, _, _>(bench, &ForgetsToFlush(bench.host), bench.hardware, script)
+    };
+    finds(Rule::Reach, &Machine { coherent: false, ..MACHINE }, Strict, plant);
+}
+
+#[test]
+fn s1_a_map_that_leaves_an_absent_entry_cached() {
+    let plant: Plant = |bench, script| on_hardware(HardwareFlaw::HidesCachingMode, bench, script);
+    finds(Rule::Reach, &Machine { caches_absent: true, ..MACHINE }, Strict, plant);
+}
+
+#[test]
+fn s2_an_unmap_that_is_not_committed() {
+    finds(Rule::Strict, &MACHINE, Strict, on_design::<{ DesignFlaw::FORGETS_THE_COMMIT }>);
+}
+
+#[test]
+fn s2_commands_that_are_lost() {
+    finds(Rule::Strict, &MACHINE, Strict, |bench, script| on_hardware(HardwareFlaw::LosesCommands, bench, script));
+}
+
+#[test]
+fn s2_completion_that_is_announced_too_early() {
+    finds(Rule::Strict, &MACHINE, Strict, |bench, script| on_hardware(HardwareFlaw::CompletesEarly, bench, script));
+}
+
+#[test]
+fn s2_a_window_longer_than_declared() {
+    finds(Rule::Strict, &MACHINE, Deferred, on_design::<{ DesignFlaw::NEVER_TICKS }>);
+}
+
+#[test]
+fn s3_reuse_before_the_flush() {
+    finds(Rule::Reuse, &MACHINE, Deferred, on_design::<{ DesignFlaw::REUSES_WHAT_IS_CLAIMED }>);
+}
+
+#[test]
+fn s3_reuse_before_the_commit() {
+    finds(Rule::Reuse, &MACHINE, Strict, on_design::<{ DesignFlaw::REUSES_WHAT_IS_CLAIMED }>);
+}
+
+#[test]
+fn s3_reuse_after_a_flush_announced_too_early() {
+    // More unmaps than the queue takes, with no time passing: the first sign of the early flush is an address again.
+    let plant: Plant = |bench, _| on_hardware(HardwareFlaw::CompletesEarly, bench, &[Operation::Burst(260)]);
+    finds(Rule::Reuse, &MACHINE, Deferred, plant);
+}
+
+#[test]
+fn s5_wider_rights() {
+    finds(Rule::Rights, &MACHINE, Strict, on_design::<{ DesignFlaw::WIDENS_RIGHTS }>);
+}
+
+#[test]
+fn s6_a_refusal_that_changes_something() {
+    finds(Rule::Errors, &MACHINE, Strict, on_design::<{ DesignFlaw::REFUSAL_MAPS }>);
+}
+
+#[test]
+fn s6_an_unmap_of_what_is_not_mapped() {
+    finds(Rule::Errors, &MACHINE, Strict, on_design::<{ DesignFlaw::UNMAPS_GARBAGE }>);
+}
+
+#[test]
+fn s6_a_live_address_is_refused_as_an_overlap() {
+    finds(Rule::Errors, &MACHINE, Strict, on_design::<{ DesignFlaw::ALLOCATES_THE_LAST_AGAIN }>);
+}
+
+#[test]
+fn s7_a_queue_beyond_its_limit() {
+    finds(Rule::Bounds, &MACHINE, Deferred, on_design::<{ DesignFlaw::UNDERSTATES_ITS_QUEUE }>);
+}
+
+#[test]
+fn s9_a_reserved_page() {
+    finds(Rule::Reserved, &MACHINE, Strict, on_design::<{ DesignFlaw::IGNORES_WHAT_IS_RESERVED }>);
+}
+
+#[test]
+fn s10_a_domain_that_stays_open() {
+    finds(Rule::Teardown, &MACHINE, Strict, |bench, script| on_hardware(HardwareFlaw::NeverCloses, bench, script));
+}
+
+#[test]
+fn s11_an_error_that_is_swallowed() {
+    finds(Rule::Completion, &MACHINE, Strict, |bench, script| on_hardware(HardwareFlaw::HidesErrors, bench, script));
+}
+
+#[test]
+fn s13_an_address_that_the_device_cannot_drive() {
+    finds(Rule::Exhaustion, &Machine { address_bits: 20, ..MACHINE }, Strict, on_design::<{ DesignFlaw::IGNORES_WIDTH }>);
+}

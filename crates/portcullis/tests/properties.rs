@@ -1,0 +1,87 @@
+//! Every design, under every protection that it offers, keeps the safety rules on random scripts, and breaks those that it
+//! declares to break. A design is covered as soon as it is in the list of designs.
+
+mod checker;
+
+use checker::operation::{Machine, Operation, script};
+use checker::{Bench, Tally, Violation, check, on_bench};
+use portcullis::design::Design;
+use portcullis::designs::{DesignId, Visitor};
+use portcullis::iommu::fake::FakeIommu;
+use portcullis::platform::fake::FakeHost;
+use portcullis::{Protection, Rule};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+
+/// Scripts per design and protection, unless `PROPTEST_CASES` says otherwise.
+const SCRIPTS: u32 = 384;
+/// Pages that the hardware must have held when they were unmapped. With fewer a run has proven nothing.
+const CACHED_MIN: u64 = 1000;
+
+struct Run<'a> {
+    bench: &'a Bench<'a>,
+    script: &'a [Operation],
+}
+
+impl<'a> Visitor<&'a FakeHost, &'a FakeIommu<'a>> for Run<'a> {
+    type Output = Result<Tally, Violation>;
+
+    fn visit<D: Design<&'a FakeHost, &'a FakeIommu<'a>>>(self) -> Self::Output {
+        check::<D, _, _>(self.bench, self.bench.host, self.bench.hardware, self.script)
+    }
+}
+
+#[test]
+fn every_design_keeps_the_rules_and_breaks_those_it_declares() {
+    for &design in DesignId::ALL {
+        for &protection in design.info().protections {
+            let (cached, breaches) = run_scripts(design, protection);
+            let info = design.info();
+            let declared = info.breaches.iter().filter(|breach| breach.protection == protection);
+            let declared: BTreeSet<Rule> = declared.map(|breach| breach.rule).collect();
+            assert_eq!(breaches, declared, "{} {protection}: breaches found, and declared", info.id);
+            assert!(
+                protection == Protection::None || cached >= CACHED_MIN,
+                "{} {protection}: only {cached} pages were cached before their unmap",
+                info.id
+            );
+        }
+    }
+}
+
+/// Runs the scripts and returns how many pages were cached before their unmap, and which declared breaches were found.
+fn run_scripts(design: DesignId, protection: Protection) -> (u64, BTreeSet<Rule>) {
+    let cases = if std::env::var_os("PROPTEST_CASES").is_some() { Config::default().cases } else { SCRIPTS };
+    let config = Config { cases, failure_persistence: None, ..Config::default() };
+    let mut runner = TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha));
+    let seen = RefCell::new((0, BTreeSet::new()));
+    let result = runner.run(&(machine(), script()), |(machine, script)| {
+        let tally = on_bench(&machine, protection, |bench| design.visit(Run { bench, script: &script }));
+        let tally = tally.map_err(|(rule, what)| TestCaseError::fail(format!("{rule:?}: {what}")))?;
+        let mut seen = seen.borrow_mut();
+        seen.0 += tally.cached_before_unmap;
+        seen.1.extend(tally.breaches);
+        Ok(())
+    });
+    if let Err(error) = result {
+        panic!("{} {protection}: {error}", design.info().id);
+    }
+    seen.into_inner()
+}
+
+/// A machine. The narrow ones run out of addresses (S13).
+fn machine() -> impl Strategy<Value = Machine> {
+    let address_bits = prop_oneof![2 => Just(48), 2 => Just(39), 3 => Just(32), 1 => Just(20), 1 => Just(14)];
+    let address_mask_max = prop_oneof![4 => Just(Some(18)), 1 => Just(Some(2)), 1 => Just(None)];
+    (address_bits, any::<bool>(), prop::bool::weighted(0.2), any::<bool>(), address_mask_max).prop_map(
+        |(address_bits, coherent, caches_absent, large_leaves, address_mask_max)| Machine {
+            address_bits,
+            coherent,
+            caches_absent,
+            large_leaves,
+            address_mask_max,
+        },
+    )
+}

@@ -1,0 +1,253 @@
+//! The stock design is Linux before 4.7, its pathology included (EiovaR, FAST'15, §4 and §5).
+
+mod counting;
+
+use counting::Counting;
+use portcullis::designs::Stock;
+use portcullis::invalidation::{QUEUE_CAPACITY, QUEUE_TIMEOUT_US};
+use portcullis::iommu::fake::FakeIommu;
+use portcullis::platform::fake::FakeHost;
+use portcullis::{
+    Access, Capabilities, Config, Domain, Invalidation, Iommu, IovaRange, PAGE_SIZE, PhysAddr, Protection,
+};
+use std::collections::VecDeque;
+
+type Stocked<'h> = Domain<Stock, &'h Counting<'h>, &'h FakeIommu<'h>>;
+
+/// One past the last page below 4 GiB, where the search begins.
+const TOP: u64 = 1 << 20;
+
+/// A domain on a host that counts.
+struct Bench<'h> {
+    host: &'h Counting<'h>,
+    domain: Stocked<'h>,
+}
+
+impl Bench<'_> {
+    fn map_pages(&self, pages: u64) -> IovaRange {
+        let iova = self.domain.map_raw(PhysAddr::new(0), pages * PAGE_SIZE, Access::DeviceWrites).expect("room");
+        IovaRange::covering(iova, pages * PAGE_SIZE).expect("mapped")
+    }
+
+    /// Maps a page; returns its number and how many nodes the search passed.
+    fn map(&self) -> (u64, usize) {
+        let before = self.host.searches();
+        let pfn = self.map_pages(1).first_pfn();
+        (pfn, self.host.searches() - before)
+    }
+
+    fn unmap(&self, range: IovaRange) {
+        self.domain.unmap_raw(range.start(), range.pages() * PAGE_SIZE).expect("mapped");
+    }
+
+    fn unmap_page(&self, pfn: u64) {
+        self.unmap(IovaRange::new(pfn, 1).expect("a page"));
+    }
+}
+
+/// Runs `test` on a domain with this protection and address width, on hardware without large leaves.
+fn on_stock(protection: Protection, address_bits: u8, test: impl FnOnce(&Bench<'_>, &FakeIommu<'_>)) {
+    let host = FakeHost::default();
+    let counting = Counting::new(&host);
+    let capabilities = Capabilities { leaf_2m: false, leaf_1g: false, ..FakeIommu::new(&host).capabilities() };
+    let iommu = FakeIommu::with_capabilities(&host, capabilities);
+    let config = Config { address_bits, ..Config::new(protection) };
+    let domain = Stocked::with_config(&iommu, &counting, &config).expect("a domain");
+    test(&Bench { host: &counting, domain }, &iommu);
+}
+
+/// Table 1 of the paper: what each allocation returns, with and without a transmit in between. Where the cached node stands
+/// shows in how many nodes the search passes.
+#[test]
+fn table_1_one_interleaved_free_makes_the_search_linear() {
+    for with_tx in [false, true] {
+        on_stock(Protection::Strict, 48, |bench, _| {
+            // All of the paper's addresses 1 to 400 are allocated, top down.
+            let base = TOP - 401;
+            for address in (1..=400).rev() {
+                assert_eq!(bench.map(), (base + address, 0));
+            }
+            let free = |address: u64| bench.unmap_page(base + address);
+            let allocate = || {
+                let (pfn, searched) = bench.map();
+                (pfn - base, searched)
+            };
+            // The cached node goes to 152.
+            free(152);
+            assert_eq!(allocate(), (152, 0));
+
+            free(151); // (1)
+            if with_tx {
+                free(300); // (3): the cached node goes to 301 (4)
+                assert_eq!(allocate(), (300, 0)); // (5)
+                free(150);
+                // (6) to (7): 299 down to 152 is passed.
+                assert_eq!(allocate(), (151, 148));
+                // And again whenever 300 is freed: that is the long-lasting part.
+                free(300);
+                assert_eq!(allocate(), (300, 0));
+                assert_eq!(allocate(), (150, 149));
+            } else {
+                assert_eq!(allocate(), (151, 0)); // (2)
+                free(150);
+                assert_eq!(allocate(), (150, 0));
+            }
+        });
+    }
+}
+
+/// Mean search per allocation while `rings` of these sizes are served in turn: each frees its oldest `burst` pages, then each
+/// maps as many.
+fn mean_search(sizes: &[usize], burst: usize, protection: Protection) -> f64 {
+    let mut mean = 0.0;
+    on_stock(protection, 48, |bench, _| {
+        let fill = |size: &usize| (0..*size).map(|_| bench.map().0).collect();
+        let mut rings: Vec<VecDeque<u64>> = sizes.iter().map(fill).collect();
+        let (mut searched, mut maps) = (0, 0);
+        for _ in 0..8 * 1024 / burst {
+            for ring in &mut rings {
+                ring.drain(..burst).for_each(|pfn| bench.unmap_page(pfn));
+            }
+            for ring in &mut rings {
+                for _ in 0..burst {
+                    let (pfn, steps) = bench.map();
+                    ring.push_back(pfn);
+                    (searched, maps) = (searched + steps, maps + 1);
+                }
+            }
+        }
+        mean = searched as f64 / f64::from(maps);
+    });
+    mean
+}
+
+#[test]
+fn one_ring_is_served_in_constant_time() {
+    for burst in [1, 16, 64] {
+        assert_eq!(mean_search(&[1024], burst, Protection::Strict), 0.0, "burst {burst}");
+    }
+}
+
+#[test]
+fn two_rings_make_each_other_search() {
+    // The more often they take turns, the worse: the search is from one ring to the other.
+    let [often, seldom] = [1, 16].map(|burst| mean_search(&[1024, 1024], burst, Protection::Strict));
+    assert!((100.0..1000.0).contains(&often), "{often}");
+    assert!((10.0..100.0).contains(&seldom), "{seldom}");
+    // The flush frees many at once, so most searches of deferred protection end at the next of them.
+    let deferred = mean_search(&[1024, 1024], 1, Protection::Deferred);
+    assert!(deferred > 1.0 && deferred < often / 10.0, "{deferred}");
+}
+
+#[test]
+fn sizes_are_rounded_up_and_ranges_aligned_to_them() {
+    on_stock(Protection::Strict, 48, |bench, _| {
+        let mut below = TOP;
+        for pages in [1u64, 3, 1, 2, 5, 8, 9, 100, 512, 600] {
+            let size = pages.next_power_of_two();
+            let expected = (below - size) & !(size - 1);
+            let range = bench.map_pages(pages);
+            assert_eq!((range.first_pfn(), range.pages()), (expected, pages));
+            below = expected;
+        }
+        // What the rounding left over is not used for anything else: the hole above the 600 is, from the next search from
+        // the top on.
+        assert!(bench.map().0 < below);
+    });
+}
+
+#[test]
+fn the_space_below_4_gib_goes_first() {
+    const GIB: u64 = 1 << 18;
+    on_stock(Protection::Strict, 39, |bench, _| {
+        // Page 0 lies in the first, the interrupt range in the last.
+        let firsts: Vec<u64> = (0..4).map(|_| bench.map_pages(GIB).first_pfn() / GIB).collect();
+        assert_eq!(firsts, [2, 1, 511, 510]);
+        assert!(bench.map().0 < TOP, "there is still room for a page");
+    });
+}
+
+#[test]
+fn strict_sends_one_exact_leaf_command_per_unmap() {
+    on_stock(Protection::Strict, 48, |bench, iommu| {
+        for (pages, mask) in [(1, 0), (2, 1), (3, 2), (4, 2), (5, 3), (32, 5), (33, 6), (511, 9)] {
+            let range = bench.map_pages(pages);
+            bench.unmap(range);
+            let expected = Invalidation::Pages { domain: bench.domain.id(), first: range.start(), mask, leaf_only: true };
+            assert_eq!(iommu.take_commands(), [expected], "{pages} pages");
+        }
+        // In a batch they share the submission, not the command.
+        let ranges: Vec<IovaRange> = (0..20).map(|_| bench.map_pages(1)).collect();
+        let mut batch = bench.domain.raw_batch();
+        for range in &ranges {
+            batch.unmap(*range).unwrap();
+        }
+        assert_eq!(iommu.take_commands(), []);
+        batch.commit().unwrap();
+        let commands = iommu.take_commands();
+        let expected = ranges.iter().map(|range| Invalidation::Pages {
+            domain: bench.domain.id(),
+            first: range.start(),
+            mask: 0,
+            leaf_only: true,
+        });
+        assert_eq!(commands, Vec::from_iter(expected));
+    });
+}
+
+#[test]
+fn a_table_page_goes_only_with_an_unmap_that_covers_it() {
+    on_stock(Protection::Strict, 48, |bench, iommu| {
+        let lent = || bench.host.host().frames_lent();
+        let whole = bench.map_pages(512);
+        let tables = lent();
+        let mut batch = bench.domain.raw_batch();
+        batch.unmap(whole).unwrap();
+        assert_eq!(lent(), tables, "not before the commit");
+        assert_eq!(bench.domain.usage().table_pages, tables - 1);
+        batch.commit().unwrap();
+        assert_eq!(lent(), tables - 1);
+        let all_levels =
+            Invalidation::Pages { domain: bench.domain.id(), first: whole.start(), mask: 9, leaf_only: false };
+        assert_eq!(iommu.take_commands(), [all_levels]);
+
+        // As many pages in two mappings: the table stays, empty.
+        let halves = [bench.map_pages(256), bench.map_pages(256)];
+        halves.map(|half| bench.unmap(half));
+        assert_eq!(lent(), tables);
+        let commands = iommu.take_commands();
+        assert!(commands.iter().all(|command| matches!(command, Invalidation::Pages { leaf_only: true, .. })));
+    });
+}
+
+#[test]
+fn deferred_flushes_once_per_250_unmaps() {
+    on_stock(Protection::Deferred, 48, |bench, iommu| {
+        for unmaps in 1..=4 * QUEUE_CAPACITY {
+            bench.unmap_page(bench.map().0);
+            // The flush comes with the unmap that finds the queue full.
+            let flushes = if unmaps > 1 && unmaps % QUEUE_CAPACITY == 1 { vec![Invalidation::Global] } else { vec![] };
+            assert_eq!(iommu.take_commands(), flushes, "unmap {unmaps}");
+        }
+    });
+}
+
+#[test]
+fn deferred_flushes_what_is_10_ms_old() {
+    on_stock(Protection::Deferred, 48, |bench, iommu| {
+        let host = bench.host.host();
+        assert_eq!(bench.domain.due_us(), None);
+        host.advance_us(123_456);
+        bench.unmap_page(bench.map().0);
+        host.advance_us(QUEUE_TIMEOUT_US - 1);
+        bench.unmap_page(bench.map().0);
+        bench.domain.tick().unwrap();
+        assert_eq!((iommu.take_commands(), bench.domain.usage().queued_unmaps), (vec![], 2));
+        // The oldest counts.
+        assert_eq!(bench.domain.due_us(), Some(123_456 + QUEUE_TIMEOUT_US));
+        host.advance_us(1);
+        bench.domain.tick().unwrap();
+        assert_eq!((iommu.take_commands(), bench.domain.usage().queued_unmaps), (vec![Invalidation::Global], 0));
+        assert_eq!((bench.domain.due_us(), bench.domain.usage().live_ranges), (None, 0));
+    });
+}
