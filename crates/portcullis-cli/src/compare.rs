@@ -84,9 +84,8 @@ fn machine(arguments: &CompareArguments) -> Result<Machine, Failure> {
         Failure::Input(format!("no machine `{}`; there are: {}", arguments.machine, known.join(", ")))
     })?;
     for setting in &arguments.settings {
-        let (key, value) = setting
-            .split_once('=')
-            .ok_or_else(|| Failure::Input(format!("--set {setting}: expected KEY=VALUE")))?;
+        let (key, value) =
+            setting.split_once('=').ok_or_else(|| Failure::Input(format!("--set {setting}: expected KEY=VALUE")))?;
         machine.iommu.set(key, value).map_err(Failure::input)?;
     }
     Ok(machine)
@@ -117,7 +116,8 @@ fn work(arguments: &CompareArguments, bar: &ProgressBar) -> Result<(Vec<Item>, V
         if name != "rings" {
             return Err(Failure::Input(format!("no workload `{name}`; there is: rings")));
         }
-        let rings = Rings::parse(parameters).map_err(|error| Failure::Input(format!("--workload {workload}: {error}")))?;
+        let rings =
+            Rings::parse(parameters).map_err(|error| Failure::Input(format!("--workload {workload}: {error}")))?;
         return Ok((vec![Item { name: workload.clone(), work: Work::Rings(rings) }], Vec::new()));
     }
     let mut traces = Vec::new();

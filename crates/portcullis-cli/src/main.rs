@@ -31,7 +31,8 @@ impl Failure {
 
 fn main() -> ExitCode {
     let command = Arguments::parse().command;
-    let result = match command.unwrap_or_else(|| Command::Compare(Box::new(CompareArguments::parse_from(["compare"])))) {
+    let result = match command.unwrap_or_else(|| Command::Compare(Box::new(CompareArguments::parse_from(["compare"]))))
+    {
         Command::Compare(arguments) => compare::compare(&arguments),
         Command::List(arguments) => list::list(&arguments),
         Command::CaptureHelp => {

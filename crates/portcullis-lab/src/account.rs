@@ -72,6 +72,11 @@ impl Account {
 
     pub(crate) fn hardware_wait(&mut self, cycles: u64) {
         self.work(cycles);
+        self.of_which_hardware_wait(cycles);
+    }
+
+    /// Of the work charged already, this much was waiting for hardware.
+    pub(crate) fn of_which_hardware_wait(&mut self, cycles: u64) {
         self.hardware_wait += cycles;
     }
 

@@ -17,10 +17,8 @@ const DEVICE: SourceId = SourceId(0x0010);
 const BUFFER: PhysAddr = PhysAddr::new(0x4000);
 
 /// Ways for the queue to fail, and what a commit says then.
-const FAILURES: [(Behaviour, QueueError); 2] = [
-    (Behaviour::Failing, QueueError::Descriptor),
-    (Behaviour::Silent, QueueError::Timeout(INVALIDATION_TIMEOUT_US)),
-];
+const FAILURES: [(Behaviour, QueueError); 2] =
+    [(Behaviour::Failing, QueueError::Descriptor), (Behaviour::Silent, QueueError::Timeout(INVALIDATION_TIMEOUT_US))];
 
 fn map(domain: &Stocked<'_>) -> Result<Iova, MapError> {
     domain.map_raw(BUFFER, PAGE_SIZE, Access::DeviceWrites)

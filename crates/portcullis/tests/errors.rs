@@ -294,7 +294,10 @@ impl Iommu for NoDomains<'_> {
 
 #[test]
 fn domains_that_cannot_be_made() {
-    fn refused<D: for<'h> Design<&'h FakeHost, &'h FakeIommu<'h>>>(config: &Config<'_>, capabilities: Capabilities) -> NewDomainError {
+    fn refused<D: for<'h> Design<&'h FakeHost, &'h FakeIommu<'h>>>(
+        config: &Config<'_>,
+        capabilities: Capabilities,
+    ) -> NewDomainError {
         let host = FakeHost::default();
         let iommu = FakeIommu::with_capabilities(&host, capabilities);
         let error = Domain::<D, _, _>::with_config(&iommu, &host, config).err().expect("no such domain");

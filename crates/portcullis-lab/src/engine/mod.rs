@@ -267,7 +267,12 @@ impl Engine {
             Step::TreeSearch => state.account.borrow_mut().search_step(),
             _ => {}
         }
-        self.charge(self.costs.of(step));
+        let cycles = self.costs.of(step);
+        self.charge(cycles);
+        if step == Step::RegisterRead && state.charging.get() {
+            // A read stalls the core until the hardware answers.
+            state.account.borrow_mut().of_which_hardware_wait(cycles);
+        }
         // What only the holder of a lock can see needs no place in time of its own.
         let private = matches!(
             step,

@@ -7,6 +7,7 @@ use crate::platform::LabPlatform;
 use portcullis::design::Design;
 use portcullis::domain::{RawBatch, segment_iova};
 use portcullis::{Access, Iova, IovaRange, PAGE_SIZE, PhysAddr, Request, Segment};
+use std::cell::Cell;
 use std::rc::Rc;
 
 /// One core of a run.
@@ -36,6 +37,15 @@ impl<'w, D: Design<LabPlatform, LabUnit>> Driver<'w, D> {
         if access == Access::DeviceReads {
             self.device_accesses(slot);
         }
+        self.settled(slot);
+    }
+
+    /// The device is done with the buffer for now: another core may unmap it.
+    pub(super) fn settled(&self, slot: Slot) {
+        if let Some(live) = self.world.live.borrow().get(&slot) {
+            live.settled.set(true);
+        }
+        self.world.engine.notify();
     }
 
     /// Maps a buffer that the device does not touch yet.
@@ -74,7 +84,7 @@ impl<'w, D: Design<LabPlatform, LabUnit>> Driver<'w, D> {
                 tally.table_pages_max = tally.table_pages_max.max(world.table_pages());
                 drop(tally);
                 world.residual.borrow_mut().mapped(segments, world.engine.now_ps());
-                let live = Live { segments: segments.clone(), access, device, ranges };
+                let live = Live { segments: segments.clone(), access, device, ranges, settled: Cell::new(false) };
                 world.live.borrow_mut().insert(slot, live);
             }
             Err(error) => world.refuse(error),
@@ -85,7 +95,10 @@ impl<'w, D: Design<LabPlatform, LabUnit>> Driver<'w, D> {
 
     /// Unmaps a buffer, at the latest when the batch ends. A device-write buffer is written just before.
     pub(super) fn unmap(&mut self, slot: Slot) {
-        let written = self.world.live.borrow().get(&slot).is_some_and(|live| live.access != Access::DeviceReads);
+        let world = self.world;
+        let access = || world.live.borrow().get(&slot).map(|live| live.access);
+        world.engine.wait_until(|| access().is_some() || world.failed());
+        let written = access().is_some_and(|access| access != Access::DeviceReads);
         if written {
             self.device_accesses(slot);
         }
@@ -95,6 +108,9 @@ impl<'w, D: Design<LabPlatform, LabUnit>> Driver<'w, D> {
     /// Unmaps a buffer that the device is done with.
     pub(super) fn unmap_only(&mut self, slot: Slot) {
         let world = self.world;
+        // Mapped by another core, it may not be mapped yet, or be with the device still.
+        let settled = || world.live.borrow().get(&slot).is_some_and(|live| live.settled.get());
+        world.engine.wait_until(|| settled() || world.failed());
         let Some(live) = world.live.borrow_mut().remove(&slot) else { return };
         if self.batch.as_ref().is_some_and(|batch| batch.device != live.device || batch.access != live.access) {
             self.commit();

@@ -48,7 +48,9 @@ where
             };
             let segments: Rc<[Segment]> = Rc::new([Segment { phys: page.phys, len: PAGE_SIZE }]);
             let device = trace.devices.iter().position(|device| *device == page.device).unwrap_or(0);
-            driver.map_only(persistent_slot(&trace, index as u32), &segments, access, device);
+            let slot = persistent_slot(&trace, index as u32);
+            driver.map_only(slot, &segments, access, device);
+            driver.settled(slot);
         }
     };
     world.engine.run(vec![Box::new(body)]);
@@ -59,14 +61,16 @@ fn persistent_slot(trace: &Trace, index: u32) -> Slot {
     trace.mappings.len() as Slot + index
 }
 
-/// Replays the trace. With logged accesses the device does those and no others, and operations keep the order of the whole
-/// trace, not only that of each CPU: the log's place among them is known no other way.
+/// Replays the trace. Operations begin in the order of the whole trace, though those of different CPUs overlap: each CPU by
+/// itself would drift away from the others, and a driver's ring would seem to have no end. With logged accesses the device
+/// does those and no others, and each operation also waits for the end of the one before: the log's place among them is
+/// known no other way.
 pub(super) fn run<D>(world: &Rc<World<D>>, trace: &Rc<Trace>, joined: Option<&Rc<Joined>>, batch: usize, pace: Pace)
 where
     D: Design<LabPlatform, LabUnit>,
 {
     let cpus = cpus(trace);
-    let script = Rc::new(Script { completed: Cell::new(0), trace: trace.clone(), joined: joined.cloned(), pace });
+    let script = Rc::new(Script { turn: Cell::new(0), trace: trace.clone(), joined: joined.cloned(), pace });
     let mut operations: Vec<Vec<u32>> = vec![Vec::new(); cpus.len()];
     for (index, operation) in trace.operations.iter().enumerate() {
         let core = cpus.binary_search(&operation.cpu).expect("the list has every CPU");
@@ -117,8 +121,8 @@ pub(super) fn close_windows<D: Design<LabPlatform, LabUnit>>(world: &Rc<World<D>
 
 /// What the cores of a replay share.
 struct Script {
-    /// Operations of the trace that are over; used where accesses are logged.
-    completed: Cell<u32>,
+    /// Operations of the trace that have begun or, where accesses are logged, are over.
+    turn: Cell<u32>,
     trace: Rc<Trace>,
     joined: Option<Rc<Joined>>,
     pace: Pace,
@@ -158,13 +162,12 @@ impl Script {
                     let segments: Rc<[Segment]> = trace.segments_of(mapping).into();
                     if self.joined.is_some() {
                         driver.map_only(slot, &segments, mapping.access, usize::from(mapping.device));
+                        driver.settled(slot);
                     } else {
                         driver.map(slot, &segments, mapping.access, usize::from(mapping.device));
                     }
                 }
                 OperationKind::Unmap => {
-                    // On another CPU the map may not be over yet.
-                    world.engine.wait_until(|| world.live.borrow().contains_key(&slot) || world.failed());
                     if self.joined.is_some() {
                         driver.unmap_only(slot);
                     } else {
@@ -172,31 +175,32 @@ impl Script {
                     }
                 }
             }
-            self.end_turn(world, index);
+            if self.joined.is_some() {
+                self.pass_turn(world, index);
+            }
             if world.failed() {
                 return;
             }
         }
     }
 
-    /// With logged accesses: waits until all earlier operations are over, and does the accesses that come next.
+    /// Waits for the turn of an operation, and does the logged accesses that come before it.
     fn await_turn<D>(&self, world: &World<D>, driver: &Driver<'_, D>, index: u32)
     where
         D: Design<LabPlatform, LabUnit>,
     {
-        let Some(joined) = &self.joined else { return };
-        world.engine.wait_until(|| self.completed.get() == index || world.failed());
+        world.engine.wait_until(|| self.turn.get() == index || world.failed());
+        let Some(joined) = &self.joined else { return self.pass_turn(world, index) };
         let first = joined.accesses.partition_point(|access| access.after_operation < index);
         for access in joined.accesses[first..].iter().take_while(|access| access.after_operation == index) {
             self.access(world, driver, access);
         }
     }
 
-    fn end_turn<D: Design<LabPlatform, LabUnit>>(&self, world: &World<D>, index: u32) {
-        if self.joined.is_some() {
-            self.completed.set(index + 1);
-            world.engine.notify();
-        }
+    /// Lets the next operation of the trace begin.
+    fn pass_turn<D: Design<LabPlatform, LabUnit>>(&self, world: &World<D>, index: u32) {
+        self.turn.set(index + 1);
+        world.engine.notify();
     }
 
     /// One access of the log.

@@ -147,34 +147,37 @@ impl<'w, D: Design<LabPlatform, LabUnit>> Service<'w, D> {
         Self { world, rings: rings.clone(), batch, pace, cores }
     }
 
-    /// Fills every ring and goes round it once.
+    /// Fills the rings one after the other, as a driver does when it opens its queues, and goes round each once.
     pub(super) fn warm_up(&self, machine: &Machine) {
-        let bursts = u64::from(self.rings.ring.div_ceil(self.rings.burst));
-        self.each_core(machine, move |ring, driver| {
-            for slot in 0..ring.rings.ring {
-                let (slot, segments) = ring.receive(slot);
-                driver.map(slot, &segments, Access::DeviceWrites, 0);
+        let (world, cores) = (self.world.clone(), self.cores.clone());
+        let fill = move || {
+            let mut driver = Driver::new(&*world, 0, 1);
+            for ring in &cores {
+                let ring = ring.borrow();
+                for index in 0..ring.rings.ring {
+                    let (slot, segments) = ring.receive(index);
+                    driver.map(slot, &segments, Access::DeviceWrites, 0);
+                }
             }
-            bursts
-        });
+        };
+        self.world.engine.run(vec![Box::new(fill)]);
+        self.bursts(machine, u64::from(self.rings.ring.div_ceil(self.rings.burst)));
     }
 
     /// Serves the rings until the operations are done.
     pub(super) fn serve(&self, machine: &Machine) {
         let per_core = self.rings.operations.div_ceil(u64::from(self.rings.count));
-        let bursts = per_core.div_ceil(u64::from(self.rings.burst));
-        self.each_core(machine, move |_, _| bursts);
+        self.bursts(machine, per_core.div_ceil(u64::from(self.rings.burst)));
     }
 
-    /// Runs `begin` and then as many bursts as it says, on every core.
-    fn each_core(&self, machine: &Machine, begin: impl Fn(&mut Ring, &mut Driver<'_, D>) -> u64 + Clone + 'static) {
+    /// That many bursts on every core.
+    fn bursts(&self, machine: &Machine, bursts: u64) {
         let gap_ps = self.gap_ps(machine);
         let bodies = self.cores.iter().map(|ring| {
-            let (world, ring, begin, batch) = (self.world.clone(), ring.clone(), begin.clone(), self.batch);
+            let (world, ring, batch) = (self.world.clone(), ring.clone(), self.batch);
             Box::new(move || {
                 let mut ring = ring.borrow_mut();
                 let mut driver = Driver::new(&*world, ring.core, batch);
-                let bursts = begin(&mut ring, &mut driver);
                 for _ in 0..bursts {
                     // Half to one and a half times the mean: rings are not served in step.
                     let wait_ps = gap_ps * ring.random.random_range(0.5..1.5);

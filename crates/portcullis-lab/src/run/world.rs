@@ -21,7 +21,7 @@ pub(super) type LabUnit = Arc<Unit<ModelMmio<LabPlatform>, LabPlatform>>;
 pub(super) type LabDomain<D> = Domain<D, LabPlatform, LabUnit>;
 
 /// Room for tables. They lie in the upper half of what the machine can address, so that no buffer is taken for one.
-const TABLES_BYTES: u64 = 4 << 30;
+const TABLES_BYTES: u64 = 1 << 30;
 
 /// A mapping that is live in the run.
 pub(super) struct Live {
@@ -30,6 +30,8 @@ pub(super) struct Live {
     pub(super) device: usize,
     /// One range, or one per segment where addresses are physical.
     pub(super) ranges: Vec<IovaRange>,
+    /// Whether the device has done what it does right after the map.
+    pub(super) settled: Cell<bool>,
 }
 
 impl Live {

@@ -63,12 +63,7 @@ pub(crate) fn on_bench<T>(machine: &Machine, protection: Protection, run: impl F
 }
 
 /// Runs `script` on a domain of design `D` over `platform` and `iommu`, which end in the fakes of `bench`.
-pub(crate) fn check<D, P, I>(
-    bench: &Bench<'_>,
-    platform: P,
-    iommu: I,
-    script: &[Operation],
-) -> Result<Tally, Violation>
+pub(crate) fn check<D, P, I>(bench: &Bench<'_>, platform: P, iommu: I, script: &[Operation]) -> Result<Tally, Violation>
 where
     D: Design<P, I>,
     P: Platform,
@@ -438,7 +433,10 @@ impl<'a, D: Design<P, I>, P: Platform, I: Iommu> Checker<'a, D, P, I> {
                         return fail(Rule::Reach, format!("live page {pfn:#x} leads to {phys_pfn:#x}: {page:?}"));
                     }
                     (Some(page), None) if page.grants(rights) => {
-                        return fail(Rule::Reach, format!("live page {pfn:#x} is not reached for {rights:?}: {page:?}"));
+                        return fail(
+                            Rule::Reach,
+                            format!("live page {pfn:#x} is not reached for {rights:?}: {page:?}"),
+                        );
                     }
                     (Some(page), Some(_)) if !page.grants(rights) && !self.unprotected() => {
                         return fail(Rule::Rights, format!("page {pfn:#x} is reached for {rights:?}: {page:?}"));

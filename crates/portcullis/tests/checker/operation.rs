@@ -123,8 +123,7 @@ fn buffer() -> impl Strategy<Value = Buffer> {
         1 => (large(), small()).prop_map(|(first, second)| vec![first, second]),
         1 => Just(vec![Segment { phys: PhysAddr::new((1 << PHYSICAL_BITS) - 8), len: 16 }]),
     ];
-    let access =
-        prop_oneof![Just(Access::DeviceReads), Just(Access::DeviceWrites), Just(Access::DeviceReadsAndWrites)];
+    let access = prop_oneof![Just(Access::DeviceReads), Just(Access::DeviceWrites), Just(Access::DeviceReadsAndWrites)];
     (segments, access).prop_map(|(segments, access)| Buffer { segments, access })
 }
 

@@ -1,7 +1,7 @@
 //! What the device may reach, kept as plainly as possible.
 
-use portcullis::{Access, IovaRange, PAGE_SHIFT, Segment};
 use portcullis::table::Rights;
+use portcullis::{Access, IovaRange, PAGE_SHIFT, Segment};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A mapping as the reference remembers it.

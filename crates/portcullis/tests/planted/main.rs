@@ -150,5 +150,10 @@ fn s11_an_error_that_is_swallowed() {
 
 #[test]
 fn s13_an_address_that_the_device_cannot_drive() {
-    finds(Rule::Exhaustion, &Machine { address_bits: 20, ..MACHINE }, Strict, on_design::<{ DesignFlaw::IGNORES_WIDTH }>);
+    finds(
+        Rule::Exhaustion,
+        &Machine { address_bits: 20, ..MACHINE },
+        Strict,
+        on_design::<{ DesignFlaw::IGNORES_WIDTH }>,
+    );
 }

@@ -1,0 +1,186 @@
+//! Two CPUs in every interleaving, up to a bound on preemptions, checked by loom:
+//!
+//! ```text
+//! RUSTFLAGS="--cfg loom" cargo test -p portcullis --release --test loom --target-dir target/loom
+//! ```
+#![cfg(loom)]
+
+use loom::model::Builder;
+use loom::thread;
+use portcullis::designs::Stock;
+use portcullis::invalidation::QUEUE_TIMEOUT_US;
+use portcullis::iommu::fake::FakeIommu;
+use portcullis::platform::fake::FakeHost;
+use portcullis::table::Rights;
+use portcullis::{
+    Access, Capabilities, Config, Domain, Iommu, Iova, PAGE_SIZE, PhysAddr, Protection, RawUnmapError, SourceId,
+    UnmapError,
+};
+// Not loom's: the models are about what lies inside.
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+const DEVICE: SourceId = SourceId(0x0028);
+
+/// Runs `model` in every interleaving with at most two preemptions.
+fn check(model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = Builder::new();
+    builder.preemption_bound = std::env::var("PB").ok().map(|v| v.parse().unwrap());
+    // Teardown reads every entry of every directory.
+    builder.max_branches = 100_000;
+    let n = Arc::new(AtomicUsize::new(0));
+    let m = n.clone();
+    builder.check(move || {
+        m.fetch_add(1, Ordering::Relaxed);
+        model()
+    });
+    println!("ITER {}", n.load(Ordering::Relaxed));
+}
+
+/// A domain on fakes that are leaked: loom has no scoped threads. What they hold goes back with the domain.
+#[derive(Clone)]
+struct Bench {
+    host: &'static FakeHost,
+    iommu: &'static FakeIommu<'static>,
+    domain: Arc<Domain<Stock, &'static FakeHost, &'static FakeIommu<'static>>>,
+}
+
+impl Bench {
+    /// A device that reaches memory through an empty table of three levels.
+    fn new(protection: Protection) -> Self {
+        let host: &FakeHost = Box::leak(Box::default());
+        let all = FakeIommu::new(host).capabilities();
+        let iommu = FakeIommu::with_capabilities(host, Capabilities { leaf_2m: false, leaf_1g: false, ..all });
+        let iommu: &FakeIommu<'_> = Box::leak(Box::new(iommu));
+        let config = Config { address_bits: 32, ..Config::new(protection) };
+        let domain = Domain::with_config(iommu, host, &config).expect("a domain");
+        domain.attach(DEVICE).expect("a device");
+        Self { host, iommu, domain: Arc::new(domain) }
+    }
+
+    /// Maps `pages` pages at physical page `pfn`. No address that is still cached may be handed out (S3).
+    fn map(&self, pfn: u64, pages: u64) -> Iova {
+        let iova = self.domain.map_raw(PhysAddr::from_pfn(pfn), pages * PAGE_SIZE, Access::DeviceWrites);
+        let iova = iova.expect("room");
+        assert!(!self.iommu.is_cached(self.domain.id(), iova.pfn()), "S3: {iova} is cached");
+        iova
+    }
+
+    fn unmap(&self, iova: Iova, pages: u64) -> Result<(), RawUnmapError> {
+        self.domain.unmap_raw(iova, pages * PAGE_SIZE)
+    }
+
+    /// The physical page that the device reaches.
+    fn reach(&self, iova: Iova) -> Option<u64> {
+        self.iommu.access(DEVICE, iova, Rights::WRITE).map(PhysAddr::pfn)
+    }
+
+    /// Ends the domain; nothing may be left of it (S10).
+    fn close(self) {
+        let Self { host, domain, .. } = self;
+        drop(Arc::into_inner(domain).expect("the other thread has ended"));
+        assert_eq!(host.frames_lent(), 0);
+    }
+}
+
+/// Both CPUs find that the table for their pages is missing: one installs its own, the other frees its own and uses that one.
+#[test]
+fn two_maps_install_one_table() {
+    check(|| {
+        let bench = Bench::new(Protection::Strict);
+        let other = bench.clone();
+        let second = thread::spawn(move || other.map(20, 1));
+        let first = bench.map(10, 1);
+        let second = second.join().unwrap();
+        assert_eq!((bench.reach(first), bench.reach(second)), (Some(10), Some(20)));
+        // The root, a directory and a leaf table.
+        assert_eq!((bench.domain.usage().table_pages, bench.host.frames_lent()), (3, 3));
+        bench.close();
+    });
+}
+
+/// A buffer goes back to one caller only.
+#[test]
+fn of_two_unmaps_one_succeeds() {
+    for protection in [Protection::Strict, Protection::Deferred] {
+        check(move || {
+            let bench = Bench::new(protection);
+            let iova = bench.map(10, 1);
+            let other = bench.clone();
+            let second = thread::spawn(move || other.unmap(iova, 1));
+            let results = [bench.unmap(iova, 1), second.join().unwrap()];
+            let refused = Err(RawUnmapError::Refused(UnmapError::NotMapped(iova)));
+            assert!(results == [Ok(()), refused] || results == [refused, Ok(())], "{results:?}");
+            bench.close();
+        });
+    }
+}
+
+/// A map and the unmap of its neighbour share a table, and perhaps the address.
+#[test]
+fn a_map_beside_an_unmap() {
+    static REUSED: AtomicUsize = AtomicUsize::new(0);
+    check(|| {
+        let bench = Bench::new(Protection::Strict);
+        let (gone, neighbour) = (bench.map(10, 1), bench.map(11, 1));
+        assert_eq!((bench.reach(gone), bench.reach(neighbour)), (Some(10), Some(11)));
+        let other = bench.clone();
+        let unmapped = thread::spawn(move || other.unmap(gone, 1));
+        let new = bench.map(20, 1);
+        unmapped.join().unwrap().expect("mapped");
+        assert_eq!((bench.reach(neighbour), bench.reach(new)), (Some(11), Some(20)));
+        if new == gone {
+            REUSED.fetch_add(1, Ordering::Relaxed);
+        } else {
+            assert_eq!(bench.reach(gone), None);
+        }
+        bench.close();
+    });
+    assert!(REUSED.load(Ordering::Relaxed) > 0, "the address is reused in some interleavings");
+}
+
+/// One CPU unmaps, so that the address waits in the flush queue, and maps again; the other flushes when the time has come.
+#[test]
+fn a_tick_beside_an_unmap_and_a_map() {
+    static REUSED: AtomicUsize = AtomicUsize::new(0);
+    check(|| {
+        let bench = Bench::new(Protection::Deferred);
+        let gone = bench.map(10, 1);
+        assert_eq!(bench.reach(gone), Some(10));
+        let other = bench.clone();
+        let ticked = thread::spawn(move || {
+            other.host.advance_us(QUEUE_TIMEOUT_US);
+            other.domain.tick()
+        });
+        bench.unmap(gone, 1).expect("mapped");
+        let new = bench.map(20, 1);
+        ticked.join().unwrap().expect("the hardware answers");
+        assert_eq!(bench.reach(new), Some(20));
+        REUSED.fetch_add(usize::from(new == gone), Ordering::Relaxed);
+        bench.host.advance_us(QUEUE_TIMEOUT_US);
+        bench.domain.tick().expect("the hardware answers");
+        assert_eq!(bench.domain.usage().queued_unmaps, 0);
+        if new != gone {
+            assert_eq!(bench.reach(gone), None);
+        }
+        bench.close();
+    });
+    assert!(REUSED.load(Ordering::Relaxed) > 0, "the address is reused in some interleavings");
+}
+
+/// One CPU unmaps all that a leaf table translates, which frees the table, while the other maps elsewhere, or there (S4).
+#[test]
+fn a_map_beside_an_unmap_that_frees_a_table() {
+    check(|| {
+        let bench = Bench::new(Protection::Strict);
+        let gone = bench.map(0x1000, 512);
+        assert_eq!(bench.reach(gone), Some(0x1000));
+        let other = bench.clone();
+        let unmapped = thread::spawn(move || other.unmap(gone, 512));
+        let new = bench.map(20, 1);
+        unmapped.join().unwrap().expect("mapped");
+        assert_eq!(bench.reach(new), Some(20));
+        assert_eq!(bench.reach(Iova::from_pfn(gone.pfn() + 1)), None);
+        bench.close();
+    });
+}

@@ -1,0 +1,274 @@
+//! Second-level tables translate what was mapped and nothing else, as software looks it up and as hardware walks it: with
+//! three levels and four, with every size of leaf, and for a walker that sees only what was flushed.
+
+use portcullis::designs::Stock;
+use portcullis::iommu::Translation;
+use portcullis::iommu::fake::FakeIommu;
+use portcullis::platform::fake::FakeHost;
+use portcullis::table::{FreedTables, Rights, SecondLevelTable};
+use portcullis::{
+    Access, Capabilities, Domain, Invalidation, Iommu, Iova, IovaRange, MapError, PAGE_SIZE, PhysAddr, Protection,
+    Segment, SourceId,
+};
+use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
+use std::collections::BTreeSet;
+
+const DEVICE: SourceId = SourceId(0x0020);
+/// Pages in a 2 MiB and in a 1 GiB leaf.
+const MIB2: u64 = 1 << 9;
+const GIB: u64 = 1 << 18;
+
+/// What a walker can do.
+#[derive(Clone, Copy, Debug)]
+struct Walker {
+    levels: u8,
+    leaf_2m: bool,
+    leaf_1g: bool,
+    coherent: bool,
+}
+
+impl Walker {
+    fn capabilities(self) -> Capabilities {
+        let Self { leaf_2m, leaf_1g, coherent, .. } = self;
+        Capabilities { leaf_2m, leaf_1g, coherent, ..FakeIommu::new(&FakeHost::default()).capabilities() }
+    }
+}
+
+/// A run of pages, and the physical run behind it.
+#[derive(Clone, Copy, PartialEq, Debug)]
+struct Run {
+    range: IovaRange,
+    phys_pfn: u64,
+    rights: Rights,
+}
+
+impl Run {
+    fn new(pfn: u64, pages: u64, phys_pfn: u64, rights: Rights) -> Self {
+        Self { range: IovaRange::new(pfn, pages).expect("never empty"), phys_pfn, rights }
+    }
+
+    /// The run as two segments, the second of which starts at page `cut`, or as one.
+    fn segments(&self, cut: u64) -> Vec<Segment> {
+        let segment = |first, pages| Segment { phys: PhysAddr::from_pfn(first), len: pages * PAGE_SIZE };
+        match cut % self.range.pages() {
+            0 => vec![segment(self.phys_pfn, self.range.pages())],
+            cut => vec![segment(self.phys_pfn, cut), segment(self.phys_pfn + cut, self.range.pages() - cut)],
+        }
+    }
+
+    fn translate(&self, pfn: u64) -> Option<(u64, Rights)> {
+        self.range.contains(pfn).then(|| (self.phys_pfn + (pfn - self.range.first_pfn()), self.rights))
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Operation {
+    Map { run: Run, cut: u64 },
+    Unmap(usize),
+}
+
+/// A table with a reference beside it.
+struct Bench<'h> {
+    host: &'h FakeHost,
+    iommu: FakeIommu<'h>,
+    table: SecondLevelTable,
+    live: Vec<Run>,
+    /// Pages where something begins or ends, or did.
+    edges: BTreeSet<u64>,
+}
+
+impl<'h> Bench<'h> {
+    fn new(host: &'h FakeHost, walker: Walker) -> Self {
+        let iommu = FakeIommu::with_capabilities(host, walker.capabilities());
+        let table = SecondLevelTable::new(&host, walker.levels, &walker.capabilities()).unwrap();
+        let tables = Translation::Tables { root: table.root(), levels: walker.levels };
+        iommu.attach(iommu.open_domain(tables).unwrap(), DEVICE).unwrap();
+        Self { host, iommu, table, live: Vec::new(), edges: BTreeSet::new() }
+    }
+
+    fn map(&mut self, run: Run, cut: u64) -> Result<(), TestCaseError> {
+        let mapped = self.table.map(&self.host, run.range, &run.segments(cut), run.rights);
+        if self.live.iter().any(|live| live.range.overlaps(run.range)) {
+            prop_assert!(matches!(mapped, Err(MapError::Overlap(_))), "{mapped:?}");
+        } else {
+            prop_assert_eq!(mapped, Ok(()));
+            self.live.push(run);
+        }
+        let (first, end, pages) = (run.range.first_pfn(), run.range.end_pfn(), run.range.pages());
+        self.edges.extend([first - 1, first, first + cut % pages, first + pages / 2, end - 1, end]);
+        self.edges.extend([first.next_multiple_of(MIB2), end & !(MIB2 - 1)]);
+        Ok(())
+    }
+
+    fn unmap(&mut self, which: usize) {
+        if !self.live.is_empty() {
+            let run = self.live.swap_remove(which % self.live.len());
+            self.table.unmap(&self.host, run.range, &mut FreedTables::new());
+        }
+    }
+
+    /// Compares every edge, as software sees it and as a device does after all has been invalidated.
+    fn compare(&self) -> Result<(), TestCaseError> {
+        self.iommu.submit(&[Invalidation::Global]).unwrap();
+        for &pfn in &self.edges {
+            let iova = Iova::new(Iova::from_pfn(pfn).as_u64() + 0x123);
+            let expected = self.live.iter().find_map(|run| run.translate(pfn));
+            let found = self.table.lookup(&self.host, iova);
+            let phys = |pfn: u64| PhysAddr::new(PhysAddr::from_pfn(pfn).as_u64() + 0x123);
+            prop_assert_eq!(found, expected.map(|(to, rights)| (phys(to), rights)), "page {:#x}", pfn);
+            for asked in [Rights::READ, Rights::WRITE] {
+                let reached = self.iommu.access(DEVICE, iova, asked);
+                let expected = expected.filter(|(_, rights)| rights.allows(asked)).map(|(to, _)| phys(to));
+                prop_assert_eq!(reached, expected, "page {:#x} for {:?}", pfn, asked);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn walker() -> impl Strategy<Value = Walker> {
+    (3..=4u8, any::<bool>(), any::<bool>(), any::<bool>()).prop_map(|(levels, leaf_2m, leaf_1g, coherent)| Walker {
+        levels,
+        leaf_2m,
+        leaf_1g: leaf_1g && leaf_2m,
+        coherent,
+    })
+}
+
+fn operation() -> impl Strategy<Value = Operation> {
+    // Few places, so that runs meet: near the boundaries of a GiB, on one of 2 MiB or off it.
+    let tables = prop_oneof![0..4u64, 510..512u64];
+    let offset = prop_oneof![3 => Just(0), 1 => 1..MIB2];
+    let first = (1..4u64, tables, offset).prop_map(|(gib, table, page)| gib * GIB + table * MIB2 + page);
+    let pages = prop_oneof![4 => 1..10u64, 3 => Just(MIB2), 3 => 1..4 * MIB2, 1 => Just(GIB), 1 => GIB..GIB + 2 * MIB2];
+    let rights = prop_oneof![Just(Rights::READ), Just(Rights::WRITE), Just(Rights::READ_WRITE)];
+    // Most often as far off a boundary as the IOVA is, so that large leaves fit.
+    let phys = prop::option::weighted(0.3, 0..1u64 << 30);
+    let map = (first, pages, phys, rights, any::<u64>()).prop_map(|(first, pages, phys, rights, cut)| {
+        let run = Run::new(first, pages, phys.unwrap_or(first % GIB + 7 * GIB), rights);
+        Operation::Map { run, cut }
+    });
+    prop_oneof![3 => map, 2 => any::<usize>().prop_map(Operation::Unmap)]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, rng_seed: RngSeed::Fixed(0), ..ProptestConfig::default() })]
+
+    #[test]
+    fn tables_translate_as_the_reference(walker in walker(), script in prop::collection::vec(operation(), 1..24)) {
+        let host = FakeHost::new(walker.coherent);
+        let mut bench = Bench::new(&host, walker);
+        for operation in script {
+            match operation {
+                Operation::Map { run, cut } => bench.map(run, cut)?,
+                Operation::Unmap(which) => bench.unmap(which),
+            }
+            bench.compare()?;
+        }
+    }
+}
+
+/// Table pages after `run` was mapped into an empty table of four levels.
+fn table_pages(run: Run, leaf_2m: bool, leaf_1g: bool) -> usize {
+    let host = FakeHost::default();
+    let mut bench = Bench::new(&host, Walker { levels: 4, leaf_2m, leaf_1g, coherent: true });
+    bench.map(run, 0).unwrap();
+    bench.compare().unwrap();
+    assert_eq!(bench.table.pages(), host.frames_lent());
+    bench.table.pages()
+}
+
+#[test]
+fn the_largest_leaf_that_fits_is_used() {
+    let run = |pfn, pages, phys_pfn| Run::new(pfn, pages, phys_pfn, Rights::READ);
+    // What it takes with no large leaf, with those of 2 MiB, and with both.
+    let cases = [
+        (run(GIB, 1, 7), [4, 4, 4]),
+        (run(GIB, MIB2, 0), [4, 3, 3]),
+        (run(GIB, MIB2, 1), [4, 4, 4]),
+        (run(GIB + 1, MIB2, 1), [5, 5, 5]),
+        (run(GIB, 3 * MIB2 + 1, 0), [7, 4, 4]),
+        (run(GIB - 1, MIB2 + 2, MIB2 - 1), [7, 6, 6]),
+        (run(GIB, GIB, 5 * GIB), [515, 3, 2]),
+        (run(GIB, GIB, 5 * GIB + MIB2), [515, 3, 3]),
+        (run(GIB + MIB2, 2 * GIB, MIB2), [1029, 5, 4]),
+    ];
+    for (run, [small, mib2, gib]) in cases {
+        assert_eq!(table_pages(run, false, false), small, "{run:x?}");
+        assert_eq!(table_pages(run, true, false), mib2, "{run:x?}");
+        assert_eq!(table_pages(run, true, true), gib, "{run:x?}");
+    }
+}
+
+#[test]
+fn a_large_leaf_gives_way_to_a_table_that_is_there() {
+    let host = FakeHost::default();
+    let mut bench = Bench::new(&host, Walker { levels: 3, leaf_2m: true, leaf_1g: true, coherent: true });
+    let one = Run::new(GIB + 5, 1, 9, Rights::WRITE);
+    let whole = Run::new(GIB, MIB2, 8 * MIB2, Rights::WRITE);
+    bench.map(one, 0).unwrap();
+    assert_eq!(bench.table.pages(), 3);
+    bench.unmap(0);
+    assert_eq!(bench.table.pages(), 3, "the table stays, empty");
+    bench.map(whole, 0).unwrap();
+    bench.compare().unwrap();
+    assert_eq!(bench.table.pages(), 3, "and takes the run page by page");
+    // That unmap covers all that the table translates.
+    bench.unmap(0);
+    bench.compare().unwrap();
+    assert_eq!(bench.table.pages(), 2);
+    bench.map(whole, 0).unwrap();
+    bench.compare().unwrap();
+    assert_eq!(bench.table.pages(), 2, "now a large leaf fits");
+}
+
+#[test]
+fn an_unmap_frees_every_table_that_it_covers() {
+    let host = FakeHost::default();
+    let iommu_capabilities = Walker { levels: 4, leaf_2m: false, leaf_1g: false, coherent: true }.capabilities();
+    let table = SecondLevelTable::new(&&host, 4, &iommu_capabilities).unwrap();
+    let map = |run: Run| table.map(&&host, run.range, &run.segments(0), run.rights).unwrap();
+    let unmap = |run: Run| {
+        let mut freed = FreedTables::new();
+        let any = table.unmap(&&host, run.range, &mut freed);
+        assert_eq!(any, freed.pages() > 0);
+        freed.pages()
+    };
+    let run = |pfn, pages| Run::new(pfn, pages, 0, Rights::WRITE);
+    map(run(GIB - 3, 1));
+    // From the middle of one leaf table over three whole ones into the next.
+    let middle = run(2 * GIB - 2 * MIB2 - 7, 3 * MIB2 + 11);
+    map(middle);
+    let before = table.pages();
+    assert_eq!(unmap(middle), 3);
+    assert_eq!(table.pages(), before - 3);
+    // A whole GiB takes its directory with it, and what earlier mappings left there.
+    map(run(3 * GIB, GIB));
+    assert_eq!(unmap(run(3 * GIB, GIB)), 513);
+    assert_eq!(table.lookup(&&host, Iova::from_pfn(GIB - 3)), Some((PhysAddr::new(0), Rights::WRITE)));
+}
+
+#[test]
+fn where_absent_entries_are_cached_a_map_invalidates() {
+    let host = FakeHost::default();
+    for (caches_absent, address_mask_max) in [(false, Some(18)), (true, Some(18)), (true, Some(1)), (true, None)] {
+        let base = FakeIommu::new(&host).capabilities();
+        let iommu = FakeIommu::with_capabilities(&host, Capabilities { caches_absent, address_mask_max, ..base });
+        let domain = Domain::<Stock, _, _>::new(&iommu, &host, Protection::Strict).unwrap();
+        domain.attach(DEVICE).unwrap();
+        // The device looks where the mapping will be, and finds nothing.
+        let first = Iova::from_pfn((1 << 20) - 4);
+        assert_eq!(iommu.access(DEVICE, first, Rights::WRITE), None);
+        let iova = domain.map_raw(PhysAddr::new(0x8000), 3 * PAGE_SIZE, Access::DeviceWrites).unwrap();
+        assert_eq!(iova, first);
+        let expected = match (caches_absent, address_mask_max) {
+            (false, _) => vec![],
+            // Directory entries may be cached as absent too, so all levels.
+            (true, Some(18)) => vec![Invalidation::Pages { domain: domain.id(), first, mask: 2, leaf_only: false }],
+            (true, _) => vec![Invalidation::Domain(domain.id())],
+        };
+        assert_eq!(iommu.take_commands(), expected);
+        assert_eq!(iommu.access(DEVICE, first, Rights::WRITE), Some(PhysAddr::new(0x8000)));
+    }
+}
