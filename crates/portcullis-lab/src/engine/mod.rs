@@ -30,17 +30,21 @@ pub type Core = usize;
 #[derive(Clone, Copy, Debug)]
 pub struct Frequency {
     hz: f64,
+    /// Picoseconds of a cycle, times 2^[`FRACTION_BITS`].
+    cycle: u64,
 }
+
+const FRACTION_BITS: u32 = 32;
 
 impl Frequency {
     /// A clock of `hz` cycles per second.
     pub fn new(hz: f64) -> Self {
-        Self { hz }
+        Self { hz, cycle: (1e12 / hz * (1u64 << FRACTION_BITS) as f64) as u64 }
     }
 
     /// How long that many cycles take, in picoseconds.
     pub fn picoseconds(self, cycles: u64) -> u64 {
-        (cycles as f64 * (1e12 / self.hz)).round() as u64
+        ((u128::from(cycles) * u128::from(self.cycle) + (1 << (FRACTION_BITS - 1))) >> FRACTION_BITS) as u64
     }
 
     /// How many cycles pass in that time, rounded up.
@@ -319,6 +323,10 @@ impl Engine {
             state.account.borrow_mut().hardware_wait(self.frequency.cycles(until_ps - start_ps));
         }
         self.sync();
+        // Polling reads memory, not the unit: it must have written its statuses by now.
+        if let Some(hardware) = self.hardware.get() {
+            hardware.advance(state.now_ps.get());
+        }
     }
 
     /// Lets the running core sleep, uncharged, until `at_ps`. Its timer may fire meanwhile.

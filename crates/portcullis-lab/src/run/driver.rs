@@ -2,11 +2,12 @@
 
 use super::RunError;
 use super::exposure::Slot;
-use super::world::{LabUnit, Live, World};
+use super::world::{LabUnit, Live, Ranges, World};
 use crate::platform::LabPlatform;
 use portcullis::design::Design;
 use portcullis::domain::{RawBatch, segment_iova};
-use portcullis::{Access, Iova, IovaRange, PAGE_SIZE, PhysAddr, Request, Segment};
+use portcullis::{Access, Iova, PAGE_SIZE, PhysAddr, Request, Segment};
+use smallvec::smallvec;
 use std::cell::Cell;
 use std::rc::Rc;
 
@@ -15,20 +16,16 @@ pub(super) struct Driver<'w, D: Design<LabPlatform, LabUnit>> {
     world: &'w World<D>,
     core: usize,
     batch_max: usize,
-    batch: Option<OpenBatch<'w, D>>,
-}
-
-/// A batch that has not been committed, and whose mappings it holds.
-struct OpenBatch<'w, D: Design<LabPlatform, LabUnit>> {
-    raw: RawBatch<'w, D, LabPlatform, LabUnit>,
-    device: usize,
-    access: Access,
+    /// A batch for each device; only one of them has members.
+    batches: Vec<RawBatch<'w, D, LabPlatform, LabUnit>>,
+    /// The mappings of the batch that has not been committed, all of one device and direction.
     members: Vec<(Slot, Live)>,
 }
 
 impl<'w, D: Design<LabPlatform, LabUnit>> Driver<'w, D> {
     pub(super) fn new(world: &'w World<D>, core: usize, batch_max: usize) -> Self {
-        Self { world, core, batch_max, batch: None }
+        let batches = world.domains.iter().map(|domain| domain.raw_batch()).collect();
+        Self { world, core, batch_max, batches, members: Vec::new() }
     }
 
     /// Maps a buffer. A device-read buffer is read at once.
@@ -42,15 +39,13 @@ impl<'w, D: Design<LabPlatform, LabUnit>> Driver<'w, D> {
 
     /// The device is done with the buffer for now: another core may unmap it.
     pub(super) fn settled(&self, slot: Slot) {
-        if let Some(live) = self.world.live.borrow().get(&slot) {
-            live.settled.set(true);
-        }
+        self.world.look(slot, |live| live.settled.set(true));
         self.world.engine.notify();
     }
 
     /// Maps a buffer that the device does not touch yet.
     pub(super) fn map_only(&mut self, slot: Slot, segments: &Rc<[Segment]>, access: Access, device: usize) {
-        if self.batch.as_ref().is_some_and(|batch| batch.device == device && batch.access == access) {
+        if self.members.first().is_some_and(|(_, first)| first.device == device && first.access == access) {
             self.commit();
         }
         let world = self.world;
@@ -61,11 +56,11 @@ impl<'w, D: Design<LabPlatform, LabUnit>> Driver<'w, D> {
             let request = Request::new(segments, access)?;
             domain.map_request(&request)
         };
-        let ranges: Result<Vec<IovaRange>, _> = world.engine.charged(|| {
+        let ranges: Result<Ranges, _> = world.engine.charged(|| {
             if D::INFO.physical_addresses {
                 segments.iter().map(|segment| request(std::slice::from_ref(segment))).collect()
             } else {
-                request(segments).map(|range| vec![range])
+                request(segments).map(|range| smallvec![range])
             }
         });
         match ranges {
@@ -85,7 +80,11 @@ impl<'w, D: Design<LabPlatform, LabUnit>> Driver<'w, D> {
                 drop(tally);
                 world.residual.borrow_mut().mapped(segments, world.engine.now_ps());
                 let live = Live { segments: segments.clone(), access, device, ranges, settled: Cell::new(false) };
-                world.live.borrow_mut().insert(slot, live);
+                let mut all = world.live.borrow_mut();
+                if all.len() <= slot as usize {
+                    all.resize_with(slot as usize + 1, || None);
+                }
+                all[slot as usize] = Some(live);
             }
             Err(error) => world.refuse(error),
         }
@@ -96,7 +95,7 @@ impl<'w, D: Design<LabPlatform, LabUnit>> Driver<'w, D> {
     /// Unmaps a buffer, at the latest when the batch ends. A device-write buffer is written just before.
     pub(super) fn unmap(&mut self, slot: Slot) {
         let world = self.world;
-        let access = || world.live.borrow().get(&slot).map(|live| live.access);
+        let access = || world.look(slot, |live| live.access);
         world.engine.wait_until(|| access().is_some() || world.failed());
         let written = access().is_some_and(|access| access != Access::DeviceReads);
         if written {
@@ -109,21 +108,16 @@ impl<'w, D: Design<LabPlatform, LabUnit>> Driver<'w, D> {
     pub(super) fn unmap_only(&mut self, slot: Slot) {
         let world = self.world;
         // Mapped by another core, it may not be mapped yet, or be with the device still.
-        let settled = || world.live.borrow().get(&slot).is_some_and(|live| live.settled.get());
-        world.engine.wait_until(|| settled() || world.failed());
-        let Some(live) = world.live.borrow_mut().remove(&slot) else { return };
-        if self.batch.as_ref().is_some_and(|batch| batch.device != live.device || batch.access != live.access) {
+        let settled = || world.look(slot, |live| live.settled.get());
+        world.engine.wait_until(|| settled() == Some(true) || world.failed());
+        let Some(live) = world.live.borrow_mut().get_mut(slot as usize).and_then(Option::take) else { return };
+        if self.members.first().is_some_and(|(_, first)| first.device != live.device || first.access != live.access) {
             self.commit();
         }
         let domain = &world.domains[live.device];
-        let batch = self.batch.get_or_insert_with(|| OpenBatch {
-            raw: domain.raw_batch(),
-            device: live.device,
-            access: live.access,
-            members: Vec::new(),
-        });
+        let batch = &mut self.batches[live.device];
         for range in &live.ranges {
-            let unmapped = world.engine.charged(|| batch.raw.unmap(*range));
+            let unmapped = world.engine.charged(|| batch.unmap(*range));
             if let Err(error) = unmapped {
                 world.fail(RunError::Unmap(error));
                 return;
@@ -139,8 +133,8 @@ impl<'w, D: Design<LabPlatform, LabUnit>> Driver<'w, D> {
                 }
             }
         }
-        batch.members.push((slot, live));
-        if batch.members.len() >= self.batch_max {
+        self.members.push((slot, live));
+        if self.members.len() >= self.batch_max {
             self.commit();
         }
     }
@@ -148,16 +142,18 @@ impl<'w, D: Design<LabPlatform, LabUnit>> Driver<'w, D> {
     /// Ends the batch: its buffers are the driver's again.
     pub(super) fn commit(&mut self) {
         let world = self.world;
-        let Some(OpenBatch { raw, device, members, .. }) = self.batch.take() else { return };
-        if let Err(error) = world.engine.charged(|| raw.commit()) {
+        let Some(device) = self.members.first().map(|(_, first)| first.device) else { return };
+        let batch = &mut self.batches[device];
+        if let Err(error) = world.engine.charged(|| batch.commit_so_far()) {
             world.fail(RunError::Commit(error));
             return;
         }
         world.arm(device);
         world.settle_invalidations();
-        for (slot, live) in &members {
+        for (slot, live) in &self.members {
             self.hand_back(*slot, live);
         }
+        self.members.clear();
     }
 
     fn hand_back(&self, slot: Slot, live: &Live) {
@@ -209,24 +205,22 @@ impl<'w, D: Design<LabPlatform, LabUnit>> Driver<'w, D> {
     /// The device goes over the whole buffer, and this core idles until it is done.
     pub(super) fn device_accesses(&self, slot: Slot) {
         let world = self.world;
-        let Some((device, access, pieces)) = world.live.borrow().get(&slot).map(|live| {
-            let pieces: Vec<(Iova, u64)> = (0..live.segments.len())
-                .map(|index| {
-                    let range = live.ranges[if D::INFO.physical_addresses { index } else { 0 }];
-                    let iova = segment_iova(&live.segments, index, range, D::INFO.physical_addresses);
-                    (iova, live.segments[index].len)
-                })
-                .collect();
-            (live.device, live.access, pieces)
-        }) else {
+        let Some((device, access, segments)) =
+            world.look(slot, |live| (live.device, live.access, live.segments.clone()))
+        else {
             return;
         };
         let mut done_ps = world.engine.now_ps();
-        for (start, len) in pieces {
+        for (index, segment) in segments.iter().enumerate() {
+            let start = world.look(slot, |live| {
+                let range = live.ranges[if D::INFO.physical_addresses { index } else { 0 }];
+                segment_iova(&segments, index, range, D::INFO.physical_addresses)
+            });
+            let Some(start) = start else { return };
             let mut done = 0;
-            while done < len {
+            while done < segment.len {
                 let at = Iova::new(start.as_u64() + done);
-                let piece = (PAGE_SIZE - at.page_offset()).min(len - done);
+                let piece = (PAGE_SIZE - at.page_offset()).min(segment.len - done);
                 done_ps = self.transact(device, at, piece, access.rights());
                 done += piece;
             }

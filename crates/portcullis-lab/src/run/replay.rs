@@ -214,11 +214,11 @@ impl Script {
             Target::Mapping { mapping, page, offset } => (mapping, page, offset),
             Target::Persistent { index, offset } => (persistent_slot(&self.trace, index), 0, offset),
         };
-        let target = world.live.borrow().get(&slot).and_then(|live| {
+        let target = world.look(slot, |live| {
             let pfn = live.ranges.iter().flat_map(|range| range.first_pfn()..range.end_pfn()).nth(page as usize)?;
             Some((live.device, pfn, live.access.rights()))
         });
-        match target {
+        match target.flatten() {
             Some((device, pfn, rights)) => {
                 let iova = Iova::new(Iova::from_pfn(pfn).as_u64() + u64::from(offset));
                 let len = LENGTH.min(PAGE_SIZE - iova.page_offset());

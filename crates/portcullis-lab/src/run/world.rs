@@ -11,6 +11,7 @@ use portcullis::{Access, Config, Domain, DomainId, IovaRange, MapError, PhysAddr
 use portcullis_model::{Device, ModelMmio, Ram, Vtd};
 use portcullis_vtd::Unit;
 use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -23,13 +24,16 @@ pub(super) type LabDomain<D> = Domain<D, LabPlatform, LabUnit>;
 /// Room for tables. They lie in the upper half of what the machine can address, so that no buffer is taken for one.
 const TABLES_BYTES: u64 = 1 << 30;
 
+/// The ranges of a mapping; nearly always one.
+pub(super) type Ranges = SmallVec<[IovaRange; 1]>;
+
 /// A mapping that is live in the run.
 pub(super) struct Live {
     pub(super) segments: Rc<[Segment]>,
     pub(super) access: Access,
     pub(super) device: usize,
     /// One range, or one per segment where addresses are physical.
-    pub(super) ranges: Vec<IovaRange>,
+    pub(super) ranges: Ranges,
     /// Whether the device has done what it does right after the map.
     pub(super) settled: Cell<bool>,
 }
@@ -59,7 +63,8 @@ pub(super) struct World<D: Design<LabPlatform, LabUnit>> {
     pub(super) vtd: Arc<Vtd>,
     pub(super) domains: Vec<LabDomain<D>>,
     pub(super) devices: RefCell<Vec<Device>>,
-    pub(super) live: RefCell<FxHashMap<Slot, Live>>,
+    /// By slot.
+    pub(super) live: RefCell<Vec<Option<Live>>>,
     /// Which live mapping each page of I/O addresses belongs to.
     pub(super) owners: RefCell<FxHashMap<(DomainId, u64), Slot>>,
     pub(super) exposure: RefCell<Exposure>,
@@ -75,6 +80,11 @@ pub(super) struct World<D: Design<LabPlatform, LabUnit>> {
 }
 
 impl<D: Design<LabPlatform, LabUnit>> World<D> {
+    /// What `look` sees of a live mapping, if it is one.
+    pub(super) fn look<R>(&self, slot: Slot, look: impl FnOnce(&Live) -> R) -> Option<R> {
+        self.live.borrow().get(slot as usize).and_then(Option::as_ref).map(look)
+    }
+
     /// A machine with `cores` cores whose `devices` each have a domain of their own.
     pub(super) fn new(
         machine: &Machine,

@@ -77,7 +77,7 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu> Mapper for Composed<A, P, I> {
         Ok(())
     }
 
-    fn commit(&self, revocation: Revocation) -> Result<(), CommitError> {
+    fn commit(&self, revocation: &mut Revocation) -> Result<(), CommitError> {
         match &self.policy {
             Policy::Strict => invalidation::commit(&self.space, &self.allocator, revocation),
             Policy::Deferred(queue) => queue.push(&self.space, &self.allocator, revocation),

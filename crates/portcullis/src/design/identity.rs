@@ -98,7 +98,7 @@ impl<P: Platform, I: Iommu> Mapper for Identity<P, I> {
         Ok(())
     }
 
-    fn commit(&self, _revocation: Revocation) -> Result<(), CommitError> {
+    fn commit(&self, _revocation: &mut Revocation) -> Result<(), CommitError> {
         Ok(())
     }
 

@@ -87,11 +87,11 @@ pub trait Mapper: Sync {
     fn unmap(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError>;
 
     /// Ends a batch of unmaps. When it returns without error, the buffers are the driver's again; under strict protection
-    /// the device has lost them.
+    /// the device has lost them. `revocation` is empty then, whatever the result.
     ///
     /// # Errors
     /// [`CommitError`]: no buffer of the batch may be used again (S11).
-    fn commit(&self, revocation: Revocation) -> Result<(), CommitError>;
+    fn commit(&self, revocation: &mut Revocation) -> Result<(), CommitError>;
 
     /// Flushes what has waited long enough. To be called when [`due_us`](Mapper::due_us) has come, from a timer.
     ///

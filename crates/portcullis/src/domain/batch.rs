@@ -34,13 +34,16 @@ impl<'d, D: Design<P, I>, P: Platform, I: Iommu> RawBatch<'d, D, P, I> {
     /// # Errors
     /// [`CommitError`]: no buffer of the batch may be used again (S11).
     pub fn commit(mut self) -> Result<(), CommitError> {
-        self.commit_now()
+        self.commit_so_far()
     }
 
-    fn commit_now(&mut self) -> Result<(), CommitError> {
-        let revocation = core::mem::take(&mut self.revocation);
+    /// Does what [`commit`](RawBatch::commit) does, and leaves an empty batch to go on with.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn commit_so_far(&mut self) -> Result<(), CommitError> {
         // So that the drop after a commit takes no lock.
-        if revocation.is_empty() { Ok(()) } else { self.domain.commit(revocation) }
+        if self.revocation.is_empty() { Ok(()) } else { self.domain.commit(&mut self.revocation) }
     }
 }
 
@@ -48,7 +51,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Drop for RawBatch<'_, D, P, I> {
     fn drop(&mut self) {
         // After `commit` there is nothing left. An error here has nobody to go to: the addresses stay quarantined and the
         // domain is poisoned, so the next map reports it.
-        let _ = self.commit_now();
+        let _ = self.commit_so_far();
     }
 }
 
@@ -92,14 +95,14 @@ impl<'d, D: Design<P, I>, P: Platform, I: Iommu, B: DmaBuffer> Batch<'d, D, P, I
     pub fn commit(mut self) -> Result<ArrayVec<B, BATCH_MAX>, CommitError> {
         // Taken out first, and still not dropped by itself: after an error nothing here may free them.
         let buffers = core::mem::take(&mut self.buffers);
-        self.raw.commit_now()?;
+        self.raw.commit_so_far()?;
         Ok(ManuallyDrop::into_inner(buffers))
     }
 }
 
 impl<D: Design<P, I>, P: Platform, I: Iommu, B: DmaBuffer> Drop for Batch<'_, D, P, I, B> {
     fn drop(&mut self) {
-        if self.raw.commit_now().is_ok() {
+        if self.raw.commit_so_far().is_ok() {
             drop(core::mem::take(&mut *self.buffers));
         }
     }

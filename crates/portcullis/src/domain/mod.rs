@@ -196,7 +196,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         self.mapper.unmap(range, out)
     }
 
-    fn commit(&self, revocation: Revocation) -> Result<(), CommitError> {
+    fn commit(&self, revocation: &mut Revocation) -> Result<(), CommitError> {
         self.mapper.commit(revocation)
     }
 }

@@ -58,13 +58,13 @@ impl<P: Platform> FlushQueue<P> {
         &self,
         space: &AddressSpace<P, I>,
         allocator: &impl IovaAllocator<P>,
-        revocation: Revocation,
+        revocation: &mut Revocation,
     ) -> Result<(), CommitError> {
         let platform = space.platform();
         platform.probe(Step::Enter(Phase::Invalidate));
         self.queue.with(|queue| {
-            queue.tables.append(platform, revocation.tables);
-            for revoked in revocation.revoked {
+            queue.tables.append(platform, core::mem::take(&mut revocation.tables));
+            for revoked in revocation.revoked.drain(..) {
                 if queue.waiting.len() == QUEUE_CAPACITY {
                     self.flush(queue, space, allocator)?;
                 }

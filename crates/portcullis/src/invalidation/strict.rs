@@ -13,7 +13,7 @@ use arrayvec::ArrayVec;
 pub(crate) fn commit<P: Platform, I: Iommu>(
     space: &AddressSpace<P, I>,
     allocator: &impl IovaAllocator<P>,
-    revocation: Revocation,
+    revocation: &mut Revocation,
 ) -> Result<(), CommitError> {
     let platform = space.platform();
     if revocation.is_empty() {
@@ -25,12 +25,16 @@ pub(crate) fn commit<P: Platform, I: Iommu>(
         .iter()
         .map(|revoked| page_selective(space.id(), revoked.range, revoked.leaf_only, space.capabilities()))
         .collect();
-    // On an error the ranges and tables of the revocation leak: quarantined for good (S11).
-    space.invalidate(&commands)?;
+    let tables = core::mem::take(&mut revocation.tables);
+    if let Err(error) = space.invalidate(&commands) {
+        // The ranges and tables leak: quarantined for good (S11).
+        revocation.revoked.clear();
+        return Err(error.into());
+    }
     platform.probe(Step::Enter(Phase::IovaFree));
-    for revoked in &revocation.revoked {
+    for revoked in revocation.revoked.drain(..) {
         allocator.free(platform, Invalidated::new(revoked.range));
     }
-    table::release(platform, Invalidated::new(revocation.tables));
+    table::release(platform, Invalidated::new(tables));
     Ok(())
 }
