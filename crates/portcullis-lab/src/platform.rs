@@ -1,25 +1,24 @@
 //! The lab as a platform: the protection layer runs on it unchanged.
 
-use crate::engine::{Engine, LabLock};
+use crate::engine::{Engine, LabLock, OneThread};
 use portcullis::platform::{CpuHint, LockClass, Step, Wait};
 use portcullis::table::{Entry, Frame};
 use portcullis::{NoMemory, PhysAddr, Platform};
 use portcullis_model::{Clock, Ram};
-use send_wrapper::SendWrapper;
 use std::rc::Rc;
 use std::sync::Arc;
 
 /// Virtual cores over modelled memory. Clones share both. Usable only on the thread that made it.
 #[derive(Clone)]
 pub struct LabPlatform {
-    engine: SendWrapper<Rc<Engine>>,
+    engine: OneThread<Rc<Engine>>,
     ram: Arc<Ram>,
 }
 
 impl LabPlatform {
     /// The platform of `engine`, with table pages from `ram`.
     pub fn new(engine: Rc<Engine>, ram: Arc<Ram>) -> Self {
-        Self { engine: SendWrapper::new(engine), ram }
+        Self { engine: OneThread::new(engine), ram }
     }
 
     fn engine(&self) -> &Rc<Engine> {

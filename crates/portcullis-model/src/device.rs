@@ -75,12 +75,13 @@ impl Device {
         let hit_ps = vtd.parameters().hit_ps;
         let now_ps = now_ps.min(END_PS);
         let mut access = Access { done_ps: now_ps, ..Access::default() };
+        let mut requests = vtd.requests();
         let mut done = 0;
         while done < len {
             let at = Iova::new(iova.as_u64().wrapping_add(done));
             done += self.transaction_bytes.min(PAGE_SIZE - at.page_offset()).min(len - done);
             let issue_ps = self.in_flight[self.next].max(now_ps);
-            let ready_ps = match vtd.translate(issue_ps, self.source, at, rights) {
+            let ready_ps = match requests.translate(issue_ps, self.source, at, rights) {
                 Ok(translated) => translated.ready_ps.max(issue_ps),
                 Err(fault) => {
                     access.faults += 1;
@@ -90,7 +91,7 @@ impl Device {
             };
             self.last_done_ps = self.last_done_ps.max(ready_ps + hit_ps);
             self.in_flight[self.next] = self.last_done_ps;
-            self.next = (self.next + 1) % self.in_flight.len();
+            self.next = if self.next + 1 == self.in_flight.len() { 0 } else { self.next + 1 };
             access.transactions += 1;
             access.latency_ps_sum += self.last_done_ps - issue_ps;
             access.done_ps = self.last_done_ps;

@@ -322,13 +322,14 @@ mod tests {
         let ram = Ram::with_flushing(BASE, 2 * PAGE_SIZE);
         let page = ram.allocate().unwrap();
         let word = |slot: u64| PhysAddr::new(page.as_u64() + 8 * slot);
+        ram.frame(page)[8].store_bits(6);
         ram.frame(page)[9].store_bits(1);
         ram.frame(page)[15].store_bits(2);
         ram.frame(page)[16].store_bits(3);
         assert_eq!(ram.hardware_read_u64(word(9)), Some(0));
         ram.flush(&ram.frame(page)[9..10]);
-        let seen = [9, 15, 16].map(|slot| ram.hardware_read_u64(word(slot)).unwrap());
-        assert_eq!(seen, [1, 2, 0], "the whole line of eight entries and no other");
+        let seen = [8, 9, 15, 16].map(|slot| ram.hardware_read_u64(word(slot)).unwrap());
+        assert_eq!(seen, [6, 1, 2, 0], "the whole line of eight entries and no other");
         assert_eq!(ram.read_u64(word(16)), Some(3));
         assert!(ram.write_u32(word(17), 5));
         assert_eq!(ram.hardware_read_u64(word(17)), Some(5), "a device writes memory itself");

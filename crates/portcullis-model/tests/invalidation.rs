@@ -59,6 +59,16 @@ fn a_wide_mask_goes_through_the_cache_instead_of_the_pages() {
     let mut machine = warm(512 - 8, 16);
     machine.run(pages(1, 512 * PAGE_SIZE, 9, true));
     assert_eq!(cached(&machine, (504..520).map(|page| page * PAGE_SIZE)), (504..512).collect::<Vec<_>>());
+
+    let mut machine = warm(0, 1);
+    let other_top = machine.ram.allocate().unwrap();
+    machine.attach(OTHER, 2, other_top, 4);
+    machine.map(other_top, 0, 0xabc000);
+    machine.ask(OTHER, 0, Rights::READ).unwrap();
+    machine.settle();
+    machine.run(pages(1, 0, 18, true));
+    assert_eq!(machine.ask(OTHER, 0, Rights::READ).unwrap().outcome, Outcome::Hit, "another domain's page");
+    assert!(cached(&machine, [0]).is_empty());
 }
 
 #[test]
@@ -86,6 +96,32 @@ fn the_hint_spares_pointers_and_its_absence_drops_those_of_every_level() {
     assert_eq!(reads_after(global_flush(), 0x2000), 4);
     assert_eq!(reads_after(domain(2), 0x2000), 1, "another domain's flush is no flush");
     assert_eq!(reads_after(pages(2, 0x1000, 0, false), 0x2000), 1);
+}
+
+#[test]
+fn pointers_are_dropped_by_what_they_serve() {
+    // Far from zero, where the keys of the levels differ.
+    const FAR: u64 = (5 << 39) + (7 << 30) + (9 << 21);
+    let reads_after = |invalidated: u64, mask: u8| {
+        let (mut machine, _) = Machine::with_pages(Parameters::cascadelake(), FAR, 2);
+        machine.touch(FAR);
+        machine.run(pages(1, invalidated, mask, false));
+        match machine.touch(FAR + PAGE_SIZE) {
+            Outcome::Miss { reads } => reads,
+            outcome => panic!("{outcome:?}"),
+        }
+    };
+    assert_eq!(reads_after(FAR, 0), 4);
+    assert_eq!(reads_after(FAR + (1 << 21), 0), 1, "L2 and L1 are gone, L3 is not and is asked first");
+    assert_eq!(reads_after(FAR - PAGE_SIZE, 0), 1);
+    assert_eq!(reads_after(FAR - (1 << 21), 9), 1, "the 2 MiB below");
+    assert_eq!(reads_after(FAR, 18), 4, "the 1 GiB around");
+    // What is left of L2 and L1 shows in another 2 MiB.
+    let (mut machine, top) = Machine::with_pages(Parameters::cascadelake(), FAR, 1);
+    machine.map(top, FAR + (1 << 21), phys_of(FAR + (1 << 21)));
+    machine.touch(FAR);
+    machine.run(pages(1, FAR + (3 << 21), 0, false));
+    assert_eq!(machine.touch(FAR + (1 << 21)), Outcome::Miss { reads: 4 });
 }
 
 #[test]
@@ -149,37 +185,44 @@ fn domains_do_not_share() {
     assert_eq!(by_scope, [1, 1, 1]);
 }
 
-/// Starts a cold walk for 0x1000, executes `descriptor` while it is under way, and lets it end.
-fn walk_across(descriptor: Descriptor) -> (Machine, bool) {
+/// Starts a cold walk for 0x1000 and executes `descriptor` while it is under way.
+fn walk_across(descriptor: Descriptor) -> Machine {
     let parameters = Parameters { memory_read_ps: 1_000_000, invalidation_ps: 100_000, ..Parameters::cascadelake() };
     let (mut machine, _) = Machine::with_pages(parameters, 0x1000, 2);
     let walk = machine.ask(DEVICE, 0x1000, Rights::READ).unwrap();
     machine.push(descriptor);
     machine.ring();
     machine.now_ps += 100_000;
-    assert_eq!(machine.head(), 1, "the invalidation has completed, the walk has not");
-    assert!(machine.now_ps < walk.ready_ps);
-    let joins = machine.ask(DEVICE, 0x1800, Rights::READ).unwrap().outcome == Outcome::Joined;
-    (machine, joins)
+    assert_eq!(machine.head(), 1, "the invalidation has completed");
+    assert!(machine.now_ps < walk.ready_ps, "the walk has not");
+    machine
 }
 
 #[test]
 fn a_walk_whose_range_was_invalidated_inserts_nothing() {
-    let (mut machine, joins) = walk_across(pages(1, 0x8000, 0, true));
-    assert!(joins, "another page's invalidation is no matter");
-    machine.settle();
-    assert_eq!(machine.touch(0x1000), Outcome::Hit);
-
-    for descriptor in [pages(1, 0x1000, 0, false), domain(1), global_flush()] {
-        let (machine, joins) = walk_across(descriptor);
-        assert!(!joins, "{descriptor:?}: who comes later must walk again");
-        let counters = machine.counters();
-        assert_eq!((counters.iotlb_misses, counters.memory_reads), (2, 8), "and finds no pointer");
+    const FOUR: Outcome = Outcome::Miss { reads: 4 };
+    const ONE: Outcome = Outcome::Miss { reads: 1 };
+    let page = |iova, leaf_only| pages(1, iova, 0, leaf_only);
+    for (descriptor, meanwhile, the_page, its_neighbour) in [
+        (page(0x8000, true), Outcome::Joined, Outcome::Hit, ONE),
+        // A neighbour's invalidation leaves the leaf, but the pointers serve the neighbour too.
+        (page(0x8000, false), Outcome::Joined, Outcome::Hit, FOUR),
+        (page(0x1000, true), FOUR, ONE, ONE),
+        (page(0x1000, false), FOUR, FOUR, FOUR),
+        (domain(1), FOUR, FOUR, FOUR),
+        (domain(2), Outcome::Joined, Outcome::Hit, ONE),
+        (global_flush(), FOUR, FOUR, FOUR),
+    ] {
+        let machine = walk_across(descriptor);
+        let other = machine.ask(DEVICE, 0x1800, Rights::READ).unwrap();
+        assert_eq!(other.outcome, meanwhile, "{descriptor:?}: who comes before the walk ends");
+        let mut machine = walk_across(descriptor);
+        machine.settle();
+        assert_eq!(machine.touch(0x1000), the_page, "{descriptor:?}: who comes after it");
+        let mut machine = walk_across(descriptor);
+        machine.settle();
+        assert_eq!(machine.touch(0x2000), its_neighbour, "{descriptor:?}: who shares its tables");
     }
-    let (mut machine, joins) = walk_across(pages(1, 0x1000, 0, true));
-    assert!(!joins);
-    machine.settle();
-    assert_eq!(machine.touch(0x2000), Outcome::Miss { reads: 1 }, "with the hint the pointers it read stay good");
 }
 
 #[test]

@@ -1,9 +1,7 @@
 //! Ticket locks in virtual time: first come, first served, and a hand-off that costs more with more waiters.
 
-use super::{Core, Engine};
+use super::{Core, Engine, OneThread};
 use portcullis::platform::{Lock, LockClass};
-use send_wrapper::SendWrapper;
-use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Mutex;
@@ -19,7 +17,7 @@ pub(super) struct Turnstile {
 
 /// A lock of the lab.
 pub struct LabLock<T> {
-    engine: SendWrapper<Rc<Engine>>,
+    engine: OneThread<Rc<Engine>>,
     id: usize,
     /// Never contended: the turnstile lets one core in.
     value: Mutex<T>,
@@ -31,7 +29,7 @@ impl<T> LabLock<T> {
         let id = locks.len();
         locks.push(Turnstile { class, holder: None, last: None, queue: VecDeque::new() });
         drop(locks);
-        Self { engine: SendWrapper::new(engine), id, value: Mutex::new(value) }
+        Self { engine: OneThread::new(engine), id, value: Mutex::new(value) }
     }
 }
 
@@ -90,7 +88,7 @@ impl Engine {
             let cycles = self.costs.line_transfer + self.costs.handoff_per_waiter * lock.queue.len() as u64;
             let at_ps = state.now_ps.get() + self.frequency.picoseconds(cycles);
             self.cores[next].now_ps.set(at_ps);
-            self.ready.borrow_mut().push(Reverse((at_ps, next)));
+            self.make_ready(at_ps, next);
         }
         drop(locks);
         state.masked.set(state.masked.get() - 1);

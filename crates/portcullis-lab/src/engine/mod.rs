@@ -8,8 +8,11 @@
 #[allow(unsafe_code, reason = "a fiber suspends itself through a pointer into its own stack")]
 mod fiber;
 mod lock;
+#[allow(unsafe_code, reason = "a value for one thread, behind a check")]
+mod one_thread;
 
 pub use lock::LabLock;
+pub(crate) use one_thread::OneThread;
 
 use crate::account::Account;
 use crate::cost::CostBook;
@@ -77,6 +80,9 @@ pub struct Engine {
     /// Cores that wait for another core to get somewhere, see [`Engine::wait_until`].
     waiting: RefCell<Vec<Core>>,
     current: Cell<Option<Core>>,
+    /// Before this moment the running core has nobody to wait for and no interrupt to take: the earlier of the first turn
+    /// among the ready and its own timer. Zero where that must be looked up.
+    horizon_ps: Cell<u64>,
     /// The clock while no core runs: before and after a run.
     outside_ps: Cell<u64>,
     locks: RefCell<Vec<Turnstile>>,
@@ -104,6 +110,7 @@ impl Engine {
             ready: RefCell::default(),
             waiting: RefCell::default(),
             current: Cell::new(None),
+            horizon_ps: Cell::new(0),
             outside_ps: Cell::new(0),
             locks: RefCell::default(),
             costs,
@@ -175,6 +182,7 @@ impl Engine {
                 panic!("{running} virtual cores wait for each other and none can go on");
             };
             self.current.set(Some(core));
+            self.horizon_ps.set(0);
             let ended = fibers[core].resume();
             self.current.set(None);
             if ended {
@@ -195,6 +203,9 @@ impl Engine {
     pub fn sync(&self) {
         let Some(core) = self.current.get() else { return };
         let state = &self.cores[core];
+        if state.now_ps.get() < self.horizon_ps.get() {
+            return;
+        }
         let mine = Reverse((state.now_ps.get(), core));
         // `Reverse`: the greatest turn is the earliest.
         let earlier = self.ready.borrow().peek().is_some_and(|first| *first > mine);
@@ -203,6 +214,18 @@ impl Engine {
             self.suspend(state);
         }
         self.take_interrupt(state);
+        self.find_horizon(state);
+    }
+
+    fn find_horizon(&self, state: &CoreState) {
+        let first_ps = self.ready.borrow().peek().map_or(u64::MAX, |Reverse((at_ps, _))| *at_ps);
+        self.horizon_ps.set(state.timer_ps.get().map_or(first_ps, |timer_ps| timer_ps.min(first_ps)));
+    }
+
+    /// Puts a core among the ready.
+    fn make_ready(&self, at_ps: u64, core: Core) {
+        self.ready.borrow_mut().push(Reverse((at_ps, core)));
+        self.horizon_ps.set(self.horizon_ps.get().min(at_ps));
     }
 
     fn suspend(&self, state: &CoreState) {
@@ -235,6 +258,7 @@ impl Engine {
         if let Some(state) = self.state() {
             let earliest = state.timer_ps.get().map_or(at_ps, |timer_ps| timer_ps.min(at_ps));
             state.timer_ps.set(Some(earliest));
+            self.horizon_ps.set(self.horizon_ps.get().min(earliest));
         }
     }
 
@@ -358,11 +382,10 @@ impl Engine {
     }
 
     fn wake_all(&self, now_ps: u64) {
-        let mut ready = self.ready.borrow_mut();
         for core in self.waiting.borrow_mut().drain(..) {
             let state = &self.cores[core];
             state.now_ps.set(state.now_ps.get().max(now_ps));
-            ready.push(Reverse((state.now_ps.get(), core)));
+            self.make_ready(state.now_ps.get(), core);
         }
     }
 }

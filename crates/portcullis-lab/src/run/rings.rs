@@ -213,7 +213,7 @@ impl Ring {
         }
         let (at, ring, burst) = (self.at, self.rings.ring, self.rings.burst);
         for index in at..at + burst {
-            driver.unmap(self.receive(index % ring).0);
+            driver.unmap(self.slot(u64::from(index % ring)));
         }
         driver.commit();
         for index in at..at + burst {
@@ -253,6 +253,12 @@ impl Ring {
         let core = self.core as u64;
         let first = core * (receive * u64::from(self.rings.pages) + transmit);
         let phys = PhysAddr::new(BUFFERS_BASE + (first + page) * PAGE_SIZE);
-        ((core * (receive + transmit) + index) as Slot, Rc::new([Segment { phys, len }]))
+        (self.slot(index), Rc::new([Segment { phys, len }]))
+    }
+
+    /// The slot of buffer `index` of this core.
+    fn slot(&self, index: u64) -> Slot {
+        let (receive, transmit) = self.rings.slots_per_ring();
+        (self.core as u64 * (receive + transmit) + index) as Slot
     }
 }

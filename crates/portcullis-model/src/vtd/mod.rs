@@ -200,6 +200,12 @@ impl Vtd {
         self.at(now_ps).translate((source, iova, rights))
     }
 
+    /// Many requests in a row, without letting go of the unit in between.
+    #[inline]
+    pub(crate) fn requests(&self) -> Requests<'_> {
+        Requests(self.lock())
+    }
+
     /// Where a request of `source` would lead if it came now, through whatever is cached or under way. Leaves no trace: no
     /// count, no recency, no fault.
     pub fn reaches(&self, now_ps: u64, source: SourceId, iova: Iova, rights: Rights) -> Option<PhysAddr> {
@@ -234,15 +240,9 @@ impl Vtd {
     }
 
     /// Hands over the IOTLB invalidations that have completed since the last time, oldest first, each with the time of its
-    /// completion in picoseconds.
+    /// completion in picoseconds. `f` must not call the unit: it is locked meanwhile.
     pub fn drain_completed(&self, mut f: impl FnMut(u64, Scope)) {
-        let mut completed = std::mem::take(&mut self.lock().completed);
-        completed.drain(..).for_each(|(at_ps, scope)| f(at_ps, scope));
-        // Hands the buffer back, unless another has taken its place.
-        let mut state = self.lock();
-        if state.completed.capacity() == 0 {
-            state.completed = completed;
-        }
+        self.lock().completed.drain(..).for_each(|(at_ps, scope)| f(at_ps, scope));
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -253,15 +253,39 @@ impl Vtd {
     #[inline]
     fn at(&self, now_ps: u64) -> MutexGuard<'_, State> {
         let mut state = self.lock();
-        state.now_ps = state.now_ps.max(now_ps.min(END_PS));
-        if state.next_ps <= state.now_ps {
-            state.catch_up();
-        }
+        state.advance(now_ps);
         state
     }
 }
 
+/// A unit that one device has to itself for a few requests.
+pub(crate) struct Requests<'v>(MutexGuard<'v, State>);
+
+impl Requests<'_> {
+    /// What [`Vtd::translate`] does.
+    #[inline]
+    pub(crate) fn translate(
+        &mut self,
+        now_ps: u64,
+        source: SourceId,
+        iova: Iova,
+        rights: Rights,
+    ) -> Result<Translated, Fault> {
+        self.0.advance(now_ps);
+        self.0.translate((source, iova, rights))
+    }
+}
+
 impl State {
+    /// Makes it `now_ps`, unless it is later.
+    #[inline]
+    fn advance(&mut self, now_ps: u64) {
+        self.now_ps = self.now_ps.max(now_ps.min(END_PS));
+        if self.next_ps <= self.now_ps {
+            self.catch_up();
+        }
+    }
+
     /// Everything that has happened by now, in the order of its time. At the same moment writes land before walks complete
     /// before the queue moves on.
     #[cold]

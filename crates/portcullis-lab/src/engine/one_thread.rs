@@ -1,0 +1,83 @@
+//! A value that may be moved between threads but used on one: the engine, where traits ask for `Sync`.
+//!
+//! As the `send_wrapper` crate, but the check is two loads: it stands on the way of every step of a simulation.
+
+use std::cell::Cell;
+use std::mem::ManuallyDrop;
+use std::num::NonZeroU64;
+use std::ops::Deref;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The number of the running thread. Numbers are never used twice.
+fn thread_number() -> NonZeroU64 {
+    thread_local! {
+        static NUMBER: Cell<Option<NonZeroU64>> = const { Cell::new(None) };
+    }
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NUMBER.get().unwrap_or_else(|| {
+        // Relaxed: only uniqueness matters.
+        let number = NonZeroU64::new(NEXT.fetch_add(1, Ordering::Relaxed)).expect("fewer than 2^64 threads");
+        NUMBER.set(Some(number));
+        number
+    })
+}
+
+/// A value usable only on the thread that made it; elsewhere, use panics, and so does dropping it.
+pub(crate) struct OneThread<T> {
+    owner: NonZeroU64,
+    value: ManuallyDrop<T>,
+}
+
+// SAFETY: every way to the value, dropping it included, first checks that the running thread is the one that made it.
+unsafe impl<T> Send for OneThread<T> {}
+// SAFETY: likewise.
+unsafe impl<T> Sync for OneThread<T> {}
+
+impl<T> OneThread<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self { owner: thread_number(), value: ManuallyDrop::new(value) }
+    }
+
+    #[inline]
+    fn check(&self) {
+        assert!(self.owner == thread_number(), "the laboratory is used on one thread");
+    }
+}
+
+impl<T> Deref for OneThread<T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        self.check();
+        &self.value
+    }
+}
+
+impl<T: Clone> Clone for OneThread<T> {
+    fn clone(&self) -> Self {
+        Self::new(T::clone(self))
+    }
+}
+
+impl<T> Drop for OneThread<T> {
+    fn drop(&mut self) {
+        self.check();
+        // SAFETY: dropped here only, and once.
+        unsafe { ManuallyDrop::drop(&mut self.value) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::rc::Rc;
+
+    #[test]
+    fn another_thread_is_refused() {
+        let value = OneThread::new(Rc::new(5));
+        assert_eq!(**value, 5);
+        let elsewhere = std::thread::scope(|scope| scope.spawn(|| **value).join());
+        assert!(elsewhere.is_err(), "the value was used on another thread");
+    }
+}

@@ -1,0 +1,48 @@
+//! The laboratory from outside: whole runs against what was published, against definitions worked out by hand, and against
+//! themselves.
+
+mod accesses;
+mod batches;
+mod capture;
+mod engine;
+mod interference;
+mod measures;
+mod unit_costs;
+mod windows;
+
+use portcullis::Protection;
+use portcullis::designs::DesignId;
+use portcullis_lab::trace::Trace;
+use portcullis_lab::{Job, Machine, Outcome, Pace, Rings, Work, run};
+use std::rc::Rc;
+
+fn machine(id: &str) -> Machine {
+    Machine::by_id(id).expect("a machine")
+}
+
+/// A run of single unmaps at the times of the work itself.
+fn job<'m>(machine: &'m Machine, work: Work, design: DesignId, protection: Protection) -> Job<'m> {
+    Job { machine, work, design, protection, batch: 1, pace: Pace::Timestamps, seed: 1 }
+}
+
+fn measured(job: &Job<'_>) -> Outcome {
+    run(job).unwrap_or_else(|error| panic!("{} {}: {error}", job.design.info().id, job.protection))
+}
+
+fn replay(trace: &Rc<Trace>) -> Work {
+    Work::Trace(trace.clone(), None)
+}
+
+fn rings(parameters: &str) -> Work {
+    Work::Rings(Rings::parse(parameters).unwrap_or_else(|error| panic!("{parameters}: {error}")))
+}
+
+/// Every design with each of its protections.
+fn every_protection() -> impl Iterator<Item = (DesignId, Protection)> {
+    DesignId::ALL.iter().flat_map(|design| design.info().protections.iter().map(|protection| (*design, *protection)))
+}
+
+/// Those that translate: addresses of their own, given out and taken back.
+fn every_translating() -> impl Iterator<Item = (DesignId, Protection)> {
+    every_protection().filter(|(design, _)| !design.info().physical_addresses)
+}
