@@ -169,7 +169,7 @@ fn print(plan: &Plan, inputs: &[Input], comparison: &Comparison, advice: &[(Stri
         print_rows(&of_item(&comparison.results), machine, false);
         let equal = of_item(&comparison.equal_batch);
         if !equal.is_empty() {
-            println!("\nThe same at equal batches, beside the rows above (batches of 1 unless said):");
+            println!("\nWith larger batches of unmaps, each batch with one wait:");
             print_rows(&equal, machine, true);
         }
         println!("\n{}", textwrap(sentences));

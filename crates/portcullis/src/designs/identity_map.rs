@@ -18,7 +18,7 @@ impl Described for Static {
         invalidation: "none",
         tables: "once",
         protections: &[Protection::None],
-        breaches: &[Breach { protection: Protection::None, rule: Rule::Reach, bound: "none: devices reach all memory" }],
+        breaches: &[Breach { protection: Protection::None, rule: Rule::Reach, bound: "devices reach all memory, always" }],
         physical_addresses: true,
         batch_default: 1,
     };
