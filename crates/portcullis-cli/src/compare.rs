@@ -11,7 +11,7 @@ use portcullis_lab::compare::{ClockMode, Comparison, Input, Item, Measurement, P
 use portcullis_lab::trace::{self, AccessLog, Trace};
 use portcullis_lab::{Machine, Rings, Work};
 use serde::Serialize;
-use std::io::Cursor;
+use std::io::{self, Cursor, Write};
 use std::path::Path;
 use std::rc::Rc;
 
@@ -34,7 +34,7 @@ struct Document<'d> {
     advice: &'d [(String, String)],
 }
 
-pub(crate) fn compare(arguments: &CompareArguments) -> Result<(), Failure> {
+pub(crate) fn compare(arguments: &CompareArguments, out: &mut impl Write) -> Result<(), Failure> {
     let machine = machine(arguments)?;
     let designs = designs(&arguments.designs)?;
     let bar = progress_bar();
@@ -69,9 +69,9 @@ pub(crate) fn compare(arguments: &CompareArguments) -> Result<(), Failure> {
             comparison: &comparison,
             advice: &advice,
         };
-        println!("{}", serde_json::to_string_pretty(&document).map_err(Failure::input)?);
+        writeln!(out, "{}", serde_json::to_string_pretty(&document).map_err(Failure::input)?)?;
     } else {
-        print(&plan, &inputs, &comparison, &advice);
+        print(out, &plan, &inputs, &comparison, &advice)?;
     }
     let violations: Vec<String> =
         comparison.results.iter().chain(&comparison.equal_batch).filter_map(Row::violation).collect();
@@ -149,50 +149,61 @@ fn join(trace: &Trace, path: &Path) -> Result<trace::Joined, Failure> {
     trace::join(trace, &log).map_err(|error| Failure::Input(format!("{}: {error}", path.display())))
 }
 
-fn print(plan: &Plan, inputs: &[Input], comparison: &Comparison, advice: &[(String, String)]) {
+fn print(
+    out: &mut impl Write,
+    plan: &Plan,
+    inputs: &[Input],
+    comparison: &Comparison,
+    advice: &[(String, String)],
+) -> io::Result<()> {
     let machine = &plan.machine;
     for (index, (item, (_, sentences))) in plan.items.iter().zip(advice).enumerate() {
         if index > 0 {
-            println!();
+            writeln!(out)?;
         }
         match inputs.get(index) {
-            Some(input) => print_input(input),
-            None => println!("{}   synthetic, seed {}", item.name, plan.seed),
+            Some(input) => print_input(out, input)?,
+            None => writeln!(out, "{}   synthetic, seed {}", item.name, plan.seed)?,
         }
         let clock = match plan.clock {
             ClockMode::Model => "model clock".to_owned(),
             ClockMode::Trace => "the trace's clock".to_owned(),
             ClockMode::Scale(factor) => format!("pauses × {factor}"),
         };
-        println!("machine {} (assumed)   costs from its cost book, not your CPU   {clock}\n", machine.id);
+        writeln!(out, "machine {} (assumed)   costs from its cost book, not your CPU   {clock}\n", machine.id)?;
         let of_item = |rows: &[Row]| rows.iter().filter(|row| row.trace == item.name).cloned().collect::<Vec<_>>();
-        print_rows(&of_item(&comparison.results), machine, false);
+        print_rows(out, &of_item(&comparison.results), machine, false)?;
         let equal = of_item(&comparison.equal_batch);
         if !equal.is_empty() {
-            println!("\nWith larger batches of unmaps, each batch with one wait:");
-            print_rows(&equal, machine, true);
+            writeln!(out, "\nWith larger batches of unmaps, each batch with one wait:")?;
+            print_rows(out, &equal, machine, true)?;
         }
-        println!("\n{}", textwrap(sentences));
+        writeln!(out, "\n{}", textwrap(sentences))?;
     }
-    println!("\nGb/s are estimates: the lower of what the CPUs and the bus could carry, from the counts of each run.");
+    writeln!(
+        out,
+        "\nGb/s are estimates: the lower of what the CPUs and the bus could carry, from the counts of each run."
+    )
 }
 
-fn print_input(input: &Input) {
+fn print_input(out: &mut impl Write, input: &Input) -> io::Result<()> {
     let s = &input.statistics;
-    println!(
+    writeln!(
+        out,
         "{}  {} maps  {} pages  {} CPUs  {} unmaps precede the capture",
         input.file,
         count(s.maps),
         count(s.pages),
         s.cpus,
         count(s.unmatched_unmaps)
-    );
+    )?;
     if s.lost_events > 0 {
-        println!("warning: the tracer lost {} events; what they did is missing here", count(s.lost_events));
+        writeln!(out, "warning: the tracer lost {} events; what they did is missing here", count(s.lost_events))?;
     }
+    Ok(())
 }
 
-fn print_rows(rows: &[Row], machine: &Machine, with_batch: bool) {
+fn print_rows(out: &mut impl Write, rows: &[Row], machine: &Machine, with_batch: bool) -> io::Result<()> {
     let mut header =
         vec!["design", "protection", "cycles/\npage", "IOTLB\nmisses/p", "L3\nmisses/p", "inval/\npage", "tables\nmax"];
     header.extend(["window us\nmax", "stale\npages", "Gb/s\n(est.)", "limit", "of none"]);
@@ -227,10 +238,11 @@ fn print_rows(rows: &[Row], machine: &Machine, with_batch: bool) {
         }
         table.add_row(cells);
     }
-    println!("{}", table.trim_fmt());
+    writeln!(out, "{}", table.trim_fmt())?;
     for refusal in refused {
-        println!("no result for {refusal}");
+        writeln!(out, "no result for {refusal}")?;
     }
+    Ok(())
 }
 
 /// Breaks a paragraph into lines of at most 110 characters.

@@ -6,6 +6,7 @@ use crate::table::plain;
 use portcullis::designs::DesignId;
 use portcullis_lab::{Machine, Rings};
 use serde::Serialize;
+use std::io::Write;
 
 #[derive(Serialize)]
 struct Document {
@@ -44,7 +45,7 @@ struct WorkloadEntry {
     defaults: Rings,
 }
 
-pub(crate) fn list(arguments: &ListArguments) -> Result<(), Failure> {
+pub(crate) fn list(arguments: &ListArguments, out: &mut impl Write) -> Result<(), Failure> {
     let wanted = |what| arguments.what.is_none_or(|only| only == what);
     let document = Document {
         schema: "portcullis.list/1",
@@ -53,7 +54,7 @@ pub(crate) fn list(arguments: &ListArguments) -> Result<(), Failure> {
         workloads: wanted(Listed::Workloads).then(workloads),
     };
     if arguments.json {
-        println!("{}", serde_json::to_string_pretty(&document).map_err(Failure::input)?);
+        writeln!(out, "{}", serde_json::to_string_pretty(&document).map_err(Failure::input)?)?;
         return Ok(());
     }
     let mut parts = Vec::new();
@@ -74,7 +75,7 @@ pub(crate) fn list(arguments: &ListArguments) -> Result<(), Failure> {
         }
         parts.push(table.trim_fmt());
     }
-    println!("{}", parts.join("\n\n"));
+    writeln!(out, "{}", parts.join("\n\n"))?;
     Ok(())
 }
 

@@ -8,6 +8,7 @@ mod table;
 
 use arguments::{Arguments, Command, CompareArguments};
 use clap::Parser;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 /// Exit status after a check that failed.
@@ -21,6 +22,14 @@ enum Failure {
     Input(String),
     /// A check failed.
     Check(Vec<String>),
+    /// The result could not be written.
+    Output(io::Error),
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self::Output(error)
+    }
 }
 
 impl Failure {
@@ -31,19 +40,23 @@ impl Failure {
 
 fn main() -> ExitCode {
     let command = Arguments::parse().command;
+    let mut out = io::stdout().lock();
     let result = match command.unwrap_or_else(|| Command::Compare(Box::new(CompareArguments::parse_from(["compare"]))))
     {
-        Command::Compare(arguments) => compare::compare(&arguments),
-        Command::List(arguments) => list::list(&arguments),
-        Command::CaptureHelp => {
-            print!("{}", capture::HELP);
-            Ok(())
-        }
+        Command::Compare(arguments) => compare::compare(&arguments, &mut out),
+        Command::List(arguments) => list::list(&arguments, &mut out),
+        Command::CaptureHelp => out.write_all(capture::HELP.as_bytes()).map_err(Failure::Output),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Input(message)) => {
             eprintln!("portcullis: {message}");
+            ExitCode::from(BAD_INPUT)
+        }
+        // Whoever read our output has seen enough.
+        Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(Failure::Output(error)) => {
+            eprintln!("portcullis: the result could not be written: {error}");
             ExitCode::from(BAD_INPUT)
         }
         Err(Failure::Check(messages)) => {

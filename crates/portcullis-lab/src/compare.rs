@@ -6,7 +6,9 @@ use crate::run::{self, Job, Pace, RunError, Work};
 use crate::trace::{Format, Statistics};
 use portcullis::Protection;
 use portcullis::designs::DesignId;
+use serde::ser::Error;
 use serde::{Serialize, Serializer};
+use serde_json::Value;
 
 /// Batches at which all designs are compared side by side.
 pub const EQUAL_BATCHES: [usize; 2] = [1, 64];
@@ -123,13 +125,16 @@ pub enum Measurement {
 
 impl Serialize for Measurement {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        #[derive(Serialize)]
-        struct Failed {
-            error: String,
-        }
         match self {
             Self::Done(outcome) => outcome.serialize(serializer),
-            Self::Failed(error) => Failed { error: error.to_string() }.serialize(serializer),
+            Self::Failed(error) => {
+                // Every key of an outcome, without a value: nothing was measured.
+                let keys = serde_json::to_value(Outcome::default()).map_err(S::Error::custom)?;
+                let keys = keys.as_object().into_iter().flat_map(|outcome| outcome.keys());
+                let mut row: serde_json::Map<_, _> = keys.map(|key| (key.clone(), Value::Null)).collect();
+                row.insert("error".to_owned(), error.to_string().into());
+                row.serialize(serializer)
+            }
         }
     }
 }

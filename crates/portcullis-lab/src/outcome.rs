@@ -6,7 +6,7 @@ use portcullis::platform::{LockClass, Phase};
 use serde::Serialize;
 
 /// The numbers of one run. The field names are JSON keys; what does not apply is `null`.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Outcome {
     /// Mappings made after warm-up.
     pub operations: u64,

@@ -226,8 +226,8 @@ impl Parameters {
             ("three_level", self.three_level || self.four_level, "true where `four_level` is false"),
             (
                 "address_bits",
-                (30..=widest).contains(&self.address_bits),
-                "from 30 to what the tables translate (39 or 48)",
+                (13..=widest).contains(&self.address_bits),
+                "from 13, two pages, to what the tables translate (39 or 48)",
             ),
             ("physical_bits", (32..=52).contains(&self.physical_bits), "from 32 to 52"),
             (

@@ -119,6 +119,7 @@ impl<M: Mmio, P: Platform> Iommu for Unit<M, P> {
             // A write buffer hides new entries just as caching mode does, and an invalidation flushes it too (§6.8).
             caches_absent: capability.cm() || capability.rwbf(),
             pass_through: self.extended.pt(),
+            address_bits: self.address_bits(),
             physical_bits: self.physical_bits,
         }
     }

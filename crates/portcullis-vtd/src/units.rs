@@ -107,6 +107,7 @@ fn common(one: Capabilities, other: Capabilities) -> Capabilities {
         coherent: one.coherent && other.coherent,
         caches_absent: one.caches_absent || other.caches_absent,
         pass_through: one.pass_through && other.pass_through,
+        address_bits: one.address_bits.min(other.address_bits),
         physical_bits: one.physical_bits.min(other.physical_bits),
     }
 }

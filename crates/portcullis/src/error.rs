@@ -22,6 +22,14 @@ pub enum MapError {
     /// The address that the design would hand out is reserved (S9).
     #[error("I/O address {0} is reserved")]
     Reserved(Iova),
+    /// The address that the design would hand out is beyond what the device can drive.
+    #[error("I/O address {iova} is beyond {limit_bits}-bit addresses")]
+    BeyondWidth {
+        /// The first address beyond.
+        iova: Iova,
+        /// The width, in bits.
+        limit_bits: u8,
+    },
     /// No free run of that many pages below the device's address limit.
     #[error("no run of {pages} free pages below {limit_bits}-bit addresses")]
     Exhausted {

@@ -9,6 +9,11 @@
 
 extern crate alloc;
 
+/// The examples of the README, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
+
 mod address;
 pub mod design;
 pub mod designs;

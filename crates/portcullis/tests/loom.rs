@@ -1,4 +1,4 @@
-//! Two CPUs in every interleaving, up to a bound on preemptions, checked by loom:
+//! Two or three CPUs in every interleaving, checked by loom:
 //!
 //! ```text
 //! RUSTFLAGS="--cfg loom" cargo test -p portcullis --release --test loom --target-dir target/loom
@@ -13,8 +13,8 @@ use portcullis::iommu::fake::FakeIommu;
 use portcullis::platform::fake::FakeHost;
 use portcullis::table::Rights;
 use portcullis::{
-    Access, Capabilities, Config, Domain, Iommu, Iova, PAGE_SIZE, PhysAddr, Protection, RawUnmapError, SourceId,
-    UnmapError,
+    Access, Capabilities, Config, Domain, Invalidation, Iommu, Iova, PAGE_SIZE, PhysAddr, Protection, RawUnmapError,
+    SourceId, UnmapError,
 };
 // Not loom's: the models are about what lies inside.
 use std::sync::Arc;
@@ -22,19 +22,18 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 const DEVICE: SourceId = SourceId(0x0028);
 
-/// Runs `model` in every interleaving with at most two preemptions.
+/// Runs `model` in every interleaving.
 fn check(model: impl Fn() + Sync + Send + 'static) {
+    check_with(None, model);
+}
+
+/// Runs `model` in every interleaving, or in those with at most so many preemptions.
+fn check_with(preemption_bound: Option<usize>, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = Builder::new();
-    builder.preemption_bound = std::env::var("PB").ok().map(|v| v.parse().unwrap());
+    builder.preemption_bound = preemption_bound;
     // Teardown reads every entry of every directory.
     builder.max_branches = 100_000;
-    let n = Arc::new(AtomicUsize::new(0));
-    let m = n.clone();
-    builder.check(move || {
-        m.fetch_add(1, Ordering::Relaxed);
-        model()
-    });
-    println!("ITER {}", n.load(Ordering::Relaxed));
+    builder.check(model);
 }
 
 /// A domain on fakes that are leaked: loom has no scoped threads. What they hold goes back with the domain.
@@ -139,6 +138,23 @@ fn a_map_beside_an_unmap() {
     assert!(REUSED.load(Ordering::Relaxed) > 0, "the address is reused in some interleavings");
 }
 
+/// The device uses a page while it is unmapped. It may still be let through, but not once the unmap has returned (S2).
+#[test]
+fn a_device_beside_a_strict_unmap() {
+    static LET_THROUGH: AtomicUsize = AtomicUsize::new(0);
+    check(|| {
+        let bench = Bench::new(Protection::Strict);
+        let gone = bench.map(10, 1);
+        let device = bench.clone();
+        let device = thread::spawn(move || device.reach(gone));
+        bench.unmap(gone, 1).expect("mapped");
+        assert_eq!(bench.reach(gone), None, "S2");
+        LET_THROUGH.fetch_add(usize::from(device.join().unwrap().is_some()), Ordering::Relaxed);
+        bench.close();
+    });
+    assert!(LET_THROUGH.load(Ordering::Relaxed) > 0, "the device came first in some interleavings");
+}
+
 /// One CPU unmaps, so that the address waits in the flush queue, and maps again; the other flushes when the time has come.
 #[test]
 fn a_tick_beside_an_unmap_and_a_map() {
@@ -168,6 +184,23 @@ fn a_tick_beside_an_unmap_and_a_map() {
     assert!(REUSED.load(Ordering::Relaxed) > 0, "the address is reused in some interleavings");
 }
 
+/// Two CPUs find that a flush is due; one of them sends it.
+#[test]
+fn of_two_ticks_one_flushes() {
+    check(|| {
+        let bench = Bench::new(Protection::Deferred);
+        let gone = bench.map(10, 1);
+        bench.unmap(gone, 1).expect("mapped");
+        bench.host.advance_us(QUEUE_TIMEOUT_US);
+        let other = bench.clone();
+        let ticked = thread::spawn(move || other.domain.tick());
+        bench.domain.tick().expect("the hardware answers");
+        ticked.join().unwrap().expect("the hardware answers");
+        assert_eq!((bench.iommu.take_commands(), bench.domain.usage().live_ranges), (vec![Invalidation::Global], 0));
+        bench.close();
+    });
+}
+
 /// One CPU unmaps all that a leaf table translates, which frees the table, while the other maps elsewhere, or there (S4).
 #[test]
 fn a_map_beside_an_unmap_that_frees_a_table() {
@@ -181,6 +214,26 @@ fn a_map_beside_an_unmap_that_frees_a_table() {
         unmapped.join().unwrap().expect("mapped");
         assert_eq!(bench.reach(new), Some(20));
         assert_eq!(bench.reach(Iova::from_pfn(gone.pfn() + 1)), None);
+        bench.close();
+    });
+}
+
+/// Three CPUs, one of which takes away what it has mapped while the others install the tables that it used.
+#[test]
+fn three_cpus_on_one_table() {
+    check_with(Some(2), || {
+        let bench = Bench::new(Protection::Strict);
+        let others = [20, 30].map(|pfn| {
+            let other = bench.clone();
+            thread::spawn(move || (pfn, other.map(pfn, 1)))
+        });
+        let gone = bench.map(10, 1);
+        bench.unmap(gone, 1).expect("mapped");
+        for other in others {
+            let (pfn, iova) = other.join().unwrap();
+            assert_eq!(bench.reach(iova), Some(pfn));
+        }
+        assert_eq!((bench.domain.usage().table_pages, bench.host.frames_lent()), (3, 3));
         bench.close();
     });
 }

@@ -149,7 +149,11 @@ pub fn run(job: &Job<'_>) -> Result<Outcome, RunError> {
 /// # Errors
 /// [`RunError`] of the unprotected run.
 pub fn machine_pace(machine: &Machine, work: &Work, seed: u64) -> Result<Pace, RunError> {
+    // How far devices can address has no part in the rate without an IOMMU, but might stop the run.
+    let mut wide = machine.clone();
+    (wide.iommu.four_level, wide.iommu.address_bits) = (true, 48);
     let unprotected = |factor| {
+        let machine = &wide;
         let (design, protection, pace) = (DesignId::None, Protection::None, Pace::Gaps(factor));
         measure(&Job { machine, work: work.clone(), design, protection, batch: 1, pace, seed })
     };

@@ -105,7 +105,7 @@ impl<D: Design<LabPlatform, LabUnit>> World<D> {
         let config = portcullis_vtd::Config { physical_bits: iommu.physical_bits, ..Default::default() };
         let mmio = ModelMmio::new(vtd.clone(), platform.clone());
         let unit = Arc::new(Unit::bring_up(mmio, platform.clone(), config).map_err(RunError::BringUp)?);
-        let address_bits = iommu.address_bits.min(if iommu.four_level { 48 } else { 39 });
+        let address_bits = if iommu.four_level { 48 } else { 39 };
         let config = Config { address_bits, memory, ..Config::new(protection) };
         let mut domains = Vec::with_capacity(devices.len());
         for device in devices {

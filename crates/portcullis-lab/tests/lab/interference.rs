@@ -40,7 +40,7 @@ fn what_is_searched_is_paid_for() {
     let searched = two.iova_alloc_cycles_mean.unwrap() - one.iova_alloc_cycles_mean.unwrap();
     let step = machine("cascadelake-cx5").costs.tree_search as f64;
     assert!(searched >= 0.99 * step * steps(&two), "{searched} cycles for {} steps of {step}", steps(&two));
-    assert!(two.cycles_per_page > one.cycles_per_page + 2.0 * searched * 0.5, "allocation is part of the whole");
+    assert!(two.cycles_per_page - one.cycles_per_page >= 0.99 * searched, "allocation is part of the whole");
 }
 
 #[test]
@@ -53,7 +53,10 @@ fn deferred_unmaps_leave_fewer_searches() {
 #[test]
 fn sixteen_cores_wait_for_the_one_lock_and_one_core_never_does() {
     let (one, many) = (stock_strict("count=1"), stock_strict("count=16"));
-    assert_eq!((one.lock_wait_percent, one.lock_wait_iova_percent, one.lock_wait_invalidation_percent), (0.0, 0.0, 0.0));
+    assert_eq!(
+        (one.lock_wait_percent, one.lock_wait_iova_percent, one.lock_wait_invalidation_percent),
+        (0.0, 0.0, 0.0)
+    );
     assert!(many.lock_wait_iova_percent > 10.0, "{} %", many.lock_wait_iova_percent);
     assert!(many.lock_wait_percent >= many.lock_wait_iova_percent + many.lock_wait_invalidation_percent);
     assert!(many.cpu_gbps < one.cpu_gbps / 2.0, "waiting costs what the CPUs could have carried");

@@ -16,6 +16,8 @@ pub struct Identity<P: Platform, I: Iommu> {
     space: AddressSpace<P, I>,
     /// Page numbers, first and end, that no device may be given or can drive.
     reserved: Vec<(u64, u64)>,
+    /// Bits of address that devices can drive.
+    width: u8,
 }
 
 impl<P: Platform, I: Iommu> Identity<P, I> {
@@ -24,8 +26,8 @@ impl<P: Platform, I: Iommu> Identity<P, I> {
     /// # Errors
     /// Those of [`AddressSpace::pass_through`].
     pub fn pass_through(setup: Setup<'_, P, I>) -> Result<Self, NewDomainError> {
-        let reserved = reserved(setup.reserved, setup.width)?;
-        Ok(Self { space: AddressSpace::pass_through(setup.iommu, setup.platform)?, reserved })
+        let (reserved, width) = (reserved(setup.reserved)?, setup.width);
+        Ok(Self { space: AddressSpace::pass_through(setup.iommu, setup.platform)?, reserved, width })
     }
 
     /// Devices see all of `setup.memory` at its own addresses, but for what is reserved.
@@ -33,13 +35,15 @@ impl<P: Platform, I: Iommu> Identity<P, I> {
     /// # Errors
     /// Those of [`AddressSpace::translated`]; [`NewDomainError::BadRange`], [`NewDomainError::Identity`].
     pub fn mapped(setup: Setup<'_, P, I>) -> Result<Self, NewDomainError> {
-        let reserved = reserved(setup.reserved, setup.width)?;
-        let this = Self { space: AddressSpace::translated(setup.iommu, setup.platform, setup.width)?, reserved };
+        let (reserved, width) = (reserved(setup.reserved)?, setup.width);
+        let space = AddressSpace::translated(setup.iommu, setup.platform, width)?;
+        let this = Self { space, reserved, width };
         for memory in setup.memory {
             let whole_pages = memory.phys.page_offset() == 0 && memory.len.is_multiple_of(1 << PAGE_SHIFT);
             let range = IovaRange::new(memory.phys.pfn(), memory.len >> PAGE_SHIFT).filter(|_| whole_pages);
             let range = range.ok_or(NewDomainError::BadRange(memory.phys))?;
-            let (mut pfn, end) = (range.first_pfn(), range.end_pfn());
+            // What the device cannot drive needs no translation.
+            let (mut pfn, end) = (range.first_pfn(), range.end_pfn().min(limit(width)));
             while pfn < end {
                 // Up to the next reserved page, or over it.
                 let hole = this.reserved.iter().find(|(_, hole_end)| *hole_end > pfn);
@@ -63,12 +67,16 @@ impl<P: Platform, I: Iommu> Identity<P, I> {
     }
 }
 
-/// Page 0, the interrupt range, those of the firmware and all beyond `width` bits, in order.
-fn reserved(ranges: &[IovaRange], width: u8) -> Result<Vec<(u64, u64)>, NewDomainError> {
+/// One past the last page number below `2^width`.
+fn limit(width: u8) -> u64 {
+    1 << (u32::from(width) - PAGE_SHIFT)
+}
+
+/// Page 0, the interrupt range and those of the firmware, in order.
+fn reserved(ranges: &[IovaRange]) -> Result<Vec<(u64, u64)>, NewDomainError> {
     let mut reserved = Vec::new();
-    reserved.try_reserve_exact(ranges.len() + 3).map_err(|_| crate::NoMemory)?;
+    reserved.try_reserve_exact(ranges.len() + 2).map_err(|_| crate::NoMemory)?;
     reserved.push((0, 1));
-    reserved.push((1 << (u32::from(width) - PAGE_SHIFT), u64::MAX));
     reserved.push((INTERRUPT_RANGE.0, INTERRUPT_RANGE.0 + INTERRUPT_RANGE.1));
     reserved.extend(ranges.iter().map(|range| (range.first_pfn(), range.end_pfn())));
     reserved.sort_unstable();
@@ -79,6 +87,10 @@ impl<P: Platform, I: Iommu> Mapper for Identity<P, I> {
     fn map(&self, request: &Request<'_>) -> Result<IovaRange, MapError> {
         let &[segment] = request.segments() else { return Err(MapError::NotContiguous) };
         let range = IovaRange::covering(Iova::new(segment.phys.as_u64()), segment.len).expect("a request is not empty");
+        if range.end_pfn() > limit(self.width) {
+            let iova = Iova::from_pfn(limit(self.width).max(range.first_pfn()));
+            return Err(MapError::BeyondWidth { iova, limit_bits: self.width });
+        }
         if let Some(hole) =
             self.reserved.iter().find(|(first, end)| *first < range.end_pfn() && range.first_pfn() < *end)
         {

@@ -24,7 +24,7 @@ use crate::sync::{Ordering, StaticCounter};
 pub struct Config<'c> {
     /// How mappings are protected.
     pub protection: Protection,
-    /// The devices can drive addresses of this many bits.
+    /// The devices can drive addresses of this many bits. The IOMMU may be narrower, and then its width counts.
     pub address_bits: u8,
     /// Ranges never to be handed out: those that the firmware reserves and the windows of bridges. Page 0 and the interrupt
     /// range need not be named.
@@ -76,11 +76,12 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         if !(13..=64).contains(&config.address_bits) {
             return Err(NewDomainError::Width(config.address_bits));
         }
+        let width = config.address_bits.min(iommu.capabilities().address_bits);
         let mapper = D::build(Setup {
             iommu,
             platform,
             protection: config.protection,
-            width: config.address_bits,
+            width,
             reserved: config.reserved,
             memory: config.memory,
         })?;

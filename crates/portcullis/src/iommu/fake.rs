@@ -3,10 +3,9 @@
 
 use super::{AttachError, Capabilities, DomainId, Invalidation, Iommu, QueueError, SourceId, Translation};
 use crate::address::{Iova, PAGE_SHIFT, PhysAddr};
-use crate::platform::fake::FakeHost;
+use crate::platform::fake::{CriticalMutex, FakeHost};
 use crate::table::{EntryValue, LEVEL_BITS, Rights};
 use std::collections::BTreeMap;
-use std::sync::Mutex;
 use std::vec::Vec;
 
 /// What the fake does with the next submissions.
@@ -35,7 +34,7 @@ struct State {
 pub struct FakeIommu<'h> {
     host: &'h FakeHost,
     capabilities: Capabilities,
-    state: Mutex<State>,
+    state: CriticalMutex<State>,
 }
 
 impl<'h> FakeIommu<'h> {
@@ -52,6 +51,7 @@ impl<'h> FakeIommu<'h> {
                 coherent: true,
                 caches_absent: false,
                 pass_through: true,
+                address_bits: 48,
                 physical_bits: 52,
             },
         )
@@ -59,7 +59,7 @@ impl<'h> FakeIommu<'h> {
 
     /// An IOMMU with these capabilities.
     pub fn with_capabilities(host: &'h FakeHost, capabilities: Capabilities) -> Self {
-        Self { host, capabilities, state: Mutex::default() }
+        Self { host, capabilities, state: CriticalMutex::new(State::default()) }
     }
 
     /// Sets what happens to the next submissions.
@@ -118,6 +118,11 @@ impl<'h> FakeIommu<'h> {
             }
             if level == 1 || value.is_large() {
                 let inside = iova.as_u64() & ((1 << shift) - 1) & !0xfff;
+                assert_eq!(
+                    value.phys().as_u64() & ((1 << shift) - 1),
+                    0,
+                    "a large leaf has its low address bits reserved"
+                );
                 return Some(EntryValue::leaf(PhysAddr::new(value.phys().as_u64() + inside), value.rights(), false));
             }
             table = value.phys();

@@ -48,6 +48,8 @@ pub struct Capabilities {
     pub caches_absent: bool,
     /// Whether devices can be passed through untranslated.
     pub pass_through: bool,
+    /// Width of the widest address that devices can use, in bits. It may be less than what a table resolves.
+    pub address_bits: u8,
     /// Width of a physical address, in bits.
     pub physical_bits: u8,
 }

@@ -6,13 +6,14 @@ use crate::error::NoMemory;
 use crate::table::{ENTRIES, Entry, Frame};
 use std::boxed::Box;
 use std::collections::BTreeMap;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
+/// A mutex that a model checker sees. Those that it does not see guard what no interleaving depends on.
 #[cfg(loom)]
-use loom::sync::Mutex as CriticalMutex;
+pub(crate) use loom::sync::Mutex as CriticalMutex;
 #[cfg(not(loom))]
-use std::sync::Mutex as CriticalMutex;
+pub(crate) use std::sync::Mutex as CriticalMutex;
 
 /// A lock of [`FakeHost`].
 #[derive(Debug)]
@@ -24,10 +25,10 @@ impl<T: Send> Lock<T> for FakeLock<T> {
     }
 }
 
-/// Lent pages by address. Boxed, so that they stay where they are.
+/// Lent pages by address. On the heap, so that they stay where they are; shared, so that none goes while it is walked.
 #[derive(Debug, Default)]
 struct Frames {
-    lent: BTreeMap<u64, Box<Frame>>,
+    lent: BTreeMap<u64, Arc<Frame>>,
     /// What a non-coherent walker sees of each page.
     flushed: BTreeMap<u64, Box<[u64; ENTRIES]>>,
     next: u64,
@@ -90,15 +91,17 @@ impl FakeHost {
         let page = phys.as_u64() & !(PAGE_SIZE - 1);
         let index = (phys.page_offset() / 8) as usize;
         let frames = self.frames.lock().expect("not poisoned");
-        if self.coherent {
-            frames.lent.get(&page).map(|frame| frame[index].load_bits())
-        } else {
-            frames.flushed.get(&page).map(|frame| frame[index])
+        if !self.coherent {
+            return frames.flushed.get(&page).map(|frame| frame[index]);
         }
+        let frame = frames.lent.get(&page).cloned();
+        // Under loom every use of an entry may switch threads, so no other lock may be held then.
+        drop(frames);
+        frame.map(|frame| frame[index].load_bits())
     }
 }
 
-// SAFETY: pages are boxed and kept in `lent` until they are freed, so they neither move nor are shared; they are zeroed when
+// SAFETY: pages lie on the heap and are kept in `lent` until they are freed, so they neither move nor have another user; they are zeroed when
 // made, and an address is never used twice.
 unsafe impl Platform for FakeHost {
     type Lock<T: Send> = FakeLock<T>;
@@ -112,7 +115,7 @@ unsafe impl Platform for FakeHost {
     }
 
     fn allocate_frame(&self) -> Result<PhysAddr, NoMemory> {
-        let frame: Box<Frame> = Box::new(core::array::from_fn(|_| Entry::new(0)));
+        let frame: Arc<Frame> = Arc::new(core::array::from_fn(|_| Entry::new(0)));
         let mut frames = self.frames.lock().expect("not poisoned");
         if let Some(budget) = &mut frames.budget {
             *budget = budget.checked_sub(1).ok_or(NoMemory)?;
@@ -127,7 +130,7 @@ unsafe impl Platform for FakeHost {
     unsafe fn frame(&self, frame: PhysAddr) -> &Frame {
         let frames = self.frames.lock().expect("not poisoned");
         let page: *const Frame = &**frames.lent.get(&frame.as_u64()).expect("a table page that is not lent was used");
-        // SAFETY: the box does not move or go before `free_frame`, which the caller promises not to call meanwhile.
+        // SAFETY: the page does not move or go before `free_frame`, which the caller promises not to call meanwhile.
         unsafe { &*page }
     }
 

@@ -36,6 +36,7 @@ impl Machine {
             coherent: self.coherent,
             caches_absent: self.caches_absent,
             pass_through: true,
+            address_bits: 48,
             physical_bits: PHYSICAL_BITS,
         }
     }

@@ -126,8 +126,12 @@ impl<M: Mapper, const FLAW: u8> Mapper for FlawedMapper<M, FLAW> {
         }
     }
 
-    fn commit(&self, revocation: Revocation) -> Result<(), CommitError> {
-        if FLAW == DesignFlaw::FORGETS_THE_COMMIT { Ok(()) } else { self.inner.commit(revocation) }
+    fn commit(&self, revocation: &mut Revocation) -> Result<(), CommitError> {
+        if FLAW == DesignFlaw::FORGETS_THE_COMMIT {
+            *revocation = Revocation::new();
+            return Ok(());
+        }
+        self.inner.commit(revocation)
     }
 
     fn tick(&self) -> Result<(), CommitError> {

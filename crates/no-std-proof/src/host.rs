@@ -1,0 +1,91 @@
+//! The least that a host can be: one CPU, a fixed pool of table pages, memory mapped at its physical addresses.
+
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use portcullis::platform::{CpuHint, Lock, LockClass, Wait};
+use portcullis::table::{ENTRIES, Entry, Frame};
+use portcullis::{NoMemory, PAGE_SIZE, PhysAddr, Platform};
+
+/// Table pages that there are.
+const FRAMES: usize = 256;
+
+/// A page that becomes a [`Frame`]; of words, for a static cannot be made of entries.
+#[repr(C, align(4096))]
+struct RawFrame([AtomicU64; ENTRIES]);
+
+static POOL: [RawFrame; FRAMES] = [const { RawFrame([const { AtomicU64::new(0) }; ENTRIES]) }; FRAMES];
+static TAKEN: [AtomicBool; FRAMES] = [const { AtomicBool::new(false) }; FRAMES];
+static NOW_US: AtomicU64 = AtomicU64::new(0);
+
+/// The host.
+#[derive(Clone, Copy)]
+pub(crate) struct Host;
+
+/// The place in the pool of the page at `phys`.
+fn index_of(phys: PhysAddr) -> usize {
+    (phys.as_u64() - POOL.as_ptr().addr() as u64) as usize / PAGE_SIZE as usize
+}
+
+// SAFETY: a page of the pool is handed out once until it comes back, zeroed, and never moves.
+unsafe impl Platform for Host {
+    type Lock<T: Send> = TryLock<T>;
+
+    fn lock<T: Send>(&self, _: LockClass, value: T) -> TryLock<T> {
+        TryLock { held: AtomicBool::new(false), value: UnsafeCell::new(value) }
+    }
+
+    fn cpu(&self) -> CpuHint {
+        CpuHint(0)
+    }
+
+    fn allocate_frame(&self) -> Result<PhysAddr, NoMemory> {
+        let index = TAKEN.iter().position(|taken| !taken.swap(true, Ordering::Acquire)).ok_or(NoMemory)?;
+        let page = &POOL[index];
+        page.0.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        fence(Ordering::SeqCst);
+        Ok(PhysAddr::new((&raw const *page).addr() as u64))
+    }
+
+    unsafe fn frame(&self, frame: PhysAddr) -> &Frame {
+        let words = &POOL[index_of(frame)].0;
+        // SAFETY: an entry is a transparent atomic word, so both are 512 of those.
+        unsafe { &*(&raw const *words).cast::<Frame>() }
+    }
+
+    unsafe fn free_frame(&self, frame: PhysAddr) {
+        TAKEN[index_of(frame)].store(false, Ordering::Release);
+    }
+
+    /// For walkers that snoop: entries have only to be in the cache.
+    fn table_barrier(&self, _: &[Entry]) {
+        fence(Ordering::SeqCst);
+    }
+
+    /// This host has no clock; every look takes a microsecond.
+    fn now_us(&self) -> u64 {
+        NOW_US.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn pause(&self, _: Wait) {
+        core::hint::spin_loop();
+    }
+}
+
+/// A lock for one CPU that takes no interrupts: whoever finds it held holds it himself.
+pub(crate) struct TryLock<T> {
+    held: AtomicBool,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: `with` lets one in at a time, and whoever is in may be on any CPU.
+unsafe impl<T: Send> Sync for TryLock<T> {}
+
+impl<T: Send> Lock<T> for TryLock<T> {
+    fn with<R>(&self, critical: impl FnOnce(&mut T) -> R) -> R {
+        assert!(!self.held.swap(true, Ordering::Acquire), "a lock was taken twice");
+        // SAFETY: `held` was not set, so nobody else has a reference until it is cleared below.
+        let result = critical(unsafe { &mut *self.value.get() });
+        self.held.store(false, Ordering::Release);
+        result
+    }
+}

@@ -1,0 +1,106 @@
+//! A kernel in miniature around the protection layer and the VT-d driver, without std.
+//!
+//! That it links is the proof: the panic handler below is a lang item that std has too, so a crate that pulls std in ends the
+//! build with a duplicate. Every design is compiled for real, over a host and registers that a kernel could have, and is
+//! reached through the C functions here.
+#![no_std]
+
+extern crate alloc;
+
+mod allocator;
+mod host;
+mod registers;
+mod space;
+
+use alloc::boxed::Box;
+use core::panic::PanicInfo;
+use host::Host;
+use portcullis::designs::DesignId;
+use portcullis::{Access, Iova, PhysAddr, Protection, Segment, SourceId};
+use registers::Registers;
+use space::{Open, Space};
+
+#[panic_handler]
+fn panic(_: &PanicInfo<'_>) -> ! {
+    loop {
+        core::hint::spin_loop();
+    }
+}
+
+/// An open address space.
+pub struct Handle(Box<dyn Space>);
+
+/// Brings up the VT-d unit at `registers` and opens an address space under design number `design` (in the order of the table
+/// of designs) with protection 0 (none), 1 (strict) or 2 (deferred), over the first `memory_bytes` of memory. Null if any of
+/// it is refused.
+///
+/// # Safety
+/// `registers` is the mapped register block of a VT-d unit that nobody else drives, until the space is closed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn portcullis_open(
+    registers: *mut u8,
+    design: usize,
+    protection: u8,
+    memory_bytes: u64,
+) -> *mut Handle {
+    let protection = match protection {
+        0 => Protection::None,
+        1 => Protection::Strict,
+        2 => Protection::Deferred,
+        _ => return core::ptr::null_mut(),
+    };
+    let Some(design) = DesignId::ALL.get(design) else { return core::ptr::null_mut() };
+    // SAFETY: the caller's promise, passed on.
+    let registers = unsafe { Registers::new(registers) };
+    let memory = [Segment { phys: PhysAddr::new(0), len: memory_bytes }];
+    match design.visit(Open { registers, host: Host, protection, memory: &memory }) {
+        Some(space) => Box::into_raw(Box::new(Handle(space))),
+        None => core::ptr::null_mut(),
+    }
+}
+
+/// Lets the device with this source id into the space.
+#[unsafe(no_mangle)]
+pub extern "C" fn portcullis_attach(handle: &Handle, device: u16) -> bool {
+    handle.0.attach(SourceId(device)).is_ok()
+}
+
+/// Maps a buffer for the device to read (`access` 1), write (2) or both (3). The address for the device goes to `iova`.
+#[unsafe(no_mangle)]
+pub extern "C" fn portcullis_map(handle: &Handle, phys: u64, len: u64, access: u8, iova: &mut u64) -> bool {
+    let access = match access {
+        1 => Access::DeviceReads,
+        2 => Access::DeviceWrites,
+        3 => Access::DeviceReadsAndWrites,
+        _ => return false,
+    };
+    match handle.0.map(PhysAddr::new(phys), len, access) {
+        Ok(mapped) => {
+            *iova = mapped.as_u64();
+            true
+        }
+        Err(_) => false,
+    }
+}
+
+/// Takes a mapping away. The buffer is the caller's again only if this returns true.
+#[unsafe(no_mangle)]
+pub extern "C" fn portcullis_unmap(handle: &Handle, iova: u64, len: u64) -> bool {
+    handle.0.unmap(Iova::new(iova), len).is_ok()
+}
+
+/// Flushes what has waited long enough; to be called from a timer.
+#[unsafe(no_mangle)]
+pub extern "C" fn portcullis_tick(handle: &Handle) -> bool {
+    handle.0.tick().is_ok()
+}
+
+/// Closes the space and shuts the unit down.
+///
+/// # Safety
+/// `handle` came from [`portcullis_open`] and is used no more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn portcullis_close(handle: *mut Handle) {
+    // SAFETY: made by `Box::into_raw`, and the caller gives it up.
+    drop(unsafe { Box::from_raw(handle) });
+}

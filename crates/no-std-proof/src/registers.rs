@@ -1,0 +1,45 @@
+//! The register block of a VT-d unit, by pointer.
+
+use portcullis_vtd::Mmio;
+
+/// Registers mapped into the address space, uncached.
+pub(crate) struct Registers(*mut u8);
+
+impl Registers {
+    /// # Safety
+    /// `base` points to the mapped register block of a VT-d unit, and stays mapped for as long as this value lives.
+    pub(crate) unsafe fn new(base: *mut u8) -> Self {
+        Self(base)
+    }
+
+    fn at<T>(&self, offset: u32) -> *mut T {
+        self.0.wrapping_add(offset as usize).cast()
+    }
+}
+
+// SAFETY: a register block may be used from any CPU.
+unsafe impl Send for Registers {}
+// SAFETY: accesses are single volatile loads and stores, which registers take from several CPUs at once.
+unsafe impl Sync for Registers {}
+
+impl Mmio for Registers {
+    fn read32(&self, offset: u32) -> u32 {
+        // SAFETY: within the block that `new` was promised; the driver keeps to the registers that it shows.
+        unsafe { self.at::<u32>(offset).read_volatile() }
+    }
+
+    fn read64(&self, offset: u32) -> u64 {
+        // SAFETY: as above.
+        unsafe { self.at::<u64>(offset).read_volatile() }
+    }
+
+    fn write32(&self, offset: u32, value: u32) {
+        // SAFETY: as above.
+        unsafe { self.at::<u32>(offset).write_volatile(value) }
+    }
+
+    fn write64(&self, offset: u32, value: u64) {
+        // SAFETY: as above.
+        unsafe { self.at::<u64>(offset).write_volatile(value) }
+    }
+}

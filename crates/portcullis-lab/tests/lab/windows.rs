@@ -1,0 +1,129 @@
+//! How long a buffer stays within the device's reach after its unmap, and what lies beside it in its page.
+
+use super::capture::{Buffer, Capture, OTHER_CPU, TASK, WRITES, buffer};
+use super::{every_translating, job, machine, measured, replay};
+use portcullis::Protection;
+use portcullis::designs::DesignId;
+use portcullis::invalidation::{QUEUE_CAPACITY, QUEUE_TIMEOUT_US};
+use portcullis_lab::{Job, Outcome, Pace};
+
+const TIMEOUT_US: f64 = QUEUE_TIMEOUT_US as f64;
+/// A timer set in whole microseconds, then a flush of less than one.
+const TIMER_US: f64 = 2.0;
+
+fn stock(capture: &Capture, protection: Protection) -> Outcome {
+    let machine = machine("cascadelake-cx5");
+    measured(&job(&machine, replay(&capture.read()), DesignId::Stock, protection))
+}
+
+fn windows(outcome: &Outcome) -> (f64, f64) {
+    (outcome.stale_window_us_mean.expect("there were unmaps"), outcome.stale_window_us_max.expect("it translates"))
+}
+
+#[test]
+fn a_lone_unmap_waits_for_the_timer() {
+    let lone = Buffer { len: 1500, ..buffer(0) };
+    let mut capture = Capture::default();
+    capture.map(TASK, lone, WRITES).at(100).unmap(TASK, lone);
+    for pace in [Pace::Timestamps, Pace::Gaps(0.0), Pace::Gaps(3.0)] {
+        let machine = machine("cascadelake-cx5");
+        let job = job(&machine, replay(&capture.read()), DesignId::Stock, Protection::Deferred);
+        let outcome = measured(&Job { pace, ..job });
+        let (mean, max) = windows(&outcome);
+        assert!((max - TIMEOUT_US).abs() < TIMER_US, "{pace:?}: {max} us");
+        assert_eq!(mean, max);
+        assert_eq!((outcome.stale_accesses, outcome.invalidations_per_page), (1, 1.0));
+        let bytes_us = outcome.stale_bytes_us.unwrap();
+        assert!((bytes_us - 1500.0 * max).abs() < 1.0, "{bytes_us} bytes·us");
+    }
+}
+
+#[test]
+fn a_full_queue_does_not_wait_for_the_timer() {
+    let unmapped = |count: u64| {
+        let mut capture = Capture::default();
+        for number in 0..count {
+            capture.at(2 * number).map(TASK, buffer(number), WRITES);
+        }
+        capture.at(2000);
+        for number in 0..count {
+            capture.unmap(TASK, buffer(number));
+        }
+        let outcome = stock(&capture, Protection::Deferred);
+        let flushes = (outcome.invalidations_per_page * outcome.pages as f64).round();
+        (flushes, outcome.stale_accesses, windows(&outcome))
+    };
+    let full = QUEUE_CAPACITY as u64;
+    let (flushes, stale, (mean, _)) = unmapped(full);
+    assert_eq!((flushes, stale), (1.0, full));
+    assert!(mean > 0.9 * TIMEOUT_US, "{mean} us: all of them wait for the timer");
+    // One more finds no room. Its own translations are cleared by then, so the flush takes them too; the timer comes for what
+    // waits in the queue all the same.
+    let (flushes, stale, (_, max)) = unmapped(full + 1);
+    assert_eq!((flushes, stale), (2.0, full));
+    assert!(max < 0.1 * TIMEOUT_US, "{max} us");
+}
+
+#[test]
+fn the_timer_does_not_wait_for_a_cpu_that_has_nothing_to_do() {
+    // The first CPU queues an unmap and is not heard of until the second has done 40 ms of work.
+    let mut machine = machine("cascadelake-cx5");
+    machine.bytes_in_flight = machine.transaction_bytes;
+    machine.iommu.set("hit_ps", "1000000000").unwrap();
+    let mut capture = Capture::default();
+    let short = |number| Buffer { len: 64, ..buffer(number) };
+    capture.map(TASK, short(0), WRITES).unmap(TASK, short(0));
+    for number in 1..41 {
+        capture.at(number).map(OTHER_CPU, short(number), WRITES).unmap(OTHER_CPU, short(number));
+    }
+    capture.at(50).map(TASK, short(41), WRITES).unmap(TASK, short(41));
+    let job = job(&machine, replay(&capture.read()), DesignId::Stock, Protection::Deferred);
+    for pace in [Pace::Timestamps, Pace::Gaps(0.0)] {
+        let (_, max) = windows(&measured(&Job { pace, ..job.clone() }));
+        assert!((max - TIMEOUT_US).abs() < TIMER_US, "{pace:?}: {max} us");
+    }
+}
+
+#[test]
+fn strict_leaves_none() {
+    let mut capture = Capture::default();
+    for number in 0..30 {
+        capture.at(10 * number).map(TASK, buffer(number), WRITES).at(10 * number + 5).unmap(TASK, buffer(number));
+    }
+    let (strict, deferred) = (stock(&capture, Protection::Strict), stock(&capture, Protection::Deferred));
+    assert_eq!((strict.stale_accesses, windows(&strict)), (0, (0.0, 0.0)));
+    assert_eq!(strict.stale_bytes_us, Some(0.0));
+    // The same work all the same.
+    assert_eq!((strict.operations, strict.pages), (deferred.operations, deferred.pages));
+    assert_eq!(strict.iotlb_misses_per_page, deferred.iotlb_misses_per_page);
+    assert_eq!((deferred.stale_accesses, deferred.residual_bytes_us), (30, Some(0.0)));
+}
+
+#[test]
+fn every_page_of_a_mapping_is_asked_about() {
+    let across = Buffer { page: 0x40, phys: 0x9c40, len: 1522 };
+    let mut capture = Capture::default();
+    capture.map(TASK, across, WRITES).at(10).unmap(TASK, across);
+    assert_eq!(stock(&capture, Protection::Deferred).stale_accesses, 2);
+    assert_eq!(stock(&capture, Protection::Strict).stale_accesses, 0);
+}
+
+/// Two buffers share a page, each under its own address. What of the page the device reaches through the other one's mapping
+/// is not stale, and is reported.
+#[test]
+fn the_other_half_of_a_page_is_residual_and_not_stale() {
+    let halves = [0, 1].map(|half| Buffer { page: 0x40 + half, phys: 0x9000 + 2048 * half, len: 2048 });
+    let mut capture = Capture::default();
+    capture.map(TASK, halves[0], WRITES).at(1_000).map(TASK, halves[1], WRITES);
+    capture.at(10_000).unmap(TASK, halves[0]).at(20_000).unmap(TASK, halves[1]);
+    for (design, protection) in every_translating() {
+        let machine = machine("cascadelake-cx5");
+        let outcome = measured(&job(&machine, replay(&capture.read()), design, protection));
+        let run = format!("{} {protection}", design.info().id);
+        // 1 ms before the second half is mapped, 10 ms after the first has gone; nothing while both are live.
+        let residual = outcome.residual_bytes_us.unwrap();
+        assert!((residual / (2048.0 * 11_000.0) - 1.0).abs() < 0.01, "{run}: {residual} bytes·us");
+        let stale = if protection == Protection::Strict { 0 } else { 2 };
+        assert_eq!(outcome.stale_accesses, stale, "{run}");
+    }
+}
