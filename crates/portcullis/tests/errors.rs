@@ -4,13 +4,11 @@ use portcullis::design::Design;
 use portcullis::designs::{None as Unprotected, Static, Stock};
 use portcullis::invalidation::BATCH_MAX;
 use portcullis::iommu::fake::{Behaviour, FakeIommu};
-use portcullis::iommu::{AttachError, Translation};
 use portcullis::platform::fake::FakeHost;
 use portcullis::table::{Rights, SecondLevelTable};
 use portcullis::{
-    Access, Capabilities, Config, Domain, DomainId, Invalidation, Iommu, Iova, IovaRange, MapError, NewDomainError,
-    NoMemory, PAGE_SIZE, PhysAddr, Platform, Protection, QueueError, RawUnmapError, Request, Segment, SourceId,
-    UnmapError,
+    Access, Capabilities, Config, Domain, Iommu, Iova, IovaRange, MapError, NewDomainError, NoMemory, PAGE_SIZE,
+    PhysAddr, Platform, Protection, QueueError, RawUnmapError, Request, Segment, SourceId, UnmapError,
 };
 
 const DEVICE: SourceId = SourceId(0x0008);
@@ -255,106 +253,4 @@ fn a_host_without_memory() {
     }
     // Two directories and four leaf tables.
     assert_eq!(refusals, 6);
-}
-
-/// An IOMMU that has no domain left.
-struct NoDomains<'h>(FakeIommu<'h>);
-
-impl Iommu for NoDomains<'_> {
-    type Ticket = bool;
-
-    fn capabilities(&self) -> Capabilities {
-        self.0.capabilities()
-    }
-
-    fn open_domain(&self, _: Translation) -> Result<DomainId, AttachError> {
-        Err(AttachError::NoDomainId)
-    }
-
-    fn close_domain(&self, domain: DomainId) -> Result<(), AttachError> {
-        self.0.close_domain(domain)
-    }
-
-    fn attach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError> {
-        self.0.attach(domain, device)
-    }
-
-    fn detach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError> {
-        self.0.detach(domain, device)
-    }
-
-    fn submit(&self, commands: &[Invalidation]) -> Result<bool, QueueError> {
-        self.0.submit(commands)
-    }
-
-    fn is_done(&self, ticket: bool) -> Result<bool, QueueError> {
-        self.0.is_done(ticket)
-    }
-}
-
-#[test]
-fn domains_that_cannot_be_made() {
-    fn refused<D: for<'h> Design<&'h FakeHost, &'h FakeIommu<'h>>>(
-        config: &Config<'_>,
-        capabilities: Capabilities,
-    ) -> NewDomainError {
-        let host = FakeHost::default();
-        let iommu = FakeIommu::with_capabilities(&host, capabilities);
-        let error = Domain::<D, _, _>::with_config(&iommu, &host, config).err().expect("no such domain");
-        assert_eq!(host.frames_lent(), 0);
-        error
-    }
-    let host = FakeHost::default();
-    let all = FakeIommu::new(&host).capabilities();
-    let strict = Config::new(Protection::Strict);
-    let none = Config::new(Protection::None);
-    assert_eq!(refused::<Stock>(&none, all), NewDomainError::Protection);
-    assert_eq!(refused::<Unprotected>(&strict, all), NewDomainError::Protection);
-    for bits in [0, 12, 65, 255] {
-        assert_eq!(refused::<Stock>(&Config { address_bits: bits, ..strict }, all), NewDomainError::Width(bits));
-    }
-    for bits in [49, 64] {
-        // A device may be wider than its IOMMU: then the IOMMU's width counts.
-        let config = Config { address_bits: bits, ..strict };
-        let domain = Domain::<Stock, _, _>::with_config(FakeIommu::new(&host), &host, &config);
-        assert!(domain.is_ok());
-    }
-    let narrow = Capabilities { four_level: false, ..all };
-    assert_eq!(refused::<Stock>(&Config { address_bits: 40, ..strict }, narrow), NewDomainError::Width(40));
-    let unable = Capabilities { three_level: false, ..narrow };
-    assert_eq!(refused::<Stock>(&strict, unable), NewDomainError::Width(48));
-
-    for (phys, len) in [(0x1234, 0x1000), (0x1000, 0x1234), (0x1000, 0), (u64::MAX - 0xfff, 0x2000)] {
-        let memory = [segment(phys, len)];
-        let error = refused::<Static>(&Config { memory: &memory, ..none }, all);
-        assert_eq!(error, NewDomainError::BadRange(PhysAddr::new(phys)));
-    }
-    let memory = [segment(0x1000, 0x4000), segment(0x4000, 0x1000)];
-    let error = refused::<Static>(&Config { memory: &memory, ..none }, all);
-    assert_eq!(error, NewDomainError::Identity(MapError::Overlap(Iova::new(0x4000))));
-
-    for protection in [Protection::Strict, Protection::Deferred] {
-        let iommu = NoDomains(FakeIommu::new(&host));
-        let error = Domain::<Stock, _, _>::new(&iommu, &host, protection).err();
-        assert_eq!(error, Some(NewDomainError::Attach(AttachError::NoDomainId)));
-        assert_eq!(host.frames_lent(), 0);
-    }
-}
-
-#[test]
-fn devices_in_the_wrong_place() {
-    let host = FakeHost::default();
-    let iommu = FakeIommu::new(&host);
-    let domain = || Domain::<Stock, _, _>::new(&iommu, &host, Protection::Strict).unwrap();
-    let (one, other) = (domain(), domain());
-    one.attach(DEVICE).unwrap();
-    assert_eq!(one.attach(DEVICE), Err(AttachError::Attached(DEVICE)));
-    assert_eq!(other.attach(DEVICE), Err(AttachError::Attached(DEVICE)));
-    assert_eq!(other.detach(DEVICE), Err(AttachError::NotAttached(DEVICE)));
-    let iova = one.map_raw(PhysAddr::new(0x9000), PAGE_SIZE, WRITES).unwrap();
-    assert_eq!(iommu.access(DEVICE, iova, Rights::WRITE), Some(PhysAddr::new(0x9000)));
-    one.detach(DEVICE).unwrap();
-    assert_eq!(iommu.access(DEVICE, iova, Rights::WRITE), None);
-    other.attach(DEVICE).unwrap();
-    assert_eq!(iommu.access(DEVICE, iova, Rights::WRITE), None);
 }

@@ -5,20 +5,22 @@
 //! invalidated. What it may reach is kept in a plain [`Reference`]; the first difference is a [`Violation`] that names
 //! its rule. A rule that the design declares to break is not a violation but a finding, since each declared breach must be found.
 
+mod map;
 pub(crate) mod operation;
+mod probe;
 mod reference;
 
-use operation::{Buffer, MEMORY_PAGES, Machine, Operation, PHYSICAL_BITS};
+use operation::{Buffer, MEMORY_PAGES, Machine, Operation};
 use portcullis::design::{Design, Info, Usage};
 use portcullis::domain::RawBatch;
 use portcullis::iommu::fake::{Behaviour, FakeIommu};
 use portcullis::platform::fake::FakeHost;
 use portcullis::table::Rights;
 use portcullis::{
-    CommitError, Config, Domain, DomainId, Iommu, Iova, IovaRange, MapError, PAGE_SHIFT, PhysAddr, Platform,
-    Protection, RawUnmapError, Request, Rule, Segment, SourceId, UnmapError,
+    CommitError, Config, Domain, DomainId, Iommu, Iova, IovaRange, PAGE_SHIFT, PhysAddr, Platform, Protection,
+    RawUnmapError, Rule, Segment, SourceId, UnmapError,
 };
-use reference::{Held, Reference, reach};
+use reference::{Held, Reference};
 use std::collections::BTreeSet;
 
 /// A rule that was broken, and how.
@@ -217,68 +219,6 @@ impl<'a, D: Design<P, I>, P: Platform, I: Iommu> Checker<'a, D, P, I> {
         self.bench.protection == Protection::None
     }
 
-    fn map(&mut self, buffer: &Buffer) -> Result<Option<IovaRange>, Violation> {
-        let before = self.domain.usage();
-        let request = Request::new(&buffer.segments, buffer.access).expect("the strategy makes requests");
-        match self.domain.map_request(&request) {
-            Ok(range) => {
-                self.vet(range, buffer, request.pages())?;
-                // Nothing of these addresses was left to be invalidated.
-                self.reference.returned.retain(|held| !held.range.overlaps(range));
-                self.reference.map(Held::new(range, &buffer.segments, buffer.access));
-                Ok(Some(range))
-            }
-            Err(MapError::Queue(_)) if self.failing && self.bench.machine.caches_absent => {
-                (self.poisoned, self.quarantined) = (true, self.quarantined + 1);
-                Ok(None)
-            }
-            Err(error) => {
-                let justified = match error {
-                    MapError::Poisoned => self.poisoned,
-                    MapError::Exhausted { .. } => self.bench.machine.address_bits < 32,
-                    MapError::PhysicalRange(_) => self.info.physical_addresses || beyond(buffer),
-                    MapError::Reserved(_) | MapError::BeyondWidth { .. } | MapError::NotContiguous => {
-                        self.info.physical_addresses
-                    }
-                    _ => false,
-                };
-                if !justified {
-                    return fail(Rule::Errors, format!("refused without a reason: {error}"));
-                }
-                self.unchanged(before)?;
-                Ok(None)
-            }
-        }
-    }
-
-    /// Whether these addresses may be handed out now.
-    fn vet(&self, range: IovaRange, buffer: &Buffer, pages: u64) -> Result<(), Violation> {
-        if self.poisoned {
-            return fail(Rule::Completion, "a map succeeded after an invalidation had failed");
-        }
-        if beyond(buffer) && !self.unprotected() {
-            return fail(Rule::Reach, "memory beyond the physical addresses was mapped");
-        }
-        if range.pages() != pages || range.end_pfn() > 1 << (u32::from(self.bench.machine.address_bits) - PAGE_SHIFT) {
-            return fail(Rule::Exhaustion, format!("{range} was handed out for {pages} pages"));
-        }
-        let reserved = ranges(RESERVED).into_iter().chain(ranges(ALWAYS_RESERVED));
-        if let Some(reserved) = { reserved }.find(|reserved| reserved.overlaps(range)) {
-            return fail(Rule::Reserved, format!("{range} was handed out, but {reserved} is reserved"));
-        }
-        if self.info.physical_addresses {
-            return Ok(());
-        }
-        if let Some(held) = self.reference.holder(range) {
-            return fail(Rule::Reuse, format!("{range} was handed out, but {} is in use", held.range));
-        }
-        let cached = (range.first_pfn()..range.end_pfn()).find(|pfn| self.is_cached(*pfn));
-        match cached {
-            Some(pfn) => fail(Rule::Reuse, format!("{range} was handed out, but page {pfn:#x} is cached")),
-            None => Ok(()),
-        }
-    }
-
     /// Unmaps `range`, whatever it is, through `unmap`.
     fn unmap<E: Into<RawUnmapError>>(
         &mut self,
@@ -415,77 +355,4 @@ impl<'a, D: Design<P, I>, P: Platform, I: Iommu> Checker<'a, D, P, I> {
     fn is_cached(&self, pfn: u64) -> bool {
         self.bench.hardware.is_cached(self.domain.id(), pfn)
     }
-
-    /// Mappings handed back that the device may still use.
-    fn stale(&self) -> impl Iterator<Item = &Held> {
-        self.reference.returned.iter().filter(|held| held.pages().any(|(pfn, _)| self.is_cached(pfn)))
-    }
-
-    /// Lets the device try everything.
-    fn probe(&mut self) -> Result<(), Violation> {
-        let live = reach(&self.reference.live);
-        let mut not_back = reach(&self.reference.uncommitted);
-        not_back.extend(reach(&self.reference.lost));
-        let returned = reach(&self.reference.returned);
-        let ever: Vec<u64> = self.reference.ever.iter().copied().collect();
-        for pfn in ever {
-            for rights in [Rights::READ, Rights::WRITE] {
-                let reached = self.bench.hardware.access(DEVICE, Iova::from_pfn(pfn), rights).map(PhysAddr::pfn);
-                match (live.get(&pfn), reached) {
-                    (Some(page), Some(phys_pfn)) if page.phys_pfn != phys_pfn => {
-                        return fail(Rule::Reach, format!("live page {pfn:#x} leads to {phys_pfn:#x}: {page:?}"));
-                    }
-                    (Some(page), None) if page.grants(rights) => {
-                        return fail(
-                            Rule::Reach,
-                            format!("live page {pfn:#x} is not reached for {rights:?}: {page:?}"),
-                        );
-                    }
-                    (Some(page), Some(_)) if !page.grants(rights) && !self.unprotected() => {
-                        return fail(Rule::Rights, format!("page {pfn:#x} is reached for {rights:?}: {page:?}"));
-                    }
-                    (Some(_), _) | (None, None) => {}
-                    (None, Some(phys_pfn)) => {
-                        let found = format!("page {pfn:#x} leads to {phys_pfn:#x}, and is not mapped");
-                        if self.unprotected() {
-                            self.breach(Rule::Reach, found)?;
-                        } else if not_back.get(&pfn).is_some_and(|page| page.allows(rights, phys_pfn)) {
-                            // No buffer is back yet.
-                        } else if returned.get(&pfn).is_some_and(|page| page.allows(rights, phys_pfn)) {
-                            self.breach(Rule::Strict, found)?;
-                        } else {
-                            return fail(Rule::Reach, found);
-                        }
-                    }
-                }
-            }
-        }
-        self.bounds()?;
-        let (hardware, id) = (self.bench.hardware, self.domain.id());
-        self.reference.returned.retain(|held| held.pages().any(|(pfn, _)| hardware.is_cached(id, pfn)));
-        Ok(())
-    }
-
-    /// S7: what is in use is within the limits, and no less than what is known to be in use.
-    fn bounds(&self) -> Result<(), Violation> {
-        let usage = self.domain.usage();
-        let stale = self.stale().count();
-        if stale.max(usage.queued_unmaps) > usage.queued_unmaps_max && !self.poisoned {
-            return fail(Rule::Bounds, format!("{stale} unmaps may still be used: {usage:?}"));
-        }
-        if usage.table_pages > self.bench.host.frames_lent() {
-            return fail(Rule::Bounds, format!("more table pages than the host has lent: {usage:?}"));
-        }
-        let known = self.reference.live.len() + self.reference.uncommitted.len();
-        let most = known + self.reference.lost.len() + self.quarantined + usage.queued_unmaps;
-        if !self.info.physical_addresses && !(known..=most).contains(&usage.live_ranges) {
-            return fail(Rule::Bounds, format!("between {known} and {most} ranges are in use: {usage:?}"));
-        }
-        Ok(())
-    }
-}
-
-/// Whether the buffer lies where no physical address does.
-fn beyond(buffer: &Buffer) -> bool {
-    buffer.segments.iter().any(|segment| (segment.phys.as_u64() + segment.len - 1) >> PHYSICAL_BITS != 0)
 }

@@ -1,0 +1,265 @@
+//! `compare --json`: every key by its name, and what the numbers must obey whatever the design.
+
+use super::{DISK, RECEIVE, SEND, bundled, compared, float, json, row, rows};
+use serde_json::Value;
+
+const INPUT_COUNTS: [&str; 8] =
+    ["maps", "pages", "unmaps", "unmatched_maps", "unmatched_unmaps", "lost_events", "cpus", "span_us"];
+
+/// Whole numbers, always there.
+const COUNTS: [&str; 8] = [
+    "operations",
+    "pages",
+    "over_invalidated_pages",
+    "table_pages_max",
+    "table_pages_end",
+    "stale_accesses",
+    "faults",
+    "unexplained_accesses",
+];
+/// Numbers, always there.
+const NUMBERS: [&str; 11] = [
+    "cycles_per_page",
+    "wait_cycles_per_page",
+    "invalidations_per_page",
+    "iotlb_misses_per_page",
+    "ptcache_l1_misses_per_page",
+    "ptcache_l2_misses_per_page",
+    "ptcache_l3_misses_per_page",
+    "memory_reads_per_page",
+    "cpu_gbps",
+    "estimate_gbps",
+    "estimate_vs_none",
+];
+/// Numbers of designs that give out addresses of their own; `null` where addresses are physical and nothing is taken back.
+const TRANSLATED: [&str; 7] = [
+    "iova_alloc_cycles_mean",
+    "search_steps_mean",
+    "search_steps_max",
+    "stale_window_us_mean",
+    "stale_window_us_max",
+    "stale_bytes_us",
+    "residual_bytes_us",
+];
+
+/// The longest that Linux leaves an unmap in its flush queue, and how late its timer may be seen to end it. The timer goes
+/// by whole microseconds; then a flush takes 0.6, and whoever holds the lock of the queue or of the allocator at that moment
+/// masks interrupts for as long as a flush of its own or a search of a few hundred steps: microseconds.
+const QUEUE_US: f64 = 10_000.0;
+const LATE_US: f64 = 20.0;
+
+/// Maps, pages and unmaps of the three, as `traces/README.md` has them.
+const BUNDLED: [(&str, [u64; 3]); 3] =
+    [(RECEIVE, [7370, 9820, 7370]), (SEND, [4673, 10682, 4673]), (DISK, [8000, 8000, 8000])];
+
+fn check_row(row: &Value) {
+    let keys = || row.as_object().expect("an object").keys();
+    for key in COUNTS {
+        assert!(row[key].is_u64(), "{key}: {row}");
+    }
+    for key in NUMBERS.into_iter().chain(["pcie_gbps"]) {
+        assert!(row[key].as_f64().is_some_and(|number| number.is_finite() && number >= 0.0), "{key}: {row}");
+    }
+    let physical = row["protection"] == "none";
+    for key in TRANSLATED {
+        assert!(if physical { row[key].is_null() } else { row[key].is_number() }, "{key}: {row}");
+        assert!(keys().any(|name| name == key), "a key without a value is there all the same: {key}");
+    }
+    for key in ["trace", "design", "protection"] {
+        assert!(row[key].is_string(), "{key}: {row}");
+    }
+    assert!(row["options"].is_object() && row["batch"].is_u64());
+    assert!(row["error"].is_null(), "{row}");
+}
+
+/// What holds for every run.
+fn check_numbers(row: &Value, unprotected_gbps: f64) {
+    let of = |key: &str| float(row, key);
+    let lower = of("cpu_gbps").min(of("pcie_gbps")).min(unprotected_gbps);
+    assert!((of("estimate_gbps") - lower).abs() < 1e-6, "the lower of the two, and no more than unprotected: {row}");
+    assert!((of("estimate_vs_none") - lower / unprotected_gbps).abs() < 1e-6, "{row}");
+    assert_eq!(of("faults"), 0.0, "{row}");
+    assert!(of("wait_cycles_per_page") <= of("cycles_per_page"), "{row}");
+    let walked =
+        ["iotlb", "ptcache_l1", "ptcache_l2", "ptcache_l3"].map(|cache| of(&format!("{cache}_misses_per_page")));
+    assert!((of("memory_reads_per_page") - walked.iter().sum::<f64>()).abs() < 1e-9, "{row}");
+    // A large leaf is found without a leaf table, so L3 stands by itself.
+    assert!(walked[1] <= walked[2] && walked[2].max(walked[3]) <= walked[0], "nearer the root, rarer: {row}");
+    assert!(of("table_pages_end") <= of("table_pages_max"), "{row}");
+    match row["protection"].as_str() {
+        Some("strict") => {
+            assert_eq!(
+                (of("stale_accesses"), of("stale_window_us_max"), of("stale_bytes_us")),
+                (0.0, 0.0, 0.0),
+                "{row}"
+            );
+        }
+        Some("deferred") => {
+            assert!(of("stale_accesses") > 0.0, "{row}");
+            let (mean, max) = (of("stale_window_us_mean"), of("stale_window_us_max"));
+            assert!(mean > 0.0 && mean <= max && max <= QUEUE_US + LATE_US, "{row}");
+        }
+        _ => assert_eq!((of("cycles_per_page"), of("invalidations_per_page")), (0.0, 0.0), "{row}"),
+    }
+}
+
+#[test]
+fn every_key_is_there_and_the_counts_are_those_of_the_bundled_traces() {
+    let machines = json(&["list", "machines", "--json"]);
+    for (file, [maps, pages, unmaps]) in BUNDLED {
+        let path = bundled(file);
+        let document = compared(&[&path]);
+        assert_eq!(document["schema"], "portcullis.compare/1");
+        let machine = machines["machines"].as_array().unwrap().iter().find(|it| it["id"] == document["machine"]);
+        let unprotected_gbps = float(machine.expect("a machine of the list"), "unprotected_gbps");
+        assert_eq!((&document["machine"], &document["clock"]), (&"cascadelake-cx5".into(), &"model".into()));
+
+        let input = &document["input"][0];
+        assert_eq!(document["input"].as_array().map(Vec::len), Some(1));
+        assert_eq!((&input["file"], &input["format"]), (&path.as_str().into(), &"ftrace".into()));
+        for key in INPUT_COUNTS {
+            assert!(input[key].is_u64(), "{key}: {input}");
+        }
+        assert_eq!(["maps", "pages", "unmaps"].map(|key| input[key].as_u64().unwrap()), [maps, pages, unmaps]);
+        let preceding = if file == DISK { 0 } else { 255 };
+        assert_eq!((&input["unmatched_unmaps"], &input["lost_events"]), (&preceding.into(), &0.into()));
+        assert_eq!(input["cpus"], 2);
+
+        let equal = document["equal_batch"].as_array().expect("the same at equal batches");
+        for row in rows(&document).iter().chain(equal) {
+            check_row(row);
+            check_numbers(row, unprotected_gbps);
+            assert_eq!(row["trace"], path.as_str());
+            assert_eq!(row["pages"], pages, "every design sees the same pages: {row}");
+            assert_eq!(row["operations"], rows(&document)[0]["operations"], "{row}");
+        }
+        // Nothing is declared here that the program does not list.
+        let designs = json(&["list", "designs", "--json"]);
+        let designs = designs["designs"].as_array().unwrap();
+        let expected = designs.iter().map(|design| design["protections"].as_array().unwrap().len()).sum::<usize>();
+        assert_eq!(rows(&document).len(), expected);
+    }
+}
+
+#[test]
+fn protection_costs_something_and_deferring_it_less() {
+    let document = compared(&[&bundled(RECEIVE)]);
+    let cycles = |design, protection| float(row(&document, design, protection), "cycles_per_page");
+    assert!(cycles("stock", "strict") > 2.0 * cycles("stock", "deferred"));
+    assert!(cycles("stock", "deferred") > 0.0);
+    let misses = float(row(&document, "stock", "strict"), "iotlb_misses_per_page");
+    assert!(
+        (0.99..=2.0).contains(&misses),
+        "an unmapped page misses once at least, two halves of one once each: {misses}"
+    );
+    assert!(float(row(&document, "stock", "strict"), "invalidations_per_page") > 0.5);
+    assert!(float(row(&document, "stock", "deferred"), "invalidations_per_page") < 0.05);
+    // Half-page buffers: the page is mapped for the other half when the first goes.
+    assert!(float(row(&document, "stock", "strict"), "residual_bytes_us") > 0.0);
+}
+
+#[test]
+fn several_traces_are_replayed_one_by_one() {
+    let paths = [SEND, DISK].map(bundled);
+    let both = compared(&[&paths[0], &paths[1]]);
+    let files: Vec<_> = both["input"].as_array().unwrap().iter().map(|input| input["file"].clone()).collect();
+    assert_eq!(files, paths);
+    let alone: Vec<Value> = paths.iter().map(|path| compared(&[path])).collect();
+    let expected: Vec<Value> = alone.iter().flat_map(|document| rows(document).to_vec()).collect();
+    assert_eq!(rows(&both), expected, "in order, and neither changes the other");
+}
+
+#[test]
+fn designs_and_protections_can_be_chosen() {
+    let names = |arguments: &[&str]| -> Vec<(String, String)> {
+        let document = compared(&[&[bundled(SEND).as_str()], arguments].concat());
+        let name = |row: &Value, key: &str| row[key].as_str().unwrap().to_owned();
+        rows(&document).iter().map(|row| (name(row, "design"), name(row, "protection"))).collect()
+    };
+    let pairs = |pairs: &[(&str, &str)]| -> Vec<(String, String)> {
+        pairs.iter().map(|(design, protection)| ((*design).to_owned(), (*protection).to_owned())).collect()
+    };
+    assert_eq!(names(&["--designs", "stock"]), pairs(&[("stock", "strict"), ("stock", "deferred")]));
+    assert_eq!(names(&["--designs", "stock,none", "--protection", "deferred"]), {
+        pairs(&[("stock", "deferred"), ("none", "none")])
+    });
+    let strict = names(&["--protection", "strict"]);
+    assert!(strict.iter().all(|(_, protection)| protection != "deferred") && strict.len() >= 3, "{strict:?}");
+}
+
+#[test]
+fn one_batch_for_all_can_be_chosen() {
+    let document = compared(&[&bundled(RECEIVE), "--batch", "64"]);
+    assert!(rows(&document).iter().all(|row| row["batch"] == 64));
+    assert_eq!(document["equal_batch"], Value::Array(Vec::new()), "all are equal as it is");
+    let own = compared(&[&bundled(RECEIVE)]);
+    let strict = |document: &Value| float(row(document, "stock", "strict"), "cycles_per_page");
+    assert!(strict(&document) < strict(&own), "one wait serves the batch");
+    let equal = own["equal_batch"].as_array().unwrap();
+    let same = equal.iter().find(|row| row["protection"] == "strict" && row["batch"] == 64);
+    assert_eq!(same, Some(row(&document, "stock", "strict")), "the run is the one that stands beside by itself");
+}
+
+#[test]
+fn the_clock_can_be_chosen() {
+    let path = bundled(DISK);
+    for clock in ["trace", "scale=2"] {
+        let document = compared(&[&path, "--clock", clock, "--designs", "stock"]);
+        assert_eq!(document["clock"], clock);
+        for row in rows(&document) {
+            check_row(row);
+            check_numbers(row, 97.6);
+        }
+    }
+    // Under its own clock the trace takes two seconds or so: hardly an unmap waits for a full queue, nearly all for the timer.
+    let waits = |clock| {
+        let document = compared(&[&path, "--clock", clock, "--designs", "stock"]);
+        float(row(&document, "stock", "deferred"), "stale_window_us_mean")
+    };
+    assert!(waits("trace") > 4.0 * waits("model"), "{} and {} us", waits("trace"), waits("model"));
+}
+
+#[test]
+fn a_workload_takes_the_place_of_a_trace() {
+    let workload = "rings:count=2,ring=512,operations=4000";
+    let document = compared(&["--workload", workload, "--seed", "9"]);
+    assert_eq!(document["input"], Value::Array(Vec::new()));
+    assert_eq!((&document["workload"], &document["seed"]), (&workload.into(), &9.into()));
+    for row in rows(&document) {
+        check_row(row);
+        check_numbers(row, 97.6);
+        assert_eq!(row["trace"], workload);
+        assert!(float(row, "operations") >= 4000.0 && row["operations"] == row["pages"]);
+    }
+    let searched = float(row(&document, "stock", "strict"), "search_steps_mean");
+    assert!(searched > 20.0, "two rings interfere: {searched} steps");
+}
+
+#[test]
+fn the_accesses_of_a_log_take_the_place_of_whole_buffers() {
+    let log = bundled("q-e1000e-tx.lazy.2cpu.qemu.xz");
+    let document = compared(&[&bundled(SEND), "--accesses", &log]);
+    for row in rows(&document) {
+        check_row(row);
+        check_numbers(row, 97.6);
+        assert!(float(row, "unexplained_accesses") < 0.01 * 23_042.0, "{row}");
+    }
+    let whole = compared(&[&bundled(SEND)]);
+    let misses = |document: &Value| float(row(document, "stock", "strict"), "iotlb_misses_per_page");
+    assert_ne!(misses(&document), misses(&whole));
+}
+
+#[test]
+fn hardware_and_machine_can_be_set() {
+    let path = bundled(RECEIVE);
+    let misses = |arguments: &[&str]| {
+        let document =
+            compared(&[&[path.as_str(), "--designs", "stock", "--protection", "strict"], arguments].concat());
+        float(row(&document, "stock", "strict"), "ptcache_l3_misses_per_page")
+    };
+    let (cached, uncached) = (misses(&[]), misses(&["--set", "ptcache_l3_entries=0"]));
+    assert!(cached < 0.01 && uncached > 0.9, "{cached} and {uncached} misses per page");
+    let document = compared(&[&path, "--machine", "r210-cx3"]);
+    assert_eq!(document["machine"], "r210-cx3");
+    rows(&document).iter().for_each(|row| check_numbers(row, 19.79));
+}

@@ -1,0 +1,65 @@
+//! The program from outside: what it prints, and how it ends.
+
+mod bad_input;
+mod human;
+mod json;
+mod narrow;
+mod same;
+
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+const RECEIVE: &str = "q-e1000e-rx.strict.2cpu.trace.xz";
+const SEND: &str = "q-e1000e-tx.lazy.2cpu.trace.xz";
+const DISK: &str = "q-nvme-randread4k.strict.2cpu.trace.xz";
+
+/// A file of the folder `traces`.
+fn bundled(file: &str) -> String {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../traces").join(file).display().to_string()
+}
+
+/// A file that a test writes.
+fn written(name: &str, contents: impl AsRef<[u8]>) -> String {
+    let path: PathBuf = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    std::fs::write(&path, contents).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    path.display().to_string()
+}
+
+fn portcullis(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_portcullis")).args(arguments).output().expect("the program starts")
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).expect("UTF-8")
+}
+
+/// What a run without complaint prints. It prints nothing else: standard error is for progress, which a pipe has none of.
+fn printed(arguments: &[&str]) -> String {
+    let output = portcullis(arguments);
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""), "{arguments:?}");
+    text(&output.stdout).to_owned()
+}
+
+fn json(arguments: &[&str]) -> Value {
+    serde_json::from_str(&printed(arguments)).expect("one JSON document")
+}
+
+/// `compare … --json`.
+fn compared(arguments: &[&str]) -> Value {
+    json(&[&["compare"], arguments, &["--json"]].concat())
+}
+
+fn rows(document: &Value) -> &[Value] {
+    document["results"].as_array().expect("a list of results")
+}
+
+/// The result of a design and protection, the first of them.
+fn row<'d>(document: &'d Value, design: &str, protection: &str) -> &'d Value {
+    let found = rows(document).iter().find(|row| row["design"] == design && row["protection"] == protection);
+    found.unwrap_or_else(|| panic!("no row for {design} {protection}"))
+}
+
+fn float(row: &Value, key: &str) -> f64 {
+    row[key].as_f64().unwrap_or_else(|| panic!("{key} is {}", row[key]))
+}

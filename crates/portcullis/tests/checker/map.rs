@@ -1,0 +1,76 @@
+//! Maps: what may be handed out, and what may be refused.
+
+use super::operation::{Buffer, PHYSICAL_BITS};
+use super::reference::Held;
+use super::{ALWAYS_RESERVED, Checker, RESERVED, Violation, fail, ranges};
+use portcullis::design::Design;
+use portcullis::{Iommu, IovaRange, MapError, PAGE_SHIFT, Platform, Request, Rule};
+
+impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
+    pub(super) fn map(&mut self, buffer: &Buffer) -> Result<Option<IovaRange>, Violation> {
+        let before = self.domain.usage();
+        let request = Request::new(&buffer.segments, buffer.access).expect("the strategy makes requests");
+        match self.domain.map_request(&request) {
+            Ok(range) => {
+                self.vet(range, buffer, request.pages())?;
+                // Nothing of these addresses was left to be invalidated.
+                self.reference.returned.retain(|held| !held.range.overlaps(range));
+                self.reference.map(Held::new(range, &buffer.segments, buffer.access));
+                Ok(Some(range))
+            }
+            Err(MapError::Queue(_)) if self.failing && self.bench.machine.caches_absent => {
+                (self.poisoned, self.quarantined) = (true, self.quarantined + 1);
+                Ok(None)
+            }
+            Err(error) => {
+                let justified = match error {
+                    MapError::Poisoned => self.poisoned,
+                    MapError::Exhausted { .. } => self.bench.machine.address_bits < 32,
+                    MapError::PhysicalRange(_) => self.info.physical_addresses || beyond(buffer),
+                    MapError::Reserved(_) | MapError::BeyondWidth { .. } | MapError::NotContiguous => {
+                        self.info.physical_addresses
+                    }
+                    _ => false,
+                };
+                if !justified {
+                    return fail(Rule::Errors, format!("refused without a reason: {error}"));
+                }
+                self.unchanged(before)?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Whether these addresses may be handed out now.
+    fn vet(&self, range: IovaRange, buffer: &Buffer, pages: u64) -> Result<(), Violation> {
+        if self.poisoned {
+            return fail(Rule::Completion, "a map succeeded after an invalidation had failed");
+        }
+        if beyond(buffer) && !self.unprotected() {
+            return fail(Rule::Reach, "memory beyond the physical addresses was mapped");
+        }
+        if range.pages() != pages || range.end_pfn() > 1 << (u32::from(self.bench.machine.address_bits) - PAGE_SHIFT) {
+            return fail(Rule::Exhaustion, format!("{range} was handed out for {pages} pages"));
+        }
+        let reserved = ranges(RESERVED).into_iter().chain(ranges(ALWAYS_RESERVED));
+        if let Some(reserved) = { reserved }.find(|reserved| reserved.overlaps(range)) {
+            return fail(Rule::Reserved, format!("{range} was handed out, but {reserved} is reserved"));
+        }
+        if self.info.physical_addresses {
+            return Ok(());
+        }
+        if let Some(held) = self.reference.holder(range) {
+            return fail(Rule::Reuse, format!("{range} was handed out, but {} is in use", held.range));
+        }
+        let cached = (range.first_pfn()..range.end_pfn()).find(|pfn| self.is_cached(*pfn));
+        match cached {
+            Some(pfn) => fail(Rule::Reuse, format!("{range} was handed out, but page {pfn:#x} is cached")),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Whether the buffer lies where no physical address does.
+fn beyond(buffer: &Buffer) -> bool {
+    buffer.segments.iter().any(|segment| (segment.phys.as_u64() + segment.len - 1) >> PHYSICAL_BITS != 0)
+}

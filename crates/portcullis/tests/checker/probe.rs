@@ -1,0 +1,77 @@
+//! The device's part: it tries everything, and what it finds is compared with the reference.
+
+use super::reference::{Held, reach};
+use super::{Checker, DEVICE, Violation, fail};
+use portcullis::design::Design;
+use portcullis::table::Rights;
+use portcullis::{Iommu, Iova, PhysAddr, Platform, Rule};
+
+impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
+    /// Mappings handed back that the device may still use.
+    pub(super) fn stale(&self) -> impl Iterator<Item = &Held> {
+        self.reference.returned.iter().filter(|held| held.pages().any(|(pfn, _)| self.is_cached(pfn)))
+    }
+
+    /// Lets the device try everything.
+    pub(super) fn probe(&mut self) -> Result<(), Violation> {
+        let live = reach(&self.reference.live);
+        let mut not_back = reach(&self.reference.uncommitted);
+        not_back.extend(reach(&self.reference.lost));
+        let returned = reach(&self.reference.returned);
+        let ever: Vec<u64> = self.reference.ever.iter().copied().collect();
+        for pfn in ever {
+            for rights in [Rights::READ, Rights::WRITE] {
+                let reached = self.bench.hardware.access(DEVICE, Iova::from_pfn(pfn), rights).map(PhysAddr::pfn);
+                match (live.get(&pfn), reached) {
+                    (Some(page), Some(phys_pfn)) if page.phys_pfn != phys_pfn => {
+                        return fail(Rule::Reach, format!("live page {pfn:#x} leads to {phys_pfn:#x}: {page:?}"));
+                    }
+                    (Some(page), None) if page.grants(rights) => {
+                        return fail(
+                            Rule::Reach,
+                            format!("live page {pfn:#x} is not reached for {rights:?}: {page:?}"),
+                        );
+                    }
+                    (Some(page), Some(_)) if !page.grants(rights) && !self.unprotected() => {
+                        return fail(Rule::Rights, format!("page {pfn:#x} is reached for {rights:?}: {page:?}"));
+                    }
+                    (Some(_), _) | (None, None) => {}
+                    (None, Some(phys_pfn)) => {
+                        let found = format!("page {pfn:#x} leads to {phys_pfn:#x}, and is not mapped");
+                        if self.unprotected() {
+                            self.breach(Rule::Reach, found)?;
+                        } else if not_back.get(&pfn).is_some_and(|page| page.allows(rights, phys_pfn)) {
+                            // No buffer is back yet.
+                        } else if returned.get(&pfn).is_some_and(|page| page.allows(rights, phys_pfn)) {
+                            self.breach(Rule::Strict, found)?;
+                        } else {
+                            return fail(Rule::Reach, found);
+                        }
+                    }
+                }
+            }
+        }
+        self.bounds()?;
+        let (hardware, id) = (self.bench.hardware, self.domain.id());
+        self.reference.returned.retain(|held| held.pages().any(|(pfn, _)| hardware.is_cached(id, pfn)));
+        Ok(())
+    }
+
+    /// S7: what is in use is within the limits, and no less than what is known to be in use.
+    fn bounds(&self) -> Result<(), Violation> {
+        let usage = self.domain.usage();
+        let stale = self.stale().count();
+        if stale.max(usage.queued_unmaps) > usage.queued_unmaps_max && !self.poisoned {
+            return fail(Rule::Bounds, format!("{stale} unmaps may still be used: {usage:?}"));
+        }
+        if usage.table_pages > self.bench.host.frames_lent() {
+            return fail(Rule::Bounds, format!("more table pages than the host has lent: {usage:?}"));
+        }
+        let known = self.reference.live.len() + self.reference.uncommitted.len();
+        let most = known + self.reference.lost.len() + self.quarantined + usage.queued_unmaps;
+        if !self.info.physical_addresses && !(known..=most).contains(&usage.live_ranges) {
+            return fail(Rule::Bounds, format!("between {known} and {most} ranges are in use: {usage:?}"));
+        }
+        Ok(())
+    }
+}
