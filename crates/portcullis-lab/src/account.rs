@@ -65,6 +65,10 @@ impl Account {
         self.phases[self.phase] += cycles;
     }
 
+    pub(crate) fn forget_longest_search(&mut self) {
+        self.search_steps_max = 0;
+    }
+
     pub(crate) fn search_step(&mut self) {
         self.search_steps += 1;
         self.searching += 1;
@@ -91,7 +95,7 @@ impl Account {
         self.search_steps_max = self.search_steps_max.max(other.search_steps_max);
     }
 
-    /// What has been spent since `earlier`, a copy of this account. The maximum is that of the whole.
+    /// What has been spent since `earlier`, a copy of this account. The longest search is that of the whole.
     pub fn since(&self, earlier: &Self) -> Self {
         let mut spent = *self;
         spent.combine(earlier, |now, then| now - then);

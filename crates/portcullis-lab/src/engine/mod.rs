@@ -93,6 +93,12 @@ pub struct Engine {
     on_timer: RefCell<Option<Rc<dyn Fn()>>>,
 }
 
+impl CoreState {
+    fn takes_interrupts(&self) -> bool {
+        self.masked.get() == 0 && !self.in_interrupt.get()
+    }
+}
+
 impl Engine {
     /// `cores` idle cores at time zero.
     pub fn new(cores: usize, frequency: Frequency, costs: CostBook, coherent: bool) -> Self {
@@ -156,6 +162,11 @@ impl Engine {
             total.add(&core.account.borrow());
         }
         total
+    }
+
+    /// Forgets the longest search so far: what is measured begins now.
+    pub(crate) fn forget_longest_search(&self) {
+        self.cores.iter().for_each(|core| core.account.borrow_mut().forget_longest_search());
     }
 
     /// Runs one body per core, all from the same moment, until all have ended, and returns how long the longest took, in
@@ -237,7 +248,7 @@ impl Engine {
     /// Runs the timer's handler where it is due and interrupts are enabled, nested in whatever the core was doing.
     fn take_interrupt(&self, state: &CoreState) {
         let due = state.timer_ps.get().is_some_and(|timer_ps| timer_ps <= state.now_ps.get());
-        if !due || state.masked.get() > 0 || state.in_interrupt.get() {
+        if !due || !state.takes_interrupts() {
             return;
         }
         let handler = self.on_timer.borrow().clone();
@@ -339,7 +350,7 @@ impl Engine {
         };
         let start_ps = state.now_ps.get();
         let mut until_ps = next_ps.unwrap_or(0).max(start_ps + self.frequency.picoseconds(self.costs.poll));
-        if state.masked.get() == 0 && !state.in_interrupt.get() {
+        if state.takes_interrupts() {
             until_ps = state.timer_ps.get().map_or(until_ps, |timer_ps| until_ps.min(timer_ps.max(start_ps)));
         }
         state.now_ps.set(until_ps);
@@ -353,26 +364,39 @@ impl Engine {
         }
     }
 
-    /// Lets the running core sleep, uncharged, until `at_ps`. Its timer may fire meanwhile.
+    /// Lets the running core sleep, uncharged, until `at_ps`. Its timer may fire meanwhile, unless it holds a lock.
     pub fn sleep_until(&self, at_ps: u64) {
         let Some(state) = self.state() else {
             self.outside_ps.set(self.outside_ps.get().max(at_ps));
             return;
         };
         while state.now_ps.get() < at_ps {
-            let timer_ps = state.timer_ps.get().filter(|_| !state.in_interrupt.get());
+            let timer_ps = state.timer_ps.get().filter(|_| state.takes_interrupts());
             let until_ps = timer_ps.map_or(at_ps, |timer_ps| timer_ps.clamp(state.now_ps.get(), at_ps));
             state.now_ps.set(until_ps);
             self.sync();
         }
     }
 
-    /// Stops the running core until `condition`, which another core brings about, holds. Uncharged.
+    /// Stops the running core until `condition`, which another core brings about, holds. Uncharged. Its timer may fire
+    /// meanwhile, unless it holds a lock.
     pub fn wait_until(&self, condition: impl Fn() -> bool) {
         let Some(core) = self.current.get() else { return };
+        let state = &self.cores[core];
         while !condition() {
             self.waiting.borrow_mut().push(core);
-            self.suspend(&self.cores[core]);
+            let timer_ps = state.timer_ps.get().filter(|_| state.takes_interrupts());
+            if let Some(timer_ps) = timer_ps {
+                // A turn of its own, unless it is woken before: then `wake_all` has taken this one back.
+                self.make_ready(timer_ps.max(state.now_ps.get()), core);
+            }
+            self.suspend(state);
+            let woken_by_timer = self.waiting.borrow().contains(&core);
+            if let Some(timer_ps) = timer_ps.filter(|_| woken_by_timer) {
+                self.waiting.borrow_mut().retain(|waiting| *waiting != core);
+                state.now_ps.set(state.now_ps.get().max(timer_ps));
+                self.take_interrupt(state);
+            }
         }
     }
 
@@ -382,7 +406,11 @@ impl Engine {
     }
 
     fn wake_all(&self, now_ps: u64) {
-        for core in self.waiting.borrow_mut().drain(..) {
+        let waiting = std::mem::take(&mut *self.waiting.borrow_mut());
+        if waiting.iter().any(|core| self.cores[*core].timer_ps.get().is_some()) {
+            self.ready.borrow_mut().retain(|Reverse((_, core))| !waiting.contains(core));
+        }
+        for core in waiting {
             let state = &self.cores[core];
             state.now_ps.set(state.now_ps.get().max(now_ps));
             self.make_ready(state.now_ps.get(), core);

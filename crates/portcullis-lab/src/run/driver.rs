@@ -18,7 +18,7 @@ pub(super) struct Driver<'w, D: Design<LabPlatform, LabUnit>> {
     batch_max: usize,
     /// A batch for each device; only one of them has members.
     batches: Vec<RawBatch<'w, D, LabPlatform, LabUnit>>,
-    /// The mappings of the batch that has not been committed, all of one device and direction.
+    /// The mappings of the batch that has not been committed, all of one device.
     members: Vec<(Slot, Live)>,
 }
 
@@ -45,7 +45,7 @@ impl<'w, D: Design<LabPlatform, LabUnit>> Driver<'w, D> {
 
     /// Maps a buffer that the device does not touch yet.
     pub(super) fn map_only(&mut self, slot: Slot, segments: &Rc<[Segment]>, access: Access, device: usize) {
-        if self.members.first().is_some_and(|(_, first)| first.device == device && first.access == access) {
+        if self.members.iter().any(|(_, member)| member.device == device && member.access == access) {
             self.commit();
         }
         let world = self.world;
@@ -111,7 +111,7 @@ impl<'w, D: Design<LabPlatform, LabUnit>> Driver<'w, D> {
         let settled = || world.look(slot, |live| live.settled.get());
         world.engine.wait_until(|| settled() == Some(true) || world.failed());
         let Some(live) = world.live.borrow_mut().get_mut(slot as usize).and_then(Option::take) else { return };
-        if self.members.first().is_some_and(|(_, first)| first.device != live.device || first.access != live.access) {
+        if self.members.first().is_some_and(|(_, first)| first.device != live.device) {
             self.commit();
         }
         let domain = &world.domains[live.device];

@@ -250,6 +250,7 @@ impl Start {
         world.settle_invalidations();
         world.exposure.borrow_mut().reset();
         world.warm.set(false);
+        world.engine.forget_longest_search();
         world.tally.borrow_mut().table_pages_max = world.table_pages();
         let now_ps = world.engine.now_ps();
         Self {

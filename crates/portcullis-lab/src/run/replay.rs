@@ -85,8 +85,13 @@ where
         }) as Box<dyn FnOnce()>
     });
     world.engine.run(bodies.collect());
-    if joined.is_none() {
-        access_leftovers(world, trace);
+    match joined.cloned() {
+        Some(joined) => {
+            let (inner, last) = (world.clone(), trace.operations.len() as u32);
+            let body = move || script.accesses_before(&inner, &Driver::new(&*inner, 0, 1), &joined, last);
+            world.engine.run(vec![Box::new(body)]);
+        }
+        None => access_leftovers(world, trace),
     }
     close_windows(world, batch);
 }
@@ -190,7 +195,17 @@ impl Script {
         D: Design<LabPlatform, LabUnit>,
     {
         world.engine.wait_until(|| self.turn.get() == index || world.failed());
-        let Some(joined) = &self.joined else { return self.pass_turn(world, index) };
+        match &self.joined {
+            Some(joined) => self.accesses_before(world, driver, joined, index),
+            None => self.pass_turn(world, index),
+        }
+    }
+
+    /// The logged accesses that come after that many operations.
+    fn accesses_before<D>(&self, world: &World<D>, driver: &Driver<'_, D>, joined: &Joined, index: u32)
+    where
+        D: Design<LabPlatform, LabUnit>,
+    {
         let first = joined.accesses.partition_point(|access| access.after_operation < index);
         for access in joined.accesses[first..].iter().take_while(|access| access.after_operation == index) {
             self.access(world, driver, access);

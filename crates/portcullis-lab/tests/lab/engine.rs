@@ -58,8 +58,7 @@ fn clocks(step: Step) -> Vec<(u64, Core)> {
             out.borrow_mut().push((engine.now_ps(), core));
         }
     });
-    let log = log.borrow().clone();
-    log
+    log.take()
 }
 
 #[test]
@@ -265,8 +264,7 @@ fn brawl(seed: u64) -> (Vec<(u64, Core)>, u64, u64) {
             });
         }
     });
-    let log = log.borrow().clone();
-    (log, took_ps, bench.engine.account().cycles())
+    (log.take(), took_ps, bench.engine.account().cycles())
 }
 
 #[test]

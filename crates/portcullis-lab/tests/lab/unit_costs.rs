@@ -136,10 +136,13 @@ fn a_step_of_the_search_costs_what_the_published_searches_imply() {
     assert!((47.0..=57.0).contains(&step), "{step} cycles a step");
 }
 
+/// Where in a machine a constant stands.
+type Constant = fn(&mut Machine) -> &mut u64;
+
 /// The comparison would notice a constant that is wrong by a fifth.
 #[test]
 fn a_fifth_more_on_any_constant_shows() {
-    let constants: [(&str, fn(&mut Machine) -> &mut u64); 13] = [
+    let constants: [(&str, Constant); 13] = [
         ("map", |machine| &mut machine.costs.map),
         ("unmap", |machine| &mut machine.costs.unmap),
         ("tree_find", |machine| &mut machine.costs.tree_find),
