@@ -178,7 +178,7 @@ impl<M: Mmio, P: Platform> Iommu for Unit<M, P> {
         })
     }
 
-    /// More commands than [`BURST_MAX`] go in several submissions, and all but the last are waited for: a submission's wait
+    /// More commands than 64 go in several submissions, and all but the last are waited for: a submission's wait
     /// tells of every descriptor ahead of it, but a refused descriptor fails only the submission that it is in.
     fn submit(&self, commands: &[Invalidation]) -> Result<Ticket, QueueError> {
         if !commands.iter().all(is_aligned) {

@@ -51,7 +51,7 @@ pub const QUEUE_INDEX_SHIFT: u32 = 4;
 /// Bits of [`IQH`] and [`IQT`] that hold the offset.
 pub const QUEUE_OFFSET_MASK: u64 = 0x7_fff0;
 
-/// Bits of [`GCMD`](super::GCMD) and, as status, of [`GSTS`](super::GSTS) (§10.4.4, §10.4.5).
+/// Bits of [`GCMD`] and, as status, of [`GSTS`] (§10.4.4, §10.4.5).
 ///
 /// ```text
 ///  31  30   29  28   27  26  25   24   23  22      0
@@ -82,7 +82,7 @@ pub mod global {
     pub const ONE_SHOT: u32 = ROOT_TABLE | FAULT_LOG | WRITE_BUFFER_FLUSH | INTERRUPT_TABLE;
 }
 
-/// Bits of [`FECTL`](super::FECTL) and [`IECTL`](super::IECTL) (§10.4.10, §10.4.25).
+/// Bits of [`FECTL`] and [`IECTL`] (§10.4.10, §10.4.25).
 pub mod fault_event {
     /// Interrupt mask: no message is sent.
     pub const MASKED: u32 = 1 << 31;
@@ -90,7 +90,7 @@ pub mod fault_event {
     pub const PENDING: u32 = 1 << 30;
 }
 
-/// Bits of [`PMEN`](super::PMEN) (§10.4.16).
+/// Bits of [`PMEN`] (§10.4.16).
 pub mod protected_memory {
     /// Enable: requests to the protected regions are refused.
     pub const ENABLE: u32 = 1 << 31;

@@ -107,7 +107,7 @@ impl<P: Platform> FlushQueue<P> {
         self.len() == 0
     }
 
-    /// When [`tick`](Self::tick) will flush, on the platform's clock; `None` while the queue is empty.
+    /// When `tick` will flush, on the platform's clock; `None` while the queue is empty.
     pub fn due_us(&self) -> Option<u64> {
         Some(self.due_us.load(Ordering::Relaxed)).filter(|due_us| *due_us != NEVER)
     }

@@ -1,0 +1,26 @@
+//! `cargo xtask check`: what is wrong with the sources without running them.
+
+use crate::failure::Failure;
+use crate::stages::{Stages, require};
+use crate::test::NO_STD_PROOF;
+use crate::workspace::Workspace;
+
+pub(crate) fn check(workspace: &Workspace) -> Result<(), Failure> {
+    require("fmt", "rustfmt")?;
+    require("clippy", "clippy")?;
+    let mut stages = Stages::new(workspace, "check");
+    let proof_target = workspace.target_beside("no-std-proof");
+    stages.cargo("formatting", &[], &["fmt", "--all", "--check"])?;
+    stages.cargo("formatting of the no_std proof", &[], &["fmt", "--manifest-path", NO_STD_PROOF, "--check"])?;
+    let clippy = ["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"];
+    stages.cargo("clippy", &[], &clippy)?;
+    let clippy = ["clippy", "--manifest-path", NO_STD_PROOF, "--target-dir", &proof_target, "--", "-D", "warnings"];
+    stages.cargo("clippy of the no_std proof", &[], &clippy)?;
+    let mut doc = vec!["doc", "--no-deps", "--all-features"];
+    for package in workspace.libraries() {
+        doc.extend(["--package", &package.name]);
+    }
+    stages.cargo("documentation", &[("RUSTDOCFLAGS", "-D warnings")], &doc)?;
+    stages.finish();
+    Ok(())
+}

@@ -1,0 +1,39 @@
+//! Why a chore was not done.
+
+use std::io;
+use std::path::PathBuf;
+use thiserror::Error;
+
+/// Why a chore was not done.
+#[derive(Debug, Error)]
+pub(crate) enum Failure {
+    /// A command of a stage ended with an error, which it has printed.
+    #[error("stage `{stage}` failed; to repeat it:\n    {command}")]
+    Stage { stage: String, command: String },
+    /// A cargo subcommand is not installed.
+    #[error("`cargo {subcommand}` is missing; `rustup component add {component}` installs it")]
+    Component { subcommand: &'static str, component: &'static str },
+    /// A program could not be started at all.
+    #[error("cannot run `{program}`: {error}")]
+    Program { program: String, error: io::Error },
+    /// `cargo metadata` refused, or said what it should not.
+    #[error("cargo cannot describe the workspace: {0}")]
+    Metadata(String),
+    /// A file or folder could not be read.
+    #[error("{}: {error}", .path.display())]
+    File { path: PathBuf, error: io::Error },
+    /// A file holds what it should not.
+    #[error("{}: {reason}", .path.display())]
+    Contents { path: PathBuf, reason: String },
+    /// House rules are broken.
+    #[error("stage `house rules` failed: {} broken; to repeat it:\n    cargo test --package xtask house", .0)]
+    House(usize),
+}
+
+impl Failure {
+    /// An error about the file or folder at `path`.
+    pub(crate) fn file(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |error| Self::File { path, error }
+    }
+}

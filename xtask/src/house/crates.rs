@@ -1,0 +1,95 @@
+//! Rules about crates: who may use whom, and what the compiler is told to refuse.
+
+use super::Violation;
+use crate::failure::Failure;
+use crate::workspace::{Package, Workspace};
+use std::fs;
+
+/// A crate uses only those before it. Those not yet written have their place already.
+const ORDER: [&str; 7] = [
+    "portcullis",
+    "portcullis-vtd",
+    "portcullis-model",
+    "portcullis-lab",
+    "portcullis-qemu",
+    "portcullis-cli",
+    "xtask",
+];
+
+/// What the root of every library says.
+const DENIED: [&str; 2] = ["#![deny(missing_docs)]", "#![deny(unsafe_code)]"];
+
+/// Crates that use one they may not, and crates without a place. What only tests use is free.
+pub(super) fn violations(packages: &[Package]) -> Vec<Violation> {
+    let place_of = |name: &str| ORDER.iter().position(|ordered| *ordered == name);
+    let mut violations = Vec::new();
+    for package in packages {
+        let Some(place) = place_of(&package.name) else {
+            violations
+                .push(Violation::new(&package.name, "has no place in the order of crates (xtask/src/house/crates.rs)"));
+            continue;
+        };
+        for dependency in package.dependencies.iter().filter(|dependency| dependency.kind.as_deref() != Some("dev")) {
+            if place_of(&dependency.name).is_some_and(|other| other >= place) {
+                let what = format!("uses {}, which comes after it in the order of crates", dependency.name);
+                violations.push(Violation::new(&package.name, what));
+            }
+        }
+    }
+    violations
+}
+
+/// Libraries whose root does not tell the compiler what to refuse.
+pub(super) fn unguarded(workspace: &Workspace) -> Result<Vec<Violation>, Failure> {
+    let mut violations = Vec::new();
+    for library in workspace.libraries().filter_map(Package::library) {
+        let text = fs::read_to_string(&library.src_path).map_err(Failure::file(&library.src_path))?;
+        violations
+            .extend(missing(&text).map(|attribute| Violation::new(&library.name, format!("lacks `{attribute}`"))));
+    }
+    Ok(violations)
+}
+
+fn missing(root: &str) -> impl Iterator<Item = &'static str> {
+    DENIED.into_iter().filter(|attribute| !root.lines().any(|line| line == *attribute))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Violation, missing, violations};
+    use crate::workspace::Package;
+
+    fn package(name: &str, dependency: &str, kind: &str) -> Package {
+        let text = format!(
+            r#"{{"name": "{name}", "targets": [], "dependencies": [{{"name": "{dependency}", "kind": {kind}}}]}}"#
+        );
+        serde_json::from_str(&text).expect("what cargo prints")
+    }
+
+    #[test]
+    fn crates_use_those_before_them_only() {
+        assert_eq!(violations(&[package("portcullis-lab", "portcullis-model", "null")]), []);
+        assert_eq!(violations(&[package("portcullis-vtd", "arrayvec", "null")]), []);
+        assert_eq!(violations(&[package("portcullis", "portcullis", "\"dev\"")]), []);
+        for (name, dependency, kind) in [
+            ("portcullis", "portcullis-vtd", "null"),
+            ("portcullis-model", "portcullis-lab", "null"),
+            ("portcullis-lab", "portcullis-cli", "\"build\""),
+        ] {
+            let what = format!("uses {dependency}, which comes after it in the order of crates");
+            assert_eq!(violations(&[package(name, dependency, kind)]), [Violation::new(name, what)]);
+        }
+    }
+
+    #[test]
+    fn a_new_crate_needs_a_place() {
+        assert_eq!(violations(&[package("portcullis-new", "portcullis", "null")]).len(), 1);
+    }
+
+    #[test]
+    fn libraries_deny_unsafe_code() {
+        assert_eq!(missing("//! A crate.\n#![deny(missing_docs)]\n#![deny(unsafe_code)]\n").count(), 0);
+        let missing: Vec<_> = missing("//! A crate.\n#![deny(missing_docs)]\n// #![deny(unsafe_code)]\n").collect();
+        assert_eq!(missing, ["#![deny(unsafe_code)]"]);
+    }
+}

@@ -1,0 +1,98 @@
+//! The files that the rules are about.
+
+use crate::failure::Failure;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+use std::process::Command;
+
+/// A text file of the repository.
+#[derive(Debug)]
+pub(super) struct File {
+    /// Relative to the root, with `/` between its parts.
+    pub(super) path: String,
+    pub(super) text: String,
+}
+
+/// The text files that git tracks under `root`; without git, all files that are neither hidden nor built.
+pub(super) fn read(root: &Path) -> Result<Vec<File>, Failure> {
+    let paths = match tracked(root) {
+        Some(paths) => paths,
+        None => walk(root)?,
+    };
+    let mut files = Vec::new();
+    for path in paths {
+        match fs::read(root.join(&path)) {
+            // What is not text holds nothing that the rules are about.
+            Ok(bytes) => files.extend(String::from_utf8(bytes).ok().map(|text| File { path, text })),
+            // Tracked, deleted, and not yet committed.
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(Failure::file(path)(error)),
+        }
+    }
+    Ok(files)
+}
+
+/// What git tracks. `None` where there is no git, or `root` is not a repository of its own.
+fn tracked(root: &Path) -> Option<Vec<String>> {
+    let output = Command::new("git").args(["ls-files", "-z"]).current_dir(root).output().ok()?;
+    let paths = String::from_utf8(output.stdout).ok()?;
+    let paths: Vec<String> = paths.split_terminator('\0').map(str::to_owned).collect();
+    (output.status.success() && !paths.is_empty()).then_some(paths)
+}
+
+/// Every file that is neither hidden nor built.
+fn walk(root: &Path) -> Result<Vec<String>, Failure> {
+    let mut paths = Vec::new();
+    let mut folders = vec![String::new()];
+    while let Some(folder) = folders.pop() {
+        let at = root.join(&folder);
+        for entry in fs::read_dir(&at).map_err(Failure::file(&at))? {
+            let entry = entry.map_err(Failure::file(&at))?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if name.starts_with('.') || name == "target" {
+                continue;
+            }
+            let path = if folder.is_empty() { name } else { format!("{folder}/{name}") };
+            let kind = entry.file_type().map_err(Failure::file(entry.path()))?;
+            if kind.is_dir() {
+                folders.push(path);
+            } else if kind.is_file() {
+                paths.push(path);
+            }
+        }
+    }
+    paths.sort();
+    Ok(paths)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{read, tracked, walk};
+    use std::fs;
+    use std::path::Path;
+
+    #[test]
+    fn both_ways_find_the_sources() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the root");
+        let library = "crates/portcullis/src/lib.rs";
+        assert!(walk(root).expect("readable folders").iter().any(|path| path == library));
+        assert!(read(root).expect("readable files").iter().any(|file| file.path == library));
+    }
+
+    #[test]
+    fn without_git_hidden_files_and_builds_are_left_out() {
+        let root = std::env::temp_dir().join(format!("portcullis-house-{}", std::process::id()));
+        for path in ["src/a.rs", "target/b.rs", ".hidden/c.rs"] {
+            let path = root.join(path);
+            fs::create_dir_all(path.parent().expect("a folder")).expect("a new folder");
+            fs::write(path, b"// text").expect("a new file");
+        }
+        fs::write(root.join("noise.bin"), b"\xff\xfe").expect("a new file");
+        let found = (tracked(&root), walk(&root).expect("readable folders"), read(&root).expect("readable files"));
+        fs::remove_dir_all(&root).expect("ours");
+        assert_eq!(found.0, None);
+        assert_eq!(found.1, ["noise.bin", "src/a.rs"]);
+        assert_eq!(found.2.iter().map(|file| file.path.as_str()).collect::<Vec<_>>(), ["src/a.rs"]);
+    }
+}

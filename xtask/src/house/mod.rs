@@ -1,0 +1,54 @@
+//! The house rules: what holds for every file here, kept by a test instead of by reviewers.
+
+mod crates;
+mod designs;
+mod files;
+mod text;
+
+use crate::failure::Failure;
+use crate::workspace::Workspace;
+use std::fmt;
+
+/// A broken rule.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Violation {
+    /// A file, perhaps with a line, or a crate.
+    place: String,
+    what: String,
+}
+
+impl Violation {
+    fn new(place: impl Into<String>, what: impl Into<String>) -> Self {
+        Self { place: place.into(), what: what.into() }
+    }
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.place, self.what)
+    }
+}
+
+/// Every broken rule of the workspace.
+pub(crate) fn violations(workspace: &Workspace) -> Result<Vec<Violation>, Failure> {
+    let files = files::read(&workspace.root)?;
+    let mut violations: Vec<Violation> = files.iter().flat_map(text::violations).collect();
+    violations.extend(crates::violations(&workspace.packages));
+    violations.extend(crates::unguarded(workspace)?);
+    violations.extend(designs::violations(&files));
+    Ok(violations)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::violations;
+    use crate::workspace::Workspace;
+
+    #[test]
+    fn this_repository_keeps_the_rules() {
+        let workspace = Workspace::read().expect("a workspace");
+        let violations = violations(&workspace).expect("readable files");
+        let lines: Vec<String> = violations.iter().map(ToString::to_string).collect();
+        assert!(lines.is_empty(), "{} rules are broken:\n{}", lines.len(), lines.join("\n"));
+    }
+}

@@ -1,0 +1,94 @@
+//! Stages of a chore: commands one after the other, each with its time, until one fails.
+
+use crate::failure::Failure;
+use crate::workspace::{Workspace, cargo};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+/// A chore under way.
+pub(crate) struct Stages<'w> {
+    workspace: &'w Workspace,
+    chore: &'static str,
+    begun: Instant,
+    /// The stages that have succeeded, and how long each took, in seconds.
+    done: Vec<(String, f64)>,
+}
+
+impl<'w> Stages<'w> {
+    pub(crate) fn new(workspace: &'w Workspace, chore: &'static str) -> Self {
+        Self { workspace, chore, begun: Instant::now(), done: Vec::new() }
+    }
+
+    /// A stage that is a cargo command, whose output is shown as it comes.
+    pub(crate) fn cargo(&mut self, name: &str, variables: &[(&str, &str)], arguments: &[&str]) -> Result<(), Failure> {
+        let line = command_line(variables, arguments);
+        self.stage(name, &line, |workspace| {
+            let status = Command::new(cargo())
+                .args(arguments)
+                .envs(variables.iter().copied())
+                .current_dir(&workspace.root)
+                .stdin(Stdio::null())
+                .status()
+                .map_err(|error| Failure::Program { program: "cargo".to_owned(), error })?;
+            if status.success() {
+                Ok(())
+            } else {
+                Err(Failure::Stage { stage: name.to_owned(), command: line.clone() })
+            }
+        })
+    }
+
+    /// A stage; `what` says what it does.
+    pub(crate) fn stage(
+        &mut self,
+        name: &str,
+        what: &str,
+        work: impl FnOnce(&Workspace) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        println!("\n==> {name}: {what}");
+        let begun = Instant::now();
+        work(self.workspace)?;
+        let seconds = begun.elapsed().as_secs_f64();
+        println!("==> {name}: ok, {seconds:.1} s");
+        self.done.push((name.to_owned(), seconds));
+        Ok(())
+    }
+
+    /// All stages have succeeded: says so.
+    pub(crate) fn finish(self) {
+        let seconds = self.begun.elapsed().as_secs_f64();
+        let stages: Vec<String> = self.done.iter().map(|(name, seconds)| format!("{name} {seconds:.1} s")).collect();
+        println!("\nxtask {}: passed in {seconds:.1} s ({})", self.chore, stages.join(", "));
+    }
+}
+
+/// Refuses where a cargo subcommand is not installed.
+pub(crate) fn require(subcommand: &'static str, component: &'static str) -> Result<(), Failure> {
+    let status = Command::new(cargo())
+        .args([subcommand, "--version"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .map_err(|error| Failure::Program { program: "cargo".to_owned(), error })?;
+    if status.success() { Ok(()) } else { Err(Failure::Component { subcommand, component }) }
+}
+
+/// The command as one would type it in the root of the workspace.
+fn command_line(variables: &[(&str, &str)], arguments: &[&str]) -> String {
+    let quoted = |word: &str| if word.contains(' ') { format!("\"{word}\"") } else { word.to_owned() };
+    let variables = variables.iter().map(|(name, value)| format!("{name}={} ", quoted(value)));
+    let arguments = arguments.iter().map(|argument| format!(" {}", quoted(argument)));
+    variables.chain(["cargo".to_owned()]).chain(arguments).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::command_line;
+
+    #[test]
+    fn a_command_can_be_typed_again() {
+        let line = command_line(&[("RUSTFLAGS", "--cfg loom")], &["test", "--release"]);
+        assert_eq!(line, "RUSTFLAGS=\"--cfg loom\" cargo test --release");
+    }
+}

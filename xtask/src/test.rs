@@ -1,0 +1,50 @@
+//! `cargo xtask test`: every test.
+
+use crate::failure::Failure;
+use crate::house;
+use crate::stages::Stages;
+use crate::workspace::Workspace;
+
+/// The package that proves `no_std`. It has a workspace of its own.
+pub(crate) const NO_STD_PROOF: &str = "crates/no-std-proof/Cargo.toml";
+
+pub(crate) fn test(workspace: &Workspace) -> Result<(), Failure> {
+    let mut stages = Stages::new(workspace, "test");
+    stages.stage("house rules", "the rules of xtask/src/house, over every file", house_rules)?;
+    let target = workspace.target_beside("no-std-proof");
+    stages.cargo("no_std proof", &[], &["build", "--manifest-path", NO_STD_PROOF, "--target-dir", &target])?;
+    stages.cargo("tests", &[], &["test", "--workspace", "--all-features"])?;
+    loom_models(workspace, &mut stages)?;
+    stages.finish();
+    Ok(())
+}
+
+fn house_rules(workspace: &Workspace) -> Result<(), Failure> {
+    let violations = house::violations(workspace)?;
+    for violation in &violations {
+        println!("{violation}");
+    }
+    if violations.is_empty() { Ok(()) } else { Err(Failure::House(violations.len())) }
+}
+
+/// Loom models are integration tests called `loom` or `loom_…`. They need a build of their own, in which atomics and threads
+/// are loom's; optimised, for they go through every interleaving.
+fn loom_models(workspace: &Workspace, stages: &mut Stages<'_>) -> Result<(), Failure> {
+    let flags = match std::env::var("RUSTFLAGS") {
+        Ok(flags) if !flags.is_empty() => format!("{flags} --cfg loom"),
+        _ => "--cfg loom".to_owned(),
+    };
+    let target = workspace.target_beside("loom");
+    for package in &workspace.packages {
+        let mut arguments = vec!["test", "--package", &package.name, "--release", "--target-dir", &target];
+        let without = arguments.len();
+        for test in package.tests().filter(|test| test.name.starts_with("loom")) {
+            arguments.extend(["--test", &test.name]);
+        }
+        if arguments.len() > without {
+            let name = format!("loom models of {}", package.name);
+            stages.cargo(&name, &[("RUSTFLAGS", &flags)], &arguments)?;
+        }
+    }
+    Ok(())
+}

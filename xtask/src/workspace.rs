@@ -1,0 +1,91 @@
+//! What cargo knows of the workspace.
+
+use crate::failure::Failure;
+use serde::Deserialize;
+use std::env;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The workspace that this program is part of.
+pub(crate) struct Workspace {
+    pub(crate) root: PathBuf,
+    pub(crate) packages: Vec<Package>,
+    /// Where cargo builds, relative to the root unless the user says otherwise.
+    pub(crate) target: PathBuf,
+}
+
+/// A package of the workspace.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Package {
+    pub(crate) name: String,
+    pub(crate) targets: Vec<Target>,
+    pub(crate) dependencies: Vec<Dependency>,
+}
+
+/// A crate of a package.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Target {
+    pub(crate) name: String,
+    pub(crate) kind: Vec<String>,
+    pub(crate) src_path: PathBuf,
+}
+
+/// What a package names in its `Cargo.toml`.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Dependency {
+    pub(crate) name: String,
+    /// `dev`, `build`, or nothing.
+    pub(crate) kind: Option<String>,
+}
+
+impl Package {
+    /// The library of the package, if it has one.
+    pub(crate) fn library(&self) -> Option<&Target> {
+        self.targets.iter().find(|target| target.kind.iter().any(|kind| kind == "lib"))
+    }
+
+    /// Its integration tests.
+    pub(crate) fn tests(&self) -> impl Iterator<Item = &Target> {
+        self.targets.iter().filter(|target| target.kind.iter().any(|kind| kind == "test"))
+    }
+}
+
+/// The cargo that runs this program.
+pub(crate) fn cargo() -> OsString {
+    env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
+}
+
+impl Workspace {
+    /// Asks cargo.
+    pub(crate) fn read() -> Result<Self, Failure> {
+        #[derive(Deserialize)]
+        struct Metadata {
+            packages: Vec<Package>,
+        }
+        let root =
+            Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is a folder of the workspace").to_owned();
+        let output = Command::new(cargo())
+            .args(["metadata", "--no-deps", "--format-version", "1"])
+            .current_dir(&root)
+            .output()
+            .map_err(|error| Failure::Program { program: "cargo".to_owned(), error })?;
+        if !output.status.success() {
+            return Err(Failure::Metadata(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
+        }
+        let metadata: Metadata =
+            serde_json::from_slice(&output.stdout).map_err(|error| Failure::Metadata(error.to_string()))?;
+        let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
+        Ok(Self { root, packages: metadata.packages, target })
+    }
+
+    /// The packages with a library.
+    pub(crate) fn libraries(&self) -> impl Iterator<Item = &Package> {
+        self.packages.iter().filter(|package| package.library().is_some())
+    }
+
+    /// A build folder of its own, beside what plain cargo builds: other flags must not rebuild that.
+    pub(crate) fn target_beside(&self, name: &str) -> String {
+        self.target.join(name).display().to_string()
+    }
+}
