@@ -22,7 +22,8 @@ fn cached(machine: &Machine, iovas: impl IntoIterator<Item = u64>) -> Vec<u64> {
 }
 
 fn warm(first: u64, count: u64) -> Machine {
-    let (mut machine, _) = Machine::with_pages(Parameters::cascadelake(), first * PAGE_SIZE, count);
+    let parameters = Parameters { invalidation_ps: 400_000, wait_ps: 200_000, ..Parameters::cascadelake() };
+    let (mut machine, _) = Machine::with_pages(parameters, first * PAGE_SIZE, count);
     for page in first..first + count {
         machine.touch(page * PAGE_SIZE);
     }

@@ -14,7 +14,8 @@ use portcullis_vtd::spec::tables::ContextEntry;
 use std::sync::Arc;
 
 fn machine() -> Machine {
-    Machine::with_pages(Parameters::cascadelake(), 0x1000, 2).0
+    let parameters = Parameters { invalidation_ps: 400_000, wait_ps: 200_000, ..Parameters::cascadelake() };
+    Machine::with_pages(parameters, 0x1000, 2).0
 }
 
 #[test]

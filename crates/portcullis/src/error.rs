@@ -47,6 +47,9 @@ pub enum MapError {
     /// No memory for a table page.
     #[error(transparent)]
     NoMemory(#[from] NoMemory),
+    /// The typed face gives a buffer back as its owner's alone, and only strict protection can promise that.
+    #[error("typed mappings need strict protection; use the raw ones")]
+    NotStrict,
     /// An earlier queue error has poisoned the domain (S11).
     #[error("the domain is poisoned by an earlier invalidation failure")]
     Poisoned,

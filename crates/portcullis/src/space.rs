@@ -6,11 +6,14 @@ use crate::invalidation::{Invalidated, page_selective};
 use crate::iommu::{AttachError, Capabilities, DomainId, Invalidation, Iommu, QueueError, SourceId, Translation};
 use crate::platform::{Platform, Wait};
 use crate::request::Access;
-use crate::sync::{AtomicBool, Ordering};
+use crate::sync::{AtomicBool, Ordering, StaticCounter};
 use crate::table::{self, FreedTables, SecondLevelTable};
 
 /// How long a commit waits for the hardware before it gives up, in microseconds.
 pub const INVALIDATION_TIMEOUT_US: u64 = 1_000_000;
+
+/// Tags handed out so far.
+static TAGS: StaticCounter = StaticCounter::new(0);
 
 /// A domain of the IOMMU and the table that it translates through, if any.
 pub struct AddressSpace<P: Platform, I: Iommu> {
@@ -18,6 +21,8 @@ pub struct AddressSpace<P: Platform, I: Iommu> {
     iommu: I,
     capabilities: Capabilities,
     id: DomainId,
+    /// Tells this space from every other, those with the same id in another IOMMU included.
+    tag: u64,
     table: Option<SecondLevelTable>,
     /// Set by the first invalidation that failed; from then on nothing is mapped. Relaxed: it only has to be seen some time
     /// after, and the buffers concerned are quarantined either way.
@@ -61,7 +66,9 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
 
     fn with(iommu: I, platform: P, id: DomainId, table: Option<SecondLevelTable>) -> Self {
         let capabilities = iommu.capabilities();
-        Self { platform, iommu, capabilities, id, table, poisoned: AtomicBool::new(false), closed: false }
+        // Relaxed: only uniqueness matters.
+        let tag = TAGS.fetch_add(1, Ordering::Relaxed) as u64;
+        Self { platform, iommu, capabilities, id, tag, table, poisoned: AtomicBool::new(false), closed: false }
     }
 
     /// The host.
@@ -80,6 +87,12 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     #[inline]
     pub const fn id(&self) -> DomainId {
         self.id
+    }
+
+    /// What tells this space from every other.
+    #[inline]
+    pub(crate) const fn tag(&self) -> u64 {
+        self.tag
     }
 
     /// The table, where devices are translated.
@@ -121,9 +134,14 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     ///
     /// # Panics
     /// If the domain passes its devices through.
-    pub fn map(&self, range: IovaRange, segments: &[Segment], access: Access) -> Result<(), MapError> {
+    ///
+    /// # Safety
+    /// The segments have as many pages as `range`; `range` is below what the table translates, and the caller's alone until
+    /// it is unmapped.
+    pub unsafe fn map(&self, range: IovaRange, segments: &[Segment], access: Access) -> Result<(), MapError> {
         let table = self.table.as_ref().expect("a design that writes translations opened a translated domain");
-        table.map(&self.platform, range, segments, access.rights())?;
+        // SAFETY: the caller's promise, passed on; the platform is the one of `translated`.
+        unsafe { table.map(&self.platform, range, segments, access.rights())? };
         if self.capabilities.caches_absent {
             // All levels: absent directory entries may be cached as well.
             self.invalidate(&[page_selective(self.id, range, false, &self.capabilities)])?;
@@ -135,9 +153,13 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     ///
     /// # Panics
     /// If the domain passes its devices through.
-    pub fn unmap(&self, range: IovaRange, freed: &mut FreedTables) -> bool {
+    ///
+    /// # Safety
+    /// `range` is exactly that of a mapping which nobody else unmaps.
+    pub unsafe fn unmap(&self, range: IovaRange, freed: &mut FreedTables) -> bool {
         let table = self.table.as_ref().expect("a design that writes translations opened a translated domain");
-        table.unmap(&self.platform, range, freed)
+        // SAFETY: the caller's promise, passed on; the platform is the one of `translated`.
+        unsafe { table.unmap(&self.platform, range, freed) }
     }
 
     /// Submits the commands and waits until they have taken effect, for at most [`INVALIDATION_TIMEOUT_US`].
@@ -155,13 +177,17 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     fn submit_and_wait(&self, commands: &[Invalidation]) -> Result<(), QueueError> {
         let ticket = self.iommu.submit(commands)?;
         let limit_us = self.platform.now_us() + INVALIDATION_TIMEOUT_US;
-        while !self.iommu.is_done(ticket)? {
-            if self.platform.now_us() > limit_us {
+        loop {
+            // The clock first: a CPU that was stopped for long looks once more before it gives up.
+            let late = self.platform.now_us() > limit_us;
+            if self.iommu.is_done(ticket)? {
+                return Ok(());
+            }
+            if late {
                 return Err(QueueError::Timeout(INVALIDATION_TIMEOUT_US));
             }
             self.platform.pause(Wait::Invalidation);
         }
-        Ok(())
     }
 
     /// Teardown (S10): the IOMMU forgets the devices and what it has cached, then the table pages and `waiting`, those of

@@ -1,14 +1,15 @@
 //! S11: where an invalidation fails or is never answered, no buffer comes back, no address is used again, and the domain
 //! says so from then on.
 
+use portcullis::design::{Design, Mapper, Setup};
 use portcullis::designs::Stock;
-use portcullis::invalidation::{QUEUE_CAPACITY, QUEUE_TIMEOUT_US};
+use portcullis::invalidation::{QUEUE_CAPACITY, QUEUE_TIMEOUT_US, Revocation};
 use portcullis::iommu::fake::{Behaviour, FakeIommu};
 use portcullis::platform::fake::FakeHost;
 use portcullis::table::Rights;
 use portcullis::{
     Access, CommitError, Domain, INVALIDATION_TIMEOUT_US, Iova, IovaRange, MapError, PAGE_SIZE, PhysAddr, Platform,
-    Protection, QueueError, RawUnmapError, SourceId, UnmapError,
+    Protection, QueueError, RawUnmapError, Request, Segment, SourceId, UnmapError,
 };
 
 type Stocked<'h> = Domain<Stock, &'h FakeHost, &'h FakeIommu<'h>>;
@@ -105,11 +106,66 @@ fn a_deferred_flush_fails() {
         assert_eq!((usage.queued_unmaps, usage.live_ranges), (QUEUE_CAPACITY, QUEUE_CAPACITY + 1));
 
         iommu.behave(Behaviour::Prompt);
+        domain.tick().expect("not due so soon after a flush that failed");
+        assert_eq!(domain.usage().queued_unmaps, QUEUE_CAPACITY);
+        host.advance_us(QUEUE_TIMEOUT_US);
         domain.tick().expect("the hardware answers again");
         let usage = domain.usage();
         assert_eq!((usage.queued_unmaps, usage.live_ranges), (0, 1), "all but the one whose commit failed are back");
         assert_eq!(map(&domain), Err(MapError::Poisoned), "and the domain stays poisoned");
     }
+}
+
+/// The declared window ends with the first flush that fails: from then on no buffer goes back before its invalidation.
+#[test]
+fn a_poisoned_domain_defers_nothing() {
+    for (behaviour, error) in FAILURES {
+        let host = FakeHost::default();
+        let iommu = FakeIommu::new(&host);
+        let domain = Stocked::new(&iommu, &host, Protection::Deferred).unwrap();
+        domain.attach(DEVICE).unwrap();
+        let (one, other, last) = (map(&domain).unwrap(), map(&domain).unwrap(), map(&domain).unwrap());
+        for iova in [other, last] {
+            assert_eq!(use_page(&iommu, iova), Some(BUFFER));
+        }
+        domain.unmap_raw(one, PAGE_SIZE).unwrap();
+        iommu.behave(behaviour);
+        host.advance_us(QUEUE_TIMEOUT_US);
+        assert_eq!(domain.tick(), Err(CommitError(error)));
+        assert_eq!(domain.unmap_raw(other, PAGE_SIZE), Err(RawUnmapError::Commit(CommitError(error))));
+        assert_eq!(use_page(&iommu, other), Some(BUFFER), "the device has it still, and so it was not given back");
+
+        iommu.behave(Behaviour::Prompt);
+        domain.unmap_raw(last, PAGE_SIZE).expect("the hardware answers again");
+        assert_eq!(use_page(&iommu, last), None, "given back only after the flush");
+        assert_eq!(domain.usage().queued_unmaps, 0);
+    }
+}
+
+/// What one domain has unmapped cannot be committed at another.
+#[test]
+#[should_panic(expected = "committed where its unmaps were made")]
+fn a_revocation_belongs_to_its_domain() {
+    let host = FakeHost::default();
+    let iommu = FakeIommu::new(&host);
+    let build = || {
+        let setup = Setup {
+            iommu: &iommu,
+            platform: &host,
+            protection: Protection::Strict,
+            width: 48,
+            reserved: &[],
+            memory: &[],
+        };
+        <Stock as Design<_, _>>::build(setup).unwrap()
+    };
+    let (one, other) = (build(), build());
+    let segments = [Segment { phys: BUFFER, len: PAGE_SIZE }];
+    let range = one.map(&Request::new(&segments, Access::DeviceWrites).unwrap()).unwrap();
+    let mut revocation = Revocation::new();
+    one.unmap(range, &mut revocation).unwrap();
+    assert_eq!(other.unmap(range, &mut revocation), Err(UnmapError::WrongDomain));
+    let _ = other.commit(&mut revocation);
 }
 
 #[test]

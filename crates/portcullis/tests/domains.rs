@@ -8,7 +8,7 @@ use portcullis::platform::fake::FakeHost;
 use portcullis::table::Rights;
 use portcullis::{
     Access, Capabilities, Config, Domain, DomainId, Invalidation, Iommu, Iova, MapError, NewDomainError, PAGE_SIZE,
-    PhysAddr, Protection, QueueError, Segment, SourceId,
+    PhysAddr, Protection, QueueError, Request, Segment, SourceId,
 };
 
 const DEVICE: SourceId = SourceId(0x0008);
@@ -80,7 +80,18 @@ fn domains_that_cannot_be_made() {
         assert!(domain.is_ok());
     }
     let narrow = Capabilities { four_level: false, ..all };
-    assert_eq!(refused::<Stock>(&Config { address_bits: 40, ..strict }, narrow), NewDomainError::Width(40));
+    {
+        // Three levels translate 39 bits, whatever the device could drive.
+        let domain = Domain::<Stock, _, _>::with_config(FakeIommu::with_capabilities(&host, narrow), &host, &strict);
+        let domain = domain.unwrap();
+        let segments = [segment(0, PAGE_SIZE)];
+        let request = Request::new(&segments, Access::DeviceReads).unwrap();
+        assert!(domain.map_request(&request).unwrap().end_pfn() <= 1 << 27);
+    }
+    for bits in [0, 8, 12] {
+        let tiny = Capabilities { address_bits: bits, ..all };
+        assert_eq!(refused::<Stock>(&strict, tiny), NewDomainError::Width(48));
+    }
     let unable = Capabilities { three_level: false, ..narrow };
     assert_eq!(refused::<Stock>(&strict, unable), NewDomainError::Width(48));
 

@@ -5,14 +5,16 @@ use portcullis::designs::Stock;
 use portcullis::iommu::Translation;
 use portcullis::iommu::fake::FakeIommu;
 use portcullis::platform::fake::FakeHost;
-use portcullis::table::{FreedTables, Rights, SecondLevelTable};
+use portcullis::platform::{CpuHint, LockClass, Wait};
+use portcullis::table::{Entry, Frame, FreedTables, Rights, SecondLevelTable};
 use portcullis::{
-    Access, Capabilities, Domain, Invalidation, Iommu, Iova, IovaRange, MapError, PAGE_SIZE, PhysAddr, Protection,
-    Segment, SourceId,
+    Access, Capabilities, Domain, Invalidation, Iommu, Iova, IovaRange, MapError, NoMemory, PAGE_SIZE, PhysAddr,
+    Platform, Protection, Segment, SourceId,
 };
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const DEVICE: SourceId = SourceId(0x0020);
 /// Pages in a 2 MiB and in a 1 GiB leaf.
@@ -88,7 +90,8 @@ impl<'h> Bench<'h> {
     }
 
     fn map(&mut self, run: Run, cut: u64) -> Result<(), TestCaseError> {
-        let mapped = self.table.map(&self.host, run.range, &run.segments(cut), run.rights);
+        // SAFETY: every run is mapped once at a time, in this table's host.
+        let mapped = unsafe { self.table.map(&self.host, run.range, &run.segments(cut), run.rights) };
         if self.live.iter().any(|live| live.range.overlaps(run.range)) {
             prop_assert!(matches!(mapped, Err(MapError::Overlap(_))), "{mapped:?}");
         } else {
@@ -104,7 +107,8 @@ impl<'h> Bench<'h> {
     fn unmap(&mut self, which: usize) {
         if !self.live.is_empty() {
             let run = self.live.swap_remove(which % self.live.len());
-            self.table.unmap(&self.host, run.range, &mut FreedTables::new());
+            // SAFETY: the run is mapped, and nobody else unmaps it.
+            unsafe { self.table.unmap(&self.host, run.range, &mut FreedTables::new()) };
         }
     }
 
@@ -114,7 +118,8 @@ impl<'h> Bench<'h> {
         for &pfn in &self.edges {
             let iova = Iova::new(Iova::from_pfn(pfn).as_u64() + 0x123);
             let expected = self.live.iter().find_map(|run| run.translate(pfn));
-            let found = self.table.lookup(&self.host, iova);
+            // SAFETY: nothing is unmapped meanwhile.
+            let found = unsafe { self.table.lookup(&self.host, iova) };
             let phys = |pfn: u64| PhysAddr::new(PhysAddr::from_pfn(pfn).as_u64() + 0x123);
             prop_assert_eq!(found, expected.map(|(to, rights)| (phys(to), rights)), "page {:#x}", pfn);
             for asked in [Rights::READ, Rights::WRITE] {
@@ -201,6 +206,81 @@ fn the_largest_leaf_that_fits_is_used() {
     }
 }
 
+/// A host on which an interrupt comes just before the first flush, and maps the neighbouring page.
+struct Interrupted<'h> {
+    host: &'h FakeHost,
+    handler: &'h (dyn Fn() + Sync),
+    fired: AtomicBool,
+}
+
+// SAFETY: forwards to a host that keeps the promises.
+unsafe impl Platform for Interrupted<'_> {
+    type Lock<T: Send> = <FakeHost as Platform>::Lock<T>;
+
+    fn lock<T: Send>(&self, class: LockClass, value: T) -> Self::Lock<T> {
+        self.host.lock(class, value)
+    }
+
+    fn cpu(&self) -> CpuHint {
+        self.host.cpu()
+    }
+
+    fn allocate_frame(&self) -> Result<PhysAddr, NoMemory> {
+        self.host.allocate_frame()
+    }
+
+    unsafe fn frame(&self, frame: PhysAddr) -> &Frame {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.host.frame(frame) }
+    }
+
+    unsafe fn free_frame(&self, frame: PhysAddr) {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.host.free_frame(frame) }
+    }
+
+    fn table_barrier(&self, entries: &[Entry]) {
+        if !self.fired.swap(true, Ordering::Relaxed) {
+            (self.handler)();
+        }
+        self.host.table_barrier(entries);
+    }
+
+    fn now_us(&self) -> u64 {
+        self.host.now_us()
+    }
+
+    fn pause(&self, wait: Wait) {
+        self.host.pause(wait);
+    }
+}
+
+/// A directory entry that its installer has not flushed yet serves another mapping all the same, once that one is made.
+#[test]
+fn a_map_in_an_interrupt_of_a_map_is_visible() {
+    let host = FakeHost::new(false);
+    let capabilities = Capabilities { coherent: false, ..FakeIommu::new(&host).capabilities() };
+    let iommu = FakeIommu::with_capabilities(&host, capabilities);
+    let table = SecondLevelTable::new(&&host, 4, &capabilities).unwrap();
+    let domain = iommu.open_domain(Translation::Tables { root: table.root(), levels: 4 }).unwrap();
+    iommu.attach(domain, SourceId(1)).unwrap();
+    let map = |platform: &dyn Fn(IovaRange, &[Segment]), pfn: u64| {
+        let segment = Segment { phys: PhysAddr::from_pfn(0x500 + pfn % 16), len: PAGE_SIZE };
+        platform(IovaRange::new(pfn, 1).unwrap(), &[segment]);
+    };
+    let reaches = |pfn: u64| iommu.access(SourceId(1), Iova::from_pfn(pfn), Rights::READ).map(PhysAddr::pfn);
+    let handler = || {
+        // SAFETY: the page is this mapping's alone, in this table's host.
+        map(&|range, segments| unsafe { table.map(&&host, range, segments, Rights::READ) }.unwrap(), 0x1235);
+        assert_eq!(reaches(0x1235), Some(0x505), "a map that has returned is seen by the walker");
+    };
+    let interrupted = Interrupted { host: &host, handler: &handler, fired: AtomicBool::new(false) };
+    // SAFETY: as above; the host is the table's, with an interrupt.
+    map(&|range, segments| unsafe { table.map(&interrupted, range, segments, Rights::READ) }.unwrap(), 0x1234);
+    assert_eq!(reaches(0x1234), Some(0x504));
+    assert!(interrupted.fired.into_inner());
+}
+
 #[test]
 fn a_large_leaf_gives_way_to_a_table_that_is_there() {
     let host = FakeHost::default();
@@ -228,10 +308,12 @@ fn an_unmap_frees_every_table_that_it_covers() {
     let host = FakeHost::default();
     let iommu_capabilities = Walker { levels: 4, leaf_2m: false, leaf_1g: false, coherent: true }.capabilities();
     let table = SecondLevelTable::new(&&host, 4, &iommu_capabilities).unwrap();
-    let map = |run: Run| table.map(&&host, run.range, &run.segments(0), run.rights).unwrap();
+    // SAFETY: the runs are mapped once at a time, in this table's host.
+    let map = |run: Run| unsafe { table.map(&&host, run.range, &run.segments(0), run.rights) }.unwrap();
     let unmap = |run: Run| {
         let mut freed = FreedTables::new();
-        let any = table.unmap(&&host, run.range, &mut freed);
+        // SAFETY: the run is mapped, and nobody else unmaps it.
+        let any = unsafe { table.unmap(&&host, run.range, &mut freed) };
         assert_eq!(any, freed.pages() > 0);
         freed.pages()
     };
@@ -246,7 +328,9 @@ fn an_unmap_frees_every_table_that_it_covers() {
     // A whole GiB takes its directory with it, and what earlier mappings left there.
     map(run(3 * GIB, GIB));
     assert_eq!(unmap(run(3 * GIB, GIB)), 513);
-    assert_eq!(table.lookup(&&host, Iova::from_pfn(GIB - 3)), Some((PhysAddr::new(0), Rights::WRITE)));
+    // SAFETY: nothing is unmapped meanwhile.
+    let found = unsafe { table.lookup(&&host, Iova::from_pfn(GIB - 3)) };
+    assert_eq!(found, Some((PhysAddr::new(0), Rights::WRITE)));
 }
 
 #[test]

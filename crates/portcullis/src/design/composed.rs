@@ -47,7 +47,8 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu> Mapper for Composed<A, P, I> {
         platform.probe(Step::Map);
         let range = self.allocator.allocate(platform, request.pages())?;
         platform.probe(Step::Enter(Phase::Table));
-        match self.space.map(range, request.segments(), request.access()) {
+        // SAFETY: the allocator has handed the range out, as long as the request, to this call alone.
+        match unsafe { self.space.map(range, request.segments(), request.access()) } {
             Ok(()) => Ok(range),
             Err(error @ MapError::Queue(_)) => {
                 // Written, and perhaps in use already: taken back like an unmap whose commit failed, so that the device
@@ -65,6 +66,9 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu> Mapper for Composed<A, P, I> {
 
     fn unmap(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
         let platform = self.space.platform();
+        if !out.belongs_to(self.space.tag()) {
+            return Err(UnmapError::WrongDomain);
+        }
         if out.is_full() {
             return Err(UnmapError::BatchFull);
         }
@@ -72,12 +76,14 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu> Mapper for Composed<A, P, I> {
         platform.probe(Step::Unmap);
         self.allocator.claim(platform, range)?;
         platform.probe(Step::Enter(Phase::Table));
-        let leaf_only = !self.space.unmap(range, &mut out.tables);
+        // SAFETY: the claim makes this the only unmap of the mapping.
+        let leaf_only = !unsafe { self.space.unmap(range, &mut out.tables) };
         out.revoked.push(Revoked { range, leaf_only });
         Ok(())
     }
 
     fn commit(&self, revocation: &mut Revocation) -> Result<(), CommitError> {
+        assert!(revocation.belongs_to(self.space.tag()), "a revocation is committed where its unmaps were made");
         match &self.policy {
             Policy::Strict => invalidation::commit(&self.space, &self.allocator, revocation),
             Policy::Deferred(queue) => queue.push(&self.space, &self.allocator, revocation),

@@ -63,7 +63,9 @@ impl<P: Platform, I: Iommu> Identity<P, I> {
     fn map_identity(&self, pfn: u64, pages: u64) -> Result<(), NewDomainError> {
         let segment = Segment { phys: PhysAddr::from_pfn(pfn), len: pages << PAGE_SHIFT };
         let range = IovaRange::new(pfn, pages).ok_or(NewDomainError::BadRange(segment.phys))?;
-        self.space.map(range, &[segment], Access::DeviceReadsAndWrites).map_err(NewDomainError::Identity)
+        // SAFETY: the space is being made, so everything in it is this call's alone.
+        let mapped = unsafe { self.space.map(range, &[segment], Access::DeviceReadsAndWrites) };
+        mapped.map_err(NewDomainError::Identity)
     }
 }
 
@@ -98,7 +100,8 @@ impl<P: Platform, I: Iommu> Mapper for Identity<P, I> {
         }
         if let Some(table) = self.space.table() {
             for pfn in range.first_pfn()..range.end_pfn() {
-                if table.lookup(self.space.platform(), Iova::from_pfn(pfn)).is_none() {
+                // SAFETY: the identity map is never unmapped.
+                if unsafe { table.lookup(self.space.platform(), Iova::from_pfn(pfn)) }.is_none() {
                     return Err(MapError::PhysicalRange(PhysAddr::from_pfn(pfn)));
                 }
             }

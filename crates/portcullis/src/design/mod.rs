@@ -1,6 +1,8 @@
 //! What a design is: a named whole of allocator, invalidation and table rule.
 
+#[allow(unsafe_code, reason = "translations have an owner that types cannot show")]
 mod composed;
+#[allow(unsafe_code, reason = "translations have an owner that types cannot show")]
 mod identity;
 
 pub use composed::Composed;
@@ -91,6 +93,9 @@ pub trait Mapper: Sync {
     ///
     /// # Errors
     /// [`CommitError`]: no buffer of the batch may be used again (S11).
+    ///
+    /// # Panics
+    /// If the unmaps of `revocation` were made by another mapper.
     fn commit(&self, revocation: &mut Revocation) -> Result<(), CommitError>;
 
     /// Flushes what has waited long enough. To be called when [`due_us`](Mapper::due_us) has come, from a timer.

@@ -1,7 +1,11 @@
 //! A domain: what a driver maps its buffers through.
 //!
 //! The raw face ([`Domain::map_raw`], [`Domain::unmap_raw`]) is for C and for kernels whose drivers keep addresses only; the
-//! typed face ([`Domain::map`], [`Domain::unmap`], [`Domain::batch`]) owns a buffer while the device has it.
+//! typed face ([`Domain::map`], [`Domain::unmap`], [`Domain::batch`]) owns a buffer while the device has it, and is there
+//! only under strict protection: what it gives back is its owner's alone.
+//!
+//! What a device does to memory is outside what a compiler can see. Whoever maps memory through the raw face, and whoever
+//! programs the device, answers for it: the memory must be meant for that device until the mapping is gone.
 
 mod batch;
 mod mapping;
@@ -9,7 +13,7 @@ mod mapping;
 pub use batch::{Batch, RawBatch};
 pub use mapping::{DmaBuffer, Mapping, Refused, UnmapFailure, leaked_mappings, segment_iova};
 
-use crate::address::{Iova, IovaRange, PhysAddr, Segment};
+use crate::address::{Iova, IovaRange, PAGE_SHIFT, PhysAddr, Segment};
 use crate::design::{Design, Mapper, Setup, Usage};
 use crate::error::{CommitError, MapError, NewDomainError, UnmapError};
 use crate::invalidation::Revocation;
@@ -24,7 +28,8 @@ use crate::sync::{Ordering, StaticCounter};
 pub struct Config<'c> {
     /// How mappings are protected.
     pub protection: Protection,
-    /// The devices can drive addresses of this many bits. The IOMMU may be narrower, and then its width counts.
+    /// The devices can drive addresses of this many bits, 13 to 64. The IOMMU and its tables may be narrower; then theirs
+    /// counts.
     pub address_bits: u8,
     /// Ranges never to be handed out: those that the firmware reserves and the windows of bridges. Page 0 and the interrupt
     /// range need not be named.
@@ -49,6 +54,7 @@ impl Config<'_> {
 /// buffers still mapped stay lost to their owners, see [`Mapping`].
 pub struct Domain<D: Design<P, I>, P: Platform, I: Iommu> {
     mapper: D::Mapper,
+    protection: Protection,
     /// Tells mappings of this domain from others', domains with the same IOMMU id included.
     tag: u64,
 }
@@ -73,10 +79,16 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         if !D::INFO.protections.contains(&config.protection) {
             return Err(NewDomainError::Protection);
         }
-        if !(13..=64).contains(&config.address_bits) {
+        let capabilities = iommu.capabilities();
+        let by_format = match (capabilities.four_level, capabilities.three_level) {
+            (true, _) => 48,
+            (false, true) => 39,
+            (false, false) => 0,
+        };
+        let width = config.address_bits.min(capabilities.address_bits).min(by_format);
+        if config.address_bits > 64 || width <= PAGE_SHIFT as u8 {
             return Err(NewDomainError::Width(config.address_bits));
         }
-        let width = config.address_bits.min(iommu.capabilities().address_bits);
         let mapper = D::build(Setup {
             iommu,
             platform,
@@ -86,7 +98,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
             memory: config.memory,
         })?;
         // Relaxed: only uniqueness matters.
-        Ok(Self { mapper, tag: TAGS.fetch_add(1, Ordering::Relaxed) as u64 })
+        Ok(Self { mapper, protection: config.protection, tag: TAGS.fetch_add(1, Ordering::Relaxed) as u64 })
     }
 
     /// The domain's id in the IOMMU.
@@ -168,16 +180,21 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     /// Maps `buffer` and keeps it until [`unmap`](Domain::unmap) gives it back.
     ///
     /// # Errors
-    /// The buffer, with the [`MapError`].
+    /// The buffer, with the [`MapError`]: [`MapError::NotStrict`] where the device might keep it beyond the unmap.
     pub fn map<B: DmaBuffer>(&self, buffer: B, access: Access) -> Result<Mapping<B>, Refused<B, MapError>> {
-        let mapped = Request::new(buffer.segments(), access).and_then(|request| self.map_request(&request));
+        let mapped = match self.protection {
+            Protection::Strict => {
+                Request::new(buffer.segments(), access).and_then(|request| self.map_request(&request))
+            }
+            _ => Err(MapError::NotStrict),
+        };
         match mapped {
             Ok(range) => Ok(Mapping::new(buffer, range, access, self.tag, D::INFO.physical_addresses)),
             Err(error) => Err(Refused { value: buffer, error }),
         }
     }
 
-    /// Takes the mapping away and gives the buffer back. Under strict protection the device has lost it.
+    /// Takes the mapping away and gives the buffer back. The device has lost it.
     ///
     /// # Errors
     /// [`UnmapFailure::Refused`] gives the mapping back; after [`UnmapFailure::Commit`] the buffer is lost for good (S11).

@@ -52,8 +52,10 @@ impl<P: Platform> FlushQueue<P> {
 
     /// Queues the unmaps, and flushes whenever the queue is full.
     ///
+    /// In a poisoned domain nothing is deferred any more: the queue is flushed before the buffers go back.
+    ///
     /// # Errors
-    /// [`CommitError`] where a flush failed. Unmaps that were queued then stay quarantined.
+    /// [`CommitError`] where a flush failed. What was queued stays, and so do these unmaps, until a flush succeeds.
     pub(crate) fn push<I: Iommu>(
         &self,
         space: &AddressSpace<P, I>,
@@ -75,7 +77,7 @@ impl<P: Platform> FlushQueue<P> {
                 queue.waiting.push(revoked.range);
                 self.len.store(queue.waiting.len(), Ordering::Relaxed);
             }
-            Ok(())
+            if space.check().is_err() { self.flush(queue, space, allocator) } else { Ok(()) }
         })
     }
 
@@ -123,9 +125,12 @@ impl<P: Platform> FlushQueue<P> {
         space: &AddressSpace<P, I>,
         allocator: &impl IovaAllocator<P>,
     ) -> Result<(), CommitError> {
-        // On an error the entries stay where they are: quarantined (S11).
-        space.invalidate(&[Invalidation::Global])?;
         let platform = space.platform();
+        if let Err(error) = space.invalidate(&[Invalidation::Global]) {
+            // The entries stay, quarantined until a flush succeeds (S11). The next tick may try, but not at once.
+            self.due_us.store(platform.now_us() + QUEUE_TIMEOUT_US, Ordering::Relaxed);
+            return Err(error.into());
+        }
         platform.probe(Step::Enter(Phase::IovaFree));
         for range in queue.waiting.drain(..) {
             allocator.free(platform, Invalidated::new(range));

@@ -51,12 +51,22 @@ pub struct Revoked {
 pub struct Revocation {
     pub(crate) revoked: ArrayVec<Revoked, BATCH_MAX>,
     pub(crate) tables: FreedTables,
+    /// The address space that its unmaps belong to, once there is one.
+    owner: Option<u64>,
 }
 
 impl Revocation {
     /// Nothing to invalidate.
     pub const fn new() -> Self {
-        Self { revoked: ArrayVec::new_const(), tables: FreedTables::new() }
+        Self { revoked: ArrayVec::new_const(), tables: FreedTables::new(), owner: None }
+    }
+
+    /// Makes it the revocation of the space `tag`. Returns whether it is: while it holds another's unmaps it cannot be.
+    pub(crate) fn belongs_to(&mut self, tag: u64) -> bool {
+        if self.revoked.is_empty() {
+            self.owner = Some(tag);
+        }
+        self.owner == Some(tag)
     }
 
     /// Whether there is nothing to invalidate.

@@ -13,7 +13,12 @@ use crate::platform::Platform;
 pub const INTERRUPT_RANGE: (u64, u64) = (0xfee0_0000 >> PAGE_SHIFT, 0x10_0000 >> PAGE_SHIFT);
 
 /// Hands out ranges of I/O addresses.
-pub trait IovaAllocator<P: Platform>: Sync {
+///
+/// # Safety
+/// Table pages are freed on its word. Implementations promise that a range handed out overlaps no other that is not yet
+/// back, has as many pages as were asked for, and lies below the width that the allocator was made with; and that of a range
+/// handed out, [`claim`](IovaAllocator::claim) succeeds once, and only for exactly that range.
+pub unsafe trait IovaAllocator<P: Platform>: Sync {
     /// A range of `pages` pages that is in no other mapping, reserved nowhere, and that no translation is cached for.
     ///
     /// # Errors

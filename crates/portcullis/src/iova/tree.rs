@@ -103,7 +103,9 @@ impl<P: Platform> TreeAllocator<P> {
     }
 }
 
-impl<P: Platform> IovaAllocator<P> for TreeAllocator<P> {
+// SAFETY: ranges in the tree do not overlap, since each is put into a gap; `claim` changes the state of a live node with
+// exactly that range, under the lock.
+unsafe impl<P: Platform> IovaAllocator<P> for TreeAllocator<P> {
     fn allocate(&self, platform: &P, pages: u64) -> Result<IovaRange, MapError> {
         platform.probe(Step::Enter(Phase::IovaAllocate));
         let exhausted = MapError::Exhausted { pages, limit_bits: self.width };

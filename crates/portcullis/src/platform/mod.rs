@@ -18,10 +18,10 @@ pub trait Lock<T>: Send + Sync {
 /// What a lock protects. Locks are taken in this order, never the other way round.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum LockClass {
-    /// The devices and domain ids of an IOMMU.
-    Attachment,
     /// A queue of unmaps that wait for their flush. Held while the flush is waited for.
     FlushQueue,
+    /// The devices and domain ids of an IOMMU.
+    Attachment,
     /// The invalidation queue of an IOMMU.
     InvalidationQueue,
     /// An IOVA allocator.

@@ -3,11 +3,13 @@
 //! The bits are those of the VT-d second-level formats (Intel VT-d specification 3.x, §9.8, SL-PTE and its siblings):
 //!
 //! ```text
-//!  63   62   61      52 51                  12 11   8  7  6   2  1 0
-//! +---+----+----------+----------------------+------+--+------+-+-+
-//! |ign| TM |   ign    | address 51:12        | ign  |PS| rsvd |W|R|
-//! +---+----+----------+----------------------+------+--+------+-+-+
+//!  63   62   61  53   52    51                  12 11   8  7  6   2  1 0
+//! +---+----+------+-------+----------------------+------+--+------+-+-+
+//! |ign| TM | ign  |flushed| address 51:12        | ign  |PS| rsvd |W|R|
+//! +---+----+------+-------+----------------------+------+--+------+-+-+
 //! ```
+//!
+//! Hardware ignores bits 61:52. Bit 52 says that a pointer to a table is known to be visible to a walker that does not snoop.
 
 use crate::address::PhysAddr;
 use crate::sync::{AtomicU64, Ordering};
@@ -20,6 +22,7 @@ pub const LEVEL_BITS: u32 = 9;
 const READ: u64 = 1 << 0;
 const WRITE: u64 = 1 << 1;
 const PAGE_SIZE_BIT: u64 = 1 << 7;
+const FLUSHED: u64 = 1 << 52;
 /// Bits 51:12, the physical address.
 pub const ADDRESS_MASK: u64 = 0x000f_ffff_ffff_f000;
 
@@ -87,6 +90,12 @@ impl EntryValue {
         self.0 & PAGE_SIZE_BIT != 0
     }
 
+    /// Whether the entry is known to have reached a walker that does not snoop.
+    #[inline]
+    pub(super) const fn is_flushed(self) -> bool {
+        self.0 & FLUSHED != 0
+    }
+
     /// The physical address in the entry.
     #[inline]
     pub const fn phys(self) -> PhysAddr {
@@ -146,6 +155,12 @@ impl Entry {
             Ok(_) => Ok(()),
             Err(found) => Err(EntryValue(found)),
         }
+    }
+
+    /// Notes that the entry has been flushed since it was installed. Release: whoever sees the note does not flush again.
+    #[inline]
+    pub(super) fn set_flushed(&self) {
+        self.0.fetch_or(FLUSHED, Ordering::Release);
     }
 
     /// Raw bits, for hardware that is software and for descriptors that share the memory.

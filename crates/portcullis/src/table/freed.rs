@@ -7,8 +7,8 @@ use crate::platform::Platform;
 
 /// A list of detached table pages, threaded through the pages themselves so that an unmap never allocates.
 ///
-/// The link lies in the first entry of each page, written as an absent entry: a walker that still comes by finds nothing
-/// there. Dropping the list leaks the pages, which is the safe way to lose them.
+/// The link lies in the first entry of each page, written as an absent entry, so that a walker that still comes by does not
+/// take it for a translation. Dropping the list leaks the pages, which is the safe way to lose them.
 #[derive(Debug, Default)]
 pub struct FreedTables {
     ends: Option<(PhysAddr, PhysAddr)>,

@@ -20,6 +20,7 @@ pub struct SecondLevelTable {
     levels: u8,
     leaf_2m: bool,
     leaf_1g: bool,
+    coherent: bool,
     physical_bits: u8,
     /// Table pages in use, the root among them. A statistic, so Relaxed.
     pages: AtomicUsize,
@@ -48,7 +49,9 @@ impl SecondLevelTable {
             levels,
             leaf_2m: capabilities.leaf_2m,
             leaf_1g: capabilities.leaf_1g,
-            physical_bits: capabilities.physical_bits,
+            coherent: capabilities.coherent,
+            // An entry holds no more, whatever the IOMMU says.
+            physical_bits: capabilities.physical_bits.min(52),
             pages: AtomicUsize::new(1),
         })
     }
@@ -75,7 +78,11 @@ impl SecondLevelTable {
     ///
     /// # Errors
     /// [`MapError::NoMemory`], [`MapError::Overlap`], [`MapError::PhysicalRange`].
-    pub fn map<P: Platform>(
+    ///
+    /// # Safety
+    /// `platform` is the one that the table was made with; the segments have as many pages as `range`; `range` is below
+    /// what the table translates, and the caller's alone until it is unmapped.
+    pub unsafe fn map<P: Platform>(
         &self,
         platform: &P,
         range: IovaRange,
@@ -174,6 +181,11 @@ impl SecondLevelTable {
             if value.is_large() {
                 return Err(MapError::Overlap(Iova::from_pfn(run.pfn)));
             }
+            if !self.coherent && !value.is_flushed() {
+                // Whoever installed it may not have come to flushing it: another CPU, or what this interrupt broke into. Our
+                // leaf must be reachable when we return.
+                platform.table_barrier(core::slice::from_ref(slot));
+            }
             table = frame(platform, value.phys());
             level -= 1;
         }
@@ -195,12 +207,13 @@ impl SecondLevelTable {
         match slot.install(EntryValue::table(new)) {
             Ok(()) => {
                 platform.table_barrier(core::slice::from_ref(slot));
+                if !self.coherent {
+                    slot.set_flushed();
+                }
                 self.pages.fetch_add(1, Ordering::Relaxed);
-                Ok(EntryValue::table(new))
+                Ok(slot.load())
             }
             Err(winner) => {
-                // The winner may not have flushed its entry yet, and our leaf below it must be reachable when we return.
-                platform.table_barrier(core::slice::from_ref(slot));
                 // SAFETY: allocated above and never published.
                 unsafe { platform.free_frame(new) };
                 Ok(winner)
@@ -212,7 +225,10 @@ impl SecondLevelTable {
     ///
     /// Table pages that translated nothing else go to `freed`. Returns whether there were any: then the invalidation must
     /// take all levels.
-    pub fn unmap<P: Platform>(&self, platform: &P, range: IovaRange, freed: &mut FreedTables) -> bool {
+    ///
+    /// # Safety
+    /// `platform` is the one that the table was made with; `range` is exactly that of a mapping which nobody else unmaps.
+    pub unsafe fn unmap<P: Platform>(&self, platform: &P, range: IovaRange, freed: &mut FreedTables) -> bool {
         let before = freed.pages();
         let mut pfn = range.first_pfn();
         while pfn < range.end_pfn() {
@@ -262,7 +278,11 @@ impl SecondLevelTable {
     }
 
     /// Where `iova` translates to, and with which rights, as the table lies in memory now.
-    pub fn lookup<P: Platform>(&self, platform: &P, iova: Iova) -> Option<(PhysAddr, Rights)> {
+    ///
+    /// # Safety
+    /// `platform` is the one that the table was made with; no unmap that covers a whole table page around `iova` runs
+    /// meanwhile.
+    pub unsafe fn lookup<P: Platform>(&self, platform: &P, iova: Iova) -> Option<(PhysAddr, Rights)> {
         let pfn = iova.pfn();
         if pfn >> (LEVEL_BITS * u32::from(self.levels)) != 0 {
             return None;

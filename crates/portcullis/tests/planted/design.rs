@@ -65,7 +65,8 @@ pub(crate) struct FlawedAllocator<A, const FLAW: u8> {
     last: Mutex<Option<IovaRange>>,
 }
 
-impl<A: IovaAllocator<P>, P: Platform, const FLAW: u8> IovaAllocator<P> for FlawedAllocator<A, FLAW> {
+// SAFETY: none: the flaws break what an allocator promises, to be found out. The fakes panic where memory would suffer.
+unsafe impl<A: IovaAllocator<P>, P: Platform, const FLAW: u8> IovaAllocator<P> for FlawedAllocator<A, FLAW> {
     fn allocate(&self, platform: &P, pages: u64) -> Result<IovaRange, MapError> {
         let mut last = self.last.lock().expect("not poisoned");
         if let Some(range) = last.take_if(|range| range.pages() == pages) {
