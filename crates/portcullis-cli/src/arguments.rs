@@ -88,5 +88,5 @@ fn protection(text: &str) -> Result<Protection, String> {
 }
 
 fn clock(text: &str) -> Result<ClockMode, String> {
-    ClockMode::parse(text).ok_or_else(|| "expected model, trace or scale=K with K at least 0".to_owned())
+    ClockMode::parse(text).ok_or_else(|| "expected model, trace or scale=K with K from 0 to 1000".to_owned())
 }

@@ -31,7 +31,7 @@ struct Document<'d> {
     seed: Option<u64>,
     #[serde(flatten)]
     comparison: &'d Comparison,
-    advice: &'d [(String, String)],
+    advice: &'d [String],
 }
 
 pub(crate) fn compare(arguments: &CompareArguments, out: &mut impl Write) -> Result<(), Failure> {
@@ -57,7 +57,7 @@ pub(crate) fn compare(arguments: &CompareArguments, out: &mut impl Write) -> Res
         })
         .map_err(Failure::input)?;
     bar.finish_and_clear();
-    let advice = advise(&comparison, &plan.machine);
+    let advice = advise(&comparison, plan.items.len(), &plan.machine);
     if arguments.json {
         let document = Document {
             schema: "portcullis.compare/1",
@@ -154,10 +154,10 @@ fn print(
     plan: &Plan,
     inputs: &[Input],
     comparison: &Comparison,
-    advice: &[(String, String)],
+    advice: &[String],
 ) -> io::Result<()> {
     let machine = &plan.machine;
-    for (index, (item, (_, sentences))) in plan.items.iter().zip(advice).enumerate() {
+    for (index, (item, sentences)) in plan.items.iter().zip(advice).enumerate() {
         if index > 0 {
             writeln!(out)?;
         }
@@ -171,7 +171,7 @@ fn print(
             ClockMode::Scale(factor) => format!("pauses × {factor}"),
         };
         writeln!(out, "machine {} (assumed)   costs from its cost book, not your CPU   {clock}\n", machine.id)?;
-        let of_item = |rows: &[Row]| rows.iter().filter(|row| row.trace == item.name).cloned().collect::<Vec<_>>();
+        let of_item = |rows: &[Row]| rows.iter().filter(|row| row.item == index).cloned().collect::<Vec<_>>();
         print_rows(out, &of_item(&comparison.results), machine, false)?;
         let equal = of_item(&comparison.equal_batch);
         if !equal.is_empty() {
@@ -180,10 +180,12 @@ fn print(
         }
         writeln!(out, "\n{}", textwrap(sentences))?;
     }
-    writeln!(
-        out,
-        "\nGb/s are estimates: the lower of what the CPUs and the bus could carry, from the counts of each run."
-    )
+    let footnote = format!(
+        "Gb/s are estimates: the lower of what the bus and the machine's {} cores, if the work spreads evenly over them, \
+         could carry.",
+        machine.cores
+    );
+    writeln!(out, "\n{}", textwrap(&footnote))
 }
 
 fn print_input(out: &mut impl Write, input: &Input) -> io::Result<()> {

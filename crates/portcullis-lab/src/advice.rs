@@ -11,18 +11,13 @@ const EQUAL_WITHIN: f64 = 0.01;
 /// A row whose run ended.
 type Candidate<'r> = (&'r Row, &'r Outcome);
 
-/// Sentences for each piece of work, in the order of the comparison.
-pub fn advise(comparison: &Comparison, machine: &Machine) -> Vec<(String, String)> {
-    let mut works: Vec<&str> = comparison.results.iter().map(|row| row.trace.as_str()).collect();
-    works.dedup();
-    works
-        .into_iter()
-        .map(|work| {
-            let of_work = |rows: &'_ [Row]| rows.iter().filter(|row| row.trace == work).cloned().collect::<Vec<_>>();
-            let (own, equal) = (of_work(&comparison.results), of_work(&comparison.equal_batch));
-            (work.to_owned(), advise_one(&own, &equal, machine))
-        })
-        .collect()
+/// Sentences for each of the plan's `items` pieces of work, in their order.
+pub fn advise(comparison: &Comparison, items: usize, machine: &Machine) -> Vec<String> {
+    let advise_item = |item| {
+        let of_item = |rows: &'_ [Row]| rows.iter().filter(|row| row.item == item).cloned().collect::<Vec<_>>();
+        advise_one(&of_item(&comparison.results), &of_item(&comparison.equal_batch), machine)
+    };
+    (0..items).map(advise_item).collect()
 }
 
 fn advise_one(rows: &[Row], equal: &[Row], machine: &Machine) -> String {

@@ -13,6 +13,9 @@ use serde_json::Value;
 /// Batches at which all designs are compared side by side.
 pub const EQUAL_BATCHES: [usize; 2] = [1, 64];
 
+/// The largest factor for the pauses of a trace: virtual time, in picoseconds, must not run out.
+const SCALE_MAX: f64 = 1000.0;
+
 /// How virtual time is set.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ClockMode {
@@ -25,14 +28,14 @@ pub enum ClockMode {
 }
 
 impl ClockMode {
-    /// Reads `model`, `trace` or `scale=K`.
+    /// Reads `model`, `trace` or `scale=K`, K from 0 to 1000.
     pub fn parse(text: &str) -> Option<Self> {
         match text {
             "model" => Some(Self::Model),
             "trace" => Some(Self::Trace),
             _ => {
                 let factor = text.strip_prefix("scale=")?.parse::<f64>().ok()?;
-                (factor.is_finite() && factor >= 0.0).then_some(Self::Scale(factor))
+                (0.0..=SCALE_MAX).contains(&factor).then_some(Self::Scale(factor))
             }
         }
     }
@@ -98,6 +101,9 @@ pub struct Plan {
 /// One run of a comparison.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
+    /// Which item of the plan.
+    #[serde(skip)]
+    pub item: usize,
     /// The work.
     pub trace: String,
     /// The design.
@@ -206,7 +212,7 @@ impl Plan {
     /// [`RunError`] where even the unprotected run fails. An error of one run stands in its row.
     pub fn execute(&self, mut progress: impl FnMut(&str)) -> Result<Comparison, RunError> {
         let mut comparison = Comparison { results: Vec::new(), equal_batch: Vec::new() };
-        for item in &self.items {
+        for (index, item) in self.items.iter().enumerate() {
             let pace = self.clock.pace(&self.machine, &item.work, self.seed)?;
             for (design, protection, batch, own) in self.jobs() {
                 let id = design.info().id;
@@ -217,7 +223,7 @@ impl Plan {
                     Err(error) => Measurement::Failed(error),
                 };
                 let (trace, options) = (item.name.clone(), serde_json::Map::new());
-                let row = Row { trace, design: id, options, protection, batch, outcome };
+                let row = Row { item: index, trace, design: id, options, protection, batch, outcome };
                 if own { comparison.results.push(row) } else { comparison.equal_batch.push(row) }
             }
         }

@@ -14,7 +14,7 @@ pub struct Outcome {
     pub pages: u64,
     /// Book cycles of protection, spins included.
     pub cycles_per_page: f64,
-    /// The part of those spent waiting for hardware.
+    /// The part of those spent waiting for hardware: spins, and reads of its registers.
     pub wait_cycles_per_page: f64,
     /// Cycles of an address allocation.
     pub iova_alloc_cycles_mean: Option<f64>,

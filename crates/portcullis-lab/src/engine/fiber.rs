@@ -14,6 +14,15 @@ pub(super) struct Fiber {
     exit: Exit,
 }
 
+/// Takes the way out back when a body ends.
+struct Running<'e>(&'e Exit);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.set(None);
+    }
+}
+
 /// What a fiber needs to stop itself from deep inside its own calls.
 pub(super) struct Suspender(Exit);
 
@@ -24,8 +33,9 @@ impl Fiber {
         let inner = exit.clone();
         let coroutine = Coroutine::new(move |yielder: &Yielder<(), ()>, ()| {
             inner.set(Some(NonNull::from(yielder)));
+            // Emptied when the body ends, by a panic as well.
+            let _running = Running(&inner);
             body();
-            inner.set(None);
         });
         Self { coroutine, exit }
     }
@@ -49,7 +59,7 @@ impl Suspender {
     pub(super) fn suspend(&self) {
         let yielder = self.0.get().expect("only a running fiber can suspend itself");
         // SAFETY: the yielder lives on the stack of the running fiber for as long as its body runs, and `exit` is emptied
-        // when the body ends. The engine gives each fiber its own suspender and resumes one fiber at a time, on one thread,
+        // when the body ends, also by unwinding. The engine gives each fiber its own suspender and resumes one fiber at a time, on one thread,
         // so whoever gets here is that fiber.
         unsafe { yielder.as_ref() }.suspend(());
     }

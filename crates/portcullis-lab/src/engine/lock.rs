@@ -4,7 +4,7 @@ use super::{Core, Engine, OneThread};
 use portcullis::platform::{Lock, LockClass};
 use std::collections::VecDeque;
 use std::rc::Rc;
-use std::sync::Mutex;
+use std::sync::{Mutex, TryLockError};
 
 /// Who holds a lock and who queues for it.
 pub(super) struct Turnstile {
@@ -13,6 +13,14 @@ pub(super) struct Turnstile {
     /// Where the lock's cache line and the data behind it were last used.
     last: Option<Core>,
     queue: VecDeque<Core>,
+}
+
+impl Turnstile {
+    /// Nobody holds it or waits for it any more: the run is over.
+    pub(super) fn abandon(&mut self) {
+        self.holder = None;
+        self.queue.clear();
+    }
 }
 
 /// A lock of the lab.
@@ -36,7 +44,12 @@ impl<T> LabLock<T> {
 impl<T: Send> Lock<T> for LabLock<T> {
     fn with<R>(&self, critical: impl FnOnce(&mut T) -> R) -> R {
         self.engine.acquire(self.id);
-        let mut value = self.value.try_lock().expect("the turnstile lets one core in at a time");
+        let mut value = match self.value.try_lock() {
+            Ok(value) => value,
+            // A body has panicked in here; the panic itself is what the caller of the engine learns.
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => panic!("the turnstile lets one core in at a time"),
+        };
         let result = critical(&mut value);
         drop(value);
         self.engine.release(self.id);

@@ -93,6 +93,24 @@ pub struct Engine {
     on_timer: RefCell<Option<Rc<dyn Fn()>>>,
 }
 
+/// Leaves the engine with no core running, however a run ends.
+struct Stop<'e>(&'e Engine);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.current.set(None);
+        self.0.ready.borrow_mut().clear();
+        self.0.waiting.borrow_mut().clear();
+        for core in &self.0.cores {
+            core.suspender.borrow_mut().take();
+            core.masked.set(0);
+        }
+        for lock in self.0.locks.borrow_mut().iter_mut() {
+            lock.abandon();
+        }
+    }
+}
+
 impl CoreState {
     fn takes_interrupts(&self) -> bool {
         self.masked.get() == 0 && !self.in_interrupt.get()
@@ -185,6 +203,8 @@ impl Engine {
             fibers.push(fiber);
             self.ready.borrow_mut().push(Reverse((start_ps, core)));
         }
+        // Dropped before the fibers: while they are unwound after a panic, no core runs, and engine calls do nothing.
+        let stop = Stop(self);
         let mut running = fibers.len();
         let mut end_ps = start_ps;
         while running > 0 {
@@ -202,6 +222,7 @@ impl Engine {
                 self.wake_all(self.cores[core].now_ps.get());
             }
         }
+        drop(stop);
         self.outside_ps.set(end_ps);
         end_ps - start_ps
     }

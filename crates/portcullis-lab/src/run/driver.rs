@@ -89,6 +89,7 @@ impl<'w, D: Design<LabPlatform, LabUnit>> Driver<'w, D> {
             Err(error) => world.refuse(error),
         }
         epoch.set(epoch.get() + 1);
+        world.worked();
         world.engine.notify();
     }
 
@@ -123,7 +124,8 @@ impl<'w, D: Design<LabPlatform, LabUnit>> Driver<'w, D> {
                 return;
             }
             if !D::INFO.physical_addresses {
-                world.exposure.borrow_mut().cleared(slot, domain.id(), *range, live.bytes());
+                let now_ps = world.engine.now_ps();
+                world.exposure.borrow_mut().cleared(slot, domain.id(), *range, live.bytes(), now_ps);
             }
             let mut owners = world.owners.borrow_mut();
             for pfn in range.first_pfn()..range.end_pfn() {
@@ -154,6 +156,7 @@ impl<'w, D: Design<LabPlatform, LabUnit>> Driver<'w, D> {
             self.hand_back(*slot, live);
         }
         self.members.clear();
+        world.worked();
     }
 
     fn hand_back(&self, slot: Slot, live: &Live) {

@@ -12,6 +12,7 @@ struct Pending {
     domain: DomainId,
     range: IovaRange,
     bytes: u64,
+    cleared_ps: u64,
     /// Pages that no completed invalidation has covered yet.
     uncovered: u64,
     /// When the buffer went back to its owner, once it has.
@@ -36,9 +37,10 @@ pub(super) struct Exposure {
 }
 
 impl Exposure {
-    /// The entries of the mapping have been cleared.
-    pub(super) fn cleared(&mut self, slot: Slot, domain: DomainId, range: IovaRange, bytes: u64) {
-        self.pending.push(Pending { slot, domain, range, bytes, uncovered: range.pages(), handed_back_ps: None });
+    /// The entries of the mapping have been cleared. A slot may be used again while an older window of its is open.
+    pub(super) fn cleared(&mut self, slot: Slot, domain: DomainId, range: IovaRange, bytes: u64, cleared_ps: u64) {
+        let uncovered = range.pages();
+        self.pending.push(Pending { slot, domain, range, bytes, cleared_ps, uncovered, handed_back_ps: None });
     }
 
     /// An invalidation has completed.
@@ -47,6 +49,8 @@ impl Exposure {
         let windows = &mut self.windows;
         self.pending.retain_mut(|pending| {
             let pages = match scope {
+                // It was over before there was anything to invalidate.
+                _ if at_ps < pending.cleared_ps => 0,
                 Scope::Global => pending.uncovered,
                 Scope::Domain(domain) if domain == pending.domain => pending.uncovered,
                 Scope::Pages { domain, first_pfn, pages } if domain == pending.domain => {
@@ -73,7 +77,8 @@ impl Exposure {
 
     /// The buffer has gone back to its owner.
     pub(super) fn handed_back(&mut self, slot: Slot, at_ps: u64) {
-        let Some(index) = self.pending.iter().position(|pending| pending.slot == slot) else { return };
+        let latest = |pending: &Pending| pending.slot == slot && pending.handed_back_ps.is_none();
+        let Some(index) = self.pending.iter().position(latest) else { return };
         if self.pending[index].uncovered == 0 {
             let pending = self.pending.swap_remove(index);
             self.windows.add(pending.bytes, 0);
@@ -119,7 +124,7 @@ mod tests {
     #[test]
     fn a_window_runs_from_hand_back_to_the_last_page() {
         let mut exposure = Exposure::default();
-        exposure.cleared(1, DOMAIN, range(16, 2), 5000);
+        exposure.cleared(1, DOMAIN, range(16, 2), 5000, 90);
         exposure.handed_back(1, 100);
         exposure.invalidated(150, Scope::Pages { domain: DOMAIN, first_pfn: 16, pages: 1 });
         assert_eq!(exposure.open(), 1, "one page is still out");
@@ -132,9 +137,32 @@ mod tests {
     }
 
     #[test]
+    fn a_slot_used_again_keeps_its_older_window() {
+        let mut exposure = Exposure::default();
+        for (cleared_ps, first) in [(10, 16), (110, 32)] {
+            exposure.cleared(1, DOMAIN, range(first, 1), 1, cleared_ps);
+            exposure.handed_back(1, cleared_ps + 10);
+        }
+        exposure.invalidated(220, Scope::Global);
+        let windows = exposure.windows();
+        assert_eq!((windows.count, windows.sum_ps, windows.max_ps), (2, 200 + 100, 200));
+    }
+
+    #[test]
+    fn an_invalidation_older_than_the_unmap_covers_nothing() {
+        let mut exposure = Exposure::default();
+        exposure.cleared(1, DOMAIN, range(16, 1), 1, 100);
+        exposure.invalidated(99, Scope::Global);
+        exposure.handed_back(1, 110);
+        assert_eq!(exposure.open(), 1);
+        exposure.invalidated(130, Scope::Global);
+        assert_eq!(exposure.windows().max_ps, 20);
+    }
+
+    #[test]
     fn an_invalidation_before_hand_back_leaves_no_window() {
         let mut exposure = Exposure::default();
-        exposure.cleared(1, DOMAIN, range(16, 1), 100);
+        exposure.cleared(1, DOMAIN, range(16, 1), 100, 40);
         exposure.invalidated(50, Scope::Pages { domain: DOMAIN, first_pfn: 16, pages: 4 });
         exposure.handed_back(1, 100);
         let windows = exposure.windows();

@@ -212,8 +212,9 @@ fn measure_design<D: Design<LabPlatform, LabUnit>>(job: &Job<'_>) -> Result<Meas
     let (exposure, tally) = (world.exposure.borrow(), world.tally.borrow().clone());
     debug_assert_eq!(exposure.open(), 0, "every window closes before the end of a run");
     let windows = exposure.windows();
-    let now_ps = world.engine.now_ps();
-    let residual_bytes_ps = world.residual.borrow_mut().total(now_ps) - start.residual_bytes_ps;
+    // Up to the last operation: the wait for a timer after it is no part of the work.
+    let worked_ps = world.worked_ps.get().max(start.now_ps);
+    let residual_bytes_ps = world.residual.borrow_mut().total(worked_ps) - start.residual_bytes_ps;
     Ok(Measured {
         account: world.engine.account().since(&start.account),
         counters: since(&world.vtd.counters(), &start.counters),
@@ -233,7 +234,7 @@ fn measure_design<D: Design<LabPlatform, LabUnit>>(job: &Job<'_>) -> Result<Meas
         stale_bytes_ps: windows.bytes_ps,
         residual_bytes_ps,
         over_invalidated_pages: windows.over_invalidated_pages,
-        span_ps: now_ps - start.now_ps,
+        span_ps: worked_ps - start.now_ps,
     })
 }
 

@@ -2,13 +2,16 @@
 
 use portcullis::{PAGE_SIZE, Segment};
 use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+/// Bytes of a page, from the first to before the last.
+type Extent = (u16, u16);
 
 /// A physical page with live mappings.
 #[derive(Default)]
 struct Page {
-    mappings: u32,
-    /// Bytes of live buffers in the page, a byte counted once for each.
-    owned: u64,
+    /// What each of them owns. Nearly always one or two.
+    owned: SmallVec<[Extent; 2]>,
     since_ps: u64,
 }
 
@@ -22,20 +25,19 @@ pub(super) struct Residual {
 impl Residual {
     /// A buffer has been mapped.
     pub(super) fn mapped(&mut self, segments: &[Segment], now_ps: u64) {
-        for (pfn, bytes) in pieces(segments) {
-            let page = self.settle(pfn, now_ps);
-            page.mappings += 1;
-            page.owned += bytes;
+        for (pfn, extent) in pieces(segments) {
+            self.settle(pfn, now_ps).owned.push(extent);
         }
     }
 
     /// A buffer has gone back to its owner.
     pub(super) fn handed_back(&mut self, segments: &[Segment], now_ps: u64) {
-        for (pfn, bytes) in pieces(segments) {
+        for (pfn, extent) in pieces(segments) {
             let page = self.settle(pfn, now_ps);
-            page.mappings -= 1;
-            page.owned -= bytes;
-            if page.mappings == 0 {
+            if let Some(index) = page.owned.iter().position(|owned| *owned == extent) {
+                page.owned.swap_remove(index);
+            }
+            if page.owned.is_empty() {
                 self.pages.remove(&pfn);
             }
         }
@@ -59,21 +61,35 @@ impl Residual {
 
 impl Page {
     fn exposed(&self, now_ps: u64) -> u128 {
-        if self.mappings == 0 {
-            return 0;
+        let lasted_ps = now_ps.saturating_sub(self.since_ps);
+        match self.owned.as_slice() {
+            [] => 0,
+            [(start, end)] => u128::from(PAGE_SIZE - u64::from(end - start)) * u128::from(lasted_ps),
+            _ => u128::from(PAGE_SIZE - self.owned_bytes()) * u128::from(lasted_ps),
         }
-        let bytes = PAGE_SIZE.saturating_sub(self.owned);
-        u128::from(bytes) * u128::from(now_ps.saturating_sub(self.since_ps))
+    }
+
+    /// Bytes that some live buffer holds; what two hold counts once.
+    fn owned_bytes(&self) -> u64 {
+        let mut owned = self.owned.clone();
+        owned.sort_unstable();
+        let (mut bytes, mut counted_to) = (0, 0);
+        for (start, end) in owned {
+            bytes += u64::from(end.saturating_sub(start.max(counted_to)));
+            counted_to = counted_to.max(end);
+        }
+        bytes
     }
 }
 
 /// The pages of a buffer, with the bytes that it has in each.
-fn pieces(segments: &[Segment]) -> impl Iterator<Item = (u64, u64)> {
+fn pieces(segments: &[Segment]) -> impl Iterator<Item = (u64, Extent)> {
     segments.iter().flat_map(|segment| {
         let (start, end) = (segment.phys.as_u64(), segment.phys.as_u64() + segment.len);
         (segment.phys.pfn()..segment.phys.pfn() + segment.pages()).map(move |pfn| {
             let page_start = pfn * PAGE_SIZE;
-            (pfn, end.min(page_start + PAGE_SIZE) - start.max(page_start))
+            let (from, to) = (start.max(page_start), end.min(page_start + PAGE_SIZE));
+            (pfn, ((from - page_start) as u16, (to - page_start) as u16))
         })
     })
 }
@@ -98,6 +114,16 @@ mod tests {
         assert_eq!(residual.total(60), 2048 * 20, "the first half is reached through the page of the second");
         residual.handed_back(&half(1), 60);
         assert_eq!(residual.total(1000), 2048 * 20);
+    }
+
+    #[test]
+    fn a_half_mapped_twice_is_owned_once() {
+        let mut residual = Residual::default();
+        residual.mapped(&half(0), 0);
+        residual.mapped(&half(0), 0);
+        assert_eq!(residual.total(10), 2048 * 10);
+        residual.handed_back(&half(0), 10);
+        assert_eq!(residual.total(20), 2048 * 20, "the other mapping still owns it");
     }
 
     #[test]

@@ -22,7 +22,7 @@ pub(super) type LabUnit = Arc<Unit<ModelMmio<LabPlatform>, LabPlatform>>;
 pub(super) type LabDomain<D> = Domain<D, LabPlatform, LabUnit>;
 
 /// Room for tables. They lie in the upper half of what the machine can address, so that no buffer is taken for one.
-const TABLES_BYTES: u64 = 1 << 30;
+const TABLES_BYTES: u64 = 256 << 20;
 
 /// The ranges of a mapping; nearly always one.
 pub(super) type Ranges = SmallVec<[IovaRange; 1]>;
@@ -77,6 +77,8 @@ pub(super) struct World<D: Design<LabPlatform, LabUnit>> {
     /// The due time that a timer is set for, per domain.
     pub(super) armed_us: Vec<Cell<Option<u64>>>,
     pub(super) warm: Cell<bool>,
+    /// When the latest map or hand-back was: what follows is waiting for timers.
+    pub(super) worked_ps: Cell<u64>,
 }
 
 impl<D: Design<LabPlatform, LabUnit>> World<D> {
@@ -129,6 +131,7 @@ impl<D: Design<LabPlatform, LabUnit>> World<D> {
             failure: RefCell::default(),
             maps: (0..cores).map(|_| Cell::new(0)).collect(),
             warm: Cell::new(true),
+            worked_ps: Cell::new(0),
         });
         let weak = Rc::downgrade(&world);
         world.engine.on_timer(Some(Rc::new(move || {
@@ -137,6 +140,11 @@ impl<D: Design<LabPlatform, LabUnit>> World<D> {
             }
         })));
         Ok(world)
+    }
+
+    /// Notes that an operation has ended now.
+    pub(super) fn worked(&self) {
+        self.worked_ps.set(self.worked_ps.get().max(self.engine.now_ps()));
     }
 
     /// What the timer's handler does.

@@ -274,3 +274,41 @@ fn the_same_run_is_the_same_every_time() {
     assert_ne!(first, brawl(8));
     assert!(first.0.is_sorted());
 }
+
+/// A body that panics ends the run with that panic, while the other bodies are unwound from wherever they were.
+#[test]
+fn a_panic_in_a_body_is_the_callers() {
+    struct Syncs(Rc<Engine>);
+    impl Drop for Syncs {
+        fn drop(&mut self) {
+            self.0.sync();
+            self.0.sleep_until(1_000_000);
+        }
+    }
+    let machine = machine("cascadelake-cx5");
+    let engine = Rc::new(Engine::new(3, machine.frequency(), machine.costs.clone(), true));
+    let sleeper = |until_ps: u64| {
+        let engine = engine.clone();
+        Box::new(move || {
+            let syncs = Syncs(engine);
+            syncs.0.sleep_until(until_ps);
+        }) as Box<dyn FnOnce()>
+    };
+    let panics = engine.clone();
+    let bodies = vec![
+        sleeper(500),
+        Box::new(move || {
+            panics.sleep_until(100);
+            assert!(panics.now_ps() == 0, "the body of core 1");
+        }) as Box<dyn FnOnce()>,
+        sleeper(900),
+    ];
+    let run = engine.clone();
+    let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run.run(bodies)));
+    let message = ended.expect_err("a body panicked").downcast::<&str>().expect("with a message");
+    assert_eq!(*message, "the body of core 1");
+    assert_eq!(engine.current(), None);
+    // And the engine can be used again.
+    let again = engine.clone();
+    assert_eq!(engine.run(vec![Box::new(move || again.sleep_until(again.now_ps() + 7))]), 7);
+}
