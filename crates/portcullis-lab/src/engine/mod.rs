@@ -56,6 +56,10 @@ impl Frequency {
     }
 }
 
+/// Something that cores wait for, by a number that the workload chooses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Event(pub u64);
+
 /// A core that wants to go on at a time. Ordered by time, then core.
 type Turn = Reverse<(u64, Core)>;
 
@@ -78,7 +82,7 @@ pub struct Engine {
     cores: Vec<CoreState>,
     ready: RefCell<BinaryHeap<Turn>>,
     /// Cores that wait for another core to get somewhere, see [`Engine::wait_until`].
-    waiting: RefCell<Vec<Core>>,
+    waiting: RefCell<Vec<(Core, Event)>>,
     current: Cell<Option<Core>>,
     /// Before this moment the running core has nobody to wait for and no interrupt to take: the earlier of the first turn
     /// among the ready and its own timer. Zero where that must be looked up.
@@ -219,7 +223,7 @@ impl Engine {
             if ended {
                 running -= 1;
                 end_ps = end_ps.max(self.cores[core].now_ps.get());
-                self.wake_all(self.cores[core].now_ps.get());
+                self.wake(self.cores[core].now_ps.get(), |_| true);
             }
         }
         drop(stop);
@@ -399,40 +403,53 @@ impl Engine {
         }
     }
 
-    /// Stops the running core until `condition`, which another core brings about, holds. Uncharged. Its timer may fire
-    /// meanwhile, unless it holds a lock.
-    pub fn wait_until(&self, condition: impl Fn() -> bool) {
+    /// Stops the running core until `condition` holds, which another core brings about and then [notifies](Engine::notify)
+    /// of `event`. Uncharged. Its timer may fire meanwhile, unless it holds a lock.
+    pub fn wait_until(&self, event: Event, condition: impl Fn() -> bool) {
         let Some(core) = self.current.get() else { return };
         let state = &self.cores[core];
         while !condition() {
-            self.waiting.borrow_mut().push(core);
+            self.waiting.borrow_mut().push((core, event));
             let timer_ps = state.timer_ps.get().filter(|_| state.takes_interrupts());
             if let Some(timer_ps) = timer_ps {
-                // A turn of its own, unless it is woken before: then `wake_all` has taken this one back.
+                // A turn of its own, unless it is woken before: then `wake` has taken this one back.
                 self.make_ready(timer_ps.max(state.now_ps.get()), core);
             }
             self.suspend(state);
-            let woken_by_timer = self.waiting.borrow().contains(&core);
+            let woken_by_timer = self.waiting.borrow().iter().any(|(waiting, _)| *waiting == core);
             if let Some(timer_ps) = timer_ps.filter(|_| woken_by_timer) {
-                self.waiting.borrow_mut().retain(|waiting| *waiting != core);
+                self.waiting.borrow_mut().retain(|(waiting, _)| *waiting != core);
                 state.now_ps.set(state.now_ps.get().max(timer_ps));
                 self.take_interrupt(state);
             }
         }
     }
 
-    /// Wakes the cores that wait for something, to look again; they go on no earlier than the running core's clock.
-    pub fn notify(&self) {
-        self.wake_all(self.now_ps());
+    /// Wakes the cores that wait for `event`, to look again; they go on no earlier than the running core's clock.
+    pub fn notify(&self, event: Event) {
+        self.wake(self.now_ps(), |waited_for| waited_for == event);
     }
 
-    fn wake_all(&self, now_ps: u64) {
-        let waiting = std::mem::take(&mut *self.waiting.borrow_mut());
-        if waiting.iter().any(|core| self.cores[*core].timer_ps.get().is_some()) {
-            self.ready.borrow_mut().retain(|Reverse((_, core))| !waiting.contains(core));
-        }
-        for core in waiting {
+    /// Wakes every core that waits for anything.
+    pub fn notify_all(&self) {
+        self.wake(self.now_ps(), |_| true);
+    }
+
+    fn wake(&self, now_ps: u64, wanted: impl Fn(Event) -> bool) {
+        let mut waiting = self.waiting.borrow_mut();
+        let mut index = 0;
+        while index < waiting.len() {
+            let (core, event) = waiting[index];
+            if !wanted(event) {
+                index += 1;
+                continue;
+            }
+            waiting.remove(index);
             let state = &self.cores[core];
+            if state.timer_ps.get().is_some() {
+                // The turn that it has for its timer.
+                self.ready.borrow_mut().retain(|Reverse((_, ready))| *ready != core);
+            }
             state.now_ps.set(state.now_ps.get().max(now_ps));
             self.make_ready(state.now_ps.get(), core);
         }

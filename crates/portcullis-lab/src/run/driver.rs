@@ -2,7 +2,7 @@
 
 use super::RunError;
 use super::exposure::Slot;
-use super::world::{LabUnit, Live, Ranges, World};
+use super::world::{LabUnit, Live, Ranges, Wanted, World};
 use crate::platform::LabPlatform;
 use portcullis::design::Design;
 use portcullis::domain::{RawBatch, segment_iova};
@@ -40,7 +40,7 @@ impl<'w, D: Design<LabPlatform, LabUnit>> Driver<'w, D> {
     /// The device is done with the buffer for now: another core may unmap it.
     pub(super) fn settled(&self, slot: Slot) {
         self.world.look(slot, |live| live.settled.set(true));
-        self.world.engine.notify();
+        self.world.engine.notify(Wanted::Mapping(slot).into());
     }
 
     /// Maps a buffer that the device does not touch yet.
@@ -90,14 +90,15 @@ impl<'w, D: Design<LabPlatform, LabUnit>> Driver<'w, D> {
         }
         epoch.set(epoch.get() + 1);
         world.worked();
-        world.engine.notify();
+        world.engine.notify(Wanted::Map(self.core).into());
+        world.engine.notify(Wanted::Mapping(slot).into());
     }
 
     /// Unmaps a buffer, at the latest when the batch ends. A device-write buffer is written just before.
     pub(super) fn unmap(&mut self, slot: Slot) {
         let world = self.world;
         let access = || world.look(slot, |live| live.access);
-        world.engine.wait_until(|| access().is_some() || world.failed());
+        world.engine.wait_until(Wanted::Mapping(slot).into(), || access().is_some() || world.failed());
         let written = access().is_some_and(|access| access != Access::DeviceReads);
         if written {
             self.device_accesses(slot);
@@ -110,7 +111,7 @@ impl<'w, D: Design<LabPlatform, LabUnit>> Driver<'w, D> {
         let world = self.world;
         // Mapped by another core, it may not be mapped yet, or be with the device still.
         let settled = || world.look(slot, |live| live.settled.get());
-        world.engine.wait_until(|| settled() == Some(true) || world.failed());
+        world.engine.wait_until(Wanted::Mapping(slot).into(), || settled() == Some(true) || world.failed());
         let Some(live) = world.live.borrow_mut().get_mut(slot as usize).and_then(Option::take) else { return };
         if self.members.first().is_some_and(|(_, first)| first.device != live.device) {
             self.commit();
@@ -199,8 +200,10 @@ impl<'w, D: Design<LabPlatform, LabUnit>> Driver<'w, D> {
             .map(|(core, epoch)| (core, epoch.get()))
             .filter(|(_, epoch)| epoch % 2 == 1)
             .collect();
-        if !owned() && !under_way.is_empty() {
-            world.engine.wait_until(|| under_way.iter().all(|(core, epoch)| world.maps[*core].get() != *epoch));
+        if !owned() {
+            for (core, epoch) in under_way {
+                world.engine.wait_until(Wanted::Map(core).into(), || world.maps[core].get() != epoch);
+            }
         }
         !owned() && reaches()
     }

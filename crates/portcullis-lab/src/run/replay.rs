@@ -3,7 +3,7 @@
 use super::Pace;
 use super::driver::Driver;
 use super::exposure::Slot;
-use super::world::{LabUnit, World};
+use super::world::{LabUnit, Wanted, World};
 use crate::platform::LabPlatform;
 use crate::trace::{Joined, LoggedAccess, OperationKind, Target, Trace};
 use portcullis::design::Design;
@@ -194,7 +194,7 @@ impl Script {
     where
         D: Design<LabPlatform, LabUnit>,
     {
-        world.engine.wait_until(|| self.turn.get() == index || world.failed());
+        world.engine.wait_until(Wanted::Turn(index).into(), || self.turn.get() == index || world.failed());
         match &self.joined {
             Some(joined) => self.accesses_before(world, driver, joined, index),
             None => self.pass_turn(world, index),
@@ -215,7 +215,7 @@ impl Script {
     /// Lets the next operation of the trace begin.
     fn pass_turn<D: Design<LabPlatform, LabUnit>>(&self, world: &World<D>, index: u32) {
         self.turn.set(index + 1);
-        world.engine.notify();
+        world.engine.notify(Wanted::Turn(index + 1).into());
     }
 
     /// One access of the log.

@@ -3,7 +3,7 @@
 use super::RunError;
 use super::exposure::{Exposure, Slot};
 use super::residual::Residual;
-use crate::engine::Engine;
+use crate::engine::{Engine, Event};
 use crate::machine::Machine;
 use crate::platform::LabPlatform;
 use portcullis::design::Design;
@@ -23,6 +23,28 @@ pub(super) type LabDomain<D> = Domain<D, LabPlatform, LabUnit>;
 
 /// Room for tables. They lie in the upper half of what the machine can address, so that no buffer is taken for one.
 const TABLES_BYTES: u64 = 256 << 20;
+
+/// What the cores of a run wait for.
+#[derive(Clone, Copy)]
+pub(super) enum Wanted {
+    /// The turn of an operation of the trace.
+    Turn(u32),
+    /// A mapping to be made, or to be done with by the device.
+    Mapping(Slot),
+    /// The end of the map under way on a core.
+    Map(usize),
+}
+
+impl From<Wanted> for Event {
+    fn from(wanted: Wanted) -> Self {
+        let (kind, number) = match wanted {
+            Wanted::Turn(index) => (1, u64::from(index)),
+            Wanted::Mapping(slot) => (2, u64::from(slot)),
+            Wanted::Map(core) => (3, core as u64),
+        };
+        Self(kind << 62 | number)
+    }
+}
 
 /// The ranges of a mapping; nearly always one.
 pub(super) type Ranges = SmallVec<[IovaRange; 1]>;
@@ -178,6 +200,7 @@ impl<D: Design<LabPlatform, LabUnit>> World<D> {
     /// Ends the run with `error`, unless it has failed already.
     pub(super) fn fail(&self, error: RunError) {
         self.failure.borrow_mut().get_or_insert(error);
+        self.engine.notify_all();
     }
 
     pub(super) fn failed(&self) -> bool {

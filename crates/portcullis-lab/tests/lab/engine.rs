@@ -3,7 +3,7 @@
 use super::machine;
 use portcullis::platform::{Lock, LockClass, Phase, Step};
 use portcullis::{PhysAddr, Platform};
-use portcullis_lab::engine::{Core, Engine, Frequency, LabLock};
+use portcullis_lab::engine::{Core, Engine, Event, Frequency, LabLock};
 use portcullis_lab::{CostBook, LabPlatform};
 use portcullis_model::Ram;
 use std::cell::{Cell, RefCell};
@@ -196,15 +196,15 @@ fn who_waits_goes_on_when_told_and_not_earlier() {
     let engine = bench.engine.clone();
     bench.run(2, move |core| {
         if core == 0 {
-            engine.wait_until(|| there.get());
+            engine.wait_until(Event(1), || there.get());
             assert_eq!(engine.now_ps(), 3_000_000);
         } else {
             engine.sleep_until(1_000_000);
             // Nothing has come about yet.
-            engine.notify();
+            engine.notify(Event(1));
             engine.sleep_until(3_000_000);
             there.set(true);
-            engine.notify();
+            engine.notify(Event(1));
         }
     });
     assert_eq!(bench.engine.account().cycles(), 0, "neither sleep nor wait is protection");
@@ -215,7 +215,7 @@ fn who_waits_goes_on_when_told_and_not_earlier() {
 fn cores_that_all_wait_are_told_of() {
     let bench = Bench::new(2);
     let engine = bench.engine.clone();
-    bench.run(2, move |_| engine.wait_until(|| false));
+    bench.run(2, move |_| engine.wait_until(Event(1), || false));
 }
 
 #[test]
