@@ -69,9 +69,9 @@ impl Account {
         self.search_steps_max = 0;
     }
 
-    pub(crate) fn search_step(&mut self) {
-        self.search_steps += 1;
-        self.searching += 1;
+    pub(crate) fn search(&mut self, nodes: u64) {
+        self.search_steps += nodes;
+        self.searching += nodes;
     }
 
     pub(crate) fn hardware_wait(&mut self, cycles: u64) {

@@ -56,11 +56,11 @@ impl CostBook {
         match step {
             Step::Map => self.map,
             Step::Unmap => self.unmap,
-            Step::TreeSearch => self.tree_search,
+            Step::TreeSearch { nodes } => self.tree_search * nodes,
             Step::TreeFind => self.tree_find,
             Step::TreeInsert => self.tree_insert,
             Step::TreeErase => self.tree_erase,
-            Step::TableRead => self.table_read,
+            Step::TableWalk { levels } => self.table_read * u64::from(levels),
             Step::TableWrite { entries } => self.table_write + self.table_entry * (entries as u64 - 1),
             Step::TableClear { entries } => self.table_clear + self.table_entry * (entries as u64 - 1),
             Step::TablePage => self.table_page,

@@ -254,7 +254,7 @@ fn completed_invalidations_are_handed_over_once_and_in_order() {
     machine.ring();
     let drained = |machine: &Machine| {
         let mut drained = Vec::new();
-        machine.vtd.drain_completed(|at_ps, scope| drained.push((at_ps - start_ps, scope)));
+        machine.vtd.drain_completed(machine.now_ps, |at_ps, scope| drained.push((at_ps - start_ps, scope)));
         drained
     };
     machine.now_ps += 800_000;

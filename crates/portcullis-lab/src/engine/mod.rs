@@ -328,7 +328,7 @@ impl Engine {
         let Some(state) = self.state() else { return };
         match step {
             Step::Enter(phase) => return state.account.borrow_mut().enter(phase),
-            Step::TreeSearch => state.account.borrow_mut().search_step(),
+            Step::TreeSearch { nodes } => state.account.borrow_mut().search(nodes),
             _ => {}
         }
         let cycles = self.costs.of(step);
@@ -342,7 +342,7 @@ impl Engine {
             step,
             Step::Map
                 | Step::Unmap
-                | Step::TreeSearch
+                | Step::TreeSearch { .. }
                 | Step::TreeFind
                 | Step::TreeInsert
                 | Step::TreeErase

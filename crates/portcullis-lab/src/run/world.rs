@@ -192,9 +192,8 @@ impl<D: Design<LabPlatform, LabUnit>> World<D> {
 
     /// Tells the exposure of the invalidations completed by now.
     pub(super) fn settle_invalidations(&self) {
-        self.vtd.advance(self.engine.now_ps());
         let mut exposure = self.exposure.borrow_mut();
-        self.vtd.drain_completed(|at_ps, scope| exposure.invalidated(at_ps, scope));
+        self.vtd.drain_completed(self.engine.now_ps(), |at_ps, scope| exposure.invalidated(at_ps, scope));
     }
 
     /// Ends the run with `error`, unless it has failed already.

@@ -63,7 +63,7 @@ fn clocks(step: Step) -> Vec<(u64, Core)> {
 
 #[test]
 fn shared_steps_happen_in_the_order_of_virtual_time() {
-    let log = clocks(Step::TableRead);
+    let log = clocks(Step::TableWalk { levels: 1 });
     assert_eq!(log.len(), 120);
     assert!(log.is_sorted(), "by time, and at the same time by core: {log:?}");
     // Steps that nobody else can see do not wait for each other, and that shows.
@@ -82,7 +82,7 @@ fn a_lock_serves_in_the_order_of_arrival() {
         inner.with(|order| {
             order.push(core);
             for _ in 0..100 {
-                platform.probe(Step::TableRead);
+                platform.probe(Step::TableWalk { levels: 1 });
             }
         });
     });
@@ -223,14 +223,14 @@ fn only_what_is_protection_is_charged() {
     let bench = Bench::new(1);
     let (engine, platform) = (bench.engine.clone(), bench.platform.clone());
     bench.run(1, move |_| {
-        platform.probe(Step::TableRead);
+        platform.probe(Step::TableWalk { levels: 1 });
         engine.charged(|| {
             platform.probe(Step::Enter(Phase::Table));
-            platform.probe(Step::TableRead);
+            platform.probe(Step::TableWalk { levels: 1 });
             platform.probe(Step::TableWrite { entries: 3 });
             platform.probe(Step::Enter(Phase::IovaAllocate));
-            platform.probe(Step::TreeSearch);
-            platform.probe(Step::TreeSearch);
+            platform.probe(Step::TreeSearch { nodes: 1 });
+            platform.probe(Step::TreeSearch { nodes: 1 });
             platform.probe(Step::TreeInsert);
         });
         platform.probe(Step::RegisterWrite);
@@ -258,7 +258,7 @@ fn brawl(seed: u64) -> (Vec<(u64, Core)>, u64, u64) {
             engine.charged(|| {
                 locks[(state >> 47) as usize % 2].with(|count| {
                     *count += 1;
-                    platform.probe(Step::TableRead);
+                    platform.probe(Step::TableWalk { levels: 1 });
                     out.borrow_mut().push((engine.now_ps(), core));
                 });
             });

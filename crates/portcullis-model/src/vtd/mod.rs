@@ -239,10 +239,10 @@ impl Vtd {
         }
     }
 
-    /// Hands over the IOTLB invalidations that have completed since the last time, oldest first, each with the time of its
-    /// completion in picoseconds. `f` must not call the unit: it is locked meanwhile.
-    pub fn drain_completed(&self, mut f: impl FnMut(u64, Scope)) {
-        self.lock().completed.drain(..).for_each(|(at_ps, scope)| f(at_ps, scope));
+    /// Hands over the IOTLB invalidations that have completed by `now_ps` and since the last time, oldest first, each with
+    /// the time of its completion in picoseconds. `f` must not call the unit: it is locked meanwhile.
+    pub fn drain_completed(&self, now_ps: u64, mut f: impl FnMut(u64, Scope)) {
+        self.at(now_ps).completed.drain(..).for_each(|(at_ps, scope)| f(at_ps, scope));
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -218,10 +218,17 @@ impl Tree {
             },
             None => (self.nodes.upper_bound_mut(Bound::Excluded(&limit)), limit),
         };
+        let mut passed_nodes = 0;
+        let announce = |nodes| {
+            if nodes > 0 {
+                platform.probe(Step::TreeSearch { nodes });
+            }
+        };
         loop {
             let floor = left.get().map_or(0, |node| node.first_pfn + node.size);
             let first = ceiling.saturating_sub(size) & !(size - 1);
             if first >= floor && first + size <= ceiling {
+                announce(passed_nodes);
                 platform.probe(Step::TreeInsert);
                 (node.first_pfn, node.pages, node.size) = (first, pages, size);
                 node.state = Cell::new(State::Live);
@@ -234,9 +241,10 @@ impl Tree {
             }
             let Some(passed) = left.get() else { break };
             ceiling = passed.first_pfn.min(ceiling);
-            platform.probe(Step::TreeSearch);
+            passed_nodes += 1;
             left.move_prev();
         }
+        announce(passed_nodes);
         if start.is_some() {
             self.cached = None;
             return self.place(platform, node, pages, size, limit, cached);

@@ -66,16 +66,22 @@ pub enum Step {
     Map,
     /// An unmap begins.
     Unmap,
-    /// A search goes on to the next node of a tree.
-    TreeSearch,
+    /// A search goes on from node to node of a tree. Announced once, when it has ended.
+    TreeSearch {
+        /// How many nodes it passed.
+        nodes: u64,
+    },
     /// A tree is descended to find a node.
     TreeFind,
     /// A node goes into a tree.
     TreeInsert,
     /// A node leaves a tree.
     TreeErase,
-    /// One level of a translation table is read.
-    TableRead,
+    /// A translation table is walked down.
+    TableWalk {
+        /// How many levels it has. The walk may end at a large leaf before the last.
+        levels: u8,
+    },
     /// `entries` neighbouring entries of a translation table are written.
     TableWrite {
         /// How many.

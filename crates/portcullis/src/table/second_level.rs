@@ -163,10 +163,10 @@ impl SecondLevelTable {
     /// The table and level for the next leaf of `run`: the largest leaf that the hardware, the alignment and the length
     /// allow, and whose entry does not already point to a table. Missing tables are added on the way.
     fn descend<'p, P: Platform>(&self, platform: &'p P, run: &Run) -> Result<(&'p Frame, u8), MapError> {
+        platform.probe(Step::TableWalk { levels: self.levels });
         let mut level = self.levels;
         let mut table = frame(platform, self.root);
         loop {
-            platform.probe(Step::TableRead);
             let slot = &table[index(run.pfn, level)];
             if level == 1 {
                 return Ok((table, level));
@@ -241,10 +241,10 @@ impl SecondLevelTable {
 
     /// Clears from `pfn` on what lies in one table, and returns the first page not done.
     fn clear_next<P: Platform>(&self, platform: &P, pfn: u64, end_pfn: u64, freed: &mut FreedTables) -> u64 {
+        platform.probe(Step::TableWalk { levels: self.levels });
         let mut level = self.levels;
         let mut table = frame(platform, self.root);
         loop {
-            platform.probe(Step::TableRead);
             let first = index(pfn, level);
             let slot = &table[first];
             let value = slot.load();

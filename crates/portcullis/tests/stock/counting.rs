@@ -66,8 +66,8 @@ unsafe impl Platform for Counting<'_> {
     }
 
     fn probe(&self, step: Step) {
-        if step == Step::TreeSearch {
-            self.searches.fetch_add(1, Ordering::Relaxed);
+        if let Step::TreeSearch { nodes } = step {
+            self.searches.fetch_add(nodes as usize, Ordering::Relaxed);
         }
     }
 }
