@@ -9,14 +9,16 @@ use crate::trace::{Joined, LoggedAccess, OperationKind, Target, Trace};
 use portcullis::design::Design;
 use portcullis::table::Rights;
 use portcullis::{Access, Iova, PAGE_SIZE, Segment};
+use rustc_hash::FxHashSet;
 use std::cell::Cell;
-use std::collections::BTreeSet;
 use std::rc::Rc;
 
 /// The CPUs that did anything, in order of their numbers: each becomes a core.
 fn cpus(trace: &Trace) -> Vec<u16> {
-    let cpus: BTreeSet<u16> = trace.operations.iter().map(|operation| operation.cpu).collect();
-    cpus.into_iter().collect()
+    let cpus: FxHashSet<u16> = trace.operations.iter().map(|operation| operation.cpu).collect();
+    let mut cpus: Vec<u16> = cpus.into_iter().collect();
+    cpus.sort_unstable();
+    cpus
 }
 
 /// Virtual cores that a replay takes.

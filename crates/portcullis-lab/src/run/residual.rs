@@ -65,6 +65,11 @@ impl Page {
         match self.owned.as_slice() {
             [] => 0,
             [(start, end)] => u128::from(PAGE_SIZE - u64::from(end - start)) * u128::from(lasted_ps),
+            [one, other] => {
+                let both = u64::from(one.1.min(other.1).saturating_sub(one.0.max(other.0)));
+                let owned = u64::from(one.1 - one.0) + u64::from(other.1 - other.0) - both;
+                u128::from(PAGE_SIZE - owned) * u128::from(lasted_ps)
+            }
             _ => u128::from(PAGE_SIZE - self.owned_bytes()) * u128::from(lasted_ps),
         }
     }
