@@ -2,9 +2,9 @@
 
 use super::{Core, Engine, OneThread};
 use portcullis::platform::{Lock, LockClass};
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
-use std::sync::{Mutex, TryLockError};
 
 /// Who holds a lock and who queues for it.
 pub(super) struct Turnstile {
@@ -27,8 +27,8 @@ impl Turnstile {
 pub struct LabLock<T> {
     engine: OneThread<Rc<Engine>>,
     id: usize,
-    /// Never contended: the turnstile lets one core in.
-    value: Mutex<T>,
+    /// Never borrowed twice: the turnstile lets one core in.
+    value: OneThread<RefCell<T>>,
 }
 
 impl<T> LabLock<T> {
@@ -37,19 +37,14 @@ impl<T> LabLock<T> {
         let id = locks.len();
         locks.push(Turnstile { class, holder: None, last: None, queue: VecDeque::new() });
         drop(locks);
-        Self { engine: OneThread::new(engine), id, value: Mutex::new(value) }
+        Self { engine: OneThread::new(engine), id, value: OneThread::new(RefCell::new(value)) }
     }
 }
 
 impl<T: Send> Lock<T> for LabLock<T> {
     fn with<R>(&self, critical: impl FnOnce(&mut T) -> R) -> R {
         self.engine.acquire(self.id);
-        let mut value = match self.value.try_lock() {
-            Ok(value) => value,
-            // A body has panicked in here; the panic itself is what the caller of the engine learns.
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => panic!("the turnstile lets one core in at a time"),
-        };
+        let mut value = self.value.borrow_mut();
         let result = critical(&mut value);
         drop(value);
         self.engine.release(self.id);

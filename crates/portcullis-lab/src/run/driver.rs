@@ -65,11 +65,6 @@ impl<'w, D: Design<LabPlatform, LabUnit>> Driver<'w, D> {
         });
         match ranges {
             Ok(ranges) => {
-                let mut owners = world.owners.borrow_mut();
-                for pfn in ranges.iter().flat_map(|range| range.first_pfn()..range.end_pfn()) {
-                    owners.insert((domain.id(), pfn), slot);
-                }
-                drop(owners);
                 let mut tally = world.tally.borrow_mut();
                 if !world.warm.get() {
                     tally.operations += 1;
@@ -128,13 +123,6 @@ impl<'w, D: Design<LabPlatform, LabUnit>> Driver<'w, D> {
                 let now_ps = world.engine.now_ps();
                 world.exposure.borrow_mut().cleared(slot, domain.id(), *range, live.bytes(), now_ps);
             }
-            let mut owners = world.owners.borrow_mut();
-            for pfn in range.first_pfn()..range.end_pfn() {
-                // With physical addresses, the page may belong to a later mapping of the other half.
-                if owners.get(&(domain.id(), pfn)) == Some(&slot) {
-                    owners.remove(&(domain.id(), pfn));
-                }
-            }
         }
         self.members.push((slot, live));
         if self.members.len() >= self.batch_max {
@@ -181,16 +169,23 @@ impl<'w, D: Design<LabPlatform, LabUnit>> Driver<'w, D> {
     /// Whether the device could still reach the page of a buffer that is its owner's again.
     ///
     /// Between the free of the address and this question, another core may have mapped the same page of memory at the same
-    /// address: a mapping of its own, not a stale one. Such a map may also be under way; then its end is waited for.
+    /// address: a mapping of its own, not a stale one. Then the entry is in the table again. Such a map may also be under
+    /// way; then its end is waited for.
     fn is_stale(&self, live: &Live, iova: Iova, phys: PhysAddr) -> bool {
         let world = self.world;
         let source = world.devices.borrow()[live.device].source();
         let reaches = || world.vtd.reaches(world.engine.now_ps(), source, iova, live.access.rights()) == Some(phys);
-        let owned = || world.owners.borrow().contains_key(&(world.domains[live.device].id(), iova.pfn()));
+        let owned = || {
+            let holds = |other: &Live| {
+                other.device == live.device && other.ranges.iter().any(|range| range.contains(iova.pfn()))
+            };
+            world.live.borrow().iter().flatten().any(holds)
+        };
         if !reaches() {
             return false;
         }
-        if D::INFO.physical_addresses {
+        let in_table = || world.vtd.in_tables(world.engine.now_ps(), source, iova).is_some();
+        if D::INFO.physical_addresses || !in_table() {
             return true;
         }
         let under_way: Vec<(usize, u64)> = world

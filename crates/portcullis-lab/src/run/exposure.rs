@@ -78,7 +78,7 @@ impl Exposure {
     /// The buffer has gone back to its owner.
     pub(super) fn handed_back(&mut self, slot: Slot, at_ps: u64) {
         let latest = |pending: &Pending| pending.slot == slot && pending.handed_back_ps.is_none();
-        let Some(index) = self.pending.iter().position(latest) else { return };
+        let Some(index) = self.pending.iter().rposition(latest) else { return };
         if self.pending[index].uncovered == 0 {
             let pending = self.pending.swap_remove(index);
             self.windows.add(pending.bytes, 0);

@@ -7,10 +7,9 @@ use crate::engine::{Engine, Event};
 use crate::machine::Machine;
 use crate::platform::LabPlatform;
 use portcullis::design::Design;
-use portcullis::{Access, Config, Domain, DomainId, IovaRange, MapError, PhysAddr, Protection, Segment, SourceId};
+use portcullis::{Access, Config, Domain, IovaRange, MapError, PhysAddr, Protection, Segment, SourceId};
 use portcullis_model::{Device, ModelMmio, Ram, Vtd};
 use portcullis_vtd::Unit;
-use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -22,7 +21,7 @@ pub(super) type LabUnit = Arc<Unit<ModelMmio<LabPlatform>, LabPlatform>>;
 pub(super) type LabDomain<D> = Domain<D, LabPlatform, LabUnit>;
 
 /// Room for tables. They lie in the upper half of what the machine can address, so that no buffer is taken for one.
-const TABLES_BYTES: u64 = 256 << 20;
+const TABLES_BYTES: u64 = 64 << 20;
 
 /// What the cores of a run wait for.
 #[derive(Clone, Copy)]
@@ -87,8 +86,6 @@ pub(super) struct World<D: Design<LabPlatform, LabUnit>> {
     pub(super) devices: RefCell<Vec<Device>>,
     /// By slot.
     pub(super) live: RefCell<Vec<Option<Live>>>,
-    /// Which live mapping each page of I/O addresses belongs to.
-    pub(super) owners: RefCell<FxHashMap<(DomainId, u64), Slot>>,
     pub(super) exposure: RefCell<Exposure>,
     pub(super) residual: RefCell<Residual>,
     pub(super) tally: RefCell<Tally>,
@@ -146,7 +143,6 @@ impl<D: Design<LabPlatform, LabUnit>> World<D> {
             domains,
             devices: RefCell::new(devices.iter().map(model).collect()),
             live: RefCell::default(),
-            owners: RefCell::default(),
             exposure: RefCell::default(),
             residual: RefCell::default(),
             tally: RefCell::default(),

@@ -216,6 +216,16 @@ impl Vtd {
         state.translation.reaches(&self.ram, state.stored.root_table, source, iova, rights)
     }
 
+    /// Where the tables in memory lead a request of `source` now, whatever is cached and whatever the rights. Leaves no
+    /// trace.
+    pub fn in_tables(&self, now_ps: u64, source: SourceId, iova: Iova) -> Option<PhysAddr> {
+        let state = self.at(now_ps);
+        if !state.stored.translates {
+            return Some(PhysAddr::new(iova.as_u64()));
+        }
+        state.translation.in_tables(&self.ram, state.stored.root_table, source, iova)
+    }
+
     /// Puts a translated write into flight; it lands at `lands_ps`, but not before the present.
     pub(crate) fn post(&self, lands_ps: u64, phys: PhysAddr, bytes: &[u8]) {
         let mut state = self.lock();

@@ -165,6 +165,22 @@ impl Translation {
         leaf.entry.rights().allows(rights).then(|| leaf.phys(iova))
     }
 
+    /// Where the tables in memory lead a request, whatever is cached: context and pages alike are read.
+    pub(super) fn in_tables(&self, ram: &Ram, root: PhysAddr, source: SourceId, iova: Iova) -> Option<PhysAddr> {
+        let context = walk::context(ram, &self.parameters, root, source, &mut false).ok()?;
+        if self.is_beyond_width(&context, iova) {
+            return None;
+        }
+        if context.translation_type == TranslationType::PassThrough {
+            return Some(PhysAddr::new(iova.as_u64()));
+        }
+        let found = |rights| {
+            let top = EntryValue::table(context.table);
+            walk::walk(ram, &self.format, top, context.levels, iova, rights).result.ok()
+        };
+        found(Rights::READ).or_else(|| found(Rights::WRITE)).map(|leaf| leaf.phys(iova))
+    }
+
     /// When the next walk completes; `u64::MAX` if none is under way.
     #[inline]
     pub(super) fn next_ps(&self) -> u64 {
