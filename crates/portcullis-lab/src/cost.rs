@@ -52,6 +52,7 @@ pub struct CostBook {
 
 impl CostBook {
     /// What `step` costs.
+    #[inline(always)]
     pub fn of(&self, step: Step) -> u64 {
         match step {
             Step::Map => self.map,

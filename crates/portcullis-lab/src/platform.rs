@@ -72,6 +72,7 @@ unsafe impl Platform for LabPlatform {
         self.engine.pause(wait);
     }
 
+    #[inline(always)]
     fn probe(&self, step: Step) {
         self.engine.step(step);
     }

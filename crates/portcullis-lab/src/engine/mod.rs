@@ -236,12 +236,17 @@ impl Engine {
     }
 
     /// Lets every core with an earlier clock go first.
+    #[inline]
     pub fn sync(&self) {
         let Some(core) = self.current.get() else { return };
-        let state = &self.cores[core];
-        if state.now_ps.get() < self.horizon_ps.get() {
-            return;
+        if self.cores[core].now_ps.get() >= self.horizon_ps.get() {
+            self.sync_with_others(core);
         }
+    }
+
+    #[cold]
+    fn sync_with_others(&self, core: Core) {
+        let state = &self.cores[core];
         let mine = Reverse((state.now_ps.get(), core));
         // `Reverse`: the greatest turn is the earliest.
         let earlier = self.ready.borrow().peek().is_some_and(|first| *first > mine);
@@ -314,6 +319,7 @@ impl Engine {
     }
 
     /// Adds `cycles` of work to the running core.
+    #[inline]
     fn charge(&self, cycles: u64) {
         if let Some(state) = self.state() {
             state.now_ps.set(state.now_ps.get() + self.frequency.picoseconds(cycles));
@@ -324,6 +330,8 @@ impl Engine {
     }
 
     /// A step of the protection layer: charges it, then waits for its place in virtual time.
+    // Inlined, so that the kind of step, a constant where it is announced, costs no branch.
+    #[inline(always)]
     pub(crate) fn step(&self, step: Step) {
         let Some(state) = self.state() else { return };
         match step {

@@ -2,14 +2,13 @@
 
 use super::RunError;
 use super::exposure::Slot;
-use super::world::{LabUnit, Live, Ranges, Wanted, World};
+use super::world::{Buffer, LabUnit, Live, Ranges, Wanted, World};
 use crate::platform::LabPlatform;
 use portcullis::design::Design;
 use portcullis::domain::{RawBatch, segment_iova};
 use portcullis::{Access, Iova, PAGE_SIZE, PhysAddr, Request, Segment};
 use smallvec::smallvec;
 use std::cell::Cell;
-use std::rc::Rc;
 
 /// One core of a run.
 pub(super) struct Driver<'w, D: Design<LabPlatform, LabUnit>> {
@@ -29,7 +28,7 @@ impl<'w, D: Design<LabPlatform, LabUnit>> Driver<'w, D> {
     }
 
     /// Maps a buffer. A device-read buffer is read at once.
-    pub(super) fn map(&mut self, slot: Slot, segments: &Rc<[Segment]>, access: Access, device: usize) {
+    pub(super) fn map(&mut self, slot: Slot, segments: &Buffer, access: Access, device: usize) {
         self.map_only(slot, segments, access, device);
         if access == Access::DeviceReads {
             self.device_accesses(slot);
@@ -44,7 +43,7 @@ impl<'w, D: Design<LabPlatform, LabUnit>> Driver<'w, D> {
     }
 
     /// Maps a buffer that the device does not touch yet.
-    pub(super) fn map_only(&mut self, slot: Slot, segments: &Rc<[Segment]>, access: Access, device: usize) {
+    pub(super) fn map_only(&mut self, slot: Slot, segments: &Buffer, access: Access, device: usize) {
         if self.members.iter().any(|(_, member)| member.device == device && member.access == access) {
             self.commit();
         }

@@ -3,7 +3,7 @@
 use super::Pace;
 use super::driver::Driver;
 use super::exposure::Slot;
-use super::world::{LabUnit, Wanted, World};
+use super::world::{Buffer, LabUnit, Wanted, World};
 use crate::platform::LabPlatform;
 use crate::trace::{Joined, LoggedAccess, OperationKind, Target, Trace};
 use portcullis::design::Design;
@@ -48,7 +48,7 @@ where
                 Rights::WRITE => Access::DeviceWrites,
                 _ => Access::DeviceReadsAndWrites,
             };
-            let segments: Rc<[Segment]> = Rc::new([Segment { phys: page.phys, len: PAGE_SIZE }]);
+            let segments = Buffer::from(Segment { phys: page.phys, len: PAGE_SIZE });
             let device = trace.devices.iter().position(|device| *device == page.device).unwrap_or(0);
             let slot = persistent_slot(&trace, index as u32);
             driver.map_only(slot, &segments, access, device);
@@ -72,7 +72,9 @@ where
     D: Design<LabPlatform, LabUnit>,
 {
     let cpus = cpus(trace);
-    let script = Rc::new(Script { turn: Cell::new(0), trace: trace.clone(), joined: joined.cloned(), pace });
+    let segments = trace.segments.as_slice().into();
+    let (trace_of, joined_of) = (trace.clone(), joined.cloned());
+    let script = Rc::new(Script { turn: Cell::new(0), trace: trace_of, segments, joined: joined_of, pace });
     let mut operations: Vec<Vec<u32>> = vec![Vec::new(); cpus.len()];
     for (index, operation) in trace.operations.iter().enumerate() {
         let core = cpus.binary_search(&operation.cpu).expect("the list has every CPU");
@@ -131,6 +133,7 @@ struct Script {
     /// Operations of the trace that have begun or, where accesses are logged, are over.
     turn: Cell<u32>,
     trace: Rc<Trace>,
+    segments: Rc<[Segment]>,
     joined: Option<Rc<Joined>>,
     pace: Pace,
 }
@@ -166,7 +169,7 @@ impl Script {
             let mapping = &trace.mappings[slot as usize];
             match operation.kind {
                 OperationKind::Map => {
-                    let segments: Rc<[Segment]> = trace.segments_of(mapping).into();
+                    let segments = Buffer::new(&self.segments, mapping.segments());
                     if self.joined.is_some() {
                         driver.map_only(slot, &segments, mapping.access, usize::from(mapping.device));
                         driver.settled(slot);

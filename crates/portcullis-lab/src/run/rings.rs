@@ -5,7 +5,7 @@
 
 use super::driver::Driver;
 use super::exposure::Slot;
-use super::world::{LabUnit, World};
+use super::world::{Buffer, LabUnit, World};
 use super::{Pace, replay};
 use crate::machine::Machine;
 use crate::platform::LabPlatform;
@@ -231,7 +231,7 @@ impl Ring {
     }
 
     /// Receive buffer `index` of this ring.
-    fn receive(&self, index: u32) -> (Slot, Rc<[Segment]>) {
+    fn receive(&self, index: u32) -> (Slot, Buffer) {
         self.buffer(
             u64::from(index),
             u64::from(index) * u64::from(self.rings.pages),
@@ -240,7 +240,7 @@ impl Ring {
     }
 
     /// The next transmit buffer. There are as many as can be out at once.
-    fn transmit(&mut self) -> (Slot, Rc<[Segment]>) {
+    fn transmit(&mut self) -> (Slot, Buffer) {
         let (receive, transmit) = self.rings.slots_per_ring();
         let index = self.next_transmit % transmit;
         self.next_transmit += 1;
@@ -248,12 +248,12 @@ impl Ring {
     }
 
     /// Buffer `index` of this core, `page` pages into its memory.
-    fn buffer(&self, index: u64, page: u64, len: u64) -> (Slot, Rc<[Segment]>) {
+    fn buffer(&self, index: u64, page: u64, len: u64) -> (Slot, Buffer) {
         let (receive, transmit) = self.rings.slots_per_ring();
         let core = self.core as u64;
         let first = core * (receive * u64::from(self.rings.pages) + transmit);
         let phys = PhysAddr::new(BUFFERS_BASE + (first + page) * PAGE_SIZE);
-        (self.slot(index), Rc::new([Segment { phys, len }]))
+        (self.slot(index), Buffer::from(Segment { phys, len }))
     }
 
     /// The slot of buffer `index` of this core.

@@ -12,6 +12,7 @@ use portcullis_model::{Device, ModelMmio, Ram, Vtd};
 use portcullis_vtd::Unit;
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
+use std::ops::{Deref, Range};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -45,12 +46,41 @@ impl From<Wanted> for Event {
     }
 }
 
+/// The segments of a buffer: a piece of those of all buffers of the run.
+#[derive(Clone)]
+pub(super) struct Buffer {
+    all: Rc<[Segment]>,
+    start: u32,
+    end: u32,
+}
+
+impl Buffer {
+    /// The segments `range` of `all`.
+    pub(super) fn new(all: &Rc<[Segment]>, range: Range<usize>) -> Self {
+        Self { all: all.clone(), start: range.start as u32, end: range.end as u32 }
+    }
+}
+
+impl From<Segment> for Buffer {
+    fn from(segment: Segment) -> Self {
+        Self { all: Rc::new([segment]), start: 0, end: 1 }
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [Segment];
+
+    fn deref(&self) -> &[Segment] {
+        &self.all[self.start as usize..self.end as usize]
+    }
+}
+
 /// The ranges of a mapping; nearly always one.
 pub(super) type Ranges = SmallVec<[IovaRange; 1]>;
 
 /// A mapping that is live in the run.
 pub(super) struct Live {
-    pub(super) segments: Rc<[Segment]>,
+    pub(super) segments: Buffer,
     pub(super) access: Access,
     pub(super) device: usize,
     /// One range, or one per segment where addresses are physical.
