@@ -26,6 +26,8 @@ struct Document<'d> {
     #[serde(skip_serializing_if = "Option::is_none")]
     workload: Option<&'d str>,
     machine: &'static str,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    set: &'d [String],
     clock: ClockMode,
     #[serde(skip_serializing_if = "Option::is_none")]
     seed: Option<u64>,
@@ -50,12 +52,10 @@ pub(crate) fn compare(arguments: &CompareArguments, out: &mut impl Write) -> Res
     };
     bar.set_length(plan.runs() as u64);
     bar.set_position(0);
-    let comparison = plan
-        .execute(|run| {
-            bar.set_message(run.to_owned());
-            bar.inc(1);
-        })
-        .map_err(Failure::input)?;
+    let comparison = plan.execute(|run| {
+        bar.set_message(run.to_owned());
+        bar.inc(1);
+    });
     bar.finish_and_clear();
     let advice = advise(&comparison, plan.items.len(), &plan.machine);
     if arguments.json {
@@ -64,6 +64,7 @@ pub(crate) fn compare(arguments: &CompareArguments, out: &mut impl Write) -> Res
             input: &inputs,
             workload: arguments.workload.as_deref(),
             machine: plan.machine.id,
+            set: &arguments.settings,
             clock: plan.clock,
             seed: arguments.workload.is_some().then_some(arguments.seed),
             comparison: &comparison,
@@ -71,7 +72,7 @@ pub(crate) fn compare(arguments: &CompareArguments, out: &mut impl Write) -> Res
         };
         writeln!(out, "{}", serde_json::to_string_pretty(&document).map_err(Failure::input)?)?;
     } else {
-        print(out, &plan, &inputs, &comparison, &advice)?;
+        print(out, &plan, &arguments.settings, &inputs, &comparison, &advice)?;
     }
     let violations: Vec<String> =
         comparison.results.iter().chain(&comparison.equal_batch).filter_map(Row::violation).collect();
@@ -152,6 +153,7 @@ fn join(trace: &Trace, path: &Path) -> Result<trace::Joined, Failure> {
 fn print(
     out: &mut impl Write,
     plan: &Plan,
+    settings: &[String],
     inputs: &[Input],
     comparison: &Comparison,
     advice: &[String],
@@ -170,7 +172,10 @@ fn print(
             ClockMode::Trace => "the trace's clock".to_owned(),
             ClockMode::Scale(factor) => format!("pauses × {factor}"),
         };
-        writeln!(out, "machine {} (assumed)   costs from its cost book, not your CPU   {clock}\n", machine.id)?;
+        let changed: String = settings.iter().map(|setting| format!("   {setting}")).collect();
+        let batch = plan.batch.map(|batch| format!("   batches of {batch}")).unwrap_or_default();
+        let book = "costs from its cost book, not your CPU";
+        writeln!(out, "machine {} (assumed)   {book}   {clock}{changed}{batch}\n", machine.id)?;
         let of_item = |rows: &[Row]| rows.iter().filter(|row| row.item == index).cloned().collect::<Vec<_>>();
         print_rows(out, &of_item(&comparison.results), machine, false)?;
         let equal = of_item(&comparison.equal_batch);
@@ -181,8 +186,8 @@ fn print(
         writeln!(out, "\n{}", textwrap(sentences))?;
     }
     let footnote = format!(
-        "Gb/s are estimates: the lower of what the bus and the machine's {} cores, if the work spreads evenly over them, \
-         could carry.",
+        "Gb/s are estimates: the lower of what the bus and the machine's cores ({}), if the work spreads evenly over \
+         them, could carry.",
         machine.cores
     );
     writeln!(out, "\n{}", textwrap(&footnote))

@@ -25,11 +25,11 @@ fn advise_one(rows: &[Row], equal: &[Row], machine: &Machine) -> String {
     let deferred = best(rows, Protection::Deferred);
     let mut sentences = Vec::new();
     match (strict, deferred) {
-        (None, None) => return "Nothing here protects: no strict or deferred run ended.".to_owned(),
+        (None, None) => return "There is no strict or deferred run here to choose.".to_owned(),
         (Some(strict), None) => sentences.push(choose(strict, "it is the only protection that was run here", machine)),
         (None, Some(deferred)) => {
-            sentences.push(choose(deferred, "no strict design was run here", machine));
-            sentences.push(exposure(deferred));
+            sentences.push(choose(deferred, "no strict run is here to compare with", machine));
+            sentences.push(format!("But {}", exposure(deferred)));
         }
         (Some(strict), Some(deferred)) => {
             let gain = deferred.1.estimate_gbps / strict.1.estimate_gbps - 1.0;
@@ -46,10 +46,14 @@ fn advise_one(rows: &[Row], equal: &[Row], machine: &Machine) -> String {
                 let because =
                     format!("no buffer stays within the device's reach after its unmap; that costs {}", loss(strict.1));
                 sentences.push(choose(strict, &because, machine));
+                let more = if gain < 1.0 {
+                    format!("{:.0} % more", 100.0 * gain)
+                } else {
+                    format!("{:.1} times as much", 1.0 + gain)
+                };
                 sentences.push(format!(
-                    "If that is too much, {} would carry {:.0} % more, and {}",
+                    "If that is too much, {} would carry {more}, and {}",
                     name(deferred),
-                    100.0 * gain,
                     exposure(deferred)
                 ));
             }

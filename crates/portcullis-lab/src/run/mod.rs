@@ -146,9 +146,20 @@ pub fn run(job: &Job<'_>) -> Result<Outcome, RunError> {
 
 /// The pace at which the work, unprotected, reaches the machine's rate: pauses of the work times this.
 ///
-/// # Errors
-/// [`RunError`] of the unprotected run.
-pub fn machine_pace(machine: &Machine, work: &Work, seed: u64) -> Result<Pace, RunError> {
+/// It takes unprotected runs to tell. Where those cannot be made, because the work has buffers that no device could be given
+/// at their own addresses, the pauses alone are made to last as long as the bytes would take.
+pub fn machine_pace(machine: &Machine, work: &Work, seed: u64) -> Pace {
+    measured_pace(machine, work, seed).unwrap_or_else(|_| match work {
+        Work::Trace(trace, _) => {
+            let bytes: u64 = trace.segments.iter().map(|segment| segment.len).sum();
+            let (bytes_us, span_us) = (bytes as f64 * 8.0 / machine.unprotected_gbps / 1e3, trace.statistics.span_us);
+            Pace::Gaps(bytes_us / (span_us as f64).max(1.0))
+        }
+        Work::Rings(_) => Pace::Gaps(1.0),
+    })
+}
+
+fn measured_pace(machine: &Machine, work: &Work, seed: u64) -> Result<Pace, RunError> {
     // How far devices can address has no part in the rate without an IOMMU, but might stop the run.
     let mut wide = machine.clone();
     (wide.iommu.four_level, wide.iommu.address_bits) = (true, 48);

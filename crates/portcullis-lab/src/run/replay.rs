@@ -5,7 +5,7 @@ use super::driver::Driver;
 use super::exposure::Slot;
 use super::world::{Buffer, LabUnit, Wanted, World};
 use crate::platform::LabPlatform;
-use crate::trace::{Joined, LoggedAccess, OperationKind, Target, Trace};
+use crate::trace::{Joined, LoggedAccess, Mapping, OperationKind, Target, Trace};
 use portcullis::design::Design;
 use portcullis::table::Rights;
 use portcullis::{Access, Iova, PAGE_SIZE, Segment};
@@ -102,20 +102,26 @@ where
 
 /// The device goes over the buffers that the trace never unmaps, in the order of their maps.
 fn access_leftovers<D: Design<LabPlatform, LabUnit>>(world: &Rc<World<D>>, trace: &Rc<Trace>) {
-    let (inner, trace) = (world.clone(), trace.clone());
+    let left = |(slot, mapping): (usize, &Mapping)| {
+        (mapping.unmap_operation.is_none() && mapping.access != Access::DeviceReads).then_some(slot as Slot)
+    };
+    let left: Vec<Slot> = trace.mappings.iter().enumerate().filter_map(left).collect();
+    if left.is_empty() {
+        return;
+    }
+    let inner = world.clone();
     let body = move || {
         let driver = Driver::new(&*inner, 0, 1);
-        for (slot, mapping) in trace.mappings.iter().enumerate() {
-            if mapping.unmap_operation.is_none() && mapping.access != Access::DeviceReads {
-                driver.device_accesses(slot as Slot);
-            }
-        }
+        left.into_iter().for_each(|slot| driver.device_accesses(slot));
     };
     world.engine.run(vec![Box::new(body)]);
 }
 
 /// Lets flushes that are still due happen.
 pub(super) fn close_windows<D: Design<LabPlatform, LabUnit>>(world: &Rc<World<D>>, batch: usize) {
+    if world.domains.iter().all(|domain| domain.due_us().is_none()) {
+        return world.settle_invalidations();
+    }
     let inner = world.clone();
     let body = move || {
         for domain in 0..inner.domains.len() {

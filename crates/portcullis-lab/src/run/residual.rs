@@ -34,11 +34,9 @@ impl Residual {
     pub(super) fn handed_back(&mut self, segments: &[Segment], now_ps: u64) {
         for (pfn, extent) in pieces(segments) {
             let page = self.settle(pfn, now_ps);
+            // A page without buffers stays in the map, for it is likely to have one again.
             if let Some(index) = page.owned.iter().position(|owned| *owned == extent) {
                 page.owned.swap_remove(index);
-            }
-            if page.owned.is_empty() {
-                self.pages.remove(&pfn);
             }
         }
     }

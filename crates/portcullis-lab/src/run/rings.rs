@@ -23,6 +23,8 @@ use thiserror::Error;
 pub(super) const DEVICE: SourceId = SourceId(0x20);
 /// Where the first buffer lies in memory.
 const BUFFERS_BASE: u64 = 1 << 32;
+/// Pages of receive buffers in all: 16 GiB.
+const PAGES_MAX: u64 = 1 << 22;
 /// Bytes of a transmit buffer: an acknowledgement.
 const TRANSMIT_BYTES: u64 = 64;
 
@@ -58,6 +60,12 @@ pub enum RingsError {
     /// No such parameter.
     #[error("the workload `rings` has no parameter `{0}`; it has count, ring, burst, tx, pages, operations")]
     Unknown(String),
+    /// More buffers than the simulated host has memory for.
+    #[error("count × ring × pages is {pages} pages of buffers; expected at most {PAGES_MAX}")]
+    TooMany {
+        /// Pages of all receive buffers together.
+        pages: u64,
+    },
     /// Not a number, or one out of bounds.
     #[error("`{key}={value}`: expected {expected}")]
     Value {
@@ -97,6 +105,10 @@ impl Rings {
             }
         }
         rings.burst = rings.burst.min(rings.ring);
+        let pages = u64::from(rings.count) * u64::from(rings.ring) * u64::from(rings.pages);
+        if pages > PAGES_MAX {
+            return Err(RingsError::TooMany { pages });
+        }
         Ok(rings)
     }
 

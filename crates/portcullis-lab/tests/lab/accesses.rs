@@ -20,7 +20,7 @@ fn replays_without_fault(name: &str) {
     let machine = machine("cascadelake-cx5");
     let explained = joined.accesses.len() as f64;
     let work = Work::Trace(trace.clone(), Some(joined.clone()));
-    let model = machine_pace(&machine, &work, 1).unwrap();
+    let model = machine_pace(&machine, &work, 1);
     let mut without = Vec::new();
     for (design, protection) in every_protection() {
         for pace in [model, Pace::Timestamps] {

@@ -61,6 +61,8 @@ unsafe impl Send for Cached {}
 struct Tree {
     nodes: RBTree<NodeAdapter>,
     cached: Option<Cached>,
+    /// The node claimed last, if it is still in the tree: the next to be freed, unless CPUs interleave.
+    claimed: Option<Cached>,
     #[expect(clippy::vec_box, reason = "boxes move between the tree and here")]
     spare: Vec<Box<Node>>,
 }
@@ -87,7 +89,7 @@ impl<P: Platform> TreeAllocator<P> {
         ranges.sort_unstable();
         let mut spare = Vec::new();
         spare.try_reserve_exact(SPARE_NODES_MAX).map_err(|_| NoMemory)?;
-        let mut tree = Tree { nodes: RBTree::new(NodeAdapter::new()), cached: None, spare };
+        let mut tree = Tree { nodes: RBTree::new(NodeAdapter::new()), cached: None, claimed: None, spare };
         let mut end_before = 0;
         for (first, end) in ranges {
             // What an earlier range covers already is skipped: nodes do not overlap.
@@ -144,6 +146,7 @@ unsafe impl<P: Platform> IovaAllocator<P> for TreeAllocator<P> {
                         return Err(UnmapError::Partial { asked: range, mapped });
                     }
                     node.state.set(State::Unmapping);
+                    tree.claimed = Some(Cached(NonNull::from(node)));
                     Ok(())
                 }
                 _ => Err(UnmapError::NotMapped(Iova::from_pfn(range.first_pfn()))),
@@ -155,8 +158,14 @@ unsafe impl<P: Platform> IovaAllocator<P> for TreeAllocator<P> {
         let range = range.into_inner();
         self.tree.with(|tree| {
             platform.probe(Step::TreeErase);
-            let mut cursor = tree.nodes.find_mut(&range.first_pfn());
             let freed_first = range.first_pfn();
+            // SAFETY: only this function takes nodes out of the tree, and it forgets the claimed one when it does.
+            let claimed = tree.claimed.take_if(|claimed| unsafe { claimed.0.as_ref().first_pfn } == freed_first);
+            let mut cursor = match claimed {
+                // SAFETY: as above, so the node is in the tree.
+                Some(claimed) => unsafe { tree.nodes.cursor_mut_from_ptr(claimed.0.as_ptr()) },
+                None => tree.nodes.find_mut(&freed_first),
+            };
             let next = cursor.peek_next().get_ptr();
             let node = cursor.remove().expect("a range that was handed out is in the tree");
             // Figure 2, free_iova: a range freed at or above the cached node moves the cache to its successor.
