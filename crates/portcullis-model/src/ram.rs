@@ -173,7 +173,17 @@ impl Ram {
 
     /// Writes four bytes at `phys`, as a device does: every view has them. `false`, and nothing happens, outside the memory.
     pub fn write_u32(&self, phys: PhysAddr, value: u32) -> bool {
-        self.write_bytes(phys, &value.to_le_bytes())
+        let index = self.index(phys).filter(|_| phys.as_u64().is_multiple_of(4));
+        let Some(index) = index else { return self.write_bytes(phys, &value.to_le_bytes()) };
+        // Aligned, so within one word: the status of a wait, nearly always.
+        let (slot, shift) = (word_index(phys), phys.as_u64() % WORD_BYTES as u64 * 8);
+        let entry = &self.page(index)[slot];
+        let word = entry.load_bits() & !(u64::from(u32::MAX) << shift) | u64::from(value) << shift;
+        entry.store_bits(word);
+        if let Some(flushed) = &self.flushed {
+            shadow(flushed, index)[slot].store_bits(word);
+        }
+        true
     }
 
     /// Reads bytes as a device does. `None` if some lie outside the memory; then `out` is untouched.

@@ -32,9 +32,10 @@ pub type Core = usize;
 /// Core cycles on one side, picoseconds on the other.
 #[derive(Clone, Copy, Debug)]
 pub struct Frequency {
-    hz: f64,
     /// Picoseconds of a cycle, times 2^[`FRACTION_BITS`].
     cycle: u64,
+    /// Cycles of a picosecond, times 2^[`FRACTION_BITS`].
+    picosecond: u64,
 }
 
 const FRACTION_BITS: u32 = 32;
@@ -42,7 +43,8 @@ const FRACTION_BITS: u32 = 32;
 impl Frequency {
     /// A clock of `hz` cycles per second.
     pub fn new(hz: f64) -> Self {
-        Self { hz, cycle: (1e12 / hz * (1u64 << FRACTION_BITS) as f64) as u64 }
+        let unit = (1u64 << FRACTION_BITS) as f64;
+        Self { cycle: (1e12 / hz * unit) as u64, picosecond: (hz / 1e12 * unit) as u64 }
     }
 
     /// How long that many cycles take, in picoseconds.
@@ -52,7 +54,7 @@ impl Frequency {
 
     /// How many cycles pass in that time, rounded up.
     pub fn cycles(self, picoseconds: u64) -> u64 {
-        (picoseconds as f64 * (self.hz / 1e12)).ceil() as u64
+        (u128::from(picoseconds) * u128::from(self.picosecond)).div_ceil(1 << FRACTION_BITS) as u64
     }
 }
 
@@ -434,7 +436,11 @@ impl Engine {
     }
 
     /// Wakes the cores that wait for `event`, to look again; they go on no earlier than the running core's clock.
+    #[inline]
     pub fn notify(&self, event: Event) {
+        if self.waiting.borrow().is_empty() {
+            return;
+        }
         self.wake(self.now_ps(), |waited_for| waited_for == event);
     }
 

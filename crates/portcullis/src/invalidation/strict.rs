@@ -20,11 +20,11 @@ pub(crate) fn commit<P: Platform, I: Iommu>(
         return Ok(());
     }
     platform.probe(Step::Enter(Phase::Invalidate));
-    let commands: ArrayVec<Invalidation, BATCH_MAX> = revocation
-        .revoked
-        .iter()
-        .map(|revoked| page_selective(space.id(), revoked.range, revoked.leaf_only, space.capabilities()))
-        .collect();
+    // Filled in place: collecting would move a kilobyte.
+    let mut commands = ArrayVec::<Invalidation, BATCH_MAX>::new_const();
+    for revoked in &revocation.revoked {
+        commands.push(page_selective(space.id(), revoked.range, revoked.leaf_only, space.capabilities()));
+    }
     let tables = core::mem::take(&mut revocation.tables);
     if let Err(error) = space.invalidate(&commands) {
         // The ranges and tables leak: quarantined for good (S11).
