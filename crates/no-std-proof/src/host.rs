@@ -38,6 +38,10 @@ unsafe impl Platform for Host {
         CpuHint(0)
     }
 
+    fn cpus(&self) -> u32 {
+        1
+    }
+
     fn allocate_frame(&self) -> Result<PhysAddr, NoMemory> {
         let index = TAKEN.iter().position(|taken| !taken.swap(true, Ordering::Acquire)).ok_or(NoMemory)?;
         let page = &POOL[index];

@@ -33,7 +33,7 @@ pub(crate) struct CompareArguments {
     /// A synthetic workload instead, such as rings:count=40,ring=256,burst=16,tx=0.05,pages=1
     #[arg(long, conflicts_with_all = ["traces", "accesses"])]
     pub(crate) workload: Option<String>,
-    /// Only these designs, by id
+    /// Only these designs, by id, with parameters as in eiovar:k=512; `list designs` shows them
     #[arg(long, value_delimiter = ',')]
     pub(crate) designs: Vec<String>,
     /// Only these protections of designs that protect
@@ -48,6 +48,9 @@ pub(crate) struct CompareArguments {
     /// Largest batch of unmaps under one commit, for all designs
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64))]
     pub(crate) batch: Option<u8>,
+    /// No invalidation says that only leaves have changed, as in Linux before October 2025
+    #[arg(long)]
+    pub(crate) no_hint: bool,
     /// Virtual time: model, trace, or scale=K
     #[arg(long, default_value = "model", value_parser = clock)]
     pub(crate) clock: ClockMode,

@@ -5,7 +5,7 @@ use crate::arguments::CompareArguments;
 use crate::table::{count, number, plain};
 use indicatif::{ProgressBar, ProgressStyle};
 use portcullis::Protection;
-use portcullis::designs::DesignId;
+use portcullis::designs::{Choice, DesignId};
 use portcullis_lab::advice::advise;
 use portcullis_lab::compare::{ClockMode, Comparison, Input, Item, Measurement, Plan, Row};
 use portcullis_lab::trace::{self, AccessLog, Trace};
@@ -29,6 +29,7 @@ struct Document<'d> {
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     set: &'d [String],
     clock: ClockMode,
+    no_hint: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     seed: Option<u64>,
     #[serde(flatten)]
@@ -49,6 +50,7 @@ pub(crate) fn compare(arguments: &CompareArguments, out: &mut impl Write) -> Res
         batch: arguments.batch.map(usize::from),
         clock: arguments.clock,
         seed: arguments.seed,
+        leaf_only_hint: !arguments.no_hint,
     };
     bar.set_length(plan.runs() as u64);
     bar.set_position(0);
@@ -66,6 +68,7 @@ pub(crate) fn compare(arguments: &CompareArguments, out: &mut impl Write) -> Res
             machine: plan.machine.id,
             set: &arguments.settings,
             clock: plan.clock,
+            no_hint: arguments.no_hint,
             seed: arguments.workload.is_some().then_some(arguments.seed),
             comparison: &comparison,
             advice: &advice,
@@ -92,17 +95,11 @@ fn machine(arguments: &CompareArguments) -> Result<Machine, Failure> {
     Ok(machine)
 }
 
-fn designs(ids: &[String]) -> Result<Vec<DesignId>, Failure> {
-    if ids.is_empty() {
-        return Ok(DesignId::ALL.to_vec());
+fn designs(texts: &[String]) -> Result<Vec<Choice>, Failure> {
+    if texts.is_empty() {
+        return Ok(DesignId::ALL.iter().map(|design| Choice::from(*design)).collect());
     }
-    let find = |id: &String| {
-        DesignId::by_id(id).ok_or_else(|| {
-            let known: Vec<&str> = DesignId::ALL.iter().map(|design| design.info().id).collect();
-            Failure::Input(format!("no design `{id}`; there are: {}", known.join(", ")))
-        })
-    };
-    ids.iter().map(find).collect()
+    texts.iter().map(|text| Choice::parse(text).map_err(|error| Failure::Input(error.to_string()))).collect()
 }
 
 fn progress_bar() -> ProgressBar {
@@ -175,7 +172,8 @@ fn print(
         let changed: String = settings.iter().map(|setting| format!("   {setting}")).collect();
         let batch = plan.batch.map(|batch| format!("   batches of {batch}")).unwrap_or_default();
         let book = "costs from its cost book, not your CPU";
-        writeln!(out, "machine {} (assumed)   {book}   {clock}{changed}{batch}\n", machine.id)?;
+        let hint = if plan.leaf_only_hint { "" } else { "   no invalidation hint" };
+        writeln!(out, "machine {} (assumed)   {book}   {clock}{changed}{batch}{hint}\n", machine.id)?;
         let of_item = |rows: &[Row]| rows.iter().filter(|row| row.item == index).cloned().collect::<Vec<_>>();
         print_rows(out, &of_item(&comparison.results), machine, false)?;
         let equal = of_item(&comparison.equal_batch);
@@ -220,7 +218,7 @@ fn print_rows(out: &mut impl Write, rows: &[Row], machine: &Machine, with_batch:
     let mut table = plain(&header, 2);
     let mut refused = Vec::new();
     for row in rows {
-        let mut cells = vec![row.design.to_owned(), row.protection.to_string()];
+        let mut cells = vec![row.label(), row.protection.to_string()];
         if with_batch {
             cells.push(row.batch.to_string());
         }
@@ -241,7 +239,7 @@ fn print_rows(out: &mut impl Write, rows: &[Row], machine: &Machine, with_batch:
                     format!("{:.0} %", 100.0 * outcome.estimate_vs_none),
                 ]);
             }
-            Measurement::Failed(error) => refused.push(format!("{} {}: {error}", row.design, row.protection)),
+            Measurement::Failed(error) => refused.push(format!("{} {}: {error}", row.label(), row.protection)),
         }
         table.add_row(cells);
     }

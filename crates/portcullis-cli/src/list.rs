@@ -3,6 +3,7 @@
 use crate::Failure;
 use crate::arguments::{ListArguments, Listed};
 use crate::table::plain;
+use portcullis::design::OptionInfo;
 use portcullis::designs::DesignId;
 use portcullis_lab::{Machine, Rings};
 use serde::Serialize;
@@ -29,6 +30,15 @@ struct DesignEntry {
     protections: Vec<&'static str>,
     breaches: Vec<BreachEntry>,
     batch: usize,
+    options: Vec<OptionEntry>,
+}
+
+#[derive(Serialize)]
+struct OptionEntry {
+    key: &'static str,
+    default: &'static str,
+    expected: String,
+    description: &'static str,
 }
 
 #[derive(Serialize)]
@@ -80,6 +90,12 @@ pub(crate) fn list(arguments: &ListArguments, out: &mut impl Write) -> Result<()
 }
 
 fn designs() -> Vec<DesignEntry> {
+    let option = |option: &OptionInfo| OptionEntry {
+        key: option.key,
+        default: option.default,
+        expected: option.kind.to_string(),
+        description: option.description,
+    };
     let entry = |design: &DesignId| {
         let info = design.info();
         let breach = |breach: &portcullis::Breach| BreachEntry {
@@ -96,20 +112,23 @@ fn designs() -> Vec<DesignEntry> {
             protections: info.protections.iter().map(|protection| protection.name()).collect(),
             breaches: info.breaches.iter().map(breach).collect(),
             batch: info.batch_default,
+            options: info.options.iter().map(option).collect(),
         }
     };
     DesignId::ALL.iter().map(entry).collect()
 }
 
 fn design_table(designs: &[DesignEntry]) -> String {
-    let mut table = plain(&["design", "from", "protections", "gives up"], 4);
+    let mut table = plain(&["design", "from", "protections", "parameters", "gives up"], 5);
     for design in designs {
         let breaches: Vec<String> = design
             .breaches
             .iter()
             .map(|breach| format!("{} ({}): {}", breach.rule, breach.protection, breach.bound))
             .collect();
-        table.add_row([design.id, design.source, &design.protections.join(", "), &breaches.join("; ")]);
+        let options = design.options.iter().map(|option| format!("{}={}", option.key, option.default));
+        let options = options.collect::<Vec<_>>().join(", ");
+        table.add_row([design.id, design.source, &design.protections.join(", "), &options, &breaches.join("; ")]);
     }
     table.trim_fmt()
 }

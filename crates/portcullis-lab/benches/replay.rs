@@ -6,6 +6,7 @@ use criterion::{
     BenchmarkGroup, Criterion, SamplingMode, Throughput, criterion_group, criterion_main, measurement::WallTime,
 };
 use portcullis::Protection;
+use portcullis::design::Options;
 use portcullis::designs::DesignId;
 use portcullis_lab::trace::Trace;
 use portcullis_lab::{Job, Machine, Rings, Work, machine_pace, run};
@@ -52,7 +53,17 @@ fn every_design(criterion: &mut Criterion, name: &str, work: &Work, expected: &E
     group.throughput(Throughput::Elements(expected.operations)).sampling_mode(SamplingMode::Flat);
     for &design in DesignId::ALL {
         for &protection in design.info().protections {
-            let job = Job { machine: &machine, work: work.clone(), design, protection, batch: 1, pace, seed: SEED };
+            let job = Job {
+                machine: &machine,
+                work: work.clone(),
+                design,
+                options: Options::NONE,
+                protection,
+                batch: 1,
+                pace,
+                seed: SEED,
+                leaf_only_hint: true,
+            };
             bench(&mut group, &job, expected);
         }
     }

@@ -4,7 +4,7 @@ use portcullis::platform::{LockClass, Phase};
 
 /// Number of phases and of lock classes.
 const PHASES: usize = 6;
-const CLASSES: usize = 4;
+const CLASSES: usize = 6;
 
 /// Cycles by phase, and the waits among them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,6 +40,8 @@ const fn class_index(class: LockClass) -> usize {
         LockClass::FlushQueue => 1,
         LockClass::InvalidationQueue => 2,
         LockClass::IovaAllocator => 3,
+        LockClass::Magazine => 4,
+        LockClass::Depot => 5,
     }
 }
 

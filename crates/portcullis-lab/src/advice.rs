@@ -85,7 +85,7 @@ fn best(rows: &[Row], protection: Protection) -> Option<Candidate<'_>> {
 }
 
 fn name((row, _): Candidate<'_>) -> String {
-    format!("`{}` {}", row.design, row.protection)
+    format!("`{}` {}", row.label(), row.protection)
 }
 
 fn choose(candidate: Candidate<'_>, because: &str, machine: &Machine) -> String {
@@ -120,7 +120,7 @@ fn exposure((_, outcome): Candidate<'_>) -> String {
 /// What batching does, where it was measured.
 fn batching(rows: &[Row], equal: &[Row]) -> Option<String> {
     let (row, outcome) = best(rows, Protection::Strict)?;
-    let other = equal.iter().find(|other| other.design == row.design && other.protection == row.protection)?;
+    let other = equal.iter().find(|other| other.label() == row.label() && other.protection == row.protection)?;
     let batched = other.outcome()?;
     Some(format!(
         "With batches of {} instead of {}, it would take {:.0} cycles per page instead of {:.0}.",
@@ -138,7 +138,7 @@ fn search(candidate: Option<Candidate<'_>>, machine: &Machine) -> Option<String>
         format!(
             "{:.0} % of what `{}` costs here is the search for a free address ({steps:.0} steps each).",
             100.0 * share,
-            row.design
+            row.label()
         )
     })
 }

@@ -5,7 +5,8 @@ use crate::outcome::Outcome;
 use crate::run::{self, Job, Pace, RunError, Work};
 use crate::trace::{Format, Statistics};
 use portcullis::Protection;
-use portcullis::designs::DesignId;
+use portcullis::design::{Options, Value as OptionValue};
+use portcullis::designs::Choice;
 use serde::ser::Error;
 use serde::{Serialize, Serializer};
 use serde_json::Value;
@@ -86,8 +87,8 @@ pub struct Plan {
     pub machine: Machine,
     /// On which work.
     pub items: Vec<Item>,
-    /// Which designs.
-    pub designs: Vec<DesignId>,
+    /// Which designs, with which parameters.
+    pub designs: Vec<Choice>,
     /// Which protections, among those that a design offers; those without protection always run.
     pub protections: Vec<Protection>,
     /// The largest batch, for all designs; `None`: each design's own, and all at [`EQUAL_BATCHES`] beside it.
@@ -96,6 +97,8 @@ pub struct Plan {
     pub clock: ClockMode,
     /// What synthetic work draws from.
     pub seed: u64,
+    /// Whether page-selective invalidations say that only leaves have changed, where that is so.
+    pub leaf_only_hint: bool,
 }
 
 /// One run of a comparison.
@@ -109,7 +112,8 @@ pub struct Row {
     /// The design.
     pub design: &'static str,
     /// Its parameters, where they differ from the defaults.
-    pub options: serde_json::Map<String, serde_json::Value>,
+    #[serde(serialize_with = "option_map")]
+    pub options: Options,
     /// The protection.
     #[serde(serialize_with = "protection_name")]
     pub protection: Protection,
@@ -149,7 +153,20 @@ fn protection_name<S: Serializer>(protection: &Protection, serializer: S) -> Res
     serializer.serialize_str(protection.name())
 }
 
+fn option_map<S: Serializer>(options: &Options, serializer: S) -> Result<S::Ok, S::Error> {
+    let json = |value| match value {
+        OptionValue::Count(count) => Value::from(count),
+        OptionValue::Word(word) => Value::from(word),
+    };
+    serializer.collect_map(options.iter().map(|(key, value)| (key, json(value))))
+}
+
 impl Row {
+    /// The design with its parameters, as users write it.
+    pub fn label(&self) -> String {
+        format!("{}{}", self.design, self.options)
+    }
+
     /// What was measured, if the run ended.
     pub fn outcome(&self) -> Option<&Outcome> {
         match &self.outcome {
@@ -162,7 +179,7 @@ impl Row {
     /// strict protection.
     pub fn violation(&self) -> Option<String> {
         let outcome = self.outcome()?;
-        let (design, trace) = (self.design, &self.trace);
+        let (design, trace) = (self.label(), &self.trace);
         if outcome.faults > 0 {
             return Some(format!("{design}: {} accesses to mapped buffers were refused ({trace})", outcome.faults));
         }
@@ -182,19 +199,19 @@ pub struct Comparison {
 
 impl Plan {
     /// The runs of one piece of work: design, protection, batch, and whether the batch is the design's own.
-    fn jobs(&self) -> Vec<(DesignId, Protection, usize, bool)> {
+    fn jobs(&self) -> Vec<(Choice, Protection, usize, bool)> {
         let mut jobs = Vec::new();
-        for &design in &self.designs {
-            let info = design.info();
+        for &choice in &self.designs {
+            let info = choice.design.info();
             for &protection in info.protections {
                 let unprotected = protection == Protection::None;
                 if !unprotected && !self.protections.contains(&protection) {
                     continue;
                 }
                 let own = self.batch.unwrap_or(info.batch_default);
-                jobs.push((design, protection, own, true));
+                jobs.push((choice, protection, own, true));
                 if self.batch.is_none() && !unprotected {
-                    jobs.extend(EQUAL_BATCHES.iter().filter(|b| **b != own).map(|b| (design, protection, *b, false)));
+                    jobs.extend(EQUAL_BATCHES.iter().filter(|b| **b != own).map(|b| (choice, protection, *b, false)));
                 }
             }
         }
@@ -211,16 +228,25 @@ impl Plan {
         let mut comparison = Comparison { results: Vec::new(), equal_batch: Vec::new() };
         for (index, item) in self.items.iter().enumerate() {
             let pace = self.clock.pace(&self.machine, &item.work, self.seed);
-            for (design, protection, batch, own) in self.jobs() {
-                let id = design.info().id;
-                progress(&format!("{id} {protection}"));
-                let (machine, work, seed) = (&self.machine, item.work.clone(), self.seed);
-                let outcome = match run::run(&Job { machine, work, design, protection, batch, pace, seed }) {
+            for (choice, protection, batch, own) in self.jobs() {
+                progress(&format!("{choice} {protection}"));
+                let job = Job {
+                    machine: &self.machine,
+                    work: item.work.clone(),
+                    design: choice.design,
+                    options: choice.options,
+                    protection,
+                    batch,
+                    pace,
+                    seed: self.seed,
+                    leaf_only_hint: self.leaf_only_hint,
+                };
+                let outcome = match run::run(&job) {
                     Ok(outcome) => Measurement::Done(Box::new(outcome)),
                     Err(error) => Measurement::Failed(error),
                 };
-                let (trace, options) = (item.name.clone(), serde_json::Map::new());
-                let row = Row { item: index, trace, design: id, options, protection, batch, outcome };
+                let (trace, design) = (item.name.clone(), choice.design.info().id);
+                let row = Row { item: index, trace, design, options: choice.options, protection, batch, outcome };
                 if own { comparison.results.push(row) } else { comparison.equal_batch.push(row) }
             }
         }

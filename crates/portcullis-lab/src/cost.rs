@@ -18,10 +18,18 @@ pub struct CostBook {
     pub tree_insert: u64,
     /// Finding a node and taking it out of a tree.
     pub tree_erase: u64,
+    /// Taking an address off a list or out of a magazine.
+    pub list_pop: u64,
+    /// Putting an address on a list or into a magazine.
+    pub list_push: u64,
+    /// Exchanging one magazine for another, beside the lock of the depot.
+    pub depot_exchange: u64,
     /// Reading one level of a translation table.
     pub table_read: u64,
     /// Writing translations: once per run of neighbours.
     pub table_write: u64,
+    /// Claiming a mapping by the mark in its first entry.
+    pub table_claim: u64,
     /// Clearing translations: once per run of neighbours.
     pub table_clear: u64,
     /// Writing or clearing: each further neighbour.
@@ -61,8 +69,12 @@ impl CostBook {
             Step::TreeFind => self.tree_find,
             Step::TreeInsert => self.tree_insert,
             Step::TreeErase => self.tree_erase,
+            Step::ListPop => self.list_pop,
+            Step::ListPush => self.list_push,
+            Step::DepotExchange => self.depot_exchange,
             Step::TableWalk { levels } => self.table_read * u64::from(levels),
             Step::TableWrite { entries } => self.table_write + self.table_entry * (entries as u64 - 1),
+            Step::TableClaim => self.table_claim,
             Step::TableClear { entries } => self.table_clear + self.table_entry * (entries as u64 - 1),
             Step::TablePage => self.table_page,
             Step::FlushQueuePush => self.flush_queue_push,

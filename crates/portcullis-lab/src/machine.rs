@@ -82,8 +82,12 @@ fn r210_cx3() -> Machine {
             tree_find: 249 - LOCK,
             tree_insert: 92 - LOCK,
             tree_erase: 159 - LOCK,
+            list_pop: 92 - LOCK,  // [R]: an allocation under EiovaR
+            list_push: 62 - LOCK, // likewise a free
+            depot_exchange: 50,   // assumed
             table_read: TABLE_READ,
             table_write: 588 - LINE_FLUSH - 4 * TABLE_READ,
+            table_claim: 25, // assumed: an atomic on a line in the L1 cache
             table_clear: 438 - LINE_FLUSH - 4 * TABLE_READ,
             table_entry: 10,  // assumed
             table_page: 1000, // assumed: zeroing and flushing 64 lines overlaps
@@ -130,8 +134,12 @@ fn cascadelake_cx5() -> Machine {
             tree_find: 50 - LOCK,
             tree_insert: 65 - LOCK, // with the erase: 120 cycles per allocation and free on one ring (peers)
             tree_erase: 55 - LOCK,
+            list_pop: 21 - LOCK, // peers: with the push, 42 cycles per allocation and free from magazines
+            list_push: 21 - LOCK,
+            depot_exchange: 20, // assumed
             table_read: TABLE_READ,
             table_write: 120 - 4 * TABLE_READ,
+            table_claim: 20, // assumed: an atomic on a line in the L1 cache
             table_clear: 104 - 4 * TABLE_READ,
             table_entry: 11, // peers: 64 pages cost 906 cycles, one 224, both ways
             table_page: 400, // assumed: zeroing a page

@@ -104,10 +104,10 @@ impl Outcome {
         let mean = |sum: f64, count: u64| (count > 0).then(|| sum / count as f64);
         let busy = account.cycles() as f64 + machine.unprotected_cycles_per_byte * measured.bytes as f64;
         let percent = |cycles: u64| if busy == 0.0 { 0.0 } else { 100.0 * cycles as f64 / busy };
-        let iova_wait = account.lock_wait_cycles(LockClass::IovaAllocator);
-        let invalidation_wait =
-            account.lock_wait_cycles(LockClass::InvalidationQueue) + account.lock_wait_cycles(LockClass::FlushQueue);
-        let other_wait = account.lock_wait_cycles(LockClass::Attachment);
+        let lock_wait = |classes: &[LockClass]| classes.iter().map(|class| account.lock_wait_cycles(*class)).sum();
+        let iova_wait: u64 = lock_wait(&[LockClass::IovaAllocator, LockClass::Magazine, LockClass::Depot]);
+        let invalidation_wait: u64 = lock_wait(&[LockClass::InvalidationQueue, LockClass::FlushQueue]);
+        let other_wait: u64 = lock_wait(&[LockClass::Attachment]);
         let rates = Rates::new(machine, measured, busy);
         let invalidations = counters.invalidations_page + counters.invalidations_domain + counters.invalidations_global;
         Self {

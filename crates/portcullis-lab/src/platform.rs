@@ -45,6 +45,10 @@ unsafe impl Platform for LabPlatform {
         CpuHint(self.engine.current().unwrap_or(0) as u32)
     }
 
+    fn cpus(&self) -> u32 {
+        self.engine.cores() as u32
+    }
+
     fn allocate_frame(&self) -> Result<PhysAddr, NoMemory> {
         self.ram.allocate()
     }

@@ -82,6 +82,10 @@ unsafe impl Platform for Host {
         CpuHint(0)
     }
 
+    fn cpus(&self) -> u32 {
+        1
+    }
+
     fn allocate_frame(&self) -> Result<PhysAddr, NoMemory> {
         self.ram.allocate()
     }

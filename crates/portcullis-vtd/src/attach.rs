@@ -82,7 +82,7 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
     fn descriptor(&self, command: &Invalidation) -> Descriptor {
         self.iotlb(match *command {
             Invalidation::Pages { domain, first, mask, leaf_only } if self.selects(mask) => {
-                IotlbScope::Pages { domain, first, mask, leaf_only }
+                IotlbScope::Pages { domain, first, mask, leaf_only: leaf_only && self.leaf_only_hint }
             }
             Invalidation::Pages { domain, .. } | Invalidation::Domain(domain) => IotlbScope::Domain(domain),
             Invalidation::Global => IotlbScope::Global,

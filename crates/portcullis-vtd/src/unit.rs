@@ -22,12 +22,15 @@ pub struct Config {
     pub physical_bits: u8,
     /// How long a register or the invalidation queue may take, in microseconds.
     pub wait_us_max: u64,
+    /// Whether page-selective invalidations carry the hint that only leaves have changed. Without it every one of them drops
+    /// the cached table pointers as well, as in Linux before October 2025: as safe, and slower.
+    pub leaf_only_hint: bool,
 }
 
 impl Default for Config {
-    /// 52 bits, all that a table entry holds; 100 ms.
+    /// 52 bits, all that a table entry holds; 100 ms; the hint.
     fn default() -> Self {
-        Self { physical_bits: 52, wait_us_max: 100_000 }
+        Self { physical_bits: 52, wait_us_max: 100_000, leaf_only_hint: true }
     }
 }
 
@@ -79,6 +82,7 @@ pub struct Unit<M: Mmio, P: Platform> {
     pub(crate) capability: Capability,
     pub(crate) extended: ExtendedCapability,
     pub(crate) physical_bits: u8,
+    pub(crate) leaf_only_hint: bool,
     pub(crate) queue: Queue<P>,
     pub(crate) attachments: P::Lock<Attachments>,
     /// Reading a fault record and clearing it are one step.
@@ -102,6 +106,7 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
             capability,
             extended,
             physical_bits: config.physical_bits,
+            leaf_only_hint: config.leaf_only_hint,
             queue,
             attachments: hardware.platform.lock(LockClass::Attachment, attachments),
             fault_records: hardware.platform.lock(LockClass::Attachment, ()),

@@ -24,6 +24,7 @@ pub mod invalidation;
 pub mod iommu;
 #[allow(unsafe_code, reason = "the tree keeps a pointer to one of its own nodes")]
 pub mod iova;
+mod per_cpu;
 #[allow(unsafe_code, reason = "the contract of table pages")]
 pub mod platform;
 mod request;

@@ -1,13 +1,13 @@
 //! The address space of a domain: its table behind its id in the IOMMU, from opening to teardown.
 
 use crate::address::{IovaRange, Segment};
-use crate::error::{MapError, NewDomainError};
+use crate::error::{MapError, NewDomainError, UnmapError};
 use crate::invalidation::{Invalidated, page_selective};
 use crate::iommu::{AttachError, Capabilities, DomainId, Invalidation, Iommu, QueueError, SourceId, Translation};
 use crate::platform::{Platform, Wait};
 use crate::request::Access;
 use crate::sync::{AtomicBool, Ordering, StaticCounter};
-use crate::table::{self, FreedTables, SecondLevelTable};
+use crate::table::{self, FreedTables, SecondLevelTable, TableRule};
 
 /// How long a commit waits for the hardware before it gives up, in microseconds.
 pub const INVALIDATION_TIMEOUT_US: u64 = 1_000_000;
@@ -45,14 +45,14 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     /// # Errors
     /// [`NewDomainError::Width`] where the hardware has no such table, [`NewDomainError::NoMemory`], and those of
     /// [`Iommu::open_domain`].
-    pub fn translated(iommu: I, platform: P, width: u8) -> Result<Self, NewDomainError> {
+    pub fn translated(iommu: I, platform: P, width: u8, rule: TableRule) -> Result<Self, NewDomainError> {
         let capabilities = iommu.capabilities();
         let levels = match width {
             1..=39 if capabilities.three_level => 3,
             1..=48 if capabilities.four_level => 4,
             _ => return Err(NewDomainError::Width(width)),
         };
-        let table = SecondLevelTable::new(&platform, levels, &capabilities)?;
+        let table = SecondLevelTable::new(&platform, levels, &capabilities, rule)?;
         match iommu.open_domain(Translation::Tables { root: table.root(), levels }) {
             Ok(id) => Ok(Self::with(iommu, platform, id, Some(table))),
             Err(error) => {
@@ -160,6 +160,22 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
         let table = self.table.as_ref().expect("a design that writes translations opened a translated domain");
         // SAFETY: the caller's promise, passed on; the platform is the one of `translated`.
         unsafe { table.unmap(&self.platform, range, freed) }
+    }
+
+    /// Claims the mapping at exactly `range` by its marks in the table, and clears its translations.
+    ///
+    /// # Errors
+    /// Those of [`SecondLevelTable::claim_and_unmap`].
+    ///
+    /// # Panics
+    /// If the domain passes its devices through, or its table does not keep its pages.
+    ///
+    /// # Safety
+    /// Mappings with marks are claimed in no other way.
+    pub unsafe fn claim_and_unmap(&self, range: IovaRange) -> Result<(), UnmapError> {
+        let table = self.table.as_ref().expect("a design that writes translations opened a translated domain");
+        // SAFETY: the caller's promise, passed on; the platform is the one of `translated`.
+        unsafe { table.claim_and_unmap(&self.platform, range) }
     }
 
     /// Submits the commands and waits until they have taken effect, for at most [`INVALIDATION_TIMEOUT_US`].

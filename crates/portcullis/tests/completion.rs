@@ -1,7 +1,7 @@
 //! S11: where an invalidation fails or is never answered, no buffer comes back, no address is used again, and the domain
 //! says so from then on.
 
-use portcullis::design::{Design, Mapper, Setup};
+use portcullis::design::{Design, Mapper, Options, Setup};
 use portcullis::designs::Stock;
 use portcullis::invalidation::{QUEUE_CAPACITY, QUEUE_TIMEOUT_US, Revocation};
 use portcullis::iommu::fake::{Behaviour, FakeIommu};
@@ -156,6 +156,7 @@ fn a_revocation_belongs_to_its_domain() {
             width: 48,
             reserved: &[],
             memory: &[],
+            options: Options::NONE,
         };
         <Stock as Design<_, _>>::build(setup).unwrap()
     };

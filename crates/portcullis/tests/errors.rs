@@ -5,7 +5,7 @@ use portcullis::designs::{None as Unprotected, Static, Stock};
 use portcullis::invalidation::BATCH_MAX;
 use portcullis::iommu::fake::{Behaviour, FakeIommu};
 use portcullis::platform::fake::FakeHost;
-use portcullis::table::{Rights, SecondLevelTable};
+use portcullis::table::{Rights, SecondLevelTable, TableRule};
 use portcullis::{
     Access, Capabilities, Config, Domain, Iommu, Iova, IovaRange, MapError, NewDomainError, NoMemory, PAGE_SIZE,
     PhysAddr, Platform, Protection, QueueError, RawUnmapError, Request, Segment, SourceId, UnmapError,
@@ -119,7 +119,7 @@ fn a_table_does_not_write_over_a_translation() {
     let host = FakeHost::default();
     for leaf_2m in [false, true] {
         let capabilities = Capabilities { leaf_2m, ..FakeIommu::new(&host).capabilities() };
-        let table = SecondLevelTable::new(&&host, 4, &capabilities).unwrap();
+        let table = SecondLevelTable::new(&&host, 4, &capabilities, TableRule::FreedWhenCovered).unwrap();
         let map = |first_pfn, pages| {
             // SAFETY: what it maps stays mapped; where something lies already, it refuses.
             unsafe { table.map(&&host, range(first_pfn, pages), &[segment(0, pages * PAGE_SIZE)], Rights::WRITE) }

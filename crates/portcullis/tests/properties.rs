@@ -5,8 +5,8 @@ mod checker;
 
 use checker::operation::{Machine, Operation, script};
 use checker::{Bench, Tally, Violation, check, on_bench};
-use portcullis::design::Design;
-use portcullis::designs::{DesignId, Visitor};
+use portcullis::design::{Design, OptionInfo, OptionKind};
+use portcullis::designs::{Choice, DesignId, Visitor};
 use portcullis::iommu::fake::FakeIommu;
 use portcullis::platform::fake::FakeHost;
 use portcullis::{Protection, Rule};
@@ -15,8 +15,8 @@ use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRu
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
-/// Scripts per design and protection, unless `PROPTEST_CASES` says otherwise.
-const SCRIPTS: u32 = 384;
+/// Scripts per design, parameter and protection, unless `PROPTEST_CASES` says otherwise.
+const SCRIPTS: u32 = 256;
 /// Pages that the hardware must have held when they were unmapped. With fewer a run has proven nothing.
 const CACHED_MIN: u64 = 1000;
 
@@ -36,29 +36,46 @@ impl<'a> Visitor<&'a FakeHost, &'a FakeIommu<'a>> for Run<'a> {
 #[test]
 fn every_design_keeps_the_rules_and_breaks_those_it_declares() {
     for &design in DesignId::ALL {
-        for &protection in design.info().protections {
-            let (cached, breaches) = run_scripts(design, protection);
-            let info = design.info();
-            let declared = info.breaches.iter().filter(|breach| breach.protection == protection);
-            let declared: BTreeSet<Rule> = declared.map(|breach| breach.rule).collect();
-            assert_eq!(breaches, declared, "{} {protection}: breaches found, and declared", info.id);
-            assert!(
-                protection == Protection::None || cached >= CACHED_MIN,
-                "{} {protection}: only {cached} pages were cached before their unmap",
-                info.id
-            );
+        for choice in choices(design) {
+            for &protection in design.info().protections {
+                let (cached, breaches) = run_scripts(choice, protection);
+                let declared = design.info().breaches.iter().filter(|breach| breach.protection == protection);
+                let declared: BTreeSet<Rule> = declared.map(|breach| breach.rule).collect();
+                assert_eq!(breaches, declared, "{choice} {protection}: breaches found, and declared");
+                assert!(
+                    protection == Protection::None || cached >= CACHED_MIN,
+                    "{choice} {protection}: only {cached} pages were cached before their unmap"
+                );
+            }
         }
     }
 }
 
+/// The design with its defaults, and with each of its parameters by itself: every word, and the two smallest numbers.
+fn choices(design: DesignId) -> Vec<Choice> {
+    let mut choices = vec![Choice::from(design)];
+    for OptionInfo { key, kind, default, .. } in design.info().options {
+        let values: Vec<String> = match kind {
+            OptionKind::Word(words) => words.iter().filter(|word| *word != default).map(ToString::to_string).collect(),
+            OptionKind::Count(range) => range.clone().take(2).map(|count| count.to_string()).collect(),
+        };
+        let id = design.info().id;
+        choices.extend(values.iter().map(|value| Choice::parse(&format!("{id}:{key}={value}")).expect("as it says")));
+    }
+    choices
+}
+
 /// Runs the scripts and returns how many pages were cached before their unmap, and which declared breaches were found.
-fn run_scripts(design: DesignId, protection: Protection) -> (u64, BTreeSet<Rule>) {
+fn run_scripts(choice: Choice, protection: Protection) -> (u64, BTreeSet<Rule>) {
     let cases = if std::env::var_os("PROPTEST_CASES").is_some() { Config::default().cases } else { SCRIPTS };
     let config = Config { cases, failure_persistence: None, ..Config::default() };
     let mut runner = TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha));
     let seen = RefCell::new((0, BTreeSet::new()));
     let result = runner.run(&(machine(), script()), |(machine, script)| {
-        let tally = on_bench(&machine, protection, |bench| design.visit(Run { bench, script: &script }));
+        let tally = on_bench(&machine, protection, |bench| {
+            let bench = &Bench { options: choice.options, ..*bench };
+            choice.design.visit(Run { bench, script: &script })
+        });
         let tally = tally.map_err(|(rule, what)| TestCaseError::fail(format!("{rule:?}: {what}")))?;
         let mut seen = seen.borrow_mut();
         seen.0 += tally.cached_before_unmap;
@@ -66,7 +83,7 @@ fn run_scripts(design: DesignId, protection: Protection) -> (u64, BTreeSet<Rule>
         Ok(())
     });
     if let Err(error) = result {
-        panic!("{} {protection}: {error}", design.info().id);
+        panic!("{choice} {protection}: {error}");
     }
     seen.into_inner()
 }

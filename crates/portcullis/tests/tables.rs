@@ -6,10 +6,10 @@ use portcullis::iommu::Translation;
 use portcullis::iommu::fake::FakeIommu;
 use portcullis::platform::fake::FakeHost;
 use portcullis::platform::{CpuHint, LockClass, Wait};
-use portcullis::table::{Entry, Frame, FreedTables, Rights, SecondLevelTable};
+use portcullis::table::{Entry, Frame, FreedTables, Rights, SecondLevelTable, TableRule};
 use portcullis::{
     Access, Capabilities, Domain, Invalidation, Iommu, Iova, IovaRange, MapError, NoMemory, PAGE_SIZE, PhysAddr,
-    Platform, Protection, Segment, SourceId,
+    Platform, Protection, Segment, SourceId, UnmapError,
 };
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
@@ -17,6 +17,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const DEVICE: SourceId = SourceId(0x0020);
+const FREED: TableRule = TableRule::FreedWhenCovered;
 /// Pages in a 2 MiB and in a 1 GiB leaf.
 const MIB2: u64 = 1 << 9;
 const GIB: u64 = 1 << 18;
@@ -28,6 +29,7 @@ struct Walker {
     leaf_2m: bool,
     leaf_1g: bool,
     coherent: bool,
+    rule: TableRule,
 }
 
 impl Walker {
@@ -75,6 +77,7 @@ struct Bench<'h> {
     host: &'h FakeHost,
     iommu: FakeIommu<'h>,
     table: SecondLevelTable,
+    rule: TableRule,
     live: Vec<Run>,
     /// Pages where something begins or ends, or did.
     edges: BTreeSet<u64>,
@@ -83,10 +86,10 @@ struct Bench<'h> {
 impl<'h> Bench<'h> {
     fn new(host: &'h FakeHost, walker: Walker) -> Self {
         let iommu = FakeIommu::with_capabilities(host, walker.capabilities());
-        let table = SecondLevelTable::new(&host, walker.levels, &walker.capabilities()).unwrap();
+        let table = SecondLevelTable::new(&host, walker.levels, &walker.capabilities(), walker.rule).unwrap();
         let tables = Translation::Tables { root: table.root(), levels: walker.levels };
         iommu.attach(iommu.open_domain(tables).unwrap(), DEVICE).unwrap();
-        Self { host, iommu, table, live: Vec::new(), edges: BTreeSet::new() }
+        Self { host, iommu, table, rule: walker.rule, live: Vec::new(), edges: BTreeSet::new() }
     }
 
     fn map(&mut self, run: Run, cut: u64) -> Result<(), TestCaseError> {
@@ -104,12 +107,47 @@ impl<'h> Bench<'h> {
         Ok(())
     }
 
-    fn unmap(&mut self, which: usize) {
-        if !self.live.is_empty() {
-            let run = self.live.swap_remove(which % self.live.len());
-            // SAFETY: the run is mapped, and nobody else unmaps it.
-            unsafe { self.table.unmap(&self.host, run.range, &mut FreedTables::new()) };
+    fn unmap(&mut self, which: usize) -> Result<(), TestCaseError> {
+        if self.live.is_empty() {
+            return Ok(());
         }
+        let Run { range, .. } = self.live.swap_remove(which % self.live.len());
+        let (first, end) = (range.first_pfn(), range.end_pfn());
+        if self.rule == FREED {
+            // SAFETY: the run is mapped, and nobody else unmaps it.
+            unsafe { self.table.unmap(&self.host, range, &mut FreedTables::new()) };
+        } else if range.pages() < MIB2 && first / MIB2 == (end - 1) / MIB2 {
+            self.claim(range)?;
+        } else {
+            // Without marks: nothing claims it, nor any part of it.
+            for part in [range, IovaRange::new(first, 1).expect("a page")] {
+                prop_assert_eq!(self.claim_and_unmap(part), Err(UnmapError::NotMapped(range.start())));
+            }
+            let mut freed = FreedTables::new();
+            // SAFETY: as above.
+            prop_assert!(!unsafe { self.table.unmap(&self.host, range, &mut freed) }, "the table keeps its pages");
+        }
+        Ok(())
+    }
+
+    fn claim_and_unmap(&self, range: IovaRange) -> Result<(), UnmapError> {
+        // SAFETY: in this table mappings with marks are claimed in no other way.
+        unsafe { self.table.claim_and_unmap(&self.host, range) }
+    }
+
+    /// Unmaps a mapping by its marks: only as a whole, and only once.
+    fn claim(&mut self, range: IovaRange) -> Result<(), TestCaseError> {
+        let (first, pages) = (range.first_pfn(), range.pages());
+        let wrong = [(first, pages - 1), (first, pages + 1), (first + 1, pages - 1), (first + pages / 2, pages)];
+        for wrong in wrong.into_iter().filter_map(|(first, pages)| IovaRange::new(first, pages)) {
+            if wrong != range && !self.live.iter().any(|live| live.range == wrong) {
+                let refused = self.claim_and_unmap(wrong);
+                prop_assert!(refused.is_err(), "{} was claimed", wrong);
+            }
+        }
+        prop_assert_eq!(self.claim_and_unmap(range), Ok(()));
+        prop_assert_eq!(self.claim_and_unmap(range), Err(UnmapError::NotMapped(range.start())));
+        Ok(())
     }
 
     /// Compares every edge, as software sees it and as a device does after all has been invalidated.
@@ -133,12 +171,16 @@ impl<'h> Bench<'h> {
 }
 
 fn walker() -> impl Strategy<Value = Walker> {
-    (3..=4u8, any::<bool>(), any::<bool>(), any::<bool>()).prop_map(|(levels, leaf_2m, leaf_1g, coherent)| Walker {
-        levels,
-        leaf_2m,
-        leaf_1g: leaf_1g && leaf_2m,
-        coherent,
-    })
+    let rule = prop_oneof![Just(FREED), Just(TableRule::Kept)];
+    (3..=4u8, any::<bool>(), any::<bool>(), any::<bool>(), rule).prop_map(
+        |(levels, leaf_2m, leaf_1g, coherent, rule)| Walker {
+            levels,
+            leaf_2m,
+            leaf_1g: leaf_1g && leaf_2m,
+            coherent,
+            rule,
+        },
+    )
 }
 
 fn operation() -> impl Strategy<Value = Operation> {
@@ -167,7 +209,7 @@ proptest! {
         for operation in script {
             match operation {
                 Operation::Map { run, cut } => bench.map(run, cut)?,
-                Operation::Unmap(which) => bench.unmap(which),
+                Operation::Unmap(which) => bench.unmap(which)?,
             }
             bench.compare()?;
         }
@@ -177,7 +219,7 @@ proptest! {
 /// Table pages after `run` was mapped into an empty table of four levels.
 fn table_pages(run: Run, leaf_2m: bool, leaf_1g: bool) -> usize {
     let host = FakeHost::default();
-    let mut bench = Bench::new(&host, Walker { levels: 4, leaf_2m, leaf_1g, coherent: true });
+    let mut bench = Bench::new(&host, Walker { levels: 4, leaf_2m, leaf_1g, coherent: true, rule: FREED });
     bench.map(run, 0).unwrap();
     bench.compare().unwrap();
     assert_eq!(bench.table.pages(), host.frames_lent());
@@ -225,6 +267,10 @@ unsafe impl Platform for Interrupted<'_> {
         self.host.cpu()
     }
 
+    fn cpus(&self) -> u32 {
+        self.host.cpus()
+    }
+
     fn allocate_frame(&self) -> Result<PhysAddr, NoMemory> {
         self.host.allocate_frame()
     }
@@ -261,7 +307,7 @@ fn a_map_in_an_interrupt_of_a_map_is_visible() {
     let host = FakeHost::new(false);
     let capabilities = Capabilities { coherent: false, ..FakeIommu::new(&host).capabilities() };
     let iommu = FakeIommu::with_capabilities(&host, capabilities);
-    let table = SecondLevelTable::new(&&host, 4, &capabilities).unwrap();
+    let table = SecondLevelTable::new(&&host, 4, &capabilities, FREED).unwrap();
     let domain = iommu.open_domain(Translation::Tables { root: table.root(), levels: 4 }).unwrap();
     iommu.attach(domain, SourceId(1)).unwrap();
     let map = |platform: &dyn Fn(IovaRange, &[Segment]), pfn: u64| {
@@ -284,18 +330,18 @@ fn a_map_in_an_interrupt_of_a_map_is_visible() {
 #[test]
 fn a_large_leaf_gives_way_to_a_table_that_is_there() {
     let host = FakeHost::default();
-    let mut bench = Bench::new(&host, Walker { levels: 3, leaf_2m: true, leaf_1g: true, coherent: true });
+    let mut bench = Bench::new(&host, Walker { levels: 3, leaf_2m: true, leaf_1g: true, coherent: true, rule: FREED });
     let one = Run::new(GIB + 5, 1, 9, Rights::WRITE);
     let whole = Run::new(GIB, MIB2, 8 * MIB2, Rights::WRITE);
     bench.map(one, 0).unwrap();
     assert_eq!(bench.table.pages(), 3);
-    bench.unmap(0);
+    bench.unmap(0).unwrap();
     assert_eq!(bench.table.pages(), 3, "the table stays, empty");
     bench.map(whole, 0).unwrap();
     bench.compare().unwrap();
     assert_eq!(bench.table.pages(), 3, "and takes the run page by page");
     // That unmap covers all that the table translates.
-    bench.unmap(0);
+    bench.unmap(0).unwrap();
     bench.compare().unwrap();
     assert_eq!(bench.table.pages(), 2);
     bench.map(whole, 0).unwrap();
@@ -306,8 +352,9 @@ fn a_large_leaf_gives_way_to_a_table_that_is_there() {
 #[test]
 fn an_unmap_frees_every_table_that_it_covers() {
     let host = FakeHost::default();
-    let iommu_capabilities = Walker { levels: 4, leaf_2m: false, leaf_1g: false, coherent: true }.capabilities();
-    let table = SecondLevelTable::new(&&host, 4, &iommu_capabilities).unwrap();
+    let iommu_capabilities =
+        Walker { levels: 4, leaf_2m: false, leaf_1g: false, coherent: true, rule: FREED }.capabilities();
+    let table = SecondLevelTable::new(&&host, 4, &iommu_capabilities, FREED).unwrap();
     // SAFETY: the runs are mapped once at a time, in this table's host.
     let map = |run: Run| unsafe { table.map(&&host, run.range, &run.segments(0), run.rights) }.unwrap();
     let unmap = |run: Run| {

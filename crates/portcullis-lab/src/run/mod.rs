@@ -14,7 +14,7 @@ use crate::machine::Machine;
 use crate::outcome::Outcome;
 use crate::platform::LabPlatform;
 use crate::trace::{Joined, Trace};
-use portcullis::design::Design;
+use portcullis::design::{Design, Options};
 use portcullis::designs::{DesignId, Visitor};
 use portcullis::iommu::AttachError;
 use portcullis::{CommitError, MapError, NewDomainError, Protection, Segment, SourceId, UnmapError};
@@ -68,6 +68,8 @@ pub struct Job<'m> {
     pub work: Work,
     /// Under which design.
     pub design: DesignId,
+    /// With which parameters.
+    pub options: Options,
     /// With which of its protections.
     pub protection: Protection,
     /// The largest batch of unmaps under one commit.
@@ -76,6 +78,8 @@ pub struct Job<'m> {
     pub pace: Pace,
     /// What synthetic work draws from.
     pub seed: u64,
+    /// Whether page-selective invalidations say that only leaves have changed, where that is so.
+    pub leaf_only_hint: bool,
 }
 
 /// How the pauses between operations are set.
@@ -165,8 +169,17 @@ fn measured_pace(machine: &Machine, work: &Work, seed: u64) -> Result<Pace, RunE
     (wide.iommu.four_level, wide.iommu.address_bits) = (true, 48);
     let unprotected = |factor| {
         let machine = &wide;
-        let (design, protection, pace) = (DesignId::None, Protection::None, Pace::Gaps(factor));
-        measure(&Job { machine, work: work.clone(), design, protection, batch: 1, pace, seed })
+        measure(&Job {
+            machine,
+            work: work.clone(),
+            design: DesignId::None,
+            options: Options::NONE,
+            protection: Protection::None,
+            batch: 1,
+            pace: Pace::Gaps(factor),
+            seed,
+            leaf_only_hint: true,
+        })
     };
     // How long it takes is close to linear in the factor; two runs give the line, and a third corrects it.
     let (still, once) = (unprotected(0.0)?, unprotected(1.0)?);
@@ -199,7 +212,7 @@ fn measure(job: &Job<'_>) -> Result<Measured, RunError> {
 
 fn measure_design<D: Design<LabPlatform, LabUnit>>(job: &Job<'_>) -> Result<Measured, RunError> {
     let (work, memory) = (&job.work, job.work.memory());
-    let world = World::<D>::new(job.machine, work.cores(), &work.devices(), &memory, job.protection)?;
+    let world = World::<D>::new(job, &memory)?;
     let mut unexplained_accesses = 0;
     let start = match work {
         Work::Trace(trace, joined) => {

@@ -1,13 +1,12 @@
 //! A simulated machine put together: virtual cores, modelled hardware, the real driver, and the design's domains.
 
-use super::RunError;
 use super::exposure::{Exposure, Slot};
 use super::residual::Residual;
+use super::{Job, RunError};
 use crate::engine::{Engine, Event};
-use crate::machine::Machine;
 use crate::platform::LabPlatform;
 use portcullis::design::Design;
-use portcullis::{Access, Config, Domain, IovaRange, MapError, PhysAddr, Protection, Segment, SourceId};
+use portcullis::{Access, Config, Domain, IovaRange, MapError, PhysAddr, Segment, SourceId};
 use portcullis_model::{Device, ModelMmio, Ram, Vtd};
 use portcullis_vtd::Unit;
 use smallvec::SmallVec;
@@ -136,14 +135,9 @@ impl<D: Design<LabPlatform, LabUnit>> World<D> {
         self.live.borrow().get(slot as usize).and_then(Option::as_ref).map(look)
     }
 
-    /// A machine with `cores` cores whose `devices` each have a domain of their own.
-    pub(super) fn new(
-        machine: &Machine,
-        cores: usize,
-        devices: &[SourceId],
-        memory: &[Segment],
-        protection: Protection,
-    ) -> Result<Rc<Self>, RunError> {
+    /// The machine of `job`, whose devices each have a domain of their own.
+    pub(super) fn new(job: &Job<'_>, memory: &[Segment]) -> Result<Rc<Self>, RunError> {
+        let (machine, cores, devices) = (job.machine, job.work.cores(), job.work.devices());
         let iommu = &machine.iommu;
         let engine = Rc::new(Engine::new(cores, machine.frequency(), machine.costs.clone(), iommu.coherent));
         let base = PhysAddr::new(1 << (iommu.physical_bits - 1));
@@ -153,13 +147,17 @@ impl<D: Design<LabPlatform, LabUnit>> World<D> {
         let vtd = Arc::new(Vtd::new(iommu.clone(), ram.clone()));
         engine.connect(vtd.clone());
         let platform = LabPlatform::new(engine.clone(), ram);
-        let config = portcullis_vtd::Config { physical_bits: iommu.physical_bits, ..Default::default() };
+        let config = portcullis_vtd::Config {
+            physical_bits: iommu.physical_bits,
+            leaf_only_hint: job.leaf_only_hint,
+            ..Default::default()
+        };
         let mmio = ModelMmio::new(vtd.clone(), platform.clone());
         let unit = Arc::new(Unit::bring_up(mmio, platform.clone(), config).map_err(RunError::BringUp)?);
         let address_bits = if iommu.four_level { 48 } else { 39 };
-        let config = Config { address_bits, memory, ..Config::new(protection) };
+        let config = Config { address_bits, memory, options: job.options, ..Config::new(job.protection) };
         let mut domains = Vec::with_capacity(devices.len());
-        for device in devices {
+        for device in &devices {
             let domain = Domain::with_config(unit.clone(), platform.clone(), &config).map_err(RunError::NewDomain)?;
             domain.attach(*device).map_err(RunError::Attach)?;
             domains.push(domain);
@@ -239,6 +237,6 @@ impl<D: Design<LabPlatform, LabUnit>> World<D> {
 
     /// Table pages in use by all domains.
     pub(super) fn table_pages(&self) -> usize {
-        self.domains.iter().map(|domain| domain.usage().table_pages).sum()
+        self.domains.iter().map(|domain| domain.table_pages()).sum()
     }
 }

@@ -11,6 +11,7 @@ mod unit_costs;
 mod windows;
 
 use portcullis::Protection;
+use portcullis::design::Options;
 use portcullis::designs::DesignId;
 use portcullis_lab::trace::Trace;
 use portcullis_lab::{Job, Machine, Outcome, Pace, Rings, Work, run};
@@ -22,7 +23,8 @@ fn machine(id: &str) -> Machine {
 
 /// A run of single unmaps at the times of the work itself.
 fn job<'m>(machine: &'m Machine, work: Work, design: DesignId, protection: Protection) -> Job<'m> {
-    Job { machine, work, design, protection, batch: 1, pace: Pace::Timestamps, seed: 1 }
+    let (pace, options) = (Pace::Timestamps, Options::NONE);
+    Job { machine, work, design, options, protection, batch: 1, pace, seed: 1, leaf_only_hint: true }
 }
 
 fn measured(job: &Job<'_>) -> Outcome {

@@ -7,7 +7,7 @@ use crate::{BringUpError, Config, RegisterTimeout, Unit};
 use portcullis::{NoMemory, QueueError};
 use std::sync::atomic::Ordering;
 
-const CONFIG: Config = Config { physical_bits: 46, wait_us_max: 50 };
+const CONFIG: Config = Config { physical_bits: 46, wait_us_max: 50, leaf_only_hint: true };
 
 /// Brings a unit up that must be refused, and checks that nothing of it stays behind.
 fn refusal(host: &Host, fake: &FakeUnit<'_>) -> BringUpError {

@@ -36,6 +36,10 @@ unsafe impl Platform for Host {
         self.fake.cpu()
     }
 
+    fn cpus(&self) -> u32 {
+        self.fake.cpus()
+    }
+
     fn allocate_frame(&self) -> Result<PhysAddr, NoMemory> {
         self.fake.allocate_frame()
     }

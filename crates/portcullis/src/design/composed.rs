@@ -1,21 +1,15 @@
-//! A design made of parts: an allocator, the kept second-level table, and strict or deferred invalidation.
+//! A design made of parts: an allocator, a second-level table, and strict or deferred invalidation.
 
 use crate::address::IovaRange;
-use crate::design::{Mapper, Usage};
+use crate::design::{Mapper, Setup, Usage};
 use crate::error::{CommitError, MapError, NewDomainError, UnmapError};
-use crate::invalidation::{self, FlushQueue, Invalidated, QUEUE_CAPACITY, QUEUE_TIMEOUT_US, Revocation, Revoked};
+use crate::invalidation::{Invalidated, Policy, QueueKind, Revocation, Revoked};
 use crate::iommu::{AttachError, DomainId, Iommu, SourceId};
-use crate::iova::IovaAllocator;
+use crate::iova::{Claim, IovaAllocator};
 use crate::platform::{Phase, Platform, Step};
 use crate::request::Request;
-use crate::safety::Protection;
 use crate::space::AddressSpace;
-
-/// When translations are taken out of the hardware.
-enum Policy<P: Platform> {
-    Strict,
-    Deferred(FlushQueue<P>),
-}
+use crate::table::TableRule;
 
 /// The parts, put together.
 pub struct Composed<A: IovaAllocator<P>, P: Platform, I: Iommu> {
@@ -25,16 +19,15 @@ pub struct Composed<A: IovaAllocator<P>, P: Platform, I: Iommu> {
 }
 
 impl<A: IovaAllocator<P>, P: Platform, I: Iommu> Composed<A, P, I> {
-    /// Puts `allocator` over `space`.
+    /// Puts `allocator` over a new domain. `queue` is for deferred protection.
     ///
     /// # Errors
-    /// [`NewDomainError::Protection`] for [`Protection::None`], [`NewDomainError::NoMemory`].
-    pub fn new(allocator: A, protection: Protection, space: AddressSpace<P, I>) -> Result<Self, NewDomainError> {
-        let policy = match protection {
-            Protection::Strict => Policy::Strict,
-            Protection::Deferred => Policy::Deferred(FlushQueue::new(space.platform())?),
-            Protection::None => return Err(NewDomainError::Protection),
-        };
+    /// [`NewDomainError::Protection`] for [`Protection::None`](crate::Protection::None), [`NewDomainError::NoMemory`], and
+    /// those of [`AddressSpace::translated`].
+    pub fn new(allocator: A, queue: QueueKind, setup: Setup<'_, P, I>) -> Result<Self, NewDomainError> {
+        let policy = Policy::new(&setup.platform, setup.protection, queue)?;
+        let rule = if A::CLAIMS_BY_TABLE { TableRule::Kept } else { TableRule::FreedWhenCovered };
+        let space = AddressSpace::translated(setup.iommu, setup.platform, setup.width, rule)?;
         Ok(Self { allocator, policy, space })
     }
 }
@@ -74,47 +67,50 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu> Mapper for Composed<A, P, I> {
         }
         platform.probe(Step::Enter(Phase::Other));
         platform.probe(Step::Unmap);
-        self.allocator.claim(platform, range)?;
+        let claim = self.allocator.claim(platform, range)?;
         platform.probe(Step::Enter(Phase::Table));
-        // SAFETY: the claim makes this the only unmap of the mapping.
-        let leaf_only = !unsafe { self.space.unmap(range, &mut out.tables) };
+        let leaf_only = match claim {
+            // SAFETY: the claim makes this the only unmap of the mapping.
+            Claim::Held => !unsafe { self.space.unmap(range, &mut out.tables) },
+            Claim::ByTable => {
+                // SAFETY: the allocator says nothing else about ranges that it leaves to the table.
+                unsafe { self.space.claim_and_unmap(range)? };
+                true
+            }
+        };
         out.revoked.push(Revoked { range, leaf_only });
         Ok(())
     }
 
     fn commit(&self, revocation: &mut Revocation) -> Result<(), CommitError> {
         assert!(revocation.belongs_to(self.space.tag()), "a revocation is committed where its unmaps were made");
-        match &self.policy {
-            Policy::Strict => invalidation::commit(&self.space, &self.allocator, revocation),
-            Policy::Deferred(queue) => queue.push(&self.space, &self.allocator, revocation),
-        }
+        self.policy.commit(&self.space, &self.allocator, revocation)
     }
 
     fn tick(&self) -> Result<(), CommitError> {
-        match &self.policy {
-            Policy::Strict => Ok(()),
-            Policy::Deferred(queue) => queue.tick(&self.space, &self.allocator),
-        }
+        self.allocator.tick(self.space.platform());
+        self.policy.tick(&self.space, &self.allocator)
     }
 
     fn due_us(&self) -> Option<u64> {
-        match &self.policy {
-            Policy::Strict => None,
-            Policy::Deferred(queue) => queue.due_us(),
-        }
+        self.policy.due_us().into_iter().chain(self.allocator.due_us()).min()
+    }
+
+    fn table_pages(&self) -> usize {
+        self.space.table().map_or(0, |table| table.pages())
     }
 
     fn usage(&self) -> Usage {
-        let (queued_unmaps, queued_unmaps_max, window_us_max) = match &self.policy {
-            Policy::Strict => (0, 0, Some(0)),
-            Policy::Deferred(queue) => (queue.len(), QUEUE_CAPACITY, Some(QUEUE_TIMEOUT_US)),
-        };
+        let (queued_unmaps, queued_unmaps_max) = self.policy.queued();
+        let kept = self.allocator.kept();
         Usage {
             live_ranges: self.allocator.live(),
-            table_pages: self.space.table().map_or(0, |table| table.pages()),
+            kept_ranges: kept.ranges,
+            kept_ranges_max: kept.ranges_max,
+            table_pages: self.table_pages(),
             queued_unmaps,
             queued_unmaps_max,
-            window_us_max,
+            window_us_max: Some(self.policy.window_us_max()),
         }
     }
 
@@ -133,10 +129,7 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu> Mapper for Composed<A, P, I> {
 
 impl<A: IovaAllocator<P>, P: Platform, I: Iommu> Drop for Composed<A, P, I> {
     fn drop(&mut self) {
-        let waiting = match &self.policy {
-            Policy::Strict => Default::default(),
-            Policy::Deferred(queue) => queue.take_tables(),
-        };
+        let waiting = self.policy.take_tables(self.space.platform());
         self.space.close(waiting);
     }
 }

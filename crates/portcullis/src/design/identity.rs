@@ -9,6 +9,7 @@ use crate::iova::INTERRUPT_RANGE;
 use crate::platform::Platform;
 use crate::request::{Access, Request};
 use crate::space::AddressSpace;
+use crate::table::TableRule;
 use alloc::vec::Vec;
 
 /// A mapper that hands out physical addresses and takes nothing back. It protects nothing.
@@ -36,7 +37,7 @@ impl<P: Platform, I: Iommu> Identity<P, I> {
     /// Those of [`AddressSpace::translated`]; [`NewDomainError::BadRange`], [`NewDomainError::Identity`].
     pub fn mapped(setup: Setup<'_, P, I>) -> Result<Self, NewDomainError> {
         let (reserved, width) = (reserved(setup.reserved)?, setup.width);
-        let space = AddressSpace::translated(setup.iommu, setup.platform, width)?;
+        let space = AddressSpace::translated(setup.iommu, setup.platform, width, TableRule::Kept)?;
         let this = Self { space, reserved, width };
         for memory in setup.memory {
             let whole_pages = memory.phys.page_offset() == 0 && memory.len.is_multiple_of(1 << PAGE_SHIFT);
@@ -125,8 +126,12 @@ impl<P: Platform, I: Iommu> Mapper for Identity<P, I> {
         None
     }
 
+    fn table_pages(&self) -> usize {
+        self.space.table().map_or(0, |table| table.pages())
+    }
+
     fn usage(&self) -> Usage {
-        Usage { table_pages: self.space.table().map_or(0, |table| table.pages()), ..Usage::default() }
+        Usage { table_pages: self.table_pages(), ..Usage::default() }
     }
 
     fn id(&self) -> DomainId {

@@ -5,8 +5,11 @@ mod composed;
 #[allow(unsafe_code, reason = "translations have an owner that types cannot show")]
 mod identity;
 
+mod options;
+
 pub use composed::Composed;
 pub use identity::Identity;
+pub use options::{OptionError, OptionInfo, OptionKind, Options, Value};
 
 use crate::address::{IovaRange, Segment};
 use crate::error::{CommitError, MapError, NewDomainError, UnmapError};
@@ -37,6 +40,8 @@ pub struct Info {
     pub physical_addresses: bool,
     /// The largest batch of unmaps under one commit, unless the user says otherwise.
     pub batch_default: usize,
+    /// The parameters that it takes.
+    pub options: &'static [OptionInfo],
 }
 
 /// The domain-independent half of a design: its name.
@@ -71,6 +76,8 @@ pub struct Setup<'c, P, I> {
     pub reserved: &'c [IovaRange],
     /// Physical memory, for designs that map all of it.
     pub memory: &'c [Segment],
+    /// The parameters of the design that differ from their defaults.
+    pub options: Options,
 }
 
 /// Maps and unmaps for one domain. All methods may be called from several CPUs and from interrupts.
@@ -98,7 +105,8 @@ pub trait Mapper: Sync {
     /// If the unmaps of `revocation` were made by another mapper.
     fn commit(&self, revocation: &mut Revocation) -> Result<(), CommitError>;
 
-    /// Flushes what has waited long enough. To be called when [`due_us`](Mapper::due_us) has come, from a timer.
+    /// Flushes what has waited long enough, and gives back what was kept for too long. To be called when
+    /// [`due_us`](Mapper::due_us) has come, from a timer.
     ///
     /// # Errors
     /// [`CommitError`] where the flush failed.
@@ -107,7 +115,10 @@ pub trait Mapper: Sync {
     /// When the next [`tick`](Mapper::tick) has work to do, in microseconds of the platform's clock.
     fn due_us(&self) -> Option<u64>;
 
-    /// What is in use now, and its limits (S7).
+    /// Table pages in use. Takes no lock.
+    fn table_pages(&self) -> usize;
+
+    /// What is in use now, and its limits (S7). May take locks. Exact while nothing is mapped or unmapped.
     fn usage(&self) -> Usage;
 
     /// The domain's id.
@@ -127,10 +138,14 @@ pub trait Mapper: Sync {
 }
 
 /// What a domain uses, and the limits that it keeps (S7).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Usage {
     /// Ranges handed out and not yet back, those that wait for a flush among them.
     pub live_ranges: usize,
+    /// Ranges that are free, but kept for the next requests of their size.
+    pub kept_ranges: usize,
+    /// The most of those; `None` where only the most ranges that were ever in use at once bound them.
+    pub kept_ranges_max: Option<usize>,
     /// Table pages in use.
     pub table_pages: usize,
     /// Unmaps that wait for a flush.
@@ -139,4 +154,19 @@ pub struct Usage {
     pub queued_unmaps_max: usize,
     /// The longest that one waits, in microseconds, if [`Mapper::tick`] is called when due; `None` without bound.
     pub window_us_max: Option<u64>,
+}
+
+impl Default for Usage {
+    /// Nothing, with nothing to bound.
+    fn default() -> Self {
+        Self {
+            live_ranges: 0,
+            kept_ranges: 0,
+            kept_ranges_max: Some(0),
+            table_pages: 0,
+            queued_unmaps: 0,
+            queued_unmaps_max: 0,
+            window_us_max: None,
+        }
+    }
 }

@@ -1,8 +1,14 @@
 //! The designs. To add one, write its file and name it in the list below: every comparison, test and table picks it up.
 
-use crate::design::{Described, Design, Info};
+use crate::design::{Described, Design, Info, OptionInfo, OptionKind, Options};
+use crate::invalidation::QueueKind;
 use crate::iommu::Iommu;
 use crate::platform::Platform;
+use crate::safety::{Breach, Protection, Rule};
+
+mod choice;
+
+pub use choice::{Choice, ChoiceError};
 
 macro_rules! designs {
     ($($module:ident :: $name:ident,)*) => {
@@ -35,6 +41,8 @@ designs! {
     none::None,
     identity_map::Static,
     stock::Stock,
+    eiovar::Eiovar,
+    magazine::Magazine,
 }
 
 impl DesignId {
@@ -52,3 +60,40 @@ pub trait Visitor<P: Platform, I: Iommu> {
     /// Does it.
     fn visit<D: Design<P, I>>(self) -> Self::Output;
 }
+
+/// The parameter that chooses the flush queue, where it is the global one otherwise.
+const QUEUE_GLOBAL: OptionInfo = OptionInfo {
+    key: "queue",
+    kind: OptionKind::Word(&["global", "per-core"]),
+    default: "global",
+    description: "the flush queue under deferred protection",
+};
+/// The same, where each core has one otherwise.
+const QUEUE_PER_CORE: OptionInfo = OptionInfo {
+    key: "queue",
+    kind: OptionKind::Word(&["global", "per-core"]),
+    default: "per-core",
+    description: "the flush queue under deferred protection",
+};
+
+/// The flush queue that was asked for, or `default`.
+fn queue_kind(options: &Options, default: QueueKind) -> QueueKind {
+    match options.word("queue") {
+        Some("global") => QueueKind::Global,
+        Some("per-core") => QueueKind::PerCore,
+        _ => default,
+    }
+}
+
+/// What deferred protection gives up with the global queue.
+const GLOBAL_WINDOW: Breach = Breach {
+    protection: Protection::Deferred,
+    rule: Rule::Strict,
+    bound: "250 unmaps or 10 ms, whichever comes first",
+};
+/// What it gives up with a queue per core.
+const PER_CORE_WINDOW: Breach = Breach {
+    protection: Protection::Deferred,
+    rule: Rule::Strict,
+    bound: "256 unmaps of a CPU or 10 ms, whichever comes first",
+};

@@ -21,6 +21,7 @@ impl Described for None {
         breaches: &[Breach { protection: Protection::None, rule: Rule::Reach, bound: "devices reach all memory, always" }],
         physical_addresses: true,
         batch_default: 1,
+        options: &[],
     };
 }
 

@@ -1,12 +1,13 @@
 //! Linux before 4.7 (EiovaR, FAST'15, §3 and §4).
 
+use super::{GLOBAL_WINDOW, QUEUE_GLOBAL, queue_kind};
 use crate::design::{Composed, Described, Design, Info, Setup};
 use crate::error::NewDomainError;
+use crate::invalidation::QueueKind;
 use crate::iommu::Iommu;
 use crate::iova::TreeAllocator;
 use crate::platform::Platform;
-use crate::safety::{Breach, Protection, Rule};
-use crate::space::AddressSpace;
+use crate::safety::Protection;
 
 /// The red-black tree with the cached node under one lock; strict, or deferred through one global flush queue.
 #[derive(Debug)]
@@ -20,13 +21,10 @@ impl Described for Stock {
         invalidation: "strict: one page-selective and a wait per unmap; deferred: one global queue, 250 unmaps or 10 ms, global flush",
         tables: "kept unless one unmap covers them",
         protections: &[Protection::Strict, Protection::Deferred],
-        breaches: &[Breach {
-            protection: Protection::Deferred,
-            rule: Rule::Strict,
-            bound: "250 unmaps or 10 ms, whichever comes first",
-        }],
+        breaches: &[GLOBAL_WINDOW],
         physical_addresses: false,
         batch_default: 1,
+        options: &[QUEUE_GLOBAL],
     };
 }
 
@@ -35,7 +33,6 @@ impl<P: Platform, I: Iommu> Design<P, I> for Stock {
 
     fn build(setup: Setup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
         let allocator = TreeAllocator::new(&setup.platform, setup.width, setup.reserved)?;
-        let space = AddressSpace::translated(setup.iommu, setup.platform, setup.width)?;
-        Composed::new(allocator, setup.protection, space)
+        Composed::new(allocator, queue_kind(&setup.options, QueueKind::Global), setup)
     }
 }

@@ -14,7 +14,7 @@ pub use batch::{Batch, RawBatch};
 pub use mapping::{DmaBuffer, Mapping, Refused, UnmapFailure, leaked_mappings, segment_iova};
 
 use crate::address::{Iova, IovaRange, PAGE_SHIFT, PhysAddr, Segment};
-use crate::design::{Design, Mapper, Setup, Usage};
+use crate::design::{Design, Mapper, Options, Setup, Usage};
 use crate::error::{CommitError, MapError, NewDomainError, UnmapError};
 use crate::invalidation::Revocation;
 use crate::iommu::{AttachError, DomainId, Iommu, SourceId};
@@ -36,19 +36,21 @@ pub struct Config<'c> {
     pub reserved: &'c [IovaRange],
     /// Physical memory in whole pages, for designs that map all of it once.
     pub memory: &'c [Segment],
+    /// Parameters of the design, where they are not to be its defaults. Those that it does not have are ignored.
+    pub options: Options,
 }
 
 impl Config<'_> {
-    /// 48-bit addresses, nothing reserved, no memory named.
+    /// 48-bit addresses, nothing reserved, no memory named, the defaults of the design.
     pub const fn new(protection: Protection) -> Self {
-        Self { protection, address_bits: 48, reserved: &[], memory: &[] }
+        Self { protection, address_bits: 48, reserved: &[], memory: &[], options: Options::NONE }
     }
 }
 
 /// An address space for one or more devices, managed by design `D`.
 ///
-/// All methods may be called from several CPUs and from interrupts. Under deferred protection somebody has to call
-/// [`tick`](Domain::tick) from a timer.
+/// All methods may be called from several CPUs and from interrupts. Somebody has to call [`tick`](Domain::tick) from a timer
+/// when [`due_us`](Domain::due_us) says so.
 ///
 /// Dropping the domain detaches its devices, waits until the IOMMU has forgotten them, and only then frees its tables (S10);
 /// buffers still mapped stay lost to their owners, see [`Mapping`].
@@ -96,6 +98,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
             width,
             reserved: config.reserved,
             memory: config.memory,
+            options: config.options,
         })?;
         // Relaxed: only uniqueness matters.
         Ok(Self { mapper, protection: config.protection, tag: TAGS.fetch_add(1, Ordering::Relaxed) as u64 })
@@ -122,12 +125,17 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         self.mapper.detach(device)
     }
 
-    /// What is in use now, and its limits (S7).
+    /// Table pages in use. Takes no lock.
+    pub fn table_pages(&self) -> usize {
+        self.mapper.table_pages()
+    }
+
+    /// What is in use now, and its limits (S7). May take locks. Exact while nothing is mapped or unmapped.
     pub fn usage(&self) -> Usage {
         self.mapper.usage()
     }
 
-    /// Flushes what has waited long enough. Call it when [`due_us`](Domain::due_us) has come, or every millisecond.
+    /// Flushes what has waited long enough, and gives back what was kept for too long. Call it when [`due_us`](Domain::due_us) has come, or every millisecond.
     ///
     /// # Errors
     /// [`CommitError`] where the flush failed.

@@ -3,11 +3,15 @@
 //! An address goes back to its allocator, and a table page to the host, only as [`Invalidated`]. Only this module makes one,
 //! after the hardware has said that the invalidation is complete; so "not before its invalidation" (S3, S4) is a type.
 
+mod core_queues;
 mod flush_queue;
+mod policy;
 mod strict;
 
+pub use core_queues::{CORE_QUEUE_CAPACITY, CoreQueues};
 pub use flush_queue::{FlushQueue, QUEUE_CAPACITY, QUEUE_TIMEOUT_US};
-pub(crate) use strict::commit;
+pub(crate) use policy::Policy;
+pub use policy::QueueKind;
 
 use crate::address::{Iova, IovaRange};
 use crate::iommu::{Capabilities, DomainId, Invalidation};

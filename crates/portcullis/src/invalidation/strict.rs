@@ -10,7 +10,7 @@ use crate::table;
 use arrayvec::ArrayVec;
 
 /// Submits one page-selective command per unmap with one wait behind them all, waits, and frees the addresses and tables.
-pub(crate) fn commit<P: Platform, I: Iommu>(
+pub(super) fn commit<P: Platform, I: Iommu>(
     space: &AddressSpace<P, I>,
     allocator: &impl IovaAllocator<P>,
     revocation: &mut Revocation,

@@ -1,7 +1,12 @@
 //! Picking an address.
 
+mod free_list;
+mod magazine;
+mod range_tree;
 mod tree;
 
+pub use free_list::FreeListAllocator;
+pub use magazine::{DEPOT_MAGAZINES_MAX, MAGAZINE_CAPACITY, MagazineAllocator};
 pub use tree::TreeAllocator;
 
 use crate::address::{IovaRange, PAGE_SHIFT};
@@ -12,13 +17,38 @@ use crate::platform::Platform;
 /// The interrupt range of the x86 architecture, in page numbers: writes there are messages, not DMA (S9).
 pub const INTERRUPT_RANGE: (u64, u64) = (0xfee0_0000 >> PAGE_SHIFT, 0x10_0000 >> PAGE_SHIFT);
 
+/// Who sees to it that a mapping is unmapped once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use = "a claim that the table decides is not made yet"]
+pub enum Claim {
+    /// The allocator has done so: the caller owns the mapping.
+    Held,
+    /// The allocator does not know its ranges one by one; the marks in the table decide
+    /// ([`SecondLevelTable::claim`](crate::table::SecondLevelTable::claim)).
+    ByTable,
+}
+
+/// Ranges that an allocator keeps out of use, for the next requests of their size.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Kept {
+    /// How many.
+    pub ranges: usize,
+    /// The most that there can be; `None` where only the most ranges that were ever in use at once bound them.
+    pub ranges_max: Option<usize>,
+}
+
 /// Hands out ranges of I/O addresses.
 ///
 /// # Safety
 /// Table pages are freed on its word. Implementations promise that a range handed out overlaps no other that is not yet
-/// back, has as many pages as were asked for, and lies below the width that the allocator was made with; and that of a range
-/// handed out, [`claim`](IovaAllocator::claim) succeeds once, and only for exactly that range.
+/// back, has as many pages as were asked for, and lies below the width that the allocator was made with; that of a range
+/// handed out, [`claim`](IovaAllocator::claim) returns [`Claim::Held`] once at most, and only for exactly that range; and
+/// that it returns [`Claim::ByTable`] only for ranges that it says nothing else about, and never unless
+/// [`CLAIMS_BY_TABLE`](IovaAllocator::CLAIMS_BY_TABLE).
 pub unsafe trait IovaAllocator<P: Platform>: Sync {
+    /// Whether it leaves claims to the table, whose pages must then stay.
+    const CLAIMS_BY_TABLE: bool = false;
+
     /// A range of `pages` pages that is in no other mapping, reserved nowhere, and that no translation is cached for.
     ///
     /// # Errors
@@ -29,11 +59,24 @@ pub unsafe trait IovaAllocator<P: Platform>: Sync {
     ///
     /// # Errors
     /// [`UnmapError::NotMapped`], [`UnmapError::Partial`].
-    fn claim(&self, platform: &P, range: IovaRange) -> Result<(), UnmapError>;
+    fn claim(&self, platform: &P, range: IovaRange) -> Result<Claim, UnmapError>;
 
     /// Takes back a range that was handed out and that the hardware has lost.
     fn free(&self, platform: &P, range: Invalidated<IovaRange>);
 
-    /// Ranges handed out and not yet back.
+    /// Ranges handed out and not yet back. Exact while nobody allocates or frees.
     fn live(&self) -> usize;
+
+    /// Ranges kept out of use.
+    fn kept(&self) -> Kept {
+        Kept { ranges: 0, ranges_max: Some(0) }
+    }
+
+    /// Gives back what was kept for too long. To be called when [`due_us`](IovaAllocator::due_us) has come.
+    fn tick(&self, _platform: &P) {}
+
+    /// When the next [`tick`](IovaAllocator::tick) has work to do, in microseconds of the platform's clock.
+    fn due_us(&self) -> Option<u64> {
+        None
+    }
 }

@@ -40,6 +40,25 @@ std::thread_local! {
     static LEAKED: core::cell::Cell<usize> = const { core::cell::Cell::new(0) };
 }
 
+/// CPUs of a fake host.
+pub const CPUS: u32 = if cfg!(loom) { 2 } else { 4 };
+
+#[cfg(not(loom))]
+std::thread_local! {
+    /// The CPU that this thread runs on.
+    static CPU: core::cell::Cell<u32> = core::cell::Cell::new(0);
+}
+#[cfg(loom)]
+loom::thread_local! {
+    /// The CPU that this thread runs on.
+    static CPU: core::cell::Cell<u32> = core::cell::Cell::new(0);
+}
+
+/// Moves this thread to `cpu`, taken modulo [`CPUS`]. Threads start on the first.
+pub fn run_on(cpu: u32) {
+    CPU.with(|here| here.set(cpu % CPUS));
+}
+
 pub(crate) fn mapping_leaked() {
     LEAKED.set(LEAKED.get() + 1);
 }
@@ -111,7 +130,11 @@ unsafe impl Platform for FakeHost {
     }
 
     fn cpu(&self) -> CpuHint {
-        CpuHint(0)
+        CpuHint(CPU.with(core::cell::Cell::get))
+    }
+
+    fn cpus(&self) -> u32 {
+        CPUS
     }
 
     fn allocate_frame(&self) -> Result<PhysAddr, NoMemory> {

@@ -18,13 +18,17 @@ pub trait Lock<T>: Send + Sync {
 /// What a lock protects. Locks are taken in this order, never the other way round.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum LockClass {
-    /// A queue of unmaps that wait for their flush. Held while the flush is waited for.
+    /// A queue of unmaps that wait for their flush, the global one or a CPU's. Held while the flush is waited for.
     FlushQueue,
     /// The devices and domain ids of an IOMMU.
     Attachment,
     /// The invalidation queue of an IOMMU.
     InvalidationQueue,
-    /// An IOVA allocator.
+    /// The magazines of a CPU.
+    Magazine,
+    /// The magazines that CPUs exchange.
+    Depot,
+    /// The tree of an IOVA allocator.
     IovaAllocator,
 }
 
@@ -77,6 +81,12 @@ pub enum Step {
     TreeInsert,
     /// A node leaves a tree.
     TreeErase,
+    /// An address is taken off a list or out of a magazine.
+    ListPop,
+    /// An address is put on a list or into a magazine.
+    ListPush,
+    /// A magazine is exchanged for another.
+    DepotExchange,
     /// A translation table is walked down.
     TableWalk {
         /// How many levels it has. The walk may end at a large leaf before the last.
@@ -87,6 +97,8 @@ pub enum Step {
         /// How many.
         entries: usize,
     },
+    /// A mapping is claimed by the mark in its first entry.
+    TableClaim,
     /// `entries` neighbouring entries of a translation table are cleared.
     TableClear {
         /// How many.
@@ -127,6 +139,10 @@ pub unsafe trait Platform: Sync {
 
     /// The CPU that runs, as a hint.
     fn cpu(&self) -> CpuHint;
+
+    /// How many CPUs there are: [`cpu`](Platform::cpu) gives numbers below it. Domains ask once; CPUs that come later share
+    /// what others have.
+    fn cpus(&self) -> u32;
 
     /// A zeroed table page, already visible to the walker.
     ///
@@ -174,6 +190,11 @@ unsafe impl<P: Platform> Platform for &P {
     #[inline]
     fn cpu(&self) -> CpuHint {
         (**self).cpu()
+    }
+
+    #[inline]
+    fn cpus(&self) -> u32 {
+        (**self).cpus()
     }
 
     #[inline]

@@ -3,13 +3,15 @@
 //! The bits are those of the VT-d second-level formats (Intel VT-d specification 3.x, §9.8, SL-PTE and its siblings):
 //!
 //! ```text
-//!  63   62   61  53   52    51                  12 11   8  7  6   2  1 0
-//! +---+----+------+-------+----------------------+------+--+------+-+-+
-//! |ign| TM | ign  |flushed| address 51:12        | ign  |PS| rsvd |W|R|
-//! +---+----+------+-------+----------------------+------+--+------+-+-+
+//!  63   62   61  55  54   53    52    51                  12 11   8  7  6   2  1 0
+//! +---+----+------+----+-----+-------+----------------------+------+--+------+-+-+
+//! |ign| TM | ign  |last|first|flushed| address 51:12        | ign  |PS| rsvd |W|R|
+//! +---+----+------+----+-----+-------+----------------------+------+--+------+-+-+
 //! ```
 //!
 //! Hardware ignores bits 61:52. Bit 52 says that a pointer to a table is known to be visible to a walker that does not snoop.
+//! Bits 53 and 54 mark the leaves of the first and the last page of a mapping; whoever takes the first mark away has claimed
+//! the mapping for an unmap.
 
 use crate::address::PhysAddr;
 use crate::sync::{AtomicU64, Ordering};
@@ -23,6 +25,8 @@ const READ: u64 = 1 << 0;
 const WRITE: u64 = 1 << 1;
 const PAGE_SIZE_BIT: u64 = 1 << 7;
 const FLUSHED: u64 = 1 << 52;
+const FIRST: u64 = 1 << 53;
+const LAST: u64 = 1 << 54;
 /// Bits 51:12, the physical address.
 pub const ADDRESS_MASK: u64 = 0x000f_ffff_ffff_f000;
 
@@ -96,6 +100,24 @@ impl EntryValue {
         self.0 & FLUSHED != 0
     }
 
+    /// The leaf with the marks of a mapping's first or last page, or of both.
+    #[inline]
+    pub(super) const fn marked(self, first: bool, last: bool) -> Self {
+        Self(self.0 | if first { FIRST } else { 0 } | if last { LAST } else { 0 })
+    }
+
+    /// Whether a mapping that nobody has claimed begins here.
+    #[inline]
+    pub(super) const fn is_first(self) -> bool {
+        self.0 & FIRST != 0
+    }
+
+    /// Whether a mapping ends here.
+    #[inline]
+    pub(super) const fn is_last(self) -> bool {
+        self.0 & LAST != 0
+    }
+
     /// The physical address in the entry.
     #[inline]
     pub const fn phys(self) -> PhysAddr {
@@ -155,6 +177,14 @@ impl Entry {
             Ok(_) => Ok(()),
             Err(found) => Err(EntryValue(found)),
         }
+    }
+
+    /// Takes the mark of the first page off an entry that is still `seen`. Returns whether this caller did.
+    ///
+    /// AcqRel: the claimer reads what the mapper wrote, and everything that it then does to the mapping comes after.
+    #[inline]
+    pub(super) fn claim(&self, seen: EntryValue) -> bool {
+        self.0.compare_exchange(seen.0, seen.0 & !FIRST, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
     /// Notes that the entry has been flushed since it was installed. Release: whoever sees the note does not flush again.

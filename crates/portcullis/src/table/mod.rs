@@ -7,4 +7,4 @@ mod second_level;
 pub use entry::{ADDRESS_MASK, ENTRIES, Entry, EntryValue, Frame, LEVEL_BITS, Rights};
 pub use freed::FreedTables;
 pub(crate) use freed::release;
-pub use second_level::SecondLevelTable;
+pub use second_level::{SecondLevelTable, TableRule};

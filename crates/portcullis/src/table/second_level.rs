@@ -2,16 +2,26 @@
 //!
 //! No locks. A directory entry is installed by compare-exchange, and the loser of a race uses the winner's page. Leaves are
 //! written without synchronisation, because the IOVA allocator gives every page to one mapping at a time and the unmap of a
-//! mapping is claimed by one caller. Table pages stay until one unmap covers all that they translate: then no other mapping
-//! can be walking them (S4), and they go to the caller, who frees them after an all-levels invalidation.
+//! mapping is claimed by one caller. What becomes of table pages is the [`TableRule`].
 
 use super::entry::{ENTRIES, Entry, EntryValue, Frame, LEVEL_BITS, Rights};
 use super::freed::FreedTables;
 use crate::address::{Iova, IovaRange, PAGE_SHIFT, PhysAddr, Segment};
-use crate::error::{MapError, NoMemory};
+use crate::error::{MapError, NoMemory, UnmapError};
 use crate::iommu::Capabilities;
 use crate::platform::{Platform, Step};
 use crate::sync::{AtomicUsize, Ordering};
+
+/// When table pages leave the table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TableRule {
+    /// When one unmap covers all that they translate, as Linux does it: then no other mapping can be walking them (S4), and
+    /// they go to the caller, who frees them after an all-levels invalidation.
+    FreedWhenCovered,
+    /// Not before the domain goes. So anybody may walk the table at any time, also where nothing is mapped, and claims can be
+    /// left to it.
+    Kept,
+}
 
 /// The second-level table of one domain.
 #[derive(Debug)]
@@ -22,6 +32,7 @@ pub struct SecondLevelTable {
     leaf_1g: bool,
     coherent: bool,
     physical_bits: u8,
+    rule: TableRule,
     /// Table pages in use, the root among them. A statistic, so Relaxed.
     pages: AtomicUsize,
 }
@@ -41,7 +52,12 @@ impl SecondLevelTable {
     ///
     /// # Errors
     /// [`NoMemory`] without a page for the root.
-    pub fn new<P: Platform>(platform: &P, levels: u8, capabilities: &Capabilities) -> Result<Self, NoMemory> {
+    pub fn new<P: Platform>(
+        platform: &P,
+        levels: u8,
+        capabilities: &Capabilities,
+        rule: TableRule,
+    ) -> Result<Self, NoMemory> {
         debug_assert!(levels == 3 || levels == 4);
         platform.probe(Step::TablePage);
         Ok(Self {
@@ -52,6 +68,7 @@ impl SecondLevelTable {
             coherent: capabilities.coherent,
             // An entry holds no more, whatever the IOMMU says.
             physical_bits: capabilities.physical_bits.min(52),
+            rule,
             pages: AtomicUsize::new(1),
         })
     }
@@ -130,8 +147,9 @@ impl SecondLevelTable {
         }
         platform.probe(Step::TableWrite { entries: slots.len() });
         let pfns = segments.iter().flat_map(|segment| segment.phys.pfn()..segment.phys.pfn() + segment.pages());
-        for (slot, phys_pfn) in slots.iter().zip(pfns) {
-            slot.store(EntryValue::leaf(PhysAddr::from_pfn(phys_pfn), rights, false));
+        for (number, (slot, phys_pfn)) in slots.iter().zip(pfns).enumerate() {
+            let leaf = EntryValue::leaf(PhysAddr::from_pfn(phys_pfn), rights, false);
+            slot.store(leaf.marked(number == 0, number == slots.len() - 1));
         }
         platform.table_barrier(slots);
         Ok(())
@@ -239,6 +257,74 @@ impl SecondLevelTable {
         gone > 0
     }
 
+    /// Claims the mapping at exactly `range` by its marks and clears it, as [`unmap`](Self::unmap) does. No table page goes.
+    ///
+    /// Only mappings that fill less than a leaf table, and lie in one, have marks.
+    ///
+    /// # Errors
+    /// [`UnmapError::NotMapped`] where nothing with marks begins, [`UnmapError::Partial`] where it does not end with `range`.
+    ///
+    /// # Panics
+    /// Unless the table keeps its pages.
+    ///
+    /// # Safety
+    /// `platform` is the one that the table was made with; mappings with marks are claimed in no other way.
+    pub unsafe fn claim_and_unmap<P: Platform>(&self, platform: &P, range: IovaRange) -> Result<(), UnmapError> {
+        assert!(self.rule == TableRule::Kept, "a table page that may be freed must not be walked without a claim");
+        let not_mapped = UnmapError::NotMapped(range.start());
+        let table = self.leaf_table(platform, range.first_pfn()).ok_or(not_mapped)?;
+        let first = index(range.first_pfn(), 1);
+        platform.probe(Step::TableClaim);
+        let seen = table[first].load();
+        if !(seen.is_present() && seen.is_first()) {
+            return Err(not_mapped);
+        }
+        // Looked at before the claim, so that a wrong length disturbs nobody who has the right one. And once more after it:
+        // another CPU may have unmapped what was there, and mapped anew, in between.
+        let ends_with_range = || {
+            let last = table[first..].iter().position(|slot| slot.load().is_last());
+            // A mapping without an end is being made.
+            let mapped = last.and_then(|last| IovaRange::new(range.first_pfn(), last as u64 + 1)).ok_or(not_mapped)?;
+            if mapped == range { Ok(()) } else { Err(UnmapError::Partial { asked: range, mapped }) }
+        };
+        ends_with_range()?;
+        if !table[first].claim(seen) {
+            return Err(not_mapped);
+        }
+        if let Err(error) = ends_with_range() {
+            // Claimed by this caller, so nobody else has changed it meanwhile.
+            table[first].store(seen);
+            return Err(error);
+        }
+        self.clear(platform, &table[first..first + range.pages() as usize]);
+        Ok(())
+    }
+
+    /// The leaf table that translates page `pfn`, if there is one.
+    fn leaf_table<'p, P: Platform>(&self, platform: &'p P, pfn: u64) -> Option<&'p Frame> {
+        platform.probe(Step::TableWalk { levels: self.levels });
+        if pfn >> (LEVEL_BITS * u32::from(self.levels)) != 0 {
+            return None;
+        }
+        let mut table = frame(platform, self.root);
+        for level in (2..=self.levels).rev() {
+            let value = table[index(pfn, level)].load();
+            if !value.is_present() || value.is_large() {
+                return None;
+            }
+            table = frame(platform, value.phys());
+        }
+        Some(table)
+    }
+
+    fn clear<P: Platform>(&self, platform: &P, slots: &[Entry]) {
+        platform.probe(Step::TableClear { entries: slots.len() });
+        for slot in slots {
+            slot.store(EntryValue::ABSENT);
+        }
+        platform.table_barrier(slots);
+    }
+
     /// Clears from `pfn` on what lies in one table, and returns the first page not done.
     fn clear_next<P: Platform>(&self, platform: &P, pfn: u64, end_pfn: u64, freed: &mut FreedTables) -> u64 {
         platform.probe(Step::TableWalk { levels: self.levels });
@@ -250,23 +336,18 @@ impl SecondLevelTable {
             let value = slot.load();
             if level == 1 {
                 let entries = ((end_pfn - pfn) as usize).min(ENTRIES - first);
-                let slots = &table[first..first + entries];
-                platform.probe(Step::TableClear { entries });
-                for slot in slots {
-                    slot.store(EntryValue::ABSENT);
-                }
-                platform.table_barrier(slots);
+                self.clear(platform, &table[first..first + entries]);
                 return pfn + entries as u64;
             }
-            let covered = pfn.is_multiple_of(span(level)) && end_pfn - pfn >= span(level);
+            let covered = self.rule == TableRule::FreedWhenCovered
+                && pfn.is_multiple_of(span(level))
+                && end_pfn - pfn >= span(level);
             if !value.is_present() {
                 // A claimed mapping has no hole; nothing lies below this entry to be cleared.
                 return (pfn | (span(level) - 1)) + 1;
             }
             if value.is_large() || covered {
-                platform.probe(Step::TableClear { entries: 1 });
-                slot.store(EntryValue::ABSENT);
-                platform.table_barrier(core::slice::from_ref(slot));
+                self.clear(platform, core::slice::from_ref(slot));
                 if !value.is_large() {
                     collect(platform, value.phys(), level - 1, freed);
                 }
@@ -330,8 +411,8 @@ fn collect<P: Platform>(platform: &P, root: PhysAddr, level: u8, freed: &mut Fre
 
 /// The contents of a table page that is in the table.
 fn frame<P: Platform>(platform: &P, phys: PhysAddr) -> &Frame {
-    // SAFETY: only pages that are linked into this table get here. Whoever walks one works on a mapping below it, and a page
-    // is unlinked only by the unmap that covers all that is mapped below; it is freed after that.
+    // SAFETY: only pages that are linked into this table get here. Where they are not kept, whoever walks one works on a
+    // mapping below it, and a page is unlinked only by the unmap that covers all that is mapped below; it is freed after that.
     unsafe { platform.frame(phys) }
 }
 

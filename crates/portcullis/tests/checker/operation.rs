@@ -1,5 +1,6 @@
 //! What is done to a domain, and on what: machines, and scripts of operations drawn at random.
 
+use portcullis::platform::fake::CPUS;
 use portcullis::{Access, Capabilities, PAGE_SHIFT, PAGE_SIZE, PhysAddr, Segment};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -78,6 +79,8 @@ pub(crate) enum Operation {
     /// Lets time pass, in microseconds, and ticks if that is due.
     Advance(u64),
     Tick,
+    /// The driver goes on on this CPU.
+    RunOn(u32),
     /// Unmaps everything and lets the longest window pass: then there must be room again (S13).
     Drain,
     /// From now on the hardware refuses every invalidation.
@@ -111,6 +114,7 @@ fn operation() -> impl Strategy<Value = Operation> {
         3 => garbage.prop_map(|(pfn, pages)| Operation::UnmapGarbage { pfn, pages }),
         4 => (1..15_000u64).prop_map(Operation::Advance),
         2 => Just(Operation::Tick),
+        3 => (0..CPUS).prop_map(Operation::RunOn),
         2 => Just(Operation::Drain),
         1 => Just(Operation::Fail),
     ]

@@ -64,6 +64,9 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
         if stale.max(usage.queued_unmaps) > usage.queued_unmaps_max && !self.poisoned {
             return fail(Rule::Bounds, format!("{stale} unmaps may still be used: {usage:?}"));
         }
+        if usage.kept_ranges_max.is_some_and(|most| usage.kept_ranges > most) {
+            return fail(Rule::Bounds, format!("more ranges are kept than may be: {usage:?}"));
+        }
         if usage.table_pages > self.bench.host.frames_lent() {
             return fail(Rule::Bounds, format!("more table pages than the host has lent: {usage:?}"));
         }

@@ -2,12 +2,12 @@
 //! around the whole.
 
 use portcullis::design::{Composed, Described, Design, Info, Mapper, Setup, Usage};
-use portcullis::invalidation::{Invalidated, Revocation};
+use portcullis::invalidation::{Invalidated, QueueKind, Revocation};
 use portcullis::iommu::AttachError;
-use portcullis::iova::{IovaAllocator, TreeAllocator};
+use portcullis::iova::{Claim, IovaAllocator, TreeAllocator};
 use portcullis::{
-    Access, AddressSpace, Breach, CommitError, DomainId, Iommu, IovaRange, MapError, NewDomainError, PAGE_SIZE,
-    PhysAddr, Platform, Protection, Request, Rule, Segment, SourceId, UnmapError,
+    Access, Breach, CommitError, DomainId, Iommu, IovaRange, MapError, NewDomainError, PAGE_SIZE, PhysAddr, Platform,
+    Protection, Request, Rule, Segment, SourceId, UnmapError,
 };
 use std::sync::Mutex;
 
@@ -42,6 +42,7 @@ impl<const FLAW: u8> Described for Planted<FLAW> {
         breaches: &[Breach { protection: Protection::Deferred, rule: Rule::Strict, bound: "as stock" }],
         physical_addresses: false,
         batch_default: 1,
+        options: &[],
     };
 }
 
@@ -53,8 +54,7 @@ impl<P: Platform, I: Iommu, const FLAW: u8> Design<P, I> for Planted<FLAW> {
         let width = if FLAW == DesignFlaw::IGNORES_WIDTH { 39 } else { setup.width };
         let tree = TreeAllocator::new(&setup.platform, width, reserved)?;
         let allocator = FlawedAllocator { tree, last: Mutex::default() };
-        let space = AddressSpace::translated(setup.iommu, setup.platform, setup.width)?;
-        Ok(FlawedMapper { inner: Composed::new(allocator, setup.protection, space)? })
+        Ok(FlawedMapper { inner: Composed::new(allocator, QueueKind::Global, setup)? })
     }
 }
 
@@ -79,14 +79,14 @@ unsafe impl<A: IovaAllocator<P>, P: Platform, const FLAW: u8> IovaAllocator<P> f
         Ok(range)
     }
 
-    fn claim(&self, platform: &P, range: IovaRange) -> Result<(), UnmapError> {
-        self.tree.claim(platform, range)?;
+    fn claim(&self, platform: &P, range: IovaRange) -> Result<Claim, UnmapError> {
+        let claim = self.tree.claim(platform, range)?;
         let mut last = self.last.lock().expect("not poisoned");
         last.take_if(|last| *last == range);
         if FLAW == DesignFlaw::REUSES_WHAT_IS_CLAIMED {
             *last = Some(range);
         }
-        Ok(())
+        Ok(claim)
     }
 
     fn free(&self, platform: &P, range: Invalidated<IovaRange>) {
@@ -141,6 +141,10 @@ impl<M: Mapper, const FLAW: u8> Mapper for FlawedMapper<M, FLAW> {
 
     fn due_us(&self) -> Option<u64> {
         self.inner.due_us()
+    }
+
+    fn table_pages(&self) -> usize {
+        self.inner.table_pages()
     }
 
     fn usage(&self) -> Usage {

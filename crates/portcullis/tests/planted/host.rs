@@ -20,6 +20,10 @@ unsafe impl Platform for ForgetsToFlush<'_> {
         self.0.cpu()
     }
 
+    fn cpus(&self) -> u32 {
+        self.0.cpus()
+    }
+
     fn allocate_frame(&self) -> Result<PhysAddr, NoMemory> {
         self.0.allocate_frame()
     }

@@ -39,6 +39,10 @@ unsafe impl Platform for Counting<'_> {
         self.host.cpu()
     }
 
+    fn cpus(&self) -> u32 {
+        self.host.cpus()
+    }
+
     fn allocate_frame(&self) -> Result<PhysAddr, NoMemory> {
         self.host.allocate_frame()
     }

@@ -5,8 +5,12 @@
 //! ```
 #![cfg(loom)]
 
+mod core_queues;
+mod magazines;
+
 use loom::model::Builder;
 use loom::thread;
+use portcullis::design::Design;
 use portcullis::designs::Stock;
 use portcullis::invalidation::QUEUE_TIMEOUT_US;
 use portcullis::iommu::fake::FakeIommu;
@@ -37,14 +41,19 @@ fn check_with(preemption_bound: Option<usize>, model: impl Fn() + Sync + Send + 
 }
 
 /// A domain on fakes that are leaked: loom has no scoped threads. What they hold goes back with the domain.
-#[derive(Clone)]
-struct Bench {
+struct Bench<D: Design<&'static FakeHost, &'static FakeIommu<'static>> = Stock> {
     host: &'static FakeHost,
     iommu: &'static FakeIommu<'static>,
-    domain: Arc<Domain<Stock, &'static FakeHost, &'static FakeIommu<'static>>>,
+    domain: Arc<Domain<D, &'static FakeHost, &'static FakeIommu<'static>>>,
 }
 
-impl Bench {
+impl<D: Design<&'static FakeHost, &'static FakeIommu<'static>>> Clone for Bench<D> {
+    fn clone(&self) -> Self {
+        Self { host: self.host, iommu: self.iommu, domain: self.domain.clone() }
+    }
+}
+
+impl<D: Design<&'static FakeHost, &'static FakeIommu<'static>>> Bench<D> {
     /// A device that reaches memory through an empty table of three levels.
     fn new(protection: Protection) -> Self {
         let host: &FakeHost = Box::leak(Box::default());
@@ -86,7 +95,7 @@ impl Bench {
 #[test]
 fn two_maps_install_one_table() {
     check(|| {
-        let bench = Bench::new(Protection::Strict);
+        let bench = Bench::<Stock>::new(Protection::Strict);
         let other = bench.clone();
         let second = thread::spawn(move || other.map(20, 1));
         let first = bench.map(10, 1);
@@ -103,7 +112,7 @@ fn two_maps_install_one_table() {
 fn of_two_unmaps_one_succeeds() {
     for protection in [Protection::Strict, Protection::Deferred] {
         check(move || {
-            let bench = Bench::new(protection);
+            let bench = Bench::<Stock>::new(protection);
             let iova = bench.map(10, 1);
             let other = bench.clone();
             let second = thread::spawn(move || other.unmap(iova, 1));
@@ -120,7 +129,7 @@ fn of_two_unmaps_one_succeeds() {
 fn a_map_beside_an_unmap() {
     static REUSED: AtomicUsize = AtomicUsize::new(0);
     check(|| {
-        let bench = Bench::new(Protection::Strict);
+        let bench = Bench::<Stock>::new(Protection::Strict);
         let (gone, neighbour) = (bench.map(10, 1), bench.map(11, 1));
         assert_eq!((bench.reach(gone), bench.reach(neighbour)), (Some(10), Some(11)));
         let other = bench.clone();
@@ -143,7 +152,7 @@ fn a_map_beside_an_unmap() {
 fn a_device_beside_a_strict_unmap() {
     static LET_THROUGH: AtomicUsize = AtomicUsize::new(0);
     check(|| {
-        let bench = Bench::new(Protection::Strict);
+        let bench = Bench::<Stock>::new(Protection::Strict);
         let gone = bench.map(10, 1);
         let device = bench.clone();
         let device = thread::spawn(move || device.reach(gone));
@@ -160,7 +169,7 @@ fn a_device_beside_a_strict_unmap() {
 fn a_tick_beside_an_unmap_and_a_map() {
     static REUSED: AtomicUsize = AtomicUsize::new(0);
     check(|| {
-        let bench = Bench::new(Protection::Deferred);
+        let bench = Bench::<Stock>::new(Protection::Deferred);
         let gone = bench.map(10, 1);
         assert_eq!(bench.reach(gone), Some(10));
         let other = bench.clone();
@@ -188,7 +197,7 @@ fn a_tick_beside_an_unmap_and_a_map() {
 #[test]
 fn of_two_ticks_one_flushes() {
     check(|| {
-        let bench = Bench::new(Protection::Deferred);
+        let bench = Bench::<Stock>::new(Protection::Deferred);
         let gone = bench.map(10, 1);
         bench.unmap(gone, 1).expect("mapped");
         bench.host.advance_us(QUEUE_TIMEOUT_US);
@@ -205,7 +214,7 @@ fn of_two_ticks_one_flushes() {
 #[test]
 fn a_map_beside_an_unmap_that_frees_a_table() {
     check(|| {
-        let bench = Bench::new(Protection::Strict);
+        let bench = Bench::<Stock>::new(Protection::Strict);
         let gone = bench.map(0x1000, 512);
         assert_eq!(bench.reach(gone), Some(0x1000));
         let other = bench.clone();
@@ -222,7 +231,7 @@ fn a_map_beside_an_unmap_that_frees_a_table() {
 #[test]
 fn three_cpus_on_one_table() {
     check_with(Some(2), || {
-        let bench = Bench::new(Protection::Strict);
+        let bench = Bench::<Stock>::new(Protection::Strict);
         let others = [20, 30].map(|pfn| {
             let other = bench.clone();
             thread::spawn(move || (pfn, other.map(pfn, 1)))

@@ -1,0 +1,179 @@
+//! The parameters of a design, as they are written behind its id: `eiovar:k=512`.
+
+use core::fmt;
+use core::ops::RangeInclusive;
+use thiserror::Error;
+
+/// Parameters that one design takes at most.
+const OPTIONS_MAX: usize = 8;
+
+/// A parameter that a design takes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OptionInfo {
+    /// Its name.
+    pub key: &'static str,
+    /// What it may be.
+    pub kind: OptionKind,
+    /// What it is unless given, in words.
+    pub default: &'static str,
+    /// What it does.
+    pub description: &'static str,
+}
+
+/// What a parameter may be.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum OptionKind {
+    /// A whole number between these.
+    Count(RangeInclusive<u64>),
+    /// One of these words.
+    Word(&'static [&'static str]),
+}
+
+/// The value of a parameter.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Value {
+    /// A whole number.
+    Count(u64),
+    /// A word.
+    Word(&'static str),
+}
+
+/// The parameters of a design that were given, in the order in which the design names them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Options([Option<(&'static str, Value)>; OPTIONS_MAX]);
+
+/// A parameter that cannot be.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum OptionError<'t> {
+    /// The design has no parameter of this name.
+    #[error("no parameter `{key}`; expected {}", Keys(expected))]
+    Unknown {
+        /// What was given.
+        key: &'t str,
+        /// What there is.
+        expected: &'static [OptionInfo],
+    },
+    /// Not what the parameter may be.
+    #[error("`{key}={value}`: expected {expected}")]
+    Value {
+        /// The parameter.
+        key: &'static str,
+        /// What was given.
+        value: &'t str,
+        /// What it may be.
+        expected: &'static OptionKind,
+    },
+    /// Given twice.
+    #[error("`{0}` is given twice")]
+    Twice(&'static str),
+}
+
+impl Options {
+    /// Nothing but defaults.
+    pub const NONE: Self = Self([None; OPTIONS_MAX]);
+
+    /// Reads `key=value:key=value` for a design that takes `infos`.
+    ///
+    /// # Errors
+    /// An [`OptionError`].
+    ///
+    /// # Panics
+    /// If a design takes more than eight parameters.
+    pub fn parse<'t>(infos: &'static [OptionInfo], text: &'t str) -> Result<Self, OptionError<'t>> {
+        let mut options = Self::NONE;
+        for pair in text.split(':').filter(|pair| !pair.is_empty()) {
+            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let index = infos.iter().position(|info| info.key == key);
+            let index = index.ok_or(OptionError::Unknown { key, expected: infos })?;
+            let info = &infos[index];
+            let parsed = info.kind.parse(value);
+            let parsed = parsed.ok_or(OptionError::Value { key: info.key, value, expected: &info.kind })?;
+            if options.0[index].replace((info.key, parsed)).is_some() {
+                return Err(OptionError::Twice(info.key));
+            }
+        }
+        Ok(options)
+    }
+
+    /// The number called `key`, if it was given.
+    pub fn count(&self, key: &str) -> Option<u64> {
+        match self.get(key)? {
+            Value::Count(count) => Some(count),
+            Value::Word(_) => None,
+        }
+    }
+
+    /// The word called `key`, if it was given.
+    pub fn word(&self, key: &str) -> Option<&'static str> {
+        match self.get(key)? {
+            Value::Word(word) => Some(word),
+            Value::Count(_) => None,
+        }
+    }
+
+    fn get(&self, key: &str) -> Option<Value> {
+        self.iter().find(|(name, _)| *name == key).map(|(_, value)| value)
+    }
+
+    /// What was given.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, Value)> {
+        self.0.iter().copied().flatten()
+    }
+}
+
+impl OptionKind {
+    fn parse(&'static self, text: &str) -> Option<Value> {
+        match self {
+            Self::Count(range) => text.parse().ok().filter(|count| range.contains(count)).map(Value::Count),
+            Self::Word(words) => words.iter().find(|word| **word == text).map(|word| Value::Word(word)),
+        }
+    }
+}
+
+impl fmt::Display for OptionKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Count(range) => write!(f, "a whole number from {} to {}", range.start(), range.end()),
+            Self::Word(words) => list(f, words.iter().copied()),
+        }
+    }
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Count(count) => write!(f, "{count}"),
+            Self::Word(word) => f.write_str(word),
+        }
+    }
+}
+
+impl fmt::Display for Options {
+    /// As it is written behind the id: `:k=64:queue=per-core`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.iter().try_for_each(|(key, value)| write!(f, ":{key}={value}"))
+    }
+}
+
+/// The names of parameters, for a message.
+struct Keys<'i>(&'i [OptionInfo]);
+
+impl fmt::Display for Keys<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() { f.write_str("none") } else { list(f, self.0.iter().map(|info| info.key)) }
+    }
+}
+
+/// `a, b or c`.
+fn list<'w>(f: &mut fmt::Formatter<'_>, words: impl ExactSizeIterator<Item = &'w str>) -> fmt::Result {
+    let last = words.len().saturating_sub(1);
+    for (number, word) in words.enumerate() {
+        let before = match number {
+            0 => "",
+            _ if number == last => " or ",
+            _ => ", ",
+        };
+        write!(f, "{before}{word}")?;
+    }
+    Ok(())
+}

@@ -1,0 +1,47 @@
+//! EiovaR: `stock` with lists of freed ranges over its tree (FAST'15, §5).
+
+use super::{GLOBAL_WINDOW, QUEUE_GLOBAL, queue_kind};
+use crate::design::{Composed, Described, Design, Info, OptionInfo, OptionKind, Setup};
+use crate::error::NewDomainError;
+use crate::invalidation::QueueKind;
+use crate::iommu::Iommu;
+use crate::iova::FreeListAllocator;
+use crate::platform::Platform;
+use crate::safety::Protection;
+
+/// Free lists by power of two over the red-black tree, under its one lock.
+#[derive(Debug)]
+pub struct Eiovar;
+
+impl Described for Eiovar {
+    const INFO: Info = Info {
+        id: "eiovar",
+        source: "EiovaR (FAST'15 §5)",
+        allocator: "free lists by power of two, at most k freed ranges in all, over the tree of `stock`, one lock",
+        invalidation: "as `stock`",
+        tables: "kept unless one unmap covers them",
+        protections: &[Protection::Strict, Protection::Deferred],
+        breaches: &[GLOBAL_WINDOW],
+        physical_addresses: false,
+        batch_default: 1,
+        options: &[
+            OptionInfo {
+                key: "k",
+                kind: OptionKind::Count(0..=1 << 32),
+                default: "unbounded",
+                description: "freed ranges that are kept at most",
+            },
+            QUEUE_GLOBAL,
+        ],
+    };
+}
+
+impl<P: Platform, I: Iommu> Design<P, I> for Eiovar {
+    type Mapper = Composed<FreeListAllocator<P>, P, I>;
+
+    fn build(setup: Setup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+        let kept_max = setup.options.count("k").map(|k| usize::try_from(k).unwrap_or(usize::MAX));
+        let allocator = FreeListAllocator::new(&setup.platform, setup.width, setup.reserved, kept_max)?;
+        Composed::new(allocator, queue_kind(&setup.options, QueueKind::Global), setup)
+    }
+}

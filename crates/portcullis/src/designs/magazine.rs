@@ -1,0 +1,40 @@
+//! Magazines per CPU over the tree, and a flush queue per CPU: Linux since 4.7 (ATC'15, §4.3 and §5).
+
+use super::{PER_CORE_WINDOW, QUEUE_PER_CORE, queue_kind};
+use crate::design::{Composed, Described, Design, Info, Setup};
+use crate::error::NewDomainError;
+use crate::invalidation::QueueKind;
+use crate::iommu::Iommu;
+use crate::iova::MagazineAllocator;
+use crate::platform::Platform;
+use crate::safety::Protection;
+
+/// What Linux does today.
+///
+/// It keeps table pages where Linux frees those that one unmap covers, because claims walk the table without a lock.
+#[derive(Debug)]
+pub struct Magazine;
+
+impl Described for Magazine {
+    const INFO: Info = Info {
+        id: "magazine",
+        source: "Linux since 4.7 (ATC'15 §4.3)",
+        allocator: "per-CPU magazines of 127 for 1 to 32 pages, a depot for each size, over the tree of `stock`",
+        invalidation: "strict: one page-selective and a wait per unmap; deferred: a queue per CPU, 256 unmaps or 10 ms, domain flush",
+        tables: "kept",
+        protections: &[Protection::Strict, Protection::Deferred],
+        breaches: &[PER_CORE_WINDOW],
+        physical_addresses: false,
+        batch_default: 1,
+        options: &[QUEUE_PER_CORE],
+    };
+}
+
+impl<P: Platform, I: Iommu> Design<P, I> for Magazine {
+    type Mapper = Composed<MagazineAllocator<P>, P, I>;
+
+    fn build(setup: Setup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+        let allocator = MagazineAllocator::new(&setup.platform, setup.width, setup.reserved)?;
+        Composed::new(allocator, queue_kind(&setup.options, QueueKind::PerCore), setup)
+    }
+}

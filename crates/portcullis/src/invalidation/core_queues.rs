@@ -1,0 +1,223 @@
+//! Deferred protection with a flush queue per CPU (ATC'15, §5; Linux since 4.7).
+//!
+//! A CPU queues its unmaps behind a lock of its own and flushes the domain when its queue is full. Any flush serves the
+//! entries of all CPUs that were queued before it began. Which those are is told by two counts, of flushes begun and of
+//! flushes ended: an entry notes how many had begun when it was queued, and is served when more than that have ended. For then
+//! at least one of those that have ended began after the entry was queued.
+
+use super::{Invalidated, QUEUE_TIMEOUT_US, Revocation};
+use crate::address::IovaRange;
+use crate::error::{CommitError, NoMemory};
+use crate::iommu::{Invalidation, Iommu};
+use crate::iova::IovaAllocator;
+use crate::per_cpu::PerCpu;
+use crate::platform::{Lock, LockClass, Phase, Platform, Step};
+use crate::space::AddressSpace;
+use crate::sync::{AtomicU64, AtomicUsize, Ordering, fence};
+use crate::table::{self, FreedTables};
+use alloc::collections::VecDeque;
+
+/// Unmaps that wait at most on each CPU. The model checker sees short queues, so that it sees full ones.
+pub const CORE_QUEUE_CAPACITY: usize = if cfg!(loom) { 1 } else { 256 };
+
+/// When empty queues are due.
+const NEVER: u64 = u64::MAX;
+
+/// An unmap whose translations are cleared but may still be cached by the hardware.
+struct Waiting {
+    range: IovaRange,
+    /// Flushes that had begun when it was queued.
+    begun: u64,
+}
+
+/// The unmaps of one CPU, the oldest first.
+struct Queue {
+    /// Never grows: its capacity is [`CORE_QUEUE_CAPACITY`] from the start.
+    waiting: VecDeque<Waiting>,
+    tables: FreedTables,
+    /// Flushes that had begun when the latest of `tables` was queued.
+    tables_begun: u64,
+}
+
+/// The flush queues of a domain.
+pub struct CoreQueues<P: Platform> {
+    queues: PerCpu<P::Lock<Queue>>,
+    /// Flushes of the domain that have begun, and that have ended well. See [`CoreQueues::flush`] for their order.
+    begun: AtomicU64,
+    ended: AtomicU64,
+    /// When the oldest entry will have waited long enough; [`NEVER`] where nothing was queued since the last timed flush.
+    ///
+    /// Relaxed. A push looks at it with its queue's lock held, after it has read how many flushes have begun; a tick writes
+    /// [`NEVER`] before its flush begins, and takes every lock after that has ended. So a push that counts the tick's flush,
+    /// or takes its lock after the tick, finds [`NEVER`] and sets a time; any other is served by that flush, and found in its
+    /// queue.
+    due_us: AtomicU64,
+    /// Entries in all queues. A statistic, so Relaxed.
+    len: AtomicUsize,
+}
+
+impl<P: Platform> CoreQueues<P> {
+    /// Empty queues, one for each CPU of `platform`.
+    ///
+    /// # Errors
+    /// [`NoMemory`] without room for the entries.
+    pub fn new(platform: &P) -> Result<Self, NoMemory> {
+        let queue = || {
+            let mut waiting = VecDeque::new();
+            waiting.try_reserve_exact(CORE_QUEUE_CAPACITY).map_err(|_| NoMemory)?;
+            let queue = Queue { waiting, tables: FreedTables::new(), tables_begun: 0 };
+            Ok(platform.lock(LockClass::FlushQueue, queue))
+        };
+        Ok(Self {
+            queues: PerCpu::new(platform, queue)?,
+            begun: AtomicU64::new(0),
+            ended: AtomicU64::new(0),
+            due_us: AtomicU64::new(NEVER),
+            len: AtomicUsize::new(0),
+        })
+    }
+
+    /// Queues the unmaps on this CPU, and flushes whenever its queue is full.
+    ///
+    /// In a poisoned domain nothing is deferred any more: a flush comes before the buffers go back.
+    ///
+    /// # Errors
+    /// [`CommitError`] where a flush failed. What was queued stays, and so do these unmaps, until a flush succeeds.
+    pub(crate) fn push<I: Iommu>(
+        &self,
+        space: &AddressSpace<P, I>,
+        allocator: &impl IovaAllocator<P>,
+        revocation: &mut Revocation,
+    ) -> Result<(), CommitError> {
+        let platform = space.platform();
+        platform.probe(Step::Enter(Phase::Invalidate));
+        // SeqCst: the cleared entries must have left this CPU before it reads how many flushes have begun. Otherwise a flush
+        // that it does not count might begin, end, and let the hardware read an entry that is not yet cleared. It pairs with
+        // the fence in `flush`.
+        fence(Ordering::SeqCst);
+        self.queues.here(platform).with(|queue| {
+            if !revocation.tables.is_empty() {
+                queue.tables_begun = self.begun.load(Ordering::Acquire);
+                queue.tables.append(platform, core::mem::take(&mut revocation.tables));
+            }
+            for revoked in revocation.revoked.drain(..) {
+                if queue.waiting.len() == CORE_QUEUE_CAPACITY {
+                    self.release_served(platform, allocator, queue);
+                }
+                if queue.waiting.len() == CORE_QUEUE_CAPACITY {
+                    self.flush_here(space, allocator, queue)?;
+                }
+                platform.probe(Step::FlushQueuePush);
+                // Acquire: see `due_us`.
+                let begun = self.begun.load(Ordering::Acquire);
+                queue.waiting.push_back(Waiting { range: revoked.range, begun });
+                self.len.fetch_add(1, Ordering::Relaxed);
+                let due_us = platform.now_us() + QUEUE_TIMEOUT_US;
+                // Where it fails a time is set already, and no later.
+                let _ = self.due_us.compare_exchange(NEVER, due_us, Ordering::Relaxed, Ordering::Relaxed);
+            }
+            if space.check().is_err() { self.flush_here(space, allocator, queue) } else { Ok(()) }
+        })
+    }
+
+    /// Flushes the domain if its oldest entry has waited long enough, and empties all queues.
+    ///
+    /// # Errors
+    /// [`CommitError`] where the flush failed.
+    pub(crate) fn tick<I: Iommu>(
+        &self,
+        space: &AddressSpace<P, I>,
+        allocator: &impl IovaAllocator<P>,
+    ) -> Result<(), CommitError> {
+        let platform = space.platform();
+        let due_us = self.due_us.load(Ordering::Relaxed);
+        let is_ours = |due_us| self.due_us.compare_exchange(due_us, NEVER, Ordering::Relaxed, Ordering::Relaxed);
+        if platform.now_us() < due_us || is_ours(due_us).is_err() {
+            return Ok(());
+        }
+        platform.probe(Step::Enter(Phase::Invalidate));
+        if let Err(error) = self.flush(space) {
+            // The entries stay, quarantined until a flush succeeds (S11). The next tick may try, but not at once.
+            self.due_us.store(platform.now_us() + QUEUE_TIMEOUT_US, Ordering::Relaxed);
+            return Err(error);
+        }
+        for queue in self.queues.iter() {
+            queue.with(|queue| self.release_served(platform, allocator, queue));
+        }
+        Ok(())
+    }
+
+    /// Unmaps that wait now.
+    pub fn len(&self) -> usize {
+        self.len.load(Ordering::Relaxed)
+    }
+
+    /// Whether no unmap waits.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The most unmaps that can wait, on all CPUs together.
+    pub fn capacity(&self) -> usize {
+        self.queues.len() * CORE_QUEUE_CAPACITY
+    }
+
+    /// When `tick` will flush, on the platform's clock; `None` while nothing was queued since it last did.
+    pub fn due_us(&self) -> Option<u64> {
+        Some(self.due_us.load(Ordering::Relaxed)).filter(|due_us| *due_us != NEVER)
+    }
+
+    /// Gives up the table pages that wait, after the IOMMU has forgotten the domain.
+    pub(crate) fn take_tables(&self, platform: &P) -> FreedTables {
+        let mut tables = FreedTables::new();
+        for queue in self.queues.iter() {
+            tables.append(platform, queue.with(|queue| core::mem::take(&mut queue.tables)));
+        }
+        tables
+    }
+
+    /// Takes everything of the domain out of the hardware. Afterwards every entry queued before this was called is served.
+    fn flush<I: Iommu>(&self, space: &AddressSpace<P, I>) -> Result<(), CommitError> {
+        self.begun.fetch_add(1, Ordering::SeqCst);
+        // SeqCst: whoever did not count this flush has fenced its cleared entries before, see `push`; so the hardware, told
+        // after this, reads them cleared.
+        fence(Ordering::SeqCst);
+        space.invalidate(&[Invalidation::Domain(space.id())])?;
+        // Release: who counts this end knows that the flush is over.
+        self.ended.fetch_add(1, Ordering::Release);
+        Ok(())
+    }
+
+    /// Flushes the domain and empties `queue`, which stays locked meanwhile: all of it was queued before.
+    fn flush_here<I: Iommu>(
+        &self,
+        space: &AddressSpace<P, I>,
+        allocator: &impl IovaAllocator<P>,
+        queue: &mut Queue,
+    ) -> Result<(), CommitError> {
+        self.flush(space)?;
+        self.release_before(space.platform(), allocator, queue, u64::MAX);
+        Ok(())
+    }
+
+    /// Gives back the entries of `queue` that enough flushes have ended for.
+    fn release_served(&self, platform: &P, allocator: &impl IovaAllocator<P>, queue: &mut Queue) {
+        // Acquire: pairs with the end of `flush`.
+        self.release_before(platform, allocator, queue, self.ended.load(Ordering::Acquire));
+    }
+
+    /// Gives back what was queued when fewer than `flushes` had begun.
+    fn release_before(&self, platform: &P, allocator: &impl IovaAllocator<P>, queue: &mut Queue, flushes: u64) {
+        platform.probe(Step::Enter(Phase::IovaFree));
+        // The counts that entries note never fall from one to the next.
+        while queue.waiting.front().is_some_and(|waiting| waiting.begun < flushes) {
+            let Some(waiting) = queue.waiting.pop_front() else { break };
+            self.len.fetch_sub(1, Ordering::Relaxed);
+            allocator.free(platform, Invalidated::new(waiting.range));
+        }
+        if queue.tables_begun < flushes {
+            table::release(platform, Invalidated::new(core::mem::take(&mut queue.tables)));
+        }
+        platform.probe(Step::Enter(Phase::Invalidate));
+    }
+}

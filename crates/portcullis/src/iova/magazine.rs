@@ -1,0 +1,310 @@
+//! Magazines: freed addresses are kept per CPU, so that most requests take no shared lock (ATC'15, §4.3; Linux since 4.7).
+//!
+//! For each size of up to 32 pages a CPU has two magazines, stacks of at most 127 addresses. It works on the loaded one; when
+//! that is empty, or full, it loads the other; and when that does not help either, it exchanges one at the depot of that size.
+//! After an exchange at least 127 allocations and 127 frees need no other (Bonwick and Adams, USENIX ATC'01, §3.1). What the
+//! depot does not have comes from the tree, and what it has no room for goes there.
+//!
+//! An address in a magazine stays in use as far as the tree knows. So nothing here knows which ranges are mapped, and claims
+//! are left to the marks in the table.
+
+use super::{Claim, IovaAllocator, Kept, TreeAllocator};
+use crate::address::IovaRange;
+use crate::error::{MapError, NoMemory, UnmapError};
+use crate::invalidation::Invalidated;
+use crate::per_cpu::PerCpu;
+use crate::platform::{Lock, LockClass, Phase, Platform, Step};
+use crate::sync::{AtomicU64, Ordering};
+use alloc::vec::Vec;
+use core::mem;
+
+/// Addresses in a full magazine. The model checker sees small ones, so that it sees exchanges.
+pub const MAGAZINE_CAPACITY: usize = if cfg!(loom) { 1 } else { 127 };
+/// Full magazines in a depot at most, for each size.
+pub const DEPOT_MAGAZINES_MAX: usize = if cfg!(loom) { 1 } else { 32 };
+/// Sizes: 1, 2, 4 … 32 pages. Larger ranges go to the tree.
+const ORDERS: usize = 6;
+/// How often a depot with more full magazines than there are CPUs gives one back, in microseconds.
+const TRIM_INTERVAL_US: u64 = 100_000;
+/// When a depot with nothing to give back is due.
+const NEVER: u64 = u64::MAX;
+
+/// A stack of first pages. It never grows beyond what was reserved for it.
+struct Magazine(Vec<u64>);
+
+/// What a CPU has for one size. `previous` is either full or empty.
+struct Pair {
+    loaded: Magazine,
+    previous: Magazine,
+}
+
+/// What all CPUs share for one size. Both lists have room for all that they may hold from the start.
+struct Depot {
+    full: Vec<Magazine>,
+    empty: Vec<Magazine>,
+}
+
+/// The allocator.
+pub struct MagazineAllocator<P: Platform> {
+    cpus: PerCpu<P::Lock<[Pair; ORDERS]>>,
+    depots: [P::Lock<Depot>; ORDERS],
+    tree: TreeAllocator<P>,
+    /// When the depots give back; [`NEVER`] while none has too many magazines. Written and read Relaxed: whoever adds a
+    /// magazine looks at it while holding the depot's lock, and [`tick`](IovaAllocator::tick) takes that lock after it has
+    /// written [`NEVER`]; so one of the two sees the other.
+    trim_due_us: AtomicU64,
+}
+
+impl Magazine {
+    fn new() -> Result<Self, NoMemory> {
+        let mut first_pfns = Vec::new();
+        first_pfns.try_reserve_exact(MAGAZINE_CAPACITY).map_err(|_| NoMemory)?;
+        Ok(Self(first_pfns))
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn is_full(&self) -> bool {
+        self.0.len() == MAGAZINE_CAPACITY
+    }
+}
+
+impl Pair {
+    fn new() -> Result<Self, NoMemory> {
+        Ok(Self { loaded: Magazine::new()?, previous: Magazine::new()? })
+    }
+
+    fn swap(&mut self) {
+        mem::swap(&mut self.loaded, &mut self.previous);
+    }
+}
+
+impl Depot {
+    fn new() -> Result<Self, NoMemory> {
+        let mut depot = Self { full: Vec::new(), empty: Vec::new() };
+        depot.full.try_reserve_exact(DEPOT_MAGAZINES_MAX).map_err(|_| NoMemory)?;
+        depot.empty.try_reserve_exact(DEPOT_MAGAZINES_MAX).map_err(|_| NoMemory)?;
+        Ok(depot)
+    }
+
+    /// Keeps an empty magazine for the next exchange, or frees it when there are enough.
+    fn keep_empty(&mut self, magazine: Magazine) {
+        debug_assert!(magazine.is_empty());
+        if self.empty.len() < DEPOT_MAGAZINES_MAX {
+            self.empty.push(magazine);
+        }
+    }
+}
+
+/// Which magazines are for ranges of `pages` pages.
+const fn order(pages: u64) -> Option<usize> {
+    if pages > 1 << (ORDERS - 1) { None } else { Some(pages.next_power_of_two().trailing_zeros() as usize) }
+}
+
+/// Makes one of something for each order.
+fn per_order<T>(mut make: impl FnMut() -> Result<T, NoMemory>) -> Result<[T; ORDERS], NoMemory> {
+    let made: arrayvec::ArrayVec<T, ORDERS> = (0..ORDERS).map(|_| make()).collect::<Result<_, _>>()?;
+    Ok(made.into_inner().unwrap_or_else(|_| unreachable!("as many as there are orders")))
+}
+
+impl<P: Platform> MagazineAllocator<P> {
+    /// An allocator of addresses below `2^width`, without page 0, the interrupt range and `reserved` (S9).
+    ///
+    /// # Errors
+    /// [`NoMemory`].
+    pub fn new(platform: &P, width: u8, reserved: &[IovaRange]) -> Result<Self, NoMemory> {
+        Ok(Self {
+            cpus: PerCpu::new(platform, || Ok(platform.lock(LockClass::Magazine, per_order(Pair::new)?)))?,
+            depots: per_order(|| Ok(platform.lock(LockClass::Depot, Depot::new()?)))?,
+            tree: TreeAllocator::new(platform, width, reserved)?,
+            trim_due_us: AtomicU64::new(NEVER),
+        })
+    }
+
+    /// An address that this CPU keeps, or the depot.
+    fn take(&self, platform: &P, order: usize) -> Option<u64> {
+        self.cpus.here(platform).with(|pairs| {
+            let pair = &mut pairs[order];
+            if pair.loaded.is_empty() {
+                pair.swap();
+            }
+            if pair.loaded.is_empty() {
+                self.depots[order].with(|depot| {
+                    if let Some(full) = depot.full.pop() {
+                        platform.probe(Step::DepotExchange);
+                        depot.keep_empty(mem::replace(&mut pair.loaded, full));
+                    }
+                });
+            }
+            let first_pfn = pair.loaded.0.pop()?;
+            platform.probe(Step::ListPop);
+            Some(first_pfn)
+        })
+    }
+
+    /// Keeps an address. What there is no room for goes back to the tree.
+    fn put(&self, platform: &P, order: usize, first_pfn: u64) {
+        let spilled = self.cpus.here(platform).with(|pairs| {
+            let pair = &mut pairs[order];
+            let mut spilled = None;
+            if pair.loaded.is_full() {
+                pair.swap();
+            }
+            if pair.loaded.is_full() {
+                spilled = self.depots[order].with(|depot| {
+                    let empty = depot.empty.pop().map_or_else(Magazine::new, Ok).ok()?;
+                    platform.probe(Step::DepotExchange);
+                    let full = mem::replace(&mut pair.loaded, empty);
+                    if depot.full.len() == DEPOT_MAGAZINES_MAX {
+                        return Some(full);
+                    }
+                    depot.full.push(full);
+                    self.trim_later(platform, depot);
+                    None
+                });
+            }
+            if pair.loaded.is_full() {
+                // The host had no memory for another magazine.
+                self.tree.free_ranges(platform, core::iter::once(first_pfn));
+            } else {
+                platform.probe(Step::ListPush);
+                pair.loaded.0.push(first_pfn);
+            }
+            spilled
+        });
+        if let Some(mut magazine) = spilled {
+            self.empty(platform, &mut magazine);
+            self.depots[order].with(|depot| depot.keep_empty(magazine));
+        }
+    }
+
+    /// Gives all addresses of a magazine back to the tree.
+    fn empty(&self, platform: &P, magazine: &mut Magazine) {
+        if !magazine.is_empty() {
+            self.tree.free_ranges(platform, magazine.0.drain(..));
+        }
+    }
+
+    /// Gives everything that is kept back to the tree: what is wanted may be among it, or between it (S13).
+    fn empty_all(&self, platform: &P) {
+        for cpu in self.cpus.iter() {
+            cpu.with(|pairs| {
+                for pair in pairs {
+                    self.empty(platform, &mut pair.loaded);
+                    self.empty(platform, &mut pair.previous);
+                }
+            });
+        }
+        for depot in &self.depots {
+            depot.with(|depot| {
+                while let Some(mut magazine) = depot.full.pop() {
+                    self.empty(platform, &mut magazine);
+                    depot.keep_empty(magazine);
+                }
+            });
+        }
+    }
+
+    /// Sees to it that a depot with more magazines than there are CPUs gives some back, one by one. Called under its lock.
+    fn trim_later(&self, platform: &P, depot: &Depot) {
+        if depot.full.len() > self.cpus.len() {
+            let due_us = platform.now_us() + TRIM_INTERVAL_US;
+            // Where it fails a time is set already.
+            let _ = self.trim_due_us.compare_exchange(NEVER, due_us, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+}
+
+// SAFETY: an address is in one place: in use, in one magazine, or free in the tree; each move between those is made under a
+// lock, and the tree's ranges do not overlap. Claims of ranges that magazines may hold are left to the table, those of larger
+// ones to the tree.
+unsafe impl<P: Platform> IovaAllocator<P> for MagazineAllocator<P> {
+    const CLAIMS_BY_TABLE: bool = true;
+
+    fn allocate(&self, platform: &P, pages: u64) -> Result<IovaRange, MapError> {
+        platform.probe(Step::Enter(Phase::IovaAllocate));
+        // A magazine serves all requests that round up to its size, so its ranges are as large as they may get.
+        let (kept, size) = match order(pages) {
+            Some(order) => (self.take(platform, order), 1 << order),
+            None => (None, pages),
+        };
+        let first_pfn = match kept {
+            Some(first_pfn) => first_pfn,
+            None => match self.tree.allocate_range(platform, size) {
+                Ok(range) => range.first_pfn(),
+                Err(MapError::Exhausted { .. }) => {
+                    self.empty_all(platform);
+                    let again = self.tree.allocate_range(platform, size);
+                    let limit_bits = self.tree.width();
+                    let asked_for = |error| match error {
+                        MapError::Exhausted { .. } => MapError::Exhausted { pages, limit_bits },
+                        other => other,
+                    };
+                    again.map_err(asked_for)?.first_pfn()
+                }
+                Err(error) => return Err(error),
+            },
+        };
+        Ok(IovaRange::new(first_pfn, pages).expect("below the width, so it does not wrap"))
+    }
+
+    fn claim(&self, platform: &P, range: IovaRange) -> Result<Claim, UnmapError> {
+        platform.probe(Step::Enter(Phase::IovaFind));
+        if order(range.pages()).is_some() {
+            return Ok(Claim::ByTable);
+        }
+        match self.tree.claim(platform, range) {
+            // Too long for anything that may be mapped there: the table says what is.
+            Err(UnmapError::Partial { mapped, .. }) if order(mapped.pages()).is_some() => Ok(Claim::ByTable),
+            result => result,
+        }
+    }
+
+    fn free(&self, platform: &P, range: Invalidated<IovaRange>) {
+        let range = range.into_inner();
+        match order(range.pages()) {
+            Some(order) => self.put(platform, order, range.first_pfn()),
+            None => self.tree.free_ranges(platform, core::iter::once(range.first_pfn())),
+        }
+    }
+
+    fn live(&self) -> usize {
+        self.tree.live().saturating_sub(self.kept().ranges)
+    }
+
+    fn kept(&self) -> Kept {
+        let in_pair = |pair: &Pair| pair.loaded.0.len() + pair.previous.0.len();
+        let in_cpus: usize =
+            self.cpus.iter().map(|cpu| cpu.with(|pairs| pairs.iter().map(in_pair).sum::<usize>())).sum();
+        let in_depots: usize = self.depots.iter().map(|depot| depot.with(|depot| depot.full.len())).sum();
+        Kept {
+            ranges: in_cpus + in_depots * MAGAZINE_CAPACITY,
+            ranges_max: Some(ORDERS * (2 * self.cpus.len() + DEPOT_MAGAZINES_MAX) * MAGAZINE_CAPACITY),
+        }
+    }
+
+    fn tick(&self, platform: &P) {
+        let due_us = self.trim_due_us.load(Ordering::Relaxed);
+        let is_ours = |due_us| self.trim_due_us.compare_exchange(due_us, NEVER, Ordering::Relaxed, Ordering::Relaxed);
+        if platform.now_us() < due_us || is_ours(due_us).is_err() {
+            return;
+        }
+        platform.probe(Step::Enter(Phase::IovaFree));
+        for depot in &self.depots {
+            let surplus = depot.with(|depot| {
+                let surplus = if depot.full.len() > self.cpus.len() { depot.full.pop() } else { None };
+                self.trim_later(platform, depot);
+                surplus
+            });
+            if let Some(mut magazine) = surplus {
+                self.empty(platform, &mut magazine);
+            }
+        }
+    }
+
+    fn due_us(&self) -> Option<u64> {
+        Some(self.trim_due_us.load(Ordering::Relaxed)).filter(|due_us| *due_us != NEVER)
+    }
+}
