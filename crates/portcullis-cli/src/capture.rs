@@ -10,6 +10,9 @@ Recording a trace on a Linux host (as root; the kernel needs CONFIG_FTRACE and a
 
 Then: portcullis compare my.trace.xz
 
+The output of trace-cmd report and of perf script --show-lost-events is read too (perf record -a -e 'iommu:*' -e 'dma:*'
+-e 'intel_iommu:*'), and so are .gz and .zst. perf does not tell interrupts from the tasks that they came into.
+
 What it costs: each map or unmap writes two or three events of 60 to 100 bytes into memory, some 0.2 to 0.5 µs; at a
 million maps per second expect the server to slow down visibly while it records. -b is the buffer of each CPU in KiB:
 64 MiB hold about half a million events. What does not fit is lost; the trace says so, and the comparison warns.
@@ -17,6 +20,7 @@ million maps per second expect the server to slow down visibly while it records.
 Limits:
   - dma:* events exist since Linux 6.12; without them a mapping has no device, no direction and no exact length.
   - intel_iommu:* are not used for the comparison, but --accesses needs them to line a device log up with the trace.
-  - Passed-through devices (iommu=pt) make no iommu:map events: there is nothing to record.
+  - Passed-through devices (iommu=pt) make no iommu: events. Where none is in a trace, the dma:* events alone are read: not
+    coherent memory (dma_alloc), and of scatter lists not always how long each piece is.
   - A trace shows addresses and sizes, not data. It does show which buffers a driver reuses.
 ";

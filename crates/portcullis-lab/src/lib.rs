@@ -8,6 +8,7 @@ pub mod compare;
 mod cost;
 pub mod engine;
 mod machine;
+pub mod oracle;
 mod outcome;
 #[allow(unsafe_code, reason = "implements `portcullis::Platform`")]
 mod platform;

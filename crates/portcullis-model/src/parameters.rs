@@ -157,6 +157,10 @@ impl Parameters {
     /// What QEMU emulates: a large IOTLB that is emptied when full, no paging-structure caches, no regard for the hint, one
     /// fault recording register. The capability registers read as QEMU's do (CAP 0xd2008c222f0606), but for interrupt
     /// remapping, which is not here.
+    ///
+    /// Two things are as specified and not as in QEMU 7.2: entries are tagged by domain, not by device, which differs where
+    /// devices share a domain; and a page-selective invalidation drops no pages but its own, where QEMU compares only 8 bits
+    /// of page numbers and may drop more.
     pub fn qemu() -> Self {
         Self {
             iotlb_entries: 1024,

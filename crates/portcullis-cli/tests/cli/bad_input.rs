@@ -5,7 +5,7 @@ use super::{DISK, RECEIVE, bundled, portcullis, text, written};
 
 const GOOD: [&str; 3] = [
     "  fio-1  [000] .....  1.000001: map: IOMMU: iova=0x1000 - 0x2000 paddr=0x0000000000003000 size=4096",
-    "  fio-1  [000] .....  1.000002: dma_map_page: 0000:00:04.0 dir=TO_DEVICE dma_addr=1000 size=64 attrs=",
+    "  fio-1  [000] .....  1.000002: dma_map_page: 0000:00:04.0 dir=TO_DEVICE dma_addr=1000 size=64 phys_addr=3000 attrs=",
     "  fio-1  [000] .....  1.000003: unmap: IOMMU: iova=0x1000 - 0x2000 size=4096 unmapped_size=4096",
 ];
 
@@ -60,6 +60,24 @@ fn an_xz_cut_short_or_damaged() {
 }
 
 #[test]
+fn a_gz_or_zst_cut_short_and_a_window_too_large() {
+    // The beginning of what `gzip` and `zstd` write, and a frame whose window is 2 GiB.
+    let gzip = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3, 0x75];
+    let zstd = [0x28, 0xb5, 0x2f, 0xfd, 0x24, 0xd9, 0x0d, 0x03];
+    refused_trace("head.trace.gz", gzip, &["damaged or cut short after line 0"]);
+    refused_trace("head.trace.zst", zstd, &["damaged or cut short after line 0"]);
+    let window = [0x28, 0xb5, 0x2f, 0xfd, 0, 168, 0, 0, 0];
+    refused_trace("window.trace.zst", window, &["after line 0 takes more than the 256 MiB of memory"]);
+}
+
+#[test]
+fn a_trace_that_goes_on_in_another_format() {
+    let perf = "  fio  1 [000]  1.000004: iommu:map: IOMMU: iova=0x1000 - 0x2000 paddr=0x3000 size=4096";
+    let parts = [":4: ", "begins as ftrace prints and goes on as perf script does", "expected `task-pid [cpu] flags"];
+    refused_trace("mixed.trace", fourth(perf), &parts);
+}
+
+#[test]
 fn what_is_no_trace() {
     let mut random = 1u64;
     let noise: Vec<u8> = (0..10_000)
@@ -73,7 +91,16 @@ fn what_is_no_trace() {
     refused_trace("prose.trace", "Dear reader,\nlisten.\n", &[":1: not a trace", "expected", "Dear reader,"]);
     refused_trace("zeros.trace", [0; 5000], &[":1: ", "expected"]);
     refused_trace("comments.trace", "# tracer: nop\n#\n", &["expected iommu:map or iommu:unmap events"]);
-    refused(&["compare", &bundled("q-e1000e-tx.lazy.2cpu.qemu.xz")], &[".qemu.xz:1: not a trace", "expected"]);
+    let log = bundled("q-e1000e-tx.lazy.2cpu.qemu.xz");
+    refused(&["compare", &log], &[".qemu.xz:1: not a trace but the log of a device's accesses", "expected"]);
+    let trace = bundled(DISK);
+    let parts = [".trace.xz:1: not the log of a device's accesses but a capture", "(ftrace)", "expected"];
+    refused(&["compare", &trace, "--accesses", &trace], &parts);
+    refused_trace(
+        "own.dat",
+        b"\x17\x08Dtracing6\0",
+        &[":1: not a trace but trace-cmd's own encoding", "trace-cmd report"],
+    );
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! `compare --json`: every key by its name, and what the numbers must obey whatever the design.
 
-use super::{DISK, RECEIVE, SEND, bundled, compared, float, json, row, rows};
+use super::{DISK, RECEIVE, SEND, bundled, compared, float, json, row, rows, written};
 use serde_json::Value;
 
 const INPUT_COUNTS: [&str; 8] =
@@ -138,6 +138,19 @@ fn every_key_is_there_and_the_counts_are_those_of_the_bundled_traces() {
         let designs = designs["designs"].as_array().unwrap();
         let expected = designs.iter().map(|design| design["protections"].as_array().unwrap().len()).sum::<usize>();
         assert_eq!(rows(&document).len(), expected);
+    }
+}
+
+#[test]
+fn the_format_of_each_input_is_told_from_its_content() {
+    let words = "IOMMU: iova=0x1000 - 0x2000 paddr=0x3000 size=4096";
+    for (file, text, format) in [
+        ("format.perf", format!("fio-1 [000] ..... 1.000001: map: {words}\n"), "ftrace"),
+        ("format.xz", format!("cpus=1\nfio-1 [000] 1.000001: map:                  {words}\n"), "trace-cmd"),
+        ("format.trace", format!("fio 1 [000] 1.000001: iommu:map: {words}\n"), "perf"),
+    ] {
+        let document = compared(&[&written(file, text), "--designs", "none"]);
+        assert_eq!((&document["input"][0]["format"], &document["input"][0]["maps"]), (&format.into(), &1.into()));
     }
 }
 

@@ -1,9 +1,9 @@
 //! The device's own accesses: what QEMU's model of VT-d logs of its invalidation queue and of its IOTLB.
 
-use super::TraceError;
 use super::error::Flaw;
 use super::scan::{Scan, field};
 use super::source::Lines;
+use super::{Format, TraceError};
 use portcullis::table::EntryValue;
 use portcullis::{Iova, SourceId};
 use std::io::Read;
@@ -63,14 +63,39 @@ fn read_lines<R: Read>(mut lines: Lines<R>, mut progress: impl FnMut(u64)) -> Re
     const LINES_PER_PROGRESS: u64 = 1 << 14;
     let mut events = Vec::new();
     while lines.advance()? {
-        let event = parse(lines.text()).map_err(|flaw| flaw.at(&lines.file, lines.number, lines.text()))?;
-        events.extend(event);
+        match parse(lines.text()) {
+            Ok(event) => events.extend(event),
+            Err(flaw) => return Err(failed(flaw, &lines)),
+        }
         if lines.number.is_multiple_of(LINES_PER_PROGRESS) {
             progress(lines.file_bytes());
         }
     }
     progress(lines.file_bytes());
     Ok(AccessLog { events })
+}
+
+/// What every line of a log begins with.
+const EXPECTED: &str = "an event of the log, `vtd_…`";
+
+/// A line that is none of the log, the first, may show what the file is instead.
+fn failed<R: Read>(flaw: Flaw, lines: &Lines<R>) -> TraceError {
+    let (file, line, text) = (&lines.file, lines.number, lines.text());
+    match Format::of_capture(text).filter(|_| flaw == Flaw::Columns && line == 1) {
+        Some(found) => TraceError::OtherKind {
+            file: file.clone(),
+            line,
+            wanted: "the log of a device's accesses",
+            found,
+            expected: EXPECTED,
+        },
+        None => flaw.at(file, line, text, EXPECTED),
+    }
+}
+
+/// Whether a line is of such a log.
+pub(super) fn is_logged(line: &[u8]) -> bool {
+    line.starts_with(b"vtd_")
 }
 
 /// Understands one line; `None` for what need not be known.
@@ -88,8 +113,8 @@ fn parse(line: &[u8]) -> Result<Option<LogEvent>, Flaw> {
         }
         b"vtd_iotlb_page_hit" => true,
         b"vtd_iotlb_page_update" => false,
-        word if word.starts_with(b"vtd_") => return Ok(None),
-        _ => return Err(Flaw::Expected("an event of the log, `vtd_…`")),
+        word if is_logged(word) => return Ok(None),
+        _ => return Err(Flaw::Columns),
     };
     Ok(Some(LogEvent::Access {
         source: SourceId(short(b"sid ", Flaw::Expected("`sid 0x…`, a source id of 16 bits"))?),

@@ -1,5 +1,6 @@
 //! What can be wrong with a trace or an access log: which file, which line, what was expected there.
 
+use super::Format;
 use std::io;
 use thiserror::Error;
 
@@ -25,8 +26,24 @@ pub enum TraceError {
         /// What the decoder said.
         source: io::Error,
     },
+    /// It was compressed with a larger window than is allowed for.
+    #[error(
+        "{file}: decompression after line {line} takes more than the {limit_mib} MiB of memory that are allowed: {source}"
+    )]
+    DecoderMemory {
+        /// The file as it was named.
+        file: String,
+        /// The last whole line before.
+        line: u64,
+        /// The limit, in MiB.
+        limit_mib: u64,
+        /// What the decoder said.
+        source: io::Error,
+    },
     /// No byte in it.
-    #[error("{file}: the file is empty; expected the text of an ftrace capture or of an access log")]
+    #[error(
+        "{file}: the file is empty; expected the text of an ftrace capture, of trace-cmd report or perf script, or an access log"
+    )]
     Empty {
         /// The file as it was named.
         file: String,
@@ -42,6 +59,34 @@ pub enum TraceError {
         expected: &'static str,
         /// The first lines of the file, each shortened.
         found: String,
+    },
+    /// It is something else that this library knows.
+    #[error("{file}:{line}: not {wanted} but {found}: expected {expected}")]
+    OtherKind {
+        /// The file as it was named.
+        file: String,
+        /// The line that shows it.
+        line: u64,
+        /// What it should be.
+        wanted: &'static str,
+        /// What it is.
+        found: String,
+        /// What a line should look like.
+        expected: &'static str,
+    },
+    /// It begins as one program prints and goes on as another does.
+    #[error("{file}:{line}: the file begins as {first} prints and goes on as {then} does: expected {expected}")]
+    FormatChanges {
+        /// The file as it was named.
+        file: String,
+        /// The first line of the other program.
+        line: u64,
+        /// Who printed the beginning.
+        first: Format,
+        /// Who prints lines like this one.
+        then: Format,
+        /// What an event of the first looks like.
+        expected: &'static str,
     },
     /// A line in the midst of good ones that cannot be understood.
     #[error("{file}:{line}: expected {expected}, found `{found}`")]
@@ -76,14 +121,14 @@ pub enum TraceError {
         limit: usize,
     },
     /// Comments and other events, but no mapping.
-    #[error("{file}: expected iommu:map or iommu:unmap events, found none in {lines} lines ({dma_events} dma: events)")]
+    #[error(
+        "{file}: expected iommu:map or iommu:unmap events, or dma:dma_map_… or dma:dma_unmap_…, found none in {lines} lines"
+    )]
     NoEvents {
         /// The file as it was named.
         file: String,
         /// Lines read.
         lines: u64,
-        /// `dma:` events among them, which alone do not say what the IOMMU did.
-        dma_events: u64,
     },
     /// More of something than can be counted here.
     #[error("{file}:{line}: expected at most {limit} {what} in one trace")]
@@ -102,6 +147,8 @@ pub enum TraceError {
 /// What is wrong with one line; the reader adds file and line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Flaw {
+    /// Its columns are not those of an event.
+    Columns,
     /// The line does not say this.
     Expected(&'static str),
     /// One more than can be counted.
@@ -109,10 +156,13 @@ pub(super) enum Flaw {
 }
 
 impl Flaw {
-    pub(super) fn at(self, file: &str, line: u64, text: &[u8]) -> TraceError {
+    /// The error; `columns` is what an event looks like.
+    pub(super) fn at(self, file: &str, line: u64, text: &[u8], columns: &'static str) -> TraceError {
         let file = file.to_owned();
+        let malformed = |expected, file| TraceError::Malformed { file, line, expected, found: excerpt(text) };
         match self {
-            Self::Expected(expected) => TraceError::Malformed { file, line, expected, found: excerpt(text) },
+            Self::Columns => malformed(columns, file),
+            Self::Expected(expected) => malformed(expected, file),
             Self::TooMany(what, limit) => TraceError::TooMany { file, line, what, limit },
         }
     }

@@ -1,13 +1,14 @@
 //! What the events say: the words after the event's name, the same in every tool that prints them.
 
 use super::error::Flaw;
+use super::list::{List, Numbers, UNPARSED};
 use super::scan::{Scan, field};
 use portcullis::{Access, PAGE_SIZE};
 
 /// No device of today puts more than this on the bus: five levels of table.
 const IOVA_END: u64 = 1 << 57;
 /// What a table entry can hold.
-const PHYSICAL_END: u64 = 1 << 52;
+pub(super) const PHYSICAL_END: u64 = 1 << 52;
 
 /// An event that the trace is made of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -17,36 +18,23 @@ pub(super) enum Event<'a> {
     /// `iommu:unmap`: a run of pages goes. Whole pages.
     Unmap { iova: u64, size: u64 },
     /// `dma:dma_map_page` and its like: who mapped these bytes, and why.
-    DmaMap { device: &'a [u8], access: Access, iova: u64, size: u64 },
+    DmaMap { device: &'a [u8], access: Access, iova: u64, size: u64, phys: u64 },
     /// `dma:dma_map_sg`: the same for a scatter list.
     DmaMapList { device: &'a [u8], access: Access, list: List<'a> },
     /// `dma:dma_unmap_page` and its like, after its `iommu:unmap`.
-    DmaUnmap { device: &'a [u8], iova: u64 },
+    DmaUnmap { device: &'a [u8], iova: u64, size: u64 },
     /// `dma:dma_unmap_sg`, before its `iommu:unmap`.
-    DmaUnmapList { device: &'a [u8] },
+    DmaUnmapList { device: &'a [u8], phys: Numbers<'a> },
     /// `intel_iommu:qi_submit` of an IOTLB invalidation: the descriptor's two quadwords.
     Invalidate { qw0: u64, qw1: u64 },
     /// Any other.
     Other,
 }
 
-/// The runs of I/O addresses that a scatter list became. Checked when it was made.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct List<'a> {
-    addresses: &'a [u8],
-    sizes: &'a [u8],
-    /// Whether the kernel printed all of it; it stops at 128.
-    pub(super) complete: bool,
-}
-
-impl List<'_> {
-    /// Each run as its first address and the one after its last.
-    pub(super) fn runs(&self) -> impl Iterator<Item = (u64, u64)> + Clone {
-        let number = |text: &[u8]| Scan(text).hexadecimal();
-        let addresses = self.addresses.split(|&byte| byte == b',').filter_map(number);
-        let sizes = self.sizes.split(|&byte| byte == b',').filter_map(number);
-        addresses.zip(sizes).map(|(start, size)| (start, start + size))
-    }
+/// Whether [`Event::parse`] reads the words of this event.
+pub(super) fn is_known(name: &[u8]) -> bool {
+    let dma = name.strip_prefix(b"dma_map_").or_else(|| name.strip_prefix(b"dma_unmap_"));
+    matches!(name, b"map" | b"unmap" | b"qi_submit") || matches!(dma, Some(b"page" | b"resource" | b"phys" | b"sg"))
 }
 
 impl<'a> Event<'a> {
@@ -58,7 +46,7 @@ impl<'a> Event<'a> {
             b"dma_map_page" | b"dma_map_resource" | b"dma_map_phys" => dma_map(text),
             b"dma_map_sg" => dma_map_list(text),
             b"dma_unmap_page" | b"dma_unmap_resource" | b"dma_unmap_phys" => dma_unmap(text),
-            b"dma_unmap_sg" => Ok(Self::DmaUnmapList { device: device(text)? }),
+            b"dma_unmap_sg" => dma_unmap_list(text),
             b"qi_submit" => invalidate(text),
             _ => Ok(Self::Other),
         }
@@ -111,33 +99,41 @@ fn unmap<'a>(text: &[u8]) -> Result<Event<'a>, Flaw> {
     Ok(Event::Unmap { iova, size })
 }
 
+/// The first word; behind a key where the tool fell back on the fields of the record.
 fn device(text: &[u8]) -> Result<&[u8], Flaw> {
-    match Scan(text).word() {
-        b"" => Err(Flaw::Expected("the name of a device")),
-        name => Ok(name),
+    let mut scan = if text.starts_with(UNPARSED) { field(text, b"device=") } else { Some(Scan(text)) };
+    match scan.as_mut().map(Scan::word) {
+        None | Some(b"") => Err(Flaw::Expected("the name of a device")),
+        Some(name) => Ok(name),
     }
 }
 
 fn access(text: &[u8]) -> Result<Access, Flaw> {
     match field(text, b"dir=").map(|mut scan| scan.word()) {
-        Some(b"TO_DEVICE") => Ok(Access::DeviceReads),
-        Some(b"FROM_DEVICE") => Ok(Access::DeviceWrites),
-        Some(b"BIDIRECTIONAL") => Ok(Access::DeviceReadsAndWrites),
+        Some(b"TO_DEVICE" | b"1") => Ok(Access::DeviceReads),
+        Some(b"FROM_DEVICE" | b"2") => Ok(Access::DeviceWrites),
+        Some(b"BIDIRECTIONAL" | b"0") => Ok(Access::DeviceReadsAndWrites),
         _ => Err(Flaw::Expected("`dir=` and TO_DEVICE, FROM_DEVICE or BIDIRECTIONAL")),
     }
 }
 
 fn dma_map(text: &[u8]) -> Result<Event<'_>, Flaw> {
     let (iova, size) = dma_run(text)?;
-    Ok(Event::DmaMap { device: device(text)?, access: access(text)?, iova, size })
+    let expected = Flaw::Expected("`phys_addr=` and a hexadecimal address");
+    let phys = whole(field(text, b"phys_addr="), Scan::hexadecimal, expected)?;
+    Ok(Event::DmaMap { device: device(text)?, access: access(text)?, iova, size, phys })
 }
 
 fn dma_unmap(text: &[u8]) -> Result<Event<'_>, Flaw> {
-    Ok(Event::DmaUnmap { device: device(text)?, iova: dma_run(text)?.0 })
+    let (iova, size) = dma_run(text)?;
+    Ok(Event::DmaUnmap { device: device(text)?, iova, size })
 }
 
 /// `dma_addr=… size=…`: any bytes, also those of a device that no IOMMU serves.
 fn dma_run(text: &[u8]) -> Result<(u64, u64), Flaw> {
+    if text.starts_with(UNPARSED) {
+        return Err(Flaw::Expected("the event in words, not the fields of a record that the tool could not read"));
+    }
     let expected = Flaw::Expected("`dma_addr=` and a hexadecimal address");
     let iova = whole(field(text, b"dma_addr="), Scan::hexadecimal, expected)?;
     let size = whole(field(text, b"size="), Scan::decimal, Flaw::Expected("`size=` and a decimal number of bytes"))?;
@@ -145,7 +141,7 @@ fn dma_run(text: &[u8]) -> Result<(u64, u64), Flaw> {
     Ok((iova, size))
 }
 
-fn check_run(start: u64, size: u64) -> Result<(), Flaw> {
+pub(super) fn check_run(start: u64, size: u64) -> Result<(), Flaw> {
     if size == 0 {
         return Err(Flaw::Expected("a size above zero"));
     }
@@ -156,29 +152,13 @@ fn check_run(start: u64, size: u64) -> Result<(), Flaw> {
 }
 
 fn dma_map_list(text: &[u8]) -> Result<Event<'_>, Flaw> {
-    let braces = |key: &[u8], expected| field(text, key).and_then(|mut scan| scan.until(b'}')).ok_or(expected);
-    let addresses = braces(b"dma_addrs={", Flaw::Expected("`dma_addrs={…}`"))?;
-    let sizes = braces(b"sizes={", Flaw::Expected("`sizes={…}`"))?;
-    let mut complete = true;
-    if let Some(mut scan) = field(text, b"ents=") {
-        let expected = Flaw::Expected("`ents=` and how many are printed of how many");
-        let printed = scan.decimal().ok_or(expected)?;
-        scan.literal(b"/").ok_or(expected)?;
-        complete = printed == scan.decimal().ok_or(expected)?;
-    }
-    let expected = Flaw::Expected("a list of hexadecimal numbers with commas");
-    let (mut starts, mut lengths) = (addresses.split(|&byte| byte == b','), sizes.split(|&byte| byte == b','));
-    loop {
-        let (start, size) = match (starts.next(), lengths.next()) {
-            (Some(start), Some(size)) => (start, size),
-            (None, None) => break,
-            _ => return Err(Flaw::Expected("as many sizes as addresses")),
-        };
-        let start = whole(Some(Scan(start)), Scan::hexadecimal, expected)?;
-        check_run(start, whole(Some(Scan(size)), Scan::hexadecimal, expected)?)?;
-    }
-    let list = List { addresses, sizes, complete };
+    let list = List::parse(text)?;
     Ok(Event::DmaMapList { device: device(text)?, access: access(text)?, list })
+}
+
+fn dma_unmap_list(text: &[u8]) -> Result<Event<'_>, Flaw> {
+    let device = device(text)?;
+    Ok(Event::DmaUnmapList { device, phys: Numbers::phys(text)? })
 }
 
 fn invalidate<'a>(text: &[u8]) -> Result<Event<'a>, Flaw> {

@@ -6,11 +6,14 @@
 //!
 //! A map event that nobody claims is a mapping of its own, and so is the run of them that one unmap covers.
 
+mod dma;
 mod number;
 
+pub(super) use dma::Readings;
+
+use super::columns::{Place, Record};
 use super::error::Flaw;
 use super::event::Event;
-use super::ftrace::Record;
 use super::{Context, Operation, OperationKind, Statistics, TracedInvalidation, UNKNOWN_DEVICE, UnmatchedUnmap};
 use portcullis::{Access, PAGE_SHIFT, PAGE_SIZE, PhysAddr, Segment, SourceId};
 use rustc_hash::FxHashMap;
@@ -60,7 +63,7 @@ struct Waiting {
 
 /// Takes events in the order of the capture, gives a trace.
 #[derive(Default)]
-pub(super) struct Grouper {
+struct Grouper {
     counts: Statistics,
     pieces: Vec<Piece>,
     segments: Vec<Segment>,
@@ -79,21 +82,16 @@ pub(super) struct Grouper {
 }
 
 impl Grouper {
-    /// What has been counted so far.
-    pub(super) fn counts(&self) -> Statistics {
-        self.counts
-    }
-
     /// Takes the next event.
-    pub(super) fn record(&mut self, record: &Record<'_>) -> Result<(), Flaw> {
+    fn record(&mut self, record: &Record<'_>) -> Result<(), Flaw> {
         if record.event == Event::Other {
             return Ok(());
         }
-        let context = self.context(Context { pid: record.pid, level: record.level })?;
+        let context = self.context(record.place)?;
         match record.event {
-            Event::Map { iova, size, phys } => self.map(record, context, iova, size, phys),
-            Event::Unmap { iova, size } => self.unmap(record, context, iova >> PAGE_SHIFT, size >> PAGE_SHIFT),
-            Event::DmaMap { device, access, iova, size } => {
+            Event::Map { iova, size, phys } => self.map(record.place, context, iova, size, phys),
+            Event::Unmap { iova, size } => self.unmap(record.place, context, iova >> PAGE_SHIFT, size >> PAGE_SHIFT),
+            Event::DmaMap { device, access, iova, size, .. } => {
                 let device = self.device(device)?;
                 self.claim(context, (device, access), iter::once((iova, iova + size)), true);
                 Ok(())
@@ -103,26 +101,31 @@ impl Grouper {
                 self.claim(context, (device, access), list.runs(), list.complete);
                 Ok(())
             }
-            Event::DmaUnmap { device, iova } => {
+            Event::DmaUnmap { device, iova, .. } => {
                 let device = self.device(device)?;
                 self.settle(context, device, iova >> PAGE_SHIFT);
                 Ok(())
             }
-            Event::DmaUnmapList { device } => {
+            Event::DmaUnmapList { device, .. } => {
                 let device = self.device(device)?;
                 self.announced.insert(context, device);
                 Ok(())
             }
             Event::Invalidate { qw0, qw1 } => {
-                let at_operation = self.operations.len() as u32;
-                self.invalidations.push(TracedInvalidation { at_operation, qw0, qw1 });
+                self.invalidate(qw0, qw1);
                 Ok(())
             }
             Event::Other => Ok(()),
         }
     }
 
-    fn context(&mut self, context: Context) -> Result<u32, Flaw> {
+    fn invalidate(&mut self, qw0: u64, qw1: u64) {
+        let at_operation = self.operations.len() as u32;
+        self.invalidations.push(TracedInvalidation { at_operation, qw0, qw1 });
+    }
+
+    fn context(&mut self, place: Place) -> Result<u32, Flaw> {
+        let context = Context { pid: place.pid, level: place.level };
         if let Some(&index) = self.context_index.get(&context) {
             return Ok(index);
         }
@@ -148,28 +151,33 @@ impl Grouper {
         Ok(index)
     }
 
-    fn operation(&mut self, record: &Record<'_>, context: u32, mapping: u32, kind: OperationKind) -> Result<u32, Flaw> {
-        let index = index(self.operations.len(), "operations")?;
-        self.operations.push(Operation { time_ns: record.time_ns, mapping, context, cpu: record.cpu, kind });
-        Ok(index)
-    }
-
-    fn map(&mut self, record: &Record<'_>, context: u32, iova: u64, size: u64, phys: u64) -> Result<(), Flaw> {
-        let piece = index(self.pieces.len(), "maps")?;
-        let pages = u32::try_from(size >> PAGE_SHIFT);
-        let pages = pages.map_err(|_| Flaw::Expected("a mapping below 16 TiB"))?;
-        let iova_pfn = iova >> PAGE_SHIFT;
-        self.operation(record, context, piece, OperationKind::Map)?;
-        self.pieces.push(Piece { iova_pfn, pages, next: NONE, claim: None, absorbed: false });
-        self.segments.push(Segment { phys: PhysAddr::new(phys), len: size });
-        // What was live there has lost its unmap; it stays in the trace, never unmapped.
-        self.live.insert((iova_pfn, Owner::Context(context)), piece);
-        self.counts.maps += 1;
-        self.counts.pages += u64::from(pages);
+    fn operation(&mut self, place: Place, context: u32, mapping: u32, kind: OperationKind) -> Result<(), Flaw> {
+        index(self.operations.len(), "operations")?;
+        self.operations.push(Operation { time_ns: place.time_ns, mapping, context, cpu: place.cpu, kind });
         Ok(())
     }
 
-    fn unmap(&mut self, record: &Record<'_>, context: u32, iova_pfn: u64, pages: u64) -> Result<(), Flaw> {
+    /// Adds a piece of a new mapping, and says where.
+    fn piece(&mut self, iova_pfn: u64, segment: Segment) -> Result<u32, Flaw> {
+        let piece = index(self.pieces.len(), "maps")?;
+        let pages = u32::try_from(segment.pages()).map_err(|_| Flaw::Expected("a mapping below 16 TiB"))?;
+        self.pieces.push(Piece { iova_pfn, pages, next: NONE, claim: None, absorbed: false });
+        self.segments.push(segment);
+        self.counts.maps += 1;
+        self.counts.pages += u64::from(pages);
+        Ok(piece)
+    }
+
+    fn map(&mut self, place: Place, context: u32, iova: u64, size: u64, phys: u64) -> Result<(), Flaw> {
+        let iova_pfn = iova >> PAGE_SHIFT;
+        let piece = self.piece(iova_pfn, Segment { phys: PhysAddr::new(phys), len: size })?;
+        self.operation(place, context, piece, OperationKind::Map)?;
+        // What was live there has lost its unmap; it stays in the trace, never unmapped.
+        self.live.insert((iova_pfn, Owner::Context(context)), piece);
+        Ok(())
+    }
+
+    fn unmap(&mut self, place: Place, context: u32, iova_pfn: u64, pages: u64) -> Result<(), Flaw> {
         self.counts.unmaps += 1;
         let announced = self.announced.remove(&context).map(Owner::Device);
         let (operation, pieces) = (self.operations.len() as u32, self.pieces.len() as u32);
@@ -178,7 +186,7 @@ impl Grouper {
             self.end(unmap, None);
             return Ok(());
         };
-        self.operation(record, context, NONE, OperationKind::Unmap)?;
+        self.operation(place, context, NONE, OperationKind::Unmap)?;
         let several = self.devices.len() > 1 && self.owners(&unmap).any(|it| matches!(it, Owner::Device(_)));
         match announced.filter(|&owner| self.fits(&unmap, owner)) {
             Some(owner) => self.end(unmap, Some(owner)),

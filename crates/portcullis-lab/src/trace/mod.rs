@@ -1,33 +1,49 @@
 //! Traces: what a real system mapped and unmapped, in order, and what its device then did.
 //!
-//! [`Trace::read`] takes the text of a Linux ftrace capture, plain or as `.xz`, in one pass. What it keeps is compact: a
-//! mapping of one segment takes 96 bytes with its map and its unmap. Reading ten million lines takes at most, measured as
-//! the peak of the whole process, 27 bytes per line of a strict capture with all events (270 MB), 40 where they are scatter
-//! lists, 69 of a capture with nothing but maps and unmaps, and 114 of one with nothing but maps.
+//! [`Trace::read`] takes the text of a capture of Linux's `iommu:` and `dma:` events in one pass: from the kernel's own
+//! `trace` file, from `trace-cmd report` or from `perf script`, plain or as `.xz`, `.gz` or `.zst`. Which it is, it tells from
+//! the content.
 //!
 //! An operation concerns a *mapping*: what one `dma_map_*` call made. A scatter list shows as several `iommu:map` events at
-//! consecutive addresses and is one mapping; without `dma:` events it is recognised by its one `iommu:unmap`.
+//! consecutive addresses and is one mapping; without `dma:` events it is recognised by its one `iommu:unmap`, and the mapping
+//! has neither device nor direction. Where there are no `iommu:` events, the `dma:` events alone tell of the mappings, as far
+//! as they can: of coherent memory (`dma_alloc`) nothing, and of scatter lists not how long each piece is. Such a capture may
+//! also come from a system whose devices no IOMMU serves, with physical addresses for I/O addresses.
+//!
+//! `perf script` does not tell interrupts from tasks; there [`Context::level`] is always [`Level::Task`].
 //!
 //! [`AccessLog`] holds the accesses of the device itself, and [`join()`] finds the mapping behind each.
+//!
+//! What a trace keeps is compact: a mapping of one segment takes 96 bytes with its map and its unmap. Reading ten million
+//! lines takes at most, measured as the peak of the whole process, 27 bytes per line of a strict capture with all events
+//! (270 MB), 40 where they are scatter lists, 69 of a capture with nothing but maps and unmaps, and 114 of one with nothing
+//! but maps. With `dma:` events alone it is 70 of maps and unmaps and 116 of nothing but maps; two million lines of lists,
+//! each of eight pieces apart in memory, took 281.
 
 mod accesses;
+mod columns;
+mod compressed;
 mod error;
 mod event;
+mod format;
 mod ftrace;
 mod group;
 mod join;
+mod list;
+mod perf;
 mod scan;
 mod source;
+mod trace_cmd;
 
 pub use accesses::{AccessLog, LogEvent};
+pub use columns::Level;
 pub use error::TraceError;
-pub use ftrace::Level;
+pub use format::Format;
 pub use join::{JoinError, Joined, LoggedAccess, PersistentPage, Target, join, join_at};
 
+use columns::{Line, Place};
 use error::{Flaw, excerpt};
-use event::Event;
-use ftrace::Line;
-use group::Grouper;
+use group::Readings;
 use portcullis::{Access, Segment, SourceId};
 use rustc_hash::FxHashSet;
 use serde::Serialize;
@@ -40,22 +56,14 @@ use std::path::Path;
 /// The device of a mapping that no `dma:` event names. The host bridge has this address, and does no DMA.
 pub const UNKNOWN_DEVICE: SourceId = SourceId(0);
 
-/// Which program printed the text.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Format {
-    /// The kernel: `/sys/kernel/tracing/trace`.
-    Ftrace,
-}
-
 /// What was counted while reading. The names are JSON keys.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Statistics {
-    /// `iommu:map` events: physically contiguous pieces.
+    /// `iommu:map` events: physically contiguous pieces. Where there are only `dma:` events, the pieces that those tell of.
     pub maps: u64,
     /// Pages that these mapped.
     pub pages: u64,
-    /// `iommu:unmap` events.
+    /// `iommu:unmap` events. Where there are only `dma:` events, `dma_unmap_*`.
     pub unmaps: u64,
     /// Mappings that are never unmapped.
     pub unmatched_maps: u64,
@@ -150,7 +158,7 @@ pub struct UnmatchedUnmap {
     pub at_operation: u32,
     /// The first page.
     pub iova_pfn: u64,
-    /// How many pages.
+    /// How many pages. 0: the capture tells neither this nor the first.
     pub pages: u64,
 }
 
@@ -206,27 +214,29 @@ impl Trace {
 
 fn read_lines<R: Read>(name: String, mut lines: Lines<R>, mut progress: impl FnMut(u64)) -> Result<Trace, TraceError> {
     const LINES_PER_PROGRESS: u64 = 1 << 14;
-    let mut grouper = Grouper::default();
+    if let Some(found) = lines.peek()?.and_then(format::binary) {
+        return Err(not_a_trace(lines.file, 1, found));
+    }
+    let mut format = None;
+    let mut readings = Readings::default();
     let mut tally = Tally::default();
     while lines.advance()? {
         let text = lines.text();
-        match ftrace::parse(text) {
+        if format.is_none() {
+            format = Format::of(text);
+        }
+        let line = match format {
+            Some(format) => format.parse(text),
+            None => Format::parse_untold(text),
+        };
+        match line {
             Ok(Line::Record(record)) => {
-                tally.record(&record);
-                grouper.record(&record).map_err(|flaw| flaw.at(&lines.file, lines.number, text))?;
+                tally.record(record.place);
+                readings.record(&record).map_err(|flaw| flaw.at(&lines.file, lines.number, text, format::ANY))?;
             }
             Ok(Line::Lost(events)) => tally.lost_events = tally.lost_events.saturating_add(events),
             Ok(Line::Comment) => {}
-            Err(Flaw::Expected(ftrace::EXPECTED)) if tally.records == 0 => {
-                tally.keep(text);
-                return Err(TraceError::NotATrace {
-                    file: lines.file,
-                    line: lines.number,
-                    expected: ftrace::EXPECTED,
-                    found: tally.first_lines.join("\n"),
-                });
-            }
-            Err(flaw) => return Err(flaw.at(&lines.file, lines.number, text)),
+            Err(flaw) => return Err(tally.failed(flaw, format, &lines)),
         }
         if tally.records == 0 {
             tally.keep(text);
@@ -236,22 +246,26 @@ fn read_lines<R: Read>(name: String, mut lines: Lines<R>, mut progress: impl FnM
         }
     }
     progress(lines.file_bytes());
-    let (counts, dma_events) = (grouper.counts(), tally.dma_events);
-    if counts.maps == 0 && counts.unmaps == 0 {
-        return Err(TraceError::NoEvents { file: lines.file, lines: lines.number, dma_events });
-    }
-    let mut trace = grouper.finish(name);
+    let counts = readings.counts();
+    // Without an event that shows the format there is none that maps or unmaps.
+    let Some(format) = format.filter(|_| counts.maps + counts.unmaps > 0) else {
+        return Err(TraceError::NoEvents { file: lines.file, lines: lines.number });
+    };
+    let mut trace = readings.finish(name, format);
     trace.statistics.lost_events = tally.lost_events;
     trace.statistics.cpus = tally.cpus.len() as u64;
     trace.statistics.span_us = (tally.last_ns - tally.first_ns) / 1_000;
     Ok(trace)
 }
 
+fn not_a_trace(file: String, line: u64, found: &str) -> TraceError {
+    TraceError::OtherKind { file, line, wanted: "a trace", found: found.to_owned(), expected: format::ANY }
+}
+
 /// What is counted line by line, whatever the lines mean.
 #[derive(Default)]
 struct Tally {
     records: u64,
-    dma_events: u64,
     lost_events: u64,
     cpus: FxHashSet<u16>,
     last_cpu: Option<u16>,
@@ -262,18 +276,36 @@ struct Tally {
 }
 
 impl Tally {
-    fn record(&mut self, record: &ftrace::Record<'_>) {
+    fn record(&mut self, place: Place) {
         if self.records == 0 {
-            (self.first_ns, self.last_ns) = (record.time_ns, record.time_ns);
+            (self.first_ns, self.last_ns) = (place.time_ns, place.time_ns);
         }
         self.records += 1;
-        if self.last_cpu.replace(record.cpu) != Some(record.cpu) {
-            self.cpus.insert(record.cpu);
+        if self.last_cpu.replace(place.cpu) != Some(place.cpu) {
+            self.cpus.insert(place.cpu);
         }
-        self.first_ns = self.first_ns.min(record.time_ns);
-        self.last_ns = self.last_ns.max(record.time_ns);
-        let is_dma = matches!(record.event, Event::DmaMap { .. } | Event::DmaMapList { .. } | Event::DmaUnmap { .. });
-        self.dma_events += u64::from(is_dma || matches!(record.event, Event::DmaUnmapList { .. }));
+        self.first_ns = self.first_ns.min(place.time_ns);
+        self.last_ns = self.last_ns.max(place.time_ns);
+    }
+
+    /// The line last read has this flaw: what it says of the whole file.
+    fn failed<R: Read>(&mut self, flaw: Flaw, format: Option<Format>, lines: &Lines<R>) -> TraceError {
+        let (file, line, text) = (lines.file.clone(), lines.number, lines.text());
+        let expected = format.map_or(format::ANY, Format::event);
+        if flaw != Flaw::Columns {
+            return flaw.at(&file, line, text, expected);
+        }
+        if let (Some(first), Some(then)) = (format, Format::of(text)) {
+            return TraceError::FormatChanges { file, line, first, then, expected };
+        }
+        if self.records > 0 {
+            return flaw.at(&file, line, text, expected);
+        }
+        if accesses::is_logged(text) {
+            return not_a_trace(file, line, "the log of a device's accesses");
+        }
+        self.keep(text);
+        TraceError::NotATrace { file, line, expected, found: self.first_lines.join("\n") }
     }
 
     fn keep(&mut self, text: &[u8]) {

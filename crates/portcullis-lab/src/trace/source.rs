@@ -1,73 +1,15 @@
-//! Opening a file: compressed or plain, in constant memory, line by line.
+//! Opening a file and going through it line by line, in constant memory.
 
 use super::TraceError;
+use super::compressed::{DECODER_MIB_MAX, Source};
 use super::error::excerpt;
-use lzma_rust2::XzReader;
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Chain, Cursor, Read};
+use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
 /// The longest line that is read, in bytes, its end included. A scatter list of 128 pieces takes 4 KiB.
 pub(super) const LINE_BYTES_MAX: usize = 1 << 20;
-/// The most memory that a decoder may take, in KiB. `xz -9` needs 65 MiB.
-const DECODER_KIB_MAX: u32 = 256 << 10;
 const BUFFER_BYTES: usize = 256 << 10;
-const XZ_MAGIC: &[u8] = b"\xfd7zXZ\0";
-
-/// Counts what it hands on.
-struct Counted<R> {
-    inner: R,
-    bytes: u64,
-}
-
-impl<R: Read> Read for Counted<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.inner.read(buffer)?;
-        self.bytes += read as u64;
-        Ok(read)
-    }
-}
-
-/// The bytes that were looked at to tell the kind of file, and the rest.
-type Whole<R> = Counted<Chain<Cursor<Vec<u8>>, R>>;
-
-/// A file by the way in which it is compressed.
-enum Source<R: Read> {
-    Plain(Whole<R>),
-    Xz(Box<XzReader<BufReader<Whole<R>>>>),
-}
-
-impl<R: Read> Source<R> {
-    fn new(mut file: R) -> io::Result<Self> {
-        let mut head = Vec::new();
-        (&mut file).take(XZ_MAGIC.len() as u64).read_to_end(&mut head)?;
-        let is_xz = head == XZ_MAGIC;
-        let whole = Counted { inner: Cursor::new(head).chain(file), bytes: 0 };
-        Ok(if is_xz {
-            let buffered = BufReader::with_capacity(BUFFER_BYTES, whole);
-            // Several streams may follow each other, as `cat a.xz b.xz` makes them.
-            Self::Xz(Box::new(XzReader::new_mem_limit(buffered, true, DECODER_KIB_MAX)))
-        } else {
-            Self::Plain(whole)
-        })
-    }
-
-    fn file_bytes(&self) -> u64 {
-        match self {
-            Self::Plain(whole) => whole.bytes,
-            Self::Xz(decoder) => decoder.inner().get_ref().bytes,
-        }
-    }
-}
-
-impl<R: Read> Read for Source<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Self::Plain(whole) => whole.read(buffer),
-            Self::Xz(decoder) => decoder.read(buffer),
-        }
-    }
-}
 
 /// The lines of a file, one at a time.
 pub(super) struct Lines<R: Read> {
@@ -105,6 +47,14 @@ impl<R: Read> Lines<R> {
         self.source.get_ref().file_bytes()
     }
 
+    /// The beginning of what comes next, which stays to be read. `None` at the end of the file.
+    pub(super) fn peek(&mut self) -> Result<Option<&[u8]>, TraceError> {
+        if let Err(source) = self.source.fill_buf() {
+            return Err(self.failed(source));
+        }
+        Ok(Some(self.source.buffer()).filter(|bytes| !bytes.is_empty()))
+    }
+
     /// Reads the next line into [`Lines::text`]. `false` at the end of the file.
     pub(super) fn advance(&mut self) -> Result<bool, TraceError> {
         self.line.clear();
@@ -137,10 +87,13 @@ impl<R: Read> Lines<R> {
     }
 
     fn failed(&self, source: io::Error) -> TraceError {
-        let file = self.file.clone();
-        match self.source.get_ref() {
-            Source::Plain(_) => TraceError::Io { file, source },
-            Source::Xz(_) => TraceError::Compression { file, line: self.number, source },
+        let (file, line) = (self.file.clone(), self.number);
+        match (self.source.get_ref(), source.kind()) {
+            (Source::Plain(_), _) => TraceError::Io { file, source },
+            (_, io::ErrorKind::OutOfMemory) => {
+                TraceError::DecoderMemory { file, line, limit_mib: u64::from(DECODER_MIB_MAX), source }
+            }
+            _ => TraceError::Compression { file, line, source },
         }
     }
 }

@@ -2,10 +2,12 @@
 //! themselves.
 
 mod accesses;
+mod allocators;
 mod batches;
 mod capture;
 mod engine;
 mod interference;
+mod linux;
 mod measures;
 mod unit_costs;
 mod windows;
@@ -15,6 +17,7 @@ use portcullis::design::Options;
 use portcullis::designs::DesignId;
 use portcullis_lab::trace::Trace;
 use portcullis_lab::{Job, Machine, Outcome, Pace, Rings, Work, run};
+use std::path::Path;
 use std::rc::Rc;
 
 fn machine(id: &str) -> Machine {
@@ -29,6 +32,20 @@ fn job<'m>(machine: &'m Machine, work: Work, design: DesignId, protection: Prote
 
 fn measured(job: &Job<'_>) -> Outcome {
     run(job).unwrap_or_else(|error| panic!("{} {}: {error}", job.design.info().id, job.protection))
+}
+
+/// The traces in the folder `traces`: strict ones, and a deferred one.
+const STRICT_TRACES: [&str; 3] =
+    ["q-e1000e-rx.strict.2cpu", "q-nvme-randread4k.strict.2cpu", "nvme-seqread128k.strict.4cpu"];
+const LAZY_TRACE: &str = "q-e1000e-tx.lazy.2cpu";
+
+fn bundled(name: &str) -> Rc<Trace> {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../traces/{name}.trace.xz"));
+    Rc::new(Trace::read(&file, |_| ()).unwrap_or_else(|error| panic!("{error}")))
+}
+
+fn every_trace() -> impl Iterator<Item = (&'static str, Rc<Trace>)> {
+    STRICT_TRACES.into_iter().chain([LAZY_TRACE]).map(|name| (name, bundled(name)))
 }
 
 fn replay(trace: &Rc<Trace>) -> Work {

@@ -1,19 +1,10 @@
-//! The bundled files, counted twice; compression.
+//! The bundled files, counted twice.
 
-use super::{BUNDLED, TASK, Text, bundled, read};
-use lzma_rust2::{CheckType, XzOptions, XzReader, XzWriter};
+use super::{BUNDLED, bundled, unpacked};
 use portcullis::{PAGE_SIZE, SourceId};
-use portcullis_lab::trace::{AccessLog, Format, LogEvent, OperationKind, Statistics, Trace, TraceError};
+use portcullis_lab::trace::{AccessLog, Format, LogEvent, OperationKind, Statistics, Trace};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::{Read, Write};
-use std::num::NonZeroU64;
-
-fn unpacked(file: &str) -> String {
-    let mut text = String::new();
-    XzReader::new(fs::File::open(bundled(file)).unwrap(), true).read_to_string(&mut text).unwrap();
-    text
-}
 
 /// The same numbers by the plainest means: words of lines.
 fn count(text: &str) -> Statistics {
@@ -117,61 +108,5 @@ fn access_logs_equal_an_independent_count() {
         assert_eq!(hits, lines("vtd_iotlb_page_hit"), "{name}");
         assert_eq!(walks, lines("vtd_iotlb_page_update"), "{name}");
         assert_eq!(log.events.len() - hits - walks, lines("vtd_inv_desc"), "{name}");
-    }
-}
-
-fn small() -> Text {
-    let mut text = Text::default();
-    text.line("# tracer: nop");
-    for page in 1..=2000 {
-        text.map(TASK, page << 12, page << 13, 4096).unmap(TASK, page << 12, 4096);
-    }
-    text
-}
-
-fn packed(text: &str, check: CheckType, block_bytes: Option<u64>) -> Vec<u8> {
-    let mut options = XzOptions::with_preset(1);
-    // No block is smaller than the dictionary.
-    options.lzma_options.dict_size = 1 << 16;
-    options.set_check_sum_type(check);
-    options.set_block_size(block_bytes.and_then(NonZeroU64::new));
-    let mut writer = XzWriter::new(Vec::new(), options).unwrap();
-    writer.write_all(text.as_bytes()).unwrap();
-    writer.finish().unwrap()
-}
-
-#[test]
-fn compressed_in_any_way_a_trace_reads_the_same() {
-    let text = small().text;
-    let plain = read(&text).unwrap();
-    for check in [CheckType::Crc32, CheckType::Crc64, CheckType::Sha256] {
-        assert_eq!(read(packed(&text, check, None)).unwrap(), plain);
-    }
-    let blocks = packed(&text, CheckType::Crc64, Some(100_000));
-    assert!(blocks.len() > packed(&text, CheckType::Crc64, None).len(), "more than one block");
-    assert_eq!(read(blocks).unwrap(), plain);
-    let (head, tail) = text.split_at(text.len() / 2);
-    let streams = [packed(head, CheckType::Crc64, None), packed(tail, CheckType::Crc32, None)].concat();
-    assert_eq!(read(streams).unwrap(), plain);
-    assert_eq!(read(text.replace('\n', "\r\n")).unwrap(), plain);
-}
-
-#[test]
-fn a_compressed_file_cut_anywhere_is_an_error() {
-    let whole = packed(&small().text, CheckType::Crc64, Some(100_000));
-    for end in (6..whole.len()).step_by(97).chain(whole.len() - 30..whole.len()) {
-        let error = read(&whole[..end]).expect_err("cut short");
-        assert!(matches!(error, TraceError::Compression { .. }), "{end}: {error}");
-        assert!(error.to_string().contains("cut short"));
-    }
-}
-
-#[test]
-fn a_compressed_file_with_any_byte_changed_is_an_error() {
-    let whole = packed(&small().text, CheckType::Crc64, None);
-    for at in (0..whole.len()).step_by(61).chain(whole.len() - 60..whole.len()) {
-        let mut damaged = whole.clone();
-        damaged[at] ^= 0x10;
-        assert!(read(damaged).is_err(), "byte {at} of {}", whole.len());
     }
 }

@@ -1,13 +1,20 @@
 //! Reading traces: the bundled ones against an independent count, synthetic ones for what those do not show, and broken
 //! ones for the errors.
 
+mod alone;
+mod compression;
 mod files;
+mod formats;
 mod grouping;
 mod joining;
 mod malformed;
+mod printed;
 mod properties;
 
+use lzma_rust2::XzReader;
 use portcullis_lab::trace::{Trace, TraceError};
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// The pairs in the folder `traces`, without `.trace.xz` or `.qemu.xz`.
@@ -15,6 +22,12 @@ const BUNDLED: [&str; 3] = ["q-e1000e-rx.strict.2cpu", "q-e1000e-tx.lazy.2cpu", 
 
 fn bundled(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../traces").join(file)
+}
+
+fn unpacked(file: &str) -> String {
+    let mut text = String::new();
+    XzReader::new(File::open(bundled(file)).unwrap(), true).read_to_string(&mut text).unwrap();
+    text
 }
 
 fn read(text: impl AsRef<[u8]>) -> Result<Trace, TraceError> {

@@ -30,7 +30,7 @@ const BAD_LINES: [(&str, &str); 30] = [
     ("fio-1 [000] ..... 1.0: map: IOMMU: iova=0x1000 - 0x2000 paddr=0x3000", "`size="),
     ("fio-1 [000] ..... 1.0: unmap: IOMMU: iova=0x1000 - 0x2000 size=4096", "`unmapped_size="),
     ("fio-1 [000] ..... 1.0: map:", "`IOMMU: iova="),
-    ("fio-1 [000] ..... 1.0: dma_map_page: 0000:00:04.0 dir=SIDEWAYS dma_addr=1000 size=4 attrs=", "`dir="),
+    ("fio-1 [000] ..... 1.0: dma_map_page: 0000:00:04.0 dir=SIDEWAYS dma_addr=1000 size=4 phys_addr=0 attrs=", "`dir="),
     ("fio-1 [000] ..... 1.0: dma_map_page: 0000:00:04.0 dir=TO_DEVICE dma_addr=1x size=4 attrs=", "`dma_addr="),
     ("fio-1 [000] ..... 1.0: dma_map_page: 0000:00:04.0 dir=TO_DEVICE dma_addr=1000 size=0 attrs=", "above zero"),
     (
@@ -116,12 +116,15 @@ fn a_line_without_end_is_not_kept_in_memory() {
 
 #[test]
 fn a_capture_without_mappings_says_what_to_record() {
-    for text in ["# tracer: nop\n#\n", "  fio-1 [000] ..... 1.0: sched_switch: prev_comm=fio\n"] {
-        assert!(matches!(read(text), Err(TraceError::NoEvents { dma_events: 0, .. })), "{text}");
+    let tracer = "# tracer: nop\n#\n";
+    let other = "  fio-1 [000] ..... 1.0: sched_switch: prev_comm=fio\n";
+    let coherent =
+        "  fio-1 [000] ..... 1.0: dma_alloc: 0000:00:04.0 dma_addr=fff000 size=4096 virt_addr=00000000c0ffee00\n";
+    for (text, lines) in [(tracer, 2), (other, 1), (coherent, 1)] {
+        let error = read(text).unwrap_err();
+        assert!(matches!(error, TraceError::NoEvents { lines: found, .. } if found == lines), "{error}");
+        assert!(error.to_string().contains("expected iommu:map or iommu:unmap events, or dma:"), "{error}");
     }
-    let mut text = Text::default();
-    text.dma_map(TASK, "0000:00:04.0", "TO_DEVICE", 0x1000, 8);
-    assert!(matches!(read(&text.text), Err(TraceError::NoEvents { dma_events: 1, lines: 1, .. })));
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! No bytes whatever make the readers panic, and every trace that they accept fits together.
 
+use super::printed::{STYLES, printed};
 use super::{INTERRUPT, OTHER_CPU, TASK, Text, read};
-use portcullis_lab::trace::{AccessLog, OperationKind, Trace, join};
+use portcullis_lab::trace::{AccessLog, OperationKind, Trace, TraceError, join};
 use proptest::prelude::*;
 
 const LOG: &str = "\
@@ -12,13 +13,18 @@ vtd_inv_desc_iotlb_pages iotlb invalidate domain 0x4 addr 0x10000 mask 0x0
 ";
 
 /// One of everything.
-fn sample() -> String {
+pub(super) fn sample() -> String {
     let mut text = Text::default();
     text.line("# tracer: nop").line("# entries-in-buffer/entries-written: 9/9   #P:2").line("CPU:1 [LOST 3 EVENTS]");
     text.map(TASK, 0x10000, 0x81000, 0x1000).map(TASK, 0x11000, 0x92000, 0x2000);
-    text.event(TASK, "dma_map_sg: 0000:00:04.0 dir=TO_DEVICE ents=1/1 dma_addrs={0x10000} sizes={0x2800} attrs=");
+    text.event(
+        TASK,
+        "dma_map_sg: 0000:00:04.0 dir=TO_DEVICE nents=2/2 ents=1/1 dma_addrs={0x10000} sizes={0x2800} \
+         phys_addrs={0x81000,0x92000} attrs=NO_WARN",
+    );
     text.map(OTHER_CPU, 0x20000, 0x5000, 0x1000).dma_map(OTHER_CPU, "0000:00:05.0", "FROM_DEVICE", 0x20040, 1522);
     text.event(INTERRUPT, "dma_unmap_sg: 0000:00:04.0 dir=TO_DEVICE phys_addrs={0x81000,0x92000} attrs=");
+    text.event(INTERRUPT, "cache_tag_flush_range: dmar0 0000:00:04.0[0] type iotlb did 4 pasid 0 ref 1");
     text.unmap(INTERRUPT, 0x10000, 0x3000).event(INTERRUPT, "qi_submit: iotlb_inv dmar0: 0x400f2 0x10040 0x0 0x0");
     text.unmap(OTHER_CPU, 0x20000, 0x1000).dma_unmap(OTHER_CPU, "0000:00:05.0", 0x20040, 1522);
     text.text
@@ -50,6 +56,14 @@ fn check(trace: &Trace) {
     }
 }
 
+/// The sample in every format, once more with its `dma:` events alone, and a log: whether it is one.
+fn samples() -> Vec<(String, bool)> {
+    let dma_alone =
+        sample().lines().filter(|line| !line.contains("map: IOMMU")).flat_map(|line| [line, "\n"]).collect();
+    let printed = STYLES.map(|(style, _)| (printed(&sample(), style), false));
+    [(sample(), false), (dma_alone, false), (LOG.to_owned(), true)].into_iter().chain(printed).collect()
+}
+
 /// Anything between an address and an event, on few addresses, so that they meet.
 fn events() -> impl Strategy<Value = String> {
     let who = prop::sample::select(vec![TASK, OTHER_CPU, INTERRUPT]);
@@ -68,8 +82,14 @@ fn events() -> impl Strategy<Value = String> {
                 _ => {
                     let next = iova + offset + bytes;
                     let list = format!("dma_addrs={{{:#x},{next:#x}}} sizes={{{bytes:#x},0x1000}}", iova + offset);
+                    let more = [",0x81000", ",0x81000,0x9000", ""][(pages - 1) as usize];
                     let ents = if pages == 1 { "2/3" } else { "2/2" };
-                    text.event(who, &format!("dma_map_sg: {device} dir=FROM_DEVICE ents={ents} {list} attrs="))
+                    text.event(
+                        who,
+                        &format!(
+                            "dma_map_sg: {device} dir=FROM_DEVICE ents={ents} {list} phys_addrs={{0x1000{more}}} attrs="
+                        ),
+                    )
                 }
             };
         }
@@ -86,12 +106,14 @@ proptest! {
         let _ = read(&bytes);
         let _ = AccessLog::read_from("log", &bytes[..], |_| ());
         // The same, taken for compressed.
-        let _ = read([&b"\xfd7zXZ\0"[..], &bytes].concat());
+        for magic in [&b"\xfd7zXZ\0"[..], b"\x1f\x8b\x08\0\0\0\0\0\0\x03", b"\x28\xb5\x2f\xfd", b"\x5a\x2a\x4d\x18"] {
+            let _ = read([magic, &bytes].concat());
+        }
     }
 
     #[test]
     fn good_lines_with_bytes_changed(changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6)) {
-        for (whole, is_log) in [(sample(), false), (LOG.to_owned(), true)] {
+        for (whole, is_log) in samples() {
             let mut bytes = whole.into_bytes();
             for (at, byte) in &changes {
                 let at = at.index(bytes.len());
@@ -109,27 +131,36 @@ proptest! {
     fn good_lines_with_parts_moved(
         cuts in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>(), 0usize..30), 1..4),
     ) {
-        let mut bytes = sample().into_bytes();
-        for (from, to, len) in &cuts {
-            let from = from.index(bytes.len());
-            let part: Vec<u8> = bytes.drain(from..(from + len).min(bytes.len())).collect();
-            let to = to.index(bytes.len());
-            bytes.splice(to..to, part);
-        }
-        if let Ok(trace) = read(&bytes) {
-            check(&trace);
+        for (whole, _) in samples().into_iter().filter(|&(_, is_log)| !is_log) {
+            let mut bytes = whole.into_bytes();
+            for (from, to, len) in &cuts {
+                let from = from.index(bytes.len());
+                let part: Vec<u8> = bytes.drain(from..(from + len).min(bytes.len())).collect();
+                let to = to.index(bytes.len());
+                bytes.splice(to..to, part);
+            }
+            if let Ok(trace) = read(&bytes) {
+                check(&trace);
+            }
         }
     }
 
     #[test]
     fn any_events_in_any_order(text in events()) {
         check(&read(&text).unwrap());
+        let alone: String = text.lines().filter(|line| !line.contains("map: IOMMU")).flat_map(|line| [line, "\n"]).collect();
+        match read(alone) {
+            Ok(trace) => check(&trace),
+            Err(error) => prop_assert!(matches!(error, TraceError::Empty { .. }), "{}", error),
+        }
     }
 }
 
 #[test]
-fn the_sample_is_good() {
-    let trace = read(sample()).unwrap();
-    check(&trace);
-    assert_eq!((trace.mappings.len(), trace.statistics.unmatched_unmaps, trace.devices.len()), (2, 0, 2));
+fn the_samples_are_good() {
+    for (text, _) in samples().into_iter().filter(|&(_, is_log)| !is_log) {
+        let trace = read(text).unwrap();
+        check(&trace);
+        assert_eq!((trace.mappings.len(), trace.statistics.unmatched_unmaps, trace.devices.len()), (2, 0, 2));
+    }
 }

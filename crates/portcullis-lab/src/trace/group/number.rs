@@ -7,7 +7,7 @@ use std::num::NonZeroU32;
 
 impl Grouper {
     /// Settles what is open and numbers everything anew, without the pieces that have become part of others.
-    pub(in crate::trace) fn finish(mut self, name: String) -> Trace {
+    pub(super) fn finish(mut self, name: String, format: Format) -> Trace {
         for unmap in std::mem::take(&mut self.waiting) {
             self.end_any(unmap);
         }
@@ -72,7 +72,7 @@ impl Grouper {
         let unmatched_unmaps = unmatched.len() as u64;
         Trace {
             name,
-            format: Format::Ftrace,
+            format,
             statistics: Statistics { unmatched_maps, unmatched_unmaps, ..self.counts },
             devices: self.devices,
             mappings,

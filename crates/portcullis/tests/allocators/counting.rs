@@ -1,25 +1,37 @@
-//! A host that counts the nodes that searches pass.
+//! A host that counts the steps of allocators.
 
 use portcullis::platform::fake::FakeHost;
 use portcullis::platform::{CpuHint, LockClass, Step, Wait};
 use portcullis::table::{Entry, Frame};
 use portcullis::{NoMemory, PhysAddr, Platform};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Mutex;
+
+/// How often allocators took each step.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Steps {
+    /// Nodes that searches passed.
+    pub(crate) searched: usize,
+    pub(crate) inserts: usize,
+    pub(crate) erases: usize,
+    pub(crate) pops: usize,
+    pub(crate) pushes: usize,
+    pub(crate) exchanges: usize,
+}
 
 /// The fake host, counting.
 pub(crate) struct Counting<'h> {
     host: &'h FakeHost,
-    searches: AtomicUsize,
+    steps: Mutex<Steps>,
 }
 
 impl<'h> Counting<'h> {
     pub(crate) fn new(host: &'h FakeHost) -> Self {
-        Self { host, searches: AtomicUsize::new(0) }
+        Self { host, steps: Mutex::default() }
     }
 
-    /// Nodes that searches have passed so far.
-    pub(crate) fn searches(&self) -> usize {
-        self.searches.load(Ordering::Relaxed)
+    /// Takes what was counted since this was last called.
+    pub(crate) fn take(&self) -> Steps {
+        std::mem::take(&mut self.steps.lock().expect("not poisoned"))
     }
 
     pub(crate) fn host(&self) -> &'h FakeHost {
@@ -70,8 +82,15 @@ unsafe impl Platform for Counting<'_> {
     }
 
     fn probe(&self, step: Step) {
-        if let Step::TreeSearch { nodes } = step {
-            self.searches.fetch_add(nodes as usize, Ordering::Relaxed);
+        let mut steps = self.steps.lock().expect("not poisoned");
+        match step {
+            Step::TreeSearch { nodes } => steps.searched += nodes as usize,
+            Step::TreeInsert => steps.inserts += 1,
+            Step::TreeErase => steps.erases += 1,
+            Step::ListPop => steps.pops += 1,
+            Step::ListPush => steps.pushes += 1,
+            Step::DepotExchange => steps.exchanges += 1,
+            _ => {}
         }
     }
 }

@@ -1,58 +1,12 @@
 //! The stock design is Linux before 4.7, its pathology included (EiovaR, FAST'15, §4 and §5).
 
-mod counting;
-
-use counting::Counting;
+use super::{Bench, TOP, on};
 use portcullis::designs::Stock;
-use portcullis::iommu::fake::FakeIommu;
-use portcullis::platform::fake::FakeHost;
-use portcullis::{
-    Access, Capabilities, Config, Domain, Invalidation, Iommu, IovaRange, PAGE_SIZE, PhysAddr, Protection,
-};
+use portcullis::{Invalidation, IovaRange, Protection};
 use std::collections::VecDeque;
 
-type Stocked<'h> = Domain<Stock, &'h Counting<'h>, &'h FakeIommu<'h>>;
-
-/// One past the last page below 4 GiB, where the search begins.
-const TOP: u64 = 1 << 20;
-
-/// A domain on a host that counts.
-struct Bench<'h> {
-    host: &'h Counting<'h>,
-    domain: Stocked<'h>,
-}
-
-impl Bench<'_> {
-    fn map_pages(&self, pages: u64) -> IovaRange {
-        let iova = self.domain.map_raw(PhysAddr::new(0), pages * PAGE_SIZE, Access::DeviceWrites).expect("room");
-        IovaRange::covering(iova, pages * PAGE_SIZE).expect("mapped")
-    }
-
-    /// Maps a page; returns its number and how many nodes the search passed.
-    fn map(&self) -> (u64, usize) {
-        let before = self.host.searches();
-        let pfn = self.map_pages(1).first_pfn();
-        (pfn, self.host.searches() - before)
-    }
-
-    fn unmap(&self, range: IovaRange) {
-        self.domain.unmap_raw(range.start(), range.pages() * PAGE_SIZE).expect("mapped");
-    }
-
-    fn unmap_page(&self, pfn: u64) {
-        self.unmap(IovaRange::new(pfn, 1).expect("a page"));
-    }
-}
-
-/// Runs `test` on a domain with this protection and address width, on hardware without large leaves.
-fn on_stock(protection: Protection, address_bits: u8, test: impl FnOnce(&Bench<'_>, &FakeIommu<'_>)) {
-    let host = FakeHost::default();
-    let counting = Counting::new(&host);
-    let capabilities = Capabilities { leaf_2m: false, leaf_1g: false, ..FakeIommu::new(&host).capabilities() };
-    let iommu = FakeIommu::with_capabilities(&host, capabilities);
-    let config = Config { address_bits, ..Config::new(protection) };
-    let domain = Stocked::with_config(&iommu, &counting, &config).expect("a domain");
-    test(&Bench { host: &counting, domain }, &iommu);
+fn on_stock(protection: Protection, address_bits: u8, test: impl FnOnce(&Bench<'_, Stock>)) {
+    on("", protection, address_bits, test);
 }
 
 /// Table 1 of the paper: what each allocation returns, with and without a transmit in between. Where the cached node stands
@@ -60,7 +14,7 @@ fn on_stock(protection: Protection, address_bits: u8, test: impl FnOnce(&Bench<'
 #[test]
 fn table_1_one_interleaved_free_makes_the_search_linear() {
     for with_tx in [false, true] {
-        on_stock(Protection::Strict, 48, |bench, _| {
+        on_stock(Protection::Strict, 48, |bench| {
             // All of the paper's addresses 1 to 400 are allocated, top down.
             let base = TOP - 401;
             for address in (1..=400).rev() {
@@ -99,7 +53,7 @@ fn table_1_one_interleaved_free_makes_the_search_linear() {
 /// maps as many.
 fn mean_search(sizes: &[usize], burst: usize, protection: Protection) -> f64 {
     let mut mean = 0.0;
-    on_stock(protection, 48, |bench, _| {
+    on_stock(protection, 48, |bench| {
         let fill = |size: &usize| (0..*size).map(|_| bench.map().0).collect();
         let mut rings: Vec<VecDeque<u64>> = sizes.iter().map(fill).collect();
         let (mut searched, mut maps) = (0, 0);
@@ -140,7 +94,7 @@ fn two_rings_make_each_other_search() {
 
 #[test]
 fn sizes_are_rounded_up_and_ranges_aligned_to_them() {
-    on_stock(Protection::Strict, 48, |bench, _| {
+    on_stock(Protection::Strict, 48, |bench| {
         let mut below = TOP;
         for pages in [1u64, 3, 1, 2, 5, 8, 9, 100, 512, 600] {
             let size = pages.next_power_of_two();
@@ -157,7 +111,7 @@ fn sizes_are_rounded_up_and_ranges_aligned_to_them() {
 #[test]
 fn a_gap_above_the_cached_node_is_found_in_the_end() {
     // Sixteen pages.
-    on_stock(Protection::Strict, 16, |bench, _| {
+    on_stock(Protection::Strict, 16, |bench| {
         assert_eq!(bench.map().0, 15);
         assert_eq!(bench.map_pages(4).first_pfn(), 8, "aligned, so pages 12 to 14 stay free");
         let rest: Vec<u64> = (0..10).map(|_| bench.map().0).collect();
@@ -168,7 +122,7 @@ fn a_gap_above_the_cached_node_is_found_in_the_end() {
 #[test]
 fn the_space_below_4_gib_goes_first() {
     const GIB: u64 = 1 << 18;
-    on_stock(Protection::Strict, 39, |bench, _| {
+    on_stock(Protection::Strict, 39, |bench| {
         // Page 0 lies in the first, the interrupt range in the last.
         let firsts: Vec<u64> = (0..4).map(|_| bench.map_pages(GIB).first_pfn() / GIB).collect();
         assert_eq!(firsts, [2, 1, 511, 510]);
@@ -178,13 +132,13 @@ fn the_space_below_4_gib_goes_first() {
 
 #[test]
 fn strict_sends_one_exact_leaf_command_per_unmap() {
-    on_stock(Protection::Strict, 48, |bench, iommu| {
+    on_stock(Protection::Strict, 48, |bench| {
         for (pages, mask) in [(1, 0), (2, 1), (3, 2), (4, 2), (5, 3), (32, 5), (33, 6), (511, 9)] {
             let range = bench.map_pages(pages);
             bench.unmap(range);
             let expected =
                 Invalidation::Pages { domain: bench.domain.id(), first: range.start(), mask, leaf_only: true };
-            assert_eq!(iommu.take_commands(), [expected], "{pages} pages");
+            assert_eq!(bench.iommu.take_commands(), [expected], "{pages} pages");
         }
         // In a batch they share the submission, not the command.
         let ranges: Vec<IovaRange> = (0..20).map(|_| bench.map_pages(1)).collect();
@@ -192,9 +146,9 @@ fn strict_sends_one_exact_leaf_command_per_unmap() {
         for range in &ranges {
             batch.unmap(*range).unwrap();
         }
-        assert_eq!(iommu.take_commands(), []);
+        assert_eq!(bench.iommu.take_commands(), []);
         batch.commit().unwrap();
-        let commands = iommu.take_commands();
+        let commands = bench.iommu.take_commands();
         let expected = ranges.iter().map(|range| Invalidation::Pages {
             domain: bench.domain.id(),
             first: range.start(),
@@ -207,7 +161,7 @@ fn strict_sends_one_exact_leaf_command_per_unmap() {
 
 #[test]
 fn a_table_page_goes_only_with_an_unmap_that_covers_it() {
-    on_stock(Protection::Strict, 48, |bench, iommu| {
+    on_stock(Protection::Strict, 48, |bench| {
         let lent = || bench.host.host().frames_lent();
         let whole = bench.map_pages(512);
         let tables = lent();
@@ -219,32 +173,32 @@ fn a_table_page_goes_only_with_an_unmap_that_covers_it() {
         assert_eq!(lent(), tables - 1);
         let all_levels =
             Invalidation::Pages { domain: bench.domain.id(), first: whole.start(), mask: 9, leaf_only: false };
-        assert_eq!(iommu.take_commands(), [all_levels]);
+        assert_eq!(bench.iommu.take_commands(), [all_levels]);
 
         // As many pages in two mappings: the table stays, empty.
         let halves = [bench.map_pages(256), bench.map_pages(256)];
         halves.iter().for_each(|half| bench.unmap(*half));
         assert_eq!(lent(), tables);
-        let commands = iommu.take_commands();
+        let commands = bench.iommu.take_commands();
         assert!(commands.iter().all(|command| matches!(command, Invalidation::Pages { leaf_only: true, .. })));
     });
 }
 
 #[test]
 fn deferred_flushes_once_per_250_unmaps() {
-    on_stock(Protection::Deferred, 48, |bench, iommu| {
+    on_stock(Protection::Deferred, 48, |bench| {
         for unmaps in 1..=1000 {
             bench.unmap_page(bench.map().0);
             // The flush comes with the unmap that finds the queue full.
             let flushes = if unmaps > 1 && unmaps % 250 == 1 { vec![Invalidation::Global] } else { vec![] };
-            assert_eq!(iommu.take_commands(), flushes, "unmap {unmaps}");
+            assert_eq!(bench.iommu.take_commands(), flushes, "unmap {unmaps}");
         }
     });
 }
 
 #[test]
 fn deferred_flushes_what_is_10_ms_old() {
-    on_stock(Protection::Deferred, 48, |bench, iommu| {
+    on_stock(Protection::Deferred, 48, |bench| {
         let host = bench.host.host();
         assert_eq!(bench.domain.due_us(), None);
         host.advance_us(123_456);
@@ -252,12 +206,12 @@ fn deferred_flushes_what_is_10_ms_old() {
         host.advance_us(9_999);
         bench.unmap_page(bench.map().0);
         bench.domain.tick().unwrap();
-        assert_eq!((iommu.take_commands(), bench.domain.usage().queued_unmaps), (vec![], 2));
+        assert_eq!((bench.iommu.take_commands(), bench.domain.usage().queued_unmaps), (vec![], 2));
         // The oldest counts.
         assert_eq!(bench.domain.due_us(), Some(133_456));
         host.advance_us(1);
         bench.domain.tick().unwrap();
-        assert_eq!((iommu.take_commands(), bench.domain.usage().queued_unmaps), (vec![Invalidation::Global], 0));
+        assert_eq!((bench.iommu.take_commands(), bench.domain.usage().queued_unmaps), (vec![Invalidation::Global], 0));
         assert_eq!((bench.domain.due_us(), bench.domain.usage().live_ranges), (None, 0));
     });
 }

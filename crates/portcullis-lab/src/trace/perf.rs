@@ -1,0 +1,97 @@
+//! What `perf script` prints: `task pid [cpu] seconds: system:event: what it says`, with the thread behind a slash where
+//! `-F` asks for it, and a period before the event where there was one.
+//!
+//! It does not tell interrupts from the tasks that they came into: all events of a task are at [`Level::Task`].
+//!
+//! Sources: `perf_sample__fprintf_start` and `process_event` of perf's `builtin-script.c`, and what perf 6.1 printed.
+
+use super::columns::{Level, Line, Place, Record, cpu, number, starts, time};
+use super::error::Flaw;
+use super::event::Event;
+use super::scan::Scan;
+
+/// Understands one line.
+pub(super) fn parse(line: &[u8]) -> Result<Line<'_>, Flaw> {
+    if line.first() == Some(&b'#') || line.trim_ascii().is_empty() || is_call(line) {
+        return Ok(Line::Comment);
+    }
+    let mut flaw = Flaw::Columns;
+    for bracket in starts(line, |byte| byte == b'[') {
+        let Some(pid) = pid(&line[..bracket]) else { continue };
+        match columns(&line[bracket + 1..]) {
+            Ok((cpu, time_ns, rest)) => {
+                let place = Place { cpu, pid, level: Level::Task, time_ns };
+                return match rest.strip_prefix(b"PERF_RECORD_") {
+                    Some(record) => lost(record),
+                    None => Ok(Line::Record(Record { place, event: event(rest)? })),
+                };
+            }
+            Err(found) => flaw = found,
+        }
+    }
+    Err(flaw)
+}
+
+/// The thread in `task pid` or `task pid/thread`, which is what other tracers call the pid.
+fn pid(text: &[u8]) -> Option<u32> {
+    let text = text.trim_ascii_end();
+    let blank = text.iter().rposition(|&byte| byte == b' ')?;
+    let word = &text[blank + 1..];
+    match word.iter().position(|&byte| byte == b'/') {
+        Some(slash) => number(&word[..slash]).and_then(|_| number(&word[slash + 1..])),
+        None => number(word),
+    }
+    .filter(|_| !text[..blank].trim_ascii().is_empty())
+}
+
+/// `000]    11.938529: rest`, with the letters of `-F +misc` before the time.
+fn columns(text: &[u8]) -> Result<(u16, u64, &[u8]), Flaw> {
+    let mut scan = Scan(text);
+    let cpu = cpu(&mut scan).filter(|_| scan.literal(b"]").is_some()).ok_or(Flaw::Columns)?;
+    scan.spaces();
+    let mut after = scan;
+    if after.word().iter().all(u8::is_ascii_alphabetic) {
+        scan = after;
+    }
+    let time_ns = time(&mut scan)?;
+    Ok((cpu, time_ns, scan.0))
+}
+
+/// `[period] system:event: text`. Only these systems have the events that are meant: others may use their names too.
+fn event(rest: &[u8]) -> Result<Event<'_>, Flaw> {
+    let mut scan = Scan(rest);
+    let mut word = scan.word();
+    if word.iter().all(u8::is_ascii_digit) {
+        scan.spaces();
+        word = scan.word();
+    }
+    // A modifier may follow the name: `iommu:map:k`.
+    let mut parts = word.split(|&byte| byte == b':');
+    match (parts.next(), parts.next(), parts.next()) {
+        (Some(b"iommu" | b"dma" | b"intel_iommu"), Some(name), Some(_)) => Event::parse(name, scan.0.trim_ascii()),
+        _ => Ok(Event::Other),
+    }
+}
+
+/// `LOST lost 12`, of `--show-lost-events`. Other records are of no interest. One without a number stands for one at least.
+fn lost(record: &[u8]) -> Result<Line<'_>, Flaw> {
+    let mut scan = Scan(record);
+    if !scan.word().starts_with(b"LOST") {
+        return Ok(Line::Comment);
+    }
+    scan.spaces();
+    if scan.0.is_empty() {
+        return Ok(Line::Lost(1));
+    }
+    let count = scan.literal(b"lost ").and_then(|()| scan.decimal()).filter(|_| scan.at_gap());
+    count.map(Line::Lost).ok_or(Flaw::Expected("`PERF_RECORD_LOST lost n`"))
+}
+
+/// A step of a call chain: a tab, an address, its name.
+fn is_call(line: &[u8]) -> bool {
+    let mut scan = Scan(line);
+    line.first() == Some(&b'\t') && {
+        scan.spaces();
+        scan.hexadecimal().is_some() && scan.at_gap()
+    }
+}

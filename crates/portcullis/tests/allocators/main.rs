@@ -1,0 +1,60 @@
+//! The allocators of Linux, past and present, as the papers describe them.
+
+mod counting;
+mod eiovar;
+mod magazine;
+mod stock;
+
+use counting::Counting;
+use portcullis::design::{Design, Options};
+use portcullis::iommu::fake::FakeIommu;
+use portcullis::platform::fake::{FakeHost, run_on};
+use portcullis::{Access, Capabilities, Config, Domain, Iommu, IovaRange, PAGE_SIZE, PhysAddr, Protection};
+
+/// One past the last page below 4 GiB, where the search begins.
+const TOP: u64 = 1 << 20;
+
+/// A domain on a host that counts.
+struct Bench<'h, D: Design<&'h Counting<'h>, &'h FakeIommu<'h>>> {
+    host: &'h Counting<'h>,
+    iommu: &'h FakeIommu<'h>,
+    domain: Domain<D, &'h Counting<'h>, &'h FakeIommu<'h>>,
+}
+
+impl<'h, D: Design<&'h Counting<'h>, &'h FakeIommu<'h>>> Bench<'h, D> {
+    fn map_pages(&self, pages: u64) -> IovaRange {
+        let iova = self.domain.map_raw(PhysAddr::new(0), pages * PAGE_SIZE, Access::DeviceWrites).expect("room");
+        IovaRange::covering(iova, pages * PAGE_SIZE).expect("mapped")
+    }
+
+    /// Maps a page; returns its number and how many nodes the search passed.
+    fn map(&self) -> (u64, usize) {
+        self.host.take();
+        let pfn = self.map_pages(1).first_pfn();
+        (pfn, self.host.take().searched)
+    }
+
+    fn unmap(&self, range: IovaRange) {
+        self.domain.unmap_raw(range.start(), range.pages() * PAGE_SIZE).expect("mapped");
+    }
+
+    fn unmap_page(&self, pfn: u64) {
+        self.unmap(IovaRange::new(pfn, 1).expect("a page"));
+    }
+}
+
+/// Runs `test` on a domain of design `D` with these options, protection and address width, on hardware without large leaves.
+fn on<D>(options: &str, protection: Protection, address_bits: u8, test: impl FnOnce(&Bench<'_, D>))
+where
+    D: for<'h> Design<&'h Counting<'h>, &'h FakeIommu<'h>>,
+{
+    run_on(0);
+    let host = FakeHost::default();
+    let counting = Counting::new(&host);
+    let capabilities = Capabilities { leaf_2m: false, leaf_1g: false, ..FakeIommu::new(&host).capabilities() };
+    let iommu = FakeIommu::with_capabilities(&host, capabilities);
+    let options = Options::parse(D::INFO.options, options).expect("options of the design");
+    let config = Config { address_bits, options, ..Config::new(protection) };
+    let domain = Domain::with_config(&iommu, &counting, &config).expect("a domain");
+    test(&Bench { host: &counting, iommu: &iommu, domain });
+}
