@@ -1,7 +1,7 @@
 //! `compare --json`: every key by its name, and what the numbers must obey whatever the design.
 
 use super::{DISK, RECEIVE, SEND, bundled, compared, float, json, row, rows, written};
-use serde_json::Value;
+use serde_json::{Value, json as value};
 
 const INPUT_COUNTS: [&str; 8] =
     ["maps", "pages", "unmaps", "unmatched_maps", "unmatched_unmaps", "lost_events", "cpus", "span_us"];
@@ -198,6 +198,33 @@ fn designs_and_protections_can_be_chosen() {
     });
     let strict = names(&["--protection", "strict"]);
     assert!(strict.iter().all(|(_, protection)| protection != "deferred") && strict.len() >= 3, "{strict:?}");
+}
+
+#[test]
+fn designs_take_parameters() {
+    let work = ["--workload", "rings:count=2,ring=256,burst=1,operations=4000", "--protection", "deferred"];
+    let document = compared(&[&work[..], &["--designs", "eiovar,eiovar:k=64,eiovar:queue=per-core:k=250"]].concat());
+    let options: Vec<&Value> = rows(&document).iter().map(|row| &row["options"]).collect();
+    let expected = [value!({}), value!({"k": 64}), value!({"k": 250, "queue": "per-core"})];
+    assert_eq!(options, expected.iter().collect::<Vec<_>>());
+    let steps: Vec<f64> = rows(&document).iter().map(|row| float(row, "search_steps_mean")).collect();
+    assert!(steps[0] == 0.0 && steps[1] > 0.0, "k is used: {steps:?}");
+    let table = super::printed(&[&["compare"], &work[..], &["--designs", "eiovar:k=64"]].concat());
+    assert!(table.contains("eiovar:k=64"), "{table}");
+    let listed = super::json(&["list", "designs", "--json"]);
+    let eiovar = listed["designs"].as_array().unwrap().iter().find(|design| design["id"] == "eiovar").unwrap();
+    assert_eq!(eiovar["options"][0]["key"], "k");
+}
+
+#[test]
+fn the_hint_can_be_dropped() {
+    let with = |arguments: &[&str]| {
+        compared(&[&["--workload", "rings:operations=4000", "--designs", "stock"], arguments].concat())
+    };
+    let (hint, none) = (with(&[]), with(&["--no-hint"]));
+    assert_eq!((&hint["no_hint"], &none["no_hint"]), (&false.into(), &true.into()));
+    let misses = |document: &Value| float(row(document, "stock", "strict"), "ptcache_l3_misses_per_page");
+    assert!(misses(&none) > 0.5 && misses(&hint) < 0.01, "{} and {}", misses(&none), misses(&hint));
 }
 
 #[test]

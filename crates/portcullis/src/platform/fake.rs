@@ -46,7 +46,7 @@ pub const CPUS: u32 = if cfg!(loom) { 2 } else { 4 };
 #[cfg(not(loom))]
 std::thread_local! {
     /// The CPU that this thread runs on.
-    static CPU: core::cell::Cell<u32> = core::cell::Cell::new(0);
+    static CPU: core::cell::Cell<u32> = const { core::cell::Cell::new(0) };
 }
 #[cfg(loom)]
 loom::thread_local! {
