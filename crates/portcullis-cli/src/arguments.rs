@@ -28,12 +28,13 @@ pub(crate) enum Command {
 #[derive(Parser)]
 #[command(no_binary_name = false)]
 pub(crate) struct CompareArguments {
-    /// Traces: ftrace text, plain or xz; replayed one by one. Without any, the bundled one
+    /// Traces: text of ftrace, trace-cmd report or perf script, plain, xz, gz or zst; replayed one by one. Without any, the
+    /// bundled one
     pub(crate) traces: Vec<PathBuf>,
     /// A synthetic workload instead, such as rings:count=40,ring=256,burst=16,tx=0.05,pages=1
     #[arg(long, conflicts_with_all = ["traces", "accesses"])]
     pub(crate) workload: Option<String>,
-    /// Only these designs, by id, with parameters as in eiovar:k=512; `list designs` shows them
+    /// Only these designs, by id; parameters as in eiovar:k=512:queue=per-core,magazine; `list designs` shows them
     #[arg(long, value_delimiter = ',')]
     pub(crate) designs: Vec<String>,
     /// Only these protections of designs that protect

@@ -8,7 +8,7 @@ use portcullis::Protection;
 use portcullis::designs::{Choice, DesignId};
 use portcullis_lab::advice::advise;
 use portcullis_lab::compare::{ClockMode, Comparison, Input, Item, Measurement, Plan, Row};
-use portcullis_lab::trace::{self, AccessLog, Trace};
+use portcullis_lab::trace::{self, AccessLog, Events, Trace};
 use portcullis_lab::{Machine, Rings, Work};
 use serde::Serialize;
 use std::io::{self, Cursor, Write};
@@ -135,8 +135,15 @@ fn work(arguments: &CompareArguments, bar: &ProgressBar) -> Result<(Vec<Item>, V
     let mut items = Vec::new();
     let mut inputs = Vec::new();
     for (file, trace) in traces {
+        if trace.operations.is_empty() {
+            let unmaps = count(trace.statistics.unmaps);
+            return Err(Failure::Input(format!(
+                "{file}: expected at least one map to replay, found none and {unmaps} unmaps"
+            )));
+        }
         let joined = arguments.accesses.as_deref().map(|path| join(&trace, path)).transpose()?;
-        inputs.push(Input { file: file.clone(), format: trace.format, statistics: trace.statistics });
+        let (format, events, statistics) = (trace.format, trace.events, trace.statistics);
+        inputs.push(Input { file: file.clone(), format, events, statistics });
         items.push(Item { name: file, work: Work::Trace(Rc::new(trace), joined.map(Rc::new)) });
     }
     Ok((items, inputs))
@@ -204,6 +211,17 @@ fn print_input(out: &mut impl Write, input: &Input) -> io::Result<()> {
     )?;
     if s.lost_events > 0 {
         writeln!(out, "warning: the tracer lost {} events; what they did is missing here", count(s.lost_events))?;
+    }
+    if s.out_of_order > 0 {
+        writeln!(out, "warning: {} events are older than the one before them on their CPU", count(s.out_of_order))?;
+    }
+    match input.events {
+        Events::Both => {}
+        Events::Iommu => writeln!(
+            out,
+            "warning: without dma: events whole pages count as data, read and written; rates are too high where buffers are smaller"
+        )?,
+        Events::Dma => writeln!(out, "read from dma: events alone; coherent buffers are not in it")?,
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 use crate::machine::Machine;
 use crate::outcome::Outcome;
 use crate::run::{self, Job, Pace, RunError, Work};
-use crate::trace::{Format, Statistics};
+use crate::trace::{Events, Format, Statistics};
 use portcullis::Protection;
 use portcullis::design::{Options, Value as OptionValue};
 use portcullis::designs::Choice;
@@ -67,6 +67,8 @@ pub struct Input {
     pub file: String,
     /// Which program printed it.
     pub format: Format,
+    /// Which events it has.
+    pub events: Events,
     /// What was counted.
     #[serde(flatten)]
     pub statistics: Statistics,

@@ -55,11 +55,13 @@ fn every_access_of_the_lazy_log() {
 
 #[test]
 fn nearly_every_access_of_the_strict_logs() {
-    for name in [RECEIVING, DISK] {
+    // How many QEMU walked for though its IOTLB should have held them: it also drops pages equal modulo 256.
+    for (name, disagreements) in [(RECEIVING, 28), (DISK, 0)] {
         let log = bundled(name);
         let agreement = against_qemu(&log);
         is_whole(&agreement, &log);
         assert!(agreement.percent() >= 99.0, "{name}: {} %", agreement.percent());
+        assert_eq!(agreement.disagreements, disagreements, "{name}");
         // QEMU loses an entry now and then. The model never misses where QEMU hits.
         assert_eq!(agreement.counters.iotlb_hits - agreement.logged_hits, agreement.disagreements, "{name}");
         for Disagreement { logged, found, .. } in agreement.first {

@@ -126,7 +126,8 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
         if self.poisoned.load(Ordering::Relaxed) { Err(MapError::Poisoned) } else { Ok(()) }
     }
 
-    /// Writes translations and, where the IOMMU caches absent entries, invalidates those.
+    /// Writes translations, with or without marks ([`SecondLevelTable::map`]), and, where the IOMMU caches absent entries,
+    /// invalidates those.
     ///
     /// # Errors
     /// Those of [`SecondLevelTable::map`]; [`MapError::Queue`] where that invalidation failed: the domain is poisoned, and
@@ -138,10 +139,16 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     /// # Safety
     /// The segments have as many pages as `range`; `range` is below what the table translates, and the caller's alone until
     /// it is unmapped.
-    pub unsafe fn map(&self, range: IovaRange, segments: &[Segment], access: Access) -> Result<(), MapError> {
+    pub unsafe fn map(
+        &self,
+        range: IovaRange,
+        segments: &[Segment],
+        access: Access,
+        marked: bool,
+    ) -> Result<(), MapError> {
         let table = self.table.as_ref().expect("a design that writes translations opened a translated domain");
         // SAFETY: the caller's promise, passed on; the platform is the one of `translated`.
-        unsafe { table.map(&self.platform, range, segments, access.rights())? };
+        unsafe { table.map(&self.platform, range, segments, access.rights(), marked)? };
         if self.capabilities.caches_absent {
             // All levels: absent directory entries may be cached as well.
             self.invalidate(&[page_selective(self.id, range, false, &self.capabilities)])?;

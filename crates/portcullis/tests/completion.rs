@@ -2,10 +2,10 @@
 //! says so from then on.
 
 use portcullis::design::{Design, Mapper, Options, Setup};
-use portcullis::designs::Stock;
-use portcullis::invalidation::{QUEUE_CAPACITY, QUEUE_TIMEOUT_US, Revocation};
+use portcullis::designs::{Magazine, Stock};
+use portcullis::invalidation::{CORE_QUEUE_CAPACITY, QUEUE_CAPACITY, QUEUE_TIMEOUT_US, Revocation};
 use portcullis::iommu::fake::{Behaviour, FakeIommu};
-use portcullis::platform::fake::FakeHost;
+use portcullis::platform::fake::{FakeHost, run_on};
 use portcullis::table::Rights;
 use portcullis::{
     Access, CommitError, Domain, INVALIDATION_TIMEOUT_US, Iova, IovaRange, MapError, PAGE_SIZE, PhysAddr, Platform,
@@ -182,4 +182,30 @@ fn an_iommu_that_does_not_let_go_keeps_the_tables() {
     assert!(host.frames_lent() > 0, "the hardware may still walk them");
     // The fake panics on a walk into a table page that was freed.
     assert_eq!(use_page(&iommu, other), Some(BUFFER));
+}
+
+/// A flush that failed counts for nothing: the next that succeeds serves what was queued before it, on every CPU.
+#[test]
+fn queues_per_core_recover() {
+    let host = FakeHost::default();
+    let iommu = FakeIommu::new(&host);
+    let domain = Domain::<Magazine, _, _>::new(&iommu, &host, Protection::Deferred).unwrap();
+    domain.attach(DEVICE).unwrap();
+    let map = || domain.map_raw(BUFFER, PAGE_SIZE, Access::DeviceWrites).unwrap();
+    let unmap = |iova| domain.unmap_raw(iova, PAGE_SIZE);
+    let other = map();
+    let mapped: Vec<Iova> = (0..=CORE_QUEUE_CAPACITY).map(|_| map()).collect();
+    let (last, fitting) = mapped.split_last().unwrap();
+    fitting.iter().for_each(|iova| unmap(*iova).unwrap());
+    iommu.behave(Behaviour::Failing);
+    assert!(matches!(unmap(*last), Err(RawUnmapError::Commit(_))), "the full queue cannot be flushed");
+    run_on(1);
+    assert!(matches!(unmap(other), Err(RawUnmapError::Commit(_))), "a poisoned domain defers nothing");
+    run_on(0);
+    iommu.behave(Behaviour::Prompt);
+    host.advance_us(QUEUE_TIMEOUT_US);
+    domain.tick().unwrap();
+    assert_eq!(domain.usage().queued_unmaps, 0);
+    // The one that found no room is lost for good.
+    assert_eq!(domain.usage().live_ranges, 1);
 }

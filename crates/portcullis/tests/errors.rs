@@ -122,7 +122,9 @@ fn a_table_does_not_write_over_a_translation() {
         let table = SecondLevelTable::new(&&host, 4, &capabilities, TableRule::FreedWhenCovered).unwrap();
         let map = |first_pfn, pages| {
             // SAFETY: what it maps stays mapped; where something lies already, it refuses.
-            unsafe { table.map(&&host, range(first_pfn, pages), &[segment(0, pages * PAGE_SIZE)], Rights::WRITE) }
+            unsafe {
+                table.map(&&host, range(first_pfn, pages), &[segment(0, pages * PAGE_SIZE)], Rights::WRITE, false)
+            }
         };
         let overlap = |pfn| Err(MapError::Overlap(Iova::from_pfn(pfn)));
         map(0x1000, 512).unwrap();

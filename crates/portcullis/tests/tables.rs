@@ -93,8 +93,9 @@ impl<'h> Bench<'h> {
     }
 
     fn map(&mut self, run: Run, cut: u64) -> Result<(), TestCaseError> {
+        let marked = self.is_marked(run.range);
         // SAFETY: every run is mapped once at a time, in this table's host.
-        let mapped = unsafe { self.table.map(&self.host, run.range, &run.segments(cut), run.rights) };
+        let mapped = unsafe { self.table.map(&self.host, run.range, &run.segments(cut), run.rights, marked) };
         if self.live.iter().any(|live| live.range.overlaps(run.range)) {
             prop_assert!(matches!(mapped, Err(MapError::Overlap(_))), "{mapped:?}");
         } else {
@@ -112,11 +113,11 @@ impl<'h> Bench<'h> {
             return Ok(());
         }
         let Run { range, .. } = self.live.swap_remove(which % self.live.len());
-        let (first, end) = (range.first_pfn(), range.end_pfn());
+        let first = range.first_pfn();
         if self.rule == FREED {
             // SAFETY: the run is mapped, and nobody else unmaps it.
             unsafe { self.table.unmap(&self.host, range, &mut FreedTables::new()) };
-        } else if range.pages() < MIB2 && first / MIB2 == (end - 1) / MIB2 {
+        } else if self.is_marked(range) {
             self.claim(range)?;
         } else {
             // Without marks: nothing claims it, nor any part of it.
@@ -128,6 +129,12 @@ impl<'h> Bench<'h> {
             prop_assert!(!unsafe { self.table.unmap(&self.host, range, &mut freed) }, "the table keeps its pages");
         }
         Ok(())
+    }
+
+    /// Whether the mapping is to be claimed by its marks.
+    fn is_marked(&self, range: IovaRange) -> bool {
+        let one_table = range.first_pfn() / MIB2 == (range.end_pfn() - 1) / MIB2;
+        self.rule == TableRule::Kept && range.pages() < MIB2 && one_table
     }
 
     fn claim_and_unmap(&self, range: IovaRange) -> Result<(), UnmapError> {
@@ -317,12 +324,12 @@ fn a_map_in_an_interrupt_of_a_map_is_visible() {
     let reaches = |pfn: u64| iommu.access(SourceId(1), Iova::from_pfn(pfn), Rights::READ).map(PhysAddr::pfn);
     let handler = || {
         // SAFETY: the page is this mapping's alone, in this table's host.
-        map(&|range, segments| unsafe { table.map(&&host, range, segments, Rights::READ) }.unwrap(), 0x1235);
+        map(&|range, segments| unsafe { table.map(&&host, range, segments, Rights::READ, false) }.unwrap(), 0x1235);
         assert_eq!(reaches(0x1235), Some(0x505), "a map that has returned is seen by the walker");
     };
     let interrupted = Interrupted { host: &host, handler: &handler, fired: AtomicBool::new(false) };
     // SAFETY: as above; the host is the table's, with an interrupt.
-    map(&|range, segments| unsafe { table.map(&interrupted, range, segments, Rights::READ) }.unwrap(), 0x1234);
+    map(&|range, segments| unsafe { table.map(&interrupted, range, segments, Rights::READ, false) }.unwrap(), 0x1234);
     assert_eq!(reaches(0x1234), Some(0x504));
     assert!(interrupted.fired.into_inner());
 }
@@ -356,7 +363,7 @@ fn an_unmap_frees_every_table_that_it_covers() {
         Walker { levels: 4, leaf_2m: false, leaf_1g: false, coherent: true, rule: FREED }.capabilities();
     let table = SecondLevelTable::new(&&host, 4, &iommu_capabilities, FREED).unwrap();
     // SAFETY: the runs are mapped once at a time, in this table's host.
-    let map = |run: Run| unsafe { table.map(&&host, run.range, &run.segments(0), run.rights) }.unwrap();
+    let map = |run: Run| unsafe { table.map(&&host, run.range, &run.segments(0), run.rights, false) }.unwrap();
     let unmap = |run: Run| {
         let mut freed = FreedTables::new();
         // SAFETY: the run is mapped, and nobody else unmaps it.

@@ -91,6 +91,8 @@ fn what_is_no_trace() {
     refused_trace("prose.trace", "Dear reader,\nlisten.\n", &[":1: not a trace", "expected", "Dear reader,"]);
     refused_trace("zeros.trace", [0; 5000], &[":1: ", "expected"]);
     refused_trace("comments.trace", "# tracer: nop\n#\n", &["expected iommu:map or iommu:unmap events"]);
+    let unmap = "fio-1 [000] ..... 1.000001: unmap: IOMMU: iova=0x1000 - 0x2000 size=4096 unmapped_size=4096\n";
+    refused_trace("unmaps.trace", unmap, &["expected at least one map to replay, found none and 1 unmaps"]);
     let log = bundled("q-e1000e-tx.lazy.2cpu.qemu.xz");
     refused(&["compare", &log], &[".qemu.xz:1: not a trace but the log of a device's accesses", "expected"]);
     let trace = bundled(DISK);

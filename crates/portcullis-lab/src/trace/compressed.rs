@@ -135,7 +135,11 @@ impl<R: BufRead> Read for Frames<R> {
         while self.decoder.can_collect() == 0 {
             if !self.decoder.is_finished() {
                 let one = BlockDecodingStrategy::UptoBlocks(1);
-                self.decoder.decode_blocks(&mut self.source, one).map_err(io::Error::other)?;
+                let decoded = self.decoder.decode_blocks(&mut self.source, one);
+                // The decoder's own words are those of its inside.
+                decoded.map_err(|_| {
+                    io::Error::new(io::ErrorKind::InvalidData, "a block of a zstd frame does not decode")
+                })?;
                 continue;
             }
             let written = self.decoder.get_checksum_from_data();

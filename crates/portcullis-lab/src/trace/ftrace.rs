@@ -61,7 +61,7 @@ fn header(line: &[u8]) -> Result<Line<'_>, Flaw> {
 }
 
 /// `LOST 1234 EVENTS`. Where the tracer does not know how many, it prints no number: at least one.
-fn lost(notice: &[u8]) -> Option<Result<u64, Flaw>> {
+pub(super) fn lost(notice: &[u8]) -> Option<Result<u64, Flaw>> {
     let mut scan = Scan(notice);
     scan.literal(b"LOST ")?;
     if scan.0 == b"EVENTS" {

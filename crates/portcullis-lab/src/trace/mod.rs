@@ -41,8 +41,9 @@ pub use error::TraceError;
 pub use format::Format;
 pub use join::{JoinError, Joined, LoggedAccess, PersistentPage, Target, join, join_at};
 
-use columns::{Line, Place};
+use columns::{Line, Record};
 use error::{Flaw, excerpt};
+use event::Event;
 use group::Readings;
 use portcullis::{Access, Segment, SourceId};
 use rustc_hash::FxHashSet;
@@ -55,6 +56,18 @@ use std::path::Path;
 
 /// The device of a mapping that no `dma:` event names. The host bridge has this address, and does no DMA.
 pub const UNKNOWN_DEVICE: SourceId = SourceId(0);
+
+/// Which families of events a capture has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Events {
+    /// `iommu:` events say what was mapped; `dma:` events add devices, directions and exact lengths.
+    Both,
+    /// `iommu:` events alone: whole pages, by no device in particular, each readable and writable.
+    Iommu,
+    /// `dma:` events alone.
+    Dma,
+}
 
 /// What was counted while reading. The names are JSON keys.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
@@ -72,6 +85,8 @@ pub struct Statistics {
     pub unmatched_unmaps: u64,
     /// Events that the tracer had no room for, by its own account.
     pub lost_events: u64,
+    /// Events that are older than the one before them on their CPU: lines were moved, or captures put together.
+    pub out_of_order: u64,
     /// CPUs that an event came from.
     pub cpus: u64,
     /// From the earliest event to the latest, in microseconds.
@@ -169,6 +184,8 @@ pub struct Trace {
     pub name: String,
     /// Which program printed it.
     pub format: Format,
+    /// Which events it has.
+    pub events: Events,
     /// What was counted.
     pub statistics: Statistics,
     /// The devices, in order of appearance; [`UNKNOWN_DEVICE`], if there, is last. A device that is not on PCI has an
@@ -220,6 +237,7 @@ fn read_lines<R: Read>(name: String, mut lines: Lines<R>, mut progress: impl FnM
     let mut format = None;
     let mut readings = Readings::default();
     let mut tally = Tally::default();
+    let mut dma_flaw = None;
     while lines.advance()? {
         let text = lines.text();
         if format.is_none() {
@@ -231,8 +249,12 @@ fn read_lines<R: Read>(name: String, mut lines: Lines<R>, mut progress: impl FnM
         };
         match line {
             Ok(Line::Record(record)) => {
-                tally.record(record.place);
-                readings.record(&record).map_err(|flaw| flaw.at(&lines.file, lines.number, text, format::ANY))?;
+                tally.record(&record);
+                let at = |flaw: Flaw| flaw.at(&lines.file, lines.number, text, format::ANY);
+                readings.record(&record).map_err(at)?;
+                if dma_flaw.is_none() {
+                    dma_flaw = readings.flaw().map(at);
+                }
             }
             Ok(Line::Lost(events)) => tally.lost_events = tally.lost_events.saturating_add(events),
             Ok(Line::Comment) => {}
@@ -246,12 +268,21 @@ fn read_lines<R: Read>(name: String, mut lines: Lines<R>, mut progress: impl FnM
         }
     }
     progress(lines.file_bytes());
+    if let Some(error) = dma_flaw.filter(|_| readings.is_of_dma_events()) {
+        return Err(error);
+    }
     let counts = readings.counts();
     // Without an event that shows the format there is none that maps or unmaps.
     let Some(format) = format.filter(|_| counts.maps + counts.unmaps > 0) else {
         return Err(TraceError::NoEvents { file: lines.file, lines: lines.number });
     };
-    let mut trace = readings.finish(name, format);
+    let events = match (readings.is_of_dma_events(), tally.dma_events) {
+        (true, _) => Events::Dma,
+        (false, true) => Events::Both,
+        (false, false) => Events::Iommu,
+    };
+    let mut trace = readings.finish(name, format, events);
+    trace.statistics.out_of_order = tally.out_of_order;
     trace.statistics.lost_events = tally.lost_events;
     trace.statistics.cpus = tally.cpus.len() as u64;
     trace.statistics.span_us = (tally.last_ns - tally.first_ns) / 1_000;
@@ -269,6 +300,10 @@ struct Tally {
     lost_events: u64,
     cpus: FxHashSet<u16>,
     last_cpu: Option<u16>,
+    /// By CPU.
+    last_of_cpu_ns: Vec<u64>,
+    out_of_order: u64,
+    dma_events: bool,
     first_ns: u64,
     last_ns: u64,
     /// The beginning of the file, while no event has been seen.
@@ -276,7 +311,15 @@ struct Tally {
 }
 
 impl Tally {
-    fn record(&mut self, place: Place) {
+    fn record(&mut self, record: &Record<'_>) {
+        let place = record.place;
+        self.dma_events |= matches!(record.event, Event::DmaMap { .. } | Event::DmaMapList { .. });
+        let cpu = usize::from(place.cpu);
+        if self.last_of_cpu_ns.len() <= cpu {
+            self.last_of_cpu_ns.resize(cpu + 1, 0);
+        }
+        self.out_of_order += u64::from(place.time_ns < self.last_of_cpu_ns[cpu]);
+        self.last_of_cpu_ns[cpu] = place.time_ns;
         if self.records == 0 {
             (self.first_ns, self.last_ns) = (place.time_ns, place.time_ns);
         }

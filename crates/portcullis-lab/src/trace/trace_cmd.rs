@@ -8,12 +8,13 @@ use super::columns::{Line, Place, Record, cpu, is_call, level, notice, pid, star
 use super::error::Flaw;
 use super::event::Event;
 use super::format::is_padded;
-use super::ftrace::named;
+use super::ftrace::{self, named};
 use super::scan::Scan;
 
 /// Understands one line.
 pub(super) fn parse(line: &[u8]) -> Result<Line<'_>, Flaw> {
-    if let Some(lost) = notice(line).and_then(dropped) {
+    // The kernel's own words too: text of both kinds is sometimes put together.
+    if let Some(lost) = notice(line).and_then(|notice| dropped(notice).or_else(|| ftrace::lost(notice))) {
         return lost.map(Line::Lost);
     }
     if line.first() == Some(&b'#') || line.trim_ascii().is_empty() || is_header(line) {

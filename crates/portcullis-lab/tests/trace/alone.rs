@@ -2,7 +2,7 @@
 
 use super::{BUNDLED, INTERRUPT, OTHER_CPU, TASK, Text, read, unpacked};
 use portcullis::{Access, PhysAddr, Segment};
-use portcullis_lab::trace::{Context, Mapping, Operation, Trace, UNKNOWN_DEVICE};
+use portcullis_lab::trace::{Context, Events, Mapping, Operation, Trace, TraceError, UNKNOWN_DEVICE};
 use std::collections::HashSet;
 
 const DEVICE: &str = "0000:00:04.0";
@@ -234,4 +234,37 @@ fn addresses_that_no_memory_has_are_refused() {
         );
         assert!(read(list).is_err());
     }
+}
+
+#[test]
+fn a_trace_says_which_events_it_has() {
+    let name = BUNDLED[0];
+    let of = |stays: fn(&str) -> bool| with_events(name, stays).events;
+    assert_eq!(of(|_| true), Events::Both);
+    assert_eq!(of(|event| !event.starts_with("dma_")), Events::Iommu);
+    assert_eq!(of(|event| event.starts_with("dma_")), Events::Dma);
+}
+
+/// What only the `dma:` events by themselves could not stand, the pair of both can.
+#[test]
+fn a_flaw_of_dma_events_counts_only_where_they_stand_alone() {
+    let mut text = Text::default();
+    let phys = 1u64 << 52;
+    let words = format!("dma_map_page: {DEVICE} dir=TO_DEVICE dma_addr=1000 size=64 phys_addr={phys:x} attrs=");
+    text.event(TASK, &words);
+    let TraceError::Malformed { line: 1, .. } = read(&text.text).unwrap_err() else { panic!("it names the line") };
+    text.map(TASK, 0x5000, 0x9000, 4096);
+    assert_eq!(text.read().events, Events::Both);
+}
+
+#[test]
+fn events_out_of_order_are_counted() {
+    let mut text = Text::default();
+    text.map(TASK, 0x5000, 0x9000, 4096).map(OTHER_CPU, 0x6000, 0xa000, 4096);
+    text.time_us = 0;
+    text.map(TASK, 0x7000, 0xb000, 4096);
+    assert_eq!(text.read().statistics.out_of_order, 0, "not older than the first");
+    text.time_us = 0;
+    text.map(OTHER_CPU, 0x8000, 0xc000, 4096);
+    assert_eq!(text.read().statistics.out_of_order, 1);
 }

@@ -26,7 +26,7 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu> Composed<A, P, I> {
     /// those of [`AddressSpace::translated`].
     pub fn new(allocator: A, queue: QueueKind, setup: Setup<'_, P, I>) -> Result<Self, NewDomainError> {
         let policy = Policy::new(&setup.platform, setup.protection, queue)?;
-        let rule = if A::CLAIMS_BY_TABLE { TableRule::Kept } else { TableRule::FreedWhenCovered };
+        let rule = if A::TABLE_CLAIM_PAGES_MAX > 0 { TableRule::Kept } else { TableRule::FreedWhenCovered };
         let space = AddressSpace::translated(setup.iommu, setup.platform, setup.width, rule)?;
         Ok(Self { allocator, policy, space })
     }
@@ -40,8 +40,9 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu> Mapper for Composed<A, P, I> {
         platform.probe(Step::Map);
         let range = self.allocator.allocate(platform, request.pages())?;
         platform.probe(Step::Enter(Phase::Table));
+        let marked = range.pages() <= A::TABLE_CLAIM_PAGES_MAX;
         // SAFETY: the allocator has handed the range out, as long as the request, to this call alone.
-        match unsafe { self.space.map(range, request.segments(), request.access()) } {
+        match unsafe { self.space.map(range, request.segments(), request.access(), marked) } {
             Ok(()) => Ok(range),
             Err(error @ MapError::Queue(_)) => {
                 // Written, and perhaps in use already: taken back like an unmap whose commit failed, so that the device
@@ -73,7 +74,7 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu> Mapper for Composed<A, P, I> {
             // SAFETY: the claim makes this the only unmap of the mapping.
             Claim::Held => !unsafe { self.space.unmap(range, &mut out.tables) },
             Claim::ByTable => {
-                // SAFETY: the allocator says nothing else about ranges that it leaves to the table.
+                // SAFETY: only ranges that the allocator leaves to the table are mapped with marks.
                 unsafe { self.space.claim_and_unmap(range)? };
                 true
             }

@@ -65,7 +65,7 @@ impl<P: Platform, I: Iommu> Identity<P, I> {
         let segment = Segment { phys: PhysAddr::from_pfn(pfn), len: pages << PAGE_SHIFT };
         let range = IovaRange::new(pfn, pages).ok_or(NewDomainError::BadRange(segment.phys))?;
         // SAFETY: the space is being made, so everything in it is this call's alone.
-        let mapped = unsafe { self.space.map(range, &[segment], Access::DeviceReadsAndWrites) };
+        let mapped = unsafe { self.space.map(range, &[segment], Access::DeviceReadsAndWrites, false) };
         mapped.map_err(NewDomainError::Identity)
     }
 }

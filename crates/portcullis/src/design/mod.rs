@@ -144,7 +144,7 @@ pub struct Usage {
     pub live_ranges: usize,
     /// Ranges that are free, but kept for the next requests of their size.
     pub kept_ranges: usize,
-    /// The most of those; `None` where only the most ranges that were ever in use at once bound them.
+    /// The most of those; `None` where, for each size, only the most that were ever in use at once bound them.
     pub kept_ranges_max: Option<usize>,
     /// Table pages in use.
     pub table_pages: usize,

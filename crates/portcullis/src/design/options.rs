@@ -46,7 +46,7 @@ pub struct Options([Option<(&'static str, Value)>; OPTIONS_MAX]);
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum OptionError<'t> {
     /// The design has no parameter of this name.
-    #[error("no parameter `{key}`; expected {}", Keys(expected))]
+    #[error("no parameter `{key}`{}", Keys(expected))]
     Unknown {
         /// What was given.
         key: &'t str,
@@ -72,7 +72,7 @@ impl Options {
     /// Nothing but defaults.
     pub const NONE: Self = Self([None; OPTIONS_MAX]);
 
-    /// Reads `key=value:key=value` for a design that takes `infos`.
+    /// Reads `key=value:key=value` for a design that takes `infos`. A parameter at its default is as good as not given.
     ///
     /// # Errors
     /// An [`OptionError`].
@@ -81,11 +81,14 @@ impl Options {
     /// If a design takes more than eight parameters.
     pub fn parse<'t>(infos: &'static [OptionInfo], text: &'t str) -> Result<Self, OptionError<'t>> {
         let mut options = Self::NONE;
-        for pair in text.split(':').filter(|pair| !pair.is_empty()) {
+        for pair in text.split(':') {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
             let index = infos.iter().position(|info| info.key == key);
             let index = index.ok_or(OptionError::Unknown { key, expected: infos })?;
             let info = &infos[index];
+            if value == info.default {
+                continue;
+            }
             let parsed = info.kind.parse(value);
             let parsed = parsed.ok_or(OptionError::Value { key: info.key, value, expected: &info.kind })?;
             if options.0[index].replace((info.key, parsed)).is_some() {
@@ -155,12 +158,18 @@ impl fmt::Display for Options {
     }
 }
 
-/// The names of parameters, for a message.
+/// What parameters there are, for a message.
 struct Keys<'i>(&'i [OptionInfo]);
 
 impl fmt::Display for Keys<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0.is_empty() { f.write_str("none") } else { list(f, self.0.iter().map(|info| info.key)) }
+        match self.0 {
+            [] => f.write_str("; it takes no parameters"),
+            infos => {
+                f.write_str("; expected ")?;
+                list(f, infos.iter().map(|info| info.key))
+            }
+        }
     }
 }
 

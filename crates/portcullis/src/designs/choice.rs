@@ -31,11 +31,11 @@ impl Choice {
     /// # Errors
     /// A [`ChoiceError`].
     pub fn parse(text: &str) -> Result<Self, ChoiceError<'_>> {
-        let (id, options) = text.split_once(':').unwrap_or((text, ""));
+        let (id, options) = text.split_once(':').map_or((text, None), |(id, options)| (id, Some(options)));
         let design = DesignId::by_id(id).ok_or(ChoiceError::Unknown(id))?;
         let info = design.info();
-        let options = Options::parse(info.options, options).map_err(|error| ChoiceError::Option(info.id, error))?;
-        Ok(Self { design, options })
+        let options = options.map_or(Ok(Options::NONE), |options| Options::parse(info.options, options));
+        Ok(Self { design, options: options.map_err(|error| ChoiceError::Option(info.id, error))? })
     }
 }
 
@@ -74,14 +74,16 @@ mod tests {
         for text in ["stock", "eiovar:k=64", "eiovar:k=0:queue=per-core", "magazine:queue=global"] {
             assert_eq!(Choice::parse(text).map(|choice| choice.to_string()), Ok(text.to_string()));
         }
-        assert_eq!(Choice::parse("eiovar:queue=global:k=1").unwrap().to_string(), "eiovar:k=1:queue=global");
+        assert_eq!(Choice::parse("eiovar:queue=per-core:k=1").unwrap().to_string(), "eiovar:k=1:queue=per-core");
+        assert_eq!(Choice::parse("eiovar:queue=global:k=unbounded").unwrap().to_string(), "eiovar");
     }
 
     #[test]
     fn says_what_is_wrong() {
         let message = |text| Choice::parse(text).unwrap_err().to_string();
         assert_eq!(message("stick"), "no design `stick`; there are: ".to_string() + &Ids.to_string());
-        assert_eq!(message("none:k=1"), "none: no parameter `k`; expected none");
+        assert_eq!(message("none:k=1"), "none: no parameter `k`; it takes no parameters");
+        assert_eq!(message("eiovar:"), "eiovar: no parameter ``; expected k or queue");
         assert_eq!(message("eiovar:z=1"), "eiovar: no parameter `z`; expected k or queue");
         assert_eq!(message("eiovar:k=many"), "eiovar: `k=many`: expected a whole number from 0 to 4294967296");
         assert_eq!(message("eiovar:k"), "eiovar: `k=`: expected a whole number from 0 to 4294967296");

@@ -9,7 +9,7 @@ use crate::iova::MagazineAllocator;
 use crate::platform::Platform;
 use crate::safety::Protection;
 
-/// What Linux does today.
+/// What Linux has done since 4.7, in its mechanism: no one kernel has all of these numbers, see `ARCHITECTURE.md`.
 ///
 /// It keeps table pages where Linux frees those that one unmap covers, because claims walk the table without a lock.
 #[derive(Debug)]

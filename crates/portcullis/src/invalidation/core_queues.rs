@@ -1,9 +1,9 @@
 //! Deferred protection with a flush queue per CPU (ATC'15, §5; Linux since 4.7).
 //!
 //! A CPU queues its unmaps behind a lock of its own and flushes the domain when its queue is full. Any flush serves the
-//! entries of all CPUs that were queued before it began. Which those are is told by two counts, of flushes begun and of
-//! flushes ended: an entry notes how many had begun when it was queued, and is served when more than that have ended. For then
-//! at least one of those that have ended began after the entry was queued.
+//! entries of all CPUs that were queued before it began. Flushes are numbered as they begin, and an entry notes how many had
+//! begun when it was queued; so the flushes that serve it are those with that number and above, and one of them having
+//! succeeded is enough.
 
 use super::{Invalidated, QUEUE_TIMEOUT_US, Revocation};
 use crate::address::IovaRange;
@@ -42,15 +42,17 @@ struct Queue {
 /// The flush queues of a domain.
 pub struct CoreQueues<P: Platform> {
     queues: PerCpu<P::Lock<Queue>>,
-    /// Flushes of the domain that have begun, and that have ended well. See [`CoreQueues::flush`] for their order.
+    /// Flushes of the domain that have begun: the number of the next.
     begun: AtomicU64,
-    ended: AtomicU64,
+    /// One past the highest number of a flush that has succeeded: entries that note less are served. See
+    /// [`CoreQueues::flush`] for the order of the two.
+    served: AtomicU64,
     /// When the oldest entry will have waited long enough; [`NEVER`] where nothing was queued since the last timed flush.
     ///
     /// Relaxed. A push looks at it with its queue's lock held, after it has read how many flushes have begun; a tick writes
-    /// [`NEVER`] before its flush begins, and takes every lock after that has ended. So a push that counts the tick's flush,
-    /// or takes its lock after the tick, finds [`NEVER`] and sets a time; any other is served by that flush, and found in its
-    /// queue.
+    /// [`NEVER`] before its flush begins, and takes every lock after that has succeeded. So a push that counts the tick's
+    /// flush, or takes its lock after the tick, finds [`NEVER`] and sets a time; any other is served by that flush, and found
+    /// in its queue.
     due_us: AtomicU64,
     /// Entries in all queues. A statistic, so Relaxed.
     len: AtomicUsize,
@@ -71,7 +73,7 @@ impl<P: Platform> CoreQueues<P> {
         Ok(Self {
             queues: PerCpu::new(platform, queue)?,
             begun: AtomicU64::new(0),
-            ended: AtomicU64::new(0),
+            served: AtomicU64::new(0),
             due_us: AtomicU64::new(NEVER),
             len: AtomicUsize::new(0),
         })
@@ -82,7 +84,8 @@ impl<P: Platform> CoreQueues<P> {
     /// In a poisoned domain nothing is deferred any more: a flush comes before the buffers go back.
     ///
     /// # Errors
-    /// [`CommitError`] where a flush failed. What was queued stays, and so do these unmaps, until a flush succeeds.
+    /// [`CommitError`] where a flush failed. What was queued stays until a flush succeeds; those of these unmaps that found
+    /// no room are lost for good.
     pub(crate) fn push<I: Iommu>(
         &self,
         space: &AddressSpace<P, I>,
@@ -92,8 +95,8 @@ impl<P: Platform> CoreQueues<P> {
         let platform = space.platform();
         platform.probe(Step::Enter(Phase::Invalidate));
         // SeqCst: the cleared entries must have left this CPU before it reads how many flushes have begun. Otherwise a flush
-        // that it does not count might begin, end, and let the hardware read an entry that is not yet cleared. It pairs with
-        // the fence in `flush`.
+        // that it does not count might begin, succeed, and let the hardware read an entry that is not yet cleared. It pairs
+        // with the fence in `flush`.
         fence(Ordering::SeqCst);
         self.queues.here(platform).with(|queue| {
             if !revocation.tables.is_empty() {
@@ -178,13 +181,13 @@ impl<P: Platform> CoreQueues<P> {
 
     /// Takes everything of the domain out of the hardware. Afterwards every entry queued before this was called is served.
     fn flush<I: Iommu>(&self, space: &AddressSpace<P, I>) -> Result<(), CommitError> {
-        self.begun.fetch_add(1, Ordering::SeqCst);
+        let number = self.begun.fetch_add(1, Ordering::SeqCst);
         // SeqCst: whoever did not count this flush has fenced its cleared entries before, see `push`; so the hardware, told
         // after this, reads them cleared.
         fence(Ordering::SeqCst);
         space.invalidate(&[Invalidation::Domain(space.id())])?;
-        // Release: who counts this end knows that the flush is over.
-        self.ended.fetch_add(1, Ordering::Release);
+        // Release: who finds its entries served knows that the flush is over.
+        self.served.fetch_max(number + 1, Ordering::Release);
         Ok(())
     }
 
@@ -200,10 +203,10 @@ impl<P: Platform> CoreQueues<P> {
         Ok(())
     }
 
-    /// Gives back the entries of `queue` that enough flushes have ended for.
+    /// Gives back the entries of `queue` that a flush has served.
     fn release_served(&self, platform: &P, allocator: &impl IovaAllocator<P>, queue: &mut Queue) {
         // Acquire: pairs with the end of `flush`.
-        self.release_before(platform, allocator, queue, self.ended.load(Ordering::Acquire));
+        self.release_before(platform, allocator, queue, self.served.load(Ordering::Acquire));
     }
 
     /// Gives back what was queued when fewer than `flushes` had begun.

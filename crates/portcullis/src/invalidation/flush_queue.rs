@@ -55,7 +55,8 @@ impl<P: Platform> FlushQueue<P> {
     /// In a poisoned domain nothing is deferred any more: the queue is flushed before the buffers go back.
     ///
     /// # Errors
-    /// [`CommitError`] where a flush failed. What was queued stays, and so do these unmaps, until a flush succeeds.
+    /// [`CommitError`] where a flush failed. What was queued stays until a flush succeeds; those of these unmaps that found
+    /// no room are lost for good.
     pub(crate) fn push<I: Iommu>(
         &self,
         space: &AddressSpace<P, I>,

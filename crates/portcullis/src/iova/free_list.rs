@@ -14,6 +14,9 @@ use crate::sync::{AtomicUsize, Ordering};
 /// Lists, and so sizes: up to 2^27 pages, half a terabyte (§5). Larger ranges go back to the tree.
 const ORDERS: usize = 28;
 
+/// Kept ranges that go back to the tree at most while the lock is held once.
+const GIVEN_BACK_MAX: usize = 256;
+
 /// The tree and the lists, under one lock.
 struct FreeLists {
     tree: RangeTree,
@@ -36,7 +39,7 @@ pub struct FreeListAllocator<P: Platform> {
 
 impl<P: Platform> FreeListAllocator<P> {
     /// An allocator of addresses below `2^width`, without page 0, the interrupt range and `reserved` (S9), that keeps at most
-    /// `kept_max` freed ranges. Without a limit it keeps as many as were ever in use at once.
+    /// `kept_max` freed ranges. Without a limit it keeps, of each size, as many as were ever in use at once.
     ///
     /// # Errors
     /// [`NoMemory`].
@@ -70,23 +73,24 @@ fn order(pages: u64) -> Option<usize> {
 
 impl FreeLists {
     fn allocate<P: Platform>(&mut self, platform: &P, pages: u64) -> Result<IovaRange, MapError> {
+        debug_assert!(self.kept <= self.kept_max);
         let kept = order(pages).and_then(|order| self.tree.unpark(&mut self.lists[order], pages));
         if let Some(range) = kept {
             platform.probe(Step::ListPop);
             self.kept -= 1;
             return Ok(range);
         }
-        match self.tree.allocate(platform, pages) {
-            // Room may be left in what is kept for other sizes (S13).
-            Err(MapError::Exhausted { .. }) if self.kept > 0 => {
-                for list in &mut self.lists {
-                    while self.tree.free_parked(platform, list) {}
-                }
-                self.kept = 0;
-                self.tree.allocate(platform, pages)
+        self.tree.allocate(platform, pages)
+    }
+
+    /// Gives up to `count` kept ranges back to the tree, and returns whether any are left.
+    fn give_back<P: Platform>(&mut self, platform: &P, mut count: usize) -> bool {
+        for list in &mut self.lists {
+            while count > 0 && self.tree.free_parked(platform, list) {
+                (self.kept, count) = (self.kept - 1, count - 1);
             }
-            result => result,
         }
+        self.kept > 0
     }
 
     fn free<P: Platform>(&mut self, platform: &P, range: IovaRange) {
@@ -106,11 +110,28 @@ impl FreeLists {
 unsafe impl<P: Platform> IovaAllocator<P> for FreeListAllocator<P> {
     fn allocate(&self, platform: &P, pages: u64) -> Result<IovaRange, MapError> {
         platform.probe(Step::Enter(Phase::IovaAllocate));
-        self.lists.with(|lists| {
-            let result = lists.allocate(platform, pages);
-            self.note(lists, isize::from(result.is_ok()));
-            result
-        })
+        let allocate = || {
+            self.lists.with(|lists| {
+                let result = lists.allocate(platform, pages);
+                self.note(lists, isize::from(result.is_ok()));
+                // Room may be left in what is kept for other sizes (S13).
+                let more = lists.kept > 0 && lists.tree.may_ever_fit(pages);
+                (result, more)
+            })
+        };
+        match allocate() {
+            (Err(MapError::Exhausted { .. }), true) => {
+                // Bit by bit, so that interrupts are not masked for long.
+                let give_back = |lists: &mut FreeLists| {
+                    let more = lists.give_back(platform, GIVEN_BACK_MAX);
+                    self.note(lists, 0);
+                    more
+                };
+                while self.lists.with(give_back) {}
+                allocate().0
+            }
+            (result, _) => result,
+        }
     }
 
     fn claim(&self, platform: &P, range: IovaRange) -> Result<Claim, UnmapError> {

@@ -44,6 +44,15 @@ struct Depot {
     empty: Vec<Magazine>,
 }
 
+/// What a free leaves for the tree.
+enum Spilled {
+    Nothing,
+    /// The host had no memory for another magazine.
+    Address(u64),
+    /// The depot had no room for it.
+    Magazine(Magazine),
+}
+
 /// The allocator.
 pub struct MagazineAllocator<P: Platform> {
     cpus: PerCpu<P::Lock<[Pair; ORDERS]>>,
@@ -148,62 +157,64 @@ impl<P: Platform> MagazineAllocator<P> {
     fn put(&self, platform: &P, order: usize, first_pfn: u64) {
         let spilled = self.cpus.here(platform).with(|pairs| {
             let pair = &mut pairs[order];
-            let mut spilled = None;
+            let mut spilled = Spilled::Nothing;
             if pair.loaded.is_full() {
                 pair.swap();
             }
             if pair.loaded.is_full() {
-                spilled = self.depots[order].with(|depot| {
-                    let empty = depot.empty.pop().map_or_else(Magazine::new, Ok).ok()?;
-                    platform.probe(Step::DepotExchange);
-                    let full = mem::replace(&mut pair.loaded, empty);
-                    if depot.full.len() == DEPOT_MAGAZINES_MAX {
-                        return Some(full);
-                    }
-                    depot.full.push(full);
-                    self.trim_later(platform, depot);
-                    None
-                });
+                spilled = self.depots[order].with(|depot| self.exchange_full(platform, depot, pair, first_pfn));
             }
-            if pair.loaded.is_full() {
-                // The host had no memory for another magazine.
-                self.tree.free_ranges(platform, core::iter::once(first_pfn));
-            } else {
+            if !matches!(spilled, Spilled::Address(_)) {
                 platform.probe(Step::ListPush);
                 pair.loaded.0.push(first_pfn);
             }
             spilled
         });
-        if let Some(mut magazine) = spilled {
-            self.empty(platform, &mut magazine);
-            self.depots[order].with(|depot| depot.keep_empty(magazine));
+        match spilled {
+            Spilled::Nothing => {}
+            Spilled::Address(first_pfn) => self.tree.free_ranges(platform, core::iter::once(first_pfn)),
+            Spilled::Magazine(mut magazine) => {
+                self.tree.free_ranges(platform, magazine.0.drain(..));
+                self.depots[order].with(|depot| depot.keep_empty(magazine));
+            }
         }
     }
 
-    /// Gives all addresses of a magazine back to the tree.
-    fn empty(&self, platform: &P, magazine: &mut Magazine) {
-        if !magazine.is_empty() {
-            self.tree.free_ranges(platform, magazine.0.drain(..));
+    /// Loads an empty magazine in exchange for the full one.
+    fn exchange_full(&self, platform: &P, depot: &mut Depot, pair: &mut Pair, first_pfn: u64) -> Spilled {
+        let Ok(empty) = depot.empty.pop().map_or_else(Magazine::new, Ok) else { return Spilled::Address(first_pfn) };
+        platform.probe(Step::DepotExchange);
+        let full = mem::replace(&mut pair.loaded, empty);
+        if depot.full.len() == DEPOT_MAGAZINES_MAX {
+            return Spilled::Magazine(full);
         }
+        depot.full.push(full);
+        self.trim_later(platform, depot);
+        Spilled::Nothing
     }
 
-    /// Gives everything that is kept back to the tree: what is wanted may be among it, or between it (S13).
+    /// Gives everything that is kept back to the tree: what is wanted may be among it, or between it (S13). A magazine at a
+    /// time, so that interrupts are not masked for long.
     fn empty_all(&self, platform: &P) {
         for cpu in self.cpus.iter() {
-            cpu.with(|pairs| {
-                for pair in pairs {
-                    self.empty(platform, &mut pair.loaded);
-                    self.empty(platform, &mut pair.previous);
+            for order in 0..ORDERS {
+                for loaded in [true, false] {
+                    let addresses: arrayvec::ArrayVec<u64, MAGAZINE_CAPACITY> = cpu.with(|pairs| {
+                        let pair = &mut pairs[order];
+                        let magazine = if loaded { &mut pair.loaded } else { &mut pair.previous };
+                        magazine.0.drain(..).collect()
+                    });
+                    if !addresses.is_empty() {
+                        self.tree.free_ranges(platform, addresses.into_iter());
+                    }
                 }
-            });
+            }
         }
         for depot in &self.depots {
-            depot.with(|depot| {
-                while let Some(mut magazine) = depot.full.pop() {
-                    self.empty(platform, &mut magazine);
-                    depot.keep_empty(magazine);
-                }
-            });
+            while let Some(mut magazine) = depot.with(|depot| depot.full.pop()) {
+                self.tree.free_ranges(platform, magazine.0.drain(..));
+                depot.with(|depot| depot.keep_empty(magazine));
+            }
         }
     }
 
@@ -221,7 +232,7 @@ impl<P: Platform> MagazineAllocator<P> {
 // lock, and the tree's ranges do not overlap. Claims of ranges that magazines may hold are left to the table, those of larger
 // ones to the tree.
 unsafe impl<P: Platform> IovaAllocator<P> for MagazineAllocator<P> {
-    const CLAIMS_BY_TABLE: bool = true;
+    const TABLE_CLAIM_PAGES_MAX: u64 = 1 << (ORDERS - 1);
 
     fn allocate(&self, platform: &P, pages: u64) -> Result<IovaRange, MapError> {
         platform.probe(Step::Enter(Phase::IovaAllocate));
@@ -231,22 +242,20 @@ unsafe impl<P: Platform> IovaAllocator<P> for MagazineAllocator<P> {
             None => (None, pages),
         };
         let first_pfn = match kept {
-            Some(first_pfn) => first_pfn,
+            Some(first_pfn) => Ok(first_pfn),
             None => match self.tree.allocate_range(platform, size) {
-                Ok(range) => range.first_pfn(),
-                Err(MapError::Exhausted { .. }) => {
+                Err(MapError::Exhausted { .. }) if self.tree.may_ever_fit(size) => {
                     self.empty_all(platform);
-                    let again = self.tree.allocate_range(platform, size);
-                    let limit_bits = self.tree.width();
-                    let asked_for = |error| match error {
-                        MapError::Exhausted { .. } => MapError::Exhausted { pages, limit_bits },
-                        other => other,
-                    };
-                    again.map_err(asked_for)?.first_pfn()
+                    self.tree.allocate_range(platform, size)
                 }
-                Err(error) => return Err(error),
-            },
+                result => result,
+            }
+            .map(IovaRange::first_pfn),
         };
+        let first_pfn = first_pfn.map_err(|error| match error {
+            MapError::Exhausted { limit_bits, .. } => MapError::Exhausted { pages, limit_bits },
+            other => other,
+        })?;
         Ok(IovaRange::new(first_pfn, pages).expect("below the width, so it does not wrap"))
     }
 
@@ -299,7 +308,7 @@ unsafe impl<P: Platform> IovaAllocator<P> for MagazineAllocator<P> {
                 surplus
             });
             if let Some(mut magazine) = surplus {
-                self.empty(platform, &mut magazine);
+                self.tree.free_ranges(platform, magazine.0.drain(..));
             }
         }
     }

@@ -24,7 +24,7 @@ pub enum Claim {
     /// The allocator has done so: the caller owns the mapping.
     Held,
     /// The allocator does not know its ranges one by one; the marks in the table decide
-    /// ([`SecondLevelTable::claim`](crate::table::SecondLevelTable::claim)).
+    /// ([`SecondLevelTable::claim_and_unmap`](crate::table::SecondLevelTable::claim_and_unmap)).
     ByTable,
 }
 
@@ -33,7 +33,7 @@ pub enum Claim {
 pub struct Kept {
     /// How many.
     pub ranges: usize,
-    /// The most that there can be; `None` where only the most ranges that were ever in use at once bound them.
+    /// The most that there can be; `None` where, for each size, only the most that were ever in use at once bound them.
     pub ranges_max: Option<usize>,
 }
 
@@ -43,11 +43,12 @@ pub struct Kept {
 /// Table pages are freed on its word. Implementations promise that a range handed out overlaps no other that is not yet
 /// back, has as many pages as were asked for, and lies below the width that the allocator was made with; that of a range
 /// handed out, [`claim`](IovaAllocator::claim) returns [`Claim::Held`] once at most, and only for exactly that range; and
-/// that it returns [`Claim::ByTable`] only for ranges that it says nothing else about, and never unless
-/// [`CLAIMS_BY_TABLE`](IovaAllocator::CLAIMS_BY_TABLE).
+/// that it never does so for a range of at most [`TABLE_CLAIM_PAGES_MAX`](IovaAllocator::TABLE_CLAIM_PAGES_MAX) pages, nor
+/// [`Claim::ByTable`] where that is zero.
 pub unsafe trait IovaAllocator<P: Platform>: Sync {
-    /// Whether it leaves claims to the table, whose pages must then stay.
-    const CLAIMS_BY_TABLE: bool = false;
+    /// Mappings of up to so many pages are claimed by their marks in the table, whose pages must then stay; others by
+    /// [`claim`](IovaAllocator::claim).
+    const TABLE_CLAIM_PAGES_MAX: u64 = 0;
 
     /// A range of `pages` pages that is in no other mapping, reserved nowhere, and that no translation is cached for.
     ///

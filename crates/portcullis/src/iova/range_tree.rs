@@ -109,6 +109,11 @@ impl RangeTree {
         Ok(tree)
     }
 
+    /// Whether a range of `pages` pages would fit, were nothing in use.
+    pub(super) fn may_ever_fit(&self, pages: u64) -> bool {
+        pages.checked_next_power_of_two().is_some_and(|size| size <= 1 << (u32::from(self.width) - PAGE_SHIFT))
+    }
+
     /// Puts a range of `pages` pages into the highest gap that it fits.
     ///
     /// # Errors
@@ -135,8 +140,10 @@ impl RangeTree {
     /// [`UnmapError::NotMapped`], [`UnmapError::Partial`].
     pub(super) fn claim<P: Platform>(&mut self, platform: &P, range: IovaRange) -> Result<(), UnmapError> {
         platform.probe(Step::TreeFind);
-        let found = self.nodes.upper_bound(Bound::Included(&range.first_pfn())).get();
-        let node = found.filter(|node| range.first_pfn() < node.first_pfn + node.size);
+        let found = self.nodes.upper_bound(Bound::Included(&range.first_pfn()));
+        // With the right to take the node out, which a reference to it would not give.
+        let position = found.get_ptr().map(Position);
+        let node = found.get().filter(|node| range.first_pfn() < node.first_pfn + node.size);
         match node {
             Some(node) if node.state.get() == State::Live => {
                 let mapped = IovaRange::new(node.first_pfn, node.pages.get()).expect("a node is a range");
@@ -144,7 +151,7 @@ impl RangeTree {
                     return Err(UnmapError::Partial { asked: range, mapped });
                 }
                 node.state.set(State::Unmapping);
-                self.claimed = Some(Position(NonNull::from(node)));
+                self.claimed = position;
                 Ok(())
             }
             _ => Err(UnmapError::NotMapped(Iova::from_pfn(range.first_pfn()))),
@@ -197,8 +204,8 @@ impl RangeTree {
         // SAFETY: only `erase` takes nodes out of the tree, and it forgets the claimed one when it does.
         let claimed = self.claimed.take_if(|claimed| unsafe { claimed.0.as_ref().first_pfn } == first_pfn);
         claimed.unwrap_or_else(|| {
-            let node = self.nodes.find(&first_pfn).get();
-            Position(NonNull::from(node.expect("a range that was handed out is in the tree")))
+            let node = self.nodes.find(&first_pfn).get_ptr();
+            Position(node.expect("a range that was handed out is in the tree"))
         })
     }
 
@@ -207,13 +214,13 @@ impl RangeTree {
         platform.probe(Step::TreeErase);
         // SAFETY: a position is that of a node in the tree.
         let freed_first = unsafe { position.0.as_ref() }.first_pfn;
+        // SAFETY: the cached node is in the tree; after the removal it might not be.
+        let cached_first = self.cached.as_ref().map(|cached| unsafe { cached.0.as_ref().first_pfn });
         // SAFETY: as above; `position` or `free_parked` has made sure that it is not the claimed one.
         let mut cursor = unsafe { self.nodes.cursor_mut_from_ptr(position.0.as_ptr()) };
         let next = cursor.peek_next().get_ptr();
         let node = cursor.remove().expect("a position is that of a node");
         // Figure 2, free_iova: a range freed at or above the cached node moves the cache to its successor.
-        // SAFETY: the cached node is in the tree, or is the one just removed and still alive in `node`.
-        let cached_first = self.cached.as_ref().map(|cached| unsafe { cached.0.as_ref().first_pfn });
         if cached_first.is_some_and(|cached| freed_first >= cached) {
             // SAFETY: the successor is in the tree.
             let below = next.filter(|next| unsafe { next.as_ref().first_pfn } < LIMIT_4G);
@@ -269,7 +276,7 @@ impl RangeTree {
             },
             None => (self.nodes.upper_bound_mut(Bound::Excluded(&limit)), limit),
         };
-        let mut passed_nodes = 0;
+        let mut passed_nodes = 0u64;
         let announce = |nodes| {
             if nodes > 0 {
                 platform.probe(Step::TreeSearch { nodes });
@@ -293,7 +300,8 @@ impl RangeTree {
             }
             let Some(passed) = left.get() else { break };
             ceiling = passed.first_pfn.min(ceiling);
-            passed_nodes += 1;
+            // What is reserved is no range that another request might have been given.
+            passed_nodes += u64::from(passed.state.get() != State::Reserved);
             left.move_prev();
         }
         announce(passed_nodes);

@@ -14,7 +14,6 @@ pub struct TreeAllocator<P: Platform> {
     /// Ranges in the tree that are in use. Written under the lock only, so plain stores suffice; read without it, as a
     /// statistic (Relaxed).
     in_use: AtomicUsize,
-    width: u8,
 }
 
 impl<P: Platform> TreeAllocator<P> {
@@ -24,12 +23,12 @@ impl<P: Platform> TreeAllocator<P> {
     /// [`NoMemory`].
     pub fn new(platform: &P, width: u8, reserved: &[IovaRange]) -> Result<Self, NoMemory> {
         let tree = platform.lock(LockClass::IovaAllocator, RangeTree::new(width, reserved)?);
-        Ok(Self { tree, in_use: AtomicUsize::new(0), width })
+        Ok(Self { tree, in_use: AtomicUsize::new(0) })
     }
 
-    /// Addresses are below `2^width`.
-    pub(super) const fn width(&self) -> u8 {
-        self.width
+    /// Whether a range of `pages` pages would fit, were nothing in use.
+    pub(super) fn may_ever_fit(&self, pages: u64) -> bool {
+        self.tree.with(|tree| tree.may_ever_fit(pages))
     }
 
     /// A range for a phase that has begun already.

@@ -15,13 +15,17 @@ pub(crate) use loom::sync::Mutex as CriticalMutex;
 #[cfg(not(loom))]
 pub(crate) use std::sync::Mutex as CriticalMutex;
 
-/// A lock of [`FakeHost`].
+/// A lock of [`FakeHost`]. Taking one out of the order of [`LockClass`] is a panic.
 #[derive(Debug)]
-pub struct FakeLock<T>(CriticalMutex<T>);
+pub struct FakeLock<T>(LockClass, CriticalMutex<T>);
 
 impl<T: Send> Lock<T> for FakeLock<T> {
     fn with<R>(&self, critical: impl FnOnce(&mut T) -> R) -> R {
-        critical(&mut self.0.lock().expect("a panic inside a critical section fails the test by itself"))
+        let held = HELD.with(|held| held.replace(Some(self.0)));
+        assert!(held < Some(self.0), "a lock of class {:?} was taken inside one of class {held:?}", self.0);
+        let result = critical(&mut self.1.lock().expect("a panic inside a critical section fails the test by itself"));
+        HELD.with(|class| class.set(held));
+        result
     }
 }
 
@@ -47,11 +51,15 @@ pub const CPUS: u32 = if cfg!(loom) { 2 } else { 4 };
 std::thread_local! {
     /// The CPU that this thread runs on.
     static CPU: core::cell::Cell<u32> = const { core::cell::Cell::new(0) };
+    /// The class of the lock that this thread took last and still holds.
+    static HELD: core::cell::Cell<Option<LockClass>> = const { core::cell::Cell::new(None) };
 }
 #[cfg(loom)]
 loom::thread_local! {
     /// The CPU that this thread runs on.
     static CPU: core::cell::Cell<u32> = core::cell::Cell::new(0);
+    /// The class of the lock that this thread took last and still holds.
+    static HELD: core::cell::Cell<Option<LockClass>> = core::cell::Cell::new(None);
 }
 
 /// Moves this thread to `cpu`, taken modulo [`CPUS`]. Threads start on the first.
@@ -125,8 +133,8 @@ impl FakeHost {
 unsafe impl Platform for FakeHost {
     type Lock<T: Send> = FakeLock<T>;
 
-    fn lock<T: Send>(&self, _class: LockClass, value: T) -> FakeLock<T> {
-        FakeLock(CriticalMutex::new(value))
+    fn lock<T: Send>(&self, class: LockClass, value: T) -> FakeLock<T> {
+        FakeLock(class, CriticalMutex::new(value))
     }
 
     fn cpu(&self) -> CpuHint {

@@ -187,6 +187,13 @@ impl Entry {
         self.0.compare_exchange(seen.0, seen.0 & !FIRST, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
+    /// Gives the mark back that [`claim`](Self::claim) took off `seen`. Fails, rightly, where somebody has changed the entry
+    /// meanwhile. Release: as the mapper did.
+    #[inline]
+    pub(super) fn unclaim(&self, seen: EntryValue) {
+        let _ = self.0.compare_exchange(seen.0 & !FIRST, seen.0, Ordering::Release, Ordering::Relaxed);
+    }
+
     /// Notes that the entry has been flushed since it was installed. Release: whoever sees the note does not flush again.
     #[inline]
     pub(super) fn set_flushed(&self) {

@@ -90,6 +90,9 @@ impl SecondLevelTable {
 
     /// Writes the translations of `range` to `segments`, which together have as many pages, and makes them visible.
     ///
+    /// `marked` mappings, which must lie within one leaf table and not fill it, are to be unmapped by
+    /// [`claim_and_unmap`](Self::claim_and_unmap), others by [`unmap`](Self::unmap).
+    ///
     /// The caller owns `range`: it is in no other mapping. All that can fail is done before the first entry is written, so a
     /// refused map leaves no translation that the device might have used (S6); table pages that it added stay, empty.
     ///
@@ -105,6 +108,7 @@ impl SecondLevelTable {
         range: IovaRange,
         segments: &[Segment],
         rights: Rights,
+        marked: bool,
     ) -> Result<(), MapError> {
         for segment in segments {
             // `Request::new` has seen to it that the sum does not wrap.
@@ -115,8 +119,9 @@ impl SecondLevelTable {
         if range.first_pfn() / ENTRIES as u64 == (range.end_pfn() - 1) / ENTRIES as u64
             && range.pages() < ENTRIES as u64
         {
-            return self.map_in_one_table(platform, range, segments, rights);
+            return self.map_in_one_table(platform, range, segments, rights, marked);
         }
+        assert!(!marked, "marks are for mappings within one leaf table");
         for write in [false, true] {
             let mut pfn = range.first_pfn();
             for segment in segments {
@@ -136,6 +141,7 @@ impl SecondLevelTable {
         range: IovaRange,
         segments: &[Segment],
         rights: Rights,
+        marked: bool,
     ) -> Result<(), MapError> {
         let run = Run { pfn: range.first_pfn(), phys_pfn: segments[0].phys.pfn(), pages: range.pages() };
         let (table, level) = self.descend(platform, &run)?;
@@ -146,10 +152,12 @@ impl SecondLevelTable {
             return Err(MapError::Overlap(Iova::from_pfn(range.first_pfn() + taken as u64)));
         }
         platform.probe(Step::TableWrite { entries: slots.len() });
-        let pfns = segments.iter().flat_map(|segment| segment.phys.pfn()..segment.phys.pfn() + segment.pages());
-        for (number, (slot, phys_pfn)) in slots.iter().zip(pfns).enumerate() {
+        let pfns = |segment: &Segment| (segment.phys.pfn()..segment.phys.pfn() + segment.pages()).rev();
+        // The last page first: whoever sees the first one's mark sees the whole mapping.
+        for (number, phys_pfn) in (0..slots.len()).rev().zip(segments.iter().rev().flat_map(pfns)) {
             let leaf = EntryValue::leaf(PhysAddr::from_pfn(phys_pfn), rights, false);
-            slot.store(leaf.marked(number == 0, number == slots.len() - 1));
+            let (first, last) = (marked && number == 0, marked && number == slots.len() - 1);
+            slots[number].store(leaf.marked(first, last));
         }
         platform.table_barrier(slots);
         Ok(())
@@ -259,7 +267,7 @@ impl SecondLevelTable {
 
     /// Claims the mapping at exactly `range` by its marks and clears it, as [`unmap`](Self::unmap) does. No table page goes.
     ///
-    /// Only mappings that fill less than a leaf table, and lie in one, have marks.
+    /// Only those mapped with marks are found.
     ///
     /// # Errors
     /// [`UnmapError::NotMapped`] where nothing with marks begins, [`UnmapError::Partial`] where it does not end with `range`.
@@ -282,8 +290,9 @@ impl SecondLevelTable {
         // Looked at before the claim, so that a wrong length disturbs nobody who has the right one. And once more after it:
         // another CPU may have unmapped what was there, and mapped anew, in between.
         let ends_with_range = || {
-            let last = table[first..].iter().position(|slot| slot.load().is_last());
-            // A mapping without an end is being made.
+            // Up to the first absent entry: what lies beyond belongs to somebody else.
+            let present = table[first..].iter().map(Entry::load).take_while(|entry| entry.is_present());
+            let last = { present }.position(EntryValue::is_last);
             let mapped = last.and_then(|last| IovaRange::new(range.first_pfn(), last as u64 + 1)).ok_or(not_mapped)?;
             if mapped == range { Ok(()) } else { Err(UnmapError::Partial { asked: range, mapped }) }
         };
@@ -292,8 +301,7 @@ impl SecondLevelTable {
             return Err(not_mapped);
         }
         if let Err(error) = ends_with_range() {
-            // Claimed by this caller, so nobody else has changed it meanwhile.
-            table[first].store(seen);
+            table[first].unclaim(seen);
             return Err(error);
         }
         self.clear(platform, &table[first..first + range.pages() as usize]);

@@ -53,7 +53,8 @@ where
     let counting = Counting::new(&host);
     let capabilities = Capabilities { leaf_2m: false, leaf_1g: false, ..FakeIommu::new(&host).capabilities() };
     let iommu = FakeIommu::with_capabilities(&host, capabilities);
-    let options = Options::parse(D::INFO.options, options).expect("options of the design");
+    let parse = || Options::parse(D::INFO.options, options).expect("options of the design");
+    let options = if options.is_empty() { Options::NONE } else { parse() };
     let config = Config { address_bits, options, ..Config::new(protection) };
     let domain = Domain::with_config(&iommu, &counting, &config).expect("a domain");
     test(&Bench { host: &counting, iommu: &iommu, domain });

@@ -2,6 +2,8 @@
 
 use super::{Bench, TOP, on};
 use portcullis::designs::Stock;
+use portcullis::invalidation::{CORE_QUEUE_CAPACITY, QUEUE_TIMEOUT_US};
+use portcullis::platform::fake::run_on;
 use portcullis::{Invalidation, IovaRange, Protection};
 use std::collections::VecDeque;
 
@@ -213,5 +215,30 @@ fn deferred_flushes_what_is_10_ms_old() {
         bench.domain.tick().unwrap();
         assert_eq!((bench.iommu.take_commands(), bench.domain.usage().queued_unmaps), (vec![Invalidation::Global], 0));
         assert_eq!((bench.domain.due_us(), bench.domain.usage().live_ranges), (None, 0));
+    });
+}
+
+/// With queues per core, table pages wait for a flush that began after their unmap, however many have ended before.
+#[test]
+fn a_table_page_waits_for_a_flush_after_its_unmap() {
+    on("queue=per-core", Protection::Deferred, 48, |bench: &Bench<'_, Stock>| {
+        let lent = || bench.host.host().frames_lent();
+        let fill = |cpu: u32, unmaps: usize| {
+            run_on(cpu);
+            (0..unmaps).for_each(|_| bench.unmap_page(bench.map().0));
+        };
+        let whole = bench.map_pages(512);
+        fill(0, CORE_QUEUE_CAPACITY);
+        fill(1, CORE_QUEUE_CAPACITY + 1);
+        let flush = [Invalidation::Domain(bench.domain.id())];
+        assert_eq!(bench.iommu.take_commands(), flush, "it serves what waits on the first CPU too");
+        run_on(0);
+        let before = lent();
+        bench.unmap(whole);
+        assert_eq!(bench.domain.usage().queued_unmaps, 2, "that made room in the full queue");
+        assert_eq!((lent(), bench.iommu.take_commands()), (before, vec![]), "S4: no flush since, no page back");
+        bench.host.host().advance_us(QUEUE_TIMEOUT_US);
+        bench.domain.tick().unwrap();
+        assert_eq!((lent(), bench.iommu.take_commands()), (before - 1, flush.to_vec()));
     });
 }

@@ -3,8 +3,8 @@
 use super::operation::{Buffer, PHYSICAL_BITS};
 use super::reference::Held;
 use super::{ALWAYS_RESERVED, Checker, RESERVED, Violation, fail, ranges};
-use portcullis::design::Design;
-use portcullis::{Iommu, IovaRange, MapError, PAGE_SHIFT, Platform, Request, Rule};
+use portcullis::design::{Design, Usage};
+use portcullis::{Iommu, IovaRange, MapError, PAGE_SHIFT, Platform, Protection, Request, Rule};
 
 impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
     pub(super) fn map(&mut self, buffer: &Buffer) -> Result<Option<IovaRange>, Violation> {
@@ -35,9 +35,34 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
                 if !justified {
                     return fail(Rule::Errors, format!("refused without a reason: {error}"));
                 }
-                self.unchanged(before)?;
+                if matches!(error, MapError::Exhausted { .. }) {
+                    self.is_full(request.pages())?;
+                }
+                // A map that was refused late has had an address, and given it back; some allocators keep it for the next.
+                self.unchanged(Usage { kept_ranges: self.domain.usage().kept_ranges, ..before })?;
                 Ok(None)
             }
+        }
+    }
+
+    /// S13: no aligned power of two of pages is free that would hold the request, if each mapping takes such a one too.
+    fn is_full(&self, pages: u64) -> Result<(), Violation> {
+        // What waits for a flush, or is quarantined, is not known by address.
+        if self.poisoned || self.failing || self.bench.protection != Protection::Strict || self.quarantined > 0 {
+            return Ok(());
+        }
+        let limit = 1u64 << (u32::from(self.bench.machine.address_bits) - PAGE_SHIFT);
+        let size = pages.next_power_of_two();
+        let block = |range: IovaRange| {
+            let size = range.pages().next_power_of_two();
+            IovaRange::new(range.first_pfn() / size * size, size).expect("around a range")
+        };
+        let held = self.reference.live.iter().chain(&self.reference.uncommitted).map(|held| block(held.range));
+        let taken: Vec<IovaRange> = held.chain(ranges(RESERVED)).chain(ranges(ALWAYS_RESERVED)).collect();
+        let blocks = (0..limit / size).filter_map(|number| IovaRange::new(number * size, size));
+        match { blocks }.find(|block| !taken.iter().any(|taken| taken.overlaps(*block))) {
+            Some(free) => fail(Rule::Exhaustion, format!("{pages} pages were refused, and {free} is free")),
+            None => Ok(()),
         }
     }
 

@@ -85,6 +85,8 @@ pub(crate) enum Operation {
     Drain,
     /// From now on the hardware refuses every invalidation.
     Fail,
+    /// The hardware answers again. What was lost stays lost.
+    Recover,
 }
 
 impl Buffer {
@@ -117,6 +119,7 @@ fn operation() -> impl Strategy<Value = Operation> {
         3 => (0..CPUS).prop_map(Operation::RunOn),
         2 => Just(Operation::Drain),
         1 => Just(Operation::Fail),
+        1 => Just(Operation::Recover),
     ]
 }
 

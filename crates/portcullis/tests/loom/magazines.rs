@@ -78,3 +78,49 @@ fn of_two_claims_one_succeeds() {
         bench.close();
     });
 }
+
+/// A wrong length meets a mapping that is being made, beside a neighbour that ends where it would. It claims neither.
+#[test]
+fn a_mapping_half_made_is_not_claimed() {
+    check_with(Some(3), || {
+        let bench = Bench::<Magazine>::new(Protection::Strict);
+        let (upper, lower) = (bench.map(10, 2), bench.map(20, 2));
+        assert_eq!(lower.pfn() + 2, upper.pfn(), "neighbours");
+        bench.unmap(lower, 2).expect("mapped");
+        let other = bench.clone();
+        let wrong = thread::spawn(move || other.unmap(lower, 4));
+        let again = bench.map(30, 2);
+        assert!(wrong.join().unwrap().is_err(), "no mapping of four pages was ever made");
+        assert_eq!((again, bench.reach(again), bench.reach(upper)), (lower, Some(30), Some(10)));
+        bench.close();
+    });
+}
+
+/// Between the look at a mapping and its claim another CPU unmaps it, and maps the same page at the same address with another
+/// length. The claim is given back, and that mapping is whole.
+#[test]
+fn a_claim_of_what_was_mapped_anew_is_given_back() {
+    static REFUSED: AtomicUsize = AtomicUsize::new(0);
+    check_with(Some(3), || {
+        let bench = Bench::<Magazine>::new(Protection::Strict);
+        // Three pages and four are of one size, so they get one address.
+        let old = bench.map(10, 3);
+        let other = bench.clone();
+        let stale = thread::spawn(move || other.unmap(old, 3));
+        let here = bench.unmap(old, 3);
+        let new = bench.map(10, 4);
+        let there = stale.join().unwrap();
+        assert!(here.is_ok() != there.is_ok(), "{here:?}, {there:?}: unmapped once");
+        if new == old {
+            REFUSED.fetch_add(
+                usize::from(matches!(there, Err(RawUnmapError::Refused(UnmapError::Partial { .. })))),
+                Ordering::Relaxed,
+            );
+        }
+        assert_eq!(bench.reach(new), Some(10));
+        bench.unmap(new, 4).expect("whole");
+        assert_eq!(bench.domain.usage().live_ranges, 0);
+        bench.close();
+    });
+    assert!(REFUSED.load(Ordering::Relaxed) > 0, "some interleavings find the new mapping");
+}

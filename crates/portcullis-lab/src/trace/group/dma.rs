@@ -15,7 +15,7 @@ use crate::trace::columns::{Place, Record};
 use crate::trace::error::Flaw;
 use crate::trace::event::{Event, PHYSICAL_END};
 use crate::trace::list::{List, Numbers};
-use crate::trace::{Format, OperationKind, Statistics, Trace, UnmatchedUnmap};
+use crate::trace::{Events, Format, OperationKind, Statistics, Trace, UnmatchedUnmap};
 use portcullis::{Access, PAGE_SHIFT, PAGE_SIZE, PhysAddr, Segment};
 use rustc_hash::{FxHashMap, FxHasher};
 use smallvec::SmallVec;
@@ -26,11 +26,13 @@ use std::hash::{Hash, Hasher};
 pub(in crate::trace) struct Readings {
     tables: Grouper,
     buffers: Option<Buffers>,
+    /// What `buffers` could not take, after which it takes nothing. It matters only if no `iommu:` event comes.
+    flaw: Option<Flaw>,
 }
 
 impl Default for Readings {
     fn default() -> Self {
-        Self { tables: Grouper::default(), buffers: Some(Buffers::default()) }
+        Self { tables: Grouper::default(), buffers: Some(Buffers::default()), flaw: None }
     }
 }
 
@@ -40,10 +42,16 @@ impl Readings {
         if let Some(buffers) = &mut self.buffers {
             match record.event {
                 Event::Map { .. } | Event::Unmap { .. } => self.buffers = None,
-                _ => buffers.record(record)?,
+                _ if self.flaw.is_none() => self.flaw = buffers.record(record).err(),
+                _ => {}
             }
         }
         self.tables.record(record)
+    }
+
+    /// What is wrong with the `dma:` events, should they stand alone.
+    pub(in crate::trace) fn flaw(&self) -> Option<Flaw> {
+        self.flaw.filter(|_| self.buffers.is_some())
     }
 
     /// What has been counted so far.
@@ -51,9 +59,14 @@ impl Readings {
         self.buffers.as_ref().map_or(self.tables.counts, |buffers| buffers.grouper.counts)
     }
 
+    /// Whether no `iommu:` event has mapped or unmapped anything, so that `dma:` events stand for them.
+    pub(in crate::trace) fn is_of_dma_events(&self) -> bool {
+        self.buffers.is_some()
+    }
+
     /// The trace that the events make.
-    pub(in crate::trace) fn finish(self, name: String, format: Format) -> Trace {
-        self.buffers.map_or(self.tables, |buffers| buffers.grouper).finish(name, format)
+    pub(in crate::trace) fn finish(self, name: String, format: Format, events: Events) -> Trace {
+        self.buffers.map_or(self.tables, |buffers| buffers.grouper).finish(name, format, events)
     }
 }
 

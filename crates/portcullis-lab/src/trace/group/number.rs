@@ -1,13 +1,15 @@
 //! From pieces to mappings: the last step, when it is known which map events belong together.
 
 use super::{Grouper, NONE};
-use crate::trace::{Format, Mapping, Operation, OperationKind, Statistics, Trace, UNKNOWN_DEVICE, UnmatchedUnmap};
+use crate::trace::{
+    Events, Format, Mapping, Operation, OperationKind, Statistics, Trace, UNKNOWN_DEVICE, UnmatchedUnmap,
+};
 use portcullis::Access;
 use std::num::NonZeroU32;
 
 impl Grouper {
     /// Settles what is open and numbers everything anew, without the pieces that have become part of others.
-    pub(super) fn finish(mut self, name: String, format: Format) -> Trace {
+    pub(super) fn finish(mut self, name: String, format: Format, events: Events) -> Trace {
         for unmap in std::mem::take(&mut self.waiting) {
             self.end_any(unmap);
         }
@@ -73,6 +75,7 @@ impl Grouper {
         Trace {
             name,
             format,
+            events,
             statistics: Statistics { unmatched_maps, unmatched_unmaps, ..self.counts },
             devices: self.devices,
             mappings,
