@@ -1,5 +1,6 @@
 //! What a design is: a named whole of allocator, invalidation and table rule.
 
+pub(crate) mod choice;
 #[allow(unsafe_code, reason = "translations have an owner that types cannot show")]
 mod composed;
 #[allow(unsafe_code, reason = "translations have an owner that types cannot show")]

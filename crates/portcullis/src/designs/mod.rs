@@ -6,9 +6,7 @@ use crate::iommu::Iommu;
 use crate::platform::Platform;
 use crate::safety::{Breach, Protection, Rule};
 
-mod choice;
-
-pub use choice::{Choice, ChoiceError};
+pub use crate::design::choice::{Choice, ChoiceError};
 
 macro_rules! designs {
     ($($module:ident :: $name:ident,)*) => {

@@ -1,7 +1,7 @@
 //! A design with its parameters, as users write it: `eiovar:k=512`.
 
-use super::DesignId;
-use crate::design::{OptionError, Options};
+use super::{OptionError, Options};
+use crate::designs::DesignId;
 use core::fmt;
 use thiserror::Error;
 
