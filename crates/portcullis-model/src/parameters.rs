@@ -158,9 +158,10 @@ impl Parameters {
     /// fault recording register. The capability registers read as QEMU's do (CAP 0xd2008c222f0606), but for interrupt
     /// remapping, which is not here.
     ///
-    /// Two things are as specified and not as in QEMU 7.2: entries are tagged by domain, not by device, which differs where
-    /// devices share a domain; and a page-selective invalidation drops no pages but its own, where QEMU compares only 8 bits
-    /// of page numbers and may drop more.
+    /// Where QEMU 7.2 departs from the specification this does not, and the conformance suite names each such place. Two of
+    /// them show in logs: entries are tagged by domain here, not by device as well, which differs where devices share a
+    /// domain; and a page-selective invalidation drops no pages but its own, where QEMU compares only 8 bits of page numbers
+    /// and may drop more.
     pub fn qemu() -> Self {
         Self {
             iotlb_entries: 1024,

@@ -9,7 +9,7 @@ use portcullis::{Iova, PAGE_SIZE, PhysAddr};
 use portcullis_model::{Outcome, Parameters, Ram, Replacement, Vtd};
 use portcullis_vtd::spec::descriptors::{ContextScope, Descriptor};
 use portcullis_vtd::spec::faults::FaultReason;
-use portcullis_vtd::spec::tables::{ContextEntry, TranslationType};
+use portcullis_vtd::spec::tables::{ContextEntry, RootEntry, TranslationType, root_index};
 use std::sync::Arc;
 
 const GIB: u64 = 1 << 30;
@@ -298,6 +298,34 @@ fn pass_through_and_translation_off() {
     let translated = off.translate(0, DEVICE, Iova::new(0x77_0000), Rights::READ_WRITE).unwrap();
     assert_eq!((translated.phys.as_u64(), translated.outcome), (0x77_0000, Outcome::Hit));
     assert_eq!(off.counters().lookups, 0);
+}
+
+#[test]
+fn the_interrupt_range_is_neither_translated_nor_led_to() {
+    let machine = Machine::new(small());
+    let top = machine.ram.allocate().unwrap();
+    machine.attach(DEVICE, 1, top, 4);
+    let reason = |iova| machine.ask(DEVICE, iova, Rights::WRITE).map(|_| ()).map_err(|fault| fault.reason);
+    machine.map(top, 0xfee0_1000, 0x200_0000);
+    assert_eq!(reason(0xfee0_1000), Err(FaultReason::InterruptRange));
+    assert!(!machine.reaches(DEVICE, 0xfee0_1000));
+    assert_eq!(machine.counters().faults, 0, "a message is no fault");
+    machine.map_at(top, MIB2, 0xfee0_0000, Rights::READ_WRITE, 2);
+    assert_eq!(reason(MIB2 + (1 << 20)), Ok(()), "the leaf's other half");
+    assert_eq!(reason(MIB2), Err(FaultReason::InterruptRange), "cached, but not at this address");
+    assert_eq!(machine.counters().faults, 1);
+}
+
+#[test]
+fn tables_beyond_the_physical_width_are_reserved() {
+    let machine = Machine::new(small());
+    let top = machine.ram.allocate().unwrap();
+    machine.attach(DEVICE, 1, PhysAddr::new(top.as_u64() | 1 << 50), 4);
+    let reason = || machine.ask(DEVICE, 0x1000, Rights::READ).map(|_| ()).map_err(|fault| fault.reason);
+    assert_eq!(reason(), Err(FaultReason::ContextReserved));
+    let index = root_index(DEVICE);
+    machine.poke128(machine.root, index, RootEntry { context_table: PhysAddr::new(1 << 50) }.encode());
+    assert_eq!(reason(), Err(FaultReason::RootReserved));
 }
 
 #[test]

@@ -23,6 +23,7 @@ use registers::Stored;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use thiserror::Error;
 use translation::Translation;
+use walk::is_interrupt;
 use writes::Writes;
 
 /// The end of time, in picoseconds: 53 days. Later calls happen then, so that nothing overflows.
@@ -194,7 +195,8 @@ impl Vtd {
     /// Translates a request of `source` for one address.
     ///
     /// # Errors
-    /// [`Fault`]; it is recorded in the fault recording registers unless the context entry forbids it.
+    /// [`Fault`]; it is recorded in the fault recording registers unless the context entry forbids it, or the request is for
+    /// the interrupt range: that is a message and no access, and reaches no memory.
     #[inline]
     pub fn translate(&self, now_ps: u64, source: SourceId, iova: Iova, rights: Rights) -> Result<Translated, Fault> {
         self.at(now_ps).translate((source, iova, rights))
@@ -210,6 +212,9 @@ impl Vtd {
     /// count, no recency, no fault.
     pub fn reaches(&self, now_ps: u64, source: SourceId, iova: Iova, rights: Rights) -> Option<PhysAddr> {
         let state = self.at(now_ps);
+        if is_interrupt(iova.as_u64()) {
+            return None;
+        }
         if !state.stored.translates {
             return Some(PhysAddr::new(iova.as_u64()));
         }
@@ -220,6 +225,9 @@ impl Vtd {
     /// trace.
     pub fn in_tables(&self, now_ps: u64, source: SourceId, iova: Iova) -> Option<PhysAddr> {
         let state = self.at(now_ps);
+        if is_interrupt(iova.as_u64()) {
+            return None;
+        }
         if !state.stored.translates {
             return Some(PhysAddr::new(iova.as_u64()));
         }
@@ -319,6 +327,10 @@ impl State {
     #[inline]
     fn translate(&mut self, request: (SourceId, Iova, Rights)) -> Result<Translated, Fault> {
         let (source_id, iova, rights) = request;
+        if is_interrupt(iova.as_u64()) {
+            // An interrupt message, whatever the tables say (§3.14): it reaches no memory, and is no fault.
+            return Err(Fault { source_id, iova, reason: FaultReason::InterruptRange });
+        }
         if !self.stored.translates {
             let phys = PhysAddr::new(iova.as_u64());
             return Ok(Translated { phys, ready_ps: self.now_ps, outcome: Outcome::Hit });

@@ -116,6 +116,8 @@ impl State {
             Descriptor::Iotlb { scope: IotlbScope::Pages { mask, .. }, .. } => {
                 (self.parameters.page_selective && mask <= self.parameters.mamv).then_some(descriptor)
             }
+            // Reserved without page requests, which are not offered (§6.5.2.8).
+            Descriptor::Wait { drain_page_requests: true, .. } => None,
             Descriptor::Wait { status: Some(status), .. } => self.ram.read_u64(status.address).map(|_| descriptor),
             _ => Some(descriptor),
         }

@@ -1,7 +1,7 @@
 //! Translating requests: the context cache, the IOTLB, the paging-structure caches, and the walks under way.
 
 use super::caches::Caches;
-use super::walk::{self, ContextRefusal, Format, Found, Leaf, level_shift, refusal};
+use super::walk::{self, ContextRefusal, Format, Found, Leaf, level_shift};
 use super::{Counters, Outcome, Translated};
 use crate::parameters::Parameters;
 use crate::ram::Ram;
@@ -82,10 +82,8 @@ impl Translation {
         counters.lookups += 1;
         if let Some(leaf) = self.caches.leaf(context.domain.0, iova) {
             counters.iotlb_hits += 1;
-            if !leaf.entry.rights().allows(rights) {
-                return Err((refusal(rights), recorded));
-            }
-            return Ok(Translated { phys: leaf.phys(iova), ready_ps: now_ps, outcome: Outcome::Hit });
+            let phys = leaf.admit(iova, rights).map_err(|reason| (reason, recorded))?;
+            return Ok(Translated { phys, ready_ps: now_ps, outcome: Outcome::Hit });
         }
         self.miss(ram, counters, &context, now_ps, iova, rights).map_err(|reason| (reason, recorded))
     }
@@ -103,10 +101,7 @@ impl Translation {
         if let Some(walk) = self.walks.iter().find(|walk| walk.serves(domain, iova)) {
             counters.iotlb_hits += 1;
             counters.iotlb_joined += 1;
-            if !walk.leaf.entry.rights().allows(rights) {
-                return Err(refusal(rights));
-            }
-            let phys = walk.leaf.phys(iova);
+            let phys = walk.leaf.admit(iova, rights)?;
             return Ok(Translated { phys, ready_ps: walk.completes_ps, outcome: Outcome::Joined });
         }
         counters.iotlb_misses += 1;
@@ -162,7 +157,7 @@ impl Translation {
                 walk::walk(ram, &self.format, pointer, level, iova, rights).result.ok()?
             }
         };
-        leaf.entry.rights().allows(rights).then(|| leaf.phys(iova))
+        leaf.admit(iova, rights).ok()
     }
 
     /// Where the tables in memory lead a request, whatever is cached: context and pages alike are read.

@@ -18,6 +18,15 @@ const SNOOP: u64 = 1 << 11;
 const TRANSIENT: u64 = 1 << 62;
 const PAGE_SIZE_BIT: u64 = 1 << 7;
 
+/// Addresses of interrupt messages (§3.14): no request for one is translated, and no translation may lead to one.
+const INTERRUPTS: core::ops::RangeInclusive<u64> = 0xfee0_0000..=0xfeef_ffff;
+
+/// Whether an address is one of interrupt messages.
+#[inline]
+pub(super) fn is_interrupt(address: u64) -> bool {
+    INTERRUPTS.contains(&address)
+}
+
 /// log2 of the bytes that an entry of a table at `level` covers; leaf tables are at level 1.
 #[inline]
 pub(super) const fn level_shift(level: u8) -> u32 {
@@ -61,6 +70,16 @@ impl Leaf {
     #[inline]
     pub(super) fn phys(&self, iova: Iova) -> PhysAddr {
         PhysAddr::new(self.entry.phys().as_u64() | (iova.as_u64() & ((1 << self.shift) - 1)))
+    }
+
+    /// Where a request for `iova` leads that needs `rights`.
+    #[inline]
+    pub(super) fn admit(&self, iova: Iova, rights: Rights) -> Result<PhysAddr, FaultReason> {
+        if !self.entry.rights().allows(rights) {
+            return Err(refusal(rights));
+        }
+        let phys = self.phys(iova);
+        if is_interrupt(phys.as_u64()) { Err(FaultReason::InterruptRange) } else { Ok(phys) }
     }
 }
 
@@ -111,7 +130,8 @@ pub(super) fn walk(
             break Err(refusal(rights));
         }
         if level == 1 || entry.bits() & PAGE_SIZE_BIT != 0 {
-            break Ok(Leaf { entry: pointer, shift: level_shift(level) });
+            let leaf = Leaf { entry: pointer, shift: level_shift(level) };
+            break leaf.admit(iova, rights).map(|_| leaf);
         }
         level -= 1;
         pointers[level as usize - 1] = Some(pointer);
@@ -141,6 +161,10 @@ pub(super) fn context(
     };
     let entry = read(root, root_index(source)).ok_or((FaultReason::RootAccess, true))?;
     let root = match RootEntry::decode(entry) {
+        // Address bits that the hardware does not have are reserved, here and in context entries.
+        Ok(Some(root)) if root.context_table.as_u64() >> parameters.physical_bits != 0 => {
+            return Err((FaultReason::RootReserved, true));
+        }
         Ok(Some(root)) => root,
         Ok(None) => return Err((FaultReason::RootNotPresent, true)),
         Err(_) => return Err((FaultReason::RootReserved, true)),
@@ -148,6 +172,9 @@ pub(super) fn context(
     let entry = read(root.context_table, context_index(source)).ok_or((FaultReason::ContextAccess, true))?;
     let recorded = !ContextEntry::is_fault_disabled(entry[0]);
     let context = match ContextEntry::decode(entry) {
+        Ok(Some(context)) if context.table.as_u64() >> parameters.physical_bits != 0 => {
+            return Err((FaultReason::ContextReserved, recorded));
+        }
         Ok(Some(context)) => context,
         Ok(None) => return Err((FaultReason::ContextNotPresent, recorded)),
         Err(TableError::TranslationType(_)) => return Err((FaultReason::ContextInvalid, recorded)),
