@@ -4,6 +4,8 @@
 //! implements [`portcullis::Iommu`]. It knows nothing of who answers: a software model, an emulator or silicon. [`Units`]
 //! joins several into one, for domains whose devices sit behind more than one of them.
 //!
+//! [`dmar`] reads the table in which firmware says which units there are, whom they serve and what it reserves.
+//!
 //! [`spec`] holds the constants and types of the Intel VT-d specification and no behaviour, so that a model of the hardware
 //! can share them.
 #![cfg_attr(not(test), no_std)]
@@ -13,6 +15,7 @@
 extern crate alloc;
 
 mod attach;
+pub mod dmar;
 mod faults;
 mod hardware;
 mod mmio;

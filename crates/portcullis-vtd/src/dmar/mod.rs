@@ -1,0 +1,325 @@
+//! The ACPI table DMAR (§8): which units there are, whom each of them serves, and what firmware keeps for itself.
+//!
+//! ```text
+//!  0         4        8   9   10    36    37      38     48
+//! +---------+--------+---+---+-----+-----+-------+------+---------------------------
+//! | "DMAR"  | length |rev|sum| OEM | HAW | flags | rsvd | remapping structures ...
+//! +---------+--------+---+---+-----+-----+-------+------+---------------------------
+//! ```
+//!
+//! All numbers are little-endian; `HAW` is the width of physical addresses less one; all bytes together add up to zero. Each
+//! remapping structure begins with its type and its length ([`Structure`]), and most end with the devices that they are
+//! about ([`Scope`]). Structures of unknown types are passed over.
+//!
+//! [`Dmar::parse`] checks the whole table once, in time that grows with its length, without allocating; what it hands out
+//! borrows the table's bytes. Nothing here panics, whatever the bytes.
+//!
+//! # From table to domain
+//!
+//! 1. Find the unit of the device ([`Dmar::unit_for`]), map its [`register_bytes`](Drhd::register_bytes) from
+//!    [`register_base`](Drhd::register_base) on, and give them to [`Unit::bring_up`](crate::Unit::bring_up) as
+//!    [`Mmio`](crate::Mmio). [`Dmar::host_address_bits`] is its `physical_bits`. Devices behind several units can share a
+//!    domain through [`Units`](crate::Units); what it asks is the place of that unit among [`Dmar::units`].
+//! 2. Collect the [`range`](Rmrr::range)s of [`Dmar::reserved_for`] over all devices that will share a domain: they are the
+//!    `reserved` of its [`Config`](portcullis::Config), besides the windows of bridges.
+//! 3. Open the domain and attach the devices.
+//!
+//! The example `bring_up` of the crate `portcullis-qemu` does all of it.
+//!
+//! # Devices that firmware still uses
+//!
+//! A reserved region (RMRR, §8.4) belongs to a device that does DMA on firmware's behalf, such as a USB controller that
+//! emulates a keyboard. Unless its addresses lead to themselves, that DMA faults.
+//!
+//! - A [`Domain`](portcullis::Domain) of design [`Static`](portcullis::designs::Static) whose `memory` is the regions, and
+//!   whose `reserved` leaves them out, translates them to themselves and nothing else. The device can wait in it for its
+//!   driver.
+//! - In a domain of a strict or deferred design there is no such mapping: `reserved` keeps the addresses free, but what the
+//!   device does there faults. Take the device from firmware before it moves to such a domain (for USB, the hand-off of its
+//!   host controller); where it never lets go, leave it where it is.
+//! - `bring_up` turns translation on with every device shut out, and devices are attached afterwards. What firmware's
+//!   devices do in between faults. Where that matters, quiesce them first.
+
+mod scope;
+mod structure;
+
+use core::iter;
+use core::ops::RangeInclusive;
+use portcullis::iommu::SourceId;
+use portcullis::{PAGE_SIZE, PhysAddr};
+use thiserror::Error;
+
+pub use scope::{Scope, ScopeKind, Scopes};
+pub use structure::{Andd, Atsr, Drhd, Rhsa, Rmrr, Satc, Sidp, Structure};
+
+/// Bytes before the first remapping structure.
+const HEADER_BYTES: usize = 48;
+/// Where the fields that are used lie in it.
+const LENGTH: usize = 4;
+const WIDTH: usize = 36;
+/// Bits of a physical address that a table entry holds at most.
+const PHYSICAL_BITS_MAX: u8 = 52;
+
+/// What is wrong with a table. Offsets are in bytes from its beginning.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
+pub enum DmarError {
+    /// Something goes on behind the end of what it is in.
+    #[error("DMAR byte {offset}: expected {expected} bytes of {part}, found {found}")]
+    Truncated {
+        /// Where it begins.
+        offset: usize,
+        /// What it is.
+        part: &'static str,
+        /// Bytes that it has.
+        expected: usize,
+        /// Bytes that are left.
+        found: usize,
+    },
+    /// A length that leaves no room for the fields before what varies; zero among them.
+    #[error("DMAR byte {offset}: {part} of {found} bytes, expected at least {least}")]
+    Length {
+        /// Where it begins.
+        offset: usize,
+        /// What it is.
+        part: &'static str,
+        /// Bytes of its fields.
+        least: usize,
+        /// The length that it shows.
+        found: usize,
+    },
+    /// Another table.
+    #[error("DMAR byte 0: signature \"{}\", expected \"DMAR\"", .0.escape_ascii())]
+    Signature([u8; 4]),
+    /// The bytes do not add up to zero.
+    #[error("the bytes of the DMAR table add up to {0:#04x}, expected 0x00")]
+    Checksum(u8),
+    /// Physical addresses wider than a table entry holds.
+    #[error("DMAR byte {WIDTH}: physical addresses of {0} bits, expected at most {PHYSICAL_BITS_MAX}")]
+    AddressWidth(u16),
+    /// A register block that is not where one can be.
+    #[error("DMAR byte {offset}: registers at {base:#x}, expected a multiple of {PAGE_SIZE} other than zero")]
+    RegisterBase {
+        /// Where the base stands.
+        offset: usize,
+        /// The base.
+        base: u64,
+    },
+    /// A reserved region that does not begin with a page.
+    #[error("DMAR byte {offset}: a reserved region from {base:#x} on, expected a multiple of {PAGE_SIZE}")]
+    RegionBase {
+        /// Where the base stands.
+        offset: usize,
+        /// The base.
+        base: u64,
+    },
+    /// A reserved region that ends before it begins, or where no physical address is.
+    #[error(
+        "DMAR byte {offset}: a reserved region from {base:#x} to {limit:#x}, expected an end from there to 52 bits"
+    )]
+    RegionLimit {
+        /// Where the limit stands.
+        offset: usize,
+        /// The base.
+        base: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// A device scope with half a hop.
+    #[error("DMAR byte {offset}: a device scope of {found} bytes, expected an even number")]
+    OddPath {
+        /// Where the scope begins.
+        offset: usize,
+        /// Its length.
+        found: usize,
+    },
+    /// A hop that is no PCI function.
+    #[error("DMAR byte {offset}: device {device:#x} function {function:#x}, expected at most 0x1f and 7")]
+    Hop {
+        /// Where the hop stands.
+        offset: usize,
+        /// The device number.
+        device: u8,
+        /// The function number.
+        function: u8,
+    },
+    /// A name without an end.
+    #[error("DMAR byte {offset}: the name of an ACPI device does not end with a zero byte")]
+    Name {
+        /// Where the name begins.
+        offset: usize,
+    },
+}
+
+/// A DMAR table that has been checked.
+///
+/// Where a method takes `buses`, it is how configuration space is read: for a bridge of the segment in question, the buses
+/// behind it, from its secondary to its subordinate bus; `None` where no bridge is there. A bridge that nobody has numbered
+/// yet has nothing behind it, so ask after the buses have their numbers.
+#[derive(Clone, Copy, Debug)]
+pub struct Dmar<'t> {
+    width: u8,
+    flags: u8,
+    structures: Cursor<'t>,
+}
+
+impl<'t> Dmar<'t> {
+    /// Reads the table at the beginning of `bytes`; what follows it there is left alone.
+    ///
+    /// # Errors
+    /// A [`DmarError`].
+    pub fn parse(bytes: &'t [u8]) -> Result<Self, DmarError> {
+        const PART: &str = "the table";
+        let mut cursor = Cursor { bytes, offset: 0 };
+        let signature = cursor.take(PART)?;
+        if signature != *b"DMAR" {
+            return Err(DmarError::Signature(signature));
+        }
+        let length = cursor.u32(PART)? as usize;
+        if length < HEADER_BYTES {
+            return Err(DmarError::Length { offset: LENGTH, part: PART, least: HEADER_BYTES, found: length });
+        }
+        let (mut table, _) = Cursor { bytes, offset: 0 }.split(length, PART)?;
+        match table.bytes.iter().fold(0, |sum: u8, byte| sum.wrapping_add(*byte)) {
+            0 => {}
+            sum => return Err(DmarError::Checksum(sum)),
+        }
+        table.take::<WIDTH>(PART)?;
+        let width = match table.u8(PART)? {
+            less_one if less_one < PHYSICAL_BITS_MAX => less_one + 1,
+            less_one => return Err(DmarError::AddressWidth(u16::from(less_one) + 1)),
+        };
+        let flags = table.u8(PART)?;
+        table.take::<10>(PART)?;
+        let mut rest = table;
+        while !rest.bytes.is_empty() {
+            Structure::read(&mut rest)?;
+        }
+        Ok(Self { width, flags, structures: table })
+    }
+
+    /// Width of the machine's physical addresses, in bits: 1 to 52.
+    pub const fn host_address_bits(&self) -> u8 {
+        self.width
+    }
+
+    /// `INTR_REMAP`: the platform supports interrupt remapping.
+    pub const fn interrupt_remapping(&self) -> bool {
+        self.flags & 1 << 0 != 0
+    }
+
+    /// `X2APIC_OPT_OUT`: firmware asks that x2APIC mode stay off.
+    pub const fn x2apic_opt_out(&self) -> bool {
+        self.flags & 1 << 1 != 0
+    }
+
+    /// `DMA_CTRL_PLATFORM_OPT_IN_FLAG`: firmware restricts DMA to its reserved regions until the system takes over, and asks
+    /// that devices which can be plugged in stay restricted.
+    pub const fn dma_opt_in(&self) -> bool {
+        self.flags & 1 << 2 != 0
+    }
+
+    /// The remapping structures of known types, in the order of the table.
+    pub fn structures(&self) -> impl Iterator<Item = Structure<'t>> + use<'t> {
+        let mut rest = self.structures;
+        // The whole table has been read before, so that an error can only be its end.
+        iter::from_fn(move || Structure::read(&mut rest).ok()).flatten()
+    }
+
+    /// The remapping units.
+    pub fn units(&self) -> impl Iterator<Item = Drhd<'t>> + use<'t> {
+        self.structures().filter_map(|structure| match structure {
+            Structure::Drhd(unit) => Some(unit),
+            _ => None,
+        })
+    }
+
+    /// The regions that firmware reserves, for whatever device.
+    pub fn reserved_regions(&self) -> impl Iterator<Item = Rmrr<'t>> + use<'t> {
+        self.structures().filter_map(|structure| match structure {
+            Structure::Rmrr(region) => Some(region),
+            _ => None,
+        })
+    }
+
+    /// The unit that serves `source`, a device on PCI segment `segment`: the first that names the device or a bridge above
+    /// it, else the one of the segment that serves all others (§8.3). `None` where the device's DMA is not remapped.
+    ///
+    /// `source` is what stands in the device's requests. Behind a bridge to conventional PCI that is the bridge's own id or
+    /// function 0 of its secondary bus; for a virtual function ask for its physical function, which has the same unit.
+    pub fn unit_for(
+        &self,
+        segment: u16,
+        source: SourceId,
+        buses: impl Fn(SourceId) -> Option<RangeInclusive<u8>>,
+    ) -> Option<Drhd<'t>> {
+        let units = || self.units().filter(|unit| unit.segment == segment);
+        units().find(|unit| unit.scopes.cover(source, &buses)).or_else(|| units().find(|unit| unit.include_all))
+    }
+
+    /// The regions that firmware reserves for `source`, a device on PCI segment `segment` (§8.4). A domain with the device
+    /// must not hand out their addresses (S9), and what firmware still lets the device do there needs a translation of each
+    /// address to itself.
+    pub fn reserved_for<B: Fn(SourceId) -> Option<RangeInclusive<u8>>>(
+        &self,
+        segment: u16,
+        source: SourceId,
+        buses: B,
+    ) -> impl Iterator<Item = Rmrr<'t>> + use<'t, B> {
+        self.reserved_regions().filter(move |region| region.segment == segment && region.scopes.cover(source, &buses))
+    }
+}
+
+/// What of the table is still to be read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Cursor<'t> {
+    bytes: &'t [u8],
+    /// Of the first byte, in the table.
+    offset: usize,
+}
+
+impl<'t> Cursor<'t> {
+    /// The next `N` bytes.
+    fn take<const N: usize>(&mut self, part: &'static str) -> Result<[u8; N], DmarError> {
+        let (taken, rest) = self.split(N, part)?;
+        *self = rest;
+        // As many as were asked for, which the type cannot know.
+        taken.bytes.try_into().map_err(|_| taken.truncated(N, part))
+    }
+
+    fn u8(&mut self, part: &'static str) -> Result<u8, DmarError> {
+        self.take(part).map(|[byte]| byte)
+    }
+
+    fn u16(&mut self, part: &'static str) -> Result<u16, DmarError> {
+        self.take(part).map(u16::from_le_bytes)
+    }
+
+    fn u32(&mut self, part: &'static str) -> Result<u32, DmarError> {
+        self.take(part).map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self, part: &'static str) -> Result<u64, DmarError> {
+        self.take(part).map(u64::from_le_bytes)
+    }
+
+    /// The next `length` bytes, and those behind them.
+    fn split(self, length: usize, part: &'static str) -> Result<(Self, Self), DmarError> {
+        let (front, back) = self.bytes.split_at_checked(length).ok_or(self.truncated(length, part))?;
+        let offset = self.offset + length;
+        Ok((Self { bytes: front, ..self }, Self { bytes: back, offset }))
+    }
+
+    fn truncated(&self, expected: usize, part: &'static str) -> DmarError {
+        DmarError::Truncated { offset: self.offset, part, expected, found: self.bytes.len() }
+    }
+}
+
+/// The physical address of a register block.
+fn register_base(cursor: &mut Cursor<'_>, part: &'static str) -> Result<PhysAddr, DmarError> {
+    let offset = cursor.offset;
+    match cursor.u64(part)? {
+        base if base == 0 || !base.is_multiple_of(PAGE_SIZE) => Err(DmarError::RegisterBase { offset, base }),
+        base => Ok(PhysAddr::new(base)),
+    }
+}

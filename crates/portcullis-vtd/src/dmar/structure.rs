@@ -1,0 +1,250 @@
+//! Remapping structures (§8.2 to §8.9). Each begins with its type and its length, 16 bits each.
+
+use super::{Cursor, DmarError, PHYSICAL_BITS_MAX, Scopes, register_base};
+use core::ffi::CStr;
+use portcullis::{IovaRange, PAGE_SHIFT, PAGE_SIZE, PhysAddr};
+
+/// One past the last page number of a physical address.
+const PFN_LIMIT: u64 = 1 << (PHYSICAL_BITS_MAX as u32 - PAGE_SHIFT);
+
+/// A remapping structure (§8.2). The number is that of its type.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Structure<'t> {
+    /// 0: a remapping unit.
+    Drhd(Drhd<'t>),
+    /// 1: a reserved region.
+    Rmrr(Rmrr<'t>),
+    /// 2: root ports that support address translation services.
+    Atsr(Atsr<'t>),
+    /// 3: the proximity domain of a unit.
+    Rhsa(Rhsa),
+    /// 4: the name of a device that is not on PCI.
+    Andd(Andd<'t>),
+    /// 5: integrated devices with a device-TLB.
+    Satc(Satc<'t>),
+    /// 6: properties of integrated devices.
+    Sidp(Sidp<'t>),
+}
+
+/// A remapping unit (DRHD, §8.3).
+///
+/// ```text
+///  0          2        4       5      6         8               16
+/// +----------+--------+-------+------+---------+---------------+------------------
+/// | type = 0 | length | flags | size | segment | register base | device scopes ...
+/// +----------+--------+-------+------+---------+---------------+------------------
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Drhd<'t> {
+    /// `INCLUDE_PCI_ALL`: the unit serves every device of its segment that no other unit names.
+    pub include_all: bool,
+    /// The PCI segment that it is on.
+    pub segment: u16,
+    /// Where its registers are, page-aligned.
+    pub register_base: PhysAddr,
+    /// Bytes of registers: 2^size pages.
+    pub register_bytes: u64,
+    /// The devices that it serves; where it includes all, the I/O APICs and HPETs among them.
+    pub scopes: Scopes<'t>,
+}
+
+/// A reserved region (RMRR, §8.4): memory that firmware lets devices reach.
+///
+/// ```text
+///  0          2        4      6         8      16      24
+/// +----------+--------+------+---------+------+-------+------------------
+/// | type = 1 | length | rsvd | segment | base | limit | device scopes ...
+/// +----------+--------+------+---------+------+-------+------------------
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Rmrr<'t> {
+    /// The PCI segment of its devices.
+    pub segment: u16,
+    /// The pages of the region, as I/O addresses; its physical addresses are the same. A limit inside a page takes all of it.
+    pub range: IovaRange,
+    /// The devices that use it.
+    pub scopes: Scopes<'t>,
+}
+
+impl Rmrr<'_> {
+    /// Where the region is in memory.
+    pub const fn base(&self) -> PhysAddr {
+        PhysAddr::from_pfn(self.range.first_pfn())
+    }
+
+    /// Its length in bytes, whole pages.
+    pub const fn bytes(&self) -> u64 {
+        self.range.pages() << PAGE_SHIFT
+    }
+}
+
+/// Root ports that support address translation services (ATSR, §8.5).
+///
+/// ```text
+///  0          2        4       5      6         8
+/// +----------+--------+-------+------+---------+------------------
+/// | type = 2 | length | flags | rsvd | segment | device scopes ...
+/// +----------+--------+-------+------+---------+------------------
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Atsr<'t> {
+    /// `ALL_PORTS`: every root port of the segment does.
+    pub all_ports: bool,
+    /// The PCI segment.
+    pub segment: u16,
+    /// The root ports, where not all.
+    pub scopes: Scopes<'t>,
+}
+
+/// The proximity domain of a unit (RHSA, §8.6), as the table SRAT numbers them.
+///
+/// ```text
+///  0          2        4      8               16                 20
+/// +----------+--------+------+---------------+------------------+
+/// | type = 3 | length | rsvd | register base | proximity domain |
+/// +----------+--------+------+---------------+------------------+
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Rhsa {
+    /// The unit, by its registers.
+    pub register_base: PhysAddr,
+    /// What it is near.
+    pub proximity_domain: u32,
+}
+
+/// The name of a device that is not on PCI (ANDD, §8.7).
+///
+/// ```text
+///  0          2        4      7        8
+/// +----------+--------+------+--------+-------------------------
+/// | type = 4 | length | rsvd | number | name, ends with zero ...
+/// +----------+--------+------+--------+-------------------------
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Andd<'t> {
+    /// Its number, which a scope of kind [`Namespace`](super::ScopeKind::Namespace) has as enumeration id.
+    pub number: u8,
+    /// Its path in the ACPI namespace.
+    pub name: &'t CStr,
+}
+
+/// Integrated devices with a device-TLB (SATC, §8.8).
+///
+/// ```text
+///  0          2        4       5      6         8
+/// +----------+--------+-------+------+---------+------------------
+/// | type = 5 | length | flags | rsvd | segment | device scopes ...
+/// +----------+--------+-------+------+---------+------------------
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Satc<'t> {
+    /// `ATC_REQUIRED`: they do not work with it off.
+    pub required: bool,
+    /// The PCI segment.
+    pub segment: u16,
+    /// The devices.
+    pub scopes: Scopes<'t>,
+}
+
+/// Properties of integrated devices (SIDP, §8.9), in the flags of their scopes.
+///
+/// ```text
+///  0          2        4      6         8
+/// +----------+--------+------+---------+------------------
+/// | type = 6 | length | rsvd | segment | device scopes ...
+/// +----------+--------+------+---------+------------------
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Sidp<'t> {
+    /// The PCI segment.
+    pub segment: u16,
+    /// The devices.
+    pub scopes: Scopes<'t>,
+}
+
+impl<'t> Structure<'t> {
+    /// Reads the next structure; `None` where its type is unknown.
+    pub(super) fn read(cursor: &mut Cursor<'t>) -> Result<Option<Self>, DmarError> {
+        const HEADER: &str = "a remapping structure";
+        let start = *cursor;
+        let kind = cursor.u16(HEADER)?;
+        let length = usize::from(cursor.u16(HEADER)?);
+        // Bytes up to what varies; ANDD has room for an empty name.
+        let (part, least) = match kind {
+            0 => ("a DRHD", 16),
+            1 => ("an RMRR", 24),
+            2 => ("an ATSR", 8),
+            3 => ("an RHSA", 20),
+            4 => ("an ANDD", 9),
+            5 => ("a SATC", 8),
+            6 => ("a SIDP", 8),
+            _ => (HEADER, 4),
+        };
+        if length < least {
+            return Err(DmarError::Length { offset: start.offset, part, least, found: length });
+        }
+        let (mut body, rest) = start.split(length, part)?;
+        *cursor = rest;
+        body.u32(part)?;
+        Ok(Some(match kind {
+            0 => Self::Drhd(Drhd::read(body, part)?),
+            1 => Self::Rmrr(Rmrr::read(body, part)?),
+            2 => {
+                let [flags, _] = body.take(part)?;
+                let segment = body.u16(part)?;
+                Self::Atsr(Atsr { all_ports: flags & 1 != 0, segment, scopes: Scopes::read(body)? })
+            }
+            3 => {
+                body.u32(part)?;
+                let register_base = register_base(&mut body, part)?;
+                Self::Rhsa(Rhsa { register_base, proximity_domain: body.u32(part)? })
+            }
+            4 => {
+                let [_, _, _, number] = body.take(part)?;
+                let name = CStr::from_bytes_until_nul(body.bytes);
+                Self::Andd(Andd { number, name: name.map_err(|_| DmarError::Name { offset: body.offset })? })
+            }
+            5 => {
+                let [flags, _] = body.take(part)?;
+                let segment = body.u16(part)?;
+                Self::Satc(Satc { required: flags & 1 != 0, segment, scopes: Scopes::read(body)? })
+            }
+            6 => {
+                body.u16(part)?;
+                Self::Sidp(Sidp { segment: body.u16(part)?, scopes: Scopes::read(body)? })
+            }
+            _ => return Ok(None),
+        }))
+    }
+}
+
+impl<'t> Drhd<'t> {
+    fn read(mut body: Cursor<'t>, part: &'static str) -> Result<Self, DmarError> {
+        let [flags, size] = body.take(part)?;
+        Ok(Self {
+            include_all: flags & 1 != 0,
+            segment: body.u16(part)?,
+            register_base: register_base(&mut body, part)?,
+            register_bytes: PAGE_SIZE << (size & 0xf),
+            scopes: Scopes::read(body)?,
+        })
+    }
+}
+
+impl<'t> Rmrr<'t> {
+    fn read(mut body: Cursor<'t>, part: &'static str) -> Result<Self, DmarError> {
+        body.u16(part)?;
+        let segment = body.u16(part)?;
+        let offset = body.offset;
+        let [base, limit] = [body.u64(part)?, body.u64(part)?];
+        if !base.is_multiple_of(PAGE_SIZE) {
+            return Err(DmarError::RegionBase { offset, base });
+        }
+        let pages = limit.checked_sub(base).map(|_| (limit >> PAGE_SHIFT) - (base >> PAGE_SHIFT) + 1);
+        let range = pages.and_then(|pages| IovaRange::new(base >> PAGE_SHIFT, pages));
+        let range = range.filter(|range| range.end_pfn() <= PFN_LIMIT);
+        let range = range.ok_or(DmarError::RegionLimit { offset: offset + 8, base, limit })?;
+        Ok(Self { segment, range, scopes: Scopes::read(body)? })
+    }
+}
