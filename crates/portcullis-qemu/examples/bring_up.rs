@@ -1,0 +1,117 @@
+//! A VT-d unit brought up from nothing, as a kernel does it: from the table that firmware left to a device that reaches one
+//! buffer, and then nothing any more. What is particular to QEMU is how tables and registers are reached; the rest is the
+//! same on a machine of one's own.
+
+use portcullis::designs::Magazine;
+use portcullis::{Access, Domain, IovaRange, PAGE_SIZE, PhysAddr, Protection, SourceId};
+use portcullis_qemu::edu::Edu;
+use portcullis_qemu::{Accelerator, Buffers, Machine, Setup, acpi_tables, find_table};
+use portcullis_vtd::dmar::Dmar;
+use portcullis_vtd::spec::faults::FaultReason;
+use portcullis_vtd::{Config, Mmio, Unit};
+use std::error::Error;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+/// The PCI segment and the function of the device that is to be let through: 00:03.0.
+const SEGMENT: u16 = 0;
+const DEVICE: SourceId = SourceId(3 << 3);
+
+pub(crate) fn main() -> Result<(), Box<dyn Error>> {
+    let setup = Setup::new(Accelerator::Jumping).device("edu,addr=3,dma_mask=0xffffffffffffffff");
+    let machine = Machine::start(setup)?;
+    let memory = machine.memory().clone();
+
+    // The table. A kernel finds it through the RSDP; here QEMU hands out what firmware would have placed.
+    let tables = acpi_tables(&machine)?;
+    let dmar = Dmar::parse(find_table(&tables, *b"DMAR").ok_or("firmware left no DMAR table")?)?;
+
+    // The unit that serves the device. A table names a device behind bridges by the way to it, and the numbers of the buses
+    // on that way are in the bridges: so PCI has to be enumerated by now.
+    let buses = |bridge| buses_behind(&machine, bridge);
+    let found = dmar.unit_for(SEGMENT, DEVICE, buses).ok_or("no unit serves the device")?;
+    println!("the unit at {} serves the device", found.register_base);
+
+    // Every device must be quiet by now: until it is in a domain, all that it does faults. So must those with reserved
+    // regions: a region can be made to lead to itself only after translation is on, and only in a domain of the design
+    // `Static`. The module `dmar` says how, and what to do with such devices before.
+    let registers = Registers { machine: machine.clone(), base: found.register_base };
+    let config = Config { physical_bits: dmar.host_address_bits(), ..Config::default() };
+    let unit = Unit::bring_up(registers, machine.host(), config)?;
+
+    // A domain that hands out no address of a reserved region. For several devices in one domain: those of all of them; the
+    // memory windows of the bridges above them belong here too.
+    let reserved: Vec<IovaRange> = dmar.reserved_for(SEGMENT, DEVICE, buses).map(|region| region.range).collect();
+    println!("{} regions are reserved for it", reserved.len());
+    let config = portcullis::Config { reserved: &reserved, ..portcullis::Config::new(Protection::Strict) };
+    let domain = Domain::<Magazine, _, _>::with_config(&unit, machine.host(), &config)?;
+    domain.attach(DEVICE)?;
+
+    // One DMA each way: mapped before, unmapped after.
+    let edu = Edu::new(&machine.function(DEVICE))?;
+    let mut buffers = Buffers::of(&memory);
+    let (from, to) = (buffers.take(1)?, buffers.take(1)?);
+    memory.write(from, b"through the gate");
+    let source = domain.map_raw(from, PAGE_SIZE, Access::DeviceReads)?;
+    let target = domain.map_raw(to, PAGE_SIZE, Access::DeviceWrites)?;
+    edu.fetch(source, 16)?;
+    edu.store(target, 16)?;
+    domain.unmap_raw(source, PAGE_SIZE)?;
+    domain.unmap_raw(target, PAGE_SIZE)?;
+    let mut landed = [0; 16];
+    memory.read(to, &mut landed);
+    assert_eq!(&landed, b"through the gate");
+    println!("it wrote \"{}\" to {to}, which it saw at {target}", landed.escape_ascii());
+
+    // The unmap has returned, so the buffer is ours alone (S2). A device that writes nevertheless is refused and recorded.
+    // The driver keeps the unit's fault interrupt masked, so a kernel has to look now and then.
+    memory.fill(to, 16, 0);
+    edu.store(target, 16)?;
+    memory.read(to, &mut landed);
+    assert_eq!(landed, [0; 16]);
+    let mut faults = Vec::new();
+    unit.faults(&mut |fault| faults.push(fault));
+    let [fault] = faults[..] else { return Err(format!("expected one fault, found {faults:?}").into()) };
+    assert_eq!((fault.source, fault.page, fault.reason), (DEVICE, target, FaultReason::NoWrite));
+    println!("afterwards it was refused: {:?} at {}", fault.reason, fault.page);
+
+    // The other way round: the domain takes its device out and waits until the unit has forgotten it before its tables go
+    // (S10). A unit that is shut down lets every device through again, so they must be quiet once more.
+    drop(domain);
+    unit.shut_down()?;
+    assert_eq!(memory.tables_lent(), 0);
+    Ok(())
+}
+
+/// The registers of a unit. A kernel maps them uncached from the base on, and these are volatile loads and stores.
+struct Registers {
+    machine: Arc<Machine>,
+    base: PhysAddr,
+}
+
+impl Mmio for Registers {
+    fn read32(&self, offset: u32) -> u32 {
+        self.machine.read32(self.base.as_u64() + u64::from(offset))
+    }
+
+    fn read64(&self, offset: u32) -> u64 {
+        self.machine.read64(self.base.as_u64() + u64::from(offset))
+    }
+
+    fn write32(&self, offset: u32, value: u32) {
+        self.machine.write32(self.base.as_u64() + u64::from(offset), value);
+    }
+
+    fn write64(&self, offset: u32, value: u64) {
+        self.machine.write64(self.base.as_u64() + u64::from(offset), value);
+    }
+}
+
+/// The buses behind a bridge, from its secondary to its subordinate; `None` where there is no bridge.
+pub(crate) fn buses_behind(machine: &Arc<Machine>, bridge: SourceId) -> Option<RangeInclusive<u8>> {
+    let function = machine.function(bridge);
+    // Bits 22:16 of the fourth word are the header type, which is 1 for a bridge.
+    let is_bridge = function.read(0x0c) >> 16 & 0x7f == 1;
+    let [_primary, secondary, subordinate, _] = function.read(0x18).to_le_bytes();
+    is_bridge.then_some(secondary..=subordinate)
+}

@@ -1,0 +1,116 @@
+//! Every design over real translation: strict ones revoke at once, deferred ones within their bound, the unprotected ones let
+//! devices reach what they say.
+
+use crate::conformance::driven::page;
+use crate::conformance::rig::{A, DATA_BASE};
+use crate::conformance::wiring::{Wired, WiredUnit};
+use crate::conformance::{Check, Checked, Seen, Stage, agree, write_refused};
+use portcullis::design::Design;
+use portcullis::designs::{Eiovar, Magazine, None as NoDesign, Static, Stock};
+use portcullis::{Access, Iova, PAGE_SIZE, PhysAddr, Protection};
+use portcullis_vtd::spec::faults::FaultReason;
+
+const BOTH: Access = Access::DeviceReadsAndWrites;
+
+pub(super) const CHECKS: &[Check] = &[
+    Check::driven("design-stock-is-strict", strict::<Stock>),
+    Check::driven("design-eiovar-is-strict", strict::<Eiovar>),
+    Check::driven("design-magazine-is-strict", strict::<Magazine>),
+    Check::driven("design-stock-deferred-ends-with-a-tick", deferred_tick::<Stock>),
+    Check::driven("design-eiovar-deferred-ends-with-a-tick", deferred_tick::<Eiovar>),
+    Check::driven("design-magazine-deferred-ends-with-a-tick", deferred_tick::<Magazine>),
+    Check::driven("design-stock-deferred-ends-when-full", deferred_full::<Stock>),
+    Check::driven("design-magazine-deferred-ends-when-full", deferred_full::<Magazine>),
+    Check::driven("design-none-reaches-all-memory", none),
+    Check::driven("design-static-reaches-what-it-was-told", identity),
+];
+
+/// Rounds of map, DMA, unmap and DMA, with other mappings alive.
+fn strict<D: Design<Wired, WiredUnit>>(stage: &Stage) -> Checked {
+    let driven = stage.driven()?;
+    let space = driven.open::<D>(Protection::Strict)?;
+    space.domain.attach(A)?;
+    let kept = space.map(page(100), PAGE_SIZE, BOTH)?;
+    for (round, pages) in (0..).zip([1, 3, 1, 8, 2, 1]) {
+        let len = pages * PAGE_SIZE;
+        let iova = space.map(page(10 * round), len, BOTH)?;
+        let last = (Iova::new(iova.as_u64() + len - PAGE_SIZE), page(10 * round + pages - 1));
+        for (at, phys) in [(iova, page(10 * round)), last] {
+            agree!(driven.write(A, at, phys)?, Seen::Landed, "round {round} at {at}");
+        }
+        space.domain.unmap_raw(iova, len)?;
+        for (at, phys) in [(iova, page(10 * round)), last] {
+            let expected = write_refused(A, at.as_u64(), FaultReason::NoWrite);
+            agree!(driven.write(A, at, phys)?, expected, "round {round} at {at}, unmapped");
+        }
+        agree!(driven.write(A, kept, page(100))?, Seen::Landed, "what stayed mapped");
+    }
+    Ok(())
+}
+
+/// After the unmap the device still reaches the page: the declared window. After the tick it does not.
+fn deferred_tick<D: Design<Wired, WiredUnit>>(stage: &Stage) -> Checked {
+    let driven = stage.driven()?;
+    let space = driven.open::<D>(Protection::Deferred)?;
+    space.domain.attach(A)?;
+    let iova = space.map(page(0), PAGE_SIZE, BOTH)?;
+    agree!(driven.write(A, iova, page(0))?, Seen::Landed, "mapped");
+    space.domain.unmap_raw(iova, PAGE_SIZE)?;
+    agree!(driven.write(A, iova, page(0))?, Seen::Landed, "in the window");
+    driven.pass_us(11_000);
+    agree!(space.domain.due_us().is_some(), true, "something is due");
+    space.domain.tick()?;
+    let expected = write_refused(A, iova.as_u64(), FaultReason::NoWrite);
+    agree!(driven.write(A, iova, page(0))?, expected, "after the tick");
+    Ok(())
+}
+
+/// So many unmaps later the queue is full, and is flushed without a tick.
+fn deferred_full<D: Design<Wired, WiredUnit>>(stage: &Stage) -> Checked {
+    let driven = stage.driven()?;
+    let space = driven.open::<D>(Protection::Deferred)?;
+    space.domain.attach(A)?;
+    let first = space.map(page(0), PAGE_SIZE, BOTH)?;
+    agree!(driven.write(A, first, page(0))?, Seen::Landed, "mapped");
+    space.domain.unmap_raw(first, PAGE_SIZE)?;
+    agree!(driven.write(A, first, page(0))?, Seen::Landed, "in the window");
+    let most = space.domain.usage().queued_unmaps_max as u64;
+    agree!(most > 0, true, "the bound of the queue");
+    for _ in 0..=most {
+        let iova = space.map(page(1), PAGE_SIZE, BOTH)?;
+        space.domain.unmap_raw(iova, PAGE_SIZE)?;
+    }
+    let expected = write_refused(A, first.as_u64(), FaultReason::NoWrite);
+    agree!(driven.write(A, first, page(0))?, expected, "{most} unmaps later");
+    Ok(())
+}
+
+fn none(stage: &Stage) -> Checked {
+    let driven = stage.driven()?;
+    let space = driven.open::<NoDesign>(Protection::None)?;
+    space.domain.attach(A)?;
+    let iova = space.map(page(0), PAGE_SIZE, Access::DeviceReads)?;
+    agree!(iova.as_u64(), page(0).as_u64(), "the address");
+    agree!(driven.write(A, iova, page(0))?, Seen::Landed, "a write to what is mapped for reads");
+    let other = page(77);
+    agree!(driven.write(A, Iova::new(other.as_u64()), other)?, Seen::Landed, "a page that nobody mapped");
+    space.domain.unmap_raw(iova, PAGE_SIZE)?;
+    agree!(driven.write(A, iova, page(0))?, Seen::Landed, "unmapped");
+    Ok(())
+}
+
+fn identity(stage: &Stage) -> Checked {
+    let driven = stage.driven()?;
+    let space = driven.open::<Static>(Protection::None)?;
+    space.domain.attach(A)?;
+    for phys in [page(0), page(1000), PhysAddr::new(DATA_BASE)] {
+        let iova = Iova::new(phys.as_u64());
+        agree!(driven.write(A, iova, phys)?, Seen::Landed, "{phys}");
+        agree!(space.read(A, iova, phys)?, Seen::Landed, "{phys}");
+    }
+    // Below it lie the tables.
+    let below = Iova::new(DATA_BASE - PAGE_SIZE);
+    let expected = write_refused(A, below.as_u64(), FaultReason::NoWrite);
+    agree!(driven.write(A, below, PhysAddr::new(DATA_BASE - PAGE_SIZE))?, expected, "memory that was not named");
+    Ok(())
+}

@@ -1,0 +1,159 @@
+//! A unit under the driver, and domains over it. Here the driver and the protection layer are under test.
+
+use super::dma::{self, DMA_BYTES, Faults, Seen, Target, write_refused};
+use super::raw::PHYS;
+use super::rig::{A, DATA_BASE, MEMORY_END, Rig};
+use super::wiring::{Wired, WiredUnit};
+use super::{Checked, Stage, Trouble};
+use portcullis::design::Design;
+use portcullis::domain::Config as DomainConfig;
+use portcullis::iommu::SourceId;
+use portcullis::{Access, Domain, Iova, PAGE_SIZE, PhysAddr, Protection, Segment};
+use portcullis_vtd::spec::descriptors::Descriptor;
+use portcullis_vtd::spec::faults::FaultReason;
+use portcullis_vtd::{BringUpError, Config, Unit};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Memory where devices show what they have read.
+const WINDOW: PhysAddr = PhysAddr::new(MEMORY_END - PAGE_SIZE);
+/// All memory that data may lie in.
+pub(super) const MEMORY: Segment = Segment { phys: PhysAddr::new(DATA_BASE), len: MEMORY_END - DATA_BASE };
+
+/// Page `index` of the memory that checks map.
+pub(super) const fn page(index: u64) -> PhysAddr {
+    PhysAddr::new(PHYS + index * PAGE_SIZE)
+}
+
+/// The address `bytes` further on.
+pub(super) const fn plus(iova: Iova, bytes: u64) -> Iova {
+    Iova::new(iova.as_u64() + bytes)
+}
+
+/// What device [`A`] sees that writes to an address where nothing is mapped.
+pub(super) fn gone(iova: Iova) -> Seen {
+    write_refused(A, iova.as_u64(), FaultReason::NoWrite)
+}
+
+/// The unit, brought up.
+pub(super) struct Driven {
+    pub(super) wired: Wired,
+    pub(super) unit: Arc<Unit<Wired, Wired>>,
+    pub(super) iommu: WiredUnit,
+}
+
+impl Stage {
+    /// Brings the unit up.
+    pub(super) fn bring_up(&self) -> Result<(Wired, Unit<Wired, Wired>), BringUpError> {
+        let wired = Wired::new(self.rig.clone(), self.wiring.clone());
+        let config = Config { physical_bits: 48, ..Config::default() };
+        let unit = Unit::bring_up(wired.clone(), wired.clone(), config)?;
+        Ok((wired, unit))
+    }
+
+    /// The driver on a unit with no device attached.
+    pub(super) fn driven(&self) -> Result<Driven, Trouble> {
+        let (wired, unit) = self.bring_up()?;
+        let unit = Arc::new(unit);
+        let iommu = WiredUnit { unit: unit.clone(), wiring: self.wiring.clone() };
+        Ok(Driven { wired, unit, iommu })
+    }
+}
+
+impl Driven {
+    /// A domain with no device in it.
+    pub(super) fn open<D: Design<Wired, WiredUnit>>(&self, protection: Protection) -> Result<Space<'_, D>, Trouble> {
+        self.open_with(&DomainConfig { memory: &[MEMORY], ..DomainConfig::new(protection) })
+    }
+
+    /// The same, as `config` says.
+    pub(super) fn open_with<D: Design<Wired, WiredUnit>>(
+        &self,
+        config: &DomainConfig<'_>,
+    ) -> Result<Space<'_, D>, Trouble> {
+        let domain = Domain::with_config(self.iommu.clone(), self.wired.clone(), config)?;
+        let window = domain.map_raw(WINDOW, PAGE_SIZE, Access::DeviceWrites)?;
+        // What was handed to the queue for all this is no business of the check's.
+        self.commands();
+        Ok(Space { driven: self, domain, window })
+    }
+
+    /// A strict domain with device [`A`] in it.
+    pub(super) fn strict<D: Design<Wired, WiredUnit>>(&self) -> Result<Space<'_, D>, Trouble> {
+        let space = self.open(Protection::Strict)?;
+        space.domain.attach(A)?;
+        Ok(space)
+    }
+
+    /// The descriptors handed to the queue since the last time, waits left out.
+    pub(super) fn commands(&self) -> Vec<Descriptor> {
+        self.wired.tap.commands()
+    }
+
+    /// How often the driver has handed something to the queue.
+    pub(super) fn tails(&self) -> u64 {
+        self.wired.tap.tails.load(Ordering::Relaxed)
+    }
+
+    /// From now on the unit learns of no new tail.
+    pub(super) fn stall(&self, stalled: bool) {
+        self.wired.tap.stalled.store(stalled, Ordering::Relaxed);
+    }
+
+    /// The unit will refuse the next IOTLB descriptor.
+    pub(super) fn spoil_next(&self) {
+        self.wired.tap.spoils_next.store(true, Ordering::Relaxed);
+    }
+
+    /// Time passes for the protection layer.
+    pub(super) fn pass_us(&self, us: u64) {
+        self.wired.tap.skipped_us.fetch_add(us, Ordering::Relaxed);
+    }
+
+    /// The rig.
+    pub(super) fn rig(&self) -> &dyn Rig {
+        &*self.wired.rig
+    }
+
+    /// What the driver says of faults.
+    pub(super) fn faults(&self) -> Faults {
+        let mut faults = Faults::default();
+        faults.lost = self.unit.faults(&mut |record| faults.records.push(record));
+        faults
+    }
+
+    /// A device writes at `iova`, which should lead to `phys`.
+    pub(super) fn write(&self, device: SourceId, iova: Iova, phys: PhysAddr) -> Result<Seen, Trouble> {
+        self.write_len(device, iova, phys, DMA_BYTES)
+    }
+
+    /// The same, of so many bytes.
+    pub(super) fn write_len(&self, device: SourceId, iova: Iova, phys: PhysAddr, len: usize) -> Result<Seen, Trouble> {
+        dma::write(self.rig(), Target { device, iova, phys, len }, &mut || self.faults())
+    }
+
+    /// A device writes at `iova`, wherever that leads. Its faults stay in their registers.
+    pub(super) fn attempt(&self, device: SourceId, iova: Iova) -> Checked {
+        self.rig().device_writes(device, iova, 0, DMA_BYTES)
+    }
+}
+
+/// A domain, with a page in which its devices show what they have read.
+pub(super) struct Space<'d, D: Design<Wired, WiredUnit>> {
+    driven: &'d Driven,
+    pub(super) domain: Domain<D, Wired, WiredUnit>,
+    window: Iova,
+}
+
+impl<D: Design<Wired, WiredUnit>> Space<'_, D> {
+    /// Maps memory.
+    pub(super) fn map(&self, phys: PhysAddr, len: u64, access: Access) -> Result<Iova, Trouble> {
+        Ok(self.domain.map_raw(phys, len, self.driven.wired.wiring.access(access))?)
+    }
+
+    /// A device reads at `iova`, which should lead to `phys`.
+    pub(super) fn read(&self, device: SourceId, iova: Iova, phys: PhysAddr) -> Result<Seen, Trouble> {
+        let from = Target { device, iova, phys, len: DMA_BYTES };
+        dma::read(self.driven.rig(), from, (self.window, WINDOW), &mut || self.driven.faults())
+    }
+}

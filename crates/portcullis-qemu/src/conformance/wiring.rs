@@ -1,0 +1,231 @@
+//! What connects the driver to a rig: its platform, its registers, its IOMMU. Straight, unless a test crosses some wires to
+//! see that the suite notices.
+
+use super::rig::Rig;
+use portcullis::iommu::{AttachError, Capabilities, Invalidation, Iommu, SourceId, Translation};
+use portcullis::platform::{CpuHint, Lock, LockClass, Platform, Wait};
+use portcullis::table::{Entry, Frame};
+use portcullis::{Access, DomainId, NoMemory, PhysAddr, QueueError};
+use portcullis_vtd::spec::descriptors::Descriptor;
+use portcullis_vtd::spec::registers::{IQA, IQT, QUEUE_INDEX_SHIFT};
+use portcullis_vtd::spec::tables::TABLE_ENTRIES;
+use portcullis_vtd::{Mmio, Ticket, Unit};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Where the driver can be broken. What does nothing leaves it whole.
+pub trait Wiring: Send + Sync {
+    /// A descriptor that the driver hands to the hardware, and what becomes of it.
+    fn descriptor(&self, descriptor: Descriptor) -> Descriptor {
+        descriptor
+    }
+
+    /// What the driver says of a submission, and what its caller hears.
+    fn is_done(&self, done: bool) -> bool {
+        done
+    }
+
+    /// Whether entries reach a walker that does not snoop.
+    fn reaches_walker(&self, _entries: &[Entry]) -> bool {
+        true
+    }
+
+    /// What a map asks for, and what the domain hears.
+    fn access(&self, access: Access) -> Access {
+        access
+    }
+}
+
+/// The unbroken driver.
+pub struct Straight;
+
+impl Wiring for Straight {}
+
+/// What a check can do to the queue, and what it can learn of it.
+#[derive(Default)]
+pub(super) struct QueueTap {
+    /// New tails do not reach the unit, and time flies.
+    pub(super) stalled: AtomicBool,
+    /// The next IOTLB descriptor gets a bit that is reserved.
+    pub(super) spoils_next: AtomicBool,
+    /// What was handed over, as the driver wrote it.
+    log: Mutex<Vec<Descriptor>>,
+    base: AtomicU64,
+    tail: AtomicU64,
+    /// How often a tail was written.
+    pub(super) tails: AtomicU64,
+    /// How far the clock is ahead of the rig's, in microseconds.
+    pub(super) skipped_us: AtomicU64,
+}
+
+impl QueueTap {
+    /// The descriptors handed over since the last time, waits left out.
+    pub(super) fn commands(&self) -> Vec<Descriptor> {
+        let log = core::mem::take(&mut *self.log.lock().unwrap_or_else(PoisonError::into_inner));
+        log.into_iter().filter(|descriptor| !matches!(descriptor, Descriptor::Wait { .. })).collect()
+    }
+}
+
+/// A rig, and the wires to it.
+#[derive(Clone)]
+pub(super) struct Wired {
+    pub(super) rig: Arc<dyn Rig>,
+    pub(super) wiring: Arc<dyn Wiring>,
+    pub(super) tap: Arc<QueueTap>,
+}
+
+impl Wired {
+    pub(super) fn new(rig: Arc<dyn Rig>, wiring: Arc<dyn Wiring>) -> Self {
+        Self { rig, wiring, tap: Arc::default() }
+    }
+
+    /// What lies in the queue from the old tail to the new one passes by. The driver's queue has one page.
+    fn hand_over(&self, tail: u64) {
+        let slots = TABLE_ENTRIES as u64;
+        let begin = self.tap.tail.swap(tail, Ordering::Relaxed) >> QUEUE_INDEX_SHIFT;
+        let end = tail >> QUEUE_INDEX_SHIFT;
+        let frame = self.rig.frame(PhysAddr::new(self.tap.base.load(Ordering::Relaxed)));
+        let mut log = self.tap.log.lock().unwrap_or_else(PoisonError::into_inner);
+        for step in 0..(end + slots - begin) % slots {
+            let slot = 2 * ((begin + step) % slots) as usize;
+            let words = [frame[slot].load_bits(), frame[slot + 1].load_bits()];
+            let Ok(descriptor) = Descriptor::decode(words) else { continue };
+            log.push(descriptor);
+            let [mut low, high] = self.wiring.descriptor(descriptor).encode();
+            let is_iotlb = matches!(descriptor, Descriptor::Iotlb { .. });
+            if is_iotlb && self.tap.spoils_next.swap(false, Ordering::Relaxed) {
+                low |= 1 << 12;
+            }
+            frame[slot].store_bits(low);
+            frame[slot + 1].store_bits(high);
+        }
+    }
+}
+
+impl Mmio for Wired {
+    fn read32(&self, offset: u32) -> u32 {
+        self.rig.read32(offset)
+    }
+
+    fn read64(&self, offset: u32) -> u64 {
+        self.rig.read64(offset)
+    }
+
+    fn write32(&self, offset: u32, value: u32) {
+        self.rig.write32(offset, value);
+    }
+
+    fn write64(&self, offset: u32, value: u64) {
+        match offset {
+            IQA => {
+                self.tap.base.store(value, Ordering::Relaxed);
+                self.tap.tail.store(0, Ordering::Relaxed);
+            }
+            IQT if self.tap.base.load(Ordering::Relaxed) != 0 => {
+                self.tap.tails.fetch_add(1, Ordering::Relaxed);
+                self.hand_over(value);
+                if self.tap.stalled.load(Ordering::Relaxed) {
+                    return;
+                }
+            }
+            _ => {}
+        }
+        self.rig.write64(offset, value);
+    }
+}
+
+/// A lock of [`Wired`].
+pub(super) struct RigLock<T>(Mutex<T>);
+
+impl<T: Send> Lock<T> for RigLock<T> {
+    fn with<R>(&self, critical: impl FnOnce(&mut T) -> R) -> R {
+        critical(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+#[allow(unsafe_code, reason = "the contract of table pages")]
+// SAFETY: rigs hand out a page to one caller at a time, zeroed, and keep their memory for as long as they live.
+unsafe impl Platform for Wired {
+    type Lock<T: Send> = RigLock<T>;
+
+    fn lock<T: Send>(&self, _class: LockClass, value: T) -> RigLock<T> {
+        RigLock(Mutex::new(value))
+    }
+
+    fn cpu(&self) -> CpuHint {
+        CpuHint(0)
+    }
+
+    fn cpus(&self) -> u32 {
+        1
+    }
+
+    fn allocate_frame(&self) -> Result<PhysAddr, NoMemory> {
+        self.rig.allocate()
+    }
+
+    unsafe fn frame(&self, frame: PhysAddr) -> &Frame {
+        self.rig.frame(frame)
+    }
+
+    unsafe fn free_frame(&self, frame: PhysAddr) {
+        self.rig.free(frame);
+    }
+
+    fn table_barrier(&self, entries: &[Entry]) {
+        if self.wiring.reaches_walker(entries) {
+            self.rig.flush(entries);
+        }
+    }
+
+    fn now_us(&self) -> u64 {
+        self.rig.now_us() + self.tap.skipped_us.load(Ordering::Relaxed)
+    }
+
+    fn pause(&self, _wait: Wait) {
+        if self.tap.stalled.load(Ordering::Relaxed) {
+            // Nothing will come; a second need not be waited for in earnest.
+            self.tap.skipped_us.fetch_add(10_000, Ordering::Relaxed);
+        }
+        self.rig.pause();
+    }
+}
+
+/// The driver, as domains see it.
+#[derive(Clone)]
+pub(super) struct WiredUnit {
+    pub(super) unit: Arc<Unit<Wired, Wired>>,
+    pub(super) wiring: Arc<dyn Wiring>,
+}
+
+impl Iommu for WiredUnit {
+    type Ticket = Ticket;
+
+    fn capabilities(&self) -> Capabilities {
+        self.unit.capabilities()
+    }
+
+    fn open_domain(&self, translation: Translation) -> Result<DomainId, AttachError> {
+        self.unit.open_domain(translation)
+    }
+
+    fn close_domain(&self, domain: DomainId) -> Result<(), AttachError> {
+        self.unit.close_domain(domain)
+    }
+
+    fn attach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError> {
+        self.unit.attach(domain, device)
+    }
+
+    fn detach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError> {
+        self.unit.detach(domain, device)
+    }
+
+    fn submit(&self, commands: &[Invalidation]) -> Result<Ticket, QueueError> {
+        self.unit.submit(commands)
+    }
+
+    fn is_done(&self, ticket: Ticket) -> Result<bool, QueueError> {
+        self.unit.is_done(ticket).map(|done| self.wiring.is_done(done))
+    }
+}

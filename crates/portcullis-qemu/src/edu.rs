@@ -1,0 +1,107 @@
+//! QEMU's educational device: a buffer of 4 KiB, and one DMA at a time between it and memory.
+
+use crate::{Bar, Function};
+use portcullis::Iova;
+use thiserror::Error;
+
+/// Vendor and device id.
+pub const IDENTITY: u32 = 0x11e8_1234;
+/// The buffer's place in the device's own address space.
+const BUFFER: u64 = 0x4_0000;
+/// Bytes that one DMA moves at most. One more, up to the buffer's very end, would end QEMU 7.2.
+pub const DMA_BYTES_MAX: usize = 4095;
+
+const SOURCE: u64 = 0x80;
+const DESTINATION: u64 = 0x88;
+const COUNT: u64 = 0x90;
+const COMMAND: u64 = 0x98;
+const START: u64 = 1 << 0;
+const TO_MEMORY: u64 = 1 << 1;
+
+/// Why there is no device, or no DMA.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum EduError {
+    /// Another device, or none, is there.
+    #[error("the function is {0:#010x}, not an edu device")]
+    Identity(u32),
+    /// A DMA of no bytes, or of more than the device can do.
+    #[error("a DMA of {0} bytes; expected 1 to {DMA_BYTES_MAX}")]
+    Length(usize),
+    /// The DMA does not end.
+    #[error("the device is still busy after {0} looks at it")]
+    Busy(u32),
+}
+
+/// The device.
+pub struct Edu {
+    registers: Bar,
+}
+
+impl Edu {
+    /// Takes the device over.
+    ///
+    /// # Errors
+    /// [`EduError::Identity`].
+    pub fn new(function: &Function) -> Result<Self, EduError> {
+        match function.identity() {
+            IDENTITY => Ok(Self { registers: function.enable() }),
+            other => Err(EduError::Identity(other)),
+        }
+    }
+
+    /// Lets the device read `len` bytes at `iova` into its buffer. Where it is refused, it reads zeros.
+    ///
+    /// # Errors
+    /// [`EduError::Length`], [`EduError::Busy`].
+    pub fn fetch(&self, iova: Iova, len: usize) -> Result<(), EduError> {
+        self.fetch_to(iova, 0, len)
+    }
+
+    /// As [`fetch`](Edu::fetch), to `at` in the buffer.
+    ///
+    /// # Errors
+    /// [`EduError::Length`] where it would go beyond [`DMA_BYTES_MAX`]; [`EduError::Busy`].
+    pub fn fetch_to(&self, iova: Iova, at: usize, len: usize) -> Result<(), EduError> {
+        self.transfer(iova, (at, len), START)
+    }
+
+    /// Lets the device write the first `len` bytes of its buffer to `iova`. Where it is refused, nothing is written.
+    ///
+    /// # Errors
+    /// [`EduError::Length`], [`EduError::Busy`].
+    pub fn store(&self, iova: Iova, len: usize) -> Result<(), EduError> {
+        self.store_from(iova, 0, len)
+    }
+
+    /// As [`store`](Edu::store), from `at` in the buffer on.
+    ///
+    /// # Errors
+    /// [`EduError::Length`] where it would go beyond [`DMA_BYTES_MAX`]; [`EduError::Busy`].
+    pub fn store_from(&self, iova: Iova, at: usize, len: usize) -> Result<(), EduError> {
+        self.transfer(iova, (at, len), START | TO_MEMORY)
+    }
+
+    fn transfer(&self, iova: Iova, (at, len): (usize, usize), command: u64) -> Result<(), EduError> {
+        /// The machine's clock jumps to the end of the transfer, so that one look is enough nearly always.
+        const LOOKS_MAX: u32 = 100_000;
+        if len == 0 || at.checked_add(len).is_none_or(|end| end > DMA_BYTES_MAX) {
+            return Err(EduError::Length(len));
+        }
+        let (memory, buffer) = (iova.as_u64(), BUFFER + at as u64);
+        let (source, destination) = if command & TO_MEMORY != 0 { (buffer, memory) } else { (memory, buffer) };
+        let start = [(SOURCE, source), (DESTINATION, destination), (COUNT, len as u64), (COMMAND, command)];
+        let mut state = self.registers.write_and_read64(&start, COMMAND);
+        let mut looks = 0..LOOKS_MAX;
+        let over = looks.find(|_| {
+            let busy = state & START != 0;
+            if busy {
+                state = self.registers.read64(COMMAND);
+            }
+            !busy
+        });
+        match over {
+            Some(_) => Ok(()),
+            None => Err(EduError::Busy(LOOKS_MAX)),
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! The platform: the machine's memory for tables, this process's locks and clock.
+
+use super::memory::GuestMemory;
+use portcullis::platform::{CpuHint, Lock, LockClass, Platform, Wait};
+use portcullis::table::{Entry, Frame};
+use portcullis::{NoMemory, PhysAddr};
+use std::sync::atomic::{Ordering, fence};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+/// A lock of [`QemuHost`].
+#[derive(Debug)]
+pub struct QemuLock<T>(Mutex<T>);
+
+impl<T: Send> Lock<T> for QemuLock<T> {
+    fn with<R>(&self, critical: impl FnOnce(&mut T) -> R) -> R {
+        critical(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// A platform over a machine's memory.
+#[derive(Clone)]
+pub struct QemuHost {
+    memory: Arc<GuestMemory>,
+    begun: Instant,
+}
+
+impl QemuHost {
+    /// A platform over `memory`, at time zero.
+    pub fn new(memory: Arc<GuestMemory>) -> Self {
+        Self { memory, begun: Instant::now() }
+    }
+
+    /// The memory.
+    pub fn memory(&self) -> &Arc<GuestMemory> {
+        &self.memory
+    }
+}
+
+#[allow(unsafe_code, reason = "the contract of table pages")]
+// SAFETY: the memory hands out a page to one caller at a time, zeroed, and stays mapped for as long as it lives.
+unsafe impl Platform for QemuHost {
+    type Lock<T: Send> = QemuLock<T>;
+
+    fn lock<T: Send>(&self, _class: LockClass, value: T) -> QemuLock<T> {
+        QemuLock(Mutex::new(value))
+    }
+
+    fn cpu(&self) -> CpuHint {
+        CpuHint(0)
+    }
+
+    fn cpus(&self) -> u32 {
+        1
+    }
+
+    fn allocate_frame(&self) -> Result<PhysAddr, NoMemory> {
+        self.memory.allocate()
+    }
+
+    unsafe fn frame(&self, frame: PhysAddr) -> &Frame {
+        self.memory.frame(frame)
+    }
+
+    unsafe fn free_frame(&self, frame: PhysAddr) {
+        self.memory.free(frame);
+    }
+
+    fn table_barrier(&self, _entries: &[Entry]) {
+        // QEMU walks tables through its CPU's caches, whatever its registers say; so a fence is all that it takes here.
+        fence(Ordering::SeqCst);
+    }
+
+    fn now_us(&self) -> u64 {
+        u64::try_from(self.begun.elapsed().as_micros()).unwrap_or(u64::MAX)
+    }
+
+    fn pause(&self, _wait: Wait) {
+        std::thread::yield_now();
+    }
+}

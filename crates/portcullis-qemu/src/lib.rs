@@ -1,0 +1,31 @@
+//! QEMU as a VT-d unit with devices behind it, and no guest.
+//!
+//! A [`Machine`] is a QEMU whose virtual CPU does nothing. Its memory is shared with this process, so tables, queues and data
+//! are plain loads and stores; registers and configuration space go through QEMU's qtest protocol. On it the unchanged driver
+//! of `portcullis-vtd` and the unchanged designs of `portcullis` run, and real emulated devices do the DMA.
+#![deny(missing_docs)]
+#![deny(unsafe_code)]
+
+pub mod conformance;
+mod dma;
+pub mod e1000e;
+pub mod edu;
+mod firmware;
+mod host;
+mod machine;
+#[allow(unsafe_code, reason = "memory that another process maps too")]
+mod memory;
+pub mod nvme;
+mod pci;
+#[allow(unsafe_code, reason = "what a child does between fork and exec")]
+mod process;
+mod protocol;
+
+pub use dma::DriverError;
+pub use firmware::{FirmwareError, acpi_tables, find_table};
+pub use host::{QemuHost, QemuLock};
+pub use machine::{Accelerator, Machine, MachineError, Setup, VTD_BASE, VtdMmio};
+pub use memory::{Buffers, GuestMemory};
+pub use pci::{Bar, Function};
+pub use process::{EXECUTABLE_VARIABLE, find_executable};
+pub use protocol::{Protocol, QtestError};

@@ -1,0 +1,194 @@
+//! The machine's memory, mapped here too.
+//!
+//! QEMU and its devices read and write it while this process does, so it is only ever touched through atomics: words where
+//! order matters, bytes for data.
+
+use super::process::memfd;
+use super::protocol::QtestError;
+use portcullis::table::{ENTRIES, Entry, Frame};
+use portcullis::{NoMemory, PAGE_SIZE, PhysAddr};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// Where table pages begin: above what firmware would use.
+const TABLES_BASE: u64 = 16 << 20;
+/// Where buffers begin.
+const BUFFERS_BASE: u64 = 64 << 20;
+
+/// The memory of a machine, from address zero on.
+pub struct GuestMemory {
+    base: NonNull<u8>,
+    bytes: u64,
+    file: OwnedFd,
+    tables: Mutex<Pages>,
+}
+
+// SAFETY: the memory is mapped for as long as this lives, and touched through atomics only.
+unsafe impl Send for GuestMemory {}
+// SAFETY: as above.
+unsafe impl Sync for GuestMemory {}
+
+/// Pages that are handed out: those given back first, then those never used.
+struct Pages {
+    freed: Vec<u64>,
+    next: u64,
+    lent: usize,
+}
+
+impl GuestMemory {
+    /// `bytes` of memory, all zero.
+    ///
+    /// # Errors
+    /// [`QtestError::Start`].
+    pub(super) fn new(bytes: u64) -> Result<Self, QtestError> {
+        assert!(bytes > BUFFERS_BASE && bytes.is_multiple_of(PAGE_SIZE), "room for tables and buffers");
+        let file = memfd("guest-memory")?;
+        let failed = |error: rustix::io::Errno| QtestError::Start(io::Error::from(error));
+        rustix::fs::ftruncate(&file, bytes).map_err(failed)?;
+        // SAFETY: a new mapping, at a place that the kernel chooses.
+        let base = unsafe {
+            mmap(core::ptr::null_mut(), bytes as usize, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &file, 0)
+        };
+        let base = NonNull::new(base.map_err(failed)?.cast()).expect("the kernel maps nothing at zero by itself");
+        let tables = Mutex::new(Pages { freed: Vec::new(), next: TABLES_BASE, lent: 0 });
+        Ok(Self { base, bytes, file, tables })
+    }
+
+    pub(super) fn file(&self) -> &OwnedFd {
+        &self.file
+    }
+
+    /// How much there is, in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Where data may lie: from here to the end nothing else does.
+    pub fn buffers(&self) -> PhysAddr {
+        PhysAddr::new(BUFFERS_BASE)
+    }
+
+    /// A table page, zeroed.
+    pub(super) fn allocate(&self) -> Result<PhysAddr, NoMemory> {
+        let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
+        let page = match tables.freed.pop() {
+            Some(page) => page,
+            None if tables.next < BUFFERS_BASE => {
+                tables.next += PAGE_SIZE;
+                tables.next - PAGE_SIZE
+            }
+            None => return Err(NoMemory),
+        };
+        tables.lent += 1;
+        drop(tables);
+        self.frame(PhysAddr::new(page)).iter().for_each(|entry| entry.store_bits(0));
+        Ok(PhysAddr::new(page))
+    }
+
+    /// Takes a table page back.
+    pub(super) fn free(&self, page: PhysAddr) {
+        let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
+        assert!(!tables.freed.contains(&page.as_u64()), "table page {page} was freed twice");
+        tables.freed.push(page.as_u64());
+        tables.lent -= 1;
+    }
+
+    /// Table pages handed out and not yet back.
+    pub fn tables_lent(&self) -> usize {
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner).lent
+    }
+
+    /// A page, as entries.
+    ///
+    /// # Panics
+    /// If it is not a whole page of this memory.
+    pub fn frame(&self, page: PhysAddr) -> &Frame {
+        let at = page.as_u64();
+        assert!(at.is_multiple_of(PAGE_SIZE) && at < self.bytes, "{page} is no page of the machine's memory");
+        const _: () = assert!(size_of::<[Entry; ENTRIES]>() == PAGE_SIZE as usize);
+        // SAFETY: inside the mapping, aligned as a page is; entries are atomics, for which every bit pattern is one.
+        unsafe { self.base.add(at as usize).cast::<Frame>().as_ref() }
+    }
+
+    fn slice(&self, at: PhysAddr, len: usize) -> &[AtomicU8] {
+        let start = at.as_u64();
+        assert!(start.checked_add(len as u64).is_some_and(|end| end <= self.bytes), "{at}+{len} is not in memory");
+        // SAFETY: inside the mapping, as just checked; bytes that other processes may write are atomics here.
+        unsafe { core::slice::from_raw_parts(self.base.add(start as usize).as_ptr().cast(), len) }
+    }
+
+    /// Reads bytes.
+    ///
+    /// # Panics
+    /// If they are not all in memory; so do the others.
+    pub fn read(&self, at: PhysAddr, out: &mut [u8]) {
+        // Acquire, on the last of them at least: what a device announced by what was read before is there.
+        let shared = self.slice(at, out.len());
+        for (byte, shared) in out.iter_mut().zip(shared) {
+            *byte = shared.load(Ordering::Acquire);
+        }
+    }
+
+    /// Writes bytes.
+    pub fn write(&self, at: PhysAddr, data: &[u8]) {
+        for (byte, shared) in data.iter().zip(self.slice(at, data.len())) {
+            shared.store(*byte, Ordering::Release);
+        }
+    }
+
+    /// Sets bytes to one value.
+    pub fn fill(&self, at: PhysAddr, len: usize, value: u8) {
+        self.slice(at, len).iter().for_each(|shared| shared.store(value, Ordering::Release));
+    }
+
+    /// Reads a word at an address that is a multiple of 8.
+    pub fn read_u64(&self, at: PhysAddr) -> u64 {
+        self.entry(at).load_bits()
+    }
+
+    /// Writes a word, after everything that was written before.
+    pub fn write_u64(&self, at: PhysAddr, value: u64) {
+        self.entry(at).store_bits(value);
+    }
+
+    fn entry(&self, at: PhysAddr) -> &Entry {
+        assert!(at.page_offset().is_multiple_of(8), "{at} is no multiple of 8");
+        &self.frame(PhysAddr::new(at.as_u64() - at.page_offset()))[at.page_offset() as usize / 8]
+    }
+}
+
+impl Drop for GuestMemory {
+    fn drop(&mut self) {
+        // SAFETY: the mapping made in `new`; nobody has a reference into it, since those borrow from this.
+        let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.bytes as usize) };
+        debug_assert_eq!(unmapped, Ok(()));
+    }
+}
+
+/// Runs of pages for data, one behind the other.
+#[derive(Debug)]
+pub struct Buffers {
+    next: u64,
+    end: u64,
+}
+
+impl Buffers {
+    /// All that `memory` has for buffers.
+    pub fn of(memory: &GuestMemory) -> Self {
+        Self { next: memory.buffers().as_u64(), end: memory.bytes() }
+    }
+
+    /// The next `pages` pages.
+    ///
+    /// # Errors
+    /// [`NoMemory`].
+    pub fn take(&mut self, pages: u64) -> Result<PhysAddr, NoMemory> {
+        let end = self.next.checked_add(pages * PAGE_SIZE).filter(|end| *end <= self.end).ok_or(NoMemory)?;
+        let start = core::mem::replace(&mut self.next, end);
+        Ok(PhysAddr::new(start))
+    }
+}

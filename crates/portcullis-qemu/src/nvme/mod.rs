@@ -1,0 +1,287 @@
+//! A small NVMe driver: reads and writes, many in flight.
+//!
+//! It shows how a driver uses a [`Domain`]:
+//! * queues and PRP lists live as long as the driver: one mapping, [`Lifetime::Persistent`];
+//! * a data buffer is mapped just before its command is written and unmapped when it has completed, with rights for the one
+//!   direction that the command needs;
+//! * all commands that one look finds completed are unmapped in one batch: one wait for the hardware, and no buffer goes back
+//!   before it;
+//! * to stop, first the device is quiesced, then its mappings go.
+//!
+//! It maps through the raw face, since that serves every protection. Under deferred protection somebody else calls
+//! [`Domain::tick`].
+//!
+//! ```no_run
+//! use portcullis::designs::Magazine;
+//! use portcullis::{Domain, PAGE_SIZE, Protection, Segment, SourceId};
+//! use portcullis_qemu::nvme::{Nvme, Operation};
+//! use portcullis_qemu::{Accelerator, Buffers, Machine, Setup, VtdMmio};
+//! use portcullis_vtd::{Config, Unit};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let setup = Setup::new(Accelerator::Stopped)
+//!     .file(16 << 20, |path| ["-blockdev".into(), format!("driver=file,node-name=disk,filename={path},locking=off")])?
+//!     .device("nvme,addr=5,serial=1,drive=disk");
+//! let (machine, source) = (Machine::start(setup)?, SourceId(5 << 3));
+//! let unit = Unit::bring_up(VtdMmio(machine.clone()), machine.host(), Config::default())?;
+//! let domain = Domain::<Magazine, _, _>::new(&unit, machine.host(), Protection::Strict)?;
+//! domain.attach(source)?;
+//!
+//! let mut buffers = Buffers::of(machine.memory());
+//! let mut nvme = Nvme::start(&machine.function(source), &domain, &mut buffers)?;
+//! let data = Segment { phys: buffers.take(2)?, len: 2 * PAGE_SIZE };
+//! nvme.submit(Operation::Read, 0, data)?; // the device may now write it
+//! nvme.ring();
+//! let done = nvme.reap()?; // it no longer can, and the buffer is ours again
+//! assert_eq!(done[0].status, 0);
+//! nvme.stop()?;
+//! # Ok(())
+//! # }
+//! ```
+
+mod queue;
+
+pub use queue::{DATA_BYTES_MAX, DEPTH};
+
+use crate::dma::{Coherent, DriverError, Lent, within};
+use crate::{Bar, Buffers, Function};
+use portcullis::design::Design;
+use portcullis::invalidation::BATCH_MAX;
+use portcullis::{Access, Domain, Iommu, Iova, Lifetime, Platform, RawUnmapError, Segment, Stream};
+use queue::{ENTRIES, IDENTITY, Queue, SHARED_PAGES, data_pointers};
+
+/// Class code of an NVMe controller.
+const CLASS: u32 = 0x01_0802;
+const CAPABILITIES: u64 = 0x00;
+const CONFIGURATION: u64 = 0x14;
+/// Enable, entries of 2^6 and 2^4 bytes, pages of 4 KiB.
+const ENABLE: u32 = 4 << 20 | 6 << 16 | 1;
+const STATUS: u64 = 0x1c;
+const READY: u32 = 1 << 0;
+const ADMIN_SIZES: u64 = 0x24;
+const ADMIN_SUBMISSION: u64 = 0x28;
+const ADMIN_COMPLETION: u64 = 0x30;
+const DOORBELLS: u64 = 0x1000;
+
+const CREATE_SUBMISSION: u64 = 0x01;
+const CREATE_COMPLETION: u64 = 0x05;
+const IDENTIFY: u64 = 0x06;
+/// The only namespace.
+const NAMESPACE: u64 = 1;
+
+const _: () = assert!(DEPTH < BATCH_MAX, "one batch unmaps all data, and the queues");
+
+/// What a command does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Operation {
+    /// From the drive to memory: the device writes the buffer.
+    Read,
+    /// From memory to the drive: the device reads the buffer.
+    Write,
+}
+
+/// A command in flight. The number is free for the next one once it has been reaped.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct CommandId(pub u16);
+
+/// A command that has completed. Its buffer is the driver's again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Done {
+    /// Which.
+    pub command: CommandId,
+    /// The controller's status, zero for success.
+    ///
+    /// What the IOMMU refused does not show here on QEMU: the drive gets zeros, or memory nothing, and the command succeeds.
+    /// Look at the unit's fault records.
+    pub status: u16,
+}
+
+/// The controller, with one I/O queue.
+///
+/// Dropping it leaves the controller running and everything mapped, which only the end of the domain then takes away: use
+/// [`stop`](Nvme::stop).
+pub struct Nvme<'d, D: Design<P, I>, P: Platform, I: Iommu> {
+    registers: Bar,
+    domain: &'d Domain<D, P, I>,
+    shared: Coherent,
+    admin: Queue,
+    io: Queue,
+    /// By number: `None` for a free one; a command in flight has a buffer that is to be unmapped, or none.
+    commands: [Option<Option<Lent>>; DEPTH],
+    blocks: u64,
+    block_bytes: u64,
+}
+
+impl<'d, D: Design<P, I>, P: Platform, I: Iommu> Nvme<'d, D, P, I> {
+    /// Takes the controller over. It must be attached to `domain`; memory for the queues comes from `buffers`.
+    ///
+    /// # Errors
+    /// A [`DriverError`]; nothing stays mapped, unless the controller does not stop.
+    pub fn start(function: &Function, domain: &'d Domain<D, P, I>, buffers: &mut Buffers) -> Result<Self, DriverError> {
+        let found = function.read(0x08) >> 8;
+        if found != CLASS {
+            return Err(DriverError::Identity { found, expected: "class 0x010802, an NVMe controller" });
+        }
+        let registers = function.enable();
+        let shared = Coherent::new(domain, registers.machine().memory(), buffers, SHARED_PAGES)?;
+        let doorbell_bytes = 4 << (registers.read64(CAPABILITIES) >> 32 & 0xf);
+        let [admin, io] = [0, 1].map(|id| Queue::new(id, DOORBELLS, doorbell_bytes));
+        let commands = [None; DEPTH];
+        let mut this = Self { registers, domain, shared, admin, io, commands, blocks: 0, block_bytes: 0 };
+        match this.bring_up() {
+            Ok(()) => Ok(this),
+            Err(error) => this.stop().and(Err(error)),
+        }
+    }
+
+    fn bring_up(&mut self) -> Result<(), DriverError> {
+        self.disable()?;
+        self.registers.write32(ADMIN_SIZES, u32::from(ENTRIES - 1) << 16 | u32::from(ENTRIES - 1));
+        self.registers.write64(ADMIN_SUBMISSION, self.shared.iova(self.admin.submissions));
+        self.registers.write64(ADMIN_COMPLETION, self.shared.iova(self.admin.completions));
+        self.registers.write32(CONFIGURATION, ENABLE);
+        within("get ready", || (self.registers.read32(STATUS) & READY != 0).then_some(()))?;
+        let queue = u64::from(ENTRIES - 1) << 16 | u64::from(self.io.id);
+        // Physically contiguous, no interrupts; the submission queue completes into the completion queue of the same id.
+        self.administer(CREATE_COMPLETION, 0, self.io.completions, queue | 1 << 32)?;
+        self.administer(CREATE_SUBMISSION, 0, self.io.submissions, queue | (u64::from(self.io.id) << 16 | 1) << 32)?;
+        self.administer(IDENTIFY, NAMESPACE, IDENTITY, 0)?;
+        let format = self.shared.read(IDENTITY + 24) >> 16 & 0xf;
+        let formats = self.shared.read(IDENTITY + 128 + format / 2 * 8) >> (format % 2 * 32);
+        let block_shift = formats >> 16 & 0xff;
+        if !(9..=12).contains(&block_shift) {
+            return Err(DriverError::Identity { found: block_shift as u32, expected: "blocks of 2^9 to 2^12 bytes" });
+        }
+        self.blocks = self.shared.read(IDENTITY);
+        self.block_bytes = 1 << block_shift;
+        Ok(())
+    }
+
+    /// An admin command, with its buffer at `offset` of the shared pages, from its beginning to its end.
+    fn administer(&mut self, opcode: u64, namespace: u64, offset: u64, arguments: u64) -> Result<(), DriverError> {
+        let entry = [opcode | namespace << 32, 0, 0, self.shared.iova(offset), 0, arguments, 0, 0];
+        self.admin.put(&self.shared, entry);
+        self.admin.ring(&self.registers);
+        let (_, status) = within("complete an admin command", || self.admin.take(&self.shared))?;
+        self.admin.acknowledge(&self.registers);
+        if status == 0 { Ok(()) } else { Err(DriverError::Refused(status)) }
+    }
+
+    /// How many blocks the drive has.
+    pub fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    /// How many bytes a block has.
+    pub fn block_bytes(&self) -> u64 {
+        self.block_bytes
+    }
+
+    /// Maps `data`, whole blocks that begin at a multiple of 4, and writes the command that moves it to or from the blocks
+    /// from `block` on. The device begins at the next [`ring`](Nvme::ring).
+    ///
+    /// # Errors
+    /// [`DriverError::Full`], [`DriverError::Buffer`], [`DriverError::Map`]; nothing has changed then.
+    pub fn submit(&mut self, operation: Operation, block: u64, data: Segment) -> Result<CommandId, DriverError> {
+        let id = self.number_for(data.phys.as_u64(), data.len)?;
+        let access = match operation {
+            Operation::Read => Access::DeviceWrites,
+            Operation::Write => Access::DeviceReads,
+        };
+        let stream = Stream(Some(self.io.id.into()));
+        let lent = Lent::new(self.domain, data, access, stream, Lifetime::Transient)?;
+        Ok(self.program(id, operation, block, lent.iova, data.len, Some(lent)))
+    }
+
+    /// As [`submit`](Nvme::submit), for bytes at an address that the caller has mapped, and unmaps.
+    ///
+    /// # Errors
+    /// [`DriverError::Full`], [`DriverError::Buffer`]; nothing has changed then.
+    pub fn submit_mapped(
+        &mut self,
+        operation: Operation,
+        block: u64,
+        iova: Iova,
+        len: u64,
+    ) -> Result<CommandId, DriverError> {
+        let id = self.number_for(iova.as_u64(), len)?;
+        Ok(self.program(id, operation, block, iova, len, None))
+    }
+
+    /// A free number for a command with such a buffer.
+    fn number_for(&self, at: u64, len: u64) -> Result<usize, DriverError> {
+        if len == 0 || len > DATA_BYTES_MAX || !len.is_multiple_of(self.block_bytes) || !at.is_multiple_of(4) {
+            let expected = "whole blocks, at most 64 KiB, at a multiple of 4";
+            return Err(DriverError::Buffer { at, len, expected });
+        }
+        self.commands.iter().position(Option::is_none).ok_or(DriverError::Full)
+    }
+
+    fn program(
+        &mut self,
+        id: usize,
+        operation: Operation,
+        block: u64,
+        iova: Iova,
+        len: u64,
+        lent: Option<Lent>,
+    ) -> CommandId {
+        let opcode = match operation {
+            Operation::Read => 2,
+            Operation::Write => 1,
+        };
+        let head = opcode | (id as u64) << 16 | NAMESPACE << 32;
+        let [first, others] = data_pointers(&self.shared, id, iova, len);
+        self.io.put(&self.shared, [head, 0, 0, first, others, block, len / self.block_bytes - 1, 0]);
+        self.commands[id] = Some(lent);
+        CommandId(id as u16)
+    }
+
+    /// Tells the device of all commands submitted so far.
+    pub fn ring(&self) {
+        self.io.ring(&self.registers);
+    }
+
+    /// Waits for at least one command to complete and takes all that have: their buffers are unmapped, in one batch, before
+    /// this returns. Nothing where none is in flight.
+    ///
+    /// # Errors
+    /// [`DriverError::Silent`]; [`DriverError::Unmap`], after which no buffer of the batch may be used again.
+    pub fn reap(&mut self) -> Result<Vec<Done>, DriverError> {
+        if self.commands.iter().all(Option::is_none) {
+            return Ok(Vec::new());
+        }
+        let mut found = Some(within("complete a command", || self.io.take(&self.shared))?);
+        let mut done = Vec::new();
+        let mut batch = self.domain.raw_batch();
+        while let Some((id, status)) = found {
+            let command = self.commands.get_mut(usize::from(id)).and_then(Option::take);
+            let lent = command.ok_or(DriverError::Silent("keep to the commands that it was given"))?;
+            if let Some(lent) = lent {
+                batch.unmap(lent.range).map_err(RawUnmapError::from)?;
+            }
+            done.push(Done { command: CommandId(id), status });
+            found = self.io.take(&self.shared);
+        }
+        batch.commit().map_err(RawUnmapError::from)?;
+        self.io.acknowledge(&self.registers);
+        Ok(done)
+    }
+
+    /// Stops the controller, which ends what is in flight, and unmaps everything.
+    ///
+    /// # Errors
+    /// [`DriverError::Silent`]: it may still do DMA, so everything stays mapped. [`DriverError::Unmap`].
+    pub fn stop(self) -> Result<(), DriverError> {
+        self.disable()?;
+        let mut batch = self.domain.raw_batch();
+        let data = self.commands.iter().flatten().flatten().map(|lent| lent.range);
+        data.chain([self.shared.range()]).try_for_each(|range| batch.unmap(range)).map_err(RawUnmapError::from)?;
+        Ok(batch.commit().map_err(RawUnmapError::from)?)
+    }
+
+    fn disable(&self) -> Result<(), DriverError> {
+        self.registers.write32(CONFIGURATION, 0);
+        within("stop", || (self.registers.read32(STATUS) & READY == 0).then_some(()))
+    }
+}

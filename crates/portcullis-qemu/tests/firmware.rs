@@ -1,0 +1,164 @@
+//! From the tables that QEMU hands out to a unit that works: what they say, whom the unit serves, and what reserved regions
+//! take.
+
+#[path = "../examples/bring_up.rs"]
+mod bring_up;
+
+use portcullis::designs::{Magazine, Static};
+use portcullis::{Access, Config, Domain, Iova, IovaRange, PAGE_SIZE, PhysAddr, Protection, Segment, SourceId};
+use portcullis_qemu::edu::Edu;
+use portcullis_qemu::{Accelerator, Buffers, Machine, Setup, VTD_BASE, VtdMmio, acpi_tables, find_table};
+use portcullis_vtd::Unit;
+use portcullis_vtd::dmar::{Dmar, Rmrr, ScopeKind};
+use portcullis_vtd::spec::faults::FaultReason;
+use std::sync::Arc;
+
+const EDU: SourceId = SourceId(3 << 3);
+
+fn start(accelerator: Accelerator) -> Arc<Machine> {
+    Machine::start(Setup::new(accelerator).device("edu,addr=3,dma_mask=0xffffffffffffffff")).unwrap()
+}
+
+#[test]
+fn the_example_runs() {
+    bring_up::main().unwrap();
+}
+
+#[test]
+fn the_tables_are_whole() {
+    for accelerator in [Accelerator::Jumping, Accelerator::Stopped] {
+        let machine = start(accelerator);
+        let tables = acpi_tables(&machine).unwrap();
+        for signature in [b"DSDT", b"FACP", b"APIC", b"DMAR"] {
+            let table = find_table(&tables, *signature).unwrap();
+            assert_eq!(
+                table.iter().fold(0, |sum: u8, byte| sum.wrapping_add(*byte)),
+                0,
+                "{}",
+                signature.escape_ascii()
+            );
+            assert_eq!(&table[10..14], b"BOCH");
+        }
+        assert_eq!(find_table(&tables, *b"FACS").unwrap().len(), 64);
+        assert_eq!(find_table(&tables, *b"IVRS"), None);
+        assert_eq!(acpi_tables(&machine).unwrap(), tables, "the second reading");
+    }
+}
+
+#[test]
+fn a_table_is_found_by_its_length_or_not_at_all() {
+    let table = |signature: &[u8; 4], length: u32, bytes: usize| {
+        let mut table = [&signature[..], &length.to_le_bytes()].concat();
+        table.resize(bytes, 0xee);
+        table
+    };
+    let tables = [table(b"FACS", 8, 8), table(b"AAAA", 40, 40), table(b"DMAR", 48, 48)].concat();
+    assert_eq!(find_table(&tables, *b"DMAR"), Some(&tables[48..]));
+    assert_eq!(find_table(&tables, *b"AAAA"), Some(&tables[8..48]));
+    assert_eq!(find_table(&tables[..95], *b"DMAR"), None, "cut short");
+    assert_eq!(find_table(&tables[1..], *b"DMAR"), None);
+    for length in [0, 7, 200, u32::MAX] {
+        let tables = [table(b"AAAA", length, 40), table(b"DMAR", 48, 48)].concat();
+        assert_eq!(find_table(&tables, *b"DMAR"), None, "a length of {length} leads nowhere");
+    }
+    assert_eq!(find_table(&[], *b"DMAR"), None);
+}
+
+#[test]
+fn the_table_describes_the_machine() {
+    for bits in [39, 48] {
+        let machine = Machine::start(Setup::new(Accelerator::Stopped).address_bits(bits).device("edu,addr=3")).unwrap();
+        let tables = acpi_tables(&machine).unwrap();
+        let dmar = Dmar::parse(find_table(&tables, *b"DMAR").unwrap()).unwrap();
+        assert_eq!(dmar.host_address_bits(), bits);
+        let unit = dmar.unit_for(0, EDU, |_| None).unwrap();
+        assert_eq!((unit.segment, unit.register_base, unit.register_bytes), (0, PhysAddr::new(VTD_BASE), PAGE_SIZE));
+        assert_eq!(unit.scopes.iter().filter(|scope| scope.kind == ScopeKind::IoApic).count(), 1);
+        assert_eq!(dmar.reserved_regions().count(), 0);
+    }
+}
+
+#[test]
+fn a_device_behind_a_bridge_is_found_once_its_bus_has_a_number() {
+    let setup = Setup::new(Accelerator::Stopped).device("pcie-root-port,id=above,addr=4").device("edu,bus=above");
+    let machine = Machine::start(setup).unwrap();
+    let tables = acpi_tables(&machine).unwrap();
+    let dmar = Dmar::parse(find_table(&tables, *b"DMAR").unwrap()).unwrap();
+    let (port, behind) = (SourceId(4 << 3), SourceId(7 << 8));
+    let served = |source| dmar.unit_for(0, source, |bridge| bring_up::buses_behind(&machine, bridge)).is_some();
+    assert_eq!([port, behind, EDU].map(served), [true, false, false]);
+    // Primary 0, secondary 7, subordinate 9.
+    machine.function(port).write(0x18, 0x0009_0700);
+    assert_eq!(machine.function(behind).identity(), portcullis_qemu::edu::IDENTITY);
+    assert_eq!([port, behind, SourceId(9 << 8), SourceId(10 << 8)].map(served), [true, true, true, false]);
+}
+
+/// The last 64 KiB of memory, which no buffer of these tests takes.
+const REGION: Segment = Segment { phys: PhysAddr::new(0x0fff_0000), len: 0x1_0000 };
+
+/// The machine's table and a region that is reserved for the edu device, as the firmware of a real machine has them.
+fn with_region(machine: &Machine) -> Vec<u8> {
+    let tables = acpi_tables(machine).unwrap();
+    let mut table = find_table(&tables, *b"DMAR").unwrap().to_vec();
+    table.extend([1, 0, 32, 0, 0, 0, 0, 0]);
+    table.extend(REGION.phys.as_u64().to_le_bytes());
+    table.extend((REGION.phys.as_u64() + REGION.len - 1).to_le_bytes());
+    table.extend([1, 8, 0, 0, 0, 0, 3, 0]);
+    table[4] += 32;
+    table[9] = table[9].wrapping_sub(table.iter().fold(0, |sum: u8, byte| sum.wrapping_add(*byte)));
+    table
+}
+
+#[test]
+fn a_reserved_region_keeps_its_addresses_or_leads_to_itself() {
+    let machine = start(Accelerator::Jumping);
+    let memory = machine.memory().clone();
+    let table = with_region(&machine);
+    let dmar = Dmar::parse(&table).unwrap();
+    let regions: Vec<Rmrr<'_>> = dmar.reserved_for(0, EDU, |_| None).collect();
+    let [region] = regions[..] else { panic!("{regions:?}") };
+    let unit = Unit::bring_up(VtdMmio(machine.clone()), machine.host(), portcullis_vtd::Config::default()).unwrap();
+    let edu = Edu::new(&machine.function(EDU)).unwrap();
+    let at = Iova::new(REGION.phys.as_u64() + 0x123);
+    let reaches = |domain_is: &str| {
+        memory.write(REGION.phys, &[0x5a; 0x200]);
+        edu.store(at, 4).unwrap();
+        let mut landed = [0; 4];
+        memory.read(PhysAddr::new(at.as_u64()), &mut landed);
+        let mut faults = Vec::new();
+        unit.faults(&mut |fault| faults.push((fault.page.pfn(), fault.reason)));
+        assert_eq!(faults.is_empty(), landed == [0; 4], "{domain_is}: {faults:?}");
+        faults.pop()
+    };
+    // Nobody has attached the device yet.
+    assert_eq!(reaches("no domain"), Some((at.pfn(), FaultReason::RootNotPresent)));
+
+    // Waiting for its driver, it reaches the region and nothing else.
+    let segments = [Segment { phys: region.base(), len: region.bytes() }];
+    assert_eq!(segments, [REGION]);
+    let config = Config { memory: &segments, ..Config::new(Protection::None) };
+    let waiting = Domain::<Static, _, _>::with_config(&unit, machine.host(), &config).unwrap();
+    waiting.attach(EDU).unwrap();
+    assert_eq!(reaches("the region alone"), None);
+    edu.store(Iova::new(REGION.phys.as_u64() - PAGE_SIZE), 4).unwrap();
+    let mut faults = 0;
+    unit.faults(&mut |_| faults += 1);
+    assert_eq!(faults, 1, "beside the region");
+    waiting.detach(EDU).unwrap();
+
+    // With its driver, in a domain so narrow that the region is where the first address would come from.
+    let reserved: [IovaRange; 1] = [region.range];
+    let page = Buffers::of(&memory).take(1).unwrap();
+    let first = |reserved: &[IovaRange]| {
+        let config = Config { address_bits: 28, reserved, ..Config::new(Protection::Strict) };
+        let domain = Domain::<Magazine, _, _>::with_config(&unit, machine.host(), &config).unwrap();
+        domain.attach(EDU).unwrap();
+        let iova = domain.map_raw(page, PAGE_SIZE, Access::DeviceWrites).unwrap();
+        // What firmware would still have the device do there is refused.
+        let there = (iova.pfn() != at.pfn()).then(|| reaches("its driver's domain"));
+        domain.unmap_raw(iova, PAGE_SIZE).unwrap();
+        (region.range.contains(iova.pfn()), there)
+    };
+    assert!(first(&[]).0, "without the table it would be handed out (S9)");
+    assert_eq!(first(&reserved), (false, Some(Some((at.pfn(), FaultReason::NoWrite)))));
+}

@@ -1,0 +1,113 @@
+//! NVMe: 32 commands in flight, written and read back through buffers of 1 to 8 pages that begin anywhere.
+
+use super::*;
+use portcullis_qemu::nvme::{CommandId, DEPTH, Nvme, Operation};
+use std::collections::BTreeMap;
+
+const COMMANDS: usize = 1024;
+pub(crate) const DRIVE_BYTES: usize = 16 << 20;
+const BLOCK_BYTES: usize = 512;
+/// Each place in the queue has its own part of the drive: what is in flight together does not overlap.
+const PART_BLOCKS: u64 = (DRIVE_BYTES / BLOCK_BYTES / DEPTH) as u64;
+const DATA_BLOCKS_MAX: u64 = 8 * PAGE_SIZE / BLOCK_BYTES as u64;
+/// A page more than the largest data, and one behind it: it begins in the first, wherever it does.
+const AREA_PAGES: u64 = 10;
+const AREA_BYTES: usize = (AREA_PAGES * PAGE_SIZE) as usize;
+
+/// A place in the queue. Commands complete in any order, so each has chances of its own.
+struct Place {
+    area: PhysAddr,
+    part: u64,
+    random: Pcg64Mcg,
+    /// Commands still to be given.
+    left: usize,
+    /// Blocks that it wrote last, first and number, and has not read back.
+    written: Option<(u64, u64)>,
+}
+
+/// A command in flight, and what memory is to be when it has completed.
+struct Flight {
+    place: Place,
+    operation: Operation,
+    memory: Vec<u8>,
+}
+
+/// Returns how many commands there were.
+pub(crate) fn run<D: Design<QemuHost, Vtd>>(
+    world: &mut World,
+    domain: &Domain<D, QemuHost, Vtd>,
+    buffers: &mut Buffers,
+    who: &str,
+) -> usize {
+    let mut nvme = Nvme::start(&world.machine.function(NVME), domain, buffers).unwrap();
+    assert_eq!((nvme.blocks() * nvme.block_bytes(), nvme.block_bytes()), (DRIVE_BYTES as u64, BLOCK_BYTES as u64));
+    let mut idle: Vec<Place> = (0..DEPTH as u64)
+        .map(|index| Place {
+            area: buffers.take(AREA_PAGES).unwrap(),
+            part: index * PART_BLOCKS,
+            random: Pcg64Mcg::seed_from_u64(world.random.random()),
+            left: COMMANDS / DEPTH,
+            written: None,
+        })
+        .collect();
+    let mut flying: BTreeMap<CommandId, Flight> = BTreeMap::new();
+    let (mut commands, mut most) = (0, 0);
+    loop {
+        // In the end, whatever was written is still read back.
+        for place in idle.drain(..).filter(|place| place.left > 0 || place.written.is_some()) {
+            let (command, flight) = submit(world, &mut nvme, place);
+            assert!(flying.insert(command, flight).is_none(), "{who}: {command:?} is in flight twice");
+            commands += 1;
+        }
+        most = most.max(flying.len());
+        if flying.is_empty() {
+            break;
+        }
+        nvme.ring();
+        for done in nvme.reap().unwrap() {
+            assert_eq!(done.status, 0, "{who}: {:?}", done.command);
+            let Flight { place, operation, memory } = flying.remove(&done.command).expect("a command in flight");
+            assert_bytes(world, place.area, &memory, || format!("{who}: {operation:?} of part {}", place.part));
+            idle.push(place);
+        }
+        tick(world, domain);
+    }
+    assert_eq!(most, DEPTH, "{who}: the queue was never full");
+    nvme.stop().unwrap();
+    commands
+}
+
+fn submit<D: Design<QemuHost, Vtd>>(
+    world: &mut World,
+    nvme: &mut Nvme<'_, D, QemuHost, Vtd>,
+    mut place: Place,
+) -> (CommandId, Flight) {
+    place.left = place.left.saturating_sub(1);
+    let random = &mut place.random;
+    // What was written last is read back; else new data is written, or now and then old data read.
+    let (operation, block, blocks) = match place.written.take() {
+        Some((block, blocks)) => (Operation::Read, block, blocks),
+        None => {
+            let blocks = random.random_range(1..=DATA_BLOCKS_MAX);
+            let block = place.part + random.random_range(0..=PART_BLOCKS - blocks);
+            (if random.random_bool(0.1) { Operation::Read } else { Operation::Write }, block, blocks)
+        }
+    };
+    // Half of them begin with a page.
+    let offset = if random.random_bool(0.5) { 0 } else { random.random_range(0..PAGE_SIZE / 4) * 4 };
+    let data = Segment { phys: PhysAddr::new(place.area.as_u64() + offset), len: blocks * BLOCK_BYTES as u64 };
+    let in_area = offset as usize..(offset + data.len) as usize;
+    let on_drive = block as usize * BLOCK_BYTES..(block + blocks) as usize * BLOCK_BYTES;
+    let mut memory = vec![UNTOUCHED; AREA_BYTES];
+    world.memory.fill(place.area, AREA_BYTES, UNTOUCHED);
+    match operation {
+        Operation::Read => memory[in_area].copy_from_slice(&world.drive[on_drive]),
+        Operation::Write => {
+            random.fill(&mut memory[in_area.clone()]);
+            world.memory.write(data.phys, &memory[in_area.clone()]);
+            world.drive[on_drive].copy_from_slice(&memory[in_area]);
+            place.written = Some((block, blocks));
+        }
+    }
+    (nvme.submit(operation, block, data).unwrap(), Flight { place, operation, memory })
+}

@@ -1,0 +1,164 @@
+//! Every design, with each protection that it offers, moves NVMe and e1000e traffic through QEMU's VT-d, every byte compared;
+//! then `edu` tries what is no longer mapped.
+//!
+//! One machine serves them all, one after the other: a domain is opened, its devices attached, the traffic run, and all of it
+//! taken down again.
+
+mod blocks;
+mod frames;
+mod refusals;
+mod stale;
+
+use portcullis::design::Design;
+use portcullis::designs::{DesignId, None as PassThrough, Visitor};
+use portcullis::iommu::SourceId;
+use portcullis::{Config, Domain, PAGE_SIZE, PhysAddr, Protection, Rule, Segment};
+use portcullis_qemu::edu::Edu;
+use portcullis_qemu::{Accelerator, Buffers, GuestMemory, Machine, MachineError, QemuHost, Setup, VtdMmio};
+use portcullis_vtd::Unit;
+use portcullis_vtd::spec::faults::FaultRecord;
+use rand::{RngExt, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+use std::sync::Arc;
+use std::time::Instant;
+
+const EDU: SourceId = SourceId(3 << 3);
+const NVME: SourceId = SourceId(5 << 3);
+const NIC: SourceId = SourceId(6 << 3);
+
+const COMMANDS_MIN: usize = 1000;
+const FRAMES_MIN: usize = 1000;
+const STALE_PAGES_MIN: usize = 50;
+
+/// What a byte of memory is that no device should have written.
+const UNTOUCHED: u8 = 0xee;
+
+type Vtd = Arc<Unit<VtdMmio, QemuHost>>;
+
+/// The machine, and what outlives each domain.
+struct World {
+    machine: Arc<Machine>,
+    memory: Arc<GuestMemory>,
+    host: QemuHost,
+    unit: Vtd,
+    edu: Edu,
+    /// What is on the drive.
+    drive: Vec<u8>,
+    random: Pcg64Mcg,
+}
+
+fn machine() -> Result<Arc<Machine>, MachineError> {
+    let drive = |path: &str| ["-blockdev".into(), format!("driver=file,node-name=drive,filename={path},locking=off")];
+    // A clock that jumps, since `edu` takes time for each access; the others do not care.
+    let setup = Setup::new(Accelerator::Jumping)
+        .device("edu,addr=3,dma_mask=0xffffffffffffffff")
+        .file(blocks::DRIVE_BYTES as u64, drive)?
+        .device("nvme,addr=5,serial=1,drive=drive")
+        .arguments(["-netdev", "hubport,id=hub,hubid=0"])
+        .device("e1000e,addr=6,netdev=hub");
+    Machine::start(setup)
+}
+
+impl World {
+    fn new() -> Self {
+        let machine = machine().unwrap_or_else(|error| panic!("{error}"));
+        let (memory, host) = (machine.memory().clone(), machine.host());
+        let config = portcullis_vtd::Config::default();
+        let unit = Arc::new(Unit::bring_up(VtdMmio(machine.clone()), host.clone(), config).unwrap());
+        // A unit keeps the context table of a bus once it has one; so it gets it before table pages are counted.
+        let first = Domain::<PassThrough, _, _>::new(unit.clone(), host.clone(), Protection::None).unwrap();
+        first.attach(EDU).unwrap();
+        drop(first);
+        let edu = Edu::new(&machine.function(EDU)).unwrap();
+        let drive = vec![0; blocks::DRIVE_BYTES];
+        Self { memory, host, unit, edu, drive, random: Pcg64Mcg::seed_from_u64(4), machine }
+    }
+
+    /// The faults recorded since the last call. One register, and QEMU adds none of a source that is in it.
+    fn faults(&self) -> Vec<FaultRecord> {
+        let mut faults = Vec::new();
+        self.unit.faults(&mut |fault| faults.push(fault));
+        faults
+    }
+
+    fn bytes(&self, at: PhysAddr, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.memory.read(at, &mut bytes);
+        bytes
+    }
+
+    fn random_bytes(&mut self, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.random.fill(&mut bytes[..]);
+        bytes
+    }
+}
+
+/// All that a design does, under one protection.
+struct Run<'w> {
+    world: &'w mut World,
+    protection: Protection,
+}
+
+impl Visitor<QemuHost, Vtd> for Run<'_> {
+    type Output = ();
+
+    fn visit<D: Design<QemuHost, Vtd>>(self) {
+        let Run { world, protection } = self;
+        let who = format!("{} {protection}", D::INFO.id);
+        let (begun, tables) = (Instant::now(), world.memory.tables_lent());
+        let memory = [Segment { phys: PhysAddr::new(0), len: world.memory.bytes() }];
+        let config = Config { memory: &memory, ..Config::new(protection) };
+        let domain = Domain::<D, _, _>::with_config(world.unit.clone(), world.host.clone(), &config).unwrap();
+        for device in [EDU, NVME, NIC] {
+            domain.attach(device).unwrap();
+        }
+        let mut buffers = Buffers::of(&world.memory);
+        let commands = blocks::run(world, &domain, &mut buffers, &who);
+        assert!(commands >= COMMANDS_MIN, "{who}: {commands} commands");
+        assert_eq!(world.faults(), [], "{who}: a device of its own domain was refused what was mapped for it");
+        let frames = frames::run(world, &domain, &mut buffers, &who);
+        assert!(frames >= FRAMES_MIN, "{who}: {frames} frames");
+        assert_eq!(world.faults(), [], "{who}: a device of its own domain was refused what was mapped for it");
+        let traffic = begun.elapsed();
+        let stale = stale::run(world, &domain, protection, &mut buffers, &who);
+        assert!(stale.pages >= STALE_PAGES_MIN, "{who}: {} pages", stale.pages);
+        drop(domain);
+        assert_eq!(world.memory.tables_lent(), tables, "{who}: {}: tables are lost", Rule::Teardown);
+        println!("{who}: {commands} commands and {frames} frames in {traffic:.1?}; {stale:?}; {:.1?}", begun.elapsed());
+    }
+}
+
+/// A timer interrupt: what is due is flushed.
+fn tick<D: Design<QemuHost, Vtd>>(world: &World, domain: &Domain<D, QemuHost, Vtd>) {
+    use portcullis::Platform;
+    if domain.due_us().is_some_and(|due| due <= world.host.now_us()) {
+        domain.tick().unwrap();
+    }
+}
+
+/// Compares what is in memory at `at` with what should be.
+fn assert_bytes(world: &World, at: PhysAddr, expected: &[u8], what: impl FnOnce() -> String) {
+    let found = world.bytes(at, expected.len());
+    if let Some(wrong) = found.iter().zip(expected).position(|(found, expected)| found != expected) {
+        let (found, expected) = (found[wrong], expected[wrong]);
+        panic!("{}: byte {wrong} at {at} is {found:#04x}; expected {expected:#04x}", what());
+    }
+}
+
+#[test]
+fn all_designs_move_data_and_give_memory_back() {
+    let mut world = World::new();
+    for design in DesignId::ALL {
+        for protection in design.info().protections {
+            design.visit(Run { world: &mut world, protection: *protection });
+        }
+    }
+    let World { memory, unit, machine, edu, .. } = world;
+    Arc::into_inner(unit).expect("the domains have gone").shut_down().unwrap();
+    assert_eq!(memory.tables_lent(), 0, "{}: tables are lost", Rule::Teardown);
+    drop(edu);
+    let process = machine.process_id();
+    assert!(Arc::into_inner(machine).is_some(), "nobody else has the machine");
+    assert!(!std::fs::exists(format!("/proc/{process}")).unwrap(), "QEMU, process {process}, is still there");
+}
