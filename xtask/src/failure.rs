@@ -25,6 +25,9 @@ pub(crate) enum Failure {
     /// A file holds what it should not.
     #[error("{}: {reason}", .path.display())]
     Contents { path: PathBuf, reason: String },
+    /// There is no QEMU, and none could be installed.
+    #[error("the conformance suite needs QEMU: {0}; install it, or name one in PORTCULLIS_QEMU")]
+    Qemu(String),
     /// House rules are broken.
     #[error("stage `house rules` failed: {} broken; to repeat it:\n    cargo test --package xtask house", .0)]
     House(usize),

@@ -1,9 +1,11 @@
-//! Developer chores: `cargo xtask test`, `cargo xtask check`, `cargo xtask bench`.
+//! Developer chores: `cargo xtask test`, `cargo xtask check`, `cargo xtask conformance`, `cargo xtask bench`.
 
 mod bench;
 mod check;
+mod conformance;
 mod failure;
 mod house;
+mod qemu;
 mod stages;
 mod test;
 mod workspace;
@@ -23,10 +25,17 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Chore {
-    /// Every test: house rules, the no_std proof, the tests of the workspace, the loom models.
+    /// Every test: house rules, the no_std proof, the tests of the workspace (the conformance suite on QEMU among them), the
+    /// loom models.
     Test,
     /// Formatting, clippy and the documentation, with warnings as errors.
     Check,
+    /// The conformance suite, on the model and on QEMU.
+    Conformance {
+        /// A line for every check, not only for those that fail.
+        #[arg(long)]
+        list: bool,
+    },
     /// How many operations per second the lab replays, under every design.
     Bench,
 }
@@ -46,6 +55,7 @@ fn perform(chore: &Chore) -> Result<(), Failure> {
     match chore {
         Chore::Test => test::test(&workspace),
         Chore::Check => check::check(&workspace),
+        Chore::Conformance { list } => conformance::conformance(&workspace, *list),
         Chore::Bench => bench::bench(&workspace),
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::failure::Failure;
 use crate::house;
+use crate::qemu;
 use crate::stages::Stages;
 use crate::workspace::Workspace;
 
@@ -11,6 +12,7 @@ pub(crate) const NO_STD_PROOF: &str = "crates/no-std-proof/Cargo.toml";
 pub(crate) fn test(workspace: &Workspace) -> Result<(), Failure> {
     let mut stages = Stages::new(workspace, "test");
     stages.stage("house rules", "the rules of xtask/src/house, over every file", house_rules)?;
+    stages.stage("QEMU", "there is one, or it is installed", |_| qemu::require())?;
     let target = workspace.target_beside("no-std-proof");
     stages.cargo("no_std proof", &[], &["build", "--manifest-path", NO_STD_PROOF, "--target-dir", &target])?;
     stages.cargo("tests", &[], &["test", "--workspace", "--all-features"])?;
