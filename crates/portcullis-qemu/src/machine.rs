@@ -100,7 +100,8 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Starts it.
+    /// Starts it. QEMU ends with the machine, or with the thread that calls this: a machine that is to outlive the thread must be
+    /// started elsewhere.
     ///
     /// # Errors
     /// [`QtestError::NoQemu`], [`QtestError::Start`]; [`QtestError::Silent`] where QEMU does not take the arguments.

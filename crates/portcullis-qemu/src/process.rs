@@ -1,7 +1,7 @@
 //! The QEMU process: found, started with its memory and its socket, and never outliving this one.
 
 use super::protocol::{Protocol, QtestError};
-use rustix::process::{Signal, set_parent_process_death_signal};
+use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -49,10 +49,15 @@ impl Process {
             .stderr(messages.try_clone().map_err(QtestError::Start)?);
         let mut keep: Vec<RawFd> = inherited.iter().map(|fd| fd.as_raw_fd()).collect();
         keep.push(theirs.as_raw_fd());
+        let parent = Some(getpid());
         // SAFETY: between fork and exec only system calls are made, on memory that was allocated before.
         unsafe {
             command.pre_exec(move || {
                 set_parent_process_death_signal(Some(Signal::KILL))?;
+                // Had the parent gone before, no signal would come.
+                if getppid() != parent {
+                    return Err(io::ErrorKind::NotConnected.into());
+                }
                 for fd in &keep {
                     // SAFETY: these descriptors are open in the parent, and so in its fork.
                     let fd = rustix::fd::BorrowedFd::borrow_raw(*fd);

@@ -14,7 +14,7 @@ const EDU: SourceId = SourceId(3 << 3);
 #[test]
 fn a_page_comes_and_goes() {
     let setup = Setup::new(Accelerator::Jumping).device("edu,addr=3,dma_mask=0xffffffffffffffff");
-    let machine = Machine::start(setup).unwrap();
+    let machine = Machine::start(setup).unwrap_or_else(|error| panic!("{error}"));
     let (host, memory) = (machine.host(), machine.memory().clone());
     let unit = Arc::new(Unit::bring_up(VtdMmio(machine.clone()), host.clone(), Config::default()).unwrap());
     let edu = Edu::new(&machine.function(EDU)).unwrap();
