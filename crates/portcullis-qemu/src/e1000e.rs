@@ -43,7 +43,9 @@ use crate::dma::{Coherent, DriverError, Lent, within};
 use crate::{Bar, Buffers, Function};
 use portcullis::design::Design;
 use portcullis::invalidation::BATCH_MAX;
-use portcullis::{Access, Domain, Iommu, Lifetime, PAGE_SIZE, PhysAddr, Platform, RawUnmapError, Segment, Stream};
+use portcullis::{
+    Access, Domain, Iommu, Iova, Lifetime, PAGE_SIZE, PhysAddr, Platform, RawUnmapError, Segment, Stream,
+};
 use std::collections::VecDeque;
 
 /// Vendor and device id.
@@ -206,6 +208,11 @@ impl<'d, D: Design<P, I>, P: Platform, I: Iommu> E1000e<'d, D, P, I> {
         Ok(done.into_iter().map(received).collect())
     }
 
+    /// Where the device sees the buffers that it was given last, to send and to receive into, if it has any.
+    pub fn latest(&self) -> [Option<Iova>; 2] {
+        [&self.transmit, &self.receive].map(|ring| ring.lent.back().map(|lent| lent.iova))
+    }
+
     /// Stops the device and unmaps everything.
     ///
     /// # Errors
@@ -267,8 +274,8 @@ impl Ring {
             .map(|index| shared.read(self.descriptors + u64::from((oldest + index) % ENTRIES) * 16 + 8))
             .take_while(|word| word & DONE != 0);
         let words: Vec<u64> = words.collect();
+        unmap(domain, self.lent.iter().take(words.len()))?;
         let done: Vec<Lent> = self.lent.drain(..words.len()).collect();
-        unmap(domain, done.iter())?;
         Ok(done.iter().map(|lent| lent.buffer).zip(words).collect())
     }
 }

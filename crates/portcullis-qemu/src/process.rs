@@ -1,15 +1,17 @@
 //! The QEMU process: found, started with its memory and its socket, and never outliving this one.
 
 use super::protocol::{Protocol, QtestError};
-use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
+use rustix::process::{Pid, Signal, getpid, getppid, kill_process_group, set_parent_process_death_signal};
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
 
 /// The environment variable that names the QEMU to use; otherwise it is looked for in `PATH`.
 pub const EXECUTABLE_VARIABLE: &str = "PORTCULLIS_QEMU";
@@ -22,6 +24,18 @@ pub fn find_executable() -> Option<PathBuf> {
     }
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|folder| folder.join(EXECUTABLE)).find(|file| file.is_file())
+}
+
+/// The series of QEMU whose differences from the specification are known one by one.
+const KNOWN_SERIES: &str = "QEMU emulator version 7.2.";
+
+/// Whether the QEMU that will be started is of the known series.
+pub(crate) fn is_known_version() -> bool {
+    static KNOWN: OnceLock<bool> = OnceLock::new();
+    *KNOWN.get_or_init(|| {
+        let output = find_executable().and_then(|qemu| Command::new(qemu).arg("--version").output().ok());
+        output.is_some_and(|output| output.stdout.starts_with(KNOWN_SERIES.as_bytes()))
+    })
 }
 
 /// A running QEMU. It is killed when this is dropped, and by the kernel should the thread that started it end first.
@@ -44,6 +58,8 @@ impl Process {
             .arg(format!("socket,id=qtest,fd={}", theirs.as_raw_fd()))
             .args(["-qtest", "chardev:qtest", "-qtest-log", "none"])
             .args(arguments)
+            // Whatever it starts goes with it: the executable may be a script around QEMU.
+            .process_group(0)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(messages.try_clone().map_err(QtestError::Start)?);
@@ -73,13 +89,15 @@ impl Process {
     /// What QEMU has written to standard error so far.
     pub(super) fn messages(&self) -> String {
         let mut text = Vec::new();
-        // A descriptor of our own shares its place in the file with QEMU's, which appends.
-        let read = self.messages.try_clone().and_then(|mut file| {
-            file.seek(SeekFrom::Start(0))?;
-            file.read_to_end(&mut text)
-        });
+        // By place: a descriptor that is moved to the beginning moves QEMU's as well, which would write over its own words.
+        let read = (|| {
+            text.resize(usize::try_from(self.messages.metadata()?.len()).unwrap_or(usize::MAX), 0);
+            let read = self.messages.read_at(&mut text, 0)?;
+            text.truncate(read);
+            Ok::<_, io::Error>(())
+        })();
         match read {
-            Ok(_) => String::from_utf8_lossy(&text).into_owned(),
+            Ok(()) => String::from_utf8_lossy(&text).into_owned(),
             Err(error) => format!("(its messages cannot be read: {error})"),
         }
     }
@@ -93,6 +111,9 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         // It fails only where QEMU has ended by itself, and then there is nothing to wait for but its status.
+        if let Some(group) = Pid::from_raw(self.child.id().cast_signed()) {
+            let _ = kill_process_group(group, Signal::KILL);
+        }
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

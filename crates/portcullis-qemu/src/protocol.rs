@@ -43,13 +43,15 @@ pub struct Protocol {
     socket: BufReader<UnixStream>,
     line: String,
     commands: u64,
+    /// Answers may be outstanding that nobody will read: the next would be taken for another's.
+    lost: bool,
 }
 
 impl Protocol {
     pub(super) fn new(socket: UnixStream) -> Self {
         // A socket that refuses time limits still works; then only the tests' own limit is left.
         let _ = socket.set_read_timeout(Some(ANSWER_MAX));
-        Self { socket: BufReader::new(socket), line: String::new(), commands: 0 }
+        Self { socket: BufReader::new(socket), line: String::new(), commands: 0, lost: false }
     }
 
     /// Commands sent so far.
@@ -69,14 +71,20 @@ impl Protocol {
     /// one for each command.
     ///
     /// # Errors
-    /// As [`Protocol::command`]; after a refusal in the middle the answers behind it are lost, and the protocol with them.
+    /// As [`Protocol::command`]; after a refusal in the middle, or none in time, the answers behind it are
+    /// lost: every further command is refused.
     pub fn burst(&mut self, commands: &str) -> Result<&str, QtestError> {
         let silent = |source| QtestError::Silent { command: commands.to_owned(), source };
+        if core::mem::replace(&mut self.lost, true) {
+            return Err(silent(io::ErrorKind::BrokenPipe.into()));
+        }
         self.line.clear();
         self.line.push_str(commands);
         self.line.push('\n');
         self.socket.get_mut().write_all(self.line.as_bytes()).map_err(silent)?;
+        let mut left = commands.lines().count();
         for command in commands.lines() {
+            left -= 1;
             self.commands += 1;
             loop {
                 self.line.clear();
@@ -89,10 +97,12 @@ impl Protocol {
                 }
             }
             if !self.line.starts_with("OK") {
+                self.lost = left > 0;
                 let answer = self.line.trim_end().to_owned();
                 return Err(QtestError::Refused { command: command.to_owned(), answer });
             }
         }
+        self.lost = false;
         Ok(self.line["OK".len()..].trim())
     }
 

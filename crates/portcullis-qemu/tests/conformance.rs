@@ -37,6 +37,8 @@ fn names_are_words_and_dashes_and_unique() {
 /// The processes that this one has started and that have not ended.
 fn children() -> Vec<String> {
     let tasks = fs::read_dir("/proc/self/task").expect("the threads of this process");
+    // A thread may end meanwhile; this one cannot.
+    fs::read_to_string("/proc/thread-self/children").expect("a kernel that lists the children of a thread");
     let of_thread = |task: fs::DirEntry| fs::read_to_string(task.path().join("children")).unwrap_or_default();
     let all: String = tasks.map_while(Result::ok).map(of_thread).collect();
     all.split_whitespace().map(str::to_owned).collect()

@@ -172,7 +172,11 @@ pub(super) fn context(
     let entry = read(root.context_table, context_index(source)).ok_or((FaultReason::ContextAccess, true))?;
     let recorded = !ContextEntry::is_fault_disabled(entry[0]);
     let context = match ContextEntry::decode(entry) {
-        Ok(Some(context)) if context.table.as_u64() >> parameters.physical_bits != 0 => {
+        // Where nothing is translated, there is no table whose address could be wrong.
+        Ok(Some(context))
+            if context.translation_type != TranslationType::PassThrough
+                && context.table.as_u64() >> parameters.physical_bits != 0 =>
+        {
             return Err((FaultReason::ContextReserved, recorded));
         }
         Ok(Some(context)) => context,

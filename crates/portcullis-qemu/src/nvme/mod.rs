@@ -237,6 +237,11 @@ impl<'d, D: Design<P, I>, P: Platform, I: Iommu> Nvme<'d, D, P, I> {
         CommandId(id as u16)
     }
 
+    /// Where the device sees the data of a command in flight.
+    pub fn iova(&self, command: CommandId) -> Option<Iova> {
+        self.commands.get(usize::from(command.0))?.as_ref()?.map(|lent| lent.iova)
+    }
+
     /// Tells the device of all commands submitted so far.
     pub fn ring(&self) {
         self.io.ring(&self.registers);
@@ -255,16 +260,18 @@ impl<'d, D: Design<P, I>, P: Platform, I: Iommu> Nvme<'d, D, P, I> {
         let mut done = Vec::new();
         let mut batch = self.domain.raw_batch();
         while let Some((id, status)) = found {
-            let command = self.commands.get_mut(usize::from(id)).and_then(Option::take);
-            let lent = command.ok_or(DriverError::Silent("keep to the commands that it was given"))?;
-            if let Some(lent) = lent {
-                batch.unmap(lent.range).map_err(RawUnmapError::from)?;
+            // The device wrote the number, and may lie: about what it was not given there is nothing to be done.
+            if let Some(command) = self.commands.get_mut(usize::from(id)).filter(|command| command.is_some()) {
+                if let Some(lent) = command.as_ref().and_then(Option::as_ref) {
+                    batch.unmap(lent.range).map_err(RawUnmapError::from)?;
+                }
+                *command = None;
+                done.push(Done { command: CommandId(id), status });
             }
-            done.push(Done { command: CommandId(id), status });
             found = self.io.take(&self.shared);
         }
-        batch.commit().map_err(RawUnmapError::from)?;
         self.io.acknowledge(&self.registers);
+        batch.commit().map_err(RawUnmapError::from)?;
         Ok(done)
     }
 

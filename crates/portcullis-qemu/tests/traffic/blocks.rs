@@ -50,12 +50,20 @@ pub(crate) fn run<D: Design<QemuHost, Vtd>>(
             written: None,
         })
         .collect();
+    let rings = live(domain);
     let mut flying: BTreeMap<CommandId, Flight> = BTreeMap::new();
     let (mut commands, mut most) = (0, 0);
     loop {
         // In the end, whatever was written is still read back.
         for place in idle.drain(..).filter(|place| place.left > 0 || place.written.is_some()) {
             let (command, flight) = submit(world, &mut nvme, place);
+            if commands % 64 == 0 {
+                let access = match flight.operation {
+                    Operation::Read => Access::DeviceWrites,
+                    Operation::Write => Access::DeviceReads,
+                };
+                assert_one_way::<D>(world, nvme.iova(command).expect("it was just submitted"), access, who);
+            }
             assert!(flying.insert(command, flight).is_none(), "{who}: {command:?} is in flight twice");
             commands += 1;
         }
@@ -70,6 +78,7 @@ pub(crate) fn run<D: Design<QemuHost, Vtd>>(
             assert_bytes(world, place.area, &memory, || format!("{who}: {operation:?} of part {}", place.part));
             idle.push(place);
         }
+        assert_live(domain, rings, flying.len(), who);
         tick(world, domain);
     }
     assert_eq!(most, DEPTH, "{who}: the queue was never full");

@@ -59,6 +59,7 @@ pub(crate) fn run<D: Design<QemuHost, Vtd>>(
     while idle.len() < RING_BUFFERS {
         idle.extend(halves.next().into_iter().chain(crossing.next()));
     }
+    let rings = live(domain);
     let mut posted = VecDeque::new();
     let mut frames = 0;
     while frames < FRAMES {
@@ -71,6 +72,9 @@ pub(crate) fn run<D: Design<QemuHost, Vtd>>(
         for (segment, _) in &burst {
             nic.send(*segment).unwrap();
         }
+        let [transmitting, receiving] = nic.latest().map(|latest| latest.expect("a buffer just given"));
+        assert_one_way::<D>(world, transmitting, Access::DeviceReads, who);
+        assert_one_way::<D>(world, receiving, Access::DeviceWrites, who);
         nic.ring();
         let (mut sent, mut received) = (Vec::new(), Vec::new());
         let begun = Instant::now();
@@ -91,6 +95,7 @@ pub(crate) fn run<D: Design<QemuHost, Vtd>>(
             idle.push_back(place);
             frames += 1;
         }
+        assert_live(domain, rings, posted.len(), who);
         tick(world, domain);
     }
     nic.stop().unwrap();

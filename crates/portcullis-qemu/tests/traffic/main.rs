@@ -12,11 +12,11 @@ mod stale;
 use portcullis::design::Design;
 use portcullis::designs::{DesignId, None as PassThrough, Visitor};
 use portcullis::iommu::SourceId;
-use portcullis::{Config, Domain, PAGE_SIZE, PhysAddr, Protection, Rule, Segment};
+use portcullis::{Access, Config, Domain, Iova, PAGE_SIZE, PhysAddr, Protection, Rule, Segment};
 use portcullis_qemu::edu::Edu;
 use portcullis_qemu::{Accelerator, Buffers, GuestMemory, Machine, MachineError, QemuHost, Setup, VtdMmio};
 use portcullis_vtd::Unit;
-use portcullis_vtd::spec::faults::FaultRecord;
+use portcullis_vtd::spec::faults::{FaultReason, FaultRecord};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use std::sync::Arc;
@@ -135,6 +135,38 @@ fn tick<D: Design<QemuHost, Vtd>>(world: &World, domain: &Domain<D, QemuHost, Vt
     if domain.due_us().is_some_and(|due| due <= world.host.now_us()) {
         domain.tick().unwrap();
     }
+}
+
+/// S6: of `lent` buffers and the rings, and of nothing else, mappings are live.
+fn assert_live<D: Design<QemuHost, Vtd>>(domain: &Domain<D, QemuHost, Vtd>, rings: usize, lent: usize, who: &str) {
+    if !D::INFO.physical_addresses {
+        assert_eq!(live(domain), rings + lent, "{who}: {}: {lent} buffers are with the device", Rule::Errors);
+    }
+}
+
+/// Mappings that are not yet unmapped.
+fn live<D: Design<QemuHost, Vtd>>(domain: &Domain<D, QemuHost, Vtd>) -> usize {
+    let usage = domain.usage();
+    usage.live_ranges - usage.queued_unmaps
+}
+
+/// The device may do with a buffer what its driver asked for, and no more (S5): `edu`, of the same domain, tries the other.
+fn assert_one_way<D: Design<QemuHost, Vtd>>(world: &World, iova: Iova, access: Access, who: &str) {
+    if D::INFO.physical_addresses {
+        return;
+    }
+    let reason = match access {
+        Access::DeviceReads => {
+            world.edu.store(iova, 1).unwrap();
+            FaultReason::NoWrite
+        }
+        _ => {
+            world.edu.fetch(iova, 1).unwrap();
+            FaultReason::NoRead
+        }
+    };
+    let reasons: Vec<FaultReason> = world.faults().iter().map(|fault| fault.reason).collect();
+    assert_eq!(reasons, [reason], "{who}: {}: {iova} is mapped for {access:?}", Rule::Rights);
 }
 
 /// Compares what is in memory at `at` with what should be.

@@ -61,6 +61,9 @@ fn a_device_reaches_its_domain_and_then_nothing() {
         let scope = ContextScope::Device { domain, source: DEVICE, function_mask: 0 };
         assert_eq!(executed[..2], [Descriptor::ContextCache(scope), drained(IotlbScope::Domain(domain))]);
 
+        // Flushed before, it would have been read again by the next request.
+        assert_eq!(fake.with(|state| state.flushed_contexts.clone()), [(DEVICE, None)], "cleared, then flushed");
+
         unit.close_domain(domain).expect("an open domain");
         drop(unit);
         assert_eq!(host.fake.frames_lent(), 0, "context tables go with the unit");

@@ -2,7 +2,7 @@
 
 use super::host::Host;
 use crate::Mmio;
-use crate::spec::descriptors::{Descriptor, StatusWrite};
+use crate::spec::descriptors::{ContextScope, Descriptor, StatusWrite};
 use crate::spec::faults::{FaultRecord, status};
 use crate::spec::registers::*;
 use crate::spec::tables::{ContextEntry, RootEntry, context_index, root_index};
@@ -49,6 +49,8 @@ pub(super) struct State {
     pub(super) gone: bool,
     pub(super) held: VecDeque<StatusWrite>,
     pub(super) executed: Vec<Descriptor>,
+    /// For each device whose context was flushed, what a request would have met just then.
+    pub(super) flushed_contexts: Vec<(SourceId, Option<ContextEntry>)>,
     pub(super) records: BTreeMap<u32, [u64; 2]>,
     pub(super) write_buffer_flushes: usize,
     pub(super) tail_writes: usize,
@@ -99,11 +101,15 @@ impl<'h> FakeUnit<'h> {
 
     /// The context entry that a request of `device` would meet.
     pub(super) fn context(&self, device: SourceId) -> Option<ContextEntry> {
+        let root = self.with(|state| state.root);
+        self.context_below(root, device)
+    }
+
+    fn context_below(&self, root: u64, device: SourceId) -> Option<ContextEntry> {
         let read = |address: u64| {
             let word = |at| self.host.fake.hardware_read(PhysAddr::new(at)).expect("a table that is lent");
             [word(address), word(address + 8)]
         };
-        let root = self.with(|state| state.root);
         let root = RootEntry::decode(read(root + 16 * root_index(device) as u64)).expect("a valid root entry")?;
         let context = root.context_table.as_u64() + 16 * context_index(device) as u64;
         ContextEntry::decode(read(context)).expect("a valid context entry")
@@ -141,6 +147,10 @@ impl<'h> FakeUnit<'h> {
                 (Descriptor::Wait { status: Some(write), .. }, Behaviour::Holding) => state.held.push_back(write),
                 (Descriptor::Wait { status: Some(write), .. }, _) => self.write_status(write),
                 (Descriptor::Wait { status: None, .. }, _) => panic!("a wait without effect is refused by some"),
+                (Descriptor::ContextCache(ContextScope::Device { source, .. }), _) => {
+                    let context = self.context_below(state.root, source);
+                    state.flushed_contexts.push((source, context));
+                }
                 _ => {}
             }
         }
