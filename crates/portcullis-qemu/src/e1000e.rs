@@ -33,7 +33,7 @@
 //! nic.send(Segment { phys: page, len: 60 })?;
 //! nic.ring();
 //! for sent in nic.sent()? { /* the device no longer reads `sent` */ }
-//! for frame in nic.received()? { /* nor does it write `frame.buffer` */ }
+//! for frame in nic.received()? { /* nor does it write `frame.frame` */ }
 //! nic.stop()?;
 //! # Ok(())
 //! # }

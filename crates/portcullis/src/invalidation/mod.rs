@@ -106,3 +106,29 @@ pub(crate) fn page_selective(
         _ => Invalidation::Domain(domain),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::iommu::Iommu;
+    use crate::iommu::fake::FakeIommu;
+    use crate::platform::fake::FakeHost;
+
+    /// Wherever a range begins: the command covers it, is aligned, and half of it would not do.
+    #[test]
+    fn page_selective_commands_are_the_smallest_that_cover() {
+        let host = FakeHost::default();
+        let capabilities = FakeIommu::new(&host).capabilities();
+        for first in 0..70 {
+            for pages in 1..70 {
+                let range = IovaRange::new(0x1000 + first, pages).unwrap();
+                let command = page_selective(DomainId(1), range, true, &capabilities);
+                let Invalidation::Pages { first, mask, .. } = command else { panic!("{command:?}") };
+                let end = first.pfn() + (1 << mask);
+                assert!(first.pfn() % (1 << mask) == 0 && first <= range.start() && range.end_pfn() <= end, "{range}");
+                let half = |pfn: u64| pfn >> mask.saturating_sub(1);
+                assert!(mask == 0 || half(range.first_pfn()) != half(range.end_pfn() - 1), "{range}: {command:?}");
+            }
+        }
+    }
+}
