@@ -22,20 +22,7 @@ impl<'w> Stages<'w> {
     /// A stage that is a cargo command, whose output is shown as it comes.
     pub(crate) fn cargo(&mut self, name: &str, variables: &[(&str, &str)], arguments: &[&str]) -> Result<(), Failure> {
         let line = command_line(variables, arguments);
-        self.stage(name, &line, |workspace| {
-            let status = Command::new(cargo())
-                .args(arguments)
-                .envs(variables.iter().copied())
-                .current_dir(&workspace.root)
-                .stdin(Stdio::null())
-                .status()
-                .map_err(|error| Failure::Program { program: "cargo".to_owned(), error })?;
-            if status.success() {
-                Ok(())
-            } else {
-                Err(Failure::Stage { stage: name.to_owned(), command: line.clone() })
-            }
-        })
+        self.stage(name, &line, |workspace| run(workspace, name, variables, arguments))
     }
 
     /// A stage; `what` says what it does.
@@ -59,6 +46,27 @@ impl<'w> Stages<'w> {
         let seconds = self.begun.elapsed().as_secs_f64();
         let stages: Vec<String> = self.done.iter().map(|(name, seconds)| format!("{name} {seconds:.1} s")).collect();
         println!("\nxtask {}: passed in {seconds:.1} s ({})", self.chore, stages.join(", "));
+    }
+}
+
+/// A cargo command, whose output is shown as it comes.
+pub(crate) fn run(
+    workspace: &Workspace,
+    name: &str,
+    variables: &[(&str, &str)],
+    arguments: &[&str],
+) -> Result<(), Failure> {
+    let status = Command::new(cargo())
+        .args(arguments)
+        .envs(variables.iter().copied())
+        .current_dir(&workspace.root)
+        .stdin(Stdio::null())
+        .status()
+        .map_err(|error| Failure::Program { program: "cargo".to_owned(), error })?;
+    if status.success() {
+        Ok(())
+    } else {
+        Err(Failure::Stage { stage: name.to_owned(), command: command_line(variables, arguments) })
     }
 }
 

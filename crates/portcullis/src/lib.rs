@@ -15,6 +15,7 @@ extern crate alloc;
 struct Readme;
 
 mod address;
+mod deadline;
 pub mod design;
 pub mod designs;
 #[allow(unsafe_code, reason = "buffers on loan to a device")]

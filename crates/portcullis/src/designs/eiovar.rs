@@ -1,6 +1,6 @@
 //! EiovaR: `stock` with lists of freed ranges over its tree (FAST'15, §5).
 
-use super::{GLOBAL_WINDOW, QUEUE_GLOBAL, queue_kind};
+use super::{GLOBAL_WINDOW, queue_kind, queue_option};
 use crate::design::{Composed, Described, Design, Info, OptionInfo, OptionKind, Setup};
 use crate::error::NewDomainError;
 use crate::invalidation::QueueKind;
@@ -31,7 +31,7 @@ impl Described for Eiovar {
                 default: "unbounded",
                 description: "freed ranges that are kept at most",
             },
-            QUEUE_GLOBAL,
+            queue_option("global"),
         ],
     };
 }

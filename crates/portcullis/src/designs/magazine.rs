@@ -1,6 +1,6 @@
 //! Magazines per CPU over the tree, and a flush queue per CPU: Linux since 4.7 (ATC'15, §4.3 and §5).
 
-use super::{PER_CORE_WINDOW, QUEUE_PER_CORE, queue_kind};
+use super::{PER_CORE_WINDOW, queue_kind, queue_option};
 use crate::design::{Composed, Described, Design, Info, Setup};
 use crate::error::NewDomainError;
 use crate::invalidation::QueueKind;
@@ -26,7 +26,7 @@ impl Described for Magazine {
         breaches: &[PER_CORE_WINDOW],
         physical_addresses: false,
         batch_default: 1,
-        options: &[QUEUE_PER_CORE],
+        options: &[queue_option("per-core")],
     };
 }
 

@@ -59,20 +59,15 @@ pub trait Visitor<P: Platform, I: Iommu> {
     fn visit<D: Design<P, I>>(self) -> Self::Output;
 }
 
-/// The parameter that chooses the flush queue, where it is the global one otherwise.
-const QUEUE_GLOBAL: OptionInfo = OptionInfo {
-    key: "queue",
-    kind: OptionKind::Word(&["global", "per-core"]),
-    default: "global",
-    description: "the flush queue under deferred protection",
-};
-/// The same, where each core has one otherwise.
-const QUEUE_PER_CORE: OptionInfo = OptionInfo {
-    key: "queue",
-    kind: OptionKind::Word(&["global", "per-core"]),
-    default: "per-core",
-    description: "the flush queue under deferred protection",
-};
+/// The parameter that chooses the flush queue.
+const fn queue_option(default: &'static str) -> OptionInfo {
+    OptionInfo {
+        key: "queue",
+        kind: OptionKind::Word(&["global", "per-core"]),
+        default,
+        description: "the flush queue under deferred protection",
+    }
+}
 
 /// The flush queue that was asked for, or `default`.
 fn queue_kind(options: &Options, default: QueueKind) -> QueueKind {

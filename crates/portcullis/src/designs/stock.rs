@@ -1,6 +1,6 @@
 //! Linux before 4.7 (EiovaR, FAST'15, §3 and §4).
 
-use super::{GLOBAL_WINDOW, QUEUE_GLOBAL, queue_kind};
+use super::{GLOBAL_WINDOW, queue_kind, queue_option};
 use crate::design::{Composed, Described, Design, Info, Setup};
 use crate::error::NewDomainError;
 use crate::invalidation::QueueKind;
@@ -24,7 +24,7 @@ impl Described for Stock {
         breaches: &[GLOBAL_WINDOW],
         physical_addresses: false,
         batch_default: 1,
-        options: &[QUEUE_GLOBAL],
+        options: &[queue_option("global")],
     };
 }
 

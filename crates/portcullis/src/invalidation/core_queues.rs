@@ -7,21 +7,19 @@
 
 use super::{Invalidated, QUEUE_TIMEOUT_US, Revocation};
 use crate::address::IovaRange;
+use crate::deadline::Deadline;
 use crate::error::{CommitError, NoMemory};
 use crate::iommu::{Invalidation, Iommu};
 use crate::iova::IovaAllocator;
 use crate::per_cpu::PerCpu;
 use crate::platform::{Lock, LockClass, Phase, Platform, Step};
 use crate::space::AddressSpace;
-use crate::sync::{AtomicU64, AtomicUsize, Ordering, fence};
+use crate::sync::{AtomicU64, Ordering, fence};
 use crate::table::{self, FreedTables};
 use alloc::collections::VecDeque;
 
 /// Unmaps that wait at most on each CPU. The model checker sees short queues, so that it sees full ones.
 pub const CORE_QUEUE_CAPACITY: usize = if cfg!(loom) { 1 } else { 256 };
-
-/// When empty queues are due.
-const NEVER: u64 = u64::MAX;
 
 /// An unmap whose translations are cleared but may still be cached by the hardware.
 struct Waiting {
@@ -47,15 +45,12 @@ pub struct CoreQueues<P: Platform> {
     /// One past the highest number of a flush that has succeeded: entries that note less are served. See
     /// [`CoreQueues::flush`] for the order of the two.
     served: AtomicU64,
-    /// When the oldest entry will have waited long enough; [`NEVER`] where nothing was queued since the last timed flush.
+    /// When the oldest entry will have waited long enough; none where nothing was queued since the last timed flush.
     ///
-    /// Relaxed. A push looks at it with its queue's lock held, after it has read how many flushes have begun; a tick writes
-    /// [`NEVER`] before its flush begins, and takes every lock after that has succeeded. So a push that counts the tick's
-    /// flush, or takes its lock after the tick, finds [`NEVER`] and sets a time; any other is served by that flush, and found
-    /// in its queue.
-    due_us: AtomicU64,
-    /// Entries in all queues. A statistic, so Relaxed.
-    len: AtomicUsize,
+    /// A push looks at it with its queue's lock held, after it has read how many flushes have begun; a tick takes it away
+    /// before its flush begins, and takes every lock after that has succeeded. So a push that counts the tick's flush, or
+    /// takes its lock after the tick, finds none and sets one; any other is served by that flush, and found in its queue.
+    due: Deadline,
 }
 
 impl<P: Platform> CoreQueues<P> {
@@ -74,8 +69,7 @@ impl<P: Platform> CoreQueues<P> {
             queues: PerCpu::new(platform, queue)?,
             begun: AtomicU64::new(0),
             served: AtomicU64::new(0),
-            due_us: AtomicU64::new(NEVER),
-            len: AtomicUsize::new(0),
+            due: Deadline::none(),
         })
     }
 
@@ -111,13 +105,10 @@ impl<P: Platform> CoreQueues<P> {
                     self.flush_here(space, allocator, queue)?;
                 }
                 platform.probe(Step::FlushQueuePush);
-                // Acquire: see `due_us`.
+                // Acquire: see `due`.
                 let begun = self.begun.load(Ordering::Acquire);
                 queue.waiting.push_back(Waiting { range: revoked.range, begun });
-                self.len.fetch_add(1, Ordering::Relaxed);
-                let due_us = platform.now_us() + QUEUE_TIMEOUT_US;
-                // Where it fails a time is set already, and no later.
-                let _ = self.due_us.compare_exchange(NEVER, due_us, Ordering::Relaxed, Ordering::Relaxed);
+                self.due.set_if_none(platform, QUEUE_TIMEOUT_US);
             }
             if space.check().is_err() { self.flush_here(space, allocator, queue) } else { Ok(()) }
         })
@@ -133,15 +124,13 @@ impl<P: Platform> CoreQueues<P> {
         allocator: &impl IovaAllocator<P>,
     ) -> Result<(), CommitError> {
         let platform = space.platform();
-        let due_us = self.due_us.load(Ordering::Relaxed);
-        let is_ours = |due_us| self.due_us.compare_exchange(due_us, NEVER, Ordering::Relaxed, Ordering::Relaxed);
-        if platform.now_us() < due_us || is_ours(due_us).is_err() {
+        if !self.due.take_if_due(platform) {
             return Ok(());
         }
         platform.probe(Step::Enter(Phase::Invalidate));
         if let Err(error) = self.flush(space) {
             // The entries stay, quarantined until a flush succeeds (S11). The next tick may try, but not at once.
-            self.due_us.store(platform.now_us() + QUEUE_TIMEOUT_US, Ordering::Relaxed);
+            self.due.set(platform, QUEUE_TIMEOUT_US);
             return Err(error);
         }
         for queue in self.queues.iter() {
@@ -150,14 +139,9 @@ impl<P: Platform> CoreQueues<P> {
         Ok(())
     }
 
-    /// Unmaps that wait now.
-    pub fn len(&self) -> usize {
-        self.len.load(Ordering::Relaxed)
-    }
-
-    /// Whether no unmap waits.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
+    /// Unmaps that wait now. Takes the lock of each queue.
+    pub fn waiting(&self) -> usize {
+        self.queues.iter().map(|queue| queue.with(|queue| queue.waiting.len())).sum()
     }
 
     /// The most unmaps that can wait, on all CPUs together.
@@ -167,7 +151,7 @@ impl<P: Platform> CoreQueues<P> {
 
     /// When `tick` will flush, on the platform's clock; `None` while nothing was queued since it last did.
     pub fn due_us(&self) -> Option<u64> {
-        Some(self.due_us.load(Ordering::Relaxed)).filter(|due_us| *due_us != NEVER)
+        self.due.get()
     }
 
     /// Gives up the table pages that wait, after the IOMMU has forgotten the domain.
@@ -199,26 +183,22 @@ impl<P: Platform> CoreQueues<P> {
         queue: &mut Queue,
     ) -> Result<(), CommitError> {
         self.flush(space)?;
-        self.release_before(space.platform(), allocator, queue, u64::MAX);
+        self.release_served(space.platform(), allocator, queue);
+        debug_assert!(queue.waiting.is_empty(), "the flush began after all of it");
         Ok(())
     }
 
     /// Gives back the entries of `queue` that a flush has served.
     fn release_served(&self, platform: &P, allocator: &impl IovaAllocator<P>, queue: &mut Queue) {
         // Acquire: pairs with the end of `flush`.
-        self.release_before(platform, allocator, queue, self.served.load(Ordering::Acquire));
-    }
-
-    /// Gives back what was queued when fewer than `flushes` had begun.
-    fn release_before(&self, platform: &P, allocator: &impl IovaAllocator<P>, queue: &mut Queue, flushes: u64) {
+        let served = self.served.load(Ordering::Acquire);
         platform.probe(Step::Enter(Phase::IovaFree));
         // The counts that entries note never fall from one to the next.
-        while queue.waiting.front().is_some_and(|waiting| waiting.begun < flushes) {
+        while queue.waiting.front().is_some_and(|waiting| waiting.begun < served) {
             let Some(waiting) = queue.waiting.pop_front() else { break };
-            self.len.fetch_sub(1, Ordering::Relaxed);
             allocator.free(platform, Invalidated::new(waiting.range));
         }
-        if queue.tables_begun < flushes {
+        if queue.tables_begun < served {
             table::release(platform, Invalidated::new(core::mem::take(&mut queue.tables)));
         }
         platform.probe(Step::Enter(Phase::Invalidate));

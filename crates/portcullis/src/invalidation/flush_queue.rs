@@ -3,12 +3,13 @@
 
 use super::{Invalidated, Revocation};
 use crate::address::IovaRange;
+use crate::deadline::Deadline;
 use crate::error::{CommitError, NoMemory};
 use crate::iommu::{Invalidation, Iommu};
 use crate::iova::IovaAllocator;
 use crate::platform::{Lock, LockClass, Phase, Platform, Step};
 use crate::space::AddressSpace;
-use crate::sync::{AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{AtomicUsize, Ordering};
 use crate::table::{self, FreedTables};
 use alloc::vec::Vec;
 
@@ -27,16 +28,13 @@ struct Queue {
 /// A global flush queue. One lock guards it, and it is held while the flush is waited for: nobody queues meanwhile.
 pub struct FlushQueue<P: Platform> {
     queue: P::Lock<Queue>,
-    /// When the oldest entry will have waited long enough; [`NEVER`] while the queue is empty.
+    /// When the oldest entry will have waited long enough; none while the queue is empty.
     ///
     /// This and `len` are written under the lock. Without it they are advice (Relaxed): whoever acts on them takes the lock
     /// and looks again.
-    due_us: AtomicU64,
+    due: Deadline,
     len: AtomicUsize,
 }
-
-/// The time at which an empty queue is due.
-const NEVER: u64 = u64::MAX;
 
 impl<P: Platform> FlushQueue<P> {
     /// An empty queue.
@@ -47,7 +45,7 @@ impl<P: Platform> FlushQueue<P> {
         let mut waiting = Vec::new();
         waiting.try_reserve_exact(QUEUE_CAPACITY).map_err(|_| NoMemory)?;
         let queue = platform.lock(LockClass::FlushQueue, Queue { waiting, tables: FreedTables::new() });
-        Ok(Self { queue, due_us: AtomicU64::new(NEVER), len: AtomicUsize::new(0) })
+        Ok(Self { queue, due: Deadline::none(), len: AtomicUsize::new(0) })
     }
 
     /// Queues the unmaps, and flushes whenever the queue is full.
@@ -73,7 +71,7 @@ impl<P: Platform> FlushQueue<P> {
                 }
                 platform.probe(Step::FlushQueuePush);
                 if queue.waiting.is_empty() {
-                    self.due_us.store(platform.now_us() + QUEUE_TIMEOUT_US, Ordering::Relaxed);
+                    self.due.set(platform, QUEUE_TIMEOUT_US);
                 }
                 queue.waiting.push(revoked.range);
                 self.len.store(queue.waiting.len(), Ordering::Relaxed);
@@ -92,12 +90,11 @@ impl<P: Platform> FlushQueue<P> {
         allocator: &impl IovaAllocator<P>,
     ) -> Result<(), CommitError> {
         let platform = space.platform();
-        let is_due = || platform.now_us() >= self.due_us.load(Ordering::Relaxed);
-        if !is_due() {
+        if !self.due.is_due(platform) {
             return Ok(());
         }
         platform.probe(Step::Enter(Phase::Invalidate));
-        self.queue.with(|queue| if is_due() { self.flush(queue, space, allocator) } else { Ok(()) })
+        self.queue.with(|queue| if self.due.is_due(platform) { self.flush(queue, space, allocator) } else { Ok(()) })
     }
 
     /// Unmaps that wait now.
@@ -112,7 +109,7 @@ impl<P: Platform> FlushQueue<P> {
 
     /// When `tick` will flush, on the platform's clock; `None` while the queue is empty.
     pub fn due_us(&self) -> Option<u64> {
-        Some(self.due_us.load(Ordering::Relaxed)).filter(|due_us| *due_us != NEVER)
+        self.due.get()
     }
 
     /// Gives up the table pages that wait, after the IOMMU has forgotten the domain.
@@ -129,7 +126,7 @@ impl<P: Platform> FlushQueue<P> {
         let platform = space.platform();
         if let Err(error) = space.invalidate(&[Invalidation::Global]) {
             // The entries stay, quarantined until a flush succeeds (S11). The next tick may try, but not at once.
-            self.due_us.store(platform.now_us() + QUEUE_TIMEOUT_US, Ordering::Relaxed);
+            self.due.set(platform, QUEUE_TIMEOUT_US);
             return Err(error.into());
         }
         platform.probe(Step::Enter(Phase::IovaFree));
@@ -137,7 +134,7 @@ impl<P: Platform> FlushQueue<P> {
             allocator.free(platform, Invalidated::new(range));
         }
         table::release(platform, Invalidated::new(core::mem::take(&mut queue.tables)));
-        self.due_us.store(NEVER, Ordering::Relaxed);
+        self.due.clear();
         self.len.store(0, Ordering::Relaxed);
         platform.probe(Step::Enter(Phase::Invalidate));
         Ok(())

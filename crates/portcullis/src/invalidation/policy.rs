@@ -76,7 +76,7 @@ impl<P: Platform> Policy<P> {
         match self {
             Self::Strict => (0, 0),
             Self::Global(queue) => (queue.len(), QUEUE_CAPACITY),
-            Self::PerCore(queues) => (queues.len(), queues.capacity()),
+            Self::PerCore(queues) => (queues.waiting(), queues.capacity()),
         }
     }
 

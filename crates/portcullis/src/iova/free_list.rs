@@ -3,7 +3,7 @@
 //! A driver maps buffers of few sizes, over and over, so that after a short while every request finds a range on its list and
 //! no search is made. The lists run through the nodes of the tree: keeping a range takes no memory.
 
-use super::range_tree::{Parked, RangeTree};
+use super::range_tree::{Parked, RangeTree, may_ever_fit};
 use super::{Claim, IovaAllocator, Kept};
 use crate::address::IovaRange;
 use crate::error::{MapError, NoMemory, UnmapError};
@@ -67,8 +67,7 @@ impl<P: Platform> FreeListAllocator<P> {
 
 /// Which list is for ranges of `pages` pages.
 fn order(pages: u64) -> Option<usize> {
-    let order = pages.checked_next_power_of_two()?.trailing_zeros() as usize;
-    (order < ORDERS).then_some(order)
+    super::order(pages, ORDERS)
 }
 
 impl FreeLists {
@@ -114,13 +113,14 @@ unsafe impl<P: Platform> IovaAllocator<P> for FreeListAllocator<P> {
             self.lists.with(|lists| {
                 let result = lists.allocate(platform, pages);
                 self.note(lists, isize::from(result.is_ok()));
-                // Room may be left in what is kept for other sizes (S13).
-                let more = lists.kept > 0 && lists.tree.may_ever_fit(pages);
-                (result, more)
+                result
             })
         };
         match allocate() {
-            (Err(MapError::Exhausted { .. }), true) => {
+            // Room may be left in what is kept for other sizes (S13).
+            Err(MapError::Exhausted { limit_bits, .. })
+                if self.kept.load(Ordering::Relaxed) > 0 && may_ever_fit(pages, limit_bits) =>
+            {
                 // Bit by bit, so that interrupts are not masked for long.
                 let give_back = |lists: &mut FreeLists| {
                     let more = lists.give_back(platform, GIVEN_BACK_MAX);
@@ -128,9 +128,9 @@ unsafe impl<P: Platform> IovaAllocator<P> for FreeListAllocator<P> {
                     more
                 };
                 while self.lists.with(give_back) {}
-                allocate().0
+                allocate()
             }
-            (result, _) => result,
+            result => result,
         }
     }
 

@@ -8,13 +8,14 @@
 //! An address in a magazine stays in use as far as the tree knows. So nothing here knows which ranges are mapped, and claims
 //! are left to the marks in the table.
 
+use super::range_tree::may_ever_fit;
 use super::{Claim, IovaAllocator, Kept, TreeAllocator};
 use crate::address::IovaRange;
+use crate::deadline::Deadline;
 use crate::error::{MapError, NoMemory, UnmapError};
 use crate::invalidation::Invalidated;
 use crate::per_cpu::PerCpu;
 use crate::platform::{Lock, LockClass, Phase, Platform, Step};
-use crate::sync::{AtomicU64, Ordering};
 use alloc::vec::Vec;
 use core::mem;
 
@@ -26,8 +27,6 @@ pub const DEPOT_MAGAZINES_MAX: usize = if cfg!(loom) { 1 } else { 32 };
 const ORDERS: usize = 6;
 /// How often a depot with more full magazines than there are CPUs gives one back, in microseconds.
 const TRIM_INTERVAL_US: u64 = 100_000;
-/// When a depot with nothing to give back is due.
-const NEVER: u64 = u64::MAX;
 
 /// A stack of first pages. It never grows beyond what was reserved for it.
 struct Magazine(Vec<u64>);
@@ -58,10 +57,10 @@ pub struct MagazineAllocator<P: Platform> {
     cpus: PerCpu<P::Lock<[Pair; ORDERS]>>,
     depots: [P::Lock<Depot>; ORDERS],
     tree: TreeAllocator<P>,
-    /// When the depots give back; [`NEVER`] while none has too many magazines. Written and read Relaxed: whoever adds a
-    /// magazine looks at it while holding the depot's lock, and [`tick`](IovaAllocator::tick) takes that lock after it has
-    /// written [`NEVER`]; so one of the two sees the other.
-    trim_due_us: AtomicU64,
+    /// When the depots give back; none while none has too many magazines. Whoever adds a magazine looks at it while holding
+    /// the depot's lock, and [`tick`](IovaAllocator::tick) takes that lock after it has taken the moment away; so one of the
+    /// two sees the other.
+    trim_due: Deadline,
 }
 
 impl Magazine {
@@ -108,8 +107,8 @@ impl Depot {
 }
 
 /// Which magazines are for ranges of `pages` pages.
-const fn order(pages: u64) -> Option<usize> {
-    if pages > 1 << (ORDERS - 1) { None } else { Some(pages.next_power_of_two().trailing_zeros() as usize) }
+fn order(pages: u64) -> Option<usize> {
+    super::order(pages, ORDERS)
 }
 
 /// Makes one of something for each order.
@@ -128,7 +127,7 @@ impl<P: Platform> MagazineAllocator<P> {
             cpus: PerCpu::new(platform, || Ok(platform.lock(LockClass::Magazine, per_order(Pair::new)?)))?,
             depots: per_order(|| Ok(platform.lock(LockClass::Depot, Depot::new()?)))?,
             tree: TreeAllocator::new(platform, width, reserved)?,
-            trim_due_us: AtomicU64::new(NEVER),
+            trim_due: Deadline::none(),
         })
     }
 
@@ -221,9 +220,7 @@ impl<P: Platform> MagazineAllocator<P> {
     /// Sees to it that a depot with more magazines than there are CPUs gives some back, one by one. Called under its lock.
     fn trim_later(&self, platform: &P, depot: &Depot) {
         if depot.full.len() > self.cpus.len() {
-            let due_us = platform.now_us() + TRIM_INTERVAL_US;
-            // Where it fails a time is set already.
-            let _ = self.trim_due_us.compare_exchange(NEVER, due_us, Ordering::Relaxed, Ordering::Relaxed);
+            self.trim_due.set_if_none(platform, TRIM_INTERVAL_US);
         }
     }
 }
@@ -244,7 +241,7 @@ unsafe impl<P: Platform> IovaAllocator<P> for MagazineAllocator<P> {
         let first_pfn = match kept {
             Some(first_pfn) => Ok(first_pfn),
             None => match self.tree.allocate_range(platform, size) {
-                Err(MapError::Exhausted { .. }) if self.tree.may_ever_fit(size) => {
+                Err(MapError::Exhausted { limit_bits, .. }) if may_ever_fit(size, limit_bits) => {
                     self.empty_all(platform);
                     self.tree.allocate_range(platform, size)
                 }
@@ -295,9 +292,7 @@ unsafe impl<P: Platform> IovaAllocator<P> for MagazineAllocator<P> {
     }
 
     fn tick(&self, platform: &P) {
-        let due_us = self.trim_due_us.load(Ordering::Relaxed);
-        let is_ours = |due_us| self.trim_due_us.compare_exchange(due_us, NEVER, Ordering::Relaxed, Ordering::Relaxed);
-        if platform.now_us() < due_us || is_ours(due_us).is_err() {
+        if !self.trim_due.take_if_due(platform) {
             return;
         }
         platform.probe(Step::Enter(Phase::IovaFree));
@@ -314,6 +309,6 @@ unsafe impl<P: Platform> IovaAllocator<P> for MagazineAllocator<P> {
     }
 
     fn due_us(&self) -> Option<u64> {
-        Some(self.trim_due_us.load(Ordering::Relaxed)).filter(|due_us| *due_us != NEVER)
+        self.trim_due.get()
     }
 }

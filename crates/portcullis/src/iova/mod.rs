@@ -37,6 +37,12 @@ pub struct Kept {
     pub ranges_max: Option<usize>,
 }
 
+/// The exponent of the power of two that `pages` rounds up to, if it is below `orders`.
+fn order(pages: u64, orders: usize) -> Option<usize> {
+    let order = pages.checked_next_power_of_two()?.trailing_zeros() as usize;
+    (order < orders).then_some(order)
+}
+
 /// Hands out ranges of I/O addresses.
 ///
 /// # Safety

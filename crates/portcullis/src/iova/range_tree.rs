@@ -78,6 +78,11 @@ pub(super) struct RangeTree {
     width: u8,
 }
 
+/// Whether a range of `pages` pages would fit below `2^width`, were nothing in use.
+pub(super) fn may_ever_fit(pages: u64, width: u8) -> bool {
+    pages.checked_next_power_of_two().is_some_and(|size| size <= 1 << (u32::from(width) - PAGE_SHIFT))
+}
+
 impl RangeTree {
     /// A tree of addresses below `2^width`, without page 0, the interrupt range and `reserved` (S9).
     ///
@@ -107,11 +112,6 @@ impl RangeTree {
             }
         }
         Ok(tree)
-    }
-
-    /// Whether a range of `pages` pages would fit, were nothing in use.
-    pub(super) fn may_ever_fit(&self, pages: u64) -> bool {
-        pages.checked_next_power_of_two().is_some_and(|size| size <= 1 << (u32::from(self.width) - PAGE_SHIFT))
     }
 
     /// Puts a range of `pages` pages into the highest gap that it fits.

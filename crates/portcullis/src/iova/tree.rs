@@ -26,11 +26,6 @@ impl<P: Platform> TreeAllocator<P> {
         Ok(Self { tree, in_use: AtomicUsize::new(0) })
     }
 
-    /// Whether a range of `pages` pages would fit, were nothing in use.
-    pub(super) fn may_ever_fit(&self, pages: u64) -> bool {
-        self.tree.with(|tree| tree.may_ever_fit(pages))
-    }
-
     /// A range for a phase that has begun already.
     pub(super) fn allocate_range(&self, platform: &P, pages: u64) -> Result<IovaRange, MapError> {
         self.tree.with(|tree| {
