@@ -42,6 +42,8 @@ const fn class_index(class: LockClass) -> usize {
         LockClass::IovaAllocator => 3,
         LockClass::Magazine => 4,
         LockClass::Depot => 5,
+        LockClass::Domain => 6,
+        LockClass::Table => 7,
     }
 }
 

@@ -159,6 +159,7 @@ fn option_map<S: Serializer>(options: &Options, serializer: S) -> Result<S::Ok, 
     let json = |value| match value {
         OptionValue::Count(count) => Value::from(count),
         OptionValue::Word(word) => Value::from(word),
+        OptionValue::Flag => Value::from(true),
     };
     serializer.collect_map(options.iter().map(|(key, value)| (key, json(value))))
 }

@@ -100,7 +100,7 @@ impl Outcome {
         let info = job.design.info();
         let (account, counters) = (&measured.account, &measured.counters);
         let per_page = |count: u64| if measured.pages == 0 { 0.0 } else { count as f64 / measured.pages as f64 };
-        let translated = (!info.physical_addresses).then_some(());
+        let translated = (!info.physical_addresses()).then_some(());
         let mean = |sum: f64, count: u64| (count > 0).then(|| sum / count as f64);
         let busy = account.cycles() as f64 + machine.unprotected_cycles_per_byte * measured.bytes as f64;
         let percent = |cycles: u64| if busy == 0.0 { 0.0 } else { 100.0 * cycles as f64 / busy };

@@ -79,7 +79,7 @@ impl Lent {
         let mut request = Request::new(&segments, access)?;
         (request.stream, request.lifetime) = (stream, lifetime);
         let range = domain.map_request(&request)?;
-        let iova = segment_iova(&segments, 0, range, D::INFO.physical_addresses);
+        let iova = segment_iova(&segments, 0, range, D::INFO.physical_addresses());
         Ok(Self { buffer, iova, range })
     }
 }

@@ -126,12 +126,10 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
         if self.poisoned.load(Ordering::Relaxed) { Err(MapError::Poisoned) } else { Ok(()) }
     }
 
-    /// Writes translations, with or without marks ([`SecondLevelTable::map`]), and, where the IOMMU caches absent entries,
-    /// invalidates those.
+    /// Writes translations, with or without marks ([`SecondLevelTable::map`]). [`written`](Self::written) has to follow.
     ///
     /// # Errors
-    /// Those of [`SecondLevelTable::map`]; [`MapError::Queue`] where that invalidation failed: the domain is poisoned, and
-    /// the range must not be used again.
+    /// Those of [`SecondLevelTable::map`].
     ///
     /// # Panics
     /// If the domain passes its devices through.
@@ -148,7 +146,14 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     ) -> Result<(), MapError> {
         let table = self.table.as_ref().expect("a design that writes translations opened a translated domain");
         // SAFETY: the caller's promise, passed on; the platform is the one of `translated`.
-        unsafe { table.map(&self.platform, range, segments, access.rights(), marked)? };
+        unsafe { table.map(&self.platform, range, segments, access.rights(), marked) }
+    }
+
+    /// Ends a map: where the IOMMU caches absent entries, invalidates those at `range`. Not to be called with a lock held.
+    ///
+    /// # Errors
+    /// [`MapError::Queue`] where that failed: the domain is poisoned, and the range must not be used again.
+    pub fn written(&self, range: IovaRange) -> Result<(), MapError> {
         if self.capabilities.caches_absent {
             // All levels: absent directory entries may be cached as well.
             self.invalidate(&[page_selective(self.id, range, false, &self.capabilities)])?;

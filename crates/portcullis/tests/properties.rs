@@ -58,9 +58,12 @@ fn choices(design: DesignId) -> Vec<Choice> {
         let values: Vec<String> = match kind {
             OptionKind::Word(words) => words.iter().filter(|word| *word != default).map(ToString::to_string).collect(),
             OptionKind::Count(range) => range.clone().take(2).map(|count| count.to_string()).collect(),
+            OptionKind::Flag => vec![String::new()],
         };
         let id = design.info().id;
-        choices.extend(values.iter().map(|value| Choice::parse(&format!("{id}:{key}={value}")).expect("as it says")));
+        let written =
+            |value: &String| if value.is_empty() { format!("{id}:{key}") } else { format!("{id}:{key}={value}") };
+        choices.extend(values.iter().map(|value| Choice::parse(&written(value)).expect("as it says")));
     }
     choices
 }

@@ -56,7 +56,7 @@ impl<'w, D: Design<LabPlatform, LabUnit>> Driver<'w, D> {
             domain.map_request(&request)
         };
         let ranges: Result<Ranges, _> = world.engine.charged(|| {
-            if D::INFO.physical_addresses {
+            if D::INFO.physical_addresses() {
                 segments.iter().map(|segment| request(std::slice::from_ref(segment))).collect()
             } else {
                 request(segments).map(|range| smallvec![range])
@@ -118,7 +118,7 @@ impl<'w, D: Design<LabPlatform, LabUnit>> Driver<'w, D> {
                 world.fail(RunError::Unmap(error));
                 return;
             }
-            if !D::INFO.physical_addresses {
+            if !D::INFO.physical_addresses() {
                 let now_ps = world.engine.now_ps();
                 world.exposure.borrow_mut().cleared(slot, domain.id(), *range, live.bytes(), now_ps);
             }
@@ -184,7 +184,7 @@ impl<'w, D: Design<LabPlatform, LabUnit>> Driver<'w, D> {
             return false;
         }
         let in_table = || world.vtd.in_tables(world.engine.now_ps(), source, iova).is_some();
-        if D::INFO.physical_addresses || !in_table() {
+        if D::INFO.physical_addresses() || !in_table() {
             return true;
         }
         let under_way: Vec<(usize, u64)> = world
@@ -213,8 +213,8 @@ impl<'w, D: Design<LabPlatform, LabUnit>> Driver<'w, D> {
         let mut done_ps = world.engine.now_ps();
         for (index, segment) in segments.iter().enumerate() {
             let start = world.look(slot, |live| {
-                let range = live.ranges[if D::INFO.physical_addresses { index } else { 0 }];
-                segment_iova(&segments, index, range, D::INFO.physical_addresses)
+                let range = live.ranges[if D::INFO.physical_addresses() { index } else { 0 }];
+                segment_iova(&segments, index, range, D::INFO.physical_addresses())
             });
             let Some(start) = start else { return };
             let mut done = 0;

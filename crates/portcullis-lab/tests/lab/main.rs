@@ -63,5 +63,5 @@ fn every_protection() -> impl Iterator<Item = (DesignId, Protection)> {
 
 /// Those that translate: addresses of their own, given out and taken back.
 fn every_translating() -> impl Iterator<Item = (DesignId, Protection)> {
-    every_protection().filter(|(design, _)| !design.info().physical_addresses)
+    every_protection().filter(|(design, _)| !design.info().physical_addresses())
 }

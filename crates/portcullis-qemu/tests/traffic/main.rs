@@ -139,7 +139,7 @@ fn tick<D: Design<QemuHost, Vtd>>(world: &World, domain: &Domain<D, QemuHost, Vt
 
 /// S6: of `lent` buffers and the rings, and of nothing else, mappings are live.
 fn assert_live<D: Design<QemuHost, Vtd>>(domain: &Domain<D, QemuHost, Vtd>, rings: usize, lent: usize, who: &str) {
-    if !D::INFO.physical_addresses {
+    if !D::INFO.physical_addresses() {
         assert_eq!(live(domain), rings + lent, "{who}: {}: {lent} buffers are with the device", Rule::Errors);
     }
 }
@@ -152,7 +152,7 @@ fn live<D: Design<QemuHost, Vtd>>(domain: &Domain<D, QemuHost, Vtd>) -> usize {
 
 /// The device may do with a buffer what its driver asked for, and no more (S5): `edu`, of the same domain, tries the other.
 fn assert_one_way<D: Design<QemuHost, Vtd>>(world: &World, iova: Iova, access: Access, who: &str) {
-    if D::INFO.physical_addresses {
+    if D::INFO.physical_addresses() {
         return;
     }
     let reason = match access {

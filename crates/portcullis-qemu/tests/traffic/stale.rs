@@ -122,7 +122,7 @@ pub(crate) fn run<D: Design<QemuHost, Vtd>>(
     buffers: &mut Buffers,
     who: &str,
 ) -> Stale {
-    let breaks = |rule| D::INFO.breaches.iter().any(|breach| (breach.protection, breach.rule) == (protection, rule));
+    let breaks = |rule| D::INFO.breaks(protection, rule);
     // What is open stays open; what comes late comes within a window, if that has an end.
     let (open, late) = (breaks(Rule::Reach), breaks(Rule::Strict));
     let window_ends = late && !open && domain.usage().window_us_max.is_some();

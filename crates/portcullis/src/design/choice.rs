@@ -26,7 +26,7 @@ pub enum ChoiceError<'t> {
 }
 
 impl Choice {
-    /// Reads an id, and parameters behind it: `id`, `id:key=value`, `id:key=value:key=value`.
+    /// Reads an id, and parameters behind it: `id`, `id:key=value`, `id:flag`, `id:key=value:key=value`.
     ///
     /// # Errors
     /// A [`ChoiceError`].

@@ -1,61 +1,111 @@
-//! A design made of parts: an allocator, a second-level table, and strict or deferred invalidation.
+//! A design made of parts: an allocator, a table with its rule and its locks, and strict or deferred invalidation.
 
 use crate::address::IovaRange;
-use crate::design::{Mapper, Setup, Usage};
+use crate::design::{LockFree, Locking, Mapper, Setup, Usage};
 use crate::error::{CommitError, MapError, NewDomainError, UnmapError};
-use crate::invalidation::{Invalidated, Policy, QueueKind, Revocation, Revoked};
+use crate::invalidation::{Deferral, Invalidated, Policy, Revocation, Revoked};
 use crate::iommu::{AttachError, DomainId, Iommu, SourceId};
-use crate::iova::{Claim, IovaAllocator};
+use crate::iova::{Claim, Demand, IovaAllocator};
 use crate::platform::{Phase, Platform, Step};
 use crate::request::Request;
 use crate::space::AddressSpace;
-use crate::table::TableRule;
+use crate::table::{FreedTables, TableRule};
 
 /// The parts, put together.
-pub struct Composed<A: IovaAllocator<P>, P: Platform, I: Iommu> {
+pub struct Composed<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking = LockFree> {
     allocator: A,
     policy: Policy<P>,
+    locking: L,
     space: AddressSpace<P, I>,
 }
 
+/// What a design is made of beside its allocator.
+#[derive(Debug)]
+pub struct Parts<L> {
+    /// What becomes of unmaps under deferred protection.
+    pub deferral: Deferral,
+    /// What becomes of table pages.
+    pub rule: TableRule,
+    /// The locks.
+    pub locking: L,
+}
+
 impl<A: IovaAllocator<P>, P: Platform, I: Iommu> Composed<A, P, I> {
-    /// Puts `allocator` over a new domain. `queue` is for deferred protection.
+    /// Puts `allocator` over a new domain, as Linux has it: no locks but the allocator's, table pages freed as soon as claims
+    /// allow.
+    ///
+    /// # Errors
+    /// Those of [`with_parts`](Composed::with_parts).
+    pub fn new(allocator: A, deferral: Deferral, setup: Setup<'_, P, I>) -> Result<Self, NewDomainError> {
+        let rule = if A::TABLE_CLAIM_PAGES_MAX > 0 { TableRule::Kept } else { TableRule::FreedWhenCovered };
+        Self::with_parts(allocator, Parts { deferral, rule, locking: LockFree }, setup)
+    }
+}
+
+impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Composed<A, P, I, L> {
+    /// Puts `allocator` and the other parts over a new domain.
     ///
     /// # Errors
     /// [`NewDomainError::Protection`] for [`Protection::None`](crate::Protection::None), [`NewDomainError::NoMemory`], and
     /// those of [`AddressSpace::translated`].
-    pub fn new(allocator: A, queue: QueueKind, setup: Setup<'_, P, I>) -> Result<Self, NewDomainError> {
-        let policy = Policy::new(&setup.platform, setup.protection, queue)?;
-        let rule = if A::TABLE_CLAIM_PAGES_MAX > 0 { TableRule::Kept } else { TableRule::FreedWhenCovered };
+    ///
+    /// # Panics
+    /// If claims are left to a table that does not keep its pages.
+    pub fn with_parts(allocator: A, parts: Parts<L>, setup: Setup<'_, P, I>) -> Result<Self, NewDomainError> {
+        let Parts { deferral, rule, locking } = parts;
+        assert!(
+            A::TABLE_CLAIM_PAGES_MAX == 0 || rule == TableRule::Kept,
+            "claims walk the table before they own anything"
+        );
+        let policy = Policy::new(&setup.platform, setup.protection, deferral)?;
         let space = AddressSpace::translated(setup.iommu, setup.platform, setup.width, rule)?;
-        Ok(Self { allocator, policy, space })
+        Ok(Self { allocator, policy, locking, space })
+    }
+
+    /// Picks an address and writes the translations.
+    fn place(&self, request: &Request<'_>) -> Result<IovaRange, MapError> {
+        let platform = self.space.platform();
+        let range = self.allocator.allocate(platform, &Demand::of(request))?;
+        let marked = range.pages() <= A::TABLE_CLAIM_PAGES_MAX;
+        platform.probe(Step::Enter(Phase::Table));
+        // SAFETY: the allocator has handed the range out, as long as the request, to this call alone.
+        let write = || unsafe { self.space.map(range, request.segments(), request.access(), marked) };
+        if let Err(error) = self.locking.table(range, write) {
+            // Nothing was written, so no hardware has seen the range.
+            self.allocator.free(platform, Invalidated::new(range));
+            return Err(error);
+        }
+        Ok(range)
+    }
+
+    /// Claims the mapping at exactly `range` and clears its translations. Returns whether no table page went with it.
+    fn take_down(&self, range: IovaRange, tables: &mut FreedTables) -> Result<bool, UnmapError> {
+        let platform = self.space.platform();
+        let claim = self.allocator.claim(platform, range)?;
+        platform.probe(Step::Enter(Phase::Table));
+        self.locking.table(range, || match claim {
+            // SAFETY: the claim makes this the only unmap of the mapping.
+            Claim::Held => Ok(!unsafe { self.space.unmap(range, tables) }),
+            // SAFETY: only ranges that the allocator leaves to the table are mapped with marks.
+            Claim::ByTable => unsafe { self.space.claim_and_unmap(range) }.map(|()| true),
+        })
     }
 }
 
-impl<A: IovaAllocator<P>, P: Platform, I: Iommu> Mapper for Composed<A, P, I> {
+impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Mapper for Composed<A, P, I, L> {
     fn map(&self, request: &Request<'_>) -> Result<IovaRange, MapError> {
         let platform = self.space.platform();
         self.space.check()?;
         platform.probe(Step::Enter(Phase::Other));
         platform.probe(Step::Map);
-        let range = self.allocator.allocate(platform, request.pages())?;
-        platform.probe(Step::Enter(Phase::Table));
-        let marked = range.pages() <= A::TABLE_CLAIM_PAGES_MAX;
-        // SAFETY: the allocator has handed the range out, as long as the request, to this call alone.
-        match unsafe { self.space.map(range, request.segments(), request.access(), marked) } {
-            Ok(()) => Ok(range),
-            Err(error @ MapError::Queue(_)) => {
-                // Written, and perhaps in use already: taken back like an unmap whose commit failed, so that the device
-                // finds no more of it, nobody else can unmap it, and the range stays quarantined (S11).
-                let _ = self.unmap(range, &mut Revocation::new());
-                Err(error)
-            }
-            Err(error) => {
-                // Nothing was written, so no hardware has seen the range.
-                self.allocator.free(platform, Invalidated::new(range));
-                Err(error)
-            }
+        let range = self.locking.whole(request.pages(), || self.place(request))?;
+        if let Err(error) = self.space.written(range).and_then(|()| self.policy.mapped(&self.space, range)) {
+            // Perhaps in use already: taken back like an unmap whose commit failed, so that the device finds no more of it,
+            // nobody else can unmap it, and the range stays quarantined (S11).
+            let _ = self.unmap(range, &mut Revocation::new());
+            return Err(error);
         }
+        Ok(range)
     }
 
     fn unmap(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
@@ -68,17 +118,7 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu> Mapper for Composed<A, P, I> {
         }
         platform.probe(Step::Enter(Phase::Other));
         platform.probe(Step::Unmap);
-        let claim = self.allocator.claim(platform, range)?;
-        platform.probe(Step::Enter(Phase::Table));
-        let leaf_only = match claim {
-            // SAFETY: the claim makes this the only unmap of the mapping.
-            Claim::Held => !unsafe { self.space.unmap(range, &mut out.tables) },
-            Claim::ByTable => {
-                // SAFETY: only ranges that the allocator leaves to the table are mapped with marks.
-                unsafe { self.space.claim_and_unmap(range)? };
-                true
-            }
-        };
+        let leaf_only = self.locking.whole(range.pages(), || self.take_down(range, &mut out.tables))?;
         out.revoked.push(Revoked { range, leaf_only });
         Ok(())
     }
@@ -111,7 +151,7 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu> Mapper for Composed<A, P, I> {
             table_pages: self.table_pages(),
             queued_unmaps,
             queued_unmaps_max,
-            window_us_max: Some(self.policy.window_us_max()),
+            window_us_max: self.policy.window_us_max(),
         }
     }
 
@@ -128,7 +168,7 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu> Mapper for Composed<A, P, I> {
     }
 }
 
-impl<A: IovaAllocator<P>, P: Platform, I: Iommu> Drop for Composed<A, P, I> {
+impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Drop for Composed<A, P, I, L> {
     fn drop(&mut self) {
         let waiting = self.policy.take_tables(self.space.platform());
         self.space.close(waiting);

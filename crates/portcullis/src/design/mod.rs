@@ -5,11 +5,12 @@ pub(crate) mod choice;
 mod composed;
 #[allow(unsafe_code, reason = "translations have an owner that types cannot show")]
 mod identity;
-
+mod locking;
 mod options;
 
-pub use composed::Composed;
+pub use composed::{Composed, Parts};
 pub use identity::Identity;
+pub use locking::{LockFree, LockPerTable, Locking, TableLock, WholeLock};
 pub use options::{OptionError, OptionInfo, OptionKind, Options, Value};
 
 use crate::address::{IovaRange, Segment};
@@ -18,7 +19,7 @@ use crate::invalidation::Revocation;
 use crate::iommu::{AttachError, DomainId, Iommu, SourceId};
 use crate::platform::Platform;
 use crate::request::Request;
-use crate::safety::{Breach, Protection};
+use crate::safety::{Breach, Protection, Rule};
 
 /// What there is to say about a design.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,12 +38,54 @@ pub struct Info {
     pub protections: &'static [Protection],
     /// The rules that it breaks by construction. The checker must find each.
     pub breaches: &'static [Breach],
-    /// Whether the device sees physical addresses, so that the segments of a request stay apart.
-    pub physical_addresses: bool,
+    /// What its addresses are.
+    pub addressing: Addressing,
+    /// When it may refuse a request for want of addresses (S13).
+    pub fit: Option<Fit>,
     /// The largest batch of unmaps under one commit, unless the user says otherwise.
     pub batch_default: usize,
     /// The parameters that it takes.
     pub options: &'static [OptionInfo],
+}
+
+impl Info {
+    /// Whether the device sees physical addresses, so that the segments of a request stay apart.
+    pub const fn physical_addresses(&self) -> bool {
+        matches!(self.addressing, Addressing::Physical)
+    }
+
+    /// Whether it says that it breaks `rule` under `protection`.
+    pub fn breaks(&self, protection: Protection, rule: Rule) -> bool {
+        self.breaches.iter().any(|breach| (breach.protection, breach.rule) == (protection, rule))
+    }
+}
+
+/// What the addresses of a design are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Addressing {
+    /// Each mapping has some of its own.
+    Own,
+    /// Mappings of the same memory with the same rights have the same; others have some of their own.
+    Shared,
+    /// Those of the memory itself: the segments of a request stay apart.
+    Physical,
+}
+
+/// How tightly a design fills its addresses. It refuses a request only where no aligned power of two of free pages would hold
+/// the request and its guard pages; nothing is free in a grain of which anything is in use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Fit {
+    /// Pages that a mapping needs beside its own.
+    pub guard_pages: u64,
+    /// What addresses are taken by, in pages: a power of two.
+    pub grain_pages: u64,
+    /// Bits of the address that say something else, so that so many fewer are left to fill.
+    pub tag_bits: u8,
+}
+
+impl Fit {
+    /// Every free page counts.
+    pub const TIGHT: Self = Self { guard_pages: 0, grain_pages: 1, tag_bits: 0 };
 }
 
 /// The domain-independent half of a design: its name.
@@ -153,7 +196,8 @@ pub struct Usage {
     pub queued_unmaps: usize,
     /// The most that can wait.
     pub queued_unmaps_max: usize,
-    /// The longest that one waits, in microseconds, if [`Mapper::tick`] is called when due; `None` without bound.
+    /// The longest that one waits for the hardware to be told, in microseconds, if [`Mapper::tick`] is called when due; `None`
+    /// without bound.
     pub window_us_max: Option<u64>,
 }
 

@@ -1,4 +1,4 @@
-//! The parameters of a design, as they are written behind its id: `eiovar:k=512`.
+//! The parameters of a design, as they are written behind its id: `eiovar:k=512`, `freebsd:fixed`.
 
 use core::fmt;
 use core::ops::RangeInclusive;
@@ -27,6 +27,8 @@ pub enum OptionKind {
     Count(RangeInclusive<u64>),
     /// One of these words.
     Word(&'static [&'static str]),
+    /// Given or not, with nothing behind it.
+    Flag,
 }
 
 /// The value of a parameter.
@@ -36,6 +38,8 @@ pub enum Value {
     Count(u64),
     /// A word.
     Word(&'static str),
+    /// That it was given.
+    Flag,
 }
 
 /// The parameters of a design that were given, in the order in which the design names them.
@@ -72,7 +76,7 @@ impl Options {
     /// Nothing but defaults.
     pub const NONE: Self = Self([None; OPTIONS_MAX]);
 
-    /// Reads `key=value:key=value` for a design that takes `infos`. A parameter at its default is as good as not given.
+    /// Reads `key=value:flag:key=value` for a design that takes `infos`. A parameter at its default is as good as not given.
     ///
     /// # Errors
     /// An [`OptionError`].
@@ -82,15 +86,15 @@ impl Options {
     pub fn parse<'t>(infos: &'static [OptionInfo], text: &'t str) -> Result<Self, OptionError<'t>> {
         let mut options = Self::NONE;
         for pair in text.split(':') {
-            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let (key, value) = pair.split_once('=').map_or((pair, None), |(key, value)| (key, Some(value)));
             let index = infos.iter().position(|info| info.key == key);
             let index = index.ok_or(OptionError::Unknown { key, expected: infos })?;
             let info = &infos[index];
-            if value == info.default {
+            if value == Some(info.default) && info.kind != OptionKind::Flag {
                 continue;
             }
-            let parsed = info.kind.parse(value);
-            let parsed = parsed.ok_or(OptionError::Value { key: info.key, value, expected: &info.kind })?;
+            let refused = OptionError::Value { key: info.key, value: value.unwrap_or(""), expected: &info.kind };
+            let parsed = info.kind.parse(value).ok_or(refused)?;
             if options.0[index].replace((info.key, parsed)).is_some() {
                 return Err(OptionError::Twice(info.key));
             }
@@ -102,7 +106,7 @@ impl Options {
     pub fn count(&self, key: &str) -> Option<u64> {
         match self.get(key)? {
             Value::Count(count) => Some(count),
-            Value::Word(_) => None,
+            Value::Word(_) | Value::Flag => None,
         }
     }
 
@@ -110,8 +114,13 @@ impl Options {
     pub fn word(&self, key: &str) -> Option<&'static str> {
         match self.get(key)? {
             Value::Word(word) => Some(word),
-            Value::Count(_) => None,
+            Value::Count(_) | Value::Flag => None,
         }
+    }
+
+    /// Whether the flag called `key` was given.
+    pub fn flag(&self, key: &str) -> bool {
+        self.get(key) == Some(Value::Flag)
     }
 
     fn get(&self, key: &str) -> Option<Value> {
@@ -125,10 +134,11 @@ impl Options {
 }
 
 impl OptionKind {
-    fn parse(&'static self, text: &str) -> Option<Value> {
+    fn parse(&'static self, text: Option<&str>) -> Option<Value> {
         match self {
-            Self::Count(range) => text.parse().ok().filter(|count| range.contains(count)).map(Value::Count),
-            Self::Word(words) => words.iter().find(|word| **word == text).map(|word| Value::Word(word)),
+            Self::Count(range) => text?.parse().ok().filter(|count| range.contains(count)).map(Value::Count),
+            Self::Word(words) => words.iter().find(|word| Some(**word) == text).map(|word| Value::Word(word)),
+            Self::Flag => text.is_none().then_some(Value::Flag),
         }
     }
 }
@@ -138,6 +148,7 @@ impl fmt::Display for OptionKind {
         match self {
             Self::Count(range) => write!(f, "a whole number from {} to {}", range.start(), range.end()),
             Self::Word(words) => list(f, words.iter().copied()),
+            Self::Flag => f.write_str("nothing behind it"),
         }
     }
 }
@@ -147,14 +158,18 @@ impl fmt::Display for Value {
         match self {
             Self::Count(count) => write!(f, "{count}"),
             Self::Word(word) => f.write_str(word),
+            Self::Flag => f.write_str("on"),
         }
     }
 }
 
 impl fmt::Display for Options {
-    /// As it is written behind the id: `:k=64:queue=per-core`.
+    /// As it is written behind the id: `:k=64:queue=per-core`, `:fixed`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.iter().try_for_each(|(key, value)| write!(f, ":{key}={value}"))
+        self.iter().try_for_each(|(key, value)| match value {
+            Value::Flag => write!(f, ":{key}"),
+            _ => write!(f, ":{key}={value}"),
+        })
     }
 }
 

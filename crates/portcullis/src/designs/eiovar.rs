@@ -1,9 +1,9 @@
 //! EiovaR: `stock` with lists of freed ranges over its tree (FAST'15, §5).
 
 use super::{GLOBAL_WINDOW, queue_kind, queue_option};
-use crate::design::{Composed, Described, Design, Info, OptionInfo, OptionKind, Setup};
+use crate::design::{Addressing, Composed, Described, Design, Fit, Info, OptionInfo, OptionKind, Setup};
 use crate::error::NewDomainError;
-use crate::invalidation::QueueKind;
+use crate::invalidation::Deferral;
 use crate::iommu::Iommu;
 use crate::iova::FreeListAllocator;
 use crate::platform::Platform;
@@ -22,7 +22,8 @@ impl Described for Eiovar {
         tables: "kept unless one unmap covers them",
         protections: &[Protection::Strict, Protection::Deferred],
         breaches: &[GLOBAL_WINDOW],
-        physical_addresses: false,
+        addressing: Addressing::Own,
+        fit: Some(Fit::TIGHT),
         batch_default: 1,
         options: &[
             OptionInfo {
@@ -42,6 +43,6 @@ impl<P: Platform, I: Iommu> Design<P, I> for Eiovar {
     fn build(setup: Setup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
         let kept_max = setup.options.count("k").map(|k| usize::try_from(k).unwrap_or(usize::MAX));
         let allocator = FreeListAllocator::new(&setup.platform, setup.width, setup.reserved, kept_max)?;
-        Composed::new(allocator, queue_kind(&setup.options, QueueKind::Global), setup)
+        Composed::new(allocator, queue_kind(&setup.options, Deferral::Global), setup)
     }
 }

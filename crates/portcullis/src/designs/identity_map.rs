@@ -1,6 +1,6 @@
 //! Pass-through with a persistent identity map: translation without protection.
 
-use crate::design::{Described, Design, Identity, Info, Setup};
+use crate::design::{Addressing, Described, Design, Identity, Info, Setup};
 use crate::error::NewDomainError;
 use crate::iommu::Iommu;
 use crate::platform::Platform;
@@ -19,7 +19,8 @@ impl Described for Static {
         tables: "once",
         protections: &[Protection::None],
         breaches: &[Breach { protection: Protection::None, rule: Rule::Reach, bound: "devices reach all memory, always" }],
-        physical_addresses: true,
+        addressing: Addressing::Physical,
+        fit: None,
         batch_default: 1,
         options: &[],
     };

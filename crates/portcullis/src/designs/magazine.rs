@@ -1,9 +1,9 @@
 //! Magazines per CPU over the tree, and a flush queue per CPU: Linux since 4.7 (ATC'15, §4.3 and §5).
 
 use super::{PER_CORE_WINDOW, queue_kind, queue_option};
-use crate::design::{Composed, Described, Design, Info, Setup};
+use crate::design::{Addressing, Composed, Described, Design, Fit, Info, Setup};
 use crate::error::NewDomainError;
-use crate::invalidation::QueueKind;
+use crate::invalidation::Deferral;
 use crate::iommu::Iommu;
 use crate::iova::MagazineAllocator;
 use crate::platform::Platform;
@@ -24,7 +24,8 @@ impl Described for Magazine {
         tables: "kept",
         protections: &[Protection::Strict, Protection::Deferred],
         breaches: &[PER_CORE_WINDOW],
-        physical_addresses: false,
+        addressing: Addressing::Own,
+        fit: Some(Fit::TIGHT),
         batch_default: 1,
         options: &[queue_option("per-core")],
     };
@@ -35,6 +36,6 @@ impl<P: Platform, I: Iommu> Design<P, I> for Magazine {
 
     fn build(setup: Setup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
         let allocator = MagazineAllocator::new(&setup.platform, setup.width, setup.reserved)?;
-        Composed::new(allocator, queue_kind(&setup.options, QueueKind::PerCore), setup)
+        Composed::new(allocator, queue_kind(&setup.options, Deferral::PerCore), setup)
     }
 }

@@ -1,7 +1,7 @@
 //! The designs. To add one, write its file and name it in the list below: every comparison, test and table picks it up.
 
 use crate::design::{Described, Design, Info, OptionInfo, OptionKind, Options};
-use crate::invalidation::QueueKind;
+use crate::invalidation::Deferral;
 use crate::iommu::Iommu;
 use crate::platform::Platform;
 use crate::safety::{Breach, Protection, Rule};
@@ -70,10 +70,10 @@ const fn queue_option(default: &'static str) -> OptionInfo {
 }
 
 /// The flush queue that was asked for, or `default`.
-fn queue_kind(options: &Options, default: QueueKind) -> QueueKind {
+fn queue_kind(options: &Options, default: Deferral) -> Deferral {
     match options.word("queue") {
-        Some("global") => QueueKind::Global,
-        Some("per-core") => QueueKind::PerCore,
+        Some("global") => Deferral::Global,
+        Some("per-core") => Deferral::PerCore,
         _ => default,
     }
 }

@@ -1,6 +1,6 @@
 //! No IOMMU: devices pass through.
 
-use crate::design::{Described, Design, Identity, Info, Setup};
+use crate::design::{Addressing, Described, Design, Identity, Info, Setup};
 use crate::error::NewDomainError;
 use crate::iommu::Iommu;
 use crate::platform::Platform;
@@ -19,7 +19,8 @@ impl Described for None {
         tables: "none",
         protections: &[Protection::None],
         breaches: &[Breach { protection: Protection::None, rule: Rule::Reach, bound: "devices reach all memory, always" }],
-        physical_addresses: true,
+        addressing: Addressing::Physical,
+        fit: Option::None,
         batch_default: 1,
         options: &[],
     };

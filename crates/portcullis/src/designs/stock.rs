@@ -1,9 +1,9 @@
 //! Linux before 4.7 (EiovaR, FAST'15, §3 and §4).
 
 use super::{GLOBAL_WINDOW, queue_kind, queue_option};
-use crate::design::{Composed, Described, Design, Info, Setup};
+use crate::design::{Addressing, Composed, Described, Design, Fit, Info, Setup};
 use crate::error::NewDomainError;
-use crate::invalidation::QueueKind;
+use crate::invalidation::Deferral;
 use crate::iommu::Iommu;
 use crate::iova::TreeAllocator;
 use crate::platform::Platform;
@@ -22,7 +22,8 @@ impl Described for Stock {
         tables: "kept unless one unmap covers them",
         protections: &[Protection::Strict, Protection::Deferred],
         breaches: &[GLOBAL_WINDOW],
-        physical_addresses: false,
+        addressing: Addressing::Own,
+        fit: Some(Fit::TIGHT),
         batch_default: 1,
         options: &[queue_option("global")],
     };
@@ -33,6 +34,6 @@ impl<P: Platform, I: Iommu> Design<P, I> for Stock {
 
     fn build(setup: Setup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
         let allocator = TreeAllocator::new(&setup.platform, setup.width, setup.reserved)?;
-        Composed::new(allocator, queue_kind(&setup.options, QueueKind::Global), setup)
+        Composed::new(allocator, queue_kind(&setup.options, Deferral::Global), setup)
     }
 }

@@ -197,7 +197,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
             _ => Err(MapError::NotStrict),
         };
         match mapped {
-            Ok(range) => Ok(Mapping::new(buffer, range, access, self.tag, D::INFO.physical_addresses)),
+            Ok(range) => Ok(Mapping::new(buffer, range, access, self.tag, D::INFO.physical_addresses())),
             Err(error) => Err(Refused { value: buffer, error }),
         }
     }

@@ -1,21 +1,26 @@
-//! When the hardware is told: at every commit, or later, through one queue or through one per CPU.
+//! When the hardware is told: at every commit, later through one queue or one per CPU, or only when an address is used again.
 
-use super::{CoreQueues, FlushQueue, QUEUE_CAPACITY, QUEUE_TIMEOUT_US, Revocation, strict};
-use crate::error::{CommitError, NewDomainError};
+use super::{
+    CoreQueues, FlushQueue, Invalidated, QUEUE_CAPACITY, QUEUE_TIMEOUT_US, Revocation, page_selective, strict,
+};
+use crate::address::IovaRange;
+use crate::error::{CommitError, MapError, NewDomainError};
 use crate::iommu::Iommu;
 use crate::iova::IovaAllocator;
-use crate::platform::Platform;
+use crate::platform::{Phase, Platform, Step};
 use crate::safety::Protection;
 use crate::space::AddressSpace;
 use crate::table::FreedTables;
 
-/// Which flush queue a deferred domain has.
+/// What becomes of an unmap under deferred protection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum QueueKind {
-    /// One for all CPUs, with a global flush.
+pub enum Deferral {
+    /// It waits in one queue of all CPUs, for a global flush.
     Global,
-    /// One for each, with a flush of the domain.
+    /// It waits in its CPU's queue, for a flush of the domain.
     PerCore,
+    /// Nothing, until a map uses the address again and invalidates it first.
+    AtMap,
 }
 
 /// The invalidation policy of a domain.
@@ -23,16 +28,31 @@ pub(crate) enum Policy<P: Platform> {
     Strict,
     Global(FlushQueue<P>),
     PerCore(CoreQueues<P>),
+    AtMap,
 }
 
 impl<P: Platform> Policy<P> {
-    pub(crate) fn new(platform: &P, protection: Protection, queue: QueueKind) -> Result<Self, NewDomainError> {
-        Ok(match (protection, queue) {
+    pub(crate) fn new(platform: &P, protection: Protection, deferral: Deferral) -> Result<Self, NewDomainError> {
+        Ok(match (protection, deferral) {
             (Protection::Strict, _) => Self::Strict,
-            (Protection::Deferred, QueueKind::Global) => Self::Global(FlushQueue::new(platform)?),
-            (Protection::Deferred, QueueKind::PerCore) => Self::PerCore(CoreQueues::new(platform)?),
+            (Protection::Deferred, Deferral::Global) => Self::Global(FlushQueue::new(platform)?),
+            (Protection::Deferred, Deferral::PerCore) => Self::PerCore(CoreQueues::new(platform)?),
+            (Protection::Deferred, Deferral::AtMap) => Self::AtMap,
             (Protection::None, _) => return Err(NewDomainError::Protection),
         })
+    }
+
+    /// Ends a map whose translations are written: afterwards the device sees them and no older ones.
+    pub(crate) fn mapped<I: Iommu>(&self, space: &AddressSpace<P, I>, range: IovaRange) -> Result<(), MapError> {
+        match self {
+            // Where absent entries are cached, writing the translations has invalidated the range already.
+            Self::AtMap if !space.capabilities().caches_absent => {
+                space.platform().probe(Step::Enter(Phase::Invalidate));
+                // No table page of such a domain ever goes.
+                Ok(space.invalidate(&[page_selective(space.id(), range, true, space.capabilities())])?)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Ends a batch of unmaps: invalidates them, or queues them.
@@ -46,6 +66,15 @@ impl<P: Platform> Policy<P> {
             Self::Strict => strict::commit(space, allocator, revocation),
             Self::Global(queue) => queue.push(space, allocator, revocation),
             Self::PerCore(queues) => queues.push(space, allocator, revocation),
+            Self::AtMap => {
+                let platform = space.platform();
+                platform.probe(Step::Enter(Phase::IovaFree));
+                for revoked in revocation.revoked.drain(..) {
+                    // Not invalidated yet, but it will be before anybody is given it: see `mapped`.
+                    allocator.free(platform, Invalidated::new(revoked.range));
+                }
+                Ok(())
+            }
         }
     }
 
@@ -56,7 +85,7 @@ impl<P: Platform> Policy<P> {
         allocator: &impl IovaAllocator<P>,
     ) -> Result<(), CommitError> {
         match self {
-            Self::Strict => Ok(()),
+            Self::Strict | Self::AtMap => Ok(()),
             Self::Global(queue) => queue.tick(space, allocator),
             Self::PerCore(queues) => queues.tick(space, allocator),
         }
@@ -65,7 +94,7 @@ impl<P: Platform> Policy<P> {
     /// When the next tick has work to do.
     pub(crate) fn due_us(&self) -> Option<u64> {
         match self {
-            Self::Strict => None,
+            Self::Strict | Self::AtMap => None,
             Self::Global(queue) => queue.due_us(),
             Self::PerCore(queues) => queues.due_us(),
         }
@@ -74,24 +103,26 @@ impl<P: Platform> Policy<P> {
     /// Unmaps that wait now, and the most that can.
     pub(crate) fn queued(&self) -> (usize, usize) {
         match self {
-            Self::Strict => (0, 0),
+            Self::Strict | Self::AtMap => (0, 0),
             Self::Global(queue) => (queue.len(), QUEUE_CAPACITY),
             Self::PerCore(queues) => (queues.waiting(), queues.capacity()),
         }
     }
 
-    /// The longest that an unmap waits if ticks come when due, in microseconds.
-    pub(crate) fn window_us_max(&self) -> u64 {
+    /// The longest that an unmap waits for the hardware to be told if ticks come when due, in microseconds; `None` without
+    /// bound.
+    pub(crate) fn window_us_max(&self) -> Option<u64> {
         match self {
-            Self::Strict => 0,
-            Self::Global(_) | Self::PerCore(_) => QUEUE_TIMEOUT_US,
+            Self::Strict => Some(0),
+            Self::Global(_) | Self::PerCore(_) => Some(QUEUE_TIMEOUT_US),
+            Self::AtMap => None,
         }
     }
 
     /// Gives up the table pages that wait, after the IOMMU has forgotten the domain.
     pub(crate) fn take_tables(&self, platform: &P) -> FreedTables {
         match self {
-            Self::Strict => FreedTables::new(),
+            Self::Strict | Self::AtMap => FreedTables::new(),
             Self::Global(queue) => queue.take_tables(),
             Self::PerCore(queues) => queues.take_tables(platform),
         }

@@ -4,7 +4,7 @@
 //! no search is made. The lists run through the nodes of the tree: keeping a range takes no memory.
 
 use super::range_tree::{Parked, RangeTree, may_ever_fit};
-use super::{Claim, IovaAllocator, Kept};
+use super::{Claim, Demand, IovaAllocator, Kept};
 use crate::address::IovaRange;
 use crate::error::{MapError, NoMemory, UnmapError};
 use crate::invalidation::Invalidated;
@@ -107,7 +107,7 @@ impl FreeLists {
 // SAFETY: ranges in the tree do not overlap, and those on the lists are in no other use, since they go there when they are
 // freed; `claim` changes the state of a live node with exactly that range, under the lock.
 unsafe impl<P: Platform> IovaAllocator<P> for FreeListAllocator<P> {
-    fn allocate(&self, platform: &P, pages: u64) -> Result<IovaRange, MapError> {
+    fn allocate(&self, platform: &P, &Demand { pages, .. }: &Demand) -> Result<IovaRange, MapError> {
         platform.probe(Step::Enter(Phase::IovaAllocate));
         let allocate = || {
             self.lists.with(|lists| {

@@ -9,7 +9,7 @@
 //! are left to the marks in the table.
 
 use super::range_tree::may_ever_fit;
-use super::{Claim, IovaAllocator, Kept, TreeAllocator};
+use super::{Claim, Demand, IovaAllocator, Kept, TreeAllocator};
 use crate::address::IovaRange;
 use crate::deadline::Deadline;
 use crate::error::{MapError, NoMemory, UnmapError};
@@ -231,7 +231,7 @@ impl<P: Platform> MagazineAllocator<P> {
 unsafe impl<P: Platform> IovaAllocator<P> for MagazineAllocator<P> {
     const TABLE_CLAIM_PAGES_MAX: u64 = 1 << (ORDERS - 1);
 
-    fn allocate(&self, platform: &P, pages: u64) -> Result<IovaRange, MapError> {
+    fn allocate(&self, platform: &P, &Demand { pages, .. }: &Demand) -> Result<IovaRange, MapError> {
         platform.probe(Step::Enter(Phase::IovaAllocate));
         // A magazine serves all requests that round up to its size, so its ranges are as large as they may get.
         let (kept, size) = match order(pages) {

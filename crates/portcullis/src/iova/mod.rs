@@ -13,9 +13,31 @@ use crate::address::{IovaRange, PAGE_SHIFT};
 use crate::error::{MapError, UnmapError};
 use crate::invalidation::Invalidated;
 use crate::platform::Platform;
+use crate::request::{Access, Lifetime, Request, Stream};
 
 /// The interrupt range of the x86 architecture, in page numbers: writes there are messages, not DMA (S9).
 pub const INTERRUPT_RANGE: (u64, u64) = (0xfee0_0000 >> PAGE_SHIFT, 0x10_0000 >> PAGE_SHIFT);
+
+/// What an address is wanted for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Demand {
+    /// Pages.
+    pub pages: u64,
+    /// What the device will do there.
+    pub access: Access,
+    /// The ring that the mapping belongs to, where known.
+    pub stream: Stream,
+    /// How long the mapping is expected to live.
+    pub lifetime: Lifetime,
+}
+
+impl Demand {
+    /// What `request` wants.
+    pub const fn of(request: &Request<'_>) -> Self {
+        let (stream, lifetime) = (request.stream, request.lifetime);
+        Self { pages: request.pages(), access: request.access(), stream, lifetime }
+    }
+}
 
 /// Who sees to it that a mapping is unmapped once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,11 +78,11 @@ pub unsafe trait IovaAllocator<P: Platform>: Sync {
     /// [`claim`](IovaAllocator::claim).
     const TABLE_CLAIM_PAGES_MAX: u64 = 0;
 
-    /// A range of `pages` pages that is in no other mapping, reserved nowhere, and that no translation is cached for.
+    /// A range of `demand.pages` pages that is in no other mapping, reserved nowhere, and that no translation is cached for.
     ///
     /// # Errors
     /// [`MapError::Exhausted`], [`MapError::NoMemory`].
-    fn allocate(&self, platform: &P, pages: u64) -> Result<IovaRange, MapError>;
+    fn allocate(&self, platform: &P, demand: &Demand) -> Result<IovaRange, MapError>;
 
     /// Claims the mapping at exactly `range` for an unmap: from now on nobody else can unmap it.
     ///

@@ -1,7 +1,7 @@
 //! Linux's allocator before 4.7: the tree of ranges under one lock, and nothing else.
 
 use super::range_tree::RangeTree;
-use super::{Claim, IovaAllocator};
+use super::{Claim, Demand, IovaAllocator};
 use crate::address::IovaRange;
 use crate::error::{MapError, NoMemory, UnmapError};
 use crate::invalidation::Invalidated;
@@ -49,9 +49,9 @@ impl<P: Platform> TreeAllocator<P> {
 // SAFETY: ranges in the tree do not overlap, since each is put into a gap; `claim` changes the state of a live node with
 // exactly that range, under the lock.
 unsafe impl<P: Platform> IovaAllocator<P> for TreeAllocator<P> {
-    fn allocate(&self, platform: &P, pages: u64) -> Result<IovaRange, MapError> {
+    fn allocate(&self, platform: &P, demand: &Demand) -> Result<IovaRange, MapError> {
         platform.probe(Step::Enter(Phase::IovaAllocate));
-        self.allocate_range(platform, pages)
+        self.allocate_range(platform, demand.pages)
     }
 
     fn claim(&self, platform: &P, range: IovaRange) -> Result<Claim, UnmapError> {

@@ -24,12 +24,16 @@ pub enum LockClass {
     Attachment,
     /// The invalidation queue of an IOMMU.
     InvalidationQueue,
+    /// All that a map or unmap does, where a design does it under one lock.
+    Domain,
     /// The magazines of a CPU.
     Magazine,
     /// The magazines that CPUs exchange.
     Depot,
-    /// The tree of an IOVA allocator.
+    /// The central part of an IOVA allocator.
     IovaAllocator,
+    /// The table of a domain, or a page of it, where a design has a lock for that.
+    Table,
 }
 
 /// What a CPU is waiting for while it spins.

@@ -21,6 +21,9 @@ pub enum TableRule {
     /// Not before the domain goes. So anybody may walk the table at any time, also where nothing is mapped, and claims can be
     /// left to it.
     Kept,
+    /// Not before the domain goes, and entries neither: an unmap leaves them, and a map writes over them. All leaves are of
+    /// 4 KiB, so that nothing smaller is ever written where a larger one was.
+    Overwritten,
 }
 
 /// The second-level table of one domain.
@@ -63,8 +66,8 @@ impl SecondLevelTable {
         Ok(Self {
             root: platform.allocate_frame()?,
             levels,
-            leaf_2m: capabilities.leaf_2m,
-            leaf_1g: capabilities.leaf_1g,
+            leaf_2m: capabilities.leaf_2m && rule != TableRule::Overwritten,
+            leaf_1g: capabilities.leaf_1g && rule != TableRule::Overwritten,
             coherent: capabilities.coherent,
             // An entry holds no more, whatever the IOMMU says.
             physical_bits: capabilities.physical_bits.min(52),
@@ -148,7 +151,7 @@ impl SecondLevelTable {
         debug_assert_eq!(level, 1, "a run this short fills no large leaf");
         let first = index(range.first_pfn(), level);
         let slots = &table[first..first + range.pages() as usize];
-        if let Some(taken) = slots.iter().position(|slot| slot.load().is_present()) {
+        if let Some(taken) = self.taken(slots) {
             return Err(MapError::Overlap(Iova::from_pfn(range.first_pfn() + taken as u64)));
         }
         platform.probe(Step::TableWrite { entries: slots.len() });
@@ -178,7 +181,7 @@ impl SecondLevelTable {
                     slot.store(EntryValue::leaf(PhysAddr::from_pfn(phys_pfn), rights, level > 1));
                 }
                 platform.table_barrier(slots);
-            } else if let Some(taken) = slots.iter().position(|slot| slot.load().is_present()) {
+            } else if let Some(taken) = self.taken(slots) {
                 return Err(MapError::Overlap(Iova::from_pfn(run.pfn + taken as u64 * span(level))));
             }
             run.advance(entries as u64 * span(level));
@@ -217,6 +220,14 @@ impl SecondLevelTable {
         }
     }
 
+    /// The first of `slots` that must not be written, if any.
+    fn taken(&self, slots: &[Entry]) -> Option<usize> {
+        if self.rule == TableRule::Overwritten {
+            return None;
+        }
+        slots.iter().position(|slot| slot.load().is_present())
+    }
+
     fn may_be_leaf(&self, level: u8) -> bool {
         match level {
             2 => self.leaf_2m,
@@ -247,7 +258,8 @@ impl SecondLevelTable {
         }
     }
 
-    /// Clears the translations of `range`, a whole mapping that the caller has claimed, and makes that visible.
+    /// Clears the translations of `range`, a whole mapping that the caller has claimed, and makes that visible; unless the rule
+    /// is to leave them.
     ///
     /// Table pages that translated nothing else go to `freed`. Returns whether there were any: then the invalidation must
     /// take all levels.
@@ -255,6 +267,9 @@ impl SecondLevelTable {
     /// # Safety
     /// `platform` is the one that the table was made with; `range` is exactly that of a mapping which nobody else unmaps.
     pub unsafe fn unmap<P: Platform>(&self, platform: &P, range: IovaRange, freed: &mut FreedTables) -> bool {
+        if self.rule == TableRule::Overwritten {
+            return false;
+        }
         let before = freed.pages();
         let mut pfn = range.first_pfn();
         while pfn < range.end_pfn() {

@@ -3,7 +3,7 @@
 use super::operation::{Buffer, PHYSICAL_BITS};
 use super::reference::Held;
 use super::{ALWAYS_RESERVED, Checker, RESERVED, Violation, fail, ranges};
-use portcullis::design::{Design, Usage};
+use portcullis::design::{Addressing, Design, Usage};
 use portcullis::{Iommu, IovaRange, MapError, PAGE_SHIFT, Platform, Protection, Request, Rule};
 
 impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
@@ -13,7 +13,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
         match self.domain.map_request(&request) {
             Ok(range) => {
                 self.vet(range, buffer, request.pages())?;
-                // Nothing of these addresses was left to be invalidated.
+                // Nothing of these addresses was left to be invalidated, but what they lead to once more.
                 self.reference.returned.retain(|held| !held.range.overlaps(range));
                 self.reference.map(Held::new(range, &buffer.segments, buffer.access));
                 Ok(Some(range))
@@ -26,9 +26,9 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
                 let justified = match error {
                     MapError::Poisoned => self.poisoned,
                     MapError::Exhausted { .. } => self.bench.machine.address_bits < 32,
-                    MapError::PhysicalRange(_) => self.info.physical_addresses || beyond(buffer),
+                    MapError::PhysicalRange(_) => self.info.physical_addresses() || beyond(buffer),
                     MapError::Reserved(_) | MapError::BeyondWidth { .. } | MapError::NotContiguous => {
-                        self.info.physical_addresses
+                        self.info.physical_addresses()
                     }
                     _ => false,
                 };
@@ -45,17 +45,20 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
         }
     }
 
-    /// S13: no aligned power of two of pages is free that would hold the request, if each mapping takes such a one too.
+    /// S13: no aligned power of two of pages is free that would hold the request, if each mapping takes such a one too, and
+    /// both are no tighter than the design says.
     fn is_full(&self, pages: u64) -> Result<(), Violation> {
+        let Some(fit) = self.info.fit else { return Ok(()) };
         // What waits for a flush, or is quarantined, is not known by address.
         if self.poisoned || self.failing || self.bench.protection != Protection::Strict || self.quarantined > 0 {
             return Ok(());
         }
-        let limit = 1u64 << (u32::from(self.bench.machine.address_bits) - PAGE_SHIFT);
-        let size = pages.next_power_of_two();
+        let limit = 1u64 << (u32::from(self.bench.machine.address_bits - fit.tag_bits) - PAGE_SHIFT);
+        let size = (pages + fit.guard_pages).next_power_of_two().max(fit.grain_pages);
         let block = |range: IovaRange| {
-            let size = range.pages().next_power_of_two();
-            IovaRange::new(range.first_pfn() / size * size, size).expect("around a range")
+            let size = range.pages().next_power_of_two().max(fit.grain_pages);
+            let first = range.first_pfn() / size * size;
+            IovaRange::new(first, (range.end_pfn() - first).max(size)).expect("around a range")
         };
         let held = self.reference.live.iter().chain(&self.reference.uncommitted).map(|held| block(held.range));
         let taken: Vec<IovaRange> = held.chain(ranges(RESERVED)).chain(ranges(ALWAYS_RESERVED)).collect();
@@ -81,13 +84,20 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
         if let Some(reserved) = { reserved }.find(|reserved| reserved.overlaps(range)) {
             return fail(Rule::Reserved, format!("{range} was handed out, but {reserved} is reserved"));
         }
-        if self.info.physical_addresses {
+        if self.info.physical_addresses() {
             return Ok(());
         }
-        if let Some(held) = self.reference.holder(range) {
+        let new = Held::new(range, &buffer.segments, buffer.access);
+        let shares = |held: &Held| self.info.addressing == Addressing::Shared && held.agrees_with(&new);
+        if let Some(held) = self.reference.holders(range).find(|held| !shares(held)) {
             return fail(Rule::Reuse, format!("{range} was handed out, but {} is in use", held.range));
         }
-        let cached = (range.first_pfn()..range.end_pfn()).find(|pfn| self.is_cached(*pfn));
+        let is_shared = |pfn: &u64| {
+            let mut known = self.reference.known();
+            known.any(|held| shares(held) && held.range.contains(*pfn))
+        };
+        let mut pages = range.first_pfn()..range.end_pfn();
+        let cached = pages.find(|pfn| self.is_cached(*pfn) && !is_shared(pfn));
         match cached {
             Some(pfn) => fail(Rule::Reuse, format!("{range} was handed out, but page {pfn:#x} is cached")),
             None => Ok(()),

@@ -97,9 +97,18 @@ where
         failing: false,
         poisoned: false,
         quarantined: 0,
+        undefined: false,
     };
-    for (step, operation) in script.iter().enumerate() {
-        let outcome = checker.run(operation).and_then(|()| checker.probe());
+    // Where a driver's mistake may go unnoticed, nothing can be said of what comes after it. So it comes last.
+    let last = |operation: &&Operation| checker.declared(Rule::Errors) && operation.is_mistake();
+    let (mistakes, proper): (Vec<&Operation>, Vec<&Operation>) = script.iter().partition(last);
+    let in_order = proper.into_iter().chain(mistakes);
+    for (step, operation) in in_order.enumerate() {
+        let mut outcome = checker.run(operation);
+        if checker.undefined && outcome.is_ok() {
+            break;
+        }
+        outcome = outcome.and_then(|()| checker.probe());
         outcome.map_err(|(rule, what)| (rule, format!("step {step}, {operation:?}: {what}")))?;
     }
     let Checker { reference, tally, poisoned, .. } = checker;
@@ -143,6 +152,8 @@ struct Checker<'a, D: Design<P, I>, P: Platform, I: Iommu> {
     poisoned: bool,
     /// Ranges of maps that failed after they were written.
     quarantined: usize,
+    /// An unmap of what no mapping is was not refused, and the design says that this may be.
+    undefined: bool,
 }
 
 impl<'a, D: Design<P, I>, P: Platform, I: Iommu> Checker<'a, D, P, I> {
@@ -213,8 +224,7 @@ impl<'a, D: Design<P, I>, P: Platform, I: Iommu> Checker<'a, D, P, I> {
 
     /// Whether the design says that it breaks `rule` under this protection.
     fn declared(&self, rule: Rule) -> bool {
-        let breaches = self.info.breaches;
-        breaches.iter().any(|breach| breach.protection == self.bench.protection && breach.rule == rule)
+        self.info.breaks(self.bench.protection, rule)
     }
 
     /// A finding if the design declares it, else a violation.
@@ -249,7 +259,10 @@ impl<'a, D: Design<P, I>, P: Platform, I: Iommu> Checker<'a, D, P, I> {
                 Ok(())
             }
             Ok(()) if self.unprotected() => Ok(()),
-            Ok(()) => fail(Rule::Errors, format!("{range} was unmapped, and no such mapping exists")),
+            Ok(()) => {
+                self.undefined = true;
+                self.breach(Rule::Errors, format!("{range} was unmapped, and no such mapping exists"))
+            }
             Err(RawUnmapError::Refused(_)) if !is_live => self.unchanged(before),
             Err(error) => fail(Rule::Errors, format!("the unmap of {range} failed: {error}")),
         }
@@ -310,7 +323,8 @@ impl<'a, D: Design<P, I>, P: Platform, I: Iommu> Checker<'a, D, P, I> {
             let Some(range) = self.map(&Buffer::page(pfn))? else { return Ok(()) };
             self.bench.hardware.access(DEVICE, range.start(), Rights::WRITE);
             self.unmap_alone(range)?;
-            if self.is_cached(range.first_pfn()) && !self.poisoned && !self.unprotected() {
+            let stale = self.is_cached(range.first_pfn()) && self.reference.holders(range).next().is_none();
+            if stale && !self.poisoned && !self.unprotected() {
                 self.breach(Rule::Strict, format!("{range} is cached after its unmap"))?;
             }
         }

@@ -97,6 +97,13 @@ impl Buffer {
     }
 }
 
+impl Operation {
+    /// Whether it may unmap what no mapping is.
+    pub(crate) fn is_mistake(&self) -> bool {
+        matches!(self, Self::UnmapAgain(_) | Self::UnmapPart { .. } | Self::UnmapGarbage { .. })
+    }
+}
+
 /// A script of up to 50 operations.
 pub(crate) fn script() -> impl Strategy<Value = Vec<Operation>> {
     vec(operation(), 1..50)

@@ -4,12 +4,14 @@ use super::reference::{Held, reach};
 use super::{Checker, DEVICE, Violation, fail};
 use portcullis::design::Design;
 use portcullis::table::Rights;
-use portcullis::{Iommu, Iova, PhysAddr, Platform, Rule};
+use portcullis::{Iommu, Iova, IovaRange, PhysAddr, Platform, Rule};
 
 impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
     /// Mappings handed back that the device may still use.
     pub(super) fn stale(&self) -> impl Iterator<Item = &Held> {
-        self.reference.returned.iter().filter(|held| held.pages().any(|(pfn, _)| self.is_cached(pfn)))
+        let is_held = |pfn| IovaRange::new(pfn, 1).is_some_and(|page| self.reference.holders(page).next().is_some());
+        let is_stale = move |(pfn, _)| self.is_cached(pfn) && !is_held(pfn);
+        self.reference.returned.iter().filter(move |held| held.pages().any(is_stale))
     }
 
     /// Lets the device try everything.
@@ -61,7 +63,8 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
     fn bounds(&self) -> Result<(), Violation> {
         let usage = self.domain.usage();
         let stale = self.stale().count();
-        if stale.max(usage.queued_unmaps) > usage.queued_unmaps_max && !self.poisoned {
+        let waiting = if usage.window_us_max.is_some() { stale.max(usage.queued_unmaps) } else { usage.queued_unmaps };
+        if waiting > usage.queued_unmaps_max && !self.poisoned {
             return fail(Rule::Bounds, format!("{stale} unmaps may still be used: {usage:?}"));
         }
         if usage.kept_ranges_max.is_some_and(|most| usage.kept_ranges > most) {
@@ -72,7 +75,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
         }
         let known = self.reference.live.len() + self.reference.uncommitted.len();
         let most = known + self.reference.lost.len() + self.quarantined + usage.queued_unmaps;
-        if !self.info.physical_addresses && !(known..=most).contains(&usage.live_ranges) {
+        if !self.info.physical_addresses() && !(known..=most).contains(&usage.live_ranges) {
             return fail(Rule::Bounds, format!("between {known} and {most} ranges are in use: {usage:?}"));
         }
         Ok(())

@@ -49,6 +49,17 @@ impl Held {
         Self { range, phys_pfns: phys_pfns.collect(), access, returned_us: 0 }
     }
 
+    /// Whether each address that both have leads to the same memory, for the same access.
+    pub(crate) fn agrees_with(&self, other: &Self) -> bool {
+        let differs = |(pfn, page): (u64, Reach)| other.at(pfn).is_some_and(|theirs| theirs != page);
+        !self.pages().any(differs)
+    }
+
+    /// What the device may reach at page `pfn` through the mapping.
+    fn at(&self, pfn: u64) -> Option<Reach> {
+        self.pages().find(|(page, _)| *page == pfn).map(|(_, reach)| reach)
+    }
+
     /// Every page of the mapping with what the device may do to it.
     pub(crate) fn pages(&self) -> impl Iterator<Item = (u64, Reach)> {
         let (reads, writes) = match self.access {
@@ -79,9 +90,14 @@ impl Reach {
 }
 
 impl Reference {
-    /// A mapping that holds a page of `range` and whose buffer is not back.
-    pub(crate) fn holder(&self, range: IovaRange) -> Option<&Held> {
-        self.live.iter().chain(&self.uncommitted).chain(&self.lost).find(|held| held.range.overlaps(range))
+    /// The mappings that hold a page of `range` and whose buffers are not back.
+    pub(crate) fn holders(&self, range: IovaRange) -> impl Iterator<Item = &Held> {
+        self.live.iter().chain(&self.uncommitted).chain(&self.lost).filter(move |held| held.range.overlaps(range))
+    }
+
+    /// All mappings that the hardware may know of.
+    pub(crate) fn known(&self) -> impl Iterator<Item = &Held> {
+        self.live.iter().chain(&self.uncommitted).chain(&self.lost).chain(&self.returned)
     }
 
     /// Notes a mapping that was made.

@@ -1,10 +1,10 @@
 //! A design with one flaw, built from the public parts: the stock design in two wrappers, one around its allocator and one
 //! around the whole.
 
-use portcullis::design::{Composed, Described, Design, Info, Mapper, Setup, Usage};
-use portcullis::invalidation::{Invalidated, QueueKind, Revocation};
+use portcullis::design::{Addressing, Composed, Described, Design, Fit, Info, Mapper, Setup, Usage};
+use portcullis::invalidation::{Deferral, Invalidated, Revocation};
 use portcullis::iommu::AttachError;
-use portcullis::iova::{Claim, IovaAllocator, TreeAllocator};
+use portcullis::iova::{Claim, Demand, IovaAllocator, TreeAllocator};
 use portcullis::{
     Access, Breach, CommitError, DomainId, Iommu, IovaRange, MapError, NewDomainError, PAGE_SIZE, PhysAddr, Platform,
     Protection, Request, Rule, Segment, SourceId, UnmapError,
@@ -40,7 +40,8 @@ impl<const FLAW: u8> Described for Planted<FLAW> {
         tables: "as stock",
         protections: &[Protection::Strict, Protection::Deferred],
         breaches: &[Breach { protection: Protection::Deferred, rule: Rule::Strict, bound: "as stock" }],
-        physical_addresses: false,
+        addressing: Addressing::Own,
+        fit: Some(Fit::TIGHT),
         batch_default: 1,
         options: &[],
     };
@@ -54,7 +55,7 @@ impl<P: Platform, I: Iommu, const FLAW: u8> Design<P, I> for Planted<FLAW> {
         let width = if FLAW == DesignFlaw::IGNORES_WIDTH { 39 } else { setup.width };
         let tree = TreeAllocator::new(&setup.platform, width, reserved)?;
         let allocator = FlawedAllocator { tree, last: Mutex::default() };
-        Ok(FlawedMapper { inner: Composed::new(allocator, QueueKind::Global, setup)? })
+        Ok(FlawedMapper { inner: Composed::new(allocator, Deferral::Global, setup)? })
     }
 }
 
@@ -67,12 +68,12 @@ pub(crate) struct FlawedAllocator<A, const FLAW: u8> {
 
 // SAFETY: none: the flaws break what an allocator promises, to be found out. The fakes panic where memory would suffer.
 unsafe impl<A: IovaAllocator<P>, P: Platform, const FLAW: u8> IovaAllocator<P> for FlawedAllocator<A, FLAW> {
-    fn allocate(&self, platform: &P, pages: u64) -> Result<IovaRange, MapError> {
+    fn allocate(&self, platform: &P, demand: &Demand) -> Result<IovaRange, MapError> {
         let mut last = self.last.lock().expect("not poisoned");
-        if let Some(range) = last.take_if(|range| range.pages() == pages) {
+        if let Some(range) = last.take_if(|range| range.pages() == demand.pages) {
             return Ok(range);
         }
-        let range = self.tree.allocate(platform, pages)?;
+        let range = self.tree.allocate(platform, demand)?;
         if FLAW == DesignFlaw::ALLOCATES_THE_LAST_AGAIN {
             *last = Some(range);
         }
