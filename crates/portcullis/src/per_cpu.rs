@@ -2,12 +2,34 @@
 
 use crate::error::NoMemory;
 use crate::platform::Platform;
+use crate::sync::{AtomicUsize, Ordering};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 /// Two lines: processors fetch them in pairs.
 #[repr(align(128))]
 struct Padded<T>(T);
+
+/// A count that CPUs add to and take from without meeting. A statistic: the sum is exact while nobody does.
+pub(crate) struct Counter(PerCpu<AtomicUsize>);
+
+impl Counter {
+    /// Zero.
+    pub(crate) fn new<P: Platform>(platform: &P) -> Result<Self, NoMemory> {
+        Ok(Self(PerCpu::new(platform, || Ok(AtomicUsize::new(0)))?))
+    }
+
+    /// Adds `change`. Relaxed: nothing is ordered by it. What one CPU adds another may take, so each part may wrap.
+    #[inline]
+    pub(crate) fn add<P: Platform>(&self, platform: &P, change: isize) {
+        self.0.here(platform).fetch_add(change as usize, Ordering::Relaxed);
+    }
+
+    /// The sum.
+    pub(crate) fn sum(&self) -> usize {
+        self.0.iter().fold(0, |sum, part| sum.wrapping_add(part.load(Ordering::Relaxed)))
+    }
+}
 
 /// One `T` per CPU.
 pub(crate) struct PerCpu<T>(Box<[Padded<T>]>);

@@ -218,14 +218,15 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
         }
     }
 
-    /// Teardown (S10): the IOMMU forgets the devices and what it has cached, then the table pages and `waiting`, those of
-    /// unmaps not yet flushed, go back to the host. If the IOMMU does not answer, they are kept for good.
-    pub(crate) fn close(&mut self, waiting: FreedTables) {
+    /// Teardown (S10): the IOMMU forgets the devices and what it has cached, then the table pages and those that `forgotten`
+    /// returns, of unmaps not yet flushed, go back to the host. If the IOMMU does not answer, all are kept for good.
+    pub(crate) fn close(&mut self, forgotten: impl FnOnce(&P, &SecondLevelTable) -> FreedTables) {
         self.closed = true;
         if self.iommu.close_domain(self.id).is_err() {
             return;
         }
         if let Some(table) = self.table.take() {
+            let waiting = forgotten(&self.platform, &table);
             // SAFETY: `&mut self`: nobody else uses the table.
             let mut pages = unsafe { table.dismantle(&self.platform) };
             pages.append(&self.platform, waiting);
@@ -237,7 +238,7 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
 impl<P: Platform, I: Iommu> Drop for AddressSpace<P, I> {
     fn drop(&mut self) {
         if !self.closed {
-            self.close(FreedTables::new());
+            self.close(|_, _| FreedTables::new());
         }
     }
 }

@@ -170,7 +170,11 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Mapper for Composed
 
 impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Drop for Composed<A, P, I, L> {
     fn drop(&mut self) {
-        let waiting = self.policy.take_tables(self.space.platform());
-        self.space.close(waiting);
+        let Self { allocator, policy, space, .. } = self;
+        space.close(|platform, table| {
+            let waiting = policy.close(platform, allocator);
+            allocator.close(platform, table);
+            waiting
+        });
     }
 }

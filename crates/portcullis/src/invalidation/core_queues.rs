@@ -154,11 +154,16 @@ impl<P: Platform> CoreQueues<P> {
         self.due.get()
     }
 
-    /// Gives up the table pages that wait, after the IOMMU has forgotten the domain.
-    pub(crate) fn take_tables(&self, platform: &P) -> FreedTables {
+    /// Frees what waits, now that the IOMMU has forgotten the domain, but for the table pages: these it returns.
+    pub(super) fn close(&self, platform: &P, allocator: &impl IovaAllocator<P>) -> FreedTables {
         let mut tables = FreedTables::new();
         for queue in self.queues.iter() {
-            tables.append(platform, queue.with(|queue| core::mem::take(&mut queue.tables)));
+            queue.with(|queue| {
+                for waiting in queue.waiting.drain(..) {
+                    allocator.free(platform, Invalidated::new(waiting.range));
+                }
+                tables.append(platform, core::mem::take(&mut queue.tables));
+            });
         }
         tables
     }

@@ -112,9 +112,14 @@ impl<P: Platform> FlushQueue<P> {
         self.due.get()
     }
 
-    /// Gives up the table pages that wait, after the IOMMU has forgotten the domain.
-    pub(crate) fn take_tables(&self) -> FreedTables {
-        self.queue.with(|queue| core::mem::take(&mut queue.tables))
+    /// Frees what waits, now that the IOMMU has forgotten the domain, but for the table pages: these it returns.
+    pub(super) fn close(&self, platform: &P, allocator: &impl IovaAllocator<P>) -> FreedTables {
+        self.queue.with(|queue| {
+            for range in queue.waiting.drain(..) {
+                allocator.free(platform, Invalidated::new(range));
+            }
+            core::mem::take(&mut queue.tables)
+        })
     }
 
     fn flush<I: Iommu>(

@@ -119,12 +119,12 @@ impl<P: Platform> Policy<P> {
         }
     }
 
-    /// Gives up the table pages that wait, after the IOMMU has forgotten the domain.
-    pub(crate) fn take_tables(&self, platform: &P) -> FreedTables {
+    /// Frees what waits, now that the IOMMU has forgotten the domain, but for the table pages: these it returns.
+    pub(crate) fn close(&self, platform: &P, allocator: &impl IovaAllocator<P>) -> FreedTables {
         match self {
             Self::Strict | Self::AtMap => FreedTables::new(),
-            Self::Global(queue) => queue.take_tables(),
-            Self::PerCore(queues) => queues.take_tables(platform),
+            Self::Global(queue) => queue.close(platform, allocator),
+            Self::PerCore(queues) => queues.close(platform, allocator),
         }
     }
 }

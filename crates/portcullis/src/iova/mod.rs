@@ -1,11 +1,13 @@
 //! Picking an address.
 
 mod free_list;
+mod kmalloc;
 mod magazine;
 mod range_tree;
 mod tree;
 
 pub use free_list::FreeListAllocator;
+pub use kmalloc::KmallocAllocator;
 pub use magazine::{DEPOT_MAGAZINES_MAX, MAGAZINE_CAPACITY, MagazineAllocator};
 pub use tree::TreeAllocator;
 
@@ -14,6 +16,7 @@ use crate::error::{MapError, UnmapError};
 use crate::invalidation::Invalidated;
 use crate::platform::Platform;
 use crate::request::{Access, Lifetime, Request, Stream};
+use crate::table::SecondLevelTable;
 
 /// The interrupt range of the x86 architecture, in page numbers: writes there are messages, not DMA (S9).
 pub const INTERRUPT_RANGE: (u64, u64) = (0xfee0_0000 >> PAGE_SHIFT, 0x10_0000 >> PAGE_SHIFT);
@@ -108,4 +111,8 @@ pub unsafe trait IovaAllocator<P: Platform>: Sync {
     fn due_us(&self) -> Option<u64> {
         None
     }
+
+    /// Gives back to the host what it has lent beside memory: the domain goes, and the IOMMU has forgotten it. `table` still
+    /// shows what was not unmapped.
+    fn close(&self, _platform: &P, _table: &SecondLevelTable) {}
 }

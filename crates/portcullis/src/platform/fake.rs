@@ -37,6 +37,8 @@ struct Frames {
     flushed: BTreeMap<u64, Box<[u64; ENTRIES]>>,
     next: u64,
     budget: Option<usize>,
+    /// Bytes lent, by address.
+    bytes: BTreeMap<u64, u64>,
 }
 
 std::thread_local! {
@@ -108,6 +110,11 @@ impl FakeHost {
         self.frames.lock().expect("not poisoned").lent.len()
     }
 
+    /// Pieces of memory lent by [`allocate_bytes`](Platform::allocate_bytes) and not yet back.
+    pub fn bytes_lent(&self) -> usize {
+        self.frames.lock().expect("not poisoned").bytes.len()
+    }
+
     /// Lets time pass.
     pub fn advance_us(&self, us: u64) {
         self.now_us.fetch_add(us, Ordering::Relaxed);
@@ -170,6 +177,29 @@ unsafe impl Platform for FakeHost {
         frames.flushed.remove(&frame.as_u64());
         let freed = frames.lent.remove(&frame.as_u64());
         assert!(freed.is_some(), "table page {frame} was freed twice");
+    }
+
+    /// The lowest place that is free. As in `kmalloc`, nothing is smaller than 8 bytes.
+    fn allocate_bytes(&self, bytes: u64, below: PhysAddr) -> Result<PhysAddr, NoMemory> {
+        let mut frames = self.frames.lock().expect("not poisoned");
+        let size = bytes.checked_next_power_of_two().ok_or(NoMemory)?.max(8);
+        let mut at = 0;
+        for (&taken, &taken_size) in &frames.bytes {
+            if at + size <= taken {
+                break;
+            }
+            at = (taken + taken_size).next_multiple_of(size);
+        }
+        if at + size > below.as_u64() {
+            return Err(NoMemory);
+        }
+        frames.bytes.insert(at, size);
+        Ok(PhysAddr::new(at))
+    }
+
+    unsafe fn free_bytes(&self, at: PhysAddr, bytes: u64) {
+        let freed = self.frames.lock().expect("not poisoned").bytes.remove(&at.as_u64());
+        assert_eq!(freed, Some(bytes.next_power_of_two().max(8)), "bytes that are not lent were freed");
     }
 
     fn table_barrier(&self, entries: &[Entry]) {

@@ -133,7 +133,9 @@ pub struct CpuHint(pub u32);
 /// Table pages are read by hardware and by other CPUs. Implementations promise that
 /// * [`allocate_frame`](Platform::allocate_frame) hands out a page-aligned page that nothing else uses, all zero, until
 ///   [`free_frame`](Platform::free_frame) takes it back;
-/// * [`frame`](Platform::frame) gives the same memory for the same page, valid for as long as the page is allocated.
+/// * [`frame`](Platform::frame) gives the same memory for the same page, valid for as long as the page is allocated;
+/// * [`allocate_bytes`](Platform::allocate_bytes) hands out memory as it was asked for, which nothing else uses until
+///   [`free_bytes`](Platform::free_bytes) takes it back.
 pub unsafe trait Platform: Sync {
     /// The lock type.
     type Lock<T: Send>: Lock<T>;
@@ -167,6 +169,21 @@ pub unsafe trait Platform: Sync {
     /// `frame` came from [`allocate_frame`](Platform::allocate_frame) of this platform, no reference to it lives, and no
     /// hardware can reach it any more (S4).
     unsafe fn free_frame(&self, frame: PhysAddr);
+
+    /// Memory of the kernel's general allocator, from a zone that ends at `below`: `bytes` bytes, aligned to the power of two
+    /// that they round up to. The design `kmalloc` asks for it, for the sake of its address; nobody touches the memory.
+    ///
+    /// # Errors
+    /// [`NoMemory`]; a host that is not to run that design need not have any.
+    fn allocate_bytes(&self, _bytes: u64, _below: PhysAddr) -> Result<PhysAddr, NoMemory> {
+        Err(NoMemory)
+    }
+
+    /// Takes back what [`allocate_bytes`](Platform::allocate_bytes) handed out for `bytes` bytes at `at`.
+    ///
+    /// # Safety
+    /// It did so, and has not had it back since.
+    unsafe fn free_bytes(&self, _at: PhysAddr, _bytes: u64) {}
 
     /// Makes entries visible to the walker: a store fence where it is coherent, a cache-line flush and a fence where not.
     fn table_barrier(&self, entries: &[Entry]);
@@ -216,6 +233,17 @@ unsafe impl<P: Platform> Platform for &P {
     unsafe fn free_frame(&self, frame: PhysAddr) {
         // SAFETY: the caller's promise, passed on.
         unsafe { (**self).free_frame(frame) }
+    }
+
+    #[inline]
+    fn allocate_bytes(&self, bytes: u64, below: PhysAddr) -> Result<PhysAddr, NoMemory> {
+        (**self).allocate_bytes(bytes, below)
+    }
+
+    #[inline]
+    unsafe fn free_bytes(&self, at: PhysAddr, bytes: u64) {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { (**self).free_bytes(at, bytes) }
     }
 
     #[inline]

@@ -2,6 +2,7 @@
 
 mod entry;
 mod freed;
+mod marks;
 mod second_level;
 
 pub use entry::{ADDRESS_MASK, ENTRIES, Entry, EntryValue, Frame, LEVEL_BITS, Rights};

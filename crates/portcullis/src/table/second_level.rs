@@ -7,7 +7,7 @@
 use super::entry::{ENTRIES, Entry, EntryValue, Frame, LEVEL_BITS, Rights};
 use super::freed::FreedTables;
 use crate::address::{Iova, IovaRange, PAGE_SHIFT, PhysAddr, Segment};
-use crate::error::{MapError, NoMemory, UnmapError};
+use crate::error::{MapError, NoMemory};
 use crate::iommu::Capabilities;
 use crate::platform::{Platform, Step};
 use crate::sync::{AtomicUsize, Ordering};
@@ -29,24 +29,24 @@ pub enum TableRule {
 /// The second-level table of one domain.
 #[derive(Debug)]
 pub struct SecondLevelTable {
-    root: PhysAddr,
-    levels: u8,
+    pub(super) root: PhysAddr,
+    pub(super) levels: u8,
     leaf_2m: bool,
     leaf_1g: bool,
     coherent: bool,
     physical_bits: u8,
-    rule: TableRule,
+    pub(super) rule: TableRule,
     /// Table pages in use, the root among them. A statistic, so Relaxed.
     pages: AtomicUsize,
 }
 
 /// Pages that one entry of `level` spans; level 1 holds the 4 KiB leaves.
-const fn span(level: u8) -> u64 {
+pub(super) const fn span(level: u8) -> u64 {
     1 << (LEVEL_BITS * (level as u32 - 1))
 }
 
 /// Index of the entry of `level` that translates page `pfn`.
-const fn index(pfn: u64, level: u8) -> usize {
+pub(super) const fn index(pfn: u64, level: u8) -> usize {
     (pfn >> (LEVEL_BITS * (level as u32 - 1))) as usize % ENTRIES
 }
 
@@ -93,8 +93,7 @@ impl SecondLevelTable {
 
     /// Writes the translations of `range` to `segments`, which together have as many pages, and makes them visible.
     ///
-    /// `marked` mappings, which must lie within one leaf table and not fill it, are to be unmapped by
-    /// [`claim_and_unmap`](Self::claim_and_unmap), others by [`unmap`](Self::unmap).
+    /// `marked` mappings are to be unmapped by [`claim_and_unmap`](Self::claim_and_unmap), others by [`unmap`](Self::unmap).
     ///
     /// The caller owns `range`: it is in no other mapping. All that can fail is done before the first entry is written, so a
     /// refused map leaves no translation that the device might have used (S6); table pages that it added stay, empty.
@@ -124,7 +123,6 @@ impl SecondLevelTable {
         {
             return self.map_in_one_table(platform, range, segments, rights, marked);
         }
-        assert!(!marked, "marks are for mappings within one leaf table");
         for write in [false, true] {
             let mut pfn = range.first_pfn();
             for segment in segments {
@@ -133,6 +131,9 @@ impl SecondLevelTable {
                 pfn += run.pages;
             }
             debug_assert_eq!(pfn, range.end_pfn());
+        }
+        if marked {
+            self.mark(platform, range);
         }
         Ok(())
     }
@@ -280,67 +281,7 @@ impl SecondLevelTable {
         gone > 0
     }
 
-    /// Claims the mapping at exactly `range` by its marks and clears it, as [`unmap`](Self::unmap) does. No table page goes.
-    ///
-    /// Only those mapped with marks are found.
-    ///
-    /// # Errors
-    /// [`UnmapError::NotMapped`] where nothing with marks begins, [`UnmapError::Partial`] where it does not end with `range`.
-    ///
-    /// # Panics
-    /// Unless the table keeps its pages.
-    ///
-    /// # Safety
-    /// `platform` is the one that the table was made with; mappings with marks are claimed in no other way.
-    pub unsafe fn claim_and_unmap<P: Platform>(&self, platform: &P, range: IovaRange) -> Result<(), UnmapError> {
-        assert!(self.rule == TableRule::Kept, "a table page that may be freed must not be walked without a claim");
-        let not_mapped = UnmapError::NotMapped(range.start());
-        let table = self.leaf_table(platform, range.first_pfn()).ok_or(not_mapped)?;
-        let first = index(range.first_pfn(), 1);
-        platform.probe(Step::TableClaim);
-        let seen = table[first].load();
-        if !(seen.is_present() && seen.is_first()) {
-            return Err(not_mapped);
-        }
-        // Looked at before the claim, so that a wrong length disturbs nobody who has the right one. And once more after it:
-        // another CPU may have unmapped what was there, and mapped anew, in between.
-        let ends_with_range = || {
-            // Up to the first absent entry: what lies beyond belongs to somebody else.
-            let present = table[first..].iter().map(Entry::load).take_while(|entry| entry.is_present());
-            let last = { present }.position(EntryValue::is_last);
-            let mapped = last.and_then(|last| IovaRange::new(range.first_pfn(), last as u64 + 1)).ok_or(not_mapped)?;
-            if mapped == range { Ok(()) } else { Err(UnmapError::Partial { asked: range, mapped }) }
-        };
-        ends_with_range()?;
-        if !table[first].claim(seen) {
-            return Err(not_mapped);
-        }
-        if let Err(error) = ends_with_range() {
-            table[first].unclaim(seen);
-            return Err(error);
-        }
-        self.clear(platform, &table[first..first + range.pages() as usize]);
-        Ok(())
-    }
-
-    /// The leaf table that translates page `pfn`, if there is one.
-    fn leaf_table<'p, P: Platform>(&self, platform: &'p P, pfn: u64) -> Option<&'p Frame> {
-        platform.probe(Step::TableWalk { levels: self.levels });
-        if pfn >> (LEVEL_BITS * u32::from(self.levels)) != 0 {
-            return None;
-        }
-        let mut table = frame(platform, self.root);
-        for level in (2..=self.levels).rev() {
-            let value = table[index(pfn, level)].load();
-            if !value.is_present() || value.is_large() {
-                return None;
-            }
-            table = frame(platform, value.phys());
-        }
-        Some(table)
-    }
-
-    fn clear<P: Platform>(&self, platform: &P, slots: &[Entry]) {
+    pub(super) fn clear<P: Platform>(&self, platform: &P, slots: &[Entry]) {
         platform.probe(Step::TableClear { entries: slots.len() });
         for slot in slots {
             slot.store(EntryValue::ABSENT);
@@ -349,7 +290,7 @@ impl SecondLevelTable {
     }
 
     /// Clears from `pfn` on what lies in one table, and returns the first page not done.
-    fn clear_next<P: Platform>(&self, platform: &P, pfn: u64, end_pfn: u64, freed: &mut FreedTables) -> u64 {
+    pub(super) fn clear_next<P: Platform>(&self, platform: &P, pfn: u64, end_pfn: u64, freed: &mut FreedTables) -> u64 {
         platform.probe(Step::TableWalk { levels: self.levels });
         let mut level = self.levels;
         let mut table = frame(platform, self.root);
@@ -433,7 +374,7 @@ fn collect<P: Platform>(platform: &P, root: PhysAddr, level: u8, freed: &mut Fre
 }
 
 /// The contents of a table page that is in the table.
-fn frame<P: Platform>(platform: &P, phys: PhysAddr) -> &Frame {
+pub(super) fn frame<P: Platform>(platform: &P, phys: PhysAddr) -> &Frame {
     // SAFETY: only pages that are linked into this table get here. Where they are not kept, whoever walks one works on a
     // mapping below it, and a page is unlinked only by the unmap that covers all that is mapped below; it is freed after that.
     unsafe { platform.frame(phys) }

@@ -1,0 +1,39 @@
+//! Addresses of real allocations as page numbers, and a flush queue per CPU (ATC'15, §4.2 and §5).
+
+use super::{PER_CORE_WINDOW, queue_kind, queue_option};
+use crate::design::{Addressing, Composed, Described, Design, Info, Setup};
+use crate::error::NewDomainError;
+use crate::invalidation::Deferral;
+use crate::iommu::Iommu;
+use crate::iova::KmallocAllocator;
+use crate::platform::Platform;
+use crate::safety::Protection;
+
+/// No allocator of its own. What the kernel's hands out decides how the table grows.
+#[derive(Debug)]
+pub struct Kmalloc;
+
+impl Described for Kmalloc {
+    const INFO: Info = Info {
+        id: "kmalloc",
+        source: "IOVA-kmalloc (ATC'15 §4.2)",
+        allocator: "the address of an allocation of one byte per page, as a page number",
+        invalidation: "strict: one page-selective and a wait per unmap; deferred: a queue per CPU, 256 unmaps or 10 ms, domain flush",
+        tables: "kept, and growing",
+        protections: &[Protection::Strict, Protection::Deferred],
+        breaches: &[PER_CORE_WINDOW],
+        addressing: Addressing::Own,
+        fit: None,
+        batch_default: 1,
+        options: &[queue_option("per-core")],
+    };
+}
+
+impl<P: Platform, I: Iommu> Design<P, I> for Kmalloc {
+    type Mapper = Composed<KmallocAllocator<P>, P, I>;
+
+    fn build(setup: Setup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+        let allocator = KmallocAllocator::new(&setup.platform, setup.width, setup.reserved)?;
+        Composed::new(allocator, queue_kind(&setup.options, Deferral::PerCore), setup)
+    }
+}

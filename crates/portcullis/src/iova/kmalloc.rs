@@ -1,0 +1,109 @@
+//! Addresses from the kernel's general allocator: a block of one byte per page, whose address is taken as a page number (ATC'15,
+//! §4.2, "IOVA-kmalloc").
+//!
+//! Blocks in use do not overlap, so neither do the ranges that they stand for; the allocator is fast on many CPUs already. It does
+//! not pack: which addresses come depends on everybody who uses it, and the table grows with every new one.
+
+use super::{Claim, Demand, INTERRUPT_RANGE, IovaAllocator};
+use crate::address::{IovaRange, PAGE_SHIFT, PhysAddr};
+use crate::error::{MapError, NoMemory, UnmapError};
+use crate::invalidation::Invalidated;
+use crate::per_cpu::Counter;
+use crate::platform::{Lock, LockClass, Phase, Platform, Step};
+use crate::table::SecondLevelTable;
+use alloc::vec::Vec;
+
+/// The allocator.
+pub struct KmallocAllocator<P: Platform> {
+    /// Page numbers, first and end, never to be handed out.
+    reserved: Vec<(u64, u64)>,
+    /// Blocks whose addresses stand for such pages. They are kept, so that they do not come again.
+    withheld: P::Lock<Vec<IovaRange>>,
+    live: Counter,
+    /// Addresses are below `2^width`.
+    width: u8,
+}
+
+impl<P: Platform> KmallocAllocator<P> {
+    /// An allocator of addresses below `2^width`, without page 0, the interrupt range and `reserved` (S9). The zone that blocks come
+    /// from ends where the page numbers do, so that no two of them collide.
+    ///
+    /// # Errors
+    /// [`NoMemory`].
+    pub fn new(platform: &P, width: u8, reserved: &[IovaRange]) -> Result<Self, NoMemory> {
+        let mut ranges = Vec::new();
+        ranges.try_reserve_exact(reserved.len() + 2).map_err(|_| NoMemory)?;
+        ranges.push((0, 1));
+        ranges.push((INTERRUPT_RANGE.0, INTERRUPT_RANGE.0 + INTERRUPT_RANGE.1));
+        ranges.extend(reserved.iter().map(|range| (range.first_pfn(), range.end_pfn())));
+        Ok(Self {
+            reserved: ranges,
+            withheld: platform.lock(LockClass::IovaAllocator, Vec::new()),
+            live: Counter::new(platform)?,
+            width,
+        })
+    }
+
+    fn is_reserved(&self, range: IovaRange) -> bool {
+        self.reserved.iter().any(|(first, end)| *first < range.end_pfn() && range.first_pfn() < *end)
+    }
+
+    /// Gives the block of `range` back.
+    fn give_back(platform: &P, range: IovaRange) {
+        // SAFETY: ranges are the blocks of `allocate`, and each gets here once: freed, withheld or left when the domain goes.
+        unsafe { platform.free_bytes(PhysAddr::new(range.first_pfn()), range.pages()) };
+    }
+}
+
+// SAFETY: blocks in use do not overlap and lie below the limit, by the platform's contract, and neither do their ranges; claims
+// are left to the table.
+unsafe impl<P: Platform> IovaAllocator<P> for KmallocAllocator<P> {
+    const TABLE_CLAIM_PAGES_MAX: u64 = u64::MAX;
+
+    fn allocate(&self, platform: &P, &Demand { pages, .. }: &Demand) -> Result<IovaRange, MapError> {
+        platform.probe(Step::Enter(Phase::IovaAllocate));
+        let below = PhysAddr::new(1 << (u32::from(self.width) - PAGE_SHIFT));
+        let exhausted = MapError::Exhausted { pages, limit_bits: self.width };
+        loop {
+            platform.probe(Step::ListPop);
+            let block = platform.allocate_bytes(pages, below).map_err(|NoMemory| exhausted)?;
+            let range = IovaRange::new(block.as_u64(), pages).ok_or(exhausted)?;
+            if !self.is_reserved(range) {
+                self.live.add(platform, 1);
+                return Ok(range);
+            }
+            // As often as reserved pages have blocks, once for each.
+            self.withheld.with(|withheld| {
+                withheld.try_reserve(1).map_err(|_| {
+                    Self::give_back(platform, range);
+                    NoMemory
+                })?;
+                withheld.push(range);
+                Ok::<(), NoMemory>(())
+            })?;
+        }
+    }
+
+    fn claim(&self, platform: &P, _range: IovaRange) -> Result<Claim, UnmapError> {
+        platform.probe(Step::Enter(Phase::IovaFind));
+        Ok(Claim::ByTable)
+    }
+
+    fn free(&self, platform: &P, range: Invalidated<IovaRange>) {
+        platform.probe(Step::ListPush);
+        self.live.add(platform, -1);
+        Self::give_back(platform, range.into_inner());
+    }
+
+    fn live(&self) -> usize {
+        self.live.sum()
+    }
+
+    fn close(&self, platform: &P, table: &SecondLevelTable) {
+        for range in self.withheld.with(core::mem::take) {
+            Self::give_back(platform, range);
+        }
+        // SAFETY: the domain goes, so nobody else uses the table.
+        unsafe { table.for_each_marked(platform, &mut |range| Self::give_back(platform, range)) };
+    }
+}

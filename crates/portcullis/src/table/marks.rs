@@ -1,0 +1,148 @@
+//! Claims that the table decides: the leaf of a mapping's first page and that of its last carry a mark, and whoever takes the
+//! first one away has claimed the mapping for an unmap.
+
+use super::TableRule;
+use super::entry::{ENTRIES, Entry, EntryValue, LEVEL_BITS};
+use super::freed::FreedTables;
+use super::second_level::{SecondLevelTable, frame, index, span};
+use crate::address::IovaRange;
+use crate::error::UnmapError;
+use crate::platform::{Platform, Step};
+
+impl SecondLevelTable {
+    /// Marks a mapping of several tables or of large leaves, all of it written. The first page comes last: whoever sees its
+    /// mark sees the whole mapping.
+    pub(super) fn mark<P: Platform>(&self, platform: &P, range: IovaRange) {
+        // The walker ignores marks, so nothing has to be flushed.
+        for (pfn, first, last) in [(range.end_pfn() - 1, false, true), (range.first_pfn(), true, false)] {
+            let (slots, _) = self.leaves_from(platform, pfn).expect("it has just been written");
+            // Until it is marked the mapping is its maker's alone, so a plain store will do.
+            slots[0].store(slots[0].load().marked(first, last));
+        }
+    }
+
+    /// Claims the mapping at exactly `range` by its marks and clears it, as [`unmap`](Self::unmap) does. No table page goes.
+    ///
+    /// Only those mapped with marks are found.
+    ///
+    /// # Errors
+    /// [`UnmapError::NotMapped`] where nothing with marks begins, [`UnmapError::Partial`] where it does not end with `range`.
+    ///
+    /// # Panics
+    /// Unless the table keeps its pages.
+    ///
+    /// # Safety
+    /// `platform` is the one that the table was made with; mappings with marks are claimed in no other way.
+    pub unsafe fn claim_and_unmap<P: Platform>(&self, platform: &P, range: IovaRange) -> Result<(), UnmapError> {
+        assert!(self.rule == TableRule::Kept, "a table page that may be freed must not be walked without a claim");
+        let not_mapped = UnmapError::NotMapped(range.start());
+        let (slots, pages) = self.leaves_from(platform, range.first_pfn()).ok_or(not_mapped)?;
+        platform.probe(Step::TableClaim);
+        let seen = slots[0].load();
+        if !(seen.is_present() && seen.is_first() && range.first_pfn().is_multiple_of(pages)) {
+            return Err(not_mapped);
+        }
+        // Looked at before the claim, so that a wrong length disturbs nobody who has the right one. And once more after it:
+        // another CPU may have unmapped what was there, and mapped anew, in between.
+        let ends_with_range = || {
+            let mapped = self.extent(platform, range.first_pfn(), slots, pages).ok_or(not_mapped)?;
+            if mapped == range { Ok(()) } else { Err(UnmapError::Partial { asked: range, mapped }) }
+        };
+        ends_with_range()?;
+        if !slots[0].claim(seen) {
+            return Err(not_mapped);
+        }
+        if let Err(error) = ends_with_range() {
+            slots[0].unclaim(seen);
+            return Err(error);
+        }
+        match slots.get(..range.pages() as usize) {
+            Some(slots) if pages == 1 => self.clear(platform, slots),
+            _ => {
+                let (mut pfn, mut freed) = (range.first_pfn(), FreedTables::new());
+                while pfn < range.end_pfn() {
+                    pfn = self.clear_next(platform, pfn, range.end_pfn(), &mut freed);
+                }
+                debug_assert!(freed.is_empty(), "pages are kept");
+            }
+        }
+        Ok(())
+    }
+
+    /// Calls `visit` with every marked mapping that nobody has claimed.
+    ///
+    /// # Safety
+    /// `platform` is the one that the table was made with; nobody maps or unmaps meanwhile.
+    pub(crate) unsafe fn for_each_marked<P: Platform>(&self, platform: &P, visit: &mut impl FnMut(IovaRange)) {
+        self.visit_marked(platform, frame(platform, self.root), self.levels, 0, visit);
+    }
+
+    fn visit_marked<P: Platform>(
+        &self,
+        platform: &P,
+        table: &[Entry; ENTRIES],
+        level: u8,
+        table_pfn: u64,
+        visit: &mut impl FnMut(IovaRange),
+    ) {
+        for (number, slot) in table.iter().enumerate() {
+            let (pfn, value) = (table_pfn + number as u64 * span(level), slot.load());
+            if !value.is_present() {
+                continue;
+            }
+            if level > 1 && !value.is_large() {
+                self.visit_marked(platform, frame(platform, value.phys()), level - 1, pfn, visit);
+            } else if value.is_first() {
+                let rest = if level == 1 { &table[number..] } else { core::slice::from_ref(slot) };
+                visit(self.extent(platform, pfn, rest, span(level)).expect("what begins has an end"));
+            }
+        }
+    }
+
+    /// The mapping that begins at page `first_pfn`, whose leaves are `slots` and those of the tables behind them, and each
+    /// spans `pages` pages there. None where it is not whole, because others are at work on it.
+    fn extent<'p, P: Platform>(
+        &self,
+        platform: &'p P,
+        first_pfn: u64,
+        mut slots: &'p [Entry],
+        mut pages: u64,
+    ) -> Option<IovaRange> {
+        let mut pfn = first_pfn;
+        loop {
+            for value in slots.iter().map(Entry::load) {
+                // What lies beyond an absent entry belongs to somebody else.
+                if !value.is_present() {
+                    return None;
+                }
+                pfn += pages;
+                if value.is_last() {
+                    return IovaRange::new(first_pfn, pfn - first_pfn);
+                }
+            }
+            (slots, pages) = self.leaves_from(platform, pfn)?;
+        }
+    }
+
+    /// The leaf that translates page `pfn`, with those behind it in its table, and the pages that each spans. A large leaf comes
+    /// alone: beside it there may be tables. None where no table leads to page `pfn`; the leaf itself may be absent.
+    fn leaves_from<'p, P: Platform>(&self, platform: &'p P, pfn: u64) -> Option<(&'p [Entry], u64)> {
+        platform.probe(Step::TableWalk { levels: self.levels });
+        if pfn >> (LEVEL_BITS * u32::from(self.levels)) != 0 {
+            return None;
+        }
+        let mut table = frame(platform, self.root);
+        for level in (2..=self.levels).rev() {
+            let slot = &table[index(pfn, level)];
+            let value: EntryValue = slot.load();
+            if !value.is_present() {
+                return None;
+            }
+            if value.is_large() {
+                return Some((core::slice::from_ref(slot), span(level)));
+            }
+            table = frame(platform, value.phys());
+        }
+        Some((&table[index(pfn, 1)..], 1))
+    }
+}
