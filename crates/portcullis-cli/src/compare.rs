@@ -9,7 +9,7 @@ use portcullis::designs::{Choice, DesignId};
 use portcullis_lab::advice::advise;
 use portcullis_lab::compare::{ClockMode, Comparison, Input, Item, Measurement, Plan, Row};
 use portcullis_lab::trace::{self, AccessLog, Events, Trace};
-use portcullis_lab::{Machine, Rings, Work};
+use portcullis_lab::{Machine, Work};
 use serde::Serialize;
 use std::io::{self, Cursor, Write};
 use std::path::Path;
@@ -110,13 +110,8 @@ fn progress_bar() -> ProgressBar {
 
 fn work(arguments: &CompareArguments, bar: &ProgressBar) -> Result<(Vec<Item>, Vec<Input>), Failure> {
     if let Some(workload) = &arguments.workload {
-        let (name, parameters) = workload.split_once(':').unwrap_or((workload, ""));
-        if name != "rings" {
-            return Err(Failure::Input(format!("no workload `{name}`; there is: rings")));
-        }
-        let rings =
-            Rings::parse(parameters).map_err(|error| Failure::Input(format!("--workload {workload}: {error}")))?;
-        return Ok((vec![Item { name: workload.clone(), work: Work::Rings(rings) }], Vec::new()));
+        let work = Work::parse(workload).map_err(|error| Failure::Input(format!("--workload {workload}: {error}")))?;
+        return Ok((vec![Item { name: workload.clone(), work }], Vec::new()));
     }
     let mut traces = Vec::new();
     if arguments.traces.is_empty() {

@@ -5,7 +5,7 @@ use crate::arguments::{ListArguments, Listed};
 use crate::table::plain;
 use portcullis::design::OptionInfo;
 use portcullis::designs::DesignId;
-use portcullis_lab::{Machine, Rings};
+use portcullis_lab::{Machine, WORKLOADS, Work, WorkloadInfo};
 use serde::Serialize;
 use std::io::Write;
 
@@ -52,7 +52,7 @@ struct BreachEntry {
 struct WorkloadEntry {
     id: &'static str,
     description: &'static str,
-    defaults: Rings,
+    defaults: serde_json::Value,
 }
 
 pub(crate) fn list(arguments: &ListArguments, out: &mut impl Write) -> Result<(), Failure> {
@@ -134,9 +134,10 @@ fn design_table(designs: &[DesignEntry]) -> String {
 }
 
 fn workloads() -> Vec<WorkloadEntry> {
-    vec![WorkloadEntry {
-        id: "rings",
-        description: "receive rings, each served by a core of its own; rings:count=1,ring=256,burst=16,tx=0,pages=1,operations=40000",
-        defaults: Rings::default(),
-    }]
+    let entry = |info: &WorkloadInfo| WorkloadEntry {
+        id: info.id,
+        description: info.description,
+        defaults: Work::parse(info.id).map_or(serde_json::Value::Null, |work| work.parameters()),
+    };
+    WORKLOADS.iter().map(entry).collect()
 }

@@ -9,7 +9,7 @@ use portcullis::Protection;
 use portcullis::design::Options;
 use portcullis::designs::DesignId;
 use portcullis_lab::trace::Trace;
-use portcullis_lab::{Job, Machine, Rings, Work, machine_pace, run};
+use portcullis_lab::{Job, Machine, Work, machine_pace, run};
 use std::hint::black_box;
 use std::io::Cursor;
 use std::rc::Rc;
@@ -36,12 +36,13 @@ fn trace(criterion: &mut Criterion) {
 /// Filling the rings and the first time round them are work too, and take time here, but count as no operations.
 fn rings(criterion: &mut Criterion) {
     for parameters in ["count=1,operations=20000", "count=16,ring=64,operations=16384"] {
-        let rings = Rings::parse(parameters).expect("the parameters are right");
+        let work = Work::parse(&format!("rings:{parameters}")).expect("the parameters are right");
+        let Work::Rings(rings) = &work else { panic!("rings are what was asked for") };
         // Every core serves whole bursts.
         let per_core = rings.operations.div_ceil(u64::from(rings.count)).next_multiple_of(u64::from(rings.burst));
         let operations = per_core * u64::from(rings.count);
         let expected = Expected { operations, pages: operations * u64::from(rings.pages) };
-        every_design(criterion, &format!("rings:{parameters}"), &Work::Rings(rings), &expected);
+        every_design(criterion, &format!("rings:{parameters}"), &work, &expected);
     }
 }
 

@@ -1,10 +1,12 @@
 //! The lab as a platform: the protection layer runs on it unchanged.
 
 use crate::engine::{Engine, LabLock, OneThread};
+use crate::host_memory::HostMemory;
 use portcullis::platform::{CpuHint, LockClass, Step, Wait};
 use portcullis::table::{Entry, Frame};
 use portcullis::{NoMemory, PhysAddr, Platform};
 use portcullis_model::{Clock, Ram};
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -13,12 +15,19 @@ use std::sync::Arc;
 pub struct LabPlatform {
     engine: OneThread<Rc<Engine>>,
     ram: Arc<Ram>,
+    memory: OneThread<Rc<RefCell<HostMemory>>>,
 }
 
 impl LabPlatform {
-    /// The platform of `engine`, with table pages from `ram`.
-    pub fn new(engine: Rc<Engine>, ram: Arc<Ram>) -> Self {
-        Self { engine: OneThread::new(engine), ram }
+    /// The platform of `engine`, with table pages from `ram` and other memory that `seed` decides about.
+    pub fn new(engine: Rc<Engine>, ram: Arc<Ram>, seed: u64) -> Self {
+        let memory = OneThread::new(Rc::new(RefCell::new(HostMemory::new(seed))));
+        Self { engine: OneThread::new(engine), ram, memory }
+    }
+
+    /// The host's memory beside the tables.
+    pub(crate) fn memory(&self) -> &RefCell<HostMemory> {
+        &self.memory
     }
 
     fn engine(&self) -> &Rc<Engine> {
@@ -33,7 +42,8 @@ impl Clock for LabPlatform {
     }
 }
 
-// SAFETY: `Ram` hands out zeroed pages that nothing else uses until they are freed, and keeps each in one place.
+// SAFETY: `Ram` hands out zeroed pages that nothing else uses until they are freed, and keeps each in one place; `Slab` hands out
+// objects that do not overlap, each aligned to its size.
 unsafe impl Platform for LabPlatform {
     type Lock<T: Send> = LabLock<T>;
 
@@ -59,6 +69,14 @@ unsafe impl Platform for LabPlatform {
 
     unsafe fn free_frame(&self, frame: PhysAddr) {
         self.ram.free(frame);
+    }
+
+    fn allocate_bytes(&self, bytes: u64, below: PhysAddr) -> Result<PhysAddr, NoMemory> {
+        self.memory.borrow_mut().allocate_bytes(bytes, below)
+    }
+
+    unsafe fn free_bytes(&self, at: PhysAddr, _bytes: u64) {
+        self.memory.borrow_mut().free_bytes(at);
     }
 
     fn table_barrier(&self, entries: &[Entry]) {

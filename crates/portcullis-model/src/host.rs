@@ -2,6 +2,7 @@
 
 use crate::mmio::Clock;
 use crate::ram::Ram;
+use crate::slab::{PagePool, Slab};
 use crate::vtd::Vtd;
 use portcullis::platform::{CpuHint, Lock, LockClass, Platform, Wait};
 use portcullis::table::{Entry, Frame};
@@ -12,6 +13,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// How much time a turn of a spin takes, in picoseconds: 100 ns.
 const PAUSE_PS: u64 = 100_000;
 const PS_PER_US: u64 = 1_000_000;
+/// The zone of small allocations. Nothing lies behind it, so it may be anywhere.
+const ZONE_BASE: PhysAddr = PhysAddr::new(1 << 20);
+const ZONE_BYTES: u64 = 15 << 20;
 
 /// A lock of [`Host`].
 #[derive(Debug)]
@@ -29,6 +33,7 @@ impl<T: Send> Lock<T> for HostLock<T> {
 /// with it, so that whoever spins on a status in memory sees it change.
 pub struct Host {
     ram: Arc<Ram>,
+    small: Mutex<Slab>,
     now_ps: AtomicU64,
     hardware: Mutex<Vec<Arc<Vtd>>>,
 }
@@ -36,7 +41,8 @@ pub struct Host {
 impl Host {
     /// A host over `ram`, at time zero. Entries need flushing if the memory [says so](Ram::needs_flushing).
     pub fn new(ram: Arc<Ram>) -> Self {
-        Self { ram, now_ps: AtomicU64::new(0), hardware: Mutex::default() }
+        let small = Mutex::new(Slab::new(PagePool::new(ZONE_BASE, ZONE_BYTES)));
+        Self { ram, small, now_ps: AtomicU64::new(0), hardware: Mutex::default() }
     }
 
     /// A host with memory of its own, of which walkers see only what was flushed.
@@ -96,6 +102,14 @@ unsafe impl Platform for Host {
 
     unsafe fn free_frame(&self, frame: PhysAddr) {
         self.ram.free(frame);
+    }
+
+    fn allocate_bytes(&self, bytes: u64, below: PhysAddr) -> Result<PhysAddr, NoMemory> {
+        self.small.lock().unwrap_or_else(PoisonError::into_inner).allocate(bytes, below)
+    }
+
+    unsafe fn free_bytes(&self, at: PhysAddr, _bytes: u64) {
+        self.small.lock().unwrap_or_else(PoisonError::into_inner).free(at);
     }
 
     fn table_barrier(&self, entries: &[Entry]) {

@@ -16,6 +16,7 @@ mod host;
 mod mmio;
 mod parameters;
 mod ram;
+mod slab;
 mod vtd;
 
 pub use cache::{Cache, Replacement};
@@ -24,4 +25,5 @@ pub use host::{Host, HostLock};
 pub use mmio::{Clock, ModelMmio};
 pub use parameters::{ParameterError, Parameters};
 pub use ram::Ram;
+pub use slab::{PagePool, Slab};
 pub use vtd::{Counters, Fault, Outcome, Scope, Translated, Vtd};

@@ -66,6 +66,14 @@ unsafe impl Platform for QemuHost {
         self.memory.free(frame);
     }
 
+    fn allocate_bytes(&self, bytes: u64, below: PhysAddr) -> Result<PhysAddr, NoMemory> {
+        self.memory.allocate_bytes(bytes, below)
+    }
+
+    unsafe fn free_bytes(&self, at: PhysAddr, _bytes: u64) {
+        self.memory.free_bytes(at);
+    }
+
     fn table_barrier(&self, _entries: &[Entry]) {
         // QEMU walks tables through its CPU's caches, whatever its registers say; so a fence is all that it takes here.
         fence(Ordering::SeqCst);

@@ -7,6 +7,7 @@ use super::process::memfd;
 use super::protocol::QtestError;
 use portcullis::table::{ENTRIES, Entry, Frame};
 use portcullis::{NoMemory, PAGE_SIZE, PhysAddr};
+use portcullis_model::{PagePool, Slab};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -14,6 +15,8 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+/// Where the zone of small allocations begins, and where it ends at the latest.
+const ZONE_BASE: u64 = 1 << 20;
 /// Where table pages begin: above what firmware would use.
 const TABLES_BASE: u64 = 16 << 20;
 /// Where buffers begin.
@@ -25,6 +28,7 @@ pub struct GuestMemory {
     bytes: u64,
     file: OwnedFd,
     tables: Mutex<Pages>,
+    small: Mutex<Slab>,
 }
 
 // SAFETY: the memory is mapped for as long as this lives, and touched through atomics only.
@@ -55,7 +59,8 @@ impl GuestMemory {
         };
         let base = NonNull::new(base.map_err(failed)?.cast()).expect("the kernel maps nothing at zero by itself");
         let tables = Mutex::new(Pages { freed: Vec::new(), next: TABLES_BASE, lent: 0 });
-        Ok(Self { base, bytes, file, tables })
+        let zone = PagePool::new(PhysAddr::new(ZONE_BASE), TABLES_BASE - ZONE_BASE);
+        Ok(Self { base, bytes, file, tables, small: Mutex::new(Slab::new(zone)) })
     }
 
     pub(super) fn file(&self) -> &OwnedFd {
@@ -95,6 +100,21 @@ impl GuestMemory {
         assert!(!tables.freed.contains(&page.as_u64()), "table page {page} was freed twice");
         tables.freed.push(page.as_u64());
         tables.lent -= 1;
+    }
+
+    /// A small allocation, as the kernel's general allocator would make it.
+    pub(super) fn allocate_bytes(&self, bytes: u64, below: PhysAddr) -> Result<PhysAddr, NoMemory> {
+        self.small.lock().unwrap_or_else(PoisonError::into_inner).allocate(bytes, below)
+    }
+
+    /// Takes a small allocation back.
+    pub(super) fn free_bytes(&self, at: PhysAddr) {
+        self.small.lock().unwrap_or_else(PoisonError::into_inner).free(at);
+    }
+
+    /// Small allocations handed out and not yet back.
+    pub fn small_lent(&self) -> usize {
+        self.small.lock().unwrap_or_else(PoisonError::into_inner).in_use()
     }
 
     /// Table pages handed out and not yet back.

@@ -1,15 +1,20 @@
 //! One run: a workload under one design on one machine, in virtual time, and what was measured.
 
+mod churn;
 mod driver;
 mod exposure;
 mod replay;
 mod residual;
 mod rings;
+mod workload;
 mod world;
 
-pub use rings::{Rings, RingsError};
+pub use churn::Churn;
+pub use rings::Rings;
+pub use workload::{WORKLOADS, WorkloadError, WorkloadInfo};
 
 use crate::account::Account;
+use crate::host_memory::buffers_end;
 use crate::machine::Machine;
 use crate::outcome::Outcome;
 use crate::platform::LabPlatform;
@@ -31,6 +36,8 @@ pub enum Work {
     Trace(Rc<Trace>, Option<Rc<Joined>>),
     /// Serves synthetic rings.
     Rings(Rings),
+    /// Maps and unmaps in memory that others use too.
+    Churn(Churn),
 }
 
 impl Work {
@@ -39,13 +46,14 @@ impl Work {
         match self {
             Self::Trace(trace, _) => replay::cores(trace),
             Self::Rings(rings) => rings.count as usize,
+            Self::Churn(churn) => churn.cores as usize,
         }
     }
 
     fn devices(&self) -> Vec<SourceId> {
         match self {
             Self::Trace(trace, _) => trace.devices.clone(),
-            Self::Rings(_) => vec![rings::DEVICE],
+            Self::Rings(_) | Self::Churn(_) => vec![rings::DEVICE],
         }
     }
 
@@ -54,6 +62,7 @@ impl Work {
         let end = match self {
             Self::Trace(trace, joined) => replay::memory_end(trace, joined.as_deref()),
             Self::Rings(rings) => rings.memory_end(),
+            Self::Churn(_) => buffers_end(),
         };
         vec![Segment { phys: portcullis::PhysAddr::new(0), len: end.next_multiple_of(1 << 30) }]
     }
@@ -89,6 +98,17 @@ pub enum Pace {
     Gaps(f64),
     /// Operations begin at the times of the trace, or as soon after as their core is free.
     Timestamps,
+}
+
+impl Pace {
+    /// How long `bytes` take at the machine's rate, in picoseconds, stretched.
+    fn gap_ps(self, machine: &Machine, bytes: u64) -> f64 {
+        let factor = match self {
+            Self::Gaps(factor) => factor,
+            Self::Timestamps => 1.0,
+        };
+        factor * bytes as f64 * 8.0 / machine.unprotected_gbps * 1e3
+    }
 }
 
 /// Why a run ended early.
@@ -159,7 +179,7 @@ pub fn machine_pace(machine: &Machine, work: &Work, seed: u64) -> Pace {
             let (bytes_us, span_us) = (bytes as f64 * 8.0 / machine.unprotected_gbps / 1e3, trace.statistics.span_us);
             Pace::Gaps(bytes_us / (span_us as f64).max(1.0))
         }
-        Work::Rings(_) => Pace::Gaps(1.0),
+        Work::Rings(_) | Work::Churn(_) => Pace::Gaps(1.0),
     })
 }
 
@@ -227,6 +247,13 @@ fn measure_design<D: Design<LabPlatform, LabUnit>>(job: &Job<'_>) -> Result<Meas
             rings.warm_up(job.machine);
             let start = Start::of(&world);
             rings.serve(job.machine);
+            start
+        }
+        Work::Churn(churn) => {
+            let churn = churn::Service::new(&world, churn, job.batch, job.pace, job.seed);
+            churn.warm_up(job.machine);
+            let start = Start::of(&world);
+            churn.serve(job.machine);
             start
         }
     };

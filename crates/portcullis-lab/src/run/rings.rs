@@ -5,6 +5,7 @@
 
 use super::driver::Driver;
 use super::exposure::Slot;
+use super::workload::{WorkloadError, parameters};
 use super::world::{Buffer, LabUnit, World};
 use super::{Pace, replay};
 use crate::machine::Machine;
@@ -17,7 +18,6 @@ use serde::Serialize;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
-use thiserror::Error;
 
 /// The device behind the rings.
 pub(super) const DEVICE: SourceId = SourceId(0x20);
@@ -51,63 +51,26 @@ impl Default for Rings {
     }
 }
 
-/// A parameter that cannot be.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum RingsError {
-    /// Not of the form `key=value`.
-    #[error("`{0}` is not a parameter of the form key=value")]
-    Form(String),
-    /// No such parameter.
-    #[error("the workload `rings` has no parameter `{0}`; it has count, ring, burst, tx, pages, operations")]
-    Unknown(String),
-    /// More buffers than the simulated host has memory for.
-    #[error("count × ring × pages is {pages} pages of buffers; expected at most {PAGES_MAX}")]
-    TooMany {
-        /// Pages of all receive buffers together.
-        pages: u64,
-    },
-    /// Not a number, or one out of bounds.
-    #[error("`{key}={value}`: expected {expected}")]
-    Value {
-        /// The parameter.
-        key: String,
-        /// The value given.
-        value: String,
-        /// What it must be.
-        expected: &'static str,
-    },
-}
-
 impl Rings {
     /// Reads `count=40,ring=256,burst=16,tx=0.05,pages=1,operations=40000`, each of them optional.
-    ///
-    /// # Errors
-    /// [`RingsError`].
-    pub fn parse(parameters: &str) -> Result<Self, RingsError> {
+    pub(super) fn parse(text: &str) -> Result<Self, WorkloadError> {
         let mut rings = Self::default();
-        for pair in parameters.split(',').filter(|pair| !pair.is_empty()) {
-            let (key, value) = pair.split_once('=').ok_or_else(|| RingsError::Form(pair.to_owned()))?;
-            let bad = |expected| RingsError::Value { key: key.to_owned(), value: value.to_owned(), expected };
-            let whole = |most: u64, expected| {
-                value.parse::<u64>().ok().filter(|number| (1..=most).contains(number)).ok_or_else(|| bad(expected))
-            };
-            match key {
-                "count" => rings.count = whole(1024, "a whole number from 1 to 1024")? as u32,
-                "ring" => rings.ring = whole(1 << 16, "a whole number from 1 to 65536")? as u32,
-                "burst" => rings.burst = whole(1 << 16, "a whole number from 1 to 65536")? as u32,
-                "pages" => rings.pages = whole(1 << 10, "a whole number from 1 to 1024")? as u32,
-                "operations" => rings.operations = whole(1 << 32, "a whole number from 1 to 4294967296")?,
-                "tx" => {
-                    let share = value.parse::<f64>().ok().filter(|share| (0.0..=16.0).contains(share));
-                    rings.tx = share.ok_or_else(|| bad("a number from 0 to 16"))?;
-                }
-                _ => return Err(RingsError::Unknown(key.to_owned())),
+        for parameter in parameters(text) {
+            let parameter = parameter?;
+            match parameter.key {
+                "count" => rings.count = parameter.whole(1..=1024)? as u32,
+                "ring" => rings.ring = parameter.whole(1..=1 << 16)? as u32,
+                "burst" => rings.burst = parameter.whole(1..=1 << 16)? as u32,
+                "pages" => rings.pages = parameter.whole(1..=1 << 10)? as u32,
+                "operations" => rings.operations = parameter.whole(1..=1 << 32)?,
+                "tx" => rings.tx = parameter.share(0..=16)?,
+                _ => return Err(parameter.unknown("rings", "count, ring, burst, tx, pages, operations")),
             }
         }
         rings.burst = rings.burst.min(rings.ring);
         let pages = u64::from(rings.count) * u64::from(rings.ring) * u64::from(rings.pages);
         if pages > PAGES_MAX {
-            return Err(RingsError::TooMany { pages });
+            return Err(WorkloadError::TooMany { pages, most: PAGES_MAX });
         }
         Ok(rings)
     }
@@ -209,11 +172,7 @@ impl<'w, D: Design<LabPlatform, LabUnit>> Service<'w, D> {
     /// The pause before a burst: what the burst takes at the machine's rate, times the rings that share it.
     fn gap_ps(&self, machine: &Machine) -> f64 {
         let bytes = u64::from(self.rings.burst) * u64::from(self.rings.pages) * PAGE_SIZE * u64::from(self.rings.count);
-        let factor = match self.pace {
-            Pace::Gaps(factor) => factor,
-            Pace::Timestamps => 1.0,
-        };
-        factor * bytes as f64 * 8.0 / machine.unprotected_gbps * 1e3
+        self.pace.gap_ps(machine, bytes)
     }
 }
 

@@ -21,7 +21,7 @@ pub(super) type LabUnit = Arc<Unit<ModelMmio<LabPlatform>, LabPlatform>>;
 pub(super) type LabDomain<D> = Domain<D, LabPlatform, LabUnit>;
 
 /// Room for tables. They lie in the upper half of what the machine can address, so that no buffer is taken for one.
-const TABLES_BYTES: u64 = 64 << 20;
+const TABLES_BYTES: u64 = 512 << 20;
 
 /// What the cores of a run wait for.
 #[derive(Clone, Copy)]
@@ -110,6 +110,7 @@ pub(super) struct Tally {
 /// Everything that the cores of a run share. Used on one thread; a `RefCell` is never held across a step.
 pub(super) struct World<D: Design<LabPlatform, LabUnit>> {
     pub(super) engine: Rc<Engine>,
+    pub(super) platform: LabPlatform,
     pub(super) vtd: Arc<Vtd>,
     pub(super) domains: Vec<LabDomain<D>>,
     pub(super) devices: RefCell<Vec<Device>>,
@@ -146,7 +147,7 @@ impl<D: Design<LabPlatform, LabUnit>> World<D> {
         let ram = Arc::new(ram);
         let vtd = Arc::new(Vtd::new(iommu.clone(), ram.clone()));
         engine.connect(vtd.clone());
-        let platform = LabPlatform::new(engine.clone(), ram);
+        let platform = LabPlatform::new(engine.clone(), ram, job.seed);
         let config = portcullis_vtd::Config {
             physical_bits: iommu.physical_bits,
             leaf_only_hint: job.leaf_only_hint,
@@ -166,6 +167,7 @@ impl<D: Design<LabPlatform, LabUnit>> World<D> {
         let model = |source: &SourceId| Device::new(*source, machine.transaction_bytes, machine.bytes_in_flight);
         let world = Rc::new(Self {
             engine,
+            platform,
             vtd,
             armed_us: domains.iter().map(|_| Cell::new(None)).collect(),
             domains,

@@ -24,7 +24,7 @@ impl Bench {
         let costs = machine("cascadelake-cx5").costs;
         let engine = Rc::new(Engine::new(cores, Frequency::new(1e9), costs.clone(), true));
         let ram = Arc::new(Ram::new(PhysAddr::new(1 << 40), 1 << 20));
-        Self { platform: LabPlatform::new(engine.clone(), ram), engine, costs }
+        Self { platform: LabPlatform::new(engine.clone(), ram, 0), engine, costs }
     }
 
     /// Runs `body` on each of the cores, and returns how long the longest took, in picoseconds.

@@ -16,7 +16,7 @@ use portcullis::Protection;
 use portcullis::design::Options;
 use portcullis::designs::DesignId;
 use portcullis_lab::trace::Trace;
-use portcullis_lab::{Job, Machine, Outcome, Pace, Rings, Work, run};
+use portcullis_lab::{Job, Machine, Outcome, Pace, Work, run};
 use std::path::Path;
 use std::rc::Rc;
 
@@ -53,7 +53,7 @@ fn replay(trace: &Rc<Trace>) -> Work {
 }
 
 fn rings(parameters: &str) -> Work {
-    Work::Rings(Rings::parse(parameters).unwrap_or_else(|error| panic!("{parameters}: {error}")))
+    Work::parse(&format!("rings:{parameters}")).unwrap_or_else(|error| panic!("{parameters}: {error}"))
 }
 
 /// Every design with each of its protections.

@@ -68,7 +68,7 @@ impl Iommu for Instant {
 fn map_and_unmap(machine: &Machine, protection: Protection) -> (Account, Account) {
     let engine = Rc::new(Engine::new(1, machine.frequency(), machine.costs.clone(), machine.iommu.coherent));
     let ram = Arc::new(Ram::with_flushing(PhysAddr::new(1 << 35), 1 << 20));
-    let platform = LabPlatform::new(engine.clone(), ram);
+    let platform = LabPlatform::new(engine.clone(), ram, 0);
     let domain = Domain::<Stock, _, _>::new(Instant, platform, protection).expect("a domain");
     let spent = Rc::new(RefCell::new(Vec::new()));
     let (inner, out) = (engine.clone(), spent.clone());

@@ -125,6 +125,7 @@ impl Visitor<QemuHost, Vtd> for Run<'_> {
         assert!(stale.pages >= STALE_PAGES_MIN, "{who}: {} pages", stale.pages);
         drop(domain);
         assert_eq!(world.memory.tables_lent(), tables, "{who}: {}: tables are lost", Rule::Teardown);
+        assert_eq!(world.memory.small_lent(), 0, "{who}: {}: small allocations are lost", Rule::Teardown);
         println!("{who}: {commands} commands and {frames} frames in {traffic:.1?}; {stale:?}; {:.1?}", begun.elapsed());
     }
 }

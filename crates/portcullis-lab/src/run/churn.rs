@@ -1,0 +1,179 @@
+//! The synthetic workload of page tables that grow: buffers of one page, each from the host's page allocator, mapped for a random
+//! time, while other programs use the same memory (ATC'15, §6.1, Figure 6). At the end the device is closed: all is unmapped.
+
+use super::driver::Driver;
+use super::exposure::Slot;
+use super::workload::{WorkloadError, parameters};
+use super::world::{Buffer, LabUnit, World};
+use super::{Pace, RunError, replay};
+use crate::machine::Machine;
+use crate::platform::LabPlatform;
+use portcullis::design::Design;
+use portcullis::{Access, MapError, NoMemory, PAGE_SIZE, PhysAddr, Segment};
+use rand::{RngExt, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+use serde::Serialize;
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// The parameters of the workload.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Churn {
+    /// Mappings that are live at a time, on all cores together.
+    pub live: u32,
+    /// Cores that map and unmap.
+    pub cores: u32,
+    /// Buffers that a core unmaps, and then maps, at a time.
+    pub burst: u32,
+    /// Steps of other programs per mapping: in each they take an object, and with some a page.
+    pub background: f64,
+    /// Buffers mapped after warm-up.
+    pub operations: u64,
+}
+
+impl Default for Churn {
+    fn default() -> Self {
+        Self { live: 16_384, cores: 4, burst: 16, background: 0.0, operations: 100_000 }
+    }
+}
+
+impl Churn {
+    /// Reads `live=16384,cores=4,burst=16,background=1,operations=1000000`, each of them optional.
+    pub(super) fn parse(text: &str) -> Result<Self, WorkloadError> {
+        let mut churn = Self::default();
+        for parameter in parameters(text) {
+            let parameter = parameter?;
+            match parameter.key {
+                "live" => churn.live = parameter.whole(1..=1 << 18)? as u32,
+                "cores" => churn.cores = parameter.whole(1..=1024)? as u32,
+                "burst" => churn.burst = parameter.whole(1..=1 << 16)? as u32,
+                "background" => churn.background = parameter.share(0..=16)?,
+                "operations" => churn.operations = parameter.whole(1..=1 << 32)?,
+                _ => return Err(parameter.unknown("churn", "live, cores, burst, background, operations")),
+            }
+        }
+        Ok(churn)
+    }
+
+    /// Mappings that a core has live.
+    fn live_per_core(&self) -> u32 {
+        self.live.div_ceil(self.cores)
+    }
+}
+
+/// The workload under way.
+pub(super) struct Service<'w, D: Design<LabPlatform, LabUnit>> {
+    world: &'w Rc<World<D>>,
+    churn: Churn,
+    batch: usize,
+    pace: Pace,
+    cores: Vec<Rc<RefCell<Core>>>,
+}
+
+/// What one core has mapped.
+struct Core {
+    number: usize,
+    churn: Churn,
+    random: Pcg64Mcg,
+    /// The page of each live mapping, and its slot.
+    live: Vec<(PhysAddr, Slot)>,
+    /// Slots of no live mapping.
+    slots: Vec<Slot>,
+    /// Steps of other programs that are due.
+    background: f64,
+}
+
+impl<'w, D: Design<LabPlatform, LabUnit>> Service<'w, D> {
+    pub(super) fn new(world: &'w Rc<World<D>>, churn: &Churn, batch: usize, pace: Pace, seed: u64) -> Self {
+        let core = |number: u32| Core {
+            number: number as usize,
+            churn: churn.clone(),
+            random: Pcg64Mcg::seed_from_u64(seed ^ (u64::from(number) << 32)),
+            live: Vec::new(),
+            slots: (number * churn.live_per_core()..(number + 1) * churn.live_per_core()).collect(),
+            background: 0.0,
+        };
+        let cores = (0..churn.cores).map(|number| Rc::new(RefCell::new(core(number)))).collect();
+        Self { world, churn: churn.clone(), batch, pace, cores }
+    }
+
+    /// Maps until as many are live as are to be.
+    pub(super) fn warm_up(&self, machine: &Machine) {
+        let bursts = self.churn.live_per_core().div_ceil(self.churn.burst);
+        self.bursts(machine, u64::from(bursts), Core::fill);
+    }
+
+    /// Unmaps and maps until the operations are done, then unmaps all.
+    pub(super) fn serve(&self, machine: &Machine) {
+        let per_core = self.churn.operations.div_ceil(u64::from(self.churn.cores));
+        self.bursts(machine, per_core.div_ceil(u64::from(self.churn.burst)), Core::replace);
+        let bursts = self.churn.live_per_core().div_ceil(self.churn.burst);
+        self.bursts(machine, u64::from(bursts), Core::empty);
+    }
+
+    /// That many times `burst` on every core.
+    fn bursts(&self, machine: &Machine, bursts: u64, burst: fn(&mut Core, &World<D>, &mut Driver<'_, D>)) {
+        let bytes = u64::from(self.churn.burst) * PAGE_SIZE * u64::from(self.churn.cores);
+        let gap_ps = self.pace.gap_ps(machine, bytes);
+        let bodies = self.cores.iter().map(|core| {
+            let (world, core, batch) = (self.world.clone(), core.clone(), self.batch);
+            Box::new(move || {
+                let mut core = core.borrow_mut();
+                let mut driver = Driver::new(&*world, core.number, batch);
+                for _ in 0..bursts {
+                    let wait_ps = gap_ps * core.random.random_range(0.5..1.5);
+                    world.engine.sleep_until(world.engine.now_ps() + wait_ps as u64);
+                    burst(&mut core, &world, &mut driver);
+                    if world.failed() {
+                        break;
+                    }
+                }
+                driver.finish();
+            }) as Box<dyn FnOnce()>
+        });
+        self.world.engine.run(bodies.collect());
+        replay::close_windows(self.world, self.batch);
+    }
+}
+
+impl Core {
+    /// Some buffers go, others come.
+    fn replace<D: Design<LabPlatform, LabUnit>>(&mut self, world: &World<D>, driver: &mut Driver<'_, D>) {
+        self.empty(world, driver);
+        self.fill(world, driver);
+    }
+
+    /// Buffers come, of which half are received and half sent.
+    fn fill<D: Design<LabPlatform, LabUnit>>(&mut self, world: &World<D>, driver: &mut Driver<'_, D>) {
+        for _ in 0..self.slots.len().min(self.churn.burst as usize) {
+            self.background += self.churn.background;
+            while self.background >= 1.0 {
+                self.background -= 1.0;
+                world.platform.memory().borrow_mut().background_step();
+            }
+            let Some(phys) = world.platform.memory().borrow_mut().take_buffer() else {
+                return world.fail(RunError::Map(MapError::NoMemory(NoMemory)));
+            };
+            let Some(slot) = self.slots.pop() else { return };
+            let access = if self.random.random_bool(0.5) { Access::DeviceWrites } else { Access::DeviceReads };
+            driver.map(slot, &Buffer::from(Segment { phys, len: PAGE_SIZE }), access, 0);
+            self.live.push((phys, slot));
+        }
+    }
+
+    /// Random ones of the live buffers go.
+    fn empty<D: Design<LabPlatform, LabUnit>>(&mut self, world: &World<D>, driver: &mut Driver<'_, D>) {
+        let count = self.live.len().min(self.churn.burst as usize);
+        let kept = self.live.len() - count;
+        for place in (kept..self.live.len()).rev() {
+            let chosen = self.random.random_range(0..=place);
+            self.live.swap(chosen, place);
+            driver.unmap(self.live[place].1);
+        }
+        driver.commit();
+        for (phys, slot) in self.live.drain(kept..) {
+            world.platform.memory().borrow_mut().give_buffer(phys);
+            self.slots.push(slot);
+        }
+    }
+}
