@@ -15,10 +15,23 @@ pub(crate) fn test(workspace: &Workspace) -> Result<(), Failure> {
     stages.stage("QEMU", "there is one, or it is installed", |_| qemu::require())?;
     let target = workspace.target_beside("no-std-proof");
     stages.cargo("no_std proof", &[], &["build", "--manifest-path", NO_STD_PROOF, "--target-dir", &target])?;
-    stages.cargo("tests", &[], &["test", "--workspace", "--all-features"])?;
+    stages.cargo("tests", &[], &["test", "--workspace"])?;
+    example_design(&mut stages)?;
     loom_models(workspace, &mut stages)?;
     stages.finish();
     Ok(())
+}
+
+/// The design of `examples/` through every test that goes over the list of designs.
+fn example_design(stages: &mut Stages<'_>) -> Result<(), Failure> {
+    let mut arguments = vec!["test", "--features", "portcullis/example-design"];
+    for package in ["portcullis", "portcullis-lab", "portcullis-qemu"] {
+        arguments.extend(["--package", package]);
+    }
+    for test in ["properties", "lab", "traffic"] {
+        arguments.extend(["--test", test]);
+    }
+    stages.cargo("the example design", &[("PORTCULLIS_DESIGNS", "guarded")], &arguments)
 }
 
 fn house_rules(workspace: &Workspace) -> Result<(), Failure> {

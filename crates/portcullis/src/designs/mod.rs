@@ -9,27 +9,30 @@ use crate::safety::{Breach, Protection, Rule};
 pub use crate::design::choice::{Choice, ChoiceError};
 
 macro_rules! designs {
-    ($($module:ident :: $name:ident,)*) => {
-        $(mod $module; pub use $module::$name;)*
+    ($($(#[cfg($condition:meta)] #[path = $path:literal])? $module:ident :: $name:ident,)*) => {
+        $(
+            $(#[cfg($condition)] #[path = $path])? mod $module;
+            $(#[cfg($condition)])? pub use $module::$name;
+        )*
 
         /// A design by name.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         pub enum DesignId {
-            $(#[doc = concat!("[`", stringify!($name), "`]")] $name,)*
+            $($(#[cfg($condition)])? #[doc = concat!("[`", stringify!($name), "`]")] $name,)*
         }
 
         impl DesignId {
             /// Every design, in the order of the table of designs.
-            pub const ALL: &'static [Self] = &[$(Self::$name,)*];
+            pub const ALL: &'static [Self] = &[$($(#[cfg($condition)])? Self::$name,)*];
 
             /// What there is to say about it.
             pub const fn info(self) -> &'static Info {
-                match self { $(Self::$name => &$name::INFO,)* }
+                match self { $($(#[cfg($condition)])? Self::$name => &$name::INFO,)* }
             }
 
             /// Calls `visitor` with the design's type.
             pub fn visit<P: Platform, I: Iommu, V: Visitor<P, I>>(self, visitor: V) -> V::Output {
-                match self { $(Self::$name => visitor.visit::<$name>(),)* }
+                match self { $($(#[cfg($condition)])? Self::$name => visitor.visit::<$name>(),)* }
             }
         }
     };
@@ -42,12 +45,26 @@ designs! {
     eiovar::Eiovar,
     kmalloc::Kmalloc,
     magazine::Magazine,
+    #[cfg(feature = "example-design")] #[path = "../../../../examples/guarded.rs"] guarded::Guarded,
 }
 
 impl DesignId {
     /// The design called `id`.
     pub fn by_id(id: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|design| design.info().id == id)
+    }
+
+    /// The designs that a test is to go through: those named in `PORTCULLIS_DESIGNS`, apart by commas, or else every one.
+    ///
+    /// # Panics
+    /// If one is named that there is not.
+    #[cfg(feature = "fake")]
+    pub fn under_test() -> std::vec::Vec<Self> {
+        let named = |id: &str| Self::by_id(id).unwrap_or_else(|| panic!("no design `{id}` to be tested"));
+        match std::env::var("PORTCULLIS_DESIGNS") {
+            Ok(ids) => ids.split(',').map(named).collect(),
+            Err(_) => Self::ALL.to_vec(),
+        }
     }
 }
 

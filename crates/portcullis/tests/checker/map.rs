@@ -56,7 +56,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
         let limit = 1u64 << (u32::from(self.bench.machine.address_bits - fit.tag_bits) - PAGE_SHIFT);
         let size = (pages + fit.guard_pages).next_power_of_two().max(fit.grain_pages);
         let block = |range: IovaRange| {
-            let size = range.pages().next_power_of_two().max(fit.grain_pages);
+            let size = (range.pages() + fit.guard_pages).next_power_of_two().max(fit.grain_pages);
             let first = range.first_pfn() / size * size;
             IovaRange::new(first, (range.end_pfn() - first).max(size)).expect("around a range")
         };

@@ -1,0 +1,58 @@
+//! The example of "Adding a design": `stock` with a page behind every mapping that is never mapped. A device that runs over
+//! the end of its buffer faults there, and does not reach the next one.
+#![allow(unsafe_code, reason = "table pages are freed on an allocator's word")]
+
+use super::stock::Stock;
+use crate::design::{Composed, Described, Design, Fit, Info, Setup};
+use crate::error::{MapError, NewDomainError, UnmapError};
+use crate::invalidation::{Deferral, Invalidated};
+use crate::iova::{Claim, Demand, IovaAllocator, TreeAllocator};
+use crate::{Iommu, IovaRange, Platform};
+
+/// `stock` with guard pages.
+#[derive(Debug)]
+pub struct Guarded;
+
+impl Described for Guarded {
+    const INFO: Info = Info {
+        id: "guarded",
+        source: "the example of examples/README.md",
+        allocator: "the tree of `stock`, asked for one page more",
+        fit: Some(Fit { guard_pages: 1, ..Fit::TIGHT }),
+        options: &[],
+        ..Stock::INFO
+    };
+}
+
+impl<P: Platform, I: Iommu> Design<P, I> for Guarded {
+    type Mapper = Composed<GuardedTree<P>, P, I>;
+
+    fn build(setup: Setup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+        let tree = TreeAllocator::new(&setup.platform, setup.width, setup.reserved)?;
+        Composed::new(GuardedTree(tree), Deferral::Global, setup)
+    }
+}
+
+/// The tree, with the guard pages hidden.
+pub struct GuardedTree<P: Platform>(TreeAllocator<P>);
+
+// SAFETY: the tree keeps the promises for the longer ranges, and each of ours is the front of one of those.
+unsafe impl<P: Platform> IovaAllocator<P> for GuardedTree<P> {
+    fn allocate(&self, platform: &P, demand: &Demand) -> Result<IovaRange, MapError> {
+        let guarded = self.0.allocate(platform, &Demand { pages: demand.pages + 1, ..*demand })?;
+        Ok(IovaRange::new(guarded.first_pfn(), demand.pages).expect("the front of a range"))
+    }
+
+    fn claim(&self, platform: &P, range: IovaRange) -> Result<Claim, UnmapError> {
+        let guarded = IovaRange::new(range.first_pfn(), range.pages() + 1).ok_or(UnmapError::BadRange)?;
+        self.0.claim(platform, guarded)
+    }
+
+    fn free(&self, platform: &P, range: Invalidated<IovaRange>) {
+        self.0.free(platform, range);
+    }
+
+    fn live(&self) -> usize {
+        self.0.live()
+    }
+}
