@@ -69,7 +69,7 @@ pub(crate) fn list(arguments: &ListArguments, out: &mut impl Write) -> Result<()
     }
     let mut parts = Vec::new();
     if let Some(designs) = &document.designs {
-        parts.push(design_table(designs));
+        parts.push(design_paragraphs(designs));
     }
     if let Some(machines) = &document.machines {
         let mut table = plain(&["machine", "what it is"], 2);
@@ -118,19 +118,24 @@ fn designs() -> Vec<DesignEntry> {
     DesignId::ALL.iter().map(entry).collect()
 }
 
-fn design_table(designs: &[DesignEntry]) -> String {
-    let mut table = plain(&["design", "from", "protections", "parameters", "gives up"], 5);
-    for design in designs {
-        let breaches: Vec<String> = design
-            .breaches
-            .iter()
-            .map(|breach| format!("{} ({}): {}", breach.rule, breach.protection, breach.bound))
-            .collect();
-        let options = design.options.iter().map(|option| format!("{}={}", option.key, option.default));
-        let options = options.collect::<Vec<_>>().join(", ");
-        table.add_row([design.id, design.source, &design.protections.join(", "), &options, &breaches.join("; ")]);
-    }
-    table.trim_fmt()
+/// A paragraph for each design: what the JSON says of it, a line each.
+fn design_paragraphs(designs: &[DesignEntry]) -> String {
+    let paragraph = |design: &DesignEntry| {
+        let parameter = |option: &OptionEntry| format!("{} = {}: {}", option.key, option.default, option.description);
+        let breach = |breach: &BreachEntry| format!("{} under {}: {}", breach.rule, breach.protection, breach.bound);
+        let mut facts = vec![
+            ("from", design.source.to_owned()),
+            ("protections", design.protections.join(", ")),
+            ("addresses", design.allocator.to_owned()),
+            ("invalidation", design.invalidation.to_owned()),
+            ("table pages", design.tables.to_owned()),
+        ];
+        facts.extend(design.options.iter().map(|option| ("parameter", parameter(option))));
+        facts.extend(design.breaches.iter().map(|one| ("gives up", breach(one))));
+        let lines = facts.iter().map(|(name, fact)| format!("  {name:<13} {fact}"));
+        std::iter::once(design.id.to_owned()).chain(lines).collect::<Vec<_>>().join("\n")
+    };
+    designs.iter().map(paragraph).collect::<Vec<_>>().join("\n\n")
 }
 
 fn workloads() -> Vec<WorkloadEntry> {

@@ -113,6 +113,19 @@ fn lists_tell_what_there_is() {
     for id in ids("designs").iter().chain(&ids("machines")).chain(&ids("workloads")) {
         line(&text, &[id]);
     }
+    for design in document["designs"].as_array().unwrap() {
+        let string = |of: &Value, key: &str| of[key].as_str().unwrap_or_else(|| panic!("{key}")).to_owned();
+        let id = string(design, "id");
+        let paragraph = text.split("\n\n").find(|paragraph| paragraph.lines().next() == Some(&id));
+        let paragraph = paragraph.unwrap_or_else(|| panic!("no paragraph for {id} in\n{text}"));
+        for fact in ["source", "allocator", "invalidation", "tables"].map(|key| string(design, key)) {
+            assert!(paragraph.contains(&fact), "{id}: {fact}");
+        }
+        for breach in design["breaches"].as_array().unwrap() {
+            let [rule, protection, bound] = ["rule", "protection", "bound"].map(|key| string(breach, key));
+            assert!(paragraph.contains(&format!("gives up      {rule} under {protection}: {bound}")), "{id}: {rule}");
+        }
+    }
     let stock = document["designs"].as_array().unwrap().iter().find(|design| design["id"] == "stock").unwrap();
     assert_eq!(stock["breaches"][0]["rule"], "S2", "deferred gives up strictness, and says so");
     for machine in document["machines"].as_array().unwrap() {

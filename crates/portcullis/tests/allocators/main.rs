@@ -2,6 +2,7 @@
 
 mod counting;
 mod eiovar;
+mod kmalloc;
 mod magazine;
 mod stock;
 
