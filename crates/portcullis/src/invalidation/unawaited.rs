@@ -1,7 +1,8 @@
 //! Deferred protection as XNU has it: an unmap submits its invalidation and does not wait for it (ATC'15, §3.4).
 //!
 //! The buffer goes back at once, so that the device keeps it for as long as the hardware takes. The address does not: it stays
-//! here with what was submitted, until somebody asks and is told that it is done (S3).
+//! here with what was submitted, until somebody asks and is told that it is done (S3). To ask in vain costs a read across the
+//! bus; so an unmap asks only about the oldest, and only when it needs the room. By then the hardware is long done.
 
 use super::{BATCH_MAX, Invalidated, QUEUE_TIMEOUT_US, Revocation, Revoked, page_selective};
 use crate::address::IovaRange;
@@ -51,13 +52,12 @@ impl<P: Platform, T: Copy + Send> UnawaitedQueue<P, T> {
         Ok(Self { told, due: Deadline::none(), len: AtomicUsize::new(0) })
     }
 
-    /// Tells the hardware of the unmaps, and gives back what it has done of earlier ones. Where the queue is full, waits for
-    /// the oldest.
+    /// Tells the hardware of the unmaps. Where the queue is full, waits for the oldest.
     ///
     /// In a poisoned domain nothing is deferred any more: all that is queued is invalidated before the buffers go back.
     ///
     /// # Errors
-    /// [`CommitError`] where the hardware took nothing, has failed earlier unmaps, or leaves no room in time. What was queued
+    /// [`CommitError`] where the hardware takes nothing, has failed the oldest, or does not answer in time. What was queued
     /// stays until an invalidation succeeds; those of these unmaps that found no room are lost for good.
     pub(crate) fn push<I: Iommu<Ticket = T>>(
         &self,
@@ -92,10 +92,10 @@ impl<P: Platform, T: Copy + Send> UnawaitedQueue<P, T> {
         // Without the lock: the hardware is told even while another CPU waits for room.
         let submission = space.submit(&commands)?;
         self.told.with(|told| {
-            let mut done = self.reap(space, allocator, told);
+            let mut done = Ok(());
             for revoked in revoked {
                 if told.len() == UNAWAITED_CAPACITY {
-                    done = done.and_then(|()| self.wait_for_oldest(space, allocator, told));
+                    done = Self::wait_for_oldest(space, allocator, told);
                 }
                 if done.is_err() {
                     break;
@@ -124,7 +124,7 @@ impl<P: Platform, T: Copy + Send> UnawaitedQueue<P, T> {
         Ok(())
     }
 
-    /// Gives back what the hardware has done, if nobody has looked for long enough.
+    /// Gives back what the hardware has done, if nobody has asked for long enough.
     ///
     /// # Errors
     /// [`CommitError`] where the hardware has failed.
@@ -145,7 +145,7 @@ impl<P: Platform, T: Copy + Send> UnawaitedQueue<P, T> {
             // Where not all is done, or the hardware has failed, the next tick may try, but not at once.
             self.due.clear();
             let done = match space.check() {
-                Ok(()) => self.reap(space, allocator, told),
+                Ok(()) => Self::reap(space, allocator, told),
                 Err(_) => self.flush(space, allocator, told),
             };
             self.note(platform, told);
@@ -167,7 +167,7 @@ impl<P: Platform, T: Copy + Send> UnawaitedQueue<P, T> {
         self.told.with(|told| {
             let mut done = Ok(());
             while done.is_ok() && !told.is_empty() {
-                done = self.wait_for_oldest(space, allocator, told);
+                done = Self::wait_for_oldest(space, allocator, told);
             }
             self.note(platform, told);
             done
@@ -191,7 +191,6 @@ impl<P: Platform, T: Copy + Send> UnawaitedQueue<P, T> {
 
     /// Gives back what is done, up to the first that is not.
     fn reap<I: Iommu<Ticket = T>>(
-        &self,
         space: &AddressSpace<P, I>,
         allocator: &impl IovaAllocator<P>,
         told: &mut VecDeque<Told<T>>,
@@ -207,7 +206,6 @@ impl<P: Platform, T: Copy + Send> UnawaitedQueue<P, T> {
 
     /// Waits for the oldest, and gives it back.
     fn wait_for_oldest<I: Iommu<Ticket = T>>(
-        &self,
         space: &AddressSpace<P, I>,
         allocator: &impl IovaAllocator<P>,
         told: &mut VecDeque<Told<T>>,

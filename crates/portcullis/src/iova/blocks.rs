@@ -119,7 +119,7 @@ impl Blocks {
             let first = pfn >> size << size;
             match self.at(first, size) {
                 Block::Live { pages } if order(pages.into(), ORDERS) == Some(size) => {
-                    IovaRange::new(first, pages.into()).filter(|mapped| mapped.contains(pfn)).zip(Some(size))
+                    Some((IovaRange::new(first, pages.into())?, size))
                 }
                 _ => None,
             }
