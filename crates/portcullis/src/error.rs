@@ -53,7 +53,8 @@ pub enum MapError {
     /// An earlier queue error has poisoned the domain (S11).
     #[error("the domain is poisoned by an earlier invalidation failure")]
     Poisoned,
-    /// The IOMMU caches absent entries, so the map itself needed an invalidation, and that failed.
+    /// The map needed an invalidation, because the IOMMU caches absent entries or no address was free before it, and that
+    /// failed.
     #[error(transparent)]
     Queue(#[from] QueueError),
 }

@@ -15,6 +15,13 @@ pub const INVALIDATION_TIMEOUT_US: u64 = 1_000_000;
 /// Tags handed out so far.
 static TAGS: StaticCounter = StaticCounter::new(0);
 
+/// What the hardware was told, and when, on the platform's clock.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Submission<T> {
+    ticket: T,
+    submitted_us: u64,
+}
+
 /// A domain of the IOMMU and the table that it translates through, if any.
 pub struct AddressSpace<P: Platform, I: Iommu> {
     platform: P,
@@ -195,27 +202,46 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     /// # Errors
     /// A [`QueueError`]; the domain is then poisoned (S11).
     pub fn invalidate(&self, commands: &[Invalidation]) -> Result<(), QueueError> {
-        let result = self.submit_and_wait(commands);
-        if result.is_err() {
-            self.poisoned.store(true, Ordering::Relaxed);
-        }
-        result
+        self.wait(self.submit(commands)?)
     }
 
-    fn submit_and_wait(&self, commands: &[Invalidation]) -> Result<(), QueueError> {
-        let ticket = self.iommu.submit(commands)?;
-        let limit_us = self.platform.now_us() + INVALIDATION_TIMEOUT_US;
-        loop {
-            // The clock first: a CPU that was stopped for long looks once more before it gives up.
-            let late = self.platform.now_us() > limit_us;
-            if self.iommu.is_done(ticket)? {
-                return Ok(());
-            }
-            if late {
-                return Err(QueueError::Timeout(INVALIDATION_TIMEOUT_US));
-            }
+    /// Submits the commands and does not wait.
+    ///
+    /// # Errors
+    /// A [`QueueError`]; the domain is then poisoned (S11).
+    pub(crate) fn submit(&self, commands: &[Invalidation]) -> Result<Submission<I::Ticket>, QueueError> {
+        let ticket = self.iommu.submit(commands).inspect_err(|_| self.poison())?;
+        Ok(Submission { ticket, submitted_us: self.platform.now_us() })
+    }
+
+    /// Whether a submission has taken effect.
+    ///
+    /// # Errors
+    /// A [`QueueError`], [`QueueError::Timeout`] where it has not for more than [`INVALIDATION_TIMEOUT_US`]; the domain is
+    /// then poisoned (S11).
+    pub(crate) fn is_done(&self, submission: Submission<I::Ticket>) -> Result<bool, QueueError> {
+        // The clock first: a CPU that was stopped for long looks once more before it gives up.
+        let late = self.platform.now_us() > submission.submitted_us + INVALIDATION_TIMEOUT_US;
+        let done = match self.iommu.is_done(submission.ticket) {
+            Ok(false) if late => Err(QueueError::Timeout(INVALIDATION_TIMEOUT_US)),
+            done => done,
+        };
+        done.inspect_err(|_| self.poison())
+    }
+
+    /// Waits until a submission has taken effect, for at most [`INVALIDATION_TIMEOUT_US`] since it was made.
+    ///
+    /// # Errors
+    /// Those of [`is_done`](Self::is_done).
+    pub(crate) fn wait(&self, submission: Submission<I::Ticket>) -> Result<(), QueueError> {
+        while !self.is_done(submission)? {
             self.platform.pause(Wait::Invalidation);
         }
+        Ok(())
+    }
+
+    fn poison(&self) {
+        self.poisoned.store(true, Ordering::Relaxed);
     }
 
     /// Teardown (S10): the IOMMU forgets the devices and what it has cached, then the table pages and those that `forgotten`

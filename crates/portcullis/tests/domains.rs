@@ -2,7 +2,7 @@
 
 use portcullis::design::Design;
 use portcullis::designs::{None as Unprotected, Static, Stock};
-use portcullis::iommu::fake::FakeIommu;
+use portcullis::iommu::fake::{FakeIommu, Ticket};
 use portcullis::iommu::{AttachError, Translation};
 use portcullis::platform::fake::FakeHost;
 use portcullis::table::Rights;
@@ -21,7 +21,7 @@ const fn segment(phys: u64, len: u64) -> Segment {
 struct NoDomains<'h>(FakeIommu<'h>);
 
 impl Iommu for NoDomains<'_> {
-    type Ticket = bool;
+    type Ticket = Ticket;
 
     fn capabilities(&self) -> Capabilities {
         self.0.capabilities()
@@ -43,11 +43,11 @@ impl Iommu for NoDomains<'_> {
         self.0.detach(domain, device)
     }
 
-    fn submit(&self, commands: &[Invalidation]) -> Result<bool, QueueError> {
+    fn submit(&self, commands: &[Invalidation]) -> Result<Ticket, QueueError> {
         self.0.submit(commands)
     }
 
-    fn is_done(&self, ticket: bool) -> Result<bool, QueueError> {
+    fn is_done(&self, ticket: Ticket) -> Result<bool, QueueError> {
         self.0.is_done(ticket)
     }
 }

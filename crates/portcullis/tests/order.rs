@@ -2,7 +2,7 @@
 //! invalidates them (S4), and the tables of a domain outlive the domain (S10).
 
 use portcullis::designs::Stock;
-use portcullis::iommu::fake::FakeIommu;
+use portcullis::iommu::fake::{FakeIommu, Ticket};
 use portcullis::iommu::{AttachError, Translation};
 use portcullis::platform::fake::FakeHost;
 use portcullis::{
@@ -35,7 +35,7 @@ impl<'h> Watching<'h> {
 }
 
 impl Iommu for Watching<'_> {
-    type Ticket = bool;
+    type Ticket = Ticket;
 
     fn capabilities(&self) -> Capabilities {
         self.fake.capabilities()
@@ -58,13 +58,13 @@ impl Iommu for Watching<'_> {
         self.fake.detach(domain, device)
     }
 
-    fn submit(&self, commands: &[Invalidation]) -> Result<bool, QueueError> {
+    fn submit(&self, commands: &[Invalidation]) -> Result<Ticket, QueueError> {
         self.note();
         self.fake.submit(commands)
     }
 
     /// Done when it is asked for the second time.
-    fn is_done(&self, ticket: bool) -> Result<bool, QueueError> {
+    fn is_done(&self, ticket: Ticket) -> Result<bool, QueueError> {
         self.note();
         Ok(self.fake.is_done(ticket)? && self.lent.lock().expect("not poisoned").len() > 2)
     }

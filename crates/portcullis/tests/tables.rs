@@ -158,7 +158,8 @@ impl<'h> Bench<'h> {
 
     /// Compares every edge, as software sees it and as a device does after all has been invalidated.
     fn compare(&self) -> Result<(), TestCaseError> {
-        self.iommu.submit(&[Invalidation::Global]).unwrap();
+        let flush = self.iommu.submit(&[Invalidation::Global]).unwrap();
+        assert_eq!(self.iommu.is_done(flush), Ok(true));
         for &pfn in &self.edges {
             let iova = Iova::new(Iova::from_pfn(pfn).as_u64() + 0x123);
             let expected = self.live.iter().find_map(|run| run.translate(pfn));

@@ -14,7 +14,7 @@ use crate::table::{FreedTables, TableRule};
 /// The parts, put together.
 pub struct Composed<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking = LockFree> {
     allocator: A,
-    policy: Policy<P>,
+    policy: Policy<P, I>,
     locking: L,
     space: AddressSpace<P, I>,
 }
@@ -50,12 +50,16 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Composed<A, P, I, L
     /// those of [`AddressSpace::translated`].
     ///
     /// # Panics
-    /// If claims are left to a table that does not keep its pages.
+    /// If claims are left to a table that does not keep its pages, or with [`Deferral::Unawaited`] over such a table.
     pub fn with_parts(allocator: A, parts: Parts<L>, setup: Setup<'_, P, I>) -> Result<Self, NewDomainError> {
         let Parts { deferral, rule, locking } = parts;
         assert!(
             A::TABLE_CLAIM_PAGES_MAX == 0 || rule == TableRule::Kept,
             "claims walk the table before they own anything"
+        );
+        assert!(
+            deferral != Deferral::Unawaited || rule == TableRule::Kept,
+            "a table page is freed after an invalidation that was waited for"
         );
         let policy = Policy::new(&setup.platform, setup.protection, deferral)?;
         let space = AddressSpace::translated(setup.iommu, setup.platform, setup.width, rule)?;
@@ -98,7 +102,12 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Mapper for Composed
         self.space.check()?;
         platform.probe(Step::Enter(Phase::Other));
         platform.probe(Step::Map);
-        let range = self.locking.whole(request.pages(), || self.place(request))?;
+        let place = || self.locking.whole(request.pages(), || self.place(request));
+        let range = match place() {
+            // Not with a lock held: it waits for the hardware.
+            Err(MapError::Exhausted { .. }) if self.policy.drain(&self.space, &self.allocator)? => place(),
+            placed => placed,
+        }?;
         if let Err(error) = self.space.written(range).and_then(|()| self.policy.mapped(&self.space, range)) {
             // Perhaps in use already: taken back like an unmap whose commit failed, so that the device finds no more of it,
             // nobody else can unmap it, and the range stays quarantined (S11).

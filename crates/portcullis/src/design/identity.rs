@@ -5,7 +5,7 @@ use crate::design::{Mapper, Setup, Usage};
 use crate::error::{CommitError, MapError, NewDomainError, UnmapError};
 use crate::invalidation::Revocation;
 use crate::iommu::{AttachError, DomainId, Iommu, SourceId};
-use crate::iova::INTERRUPT_RANGE;
+use crate::iova::reserved_pages;
 use crate::platform::Platform;
 use crate::request::{Access, Request};
 use crate::space::AddressSpace;
@@ -27,7 +27,7 @@ impl<P: Platform, I: Iommu> Identity<P, I> {
     /// # Errors
     /// Those of [`AddressSpace::pass_through`].
     pub fn pass_through(setup: Setup<'_, P, I>) -> Result<Self, NewDomainError> {
-        let (reserved, width) = (reserved(setup.reserved)?, setup.width);
+        let (reserved, width) = (reserved_pages(setup.reserved)?, setup.width);
         Ok(Self { space: AddressSpace::pass_through(setup.iommu, setup.platform)?, reserved, width })
     }
 
@@ -36,7 +36,7 @@ impl<P: Platform, I: Iommu> Identity<P, I> {
     /// # Errors
     /// Those of [`AddressSpace::translated`]; [`NewDomainError::BadRange`], [`NewDomainError::Identity`].
     pub fn mapped(setup: Setup<'_, P, I>) -> Result<Self, NewDomainError> {
-        let (reserved, width) = (reserved(setup.reserved)?, setup.width);
+        let (reserved, width) = (reserved_pages(setup.reserved)?, setup.width);
         let space = AddressSpace::translated(setup.iommu, setup.platform, width, TableRule::Kept)?;
         let this = Self { space, reserved, width };
         for memory in setup.memory {
@@ -73,17 +73,6 @@ impl<P: Platform, I: Iommu> Identity<P, I> {
 /// One past the last page number below `2^width`.
 fn limit(width: u8) -> u64 {
     1 << (u32::from(width) - PAGE_SHIFT)
-}
-
-/// Page 0, the interrupt range and those of the firmware, in order.
-fn reserved(ranges: &[IovaRange]) -> Result<Vec<(u64, u64)>, NewDomainError> {
-    let mut reserved = Vec::new();
-    reserved.try_reserve_exact(ranges.len() + 2).map_err(|_| crate::NoMemory)?;
-    reserved.push((0, 1));
-    reserved.push((INTERRUPT_RANGE.0, INTERRUPT_RANGE.0 + INTERRUPT_RANGE.1));
-    reserved.extend(ranges.iter().map(|range| (range.first_pfn(), range.end_pfn())));
-    reserved.sort_unstable();
-    Ok(reserved)
 }
 
 impl<P: Platform, I: Iommu> Mapper for Identity<P, I> {

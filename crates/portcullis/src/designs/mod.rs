@@ -43,6 +43,7 @@ designs! {
     identity_map::Static,
     stock::Stock,
     eiovar::Eiovar,
+    macos::MacOs,
     kmalloc::Kmalloc,
     magazine::Magazine,
     #[cfg(feature = "example-design")] #[path = "../../../../examples/guarded.rs"] guarded::Guarded,

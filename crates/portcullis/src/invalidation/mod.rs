@@ -7,11 +7,13 @@ mod core_queues;
 mod flush_queue;
 mod policy;
 mod strict;
+mod unawaited;
 
 pub use core_queues::{CORE_QUEUE_CAPACITY, CoreQueues};
 pub use flush_queue::{FlushQueue, QUEUE_CAPACITY, QUEUE_TIMEOUT_US};
 pub use policy::Deferral;
 pub(crate) use policy::Policy;
+pub use unawaited::{UNAWAITED_CAPACITY, UnawaitedQueue};
 
 use crate::address::{Iova, IovaRange};
 use crate::iommu::{Capabilities, DomainId, Invalidation};

@@ -1,7 +1,9 @@
-//! When the hardware is told: at every commit, later through one queue or one per CPU, or only when an address is used again.
+//! When the hardware is told, and who waits for it: at every commit, with or without waiting, later through one queue or one
+//! per CPU, or only when an address is used again.
 
 use super::{
-    CoreQueues, FlushQueue, Invalidated, QUEUE_CAPACITY, QUEUE_TIMEOUT_US, Revocation, page_selective, strict,
+    CoreQueues, FlushQueue, Invalidated, QUEUE_CAPACITY, QUEUE_TIMEOUT_US, Revocation, UNAWAITED_CAPACITY,
+    UnawaitedQueue, page_selective, strict,
 };
 use crate::address::IovaRange;
 use crate::error::{CommitError, MapError, NewDomainError};
@@ -21,29 +23,33 @@ pub enum Deferral {
     PerCore,
     /// Nothing, until a map uses the address again and invalidates it first.
     AtMap,
+    /// Its invalidation is submitted and not waited for. Tables must keep their pages.
+    Unawaited,
 }
 
 /// The invalidation policy of a domain.
-pub(crate) enum Policy<P: Platform> {
+pub(crate) enum Policy<P: Platform, I: Iommu> {
     Strict,
     Global(FlushQueue<P>),
     PerCore(CoreQueues<P>),
     AtMap,
+    Unawaited(UnawaitedQueue<P, I::Ticket>),
 }
 
-impl<P: Platform> Policy<P> {
+impl<P: Platform, I: Iommu> Policy<P, I> {
     pub(crate) fn new(platform: &P, protection: Protection, deferral: Deferral) -> Result<Self, NewDomainError> {
         Ok(match (protection, deferral) {
             (Protection::Strict, _) => Self::Strict,
             (Protection::Deferred, Deferral::Global) => Self::Global(FlushQueue::new(platform)?),
             (Protection::Deferred, Deferral::PerCore) => Self::PerCore(CoreQueues::new(platform)?),
             (Protection::Deferred, Deferral::AtMap) => Self::AtMap,
+            (Protection::Deferred, Deferral::Unawaited) => Self::Unawaited(UnawaitedQueue::new(platform)?),
             (Protection::None, _) => return Err(NewDomainError::Protection),
         })
     }
 
     /// Ends a map whose translations are written: afterwards the device sees them and no older ones.
-    pub(crate) fn mapped<I: Iommu>(&self, space: &AddressSpace<P, I>, range: IovaRange) -> Result<(), MapError> {
+    pub(crate) fn mapped(&self, space: &AddressSpace<P, I>, range: IovaRange) -> Result<(), MapError> {
         match self {
             // Where absent entries are cached, writing the translations has invalidated the range already.
             Self::AtMap if !space.capabilities().caches_absent => {
@@ -55,8 +61,20 @@ impl<P: Platform> Policy<P> {
         }
     }
 
+    /// After a map found no room: waits for addresses that come back without a flush. Returns whether there may be any.
+    pub(crate) fn drain(
+        &self,
+        space: &AddressSpace<P, I>,
+        allocator: &impl IovaAllocator<P>,
+    ) -> Result<bool, MapError> {
+        match self {
+            Self::Strict | Self::AtMap | Self::Global(_) | Self::PerCore(_) => Ok(false),
+            Self::Unawaited(queue) => Ok(queue.drain(space, allocator).map(|()| true)?),
+        }
+    }
+
     /// Ends a batch of unmaps: invalidates them, or queues them.
-    pub(crate) fn commit<I: Iommu>(
+    pub(crate) fn commit(
         &self,
         space: &AddressSpace<P, I>,
         allocator: &impl IovaAllocator<P>,
@@ -66,6 +84,7 @@ impl<P: Platform> Policy<P> {
             Self::Strict => strict::commit(space, allocator, revocation),
             Self::Global(queue) => queue.push(space, allocator, revocation),
             Self::PerCore(queues) => queues.push(space, allocator, revocation),
+            Self::Unawaited(queue) => queue.push(space, allocator, revocation),
             Self::AtMap => {
                 let platform = space.platform();
                 platform.probe(Step::Enter(Phase::IovaFree));
@@ -79,7 +98,7 @@ impl<P: Platform> Policy<P> {
     }
 
     /// Flushes what has waited long enough.
-    pub(crate) fn tick<I: Iommu>(
+    pub(crate) fn tick(
         &self,
         space: &AddressSpace<P, I>,
         allocator: &impl IovaAllocator<P>,
@@ -88,6 +107,7 @@ impl<P: Platform> Policy<P> {
             Self::Strict | Self::AtMap => Ok(()),
             Self::Global(queue) => queue.tick(space, allocator),
             Self::PerCore(queues) => queues.tick(space, allocator),
+            Self::Unawaited(queue) => queue.tick(space, allocator),
         }
     }
 
@@ -97,6 +117,7 @@ impl<P: Platform> Policy<P> {
             Self::Strict | Self::AtMap => None,
             Self::Global(queue) => queue.due_us(),
             Self::PerCore(queues) => queues.due_us(),
+            Self::Unawaited(queue) => queue.due_us(),
         }
     }
 
@@ -106,6 +127,7 @@ impl<P: Platform> Policy<P> {
             Self::Strict | Self::AtMap => (0, 0),
             Self::Global(queue) => (queue.len(), QUEUE_CAPACITY),
             Self::PerCore(queues) => (queues.waiting(), queues.capacity()),
+            Self::Unawaited(queue) => (queue.len(), UNAWAITED_CAPACITY),
         }
     }
 
@@ -113,7 +135,7 @@ impl<P: Platform> Policy<P> {
     /// bound.
     pub(crate) fn window_us_max(&self) -> Option<u64> {
         match self {
-            Self::Strict => Some(0),
+            Self::Strict | Self::Unawaited(_) => Some(0),
             Self::Global(_) | Self::PerCore(_) => Some(QUEUE_TIMEOUT_US),
             Self::AtMap => None,
         }
@@ -125,6 +147,10 @@ impl<P: Platform> Policy<P> {
             Self::Strict | Self::AtMap => FreedTables::new(),
             Self::Global(queue) => queue.close(platform, allocator),
             Self::PerCore(queues) => queues.close(platform, allocator),
+            Self::Unawaited(queue) => {
+                queue.close(platform, allocator);
+                FreedTables::new()
+            }
         }
     }
 }

@@ -1,23 +1,40 @@
-//! An IOMMU for tests that caches as much as any hardware could: every translation that it has
-//! ever seen, until it is invalidated.
+//! An IOMMU for tests that caches as much as any hardware could, every translation that it has ever seen, until it is
+//! invalidated; and that invalidates as late as it may, so that whoever does not wait is found out.
 
 use super::{AttachError, Capabilities, DomainId, Invalidation, Iommu, QueueError, SourceId, Translation};
 use crate::address::{Iova, PAGE_SHIFT, PhysAddr};
+use crate::platform::Platform;
 use crate::platform::fake::{CriticalMutex, FakeHost};
 use crate::table::{EntryValue, LEVEL_BITS, Rights};
-use std::collections::BTreeMap;
+use core::ops::DerefMut;
+use std::collections::{BTreeMap, VecDeque};
 use std::vec::Vec;
 
-/// What the fake does with the next submissions.
+/// What the fake does with submissions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Behaviour {
-    /// Completes at once.
+    /// Completes them when it is asked about them or later ones, and when the host's clock moves on.
     #[default]
     Prompt,
+    /// Completes them when the host's clock moves on, however often it is asked.
+    Slow,
     /// Takes the commands and never completes them.
     Silent,
     /// Refuses the commands.
     Failing,
+}
+
+/// A submission, by number. `None` for one that never completes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ticket(Option<u64>);
+
+/// A submission that has not taken effect.
+#[derive(Debug)]
+struct Waiting {
+    number: u64,
+    /// When it came, on the host's clock.
+    submitted_us: u64,
+    commands: Vec<Invalidation>,
 }
 
 #[derive(Debug, Default)]
@@ -26,7 +43,30 @@ struct State {
     /// Translations that the device has used, by domain and page.
     cached: BTreeMap<(DomainId, u64), EntryValue>,
     commands: Vec<Invalidation>,
+    /// In the order of their numbers.
+    waiting: VecDeque<Waiting>,
+    /// Submissions accepted so far.
+    submissions: u64,
     behaviour: Behaviour,
+}
+
+impl State {
+    /// Lets submissions take effect, the oldest first, for as long as `done` says.
+    fn complete(&mut self, done: impl Fn(&Waiting) -> bool) {
+        while self.waiting.front().is_some_and(&done) {
+            let Some(waiting) = self.waiting.pop_front() else { break };
+            for command in waiting.commands {
+                match command {
+                    Invalidation::Pages { domain, first, mask, .. } => {
+                        let covered = first.pfn()..first.pfn() + (1 << mask);
+                        self.cached.retain(|(owner, pfn), _| *owner != domain || !covered.contains(pfn));
+                    }
+                    Invalidation::Domain(domain) => self.cached.retain(|(owner, _), _| *owner != domain),
+                    Invalidation::Global => self.cached.clear(),
+                }
+            }
+        }
+    }
 }
 
 /// A fake IOMMU over the tables of a [`FakeHost`].
@@ -62,26 +102,34 @@ impl<'h> FakeIommu<'h> {
         Self { host, capabilities, state: CriticalMutex::new(State::default()) }
     }
 
-    /// Sets what happens to the next submissions.
-    pub fn behave(&self, behaviour: Behaviour) {
-        self.state.lock().expect("not poisoned").behaviour = behaviour;
+    /// The state by now: what was submitted before the clock moved on has taken effect.
+    fn state(&self) -> impl DerefMut<Target = State> {
+        let now_us = self.host.now_us();
+        let mut state = self.state.lock().expect("not poisoned");
+        state.complete(|waiting| waiting.submitted_us < now_us);
+        state
     }
 
-    /// Takes the commands received so far, in order.
+    /// Sets what happens to submissions.
+    pub fn behave(&self, behaviour: Behaviour) {
+        self.state().behaviour = behaviour;
+    }
+
+    /// Takes the commands received so far, in order, whether or not they have taken effect.
     pub fn take_commands(&self) -> Vec<Invalidation> {
-        core::mem::take(&mut self.state.lock().expect("not poisoned").commands)
+        core::mem::take(&mut self.state().commands)
     }
 
     /// Whether a translation of page `pfn` would be used without a walk.
     pub fn is_cached(&self, domain: DomainId, pfn: u64) -> bool {
-        let state = self.state.lock().expect("not poisoned");
+        let state = self.state();
         state.cached.get(&(domain, pfn)).is_some_and(|entry| entry.is_present())
     }
 
     /// Where a DMA by `device` to `iova` would land, if it is let through. What it uses stays cached until invalidated, and
     /// so does what it found absent where the capabilities say that this may be.
     pub fn access(&self, device: SourceId, iova: Iova, rights: Rights) -> Option<PhysAddr> {
-        let mut state = self.state.lock().expect("not poisoned");
+        let mut state = self.state();
         let (&domain, &(translation, _)) = state.domains.iter().find(|(_, (_, devices))| devices.contains(&device))?;
         let (root, levels) = match translation {
             Translation::PassThrough => return Some(PhysAddr::new(iova.as_u64())),
@@ -132,14 +180,14 @@ impl<'h> FakeIommu<'h> {
 }
 
 impl Iommu for FakeIommu<'_> {
-    type Ticket = bool;
+    type Ticket = Ticket;
 
     fn capabilities(&self) -> Capabilities {
         self.capabilities
     }
 
     fn open_domain(&self, translation: Translation) -> Result<DomainId, AttachError> {
-        let mut state = self.state.lock().expect("not poisoned");
+        let mut state = self.state();
         let id =
             (1..=u16::MAX).map(DomainId).find(|id| !state.domains.contains_key(id)).ok_or(AttachError::NoDomainId)?;
         state.domains.insert(id, (translation, Vec::new()));
@@ -147,17 +195,19 @@ impl Iommu for FakeIommu<'_> {
     }
 
     fn close_domain(&self, domain: DomainId) -> Result<(), AttachError> {
-        let mut state = self.state.lock().expect("not poisoned");
-        if state.behaviour != Behaviour::Prompt {
+        let mut state = self.state();
+        if matches!(state.behaviour, Behaviour::Silent | Behaviour::Failing) {
             return Err(AttachError::Queue(QueueError::Timeout(0)));
         }
+        // The flush that goes with it is waited for, and so is all that was submitted before.
+        state.complete(|_| true);
         state.domains.remove(&domain).ok_or(AttachError::NoSuchDomain(domain))?;
         state.cached.retain(|(owner, _), _| *owner != domain);
         Ok(())
     }
 
     fn attach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError> {
-        let mut state = self.state.lock().expect("not poisoned");
+        let mut state = self.state();
         if state.domains.values().any(|(_, devices)| devices.contains(&device)) {
             return Err(AttachError::Attached(device));
         }
@@ -167,36 +217,39 @@ impl Iommu for FakeIommu<'_> {
     }
 
     fn detach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError> {
-        let mut state = self.state.lock().expect("not poisoned");
+        let mut state = self.state();
         let (_, devices) = state.domains.get_mut(&domain).ok_or(AttachError::NoSuchDomain(domain))?;
         let place = devices.iter().position(|d| *d == device).ok_or(AttachError::NotAttached(device))?;
         devices.swap_remove(place);
         Ok(())
     }
 
-    fn submit(&self, commands: &[Invalidation]) -> Result<bool, QueueError> {
-        let mut state = self.state.lock().expect("not poisoned");
+    fn submit(&self, commands: &[Invalidation]) -> Result<Ticket, QueueError> {
+        let submitted_us = self.host.now_us();
+        let mut state = self.state();
         match state.behaviour {
             Behaviour::Failing => return Err(QueueError::Descriptor),
-            Behaviour::Silent => return Ok(false),
-            Behaviour::Prompt => {}
+            Behaviour::Silent => return Ok(Ticket(None)),
+            Behaviour::Prompt | Behaviour::Slow => {}
         }
         for command in commands {
-            match *command {
-                Invalidation::Pages { domain, first, mask, .. } => {
-                    assert_eq!(first.pfn() & ((1 << mask) - 1), 0, "a page-selective command is aligned to its size");
-                    let covered = first.pfn()..first.pfn() + (1 << mask);
-                    state.cached.retain(|(owner, pfn), _| *owner != domain || !covered.contains(pfn));
-                }
-                Invalidation::Domain(domain) => state.cached.retain(|(owner, _), _| *owner != domain),
-                Invalidation::Global => state.cached.clear(),
+            if let Invalidation::Pages { first, mask, .. } = command {
+                assert_eq!(first.pfn() & ((1 << mask) - 1), 0, "a page-selective command is aligned to its size");
             }
-            state.commands.push(*command);
         }
-        Ok(true)
+        state.commands.extend_from_slice(commands);
+        state.submissions += 1;
+        let number = state.submissions;
+        state.waiting.push_back(Waiting { number, submitted_us, commands: commands.to_vec() });
+        Ok(Ticket(Some(number)))
     }
 
-    fn is_done(&self, ticket: bool) -> Result<bool, QueueError> {
-        Ok(ticket)
+    fn is_done(&self, ticket: Ticket) -> Result<bool, QueueError> {
+        let mut state = self.state();
+        let Some(number) = ticket.0 else { return Ok(false) };
+        if state.behaviour != Behaviour::Slow {
+            state.complete(|waiting| waiting.number <= number);
+        }
+        Ok(state.waiting.front().is_none_or(|oldest| oldest.number > number))
     }
 }

@@ -1,25 +1,40 @@
 //! Picking an address.
 
+mod blocks;
+mod buddy;
 mod free_list;
 mod kmalloc;
 mod magazine;
 mod range_tree;
 mod tree;
 
+pub use buddy::{BUDDY_PAGES_MAX, BuddyAllocator};
 pub use free_list::FreeListAllocator;
 pub use kmalloc::KmallocAllocator;
 pub use magazine::{DEPOT_MAGAZINES_MAX, MAGAZINE_CAPACITY, MagazineAllocator};
 pub use tree::TreeAllocator;
 
 use crate::address::{IovaRange, PAGE_SHIFT};
-use crate::error::{MapError, UnmapError};
+use crate::error::{MapError, NoMemory, UnmapError};
 use crate::invalidation::Invalidated;
 use crate::platform::Platform;
 use crate::request::{Access, Lifetime, Request, Stream};
 use crate::table::SecondLevelTable;
+use alloc::vec::Vec;
 
 /// The interrupt range of the x86 architecture, in page numbers: writes there are messages, not DMA (S9).
 pub const INTERRUPT_RANGE: (u64, u64) = (0xfee0_0000 >> PAGE_SHIFT, 0x10_0000 >> PAGE_SHIFT);
+
+/// Page 0, the interrupt range and `ranges`: first pages and ends, in order, perhaps overlapping.
+pub(crate) fn reserved_pages(ranges: &[IovaRange]) -> Result<Vec<(u64, u64)>, NoMemory> {
+    let mut reserved = Vec::new();
+    reserved.try_reserve_exact(ranges.len() + 2).map_err(|_| NoMemory)?;
+    reserved.push((0, 1));
+    reserved.push((INTERRUPT_RANGE.0, INTERRUPT_RANGE.0 + INTERRUPT_RANGE.1));
+    reserved.extend(ranges.iter().map(|range| (range.first_pfn(), range.end_pfn())));
+    reserved.sort_unstable();
+    Ok(reserved)
+}
 
 /// What an address is wanted for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,5 +1,6 @@
-//! The allocators of Linux, past and present, as the papers describe them.
+//! The allocators of Linux, past and present, and of other systems, as the papers describe them.
 
+mod buddy;
 mod counting;
 mod eiovar;
 mod kmalloc;

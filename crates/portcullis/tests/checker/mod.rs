@@ -63,6 +63,7 @@ pub(crate) fn on_bench<T>(machine: &Machine, protection: Protection, run: impl F
     let host = FakeHost::new(machine.coherent);
     run_on(0);
     let hardware = FakeIommu::with_capabilities(&host, machine.capabilities());
+    hardware.behave(machine.behaviour());
     run(&Bench { host: &host, hardware: &hardware, machine, protection, options: Options::NONE })
 }
 
@@ -113,7 +114,7 @@ where
     }
     let Checker { reference, tally, poisoned, .. } = checker;
     let id = domain.id();
-    bench.hardware.behave(Behaviour::Prompt);
+    bench.hardware.behave(bench.machine.behaviour());
     drop(domain);
     after_teardown(bench, &reference, id, poisoned)?;
     Ok(tally)
@@ -205,7 +206,7 @@ impl<'a, D: Design<P, I>, P: Platform, I: Iommu> Checker<'a, D, P, I> {
             }
             Operation::Drain => self.drain(),
             Operation::Recover => {
-                self.bench.hardware.behave(Behaviour::Prompt);
+                self.bench.hardware.behave(self.bench.machine.behaviour());
                 self.failing = false;
                 self.recovered()
             }
@@ -361,9 +362,14 @@ impl<'a, D: Design<P, I>, P: Platform, I: Iommu> Checker<'a, D, P, I> {
         }
     }
 
+    /// The window, and the time that the hardware takes: whatever it has been told, it has done when the clock moves on.
+    fn longest_window_us(&self) -> u64 {
+        self.domain.usage().window_us_max.unwrap_or(0).max(1)
+    }
+
     /// After a tick on hardware that answers, nothing waits without a time at which it is due.
     fn recovered(&mut self) -> Result<(), Violation> {
-        self.advance(self.domain.usage().window_us_max.unwrap_or(0))?;
+        self.advance(self.longest_window_us())?;
         match (self.domain.usage().queued_unmaps, self.domain.due_us()) {
             (1.., None) => fail(Rule::Bounds, "unmaps wait for a flush that is never due"),
             _ => Ok(()),
@@ -374,7 +380,7 @@ impl<'a, D: Design<P, I>, P: Platform, I: Iommu> Checker<'a, D, P, I> {
         while let Some(range) = self.pick(0) {
             self.unmap_alone(range)?;
         }
-        self.advance(self.domain.usage().window_us_max.unwrap_or(0))?;
+        self.advance(self.longest_window_us())?;
         let mapped = self.map(&Buffer::page(LOW_PAGE))?;
         // Where the host decides, it may have none that low.
         if mapped.is_none() && !self.poisoned && self.info.fit.is_some() {

@@ -1,5 +1,6 @@
 //! What is done to a domain, and on what: machines, and scripts of operations drawn at random.
 
+use portcullis::iommu::fake::Behaviour;
 use portcullis::platform::fake::CPUS;
 use portcullis::{Access, Capabilities, PAGE_SHIFT, PAGE_SIZE, PhysAddr, Segment};
 use proptest::collection::vec;
@@ -23,6 +24,8 @@ pub(crate) struct Machine {
     pub(crate) large_leaves: bool,
     /// Largest mask of a page-selective invalidation.
     pub(crate) address_mask_max: Option<u8>,
+    /// Whether invalidations take until the clock moves on, and not only until somebody asks.
+    pub(crate) slow: bool,
 }
 
 impl Machine {
@@ -40,6 +43,11 @@ impl Machine {
             address_bits: 48,
             physical_bits: PHYSICAL_BITS,
         }
+    }
+
+    /// What it does with submissions, while it works.
+    pub(crate) fn behaviour(&self) -> Behaviour {
+        if self.slow { Behaviour::Slow } else { Behaviour::Prompt }
     }
 }
 

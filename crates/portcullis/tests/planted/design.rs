@@ -1,10 +1,11 @@
 //! A design with one flaw, built from the public parts: the stock design in two wrappers, one around its allocator and one
 //! around the whole.
 
-use portcullis::design::{Addressing, Composed, Described, Design, Fit, Info, Mapper, Setup, Usage};
+use portcullis::design::{Addressing, Composed, Described, Design, Fit, Info, LockFree, Mapper, Parts, Setup, Usage};
 use portcullis::invalidation::{Deferral, Invalidated, Revocation};
 use portcullis::iommu::AttachError;
 use portcullis::iova::{Claim, Demand, IovaAllocator, TreeAllocator};
+use portcullis::table::TableRule;
 use portcullis::{
     Access, Breach, CommitError, DomainId, Iommu, IovaRange, MapError, NewDomainError, PAGE_SIZE, PhysAddr, Platform,
     Protection, Request, Rule, Segment, SourceId, UnmapError,
@@ -26,6 +27,7 @@ impl DesignFlaw {
     pub(crate) const REFUSAL_MAPS: u8 = 8;
     pub(crate) const NEVER_TICKS: u8 = 9;
     pub(crate) const UNDERSTATES_ITS_QUEUE: u8 = 10;
+    pub(crate) const DOES_NOT_WAIT: u8 = 11;
 }
 
 /// The design with flaw number `FLAW`.
@@ -55,7 +57,14 @@ impl<P: Platform, I: Iommu, const FLAW: u8> Design<P, I> for Planted<FLAW> {
         let width = if FLAW == DesignFlaw::IGNORES_WIDTH { 39 } else { setup.width };
         let tree = TreeAllocator::new(&setup.platform, width, reserved)?;
         let allocator = FlawedAllocator { tree, last: Mutex::default() };
-        Ok(FlawedMapper { inner: Composed::new(allocator, Deferral::Global, setup)? })
+        let inner = if FLAW == DesignFlaw::DOES_NOT_WAIT {
+            // What is strict but for the wait is the deferral of another design.
+            let parts = Parts { deferral: Deferral::Unawaited, rule: TableRule::Kept, locking: LockFree };
+            Composed::with_parts(allocator, parts, Setup { protection: Protection::Deferred, ..setup })?
+        } else {
+            Composed::new(allocator, Deferral::Global, setup)?
+        };
+        Ok(FlawedMapper { inner })
     }
 }
 

@@ -1,6 +1,6 @@
 //! Hardware with one flaw.
 
-use portcullis::iommu::fake::FakeIommu;
+use portcullis::iommu::fake::{FakeIommu, Ticket};
 use portcullis::iommu::{AttachError, Translation};
 use portcullis::{Capabilities, DomainId, Invalidation, Iommu, QueueError, SourceId};
 use std::sync::Mutex;
@@ -36,7 +36,8 @@ impl<'h> PlantedIommu<'h> {
 }
 
 impl Iommu for PlantedIommu<'_> {
-    type Ticket = bool;
+    /// `None` for what is said to be done.
+    type Ticket = Option<Ticket>;
 
     fn capabilities(&self) -> Capabilities {
         let truth = self.fake.capabilities();
@@ -59,19 +60,19 @@ impl Iommu for PlantedIommu<'_> {
         self.fake.detach(domain, device)
     }
 
-    fn submit(&self, commands: &[Invalidation]) -> Result<bool, QueueError> {
+    fn submit(&self, commands: &[Invalidation]) -> Result<Option<Ticket>, QueueError> {
         match self.flaw {
-            HardwareFlaw::LosesCommands => Ok(true),
+            HardwareFlaw::LosesCommands => Ok(None),
             HardwareFlaw::CompletesEarly => {
                 let late = std::mem::replace(&mut *self.late.lock().expect("not poisoned"), commands.to_vec());
-                self.fake.submit(&late)
+                self.fake.submit(&late).map(Some)
             }
-            HardwareFlaw::HidesErrors => Ok(self.fake.submit(commands).unwrap_or(true)),
-            _ => self.fake.submit(commands),
+            HardwareFlaw::HidesErrors => Ok(self.fake.submit(commands).ok()),
+            _ => self.fake.submit(commands).map(Some),
         }
     }
 
-    fn is_done(&self, ticket: bool) -> Result<bool, QueueError> {
-        self.fake.is_done(ticket)
+    fn is_done(&self, ticket: Option<Ticket>) -> Result<bool, QueueError> {
+        ticket.map_or(Ok(true), |ticket| self.fake.is_done(ticket))
     }
 }

@@ -20,8 +20,14 @@ use proptest::test_runner::TestRunner;
 /// Scripts that every case is run on. Each flaw is found in one of them.
 const SCRIPTS: usize = 64;
 
-const MACHINE: Machine =
-    Machine { address_bits: 32, coherent: true, caches_absent: false, large_leaves: true, address_mask_max: Some(18) };
+const MACHINE: Machine = Machine {
+    address_bits: 32,
+    coherent: true,
+    caches_absent: false,
+    large_leaves: true,
+    address_mask_max: Some(18),
+    slow: false,
+};
 
 type Plant = fn(&Bench<'_>, &[Operation]) -> Result<Tally, Violation>;
 
@@ -84,6 +90,11 @@ fn s2_commands_that_are_lost() {
 #[test]
 fn s2_completion_that_is_announced_too_early() {
     finds(Rule::Strict, &MACHINE, Strict, |bench, script| on_hardware(HardwareFlaw::CompletesEarly, bench, script));
+}
+
+#[test]
+fn s2_a_wait_that_is_not_waited_for() {
+    finds(Rule::Strict, &MACHINE, Strict, on_design::<{ DesignFlaw::DOES_NOT_WAIT }>);
 }
 
 #[test]

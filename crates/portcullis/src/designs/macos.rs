@@ -1,0 +1,48 @@
+//! XNU's driver of VT-d, as ATC'15 describes it (§3.4 and Table 1).
+
+use crate::design::{Addressing, Composed, Described, Design, Fit, Info, Parts, Setup, WholeLock};
+use crate::error::NewDomainError;
+use crate::invalidation::Deferral;
+use crate::iommu::Iommu;
+use crate::iova::{BUDDY_PAGES_MAX, BuddyAllocator};
+use crate::platform::Platform;
+use crate::safety::{Breach, Protection, Rule};
+use crate::table::TableRule;
+
+/// A buddy allocator whose lock is held while the table is written, and invalidations that nobody waits for.
+#[derive(Debug)]
+pub struct MacOs;
+
+impl Described for MacOs {
+    const INFO: Info = Info {
+        id: "macos",
+        source: "XNU (ATC'15 §3.4)",
+        allocator: "buddies of up to 512 MiB below 4 GiB, the tree of `stock` for larger ranges above; one lock around allocator and table, but for those",
+        invalidation: "one page-selective per unmap, submitted and not waited for; the address stays out of use until it is done",
+        tables: "kept",
+        protections: &[Protection::Deferred],
+        breaches: &[Breach {
+            protection: Protection::Deferred,
+            rule: Rule::Strict,
+            bound: "until the hardware has worked off its queue: the driver does not wait",
+        }],
+        addressing: Addressing::Own,
+        fit: Some(Fit::TIGHT),
+        batch_default: 1,
+        options: &[],
+    };
+}
+
+impl<P: Platform, I: Iommu> Design<P, I> for MacOs {
+    type Mapper = Composed<BuddyAllocator<P>, P, I, WholeLock<P>>;
+
+    fn build(setup: Setup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+        let allocator = BuddyAllocator::new(&setup.platform, setup.width, setup.reserved)?;
+        let parts = Parts {
+            deferral: Deferral::Unawaited,
+            rule: TableRule::Kept,
+            locking: WholeLock::new(&setup.platform, BUDDY_PAGES_MAX),
+        };
+        Composed::with_parts(allocator, parts, setup)
+    }
+}
