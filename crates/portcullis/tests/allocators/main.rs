@@ -1,9 +1,10 @@
-//! The allocators of Linux, past and present, as the papers describe them.
+//! The allocators of Linux, past and present, and of Solaris, as the papers describe them.
 
 mod counting;
 mod eiovar;
 mod magazine;
 mod stock;
+mod vmem;
 
 use counting::Counting;
 use portcullis::design::{Design, Options};
