@@ -24,6 +24,12 @@ pub struct CostBook {
     pub list_push: u64,
     /// Exchanging one magazine for another, beside the lock of the depot.
     pub depot_exchange: u64,
+    /// Looking a range up in a hash table.
+    pub hash_find: u64,
+    /// Cutting a part off a segment of addresses.
+    pub segment_split: u64,
+    /// Making one of two neighbouring segments.
+    pub segment_join: u64,
     /// Reading one level of a translation table.
     pub table_read: u64,
     /// Writing translations: once per run of neighbours.
@@ -72,6 +78,9 @@ impl CostBook {
             Step::ListPop => self.list_pop,
             Step::ListPush => self.list_push,
             Step::DepotExchange => self.depot_exchange,
+            Step::HashFind => self.hash_find,
+            Step::SegmentSplit => self.segment_split,
+            Step::SegmentJoin => self.segment_join,
             Step::TableWalk { levels } => self.table_read * u64::from(levels),
             Step::TableWrite { entries } => self.table_write + self.table_entry * (entries as u64 - 1),
             Step::TableClaim => self.table_claim,

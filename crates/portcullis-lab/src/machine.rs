@@ -85,6 +85,9 @@ fn r210_cx3() -> Machine {
             list_pop: 92 - LOCK,  // [R]: an allocation under EiovaR
             list_push: 62 - LOCK, // likewise a free
             depot_exchange: 50,   // assumed
+            hash_find: 60,        // assumed: a chain of one or two, in the caches
+            segment_split: 60,    // assumed: two lines in the caches, written
+            segment_join: 60,     // assumed: likewise
             table_read: TABLE_READ,
             table_write: 588 - LINE_FLUSH - 4 * TABLE_READ,
             table_claim: 25, // assumed: an atomic on a line in the L1 cache
@@ -137,6 +140,9 @@ fn cascadelake_cx5() -> Machine {
             list_pop: 21 - LOCK, // peers: with the push, 42 cycles per allocation and free from magazines
             list_push: 21 - LOCK,
             depot_exchange: 20, // assumed
+            hash_find: 20,      // assumed: a chain of one or two, in the caches
+            segment_split: 20,  // assumed: two lines in the caches, written
+            segment_join: 20,   // assumed: likewise
             table_read: TABLE_READ,
             table_write: 120 - 4 * TABLE_READ,
             table_claim: 20, // assumed: an atomic on a line in the L1 cache

@@ -107,7 +107,7 @@ impl Outcome {
         let lock_wait = |classes: &[LockClass]| classes.iter().map(|class| account.lock_wait_cycles(*class)).sum();
         let iova_wait: u64 = lock_wait(&[LockClass::IovaAllocator, LockClass::Magazine, LockClass::Depot]);
         let invalidation_wait: u64 = lock_wait(&[LockClass::InvalidationQueue, LockClass::FlushQueue]);
-        let other_wait: u64 = lock_wait(&[LockClass::Attachment]);
+        let other_wait: u64 = lock_wait(&[LockClass::Attachment, LockClass::Domain, LockClass::Table]);
         let rates = Rates::new(machine, measured, busy);
         let invalidations = counters.invalidations_page + counters.invalidations_domain + counters.invalidations_global;
         Self {

@@ -2,14 +2,14 @@
 //! says so from then on.
 
 use portcullis::design::{Design, Mapper, Options, Setup};
-use portcullis::designs::{Magazine, Stock};
+use portcullis::designs::{Magazine, Solaris, Stock};
 use portcullis::invalidation::{CORE_QUEUE_CAPACITY, QUEUE_CAPACITY, QUEUE_TIMEOUT_US, Revocation};
 use portcullis::iommu::fake::{Behaviour, FakeIommu};
 use portcullis::platform::fake::{FakeHost, run_on};
 use portcullis::table::Rights;
 use portcullis::{
-    Access, CommitError, Domain, INVALIDATION_TIMEOUT_US, Iova, IovaRange, MapError, PAGE_SIZE, PhysAddr, Platform,
-    Protection, QueueError, RawUnmapError, Request, Segment, SourceId, UnmapError,
+    Access, CommitError, Domain, INVALIDATION_TIMEOUT_US, Invalidation, Iommu, Iova, IovaRange, MapError, PAGE_SIZE,
+    PhysAddr, Platform, Protection, QueueError, RawUnmapError, Request, Segment, SourceId, UnmapError,
 };
 
 type Stocked<'h> = Domain<Stock, &'h FakeHost, &'h FakeIommu<'h>>;
@@ -21,7 +21,9 @@ const BUFFER: PhysAddr = PhysAddr::new(0x4000);
 const FAILURES: [(Behaviour, QueueError); 2] =
     [(Behaviour::Failing, QueueError::Descriptor), (Behaviour::Silent, QueueError::Timeout(INVALIDATION_TIMEOUT_US))];
 
-fn map(domain: &Stocked<'_>) -> Result<Iova, MapError> {
+fn map<'h, D: Design<&'h FakeHost, &'h FakeIommu<'h>>>(
+    domain: &Domain<D, &'h FakeHost, &'h FakeIommu<'h>>,
+) -> Result<Iova, MapError> {
     domain.map_raw(BUFFER, PAGE_SIZE, Access::DeviceWrites)
 }
 
@@ -139,6 +141,35 @@ fn a_poisoned_domain_defers_nothing() {
         domain.unmap_raw(last, PAGE_SIZE).expect("the hardware answers again");
         assert_eq!(use_page(&iommu, last), None, "given back only after the flush");
         assert_eq!(domain.usage().queued_unmaps, 0);
+    }
+}
+
+/// A map that could not invalidate what its address led to before: the device is left with that and gets nothing new, and the
+/// address is used no more.
+#[test]
+fn an_invalidation_at_a_map_fails() {
+    for (behaviour, error) in FAILURES {
+        let host = FakeHost::default();
+        let iommu = FakeIommu::new(&host);
+        let domain = Domain::<Solaris, _, _>::new(&iommu, &host, Protection::Deferred).unwrap();
+        domain.attach(DEVICE).unwrap();
+        let (gone, kept) = (map(&domain).unwrap(), map(&domain).unwrap());
+        assert_eq!((use_page(&iommu, gone), use_page(&iommu, kept)), (Some(BUFFER), Some(BUFFER)));
+        domain.unmap_raw(gone, PAGE_SIZE).unwrap();
+        iommu.behave(behaviour);
+        let other = PhysAddr::new(0x9000);
+        assert_eq!(domain.map_raw(other, PAGE_SIZE, Access::DeviceWrites), Err(MapError::Queue(error)));
+        assert_eq!(use_page(&iommu, gone), Some(BUFFER), "the declared window, for nothing was invalidated");
+        assert_eq!(domain.usage().live_ranges, 2, "the address is quarantined");
+        assert_eq!(domain.unmap_raw(gone, PAGE_SIZE), Err(RawUnmapError::Refused(UnmapError::NotMapped(gone))));
+
+        iommu.behave(Behaviour::Prompt);
+        assert_eq!(iommu.submit(&[Invalidation::Global]).and_then(|ticket| iommu.is_done(ticket)), Ok(true));
+        assert_eq!(use_page(&iommu, gone), None, "what was to be mapped is not in the table");
+        assert_eq!(map(&domain), Err(MapError::Poisoned));
+        // No map will ever close the window of what is unmapped from now on.
+        domain.unmap_raw(kept, PAGE_SIZE).expect("the hardware answers again");
+        assert_eq!((use_page(&iommu, kept), domain.usage().live_ranges), (None, 1));
     }
 }
 

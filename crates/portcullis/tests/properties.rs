@@ -5,7 +5,7 @@ mod checker;
 
 use checker::operation::{Machine, Operation, script};
 use checker::{Bench, Tally, Violation, check, on_bench};
-use portcullis::design::{Design, OptionInfo, OptionKind};
+use portcullis::design::{Design, OptionInfo, OptionKind, Options};
 use portcullis::designs::{Choice, DesignId, Visitor};
 use portcullis::iommu::fake::FakeIommu;
 use portcullis::platform::fake::FakeHost;
@@ -14,9 +14,13 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::sync::Mutex;
+use std::thread;
 
-/// Scripts per design, parameter and protection, unless `PROPTEST_CASES` says otherwise.
+/// Scripts per design and protection, unless `PROPTEST_CASES` says otherwise.
 const SCRIPTS: u32 = 256;
+/// The same where a parameter is not at its default.
+const SCRIPTS_PER_PARAMETER: u32 = 96;
 /// Pages that the hardware must have held when they were unmapped. With fewer a run has proven nothing.
 const CACHED_MIN: u64 = 1000;
 
@@ -35,20 +39,33 @@ impl<'a> Visitor<&'a FakeHost, &'a FakeIommu<'a>> for Run<'a> {
 
 #[test]
 fn every_design_keeps_the_rules_and_breaks_those_it_declares() {
-    for design in DesignId::under_test() {
-        for choice in choices(design) {
-            for &protection in design.info().protections {
-                let (cached, breaches) = run_scripts(choice, protection);
-                let declared = design.info().breaches.iter().filter(|breach| breach.protection == protection);
-                let declared: BTreeSet<Rule> = declared.map(|breach| breach.rule).collect();
-                assert_eq!(breaches, declared, "{choice} {protection}: breaches found, and declared");
-                assert!(
-                    protection == Protection::None || cached >= CACHED_MIN,
-                    "{choice} {protection}: only {cached} pages were cached before their unmap"
-                );
-            }
+    let runs = DesignId::under_test().into_iter().flat_map(|design| {
+        let protections = design.info().protections.iter();
+        protections.flat_map(move |&protection| choices(design).into_iter().map(move |choice| (choice, protection)))
+    });
+    // On every processor, whichever is free.
+    let runs = Mutex::new(runs);
+    let next = || runs.lock().expect("not poisoned").next();
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                while let Some((choice, protection)) = next() {
+                    keeps_the_rules(choice, protection)
+                }
+            });
         }
-    }
+    });
+}
+
+fn keeps_the_rules(choice: Choice, protection: Protection) {
+    let (cached, breaches) = run_scripts(choice, protection);
+    let declared = choice.design.info().breaches.iter().filter(|breach| breach.protection == protection);
+    let declared: BTreeSet<Rule> = declared.map(|breach| breach.rule).collect();
+    assert_eq!(breaches, declared, "{choice} {protection}: breaches found, and declared");
+    assert!(
+        protection == Protection::None || cached >= CACHED_MIN,
+        "{choice} {protection}: only {cached} pages were cached before their unmap"
+    );
 }
 
 /// The design with its defaults, and with each of its parameters by itself: every word, and the two smallest numbers.
@@ -70,7 +87,8 @@ fn choices(design: DesignId) -> Vec<Choice> {
 
 /// Runs the scripts and returns how many pages were cached before their unmap, and which declared breaches were found.
 fn run_scripts(choice: Choice, protection: Protection) -> (u64, BTreeSet<Rule>) {
-    let cases = if std::env::var_os("PROPTEST_CASES").is_some() { Config::default().cases } else { SCRIPTS };
+    let scripts = if choice.options == Options::NONE { SCRIPTS } else { SCRIPTS_PER_PARAMETER };
+    let cases = if std::env::var_os("PROPTEST_CASES").is_some() { Config::default().cases } else { scripts };
     let config = Config { cases, failure_persistence: None, ..Config::default() };
     let mut runner = TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha));
     let seen = RefCell::new((0, BTreeSet::new()));

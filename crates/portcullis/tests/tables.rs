@@ -13,7 +13,7 @@ use portcullis::{
 };
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const DEVICE: SourceId = SourceId(0x0020);
@@ -156,10 +156,14 @@ impl<'h> Bench<'h> {
         Ok(())
     }
 
-    /// Compares every edge, as software sees it and as a device does after all has been invalidated.
-    fn compare(&self) -> Result<(), TestCaseError> {
+    fn invalidate_everything(&self) {
         let flush = self.iommu.submit(&[Invalidation::Global]).unwrap();
         assert_eq!(self.iommu.is_done(flush), Ok(true));
+    }
+
+    /// Compares every edge, as software sees it and as a device does after all has been invalidated.
+    fn compare(&self) -> Result<(), TestCaseError> {
+        self.invalidate_everything();
         for &pfn in &self.edges {
             let iova = Iova::new(Iova::from_pfn(pfn).as_u64() + 0x123);
             let expected = self.live.iter().find_map(|run| run.translate(pfn));
@@ -220,6 +224,51 @@ proptest! {
             }
             bench.compare()?;
         }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, rng_seed: RngSeed::Fixed(0), ..ProptestConfig::default() })]
+
+    /// Where a map writes over what is there, each page leads where the latest map of it said, until it is cleared.
+    #[test]
+    fn the_latest_map_of_a_page_counts(
+        (levels, coherent) in (3..=4u8, any::<bool>()),
+        script in prop::collection::vec((0..600u64, 1..1100u64, 0..3000u64, any::<bool>(), any::<u64>()), 1..20),
+    ) {
+        let rule = TableRule::Overwritten;
+        let walker = Walker { levels, leaf_2m: true, leaf_1g: true, coherent, rule };
+        let host = FakeHost::new(coherent);
+        let bench = Bench::new(&host, walker);
+        let mut expected = BTreeMap::new();
+        for (first, pages, phys, clears, cut) in script {
+            // On a boundary of 2 MiB often enough, where a large leaf would fit.
+            let off = |page: u64| if page > 300 { page } else { page / 100 * MIB2 };
+            let rights = [Rights::READ, Rights::WRITE, Rights::READ_WRITE][cut as usize % 3];
+            let run = Run::new(GIB - MIB2 + off(first), if pages > 1024 { MIB2 } else { pages }, off(phys), rights);
+            let range = run.range.first_pfn()..run.range.end_pfn();
+            // SAFETY: one after the other, each as long as its run, in this table's host.
+            let mapped = unsafe { bench.table.map(&&host, run.range, &run.segments(cut), rights, false) };
+            prop_assert_eq!(mapped, Ok(()));
+            expected.extend(range.clone().map(|pfn| (pfn, run.translate(pfn))));
+            if clears {
+                let mut freed = FreedTables::new();
+                // SAFETY: nobody else has the table.
+                prop_assert!(!unsafe { bench.table.unmap(&&host, run.range, &mut freed) }, "the table keeps its pages");
+                expected.extend(range.map(|pfn| (pfn, None)));
+            }
+            bench.invalidate_everything();
+            for (pfn, translation) in &expected {
+                let iova = Iova::from_pfn(*pfn);
+                // SAFETY: nothing is unmapped meanwhile.
+                let found = unsafe { bench.table.lookup(&&host, iova) }.map(|(phys, rights)| (phys.pfn(), rights));
+                prop_assert_eq!(found, *translation, "page {:#x}", pfn);
+                let allowed = translation.filter(|(_, rights)| rights.allows(Rights::WRITE)).map(|(phys, _)| phys);
+                let reached = bench.iommu.access(DEVICE, iova, Rights::WRITE).map(PhysAddr::pfn);
+                prop_assert_eq!(reached, allowed, "page {:#x}", pfn);
+            }
+        }
+        prop_assert_eq!(bench.table.pages(), host.frames_lent());
     }
 }
 

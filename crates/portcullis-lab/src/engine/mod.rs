@@ -356,6 +356,9 @@ impl Engine {
                 | Step::TreeFind
                 | Step::TreeInsert
                 | Step::TreeErase
+                | Step::HashFind
+                | Step::SegmentSplit
+                | Step::SegmentJoin
                 | Step::FlushQueuePush
         );
         if !private {

@@ -50,7 +50,8 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Composed<A, P, I, L
     /// those of [`AddressSpace::translated`].
     ///
     /// # Panics
-    /// If claims are left to a table that does not keep its pages, or with [`Deferral::Unawaited`] over such a table.
+    /// If claims are left to a table that does not keep its pages, with [`Deferral::Unawaited`] over such a table, or if unmaps leave
+    /// translations to a table that maps do not write over, or the other way round.
     pub fn with_parts(allocator: A, parts: Parts<L>, setup: Setup<'_, P, I>) -> Result<Self, NewDomainError> {
         let Parts { deferral, rule, locking } = parts;
         assert!(
@@ -62,6 +63,11 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Composed<A, P, I, L
             "a table page is freed after an invalidation that was waited for"
         );
         let policy = Policy::new(&setup.platform, setup.protection, deferral)?;
+        assert_eq!(
+            matches!(policy, Policy::AtMap),
+            rule == TableRule::Overwritten,
+            "maps write over what unmaps have left, and nothing else"
+        );
         let space = AddressSpace::translated(setup.iommu, setup.platform, setup.width, rule)?;
         Ok(Self { allocator, policy, locking, space })
     }
@@ -82,11 +88,16 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Composed<A, P, I, L
         Ok(range)
     }
 
-    /// Claims the mapping at exactly `range` and clears its translations. Returns whether no table page went with it.
+    /// Claims the mapping at exactly `range`, and clears its translations unless the policy leaves them. Returns whether no
+    /// table page went with it.
     fn take_down(&self, range: IovaRange, tables: &mut FreedTables) -> Result<bool, UnmapError> {
-        let platform = self.space.platform();
-        let claim = self.allocator.claim(platform, range)?;
-        platform.probe(Step::Enter(Phase::Table));
+        let claim = self.allocator.claim(self.space.platform(), range)?;
+        if self.policy.leaves_translations(&self.space) { Ok(true) } else { self.clear(claim, range, tables) }
+    }
+
+    /// Clears the translations of a mapping with this claim on it. Returns whether no table page went with it.
+    fn clear(&self, claim: Claim, range: IovaRange, tables: &mut FreedTables) -> Result<bool, UnmapError> {
+        self.space.platform().probe(Step::Enter(Phase::Table));
         self.locking.table(range, || match claim {
             // SAFETY: the claim makes this the only unmap of the mapping.
             Claim::Held => Ok(!unsafe { self.space.unmap(range, tables) }),
@@ -110,7 +121,7 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Mapper for Composed
         }?;
         if let Err(error) = self.space.written(range).and_then(|()| self.policy.mapped(&self.space, range)) {
             // Perhaps in use already: taken back like an unmap whose commit failed, so that the device finds no more of it,
-            // nobody else can unmap it, and the range stays quarantined (S11).
+            // nobody else can unmap it, and the range stays quarantined (S11). No translation is left: the domain is poisoned.
             let _ = self.unmap(range, &mut Revocation::new());
             return Err(error);
         }

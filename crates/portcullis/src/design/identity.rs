@@ -5,7 +5,7 @@ use crate::design::{Mapper, Setup, Usage};
 use crate::error::{CommitError, MapError, NewDomainError, UnmapError};
 use crate::invalidation::Revocation;
 use crate::iommu::{AttachError, DomainId, Iommu, SourceId};
-use crate::iova::reserved_pages;
+use crate::iova::never_handed_out;
 use crate::platform::Platform;
 use crate::request::{Access, Request};
 use crate::space::AddressSpace;
@@ -27,7 +27,7 @@ impl<P: Platform, I: Iommu> Identity<P, I> {
     /// # Errors
     /// Those of [`AddressSpace::pass_through`].
     pub fn pass_through(setup: Setup<'_, P, I>) -> Result<Self, NewDomainError> {
-        let (reserved, width) = (reserved_pages(setup.reserved)?, setup.width);
+        let (reserved, width) = (never_handed_out(setup.reserved)?, setup.width);
         Ok(Self { space: AddressSpace::pass_through(setup.iommu, setup.platform)?, reserved, width })
     }
 
@@ -36,7 +36,7 @@ impl<P: Platform, I: Iommu> Identity<P, I> {
     /// # Errors
     /// Those of [`AddressSpace::translated`]; [`NewDomainError::BadRange`], [`NewDomainError::Identity`].
     pub fn mapped(setup: Setup<'_, P, I>) -> Result<Self, NewDomainError> {
-        let (reserved, width) = (reserved_pages(setup.reserved)?, setup.width);
+        let (reserved, width) = (never_handed_out(setup.reserved)?, setup.width);
         let space = AddressSpace::translated(setup.iommu, setup.platform, width, TableRule::Kept)?;
         let this = Self { space, reserved, width };
         for memory in setup.memory {

@@ -6,12 +6,14 @@
 use crate::address::{IovaRange, PAGE_SHIFT};
 use crate::error::NoMemory;
 use crate::platform::{Lock, LockClass, Platform};
-use crate::table::ENTRIES;
+use crate::table::LEVEL_BITS;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-/// Locks of [`LockPerTable`]: leaf tables whose numbers are equal modulo this share one.
-const TABLE_LOCKS: usize = 64;
+/// Levels that a table has at most.
+const LEVELS_MAX: usize = 4;
+/// Locks of [`LockPerTable`], for the directories of 16 GiB. The model checker has one of each level to look after.
+const DIRECTORY_LOCKS: usize = if cfg!(loom) { LEVELS_MAX } else { 16 * LEVELS_MAX };
 
 /// The locks around the parts of a map or unmap.
 pub trait Locking: Sync {
@@ -67,33 +69,38 @@ impl<P: Platform> Locking for WholeLock<P> {
     }
 }
 
-/// A lock for each table page. Every walk begins with that of the root, which is what all cores come by (illumos).
+/// A lock for each directory of the table, taken for its step of a walk and let go before the next (illumos). Every walk begins
+/// with that of the root, which is what all cores come by. Leaves are written with none: no two mappings have the same.
 ///
-/// The original has readers and writers. Taking the root's lock to read writes its cache line just so, and that is what it
-/// costs.
+/// The original has readers and writers. Taking a lock to read writes its cache line just so, and that is what it costs.
 pub struct LockPerTable<P: Platform> {
-    root: P::Lock<()>,
-    leaf_tables: Box<[P::Lock<()>]>,
+    levels: u8,
+    /// A directory has the one that its place in the table hashes to.
+    directories: Box<[P::Lock<()>]>,
 }
 
 impl<P: Platform> LockPerTable<P> {
-    /// Makes them.
+    /// Makes them, for a table of addresses below `2^width`.
     ///
     /// # Errors
     /// [`NoMemory`].
-    pub fn new(platform: &P) -> Result<Self, NoMemory> {
-        let mut leaf_tables = Vec::new();
-        leaf_tables.try_reserve_exact(TABLE_LOCKS).map_err(|_| NoMemory)?;
-        leaf_tables.extend((0..TABLE_LOCKS).map(|_| platform.lock(LockClass::Table, ())));
-        Ok(Self { root: platform.lock(LockClass::Table, ()), leaf_tables: leaf_tables.into_boxed_slice() })
+    pub fn new(platform: &P, width: u8) -> Result<Self, NoMemory> {
+        let mut directories = Vec::new();
+        directories.try_reserve_exact(DIRECTORY_LOCKS).map_err(|_| NoMemory)?;
+        directories.extend((0..DIRECTORY_LOCKS).map(|_| platform.lock(LockClass::Table, ())));
+        let levels = (u32::from(width) - PAGE_SHIFT).div_ceil(LEVEL_BITS).max(3) as u8;
+        Ok(Self { levels, directories: directories.into_boxed_slice() })
     }
 }
 
 impl<P: Platform> Locking for LockPerTable<P> {
     fn table<R>(&self, range: IovaRange, run: impl FnOnce() -> R) -> R {
-        self.root.with(|()| ());
-        // A range over several leaf tables, which is rare, holds the lock of its first.
-        let leaf_table = (range.start().as_u64() >> PAGE_SHIFT) as usize / ENTRIES;
-        self.leaf_tables[leaf_table % TABLE_LOCKS].with(|()| run())
+        for level in (2..=self.levels).rev() {
+            // A range below two directories, which is rare, comes by the first.
+            let directory = (range.first_pfn() >> (LEVEL_BITS * u32::from(level))) as usize;
+            let lock = directory * LEVELS_MAX + usize::from(level);
+            self.directories[lock % DIRECTORY_LOCKS].with(|()| ());
+        }
+        run()
     }
 }

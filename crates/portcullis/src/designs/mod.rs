@@ -43,6 +43,7 @@ designs! {
     identity_map::Static,
     stock::Stock,
     eiovar::Eiovar,
+    solaris::Solaris,
     macos::MacOs,
     kmalloc::Kmalloc,
     magazine::Magazine,

@@ -1,7 +1,8 @@
 //! Taking translations away: what an unmap leaves to be invalidated, and the proof that it was.
 //!
 //! An address goes back to its allocator, and a table page to the host, only as [`Invalidated`]. Only this module makes one,
-//! after the hardware has said that the invalidation is complete; so "not before its invalidation" (S3, S4) is a type.
+//! after the hardware has said that the invalidation is complete; so "not before its invalidation" (S3, S4) is a type. The one
+//! exception is [`Deferral::AtMap`], where a map invalidates what it was given before anybody learns of it.
 
 mod core_queues;
 mod flush_queue;
@@ -30,6 +31,12 @@ pub struct Invalidated<T>(T);
 impl<T> Invalidated<T> {
     /// Callers have waited for the invalidation of `value`, or no hardware has ever seen it.
     pub(crate) const fn new(value: T) -> Self {
+        Self(value)
+    }
+
+    /// Nothing has been invalidated: the map that uses `value` again does so before it returns ([`Policy::mapped`]). For
+    /// designs that declare to break S2.
+    const fn by_next_map(value: T) -> Self {
         Self(value)
     }
 

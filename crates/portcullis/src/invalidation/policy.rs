@@ -48,13 +48,24 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
         })
     }
 
+    /// Whether unmaps leave the translations as they are, in the table and in the hardware: until a map writes over them.
+    ///
+    /// Not so in a poisoned domain, where nothing is mapped any more.
+    pub(crate) fn leaves_translations(&self, space: &AddressSpace<P, I>) -> bool {
+        matches!(self, Self::AtMap) && space.check().is_ok()
+    }
+
     /// Ends a map whose translations are written: afterwards the device sees them and no older ones.
+    ///
+    /// # Errors
+    /// [`MapError::Queue`] where an invalidation was needed and failed: the domain is poisoned, and the range must not be used
+    /// again.
     pub(crate) fn mapped(&self, space: &AddressSpace<P, I>, range: IovaRange) -> Result<(), MapError> {
         match self {
-            // Where absent entries are cached, writing the translations has invalidated the range already.
+            // Where absent entries are cached, `written` has invalidated the range already.
             Self::AtMap if !space.capabilities().caches_absent => {
                 space.platform().probe(Step::Enter(Phase::Invalidate));
-                // No table page of such a domain ever goes.
+                // Leaves only: a directory entry that is there stays as it is.
                 Ok(space.invalidate(&[page_selective(space.id(), range, true, space.capabilities())])?)
             }
             _ => Ok(()),
@@ -85,12 +96,13 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
             Self::Global(queue) => queue.push(space, allocator, revocation),
             Self::PerCore(queues) => queues.push(space, allocator, revocation),
             Self::Unawaited(queue) => queue.push(space, allocator, revocation),
+            // No map will come to invalidate, so it is done now.
+            Self::AtMap if space.check().is_err() => strict::commit(space, allocator, revocation),
             Self::AtMap => {
                 let platform = space.platform();
                 platform.probe(Step::Enter(Phase::IovaFree));
                 for revoked in revocation.revoked.drain(..) {
-                    // Not invalidated yet, but it will be before anybody is given it: see `mapped`.
-                    allocator.free(platform, Invalidated::new(revoked.range));
+                    allocator.free(platform, Invalidated::by_next_map(revoked.range));
                 }
                 Ok(())
             }

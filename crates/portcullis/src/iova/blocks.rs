@@ -5,7 +5,7 @@
 //! one for each page. The lists of free blocks run through the entries. The second level is made when it is first needed, and
 //! stays.
 
-use super::{order, reserved_pages};
+use super::{never_handed_out, order};
 use crate::address::{Iova, IovaRange};
 use crate::error::{NoMemory, UnmapError};
 use crate::platform::{Platform, Step};
@@ -74,7 +74,7 @@ impl Blocks {
         let (large, small) = (filled(Block::None, runs)?, filled(Box::default(), runs)?);
         let mut blocks = Self { free: [None; ORDERS], large, small };
         let mut free_from = 0;
-        for (first, reserved_end) in reserved_pages(reserved)?.into_iter().chain([(end, end)]) {
+        for (first, reserved_end) in never_handed_out(reserved)?.into_iter().chain([(end, end)]) {
             let free_to = first.min(end);
             while free_from < free_to {
                 // The largest that begins here and ends before what is reserved.

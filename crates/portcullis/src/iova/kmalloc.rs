@@ -4,7 +4,7 @@
 //! Blocks in use do not overlap, so neither do the ranges that they stand for; the allocator is fast on many CPUs already. It does
 //! not pack: which addresses come depends on everybody who uses it, and the table grows with every new one.
 
-use super::{Claim, Demand, INTERRUPT_RANGE, IovaAllocator};
+use super::{Claim, Demand, IovaAllocator, never_handed_out};
 use crate::address::{IovaRange, PAGE_SHIFT, PhysAddr};
 use crate::error::{MapError, NoMemory, UnmapError};
 use crate::invalidation::Invalidated;
@@ -31,13 +31,8 @@ impl<P: Platform> KmallocAllocator<P> {
     /// # Errors
     /// [`NoMemory`].
     pub fn new(platform: &P, width: u8, reserved: &[IovaRange]) -> Result<Self, NoMemory> {
-        let mut ranges = Vec::new();
-        ranges.try_reserve_exact(reserved.len() + 2).map_err(|_| NoMemory)?;
-        ranges.push((0, 1));
-        ranges.push((INTERRUPT_RANGE.0, INTERRUPT_RANGE.0 + INTERRUPT_RANGE.1));
-        ranges.extend(reserved.iter().map(|range| (range.first_pfn(), range.end_pfn())));
         Ok(Self {
-            reserved: ranges,
+            reserved: never_handed_out(reserved)?,
             withheld: platform.lock(LockClass::IovaAllocator, Vec::new()),
             live: Counter::new(platform)?,
             width,

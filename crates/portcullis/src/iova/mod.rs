@@ -6,13 +6,17 @@ mod free_list;
 mod kmalloc;
 mod magazine;
 mod range_tree;
+mod segments;
+mod tags;
 mod tree;
+mod vmem;
 
 pub use buddy::{BUDDY_PAGES_MAX, BuddyAllocator};
 pub use free_list::FreeListAllocator;
 pub use kmalloc::KmallocAllocator;
 pub use magazine::{DEPOT_MAGAZINES_MAX, MAGAZINE_CAPACITY, MagazineAllocator};
 pub use tree::TreeAllocator;
+pub use vmem::{QUANTUM_CACHE_PAGES_MAX, SLAB_PAGES, VmemAllocator};
 
 use crate::address::{IovaRange, PAGE_SHIFT};
 use crate::error::{MapError, NoMemory, UnmapError};
@@ -24,17 +28,6 @@ use alloc::vec::Vec;
 
 /// The interrupt range of the x86 architecture, in page numbers: writes there are messages, not DMA (S9).
 pub const INTERRUPT_RANGE: (u64, u64) = (0xfee0_0000 >> PAGE_SHIFT, 0x10_0000 >> PAGE_SHIFT);
-
-/// Page 0, the interrupt range and `ranges`: first pages and ends, in order, perhaps overlapping.
-pub(crate) fn reserved_pages(ranges: &[IovaRange]) -> Result<Vec<(u64, u64)>, NoMemory> {
-    let mut reserved = Vec::new();
-    reserved.try_reserve_exact(ranges.len() + 2).map_err(|_| NoMemory)?;
-    reserved.push((0, 1));
-    reserved.push((INTERRUPT_RANGE.0, INTERRUPT_RANGE.0 + INTERRUPT_RANGE.1));
-    reserved.extend(ranges.iter().map(|range| (range.first_pfn(), range.end_pfn())));
-    reserved.sort_unstable();
-    Ok(reserved)
-}
 
 /// What an address is wanted for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -81,6 +74,22 @@ pub struct Kept {
 fn order(pages: u64, orders: usize) -> Option<usize> {
     let order = pages.checked_next_power_of_two()?.trailing_zeros() as usize;
     (order < orders).then_some(order)
+}
+
+/// Page 0, the interrupt range and `reserved` (S9), by first page and one past the last: in order, and none overlaps another.
+pub(crate) fn never_handed_out(reserved: &[IovaRange]) -> Result<Vec<(u64, u64)>, NoMemory> {
+    let mut ranges = Vec::new();
+    ranges.try_reserve_exact(reserved.len() + 2).map_err(|_| NoMemory)?;
+    ranges.extend([(0, 1), (INTERRUPT_RANGE.0, INTERRUPT_RANGE.0 + INTERRUPT_RANGE.1)]);
+    ranges.extend(reserved.iter().map(|range| (range.first_pfn(), range.end_pfn())));
+    ranges.sort_unstable();
+    let mut end_before = 0;
+    for (first, end) in &mut ranges {
+        // What an earlier range covers already is left out.
+        (*first, end_before) = ((*first).max(end_before), end_before.max(*end));
+    }
+    ranges.retain(|(first, end)| first < end);
+    Ok(ranges)
 }
 
 /// Hands out ranges of I/O addresses.

@@ -7,7 +7,7 @@
 //! One deviation: when a search that started at the cached node finds nothing, it is tried once more from the top. The
 //! kernel of that time gave up, although a gap too small for an earlier, larger request may lie above the cached node.
 
-use super::reserved_pages;
+use super::never_handed_out;
 use crate::address::{Iova, IovaRange, PAGE_SHIFT};
 use crate::error::{MapError, NoMemory, UnmapError};
 use crate::platform::{Platform, Step};
@@ -92,18 +92,12 @@ impl RangeTree {
         let mut spare = Vec::new();
         spare.try_reserve_exact(SPARE_NODES_MAX).map_err(|_| NoMemory)?;
         let mut tree = Self { nodes: RBTree::new(NodeAdapter::new()), cached: None, claimed: None, spare, width };
-        let mut end_before = 0;
-        for (first, end) in reserved_pages(reserved)? {
-            // What an earlier range covers already is skipped: nodes do not overlap.
-            let first = first.max(end_before);
-            if first < end {
-                let mut node = tree.node()?;
-                (node.first_pfn, node.size) = (first, end - first);
-                node.pages.set(end - first);
-                node.state.set(State::Reserved);
-                tree.nodes.insert(node);
-                end_before = end;
-            }
+        for (first, end) in never_handed_out(reserved)? {
+            let mut node = tree.node()?;
+            (node.first_pfn, node.size) = (first, end - first);
+            node.pages.set(end - first);
+            node.state.set(State::Reserved);
+            tree.nodes.insert(node);
         }
         Ok(tree)
     }

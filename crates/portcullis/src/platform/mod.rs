@@ -74,7 +74,7 @@ pub enum Step {
     Map,
     /// An unmap begins.
     Unmap,
-    /// A search goes on from node to node of a tree. Announced once, when it has ended.
+    /// A search goes on from node to node of a tree, or of a list of free segments. Announced once, when it has ended.
     TreeSearch {
         /// How many nodes it passed.
         nodes: u64,
@@ -91,6 +91,12 @@ pub enum Step {
     ListPush,
     /// A magazine is exchanged for another.
     DepotExchange,
+    /// A range is looked up in a hash table.
+    HashFind,
+    /// A part of a segment of addresses is cut off.
+    SegmentSplit,
+    /// Two neighbouring segments of addresses become one.
+    SegmentJoin,
     /// A translation table is walked down.
     TableWalk {
         /// How many levels it has. The walk may end at a large leaf before the last.

@@ -21,8 +21,8 @@ pub enum TableRule {
     /// Not before the domain goes. So anybody may walk the table at any time, also where nothing is mapped, and claims can be
     /// left to it.
     Kept,
-    /// Not before the domain goes, and entries neither: an unmap leaves them, and a map writes over them. All leaves are of
-    /// 4 KiB, so that nothing smaller is ever written where a larger one was.
+    /// Not before the domain goes, and a map writes over leaves that are there: of mappings whose unmaps have left them. All
+    /// are of 4 KiB, so that nothing smaller is ever written where a larger one was.
     Overwritten,
 }
 
@@ -259,8 +259,7 @@ impl SecondLevelTable {
         }
     }
 
-    /// Clears the translations of `range`, a whole mapping that the caller has claimed, and makes that visible; unless the rule
-    /// is to leave them.
+    /// Clears the translations of `range`, a whole mapping that the caller has claimed, and makes that visible.
     ///
     /// Table pages that translated nothing else go to `freed`. Returns whether there were any: then the invalidation must
     /// take all levels.
@@ -268,9 +267,6 @@ impl SecondLevelTable {
     /// # Safety
     /// `platform` is the one that the table was made with; `range` is exactly that of a mapping which nobody else unmaps.
     pub unsafe fn unmap<P: Platform>(&self, platform: &P, range: IovaRange, freed: &mut FreedTables) -> bool {
-        if self.rule == TableRule::Overwritten {
-            return false;
-        }
         let before = freed.pages();
         let mut pfn = range.first_pfn();
         while pfn < range.end_pfn() {

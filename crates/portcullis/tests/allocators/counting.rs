@@ -16,6 +16,9 @@ pub(crate) struct Steps {
     pub(crate) pops: usize,
     pub(crate) pushes: usize,
     pub(crate) exchanges: usize,
+    pub(crate) finds: usize,
+    pub(crate) splits: usize,
+    pub(crate) joins: usize,
 }
 
 /// The fake host, counting.
@@ -90,6 +93,9 @@ unsafe impl Platform for Counting<'_> {
             Step::ListPop => steps.pops += 1,
             Step::ListPush => steps.pushes += 1,
             Step::DepotExchange => steps.exchanges += 1,
+            Step::HashFind => steps.finds += 1,
+            Step::SegmentSplit => steps.splits += 1,
+            Step::SegmentJoin => steps.joins += 1,
             _ => {}
         }
     }

@@ -6,6 +6,7 @@ mod eiovar;
 mod kmalloc;
 mod magazine;
 mod stock;
+mod vmem;
 
 use counting::Counting;
 use portcullis::design::{Design, Options};

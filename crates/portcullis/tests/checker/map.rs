@@ -4,7 +4,7 @@ use super::operation::{Buffer, PHYSICAL_BITS};
 use super::reference::Held;
 use super::{ALWAYS_RESERVED, Checker, RESERVED, Violation, fail, ranges};
 use portcullis::design::{Addressing, Design, Usage};
-use portcullis::{Iommu, IovaRange, MapError, PAGE_SHIFT, Platform, Protection, Request, Rule};
+use portcullis::{Iommu, IovaRange, MapError, PAGE_SHIFT, Platform, Request, Rule};
 
 impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
     pub(super) fn map(&mut self, buffer: &Buffer) -> Result<Option<IovaRange>, Violation> {
@@ -14,11 +14,15 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
             Ok(range) => {
                 self.vet(range, buffer, request.pages())?;
                 // Nothing of these addresses was left to be invalidated, but what they lead to once more.
-                self.reference.returned.retain(|held| !held.range.overlaps(range));
+                if self.until_reuse() {
+                    self.reference.returned.iter_mut().for_each(|held| held.forget(range));
+                } else {
+                    self.reference.returned.retain(|held| !held.range.overlaps(range));
+                }
                 self.reference.map(Held::new(range, &buffer.segments, buffer.access));
                 Ok(Some(range))
             }
-            Err(MapError::Queue(_)) if self.failing && self.bench.machine.caches_absent => {
+            Err(MapError::Queue(_)) if self.failing && (self.bench.machine.caches_absent || self.until_reuse()) => {
                 (self.poisoned, self.quarantined) = (true, self.quarantined + 1);
                 Ok(None)
             }
@@ -59,7 +63,8 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
     fn is_full(&self, pages: u64) -> Result<(), Violation> {
         let Some(fit) = self.info.fit else { return Ok(()) };
         // What waits for a flush, or is quarantined, is not known by address.
-        if self.poisoned || self.failing || self.bench.protection != Protection::Strict || self.quarantined > 0 {
+        let waiting = self.domain.usage().queued_unmaps > 0;
+        if self.poisoned || self.failing || waiting || self.quarantined > 0 {
             return Ok(());
         }
         let limit = 1u64 << (u32::from(self.bench.machine.address_bits - fit.tag_bits) - PAGE_SHIFT);

@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Clone, Debug)]
 pub(crate) struct Held {
     pub(crate) range: IovaRange,
-    /// The physical page behind each page of the range.
-    phys_pfns: Vec<u64>,
+    /// The physical page behind each page of the range; none where that is no longer of interest.
+    phys_pfns: Vec<Option<u64>>,
     access: Access,
     /// When its buffer went back to the driver, on the host's clock.
     pub(crate) returned_us: u64,
@@ -46,7 +46,7 @@ impl Held {
             let first = segment.phys.as_u64() >> PAGE_SHIFT;
             first..=(segment.phys.as_u64() + segment.len - 1) >> PAGE_SHIFT
         });
-        Self { range, phys_pfns: phys_pfns.collect(), access, returned_us: 0 }
+        Self { range, phys_pfns: phys_pfns.map(Some).collect(), access, returned_us: 0 }
     }
 
     /// Whether each address that both have leads to the same memory, for the same access.
@@ -67,8 +67,15 @@ impl Held {
             Access::DeviceWrites => (false, true),
             Access::DeviceReadsAndWrites => (true, true),
         };
-        let reach = self.phys_pfns.iter().map(move |&phys_pfn| Reach { phys_pfn, reads, writes });
-        (self.range.first_pfn()..).zip(reach)
+        let reach =
+            move |(pfn, phys_pfn): (u64, &Option<u64>)| Some((pfn, Reach { phys_pfn: (*phys_pfn)?, reads, writes }));
+        (self.range.first_pfn()..).zip(&self.phys_pfns).filter_map(reach)
+    }
+
+    /// Leaves out the pages that are in `range` as well.
+    pub(crate) fn forget(&mut self, range: IovaRange) {
+        let pages = (self.range.first_pfn()..).zip(&mut self.phys_pfns);
+        pages.filter(|(pfn, _)| range.contains(*pfn)).for_each(|(_, phys_pfn)| *phys_pfn = None);
     }
 }
 

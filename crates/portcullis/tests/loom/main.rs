@@ -5,6 +5,7 @@
 //! ```
 #![cfg(loom)]
 
+mod at_map;
 mod core_queues;
 mod magazines;
 

@@ -14,6 +14,7 @@ use hardware::{HardwareFlaw, PlantedIommu};
 use host::ForgetsToFlush;
 use portcullis::Protection::{self, Deferred, Strict};
 use portcullis::Rule;
+use portcullis::designs::Solaris;
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 
@@ -49,9 +50,19 @@ fn first_violation(machine: &Machine, protection: Protection, plant: Plant) -> O
     (0..SCRIPTS).find_map(|_| on_bench(machine, protection, |bench| plant(bench, &next_script()).err()))
 }
 
+/// `solaris` on hardware with a flaw: it has no wait but that of a map.
+fn solaris_on_hardware(flaw: HardwareFlaw, bench: &Bench<'_>, script: &[Operation]) -> Result<Tally, Violation> {
+    check::<Solaris, _, _>(bench, bench.host, &PlantedIommu::new(bench.hardware, flaw), script)
+}
+
 /// Asserts that the flaw is found as a breach of `rule`, and that nothing is found without it.
 fn finds(rule: Rule, machine: &Machine, protection: Protection, plant: Plant) {
-    assert_eq!(first_violation(machine, protection, on_design::<{ DesignFlaw::NONE }>), None, "without the flaw");
+    finds_beside(on_design::<{ DesignFlaw::NONE }>, rule, machine, protection, plant);
+}
+
+/// The same of a flaw in something else.
+fn finds_beside(without: Plant, rule: Rule, machine: &Machine, protection: Protection, plant: Plant) {
+    assert_eq!(first_violation(machine, protection, without), None, "without the flaw");
     match first_violation(machine, protection, plant) {
         Some((found, what)) => assert_eq!(found, rule, "{what}"),
         None => panic!("the flaw was not found in {SCRIPTS} scripts"),
@@ -117,6 +128,17 @@ fn s3_reuse_after_a_flush_announced_too_early() {
     // More unmaps than the queue takes, with no time passing: the first sign of the early flush is an address again.
     let plant: Plant = |bench, _| on_hardware(HardwareFlaw::CompletesEarly, bench, &[Operation::Burst(260)]);
     finds(Rule::Reuse, &MACHINE, Deferred, plant);
+}
+
+/// A map that does not invalidate what it was given hands out an address that leads elsewhere.
+#[test]
+fn s3_reuse_by_a_map_that_does_not_invalidate() {
+    let without: Plant = |bench, script| solaris_on_hardware(HardwareFlaw::None, bench, script);
+    let lost: Plant = |bench, script| solaris_on_hardware(HardwareFlaw::LosesCommands, bench, script);
+    let early: Plant = |bench, script| solaris_on_hardware(HardwareFlaw::CompletesEarly, bench, script);
+    for plant in [lost, early] {
+        finds_beside(without, Rule::Reuse, &MACHINE, Deferred, plant);
+    }
 }
 
 #[test]

@@ -1,0 +1,46 @@
+//! illumos, and Solaris before it (ATC'15, §3.4 and Table 1).
+
+use crate::design::{Addressing, Composed, Described, Design, Fit, Info, LockPerTable, Parts, Setup};
+use crate::error::NewDomainError;
+use crate::invalidation::Deferral;
+use crate::iommu::Iommu;
+use crate::iova::{SLAB_PAGES, VmemAllocator};
+use crate::platform::Platform;
+use crate::safety::{Breach, Protection, Rule};
+use crate::table::TableRule;
+
+/// Addresses in constant time, and nothing at all at an unmap but to give the address back: the device keeps the buffer until a
+/// map is given the same address.
+#[derive(Debug)]
+pub struct Solaris;
+
+impl Described for Solaris {
+    const INFO: Info = Info {
+        id: "solaris",
+        source: "illumos (ATC'15 §3.4)",
+        allocator: "vmem: quantum caches for 1 to 16 pages over power-of-two free lists with boundary tags, one lock",
+        invalidation: "none at an unmap; a map invalidates the range that it was given, and waits",
+        tables: "kept, and what unmaps leave in them is written over; a lock for each directory",
+        protections: &[Protection::Deferred],
+        breaches: &[Breach {
+            protection: Protection::Deferred,
+            rule: Rule::Strict,
+            bound: "none: until a map uses the address again",
+        }],
+        addressing: Addressing::Own,
+        fit: Some(Fit { grain_pages: SLAB_PAGES, ..Fit::TIGHT }),
+        batch_default: 1,
+        options: &[],
+    };
+}
+
+impl<P: Platform, I: Iommu> Design<P, I> for Solaris {
+    type Mapper = Composed<VmemAllocator<P>, P, I, LockPerTable<P>>;
+
+    fn build(setup: Setup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+        let allocator = VmemAllocator::new(&setup.platform, setup.width, setup.reserved)?;
+        let locking = LockPerTable::new(&setup.platform, setup.width)?;
+        let parts = Parts { deferral: Deferral::AtMap, rule: TableRule::Overwritten, locking };
+        Composed::with_parts(allocator, parts, setup)
+    }
+}
