@@ -13,7 +13,7 @@ use crate::table::TableRule;
 use alloc::vec::Vec;
 
 /// A mapper that hands out physical addresses and takes nothing back. It protects nothing.
-pub struct Identity<P: Platform, I: Iommu> {
+pub struct Physical<P: Platform, I: Iommu> {
     space: AddressSpace<P, I>,
     /// Page numbers, first and end, that no device may be given or can drive.
     reserved: Vec<(u64, u64)>,
@@ -21,7 +21,7 @@ pub struct Identity<P: Platform, I: Iommu> {
     width: u8,
 }
 
-impl<P: Platform, I: Iommu> Identity<P, I> {
+impl<P: Platform, I: Iommu> Physical<P, I> {
     /// Devices pass through.
     ///
     /// # Errors
@@ -86,7 +86,7 @@ fn reserved(ranges: &[IovaRange]) -> Result<Vec<(u64, u64)>, NewDomainError> {
     Ok(reserved)
 }
 
-impl<P: Platform, I: Iommu> Mapper for Identity<P, I> {
+impl<P: Platform, I: Iommu> Mapper for Physical<P, I> {
     fn map(&self, request: &Request<'_>) -> Result<IovaRange, MapError> {
         let &[segment] = request.segments() else { return Err(MapError::NotContiguous) };
         let range = IovaRange::covering(Iova::new(segment.phys.as_u64()), segment.len).expect("a request is not empty");
