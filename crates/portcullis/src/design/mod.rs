@@ -3,12 +3,15 @@
 pub(crate) mod choice;
 #[allow(unsafe_code, reason = "translations have an owner that types cannot show")]
 mod composed;
+#[allow(unsafe_code, reason = "translations have an owner that types cannot show")]
+mod identity;
 mod locking;
 mod options;
 #[allow(unsafe_code, reason = "translations have an owner that types cannot show")]
 mod physical;
 
 pub use composed::{Composed, Parts};
+pub use identity::{DynamicIdentity, IDENTITY_TAG_BITS};
 pub use locking::{LockFree, LockPerTable, Locking, TableLock, WholeLock};
 pub use options::{OptionError, OptionInfo, OptionKind, Options, Value};
 pub use physical::Physical;

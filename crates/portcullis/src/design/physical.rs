@@ -27,7 +27,7 @@ impl<P: Platform, I: Iommu> Physical<P, I> {
     /// # Errors
     /// Those of [`AddressSpace::pass_through`].
     pub fn pass_through(setup: Setup<'_, P, I>) -> Result<Self, NewDomainError> {
-        let (reserved, width) = (reserved(setup.reserved)?, setup.width);
+        let (reserved, width) = (reserved_pages(setup.reserved)?, setup.width);
         Ok(Self { space: AddressSpace::pass_through(setup.iommu, setup.platform)?, reserved, width })
     }
 
@@ -36,7 +36,7 @@ impl<P: Platform, I: Iommu> Physical<P, I> {
     /// # Errors
     /// Those of [`AddressSpace::translated`]; [`NewDomainError::BadRange`], [`NewDomainError::Identity`].
     pub fn mapped(setup: Setup<'_, P, I>) -> Result<Self, NewDomainError> {
-        let (reserved, width) = (reserved(setup.reserved)?, setup.width);
+        let (reserved, width) = (reserved_pages(setup.reserved)?, setup.width);
         let space = AddressSpace::translated(setup.iommu, setup.platform, width, TableRule::Kept)?;
         let this = Self { space, reserved, width };
         for memory in setup.memory {
@@ -76,7 +76,7 @@ fn limit(width: u8) -> u64 {
 }
 
 /// Page 0, the interrupt range and those of the firmware, in order.
-fn reserved(ranges: &[IovaRange]) -> Result<Vec<(u64, u64)>, NewDomainError> {
+pub(super) fn reserved_pages(ranges: &[IovaRange]) -> Result<Vec<(u64, u64)>, NewDomainError> {
     let mut reserved = Vec::new();
     reserved.try_reserve_exact(ranges.len() + 2).map_err(|_| crate::NoMemory)?;
     reserved.push((0, 1));

@@ -62,12 +62,22 @@ impl<P: Platform> Policy<P> {
         allocator: &impl IovaAllocator<P>,
         revocation: &mut Revocation,
     ) -> Result<(), CommitError> {
+        let platform = space.platform();
+        revocation.revoked.retain(|revoked| {
+            if !revoked.cleared {
+                // The device reaches these pages by mappings of others, whose unmaps will see to it; or have, if they came first.
+                allocator.free(platform, Invalidated::new(revoked.range));
+            }
+            revoked.cleared
+        });
+        if revocation.revoked.is_empty() {
+            return Ok(());
+        }
         match self {
             Self::Strict => strict::commit(space, allocator, revocation),
             Self::Global(queue) => queue.push(space, allocator, revocation),
             Self::PerCore(queues) => queues.push(space, allocator, revocation),
             Self::AtMap => {
-                let platform = space.platform();
                 platform.probe(Step::Enter(Phase::IovaFree));
                 for revoked in revocation.revoked.drain(..) {
                     // Not invalidated yet, but it will be before anybody is given it: see `mapped`.
