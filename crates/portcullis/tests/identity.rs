@@ -321,6 +321,11 @@ fn unmaps_of_what_is_not_mapped() {
             assert_eq!(domain.usage(), before, "{range}");
         }
         assert_eq!(reach(iommu, iova), [None, Some(page(0x3ff))]);
+        // The last page of one region and the first of the next are neighbours, and not of one mapping.
+        let border = domain.map_raw(page(region - 1), PAGE_SIZE, WRITES).unwrap();
+        assert_eq!(domain.map_raw(page(0), PAGE_SIZE, BOTH), Ok(Iova::from_pfn(border.pfn() + 1)));
+        let refused = domain.unmap_raw(border, 2 * PAGE_SIZE);
+        assert_eq!(refused, Err(RawUnmapError::Refused(UnmapError::NotMapped(border))));
         // The declared breach: a part passes.
         domain.unmap_raw(Iova::from_pfn(first + 1), PAGE_SIZE).unwrap();
         assert_eq!(reach(iommu, Iova::from_pfn(first + 1)), [None, None]);
