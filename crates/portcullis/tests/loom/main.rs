@@ -6,6 +6,7 @@
 #![cfg(loom)]
 
 mod core_queues;
+mod identity;
 mod magazines;
 
 use loom::model::Builder;
