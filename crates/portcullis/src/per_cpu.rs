@@ -1,4 +1,4 @@
-//! One of something for each CPU, on cache lines of their own.
+//! One of something for each CPU, on cache lines of their own; and a count made of such.
 
 use crate::error::NoMemory;
 use crate::platform::Platform;
@@ -9,27 +9,6 @@ use alloc::vec::Vec;
 /// Two lines: processors fetch them in pairs.
 #[repr(align(128))]
 struct Padded<T>(T);
-
-/// A count that CPUs add to and take from without meeting. A statistic: the sum is exact while nobody does.
-pub(crate) struct Counter(PerCpu<AtomicUsize>);
-
-impl Counter {
-    /// Zero.
-    pub(crate) fn new<P: Platform>(platform: &P) -> Result<Self, NoMemory> {
-        Ok(Self(PerCpu::new(platform, || Ok(AtomicUsize::new(0)))?))
-    }
-
-    /// Adds `change`. Relaxed: nothing is ordered by it. What one CPU adds another may take, so each part may wrap.
-    #[inline]
-    pub(crate) fn add<P: Platform>(&self, platform: &P, change: isize) {
-        self.0.here(platform).fetch_add(change as usize, Ordering::Relaxed);
-    }
-
-    /// The sum.
-    pub(crate) fn sum(&self) -> usize {
-        self.0.iter().fold(0, |sum, part| sum.wrapping_add(part.load(Ordering::Relaxed)))
-    }
-}
 
 /// One `T` per CPU.
 pub(crate) struct PerCpu<T>(Box<[Padded<T>]>);
@@ -66,5 +45,35 @@ impl<T> PerCpu<T> {
     /// How many there are.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
+    }
+}
+
+/// A count to which each CPU adds on a line of its own. One CPU may add and another subtract: only the sum means anything.
+///
+/// All accesses are Relaxed: a statistic, exact while nobody changes it.
+pub(crate) struct PerCpuCount(PerCpu<AtomicUsize>);
+
+impl PerCpuCount {
+    /// Zero.
+    pub(crate) fn new<P: Platform>(platform: &P) -> Result<Self, NoMemory> {
+        PerCpu::new(platform, || Ok(AtomicUsize::new(0))).map(Self)
+    }
+
+    /// One more. A read-modify-write, for the hint of the CPU may be out of date, and an interrupt may come in between.
+    #[inline]
+    pub(crate) fn add<P: Platform>(&self, platform: &P) {
+        self.0.here(platform).fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// One less.
+    #[inline]
+    pub(crate) fn subtract<P: Platform>(&self, platform: &P) {
+        self.0.here(platform).fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// What all CPUs have added and not subtracted.
+    pub(crate) fn sum(&self) -> usize {
+        // The parts wrap, and so must the sum.
+        self.0.iter().fold(0, |sum, part| sum.wrapping_add(part.load(Ordering::Relaxed)))
     }
 }

@@ -7,7 +7,7 @@ use crate::iommu::{AttachError, Capabilities, DomainId, Invalidation, Iommu, Que
 use crate::platform::{Platform, Wait};
 use crate::request::Access;
 use crate::sync::{AtomicBool, Ordering, StaticCounter};
-use crate::table::{self, FreedTables, SecondLevelTable, TableRule};
+use crate::table::{self, FreedTables, SecondLevelTable, Share, SharedRun, TableRule, Unshare};
 
 /// How long a commit waits for the hardware before it gives up, in microseconds.
 pub const INVALIDATION_TIMEOUT_US: u64 = 1_000_000;
@@ -195,6 +195,59 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
         let table = self.table.as_ref().expect("a design that writes translations opened a translated domain");
         // SAFETY: the caller's promise, passed on; the platform is the one of `translated`.
         unsafe { table.claim_and_unmap(&self.platform, range) }
+    }
+
+    /// Counts a mapping of pages that mappings share ([`SecondLevelTable::share`]). Returns whether it could: false where a page
+    /// has as many as can be counted. [`written`](Self::written) has to follow where it could. Not to be called with a lock held.
+    ///
+    /// # Errors
+    /// Those of [`SecondLevelTable::share`]; [`MapError::Queue`] where translations that it had to take back could not be
+    /// invalidated: the domain is poisoned.
+    ///
+    /// # Panics
+    /// If the domain passes its devices through, or its table does not keep its pages.
+    ///
+    /// # Safety
+    /// `run` is below what the table translates; its addresses are in no mapping that is not shared, and all that share one of
+    /// them mean the same memory and the same rights.
+    pub unsafe fn share(&self, run: &SharedRun) -> Result<bool, MapError> {
+        let table = self.table.as_ref().expect("a design that writes translations opened a translated domain");
+        // SAFETY: the caller's promise, passed on; the platform is the one of `translated`.
+        match unsafe { table.share(&self.platform, run) }? {
+            Share::Counted => Ok(true),
+            Share::Full => Ok(false),
+            Share::Undone(counted) => {
+                // For a moment these pages had a mapping more, for somebody who had asked for just that; an unmap that came
+                // then found it, and left the invalidation to it. So this is an unmap, and strict whatever the protection.
+                self.invalidate(&[page_selective(self.id, counted, true, &self.capabilities)])?;
+                Ok(false)
+            }
+        }
+    }
+
+    /// Counts a mapping less of pages that mappings share ([`SecondLevelTable::unshare`]). Returns whether any translation
+    /// went. Not to be called with a lock held.
+    ///
+    /// # Errors
+    /// [`UnmapError::NotMapped`]; nothing has changed then.
+    ///
+    /// # Panics
+    /// If the domain passes its devices through, or its table does not keep its pages.
+    ///
+    /// # Safety
+    /// That of [`share`](Self::share).
+    pub unsafe fn unshare(&self, run: &SharedRun) -> Result<bool, UnmapError> {
+        let table = self.table.as_ref().expect("a design that writes translations opened a translated domain");
+        // SAFETY: the caller's promise, passed on; the platform is the one of `translated`.
+        match unsafe { table.unshare(&self.platform, run) }? {
+            Unshare::Kept => Ok(false),
+            Unshare::Cleared => Ok(true),
+            Unshare::Undone(absent) => {
+                // Where this fails the domain is poisoned, and the next map says so; the unmap is refused in any case.
+                let _ = self.written(run.range);
+                Err(UnmapError::NotMapped(absent))
+            }
+        }
     }
 
     /// Submits the commands and waits until they have taken effect, for at most [`INVALIDATION_TIMEOUT_US`].

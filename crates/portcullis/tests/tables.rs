@@ -1,15 +1,17 @@
 //! Second-level tables translate what was mapped and nothing else, as software looks it up and as hardware walks it: with
 //! three levels and four, with every size of leaf, and for a walker that sees only what was flushed.
 
+mod interrupted;
+
+use interrupted::{Interrupted, Moment};
 use portcullis::designs::Stock;
 use portcullis::iommu::Translation;
 use portcullis::iommu::fake::FakeIommu;
 use portcullis::platform::fake::FakeHost;
-use portcullis::platform::{CpuHint, LockClass, Wait};
-use portcullis::table::{Entry, Frame, FreedTables, Rights, SecondLevelTable, TableRule};
+use portcullis::table::{FreedTables, Rights, SecondLevelTable, TableRule};
 use portcullis::{
-    Access, Capabilities, Domain, Invalidation, Iommu, Iova, IovaRange, MapError, NoMemory, PAGE_SIZE, PhysAddr,
-    Platform, Protection, Segment, SourceId, UnmapError,
+    Access, Capabilities, Domain, Invalidation, Iommu, Iova, IovaRange, MapError, PAGE_SIZE, PhysAddr, Protection,
+    Segment, SourceId, UnmapError,
 };
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
@@ -304,59 +306,6 @@ fn the_largest_leaf_that_fits_is_used() {
     }
 }
 
-/// A host on which an interrupt comes just before the first flush, and maps the neighbouring page.
-struct Interrupted<'h> {
-    host: &'h FakeHost,
-    handler: &'h (dyn Fn() + Sync),
-    fired: AtomicBool,
-}
-
-// SAFETY: forwards to a host that keeps the promises.
-unsafe impl Platform for Interrupted<'_> {
-    type Lock<T: Send> = <FakeHost as Platform>::Lock<T>;
-
-    fn lock<T: Send>(&self, class: LockClass, value: T) -> Self::Lock<T> {
-        self.host.lock(class, value)
-    }
-
-    fn cpu(&self) -> CpuHint {
-        self.host.cpu()
-    }
-
-    fn cpus(&self) -> u32 {
-        self.host.cpus()
-    }
-
-    fn allocate_frame(&self) -> Result<PhysAddr, NoMemory> {
-        self.host.allocate_frame()
-    }
-
-    unsafe fn frame(&self, frame: PhysAddr) -> &Frame {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { self.host.frame(frame) }
-    }
-
-    unsafe fn free_frame(&self, frame: PhysAddr) {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { self.host.free_frame(frame) }
-    }
-
-    fn table_barrier(&self, entries: &[Entry]) {
-        if !self.fired.swap(true, Ordering::Relaxed) {
-            (self.handler)();
-        }
-        self.host.table_barrier(entries);
-    }
-
-    fn now_us(&self) -> u64 {
-        self.host.now_us()
-    }
-
-    fn pause(&self, wait: Wait) {
-        self.host.pause(wait);
-    }
-}
-
 /// A directory entry that its installer has not flushed yet serves another mapping all the same, once that one is made.
 #[test]
 fn a_map_in_an_interrupt_of_a_map_is_visible() {
@@ -371,16 +320,20 @@ fn a_map_in_an_interrupt_of_a_map_is_visible() {
         platform(IovaRange::new(pfn, 1).unwrap(), &[segment]);
     };
     let reaches = |pfn: u64| iommu.access(SourceId(1), Iova::from_pfn(pfn), Rights::READ).map(PhysAddr::pfn);
-    let handler = || {
+    let fired = AtomicBool::new(false);
+    let handler = |moment| {
+        if moment != Moment::BeforeFlush || fired.swap(true, Ordering::Relaxed) {
+            return;
+        }
         // SAFETY: the page is this mapping's alone, in this table's host.
         map(&|range, segments| unsafe { table.map(&&host, range, segments, Rights::READ, false) }.unwrap(), 0x1235);
         assert_eq!(reaches(0x1235), Some(0x505), "a map that has returned is seen by the walker");
     };
-    let interrupted = Interrupted { host: &host, handler: &handler, fired: AtomicBool::new(false) };
+    let interrupted = Interrupted::new(&host, &handler);
     // SAFETY: as above; the host is the table's, with an interrupt.
     map(&|range, segments| unsafe { table.map(&interrupted, range, segments, Rights::READ, false) }.unwrap(), 0x1234);
     assert_eq!(reaches(0x1234), Some(0x504));
-    assert!(interrupted.fired.into_inner());
+    assert!(fired.load(Ordering::Relaxed));
 }
 
 #[test]

@@ -13,10 +13,10 @@ use crate::table::{FreedTables, TableRule};
 
 /// The parts, put together.
 pub struct Composed<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking = LockFree> {
-    allocator: A,
+    pub(super) allocator: A,
     policy: Policy<P, I>,
     locking: L,
-    space: AddressSpace<P, I>,
+    pub(super) space: AddressSpace<P, I>,
 }
 
 /// What a design is made of beside its allocator.
@@ -72,6 +72,52 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Composed<A, P, I, L
         Ok(Self { allocator, policy, locking, space })
     }
 
+    /// What every map begins with.
+    pub(super) fn begin_map(&self) -> Result<(), MapError> {
+        let platform = self.space.platform();
+        self.space.check()?;
+        platform.probe(Step::Enter(Phase::Other));
+        platform.probe(Step::Map);
+        Ok(())
+    }
+
+    /// The rest of a map at an address of the allocator.
+    pub(super) fn map_anywhere(&self, request: &Request<'_>) -> Result<IovaRange, MapError> {
+        let place = || self.locking.whole(request.pages(), || self.place(request));
+        let range = match place() {
+            // Not with a lock held: it waits for the hardware.
+            Err(MapError::Exhausted { .. }) if self.policy.drain(&self.space, &self.allocator)? => place(),
+            placed => placed,
+        }?;
+        if let Err(error) = self.space.written(range).and_then(|()| self.policy.mapped(&self.space, range)) {
+            // Perhaps in use already: taken back like an unmap whose commit failed, so that the device finds no more of it,
+            // nobody else can unmap it, and the range stays quarantined (S11). No translation is left: the domain is poisoned.
+            let _ = self.unmap(range, &mut Revocation::new());
+            return Err(error);
+        }
+        Ok(range)
+    }
+
+    /// An unmap: takes the mapping down by `take_down`, which says what it leaves to be invalidated, and notes that in `out`.
+    pub(super) fn revoke(
+        &self,
+        out: &mut Revocation,
+        take_down: impl FnOnce(&mut FreedTables) -> Result<Revoked, UnmapError>,
+    ) -> Result<(), UnmapError> {
+        let platform = self.space.platform();
+        if !out.belongs_to(self.space.tag()) {
+            return Err(UnmapError::WrongDomain);
+        }
+        if out.is_full() {
+            return Err(UnmapError::BatchFull);
+        }
+        platform.probe(Step::Enter(Phase::Other));
+        platform.probe(Step::Unmap);
+        let revoked = take_down(&mut out.tables)?;
+        out.revoked.push(revoked);
+        Ok(())
+    }
+
     /// Picks an address and writes the translations.
     fn place(&self, request: &Request<'_>) -> Result<IovaRange, MapError> {
         let platform = self.space.platform();
@@ -109,38 +155,15 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Composed<A, P, I, L
 
 impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Mapper for Composed<A, P, I, L> {
     fn map(&self, request: &Request<'_>) -> Result<IovaRange, MapError> {
-        let platform = self.space.platform();
-        self.space.check()?;
-        platform.probe(Step::Enter(Phase::Other));
-        platform.probe(Step::Map);
-        let place = || self.locking.whole(request.pages(), || self.place(request));
-        let range = match place() {
-            // Not with a lock held: it waits for the hardware.
-            Err(MapError::Exhausted { .. }) if self.policy.drain(&self.space, &self.allocator)? => place(),
-            placed => placed,
-        }?;
-        if let Err(error) = self.space.written(range).and_then(|()| self.policy.mapped(&self.space, range)) {
-            // Perhaps in use already: taken back like an unmap whose commit failed, so that the device finds no more of it,
-            // nobody else can unmap it, and the range stays quarantined (S11). No translation is left: the domain is poisoned.
-            let _ = self.unmap(range, &mut Revocation::new());
-            return Err(error);
-        }
-        Ok(range)
+        self.begin_map()?;
+        self.map_anywhere(request)
     }
 
     fn unmap(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
-        let platform = self.space.platform();
-        if !out.belongs_to(self.space.tag()) {
-            return Err(UnmapError::WrongDomain);
-        }
-        if out.is_full() {
-            return Err(UnmapError::BatchFull);
-        }
-        platform.probe(Step::Enter(Phase::Other));
-        platform.probe(Step::Unmap);
-        let leaf_only = self.locking.whole(range.pages(), || self.take_down(range, &mut out.tables))?;
-        out.revoked.push(Revoked { range, leaf_only });
-        Ok(())
+        self.revoke(out, |tables| {
+            let leaf_only = self.locking.whole(range.pages(), || self.take_down(range, tables))?;
+            Ok(Revoked { range, cleared: true, leaf_only })
+        })
     }
 
     fn commit(&self, revocation: &mut Revocation) -> Result<(), CommitError> {

@@ -1,137 +1,232 @@
-//! Addresses that are physical addresses: untranslated, or through an identity map that is made once.
+//! Dynamic identity mapping: the address of a page is its physical address, with the rights in front (ATC'15, §4.1).
+//!
+//! ```text
+//!  width-1  width-2   width-3                  0
+//! +--------+--------+---------------------------+
+//! | writes | reads  | physical address          |   three regions
+//! +--------+--------+---------------------------+
+//! |   0    |   0    | an allocator's            |   the fourth
+//! +--------+--------+---------------------------+
+//! ```
+//!
+//! So no address is looked for, no list kept and no lock taken. All mappings of a page with the same rights have one entry,
+//! which counts them; with other rights it has another entry, so that no right is ever wider than was asked for (S5). What
+//! cannot be mapped like that goes to the fourth region: several segments, memory beyond `2^(width - 2)`, what would come to
+//! a reserved address (S9), and what has as many mappings as can be counted.
+//!
+//! Only the unmap that takes the count of a page to zero has it invalidated. That is enough for S2: before, the device reaches
+//! the page by the mapping of another, as it would at any other address (S8). That no allocator holds an address back until it
+//! is invalidated is no breach of S3. When a page is mapped again in between, on another CPU or, under deferred protection,
+//! before the flush, what the hardware may still hold says the same as the new entry: the same memory, the same rights. The
+//! invalidation that comes late only has it walked to again.
+//!
+//! A count does not say whose mappings it counts. An unmap of a part of one, or of what somebody else has mapped, is refused
+//! only where it meets a page without any (S6).
 
-use crate::address::{Iova, IovaRange, PAGE_SHIFT, PhysAddr, Segment};
-use crate::design::{Mapper, Setup, Usage};
+use super::{Composed, Mapper, Setup, Usage};
+use crate::address::{IovaRange, PAGE_SHIFT, Segment};
 use crate::error::{CommitError, MapError, NewDomainError, UnmapError};
-use crate::invalidation::Revocation;
+use crate::invalidation::{Deferral, Invalidated, Revocation, Revoked};
 use crate::iommu::{AttachError, DomainId, Iommu, SourceId};
-use crate::iova::never_handed_out;
-use crate::platform::Platform;
-use crate::request::{Access, Request};
-use crate::space::AddressSpace;
-use crate::table::TableRule;
+use crate::iova::{Claim, Demand, IovaAllocator, Kept, MagazineAllocator, never_handed_out};
+use crate::per_cpu::PerCpuCount;
+use crate::platform::{Phase, Platform, Step};
+use crate::request::Request;
+use crate::table::{Rights, SharedRun};
 use alloc::vec::Vec;
 
-/// A mapper that hands out physical addresses and takes nothing back. It protects nothing.
-pub struct Identity<P: Platform, I: Iommu> {
-    space: AddressSpace<P, I>,
-    /// Page numbers, first and end, that no device may be given or can drive.
+/// Bits of an address that say the rights.
+pub const IDENTITY_TAG_BITS: u8 = 2;
+
+/// The mapper.
+pub struct DynamicIdentity<P: Platform, I: Iommu> {
+    regions: Regions,
+    /// The fourth region, over the address space of all four.
+    fourth: Composed<FourthRegion<P>, P, I>,
+}
+
+/// Where the regions of the three rights lie.
+struct Regions {
+    /// log2 of the pages of a region.
+    shift: u32,
+    /// Page numbers, first and end, that no device may be given, where they are not in the fourth region.
     reserved: Vec<(u64, u64)>,
-    /// Bits of address that devices can drive.
-    width: u8,
 }
 
-impl<P: Platform, I: Iommu> Identity<P, I> {
-    /// Devices pass through.
-    ///
-    /// # Errors
-    /// Those of [`AddressSpace::pass_through`].
-    pub fn pass_through(setup: Setup<'_, P, I>) -> Result<Self, NewDomainError> {
-        let (reserved, width) = (never_handed_out(setup.reserved)?, setup.width);
-        Ok(Self { space: AddressSpace::pass_through(setup.iommu, setup.platform)?, reserved, width })
+/// The allocator of the fourth region, which also counts the mappings in the three others.
+struct FourthRegion<P: Platform> {
+    magazines: MagazineAllocator<P>,
+    /// One past its last page number.
+    end_pfn: u64,
+    /// Mappings in the other regions that are not back. They are as many as the driver has, on lines of their own, since
+    /// nothing else is touched by every CPU.
+    shared: PerCpuCount,
+}
+
+impl Regions {
+    fn new(width: u8, reserved: &[IovaRange]) -> Result<Self, NewDomainError> {
+        // A region of less than a page has no addresses.
+        let shift = u32::from(width)
+            .checked_sub(u32::from(IDENTITY_TAG_BITS) + PAGE_SHIFT)
+            .ok_or(NewDomainError::Width(width))?;
+        let mut reserved = never_handed_out(reserved)?;
+        reserved.retain(|(_, end)| *end > 1 << shift);
+        Ok(Self { shift, reserved })
     }
 
-    /// Devices see all of `setup.memory` at its own addresses, but for what is reserved.
-    ///
-    /// # Errors
-    /// Those of [`AddressSpace::translated`]; [`NewDomainError::BadRange`], [`NewDomainError::Identity`].
-    pub fn mapped(setup: Setup<'_, P, I>) -> Result<Self, NewDomainError> {
-        let (reserved, width) = (never_handed_out(setup.reserved)?, setup.width);
-        let space = AddressSpace::translated(setup.iommu, setup.platform, width, TableRule::Kept)?;
-        let this = Self { space, reserved, width };
-        for memory in setup.memory {
-            let whole_pages = memory.phys.page_offset() == 0 && memory.len.is_multiple_of(1 << PAGE_SHIFT);
-            let range = IovaRange::new(memory.phys.pfn(), memory.len >> PAGE_SHIFT).filter(|_| whole_pages);
-            let range = range.ok_or(NewDomainError::BadRange(memory.phys))?;
-            // What the device cannot drive needs no translation.
-            let (mut pfn, end) = (range.first_pfn(), range.end_pfn().min(limit(width)));
-            while pfn < end {
-                // Up to the next reserved page, or over it.
-                let hole = this.reserved.iter().find(|(_, hole_end)| *hole_end > pfn);
-                match hole {
-                    Some(&(first, hole_end)) if first <= pfn => pfn = hole_end,
-                    _ => {
-                        let stop = hole.map_or(end, |&(first, _)| first.min(end));
-                        this.map_identity(pfn, stop - pfn)?;
-                        pfn = stop;
-                    }
-                }
-            }
+    /// Pages of each.
+    const fn pages(&self) -> u64 {
+        1 << self.shift
+    }
+
+    /// Where `segment` is mapped for `rights`, if it can be.
+    fn of_memory(&self, segment: &Segment, rights: Rights) -> Option<SharedRun> {
+        let phys_pfn = segment.phys.pfn();
+        if phys_pfn + segment.pages() > self.pages() {
+            return None;
         }
-        Ok(this)
+        let range = IovaRange::new(rights.bits() << self.shift | phys_pfn, segment.pages())?;
+        let free = self.reserved.iter().all(|(first, end)| range.end_pfn() <= *first || *end <= range.first_pfn());
+        free.then_some(SharedRun { range, phys_pfn, rights })
     }
 
-    fn map_identity(&self, pfn: u64, pages: u64) -> Result<(), NewDomainError> {
-        let segment = Segment { phys: PhysAddr::from_pfn(pfn), len: pages << PAGE_SHIFT };
-        let range = IovaRange::new(pfn, pages).ok_or(NewDomainError::BadRange(segment.phys))?;
-        // SAFETY: the space is being made, so everything in it is this call's alone.
-        let mapped = unsafe { self.space.map(range, &[segment], Access::DeviceReadsAndWrites, false) };
-        mapped.and_then(|()| self.space.written(range)).map_err(NewDomainError::Identity)
+    /// What `range` leads to, if it lies in one of the three.
+    fn at(&self, range: IovaRange) -> Option<SharedRun> {
+        let rights = Rights::from_bits(range.first_pfn() >> self.shift)?;
+        let phys_pfn = range.first_pfn() & (self.pages() - 1);
+        (phys_pfn + range.pages() <= self.pages()).then_some(SharedRun { range, phys_pfn, rights })
     }
 }
 
-/// One past the last page number below `2^width`.
-fn limit(width: u8) -> u64 {
-    1 << (u32::from(width) - PAGE_SHIFT)
+impl<P: Platform, I: Iommu> DynamicIdentity<P, I> {
+    /// An empty domain.
+    ///
+    /// # Errors
+    /// [`NewDomainError::Width`] where two bits for the rights would leave no page, and those of [`Composed::new`].
+    pub fn new(deferral: Deferral, setup: Setup<'_, P, I>) -> Result<Self, NewDomainError> {
+        let regions = Regions::new(setup.width, setup.reserved)?;
+        let fourth = FourthRegion {
+            magazines: MagazineAllocator::new(&setup.platform, setup.width - IDENTITY_TAG_BITS, setup.reserved)?,
+            end_pfn: regions.pages(),
+            shared: PerCpuCount::new(&setup.platform)?,
+        };
+        // Kept tables, since its claims are left to the table: shared entries need that too.
+        Ok(Self { regions, fourth: Composed::new(fourth, deferral, setup)? })
+    }
+
+    /// Maps `run` at its own address. Returns whether that was possible.
+    fn share(&self, run: &SharedRun) -> Result<bool, MapError> {
+        let Composed { space, allocator, .. } = &self.fourth;
+        space.platform().probe(Step::Enter(Phase::Table));
+        // SAFETY: a run of one of the regions, in which every address means the memory and the rights that it says; whatever
+        // is not shared lies in the fourth.
+        if !unsafe { space.share(run) }? {
+            return Ok(false);
+        }
+        allocator.shared.add(space.platform());
+        if let Err(error) = space.written(run.range) {
+            // As in `Composed`: taken back, and quarantined, here by a domain that maps nothing any more.
+            let _ = self.unmap(run.range, &mut Revocation::new());
+            return Err(error);
+        }
+        Ok(true)
+    }
 }
 
-impl<P: Platform, I: Iommu> Mapper for Identity<P, I> {
+impl<P: Platform, I: Iommu> Mapper for DynamicIdentity<P, I> {
     fn map(&self, request: &Request<'_>) -> Result<IovaRange, MapError> {
-        let &[segment] = request.segments() else { return Err(MapError::NotContiguous) };
-        let range = IovaRange::covering(Iova::new(segment.phys.as_u64()), segment.len).expect("a request is not empty");
-        if range.end_pfn() > limit(self.width) {
-            let iova = Iova::from_pfn(limit(self.width).max(range.first_pfn()));
-            return Err(MapError::BeyondWidth { iova, limit_bits: self.width });
+        self.fourth.begin_map()?;
+        let run = match request.segments() {
+            [segment] => self.regions.of_memory(segment, request.access().rights()),
+            _ => None,
+        };
+        match run {
+            Some(run) if self.share(&run)? => Ok(run.range),
+            _ => self.fourth.map_anywhere(request),
         }
-        if let Some(hole) =
-            self.reserved.iter().find(|(first, end)| *first < range.end_pfn() && range.first_pfn() < *end)
-        {
-            return Err(MapError::Reserved(Iova::from_pfn(hole.0.max(range.first_pfn()))));
-        }
-        if let Some(table) = self.space.table() {
-            for pfn in range.first_pfn()..range.end_pfn() {
-                // SAFETY: the identity map is never unmapped.
-                if unsafe { table.lookup(self.space.platform(), Iova::from_pfn(pfn)) }.is_none() {
-                    return Err(MapError::PhysicalRange(PhysAddr::from_pfn(pfn)));
-                }
-            }
-        }
-        Ok(range)
     }
 
-    fn unmap(&self, _range: IovaRange, _out: &mut Revocation) -> Result<(), UnmapError> {
-        Ok(())
+    fn unmap(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
+        if range.end_pfn() <= self.regions.pages() {
+            return self.fourth.unmap(range, out);
+        }
+        let space = &self.fourth.space;
+        self.fourth.revoke(out, |_| {
+            space.platform().probe(Step::Enter(Phase::Table));
+            let run = self.regions.at(range).ok_or(UnmapError::NotMapped(range.start()))?;
+            // SAFETY: as for `share`.
+            let cleared = unsafe { space.unshare(&run) }?;
+            Ok(Revoked { range, cleared, leaf_only: true })
+        })
     }
 
-    fn commit(&self, _revocation: &mut Revocation) -> Result<(), CommitError> {
-        Ok(())
+    fn commit(&self, revocation: &mut Revocation) -> Result<(), CommitError> {
+        self.fourth.commit(revocation)
     }
 
     fn tick(&self) -> Result<(), CommitError> {
-        Ok(())
+        self.fourth.tick()
     }
 
     fn due_us(&self) -> Option<u64> {
-        None
+        self.fourth.due_us()
     }
 
     fn table_pages(&self) -> usize {
-        self.space.table().map_or(0, |table| table.pages())
+        self.fourth.table_pages()
     }
 
     fn usage(&self) -> Usage {
-        Usage { table_pages: self.table_pages(), ..Usage::default() }
+        self.fourth.usage()
     }
 
     fn id(&self) -> DomainId {
-        self.space.id()
+        self.fourth.id()
     }
 
     fn attach(&self, device: SourceId) -> Result<(), AttachError> {
-        self.space.attach(device)
+        self.fourth.attach(device)
     }
 
     fn detach(&self, device: SourceId) -> Result<(), AttachError> {
-        self.space.detach(device)
+        self.fourth.detach(device)
+    }
+}
+
+// SAFETY: forwards to an allocator that keeps the promises; what it does not hand out only changes a count.
+unsafe impl<P: Platform> IovaAllocator<P> for FourthRegion<P> {
+    const TABLE_CLAIM_PAGES_MAX: u64 = MagazineAllocator::<P>::TABLE_CLAIM_PAGES_MAX;
+
+    fn allocate(&self, platform: &P, demand: &Demand) -> Result<IovaRange, MapError> {
+        self.magazines.allocate(platform, demand)
+    }
+
+    fn claim(&self, platform: &P, range: IovaRange) -> Result<Claim, UnmapError> {
+        self.magazines.claim(platform, range)
+    }
+
+    fn free(&self, platform: &P, range: Invalidated<IovaRange>) {
+        let range = range.into_inner();
+        if range.end_pfn() <= self.end_pfn {
+            self.magazines.free(platform, Invalidated::new(range));
+        } else {
+            self.shared.subtract(platform);
+        }
+    }
+
+    fn live(&self) -> usize {
+        self.magazines.live() + self.shared.sum()
+    }
+
+    fn kept(&self) -> Kept {
+        self.magazines.kept()
+    }
+
+    fn tick(&self, platform: &P) {
+        self.magazines.tick(platform);
+    }
+
+    fn due_us(&self) -> Option<u64> {
+        self.magazines.due_us()
     }
 }

@@ -7,11 +7,14 @@ mod composed;
 mod identity;
 mod locking;
 mod options;
+#[allow(unsafe_code, reason = "translations have an owner that types cannot show")]
+mod physical;
 
 pub use composed::{Composed, Parts};
-pub use identity::Identity;
+pub use identity::{DynamicIdentity, IDENTITY_TAG_BITS};
 pub use locking::{LockFree, LockPerTable, Locking, TableLock, WholeLock};
 pub use options::{OptionError, OptionInfo, OptionKind, Options, Value};
+pub use physical::Physical;
 
 use crate::address::{IovaRange, Segment};
 use crate::error::{CommitError, MapError, NewDomainError, UnmapError};

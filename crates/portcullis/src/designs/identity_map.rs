@@ -1,6 +1,6 @@
 //! Pass-through with a persistent identity map: translation without protection.
 
-use crate::design::{Addressing, Described, Design, Identity, Info, Setup};
+use crate::design::{Addressing, Described, Design, Physical, Info, Setup};
 use crate::error::NewDomainError;
 use crate::iommu::Iommu;
 use crate::platform::Platform;
@@ -27,9 +27,9 @@ impl Described for Static {
 }
 
 impl<P: Platform, I: Iommu> Design<P, I> for Static {
-    type Mapper = Identity<P, I>;
+    type Mapper = Physical<P, I>;
 
     fn build(setup: Setup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
-        Identity::mapped(setup)
+        Physical::mapped(setup)
     }
 }

@@ -45,6 +45,7 @@ designs! {
     eiovar::Eiovar,
     solaris::Solaris,
     macos::MacOs,
+    identity::Identity,
     kmalloc::Kmalloc,
     magazine::Magazine,
     #[cfg(feature = "example-design")] #[path = "../../../../examples/guarded.rs"] guarded::Guarded,

@@ -1,6 +1,6 @@
 //! No IOMMU: devices pass through.
 
-use crate::design::{Addressing, Described, Design, Identity, Info, Setup};
+use crate::design::{Addressing, Described, Design, Physical, Info, Setup};
 use crate::error::NewDomainError;
 use crate::iommu::Iommu;
 use crate::platform::Platform;
@@ -27,9 +27,9 @@ impl Described for None {
 }
 
 impl<P: Platform, I: Iommu> Design<P, I> for None {
-    type Mapper = Identity<P, I>;
+    type Mapper = Physical<P, I>;
 
     fn build(setup: Setup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
-        Identity::pass_through(setup)
+        Physical::pass_through(setup)
     }
 }

@@ -29,7 +29,8 @@ pub const BATCH_MAX: usize = 64;
 pub struct Invalidated<T>(T);
 
 impl<T> Invalidated<T> {
-    /// Callers have waited for the invalidation of `value`, or no hardware has ever seen it.
+    /// Callers have waited for the invalidation of `value`, or no hardware has ever seen it; or they give back a share in
+    /// something that others go on using, and that is nobody's to be reused.
     pub(crate) const fn new(value: T) -> Self {
         Self(value)
     }
@@ -46,11 +47,14 @@ impl<T> Invalidated<T> {
     }
 }
 
-/// A mapping whose translations are cleared but may still be cached.
+/// A mapping that was unmapped, and whose translations may still be cached.
 #[derive(Clone, Copy, Debug)]
 pub struct Revoked {
     /// Its pages.
     pub range: IovaRange,
+    /// Whether a translation went. Otherwise every page has other mappings at the same address, and there is nothing to
+    /// invalidate.
+    pub cleared: bool,
     /// Whether no table page went with it, so that the invalidation may leave cached table pointers alone.
     pub leaf_only: bool,
 }

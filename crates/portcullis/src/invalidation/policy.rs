@@ -91,6 +91,17 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
         allocator: &impl IovaAllocator<P>,
         revocation: &mut Revocation,
     ) -> Result<(), CommitError> {
+        let platform = space.platform();
+        revocation.revoked.retain(|revoked| {
+            if !revoked.cleared {
+                // The device reaches these pages by mappings of others, whose unmaps will see to it; or have, if they came first.
+                allocator.free(platform, Invalidated::new(revoked.range));
+            }
+            revoked.cleared
+        });
+        if revocation.revoked.is_empty() {
+            return Ok(());
+        }
         match self {
             Self::Strict => strict::commit(space, allocator, revocation),
             Self::Global(queue) => queue.push(space, allocator, revocation),
@@ -99,7 +110,6 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
             // No map will come to invalidate, so it is done now.
             Self::AtMap if space.check().is_err() => strict::commit(space, allocator, revocation),
             Self::AtMap => {
-                let platform = space.platform();
                 platform.probe(Step::Enter(Phase::IovaFree));
                 for revoked in revocation.revoked.drain(..) {
                     allocator.free(platform, Invalidated::by_next_map(revoked.range));

@@ -8,7 +8,7 @@ use super::{Claim, Demand, IovaAllocator, never_handed_out};
 use crate::address::{IovaRange, PAGE_SHIFT, PhysAddr};
 use crate::error::{MapError, NoMemory, UnmapError};
 use crate::invalidation::Invalidated;
-use crate::per_cpu::Counter;
+use crate::per_cpu::PerCpuCount;
 use crate::platform::{Lock, LockClass, Phase, Platform, Step};
 use crate::table::SecondLevelTable;
 use alloc::vec::Vec;
@@ -19,7 +19,7 @@ pub struct KmallocAllocator<P: Platform> {
     reserved: Vec<(u64, u64)>,
     /// Blocks whose addresses stand for such pages. They are kept, so that they do not come again.
     withheld: P::Lock<Vec<IovaRange>>,
-    live: Counter,
+    live: PerCpuCount,
     /// Addresses are below `2^width`.
     width: u8,
 }
@@ -34,7 +34,7 @@ impl<P: Platform> KmallocAllocator<P> {
         Ok(Self {
             reserved: never_handed_out(reserved)?,
             withheld: platform.lock(LockClass::IovaAllocator, Vec::new()),
-            live: Counter::new(platform)?,
+            live: PerCpuCount::new(platform)?,
             width,
         })
     }
@@ -64,7 +64,7 @@ unsafe impl<P: Platform> IovaAllocator<P> for KmallocAllocator<P> {
             let block = platform.allocate_bytes(pages, below).map_err(|NoMemory| exhausted)?;
             let range = IovaRange::new(block.as_u64(), pages).ok_or(exhausted)?;
             if !self.is_reserved(range) {
-                self.live.add(platform, 1);
+                self.live.add(platform);
                 return Ok(range);
             }
             // As often as reserved pages have blocks, once for each.
@@ -86,7 +86,7 @@ unsafe impl<P: Platform> IovaAllocator<P> for KmallocAllocator<P> {
 
     fn free(&self, platform: &P, range: Invalidated<IovaRange>) {
         platform.probe(Step::ListPush);
-        self.live.add(platform, -1);
+        self.live.subtract(platform);
         Self::give_back(platform, range.into_inner());
     }
 

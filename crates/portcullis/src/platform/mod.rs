@@ -114,6 +114,16 @@ pub enum Step {
         /// How many.
         entries: usize,
     },
+    /// `entries` neighbouring entries that mappings share are counted up, one by one, and written where they are absent.
+    TableShare {
+        /// How many.
+        entries: usize,
+    },
+    /// `entries` neighbouring entries that mappings share are counted down, one by one, and cleared where none is left.
+    TableUnshare {
+        /// How many.
+        entries: usize,
+    },
     /// A table page is taken from or given back to the host.
     TablePage,
     /// An unmap is put into a flush queue.

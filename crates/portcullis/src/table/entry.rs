@@ -11,7 +11,7 @@
 //!
 //! Hardware ignores bits 61:52. Bit 52 says that a pointer to a table is known to be visible to a walker that does not snoop.
 //! Bits 53 and 54 mark the leaves of the first and the last page of a mapping; whoever takes the first mark away has claimed
-//! the mapping for an unmap.
+//! the mapping for an unmap. In a leaf that mappings share, all ten bits count them (ATC'15, §4.1).
 
 use crate::address::PhysAddr;
 use crate::sync::{AtomicU64, Ordering};
@@ -27,6 +27,11 @@ const PAGE_SIZE_BIT: u64 = 1 << 7;
 const FLUSHED: u64 = 1 << 52;
 const FIRST: u64 = 1 << 53;
 const LAST: u64 = 1 << 54;
+/// One mapping in the count of a shared leaf.
+const ONE_SHARE: u64 = 1 << 52;
+const SHARES_MASK: u64 = (1 << 10) - 1;
+/// Mappings that share a leaf at most: what ten bits count. The model checker sees a small number, so that it sees the end.
+pub const SHARES_MAX: u64 = if cfg!(loom) { 2 } else { SHARES_MASK };
 /// Bits 51:12, the physical address.
 pub const ADDRESS_MASK: u64 = 0x000f_ffff_ffff_f000;
 
@@ -41,6 +46,18 @@ impl Rights {
     pub const WRITE: Self = Self(WRITE);
     /// The device may do both.
     pub const READ_WRITE: Self = Self(READ | WRITE);
+
+    /// The rights in the two lowest bits, as in an entry: 1 to read, 2 to write.
+    #[inline]
+    pub(crate) const fn bits(self) -> u64 {
+        self.0
+    }
+
+    /// The rights with these [`bits`](Self::bits); none for zero, or more than two bits.
+    #[inline]
+    pub(crate) const fn from_bits(bits: u64) -> Option<Self> {
+        if bits != 0 && bits & !(READ | WRITE) == 0 { Some(Self(bits)) } else { None }
+    }
 
     /// Whether every right of `other` is among these.
     #[inline]
@@ -118,6 +135,12 @@ impl EntryValue {
         self.0 & LAST != 0
     }
 
+    /// How many mappings share the leaf; none where it is absent.
+    #[inline]
+    pub(super) const fn shares(self) -> u64 {
+        (self.0 / ONE_SHARE) & SHARES_MASK
+    }
+
     /// The physical address in the entry.
     #[inline]
     pub const fn phys(self) -> PhysAddr {
@@ -192,6 +215,36 @@ impl Entry {
     #[inline]
     pub(super) fn unclaim(&self, seen: EntryValue) {
         let _ = self.0.compare_exchange(seen.0 & !FIRST, seen.0, Ordering::Release, Ordering::Relaxed);
+    }
+
+    /// Counts a mapping more; the first writes `leaf`. Returns how many share it now, or `None` where no more can be counted.
+    ///
+    /// Lock-free: an exchange fails only where another CPU's has succeeded. AcqRel, as for [`claim`](Self::claim): what the
+    /// caller does about the mapping comes after the count. Towards the walker
+    /// [`Platform::table_barrier`](crate::Platform::table_barrier) gives the order.
+    #[inline]
+    pub(super) fn count_up(&self, leaf: EntryValue) -> Option<u64> {
+        let more = |bits| match EntryValue(bits).shares() {
+            0 => Some(leaf.0 | ONE_SHARE),
+            SHARES_MAX.. => None,
+            _ => Some(bits + ONE_SHARE),
+        };
+        let before = self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok()?;
+        Some(EntryValue(before).shares() + 1)
+    }
+
+    /// Counts a mapping less; the last clears the entry. Returns how many share it now, or `None` where none did.
+    ///
+    /// Order as for [`count_up`](Self::count_up).
+    #[inline]
+    pub(super) fn count_down(&self) -> Option<u64> {
+        let less = |bits| match EntryValue(bits).shares() {
+            0 => None,
+            1 => Some(EntryValue::ABSENT.0),
+            _ => Some(bits - ONE_SHARE),
+        };
+        let before = self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, less).ok()?;
+        Some(EntryValue(before).shares() - 1)
     }
 
     /// Notes that the entry has been flushed since it was installed. Release: whoever sees the note does not flush again.

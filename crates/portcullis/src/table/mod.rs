@@ -4,8 +4,10 @@ mod entry;
 mod freed;
 mod marks;
 mod second_level;
+mod shared;
 
-pub use entry::{ADDRESS_MASK, ENTRIES, Entry, EntryValue, Frame, LEVEL_BITS, Rights};
+pub use entry::{ADDRESS_MASK, ENTRIES, Entry, EntryValue, Frame, LEVEL_BITS, Rights, SHARES_MAX};
 pub use freed::FreedTables;
 pub(crate) use freed::release;
 pub use second_level::{SecondLevelTable, TableRule};
+pub use shared::{Share, SharedRun, Unshare};

@@ -2,7 +2,8 @@
 //!
 //! No locks. A directory entry is installed by compare-exchange, and the loser of a race uses the winner's page. Leaves are
 //! written without synchronisation, because the IOVA allocator gives every page to one mapping at a time and the unmap of a
-//! mapping is claimed by one caller. What becomes of table pages is the [`TableRule`].
+//! mapping is claimed by one caller; where mappings share pages instead, `shared` has what is done to them. What becomes of
+//! table pages is the [`TableRule`].
 
 use super::entry::{ENTRIES, Entry, EntryValue, Frame, LEVEL_BITS, Rights};
 use super::freed::FreedTables;
@@ -86,6 +87,11 @@ impl SecondLevelTable {
         self.levels
     }
 
+    /// When its pages leave it.
+    pub(super) const fn rule(&self) -> TableRule {
+        self.rule
+    }
+
     /// Table pages in use now.
     pub fn pages(&self) -> usize {
         self.pages.load(Ordering::Relaxed)
@@ -113,10 +119,7 @@ impl SecondLevelTable {
         marked: bool,
     ) -> Result<(), MapError> {
         for segment in segments {
-            // `Request::new` has seen to it that the sum does not wrap.
-            if (segment.phys.as_u64() + segment.len - 1) >> self.physical_bits != 0 {
-                return Err(MapError::PhysicalRange(segment.phys));
-            }
+            self.check_physical(segment)?;
         }
         if range.first_pfn() / ENTRIES as u64 == (range.end_pfn() - 1) / ENTRIES as u64
             && range.pages() < ENTRIES as u64
@@ -136,6 +139,15 @@ impl SecondLevelTable {
             self.mark(platform, range);
         }
         Ok(())
+    }
+
+    /// Refuses what lies beyond what the IOMMU can address.
+    pub(super) fn check_physical(&self, segment: &Segment) -> Result<(), MapError> {
+        // `Request::new` has seen to it that the sum does not wrap.
+        match (segment.phys.as_u64() + segment.len - 1) >> self.physical_bits {
+            0 => Ok(()),
+            _ => Err(MapError::PhysicalRange(segment.phys)),
+        }
     }
 
     /// The common case: fewer pages than a leaf table holds, all in one.
@@ -192,7 +204,7 @@ impl SecondLevelTable {
 
     /// The table and level for the next leaf of `run`: the largest leaf that the hardware, the alignment and the length
     /// allow, and whose entry does not already point to a table. Missing tables are added on the way.
-    fn descend<'p, P: Platform>(&self, platform: &'p P, run: &Run) -> Result<(&'p Frame, u8), MapError> {
+    pub(super) fn descend<'p, P: Platform>(&self, platform: &'p P, run: &Run) -> Result<(&'p Frame, u8), MapError> {
         platform.probe(Step::TableWalk { levels: self.levels });
         let mut level = self.levels;
         let mut table = frame(platform, self.root);
@@ -275,6 +287,23 @@ impl SecondLevelTable {
         let gone = freed.pages() - before;
         self.pages.fetch_sub(gone, Ordering::Relaxed);
         gone > 0
+    }
+
+    /// The leaf table that translates page `pfn`, if there is one.
+    pub(super) fn leaf_table<'p, P: Platform>(&self, platform: &'p P, pfn: u64) -> Option<&'p Frame> {
+        platform.probe(Step::TableWalk { levels: self.levels });
+        if pfn >> (LEVEL_BITS * u32::from(self.levels)) != 0 {
+            return None;
+        }
+        let mut table = frame(platform, self.root);
+        for level in (2..=self.levels).rev() {
+            let value = table[index(pfn, level)].load();
+            if !value.is_present() || value.is_large() {
+                return None;
+            }
+            table = frame(platform, value.phys());
+        }
+        Some(table)
     }
 
     pub(super) fn clear<P: Platform>(&self, platform: &P, slots: &[Entry]) {
@@ -378,10 +407,10 @@ pub(super) fn frame<P: Platform>(platform: &P, phys: PhysAddr) -> &Frame {
 
 /// What is left to do of a physically contiguous run.
 #[derive(Clone, Copy)]
-struct Run {
-    pfn: u64,
-    phys_pfn: u64,
-    pages: u64,
+pub(super) struct Run {
+    pub(super) pfn: u64,
+    pub(super) phys_pfn: u64,
+    pub(super) pages: u64,
 }
 
 impl Run {

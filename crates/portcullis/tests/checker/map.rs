@@ -13,12 +13,6 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
         match self.domain.map_request(&request) {
             Ok(range) => {
                 self.vet(range, buffer, request.pages())?;
-                // Nothing of these addresses was left to be invalidated, but what they lead to once more.
-                if self.until_reuse() {
-                    self.reference.returned.iter_mut().for_each(|held| held.forget(range));
-                } else {
-                    self.reference.returned.retain(|held| !held.range.overlaps(range));
-                }
                 self.reference.map(Held::new(range, &buffer.segments, buffer.access));
                 Ok(Some(range))
             }
@@ -58,15 +52,24 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
         }
     }
 
-    /// S13: no aligned power of two of pages is free that would hold the request, if each mapping takes such a one too, and
-    /// both are no tighter than the design says.
+    /// S13: no block is free that would hold the request, if each mapping takes such a one too.
     fn is_full(&self, pages: u64) -> Result<(), Violation> {
-        let Some(fit) = self.info.fit else { return Ok(()) };
         // What waits for a flush, or is quarantined, is not known by address.
         let waiting = self.domain.usage().queued_unmaps > 0;
         if self.poisoned || self.failing || waiting || self.quarantined > 0 {
             return Ok(());
         }
+        let held = self.reference.live.iter().chain(&self.reference.uncommitted).map(|held| held.range);
+        match self.free_block(pages, held) {
+            Some(free) => fail(Rule::Exhaustion, format!("{pages} pages were refused, and {free} is free")),
+            None => Ok(()),
+        }
+    }
+
+    /// An aligned power of two of pages that would hold a request, free while `held` are mapped, both no tighter than the
+    /// design says; none where it says nothing.
+    pub(super) fn free_block(&self, pages: u64, held: impl Iterator<Item = IovaRange>) -> Option<IovaRange> {
+        let fit = self.info.fit?;
         let limit = 1u64 << (u32::from(self.bench.machine.address_bits - fit.tag_bits) - PAGE_SHIFT);
         let size = (pages + fit.guard_pages).next_power_of_two().max(fit.grain_pages);
         let block = |range: IovaRange| {
@@ -74,13 +77,10 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
             let first = range.first_pfn() / size * size;
             IovaRange::new(first, (range.end_pfn() - first).max(size)).expect("around a range")
         };
-        let held = self.reference.live.iter().chain(&self.reference.uncommitted).map(|held| block(held.range));
+        let held = held.map(block);
         let taken: Vec<IovaRange> = held.chain(ranges(RESERVED)).chain(ranges(ALWAYS_RESERVED)).collect();
-        let blocks = (0..limit / size).filter_map(|number| IovaRange::new(number * size, size));
-        match { blocks }.find(|block| !taken.iter().any(|taken| taken.overlaps(*block))) {
-            Some(free) => fail(Rule::Exhaustion, format!("{pages} pages were refused, and {free} is free")),
-            None => Ok(()),
-        }
+        let mut blocks = (0..limit / size).filter_map(|number| IovaRange::new(number * size, size));
+        blocks.find(|block| !taken.iter().any(|taken| taken.overlaps(*block)))
     }
 
     /// Whether these addresses may be handed out now.
@@ -102,18 +102,18 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
             return Ok(());
         }
         let new = Held::new(range, &buffer.segments, buffer.access);
-        let shares = |held: &Held| self.info.addressing == Addressing::Shared && held.agrees_with(&new);
-        if let Some(held) = self.reference.holders(range).find(|held| !shares(held)) {
+        let shared = self.info.addressing == Addressing::Shared;
+        if let Some(held) = self.reference.holders(range).find(|held| !(shared && held.agrees_with(&new))) {
             return fail(Rule::Reuse, format!("{range} was handed out, but {} is in use", held.range));
         }
-        let is_shared = |pfn: &u64| {
-            let mut known = self.reference.known();
-            known.any(|held| shares(held) && held.range.contains(*pfn))
+        // What is cached must lead to the same memory, for the same access: of a mapping that agrees, or of a buffer that is back.
+        let is_shared = |(pfn, reach)| {
+            let returned = self.reference.returned.get(&pfn).is_some_and(|returned| returned.reach == reach);
+            shared && (returned || self.reference.is_held(pfn))
         };
-        let mut pages = range.first_pfn()..range.end_pfn();
-        let cached = pages.find(|pfn| self.is_cached(*pfn) && !is_shared(pfn));
+        let cached = new.pages().find(|page| self.is_cached(page.0) && !is_shared(*page));
         match cached {
-            Some(pfn) => fail(Rule::Reuse, format!("{range} was handed out, but page {pfn:#x} is cached")),
+            Some((pfn, _)) => fail(Rule::Reuse, format!("{range} was handed out, but page {pfn:#x} is cached")),
             None => Ok(()),
         }
     }

@@ -5,11 +5,15 @@ use portcullis::platform::fake::CPUS;
 use portcullis::{Access, Capabilities, PAGE_SHIFT, PAGE_SIZE, PhysAddr, Segment};
 use proptest::collection::vec;
 use proptest::prelude::*;
+use std::ops::Range;
 
 /// Physical memory of every machine here, in pages: 1 GiB from address zero on.
 pub(crate) const MEMORY_PAGES: u64 = 1 << 18;
 /// Width of a physical address on every machine here.
 pub(crate) const PHYSICAL_BITS: u8 = 46;
+
+/// Pages in which buffers meet. Bursts begin among them.
+const CROWDED: Range<u64> = 60..72;
 
 /// The hardware that a script runs on.
 #[derive(Clone, Debug)]
@@ -150,9 +154,11 @@ fn buffer() -> impl Strategy<Value = Buffer> {
     (segments, access).prop_map(|(segments, access)| Buffer { segments, access })
 }
 
-/// Anywhere in a page, and across up to three boundaries.
+/// Anywhere in a page, and across up to three boundaries; often where others are.
 fn small() -> impl Strategy<Value = Segment> {
-    let phys = (0..(MEMORY_PAGES - 4) << PAGE_SHIFT).prop_map(PhysAddr::new);
+    let anywhere = 0..(MEMORY_PAGES - 4) << PAGE_SHIFT;
+    let crowded = CROWDED.start << PAGE_SHIFT..CROWDED.end << PAGE_SHIFT;
+    let phys = prop_oneof![2 => anywhere, 1 => crowded].prop_map(PhysAddr::new);
     (phys, 1..=3 * PAGE_SIZE).prop_map(|(phys, len)| Segment { phys, len })
 }
 

@@ -1,17 +1,17 @@
 //! The device's part: it tries everything, and what it finds is compared with the reference.
 
-use super::reference::{Held, reach};
+use super::reference::{Returned, reach};
 use super::{Checker, DEVICE, Violation, fail};
 use portcullis::design::Design;
 use portcullis::table::Rights;
-use portcullis::{Iommu, Iova, IovaRange, PhysAddr, Platform, Rule};
+use portcullis::{Iommu, Iova, PhysAddr, Platform, Rule};
+use std::collections::BTreeSet;
 
 impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
-    /// Mappings handed back that the device may still use.
-    pub(super) fn stale(&self) -> impl Iterator<Item = &Held> {
-        let is_held = |pfn| IovaRange::new(pfn, 1).is_some_and(|page| self.reference.holders(page).next().is_some());
-        let is_stale = move |(pfn, _)| self.is_cached(pfn) && !is_held(pfn);
-        self.reference.returned.iter().filter(move |held| held.pages().any(is_stale))
+    /// Pages of buffers handed back that the device may still use, and not by another mapping.
+    pub(super) fn stale(&self) -> impl Iterator<Item = (u64, &Returned)> {
+        let returned = self.reference.returned.iter().map(|(pfn, returned)| (*pfn, returned));
+        returned.filter(|(pfn, _)| self.is_cached(*pfn) && !self.reference.is_held(*pfn))
     }
 
     /// Lets the device try everything.
@@ -19,7 +19,6 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
         let live = reach(&self.reference.live);
         let mut not_back = reach(&self.reference.uncommitted);
         not_back.extend(reach(&self.reference.lost));
-        let returned = reach(&self.reference.returned);
         let ever: Vec<u64> = self.reference.ever.iter().copied().collect();
         for pfn in ever {
             for rights in [Rights::READ, Rights::WRITE] {
@@ -44,7 +43,12 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
                             self.breach(Rule::Reach, found)?;
                         } else if not_back.get(&pfn).is_some_and(|page| page.allows(rights, phys_pfn)) {
                             // No buffer is back yet.
-                        } else if returned.get(&pfn).is_some_and(|page| page.allows(rights, phys_pfn)) {
+                        } else if self
+                            .reference
+                            .returned
+                            .get(&pfn)
+                            .is_some_and(|page| page.reach.allows(rights, phys_pfn))
+                        {
                             self.breach(Rule::Strict, found)?;
                         } else {
                             return fail(Rule::Reach, found);
@@ -55,14 +59,14 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
         }
         self.bounds()?;
         let (hardware, id) = (self.bench.hardware, self.domain.id());
-        self.reference.returned.retain(|held| held.pages().any(|(pfn, _)| hardware.is_cached(id, pfn)));
+        self.reference.returned.retain(|pfn, _| hardware.is_cached(id, *pfn));
         Ok(())
     }
 
     /// S7: what is in use is within the limits, and no less than what is known to be in use.
     fn bounds(&self) -> Result<(), Violation> {
         let usage = self.domain.usage();
-        let stale = self.stale().count();
+        let stale = self.stale().map(|(_, returned)| returned.mapping).collect::<BTreeSet<_>>().len();
         let waiting = if usage.window_us_max.is_some() { stale.max(usage.queued_unmaps) } else { usage.queued_unmaps };
         if waiting > usage.queued_unmaps_max && !self.poisoned {
             return fail(Rule::Bounds, format!("{stale} unmaps may still be used: {usage:?}"));

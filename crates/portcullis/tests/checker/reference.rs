@@ -8,11 +8,19 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Clone, Debug)]
 pub(crate) struct Held {
     pub(crate) range: IovaRange,
-    /// The physical page behind each page of the range; none where that is no longer of interest.
-    phys_pfns: Vec<Option<u64>>,
+    /// The physical page behind each page of the range.
+    phys_pfns: Vec<u64>,
     access: Access,
-    /// When its buffer went back to the driver, on the host's clock.
-    pub(crate) returned_us: u64,
+}
+
+/// A page of a buffer that went back to the driver.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Returned {
+    pub(crate) reach: Reach,
+    /// When, on the host's clock.
+    pub(crate) at_us: u64,
+    /// Of which mapping, counted from the first that was handed back.
+    pub(crate) mapping: usize,
 }
 
 /// A page that the device may reach.
@@ -32,8 +40,11 @@ pub(crate) struct Reference {
     pub(crate) uncommitted: Vec<Held>,
     /// Unmapped, but the commit failed: no buffer will ever be back.
     pub(crate) lost: Vec<Held>,
-    /// Buffers handed back whose translations the hardware may still hold, where the design says so.
-    pub(crate) returned: Vec<Held>,
+    /// Pages of buffers handed back whose translations the hardware may still hold, where the design says so. Where mappings
+    /// share a page, by the last of them: as long as there was another, it was that one's to be reached.
+    pub(crate) returned: BTreeMap<u64, Returned>,
+    /// Mappings whose buffers were handed back.
+    handed_back: usize,
     /// Every range that was ever unmapped.
     pub(crate) unmapped: Vec<IovaRange>,
     /// Every page that was ever handed out, and some that must never be.
@@ -46,7 +57,7 @@ impl Held {
             let first = segment.phys.as_u64() >> PAGE_SHIFT;
             first..=(segment.phys.as_u64() + segment.len - 1) >> PAGE_SHIFT
         });
-        Self { range, phys_pfns: phys_pfns.map(Some).collect(), access, returned_us: 0 }
+        Self { range, phys_pfns: phys_pfns.collect(), access }
     }
 
     /// Whether each address that both have leads to the same memory, for the same access.
@@ -67,15 +78,8 @@ impl Held {
             Access::DeviceWrites => (false, true),
             Access::DeviceReadsAndWrites => (true, true),
         };
-        let reach =
-            move |(pfn, phys_pfn): (u64, &Option<u64>)| Some((pfn, Reach { phys_pfn: (*phys_pfn)?, reads, writes }));
-        (self.range.first_pfn()..).zip(&self.phys_pfns).filter_map(reach)
-    }
-
-    /// Leaves out the pages that are in `range` as well.
-    pub(crate) fn forget(&mut self, range: IovaRange) {
-        let pages = (self.range.first_pfn()..).zip(&mut self.phys_pfns);
-        pages.filter(|(pfn, _)| range.contains(*pfn)).for_each(|(_, phys_pfn)| *phys_pfn = None);
+        let reach = self.phys_pfns.iter().map(move |&phys_pfn| Reach { phys_pfn, reads, writes });
+        (self.range.first_pfn()..).zip(reach)
     }
 }
 
@@ -102,15 +106,26 @@ impl Reference {
         self.live.iter().chain(&self.uncommitted).chain(&self.lost).filter(move |held| held.range.overlaps(range))
     }
 
-    /// All mappings that the hardware may know of.
-    pub(crate) fn known(&self) -> impl Iterator<Item = &Held> {
-        self.live.iter().chain(&self.uncommitted).chain(&self.lost).chain(&self.returned)
+    /// Whether a mapping whose buffer is not back holds page `pfn`.
+    pub(crate) fn is_held(&self, pfn: u64) -> bool {
+        IovaRange::new(pfn, 1).is_some_and(|page| self.holders(page).next().is_some())
     }
 
     /// Notes a mapping that was made.
     pub(crate) fn map(&mut self, held: Held) {
-        self.ever.extend(held.range.first_pfn()..held.range.end_pfn());
+        for pfn in held.range.first_pfn()..held.range.end_pfn() {
+            self.ever.insert(pfn);
+            // Nothing of this address was left to be invalidated, but what it leads to once more.
+            self.returned.remove(&pfn);
+        }
         self.live.push(held);
+    }
+
+    /// Notes that the buffer of a mapping is back.
+    pub(crate) fn hand_back(&mut self, held: &Held, at_us: u64) {
+        let mapping = self.handed_back;
+        self.handed_back += 1;
+        self.returned.extend(held.pages().map(|(pfn, reach)| (pfn, Returned { reach, at_us, mapping })));
     }
 
     /// Notes that the live mapping at exactly `range` is being unmapped; false if there is none.

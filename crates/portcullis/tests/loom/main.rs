@@ -7,6 +7,7 @@
 
 mod at_map;
 mod core_queues;
+mod identity;
 mod magazines;
 
 use loom::model::Builder;

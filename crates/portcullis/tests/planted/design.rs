@@ -11,6 +11,7 @@ use portcullis::{
     Protection, Request, Rule, Segment, SourceId, UnmapError,
 };
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The flaws by number, for they are part of a type.
 pub(crate) struct DesignFlaw;
@@ -56,7 +57,7 @@ impl<P: Platform, I: Iommu, const FLAW: u8> Design<P, I> for Planted<FLAW> {
         let reserved = if FLAW == DesignFlaw::IGNORES_WHAT_IS_RESERVED { &[] } else { setup.reserved };
         let width = if FLAW == DesignFlaw::IGNORES_WIDTH { 39 } else { setup.width };
         let tree = TreeAllocator::new(&setup.platform, width, reserved)?;
-        let allocator = FlawedAllocator { tree, last: Mutex::default() };
+        let allocator = FlawedAllocator { tree, last: Mutex::default(), twice: AtomicBool::new(false) };
         let inner = if FLAW == DesignFlaw::DOES_NOT_WAIT {
             // What is strict but for the wait is the deferral of another design.
             let parts = Parts { deferral: Deferral::Unawaited, rule: TableRule::Kept, locking: LockFree };
@@ -73,6 +74,8 @@ pub(crate) struct FlawedAllocator<A, const FLAW: u8> {
     tree: A,
     /// The range that was last handed out or claimed, whichever the flaw is about.
     last: Mutex<Option<IovaRange>>,
+    /// Whether a range has just been handed out twice. If that map is refused, the tree does not take it back twice.
+    twice: AtomicBool,
 }
 
 // SAFETY: none: the flaws break what an allocator promises, to be found out. The fakes panic where memory would suffer.
@@ -80,6 +83,7 @@ unsafe impl<A: IovaAllocator<P>, P: Platform, const FLAW: u8> IovaAllocator<P> f
     fn allocate(&self, platform: &P, demand: &Demand) -> Result<IovaRange, MapError> {
         let mut last = self.last.lock().expect("not poisoned");
         if let Some(range) = last.take_if(|range| range.pages() == demand.pages) {
+            self.twice.store(true, Ordering::Relaxed);
             return Ok(range);
         }
         let range = self.tree.allocate(platform, demand)?;
@@ -100,6 +104,9 @@ unsafe impl<A: IovaAllocator<P>, P: Platform, const FLAW: u8> IovaAllocator<P> f
     }
 
     fn free(&self, platform: &P, range: Invalidated<IovaRange>) {
+        if self.twice.swap(false, Ordering::Relaxed) {
+            return;
+        }
         // What has been given back properly is the tree's to hand out.
         *self.last.lock().expect("not poisoned") = None;
         self.tree.free(platform, range);

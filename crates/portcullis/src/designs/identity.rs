@@ -1,0 +1,44 @@
+//! Dynamic identity mapping (ATC'15, §4.1).
+
+use super::{PER_CORE_WINDOW, queue_kind, queue_option};
+use crate::design::{Addressing, Described, Design, DynamicIdentity, Fit, IDENTITY_TAG_BITS, Info, Setup};
+use crate::error::NewDomainError;
+use crate::invalidation::Deferral;
+use crate::iommu::Iommu;
+use crate::platform::Platform;
+use crate::safety::{Breach, Protection, Rule};
+
+/// Physical addresses with the rights in front, mapped and unmapped as they are needed.
+#[derive(Debug)]
+pub struct Identity;
+
+/// A count in the entry does not say whose mappings it counts.
+const fn wrong_unmaps(protection: Protection) -> Breach {
+    let bound = "an unmap of a part, or of another's mapping of the same page and rights, passes for a proper one; memory \
+                 that nobody has mapped stays out of reach";
+    Breach { protection, rule: Rule::Errors, bound }
+}
+
+impl Described for Identity {
+    const INFO: Info = Info {
+        id: "identity",
+        source: "dynamic identity mapping (ATC'15 §4.1)",
+        allocator: "physical address behind two bits of rights, counted in the entry; a fourth region with magazines for the rest",
+        invalidation: "as `magazine`, where an unmap is the last of its pages; else none",
+        tables: "kept",
+        protections: &[Protection::Strict, Protection::Deferred],
+        breaches: &[wrong_unmaps(Protection::Strict), PER_CORE_WINDOW, wrong_unmaps(Protection::Deferred)],
+        addressing: Addressing::Shared,
+        fit: Some(Fit { tag_bits: IDENTITY_TAG_BITS, ..Fit::TIGHT }),
+        batch_default: 1,
+        options: &[queue_option("per-core")],
+    };
+}
+
+impl<P: Platform, I: Iommu> Design<P, I> for Identity {
+    type Mapper = DynamicIdentity<P, I>;
+
+    fn build(setup: Setup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+        DynamicIdentity::new(queue_kind(&setup.options, Deferral::PerCore), setup)
+    }
+}

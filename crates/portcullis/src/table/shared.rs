@@ -1,0 +1,228 @@
+//! Leaves that mappings share (dynamic identity mapping, ATC'15, §4.1).
+//!
+//! Where the address of a page follows from the page and the rights, whoever maps it again finds it there. So its leaf counts
+//! its mappings, in bits that hardware ignores: the first map writes the leaf and the last unmap clears it. Nobody owns such an
+//! entry; leaf and count change together, by compare-exchange.
+//!
+//! A run is counted page by page, and others may see it half counted. Whatever can be refused is looked for before the first
+//! count. What other CPUs do between that look and a count is found by the count, and then those before it are undone.
+
+use super::entry::{ENTRIES, Entry, EntryValue, Rights, SHARES_MAX};
+use super::second_level::{Run, SecondLevelTable, TableRule, index};
+use crate::address::{Iova, IovaRange, PhysAddr, Segment};
+use crate::error::{MapError, UnmapError};
+use crate::platform::{Platform, Step};
+
+/// Pages that are mapped at the same addresses for everybody who maps them with these rights.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SharedRun {
+    /// The addresses.
+    pub range: IovaRange,
+    /// Number of the physical page behind the first.
+    pub phys_pfn: u64,
+    /// What devices may do.
+    pub rights: Rights,
+}
+
+/// What has come of a map.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Share {
+    /// Every page has a mapping more.
+    Counted,
+    /// A page has as many mappings as can be counted. Nothing has changed.
+    Full,
+    /// The same, found when these pages had been counted. That was undone; but devices may have used them meanwhile, and others
+    /// may have left it to this mapping to invalidate them. So they must be invalidated before the map returns.
+    Undone(IovaRange),
+}
+
+/// What has come of an unmap.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unshare {
+    /// Every page still has other mappings: nothing is to be invalidated.
+    Kept,
+    /// Of some pages this was the last mapping, and their leaves are gone.
+    Cleared,
+    /// This page, which had a mapping, has none: somebody else unmaps what he has not mapped. The pages before it, counted by then,
+    /// have their counts again; where absent entries are cached, they are to be invalidated as after a map.
+    Undone(Iova),
+}
+
+/// One mapping more, or one less.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Count {
+    Up,
+    Down,
+}
+
+/// The parts of `range` that lie in one leaf table each.
+fn parts(range: IovaRange) -> impl Iterator<Item = IovaRange> {
+    let mut next = range.first_pfn();
+    core::iter::from_fn(move || {
+        let end = (next | (ENTRIES as u64 - 1)) + 1;
+        let part = IovaRange::new(next, end.min(range.end_pfn()) - next)?;
+        next = part.end_pfn();
+        Some(part)
+    })
+}
+
+impl SharedRun {
+    fn leaf(&self, pfn: u64) -> EntryValue {
+        EntryValue::leaf(PhysAddr::from_pfn(self.phys_pfn + (pfn - self.range.first_pfn())), self.rights, false)
+    }
+}
+
+impl Count {
+    /// Counts a mapping of `leaf`. Returns how many there are now, or `None` where there are too many or none.
+    fn apply(self, slot: &Entry, leaf: EntryValue) -> Option<u64> {
+        match self {
+            Self::Up => slot.count_up(leaf),
+            Self::Down => slot.count_down(),
+        }
+    }
+
+    fn opposite(self) -> Self {
+        match self {
+            Self::Up => Self::Down,
+            Self::Down => Self::Up,
+        }
+    }
+}
+
+impl SecondLevelTable {
+    /// Counts a mapping of `run`, writing the leaves that are not there, and makes them visible. All leaves are of 4 KiB.
+    ///
+    /// A refused map leaves no translation that a device might have used (S6); table pages that it added stay, empty.
+    ///
+    /// # Errors
+    /// [`MapError::NoMemory`], [`MapError::PhysicalRange`].
+    ///
+    /// # Panics
+    /// Unless the table keeps its pages.
+    ///
+    /// # Safety
+    /// `platform` is the one that the table was made with; `run` is below what the table translates; its addresses are in
+    /// no mapping that is not shared, and all that share one of them mean the same memory and the same rights.
+    pub unsafe fn share<P: Platform>(&self, platform: &P, run: &SharedRun) -> Result<Share, MapError> {
+        self.assert_kept();
+        let phys = PhysAddr::from_pfn(run.phys_pfn);
+        self.check_physical(&Segment { phys, len: run.range.pages() * crate::PAGE_SIZE })?;
+        let mut last: &[Entry] = &[];
+        for part in parts(run.range) {
+            last = self.slots_made(platform, part)?;
+            if last.iter().any(|slot| slot.load().shares() == SHARES_MAX) {
+                return Ok(Share::Full);
+            }
+        }
+        Ok(match self.count(platform, run, last, Count::Up) {
+            Ok(_) => Share::Counted,
+            Err(full) => match before(run.range, full) {
+                Some(counted) => {
+                    self.undo(platform, run, counted, Count::Up);
+                    Share::Undone(counted)
+                }
+                None => Share::Full,
+            },
+        })
+    }
+
+    /// Counts a mapping of `run` less, clearing the leaves that have none left, and makes that visible. No table page goes.
+    ///
+    /// # Errors
+    /// [`UnmapError::NotMapped`] with the first page that has no mapping; nothing has changed then.
+    ///
+    /// # Panics
+    /// Unless the table keeps its pages.
+    ///
+    /// # Safety
+    /// That of [`share`](Self::share).
+    pub unsafe fn unshare<P: Platform>(&self, platform: &P, run: &SharedRun) -> Result<Unshare, UnmapError> {
+        self.assert_kept();
+        let not_mapped = |pfn| UnmapError::NotMapped(Iova::from_pfn(pfn));
+        let mut last: &[Entry] = &[];
+        for part in parts(run.range) {
+            last = self.slots(platform, part).ok_or(not_mapped(part.first_pfn()))?;
+            if let Some(absent) = last.iter().position(|slot| slot.load().shares() == 0) {
+                return Err(not_mapped(part.first_pfn() + absent as u64));
+            }
+        }
+        match self.count(platform, run, last, Count::Down) {
+            Ok(true) => Ok(Unshare::Cleared),
+            Ok(false) => Ok(Unshare::Kept),
+            Err(absent) => match before(run.range, absent) {
+                Some(counted) => {
+                    self.undo(platform, run, counted, Count::Down);
+                    Ok(Unshare::Undone(Iova::from_pfn(absent)))
+                }
+                None => Err(not_mapped(absent)),
+            },
+        }
+    }
+
+    fn assert_kept(&self) {
+        assert!(self.rule() == TableRule::Kept, "the table of a shared page must not go while others walk it");
+    }
+
+    /// Counts every page of `run`, the last part of which has the entries `last`, and makes visible what that writes or
+    /// clears. Returns whether a page has no mapping left, or the first page that could not be counted.
+    fn count<P: Platform>(&self, platform: &P, run: &SharedRun, last: &[Entry], count: Count) -> Result<bool, u64> {
+        let mut any_cleared = false;
+        for part in parts(run.range) {
+            let slots = if part.end_pfn() == run.range.end_pfn() { last } else { self.slots_again(platform, part) };
+            platform.probe(match count {
+                Count::Up => Step::TableShare { entries: slots.len() },
+                Count::Down => Step::TableUnshare { entries: slots.len() },
+            });
+            let mut cleared = false;
+            for (pfn, slot) in (part.first_pfn()..).zip(slots) {
+                cleared |= count.apply(slot, run.leaf(pfn)).ok_or(pfn)? == 0;
+            }
+            // A map makes the leaf visible even where another CPU has written it: that one may not have come to it yet. Nor
+            // does it matter whose the count in memory is. An unmap that leaves all leaves there has nothing to show.
+            if count == Count::Up || cleared {
+                platform.table_barrier(slots);
+            }
+            any_cleared |= cleared;
+        }
+        Ok(any_cleared)
+    }
+
+    /// Takes back that the pages `counted` of `run` were counted, and makes that visible.
+    fn undo<P: Platform>(&self, platform: &P, run: &SharedRun, counted: IovaRange, count: Count) {
+        for part in parts(counted) {
+            let slots = self.slots_again(platform, part);
+            for (pfn, slot) in (part.first_pfn()..).zip(slots) {
+                // Fails only where somebody has unmapped what he has not mapped, and it was this; nothing is left to undo then.
+                let _ = count.opposite().apply(slot, run.leaf(pfn));
+            }
+            platform.table_barrier(slots);
+        }
+    }
+
+    /// The entries of `part`, which lies in one leaf table, in tables that are added where they are missing.
+    fn slots_made<'p, P: Platform>(&self, platform: &'p P, part: IovaRange) -> Result<&'p [Entry], MapError> {
+        // A run of one page fills no large leaf.
+        let (table, _) = self.descend(platform, &Run { pfn: part.first_pfn(), phys_pfn: 0, pages: 1 })?;
+        Ok(slots_in(table, part))
+    }
+
+    /// The entries of `part`, which lies in one leaf table, if there is one.
+    fn slots<'p, P: Platform>(&self, platform: &'p P, part: IovaRange) -> Option<&'p [Entry]> {
+        self.leaf_table(platform, part.first_pfn()).map(|table| slots_in(table, part))
+    }
+
+    /// The entries of `part`, which have been walked to before.
+    fn slots_again<'p, P: Platform>(&self, platform: &'p P, part: IovaRange) -> &'p [Entry] {
+        self.slots(platform, part).expect("the table keeps its pages")
+    }
+}
+
+fn slots_in(table: &[Entry; ENTRIES], part: IovaRange) -> &[Entry] {
+    let first = index(part.first_pfn(), 1);
+    &table[first..first + part.pages() as usize]
+}
+
+/// The pages of `range` before `pfn`, if there are any.
+fn before(range: IovaRange, pfn: u64) -> Option<IovaRange> {
+    IovaRange::new(range.first_pfn(), pfn - range.first_pfn())
+}

@@ -1,0 +1,458 @@
+//! Dynamic identity mapping (ATC'15, §4.1): where pages are mapped, what sends them to the fourth region, and that the last
+//! unmap of a page, and no other, takes it away.
+
+mod interrupted;
+
+use interrupted::{Interrupted, Moment};
+use portcullis::designs::Identity;
+use portcullis::domain::DmaBuffer;
+use portcullis::invalidation::{BATCH_MAX, QUEUE_TIMEOUT_US};
+use portcullis::iommu::fake::{Behaviour, FakeIommu};
+use portcullis::platform::Step;
+use portcullis::platform::fake::{FakeHost, run_on};
+use portcullis::table::{Rights, SHARES_MAX};
+use portcullis::{
+    Access, Capabilities, CommitError, Config, Domain, Invalidation, Iommu, Iova, IovaRange, MapError, NewDomainError,
+    PAGE_SIZE, PhysAddr, Protection, QueueError, RawUnmapError, Request, Segment, SourceId, UnmapError,
+};
+use std::sync::{Mutex, OnceLock};
+
+const DEVICE: SourceId = SourceId(0x0020);
+const READS: Access = Access::DeviceReads;
+const WRITES: Access = Access::DeviceWrites;
+const BOTH: Access = Access::DeviceReadsAndWrites;
+
+type On<'h> = Domain<Identity, &'h FakeHost, &'h FakeIommu<'h>>;
+
+fn with_config(config: &Config<'_>, test: impl FnOnce(&FakeHost, &FakeIommu<'_>, On<'_>)) {
+    let host = FakeHost::default();
+    let iommu = FakeIommu::new(&host);
+    let domain = Domain::with_config(&iommu, &host, config).unwrap();
+    domain.attach(DEVICE).unwrap();
+    test(&host, &iommu, domain);
+    assert_eq!(host.frames_lent(), 0);
+}
+
+fn strict(test: impl FnOnce(&FakeIommu<'_>, On<'_>)) {
+    with_config(&Config::new(Protection::Strict), |_, iommu, domain| test(iommu, domain));
+}
+
+fn page(pfn: u64) -> PhysAddr {
+    PhysAddr::from_pfn(pfn)
+}
+
+fn range(first_pfn: u64, pages: u64) -> IovaRange {
+    IovaRange::new(first_pfn, pages).expect("written down as one")
+}
+
+/// Where the device gets by reading and by writing.
+fn reach(iommu: &FakeIommu<'_>, iova: Iova) -> [Option<PhysAddr>; 2] {
+    [Rights::READ, Rights::WRITE].map(|rights| iommu.access(DEVICE, iova, rights))
+}
+
+/// The command for a page of `domain`.
+fn one_page(domain: &On<'_>, iova: Iova) -> Invalidation {
+    Invalidation::Pages { domain: domain.id(), first: Iova::from_pfn(iova.pfn()), mask: 0, leaf_only: true }
+}
+
+#[test]
+fn an_address_is_the_physical_one_with_the_rights_in_front() {
+    for bits in [32, 39, 48] {
+        with_config(&Config { address_bits: bits, ..Config::new(Protection::Strict) }, |_, iommu, domain| {
+            let phys = PhysAddr::new(0x12_3456);
+            for (access, tag) in [(READS, 1), (WRITES, 2), (BOTH, 3)] {
+                let iova = domain.map_raw(phys, 0x2000, access).unwrap();
+                assert_eq!(iova.as_u64(), tag << (bits - 2) | 0x12_3456, "{access:?}");
+                let allowed = |rights: Rights| access.rights().allows(rights).then_some(phys);
+                assert_eq!(reach(iommu, iova), [Rights::READ, Rights::WRITE].map(allowed));
+            }
+            assert_eq!(domain.usage().live_ranges, 3);
+        });
+    }
+}
+
+/// S5: mappings of a page with different rights have entries of their own, and none ever has more than was asked for.
+#[test]
+fn rights_do_not_add_up() {
+    strict(|iommu, domain| {
+        let phys = page(5);
+        let read = domain.map_raw(phys, PAGE_SIZE, READS).unwrap();
+        let written = domain.map_raw(phys, PAGE_SIZE, WRITES).unwrap();
+        assert_eq!((reach(iommu, read), reach(iommu, written)), ([Some(phys), None], [None, Some(phys)]));
+        domain.unmap_raw(written, PAGE_SIZE).unwrap();
+        assert_eq!((reach(iommu, read), reach(iommu, written)), ([Some(phys), None], [None, None]));
+        assert_eq!(domain.unmap_raw(written, 1), Err(RawUnmapError::Refused(UnmapError::NotMapped(written))));
+        domain.unmap_raw(read, PAGE_SIZE).unwrap();
+        assert_eq!(reach(iommu, read), [None, None]);
+    });
+}
+
+/// Two halves of a page, each unmapped once: only the second unmap has something to invalidate.
+#[test]
+fn the_last_unmap_invalidates() {
+    strict(|iommu, domain| {
+        let [first, second] = [0, 2048].map(|offset| PhysAddr::new(0x7000 + offset));
+        let iovas = [first, second].map(|half| domain.map_raw(half, 2048, WRITES).unwrap());
+        assert_eq!(reach(iommu, iovas[0]), [None, Some(first)]);
+        domain.unmap_raw(iovas[0], 2048).unwrap();
+        assert_eq!(iommu.take_commands(), []);
+        assert_eq!((reach(iommu, iovas[1]), domain.usage().live_ranges), ([None, Some(second)], 1));
+        domain.unmap_raw(iovas[1], 2048).unwrap();
+        assert_eq!(iommu.take_commands(), [one_page(&domain, iovas[1])]);
+        assert_eq!((reach(iommu, iovas[0]), domain.usage().live_ranges), ([None, None], 0));
+
+        // Of three pages one stays: a command for all of them, since two have gone.
+        let whole = domain.map_raw(page(0x10), 3 * PAGE_SIZE, WRITES).unwrap();
+        let middle = domain.map_raw(page(0x11), 1, WRITES).unwrap();
+        domain.unmap_raw(whole, 3 * PAGE_SIZE).unwrap();
+        let first = Iova::from_pfn(whole.pfn());
+        let command = Invalidation::Pages { domain: domain.id(), first, mask: 2, leaf_only: true };
+        assert_eq!(iommu.take_commands(), [command]);
+        assert_eq!((reach(iommu, whole), reach(iommu, middle)), ([None, None], [None, Some(page(0x11))]));
+    });
+}
+
+/// Whether the device sees it in the fourth region.
+fn in_fourth(iova: Iova, bits: u8) -> bool {
+    iova.as_u64() < 1 << (bits - 2)
+}
+
+#[test]
+fn what_cannot_be_mapped_at_its_own_address() {
+    // Two pages that are reserved for writes of the device, and are not for reads.
+    let reserved = [range((2 << 18) + 0x100, 2)];
+    let config = Config { address_bits: 32, reserved: &reserved, ..Config::new(Protection::Strict) };
+    with_config(&config, |_, iommu, domain| {
+        let map = |phys, len, access| domain.map_raw(PhysAddr::new(phys), len, access).unwrap();
+        let cases = [
+            // Reserved by the firmware: not for reads, and not beside.
+            (0x10_0000, 1, WRITES, true),
+            (0xf_f000, 0x1001, WRITES, true),
+            (0x10_1000, 0x1000, WRITES, true),
+            (0x10_0000, 0x2000, READS, false),
+            (0xf_f000, 0x1000, WRITES, false),
+            (0x10_2000, 1, WRITES, false),
+            // The interrupt range, were it mapped for both.
+            (0x3ee0_0000, 1, BOTH, true),
+            (0x3eef_ffff, 1, BOTH, true),
+            (0x3eef_ffff, 2, BOTH, true),
+            (0x3ee0_0000, 1, WRITES, false),
+            (0x3ef0_0000, 1, BOTH, false),
+            // Page 0 is reserved in the fourth region only.
+            (0, 1, READS, false),
+            // As high as a region reaches, and higher.
+            (0x3fff_f000, 0x1000, BOTH, false),
+            (0x3fff_f000, 0x1001, BOTH, true),
+            (1 << 40, 1, READS, true),
+        ];
+        for (phys, len, access, fourth) in cases {
+            let iova = map(phys, len, access);
+            assert_eq!(in_fourth(iova, 32), fourth, "{phys:#x}+{len:#x} for {access:?}: {iova}");
+            let [read, written] = reach(iommu, iova);
+            assert_eq!(read.or(written), Some(PhysAddr::new(phys)));
+            domain.unmap_raw(iova, len).unwrap();
+            assert_eq!(reach(iommu, iova), [None, None]);
+        }
+        // Several segments, even if they were contiguous.
+        let segments =
+            [(0x5000, 0x1000), (0x6000, 0x800)].map(|(phys, len)| Segment { phys: PhysAddr::new(phys), len });
+        let list = domain.map_request(&Request::new(&segments, READS).unwrap()).unwrap();
+        assert!(in_fourth(list.start(), 32), "{list}");
+        assert_eq!(reach(iommu, Iova::from_pfn(list.first_pfn() + 1)), [Some(page(6)), None]);
+        domain.unmap_raw(list.start(), 2 * PAGE_SIZE).unwrap();
+        assert_eq!(domain.usage().live_ranges, 0);
+    });
+}
+
+#[test]
+fn two_bits_must_leave_a_page() {
+    let host = FakeHost::default();
+    let iommu = FakeIommu::new(&host);
+    let domain = |address_bits| {
+        let config = Config { address_bits, ..Config::new(Protection::Strict) };
+        On::with_config(&iommu, &host, &config)
+    };
+    assert_eq!(domain(13).err(), Some(NewDomainError::Width(13)));
+    let domain = domain(14).unwrap();
+    assert_eq!(domain.map_raw(page(0), PAGE_SIZE, BOTH), Ok(Iova::from_pfn(3)));
+    // The fourth region is page 0.
+    assert_eq!(domain.map_raw(page(1), 1, BOTH), Err(MapError::Exhausted { pages: 1, limit_bits: 12 }));
+}
+
+/// The 1024th mapping of a page finds no room in its count, and has an address of its own. Where a page of several is full, none
+/// is counted.
+#[test]
+fn what_is_mapped_too_often_goes_to_the_fourth_region() {
+    strict(|iommu, domain| {
+        let (full, beside) = (page(0x20), page(0x1f));
+        let map = || domain.map_raw(full, PAGE_SIZE, WRITES).unwrap();
+        let shared = map();
+        for _ in 1..SHARES_MAX {
+            assert_eq!(map(), shared);
+        }
+        let own = map();
+        assert!(in_fourth(own, 48), "{own}");
+        let both = domain.map_raw(beside, 2 * PAGE_SIZE, WRITES).unwrap();
+        assert!(in_fourth(both, 48), "{both}");
+        let free = domain.map_raw(full, PAGE_SIZE, READS).unwrap();
+        assert!(!in_fourth(free, 48), "another count: {free}");
+        assert_eq!(domain.usage().live_ranges as u64, SHARES_MAX + 3);
+        let not_mapped = Iova::from_pfn(shared.pfn() - 1);
+        assert_eq!(
+            domain.unmap_raw(not_mapped, 2 * PAGE_SIZE),
+            Err(RawUnmapError::Refused(UnmapError::NotMapped(not_mapped)))
+        );
+        // One less: there is room again.
+        domain.unmap_raw(shared, PAGE_SIZE).unwrap();
+        assert_eq!(map(), shared);
+        assert_eq!(iommu.take_commands(), []);
+        (0..SHARES_MAX).for_each(|_| domain.unmap_raw(shared, PAGE_SIZE).unwrap());
+        assert_eq!(iommu.take_commands(), [one_page(&domain, shared)]);
+        let reached = [shared, own, both, free].map(|iova| iommu.access(DEVICE, iova, Rights::WRITE));
+        assert_eq!(reached, [None, Some(full), Some(beside), None]);
+    });
+}
+
+/// A page becomes full while a map is under way: two pages are counted, and the second's last other mapping has gone meanwhile,
+/// which left its invalidation to this one. When the map returns, at another address, the device has lost that page (S2).
+#[test]
+fn a_map_that_finds_no_room_half_way_takes_back_what_it_counted() {
+    static DOMAIN: OnceLock<Domain<Identity, &'static Interrupted<'static>, &'static FakeIommu<'static>>> =
+        OnceLock::new();
+    static SEEN: Mutex<usize> = Mutex::new(0);
+    let host: &FakeHost = Box::leak(Box::default());
+    let iommu: &FakeIommu<'_> = Box::leak(Box::new(FakeIommu::new(host)));
+    // The last two pages of a leaf table, and the first of the next.
+    let (second, last) = (page(0x1ff), page(0x200));
+    let handler = move |moment| {
+        let Some(domain) = DOMAIN.get() else { return };
+        if !matches!(moment, Moment::Before(Step::TableShare { .. })) {
+            return;
+        }
+        *SEEN.lock().unwrap() += 1;
+        let other = |phys| domain.map_raw(phys, PAGE_SIZE, WRITES).unwrap();
+        // At the second part of the map, which comes after that of `second` alone.
+        if *SEEN.lock().unwrap() == 3 {
+            for _ in 0..SHARES_MAX {
+                other(last);
+            }
+            let iova = Iova::new(1 << 47 | second.as_u64());
+            assert_eq!(iommu.access(DEVICE, iova, Rights::WRITE), Some(second));
+            domain.unmap_raw(iova, PAGE_SIZE).unwrap();
+            assert_eq!(iommu.take_commands(), [], "the other mapping has it");
+        }
+    };
+    let interrupted: &Interrupted<'_> = Box::leak(Box::new(Interrupted::new(host, Box::leak(Box::new(handler)))));
+    let domain = DOMAIN.get_or_init(|| Domain::new(iommu, interrupted, Protection::Strict).unwrap());
+    domain.attach(DEVICE).unwrap();
+    let shared = domain.map_raw(second, PAGE_SIZE, WRITES).unwrap();
+    let own = domain.map_raw(page(0x1fe), 3 * PAGE_SIZE, WRITES).unwrap();
+    assert_eq!(*SEEN.lock().unwrap(), 3);
+    assert!(in_fourth(own, 48), "{own}");
+    assert_eq!(iommu.access(DEVICE, shared, Rights::WRITE), None, "S2");
+    let counted =
+        Invalidation::Pages { domain: domain.id(), first: Iova::from_pfn(shared.pfn() - 1), mask: 1, leaf_only: true };
+    assert_eq!(iommu.take_commands(), [counted]);
+    assert_eq!(domain.usage().live_ranges as u64, SHARES_MAX + 1);
+}
+
+/// Somebody unmaps a page of a mapping while its proper unmap is under way. That one is refused, and the other pages are in reach
+/// again, also where the hardware has noted that they were absent.
+#[test]
+fn an_unmap_that_meets_a_wrong_one_half_way_changes_nothing() {
+    static DOMAIN: OnceLock<Domain<Identity, &'static Interrupted<'static>, &'static FakeIommu<'static>>> =
+        OnceLock::new();
+    static SEEN: Mutex<usize> = Mutex::new(0);
+    let host: &FakeHost = Box::leak(Box::default());
+    let capabilities = Capabilities { caches_absent: true, ..FakeIommu::new(host).capabilities() };
+    let iommu: &FakeIommu<'_> = Box::leak(Box::new(FakeIommu::with_capabilities(host, capabilities)));
+    let (first, last) = (page(0x1ff), page(0x200));
+    let at = |phys: PhysAddr| Iova::new(1 << 46 | phys.as_u64());
+    let handler = move |moment| {
+        let Some(domain) = DOMAIN.get() else { return };
+        if matches!(moment, Moment::Before(Step::TableUnshare { .. })) {
+            *SEEN.lock().unwrap() += 1;
+            if *SEEN.lock().unwrap() == 2 {
+                domain.unmap_raw(at(last), PAGE_SIZE).unwrap();
+                iommu.submit(&[Invalidation::Global]).unwrap();
+                assert_eq!(iommu.access(DEVICE, at(first), Rights::READ), None);
+            }
+        }
+    };
+    let interrupted: &Interrupted<'_> = Box::leak(Box::new(Interrupted::new(host, Box::leak(Box::new(handler)))));
+    let domain = DOMAIN.get_or_init(|| Domain::new(iommu, interrupted, Protection::Strict).unwrap());
+    domain.attach(DEVICE).unwrap();
+    assert_eq!(domain.map_raw(first, 2 * PAGE_SIZE, READS), Ok(at(first)));
+    let refused = domain.unmap_raw(at(first), 2 * PAGE_SIZE);
+    assert_eq!(refused, Err(RawUnmapError::Refused(UnmapError::NotMapped(at(last)))));
+    assert_eq!(iommu.access(DEVICE, at(first), Rights::READ), Some(first));
+    assert_eq!(iommu.access(DEVICE, at(last), Rights::READ), None);
+}
+
+/// What can be refused is, and changes nothing; what cannot be told from a proper unmap is not (S6, declared).
+#[test]
+fn unmaps_of_what_is_not_mapped() {
+    strict(|iommu, domain| {
+        let iova = domain.map_raw(page(0x3ff), 2 * PAGE_SIZE, WRITES).unwrap();
+        let (first, region) = (iova.pfn(), 1u64 << 34);
+        let wrong = [
+            range(first - 1, 2),
+            range(first + 1, 2),
+            range(first, 3),
+            range(first, 600),
+            // The same memory, for others.
+            range(first - region, 2),
+            range(first + region, 2),
+            // From one region into the next, or all of them, and beyond.
+            range(2 * region - 1, 2),
+            range(3 * region - 1, 2),
+            range(region - 1, 2),
+            range(1, 4 * region - 1),
+            range(4 * region - 1, 2),
+            range(first, 1 << 40),
+            range(1 << 51, 1),
+        ];
+        let before = domain.usage();
+        for range in wrong {
+            let mut batch = domain.raw_batch();
+            let refused = batch.unmap(range);
+            assert!(matches!(refused, Err(UnmapError::NotMapped(_))), "{range}: {refused:?}");
+            batch.commit().unwrap();
+            assert_eq!(domain.usage(), before, "{range}");
+        }
+        assert_eq!(reach(iommu, iova), [None, Some(page(0x3ff))]);
+        // The last page of one region and the first of the next are neighbours, and not of one mapping.
+        let border = domain.map_raw(page(region - 1), PAGE_SIZE, WRITES).unwrap();
+        assert_eq!(domain.map_raw(page(0), PAGE_SIZE, BOTH), Ok(Iova::from_pfn(border.pfn() + 1)));
+        let refused = domain.unmap_raw(border, 2 * PAGE_SIZE);
+        assert_eq!(refused, Err(RawUnmapError::Refused(UnmapError::NotMapped(border))));
+        // The declared breach: a part passes.
+        domain.unmap_raw(Iova::from_pfn(first + 1), PAGE_SIZE).unwrap();
+        assert_eq!(reach(iommu, Iova::from_pfn(first + 1)), [None, None]);
+        assert_eq!(
+            domain.unmap_raw(iova, 2 * PAGE_SIZE),
+            Err(RawUnmapError::Refused(UnmapError::NotMapped(Iova::from_pfn(first + 1))))
+        );
+    });
+}
+
+/// A page of a page's own.
+struct Page([Segment; 1]);
+
+// SAFETY: no memory at all: only the fake IOMMU ever “reaches” it.
+unsafe impl DmaBuffer for Page {
+    fn segments(&self) -> &[Segment] {
+        &self.0
+    }
+}
+
+/// Half `half` of page 9.
+fn half(half: u64) -> Page {
+    Page([Segment { phys: PhysAddr::new(0x9000 + 2048 * half), len: 2048 }])
+}
+
+/// Unmaps with nothing to invalidate take their places in a batch like all others, and give their buffers back with it.
+#[test]
+fn batches_of_shared_pages() {
+    with_config(&Config::new(Protection::Strict), |host, iommu, domain| {
+        let map = |number| domain.map(half(number % 2), WRITES).unwrap_or_else(|refused| panic!("{}", refused.error));
+        let mut mappings: Vec<_> = (0..=BATCH_MAX as u64).map(map).collect();
+        let last = mappings.pop().unwrap();
+        let (iova, of_last) = (mappings[0].iova(), last.iova());
+        assert_eq!((of_last, last.segment_iova(0)), (iova, iova));
+        let mut batch = domain.batch();
+        for mapping in mappings {
+            batch.unmap(mapping).unwrap_or_else(|refused| panic!("{}", refused.error));
+        }
+        let refused = batch.unmap(last).expect_err("no room");
+        assert_eq!(refused.error, UnmapError::BatchFull);
+        assert_eq!(batch.commit().unwrap().len(), BATCH_MAX);
+        assert_eq!((iommu.take_commands(), domain.usage().live_ranges), (vec![], 1));
+
+        // Another domain's mappings are refused, also by a batch that holds nothing to invalidate.
+        let other = On::new(iommu, host, Protection::Strict).unwrap();
+        let [shared, foreign] = [domain.map(half(1), WRITES), other.map(half(1), WRITES)];
+        let (Ok(shared), Ok(foreign)) = (shared, foreign) else { panic!("room") };
+        let mut batch = domain.batch();
+        assert!(batch.unmap(shared).is_ok());
+        let foreign = batch.unmap(foreign).expect_err("another domain's");
+        assert_eq!(foreign.error, UnmapError::WrongDomain);
+        drop(batch);
+        assert!(other.unmap(foreign.value).is_ok());
+        iommu.take_commands();
+
+        // One that is the last and one that is not, under one commit.
+        let shared = domain.map(half(0), WRITES).ok().expect("room");
+        let mut batch = domain.batch();
+        assert!(batch.unmap(refused.value).is_ok() && batch.unmap(shared).is_ok());
+        assert_eq!(reach(iommu, iova), [None, None], "no entry, and nothing was cached");
+        assert_eq!(batch.commit().unwrap().len(), 2);
+        assert_eq!((iommu.take_commands(), domain.usage().live_ranges), (vec![one_page(&domain, iova)], 0));
+    });
+}
+
+/// Mapped again before the flush, a page has the address that it had, and the flush does it no harm. Only last unmaps wait.
+#[test]
+fn deferred_unmaps_of_pages_that_are_mapped_again() {
+    with_config(&Config::new(Protection::Deferred), |host, iommu, domain| {
+        let phys = page(0x30);
+        let map = || domain.map_raw(phys, PAGE_SIZE, WRITES).unwrap();
+        let unmap = |iova| domain.unmap_raw(iova, PAGE_SIZE).unwrap();
+        let usage = || (domain.usage().queued_unmaps, domain.usage().live_ranges);
+        let iova = map();
+        assert_eq!((map(), reach(iommu, iova)), (iova, [None, Some(phys)]));
+        unmap(iova);
+        assert_eq!(usage(), (0, 1), "another mapping has it, so it is over");
+        unmap(iova);
+        assert_eq!((usage(), reach(iommu, iova)), ((1, 1), [None, Some(phys)]), "in the window");
+        assert_eq!(map(), iova);
+        unmap(iova);
+        assert_eq!((map(), usage()), (iova, (2, 3)));
+        assert_eq!(iommu.take_commands(), []);
+        host.advance_us(QUEUE_TIMEOUT_US);
+        domain.tick().unwrap();
+        assert_eq!(iommu.take_commands(), [Invalidation::Domain(domain.id())]);
+        assert_eq!((usage(), reach(iommu, iova)), ((0, 1), [None, Some(phys)]), "mapped");
+        unmap(iova);
+        host.advance_us(QUEUE_TIMEOUT_US);
+        domain.tick().unwrap();
+        assert_eq!((usage(), reach(iommu, iova)), ((0, 0), [None, None]));
+    });
+}
+
+/// Mapped on one CPU and unmapped on another: the parts of the count wrap, and their sum is right.
+#[test]
+fn mappings_are_counted_across_cpus() {
+    strict(|_, domain| {
+        let iovas: Vec<Iova> = (0..6)
+            .map(|number| {
+                run_on(number % 3);
+                domain.map_raw(page(0x50 + u64::from(number)), 1, READS).unwrap()
+            })
+            .collect();
+        run_on(3);
+        for (number, iova) in iovas.into_iter().enumerate() {
+            assert_eq!(domain.usage().live_ranges, 6 - number);
+            domain.unmap_raw(iova, 1).unwrap();
+        }
+        assert_eq!(domain.usage().live_ranges, 0);
+        run_on(0);
+    });
+}
+
+/// S11: what needs no invalidation comes back from hardware that has failed; the last buffer of the page does not.
+#[test]
+fn the_last_unmap_fails_with_the_hardware() {
+    strict(|iommu, domain| {
+        let iovas = [0, 2048].map(|offset| domain.map_raw(PhysAddr::new(0x7000 + offset), 2048, WRITES).unwrap());
+        assert_eq!(reach(iommu, iovas[0])[1], Some(page(7)));
+        iommu.behave(Behaviour::Failing);
+        assert_eq!(domain.unmap_raw(iovas[0], 2048), Ok(()));
+        let failed = Err(RawUnmapError::Commit(CommitError(QueueError::Descriptor)));
+        assert_eq!(domain.unmap_raw(iovas[1], 2048), failed);
+        assert_eq!(domain.usage().live_ranges, 1, "quarantined");
+        assert_eq!(reach(iommu, iovas[0])[1], Some(page(7)), "the device still has it");
+        iommu.behave(Behaviour::Prompt);
+        assert_eq!(domain.map_raw(page(7), 1, WRITES), Err(MapError::Poisoned));
+    });
+}
