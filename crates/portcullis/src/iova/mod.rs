@@ -1,13 +1,17 @@
 //! Picking an address.
 
+mod directory;
 mod free_list;
 mod magazine;
 mod range_tree;
 mod tree;
+mod window;
+mod windows;
 
 pub use free_list::FreeListAllocator;
 pub use magazine::{DEPOT_MAGAZINES_MAX, MAGAZINE_CAPACITY, MagazineAllocator};
 pub use tree::TreeAllocator;
+pub use windows::WindowAllocator;
 
 use crate::address::{IovaRange, PAGE_SHIFT};
 use crate::error::{MapError, UnmapError};
@@ -99,6 +103,11 @@ pub unsafe trait IovaAllocator<P: Platform>: Sync {
     /// Ranges kept out of use.
     fn kept(&self) -> Kept {
         Kept { ranges: 0, ranges_max: Some(0) }
+    }
+
+    /// Memory for records of addresses that were in use once, in bytes: it grows with those, and stays.
+    fn record_bytes(&self) -> usize {
+        0
     }
 
     /// Gives back what was kept for too long. To be called when [`due_us`](IovaAllocator::due_us) has come.

@@ -91,6 +91,12 @@ pub enum Step {
     ListPush,
     /// A magazine is exchanged for another.
     DepotExchange,
+    /// Pages are taken from a window and marked.
+    WindowTake,
+    /// A mapping in a window is claimed by the mark of its first page.
+    WindowClaim,
+    /// Pages of a window come back to it.
+    WindowReturn,
     /// A translation table is walked down.
     TableWalk {
         /// How many levels it has. The walk may end at a large leaf before the last.
