@@ -41,6 +41,7 @@ designs! {
     stock::Stock,
     eiovar::Eiovar,
     magazine::Magazine,
+    fast_and_safe::FastAndSafe,
 }
 
 impl DesignId {

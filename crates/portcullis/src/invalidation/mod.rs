@@ -10,8 +10,8 @@ mod strict;
 
 pub use core_queues::{CORE_QUEUE_CAPACITY, CoreQueues};
 pub use flush_queue::{FlushQueue, QUEUE_CAPACITY, QUEUE_TIMEOUT_US};
-pub use policy::Deferral;
 pub(crate) use policy::Policy;
+pub use policy::{Commands, Deferral};
 
 use crate::address::{Iova, IovaRange};
 use crate::iommu::{Capabilities, DomainId, Invalidation};

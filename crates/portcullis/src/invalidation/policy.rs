@@ -23,18 +23,35 @@ pub enum Deferral {
     AtMap,
 }
 
+/// What one command of a commit covers under strict protection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Commands {
+    /// One unmap.
+    PerUnmap,
+    /// All unmaps of the batch whose pages touch, within aligned runs of `within_pages` pages, a power of two.
+    PerRun {
+        /// Beyond such a run neighbours are so by accident.
+        within_pages: u64,
+    },
+}
+
 /// The invalidation policy of a domain.
 pub(crate) enum Policy<P: Platform> {
-    Strict,
+    Strict(Commands),
     Global(FlushQueue<P>),
     PerCore(CoreQueues<P>),
     AtMap,
 }
 
 impl<P: Platform> Policy<P> {
-    pub(crate) fn new(platform: &P, protection: Protection, deferral: Deferral) -> Result<Self, NewDomainError> {
+    pub(crate) fn new(
+        platform: &P,
+        protection: Protection,
+        commands: Commands,
+        deferral: Deferral,
+    ) -> Result<Self, NewDomainError> {
         Ok(match (protection, deferral) {
-            (Protection::Strict, _) => Self::Strict,
+            (Protection::Strict, _) => Self::Strict(commands),
             (Protection::Deferred, Deferral::Global) => Self::Global(FlushQueue::new(platform)?),
             (Protection::Deferred, Deferral::PerCore) => Self::PerCore(CoreQueues::new(platform)?),
             (Protection::Deferred, Deferral::AtMap) => Self::AtMap,
@@ -63,7 +80,7 @@ impl<P: Platform> Policy<P> {
         revocation: &mut Revocation,
     ) -> Result<(), CommitError> {
         match self {
-            Self::Strict => strict::commit(space, allocator, revocation),
+            Self::Strict(commands) => strict::commit(space, allocator, revocation, *commands),
             Self::Global(queue) => queue.push(space, allocator, revocation),
             Self::PerCore(queues) => queues.push(space, allocator, revocation),
             Self::AtMap => {
@@ -85,7 +102,7 @@ impl<P: Platform> Policy<P> {
         allocator: &impl IovaAllocator<P>,
     ) -> Result<(), CommitError> {
         match self {
-            Self::Strict | Self::AtMap => Ok(()),
+            Self::Strict(_) | Self::AtMap => Ok(()),
             Self::Global(queue) => queue.tick(space, allocator),
             Self::PerCore(queues) => queues.tick(space, allocator),
         }
@@ -94,7 +111,7 @@ impl<P: Platform> Policy<P> {
     /// When the next tick has work to do.
     pub(crate) fn due_us(&self) -> Option<u64> {
         match self {
-            Self::Strict | Self::AtMap => None,
+            Self::Strict(_) | Self::AtMap => None,
             Self::Global(queue) => queue.due_us(),
             Self::PerCore(queues) => queues.due_us(),
         }
@@ -103,7 +120,7 @@ impl<P: Platform> Policy<P> {
     /// Unmaps that wait now, and the most that can.
     pub(crate) fn queued(&self) -> (usize, usize) {
         match self {
-            Self::Strict | Self::AtMap => (0, 0),
+            Self::Strict(_) | Self::AtMap => (0, 0),
             Self::Global(queue) => (queue.len(), QUEUE_CAPACITY),
             Self::PerCore(queues) => (queues.waiting(), queues.capacity()),
         }
@@ -113,7 +130,7 @@ impl<P: Platform> Policy<P> {
     /// bound.
     pub(crate) fn window_us_max(&self) -> Option<u64> {
         match self {
-            Self::Strict => Some(0),
+            Self::Strict(_) => Some(0),
             Self::Global(_) | Self::PerCore(_) => Some(QUEUE_TIMEOUT_US),
             Self::AtMap => None,
         }
@@ -122,7 +139,7 @@ impl<P: Platform> Policy<P> {
     /// Gives up the table pages that wait, after the IOMMU has forgotten the domain.
     pub(crate) fn take_tables(&self, platform: &P) -> FreedTables {
         match self {
-            Self::Strict | Self::AtMap => FreedTables::new(),
+            Self::Strict(_) | Self::AtMap => FreedTables::new(),
             Self::Global(queue) => queue.take_tables(),
             Self::PerCore(queues) => queues.take_tables(platform),
         }

@@ -39,7 +39,8 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
                     self.is_full(request.pages())?;
                 }
                 // A map that was refused late has had an address, and given it back; some allocators keep it for the next.
-                self.unchanged(Usage { kept_ranges: self.domain.usage().kept_ranges, ..before })?;
+                let Usage { kept_ranges, record_bytes, .. } = self.domain.usage();
+                self.unchanged(Usage { kept_ranges, record_bytes, ..before })?;
                 Ok(None)
             }
         }
