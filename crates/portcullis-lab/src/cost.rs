@@ -24,6 +24,12 @@ pub struct CostBook {
     pub list_push: u64,
     /// Exchanging one magazine for another, beside the lock of the depot.
     pub depot_exchange: u64,
+    /// Finding a window, taking pages from it and marking them.
+    pub window_take: u64,
+    /// Finding a window and claiming a mapping in it.
+    pub window_claim: u64,
+    /// Finding a window and giving pages back to it.
+    pub window_return: u64,
     /// Reading one level of a translation table.
     pub table_read: u64,
     /// Writing translations: once per run of neighbours.
@@ -72,6 +78,9 @@ impl CostBook {
             Step::ListPop => self.list_pop,
             Step::ListPush => self.list_push,
             Step::DepotExchange => self.depot_exchange,
+            Step::WindowTake => self.window_take,
+            Step::WindowClaim => self.window_claim,
+            Step::WindowReturn => self.window_return,
             Step::TableWalk { levels } => self.table_read * u64::from(levels),
             Step::TableWrite { entries } => self.table_write + self.table_entry * (entries as u64 - 1),
             Step::TableClaim => self.table_claim,

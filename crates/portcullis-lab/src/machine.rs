@@ -60,6 +60,8 @@ impl Machine {
 /// 47–57 that \[E\] Table 2 implies.
 fn r210_cx3() -> Machine {
     const LOCK: u64 = 20; // assumed: two atomics on a line in the L1 cache
+    const ATOMIC: u64 = 25; // assumed: one on a line in the L1 cache
+    const WINDOW_FIND: u64 = 10; // assumed: two loads from the L1 cache, one after the other
     const LINE_FLUSH: u64 = 279; // [R] derived
     const TABLE_READ: u64 = 30; // assumed; with four levels, table_clear makes up the sum
     const CORE_HZ: f64 = 3.1e9;
@@ -85,9 +87,12 @@ fn r210_cx3() -> Machine {
             list_pop: 92 - LOCK,  // [R]: an allocation under EiovaR
             list_push: 62 - LOCK, // likewise a free
             depot_exchange: 50,   // assumed
+            window_take: WINDOW_FIND + 2 * ATOMIC,
+            window_claim: WINDOW_FIND + ATOMIC,
+            window_return: WINDOW_FIND + ATOMIC,
             table_read: TABLE_READ,
             table_write: 588 - LINE_FLUSH - 4 * TABLE_READ,
-            table_claim: 25, // assumed: an atomic on a line in the L1 cache
+            table_claim: ATOMIC,
             table_clear: 438 - LINE_FLUSH - 4 * TABLE_READ,
             table_entry: 10,  // assumed
             table_page: 1000, // assumed: zeroing and flushing 64 lines overlaps
@@ -114,6 +119,9 @@ fn r210_cx3() -> Machine {
 fn cascadelake_cx5() -> Machine {
     const CORE_HZ: f64 = 3.3e9;
     const LOCK: u64 = 8; // peers: uncontended spinlock
+    const EXCHANGE: u64 = 9; // peers: lock cmpxchg
+    const ATOMIC: u64 = 7; // peers: lock xadd
+    const WINDOW_FIND: u64 = 10; // assumed: two loads from the L1 cache, one after the other
     const TABLE_READ: u64 = 8; // assumed share of the 224 cycles per map and unmap of a page (peers)
     const UNPROTECTED_GBPS: f64 = 97.6; // [F] calibration, 5 flows
     Machine {
@@ -137,6 +145,9 @@ fn cascadelake_cx5() -> Machine {
             list_pop: 21 - LOCK, // peers: with the push, 42 cycles per allocation and free from magazines
             list_push: 21 - LOCK,
             depot_exchange: 20, // assumed
+            window_take: WINDOW_FIND + EXCHANGE + ATOMIC,
+            window_claim: WINDOW_FIND + ATOMIC,
+            window_return: WINDOW_FIND + ATOMIC,
             table_read: TABLE_READ,
             table_write: 120 - 4 * TABLE_READ,
             table_claim: 20, // assumed: an atomic on a line in the L1 cache
