@@ -25,8 +25,11 @@ fn domain<'h, D: Design<&'h FakeHost, &'h FakeIommu<'h>>>(
     Domain::new(iommu, host, Protection::Strict).expect("a domain")
 }
 
+/// The first page of a command, and its mask.
+type Leaf = (u64, u8);
+
 /// The first pages and masks of commands that are page-selective and leaf only.
-fn leaves(commands: &[Invalidation]) -> Vec<(u64, u8)> {
+fn leaves(commands: &[Invalidation]) -> Vec<Leaf> {
     let leaf = |command: &Invalidation| match *command {
         Invalidation::Pages { first, mask, leaf_only: true, .. } => (first.pfn(), mask),
         other => panic!("{other:?}"),
@@ -67,7 +70,7 @@ fn a_descriptor_of_single_pages_goes_with_one_command() {
 /// A run is what touches, within a window; its command is the smallest that covers it.
 #[test]
 fn a_command_covers_what_touches() {
-    let cases: &[(&[u64], &[(u64, u8)])] = &[
+    let cases: [(&[u64], &[Leaf]); 8] = [
         (&[7], &[(7, 0)]),
         (&[1, 0], &[(0, 1)]),
         (&[2, 1], &[(0, 2)]),
@@ -80,7 +83,7 @@ fn a_command_covers_what_touches() {
     ];
     for (gone, expected) in cases {
         let (base, commands) = commands_for(|all| all, gone);
-        let expected: Vec<(u64, u8)> = expected.iter().map(|(first, mask)| (base + first, *mask)).collect();
+        let expected: Vec<Leaf> = expected.iter().map(|(first, mask)| (base + first, *mask)).collect();
         assert_eq!(leaves(&commands), expected, "{gone:?}");
     }
 }
@@ -89,7 +92,7 @@ fn a_command_covers_what_touches() {
 #[test]
 fn a_command_covers_no_more_than_the_hardware_can() {
     let (base, commands) = commands_for(|all| Capabilities { address_mask_max: Some(2), ..all }, &shuffled(W, 27));
-    let expected: Vec<(u64, u8)> = (0..16).map(|number| (base + 4 * number, 2)).collect();
+    let expected: Vec<Leaf> = (0..16).map(|number| (base + 4 * number, 2)).collect();
     assert_eq!(leaves(&commands), expected);
     let (_, commands) = commands_for(|all| Capabilities { address_mask_max: None, ..all }, &shuffled(W, 27));
     assert!(matches!(commands[..], [Invalidation::Domain(_)]), "{commands:?}");

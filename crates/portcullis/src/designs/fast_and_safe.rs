@@ -11,7 +11,7 @@ use crate::table::TableRule;
 
 /// Pages of a window unless the user says otherwise: those of a receive descriptor of the paper's device. The model checker sees
 /// small ones, so that it sees them end.
-const WINDOW_PAGES: u64 = if cfg!(loom) { 2 } else { 64 };
+const WINDOW_PAGES: u64 = if cfg!(loom) { 4 } else { 64 };
 
 /// What the paper describes, with what its published patch lacks: windows that are shared in order by transmit descriptors, and
 /// that come back however they were used.

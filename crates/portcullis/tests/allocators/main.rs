@@ -4,6 +4,7 @@ mod counting;
 mod eiovar;
 mod magazine;
 mod stock;
+mod streams;
 mod windows;
 
 use counting::Counting;

@@ -7,6 +7,7 @@
 
 mod core_queues;
 mod magazines;
+mod windows;
 
 use loom::model::Builder;
 use loom::thread;
