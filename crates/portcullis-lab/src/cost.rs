@@ -30,6 +30,12 @@ pub struct CostBook {
     pub segment_split: u64,
     /// Making one of two neighbouring segments.
     pub segment_join: u64,
+    /// Finding a window, taking pages from it and marking them.
+    pub window_take: u64,
+    /// Finding a window and claiming a mapping in it.
+    pub window_claim: u64,
+    /// Finding a window and giving pages back to it.
+    pub window_return: u64,
     /// Reading one level of a translation table.
     pub table_read: u64,
     /// Writing translations: once per run of neighbours.
@@ -81,6 +87,9 @@ impl CostBook {
             Step::HashFind => self.hash_find,
             Step::SegmentSplit => self.segment_split,
             Step::SegmentJoin => self.segment_join,
+            Step::WindowTake => self.window_take,
+            Step::WindowClaim => self.window_claim,
+            Step::WindowReturn => self.window_return,
             Step::TableWalk { levels } => self.table_read * u64::from(levels),
             Step::TableWrite { entries } => self.table_write + self.table_entry * (entries as u64 - 1),
             Step::TableClaim => self.table_claim,

@@ -60,6 +60,8 @@ impl Machine {
 /// 47–57 that \[E\] Table 2 implies.
 fn r210_cx3() -> Machine {
     const LOCK: u64 = 20; // assumed: two atomics on a line in the L1 cache
+    const ATOMIC: u64 = 25; // assumed: one on a line in the L1 cache
+    const WINDOW_FIND: u64 = 10; // assumed: two loads from the L1 cache, one after the other
     const LINE_FLUSH: u64 = 279; // [R] derived
     const TABLE_READ: u64 = 30; // assumed; with four levels, table_clear makes up the sum
     const CORE_HZ: f64 = 3.1e9;
@@ -88,9 +90,12 @@ fn r210_cx3() -> Machine {
             hash_find: 60,        // assumed: a chain of one or two, in the caches
             segment_split: 60,    // assumed: two lines in the caches, written
             segment_join: 60,     // assumed: likewise
+            window_take: WINDOW_FIND + 2 * ATOMIC,
+            window_claim: WINDOW_FIND + ATOMIC,
+            window_return: WINDOW_FIND + ATOMIC,
             table_read: TABLE_READ,
             table_write: 588 - LINE_FLUSH - 4 * TABLE_READ,
-            table_claim: 25, // assumed: an atomic on a line in the L1 cache
+            table_claim: ATOMIC,
             table_clear: 438 - LINE_FLUSH - 4 * TABLE_READ,
             table_entry: 10,  // assumed
             table_page: 1000, // assumed: zeroing and flushing 64 lines overlaps
@@ -117,6 +122,9 @@ fn r210_cx3() -> Machine {
 fn cascadelake_cx5() -> Machine {
     const CORE_HZ: f64 = 3.3e9;
     const LOCK: u64 = 8; // peers: uncontended spinlock
+    const EXCHANGE: u64 = 9; // peers: lock cmpxchg
+    const ATOMIC: u64 = 7; // peers: lock xadd
+    const WINDOW_FIND: u64 = 10; // assumed: two loads from the L1 cache, one after the other
     const TABLE_READ: u64 = 8; // assumed share of the 224 cycles per map and unmap of a page (peers)
     const UNPROTECTED_GBPS: f64 = 97.6; // [F] calibration, 5 flows
     Machine {
@@ -143,6 +151,9 @@ fn cascadelake_cx5() -> Machine {
             hash_find: 20,      // assumed: a chain of one or two, in the caches
             segment_split: 20,  // assumed: two lines in the caches, written
             segment_join: 20,   // assumed: likewise
+            window_take: WINDOW_FIND + EXCHANGE + ATOMIC,
+            window_claim: WINDOW_FIND + ATOMIC,
+            window_return: WINDOW_FIND + ATOMIC,
             table_read: TABLE_READ,
             table_write: 120 - 4 * TABLE_READ,
             table_claim: 20, // assumed: an atomic on a line in the L1 cache

@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 
 /// Two lines: processors fetch them in pairs.
 #[repr(align(128))]
-struct Padded<T>(T);
+pub(crate) struct Padded<T>(pub(crate) T);
 
 /// One `T` per CPU.
 pub(crate) struct PerCpu<T>(Box<[Padded<T>]>);

@@ -3,7 +3,7 @@
 use crate::address::IovaRange;
 use crate::design::{LockFree, Locking, Mapper, Setup, Usage};
 use crate::error::{CommitError, MapError, NewDomainError, UnmapError};
-use crate::invalidation::{Deferral, Invalidated, Policy, Revocation, Revoked};
+use crate::invalidation::{Commands, Deferral, Invalidated, Policy, Revocation, Revoked};
 use crate::iommu::{AttachError, DomainId, Iommu, SourceId};
 use crate::iova::{Claim, Demand, IovaAllocator};
 use crate::platform::{Phase, Platform, Step};
@@ -22,6 +22,8 @@ pub struct Composed<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking = Loc
 /// What a design is made of beside its allocator.
 #[derive(Debug)]
 pub struct Parts<L> {
+    /// What one command covers under strict protection.
+    pub commands: Commands,
     /// What becomes of unmaps under deferred protection.
     pub deferral: Deferral,
     /// What becomes of table pages.
@@ -31,14 +33,15 @@ pub struct Parts<L> {
 }
 
 impl<A: IovaAllocator<P>, P: Platform, I: Iommu> Composed<A, P, I> {
-    /// Puts `allocator` over a new domain, as Linux has it: no locks but the allocator's, table pages freed as soon as claims
-    /// allow.
+    /// Puts `allocator` over a new domain, as Linux has it: no locks but the allocator's, a command per unmap, table pages
+    /// freed as soon as claims allow.
     ///
     /// # Errors
     /// Those of [`with_parts`](Composed::with_parts).
     pub fn new(allocator: A, deferral: Deferral, setup: Setup<'_, P, I>) -> Result<Self, NewDomainError> {
         let rule = if A::TABLE_CLAIM_PAGES_MAX > 0 { TableRule::Kept } else { TableRule::FreedWhenCovered };
-        Self::with_parts(allocator, Parts { deferral, rule, locking: LockFree }, setup)
+        let parts = Parts { commands: Commands::PerUnmap, deferral, rule, locking: LockFree };
+        Self::with_parts(allocator, parts, setup)
     }
 }
 
@@ -53,7 +56,7 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Composed<A, P, I, L
     /// If claims are left to a table that does not keep its pages, with [`Deferral::Unawaited`] over such a table, or if unmaps leave
     /// translations to a table that maps do not write over, or the other way round.
     pub fn with_parts(allocator: A, parts: Parts<L>, setup: Setup<'_, P, I>) -> Result<Self, NewDomainError> {
-        let Parts { deferral, rule, locking } = parts;
+        let Parts { commands, deferral, rule, locking } = parts;
         assert!(
             A::TABLE_CLAIM_PAGES_MAX == 0 || rule == TableRule::Kept,
             "claims walk the table before they own anything"
@@ -62,7 +65,7 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Composed<A, P, I, L
             deferral != Deferral::Unawaited || rule == TableRule::Kept,
             "a table page is freed after an invalidation that was waited for"
         );
-        let policy = Policy::new(&setup.platform, setup.protection, deferral)?;
+        let policy = Policy::new(&setup.platform, setup.protection, commands, deferral)?;
         assert_eq!(
             matches!(policy, Policy::AtMap),
             rule == TableRule::Overwritten,
@@ -127,8 +130,11 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Composed<A, P, I, L
         // SAFETY: the allocator has handed the range out, as long as the request, to this call alone.
         let write = || unsafe { self.space.map(range, request.segments(), request.access(), marked) };
         if let Err(error) = self.locking.table(range, write) {
-            // Nothing was written, so no hardware has seen the range.
-            self.allocator.free(platform, Invalidated::new(range));
+            // Nothing was written, so no hardware has seen the range. Whoever has unmapped it without ever being given it gives
+            // it back.
+            if self.allocator.claim(platform, range).is_ok() {
+                self.allocator.free(platform, Invalidated::new(range));
+            }
             return Err(error);
         }
         Ok(range)
@@ -191,6 +197,7 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Mapper for Composed
             live_ranges: self.allocator.live(),
             kept_ranges: kept.ranges,
             kept_ranges_max: kept.ranges_max,
+            record_bytes: self.allocator.record_bytes(),
             table_pages: self.table_pages(),
             queued_unmaps,
             queued_unmaps_max,

@@ -193,6 +193,9 @@ pub struct Usage {
     pub kept_ranges: usize,
     /// The most of those; `None` where, for each size, only the most that were ever in use at once bound them.
     pub kept_ranges_max: Option<usize>,
+    /// Memory for records of addresses that were in use once, in bytes: it grows with those, and stays. 64 bytes for each 8
+    /// pages of the address space at most.
+    pub record_bytes: usize,
     /// Table pages in use.
     pub table_pages: usize,
     /// Unmaps that wait for a flush.
@@ -211,6 +214,7 @@ impl Default for Usage {
             live_ranges: 0,
             kept_ranges: 0,
             kept_ranges_max: Some(0),
+            record_bytes: 0,
             table_pages: 0,
             queued_unmaps: 0,
             queued_unmaps_max: 0,

@@ -48,6 +48,7 @@ designs! {
     identity::Identity,
     kmalloc::Kmalloc,
     magazine::Magazine,
+    fast_and_safe::FastAndSafe,
     #[cfg(feature = "example-design")] #[path = "../../../../examples/guarded.rs"] guarded::Guarded,
 }
 

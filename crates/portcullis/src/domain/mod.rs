@@ -9,9 +9,11 @@
 
 mod batch;
 mod mapping;
+mod ring;
 
 pub use batch::{Batch, RawBatch};
 pub use mapping::{DmaBuffer, Mapping, Refused, UnmapFailure, leaked_mappings, segment_iova};
+pub use ring::{Descriptor, DescriptorError, DescriptorFailure, Ring, RingConfig, RingError};
 
 use crate::address::{Iova, IovaRange, PAGE_SHIFT, PhysAddr, Segment};
 use crate::design::{Design, Mapper, Options, Setup, Usage};
@@ -19,9 +21,9 @@ use crate::error::{CommitError, MapError, NewDomainError, UnmapError};
 use crate::invalidation::Revocation;
 use crate::iommu::{AttachError, DomainId, Iommu, SourceId};
 use crate::platform::Platform;
-use crate::request::{Access, Request};
+use crate::request::{Access, Request, Stream};
 use crate::safety::Protection;
-use crate::sync::{Ordering, StaticCounter};
+use crate::sync::{AtomicUsize, Ordering, StaticCounter};
 
 /// What a new domain may be told beyond its protection.
 #[derive(Clone, Copy, Debug)]
@@ -59,6 +61,8 @@ pub struct Domain<D: Design<P, I>, P: Platform, I: Iommu> {
     protection: Protection,
     /// Tells mappings of this domain from others', domains with the same IOMMU id included.
     tag: u64,
+    /// Rings made so far.
+    rings: AtomicUsize,
 }
 
 /// Tags handed out so far.
@@ -101,7 +105,8 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
             options: config.options,
         })?;
         // Relaxed: only uniqueness matters.
-        Ok(Self { mapper, protection: config.protection, tag: TAGS.fetch_add(1, Ordering::Relaxed) as u64 })
+        let tag = TAGS.fetch_add(1, Ordering::Relaxed) as u64;
+        Ok(Self { mapper, protection: config.protection, tag, rings: AtomicUsize::new(0) })
     }
 
     /// The domain's id in the IOMMU.
@@ -190,10 +195,20 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     /// # Errors
     /// The buffer, with the [`MapError`]: [`MapError::NotStrict`] where the device might keep it beyond the unmap.
     pub fn map<B: DmaBuffer>(&self, buffer: B, access: Access) -> Result<Mapping<B>, Refused<B, MapError>> {
+        self.map_for(buffer, access, Stream::default())
+    }
+
+    fn map_for<B: DmaBuffer>(
+        &self,
+        buffer: B,
+        access: Access,
+        stream: Stream,
+    ) -> Result<Mapping<B>, Refused<B, MapError>> {
         let mapped = match self.protection {
-            Protection::Strict => {
-                Request::new(buffer.segments(), access).and_then(|request| self.map_request(&request))
-            }
+            Protection::Strict => Request::new(buffer.segments(), access).and_then(|mut request| {
+                request.stream = stream;
+                self.map_request(&request)
+            }),
             _ => Err(MapError::NotStrict),
         };
         match mapped {
@@ -216,6 +231,15 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     /// Collects unmaps to be committed together: one wait for all of them.
     pub fn batch<B: DmaBuffer>(&self) -> Batch<'_, D, P, I, B> {
         Batch::new(self)
+    }
+
+    /// A ring of descriptors. Its number is its own until 2^32 have been made.
+    ///
+    /// # Errors
+    /// A [`RingError`].
+    pub fn ring(&self, config: RingConfig) -> Result<Ring<'_, D, P, I>, RingError> {
+        // Relaxed: only uniqueness matters.
+        Ring::new(self, self.rings.fetch_add(1, Ordering::Relaxed) as u32, config)
     }
 
     fn unmap_into(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {

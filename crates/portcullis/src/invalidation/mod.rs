@@ -12,8 +12,8 @@ mod unawaited;
 
 pub use core_queues::{CORE_QUEUE_CAPACITY, CoreQueues};
 pub use flush_queue::{FlushQueue, QUEUE_CAPACITY, QUEUE_TIMEOUT_US};
-pub use policy::Deferral;
 pub(crate) use policy::Policy;
+pub use policy::{Commands, Deferral};
 pub use unawaited::{UNAWAITED_CAPACITY, UnawaitedQueue};
 
 use crate::address::{Iova, IovaRange};

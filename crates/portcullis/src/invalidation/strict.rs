@@ -1,19 +1,21 @@
 //! Strict protection: invalidate and wait before anything goes back.
 
-use super::{BATCH_MAX, Invalidated, Revocation, page_selective};
+use super::{BATCH_MAX, Commands, Invalidated, Revocation, Revoked, page_selective};
+use crate::address::IovaRange;
 use crate::error::CommitError;
-use crate::iommu::{Invalidation, Iommu};
+use crate::iommu::{Capabilities, Invalidation, Iommu};
 use crate::iova::IovaAllocator;
 use crate::platform::{Phase, Platform, Step};
 use crate::space::AddressSpace;
 use crate::table;
 use arrayvec::ArrayVec;
 
-/// Submits one page-selective command per unmap with one wait behind them all, waits, and frees the addresses and tables.
+/// Submits page-selective commands for the unmaps with one wait behind them all, waits, and frees the addresses and tables.
 pub(super) fn commit<P: Platform, I: Iommu>(
     space: &AddressSpace<P, I>,
     allocator: &impl IovaAllocator<P>,
     revocation: &mut Revocation,
+    per: Commands,
 ) -> Result<(), CommitError> {
     let platform = space.platform();
     if revocation.is_empty() {
@@ -22,8 +24,26 @@ pub(super) fn commit<P: Platform, I: Iommu>(
     platform.probe(Step::Enter(Phase::Invalidate));
     // Filled in place: collecting would move a kilobyte.
     let mut commands = ArrayVec::<Invalidation, BATCH_MAX>::new_const();
-    for revoked in &revocation.revoked {
-        commands.push(page_selective(space.id(), revoked.range, revoked.leaf_only, space.capabilities()));
+    let mut push = |Revoked { range, leaf_only, .. }| {
+        commands.push(page_selective(space.id(), range, leaf_only, space.capabilities()));
+    };
+    match per {
+        Commands::PerUnmap => revocation.revoked.iter().copied().for_each(push),
+        Commands::PerRun { within_pages } => {
+            let within_pages = within_one_command(within_pages, space.capabilities());
+            // Completions come in any order. The order of the batch is of no more use.
+            revocation.revoked.sort_unstable_by_key(|revoked| revoked.range.first_pfn());
+            let mut rest = revocation.revoked.iter().copied();
+            let last = rest.next().map(|first| {
+                rest.fold(first, |run, next| {
+                    join(run, next, within_pages).unwrap_or_else(|| {
+                        push(run);
+                        next
+                    })
+                })
+            });
+            last.into_iter().for_each(push);
+        }
     }
     let tables = core::mem::take(&mut revocation.tables);
     if let Err(error) = space.invalidate(&commands) {
@@ -37,4 +57,17 @@ pub(super) fn commit<P: Platform, I: Iommu>(
     }
     table::release(platform, Invalidated::new(tables));
     Ok(())
+}
+
+/// Pages within which neighbours may share a command: more than one command can cover would take the whole domain.
+fn within_one_command(pages: u64, capabilities: &Capabilities) -> u64 {
+    capabilities.address_mask_max.map_or(pages, |mask| pages.min(1 << mask))
+}
+
+/// The run that `next` makes of `run`, if it goes on where that ends and both lie within an aligned run of `within_pages`.
+fn join(run: Revoked, next: Revoked, within_pages: u64) -> Option<Revoked> {
+    let (first, end) = (run.range.first_pfn(), next.range.end_pfn());
+    let touches = run.range.end_pfn() == next.range.first_pfn() && first / within_pages == (end - 1) / within_pages;
+    let range = IovaRange::new(first, end - first).filter(|_| touches)?;
+    Some(Revoked { range, leaf_only: run.leaf_only && next.leaf_only, ..run })
 }

@@ -5,8 +5,8 @@
 //! After an exchange at least 127 allocations and 127 frees need no other (Bonwick and Adams, USENIX ATC'01, §3.1). What the
 //! depot does not have comes from the tree, and what it has no room for goes there.
 //!
-//! An address in a magazine stays in use as far as the tree knows. So nothing here knows which ranges are mapped, and claims
-//! are left to the marks in the table.
+//! An address in a magazine stays in use as far as the tree knows. So nothing here knows which ranges are mapped, and
+//! [`MagazineAllocator`] leaves claims to the marks in the table.
 
 use super::range_tree::may_ever_fit;
 use super::{Claim, Demand, IovaAllocator, Kept, TreeAllocator};
@@ -23,7 +23,7 @@ use core::mem;
 pub const MAGAZINE_CAPACITY: usize = if cfg!(loom) { 1 } else { 127 };
 /// Full magazines in a depot at most, for each size.
 pub const DEPOT_MAGAZINES_MAX: usize = if cfg!(loom) { 1 } else { 32 };
-/// Sizes: 1, 2, 4 … 32 pages. Larger ranges go to the tree.
+/// Sizes of [`MagazineAllocator`]: 1, 2, 4 … 32 pages. Larger ranges go to the tree.
 const ORDERS: usize = 6;
 /// How often a depot with more full magazines than there are CPUs gives one back, in microseconds.
 const TRIM_INTERVAL_US: u64 = 100_000;
@@ -52,13 +52,18 @@ enum Spilled {
     Magazine(Magazine),
 }
 
-/// The allocator.
-pub struct MagazineAllocator<P: Platform> {
-    cpus: PerCpu<P::Lock<[Pair; ORDERS]>>,
-    depots: [P::Lock<Depot>; ORDERS],
+/// The allocator of Linux since 4.7.
+pub struct MagazineAllocator<P: Platform>(Magazines<P, ORDERS>);
+
+/// Magazines for ranges of `SIZES` sizes, each twice the one before, over a tree for all others.
+pub(super) struct Magazines<P: Platform, const SIZES: usize> {
+    /// The exponent of the smallest size.
+    smallest: usize,
+    cpus: PerCpu<P::Lock<[Pair; SIZES]>>,
+    depots: [P::Lock<Depot>; SIZES],
     tree: TreeAllocator<P>,
     /// When the depots give back; none while none has too many magazines. Whoever adds a magazine looks at it while holding
-    /// the depot's lock, and [`tick`](IovaAllocator::tick) takes that lock after it has taken the moment away; so one of the
+    /// the depot's lock, and [`tick`](Self::tick) takes that lock after it has taken the moment away; so one of the
     /// two sees the other.
     trim_due: Deadline,
 }
@@ -106,29 +111,112 @@ impl Depot {
     }
 }
 
-/// Which magazines are for ranges of `pages` pages.
-fn order(pages: u64) -> Option<usize> {
-    super::order(pages, ORDERS)
+/// Makes one of something for each size.
+fn per_size<T, const SIZES: usize>(mut make: impl FnMut() -> Result<T, NoMemory>) -> Result<[T; SIZES], NoMemory> {
+    let made: arrayvec::ArrayVec<T, SIZES> = (0..SIZES).map(|_| make()).collect::<Result<_, _>>()?;
+    Ok(made.into_inner().unwrap_or_else(|_| unreachable!("as many as there are sizes")))
 }
 
-/// Makes one of something for each order.
-fn per_order<T>(mut make: impl FnMut() -> Result<T, NoMemory>) -> Result<[T; ORDERS], NoMemory> {
-    let made: arrayvec::ArrayVec<T, ORDERS> = (0..ORDERS).map(|_| make()).collect::<Result<_, _>>()?;
-    Ok(made.into_inner().unwrap_or_else(|_| unreachable!("as many as there are orders")))
-}
-
-impl<P: Platform> MagazineAllocator<P> {
-    /// An allocator of addresses below `2^width`, without page 0, the interrupt range and `reserved` (S9).
+impl<P: Platform, const SIZES: usize> Magazines<P, SIZES> {
+    /// Magazines for ranges of `2^smallest` pages and up, of addresses below `2^width`, without page 0, the interrupt range
+    /// and `reserved` (S9).
     ///
     /// # Errors
     /// [`NoMemory`].
-    pub fn new(platform: &P, width: u8, reserved: &[IovaRange]) -> Result<Self, NoMemory> {
+    pub(super) fn new(platform: &P, width: u8, reserved: &[IovaRange], smallest: usize) -> Result<Self, NoMemory> {
         Ok(Self {
-            cpus: PerCpu::new(platform, || Ok(platform.lock(LockClass::Magazine, per_order(Pair::new)?)))?,
-            depots: per_order(|| Ok(platform.lock(LockClass::Depot, Depot::new()?)))?,
+            smallest,
+            cpus: PerCpu::new(platform, || Ok(platform.lock(LockClass::Magazine, per_size(Pair::new)?)))?,
+            depots: per_size(|| Ok(platform.lock(LockClass::Depot, Depot::new()?)))?,
             tree: TreeAllocator::new(platform, width, reserved)?,
             trim_due: Deadline::none(),
         })
+    }
+
+    /// Which magazines are for ranges of `pages` pages.
+    fn order(&self, pages: u64) -> Option<usize> {
+        super::order(pages, self.smallest + SIZES)?.checked_sub(self.smallest)
+    }
+
+    /// A range of `pages` pages that is in no other use.
+    ///
+    /// # Errors
+    /// [`MapError::Exhausted`], [`MapError::NoMemory`].
+    pub(super) fn allocate(&self, platform: &P, pages: u64) -> Result<IovaRange, MapError> {
+        // A magazine serves all requests that round up to its size, so its ranges are as large as they may get.
+        let (kept, size) = match self.order(pages) {
+            Some(order) => (self.take(platform, order), 1 << (self.smallest + order)),
+            None => (None, pages),
+        };
+        let first_pfn = match kept {
+            Some(first_pfn) => Ok(first_pfn),
+            None => match self.tree.allocate_range(platform, size) {
+                Err(MapError::Exhausted { limit_bits, .. }) if may_ever_fit(size, limit_bits) => {
+                    self.empty_all(platform);
+                    self.tree.allocate_range(platform, size)
+                }
+                result => result,
+            }
+            .map(IovaRange::first_pfn),
+        };
+        let first_pfn = first_pfn.map_err(|error| match error {
+            MapError::Exhausted { limit_bits, .. } => MapError::Exhausted { pages, limit_bits },
+            other => other,
+        })?;
+        Ok(IovaRange::new(first_pfn, pages).expect("below the width, so it does not wrap"))
+    }
+
+    /// Takes back a range that was handed out.
+    pub(super) fn free(&self, platform: &P, range: IovaRange) {
+        match self.order(range.pages()) {
+            Some(order) => self.put(platform, order, range.first_pfn()),
+            None => self.tree.free_ranges(platform, core::iter::once(range.first_pfn())),
+        }
+    }
+
+    /// Where ranges come from that magazines do not have.
+    pub(super) const fn tree(&self) -> &TreeAllocator<P> {
+        &self.tree
+    }
+
+    /// Ranges handed out and not yet back. Exact while nobody allocates or frees.
+    pub(super) fn live(&self) -> usize {
+        self.tree.live().saturating_sub(self.kept().ranges)
+    }
+
+    /// Ranges in magazines.
+    pub(super) fn kept(&self) -> Kept {
+        let in_pair = |pair: &Pair| pair.loaded.0.len() + pair.previous.0.len();
+        let in_cpus: usize =
+            self.cpus.iter().map(|cpu| cpu.with(|pairs| pairs.iter().map(in_pair).sum::<usize>())).sum();
+        let in_depots: usize = self.depots.iter().map(|depot| depot.with(|depot| depot.full.len())).sum();
+        Kept {
+            ranges: in_cpus + in_depots * MAGAZINE_CAPACITY,
+            ranges_max: Some(SIZES * (2 * self.cpus.len() + DEPOT_MAGAZINES_MAX) * MAGAZINE_CAPACITY),
+        }
+    }
+
+    /// Takes a magazine out of each depot that has too many, if that is due.
+    pub(super) fn tick(&self, platform: &P) {
+        if !self.trim_due.take_if_due(platform) {
+            return;
+        }
+        platform.probe(Step::Enter(Phase::IovaFree));
+        for depot in &self.depots {
+            let surplus = depot.with(|depot| {
+                let surplus = if depot.full.len() > self.cpus.len() { depot.full.pop() } else { None };
+                self.trim_later(platform, depot);
+                surplus
+            });
+            if let Some(mut magazine) = surplus {
+                self.tree.free_ranges(platform, magazine.0.drain(..));
+            }
+        }
+    }
+
+    /// When the next [`tick`](Self::tick) has work to do.
+    pub(super) fn due_us(&self) -> Option<u64> {
+        self.trim_due.get()
     }
 
     /// An address that this CPU keeps, or the depot.
@@ -196,7 +284,7 @@ impl<P: Platform> MagazineAllocator<P> {
     /// time, so that interrupts are not masked for long.
     fn empty_all(&self, platform: &P) {
         for cpu in self.cpus.iter() {
-            for order in 0..ORDERS {
+            for order in 0..SIZES {
                 for loaded in [true, false] {
                     let addresses: arrayvec::ArrayVec<u64, MAGAZINE_CAPACITY> = cpu.with(|pairs| {
                         let pair = &mut pairs[order];
@@ -225,6 +313,16 @@ impl<P: Platform> MagazineAllocator<P> {
     }
 }
 
+impl<P: Platform> MagazineAllocator<P> {
+    /// An allocator of addresses below `2^width`, without page 0, the interrupt range and `reserved` (S9).
+    ///
+    /// # Errors
+    /// [`NoMemory`].
+    pub fn new(platform: &P, width: u8, reserved: &[IovaRange]) -> Result<Self, NoMemory> {
+        Ok(Self(Magazines::new(platform, width, reserved, 0)?))
+    }
+}
+
 // SAFETY: an address is in one place: in use, in one magazine, or free in the tree; each move between those is made under a
 // lock, and the tree's ranges do not overlap. Claims of ranges that magazines may hold are left to the table, those of larger
 // ones to the tree.
@@ -233,82 +331,38 @@ unsafe impl<P: Platform> IovaAllocator<P> for MagazineAllocator<P> {
 
     fn allocate(&self, platform: &P, &Demand { pages, .. }: &Demand) -> Result<IovaRange, MapError> {
         platform.probe(Step::Enter(Phase::IovaAllocate));
-        // A magazine serves all requests that round up to its size, so its ranges are as large as they may get.
-        let (kept, size) = match order(pages) {
-            Some(order) => (self.take(platform, order), 1 << order),
-            None => (None, pages),
-        };
-        let first_pfn = match kept {
-            Some(first_pfn) => Ok(first_pfn),
-            None => match self.tree.allocate_range(platform, size) {
-                Err(MapError::Exhausted { limit_bits, .. }) if may_ever_fit(size, limit_bits) => {
-                    self.empty_all(platform);
-                    self.tree.allocate_range(platform, size)
-                }
-                result => result,
-            }
-            .map(IovaRange::first_pfn),
-        };
-        let first_pfn = first_pfn.map_err(|error| match error {
-            MapError::Exhausted { limit_bits, .. } => MapError::Exhausted { pages, limit_bits },
-            other => other,
-        })?;
-        Ok(IovaRange::new(first_pfn, pages).expect("below the width, so it does not wrap"))
+        self.0.allocate(platform, pages)
     }
 
     fn claim(&self, platform: &P, range: IovaRange) -> Result<Claim, UnmapError> {
         platform.probe(Step::Enter(Phase::IovaFind));
-        if order(range.pages()).is_some() {
+        if self.0.order(range.pages()).is_some() {
             return Ok(Claim::ByTable);
         }
-        match self.tree.claim(platform, range) {
+        match self.0.tree.claim(platform, range) {
             // Too long for anything that may be mapped there: the table says what is.
-            Err(UnmapError::Partial { mapped, .. }) if order(mapped.pages()).is_some() => Ok(Claim::ByTable),
+            Err(UnmapError::Partial { mapped, .. }) if self.0.order(mapped.pages()).is_some() => Ok(Claim::ByTable),
             result => result,
         }
     }
 
     fn free(&self, platform: &P, range: Invalidated<IovaRange>) {
-        let range = range.into_inner();
-        match order(range.pages()) {
-            Some(order) => self.put(platform, order, range.first_pfn()),
-            None => self.tree.free_ranges(platform, core::iter::once(range.first_pfn())),
-        }
+        self.0.free(platform, range.into_inner());
     }
 
     fn live(&self) -> usize {
-        self.tree.live().saturating_sub(self.kept().ranges)
+        self.0.live()
     }
 
     fn kept(&self) -> Kept {
-        let in_pair = |pair: &Pair| pair.loaded.0.len() + pair.previous.0.len();
-        let in_cpus: usize =
-            self.cpus.iter().map(|cpu| cpu.with(|pairs| pairs.iter().map(in_pair).sum::<usize>())).sum();
-        let in_depots: usize = self.depots.iter().map(|depot| depot.with(|depot| depot.full.len())).sum();
-        Kept {
-            ranges: in_cpus + in_depots * MAGAZINE_CAPACITY,
-            ranges_max: Some(ORDERS * (2 * self.cpus.len() + DEPOT_MAGAZINES_MAX) * MAGAZINE_CAPACITY),
-        }
+        self.0.kept()
     }
 
     fn tick(&self, platform: &P) {
-        if !self.trim_due.take_if_due(platform) {
-            return;
-        }
-        platform.probe(Step::Enter(Phase::IovaFree));
-        for depot in &self.depots {
-            let surplus = depot.with(|depot| {
-                let surplus = if depot.full.len() > self.cpus.len() { depot.full.pop() } else { None };
-                self.trim_later(platform, depot);
-                surplus
-            });
-            if let Some(mut magazine) = surplus {
-                self.tree.free_ranges(platform, magazine.0.drain(..));
-            }
-        }
+        self.0.tick(platform);
     }
 
     fn due_us(&self) -> Option<u64> {
-        self.trim_due.get()
+        self.0.due_us()
     }
 }

@@ -2,6 +2,7 @@
 
 mod blocks;
 mod buddy;
+mod directory;
 mod free_list;
 mod kmalloc;
 mod magazine;
@@ -10,6 +11,8 @@ mod segments;
 mod tags;
 mod tree;
 mod vmem;
+mod window;
+mod windows;
 
 pub use buddy::{BUDDY_PAGES_MAX, BuddyAllocator};
 pub use free_list::FreeListAllocator;
@@ -17,6 +20,7 @@ pub use kmalloc::KmallocAllocator;
 pub use magazine::{DEPOT_MAGAZINES_MAX, MAGAZINE_CAPACITY, MagazineAllocator};
 pub use tree::TreeAllocator;
 pub use vmem::{QUANTUM_CACHE_PAGES_MAX, SLAB_PAGES, VmemAllocator};
+pub use windows::WindowAllocator;
 
 use crate::address::{IovaRange, PAGE_SHIFT};
 use crate::error::{MapError, NoMemory, UnmapError};
@@ -126,6 +130,11 @@ pub unsafe trait IovaAllocator<P: Platform>: Sync {
     /// Ranges kept out of use.
     fn kept(&self) -> Kept {
         Kept { ranges: 0, ranges_max: Some(0) }
+    }
+
+    /// Memory for records of addresses that were in use once, in bytes: it grows with those, and stays.
+    fn record_bytes(&self) -> usize {
+        0
     }
 
     /// Gives back what was kept for too long. To be called when [`due_us`](IovaAllocator::due_us) has come.

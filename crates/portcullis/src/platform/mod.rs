@@ -97,6 +97,12 @@ pub enum Step {
     SegmentSplit,
     /// Two neighbouring segments of addresses become one.
     SegmentJoin,
+    /// Pages are taken from a window and marked.
+    WindowTake,
+    /// A mapping in a window is claimed by the mark of its first page.
+    WindowClaim,
+    /// Pages of a window come back to it.
+    WindowReturn,
     /// A translation table is walked down.
     TableWalk {
         /// How many levels it has. The walk may end at a large leaf before the last.

@@ -6,7 +6,9 @@ mod eiovar;
 mod kmalloc;
 mod magazine;
 mod stock;
+mod streams;
 mod vmem;
+mod windows;
 
 use counting::Counting;
 use portcullis::design::{Design, Options};

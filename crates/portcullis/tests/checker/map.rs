@@ -38,11 +38,12 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
                 }
                 // A map that was refused late has had an address, and given it back; some allocators keep it for the next. And
                 // it may have waited for addresses that were on their way back.
-                let Usage { kept_ranges, queued_unmaps, .. } = self.domain.usage();
+                let Usage { kept_ranges, queued_unmaps, record_bytes, .. } = self.domain.usage();
                 let back = before.queued_unmaps.saturating_sub(queued_unmaps);
                 let live_ranges = before.live_ranges - back;
                 self.unchanged(Usage {
                     kept_ranges,
+                    record_bytes,
                     queued_unmaps: before.queued_unmaps - back,
                     live_ranges,
                     ..before

@@ -9,6 +9,7 @@ mod at_map;
 mod core_queues;
 mod identity;
 mod magazines;
+mod windows;
 
 use loom::model::Builder;
 use loom::thread;

@@ -2,7 +2,7 @@
 //! around the whole.
 
 use portcullis::design::{Addressing, Composed, Described, Design, Fit, Info, LockFree, Mapper, Parts, Setup, Usage};
-use portcullis::invalidation::{Deferral, Invalidated, Revocation};
+use portcullis::invalidation::{Commands, Deferral, Invalidated, Revocation};
 use portcullis::iommu::AttachError;
 use portcullis::iova::{Claim, Demand, IovaAllocator, TreeAllocator};
 use portcullis::table::TableRule;
@@ -60,7 +60,12 @@ impl<P: Platform, I: Iommu, const FLAW: u8> Design<P, I> for Planted<FLAW> {
         let allocator = FlawedAllocator { tree, last: Mutex::default(), twice: AtomicBool::new(false) };
         let inner = if FLAW == DesignFlaw::DOES_NOT_WAIT {
             // What is strict but for the wait is the deferral of another design.
-            let parts = Parts { deferral: Deferral::Unawaited, rule: TableRule::Kept, locking: LockFree };
+            let parts = Parts {
+                commands: Commands::PerUnmap,
+                deferral: Deferral::Unawaited,
+                rule: TableRule::Kept,
+                locking: LockFree,
+            };
             Composed::with_parts(allocator, parts, Setup { protection: Protection::Deferred, ..setup })?
         } else {
             Composed::new(allocator, Deferral::Global, setup)?

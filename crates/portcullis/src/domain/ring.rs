@@ -1,0 +1,206 @@
+//! A ring of descriptors: buffers that the device uses in order, mapped and unmapped by the descriptor.
+
+use super::{DmaBuffer, Domain, Mapping, Refused};
+use crate::address::Segment;
+use crate::design::Design;
+use crate::error::{CommitError, MapError, UnmapError};
+use crate::invalidation::BATCH_MAX;
+use crate::iommu::Iommu;
+use crate::platform::Platform;
+use crate::request::{Access, Stream};
+use arrayvec::ArrayVec;
+use thiserror::Error;
+
+/// What a ring is to be like.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RingConfig {
+    /// Pages that the buffers of a descriptor take together at most: 1 to [`BATCH_MAX`], for one commit unmaps them.
+    pub pages_per_descriptor: u64,
+    /// What the device does with the buffers.
+    pub access: Access,
+}
+
+impl Default for RingConfig {
+    /// Receive descriptors of 64 pages.
+    fn default() -> Self {
+        Self { pages_per_descriptor: BATCH_MAX as u64, access: Access::DeviceWrites }
+    }
+}
+
+/// A ring that cannot be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
+pub enum RingError {
+    /// More pages than one commit can unmap, or none.
+    #[error("a descriptor of {0} pages cannot be unmapped at once; expected 1 to {max}", max = BATCH_MAX)]
+    PagesPerDescriptor(u64),
+}
+
+/// Why a descriptor was refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
+pub enum DescriptorError {
+    /// Its buffers take more pages than descriptors of this ring may.
+    #[error("the buffers take {pages} pages; expected at most {most}")]
+    TooManyPages {
+        /// Pages of all buffers.
+        pages: u64,
+        /// [`RingConfig::pages_per_descriptor`].
+        most: u64,
+    },
+    /// One of its buffers was not mapped.
+    #[error(transparent)]
+    Map(#[from] MapError),
+}
+
+/// Why not all buffers of a descriptor came back.
+#[derive(Debug)]
+pub enum DescriptorFailure<B: DmaBuffer> {
+    /// Some mappings were refused and are as they were.
+    Refused {
+        /// Those.
+        descriptor: Descriptor<B>,
+        /// Why the first of them was.
+        error: UnmapError,
+        /// The buffers of the others, which are back.
+        buffers: ArrayVec<B, BATCH_MAX>,
+    },
+    /// The invalidation failed: the buffers are lost for good (S11).
+    Commit(CommitError),
+}
+
+/// The mapped buffers of a descriptor, one mapping each. Dropping it leaks them, as it does with each [`Mapping`].
+#[derive(Debug)]
+#[must_use = "dropping a descriptor leaks its buffers; give it to `Ring::unmap`"]
+pub struct Descriptor<B: DmaBuffer> {
+    mappings: ArrayVec<Mapping<B>, BATCH_MAX>,
+}
+
+impl<B: DmaBuffer> Descriptor<B> {
+    /// The mappings, in the order of the buffers.
+    pub fn mappings(&self) -> &[Mapping<B>] {
+        &self.mappings
+    }
+
+    /// The mappings by themselves, for [`Domain::unmap`] or a batch of the caller's.
+    pub fn into_mappings(self) -> ArrayVec<Mapping<B>, BATCH_MAX> {
+        self.mappings
+    }
+}
+
+/// A ring of descriptors in a domain: buffers mapped through it are known to belong together.
+///
+/// Every design serves it. Under those that place addresses by ring, such as
+/// [`FastAndSafe`](crate::designs::FastAndSafe), the pages of a descriptor are neighbours, and one invalidation takes them
+/// all away. A buffer of several segments is a scatter list, and one mapping.
+///
+/// ```
+/// # use portcullis::domain::DmaBuffer;
+/// # #[derive(Debug)]
+/// # struct Page(Segment);
+/// # // SAFETY: the segment never changes, and only the fake IOMMU "reaches" it.
+/// # unsafe impl DmaBuffer for Page {
+/// #     fn segments(&self) -> &[Segment] { core::slice::from_ref(&self.0) }
+/// # }
+/// # fn page(pfn: u64) -> Page { Page(Segment { phys: PhysAddr::from_pfn(pfn), len: 4096 }) }
+/// use portcullis::designs::FastAndSafe;
+/// use portcullis::domain::RingConfig;
+/// use portcullis::iommu::fake::FakeIommu;
+/// use portcullis::platform::fake::FakeHost;
+/// use portcullis::{Domain, PhysAddr, Protection, Segment};
+///
+/// let host = FakeHost::default();
+/// let iommu = FakeIommu::new(&host);
+/// let domain = Domain::<FastAndSafe, _, _>::new(&iommu, &host, Protection::Strict)?;
+/// let mut ring = domain.ring(RingConfig { pages_per_descriptor: 16, ..RingConfig::default() })?;
+///
+/// let descriptor = ring.map((0..16).map(page).collect()).map_err(|refused| refused.error)?;
+/// for mapping in descriptor.mappings() {
+///     // ... write mapping.iova() into the descriptor ...
+/// }
+/// // ... when the device is done with it:
+/// let buffers = ring.unmap(descriptor).expect("mapped by this ring");
+/// assert_eq!((buffers.len(), iommu.take_commands().len()), (16, 1));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Ring<'d, D: Design<P, I>, P: Platform, I: Iommu> {
+    domain: &'d Domain<D, P, I>,
+    number: u32,
+    config: RingConfig,
+}
+
+impl<'d, D: Design<P, I>, P: Platform, I: Iommu> Ring<'d, D, P, I> {
+    pub(super) fn new(domain: &'d Domain<D, P, I>, number: u32, config: RingConfig) -> Result<Self, RingError> {
+        if !(1..=BATCH_MAX as u64).contains(&config.pages_per_descriptor) {
+            return Err(RingError::PagesPerDescriptor(config.pages_per_descriptor));
+        }
+        Ok(Self { domain, number, config })
+    }
+
+    /// What names the ring in a [`Request`](crate::Request), for the raw face.
+    pub const fn stream(&self) -> Stream {
+        Stream(Some(self.number))
+    }
+
+    /// Maps the buffers of a descriptor, one after the other.
+    ///
+    /// # Errors
+    /// All the buffers, with the [`DescriptorError`]; nothing has changed then. Only after [`MapError::Queue`] those that had
+    /// been mapped already may be missing: what the device may still reach is lost for good (S11).
+    pub fn map<B: DmaBuffer>(
+        &mut self,
+        buffers: ArrayVec<B, BATCH_MAX>,
+    ) -> Result<Descriptor<B>, Refused<ArrayVec<B, BATCH_MAX>, DescriptorError>> {
+        let most = self.config.pages_per_descriptor;
+        let pages = buffers.iter().flat_map(DmaBuffer::segments).map(Segment::pages).fold(0, u64::saturating_add);
+        if pages > most {
+            return Err(Refused { value: buffers, error: DescriptorError::TooManyPages { pages, most } });
+        }
+        let mut mappings = ArrayVec::new();
+        let mut rest = buffers.into_iter();
+        while let Some(buffer) = rest.next() {
+            match self.domain.map_for(buffer, self.config.access, self.stream()) {
+                Ok(mapping) => mappings.push(mapping),
+                Err(Refused { value, mut error }) => {
+                    let mut buffers = match self.unmap(Descriptor { mappings }) {
+                        Ok(buffers) | Err(DescriptorFailure::Refused { buffers, .. }) => buffers,
+                        Err(DescriptorFailure::Commit(CommitError(queue))) => {
+                            error = MapError::Queue(queue);
+                            ArrayVec::new()
+                        }
+                    };
+                    buffers.push(value);
+                    buffers.extend(rest);
+                    return Err(Refused { value: buffers, error: error.into() });
+                }
+            }
+        }
+        Ok(Descriptor { mappings })
+    }
+
+    /// Takes the mappings of a descriptor away with one commit, and gives the buffers back in their order. The device has lost
+    /// them.
+    ///
+    /// # Errors
+    /// [`DescriptorFailure`].
+    pub fn unmap<B: DmaBuffer>(
+        &self,
+        descriptor: Descriptor<B>,
+    ) -> Result<ArrayVec<B, BATCH_MAX>, DescriptorFailure<B>> {
+        let mut batch = self.domain.batch();
+        let (mut refused, mut why) = (ArrayVec::new(), None);
+        for mapping in descriptor.mappings {
+            if let Err(Refused { value, error }) = batch.unmap(mapping) {
+                refused.push(value);
+                why.get_or_insert(error);
+            }
+        }
+        let buffers = batch.commit().map_err(DescriptorFailure::Commit)?;
+        match why {
+            None => Ok(buffers),
+            Some(error) => {
+                Err(DescriptorFailure::Refused { descriptor: Descriptor { mappings: refused }, error, buffers })
+            }
+        }
+    }
+}

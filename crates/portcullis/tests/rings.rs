@@ -1,0 +1,311 @@
+//! Descriptors and their rings: neighbours go with one command, and buffers come back by the descriptor.
+
+use arrayvec::ArrayVec;
+use portcullis::design::Design;
+use portcullis::designs::{DesignId, FastAndSafe, Magazine, Stock, Visitor};
+use portcullis::domain::{DescriptorError, DescriptorFailure, DmaBuffer, Refused, RingConfig, RingError};
+use portcullis::invalidation::BATCH_MAX;
+use portcullis::iommu::fake::{Behaviour, FakeIommu};
+use portcullis::platform::fake::FakeHost;
+use portcullis::{
+    Access, Capabilities, Config, Domain, Invalidation, Iommu, Iova, IovaRange, MapError, PAGE_SIZE, PhysAddr,
+    Protection, QueueError, Segment, UnmapError,
+};
+use std::cell::Cell;
+use std::rc::Rc;
+
+const W: u64 = 64;
+
+type OnFakes<'h, D> = Domain<D, &'h FakeHost, &'h FakeIommu<'h>>;
+
+fn domain<'h, D: Design<&'h FakeHost, &'h FakeIommu<'h>>>(
+    iommu: &'h FakeIommu<'h>,
+    host: &'h FakeHost,
+) -> OnFakes<'h, D> {
+    Domain::new(iommu, host, Protection::Strict).expect("a domain")
+}
+
+/// The first page of a command, and its mask.
+type Leaf = (u64, u8);
+
+/// The first pages and masks of commands that are page-selective and leaf only.
+fn leaves(commands: &[Invalidation]) -> Vec<Leaf> {
+    let leaf = |command: &Invalidation| match *command {
+        Invalidation::Pages { first, mask, leaf_only: true, .. } => (first.pfn(), mask),
+        other => panic!("{other:?}"),
+    };
+    commands.iter().map(leaf).collect()
+}
+
+/// Maps two windows of single pages, unmaps those of `gone` in one batch, in that order, and returns the commands. Pages
+/// are counted from the first of the lower window.
+fn commands_for(capabilities: impl FnOnce(Capabilities) -> Capabilities, gone: &[u64]) -> (u64, Vec<Invalidation>) {
+    let host = FakeHost::default();
+    let iommu = FakeIommu::with_capabilities(&host, capabilities(FakeIommu::new(&host).capabilities()));
+    let domain = domain::<FastAndSafe>(&iommu, &host);
+    let map = |_| domain.map_raw(PhysAddr::new(0), PAGE_SIZE, Access::DeviceWrites).unwrap().pfn();
+    let base = (0..2 * W).map(map).min().expect("pages");
+    let mut batch = domain.raw_batch();
+    for page in gone {
+        batch.unmap(IovaRange::new(base + page, 1).unwrap()).unwrap();
+    }
+    iommu.take_commands();
+    batch.commit().unwrap();
+    (base, iommu.take_commands())
+}
+
+/// `count` numbers in no order: one after the other, `step` apart, round and round.
+fn shuffled(count: u64, step: u64) -> Vec<u64> {
+    (0..count).map(|number| number * step % count).collect()
+}
+
+#[test]
+fn a_descriptor_of_single_pages_goes_with_one_command() {
+    for step in [1, 63, 5, 27] {
+        let (base, commands) = commands_for(|all| all, &shuffled(W, step));
+        assert_eq!(leaves(&commands), [(base, 6)], "every {step} pages");
+    }
+}
+
+/// A run is what touches, within a window; its command is the smallest that covers it.
+#[test]
+fn a_command_covers_what_touches() {
+    let cases: [(&[u64], &[Leaf]); 8] = [
+        (&[7], &[(7, 0)]),
+        (&[1, 0], &[(0, 1)]),
+        (&[2, 1], &[(0, 2)]),
+        (&[0, 2], &[(0, 0), (2, 0)]),
+        (&[9, 0, 1, 8, 3], &[(0, 1), (3, 0), (8, 1)]),
+        (&[32, 31], &[(0, 6)]),
+        // The last page of one window and the first of the next are neighbours by accident.
+        (&[63, 64], &[(63, 0), (64, 0)]),
+        (&[62, 65, 63, 64], &[(62, 1), (64, 1)]),
+    ];
+    for (gone, expected) in cases {
+        let (base, commands) = commands_for(|all| all, gone);
+        let expected: Vec<Leaf> = expected.iter().map(|(first, mask)| (base + first, *mask)).collect();
+        assert_eq!(leaves(&commands), expected, "{gone:?}");
+    }
+}
+
+/// Hardware that covers less at once is told more often, rather than to forget the whole domain.
+#[test]
+fn a_command_covers_no_more_than_the_hardware_can() {
+    let (base, commands) = commands_for(|all| Capabilities { address_mask_max: Some(2), ..all }, &shuffled(W, 27));
+    let expected: Vec<Leaf> = (0..16).map(|number| (base + 4 * number, 2)).collect();
+    assert_eq!(leaves(&commands), expected);
+    let (_, commands) = commands_for(|all| Capabilities { address_mask_max: None, ..all }, &shuffled(W, 27));
+    assert!(matches!(commands[..], [Invalidation::Domain(_)]), "{commands:?}");
+}
+
+/// Where a table page goes, its mapping's command takes all levels, and nobody else's.
+#[test]
+fn all_levels_go_with_a_table_only() {
+    let host = FakeHost::default();
+    let iommu = FakeIommu::with_capabilities(
+        &host,
+        Capabilities { leaf_2m: false, leaf_1g: false, ..FakeIommu::new(&host).capabilities() },
+    );
+    let domain = domain::<FastAndSafe>(&iommu, &host);
+    let map = |pages| domain.map_raw(PhysAddr::new(0), pages * PAGE_SIZE, Access::DeviceWrites).unwrap();
+    let (small, large) = (map(1), map(512));
+    let mut batch = domain.raw_batch();
+    for (iova, pages) in [(small, 1), (large, 512)] {
+        batch.unmap(IovaRange::covering(iova, pages * PAGE_SIZE).unwrap()).unwrap();
+    }
+    batch.commit().unwrap();
+    let command = |first: Iova, mask, leaf_only| Invalidation::Pages { domain: domain.id(), first, mask, leaf_only };
+    assert_eq!(iommu.take_commands(), [command(large, 9, false), command(small, 0, true)]);
+}
+
+#[test]
+fn other_designs_send_a_command_for_each() {
+    let host = FakeHost::default();
+    let iommu = FakeIommu::new(&host);
+    let domain = domain::<Magazine>(&iommu, &host);
+    let mapped =
+        [1, 2, 3, 4].map(|pfn| domain.map_raw(PhysAddr::from_pfn(pfn), PAGE_SIZE, Access::DeviceWrites).unwrap());
+    let mut batch = domain.raw_batch();
+    mapped.iter().for_each(|iova| batch.unmap(IovaRange::covering(*iova, 1).unwrap()).unwrap());
+    batch.commit().unwrap();
+    assert_eq!(leaves(&iommu.take_commands()), mapped.map(|iova| (iova.pfn(), 0)));
+}
+
+/// A buffer that counts how many of its kind have been freed.
+#[derive(Debug)]
+struct Buffer {
+    segments: Vec<Segment>,
+    freed: Rc<Cell<usize>>,
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        self.freed.set(self.freed.get() + 1);
+    }
+}
+
+// SAFETY: the segments never change, and no device is there to reach them.
+unsafe impl DmaBuffer for Buffer {
+    fn segments(&self) -> &[Segment] {
+        &self.segments
+    }
+}
+
+/// `count` buffers of one page each.
+fn pages(count: u64, freed: &Rc<Cell<usize>>) -> ArrayVec<Buffer, BATCH_MAX> {
+    let segment = |pfn| Segment { phys: PhysAddr::from_pfn(pfn), len: PAGE_SIZE };
+    (1..=count).map(|pfn| Buffer { segments: vec![segment(pfn)], freed: Rc::clone(freed) }).collect()
+}
+
+/// The physical pages of buffers, in order.
+fn pfns(buffers: &[Buffer]) -> Vec<u64> {
+    buffers.iter().flat_map(|buffer| &buffer.segments).map(|segment| segment.phys.pfn()).collect()
+}
+
+struct Serve<'h>(&'h FakeHost, &'h FakeIommu<'h>);
+
+impl<'h> Visitor<&'h FakeHost, &'h FakeIommu<'h>> for Serve<'h> {
+    type Output = usize;
+
+    /// Sends a descriptor round twice, and returns how many commands it took the last time.
+    fn visit<D: Design<&'h FakeHost, &'h FakeIommu<'h>>>(self) -> usize {
+        let Self(host, iommu) = self;
+        let freed = Rc::new(Cell::new(0));
+        let domain = domain::<D>(iommu, host);
+        let mut ring = domain.ring(RingConfig::default()).unwrap();
+        let mut buffers = pages(W, &freed);
+        for _ in 0..2 {
+            let descriptor = ring.map(buffers).unwrap();
+            assert_eq!(descriptor.mappings().len(), BATCH_MAX);
+            iommu.take_commands();
+            buffers = ring.unmap(descriptor).unwrap();
+            assert_eq!(pfns(&buffers), Vec::from_iter(1..=W));
+        }
+        assert_eq!(freed.get(), 0);
+        iommu.take_commands().len()
+    }
+}
+
+#[test]
+fn every_strict_design_serves_rings() {
+    for design in DesignId::ALL.iter().filter(|design| design.info().protections.contains(&Protection::Strict)) {
+        let host = FakeHost::default();
+        let commands = design.visit(Serve(&host, &FakeIommu::new(&host)));
+        assert!(commands == 1 || *design != DesignId::FastAndSafe, "{commands}");
+    }
+}
+
+/// Each ring has a window of its own, in order; descriptors smaller than it share one.
+#[test]
+fn rings_have_windows_of_their_own() {
+    let (host, freed) = (FakeHost::default(), Rc::default());
+    let iommu = FakeIommu::new(&host);
+    let domain = domain::<FastAndSafe>(&iommu, &host);
+    let config = RingConfig { pages_per_descriptor: 16, access: Access::DeviceReads };
+    let mut rings = [0, 1].map(|_| domain.ring(config).unwrap());
+    assert_ne!(rings[0].stream(), rings[1].stream());
+    let mut descriptors = Vec::new();
+    let mut starts = [0, 1].map(|_| Vec::new());
+    for turn in 0..8 {
+        let descriptor = rings[turn % 2].map(pages(16, &freed)).unwrap();
+        let mapped = descriptor.mappings();
+        assert!(mapped.iter().all(|mapping| mapping.access() == Access::DeviceReads));
+        assert!(mapped.windows(2).all(|pair| pair[0].range().end_pfn() == pair[1].range().first_pfn()));
+        starts[turn % 2].push(mapped[0].range().first_pfn());
+        descriptors.push(descriptor);
+    }
+    for starts in starts {
+        assert_eq!(starts, [0, 16, 32, 48].map(|page| starts[0] / W * W + page));
+    }
+    // Other mappings go elsewhere.
+    let other = domain.map(pages(1, &freed).pop().unwrap(), Access::DeviceReads).unwrap();
+    assert!(
+        descriptors
+            .iter()
+            .flat_map(|each| each.mappings())
+            .all(|mapping| { mapping.range().first_pfn() / W != other.range().first_pfn() / W })
+    );
+    drop(domain.unmap(other).unwrap());
+    iommu.take_commands();
+    for descriptor in descriptors {
+        rings[0].unmap(descriptor).unwrap();
+    }
+    assert!(leaves(&iommu.take_commands()).iter().all(|(_, mask)| *mask == 4));
+}
+
+/// A buffer of several pieces is one mapping, and one command.
+#[test]
+fn a_scatter_list_is_one_mapping() {
+    let (host, freed) = (FakeHost::default(), Rc::new(Cell::new(0)));
+    let iommu = FakeIommu::new(&host);
+    let domain = domain::<FastAndSafe>(&iommu, &host);
+    let mut ring = domain.ring(RingConfig::default()).unwrap();
+    let mut pieces = pages(W, &freed);
+    let segments = pieces.drain(..).flat_map(|buffer| buffer.segments.clone()).collect();
+    let list = Buffer { segments, freed: Rc::clone(&freed) };
+    let descriptor = ring.map([list].into_iter().collect()).unwrap();
+    assert_eq!(descriptor.mappings()[0].range().pages(), W);
+    let start = descriptor.mappings()[0].range().first_pfn();
+    assert_eq!(pfns(&ring.unmap(descriptor).unwrap()), Vec::from_iter(1..=W));
+    assert_eq!(leaves(&iommu.take_commands()), [(start, 6)]);
+}
+
+#[test]
+fn rings_and_descriptors_that_cannot_be() {
+    let (host, freed) = (FakeHost::default(), Rc::default());
+    let iommu = FakeIommu::new(&host);
+    let domain = domain::<FastAndSafe>(&iommu, &host);
+    for pages_per_descriptor in [0, 65, u64::MAX] {
+        let config = RingConfig { pages_per_descriptor, ..RingConfig::default() };
+        assert_eq!(domain.ring(config).err(), Some(RingError::PagesPerDescriptor(pages_per_descriptor)));
+    }
+    let mut ring = domain.ring(RingConfig { pages_per_descriptor: 4, ..RingConfig::default() }).unwrap();
+    let Refused { value, error } = ring.map(pages(5, &freed)).unwrap_err();
+    assert_eq!((pfns(&value), error), (vec![1, 2, 3, 4, 5], DescriptorError::TooManyPages { pages: 5, most: 4 }));
+    assert_eq!(domain.usage().live_ranges, 0);
+    let none = ring.map(pages(0, &freed)).unwrap();
+    assert!(none.mappings().is_empty() && ring.unmap(none).unwrap().is_empty());
+    let deferred = Domain::<Stock, _, _>::new(&iommu, &host, Protection::Deferred).unwrap();
+    let refused = deferred.ring(RingConfig::default()).unwrap().map(pages(1, &freed)).unwrap_err();
+    assert_eq!(refused.error, DescriptorError::Map(MapError::NotStrict));
+}
+
+/// A descriptor whose last buffers find no room is not mapped at all, and no buffer is lost (S6).
+#[test]
+fn a_descriptor_is_mapped_whole_or_not_at_all() {
+    let (host, freed) = (FakeHost::default(), Rc::new(Cell::new(0)));
+    let iommu = FakeIommu::new(&host);
+    // Four pages, the first of them reserved.
+    let config = Config { address_bits: 14, ..Config::new(Protection::Strict) };
+    let domain = Domain::<FastAndSafe, _, _>::with_config(&iommu, &host, &config).unwrap();
+    let mut ring = domain.ring(RingConfig::default()).unwrap();
+    let Refused { value, error } = ring.map(pages(6, &freed)).unwrap_err();
+    assert_eq!(error, DescriptorError::Map(MapError::Exhausted { pages: 1, limit_bits: 14 }));
+    assert_eq!((pfns(&value), freed.get(), domain.usage().live_ranges), (vec![1, 2, 3, 4, 5, 6], 0, 0));
+    // Where what was mapped cannot be taken back, it stays with the device (S11).
+    iommu.behave(Behaviour::Failing);
+    let Refused { value, error } = ring.map(value).unwrap_err();
+    assert_eq!(error, DescriptorError::Map(MapError::Queue(QueueError::Descriptor)));
+    assert_eq!((pfns(&value), freed.get(), domain.usage().live_ranges), (vec![4, 5, 6], 0, 3));
+    iommu.behave(Behaviour::Prompt);
+}
+
+#[test]
+fn what_is_refused_is_given_back_as_it_was() {
+    let (host, freed) = (FakeHost::default(), Rc::new(Cell::new(0)));
+    let iommu = FakeIommu::new(&host);
+    let (domain, other) = (domain::<FastAndSafe>(&iommu, &host), domain::<FastAndSafe>(&iommu, &host));
+    let (mut ring, elsewhere) =
+        (domain.ring(RingConfig::default()).unwrap(), other.ring(RingConfig::default()).unwrap());
+    let descriptor = ring.map(pages(3, &freed)).unwrap();
+    let Err(DescriptorFailure::Refused { descriptor, error, buffers }) = elsewhere.unmap(descriptor) else {
+        panic!("it was mapped in the other domain")
+    };
+    assert_eq!((error, buffers.len(), descriptor.mappings().len()), (UnmapError::WrongDomain, 0, 3));
+    // A failed commit gives nothing back.
+    iommu.behave(Behaviour::Failing);
+    let failure = ring.unmap(descriptor).unwrap_err();
+    assert!(matches!(failure, DescriptorFailure::Commit(_)), "{failure:?}");
+    assert_eq!((freed.get(), domain.usage().live_ranges), (0, 3));
+    iommu.behave(Behaviour::Prompt);
+}
