@@ -1,10 +1,13 @@
-//! An IOMMU for tests that caches as much as any hardware could: every translation that it has
-//! ever seen, until it is invalidated.
+//! An IOMMU for tests that caches as much as any hardware could: every translation and every table pointer that it has ever
+//! seen, until it is invalidated.
+
+mod pointers;
 
 use super::{AttachError, Capabilities, DomainId, Invalidation, Iommu, QueueError, SourceId, Translation};
 use crate::address::{Iova, PAGE_SHIFT, PhysAddr};
 use crate::platform::fake::{CriticalMutex, FakeHost};
 use crate::table::{EntryValue, LEVEL_BITS, Rights};
+use pointers::Pointers;
 use std::collections::BTreeMap;
 use std::vec::Vec;
 
@@ -25,6 +28,7 @@ struct State {
     domains: BTreeMap<DomainId, (Translation, Vec<SourceId>)>,
     /// Translations that the device has used, by domain and page.
     cached: BTreeMap<(DomainId, u64), EntryValue>,
+    pointers: Pointers,
     commands: Vec<Invalidation>,
     behaviour: Behaviour,
 }
@@ -91,7 +95,8 @@ impl<'h> FakeIommu<'h> {
         let entry = match state.cached.get(&key) {
             Some(entry) => *entry,
             None => {
-                let entry = self.walk(root, levels, iova).unwrap_or(EntryValue::ABSENT);
+                let root = (root, u32::from(levels));
+                let entry = self.walk(root, domain, iova, &mut state.pointers).unwrap_or(EntryValue::ABSENT);
                 if entry.is_present() || self.capabilities.caches_absent {
                     state.cached.insert(key, entry);
                 }
@@ -101,13 +106,19 @@ impl<'h> FakeIommu<'h> {
         entry.rights().allows(rights).then(|| PhysAddr::new(entry.phys().as_u64() + iova.page_offset()))
     }
 
-    /// Walks the tables as they lie in memory and returns a 4 KiB view of the leaf.
-    fn walk(&self, root: PhysAddr, levels: u8, iova: Iova) -> Option<EntryValue> {
-        if iova.as_u64() >> (PAGE_SHIFT + LEVEL_BITS * u32::from(levels)) != 0 {
+    /// Walks the tables as they lie in memory, from the lowest one known on, and returns a 4 KiB view of the leaf.
+    fn walk(
+        &self,
+        (root, levels): (PhysAddr, u32),
+        domain: DomainId,
+        iova: Iova,
+        pointers: &mut Pointers,
+    ) -> Option<EntryValue> {
+        if iova.as_u64() >> (PAGE_SHIFT + LEVEL_BITS * levels) != 0 {
             return None;
         }
-        let mut table = root;
-        for level in (1..=u32::from(levels)).rev() {
+        let (mut table, lowest) = pointers.lowest(domain, iova.pfn(), levels).unwrap_or((root, levels));
+        for level in (1..=lowest).rev() {
             let shift = PAGE_SHIFT + LEVEL_BITS * (level - 1);
             let index = (iova.as_u64() >> shift) & 511;
             let word = self.host.hardware_read(PhysAddr::new(table.as_u64() + index * 8));
@@ -126,6 +137,7 @@ impl<'h> FakeIommu<'h> {
                 return Some(EntryValue::leaf(PhysAddr::new(value.phys().as_u64() + inside), value.rights(), false));
             }
             table = value.phys();
+            pointers.insert(domain, iova.pfn(), level - 1, table);
         }
         None
     }
@@ -153,6 +165,7 @@ impl Iommu for FakeIommu<'_> {
         }
         state.domains.remove(&domain).ok_or(AttachError::NoSuchDomain(domain))?;
         state.cached.retain(|(owner, _), _| *owner != domain);
+        state.pointers.forget(domain);
         Ok(())
     }
 
@@ -182,6 +195,7 @@ impl Iommu for FakeIommu<'_> {
             Behaviour::Prompt => {}
         }
         for command in commands {
+            state.pointers.invalidate(*command);
             match *command {
                 Invalidation::Pages { domain, first, mask, .. } => {
                     assert_eq!(first.pfn() & ((1 << mask) - 1), 0, "a page-selective command is aligned to its size");
