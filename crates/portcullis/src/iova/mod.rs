@@ -1,19 +1,23 @@
 //! Picking an address.
 
+mod avl;
 mod free_list;
+mod gap_tree;
 mod magazine;
 mod range_tree;
 mod tree;
 
 pub use free_list::FreeListAllocator;
+pub use gap_tree::GapTreeAllocator;
 pub use magazine::{DEPOT_MAGAZINES_MAX, MAGAZINE_CAPACITY, MagazineAllocator};
 pub use tree::TreeAllocator;
 
 use crate::address::{IovaRange, PAGE_SHIFT};
-use crate::error::{MapError, UnmapError};
+use crate::error::{MapError, NoMemory, UnmapError};
 use crate::invalidation::Invalidated;
 use crate::platform::Platform;
 use crate::request::{Access, Lifetime, Request, Stream};
+use alloc::vec::Vec;
 
 /// The interrupt range of the x86 architecture, in page numbers: writes there are messages, not DMA (S9).
 pub const INTERRUPT_RANGE: (u64, u64) = (0xfee0_0000 >> PAGE_SHIFT, 0x10_0000 >> PAGE_SHIFT);
@@ -63,6 +67,24 @@ pub struct Kept {
 fn order(pages: u64, orders: usize) -> Option<usize> {
     let order = pages.checked_next_power_of_two()?.trailing_zeros() as usize;
     (order < orders).then_some(order)
+}
+
+/// Page 0, the interrupt range and `reserved`, first and end, in order and without overlap: what no allocator hands out (S9).
+fn never_handed_out(reserved: &[IovaRange]) -> Result<Vec<(u64, u64)>, NoMemory> {
+    let mut ranges = Vec::new();
+    ranges.try_reserve_exact(reserved.len() + 2).map_err(|_| NoMemory)?;
+    ranges.push((0, 1));
+    ranges.push((INTERRUPT_RANGE.0, INTERRUPT_RANGE.0 + INTERRUPT_RANGE.1));
+    ranges.extend(reserved.iter().map(|range| (range.first_pfn(), range.end_pfn())));
+    ranges.sort_unstable();
+    let mut end_before = 0;
+    ranges.retain_mut(|(first, end)| {
+        // What an earlier range covers already is left out.
+        *first = end_before.max(*first);
+        end_before = end_before.max(*end);
+        first < end
+    });
+    Ok(ranges)
 }
 
 /// Hands out ranges of I/O addresses.

@@ -7,7 +7,7 @@
 //! One deviation: when a search that started at the cached node finds nothing, it is tried once more from the top. The
 //! kernel of that time gave up, although a gap too small for an earlier, larger request may lie above the cached node.
 
-use super::INTERRUPT_RANGE;
+use super::never_handed_out;
 use crate::address::{Iova, IovaRange, PAGE_SHIFT};
 use crate::error::{MapError, NoMemory, UnmapError};
 use crate::platform::{Platform, Step};
@@ -89,27 +89,15 @@ impl RangeTree {
     /// # Errors
     /// [`NoMemory`].
     pub(super) fn new(width: u8, reserved: &[IovaRange]) -> Result<Self, NoMemory> {
-        let mut ranges = Vec::new();
-        ranges.try_reserve_exact(reserved.len() + 2).map_err(|_| NoMemory)?;
-        ranges.push((0, 1));
-        ranges.push((INTERRUPT_RANGE.0, INTERRUPT_RANGE.0 + INTERRUPT_RANGE.1));
-        ranges.extend(reserved.iter().map(|range| (range.first_pfn(), range.end_pfn())));
-        ranges.sort_unstable();
         let mut spare = Vec::new();
         spare.try_reserve_exact(SPARE_NODES_MAX).map_err(|_| NoMemory)?;
         let mut tree = Self { nodes: RBTree::new(NodeAdapter::new()), cached: None, claimed: None, spare, width };
-        let mut end_before = 0;
-        for (first, end) in ranges {
-            // What an earlier range covers already is skipped: nodes do not overlap.
-            let first = first.max(end_before);
-            if first < end {
-                let mut node = tree.node()?;
-                (node.first_pfn, node.size) = (first, end - first);
-                node.pages.set(end - first);
-                node.state.set(State::Reserved);
-                tree.nodes.insert(node);
-                end_before = end;
-            }
+        for (first, end) in never_handed_out(reserved)? {
+            let mut node = tree.node()?;
+            (node.first_pfn, node.size) = (first, end - first);
+            node.pages.set(end - first);
+            node.state.set(State::Reserved);
+            tree.nodes.insert(node);
         }
         Ok(tree)
     }
