@@ -50,12 +50,16 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Composed<A, P, I, L
     /// those of [`AddressSpace::translated`].
     ///
     /// # Panics
-    /// If claims are left to a table that does not keep its pages.
+    /// If claims are left to a table that does not keep its pages, or one that frees empty pages has no lock.
     pub fn with_parts(allocator: A, parts: Parts<L>, setup: Setup<'_, P, I>) -> Result<Self, NewDomainError> {
         let Parts { deferral, rule, locking } = parts;
         assert!(
             A::TABLE_CLAIM_PAGES_MAX == 0 || rule == TableRule::Kept,
             "claims walk the table before they own anything"
+        );
+        assert!(
+            L::TABLE_EXCLUSIVE || !matches!(rule, TableRule::FreedWhenEmpty { .. }),
+            "who frees an empty table page must know that nobody maps there"
         );
         let policy = Policy::new(&setup.platform, setup.protection, deferral)?;
         let space = AddressSpace::translated(setup.iommu, setup.platform, setup.width, rule)?;
@@ -68,7 +72,8 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Composed<A, P, I, L
         let range = self.allocator.allocate(platform, &Demand::of(request))?;
         let marked = range.pages() <= A::TABLE_CLAIM_PAGES_MAX;
         platform.probe(Step::Enter(Phase::Table));
-        // SAFETY: the allocator has handed the range out, as long as the request, to this call alone.
+        // SAFETY: the allocator has handed the range out, as long as the request, to this call alone; where it matters, the lock
+        // keeps others off the table.
         let write = || unsafe { self.space.map(range, request.segments(), request.access(), marked) };
         if let Err(error) = self.locking.table(range, write) {
             // Nothing was written, so no hardware has seen the range.
@@ -84,7 +89,7 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Composed<A, P, I, L
         let claim = self.allocator.claim(platform, range)?;
         platform.probe(Step::Enter(Phase::Table));
         self.locking.table(range, || match claim {
-            // SAFETY: the claim makes this the only unmap of the mapping.
+            // SAFETY: the claim makes this the only unmap of the mapping; the lock as in `place`.
             Claim::Held => Ok(!unsafe { self.space.unmap(range, tables) }),
             // SAFETY: only ranges that the allocator leaves to the table are mapped with marks.
             Claim::ByTable => unsafe { self.space.claim_and_unmap(range) }.map(|()| true),

@@ -40,6 +40,7 @@ designs! {
     identity_map::Static,
     stock::Stock,
     eiovar::Eiovar,
+    freebsd::FreeBsd,
     magazine::Magazine,
 }
 

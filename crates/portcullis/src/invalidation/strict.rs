@@ -6,7 +6,6 @@ use crate::iommu::{Invalidation, Iommu};
 use crate::iova::IovaAllocator;
 use crate::platform::{Phase, Platform, Step};
 use crate::space::AddressSpace;
-use crate::table;
 use arrayvec::ArrayVec;
 
 /// Submits one page-selective command per unmap with one wait behind them all, waits, and frees the addresses and tables.
@@ -35,6 +34,6 @@ pub(super) fn commit<P: Platform, I: Iommu>(
     for revoked in revocation.revoked.drain(..) {
         allocator.free(platform, Invalidated::new(revoked.range));
     }
-    table::release(platform, Invalidated::new(tables));
+    space.release(Invalidated::new(tables));
     Ok(())
 }

@@ -12,6 +12,16 @@
 //! Hardware ignores bits 61:52. Bit 52 says that a pointer to a table is known to be visible to a walker that does not snoop.
 //! Bits 53 and 54 mark the leaves of the first and the last page of a mapping; whoever takes the first mark away has claimed
 //! the mapping for an unmap.
+//!
+//! Where empty table pages are freed, there are no marks, and one lock orders installing a pointer, flushing it and following
+//! it. There a pointer to a table has the number of that table's present entries, 0 to 512, in those bits:
+//!
+//! ```text
+//!  63   62   61        52 51                  12 11   8  7  6   2  1 0
+//! +---+----+-------------+----------------------+------+--+------+-+-+
+//! |ign| TM | entries     | address 51:12        | ign  | 0| rsvd |W|R|
+//! +---+----+-------------+----------------------+------+--+------+-+-+
+//! ```
 
 use crate::address::PhysAddr;
 use crate::sync::{AtomicU64, Ordering};
@@ -27,6 +37,9 @@ const PAGE_SIZE_BIT: u64 = 1 << 7;
 const FLUSHED: u64 = 1 << 52;
 const FIRST: u64 = 1 << 53;
 const LAST: u64 = 1 << 54;
+const COUNT_SHIFT: u32 = 52;
+/// Bits 61:52, the number of present entries in the table that is pointed to.
+const COUNT_MASK: u64 = 0x3ff << COUNT_SHIFT;
 /// Bits 51:12, the physical address.
 pub const ADDRESS_MASK: u64 = 0x000f_ffff_ffff_f000;
 
@@ -116,6 +129,19 @@ impl EntryValue {
     #[inline]
     pub(super) const fn is_last(self) -> bool {
         self.0 & LAST != 0
+    }
+
+    /// How many present entries the table has that this points to, where they are counted.
+    #[inline]
+    pub(super) const fn count(self) -> usize {
+        ((self.0 & COUNT_MASK) >> COUNT_SHIFT) as usize
+    }
+
+    /// The pointer, to a table of `count` present entries.
+    #[inline]
+    pub(super) const fn with_count(self, count: usize) -> Self {
+        debug_assert!(count <= ENTRIES);
+        Self(self.0 & !COUNT_MASK | (count as u64) << COUNT_SHIFT)
     }
 
     /// The physical address in the entry.
