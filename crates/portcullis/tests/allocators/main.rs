@@ -1,7 +1,8 @@
-//! The allocators of Linux, past and present, as the papers describe them.
+//! The allocators of Linux, past and present, and of other systems, as the papers describe them.
 
 mod counting;
 mod eiovar;
+mod gap_tree;
 mod magazine;
 mod stock;
 

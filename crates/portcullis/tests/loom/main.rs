@@ -6,6 +6,7 @@
 #![cfg(loom)]
 
 mod core_queues;
+mod counted;
 mod magazines;
 
 use loom::model::Builder;
