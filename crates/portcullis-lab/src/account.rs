@@ -4,7 +4,7 @@ use portcullis::platform::{LockClass, Phase};
 
 /// Number of phases and of lock classes.
 const PHASES: usize = 6;
-const CLASSES: usize = 6;
+const CLASSES: usize = 8;
 
 /// Cycles by phase, and the waits among them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
