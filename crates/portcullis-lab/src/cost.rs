@@ -50,6 +50,8 @@ pub struct CostBook {
     pub table_page: u64,
     /// Flushing one cache line and waiting for it, where the walker does not snoop.
     pub line_flush: u64,
+    /// Each further line of one flush: the wait is for all of them together.
+    pub line_flush_next: u64,
     /// A store fence, where it does.
     pub store_fence: u64,
     /// Putting an unmap into a flush queue.

@@ -143,7 +143,7 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     ///
     /// # Safety
     /// The segments have as many pages as `range`; `range` is below what the table translates, and the caller's alone until
-    /// it is unmapped.
+    /// it is unmapped; where empty table pages are freed, no other map or unmap runs meanwhile.
     pub unsafe fn map(
         &self,
         range: IovaRange,
@@ -156,13 +156,14 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
         unsafe { table.map(&self.platform, range, segments, access.rights(), marked) }
     }
 
-    /// Ends a map: where the IOMMU caches absent entries, invalidates those at `range`. Not to be called with a lock held.
+    /// Ends a map: invalidates `range` where the IOMMU caches absent entries, or may still walk table pages that were there
+    /// before. Not to be called with a lock held.
     ///
     /// # Errors
     /// [`MapError::Queue`] where that failed: the domain is poisoned, and the range must not be used again.
     pub fn written(&self, range: IovaRange) -> Result<(), MapError> {
-        if self.capabilities.caches_absent {
-            // All levels: absent directory entries may be cached as well.
+        if self.capabilities.caches_absent || self.table.as_ref().is_some_and(SecondLevelTable::is_unsettled) {
+            // All levels: it is directory entries that lead astray, and absent ones may be cached as well.
             self.invalidate(&[page_selective(self.id, range, false, &self.capabilities)])?;
         }
         Ok(())
@@ -174,7 +175,8 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     /// If the domain passes its devices through.
     ///
     /// # Safety
-    /// `range` is exactly that of a mapping which nobody else unmaps.
+    /// `range` is exactly that of a mapping which nobody else unmaps; where empty table pages are freed, no other map or unmap
+    /// runs meanwhile.
     pub unsafe fn unmap(&self, range: IovaRange, freed: &mut FreedTables) -> bool {
         let table = self.table.as_ref().expect("a design that writes translations opened a translated domain");
         // SAFETY: the caller's promise, passed on; the platform is the one of `translated`.
@@ -248,6 +250,14 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
                 Err(UnmapError::NotMapped(absent))
             }
         }
+    }
+
+    /// Gives table pages back to the host.
+    pub(crate) fn release(&self, tables: Invalidated<FreedTables>) {
+        if let Some(table) = &self.table {
+            table.settle(&tables);
+        }
+        table::release(&self.platform, tables);
     }
 
     /// Submits the commands and waits until they have taken effect, for at most [`INVALIDATION_TIMEOUT_US`].

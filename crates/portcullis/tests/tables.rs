@@ -20,6 +20,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 const DEVICE: SourceId = SourceId(0x0020);
 const FREED: TableRule = TableRule::FreedWhenCovered;
+const COUNTED: TableRule = TableRule::FreedWhenEmpty { flush_whole_page: false };
+const COUNTED_WHOLE: TableRule = TableRule::FreedWhenEmpty { flush_whole_page: true };
 /// Pages in a 2 MiB and in a 1 GiB leaf.
 const MIB2: u64 = 1 << 9;
 const GIB: u64 = 1 << 18;
@@ -80,6 +82,7 @@ struct Bench<'h> {
     iommu: FakeIommu<'h>,
     table: SecondLevelTable,
     rule: TableRule,
+    large_leaves: bool,
     live: Vec<Run>,
     /// Pages where something begins or ends, or did.
     edges: BTreeSet<u64>,
@@ -91,7 +94,8 @@ impl<'h> Bench<'h> {
         let table = SecondLevelTable::new(&host, walker.levels, &walker.capabilities(), walker.rule).unwrap();
         let tables = Translation::Tables { root: table.root(), levels: walker.levels };
         iommu.attach(iommu.open_domain(tables).unwrap(), DEVICE).unwrap();
-        Self { host, iommu, table, rule: walker.rule, live: Vec::new(), edges: BTreeSet::new() }
+        let Walker { rule, leaf_2m: large_leaves, .. } = walker;
+        Self { host, iommu, table, rule, large_leaves, live: Vec::new(), edges: BTreeSet::new() }
     }
 
     fn map(&mut self, run: Run, cut: u64) -> Result<(), TestCaseError> {
@@ -116,7 +120,7 @@ impl<'h> Bench<'h> {
         }
         let Run { range, .. } = self.live.swap_remove(which % self.live.len());
         let first = range.first_pfn();
-        if self.rule == FREED {
+        if self.rule != TableRule::Kept {
             // SAFETY: the run is mapped, and nobody else unmaps it.
             unsafe { self.table.unmap(&self.host, range, &mut FreedTables::new()) };
         } else if self.is_marked(range) {
@@ -163,6 +167,43 @@ impl<'h> Bench<'h> {
         assert_eq!(self.iommu.is_done(flush), Ok(true));
     }
 
+    /// Where table pages are counted: every count is that of the present entries, no page but the root is empty, and there are
+    /// as many as the mappings need.
+    fn compare_counts(&self) -> Result<(), TestCaseError> {
+        if !matches!(self.rule, TableRule::FreedWhenEmpty { .. }) {
+            return Ok(());
+        }
+        let mut pages = 0;
+        let mut tables = vec![(self.table.root(), self.table.levels(), None)];
+        while let Some((page, level, count)) = tables.pop() {
+            pages += 1;
+            // SAFETY: nothing is unmapped meanwhile.
+            let entries = unsafe { self.host.frame(page) }.iter().map(Entry::load_bits);
+            let present: Vec<u64> = entries.filter(|bits| bits & 3 != 0).collect();
+            if let Some(count) = count {
+                prop_assert_eq!(count, present.len() as u64, "table of level {}", level);
+                prop_assert!(count > 0, "an empty table of level {}", level);
+            }
+            if level > 1 {
+                // Bit 7: a large leaf, which points to no table. Bits 61:52: the count.
+                let pointers = present.into_iter().filter(|bits| bits & 1 << 7 == 0);
+                let address = |bits: u64| PhysAddr::new(bits & 0xf_ffff_ffff_f000);
+                tables.extend(pointers.map(|bits| (address(bits), level - 1, Some(bits >> 52 & 0x3ff))));
+            }
+        }
+        prop_assert_eq!(pages, self.table.pages());
+        if !self.large_leaves {
+            let tables_of = |level: u8| {
+                let ranges = self.live.iter().map(|run| run.range);
+                let numbers =
+                    |range: IovaRange| range.first_pfn() >> (9 * level)..=(range.end_pfn() - 1) >> (9 * level);
+                ranges.flat_map(numbers).collect::<BTreeSet<u64>>().len()
+            };
+            prop_assert_eq!(pages, 1 + (1..self.table.levels()).map(tables_of).sum::<usize>());
+        }
+        Ok(())
+    }
+
     /// Compares every edge, as software sees it and as a device does after all has been invalidated.
     fn compare(&self) -> Result<(), TestCaseError> {
         self.invalidate_everything();
@@ -184,7 +225,7 @@ impl<'h> Bench<'h> {
 }
 
 fn walker() -> impl Strategy<Value = Walker> {
-    let rule = prop_oneof![Just(FREED), Just(TableRule::Kept)];
+    let rule = prop_oneof![Just(FREED), Just(TableRule::Kept), Just(COUNTED), Just(COUNTED_WHOLE)];
     (3..=4u8, any::<bool>(), any::<bool>(), any::<bool>(), rule).prop_map(
         |(levels, leaf_2m, leaf_1g, coherent, rule)| Walker {
             levels,
@@ -225,6 +266,7 @@ proptest! {
                 Operation::Unmap(which) => bench.unmap(which)?,
             }
             bench.compare()?;
+            bench.compare_counts()?;
         }
     }
 }
@@ -387,6 +429,74 @@ fn an_unmap_frees_every_table_that_it_covers() {
     // SAFETY: nothing is unmapped meanwhile.
     let found = unsafe { table.lookup(&&host, Iova::from_pfn(GIB - 3)) };
     assert_eq!(found, Some((PhysAddr::new(0), Rights::WRITE)));
+}
+
+/// A map that finds no memory, or something in its way at the very end, leaves no trace: no entry, no count, no table page.
+#[test]
+fn a_refused_map_leaves_a_counted_table_as_it_was() {
+    // Five leaf tables below a GiB and their directory, and four pages in the leaf table that is there above it.
+    let (there, new) =
+        (Run::new(2 * GIB + 7, 1, 3, Rights::READ), Run::new(2 * GIB - 5 * MIB2, 5 * MIB2 + 4, 1, Rights::READ));
+    let in_the_way = Run::new(2 * GIB + 3, 1, 9, Rights::READ);
+    let run = |in_way: Option<Run>, frames: usize, expected: Result<(), MapError>| {
+        let host = FakeHost::new(false);
+        let walker = Walker { levels: 3, leaf_2m: true, leaf_1g: true, coherent: false, rule: COUNTED };
+        let mut bench = Bench::new(&host, walker);
+        [Some(there), in_way].into_iter().flatten().for_each(|run| bench.map(run, 0).unwrap());
+        bench.edges.extend(new.range.first_pfn()..new.range.end_pfn());
+        let (pages, lent) = (bench.table.pages(), host.frames_lent());
+        host.limit_frames(frames);
+        // SAFETY: the run is mapped once, if at all, in this table's host.
+        let mapped = unsafe { bench.table.map(&bench.host, new.range, &new.segments(0), new.rights, false) };
+        assert_eq!(mapped, expected, "{frames} pages of memory");
+        if mapped.is_ok() {
+            bench.live.push(new);
+        } else {
+            assert_eq!((bench.table.pages(), host.frames_lent()), (pages, lent), "{frames} pages of memory");
+        }
+        bench.compare().unwrap();
+        bench.compare_counts().unwrap();
+    };
+    for frames in 0..6 {
+        run(None, frames, Err(MapError::NoMemory(NoMemory)));
+    }
+    run(None, 6, Ok(()));
+    run(Some(in_the_way), 6, Err(MapError::Overlap(in_the_way.range.start())));
+}
+
+#[test]
+fn a_counted_table_page_goes_with_its_last_entry() {
+    for (rule, coherent) in [(COUNTED, true), (COUNTED, false), (COUNTED_WHOLE, true), (COUNTED_WHOLE, false)] {
+        let host = FakeHost::new(coherent);
+        let walker = Walker { levels: 4, leaf_2m: true, leaf_1g: false, coherent, rule };
+        let mut bench = Bench::new(&host, walker);
+        let unmap = |bench: &mut Bench<'_>, run: Run| {
+            let mut freed = FreedTables::new();
+            // SAFETY: the run is mapped, and nobody else unmaps it.
+            let any = unsafe { bench.table.unmap(&bench.host, run.range, &mut freed) };
+            bench.live.retain(|live| *live != run);
+            bench.compare().unwrap();
+            bench.compare_counts().unwrap();
+            assert_eq!(any, freed.pages() > 0);
+            freed.pages()
+        };
+        // A leaf table full to the last entry, a page in the next one, a large leaf behind them, and something far away.
+        let full: Vec<Run> = (0..MIB2).map(|page| Run::new(GIB + page, 1, 77, Rights::WRITE)).collect();
+        let next = Run::new(GIB + MIB2, 1, 78, Rights::WRITE);
+        let large = Run::new(GIB + 2 * MIB2, MIB2, MIB2, Rights::WRITE);
+        let far = Run::new(600 * GIB, 1, 79, Rights::READ);
+        full.iter().chain([&next, &large, &far]).for_each(|run| bench.map(*run, 0).unwrap());
+        bench.compare_counts().unwrap();
+        assert_eq!(bench.table.pages(), 1 + 2 + 2 + 3);
+        for run in &full[1..] {
+            assert_eq!(unmap(&mut bench, *run), 0, "page {} is mapped yet", GIB);
+        }
+        assert_eq!(unmap(&mut bench, full[0]), 1, "the leaf table");
+        assert_eq!(unmap(&mut bench, large), 0, "its directory still has the other leaf table");
+        assert_eq!(unmap(&mut bench, next), 3, "that one, and both directories");
+        assert_eq!(unmap(&mut bench, far), 3);
+        assert_eq!(bench.table.pages(), 1, "the root stays");
+    }
 }
 
 #[test]

@@ -366,13 +366,14 @@ impl Engine {
         }
     }
 
-    /// Makes `entries` visible to the walker: what it costs.
+    /// Makes `entries` visible to the walker: what it costs. As many lines are counted as hold so many entries.
     pub(crate) fn barrier(&self, entries: usize) {
         const ENTRIES_PER_LINE: usize = 8;
         let cycles = if self.coherent {
             self.costs.store_fence
         } else {
-            self.costs.line_flush * entries.div_ceil(ENTRIES_PER_LINE) as u64
+            let further_lines = entries.div_ceil(ENTRIES_PER_LINE).saturating_sub(1) as u64;
+            self.costs.line_flush + self.costs.line_flush_next * further_lines
         };
         self.charge(cycles);
         self.sync();

@@ -6,6 +6,7 @@ mod allocators;
 mod batches;
 mod capture;
 mod engine;
+mod freebsd;
 mod interference;
 mod linux;
 mod measures;

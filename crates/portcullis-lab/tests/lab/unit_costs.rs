@@ -19,7 +19,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 /// Hardware that is always done.
-struct Instant;
+pub(super) struct Instant {
+    pub(super) coherent: bool,
+}
 
 impl Iommu for Instant {
     type Ticket = ();
@@ -31,7 +33,7 @@ impl Iommu for Instant {
             leaf_2m: false,
             leaf_1g: false,
             address_mask_max: Some(9),
-            coherent: false,
+            coherent: self.coherent,
             caches_absent: false,
             pass_through: true,
             address_bits: 48,
@@ -69,7 +71,8 @@ fn map_and_unmap(machine: &Machine, protection: Protection) -> (Account, Account
     let engine = Rc::new(Engine::new(1, machine.frequency(), machine.costs.clone(), machine.iommu.coherent));
     let ram = Arc::new(Ram::with_flushing(PhysAddr::new(1 << 35), 1 << 20));
     let platform = LabPlatform::new(engine.clone(), ram, 0);
-    let domain = Domain::<Stock, _, _>::new(Instant, platform, protection).expect("a domain");
+    let domain = Domain::<Stock, _, _>::new(Instant { coherent: machine.iommu.coherent }, platform, protection)
+        .expect("a domain");
     let spent = Rc::new(RefCell::new(Vec::new()));
     let (inner, out) = (engine.clone(), spent.clone());
     let body = move || {

@@ -53,8 +53,8 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Composed<A, P, I, L
     /// those of [`AddressSpace::translated`].
     ///
     /// # Panics
-    /// If claims are left to a table that does not keep its pages, with [`Deferral::Unawaited`] over such a table, or if unmaps leave
-    /// translations to a table that maps do not write over, or the other way round.
+    /// If claims are left to a table that does not keep its pages, with [`Deferral::Unawaited`] over such a table, if unmaps leave
+    /// translations to a table that maps do not write over, or the other way round, or if a table that frees empty pages has no lock.
     pub fn with_parts(allocator: A, parts: Parts<L>, setup: Setup<'_, P, I>) -> Result<Self, NewDomainError> {
         let Parts { commands, deferral, rule, locking } = parts;
         assert!(
@@ -64,6 +64,10 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Composed<A, P, I, L
         assert!(
             deferral != Deferral::Unawaited || rule == TableRule::Kept,
             "a table page is freed after an invalidation that was waited for"
+        );
+        assert!(
+            L::TABLE_EXCLUSIVE || !matches!(rule, TableRule::FreedWhenEmpty { .. }),
+            "who frees an empty table page must know that nobody maps there"
         );
         let policy = Policy::new(&setup.platform, setup.protection, commands, deferral)?;
         assert_eq!(
@@ -127,7 +131,8 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Composed<A, P, I, L
         let range = self.allocator.allocate(platform, &Demand::of(request))?;
         let marked = range.pages() <= A::TABLE_CLAIM_PAGES_MAX;
         platform.probe(Step::Enter(Phase::Table));
-        // SAFETY: the allocator has handed the range out, as long as the request, to this call alone.
+        // SAFETY: the allocator has handed the range out, as long as the request, to this call alone; where it matters, the lock
+        // keeps others off the table.
         let write = || unsafe { self.space.map(range, request.segments(), request.access(), marked) };
         if let Err(error) = self.locking.table(range, write) {
             // Nothing was written, so no hardware has seen the range. Whoever has unmapped it without ever being given it gives
@@ -151,7 +156,7 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Composed<A, P, I, L
     fn clear(&self, claim: Claim, range: IovaRange, tables: &mut FreedTables) -> Result<bool, UnmapError> {
         self.space.platform().probe(Step::Enter(Phase::Table));
         self.locking.table(range, || match claim {
-            // SAFETY: the claim makes this the only unmap of the mapping.
+            // SAFETY: the claim makes this the only unmap of the mapping; the lock as in `place`.
             Claim::Held => Ok(!unsafe { self.space.unmap(range, tables) }),
             // SAFETY: only ranges that the allocator leaves to the table are mapped with marks.
             Claim::ByTable => unsafe { self.space.claim_and_unmap(range) }.map(|()| true),

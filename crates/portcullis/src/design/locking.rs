@@ -16,7 +16,14 @@ const LEVELS_MAX: usize = 4;
 const DIRECTORY_LOCKS: usize = if cfg!(loom) { LEVELS_MAX } else { 16 * LEVELS_MAX };
 
 /// The locks around the parts of a map or unmap.
-pub trait Locking: Sync {
+///
+/// # Safety
+/// Table pages are freed on its word. Implementations promise that, where [`TABLE_EXCLUSIVE`](Locking::TABLE_EXCLUSIVE) says so,
+/// [`table`](Locking::table) never runs two closures at the same time.
+pub unsafe trait Locking: Sync {
+    /// Whether one CPU at a time works on the table.
+    const TABLE_EXCLUSIVE: bool = false;
+
     /// Runs all that a map or unmap of `pages` pages does.
     fn whole<R>(&self, _pages: u64, run: impl FnOnce() -> R) -> R {
         run()
@@ -32,7 +39,8 @@ pub trait Locking: Sync {
 #[derive(Debug)]
 pub struct LockFree;
 
-impl Locking for LockFree {}
+// SAFETY: promises nothing.
+unsafe impl Locking for LockFree {}
 
 /// One lock around all that is done to the table (FreeBSD).
 pub struct TableLock<P: Platform>(P::Lock<()>);
@@ -44,7 +52,10 @@ impl<P: Platform> TableLock<P> {
     }
 }
 
-impl<P: Platform> Locking for TableLock<P> {
+// SAFETY: every closure runs with the one lock held.
+unsafe impl<P: Platform> Locking for TableLock<P> {
+    const TABLE_EXCLUSIVE: bool = true;
+
     fn table<R>(&self, _range: IovaRange, run: impl FnOnce() -> R) -> R {
         self.0.with(|()| run())
     }
@@ -63,7 +74,8 @@ impl<P: Platform> WholeLock<P> {
     }
 }
 
-impl<P: Platform> Locking for WholeLock<P> {
+// SAFETY: promises nothing.
+unsafe impl<P: Platform> Locking for WholeLock<P> {
     fn whole<R>(&self, pages: u64, run: impl FnOnce() -> R) -> R {
         if pages <= self.pages_max { self.lock.with(|()| run()) } else { run() }
     }
@@ -93,7 +105,8 @@ impl<P: Platform> LockPerTable<P> {
     }
 }
 
-impl<P: Platform> Locking for LockPerTable<P> {
+// SAFETY: promises nothing.
+unsafe impl<P: Platform> Locking for LockPerTable<P> {
     fn table<R>(&self, range: IovaRange, run: impl FnOnce() -> R) -> R {
         for level in (2..=self.levels).rev() {
             // A range below two directories, which is rare, comes by the first.

@@ -5,6 +5,7 @@ pub(crate) mod choice;
 mod composed;
 #[allow(unsafe_code, reason = "translations have an owner that types cannot show")]
 mod identity;
+#[allow(unsafe_code, reason = "table pages are freed under a lock")]
 mod locking;
 mod options;
 #[allow(unsafe_code, reason = "translations have an owner that types cannot show")]

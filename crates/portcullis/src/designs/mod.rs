@@ -43,6 +43,7 @@ designs! {
     identity_map::Static,
     stock::Stock,
     eiovar::Eiovar,
+    freebsd::FreeBsd,
     solaris::Solaris,
     macos::MacOs,
     identity::Identity,

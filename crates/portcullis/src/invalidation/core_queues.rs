@@ -15,7 +15,7 @@ use crate::per_cpu::PerCpu;
 use crate::platform::{Lock, LockClass, Phase, Platform, Step};
 use crate::space::AddressSpace;
 use crate::sync::{AtomicU64, Ordering, fence};
-use crate::table::{self, FreedTables};
+use crate::table::FreedTables;
 use alloc::collections::VecDeque;
 
 /// Unmaps that wait at most on each CPU. The model checker sees short queues, so that it sees full ones.
@@ -99,7 +99,7 @@ impl<P: Platform> CoreQueues<P> {
             }
             for revoked in revocation.revoked.drain(..) {
                 if queue.waiting.len() == CORE_QUEUE_CAPACITY {
-                    self.release_served(platform, allocator, queue);
+                    self.release_served(space, allocator, queue);
                 }
                 if queue.waiting.len() == CORE_QUEUE_CAPACITY {
                     self.flush_here(space, allocator, queue)?;
@@ -134,7 +134,7 @@ impl<P: Platform> CoreQueues<P> {
             return Err(error);
         }
         for queue in self.queues.iter() {
-            queue.with(|queue| self.release_served(platform, allocator, queue));
+            queue.with(|queue| self.release_served(space, allocator, queue));
         }
         Ok(())
     }
@@ -188,13 +188,19 @@ impl<P: Platform> CoreQueues<P> {
         queue: &mut Queue,
     ) -> Result<(), CommitError> {
         self.flush(space)?;
-        self.release_served(space.platform(), allocator, queue);
+        self.release_served(space, allocator, queue);
         debug_assert!(queue.waiting.is_empty(), "the flush began after all of it");
         Ok(())
     }
 
     /// Gives back the entries of `queue` that a flush has served.
-    fn release_served(&self, platform: &P, allocator: &impl IovaAllocator<P>, queue: &mut Queue) {
+    fn release_served<I: Iommu>(
+        &self,
+        space: &AddressSpace<P, I>,
+        allocator: &impl IovaAllocator<P>,
+        queue: &mut Queue,
+    ) {
+        let platform = space.platform();
         // Acquire: pairs with the end of `flush`.
         let served = self.served.load(Ordering::Acquire);
         platform.probe(Step::Enter(Phase::IovaFree));
@@ -204,7 +210,7 @@ impl<P: Platform> CoreQueues<P> {
             allocator.free(platform, Invalidated::new(waiting.range));
         }
         if queue.tables_begun < served {
-            table::release(platform, Invalidated::new(core::mem::take(&mut queue.tables)));
+            space.release(Invalidated::new(core::mem::take(&mut queue.tables)));
         }
         platform.probe(Step::Enter(Phase::Invalidate));
     }

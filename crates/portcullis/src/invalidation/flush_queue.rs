@@ -10,7 +10,7 @@ use crate::iova::IovaAllocator;
 use crate::platform::{Lock, LockClass, Phase, Platform, Step};
 use crate::space::AddressSpace;
 use crate::sync::{AtomicUsize, Ordering};
-use crate::table::{self, FreedTables};
+use crate::table::FreedTables;
 use alloc::vec::Vec;
 
 /// Unmaps that wait at most: the high-water mark at which the queue is flushed.
@@ -138,7 +138,7 @@ impl<P: Platform> FlushQueue<P> {
         for range in queue.waiting.drain(..) {
             allocator.free(platform, Invalidated::new(range));
         }
-        table::release(platform, Invalidated::new(core::mem::take(&mut queue.tables)));
+        space.release(Invalidated::new(core::mem::take(&mut queue.tables)));
         self.due.clear();
         self.len.store(0, Ordering::Relaxed);
         platform.probe(Step::Enter(Phase::Invalidate));

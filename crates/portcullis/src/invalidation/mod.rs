@@ -41,6 +41,11 @@ impl<T> Invalidated<T> {
         Self(value)
     }
 
+    /// A look at it.
+    pub(crate) const fn get(&self) -> &T {
+        &self.0
+    }
+
     /// What was invalidated.
     pub fn into_inner(self) -> T {
         self.0

@@ -7,7 +7,6 @@ use crate::iommu::{Capabilities, Invalidation, Iommu};
 use crate::iova::IovaAllocator;
 use crate::platform::{Phase, Platform, Step};
 use crate::space::AddressSpace;
-use crate::table;
 use arrayvec::ArrayVec;
 
 /// Submits page-selective commands for the unmaps with one wait behind them all, waits, and frees the addresses and tables.
@@ -55,7 +54,7 @@ pub(super) fn commit<P: Platform, I: Iommu>(
     for revoked in revocation.revoked.drain(..) {
         allocator.free(platform, Invalidated::new(revoked.range));
     }
-    table::release(platform, Invalidated::new(tables));
+    space.release(Invalidated::new(tables));
     Ok(())
 }
 

@@ -1,5 +1,7 @@
-//! An IOMMU for tests that caches as much as any hardware could, every translation that it has ever seen, until it is
-//! invalidated; and that invalidates as late as it may, so that whoever does not wait is found out.
+//! An IOMMU for tests that caches as much as any hardware could, every translation and every table pointer that it has ever seen,
+//! until it is invalidated; and that invalidates as late as it may, so that whoever does not wait is found out.
+
+mod pointers;
 
 use super::{AttachError, Capabilities, DomainId, Invalidation, Iommu, QueueError, SourceId, Translation};
 use crate::address::{Iova, PAGE_SHIFT, PhysAddr};
@@ -7,6 +9,7 @@ use crate::platform::Platform;
 use crate::platform::fake::{CriticalMutex, FakeHost};
 use crate::table::{EntryValue, LEVEL_BITS, Rights};
 use core::ops::DerefMut;
+use pointers::Pointers;
 use std::collections::{BTreeMap, VecDeque};
 use std::vec::Vec;
 
@@ -42,6 +45,7 @@ struct State {
     domains: BTreeMap<DomainId, (Translation, Vec<SourceId>)>,
     /// Translations that the device has used, by domain and page.
     cached: BTreeMap<(DomainId, u64), EntryValue>,
+    pointers: Pointers,
     commands: Vec<Invalidation>,
     /// In the order of their numbers.
     waiting: VecDeque<Waiting>,
@@ -56,6 +60,7 @@ impl State {
         while self.waiting.front().is_some_and(&done) {
             let Some(waiting) = self.waiting.pop_front() else { break };
             for command in waiting.commands {
+                self.pointers.invalidate(command);
                 match command {
                     Invalidation::Pages { domain, first, mask, .. } => {
                         let covered = first.pfn()..first.pfn() + (1 << mask);
@@ -139,7 +144,8 @@ impl<'h> FakeIommu<'h> {
         let entry = match state.cached.get(&key) {
             Some(entry) => *entry,
             None => {
-                let entry = self.walk(root, levels, iova).unwrap_or(EntryValue::ABSENT);
+                let root = (root, u32::from(levels));
+                let entry = self.walk(root, domain, iova, &mut state.pointers).unwrap_or(EntryValue::ABSENT);
                 if entry.is_present() || self.capabilities.caches_absent {
                     state.cached.insert(key, entry);
                 }
@@ -149,13 +155,19 @@ impl<'h> FakeIommu<'h> {
         entry.rights().allows(rights).then(|| PhysAddr::new(entry.phys().as_u64() + iova.page_offset()))
     }
 
-    /// Walks the tables as they lie in memory and returns a 4 KiB view of the leaf.
-    fn walk(&self, root: PhysAddr, levels: u8, iova: Iova) -> Option<EntryValue> {
-        if iova.as_u64() >> (PAGE_SHIFT + LEVEL_BITS * u32::from(levels)) != 0 {
+    /// Walks the tables as they lie in memory, from the lowest one known on, and returns a 4 KiB view of the leaf.
+    fn walk(
+        &self,
+        (root, levels): (PhysAddr, u32),
+        domain: DomainId,
+        iova: Iova,
+        pointers: &mut Pointers,
+    ) -> Option<EntryValue> {
+        if iova.as_u64() >> (PAGE_SHIFT + LEVEL_BITS * levels) != 0 {
             return None;
         }
-        let mut table = root;
-        for level in (1..=u32::from(levels)).rev() {
+        let (mut table, lowest) = pointers.lowest(domain, iova.pfn(), levels).unwrap_or((root, levels));
+        for level in (1..=lowest).rev() {
             let shift = PAGE_SHIFT + LEVEL_BITS * (level - 1);
             let index = (iova.as_u64() >> shift) & 511;
             let word = self.host.hardware_read(PhysAddr::new(table.as_u64() + index * 8));
@@ -174,6 +186,7 @@ impl<'h> FakeIommu<'h> {
                 return Some(EntryValue::leaf(PhysAddr::new(value.phys().as_u64() + inside), value.rights(), false));
             }
             table = value.phys();
+            pointers.insert(domain, iova.pfn(), level - 1, table);
         }
         None
     }
@@ -203,6 +216,7 @@ impl Iommu for FakeIommu<'_> {
         state.complete(|_| true);
         state.domains.remove(&domain).ok_or(AttachError::NoSuchDomain(domain))?;
         state.cached.retain(|(owner, _), _| *owner != domain);
+        state.pointers.forget(domain);
         Ok(())
     }
 

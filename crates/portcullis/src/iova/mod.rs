@@ -1,9 +1,11 @@
 //! Picking an address.
 
+mod avl;
 mod blocks;
 mod buddy;
 mod directory;
 mod free_list;
+mod gap_tree;
 mod kmalloc;
 mod magazine;
 mod range_tree;
@@ -16,6 +18,7 @@ mod windows;
 
 pub use buddy::{BUDDY_PAGES_MAX, BuddyAllocator};
 pub use free_list::FreeListAllocator;
+pub use gap_tree::GapTreeAllocator;
 pub use kmalloc::KmallocAllocator;
 pub use magazine::{DEPOT_MAGAZINES_MAX, MAGAZINE_CAPACITY, MagazineAllocator};
 pub use tree::TreeAllocator;

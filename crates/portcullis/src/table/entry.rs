@@ -12,6 +12,16 @@
 //! Hardware ignores bits 61:52. Bit 52 says that a pointer to a table is known to be visible to a walker that does not snoop.
 //! Bits 53 and 54 mark the leaves of the first and the last page of a mapping; whoever takes the first mark away has claimed
 //! the mapping for an unmap. In a leaf that mappings share, all ten bits count them (ATC'15, §4.1).
+//!
+//! Where empty table pages are freed, there are no marks, and one lock orders installing a pointer, flushing it and following
+//! it. There a pointer to a table has the number of that table's present entries, 0 to 512, in those bits:
+//!
+//! ```text
+//!  63   62   61        52 51                  12 11   8  7  6   2  1 0
+//! +---+----+-------------+----------------------+------+--+------+-+-+
+//! |ign| TM | entries     | address 51:12        | ign  | 0| rsvd |W|R|
+//! +---+----+-------------+----------------------+------+--+------+-+-+
+//! ```
 
 use crate::address::PhysAddr;
 use crate::sync::{AtomicU64, Ordering};
@@ -32,6 +42,9 @@ const ONE_SHARE: u64 = 1 << 52;
 const SHARES_MASK: u64 = (1 << 10) - 1;
 /// Mappings that share a leaf at most: what ten bits count. The model checker sees a small number, so that it sees the end.
 pub const SHARES_MAX: u64 = if cfg!(loom) { 2 } else { SHARES_MASK };
+const COUNT_SHIFT: u32 = 52;
+/// Bits 61:52, the number of present entries in the table that is pointed to.
+const COUNT_MASK: u64 = 0x3ff << COUNT_SHIFT;
 /// Bits 51:12, the physical address.
 pub const ADDRESS_MASK: u64 = 0x000f_ffff_ffff_f000;
 
@@ -139,6 +152,19 @@ impl EntryValue {
     #[inline]
     pub(super) const fn shares(self) -> u64 {
         (self.0 / ONE_SHARE) & SHARES_MASK
+    }
+
+    /// How many present entries the table has that this points to, where they are counted.
+    #[inline]
+    pub(super) const fn count(self) -> usize {
+        ((self.0 & COUNT_MASK) >> COUNT_SHIFT) as usize
+    }
+
+    /// The pointer, to a table of `count` present entries.
+    #[inline]
+    pub(super) const fn with_count(self, count: usize) -> Self {
+        debug_assert!(count <= ENTRIES);
+        Self(self.0 & !COUNT_MASK | (count as u64) << COUNT_SHIFT)
     }
 
     /// The physical address in the entry.

@@ -1,6 +1,6 @@
 //! Table pages that have left the table but that hardware may still walk.
 
-use super::entry::EntryValue;
+use super::entry::{Entry, EntryValue};
 use crate::address::PhysAddr;
 use crate::invalidation::Invalidated;
 use crate::platform::Platform;
@@ -36,14 +36,37 @@ impl FreedTables {
     /// # Safety
     /// `frame` is a table page of `platform` that no entry points to any more and that no CPU walks.
     pub(super) unsafe fn push<P: Platform>(&mut self, platform: &P, frame: PhysAddr) {
+        // SAFETY: the caller's promise, passed on.
+        let link = unsafe { self.push_new(platform, frame) };
+        platform.table_barrier(core::slice::from_ref(link));
+    }
+
+    /// Adds a page that no hardware walks, so that the link, which is returned, need not be made visible.
+    ///
+    /// # Safety
+    /// As for [`push`](Self::push).
+    pub(super) unsafe fn push_new<'p, P: Platform>(&mut self, platform: &'p P, frame: PhysAddr) -> &'p Entry {
         // Addresses of frames are never zero in a link: zero ends the list.
         let next = self.ends.map_or(PhysAddr::new(0), |(head, _)| head);
         // SAFETY: the caller owns the page until it is freed.
         let first = unsafe { &platform.frame(frame)[0] };
         first.store(EntryValue::absent_link(next));
-        platform.table_barrier(core::slice::from_ref(first));
         self.ends = Some((frame, self.ends.map_or(frame, |(_, tail)| tail)));
         self.pages += 1;
+        first
+    }
+
+    /// Takes off the list the page that was added last, without the link. A walker that does not snoop may see the link for
+    /// some time yet: an absent entry too.
+    pub(super) fn pop<P: Platform>(&mut self, platform: &P) -> Option<PhysAddr> {
+        let (head, tail) = self.ends?;
+        // SAFETY: `push` took ownership of every page on the list.
+        let first = unsafe { &platform.frame(head)[0] };
+        let next = first.load().phys();
+        first.store(EntryValue::ABSENT);
+        self.pages -= 1;
+        self.ends = (self.pages > 0).then_some((next, tail));
+        Some(head)
     }
 
     /// Moves every page of `other` to this list.

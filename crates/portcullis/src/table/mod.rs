@@ -1,5 +1,6 @@
 //! Writing translations: the IO page table of a domain.
 
+mod counted;
 mod entry;
 mod freed;
 mod marks;

@@ -19,6 +19,11 @@ pub enum TableRule {
     /// When one unmap covers all that they translate, as Linux does it: then no other mapping can be walking them (S4), and
     /// they go to the caller, who frees them after an all-levels invalidation.
     FreedWhenCovered,
+    /// When the last of its entries is cleared, as FreeBSD does it: see the file `counted.rs`. One map or unmap at a time.
+    FreedWhenEmpty {
+        /// Whether an unmap flushes all of a table page that it clears entries of, where walkers do not snoop, or only those.
+        flush_whole_page: bool,
+    },
     /// Not before the domain goes. So anybody may walk the table at any time, also where nothing is mapped, and claims can be
     /// left to it.
     Kept,
@@ -38,7 +43,9 @@ pub struct SecondLevelTable {
     physical_bits: u8,
     pub(super) rule: TableRule,
     /// Table pages in use, the root among them. A statistic, so Relaxed.
-    pages: AtomicUsize,
+    pub(super) pages: AtomicUsize,
+    /// Table pages that left the table while their neighbours may be mapped, and that the hardware may still walk.
+    pub(super) detached: AtomicUsize,
 }
 
 /// Pages that one entry of `level` spans; level 1 holds the 4 KiB leaves.
@@ -74,6 +81,7 @@ impl SecondLevelTable {
             physical_bits: capabilities.physical_bits.min(52),
             rule,
             pages: AtomicUsize::new(1),
+            detached: AtomicUsize::new(0),
         })
     }
 
@@ -102,14 +110,16 @@ impl SecondLevelTable {
     /// `marked` mappings are to be unmapped by [`claim_and_unmap`](Self::claim_and_unmap), others by [`unmap`](Self::unmap).
     ///
     /// The caller owns `range`: it is in no other mapping. All that can fail is done before the first entry is written, so a
-    /// refused map leaves no translation that the device might have used (S6); table pages that it added stay, empty.
+    /// refused map leaves no translation that the device might have used (S6); table pages that it added stay, empty, unless
+    /// empty ones are freed: then there are none.
     ///
     /// # Errors
     /// [`MapError::NoMemory`], [`MapError::Overlap`], [`MapError::PhysicalRange`].
     ///
     /// # Safety
     /// `platform` is the one that the table was made with; the segments have as many pages as `range`; `range` is below
-    /// what the table translates, and the caller's alone until it is unmapped.
+    /// what the table translates, and the caller's alone until it is unmapped; where empty table pages are freed, no other
+    /// map or unmap runs meanwhile.
     pub unsafe fn map<P: Platform>(
         &self,
         platform: &P,
@@ -120,6 +130,10 @@ impl SecondLevelTable {
     ) -> Result<(), MapError> {
         for segment in segments {
             self.check_physical(segment)?;
+        }
+        if let TableRule::FreedWhenEmpty { .. } = self.rule {
+            assert!(!marked, "claims are not left to a table that frees its pages");
+            return self.map_counted(platform, range, segments, rights);
         }
         if range.first_pfn() / ENTRIES as u64 == (range.end_pfn() - 1) / ENTRIES as u64
             && range.pages() < ENTRIES as u64
@@ -234,14 +248,14 @@ impl SecondLevelTable {
     }
 
     /// The first of `slots` that must not be written, if any.
-    fn taken(&self, slots: &[Entry]) -> Option<usize> {
+    pub(super) fn taken(&self, slots: &[Entry]) -> Option<usize> {
         if self.rule == TableRule::Overwritten {
             return None;
         }
         slots.iter().position(|slot| slot.load().is_present())
     }
 
-    fn may_be_leaf(&self, level: u8) -> bool {
+    pub(super) fn may_be_leaf(&self, level: u8) -> bool {
         match level {
             2 => self.leaf_2m,
             3 => self.leaf_1g,
@@ -277,12 +291,21 @@ impl SecondLevelTable {
     /// take all levels.
     ///
     /// # Safety
-    /// `platform` is the one that the table was made with; `range` is exactly that of a mapping which nobody else unmaps.
+    /// `platform` is the one that the table was made with; `range` is exactly that of a mapping which nobody else unmaps; where
+    /// empty table pages are freed, no other map or unmap runs meanwhile.
     pub unsafe fn unmap<P: Platform>(&self, platform: &P, range: IovaRange, freed: &mut FreedTables) -> bool {
         let before = freed.pages();
-        let mut pfn = range.first_pfn();
-        while pfn < range.end_pfn() {
-            pfn = self.clear_next(platform, pfn, range.end_pfn(), freed);
+        match self.rule {
+            TableRule::Overwritten => {}
+            TableRule::FreedWhenEmpty { flush_whole_page } => {
+                self.unmap_counted(platform, range, flush_whole_page, freed);
+            }
+            TableRule::FreedWhenCovered | TableRule::Kept => {
+                let mut pfn = range.first_pfn();
+                while pfn < range.end_pfn() {
+                    pfn = self.clear_next(platform, pfn, range.end_pfn(), freed);
+                }
+            }
         }
         let gone = freed.pages() - before;
         self.pages.fetch_sub(gone, Ordering::Relaxed);
@@ -350,8 +373,7 @@ impl SecondLevelTable {
     /// Where `iova` translates to, and with which rights, as the table lies in memory now.
     ///
     /// # Safety
-    /// `platform` is the one that the table was made with; no unmap that covers a whole table page around `iova` runs
-    /// meanwhile.
+    /// `platform` is the one that the table was made with; no unmap that may free a table page around `iova` runs meanwhile.
     pub unsafe fn lookup<P: Platform>(&self, platform: &P, iova: Iova) -> Option<(PhysAddr, Rights)> {
         let pfn = iova.pfn();
         if pfn >> (LEVEL_BITS * u32::from(self.levels)) != 0 {
@@ -401,7 +423,7 @@ fn collect<P: Platform>(platform: &P, root: PhysAddr, level: u8, freed: &mut Fre
 /// The contents of a table page that is in the table.
 pub(super) fn frame<P: Platform>(platform: &P, phys: PhysAddr) -> &Frame {
     // SAFETY: only pages that are linked into this table get here. Where they are not kept, whoever walks one works on a
-    // mapping below it, and a page is unlinked only by the unmap that covers all that is mapped below; it is freed after that.
+    // mapping below it, and a page is unlinked only by the unmap of all that is mapped below; it is freed after that.
     unsafe { platform.frame(phys) }
 }
 
@@ -415,7 +437,7 @@ pub(super) struct Run {
 
 impl Run {
     /// Whether a leaf of `span` pages fits here.
-    const fn fills(&self, span: u64) -> bool {
+    pub(super) const fn fills(&self, span: u64) -> bool {
         self.pages >= span && (self.pfn | self.phys_pfn) & (span - 1) == 0
     }
 

@@ -3,6 +3,7 @@
 mod buddy;
 mod counting;
 mod eiovar;
+mod gap_tree;
 mod kmalloc;
 mod magazine;
 mod stock;

@@ -16,7 +16,8 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
                 self.reference.map(Held::new(range, &buffer.segments, buffer.access));
                 Ok(Some(range))
             }
-            Err(MapError::Queue(_)) if self.failing && (self.bench.machine.caches_absent || self.until_reuse()) => {
+            // A map may have to invalidate: what is cached as absent, or what was unmapped there and is not committed yet.
+            Err(MapError::Queue(_)) if self.failing => {
                 (self.poisoned, self.quarantined) = (true, self.quarantined + 1);
                 Ok(None)
             }

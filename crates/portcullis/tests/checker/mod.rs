@@ -176,6 +176,7 @@ impl<'a, D: Design<P, I>, P: Platform, I: Iommu> Checker<'a, D, P, I> {
                 self.probe()?;
                 if let Some(buffer) = map {
                     self.map(buffer)?;
+                    self.probe()?;
                 }
                 self.commit(batch, *dropped)
             }

@@ -7,6 +7,7 @@
 
 mod at_map;
 mod core_queues;
+mod counted;
 mod identity;
 mod magazines;
 mod windows;

@@ -1,0 +1,53 @@
+//! FreeBSD (ATC'15, §3.4; EiovaR, FAST'15, §7).
+
+use crate::design::{
+    Addressing, Composed, Described, Design, Fit, Info, OptionInfo, OptionKind, Parts, Setup, TableLock,
+};
+use crate::error::NewDomainError;
+use crate::invalidation::{Commands, Deferral};
+use crate::iommu::Iommu;
+use crate::iova::GapTreeAllocator;
+use crate::platform::Platform;
+use crate::safety::Protection;
+use crate::table::TableRule;
+
+/// The tree that knows its gaps, guard pages, and table pages that are counted and freed, each under one lock.
+#[derive(Debug)]
+pub struct FreeBsd;
+
+impl Described for FreeBsd {
+    const INFO: Info = Info {
+        id: "freebsd",
+        source: "FreeBSD 10 (ATC'15 §3.4, FAST'15 §7)",
+        allocator: "balanced tree with the largest gap of each subtree, lowest address first, a guard page on each side, one lock",
+        invalidation: "one page-selective and a wait per unmap",
+        tables: "freed when empty, one lock; one unmap flushes the whole table page unless `fixed`",
+        protections: &[Protection::Strict],
+        breaches: &[],
+        addressing: Addressing::Own,
+        fit: Some(Fit { guard_pages: 2, ..Fit::TIGHT }),
+        batch_default: 1,
+        options: &[OptionInfo {
+            key: "fixed",
+            kind: OptionKind::Flag,
+            default: "off",
+            description: "an unmap flushes only the table entries that it clears",
+        }],
+    };
+}
+
+impl<P: Platform, I: Iommu> Design<P, I> for FreeBsd {
+    type Mapper = Composed<GapTreeAllocator<P>, P, I, TableLock<P>>;
+
+    fn build(setup: Setup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+        let allocator = GapTreeAllocator::new(&setup.platform, setup.width, setup.reserved)?;
+        let parts = Parts {
+            commands: Commands::PerUnmap,
+            // Never: it offers no deferred protection.
+            deferral: Deferral::Global,
+            rule: TableRule::FreedWhenEmpty { flush_whole_page: !setup.options.flag("fixed") },
+            locking: TableLock::new(&setup.platform),
+        };
+        Composed::with_parts(allocator, parts, setup)
+    }
+}

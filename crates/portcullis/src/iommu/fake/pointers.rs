@@ -1,0 +1,46 @@
+//! Table pointers that the fake has cached: where its walks begin.
+
+use super::{DomainId, Invalidation};
+use crate::address::PhysAddr;
+use crate::table::LEVEL_BITS;
+use std::collections::BTreeMap;
+
+/// Every pointer to a table that a walk has followed, by domain, level of the table, and which of that level it is.
+#[derive(Debug, Default)]
+pub(super) struct Pointers(BTreeMap<(DomainId, u32, u64), PhysAddr>);
+
+/// Which table of `level` translates page `pfn`.
+const fn number(pfn: u64, level: u32) -> u64 {
+    pfn >> (LEVEL_BITS * level)
+}
+
+impl Pointers {
+    /// The lowest table known that translates page `pfn`, and its level; below `levels`.
+    pub(super) fn lowest(&self, domain: DomainId, pfn: u64, levels: u32) -> Option<(PhysAddr, u32)> {
+        (1..levels).find_map(|level| Some((*self.0.get(&(domain, level, number(pfn, level)))?, level)))
+    }
+
+    /// Caches that `table` is the table of `level` for page `pfn`.
+    pub(super) fn insert(&mut self, domain: DomainId, pfn: u64, level: u32, table: PhysAddr) {
+        self.0.insert((domain, level, number(pfn, level)), table);
+    }
+
+    /// Drops what a command names: of a page-selective one all that lead to its pages, unless it is for leaves only.
+    pub(super) fn invalidate(&mut self, command: Invalidation) {
+        match command {
+            Invalidation::Pages { leaf_only: true, .. } => {}
+            Invalidation::Pages { domain, first, mask, leaf_only: false } => {
+                let (first, last) = (first.pfn(), first.pfn() + (1 << mask) - 1);
+                let is_on_the_way = |level, at| (number(first, level)..=number(last, level)).contains(&at);
+                self.0.retain(|&(owner, level, at), _| owner != domain || !is_on_the_way(level, at));
+            }
+            Invalidation::Domain(domain) => self.forget(domain),
+            Invalidation::Global => self.0.clear(),
+        }
+    }
+
+    /// Drops all of a domain.
+    pub(super) fn forget(&mut self, domain: DomainId) {
+        self.0.retain(|&(owner, ..), _| owner != domain);
+    }
+}

@@ -1,0 +1,319 @@
+//! Table pages that are freed when they are empty, as FreeBSD does it (ATC'15, §3.4; EiovaR, FAST'15, §7).
+//!
+//! How many entries of a table page are present stands in the entry that points to it (see `entry.rs`); that of the root needs
+//! no counting, since it stays. Walkers ignore the count, so changing it needs no flush. Whoever maps or unmaps has the table to
+//! itself: the lock is the caller's ([`TableLock`](crate::design::TableLock)).
+//!
+//! An unmap that takes the last entry of a table page takes the page out of the table, and so on upwards; the page is freed
+//! after an all-levels invalidation of the unmapped range, which lies below it (S4). Until that is complete, hardware may still
+//! walk the page. It finds nothing there, also where somebody has mapped in the meantime: a page goes for the sake of one
+//! mapping, and its neighbours' addresses, long free, may be handed out at once. So a map that finds such pages about
+//! invalidates its own range before it returns ([`is_unsettled`](SecondLevelTable::is_unsettled)).
+//!
+//! A map is made whole or not at all: what it needs is counted and allocated before the first entry is written. Table pages of
+//! a refused map were never in the table, so they go back at once, and no page in the table is ever empty.
+
+use super::TableRule;
+use super::entry::{ENTRIES, Entry, EntryValue, Frame, Rights};
+use super::freed::{FreedTables, release};
+use super::second_level::{Run, SecondLevelTable, frame, index, span};
+use crate::address::{Iova, IovaRange, PhysAddr, Segment};
+use crate::error::{MapError, NoMemory};
+use crate::invalidation::Invalidated;
+use crate::platform::{Platform, Step};
+use crate::sync::Ordering;
+use core::ops::Range;
+
+const LEVELS_MAX: usize = 4;
+
+/// The tables on the way to a page, from the root down to the lowest that is there.
+#[derive(Clone, Copy)]
+struct Path<'p> {
+    /// The page, or another one of the same leaf table.
+    pfn: u64,
+    /// By level. The root stands in for those that are not there.
+    tables: [&'p Frame; LEVELS_MAX + 1],
+    /// Of the root.
+    levels: u8,
+    /// Of the lowest table.
+    level: u8,
+}
+
+impl<'p> Path<'p> {
+    fn leads_to(&self, pfn: u64) -> bool {
+        pfn / ENTRIES as u64 == self.pfn / ENTRIES as u64
+    }
+
+    fn table(&self, level: u8) -> &'p Frame {
+        self.tables[usize::from(level)]
+    }
+
+    /// The entry on the way in the table of `level`, above the leaf tables.
+    fn slot(&self, level: u8) -> &'p Entry {
+        &self.table(level)[index(self.pfn, level)]
+    }
+
+    /// The entry that points to the table of `level`, unless that is the root.
+    fn pointer(&self, level: u8) -> Option<&'p Entry> {
+        (level < self.levels).then(|| self.slot(level + 1))
+    }
+
+    /// Goes on to the table that the lowest slot points to.
+    fn descend<P: Platform>(&mut self, platform: &'p P) {
+        let next = frame(platform, self.slot(self.level).load().phys());
+        self.level -= 1;
+        self.tables[usize::from(self.level)] = next;
+    }
+
+    /// Notes that the table of `level` has `entries` more.
+    fn add(&self, level: u8, entries: usize) {
+        if let Some(pointer) = self.pointer(level) {
+            let value = pointer.load();
+            pointer.store(value.with_count(value.count() + entries));
+        }
+    }
+}
+
+/// The physical pages of some segments, one after the other.
+#[derive(Clone, Copy)]
+struct Pages<'s> {
+    segments: &'s [Segment],
+    /// Pages of the first segment that are behind us.
+    done: u64,
+}
+
+impl Pages<'_> {
+    /// The next ones that are contiguous, at page `pfn`.
+    fn run(&self, pfn: u64) -> Run {
+        let segment = &self.segments[0];
+        Run { pfn, phys_pfn: segment.phys.pfn() + self.done, pages: segment.pages() - self.done }
+    }
+
+    fn skip(&mut self, mut pages: u64) {
+        while pages > 0 {
+            let left = self.segments[0].pages() - self.done;
+            if pages < left {
+                self.done += pages;
+                return;
+            }
+            pages -= left;
+            (self.segments, self.done) = (&self.segments[1..], 0);
+        }
+    }
+}
+
+/// Neighbouring leaves of one table.
+#[derive(Clone, Copy)]
+struct Leaves<'s> {
+    /// The page that the first one translates.
+    pfn: u64,
+    level: u8,
+    entries: usize,
+    /// Where they lead to.
+    pages: Pages<'s>,
+}
+
+impl Leaves<'_> {
+    fn slots<'p>(&self, path: &Path<'p>) -> &'p [Entry] {
+        let first = index(self.pfn, self.level);
+        &path.table(self.level)[first..first + self.entries]
+    }
+}
+
+impl SecondLevelTable {
+    /// [`map`](Self::map) where empty table pages are freed.
+    pub(super) fn map_counted<P: Platform>(
+        &self,
+        platform: &P,
+        range: IovaRange,
+        segments: &[Segment],
+        rights: Rights,
+    ) -> Result<(), MapError> {
+        let mut path = self.path(platform, range.first_pfn());
+        let mut missing = 0;
+        self.visit(platform, &mut path, range, segments, |path, leaves| {
+            missing += leaves.missing_tables(path, range.first_pfn());
+            leaves.taken(path).map_or(Ok(()), |taken| Err(MapError::Overlap(taken)))
+        })?;
+        let mut spare = new_tables(platform, missing)?;
+        self.visit(platform, &mut path, range, segments, |path, leaves| {
+            while path.level > leaves.level {
+                self.link(platform, path, &mut spare);
+            }
+            leaves.write(platform, path, rights);
+            Ok(())
+        })?;
+        debug_assert!(spare.is_empty(), "what is missing was counted");
+        Ok(())
+    }
+
+    /// [`unmap`](Self::unmap) where empty table pages are freed.
+    pub(super) fn unmap_counted<P: Platform>(
+        &self,
+        platform: &P,
+        range: IovaRange,
+        flush_whole_page: bool,
+        freed: &mut FreedTables,
+    ) {
+        let before = freed.pages();
+        let mut pfn = range.first_pfn();
+        while pfn < range.end_pfn() {
+            let path = self.path(platform, pfn);
+            let mut level = path.level;
+            let first = index(pfn, level);
+            // Above the leaf tables there is one large leaf, which the mapping fills.
+            let left = if level == 1 { (range.end_pfn() - pfn) as usize } else { 1 };
+            let mut cleared = (ENTRIES - first).min(left);
+            clear(platform, path.table(level), first..first + cleared, flush_whole_page);
+            pfn += cleared as u64 * span(level);
+            while let Some(pointer) = path.pointer(level) {
+                let value = pointer.load();
+                let present = value.count() - cleared;
+                if present > 0 {
+                    pointer.store(value.with_count(present));
+                    break;
+                }
+                (level, cleared) = (level + 1, 1);
+                let number = index(path.pfn, level);
+                clear(platform, path.table(level), number..number + 1, flush_whole_page);
+                // SAFETY: the only entry that pointed to the page is cleared, and nobody else walks the table.
+                unsafe { freed.push(platform, value.phys()) };
+            }
+        }
+        // Relaxed: whoever maps after this has taken the lock after it. See `is_unsettled`.
+        self.detached.fetch_add(freed.pages() - before, Ordering::Relaxed);
+    }
+
+    /// Whether hardware may still walk table pages that are no longer in the table, where others may map in the meantime.
+    ///
+    /// To be asked after a map. If so, the map has to invalidate its range at all levels. If not, it need not: a page that was
+    /// where it has mapped was counted before the map took the lock, and the hardware has lost it since.
+    pub(crate) fn is_unsettled(&self) -> bool {
+        // Acquire: pairs with `settle`, which comes after the invalidation.
+        self.detached.load(Ordering::Acquire) > 0
+    }
+
+    /// Notes that the hardware has lost `tables`.
+    pub(crate) fn settle(&self, tables: &Invalidated<FreedTables>) {
+        if let TableRule::FreedWhenEmpty { .. } = self.rule {
+            // Release: see `is_unsettled`.
+            self.detached.fetch_sub(tables.get().pages(), Ordering::Release);
+        }
+    }
+
+    /// The way to page `pfn`, as far as there are tables.
+    fn path<'p, P: Platform>(&self, platform: &'p P, pfn: u64) -> Path<'p> {
+        platform.probe(Step::TableWalk { levels: self.levels });
+        let root = frame(platform, self.root);
+        let mut path = Path { pfn, tables: [root; LEVELS_MAX + 1], levels: self.levels, level: self.levels };
+        while path.level > 1 {
+            let value = path.slot(path.level).load();
+            if !value.is_present() || value.is_large() {
+                break;
+            }
+            path.descend(platform);
+        }
+        path
+    }
+
+    /// Goes over the leaves of a mapping, table by table: the largest that the hardware, the alignment and the length allow, and
+    /// where there is no table yet. `path` leads to some page of it at first.
+    fn visit<'p, 's, P: Platform>(
+        &self,
+        platform: &'p P,
+        path: &mut Path<'p>,
+        range: IovaRange,
+        segments: &'s [Segment],
+        mut visit: impl FnMut(&mut Path<'p>, &Leaves<'s>) -> Result<(), MapError>,
+    ) -> Result<(), MapError> {
+        let mut pages = Pages { segments, done: 0 };
+        let mut pfn = range.first_pfn();
+        while pfn < range.end_pfn() {
+            if !path.leads_to(pfn) {
+                *path = self.path(platform, pfn);
+            }
+            let run = pages.run(pfn);
+            let large = (2..=path.level).rev().find(|&level| self.may_be_leaf(level) && run.fills(span(level)));
+            let (level, entries) = match large {
+                Some(level) => (level, 1),
+                None => (1, (ENTRIES - index(pfn, 1)).min((range.end_pfn() - pfn) as usize)),
+            };
+            visit(path, &Leaves { pfn, level, entries, pages })?;
+            let done = entries as u64 * span(level);
+            pages.skip(done);
+            pfn += done;
+        }
+        Ok(())
+    }
+
+    /// Puts a new table at the end of `path`.
+    fn link<'p, P: Platform>(&self, platform: &'p P, path: &mut Path<'p>, spare: &mut FreedTables) {
+        let new = spare.pop(platform).expect("what is missing was counted");
+        let slot = path.slot(path.level);
+        platform.probe(Step::TableWrite { entries: 1 });
+        slot.store(EntryValue::table(new));
+        platform.table_barrier(core::slice::from_ref(slot));
+        self.pages.fetch_add(1, Ordering::Relaxed);
+        path.add(path.level, 1);
+        path.descend(platform);
+    }
+}
+
+impl Leaves<'_> {
+    /// Tables that must be added for these leaves, and not for leaves before them of the mapping that starts at `first_pfn`.
+    fn missing_tables(&self, path: &Path<'_>, first_pfn: u64) -> usize {
+        let begins_at = |level: u8| self.pfn == first_pfn || self.pfn.is_multiple_of(span(level + 1));
+        (self.level..path.level).filter(|level| begins_at(*level)).count()
+    }
+
+    /// The first address that has a translation already, if any.
+    fn taken(&self, path: &Path<'_>) -> Option<Iova> {
+        if path.level > self.level {
+            // Under an absent entry there is nothing; a large leaf translates all.
+            return path.slot(path.level).load().is_present().then(|| Iova::from_pfn(self.pfn));
+        }
+        let number = self.slots(path).iter().position(|slot| slot.load().is_present())?;
+        Some(Iova::from_pfn(self.pfn + number as u64 * span(self.level)))
+    }
+
+    fn write<P: Platform>(&self, platform: &P, path: &Path<'_>, rights: Rights) {
+        let slots = self.slots(path);
+        platform.probe(Step::TableWrite { entries: slots.len() });
+        let mut pages = self.pages;
+        for slot in slots {
+            let phys = PhysAddr::from_pfn(pages.run(self.pfn).phys_pfn);
+            slot.store(EntryValue::leaf(phys, rights, self.level > 1));
+            pages.skip(span(self.level));
+        }
+        platform.table_barrier(slots);
+        path.add(self.level, slots.len());
+    }
+}
+
+/// Clears entries of a table, and makes that visible.
+fn clear<P: Platform>(platform: &P, table: &Frame, numbers: Range<usize>, flush_whole_page: bool) {
+    let slots = &table[numbers];
+    platform.probe(Step::TableClear { entries: slots.len() });
+    slots.iter().for_each(|slot| slot.store(EntryValue::ABSENT));
+    platform.table_barrier(if flush_whole_page { table } else { slots });
+}
+
+/// So many new table pages, or none.
+fn new_tables<P: Platform>(platform: &P, pages: usize) -> Result<FreedTables, NoMemory> {
+    let mut tables = FreedTables::new();
+    for _ in 0..pages {
+        platform.probe(Step::TablePage);
+        match platform.allocate_frame() {
+            Ok(frame) => {
+                // SAFETY: new, so nothing points to it and nobody walks it.
+                unsafe { tables.push_new(platform, frame) };
+            }
+            Err(error) => {
+                // No hardware has ever seen them.
+                release(platform, Invalidated::new(tables));
+                return Err(error);
+            }
+        }
+    }
+    Ok(tables)
+}
