@@ -8,10 +8,10 @@ use portcullis::designs::Stock;
 use portcullis::iommu::Translation;
 use portcullis::iommu::fake::FakeIommu;
 use portcullis::platform::fake::FakeHost;
-use portcullis::table::{FreedTables, Rights, SecondLevelTable, TableRule};
+use portcullis::table::{Entry, FreedTables, Rights, SecondLevelTable, TableRule};
 use portcullis::{
-    Access, Capabilities, Domain, Invalidation, Iommu, Iova, IovaRange, MapError, PAGE_SIZE, PhysAddr, Protection,
-    Segment, SourceId, UnmapError,
+    Access, Capabilities, Domain, Invalidation, Iommu, Iova, IovaRange, MapError, NoMemory, PAGE_SIZE, PhysAddr,
+    Platform, Protection, Segment, SourceId, UnmapError,
 };
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;

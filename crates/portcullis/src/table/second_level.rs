@@ -296,11 +296,10 @@ impl SecondLevelTable {
     pub unsafe fn unmap<P: Platform>(&self, platform: &P, range: IovaRange, freed: &mut FreedTables) -> bool {
         let before = freed.pages();
         match self.rule {
-            TableRule::Overwritten => {}
             TableRule::FreedWhenEmpty { flush_whole_page } => {
                 self.unmap_counted(platform, range, flush_whole_page, freed);
             }
-            TableRule::FreedWhenCovered | TableRule::Kept => {
+            TableRule::FreedWhenCovered | TableRule::Kept | TableRule::Overwritten => {
                 let mut pfn = range.first_pfn();
                 while pfn < range.end_pfn() {
                     pfn = self.clear_next(platform, pfn, range.end_pfn(), freed);

@@ -230,12 +230,6 @@ impl<'a, D: Design<P, I>, P: Platform, I: Iommu> Checker<'a, D, P, I> {
         self.info.breaks(self.bench.protection, rule)
     }
 
-    /// Whether the design says that a buffer stays in the device's reach until a map uses its addresses again, which then
-    /// invalidates them.
-    fn until_reuse(&self) -> bool {
-        self.declared(Rule::Strict) && self.domain.usage().window_us_max.is_none()
-    }
-
     /// A finding if the design declares it, else a violation.
     fn breach(&mut self, rule: Rule, what: impl Into<String>) -> Result<(), Violation> {
         if self.declared(rule) {

@@ -79,7 +79,7 @@ pub(crate) struct FlawedAllocator<A, const FLAW: u8> {
     tree: A,
     /// The range that was last handed out or claimed, whichever the flaw is about.
     last: Mutex<Option<IovaRange>>,
-    /// Whether a range has just been handed out twice. If that map is refused, the tree does not take it back twice.
+    /// Whether a range has just been handed out twice. If that map is refused, it is not taken back twice.
     twice: AtomicBool,
 }
 
@@ -99,6 +99,9 @@ unsafe impl<A: IovaAllocator<P>, P: Platform, const FLAW: u8> IovaAllocator<P> f
     }
 
     fn claim(&self, platform: &P, range: IovaRange) -> Result<Claim, UnmapError> {
+        if self.twice.swap(false, Ordering::Relaxed) {
+            return Err(UnmapError::NotMapped(range.start()));
+        }
         let claim = self.tree.claim(platform, range)?;
         let mut last = self.last.lock().expect("not poisoned");
         last.take_if(|last| *last == range);
@@ -109,9 +112,6 @@ unsafe impl<A: IovaAllocator<P>, P: Platform, const FLAW: u8> IovaAllocator<P> f
     }
 
     fn free(&self, platform: &P, range: Invalidated<IovaRange>) {
-        if self.twice.swap(false, Ordering::Relaxed) {
-            return;
-        }
         // What has been given back properly is the tree's to hand out.
         *self.last.lock().expect("not poisoned") = None;
         self.tree.free(platform, range);
