@@ -153,3 +153,24 @@ impl Account {
         self.search_steps_max
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use LockClass::{Attachment, Depot, Domain, FlushQueue, InvalidationQueue, IovaAllocator, Magazine, Table};
+
+    #[test]
+    fn every_lock_class_and_every_phase_is_counted_by_itself() {
+        let mut account = Account::default();
+        let classes = [Attachment, FlushQueue, InvalidationQueue, IovaAllocator, Magazine, Depot, Domain, Table];
+        for (cycles, (class, phase)) in (1..).zip(classes.into_iter().zip(PHASE_BY_INDEX.into_iter().cycle())) {
+            account.enter(phase);
+            assert_eq!(account.phase(), phase);
+            account.lock_wait(class, cycles);
+        }
+        let waits = classes.map(|class| account.lock_wait_cycles(class));
+        assert_eq!(waits, [1, 2, 3, 4, 5, 6, 7, 8]);
+        let phases = PHASE_BY_INDEX.map(|phase| account.phase_cycles(phase));
+        assert_eq!((phases, account.cycles()), ([1 + 7, 2 + 8, 3, 4, 5, 6], 36));
+    }
+}

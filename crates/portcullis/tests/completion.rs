@@ -167,6 +167,7 @@ fn an_invalidation_at_a_map_fails() {
         assert_eq!(iommu.submit(&[Invalidation::Global]).and_then(|ticket| iommu.is_done(ticket)), Ok(true));
         assert_eq!(use_page(&iommu, gone), None, "what was to be mapped is not in the table");
         assert_eq!(map(&domain), Err(MapError::Poisoned));
+        assert_eq!(use_page(&iommu, kept), Some(BUFFER));
         // No map will ever close the window of what is unmapped from now on.
         domain.unmap_raw(kept, PAGE_SIZE).expect("the hardware answers again");
         assert_eq!((use_page(&iommu, kept), domain.usage().live_ranges), (None, 1));

@@ -48,8 +48,8 @@ impl<'w, D: Design<LabPlatform, LabUnit>> Driver<'w, D> {
             self.commit();
         }
         let world = self.world;
-        let epoch = &world.maps[self.core];
-        epoch.set(epoch.get() + 1);
+        let under_way = &world.maps[self.core];
+        under_way.buffer.replace(Some((device, segments.clone())));
         let domain = &world.domains[device];
         let request = |segments: &[Segment]| {
             let request = Request::new(segments, access)?;
@@ -73,6 +73,12 @@ impl<'w, D: Design<LabPlatform, LabUnit>> Driver<'w, D> {
                 tally.table_pages_max = tally.table_pages_max.max(world.table_pages());
                 drop(tally);
                 world.residual.borrow_mut().mapped(segments, world.engine.now_ps());
+                if !D::INFO.physical_addresses() {
+                    for range in &ranges {
+                        world.used_again(device, *range);
+                        world.live_ranges.borrow_mut().insert(device, *range, slot);
+                    }
+                }
                 let live = Live { segments: segments.clone(), access, device, ranges, settled: Cell::new(false) };
                 let mut all = world.live.borrow_mut();
                 if all.len() <= slot as usize {
@@ -82,7 +88,8 @@ impl<'w, D: Design<LabPlatform, LabUnit>> Driver<'w, D> {
             }
             Err(error) => world.refuse(error),
         }
-        epoch.set(epoch.get() + 1);
+        under_way.buffer.replace(None);
+        under_way.ended.set(under_way.ended.get() + 1);
         world.worked();
         world.engine.notify(Wanted::Map(self.core).into());
         world.engine.notify(Wanted::Mapping(slot).into());
@@ -120,7 +127,8 @@ impl<'w, D: Design<LabPlatform, LabUnit>> Driver<'w, D> {
             }
             if !D::INFO.physical_addresses() {
                 let now_ps = world.engine.now_ps();
-                world.exposure.borrow_mut().cleared(slot, domain.id(), *range, live.bytes(), now_ps);
+                world.live_ranges.borrow_mut().remove((live.device, range.first_pfn(), slot));
+                world.exposure.borrow_mut().unmapped(slot, domain.id(), *range, live.bytes(), now_ps);
             }
         }
         self.members.push((slot, live));
@@ -168,18 +176,13 @@ impl<'w, D: Design<LabPlatform, LabUnit>> Driver<'w, D> {
     /// Whether the device could still reach the page of a buffer that is its owner's again.
     ///
     /// Between the free of the address and this question, another core may have mapped the same page of memory at the same
-    /// address: a mapping of its own, not a stale one. Then the entry is in the table again. Such a map may also be under
-    /// way; then its end is waited for.
+    /// address: a mapping of its own, not a stale one. Then the entry is in the table, as it is where unmaps leave it. Such a
+    /// map may also be under way; then its end is waited for.
     fn is_stale(&self, live: &Live, iova: Iova, phys: PhysAddr) -> bool {
-        let world = self.world;
-        let source = world.devices.borrow()[live.device].source();
+        let (world, device) = (self.world, live.device);
+        let source = world.devices.borrow()[device].source();
         let reaches = || world.vtd.reaches(world.engine.now_ps(), source, iova, live.access.rights()) == Some(phys);
-        let owned = || {
-            let holds = |other: &Live| {
-                other.device == live.device && other.ranges.iter().any(|range| range.contains(iova.pfn()))
-            };
-            world.live.borrow().iter().flatten().any(holds)
-        };
+        let owned = || world.live_ranges.borrow().overlapping(device, iova.pfn(), iova.pfn() + 1).next().is_some();
         if !reaches() {
             return false;
         }
@@ -187,16 +190,11 @@ impl<'w, D: Design<LabPlatform, LabUnit>> Driver<'w, D> {
         if D::INFO.physical_addresses() || !in_table() {
             return true;
         }
-        let under_way: Vec<(usize, u64)> = world
-            .maps
-            .iter()
-            .enumerate()
-            .map(|(core, epoch)| (core, epoch.get()))
-            .filter(|(_, epoch)| epoch % 2 == 1)
-            .collect();
         if !owned() {
-            for (core, epoch) in under_way {
-                world.engine.wait_until(Wanted::Map(core).into(), || world.maps[core].get() != epoch);
+            let concerned = world.maps.iter().enumerate().filter(|(_, map)| map.concerns(device, phys));
+            let under_way: Vec<(usize, u64)> = concerned.map(|(core, map)| (core, map.ended.get())).collect();
+            for (core, ended) in under_way {
+                world.engine.wait_until(Wanted::Map(core).into(), || world.maps[core].ended.get() != ended);
             }
         }
         !owned() && reaches()

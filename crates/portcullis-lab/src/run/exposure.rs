@@ -1,20 +1,31 @@
 //! How long handed-back buffers stay within the device's reach: the stale window, seen from outside the design.
 
+use super::ranges::{Key, Ranges};
 use portcullis::{DomainId, IovaRange};
 use portcullis_model::Scope;
+use rustc_hash::FxHashMap;
+use std::collections::BTreeMap;
 
 /// Number of a mapping in a run.
 pub(super) type Slot = u32;
 
-/// A mapping between the clearing of its entries and the end of its invalidation.
+/// What ends a window.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum End {
+    /// The invalidation of its last page: the entries were cleared by the unmap.
+    #[default]
+    Invalidated,
+    /// The return of the map that uses its last page again. The entries stay in the table until then, so that an invalidation
+    /// alone ends nothing; the map has invalidated the page before it returned.
+    UsedAgain,
+}
+
+/// A mapping between its unmap and the end of its window.
 struct Pending {
-    slot: Slot,
-    domain: DomainId,
-    range: IovaRange,
     bytes: u64,
-    cleared_ps: u64,
-    /// Pages that no completed invalidation has covered yet.
-    uncovered: u64,
+    unmapped_ps: u64,
+    /// Pages within reach: those of its ranges.
+    pages: u64,
     /// When the buffer went back to its owner, once it has.
     handed_back_ps: Option<u64>,
 }
@@ -32,71 +43,120 @@ pub(super) struct Windows {
 /// Watches unmaps and completed invalidations.
 #[derive(Default)]
 pub(super) struct Exposure {
-    pending: Vec<Pending>,
+    end: End,
+    /// By number, in the order of the unmaps.
+    pending: BTreeMap<u64, Pending>,
+    /// The pages within reach, each with the number of the mapping that it was of.
+    within_reach: Ranges<DomainId, u64>,
+    /// The mappings whose buffers are not back yet.
+    not_back: FxHashMap<Slot, u64>,
+    unmaps: u64,
     windows: Windows,
 }
 
 impl Exposure {
-    /// The entries of the mapping have been cleared. A slot may be used again while an older window of its is open.
-    pub(super) fn cleared(&mut self, slot: Slot, domain: DomainId, range: IovaRange, bytes: u64, cleared_ps: u64) {
-        let uncovered = range.pages();
-        self.pending.push(Pending { slot, domain, range, bytes, cleared_ps, uncovered, handed_back_ps: None });
+    /// Nothing yet. Windows will end with `end`.
+    pub(super) fn new(end: End) -> Self {
+        Self { end, ..Self::default() }
+    }
+
+    /// Whether it has to be told of maps.
+    pub(super) fn waits_for_maps(&self) -> bool {
+        self.end == End::UsedAgain
+    }
+
+    /// The mapping has been unmapped. A slot may be used again while an older window of its is open.
+    pub(super) fn unmapped(&mut self, slot: Slot, domain: DomainId, range: IovaRange, bytes: u64, unmapped_ps: u64) {
+        self.unmaps += 1;
+        let pending = Pending { bytes, unmapped_ps, pages: range.pages(), handed_back_ps: None };
+        self.pending.insert(self.unmaps, pending);
+        self.within_reach.insert(domain, range, self.unmaps);
+        self.not_back.insert(slot, self.unmaps);
     }
 
     /// An invalidation has completed.
     pub(super) fn invalidated(&mut self, at_ps: u64, scope: Scope) {
-        let mut covered = 0;
-        let windows = &mut self.windows;
-        self.pending.retain_mut(|pending| {
-            let pages = match scope {
-                // It was over before there was anything to invalidate.
-                _ if at_ps < pending.cleared_ps => 0,
-                Scope::Global => pending.uncovered,
-                Scope::Domain(domain) if domain == pending.domain => pending.uncovered,
-                Scope::Pages { domain, first_pfn, pages } if domain == pending.domain => {
-                    let first = first_pfn.max(pending.range.first_pfn());
-                    let end = (first_pfn + pages).min(pending.range.end_pfn());
-                    end.saturating_sub(first).min(pending.uncovered)
-                }
-                _ => 0,
-            };
-            covered += pages;
-            pending.uncovered -= pages;
-            match pending.handed_back_ps {
-                Some(handed_back_ps) if pending.uncovered == 0 => {
-                    windows.add(pending.bytes, at_ps.saturating_sub(handed_back_ps));
-                    false
-                }
-                _ => true,
+        let ends = self.end == End::Invalidated;
+        let touched: Vec<(Key<DomainId, u64>, IovaRange)> = match scope {
+            Scope::Pages { domain, first_pfn, pages } => {
+                self.within_reach.overlapping(domain, first_pfn, first_pfn + pages).collect()
             }
-        });
+            _ if !ends => return,
+            Scope::Domain(domain) => self.within_reach.overlapping(domain, 0, u64::MAX).collect(),
+            Scope::Global => self.within_reach.all().collect(),
+        };
+        let mut covered = 0;
+        for (key, range) in touched {
+            // It was over before there was anything to invalidate.
+            if at_ps < self.pending[&key.2].unmapped_ps {
+                continue;
+            }
+            let (first, end) = match scope {
+                Scope::Pages { first_pfn, pages, .. } => {
+                    (first_pfn.max(range.first_pfn()), (first_pfn + pages).min(range.end_pfn()))
+                }
+                _ => (range.first_pfn(), range.end_pfn()),
+            };
+            covered += end - first;
+            if ends {
+                self.lose(key, range, first, end, at_ps);
+            }
+        }
         if let Scope::Pages { pages, .. } = scope {
-            windows.over_invalidated_pages += pages.saturating_sub(covered);
+            self.windows.over_invalidated_pages += pages.saturating_sub(covered);
+        }
+    }
+
+    /// A map has returned with `range`.
+    pub(super) fn used_again(&mut self, domain: DomainId, range: IovaRange, at_ps: u64) {
+        let (first_pfn, end_pfn) = (range.first_pfn(), range.end_pfn());
+        let touched: Vec<_> = self.within_reach.overlapping(domain, first_pfn, end_pfn).collect();
+        for (key, range) in touched {
+            self.lose(key, range, first_pfn.max(range.first_pfn()), end_pfn.min(range.end_pfn()), at_ps);
+        }
+    }
+
+    /// The device loses pages `[first, end)` of `range`.
+    fn lose(&mut self, key: Key<DomainId, u64>, range: IovaRange, first: u64, end: u64, at_ps: u64) {
+        let (domain, _, number) = key;
+        self.within_reach.remove(key);
+        let left = first.checked_sub(range.first_pfn()).and_then(|pages| IovaRange::new(range.first_pfn(), pages));
+        let right = range.end_pfn().checked_sub(end).and_then(|pages| IovaRange::new(end, pages));
+        for rest in left.into_iter().chain(right) {
+            self.within_reach.insert(domain, rest, number);
+        }
+        let pending = self.pending.get_mut(&number).expect("its pages are within reach");
+        pending.pages -= end - first;
+        if let (0, Some(handed_back_ps)) = (pending.pages, pending.handed_back_ps) {
+            self.windows.add(pending.bytes, at_ps.saturating_sub(handed_back_ps));
+            self.pending.remove(&number);
         }
     }
 
     /// The buffer has gone back to its owner.
     pub(super) fn handed_back(&mut self, slot: Slot, at_ps: u64) {
-        let latest = |pending: &Pending| pending.slot == slot && pending.handed_back_ps.is_none();
-        let Some(index) = self.pending.iter().rposition(latest) else { return };
-        if self.pending[index].uncovered == 0 {
-            let pending = self.pending.swap_remove(index);
+        let Some(number) = self.not_back.remove(&slot) else { return };
+        let pending = self.pending.get_mut(&number).expect("it stays until its buffer is back");
+        if pending.pages == 0 {
             self.windows.add(pending.bytes, 0);
+            self.pending.remove(&number);
         } else {
-            self.pending[index].handed_back_ps = Some(at_ps);
+            pending.handed_back_ps = Some(at_ps);
         }
     }
 
-    /// Mappings whose buffers are back while their translations may still be cached.
-    pub(super) fn open(&self) -> usize {
-        self.pending.iter().filter(|pending| pending.handed_back_ps.is_some()).count()
+    /// The windows, those that are open among them: as if they ended at `end_ps`.
+    pub(super) fn windows(&self, end_ps: u64) -> Windows {
+        let mut windows = self.windows;
+        for pending in self.pending.values() {
+            if let Some(handed_back_ps) = pending.handed_back_ps {
+                windows.add(pending.bytes, end_ps.saturating_sub(handed_back_ps));
+            }
+        }
+        windows
     }
 
-    pub(super) fn windows(&self) -> Windows {
-        self.windows
-    }
-
-    /// Forgets the windows so far: warm-up is over.
+    /// Forgets the windows that have ended: warm-up is over.
     pub(super) fn reset(&mut self) {
         self.windows = Windows::default();
     }
@@ -116,57 +176,131 @@ mod tests {
     use super::*;
 
     const DOMAIN: DomainId = DomainId(4);
+    /// The end of a run, long after everything else.
+    const END_PS: u64 = 1_000_000;
 
     fn range(first: u64, pages: u64) -> IovaRange {
         IovaRange::new(first, pages).expect("a range")
     }
 
+    const fn pages(first_pfn: u64, pages: u64) -> Scope {
+        Scope::Pages { domain: DOMAIN, first_pfn, pages }
+    }
+
+    impl Exposure {
+        /// Mappings whose buffers are back while the device may still reach them.
+        fn open(&self) -> usize {
+            self.pending.values().filter(|pending| pending.handed_back_ps.is_some()).count()
+        }
+    }
+
     #[test]
     fn a_window_runs_from_hand_back_to_the_last_page() {
         let mut exposure = Exposure::default();
-        exposure.cleared(1, DOMAIN, range(16, 2), 5000, 90);
+        exposure.unmapped(1, DOMAIN, range(16, 2), 5000, 90);
         exposure.handed_back(1, 100);
-        exposure.invalidated(150, Scope::Pages { domain: DOMAIN, first_pfn: 16, pages: 1 });
-        assert_eq!(exposure.open(), 1, "one page is still out");
+        for at_ps in [150, 160] {
+            exposure.invalidated(at_ps, pages(16, 1));
+            assert_eq!(exposure.open(), 1, "one page is still out");
+        }
         exposure.invalidated(170, Scope::Pages { domain: DomainId(5), first_pfn: 17, pages: 1 });
+        exposure.invalidated(180, Scope::Domain(DomainId(5)));
         assert_eq!(exposure.open(), 1, "another domain's invalidation is none of ours");
         exposure.invalidated(400, Scope::Domain(DOMAIN));
-        let windows = exposure.windows();
+        let windows = exposure.windows(END_PS);
         assert_eq!((windows.count, windows.max_ps, windows.bytes_ps), (1, 300, 1_500_000));
-        assert_eq!(windows.over_invalidated_pages, 1);
+        assert_eq!(windows.over_invalidated_pages, 2);
     }
 
     #[test]
     fn a_slot_used_again_keeps_its_older_window() {
         let mut exposure = Exposure::default();
-        for (cleared_ps, first) in [(10, 16), (110, 32)] {
-            exposure.cleared(1, DOMAIN, range(first, 1), 1, cleared_ps);
-            exposure.handed_back(1, cleared_ps + 10);
+        for (unmapped_ps, first) in [(10, 16), (110, 32)] {
+            exposure.unmapped(1, DOMAIN, range(first, 1), 1, unmapped_ps);
+            exposure.handed_back(1, unmapped_ps + 10);
         }
         exposure.invalidated(220, Scope::Global);
-        let windows = exposure.windows();
+        let windows = exposure.windows(END_PS);
         assert_eq!((windows.count, windows.sum_ps, windows.max_ps), (2, 200 + 100, 200));
     }
 
     #[test]
     fn an_invalidation_older_than_the_unmap_covers_nothing() {
         let mut exposure = Exposure::default();
-        exposure.cleared(1, DOMAIN, range(16, 1), 1, 100);
+        exposure.unmapped(1, DOMAIN, range(16, 1), 1, 100);
         exposure.invalidated(99, Scope::Global);
         exposure.handed_back(1, 110);
         assert_eq!(exposure.open(), 1);
         exposure.invalidated(130, Scope::Global);
-        assert_eq!(exposure.windows().max_ps, 20);
+        assert_eq!(exposure.windows(END_PS).max_ps, 20);
     }
 
     #[test]
     fn an_invalidation_before_hand_back_leaves_no_window() {
         let mut exposure = Exposure::default();
-        exposure.cleared(1, DOMAIN, range(16, 1), 100, 40);
-        exposure.invalidated(50, Scope::Pages { domain: DOMAIN, first_pfn: 16, pages: 4 });
+        exposure.unmapped(1, DOMAIN, range(16, 1), 100, 40);
+        exposure.invalidated(50, pages(16, 4));
         exposure.handed_back(1, 100);
-        let windows = exposure.windows();
+        let windows = exposure.windows(END_PS);
         assert_eq!((windows.count, windows.max_ps, exposure.open()), (1, 0, 0));
         assert_eq!(windows.over_invalidated_pages, 3);
+    }
+
+    #[test]
+    fn a_window_that_is_open_ends_with_the_run() {
+        let mut exposure = Exposure::default();
+        for slot in 0..3 {
+            exposure.unmapped(slot, DOMAIN, range(16 + u64::from(slot), 1), 1000, 100);
+        }
+        exposure.handed_back(0, 200);
+        exposure.handed_back(1, 300);
+        exposure.invalidated(500, pages(17, 1));
+        // The third is not back, so that no window of its has begun.
+        let windows = exposure.windows(1200);
+        assert_eq!((windows.count, windows.sum_ps, windows.max_ps), (2, 200 + 1000, 1000));
+        assert_eq!(windows.bytes_ps, 1000 * 1200);
+        assert_eq!(exposure.windows(150).max_ps, 200, "none is shorter than nothing");
+        // Warm-up ends, and the window goes on.
+        exposure.reset();
+        let windows = exposure.windows(1700);
+        assert_eq!((windows.count, windows.max_ps), (1, 1500));
+    }
+
+    #[test]
+    fn what_stays_in_the_table_is_lost_when_it_is_used_again() {
+        let mut exposure = Exposure::new(End::UsedAgain);
+        exposure.unmapped(1, DOMAIN, range(16, 4), 10, 90);
+        exposure.handed_back(1, 100);
+        exposure.invalidated(110, Scope::Global);
+        exposure.invalidated(120, Scope::Domain(DOMAIN));
+        // Five pages, four of them within reach; then the same page twice.
+        exposure.invalidated(130, pages(15, 5));
+        exposure.used_again(DOMAIN, range(15, 2), 200);
+        exposure.used_again(DOMAIN, range(16, 1), 210);
+        exposure.used_again(DomainId(5), range(16, 4), 220);
+        assert_eq!((exposure.open(), exposure.windows(0).over_invalidated_pages), (1, 1));
+        // One page of those left, and the other two behind it; they are one beyond each other's ends.
+        exposure.used_again(DOMAIN, range(18, 1), 300);
+        exposure.invalidated(310, pages(16, 4));
+        assert_eq!(exposure.windows(0).over_invalidated_pages, 1 + 2, "two of the four are still within reach");
+        exposure.used_again(DOMAIN, range(17, 1), 320);
+        assert_eq!(exposure.open(), 1);
+        exposure.used_again(DOMAIN, range(10, 100), 400);
+        let windows = exposure.windows(END_PS);
+        assert_eq!((windows.count, windows.max_ps, exposure.open()), (1, 300, 0));
+    }
+
+    #[test]
+    fn an_address_used_again_before_hand_back_leaves_no_window() {
+        let mut exposure = Exposure::new(End::UsedAgain);
+        exposure.unmapped(1, DOMAIN, range(16, 1), 10, 90);
+        exposure.used_again(DOMAIN, range(16, 1), 95);
+        // The other mapping at the address goes, too.
+        exposure.unmapped(2, DOMAIN, range(16, 1), 10, 97);
+        exposure.handed_back(1, 100);
+        exposure.handed_back(2, 100);
+        exposure.used_again(DOMAIN, range(16, 1), 130);
+        let windows = exposure.windows(END_PS);
+        assert_eq!((windows.count, windows.sum_ps), (2, 30));
     }
 }

@@ -3,6 +3,7 @@
 mod churn;
 mod driver;
 mod exposure;
+mod ranges;
 mod replay;
 mod residual;
 mod rings;
@@ -261,10 +262,9 @@ fn measure_design<D: Design<LabPlatform, LabUnit>>(job: &Job<'_>) -> Result<Meas
         return Err(error);
     }
     let (exposure, tally) = (world.exposure.borrow(), world.tally.borrow().clone());
-    debug_assert_eq!(exposure.open(), 0, "every window closes before the end of a run");
-    let windows = exposure.windows();
     // Up to the last operation: the wait for a timer after it is no part of the work.
     let worked_ps = world.worked_ps.get().max(start.now_ps);
+    let windows = exposure.windows(worked_ps);
     let residual_bytes_ps = world.residual.borrow_mut().total(worked_ps) - start.residual_bytes_ps;
     Ok(Measured {
         account: world.engine.account().since(&start.account),

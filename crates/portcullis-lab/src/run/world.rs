@@ -1,12 +1,13 @@
 //! A simulated machine put together: virtual cores, modelled hardware, the real driver, and the design's domains.
 
-use super::exposure::{Exposure, Slot};
+use super::exposure::{End, Exposure, Slot};
+use super::ranges::Ranges as RangeIndex;
 use super::residual::Residual;
 use super::{Job, RunError};
 use crate::engine::{Engine, Event};
 use crate::platform::LabPlatform;
 use portcullis::design::Design;
-use portcullis::{Access, Config, Domain, IovaRange, MapError, PhysAddr, Segment, SourceId};
+use portcullis::{Access, Config, Domain, IovaRange, MapError, PhysAddr, Rule, Segment, SourceId};
 use portcullis_model::{Device, ModelMmio, Ram, Vtd};
 use portcullis_vtd::Unit;
 use smallvec::SmallVec;
@@ -94,6 +95,24 @@ impl Live {
     }
 }
 
+/// A map under way on a core, if one is.
+#[derive(Default)]
+pub(super) struct MapUnderWay {
+    /// Maps that have ended there.
+    pub(super) ended: Cell<u64>,
+    /// What is being mapped, and for which device.
+    pub(super) buffer: RefCell<Option<(usize, Buffer)>>,
+}
+
+impl MapUnderWay {
+    /// Whether it maps the page of memory at `phys` for `device`.
+    pub(super) fn concerns(&self, device: usize, phys: PhysAddr) -> bool {
+        let holds =
+            |segment: &Segment| (segment.phys.pfn()..segment.phys.pfn() + segment.pages()).contains(&phys.pfn());
+        self.buffer.borrow().as_ref().is_some_and(|(of, segments)| *of == device && segments.iter().any(holds))
+    }
+}
+
 /// What is counted outside the account of the cores.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tally {
@@ -116,13 +135,15 @@ pub(super) struct World<D: Design<LabPlatform, LabUnit>> {
     pub(super) devices: RefCell<Vec<Device>>,
     /// By slot.
     pub(super) live: RefCell<Vec<Option<Live>>>,
+    /// Their addresses, by device, where those are not physical.
+    pub(super) live_ranges: RefCell<RangeIndex<usize, Slot>>,
     pub(super) exposure: RefCell<Exposure>,
     pub(super) residual: RefCell<Residual>,
     pub(super) tally: RefCell<Tally>,
     /// The first refusal of the protection layer; the run ends with it.
     pub(super) failure: RefCell<Option<RunError>>,
-    /// Per core, how often it has entered or left a map: odd while inside.
-    pub(super) maps: Vec<Cell<u64>>,
+    /// Per core, the map that is under way there.
+    pub(super) maps: Vec<MapUnderWay>,
     /// The due time that a timer is set for, per domain.
     pub(super) armed_us: Vec<Cell<Option<u64>>>,
     pub(super) warm: Cell<bool>,
@@ -164,6 +185,10 @@ impl<D: Design<LabPlatform, LabUnit>> World<D> {
             domains.push(domain);
         }
         vtd.record_invalidations(true);
+        // Entries that stay until they are written over make a window without bound; nothing else does.
+        let unbounded = |domain: &LabDomain<D>| domain.usage().window_us_max.is_none();
+        let used_again = D::INFO.breaks(job.protection, Rule::Strict) && domains.iter().any(unbounded);
+        let end = if used_again { End::UsedAgain } else { End::Invalidated };
         let model = |source: &SourceId| Device::new(*source, machine.transaction_bytes, machine.bytes_in_flight);
         let world = Rc::new(Self {
             engine,
@@ -173,11 +198,12 @@ impl<D: Design<LabPlatform, LabUnit>> World<D> {
             domains,
             devices: RefCell::new(devices.iter().map(model).collect()),
             live: RefCell::default(),
-            exposure: RefCell::default(),
+            live_ranges: RefCell::default(),
+            exposure: RefCell::new(Exposure::new(end)),
             residual: RefCell::default(),
             tally: RefCell::default(),
             failure: RefCell::default(),
-            maps: (0..cores).map(|_| Cell::new(0)).collect(),
+            maps: (0..cores).map(|_| MapUnderWay::default()).collect(),
             warm: Cell::new(true),
             worked_ps: Cell::new(0),
         });
@@ -213,6 +239,14 @@ impl<D: Design<LabPlatform, LabUnit>> World<D> {
         if due_us.is_some() && due_us != self.armed_us[domain].get() {
             self.armed_us[domain].set(due_us);
             self.engine.arm_timer(due_us.unwrap_or(0).saturating_mul(1_000_000));
+        }
+    }
+
+    /// Tells the exposure of a map that has returned, if it wants to know.
+    pub(super) fn used_again(&self, device: usize, range: IovaRange) {
+        if self.exposure.borrow().waits_for_maps() {
+            self.settle_invalidations();
+            self.exposure.borrow_mut().used_again(self.domains[device].id(), range, self.engine.now_ps());
         }
     }
 

@@ -1,7 +1,7 @@
 //! How long a buffer stays within the device's reach after its unmap, and what lies beside it in its page.
 
 use super::capture::{Buffer, Capture, OTHER_CPU, TASK, WRITES, buffer};
-use super::{every_translating, job, machine, measured, replay};
+use super::{STRICT_TRACES, bundled, every_translating, job, machine, measured, replay};
 use portcullis::Protection;
 use portcullis::designs::DesignId;
 use portcullis::invalidation::{QUEUE_CAPACITY, QUEUE_TIMEOUT_US};
@@ -106,6 +106,41 @@ fn every_page_of_a_mapping_is_asked_about() {
     capture.map(TASK, across, WRITES).at(10).unmap(TASK, across);
     assert_eq!(stock(&capture, Protection::Deferred).stale_accesses, 2);
     assert_eq!(stock(&capture, Protection::Strict).stale_accesses, 0);
+}
+
+/// Where only the next map of an address ends a window, one lasts as long as that takes, and one that nothing ends is counted up
+/// to the last operation.
+#[test]
+fn a_window_without_bound_lasts_until_the_address_is_used_again() {
+    let across = |number| Buffer { len: 2 * 4096, ..buffer(number) };
+    let mut capture = Capture::default();
+    capture.map(TASK, buffer(0), WRITES).at(1_000).unmap(TASK, buffer(0));
+    // It gets the same address, and two pages get others.
+    capture.at(21_000).map(TASK, buffer(1), WRITES).at(22_000).unmap(TASK, buffer(1));
+    capture.at(30_000).map(TASK, across(4), WRITES).at(62_000).unmap(TASK, across(4));
+    let machine = machine("cascadelake-cx5");
+    let outcome = measured(&job(&machine, replay(&capture.read()), DesignId::Solaris, Protection::Deferred));
+    assert_eq!((outcome.operations, outcome.pages, outcome.faults), (3, 4, 0));
+    assert_eq!((outcome.stale_accesses, outcome.invalidations_per_page * 4.0), (4, 3.0), "one command per map");
+    let (mean, max) = windows(&outcome);
+    assert!((max - 40_000.0).abs() < TIMER_US, "{max} us: from the second unmap to the last operation");
+    assert!((mean * 3.0 - 60_000.0).abs() < 2.0 * TIMER_US, "{mean} us: 20 ms, 40 ms and none");
+    let bytes_us = outcome.stale_bytes_us.unwrap();
+    assert!((bytes_us / (4096.0 * 60_000.0) - 1.0).abs() < 0.001, "{bytes_us} bytes·us");
+    // Those of the first map and of the last take nothing away from anybody.
+    assert_eq!(outcome.over_invalidated_pages, 1 + 2);
+}
+
+#[test]
+fn windows_without_bound_are_seen_on_a_trace() {
+    let machine = machine("cascadelake-cx5");
+    for name in STRICT_TRACES {
+        let outcome = measured(&job(&machine, replay(&bundled(name)), DesignId::Solaris, Protection::Deferred));
+        assert_eq!(outcome.faults, 0, "{name}");
+        assert!(outcome.stale_accesses > outcome.pages / 2, "{name}: {} of {}", outcome.stale_accesses, outcome.pages);
+        assert!(windows(&outcome).1 > TIMEOUT_US, "{name}: longer than any that ends with a timer");
+        assert_eq!(outcome.search_steps_max, Some(0), "{name}");
+    }
 }
 
 /// Two buffers share a page, each under its own address. What of the page the device reaches through the other one's mapping

@@ -75,7 +75,10 @@ impl Space<'_> {
             return Ok(());
         }
         let gone = self.live.swap_remove(which % self.live.len());
-        prop_assert_eq!(self.unmap_raw(gone), Ok(()));
+        let mut batch = self.domain.raw_batch();
+        prop_assert_eq!(batch.unmap(gone), Ok(()));
+        prop_assert_eq!(batch.unmap(gone), Err(UnmapError::NotMapped(gone.start())), "claimed");
+        prop_assert_eq!(batch.commit(), Ok(()));
         prop_assert_eq!(self.unmap_raw(gone), Err(RawUnmapError::Refused(UnmapError::NotMapped(gone.start()))));
         Ok(())
     }
