@@ -105,9 +105,11 @@ impl Outcome {
         let busy = account.cycles() as f64 + machine.unprotected_cycles_per_byte * measured.bytes as f64;
         let percent = |cycles: u64| if busy == 0.0 { 0.0 } else { 100.0 * cycles as f64 / busy };
         let lock_wait = |classes: &[LockClass]| classes.iter().map(|class| account.lock_wait_cycles(*class)).sum();
-        let iova_wait: u64 = lock_wait(&[LockClass::IovaAllocator, LockClass::Magazine, LockClass::Depot]);
+        // Where one lock is around allocator and table, it is the allocator's.
+        let iova_wait: u64 =
+            lock_wait(&[LockClass::IovaAllocator, LockClass::Magazine, LockClass::Depot, LockClass::Domain]);
         let invalidation_wait: u64 = lock_wait(&[LockClass::InvalidationQueue, LockClass::FlushQueue]);
-        let other_wait: u64 = lock_wait(&[LockClass::Attachment, LockClass::Domain, LockClass::Table]);
+        let other_wait: u64 = lock_wait(&[LockClass::Attachment, LockClass::Table]);
         let rates = Rates::new(machine, measured, busy);
         let invalidations = counters.invalidations_page + counters.invalidations_domain + counters.invalidations_global;
         Self {

@@ -70,7 +70,8 @@ impl<'h> Bench<'h> {
 
     /// Where a device is led, after everything has been invalidated.
     fn walk(&self, iova_pfn: u64, rights: Rights) -> Option<u64> {
-        self.iommu.submit(&[Invalidation::Global]).unwrap();
+        let flush = self.iommu.submit(&[Invalidation::Global]).unwrap();
+        assert_eq!(self.iommu.is_done(flush), Ok(true));
         self.reach(iova_pfn, rights)
     }
 

@@ -103,3 +103,13 @@ fn without_the_hint_walks_start_at_the_root() {
     }
     assert_eq!((hint.invalidations_per_page, hint.stale_accesses), (none.invalidations_per_page, 0));
 }
+
+/// ATC'15, §3.4: cores under XNU wait for the lock around allocator and table, and for that of the invalidation queue, which
+/// every unmap takes.
+#[test]
+fn sixteen_cores_wait_for_both_locks_of_macos() {
+    let [one, many] = ["count=1", "count=16"].map(|parameters| run(rings(parameters), "macos", Deferred));
+    assert_eq!((one.lock_wait_percent, one.lock_wait_iova_percent), (0.0, 0.0));
+    let (iova, invalidation) = (many.lock_wait_iova_percent, many.lock_wait_invalidation_percent);
+    assert!(iova > 1.0 && invalidation > 10.0, "{iova} % and {invalidation} %");
+}

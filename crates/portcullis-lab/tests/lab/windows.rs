@@ -64,6 +64,31 @@ fn a_full_queue_does_not_wait_for_the_timer() {
     assert!(max < 0.1 * TIMEOUT_US, "{max} us");
 }
 
+/// Where an invalidation is submitted and not waited for, the window is what the hardware takes, and what is ahead in its queue.
+#[test]
+fn where_nobody_waits_the_window_is_the_queue() {
+    let unmapped = |count: u64| {
+        let machine = machine("cascadelake-cx5");
+        let mut capture = Capture::default();
+        for number in 0..count {
+            capture.at(2 * number).map(TASK, buffer(number), WRITES);
+        }
+        capture.at(2000);
+        for number in 0..count {
+            capture.unmap(TASK, buffer(number));
+        }
+        let outcome = measured(&job(&machine, replay(&capture.read()), DesignId::MacOs, Protection::Deferred));
+        assert_eq!((outcome.stale_accesses, outcome.invalidations_per_page), (count, 1.0));
+        windows(&outcome).1
+    };
+    let (alone, behind) = (unmapped(1), unmapped(64));
+    assert!(0.0 < alone && alone < 2.0, "{alone} us: as long as one invalidation takes");
+    assert!(
+        behind > 4.0 * alone && behind < 64.0 * alone,
+        "{behind} us: behind others in the queue, and {alone} us alone"
+    );
+}
+
 #[test]
 fn the_timer_does_not_wait_for_a_cpu_that_has_nothing_to_do() {
     // The first CPU queues an unmap and is not heard of until the second has done 40 ms of work.

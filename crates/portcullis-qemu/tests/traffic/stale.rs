@@ -125,7 +125,8 @@ pub(crate) fn run<D: Design<QemuHost, Vtd>>(
     let breaks = |rule| D::INFO.breaks(protection, rule);
     // What is open stays open; what comes late comes within a window, if that has an end.
     let (open, late) = (breaks(Rule::Reach), breaks(Rule::Strict));
-    let window_ends = late && !open && domain.usage().window_us_max.is_some();
+    let window_us_max = domain.usage().window_us_max;
+    let window_ends = late && !open && window_us_max.is_some();
     if window_ends {
         // What the traffic left waiting would else fill the queue in the middle of this, and have it flushed.
         close_window(world, domain);
@@ -173,7 +174,12 @@ pub(crate) fn run<D: Design<QemuHost, Vtd>>(
             mapped.places().for_each(|place| prober.reaches(place, who));
         }
     }
-    assert_eq!(stale.landed > 0, open || late, "{who}: the breach that is declared and what was found");
+    // Where the hardware is told at once, the window is the time that it takes, and QEMU takes none: it invalidates before the
+    // write that tells it returns. Other hardware may be seen to take longer.
+    let may_be_empty = late && !open && window_us_max == Some(0);
+    if !may_be_empty {
+        assert_eq!(stale.landed > 0, open || late, "{who}: the breach that is declared and what was found");
+    }
     if !open && !late {
         stale.through_neighbour = Some(through_neighbour(&mut prober, domain, buffers, who));
         drive_is_shut_out(prober.world, domain, buffers, who);

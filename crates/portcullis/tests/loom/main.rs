@@ -10,6 +10,7 @@ mod core_queues;
 mod counted;
 mod identity;
 mod magazines;
+mod unawaited;
 mod windows;
 
 use loom::model::Builder;
@@ -60,11 +61,16 @@ impl<D: Design<&'static FakeHost, &'static FakeIommu<'static>>> Clone for Bench<
 impl<D: Design<&'static FakeHost, &'static FakeIommu<'static>>> Bench<D> {
     /// A device that reaches memory through an empty table of three levels.
     fn new(protection: Protection) -> Self {
+        Self::with_width(protection, 32)
+    }
+
+    /// The same with addresses of so many bits.
+    fn with_width(protection: Protection, address_bits: u8) -> Self {
         let host: &FakeHost = Box::leak(Box::default());
         let all = FakeIommu::new(host).capabilities();
         let iommu = FakeIommu::with_capabilities(host, Capabilities { leaf_2m: false, leaf_1g: false, ..all });
         let iommu: &FakeIommu<'_> = Box::leak(Box::new(iommu));
-        let config = Config { address_bits: 32, ..Config::new(protection) };
+        let config = Config { address_bits, ..Config::new(protection) };
         let domain = Domain::with_config(iommu, host, &config).expect("a domain");
         domain.attach(DEVICE).expect("a device");
         Self { host, iommu, domain: Arc::new(domain) }
