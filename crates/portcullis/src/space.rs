@@ -4,7 +4,7 @@ use crate::address::{IovaRange, Segment};
 use crate::error::{MapError, NewDomainError, UnmapError};
 use crate::invalidation::{Invalidated, page_selective};
 use crate::iommu::{AttachError, Capabilities, DomainId, Invalidation, Iommu, QueueError, SourceId, Translation};
-use crate::platform::{Platform, Wait};
+use crate::platform::{Phase, Platform, Step, Wait};
 use crate::request::Access;
 use crate::sync::{AtomicBool, Ordering, StaticCounter};
 use crate::table::{self, FreedTables, SecondLevelTable, Share, SharedRun, TableRule, Unshare};
@@ -163,6 +163,7 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     /// [`MapError::Queue`] where that failed: the domain is poisoned, and the range must not be used again.
     pub fn written(&self, range: IovaRange) -> Result<(), MapError> {
         if self.capabilities.caches_absent || self.table.as_ref().is_some_and(SecondLevelTable::is_unsettled) {
+            self.platform.probe(Step::Enter(Phase::Invalidate));
             // All levels: it is directory entries that lead astray, and absent ones may be cached as well.
             self.invalidate(&[page_selective(self.id, range, false, &self.capabilities)])?;
         }

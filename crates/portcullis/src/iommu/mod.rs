@@ -65,7 +65,8 @@ pub enum Invalidation {
         first: Iova,
         /// log2 of the number of pages, at most [`Capabilities::address_mask_max`].
         mask: u8,
-        /// The invalidation hint: no table page went, so cached table pointers may stay.
+        /// The invalidation hint: no table page went, so cached table pointers may stay. Without it all those on the way to
+        /// these pages go, of every level, whatever else they lead to.
         leaf_only: bool,
     },
     /// Domain-selective (DSI), all levels.

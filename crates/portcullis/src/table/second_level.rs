@@ -19,7 +19,9 @@ pub enum TableRule {
     /// When one unmap covers all that they translate, as Linux does it: then no other mapping can be walking them (S4), and
     /// they go to the caller, who frees them after an all-levels invalidation.
     FreedWhenCovered,
-    /// When the last of its entries is cleared, as FreeBSD does it: see the file `counted.rs`. One map or unmap at a time.
+    /// When the last of its entries is cleared, as FreeBSD does it (ATC'15, §3.4): the pointer to a page counts them. One map
+    /// or unmap runs at a time. Pages go to the caller as above, but others may map in their place before the invalidation is
+    /// over; they then invalidate as well.
     FreedWhenEmpty {
         /// Whether an unmap flushes all of a table page that it clears entries of, where walkers do not snoop, or only those.
         flush_whole_page: bool,

@@ -6,7 +6,7 @@ use crate::conformance::rig::{A, DATA_BASE};
 use crate::conformance::wiring::{Wired, WiredUnit};
 use crate::conformance::{Check, Checked, Seen, Stage, agree, write_refused};
 use portcullis::design::Design;
-use portcullis::designs::{Eiovar, Magazine, None as NoDesign, Static, Stock};
+use portcullis::designs::{Eiovar, FreeBsd, Magazine, None as NoDesign, Static, Stock};
 use portcullis::{Access, Iova, PAGE_SIZE, PhysAddr, Protection};
 use portcullis_vtd::spec::faults::FaultReason;
 
@@ -16,6 +16,7 @@ pub(super) const CHECKS: &[Check] = &[
     Check::driven("design-stock-is-strict", strict::<Stock>),
     Check::driven("design-eiovar-is-strict", strict::<Eiovar>),
     Check::driven("design-magazine-is-strict", strict::<Magazine>),
+    Check::driven("design-freebsd-is-strict", strict::<FreeBsd>),
     Check::driven("design-stock-deferred-ends-with-a-tick", deferred_tick::<Stock>),
     Check::driven("design-eiovar-deferred-ends-with-a-tick", deferred_tick::<Eiovar>),
     Check::driven("design-magazine-deferred-ends-with-a-tick", deferred_tick::<Magazine>),
