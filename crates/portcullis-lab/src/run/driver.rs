@@ -73,6 +73,7 @@ impl<'w, D: Design<LabPlatform, LabUnit>> Driver<'w, D> {
                 tally.table_pages_max = tally.table_pages_max.max(world.table_pages());
                 drop(tally);
                 world.residual.borrow_mut().mapped(segments, world.engine.now_ps());
+                world.owners.borrow_mut().mapped(device, &ranges);
                 let live = Live { segments: segments.clone(), access, device, ranges, settled: Cell::new(false) };
                 let mut all = world.live.borrow_mut();
                 if all.len() <= slot as usize {
@@ -120,7 +121,12 @@ impl<'w, D: Design<LabPlatform, LabUnit>> Driver<'w, D> {
             }
             if !D::INFO.physical_addresses() {
                 let now_ps = world.engine.now_ps();
-                world.exposure.borrow_mut().cleared(slot, domain.id(), *range, live.bytes(), now_ps);
+                let mut exposure = world.exposure.borrow_mut();
+                if batch.revoked().last().is_some_and(|revoked| revoked.cleared) {
+                    exposure.cleared(slot, domain.id(), *range, live.bytes(), now_ps);
+                } else {
+                    exposure.kept(live.bytes());
+                }
             }
         }
         self.members.push((slot, live));
@@ -152,6 +158,7 @@ impl<'w, D: Design<LabPlatform, LabUnit>> Driver<'w, D> {
         let now_ps = world.engine.now_ps();
         world.exposure.borrow_mut().handed_back(slot, now_ps);
         world.residual.borrow_mut().handed_back(&live.segments, now_ps);
+        world.owners.borrow_mut().handed_back(live.device, &live.ranges);
         let stale: u64 = self.pages_of(live).map(|(iova, phys)| u64::from(self.is_stale(live, iova, phys))).sum();
         if !world.warm.get() {
             world.tally.borrow_mut().stale_accesses += stale;
@@ -167,24 +174,24 @@ impl<'w, D: Design<LabPlatform, LabUnit>> Driver<'w, D> {
 
     /// Whether the device could still reach the page of a buffer that is its owner's again.
     ///
-    /// Between the free of the address and this question, another core may have mapped the same page of memory at the same
-    /// address: a mapping of its own, not a stale one. Then the entry is in the table again. Such a map may also be under
-    /// way; then its end is waited for.
+    /// Where another mapping has the same page of memory at the same address, that is not stale but the other's (S8): one that
+    /// was there before, or that another core has made since the address was free again. In the second case the entry is in the
+    /// table again. Such a map may also be under way; then its end is waited for.
     fn is_stale(&self, live: &Live, iova: Iova, phys: PhysAddr) -> bool {
         let world = self.world;
         let source = world.devices.borrow()[live.device].source();
         let reaches = || world.vtd.reaches(world.engine.now_ps(), source, iova, live.access.rights()) == Some(phys);
-        let owned = || {
-            let holds = |other: &Live| {
-                other.device == live.device && other.ranges.iter().any(|range| range.contains(iova.pfn()))
-            };
-            world.live.borrow().iter().flatten().any(holds)
-        };
+        let owned = || world.owners.borrow().has(live.device, iova.pfn());
         if !reaches() {
             return false;
         }
-        let in_table = || world.vtd.in_tables(world.engine.now_ps(), source, iova).is_some();
-        if D::INFO.physical_addresses() || !in_table() {
+        if D::INFO.physical_addresses() {
+            return true;
+        }
+        if owned() {
+            return false;
+        }
+        if world.vtd.in_tables(world.engine.now_ps(), source, iova).is_none() {
             return true;
         }
         let under_way: Vec<(usize, u64)> = world
@@ -194,10 +201,8 @@ impl<'w, D: Design<LabPlatform, LabUnit>> Driver<'w, D> {
             .map(|(core, epoch)| (core, epoch.get()))
             .filter(|(_, epoch)| epoch % 2 == 1)
             .collect();
-        if !owned() {
-            for (core, epoch) in under_way {
-                world.engine.wait_until(Wanted::Map(core).into(), || world.maps[core].get() != epoch);
-            }
+        for (core, epoch) in under_way {
+            world.engine.wait_until(Wanted::Map(core).into(), || world.maps[core].get() != epoch);
         }
         !owned() && reaches()
     }

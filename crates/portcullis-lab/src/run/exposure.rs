@@ -43,6 +43,11 @@ impl Exposure {
         self.pending.push(Pending { slot, domain, range, bytes, cleared_ps, uncovered, handed_back_ps: None });
     }
 
+    /// The buffer of a mapping is to go back, all of whose pages stay mapped for others: there is nothing to invalidate.
+    pub(super) fn kept(&mut self, bytes: u64) {
+        self.windows.add(bytes, 0);
+    }
+
     /// An invalidation has completed.
     pub(super) fn invalidated(&mut self, at_ps: u64, scope: Scope) {
         let mut covered = 0;

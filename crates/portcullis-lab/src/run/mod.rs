@@ -2,6 +2,7 @@
 
 mod driver;
 mod exposure;
+mod owners;
 mod replay;
 mod residual;
 mod rings;

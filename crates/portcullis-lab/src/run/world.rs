@@ -1,6 +1,7 @@
 //! A simulated machine put together: virtual cores, modelled hardware, the real driver, and the design's domains.
 
 use super::exposure::{Exposure, Slot};
+use super::owners::Owners;
 use super::residual::Residual;
 use super::{Job, RunError};
 use crate::engine::{Engine, Event};
@@ -116,6 +117,7 @@ pub(super) struct World<D: Design<LabPlatform, LabUnit>> {
     /// By slot.
     pub(super) live: RefCell<Vec<Option<Live>>>,
     pub(super) exposure: RefCell<Exposure>,
+    pub(super) owners: RefCell<Owners>,
     pub(super) residual: RefCell<Residual>,
     pub(super) tally: RefCell<Tally>,
     /// The first refusal of the protection layer; the run ends with it.
@@ -172,6 +174,7 @@ impl<D: Design<LabPlatform, LabUnit>> World<D> {
             devices: RefCell::new(devices.iter().map(model).collect()),
             live: RefCell::default(),
             exposure: RefCell::default(),
+            owners: RefCell::default(),
             residual: RefCell::default(),
             tally: RefCell::default(),
             failure: RefCell::default(),
