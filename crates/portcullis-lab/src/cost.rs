@@ -46,6 +46,8 @@ pub struct CostBook {
     pub table_clear: u64,
     /// Writing or clearing: each further neighbour.
     pub table_entry: u64,
+    /// Writing or clearing by compare-exchange, and counting: what each entry takes beside that.
+    pub table_exchange: u64,
     /// Taking a table page from the host or giving it back.
     pub table_page: u64,
     /// Flushing one cache line and waiting for it, where the walker does not snoop.
@@ -73,6 +75,12 @@ pub struct CostBook {
 }
 
 impl CostBook {
+    /// Going over `entries` neighbours, the first of which takes `first`.
+    #[inline(always)]
+    fn neighbours(&self, first: u64, entries: usize) -> u64 {
+        first + self.table_entry * (entries as u64 - 1)
+    }
+
     /// What `step` costs.
     #[inline(always)]
     pub fn of(&self, step: Step) -> u64 {
@@ -93,9 +101,15 @@ impl CostBook {
             Step::WindowClaim => self.window_claim,
             Step::WindowReturn => self.window_return,
             Step::TableWalk { levels } => self.table_read * u64::from(levels),
-            Step::TableWrite { entries } => self.table_write + self.table_entry * (entries as u64 - 1),
+            Step::TableWrite { entries } => self.neighbours(self.table_write, entries),
+            Step::TableShare { entries } => {
+                self.neighbours(self.table_write, entries) + self.table_exchange * entries as u64
+            }
             Step::TableClaim => self.table_claim,
-            Step::TableClear { entries } => self.table_clear + self.table_entry * (entries as u64 - 1),
+            Step::TableClear { entries } => self.neighbours(self.table_clear, entries),
+            Step::TableUnshare { entries } => {
+                self.neighbours(self.table_clear, entries) + self.table_exchange * entries as u64
+            }
             Step::TablePage => self.table_page,
             Step::FlushQueuePush => self.flush_queue_push,
             Step::QueueWrite { descriptors } => self.queue_descriptor * descriptors as u64,

@@ -96,6 +96,7 @@ fn r210_cx3() -> Machine {
             table_read: TABLE_READ,
             table_write: 588 - LINE_FLUSH - 4 * TABLE_READ,
             table_claim: ATOMIC,
+            table_exchange: ATOMIC,
             table_clear: 438 - LINE_FLUSH - 4 * TABLE_READ,
             table_entry: 10,  // assumed
             table_page: 1000, // assumed: zeroing and flushing 64 lines overlaps
@@ -160,6 +161,8 @@ fn cascadelake_cx5() -> Machine {
             table_read: TABLE_READ,
             table_write: 120 - 4 * TABLE_READ,
             table_claim: 20, // assumed: an atomic on a line in the L1 cache
+            // peers: a load and a locked cmpxchg in the L1 cache, 9, instead of a store, 1
+            table_exchange: 8,
             table_clear: 104 - 4 * TABLE_READ,
             table_entry: 11, // peers: 64 pages cost 906 cycles, one 224, both ways
             table_page: 400, // assumed: zeroing a page

@@ -128,7 +128,12 @@ impl<'w, D: Design<LabPlatform, LabUnit>> Driver<'w, D> {
             if !D::INFO.physical_addresses() {
                 let now_ps = world.engine.now_ps();
                 world.live_ranges.borrow_mut().remove((live.device, range.first_pfn(), slot));
-                world.exposure.borrow_mut().unmapped(slot, domain.id(), *range, live.bytes(), now_ps);
+                let mut exposure = world.exposure.borrow_mut();
+                if batch.revoked().last().is_some_and(|revoked| revoked.cleared) {
+                    exposure.unmapped(slot, domain.id(), *range, live.bytes(), now_ps);
+                } else {
+                    exposure.kept(live.bytes());
+                }
             }
         }
         self.members.push((slot, live));
@@ -175,9 +180,9 @@ impl<'w, D: Design<LabPlatform, LabUnit>> Driver<'w, D> {
 
     /// Whether the device could still reach the page of a buffer that is its owner's again.
     ///
-    /// Between the free of the address and this question, another core may have mapped the same page of memory at the same
-    /// address: a mapping of its own, not a stale one. Then the entry is in the table, as it is where unmaps leave it. Such a
-    /// map may also be under way; then its end is waited for.
+    /// Where another mapping has the same page of memory at the same address, that is not stale but the other's (S8): one that
+    /// was there before, or that another core has made since the address was free again. In the second case the entry is in the
+    /// table, as it is where unmaps leave it. Such a map may also be under way; then its end is waited for.
     fn is_stale(&self, live: &Live, iova: Iova, phys: PhysAddr) -> bool {
         let (world, device) = (self.world, live.device);
         let source = world.devices.borrow()[device].source();
@@ -186,16 +191,19 @@ impl<'w, D: Design<LabPlatform, LabUnit>> Driver<'w, D> {
         if !reaches() {
             return false;
         }
-        let in_table = || world.vtd.in_tables(world.engine.now_ps(), source, iova).is_some();
-        if D::INFO.physical_addresses() || !in_table() {
+        if D::INFO.physical_addresses() {
             return true;
         }
-        if !owned() {
-            let concerned = world.maps.iter().enumerate().filter(|(_, map)| map.concerns(device, phys));
-            let under_way: Vec<(usize, u64)> = concerned.map(|(core, map)| (core, map.ended.get())).collect();
-            for (core, ended) in under_way {
-                world.engine.wait_until(Wanted::Map(core).into(), || world.maps[core].ended.get() != ended);
-            }
+        if owned() {
+            return false;
+        }
+        if world.vtd.in_tables(world.engine.now_ps(), source, iova).is_none() {
+            return true;
+        }
+        let concerned = world.maps.iter().enumerate().filter(|(_, map)| map.concerns(device, phys));
+        let under_way: Vec<(usize, u64)> = concerned.map(|(core, map)| (core, map.ended.get())).collect();
+        for (core, ended) in under_way {
+            world.engine.wait_until(Wanted::Map(core).into(), || world.maps[core].ended.get() != ended);
         }
         !owned() && reaches()
     }

@@ -74,6 +74,11 @@ impl Exposure {
         self.not_back.insert(slot, self.unmaps);
     }
 
+    /// The buffer of a mapping is to go back, all of whose pages stay mapped for others: there is nothing to invalidate.
+    pub(super) fn kept(&mut self, bytes: u64) {
+        self.windows.add(bytes, 0);
+    }
+
     /// An invalidation has completed.
     pub(super) fn invalidated(&mut self, at_ps: u64, scope: Scope) {
         let ends = self.end == End::Invalidated;

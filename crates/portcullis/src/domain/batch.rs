@@ -4,7 +4,7 @@ use super::{DmaBuffer, Domain, Mapping, Refused};
 use crate::address::IovaRange;
 use crate::design::Design;
 use crate::error::{CommitError, UnmapError};
-use crate::invalidation::{BATCH_MAX, Revocation};
+use crate::invalidation::{BATCH_MAX, Revocation, Revoked};
 use crate::iommu::Iommu;
 use crate::platform::Platform;
 use arrayvec::ArrayVec;
@@ -27,6 +27,11 @@ impl<'d, D: Design<P, I>, P: Platform, I: Iommu> RawBatch<'d, D, P, I> {
     /// An [`UnmapError`], [`UnmapError::BatchFull`] among them; nothing has changed then.
     pub fn unmap(&mut self, range: IovaRange) -> Result<(), UnmapError> {
         self.domain.unmap_into(range, &mut self.revocation)
+    }
+
+    /// What its unmaps leave to be invalidated, in their order.
+    pub fn revoked(&self) -> &[Revoked] {
+        self.revocation.revoked()
     }
 
     /// Ends the batch: the buffers are the driver's again when this returns.
