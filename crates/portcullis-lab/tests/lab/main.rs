@@ -6,6 +6,7 @@ mod allocators;
 mod batches;
 mod capture;
 mod engine;
+mod fast_and_safe;
 mod interference;
 mod linux;
 mod measures;
