@@ -102,8 +102,7 @@ impl Reference {
                 let size = pages.next_power_of_two().max(self.window);
                 prop_assert!(!self.has_free(size, true), "{} pages were refused with room", pages);
                 prop_assert!(pages > self.window || !self.fits_somewhere(pages), "{pages} pages are left in a window");
-                let searched = pages <= self.window || size <= self.limit;
-                if searched {
+                if pages <= self.window || size <= self.limit {
                     self.give_up_idle();
                 }
                 return Ok(());

@@ -4,7 +4,7 @@ use super::{Bench, TOP, on};
 use portcullis::designs::FastAndSafe;
 use portcullis::platform::fake::{CPUS, run_on};
 use portcullis::{
-    Access, Invalidation, IovaRange, MapError, PhysAddr, Protection, RawUnmapError, Request, Segment, Stream,
+    Access, Invalidation, IovaRange, MapError, NoMemory, PhysAddr, Protection, RawUnmapError, Request, Segment, Stream,
     UnmapError,
 };
 
@@ -247,6 +247,25 @@ fn marks_do_not_outlive_their_mapping() {
             (first(old), UnmapError::Partial { asked: pages[0], mapped: again })
         );
         assert_eq!(refused(bench, pages[1]), UnmapError::NotMapped(pages[1].start()));
+    });
+}
+
+/// A map that the table had no page for leaves nothing that could be unmapped, and its page comes back with the window.
+#[test]
+fn a_map_that_failed_is_no_mapping() {
+    on_windows(|bench| {
+        let host = bench.host.host();
+        host.limit_frames(0);
+        let segments = [Segment { phys: PhysAddr::new(0), len: 4096 }];
+        let request = Request::new(&segments, Access::DeviceWrites).expect("a page");
+        assert_eq!(bench.domain.map_request(&request), Err(MapError::NoMemory(NoMemory)));
+        host.limit_frames(usize::MAX);
+        let failed = range(TOP - W, 1);
+        assert_eq!(refused(bench, failed), UnmapError::NotMapped(failed.start()));
+        let rest: Vec<IovaRange> = (1..W).map(|_| bench.map_pages(1)).collect();
+        assert_eq!(rest[0], range(TOP - W + 1, 1));
+        rest.into_iter().for_each(|page| bench.unmap(page));
+        assert_eq!((bench.map_pages(W), bench.domain.usage().live_ranges), (range(TOP - W, W), 1));
     });
 }
 
