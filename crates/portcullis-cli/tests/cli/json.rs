@@ -62,7 +62,11 @@ fn check_row(row: &Value) {
     }
     let physical = row["protection"] == "none";
     for key in TRANSLATED {
-        assert!(if physical { row[key].is_null() } else { row[key].is_number() }, "{key}: {row}");
+        // Where every address is that of the memory, none was looked for.
+        let of_a_search = key.starts_with("iova_") || key.starts_with("search_");
+        let absent = physical || (of_a_search && row["design"] == "identity");
+        assert!(row[key].is_number() || (absent && row[key].is_null()), "{key}: {row}");
+        assert!(!physical || row[key].is_null(), "{key}: {row}");
         assert!(keys().any(|name| name == key), "a key without a value is there all the same: {key}");
     }
     for key in ["trace", "design", "protection"] {
@@ -97,7 +101,9 @@ fn check_numbers(row: &Value, unprotected_gbps: f64) {
         Some("deferred") => {
             assert!(of("stale_accesses") > 0.0, "{row}");
             let (mean, max) = (of("stale_window_us_mean"), of("stale_window_us_max"));
-            assert!(mean > 0.0 && mean <= max && max <= QUEUE_US + LATE_US, "{row}");
+            assert!(mean > 0.0 && mean <= max, "{row}");
+            // The one that says of itself that nothing bounds it.
+            assert!(max <= QUEUE_US + LATE_US || row["design"] == "solaris", "{row}");
         }
         _ => assert_eq!((of("cycles_per_page"), of("invalidations_per_page")), (0.0, 0.0), "{row}"),
     }

@@ -69,7 +69,11 @@ fn a_wider_space_has_room() {
     let path = wide_capture("narrow-not.trace");
     for width in ["address_bits=31", "address_bits=39"] {
         let document = compared(&[&path, "--set", width]);
-        assert!(rows(&document).iter().all(|row| row["error"].is_null()), "{width}");
+        for row in rows(&document) {
+            // Two bits of the address say the rights, or the kernel's allocator has nothing that low.
+            let narrower = width == "address_bits=31" && ["identity", "kmalloc"].iter().any(|id| row["design"] == *id);
+            assert!(narrower || row["error"].is_null(), "{width}: {row}");
+        }
     }
 }
 
