@@ -1,7 +1,7 @@
 //! How long a buffer stays within the device's reach after its unmap, and what lies beside it in its page.
 
 use super::capture::{Buffer, Capture, OTHER_CPU, TASK, WRITES, buffer};
-use super::{STRICT_TRACES, bundled, every_translating, job, machine, measured, replay};
+use super::{STRICT_TRACES, bundled, every_trace, every_translating, job, machine, measured, replay};
 use portcullis::Protection;
 use portcullis::design::Addressing;
 use portcullis::designs::DesignId;
@@ -125,6 +125,19 @@ fn strict_leaves_none() {
     assert_eq!((deferred.stale_accesses, deferred.residual_bytes_us), (30, Some(0.0)));
 }
 
+/// With CPUs as close upon each other as can be.
+#[test]
+fn strict_leaves_none_on_any_trace() {
+    let machine = machine("cascadelake-cx5");
+    for (name, trace) in every_trace() {
+        for (design, protection) in every_translating().filter(|(_, protection)| *protection == Protection::Strict) {
+            let outcome = measured(&Job { pace: Pace::Gaps(0.0), ..job(&machine, replay(&trace), design, protection) });
+            let found = (outcome.stale_accesses, outcome.faults, windows(&outcome));
+            assert_eq!(found, (0, 0, (0.0, 0.0)), "{name} under {}", design.info().id);
+        }
+    }
+}
+
 #[test]
 fn every_page_of_a_mapping_is_asked_about() {
     let across = Buffer { page: 0x40, phys: 0x9c40, len: 1522 };
@@ -193,5 +206,22 @@ fn the_other_half_of_a_page_is_residual_and_not_stale() {
             let (mean, max) = windows(&outcome);
             assert!((max - TIMEOUT_US * stale as f64).abs() < TIMER_US && mean == max / 2.0, "{run}: {mean}, {max} us");
         }
+    }
+}
+
+/// The first half is handed back while the unmap of the second is under way on another CPU: cleared, and not yet invalidated.
+/// What the device reaches then is of a mapping whose buffer is not back.
+#[test]
+fn a_page_whose_last_unmap_is_under_way_is_not_stale() {
+    let mut machine = machine("cascadelake-cx5");
+    machine.iommu.set("invalidation_ps", "100000000").unwrap();
+    let halves = [0, 1].map(|half| Buffer { page: 0x40 + half, phys: 0x9000 + 2048 * half, len: 2048 });
+    let mut capture = Capture::default();
+    capture.map(TASK, halves[0], WRITES).map(OTHER_CPU, halves[1], WRITES);
+    // The first unmap waits in its batch for the map that ends it.
+    capture.at(100).unmap(TASK, halves[0]).at(200).unmap(OTHER_CPU, halves[1]).at(250).map(TASK, buffer(9), WRITES);
+    for (design, protection) in every_translating().filter(|(_, protection)| *protection == Protection::Strict) {
+        let outcome = measured(&Job { batch: 64, ..job(&machine, replay(&capture.read()), design, protection) });
+        assert_eq!((outcome.stale_accesses, windows(&outcome)), (0, (0.0, 0.0)), "{}", design.info().id);
     }
 }
