@@ -127,7 +127,6 @@ impl<'w, D: Design<LabPlatform, LabUnit>> Driver<'w, D> {
             }
             if !D::INFO.physical_addresses() {
                 let now_ps = world.engine.now_ps();
-                world.live_ranges.borrow_mut().remove((live.device, range.first_pfn(), slot));
                 let mut exposure = world.exposure.borrow_mut();
                 if batch.revoked().last().is_some_and(|revoked| revoked.cleared) {
                     exposure.unmapped(slot, domain.id(), *range, live.bytes(), now_ps);
@@ -165,6 +164,10 @@ impl<'w, D: Design<LabPlatform, LabUnit>> Driver<'w, D> {
         let now_ps = world.engine.now_ps();
         world.exposure.borrow_mut().handed_back(slot, now_ps);
         world.residual.borrow_mut().handed_back(&live.segments, now_ps);
+        // Up to here what the device reached of these pages was this mapping's, whoever else has shared them.
+        for range in &live.ranges {
+            world.live_ranges.borrow_mut().remove((live.device, range.first_pfn(), slot));
+        }
         let stale: u64 = self.pages_of(live).map(|(iova, phys)| u64::from(self.is_stale(live, iova, phys))).sum();
         if !world.warm.get() {
             world.tally.borrow_mut().stale_accesses += stale;
