@@ -192,7 +192,7 @@ pub struct Usage {
     pub kept_ranges_max: Option<usize>,
     /// Table pages in use.
     pub table_pages: usize,
-    /// Unmaps that wait for a flush.
+    /// Unmaps that wait for a flush, or whose invalidation is not known to be done.
     pub queued_unmaps: usize,
     /// The most that can wait.
     pub queued_unmaps_max: usize,

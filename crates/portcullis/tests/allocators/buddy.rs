@@ -219,7 +219,7 @@ fn follows_the_reference(address_bits: u8, reserved: &[IovaRange], script: &[Ope
     let reserved = reserved.iter().copied().chain(never.into_iter().flatten()).collect();
     let mut reference = Reference { live: Vec::new(), reserved, limit: 1 << (u32::from(address_bits) - PAGE_SHIFT) };
     // Narrow machines get narrow requests, but for a few.
-    let narrow = |pages: u64| if pages % 8 == 0 { pages } else { 1 + pages % reference.limit.div_ceil(4) };
+    let narrow = |pages: u64| if pages.is_multiple_of(8) { pages } else { 1 + pages % reference.limit.div_ceil(4) };
     let script: Vec<Operation> = { script.iter() }
         .map(|operation| match operation {
             Operation::Map(pages) => Operation::Map(narrow(*pages)),
