@@ -199,7 +199,7 @@ pub struct Usage {
     pub record_bytes: usize,
     /// Table pages in use.
     pub table_pages: usize,
-    /// Unmaps that wait for a flush.
+    /// Unmaps that wait for a flush, or whose invalidation is not known to be done.
     pub queued_unmaps: usize,
     /// The most that can wait.
     pub queued_unmaps_max: usize,

@@ -165,6 +165,9 @@ pub trait Iommu: Sync {
 
     /// Whether everything submitted under `ticket` has taken effect, in-flight DMA drained.
     ///
+    /// Tickets may be asked about in any order, late, or never. One that is asked about late may be told of a failure that was
+    /// another's, but never of a completion that was.
+    ///
     /// # Errors
     /// A [`QueueError`] where it never will.
     fn is_done(&self, ticket: Self::Ticket) -> Result<bool, QueueError>;

@@ -45,6 +45,9 @@ enum Block {
     },
 }
 
+/// What [`BuddyAllocator::new`](super::BuddyAllocator::new) says of memory.
+const _: () = assert!(size_of::<Block>() == 12);
+
 /// All blocks below some page.
 #[derive(Debug)]
 pub(super) struct Blocks {
