@@ -212,7 +212,7 @@ pub fn conclude(rows: &[&Row]) -> String {
 }
 
 /// Those of which `first` is true, and the others.
-fn split<'r>(rows: Vec<&'r Row>, first: fn(&Row) -> bool) -> (Vec<&'r Row>, Vec<&'r Row>) {
+fn split(rows: Vec<&Row>, first: fn(&Row) -> bool) -> (Vec<&Row>, Vec<&Row>) {
     rows.into_iter().partition(|row| first(row))
 }
 
