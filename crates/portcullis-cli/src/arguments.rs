@@ -19,6 +19,8 @@ pub(crate) struct Arguments {
 pub(crate) enum Command {
     /// The same work under every design: cost, misses, memory, stale window, estimated rate
     Compare(Box<CompareArguments>),
+    /// A malicious device against every design: what got through after hand-back, for how long, by rule
+    Attack(Box<AttackArguments>),
     /// What there is
     List(ListArguments),
     /// How to record a trace on a Linux host, and what it costs
@@ -28,6 +30,25 @@ pub(crate) enum Command {
 #[derive(Parser)]
 #[command(no_binary_name = false)]
 pub(crate) struct CompareArguments {
+    #[command(flatten)]
+    pub(crate) plan: PlanArguments,
+    /// One JSON document on standard output
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct AttackArguments {
+    #[command(flatten)]
+    pub(crate) plan: PlanArguments,
+    /// One JSON document on standard output
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Which designs on which work and machine.
+#[derive(Args)]
+pub(crate) struct PlanArguments {
     /// Traces: text of ftrace, trace-cmd report or perf script, plain, xz, gz or zst; replayed one by one. Without any, the
     /// bundled one
     pub(crate) traces: Vec<PathBuf>,
@@ -58,12 +79,9 @@ pub(crate) struct CompareArguments {
     /// Sets a hardware parameter; `list machines --json` shows them
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(crate) settings: Vec<String>,
-    /// Seed of what synthetic workloads draw
+    /// Seed of what synthetic workloads draw, and malicious devices
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
-    /// One JSON document on standard output
-    #[arg(long)]
-    pub(crate) json: bool,
 }
 
 #[derive(Args)]

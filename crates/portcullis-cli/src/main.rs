@@ -1,9 +1,11 @@
 //! The `portcullis` program: arguments, tables, progress and exit codes. What is computed is computed in `portcullis_lab`.
 
 mod arguments;
+mod attack;
 mod capture;
 mod compare;
 mod list;
+mod plan;
 mod table;
 
 use arguments::{Arguments, Command, CompareArguments};
@@ -11,6 +13,8 @@ use clap::Parser;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+/// Exit status when all is well.
+const FINE: u8 = 0;
 /// Exit status after a check that failed.
 const CHECK_FAILED: u8 = 1;
 /// Exit status after bad usage or input.
@@ -36,6 +40,28 @@ impl Failure {
     fn input(error: impl std::fmt::Display) -> Self {
         Self::Input(error.to_string())
     }
+
+    /// The exit status that stands for it.
+    fn status(&self) -> u8 {
+        match self {
+            Self::Check(_) => CHECK_FAILED,
+            // Whoever read our output has seen enough.
+            Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => FINE,
+            Self::Input(_) | Self::Output(_) => BAD_INPUT,
+        }
+    }
+
+    /// Says what is wrong, on standard error.
+    fn report(&self) {
+        match self {
+            Self::Input(message) => eprintln!("portcullis: {message}"),
+            Self::Output(_) if self.status() == FINE => {}
+            Self::Output(error) => eprintln!("portcullis: the result could not be written: {error}"),
+            Self::Check(messages) => {
+                messages.iter().for_each(|message| eprintln!("portcullis: check failed: {message}"));
+            }
+        }
+    }
 }
 
 fn main() -> ExitCode {
@@ -44,26 +70,16 @@ fn main() -> ExitCode {
     let result = match command.unwrap_or_else(|| Command::Compare(Box::new(CompareArguments::parse_from(["compare"]))))
     {
         Command::Compare(arguments) => compare::compare(&arguments, &mut out),
+        Command::Attack(arguments) => attack::attack(&arguments, &mut out),
         Command::List(arguments) => list::list(&arguments, &mut out),
         Command::CaptureHelp => out.write_all(capture::HELP.as_bytes()).map_err(Failure::Output),
     };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(Failure::Input(message)) => {
-            eprintln!("portcullis: {message}");
-            ExitCode::from(BAD_INPUT)
-        }
-        // Whoever read our output has seen enough.
-        Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
-        Err(Failure::Output(error)) => {
-            eprintln!("portcullis: the result could not be written: {error}");
-            ExitCode::from(BAD_INPUT)
-        }
-        Err(Failure::Check(messages)) => {
-            for message in messages {
-                eprintln!("portcullis: check failed: {message}");
-            }
-            ExitCode::from(CHECK_FAILED)
-        }
-    }
+    let status = result.map_or_else(
+        |failure| {
+            failure.report();
+            failure.status()
+        },
+        |()| FINE,
+    );
+    ExitCode::from(status)
 }

@@ -41,6 +41,24 @@ pub(crate) fn number(value: f64) -> String {
     }
 }
 
+/// Breaks a paragraph into lines of at most 110 characters.
+pub(crate) fn textwrap(text: &str) -> String {
+    const WIDTH: usize = 110;
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        let line = lines.last_mut().expect("never empty");
+        if line.is_empty() {
+            line.push_str(word);
+        } else if line.chars().count() + 1 + word.chars().count() <= WIDTH {
+            line.push(' ');
+            line.push_str(word);
+        } else {
+            lines.push(word.to_owned());
+        }
+    }
+    lines.join("\n")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -41,7 +41,7 @@ impl ClockMode {
         }
     }
 
-    fn pace(self, machine: &Machine, work: &Work, seed: u64) -> Pace {
+    pub(crate) fn pace(self, machine: &Machine, work: &Work, seed: u64) -> Pace {
         match self {
             Self::Model => run::machine_pace(machine, work, seed),
             Self::Trace => Pace::Timestamps,
@@ -151,11 +151,11 @@ impl Serialize for Measurement {
     }
 }
 
-fn protection_name<S: Serializer>(protection: &Protection, serializer: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn protection_name<S: Serializer>(protection: &Protection, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(protection.name())
 }
 
-fn option_map<S: Serializer>(options: &Options, serializer: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn option_map<S: Serializer>(options: &Options, serializer: S) -> Result<S::Ok, S::Error> {
     let json = |value| match value {
         OptionValue::Count(count) => Value::from(count),
         OptionValue::Word(word) => Value::from(word),
@@ -201,24 +201,43 @@ pub struct Comparison {
 }
 
 impl Plan {
-    /// The runs of one piece of work: design, protection, batch, and whether the batch is the design's own.
-    fn jobs(&self) -> Vec<(Choice, Protection, usize, bool)> {
+    /// Each design with each of its protections that was asked for, and its own batch.
+    pub(crate) fn own_jobs(&self) -> Vec<(Choice, Protection, usize)> {
         let mut jobs = Vec::new();
         for &choice in &self.designs {
             let info = choice.design.info();
-            for &protection in info.protections {
-                let unprotected = protection == Protection::None;
-                if !unprotected && !self.protections.contains(&protection) {
-                    continue;
-                }
-                let own = self.batch.unwrap_or(info.batch_default);
-                jobs.push((choice, protection, own, true));
-                if self.batch.is_none() && !unprotected {
-                    jobs.extend(EQUAL_BATCHES.iter().filter(|b| **b != own).map(|b| (choice, protection, *b, false)));
-                }
+            let wanted = |protection| protection == Protection::None || self.protections.contains(&protection);
+            let batch = self.batch.unwrap_or(info.batch_default);
+            jobs.extend(info.protections.iter().filter(|one| wanted(**one)).map(|one| (choice, *one, batch)));
+        }
+        jobs
+    }
+
+    /// The runs of one piece of work: design, protection, batch, and whether the batch is the design's own.
+    fn jobs(&self) -> Vec<(Choice, Protection, usize, bool)> {
+        let mut jobs = Vec::new();
+        for (choice, protection, own) in self.own_jobs() {
+            jobs.push((choice, protection, own, true));
+            if self.batch.is_none() && protection != Protection::None {
+                jobs.extend(EQUAL_BATCHES.iter().filter(|b| **b != own).map(|b| (choice, protection, *b, false)));
             }
         }
         jobs
+    }
+
+    /// The run of `item` at `pace` under one design.
+    pub(crate) fn job(&self, item: &Item, pace: Pace, choice: Choice, protection: Protection, batch: usize) -> Job<'_> {
+        Job {
+            machine: &self.machine,
+            work: item.work.clone(),
+            design: choice.design,
+            options: choice.options,
+            protection,
+            batch,
+            pace,
+            seed: self.seed,
+            leaf_only_hint: self.leaf_only_hint,
+        }
     }
 
     /// How many runs it takes.
@@ -233,17 +252,7 @@ impl Plan {
             let pace = self.clock.pace(&self.machine, &item.work, self.seed);
             for (choice, protection, batch, own) in self.jobs() {
                 progress(&format!("{choice} {protection}"));
-                let job = Job {
-                    machine: &self.machine,
-                    work: item.work.clone(),
-                    design: choice.design,
-                    options: choice.options,
-                    protection,
-                    batch,
-                    pace,
-                    seed: self.seed,
-                    leaf_only_hint: self.leaf_only_hint,
-                };
+                let job = self.job(item, pace, choice, protection, batch);
                 let outcome = match run::run(&job) {
                     Ok(outcome) => Measurement::Done(Box::new(outcome)),
                     Err(error) => Measurement::Failed(error),

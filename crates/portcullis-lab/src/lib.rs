@@ -4,6 +4,7 @@
 
 mod account;
 pub mod advice;
+pub mod attack;
 pub mod compare;
 mod cost;
 pub mod engine;
@@ -21,4 +22,6 @@ pub use cost::CostBook;
 pub use machine::Machine;
 pub use outcome::{Limit, Outcome};
 pub use platform::LabPlatform;
-pub use run::{Churn, Job, Pace, Rings, RunError, WORKLOADS, Work, WorkloadError, WorkloadInfo, machine_pace, run};
+pub use run::{
+    Churn, Job, LabUnit, Pace, Rings, RunError, WORKLOADS, Work, WorkloadError, WorkloadInfo, machine_pace, run,
+};

@@ -152,6 +152,25 @@ fn an_error_that_is_cleared_and_not_mended_comes_back() {
 }
 
 #[test]
+fn broken_hardware_stops_at_every_invalidation_and_at_no_wait() {
+    let mut machine = machine();
+    machine.touch(0x1000);
+    machine.vtd.refuse_invalidations(true);
+    machine.push(machine.wait(1));
+    machine.push(pages(1, 0x1000, 0, true));
+    machine.push(machine.wait(2));
+    machine.ring();
+    machine.settle();
+    assert_eq!(machine.read(FSTS, 4) as u32 & status::QUEUE_ERROR, status::QUEUE_ERROR);
+    assert_eq!((machine.head(), machine.status_word()), (1, 1));
+    assert!(machine.reaches(DEVICE, 0x1000));
+    machine.vtd.refuse_invalidations(false);
+    machine.write(FSTS, 4, status::QUEUE_ERROR.into());
+    machine.settle();
+    assert_eq!((machine.head(), machine.status_word()), (3, 2), "mended, it takes the same descriptor");
+}
+
+#[test]
 fn page_selective_descriptors_need_the_capability() {
     let parameters = Parameters { page_selective: false, ..Parameters::cascadelake() };
     let (mut machine, _) = Machine::with_pages(parameters, 0x1000, 1);

@@ -1,5 +1,6 @@
 //! The program from outside: what it prints, and how it ends.
 
+mod attack;
 mod bad_input;
 mod human;
 mod json;

@@ -1,6 +1,7 @@
 //! A core doing what a device driver does: mapping, unmapping in batches, and watching what the device can reach.
 
 use super::RunError;
+use super::adversary::Adversary;
 use super::exposure::Slot;
 use super::world::{Buffer, LabUnit, Live, Ranges, Wanted, World};
 use crate::platform::LabPlatform;
@@ -80,6 +81,7 @@ impl<'w, D: Design<LabPlatform, LabUnit>> Driver<'w, D> {
                     }
                 }
                 let live = Live { segments: segments.clone(), access, device, ranges, settled: Cell::new(false) };
+                world.tell(|adversary| adversary.mapped(slot, &live));
                 let mut all = world.live.borrow_mut();
                 if all.len() <= slot as usize {
                     all.resize_with(slot as usize + 1, || None);
@@ -93,6 +95,8 @@ impl<'w, D: Design<LabPlatform, LabUnit>> Driver<'w, D> {
         world.worked();
         world.engine.notify(Wanted::Map(self.core).into());
         world.engine.notify(Wanted::Mapping(slot).into());
+        world.tell(Adversary::settle);
+        world.provoke(|adversary| world.look(slot, |live| adversary.try_out(live)));
     }
 
     /// Unmaps a buffer, at the latest when the batch ends. A device-write buffer is written just before.
@@ -113,6 +117,7 @@ impl<'w, D: Design<LabPlatform, LabUnit>> Driver<'w, D> {
         // Mapped by another core, it may not be mapped yet, or be with the device still.
         let settled = || world.look(slot, |live| live.settled.get());
         world.engine.wait_until(Wanted::Mapping(slot).into(), || settled() == Some(true) || world.failed());
+        world.provoke(|adversary| world.look(slot, |live| adversary.leaving(slot, live)));
         let Some(live) = world.live.borrow_mut().get_mut(slot as usize).and_then(Option::take) else { return };
         if self.members.first().is_some_and(|(_, first)| first.device != live.device) {
             self.commit();
@@ -135,6 +140,7 @@ impl<'w, D: Design<LabPlatform, LabUnit>> Driver<'w, D> {
                 }
             }
         }
+        world.provoke(|adversary| adversary.cling(&live));
         self.members.push((slot, live));
         if self.members.len() >= self.batch_max {
             self.commit();
@@ -145,6 +151,8 @@ impl<'w, D: Design<LabPlatform, LabUnit>> Driver<'w, D> {
     pub(super) fn commit(&mut self) {
         let world = self.world;
         let Some(device) = self.members.first().map(|(_, first)| first.device) else { return };
+        // Whatever comes of it: buffers whose commit fails never come back (S11).
+        let mut members = std::mem::take(&mut self.members);
         let batch = &mut self.batches[device];
         if let Err(error) = world.engine.charged(|| batch.commit_so_far()) {
             world.fail(RunError::Commit(error));
@@ -152,10 +160,11 @@ impl<'w, D: Design<LabPlatform, LabUnit>> Driver<'w, D> {
         }
         world.arm(device);
         world.settle_invalidations();
-        for (slot, live) in &self.members {
+        for (slot, live) in &members {
             self.hand_back(*slot, live);
         }
-        self.members.clear();
+        members.clear();
+        self.members = members;
         world.worked();
     }
 
@@ -168,17 +177,11 @@ impl<'w, D: Design<LabPlatform, LabUnit>> Driver<'w, D> {
         for range in &live.ranges {
             world.live_ranges.borrow_mut().remove((live.device, range.first_pfn(), slot));
         }
-        let stale: u64 = self.pages_of(live).map(|(iova, phys)| u64::from(self.is_stale(live, iova, phys))).sum();
+        world.provoke(|adversary| adversary.handed_back(slot, live));
+        let stale: u64 = live.pages().map(|page| u64::from(self.is_stale(live, page.iova, page.phys))).sum();
         if !world.warm.get() {
             world.tally.borrow_mut().stale_accesses += stale;
         }
-    }
-
-    /// Every page of a mapping: its I/O address and the physical page behind it.
-    fn pages_of<'l>(&self, live: &'l Live) -> impl Iterator<Item = (Iova, PhysAddr)> + use<'l, D> {
-        let physical = live.segments.iter().flat_map(|s| s.phys.pfn()..s.phys.pfn() + s.pages());
-        let virtual_pages = live.ranges.iter().flat_map(|range| range.first_pfn()..range.end_pfn());
-        virtual_pages.zip(physical).map(|(iova, phys)| (Iova::from_pfn(iova), PhysAddr::from_pfn(phys)))
     }
 
     /// Whether the device could still reach the page of a buffer that is its owner's again.
@@ -256,7 +259,7 @@ impl<'w, D: Design<LabPlatform, LabUnit>> Driver<'w, D> {
     pub(super) fn finish(&mut self) {
         self.commit();
         while let Some(at_ps) = self.world.engine.own_timer_ps() {
-            self.world.engine.sleep_until(at_ps);
+            self.world.idle_until(at_ps);
         }
     }
 }

@@ -1,5 +1,7 @@
 //! One run: a workload under one design on one machine, in virtual time, and what was measured.
 
+mod adversary;
+mod attack;
 mod churn;
 mod driver;
 mod exposure;
@@ -10,9 +12,12 @@ mod rings;
 mod workload;
 mod world;
 
+pub use adversary::Found;
+pub use attack::{Attacked, PROBES_CACHED_MIN, attack, attack_design, attack_on_breaking_hardware};
 pub use churn::Churn;
 pub use rings::Rings;
 pub use workload::{WORKLOADS, WorkloadError, WorkloadInfo};
+pub use world::LabUnit;
 
 use crate::account::Account;
 use crate::host_memory::buffers_end;
@@ -28,7 +33,7 @@ use portcullis_model::Counters;
 use portcullis_vtd::BringUpError;
 use std::rc::Rc;
 use thiserror::Error;
-use world::{LabUnit, World};
+use world::World;
 
 /// What a run does.
 #[derive(Clone)]
@@ -55,6 +60,13 @@ impl Work {
         match self {
             Self::Trace(trace, _) => trace.devices.clone(),
             Self::Rings(_) | Self::Churn(_) => vec![rings::DEVICE],
+        }
+    }
+
+    fn unexplained_accesses(&self) -> u64 {
+        match self {
+            Self::Trace(_, joined) => joined.as_ref().map_or(0, |joined| joined.unexplained),
+            Self::Rings(_) | Self::Churn(_) => 0,
         }
     }
 
@@ -232,32 +244,8 @@ fn measure(job: &Job<'_>) -> Result<Measured, RunError> {
 }
 
 fn measure_design<D: Design<LabPlatform, LabUnit>>(job: &Job<'_>) -> Result<Measured, RunError> {
-    let (work, memory) = (&job.work, job.work.memory());
-    let world = World::<D>::new(job, &memory)?;
-    let mut unexplained_accesses = 0;
-    let start = match work {
-        Work::Trace(trace, joined) => {
-            unexplained_accesses = joined.as_ref().map_or(0, |joined| joined.unexplained);
-            replay::prepare(&world, trace, joined.as_ref());
-            let start = Start::of(&world);
-            replay::run(&world, trace, joined.as_ref(), job.batch, job.pace);
-            start
-        }
-        Work::Rings(rings) => {
-            let rings = rings::Service::new(&world, rings, job.batch, job.pace, job.seed);
-            rings.warm_up(job.machine);
-            let start = Start::of(&world);
-            rings.serve(job.machine);
-            start
-        }
-        Work::Churn(churn) => {
-            let churn = churn::Service::new(&world, churn, job.batch, job.pace, job.seed);
-            churn.warm_up(job.machine);
-            let start = Start::of(&world);
-            churn.serve(job.machine);
-            start
-        }
-    };
+    let world = World::<D>::new(job, &job.work.memory(), false)?;
+    let start = perform(&world, job);
     if let Some(error) = world.failure.borrow_mut().take() {
         return Err(error);
     }
@@ -275,7 +263,7 @@ fn measure_design<D: Design<LabPlatform, LabUnit>>(job: &Job<'_>) -> Result<Meas
         transactions: tally.transactions,
         latency_ps_sum: tally.latency_ps_sum,
         faults: tally.faults,
-        unexplained_accesses,
+        unexplained_accesses: job.work.unexplained_accesses(),
         stale_accesses: tally.stale_accesses,
         table_pages_max: tally.table_pages_max,
         table_pages_end: world.table_pages(),
@@ -287,6 +275,32 @@ fn measure_design<D: Design<LabPlatform, LabUnit>>(job: &Job<'_>) -> Result<Meas
         over_invalidated_pages: windows.over_invalidated_pages,
         span_ps: worked_ps - start.now_ps,
     })
+}
+
+/// Does the work of `job`, and returns where the measured part of it began.
+fn perform<D: Design<LabPlatform, LabUnit>>(world: &Rc<World<D>>, job: &Job<'_>) -> Start {
+    match &job.work {
+        Work::Trace(trace, joined) => {
+            replay::prepare(world, trace, joined.as_ref());
+            let start = Start::of(world);
+            replay::run(world, trace, joined.as_ref(), job.batch, job.pace);
+            start
+        }
+        Work::Rings(rings) => {
+            let rings = rings::Service::new(world, rings, job.batch, job.pace, job.seed);
+            rings.warm_up(job.machine);
+            let start = Start::of(world);
+            rings.serve(job.machine);
+            start
+        }
+        Work::Churn(churn) => {
+            let churn = churn::Service::new(world, churn, job.batch, job.pace, job.seed);
+            churn.warm_up(job.machine);
+            let start = Start::of(world);
+            churn.serve(job.machine);
+            start
+        }
+    }
 }
 
 /// Where the measured part of a run begins.

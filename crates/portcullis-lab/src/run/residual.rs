@@ -5,7 +5,7 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 /// Bytes of a page, from the first to before the last.
-type Extent = (u16, u16);
+pub(super) type Extent = (u16, u16);
 
 /// A physical page with live mappings.
 #[derive(Default)]
@@ -86,7 +86,7 @@ impl Page {
 }
 
 /// The pages of a buffer, with the bytes that it has in each.
-fn pieces(segments: &[Segment]) -> impl Iterator<Item = (u64, Extent)> {
+pub(super) fn pieces(segments: &[Segment]) -> impl Iterator<Item = (u64, Extent)> {
     segments.iter().flat_map(|segment| {
         let (start, end) = (segment.phys.as_u64(), segment.phys.as_u64() + segment.len);
         (segment.phys.pfn()..segment.phys.pfn() + segment.pages()).map(move |pfn| {

@@ -1,13 +1,14 @@
 //! A simulated machine put together: virtual cores, modelled hardware, the real driver, and the design's domains.
 
+use super::adversary::Adversary;
 use super::exposure::{End, Exposure, Slot};
 use super::ranges::Ranges as RangeIndex;
-use super::residual::Residual;
+use super::residual::{Extent, Residual, pieces};
 use super::{Job, RunError};
 use crate::engine::{Engine, Event};
 use crate::platform::LabPlatform;
 use portcullis::design::Design;
-use portcullis::{Access, Config, Domain, IovaRange, MapError, PhysAddr, Rule, Segment, SourceId};
+use portcullis::{Access, Config, Domain, Iova, IovaRange, MapError, PhysAddr, Rule, Segment, SourceId};
 use portcullis_model::{Device, ModelMmio, Ram, Vtd};
 use portcullis_vtd::Unit;
 use smallvec::SmallVec;
@@ -17,7 +18,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 /// The IOMMU of the lab: the VT-d driver on the modelled registers.
-pub(super) type LabUnit = Arc<Unit<ModelMmio<LabPlatform>, LabPlatform>>;
+pub type LabUnit = Arc<Unit<ModelMmio<LabPlatform>, LabPlatform>>;
 /// A domain of the lab.
 pub(super) type LabDomain<D> = Domain<D, LabPlatform, LabUnit>;
 
@@ -89,9 +90,29 @@ pub(super) struct Live {
     pub(super) settled: Cell<bool>,
 }
 
+/// One page of a mapping.
+#[derive(Clone, Copy)]
+pub(super) struct LivePage {
+    pub(super) iova: Iova,
+    /// The page of memory behind it.
+    pub(super) phys: PhysAddr,
+    /// What the buffer has of it.
+    pub(super) extent: Extent,
+}
+
 impl Live {
     pub(super) fn bytes(&self) -> u64 {
         self.segments.iter().map(|segment| segment.len).sum()
+    }
+
+    /// Every page, in the order of the segments.
+    pub(super) fn pages(&self) -> impl Iterator<Item = LivePage> {
+        let iovas = self.ranges.iter().flat_map(|range| range.first_pfn()..range.end_pfn());
+        iovas.zip(pieces(&self.segments)).map(|(iova_pfn, (phys_pfn, extent))| LivePage {
+            iova: Iova::from_pfn(iova_pfn),
+            phys: PhysAddr::from_pfn(phys_pfn),
+            extent,
+        })
     }
 }
 
@@ -143,12 +164,14 @@ pub(super) struct World<D: Design<LabPlatform, LabUnit>> {
     /// The first refusal of the protection layer; the run ends with it.
     pub(super) failure: RefCell<Option<RunError>>,
     /// Per core, the map that is under way there.
-    pub(super) maps: Vec<MapUnderWay>,
+    pub(super) maps: Rc<[MapUnderWay]>,
     /// The due time that a timer is set for, per domain.
     pub(super) armed_us: Vec<Cell<Option<u64>>>,
     pub(super) warm: Cell<bool>,
     /// When the latest map or hand-back was: what follows is waiting for timers.
     pub(super) worked_ps: Cell<u64>,
+    /// The malicious device of a run that is an attack.
+    pub(super) adversary: Option<RefCell<Adversary>>,
 }
 
 impl<D: Design<LabPlatform, LabUnit>> World<D> {
@@ -157,9 +180,12 @@ impl<D: Design<LabPlatform, LabUnit>> World<D> {
         self.live.borrow().get(slot as usize).and_then(Option::as_ref).map(look)
     }
 
-    /// The machine of `job`, whose devices each have a domain of their own.
-    pub(super) fn new(job: &Job<'_>, memory: &[Segment]) -> Result<Rc<Self>, RunError> {
-        let (machine, cores, devices) = (job.machine, job.work.cores(), job.work.devices());
+    /// The machine of `job`, whose devices each have a domain of their own. If it is to be attacked, one more device has one in
+    /// which nothing is ever mapped.
+    pub(super) fn new(job: &Job<'_>, memory: &[Segment], attacked: bool) -> Result<Rc<Self>, RunError> {
+        let (machine, cores, mut devices) = (job.machine, job.work.cores(), job.work.devices());
+        let stranger = Adversary::stranger(&devices);
+        devices.extend(attacked.then_some(stranger));
         let iommu = &machine.iommu;
         let engine = Rc::new(Engine::new(cores, machine.frequency(), machine.costs.clone(), iommu.coherent));
         let base = PhysAddr::new(1 << (iommu.physical_bits - 1));
@@ -189,6 +215,11 @@ impl<D: Design<LabPlatform, LabUnit>> World<D> {
         let unbounded = |domain: &LabDomain<D>| domain.usage().window_us_max.is_none();
         let used_again = D::INFO.breaks(job.protection, Rule::Strict) && domains.iter().any(unbounded);
         let end = if used_again { End::UsedAgain } else { End::Invalidated };
+        let maps: Rc<[MapUnderWay]> = (0..cores).map(|_| MapUnderWay::default()).collect();
+        let adversary = attacked.then(|| {
+            let bound_us = domains.first().and_then(|domain| domain.usage().window_us_max);
+            RefCell::new(Adversary::new(job, &D::INFO, bound_us, vtd.clone(), &devices, maps.clone()))
+        });
         let model = |source: &SourceId| Device::new(*source, machine.transaction_bytes, machine.bytes_in_flight);
         let world = Rc::new(Self {
             engine,
@@ -203,9 +234,10 @@ impl<D: Design<LabPlatform, LabUnit>> World<D> {
             residual: RefCell::default(),
             tally: RefCell::default(),
             failure: RefCell::default(),
-            maps: (0..cores).map(|_| MapUnderWay::default()).collect(),
+            maps,
             warm: Cell::new(true),
             worked_ps: Cell::new(0),
+            adversary,
         });
         let weak = Rc::downgrade(&world);
         world.engine.on_timer(Some(Rc::new(move || {
@@ -214,6 +246,36 @@ impl<D: Design<LabPlatform, LabUnit>> World<D> {
             }
         })));
         Ok(world)
+    }
+
+    /// Tells the malicious device, if there is one, what has just happened. Nothing else happens meanwhile.
+    pub(super) fn tell(&self, tell: impl FnOnce(&mut Adversary)) {
+        if let Some(adversary) = &self.adversary {
+            tell(adversary.borrow_mut().at(self.engine.now_ps()));
+        }
+    }
+
+    /// Lets the malicious device, if there is one, do what it wants now: after all that other cores do before.
+    pub(super) fn provoke<R>(&self, act: impl FnOnce(&mut Adversary) -> R) {
+        if let Some(adversary) = &self.adversary {
+            self.engine.sync();
+            act(adversary.borrow_mut().at(self.engine.now_ps()));
+        }
+    }
+
+    /// Lets the running core sleep until `at_ps`. A malicious device does not.
+    pub(super) fn idle_until(&self, at_ps: u64) {
+        const RESTLESS_PS: u64 = 100_000_000;
+        while self.adversary.is_some() && self.engine.now_ps() < at_ps {
+            // The last time just before: what ends then is still there.
+            let next_ps = (self.engine.now_ps() + RESTLESS_PS).min(at_ps - 1);
+            self.engine.sleep_until(next_ps);
+            self.provoke(Adversary::roam);
+            if next_ps == at_ps - 1 {
+                break;
+            }
+        }
+        self.engine.sleep_until(at_ps);
     }
 
     /// Notes that an operation has ended now.

@@ -113,6 +113,7 @@ struct State {
     counters: Counters,
     records_invalidations: bool,
     completed: Vec<(u64, Scope)>,
+    refuses_invalidations: bool,
 }
 
 impl Vtd {
@@ -138,6 +139,7 @@ impl Vtd {
             counters: Counters::default(),
             records_invalidations: false,
             completed: Vec::new(),
+            refuses_invalidations: false,
         };
         Self { ram, parameters, state: Mutex::new(state) }
     }
@@ -261,6 +263,12 @@ impl Vtd {
     /// the time of its completion in picoseconds. `f` must not call the unit: it is locked meanwhile.
     pub fn drain_completed(&self, now_ps: u64, mut f: impl FnMut(u64, Scope)) {
         self.at(now_ps).completed.drain(..).for_each(|(at_ps, scope)| f(at_ps, scope));
+    }
+
+    /// Breaks the hardware, or mends it: while broken, it takes every IOTLB invalidation that it comes to for a descriptor that
+    /// cannot be executed, and stops there (`FSTS.IQE`). For tests of what software does then.
+    pub fn refuse_invalidations(&self, refuse: bool) {
+        self.lock().refuses_invalidations = refuse;
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

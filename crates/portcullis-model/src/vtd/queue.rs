@@ -113,6 +113,7 @@ impl State {
         let words = [self.ram.read_u64(PhysAddr::new(at))?, self.ram.read_u64(PhysAddr::new(at + 8))?];
         let descriptor = Descriptor::decode(words).ok()?;
         match descriptor {
+            Descriptor::Iotlb { .. } if self.refuses_invalidations => None,
             Descriptor::Iotlb { scope: IotlbScope::Pages { mask, .. }, .. } => {
                 (self.parameters.page_selective && mask <= self.parameters.mamv).then_some(descriptor)
             }

@@ -1,0 +1,170 @@
+//! `portcullis attack`.
+
+use crate::Failure;
+use crate::arguments::AttackArguments;
+use crate::plan::{Head, Planned, progress_bar};
+use crate::table::{count, number, plain, textwrap};
+use portcullis::Protection;
+use portcullis_lab::attack::{self, Entry, Found, Row};
+use serde::Serialize;
+use std::io::{self, Write};
+
+#[derive(Serialize)]
+struct Document<'d> {
+    schema: &'static str,
+    #[serde(flatten)]
+    head: Head<'d>,
+    results: Vec<Entry<'d>>,
+    conclusions: &'d [String],
+}
+
+pub(crate) fn attack(arguments: &AttackArguments, out: &mut impl Write) -> Result<(), Failure> {
+    let bar = progress_bar();
+    let planned = Planned::new(&arguments.plan, &bar)?;
+    bar.set_length(attack::runs(&planned.plan) as u64);
+    bar.set_position(0);
+    let rows = attack::execute(&planned.plan, |run| {
+        bar.set_message(run.to_owned());
+        bar.inc(1);
+    });
+    bar.finish_and_clear();
+    let of_item = |item| rows.iter().filter(|row| row.item == item).collect::<Vec<_>>();
+    let items: Vec<Vec<&Row>> = (0..planned.plan.items.len()).map(of_item).collect();
+    let conclusions: Vec<String> = items.iter().map(|rows| attack::conclude(rows)).collect();
+    if arguments.json {
+        let document = Document {
+            schema: "portcullis.attack/1",
+            head: planned.head(Some(planned.plan.seed)),
+            results: rows.iter().flat_map(Row::entries).collect(),
+            conclusions: &conclusions,
+        };
+        writeln!(out, "{}", serde_json::to_string_pretty(&document).map_err(Failure::input)?)?;
+    } else {
+        for (index, (rows, conclusion)) in items.iter().zip(&conclusions).enumerate() {
+            if index > 0 {
+                writeln!(out)?;
+            }
+            planned.print_head(out, index)?;
+            print_rows(out, rows)?;
+            writeln!(out, "\n{}", textwrap(conclusion))?;
+        }
+    }
+    verdict(&rows)
+}
+
+/// How the command ends.
+fn verdict(rows: &[Row]) -> Result<(), Failure> {
+    let violations: Vec<String> = rows.iter().flat_map(Row::violations).collect();
+    if violations.is_empty() { Ok(()) } else { Err(Failure::Check(violations)) }
+}
+
+fn print_rows(out: &mut impl Write, rows: &[&Row]) -> io::Result<()> {
+    let header = ["design", "protection", "got through\naccesses", "window us\nmax", "bound\nus", "stale\nbytes·us"];
+    let header = [&header[..], &["verdict", "probes", "cached\nat unmap", "rest of pages\nbytes·us"]].concat();
+    let mut table = plain(&header, 2);
+    let dash = || "-".to_owned();
+    for row in rows {
+        let attacked = &row.attacked;
+        let number = |value: Option<f64>| value.map_or_else(dash, number);
+        let each = |of: &dyn Fn(&Found) -> String| match attacked.found.as_slice() {
+            [] => dash(),
+            found => found.iter().map(of).collect::<Vec<_>>().join("\n"),
+        };
+        let bound = match attacked.bound_us {
+            _ if row.protection == Protection::None => dash(),
+            Some(us) => count(us),
+            None => "none".to_owned(),
+        };
+        table.add_row([
+            row.choice.to_string(),
+            row.protection.to_string(),
+            each(&|found| format!("{} {}", found.rule, count(found.accesses))),
+            each(&|found| number(found.window_us_max)),
+            bound,
+            each(&|found| number(found.bytes_us)),
+            verdict_of(row),
+            count(attacked.probes),
+            attacked.probes_cached.map_or_else(dash, count),
+            number(attacked.residual_bytes_us),
+        ]);
+    }
+    writeln!(out, "{}", table.trim_fmt())
+}
+
+/// One line for each rule, or one for the whole row.
+fn verdict_of(row: &Row) -> String {
+    let attacked = &row.attacked;
+    let of_rule = |found: &Found| if found.declared { "declared" } else { "UNDECLARED" };
+    let mut verdicts: Vec<&str> = attacked.found.iter().map(of_rule).collect();
+    if attacked.error.is_some() {
+        verdicts.push("ENDED EARLY");
+    } else if attacked.proves_nothing() {
+        verdicts.push("PROVES NOTHING");
+    } else if verdicts.is_empty() {
+        verdicts.push("nothing");
+    }
+    verdicts.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use portcullis::Rule;
+    use portcullis::designs::{Choice, DesignId};
+    use portcullis_lab::attack::{Attacked, PROBES_CACHED_MIN};
+
+    fn row(protection: Protection, found: Vec<Found>, probes_cached: u64) -> Row {
+        let attacked = Attacked { found, probes_cached: Some(probes_cached), bound_us: Some(0), ..Attacked::default() };
+        let choice = Choice::from(DesignId::Stock);
+        Row { item: 0, trace: "a trace".to_owned(), choice, protection, batch: 1, attacked }
+    }
+
+    fn found(declared: bool) -> Found {
+        Found { rule: Rule::Strict, declared, accesses: 3, window_us_max: Some(1.5), bytes_us: Some(6.0) }
+    }
+
+    /// The exit status, and what is said about it.
+    fn ends(row: &Row) -> (u8, Vec<String>) {
+        match verdict(std::slice::from_ref(row)) {
+            Ok(()) => (0, Vec::new()),
+            Err(failure) => (
+                failure.status(),
+                match failure {
+                    Failure::Check(messages) => messages,
+                    _ => panic!("a check, or nothing"),
+                },
+            ),
+        }
+    }
+
+    #[test]
+    fn an_undeclared_breach_is_a_failed_check() {
+        let (status, said) = ends(&row(Protection::Strict, vec![found(false)], PROBES_CACHED_MIN));
+        assert_eq!(status, 1);
+        let expected =
+            "stock strict: S2 broken by 3 accesses, up to 1.5 µs after hand-back, which it does not declare (a trace)";
+        assert_eq!(said, [expected]);
+    }
+
+    #[test]
+    fn a_declared_one_is_none_whether_or_not_it_is_found() {
+        for found in [vec![found(true)], Vec::new()] {
+            assert_eq!(ends(&row(Protection::Deferred, found, PROBES_CACHED_MIN)), (0, Vec::new()));
+        }
+        let unseen = row(Protection::Deferred, Vec::new(), PROBES_CACHED_MIN);
+        assert!(attack::conclude(&[&unseen]).contains("declares that it breaks S2; this run did not see it"));
+    }
+
+    #[test]
+    fn beyond_its_bound_a_declared_one_is_one() {
+        let both = row(Protection::Deferred, vec![found(true), found(false)], PROBES_CACHED_MIN);
+        assert_eq!(ends(&both).0, 1);
+        assert_eq!(verdict_of(&both), "declared\nUNDECLARED");
+    }
+
+    #[test]
+    fn too_little_cached_fails() {
+        let (status, said) = ends(&row(Protection::Strict, Vec::new(), PROBES_CACHED_MIN - 1));
+        assert!(status == 1 && said[0].contains("only 999 pages"), "{said:?}");
+    }
+}

@@ -1,0 +1,187 @@
+//! What the commands that run designs have in common: from the command line to a plan, and what is printed above its results.
+
+use crate::Failure;
+use crate::arguments::PlanArguments;
+use crate::table::count;
+use indicatif::{ProgressBar, ProgressStyle};
+use portcullis::designs::{Choice, DesignId};
+use portcullis_lab::compare::{ClockMode, Input, Item, Plan};
+use portcullis_lab::trace::{self, AccessLog, Events, Trace};
+use portcullis_lab::{Machine, Work};
+use serde::Serialize;
+use std::io::{self, Cursor, Write};
+use std::path::Path;
+use std::rc::Rc;
+
+/// The trace that the program carries.
+const BUNDLED_NAME: &str = "q-e1000e-rx.strict.2cpu.trace.xz";
+const BUNDLED: &[u8] = include_bytes!("../../../traces/q-e1000e-rx.strict.2cpu.trace.xz");
+
+/// A plan, and where it comes from.
+pub(crate) struct Planned<'a> {
+    arguments: &'a PlanArguments,
+    pub(crate) plan: Plan,
+    /// The traces that it goes over; none where its work is synthetic.
+    inputs: Vec<Input>,
+}
+
+/// What every JSON document begins with.
+#[derive(Serialize)]
+pub(crate) struct Head<'p> {
+    input: &'p [Input],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    workload: Option<&'p str>,
+    machine: &'static str,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    set: &'p [String],
+    clock: ClockMode,
+    no_hint: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    seed: Option<u64>,
+}
+
+impl<'a> Planned<'a> {
+    pub(crate) fn new(arguments: &'a PlanArguments, bar: &ProgressBar) -> Result<Self, Failure> {
+        let machine = machine(arguments)?;
+        let designs = designs(&arguments.designs)?;
+        let (items, inputs) = work(arguments, bar)?;
+        let plan = Plan {
+            machine,
+            items,
+            designs,
+            protections: arguments.protection.clone(),
+            batch: arguments.batch.map(usize::from),
+            clock: arguments.clock,
+            seed: arguments.seed,
+            leaf_only_hint: !arguments.no_hint,
+        };
+        Ok(Self { arguments, plan, inputs })
+    }
+
+    /// What the document begins with; `seed` where it has a part in the results.
+    pub(crate) fn head(&self, seed: Option<u64>) -> Head<'_> {
+        Head {
+            input: &self.inputs,
+            workload: self.arguments.workload.as_deref(),
+            machine: self.plan.machine.id,
+            set: &self.arguments.settings,
+            clock: self.plan.clock,
+            no_hint: self.arguments.no_hint,
+            seed,
+        }
+    }
+
+    /// What stands above the results of an item: its work, the machine, and what was changed about either.
+    pub(crate) fn print_head(&self, out: &mut impl Write, item: usize) -> io::Result<()> {
+        let plan = &self.plan;
+        match self.inputs.get(item) {
+            Some(input) => print_input(out, input)?,
+            None => writeln!(out, "{}   synthetic, seed {}", plan.items[item].name, plan.seed)?,
+        }
+        let clock = match plan.clock {
+            ClockMode::Model => "model clock".to_owned(),
+            ClockMode::Trace => "the trace's clock".to_owned(),
+            ClockMode::Scale(factor) => format!("pauses × {factor}"),
+        };
+        let changed: String = self.arguments.settings.iter().map(|setting| format!("   {setting}")).collect();
+        let batch = plan.batch.map(|batch| format!("   batches of {batch}")).unwrap_or_default();
+        let book = "costs from its cost book, not your CPU";
+        let hint = if plan.leaf_only_hint { "" } else { "   no invalidation hint" };
+        writeln!(out, "machine {} (assumed)   {book}   {clock}{changed}{batch}{hint}\n", plan.machine.id)
+    }
+}
+
+pub(crate) fn progress_bar() -> ProgressBar {
+    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}").expect("a valid template");
+    // Hidden by itself where standard error is no terminal.
+    ProgressBar::new(0).with_style(style)
+}
+
+fn machine(arguments: &PlanArguments) -> Result<Machine, Failure> {
+    let mut machine = Machine::by_id(&arguments.machine).ok_or_else(|| {
+        let known: Vec<&str> = Machine::all().iter().map(|machine| machine.id).collect();
+        Failure::Input(format!("no machine `{}`; there are: {}", arguments.machine, known.join(", ")))
+    })?;
+    for setting in &arguments.settings {
+        let (key, value) =
+            setting.split_once('=').ok_or_else(|| Failure::Input(format!("--set {setting}: expected KEY=VALUE")))?;
+        machine.iommu.set(key, value).map_err(Failure::input)?;
+    }
+    Ok(machine)
+}
+
+fn designs(texts: &[String]) -> Result<Vec<Choice>, Failure> {
+    if texts.is_empty() {
+        return Ok(DesignId::ALL.iter().map(|design| Choice::from(*design)).collect());
+    }
+    texts.iter().map(|text| Choice::parse(text).map_err(|error| Failure::Input(error.to_string()))).collect()
+}
+
+fn work(arguments: &PlanArguments, bar: &ProgressBar) -> Result<(Vec<Item>, Vec<Input>), Failure> {
+    if let Some(workload) = &arguments.workload {
+        let work = Work::parse(workload).map_err(|error| Failure::Input(format!("--workload {workload}: {error}")))?;
+        return Ok((vec![Item { name: workload.clone(), work }], Vec::new()));
+    }
+    let mut traces = Vec::new();
+    if arguments.traces.is_empty() {
+        let trace = Trace::read_from(BUNDLED_NAME, Cursor::new(BUNDLED), |_| {}).map_err(Failure::input)?;
+        traces.push((BUNDLED_NAME.to_owned(), trace));
+    }
+    for path in &arguments.traces {
+        bar.set_message(format!("reading {}", path.display()));
+        bar.set_length(std::fs::metadata(path).map_or(0, |file| file.len()));
+        let trace = Trace::read(path, |bytes| bar.set_position(bytes)).map_err(Failure::input)?;
+        traces.push((path.display().to_string(), trace));
+    }
+    if arguments.accesses.is_some() && traces.len() != 1 {
+        return Err(Failure::Input("--accesses belongs to one trace; give exactly one".to_owned()));
+    }
+    let mut items = Vec::new();
+    let mut inputs = Vec::new();
+    for (file, trace) in traces {
+        if trace.operations.is_empty() {
+            let unmaps = count(trace.statistics.unmaps);
+            return Err(Failure::Input(format!(
+                "{file}: expected at least one map to replay, found none and {unmaps} unmaps"
+            )));
+        }
+        let joined = arguments.accesses.as_deref().map(|path| join(&trace, path)).transpose()?;
+        let (format, events, statistics) = (trace.format, trace.events, trace.statistics);
+        inputs.push(Input { file: file.clone(), format, events, statistics });
+        items.push(Item { name: file, work: Work::Trace(Rc::new(trace), joined.map(Rc::new)) });
+    }
+    Ok((items, inputs))
+}
+
+fn join(trace: &Trace, path: &Path) -> Result<trace::Joined, Failure> {
+    let log = AccessLog::read(path, |_| {}).map_err(Failure::input)?;
+    trace::join(trace, &log).map_err(|error| Failure::Input(format!("{}: {error}", path.display())))
+}
+
+fn print_input(out: &mut impl Write, input: &Input) -> io::Result<()> {
+    let s = &input.statistics;
+    writeln!(
+        out,
+        "{}  {} maps  {} pages  {} CPUs  {} unmaps precede the capture",
+        input.file,
+        count(s.maps),
+        count(s.pages),
+        s.cpus,
+        count(s.unmatched_unmaps)
+    )?;
+    if s.lost_events > 0 {
+        writeln!(out, "warning: the tracer lost {} events; what they did is missing here", count(s.lost_events))?;
+    }
+    if s.out_of_order > 0 {
+        writeln!(out, "warning: {} events are older than the one before them on their CPU", count(s.out_of_order))?;
+    }
+    match input.events {
+        Events::Both => {}
+        Events::Iommu => writeln!(
+            out,
+            "warning: without dma: events whole pages count as data, read and written; rates are too high where buffers are smaller"
+        )?,
+        Events::Dma => writeln!(out, "read from dma: events alone; coherent buffers are not in it")?,
+    }
+    Ok(())
+}

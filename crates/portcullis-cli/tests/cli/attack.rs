@@ -1,0 +1,203 @@
+//! `attack`: what got through, for people and for programs, and how it ends.
+
+use super::{DISK, RECEIVE, bundled, float, json, portcullis, printed, rows, text};
+use serde_json::Value;
+
+/// Small enough to be attacked many times, and large enough to show something.
+const RINGS: &str = "rings:count=2,ring=128,tx=0.25,operations=4000";
+const TOO_FEW: &str = "rings:ring=16,operations=64";
+
+fn attacked(arguments: &[&str]) -> Value {
+    json(&[&["attack"], arguments, &["--json"]].concat())
+}
+
+/// What every entry has, whether or not there is a value for it.
+const KEYS: [&str; 16] = [
+    "trace",
+    "design",
+    "options",
+    "protection",
+    "batch",
+    "rule",
+    "declared",
+    "stale_accesses",
+    "stale_window_us_max",
+    "stale_bytes_us",
+    "bound_us",
+    "probes",
+    "probes_cached",
+    "residual_accesses",
+    "residual_bytes_us",
+    "error",
+];
+
+fn check_entry(entry: &Value) {
+    for key in KEYS {
+        let there = entry.as_object().expect("an object").contains_key(key);
+        assert_eq!(there, key != "error", "{key}: {entry}");
+    }
+    assert!(entry["stale_accesses"].is_u64() && entry["probes"].as_u64() > Some(1000), "{entry}");
+    let protected = entry["protection"] != "none";
+    assert_eq!(entry["probes_cached"].is_u64(), protected, "{entry}");
+    assert!(!protected || entry["probes_cached"].as_u64() >= Some(1000), "{entry}");
+    if entry["rule"].is_null() {
+        assert_eq!(entry["stale_accesses"], 0, "{entry}");
+        for key in ["declared", "stale_window_us_max", "stale_bytes_us"] {
+            assert!(entry[key].is_null(), "{key}: {entry}");
+        }
+        return;
+    }
+    assert!(entry["stale_accesses"].as_u64() > Some(0), "{entry}");
+    assert_eq!(entry["declared"], true, "{entry}");
+    let window_us = entry["stale_window_us_max"].as_f64();
+    assert_eq!((window_us.is_some(), entry["stale_bytes_us"].is_number()), (protected, protected), "{entry}");
+    if let (Some(bound_us), Some(window_us)) = (entry["bound_us"].as_f64(), window_us) {
+        // What timer and hardware take beside it.
+        assert!(window_us > 0.0 && window_us <= bound_us + 500.0, "{entry}");
+    }
+}
+
+/// Every design with each of its protections is there, and what was found is what the design declares.
+fn check_document(document: &Value) {
+    assert_eq!(document["schema"], "portcullis.attack/1");
+    rows(document).iter().for_each(check_entry);
+    for design in json(&["list", "designs", "--json"])["designs"].as_array().expect("designs") {
+        for protection in design["protections"].as_array().expect("protections") {
+            let declared: Vec<&Value> = design["breaches"].as_array().expect("breaches").iter().collect();
+            let declared = declared.into_iter().filter(|breach| breach["protection"] == *protection);
+            // What a device can see: not how mistakes of a driver are answered.
+            let visible = declared.map(|breach| &breach["rule"]).filter(|rule| **rule == "S1" || **rule == "S2");
+            let visible: Vec<&Value> = visible.collect();
+            let of_run = |row: &&Value| row["design"] == design["id"] && row["protection"] == *protection;
+            let found: Vec<&Value> = rows(document).iter().filter(of_run).map(|row| &row["rule"]).collect();
+            assert_eq!(found, if visible.is_empty() { vec![&Value::Null] } else { visible }, "{design} {protection}");
+        }
+    }
+}
+
+#[test]
+fn a_bundled_trace() {
+    let path = bundled(RECEIVE);
+    let document = attacked(&[&path, "--seed", "4"]);
+    check_document(&document);
+    assert_eq!((&document["input"][0]["maps"], &document["seed"]), (&7370.into(), &4.into()));
+    assert!(rows(&document).iter().all(|row| row["trace"] == path.as_str()));
+    // Half-page buffers: the device reads the other half, and that is no breach.
+    assert!(rows(&document).iter().all(|row| row["residual_accesses"].as_u64() > Some(0)));
+    assert!(document["conclusions"][0].as_str().is_some_and(|said| said.contains("Nothing got through")));
+}
+
+#[test]
+fn rings() {
+    let document = attacked(&["--workload", RINGS]);
+    check_document(&document);
+    assert_eq!((&document["workload"], &document["seed"]), (&RINGS.into(), &1.into()));
+}
+
+#[test]
+fn the_options_of_compare() {
+    let with = |arguments: &[&str]| {
+        let document = attacked(&[&["--workload", RINGS, "--designs", "stock"], arguments].concat());
+        rows(&document).iter().for_each(check_entry);
+        document
+    };
+    assert_eq!(rows(&with(&["--protection", "strict"])).len(), 1);
+    assert!(rows(&with(&["--batch", "16"])).iter().all(|row| row["batch"] == 16));
+    assert_eq!(with(&["--no-hint"])["no_hint"], true);
+    assert_eq!(with(&["--clock", "scale=2"])["clock"], "scale=2");
+    assert_eq!(with(&["--machine", "r210-cx3"])["machine"], "r210-cx3");
+    assert_eq!(with(&["--set", "iotlb_entries=64"])["set"], Value::from(vec!["iotlb_entries=64"]));
+    let eiovar = attacked(&["--workload", RINGS, "--designs", "eiovar:k=64"]);
+    assert_eq!(rows(&eiovar)[0]["options"]["k"], 64);
+    let log = bundled("q-nvme-randread4k.strict.2cpu.qemu.xz");
+    let logged = attacked(&[&bundled(DISK), "--accesses", &log, "--designs", "stock", "--protection", "strict"]);
+    rows(&logged).iter().for_each(check_entry);
+}
+
+#[test]
+fn a_window_is_as_long_as_compare_says() {
+    // Rarely enough that the malicious device does not slow the work down.
+    let arguments = ["--workload", RINGS, "--designs", "stock", "--protection", "deferred", "--clock", "scale=20"];
+    let document = attacked(&arguments);
+    let compared = super::compared(&arguments);
+    let [found, known] = [&document, &compared].map(|document| float(&rows(document)[0], "stale_window_us_max"));
+    assert!((found - known).abs() < 0.05 * known, "{found} and {known} us");
+}
+
+#[test]
+fn the_same_seed_prints_the_same_bytes() {
+    let with = |seed, faces: &[&str]| printed(&[&["attack", "--workload", RINGS, "--seed", seed], faces].concat());
+    for faces in [&["--json"][..], &[]] {
+        assert_eq!(with("5", faces), with("5", faces));
+        assert_ne!(with("5", faces), with("6", faces));
+    }
+}
+
+#[test]
+fn a_table_and_a_last_paragraph() {
+    let text = printed(&["attack"]);
+    assert!(text.starts_with(RECEIVE), "without arguments, the bundled trace: {text}");
+    let parts: Vec<&str> = text.trim_end().split("\n\n").collect();
+    let [head, table, conclusion] = parts[..] else { panic!("head, table and conclusion: {text}") };
+    assert!(head.contains("machine cascadelake-cx5"), "{head}");
+    for column in ["got through", "window us", "bound", "verdict", "probes", "cached", "rest of pages"] {
+        assert!(table.contains(column), "{column} in\n{table}");
+    }
+    let line = |design: &str, protection: &str| {
+        let begins = |line: &&str| line.split_whitespace().take(2).eq([design, protection]);
+        table.lines().find(begins).unwrap_or_else(|| panic!("no row for {design} {protection} in\n{table}"))
+    };
+    assert!(line("stock", "strict").contains("nothing"));
+    assert!(line("stock", "deferred").contains("S2 ") && line("stock", "deferred").contains("declared"));
+    assert!(line("none", "none").contains("S1 ") && line("none", "none").contains("declared"));
+    let conclusion = conclusion.replace('\n', " ");
+    assert!(conclusion.starts_with("Nothing got through `stock` strict"), "{conclusion}");
+    for part in ["`stock` deferred", "within the bound that each declares", "Without protection, as declared"] {
+        assert!(conclusion.contains(part), "{part} in {conclusion}");
+    }
+    assert!(text.lines().all(|line| line.chars().count() <= 130 && line.trim_end() == line), "{text}");
+}
+
+#[test]
+fn a_run_that_proves_nothing_fails() {
+    let arguments = ["attack", "--workload", TOO_FEW, "--designs", "stock", "--protection", "strict"];
+    let output = portcullis(&arguments);
+    assert_eq!(output.status.code(), Some(1));
+    let complaint = "stock strict: only";
+    assert!(text(&output.stderr).contains(complaint) && text(&output.stderr).contains("proves nothing"));
+    assert!(text(&output.stdout).contains("PROVES NOTHING"), "{}", text(&output.stdout));
+    let output = portcullis(&[&arguments[..], &["--json"]].concat());
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+    let document: Value = serde_json::from_str(text(&output.stdout)).expect("one JSON document all the same");
+    assert!(rows(&document)[0]["probes_cached"].as_u64() < Some(1000));
+    assert!(document["conclusions"][0].as_str().is_some_and(|said| said.contains("FAILED")));
+}
+
+/// Where addresses run out, the run ends; what it found until then is there, and shows nothing.
+#[test]
+fn a_run_that_ends_early_fails_and_says_why() {
+    let arguments = ["attack", &bundled(RECEIVE), "--designs", "stock", "--set", "address_bits=20", "--json"];
+    let output = portcullis(&arguments);
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("ended early"), "{}", text(&output.stderr));
+    let document: Value = serde_json::from_str(text(&output.stdout)).expect("one JSON document");
+    assert!(rows(&document)[0]["error"].as_str().is_some_and(|error| error.contains("free pages")), "{document}");
+}
+
+#[test]
+fn bad_usage_and_input() {
+    let table: [(&[&str], &str); 7] = [
+        (&["attack", "--designs", "magic"], "no design `magic`"),
+        (&["attack", "no/such.trace"], "no/such.trace"),
+        (&["attack", "--workload", "knots"], "no workload `knots`"),
+        (&["attack", "--machine", "abacus"], "no machine `abacus`"),
+        (&["attack", "--protection", "hope"], "expected strict or deferred"),
+        (&["attack", "--set", "walkers=0"], "`walkers`"),
+        (&["attack", "--fast"], "--fast"),
+    ];
+    for (arguments, part) in table {
+        let output = portcullis(arguments);
+        assert_eq!((output.status.code(), text(&output.stdout)), (Some(2), ""), "{arguments:?}");
+        assert!(text(&output.stderr).contains(part), "{arguments:?}: {}", text(&output.stderr));
+    }
+}

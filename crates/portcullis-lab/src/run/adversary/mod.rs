@@ -1,0 +1,367 @@
+//! A malicious device. It watches a run from the place of the driver: it is told of every map, unmap and hand-back, and acts
+//! at each of them. Its accesses are real ones, at the time of the core that it acts beside: they fill the caches of the
+//! modelled unit, walk its tables and are refused by it. They cost no core anything, and the workload's counts know nothing of
+//! them.
+//!
+//! It learns addresses from the maps of its own host, has every translation cached before the unmap, and goes on using what it
+//! still reaches afterwards, so that no cache drops it by itself. Beside that it tries what it was never given: neighbours,
+//! guesses, reserved addresses, those of other devices, rights that were not asked for, the rest of pages. What it tries beyond
+//! the mapping at hand is drawn from a seed, a bounded number at each step.
+
+mod findings;
+mod owners;
+
+pub use findings::Found;
+
+use super::Job;
+use super::exposure::Slot;
+use super::world::{Live, LivePage, MapUnderWay};
+use findings::Findings;
+use owners::{Breach, Owners, Place, Share};
+use portcullis::design::Info;
+use portcullis::iova::INTERRUPT_RANGE;
+use portcullis::table::Rights;
+use portcullis::{Iova, PAGE_SHIFT, PAGE_SIZE, Rule, SourceId};
+use portcullis_model::{Outcome, Vtd};
+use rand::{RngExt, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+use smallvec::SmallVec;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Pages of one mapping that are tried at a time.
+const SAMPLE: usize = 16;
+/// Stale translations that are kept in use. A quarter of a usual IOTLB, so that they do not push each other out.
+const HOSTAGES_MAX: usize = 32;
+/// Pages ever seen that are tried at each step, and as many neighbours of some.
+const SEEN_PER_STEP: usize = 2;
+/// How far from a page its neighbours are looked for.
+const NEIGHBOURHOOD: u64 = 8;
+/// Below this address designs look first, so half of the guesses are there.
+const LOW_PFN: u64 = 1 << (32 - PAGE_SHIFT);
+
+/// How late a timer may be seen to be, for each core, in picoseconds: whoever holds the lock of a flush queue or of an allocator
+/// masks the interrupts of its core for as long as a flush or a search of some hundreds of ranges takes, and every other core
+/// may be in front of it.
+const LATE_PER_CORE_PS: u64 = 20_000_000;
+/// Descriptors that a full invalidation queue holds: what the hardware may have to work off first.
+const QUEUE_DESCRIPTORS: u64 = 256;
+const PS_PER_US: u64 = 1_000_000;
+
+/// An access that no mapping explains, while maps were under way that may yet.
+struct Suspect {
+    place: Place,
+    phys_pfn: u64,
+    rights: Rights,
+    breach: Breach,
+    at_ps: u64,
+    /// The cores that were inside a map, each with the number of maps that had ended there.
+    under_way: SmallVec<[(usize, u64); 4]>,
+}
+
+/// What it has counted.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Probes {
+    /// Accesses.
+    pub(super) all: u64,
+    /// Pages whose translation the hardware held when their unmap began.
+    pub(super) cached: u64,
+    /// Accesses that reached bytes of a page beside those of its buffer.
+    pub(super) residual: u64,
+}
+
+/// The malicious device, and those that conspire with it.
+pub(super) struct Adversary {
+    vtd: Arc<Vtd>,
+    /// Who it may call itself: the devices of the run, one with a domain in which nothing is mapped, one with no domain.
+    sources: Vec<SourceId>,
+    address_bits: u8,
+    random: Pcg64Mcg,
+    owners: Owners,
+    findings: Findings,
+    suspects: Vec<Suspect>,
+    /// Pages that were reached after their hand-back, and will be again.
+    hostages: Vec<Place>,
+    /// Per core, the map that is under way there.
+    maps: Rc<[MapUnderWay]>,
+    probes: Probes,
+    /// Walks that the unit had made into freed tables before the run.
+    walks_into_freed: u64,
+    /// Hand-backs that are still to come before the hardware breaks.
+    breaks_in: Option<u64>,
+    now_ps: u64,
+    /// The latest hand-back.
+    back_ps: u64,
+}
+
+impl Adversary {
+    /// The adversary of a run of `job`, whose devices are `devices` and whose design lets an unmap wait for at most `bound_us`.
+    pub(super) fn new(
+        job: &Job<'_>,
+        info: &'static Info,
+        bound_us: Option<u64>,
+        vtd: Arc<Vtd>,
+        devices: &[SourceId],
+        maps: Rc<[MapUnderWay]>,
+    ) -> Self {
+        let iommu = &job.machine.iommu;
+        let bound_ps = bound_us.map(|bound_us| bound_us.saturating_mul(PS_PER_US).saturating_add(slack_ps(job)));
+        let outsider = Self::stranger(devices);
+        Self {
+            walks_into_freed: vtd.counters().walks_into_freed,
+            vtd,
+            sources: devices.iter().copied().chain([outsider]).collect(),
+            address_bits: iommu.address_bits,
+            // Not the sequence that workloads draw from.
+            random: Pcg64Mcg::seed_from_u64(job.seed ^ 0x6174_7461_636b),
+            owners: Owners::default(),
+            findings: Findings::new(info, job.protection, bound_ps),
+            suspects: Vec::new(),
+            hostages: Vec::new(),
+            maps,
+            probes: Probes::default(),
+            breaks_in: None,
+            now_ps: 0,
+            back_ps: 0,
+        }
+    }
+
+    /// A device that is none of `devices`.
+    pub(super) fn stranger(devices: &[SourceId]) -> SourceId {
+        let mut others = (0..=u16::MAX).rev().map(SourceId).filter(|source| !devices.contains(source));
+        others.next().unwrap_or(SourceId(u16::MAX))
+    }
+
+    /// Has the hardware refuse every invalidation once that many buffers have been handed back.
+    pub(super) fn break_hardware_after(&mut self, hand_backs: u64) {
+        self.breaks_in = Some(hand_backs);
+    }
+
+    /// It is `now_ps`.
+    pub(super) fn at(&mut self, now_ps: u64) -> &mut Self {
+        self.now_ps = self.now_ps.max(now_ps);
+        self
+    }
+
+    /// What it has counted so far.
+    pub(super) fn probes(&self) -> Probes {
+        self.probes
+    }
+
+    /// What got through so far.
+    pub(super) fn found(&mut self) -> Vec<Found> {
+        let walks = self.vtd.counters().walks_into_freed;
+        self.findings.count(Rule::Tables, walks - std::mem::replace(&mut self.walks_into_freed, walks));
+        self.findings.by_rule()
+    }
+
+    /// From when on no buffer that is back by now may be reached. Without bound, after twice what the queues of Linux wait.
+    pub(super) fn over_ps(&self) -> u64 {
+        const UNBOUNDED_PS: u64 = 20_000 * PS_PER_US;
+        self.back_ps + self.findings.bound_ps.map_or(UNBOUNDED_PS, |bound_ps| bound_ps + 1)
+    }
+
+    /// A mapping has been made. To be told before anybody else can act.
+    pub(super) fn mapped(&mut self, slot: Slot, live: &Live) {
+        let rights = live.access.rights();
+        for page in live.pages() {
+            let bytes = page.extent.1 - page.extent.0;
+            self.owners.mapped(place(live, &page), slot, Share { phys_pfn: page.phys.pfn(), rights, bytes });
+            self.findings.count(Rule::Reserved, u64::from(is_reserved(page.iova.pfn())));
+        }
+    }
+
+    /// A map has ended: some suspicions are explained by it, others can be by none any more.
+    pub(super) fn settle(&mut self) {
+        let mut suspects = std::mem::take(&mut self.suspects);
+        suspects.retain_mut(|suspect| {
+            suspect.under_way.retain(|(core, ended)| self.maps[*core].ended.get() == *ended);
+            if self.owners.allows(suspect.place, suspect.phys_pfn, suspect.rights) {
+                return false;
+            }
+            if suspect.under_way.is_empty() {
+                self.convict(suspect);
+            }
+            !suspect.under_way.is_empty()
+        });
+        self.suspects = suspects;
+    }
+
+    /// The mapping has just been made: has its translations cached, and tries what it does not allow.
+    pub(super) fn try_out(&mut self, live: &Live) {
+        const PAGES: usize = 4;
+        for page in self.sample(live, PAGES) {
+            for rights in [Rights::READ, Rights::WRITE] {
+                self.probe(place(live, &page), 0, rights);
+            }
+            self.try_rest(live, &page);
+        }
+        for range in &live.ranges {
+            for pfn in [range.first_pfn().wrapping_sub(1), range.end_pfn()] {
+                let rights = self.any_right();
+                self.probe(Place { device: live.device, pfn }, 0, rights);
+            }
+        }
+        self.roam();
+    }
+
+    /// The mapping is about to be unmapped: which of its translations does the hardware hold?
+    pub(super) fn leaving(&mut self, slot: Slot, live: &Live) {
+        for page in self.sample(live, SAMPLE) {
+            let held = self.probe(place(live, &page), 0, live.access.rights());
+            self.probes.cached += u64::from(matches!(held, Some(Outcome::Hit | Outcome::Joined)));
+        }
+        for page in live.pages() {
+            self.owners.leaving(place(live, &page), slot);
+        }
+        self.keep_warm();
+    }
+
+    /// The mapping has been cleared, and its buffer is not yet back: goes on using what is cached.
+    pub(super) fn cling(&mut self, live: &Live) {
+        for page in self.sample(live, SAMPLE) {
+            self.probe(place(live, &page), 0, live.access.rights());
+        }
+        self.keep_warm();
+    }
+
+    /// The buffer is its owner's again.
+    pub(super) fn handed_back(&mut self, slot: Slot, live: &Live) {
+        self.back_ps = self.now_ps;
+        for page in live.pages() {
+            self.owners.handed_back(place(live, &page), slot, self.now_ps);
+        }
+        for page in self.sample(live, SAMPLE) {
+            self.probe(place(live, &page), 0, live.access.rights());
+        }
+        self.roam();
+        self.breaks_in = self.breaks_in.map(|left| left.saturating_sub(1));
+        if self.breaks_in == Some(0) && self.findings.broken_since_ps.is_none() {
+            self.vtd.refuse_invalidations(true);
+            self.findings.broken_since_ps = Some(self.now_ps);
+        }
+    }
+
+    /// Tries a few of everything.
+    pub(super) fn roam(&mut self) {
+        self.keep_warm();
+        for _ in 0..SEEN_PER_STEP {
+            let Some(seen) = self.any_seen() else { break };
+            let (near, rights) = (self.random.random_range(1..=NEIGHBOURHOOD), self.any_right());
+            let pfn =
+                if self.random.random_bool(0.5) { seen.pfn.wrapping_add(near) } else { seen.pfn.wrapping_sub(near) };
+            let device = self.random.random_range(0..self.sources.len());
+            for place in [seen, Place { pfn, ..seen }, Place { device, ..seen }] {
+                self.probe(place, 0, rights);
+            }
+        }
+        let device = self.random.random_range(0..self.sources.len());
+        let limit = 1 << (u32::from(self.address_bits) - PAGE_SHIFT);
+        let below = if self.random.random_bool(0.5) { limit } else { LOW_PFN.min(limit) };
+        let (first, pages) = INTERRUPT_RANGE;
+        let reserved = if self.random.random_bool(0.5) { 0 } else { first + self.random.random_range(0..pages) };
+        for pfn in [self.random.random_range(0..below), reserved] {
+            let rights = self.any_right();
+            self.probe(Place { device, pfn }, 0, rights);
+        }
+    }
+
+    /// Tries every address that was ever handed out, under every name.
+    pub(super) fn rake(&mut self) {
+        for index in 0..self.owners.seen().len() {
+            let seen = self.owners.seen()[index];
+            for device in [seen.device, self.sources.len() - 2, self.sources.len() - 1] {
+                for rights in [Rights::READ, Rights::WRITE] {
+                    self.probe(Place { device, ..seen }, 0, rights);
+                }
+            }
+        }
+    }
+
+    /// Uses each of the stale translations once more, and forgets those that are gone.
+    fn keep_warm(&mut self) {
+        let mut index = 0;
+        while let Some(&place) = self.hostages.get(index) {
+            let rights = self.owners.past_rights(place).filter(|_| !self.owners.is_held(place));
+            match rights.and_then(|rights| self.probe(place, 0, rights)) {
+                Some(_) => index += 1,
+                None => drop(self.hostages.swap_remove(index)),
+            }
+        }
+    }
+
+    /// Tries bytes of the page that the buffer does not have (S8). The IOMMU translates whole pages, so this is no breach.
+    fn try_rest(&mut self, live: &Live, page: &LivePage) {
+        let (from, to) = (u64::from(page.extent.0), u64::from(page.extent.1));
+        let beside = if from > 0 { Some(0) } else { (to < PAGE_SIZE).then_some(PAGE_SIZE - 1) };
+        let reached = beside.and_then(|offset| self.probe(place(live, page), offset, live.access.rights()));
+        self.probes.residual += u64::from(reached.is_some());
+    }
+
+    /// One access. Returns how it was translated, if it got through.
+    fn probe(&mut self, place: Place, offset: u64, rights: Rights) -> Option<Outcome> {
+        self.probes.all += 1;
+        let iova = Iova::new((place.pfn << PAGE_SHIFT) | offset);
+        let translated = self.vtd.translate(self.now_ps, self.sources[place.device], iova, rights).ok()?;
+        let phys_pfn = translated.phys.pfn();
+        let breach = self.owners.judge(place, phys_pfn, rights).map(|breach| self.findings.as_protected(breach));
+        if let Some(breach) = breach {
+            let inside = self.maps.iter().enumerate().filter(|(_, map)| map.buffer.borrow().is_some());
+            let inside = inside.map(|(core, map)| (core, map.ended.get()));
+            let (at_ps, under_way) = (self.now_ps, inside.collect::<SmallVec<_>>());
+            let suspect = Suspect { place, phys_pfn, rights, breach, at_ps, under_way };
+            if suspect.under_way.is_empty() { self.convict(&suspect) } else { self.suspects.push(suspect) }
+        }
+        Some(translated.outcome)
+    }
+
+    fn convict(&mut self, suspect: &Suspect) {
+        let Suspect { place, breach, at_ps, .. } = suspect;
+        let exposed = self.owners.reached(*place, suspect.phys_pfn, breach, *at_ps);
+        self.findings.convict(breach, *at_ps, exposed);
+        let stale = breach.back_ps.is_some() && !self.owners.is_held(*place);
+        if stale && self.hostages.len() < HOSTAGES_MAX && !self.hostages.contains(place) {
+            self.hostages.push(*place);
+        }
+    }
+
+    /// At most `most` pages of a mapping: all, or the first, the last and others by chance.
+    fn sample(&mut self, live: &Live, most: usize) -> SmallVec<[LivePage; SAMPLE]> {
+        let count = live.pages().count();
+        if count <= most {
+            return live.pages().collect();
+        }
+        let mut chosen: SmallVec<[usize; SAMPLE]> = [0, count - 1].into_iter().collect();
+        chosen.extend((2..most).map(|_| self.random.random_range(1..count - 1)));
+        let all: Vec<LivePage> = live.pages().collect();
+        chosen.into_iter().map(|index| all[index]).collect()
+    }
+
+    fn any_seen(&mut self) -> Option<Place> {
+        let seen = self.owners.seen();
+        (!seen.is_empty()).then(|| seen[self.random.random_range(0..seen.len())])
+    }
+
+    fn any_right(&mut self) -> Rights {
+        if self.random.random_bool(0.5) { Rights::READ } else { Rights::WRITE }
+    }
+}
+
+fn place(live: &Live, page: &LivePage) -> Place {
+    Place { device: live.device, pfn: page.iova.pfn() }
+}
+
+/// Whether an I/O page must never be handed out (S9).
+fn is_reserved(pfn: u64) -> bool {
+    let (first, pages) = INTERRUPT_RANGE;
+    pfn == 0 || (first..first + pages).contains(&pfn)
+}
+
+/// How much longer than its design says a buffer may be reached, for reasons that are not the design's: the bound is until the
+/// hardware is told. The timer that tells it goes by whole microseconds and may be [late](LATE_PER_CORE_PS), and the hardware
+/// may have a full queue to work off first, and then the flush itself.
+fn slack_ps(job: &Job<'_>) -> u64 {
+    let iommu = &job.machine.iommu;
+    let descriptor_ps = iommu.invalidation_ps.max(iommu.wait_ps);
+    PS_PER_US + LATE_PER_CORE_PS * job.work.cores() as u64 + (QUEUE_DESCRIPTORS + 2) * descriptor_ps
+}

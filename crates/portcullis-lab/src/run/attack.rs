@@ -1,0 +1,110 @@
+//! One run with a malicious device in it.
+
+use super::adversary::{Adversary, Found};
+use super::world::{LabUnit, World};
+use super::{Job, RunError, perform};
+use crate::platform::LabPlatform;
+use portcullis::Protection;
+use portcullis::design::Design;
+use portcullis::designs::Visitor;
+use std::rc::Rc;
+
+/// Cached translations that must have been found before their unmap. A run with fewer has shown nothing.
+pub const PROBES_CACHED_MIN: u64 = 1000;
+
+const PS_PER_US: f64 = 1e6;
+
+/// What a malicious device has found out about a design.
+#[derive(Clone, Debug, Default)]
+pub struct Attacked {
+    /// What got through, by rule.
+    pub found: Vec<Found>,
+    /// Accesses that the device made beside those of the work.
+    pub probes: u64,
+    /// Pages whose translation the hardware held when their unmap began; `None` where addresses are physical.
+    pub probes_cached: Option<u64>,
+    /// Accesses that reached bytes of a page beside those of the buffer that it was mapped for (S8). No breach: an IOMMU
+    /// translates whole pages.
+    pub residual_accesses: u64,
+    /// Bytes so exposed times how long, in byte-microseconds; `None` where addresses are physical.
+    pub residual_bytes_us: Option<f64>,
+    /// How long the design says that an unmap waits for the hardware to be told, in microseconds; `None` without bound.
+    pub bound_us: Option<u64>,
+    /// Why the run ended early, if it did. What was found until then stands.
+    pub error: Option<RunError>,
+}
+
+impl Attacked {
+    /// Whether so little was cached that nothing is shown of a design that should protect.
+    pub fn proves_nothing(&self) -> bool {
+        self.probes_cached.is_some_and(|cached| cached < PROBES_CACHED_MIN)
+    }
+}
+
+/// Makes the run of `job` with a malicious device in it, whose choices are drawn from the seed of the job.
+pub fn attack(job: &Job<'_>) -> Attacked {
+    struct Run<'j, 'm>(&'j Job<'m>);
+
+    impl Visitor<LabPlatform, LabUnit> for Run<'_, '_> {
+        type Output = Attacked;
+
+        fn visit<D: Design<LabPlatform, LabUnit>>(self) -> Self::Output {
+            attack_design::<D>(self.0)
+        }
+    }
+
+    job.design.visit(Run(job))
+}
+
+/// The same for a design that is in no list; that of `job` has no part in it.
+pub fn attack_design<D: Design<LabPlatform, LabUnit>>(job: &Job<'_>) -> Attacked {
+    run::<D>(job, None)
+}
+
+/// The same on hardware that refuses every invalidation once `hand_backs` buffers have been handed back. A design that keeps
+/// S11 ends the run there, with an error.
+pub fn attack_on_breaking_hardware<D: Design<LabPlatform, LabUnit>>(job: &Job<'_>, hand_backs: u64) -> Attacked {
+    run::<D>(job, Some(hand_backs))
+}
+
+fn run<D: Design<LabPlatform, LabUnit>>(job: &Job<'_>, breaks_after: Option<u64>) -> Attacked {
+    let world = match World::<D>::new(job, &job.work.memory(), true) {
+        Ok(world) => world,
+        Err(error) => return Attacked { error: Some(error), ..Attacked::default() },
+    };
+    if let Some(hand_backs) = breaks_after {
+        world.tell(|adversary| adversary.break_hardware_after(hand_backs));
+    }
+    perform(&world, job);
+    let error = world.failure.borrow_mut().take();
+    let bound_us = world.domains.first().and_then(|domain| domain.usage().window_us_max);
+    if error.is_none() && job.protection != Protection::None {
+        outstay(&world);
+    }
+    // Closing the domains takes invalidations.
+    world.vtd.refuse_invalidations(false);
+    let mut attacked = Attacked { bound_us, error, ..Attacked::default() };
+    let translated = (!D::INFO.physical_addresses()).then_some(());
+    let residual_bytes_ps = world.residual.borrow_mut().total(world.worked_ps.get());
+    world.tell(|adversary| {
+        let probes = adversary.probes();
+        attacked.found = adversary.found();
+        attacked.probes = probes.all;
+        attacked.probes_cached = translated.map(|()| probes.cached);
+        attacked.residual_accesses = probes.residual;
+        attacked.residual_bytes_us = translated.map(|()| residual_bytes_ps as f64 / PS_PER_US);
+    });
+    attacked
+}
+
+/// Waits until no buffer that is back may be reached any more, and tries everything once again.
+fn outstay<D: Design<LabPlatform, LabUnit>>(world: &Rc<World<D>>) {
+    let inner = world.clone();
+    let body = move || {
+        let mut until_ps = 0;
+        inner.tell(|adversary| until_ps = adversary.over_ps());
+        inner.idle_until(until_ps);
+        inner.provoke(Adversary::rake);
+    };
+    world.engine.run(vec![Box::new(body)]);
+}

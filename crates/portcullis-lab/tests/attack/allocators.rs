@@ -1,0 +1,185 @@
+//! The stock design over small allocators with one flaw. Both keep what comes back, and ask the tree of `stock` for more.
+//!
+//! No lock of theirs is held over a call of the tree: other virtual cores of the same thread run meanwhile.
+
+use portcullis::design::{Composed, Described, Design, Info, Setup};
+use portcullis::designs::Stock;
+use portcullis::invalidation::{Deferral, Invalidated};
+use portcullis::iova::{Claim, Demand, IovaAllocator, TreeAllocator};
+use portcullis::{Iommu, IovaRange, MapError, NewDomainError, Platform, UnmapError};
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The flaws by number, for they are part of a type.
+pub(crate) const NONE: u8 = 0;
+/// Addresses are handed out again once their unmap has begun.
+pub(crate) const REUSES_WHAT_IS_CLAIMED: u8 = 1;
+/// Every so often page 0 is handed out.
+pub(crate) const HANDS_OUT_PAGE_ZERO: u8 = 2;
+
+/// Allocations after which page 0 is handed out.
+const ZERO_AFTER: u64 = 2000;
+/// Pages of a window.
+const WINDOW: u64 = 64;
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The range, if it is in `live`, which it then no longer is.
+fn claim(live: &mut BTreeMap<u64, u64>, range: IovaRange) -> Result<Claim, UnmapError> {
+    match live.get(&range.first_pfn()) {
+        Some(pages) if *pages == range.pages() => {
+            live.remove(&range.first_pfn());
+            Ok(Claim::Held)
+        }
+        _ => Err(UnmapError::NotMapped(range.start())),
+    }
+}
+
+/// The stock design over a list of free ranges, with flaw number `FLAW`.
+pub(crate) struct Listed<const FLAW: u8>;
+
+impl<const FLAW: u8> Described for Listed<FLAW> {
+    const INFO: Info = Stock::INFO;
+}
+
+impl<P: Platform, I: Iommu, const FLAW: u8> Design<P, I> for Listed<FLAW> {
+    type Mapper = Composed<ListAllocator<P, FLAW>, P, I>;
+
+    fn build(setup: Setup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+        let tree = TreeAllocator::new(&setup.platform, setup.width, setup.reserved)?;
+        Composed::new(ListAllocator { tree, lists: Mutex::default() }, Deferral::Global, setup)
+    }
+}
+
+pub(crate) struct ListAllocator<P: Platform, const FLAW: u8> {
+    tree: TreeAllocator<P>,
+    lists: Mutex<Lists>,
+}
+
+#[derive(Default)]
+struct Lists {
+    free: Vec<IovaRange>,
+    /// Pages of each range handed out, by its first.
+    live: BTreeMap<u64, u64>,
+    allocations: u64,
+}
+
+// SAFETY: with no flaw, a range is in one of the lists only, and the tree has handed it out once. With a flaw it breaks what an
+// allocator promises, to be found out; the lab checks which frames are freed.
+unsafe impl<P: Platform, const FLAW: u8> IovaAllocator<P> for ListAllocator<P, FLAW> {
+    fn allocate(&self, platform: &P, demand: &Demand) -> Result<IovaRange, MapError> {
+        let kept = {
+            let mut lists = lock(&self.lists);
+            lists.allocations += 1;
+            match lists.free.iter().rposition(|range| range.pages() == demand.pages) {
+                _ if FLAW == HANDS_OUT_PAGE_ZERO && lists.allocations == ZERO_AFTER => IovaRange::new(0, demand.pages),
+                Some(index) => Some(lists.free.remove(index)),
+                None => None,
+            }
+        };
+        let range = kept.map_or_else(|| self.tree.allocate(platform, demand), Ok)?;
+        lock(&self.lists).live.insert(range.first_pfn(), range.pages());
+        Ok(range)
+    }
+
+    fn claim(&self, _platform: &P, range: IovaRange) -> Result<Claim, UnmapError> {
+        let mut lists = lock(&self.lists);
+        let claim = claim(&mut lists.live, range)?;
+        if FLAW == REUSES_WHAT_IS_CLAIMED {
+            lists.free.push(range);
+        }
+        Ok(claim)
+    }
+
+    fn free(&self, _platform: &P, range: Invalidated<IovaRange>) {
+        if FLAW != REUSES_WHAT_IS_CLAIMED {
+            lock(&self.lists).free.push(range.into_inner());
+        }
+    }
+
+    fn live(&self) -> usize {
+        lock(&self.lists).live.len()
+    }
+}
+
+/// The stock design over windows of pages that are handed out in order and used again as a whole, for mappings of one page.
+/// With flaw [`REUSES_WHAT_IS_CLAIMED`], as soon as the unmap of the last of them has begun.
+pub(crate) struct Windowed<const FLAW: u8>;
+
+impl<const FLAW: u8> Described for Windowed<FLAW> {
+    const INFO: Info = Stock::INFO;
+}
+
+impl<P: Platform, I: Iommu, const FLAW: u8> Design<P, I> for Windowed<FLAW> {
+    type Mapper = Composed<WindowAllocator<P, FLAW>, P, I>;
+
+    fn build(setup: Setup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+        let tree = TreeAllocator::new(&setup.platform, setup.width, setup.reserved)?;
+        Composed::new(WindowAllocator { tree, windows: Mutex::default() }, Deferral::Global, setup)
+    }
+}
+
+pub(crate) struct WindowAllocator<P: Platform, const FLAW: u8> {
+    tree: TreeAllocator<P>,
+    windows: Mutex<Windows>,
+}
+
+#[derive(Default)]
+struct Windows {
+    /// Pages that may be handed out, the next one last.
+    ready: Vec<u64>,
+    /// How many pages of each window are back, by its number.
+    back: BTreeMap<u64, u64>,
+    live: BTreeMap<u64, u64>,
+}
+
+impl Windows {
+    /// A page has come back: with the last of its window all of it may be handed out again.
+    fn came_back(&mut self, pfn: u64) {
+        let window = pfn / WINDOW;
+        let back = self.back.entry(window).or_default();
+        *back += 1;
+        if *back == WINDOW {
+            *back = 0;
+            self.ready.extend((window * WINDOW..(window + 1) * WINDOW).rev());
+        }
+    }
+}
+
+// SAFETY: with no flaw, a page is handed out again only after all of its window are back. With a flaw it breaks what an
+// allocator promises, to be found out; the lab checks which frames are freed.
+unsafe impl<P: Platform, const FLAW: u8> IovaAllocator<P> for WindowAllocator<P, FLAW> {
+    fn allocate(&self, platform: &P, demand: &Demand) -> Result<IovaRange, MapError> {
+        assert!(demand.pages == 1, "windows are for mappings of one page");
+        if lock(&self.windows).ready.is_empty() {
+            // Aligned to its size, as all that the tree hands out.
+            let window = self.tree.allocate(platform, &Demand { pages: WINDOW, ..*demand })?;
+            lock(&self.windows).ready.extend((window.first_pfn()..window.end_pfn()).rev());
+        }
+        let mut windows = lock(&self.windows);
+        let pfn = windows.ready.pop().expect("nobody else ran since there was one");
+        windows.live.insert(pfn, 1);
+        Ok(IovaRange::new(pfn, 1).expect("one page"))
+    }
+
+    fn claim(&self, _platform: &P, range: IovaRange) -> Result<Claim, UnmapError> {
+        let mut windows = lock(&self.windows);
+        let claim = claim(&mut windows.live, range)?;
+        if FLAW == REUSES_WHAT_IS_CLAIMED {
+            windows.came_back(range.first_pfn());
+        }
+        Ok(claim)
+    }
+
+    fn free(&self, _platform: &P, range: Invalidated<IovaRange>) {
+        if FLAW != REUSES_WHAT_IS_CLAIMED {
+            lock(&self.windows).came_back(range.into_inner().first_pfn());
+        }
+    }
+
+    fn live(&self) -> usize {
+        lock(&self.windows).live.len()
+    }
+}
