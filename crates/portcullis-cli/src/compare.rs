@@ -2,11 +2,12 @@
 
 use crate::Failure;
 use crate::arguments::CompareArguments;
-use crate::table::{count, number, plain};
+use crate::html::{self, Origin};
+use crate::table::{count, gbps, number, percent, plain};
 use indicatif::{ProgressBar, ProgressStyle};
 use portcullis::Protection;
 use portcullis::designs::{Choice, DesignId};
-use portcullis_lab::advice::advise;
+use portcullis_lab::advice::{Best, advise};
 use portcullis_lab::compare::{ClockMode, Comparison, Input, Item, Measurement, Plan, Row};
 use portcullis_lab::trace::{self, AccessLog, Events, Trace};
 use portcullis_lab::{Machine, Work};
@@ -22,10 +23,13 @@ const BUNDLED: &[u8] = include_bytes!("../../../traces/q-e1000e-rx.strict.2cpu.t
 #[derive(Serialize)]
 struct Document<'d> {
     schema: &'static str,
+    #[serde(flatten)]
+    origin: Origin,
     input: &'d [Input],
     #[serde(skip_serializing_if = "Option::is_none")]
     workload: Option<&'d str>,
     machine: &'static str,
+    assumed: &'d Machine,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     set: &'d [String],
     clock: ClockMode,
@@ -34,6 +38,8 @@ struct Document<'d> {
     seed: Option<u64>,
     #[serde(flatten)]
     comparison: &'d Comparison,
+    violations: &'d [String],
+    best: Vec<Best>,
     advice: &'d [String],
 }
 
@@ -42,6 +48,9 @@ pub(crate) fn compare(arguments: &CompareArguments, out: &mut impl Write) -> Res
     let designs = designs(&arguments.designs)?;
     let bar = progress_bar();
     let (items, inputs) = work(arguments, &bar)?;
+    if let Some(path) = &arguments.html {
+        html::check(path)?;
+    }
     let plan = Plan {
         machine,
         items,
@@ -60,25 +69,32 @@ pub(crate) fn compare(arguments: &CompareArguments, out: &mut impl Write) -> Res
     });
     bar.finish_and_clear();
     let advice = advise(&comparison, plan.items.len(), &plan.machine);
+    let violations: Vec<String> =
+        comparison.results.iter().chain(&comparison.equal_batch).filter_map(Row::violation).collect();
+    let document = Document {
+        schema: "portcullis.compare/1",
+        origin: Origin::of_this_run(),
+        input: &inputs,
+        workload: arguments.workload.as_deref(),
+        machine: plan.machine.id,
+        assumed: &plan.machine,
+        set: &arguments.settings,
+        clock: plan.clock,
+        no_hint: arguments.no_hint,
+        seed: arguments.workload.is_some().then_some(arguments.seed),
+        comparison: &comparison,
+        violations: &violations,
+        best: Best::of_each(&comparison, plan.items.len()),
+        advice: &advice,
+    };
+    if let Some(path) = &arguments.html {
+        html::write(path, &document)?;
+    }
     if arguments.json {
-        let document = Document {
-            schema: "portcullis.compare/1",
-            input: &inputs,
-            workload: arguments.workload.as_deref(),
-            machine: plan.machine.id,
-            set: &arguments.settings,
-            clock: plan.clock,
-            no_hint: arguments.no_hint,
-            seed: arguments.workload.is_some().then_some(arguments.seed),
-            comparison: &comparison,
-            advice: &advice,
-        };
         writeln!(out, "{}", serde_json::to_string_pretty(&document).map_err(Failure::input)?)?;
     } else {
         print(out, &plan, &arguments.settings, &inputs, &comparison, &advice)?;
     }
-    let violations: Vec<String> =
-        comparison.results.iter().chain(&comparison.equal_batch).filter_map(Row::violation).collect();
     if violations.is_empty() { Ok(()) } else { Err(Failure::Check(violations)) }
 }
 
@@ -177,11 +193,11 @@ fn print(
         let hint = if plan.leaf_only_hint { "" } else { "   no invalidation hint" };
         writeln!(out, "machine {} (assumed)   {book}   {clock}{changed}{batch}{hint}\n", machine.id)?;
         let of_item = |rows: &[Row]| rows.iter().filter(|row| row.item == index).cloned().collect::<Vec<_>>();
-        print_rows(out, &of_item(&comparison.results), machine, false)?;
+        print_rows(out, &of_item(&comparison.results), false)?;
         let equal = of_item(&comparison.equal_batch);
         if !equal.is_empty() {
             writeln!(out, "\nWith larger batches of unmaps, each batch with one wait:")?;
-            print_rows(out, &equal, machine, true)?;
+            print_rows(out, &equal, true)?;
         }
         writeln!(out, "\n{}", textwrap(sentences))?;
     }
@@ -221,7 +237,7 @@ fn print_input(out: &mut impl Write, input: &Input) -> io::Result<()> {
     Ok(())
 }
 
-fn print_rows(out: &mut impl Write, rows: &[Row], machine: &Machine, with_batch: bool) -> io::Result<()> {
+fn print_rows(out: &mut impl Write, rows: &[Row], with_batch: bool) -> io::Result<()> {
     let mut header =
         vec!["design", "protection", "cycles/\npage", "IOTLB\nmisses/p", "L3\nmisses/p", "inval/\npage", "tables\nmax"];
     header.extend(["window us\nmax", "stale\npages", "Gb/s\n(est.)", "limit", "of none"]);
@@ -247,9 +263,9 @@ fn print_rows(out: &mut impl Write, rows: &[Row], machine: &Machine, with_batch:
                     count(outcome.table_pages_max),
                     outcome.stale_window_us_max.map_or("∞".to_owned(), number),
                     count(outcome.stale_accesses),
-                    format!("{:.1}", outcome.estimate_gbps),
-                    outcome.limit(machine).name().to_owned(),
-                    format!("{:.0} %", 100.0 * outcome.estimate_vs_none),
+                    gbps(outcome.estimate_gbps),
+                    outcome.limit.name().to_owned(),
+                    percent(outcome.estimate_vs_none),
                 ]);
             }
             Measurement::Failed(error) => refused.push(format!("{} {}: {error}", row.label(), row.protection)),

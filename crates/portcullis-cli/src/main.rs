@@ -3,6 +3,7 @@
 mod arguments;
 mod capture;
 mod compare;
+mod html;
 mod list;
 mod table;
 

@@ -155,7 +155,7 @@ fn protection_name<S: Serializer>(protection: &Protection, serializer: S) -> Res
     serializer.serialize_str(protection.name())
 }
 
-fn option_map<S: Serializer>(options: &Options, serializer: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn option_map<S: Serializer>(options: &Options, serializer: S) -> Result<S::Ok, S::Error> {
     let json = |value| match value {
         OptionValue::Count(count) => Value::from(count),
         OptionValue::Word(word) => Value::from(word),

@@ -1,6 +1,7 @@
 //! The program from outside: what it prints, and how it ends.
 
 mod bad_input;
+mod html;
 mod human;
 mod json;
 mod narrow;

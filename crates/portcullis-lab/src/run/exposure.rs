@@ -1,5 +1,6 @@
 //! How long handed-back buffers stay within the device's reach: the stale window, seen from outside the design.
 
+use super::over_time::OverTime;
 use portcullis::{DomainId, IovaRange};
 use portcullis_model::Scope;
 
@@ -34,6 +35,7 @@ pub(super) struct Windows {
 pub(super) struct Exposure {
     pending: Vec<Pending>,
     windows: Windows,
+    over_time: OverTime,
 }
 
 impl Exposure {
@@ -46,6 +48,7 @@ impl Exposure {
     /// An invalidation has completed.
     pub(super) fn invalidated(&mut self, at_ps: u64, scope: Scope) {
         let mut covered = 0;
+        let mut oldest_ps = u64::MAX;
         let windows = &mut self.windows;
         self.pending.retain_mut(|pending| {
             let pages = match scope {
@@ -65,11 +68,13 @@ impl Exposure {
             match pending.handed_back_ps {
                 Some(handed_back_ps) if pending.uncovered == 0 => {
                     windows.add(pending.bytes, at_ps.saturating_sub(handed_back_ps));
+                    oldest_ps = oldest_ps.min(handed_back_ps);
                     false
                 }
                 _ => true,
             }
         });
+        self.over_time.add(oldest_ps, at_ps);
         if let Scope::Pages { pages, .. } = scope {
             windows.over_invalidated_pages += pages.saturating_sub(covered);
         }
@@ -96,9 +101,15 @@ impl Exposure {
         self.windows
     }
 
-    /// Forgets the windows so far: warm-up is over.
-    pub(super) fn reset(&mut self) {
+    /// How the windows developed since the last reset.
+    pub(super) fn over_time(&self) -> &OverTime {
+        &self.over_time
+    }
+
+    /// Forgets the windows so far: warm-up is over at `now_ps`.
+    pub(super) fn reset(&mut self, now_ps: u64) {
         self.windows = Windows::default();
+        self.over_time = OverTime::from(now_ps);
     }
 }
 

@@ -3,6 +3,7 @@
 mod churn;
 mod driver;
 mod exposure;
+mod over_time;
 mod replay;
 mod residual;
 mod rings;
@@ -157,6 +158,9 @@ pub(crate) struct Measured {
     pub(crate) residual_bytes_ps: u128,
     pub(crate) over_invalidated_pages: u64,
     pub(crate) span_ps: u64,
+    /// The age of the oldest stale buffer, by piece of the run, and how wide a piece is.
+    pub(crate) oldest_stale_ps: Vec<u64>,
+    pub(crate) piece_ps: u64,
 }
 
 /// Makes the run.
@@ -286,6 +290,8 @@ fn measure_design<D: Design<LabPlatform, LabUnit>>(job: &Job<'_>) -> Result<Meas
         residual_bytes_ps,
         over_invalidated_pages: windows.over_invalidated_pages,
         span_ps: worked_ps - start.now_ps,
+        oldest_stale_ps: exposure.over_time().ages_ps().to_vec(),
+        piece_ps: exposure.over_time().piece_ps(),
     })
 }
 
@@ -300,11 +306,11 @@ struct Start {
 impl Start {
     fn of<D: Design<LabPlatform, LabUnit>>(world: &World<D>) -> Self {
         world.settle_invalidations();
-        world.exposure.borrow_mut().reset();
         world.warm.set(false);
         world.engine.forget_longest_search();
         world.tally.borrow_mut().table_pages_max = world.table_pages();
         let now_ps = world.engine.now_ps();
+        world.exposure.borrow_mut().reset(now_ps);
         Self {
             account: world.engine.account(),
             counters: world.vtd.counters(),
