@@ -35,6 +35,9 @@ pub(crate) struct CompareArguments {
     /// One JSON document on standard output
     #[arg(long)]
     pub(crate) json: bool,
+    /// Writes a page with pictures to this file as well; it needs no network
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
 }
 
 #[derive(Args)]
@@ -44,6 +47,9 @@ pub(crate) struct AttackArguments {
     /// One JSON document on standard output
     #[arg(long)]
     pub(crate) json: bool,
+    /// Writes a page with pictures to this file as well; it needs no network
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
 }
 
 /// Which designs on which work and machine.

@@ -2,6 +2,7 @@
 
 use crate::Failure;
 use crate::arguments::AttackArguments;
+use crate::html;
 use crate::plan::{Head, Planned, progress_bar};
 use crate::table::{count, number, plain, textwrap};
 use portcullis::Protection;
@@ -21,6 +22,9 @@ struct Document<'d> {
 pub(crate) fn attack(arguments: &AttackArguments, out: &mut impl Write) -> Result<(), Failure> {
     let bar = progress_bar();
     let planned = Planned::new(&arguments.plan, &bar)?;
+    if let Some(path) = &arguments.html {
+        html::check(path)?;
+    }
     bar.set_length(attack::runs(&planned.plan) as u64);
     bar.set_position(0);
     let rows = attack::execute(&planned.plan, |run| {
@@ -31,13 +35,16 @@ pub(crate) fn attack(arguments: &AttackArguments, out: &mut impl Write) -> Resul
     let of_item = |item| rows.iter().filter(|row| row.item == item).collect::<Vec<_>>();
     let items: Vec<Vec<&Row>> = (0..planned.plan.items.len()).map(of_item).collect();
     let conclusions: Vec<String> = items.iter().map(|rows| attack::conclude(rows)).collect();
+    let document = Document {
+        schema: "portcullis.attack/1",
+        head: planned.head(Some(planned.plan.seed)),
+        results: rows.iter().flat_map(Row::entries).collect(),
+        conclusions: &conclusions,
+    };
+    if let Some(path) = &arguments.html {
+        html::write(path, &document)?;
+    }
     if arguments.json {
-        let document = Document {
-            schema: "portcullis.attack/1",
-            head: planned.head(Some(planned.plan.seed)),
-            results: rows.iter().flat_map(Row::entries).collect(),
-            conclusions: &conclusions,
-        };
         writeln!(out, "{}", serde_json::to_string_pretty(&document).map_err(Failure::input)?)?;
     } else {
         for (index, (rows, conclusion)) in items.iter().zip(&conclusions).enumerate() {

@@ -2,11 +2,11 @@
 
 use crate::Failure;
 use crate::arguments::CompareArguments;
+use crate::html;
 use crate::plan::{Head, Planned, progress_bar};
-use crate::table::{count, number, plain, textwrap};
+use crate::table::{count, gbps, number, percent, plain, textwrap};
 use portcullis::Protection;
-use portcullis_lab::Machine;
-use portcullis_lab::advice::advise;
+use portcullis_lab::advice::{Best, advise};
 use portcullis_lab::compare::{Comparison, Measurement, Row};
 use serde::Serialize;
 use std::io::{self, Write};
@@ -18,12 +18,17 @@ struct Document<'d> {
     head: Head<'d>,
     #[serde(flatten)]
     comparison: &'d Comparison,
+    violations: &'d [String],
+    best: Vec<Best>,
     advice: &'d [String],
 }
 
 pub(crate) fn compare(arguments: &CompareArguments, out: &mut impl Write) -> Result<(), Failure> {
     let bar = progress_bar();
     let planned = Planned::new(&arguments.plan, &bar)?;
+    if let Some(path) = &arguments.html {
+        html::check(path)?;
+    }
     let plan = &planned.plan;
     bar.set_length(plan.runs() as u64);
     bar.set_position(0);
@@ -33,16 +38,24 @@ pub(crate) fn compare(arguments: &CompareArguments, out: &mut impl Write) -> Res
     });
     bar.finish_and_clear();
     let advice = advise(&comparison, plan.items.len(), &plan.machine);
+    let violations: Vec<String> =
+        comparison.results.iter().chain(&comparison.equal_batch).filter_map(Row::violation).collect();
+    let document = Document {
+        schema: "portcullis.compare/1",
+        head: planned.head(arguments.plan.workload.is_some().then_some(plan.seed)),
+        comparison: &comparison,
+        violations: &violations,
+        best: Best::of_each(&comparison, plan.items.len()),
+        advice: &advice,
+    };
+    if let Some(path) = &arguments.html {
+        html::write(path, &document)?;
+    }
     if arguments.json {
-        let seed = arguments.plan.workload.is_some().then_some(plan.seed);
-        let head = planned.head(seed);
-        let document = Document { schema: "portcullis.compare/1", head, comparison: &comparison, advice: &advice };
         writeln!(out, "{}", serde_json::to_string_pretty(&document).map_err(Failure::input)?)?;
     } else {
         print(out, &planned, &comparison, &advice)?;
     }
-    let violations: Vec<String> =
-        comparison.results.iter().chain(&comparison.equal_batch).filter_map(Row::violation).collect();
     if violations.is_empty() { Ok(()) } else { Err(Failure::Check(violations)) }
 }
 
@@ -54,11 +67,11 @@ fn print(out: &mut impl Write, planned: &Planned<'_>, comparison: &Comparison, a
         }
         planned.print_head(out, index)?;
         let of_item = |rows: &[Row]| rows.iter().filter(|row| row.item == index).cloned().collect::<Vec<_>>();
-        print_rows(out, &of_item(&comparison.results), machine, false)?;
+        print_rows(out, &of_item(&comparison.results), false)?;
         let equal = of_item(&comparison.equal_batch);
         if !equal.is_empty() {
             writeln!(out, "\nWith larger batches of unmaps, each batch with one wait:")?;
-            print_rows(out, &equal, machine, true)?;
+            print_rows(out, &equal, true)?;
         }
         writeln!(out, "\n{}", textwrap(sentences))?;
     }
@@ -70,7 +83,7 @@ fn print(out: &mut impl Write, planned: &Planned<'_>, comparison: &Comparison, a
     writeln!(out, "\n{}", textwrap(&footnote))
 }
 
-fn print_rows(out: &mut impl Write, rows: &[Row], machine: &Machine, with_batch: bool) -> io::Result<()> {
+fn print_rows(out: &mut impl Write, rows: &[Row], with_batch: bool) -> io::Result<()> {
     let mut header =
         vec!["design", "protection", "cycles/\npage", "IOTLB\nmisses/p", "L3\nmisses/p", "inval/\npage", "tables\nmax"];
     header.extend(["window us\nmax", "stale\npages", "Gb/s\n(est.)", "limit", "of none"]);
@@ -96,9 +109,9 @@ fn print_rows(out: &mut impl Write, rows: &[Row], machine: &Machine, with_batch:
                     count(outcome.table_pages_max),
                     outcome.stale_window_us_max.map_or("∞".to_owned(), number),
                     count(outcome.stale_accesses),
-                    format!("{:.1}", outcome.estimate_gbps),
-                    outcome.limit(machine).name().to_owned(),
-                    format!("{:.0} %", 100.0 * outcome.estimate_vs_none),
+                    gbps(outcome.estimate_gbps),
+                    outcome.limit.name().to_owned(),
+                    percent(outcome.estimate_vs_none),
                 ]);
             }
             Measurement::Failed(error) => refused.push(format!("{} {}: {error}", row.label(), row.protection)),

@@ -4,6 +4,7 @@ mod arguments;
 mod attack;
 mod capture;
 mod compare;
+mod html;
 mod list;
 mod plan;
 mod table;

@@ -2,6 +2,7 @@
 
 use crate::Failure;
 use crate::arguments::PlanArguments;
+use crate::html::Origin;
 use crate::table::count;
 use indicatif::{ProgressBar, ProgressStyle};
 use portcullis::designs::{Choice, DesignId};
@@ -28,10 +29,13 @@ pub(crate) struct Planned<'a> {
 /// What every JSON document begins with.
 #[derive(Serialize)]
 pub(crate) struct Head<'p> {
+    #[serde(flatten)]
+    origin: Origin,
     input: &'p [Input],
     #[serde(skip_serializing_if = "Option::is_none")]
     workload: Option<&'p str>,
     machine: &'static str,
+    assumed: &'p Machine,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     set: &'p [String],
     clock: ClockMode,
@@ -61,9 +65,11 @@ impl<'a> Planned<'a> {
     /// What the document begins with; `seed` where it has a part in the results.
     pub(crate) fn head(&self, seed: Option<u64>) -> Head<'_> {
         Head {
+            origin: Origin::of_this_run(),
             input: &self.inputs,
             workload: self.arguments.workload.as_deref(),
             machine: self.plan.machine.id,
+            assumed: &self.plan.machine,
             set: &self.arguments.settings,
             clock: self.plan.clock,
             no_hint: self.arguments.no_hint,

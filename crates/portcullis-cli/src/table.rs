@@ -1,6 +1,7 @@
 //! Numbers and tables for a terminal.
 
 use comfy_table::{CellAlignment, Table, presets};
+pub(crate) use portcullis_lab::report::{count, gbps, number, percent};
 
 /// A table without rules, its columns after the first `left` right-aligned.
 pub(crate) fn plain(header: &[&str], left: usize) -> Table {
@@ -13,32 +14,6 @@ pub(crate) fn plain(header: &[&str], left: usize) -> Table {
         }
     }
     table
-}
-
-/// A count with thousands set apart.
-pub(crate) fn count(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
-/// A number with three digits or so that mean something.
-pub(crate) fn number(value: f64) -> String {
-    match value.abs() {
-        0.0 => "0".to_owned(),
-        size if size >= 1000.0 => count(value.round() as u64),
-        size if size >= 100.0 => format!("{value:.0}"),
-        size if size >= 10.0 => format!("{value:.1}"),
-        size if size >= 0.1 => format!("{value:.2}"),
-        size if size >= 0.001 => format!("{value:.4}"),
-        _ => format!("{value:.1e}"),
-    }
 }
 
 /// Breaks a paragraph into lines of at most 110 characters.
@@ -57,22 +32,4 @@ pub(crate) fn textwrap(text: &str) -> String {
         }
     }
     lines.join("\n")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn thousands_are_set_apart() {
-        assert_eq!([0, 12, 999, 1000, 28045, 1_234_567].map(count), ["0", "12", "999", "1,000", "28,045", "1,234,567"]);
-    }
-
-    #[test]
-    fn small_numbers_keep_their_digits() {
-        assert_eq!(
-            [0.0, 0.00004, 0.0123, 1.5, 42.25, 123.4, 4567.8].map(number),
-            ["0", "4.0e-5", "0.0123", "1.50", "42.2", "123", "4,568"]
-        );
-    }
 }

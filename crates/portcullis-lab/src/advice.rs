@@ -1,9 +1,11 @@
 //! What to choose and why, from the numbers of one comparison.
 
-use crate::compare::{Comparison, Row};
+use crate::compare::{Comparison, Row, option_map};
 use crate::machine::Machine;
 use crate::outcome::{Limit, Outcome};
 use portcullis::Protection;
+use portcullis::design::Options;
+use serde::Serialize;
 
 /// Estimates within this share of each other are called equal.
 const EQUAL_WITHIN: f64 = 0.01;
@@ -20,15 +22,48 @@ pub fn advise(comparison: &Comparison, items: usize, machine: &Machine) -> Vec<S
     (0..items).map(advise_item).collect()
 }
 
+/// The best run of each protection for one piece of work: those that the advice speaks of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Best {
+    /// Among the strict ones.
+    pub strict: Option<Choice>,
+    /// Among the deferred ones.
+    pub deferred: Option<Choice>,
+}
+
+/// A design and its parameters.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Choice {
+    /// The design.
+    pub design: &'static str,
+    /// Its parameters, where they differ from the defaults.
+    #[serde(serialize_with = "option_map")]
+    pub options: Options,
+}
+
+impl Best {
+    /// For each of the plan's `items` pieces of work, in their order.
+    pub fn of_each(comparison: &Comparison, items: usize) -> Vec<Self> {
+        let of_item = |item| {
+            let rows: Vec<Row> = comparison.results.iter().filter(|row| row.item == item).cloned().collect();
+            let choice = |protection| {
+                best(&rows, protection).map(|(row, _)| Choice { design: row.design, options: row.options })
+            };
+            Self { strict: choice(Protection::Strict), deferred: choice(Protection::Deferred) }
+        };
+        (0..items).map(of_item).collect()
+    }
+}
+
 fn advise_one(rows: &[Row], equal: &[Row], machine: &Machine) -> String {
     let strict = best(rows, Protection::Strict);
     let deferred = best(rows, Protection::Deferred);
     let mut sentences = Vec::new();
     match (strict, deferred) {
         (None, None) => return "There is no strict or deferred run here to choose.".to_owned(),
-        (Some(strict), None) => sentences.push(choose(strict, "it is the only protection that was run here", machine)),
+        (Some(strict), None) => sentences.push(choose(strict, "it is the only protection that was run here")),
         (None, Some(deferred)) => {
-            sentences.push(choose(deferred, "no strict run is here to compare with", machine));
+            sentences.push(choose(deferred, "no strict run is here to compare with"));
             sentences.push(format!("But {}", exposure(deferred)));
         }
         (Some(strict), Some(deferred)) => {
@@ -41,11 +76,11 @@ fn advise_one(rows: &[Row], equal: &[Row], machine: &Machine) -> String {
                     String::new()
                 };
                 let because = format!("deferred protection is estimated to carry no more{price}");
-                sentences.push(choose(strict, &because, machine));
+                sentences.push(choose(strict, &because));
             } else {
                 let because =
                     format!("no buffer stays within the device's reach after its unmap; that costs {}", loss(strict.1));
-                sentences.push(choose(strict, &because, machine));
+                sentences.push(choose(strict, &because));
                 let more = if gain < 1.0 {
                     format!("{:.0} % more", 100.0 * gain)
                 } else {
@@ -91,9 +126,9 @@ fn name((row, _): Candidate<'_>) -> String {
     format!("`{}` {}", row.label(), row.protection)
 }
 
-fn choose(candidate: Candidate<'_>, because: &str, machine: &Machine) -> String {
+fn choose(candidate: Candidate<'_>, because: &str) -> String {
     let outcome = candidate.1;
-    let limit = match outcome.limit(machine) {
+    let limit = match outcome.limit {
         Limit::Link => "the link is the limit",
         Limit::Cpu => "the CPUs are the limit",
         Limit::Pcie => "translations are the limit: bytes in flight wait for page walks",

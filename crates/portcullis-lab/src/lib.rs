@@ -14,6 +14,7 @@ pub mod oracle;
 mod outcome;
 #[allow(unsafe_code, reason = "implements `portcullis::Platform`")]
 mod platform;
+pub mod report;
 mod run;
 pub mod trace;
 

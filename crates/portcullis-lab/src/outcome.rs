@@ -12,6 +12,8 @@ pub struct Outcome {
     pub operations: u64,
     /// Pages of those; the divisor of every `_per_page`.
     pub pages: u64,
+    /// From the end of warm-up to the last operation, on the clock of the run.
+    pub span_us: f64,
     /// Book cycles of protection, spins included.
     pub cycles_per_page: f64,
     /// The part of those spent waiting for hardware: spins, and reads of its registers.
@@ -44,6 +46,11 @@ pub struct Outcome {
     pub stale_window_us_mean: Option<f64>,
     /// The longest of those.
     pub stale_window_us_max: Option<f64>,
+    /// The age of the oldest buffer that was handed back and still within reach: the greatest in each piece of the run, at
+    /// most 100 pieces, from the end of warm-up to the last window.
+    pub stale_window_us_over_time: Option<Vec<f64>>,
+    /// How wide one of those pieces is.
+    pub stale_window_piece_us: Option<f64>,
     /// Bytes of handed-back buffers times how long they stayed exposed.
     pub stale_bytes_us: Option<f64>,
     /// Pages that still translated when their buffer was handed back.
@@ -66,18 +73,22 @@ pub struct Outcome {
     pub pcie_gbps: Option<f64>,
     /// The lower of the two, and no more than the machine reaches unprotected. An estimate.
     pub estimate_gbps: f64,
-    /// That, as a share of the unprotected rate.
+    /// What holds it down.
+    pub limit: Limit,
+    /// The estimate as a share of the unprotected rate.
     pub estimate_vs_none: f64,
 }
 
 /// What holds the estimate down.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Limit {
     /// The CPUs.
     Cpu,
     /// The bounded number of bytes in flight on the bus.
     Pcie,
     /// The machine's unprotected rate.
+    #[default]
     Link,
 }
 
@@ -115,6 +126,7 @@ impl Outcome {
         Self {
             operations: measured.operations,
             pages: measured.pages,
+            span_us: measured.span_ps as f64 / PS_PER_US,
             cycles_per_page: per_page(account.cycles()),
             wait_cycles_per_page: per_page(account.hardware_wait_cycles()),
             iova_alloc_cycles_mean: translated
@@ -133,6 +145,9 @@ impl Outcome {
             stale_window_us_mean: translated
                 .and_then(|()| mean(measured.window_ps_sum as f64 / PS_PER_US, measured.windows)),
             stale_window_us_max: translated.map(|()| measured.window_ps_max as f64 / PS_PER_US),
+            stale_window_us_over_time: translated
+                .map(|()| measured.oldest_stale_ps.iter().map(|age_ps| *age_ps as f64 / PS_PER_US).collect()),
+            stale_window_piece_us: translated.map(|()| measured.piece_ps as f64 / PS_PER_US),
             stale_bytes_us: translated.map(|()| measured.stale_bytes_ps as f64 / PS_PER_US),
             stale_accesses: measured.stale_accesses,
             residual_bytes_us: translated.map(|()| measured.residual_bytes_ps as f64 / PS_PER_US),
@@ -144,14 +159,9 @@ impl Outcome {
             cpu_gbps: rates.cpu_gbps,
             pcie_gbps: rates.pcie_gbps,
             estimate_gbps: rates.estimate().0,
+            limit: rates.estimate().1,
             estimate_vs_none: rates.estimate().0 / machine.unprotected_gbps,
         }
-    }
-
-    /// What holds the estimate down.
-    pub fn limit(&self, machine: &Machine) -> Limit {
-        let (cpu_gbps, pcie_gbps) = (self.cpu_gbps, self.pcie_gbps);
-        Rates { cpu_gbps, pcie_gbps, link_gbps: machine.unprotected_gbps }.estimate().1
     }
 }
 

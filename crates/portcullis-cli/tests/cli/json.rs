@@ -18,7 +18,8 @@ const COUNTS: [&str; 8] = [
     "unexplained_accesses",
 ];
 /// Numbers, always there.
-const NUMBERS: [&str; 11] = [
+const NUMBERS: [&str; 12] = [
+    "span_us",
     "cycles_per_page",
     "wait_cycles_per_page",
     "invalidations_per_page",
@@ -32,7 +33,8 @@ const NUMBERS: [&str; 11] = [
     "estimate_vs_none",
 ];
 /// Numbers of designs that give out addresses of their own; `null` where addresses are physical and nothing is taken back.
-const TRANSLATED: [&str; 7] = [
+const TRANSLATED: [&str; 8] = [
+    "stale_window_piece_us",
     "iova_alloc_cycles_mean",
     "search_steps_mean",
     "search_steps_max",
@@ -69,7 +71,9 @@ fn check_row(row: &Value) {
         assert!(!physical || row[key].is_null(), "{key}: {row}");
         assert!(keys().any(|name| name == key), "a key without a value is there all the same: {key}");
     }
-    for key in ["trace", "design", "protection"] {
+    let ages = row["stale_window_us_over_time"].as_array();
+    assert!(if physical { ages.is_none() } else { ages.is_some_and(|ages| ages.len() <= 100) }, "{row}");
+    for key in ["trace", "design", "protection", "limit"] {
         assert!(row[key].is_string(), "{key}: {row}");
     }
     assert!(row["options"].is_object() && row["batch"].is_u64());
@@ -90,6 +94,22 @@ fn check_numbers(row: &Value, unprotected_gbps: f64) {
     // A large leaf is found without a leaf table, so L3 stands by itself.
     assert!(walked[1] <= walked[2] && walked[2].max(walked[3]) <= walked[0], "nearer the root, rarer: {row}");
     assert!(of("table_pages_end") <= of("table_pages_max"), "{row}");
+    let ceilings = [("cpu", of("cpu_gbps")), ("pcie", of("pcie_gbps")), ("link", unprotected_gbps)];
+    let limit = ceilings.into_iter().find(|(name, _)| row["limit"] == *name).expect("one of the three");
+    assert!((limit.1 - lower).abs() < 1e-6, "the limit is what is lowest: {row}");
+    if let Some(ages_us) = row["stale_window_us_over_time"].as_array() {
+        let ages_us = || ages_us.iter().map(|age_us| age_us.as_f64().expect("a number"));
+        assert_eq!(
+            ages_us().fold(0.0, f64::max),
+            of("stale_window_us_max"),
+            "the oldest of all is the longest window: {row}"
+        );
+        let covered_us = of("stale_window_piece_us") * ages_us().count() as f64;
+        assert!(
+            covered_us < of("span_us") + 2.0 * QUEUE_US + of("stale_window_piece_us"),
+            "it ends with the run: {row}"
+        );
+    }
     match row["protection"].as_str() {
         Some("strict") => {
             assert_eq!(
@@ -119,6 +139,15 @@ fn every_key_is_there_and_the_counts_are_those_of_the_bundled_traces() {
         let machine = machines["machines"].as_array().unwrap().iter().find(|it| it["id"] == document["machine"]);
         let unprotected_gbps = float(machine.expect("a machine of the list"), "unprotected_gbps");
         assert_eq!((&document["machine"], &document["clock"]), (&"cascadelake-cx5".into(), &"model".into()));
+        assert_eq!(Some(&document["assumed"]), machine, "nothing was changed");
+        assert_eq!(document["command"], value!(["portcullis", "compare", path, "--json"]));
+        assert_eq!((&document["violations"], document["version"].is_string()), (&value!([]), true));
+        for protection in ["strict", "deferred"] {
+            let best = &document["best"][0][protection];
+            let named = format!("`{}` {protection}", best["design"].as_str().expect("there is one"));
+            assert!(document["advice"][0].as_str().unwrap().contains(&named), "the advice speaks of {named}");
+            assert_eq!(best["options"], value!({}));
+        }
 
         let input = &document["input"][0];
         assert_eq!(document["input"].as_array().map(Vec::len), Some(1));

@@ -2,6 +2,7 @@
 
 mod attack;
 mod bad_input;
+mod html;
 mod human;
 mod json;
 mod narrow;

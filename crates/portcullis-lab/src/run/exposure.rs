@@ -1,5 +1,6 @@
 //! How long handed-back buffers stay within the device's reach: the stale window, seen from outside the design.
 
+use super::over_time::OverTime;
 use super::ranges::{Key, Ranges};
 use portcullis::{DomainId, IovaRange};
 use portcullis_model::Scope;
@@ -52,6 +53,7 @@ pub(super) struct Exposure {
     not_back: FxHashMap<Slot, u64>,
     unmaps: u64,
     windows: Windows,
+    over_time: OverTime,
 }
 
 impl Exposure {
@@ -134,6 +136,7 @@ impl Exposure {
         pending.pages -= end - first;
         if let (0, Some(handed_back_ps)) = (pending.pages, pending.handed_back_ps) {
             self.windows.add(pending.bytes, at_ps.saturating_sub(handed_back_ps));
+            self.over_time.add(handed_back_ps, at_ps);
             self.pending.remove(&number);
         }
     }
@@ -161,9 +164,19 @@ impl Exposure {
         windows
     }
 
-    /// Forgets the windows that have ended: warm-up is over.
-    pub(super) fn reset(&mut self) {
+    /// How the windows developed since the last reset, those that are open among them: as if they ended at `end_ps`.
+    pub(super) fn over_time(&self, end_ps: u64) -> OverTime {
+        let mut over_time = self.over_time.clone();
+        for handed_back_ps in self.pending.values().filter_map(|pending| pending.handed_back_ps) {
+            over_time.add(handed_back_ps, end_ps);
+        }
+        over_time
+    }
+
+    /// Forgets the windows that have ended: warm-up is over at `now_ps`.
+    pub(super) fn reset(&mut self, now_ps: u64) {
         self.windows = Windows::default();
+        self.over_time = OverTime::from(now_ps);
     }
 }
 
@@ -266,7 +279,7 @@ mod tests {
         assert_eq!(windows.bytes_ps, 1000 * 1200);
         assert_eq!(exposure.windows(150).max_ps, 200, "none is shorter than nothing");
         // Warm-up ends, and the window goes on.
-        exposure.reset();
+        exposure.reset(500);
         let windows = exposure.windows(1700);
         assert_eq!((windows.count, windows.max_ps), (1, 1500));
     }

@@ -5,6 +5,7 @@ mod attack;
 mod churn;
 mod driver;
 mod exposure;
+mod over_time;
 mod ranges;
 mod replay;
 mod residual;
@@ -170,6 +171,9 @@ pub(crate) struct Measured {
     pub(crate) residual_bytes_ps: u128,
     pub(crate) over_invalidated_pages: u64,
     pub(crate) span_ps: u64,
+    /// The age of the oldest stale buffer, by piece of the run, and how wide a piece is.
+    pub(crate) oldest_stale_ps: Vec<u64>,
+    pub(crate) piece_ps: u64,
 }
 
 /// Makes the run.
@@ -253,6 +257,7 @@ fn measure_design<D: Design<LabPlatform, LabUnit>>(job: &Job<'_>) -> Result<Meas
     // Up to the last operation: the wait for a timer after it is no part of the work.
     let worked_ps = world.worked_ps.get().max(start.now_ps);
     let windows = exposure.windows(worked_ps);
+    let over_time = exposure.over_time(worked_ps);
     let residual_bytes_ps = world.residual.borrow_mut().total(worked_ps) - start.residual_bytes_ps;
     Ok(Measured {
         account: world.engine.account().since(&start.account),
@@ -274,6 +279,8 @@ fn measure_design<D: Design<LabPlatform, LabUnit>>(job: &Job<'_>) -> Result<Meas
         residual_bytes_ps,
         over_invalidated_pages: windows.over_invalidated_pages,
         span_ps: worked_ps - start.now_ps,
+        oldest_stale_ps: over_time.ages_ps().to_vec(),
+        piece_ps: over_time.piece_ps(),
     })
 }
 
@@ -314,11 +321,11 @@ struct Start {
 impl Start {
     fn of<D: Design<LabPlatform, LabUnit>>(world: &World<D>) -> Self {
         world.settle_invalidations();
-        world.exposure.borrow_mut().reset();
         world.warm.set(false);
         world.engine.forget_longest_search();
         world.tally.borrow_mut().table_pages_max = world.table_pages();
         let now_ps = world.engine.now_ps();
+        world.exposure.borrow_mut().reset(now_ps);
         Self {
             account: world.engine.account(),
             counters: world.vtd.counters(),

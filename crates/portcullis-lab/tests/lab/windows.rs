@@ -40,6 +40,29 @@ fn a_lone_unmap_waits_for_the_timer() {
 }
 
 #[test]
+fn the_oldest_of_what_waits_ages_until_the_timer_comes() {
+    // An unmap every millisecond: the first of them waits longest, and then the first after the flush.
+    let mut capture = Capture::default();
+    for number in 0..25 {
+        capture.at(1000 * number).map(TASK, buffer(number), WRITES).unmap(TASK, buffer(number));
+    }
+    let machine = machine("cascadelake-cx5");
+    let job = job(&machine, replay(&capture.read()), DesignId::Stock, Protection::Deferred);
+    let outcome = measured(&Job { pace: Pace::Timestamps, ..job.clone() });
+    let (ages_us, piece_us) = (outcome.stale_window_us_over_time.unwrap(), outcome.stale_window_piece_us.unwrap());
+    assert_eq!(piece_us, 512.0, "the run and its last window take more than 100 pieces of 256 us");
+    let steps = ages_us.windows(2).map(|pair| pair[1] - pair[0]);
+    let falls = steps.clone().filter(|step| *step < 0.0).count();
+    assert_eq!(falls, 2, "three windows of 10 ms, one after the other: {ages_us:?}");
+    assert!(steps.filter(|step| *step > 0.0).all(|step| step < piece_us + TIMER_US), "an age grows as time passes");
+    assert_eq!(ages_us.iter().copied().fold(0.0, f64::max), outcome.stale_window_us_max.unwrap());
+    let strict = measured(&Job { protection: Protection::Strict, ..job.clone() });
+    assert_eq!(strict.stale_window_us_over_time, Some(Vec::new()), "nothing waits");
+    let none = measured(&Job { design: DesignId::Static, protection: Protection::None, ..job });
+    assert_eq!((none.stale_window_us_over_time, none.stale_window_piece_us), (None, None), "nothing is taken back");
+}
+
+#[test]
 fn a_full_queue_does_not_wait_for_the_timer() {
     let unmapped = |count: u64| {
         let mut capture = Capture::default();

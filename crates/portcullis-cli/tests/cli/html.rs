@@ -1,0 +1,387 @@
+//! `--html`: a page that stands by itself, whose every number is in the JSON document of the same run.
+
+use super::{DISK, RECEIVE, SEND, bundled, portcullis, printed, rows, text, written};
+use portcullis_lab::report::{count, gbps, number, page, percent};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::path::Path;
+
+/// A page as a reader takes it: elements and the words between them.
+#[derive(Debug)]
+enum Piece<'p> {
+    Tag(&'p str),
+    Words(String),
+}
+
+fn pieces(page: &str) -> Vec<Piece<'_>> {
+    let mut pieces = Vec::new();
+    let mut rest = page;
+    while let Some(start) = rest.find('<') {
+        let words = &rest[..start];
+        if !words.trim().is_empty() {
+            let plain = [("&lt;", "<"), ("&gt;", ">"), ("&quot;", "\""), ("&apos;", "'"), ("&amp;", "&")];
+            pieces.push(Piece::Words(plain.iter().fold(words.to_owned(), |words, (from, to)| words.replace(from, to))));
+        }
+        let end = start + rest[start..].find('>').expect("every tag ends");
+        pieces.push(Piece::Tag(&rest[start + 1..end]));
+        rest = &rest[end + 1..];
+    }
+    assert!(rest.trim().is_empty(), "{rest:?} after the last tag");
+    pieces
+}
+
+/// Every element ends, in the order in which they nest.
+fn check_nesting(page: &str) {
+    let mut open = Vec::new();
+    for piece in pieces(page) {
+        let Piece::Tag(tag) = piece else { continue };
+        let name = tag.trim_start_matches('/').split([' ', '/']).next().unwrap_or_default();
+        if let Some(closed) = tag.strip_prefix('/') {
+            assert_eq!(open.pop(), Some(closed), "in {page:.60}");
+        } else if !tag.starts_with('!') && !tag.ends_with('/') && !["meta", "link", "br"].contains(&name) {
+            open.push(name);
+        }
+    }
+    assert_eq!(open, Vec::<&str>::new());
+}
+
+/// Nothing is fetched, nothing runs.
+fn check_self_contained(page: &str) {
+    let without_names = page.replace("xmlns=\"http://www.w3.org/2000/svg\"", "");
+    for foreign in ["http:", "https:", "//", "src=", "@import", "url(", "<script", "<img", "<iframe", "onload"] {
+        assert!(!without_names.contains(foreign), "{foreign} in the page");
+    }
+    for piece in pieces(page) {
+        let Piece::Tag(tag) = piece else { continue };
+        for link in tag.split("href=\"").skip(1) {
+            assert!(link.starts_with('#') || link.starts_with("data:,\""), "{tag}");
+        }
+    }
+}
+
+/// Every number of a document, and every string and key.
+fn contents(document: &Value, numbers: &mut BTreeSet<u64>, strings: &mut String) {
+    match document {
+        Value::Number(number) => {
+            numbers.insert(number.as_f64().expect("a float has it").to_bits());
+        }
+        Value::String(string) => strings.push_str(&format!("{string}\n")),
+        Value::Array(values) => values.iter().for_each(|value| contents(value, numbers, strings)),
+        Value::Object(values) => values.iter().for_each(|(key, value)| {
+            // With its value, as it stands in `eiovar:k=64`.
+            strings.push_str(&format!("{key}={value}\n"));
+            contents(value, numbers, strings);
+        }),
+        Value::Null | Value::Bool(_) => {}
+    }
+}
+
+/// Numbers stand in `data` elements, with a value that is in the document and shown as a terminal shows it. Digits anywhere
+/// else are those of strings in the document; scales of pictures aside. Returns how many numbers there are.
+fn check_numbers(page: &str, document: &Value) -> usize {
+    let (mut numbers, mut strings) = (BTreeSet::new(), String::new());
+    contents(document, &mut numbers, &mut strings);
+    let mut data: Option<f64> = None;
+    let mut skipped = None;
+    let mut shown = 0;
+    for piece in pieces(page) {
+        match piece {
+            Piece::Tag(tag) => {
+                let name = tag.split(' ').next().unwrap_or_default();
+                if skipped.is_none() && ["svg", "style"].contains(&name) {
+                    skipped = Some(format!("/{name}"));
+                } else if skipped.as_deref() == Some(tag) {
+                    skipped = None;
+                } else if let Some(value) = tag.strip_prefix("data value=\"") {
+                    data = Some(value.trim_end_matches('"').parse().expect("a number"));
+                } else if tag == "/data" {
+                    data = None;
+                }
+            }
+            Piece::Words(_) if skipped.is_some() => {}
+            Piece::Words(words) => match data {
+                Some(value) => {
+                    shown += 1;
+                    assert!(numbers.contains(&value.to_bits()), "{value}, shown as {words}, is not in the document");
+                    let ways = [number(value), count(value as u64), gbps(value), percent(value)];
+                    assert!(ways.contains(&words), "{value} is shown as {words}");
+                }
+                None => {
+                    for word in words.split([' ', '\n', ':']).filter(|word| word.contains(|c: char| c.is_ascii_digit()))
+                    {
+                        let word =
+                            word.trim_matches(['.', ',', ';', ':', '(', ')', '\'']).trim_start_matches("PTcache-");
+                        let level = ["L1", "L2", "L3"].contains(&word);
+                        assert!(level || strings.contains(word), "{word} of {words:?} is not in the document");
+                    }
+                }
+            },
+        }
+    }
+    shown
+}
+
+fn check(page: &str, document: &Value) -> usize {
+    check_nesting(page);
+    check_self_contained(page);
+    check_numbers(page, document)
+}
+
+/// A page and the document of the same run.
+fn compared(name: &str, arguments: &[&str]) -> (String, Value) {
+    let path = written(name, "");
+    let printed = printed(&[&["compare"], arguments, &["--json", "--html", &path]].concat());
+    let page = std::fs::read_to_string(&path).expect("a page");
+    (page, serde_json::from_str(&printed).expect("one JSON document"))
+}
+
+/// The pictures of a page, each for a wide page and for a phone.
+fn pictures(page: &str) -> Vec<[&str; 2]> {
+    let svgs: Vec<&str> =
+        page.split("<svg ").skip(1).map(|svg| svg.split("</svg>").next().unwrap_or_default()).collect();
+    svgs.chunks(2).map(|both| [both[0], both[1]]).collect()
+}
+
+fn times(page: &str, what: &str) -> usize {
+    page.matches(what).count()
+}
+
+#[test]
+fn every_number_of_the_page_is_in_the_document() {
+    let path = bundled(RECEIVE);
+    let (page, document) = compared("receive.html", &[&path]);
+    assert!(check(&page, &document) > 15 * rows(&document).len(), "the tables are there");
+    // The question, the answer, the picture, the table, the misses, the window over time, what was assumed, how to do it again.
+    let advice = document["advice"][0].as_str().unwrap();
+    let parts = [
+        "<h1>What does protecting",
+        &advice[..6],
+        "class=\"tiles\"",
+        "<h3>Cost against exposure",
+        "<svg",
+        "<h3>All numbers",
+        "<h3>Misses by level",
+        "<h3>The stale window over time",
+        "All designs at equal batches",
+        "What was assumed",
+        "How to reproduce",
+        &format!("portcullis compare {path} --json --html"),
+    ];
+    let places = parts.map(|part| page.find(part).unwrap_or_else(|| panic!("no {part:?}")));
+    assert!(places.is_sorted(), "{places:?}");
+    assert!(page.contains(document["version"].as_str().unwrap()));
+    assert!(page.contains(document["assumed"]["source"].as_str().unwrap()));
+    assert!(!page.contains("<nav"), "one section needs no contents");
+}
+
+#[test]
+fn every_design_and_protection_is_a_point_with_its_name() {
+    let designs = "none,static,stock,eiovar:k=64:queue=per-core,magazine:queue=global,magazine";
+    let (page, document) = compared("points.html", &[&bundled(SEND), "--designs", designs]);
+    check(&page, &document);
+    let of = |protection: &str| rows(&document).iter().filter(|row| row["protection"] == protection).count();
+    for cost in pictures(&page)[0] {
+        // A disc has a rim.
+        assert_eq!(times(cost, "<circle"), 2 * of("strict"));
+        assert_eq!(times(cost, "<polygon") - of("deferred"), 1, "none and static lie on each other");
+        for name in ["none, static", "eiovar:k=64:queue=per-core", "magazine:queue=global"] {
+            assert!(cost.contains(name), "{name}");
+        }
+        assert_eq!(times(cost, "font-weight=\"bold\""), 2, "what the advice speaks of");
+    }
+    let [misses, over_time] = [1, 2].map(|index| pictures(&page)[index]);
+    for picture in misses {
+        let translated = rows(&document).iter().filter(|row| row["memory_reads_per_page"].as_f64() > Some(0.0)).count();
+        assert!(times(picture, "fill=\"var(--iotlb)\"") <= translated && translated > of("strict"));
+        assert!(times(picture, "fill=\"var(--iotlb)\"") >= of("strict") + of("deferred"));
+    }
+    for picture in over_time {
+        assert_eq!(times(picture, "opacity=\"0.3\""), of("deferred"), "a strip for each that leaves anything stale");
+    }
+}
+
+#[test]
+fn several_traces_have_a_section_each_and_contents() {
+    let paths = [SEND, DISK].map(bundled);
+    let (page, document) = compared("several.html", &[&paths[0], &paths[1], "--clock", "trace", "--no-hint"]);
+    check(&page, &document);
+    let (contents, body) = page.split_once("</nav>").expect("contents");
+    for path in &paths {
+        let name = format!(">{path}</a>");
+        let link = contents.split("href=\"#").find(|link| link.contains(&name)).expect("a link");
+        let id = link.split('"').next().unwrap();
+        let section = body.split(&format!("<section id=\"{id}\">")).nth(1).expect("what it leads to");
+        assert!(section.starts_with(&format!("<h2>{path}</h2>")));
+    }
+    assert!(page.contains("the timestamps of the trace") && page.contains("dropped: no invalidation"));
+    let bold = |section: &str| times(section, "<tr class=\"best\">");
+    assert!(body.split("<section").skip(1).all(|section| bold(section) == 2), "the best of each protection");
+}
+
+#[test]
+fn a_workload_shows_its_seed_and_a_changed_machine_its_values() {
+    let workload = "rings:count=2,ring=256,operations=4000";
+    let arguments = ["--workload", workload, "--seed", "77", "--set", "ptcache_l3_entries=9", "--batch", "8"];
+    let (page, document) = compared("workload.html", &arguments);
+    check(&page, &document);
+    assert_eq!(document["assumed"]["iommu"]["ptcache_l3_entries"], 9);
+    for part in [
+        workload,
+        "<data value=\"77\">77</data>",
+        "ptcache_l3_entries=9",
+        "<code>ptcache_l3_entries</code></th><td><data value=\"9\">",
+    ] {
+        assert!(page.contains(part), "{part}");
+    }
+    assert!(!page.contains("equal batches"), "all are equal as it is");
+}
+
+#[test]
+fn a_run_without_result_says_why() {
+    let arguments = [&bundled(DISK), "--designs", "static,stock", "--set", "address_bits=13"];
+    let (page, document) = compared("refused.html", &arguments);
+    check(&page, &document);
+    let failed: Vec<&Value> = rows(&document).iter().filter(|row| row["error"].is_string()).collect();
+    assert!(!failed.is_empty());
+    for row in failed {
+        let line = format!("No result for <code>{}</code>", row["design"].as_str().unwrap());
+        assert!(page.contains(&line) && page.contains(row["error"].as_str().unwrap()), "{row}");
+    }
+}
+
+#[test]
+fn a_name_is_text_and_no_markup() {
+    let trace = std::fs::read(bundled(DISK)).unwrap();
+    let path = written("<b>&it's.xz", trace);
+    let (page, document) = compared("name.html", &[&path, "--designs", "none,stock"]);
+    check(&page, &document);
+    assert!(page.contains("&lt;b&gt;&amp;it's.xz") && !page.contains("<b>&"));
+    assert!(page.contains(r"it'\''s.xz'"), "a shell takes it as one word");
+}
+
+#[test]
+fn what_is_printed_stays_the_same() {
+    let (trace, path) = (bundled(DISK), written("beside.html", ""));
+    assert_eq!(printed(&["compare", &trace, "--html", &path]), printed(&["compare", &trace]));
+    let document = |arguments: &[&str]| {
+        let mut document = super::compared(&[&[trace.as_str()], arguments].concat());
+        document.as_object_mut().unwrap().remove("command");
+        document
+    };
+    assert_eq!(document(&["--html", &path]), document(&[]));
+}
+
+#[test]
+fn a_page_that_cannot_be_written_is_refused_before_the_work() {
+    let trace = bundled(DISK);
+    let file = written("no-folder", "");
+    for path in ["no/such/folder/out.html".to_owned(), bundled(""), format!("{file}/out.html")] {
+        for json in [&[][..], &["--json"]] {
+            let output = portcullis(&[&["compare", &trace, "--html", &path], json].concat());
+            assert_eq!((output.status.code(), text(&output.stdout)), (Some(2), ""), "{path}");
+            let stderr = text(&output.stderr);
+            assert!(stderr.contains(&path) && stderr.contains("cannot be written"), "{stderr}");
+        }
+    }
+    assert!(!Path::new("no").exists());
+    // What is there stays where nothing comes of the run.
+    let kept = written("kept.html", "as it was");
+    assert_eq!(portcullis(&["compare", "no/such.trace", "--html", &kept]).status.code(), Some(2));
+    assert_eq!(std::fs::read_to_string(&kept).unwrap(), "as it was");
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_full_disk_is_reported() {
+    let output = portcullis(&["compare", &bundled(DISK), "--designs", "none", "--html", "/dev/full"]);
+    assert_eq!((output.status.code(), text(&output.stdout)), (Some(2), ""));
+    assert!(text(&output.stderr).contains("/dev/full"), "{}", text(&output.stderr));
+}
+
+/// A document as `attack` writes it.
+fn attacked(findings: &Value) -> Value {
+    let compared = super::compared(&[&bundled(RECEIVE), "--designs", "none"]);
+    json!({
+        "schema": "portcullis.attack/1",
+        "version": "0.1.0",
+        "command": ["portcullis", "attack", "my trace.xz"],
+        "input": compared["input"],
+        "machine": compared["machine"],
+        "assumed": compared["assumed"],
+        "clock": "model",
+        "seed": 7,
+        "results": findings,
+    })
+}
+
+fn finding(design: &str, protection: &str, declared: bool, stale: u64, window_us: Value) -> Value {
+    json!({
+        "design": design, "options": {}, "protection": protection, "rule": "S2", "declared": declared,
+        "stale_accesses": stale, "stale_window_us_max": window_us, "stale_bytes_us": 1500.5 * stale as f64,
+        "probes": 41_234, "probes_cached": 9_431,
+    })
+}
+
+#[test]
+fn an_attack_that_found_nothing_undeclared() {
+    let mut deferred = finding("eiovar", "deferred", true, 9_431, json!(9_999.25));
+    deferred["options"] = json!({"k": 64, "queue": "per-core"});
+    let findings = [
+        finding("none", "none", true, 9_474, Value::Null),
+        finding("stock", "strict", false, 0, json!(0.0)),
+        deferred,
+        finding("magazine", "deferred", true, 0, json!(0.0)),
+    ];
+    let document = attacked(&json!(findings));
+    let page = page(&document).expect("a page");
+    assert!(check(&page, &document) > 4 * findings.len());
+    for part in [
+        "What does a malicious device still reach?",
+        "Under strict protection nothing got through.",
+        "<code>eiovar:k=64:queue=per-core deferred</code> (S2), up to <data value=\"9999.25\">9,999</data>",
+        "<code>none</code> (S2), for good",
+        "nothing got through here: <code>magazine deferred</code>",
+        "portcullis attack 'my trace.xz'",
+        "What was assumed",
+    ] {
+        assert!(page.contains(part), "{part}");
+    }
+    assert!(
+        !page.contains("class=\"broken\"") && !page.contains("promises to stop") && !page.contains("role=\"alert\"")
+    );
+    for picture in pictures(&page)[0] {
+        assert_eq!((times(picture, "<circle"), times(picture, "<polygon")), (2, 3));
+    }
+}
+
+#[test]
+fn an_attack_that_found_what_a_design_does_not_admit() {
+    let broken = finding("broken", "strict", false, 3, json!(1.25));
+    let document = attacked(&json!([finding("stock", "strict", false, 0, json!(0.0)), broken]));
+    let mut document = document;
+    document["violations"] = json!(["broken strict: 3 stale accesses (S2)"]);
+    let page = page(&document).expect("a page");
+    check(&page, &document);
+    assert!(page.contains("Something got through that its design does not admit to."));
+    assert!(!page.contains("Under strict protection nothing got through."));
+    assert!(
+        page.contains("<strong>let through what it promises to stop</strong>: <data value=\"3\">3</data> accesses")
+    );
+    assert_eq!(times(&page, "<tr class=\"broken\">"), 1);
+    assert!(page.contains("role=\"alert\"") && page.contains("broken strict: 3 stale accesses (S2)"));
+    for picture in pictures(&page)[0] {
+        assert!(picture.contains("broken strict S2") && times(picture, "font-weight=\"bold\"") == 1);
+    }
+}
+
+#[test]
+fn other_documents_have_no_page() {
+    let refused = |document: &Value| page(document).expect_err("no page").to_string();
+    assert!(refused(&json!({"schema": "portcullis.list/1"})).contains("`portcullis.list/1`"));
+    assert!(refused(&json!([])).contains("schema"));
+    let mut document = super::compared(&[&bundled(DISK), "--designs", "none,stock"]);
+    document["best"] = json!([]);
+    assert!(refused(&document).contains("contradicts itself"));
+    document.as_object_mut().unwrap().remove("results");
+    assert!(refused(&document).contains("results"));
+}

@@ -1,0 +1,55 @@
+//! Numbers as they are printed, on a terminal and on a page.
+
+/// A count with thousands set apart.
+pub fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A number with three digits or so that mean something.
+pub fn number(value: f64) -> String {
+    match value.abs() {
+        0.0 => "0".to_owned(),
+        size if size >= 1000.0 => count(value.round() as u64),
+        size if size >= 100.0 => format!("{value:.0}"),
+        size if size >= 10.0 => format!("{value:.1}"),
+        size if size >= 0.1 => format!("{value:.2}"),
+        size if size >= 0.001 => format!("{value:.4}"),
+        _ => format!("{value:.1e}"),
+    }
+}
+
+/// A share, as a percentage.
+pub fn percent(share: f64) -> String {
+    format!("{:.0} %", 100.0 * share)
+}
+
+/// A rate in Gb/s.
+pub fn gbps(rate: f64) -> String {
+    format!("{rate:.1}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thousands_are_set_apart() {
+        assert_eq!([0, 12, 999, 1000, 28045, 1_234_567].map(count), ["0", "12", "999", "1,000", "28,045", "1,234,567"]);
+    }
+
+    #[test]
+    fn small_numbers_keep_their_digits() {
+        assert_eq!(
+            [0.0, 0.00004, 0.0123, 1.5, 42.25, 123.4, 4567.8].map(number),
+            ["0", "4.0e-5", "0.0123", "1.50", "42.2", "123", "4,568"]
+        );
+    }
+}

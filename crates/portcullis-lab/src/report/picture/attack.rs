@@ -1,0 +1,81 @@
+//! What a malicious device reached, and for how long: a point for each design, protection and rule.
+
+use super::canvas::{Area, Axis, DrawError, Form, Margins, axes, fill, mark, svg, words, write};
+use super::reach::{Bands, Reach, Scale};
+use crate::report::document::Finding;
+use crate::report::ink::Ink;
+use plotters::prelude::*;
+use plotters::style::text_anchor::HPos;
+
+/// The picture, or nothing without findings.
+pub(in crate::report) fn attack(findings: &[Finding], form: Form) -> Result<Option<String>, DrawError> {
+    let found = |finding| Some((finding, reach(finding)?));
+    let found: Vec<(&Finding, Reach)> = findings.iter().filter_map(found).collect();
+    if found.is_empty() {
+        return Ok(None);
+    }
+    let margins = Margins { left: form.pick(250, 10), right: form.pick(16, 10), top: 8, bottom: 26 };
+    let across = f64::from(form.width() - margins.left - margins.right);
+    let always =
+        if found.iter().any(|(_, reach)| *reach == Reach::Always) { f64::from(form.pick(80, 60)) } else { 0.0 };
+    let windows = found.iter().any(|(_, reach)| matches!(reach, Reach::For(_)));
+    // Without windows the band of what is never reached takes the room.
+    let never = if windows { f64::from(form.pick(110, 64)) } else { across - always };
+    let bands = Bands { never, between: across - always - never, always };
+    let scale = Scale::new(&found.iter().map(|(_, reach)| *reach).collect::<Vec<_>>(), bands);
+    let height = found.len() as u32 * row(form) + margins.top + margins.bottom;
+    let label = "How long a malicious device still reached a buffer after its unmap, for each design. The table below has the \
+                 same numbers.";
+    svg((form.width(), height), label, |area| draw(area, &found, &scale, margins, form)).map(Some)
+}
+
+/// What the device reached. Without a window, what translated did so for good.
+fn reach(finding: &Finding) -> Option<Reach> {
+    match (Reach::new(finding.protection, finding.stale_window_us_max), finding.stale_accesses > 0.0) {
+        (None, true) => Some(Reach::Always),
+        (None, false) => Some(Reach::Never),
+        (reach, _) => reach,
+    }
+}
+
+/// Height of a finding. On a phone its name stands above.
+const fn row(form: Form) -> u32 {
+    form.pick(26, 40)
+}
+
+fn draw(
+    area: &Area<'_>,
+    found: &[(&Finding, Reach)],
+    scale: &Scale,
+    margins: Margins,
+    form: Form,
+) -> Result<(), DrawError> {
+    let (left, top) = (margins.left as i32, margins.top as i32);
+    let bottom = top + (found.len() as u32 * row(form)) as i32;
+    let across = |at: f64| left + at.round() as i32;
+    fill(area, [(left, top), (across(scale.never().end), bottom)], Ink::Safe)?;
+    if let Some(always) = scale.always() {
+        fill(area, [(across(always.start), top), (across(always.end), bottom)], Ink::Exposed)?;
+    }
+    let y = Axis { range: 0.0..f64::from(bottom - top), ticks: Vec::new() };
+    axes(area, margins, scale.axis(f64::from(form.pick(60, 52))), y, form)?;
+    for (index, (finding, reach)) in found.iter().enumerate() {
+        let line = top + (index as u32 * row(form)) as i32;
+        let undeclared = finding.stale_accesses > 0.0 && !finding.declared;
+        let ink = if undeclared { Ink::Unprotected } else { Ink::Text };
+        let rule = finding.rule.as_deref().unwrap_or_default();
+        let name = format!("{} {rule}", finding.design.label_with(finding.protection));
+        let (middle, at, from) = match form {
+            Form::Wide => (line + 13, (left - 12, line + 13), HPos::Right),
+            Form::Narrow => (line + 28, (left + 4, line + 12), HPos::Left),
+        };
+        write(area, name.trim_end(), at, from, &words(ink, form.words(), undeclared))?;
+        let end = across(scale.at(*reach));
+        area.draw(&PathElement::new(
+            [(left, middle), (end, middle)],
+            Ink::of(finding.protection).rgb().stroke_width(2),
+        ))?;
+        mark(area, (end, middle), 6, finding.protection)?;
+    }
+    Ok(())
+}
