@@ -41,8 +41,8 @@ fn check_windows(attacked: &Attacked, protection: Protection, run: &str) {
     let window_us = stale.window_us_max.expect("buffers were reached");
     assert!(stale.bytes_us.is_some_and(|bytes_us| bytes_us > 0.0), "{run}: {stale:?}");
     match attacked.bound_us {
-        // It reached what it did for as long as it tried.
-        None => assert!(window_us > 10_000.0, "{run}: {stale:?}"),
+        // Until the address is used again, which takes as long as the work has it.
+        None => assert!(window_us > 0.0, "{run}: {stale:?}"),
         // Behind the bound comes what timer and hardware take, which is less than a few hundred microseconds here.
         Some(bound_us) => assert!(window_us < bound_us as f64 + 500.0, "{run}: {stale:?}"),
     }
