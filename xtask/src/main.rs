@@ -6,6 +6,7 @@ mod conformance;
 mod failure;
 mod house;
 mod qemu;
+mod readme;
 mod stages;
 mod test;
 mod workspace;
@@ -36,6 +37,8 @@ enum Chore {
         #[arg(long)]
         list: bool,
     },
+    /// Writes the tables of the README anew, from what the program prints.
+    Readme,
     /// How many operations per second the lab replays, under every design.
     Bench,
 }
@@ -56,6 +59,7 @@ fn perform(chore: &Chore) -> Result<(), Failure> {
         Chore::Test => test::test(&workspace),
         Chore::Check => check::check(&workspace),
         Chore::Conformance { list } => conformance::conformance(&workspace, *list),
+        Chore::Readme => readme::readme(&workspace),
         Chore::Bench => bench::bench(&workspace),
     }
 }

@@ -48,14 +48,6 @@ fn without_arguments_the_bundled_trace_is_compared() {
 
 /// The README shows what the program prints.
 #[test]
-fn the_readme_shows_this_very_table() {
-    let text = printed(&[]);
-    let (head, _) = text.split_once("\n\nWith larger").expect("the headline table");
-    let readme = include_str!("../../../../README.md");
-    assert!(readme.contains(head), "the README shows another table than this:\n{head}");
-}
-
-#[test]
 fn it_ends_with_what_to_choose_and_why() {
     let text = printed(&[]);
     let advice =

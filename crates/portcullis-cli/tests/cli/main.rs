@@ -6,6 +6,7 @@ mod html;
 mod human;
 mod json;
 mod narrow;
+mod readme;
 mod same;
 
 use serde_json::Value;

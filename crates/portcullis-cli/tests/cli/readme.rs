@@ -1,0 +1,62 @@
+//! The tables of the README are what the program prints. `cargo xtask readme` writes them anew: this test, told to.
+
+use super::{json, printed};
+use serde_json::Value;
+use std::fmt::Write;
+
+const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md");
+
+#[test]
+fn the_readme_shows_what_the_program_finds() {
+    let mut readme = std::fs::read_to_string(PATH).expect("the README");
+    let text = printed(&[]);
+    let (headline, _) = text.split_once("\n\nWith larger").expect("the headline table");
+    let tables = [("compare", format!("```text\n{headline}\n```")), ("attack", given_up())];
+    for (name, table) in &tables {
+        let (begin, end) = (format!("<!-- {name} -->\n"), format!("\n<!-- /{name} -->"));
+        let start = readme.find(&begin).unwrap_or_else(|| panic!("no {begin}")) + begin.len();
+        let length = readme[start..].find(&end).unwrap_or_else(|| panic!("no {end}"));
+        readme.replace_range(start..start + length, table);
+    }
+    if std::env::var_os("PORTCULLIS_README").is_some() {
+        std::fs::write(PATH, &readme).expect("the README can be written");
+    }
+    let shown = std::fs::read_to_string(PATH).expect("the README");
+    assert!(shown == readme, "the README is not what the program prints; `cargo xtask readme` writes it anew");
+}
+
+/// What each design gives up on the trace that the program carries, as a malicious device finds it.
+fn given_up() -> String {
+    let (attack, listed) = (json(&["attack", "--json"]), json(&["list", "designs", "--json"]));
+    let mut table = String::from(
+        "| design | protection | rule | because | accesses that got through | longest, µs | bytes·µs within reach |\n|---|---|---|---|---:|---:|---:|\n",
+    );
+    let mut row = |cells: [&str; 7]| writeln!(table, "| {} |", cells.join(" | ")).expect("a string takes all");
+    for design in listed["designs"].as_array().expect("designs") {
+        let id = design["id"].as_str().expect("an id");
+        for protection in design["protections"].as_array().expect("protections") {
+            let of = |entry: &&Value| entry["design"] == id && entry["protection"] == *protection;
+            let found: Vec<&Value> = attack["results"].as_array().expect("results").iter().filter(of).collect();
+            let protection = protection.as_str().expect("a protection");
+            let declared: Vec<&Value> = design["breaches"].as_array().expect("breaches").iter().collect();
+            let declared = declared.into_iter().filter(|breach| breach["protection"] == protection);
+            let declared: Vec<&Value> = declared.collect();
+            if declared.is_empty() {
+                assert!(found.iter().all(|entry| entry["rule"].is_null()), "{id} {protection}: {found:?}");
+                row([&format!("`{id}`"), protection, "none", "", "0", "0", "0"]);
+            }
+            for breach in declared {
+                let rule = breach["rule"].as_str().expect("a rule");
+                let entry = found.iter().find(|entry| entry["rule"] == rule);
+                let number = |key: &str| {
+                    let value = entry.and_then(|entry| entry[key].as_f64());
+                    value.map_or_else(|| "-".to_owned(), portcullis_lab::report::number)
+                };
+                let numbers = ["stale_accesses", "stale_window_us_max", "stale_bytes_us"].map(number);
+                let because = breach["bound"].as_str().expect("a bound");
+                row([&format!("`{id}`"), protection, rule, because, &numbers[0], &numbers[1], &numbers[2]]);
+            }
+        }
+    }
+    table.trim_end().to_owned()
+}
