@@ -53,10 +53,14 @@ pub enum MapError {
     /// An earlier queue error has poisoned the domain (S11).
     #[error("the domain is poisoned by an earlier invalidation failure")]
     Poisoned,
-    /// The map needed an invalidation, because the IOMMU caches absent entries or no address was free before it, and that
-    /// failed.
+    /// No address was free before an invalidation, and that failed. Nothing was mapped.
     #[error(transparent)]
     Queue(#[from] QueueError),
+    /// The translations were written and the invalidation that they needed failed: because the IOMMU caches absent entries,
+    /// because the address or its table was in use before, or because a count had to be undone. They have been taken back, but
+    /// the device may still reach the memory, which must not be used again (S11). The address stays quarantined.
+    #[error("the invalidation that a map needed failed, the memory stays with the device: {0}")]
+    Unsettled(QueueError),
 }
 
 /// Why an unmap was refused.

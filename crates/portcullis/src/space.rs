@@ -160,12 +160,13 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     /// before. Not to be called with a lock held.
     ///
     /// # Errors
-    /// [`MapError::Queue`] where that failed: the domain is poisoned, and the range must not be used again.
+    /// [`MapError::Unsettled`] where that failed: the domain is poisoned, and neither range nor memory must be used again.
     pub fn written(&self, range: IovaRange) -> Result<(), MapError> {
         if self.capabilities.caches_absent || self.table.as_ref().is_some_and(SecondLevelTable::is_unsettled) {
             self.platform.probe(Step::Enter(Phase::Invalidate));
             // All levels: it is directory entries that lead astray, and absent ones may be cached as well.
-            self.invalidate(&[page_selective(self.id, range, false, &self.capabilities)])?;
+            let command = page_selective(self.id, range, false, &self.capabilities);
+            self.invalidate(&[command]).map_err(MapError::Unsettled)?;
         }
         Ok(())
     }
@@ -204,7 +205,7 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     /// has as many as can be counted. [`written`](Self::written) has to follow where it could. Not to be called with a lock held.
     ///
     /// # Errors
-    /// Those of [`SecondLevelTable::share`]; [`MapError::Queue`] where translations that it had to take back could not be
+    /// Those of [`SecondLevelTable::share`]; [`MapError::Unsettled`] where translations that it had to take back could not be
     /// invalidated: the domain is poisoned.
     ///
     /// # Panics
@@ -222,7 +223,8 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
             Share::Undone(counted) => {
                 // For a moment these pages had a mapping more, for somebody who had asked for just that; an unmap that came
                 // then found it, and left the invalidation to it. So this is an unmap, and strict whatever the protection.
-                self.invalidate(&[page_selective(self.id, counted, true, &self.capabilities)])?;
+                let command = page_selective(self.id, counted, true, &self.capabilities);
+                self.invalidate(&[command]).map_err(MapError::Unsettled)?;
                 Ok(false)
             }
         }

@@ -158,7 +158,7 @@ fn an_invalidation_at_a_map_fails() {
         domain.unmap_raw(gone, PAGE_SIZE).unwrap();
         iommu.behave(behaviour);
         let other = PhysAddr::new(0x9000);
-        assert_eq!(domain.map_raw(other, PAGE_SIZE, Access::DeviceWrites), Err(MapError::Queue(error)));
+        assert_eq!(domain.map_raw(other, PAGE_SIZE, Access::DeviceWrites), Err(MapError::Unsettled(error)));
         assert_eq!(use_page(&iommu, gone), Some(BUFFER), "the declared window, for nothing was invalidated");
         assert_eq!(domain.usage().live_ranges, 2, "the address is quarantined");
         assert_eq!(domain.unmap_raw(gone, PAGE_SIZE), Err(RawUnmapError::Refused(UnmapError::NotMapped(gone))));
@@ -172,6 +172,25 @@ fn an_invalidation_at_a_map_fails() {
         domain.unmap_raw(kept, PAGE_SIZE).expect("the hardware answers again");
         assert_eq!((use_page(&iommu, kept), domain.usage().live_ranges), (None, 1));
     }
+}
+
+/// An unmap that leaves its translation, and a domain that is poisoned before the commit: then the commit takes it away, for no
+/// map ever will.
+#[test]
+fn a_commit_in_a_domain_poisoned_meanwhile_takes_the_translation_away() {
+    let host = FakeHost::default();
+    let iommu = FakeIommu::new(&host);
+    let domain = Domain::<Solaris, _, _>::new(&iommu, &host, Protection::Deferred).unwrap();
+    domain.attach(DEVICE).unwrap();
+    let gone = map(&domain).unwrap();
+    assert_eq!(use_page(&iommu, gone), Some(BUFFER));
+    let mut batch = domain.raw_batch();
+    batch.unmap(IovaRange::covering(gone, PAGE_SIZE).unwrap()).unwrap();
+    iommu.behave(Behaviour::Failing);
+    assert_eq!(map(&domain), Err(MapError::Unsettled(QueueError::Descriptor)));
+    iommu.behave(Behaviour::Prompt);
+    assert_eq!(batch.commit(), Ok(()));
+    assert_eq!(use_page(&iommu, gone), None);
 }
 
 /// What one domain has unmapped cannot be committed at another.

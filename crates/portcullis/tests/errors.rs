@@ -210,7 +210,7 @@ fn a_map_that_could_not_be_invalidated_is_taken_back() {
     let first = domain.map_raw(PhysAddr::new(0x3000), PAGE_SIZE, WRITES).unwrap();
     iommu.behave(Behaviour::Failing);
     let map = || domain.map_raw(PhysAddr::new(0x4000), PAGE_SIZE, WRITES);
-    assert_eq!(map(), Err(MapError::Queue(QueueError::Descriptor)));
+    assert_eq!(map(), Err(MapError::Unsettled(QueueError::Descriptor)));
     assert_eq!(map(), Err(MapError::Poisoned));
     // The allocator goes down from the first.
     let next = Iova::from_pfn(first.pfn() - 1);

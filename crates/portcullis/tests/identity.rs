@@ -355,7 +355,7 @@ fn half(half: u64) -> Page {
 #[test]
 fn batches_of_shared_pages() {
     with_config(&Config::new(Protection::Strict), |host, iommu, domain| {
-        let map = |number| domain.map(half(number % 2), WRITES).unwrap_or_else(|refused| panic!("{}", refused.error));
+        let map = |number| domain.map(half(number % 2), WRITES).unwrap_or_else(|failure| panic!("{}", failure.error()));
         let mut mappings: Vec<_> = (0..=BATCH_MAX as u64).map(map).collect();
         let last = mappings.pop().unwrap();
         let (iova, of_last) = (mappings[0].iova(), last.iova());

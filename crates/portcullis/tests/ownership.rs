@@ -1,12 +1,15 @@
 //! The typed face: a buffer is the device's or the driver's, never both, and never lost by accident.
 
 use portcullis::designs::Stock;
-use portcullis::domain::{DmaBuffer, Mapping, UnmapFailure, leaked_mappings};
+use portcullis::domain::{DmaBuffer, MapFailure, Mapping, UnmapFailure, leaked_mappings};
 use portcullis::invalidation::BATCH_MAX;
 use portcullis::iommu::fake::{Behaviour, FakeIommu};
 use portcullis::platform::fake::FakeHost;
 use portcullis::table::Rights;
-use portcullis::{Access, Domain, Iova, MapError, PAGE_SIZE, PhysAddr, Protection, Segment, SourceId, UnmapError};
+use portcullis::{
+    Access, Capabilities, Domain, Iommu, Iova, MapError, PAGE_SIZE, PhysAddr, Protection, QueueError, Segment,
+    SourceId, UnmapError,
+};
 use std::cell::Cell;
 use std::rc::Rc;
 
@@ -85,8 +88,24 @@ fn a_refused_map_gives_the_buffer_back() {
     let iommu = FakeIommu::new(&host);
     let domain = stocked(&iommu, &host);
     let empty = Counted { segments: vec![], freed: Rc::clone(&freed) };
-    let refused = domain.map(empty, Access::DeviceReads).unwrap_err();
+    let failure = domain.map(empty, Access::DeviceReads).unwrap_err();
+    let MapFailure::Refused(refused) = failure else { panic!("{failure:?}") };
     assert_eq!((refused.error, freed.get()), (MapError::Empty, 0));
+}
+
+/// A map that had to invalidate and could not: the device may have seen the buffer, so nobody has it any more (S11).
+#[test]
+fn a_map_that_could_not_be_settled_loses_the_buffer() {
+    let (host, freed) = (FakeHost::default(), Rc::default());
+    let capabilities = Capabilities { caches_absent: true, ..FakeIommu::new(&host).capabilities() };
+    let iommu = FakeIommu::with_capabilities(&host, capabilities);
+    let domain = stocked(&iommu, &host);
+    iommu.behave(Behaviour::Failing);
+    let failure = domain.map(Counted::page(4, &freed), Access::DeviceWrites).unwrap_err();
+    assert!(matches!(failure, MapFailure::Lost(QueueError::Descriptor)), "{failure:?}");
+    drop(failure);
+    assert_eq!(freed.get(), 0, "not dropped");
+    iommu.behave(Behaviour::Prompt);
 }
 
 #[test]

@@ -285,7 +285,7 @@ fn a_descriptor_is_mapped_whole_or_not_at_all() {
     // Where what was mapped cannot be taken back, it stays with the device (S11).
     iommu.behave(Behaviour::Failing);
     let Refused { value, error } = ring.map(value).unwrap_err();
-    assert_eq!(error, DescriptorError::Map(MapError::Queue(QueueError::Descriptor)));
+    assert_eq!(error, DescriptorError::Map(MapError::Unsettled(QueueError::Descriptor)));
     assert_eq!((pfns(&value), freed.get(), domain.usage().live_ranges), (vec![4, 5, 6], 0, 3));
     iommu.behave(Behaviour::Prompt);
 }

@@ -179,6 +179,13 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Mapper for Composed
 
     fn commit(&self, revocation: &mut Revocation) -> Result<(), CommitError> {
         assert!(revocation.belongs_to(self.space.tag()), "a revocation is committed where its unmaps were made");
+        if self.policy.must_clear(&self.space) {
+            // The domain has been poisoned since the unmap: no map will come and write over what that has left.
+            for revoked in &revocation.revoked {
+                // SAFETY: this commit has the claim on the mapping, and gives the range back after this.
+                unsafe { self.space.unmap(revoked.range, &mut revocation.tables) };
+            }
+        }
         self.policy.commit(&self.space, &self.allocator, revocation)
     }
 

@@ -133,7 +133,7 @@ pub trait Mapper: Sync {
     /// Makes a mapping. The device may use it when this returns.
     ///
     /// # Errors
-    /// A [`MapError`]; nothing has changed then.
+    /// A [`MapError`]; nothing has changed then, but after [`MapError::Unsettled`].
     fn map(&self, request: &Request<'_>) -> Result<IovaRange, MapError>;
 
     /// Clears the mapping at exactly `range` and notes in `out` what is to be invalidated. The buffer is not yet back: that

@@ -1,7 +1,8 @@
 //! Buffers while the device has them.
 
 use crate::address::{Iova, IovaRange, Segment};
-use crate::error::{CommitError, UnmapError};
+use crate::error::{CommitError, MapError, UnmapError};
+use crate::iommu::QueueError;
 use crate::request::Access;
 use crate::sync::{Ordering, StaticCounter};
 use core::fmt;
@@ -113,6 +114,26 @@ pub struct Refused<T, E> {
     pub value: T,
     /// Why it was refused.
     pub error: E,
+}
+
+/// Why a buffer was not mapped.
+#[derive(Debug)]
+pub enum MapFailure<B: DmaBuffer> {
+    /// Nothing has changed; here is the buffer.
+    Refused(Refused<B, MapError>),
+    /// It was mapped, and an invalidation that this needed failed: the device may reach the buffer, which is lost for good
+    /// (S11).
+    Lost(QueueError),
+}
+
+impl<B: DmaBuffer> MapFailure<B> {
+    /// What went wrong.
+    pub const fn error(&self) -> MapError {
+        match self {
+            Self::Refused(refused) => refused.error,
+            Self::Lost(error) => MapError::Unsettled(*error),
+        }
+    }
 }
 
 /// Why an unmap gave no buffer back.

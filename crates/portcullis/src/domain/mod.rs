@@ -12,7 +12,7 @@ mod mapping;
 mod ring;
 
 pub use batch::{Batch, RawBatch};
-pub use mapping::{DmaBuffer, Mapping, Refused, UnmapFailure, leaked_mappings, segment_iova};
+pub use mapping::{DmaBuffer, MapFailure, Mapping, Refused, UnmapFailure, leaked_mappings, segment_iova};
 pub use ring::{Descriptor, DescriptorError, DescriptorFailure, Ring, RingConfig, RingError};
 
 use crate::address::{Iova, IovaRange, PAGE_SHIFT, PhysAddr, Segment};
@@ -156,7 +156,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     /// Maps a physically contiguous buffer of `len` bytes and returns the address of its first byte for the device.
     ///
     /// # Errors
-    /// A [`MapError`]; nothing has changed then.
+    /// A [`MapError`]; nothing has changed then, but after [`MapError::Unsettled`]: that memory must not be used again.
     pub fn map_raw(&self, phys: PhysAddr, len: u64, access: Access) -> Result<Iova, MapError> {
         let segments = [Segment { phys, len }];
         let range = self.map_request(&Request::new(&segments, access)?)?;
@@ -167,7 +167,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     /// offset in its first page.
     ///
     /// # Errors
-    /// A [`MapError`]; nothing has changed then.
+    /// A [`MapError`]; nothing has changed then, but after [`MapError::Unsettled`]: that memory must not be used again.
     pub fn map_request(&self, request: &Request<'_>) -> Result<IovaRange, MapError> {
         self.mapper.map(request)
     }
@@ -193,17 +193,13 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     /// Maps `buffer` and keeps it until [`unmap`](Domain::unmap) gives it back.
     ///
     /// # Errors
-    /// The buffer, with the [`MapError`]: [`MapError::NotStrict`] where the device might keep it beyond the unmap.
-    pub fn map<B: DmaBuffer>(&self, buffer: B, access: Access) -> Result<Mapping<B>, Refused<B, MapError>> {
+    /// [`MapFailure::Refused`] gives the buffer back, with [`MapError::NotStrict`] where the device might keep it beyond the unmap;
+    /// after [`MapFailure::Lost`] it is lost for good (S11).
+    pub fn map<B: DmaBuffer>(&self, buffer: B, access: Access) -> Result<Mapping<B>, MapFailure<B>> {
         self.map_for(buffer, access, Stream::default())
     }
 
-    fn map_for<B: DmaBuffer>(
-        &self,
-        buffer: B,
-        access: Access,
-        stream: Stream,
-    ) -> Result<Mapping<B>, Refused<B, MapError>> {
+    fn map_for<B: DmaBuffer>(&self, buffer: B, access: Access, stream: Stream) -> Result<Mapping<B>, MapFailure<B>> {
         let mapped = match self.protection {
             Protection::Strict => Request::new(buffer.segments(), access).and_then(|mut request| {
                 request.stream = stream;
@@ -213,7 +209,12 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         };
         match mapped {
             Ok(range) => Ok(Mapping::new(buffer, range, access, self.tag, D::INFO.physical_addresses())),
-            Err(error) => Err(Refused { value: buffer, error }),
+            Err(MapError::Unsettled(error)) => {
+                // Never dropped: the device may write to it.
+                core::mem::forget(buffer);
+                Err(MapFailure::Lost(error))
+            }
+            Err(error) => Err(MapFailure::Refused(Refused { value: buffer, error })),
         }
     }
 

@@ -1,7 +1,7 @@
 //! A ring of descriptors: buffers that the device uses in order, mapped and unmapped by the descriptor.
 
-use super::{DmaBuffer, Domain, Mapping, Refused};
-use crate::address::Segment;
+use super::{DmaBuffer, Domain, MapFailure, Mapping, Refused};
+use crate::address::{PAGE_SIZE, Segment};
 use crate::design::Design;
 use crate::error::{CommitError, MapError, UnmapError};
 use crate::invalidation::BATCH_MAX;
@@ -145,14 +145,16 @@ impl<'d, D: Design<P, I>, P: Platform, I: Iommu> Ring<'d, D, P, I> {
     /// Maps the buffers of a descriptor, one after the other.
     ///
     /// # Errors
-    /// All the buffers, with the [`DescriptorError`]; nothing has changed then. Only after [`MapError::Queue`] those that had
-    /// been mapped already may be missing: what the device may still reach is lost for good (S11).
+    /// All the buffers, with the [`DescriptorError`]; nothing has changed then. Only after [`MapError::Unsettled`] those that had
+    /// been mapped may be missing: what the device may still reach is lost for good (S11).
     pub fn map<B: DmaBuffer>(
         &mut self,
         buffers: ArrayVec<B, BATCH_MAX>,
     ) -> Result<Descriptor<B>, Refused<ArrayVec<B, BATCH_MAX>, DescriptorError>> {
         let most = self.config.pages_per_descriptor;
-        let pages = buffers.iter().flat_map(DmaBuffer::segments).map(Segment::pages).fold(0, u64::saturating_add);
+        // Not counted page by page where it is too long for that.
+        let pages_of = |segment: &Segment| if segment.len > most * PAGE_SIZE { most + 1 } else { segment.pages() };
+        let pages = buffers.iter().flat_map(DmaBuffer::segments).map(pages_of).fold(0, u64::saturating_add);
         if pages > most {
             return Err(Refused { value: buffers, error: DescriptorError::TooManyPages { pages, most } });
         }
@@ -161,16 +163,19 @@ impl<'d, D: Design<P, I>, P: Platform, I: Iommu> Ring<'d, D, P, I> {
         while let Some(buffer) = rest.next() {
             match self.domain.map_for(buffer, self.config.access, self.stream()) {
                 Ok(mapping) => mappings.push(mapping),
-                Err(Refused { value, mut error }) => {
+                Err(failure) => {
+                    let (refused, mut error) = match failure {
+                        MapFailure::Refused(Refused { value, error }) => (Some(value), error),
+                        MapFailure::Lost(queue) => (None, MapError::Unsettled(queue)),
+                    };
                     let mut buffers = match self.unmap(Descriptor { mappings }) {
                         Ok(buffers) | Err(DescriptorFailure::Refused { buffers, .. }) => buffers,
                         Err(DescriptorFailure::Commit(CommitError(queue))) => {
-                            error = MapError::Queue(queue);
+                            error = MapError::Unsettled(queue);
                             ArrayVec::new()
                         }
                     };
-                    buffers.push(value);
-                    buffers.extend(rest);
+                    buffers.extend(refused.into_iter().chain(rest));
                     return Err(Refused { value: buffers, error: error.into() });
                 }
             }

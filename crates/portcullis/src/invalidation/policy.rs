@@ -72,18 +72,24 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
         matches!(self, Self::AtMap) && space.check().is_ok()
     }
 
+    /// Whether a commit has to clear what unmaps may have left as it was.
+    pub(crate) fn must_clear(&self, space: &AddressSpace<P, I>) -> bool {
+        matches!(self, Self::AtMap) && space.check().is_err()
+    }
+
     /// Ends a map whose translations are written: afterwards the device sees them and no older ones.
     ///
     /// # Errors
-    /// [`MapError::Queue`] where an invalidation was needed and failed: the domain is poisoned, and the range must not be used
-    /// again.
+    /// [`MapError::Unsettled`] where an invalidation was needed and failed: the domain is poisoned, and neither range nor memory
+    /// must be used again.
     pub(crate) fn mapped(&self, space: &AddressSpace<P, I>, range: IovaRange) -> Result<(), MapError> {
         match self {
             // Where absent entries are cached, `written` has invalidated the range already.
             Self::AtMap if !space.capabilities().caches_absent => {
                 space.platform().probe(Step::Enter(Phase::Invalidate));
                 // Leaves only: a directory entry that is there stays as it is.
-                Ok(space.invalidate(&[page_selective(space.id(), range, true, space.capabilities())])?)
+                let command = page_selective(space.id(), range, true, space.capabilities());
+                space.invalidate(&[command]).map_err(MapError::Unsettled)
             }
             _ => Ok(()),
         }

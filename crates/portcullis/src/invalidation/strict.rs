@@ -17,9 +17,6 @@ pub(super) fn commit<P: Platform, I: Iommu>(
     per: Commands,
 ) -> Result<(), CommitError> {
     let platform = space.platform();
-    if revocation.is_empty() {
-        return Ok(());
-    }
     platform.probe(Step::Enter(Phase::Invalidate));
     // Filled in place: collecting would move a kilobyte.
     let mut commands = ArrayVec::<Invalidation, BATCH_MAX>::new_const();

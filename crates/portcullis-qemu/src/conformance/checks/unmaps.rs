@@ -270,7 +270,7 @@ fn typed(stage: &Stage) -> Checked {
     let driven = stage.driven()?;
     let space = driven.strict::<Magazine>()?;
     let buffer = OnePage([Segment { phys: page(5), len: PAGE_SIZE }]);
-    let mapping = space.domain.map(buffer, driven.wired.wiring.access(BOTH)).map_err(|refused| refused.error)?;
+    let mapping = space.domain.map(buffer, driven.wired.wiring.access(BOTH)).map_err(|failure| failure.error())?;
     let iova = mapping.iova();
     agree!(driven.write(A, iova, page(5))?, Seen::Landed, "on loan");
     let buffer = space.domain.unmap(mapping).map_err(|failure| Trouble::Broken(format!("{failure:?}")))?;
