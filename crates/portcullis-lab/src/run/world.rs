@@ -143,7 +143,7 @@ pub(super) struct World<D: Design<LabPlatform, LabUnit>> {
     /// The first refusal of the protection layer; the run ends with it.
     pub(super) failure: RefCell<Option<RunError>>,
     /// Per core, how often it has entered or left a map: odd while inside.
-    pub(super) maps: Rc<[Cell<u64>]>,
+    pub(super) maps: Vec<Cell<u64>>,
     /// The due time that a timer is set for, per domain.
     pub(super) armed_us: Vec<Cell<Option<u64>>>,
     pub(super) warm: Cell<bool>,
@@ -190,10 +190,9 @@ impl<D: Design<LabPlatform, LabUnit>> World<D> {
             domains.push(domain);
         }
         vtd.record_invalidations(true);
-        let maps: Rc<[Cell<u64>]> = (0..cores).map(|_| Cell::new(0)).collect();
         let adversary = attacked.then(|| {
             let bound_us = domains.first().and_then(|domain| domain.usage().window_us_max);
-            RefCell::new(Adversary::new(job, &D::INFO, bound_us, vtd.clone(), &devices, maps.clone()))
+            RefCell::new(Adversary::new(job, &D::INFO, bound_us, vtd.clone(), &devices))
         });
         let model = |source: &SourceId| Device::new(*source, machine.transaction_bytes, machine.bytes_in_flight);
         let world = Rc::new(Self {
@@ -208,7 +207,7 @@ impl<D: Design<LabPlatform, LabUnit>> World<D> {
             residual: RefCell::default(),
             tally: RefCell::default(),
             failure: RefCell::default(),
-            maps,
+            maps: (0..cores).map(|_| Cell::new(0)).collect(),
             warm: Cell::new(true),
             worked_ps: Cell::new(0),
             adversary,
