@@ -1,7 +1,6 @@
 //! A core doing what a device driver does: mapping, unmapping in batches, and watching what the device can reach.
 
 use super::RunError;
-use super::adversary::Adversary;
 use super::exposure::Slot;
 use super::world::{Buffer, LabUnit, Live, Ranges, Wanted, World};
 use crate::platform::LabPlatform;
@@ -56,6 +55,7 @@ impl<'w, D: Design<LabPlatform, LabUnit>> Driver<'w, D> {
             let request = Request::new(segments, access)?;
             domain.map_request(&request)
         };
+        world.tell(|adversary| adversary.map_begins(self.core));
         let ranges: Result<Ranges, _> = world.engine.charged(|| {
             if D::INFO.physical_addresses() {
                 segments.iter().map(|segment| request(std::slice::from_ref(segment))).collect()
@@ -95,7 +95,7 @@ impl<'w, D: Design<LabPlatform, LabUnit>> Driver<'w, D> {
         world.worked();
         world.engine.notify(Wanted::Map(self.core).into());
         world.engine.notify(Wanted::Mapping(slot).into());
-        world.tell(Adversary::settle);
+        world.tell(|adversary| adversary.map_ends(self.core));
         world.provoke(|adversary| world.look(slot, |live| adversary.try_out(live)));
     }
 

@@ -164,7 +164,7 @@ pub(super) struct World<D: Design<LabPlatform, LabUnit>> {
     /// The first refusal of the protection layer; the run ends with it.
     pub(super) failure: RefCell<Option<RunError>>,
     /// Per core, the map that is under way there.
-    pub(super) maps: Rc<[MapUnderWay]>,
+    pub(super) maps: Vec<MapUnderWay>,
     /// The due time that a timer is set for, per domain.
     pub(super) armed_us: Vec<Cell<Option<u64>>>,
     pub(super) warm: Cell<bool>,
@@ -215,10 +215,9 @@ impl<D: Design<LabPlatform, LabUnit>> World<D> {
         let unbounded = |domain: &LabDomain<D>| domain.usage().window_us_max.is_none();
         let used_again = D::INFO.breaks(job.protection, Rule::Strict) && domains.iter().any(unbounded);
         let end = if used_again { End::UsedAgain } else { End::Invalidated };
-        let maps: Rc<[MapUnderWay]> = (0..cores).map(|_| MapUnderWay::default()).collect();
         let adversary = attacked.then(|| {
             let bound_us = domains.first().and_then(|domain| domain.usage().window_us_max);
-            RefCell::new(Adversary::new(job, &D::INFO, bound_us, vtd.clone(), &devices, maps.clone()))
+            RefCell::new(Adversary::new(job, &D::INFO, bound_us, vtd.clone(), &devices))
         });
         let model = |source: &SourceId| Device::new(*source, machine.transaction_bytes, machine.bytes_in_flight);
         let world = Rc::new(Self {
@@ -234,7 +233,7 @@ impl<D: Design<LabPlatform, LabUnit>> World<D> {
             residual: RefCell::default(),
             tally: RefCell::default(),
             failure: RefCell::default(),
-            maps,
+            maps: (0..cores).map(|_| MapUnderWay::default()).collect(),
             warm: Cell::new(true),
             worked_ps: Cell::new(0),
             adversary,

@@ -15,7 +15,7 @@ pub use findings::Found;
 
 use super::Job;
 use super::exposure::Slot;
-use super::world::{Live, LivePage, MapUnderWay};
+use super::world::{Live, LivePage};
 use findings::Findings;
 use owners::{Breach, Owners, Place, Share};
 use portcullis::design::Info;
@@ -26,7 +26,6 @@ use portcullis_model::{Outcome, Vtd};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use smallvec::SmallVec;
-use std::rc::Rc;
 use std::sync::Arc;
 
 /// Pages of one mapping that are tried at a time.
@@ -55,8 +54,8 @@ struct Suspect {
     rights: Rights,
     breach: Breach,
     at_ps: u64,
-    /// The cores that were inside a map, each with the number of maps that had ended there.
-    under_way: SmallVec<[(usize, u64); 4]>,
+    /// The cores that are still inside a map that they were in then.
+    under_way: SmallVec<[usize; 4]>,
 }
 
 /// What it has counted.
@@ -82,8 +81,8 @@ pub(super) struct Adversary {
     suspects: Vec<Suspect>,
     /// Pages that were reached after their hand-back, and will be again.
     hostages: Vec<Place>,
-    /// Per core, the map that is under way there.
-    maps: Rc<[MapUnderWay]>,
+    /// The cores that are inside a map.
+    mapping: SmallVec<[usize; 4]>,
     probes: Probes,
     /// Walks that the unit had made into freed tables before the run.
     walks_into_freed: u64,
@@ -102,7 +101,6 @@ impl Adversary {
         bound_us: Option<u64>,
         vtd: Arc<Vtd>,
         devices: &[SourceId],
-        maps: Rc<[MapUnderWay]>,
     ) -> Self {
         let iommu = &job.machine.iommu;
         let bound_ps = bound_us.map(|bound_us| bound_us.saturating_mul(PS_PER_US).saturating_add(slack_ps(job)));
@@ -118,7 +116,7 @@ impl Adversary {
             findings: Findings::new(info, job.protection, bound_ps),
             suspects: Vec::new(),
             hostages: Vec::new(),
-            maps,
+            mapping: SmallVec::new(),
             probes: Probes::default(),
             breaks_in: None,
             now_ps: 0,
@@ -171,11 +169,20 @@ impl Adversary {
         }
     }
 
-    /// A map has ended: some suspicions are explained by it, others can be by none any more.
-    pub(super) fn settle(&mut self) {
+    /// A core begins a map: from now on the device may see what nobody has been told of.
+    pub(super) fn map_begins(&mut self, core: usize) {
+        self.mapping.push(core);
+    }
+
+    /// A core has ended its map: some suspicions are explained by it, others can be by none any more.
+    pub(super) fn map_ends(&mut self, core: usize) {
+        self.mapping.retain(|inside| *inside != core);
         let mut suspects = std::mem::take(&mut self.suspects);
         suspects.retain_mut(|suspect| {
-            suspect.under_way.retain(|(core, ended)| self.maps[*core].ended.get() == *ended);
+            if !suspect.under_way.contains(&core) {
+                return true;
+            }
+            suspect.under_way.retain(|inside| *inside != core);
             if self.owners.allows(suspect.place, suspect.phys_pfn, suspect.rights) {
                 return false;
             }
@@ -306,9 +313,7 @@ impl Adversary {
         let phys_pfn = translated.phys.pfn();
         let breach = self.owners.judge(place, phys_pfn, rights).map(|breach| self.findings.as_protected(breach));
         if let Some(breach) = breach {
-            let inside = self.maps.iter().enumerate().filter(|(_, map)| map.buffer.borrow().is_some());
-            let inside = inside.map(|(core, map)| (core, map.ended.get()));
-            let (at_ps, under_way) = (self.now_ps, inside.collect::<SmallVec<_>>());
+            let (at_ps, under_way) = (self.now_ps, self.mapping.clone());
             let suspect = Suspect { place, phys_pfn, rights, breach, at_ps, under_way };
             if suspect.under_way.is_empty() { self.convict(&suspect) } else { self.suspects.push(suspect) }
         }
