@@ -66,7 +66,7 @@ fn answer(findings: &[Finding]) -> Markup {
                     li { "Given up by design, as declared: " (list(&given_up, |finding| html! { (name(finding)) (until(finding)) })) "." }
                 }
                 @if !unseen.is_empty() {
-                    li { "Declared, but nothing got through here: " (list(&unseen, |finding| name(finding))) "." }
+                    li { "Declared, but nothing got through here: " (list(&unseen, name)) "." }
                 }
             }
         }

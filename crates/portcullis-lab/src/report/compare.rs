@@ -38,8 +38,9 @@ pub(super) fn page(document: &Comparison) -> Result<String, ReportError> {
 fn items(document: &Comparison) -> Result<Vec<Item<'_>>, ReportError> {
     let count = document.advice.len();
     let malformed = || ReportError::Malformed("results, best and advice do not belong to the same pieces of work");
-    let part =
-        |runs: &'_ [Run]| if count > 0 && runs.len() % count == 0 { Ok(runs.len() / count) } else { Err(malformed()) };
+    let part = |runs: &'_ [Run]| {
+        if count > 0 && runs.len().is_multiple_of(count) { Ok(runs.len() / count) } else { Err(malformed()) }
+    };
     let (own, equal) = (part(&document.results)?, part(&document.equal_batch)?);
     let item = |index: usize| {
         let runs = &document.results[index * own..(index + 1) * own];
