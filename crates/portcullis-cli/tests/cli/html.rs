@@ -272,7 +272,7 @@ fn what_is_printed_stays_the_same() {
 }
 
 #[test]
-fn a_page_that_cannot_be_written_is_refused_before_the_work() {
+fn a_page_that_cannot_be_written_is_refused_and_what_was_there_stays() {
     let trace = bundled(DISK);
     let file = written("no-folder", "");
     for path in ["no/such/folder/out.html".to_owned(), bundled(""), format!("{file}/out.html")] {

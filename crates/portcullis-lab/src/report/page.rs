@@ -127,11 +127,11 @@ pub(super) fn figure(
 ) -> Result<Option<Markup>, DrawError> {
     let [Some(wide), Some(narrow)] = [draw(Form::ALL[0])?, draw(Form::ALL[1])?] else { return Ok(None) };
     Ok(Some(html! {
-        figure.halo {
-            figcaption { (above) }
+        figure {
+            p.axis { (above) }
             div.wide { (PreEscaped(wide)) }
             div.narrow { (PreEscaped(narrow)) }
-            figcaption.axis-x { (below) }
+            p.axis.x { (below) }
         }
     }))
 }
@@ -198,7 +198,7 @@ fn assumptions(setting: &Setting, also: &[(&str, &str)]) -> Markup {
         dl {
             @if let Some(assumed) = &setting.assumed {
                 dt { "machine" } dd { code { (assumed.id) } ": " (assumed.description) }
-                dt { "its values" } dd { (assumed.source) }
+                dt { "sources" } dd { (assumed.source) }
             }
             @if let (Some(clock), Some(meaning)) = (&setting.clock, clock) { dt { "clock" } dd { (clock) ": " (meaning) } }
             @if !setting.set.is_empty() { dt { "changed" } dd { code { (setting.set.join(" ")) } } }
