@@ -8,7 +8,7 @@ use super::{job, machine, passes, rings};
 use portcullis::Protection::{self, Deferred, Strict};
 use portcullis::Rule;
 use portcullis::design::Design;
-use portcullis::designs::{DesignId, Magazine, Stock};
+use portcullis::designs::{DesignId, Identity, Magazine, Stock};
 use portcullis_lab::attack::{Attacked, PROBES_CACHED_MIN, attack_design, attack_on_breaking_hardware};
 use portcullis_lab::{Job, LabPlatform, LabUnit, Machine, RunError};
 
@@ -138,6 +138,11 @@ fn s5_wider_rights() {
     let case = Case::new(ONE, Strict);
     case.finds::<Mapping<Stock, { mappers::WIDENS_RIGHTS }>, Mapping<Stock, { mappers::NONE }>>(Rule::Rights, &[]);
     case.finds::<Mapping<Magazine, { mappers::WIDENS_RIGHTS }>, Mapping<Magazine, { mappers::NONE }>>(
+        Rule::Rights,
+        &[],
+    );
+    // Where the rights are a part of the address.
+    case.finds::<Mapping<Identity, { mappers::WIDENS_RIGHTS }>, Mapping<Identity, { mappers::NONE }>>(
         Rule::Rights,
         &[],
     );

@@ -6,7 +6,7 @@ use crate::conformance::rig::{A, DATA_BASE};
 use crate::conformance::wiring::{Wired, WiredUnit};
 use crate::conformance::{Check, Checked, Seen, Stage, agree, write_refused};
 use portcullis::design::Design;
-use portcullis::designs::{Eiovar, FreeBsd, Magazine, None as NoDesign, Static, Stock};
+use portcullis::designs::{Eiovar, FreeBsd, Identity, Magazine, None as NoDesign, Static, Stock};
 use portcullis::{Access, Iova, PAGE_SIZE, PhysAddr, Protection};
 use portcullis_vtd::spec::faults::FaultReason;
 
@@ -15,13 +15,17 @@ const BOTH: Access = Access::DeviceReadsAndWrites;
 pub(super) const CHECKS: &[Check] = &[
     Check::driven("design-stock-is-strict", strict::<Stock>),
     Check::driven("design-eiovar-is-strict", strict::<Eiovar>),
+    Check::driven("design-identity-is-strict", strict::<Identity>),
     Check::driven("design-magazine-is-strict", strict::<Magazine>),
     Check::driven("design-freebsd-is-strict", strict::<FreeBsd>),
     Check::driven("design-stock-deferred-ends-with-a-tick", deferred_tick::<Stock>),
     Check::driven("design-eiovar-deferred-ends-with-a-tick", deferred_tick::<Eiovar>),
+    Check::driven("design-identity-deferred-ends-with-a-tick", deferred_tick::<Identity>),
     Check::driven("design-magazine-deferred-ends-with-a-tick", deferred_tick::<Magazine>),
     Check::driven("design-stock-deferred-ends-when-full", deferred_full::<Stock>),
+    Check::driven("design-identity-deferred-ends-when-full", deferred_full::<Identity>),
     Check::driven("design-magazine-deferred-ends-when-full", deferred_full::<Magazine>),
+    Check::driven("design-identity-counts-the-mappings-of-a-page", counts),
     Check::driven("design-none-reaches-all-memory", none),
     Check::driven("design-static-reaches-what-it-was-told", identity),
 ];
@@ -83,6 +87,27 @@ fn deferred_full<D: Design<Wired, WiredUnit>>(stage: &Stage) -> Checked {
     }
     let expected = write_refused(A, first.as_u64(), FaultReason::NoWrite);
     agree!(driven.write(A, first, page(0))?, expected, "{most} unmaps later");
+    Ok(())
+}
+
+/// A page has one entry for all who map it with the same rights, which stays as long as one of them does, and another for those
+/// with other rights.
+fn counts(stage: &Stage) -> Checked {
+    let driven = stage.driven()?;
+    let space = driven.open::<Identity>(Protection::Strict)?;
+    space.domain.attach(A)?;
+    let (first, second) = (space.map(page(0), PAGE_SIZE, BOTH)?, space.map(page(0), PAGE_SIZE, BOTH)?);
+    let written = space.map(page(0), PAGE_SIZE, Access::DeviceWrites)?;
+    agree!((first == second, first == written), (true, false), "the addresses");
+    agree!(driven.write(A, first, page(0))?, Seen::Landed, "mapped twice");
+    space.domain.unmap_raw(first, PAGE_SIZE)?;
+    agree!(driven.write(A, second, page(0))?, Seen::Landed, "mapped once");
+    agree!(space.read(A, second, page(0))?, Seen::Landed, "mapped once");
+    space.domain.unmap_raw(second, PAGE_SIZE)?;
+    let expected = write_refused(A, second.as_u64(), FaultReason::NoWrite);
+    agree!(driven.write(A, second, page(0))?, expected, "no longer");
+    agree!(driven.write(A, written, page(0))?, Seen::Landed, "for writes only");
+    agree!(space.read(A, written, page(0))?.is_blocked(), true, "a read of what is mapped for writes");
     Ok(())
 }
 
