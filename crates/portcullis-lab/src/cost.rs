@@ -10,7 +10,7 @@ pub struct CostBook {
     pub map: u64,
     /// An unmap beside the steps below.
     pub unmap: u64,
-    /// One node further in a tree search.
+    /// One node further in the search of a tree, or one segment further in that of a list.
     pub tree_search: u64,
     /// Descending a tree to a node.
     pub tree_find: u64,

@@ -20,7 +20,7 @@ pub struct Outcome {
     pub wait_cycles_per_page: f64,
     /// Cycles of an address allocation.
     pub iova_alloc_cycles_mean: Option<f64>,
-    /// Tree nodes passed in the search for an address.
+    /// Tree nodes, or free segments of a list, passed in the search for an address.
     pub search_steps_mean: Option<f64>,
     /// The most that one search passed.
     pub search_steps_max: Option<u64>,

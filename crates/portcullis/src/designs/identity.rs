@@ -12,10 +12,9 @@ use crate::safety::{Breach, Protection, Rule};
 #[derive(Debug)]
 pub struct Identity;
 
-/// A count in the entry does not say whose mappings it counts.
+/// A count in the entry does not say whose mappings it counts. One taken too early shuts a device out; none is ever left over.
 const fn wrong_unmaps(protection: Protection) -> Breach {
-    let bound = "an unmap of a part, or of another's mapping of the same page and rights, passes for a proper one; memory \
-                 that nobody has mapped stays out of reach";
+    let bound = "a wrong unmap of shared pages goes unnoticed: a device may lose a page too early, and never keeps one";
     Breach { protection, rule: Rule::Errors, bound }
 }
 

@@ -21,7 +21,7 @@ pub enum Deferral {
     Global,
     /// It waits in its CPU's queue, for a flush of the domain.
     PerCore,
-    /// Nothing, until a map uses the address again and invalidates it first.
+    /// Nothing, until a map uses the address again: it writes its translations and invalidates the old ones before it returns.
     AtMap,
     /// Its invalidation is submitted and not waited for. Tables must keep their pages.
     Unawaited,

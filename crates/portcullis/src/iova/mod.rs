@@ -112,7 +112,8 @@ pub unsafe trait IovaAllocator<P: Platform>: Sync {
     /// [`claim`](IovaAllocator::claim).
     const TABLE_CLAIM_PAGES_MAX: u64 = 0;
 
-    /// A range of `demand.pages` pages that is in no other mapping, reserved nowhere, and that no translation is cached for.
+    /// A range of `demand.pages` pages that is in no other mapping, reserved nowhere, and that no translation is cached for:
+    /// unless the domain leaves that to its maps ([`Deferral::AtMap`](crate::invalidation::Deferral::AtMap)).
     ///
     /// # Errors
     /// [`MapError::Exhausted`], [`MapError::NoMemory`].
@@ -124,7 +125,7 @@ pub unsafe trait IovaAllocator<P: Platform>: Sync {
     /// [`UnmapError::NotMapped`], [`UnmapError::Partial`].
     fn claim(&self, platform: &P, range: IovaRange) -> Result<Claim, UnmapError>;
 
-    /// Takes back a range that was handed out and that the hardware has lost.
+    /// Takes back a range that was handed out and that the hardware has lost, or will have before a map returns with it.
     fn free(&self, platform: &P, range: Invalidated<IovaRange>);
 
     /// Ranges handed out and not yet back. Exact while nobody allocates or frees.

@@ -43,8 +43,8 @@ pub enum Unshare {
     Kept,
     /// Of some pages this was the last mapping, and their leaves are gone.
     Cleared,
-    /// This page, which had a mapping, has none: somebody else unmaps what he has not mapped. The pages before it, counted by then,
-    /// have their counts again; where absent entries are cached, they are to be invalidated as after a map.
+    /// This page had a mapping when it was looked at, and has none: somebody else unmaps what he has not mapped. The pages before
+    /// it, counted by then, have their counts again; where absent entries are cached, they are to be invalidated as after a map.
     Undone(Iova),
 }
 
@@ -192,7 +192,8 @@ impl SecondLevelTable {
         for part in parts(counted) {
             let slots = self.slots_again(platform, part);
             for (pfn, slot) in (part.first_pfn()..).zip(slots) {
-                // Fails only where somebody has unmapped what he has not mapped, and it was this; nothing is left to undo then.
+                // Fails only where a wrong unmap has taken this very count, or others have filled it since: there is nothing to
+                // undo then.
                 let _ = count.opposite().apply(slot, run.leaf(pfn));
             }
             platform.table_barrier(slots);

@@ -6,7 +6,7 @@ use crate::conformance::rig::{A, DATA_BASE};
 use crate::conformance::wiring::{Wired, WiredUnit};
 use crate::conformance::{Check, Checked, Seen, Stage, agree, write_refused};
 use portcullis::design::Design;
-use portcullis::designs::{Eiovar, FreeBsd, Identity, Magazine, None as NoDesign, Static, Stock};
+use portcullis::designs::{Eiovar, FreeBsd, Identity, Magazine, None as NoDesign, Solaris, Static, Stock};
 use portcullis::{Access, Iova, PAGE_SIZE, PhysAddr, Protection};
 use portcullis_vtd::spec::faults::FaultReason;
 
@@ -26,6 +26,7 @@ pub(super) const CHECKS: &[Check] = &[
     Check::driven("design-identity-deferred-ends-when-full", deferred_full::<Identity>),
     Check::driven("design-magazine-deferred-ends-when-full", deferred_full::<Magazine>),
     Check::driven("design-identity-counts-the-mappings-of-a-page", counts),
+    Check::driven("design-solaris-reaches-until-used-again", until_used_again),
     Check::driven("design-none-reaches-all-memory", none),
     Check::driven("design-static-reaches-what-it-was-told", identity),
 ];
@@ -108,6 +109,25 @@ fn counts(stage: &Stage) -> Checked {
     agree!(driven.write(A, second, page(0))?, expected, "no longer");
     agree!(driven.write(A, written, page(0))?, Seen::Landed, "for writes only");
     agree!(space.read(A, written, page(0))?.is_blocked(), true, "a read of what is mapped for writes");
+    Ok(())
+}
+
+/// After the unmap the device still reaches the page, with no end to it, until a map is given the address.
+fn until_used_again(stage: &Stage) -> Checked {
+    let driven = stage.driven()?;
+    let space = driven.open::<Solaris>(Protection::Deferred)?;
+    space.domain.attach(A)?;
+    let iova = space.map(page(0), PAGE_SIZE, BOTH)?;
+    agree!(driven.write(A, iova, page(0))?, Seen::Landed, "mapped");
+    space.domain.unmap_raw(iova, PAGE_SIZE)?;
+    agree!(driven.write(A, iova, page(0))?, Seen::Landed, "unmapped");
+    driven.pass_us(1_000_000);
+    agree!(space.domain.due_us(), None, "nothing is due");
+    agree!(driven.write(A, iova, page(0))?, Seen::Landed, "a second later");
+    agree!(space.map(page(1), PAGE_SIZE, Access::DeviceReads)?, iova, "the address of the next map");
+    let expected = write_refused(A, iova.as_u64(), FaultReason::NoWrite);
+    agree!(driven.write(A, iova, page(0))?, expected, "it may only read now");
+    agree!(space.read(A, iova, page(1))?, Seen::Landed, "the new page");
     Ok(())
 }
 
