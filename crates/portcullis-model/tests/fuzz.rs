@@ -19,7 +19,7 @@ use proptest::sample::select;
 use std::sync::Arc;
 
 /// Cases of a run, unless the environment says otherwise.
-const CASES: u64 = 100;
+const CASES: u64 = 1000;
 const BASE: PhysAddr = PhysAddr::new(0x100_0000);
 const PAGES: u64 = 256;
 /// Pages that the abuse is about: few, so that a table is also a queue and a buffer.
@@ -233,7 +233,9 @@ impl Bench {
         let (host, vtd, ram) = (&self.host, &self.vtd, self.host.ram());
         let parameters = vtd.parameters();
         let levels = if parameters.four_level { 4 } else { 3 };
-        let config = Config { physical_bits: parameters.physical_bits, ..Config::default() };
+        // A queue that has stopped is waited for until this is over.
+        let wait_us_max = 1_000;
+        let config = Config { physical_bits: parameters.physical_bits, wait_us_max, ..Config::default() };
         let before = ram.allocated();
         let unit = Unit::bring_up(ModelMmio::new(Arc::clone(vtd), host), host, config).expect("the unit comes up");
         let (device, iova) = (&self.devices[0], Iova::new(0x7_f000));
