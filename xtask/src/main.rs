@@ -1,9 +1,11 @@
-//! Developer chores: `cargo xtask test`, `cargo xtask check`, `cargo xtask conformance`, `cargo xtask bench`.
+//! Developer chores: `cargo xtask test`, `cargo xtask check`, `cargo xtask conformance`, `cargo xtask fuzz`, `cargo xtask readme`,
+//! `cargo xtask bench`.
 
 mod bench;
 mod check;
 mod conformance;
 mod failure;
+mod fuzz;
 mod house;
 mod qemu;
 mod readme;
@@ -37,6 +39,15 @@ enum Chore {
         #[arg(long)]
         list: bool,
     },
+    /// The fuzz targets for a long time, with a fresh seed.
+    Fuzz {
+        /// How long each target runs.
+        #[arg(long, default_value_t = 1200)]
+        seconds: u64,
+        /// The seed of the first case, to repeat a failure; the clock's unless given.
+        #[arg(long)]
+        seed: Option<u64>,
+    },
     /// Writes the tables of the README anew, from what the program prints.
     Readme,
     /// How many operations per second the lab replays, under every design.
@@ -59,6 +70,7 @@ fn perform(chore: &Chore) -> Result<(), Failure> {
         Chore::Test => test::test(&workspace),
         Chore::Check => check::check(&workspace),
         Chore::Conformance { list } => conformance::conformance(&workspace, *list),
+        Chore::Fuzz { seconds, seed } => fuzz::fuzz(&workspace, *seconds, *seed),
         Chore::Readme => readme::readme(&workspace),
         Chore::Bench => bench::bench(&workspace),
     }

@@ -2,15 +2,16 @@
 //! declares to break. A design is covered as soon as it is in the list of designs.
 
 mod checker;
+mod machines;
 
-use checker::operation::{Machine, Operation, script};
+use checker::operation::{Operation, script};
 use checker::{Bench, Tally, Violation, check, on_bench};
+use machines::machine;
 use portcullis::design::{Design, OptionInfo, OptionKind, Options};
 use portcullis::designs::{Choice, DesignId, Visitor};
 use portcullis::iommu::fake::FakeIommu;
 use portcullis::platform::fake::FakeHost;
 use portcullis::{Protection, Rule};
-use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -92,7 +93,7 @@ fn run_scripts(choice: Choice, protection: Protection) -> (u64, BTreeSet<Rule>) 
     let config = Config { cases, failure_persistence: None, ..Config::default() };
     let mut runner = TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha));
     let seen = RefCell::new((0, BTreeSet::new()));
-    let result = runner.run(&(machine(), script()), |(machine, script)| {
+    let result = runner.run(&(machine(), script(1..50)), |(machine, script)| {
         let tally = on_bench(&machine, protection, |bench| {
             let bench = &Bench { options: choice.options, ..*bench };
             choice.design.visit(Run { bench, script: &script })
@@ -107,21 +108,4 @@ fn run_scripts(choice: Choice, protection: Protection) -> (u64, BTreeSet<Rule>) 
         panic!("{choice} {protection}: {error}");
     }
     seen.into_inner()
-}
-
-/// A machine. The narrow ones run out of addresses (S13).
-fn machine() -> impl Strategy<Value = Machine> {
-    let address_bits = prop_oneof![2 => Just(48), 2 => Just(39), 3 => Just(32), 1 => Just(20), 1 => Just(14)];
-    let address_mask_max = prop_oneof![4 => Just(Some(18)), 1 => Just(Some(2)), 1 => Just(None)];
-    let flags = (any::<bool>(), prop::bool::weighted(0.2), any::<bool>(), any::<bool>());
-    (address_bits, flags, address_mask_max).prop_map(
-        |(address_bits, (coherent, caches_absent, large_leaves, slow), address_mask_max)| Machine {
-            address_bits,
-            coherent,
-            caches_absent,
-            large_leaves,
-            address_mask_max,
-            slow,
-        },
-    )
 }

@@ -116,9 +116,9 @@ impl Operation {
     }
 }
 
-/// A script of up to 50 operations.
-pub(crate) fn script() -> impl Strategy<Value = Vec<Operation>> {
-    vec(operation(), 1..50)
+/// A script of as many operations.
+pub(crate) fn script(length: Range<usize>) -> impl Strategy<Value = Vec<Operation>> {
+    vec(operation(), length)
 }
 
 fn operation() -> impl Strategy<Value = Operation> {

@@ -46,7 +46,7 @@ fn on_hardware(flaw: HardwareFlaw, bench: &Bench<'_>, script: &[Operation]) -> R
 /// Runs the scripts until one fails.
 fn first_violation(machine: &Machine, protection: Protection, plant: Plant) -> Option<Violation> {
     let mut runner = TestRunner::deterministic();
-    let mut next_script = || script().new_tree(&mut runner).expect("no script is filtered out").current();
+    let mut next_script = || script(1..50).new_tree(&mut runner).expect("no script is filtered out").current();
     (0..SCRIPTS).find_map(|_| on_bench(machine, protection, |bench| plant(bench, &next_script()).err()))
 }
 

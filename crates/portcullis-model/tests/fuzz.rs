@@ -1,0 +1,298 @@
+//! The register interface under abuse: any register, any table, any descriptor, any device, at any time. Afterwards the driver
+//! brings the same unit up, and it works.
+
+#[path = "../../portcullis/tests/fuzzing/mod.rs"]
+mod fuzzing;
+
+use fuzzing::fuzz;
+use portcullis::iommu::{Invalidation, Iommu, SourceId, Translation};
+use portcullis::platform::{Platform, Wait};
+use portcullis::table::{EntryValue, Rights};
+use portcullis::{Iova, PAGE_SIZE, PhysAddr};
+use portcullis_model::{Clock, Device, DmaError, Host, ModelMmio, Parameters, Ram, Vtd};
+use portcullis_vtd::spec::faults::FaultReason;
+use portcullis_vtd::spec::registers::*;
+use portcullis_vtd::{Config, Unit};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::select;
+use std::sync::Arc;
+
+/// Cases of a run, unless the environment says otherwise.
+const CASES: u64 = 1000;
+const BASE: PhysAddr = PhysAddr::new(0x100_0000);
+const PAGES: u64 = 256;
+/// Pages that the abuse is about: few, so that a table is also a queue and a buffer.
+const ABUSED: u64 = 6;
+/// Two devices whose context entries are in the same table.
+const DEVICES: [SourceId; 2] = [SourceId(0), SourceId(1)];
+/// The longest delay of a posted write, in picoseconds.
+const DELAY_PS: u64 = 5_000_000;
+
+/// Something that software, hardware or a device may do.
+#[derive(Clone, Debug)]
+enum Step {
+    Read {
+        offset: u32,
+        bytes: u8,
+    },
+    Write {
+        offset: u32,
+        bytes: u8,
+        value: u64,
+    },
+    /// A word of an abused page, counted over all of them.
+    Poke {
+        word: u64,
+        value: u64,
+    },
+    /// The queue in this page, on, up to this tail.
+    Queue {
+        page: u64,
+        tail: u64,
+    },
+    /// Translation through the root table in this page.
+    Translate {
+        page: u64,
+    },
+    /// A device moves bytes, or asks where it would lead.
+    Dma {
+        device: usize,
+        iova: u64,
+        len: usize,
+        how: u8,
+    },
+    Advance {
+        ps: u64,
+    },
+    /// To the moment of what comes next.
+    Next,
+    Refuse(bool),
+}
+
+fn address(page: u64) -> u64 {
+    BASE.as_u64() + page % ABUSED * PAGE_SIZE
+}
+
+/// Addresses: of abused pages, at the edges of the memory, small, any.
+fn addresses() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        4 => (0..ABUSED, 0..PAGE_SIZE).prop_map(|(page, offset)| address(page) + offset),
+        2 => 0..4 * PAGE_SIZE,
+        1 => select(vec![0xfee0_0000, BASE.as_u64() - 8, BASE.as_u64() + PAGES * PAGE_SIZE - 8, (1 << 39) - 8]),
+        1 => any::<u64>(),
+    ]
+}
+
+/// What may stand in a word of a table or a queue.
+fn words() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        // An entry of any kind of table: context entries and root entries have their flags there too.
+        6 => (0..ABUSED, 0..16u64).prop_map(|(page, flags)| address(page) | flags),
+        1 => (addresses(), any::<u64>()).prop_map(|(at, bits)| at & !0xfff | bits & 0xfff),
+        // The low halves of descriptors, by type, granularity and drains, with a status or a domain above.
+        4 => (0..8u64, 0..4u64, 0..16u64, 0..3u64).prop_map(|(kind, granularity, flags, domain)| {
+            kind | granularity << 4 | flags << 6 | domain << 16
+        }),
+        // The high halves of context entries: a width and a domain.
+        3 => (0..5u64, 0..3u64).prop_map(|(width, domain)| width | domain << 8),
+        2 => addresses(),
+        1 => any::<u64>(),
+        1 => Just(0),
+    ]
+}
+
+fn offsets() -> impl Strategy<Value = u32> {
+    let named = vec![
+        VER, CAP, ECAP, GCMD, GSTS, RTADDR, CCMD, FSTS, FECTL, FEDATA, FEADDR, FEUADDR, PMEN, IQH, IQT, IQA, ICS,
+        IECTL, IEDATA, IEADDR, IEUADDR,
+    ];
+    // The fault records are in the third part.
+    prop_oneof![8 => select(named), 1 => any::<u32>(), 2 => 0x200..0x300u32, 1 => 0..BLOCK_BYTES]
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let bytes = || prop_oneof![8 => Just(4u8), 8 => Just(8u8), 1 => any::<u8>()];
+    let command = prop_oneof![any::<u32>(), Just(global::TRANSLATION | global::QUEUED_INVALIDATION), Just(0)];
+    let dma = (0..DEVICES.len(), addresses(), 1..9000usize, any::<u8>());
+    let time = prop_oneof![4 => 0..1_000_000u64, 2 => 0..1_000_000_000u64, 1 => 0..1_000_000_000_000_000u64];
+    prop_oneof![
+        2 => (offsets(), bytes()).prop_map(|(offset, bytes)| Step::Read { offset, bytes }),
+        3 => (offsets(), bytes(), words()).prop_map(|(offset, bytes, value)| Step::Write { offset, bytes, value }),
+        3 => command.prop_map(|value| Step::Write { offset: GCMD, bytes: 4, value: value.into() }),
+        12 => (0..ABUSED * PAGE_SIZE / 8, words()).prop_map(|(word, value)| Step::Poke { word, value }),
+        // Where most is: the first entries of a page.
+        20 => (0..ABUSED, 0..8u64, words())
+            .prop_map(|(page, slot, value)| Step::Poke { word: page * PAGE_SIZE / 8 + slot, value }),
+        4 => (0..ABUSED, prop_oneof![0..512u64, any::<u64>()]).prop_map(|(page, tail)| Step::Queue { page, tail }),
+        4 => (0..ABUSED).prop_map(|page| Step::Translate { page }),
+        12 => dma.prop_map(|(device, iova, len, how)| Step::Dma { device, iova, len, how }),
+        6 => time.prop_map(|ps| Step::Advance { ps }),
+        3 => Just(Step::Next),
+        1 => any::<bool>().prop_map(Step::Refuse),
+    ]
+}
+
+fn parameters() -> impl Strategy<Value = Parameters> {
+    let which = select(vec![Parameters::cascadelake(), Parameters::sandybridge(), Parameters::qemu()]);
+    let sizes = (0..5u32, 0..3u32, 0..3u32, 1..4u32, 1..9u16);
+    let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
+    (which, sizes, flags).prop_map(|(base, (iotlb, l1, l3, walkers, faults), (selective, drains, hint, rwbf))| {
+        Parameters {
+            iotlb_entries: iotlb * 4,
+            iotlb_ways: 0,
+            ptcache_l1_entries: l1,
+            ptcache_l3_entries: l3,
+            walkers,
+            fault_registers: faults,
+            page_selective: selective,
+            drains,
+            honours_hint: hint,
+            rwbf,
+            ..base
+        }
+    })
+}
+
+struct Bench {
+    host: Host,
+    vtd: Arc<Vtd>,
+    devices: [Device; 2],
+}
+
+impl Bench {
+    fn new(parameters: Parameters) -> Self {
+        let host = if parameters.coherent {
+            Host::new(Arc::new(Ram::new(BASE, PAGES * PAGE_SIZE)))
+        } else {
+            Host::non_coherent(BASE, PAGES * PAGE_SIZE)
+        };
+        // Firmware's pages: the driver gets others.
+        (0..ABUSED).for_each(|_| assert!(host.ram().allocate().is_ok()));
+        let vtd = Arc::new(Vtd::new(parameters, Arc::clone(host.ram())));
+        host.add_hardware(Arc::clone(&vtd));
+        Self { host, vtd, devices: DEVICES.map(|source| Device::new(source, 512, 4096)) }
+    }
+
+    fn perform(&mut self, step: &Step) {
+        let (now_ps, ram) = (self.host.now_ps(), self.host.ram());
+        let write = |offset, bytes, value| self.vtd.write_register(now_ps, offset, bytes, value);
+        match *step {
+            Step::Read { offset, bytes } => drop(self.vtd.read_register(now_ps, offset, bytes)),
+            Step::Write { offset, bytes, value } => write(offset, bytes, value),
+            Step::Poke { word, value } => {
+                assert!(ram.write_bytes(PhysAddr::new(BASE.as_u64() + 8 * word), &value.to_le_bytes()));
+            }
+            Step::Queue { page, tail } => {
+                let on = self.vtd.read_register(now_ps, GSTS, 4) & u64::from(global::TRANSLATION);
+                write(GCMD, 4, on);
+                write(IQT, 8, tail << 4);
+                write(IQA, 8, address(page));
+                write(GCMD, 4, on | u64::from(global::QUEUED_INVALIDATION));
+            }
+            Step::Translate { page } => {
+                let on = self.vtd.read_register(now_ps, GSTS, 4) & u64::from(global::QUEUED_INVALIDATION);
+                write(RTADDR, 8, address(page));
+                write(GCMD, 4, on | u64::from(global::ROOT_TABLE | global::TRANSLATION));
+            }
+            Step::Dma { device, iova, len, how } => self.dma(device, Iova::new(iova), len, how),
+            Step::Advance { ps } => self.host.advance_ps(ps),
+            Step::Next => {
+                if let Some(next_ps) = self.vtd.next_event_ps() {
+                    self.host.advance_ps(next_ps.saturating_sub(now_ps));
+                }
+            }
+            Step::Refuse(refuse) => self.vtd.refuse_invalidations(refuse),
+        }
+    }
+
+    /// Whether it is refused does not matter, only that it ends.
+    fn dma(&mut self, device: usize, iova: Iova, len: usize, how: u8) {
+        let (now_ps, ram, vtd) = (self.host.now_ps(), self.host.ram(), &*self.vtd);
+        let device = &mut self.devices[device];
+        let rights = [Rights::READ, Rights::WRITE, Rights::READ_WRITE][usize::from(how) % 3];
+        let mut bytes = vec![how; len];
+        match how % 6 {
+            0 => drop(device.write(vtd, ram, now_ps, iova, &bytes)),
+            1 => drop(device.read(vtd, ram, now_ps, iova, &mut bytes)),
+            2 => drop(device.post_write(vtd, now_ps, iova, &bytes, u64::from(how) * DELAY_PS / 256)),
+            3 => drop(device.access(vtd, now_ps, iova, len as u64, rights)),
+            4 => drop(vtd.translate(now_ps, device.source(), iova, rights)),
+            _ => {
+                let reached = vtd.reaches(now_ps, device.source(), iova, rights);
+                let again = vtd.reaches(now_ps, device.source(), iova, rights);
+                assert_eq!(reached, again, "a look leaves no trace");
+                let _ = vtd.in_tables(now_ps, device.source(), iova);
+            }
+        }
+    }
+
+    /// The driver on what is left: translations that were cached before reach nothing, and a page is mapped, written by a
+    /// device, and unmapped.
+    fn works(&self) {
+        let (host, vtd, ram) = (&self.host, &self.vtd, self.host.ram());
+        let parameters = vtd.parameters();
+        let levels = if parameters.four_level { 4 } else { 3 };
+        // A queue that has stopped is waited for until this is over.
+        let wait_us_max = 1_000;
+        let config = Config { physical_bits: parameters.physical_bits, wait_us_max, ..Config::default() };
+        let before = ram.allocated();
+        let unit = Unit::bring_up(ModelMmio::new(Arc::clone(vtd), host), host, config).expect("the unit comes up");
+        let (device, iova) = (&self.devices[0], Iova::new(0x7_f000));
+        let write = |data: &[u8]| device.write(vtd, ram, host.now_ps(), iova, data);
+        let refused = |data: &[u8]| match write(data) {
+            Err(DmaError::Fault(fault)) => fault.reason,
+            other => panic!("the device should have been refused: {other:?}"),
+        };
+        assert_eq!(refused(b"early"), FaultReason::RootNotPresent, "attached to nothing, it reaches nothing");
+
+        let buffer = ram.allocate().expect("there is room");
+        let mut entry = EntryValue::leaf(buffer, Rights::READ_WRITE, false);
+        let mut leaf = None;
+        for level in 1..=levels {
+            let table = ram.allocate().expect("there is room");
+            let slot = (iova.as_u64() >> (12 + 9 * (level - 1))) as usize & 511;
+            let slot = &ram.frame(table)[slot..=slot];
+            slot[0].store(entry);
+            host.table_barrier(slot);
+            leaf.get_or_insert(slot);
+            entry = EntryValue::table(table);
+        }
+        let domain = unit.open_domain(Translation::Tables { root: entry.phys(), levels }).expect("a domain");
+        unit.attach(domain, device.source()).expect("attached");
+        write(b"portcullis").expect("mapped");
+        let mut landed = [0; 10];
+        ram.read_bytes(buffer, &mut landed).expect("in memory");
+        assert_eq!(&landed, b"portcullis");
+
+        let leaf = leaf.expect("a table has a leaf");
+        leaf[0].store(EntryValue::ABSENT);
+        host.table_barrier(leaf);
+        let pages = if parameters.page_selective {
+            Invalidation::Pages { domain, first: iova, mask: 0, leaf_only: true }
+        } else {
+            Invalidation::Domain(domain)
+        };
+        let ticket = unit.submit(&[pages]).expect("room in the queue");
+        while !unit.is_done(ticket).expect("the queue works") {
+            host.pause(Wait::Invalidation);
+        }
+        assert_eq!(refused(b"late"), FaultReason::NoWrite);
+        unit.faults(&mut |_| {});
+        unit.close_domain(domain).expect("closed");
+        unit.shut_down().expect("it stops");
+        assert_eq!(ram.allocated() - before, 1 + usize::from(levels), "the driver has given its pages back");
+    }
+}
+
+#[test]
+fn an_abused_unit_comes_up_again() {
+    fuzz("registers", CASES, &(parameters(), vec(step(), 1..200)), |(parameters, steps)| {
+        let mut bench = Bench::new(parameters);
+        steps.iter().for_each(|step| bench.perform(step));
+        // The driver's part begins once devices are quiet, as its documentation asks.
+        bench.vtd.refuse_invalidations(false);
+        bench.host.advance_ps(DELAY_PS);
+        bench.works();
+    });
+}

@@ -1,0 +1,84 @@
+//! Long scripts of random operations on random designs, on random machines, with the adversary listening.
+
+mod checker;
+mod fuzzing;
+mod machines;
+
+use checker::operation::{Operation, script};
+use checker::{Bench, Tally, Violation, check, on_bench};
+use fuzzing::fuzz;
+use machines::machine;
+use portcullis::Protection;
+use portcullis::design::{Design, OptionInfo, OptionKind};
+use portcullis::designs::{Choice, DesignId, Visitor};
+use portcullis::iommu::fake::FakeIommu;
+use portcullis::platform::fake::FakeHost;
+use proptest::prelude::*;
+use proptest::sample::select;
+use std::cell::Cell;
+use std::ops::Range;
+
+/// Scripts of a run, unless the environment says otherwise.
+const CASES: u64 = 24;
+/// Operations of a script. The first breaches of a bound come after more than the properties' scripts have.
+const LENGTH: Range<usize> = 50..400;
+/// Counts that parameters are given, where the design takes them: few, since few are crowded.
+const COUNT_MAX: u64 = 64;
+
+struct Run<'a> {
+    bench: &'a Bench<'a>,
+    script: &'a [Operation],
+}
+
+impl<'a> Visitor<&'a FakeHost, &'a FakeIommu<'a>> for Run<'a> {
+    type Output = Result<Tally, Violation>;
+
+    fn visit<D: Design<&'a FakeHost, &'a FakeIommu<'a>>>(self) -> Self::Output {
+        check::<D, _, _>(self.bench, self.bench.host, self.bench.hardware, self.script)
+    }
+}
+
+#[test]
+fn long_scripts_keep_the_rules_under_any_parameters() {
+    let cached = Cell::new(0);
+    let strategy = (choice(), machine(), script(LENGTH));
+    fuzz("scripts", CASES, &strategy, |((choice, protection), machine, script)| {
+        let choice = Choice::parse(&choice).expect("written as the design describes it");
+        let tally = on_bench(&machine, protection, |bench| {
+            let bench = &Bench { options: choice.options, ..*bench };
+            choice.design.visit(Run { bench, script: &script })
+        });
+        match tally {
+            Ok(tally) => cached.set(cached.get() + tally.cached_before_unmap),
+            Err((rule, what)) => panic!("{choice} {protection}: {rule:?}: {what}"),
+        }
+    });
+    assert!(cached.get() > 0, "no page was cached before its unmap");
+}
+
+/// A design, as it is written, with any of its parameters, and one of its protections.
+fn choice() -> impl Strategy<Value = (String, Protection)> {
+    select(DesignId::under_test()).prop_flat_map(|design| {
+        let info = design.info();
+        let parameters: Vec<_> = info.options.iter().map(parameter).collect();
+        (parameters, select(info.protections)).prop_map(move |(parameters, protection)| {
+            let given: Vec<String> = parameters.into_iter().flatten().collect();
+            let colon = if given.is_empty() { "" } else { ":" };
+            (format!("{}{colon}{}", info.id, given.join(":")), protection)
+        })
+    })
+}
+
+/// A parameter as it is written, or not given.
+fn parameter(info: &'static OptionInfo) -> impl Strategy<Value = Option<String>> {
+    let key = info.key;
+    let value = match &info.kind {
+        OptionKind::Count(range) => {
+            let (first, last) = (*range.start(), *range.end());
+            (first..=last.min(first + COUNT_MAX)).prop_map(move |count| format!("{key}={count}")).boxed()
+        }
+        OptionKind::Word(words) => select(*words).prop_map(move |word| format!("{key}={word}")).boxed(),
+        OptionKind::Flag => Just(key.to_owned()).boxed(),
+    };
+    prop::option::of(value)
+}

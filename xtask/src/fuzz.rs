@@ -1,0 +1,46 @@
+//! `cargo xtask fuzz`: the fuzz targets, longer than in `cargo xtask test` and on other cases every time.
+
+use crate::failure::Failure;
+use crate::stages::Stages;
+use crate::workspace::{Package, Workspace};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Fuzz targets are integration tests called `fuzz`. Optimised, but with the checks of a development build: a number that
+/// overflows unseen would hide what is looked for.
+pub(crate) fn fuzz(workspace: &Workspace, seconds: u64, seed: Option<u64>) -> Result<(), Failure> {
+    let seed = seed.unwrap_or_else(fresh);
+    println!("seed {seed}");
+    let (seconds, seed) = (seconds.to_string(), seed.to_string());
+    let variables = [
+        ("PORTCULLIS_FUZZ_SECONDS", seconds.as_str()),
+        ("PORTCULLIS_FUZZ_SEED", &seed),
+        ("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", "true"),
+        ("CARGO_PROFILE_RELEASE_OVERFLOW_CHECKS", "true"),
+    ];
+    // Other checks are another build.
+    let target = workspace.target_beside("fuzz");
+    let mut stages = Stages::new(workspace, "fuzz");
+    let with_target = |package: &&Package| package.tests().any(|test| test.name == "fuzz");
+    for package in workspace.packages.iter().filter(with_target) {
+        let arguments = [
+            "test",
+            "--package",
+            &package.name,
+            "--release",
+            "--target-dir",
+            &target,
+            "--test",
+            "fuzz",
+            "--",
+            "--nocapture",
+        ];
+        stages.cargo(&package.name, &variables, &arguments)?;
+    }
+    stages.finish();
+    Ok(())
+}
+
+/// A seed that no run before has had: microseconds since 1970, so that the seeds of its cases do not meet those of the next.
+fn fresh() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64)
+}
