@@ -12,6 +12,7 @@ mod freebsd;
 mod interference;
 mod linux;
 mod measures;
+mod span;
 mod unit_costs;
 mod windows;
 
