@@ -57,6 +57,16 @@ impl Work {
         }
     }
 
+    /// Whether virtual time is enough for it.
+    fn check_span(&self) -> Result<(), RunError> {
+        match self {
+            Self::Trace(trace, _) if trace.statistics.span_us > SPAN_US_MAX => {
+                Err(RunError::Span(trace.statistics.span_us))
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn devices(&self) -> Vec<SourceId> {
         match self {
             Self::Trace(trace, _) => trace.devices.clone(),
@@ -125,10 +135,16 @@ impl Pace {
     }
 }
 
+/// The longest trace that is replayed, in microseconds: 30 days. The hardware's clock ends after 53.
+const SPAN_US_MAX: u64 = 30 * 24 * 3600 * 1_000_000;
+
 /// Why a run ended early.
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum RunError {
+    /// A trace with a wrong time in it: it lasts longer than virtual time can tell.
+    #[error("the trace spans {0} µs, and no more than {SPAN_US_MAX} can be replayed")]
+    Span(u64),
     /// The IOMMU did not come up.
     #[error("the IOMMU did not come up: {0}")]
     BringUp(BringUpError),

@@ -183,6 +183,7 @@ impl<D: Design<LabPlatform, LabUnit>> World<D> {
     /// The machine of `job`, whose devices each have a domain of their own. If it is to be attacked, one more device has one in
     /// which nothing is ever mapped.
     pub(super) fn new(job: &Job<'_>, memory: &[Segment], attacked: bool) -> Result<Rc<Self>, RunError> {
+        job.work.check_span()?;
         let (machine, cores, mut devices) = (job.machine, job.work.cores(), job.work.devices());
         let stranger = Adversary::stranger(&devices);
         devices.extend(attacked.then_some(stranger));
