@@ -354,6 +354,19 @@ fn an_attack_that_found_nothing_undeclared() {
     }
 }
 
+/// The page of what the command itself finds, designs without results of some kind among them.
+#[test]
+fn an_attack_writes_its_page() {
+    let path = std::env::temp_dir().join(format!("portcullis-attack-{}.html", std::process::id()));
+    let name = path.display().to_string();
+    let arguments = ["attack", &bundled(RECEIVE), "--designs", "none,stock,solaris", "--json", "--html", &name];
+    let document = super::json(&arguments);
+    let page = std::fs::read_to_string(&path).expect("a page");
+    std::fs::remove_file(&path).expect("it is there");
+    assert!(check(&page, &document) > 10);
+    assert!(page.contains("Under strict protection nothing got through."));
+}
+
 #[test]
 fn an_attack_that_found_what_a_design_does_not_admit() {
     let broken = finding("broken", "strict", false, 3, json!(1.25));

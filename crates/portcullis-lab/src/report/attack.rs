@@ -11,7 +11,7 @@ const QUESTION: &str = "What does a malicious device still reach?";
 impl Finding {
     /// Something got through that the design does not say of itself.
     fn undeclared(&self) -> bool {
-        self.stale_accesses > 0.0 && !self.declared
+        self.stale_accesses > 0.0 && self.declared != Some(true)
     }
 }
 
@@ -44,8 +44,8 @@ pub(super) fn page(document: &Attack) -> Result<String, ReportError> {
 fn answer(findings: &[Finding]) -> Markup {
     let which = |wanted: fn(&Finding) -> bool| findings.iter().filter(|finding| wanted(finding)).collect::<Vec<_>>();
     let undeclared = which(Finding::undeclared);
-    let given_up = which(|finding| finding.declared && finding.stale_accesses > 0.0);
-    let unseen = which(|finding| finding.declared && finding.stale_accesses == 0.0);
+    let given_up = which(|finding| finding.declared == Some(true) && finding.stale_accesses > 0.0);
+    let unseen = which(|finding| finding.declared == Some(true) && finding.stale_accesses == 0.0);
     let strict = which(|finding| finding.protection == Protection::Strict);
     let kept = !strict.is_empty() && strict.iter().all(|finding| finding.stale_accesses == 0.0);
     html! {
@@ -110,12 +110,12 @@ fn table(findings: &[Finding]) -> Markup {
                 tr.broken[finding.undeclared()] {
                     (design_cells(&finding.design, finding.protection))
                     td.word { (finding.rule.as_deref().unwrap_or("–")) }
-                    td.word { (if finding.declared { "yes" } else { "no" }) }
+                    td.word { (match finding.declared { Some(true) => "yes", Some(false) => "no", None => "–" }) }
                     (cell(Some(finding.stale_accesses), whole))
                     (cell(finding.stale_window_us_max, number))
                     (cell(finding.stale_bytes_us, number))
                     (cell(Some(finding.probes), whole))
-                    (cell(Some(finding.probes_cached), whole))
+                    (cell(finding.probes_cached, whole))
                 }
             }
         }

@@ -152,11 +152,12 @@ pub(super) struct Finding {
     pub(super) design: Design,
     pub(super) protection: Protection,
     pub(super) rule: Option<String>,
-    /// Whether the design says of itself that it breaks the rule.
-    pub(super) declared: bool,
+    /// Whether the design says of itself that it breaks the rule; none where no rule was broken.
+    pub(super) declared: Option<bool>,
     pub(super) stale_accesses: f64,
     pub(super) stale_window_us_max: Option<f64>,
     pub(super) stale_bytes_us: Option<f64>,
     pub(super) probes: f64,
-    pub(super) probes_cached: f64,
+    /// None where nothing is ever unmapped.
+    pub(super) probes_cached: Option<f64>,
 }

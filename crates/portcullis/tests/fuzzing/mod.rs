@@ -44,7 +44,6 @@ pub(crate) fn fuzz<S: Strategy>(target: &str, cases: u64, strategy: &S, case: im
             Ok(())
         });
         if let Err(error) = outcome {
-            // Shrinking ran under the same clock as the case; the seed alone repeats both.
             match error {
                 TestError::Fail(reason, value) => {
                     panic!("{target}: {reason}\nsmallest: {value:#?}\nto repeat it: {SEED}={seed}")

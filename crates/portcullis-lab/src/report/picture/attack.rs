@@ -61,7 +61,7 @@ fn draw(
     axes(area, margins, scale.axis(f64::from(form.pick(60, 52))), y, form)?;
     for (index, (finding, reach)) in found.iter().enumerate() {
         let line = top + (index as u32 * row(form)) as i32;
-        let undeclared = finding.stale_accesses > 0.0 && !finding.declared;
+        let undeclared = finding.stale_accesses > 0.0 && finding.declared != Some(true);
         let ink = if undeclared { Ink::Unprotected } else { Ink::Text };
         let rule = finding.rule.as_deref().unwrap_or_default();
         let name = format!("{} {rule}", finding.design.label_with(finding.protection));
