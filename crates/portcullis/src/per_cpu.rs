@@ -1,14 +1,16 @@
 //! One of something for each CPU, on cache lines of their own; and a count made of such.
 
 use crate::error::NoMemory;
+use crate::platform::CpuHint;
 use crate::platform::Platform;
-use crate::sync::{AtomicUsize, Ordering};
+use crate::sync::{AtomicU64, AtomicUsize, Ordering};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-/// Two lines: processors fetch them in pairs.
+/// Alone on two cache lines: processors fetch them in pairs.
+#[derive(Debug, Default)]
 #[repr(align(128))]
-pub(crate) struct Padded<T>(pub(crate) T);
+pub struct Padded<T>(pub T);
 
 /// One `T` per CPU.
 pub(crate) struct PerCpu<T>(Box<[Padded<T>]>);
@@ -75,5 +77,55 @@ impl PerCpuCount {
     pub(crate) fn sum(&self) -> usize {
         // The parts wrap, and so must the sum.
         self.0.iter().fold(0, |sum, part| sum.wrapping_add(part.load(Ordering::Relaxed)))
+    }
+}
+
+/// Words that each CPU has of its own.
+///
+/// They are changed by [`Platform::add_here`] and [`Platform::exchange_at`] and in no other way, so that a platform may do
+/// without a locked bus.
+#[derive(Debug)]
+pub struct CpuWords(Box<[Padded<[AtomicU64; Self::PER_CPU]>]>);
+
+impl CpuWords {
+    /// Words of each CPU.
+    pub const PER_CPU: usize = 8;
+
+    /// Words for each CPU of `platform`, all of them `value`.
+    ///
+    /// # Errors
+    /// [`NoMemory`].
+    pub fn new<P: Platform>(platform: &P, value: u64) -> Result<Self, NoMemory> {
+        Self::with_lines(platform.cpus().max(1) as usize, value)
+    }
+
+    /// So many lines of words, all of them `value`.
+    pub(crate) fn with_lines(lines: usize, value: u64) -> Result<Self, NoMemory> {
+        let mut all = Vec::new();
+        all.try_reserve_exact(lines).map_err(|_| NoMemory)?;
+        all.extend((0..lines).map(|_| Padded(core::array::from_fn(|_| AtomicU64::new(value)))));
+        Ok(Self(all.into_boxed_slice()))
+    }
+
+    /// The words, a line for each CPU by its number.
+    #[inline]
+    pub fn lines(&self) -> &[Padded<[AtomicU64; Self::PER_CPU]>] {
+        &self.0
+    }
+
+    /// The line of `cpu`. CPUs beyond those that the platform spoke of share others' lines.
+    #[inline]
+    pub fn line_of(&self, cpu: CpuHint) -> usize {
+        let cpu = cpu.0 as usize;
+        if cpu < self.0.len() { cpu } else { cpu % self.0.len() }
+    }
+
+    /// Word `word` of line `line`.
+    ///
+    /// # Panics
+    /// If there is none.
+    #[inline]
+    pub fn word(&self, line: usize, word: usize) -> &AtomicU64 {
+        &self.0[line].0[word]
     }
 }

@@ -5,6 +5,8 @@ pub mod fake;
 
 use crate::address::PhysAddr;
 use crate::error::NoMemory;
+pub use crate::per_cpu::{CpuWords, Padded};
+use crate::sync::Ordering;
 use crate::table::{Entry, Frame};
 
 /// A lock that the platform made.
@@ -157,7 +159,9 @@ pub struct CpuHint(pub u32);
 ///   [`free_frame`](Platform::free_frame) takes it back;
 /// * [`frame`](Platform::frame) gives the same memory for the same page, valid for as long as the page is allocated;
 /// * [`allocate_bytes`](Platform::allocate_bytes) hands out memory as it was asked for, which nothing else uses until
-///   [`free_bytes`](Platform::free_bytes) takes it back.
+///   [`free_bytes`](Platform::free_bytes) takes it back;
+/// * [`add_here`](Platform::add_here) and [`exchange_at`](Platform::exchange_at) are steps as they say, and
+///   [`walks_are_over`](Platform::walks_are_over) says so of none that goes on.
 pub unsafe trait Platform: Sync {
     /// The lock type.
     type Lock<T: Send>: Lock<T>;
@@ -209,6 +213,48 @@ pub unsafe trait Platform: Sync {
 
     /// Makes entries visible to the walker: a store fence where it is coherent, a cache-line flush and a fence where not.
     fn table_barrier(&self, entries: &[Entry]);
+
+    /// Adds `amount` to a word of the CPU that runs. Returns whose line that was, and what the word held before.
+    ///
+    /// A step by itself with respect to every other [`add_here`](Platform::add_here) and
+    /// [`exchange_at`](Platform::exchange_at) of the same words: those of interrupts, of other threads, and of callers who are
+    /// moved to another CPU in the middle. Acquires what the last exchange released.
+    ///
+    /// As it stands here it is one locked instruction, and right on any host. One that can do better should: a kernel, by an
+    /// instruction that interrupts cannot split on memory of its CPU; a program, by a restartable sequence.
+    #[inline]
+    fn add_here(&self, words: &CpuWords, word: usize, amount: u64) -> (usize, u64) {
+        let line = words.line_of(self.cpu());
+        (line, words.word(line, word).fetch_add(amount, Ordering::Acquire))
+    }
+
+    /// Changes a word from `old` to `new` if it holds `old` and the caller still runs on the CPU that the line belongs to.
+    /// Returns whether it did. A step by itself as [`add_here`](Platform::add_here) is, and releases what the caller has written.
+    #[inline]
+    fn exchange_at(&self, words: &CpuWords, line: usize, word: usize, old: u64, new: u64) -> bool {
+        words.word(line, word).compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// Runs `walk`, in which software reads table pages that nothing else keeps where they are. Walks may nest, in interrupts.
+    ///
+    /// In a kernel: a section that RCU waits for. A host that does nothing here keeps the default of
+    /// [`walks_are_over`](Platform::walks_are_over) too.
+    #[inline(always)]
+    fn walk<R>(&self, walk: impl FnOnce() -> R) -> R {
+        walk()
+    }
+
+    /// A name for all walks that are going on.
+    fn walks_now(&self) -> u64 {
+        0
+    }
+
+    /// Whether the walks that `then` names have ended: what was out of their reach before it was asked for may be freed.
+    ///
+    /// A host that cannot tell says no. Then a domain keeps the table pages that it no longer needs until it goes.
+    fn walks_are_over(&self, _then: u64) -> bool {
+        false
+    }
 
     /// Time in microseconds since some fixed moment. Never goes back.
     fn now_us(&self) -> u64;
@@ -271,6 +317,29 @@ unsafe impl<P: Platform> Platform for &P {
     #[inline]
     fn table_barrier(&self, entries: &[Entry]) {
         (**self).table_barrier(entries)
+    }
+
+    #[inline]
+    fn add_here(&self, words: &CpuWords, word: usize, amount: u64) -> (usize, u64) {
+        (**self).add_here(words, word, amount)
+    }
+
+    #[inline]
+    fn exchange_at(&self, words: &CpuWords, line: usize, word: usize, old: u64, new: u64) -> bool {
+        (**self).exchange_at(words, line, word, old, new)
+    }
+
+    #[inline(always)]
+    fn walk<R>(&self, walk: impl FnOnce() -> R) -> R {
+        (**self).walk(walk)
+    }
+
+    fn walks_now(&self) -> u64 {
+        (**self).walks_now()
+    }
+
+    fn walks_are_over(&self, then: u64) -> bool {
+        (**self).walks_are_over(then)
     }
 
     #[inline]
