@@ -1,13 +1,13 @@
 //! The address space of a domain: its table behind its id in the IOMMU, from opening to teardown.
 
 use crate::address::{IovaRange, Segment};
-use crate::error::{MapError, NewDomainError, UnmapError};
+use crate::error::{MapError, NewDomainError, NoMemory, UnmapError};
 use crate::invalidation::{Invalidated, page_selective};
 use crate::iommu::{AttachError, Capabilities, DomainId, Invalidation, Iommu, QueueError, SourceId, Translation};
 use crate::platform::{Phase, Platform, Step, Wait};
 use crate::request::Access;
 use crate::sync::{AtomicBool, Ordering, StaticCounter};
-use crate::table::{self, FreedTables, SecondLevelTable, Share, SharedRun, TableRule, Unshare};
+use crate::table::{self, Frame, FreedTables, SecondLevelTable, Share, SharedRun, TableRule, Unshare};
 
 /// How long a commit waits for the hardware before it gives up, in microseconds.
 pub const INVALIDATION_TIMEOUT_US: u64 = 1_000_000;
@@ -131,6 +131,46 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     #[inline]
     pub fn check(&self) -> Result<(), MapError> {
         if self.poisoned.load(Ordering::Relaxed) { Err(MapError::Poisoned) } else { Ok(()) }
+    }
+
+    /// Refuses segments that lie beyond what the IOMMU can address.
+    ///
+    /// # Errors
+    /// [`MapError::PhysicalRange`].
+    #[inline]
+    pub(crate) fn check_physical(&self, segments: &[Segment]) -> Result<(), MapError> {
+        let Some(table) = &self.table else { return Ok(()) };
+        segments.iter().try_for_each(|segment| table.check_physical(segment))
+    }
+
+    /// The leaf table that translates page `pfn`, added now if it is not there.
+    ///
+    /// # Errors
+    /// [`NoMemory`].
+    ///
+    /// # Panics
+    /// If the domain passes its devices through.
+    ///
+    /// # Safety
+    /// Nothing larger than 4 KiB is mapped around `pfn`, which is below what the table translates.
+    pub(crate) unsafe fn add_leaf_table(&self, pfn: u64) -> Result<&Frame, NoMemory> {
+        let table = self.table.as_ref().expect("a design that writes translations opened a translated domain");
+        // SAFETY: the caller's promise, passed on; the platform is the one of `translated`.
+        unsafe { table.add_leaf_table(&self.platform, pfn) }
+    }
+
+    /// Takes out the leaf table that translates page `pfn`, and puts it on `freed`.
+    ///
+    /// # Panics
+    /// If the domain passes its devices through.
+    ///
+    /// # Safety
+    /// [`add_leaf_table`](Self::add_leaf_table) has added it, and nothing is mapped in it; nobody takes it out at the same time;
+    /// the page is freed after an all-levels invalidation, and after the walks of software that may be at it.
+    pub(crate) unsafe fn remove_leaf_table(&self, pfn: u64, freed: &mut FreedTables) {
+        let table = self.table.as_ref().expect("a design that writes translations opened a translated domain");
+        // SAFETY: the caller's promise, passed on; the platform is the one of `translated`.
+        unsafe { table.remove_leaf_table(&self.platform, pfn, freed) }
     }
 
     /// Writes translations, with or without marks ([`SecondLevelTable::map`]). [`written`](Self::written) has to follow.

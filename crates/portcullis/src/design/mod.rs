@@ -1,6 +1,8 @@
 //! What a design is: a named whole of allocator, invalidation and table rule.
 
 pub(crate) mod choice;
+#[allow(unsafe_code, reason = "table pages have an owner that types cannot show")]
+mod chunked;
 #[allow(unsafe_code, reason = "translations have an owner that types cannot show")]
 mod composed;
 #[allow(unsafe_code, reason = "translations have an owner that types cannot show")]
@@ -11,6 +13,7 @@ mod options;
 #[allow(unsafe_code, reason = "translations have an owner that types cannot show")]
 mod physical;
 
+pub use chunked::{Chunked, TABLE_IDLE_US};
 pub use composed::{Composed, Parts};
 pub use identity::{DynamicIdentity, IDENTITY_TAG_BITS};
 pub use locking::{LockFree, LockPerTable, Locking, TableLock, WholeLock};

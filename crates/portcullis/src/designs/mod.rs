@@ -50,6 +50,7 @@ designs! {
     kmalloc::Kmalloc,
     magazine::Magazine,
     fast_and_safe::FastAndSafe,
+    portcullis::Portcullis,
     #[cfg(feature = "example-design")] #[path = "../../../../examples/guarded.rs"] guarded::Guarded,
 }
 
