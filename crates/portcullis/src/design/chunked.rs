@@ -12,7 +12,7 @@ use crate::address::IovaRange;
 use crate::deadline::Deadline;
 use crate::design::LockFree;
 use crate::error::{CommitError, MapError, NewDomainError, NoMemory, UnmapError};
-use crate::invalidation::{Commands, Deferral, Invalidated, Revocation, Revoked, page_selective};
+use crate::invalidation::{CORE_QUEUE_CAPACITY, Commands, Deferral, Invalidated, Revocation, Revoked, page_selective};
 use crate::iommu::{AttachError, DomainId, Iommu, SourceId};
 use crate::iova::{
     CHUNK_PAGES, CHUNKED_PAGES_MAX, Chunks, Claim, Demand, IovaAllocator, Kept, MagazineAllocator, NotTaken, Taken,
@@ -25,6 +25,11 @@ use arrayvec::ArrayVec;
 
 /// How long table pages that nobody needs are kept, in microseconds; they go within twice that.
 pub const TABLE_IDLE_US: u64 = 100_000;
+/// Unmaps of a CPU that wait for a flush at most: half of what Linux has.
+const QUEUED_MAX: usize = CORE_QUEUE_CAPACITY.div_ceil(2);
+/// How long they wait at most, in microseconds. About as long as a busy CPU takes to fill its queue: one that has fallen quiet
+/// is not to leave pages open for longer.
+const QUEUED_US_MAX: u64 = 500;
 /// Table pages that go back together at most.
 const LEAVING_MAX: usize = 64;
 
@@ -63,7 +68,7 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         let leaving = setup.platform.lock(LockClass::Domain, none);
         let parts = Parts {
             commands: Commands::PerRun { within_pages: CHUNK_PAGES },
-            deferral: Deferral::PerCore,
+            deferral: Deferral::PerCore { capacity: QUEUED_MAX, timeout_us: QUEUED_US_MAX },
             rule: TableRule::Kept,
             locking: LockFree,
         };

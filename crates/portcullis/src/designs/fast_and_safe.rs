@@ -52,7 +52,7 @@ impl<P: Platform, I: Iommu> Design<P, I> for FastAndSafe {
         let allocator = WindowAllocator::new(&setup.platform, setup.width, setup.reserved, within_pages)?;
         let parts = Parts {
             commands: Commands::PerRun { within_pages },
-            deferral: Deferral::PerCore,
+            deferral: Deferral::PER_CORE,
             rule: TableRule::FreedWhenCovered,
             locking: LockFree,
         };

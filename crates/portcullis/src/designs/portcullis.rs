@@ -1,12 +1,11 @@
 //! The design that this project is for: contiguous addresses from chunks, found in the table itself, in constant time.
 
-use super::PER_CORE_WINDOW;
 use crate::design::{Addressing, Chunked, Described, Design, Fit, Info, Setup};
 use crate::error::NewDomainError;
 use crate::invalidation::BATCH_MAX;
 use crate::iommu::Iommu;
 use crate::platform::Platform;
-use crate::safety::Protection;
+use crate::safety::{Breach, Protection, Rule};
 
 /// Chunks of 64 pages, one for each stream of requests, in tables that are filled like a log and given back.
 #[derive(Debug)]
@@ -20,7 +19,11 @@ impl Described for Portcullis {
         invalidation: "strict: one page-selective for all neighbours in a chunk that a batch unmaps, leaf only, in a submission that commits share; deferred: a queue per CPU",
         tables: "given back: those not needed for 0.1 s, beyond a reserve of 16",
         protections: &[Protection::Strict, Protection::Deferred],
-        breaches: &[PER_CORE_WINDOW],
+        breaches: &[Breach {
+            protection: Protection::Deferred,
+            rule: Rule::Strict,
+            bound: "128 unmaps of a CPU or 0.5 ms, whichever comes first",
+        }],
         addressing: Addressing::Own,
         // The upper half of the addresses belongs to the chunks; whatever finds no place there has the lower half.
         fit: Some(Fit { tag_bits: 1, ..Fit::TIGHT }),

@@ -2,8 +2,8 @@
 //! per CPU, or only when an address is used again.
 
 use super::{
-    CoreQueues, FlushQueue, Invalidated, QUEUE_CAPACITY, QUEUE_TIMEOUT_US, Revocation, UNAWAITED_CAPACITY,
-    UnawaitedQueue, page_selective, strict,
+    CORE_QUEUE_CAPACITY, CoreQueues, FlushQueue, Invalidated, QUEUE_CAPACITY, QUEUE_TIMEOUT_US, Revocation,
+    UNAWAITED_CAPACITY, UnawaitedQueue, page_selective, strict,
 };
 use crate::address::IovaRange;
 use crate::error::{CommitError, MapError, NewDomainError};
@@ -20,11 +20,21 @@ pub enum Deferral {
     /// It waits in one queue of all CPUs, for a global flush.
     Global,
     /// It waits in its CPU's queue, for a flush of the domain.
-    PerCore,
+    PerCore {
+        /// Unmaps that wait at most on each CPU.
+        capacity: usize,
+        /// How long they wait at most, in microseconds.
+        timeout_us: u64,
+    },
     /// Nothing, until a map uses the address again: it writes its translations and invalidates the old ones before it returns.
     AtMap,
     /// Its invalidation is submitted and not waited for. Tables must keep their pages.
     Unawaited,
+}
+
+impl Deferral {
+    /// Queues per CPU as Linux has them.
+    pub const PER_CORE: Self = Self::PerCore { capacity: CORE_QUEUE_CAPACITY, timeout_us: QUEUE_TIMEOUT_US };
 }
 
 /// What one command of a commit covers under strict protection.
@@ -58,7 +68,9 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
         Ok(match (protection, deferral) {
             (Protection::Strict, _) => Self::Strict(commands),
             (Protection::Deferred, Deferral::Global) => Self::Global(FlushQueue::new(platform)?),
-            (Protection::Deferred, Deferral::PerCore) => Self::PerCore(CoreQueues::new(platform)?),
+            (Protection::Deferred, Deferral::PerCore { capacity, timeout_us }) => {
+                Self::PerCore(CoreQueues::new(platform, capacity, timeout_us)?)
+            }
             (Protection::Deferred, Deferral::AtMap) => Self::AtMap,
             (Protection::Deferred, Deferral::Unawaited) => Self::Unawaited(UnawaitedQueue::new(platform)?),
             (Protection::None, _) => return Err(NewDomainError::Protection),
@@ -181,7 +193,8 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
     pub(crate) fn window_us_max(&self) -> Option<u64> {
         match self {
             Self::Strict(_) | Self::Unawaited(_) => Some(0),
-            Self::Global(_) | Self::PerCore(_) => Some(QUEUE_TIMEOUT_US),
+            Self::Global(_) => Some(QUEUE_TIMEOUT_US),
+            Self::PerCore(queues) => Some(queues.timeout_us()),
             Self::AtMap => None,
         }
     }

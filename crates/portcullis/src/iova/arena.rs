@@ -130,6 +130,8 @@ pub(super) struct Arena {
     handed: u64,
     /// What that was when each stream came last.
     came: Vec<u64>,
+    /// Streams that have come.
+    streams: u64,
     /// Pages that are handed out to all while a stream is handed 64, in the mean over pages.
     pace: u64,
     /// Table numbers that reserved addresses lie in: first, and one past the last.
@@ -154,6 +156,7 @@ impl Arena {
             busy: false,
             handed: 0,
             came,
+            streams: 0,
             pace: 0,
             reserved,
         })
@@ -174,8 +177,7 @@ impl Arena {
         let (log, units) = match wanted {
             Wanted::Table => (0, TABLE_UNITS),
             Wanted::Chunk => (0, CHUNK_UNITS),
-            // The first is small in any case: who knows.
-            Wanted::Small if last == 0 || self.is_slow(stream, last) => (1, SLOW_UNITS),
+            Wanted::Small if self.is_slow(stream, last) => (1, SLOW_UNITS),
             Wanted::Small => (0, CHUNK_UNITS),
         };
         let chunk = match self.spare.iter().rposition(|chunk| chunk.units == units) {
@@ -188,7 +190,7 @@ impl Arena {
 
     fn cut<P: Platform>(&mut self, platform: &P, tables: &ChunkTables, log: usize, units: u32) -> Option<Chunk> {
         if units == TABLE_UNITS {
-            let number = self.take_idle().or_else(|| self.oldest(platform, tables, log))?;
+            let number = self.find(platform, tables, log, units)?;
             self.tables[number as usize].out = ALL;
             self.logs[log].full.push_back(number);
             return Some(Chunk { first: number * TABLE_UNITS, units });
@@ -220,7 +222,11 @@ impl Arena {
 
     fn is_slow(&self, stream: usize, last: u32) -> bool {
         let chunk_pages = u64::from(CHUNK_UNITS) * UNIT_PAGES;
-        self.pace > FEW_STREAMS * chunk_pages && self.turn(stream, last) > SLOW * self.pace
+        match last {
+            // Among many, it has to show first that it is not.
+            0 => self.streams > FEW_STREAMS,
+            _ => self.pace > FEW_STREAMS * chunk_pages && self.turn(stream, last) > SLOW * self.pace,
+        }
     }
 
     fn note_pace(&mut self, stream: usize, last: u32, chunk: Chunk) {
@@ -228,6 +234,7 @@ impl Arena {
         self.pace = (self.pace * (PACE_PAGES - pages) + turn * pages) / PACE_PAGES;
         self.handed += u64::from(chunk.units) * UNIT_PAGES;
         self.came[stream] = self.handed;
+        self.streams += u64::from(last == 0);
     }
 
     /// A table with spent chunks of so many units.

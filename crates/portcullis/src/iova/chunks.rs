@@ -43,8 +43,8 @@ pub const CHUNK_PAGES: u64 = CHUNK_UNITS as u64 * UNIT_PAGES;
 const TABLE_PAGES: u64 = TABLE_UNITS as u64 * UNIT_PAGES;
 /// A quarter of a chunk of 16 pages: larger requests need one of 64.
 const SMALL_PAGES_MAX: u64 = UNIT_PAGES.div_ceil(4);
-/// A quarter of a chunk: larger requests have streams of their own, with chunks of a whole table.
-const MIDDLE_PAGES_MAX: u64 = CHUNK_PAGES.div_ceil(4);
+/// Half a chunk: larger requests have streams of their own, with chunks of a whole table.
+const MIDDLE_PAGES_MAX: u64 = CHUNK_PAGES / 2;
 /// Requests of more pages find no place here.
 pub const CHUNKED_PAGES_MAX: u64 = if TABLE_PAGES < ROUND_PAGES_MAX { TABLE_PAGES } else { ROUND_PAGES_MAX };
 /// Rings with a cursor of their own. Rings whose numbers are equal modulo this share one.
