@@ -311,13 +311,32 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
         self.wait(self.submit(commands)?)
     }
 
+    /// Does what [`invalidate`](Self::invalidate) does, but lets the commands ride with those of others. Where their ride fails,
+    /// which may be another rider's doing, they are submitted once more, alone.
+    ///
+    /// # Errors
+    /// A [`QueueError`]; the domain is then poisoned (S11).
+    pub(crate) fn invalidate_shared(&self, commands: &[Invalidation]) -> Result<(), QueueError> {
+        let ridden = self.submission(self.iommu.submit_shared(commands)).and_then(|ride| self.spin(ride));
+        match ridden {
+            // The time was the whole commit's.
+            Err(QueueError::Timeout(_)) => ridden.inspect_err(|_| self.poison()),
+            Err(_) => self.invalidate(commands),
+            Ok(()) => Ok(()),
+        }
+    }
+
     /// Submits the commands and does not wait.
     ///
     /// # Errors
     /// A [`QueueError`]; the domain is then poisoned (S11).
     pub(crate) fn submit(&self, commands: &[Invalidation]) -> Result<Submission<I::Ticket>, QueueError> {
-        let ticket = self.iommu.submit(commands).inspect_err(|_| self.poison())?;
-        Ok(Submission { ticket, submitted_us: self.platform.now_us() })
+        self.submission(self.iommu.submit(commands)).inspect_err(|_| self.poison())
+    }
+
+    /// What has been submitted just now.
+    fn submission(&self, ticket: Result<I::Ticket, QueueError>) -> Result<Submission<I::Ticket>, QueueError> {
+        Ok(Submission { ticket: ticket?, submitted_us: self.platform.now_us() })
     }
 
     /// Whether a submission has taken effect.
@@ -326,13 +345,17 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     /// A [`QueueError`], [`QueueError::Timeout`] where it has not for more than [`INVALIDATION_TIMEOUT_US`]; the domain is
     /// then poisoned (S11).
     pub(crate) fn is_done(&self, submission: Submission<I::Ticket>) -> Result<bool, QueueError> {
+        self.look(submission).inspect_err(|_| self.poison())
+    }
+
+    /// The same, but poisons nothing.
+    fn look(&self, submission: Submission<I::Ticket>) -> Result<bool, QueueError> {
         // The clock first: a CPU that was stopped for long looks once more before it gives up.
         let late = self.platform.now_us() > submission.submitted_us + INVALIDATION_TIMEOUT_US;
-        let done = match self.iommu.is_done(submission.ticket) {
+        match self.iommu.is_done(submission.ticket) {
             Ok(false) if late => Err(QueueError::Timeout(INVALIDATION_TIMEOUT_US)),
             done => done,
-        };
-        done.inspect_err(|_| self.poison())
+        }
     }
 
     /// Waits until a submission has taken effect, for at most [`INVALIDATION_TIMEOUT_US`] since it was made.
@@ -340,7 +363,12 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     /// # Errors
     /// Those of [`is_done`](Self::is_done).
     pub(crate) fn wait(&self, submission: Submission<I::Ticket>) -> Result<(), QueueError> {
-        while !self.is_done(submission)? {
+        self.spin(submission).inspect_err(|_| self.poison())
+    }
+
+    /// The same, but poisons nothing.
+    fn spin(&self, submission: Submission<I::Ticket>) -> Result<(), QueueError> {
+        while !self.look(submission)? {
             self.platform.pause(Wait::Invalidation);
         }
         Ok(())

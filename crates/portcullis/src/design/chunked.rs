@@ -12,7 +12,9 @@ use crate::address::IovaRange;
 use crate::deadline::Deadline;
 use crate::design::LockFree;
 use crate::error::{CommitError, MapError, NewDomainError, NoMemory, UnmapError};
-use crate::invalidation::{CORE_QUEUE_CAPACITY, Commands, Deferral, Invalidated, Revocation, Revoked, page_selective};
+use crate::invalidation::{
+    CORE_QUEUE_CAPACITY, Commands, Deferral, Invalidated, Revocation, Revoked, Submissions, page_selective,
+};
 use crate::iommu::{AttachError, DomainId, Iommu, SourceId};
 use crate::iova::{
     CHUNK_PAGES, CHUNKED_PAGES_MAX, Chunks, Claim, Demand, IovaAllocator, Kept, MagazineAllocator, NotTaken, Taken,
@@ -68,6 +70,7 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         let leaving = setup.platform.lock(LockClass::Domain, none);
         let parts = Parts {
             commands: Commands::PerRun { within_pages: CHUNK_PAGES },
+            submissions: Submissions::Shared,
             deferral: Deferral::PerCore { capacity: QUEUED_MAX, timeout_us: QUEUED_US_MAX },
             rule: TableRule::Kept,
             locking: LockFree,

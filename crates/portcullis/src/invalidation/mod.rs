@@ -13,7 +13,7 @@ mod unawaited;
 pub use core_queues::{CORE_QUEUE_CAPACITY, CoreQueues};
 pub use flush_queue::{FlushQueue, QUEUE_CAPACITY, QUEUE_TIMEOUT_US};
 pub(crate) use policy::Policy;
-pub use policy::{Commands, Deferral};
+pub use policy::{Commands, Deferral, Submissions};
 pub use unawaited::{UNAWAITED_CAPACITY, UnawaitedQueue};
 
 use crate::address::{Iova, IovaRange};
