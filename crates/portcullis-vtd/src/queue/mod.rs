@@ -88,8 +88,8 @@ pub(crate) struct Ring {
     waits: [Submission; SLOTS],
     /// The submission that callers may still join: it ends at `tail`, and hardware does not know of it.
     boarding: Option<Ride>,
-    /// The last that callers have shared, unless it is known to be over.
-    departed: Option<Submission>,
+    /// The last two that callers have shared, the older first, unless they are known to be over.
+    departed: [Option<Submission>; 2],
     /// The queue stopped in a state that cannot be resumed.
     broken: bool,
     used: QueueUse,
@@ -143,7 +143,7 @@ impl<P: Platform> Queue<P> {
             sequence: 0,
             waits: [Submission::NONE; SLOTS],
             boarding: None,
-            departed: None,
+            departed: [None; 2],
             broken: false,
             used: QueueUse::default(),
         };
@@ -273,7 +273,7 @@ impl<P: Platform> Queue<P> {
             ring.head = (slot + 1) % SLOTS;
         }
         // Within a revolution, so that no later one can take its status out of the reach of comparison.
-        ring.departed = ring.departed.filter(|departed| !self.has_landed(platform, *departed));
+        ring.departed = ring.departed.map(|ride| ride.filter(|departed| !self.has_landed(platform, *departed)));
     }
 
     /// Whether everything under `ticket` is done.

@@ -5,10 +5,11 @@
 //!    | departed ride, in flight, wait | boarding ride ...  |
 //! ```
 //!
-//! At most one ride is in flight, unless it was full. Who finds none departs at once, alone. Who finds one writes descriptors
-//! behind it, where hardware does not look yet, and with that has boarded the next. When the one in flight has landed, one of
-//! those on board, whoever is first to ask, closes the next ride with a wait and rings the doorbell. A submission of somebody
-//! who does not share takes those on board along.
+//! At most two rides are in flight, unless one was full: the hardware does one after the other, so that with two it is never
+//! idle, and a third would only wait there for what it can wait for here. Who finds fewer departs at once, alone. Who finds two
+//! writes descriptors behind them, where hardware does not look yet, and with that has boarded the next. When the older of the
+//! two has landed, one of those on board, whoever is first to ask, closes the next ride with a wait and rings the doorbell. A
+//! submission of somebody who does not share takes those on board along.
 //!
 //! All of it is done by those who ask, under the lock of the ring, which masks interrupts and is held for a few stores and
 //! the doorbell. So who stops asking, is interrupted or never asks holds nobody up, and an interrupt may board what it has
@@ -74,7 +75,8 @@ impl<P: Platform> Queue<P> {
         self.append(ring, platform, descriptors);
         self.set_boarding(ring, Some(ride));
         // A full ride gains nothing by waiting.
-        let in_flight = ring.departed.filter(|departed| !self.has_landed(platform, *departed));
+        let [older, _] = ring.departed;
+        let in_flight = older.filter(|departed| !self.has_landed(platform, *departed));
         let Some(behind) = in_flight.filter(|_| ride.descriptors(ring) < BURST_MAX) else {
             self.depart(ring, hardware);
             return Some(ride.submission.into());
@@ -111,7 +113,7 @@ impl<P: Platform> Queue<P> {
             platform.probe(Step::QueueWrite { descriptors: 1 });
             self.set_boarding(ring, None);
             self.close(ring, platform, ride.submission);
-            ring.departed = Some(ride.submission);
+            ring.departed = [ring.departed[1], Some(ride.submission)];
         }
     }
 
