@@ -2,6 +2,8 @@
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use portcullis::Protection;
+#[cfg(target_os = "linux")]
+use portcullis_lab::bench::Workload;
 use portcullis_lab::compare::ClockMode;
 use std::path::PathBuf;
 
@@ -21,6 +23,21 @@ pub(crate) enum Command {
     Compare(Box<CompareArguments>),
     /// A malicious device against every design: what got through after hand-back, for how long, by rule
     Attack(Box<AttackArguments>),
+    /// The protection layer on the CPUs of this machine: nanoseconds, cycles and instructions of a map and its unmap
+    ///
+    /// Every workload is maps and unmaps, in pairs, in one domain. Each thread has a CPU and live mappings of its own. There is no
+    /// device and no IOMMU: what is timed is the code that a kernel or a driver would run. An invalidation is an empty function
+    /// that counts; under page-1-queued it writes descriptors and a wait to a ring in memory, under a lock. Nobody waits for
+    /// hardware that is not there.
+    ///
+    /// What is timed is checked: under strict protection one commit makes one submission, live pages translate as they should,
+    /// and what was unmapped reads back clear.
+    ///
+    /// Cycles come from the machine's counters where it has them. Elsewhere they are ticks of the time stamp counter, scaled by
+    /// how fast additions that wait for each other run before and after each sample; then there are no instructions.
+    #[cfg(target_os = "linux")]
+    #[command(after_long_help = bench_workloads())]
+    Bench(BenchArguments),
     /// What there is
     List(ListArguments),
     /// How to record a trace on a Linux host, and what it costs
@@ -88,6 +105,33 @@ pub(crate) struct PlanArguments {
     /// Seed of what synthetic workloads draw, and malicious devices
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
+}
+
+#[cfg(target_os = "linux")]
+#[derive(Args)]
+pub(crate) struct BenchArguments {
+    /// Only these designs, by id; parameters as in eiovar:k=512:queue=per-core,magazine; `list designs` shows them
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) designs: Vec<String>,
+    /// Numbers of threads, each at most the CPUs that there are
+    #[arg(long, value_delimiter = ',', default_value = "1,2", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) threads: Vec<u16>,
+    /// Only these workloads
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) workload: Vec<String>,
+    /// Samples of each row
+    #[arg(long, default_value_t = 31, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) samples: u16,
+    /// One JSON document on standard output
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// What stands below the help of `bench`.
+#[cfg(target_os = "linux")]
+fn bench_workloads() -> String {
+    let line = |workload: Workload| format!("\n  {:<20} {}", workload.id(), workload.description());
+    Workload::ALL.map(line).into_iter().fold("Workloads:".to_owned(), |all, line| all + &line)
 }
 
 #[derive(Args)]

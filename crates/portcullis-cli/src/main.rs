@@ -2,6 +2,8 @@
 
 mod arguments;
 mod attack;
+#[cfg(target_os = "linux")]
+mod bench;
 mod capture;
 mod compare;
 mod html;
@@ -72,6 +74,8 @@ fn main() -> ExitCode {
     {
         Command::Compare(arguments) => compare::compare(&arguments, &mut out),
         Command::Attack(arguments) => attack::attack(&arguments, &mut out),
+        #[cfg(target_os = "linux")]
+        Command::Bench(arguments) => bench::bench(&arguments, &mut out),
         Command::List(arguments) => list::list(&arguments, &mut out),
         Command::CaptureHelp => out.write_all(capture::HELP.as_bytes()).map_err(Failure::Output),
     };

@@ -116,7 +116,7 @@ fn machine(arguments: &PlanArguments) -> Result<Machine, Failure> {
     Ok(machine)
 }
 
-fn designs(texts: &[String]) -> Result<Vec<Choice>, Failure> {
+pub(crate) fn designs(texts: &[String]) -> Result<Vec<Choice>, Failure> {
     if texts.is_empty() {
         return Ok(DesignId::ALL.iter().map(|design| Choice::from(*design)).collect());
     }

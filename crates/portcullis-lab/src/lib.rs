@@ -5,6 +5,8 @@
 mod account;
 pub mod advice;
 pub mod attack;
+#[cfg(target_os = "linux")]
+pub mod bench;
 pub mod compare;
 mod cost;
 pub mod engine;

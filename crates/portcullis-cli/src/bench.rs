@@ -1,0 +1,109 @@
+//! `portcullis bench`.
+
+use crate::Failure;
+use crate::arguments::BenchArguments;
+use crate::html::Origin;
+use crate::plan::{designs, progress_bar};
+use crate::table::{number, plain, textwrap};
+use portcullis_lab::bench::{self, BenchError, CyclesFrom, Effort, Plan, Row, Workload};
+use serde::Serialize;
+use std::io::{self, Write};
+
+#[derive(Serialize)]
+struct Document<'r> {
+    schema: &'static str,
+    #[serde(flatten)]
+    origin: Origin,
+    /// Where cycles come from; `null` where there are none.
+    cycles_from: Option<CyclesFrom>,
+    /// Whether nothing else ran on the CPUs during samples.
+    undisturbed: bool,
+    results: &'r [Row],
+}
+
+pub(crate) fn bench(arguments: &BenchArguments, out: &mut impl Write) -> Result<(), Failure> {
+    let workloads: Result<Vec<Workload>, _> = arguments.workload.iter().map(|id| Workload::by_id(id)).collect();
+    let plan = Plan {
+        designs: designs(&arguments.designs)?,
+        threads: arguments.threads.iter().map(|threads| usize::from(*threads)).collect(),
+        workloads: match workloads.map_err(Failure::input)? {
+            all if all.is_empty() => Workload::ALL.to_vec(),
+            chosen => chosen,
+        },
+        effort: Effort { samples: usize::from(arguments.samples), ..Effort::default() },
+    };
+    let bar = progress_bar();
+    bar.set_length(bench::rows(&plan) as u64);
+    let rows = bench::execute(&plan, |row| {
+        bar.set_message(row.to_owned());
+        bar.inc(1);
+    });
+    bar.finish_and_clear();
+    let rows = rows.map_err(Failure::input)?;
+    if arguments.json {
+        let timed = || rows.iter().filter_map(|row| row.outcome.as_ref().ok());
+        let document = Document {
+            schema: "portcullis.bench/1",
+            origin: Origin::of_this_run(),
+            cycles_from: timed().find_map(|timed| timed.cycles_from),
+            undisturbed: timed().all(|timed| timed.undisturbed),
+            results: &rows,
+        };
+        writeln!(out, "{}", serde_json::to_string_pretty(&document).map_err(Failure::input)?)?;
+    } else {
+        print(out, &rows)?;
+    }
+    verdict(&rows)
+}
+
+/// How the command ends. A row that a design or this machine has no answer for is said to be so, and no failure.
+fn verdict(rows: &[Row]) -> Result<(), Failure> {
+    let broken = |row: &Row| match &row.outcome {
+        Err(error @ BenchError::Check(_)) => Some(format!("{} {}: {error}", name(row), row.workload.id())),
+        _ => None,
+    };
+    let broken: Vec<String> = rows.iter().filter_map(broken).collect();
+    if broken.is_empty() { Ok(()) } else { Err(Failure::Check(broken)) }
+}
+
+fn name(row: &Row) -> String {
+    format!("{} {}", row.choice, row.protection)
+}
+
+/// What stands below the table.
+const LEGEND: &str = "Medians over samples; a pair is the map and the unmap of one buffer, by each thread; of cross-cpu, by both \
+    threads of a couple together, with the queue between them and without waiting. Invalidation takes no time: see `portcullis \
+    bench --help`.";
+
+fn print(out: &mut impl Write, rows: &[Row]) -> io::Result<()> {
+    let header = ["workload", "design", "protection", "threads", "ns/\npair", "cycles/\npair", "min", "p90"];
+    let mut table = plain(&[&header[..], &["instr./\npair", "remark"]].concat(), 3);
+    let dash = || "-".to_owned();
+    let number = |value: Option<f64>| value.map_or_else(dash, number);
+    for row in rows {
+        let timed = row.outcome.as_ref().ok();
+        let cycles = timed.and_then(|timed| timed.cycles);
+        let queue = timed.and_then(|timed| timed.queue);
+        let remark = match (&row.outcome, queue) {
+            (Err(error), _) => error.to_string(),
+            (Ok(_), Some((ns, cycles))) => match cycles {
+                Some(cycles) => format!("queue alone {}", self::number(cycles)),
+                None => format!("queue alone {} ns", self::number(ns)),
+            },
+            (Ok(_), None) => String::new(),
+        };
+        table.add_row([
+            row.workload.id().to_owned(),
+            row.choice.to_string(),
+            row.protection.to_string(),
+            row.threads.to_string(),
+            number(timed.map(|timed| timed.ns.median)),
+            number(cycles.map(|cycles| cycles.median)),
+            number(cycles.map(|cycles| cycles.min)),
+            number(cycles.map(|cycles| cycles.p90)),
+            number(timed.and_then(|timed| timed.instructions)),
+            remark,
+        ]);
+    }
+    writeln!(out, "{}\n\n{}", table.trim_fmt(), textwrap(LEGEND))
+}

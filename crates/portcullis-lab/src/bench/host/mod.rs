@@ -1,0 +1,192 @@
+//! This machine as a platform: what a program in user space can have of what a kernel has.
+//!
+//! Table pages are anonymous memory whose physical address is taken to be its virtual one, as in a kernel's direct map less
+//! the offset. Nobody maps in signal handlers, so locks mask nothing. Words of a CPU's own are changed by restartable
+//! sequences where the C library has registered them, and by locked instructions elsewhere.
+
+pub(super) mod counters;
+pub(super) mod cpus;
+mod frames;
+mod lock;
+#[cfg(target_arch = "x86_64")]
+mod rseq;
+mod time;
+mod walks;
+
+pub(super) use frames::look;
+pub(super) use lock::SpinLock;
+pub(super) use time::{chain_of_additions, ticks};
+
+use portcullis::platform::{CpuHint, LockClass, Wait};
+use portcullis::table::{Entry, Frame};
+use portcullis::{NoMemory, PhysAddr, Platform};
+use std::sync::OnceLock;
+use std::sync::atomic::{Ordering, fence};
+
+/// Bytes of a cache line that is flushed.
+#[cfg(target_arch = "x86_64")]
+const LINE_BYTES: usize = 64;
+
+/// This machine. `COHERENT` says whether walkers are taken to snoop the caches; where not, entries are flushed line by line.
+///
+/// Every one is the same machine: table pages, walks and time are the process's.
+#[derive(Clone, Copy, Debug)]
+pub struct Native<const COHERENT: bool>(());
+
+impl Native<true> {
+    /// A machine whose IOMMU snoops the caches.
+    pub fn coherent() -> Self {
+        prepare();
+        Self(())
+    }
+}
+
+impl Native<false> {
+    /// A machine whose IOMMU does not; `None` where a cache line cannot be flushed without waiting for the one before it.
+    pub fn not_coherent() -> Option<Self> {
+        prepare();
+        can_flush().then_some(Self(()))
+    }
+}
+
+/// Has what all platforms of this process share ready, once: fast paths then need not ask.
+fn prepare() {
+    static PREPARED: OnceLock<()> = OnceLock::new();
+    PREPARED.get_or_init(|| {
+        #[cfg(target_arch = "x86_64")]
+        rseq::prepare();
+        time::prepare();
+        walks::prepare();
+    });
+}
+
+/// CPUs that there may be, and a number beyond them for threads that are on none of these.
+fn cpus() -> u32 {
+    // SAFETY: a question without arguments in memory.
+    let configured = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
+    u32::try_from(configured).unwrap_or(1).max(1) + 1
+}
+
+#[cfg(target_arch = "x86_64")]
+fn can_flush() -> bool {
+    // CPUID leaf 7, EBX bit 23: CLFLUSHOPT.
+    let highest = core::arch::x86_64::__cpuid(0).eax;
+    highest >= 7 && core::arch::x86_64::__cpuid_count(7, 0).ebx >> 23 & 1 != 0
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn can_flush() -> bool {
+    false
+}
+
+/// Writes the lines of `entries` back to memory, where a walker that does not snoop finds them.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+fn flush(entries: &[Entry]) {
+    let range = entries.as_ptr_range();
+    let mut line = range.start as usize & !(LINE_BYTES - 1);
+    while line < range.end as usize {
+        // SAFETY: a flush of a line that holds a part of `entries`; `not_coherent` has seen that there is the instruction.
+        unsafe { std::arch::asm!("clflushopt byte ptr [{}]", in(reg) line, options(nostack, preserves_flags)) };
+        line += LINE_BYTES;
+    }
+    // SAFETY: a fence.
+    unsafe { core::arch::x86_64::_mm_sfence() };
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn flush(_entries: &[Entry]) {
+    unreachable!("a platform that is not coherent was not made")
+}
+
+// SAFETY: `frames` lends zeroed pages, each to one user until it is back, that stay where they are; `rseq` and the defaults
+// change words in one step; `walks` says why no walk is missed.
+unsafe impl<const COHERENT: bool> Platform for Native<COHERENT> {
+    type Lock<T: Send> = SpinLock<T>;
+
+    fn lock<T: Send>(&self, _class: LockClass, value: T) -> SpinLock<T> {
+        SpinLock::new(value)
+    }
+
+    #[inline]
+    fn cpu(&self) -> CpuHint {
+        #[cfg(target_arch = "x86_64")]
+        if let Some(cpu) = rseq::cpu() {
+            return CpuHint(cpu);
+        }
+        time::slow_cpu()
+    }
+
+    fn cpus(&self) -> u32 {
+        cpus()
+    }
+
+    fn allocate_frame(&self) -> Result<PhysAddr, NoMemory> {
+        let frame = frames::allocate()?;
+        if !COHERENT {
+            // SAFETY: just lent, to this call.
+            flush(unsafe { self.frame(frame) });
+        }
+        Ok(frame)
+    }
+
+    #[inline(always)]
+    unsafe fn frame(&self, frame: PhysAddr) -> &Frame {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { frames::contents(frame) }
+    }
+
+    unsafe fn free_frame(&self, frame: PhysAddr) {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { frames::free(frame) }
+    }
+
+    /// A coherent walker sees stores in the order in which they are made; whatever rings its doorbell is ordered behind them
+    /// by being uncached. On x86 this is no instruction, only an order for the compiler.
+    #[inline(always)]
+    fn table_barrier(&self, entries: &[Entry]) {
+        if COHERENT { fence(Ordering::Release) } else { flush(entries) }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    fn add_here(&self, words: &portcullis::platform::CpuWords, word: usize, amount: u64) -> (usize, u64) {
+        rseq::add_here(words, word, amount).unwrap_or_else(|| rseq::add_locked(words, word, amount))
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    fn exchange_at(
+        &self,
+        words: &portcullis::platform::CpuWords,
+        line: usize,
+        word: usize,
+        old: u64,
+        new: u64,
+    ) -> bool {
+        rseq::exchange_at(words, line, word, old, new)
+    }
+
+    #[inline(always)]
+    fn walk<R>(&self, walk: impl FnOnce() -> R) -> R {
+        walks::walk(walk)
+    }
+
+    fn walks_now(&self) -> u64 {
+        walks::now()
+    }
+
+    fn walks_are_over(&self, then: u64) -> bool {
+        walks::are_over(then)
+    }
+
+    #[inline]
+    fn now_us(&self) -> u64 {
+        time::now_us()
+    }
+
+    #[inline]
+    fn pause(&self, _wait: Wait) {
+        std::hint::spin_loop();
+    }
+}

@@ -1,0 +1,251 @@
+//! IOMMUs for benchmarks: whatever is submitted is done at once, for there is no hardware to wait for.
+//!
+//! What is timed is the protection layer. [`Empty`] takes a submission by counting it, as the Linux peer does with its empty
+//! invalidation. [`Queued`] writes the descriptors of VT-d and a wait behind them to a ring in memory, under a lock, and stores
+//! the tail, where a driver would ring the doorbell; the uncached write itself and the hardware's time are not in it. It is a
+//! ring of its own and not the driver's of `portcullis-vtd`, which would ask memory for statuses that no hardware writes here.
+
+use super::host::{Native, SpinLock};
+use super::tables::Tables;
+use portcullis::iommu::{AttachError, Capabilities, DomainId, Invalidation, Iommu, QueueError, SourceId, Translation};
+use portcullis::platform::{Lock, LockClass};
+use portcullis::{PhysAddr, Platform};
+use portcullis_vtd::spec::descriptors::{DESCRIPTOR_BYTES, Descriptor, IotlbScope, StatusWrite};
+use std::cell::Cell;
+use std::hint::black_box;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// An IOMMU that a benchmark asks what it has seen.
+pub(super) trait Watched: Iommu<Ticket = ()> {
+    /// The tables of its one domain.
+    fn tables(&self) -> Option<Tables>;
+}
+
+thread_local! {
+    /// Submissions made by this thread.
+    static SUBMISSIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Submissions made by this thread, to any IOMMU of a benchmark.
+pub(super) fn submissions() -> u64 {
+    SUBMISSIONS.get()
+}
+
+#[inline(always)]
+fn count_submission() {
+    SUBMISSIONS.set(SUBMISSIONS.get() + 1);
+}
+
+/// The one domain of an IOMMU.
+#[derive(Debug, Default)]
+struct OneDomain(Mutex<Option<Translation>>);
+
+/// Its id.
+const DOMAIN: DomainId = DomainId(1);
+
+impl OneDomain {
+    fn translation(&self) -> MutexGuard<'_, Option<Translation>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn open(&self, translation: Translation) -> Result<DomainId, AttachError> {
+        let mut current = self.translation();
+        match *current {
+            Some(_) => Err(AttachError::NoDomainId),
+            None => {
+                *current = Some(translation);
+                Ok(DOMAIN)
+            }
+        }
+    }
+
+    fn close(&self, domain: DomainId) -> Result<(), AttachError> {
+        self.translation().take().map(drop).ok_or(AttachError::NoSuchDomain(domain))
+    }
+
+    fn tables(&self) -> Option<Tables> {
+        self.translation().map(Tables)
+    }
+}
+
+/// What both can do: all that VT-d can, page-selective commands up to 2^18 pages.
+const fn capabilities(coherent: bool) -> Capabilities {
+    Capabilities {
+        three_level: true,
+        four_level: true,
+        leaf_2m: true,
+        leaf_1g: true,
+        address_mask_max: Some(18),
+        coherent,
+        caches_absent: false,
+        pass_through: true,
+        address_bits: 48,
+        physical_bits: 52,
+    }
+}
+
+/// Takes submissions and does nothing with them but count.
+#[derive(Debug)]
+pub(super) struct Empty {
+    coherent: bool,
+    domain: OneDomain,
+}
+
+impl Empty {
+    pub(super) fn new(coherent: bool) -> Self {
+        Self { coherent, domain: OneDomain::default() }
+    }
+}
+
+/// Writes submissions to a ring.
+pub(super) struct Queued {
+    domain: OneDomain,
+    ring: SpinLock<Ring>,
+}
+
+/// Descriptors that a ring holds: a page of them, as many as a driver would take.
+const SLOTS: usize = 256;
+
+/// The ring, and where it is written next. Nobody reads it: it is never full.
+#[repr(align(4096))]
+struct Ring {
+    descriptors: [[u64; 2]; SLOTS],
+    /// What waits would be answered in.
+    status: u32,
+    /// Descriptors ever written.
+    written: usize,
+    /// Where a driver would have the tail register.
+    tail: AtomicU64,
+}
+
+impl Queued {
+    pub(super) fn new(platform: &Native<true>) -> Self {
+        let ring = Ring { descriptors: [[0; 2]; SLOTS], status: 0, written: 0, tail: AtomicU64::new(0) };
+        Self { domain: OneDomain::default(), ring: platform.lock(LockClass::InvalidationQueue, ring) }
+    }
+
+    /// Descriptors written so far.
+    pub(super) fn written(&self) -> usize {
+        self.ring.with(|ring| ring.written)
+    }
+
+    /// The descriptors written since `then`, oldest first; `None` where the ring has gone round since.
+    pub(super) fn since(&self, then: usize) -> Option<Vec<[u64; 2]>> {
+        self.ring.with(|ring| {
+            let new = ring.written - then;
+            (new <= SLOTS).then(|| (then..ring.written).map(|slot| ring.descriptors[slot % SLOTS]).collect())
+        })
+    }
+}
+
+impl Ring {
+    #[inline]
+    fn push(&mut self, descriptor: Descriptor) {
+        self.descriptors[self.written % SLOTS] = descriptor.encode();
+        self.written += 1;
+    }
+}
+
+fn descriptor(command: Invalidation) -> Descriptor {
+    let scope = match command {
+        Invalidation::Pages { domain, first, mask, leaf_only } => IotlbScope::Pages { domain, first, mask, leaf_only },
+        Invalidation::Domain(domain) => IotlbScope::Domain(domain),
+        Invalidation::Global => IotlbScope::Global,
+    };
+    Descriptor::Iotlb { scope, drain_writes: true, drain_reads: true }
+}
+
+impl Iommu for Empty {
+    type Ticket = ();
+
+    fn capabilities(&self) -> Capabilities {
+        capabilities(self.coherent)
+    }
+
+    fn open_domain(&self, translation: Translation) -> Result<DomainId, AttachError> {
+        self.domain.open(translation)
+    }
+
+    fn close_domain(&self, domain: DomainId) -> Result<(), AttachError> {
+        self.domain.close(domain)
+    }
+
+    fn attach(&self, _domain: DomainId, _device: SourceId) -> Result<(), AttachError> {
+        Err(AttachError::Unsupported)
+    }
+
+    fn detach(&self, _domain: DomainId, device: SourceId) -> Result<(), AttachError> {
+        Err(AttachError::NotAttached(device))
+    }
+
+    #[inline]
+    fn submit(&self, commands: &[Invalidation]) -> Result<(), QueueError> {
+        // The commands are written, as they would be for a function that is called.
+        black_box(commands);
+        count_submission();
+        Ok(())
+    }
+
+    #[inline]
+    fn is_done(&self, (): ()) -> Result<bool, QueueError> {
+        Ok(true)
+    }
+}
+
+impl Iommu for Queued {
+    type Ticket = ();
+
+    fn capabilities(&self) -> Capabilities {
+        capabilities(true)
+    }
+
+    fn open_domain(&self, translation: Translation) -> Result<DomainId, AttachError> {
+        self.domain.open(translation)
+    }
+
+    fn close_domain(&self, domain: DomainId) -> Result<(), AttachError> {
+        self.domain.close(domain)
+    }
+
+    fn attach(&self, _domain: DomainId, _device: SourceId) -> Result<(), AttachError> {
+        Err(AttachError::Unsupported)
+    }
+
+    fn detach(&self, _domain: DomainId, device: SourceId) -> Result<(), AttachError> {
+        Err(AttachError::NotAttached(device))
+    }
+
+    #[inline]
+    fn submit(&self, commands: &[Invalidation]) -> Result<(), QueueError> {
+        count_submission();
+        self.ring.with(|ring| {
+            for command in commands {
+                ring.push(descriptor(*command));
+            }
+            let address = PhysAddr::new((&raw const ring.status).addr() as u64);
+            let status = Some(StatusWrite { address, data: ring.written as u32 });
+            ring.push(Descriptor::Wait { status, interrupt: false, fence: false, drain_page_requests: false });
+            // Release: hardware would read the descriptors once it has seen the tail.
+            ring.tail.store((ring.written % SLOTS) as u64 * DESCRIPTOR_BYTES, Ordering::Release);
+        });
+        Ok(())
+    }
+
+    #[inline]
+    fn is_done(&self, (): ()) -> Result<bool, QueueError> {
+        Ok(true)
+    }
+}
+
+impl Watched for Empty {
+    fn tables(&self) -> Option<Tables> {
+        self.domain.tables()
+    }
+}
+
+impl Watched for Queued {
+    fn tables(&self) -> Option<Tables> {
+        self.domain.tables()
+    }
+}

@@ -1,0 +1,127 @@
+//! How long something took: in nanoseconds, cycles and instructions of the thread that did it.
+//!
+//! Where the machine has counters of its own (perf_event_open(2)), they count cycles and instructions in user mode. Virtual
+//! machines often have none. Then ticks of the time stamp counter, which runs at one rate, are turned into cycles by timing a
+//! chain of additions, each of which waits for the one before it for exactly one cycle: just before and just after each
+//! sample, so that the rate is the one at which the processor ran then.
+
+use super::host::counters::Counters;
+use super::host::{chain_of_additions, ticks};
+use serde::Serialize;
+use std::time::Instant;
+
+/// Where cycles come from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CyclesFrom {
+    /// The processor's counter of cycles.
+    Counter,
+    /// The time stamp counter, by the rate at which dependent additions ran.
+    Calibrated,
+}
+
+/// What a sample took.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) struct Spent {
+    pub(super) ns: f64,
+    pub(super) cycles: Option<f64>,
+    pub(super) instructions: Option<f64>,
+}
+
+/// A stop watch of one thread.
+pub(super) struct Meter {
+    counters: Option<Counters>,
+    /// Counters and ticks at the last start.
+    begun: ([u64; 2], u64),
+    /// Between starts and stops since the last [`take`](Meter::take).
+    counted: [u64; 2],
+    ticks: u64,
+    cycles_per_tick: Option<f64>,
+    ticks_per_ns: f64,
+}
+
+/// Additions of a chain. Short, so that few are interrupted: the fastest of several counts.
+const CHAIN: u64 = 4_000;
+const CHAINS: usize = 4;
+
+impl Meter {
+    /// A meter for the calling thread.
+    pub(super) fn new() -> Self {
+        Self {
+            counters: Counters::open(),
+            begun: Default::default(),
+            counted: [0; 2],
+            ticks: 0,
+            cycles_per_tick: cycles_per_tick(),
+            ticks_per_ns: ticks_per_ns(),
+        }
+    }
+
+    /// Where its cycles come from, if from anywhere.
+    pub(super) fn cycles_from(&self) -> Option<CyclesFrom> {
+        let calibrated = self.cycles_per_tick.map(|_| CyclesFrom::Calibrated);
+        self.counters.as_ref().map(|_| CyclesFrom::Counter).or(calibrated)
+    }
+
+    /// Measures the processor's speed anew. To be called just before a sample.
+    pub(super) fn calibrate(&mut self) {
+        if self.counters.is_none() {
+            self.cycles_per_tick = cycles_per_tick();
+        }
+    }
+
+    #[inline]
+    pub(super) fn start(&mut self) {
+        if let Some(counters) = &mut self.counters {
+            self.begun.0 = counters.read();
+        }
+        self.begun.1 = ticks();
+    }
+
+    #[inline]
+    pub(super) fn stop(&mut self) {
+        self.ticks += ticks() - self.begun.1;
+        if let Some(counters) = &mut self.counters {
+            for (sum, (now, then)) in self.counted.iter_mut().zip(counters.read().into_iter().zip(self.begun.0)) {
+                *sum += now - then;
+            }
+        }
+    }
+
+    /// What was measured since the last time. To be called just after a sample.
+    pub(super) fn take(&mut self) -> Spent {
+        let (ticks, [cycles, instructions]) =
+            (std::mem::take(&mut self.ticks) as f64, std::mem::take(&mut self.counted));
+        let ns = ticks / self.ticks_per_ns;
+        if self.counters.is_some() {
+            return Spent { ns, cycles: Some(cycles as f64), instructions: Some(instructions as f64) };
+        }
+        let speed = self.cycles_per_tick.zip(cycles_per_tick()).map(|(before, after)| (before + after) / 2.0);
+        Spent { ns, cycles: speed.map(|speed| ticks * speed), instructions: None }
+    }
+}
+
+/// Cycles per tick, now; `None` where nothing tells.
+fn cycles_per_tick() -> Option<f64> {
+    let chain = |_| {
+        let begun = ticks();
+        chain_of_additions(CHAIN).then(|| ticks() - begun)
+    };
+    let fastest = (0..CHAINS).filter_map(chain).min()?;
+    Some(CHAIN as f64 / fastest.max(1) as f64)
+}
+
+/// Ticks per nanosecond: of a counter that runs at one rate, so once is enough.
+fn ticks_per_ns() -> f64 {
+    static RATE: std::sync::OnceLock<f64> = std::sync::OnceLock::new();
+    const WATCHED_NS: u128 = 20_000_000;
+    *RATE.get_or_init(|| {
+        let (begun, start) = (Instant::now(), ticks());
+        loop {
+            let (now, passed_ns) = (ticks(), begun.elapsed().as_nanos());
+            if passed_ns >= WATCHED_NS {
+                return (now - start) as f64 / passed_ns as f64;
+            }
+        }
+    })
+}

@@ -1,0 +1,191 @@
+//! Threads that are measured together, each on a CPU of its own, and what is done while they rest.
+
+use super::BenchError;
+use super::check::Checks;
+use super::host::cpus::{Undisturbed, pin};
+use super::iommu;
+use super::meter::{CyclesFrom, Meter, Spent};
+use super::work::{Lane, Live};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Barrier, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+/// How long to measure.
+#[derive(Clone, Copy, Debug)]
+pub struct Effort {
+    /// Samples of each run.
+    pub samples: usize,
+    /// How long a sample lasts at least, in microseconds. It is longer where a workload needs it to come round once.
+    pub sample_us: u64,
+}
+
+impl Default for Effort {
+    /// 31 samples of 2 ms.
+    fn default() -> Self {
+        Self { samples: 31, sample_us: 2_000 }
+    }
+}
+
+/// What the threads of a run are to do.
+pub(super) struct Team<'t> {
+    /// The CPU of each thread.
+    pub(super) cpus: &'t [usize],
+    pub(super) effort: Effort,
+    /// Pairs after which a workload is where it was.
+    pub(super) period: u64,
+}
+
+/// What came of it.
+#[derive(Debug, Default)]
+pub(super) struct Measured {
+    /// Of each thread, what it spent on each sample.
+    pub(super) spent: Vec<Vec<Spent>>,
+    /// Pairs of a sample, of each thread.
+    pub(super) pairs: u64,
+    pub(super) cycles_from: Option<CyclesFrom>,
+    /// Whether the samples were taken with real-time priority.
+    pub(super) undisturbed: bool,
+}
+
+/// What the threads tell each other.
+struct Shared<'t> {
+    team: &'t Team<'t>,
+    barrier: Barrier,
+    pairs: AtomicU64,
+    /// What is mapped, by thread.
+    live: Mutex<Vec<Vec<Live>>>,
+    /// Submissions and commits since lanes were there.
+    counts: Mutex<(u64, u64)>,
+    failed: AtomicBool,
+    error: Mutex<Option<BenchError>>,
+    measured: Mutex<Measured>,
+}
+
+/// Makes the part of a thread.
+type MakeLane<'l> = dyn Fn(usize) -> Result<Box<dyn Lane + 'l>, BenchError> + Sync + 'l;
+
+/// Runs a team: `lane` makes the part of each thread, in that thread.
+pub(super) fn run(team: &Team<'_>, checks: &Checks<'_>, lane: &MakeLane<'_>) -> Result<Measured, BenchError> {
+    let threads = team.cpus.len();
+    let shared = Shared {
+        team,
+        barrier: Barrier::new(threads),
+        pairs: AtomicU64::new(0),
+        live: Mutex::new(vec![Vec::new(); threads]),
+        counts: Mutex::default(),
+        failed: AtomicBool::new(false),
+        error: Mutex::new(None),
+        measured: Mutex::new(Measured { spent: vec![Vec::new(); threads], ..Measured::default() }),
+    };
+    thread::scope(|scope| {
+        for index in 0..threads {
+            let shared = &shared;
+            scope.spawn(move || shared.member(index, checks, lane));
+        }
+    });
+    match into_inner(shared.error) {
+        Some(error) => Err(error),
+        None => Ok(into_inner(shared.measured)),
+    }
+}
+
+fn into_inner<T>(mutex: Mutex<T>) -> T {
+    mutex.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared<'_> {
+    /// Does `step`, unless somebody has failed; if it fails, everybody has.
+    fn try_step<T>(&self, step: impl FnOnce() -> Result<T, BenchError>) -> Option<T> {
+        if self.failed.load(Ordering::Relaxed) {
+            return None;
+        }
+        let error = match step() {
+            Ok(value) => return Some(value),
+            Err(error) => error,
+        };
+        self.failed.store(true, Ordering::Relaxed);
+        let mut first = self.error.lock().unwrap_or_else(PoisonError::into_inner);
+        // That somebody was left alone is not what happened first.
+        if first.is_none() || matches!(*first, Some(BenchError::Abandoned)) {
+            *first = Some(error);
+        }
+        None
+    }
+
+    /// One thread. It comes to every barrier, whatever has failed, for the others wait there.
+    fn member(&self, index: usize, checks: &Checks<'_>, make: &MakeLane<'_>) {
+        let Team { cpus, effort, period } = *self.team;
+        self.try_step(|| if pin(cpus[index]) { Ok(()) } else { Err(BenchError::Pin(cpus[index])) });
+        let mut meter = Meter::new();
+        let submissions = iommu::submissions();
+        let mut filling = 0;
+        let mut lane = self.try_step(|| {
+            let lane = make(index);
+            filling = iommu::submissions() - submissions;
+            lane
+        });
+        let mut run = |shared: &Self, meter: &mut Meter, pairs| {
+            let lane = lane.as_mut()?;
+            shared.try_step(|| lane.run(pairs, meter))?;
+            let spent = meter.take();
+            lock(&shared.live)[index] = lane.live();
+            Some(spent)
+        };
+        // Twice: what the first round finds cold, the second does not.
+        let mut warm = None;
+        for _ in 0..2 {
+            self.barrier.wait();
+            warm = run(self, &mut meter, period);
+        }
+        if let (0, Some(Spent { ns, .. })) = (index, warm) {
+            let periods = (effort.sample_us as f64 * 1e3 / ns).ceil().max(1.0);
+            self.pairs.store(periods as u64 * period, Ordering::Relaxed);
+        }
+        let mut spent = Vec::with_capacity(effort.samples);
+        let mut undisturbed = true;
+        for _ in 0..effort.samples {
+            let before = self.at_rest(index, |shared| lock(&shared.live).concat());
+            let pairs = self.pairs.load(Ordering::Relaxed);
+            let alone = Undisturbed::new();
+            undisturbed &= alone.is_so();
+            self.barrier.wait();
+            meter.calibrate();
+            spent.extend(run(self, &mut meter, pairs));
+            drop(alone);
+            self.at_rest(index, |shared| {
+                shared.try_step(|| checks.after_sample(&before.unwrap_or_default(), &lock(&shared.live).concat()));
+            });
+            // Others want the CPU too, and a system stops real-time threads that leave them nothing.
+            thread::sleep(Duration::from_micros(200));
+        }
+        self.barrier.wait();
+        if let Some(mut lane) = lane {
+            self.try_step(|| lane.drain());
+            let mut counts = lock(&self.counts);
+            counts.0 += iommu::submissions() - submissions - filling;
+            counts.1 += lane.commits();
+        }
+        self.at_rest(index, |shared| {
+            let (submissions, commits) = *lock(&shared.counts);
+            shared.try_step(|| checks.at_end(&lock(&shared.live).concat(), submissions, commits));
+        });
+        let mut measured = lock(&self.measured);
+        measured.undisturbed = undisturbed && (index == 0 || measured.undisturbed);
+        measured.cycles_from = meter.cycles_from();
+        measured.pairs = self.pairs.load(Ordering::Relaxed);
+        measured.spent[index] = spent;
+    }
+
+    /// Has the first thread do something while nobody maps or unmaps.
+    fn at_rest<T>(&self, index: usize, work: impl FnOnce(&Self) -> T) -> Option<T> {
+        self.barrier.wait();
+        let result = (index == 0).then(|| work(self));
+        self.barrier.wait();
+        result
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,183 @@
+//! What is timed: the maps and unmaps of one thread, on mappings of its own in a domain that all threads share.
+
+mod batches;
+mod couple;
+mod rings;
+
+pub(super) use batches::{BATCH, Batches};
+pub(super) use couple::{CHUNK, Consumer, Producer, Queue};
+pub(super) use rings::Interleaved;
+
+use super::BenchError;
+use super::meter::Meter;
+use portcullis::design::Design;
+use portcullis::{Access, Domain, Iommu, Iova, PAGE_SIZE, PhysAddr, Platform, Segment};
+use std::hint::black_box;
+
+/// A thread's part of a workload.
+pub(super) trait Lane {
+    /// Maps and unmaps `pairs` times, on `meter`.
+    fn run(&mut self, pairs: u64, meter: &mut Meter) -> Result<(), BenchError>;
+
+    /// What is mapped now.
+    fn live(&self) -> Vec<Live>;
+
+    /// Commits made so far.
+    fn commits(&self) -> u64;
+
+    /// Unmaps all, in single commits.
+    fn drain(&mut self) -> Result<(), BenchError>;
+}
+
+/// A mapping that is there.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Live {
+    pub(super) iova: Iova,
+    pub(super) phys: PhysAddr,
+    pub(super) pages: u64,
+    pub(super) access: Access,
+}
+
+/// Buffers one behind the other, used in turn. Nobody touches their memory, so none is there.
+#[derive(Clone, Debug)]
+pub(super) struct Buffers {
+    first: u64,
+    len: u64,
+    end: u64,
+    next: u64,
+}
+
+impl Buffers {
+    /// Where the buffers of lane 0 are taken to lie, and how far apart those of lanes are.
+    const FIRST: u64 = 1 << 32;
+    const LANE: u64 = 1 << 30;
+
+    /// The memory in which those of so many lanes lie.
+    pub(super) const fn memory(lanes: u64) -> Segment {
+        Segment { phys: PhysAddr::new(Self::FIRST), len: lanes * Self::LANE }
+    }
+
+    /// `count` buffers of `pages` pages each, those of lane `lane`.
+    pub(super) fn new(lane: u64, count: u64, pages: u64) -> Self {
+        let (first, len) = (Self::FIRST + lane * Self::LANE, pages * PAGE_SIZE);
+        Self { first, len, end: first + count * len, next: first }
+    }
+
+    #[inline(always)]
+    pub(super) fn take(&mut self) -> PhysAddr {
+        let phys = self.next;
+        self.next = if phys + self.len == self.end { self.first } else { phys + self.len };
+        PhysAddr::new(phys)
+    }
+}
+
+/// Mappings that are unmapped in the order in which they were made, each replaced by a new one.
+pub(super) struct Fifo {
+    slots: Box<[Iova]>,
+    /// The oldest.
+    at: usize,
+    buffers: Buffers,
+    len: u64,
+    access: Access,
+}
+
+impl Fifo {
+    /// Maps `live` buffers of `pages` pages, those of lane `lane`. There are twice as many, so that none is mapped twice and an
+    /// address that goes with its buffer goes away too.
+    pub(super) fn fill<D: Design<P, I>, P: Platform, I: Iommu>(
+        domain: &Domain<D, P, I>,
+        lane: u64,
+        live: usize,
+        pages: u64,
+        access: Access,
+    ) -> Result<Self, BenchError> {
+        let mut buffers = Buffers::new(lane, live as u64 * 2, pages);
+        // A driver's sizes and directions are known when it runs.
+        let (len, access) = (black_box(pages * PAGE_SIZE), black_box(access));
+        let slots: Result<_, _> = (0..live).map(|_| domain.map_raw(buffers.take(), len, access)).collect();
+        Ok(Self { slots: slots?, at: 0, buffers, len, access })
+    }
+
+    /// Unmaps the oldest and maps one anew.
+    #[inline(always)]
+    pub(super) fn turn<D: Design<P, I>, P: Platform, I: Iommu>(
+        &mut self,
+        domain: &Domain<D, P, I>,
+    ) -> Result<(), BenchError> {
+        let slot = &mut self.slots[self.at];
+        domain.unmap_raw(*slot, self.len)?;
+        *slot = domain.map_raw(self.buffers.take(), self.len, self.access)?;
+        self.advance();
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn advance(&mut self) {
+        self.at = if self.at + 1 == self.slots.len() { 0 } else { self.at + 1 };
+    }
+
+    /// What is mapped now.
+    pub(super) fn live(&self) -> Vec<Live> {
+        // The buffer of the oldest mapping was taken as many turns ago as there are slots.
+        let Buffers { first, end, len, next } = self.buffers;
+        let back = self.slots.len() as u64 * len;
+        let oldest = if next < first + back { next + (end - first) - back } else { next - back };
+        let mut buffers = Buffers { next: oldest, ..self.buffers.clone() };
+        let oldest_first = self.slots[self.at..].iter().chain(&self.slots[..self.at]);
+        let live =
+            |iova: &Iova| Live { iova: *iova, phys: buffers.take(), pages: len / PAGE_SIZE, access: self.access };
+        oldest_first.map(live).collect()
+    }
+
+    /// Unmaps all, the oldest first.
+    pub(super) fn drain<D: Design<P, I>, P: Platform, I: Iommu>(
+        &mut self,
+        domain: &Domain<D, P, I>,
+    ) -> Result<(), BenchError> {
+        for slot in self.slots[self.at..].iter().chain(&self.slots[..self.at]) {
+            domain.unmap_raw(*slot, self.len)?;
+        }
+        self.slots = Box::default();
+        self.at = 0;
+        Ok(())
+    }
+}
+
+/// One mapping at a time, first in first out.
+pub(super) struct Singles<'d, D: Design<P, I>, P: Platform, I: Iommu> {
+    domain: &'d Domain<D, P, I>,
+    fifo: Fifo,
+    commits: u64,
+}
+
+impl<'d, D: Design<P, I>, P: Platform, I: Iommu> Singles<'d, D, P, I> {
+    pub(super) fn new(domain: &'d Domain<D, P, I>, fifo: Fifo) -> Self {
+        Self { domain, fifo, commits: 0 }
+    }
+}
+
+impl<D: Design<P, I>, P: Platform, I: Iommu> Lane for Singles<'_, D, P, I> {
+    #[inline(never)]
+    fn run(&mut self, pairs: u64, meter: &mut Meter) -> Result<(), BenchError> {
+        meter.start();
+        for _ in 0..pairs {
+            self.fifo.turn(self.domain)?;
+        }
+        meter.stop();
+        self.commits += pairs;
+        Ok(())
+    }
+
+    fn live(&self) -> Vec<Live> {
+        self.fifo.live()
+    }
+
+    fn commits(&self) -> u64 {
+        self.commits
+    }
+
+    fn drain(&mut self) -> Result<(), BenchError> {
+        self.commits += self.fifo.slots.len() as u64;
+        self.fifo.drain(self.domain)
+    }
+}

@@ -1,0 +1,117 @@
+//! The workloads by name.
+
+use super::work::{BATCH, CHUNK};
+use serde::{Serialize, Serializer};
+use thiserror::Error;
+
+/// What is timed. A pair is the map and the unmap of one buffer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Workload {
+    /// One page at a time, 1024 live, first in first out. A submission is counted and nothing else.
+    Page1,
+    /// The same, and each submission writes its descriptors and a wait to a ring in memory.
+    Page1Queued,
+    /// The same as the first, with 64 unmaps under one commit and 64 maps after it.
+    Page1Batch64,
+    /// Buffers of 64 contiguous pages, 256 live.
+    Descriptor64,
+    /// A ring of 4096 pages that the device writes and one of 1024 that it reads, served in turn.
+    TwoRings,
+    /// One page at a time, mapped by one thread and unmapped by another: the work of both, without waiting.
+    CrossCpu,
+    /// The first again, with every entry flushed from the caches.
+    Page1NonCoherent,
+}
+
+/// No such workload.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[error("no workload `{0}`; there are: {list}", list = Workload::ALL.map(Workload::id).join(", "))]
+pub struct UnknownWorkload(String);
+
+impl Workload {
+    /// All of them.
+    pub const ALL: [Self; 7] = [
+        Self::Page1,
+        Self::Page1Queued,
+        Self::Page1Batch64,
+        Self::Descriptor64,
+        Self::TwoRings,
+        Self::CrossCpu,
+        Self::Page1NonCoherent,
+    ];
+
+    /// Its name.
+    pub const fn id(self) -> &'static str {
+        match self {
+            Self::Page1 => "page-1",
+            Self::Page1Queued => "page-1-queued",
+            Self::Page1Batch64 => "page-1-batch-64",
+            Self::Descriptor64 => "descriptor-64",
+            Self::TwoRings => "two-rings",
+            Self::CrossCpu => "cross-cpu",
+            Self::Page1NonCoherent => "page-1-noncoherent",
+        }
+    }
+
+    /// What it does, in a few words.
+    pub const fn description(self) -> &'static str {
+        match self {
+            Self::Page1 => "map and unmap of one 4 KiB page, 1024 live, first in first out; invalidation counted only",
+            Self::Page1Queued => "the same; each submission writes its descriptors and a wait to a ring in memory",
+            Self::Page1Batch64 => "as page-1, 64 unmaps under one commit, then 64 maps",
+            Self::Descriptor64 => "map and unmap of 64 contiguous pages, 256 live",
+            Self::TwoRings => "4096 pages that the device writes, 1024 that it reads, served in turn",
+            Self::CrossCpu => "mapped by one thread, unmapped by another: both together, for even numbers of threads",
+            Self::Page1NonCoherent => "as page-1, every entry flushed from the caches",
+        }
+    }
+
+    /// The workload called `id`.
+    ///
+    /// # Errors
+    /// [`UnknownWorkload`].
+    pub fn by_id(id: &str) -> Result<Self, UnknownWorkload> {
+        Self::ALL.into_iter().find(|workload| workload.id() == id).ok_or_else(|| UnknownWorkload(id.to_owned()))
+    }
+
+    /// Whether so many threads can do it.
+    pub const fn takes(self, threads: usize) -> bool {
+        match self {
+            Self::CrossCpu => threads > 0 && threads.is_multiple_of(2),
+            _ => threads > 0,
+        }
+    }
+
+    /// Mappings of the ring that it has, or of its larger one.
+    pub(super) const fn live(self) -> usize {
+        match self {
+            Self::Descriptor64 => 256,
+            Self::TwoRings => 4096,
+            _ => 1024,
+        }
+    }
+
+    /// Pages of a buffer.
+    pub(super) const fn pages(self) -> u64 {
+        match self {
+            Self::Descriptor64 => 64,
+            _ => 1,
+        }
+    }
+
+    /// Pairs after which it is where it was: what searches take may depend on where that is.
+    pub(super) const fn period(self) -> u64 {
+        let period = match self {
+            Self::TwoRings => 2 * self.live() as u64,
+            _ => self.live() as u64,
+        };
+        assert!(period.is_multiple_of(BATCH) && period.is_multiple_of(CHUNK));
+        period
+    }
+}
+
+impl Serialize for Workload {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.id())
+    }
+}
