@@ -137,7 +137,7 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     ///
     /// # Errors
     /// [`MapError::PhysicalRange`].
-    #[inline]
+    #[inline(always)]
     pub(crate) fn check_physical(&self, segments: &[Segment]) -> Result<(), MapError> {
         let Some(table) = &self.table else { return Ok(()) };
         segments.iter().try_for_each(|segment| table.check_physical(segment))
@@ -316,8 +316,19 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     ///
     /// # Errors
     /// A [`QueueError`]; the domain is then poisoned (S11).
+    #[inline(always)]
     pub(crate) fn invalidate_shared(&self, commands: &[Invalidation]) -> Result<(), QueueError> {
-        let ridden = self.submission(self.iommu.submit_shared(commands)).and_then(|ride| self.spin(ride));
+        let ticket = self.iommu.submit_shared(commands);
+        match ticket.and_then(|ticket| self.iommu.is_done(ticket)) {
+            // Over before a clock was looked at.
+            Ok(true) => Ok(()),
+            _ => self.await_ride(ticket, commands),
+        }
+    }
+
+    #[cold]
+    fn await_ride(&self, ticket: Result<I::Ticket, QueueError>, commands: &[Invalidation]) -> Result<(), QueueError> {
+        let ridden = self.submission(ticket).and_then(|ride| self.spin(ride));
         match ridden {
             // The time was the whole commit's.
             Err(QueueError::Timeout(_)) => ridden.inspect_err(|_| self.poison()),

@@ -8,20 +8,21 @@
 //! at all levels, out of reach of wrong unmaps that walk without a mapping to keep the page there, and only then (S4).
 
 use super::{Composed, Mapper, Parts, Setup, Usage};
-use crate::address::IovaRange;
+use crate::address::{Iova, IovaRange, PAGE_SIZE, PhysAddr, Segment, pages_spanned};
 use crate::deadline::Deadline;
 use crate::design::LockFree;
 use crate::error::{CommitError, MapError, NewDomainError, NoMemory, UnmapError};
 use crate::invalidation::{
     CORE_QUEUE_CAPACITY, Commands, Deferral, Invalidated, Revocation, Revoked, Submissions, page_selective,
 };
-use crate::iommu::{AttachError, DomainId, Iommu, SourceId};
+use crate::iommu::{AttachError, Capabilities, DomainId, Iommu, SourceId};
 use crate::iova::{
-    CHUNK_PAGES, CHUNKED_PAGES_MAX, Chunks, Claim, Demand, IovaAllocator, Kept, MagazineAllocator, NotTaken, Taken,
-    never_handed_out,
+    CHUNK_PAGES, CHUNKED_PAGES_MAX, Chunks, Claim, Demand, IovaAllocator, Kept, MagazineAllocator, NotTaken,
+    SMALL_PAGES_MAX, Taken, never_handed_out,
 };
 use crate::platform::{Lock, LockClass, Phase, Platform, Step};
-use crate::request::{Lifetime, Request};
+use crate::request::{Access, Lifetime, Request};
+use crate::safety::Protection;
 use crate::table::{ENTRIES, FreedTables, TableRule, rounds};
 use arrayvec::ArrayVec;
 
@@ -32,12 +33,17 @@ const QUEUED_MAX: usize = CORE_QUEUE_CAPACITY.div_ceil(2);
 /// How long they wait at most, in microseconds. About as long as a busy CPU takes to fill its queue: one that has fallen quiet
 /// is not to leave pages open for longer.
 const QUEUED_US_MAX: u64 = 500;
+/// Buffers up to this length, wherever they begin in a page, are short.
+const SHORT_BYTES: u64 = SMALL_PAGES_MAX * PAGE_SIZE;
 /// Table pages that go back together at most.
 const LEAVING_MAX: usize = 64;
 
 /// The mapper.
 pub struct Chunked<P: Platform, I: Iommu> {
     domain: Composed<Halves<P>, P, I>,
+    strict: bool,
+    /// Short buffers below this address are mapped at once: none where maps have to invalidate.
+    short_below: u64,
     /// When tables are looked at next.
     period: Deadline,
     leaving: P::Lock<Leaving>,
@@ -75,18 +81,21 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
             rule: TableRule::Kept,
             locking: LockFree,
         };
+        let strict = setup.protection == Protection::Strict;
         let domain = Composed::with_parts(Halves { chunks, below }, parts, setup)?;
-        Ok(Self { domain, period: Deadline::none(), leaving })
+        let &Capabilities { caches_absent, physical_bits, .. } = domain.space.capabilities();
+        let short_below = if caches_absent { 0 } else { (1 << physical_bits.min(52)) - SHORT_BYTES };
+        Ok(Self { domain, strict, short_below, period: Deadline::none(), leaving })
     }
 
     /// The chunks, where `range` lies among them.
-    #[inline]
+    #[inline(always)]
     fn chunks_of(&self, range: IovaRange) -> Option<&Chunks<P>> {
         self.domain.allocator.chunks_of(range)
     }
 
     /// Makes a mapping in a chunk. `None` where there are as many tables as there may be.
-    #[inline]
+    #[inline(always)]
     fn map_in_chunk(&self, chunks: &Chunks<P>, request: &Request<'_>) -> Result<Option<IovaRange>, MapError> {
         let space = &self.domain.space;
         let platform = space.platform();
@@ -103,7 +112,7 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         Ok(Some(range))
     }
 
-    #[inline]
+    #[inline(always)]
     fn take<'c>(&self, chunks: &'c Chunks<P>, demand: &Demand) -> Result<Option<Taken<'c>>, NoMemory> {
         loop {
             match chunks.take(self.domain.space.platform(), demand) {
@@ -185,7 +194,7 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
 }
 
 impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
-    #[inline]
+    #[inline(always)]
     fn map(&self, request: &Request<'_>) -> Result<IovaRange, MapError> {
         self.domain.begin_map()?;
         if let Some(chunks) = &self.domain.allocator.chunks
@@ -198,7 +207,7 @@ impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
         self.domain.map_anywhere(request)
     }
 
-    #[inline]
+    #[inline(always)]
     fn unmap(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
         let Some(chunks) = self.chunks_of(range) else { return self.domain.unmap(range, out) };
         let platform = self.domain.space.platform();
@@ -206,9 +215,53 @@ impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
             platform.probe(Step::Enter(Phase::Table));
             platform.probe(Step::ChunkFind);
             // SAFETY: within a walk. Where something is mapped, that keeps the table.
-            platform.walk(|| rounds::clear(platform, unsafe { chunks.entries(range) }, range))?;
+            platform.walk(|| rounds::clear(platform, unsafe { chunks.entries(range.first_pfn()) }, range).map(drop))?;
             Ok(Revoked { range, cleared: true, leaf_only: true })
         })
+    }
+
+    #[inline(always)]
+    fn map_at_once(&self, phys: PhysAddr, len: u64, access: Access) -> Option<Iova> {
+        let space = &self.domain.space;
+        let platform = space.platform();
+        let chunks = self.domain.allocator.chunks.as_ref()?;
+        // One buffer of a page or few, nowhere near the end of physical memory. No length at all wraps to one that is too long.
+        let fits = len.wrapping_sub(1) < SHORT_BYTES && phys.as_u64() < self.short_below;
+        if !fits || space.check().is_err() {
+            return None;
+        }
+        let pages = pages_spanned(phys.page_offset(), len);
+        platform.probe(Step::Enter(Phase::Other));
+        platform.probe(Step::Map);
+        platform.probe(Step::Enter(Phase::IovaAllocate));
+        let Taken { range, entries } = chunks.take_at_once(platform, access, pages)?;
+        platform.probe(Step::Enter(Phase::Table));
+        rounds::write(platform, entries, &[Segment { phys, len }], access.rights());
+        Some(Iova::new(range.start().as_u64() + phys.page_offset()))
+    }
+
+    #[inline(always)]
+    fn unmap_at_once(&self, iova: Iova, len: u64) -> Result<bool, CommitError> {
+        let space = &self.domain.space;
+        let platform = space.platform();
+        let Some(chunks) = self.domain.allocator.chunks.as_ref().filter(|_| self.strict) else { return Ok(false) };
+        if len.wrapping_sub(1) >= SHORT_BYTES {
+            return Ok(false);
+        }
+        let range = IovaRange::of(iova.pfn(), pages_spanned(iova.page_offset(), len));
+        // SAFETY: within a walk. Where something is mapped, that keeps the table, from here on until it is spent.
+        let clear = || rounds::clear_at_once(platform, unsafe { chunks.entries(range.first_pfn()) }, range.pages());
+        platform.probe(Step::Enter(Phase::Other));
+        platform.probe(Step::Unmap);
+        platform.probe(Step::Enter(Phase::Table));
+        platform.probe(Step::ChunkFind);
+        let Some(cleared) = platform.walk(clear) else { return Ok(false) };
+        platform.probe(Step::Enter(Phase::Invalidate));
+        space.invalidate_shared(&[page_selective(space.id(), range, true, space.capabilities())])?;
+        platform.probe(Step::Enter(Phase::IovaFree));
+        platform.probe(Step::ChunkReturn);
+        cleared.spend();
+        Ok(true)
     }
 
     fn commit(&self, revocation: &mut Revocation) -> Result<(), CommitError> {
@@ -259,7 +312,7 @@ impl<P: Platform, I: Iommu> Drop for Chunked<P, I> {
 }
 
 impl<P: Platform> Halves<P> {
-    #[inline]
+    #[inline(always)]
     fn chunks_of(&self, range: IovaRange) -> Option<&Chunks<P>> {
         self.chunks.as_ref().filter(|chunks| chunks.contains(range))
     }
@@ -277,13 +330,13 @@ unsafe impl<P: Platform> IovaAllocator<P> for Halves<P> {
         self.below.claim(platform, range)
     }
 
-    #[inline]
+    #[inline(always)]
     fn free(&self, platform: &P, range: Invalidated<IovaRange>) {
         match self.chunks_of(*range.get()) {
             Some(chunks) => {
                 platform.probe(Step::ChunkReturn);
                 // SAFETY: the range is not spent, and that keeps the table.
-                let entries = unsafe { chunks.entries(range.into_inner()) };
+                let entries = unsafe { chunks.entries(range.get().first_pfn()) };
                 entries.first().into_iter().for_each(rounds::spend);
             }
             None => self.below.free(platform, range),

@@ -83,6 +83,7 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Composed<A, P, I, L
     }
 
     /// What every map begins with.
+    #[inline]
     pub(super) fn begin_map(&self) -> Result<(), MapError> {
         let platform = self.space.platform();
         self.space.check()?;

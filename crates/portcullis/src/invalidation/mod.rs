@@ -109,6 +109,7 @@ impl Revocation {
 
 /// The command that covers `range`: the smallest aligned power of two of pages around it, or the whole domain where the
 /// hardware has no such command. A domain-selective command takes all levels, so it serves either hint.
+#[inline]
 pub(crate) fn page_selective(
     domain: DomainId,
     range: IovaRange,

@@ -8,7 +8,8 @@
 //! Streams that are much slower than the others, acknowledgements beside data, would each keep a chunk in some table of long
 //! ago. Where there are many streams, the slow ones have a log of their own, with chunks of a quarter.
 
-use super::chunks::{CHUNK_UNITS, ChunkTables, SLOW_UNITS, TABLE_UNITS, UNIT_PAGES, unit_entries};
+use super::chunk_tables::ChunkTables;
+use super::chunks::{CHUNK_UNITS, SLOW_UNITS, TABLE_UNITS, UNIT_PAGES, unit_entries};
 use crate::error::NoMemory;
 use crate::platform::{Platform, Step};
 use crate::table::rounds::{self, Idle};
@@ -128,8 +129,8 @@ pub(super) struct Arena {
     busy: bool,
     /// Pages handed out so far.
     handed: u64,
-    /// What that was when each stream came last.
-    came: Vec<u64>,
+    /// What that was when each stream came last, and the units of the chunk that it was given.
+    came: Vec<(u64, u32)>,
     /// Streams that have come.
     streams: u64,
     /// Pages that are handed out to all while a stream is handed 64, in the mean over pages.
@@ -143,7 +144,7 @@ impl Arena {
     pub(super) fn new(numbers: u32, reserved: Vec<(u64, u64)>, streams: usize) -> Result<Self, NoMemory> {
         let mut came = Vec::new();
         came.try_reserve_exact(streams).map_err(|_| NoMemory)?;
-        came.resize(streams, 0);
+        came.resize(streams, (0, 0));
         Ok(Self {
             logs: core::array::from_fn(|_| Log::default()),
             tables: Vec::new(),
@@ -162,7 +163,7 @@ impl Arena {
         })
     }
 
-    /// The next chunk of `stream`, which has come to the end of one of `last` units. `None` where it takes another table.
+    /// The next chunk of `stream`, which has come to the end of one. `None` where it takes another table.
     ///
     /// For requests of a few pages it may be a small one.
     pub(super) fn next<P: Platform>(
@@ -170,21 +171,20 @@ impl Arena {
         platform: &P,
         tables: &ChunkTables,
         stream: usize,
-        last: u32,
         wanted: Wanted,
     ) -> Option<Chunk> {
         self.busy = true;
         let (log, units) = match wanted {
             Wanted::Table => (0, TABLE_UNITS),
             Wanted::Chunk => (0, CHUNK_UNITS),
-            Wanted::Small if self.is_slow(stream, last) => (1, SLOW_UNITS),
+            Wanted::Small if self.is_slow(stream) => (1, SLOW_UNITS),
             Wanted::Small => (0, CHUNK_UNITS),
         };
         let chunk = match self.spare.iter().rposition(|chunk| chunk.units == units) {
             Some(at) => self.spare.swap_remove(at),
             None => self.cut(platform, tables, log, units)?,
         };
-        self.note_pace(stream, last, chunk);
+        self.note_pace(stream, chunk);
         Some(chunk)
     }
 
@@ -216,24 +216,26 @@ impl Arena {
     }
 
     /// Pages that all streams were handed while this one used up its last chunk, as if that had 64.
-    fn turn(&self, stream: usize, last: u32) -> u64 {
-        (self.handed - self.came[stream]) * u64::from(CHUNK_UNITS) / u64::from(last.max(1))
+    fn turn(&self, stream: usize) -> u64 {
+        let (came, last) = self.came[stream];
+        (self.handed - came) * u64::from(CHUNK_UNITS) / u64::from(last.max(1))
     }
 
-    fn is_slow(&self, stream: usize, last: u32) -> bool {
+    fn is_slow(&self, stream: usize) -> bool {
         let chunk_pages = u64::from(CHUNK_UNITS) * UNIT_PAGES;
-        match last {
+        match self.came[stream].1 {
             // Among many, it has to show first that it is not.
             0 => self.streams > FEW_STREAMS,
-            _ => self.pace > FEW_STREAMS * chunk_pages && self.turn(stream, last) > SLOW * self.pace,
+            _ => self.pace > FEW_STREAMS * chunk_pages && self.turn(stream) > SLOW * self.pace,
         }
     }
 
-    fn note_pace(&mut self, stream: usize, last: u32, chunk: Chunk) {
-        let (turn, pages) = (self.turn(stream, last), u64::from(last) * UNIT_PAGES);
+    fn note_pace(&mut self, stream: usize, chunk: Chunk) {
+        let (turn, last) = (self.turn(stream), self.came[stream].1);
+        let pages = u64::from(last) * UNIT_PAGES;
         self.pace = (self.pace * (PACE_PAGES - pages) + turn * pages) / PACE_PAGES;
         self.handed += u64::from(chunk.units) * UNIT_PAGES;
-        self.came[stream] = self.handed;
+        self.came[stream] = (self.handed, chunk.units);
         self.streams += u64::from(last == 0);
     }
 

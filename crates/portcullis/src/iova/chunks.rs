@@ -6,10 +6,10 @@
 //! chunks of a whole table of their own.
 //!
 //! ```text
-//! cursor  63    58 57         32 31              0
-//!        +--------+-------------+-----------------+
-//!        | units  | first unit  |  next page      |   of a chunk; at its end, or beyond, another is needed
-//!        +--------+-------------+-----------------+
+//! cursor  63             32 31              0
+//!        +-----------------+-----------------+
+//!        | end of chunk    | next page       |   pages of all tables are numbered; from the end on, another chunk is needed
+//!        +-----------------+-----------------+
 //! ```
 //!
 //! The addition comes first and the look at what it gave after. Whoever was the first to be given too little owns the pages up
@@ -18,16 +18,15 @@
 
 use super::Demand;
 use super::arena::{Arena, Chunk, Wanted};
-use super::directory::Directory;
+use super::chunk_tables::ChunkTables;
 use crate::address::IovaRange;
 use crate::error::NoMemory;
 use crate::per_cpu::CpuWords;
 use crate::platform::{Lock, LockClass, Platform, Step};
 use crate::request::{Access, Stream};
-use crate::sync::{AtomicPtr, Ordering};
+use crate::sync::Ordering;
 use crate::table::rounds::{self, ROUND_PAGES_MAX};
 use crate::table::{ENTRIES, Entry, Frame};
-use core::ptr;
 
 /// Pages of a unit, of which chunks are made. The model checker sees small ones, so that it sees them end.
 pub(super) const UNIT_PAGES: u64 = if cfg!(loom) { 1 } else { 16 };
@@ -42,7 +41,7 @@ pub const CHUNK_PAGES: u64 = CHUNK_UNITS as u64 * UNIT_PAGES;
 /// Pages of a table that are handed out.
 const TABLE_PAGES: u64 = TABLE_UNITS as u64 * UNIT_PAGES;
 /// A quarter of a chunk of 16 pages: larger requests need one of 64.
-const SMALL_PAGES_MAX: u64 = UNIT_PAGES.div_ceil(4);
+pub(crate) const SMALL_PAGES_MAX: u64 = UNIT_PAGES.div_ceil(4);
 /// Half a chunk: larger requests have streams of their own, with chunks of a whole table.
 const MIDDLE_PAGES_MAX: u64 = CHUNK_PAGES / 2;
 /// Requests of more pages find no place here.
@@ -55,31 +54,6 @@ const TABLES_MAX: u64 = 1 << 18;
 const TABLES_MIN: u64 = if cfg!(loom) { 1 } else { 64 };
 /// A cursor that has no chunk yet: at the end of one of no pages.
 const NO_CHUNK: u64 = 0;
-
-/// The leaf tables, by number.
-pub(super) struct ChunkTables(Directory<AtomicPtr<Frame>>);
-
-impl ChunkTables {
-    /// Table `number`, if it is there.
-    ///
-    /// # Safety
-    /// The table stays for as long as it is used: something is mapped or taken in it, or this is within
-    /// [`Platform::walk`].
-    #[inline]
-    unsafe fn get(&self, number: u32) -> Option<&Frame> {
-        // Acquire: with the pointer comes the zeroed page.
-        let frame = self.0.get(number.into())?.load(Ordering::Acquire);
-        // SAFETY: a page of the platform from `link` until `unlink`; beyond that the caller sees to it that it stays.
-        unsafe { frame.as_ref() }
-    }
-
-    /// A table that is known to be there: the lock of the arena is held, or something is taken in it.
-    #[inline]
-    pub(super) fn linked(&self, number: u32) -> &Frame {
-        // SAFETY: it is not unlinked before the arena gives it up, and it does that with none that anything is taken in.
-        unsafe { self.get(number) }.expect("a table that chunks are taken from is there")
-    }
-}
 
 /// The entries of a unit in its table.
 pub(super) fn unit_entries(table: &Frame, unit: u32) -> &[Entry] {
@@ -124,25 +98,19 @@ pub(crate) struct Chunks<P: Platform> {
     arena: P::Lock<Arena>,
 }
 
-const UNITS_SHIFT: u32 = 58;
-const FIRST_SHIFT: u32 = 32;
+const END_SHIFT: u32 = 32;
 
-/// The chunk that a cursor is in, and the next page of it.
-#[inline]
-const fn split(cursor: u64) -> (Chunk, u64) {
-    let first = (cursor << (u64::BITS - UNITS_SHIFT) >> (u64::BITS - UNITS_SHIFT + FIRST_SHIFT)) as u32;
-    (Chunk { first, units: (cursor >> UNITS_SHIFT) as u32 }, cursor & u32::MAX as u64)
+/// The end of the chunk that a cursor is in, and the next page.
+#[inline(always)]
+const fn split(cursor: u64) -> (u64, u64) {
+    (cursor >> END_SHIFT, cursor & ((1 << END_SHIFT) - 1))
 }
 
 /// A cursor at the first page of `chunk`.
 const fn begin(chunk: Chunk) -> u64 {
-    (chunk.units as u64) << UNITS_SHIFT | (chunk.first as u64) << FIRST_SHIFT
-}
-
-impl Chunk {
-    const fn pages(self) -> u64 {
-        self.units as u64 * UNIT_PAGES
-    }
+    let (unit, table) = ((chunk.first % TABLE_UNITS) as u64, (chunk.first / TABLE_UNITS) as u64);
+    let first = table * ENTRIES as u64 + unit * UNIT_PAGES;
+    (first + chunk.units as u64 * UNIT_PAGES) << END_SHIFT | first
 }
 
 impl<P: Platform> Chunks<P> {
@@ -164,7 +132,7 @@ impl<P: Platform> Chunks<P> {
         let arena = Arena::new(numbers as u32, tables, streams)?;
         Ok(Some(Self {
             first_pfn,
-            tables: ChunkTables(Directory::new()),
+            tables: ChunkTables::new(numbers as u32)?,
             cpus,
             rings,
             arena: platform.lock(LockClass::IovaAllocator, arena),
@@ -172,7 +140,7 @@ impl<P: Platform> Chunks<P> {
     }
 
     /// Whether `range` lies here.
-    #[inline]
+    #[inline(always)]
     pub(crate) const fn contains(&self, range: IovaRange) -> bool {
         range.first_pfn() >= self.first_pfn
     }
@@ -180,7 +148,7 @@ impl<P: Platform> Chunks<P> {
     /// Takes the next pages of the stream that `demand` belongs to: at most [`CHUNKED_PAGES_MAX`].
     ///
     /// They have to be written and, in the end, spent.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take(&self, platform: &P, demand: &Demand) -> Result<Taken<'_>, NotTaken> {
         let (word, wanted) = match demand.pages {
             ..=SMALL_PAGES_MAX => (demand.access as usize, Wanted::Small),
@@ -190,15 +158,15 @@ impl<P: Platform> Chunks<P> {
         loop {
             platform.probe(Step::ChunkTake);
             let (cursor, before) = self.advance(platform, demand.stream, word, demand.pages);
-            let (chunk, at) = split(before);
-            if at + demand.pages <= chunk.pages() {
-                return Ok(self.taken(chunk, at, demand.pages));
+            let (end, next) = split(before);
+            if next + demand.pages <= end {
+                return Ok(self.taken(next, demand.pages));
             }
             self.leave(platform, cursor, before, wanted)?;
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn advance(&self, platform: &P, stream: Stream, word: usize, pages: u64) -> (Cursor, u64) {
         match stream {
             Stream(None) => {
@@ -213,26 +181,43 @@ impl<P: Platform> Chunks<P> {
         }
     }
 
-    #[inline]
-    fn taken(&self, chunk: Chunk, at: u64, pages: u64) -> Taken<'_> {
-        let (number, unit) = (chunk.first / TABLE_UNITS, chunk.first % TABLE_UNITS);
-        let index = (u64::from(unit) * UNIT_PAGES + at) as usize;
-        let range = IovaRange::new(self.first_pfn + u64::from(number) * ENTRIES as u64 + index as u64, pages);
+    /// Takes the next pages of this CPU's stream for `access`, where its chunk has them: at most [`SMALL_PAGES_MAX`].
+    #[inline(always)]
+    pub(crate) fn take_at_once(&self, platform: &P, access: Access, pages: u64) -> Option<Taken<'_>> {
+        platform.probe(Step::ChunkTake);
+        let (_, before) = platform.add_here(&self.cpus, access as usize, pages);
+        let (end, next) = split(before);
+        if next + pages <= end {
+            return Some(self.taken(next, pages));
+        }
+        self.give_up(platform, before);
+        None
+    }
+
+    #[inline(always)]
+    fn taken(&self, next: u64, pages: u64) -> Taken<'_> {
+        let (number, index) = ((next / ENTRIES as u64) as u32, next as usize % ENTRIES);
         Taken {
-            range: range.expect("below the width, so it does not wrap"),
+            range: IovaRange::of(self.first_pfn + next, pages),
             entries: &self.tables.linked(number)[index..index + pages as usize],
+        }
+    }
+
+    /// Has no use for what is left of the chunk that a cursor was in `before`.
+    #[cold]
+    fn give_up(&self, platform: &P, before: u64) {
+        let (end, next) = split(before);
+        if next < end {
+            let rest = self.taken(next, end - next).entries;
+            platform.probe(Step::TableClear { entries: rest.len() });
+            rounds::spend_unused(rest);
         }
     }
 
     /// Sees to it that the cursor, which was at `before`, gets another chunk.
     #[cold]
     fn leave(&self, platform: &P, cursor: Cursor, before: u64, wanted: Wanted) -> Result<(), NotTaken> {
-        let (chunk, at) = split(before);
-        if at < chunk.pages() {
-            let rest = self.taken(chunk, at, chunk.pages() - at).entries;
-            platform.probe(Step::TableClear { entries: rest.len() });
-            rounds::spend_unused(rest);
-        }
+        self.give_up(platform, before);
         self.arena.with(|arena| {
             let (word, stream) = match cursor {
                 Cursor::Cpu { line, word } => (self.cpus.word(line, word), line * CpuWords::PER_CPU + word),
@@ -242,11 +227,12 @@ impl<P: Platform> Chunks<P> {
             };
             // Relaxed: it only tells whether there is something to do.
             let now = word.load(Ordering::Relaxed);
-            if split(now).0 != chunk || split(now).1 < chunk.pages() {
+            let (end, next) = split(now);
+            if end != split(before).0 || next < end {
                 // Somebody else has seen to it.
                 return Ok(());
             }
-            let Some(next) = arena.next(platform, &self.tables, stream, chunk.units, wanted) else {
+            let Some(next) = arena.next(platform, &self.tables, stream, wanted) else {
                 let number = arena.number().map_err(|_| NotTaken::NoMemory)?;
                 return Err(number.map_or(NotTaken::Full, NotTaken::NeedsTable));
             };
@@ -276,9 +262,7 @@ impl<P: Platform> Chunks<P> {
     /// # Errors
     /// [`NoMemory`].
     pub(crate) fn link(&self, number: u32, frame: &Frame) -> Result<(), NoMemory> {
-        let place = self.tables.0.get_or_make(number.into())?;
-        // Release: with the pointer comes the zeroed page.
-        place.store(ptr::from_ref(frame).cast_mut(), Ordering::Release);
+        self.tables.link(number, frame)?;
         self.arena.with(|arena| arena.add(number));
         Ok(())
     }
@@ -291,8 +275,7 @@ impl<P: Platform> Chunks<P> {
     /// Takes out a table that has not been needed for a period. From now on only walks that had begun before may find it.
     pub(crate) fn unlink(&self) -> Option<u32> {
         let number = self.arena.with(Arena::take_superfluous)?;
-        // Relaxed: it is the walks that are waited for.
-        self.tables.0.get(number.into())?.store(ptr::null_mut(), Ordering::Relaxed);
+        self.tables.unlink(number);
         Some(number)
     }
 
@@ -311,16 +294,16 @@ impl<P: Platform> Chunks<P> {
         self.arena.with(Arena::goes_on)
     }
 
-    /// The entries from the first of `range` on, as far as its table goes. Empty where there is no table.
+    /// The entries from page `pfn` on, as far as its table goes. Empty where there is no table.
     ///
     /// # Safety
     /// As for [`ChunkTables::get`].
-    #[inline]
-    pub(crate) unsafe fn entries(&self, range: IovaRange) -> &[Entry] {
-        let offset = range.first_pfn() - self.first_pfn;
-        let Ok(number) = u32::try_from(offset / ENTRIES as u64) else { return &[] };
-        // SAFETY: the caller's promise, passed on.
-        unsafe { self.tables.get(number) }.map_or(&[], |table| &table[offset as usize % ENTRIES..])
+    #[inline(always)]
+    pub(crate) unsafe fn entries(&self, pfn: u64) -> &[Entry] {
+        let page = pfn.wrapping_sub(self.first_pfn);
+        // SAFETY: the caller's promise, passed on. Pages below the first come out beyond the last.
+        unsafe { self.tables.get((page / ENTRIES as u64) as usize) }
+            .map_or(&[], |table| &table[page as usize % ENTRIES..])
     }
 
     /// Mappings that are not spent. Exact while nobody maps or unmaps.
@@ -330,7 +313,7 @@ impl<P: Platform> Chunks<P> {
 
     /// Memory of the records, in bytes.
     pub(crate) fn record_bytes(&self) -> usize {
-        self.tables.0.bytes()
+        self.tables.bytes()
     }
 }
 

@@ -55,7 +55,7 @@ impl Idle {
 /// Writes the translations of a mapping of as many pages as there are `entries`, and makes them visible.
 ///
 /// The caller has been handed these pages, and nobody else in this round.
-#[inline]
+#[inline(always)]
 pub(crate) fn write<P: Platform>(platform: &P, entries: &[Entry], segments: &[Segment], rights: Rights) {
     debug_assert_eq!(segments.iter().map(Segment::pages).sum::<u64>(), entries.len() as u64);
     platform.probe(Step::TableWrite { entries: entries.len() });
@@ -82,34 +82,63 @@ pub(crate) fn write<P: Platform>(platform: &P, entries: &[Entry], segments: &[Se
 ///
 /// # Errors
 /// [`UnmapError::NotMapped`], [`UnmapError::Partial`].
-#[inline]
-pub(crate) fn clear<P: Platform>(platform: &P, entries: &[Entry], range: IovaRange) -> Result<(), UnmapError> {
+#[inline(always)]
+pub(crate) fn clear<'e, P: Platform>(
+    platform: &P,
+    entries: &'e [Entry],
+    range: IovaRange,
+) -> Result<Cleared<'e>, UnmapError> {
     let not_mapped = UnmapError::NotMapped(range.start());
-    let first = entries.first().ok_or(not_mapped)?;
+    clear_at_once(platform, entries, range.pages()).ok_or_else(|| match entries.first().map(Entry::load_bits) {
+        Some(bits) if EntryValue::from_bits(bits).is_present() => {
+            match IovaRange::new(range.first_pfn(), (bits & PAGES_MASK) >> PAGES_SHIFT) {
+                Some(mapped) => UnmapError::Partial { asked: range, mapped },
+                None => not_mapped,
+            }
+        }
+        _ => not_mapped,
+    })
+}
+
+/// The same, where `pages` pages are mapped from the first of `entries` on; otherwise nothing.
+#[inline(always)]
+pub(crate) fn clear_at_once<'e, P: Platform>(platform: &P, entries: &'e [Entry], pages: u64) -> Option<Cleared<'e>> {
+    let first = entries.first()?;
     let bits = first.load_bits();
-    let mapped = (bits & PAGES_MASK) >> PAGES_SHIFT;
-    if mapped == 0 || !EntryValue::from_bits(bits).is_present() {
-        return Err(not_mapped);
+    // The bits above the length are zero.
+    if bits >> PAGES_SHIFT != pages || !EntryValue::from_bits(bits).is_present() {
+        return None;
     }
-    if mapped != range.pages() {
-        let mapped = IovaRange::new(range.first_pfn(), mapped).ok_or(not_mapped)?;
-        return Err(UnmapError::Partial { asked: range, mapped });
-    }
-    let entries = &entries[..mapped as usize];
+    let entries = &entries[..pages as usize];
     platform.probe(Step::TableClear { entries: entries.len() });
     first.store_bits(bits & (PAGES_MASK | ROUND));
-    let spent = Idle::before(bits).next().0;
+    let spent = Idle::before(bits).next();
     for entry in &entries[1..] {
-        entry.store_bits(spent);
+        entry.store_bits(spent.0);
     }
     platform.table_barrier(entries);
-    Ok(())
+    Some(Cleared { first, spent })
+}
+
+/// What [`clear`] has left of the first page of a mapping, until it is spent.
+#[derive(Clone, Copy)]
+pub(crate) struct Cleared<'e> {
+    first: &'e Entry,
+    spent: Idle,
+}
+
+impl Cleared<'_> {
+    /// Ends the round, now that the invalidation has completed: as [`spend`] does.
+    #[inline(always)]
+    pub(crate) fn spend(self) {
+        self.first.store_bits(self.spent.0);
+    }
 }
 
 /// Ends the round for the first page of a mapping that was cleared, now that its invalidation has completed.
 ///
 /// Release: whoever finds the chunk spent knows that. Hardware sees no difference, so nothing is flushed.
-#[inline]
+#[inline(always)]
 pub(crate) fn spend(first: &Entry) {
     first.store_bits(Idle::before(first.load_bits()).next().0);
 }

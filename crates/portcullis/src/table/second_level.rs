@@ -158,6 +158,7 @@ impl SecondLevelTable {
     }
 
     /// Refuses what lies beyond what the IOMMU can address.
+    #[inline(always)]
     pub(crate) fn check_physical(&self, segment: &Segment) -> Result<(), MapError> {
         // `Request::new` has seen to it that the sum does not wrap.
         match (segment.phys.as_u64() + segment.len - 1) >> self.physical_bits {
