@@ -8,17 +8,18 @@
 //! at all levels, out of reach of wrong unmaps that walk without a mapping to keep the page there, and only then (S4).
 
 use super::{Composed, Mapper, Parts, Setup, Usage};
-use crate::address::{Iova, IovaRange, PAGE_SIZE, PhysAddr, Segment, pages_spanned};
+use crate::address::{Iova, IovaRange, PAGE_SIZE, PhysAddr};
 use crate::deadline::Deadline;
 use crate::design::LockFree;
+use crate::domain::RawUnmapError;
 use crate::error::{CommitError, MapError, NewDomainError, NoMemory, UnmapError};
 use crate::invalidation::{
     CORE_QUEUE_CAPACITY, Commands, Deferral, Invalidated, Revocation, Revoked, Submissions, page_selective,
 };
-use crate::iommu::{AttachError, Capabilities, DomainId, Iommu, SourceId};
+use crate::iommu::{AttachError, Capabilities, DomainId, Invalidation, Iommu, SourceId};
 use crate::iova::{
-    CHUNK_PAGES, CHUNKED_PAGES_MAX, Chunks, Claim, Demand, IovaAllocator, Kept, MagazineAllocator, NotTaken,
-    SMALL_PAGES_MAX, Taken, never_handed_out,
+    CHUNK_PAGES, CHUNKED_PAGES_MAX, Chunks, Claim, Demand, IovaAllocator, Kept, MagazineAllocator, NotTaken, Taken,
+    never_handed_out,
 };
 use crate::platform::{Lock, LockClass, Phase, Platform, Step};
 use crate::request::{Access, Lifetime, Request};
@@ -33,8 +34,6 @@ const QUEUED_MAX: usize = CORE_QUEUE_CAPACITY.div_ceil(2);
 /// How long they wait at most, in microseconds. About as long as a busy CPU takes to fill its queue: one that has fallen quiet
 /// is not to leave pages open for longer.
 const QUEUED_US_MAX: u64 = 500;
-/// Buffers up to this length, wherever they begin in a page, are short.
-const SHORT_BYTES: u64 = SMALL_PAGES_MAX * PAGE_SIZE;
 /// Table pages that go back together at most.
 const LEAVING_MAX: usize = 64;
 
@@ -42,8 +41,10 @@ const LEAVING_MAX: usize = 64;
 pub struct Chunked<P: Platform, I: Iommu> {
     domain: Composed<Halves<P>, P, I>,
     strict: bool,
-    /// Short buffers below this address are mapped at once: none where maps have to invalidate.
-    short_below: u64,
+    /// Buffers below this address may be mapped at once: none where maps have to invalidate.
+    at_once_below: u64,
+    /// Whether an unmap of one page is a command for that page: under strict protection, where the hardware has such commands.
+    one_page_commands: bool,
     /// When tables are looked at next.
     period: Deadline,
     leaving: P::Lock<Leaving>,
@@ -83,9 +84,11 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         };
         let strict = setup.protection == Protection::Strict;
         let domain = Composed::with_parts(Halves { chunks, below }, parts, setup)?;
-        let &Capabilities { caches_absent, physical_bits, .. } = domain.space.capabilities();
-        let short_below = if caches_absent { 0 } else { (1 << physical_bits.min(52)) - SHORT_BYTES };
-        Ok(Self { domain, strict, short_below, period: Deadline::none(), leaving })
+        let &Capabilities { caches_absent, physical_bits, address_mask_max, .. } = domain.space.capabilities();
+        let at_once_below = if caches_absent { 0 } else { 1 << physical_bits.min(52) };
+        let one_page_commands = strict && address_mask_max.is_some();
+        let period = Deadline::none();
+        Ok(Self { domain, strict, at_once_below, one_page_commands, period, leaving })
     }
 
     /// The chunks, where `range` lies among them.
@@ -193,6 +196,12 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
     }
 }
 
+/// Whether a buffer at `offset` in a page ends in it. Without a length it does not.
+#[inline(always)]
+const fn is_in_a_page(offset: u64, len: u64) -> bool {
+    len.wrapping_sub(1) < PAGE_SIZE - offset
+}
+
 impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
     #[inline(always)]
     fn map(&self, request: &Request<'_>) -> Result<IovaRange, MapError> {
@@ -224,44 +233,64 @@ impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
     fn map_at_once(&self, phys: PhysAddr, len: u64, access: Access) -> Option<Iova> {
         let space = &self.domain.space;
         let platform = space.platform();
-        let chunks = self.domain.allocator.chunks.as_ref()?;
-        // One buffer of a page or few, nowhere near the end of physical memory. No length at all wraps to one that is too long.
-        let fits = len.wrapping_sub(1) < SHORT_BYTES && phys.as_u64() < self.short_below;
-        if !fits || space.check().is_err() {
+        if !is_in_a_page(phys.page_offset(), len) || phys.as_u64() >= self.at_once_below || space.check().is_err() {
             return None;
         }
-        let pages = pages_spanned(phys.page_offset(), len);
+        let chunks = self.domain.allocator.chunks.as_ref()?;
         platform.probe(Step::Enter(Phase::Other));
         platform.probe(Step::Map);
         platform.probe(Step::Enter(Phase::IovaAllocate));
-        let Taken { range, entries } = chunks.take_at_once(platform, access, pages)?;
+        let (pfn, entry) = chunks.take_page(platform, access)?;
         platform.probe(Step::Enter(Phase::Table));
-        rounds::write(platform, entries, &[Segment { phys, len }], access.rights());
-        Some(Iova::new(range.start().as_u64() + phys.page_offset()))
+        rounds::write_page(platform, entry, phys, access.rights());
+        Some(Iova::new(Iova::from_pfn(pfn).as_u64() + phys.page_offset()))
     }
 
     #[inline(always)]
     fn unmap_at_once(&self, iova: Iova, len: u64) -> Result<bool, CommitError> {
         let space = &self.domain.space;
         let platform = space.platform();
-        let Some(chunks) = self.domain.allocator.chunks.as_ref().filter(|_| self.strict) else { return Ok(false) };
-        if len.wrapping_sub(1) >= SHORT_BYTES {
+        let Some(chunks) = self.domain.allocator.chunks.as_ref() else { return Ok(false) };
+        if !is_in_a_page(iova.page_offset(), len) || !self.one_page_commands {
             return Ok(false);
         }
-        let range = IovaRange::of(iova.pfn(), pages_spanned(iova.page_offset(), len));
-        // SAFETY: within a walk. Where something is mapped, that keeps the table, from here on until it is spent.
-        let clear = || rounds::clear_at_once(platform, unsafe { chunks.entries(range.first_pfn()) }, range.pages());
         platform.probe(Step::Enter(Phase::Other));
         platform.probe(Step::Unmap);
         platform.probe(Step::Enter(Phase::Table));
         platform.probe(Step::ChunkFind);
+        // SAFETY: within a walk. Where something is mapped, that keeps the table, from here on until it is spent.
+        let clear = || rounds::clear_page(platform, unsafe { chunks.entry(iova.pfn()) }?);
         let Some(cleared) = platform.walk(clear) else { return Ok(false) };
         platform.probe(Step::Enter(Phase::Invalidate));
-        space.invalidate_shared(&[page_selective(space.id(), range, true, space.capabilities())])?;
+        let first = Iova::from_pfn(iova.pfn());
+        space.invalidate_shared(&[Invalidation::Pages { domain: space.id(), first, mask: 0, leaf_only: true }])?;
         platform.probe(Step::Enter(Phase::IovaFree));
         platform.probe(Step::ChunkReturn);
         cleared.spend();
         Ok(true)
+    }
+
+    fn unmap_alone(&self, range: IovaRange) -> Result<(), RawUnmapError> {
+        let Some(chunks) = self.chunks_of(range).filter(|_| self.strict) else {
+            let mut revocation = Revocation::new();
+            self.unmap(range, &mut revocation)?;
+            return Ok(self.commit(&mut revocation)?);
+        };
+        let space = &self.domain.space;
+        let platform = space.platform();
+        platform.probe(Step::Enter(Phase::Other));
+        platform.probe(Step::Unmap);
+        platform.probe(Step::Enter(Phase::Table));
+        platform.probe(Step::ChunkFind);
+        // SAFETY: within a walk. Where something is mapped, that keeps the table, from here on until it is spent.
+        let cleared = platform.walk(|| rounds::clear(platform, unsafe { chunks.entries(range.first_pfn()) }, range))?;
+        platform.probe(Step::Enter(Phase::Invalidate));
+        let command = page_selective(space.id(), range, true, space.capabilities());
+        space.invalidate_shared(&[command]).map_err(CommitError)?;
+        platform.probe(Step::Enter(Phase::IovaFree));
+        platform.probe(Step::ChunkReturn);
+        cleared.spend();
+        Ok(())
     }
 
     fn commit(&self, revocation: &mut Revocation) -> Result<(), CommitError> {

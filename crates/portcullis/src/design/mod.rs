@@ -21,6 +21,7 @@ pub use options::{OptionError, OptionInfo, OptionKind, Options, Value};
 pub use physical::Physical;
 
 use crate::address::{Iova, IovaRange, PhysAddr, Segment};
+use crate::domain::RawUnmapError;
 use crate::error::{CommitError, MapError, NewDomainError, UnmapError};
 use crate::invalidation::Revocation;
 use crate::iommu::{AttachError, DomainId, Iommu, SourceId};
@@ -171,6 +172,16 @@ pub trait Mapper: Sync {
     #[inline(always)]
     fn unmap_at_once(&self, _iova: Iova, _len: u64) -> Result<bool, CommitError> {
         Ok(false)
+    }
+
+    /// Unmaps the mapping at exactly `range` and commits that: a batch of one.
+    ///
+    /// # Errors
+    /// Those of [`unmap`](Mapper::unmap) and [`commit`](Mapper::commit).
+    fn unmap_alone(&self, range: IovaRange) -> Result<(), RawUnmapError> {
+        let mut revocation = Revocation::new();
+        self.unmap(range, &mut revocation)?;
+        Ok(self.commit(&mut revocation)?)
     }
 
     /// Flushes what has waited long enough, and gives back what was kept for too long. To be called when

@@ -196,9 +196,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     #[inline(never)]
     fn unmap_buffer(&self, iova: Iova, len: u64) -> Result<(), RawUnmapError> {
         let range = IovaRange::covering(iova, len).ok_or(UnmapError::BadRange)?;
-        let mut batch = self.raw_batch();
-        batch.unmap(range)?;
-        Ok(batch.commit()?)
+        self.mapper.unmap_alone(range)
     }
 
     /// Collects raw unmaps to be committed together.

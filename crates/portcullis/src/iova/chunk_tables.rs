@@ -57,11 +57,14 @@ impl ChunkTables {
     /// A table that is known to be linked: the lock of the arena is held, or something is taken in it.
     #[inline(always)]
     pub(super) fn linked(&self, number: u32) -> &Frame {
-        // SAFETY: it is not unlinked before the arena gives it up, and it does that with none that anything is taken in.
-        let table = unsafe { self.get(number as usize) };
-        debug_assert!(table.is_some(), "a table that chunks are taken from is there");
-        // SAFETY: as above; a chunk is handed out after its table was linked.
-        unsafe { table.unwrap_unchecked() }
+        let number = number as usize;
+        debug_assert!(self.place(number).is_some_and(|place| !place.load(Ordering::Relaxed).is_null()));
+        // SAFETY: a chunk is handed out after its table was linked, and the arena gives a table up with none that anything is
+        // taken in; so the branch and the table are there. Acquire, twice, as in `get`.
+        unsafe {
+            let branch = &*self.branches.get_unchecked(number >> BRANCH_BITS).load(Ordering::Acquire);
+            &*branch[number % BRANCH_TABLES].load(Ordering::Acquire)
+        }
     }
 
     /// Links `frame`, all zero, as table `number`.

@@ -41,7 +41,7 @@ pub const CHUNK_PAGES: u64 = CHUNK_UNITS as u64 * UNIT_PAGES;
 /// Pages of a table that are handed out.
 const TABLE_PAGES: u64 = TABLE_UNITS as u64 * UNIT_PAGES;
 /// A quarter of a chunk of 16 pages: larger requests need one of 64.
-pub(crate) const SMALL_PAGES_MAX: u64 = UNIT_PAGES.div_ceil(4);
+const SMALL_PAGES_MAX: u64 = UNIT_PAGES.div_ceil(4);
 /// Half a chunk: larger requests have streams of their own, with chunks of a whole table.
 const MIDDLE_PAGES_MAX: u64 = CHUNK_PAGES / 2;
 /// Requests of more pages find no place here.
@@ -181,17 +181,15 @@ impl<P: Platform> Chunks<P> {
         }
     }
 
-    /// Takes the next pages of this CPU's stream for `access`, where its chunk has them: at most [`SMALL_PAGES_MAX`].
+    /// Takes the next page of this CPU's stream for `access`, where its chunk has one.
     #[inline(always)]
-    pub(crate) fn take_at_once(&self, platform: &P, access: Access, pages: u64) -> Option<Taken<'_>> {
+    pub(crate) fn take_page(&self, platform: &P, access: Access) -> Option<(u64, &Entry)> {
         platform.probe(Step::ChunkTake);
-        let (_, before) = platform.add_here(&self.cpus, access as usize, pages);
+        let (_, before) = platform.add_here(&self.cpus, access as usize, 1);
         let (end, next) = split(before);
-        if next + pages <= end {
-            return Some(self.taken(next, pages));
-        }
-        self.give_up(platform, before);
-        None
+        // At the end nothing is left to be given up.
+        let table = (next < end).then(|| self.tables.linked((next / ENTRIES as u64) as u32))?;
+        Some((self.first_pfn + next, &table[next as usize % ENTRIES]))
     }
 
     #[inline(always)]
@@ -292,6 +290,18 @@ impl<P: Platform> Chunks<P> {
     /// Whether another period may find a table to give back.
     pub(crate) fn goes_on(&self) -> bool {
         self.arena.with(Arena::goes_on)
+    }
+
+    /// The entry of page `pfn`.
+    ///
+    /// # Safety
+    /// As for [`ChunkTables::get`].
+    #[inline(always)]
+    pub(crate) unsafe fn entry(&self, pfn: u64) -> Option<&Entry> {
+        let page = pfn.wrapping_sub(self.first_pfn);
+        // SAFETY: the caller's promise, passed on. Pages below the first come out beyond the last.
+        let table = unsafe { self.tables.get((page / ENTRIES as u64) as usize) }?;
+        Some(&table[page as usize % ENTRIES])
     }
 
     /// The entries from page `pfn` on, as far as its table goes. Empty where there is no table.

@@ -22,7 +22,7 @@ mod windows;
 pub use arena::TABLE_RESERVE;
 pub use buddy::{BUDDY_PAGES_MAX, BuddyAllocator};
 pub use chunks::{CHUNK_PAGES, CHUNKED_PAGES_MAX};
-pub(crate) use chunks::{Chunks, NotTaken, SMALL_PAGES_MAX, Taken};
+pub(crate) use chunks::{Chunks, NotTaken, Taken};
 pub use free_list::FreeListAllocator;
 pub use gap_tree::GapTreeAllocator;
 pub use kmalloc::KmallocAllocator;

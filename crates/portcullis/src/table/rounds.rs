@@ -26,6 +26,7 @@ use super::entry::{Entry, EntryValue, Rights};
 use crate::address::{IovaRange, PhysAddr, Segment};
 use crate::error::UnmapError;
 use crate::platform::{Platform, Step};
+use core::slice;
 
 const ROUND: u64 = 1 << 52;
 const PAGES_SHIFT: u32 = 53;
@@ -77,6 +78,15 @@ pub(crate) fn write<P: Platform>(platform: &P, entries: &[Entry], segments: &[Se
     platform.table_barrier(entries);
 }
 
+/// Writes the translation of a mapping of one page, as [`write`] does.
+#[inline(always)]
+pub(crate) fn write_page<P: Platform>(platform: &P, entry: &Entry, phys: PhysAddr, rights: Rights) {
+    platform.probe(Step::TableWrite { entries: 1 });
+    let round = Idle::before(entry.load_bits()).0;
+    entry.store_bits(EntryValue::leaf(phys, rights, false).bits() | round | 1 << PAGES_SHIFT);
+    platform.table_barrier(slice::from_ref(entry));
+}
+
 /// Clears the mapping at exactly `range`, whose entries are the first of `entries`, and makes that visible. Its first page is
 /// not spent yet.
 ///
@@ -89,35 +99,38 @@ pub(crate) fn clear<'e, P: Platform>(
     range: IovaRange,
 ) -> Result<Cleared<'e>, UnmapError> {
     let not_mapped = UnmapError::NotMapped(range.start());
-    clear_at_once(platform, entries, range.pages()).ok_or_else(|| match entries.first().map(Entry::load_bits) {
-        Some(bits) if EntryValue::from_bits(bits).is_present() => {
-            match IovaRange::new(range.first_pfn(), (bits & PAGES_MASK) >> PAGES_SHIFT) {
-                Some(mapped) => UnmapError::Partial { asked: range, mapped },
-                None => not_mapped,
-            }
-        }
-        _ => not_mapped,
-    })
-}
-
-/// The same, where `pages` pages are mapped from the first of `entries` on; otherwise nothing.
-#[inline(always)]
-pub(crate) fn clear_at_once<'e, P: Platform>(platform: &P, entries: &'e [Entry], pages: u64) -> Option<Cleared<'e>> {
-    let first = entries.first()?;
+    let first = entries.first().ok_or(not_mapped)?;
     let bits = first.load_bits();
     // The bits above the length are zero.
-    if bits >> PAGES_SHIFT != pages || !EntryValue::from_bits(bits).is_present() {
-        return None;
+    let mapped = bits >> PAGES_SHIFT;
+    if mapped == 0 || !EntryValue::from_bits(bits).is_present() {
+        return Err(not_mapped);
     }
-    let entries = &entries[..pages as usize];
+    if mapped != range.pages() {
+        let mapped = IovaRange::new(range.first_pfn(), mapped).ok_or(not_mapped)?;
+        return Err(UnmapError::Partial { asked: range, mapped });
+    }
+    let entries = &entries[..mapped as usize];
     platform.probe(Step::TableClear { entries: entries.len() });
-    first.store_bits(bits & (PAGES_MASK | ROUND));
-    let spent = Idle::before(bits).next();
+    let cleared = Cleared::of(first, bits);
     for entry in &entries[1..] {
-        entry.store_bits(spent.0);
+        entry.store_bits(cleared.spent.0);
     }
     platform.table_barrier(entries);
-    Some(Cleared { first, spent })
+    Ok(cleared)
+}
+
+/// The same for a mapping of one page, if that is what `entry` has; otherwise nothing.
+#[inline(always)]
+pub(crate) fn clear_page<'e, P: Platform>(platform: &P, entry: &'e Entry) -> Option<Cleared<'e>> {
+    let bits = entry.load_bits();
+    if bits >> PAGES_SHIFT != 1 || !EntryValue::from_bits(bits).is_present() {
+        return None;
+    }
+    platform.probe(Step::TableClear { entries: 1 });
+    let cleared = Cleared::of(entry, bits);
+    platform.table_barrier(slice::from_ref(entry));
+    Some(cleared)
 }
 
 /// What [`clear`] has left of the first page of a mapping, until it is spent.
@@ -127,7 +140,14 @@ pub(crate) struct Cleared<'e> {
     spent: Idle,
 }
 
-impl Cleared<'_> {
+impl<'e> Cleared<'e> {
+    /// Clears the first page of a mapping, whose entry is `bits`.
+    #[inline(always)]
+    fn of(first: &'e Entry, bits: u64) -> Self {
+        first.store_bits(bits & (PAGES_MASK | ROUND));
+        Self { first, spent: Idle::before(bits).next() }
+    }
+
     /// Ends the round, now that the invalidation has completed: as [`spend`] does.
     #[inline(always)]
     pub(crate) fn spend(self) {
