@@ -1,6 +1,7 @@
 //! Developer chores: `cargo xtask test`, `cargo xtask check`, `cargo xtask conformance`, `cargo xtask fuzz`, `cargo xtask readme`,
 //! `cargo xtask bench`.
 
+mod apt;
 mod bench;
 mod check;
 mod conformance;
