@@ -13,7 +13,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -35,6 +34,8 @@ struct worker {
 };
 
 static int counted;	/* whether there are performance counters */
+static __thread int counter;	/* this thread's, of cycles and of instructions */
+static __thread struct sample wait_begun, waited;
 static int rows;
 static int cpus[THREADS], cpu_count;
 
@@ -60,27 +61,47 @@ static int open_counter(uint64_t event, int group)
 	return (int)syscall(SYS_perf_event_open, &attributes, 0, -1, group, 0);
 }
 
-struct counts {
-	uint64_t events, cycles, instructions;
-};
-
-static struct counts read_counts(int counter)
-{
-	struct counts counts = { 0 };
-
-	if (counted && read(counter, &counts, sizeof(counts)) != sizeof(counts)) {
-		perror("performance counters");
-		exit(1);
-	}
-	return counts;
-}
-
 static double cpu_ns(void)
 {
 	struct timespec time;
 
 	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
 	return time.tv_sec * 1e9 + time.tv_nsec;
+}
+
+/* What this thread has used until now. */
+static struct sample used(void)
+{
+	struct {
+		uint64_t events, cycles, instructions;
+	} counts = { 0 };
+
+	if (counted && read(counter, &counts, sizeof(counts)) != sizeof(counts)) {
+		perror("performance counters");
+		exit(1);
+	}
+	return (struct sample){ cpu_ns(), counts.cycles, counts.instructions };
+}
+
+static struct sample since(struct sample begun)
+{
+	struct sample now = used();
+
+	return (struct sample){ now.ns - begun.ns, now.cycles - begun.cycles, now.instructions - begun.instructions };
+}
+
+void peers_wait_begin(void)
+{
+	wait_begun = used();
+}
+
+void peers_wait_end(void)
+{
+	struct sample wait = since(wait_begun);
+
+	waited.ns += wait.ns;
+	waited.cycles += wait.cycles;
+	waited.instructions += wait.instructions;
 }
 
 /* Both operands are registers: some cores fold additions of constants. */
@@ -115,34 +136,37 @@ static void claim_cpu(int claim)
 	sched_setscheduler(0, claim ? SCHED_FIFO : SCHED_OTHER, &parameters);
 }
 
-static struct sample take(const struct worker *worker, int counter)
+static struct sample take(const struct worker *worker)
 {
 	double cycle = counted ? 0 : ns_per_cycle();
-	struct counts before = read_counts(counter);
-	double begun = cpu_ns();
 
+	waited = (struct sample){ 0 };
+	struct sample begun = used();
 	worker->work.body(worker->work.state, worker->pairs);
+	struct sample sample = since(begun);
 
-	double ns = cpu_ns() - begun;
-	struct counts after = read_counts(counter);
-
-	if (counted)
-		return (struct sample){ ns, after.cycles - before.cycles, after.instructions - before.instructions };
-	cycle = (cycle + ns_per_cycle()) / 2;
-	return (struct sample){ ns, ns / cycle, 0 };
+	sample.ns -= waited.ns;
+	sample.cycles -= waited.cycles;
+	sample.instructions -= waited.instructions;
+	if (!counted)
+		sample.cycles = sample.ns / ((cycle + ns_per_cycle()) / 2);
+	return sample;
 }
 
 static void *work(void *argument)
 {
 	struct worker *worker = argument;
-	int counter = counted ? open_counter(PERF_COUNT_HW_CPU_CYCLES, -1) : -1;
-	int instructions = counted ? open_counter(PERF_COUNT_HW_INSTRUCTIONS, counter) : -1;
+	int instructions = -1;
 
+	if (counted) {
+		counter = open_counter(PERF_COUNT_HW_CPU_CYCLES, -1);
+		instructions = open_counter(PERF_COUNT_HW_INSTRUCTIONS, counter);
+	}
 	pin(worker->cpu);
 	for (int i = -1; i < SAMPLES; i++) {
 		pthread_barrier_wait(worker->together);
 		claim_cpu(1);
-		struct sample sample = take(worker, counter);
+		struct sample sample = take(worker);
 		claim_cpu(0);
 		if (i >= 0)	/* the first warms up */
 			worker->samples[i] = sample;
@@ -178,9 +202,8 @@ static void print(const struct peers_row *row, int count, struct sample *samples
 		instructions[i] = samples[i].instructions;
 	}
 	printf("%s\n  {\"design\": \"%s\", \"protection\": \"%s\", \"threads\": %d, \"workload\": \"%s\", "
-	       "\"ns_per_pair\": %.3f, \"cycles_per_pair\": %.2f, \"cycles_from\": \"%s\", \"instructions_per_pair\": ",
-	       rows++ ? "," : "", row->design, row->protection, count, row->workload, median(ns), median(cycles),
-	       counted ? "counter" : "calibrated");
+	       "\"ns_per_pair\": %.3f, \"cycles_per_pair\": %.2f, \"instructions_per_pair\": ",
+	       rows++ ? "," : "", row->design, row->protection, count, row->workload, median(ns), median(cycles));
 	if (counted)
 		printf("%.1f}", median(instructions));
 	else
@@ -191,16 +214,17 @@ static void print(const struct peers_row *row, int count, struct sample *samples
 void peers_begin(void)
 {
 	cpu_set_t allowed;
-	int counter = open_counter(PERF_COUNT_HW_CPU_CYCLES, -1);
+	int probe = open_counter(PERF_COUNT_HW_CPU_CYCLES, -1);
 
-	counted = counter >= 0;
+	counted = probe >= 0;
 	if (counted)
-		close(counter);
+		close(probe);
 	sched_getaffinity(0, sizeof(allowed), &allowed);
 	for (int cpu = 0; cpu < CPU_SETSIZE && cpu_count < THREADS; cpu++)
 		if (CPU_ISSET(cpu, &allowed))
 			cpus[cpu_count++] = cpu;
-	printf("{\"schema\": \"portcullis.bench/1\", \"results\": [");
+	printf("{\"schema\": \"portcullis.bench/1\", \"cycles_from\": \"%s\", \"results\": [",
+	       counted ? "counter" : "calibrated");
 }
 
 void peers_end(void)

@@ -32,6 +32,10 @@ void peers_end(void);
 unsigned long peers_measure(const struct peers_row *row, const struct peers_thread *threads, int count,
 			    enum peers_share share, unsigned long pairs);
 
+/* Around waiting for the other thread: it is no work, and is not counted. */
+void peers_wait_begin(void);
+void peers_wait_end(void);
+
 /* Ends the program: it did not do the work that it timed. */
 __attribute__((noreturn, format(printf, 1, 2))) void peers_wrong(const char *format, ...);
 

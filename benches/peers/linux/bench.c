@@ -1,10 +1,10 @@
 /* Linux's DMA API, and its IOVA allocator alone, doing what `portcullis
  * bench` has its designs do. */
+#include "../meter.h"
+#include "../queue.h"
 #include "device.h"
 #include "carved/rbtree.h"
 #include "carved/iova.h"
-#include "../meter.h"
-#include "../queue.h"
 
 #define LIVE 1024U
 #define BUFFERS (1UL << 33)	/* physical address of the first buffer */
