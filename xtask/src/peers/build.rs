@@ -35,8 +35,8 @@ pub(super) struct Program {
 
 /// What is built.
 pub(super) struct Programs {
-    pub(super) peers: Vec<Program>,
-    pub(super) ours: Program,
+    /// In the order in which they take turns.
+    pub(super) all: Vec<Program>,
     /// The version of Linux among the peers.
     pub(super) linux: String,
 }
@@ -69,11 +69,11 @@ pub(super) fn all(workspace: &Workspace, stages: &mut Stages<'_>, folder: &Path)
         designs = known_designs(&ours(workspace))?;
         Ok(())
     })?;
-    let program = |path: PathBuf| Program { path, arguments: Vec::new() };
-    let peers = vec![program(folder.join("floor")), program(folder.join("linux")), program(rust.join("release/peers"))];
+    let peer = |path: PathBuf| Program { path, arguments: Vec::new() };
     let arguments = ["bench", "--designs", &designs.join(","), "--threads", "1,2", "--json"];
     let ours = Program { path: ours(workspace), arguments: arguments.map(str::to_owned).to_vec() };
-    Ok(Programs { peers, ours, linux })
+    let all = vec![peer(folder.join("floor")), peer(folder.join("linux")), ours, peer(rust.join("release/peers"))];
+    Ok(Programs { all, linux })
 }
 
 fn ours(workspace: &Workspace) -> PathBuf {

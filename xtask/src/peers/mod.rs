@@ -31,13 +31,8 @@ pub(crate) fn bench(workspace: &Workspace, options: &Options) -> Result<(), Fail
     stages.stage("measure", &what, |_| {
         for round in 1..=options.rounds {
             eprintln!("xtask: round {round} of {}", options.rounds);
-            for peer in &programs.peers {
-                results.add(results::run(peer)?);
-            }
-            // A library that cannot be measured yet leaves its rows out; the peers are worth having without it.
-            match results::run(&programs.ours) {
-                Ok(document) => results.add(document),
-                Err(failure) => eprintln!("xtask: not measured: {failure}"),
+            for program in &programs.all {
+                results.add(results::run(program)?);
             }
             results.end_round();
         }

@@ -11,6 +11,8 @@ const SCHEMA: &str = "portcullis.bench/1";
 #[derive(Debug, Deserialize)]
 pub(super) struct Document {
     schema: String,
+    /// Where cycles come from, if the program says.
+    cycles_from: Option<String>,
     results: Vec<Measured>,
 }
 
@@ -23,8 +25,8 @@ struct Measured {
     workload: String,
     /// `None` where the machine has no way to count them.
     cycles_per_pair: Option<f64>,
-    /// Where they come from, if the program says.
-    cycles_from: Option<String>,
+    /// Why there is nothing to count, in so many words.
+    error: Option<String>,
 }
 
 /// What is measured of a design: a workload, on so many threads.
@@ -55,6 +57,8 @@ pub(super) struct Results {
     series: Vec<Series>,
     /// Where cycles come from, each way once.
     pub(super) cycles_from: Vec<String>,
+    /// What was not measured in some round, and why the first time.
+    pub(super) errors: Vec<String>,
 }
 
 /// The middle of several values, and how far they lie apart.
@@ -65,7 +69,7 @@ pub(super) struct Spread {
     pub(super) most: f64,
 }
 
-/// Runs a program and reads its document.
+/// Runs a program and reads its document. One that ends with a failed check has still measured the rest.
 pub(super) fn run(program: &Program) -> Result<Document, Failure> {
     let name = program.path.display().to_string();
     let output = Command::new(&program.path)
@@ -74,7 +78,8 @@ pub(super) fn run(program: &Program) -> Result<Document, Failure> {
         .stderr(Stdio::inherit())
         .output()
         .map_err(|error| Failure::Program { program: name.clone(), error })?;
-    if !output.status.success() {
+    let checks_failed = output.status.code() == Some(1) && !output.stdout.is_empty();
+    if !output.status.success() && !checks_failed {
         let command = format!("{name} {}", program.arguments.join(" "));
         return Err(Failure::Stage { stage: "measure".to_owned(), command });
     }
@@ -89,8 +94,14 @@ fn parse(document: &[u8]) -> Result<Document, String> {
 impl Results {
     /// Adds to the round under way.
     pub(super) fn add(&mut self, document: Document) {
-        for Measured { design, protection, threads, workload, cycles_per_pair, cycles_from } in document.results {
-            self.cycles_from.extend(cycles_from.filter(|from| !self.cycles_from.contains(from)));
+        self.cycles_from.extend(document.cycles_from.filter(|from| !self.cycles_from.contains(from)));
+        for Measured { design, protection, threads, workload, cycles_per_pair, error } in document.results {
+            if let Some(error) = error {
+                let row = format!("{design} {protection}, {workload}, threads {threads}: ");
+                if !self.errors.iter().any(|earlier| earlier.starts_with(&row)) {
+                    self.errors.push(row + &error);
+                }
+            }
             let (contender, work) = (Contender { design, protection }, Work { workload, threads });
             let known = self.series.iter().position(|series| series.contender == contender && series.work == work);
             let at = known.unwrap_or_else(|| {
@@ -181,6 +192,18 @@ pub(super) mod tests {
     fn another_document_is_refused() {
         assert!(parse(br#"{"schema": "portcullis.compare/1", "results": []}"#).is_err());
         assert!(parse(br#"{"schema": "portcullis.bench/1"}"#).is_err());
+    }
+
+    #[test]
+    fn a_row_with_an_error_has_no_cycles_and_says_why() {
+        let text = br#"{"schema": "portcullis.bench/1", "cycles_from": "counter", "results": [{"design": "stock", "protection": "strict",
+            "threads": 2, "workload": "cross-cpu", "ns_per_pair": null, "cycles_per_pair": null, "error": "wrong"}]}"#;
+        let mut results = Results::default();
+        results.add(parse(text).expect("a document"));
+        results.end_round();
+        assert_eq!(results.cycles(&contender("stock", "strict"), &work("cross-cpu", 2)), None);
+        assert_eq!(results.errors, ["stock strict, cross-cpu, threads 2: wrong"]);
+        assert_eq!(results.cycles_from, ["counter"]);
     }
 
     #[test]

@@ -64,10 +64,11 @@ pub(super) fn render(results: &Results, version: &str) -> String {
     format!(
         "Cycles for a map and an unmap: the median of {} rounds, and from the lowest to the highest.\n\
          Beside them, by how much Linux {version}, strict, takes more: compared round by round, and the median of that.\n\n\
-         {}\n{}",
+         {}\n{}{}",
         results.rounds(),
         aligned(&rows),
         notes(results),
+        results.errors.iter().map(|error| format!("\nNot measured: {error}")).collect::<String>(),
     )
 }
 
@@ -132,7 +133,7 @@ fn notes(results: &Results) -> String {
     format!(
         "On this machine, in cycles: {}.\n\
          Cycles: {}.\n\
-         With two threads, a column says what each of them takes; for cross-cpu, both together.\n\
+         With two threads, a column says what each of them takes; for cross-cpu, both together, without waiting.\n\
          An invalidation is an empty function everywhere. linux-6.12-iova and the crates hand out addresses and write no table;\n\
          two threads share a crate's allocator behind a lock. What a peer leaves out is in benches/peers/README.md.",
         instructions.join(", "),
