@@ -36,8 +36,16 @@ pub struct CostBook {
     pub window_claim: u64,
     /// Finding a window and giving pages back to it.
     pub window_return: u64,
+    /// Moving the cursor of a chunk.
+    pub chunk_take: u64,
+    /// Finding the table of a chunk by an address.
+    pub chunk_find: u64,
+    /// Spending pages of a chunk.
+    pub chunk_return: u64,
     /// Reading one level of a translation table.
     pub table_read: u64,
+    /// Reading each further neighbour.
+    pub table_scan: u64,
     /// Writing translations: once per run of neighbours.
     pub table_write: u64,
     /// Claiming a mapping by the mark in its first entry.
@@ -100,6 +108,10 @@ impl CostBook {
             Step::WindowTake => self.window_take,
             Step::WindowClaim => self.window_claim,
             Step::WindowReturn => self.window_return,
+            Step::ChunkTake => self.chunk_take,
+            Step::ChunkFind => self.chunk_find,
+            Step::ChunkReturn => self.chunk_return,
+            Step::TableScan { entries } => self.table_read + self.table_scan * (entries as u64 - 1),
             Step::TableWalk { levels } => self.table_read * u64::from(levels),
             Step::TableWrite { entries } => self.neighbours(self.table_write, entries),
             Step::TableShare { entries } => {

@@ -62,6 +62,7 @@ fn r210_cx3() -> Machine {
     const LOCK: u64 = 20; // assumed: two atomics on a line in the L1 cache
     const ATOMIC: u64 = 25; // assumed: one on a line in the L1 cache
     const WINDOW_FIND: u64 = 10; // assumed: two loads from the L1 cache, one after the other
+    const CHUNK_SPEND: u64 = 5; // assumed: a load and a store in the L1 cache
     const LINE_FLUSH: u64 = 279; // [R] derived
     const TABLE_READ: u64 = 30; // assumed; with four levels, table_clear makes up the sum
     const CORE_HZ: f64 = 3.1e9;
@@ -93,7 +94,11 @@ fn r210_cx3() -> Machine {
             window_take: WINDOW_FIND + 2 * ATOMIC,
             window_claim: WINDOW_FIND + ATOMIC,
             window_return: WINDOW_FIND + ATOMIC,
+            chunk_take: WINDOW_FIND + ATOMIC, // a host without cheaper words of a CPU's own
+            chunk_find: WINDOW_FIND,
+            chunk_return: WINDOW_FIND + CHUNK_SPEND,
             table_read: TABLE_READ,
+            table_scan: 1, // assumed: a load and a comparison
             table_write: 588 - LINE_FLUSH - 4 * TABLE_READ,
             table_claim: ATOMIC,
             table_exchange: ATOMIC,
@@ -126,6 +131,7 @@ fn r210_cx3() -> Machine {
 fn cascadelake_cx5() -> Machine {
     const CORE_HZ: f64 = 3.3e9;
     const LOCK: u64 = 8; // peers: uncontended spinlock
+    const CHUNK_SPEND: u64 = 5; // assumed: a load and a store in the L1 cache
     const EXCHANGE: u64 = 9; // peers: lock cmpxchg
     const ATOMIC: u64 = 7; // peers: lock xadd
     const WINDOW_FIND: u64 = 10; // assumed: two loads from the L1 cache, one after the other
@@ -158,7 +164,11 @@ fn cascadelake_cx5() -> Machine {
             window_take: WINDOW_FIND + EXCHANGE + ATOMIC,
             window_claim: WINDOW_FIND + ATOMIC,
             window_return: WINDOW_FIND + ATOMIC,
+            chunk_take: WINDOW_FIND + ATOMIC, // a host without cheaper words of a CPU's own
+            chunk_find: WINDOW_FIND,
+            chunk_return: WINDOW_FIND + CHUNK_SPEND,
             table_read: TABLE_READ,
+            table_scan: 1, // assumed: a load and a comparison
             table_write: 120 - 4 * TABLE_READ,
             table_claim: 20, // assumed: an atomic on a line in the L1 cache
             // peers: a load and a locked cmpxchg in the L1 cache, 9, instead of a store, 1

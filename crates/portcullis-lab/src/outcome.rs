@@ -26,6 +26,8 @@ pub struct Outcome {
     pub search_steps_max: Option<u64>,
     /// Invalidation commands.
     pub invalidations_per_page: f64,
+    /// Submissions to the invalidation queue per wait descriptor: more than one where they share waits.
+    pub commits_per_wait: Option<f64>,
     /// Pages that page-selective invalidations took beyond those unmapped.
     pub over_invalidated_pages: u64,
     /// Lookups that started a walk.
@@ -134,6 +136,7 @@ impl Outcome {
             search_steps_mean: translated.and_then(|()| mean(account.search_steps() as f64, account.allocations())),
             search_steps_max: translated.map(|()| account.search_steps_max()),
             invalidations_per_page: per_page(invalidations),
+            commits_per_wait: mean(measured.queue.commits as f64, measured.queue.waits),
             over_invalidated_pages: measured.over_invalidated_pages,
             iotlb_misses_per_page: per_page(counters.iotlb_misses),
             ptcache_l1_misses_per_page: per_page(counters.ptcache_l1_misses),

@@ -6,7 +6,7 @@ use portcullis::platform::{CpuHint, LockClass, Step, Wait};
 use portcullis::table::{Entry, Frame};
 use portcullis::{NoMemory, PhysAddr, Platform};
 use portcullis_model::{Clock, Ram};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -16,13 +16,22 @@ pub struct LabPlatform {
     engine: OneThread<Rc<Engine>>,
     ram: Arc<Ram>,
     memory: OneThread<Rc<RefCell<HostMemory>>>,
+    walks: OneThread<Rc<Walks>>,
+}
+
+/// The walks of software that go on: a core may be switched from in the middle of one.
+#[derive(Default)]
+struct Walks {
+    now: Cell<usize>,
+    /// How often the last of them has ended.
+    ended: Cell<u64>,
 }
 
 impl LabPlatform {
     /// The platform of `engine`, with table pages from `ram` and other memory that `seed` decides about.
     pub fn new(engine: Rc<Engine>, ram: Arc<Ram>, seed: u64) -> Self {
         let memory = OneThread::new(Rc::new(RefCell::new(HostMemory::new(seed))));
-        Self { engine: OneThread::new(engine), ram, memory }
+        Self { engine: OneThread::new(engine), ram, memory, walks: OneThread::new(Rc::default()) }
     }
 
     /// The host's memory beside the tables.
@@ -84,6 +93,26 @@ unsafe impl Platform for LabPlatform {
         if self.ram.needs_flushing() {
             self.ram.flush(entries);
         }
+    }
+
+    #[inline]
+    fn walk<R>(&self, walk: impl FnOnce() -> R) -> R {
+        let walks = &self.walks;
+        walks.now.set(walks.now.get() + 1);
+        let result = walk();
+        walks.now.set(walks.now.get() - 1);
+        if walks.now.get() == 0 {
+            walks.ended.set(walks.ended.get() + 1);
+        }
+        result
+    }
+
+    fn walks_now(&self) -> u64 {
+        self.walks.ended.get()
+    }
+
+    fn walks_are_over(&self, then: u64) -> bool {
+        self.walks.now.get() == 0 || self.walks.ended.get() > then
     }
 
     fn now_us(&self) -> u64 {

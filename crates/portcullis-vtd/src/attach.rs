@@ -194,6 +194,15 @@ impl<M: Mmio, P: Platform> Iommu for Unit<M, P> {
         self.queue.submit(&self.hardware, rest.iter().map(|command| self.descriptor(command)))
     }
 
+    /// More commands than 64 go alone.
+    fn submit_shared(&self, commands: &[Invalidation]) -> Result<Ticket, QueueError> {
+        // A command that is refused here fails nobody else.
+        if commands.len() > BURST_MAX || !commands.iter().all(is_aligned) {
+            return self.submit(commands);
+        }
+        self.queue.submit_shared(&self.hardware, commands.iter().map(|command| self.descriptor(command)))
+    }
+
     fn is_done(&self, ticket: Ticket) -> Result<bool, QueueError> {
         self.queue.is_done(&self.hardware, ticket)
     }

@@ -23,6 +23,7 @@ mod mmio;
 mod page;
 mod queue;
 pub mod spec;
+mod sync;
 mod tables;
 #[cfg(test)]
 #[allow(unsafe_code, reason = "a unit of software and a host around the fake one")]
@@ -32,6 +33,6 @@ mod units;
 
 pub use hardware::RegisterTimeout;
 pub use mmio::Mmio;
-pub use queue::Ticket;
+pub use queue::{QueueUse, Ticket};
 pub use unit::{BringUpError, Config, Unit};
 pub use units::{UNITS_MAX, UnitCount, Units, UnitsTicket};

@@ -3,7 +3,7 @@
 use crate::attach::Attachments;
 use crate::hardware::{Hardware, RegisterTimeout};
 use crate::page::{Page, Stopped};
-use crate::queue::Queue;
+use crate::queue::{Queue, QueueUse};
 use crate::spec::descriptors::{ContextScope, Descriptor, IotlbScope};
 use crate::spec::faults::status;
 use crate::spec::registers::{
@@ -180,6 +180,11 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
     /// must then hand out no wider ones.
     pub fn address_bits(&self) -> u8 {
         self.capability.address_bits()
+    }
+
+    /// How often the invalidation queue was used since bring-up. Takes its lock.
+    pub fn queue_use(&self) -> QueueUse {
+        self.queue.used()
     }
 
     /// An IOTLB invalidation that drains what is in flight, where the unit can: else DMA that was translated before the

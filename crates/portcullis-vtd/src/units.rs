@@ -58,14 +58,18 @@ impl<'a, U: Iommu, P: Platform, F: Fn(SourceId) -> Option<usize> + Sync> Units<'
         Ok((self.unit_of)(device).and_then(|index| Some((self.units.get(index)?, ids[index]?))))
     }
 
-    /// Hands one turn of commands to every unit.
-    fn submit_burst(&self, commands: &[Invalidation]) -> Result<UnitsTicket<U::Ticket>, QueueError> {
+    /// Hands one turn of commands to every unit, by `submit`.
+    fn submit_burst(
+        &self,
+        commands: &[Invalidation],
+        submit: impl Fn(&U, &[Invalidation]) -> Result<U::Ticket, QueueError>,
+    ) -> Result<UnitsTicket<U::Ticket>, QueueError> {
         let mut tickets = [None; UNITS_MAX];
         for (index, unit) in self.units.iter().enumerate() {
             let translated: Result<ArrayVec<_, BURST_MAX>, QueueError> = self.domains.with(|domains| {
                 commands.iter().filter_map(|command| translate(domains, index, command).transpose()).collect()
             });
-            tickets[index] = Some(unit.submit(&translated?)?);
+            tickets[index] = Some(submit(unit, &translated?)?);
         }
         Ok(UnitsTicket(tickets))
     }
@@ -183,10 +187,18 @@ impl<U: Iommu, P: Platform, F: Fn(SourceId) -> Option<usize> + Sync> Iommu for U
         let mut rest = commands;
         while rest.len() > BURST_MAX {
             let (burst, others) = rest.split_at(BURST_MAX);
-            self.wait_for(self.submit_burst(burst)?)?;
+            self.wait_for(self.submit_burst(burst, U::submit)?)?;
             rest = others;
         }
-        self.submit_burst(rest)
+        self.submit_burst(rest, U::submit)
+    }
+
+    /// More commands than 64 go alone.
+    fn submit_shared(&self, commands: &[Invalidation]) -> Result<Self::Ticket, QueueError> {
+        if commands.len() > BURST_MAX {
+            return self.submit(commands);
+        }
+        self.submit_burst(commands, U::submit_shared)
     }
 
     fn is_done(&self, ticket: Self::Ticket) -> Result<bool, QueueError> {

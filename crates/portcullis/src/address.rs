@@ -104,6 +104,13 @@ impl IovaRange {
         }
     }
 
+    /// The same, for pages that are known to be a run: some, below a width.
+    #[inline(always)]
+    pub(crate) const fn of(first_pfn: u64, pages: u64) -> Self {
+        debug_assert!(Self::new(first_pfn, pages).is_some());
+        Self { first_pfn, pages }
+    }
+
     /// The pages that the bytes `[start, start + len)` touch; `None` if `len` is zero or the end wraps.
     #[inline]
     pub const fn covering(start: Iova, len: u64) -> Option<Self> {

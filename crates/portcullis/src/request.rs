@@ -66,6 +66,7 @@ impl<'a> Request<'a> {
     /// # Errors
     /// [`MapError::Empty`] without segments or with an empty one, [`MapError::PhysicalRange`] where a segment wraps or the
     /// pages cannot be counted.
+    #[inline]
     pub fn new(segments: &'a [Segment], access: Access) -> Result<Self, MapError> {
         if segments.is_empty() {
             return Err(MapError::Empty);

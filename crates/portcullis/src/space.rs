@@ -1,13 +1,13 @@
 //! The address space of a domain: its table behind its id in the IOMMU, from opening to teardown.
 
 use crate::address::{IovaRange, Segment};
-use crate::error::{MapError, NewDomainError, UnmapError};
+use crate::error::{MapError, NewDomainError, NoMemory, UnmapError};
 use crate::invalidation::{Invalidated, page_selective};
 use crate::iommu::{AttachError, Capabilities, DomainId, Invalidation, Iommu, QueueError, SourceId, Translation};
 use crate::platform::{Phase, Platform, Step, Wait};
 use crate::request::Access;
 use crate::sync::{AtomicBool, Ordering, StaticCounter};
-use crate::table::{self, FreedTables, SecondLevelTable, Share, SharedRun, TableRule, Unshare};
+use crate::table::{self, Frame, FreedTables, SecondLevelTable, Share, SharedRun, TableRule, Unshare};
 
 /// How long a commit waits for the hardware before it gives up, in microseconds.
 pub const INVALIDATION_TIMEOUT_US: u64 = 1_000_000;
@@ -131,6 +131,46 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     #[inline]
     pub fn check(&self) -> Result<(), MapError> {
         if self.poisoned.load(Ordering::Relaxed) { Err(MapError::Poisoned) } else { Ok(()) }
+    }
+
+    /// Refuses segments that lie beyond what the IOMMU can address.
+    ///
+    /// # Errors
+    /// [`MapError::PhysicalRange`].
+    #[inline(always)]
+    pub(crate) fn check_physical(&self, segments: &[Segment]) -> Result<(), MapError> {
+        let Some(table) = &self.table else { return Ok(()) };
+        segments.iter().try_for_each(|segment| table.check_physical(segment))
+    }
+
+    /// The leaf table that translates page `pfn`, added now if it is not there.
+    ///
+    /// # Errors
+    /// [`NoMemory`].
+    ///
+    /// # Panics
+    /// If the domain passes its devices through.
+    ///
+    /// # Safety
+    /// Nothing larger than 4 KiB is mapped around `pfn`, which is below what the table translates.
+    pub(crate) unsafe fn add_leaf_table(&self, pfn: u64) -> Result<&Frame, NoMemory> {
+        let table = self.table.as_ref().expect("a design that writes translations opened a translated domain");
+        // SAFETY: the caller's promise, passed on; the platform is the one of `translated`.
+        unsafe { table.add_leaf_table(&self.platform, pfn) }
+    }
+
+    /// Takes out the leaf table that translates page `pfn`, and puts it on `freed`.
+    ///
+    /// # Panics
+    /// If the domain passes its devices through.
+    ///
+    /// # Safety
+    /// [`add_leaf_table`](Self::add_leaf_table) has added it, and nothing is mapped in it; nobody takes it out at the same time;
+    /// the page is freed after an all-levels invalidation, and after the walks of software that may be at it.
+    pub(crate) unsafe fn remove_leaf_table(&self, pfn: u64, freed: &mut FreedTables) {
+        let table = self.table.as_ref().expect("a design that writes translations opened a translated domain");
+        // SAFETY: the caller's promise, passed on; the platform is the one of `translated`.
+        unsafe { table.remove_leaf_table(&self.platform, pfn, freed) }
     }
 
     /// Writes translations, with or without marks ([`SecondLevelTable::map`]). [`written`](Self::written) has to follow.
@@ -271,13 +311,43 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
         self.wait(self.submit(commands)?)
     }
 
+    /// Does what [`invalidate`](Self::invalidate) does, but lets the commands ride with those of others. Where their ride fails,
+    /// which may be another rider's doing, they are submitted once more, alone.
+    ///
+    /// # Errors
+    /// A [`QueueError`]; the domain is then poisoned (S11).
+    #[inline(always)]
+    pub(crate) fn invalidate_shared(&self, commands: &[Invalidation]) -> Result<(), QueueError> {
+        let ticket = self.iommu.submit_shared(commands);
+        match ticket.and_then(|ticket| self.iommu.is_done(ticket)) {
+            // Over before a clock was looked at.
+            Ok(true) => Ok(()),
+            _ => self.await_ride(ticket, commands),
+        }
+    }
+
+    #[cold]
+    fn await_ride(&self, ticket: Result<I::Ticket, QueueError>, commands: &[Invalidation]) -> Result<(), QueueError> {
+        let ridden = self.submission(ticket).and_then(|ride| self.spin(ride));
+        match ridden {
+            // The time was the whole commit's.
+            Err(QueueError::Timeout(_)) => ridden.inspect_err(|_| self.poison()),
+            Err(_) => self.invalidate(commands),
+            Ok(()) => Ok(()),
+        }
+    }
+
     /// Submits the commands and does not wait.
     ///
     /// # Errors
     /// A [`QueueError`]; the domain is then poisoned (S11).
     pub(crate) fn submit(&self, commands: &[Invalidation]) -> Result<Submission<I::Ticket>, QueueError> {
-        let ticket = self.iommu.submit(commands).inspect_err(|_| self.poison())?;
-        Ok(Submission { ticket, submitted_us: self.platform.now_us() })
+        self.submission(self.iommu.submit(commands)).inspect_err(|_| self.poison())
+    }
+
+    /// What has been submitted just now.
+    fn submission(&self, ticket: Result<I::Ticket, QueueError>) -> Result<Submission<I::Ticket>, QueueError> {
+        Ok(Submission { ticket: ticket?, submitted_us: self.platform.now_us() })
     }
 
     /// Whether a submission has taken effect.
@@ -286,13 +356,17 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     /// A [`QueueError`], [`QueueError::Timeout`] where it has not for more than [`INVALIDATION_TIMEOUT_US`]; the domain is
     /// then poisoned (S11).
     pub(crate) fn is_done(&self, submission: Submission<I::Ticket>) -> Result<bool, QueueError> {
+        self.look(submission).inspect_err(|_| self.poison())
+    }
+
+    /// The same, but poisons nothing.
+    fn look(&self, submission: Submission<I::Ticket>) -> Result<bool, QueueError> {
         // The clock first: a CPU that was stopped for long looks once more before it gives up.
         let late = self.platform.now_us() > submission.submitted_us + INVALIDATION_TIMEOUT_US;
-        let done = match self.iommu.is_done(submission.ticket) {
+        match self.iommu.is_done(submission.ticket) {
             Ok(false) if late => Err(QueueError::Timeout(INVALIDATION_TIMEOUT_US)),
             done => done,
-        };
-        done.inspect_err(|_| self.poison())
+        }
     }
 
     /// Waits until a submission has taken effect, for at most [`INVALIDATION_TIMEOUT_US`] since it was made.
@@ -300,7 +374,12 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     /// # Errors
     /// Those of [`is_done`](Self::is_done).
     pub(crate) fn wait(&self, submission: Submission<I::Ticket>) -> Result<(), QueueError> {
-        while !self.is_done(submission)? {
+        self.spin(submission).inspect_err(|_| self.poison())
+    }
+
+    /// The same, but poisons nothing.
+    fn spin(&self, submission: Submission<I::Ticket>) -> Result<(), QueueError> {
+        while !self.look(submission)? {
             self.platform.pause(Wait::Invalidation);
         }
         Ok(())

@@ -71,6 +71,11 @@ fn check_row(row: &Value) {
         assert!(!physical || row[key].is_null(), "{key}: {row}");
         assert!(keys().any(|name| name == key), "a key without a value is there all the same: {key}");
     }
+    // Where nothing is ever invalidated nothing is waited for.
+    let shared = &row["commits_per_wait"];
+    assert!(shared.as_f64().map_or(shared.is_null(), |commits| commits == 1.0), "commits_per_wait: {row}");
+    assert!(!physical || shared.is_null(), "commits_per_wait: {row}");
+    assert!(keys().any(|name| name == "commits_per_wait"), "{row}");
     let ages = row["stale_window_us_over_time"].as_array();
     assert!(if physical { ages.is_none() } else { ages.is_some_and(|ages| ages.len() <= 100) }, "{row}");
     for key in ["trace", "design", "protection", "limit"] {

@@ -31,7 +31,7 @@ use portcullis::designs::{DesignId, Visitor};
 use portcullis::iommu::AttachError;
 use portcullis::{CommitError, MapError, NewDomainError, Protection, Segment, SourceId, UnmapError};
 use portcullis_model::Counters;
-use portcullis_vtd::BringUpError;
+use portcullis_vtd::{BringUpError, QueueUse};
 use std::rc::Rc;
 use thiserror::Error;
 use world::World;
@@ -170,6 +170,7 @@ pub enum RunError {
 pub(crate) struct Measured {
     pub(crate) account: Account,
     pub(crate) counters: Counters,
+    pub(crate) queue: QueueUse,
     pub(crate) operations: u64,
     pub(crate) pages: u64,
     pub(crate) bytes: u64,
@@ -278,6 +279,7 @@ fn measure_design<D: Design<LabPlatform, LabUnit>>(job: &Job<'_>) -> Result<Meas
     Ok(Measured {
         account: world.engine.account().since(&start.account),
         counters: since(&world.vtd.counters(), &start.counters),
+        queue: queue_use_since(world.unit.queue_use(), start.queue),
         operations: tally.operations,
         pages: tally.pages,
         bytes: tally.bytes,
@@ -330,6 +332,7 @@ fn perform<D: Design<LabPlatform, LabUnit>>(world: &Rc<World<D>>, job: &Job<'_>)
 struct Start {
     account: Account,
     counters: Counters,
+    queue: QueueUse,
     residual_bytes_ps: u128,
     now_ps: u64,
 }
@@ -345,10 +348,15 @@ impl Start {
         Self {
             account: world.engine.account(),
             counters: world.vtd.counters(),
+            queue: world.unit.queue_use(),
             residual_bytes_ps: world.residual.borrow_mut().total(now_ps),
             now_ps,
         }
     }
+}
+
+fn queue_use_since(now: QueueUse, then: QueueUse) -> QueueUse {
+    QueueUse { commits: now.commits - then.commits, waits: now.waits - then.waits }
 }
 
 fn since(now: &Counters, then: &Counters) -> Counters {

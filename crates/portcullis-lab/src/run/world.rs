@@ -152,6 +152,7 @@ pub(super) struct World<D: Design<LabPlatform, LabUnit>> {
     pub(super) engine: Rc<Engine>,
     pub(super) platform: LabPlatform,
     pub(super) vtd: Arc<Vtd>,
+    pub(super) unit: LabUnit,
     pub(super) domains: Vec<LabDomain<D>>,
     pub(super) devices: RefCell<Vec<Device>>,
     /// By slot.
@@ -225,6 +226,7 @@ impl<D: Design<LabPlatform, LabUnit>> World<D> {
             engine,
             platform,
             vtd,
+            unit,
             armed_us: domains.iter().map(|_| Cell::new(None)).collect(),
             domains,
             devices: RefCell::new(devices.iter().map(model).collect()),

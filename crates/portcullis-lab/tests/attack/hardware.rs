@@ -4,6 +4,7 @@ use portcullis::design::{Described, Design, Info, Setup};
 use portcullis::iommu::{AttachError, Translation};
 use portcullis::{Capabilities, DomainId, Invalidation, Iommu, NewDomainError, Platform, QueueError, SourceId};
 use std::marker::PhantomData;
+use std::sync::{Mutex, PoisonError};
 
 /// The flaws by number, for they are part of a type.
 pub(crate) const NONE: u8 = 0;
@@ -17,6 +18,8 @@ pub(crate) const WAITS_FOR_THE_FIRST: u8 = 3;
 pub(crate) const NEVER_WAITS: u8 = 4;
 /// Devices get into the domain that was opened before theirs.
 pub(crate) const MIXES_UP_DOMAINS: u8 = 5;
+/// A commit that shares is reported done when the one before it is.
+pub(crate) const RETURNS_EARLY: u8 = 6;
 
 /// Design `B` over a unit with flaw number `FLAW`.
 pub(crate) struct OnUnit<B, const FLAW: u8>(PhantomData<B>);
@@ -30,7 +33,7 @@ impl<P: Platform, I: Iommu, B: Design<P, FlawedUnit<I, FLAW>>, const FLAW: u8> D
 
     fn build(setup: Setup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
         B::build(Setup {
-            iommu: FlawedUnit(setup.iommu),
+            iommu: FlawedUnit { unit: setup.iommu, latest: Mutex::new(None) },
             platform: setup.platform,
             protection: setup.protection,
             width: setup.width,
@@ -41,37 +44,16 @@ impl<P: Platform, I: Iommu, B: Design<P, FlawedUnit<I, FLAW>>, const FLAW: u8> D
     }
 }
 
-pub(crate) struct FlawedUnit<I, const FLAW: u8>(I);
+pub(crate) struct FlawedUnit<I: Iommu, const FLAW: u8> {
+    unit: I,
+    /// The last commit that shares.
+    latest: Mutex<Option<I::Ticket>>,
+}
 
-impl<I: Iommu, const FLAW: u8> Iommu for FlawedUnit<I, FLAW> {
-    type Ticket = I::Ticket;
-
-    fn capabilities(&self) -> Capabilities {
-        self.0.capabilities()
-    }
-
-    fn open_domain(&self, translation: Translation) -> Result<DomainId, AttachError> {
-        self.0.open_domain(translation)
-    }
-
-    fn close_domain(&self, domain: DomainId) -> Result<(), AttachError> {
-        self.0.close_domain(domain)
-    }
-
-    fn attach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError> {
-        if FLAW == MIXES_UP_DOMAINS && self.0.attach(DomainId(domain.0 - 1), device).is_ok() {
-            return Ok(());
-        }
-        self.0.attach(domain, device)
-    }
-
-    fn detach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError> {
-        self.0.detach(domain, device)
-    }
-
-    fn submit(&self, commands: &[Invalidation]) -> Result<I::Ticket, QueueError> {
+impl<I: Iommu, const FLAW: u8> FlawedUnit<I, FLAW> {
+    fn submit_flawed(&self, commands: &[Invalidation]) -> Result<I::Ticket, QueueError> {
         match FLAW {
-            LOSES_COMMANDS => self.0.submit(&[]),
+            LOSES_COMMANDS => self.unit.submit(&[]),
             LEAVES_POINTERS => {
                 let leaf_only = |command: &Invalidation| match *command {
                     Invalidation::Pages { domain, first, mask, .. } => {
@@ -79,19 +61,60 @@ impl<I: Iommu, const FLAW: u8> Iommu for FlawedUnit<I, FLAW> {
                     }
                     other => other,
                 };
-                self.0.submit(&commands.iter().map(leaf_only).collect::<Vec<_>>())
+                self.unit.submit(&commands.iter().map(leaf_only).collect::<Vec<_>>())
             }
             WAITS_FOR_THE_FIRST => {
                 let (first, others) = commands.split_at(1);
-                let ticket = self.0.submit(first)?;
-                self.0.submit(others)?;
+                let ticket = self.unit.submit(first)?;
+                self.unit.submit(others)?;
                 Ok(ticket)
             }
-            _ => self.0.submit(commands),
+            _ => self.unit.submit(commands),
         }
     }
+}
 
-    fn is_done(&self, ticket: I::Ticket) -> Result<bool, QueueError> {
-        if FLAW == NEVER_WAITS { Ok(true) } else { self.0.is_done(ticket) }
+impl<I: Iommu, const FLAW: u8> Iommu for FlawedUnit<I, FLAW> {
+    /// Its own, and with [`RETURNS_EARLY`] that of the commit before it.
+    type Ticket = (I::Ticket, Option<I::Ticket>);
+
+    fn capabilities(&self) -> Capabilities {
+        self.unit.capabilities()
+    }
+
+    fn open_domain(&self, translation: Translation) -> Result<DomainId, AttachError> {
+        self.unit.open_domain(translation)
+    }
+
+    fn close_domain(&self, domain: DomainId) -> Result<(), AttachError> {
+        self.unit.close_domain(domain)
+    }
+
+    fn attach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError> {
+        if FLAW == MIXES_UP_DOMAINS && self.unit.attach(DomainId(domain.0 - 1), device).is_ok() {
+            return Ok(());
+        }
+        self.unit.attach(domain, device)
+    }
+
+    fn detach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError> {
+        self.unit.detach(domain, device)
+    }
+
+    fn submit(&self, commands: &[Invalidation]) -> Result<Self::Ticket, QueueError> {
+        self.submit_flawed(commands).map(|ticket| (ticket, None))
+    }
+
+    fn submit_shared(&self, commands: &[Invalidation]) -> Result<Self::Ticket, QueueError> {
+        let ticket = self.unit.submit_shared(commands)?;
+        let before = self.latest.lock().unwrap_or_else(PoisonError::into_inner).replace(ticket);
+        Ok((ticket, before.filter(|_| FLAW == RETURNS_EARLY)))
+    }
+
+    fn is_done(&self, (ticket, before): Self::Ticket) -> Result<bool, QueueError> {
+        if FLAW == NEVER_WAITS {
+            return Ok(true);
+        }
+        Ok(self.unit.is_done(ticket)? || before.map_or(Ok(false), |before| self.unit.is_done(before))?)
     }
 }

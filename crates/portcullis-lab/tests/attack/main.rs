@@ -5,6 +5,7 @@ mod hardware;
 mod mappers;
 mod planted;
 mod registered;
+mod riding;
 
 use portcullis::Protection;
 use portcullis::design::Options;

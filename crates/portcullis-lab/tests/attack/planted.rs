@@ -4,6 +4,7 @@
 use super::allocators::{self, Listed, Windowed};
 use super::hardware::{self, OnUnit};
 use super::mappers::{self, Mapping};
+use super::riding::Riding;
 use super::{job, machine, passes, rings};
 use portcullis::Protection::{self, Deferred, Strict};
 use portcullis::Rule;
@@ -58,6 +59,8 @@ fn undeclared(attacked: &Attacked) -> Vec<Rule> {
 /// One ring, and two that use each other's addresses.
 const ONE: &str = "operations=6000";
 const TWO: &str = "count=2,operations=6000";
+/// Rings whose commits meet.
+const EIGHT: &str = "count=8,operations=6000";
 
 #[test]
 fn s1_a_device_in_the_domain_of_another() {
@@ -97,6 +100,15 @@ fn s2_a_batch_that_returns_early() {
         &[],
     );
     passes(&Case::new(ONE, Strict).attack::<OnUnit<Stock, { hardware::WAITS_FOR_THE_FIRST }>>(), "in batches of one");
+}
+
+/// The one before is in another submission, which landed earlier.
+#[test]
+fn s2_a_combiner_that_returns_early() {
+    Case::new(EIGHT, Strict).finds::<OnUnit<Riding, { hardware::RETURNS_EARLY }>, OnUnit<Riding, { hardware::NONE }>>(
+        Rule::Strict,
+        &[Rule::Reuse],
+    );
 }
 
 /// Declared up to the bound, and not beyond it.

@@ -1,6 +1,7 @@
 //! The invalidation queue: a ring of descriptors in one page, and in a second page a status for each of its slots (§6.5.2).
 //!
-//! A submission is a run of descriptors closed by a wait of its own, whose slot names the submission's status:
+//! A submission is a run of descriptors closed by a wait of its own. The slot in which it begins, known before it is closed,
+//! names its status:
 //!
 //! ```text
 //!  byte 0                     4          8                                    16
@@ -11,15 +12,17 @@
 //! ```
 //!
 //! Sequences have 64 bits, hardware writes the low 32, and those are compared modulo 2^32. Three things make that sound:
-//! * A slot is taken again only when the wait that was in it has landed, so two live submissions never share a status and
-//!   statuses may land in any order.
-//! * Taking it first writes `sequence - 1` there; what an old revolution left behind cannot pass for something newer.
+//! * A slot is taken again only when the wait of the submission that was in it has landed, so two live submissions never share
+//!   a status and statuses may land in any order.
+//! * Beginning there first writes `sequence - 1` there; what an old revolution left behind cannot pass for something newer.
 //! * A failure is kept in the slot, and stands for every earlier submission there too: a ticket asked about late is told of a
 //!   failure too many rather than of a completion that never was (S11).
 
 mod recovery;
+mod shared;
 
 use recovery::Failure;
+use shared::{Ride, Turn};
 
 use crate::Mmio;
 use crate::hardware::{Hardware, RegisterTimeout};
@@ -27,6 +30,7 @@ use crate::page::{Page, Stopped};
 use crate::spec::descriptors::{DESCRIPTOR_BYTES, Descriptor, StatusWrite};
 use crate::spec::registers::{FSTS, IQA, IQH, IQT, QUEUE_INDEX_SHIFT, global};
 use crate::spec::{faults::status, tables::ENTRIES};
+use crate::sync::AtomicU64;
 use portcullis::platform::{Lock, LockClass, Step, Wait};
 use portcullis::table::Entry;
 use portcullis::{PhysAddr, Platform, QueueError};
@@ -36,11 +40,40 @@ pub(crate) const SLOTS: usize = ENTRIES / 2;
 /// Descriptors of one submission, not counting its wait. They are written with interrupts masked, so there is a limit.
 pub(crate) const BURST_MAX: usize = 64;
 
-/// A submission, to be asked about with [`Iommu::is_done`](portcullis::Iommu::is_done).
+/// What was submitted, alone or with others, to be asked about with [`Iommu::is_done`](portcullis::Iommu::is_done).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ticket {
+    pub(crate) submission: Submission,
+    /// For a part of a submission that was not yet in the hardware.
+    turn: Option<Turn>,
+}
+
+impl From<Submission> for Ticket {
+    fn from(submission: Submission) -> Self {
+        Self { submission, turn: None }
+    }
+}
+
+/// A run of descriptors and the wait behind them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Submission {
+    /// Where it begins, and its status lies.
     pub(crate) slot: u16,
     sequence: u64,
+}
+
+impl Submission {
+    /// None: sequences begin at one.
+    const NONE: Self = Self { slot: 0, sequence: 0 };
+}
+
+/// How often an invalidation queue was used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct QueueUse {
+    /// Times that commands were handed in, in pieces of at most 64.
+    pub commits: u64,
+    /// Waits written: fewer, where commits were [shared](portcullis::Iommu::submit_shared).
+    pub waits: u64,
 }
 
 /// What the lock protects. Between `head` and `tail` lie the slots in use.
@@ -51,25 +84,41 @@ pub(crate) struct Ring {
     tail: usize,
     /// Of the last submission.
     pub(crate) sequence: u64,
-    /// The sequence of the wait in each slot; zero where there is another descriptor.
-    waits: [u64; SLOTS],
+    /// The submission whose wait is in each slot; none where there is another descriptor.
+    waits: [Submission; SLOTS],
+    /// The submission that callers may still join: it ends at `tail`, and hardware does not know of it.
+    boarding: Option<Ride>,
+    /// The last two that callers have shared, the older first, unless they are known to be over.
+    departed: [Option<Submission>; 2],
     /// The queue stopped in a state that cannot be resumed.
     broken: bool,
+    used: QueueUse,
 }
 
 impl Ring {
-    /// Slots that may be written. One always stays free, for a full ring would look empty.
+    /// Slots that may be written. One always stays free, for a full ring would look empty, and one for a wait that is owed.
     fn room(&self) -> usize {
-        SLOTS - 1 - distance(self.head, self.tail)
+        SLOTS - 1 - distance(self.head, self.tail) - usize::from(self.boarding.is_some())
     }
 
-    /// The waits in the slots from `from` to before `to`, oldest first.
-    fn waits(&self, from: usize, to: usize) -> impl Iterator<Item = Ticket> + '_ {
-        (0..distance(from, to)).map(move |step| (from + step) % SLOTS).filter_map(|slot| {
-            let sequence = self.waits[slot];
-            (sequence != 0).then_some(Ticket { slot: slot as u16, sequence })
-        })
+    /// The waits in the slots from `from` to before `to`, oldest first: in which slot, and whose.
+    fn waits(&self, from: usize, to: usize) -> impl Iterator<Item = (usize, Submission)> + '_ {
+        let slots = (0..distance(from, to)).map(move |step| (from + step) % SLOTS);
+        slots.map(|slot| (slot, self.waits[slot])).filter(|(_, submission)| *submission != Submission::NONE)
     }
+
+    /// The slot that is written next, taken.
+    fn take(&mut self, holding: Submission) -> usize {
+        let slot = self.tail;
+        self.waits[slot] = holding;
+        self.tail = (slot + 1) % SLOTS;
+        slot
+    }
+}
+
+/// Tells the hardware how far the ring is written.
+fn ring_doorbell<M: Mmio, P: Platform>(ring: &Ring, hardware: &Hardware<M, P>) {
+    hardware.write64(IQT, (ring.tail as u64) << QUEUE_INDEX_SHIFT);
 }
 
 /// Slots from `from` forward to `to`.
@@ -82,12 +131,24 @@ pub(crate) struct Queue<P: Platform> {
     descriptors: Page,
     statuses: Page,
     pub(crate) ring: P::Lock<Ring>,
+    /// The sequence of [`Ring::boarding`], zero for none: written under the lock, read without.
+    boarding: AtomicU64,
 }
 
 impl<P: Platform> Queue<P> {
     pub(crate) fn new(platform: &P, descriptors: Page, statuses: Page) -> Self {
-        let ring = Ring { head: 0, tail: 0, sequence: 0, waits: [0; SLOTS], broken: false };
-        Self { descriptors, statuses, ring: platform.lock(LockClass::InvalidationQueue, ring) }
+        let ring = Ring {
+            head: 0,
+            tail: 0,
+            sequence: 0,
+            waits: [Submission::NONE; SLOTS],
+            boarding: None,
+            departed: [None; 2],
+            broken: false,
+            used: QueueUse::default(),
+        };
+        let ring = platform.lock(LockClass::InvalidationQueue, ring);
+        Self { descriptors, statuses, ring, boarding: AtomicU64::new(0) }
     }
 
     /// Tells the hardware where the queue is, and turns it on.
@@ -110,6 +171,11 @@ impl<P: Platform> Queue<P> {
         self.statuses.release(platform, stopped);
     }
 
+    /// How often it was used.
+    pub(crate) fn used(&self) -> QueueUse {
+        self.ring.with(|ring| ring.used)
+    }
+
     /// Submits `descriptors`, at most [`BURST_MAX`], and a wait behind them. Spins for room, without the lock.
     ///
     /// The wait needs no fence: hardware completes a wait only after everything ahead of it in the queue (§6.5.2.11).
@@ -118,14 +184,25 @@ impl<P: Platform> Queue<P> {
         hardware: &Hardware<M, P>,
         descriptors: impl ExactSizeIterator<Item = Descriptor> + Clone,
     ) -> Result<Ticket, QueueError> {
-        debug_assert!(descriptors.len() <= BURST_MAX);
+        self.when_there_is_room(hardware, |ring| self.push(ring, hardware, descriptors.clone()).map(Ticket::from))
+    }
+
+    /// Tries, with the lock for each try, until there is room.
+    fn when_there_is_room<M: Mmio>(
+        &self,
+        hardware: &Hardware<M, P>,
+        attempt: impl Fn(&mut Ring) -> Option<Ticket>,
+    ) -> Result<Ticket, QueueError> {
         let submitted = hardware.spin(Wait::QueueRoom, || {
-            let attempt = self.ring.with(|ring| self.push(ring, hardware, descriptors.clone()));
-            if attempt.is_none() {
+            let attempted = self.ring.with(|ring| match ring.broken {
+                true => Some(Err(QueueError::Descriptor)),
+                false => attempt(ring).map(Ok),
+            });
+            if attempted.is_none() {
                 // A queue that has stopped makes no room.
                 self.resume_if_stopped(hardware);
             }
-            attempt
+            attempted
         });
         submitted.unwrap_or(Err(QueueError::Timeout(hardware.wait_us_max)))
     }
@@ -136,35 +213,54 @@ impl<P: Platform> Queue<P> {
         ring: &mut Ring,
         hardware: &Hardware<M, P>,
         descriptors: impl ExactSizeIterator<Item = Descriptor>,
-    ) -> Option<Result<Ticket, QueueError>> {
-        if ring.broken {
-            return Some(Err(QueueError::Descriptor));
-        }
+    ) -> Option<Submission> {
         let needed = descriptors.len() + 1;
-        if ring.room() < needed {
-            self.reclaim(ring, &hardware.platform);
-            if ring.room() < needed {
-                return None;
-            }
+        debug_assert!(needed <= BURST_MAX + 1);
+        if !self.has_room(ring, &hardware.platform, needed) {
+            return None;
         }
+        // A submission is one run of slots, so those who wait for submissions go now. The doorbell is for both.
+        self.close_boarding(ring, &hardware.platform);
         hardware.platform.probe(Step::QueueWrite { descriptors: needed });
-        let first = ring.tail;
-        for descriptor in descriptors {
-            self.write(&hardware.platform, ring.tail, descriptor);
-            ring.waits[ring.tail] = 0;
-            ring.tail = (ring.tail + 1) % SLOTS;
+        let submission = self.begin(ring, &hardware.platform);
+        self.append(ring, &hardware.platform, descriptors);
+        self.close(ring, &hardware.platform, submission);
+        ring_doorbell(ring, hardware);
+        Some(submission)
+    }
+
+    /// Whether there is room for `needed` slots, now or after a look at what is over.
+    fn has_room(&self, ring: &mut Ring, platform: &P, needed: usize) -> bool {
+        if ring.room() < needed {
+            self.reclaim(ring, platform);
         }
+        ring.room() >= needed
+    }
+
+    /// Begins a submission in the slot that is written next.
+    fn begin(&self, ring: &mut Ring, platform: &P) -> Submission {
         ring.sequence += 1;
-        let ticket = Ticket { slot: ring.tail as u16, sequence: ring.sequence };
-        // Software's own word, never read by hardware, so no barrier. Whoever still asks about the last submission in this
-        // slot sees that it is over: that is what let the slot be taken.
-        self.status(&hardware.platform, ticket.slot).store_bits(u64::from((ticket.sequence as u32).wrapping_sub(1)));
-        self.write(&hardware.platform, ring.tail, self.wait(ticket.slot, ticket.sequence));
-        ring.waits[ring.tail] = ticket.sequence;
-        ring.tail = (ring.tail + 1) % SLOTS;
-        self.make_visible(&hardware.platform, first, needed);
-        hardware.write64(IQT, (ring.tail as u64) << QUEUE_INDEX_SHIFT);
-        Some(Ok(ticket))
+        let submission = Submission { slot: ring.tail as u16, sequence: ring.sequence };
+        // Software's own word, never read by hardware, so no barrier. Whoever still asks about the last submission that began
+        // here sees that it is over: that is what let the slot be taken.
+        self.status(platform, submission.slot).store_bits(u64::from((submission.sequence as u32).wrapping_sub(1)));
+        submission
+    }
+
+    /// Writes the descriptors of a commit.
+    fn append(&self, ring: &mut Ring, platform: &P, descriptors: impl Iterator<Item = Descriptor>) {
+        for descriptor in descriptors {
+            self.write(platform, ring.take(Submission::NONE), descriptor);
+        }
+        ring.used.commits += 1;
+    }
+
+    /// Writes the wait of a submission that ends here, and makes all of it visible.
+    fn close(&self, ring: &mut Ring, platform: &P, submission: Submission) {
+        self.write(platform, ring.take(submission), self.wait(submission));
+        ring.used.waits += 1;
+        let first = usize::from(submission.slot);
+        self.make_visible(platform, first, distance(first, ring.tail));
     }
 
     /// Moves `head` past every submission that is over, in ring order.
@@ -172,19 +268,24 @@ impl<P: Platform> Queue<P> {
     /// A wait that has landed was fetched, and so was everything ahead of it: memory tells what the head register would,
     /// without a read across the bus, and tells also that nothing more will be written to the slot's status.
     fn reclaim(&self, ring: &mut Ring, platform: &P) {
-        if let Some(last) =
-            ring.waits(ring.head, ring.tail).take_while(|ticket| self.has_landed(platform, *ticket)).last()
-        {
-            ring.head = (usize::from(last.slot) + 1) % SLOTS;
+        let over = |&(_, submission): &(usize, Submission)| self.has_landed(platform, submission);
+        if let Some((slot, _)) = ring.waits(ring.head, ring.tail).take_while(over).last() {
+            ring.head = (slot + 1) % SLOTS;
         }
+        // Within a revolution, so that no later one can take its status out of the reach of comparison.
+        ring.departed = ring.departed.map(|ride| ride.filter(|departed| !self.has_landed(platform, *departed)));
     }
 
     /// Whether everything under `ticket` is done.
     pub(crate) fn is_done<M: Mmio>(&self, hardware: &Hardware<M, P>, ticket: Ticket) -> Result<bool, QueueError> {
-        match self.look(&hardware.platform, ticket) {
+        let Ticket { submission, turn } = ticket;
+        match self.look(&hardware.platform, submission) {
             Ok(false) => {
+                if let Some(turn) = turn {
+                    self.move_along(hardware, submission, turn);
+                }
                 self.resume_if_stopped(hardware);
-                self.look(&hardware.platform, ticket)
+                self.look(&hardware.platform, submission)
             }
             over => over,
         }
@@ -200,21 +301,21 @@ impl<P: Platform> Queue<P> {
         finished.unwrap_or(Err(QueueError::Timeout(hardware.wait_us_max)))
     }
 
-    /// What memory tells of `ticket`.
-    fn look(&self, platform: &P, ticket: Ticket) -> Result<bool, QueueError> {
+    /// What memory tells of `submission`.
+    fn look(&self, platform: &P, submission: Submission) -> Result<bool, QueueError> {
         // The status first: whatever makes it read as landed, a failure was written before that, and the acquiring load
         // shows it.
-        let landed = self.has_landed(platform, ticket);
-        match Failure::decode(self.failure(platform, ticket.slot).load_bits()) {
-            Some(failure) if failure.sequence >= ticket.sequence => Err(failure.error),
+        let landed = self.has_landed(platform, submission);
+        match Failure::decode(self.failure(platform, submission.slot).load_bits()) {
+            Some(failure) if failure.sequence >= submission.sequence => Err(failure.error),
             _ => Ok(landed),
         }
     }
 
-    /// Whether hardware is through with the wait of `ticket`, well or badly.
-    fn has_landed(&self, platform: &P, ticket: Ticket) -> bool {
-        let status = self.status(platform, ticket.slot).load_bits() as u32;
-        status.wrapping_sub(ticket.sequence as u32).cast_signed() >= 0
+    /// Whether hardware is through with the wait of `submission`, well or badly.
+    fn has_landed(&self, platform: &P, submission: Submission) -> bool {
+        let status = self.status(platform, submission.slot).load_bits() as u32;
+        status.wrapping_sub(submission.sequence as u32).cast_signed() >= 0
     }
 
     fn status<'a>(&'a self, platform: &'a P, slot: u16) -> &'a Entry {
@@ -225,11 +326,11 @@ impl<P: Platform> Queue<P> {
         &self.statuses.entries(platform)[usize::from(slot) * 2 + 1]
     }
 
-    /// The wait that writes `sequence` to the status of `slot`.
-    fn wait(&self, slot: u16, sequence: u64) -> Descriptor {
-        let address = PhysAddr::new(self.statuses.phys().as_u64() + u64::from(slot) * DESCRIPTOR_BYTES);
+    /// The wait that lands `submission`.
+    fn wait(&self, submission: Submission) -> Descriptor {
+        let address = PhysAddr::new(self.statuses.phys().as_u64() + u64::from(submission.slot) * DESCRIPTOR_BYTES);
         Descriptor::Wait {
-            status: Some(StatusWrite { address, data: sequence as u32 }),
+            status: Some(StatusWrite { address, data: submission.sequence as u32 }),
             interrupt: false,
             fence: false,
             drain_page_requests: false,

@@ -1,10 +1,10 @@
 //! Errors of the queue: who pays, and how the others go on (§6.5.2.10).
 
-use super::{Queue, Ring, SLOTS, Ticket, distance};
+use super::{Queue, Ring, SLOTS, Submission, distance, ring_doorbell};
 use crate::Mmio;
 use crate::hardware::Hardware;
 use crate::spec::faults::status;
-use crate::spec::registers::{FSTS, IQH, IQT, QUEUE_INDEX_SHIFT, QUEUE_OFFSET_MASK};
+use crate::spec::registers::{FSTS, IQH, QUEUE_INDEX_SHIFT, QUEUE_OFFSET_MASK};
 use portcullis::{Platform, QueueError};
 
 /// The last submission of a slot that failed, as one word: the sequence shifted left, and in bit 0 whether a device was at
@@ -34,6 +34,8 @@ impl<P: Platform> Queue<P> {
         if errors == 0 || ring.broken {
             return;
         }
+        // Every descriptor has a wait behind it then, and who boarded fails or goes on with the others.
+        self.close_boarding(ring, &hardware.platform);
         let raw_head = hardware.read64(IQH);
         let head = (raw_head >> QUEUE_INDEX_SHIFT) as usize;
         // `ring.head` follows the hardware's head and never passes it.
@@ -45,7 +47,7 @@ impl<P: Platform> Queue<P> {
         let refused = errors & status::QUEUE_ERROR != 0;
         // Stopped at no descriptor of ours, or in front of a wait that has landed: hardware could not fetch, or is gone and
         // reads as all ones.
-        let lost = owner.is_none_or(|owner| self.has_landed(&hardware.platform, owner));
+        let lost = owner.is_none_or(|(_, owner)| self.has_landed(&hardware.platform, owner));
         if !sane || (refused && lost) {
             ring.broken = true;
             self.drop_waits(ring, hardware, ring.tail, false);
@@ -55,37 +57,37 @@ impl<P: Platform> Queue<P> {
             // Hardware has dropped every wait that it had fetched and not finished; those from the head on it has not seen.
             self.drop_waits(ring, hardware, head, true);
         }
-        if let Some(owner) = owner.filter(|_| refused) {
-            self.replace_refused(hardware, head, owner);
+        if let Some((wait, owner)) = owner.filter(|_| refused) {
+            self.replace_refused(hardware, head, wait, owner);
         }
         // A completion that no invalidation of ours asked for, `COMPLETION_ERROR`, stops nothing and hits no submission.
         hardware.write32(FSTS, errors);
         // Some implementations look at the queue again only when told.
-        hardware.write64(IQT, (ring.tail as u64) << QUEUE_INDEX_SHIFT);
+        ring_doorbell(ring, hardware);
     }
 
     /// Fails `owner`, which has the refused descriptor at `head`, and puts a harmless one there: hardware has stopped in front
-    /// of it. The rest of the owner stays, its wait too, which tells when the hardware is through: the failure is written
-    /// before the wait can land, and outweighs it.
-    fn replace_refused<M: Mmio>(&self, hardware: &Hardware<M, P>, head: usize, owner: Ticket) {
+    /// of it. The rest of the owner stays, its wait at `wait` too, which tells when the hardware is through: the failure is
+    /// written before the wait can land, and outweighs it.
+    fn replace_refused<M: Mmio>(&self, hardware: &Hardware<M, P>, head: usize, wait: usize, owner: Submission) {
         self.fail(hardware, owner, false);
-        // Not a wait without any effect, which some implementations refuse too: one that writes to the status of its own slot,
-        // where all earlier submissions have landed and no later one is yet.
-        self.write(&hardware.platform, head, self.wait(head as u16, owner.sequence));
+        // Not a wait without any effect, which some implementations refuse too: one that writes to the status of the slot that
+        // the owner's wait is in. Nobody unfinished has begun there, unless the owner is nothing but that wait.
+        self.write(&hardware.platform, head, self.wait(Submission { slot: wait as u16, ..owner }));
         self.make_visible(&hardware.platform, head, 1);
     }
 
     /// Fails every submission whose wait lies before `end` and has not landed, and lands it in the hardware's stead.
     fn drop_waits<M: Mmio>(&self, ring: &Ring, hardware: &Hardware<M, P>, end: usize, device: bool) {
-        for ticket in ring.waits(ring.head, end) {
-            if !self.has_landed(&hardware.platform, ticket) {
-                self.fail(hardware, ticket, device);
-                self.status(&hardware.platform, ticket.slot).store_bits(u64::from(ticket.sequence as u32));
+        for (_, submission) in ring.waits(ring.head, end) {
+            if !self.has_landed(&hardware.platform, submission) {
+                self.fail(hardware, submission, device);
+                self.status(&hardware.platform, submission.slot).store_bits(u64::from(submission.sequence as u32));
             }
         }
     }
 
-    fn fail<M: Mmio>(&self, hardware: &Hardware<M, P>, ticket: Ticket, device: bool) {
-        self.failure(&hardware.platform, ticket.slot).store_bits(Failure::encode(ticket.sequence, device));
+    fn fail<M: Mmio>(&self, hardware: &Hardware<M, P>, submission: Submission, device: bool) {
+        self.failure(&hardware.platform, submission.slot).store_bits(Failure::encode(submission.sequence, device));
     }
 }

@@ -24,6 +24,8 @@ pub(super) enum Behaviour {
     Silent,
     /// Fetches nothing until the fault status has been read so many times, then is prompt.
     Slow(usize),
+    /// Fetches when the fault status is read, and not before.
+    Lagging,
     /// Fetches everything, and keeps the waits to itself.
     Holding,
 }
@@ -131,7 +133,7 @@ impl<'h> FakeUnit<'h> {
         while state.status & global::QUEUED_INVALIDATION != 0
             && state.faults & (status::QUEUE_ERROR | status::TIMEOUT_ERROR) == 0
             && state.head != state.tail
-            && !matches!(state.behaviour, Behaviour::Silent | Behaviour::Slow(_))
+            && !matches!(state.behaviour, Behaviour::Silent | Behaviour::Slow(_) | Behaviour::Lagging)
         {
             let words = [word(state.queue + state.head), word(state.queue + state.head + 8)];
             let descriptor = match Descriptor::decode(words) {
@@ -184,6 +186,11 @@ impl Mmio for &FakeUnit<'_> {
             VER => state.version,
             GSTS => state.status,
             FSTS => {
+                if state.behaviour == Behaviour::Lagging {
+                    state.behaviour = Behaviour::Prompt;
+                    self.run_queue(state);
+                    state.behaviour = Behaviour::Lagging;
+                }
                 if let Behaviour::Slow(reads) = state.behaviour {
                     state.behaviour = reads.checked_sub(1).map_or(Behaviour::Prompt, Behaviour::Slow);
                     self.run_queue(state);

@@ -4,19 +4,30 @@ use portcullis::platform::fake::{FakeHost, FakeLock};
 use portcullis::platform::{CpuHint, LockClass, Step, Wait};
 use portcullis::table::{Entry, Frame};
 use portcullis::{NoMemory, PhysAddr, Platform};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, OnceLock};
 
-#[derive(Debug)]
 pub(super) struct Host {
     pub(super) fake: FakeHost,
     pub(super) forget_barriers: AtomicBool,
     steps: Mutex<Vec<Step>>,
+    /// An interrupt that comes in every turn of every spin.
+    on_pause: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 impl Host {
     pub(super) fn new(coherent: bool) -> Self {
-        Self { fake: FakeHost::new(coherent), forget_barriers: AtomicBool::new(false), steps: Mutex::default() }
+        Self {
+            fake: FakeHost::new(coherent),
+            forget_barriers: AtomicBool::new(false),
+            steps: Mutex::default(),
+            on_pause: OnceLock::new(),
+        }
+    }
+
+    /// Has `interrupt` come in every turn of every spin from now on.
+    pub(super) fn on_pause(&self, interrupt: impl Fn() + Send + Sync + 'static) {
+        assert!(self.on_pause.set(Box::new(interrupt)).is_ok(), "one interrupt");
     }
 
     pub(super) fn take_steps(&self) -> Vec<Step> {
@@ -66,6 +77,9 @@ unsafe impl Platform for Host {
 
     fn pause(&self, wait: Wait) {
         self.fake.pause(wait);
+        if let Some(interrupt) = self.on_pause.get() {
+            interrupt();
+        }
         std::thread::yield_now();
     }
 

@@ -7,6 +7,7 @@ mod faults;
 mod host;
 mod queue;
 mod recovery;
+mod shared;
 mod units;
 
 use crate::spec::descriptors::{Descriptor, IotlbScope};

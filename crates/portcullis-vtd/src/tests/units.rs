@@ -98,6 +98,34 @@ fn a_large_submission_reaches_every_unit() {
 }
 
 #[test]
+fn a_commit_rides_on_every_unit() {
+    let host = Host::new(true);
+    let fakes = [FakeUnit::new(&host), FakeUnit::new(&host)];
+    let units = [bring_up(&fakes[0], &host), bring_up(&fakes[1], &host)];
+    let both = join(&units, &host);
+    let domain = both.open_domain(TABLES).expect("an id");
+    fakes.iter().for_each(|fake| fake.behave(Behaviour::Holding));
+    let flying = both.submit_shared(&[page(domain.0, 1)]).expect("room");
+    let riders = [2, 3].map(|pfn| both.submit_shared(&[page(domain.0, pfn)]).expect("room"));
+    fakes.iter().for_each(|fake| assert_eq!(without_waits(fake.take_executed()), [page_descriptor(1, 1)]));
+    // The rides of one unit go on while those of the other do not.
+    fakes[0].land(0);
+    assert_eq!(riders.map(|rider| both.is_done(rider)), [Ok(false); 2]);
+    fakes[0].land(0);
+    assert_eq!(riders.map(|rider| both.is_done(rider)), [Ok(false); 2]);
+    fakes[1].land(0);
+    assert_eq!((both.is_done(flying), both.is_done(riders[1])), (Ok(true), Ok(false)));
+    fakes[1].land(0);
+    assert_eq!(riders.map(|rider| both.is_done(rider)), [Ok(true); 2]);
+    for fake in &fakes {
+        assert_eq!(without_waits(fake.take_executed()), [page_descriptor(1, 2), page_descriptor(1, 3)]);
+    }
+    let large: Vec<_> = (0..100).map(|pfn| page(domain.0, pfn)).collect();
+    fakes.iter().for_each(|fake| fake.behave(Behaviour::Prompt));
+    assert_eq!(both.submit_shared(&large).and_then(|ticket| both.is_done(ticket)), Ok(true));
+}
+
+#[test]
 fn what_fails_on_one_unit_fails_and_can_be_tried_again() {
     let host = Host::new(true);
     let fakes = [FakeUnit::new(&host), FakeUnit::with_capabilities(&host, CAPABILITY.with_nd(0), EXTENDED)];

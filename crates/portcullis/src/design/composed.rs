@@ -3,7 +3,7 @@
 use crate::address::IovaRange;
 use crate::design::{LockFree, Locking, Mapper, Setup, Usage};
 use crate::error::{CommitError, MapError, NewDomainError, UnmapError};
-use crate::invalidation::{Commands, Deferral, Invalidated, Policy, Revocation, Revoked};
+use crate::invalidation::{Commands, Deferral, Invalidated, Policy, Revocation, Revoked, Submissions};
 use crate::iommu::{AttachError, DomainId, Iommu, SourceId};
 use crate::iova::{Claim, Demand, IovaAllocator};
 use crate::platform::{Phase, Platform, Step};
@@ -24,6 +24,8 @@ pub struct Composed<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking = Loc
 pub struct Parts<L> {
     /// What one command covers under strict protection.
     pub commands: Commands,
+    /// With whom its commits wait.
+    pub submissions: Submissions,
     /// What becomes of unmaps under deferred protection.
     pub deferral: Deferral,
     /// What becomes of table pages.
@@ -40,7 +42,8 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu> Composed<A, P, I> {
     /// Those of [`with_parts`](Composed::with_parts).
     pub fn new(allocator: A, deferral: Deferral, setup: Setup<'_, P, I>) -> Result<Self, NewDomainError> {
         let rule = if A::TABLE_CLAIM_PAGES_MAX > 0 { TableRule::Kept } else { TableRule::FreedWhenCovered };
-        let parts = Parts { commands: Commands::PerUnmap, deferral, rule, locking: LockFree };
+        let parts =
+            Parts { commands: Commands::PerUnmap, submissions: Submissions::Alone, deferral, rule, locking: LockFree };
         Self::with_parts(allocator, parts, setup)
     }
 }
@@ -56,7 +59,7 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Composed<A, P, I, L
     /// If claims are left to a table that does not keep its pages, with [`Deferral::Unawaited`] over such a table, if unmaps leave
     /// translations to a table that maps do not write over, or the other way round, or if a table that frees empty pages has no lock.
     pub fn with_parts(allocator: A, parts: Parts<L>, setup: Setup<'_, P, I>) -> Result<Self, NewDomainError> {
-        let Parts { commands, deferral, rule, locking } = parts;
+        let Parts { commands, submissions, deferral, rule, locking } = parts;
         assert!(
             A::TABLE_CLAIM_PAGES_MAX == 0 || rule == TableRule::Kept,
             "claims walk the table before they own anything"
@@ -69,7 +72,7 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Composed<A, P, I, L
             L::TABLE_EXCLUSIVE || !matches!(rule, TableRule::FreedWhenEmpty { .. }),
             "who frees an empty table page must know that nobody maps there"
         );
-        let policy = Policy::new(&setup.platform, setup.protection, commands, deferral)?;
+        let policy = Policy::new(&setup.platform, setup.protection, commands, submissions, deferral)?;
         assert_eq!(
             matches!(policy, Policy::AtMap),
             rule == TableRule::Overwritten,
@@ -80,6 +83,7 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Composed<A, P, I, L
     }
 
     /// What every map begins with.
+    #[inline]
     pub(super) fn begin_map(&self) -> Result<(), MapError> {
         let platform = self.space.platform();
         self.space.check()?;

@@ -1,6 +1,8 @@
 //! What a design is: a named whole of allocator, invalidation and table rule.
 
 pub(crate) mod choice;
+#[allow(unsafe_code, reason = "table pages have an owner that types cannot show")]
+mod chunked;
 #[allow(unsafe_code, reason = "translations have an owner that types cannot show")]
 mod composed;
 #[allow(unsafe_code, reason = "translations have an owner that types cannot show")]
@@ -11,18 +13,19 @@ mod options;
 #[allow(unsafe_code, reason = "translations have an owner that types cannot show")]
 mod physical;
 
+pub use chunked::{Chunked, TABLE_IDLE_US};
 pub use composed::{Composed, Parts};
 pub use identity::{DynamicIdentity, IDENTITY_TAG_BITS};
 pub use locking::{LockFree, LockPerTable, Locking, TableLock, WholeLock};
 pub use options::{OptionError, OptionInfo, OptionKind, Options, Value};
 pub use physical::Physical;
 
-use crate::address::{IovaRange, Segment};
+use crate::address::{Iova, IovaRange, PhysAddr, Segment};
 use crate::error::{CommitError, MapError, NewDomainError, UnmapError};
 use crate::invalidation::Revocation;
 use crate::iommu::{AttachError, DomainId, Iommu, SourceId};
 use crate::platform::Platform;
-use crate::request::Request;
+use crate::request::{Access, Request};
 use crate::safety::{Breach, Protection, Rule};
 
 /// What there is to say about a design.
@@ -152,6 +155,23 @@ pub trait Mapper: Sync {
     /// # Panics
     /// If the unmaps of `revocation` were made by another mapper.
     fn commit(&self, revocation: &mut Revocation) -> Result<(), CommitError>;
+
+    /// Maps one buffer where that takes no more than a few steps. Otherwise nothing has happened, and [`map`](Mapper::map) does it
+    /// or says why not.
+    #[inline(always)]
+    fn map_at_once(&self, _phys: PhysAddr, _len: u64, _access: Access) -> Option<Iova> {
+        None
+    }
+
+    /// Unmaps and commits one buffer where that takes no more than a few steps, and returns true. Otherwise nothing has happened,
+    /// and [`unmap`](Mapper::unmap) does it or says why not.
+    ///
+    /// # Errors
+    /// Those of [`commit`](Mapper::commit).
+    #[inline(always)]
+    fn unmap_at_once(&self, _iova: Iova, _len: u64) -> Result<bool, CommitError> {
+        Ok(false)
+    }
 
     /// Flushes what has waited long enough, and gives back what was kept for too long. To be called when
     /// [`due_us`](Mapper::due_us) has come, from a timer.

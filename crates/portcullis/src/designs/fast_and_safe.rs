@@ -2,7 +2,7 @@
 
 use crate::design::{Addressing, Composed, Described, Design, Fit, Info, LockFree, OptionInfo, OptionKind, Parts, Setup};
 use crate::error::NewDomainError;
-use crate::invalidation::{Commands, Deferral};
+use crate::invalidation::{Commands, Submissions, Deferral};
 use crate::iommu::Iommu;
 use crate::iova::WindowAllocator;
 use crate::platform::Platform;
@@ -52,7 +52,8 @@ impl<P: Platform, I: Iommu> Design<P, I> for FastAndSafe {
         let allocator = WindowAllocator::new(&setup.platform, setup.width, setup.reserved, within_pages)?;
         let parts = Parts {
             commands: Commands::PerRun { within_pages },
-            deferral: Deferral::PerCore,
+            submissions: Submissions::Alone,
+            deferral: Deferral::PER_CORE,
             rule: TableRule::FreedWhenCovered,
             locking: LockFree,
         };

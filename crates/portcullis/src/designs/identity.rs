@@ -38,6 +38,6 @@ impl<P: Platform, I: Iommu> Design<P, I> for Identity {
     type Mapper = DynamicIdentity<P, I>;
 
     fn build(setup: Setup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
-        DynamicIdentity::new(queue_kind(&setup.options, Deferral::PerCore), setup)
+        DynamicIdentity::new(queue_kind(&setup.options, Deferral::PER_CORE), setup)
     }
 }

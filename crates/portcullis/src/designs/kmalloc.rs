@@ -34,6 +34,6 @@ impl<P: Platform, I: Iommu> Design<P, I> for Kmalloc {
 
     fn build(setup: Setup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
         let allocator = KmallocAllocator::new(&setup.platform, setup.width, setup.reserved)?;
-        Composed::new(allocator, queue_kind(&setup.options, Deferral::PerCore), setup)
+        Composed::new(allocator, queue_kind(&setup.options, Deferral::PER_CORE), setup)
     }
 }

@@ -50,6 +50,7 @@ designs! {
     kmalloc::Kmalloc,
     magazine::Magazine,
     fast_and_safe::FastAndSafe,
+    portcullis::Portcullis,
     #[cfg(feature = "example-design")] #[path = "../../../../examples/guarded.rs"] guarded::Guarded,
 }
 
@@ -96,7 +97,7 @@ const fn queue_option(default: &'static str) -> OptionInfo {
 fn queue_kind(options: &Options, default: Deferral) -> Deferral {
     match options.word("queue") {
         Some("global") => Deferral::Global,
-        Some("per-core") => Deferral::PerCore,
+        Some("per-core") => Deferral::PER_CORE,
         _ => default,
     }
 }

@@ -157,7 +157,16 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     ///
     /// # Errors
     /// A [`MapError`]; nothing has changed then, but after [`MapError::Unsettled`]: that memory must not be used again.
+    #[inline]
     pub fn map_raw(&self, phys: PhysAddr, len: u64, access: Access) -> Result<Iova, MapError> {
+        match self.mapper.map_at_once(phys, len, access) {
+            Some(iova) => Ok(iova),
+            None => self.map_buffer(phys, len, access),
+        }
+    }
+
+    #[inline(never)]
+    fn map_buffer(&self, phys: PhysAddr, len: u64, access: Access) -> Result<Iova, MapError> {
         let segments = [Segment { phys, len }];
         let range = self.map_request(&Request::new(&segments, access)?)?;
         Ok(Iova::new(range.start().as_u64() + phys.page_offset()))
@@ -168,6 +177,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     ///
     /// # Errors
     /// A [`MapError`]; nothing has changed then, but after [`MapError::Unsettled`]: that memory must not be used again.
+    #[inline]
     pub fn map_request(&self, request: &Request<'_>) -> Result<IovaRange, MapError> {
         self.mapper.map(request)
     }
@@ -178,7 +188,13 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     /// # Errors
     /// [`RawUnmapError::Refused`] leaves the mapping as it was. After [`RawUnmapError::Commit`] the buffer must never be
     /// used again (S11).
+    #[inline]
     pub fn unmap_raw(&self, iova: Iova, len: u64) -> Result<(), RawUnmapError> {
+        if self.mapper.unmap_at_once(iova, len)? { Ok(()) } else { self.unmap_buffer(iova, len) }
+    }
+
+    #[inline(never)]
+    fn unmap_buffer(&self, iova: Iova, len: u64) -> Result<(), RawUnmapError> {
         let range = IovaRange::covering(iova, len).ok_or(UnmapError::BadRange)?;
         let mut batch = self.raw_batch();
         batch.unmap(range)?;

@@ -5,7 +5,7 @@
 //! begun when it was queued; so the flushes that serve it are those with that number and above, and one of them having
 //! succeeded is enough.
 
-use super::{Invalidated, QUEUE_TIMEOUT_US, Revocation};
+use super::{Invalidated, Revocation};
 use crate::address::IovaRange;
 use crate::deadline::Deadline;
 use crate::error::{CommitError, NoMemory};
@@ -18,7 +18,7 @@ use crate::sync::{AtomicU64, Ordering, fence};
 use crate::table::FreedTables;
 use alloc::collections::VecDeque;
 
-/// Unmaps that wait at most on each CPU. The model checker sees short queues, so that it sees full ones.
+/// Unmaps that wait at most on each CPU in Linux. The model checker sees short queues, so that it sees full ones.
 pub const CORE_QUEUE_CAPACITY: usize = if cfg!(loom) { 1 } else { 256 };
 
 /// An unmap whose translations are cleared but may still be cached by the hardware.
@@ -30,7 +30,7 @@ struct Waiting {
 
 /// The unmaps of one CPU, the oldest first.
 struct Queue {
-    /// Never grows: its capacity is [`CORE_QUEUE_CAPACITY`] from the start.
+    /// Never grows: its capacity is there from the start.
     waiting: VecDeque<Waiting>,
     tables: FreedTables,
     /// Flushes that had begun when the latest of `tables` was queued.
@@ -40,6 +40,10 @@ struct Queue {
 /// The flush queues of a domain.
 pub struct CoreQueues<P: Platform> {
     queues: PerCpu<P::Lock<Queue>>,
+    /// Unmaps that wait at most in each.
+    capacity: usize,
+    /// How long they wait at most, in microseconds.
+    timeout_us: u64,
     /// Flushes of the domain that have begun: the number of the next.
     begun: AtomicU64,
     /// One past the highest number of a flush that has succeeded: entries that note less are served. See
@@ -54,19 +58,21 @@ pub struct CoreQueues<P: Platform> {
 }
 
 impl<P: Platform> CoreQueues<P> {
-    /// Empty queues, one for each CPU of `platform`.
+    /// Empty queues, one for each CPU of `platform`, with room for `capacity` unmaps each, which wait for `timeout_us` at most.
     ///
     /// # Errors
     /// [`NoMemory`] without room for the entries.
-    pub fn new(platform: &P) -> Result<Self, NoMemory> {
+    pub fn new(platform: &P, capacity: usize, timeout_us: u64) -> Result<Self, NoMemory> {
         let queue = || {
             let mut waiting = VecDeque::new();
-            waiting.try_reserve_exact(CORE_QUEUE_CAPACITY).map_err(|_| NoMemory)?;
+            waiting.try_reserve_exact(capacity).map_err(|_| NoMemory)?;
             let queue = Queue { waiting, tables: FreedTables::new(), tables_begun: 0 };
             Ok(platform.lock(LockClass::FlushQueue, queue))
         };
         Ok(Self {
             queues: PerCpu::new(platform, queue)?,
+            capacity,
+            timeout_us,
             begun: AtomicU64::new(0),
             served: AtomicU64::new(0),
             due: Deadline::none(),
@@ -98,17 +104,17 @@ impl<P: Platform> CoreQueues<P> {
                 queue.tables.append(platform, core::mem::take(&mut revocation.tables));
             }
             for revoked in revocation.revoked.drain(..) {
-                if queue.waiting.len() == CORE_QUEUE_CAPACITY {
+                if queue.waiting.len() == self.capacity {
                     self.release_served(space, allocator, queue);
                 }
-                if queue.waiting.len() == CORE_QUEUE_CAPACITY {
+                if queue.waiting.len() == self.capacity {
                     self.flush_here(space, allocator, queue)?;
                 }
                 platform.probe(Step::FlushQueuePush);
                 // Acquire: see `due`.
                 let begun = self.begun.load(Ordering::Acquire);
                 queue.waiting.push_back(Waiting { range: revoked.range, begun });
-                self.due.set_if_none(platform, QUEUE_TIMEOUT_US);
+                self.due.set_if_none(platform, self.timeout_us);
             }
             if space.check().is_err() { self.flush_here(space, allocator, queue) } else { Ok(()) }
         })
@@ -130,7 +136,7 @@ impl<P: Platform> CoreQueues<P> {
         platform.probe(Step::Enter(Phase::Invalidate));
         if let Err(error) = self.flush(space) {
             // The entries stay, quarantined until a flush succeeds (S11). The next tick may try, but not at once.
-            self.due.set(platform, QUEUE_TIMEOUT_US);
+            self.due.set(platform, self.timeout_us);
             return Err(error);
         }
         for queue in self.queues.iter() {
@@ -146,7 +152,12 @@ impl<P: Platform> CoreQueues<P> {
 
     /// The most unmaps that can wait, on all CPUs together.
     pub fn capacity(&self) -> usize {
-        self.queues.len() * CORE_QUEUE_CAPACITY
+        self.queues.len() * self.capacity
+    }
+
+    /// How long an unmap waits at most if `tick` is called when due, in microseconds.
+    pub fn timeout_us(&self) -> u64 {
+        self.timeout_us
     }
 
     /// When `tick` will flush, on the platform's clock; `None` while nothing was queued since it last did.

@@ -13,7 +13,7 @@ mod unawaited;
 pub use core_queues::{CORE_QUEUE_CAPACITY, CoreQueues};
 pub use flush_queue::{FlushQueue, QUEUE_CAPACITY, QUEUE_TIMEOUT_US};
 pub(crate) use policy::Policy;
-pub use policy::{Commands, Deferral};
+pub use policy::{Commands, Deferral, Submissions};
 pub use unawaited::{UNAWAITED_CAPACITY, UnawaitedQueue};
 
 use crate::address::{Iova, IovaRange};
@@ -109,6 +109,7 @@ impl Revocation {
 
 /// The command that covers `range`: the smallest aligned power of two of pages around it, or the whole domain where the
 /// hardware has no such command. A domain-selective command takes all levels, so it serves either hint.
+#[inline]
 pub(crate) fn page_selective(
     domain: DomainId,
     range: IovaRange,

@@ -2,8 +2,8 @@
 //! per CPU, or only when an address is used again.
 
 use super::{
-    CoreQueues, FlushQueue, Invalidated, QUEUE_CAPACITY, QUEUE_TIMEOUT_US, Revocation, UNAWAITED_CAPACITY,
-    UnawaitedQueue, page_selective, strict,
+    CORE_QUEUE_CAPACITY, CoreQueues, FlushQueue, Invalidated, QUEUE_CAPACITY, QUEUE_TIMEOUT_US, Revocation,
+    UNAWAITED_CAPACITY, UnawaitedQueue, page_selective, strict,
 };
 use crate::address::IovaRange;
 use crate::error::{CommitError, MapError, NewDomainError};
@@ -20,11 +20,21 @@ pub enum Deferral {
     /// It waits in one queue of all CPUs, for a global flush.
     Global,
     /// It waits in its CPU's queue, for a flush of the domain.
-    PerCore,
+    PerCore {
+        /// Unmaps that wait at most on each CPU.
+        capacity: usize,
+        /// How long they wait at most, in microseconds.
+        timeout_us: u64,
+    },
     /// Nothing, until a map uses the address again: it writes its translations and invalidates the old ones before it returns.
     AtMap,
     /// Its invalidation is submitted and not waited for. Tables must keep their pages.
     Unawaited,
+}
+
+impl Deferral {
+    /// Queues per CPU as Linux has them.
+    pub const PER_CORE: Self = Self::PerCore { capacity: CORE_QUEUE_CAPACITY, timeout_us: QUEUE_TIMEOUT_US };
 }
 
 /// What one command of a commit covers under strict protection.
@@ -39,9 +49,18 @@ pub enum Commands {
     },
 }
 
+/// With whom a commit waits under strict protection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Submissions {
+    /// Its commands have a wait of their own.
+    Alone,
+    /// They ride with those of other commits behind one wait ([`Iommu::submit_shared`]).
+    Shared,
+}
+
 /// The invalidation policy of a domain.
 pub(crate) enum Policy<P: Platform, I: Iommu> {
-    Strict(Commands),
+    Strict(Commands, Submissions),
     Global(FlushQueue<P>),
     PerCore(CoreQueues<P>),
     AtMap,
@@ -53,12 +72,15 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
         platform: &P,
         protection: Protection,
         commands: Commands,
+        submissions: Submissions,
         deferral: Deferral,
     ) -> Result<Self, NewDomainError> {
         Ok(match (protection, deferral) {
-            (Protection::Strict, _) => Self::Strict(commands),
+            (Protection::Strict, _) => Self::Strict(commands, submissions),
             (Protection::Deferred, Deferral::Global) => Self::Global(FlushQueue::new(platform)?),
-            (Protection::Deferred, Deferral::PerCore) => Self::PerCore(CoreQueues::new(platform)?),
+            (Protection::Deferred, Deferral::PerCore { capacity, timeout_us }) => {
+                Self::PerCore(CoreQueues::new(platform, capacity, timeout_us)?)
+            }
             (Protection::Deferred, Deferral::AtMap) => Self::AtMap,
             (Protection::Deferred, Deferral::Unawaited) => Self::Unawaited(UnawaitedQueue::new(platform)?),
             (Protection::None, _) => return Err(NewDomainError::Protection),
@@ -102,7 +124,7 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
         allocator: &impl IovaAllocator<P>,
     ) -> Result<bool, MapError> {
         match self {
-            Self::Strict(_) | Self::AtMap | Self::Global(_) | Self::PerCore(_) => Ok(false),
+            Self::Strict(..) | Self::AtMap | Self::Global(_) | Self::PerCore(_) => Ok(false),
             Self::Unawaited(queue) => Ok(queue.drain(space, allocator).map(|()| true)?),
         }
     }
@@ -126,12 +148,16 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
             return Ok(());
         }
         match self {
-            Self::Strict(commands) => strict::commit(space, allocator, revocation, *commands),
+            Self::Strict(commands, submissions) => {
+                strict::commit(space, allocator, revocation, *commands, *submissions)
+            }
             Self::Global(queue) => queue.push(space, allocator, revocation),
             Self::PerCore(queues) => queues.push(space, allocator, revocation),
             Self::Unawaited(queue) => queue.push(space, allocator, revocation),
             // No map will come to invalidate, so it is done now.
-            Self::AtMap if space.check().is_err() => strict::commit(space, allocator, revocation, Commands::PerUnmap),
+            Self::AtMap if space.check().is_err() => {
+                strict::commit(space, allocator, revocation, Commands::PerUnmap, Submissions::Alone)
+            }
             Self::AtMap => {
                 platform.probe(Step::Enter(Phase::IovaFree));
                 for revoked in revocation.revoked.drain(..) {
@@ -149,7 +175,7 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
         allocator: &impl IovaAllocator<P>,
     ) -> Result<(), CommitError> {
         match self {
-            Self::Strict(_) | Self::AtMap => Ok(()),
+            Self::Strict(..) | Self::AtMap => Ok(()),
             Self::Global(queue) => queue.tick(space, allocator),
             Self::PerCore(queues) => queues.tick(space, allocator),
             Self::Unawaited(queue) => queue.tick(space, allocator),
@@ -159,7 +185,7 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
     /// When the next tick has work to do.
     pub(crate) fn due_us(&self) -> Option<u64> {
         match self {
-            Self::Strict(_) | Self::AtMap => None,
+            Self::Strict(..) | Self::AtMap => None,
             Self::Global(queue) => queue.due_us(),
             Self::PerCore(queues) => queues.due_us(),
             Self::Unawaited(queue) => queue.due_us(),
@@ -169,7 +195,7 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
     /// Unmaps that wait now, and the most that can.
     pub(crate) fn queued(&self) -> (usize, usize) {
         match self {
-            Self::Strict(_) | Self::AtMap => (0, 0),
+            Self::Strict(..) | Self::AtMap => (0, 0),
             Self::Global(queue) => (queue.len(), QUEUE_CAPACITY),
             Self::PerCore(queues) => (queues.waiting(), queues.capacity()),
             Self::Unawaited(queue) => (queue.len(), UNAWAITED_CAPACITY),
@@ -180,8 +206,9 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
     /// bound.
     pub(crate) fn window_us_max(&self) -> Option<u64> {
         match self {
-            Self::Strict(_) | Self::Unawaited(_) => Some(0),
-            Self::Global(_) | Self::PerCore(_) => Some(QUEUE_TIMEOUT_US),
+            Self::Strict(..) | Self::Unawaited(_) => Some(0),
+            Self::Global(_) => Some(QUEUE_TIMEOUT_US),
+            Self::PerCore(queues) => Some(queues.timeout_us()),
             Self::AtMap => None,
         }
     }
@@ -189,7 +216,7 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
     /// Frees what waits, now that the IOMMU has forgotten the domain, but for the table pages: these it returns.
     pub(crate) fn close(&self, platform: &P, allocator: &impl IovaAllocator<P>) -> FreedTables {
         match self {
-            Self::Strict(_) | Self::AtMap => FreedTables::new(),
+            Self::Strict(..) | Self::AtMap => FreedTables::new(),
             Self::Global(queue) => queue.close(platform, allocator),
             Self::PerCore(queues) => queues.close(platform, allocator),
             Self::Unawaited(queue) => {

@@ -1,6 +1,6 @@
 //! Strict protection: invalidate and wait before anything goes back.
 
-use super::{BATCH_MAX, Commands, Invalidated, Revocation, Revoked, page_selective};
+use super::{BATCH_MAX, Commands, Invalidated, Revocation, Revoked, Submissions, page_selective};
 use crate::address::IovaRange;
 use crate::error::CommitError;
 use crate::iommu::{Capabilities, Invalidation, Iommu};
@@ -15,6 +15,7 @@ pub(super) fn commit<P: Platform, I: Iommu>(
     allocator: &impl IovaAllocator<P>,
     revocation: &mut Revocation,
     per: Commands,
+    submissions: Submissions,
 ) -> Result<(), CommitError> {
     let platform = space.platform();
     platform.probe(Step::Enter(Phase::Invalidate));
@@ -42,7 +43,11 @@ pub(super) fn commit<P: Platform, I: Iommu>(
         }
     }
     let tables = core::mem::take(&mut revocation.tables);
-    if let Err(error) = space.invalidate(&commands) {
+    let invalidated = match submissions {
+        Submissions::Alone => space.invalidate(&commands),
+        Submissions::Shared => space.invalidate_shared(&commands),
+    };
+    if let Err(error) = invalidated {
         // The ranges and tables leak: quarantined for good (S11).
         revocation.revoked.clear();
         return Err(error.into());

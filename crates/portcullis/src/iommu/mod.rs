@@ -163,6 +163,20 @@ pub trait Iommu: Sync {
     /// A [`QueueError`]; some of the commands may have been executed.
     fn submit(&self, commands: &[Invalidation]) -> Result<Self::Ticket, QueueError>;
 
+    /// Hands commands to the hardware as [`submit`](Iommu::submit) does, or has them ride with those of other callers behind
+    /// one wait, perhaps a little later.
+    ///
+    /// Those who ask [`is_done`](Iommu::is_done) move things along: the caller asks until it is told, and if it stops, nobody
+    /// else waits for it. It may be called from interrupts that nest in any other call. A time limit counts from this call.
+    /// A ride may fail for another rider's sake: then nothing is known of the caller's own commands, which may be handed in
+    /// again by `submit`, where only their own errors hit them.
+    ///
+    /// # Errors
+    /// Those of [`submit`](Iommu::submit).
+    fn submit_shared(&self, commands: &[Invalidation]) -> Result<Self::Ticket, QueueError> {
+        self.submit(commands)
+    }
+
     /// Whether everything submitted under `ticket` has taken effect, in-flight DMA drained.
     ///
     /// Tickets may be asked about in any order, late, or never. One that is asked about late may be told of a failure that was
@@ -201,6 +215,11 @@ macro_rules! forward {
     #[inline]
     fn submit(&self, commands: &[Invalidation]) -> Result<Self::Ticket, QueueError> {
         (**self).submit(commands)
+    }
+
+    #[inline]
+    fn submit_shared(&self, commands: &[Invalidation]) -> Result<Self::Ticket, QueueError> {
+        (**self).submit_shared(commands)
     }
 
     #[inline]

@@ -1,8 +1,11 @@
 //! Picking an address.
 
+mod arena;
 mod avl;
 mod blocks;
 mod buddy;
+mod chunk_tables;
+mod chunks;
 mod directory;
 mod free_list;
 mod gap_tree;
@@ -16,7 +19,10 @@ mod vmem;
 mod window;
 mod windows;
 
+pub use arena::TABLE_RESERVE;
 pub use buddy::{BUDDY_PAGES_MAX, BuddyAllocator};
+pub use chunks::{CHUNK_PAGES, CHUNKED_PAGES_MAX};
+pub(crate) use chunks::{Chunks, NotTaken, SMALL_PAGES_MAX, Taken};
 pub use free_list::FreeListAllocator;
 pub use gap_tree::GapTreeAllocator;
 pub use kmalloc::KmallocAllocator;

@@ -81,7 +81,16 @@ pub struct FakeHost {
     frames: Mutex<Frames>,
     coherent: bool,
     now_us: AtomicU64,
+    walks: CriticalMutex<Walks>,
     leaked_before: usize,
+}
+
+/// The walks that go on.
+#[derive(Debug, Default)]
+struct Walks {
+    now: usize,
+    /// How often the last of them has ended.
+    ended: u64,
 }
 
 /// Where fake table pages start, out of the way of the addresses that tests use for buffers.
@@ -97,7 +106,8 @@ impl FakeHost {
     /// A host whose walker snoops the caches, or not.
     pub fn new(coherent: bool) -> Self {
         let frames = Frames { next: FRAMES_BASE, ..Frames::default() };
-        Self { frames: Mutex::new(frames), coherent, now_us: AtomicU64::new(0), leaked_before: LEAKED.get() }
+        let (now_us, walks) = (AtomicU64::new(0), CriticalMutex::default());
+        Self { frames: Mutex::new(frames), coherent, now_us, walks, leaked_before: LEAKED.get() }
     }
 
     /// From now on lends at most `pages` table pages more.
@@ -217,6 +227,24 @@ unsafe impl Platform for FakeHost {
         for index in first & !7..(first + entries.len()).next_multiple_of(8) {
             seen[index] = frame[index].load_bits();
         }
+    }
+
+    fn walk<R>(&self, walk: impl FnOnce() -> R) -> R {
+        self.walks.lock().expect("not poisoned").now += 1;
+        let result = walk();
+        let mut walks = self.walks.lock().expect("not poisoned");
+        walks.now -= 1;
+        walks.ended += u64::from(walks.now == 0);
+        result
+    }
+
+    fn walks_now(&self) -> u64 {
+        self.walks.lock().expect("not poisoned").ended
+    }
+
+    fn walks_are_over(&self, then: u64) -> bool {
+        let walks = self.walks.lock().expect("not poisoned");
+        walks.now == 0 || walks.ended > then
     }
 
     fn now_us(&self) -> u64 {

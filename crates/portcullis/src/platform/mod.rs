@@ -105,6 +105,17 @@ pub enum Step {
     WindowClaim,
     /// Pages of a window come back to it.
     WindowReturn,
+    /// The cursor of a stream is moved on.
+    ChunkTake,
+    /// The table of a chunk is looked up by an address in it.
+    ChunkFind,
+    /// Pages of a chunk are spent.
+    ChunkReturn,
+    /// `entries` neighbouring entries of a translation table are read, to see whether anybody has their pages.
+    TableScan {
+        /// How many.
+        entries: usize,
+    },
     /// A translation table is walked down.
     TableWalk {
         /// How many levels it has. The walk may end at a large leaf before the last.

@@ -3,7 +3,9 @@
 mod counted;
 mod entry;
 mod freed;
+mod leaf_pages;
 mod marks;
+pub(crate) mod rounds;
 mod second_level;
 mod shared;
 

@@ -158,7 +158,8 @@ impl SecondLevelTable {
     }
 
     /// Refuses what lies beyond what the IOMMU can address.
-    pub(super) fn check_physical(&self, segment: &Segment) -> Result<(), MapError> {
+    #[inline(always)]
+    pub(crate) fn check_physical(&self, segment: &Segment) -> Result<(), MapError> {
         // `Request::new` has seen to it that the sum does not wrap.
         match (segment.phys.as_u64() + segment.len - 1) >> self.physical_bits {
             0 => Ok(()),
@@ -239,13 +240,17 @@ impl SecondLevelTable {
             if value.is_large() {
                 return Err(MapError::Overlap(Iova::from_pfn(run.pfn)));
             }
-            if !self.coherent && !value.is_flushed() {
-                // Whoever installed it may not have come to flushing it: another CPU, or what this interrupt broke into. Our
-                // leaf must be reachable when we return.
-                platform.table_barrier(core::slice::from_ref(slot));
-            }
+            self.reach(platform, slot, value);
             table = frame(platform, value.phys());
             level -= 1;
+        }
+    }
+
+    /// Makes a pointer visible that was found at `slot`: whoever installed it may not have come to flushing it, another CPU, or
+    /// what this interrupt broke into. Leaves behind it must be reachable when we return.
+    pub(super) fn reach<P: Platform>(&self, platform: &P, slot: &Entry, value: EntryValue) {
+        if !self.coherent && !value.is_flushed() {
+            platform.table_barrier(core::slice::from_ref(slot));
         }
     }
 
@@ -266,7 +271,7 @@ impl SecondLevelTable {
     }
 
     /// Makes `slot` point to a table page, a new one unless another CPU was faster.
-    fn add_table<P: Platform>(&self, platform: &P, slot: &Entry) -> Result<EntryValue, NoMemory> {
+    pub(super) fn add_table<P: Platform>(&self, platform: &P, slot: &Entry) -> Result<EntryValue, NoMemory> {
         platform.probe(Step::TablePage);
         let new = platform.allocate_frame()?;
         platform.probe(Step::TableWrite { entries: 1 });

@@ -2,7 +2,7 @@
 //! around the whole.
 
 use portcullis::design::{Addressing, Composed, Described, Design, Fit, Info, LockFree, Mapper, Parts, Setup, Usage};
-use portcullis::invalidation::{Commands, Deferral, Invalidated, Revocation};
+use portcullis::invalidation::{Commands, Deferral, Invalidated, Revocation, Submissions};
 use portcullis::iommu::AttachError;
 use portcullis::iova::{Claim, Demand, IovaAllocator, TreeAllocator};
 use portcullis::table::TableRule;
@@ -62,6 +62,7 @@ impl<P: Platform, I: Iommu, const FLAW: u8> Design<P, I> for Planted<FLAW> {
             // What is strict but for the wait is the deferral of another design.
             let parts = Parts {
                 commands: Commands::PerUnmap,
+                submissions: Submissions::Alone,
                 deferral: Deferral::Unawaited,
                 rule: TableRule::Kept,
                 locking: LockFree,

@@ -1,0 +1,134 @@
+//! Submissions that several commits share: a *ride*, their descriptors in one run with one wait behind it.
+//!
+//! ```text
+//!   head                              doorbell            tail
+//!    | departed ride, in flight, wait | boarding ride ...  |
+//! ```
+//!
+//! At most two rides are in flight, unless one was full: the hardware does one after the other, so that with two it is never
+//! idle, and a third would only wait there for what it can wait for here. Who finds fewer departs at once, alone. Who finds two
+//! writes descriptors behind them, where hardware does not look yet, and with that has boarded the next. When the older of the
+//! two has landed, one of those on board, whoever is first to ask, closes the next ride with a wait and rings the doorbell. A
+//! submission of somebody who does not share takes those on board along.
+//!
+//! All of it is done by those who ask, under the lock of the ring, which masks interrupts and is held for a few stores and
+//! the doorbell. So who stops asking, is interrupted or never asks holds nobody up, and an interrupt may board what it has
+//! interrupted.
+
+use super::{BURST_MAX, Queue, Ring, SLOTS, Submission, Ticket, distance, ring_doorbell};
+use crate::Mmio;
+use crate::hardware::Hardware;
+use crate::spec::descriptors::Descriptor;
+use crate::sync::Ordering;
+use portcullis::platform::{CpuHint, Lock, Step};
+use portcullis::{Platform, QueueError};
+
+/// How long the others on board leave it to the leader to depart, in microseconds. They would all want the lock at once; so
+/// longer than it takes to see that a ride has landed, and no longer than one might be missed.
+const PATIENCE_US: u64 = if cfg!(loom) { 1 } else { 10 };
+
+/// A ride that can still be joined.
+#[derive(Clone, Copy)]
+pub(super) struct Ride {
+    submission: Submission,
+    /// Where the first on board runs, who is to depart.
+    leader: CpuHint,
+}
+
+/// When a ride may depart, to one of those on board.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Turn {
+    /// When this has landed,
+    behind: Submission,
+    /// and not before this time.
+    from_us: u64,
+}
+
+impl<P: Platform> Queue<P> {
+    /// Submits `descriptors`, at most [`BURST_MAX`], behind one wait with those of others. Spins for room, without the lock.
+    pub(crate) fn submit_shared<M: Mmio>(
+        &self,
+        hardware: &Hardware<M, P>,
+        descriptors: impl ExactSizeIterator<Item = Descriptor> + Clone,
+    ) -> Result<Ticket, QueueError> {
+        self.when_there_is_room(hardware, |ring| self.board(ring, hardware, descriptors.clone()))
+    }
+
+    /// Writes a commit into the next ride, and has that depart where there is nothing to wait for.
+    fn board<M: Mmio>(
+        &self,
+        ring: &mut Ring,
+        hardware: &Hardware<M, P>,
+        descriptors: impl ExactSizeIterator<Item = Descriptor>,
+    ) -> Option<Ticket> {
+        let platform = &hardware.platform;
+        let count = descriptors.len();
+        if ring.boarding.is_some_and(|ride| ride.descriptors(ring) + count > BURST_MAX) {
+            self.depart(ring, hardware);
+        }
+        if !self.has_room(ring, platform, count + usize::from(ring.boarding.is_none())) {
+            return None;
+        }
+        platform.probe(Step::QueueWrite { descriptors: count });
+        let cpu = platform.cpu();
+        let ride = ring.boarding.unwrap_or_else(|| Ride { submission: self.begin(ring, platform), leader: cpu });
+        self.append(ring, platform, descriptors);
+        self.set_boarding(ring, Some(ride));
+        // A full ride gains nothing by waiting.
+        let [older, _] = ring.departed;
+        let in_flight = older.filter(|departed| !self.has_landed(platform, *departed));
+        let Some(behind) = in_flight.filter(|_| ride.descriptors(ring) < BURST_MAX) else {
+            self.depart(ring, hardware);
+            return Some(ride.submission.into());
+        };
+        // Whoever boards on the leader's CPU has interrupted it, or it has moved: act in its stead.
+        let from_us = if ride.leader == cpu { 0 } else { platform.now_us() + PATIENCE_US };
+        Some(Ticket { submission: ride.submission, turn: Some(Turn { behind, from_us }) })
+    }
+
+    /// Has `submission` depart if it has not and may.
+    pub(super) fn move_along<M: Mmio>(&self, hardware: &Hardware<M, P>, submission: Submission, turn: Turn) {
+        // Relaxed: this was the submission's sequence when it was boarded, which comes before; what is read here is that or
+        // something later, and it is never set to that again. Who reads it too late looks again under the lock.
+        let is_boarding = || self.boarding.load(Ordering::Relaxed) == submission.sequence;
+        let platform = &hardware.platform;
+        if is_boarding() && self.has_landed(platform, turn.behind) && platform.now_us() >= turn.from_us {
+            self.ring.with(|ring| {
+                if is_boarding() {
+                    self.depart(ring, hardware);
+                }
+            });
+        }
+    }
+
+    /// Tells the hardware of those on board.
+    fn depart<M: Mmio>(&self, ring: &mut Ring, hardware: &Hardware<M, P>) {
+        self.close_boarding(ring, &hardware.platform);
+        ring_doorbell(ring, hardware);
+    }
+
+    /// Writes the wait behind those on board, if there are any. The doorbell has to follow.
+    pub(super) fn close_boarding(&self, ring: &mut Ring, platform: &P) {
+        if let Some(ride) = ring.boarding {
+            platform.probe(Step::QueueWrite { descriptors: 1 });
+            self.set_boarding(ring, None);
+            self.close(ring, platform, ride.submission);
+            ring.departed = [ring.departed[1], Some(ride.submission)];
+        }
+    }
+
+    fn set_boarding(&self, ring: &mut Ring, ride: Option<Ride>) {
+        ring.boarding = ride;
+        // Relaxed: see `move_along`.
+        self.boarding.store(ride.map_or(0, |ride| ride.submission.sequence), Ordering::Relaxed);
+    }
+}
+
+impl Ride {
+    /// Descriptors on board.
+    fn descriptors(&self, ring: &Ring) -> usize {
+        distance(usize::from(self.submission.slot), ring.tail)
+    }
+}
+
+const _: () = assert!(2 * (BURST_MAX + 1) < SLOTS, "there comes room for a submission while a ride is boarding");

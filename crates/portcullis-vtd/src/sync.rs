@@ -1,0 +1,8 @@
+//! Atomics: the processor's, or loom's while a model is checked.
+
+#[cfg(not(loom))]
+pub(crate) use core::sync::atomic::AtomicU64;
+#[cfg(loom)]
+pub(crate) use loom::sync::atomic::AtomicU64;
+
+pub(crate) use core::sync::atomic::Ordering;

@@ -1,0 +1,309 @@
+//! Commits that share a submission.
+
+use super::fake_unit::*;
+use super::host::Host;
+use super::{Driver, bring_up, finish, page, page_descriptor, without_waits};
+use crate::Ticket;
+use crate::queue::{BURST_MAX, SLOTS};
+use portcullis::Platform;
+use portcullis::iommu::{Invalidation, Iommu, QueueError};
+use portcullis::platform::fake::run_on;
+use portcullis::platform::{Lock, Wait};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+fn pages(first: u64, count: usize) -> Vec<Invalidation> {
+    (first..first + count as u64).map(|pfn| page(7, pfn)).collect()
+}
+
+/// Boards, or departs, with the page `pfn`.
+fn share(unit: &Driver<'_>, pfn: u64) -> Ticket {
+    unit.submit_shared(&[page(7, pfn)]).expect("room")
+}
+
+/// The pages executed, in order.
+fn executed(fake: &FakeUnit<'_>) -> Vec<u64> {
+    let executed = without_waits(fake.take_executed());
+    executed.iter().map(|done| (0..10_000).find(|pfn| *done == page_descriptor(7, *pfn)).expect("a page")).collect()
+}
+
+/// A unit with a ride in flight, page 0.
+fn with_ride_in_flight<'a>(fake: &'a FakeUnit<'a>, host: &'a Host) -> (Driver<'a>, Ticket) {
+    run_on(0);
+    let unit = bring_up(fake, host);
+    fake.behave(Behaviour::Holding);
+    let flying = share(&unit, 0);
+    assert_eq!(executed(fake), [0], "who finds nothing in flight departs at once");
+    (unit, flying)
+}
+
+#[test]
+fn several_commits_have_one_wait() {
+    let host = Host::new(false);
+    let fake = FakeUnit::new(&host);
+    let (unit, flying) = with_ride_in_flight(&fake, &host);
+    let before = (unit.queue_use(), fake.with(|state| state.tail_writes));
+    let riders: Vec<Ticket> = (1..5).map(|pfn| share(&unit, pfn)).collect();
+    let all_waiting = |done| riders.iter().all(|rider| unit.is_done(*rider) == Ok(done));
+    assert!(all_waiting(false));
+    assert_eq!(executed(&fake), [], "the hardware does not know of them");
+    assert_eq!(unit.is_done(flying), Ok(false));
+    fake.land(0);
+    assert_eq!(unit.is_done(flying), Ok(true));
+    assert!(all_waiting(false), "the one before them has landed, not theirs");
+    assert_eq!(executed(&fake), [1, 2, 3, 4], "in the order in which they boarded");
+    fake.land(0);
+    assert!(all_waiting(true));
+    let after = (unit.queue_use(), fake.with(|state| state.tail_writes));
+    assert_eq!((after.0.commits - before.0.commits, after.0.waits - before.0.waits, after.1 - before.1), (4, 1, 1));
+    // Nothing is in flight any more.
+    share(&unit, 5);
+    assert_eq!(executed(&fake), [5]);
+}
+
+/// The others leave it to the leader for a while, and go on without it then.
+#[test]
+fn nobody_waits_for_a_leader_that_has_stopped_asking() {
+    let host = Host::new(true);
+    let fake = FakeUnit::new(&host);
+    let (unit, _) = with_ride_in_flight(&fake, &host);
+    share(&unit, 1);
+    run_on(1);
+    let follower = share(&unit, 2);
+    fake.behave(Behaviour::Prompt);
+    fake.land(0);
+    for _ in 0..5 {
+        assert_eq!(unit.is_done(follower), Ok(false));
+    }
+    assert_eq!(executed(&fake), [], "patience");
+    assert_eq!(finish(&unit, &host, follower), Ok(()));
+    assert_eq!(executed(&fake), [1, 2]);
+}
+
+#[test]
+fn an_interrupt_on_the_leaders_cpu_departs_in_its_stead() {
+    let host = Host::new(true);
+    let fake = FakeUnit::new(&host);
+    let (unit, _) = with_ride_in_flight(&fake, &host);
+    run_on(1);
+    let leader = share(&unit, 1);
+    let handler = share(&unit, 2);
+    fake.behave(Behaviour::Prompt);
+    fake.land(0);
+    assert_eq!(unit.is_done(handler), Ok(true), "the leader is where it was interrupted");
+    assert_eq!(unit.is_done(leader), Ok(true));
+    assert_eq!(executed(&fake), [1, 2]);
+}
+
+/// The interrupt comes while a commit spins, and the next while that one's commit does; each ends before what it has interrupted
+/// goes on.
+#[test]
+fn commits_nest_in_the_spin_of_a_commit() {
+    const LEVELS: u64 = 4;
+    let host: &'static Host = Box::leak(Box::new(Host::new(false)));
+    let fake: &'static FakeUnit<'static> = Box::leak(Box::new(FakeUnit::new(host)));
+    let (unit, flying) = with_ride_in_flight(fake, host);
+    let unit: &'static Driver<'static> = Box::leak(Box::new(unit));
+    fake.behave(Behaviour::Prompt);
+    let level = AtomicU64::new(0);
+    host.on_pause(move || match level.fetch_add(1, Ordering::Relaxed) {
+        level @ 0..LEVELS => {
+            let nested = share(unit, 10 + level);
+            assert_eq!(finish(unit, host, nested), Ok(()));
+            let done = fake.with(|state| state.executed.contains(&page_descriptor(7, 10 + level)));
+            assert!(done, "level {level} came back before its invalidation");
+        }
+        LEVELS => fake.land(0),
+        _ => {}
+    });
+    let outermost = share(unit, 9);
+    assert_eq!(finish(unit, host, outermost), Ok(()));
+    assert_eq!(unit.is_done(flying), Ok(true));
+    assert_eq!(executed(fake), [9, 10, 11, 12, 13]);
+}
+
+#[test]
+fn the_error_of_a_rider_is_not_the_others_for_good() {
+    for refused in [1, 2, 3] {
+        let host = Host::new(true);
+        let fake = FakeUnit::new(&host);
+        let (unit, flying) = with_ride_in_flight(&fake, &host);
+        fake.behave(Behaviour::Prompt);
+        fake.with(|state| state.refuse = Some(page_descriptor(7, refused).encode()));
+        let riders: Vec<Ticket> = (1..4).map(|pfn| share(&unit, pfn)).collect();
+        fake.land(0);
+        for rider in &riders {
+            assert_eq!(finish(&unit, &host, *rider), Err(QueueError::Descriptor));
+        }
+        assert_eq!(unit.is_done(flying), Ok(true));
+        for (pfn, rider) in (1..4).zip(&riders) {
+            let alone = unit.submit(&[page(7, pfn)]).expect("room");
+            let expected = if pfn == refused { Err(QueueError::Descriptor) } else { Ok(()) };
+            assert_eq!(finish(&unit, &host, alone), expected);
+            assert_eq!(unit.is_done(*rider), Err(QueueError::Descriptor), "a failure stays one");
+        }
+        let next = share(&unit, 9);
+        assert_eq!(unit.is_done(next), Ok(true));
+    }
+}
+
+/// The ride in flight is dropped for a device that did not answer. Those on board were not in the hardware, and go on.
+#[test]
+fn a_ride_that_is_dropped_lets_the_next_go() {
+    let host = Host::new(true);
+    let fake = FakeUnit::new(&host);
+    let (unit, flying) = with_ride_in_flight(&fake, &host);
+    let rider = share(&unit, 1);
+    fake.time_out();
+    fake.behave(Behaviour::Prompt);
+    assert_eq!(finish(&unit, &host, rider), Ok(()));
+    assert_eq!(unit.is_done(flying), Err(QueueError::Device));
+    assert_eq!(executed(&fake), [1]);
+}
+
+#[test]
+fn who_is_on_board_when_the_unit_goes_is_told() {
+    let host = Host::new(true);
+    let fake = FakeUnit::new(&host);
+    let (unit, flying) = with_ride_in_flight(&fake, &host);
+    let rider = share(&unit, 1);
+    fake.with(|state| state.gone = true);
+    assert_eq!(unit.is_done(rider), Err(QueueError::Descriptor));
+    assert_eq!(unit.is_done(flying), Err(QueueError::Descriptor));
+    assert_eq!(unit.submit_shared(&[page(7, 2)]), Err(QueueError::Descriptor));
+}
+
+#[test]
+fn a_submission_of_its_own_takes_the_riders_along() {
+    let host = Host::new(false);
+    let fake = FakeUnit::new(&host);
+    let (unit, _) = with_ride_in_flight(&fake, &host);
+    let riders = [share(&unit, 1), share(&unit, 2)];
+    let doorbells = fake.with(|state| state.tail_writes);
+    let alone = unit.submit(&[page(7, 3)]).expect("room");
+    assert_eq!(fake.with(|state| state.tail_writes), doorbells + 1);
+    assert_eq!(executed(&fake), [1, 2, 3]);
+    // The wait of its own lands first; it tells nothing about theirs.
+    fake.land(2);
+    assert_eq!(unit.is_done(alone), Ok(true));
+    assert_eq!(riders.map(|rider| unit.is_done(rider)), [Ok(false), Ok(false)]);
+    fake.land(1);
+    assert_eq!(riders.map(|rider| unit.is_done(rider)), [Ok(true), Ok(true)]);
+}
+
+#[test]
+fn a_ride_has_at_most_as_many_descriptors_as_a_submission() {
+    let host = Host::new(true);
+    let fake = FakeUnit::new(&host);
+    let (unit, _) = with_ride_in_flight(&fake, &host);
+    let first = unit.submit_shared(&pages(100, 40)).expect("room");
+    let second = unit.submit_shared(&pages(200, BURST_MAX - 40 + 1)).expect("room");
+    assert_eq!(executed(&fake).len(), 40, "the one that finds no room on board has the others depart");
+    let third = unit.submit_shared(&pages(300, BURST_MAX)).expect("room");
+    assert_eq!(executed(&fake).len(), BURST_MAX - 40 + 1 + BURST_MAX, "a full one waits for nobody");
+    let large = {
+        fake.behave(Behaviour::Prompt);
+        (0..4).for_each(|_| fake.land(0));
+        unit.submit_shared(&pages(400, BURST_MAX + 1)).expect("in pieces")
+    };
+    for ticket in [first, second, third, large] {
+        assert_eq!(unit.is_done(ticket), Ok(true));
+    }
+    assert_eq!(executed(&fake).len(), BURST_MAX + 1);
+}
+
+#[test]
+fn a_full_ring_is_waited_for() {
+    let host = Host::new(true);
+    let fake = FakeUnit::new(&host);
+    let (unit, _) = with_ride_in_flight(&fake, &host);
+    fake.behave(Behaviour::Silent);
+    let mut riders = Vec::new();
+    let refused = loop {
+        match unit.submit_shared(&pages(100 * riders.len() as u64, 50)) {
+            Ok(rider) => riders.push(rider),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(refused, QueueError::Timeout(1000));
+    assert_eq!(riders.len(), (SLOTS - 1 - 2) / 51);
+    assert!(riders.iter().all(|rider| unit.is_done(*rider) == Ok(false)));
+    fake.land(0);
+    fake.behave(Behaviour::Lagging);
+    for rider in riders {
+        assert_eq!(finish(&unit, &host, rider), Ok(()));
+    }
+}
+
+/// A ride is not taken for one that is still in flight, however many submissions later its status is looked at.
+#[test]
+fn a_ride_of_long_ago_keeps_nobody_waiting() {
+    let host = Host::new(true);
+    let fake = FakeUnit::new(&host);
+    let (unit, _) = with_ride_in_flight(&fake, &host);
+    fake.land(0);
+    fake.behave(Behaviour::Prompt);
+    // A revolution, and then so many that no comparison modulo 2^32 tells old from new.
+    for revolution in 0..2 {
+        for pfn in 0..SLOTS as u64 {
+            unit.submit(&[page(7, pfn)]).expect("room");
+        }
+        if revolution == 0 {
+            unit.queue.ring.with(|ring| ring.sequence += 1 << 31);
+        }
+    }
+    executed(&fake);
+    let ticket = share(&unit, 1);
+    assert_eq!(executed(&fake), [1]);
+    assert_eq!(unit.is_done(ticket), Ok(true));
+}
+
+#[test]
+fn rides_wrap_with_the_ring_and_the_sequences() {
+    for start in [0, u64::from(u32::MAX) - 300, (1 << 31) - 300] {
+        for size in [1, 3, 7, 21] {
+            let host = Host::new(false);
+            let fake = FakeUnit::new(&host);
+            let (unit, _) = with_ride_in_flight(&fake, &host);
+            fake.land(0);
+            unit.queue.ring.with(|ring| ring.sequence += start);
+            for round in 0..300 {
+                let rides = [100, 200, 300].map(|first| unit.submit_shared(&pages(first, size)).expect("room"));
+                assert_eq!(rides.map(|rider| unit.is_done(rider)), [Ok(false); 3], "round {round} of {size}");
+                fake.land(0);
+                let done = rides.map(|rider| unit.is_done(rider));
+                assert_eq!(done, [Ok(true), Ok(false), Ok(false)], "round {round} of {size}");
+                fake.land(0);
+                assert_eq!(rides.map(|rider| unit.is_done(rider)), [Ok(true); 3], "round {round} of {size}");
+                assert_eq!(executed(&fake).len(), 3 * size);
+            }
+        }
+    }
+}
+
+#[test]
+fn threads_share_rides() {
+    let host = Host::new(false);
+    let fake = FakeUnit::new(&host);
+    let unit = bring_up(&fake, &host);
+    fake.behave(Behaviour::Lagging);
+    std::thread::scope(|scope| {
+        for thread in 0..4u16 {
+            let (unit, fake, host) = (&unit, &fake, &host);
+            scope.spawn(move || {
+                run_on(u32::from(thread));
+                for pfn in 0..300 {
+                    let ticket = unit.submit_shared(&[page(thread + 1, pfn)]).expect("room");
+                    while !unit.is_done(ticket).expect("no error") {
+                        host.pause(Wait::Invalidation);
+                    }
+                    let own = page_descriptor(thread + 1, pfn);
+                    assert!(
+                        fake.with(|state| state.executed.iter().rev().any(|done| *done == own)),
+                        "done before it was"
+                    );
+                }
+            });
+        }
+    });
+    assert_eq!(without_waits(fake.take_executed()).len(), 4 * 300);
+}

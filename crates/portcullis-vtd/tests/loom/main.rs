@@ -1,0 +1,151 @@
+//! Commits that share a submission, on two CPUs and in an interrupt, in every interleaving, checked by loom:
+//!
+//! ```text
+//! RUSTFLAGS="--cfg loom" cargo test -p portcullis-vtd --release --test loom --target-dir target/loom
+//! ```
+#![cfg(loom)]
+
+mod hardware;
+
+use hardware::Hardware;
+use loom::model::Builder;
+use loom::sync::Mutex;
+use loom::thread;
+use portcullis::iommu::{DomainId, Invalidation, Iommu};
+use portcullis::platform::Wait;
+use portcullis::platform::fake::{FakeHost, run_on};
+use portcullis::{Iova, Platform};
+use portcullis_vtd::{Config, Ticket, Unit};
+// Not loom's: they count over all interleavings.
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+type Driver = Unit<&'static Hardware, &'static FakeHost>;
+
+/// A unit whose hardware and host are leaked: loom has no scoped threads.
+struct Bench {
+    host: &'static FakeHost,
+    hardware: &'static Hardware,
+    unit: Driver,
+    /// The latest submission, for the flaw.
+    latest: Mutex<Option<Ticket>>,
+    returns_early: bool,
+    tally: &'static Tally,
+}
+
+/// What was seen, over all interleavings.
+struct Tally {
+    /// Waits that served another commit as well.
+    waits_saved: AtomicU64,
+    /// Commits that returned while their page could still be cached (S2).
+    stale: AtomicU64,
+}
+
+impl Tally {
+    const fn new() -> Self {
+        Self { waits_saved: AtomicU64::new(0), stale: AtomicU64::new(0) }
+    }
+}
+
+impl Bench {
+    fn new(returns_early: bool, tally: &'static Tally) -> Arc<Self> {
+        let host: &FakeHost = Box::leak(Box::default());
+        let hardware: &Hardware = Box::leak(Box::new(Hardware::new(host)));
+        let unit = Unit::bring_up(hardware, host, Config::default()).expect("a sound unit");
+        Arc::new(Self { host, hardware, unit, latest: Mutex::new(None), returns_early, tally })
+    }
+
+    fn submit(&self, page: Iova) -> (Ticket, Option<Ticket>) {
+        let command = Invalidation::Pages { domain: DomainId(1), first: page, mask: 0, leaf_only: true };
+        let ticket = self.unit.submit_shared(&[command]).expect("room");
+        let before = if self.returns_early { self.latest.lock().unwrap().replace(ticket) } else { None };
+        (ticket, before)
+    }
+
+    /// Asks until the commit is done. An interrupt may come in every turn. The flaw: the commit is said to be done when the one
+    /// before it is.
+    fn finish(&self, page: Iova, (ticket, before): (Ticket, Option<Ticket>), interrupt: impl Fn()) {
+        let is_done = |ticket| self.unit.is_done(ticket).expect("no error");
+        while !is_done(ticket) && !before.is_some_and(is_done) {
+            self.host.pause(Wait::Invalidation);
+            interrupt();
+        }
+        // Counted, not asserted: a model that panics cannot take its unit down.
+        self.tally.stale.fetch_add(u64::from(!self.hardware.has_invalidated(page)), Ordering::Relaxed);
+    }
+
+    fn commit(&self, page: Iova) {
+        self.finish(page, self.submit(page), || {});
+    }
+}
+
+fn page(number: u64) -> Iova {
+    Iova::from_pfn(number)
+}
+
+/// Two CPUs commit, and on one of them an interrupt that commits too comes between its submission and the first question about
+/// it. It ends before what it has interrupted goes on.
+fn commits_share(returns_early: bool, tally: &'static Tally) {
+    let mut builder = Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.max_branches = 100_000;
+    builder.check(move || {
+        let bench = Bench::new(returns_early, tally);
+        let before = bench.unit.queue_use();
+        let other = bench.clone();
+        let other = thread::spawn(move || {
+            run_on(1);
+            other.commit(page(1));
+        });
+        run_on(0);
+        let interrupted = bench.submit(page(2));
+        bench.commit(page(3));
+        bench.finish(page(2), interrupted, || {});
+        other.join().unwrap();
+        let after = bench.unit.queue_use();
+        assert_eq!(after.commits - before.commits, 3);
+        tally.waits_saved.fetch_add(3 - (after.waits - before.waits), Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn two_cpus_and_an_interrupt_share_submissions() {
+    static TALLY: Tally = Tally::new();
+    commits_share(false, &TALLY);
+    assert_eq!(TALLY.stale.load(Ordering::Relaxed), 0, "S2");
+    assert!(TALLY.waits_saved.load(Ordering::Relaxed) > 0, "in some interleavings a wait serves several");
+}
+
+/// The interrupt comes while a commit spins.
+#[test]
+fn an_interrupt_in_the_spin_of_a_commit() {
+    static TALLY: Tally = Tally::new();
+    let mut builder = Builder::new();
+    builder.preemption_bound = Some(2);
+    builder.max_branches = 100_000;
+    builder.check(|| {
+        let bench = Bench::new(false, &TALLY);
+        let other = bench.clone();
+        let other = thread::spawn(move || {
+            run_on(1);
+            other.commit(page(1));
+        });
+        run_on(0);
+        let came = std::cell::Cell::new(false);
+        bench.finish(page(2), bench.submit(page(2)), || {
+            if !came.replace(true) {
+                bench.commit(page(3));
+            }
+        });
+        other.join().unwrap();
+    });
+    assert_eq!(TALLY.stale.load(Ordering::Relaxed), 0, "S2");
+}
+
+/// The model can fail.
+#[test]
+fn planted_a_combiner_that_returns_early() {
+    static TALLY: Tally = Tally::new();
+    commits_share(true, &TALLY);
+    assert!(TALLY.stale.load(Ordering::Relaxed) > 0, "S2: the flaw was not found");
+}

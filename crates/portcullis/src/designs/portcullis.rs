@@ -1,0 +1,41 @@
+//! The design that this project is for: contiguous addresses from chunks, found in the table itself, in constant time.
+
+use crate::design::{Addressing, Chunked, Described, Design, Fit, Info, Setup};
+use crate::error::NewDomainError;
+use crate::invalidation::BATCH_MAX;
+use crate::iommu::Iommu;
+use crate::platform::Platform;
+use crate::safety::{Breach, Protection, Rule};
+
+/// Chunks of 64 pages, one for each stream of requests, in tables that are filled like a log and given back.
+#[derive(Debug)]
+pub struct Portcullis;
+
+impl Described for Portcullis {
+    const INFO: Info = Info {
+        id: "portcullis",
+        source: "this project (ARCHITECTURE.md)",
+        allocator: "chunks of 64 pages, one for each stream of requests (a ring, else a CPU and a direction), handed out in order; what is free is in the table; `magazine` for large, narrow and lasting ones",
+        invalidation: "strict: one page-selective for all neighbours in a chunk that a batch unmaps, leaf only, in a submission that commits share; deferred: a queue per CPU",
+        tables: "given back: those not needed for 0.1 s, beyond a reserve of 16",
+        protections: &[Protection::Strict, Protection::Deferred],
+        breaches: &[Breach {
+            protection: Protection::Deferred,
+            rule: Rule::Strict,
+            bound: "128 unmaps of a CPU or 0.5 ms, whichever comes first",
+        }],
+        addressing: Addressing::Own,
+        // The upper half of the addresses belongs to the chunks; whatever finds no place there has the lower half.
+        fit: Some(Fit { tag_bits: 1, ..Fit::TIGHT }),
+        batch_default: BATCH_MAX,
+        options: &[],
+    };
+}
+
+impl<P: Platform, I: Iommu> Design<P, I> for Portcullis {
+    type Mapper = Chunked<P, I>;
+
+    fn build(setup: Setup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+        Chunked::new(setup)
+    }
+}

@@ -1,0 +1,382 @@
+//! Which chunk is used next: the order in which leaf tables are filled and come back.
+//!
+//! Tables are filled like a log. The open table hands out its chunks one after the other, to whoever comes: so what all streams
+//! fill at the same time, and what their devices will walk to at the same time, lies in few tables. Full tables queue behind
+//! one another, and the oldest, once all of it is spent, is filled again. A table that younger ones overtake has a straggler in
+//! it: what is spent of it is filled before another table is begun, so that a straggler pins a chunk and not a table.
+//!
+//! Streams that are much slower than the others, acknowledgements beside data, would each keep a chunk in some table of long
+//! ago. Where there are many streams, the slow ones have a log of their own, with chunks of a quarter.
+
+use super::chunk_tables::ChunkTables;
+use super::chunks::{CHUNK_UNITS, SLOW_UNITS, TABLE_UNITS, UNIT_PAGES, unit_entries};
+use crate::error::NoMemory;
+use crate::platform::{Platform, Step};
+use crate::table::rounds::{self, Idle};
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+/// Tables that nothing is in, kept for the next chunks.
+pub const TABLE_RESERVE: usize = 16;
+/// Tables that are looked at before another is begun: the oldest, and those with stragglers. The time under the lock is bounded
+/// by it.
+const LOOKS: usize = 8;
+/// Where the larger part of a table is spent, its time has come; what is older and has less of it spent has stragglers.
+const OVERTAKEN: u32 = TABLE_UNITS / 2 + 1;
+/// A stream is slow that takes so many times longer for its pages than the mean page has taken.
+const SLOW: u64 = 4;
+/// With so many streams of equal pace nobody is slow: the chunks of all of them lie in a handful of tables.
+const FEW_STREAMS: u64 = 16;
+/// Pages that the mean pace remembers.
+const PACE_PAGES: u64 = 1 << 14;
+/// All units of a table.
+const ALL: u32 = u32::MAX >> (u32::BITS - TABLE_UNITS);
+
+/// What is known of a table. Its units, the smallest chunks, are bits.
+#[derive(Clone, Copy, Default)]
+struct Table {
+    /// Handed out, and not known to be spent.
+    out: u32,
+    /// In which of the two rounds each is.
+    round: u32,
+    /// In each, a page that was not spent when last looked at.
+    watch: [u8; TABLE_UNITS as usize],
+}
+
+impl Table {
+    /// Looks what is spent by now. It is fresh, then.
+    fn look<P: Platform>(&mut self, platform: &P, number: u32, tables: &ChunkTables) {
+        let mut unknown = self.out;
+        while unknown != 0 {
+            let unit = unknown.trailing_zeros();
+            unknown &= unknown - 1;
+            let entries = unit_entries(tables.linked(number), unit);
+            let fresh = if self.round & (1 << unit) == 0 { Idle::FIRST } else { Idle::FIRST.next() };
+            let watch = &mut self.watch[unit as usize];
+            let watched = usize::from(*watch);
+            let unspent = match rounds::first_unspent(&entries[watched..=watched], fresh.next()) {
+                Some(_) => {
+                    platform.probe(Step::TableScan { entries: 1 });
+                    continue;
+                }
+                None => rounds::first_unspent(entries, fresh.next()),
+            };
+            platform.probe(Step::TableScan { entries: unspent.map_or(entries.len(), |at| at + 1) });
+            match unspent {
+                Some(at) => *watch = at as u8,
+                None => {
+                    self.out &= !(1 << unit);
+                    self.round ^= 1 << unit;
+                }
+            }
+        }
+    }
+
+    const fn spent(&self) -> u32 {
+        ALL & !self.out
+    }
+}
+
+/// Which of `units` begin an aligned run of `length` of them.
+const fn runs(mut units: u32, length: u32) -> u32 {
+    let mut covered = 1;
+    while covered < length {
+        units &= units >> covered;
+        covered *= 2;
+    }
+    // Every `length`th bit.
+    units & (u32::MAX / ((1u64 << length) - 1) as u32)
+}
+
+/// Tables that are filled one after the other.
+#[derive(Default)]
+struct Log {
+    /// The table that is being filled, and the first units of its chunks that are left.
+    open: Option<(u32, u32)>,
+    /// Full tables, the oldest first.
+    full: VecDeque<u32>,
+    /// Those with stragglers.
+    lingering: VecDeque<u32>,
+}
+
+/// A run of units that a stream hands out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Chunk {
+    /// Number of its first unit.
+    pub(super) first: u32,
+    /// How many.
+    pub(super) units: u32,
+}
+
+/// The tables of a domain, but for their pages.
+pub(super) struct Arena {
+    /// That of most streams, and that of slow ones.
+    logs: [Log; 2],
+    tables: Vec<Table>,
+    /// Tables that are there.
+    linked: usize,
+    /// Numbers that may be given to tables.
+    numbers: u32,
+    /// Those given before, whose tables went back to the host.
+    unlinked: Vec<u32>,
+    /// Chunks that somebody took and had no use for.
+    spare: Vec<Chunk>,
+    /// Tables with nothing in them.
+    idle: Vec<u32>,
+    /// The fewest of those since the last tick.
+    idle_min: usize,
+    /// Whether anything was taken since the last tick.
+    busy: bool,
+    /// Pages handed out so far.
+    handed: u64,
+    /// What that was when each stream came last, and the units of the chunk that it was given.
+    came: Vec<(u64, u32)>,
+    /// Streams that have come.
+    streams: u64,
+    /// Pages that are handed out to all while a stream is handed 64, in the mean over pages.
+    pace: u64,
+    /// Table numbers that reserved addresses lie in: first, and one past the last.
+    reserved: Vec<(u64, u64)>,
+}
+
+impl Arena {
+    /// No tables, of `numbers` that there may be; those that touch a range in `reserved` may not. For so many streams.
+    pub(super) fn new(numbers: u32, reserved: Vec<(u64, u64)>, streams: usize) -> Result<Self, NoMemory> {
+        let mut came = Vec::new();
+        came.try_reserve_exact(streams).map_err(|_| NoMemory)?;
+        came.resize(streams, (0, 0));
+        Ok(Self {
+            logs: core::array::from_fn(|_| Log::default()),
+            tables: Vec::new(),
+            linked: 0,
+            numbers,
+            unlinked: Vec::new(),
+            spare: Vec::new(),
+            idle: Vec::new(),
+            idle_min: 0,
+            busy: false,
+            handed: 0,
+            came,
+            streams: 0,
+            pace: 0,
+            reserved,
+        })
+    }
+
+    /// The next chunk of `stream`, which has come to the end of one. `None` where it takes another table.
+    ///
+    /// For requests of a few pages it may be a small one.
+    pub(super) fn next<P: Platform>(
+        &mut self,
+        platform: &P,
+        tables: &ChunkTables,
+        stream: usize,
+        wanted: Wanted,
+    ) -> Option<Chunk> {
+        self.busy = true;
+        let (log, units) = match wanted {
+            Wanted::Table => (0, TABLE_UNITS),
+            Wanted::Chunk => (0, CHUNK_UNITS),
+            Wanted::Small if self.is_slow(stream) => (1, SLOW_UNITS),
+            Wanted::Small => (0, CHUNK_UNITS),
+        };
+        let chunk = match self.spare.iter().rposition(|chunk| chunk.units == units) {
+            Some(at) => self.spare.swap_remove(at),
+            None => self.cut(platform, tables, log, units)?,
+        };
+        self.note_pace(stream, chunk);
+        Some(chunk)
+    }
+
+    fn cut<P: Platform>(&mut self, platform: &P, tables: &ChunkTables, log: usize, units: u32) -> Option<Chunk> {
+        if units == TABLE_UNITS {
+            let number = self.find(platform, tables, log, units)?;
+            self.tables[number as usize].out = ALL;
+            self.logs[log].full.push_back(number);
+            return Some(Chunk { first: number * TABLE_UNITS, units });
+        }
+        if self.logs[log].open.is_none() {
+            let number = self.find(platform, tables, log, units)?;
+            self.logs[log].open = Some((number, runs(self.tables[number as usize].spent(), units)));
+        }
+        let Log { open, full, .. } = &mut self.logs[log];
+        let (number, left) = (*open)?;
+        let first = left.trailing_zeros();
+        self.tables[number as usize].out |= (u32::MAX >> (u32::BITS - units)) << first;
+        *open = Some((number, left & (left - 1))).filter(|(_, left)| *left != 0);
+        if open.is_none() {
+            full.push_back(number);
+        }
+        Some(Chunk { first: number * TABLE_UNITS + first, units })
+    }
+
+    /// Takes back a chunk that nobody has used.
+    pub(super) fn put_back(&mut self, chunk: Chunk) {
+        self.spare.push(chunk);
+    }
+
+    /// Pages that all streams were handed while this one used up its last chunk, as if that had 64.
+    fn turn(&self, stream: usize) -> u64 {
+        let (came, last) = self.came[stream];
+        (self.handed - came) * u64::from(CHUNK_UNITS) / u64::from(last.max(1))
+    }
+
+    fn is_slow(&self, stream: usize) -> bool {
+        let chunk_pages = u64::from(CHUNK_UNITS) * UNIT_PAGES;
+        match self.came[stream].1 {
+            // Among many, it has to show first that it is not.
+            0 => self.streams > FEW_STREAMS,
+            _ => self.pace > FEW_STREAMS * chunk_pages && self.turn(stream) > SLOW * self.pace,
+        }
+    }
+
+    fn note_pace(&mut self, stream: usize, chunk: Chunk) {
+        let (turn, last) = (self.turn(stream), self.came[stream].1);
+        let pages = u64::from(last) * UNIT_PAGES;
+        self.pace = (self.pace * (PACE_PAGES - pages) + turn * pages) / PACE_PAGES;
+        self.handed += u64::from(chunk.units) * UNIT_PAGES;
+        self.came[stream] = (self.handed, chunk.units);
+        self.streams += u64::from(last == 0);
+    }
+
+    /// A table with spent chunks of so many units.
+    fn find<P: Platform>(&mut self, platform: &P, tables: &ChunkTables, log: usize, units: u32) -> Option<u32> {
+        if let Some(number) = self.take_idle().or_else(|| self.oldest(platform, tables, log)) {
+            return Some(number);
+        }
+        let lingering = &mut self.logs[log].lingering;
+        for _ in 0..LOOKS.min(lingering.len()) {
+            let number = lingering.pop_front()?;
+            let table = &mut self.tables[number as usize];
+            table.look(platform, number, tables);
+            if runs(table.spent(), units) != 0 {
+                return Some(number);
+            }
+            lingering.push_back(number);
+        }
+        None
+    }
+
+    fn take_idle(&mut self) -> Option<u32> {
+        let number = self.idle.pop();
+        self.idle_min = self.idle_min.min(self.idle.len());
+        number
+    }
+
+    /// The oldest full table, if it is spent, or else the first that is; those that it has overtaken linger.
+    fn oldest<P: Platform>(&mut self, platform: &P, tables: &ChunkTables, log: usize) -> Option<u32> {
+        let Log { full, lingering, .. } = &mut self.logs[log];
+        let mut overtaken = 0;
+        for at in 0..LOOKS.min(full.len()) {
+            let table = &mut self.tables[full[at] as usize];
+            table.look(platform, full[at], tables);
+            if table.spent() == ALL {
+                lingering.extend(full.drain(..at));
+                return full.pop_front();
+            }
+            if at >= 2 && table.spent().count_ones() >= OVERTAKEN {
+                overtaken = at - 1;
+            }
+        }
+        lingering.extend(full.drain(..overtaken));
+        None
+    }
+
+    /// A number for another table, until [`add`](Self::add) or [`give_number_back`](Self::give_number_back). `None` where there
+    /// is none left.
+    ///
+    /// # Errors
+    /// [`NoMemory`].
+    pub(super) fn number(&mut self) -> Result<Option<u32>, NoMemory> {
+        if let Some(number) = self.unlinked.pop() {
+            return Ok(Some(number));
+        }
+        let tables = self.tables.len() + 1;
+        // So that nothing is ever allocated to move a table from one list to another.
+        for list in [&mut self.unlinked, &mut self.idle] {
+            list.try_reserve(tables - list.len()).map_err(|_| NoMemory)?;
+        }
+        for queue in self.logs.iter_mut().flat_map(|log| [&mut log.full, &mut log.lingering]) {
+            queue.try_reserve(tables - queue.len()).map_err(|_| NoMemory)?;
+        }
+        while (self.tables.len() as u64) < u64::from(self.numbers) {
+            let number = self.tables.len() as u64;
+            self.tables.try_reserve(1).map_err(|_| NoMemory)?;
+            self.tables.push(Table::default());
+            if self.reserved.iter().all(|&(first, end)| number < first || end <= number) {
+                return Ok(Some(number as u32));
+            }
+        }
+        Ok(None)
+    }
+
+    /// A new table, with nothing in it, under a number from [`number`](Self::number).
+    pub(super) fn add(&mut self, number: u32) {
+        self.tables[number as usize] = Table::default();
+        self.linked += 1;
+        self.idle.push(number);
+    }
+
+    /// A number that was not used, or whose table has gone back to the host.
+    pub(super) fn give_number_back(&mut self, number: u32) {
+        self.unlinked.push(number);
+    }
+
+    /// Takes out a table that may go back to the host: none has needed it for a period.
+    pub(super) fn take_superfluous(&mut self) -> Option<u32> {
+        if self.idle_min <= TABLE_RESERVE {
+            return None;
+        }
+        self.idle_min -= 1;
+        self.linked -= 1;
+        // The one that has been there longest: the next chunks come from those that were used last.
+        Some(self.idle.remove(0))
+    }
+
+    /// Begins another period: looks at all tables, and finds those that are spent.
+    pub(super) fn begin_period<P: Platform>(&mut self, platform: &P, tables: &ChunkTables) {
+        for queue in self.logs.iter_mut().flat_map(|log| [&mut log.full, &mut log.lingering]) {
+            queue.retain(|number| {
+                let table = &mut self.tables[*number as usize];
+                table.look(platform, *number, tables);
+                let spent = table.spent() == ALL;
+                if spent {
+                    self.idle.push(*number);
+                }
+                !spent
+            });
+        }
+        self.idle_min = self.idle.len();
+    }
+
+    /// Whether there are more tables than are kept in any case.
+    pub(super) const fn is_large(&self) -> bool {
+        self.linked > TABLE_RESERVE
+    }
+
+    /// Whether another period may find a table to give back. Where nothing is taken any more, one that finds none is the last.
+    pub(super) fn goes_on(&mut self) -> bool {
+        core::mem::take(&mut self.busy) && self.is_large() || self.idle.len() > TABLE_RESERVE
+    }
+
+    /// Mappings whose rounds have not ended.
+    pub(super) fn live(&self, tables: &ChunkTables) -> usize {
+        let of_log = |log: &Log| {
+            let of = |number: &u32| rounds::live(tables.linked(*number));
+            let open = log.open.map_or(0, |(number, _)| of(&number));
+            open + log.full.iter().chain(&log.lingering).map(of).sum::<usize>()
+        };
+        self.logs.iter().map(of_log).sum()
+    }
+}
+
+/// What chunk a stream needs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Wanted {
+    /// A small one will do.
+    Small,
+    /// One of 64 pages.
+    Chunk,
+    /// A whole table.
+    Table,
+}

@@ -1,0 +1,321 @@
+//! Chunks: runs of pages that streams hand out to themselves, one after the other.
+//!
+//! A stream, a ring or else a CPU and a direction, has a current chunk and a cursor in it; consecutive requests get consecutive
+//! pages. Taking some is one addition to a word, which for a CPU's own stream no other CPU touches. What is free is in the
+//! table itself ([`rounds`]), and in what order chunks are used is the [`Arena`]'s to say. Larger requests have a stream and
+//! chunks of a whole table of their own.
+//!
+//! ```text
+//! cursor  63             32 31              0
+//!        +-----------------+-----------------+
+//!        | end of chunk    | next page       |   pages of all tables are numbered; from the end on, another chunk is needed
+//!        +-----------------+-----------------+
+//! ```
+//!
+//! The addition comes first and the look at what it gave after. Whoever was the first to be given too little owns the pages up
+//! to the end, has no use for them, and says so; and everybody whom the chunk could not serve looks for the next, under a lock,
+//! once in 64 pages.
+
+use super::Demand;
+use super::arena::{Arena, Chunk, Wanted};
+use super::chunk_tables::ChunkTables;
+use crate::address::IovaRange;
+use crate::error::NoMemory;
+use crate::per_cpu::CpuWords;
+use crate::platform::{Lock, LockClass, Platform, Step};
+use crate::request::{Access, Stream};
+use crate::sync::Ordering;
+use crate::table::rounds::{self, ROUND_PAGES_MAX};
+use crate::table::{ENTRIES, Entry, Frame};
+
+/// Pages of a unit, of which chunks are made. The model checker sees small ones, so that it sees them end.
+pub(super) const UNIT_PAGES: u64 = if cfg!(loom) { 1 } else { 16 };
+/// Units of a leaf table.
+pub(super) const TABLE_UNITS: u32 = if cfg!(loom) { 4 } else { ENTRIES as u32 / UNIT_PAGES as u32 };
+/// Units of a chunk of most streams.
+pub(super) const CHUNK_UNITS: u32 = if cfg!(loom) { 2 } else { 4 };
+/// Units of a chunk of slow streams.
+pub(super) const SLOW_UNITS: u32 = 1;
+/// Pages of a chunk of most streams.
+pub const CHUNK_PAGES: u64 = CHUNK_UNITS as u64 * UNIT_PAGES;
+/// Pages of a table that are handed out.
+const TABLE_PAGES: u64 = TABLE_UNITS as u64 * UNIT_PAGES;
+/// A quarter of a chunk of 16 pages: larger requests need one of 64.
+pub(crate) const SMALL_PAGES_MAX: u64 = UNIT_PAGES.div_ceil(4);
+/// Half a chunk: larger requests have streams of their own, with chunks of a whole table.
+const MIDDLE_PAGES_MAX: u64 = CHUNK_PAGES / 2;
+/// Requests of more pages find no place here.
+pub const CHUNKED_PAGES_MAX: u64 = if TABLE_PAGES < ROUND_PAGES_MAX { TABLE_PAGES } else { ROUND_PAGES_MAX };
+/// Rings with a cursor of their own. Rings whose numbers are equal modulo this share one.
+const RINGS: usize = if cfg!(loom) { 1 } else { 128 };
+/// Tables at most: 512 GiB of addresses.
+const TABLES_MAX: u64 = 1 << 18;
+/// Fewer tables than this are not worth it.
+const TABLES_MIN: u64 = if cfg!(loom) { 1 } else { 64 };
+/// A cursor that has no chunk yet: at the end of one of no pages.
+const NO_CHUNK: u64 = 0;
+
+/// The entries of a unit in its table.
+pub(super) fn unit_entries(table: &Frame, unit: u32) -> &[Entry] {
+    let first = unit as usize * UNIT_PAGES as usize;
+    &table[first..first + UNIT_PAGES as usize]
+}
+
+/// Where a cursor is.
+#[derive(Clone, Copy)]
+enum Cursor {
+    Cpu { line: usize, word: usize },
+    Ring { line: usize, word: usize },
+}
+
+/// Pages that were taken: nobody else has them until they are spent.
+#[derive(Clone, Copy)]
+pub(crate) struct Taken<'c> {
+    /// The pages.
+    pub(crate) range: IovaRange,
+    /// Their entries.
+    pub(crate) entries: &'c [Entry],
+}
+
+/// Why nothing was taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum NotTaken {
+    /// Another table has to be linked first, under this number.
+    NeedsTable(u32),
+    /// There are as many tables as there may be.
+    Full,
+    /// No memory for the lists.
+    NoMemory,
+}
+
+/// The chunks of a domain.
+pub(crate) struct Chunks<P: Platform> {
+    /// The first page of table 0.
+    first_pfn: u64,
+    tables: ChunkTables,
+    cpus: CpuWords,
+    rings: CpuWords,
+    arena: P::Lock<Arena>,
+}
+
+const END_SHIFT: u32 = 32;
+
+/// The end of the chunk that a cursor is in, and the next page.
+#[inline(always)]
+const fn split(cursor: u64) -> (u64, u64) {
+    (cursor >> END_SHIFT, cursor & ((1 << END_SHIFT) - 1))
+}
+
+/// A cursor at the first page of `chunk`.
+const fn begin(chunk: Chunk) -> u64 {
+    let (unit, table) = ((chunk.first % TABLE_UNITS) as u64, (chunk.first / TABLE_UNITS) as u64);
+    let first = table * ENTRIES as u64 + unit * UNIT_PAGES;
+    (first + chunk.units as u64 * UNIT_PAGES) << END_SHIFT | first
+}
+
+impl<P: Platform> Chunks<P> {
+    /// Chunks in the upper half of the addresses below `2^width`, without what `reserved` has of it, by page numbers: first,
+    /// and one past the last. `None` where that is too little.
+    pub(crate) fn new(platform: &P, width: u8, reserved: &[(u64, u64)]) -> Result<Option<Self>, NoMemory> {
+        let first_pfn = 1u64 << (u32::from(width) - 1 - crate::PAGE_SHIFT);
+        let numbers = (first_pfn / ENTRIES as u64).min(TABLES_MAX);
+        if numbers < TABLES_MIN {
+            return Ok(None);
+        }
+        let mut tables = alloc::vec::Vec::new();
+        tables.try_reserve_exact(reserved.len()).map_err(|_| NoMemory)?;
+        let number = |pfn: u64| pfn.saturating_sub(first_pfn) / ENTRIES as u64;
+        let above = reserved.iter().filter(|(_, end)| *end > first_pfn);
+        tables.extend(above.map(|(first, end)| (number(*first), number(end - 1) + 1)));
+        let (cpus, rings) = (CpuWords::new(platform, NO_CHUNK)?, CpuWords::with_lines(RINGS, NO_CHUNK)?);
+        let streams = (cpus.lines().len() + RINGS) * CpuWords::PER_CPU;
+        let arena = Arena::new(numbers as u32, tables, streams)?;
+        Ok(Some(Self {
+            first_pfn,
+            tables: ChunkTables::new(numbers as u32)?,
+            cpus,
+            rings,
+            arena: platform.lock(LockClass::IovaAllocator, arena),
+        }))
+    }
+
+    /// Whether `range` lies here.
+    #[inline(always)]
+    pub(crate) const fn contains(&self, range: IovaRange) -> bool {
+        range.first_pfn() >= self.first_pfn
+    }
+
+    /// Takes the next pages of the stream that `demand` belongs to: at most [`CHUNKED_PAGES_MAX`].
+    ///
+    /// They have to be written and, in the end, spent.
+    #[inline(always)]
+    pub(crate) fn take(&self, platform: &P, demand: &Demand) -> Result<Taken<'_>, NotTaken> {
+        let (word, wanted) = match demand.pages {
+            ..=SMALL_PAGES_MAX => (demand.access as usize, Wanted::Small),
+            ..=MIDDLE_PAGES_MAX => (demand.access as usize, Wanted::Chunk),
+            _ => (demand.access as usize + 3, Wanted::Table),
+        };
+        loop {
+            platform.probe(Step::ChunkTake);
+            let (cursor, before) = self.advance(platform, demand.stream, word, demand.pages);
+            let (end, next) = split(before);
+            if next + demand.pages <= end {
+                return Ok(self.taken(next, demand.pages));
+            }
+            self.leave(platform, cursor, before, wanted)?;
+        }
+    }
+
+    #[inline(always)]
+    fn advance(&self, platform: &P, stream: Stream, word: usize, pages: u64) -> (Cursor, u64) {
+        match stream {
+            Stream(None) => {
+                let (line, before) = platform.add_here(&self.cpus, word, pages);
+                (Cursor::Cpu { line, word }, before)
+            }
+            Stream(Some(ring)) => {
+                let line = ring as usize % RINGS;
+                // Any CPU may serve a ring. Acquire: as `add_here`.
+                (Cursor::Ring { line, word }, self.rings.word(line, word).fetch_add(pages, Ordering::Acquire))
+            }
+        }
+    }
+
+    /// Takes the next pages of this CPU's stream for `access`, where its chunk has them: at most [`SMALL_PAGES_MAX`].
+    #[inline(always)]
+    pub(crate) fn take_at_once(&self, platform: &P, access: Access, pages: u64) -> Option<Taken<'_>> {
+        platform.probe(Step::ChunkTake);
+        let (_, before) = platform.add_here(&self.cpus, access as usize, pages);
+        let (end, next) = split(before);
+        if next + pages <= end {
+            return Some(self.taken(next, pages));
+        }
+        self.give_up(platform, before);
+        None
+    }
+
+    #[inline(always)]
+    fn taken(&self, next: u64, pages: u64) -> Taken<'_> {
+        let (number, index) = ((next / ENTRIES as u64) as u32, next as usize % ENTRIES);
+        Taken {
+            range: IovaRange::of(self.first_pfn + next, pages),
+            entries: &self.tables.linked(number)[index..index + pages as usize],
+        }
+    }
+
+    /// Has no use for what is left of the chunk that a cursor was in `before`.
+    #[cold]
+    fn give_up(&self, platform: &P, before: u64) {
+        let (end, next) = split(before);
+        if next < end {
+            let rest = self.taken(next, end - next).entries;
+            platform.probe(Step::TableClear { entries: rest.len() });
+            rounds::spend_unused(rest);
+        }
+    }
+
+    /// Sees to it that the cursor, which was at `before`, gets another chunk.
+    #[cold]
+    fn leave(&self, platform: &P, cursor: Cursor, before: u64, wanted: Wanted) -> Result<(), NotTaken> {
+        self.give_up(platform, before);
+        self.arena.with(|arena| {
+            let (word, stream) = match cursor {
+                Cursor::Cpu { line, word } => (self.cpus.word(line, word), line * CpuWords::PER_CPU + word),
+                Cursor::Ring { line, word } => {
+                    (self.rings.word(line, word), (self.cpus.lines().len() + line) * CpuWords::PER_CPU + word)
+                }
+            };
+            // Relaxed: it only tells whether there is something to do.
+            let now = word.load(Ordering::Relaxed);
+            let (end, next) = split(now);
+            if end != split(before).0 || next < end {
+                // Somebody else has seen to it.
+                return Ok(());
+            }
+            let Some(next) = arena.next(platform, &self.tables, stream, wanted) else {
+                let number = arena.number().map_err(|_| NotTaken::NoMemory)?;
+                return Err(number.map_or(NotTaken::Full, NotTaken::NeedsTable));
+            };
+            let replaced = match cursor {
+                Cursor::Cpu { line, word } => platform.exchange_at(&self.cpus, line, word, now, begin(next)),
+                // Release: with the chunk comes its table.
+                Cursor::Ring { .. } => {
+                    word.compare_exchange(now, begin(next), Ordering::AcqRel, Ordering::Relaxed).is_ok()
+                }
+            };
+            if !replaced {
+                // Others were given too little meanwhile, or this CPU is no longer that of the cursor.
+                arena.put_back(next);
+            }
+            Ok(())
+        })
+    }
+
+    /// The first page that table `number` translates.
+    pub(crate) const fn table_pfn(&self, number: u32) -> u64 {
+        self.first_pfn + number as u64 * ENTRIES as u64
+    }
+
+    /// Adds the table page `frame`, all zero and in its place in the domain's table, under a number of
+    /// [`NotTaken::NeedsTable`].
+    ///
+    /// # Errors
+    /// [`NoMemory`].
+    pub(crate) fn link(&self, number: u32, frame: &Frame) -> Result<(), NoMemory> {
+        self.tables.link(number, frame)?;
+        self.arena.with(|arena| arena.add(number));
+        Ok(())
+    }
+
+    /// Gives back a number of [`NotTaken::NeedsTable`], or one of [`unlink`](Self::unlink) whose table page is the host's again.
+    pub(crate) fn give_number_back(&self, number: u32) {
+        self.arena.with(|arena| arena.give_number_back(number));
+    }
+
+    /// Takes out a table that has not been needed for a period. From now on only walks that had begun before may find it.
+    pub(crate) fn unlink(&self) -> Option<u32> {
+        let number = self.arena.with(Arena::take_superfluous)?;
+        self.tables.unlink(number);
+        Some(number)
+    }
+
+    /// Begins another period.
+    pub(crate) fn begin_period(&self, platform: &P) {
+        self.arena.with(|arena| arena.begin_period(platform, &self.tables));
+    }
+
+    /// Whether there are more tables than are kept in any case.
+    pub(crate) fn is_large(&self) -> bool {
+        self.arena.with(|arena| arena.is_large())
+    }
+
+    /// Whether another period may find a table to give back.
+    pub(crate) fn goes_on(&self) -> bool {
+        self.arena.with(Arena::goes_on)
+    }
+
+    /// The entries from page `pfn` on, as far as its table goes. Empty where there is no table.
+    ///
+    /// # Safety
+    /// As for [`ChunkTables::get`].
+    #[inline(always)]
+    pub(crate) unsafe fn entries(&self, pfn: u64) -> &[Entry] {
+        let page = pfn.wrapping_sub(self.first_pfn);
+        // SAFETY: the caller's promise, passed on. Pages below the first come out beyond the last.
+        unsafe { self.tables.get((page / ENTRIES as u64) as usize) }
+            .map_or(&[], |table| &table[page as usize % ENTRIES..])
+    }
+
+    /// Mappings that are not spent. Exact while nobody maps or unmaps.
+    pub(crate) fn live(&self) -> usize {
+        self.arena.with(|arena| arena.live(&self.tables))
+    }
+
+    /// Memory of the records, in bytes.
+    pub(crate) fn record_bytes(&self) -> usize {
+        self.tables.bytes()
+    }
+}
+
+// `Access` in the order of the words of a line.
+const _: () = assert!(Access::DeviceReads as usize == 0 && Access::DeviceReadsAndWrites as usize == 2);

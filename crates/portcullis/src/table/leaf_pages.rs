@@ -1,0 +1,60 @@
+//! Leaf tables one by one: put into the table of a domain for somebody who writes their entries himself, and taken out again.
+
+use super::entry::{EntryValue, Frame};
+use super::freed::FreedTables;
+use super::second_level::{SecondLevelTable, frame, index};
+use crate::address::PhysAddr;
+use crate::error::NoMemory;
+use crate::platform::{Platform, Step};
+use crate::sync::Ordering;
+
+impl SecondLevelTable {
+    /// The leaf table that translates page `pfn`, added now if it is not there.
+    ///
+    /// # Errors
+    /// [`NoMemory`].
+    ///
+    /// # Safety
+    /// `platform` is the one that the table was made with; nothing larger than 4 KiB is mapped around `pfn`, which is below what
+    /// the table translates.
+    pub(crate) unsafe fn add_leaf_table<'p, P: Platform>(
+        &self,
+        platform: &'p P,
+        pfn: u64,
+    ) -> Result<&'p Frame, NoMemory> {
+        platform.probe(Step::TableWalk { levels: self.levels });
+        let mut table = frame(platform, self.root);
+        for level in (2..=self.levels).rev() {
+            let slot = &table[index(pfn, level)];
+            let mut value = slot.load();
+            if !value.is_present() {
+                value = self.add_table(platform, slot)?;
+            }
+            self.reach(platform, slot, value);
+            table = frame(platform, value.phys());
+        }
+        Ok(table)
+    }
+
+    /// Takes out the leaf table that translates page `pfn`, and puts it on `freed`. Nothing is mapped in it.
+    ///
+    /// # Safety
+    /// As for [`add_leaf_table`](Self::add_leaf_table), which has added it; nobody takes it out at the same time; the page is
+    /// freed after an all-levels invalidation, and after the walks of software that may be at it.
+    pub(crate) unsafe fn remove_leaf_table<P: Platform>(&self, platform: &P, pfn: u64, freed: &mut FreedTables) {
+        platform.probe(Step::TableWalk { levels: self.levels });
+        let mut table = frame(platform, self.root);
+        for level in (3..=self.levels).rev() {
+            table = frame(platform, table[index(pfn, level)].load().phys());
+        }
+        let slot = &table[index(pfn, 2)];
+        let page: PhysAddr = slot.load().phys();
+        platform.probe(Step::TableWrite { entries: 1 });
+        slot.store(EntryValue::ABSENT);
+        platform.table_barrier(core::slice::from_ref(slot));
+        self.pages.fetch_sub(1, Ordering::Relaxed);
+        // SAFETY: no entry points to it any more. Walks that are still at it, of wrong unmaps, take the link for an entry with
+        // nothing mapped.
+        unsafe { freed.push(platform, page) };
+    }
+}

@@ -1,0 +1,197 @@
+//! Strict commits that ride with others: a ride that fails is tried again alone, and only what fails alone is lost (S11).
+
+use portcullis::design::{Addressing, Composed, Described, Design, Fit, Info, LockFree, Parts, Setup};
+use portcullis::invalidation::{Commands, Deferral, Submissions};
+use portcullis::iommu::fake::{Behaviour, FakeIommu, Ticket};
+use portcullis::iommu::{AttachError, Translation};
+use portcullis::iova::TreeAllocator;
+use portcullis::platform::fake::FakeHost;
+use portcullis::table::{Rights, TableRule};
+use portcullis::{
+    Access, Capabilities, CommitError, Domain, DomainId, INVALIDATION_TIMEOUT_US, Invalidation, Iommu, Iova, MapError,
+    NewDomainError, PAGE_SIZE, PhysAddr, Platform, Protection, QueueError, RawUnmapError, SourceId,
+};
+use std::sync::Mutex;
+
+const DEVICE: SourceId = SourceId(0x0010);
+const BUFFER: PhysAddr = PhysAddr::new(0x4000);
+
+/// The stock design, sharing.
+struct Riding;
+
+impl Described for Riding {
+    const INFO: Info = Info {
+        id: "riding",
+        source: "the stock design, its strict commits shared",
+        allocator: "red-black tree",
+        invalidation: "shared",
+        tables: "as stock",
+        protections: &[Protection::Strict],
+        breaches: &[],
+        addressing: Addressing::Own,
+        fit: Some(Fit::TIGHT),
+        batch_default: 1,
+        options: &[],
+    };
+}
+
+impl<P: Platform, I: Iommu> Design<P, I> for Riding {
+    type Mapper = Composed<TreeAllocator<P>, P, I>;
+
+    fn build(setup: Setup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+        let allocator = TreeAllocator::new(&setup.platform, setup.width, setup.reserved)?;
+        let parts = Parts {
+            commands: Commands::PerUnmap,
+            submissions: Submissions::Shared,
+            deferral: Deferral::Global,
+            rule: TableRule::FreedWhenCovered,
+            locking: LockFree,
+        };
+        Composed::with_parts(allocator, parts, setup)
+    }
+}
+
+/// What becomes of a ride.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Fate {
+    Lands,
+    IsRefusedAtOnce,
+    Fails,
+    NeverLands,
+}
+
+/// The fake, with rides that fail for another rider's sake.
+struct Rides<'h> {
+    fake: &'h FakeIommu<'h>,
+    fate: Mutex<Fate>,
+    /// Submissions, and which of them rode.
+    rode: Mutex<Vec<bool>>,
+}
+
+impl<'h> Rides<'h> {
+    fn new(fake: &'h FakeIommu<'h>, fate: Fate) -> Self {
+        Self { fake, fate: Mutex::new(fate), rode: Mutex::default() }
+    }
+
+    fn take_rode(&self) -> Vec<bool> {
+        std::mem::take(&mut *self.rode.lock().expect("not poisoned"))
+    }
+}
+
+impl Iommu for Rides<'_> {
+    /// The answer to those who ask, where it is not the fake's.
+    type Ticket = Result<Ticket, Result<bool, QueueError>>;
+
+    fn capabilities(&self) -> Capabilities {
+        self.fake.capabilities()
+    }
+
+    fn open_domain(&self, translation: Translation) -> Result<DomainId, AttachError> {
+        self.fake.open_domain(translation)
+    }
+
+    fn close_domain(&self, domain: DomainId) -> Result<(), AttachError> {
+        self.fake.close_domain(domain)
+    }
+
+    fn attach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError> {
+        self.fake.attach(domain, device)
+    }
+
+    fn detach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError> {
+        self.fake.detach(domain, device)
+    }
+
+    fn submit(&self, commands: &[Invalidation]) -> Result<Self::Ticket, QueueError> {
+        self.rode.lock().expect("not poisoned").push(false);
+        self.fake.submit(commands).map(Ok)
+    }
+
+    fn submit_shared(&self, commands: &[Invalidation]) -> Result<Self::Ticket, QueueError> {
+        self.rode.lock().expect("not poisoned").push(true);
+        match *self.fate.lock().expect("not poisoned") {
+            Fate::Lands => self.fake.submit(commands).map(Ok),
+            Fate::IsRefusedAtOnce => Err(QueueError::Descriptor),
+            Fate::Fails => Ok(Err(Err(QueueError::Device))),
+            Fate::NeverLands => Ok(Err(Ok(false))),
+        }
+    }
+
+    fn is_done(&self, ticket: Self::Ticket) -> Result<bool, QueueError> {
+        match ticket {
+            Ok(ticket) => self.fake.is_done(ticket),
+            Err(answer) => answer,
+        }
+    }
+}
+
+type Ridden<'h> = Domain<Riding, &'h FakeHost, &'h Rides<'h>>;
+
+/// A domain with a mapping that the device has used.
+fn with_mapping<'h>(host: &'h FakeHost, rides: &'h Rides<'h>) -> (Ridden<'h>, Iova) {
+    let domain = Ridden::new(rides, host, Protection::Strict).unwrap();
+    domain.attach(DEVICE).unwrap();
+    let iova = map(&domain).unwrap();
+    assert_eq!(rides.fake.access(DEVICE, iova, Rights::WRITE), Some(BUFFER));
+    (domain, iova)
+}
+
+fn map(domain: &Ridden<'_>) -> Result<Iova, MapError> {
+    domain.map_raw(BUFFER, PAGE_SIZE, Access::DeviceWrites)
+}
+
+#[test]
+fn a_commit_rides() {
+    let host = FakeHost::default();
+    let fake = FakeIommu::new(&host);
+    let rides = Rides::new(&fake, Fate::Lands);
+    let (domain, iova) = with_mapping(&host, &rides);
+    assert_eq!(domain.unmap_raw(iova, PAGE_SIZE), Ok(()));
+    assert_eq!(fake.access(DEVICE, iova, Rights::WRITE), None);
+    assert_eq!(rides.take_rode(), [true]);
+}
+
+/// Another rider's error costs a second submission, and nothing else.
+#[test]
+fn a_failed_ride_is_tried_again_alone() {
+    for fate in [Fate::IsRefusedAtOnce, Fate::Fails] {
+        let host = FakeHost::default();
+        let fake = FakeIommu::new(&host);
+        let rides = Rides::new(&fake, fate);
+        let (domain, iova) = with_mapping(&host, &rides);
+        assert_eq!(domain.unmap_raw(iova, PAGE_SIZE), Ok(()), "{fate:?}");
+        assert_eq!(fake.access(DEVICE, iova, Rights::WRITE), None);
+        assert_eq!(rides.take_rode(), [true, false]);
+        assert!(map(&domain).is_ok(), "the domain is not poisoned");
+        assert_eq!(domain.usage().live_ranges, 1);
+    }
+}
+
+#[test]
+fn what_fails_alone_too_is_lost() {
+    let host = FakeHost::default();
+    let fake = FakeIommu::new(&host);
+    let rides = Rides::new(&fake, Fate::Fails);
+    let (domain, iova) = with_mapping(&host, &rides);
+    fake.behave(Behaviour::Failing);
+    let lost = Err(RawUnmapError::Commit(CommitError(QueueError::Descriptor)));
+    assert_eq!(domain.unmap_raw(iova, PAGE_SIZE), lost);
+    assert_eq!(rides.take_rode(), [true, false]);
+    assert_eq!((map(&domain), domain.usage().live_ranges), (Err(MapError::Poisoned), 1));
+    fake.behave(Behaviour::Prompt);
+}
+
+/// A ride that is never answered takes the time that the commit has.
+#[test]
+fn a_ride_that_never_lands_is_not_tried_again() {
+    let host = FakeHost::default();
+    let fake = FakeIommu::new(&host);
+    let rides = Rides::new(&fake, Fate::NeverLands);
+    let (domain, iova) = with_mapping(&host, &rides);
+    let started_us = host.now_us();
+    let lost = Err(RawUnmapError::Commit(CommitError(QueueError::Timeout(INVALIDATION_TIMEOUT_US))));
+    assert_eq!(domain.unmap_raw(iova, PAGE_SIZE), lost);
+    assert!(host.now_us() - started_us <= INVALIDATION_TIMEOUT_US + 2, "the wait is bounded");
+    assert_eq!(rides.take_rode(), [true]);
+    assert_eq!((map(&domain), domain.usage().live_ranges), (Err(MapError::Poisoned), 1));
+}
