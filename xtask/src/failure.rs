@@ -28,6 +28,14 @@ pub(crate) enum Failure {
     /// There is no QEMU, and none could be installed.
     #[error("the conformance suite needs QEMU: {0}; install it, or name one in PORTCULLIS_QEMU")]
     Qemu(String),
+    /// The kernel's source is not to be had.
+    #[error(
+        "there is no kernel source: {0}; install linux-source-6.12, or name its archive in PORTCULLIS_LINUX_SOURCE"
+    )]
+    LinuxSource(String),
+    /// Goals of `bench --peers --check` are missed.
+    #[error("{0} goals are missed")]
+    Goals(usize),
     /// House rules are broken.
     #[error("stage `house rules` failed: {} broken; to repeat it:\n    cargo test --package xtask house", .0)]
     House(usize),

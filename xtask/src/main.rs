@@ -1,12 +1,14 @@
 //! Developer chores: `cargo xtask test`, `cargo xtask check`, `cargo xtask conformance`, `cargo xtask fuzz`, `cargo xtask readme`,
 //! `cargo xtask bench`.
 
+mod apt;
 mod bench;
 mod check;
 mod conformance;
 mod failure;
 mod fuzz;
 mod house;
+mod peers;
 mod qemu;
 mod readme;
 mod stages;
@@ -51,7 +53,17 @@ enum Chore {
     /// Writes the tables of the README anew, from what the program prints.
     Readme,
     /// How many operations per second the lab replays, under every design.
-    Bench,
+    Bench {
+        /// Instead, what a map and an unmap cost here: ours beside Linux, Rust crates and the machine's floor.
+        #[arg(long)]
+        peers: bool,
+        /// How often each of them is run.
+        #[arg(long, requires = "peers", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+        rounds: u32,
+        /// Fail where a goal is missed.
+        #[arg(long, requires = "peers")]
+        check: bool,
+    },
 }
 
 fn main() -> ExitCode {
@@ -72,6 +84,9 @@ fn perform(chore: &Chore) -> Result<(), Failure> {
         Chore::Conformance { list } => conformance::conformance(&workspace, *list),
         Chore::Fuzz { seconds, seed } => fuzz::fuzz(&workspace, *seconds, *seed),
         Chore::Readme => readme::readme(&workspace),
-        Chore::Bench => bench::bench(&workspace),
+        Chore::Bench { peers: false, .. } => bench::bench(&workspace),
+        Chore::Bench { rounds, check, .. } => {
+            peers::bench(&workspace, &peers::Options { rounds: *rounds, check: *check })
+        }
     }
 }

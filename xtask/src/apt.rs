@@ -1,0 +1,55 @@
+//! What chores need of the distribution, where it is one with `apt-get`.
+
+use std::env;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// Whether there is a `program` to run.
+pub(crate) fn in_path(program: impl AsRef<Path>) -> bool {
+    env::var_os("PATH").is_some_and(|path| env::split_paths(&path).any(|folder| folder.join(&program).is_file()))
+}
+
+/// Installs a package, as root or through a `sudo` that asks nothing. Otherwise says why it could not.
+pub(crate) fn install(package: &str) -> Result<(), String> {
+    if !in_path("apt-get") {
+        return Err(format!("no apt-get to install {package} with"));
+    }
+    let Some(privileged) = privileged() else {
+        return Err("apt-get needs root, or a sudo that asks for no password".to_owned());
+    };
+    let install = [&privileged[..], &["install", "-y", "--no-install-recommends", package]].concat();
+    // The list of packages may be missing or out of date.
+    if run(&install) || (update() && run(&install)) { Ok(()) } else { Err(format!("`{}` fails", install.join(" "))) }
+}
+
+/// Brings the list of packages up to date. Whether it did.
+pub(crate) fn update() -> bool {
+    privileged().is_some_and(|privileged| run(&[&privileged[..], &["update"]].concat()))
+}
+
+/// Runs a command; what it prints goes to standard error.
+pub(crate) fn succeeds(command: &mut Command) -> bool {
+    let status = command.stdin(Stdio::null()).stdout(std::io::stderr()).status();
+    status.is_ok_and(|status| status.success())
+}
+
+/// `apt-get` as somebody who may change the system.
+fn privileged() -> Option<Vec<&'static str>> {
+    let sudo: &[&str] = if is_root() {
+        &[]
+    } else if in_path("sudo") && run(&["sudo", "-n", "true"]) {
+        &["sudo", "-n"]
+    } else {
+        return None;
+    };
+    Some([sudo, &["env", "DEBIAN_FRONTEND=noninteractive", "apt-get"]].concat())
+}
+
+fn is_root() -> bool {
+    let output = Command::new("id").arg("-u").stdin(Stdio::null()).output();
+    output.is_ok_and(|output| output.stdout.trim_ascii() == b"0")
+}
+
+fn run(command: &[&str]) -> bool {
+    succeeds(Command::new(command[0]).args(&command[1..]))
+}

@@ -1,0 +1,245 @@
+//! Takes single definitions out of C source, as a list of them says, so that none of them need be kept here.
+
+use crate::failure::Failure;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+/// What a line of the list asks for.
+#[derive(Debug, PartialEq, Eq)]
+struct Piece<'l> {
+    into: &'l str,
+    kind: &'l str,
+    from: &'l str,
+    names: Vec<&'l str>,
+}
+
+/// The source files that `list` takes from.
+pub(super) fn sources(list: &str) -> Vec<&str> {
+    let mut sources: Vec<&str> = pieces(list).map(|piece| piece.from).collect();
+    sources.sort_unstable();
+    sources.dedup();
+    sources
+}
+
+/// Writes what the list at `list` asks for, from the source in `tree`, into files in the folder `out`.
+pub(super) fn carve(list: &Path, tree: &Path, out: &Path) -> Result<(), Failure> {
+    let text = fs::read_to_string(list).map_err(Failure::file(list))?;
+    let mut files: BTreeMap<&str, String> = BTreeMap::new();
+    for piece in pieces(&text) {
+        let path = tree.join(piece.from);
+        let source = fs::read(&path).map_err(Failure::file(&path))?;
+        // Names of authors in comments need not be UTF-8.
+        let source = without_comments(&String::from_utf8_lossy(&source));
+        let found = take(&piece, &source).map_err(|reason| Failure::Contents { path, reason })?;
+        files.entry(piece.into).or_default().push_str(&found);
+    }
+    fs::create_dir_all(out).map_err(Failure::file(out))?;
+    for (name, text) in files {
+        let path = out.join(name);
+        fs::write(&path, text).map_err(Failure::file(path))?;
+    }
+    Ok(())
+}
+
+fn pieces(list: &str) -> impl Iterator<Item = Piece<'_>> {
+    list.lines().filter(|line| !line.starts_with('#')).filter_map(|line| {
+        let mut words = line.split_whitespace();
+        Some(Piece { into: words.next()?, kind: words.next()?, from: words.next()?, names: words.collect() })
+    })
+}
+
+fn take(piece: &Piece<'_>, source: &str) -> Result<String, String> {
+    let each = |find: fn(&str, &str) -> Option<String>| {
+        let found = piece.names.iter().map(|name| find(source, name).ok_or(format!("there is no `{name}`")));
+        found.collect::<Result<String, _>>()
+    };
+    match piece.kind {
+        "whole" => Ok(source.lines().filter(|line| !is_directive(line, "include")).map(terminated).collect()),
+        "defines" => each(defines),
+        "structs" => each(|source, name| aggregate(source, "struct", name)),
+        "enums" => each(|source, name| aggregate(source, "enum", name)),
+        "functions" => each(function),
+        other => Err(format!("`{other}` is no kind of piece")),
+    }
+}
+
+fn terminated(line: &str) -> String {
+    format!("{line}\n")
+}
+
+/// Comments become a space, or the line ends that they contain. Strings and characters are left alone.
+fn without_comments(source: &str) -> String {
+    let mut text = String::with_capacity(source.len());
+    let mut rest = source;
+    while let Some(first) = rest.chars().next() {
+        let end = match first {
+            '/' if rest.starts_with("/*") => {
+                let end = rest.find("*/").map_or(rest.len(), |at| at + 2);
+                text.push(' ');
+                text.extend(rest[..end].matches('\n'));
+                end
+            }
+            '/' if rest.starts_with("//") => rest.find('\n').unwrap_or(rest.len()),
+            '"' | '\'' => {
+                let end = literal(rest, first);
+                text.push_str(&rest[..end]);
+                end
+            }
+            _ => {
+                text.push(first);
+                first.len_utf8()
+            }
+        };
+        rest = &rest[end..];
+    }
+    text
+}
+
+/// Where the literal that `text` begins with ends. A quote that none follows in its line is an apostrophe, as in `#error`.
+fn literal(text: &str, quote: char) -> usize {
+    let mut escaped = false;
+    for (at, character) in text.char_indices().skip(1) {
+        match character {
+            '\n' => break,
+            _ if character == quote && !escaped => return at + quote.len_utf8(),
+            _ => escaped = character == '\\' && !escaped,
+        }
+    }
+    quote.len_utf8()
+}
+
+/// Whether `line` is the preprocessor's directive `name`.
+fn is_directive(line: &str, name: &str) -> bool {
+    line.trim_start().strip_prefix('#').is_some_and(|line| line.trim_start().starts_with(name))
+}
+
+/// Every macro called `name`, or called something that begins with it where it ends in `*`.
+fn defines(source: &str, name: &str) -> Option<String> {
+    let wanted = |macro_name: &str| match name.strip_suffix('*') {
+        Some(beginning) => macro_name.starts_with(beginning),
+        None => macro_name == name,
+    };
+    let mut found = String::new();
+    let mut lines = source.lines();
+    while let Some(line) = lines.next() {
+        let Some(at) = is_directive(line, "define").then(|| line.find("define")).flatten() else { continue };
+        let words = line[at + "define".len()..].trim_start();
+        if !wanted(words.split(|c: char| !is_word(c)).next().unwrap_or_default()) {
+            continue;
+        }
+        let mut line = line;
+        found.push_str(&terminated(line));
+        while line.ends_with('\\') {
+            line = lines.next().unwrap_or_default();
+            found.push_str(&terminated(line));
+        }
+    }
+    (!found.is_empty()).then_some(found)
+}
+
+fn is_word(c: char) -> bool {
+    c.is_ascii_alphanumeric() || c == '_'
+}
+
+/// The definition of the struct or enum `name`: to the first closing brace that begins a line.
+fn aggregate(source: &str, keyword: &str, name: &str) -> Option<String> {
+    let opening = format!("{keyword} {name} {{");
+    let lines: Vec<&str> = source.lines().collect();
+    let begin = lines.iter().position(|line| line.trim_end() == opening)?;
+    let end = begin + lines[begin..].iter().position(|line| line.starts_with('}'))?;
+    Some(lines[begin..=end].iter().copied().map(terminated).collect())
+}
+
+/// The definition of the function `name`: from the line after what came before it to the first closing brace that begins a line.
+fn function(source: &str, name: &str) -> Option<String> {
+    let lines: Vec<&str> = source.lines().collect();
+    let names_it = |line: &str| {
+        line.match_indices(name).any(|(at, _)| {
+            let before = line[..at].chars().next_back();
+            !before.is_some_and(is_word) && line[at + name.len()..].trim_start().starts_with('(')
+        })
+    };
+    for (at, line) in lines.iter().enumerate() {
+        let inside = line.starts_with(|c: char| c.is_whitespace() || "#{}".contains(c));
+        if inside || !names_it(line) {
+            continue;
+        }
+        // A declaration has its semicolon before any brace.
+        let head = lines[at..].iter().position(|line| line.contains(['{', ';']))? + at;
+        if lines[head].find(';').is_some_and(|semicolon| lines[head].find('{').is_none_or(|brace| semicolon < brace)) {
+            continue;
+        }
+        let end = head + lines[head..].iter().position(|line| line.starts_with('}'))?;
+        let ends =
+            |line: &str| line.trim().is_empty() || line.starts_with(['#', '}']) || line.trim_end().ends_with(';');
+        let begin = lines[..at].iter().rposition(|line| ends(line)).map_or(0, |before| before + 1);
+        return Some(lines[begin..=end].iter().copied().map(terminated).collect());
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{aggregate, defines, function, pieces, sources, take, without_comments};
+
+    const SOURCE: &str = r#"#include <linux/one.h>
+#define FIRST_A 1
+#define FIRST_B(x)	((x) + \
+			 FIRST_A)
+#define SECOND 3
+int add(int, int);
+int add_three(int);
+
+struct pair {
+	struct { int x; } inner;
+};
+struct pair {};
+
+static inline
+int add(int a, int b)
+{
+	return a + b;
+}
+int add_three(int a)
+{
+	return add(a, SECOND);
+}
+"#;
+
+    #[test]
+    fn a_function_is_found_by_its_whole_name_and_not_by_its_declaration() {
+        let add = "static inline\nint add(int a, int b)\n{\n\treturn a + b;\n}\n";
+        assert_eq!(function(SOURCE, "add").as_deref(), Some(add));
+        let three = "int add_three(int a)\n{\n\treturn add(a, SECOND);\n}\n";
+        assert_eq!(function(SOURCE, "add_three").as_deref(), Some(three));
+        assert_eq!(function(SOURCE, "three"), None);
+    }
+
+    #[test]
+    fn structs_and_macros_are_whole() {
+        let pair = "struct pair {\n\tstruct { int x; } inner;\n};\n";
+        assert_eq!(aggregate(SOURCE, "struct", "pair").as_deref(), Some(pair));
+        let first = "#define FIRST_A 1\n#define FIRST_B(x)\t((x) + \\\n\t\t\t FIRST_A)\n";
+        assert_eq!(defines(SOURCE, "FIRST_*").as_deref(), Some(first));
+        assert_eq!(defines(SOURCE, "SECOND").as_deref(), Some("#define SECOND 3\n"));
+        assert_eq!(defines(SOURCE, "FIRST"), None);
+    }
+
+    #[test]
+    fn comments_go_and_strings_stay() {
+        let text = "a /* b\n * c */ d // e\n\"/* f */\" '\"' // g";
+        assert_eq!(without_comments(text), "a  \n d \n\"/* f */\" '\"' ");
+    }
+
+    #[test]
+    fn the_list_says_what_is_missing() {
+        let list = "# a comment\n\nx.h functions b.c add three\nx.h whole a.c\ny.h whole b.c\n";
+        assert_eq!(sources(list), ["a.c", "b.c"]);
+        let mut pieces = pieces(list);
+        let functions = pieces.next().expect("a piece");
+        assert_eq!(take(&functions, SOURCE), Err("there is no `three`".to_owned()));
+        let whole = take(&pieces.next().expect("a piece"), SOURCE).expect("all of it");
+        assert_eq!(whole.lines().count(), SOURCE.lines().count() - 1, "all but the #include");
+    }
+}

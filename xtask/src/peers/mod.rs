@@ -1,0 +1,45 @@
+//! `cargo xtask bench --peers`: the library beside what it is measured against, in one go.
+
+mod build;
+mod carve;
+mod results;
+mod source;
+mod table;
+
+use crate::failure::Failure;
+use crate::stages::Stages;
+use crate::workspace::Workspace;
+use results::Results;
+
+/// The crates among the peers. They have a workspace of their own, so that only this chore builds them.
+pub(crate) const RUST_PEERS: &str = "benches/peers/rust/Cargo.toml";
+
+/// How to measure.
+pub(crate) struct Options {
+    /// How often each program is run. They take turns, so that what else happens on the machine happens to all.
+    pub(crate) rounds: u32,
+    /// Fails where a goal is missed.
+    pub(crate) check: bool,
+}
+
+pub(crate) fn bench(workspace: &Workspace, options: &Options) -> Result<(), Failure> {
+    let folder = workspace.root.join(&workspace.target).join("peers");
+    let mut stages = Stages::new(workspace, "bench");
+    let programs = build::all(workspace, &mut stages, &folder)?;
+    let mut results = Results::default();
+    let what = format!("{} rounds of every program", options.rounds);
+    stages.stage("measure", &what, |_| {
+        for round in 1..=options.rounds {
+            eprintln!("xtask: round {round} of {}", options.rounds);
+            for program in &programs.all {
+                results.add(results::run(program)?);
+            }
+            results.end_round();
+        }
+        Ok(())
+    })?;
+    println!("\n{}", table::render(&results, &programs.linux));
+    stages.finish();
+    let missed = table::missed(&results);
+    if options.check && missed > 0 { Err(Failure::Goals(missed)) } else { Ok(()) }
+}

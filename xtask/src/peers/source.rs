@@ -1,0 +1,112 @@
+//! The kernel's source: what is taken from it, unpacked into the build folder.
+
+use super::carve;
+use crate::apt;
+use crate::failure::Failure;
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// The package of Debian that has it.
+const PACKAGE: &str = "linux-source-6.12";
+/// Where that package puts its archive.
+const INSTALLED: &str = "/usr/src/linux-source-6.12.tar.xz";
+/// The environment variable that names an archive instead.
+const VARIABLE: &str = "PORTCULLIS_LINUX_SOURCE";
+
+/// The folder with the files that `list` takes from, which is below `build`.
+pub(super) fn unpacked(build: &Path, list: &str) -> Result<PathBuf, Failure> {
+    let tree = build.join(PACKAGE);
+    let wanted: Vec<&str> = carve::sources(list).into_iter().chain(["Makefile"]).collect();
+    if wanted.iter().all(|file| tree.join(file).is_file()) {
+        return Ok(tree);
+    }
+    fs::create_dir_all(build).map_err(Failure::file(build))?;
+    let archive = archive(build)?;
+    eprintln!("xtask: unpacking {} files of {}", wanted.len(), archive.display());
+    let mut tar = Command::new("tar");
+    tar.arg("--extract").arg("--xz").arg("--file").arg(&archive).arg("--directory").arg(build);
+    tar.args(wanted.iter().map(|file| format!("{PACKAGE}/{file}")));
+    succeed(&mut tar)?;
+    Ok(tree)
+}
+
+/// The version of the kernel in `tree`, as its Makefile has it.
+pub(super) fn version(tree: &Path) -> Result<String, Failure> {
+    let path = tree.join("Makefile");
+    let text = fs::read_to_string(&path).map_err(Failure::file(&path))?;
+    let value = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.trim_start().strip_prefix('='));
+        line.map(str::trim).ok_or(Failure::Contents { path: path.clone(), reason: format!("has no {name}") })
+    };
+    Ok(format!("{}.{}.{}", value("VERSION")?, value("PATCHLEVEL")?, value("SUBLEVEL")?))
+}
+
+/// The archive that the user names, the one that is installed, or one that is downloaded for this.
+fn archive(build: &Path) -> Result<PathBuf, Failure> {
+    if let Some(named) = env::var_os(VARIABLE) {
+        let named = PathBuf::from(named);
+        let missing = || Failure::LinuxSource(format!("{VARIABLE} names {}, which is no file", named.display()));
+        return if named.is_file() { fs::canonicalize(&named).map_err(Failure::file(named)) } else { Err(missing()) };
+    }
+    let installed = PathBuf::from(INSTALLED);
+    if installed.is_file() {
+        return Ok(installed);
+    }
+    let unpacked = build.join(INSTALLED.trim_start_matches('/'));
+    if !unpacked.is_file() {
+        let package = download(build)?;
+        succeed(Command::new("dpkg-deb").arg("--extract").arg(&package).arg(build))?;
+        fs::remove_file(&package).map_err(Failure::file(package))?;
+    }
+    Ok(unpacked)
+}
+
+/// Downloading a package, unlike installing it, takes no privileges; having an up-to-date list of packages may.
+fn download(build: &Path) -> Result<PathBuf, Failure> {
+    if !apt::in_path("apt-get") {
+        return Err(Failure::LinuxSource(format!(
+            "{INSTALLED} is not there, and no apt-get to download {PACKAGE} with"
+        )));
+    }
+    eprintln!("xtask: downloading {PACKAGE}");
+    let fetch = || apt::succeeds(Command::new("apt-get").args(["download", PACKAGE]).current_dir(build));
+    let fetched = fetch() || (apt::update() && fetch());
+    if !fetched {
+        return Err(Failure::LinuxSource(format!("`apt-get download {PACKAGE}` fails")));
+    }
+    let entries = fs::read_dir(build).map_err(Failure::file(build))?;
+    let packages = entries.filter_map(Result::ok).map(|entry| entry.path());
+    let mut packages = packages.filter(|path| path.extension().is_some_and(|extension| extension == "deb"));
+    packages.next().ok_or_else(|| Failure::LinuxSource("apt-get has downloaded nothing".to_owned()))
+}
+
+/// Runs a command that says itself what is wrong.
+fn succeed(command: &mut Command) -> Result<(), Failure> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    match command.stdin(Stdio::null()).status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(_) => Err(Failure::Stage { stage: "kernel source".to_owned(), command: format!("{command:?}") }),
+        Err(error) => Err(Failure::Program { program, error }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::version;
+    use std::fs;
+
+    #[test]
+    fn the_version_is_that_of_the_makefile() {
+        let tree = std::env::temp_dir().join(format!("portcullis-version-{}", std::process::id()));
+        fs::create_dir_all(&tree).expect("a new folder");
+        fs::write(tree.join("Makefile"), "VERSION = 6\nPATCHLEVEL = 12\nSUBLEVEL = 48\n").expect("a new file");
+        let found = version(&tree);
+        fs::write(tree.join("Makefile"), "VERSION = 6\n").expect("our file");
+        let incomplete = version(&tree);
+        fs::remove_dir_all(&tree).expect("ours");
+        assert_eq!(found.expect("a version"), "6.12.48");
+        assert!(incomplete.is_err());
+    }
+}

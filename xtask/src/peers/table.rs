@@ -1,0 +1,205 @@
+//! The one table: who takes how many cycles for what, and how that compares to Linux.
+
+use super::results::{Contender, Results, Spread, Work};
+use std::fmt::Write as _;
+
+/// A column: its heading, its work, and how many times cheaper than Linux `portcullis` is to be at it.
+struct Column {
+    heading: &'static str,
+    workload: &'static str,
+    threads: u32,
+    goal: Option<f64>,
+}
+
+const COLUMNS: [Column; 4] = [
+    Column { heading: "page-1", workload: "page-1", threads: 1, goal: Some(10.0) },
+    Column { heading: "page-1, 2 threads", workload: "page-1", threads: 2, goal: Some(14.0) },
+    Column { heading: "descriptor-64", workload: "descriptor-64", threads: 1, goal: Some(5.0) },
+    Column { heading: "cross-cpu", workload: "cross-cpu", threads: 2, goal: None },
+];
+
+/// What the floor prints beside the floors.
+const INSTRUCTION: &str = "instruction";
+
+impl Column {
+    fn work(&self) -> Work {
+        Work { workload: self.workload.to_owned(), threads: self.threads }
+    }
+}
+
+/// Whom all are compared to.
+fn linux() -> Contender {
+    Contender { design: "linux-6.12".to_owned(), protection: "strict".to_owned() }
+}
+
+/// Whose goals they are.
+fn ours() -> Contender {
+    Contender { design: "portcullis".to_owned(), protection: "strict".to_owned() }
+}
+
+/// How the goal of a column stands. `None` where there is no goal.
+fn verdict(results: &Results, column: &Column) -> Option<(f64, Option<Spread>)> {
+    Some((column.goal?, results.ratio(&linux(), &ours(), &column.work())))
+}
+
+fn is_met((goal, ratio): &(f64, Option<Spread>)) -> bool {
+    ratio.is_some_and(|ratio| ratio.median >= *goal)
+}
+
+/// How many goals are missed. What was not measured is missed.
+pub(super) fn missed(results: &Results) -> usize {
+    COLUMNS.iter().filter_map(|column| verdict(results, column)).filter(|verdict| !is_met(verdict)).count()
+}
+
+/// The table and what is to be said about it; `version` is that of Linux.
+pub(super) fn render(results: &Results, version: &str) -> String {
+    let shown = |work: &Work| COLUMNS.iter().any(|column| column.work() == *work);
+    let mut rows = vec![["".to_owned()].into_iter().chain(COLUMNS.map(|column| column.heading.to_owned())).collect()];
+    for contender in results.contenders(shown) {
+        let cells = COLUMNS.iter().map(|column| cell(results, contender, &column.work()));
+        rows.push([name(contender)].into_iter().chain(cells).collect::<Vec<_>>());
+    }
+    let goals = COLUMNS.iter().map(|column| goal(verdict(results, column)));
+    rows.push(["portcullis against Linux".to_owned()].into_iter().chain(goals).collect());
+    format!(
+        "Cycles for a map and an unmap: the median of {} rounds, and from the lowest to the highest.\n\
+         Beside them, by how much Linux {version}, strict, takes more: compared round by round, and the median of that.\n\n\
+         {}\n{}{}",
+        results.rounds(),
+        aligned(&rows),
+        notes(results),
+        results.errors.iter().map(|error| format!("\nNot measured: {error}")).collect::<String>(),
+    )
+}
+
+fn name(contender: &Contender) -> String {
+    match contender.protection.as_str() {
+        "none" => contender.design.clone(),
+        protection => format!("{} {protection}", contender.design),
+    }
+}
+
+fn cell(results: &Results, contender: &Contender, work: &Work) -> String {
+    let Some(cycles) = results.cycles(contender, work) else { return "-".to_owned() };
+    let number = |cycles: f64| if cycles < 100.0 { format!("{cycles:.1}") } else { format!("{cycles:.0}") };
+    let mut text = format!("{} [{}..{}]", number(cycles.median), number(cycles.least), number(cycles.most));
+    if let Some(ratio) = results.ratio(&linux(), contender, work) {
+        write!(text, " {:>6}", times(ratio.median)).expect("a string takes all");
+    }
+    text
+}
+
+fn times(ratio: f64) -> String {
+    let digits = if ratio < 0.1 { 3 } else { usize::from(ratio < 100.0) };
+    format!("{ratio:.digits$}x")
+}
+
+fn goal(verdict: Option<(f64, Option<Spread>)>) -> String {
+    let Some(verdict) = verdict else { return "-".to_owned() };
+    match verdict {
+        (goal, None) => format!("not measured, goal {}", times(goal)),
+        (goal, Some(ratio)) => {
+            let remark = if is_met(&verdict) { "met" } else { "missed" };
+            format!("{}, goal {} {remark}", times(ratio.median), times(goal))
+        }
+    }
+}
+
+/// Columns aligned: the first to the left, the others to the right.
+fn aligned(rows: &[Vec<String>]) -> String {
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..=COLUMNS.len()).map(width).collect();
+    let mut text = String::new();
+    for row in rows {
+        write!(text, "{:<width$}", row[0], width = widths[0]).expect("a string takes all");
+        for (cell, width) in row.iter().zip(&widths).skip(1) {
+            write!(text, "  {cell:>width$}").expect("a string takes all");
+        }
+        text.push('\n');
+    }
+    text
+}
+
+fn notes(results: &Results) -> String {
+    let instructions: Vec<String> = [1, 2]
+        .into_iter()
+        .flat_map(|threads| {
+            let work = Work { workload: INSTRUCTION.to_owned(), threads };
+            results.contenders(|other| *other == work).into_iter().filter_map(move |contender| {
+                Some(format!("{} {:.0}", contender.design, results.cycles(contender, &work)?.median))
+            })
+        })
+        .collect();
+    format!(
+        "On this machine, in cycles: {}.\n\
+         Cycles: {}.\n\
+         With two threads, a column says what each of them takes; for cross-cpu, both together, without waiting.\n\
+         An invalidation is an empty function everywhere. linux-6.12-iova and the crates hand out addresses and write no table;\n\
+         two threads share a crate's allocator behind a lock. What a peer leaves out is in benches/peers/README.md.",
+        instructions.join(", "),
+        results.cycles_from.iter().map(|from| cycles_from(from)).collect::<Vec<_>>().join("; "),
+    )
+}
+
+fn cycles_from(from: &str) -> &str {
+    match from {
+        "counter" => "the machine's performance counters",
+        "calibrated" => "time, where one is what each of a chain of dependent additions took right before and after",
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::results::Results;
+    use super::super::results::tests::document;
+    use super::{missed, render};
+
+    fn measured(portcullis: &[(&str, &str, u32, &str, f64)]) -> Results {
+        let mut results = Results::default();
+        results.add(document(&[
+            ("linux-6.12", "strict", 1, "page-1", 300.0),
+            ("linux-6.12", "strict", 2, "page-1", 420.0),
+            ("linux-6.12", "strict", 1, "descriptor-64", 1000.0),
+            ("linux-6.12", "deferred", 1, "page-1", 330.0),
+            ("lock xadd", "none", 1, "instruction", 18.2),
+        ]));
+        results.add(document(portcullis));
+        results.end_round();
+        results
+    }
+
+    fn line<'t>(table: &'t str, beginning: &str) -> Vec<&'t str> {
+        let line = table.lines().find(|line| line.starts_with(beginning)).expect("a row");
+        line.split_whitespace().collect()
+    }
+
+    #[test]
+    fn goals_stand_beside_what_was_reached() {
+        let results = measured(&[
+            ("portcullis", "strict", 1, "page-1", 25.0),
+            ("portcullis", "strict", 2, "page-1", 35.0),
+            ("portcullis", "strict", 1, "descriptor-64", 200.0),
+        ]);
+        let table = render(&results, "6.12.1");
+        assert_eq!(missed(&results), 1, "{table}");
+        let words = "portcullis against Linux 12.0x, goal 10.0x met 12.0x, goal 14.0x missed 5.0x, goal 5.0x met -";
+        assert_eq!(line(&table, "portcullis against").join(" "), words);
+        assert_eq!(
+            line(&table, "portcullis strict").join(" "),
+            "portcullis strict 25.0 [25.0..25.0] 12.0x 35.0 [35.0..35.0] 12.0x 200 [200..200] 5.0x -"
+        );
+        assert_eq!(line(&table, "linux-6.12 deferred").join(" "), "linux-6.12 deferred 330 [330..330] 0.9x - - -");
+        assert!(table.contains("lock xadd 18"), "{table}");
+    }
+
+    #[test]
+    fn a_design_that_is_missing_is_a_row_less_and_meets_no_goal() {
+        let results = measured(&[("stock", "strict", 1, "page-1", 3000.0)]);
+        let table = render(&results, "6.12.1");
+        assert_eq!(missed(&results), 3);
+        assert!(!table.lines().any(|line| line.starts_with("portcullis strict")), "{table}");
+        assert_eq!(line(&table, "stock strict").join(" "), "stock strict 3000 [3000..3000] 0.1x - - -");
+        assert_eq!(line(&table, "portcullis against")[3..7].join(" "), "not measured, goal 10.0x");
+    }
+}
