@@ -5,6 +5,7 @@ use super::host::{Native, cpus};
 use super::iommu::{Empty, Queued, Watched};
 use super::row::{Row, Timed};
 use super::team::{self, Effort, Team};
+use super::verify::verify;
 use super::work::{Batches, Buffers, Consumer, Fifo, Interleaved, Lane, Producer, Queue, Singles};
 use super::workload::Workload;
 use super::{BenchError, Plan};
@@ -15,11 +16,11 @@ use std::hint::black_box;
 
 /// A row to be.
 #[derive(Clone, Copy, Debug)]
-struct Case {
-    choice: Choice,
-    protection: Protection,
-    threads: usize,
-    workload: Workload,
+pub(super) struct Case {
+    pub(super) choice: Choice,
+    pub(super) protection: Protection,
+    pub(super) threads: usize,
+    pub(super) workload: Workload,
 }
 
 /// How many rows a plan has.
@@ -64,6 +65,7 @@ impl Case {
     fn run(self, cpus: &[usize], effort: Effort) -> Result<Timed, BenchError> {
         let design = self.choice.design;
         let team = Team { cpus, effort, period: self.workload.period() };
+        design.visit(Closely(self, &Queued::new(&Native::coherent())))?;
         match self.workload {
             Workload::Page1NonCoherent => {
                 let platform = Native::not_coherent().ok_or(BenchError::NoFlush)?;
@@ -81,12 +83,24 @@ impl Case {
     }
 }
 
+/// A look at the design before it is timed.
+struct Closely<'r>(Case, &'r Queued);
+
+impl<'r> Visitor<Native<true>, &'r Queued> for Closely<'r> {
+    type Output = Result<(), BenchError>;
+
+    fn visit<D: Design<Native<true>, &'r Queued>>(self) -> Self::Output {
+        let Self(Case { choice, protection, workload, .. }, iommu) = self;
+        verify::<D>(iommu, choice.options, protection, workload)
+    }
+}
+
 /// Where a case is run.
-struct Setting<'r, P, I> {
-    case: Case,
-    team: Team<'r>,
-    platform: P,
-    iommu: &'r I,
+pub(super) struct Setting<'r, P, I> {
+    pub(super) case: Case,
+    pub(super) team: Team<'r>,
+    pub(super) platform: P,
+    pub(super) iommu: &'r I,
 }
 
 /// Workloads of one mapping at a time.
@@ -138,7 +152,7 @@ impl<'r, P: Platform + Copy, I: Watched + Send> Setting<'r, P, I> {
 }
 
 /// What the threads of a team do in a domain.
-type Work<D, P, I> = fn(&Team<'_>, &Checks<'_>, &Domain<D, P, I>, Workload) -> Result<Timed, BenchError>;
+pub(super) type Work<D, P, I> = fn(&Team<'_>, &Checks<'_>, &Domain<D, P, I>, Workload) -> Result<Timed, BenchError>;
 
 /// Mappings for a ring of the workload, those of lane `lane`.
 fn fill<D: Design<P, I>, P: Platform, I: Iommu>(
@@ -149,7 +163,7 @@ fn fill<D: Design<P, I>, P: Platform, I: Iommu>(
     Fifo::fill(domain, lane as u64, workload.live(), workload.pages(), Access::DeviceWrites)
 }
 
-fn singles<D: Design<P, I>, P: Platform, I: Iommu>(
+pub(super) fn singles<D: Design<P, I>, P: Platform, I: Iommu>(
     team: &Team<'_>,
     checks: &Checks<'_>,
     domain: &Domain<D, P, I>,

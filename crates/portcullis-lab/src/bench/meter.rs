@@ -6,9 +6,11 @@
 //! sample, so that the rate is the one at which the processor ran then.
 
 use super::host::counters::Counters;
-use super::host::{chain_of_additions, ticks};
+use super::host::{chain_of_additions, moment, ticks};
 use serde::Serialize;
-use std::time::Instant;
+use std::sync::OnceLock;
+use std::thread;
+use std::time::Duration;
 
 /// Where cycles come from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
@@ -113,15 +115,12 @@ fn cycles_per_tick() -> Option<f64> {
 
 /// Ticks per nanosecond: of a counter that runs at one rate, so once is enough.
 fn ticks_per_ns() -> f64 {
-    static RATE: std::sync::OnceLock<f64> = std::sync::OnceLock::new();
-    const WATCHED_NS: u128 = 20_000_000;
+    static RATE: OnceLock<f64> = OnceLock::new();
+    const WATCHED: Duration = Duration::from_millis(20);
     *RATE.get_or_init(|| {
-        let (begun, start) = (Instant::now(), ticks());
-        loop {
-            let (now, passed_ns) = (ticks(), begun.elapsed().as_nanos());
-            if passed_ns >= WATCHED_NS {
-                return (now - start) as f64 / passed_ns as f64;
-            }
-        }
+        let (begun, start) = moment();
+        thread::sleep(WATCHED);
+        let (ended, end) = moment();
+        (end - start) as f64 / (ended - begun).as_nanos() as f64
     })
 }

@@ -13,6 +13,9 @@ mod row;
 mod statistics;
 mod tables;
 mod team;
+#[cfg(test)]
+mod tests;
+mod verify;
 mod work;
 mod workload;
 

@@ -15,7 +15,7 @@ mod walks;
 
 pub(super) use frames::look;
 pub(super) use lock::SpinLock;
-pub(super) use time::{chain_of_additions, ticks};
+pub(super) use time::{chain_of_additions, moment, ticks};
 
 use portcullis::platform::{CpuHint, LockClass, Wait};
 use portcullis::table::{Entry, Frame};
@@ -190,3 +190,6 @@ unsafe impl<const COHERENT: bool> Platform for Native<COHERENT> {
         std::hint::spin_loop();
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,7 +2,7 @@
 
 use portcullis::platform::CpuHint;
 use std::sync::OnceLock;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// What time is counted from, and how.
 struct Epoch {
@@ -67,6 +67,17 @@ pub(in crate::bench) fn ticks() -> u64 {
     }
 }
 
+/// The same moment on both clocks. A thread may be kept from running in between; of several looks the quickest counts.
+pub(in crate::bench) fn moment() -> (Instant, u64) {
+    let look = |_| {
+        let before = ticks();
+        let now = Instant::now();
+        (ticks() - before, now, before)
+    };
+    let (took, now, before) = (0..8).map(look).min_by_key(|(took, ..)| *took).expect("eight looks");
+    (now, before + took / 2)
+}
+
 /// Makes so many additions, a multiple of 100, that each need the result of the one before: a cycle each on every processor
 /// that there is. They are of two registers, for those of a constant may cost nothing. Returns whether it did: not on a
 /// processor whose additions it does not know.
@@ -94,7 +105,7 @@ pub(in crate::bench) fn chain_of_additions(additions: u64) -> bool {
 #[cfg(target_arch = "x86_64")]
 impl Counter {
     /// How long it is watched to learn its rate.
-    const WATCHED_US: u64 = 2_000;
+    const WATCHED: Duration = Duration::from_millis(2);
 
     /// The counter, if it is said to run at one rate whatever the processor does (CPUID leaf 0x80000007, EDX bit 8).
     fn new() -> Option<Self> {
@@ -102,12 +113,12 @@ impl Counter {
         if highest < 0x8000_0007 || core::arch::x86_64::__cpuid(0x8000_0007).edx >> 8 & 1 == 0 {
             return None;
         }
-        let (start, begun) = (ticks(), Instant::now());
-        let mut passed = begun.elapsed();
-        while passed.as_micros() < u128::from(Self::WATCHED_US) {
-            passed = begun.elapsed();
+        let (begun, start) = moment();
+        while begun.elapsed() < Self::WATCHED {
+            std::hint::spin_loop();
         }
-        let us_per_tick = passed.as_nanos() as f64 / 1e3 / (ticks() - start) as f64;
+        let (ended, end) = moment();
+        let us_per_tick = (ended - begun).as_secs_f64() * 1e6 / (end - start) as f64;
         Some(Self { start, us_per_tick: (us_per_tick * 2f64.powi(64)) as u64 })
     }
 

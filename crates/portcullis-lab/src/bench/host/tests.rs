@@ -1,0 +1,286 @@
+//! Words and walks under threads that are moved about and interrupted.
+
+use super::cpus::{available, pin};
+use super::{Native, walks};
+use portcullis::platform::{CpuHint, CpuWords, LockClass, Wait};
+use portcullis::table::{Entry, Frame};
+use portcullis::{NoMemory, PhysAddr, Platform};
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use std::thread;
+
+const THREADS: usize = 4;
+const TURNS: u64 = 200_000;
+
+extern "C" fn interrupted(_: libc::c_int) {}
+
+/// Signals arrive all the time for as long as this lives.
+struct Signals;
+
+impl Signals {
+    fn start() -> Self {
+        // SAFETY: a handler that does nothing, for a signal that nobody else here uses; calls that it breaks into go on.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = interrupted as *const () as usize;
+            action.sa_flags = libc::SA_RESTART;
+            assert_eq!(libc::sigaction(libc::SIGALRM, &raw const action, std::ptr::null_mut()), 0);
+        }
+        Self::every(100);
+        Self
+    }
+
+    fn every(us: libc::suseconds_t) {
+        let time = libc::timeval { tv_sec: 0, tv_usec: us };
+        let timer = libc::itimerval { it_interval: time, it_value: time };
+        // SAFETY: the timer lives as long as the call.
+        unsafe { assert_eq!(libc::setitimer(libc::ITIMER_REAL, &raw const timer, std::ptr::null_mut()), 0) };
+    }
+}
+
+impl Drop for Signals {
+    fn drop(&mut self) {
+        Self::every(0);
+    }
+}
+
+/// Has threads work on the same words while they are moved from CPU to CPU. Returns the sum of what they say that they added.
+fn hammer(work: impl Fn(u64) -> u64 + Sync) -> u64 {
+    let cpus = available();
+    let _signals = Signals::start();
+    let begin = Barrier::new(THREADS);
+    thread::scope(|scope| {
+        let member = |number: usize| {
+            let (cpus, begin, work) = (&cpus, &begin, &work);
+            scope.spawn(move || {
+                begin.wait();
+                let turn = |turn: u64| {
+                    if turn % 512 == 0 {
+                        assert!(pin(cpus[(turn as usize / 512 + number) % cpus.len()]));
+                    }
+                    work(turn)
+                };
+                (0..TURNS).map(turn).sum::<u64>()
+            })
+        };
+        let members: Vec<_> = (0..THREADS).map(member).collect();
+        members.into_iter().map(|member| member.join().expect("no panic")).sum()
+    })
+}
+
+fn sum(words: &CpuWords, word: usize) -> u64 {
+    (0..words.lines().len()).map(|line| words.word(line, word).load(Ordering::Relaxed)).sum()
+}
+
+/// Adds, and now and then exchanges what it has left for something more.
+fn change<P: Platform>(platform: &P, words: &CpuWords, turn: u64) -> u64 {
+    let (line, before) = platform.add_here(words, 3, 1);
+    let exchanged = turn % 3 == 0 && platform.exchange_at(words, line, 3, before + 1, before + 1001);
+    1 + if exchanged { 1000 } else { 0 }
+}
+
+#[test]
+fn nothing_is_lost_from_words_of_a_cpu() {
+    let platform = Native::coherent();
+    let words = CpuWords::new(&platform, 0).expect("memory");
+    let added = hammer(|turn| change(&platform, &words, turn));
+    assert_eq!(sum(&words, 3), added);
+    // Not every exchange can have failed: most come right after their addition.
+    assert!(added > THREADS as u64 * TURNS * 2);
+    assert!((0..CpuWords::PER_CPU).filter(|word| *word != 3).all(|word| sum(&words, word) == 0));
+}
+
+/// The machine, said to have one CPU: threads on the others have no line and share the last, with locks.
+struct OneCpu(Native<true>);
+
+// SAFETY: forwards to a platform that keeps the promises.
+unsafe impl Platform for OneCpu {
+    type Lock<T: Send> = <Native<true> as Platform>::Lock<T>;
+
+    fn lock<T: Send>(&self, class: LockClass, value: T) -> Self::Lock<T> {
+        self.0.lock(class, value)
+    }
+
+    fn cpu(&self) -> CpuHint {
+        self.0.cpu()
+    }
+
+    fn cpus(&self) -> u32 {
+        2
+    }
+
+    fn allocate_frame(&self) -> Result<PhysAddr, NoMemory> {
+        self.0.allocate_frame()
+    }
+
+    unsafe fn frame(&self, frame: PhysAddr) -> &Frame {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.0.frame(frame) }
+    }
+
+    unsafe fn free_frame(&self, frame: PhysAddr) {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.0.free_frame(frame) }
+    }
+
+    fn table_barrier(&self, entries: &[Entry]) {
+        self.0.table_barrier(entries);
+    }
+
+    fn add_here(&self, words: &CpuWords, word: usize, amount: u64) -> (usize, u64) {
+        self.0.add_here(words, word, amount)
+    }
+
+    fn exchange_at(&self, words: &CpuWords, line: usize, word: usize, old: u64, new: u64) -> bool {
+        self.0.exchange_at(words, line, word, old, new)
+    }
+
+    fn now_us(&self) -> u64 {
+        self.0.now_us()
+    }
+
+    fn pause(&self, wait: Wait) {
+        self.0.pause(wait);
+    }
+}
+
+#[test]
+fn nothing_is_lost_where_some_have_no_line() {
+    let platform = OneCpu(Native::coherent());
+    let words = CpuWords::new(&platform, 0).expect("memory");
+    let added = hammer(|turn| change(&platform, &words, turn));
+    assert_eq!(sum(&words, 3), added);
+}
+
+#[test]
+fn an_exchange_needs_what_it_was_told() {
+    let platform = Native::coherent();
+    let words = CpuWords::new(&platform, 7).expect("memory");
+    assert!(pin(available()[0]));
+    let (line, before) = platform.add_here(&words, 0, 5);
+    assert_eq!(before, 7);
+    assert!(!platform.exchange_at(&words, line, 0, 7, 1));
+    assert!(platform.exchange_at(&words, line, 0, 12, 1));
+    assert_eq!(words.word(line, 0).load(Ordering::Relaxed), 1);
+}
+
+/// A line of a CPU is changed on that CPU only, where nothing locks.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn no_other_cpu_exchanges() {
+    let platform = Native::coherent();
+    let words = CpuWords::new(&platform, 0).expect("memory");
+    let cpus = available();
+    let (Some(_), [here, there, ..]) = (super::rseq::cpu(), &cpus[..]) else { return };
+    assert!(pin(*here));
+    let (line, _) = platform.add_here(&words, 0, 1);
+    assert!(pin(*there));
+    assert!(!platform.exchange_at(&words, line, 0, 1, 2));
+    assert!(pin(*here));
+    assert!(platform.exchange_at(&words, line, 0, 1, 2));
+}
+
+#[test]
+fn a_page_lent_twice_is_zero_both_times() {
+    let platform = Native::coherent();
+    let page = platform.allocate_frame().expect("memory");
+    // SAFETY: just lent, and nobody has it any more afterwards.
+    unsafe {
+        let frame = platform.frame(page);
+        assert!(frame.iter().all(|entry| entry.load_bits() == 0));
+        frame[5].store_bits(3);
+        platform.free_frame(page);
+    }
+    assert_eq!(super::look(page).map(|frame| frame[5].load_bits()), Some(0));
+    assert!(super::look(PhysAddr::new(page.as_u64() + 8)).is_none());
+    assert!(super::look(PhysAddr::new(1 << 40)).is_none());
+}
+
+#[test]
+fn time_passes_at_its_pace() {
+    let platform = Native::coherent();
+    let (begun, begun_us) = (std::time::Instant::now(), platform.now_us());
+    thread::sleep(std::time::Duration::from_millis(20));
+    let (passed_us, real_us) = (platform.now_us() - begun_us, begun.elapsed().as_micros() as u64);
+    assert!(passed_us >= 20_000 * 9 / 10 && passed_us <= real_us * 11 / 10, "{passed_us} of {real_us}");
+}
+
+#[test]
+fn walks_that_go_on_are_waited_for_and_others_are_not() {
+    let platform = Native::coherent();
+    if platform.walks_now() == u64::MAX - 1 {
+        return;
+    }
+    let (entered, leave, later, done) = (Barrier::new(2), Barrier::new(2), Barrier::new(2), Barrier::new(2));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            platform.walk(|| {
+                // Inside another, and over before it.
+                platform.walk(|| ());
+                entered.wait();
+                leave.wait();
+            });
+            platform.walk(|| {
+                later.wait();
+                done.wait();
+            });
+        });
+        entered.wait();
+        let then = platform.walks_now();
+        assert!(!platform.walks_are_over(then));
+        platform.walk(|| assert!(!platform.walks_are_over(then)));
+        leave.wait();
+        later.wait();
+        // Others may walk in tests beside this one; theirs began later, or end.
+        while !platform.walks_are_over(then) {
+            thread::yield_now();
+        }
+        assert!(!platform.walks_are_over(platform.walks_now()), "the second walk goes on");
+        done.wait();
+    });
+    let now = platform.walks_now();
+    while !platform.walks_are_over(now) {
+        thread::yield_now();
+    }
+}
+
+/// A writer takes a value out of reach, waits for the walks of that moment and spoils it; no walker ever sees it spoilt.
+#[test]
+fn nobody_is_still_there_when_walks_are_over() {
+    const SPOILT: u64 = 1;
+    let platform = Native::coherent();
+    if platform.walks_now() == u64::MAX - 1 {
+        return;
+    }
+    let values: Vec<AtomicU64> = (0..2).map(|_| AtomicU64::new(0)).collect();
+    let reachable = AtomicPtr::new((&raw const values[0]).cast_mut());
+    let (stop, walked) = (AtomicBool::new(false), AtomicU64::new(0));
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    for _ in 0..1000 {
+                        let found = platform.walk(|| {
+                            // SAFETY: one of `values`, which outlive the scope.
+                            unsafe { &*reachable.load(Ordering::Relaxed) }.load(Ordering::Relaxed)
+                        });
+                        assert_ne!(found, SPOILT);
+                    }
+                    walked.fetch_add(1000, Ordering::Relaxed);
+                }
+            });
+        }
+        for turn in 1..3000 {
+            let (old, new) = (&values[(turn - 1) % 2], &values[turn % 2]);
+            new.store(0, Ordering::Relaxed);
+            reachable.store((&raw const *new).cast_mut(), Ordering::Relaxed);
+            let then = walks::now();
+            while !walks::are_over(then) {
+                thread::yield_now();
+            }
+            old.store(SPOILT, Ordering::Relaxed);
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert!(walked.into_inner() > 0);
+}

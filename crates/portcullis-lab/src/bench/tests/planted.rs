@@ -1,0 +1,114 @@
+//! A design with one flaw: `magazine` with a wrapper around it.
+
+use portcullis::design::{Described, Design, Info, Mapper, Setup, Usage};
+use portcullis::designs::Magazine;
+use portcullis::invalidation::Revocation;
+use portcullis::iommu::{AttachError, DomainId, Invalidation, Iommu, SourceId};
+use portcullis::{
+    CommitError, Iova, IovaRange, MapError, NewDomainError, PhysAddr, Platform, Request, Segment, UnmapError,
+};
+
+/// The flaws by number, for they are part of a type.
+pub(super) struct Flaw;
+
+impl Flaw {
+    pub(super) const NONE: u8 = 0;
+    pub(super) const SUBMITS_NOTHING: u8 = 1;
+    pub(super) const LEAVES_ENTRIES: u8 = 2;
+    pub(super) const INVALIDATES_OTHERS: u8 = 3;
+    pub(super) const SUBMITS_TWICE: u8 = 4;
+    pub(super) const MAPS_ONE_PAGE_FOR_ALL: u8 = 5;
+}
+
+pub(super) struct Planted<const FLAW: u8>;
+
+impl<const FLAW: u8> Described for Planted<FLAW> {
+    const INFO: Info = Info { id: "planted", ..Magazine::INFO };
+}
+
+impl<P: Platform, I: Iommu + Copy, const FLAW: u8> Design<P, I> for Planted<FLAW> {
+    type Mapper = Flawed<<Magazine as Design<P, I>>::Mapper, I, FLAW>;
+
+    fn build(setup: Setup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+        let iommu = setup.iommu;
+        Ok(Flawed { inner: <Magazine as Design<P, I>>::build(setup)?, iommu })
+    }
+}
+
+pub(super) struct Flawed<M, I, const FLAW: u8> {
+    inner: M,
+    iommu: I,
+}
+
+impl<M: Mapper, I: Iommu, const FLAW: u8> Flawed<M, I, FLAW> {
+    fn submit(&self, first: Iova, mask: u8) {
+        let command = Invalidation::Pages { domain: self.inner.id(), first, mask, leaf_only: true };
+        self.iommu.submit(&[command]).expect("an IOMMU that takes everything");
+    }
+}
+
+impl<M: Mapper, I: Iommu, const FLAW: u8> Mapper for Flawed<M, I, FLAW> {
+    fn map(&self, request: &Request<'_>) -> Result<IovaRange, MapError> {
+        if FLAW != Flaw::MAPS_ONE_PAGE_FOR_ALL {
+            return self.inner.map(request);
+        }
+        let other = [Segment { phys: PhysAddr::new(1 << 20), ..request.segments()[0] }];
+        self.inner.map(&Request::new(&other, request.access())?)
+    }
+
+    fn unmap(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
+        if FLAW == Flaw::LEAVES_ENTRIES {
+            self.submit(range.start(), range.pages().ilog2() as u8);
+            return Ok(());
+        }
+        self.inner.unmap(range, out)
+    }
+
+    fn commit(&self, revocation: &mut Revocation) -> Result<(), CommitError> {
+        match FLAW {
+            Flaw::SUBMITS_NOTHING => {
+                *revocation = Revocation::new();
+                Ok(())
+            }
+            Flaw::INVALIDATES_OTHERS => {
+                let first = revocation.revoked()[0].range.start();
+                *revocation = Revocation::new();
+                self.submit(first, 0);
+                Ok(())
+            }
+            Flaw::SUBMITS_TWICE => {
+                self.submit(revocation.revoked()[0].range.start(), 0);
+                self.inner.commit(revocation)
+            }
+            _ => self.inner.commit(revocation),
+        }
+    }
+
+    fn tick(&self) -> Result<(), CommitError> {
+        self.inner.tick()
+    }
+
+    fn due_us(&self) -> Option<u64> {
+        self.inner.due_us()
+    }
+
+    fn table_pages(&self) -> usize {
+        self.inner.table_pages()
+    }
+
+    fn usage(&self) -> Usage {
+        self.inner.usage()
+    }
+
+    fn id(&self) -> DomainId {
+        self.inner.id()
+    }
+
+    fn attach(&self, device: SourceId) -> Result<(), AttachError> {
+        self.inner.attach(device)
+    }
+
+    fn detach(&self, device: SourceId) -> Result<(), AttachError> {
+        self.inner.detach(device)
+    }
+}
