@@ -67,10 +67,13 @@ fn print(out: &mut impl Write, planned: &Planned<'_>, comparison: &Comparison, a
         }
         planned.print_head(out, index)?;
         let of_item = |rows: &[Row]| rows.iter().filter(|row| row.item == index).cloned().collect::<Vec<_>>();
-        print_rows(out, &of_item(&comparison.results), false)?;
+        let own = of_item(&comparison.results);
+        // Where designs batch by themselves, and others do not, the reader must see it.
+        let batches = own.iter().any(|row| row.batch != own[0].batch);
+        print_rows(out, &own, batches)?;
         let equal = of_item(&comparison.equal_batch);
         if !equal.is_empty() {
-            writeln!(out, "\nWith larger batches of unmaps, each batch with one wait:")?;
+            writeln!(out, "\nAll designs at equal batches of unmaps, each batch with one wait:")?;
             print_rows(out, &equal, true)?;
         }
         writeln!(out, "\n{}", textwrap(sentences))?;

@@ -160,9 +160,11 @@ fn batching(rows: &[Row], equal: &[Row]) -> Option<String> {
     let (row, outcome) = best(rows, Protection::Strict)?;
     let other = equal.iter().find(|other| other.label() == row.label() && other.protection == row.protection)?;
     let batched = other.outcome()?;
+    let alone =
+        if other.batch == 1 { "Without batches".to_owned() } else { format!("With batches of {}", other.batch) };
     Some(format!(
-        "With batches of {} instead of {}, it would take {:.0} cycles per page instead of {:.0}.",
-        other.batch, row.batch, batched.cycles_per_page, outcome.cycles_per_page
+        "{alone} instead of those of {} it would take {:.0} cycles per page instead of {:.0}.",
+        row.batch, batched.cycles_per_page, outcome.cycles_per_page
     ))
 }
 

@@ -150,10 +150,13 @@ impl<P: Platform> Chunks<P> {
     /// They have to be written and, in the end, spent.
     #[inline(always)]
     pub(crate) fn take(&self, platform: &P, demand: &Demand) -> Result<Taken<'_>, NotTaken> {
-        let (word, wanted) = match demand.pages {
-            ..=SMALL_PAGES_MAX => (demand.access as usize, Wanted::Small),
-            ..=MIDDLE_PAGES_MAX => (demand.access as usize, Wanted::Chunk),
-            _ => (demand.access as usize + 3, Wanted::Table),
+        let direction = demand.access as usize;
+        let (word, wanted) = if demand.pages <= SMALL_PAGES_MAX {
+            (direction, Wanted::Small)
+        } else if demand.pages <= MIDDLE_PAGES_MAX {
+            (direction, Wanted::Chunk)
+        } else {
+            (direction + 3, Wanted::Table)
         };
         loop {
             platform.probe(Step::ChunkTake);
