@@ -198,7 +198,8 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         let range = IovaRange::covering(iova, len).ok_or(UnmapError::BadRange)?;
         let mut batch = self.raw_batch();
         batch.unmap(range)?;
-        Ok(batch.commit()?)
+        // Where it lies: to commit it by value would move all that a batch can hold.
+        Ok(batch.commit_so_far()?)
     }
 
     /// Collects raw unmaps to be committed together.
