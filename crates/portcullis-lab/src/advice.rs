@@ -71,7 +71,7 @@ fn advise_one(rows: &[Row], equal: &[Row], machine: &Machine) -> String {
             if gain <= EQUAL_WITHIN {
                 let cheaper = strict.1.cycles_per_page - deferred.1.cycles_per_page;
                 let price = if cheaper > 0.0 {
-                    format!("; deferred would only save {cheaper:.0} cycles per page")
+                    format!("; {} would only save {cheaper:.0} cycles per page", name(deferred))
                 } else {
                     String::new()
                 };

@@ -142,7 +142,11 @@ impl Queued {
 impl Ring {
     #[inline]
     fn push(&mut self, descriptor: Descriptor) {
-        self.descriptors[self.written % SLOTS] = descriptor.encode();
+        // Word by word, as a driver writes them: both at once would wait for the halves to be put together.
+        let [low, high] = descriptor.encode();
+        let slot = &mut self.descriptors[self.written % SLOTS];
+        slot[1] = high;
+        slot[0] = low;
         self.written += 1;
     }
 }

@@ -126,35 +126,37 @@ impl Shared<'_> {
             lane
         });
         let mut run = |shared: &Self, meter: &mut Meter, pairs| {
-            let lane = lane.as_mut()?;
-            shared.try_step(|| lane.run(pairs, meter))?;
-            let spent = meter.take();
-            lock(&shared.live)[index] = lane.live();
-            Some(spent)
+            shared.barrier.wait();
+            meter.calibrate();
+            let spent =
+                lane.as_mut().and_then(|lane| shared.try_step(|| lane.run(pairs, meter))).map(|()| meter.take());
+            // One thread's mappings may be another's work: they are those of a moment when all rest.
+            shared.barrier.wait();
+            lock(&shared.live)[index] = lane.as_ref().map_or_else(Vec::new, |lane| lane.live());
+            spent
         };
         // Twice: what the first round finds cold, the second does not.
         let mut warm = None;
         for _ in 0..2 {
-            self.barrier.wait();
             warm = run(self, &mut meter, period);
         }
         if let (0, Some(Spent { ns, .. })) = (index, warm) {
             let periods = (effort.sample_us as f64 * 1e3 / ns).ceil().max(1.0);
             self.pairs.store(periods as u64 * period, Ordering::Relaxed);
         }
+        let mut before = self.at_rest(index, |shared| lock(&shared.live).concat()).unwrap_or_default();
         let mut spent = Vec::with_capacity(effort.samples);
         let mut undisturbed = true;
         for _ in 0..effort.samples {
-            let before = self.at_rest(index, |shared| lock(&shared.live).concat());
             let pairs = self.pairs.load(Ordering::Relaxed);
             let alone = Undisturbed::new();
             undisturbed &= alone.is_so();
-            self.barrier.wait();
-            meter.calibrate();
             spent.extend(run(self, &mut meter, pairs));
             drop(alone);
             self.at_rest(index, |shared| {
-                shared.try_step(|| checks.after_sample(&before.unwrap_or_default(), &lock(&shared.live).concat()));
+                let now = lock(&shared.live).concat();
+                shared.try_step(|| checks.after_sample(&before, &now));
+                before = now;
             });
             // Others want the CPU too, and a system stops real-time threads that leave them nothing.
             thread::sleep(Duration::from_micros(200));
