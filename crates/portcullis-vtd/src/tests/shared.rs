@@ -26,13 +26,19 @@ fn executed(fake: &FakeUnit<'_>) -> Vec<u64> {
     executed.iter().map(|done| (0..10_000).find(|pfn| *done == page_descriptor(7, *pfn)).expect("a page")).collect()
 }
 
-/// A unit with a ride in flight, page 0.
-fn with_ride_in_flight<'a>(fake: &'a FakeUnit<'a>, host: &'a Host) -> (Driver<'a>, Ticket) {
+/// The pages of the rides that fly.
+const FLYING: [u64; 2] = [0, 90];
+
+/// A unit with as many rides in flight as may be, the older first.
+fn with_rides_in_flight<'a>(fake: &'a FakeUnit<'a>, host: &'a Host) -> (Driver<'a>, [Ticket; 2]) {
     run_on(0);
     let unit = bring_up(fake, host);
     fake.behave(Behaviour::Holding);
-    let flying = share(&unit, 0);
-    assert_eq!(executed(fake), [0], "who finds nothing in flight departs at once");
+    let flying = FLYING.map(|pfn| {
+        let ticket = share(&unit, pfn);
+        assert_eq!(executed(fake), [pfn], "who finds fewer than two in flight departs at once");
+        ticket
+    });
     (unit, flying)
 }
 
@@ -40,24 +46,37 @@ fn with_ride_in_flight<'a>(fake: &'a FakeUnit<'a>, host: &'a Host) -> (Driver<'a
 fn several_commits_have_one_wait() {
     let host = Host::new(false);
     let fake = FakeUnit::new(&host);
-    let (unit, flying) = with_ride_in_flight(&fake, &host);
+    let (unit, [older, younger]) = with_rides_in_flight(&fake, &host);
     let before = (unit.queue_use(), fake.with(|state| state.tail_writes));
     let riders: Vec<Ticket> = (1..5).map(|pfn| share(&unit, pfn)).collect();
     let all_waiting = |done| riders.iter().all(|rider| unit.is_done(*rider) == Ok(done));
     assert!(all_waiting(false));
     assert_eq!(executed(&fake), [], "the hardware does not know of them");
-    assert_eq!(unit.is_done(flying), Ok(false));
+    assert_eq!(unit.is_done(older), Ok(false));
     fake.land(0);
-    assert_eq!(unit.is_done(flying), Ok(true));
-    assert!(all_waiting(false), "the one before them has landed, not theirs");
-    assert_eq!(executed(&fake), [1, 2, 3, 4], "in the order in which they boarded");
-    fake.land(0);
-    assert!(all_waiting(true));
+    assert_eq!((unit.is_done(older), unit.is_done(younger)), (Ok(true), Ok(false)));
+    assert!(all_waiting(false), "the older has landed, not theirs");
+    assert_eq!(executed(&fake), [1, 2, 3, 4], "in the order in which they boarded, and behind the younger");
     let after = (unit.queue_use(), fake.with(|state| state.tail_writes));
     assert_eq!((after.0.commits - before.0.commits, after.0.waits - before.0.waits, after.1 - before.1), (4, 1, 1));
-    // Nothing is in flight any more.
-    share(&unit, 5);
+    let next = share(&unit, 5);
+    assert_eq!(unit.is_done(next), Ok(false));
+    assert_eq!(executed(&fake), [], "the younger and theirs are two again");
+    fake.land(0);
+    assert_eq!(unit.is_done(younger), Ok(true));
+    assert!(all_waiting(false));
+    assert_eq!(unit.is_done(next), Ok(false));
     assert_eq!(executed(&fake), [5]);
+    fake.land(0);
+    assert!(all_waiting(true));
+    assert_eq!(unit.is_done(next), Ok(false));
+    fake.land(0);
+    assert_eq!(unit.is_done(next), Ok(true));
+    // Nothing is in flight any more.
+    for pfn in 6..9 {
+        share(&unit, pfn);
+    }
+    assert_eq!(executed(&fake), [6, 7]);
 }
 
 /// The others leave it to the leader for a while, and go on without it then.
@@ -65,7 +84,7 @@ fn several_commits_have_one_wait() {
 fn nobody_waits_for_a_leader_that_has_stopped_asking() {
     let host = Host::new(true);
     let fake = FakeUnit::new(&host);
-    let (unit, _) = with_ride_in_flight(&fake, &host);
+    let (unit, _) = with_rides_in_flight(&fake, &host);
     share(&unit, 1);
     run_on(1);
     let follower = share(&unit, 2);
@@ -83,7 +102,7 @@ fn nobody_waits_for_a_leader_that_has_stopped_asking() {
 fn an_interrupt_on_the_leaders_cpu_departs_in_its_stead() {
     let host = Host::new(true);
     let fake = FakeUnit::new(&host);
-    let (unit, _) = with_ride_in_flight(&fake, &host);
+    let (unit, _) = with_rides_in_flight(&fake, &host);
     run_on(1);
     let leader = share(&unit, 1);
     let handler = share(&unit, 2);
@@ -101,7 +120,7 @@ fn commits_nest_in_the_spin_of_a_commit() {
     const LEVELS: u64 = 4;
     let host: &'static Host = Box::leak(Box::new(Host::new(false)));
     let fake: &'static FakeUnit<'static> = Box::leak(Box::new(FakeUnit::new(host)));
-    let (unit, flying) = with_ride_in_flight(fake, host);
+    let (unit, flying) = with_rides_in_flight(fake, host);
     let unit: &'static Driver<'static> = Box::leak(Box::new(unit));
     fake.behave(Behaviour::Prompt);
     let level = AtomicU64::new(0);
@@ -117,7 +136,7 @@ fn commits_nest_in_the_spin_of_a_commit() {
     });
     let outermost = share(unit, 9);
     assert_eq!(finish(unit, host, outermost), Ok(()));
-    assert_eq!(unit.is_done(flying), Ok(true));
+    assert_eq!(flying.map(|ride| unit.is_done(ride)), [Ok(true), Ok(false)]);
     assert_eq!(executed(fake), [9, 10, 11, 12, 13]);
 }
 
@@ -126,7 +145,7 @@ fn the_error_of_a_rider_is_not_the_others_for_good() {
     for refused in [1, 2, 3] {
         let host = Host::new(true);
         let fake = FakeUnit::new(&host);
-        let (unit, flying) = with_ride_in_flight(&fake, &host);
+        let (unit, flying) = with_rides_in_flight(&fake, &host);
         fake.behave(Behaviour::Prompt);
         fake.with(|state| state.refuse = Some(page_descriptor(7, refused).encode()));
         let riders: Vec<Ticket> = (1..4).map(|pfn| share(&unit, pfn)).collect();
@@ -134,7 +153,9 @@ fn the_error_of_a_rider_is_not_the_others_for_good() {
         for rider in &riders {
             assert_eq!(finish(&unit, &host, *rider), Err(QueueError::Descriptor));
         }
-        assert_eq!(unit.is_done(flying), Ok(true));
+        assert_eq!(flying.map(|ride| unit.is_done(ride)), [Ok(true), Ok(false)]);
+        fake.land(0);
+        assert_eq!(flying.map(|ride| unit.is_done(ride)), [Ok(true); 2]);
         for (pfn, rider) in (1..4).zip(&riders) {
             let alone = unit.submit(&[page(7, pfn)]).expect("room");
             let expected = if pfn == refused { Err(QueueError::Descriptor) } else { Ok(()) };
@@ -146,17 +167,17 @@ fn the_error_of_a_rider_is_not_the_others_for_good() {
     }
 }
 
-/// The ride in flight is dropped for a device that did not answer. Those on board were not in the hardware, and go on.
+/// The rides in flight are dropped for a device that did not answer. Those on board were not in the hardware, and go on.
 #[test]
-fn a_ride_that_is_dropped_lets_the_next_go() {
+fn rides_that_are_dropped_let_the_next_go() {
     let host = Host::new(true);
     let fake = FakeUnit::new(&host);
-    let (unit, flying) = with_ride_in_flight(&fake, &host);
+    let (unit, flying) = with_rides_in_flight(&fake, &host);
     let rider = share(&unit, 1);
     fake.time_out();
     fake.behave(Behaviour::Prompt);
     assert_eq!(finish(&unit, &host, rider), Ok(()));
-    assert_eq!(unit.is_done(flying), Err(QueueError::Device));
+    assert_eq!(flying.map(|ride| unit.is_done(ride)), [Err(QueueError::Device); 2]);
     assert_eq!(executed(&fake), [1]);
 }
 
@@ -164,11 +185,11 @@ fn a_ride_that_is_dropped_lets_the_next_go() {
 fn who_is_on_board_when_the_unit_goes_is_told() {
     let host = Host::new(true);
     let fake = FakeUnit::new(&host);
-    let (unit, flying) = with_ride_in_flight(&fake, &host);
+    let (unit, flying) = with_rides_in_flight(&fake, &host);
     let rider = share(&unit, 1);
     fake.with(|state| state.gone = true);
     assert_eq!(unit.is_done(rider), Err(QueueError::Descriptor));
-    assert_eq!(unit.is_done(flying), Err(QueueError::Descriptor));
+    assert_eq!(flying.map(|ride| unit.is_done(ride)), [Err(QueueError::Descriptor); 2]);
     assert_eq!(unit.submit_shared(&[page(7, 2)]), Err(QueueError::Descriptor));
 }
 
@@ -176,17 +197,17 @@ fn who_is_on_board_when_the_unit_goes_is_told() {
 fn a_submission_of_its_own_takes_the_riders_along() {
     let host = Host::new(false);
     let fake = FakeUnit::new(&host);
-    let (unit, _) = with_ride_in_flight(&fake, &host);
+    let (unit, _) = with_rides_in_flight(&fake, &host);
     let riders = [share(&unit, 1), share(&unit, 2)];
     let doorbells = fake.with(|state| state.tail_writes);
     let alone = unit.submit(&[page(7, 3)]).expect("room");
     assert_eq!(fake.with(|state| state.tail_writes), doorbells + 1);
     assert_eq!(executed(&fake), [1, 2, 3]);
     // The wait of its own lands first; it tells nothing about theirs.
-    fake.land(2);
+    fake.land(3);
     assert_eq!(unit.is_done(alone), Ok(true));
     assert_eq!(riders.map(|rider| unit.is_done(rider)), [Ok(false), Ok(false)]);
-    fake.land(1);
+    fake.land(2);
     assert_eq!(riders.map(|rider| unit.is_done(rider)), [Ok(true), Ok(true)]);
 }
 
@@ -194,7 +215,7 @@ fn a_submission_of_its_own_takes_the_riders_along() {
 fn a_ride_has_at_most_as_many_descriptors_as_a_submission() {
     let host = Host::new(true);
     let fake = FakeUnit::new(&host);
-    let (unit, _) = with_ride_in_flight(&fake, &host);
+    let (unit, _) = with_rides_in_flight(&fake, &host);
     let first = unit.submit_shared(&pages(100, 40)).expect("room");
     let second = unit.submit_shared(&pages(200, BURST_MAX - 40 + 1)).expect("room");
     assert_eq!(executed(&fake).len(), 40, "the one that finds no room on board has the others depart");
@@ -202,7 +223,7 @@ fn a_ride_has_at_most_as_many_descriptors_as_a_submission() {
     assert_eq!(executed(&fake).len(), BURST_MAX - 40 + 1 + BURST_MAX, "a full one waits for nobody");
     let large = {
         fake.behave(Behaviour::Prompt);
-        (0..4).for_each(|_| fake.land(0));
+        (0..5).for_each(|_| fake.land(0));
         unit.submit_shared(&pages(400, BURST_MAX + 1)).expect("in pieces")
     };
     for ticket in [first, second, third, large] {
@@ -215,7 +236,7 @@ fn a_ride_has_at_most_as_many_descriptors_as_a_submission() {
 fn a_full_ring_is_waited_for() {
     let host = Host::new(true);
     let fake = FakeUnit::new(&host);
-    let (unit, _) = with_ride_in_flight(&fake, &host);
+    let (unit, _) = with_rides_in_flight(&fake, &host);
     fake.behave(Behaviour::Silent);
     let mut riders = Vec::new();
     let refused = loop {
@@ -225,7 +246,7 @@ fn a_full_ring_is_waited_for() {
         }
     };
     assert_eq!(refused, QueueError::Timeout(1000));
-    assert_eq!(riders.len(), (SLOTS - 1 - 2) / 51);
+    assert_eq!(riders.len(), (SLOTS - 1 - 2 * FLYING.len()) / 51);
     assert!(riders.iter().all(|rider| unit.is_done(*rider) == Ok(false)));
     fake.land(0);
     fake.behave(Behaviour::Lagging);
@@ -239,8 +260,8 @@ fn a_full_ring_is_waited_for() {
 fn a_ride_of_long_ago_keeps_nobody_waiting() {
     let host = Host::new(true);
     let fake = FakeUnit::new(&host);
-    let (unit, _) = with_ride_in_flight(&fake, &host);
-    fake.land(0);
+    let (unit, _) = with_rides_in_flight(&fake, &host);
+    FLYING.iter().for_each(|_| fake.land(0));
     fake.behave(Behaviour::Prompt);
     // A revolution, and then so many that no comparison modulo 2^32 tells old from new.
     for revolution in 0..2 {
@@ -252,9 +273,11 @@ fn a_ride_of_long_ago_keeps_nobody_waiting() {
         }
     }
     executed(&fake);
-    let ticket = share(&unit, 1);
-    assert_eq!(executed(&fake), [1]);
-    assert_eq!(unit.is_done(ticket), Ok(true));
+    for pfn in [1, 2] {
+        let ticket = share(&unit, pfn);
+        assert_eq!(executed(&fake), [pfn], "neither the older nor the younger");
+        assert_eq!(unit.is_done(ticket), Ok(true));
+    }
 }
 
 #[test]
@@ -263,18 +286,20 @@ fn rides_wrap_with_the_ring_and_the_sequences() {
         for size in [1, 3, 7, 21] {
             let host = Host::new(false);
             let fake = FakeUnit::new(&host);
-            let (unit, _) = with_ride_in_flight(&fake, &host);
-            fake.land(0);
+            let (unit, _) = with_rides_in_flight(&fake, &host);
+            FLYING.iter().for_each(|_| fake.land(0));
             unit.queue.ring.with(|ring| ring.sequence += start);
             for round in 0..300 {
-                let rides = [100, 200, 300].map(|first| unit.submit_shared(&pages(first, size)).expect("room"));
-                assert_eq!(rides.map(|rider| unit.is_done(rider)), [Ok(false); 3], "round {round} of {size}");
+                let rides = [100, 200, 300, 400].map(|first| unit.submit_shared(&pages(first, size)).expect("room"));
+                let done = || rides.map(|rider| unit.is_done(rider).expect("no error"));
+                assert_eq!(done(), [false; 4], "round {round} of {size}");
                 fake.land(0);
-                let done = rides.map(|rider| unit.is_done(rider));
-                assert_eq!(done, [Ok(true), Ok(false), Ok(false)], "round {round} of {size}");
+                assert_eq!(done(), [true, false, false, false], "round {round} of {size}");
                 fake.land(0);
-                assert_eq!(rides.map(|rider| unit.is_done(rider)), [Ok(true); 3], "round {round} of {size}");
-                assert_eq!(executed(&fake).len(), 3 * size);
+                assert_eq!(done(), [true, true, false, false], "round {round} of {size}");
+                fake.land(0);
+                assert_eq!(done(), [true; 4], "round {round} of {size}: one wait for the last two");
+                assert_eq!(executed(&fake).len(), 4 * size);
             }
         }
     }
