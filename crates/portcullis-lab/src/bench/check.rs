@@ -68,8 +68,9 @@ impl Checks<'_> {
         if !self.submits {
             return Ok(());
         }
-        // A submission that several threads share serves one commit of each at most.
-        if submissions > commits || submissions * self.threads < commits {
+        // A submission that several threads share serves one commit of each at most. There may be more: under some designs maps
+        // submit too, and table pages do that are given back.
+        if submissions * self.threads < commits {
             return Err(BenchError::Check(format!("{commits} commits made {submissions} submissions")));
         }
         match (self.live_ranges)() {
