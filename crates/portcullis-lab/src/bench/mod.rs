@@ -1,7 +1,7 @@
 //! The protection layer timed natively, on the CPUs of this machine: what `portcullis bench` prints.
 //!
 //! Every workload is maps and unmaps of the raw face, in pairs, by threads that each have a CPU and live mappings of their own in
-//! one domain. There is no device and no hardware to wait for ([`iommu`]); what is timed is checked ([`check`]).
+//! one domain. There is no device and no hardware to wait for (`iommu`); what is timed is checked (`check`).
 
 mod case;
 mod check;

@@ -55,7 +55,7 @@ fn hammer(work: impl Fn(u64) -> u64 + Sync) -> u64 {
             scope.spawn(move || {
                 begin.wait();
                 let turn = |turn: u64| {
-                    if turn % 512 == 0 {
+                    if turn.is_multiple_of(512) {
                         assert!(pin(cpus[(turn as usize / 512 + number) % cpus.len()]));
                     }
                     work(turn)
@@ -75,7 +75,7 @@ fn sum(words: &CpuWords, word: usize) -> u64 {
 /// Adds, and now and then exchanges what it has left for something more.
 fn change<P: Platform>(platform: &P, words: &CpuWords, turn: u64) -> u64 {
     let (line, before) = platform.add_here(words, 3, 1);
-    let exchanged = turn % 3 == 0 && platform.exchange_at(words, line, 3, before + 1, before + 1001);
+    let exchanged = turn.is_multiple_of(3) && platform.exchange_at(words, line, 3, before + 1, before + 1001);
     1 + if exchanged { 1000 } else { 0 }
 }
 
