@@ -2,6 +2,10 @@
 //!
 //! A core waits, then serves a burst: the device has written the oldest buffers of the ring; they are unmapped, and as many
 //! fresh ones mapped. For a share of them a small transmit buffer is mapped too, which the next burst unmaps.
+//!
+//! Beside them there may be an idle ring, whose buffers core 0 maps during warm-up, one page after every 64 pages that the
+//! busy rings have mapped, and that stay for the rest of the run. So they are spread as far over the addresses in use as
+//! buffers get that a driver replaces one at a time.
 
 use super::driver::Driver;
 use super::exposure::Slot;
@@ -27,6 +31,8 @@ const BUFFERS_BASE: u64 = 1 << 32;
 const PAGES_MAX: u64 = 1 << 22;
 /// Bytes of a transmit buffer: an acknowledgement.
 const TRANSMIT_BYTES: u64 = 64;
+/// Pages that the busy rings map for each buffer of the idle one.
+const PAGES_PER_IDLE: u64 = 64;
 
 /// The parameters of the workload.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -41,18 +47,20 @@ pub struct Rings {
     pub tx: f64,
     /// Pages of a receive buffer.
     pub pages: u32,
+    /// Buffers of a page in an idle ring: mapped during warm-up, one for every 64 pages of the other rings, and never unmapped.
+    pub idle: u32,
     /// Receive buffers mapped by all rings together after warm-up.
     pub operations: u64,
 }
 
 impl Default for Rings {
     fn default() -> Self {
-        Self { count: 1, ring: 256, burst: 16, tx: 0.0, pages: 1, operations: 40_000 }
+        Self { count: 1, ring: 256, burst: 16, tx: 0.0, pages: 1, idle: 0, operations: 40_000 }
     }
 }
 
 impl Rings {
-    /// Reads `count=40,ring=256,burst=16,tx=0.05,pages=1,operations=40000`, each of them optional.
+    /// Reads `count=40,ring=256,burst=16,tx=0.05,pages=1,idle=0,operations=40000`, each of them optional.
     pub(super) fn parse(text: &str) -> Result<Self, WorkloadError> {
         let mut rings = Self::default();
         for parameter in parameters(text) {
@@ -62,9 +70,10 @@ impl Rings {
                 "ring" => rings.ring = parameter.whole(1..=1 << 16)? as u32,
                 "burst" => rings.burst = parameter.whole(1..=1 << 16)? as u32,
                 "pages" => rings.pages = parameter.whole(1..=1 << 10)? as u32,
+                "idle" => rings.idle = parameter.whole(0..=1 << 16)? as u32,
                 "operations" => rings.operations = parameter.whole(1..=1 << 32)?,
                 "tx" => rings.tx = parameter.share(0..=16)?,
-                _ => return Err(parameter.unknown("rings", "count, ring, burst, tx, pages, operations")),
+                _ => return Err(parameter.unknown("rings", "count, ring, burst, tx, pages, idle, operations")),
             }
         }
         rings.burst = rings.burst.min(rings.ring);
@@ -77,8 +86,24 @@ impl Rings {
 
     /// One past the last byte of the buffers.
     pub(super) fn memory_end(&self) -> u64 {
+        self.idle_base() + u64::from(self.idle) * PAGE_SIZE
+    }
+
+    /// Where the buffers of the idle ring begin: behind the others.
+    fn idle_base(&self) -> u64 {
         let (receive, transmit) = self.slots_per_ring();
         BUFFERS_BASE + u64::from(self.count) * (receive * u64::from(self.pages) + transmit) * PAGE_SIZE
+    }
+
+    /// Pages that all rings map while each is served a burst.
+    fn pages_per_burst(&self) -> u64 {
+        u64::from(self.burst) * u64::from(self.pages) * u64::from(self.count)
+    }
+
+    /// Bursts of each core during warm-up: once round the ring, and until the idle one is there.
+    fn warm_up_bursts(&self) -> u64 {
+        let idle = (u64::from(self.idle) * PAGES_PER_IDLE).div_ceil(self.pages_per_burst());
+        idle.max(u64::from(self.ring.div_ceil(self.burst)))
     }
 
     /// Buffers that a core has in memory: receive, transmit.
@@ -106,6 +131,9 @@ struct Ring {
     at: u32,
     transmitted: VecDeque<Slot>,
     next_transmit: u64,
+    /// Buffers of the idle ring that are mapped, and pages that the others have mapped since the last of them. Of core 0 only.
+    idle: u32,
+    pages_since: u64,
 }
 
 impl<'w, D: Design<LabPlatform, LabUnit>> Service<'w, D> {
@@ -117,12 +145,15 @@ impl<'w, D: Design<LabPlatform, LabUnit>> Service<'w, D> {
             at: 0,
             transmitted: VecDeque::new(),
             next_transmit: 0,
+            idle: 0,
+            pages_since: 0,
         };
         let cores = (0..rings.count).map(|core| Rc::new(RefCell::new(ring(core)))).collect();
         Self { world, rings: rings.clone(), batch, pace, cores }
     }
 
-    /// Fills the rings one after the other, as a driver does when it opens its queues, and goes round each once.
+    /// Fills the rings one after the other, as a driver does when it opens its queues, and goes round each once, or until the
+    /// idle ring is there.
     pub(super) fn warm_up(&self, machine: &Machine) {
         let (world, cores) = (self.world.clone(), self.cores.clone());
         let fill = move || {
@@ -136,7 +167,7 @@ impl<'w, D: Design<LabPlatform, LabUnit>> Service<'w, D> {
             }
         };
         self.world.engine.run(vec![Box::new(fill)]);
-        self.bursts(machine, u64::from(self.rings.ring.div_ceil(self.rings.burst)));
+        self.bursts(machine, self.rings.warm_up_bursts());
     }
 
     /// Serves the rings until the operations are done.
@@ -158,6 +189,9 @@ impl<'w, D: Design<LabPlatform, LabUnit>> Service<'w, D> {
                     let wait_ps = gap_ps * ring.random.random_range(0.5..1.5);
                     world.engine.sleep_until(world.engine.now_ps() + wait_ps as u64);
                     ring.burst(&mut driver);
+                    if ring.core == 0 {
+                        ring.go_idle(&mut driver);
+                    }
                     if world.failed() {
                         break;
                     }
@@ -171,8 +205,7 @@ impl<'w, D: Design<LabPlatform, LabUnit>> Service<'w, D> {
 
     /// The pause before a burst: what the burst takes at the machine's rate, times the rings that share it.
     fn gap_ps(&self, machine: &Machine) -> f64 {
-        let bytes = u64::from(self.rings.burst) * u64::from(self.rings.pages) * PAGE_SIZE * u64::from(self.rings.count);
-        self.pace.gap_ps(machine, bytes)
+        self.pace.gap_ps(machine, self.rings.pages_per_burst() * PAGE_SIZE)
     }
 }
 
@@ -199,6 +232,20 @@ impl Ring {
             }
         }
         self.at = (at + burst) % ring;
+    }
+
+    /// Maps as many buffers of the idle ring as are due after a burst.
+    fn go_idle<D: Design<LabPlatform, LabUnit>>(&mut self, driver: &mut Driver<'_, D>) {
+        let rings = &self.rings;
+        let (receive, transmit) = rings.slots_per_ring();
+        self.pages_since += rings.pages_per_burst();
+        while self.idle < rings.idle && self.pages_since >= PAGES_PER_IDLE {
+            let slot = (u64::from(rings.count) * (receive + transmit)) as Slot + self.idle as Slot;
+            let phys = PhysAddr::new(rings.idle_base() + u64::from(self.idle) * PAGE_SIZE);
+            driver.map(slot, &Buffer::from(Segment { phys, len: PAGE_SIZE }), Access::DeviceWrites, 0);
+            self.idle += 1;
+            self.pages_since -= PAGES_PER_IDLE;
+        }
     }
 
     /// Receive buffer `index` of this ring.

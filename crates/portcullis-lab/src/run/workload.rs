@@ -19,7 +19,7 @@ pub struct WorkloadInfo {
 pub const WORKLOADS: &[WorkloadInfo] = &[
     WorkloadInfo {
         id: "rings",
-        description: "receive rings, each served by a core of its own; rings:count=1,ring=256,burst=16,tx=0,pages=1,operations=40000",
+        description: "receive rings, each served by a core of its own; rings:count=1,ring=256,burst=16,tx=0,pages=1,idle=0,operations=40000",
     },
     WorkloadInfo {
         id: "churn",

@@ -9,7 +9,7 @@ use super::{job, machine, passes, rings};
 use portcullis::Protection::{self, Deferred, Strict};
 use portcullis::Rule;
 use portcullis::design::Design;
-use portcullis::designs::{DesignId, Identity, Magazine, Stock};
+use portcullis::designs::{DesignId, Identity, Magazine, Portcullis, Stock};
 use portcullis_lab::attack::{Attacked, PROBES_CACHED_MIN, attack_design, attack_on_breaking_hardware};
 use portcullis_lab::{Job, LabPlatform, LabUnit, Machine, RunError};
 
@@ -90,6 +90,10 @@ fn s2_a_wait_that_is_not_waited_for() {
         Rule::Strict,
         &consequences,
     );
+    case.finds::<OnUnit<Portcullis, { hardware::NEVER_WAITS }>, OnUnit<Portcullis, { hardware::NONE }>>(
+        Rule::Strict,
+        &consequences,
+    );
 }
 
 #[test]
@@ -105,7 +109,12 @@ fn s2_a_batch_that_returns_early() {
 /// The one before is in another submission, which landed earlier.
 #[test]
 fn s2_a_combiner_that_returns_early() {
-    Case::new(EIGHT, Strict).finds::<OnUnit<Riding, { hardware::RETURNS_EARLY }>, OnUnit<Riding, { hardware::NONE }>>(
+    let case = Case::new(EIGHT, Strict);
+    case.finds::<OnUnit<Riding, { hardware::RETURNS_EARLY }>, OnUnit<Riding, { hardware::NONE }>>(
+        Rule::Strict,
+        &[Rule::Reuse],
+    );
+    case.finds::<OnUnit<Portcullis, { hardware::RETURNS_EARLY }>, OnUnit<Portcullis, { hardware::NONE }>>(
         Rule::Strict,
         &[Rule::Reuse],
     );

@@ -9,6 +9,7 @@ mod churn;
 mod engine;
 mod fast_and_safe;
 mod freebsd;
+mod idle;
 mod interference;
 mod linux;
 mod measures;
