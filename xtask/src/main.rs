@@ -1,5 +1,5 @@
-//! Developer chores: `cargo xtask test`, `cargo xtask check`, `cargo xtask conformance`, `cargo xtask fuzz`, `cargo xtask readme`,
-//! `cargo xtask bench`.
+//! Developer chores: `cargo xtask test`, `cargo xtask check`, `cargo xtask conformance`, `cargo xtask fuzz`, `cargo xtask soak`,
+//! `cargo xtask readme`, `cargo xtask bench`.
 
 mod apt;
 mod bench;
@@ -11,6 +11,7 @@ mod house;
 mod peers;
 mod qemu;
 mod readme;
+mod soak;
 mod stages;
 mod test;
 mod workspace;
@@ -50,6 +51,12 @@ enum Chore {
         #[arg(long)]
         seed: Option<u64>,
     },
+    /// Two threads that map and unmap without end, after which nothing may be missing.
+    Soak {
+        /// Maps and unmaps, half of them under each protection.
+        #[arg(long, default_value_t = 100_000_000)]
+        operations: u64,
+    },
     /// Writes the tables of the README anew, from what the program prints.
     Readme,
     /// How many operations per second the lab replays, under every design.
@@ -83,6 +90,7 @@ fn perform(chore: &Chore) -> Result<(), Failure> {
         Chore::Check => check::check(&workspace),
         Chore::Conformance { list } => conformance::conformance(&workspace, *list),
         Chore::Fuzz { seconds, seed } => fuzz::fuzz(&workspace, *seconds, *seed),
+        Chore::Soak { operations } => soak::soak(&workspace, *operations),
         Chore::Readme => readme::readme(&workspace),
         Chore::Bench { peers: false, .. } => bench::bench(&workspace),
         Chore::Bench { rounds, check, .. } => {

@@ -6,6 +6,7 @@
 #![cfg(loom)]
 
 mod at_map;
+mod chunks;
 mod core_queues;
 mod counted;
 mod identity;

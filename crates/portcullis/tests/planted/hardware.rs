@@ -15,6 +15,8 @@ pub(crate) enum HardwareFlaw {
     CompletesEarly,
     /// Refused commands are reported done.
     HidesErrors,
+    /// Every command says that no table page went.
+    LeavesPointers,
     /// Absent entries are cached, and the capabilities do not say so.
     HidesCachingMode,
     /// A domain that was closed goes on.
@@ -66,6 +68,15 @@ impl Iommu for PlantedIommu<'_> {
             HardwareFlaw::CompletesEarly => {
                 let late = std::mem::replace(&mut *self.late.lock().expect("not poisoned"), commands.to_vec());
                 self.fake.submit(&late).map(Some)
+            }
+            HardwareFlaw::LeavesPointers => {
+                let leaf_only = |command: &Invalidation| match *command {
+                    Invalidation::Pages { domain, first, mask, .. } => {
+                        Invalidation::Pages { domain, first, mask, leaf_only: true }
+                    }
+                    other => other,
+                };
+                self.fake.submit(&commands.iter().map(leaf_only).collect::<Vec<_>>()).map(Some)
             }
             HardwareFlaw::HidesErrors => Ok(self.fake.submit(commands).ok()),
             _ => self.fake.submit(commands).map(Some),

@@ -1,50 +1,103 @@
 //! A host with a flaw.
 
 use portcullis::platform::fake::FakeHost;
-use portcullis::platform::{CpuHint, LockClass, Wait};
+use portcullis::platform::{CpuHint, CpuWords, LockClass, Wait};
 use portcullis::table::{Entry, Frame};
 use portcullis::{NoMemory, PhysAddr, Platform};
 
-/// Never makes an entry visible to a walker that does not snoop.
-pub(crate) struct ForgetsToFlush<'h>(pub(crate) &'h FakeHost);
+/// What is wrong.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum HostFlaw {
+    None,
+    /// Never makes an entry visible to a walker that does not snoop.
+    ForgetsToFlush,
+    /// Moves a cursor to its next chunk, and says that it has not: the chunk goes to another stream as well.
+    ForgetsACursor,
+    /// Ends the round of a mapping's first page as it is cleared, where that should wait for the invalidation.
+    SpendsWhatIsCleared,
+}
 
-// SAFETY: forwards to the fake, which keeps the promises.
-unsafe impl Platform for ForgetsToFlush<'_> {
+/// The fake, with a flaw.
+pub(crate) struct PlantedHost<'h> {
+    fake: &'h FakeHost,
+    flaw: HostFlaw,
+}
+
+impl<'h> PlantedHost<'h> {
+    pub(crate) fn new(fake: &'h FakeHost, flaw: HostFlaw) -> Self {
+        Self { fake, flaw }
+    }
+}
+
+/// Bits of an entry in a chunk: of which round it is, and, in the first of a mapping, how many pages that has.
+const ROUND: u64 = 1 << 52;
+const PAGES: u64 = !0 << 53;
+
+// SAFETY: forwards to the fake, which keeps the promises. With a flaw it breaks one, to be found out; the fakes panic where
+// memory would suffer.
+unsafe impl Platform for PlantedHost<'_> {
     type Lock<T: Send> = <FakeHost as Platform>::Lock<T>;
 
     fn lock<T: Send>(&self, class: LockClass, value: T) -> Self::Lock<T> {
-        self.0.lock(class, value)
+        self.fake.lock(class, value)
     }
 
     fn cpu(&self) -> CpuHint {
-        self.0.cpu()
+        self.fake.cpu()
     }
 
     fn cpus(&self) -> u32 {
-        self.0.cpus()
+        self.fake.cpus()
     }
 
     fn allocate_frame(&self) -> Result<PhysAddr, NoMemory> {
-        self.0.allocate_frame()
+        self.fake.allocate_frame()
     }
 
     unsafe fn frame(&self, frame: PhysAddr) -> &Frame {
         // SAFETY: the caller's promise, passed on.
-        unsafe { self.0.frame(frame) }
+        unsafe { self.fake.frame(frame) }
     }
 
     unsafe fn free_frame(&self, frame: PhysAddr) {
         // SAFETY: the caller's promise, passed on.
-        unsafe { self.0.free_frame(frame) }
+        unsafe { self.fake.free_frame(frame) }
     }
 
-    fn table_barrier(&self, _entries: &[Entry]) {}
+    fn table_barrier(&self, entries: &[Entry]) {
+        if self.flaw == HostFlaw::ForgetsToFlush {
+            return;
+        }
+        let first = &entries[0];
+        let cleared = !first.load().is_present() && first.load_bits() & PAGES != 0;
+        if self.flaw == HostFlaw::SpendsWhatIsCleared && cleared {
+            first.store_bits(!first.load_bits() & ROUND);
+        }
+        self.fake.table_barrier(entries);
+    }
+
+    fn exchange_at(&self, words: &CpuWords, line: usize, word: usize, old: u64, new: u64) -> bool {
+        let done = self.fake.exchange_at(words, line, word, old, new);
+        done && self.flaw != HostFlaw::ForgetsACursor
+    }
+
+    fn walk<R>(&self, walk: impl FnOnce() -> R) -> R {
+        self.fake.walk(walk)
+    }
+
+    fn walks_now(&self) -> u64 {
+        self.fake.walks_now()
+    }
+
+    fn walks_are_over(&self, then: u64) -> bool {
+        self.fake.walks_are_over(then)
+    }
 
     fn now_us(&self) -> u64 {
-        self.0.now_us()
+        self.fake.now_us()
     }
 
     fn pause(&self, wait: Wait) {
-        self.0.pause(wait)
+        self.fake.pause(wait)
     }
 }

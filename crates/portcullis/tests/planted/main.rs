@@ -6,15 +6,16 @@ mod checker;
 mod design;
 mod hardware;
 mod host;
+mod reclaim;
 
 use checker::operation::{Buffer, Machine, Operation, script};
 use checker::{Bench, Tally, Violation, check, on_bench};
 use design::{DesignFlaw, Planted};
 use hardware::{HardwareFlaw, PlantedIommu};
-use host::ForgetsToFlush;
+use host::{HostFlaw, PlantedHost};
 use portcullis::Protection::{self, Deferred, Strict};
-use portcullis::Rule;
-use portcullis::designs::Solaris;
+use portcullis::designs::{Portcullis, Solaris};
+use portcullis::{Access, PAGE_SIZE, PhysAddr, Rule, Segment};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 
@@ -41,6 +42,16 @@ fn on_design<const FLAW: u8>(bench: &Bench<'_>, script: &[Operation]) -> Result<
 fn on_hardware(flaw: HardwareFlaw, bench: &Bench<'_>, script: &[Operation]) -> Result<Tally, Violation> {
     let iommu = PlantedIommu::new(bench.hardware, flaw);
     check::<Planted<{ DesignFlaw::NONE }>, _, _>(bench, bench.host, &iommu, script)
+}
+
+/// `portcullis` on hardware with a flaw.
+fn portcullis_on_hardware(flaw: HardwareFlaw, bench: &Bench<'_>, script: &[Operation]) -> Result<Tally, Violation> {
+    check::<Portcullis, _, _>(bench, bench.host, &PlantedIommu::new(bench.hardware, flaw), script)
+}
+
+/// `portcullis` on a host with a flaw.
+fn portcullis_on_host(flaw: HostFlaw, bench: &Bench<'_>, script: &[Operation]) -> Result<Tally, Violation> {
+    check::<Portcullis, _, _>(bench, &PlantedHost::new(bench.host, flaw), bench.hardware, script)
 }
 
 /// Runs the scripts until one fails.
@@ -77,7 +88,8 @@ fn hardware_without_a_flaw_passes() {
 #[test]
 fn s1_a_host_that_does_not_flush() {
     let plant: Plant = |bench, script| {
-        check::<Planted<{ DesignFlaw::NONE }>, _, _>(bench, &ForgetsToFlush(bench.host), bench.hardware, script)
+        let host = PlantedHost::new(bench.host, HostFlaw::ForgetsToFlush);
+        check::<Planted<{ DesignFlaw::NONE }>, _, _>(bench, &host, bench.hardware, script)
     };
     finds(Rule::Reach, &Machine { coherent: false, ..MACHINE }, Strict, plant);
 }
@@ -101,6 +113,9 @@ fn s2_commands_that_are_lost() {
 #[test]
 fn s2_completion_that_is_announced_too_early() {
     finds(Rule::Strict, &MACHINE, Strict, |bench, script| on_hardware(HardwareFlaw::CompletesEarly, bench, script));
+    let without: Plant = |bench, script| portcullis_on_hardware(HardwareFlaw::None, bench, script);
+    let plant: Plant = |bench, script| portcullis_on_hardware(HardwareFlaw::CompletesEarly, bench, script);
+    finds_beside(without, Rule::Strict, &MACHINE, Strict, plant);
 }
 
 #[test]
@@ -128,6 +143,33 @@ fn s3_reuse_after_a_flush_announced_too_early() {
     // More unmaps than the queue takes, with no time passing: the first sign of the early flush is an address again.
     let plant: Plant = |bench, _| on_hardware(HardwareFlaw::CompletesEarly, bench, &[Operation::Burst(260)]);
     finds(Rule::Reuse, &MACHINE, Deferred, plant);
+}
+
+/// One stream gives the pages of a chunk, and another is given the chunk.
+#[test]
+fn s3_reuse_of_a_chunk_before_it_is_left() {
+    let without: Plant = |bench, script| portcullis_on_host(HostFlaw::None, bench, script);
+    let plant: Plant = |bench, script| portcullis_on_host(HostFlaw::ForgetsACursor, bench, script);
+    for protection in [Strict, Deferred] {
+        finds_beside(without, Rule::Reuse, &MACHINE, protection, plant);
+    }
+}
+
+/// The map finds all of the table spent, for what the batch has unmapped was counted before the wait.
+#[test]
+fn s3_reuse_of_pages_that_are_spent_before_the_wait() {
+    fn script() -> [Operation; 2] {
+        // Two of them have no place in one table.
+        let buffer = |pfn| {
+            let segments = vec![Segment { phys: PhysAddr::from_pfn(pfn), len: 300 * PAGE_SIZE }];
+            Buffer { segments, access: Access::DeviceWrites }
+        };
+        let batch = Operation::Batch { unmaps: vec![0], map: Some(buffer(1000)), dropped: false };
+        [Operation::Map(buffer(100)), batch]
+    }
+    let without: Plant = |bench, _| portcullis_on_host(HostFlaw::None, bench, &script());
+    let plant: Plant = |bench, _| portcullis_on_host(HostFlaw::SpendsWhatIsCleared, bench, &script());
+    finds_beside(without, Rule::Reuse, &MACHINE, Strict, plant);
 }
 
 /// A map that does not invalidate what it was given hands out an address that leads elsewhere.

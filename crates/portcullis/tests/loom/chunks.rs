@@ -1,0 +1,302 @@
+//! Chunks of two pages in tables of four: pages that come back while their chunk is left, tables that go while somebody walks
+//! them by mistake, and flushes beside late unmaps.
+
+use super::{Bench, DEVICE, check_with};
+use loom::thread;
+use portcullis::design::TABLE_IDLE_US;
+use portcullis::designs::Portcullis;
+use portcullis::iommu::fake::FakeIommu;
+use portcullis::platform::fake::{FakeHost, run_on};
+use portcullis::platform::{CpuHint, LockClass, Wait};
+use portcullis::table::{Entry, Frame};
+use portcullis::{
+    Access, Config, Domain, Iova, NoMemory, PAGE_SIZE, PhysAddr, Platform, Protection, Request, Segment, Stream,
+};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// Pages of a table that are handed out.
+const TABLE: u64 = 4;
+/// Addresses of so many bits are room for four tables.
+const ADDRESS_BITS: u8 = 24;
+/// How long an unmap may wait for its flush.
+const WINDOW_US: u64 = 500;
+
+type Chunked = Bench<Portcullis>;
+
+/// On the second CPU.
+fn bench(protection: Protection) -> Chunked {
+    run_on(1);
+    Bench::with_width(protection, ADDRESS_BITS)
+}
+
+/// Runs `second` on the second CPU, beside `first` on the first.
+fn beside<T: 'static>(second: impl FnOnce() -> T + 'static, first: impl FnOnce()) -> T {
+    let second = thread::spawn(move || {
+        run_on(1);
+        second()
+    });
+    run_on(0);
+    first();
+    second.join().unwrap()
+}
+
+/// Maps so many single pages, from physical page `pfn` on.
+fn map_pages<const PAGES: usize>(bench: &Chunked, pfn: u64) -> [Iova; PAGES] {
+    core::array::from_fn(|page| bench.map(pfn + page as u64, 1))
+}
+
+fn unmap_pages(bench: &Chunked, pages: &[Iova]) {
+    pages.iter().for_each(|page| bench.unmap(*page, 1).expect("mapped"));
+}
+
+/// The last page of a table comes back on another CPU while its stream is at the end of its chunk: the table is filled again,
+/// or another is begun, and in no case is the page handed out that the device may still reach.
+#[test]
+fn a_remote_free_beside_the_end_of_a_chunk() {
+    static REUSED: AtomicUsize = AtomicUsize::new(0);
+    static ANOTHER: AtomicUsize = AtomicUsize::new(0);
+    check_with(Some(3), || {
+        let bench = bench(Protection::Strict);
+        let [last, spent @ ..] = map_pages::<{ TABLE as usize }>(&bench, 10);
+        assert_eq!(bench.reach(last), Some(10));
+        unmap_pages(&bench, &spent);
+        let other = bench.clone();
+        let new = beside(move || map_pages::<2>(&other, 20), || bench.unmap(last, 1).expect("mapped"));
+        assert_eq!(new.map(|iova| bench.reach(iova)), [Some(20), Some(21)]);
+        assert!(new.contains(&last) || bench.reach(last).is_none(), "S2");
+        let seen = if new[0] == last { &REUSED } else { &ANOTHER };
+        seen.fetch_add(1, Ordering::Relaxed);
+        unmap_pages(&bench, &new);
+        assert_eq!(bench.domain.usage().live_ranges, 0);
+        bench.close();
+    });
+    assert!(REUSED.load(Ordering::Relaxed) > 0, "the free comes first in some interleavings");
+    assert!(ANOTHER.load(Ordering::Relaxed) > 0, "the map comes first in some");
+}
+
+/// The same where the stream leaves a page of its chunk that it has no use for: the table is spent when both are.
+#[test]
+fn a_remote_free_beside_a_rest_that_is_left() {
+    static REUSED: AtomicUsize = AtomicUsize::new(0);
+    static ANOTHER: AtomicUsize = AtomicUsize::new(0);
+    check_with(Some(3), || {
+        let bench = bench(Protection::Strict);
+        let gone = bench.map(10, TABLE - 1);
+        assert_eq!(bench.reach(gone), Some(10));
+        let other = bench.clone();
+        let new = beside(move || other.map(20, TABLE - 1), || bench.unmap(gone, TABLE - 1).expect("mapped"));
+        assert_eq!(bench.reach(new), Some(20));
+        let seen = if new == gone { &REUSED } else { &ANOTHER };
+        seen.fetch_add(1, Ordering::Relaxed);
+        bench.unmap(new, TABLE - 1).expect("mapped");
+        assert_eq!(bench.domain.usage().live_ranges, 0);
+        bench.close();
+    });
+    assert!(REUSED.load(Ordering::Relaxed) > 0, "the free comes first in some interleavings");
+    assert!(ANOTHER.load(Ordering::Relaxed) > 0, "the map comes first in some");
+}
+
+/// Two CPUs serve one ring, whose chunk has one page left: each gets a page, and one of them sees to the next chunk.
+#[test]
+fn two_cpus_at_the_end_of_a_chunk() {
+    check_with(Some(2), || {
+        let bench = bench(Protection::Strict);
+        let map = |bench: &Chunked, pfn| {
+            let segments = [Segment { phys: PhysAddr::from_pfn(pfn), len: PAGE_SIZE }];
+            let mut request = Request::new(&segments, Access::DeviceWrites).expect("a page");
+            request.stream = Stream(Some(0));
+            bench.domain.map_request(&request).expect("room").start()
+        };
+        let first = map(&bench, 10);
+        let other = bench.clone();
+        let third = Cell::new(None);
+        let both = move || [20, 21].map(|pfn| map(&other, pfn));
+        let [second, fourth] = beside(both, || third.set(Some(map(&bench, 30))));
+        let third = third.get().expect("it has ended");
+        let mapped = [(first, 10), (second, 20), (fourth, 21), (third, 30)];
+        assert!(mapped.iter().all(|(iova, pfn)| bench.reach(*iova) == Some(*pfn)), "S3: {mapped:?}");
+        unmap_pages(&bench, &mapped.map(|(iova, _)| iova));
+        assert_eq!(bench.domain.usage().live_ranges, 0);
+        bench.close();
+    });
+}
+
+/// One CPU flushes when the time has come, and the other unmaps what is left of the chunk: nothing is handed out before its
+/// flush, and nothing waits for longer than it may.
+#[test]
+fn a_deadline_beside_a_late_unmap() {
+    static REUSED: AtomicUsize = AtomicUsize::new(0);
+    static QUEUED: AtomicUsize = AtomicUsize::new(0);
+    check_with(Some(3), || {
+        let bench = bench(Protection::Deferred);
+        let [waiting, late, others @ ..] = map_pages::<{ TABLE as usize }>(&bench, 10);
+        assert_eq!([waiting, late].map(|iova| bench.reach(iova)), [Some(10), Some(11)]);
+        unmap_pages(&bench, &others);
+        bench.host.advance_us(WINDOW_US);
+        bench.domain.tick().expect("the hardware answers");
+        bench.unmap(waiting, 1).expect("mapped");
+        let due_us = bench.domain.due_us().expect("an unmap waits");
+        let other = bench.clone();
+        let unmap_and_map = move || {
+            other.unmap(late, 1).expect("mapped");
+            other.map(20, 1)
+        };
+        let new = beside(unmap_and_map, || {
+            bench.host.advance_us(WINDOW_US);
+            bench.domain.tick().expect("the hardware answers");
+        });
+        assert!(due_us <= bench.host.now_us());
+        assert_eq!(bench.reach(new), Some(20), "S3");
+        assert!(new == waiting || bench.reach(waiting).is_none(), "S2: its time is over");
+        REUSED.fetch_add(usize::from(new == waiting), Ordering::Relaxed);
+        let queued = bench.domain.usage().queued_unmaps;
+        QUEUED.fetch_add(queued, Ordering::Relaxed);
+        if queued > 0 {
+            let due_us = bench.domain.due_us().expect("an unmap waits");
+            assert!(due_us <= bench.host.now_us() + WINDOW_US, "S2: {due_us}");
+            bench.host.advance_us(WINDOW_US);
+            bench.domain.tick().expect("the hardware answers");
+        }
+        assert_eq!(bench.domain.usage().queued_unmaps, 0);
+        assert_eq!(bench.reach(late), None, "S2");
+        unmap_pages(&bench, &[new]);
+        bench.close();
+    });
+    assert!(REUSED.load(Ordering::Relaxed) > 0, "all of the table was flushed before the map in some interleavings");
+    assert!(QUEUED.load(Ordering::Relaxed) > 0, "the late unmap waits in some");
+}
+
+/// A host that keeps the table pages it gets back, with a mapping of a page in them that nobody has made: who still walks one
+/// finds it.
+struct Poisoning {
+    host: &'static FakeHost,
+    /// Says of all walks that they are over.
+    hasty: bool,
+    freed: Mutex<Vec<PhysAddr>>,
+}
+
+/// Present, and the first page of a mapping of one.
+const POISON: u64 = 1 << 53 | 3;
+
+impl Poisoning {
+    /// Really gives the pages back.
+    fn empty(&self) {
+        for frame in self.freed.lock().unwrap().drain(..) {
+            // SAFETY: back from the domain, which has ended.
+            unsafe { self.host.free_frame(frame) };
+        }
+    }
+}
+
+// SAFETY: forwards to the fake, which keeps the promises, and keeps pages for longer. A hasty one breaks them, without harm: no
+// page is used by anybody else.
+unsafe impl Platform for Poisoning {
+    type Lock<T: Send> = <FakeHost as Platform>::Lock<T>;
+
+    fn lock<T: Send>(&self, class: LockClass, value: T) -> Self::Lock<T> {
+        self.host.lock(class, value)
+    }
+
+    fn cpu(&self) -> CpuHint {
+        self.host.cpu()
+    }
+
+    fn cpus(&self) -> u32 {
+        self.host.cpus()
+    }
+
+    fn allocate_frame(&self) -> Result<PhysAddr, NoMemory> {
+        self.host.allocate_frame()
+    }
+
+    unsafe fn frame(&self, frame: PhysAddr) -> &Frame {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.host.frame(frame) }
+    }
+
+    unsafe fn free_frame(&self, frame: PhysAddr) {
+        // SAFETY: not given back to the fake before `empty`.
+        let contents = unsafe { self.host.frame(frame) };
+        contents[0].store_bits(POISON);
+        self.freed.lock().unwrap().push(frame);
+    }
+
+    fn table_barrier(&self, entries: &[Entry]) {
+        self.host.table_barrier(entries)
+    }
+
+    fn walk<R>(&self, walk: impl FnOnce() -> R) -> R {
+        self.host.walk(walk)
+    }
+
+    fn walks_now(&self) -> u64 {
+        self.host.walks_now()
+    }
+
+    fn walks_are_over(&self, then: u64) -> bool {
+        self.hasty || self.host.walks_are_over(then)
+    }
+
+    fn now_us(&self) -> u64 {
+        self.host.now_us()
+    }
+
+    fn pause(&self, wait: Wait) {
+        self.host.pause(wait)
+    }
+}
+
+/// Of all interleavings of a wrong unmap with the ticks that give a table back, in how many it has found something, and in how
+/// many the table went back.
+fn walk_beside_reclaim(hasty: bool) -> (usize, usize) {
+    let counts: &'static [AtomicUsize; 2] = Box::leak(Box::default());
+    check_with(Some(3), move || {
+        run_on(0);
+        let host: &FakeHost = Box::leak(Box::default());
+        let platform: &Poisoning = Box::leak(Box::new(Poisoning { host, hasty, freed: Mutex::default() }));
+        let iommu: &FakeIommu<'_> = Box::leak(Box::new(FakeIommu::new(host)));
+        let config = Config { address_bits: ADDRESS_BITS, ..Config::new(Protection::Strict) };
+        let domain: Domain<Portcullis, _, _> = Domain::with_config(iommu, platform, &config).expect("a domain");
+        domain.attach(DEVICE).expect("a device");
+        let domain = Arc::new(domain);
+        let map = domain.map_raw(PhysAddr::from_pfn(10), TABLE * PAGE_SIZE, Access::DeviceWrites);
+        let gone = map.expect("room");
+        domain.unmap_raw(gone, TABLE * PAGE_SIZE).expect("mapped");
+        // The table is found to be empty, and leaves.
+        let pages = domain.usage().table_pages;
+        let other = domain.clone();
+        let wrong = thread::spawn(move || {
+            run_on(1);
+            other.unmap_raw(gone, PAGE_SIZE).is_ok()
+        });
+        for _ in 0..2 {
+            host.advance_us(TABLE_IDLE_US);
+            domain.tick().expect("the hardware answers");
+        }
+        counts[0].fetch_add(usize::from(wrong.join().unwrap()), Ordering::Relaxed);
+        counts[1].fetch_add(platform.freed.lock().unwrap().len(), Ordering::Relaxed);
+        assert_eq!(domain.usage().table_pages, pages - 1, "it has left");
+        drop(Arc::into_inner(domain).expect("the other thread has ended"));
+        platform.empty();
+        assert_eq!(host.frames_lent(), 0);
+    });
+    let [found, freed] = counts.each_ref().map(|count| count.load(Ordering::Relaxed));
+    (found, freed)
+}
+
+/// A table page goes back to the host when nobody walks it.
+#[test]
+fn reclaim_of_a_table_beside_a_walk() {
+    let (found, freed) = walk_beside_reclaim(false);
+    assert_eq!(found, 0, "S4: a walk has found what lies in a freed page");
+    assert!(freed > 0, "the table goes back in some interleavings");
+}
+
+/// The model can fail.
+#[test]
+fn planted_a_table_that_is_freed_in_haste() {
+    let (found, freed) = walk_beside_reclaim(true);
+    assert!(found > 0 && freed > 0, "S4: the flaw was not found");
+}

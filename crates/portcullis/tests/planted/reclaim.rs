@@ -1,0 +1,56 @@
+//! Table pages that `portcullis` gives back to the host: the hardware must have lost its way to them.
+
+use super::hardware::{HardwareFlaw, PlantedIommu};
+use portcullis::design::TABLE_IDLE_US;
+use portcullis::designs::Portcullis;
+use portcullis::iommu::fake::FakeIommu;
+use portcullis::iova::{CHUNKED_PAGES_MAX, TABLE_RESERVE};
+use portcullis::platform::fake::FakeHost;
+use portcullis::table::Rights;
+use portcullis::{Access, Domain, Iova, PAGE_SIZE, PhysAddr, Protection, SourceId};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+const DEVICE: SourceId = SourceId(0x0028);
+/// The longest mappings that have their place in chunks: each has a table of its own.
+const LEN: u64 = CHUNKED_PAGES_MAX * PAGE_SIZE;
+
+/// Has tables given back, and the device try all addresses again. Returns what the walk died of, if it did.
+fn walk_after_reclaim(flaw: HardwareFlaw) -> Option<String> {
+    let host = FakeHost::default();
+    let hardware = FakeIommu::new(&host);
+    let iommu = PlantedIommu::new(&hardware, flaw);
+    let domain = Domain::<Portcullis, _, _>::new(&iommu, &host, Protection::Strict).expect("a domain");
+    domain.attach(DEVICE).expect("a device");
+    let map = |number| domain.map_raw(PhysAddr::from_pfn(number * 512), LEN, Access::DeviceWrites).expect("room");
+    let mapped: Vec<Iova> = (1..=2 * TABLE_RESERVE as u64).map(map).collect();
+    let reach = |iova: &Iova| hardware.access(DEVICE, *iova, Rights::WRITE);
+    assert!(mapped.iter().all(|iova| reach(iova).is_some()));
+    mapped.iter().for_each(|iova| domain.unmap_raw(*iova, LEN).expect("mapped"));
+    let before = host.frames_lent();
+    for _ in 0..3 {
+        host.advance_us(TABLE_IDLE_US);
+        domain.tick().expect("the hardware answers");
+    }
+    assert_eq!(host.frames_lent(), before - TABLE_RESERVE, "what is beyond the reserve has gone");
+    match catch_unwind(AssertUnwindSafe(|| mapped.iter().filter_map(reach).count())) {
+        Ok(reached) => {
+            assert_eq!(reached, 0, "S2");
+            drop(domain);
+            assert_eq!(host.frames_lent(), 0);
+            None
+        }
+        Err(panic) => {
+            // Its hardware is in no state to let it go.
+            std::mem::forget(domain);
+            let text = panic.downcast_ref::<&str>().map(ToString::to_string);
+            Some(text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default())
+        }
+    }
+}
+
+#[test]
+fn s4_a_table_page_that_goes_after_a_leaf_only_invalidation() {
+    assert_eq!(walk_after_reclaim(HardwareFlaw::None), None, "without the flaw");
+    let found = walk_after_reclaim(HardwareFlaw::LeavesPointers).expect("the flaw was not found");
+    assert!(found.contains("S4"), "{found}");
+}
