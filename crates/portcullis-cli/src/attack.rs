@@ -16,6 +16,7 @@ struct Document<'d> {
     #[serde(flatten)]
     head: Head<'d>,
     results: Vec<Entry<'d>>,
+    violations: &'d [String],
     conclusions: &'d [String],
 }
 
@@ -35,10 +36,12 @@ pub(crate) fn attack(arguments: &AttackArguments, out: &mut impl Write) -> Resul
     let of_item = |item| rows.iter().filter(|row| row.item == item).collect::<Vec<_>>();
     let items: Vec<Vec<&Row>> = (0..planned.plan.items.len()).map(of_item).collect();
     let conclusions: Vec<String> = items.iter().map(|rows| attack::conclude(rows)).collect();
+    let violations: Vec<String> = rows.iter().flat_map(Row::violations).collect();
     let document = Document {
         schema: "portcullis.attack/1",
         head: planned.head(Some(planned.plan.seed)),
         results: rows.iter().flat_map(Row::entries).collect(),
+        violations: &violations,
         conclusions: &conclusions,
     };
     if let Some(path) = &arguments.html {
@@ -56,12 +59,11 @@ pub(crate) fn attack(arguments: &AttackArguments, out: &mut impl Write) -> Resul
             writeln!(out, "\n{}", textwrap(conclusion))?;
         }
     }
-    verdict(&rows)
+    verdict(violations)
 }
 
 /// How the command ends.
-fn verdict(rows: &[Row]) -> Result<(), Failure> {
-    let violations: Vec<String> = rows.iter().flat_map(Row::violations).collect();
+fn verdict(violations: Vec<String>) -> Result<(), Failure> {
     if violations.is_empty() { Ok(()) } else { Err(Failure::Check(violations)) }
 }
 
@@ -132,7 +134,7 @@ mod tests {
 
     /// The exit status, and what is said about it.
     fn ends(row: &Row) -> (u8, Vec<String>) {
-        match verdict(std::slice::from_ref(row)) {
+        match verdict(row.violations()) {
             Ok(()) => (0, Vec::new()),
             Err(failure) => (
                 failure.status(),

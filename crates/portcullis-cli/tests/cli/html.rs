@@ -65,7 +65,8 @@ fn contents(document: &Value, numbers: &mut BTreeSet<u64>, strings: &mut String)
         Value::Number(number) => {
             numbers.insert(number.as_f64().expect("a float has it").to_bits());
         }
-        Value::String(string) => strings.push_str(&format!("{string}\n")),
+        // Plain, and as a shell takes it between quotes.
+        Value::String(string) => strings.push_str(&format!("{string}\n{}\n", string.replace('\'', r"'\''"))),
         Value::Array(values) => values.iter().for_each(|value| contents(value, numbers, strings)),
         Value::Object(values) => values.iter().for_each(|(key, value)| {
             // With its value, as it stands in `eiovar:k=64`.
@@ -316,10 +317,19 @@ fn attacked(findings: &Value) -> Value {
 
 fn finding(design: &str, protection: &str, declared: bool, stale: u64, window_us: Value) -> Value {
     json!({
-        "design": design, "options": {}, "protection": protection, "rule": "S2", "declared": declared,
-        "stale_accesses": stale, "stale_window_us_max": window_us, "stale_bytes_us": 1500.5 * stale as f64,
-        "probes": 41_234, "probes_cached": 9_431,
+        "trace": "my trace.xz", "design": design, "options": {}, "protection": protection, "rule": "S2",
+        "declared": declared, "stale_accesses": stale, "stale_window_us_max": window_us,
+        "stale_bytes_us": 1500.5 * stale as f64, "bound_us": 10_000, "probes": 41_234, "probes_cached": 9_431,
     })
+}
+
+/// A run in which nothing was found.
+fn nothing(design: &str, protection: &str) -> Value {
+    let mut nothing = finding(design, protection, false, 0, Value::Null);
+    for key in ["rule", "declared", "stale_bytes_us"] {
+        nothing[key] = Value::Null;
+    }
+    nothing
 }
 
 #[test]
@@ -328,9 +338,9 @@ fn an_attack_that_found_nothing_undeclared() {
     deferred["options"] = json!({"k": 64, "queue": "per-core"});
     let findings = [
         finding("none", "none", true, 9_474, Value::Null),
-        finding("stock", "strict", false, 0, json!(0.0)),
+        nothing("stock", "strict"),
         deferred,
-        finding("magazine", "deferred", true, 0, json!(0.0)),
+        nothing("magazine", "deferred"),
     ];
     let document = attacked(&json!(findings));
     let page = page(&document).expect("a page");
@@ -340,7 +350,6 @@ fn an_attack_that_found_nothing_undeclared() {
         "Under strict protection nothing got through.",
         "<code>eiovar:k=64:queue=per-core deferred</code> (S2), up to <data value=\"9999.25\">9,999</data>",
         "<code>none</code> (S2), for good",
-        "nothing got through here: <code>magazine deferred</code>",
         "portcullis attack 'my trace.xz'",
         "What was assumed",
     ] {
@@ -354,23 +363,60 @@ fn an_attack_that_found_nothing_undeclared() {
     }
 }
 
-/// The page of what the command itself finds, designs without results of some kind among them.
+/// The page of what the command itself finds, and the document; whether or not the attack failed.
+fn attack(name: &str, arguments: &[&str]) -> (String, Value) {
+    let path = written(name, "");
+    let output = portcullis(&[&["attack"], arguments, &["--json", "--html", &path]].concat());
+    let page = std::fs::read_to_string(&path).expect("a page");
+    let document: Value = serde_json::from_str(text(&output.stdout)).expect("one JSON document");
+    assert_eq!(output.status.code() == Some(1), document["violations"] != json!([]), "{}", text(&output.stderr));
+    check(&page, &document);
+    (page, document)
+}
+
+/// Designs without results of some kind are among them.
 #[test]
 fn an_attack_writes_its_page() {
-    let path = std::env::temp_dir().join(format!("portcullis-attack-{}.html", std::process::id()));
-    let name = path.display().to_string();
-    let arguments = ["attack", &bundled(RECEIVE), "--designs", "none,stock,solaris", "--json", "--html", &name];
-    let document = super::json(&arguments);
-    let page = std::fs::read_to_string(&path).expect("a page");
-    std::fs::remove_file(&path).expect("it is there");
-    assert!(check(&page, &document) > 10);
+    let (page, document) = attack("attack.html", &[&bundled(RECEIVE), "--designs", "none,stock,solaris"]);
+    assert!(check_numbers(&page, &document) > 10);
     assert!(page.contains("Under strict protection nothing got through."));
+    let solaris = rows(&document).iter().find(|row| row["design"] == "solaris").expect("a row");
+    let window = solaris["stale_window_us_max"].as_f64().expect("it was reached");
+    let without_bound = format!("(S2), still <data value=\"{window}\">{}</data>", number(window));
+    assert!(page.contains(&without_bound) && page.contains("there is no bound"), "{without_bound}");
+    assert_eq!(times(&page, "<td>none</td>"), 1);
+    for picture in pictures(&page)[0] {
+        assert_eq!(times(picture, "no bound"), 1);
+    }
+}
+
+#[test]
+fn several_attacks_have_a_section_each() {
+    let paths = [RECEIVE, DISK].map(bundled);
+    let (page, document) =
+        attack("attacks.html", &[&paths[0], &paths[1], "--designs", "stock", "--protection", "strict"]);
+    let sections: Vec<&str> = page.split("<section").skip(1).collect();
+    assert_eq!(sections.len(), 2);
+    for (section, (path, row)) in sections.iter().zip(paths.iter().zip(rows(&document))) {
+        let probes = format!("<data value=\"{}\">", row["probes"]);
+        assert!(section.contains(&format!("<h2>{path}</h2>")) && section.contains(&probes));
+    }
+    assert!(page.contains("<nav"));
+}
+
+#[test]
+fn an_attack_that_proves_nothing_says_so_on_its_page() {
+    let too_few = ["--workload", "rings:ring=16,operations=64", "--designs", "stock", "--protection", "strict"];
+    let (page, document) = attack("too-few.html", &too_few);
+    let violation = document["violations"][0].as_str().expect("a violation");
+    assert!(violation.contains("proves nothing") && page.contains("role=\"alert\"") && page.contains(violation));
+    assert!(!page.contains("nothing got through."), "what was not found shows nothing");
 }
 
 #[test]
 fn an_attack_that_found_what_a_design_does_not_admit() {
     let broken = finding("broken", "strict", false, 3, json!(1.25));
-    let document = attacked(&json!([finding("stock", "strict", false, 0, json!(0.0)), broken]));
+    let document = attacked(&json!([nothing("stock", "strict"), broken]));
     let mut document = document;
     document["violations"] = json!(["broken strict: 3 stale accesses (S2)"]);
     let page = page(&document).expect("a page");

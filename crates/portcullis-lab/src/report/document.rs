@@ -11,7 +11,6 @@ pub(super) struct Setting {
     pub(super) command: Vec<String>,
     #[serde(default)]
     pub(super) input: Vec<Input>,
-    pub(super) workload: Option<String>,
     pub(super) assumed: Option<Assumed>,
     #[serde(default)]
     pub(super) set: Vec<String>,
@@ -148,6 +147,7 @@ pub(super) struct Attack {
 /// What a malicious device found under one design, by the rule that it would break.
 #[derive(Deserialize)]
 pub(super) struct Finding {
+    pub(super) trace: String,
     #[serde(flatten)]
     pub(super) design: Design,
     pub(super) protection: Protection,
@@ -157,7 +157,21 @@ pub(super) struct Finding {
     pub(super) stale_accesses: f64,
     pub(super) stale_window_us_max: Option<f64>,
     pub(super) stale_bytes_us: Option<f64>,
+    /// None without bound.
+    pub(super) bound_us: Option<f64>,
     pub(super) probes: f64,
     /// None where nothing is ever unmapped.
     pub(super) probes_cached: Option<f64>,
+}
+
+impl Finding {
+    /// Something got through that the design does not say of itself.
+    pub(super) fn undeclared(&self) -> bool {
+        self.stale_accesses > 0.0 && self.declared != Some(true)
+    }
+
+    /// What got through would have gone on doing so, whenever the attack had ended.
+    pub(super) fn unbounded(&self) -> bool {
+        self.stale_window_us_max.is_some() && self.declared == Some(true) && self.bound_us.is_none()
+    }
 }

@@ -53,7 +53,7 @@ pub(super) fn frame(page: &Page<'_>) -> String {
                 main {
                     @if !setting.violations.is_empty() {
                         div.alarm role="alert" {
-                            p { strong { "A check failed: a design broke what it promises." } }
+                            p { strong { "A check failed." } }
                             ul { @for violation in &setting.violations { li { (violation) } } }
                         }
                     }

@@ -1,6 +1,6 @@
 //! One run with a malicious device in it.
 
-use super::adversary::{Adversary, Found};
+use super::adversary::{Adversary, Found, grace_ps};
 use super::world::{LabUnit, World};
 use super::{Job, RunError, perform};
 use crate::platform::LabPlatform;
@@ -30,6 +30,9 @@ pub struct Attacked {
     pub residual_bytes_us: Option<f64>,
     /// How long the design says that an unmap waits for the hardware to be told, in microseconds; `None` without bound.
     pub bound_us: Option<u64>,
+    /// How much longer than that a buffer may be reached before it counts as a breach: what timers and the hardware may take
+    /// beside it, in microseconds; `None` without bound.
+    pub grace_us: Option<f64>,
     /// Why the run ended early, if it did. What was found until then stands.
     pub error: Option<RunError>,
 }
@@ -83,7 +86,8 @@ fn run<D: Design<LabPlatform, LabUnit>>(job: &Job<'_>, breaks_after: Option<u64>
     }
     // Closing the domains takes invalidations.
     world.vtd.refuse_invalidations(false);
-    let mut attacked = Attacked { bound_us, error, ..Attacked::default() };
+    let grace_us = bound_us.map(|_| grace_ps(job) as f64 / PS_PER_US);
+    let mut attacked = Attacked { bound_us, grace_us, error, ..Attacked::default() };
     let translated = (!D::INFO.physical_addresses()).then_some(());
     let residual_bytes_ps = world.residual.borrow_mut().total(world.worked_ps.get());
     world.tell(|adversary| {

@@ -140,7 +140,7 @@ impl<'w, D: Design<LabPlatform, LabUnit>> Driver<'w, D> {
                 }
             }
         }
-        world.provoke(|adversary| adversary.cling(&live));
+        world.provoke(|adversary| adversary.cling(slot, &live));
         self.members.push((slot, live));
         if self.members.len() >= self.batch_max {
             self.commit();

@@ -91,8 +91,17 @@ impl Rings {
 
     /// Where the buffers of the idle ring begin: behind the others.
     fn idle_base(&self) -> u64 {
-        let (receive, transmit) = self.slots_per_ring();
-        BUFFERS_BASE + u64::from(self.count) * (receive * u64::from(self.pages) + transmit) * PAGE_SIZE
+        BUFFERS_BASE + u64::from(self.count) * self.pages_per_ring() * PAGE_SIZE
+    }
+
+    /// Pages of receive buffers that a core has in memory: those of the ring, and of one buffer more.
+    fn receive_pages(&self) -> u64 {
+        (u64::from(self.ring) + 1) * u64::from(self.pages)
+    }
+
+    /// Pages that a core has in memory. A transmit buffer has one to itself.
+    fn pages_per_ring(&self) -> u64 {
+        self.receive_pages() + self.slots_per_ring().1
     }
 
     /// Pages that all rings map while each is served a burst.
@@ -127,8 +136,8 @@ struct Ring {
     core: usize,
     rings: Rings,
     random: Pcg64Mcg,
-    /// The oldest buffer.
-    at: u32,
+    /// The oldest buffer, counted from the first that was ever mapped.
+    at: u64,
     transmitted: VecDeque<Slot>,
     next_transmit: u64,
     /// Buffers of the idle ring that are mapped, and pages that the others have mapped since the last of them. Of core 0 only.
@@ -160,8 +169,8 @@ impl<'w, D: Design<LabPlatform, LabUnit>> Service<'w, D> {
             let mut driver = Driver::new(&*world, 0, 1);
             for ring in &cores {
                 let ring = ring.borrow();
-                for index in 0..ring.rings.ring {
-                    let (slot, segments) = ring.receive(index);
+                for number in 0..u64::from(ring.rings.ring) {
+                    let (slot, segments) = ring.receive(number);
                     driver.map(slot, &segments, Access::DeviceWrites, 0);
                 }
             }
@@ -215,13 +224,14 @@ impl Ring {
         while let Some(slot) = self.transmitted.pop_front() {
             driver.unmap(slot);
         }
-        let (at, ring, burst) = (self.at, self.rings.ring, self.rings.burst);
-        for index in at..at + burst {
-            driver.unmap(self.slot(u64::from(index % ring)));
+        let (ring, burst) = (u64::from(self.rings.ring), u64::from(self.rings.burst));
+        let served = self.at..self.at + burst;
+        for number in served.clone() {
+            driver.unmap(self.slot(number % ring));
         }
         driver.commit();
-        for index in at..at + burst {
-            let (slot, segments) = self.receive(index % ring);
+        for number in served {
+            let (slot, segments) = self.receive(number + ring);
             driver.map(slot, &segments, Access::DeviceWrites, 0);
             let share = self.rings.tx;
             let sends = share as u32 + u32::from(self.random.random_bool(share.fract()));
@@ -231,7 +241,7 @@ impl Ring {
                 self.transmitted.push_back(slot);
             }
         }
-        self.at = (at + burst) % ring;
+        self.at += burst;
     }
 
     /// Maps as many buffers of the idle ring as are due after a burst.
@@ -248,13 +258,11 @@ impl Ring {
         }
     }
 
-    /// Receive buffer `index` of this ring.
-    fn receive(&self, index: u32) -> (Slot, Buffer) {
-        self.buffer(
-            u64::from(index),
-            u64::from(index) * u64::from(self.rings.pages),
-            u64::from(self.rings.pages) * PAGE_SIZE,
-        )
+    /// Receive buffer `number` of this ring. Its memory is what has been free for longest, and never that of the last buffer in
+    /// its place: else an address that is used again in turn would lead where it led before, whether or not it was invalidated.
+    fn receive(&self, number: u64) -> (Slot, Buffer) {
+        let (ring, pages) = (u64::from(self.rings.ring), u64::from(self.rings.pages));
+        self.buffer(number % ring, number % (ring + 1) * pages, pages * PAGE_SIZE)
     }
 
     /// The next transmit buffer. There are as many as can be out at once.
@@ -262,14 +270,12 @@ impl Ring {
         let (receive, transmit) = self.rings.slots_per_ring();
         let index = self.next_transmit % transmit;
         self.next_transmit += 1;
-        self.buffer(receive + index, receive * u64::from(self.rings.pages) + index, TRANSMIT_BYTES)
+        self.buffer(receive + index, self.rings.receive_pages() + index, TRANSMIT_BYTES)
     }
 
     /// Buffer `index` of this core, `page` pages into its memory.
     fn buffer(&self, index: u64, page: u64, len: u64) -> (Slot, Buffer) {
-        let (receive, transmit) = self.rings.slots_per_ring();
-        let core = self.core as u64;
-        let first = core * (receive * u64::from(self.rings.pages) + transmit);
+        let first = self.core as u64 * self.rings.pages_per_ring();
         let phys = PhysAddr::new(BUFFERS_BASE + (first + page) * PAGE_SIZE);
         (self.slot(index), Buffer::from(Segment { phys, len }))
     }

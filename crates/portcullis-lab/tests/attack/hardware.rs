@@ -20,6 +20,8 @@ pub(crate) const NEVER_WAITS: u8 = 4;
 pub(crate) const MIXES_UP_DOMAINS: u8 = 5;
 /// A commit that shares is reported done when the one before it is.
 pub(crate) const RETURNS_EARLY: u8 = 6;
+/// Of several commands the first is dropped.
+pub(crate) const LOSES_THE_FIRST: u8 = 7;
 
 /// Design `B` over a unit with flaw number `FLAW`.
 pub(crate) struct OnUnit<B, const FLAW: u8>(PhantomData<B>);
@@ -69,6 +71,7 @@ impl<I: Iommu, const FLAW: u8> FlawedUnit<I, FLAW> {
                 self.unit.submit(others)?;
                 Ok(ticket)
             }
+            LOSES_THE_FIRST if commands.len() > 1 => self.unit.submit(&commands[1..]),
             _ => self.unit.submit(commands),
         }
     }

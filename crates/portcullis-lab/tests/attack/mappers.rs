@@ -16,6 +16,8 @@ pub(crate) const WIDENS_RIGHTS: u8 = 1;
 pub(crate) const HIDES_ERRORS: u8 = 2;
 /// What waits for a flush waits until a queue is full.
 pub(crate) const FORGETS_ITS_TIMER: u8 = 3;
+/// What is to be read may be written too.
+pub(crate) const LETS_READERS_WRITE: u8 = 4;
 
 /// Design `B` with flaw number `FLAW`.
 pub(crate) struct Mapping<B, const FLAW: u8>(PhantomData<B>);
@@ -36,7 +38,7 @@ pub(crate) struct FlawedMapper<M, const FLAW: u8>(M);
 
 impl<M: Mapper, const FLAW: u8> Mapper for FlawedMapper<M, FLAW> {
     fn map(&self, request: &Request<'_>) -> Result<IovaRange, MapError> {
-        if FLAW == WIDENS_RIGHTS {
+        if FLAW == WIDENS_RIGHTS || FLAW == LETS_READERS_WRITE && request.access() == Access::DeviceReads {
             return self.0.map(&Request::new(request.segments(), Access::DeviceReadsAndWrites)?);
         }
         self.0.map(request)

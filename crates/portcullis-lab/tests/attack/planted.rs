@@ -9,7 +9,7 @@ use super::{job, machine, passes, rings};
 use portcullis::Protection::{self, Deferred, Strict};
 use portcullis::Rule;
 use portcullis::design::Design;
-use portcullis::designs::{DesignId, Identity, Magazine, Portcullis, Stock};
+use portcullis::designs::{DesignId, Identity, Magazine, Portcullis, Solaris, Stock};
 use portcullis_lab::attack::{Attacked, PROBES_CACHED_MIN, attack_design, attack_on_breaking_hardware};
 use portcullis_lab::{Job, LabPlatform, LabUnit, Machine, RunError};
 
@@ -101,7 +101,7 @@ fn s2_a_batch_that_returns_early() {
     let case = Case { batch: 16, ..Case::new(ONE, Strict) };
     case.finds::<OnUnit<Stock, { hardware::WAITS_FOR_THE_FIRST }>, OnUnit<Stock, { hardware::NONE }>>(
         Rule::Strict,
-        &[],
+        &[Rule::Reuse],
     );
     passes(&Case::new(ONE, Strict).attack::<OnUnit<Stock, { hardware::WAITS_FOR_THE_FIRST }>>(), "in batches of one");
 }
@@ -115,6 +115,16 @@ fn s2_a_combiner_that_returns_early() {
         &[Rule::Reuse],
     );
     case.finds::<OnUnit<Portcullis, { hardware::RETURNS_EARLY }>, OnUnit<Portcullis, { hardware::NONE }>>(
+        Rule::Strict,
+        &[Rule::Reuse],
+    );
+}
+
+/// By the end of the batch the hardware has seen four times as many other pages as it can hold.
+#[test]
+fn s2_a_batch_that_forgets_its_first_unmap() {
+    let case = Case { batch: 32, ..Case::new("ring=64,burst=32,pages=16,operations=2000", Strict) };
+    case.finds::<OnUnit<Stock, { hardware::LOSES_THE_FIRST }>, OnUnit<Stock, { hardware::NONE }>>(
         Rule::Strict,
         &[Rule::Reuse],
     );
@@ -142,6 +152,13 @@ fn s3_a_window_used_again_too_early() {
         .finds::<Windowed<{ allocators::REUSES_WHAT_IS_CLAIMED }>, Windowed<{ allocators::NONE }>>(Rule::Reuse, &[]);
 }
 
+/// Where nothing is invalidated before an address is handed out, and a ring gets its addresses back in turn.
+#[test]
+fn s3_a_map_that_does_not_invalidate() {
+    Case::new(ONE, Deferred)
+        .finds::<OnUnit<Solaris, { hardware::LOSES_COMMANDS }>, OnUnit<Solaris, { hardware::NONE }>>(Rule::Reuse, &[]);
+}
+
 /// The way through the freed page leads to its old entries as well, and once it is a table again, to those of another mapping.
 #[test]
 fn s4_a_leaf_only_hint_after_a_freed_table_page() {
@@ -150,7 +167,7 @@ fn s4_a_leaf_only_hint_after_a_freed_table_page() {
     case.machine.iommu.set("leaf_2m", "false").expect("a parameter");
     case.finds::<OnUnit<Stock, { hardware::LEAVES_POINTERS }>, OnUnit<Stock, { hardware::NONE }>>(
         Rule::Tables,
-        &[Rule::Strict, Rule::Reach],
+        &[Rule::Strict, Rule::Reach, Rule::Reuse],
     );
 }
 
@@ -164,6 +181,17 @@ fn s5_wider_rights() {
     );
     // Where the rights are a part of the address.
     case.finds::<Mapping<Identity, { mappers::WIDENS_RIGHTS }>, Mapping<Identity, { mappers::NONE }>>(
+        Rule::Rights,
+        &[],
+    );
+}
+
+/// Acknowledgements, that the device is to read.
+#[test]
+fn s5_writes_through_what_may_be_read() {
+    let case = Case::new("tx=0.25,operations=6000", Strict);
+    case.finds::<Mapping<Stock, { mappers::LETS_READERS_WRITE }>, Mapping<Stock, { mappers::NONE }>>(Rule::Rights, &[]);
+    case.finds::<Mapping<Identity, { mappers::LETS_READERS_WRITE }>, Mapping<Identity, { mappers::NONE }>>(
         Rule::Rights,
         &[],
     );

@@ -3,11 +3,8 @@
 use super::{job, machine, passes, replay, rings};
 use portcullis::designs::DesignId;
 use portcullis::{Protection, Rule};
-use portcullis_lab::attack::{Attacked, attack};
+use portcullis_lab::attack::{Attacked, SEEN_BY_DEVICES, attack};
 use portcullis_lab::{Job, Pace, Work};
-
-/// Rules whose breach a device can see.
-const VISIBLE: [Rule; 5] = [Rule::Reach, Rule::Strict, Rule::Reuse, Rule::Tables, Rule::Rights];
 
 fn every_protection() -> impl Iterator<Item = (DesignId, Protection)> {
     let designs = DesignId::under_test().into_iter();
@@ -23,7 +20,7 @@ fn check(work: &Work, batch: Option<usize>) {
         let info = design.info();
         let run = format!("{} {protection}", info.id);
         passes(&attacked, &run);
-        for rule in VISIBLE {
+        for rule in SEEN_BY_DEVICES {
             let found = attacked.found.iter().any(|found| found.rule == rule);
             assert_eq!(
                 found,
@@ -68,6 +65,23 @@ fn on_rings_that_share_addresses_in_batches() {
 #[test]
 fn on_mappings_of_random_lifetimes() {
     check(&Work::parse("churn:live=2048,operations=8000").expect("a workload"), None);
+}
+
+/// Buffers of 2 MiB, which a leaf of that size translates where the design allows.
+#[test]
+fn on_large_leaves() {
+    check(&rings("ring=8,burst=2,pages=512,operations=300"), None);
+}
+
+/// A walker that does not snoop sees what was flushed, and nothing else of what an unmap has cleared.
+#[test]
+fn where_walks_do_not_snoop() {
+    let mut machine = machine();
+    machine.iommu.set("coherent", "false").expect("a parameter");
+    for (design, protection) in every_protection() {
+        let attacked = attack(&job(&machine, rings("count=2,ring=64,operations=4000"), design, protection));
+        passes(&attacked, &format!("{} {protection}", design.info().id));
+    }
 }
 
 /// Where a map invalidates what it has written, the device reaches the page for a while before the map returns.

@@ -35,11 +35,12 @@ pub(crate) fn fuzz<S: Strategy>(target: &str, cases: u64, strategy: &S, case: im
     while more(done) {
         // The first case of this seed is the case itself.
         let seed = first_seed.wrapping_add(done);
-        started.send(seed).expect("the watchdog watches");
         let config = Config { cases: 1, failure_persistence: None, max_shrink_iters: 2000, ..Config::default() };
         let mut runner = TestRunner::new_with_rng(config, rng(seed));
         let drawn = strategy.new_tree(&mut runner).expect("nothing is filtered out");
         let outcome = runner.run_one(drawn, |value| {
+            // Each time anew: to make a failing case smaller takes many.
+            started.send(seed).expect("the watchdog watches");
             case(value);
             Ok(())
         });

@@ -61,10 +61,11 @@ fn draw(
     axes(area, margins, scale.axis(f64::from(form.pick(60, 52))), y, form)?;
     for (index, (finding, reach)) in found.iter().enumerate() {
         let line = top + (index as u32 * row(form)) as i32;
-        let undeclared = finding.stale_accesses > 0.0 && finding.declared != Some(true);
+        let undeclared = finding.undeclared();
         let ink = if undeclared { Ink::Unprotected } else { Ink::Text };
         let rule = finding.rule.as_deref().unwrap_or_default();
-        let name = format!("{} {rule}", finding.design.label_with(finding.protection));
+        let bound = if finding.unbounded() { ", no bound" } else { "" };
+        let name = format!("{} {rule}{bound}", finding.design.label_with(finding.protection));
         let (middle, at, from) = match form {
             Form::Wide => (line + 13, (left - 12, line + 13), HPos::Right),
             Form::Narrow => (line + 28, (left + 4, line + 12), HPos::Left),

@@ -30,7 +30,8 @@ use std::sync::Arc;
 
 /// Pages of one mapping that are tried at a time.
 const SAMPLE: usize = 16;
-/// Stale translations that are kept in use. A quarter of a usual IOTLB, so that they do not push each other out.
+/// Stale translations that are kept in use, and as many of mappings that are on their way out. Each a quarter of a usual IOTLB,
+/// so that they do not push each other out.
 const HOSTAGES_MAX: usize = 32;
 /// Pages ever seen that are tried at each step, and as many neighbours of some.
 const SEEN_PER_STEP: usize = 2;
@@ -58,6 +59,13 @@ struct Suspect {
     under_way: SmallVec<[usize; 4]>,
 }
 
+/// A page of a mapping that is cleared while its buffer is not yet back: it waits for the rest of its batch.
+struct Departing {
+    slot: Slot,
+    place: Place,
+    rights: Rights,
+}
+
 /// What it has counted.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Probes {
@@ -81,6 +89,8 @@ pub(super) struct Adversary {
     suspects: Vec<Suspect>,
     /// Pages that were reached after their hand-back, and will be again.
     hostages: Vec<Place>,
+    /// Kept in use as well: by the end of a large batch nothing else of its first mappings would be cached any more.
+    departing: Vec<Departing>,
     /// The cores that are inside a map.
     mapping: SmallVec<[usize; 4]>,
     probes: Probes,
@@ -103,7 +113,7 @@ impl Adversary {
         devices: &[SourceId],
     ) -> Self {
         let iommu = &job.machine.iommu;
-        let bound_ps = bound_us.map(|bound_us| bound_us.saturating_mul(PS_PER_US).saturating_add(slack_ps(job)));
+        let bound_ps = bound_us.map(|bound_us| bound_us.saturating_mul(PS_PER_US).saturating_add(grace_ps(job)));
         let outsider = Self::stranger(devices);
         Self {
             walks_into_freed: vtd.counters().walks_into_freed,
@@ -116,6 +126,7 @@ impl Adversary {
             findings: Findings::new(info, job.protection, bound_ps),
             suspects: Vec::new(),
             hostages: Vec::new(),
+            departing: Vec::new(),
             mapping: SmallVec::new(),
             probes: Probes::default(),
             breaks_in: None,
@@ -225,9 +236,17 @@ impl Adversary {
     }
 
     /// The mapping has been cleared, and its buffer is not yet back: goes on using what is cached.
-    pub(super) fn cling(&mut self, live: &Live) {
-        for page in self.sample(live, SAMPLE) {
-            self.probe(place(live, &page), 0, live.access.rights());
+    pub(super) fn cling(&mut self, slot: Slot, live: &Live) {
+        let (pages, rights) = (self.sample(live, SAMPLE), live.access.rights());
+        for page in &pages {
+            self.probe(place(live, page), 0, rights);
+        }
+        let page = pages[self.random.random_range(0..pages.len())];
+        let departing = Departing { slot, place: place(live, &page), rights };
+        if self.departing.len() < HOSTAGES_MAX {
+            self.departing.push(departing);
+        } else {
+            self.departing[self.random.random_range(0..HOSTAGES_MAX)] = departing;
         }
         self.keep_warm();
     }
@@ -237,6 +256,10 @@ impl Adversary {
         self.back_ps = self.now_ps;
         for page in live.pages() {
             self.owners.handed_back(place(live, &page), slot, self.now_ps);
+        }
+        let gone: Vec<Departing> = self.departing.extract_if(.., |departing| departing.slot == slot).collect();
+        for Departing { place, rights, .. } in gone {
+            self.probe(place, 0, rights);
         }
         for page in self.sample(live, SAMPLE) {
             self.probe(place(live, &page), 0, live.access.rights());
@@ -277,7 +300,7 @@ impl Adversary {
     pub(super) fn rake(&mut self) {
         for index in 0..self.owners.seen().len() {
             let seen = self.owners.seen()[index];
-            for device in [seen.device, self.sources.len() - 2, self.sources.len() - 1] {
+            for device in 0..self.sources.len() {
                 for rights in [Rights::READ, Rights::WRITE] {
                     self.probe(Place { device, ..seen }, 0, rights);
                 }
@@ -287,6 +310,10 @@ impl Adversary {
 
     /// Uses each of the stale translations once more, and forgets those that are gone.
     fn keep_warm(&mut self) {
+        for index in 0..self.departing.len() {
+            let Departing { place, rights, .. } = self.departing[index];
+            self.probe(place, 0, rights);
+        }
         let mut index = 0;
         while let Some(&place) = self.hostages.get(index) {
             let rights = self.owners.past_rights(place).filter(|_| !self.owners.is_held(place));
@@ -365,7 +392,7 @@ fn is_reserved(pfn: u64) -> bool {
 /// How much longer than its design says a buffer may be reached, for reasons that are not the design's: the bound is until the
 /// hardware is told. The timer that tells it goes by whole microseconds and may be [late](LATE_PER_CORE_PS), and the hardware
 /// may have a full queue to work off first, and then the flush itself.
-fn slack_ps(job: &Job<'_>) -> u64 {
+pub(super) fn grace_ps(job: &Job<'_>) -> u64 {
     let iommu = &job.machine.iommu;
     let descriptor_ps = iommu.invalidation_ps.max(iommu.wait_ps);
     PS_PER_US + LATE_PER_CORE_PS * job.work.cores() as u64 + (QUEUE_DESCRIPTORS + 2) * descriptor_ps
