@@ -28,6 +28,8 @@ const THREADS: u64 = 2;
 const ADDRESS_BITS: u8 = 32;
 /// Leaf tables above this page are the chunks'.
 const CHUNKS_PFN: u64 = 1 << (ADDRESS_BITS - 1 - 12);
+/// Pages of a range that is too long for chunks and magazines.
+const LONG_PAGES: u64 = 1024;
 
 type Soaked<'h> = Domain<Portcullis, &'h Host, &'h Done>;
 
@@ -71,26 +73,43 @@ fn touch_all_streams(host: &Host, domain: &Soaked<'_>) {
     settle(host, domain);
 }
 
-/// Pages that can be mapped at once, one by one, by all streams of small requests that any CPU may use.
-fn fill(domain: &Soaked<'_>) -> u64 {
-    let segments = [Segment { phys: PhysAddr::new(1 << 40), len: PAGE_SIZE }];
-    let mut mapped = 0;
+/// What can be mapped at once, after all else is unmapped.
+#[derive(Debug)]
+struct Room {
+    /// Ranges longer than those of chunks, in the lower half.
+    long: u64,
+    /// Single pages in the upper half, by all streams of small requests that any CPU may use.
+    pages: u64,
+}
+
+fn fill(domain: &Soaked<'_>) -> Room {
+    let map = |pages: u64, access: Access, stream: Stream| {
+        let segments = [Segment { phys: PhysAddr::new(1 << 40), len: pages * PAGE_SIZE }];
+        let mut request = Request::new(&segments, access).expect("pages");
+        request.stream = stream;
+        match domain.map_request(&request) {
+            Ok(range) => Some(range),
+            Err(MapError::Exhausted { .. }) => None,
+            Err(error) => panic!("{error}"),
+        }
+    };
+    let mut room = Room { long: 0, pages: 0 };
+    while map(LONG_PAGES, Access::DeviceWrites, Stream(None)).is_some() {
+        room.long += 1;
+    }
     for access in [Access::DeviceReads, Access::DeviceWrites, Access::DeviceReadsAndWrites] {
         for ring in 0..RINGS {
-            let mut request = Request::new(&segments, access).expect("a page");
-            request.stream = Stream(Some(ring));
             // Not every table is looked at for each request.
             let mut refused = 0;
             while refused < 256 {
-                match domain.map_request(&request) {
-                    Ok(_) => mapped += 1,
-                    Err(MapError::Exhausted { .. }) => refused += 1,
-                    Err(error) => panic!("{error}"),
+                match map(1, access, Stream(Some(ring))) {
+                    Some(range) => room.pages += u64::from(range.first_pfn() >= CHUNKS_PFN),
+                    None => refused += 1,
                 }
             }
         }
     }
-    mapped
+    room
 }
 
 fn soak(protection: Protection, operations: u64) {
@@ -148,8 +167,12 @@ fn soak(protection: Protection, operations: u64) {
     let (whole, room) = (fill(&fresh), fill(&domain));
     // What is left of the current chunks of CPUs is theirs.
     let of_cpus = u64::from(host.cpus()) * 3 * (CHUNK_PAGES + 512);
-    println!("{protection}: {room} pages fit, and {whole} in a fresh domain");
-    assert!(room <= whole && whole - room <= of_cpus, "{room} pages fit, and {whole} in a fresh domain");
+    println!("{protection}: there is {room:?}, and in a fresh domain {whole:?}");
+    assert_eq!(room.long, whole.long);
+    assert!(
+        room.pages <= whole.pages && whole.pages - room.pages <= of_cpus,
+        "{room:?}, and in a fresh domain {whole:?}"
+    );
     drop(domain);
     assert_eq!(host.frames_lent(), 0);
 }
