@@ -86,7 +86,6 @@ fn a_design_that_invalidates_other_pages_is_found() {
 fn a_design_that_submits_twice_is_found() {
     let complaint = complaint(seen::<{ Flaw::SUBMITS_TWICE }>(Workload::Page1));
     assert!(complaint.starts_with("more than one submission"), "{complaint}");
-    self::complaint(timed::<{ Flaw::SUBMITS_TWICE }>());
 }
 
 #[test]
@@ -95,7 +94,7 @@ fn a_design_that_maps_something_else_is_found() {
     assert!(complaint.contains(", not to 0x"), "{complaint}");
 }
 
-/// Every row of every design, but for those whose host or machine has not what they need.
+/// Every row of every design, but for those whose machine has not what they need.
 #[test]
 fn every_design_does_every_workload() {
     let plan = Plan {
@@ -111,9 +110,6 @@ fn every_design_does_every_workload() {
         let timed = match &row.outcome {
             Ok(timed) => timed,
             Err(BenchError::NoFlush) if row.workload == Workload::Page1NonCoherent => continue,
-            Err(BenchError::Map(portcullis::MapError::NoMemory(_))) if row.choice.design == DesignId::Kmalloc => {
-                continue;
-            }
             Err(error) => panic!("{} {} {}: {error}", row.choice, row.protection, row.workload.id()),
         };
         assert_eq!(timed.samples, 2);
