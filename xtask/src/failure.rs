@@ -33,6 +33,12 @@ pub(crate) enum Failure {
         "there is no kernel source: {0}; install linux-source-6.12, or name its archive in PORTCULLIS_LINUX_SOURCE"
     )]
     LinuxSource(String),
+    /// There is no valgrind, and none could be installed.
+    #[error("counting instructions needs valgrind: {0}")]
+    Valgrind(String),
+    /// The fast paths have become longer.
+    #[error("{0} of the counts are above their limits; where that is meant, `cargo xtask bench --check --update`")]
+    Instructions(usize),
     /// Goals of `bench --peers --check` are missed.
     #[error("{0} goals are missed")]
     Goals(usize),

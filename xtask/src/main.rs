@@ -8,6 +8,7 @@ mod conformance;
 mod failure;
 mod fuzz;
 mod house;
+mod instructions;
 mod peers;
 mod qemu;
 mod readme;
@@ -60,6 +61,8 @@ enum Chore {
     /// Writes the tables of the README anew, from what the program prints.
     Readme,
     /// How many operations per second the lab replays, under every design.
+    ///
+    /// With --check, nothing is timed: instructions are counted, under callgrind.
     Bench {
         /// Instead, what a map and an unmap cost here: ours beside Linux, Rust crates and the machine's floor.
         #[arg(long)]
@@ -67,9 +70,13 @@ enum Chore {
         /// How often each of them is run.
         #[arg(long, requires = "peers", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
         rounds: u32,
-        /// Fail where a goal is missed.
-        #[arg(long, requires = "peers")]
+        /// Count the instructions of a map and its unmap, and fail where they are more than benches/instructions.json allows.
+        /// With --peers: fail where a goal is missed.
+        #[arg(long)]
         check: bool,
+        /// Write new limits, from what is counted now.
+        #[arg(long, requires = "check", conflicts_with = "peers")]
+        update: bool,
     },
 }
 
@@ -92,6 +99,7 @@ fn perform(chore: &Chore) -> Result<(), Failure> {
         Chore::Fuzz { seconds, seed } => fuzz::fuzz(&workspace, *seconds, *seed),
         Chore::Soak { operations } => soak::soak(&workspace, *operations),
         Chore::Readme => readme::readme(&workspace),
+        Chore::Bench { peers: false, check: true, update, .. } => instructions::check(&workspace, *update),
         Chore::Bench { peers: false, .. } => bench::bench(&workspace),
         Chore::Bench { rounds, check, .. } => {
             peers::bench(&workspace, &peers::Options { rounds: *rounds, check: *check })

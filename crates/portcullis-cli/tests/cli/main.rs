@@ -2,6 +2,8 @@
 
 mod attack;
 mod bad_input;
+#[cfg(target_os = "linux")]
+mod bench;
 mod html;
 mod human;
 mod json;

@@ -155,7 +155,7 @@ impl<'r, P: Platform + Copy, I: Watched + Send> Setting<'r, P, I> {
 pub(super) type Work<D, P, I> = fn(&Team<'_>, &Checks<'_>, &Domain<D, P, I>, Workload) -> Result<Timed, BenchError>;
 
 /// Mappings for a ring of the workload, those of lane `lane`.
-fn fill<D: Design<P, I>, P: Platform, I: Iommu>(
+pub(super) fn fill<D: Design<P, I>, P: Platform, I: Iommu>(
     domain: &Domain<D, P, I>,
     workload: Workload,
     lane: usize,

@@ -8,7 +8,7 @@
 use super::host::{Native, SpinLock};
 use super::tables::Tables;
 use portcullis::iommu::{AttachError, Capabilities, DomainId, Invalidation, Iommu, QueueError, SourceId, Translation};
-use portcullis::platform::{Lock, LockClass};
+use portcullis::platform::{Lock, LockClass, Padded};
 use portcullis::{PhysAddr, Platform};
 use portcullis_vtd::spec::descriptors::{DESCRIPTOR_BYTES, Descriptor, IotlbScope, StatusWrite};
 use std::cell::Cell;
@@ -101,16 +101,20 @@ impl Empty {
 /// Writes submissions to a ring.
 pub(super) struct Queued {
     domain: OneDomain,
-    ring: SpinLock<Ring>,
+    /// What is behind the lock and not in the page of descriptors shares the lock's line.
+    ring: Padded<SpinLock<Ring>>,
 }
 
 /// Descriptors that a ring holds: a page of them, as many as a driver would take.
 const SLOTS: usize = 256;
 
-/// The ring, and where it is written next. Nobody reads it: it is never full.
+/// The page of descriptors.
 #[repr(align(4096))]
+struct Descriptors([[AtomicU64; 2]; SLOTS]);
+
+/// The ring, and where it is written next. Nobody reads it: it is never full.
 struct Ring {
-    descriptors: [[u64; 2]; SLOTS],
+    descriptors: Box<Descriptors>,
     /// What waits would be answered in.
     status: u32,
     /// Descriptors ever written.
@@ -121,20 +125,26 @@ struct Ring {
 
 impl Queued {
     pub(super) fn new(platform: &Native<true>) -> Self {
-        let ring = Ring { descriptors: [[0; 2]; SLOTS], status: 0, written: 0, tail: AtomicU64::new(0) };
-        Self { domain: OneDomain::default(), ring: platform.lock(LockClass::InvalidationQueue, ring) }
+        let ring = Ring {
+            descriptors: Box::new(Descriptors([const { [const { AtomicU64::new(0) }; 2] }; SLOTS])),
+            status: 0,
+            written: 0,
+            tail: AtomicU64::new(0),
+        };
+        Self { domain: OneDomain::default(), ring: Padded(platform.lock(LockClass::InvalidationQueue, ring)) }
     }
 
     /// Descriptors written so far.
     pub(super) fn written(&self) -> usize {
-        self.ring.with(|ring| ring.written)
+        self.ring.0.with(|ring| ring.written)
     }
 
     /// The descriptors written since `then`, oldest first; `None` where the ring has gone round since.
     pub(super) fn since(&self, then: usize) -> Option<Vec<[u64; 2]>> {
-        self.ring.with(|ring| {
+        let words = |slot: &[AtomicU64; 2]| [0, 1].map(|half: usize| slot[half].load(Ordering::Relaxed));
+        self.ring.0.with(|ring| {
             let new = ring.written - then;
-            (new <= SLOTS).then(|| (then..ring.written).map(|slot| ring.descriptors[slot % SLOTS]).collect())
+            (new <= SLOTS).then(|| (then..ring.written).map(|slot| words(&ring.descriptors.0[slot % SLOTS])).collect())
         })
     }
 }
@@ -142,11 +152,11 @@ impl Queued {
 impl Ring {
     #[inline]
     fn push(&mut self, descriptor: Descriptor) {
-        // Word by word, as a driver writes them: both at once would wait for the halves to be put together.
+        // Word by word, as a driver writes what hardware reads: both at once would wait for the halves to be put together.
         let [low, high] = descriptor.encode();
-        let slot = &mut self.descriptors[self.written % SLOTS];
-        slot[1] = high;
-        slot[0] = low;
+        let slot = &self.descriptors.0[self.written % SLOTS];
+        slot[1].store(high, Ordering::Relaxed);
+        slot[0].store(low, Ordering::Relaxed);
         self.written += 1;
     }
 }
@@ -223,7 +233,7 @@ impl Iommu for Queued {
     #[inline]
     fn submit(&self, commands: &[Invalidation]) -> Result<(), QueueError> {
         count_submission();
-        self.ring.with(|ring| {
+        self.ring.0.with(|ring| {
             for command in commands {
                 ring.push(descriptor(*command));
             }

@@ -186,7 +186,8 @@ const fn bit(word: u64, bit: u32) -> bool {
 
 impl Descriptor {
     /// The two quadwords, low first. Fields wider than their place lose their high bits, addresses their low ones.
-    #[inline]
+    // Whoever calls it knows the type, and most of the fields.
+    #[inline(always)]
     pub const fn encode(self) -> [u64; 2] {
         match self {
             Self::ContextCache(scope) => {

@@ -4,6 +4,7 @@
 //! the offset. Nobody maps in signal handlers, so locks mask nothing. Words of a CPU's own are changed by restartable
 //! sequences where the C library has registered them, and by locked instructions elsewhere.
 
+mod bytes;
 pub(super) mod counters;
 pub(super) mod cpus;
 mod frames;
@@ -99,8 +100,8 @@ fn flush(_entries: &[Entry]) {
     unreachable!("a platform that is not coherent was not made")
 }
 
-// SAFETY: `frames` lends zeroed pages, each to one user until it is back, that stay where they are; `rseq` and the defaults
-// change words in one step; `walks` says why no walk is missed.
+// SAFETY: `frames` lends zeroed pages, each to one user until it is back, that stay where they are; `bytes` lends addresses
+// that do not overlap; `rseq` and the defaults change words in one step; `walks` says why no walk is missed.
 unsafe impl<const COHERENT: bool> Platform for Native<COHERENT> {
     type Lock<T: Send> = SpinLock<T>;
 
@@ -139,6 +140,14 @@ unsafe impl<const COHERENT: bool> Platform for Native<COHERENT> {
     unsafe fn free_frame(&self, frame: PhysAddr) {
         // SAFETY: the caller's promise, passed on.
         unsafe { frames::free(frame) }
+    }
+
+    fn allocate_bytes(&self, bytes: u64, below: PhysAddr) -> Result<PhysAddr, NoMemory> {
+        bytes::allocate(bytes, below)
+    }
+
+    unsafe fn free_bytes(&self, at: PhysAddr, bytes: u64) {
+        bytes::free(at, bytes);
     }
 
     /// A coherent walker sees stores in the order in which they are made; whatever rings its doorbell is ordered behind them

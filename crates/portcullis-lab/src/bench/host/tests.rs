@@ -5,67 +5,94 @@ use super::{Native, walks};
 use portcullis::platform::{CpuHint, CpuWords, LockClass, Wait};
 use portcullis::table::{Entry, Frame};
 use portcullis::{NoMemory, PhysAddr, Platform};
-use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use std::sync::{Barrier, Mutex, PoisonError};
 use std::thread;
 
 const THREADS: usize = 4;
-const TURNS: u64 = 200_000;
+const TURNS: u64 = 500_000;
 
-extern "C" fn interrupted(_: libc::c_int) {}
+/// The words that signal handlers add to, as interrupts would, and how much they have added.
+static WORDS: AtomicPtr<CpuWords> = AtomicPtr::new(std::ptr::null_mut());
+static BY_SIGNALS: AtomicU64 = AtomicU64::new(0);
+/// There is one handler, so one test at a time.
+static HANDLER: Mutex<()> = Mutex::new(());
 
-/// Signals arrive all the time for as long as this lives.
-struct Signals;
+extern "C" fn interrupt(_: libc::c_int) {
+    // SAFETY: null, or words that live until no signal comes any more.
+    if let Some(words) = unsafe { WORDS.load(Ordering::Relaxed).as_ref() } {
+        Native::coherent().add_here(words, 3, 1);
+        BY_SIGNALS.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Signals come to this thread all the time for as long as this lives.
+struct Signals(libc::timer_t);
 
 impl Signals {
-    fn start() -> Self {
-        // SAFETY: a handler that does nothing, for a signal that nobody else here uses; calls that it breaks into go on.
+    const EVERY_NS: libc::c_long = 20_000;
+
+    fn to_this_thread() -> Self {
+        // SAFETY: a handler that does what may be done in one, for a signal that nobody else here uses; calls that it breaks into
+        // go on; all arguments live as long as the calls. `gettid` is what the timer wants for a thread.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
-            action.sa_sigaction = interrupted as *const () as usize;
+            action.sa_sigaction = interrupt as *const () as usize;
             action.sa_flags = libc::SA_RESTART;
             assert_eq!(libc::sigaction(libc::SIGALRM, &raw const action, std::ptr::null_mut()), 0);
+            let mut event: libc::sigevent = std::mem::zeroed();
+            event.sigev_notify = libc::SIGEV_THREAD_ID;
+            event.sigev_signo = libc::SIGALRM;
+            event.sigev_notify_thread_id = libc::gettid();
+            let mut timer = std::mem::zeroed();
+            assert_eq!(libc::timer_create(libc::CLOCK_MONOTONIC, &raw mut event, &raw mut timer), 0);
+            let every = libc::timespec { tv_sec: 0, tv_nsec: Self::EVERY_NS };
+            let times = libc::itimerspec { it_interval: every, it_value: every };
+            assert_eq!(libc::timer_settime(timer, 0, &raw const times, std::ptr::null_mut()), 0);
+            Self(timer)
         }
-        Self::every(100);
-        Self
-    }
-
-    fn every(us: libc::suseconds_t) {
-        let time = libc::timeval { tv_sec: 0, tv_usec: us };
-        let timer = libc::itimerval { it_interval: time, it_value: time };
-        // SAFETY: the timer lives as long as the call.
-        unsafe { assert_eq!(libc::setitimer(libc::ITIMER_REAL, &raw const timer, std::ptr::null_mut()), 0) };
     }
 }
 
 impl Drop for Signals {
     fn drop(&mut self) {
-        Self::every(0);
+        // SAFETY: made by `to_this_thread`, and deleted once.
+        unsafe { libc::timer_delete(self.0) };
     }
 }
 
-/// Has threads work on the same words while they are moved from CPU to CPU. Returns the sum of what they say that they added.
-fn hammer(work: impl Fn(u64) -> u64 + Sync) -> u64 {
+/// Has threads and their interrupts change word 3 while they are moved from CPU to CPU, and checks the sum.
+fn hammer<P: Platform>(platform: &P) {
+    let _one = HANDLER.lock().unwrap_or_else(PoisonError::into_inner);
+    let words = CpuWords::new(platform, 0).expect("memory");
     let cpus = available();
-    let _signals = Signals::start();
     let begin = Barrier::new(THREADS);
-    thread::scope(|scope| {
+    BY_SIGNALS.store(0, Ordering::Relaxed);
+    WORDS.store((&raw const words).cast_mut(), Ordering::Relaxed);
+    let added: u64 = thread::scope(|scope| {
         let member = |number: usize| {
-            let (cpus, begin, work) = (&cpus, &begin, &work);
+            let (cpus, begin, words) = (&cpus, &begin, &words);
             scope.spawn(move || {
                 begin.wait();
+                let _signals = Signals::to_this_thread();
                 let turn = |turn: u64| {
-                    if turn.is_multiple_of(512) {
-                        assert!(pin(cpus[(turn as usize / 512 + number) % cpus.len()]));
+                    if turn.is_multiple_of(1024) {
+                        assert!(pin(cpus[(turn as usize / 1024 + number) % cpus.len()]));
                     }
-                    work(turn)
+                    change(platform, words, turn)
                 };
                 (0..TURNS).map(turn).sum::<u64>()
             })
         };
         let members: Vec<_> = (0..THREADS).map(member).collect();
         members.into_iter().map(|member| member.join().expect("no panic")).sum()
-    })
+    });
+    WORDS.store(std::ptr::null_mut(), Ordering::Relaxed);
+    assert_eq!(sum(&words, 3), added + BY_SIGNALS.load(Ordering::Relaxed));
+    assert!(BY_SIGNALS.load(Ordering::Relaxed) > 100, "signals came");
+    // Not every exchange can have failed: most come right after their addition.
+    assert!(added > THREADS as u64 * TURNS * 2);
+    assert!((0..CpuWords::PER_CPU).filter(|word| *word != 3).all(|word| sum(&words, word) == 0));
 }
 
 fn sum(words: &CpuWords, word: usize) -> u64 {
@@ -81,13 +108,7 @@ fn change<P: Platform>(platform: &P, words: &CpuWords, turn: u64) -> u64 {
 
 #[test]
 fn nothing_is_lost_from_words_of_a_cpu() {
-    let platform = Native::coherent();
-    let words = CpuWords::new(&platform, 0).expect("memory");
-    let added = hammer(|turn| change(&platform, &words, turn));
-    assert_eq!(sum(&words, 3), added);
-    // Not every exchange can have failed: most come right after their addition.
-    assert!(added > THREADS as u64 * TURNS * 2);
-    assert!((0..CpuWords::PER_CPU).filter(|word| *word != 3).all(|word| sum(&words, word) == 0));
+    hammer(&Native::coherent());
 }
 
 /// The machine, said to have one CPU: threads on the others have no line and share the last, with locks.
@@ -146,10 +167,7 @@ unsafe impl Platform for OneCpu {
 
 #[test]
 fn nothing_is_lost_where_some_have_no_line() {
-    let platform = OneCpu(Native::coherent());
-    let words = CpuWords::new(&platform, 0).expect("memory");
-    let added = hammer(|turn| change(&platform, &words, turn));
-    assert_eq!(sum(&words, 3), added);
+    hammer(&OneCpu(Native::coherent()));
 }
 
 #[test]
@@ -259,14 +277,14 @@ fn nobody_is_still_there_when_walks_are_over() {
         for _ in 0..2 {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
-                    for _ in 0..1000 {
+                    for _ in 0..100 {
                         let found = platform.walk(|| {
                             // SAFETY: one of `values`, which outlive the scope.
                             unsafe { &*reachable.load(Ordering::Relaxed) }.load(Ordering::Relaxed)
                         });
                         assert_ne!(found, SPOILT);
                     }
-                    walked.fetch_add(1000, Ordering::Relaxed);
+                    walked.fetch_add(100, Ordering::Relaxed);
                 }
             });
         }

@@ -2,6 +2,7 @@
 
 use portcullis::platform::CpuHint;
 use std::sync::OnceLock;
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// What time is counted from, and how.
@@ -114,9 +115,7 @@ impl Counter {
             return None;
         }
         let (begun, start) = moment();
-        while begun.elapsed() < Self::WATCHED {
-            std::hint::spin_loop();
-        }
+        thread::sleep(Self::WATCHED);
         let (ended, end) = moment();
         let us_per_tick = (ended - begun).as_secs_f64() * 1e6 / (end - start) as f64;
         Some(Self { start, us_per_tick: (us_per_tick * 2f64.powi(64)) as u64 })

@@ -1,0 +1,47 @@
+//! Work that is not timed here: so much of it that something outside can count what it takes.
+
+use super::BenchError;
+use super::case::fill;
+use super::host::Native;
+use super::iommu::Empty;
+use super::meter::Meter;
+use super::work::{Lane, Singles};
+use super::workload::Workload;
+use portcullis::design::Design;
+use portcullis::designs::{Choice, Visitor};
+use portcullis::{Config, Domain, Protection};
+
+/// Maps and unmaps `pairs` times as [`Workload::Page1`] or [`Workload::Descriptor64`] does, on the calling thread.
+///
+/// What comes before and after the pairs does not depend on how many there are: two runs differ in the work of the pairs alone.
+///
+/// # Errors
+/// A [`BenchError`].
+///
+/// # Panics
+/// If the workload is another.
+pub fn repeat(choice: Choice, protection: Protection, workload: Workload, pairs: u64) -> Result<(), BenchError> {
+    assert!(matches!(workload, Workload::Page1 | Workload::Descriptor64), "one mapping at a time, on one thread");
+    let mut config = Config::new(protection);
+    config.options = choice.options;
+    let iommu = Empty::new(true);
+    choice.design.visit(Repeat { config, workload, pairs, iommu: &iommu })
+}
+
+struct Repeat<'r> {
+    config: Config<'r>,
+    workload: Workload,
+    pairs: u64,
+    iommu: &'r Empty,
+}
+
+impl<'r> Visitor<Native<true>, &'r Empty> for Repeat<'r> {
+    type Output = Result<(), BenchError>;
+
+    fn visit<D: Design<Native<true>, &'r Empty>>(self) -> Self::Output {
+        let domain = Domain::<D, _, _>::with_config(self.iommu, Native::coherent(), &self.config)?;
+        let mut lane = Singles::new(&domain, fill(&domain, self.workload, 0)?);
+        lane.run(self.pairs, &mut Meter::new())?;
+        lane.drain()
+    }
+}

@@ -1,0 +1,149 @@
+//! `cargo xtask bench --check`: the instructions of a map and its unmap, counted by callgrind and held against limits.
+//!
+//! Counts do not depend on the machine's mood, so they can guard what times cannot. They do depend on the compiler, and under
+//! callgrind there are no restartable sequences: what a design does with words of a CPU's own is counted with locks.
+
+use crate::apt::{in_path, install};
+use crate::failure::Failure;
+use crate::stages::Stages;
+use crate::workspace::Workspace;
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// Where the limits are.
+const LIMITS: &str = "benches/instructions.json";
+/// The program that is counted, an example of the lab.
+const PROGRAM: &str = "pairs";
+const VALGRIND: &str = "valgrind";
+/// Two runs of so many pairs: what they differ by is the pairs, without beginning and end.
+const PAIRS: [u64; 2] = [8192, 24_576];
+/// What a new limit allows beyond what was counted.
+const ALLOWANCE: f64 = 1.03;
+
+/// A count and its limit.
+#[derive(Deserialize, Serialize)]
+struct Limit {
+    design: String,
+    protection: String,
+    workload: String,
+    /// Instructions per pair when the limit was set.
+    counted: f64,
+    /// Instructions per pair at most.
+    limit: f64,
+}
+
+/// Counts, and compares; or sets the limits anew.
+pub(crate) fn check(workspace: &Workspace, update: bool) -> Result<(), Failure> {
+    let mut stages = Stages::new(workspace, "bench");
+    stages.stage("valgrind", "there is one, or it is installed", |_| require())?;
+    stages.cargo("build", &[], &["build", "--release", "--package", "portcullis-lab", "--example", PROGRAM])?;
+    let path = workspace.root.join(LIMITS);
+    let text = fs::read_to_string(&path).map_err(Failure::file(&path))?;
+    let contents = |error: serde_json::Error| Failure::Contents { path: path.clone(), reason: error.to_string() };
+    let mut limits: Vec<Limit> = serde_json::from_str(&text).map_err(contents)?;
+    let mut above = 0;
+    stages.stage("count", "instructions per pair, of each line of the limits", |workspace| {
+        let program = workspace.root.join(&workspace.target).join("release/examples").join(PROGRAM);
+        println!("{:<14} {:<9} {:<14} {:>9} {:>9}", "design", "protection", "workload", "counted", "limit");
+        for limit in &mut limits {
+            let counted = instructions_per_pair(&program, limit)?;
+            if update {
+                *limit = renewed(limit, counted);
+            }
+            let is_above = counted > limit.limit;
+            above += usize::from(is_above);
+            let Limit { design, protection, workload, limit, .. } = limit;
+            let remark = if is_above { "  above" } else { "" };
+            println!("{design:<14} {protection:<9} {workload:<14} {counted:>9.1} {limit:>9.1}{remark}");
+        }
+        Ok(())
+    })?;
+    if update {
+        let text = serde_json::to_string_pretty(&limits).map_err(contents)?;
+        fs::write(&path, text + "\n").map_err(Failure::file(&path))?;
+    }
+    if above > 0 {
+        return Err(Failure::Instructions(above));
+    }
+    stages.finish();
+    Ok(())
+}
+
+/// The line with a limit for what was counted now.
+fn renewed(limit: &Limit, counted: f64) -> Limit {
+    let Limit { design, protection, workload, .. } = limit;
+    let tenths = |value: f64| (value * 10.0).round() / 10.0;
+    Limit {
+        design: design.clone(),
+        protection: protection.clone(),
+        workload: workload.clone(),
+        counted: tenths(counted),
+        limit: (counted * ALLOWANCE).ceil(),
+    }
+}
+
+/// Instructions per pair under callgrind.
+fn instructions_per_pair(program: &Path, limit: &Limit) -> Result<f64, Failure> {
+    let count = |pairs: u64| {
+        let output = Command::new(VALGRIND)
+            .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+            .arg(program)
+            .args([&limit.design, &limit.protection, &limit.workload, &pairs.to_string()])
+            .stdin(Stdio::null())
+            .output()
+            .map_err(|error| Failure::Program { program: VALGRIND.to_owned(), error })?;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        collected(&said).filter(|_| output.status.success()).ok_or(Failure::Valgrind(said))
+    };
+    let [few, many] = [count(PAIRS[0])?, count(PAIRS[1])?];
+    Ok((many as f64 - few as f64) / (PAIRS[1] - PAIRS[0]) as f64)
+}
+
+/// The sum that callgrind prints at the end: `==1== Collected : 123`.
+fn collected(said: &str) -> Option<u64> {
+    said.lines().find_map(|line| line.split_once("Collected : ")?.1.trim().parse().ok())
+}
+
+/// Makes sure that there is a valgrind.
+fn require() -> Result<(), Failure> {
+    if in_path(VALGRIND) {
+        return Ok(());
+    }
+    eprintln!("xtask: no {VALGRIND}; installing it");
+    install(VALGRIND).map_err(Failure::Valgrind)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{LIMITS, Limit, collected, renewed};
+    use crate::workspace::Workspace;
+
+    #[test]
+    fn reads_what_callgrind_prints() {
+        let said = "==7== Events    : Ir\n==7== Collected : 3145728\n==7== \n==7== I   refs:      3,145,728\n";
+        assert_eq!(collected(said), Some(3_145_728));
+        assert_eq!(collected("valgrind: no such program\n"), None);
+    }
+
+    #[test]
+    fn limits_allow_a_little() {
+        let text = r#"{"design": "a", "protection": "strict", "workload": "page-1", "counted": 1.0, "limit": 2.0}"#;
+        let limit: Limit = serde_json::from_str(text).expect("a line");
+        let renewed = renewed(&limit, 100.04);
+        assert_eq!((renewed.counted, renewed.limit), (100.0, 104.0));
+    }
+
+    /// A limit below what was counted, or far above it, guards nothing.
+    #[test]
+    fn the_limits_guard_something() {
+        let path = Workspace::read().expect("a workspace").root.join(LIMITS);
+        let limits: Vec<Limit> =
+            serde_json::from_str(&std::fs::read_to_string(path).expect("limits")).expect("lines of limits");
+        assert!(!limits.is_empty());
+        for Limit { design, workload, counted, limit, .. } in limits {
+            assert!(counted > 0.0 && (counted..=counted * 1.05 + 1.0).contains(&limit), "{design} {workload}");
+        }
+    }
+}
