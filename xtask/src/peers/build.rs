@@ -119,6 +119,10 @@ fn c_files(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
 
 fn compile(flags: &[&str], include: &Path, files: &[PathBuf], program: &Path) -> Result<(), Failure> {
     let mut compiler = Command::new("cc");
+    if cfg!(target_arch = "x86_64") {
+        // As .cargo/config.toml has it for ours.
+        compiler.arg("-Wa,-mbranches-within-32B-boundaries");
+    }
     compiler.args(flags).arg("-I").arg(include).args(files).arg("-o").arg(program).arg("-pthread");
     let status =
         compiler.stdin(Stdio::null()).status().map_err(|error| Failure::Program { program: "cc".to_owned(), error })?;

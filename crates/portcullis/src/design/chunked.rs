@@ -60,7 +60,7 @@ struct Leaving {
 
 /// The allocators of the two halves. The one below is asked; chunks are taken by [`Chunked`], which writes them at once.
 struct Halves<P: Platform> {
-    chunks: Option<Chunks<P>>,
+    chunks: Chunks<P>,
     below: MagazineAllocator<P>,
 }
 
@@ -71,7 +71,7 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
     /// [`NewDomainError::NoMemory`], and those of [`Composed::with_parts`].
     pub fn new(setup: Setup<'_, P, I>) -> Result<Self, NewDomainError> {
         let chunks = Chunks::new(&setup.platform, setup.width, &never_handed_out(setup.reserved)?)?;
-        let width_below = setup.width - u8::from(chunks.is_some());
+        let width_below = setup.width - u8::from(!chunks.is_none());
         let below = MagazineAllocator::new(&setup.platform, width_below, setup.reserved)?;
         let none = Leaving { tables: Invalidated::new(FreedTables::new()), numbers: ArrayVec::new(), walks: 0 };
         let leaving = setup.platform.lock(LockClass::Domain, none);
@@ -206,10 +206,9 @@ impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
     #[inline(always)]
     fn map(&self, request: &Request<'_>) -> Result<IovaRange, MapError> {
         self.domain.begin_map()?;
-        if let Some(chunks) = &self.domain.allocator.chunks
-            && request.pages() <= CHUNKED_PAGES_MAX
+        if request.pages() <= CHUNKED_PAGES_MAX
             && request.lifetime == Lifetime::Transient
-            && let Some(range) = self.map_in_chunk(chunks, request)?
+            && let Some(range) = self.map_in_chunk(&self.domain.allocator.chunks, request)?
         {
             return Ok(range);
         }
@@ -236,11 +235,11 @@ impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
         if !is_in_a_page(phys.page_offset(), len) || phys.as_u64() >= self.at_once_below || space.check().is_err() {
             return None;
         }
-        let chunks = self.domain.allocator.chunks.as_ref()?;
+        let chunks = &self.domain.allocator.chunks;
         platform.probe(Step::Enter(Phase::Other));
         platform.probe(Step::Map);
         platform.probe(Step::Enter(Phase::IovaAllocate));
-        let (pfn, entry) = chunks.take_page(platform, access)?;
+        let (pfn, entry) = chunks.taken_page(chunks.take_page(platform, access)?);
         platform.probe(Step::Enter(Phase::Table));
         rounds::write_page(platform, entry, phys, access.rights());
         Some(Iova::new(Iova::from_pfn(pfn).as_u64() + phys.page_offset()))
@@ -250,7 +249,7 @@ impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
     fn unmap_at_once(&self, iova: Iova, len: u64) -> Result<bool, CommitError> {
         let space = &self.domain.space;
         let platform = space.platform();
-        let Some(chunks) = self.domain.allocator.chunks.as_ref() else { return Ok(false) };
+        let chunks = &self.domain.allocator.chunks;
         if !is_in_a_page(iova.page_offset(), len) || !self.one_page_commands {
             return Ok(false);
         }
@@ -299,10 +298,8 @@ impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
 
     fn tick(&self) -> Result<(), CommitError> {
         let flushed = self.domain.tick();
-        let given_back = match &self.domain.allocator.chunks {
-            Some(chunks) if self.period.take_if_due(self.domain.space.platform()) => self.give_tables_back(chunks),
-            _ => Ok(()),
-        };
+        let is_due = self.period.take_if_due(self.domain.space.platform());
+        let given_back = if is_due { self.give_tables_back(&self.domain.allocator.chunks) } else { Ok(()) };
         flushed.and(given_back)
     }
 
@@ -343,7 +340,7 @@ impl<P: Platform, I: Iommu> Drop for Chunked<P, I> {
 impl<P: Platform> Halves<P> {
     #[inline(always)]
     fn chunks_of(&self, range: IovaRange) -> Option<&Chunks<P>> {
-        self.chunks.as_ref().filter(|chunks| chunks.contains(range))
+        self.chunks.contains(range).then_some(&self.chunks)
     }
 }
 
@@ -373,7 +370,7 @@ unsafe impl<P: Platform> IovaAllocator<P> for Halves<P> {
     }
 
     fn live(&self) -> usize {
-        self.below.live() + self.chunks.as_ref().map_or(0, Chunks::live)
+        self.below.live() + self.chunks.live()
     }
 
     fn kept(&self) -> Kept {
@@ -381,7 +378,7 @@ unsafe impl<P: Platform> IovaAllocator<P> for Halves<P> {
     }
 
     fn record_bytes(&self) -> usize {
-        self.chunks.as_ref().map_or(0, Chunks::record_bytes)
+        self.chunks.record_bytes()
     }
 
     fn tick(&self, platform: &P) {

@@ -39,6 +39,8 @@ struct Table {
     out: u32,
     /// In which of the two rounds each is.
     round: u32,
+    /// Handed out together with the one before, which is out as well.
+    joined: u32,
     /// In each, a page that was not spent when last looked at.
     watch: [u8; TABLE_UNITS as usize],
 }
@@ -46,28 +48,32 @@ struct Table {
 impl Table {
     /// Looks what is spent by now. It is fresh, then.
     fn look<P: Platform>(&mut self, platform: &P, number: u32, tables: &ChunkTables) {
-        let mut unknown = self.out;
+        let entries = tables.linked(number);
+        let (mut unknown, joined) = (self.out, self.joined);
+        // What a mapping that begins in one unit has of the next needs no look, unless that was handed out by itself.
+        let mut spent_until = 0;
         while unknown != 0 {
             let unit = unknown.trailing_zeros();
+            let bit = 1 << unit;
             unknown &= unknown - 1;
-            let entries = unit_entries(tables.linked(number), unit);
-            let fresh = if self.round & (1 << unit) == 0 { Idle::FIRST } else { Idle::FIRST.next() };
-            let watch = &mut self.watch[unit as usize];
-            let watched = usize::from(*watch);
-            let unspent = match rounds::first_unspent(&entries[watched..=watched], fresh.next()) {
-                Some(_) => {
-                    platform.probe(Step::TableScan { entries: 1 });
-                    continue;
-                }
-                None => rounds::first_unspent(entries, fresh.next()),
-            };
-            platform.probe(Step::TableScan { entries: unspent.map_or(entries.len(), |at| at + 1) });
-            match unspent {
-                Some(at) => *watch = at as u8,
-                None => {
-                    self.out &= !(1 << unit);
-                    self.round ^= 1 << unit;
-                }
+            let round = if self.round & bit == 0 { Idle::FIRST } else { Idle::FIRST.next() };
+            let first = unit as usize * UNIT_PAGES as usize;
+            let (end, watch) = (first + UNIT_PAGES as usize, &mut self.watch[unit as usize]);
+            let from = if joined & bit == 0 { first } else { first.max(spent_until) };
+            let watched = first + usize::from(*watch);
+            if from <= watched && rounds::first_unspent(entries, watched, watched + 1, round).0 == watched {
+                platform.probe(Step::TableScan { entries: 1 });
+                continue;
+            }
+            let (unspent, looks) = rounds::first_unspent(entries, from, end, round);
+            platform.probe(Step::TableScan { entries: looks });
+            spent_until = unspent;
+            if unspent < end {
+                *watch = (unspent - first) as u8;
+            } else {
+                self.out &= !bit;
+                self.round ^= bit;
+                self.joined &= !(bit | (bit << 1));
             }
         }
     }
@@ -78,6 +84,7 @@ impl Table {
     /// been used as often as chance would have it.
     fn hand_out<P: Platform>(&mut self, platform: &P, number: u32, tables: &ChunkTables, units: u32) {
         self.out |= units;
+        self.joined |= units & (units - 1);
         let first_round = if self.round & units & units.wrapping_neg() == 0 { 0 } else { units };
         let mut odd = (self.round ^ first_round) & units;
         self.round ^= odd;

@@ -52,6 +52,8 @@ const RINGS: usize = if cfg!(loom) { 1 } else { 128 };
 const TABLES_MAX: u64 = 1 << 18;
 /// Fewer tables than this are not worth it.
 const TABLES_MIN: u64 = if cfg!(loom) { 1 } else { 64 };
+/// Where chunks begin that there are none of: behind all addresses.
+const NOWHERE: u64 = u64::MAX;
 /// A cursor that has no chunk yet: at the end of one of no pages.
 const NO_CHUNK: u64 = 0;
 
@@ -115,13 +117,11 @@ const fn begin(chunk: Chunk) -> u64 {
 
 impl<P: Platform> Chunks<P> {
     /// Chunks in the upper half of the addresses below `2^width`, without what `reserved` has of it, by page numbers: first,
-    /// and one past the last. `None` where that is too little.
-    pub(crate) fn new(platform: &P, width: u8, reserved: &[(u64, u64)]) -> Result<Option<Self>, NoMemory> {
+    /// and one past the last. [None](Self::is_none) where that is too little.
+    pub(crate) fn new(platform: &P, width: u8, reserved: &[(u64, u64)]) -> Result<Self, NoMemory> {
         let first_pfn = 1u64 << (u32::from(width) - 1 - crate::PAGE_SHIFT);
         let numbers = (first_pfn / ENTRIES as u64).min(TABLES_MAX);
-        if numbers < TABLES_MIN {
-            return Ok(None);
-        }
+        let (first_pfn, numbers) = if numbers < TABLES_MIN { (NOWHERE, 0) } else { (first_pfn, numbers) };
         let mut tables = alloc::vec::Vec::new();
         tables.try_reserve_exact(reserved.len()).map_err(|_| NoMemory)?;
         let number = |pfn: u64| pfn.saturating_sub(first_pfn) / ENTRIES as u64;
@@ -130,13 +130,18 @@ impl<P: Platform> Chunks<P> {
         let (cpus, rings) = (CpuWords::new(platform, NO_CHUNK)?, CpuWords::with_lines(RINGS, NO_CHUNK)?);
         let streams = (cpus.lines().len() + RINGS) * CpuWords::PER_CPU;
         let arena = Arena::new(numbers as u32, tables, streams)?;
-        Ok(Some(Self {
+        Ok(Self {
             first_pfn,
             tables: ChunkTables::new(numbers as u32)?,
             cpus,
             rings,
             arena: platform.lock(LockClass::IovaAllocator, arena),
-        }))
+        })
+    }
+
+    /// Whether there is no room for any.
+    pub(crate) const fn is_none(&self) -> bool {
+        self.first_pfn == NOWHERE
     }
 
     /// Whether `range` lies here.
@@ -184,15 +189,21 @@ impl<P: Platform> Chunks<P> {
         }
     }
 
-    /// Takes the next page of this CPU's stream for `access`, where its chunk has one.
+    /// Takes the next page of this CPU's stream for `access`, where its chunk has one. Returns its place among all pages.
     #[inline(always)]
-    pub(crate) fn take_page(&self, platform: &P, access: Access) -> Option<(u64, &Entry)> {
+    pub(crate) fn take_page(&self, platform: &P, access: Access) -> Option<usize> {
         platform.probe(Step::ChunkTake);
         let (_, before) = platform.add_here(&self.cpus, access as usize, 1);
         let (end, next) = split(before);
         // At the end nothing is left to be given up.
-        let table = (next < end).then(|| self.tables.linked((next / ENTRIES as u64) as u32))?;
-        Some((self.first_pfn + next, &table[next as usize % ENTRIES]))
+        (next < end).then_some(next as usize)
+    }
+
+    /// Number and entry of a page that was taken.
+    #[inline(always)]
+    pub(crate) fn taken_page(&self, place: usize) -> (u64, &Entry) {
+        let table = self.tables.linked((place / ENTRIES) as u32);
+        (self.first_pfn + place as u64, &table[place % ENTRIES])
     }
 
     #[inline(always)]

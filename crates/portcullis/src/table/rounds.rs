@@ -5,13 +5,16 @@
 //! ```text
 //!                      63 62 61      53   52    51        12 11  2 1 0
 //!                     +-----+----------+-------+------------+-----+-+-+
-//! fresh               |  0  |    0     | round |     0      |  0  |0|0|  handed out to nobody in this round
-//! mapped, first page  |  0  |  pages   | round | address    |  0  |W|R|
-//! mapped, other pages |  0  |    0     | round | address    |  0  |W|R|
-//! cleared, first page |  0  |  pages   | round |     0      |  0  |0|0|  the device may have it cached
-//! spent               |  0  |    0     |!round |     0      |  0  |0|0|  and it is fresh in the next round
+//! fresh               |     whatever   | round |     0      |  0  |0|0|  handed out to nobody in this round
+//! mapped, first page  | 0 0 |  pages   | round | address    |  0  |W|R|
+//! mapped, other pages | 0 0 |    0     | round | address    |  0  |W|R|
+//! cleared, first page | 0 1 |  pages   | round |     0      |  0  |0|0|  the device may have it cached
+//! spent, first page   | 1 0 |  pages   |!round |     0      |  0  |0|0|  and it is fresh in the next round
+//! spent, other pages  | 0 0 |    0     |!round |     0      |  0  |0|0|  likewise
 //!                     +-----+----------+-------+------------+-----+-+-+
 //! ```
+//!
+//! Hardware ignores bits 61:52 of a leaf, and of an absent entry all but the rights.
 //!
 //! A page becomes spent when its invalidation has completed: the first page of a mapping just then, the others as they are
 //! cleared, for they are of the same chunk. A chunk is handed out again when all its pages are spent. So a page that somebody
@@ -23,7 +26,7 @@
 //! the typed face rules out, may both be let through, as if the second had come when the address was in use again.
 
 use super::entry::{Entry, EntryValue, Rights};
-use crate::address::{IovaRange, PhysAddr, Segment};
+use crate::address::{IovaRange, PAGE_SIZE, PhysAddr, Segment};
 use crate::error::UnmapError;
 use crate::platform::{Platform, Step};
 use core::slice;
@@ -31,6 +34,11 @@ use core::slice;
 const ROUND: u64 = 1 << 52;
 const PAGES_SHIFT: u32 = 53;
 const PAGES_MASK: u64 = 0x1ff << PAGES_SHIFT;
+/// Above the length, in what is not mapped any more: with them, the rest does not read as the length of a mapping.
+const CLEARED: u64 = 1 << 62;
+const ENDED: u64 = 1 << 63;
+/// What changes in the first entry of a mapping when its round ends.
+const END: u64 = CLEARED | ENDED | ROUND;
 /// Pages of the longest mapping: what nine bits say.
 pub(crate) const ROUND_PAGES_MAX: u64 = PAGES_MASK >> PAGES_SHIFT;
 
@@ -65,9 +73,7 @@ pub(crate) fn write<P: Platform>(platform: &P, entries: &[Entry], segments: &[Se
     let leaf = |phys_pfn| EntryValue::leaf(PhysAddr::from_pfn(phys_pfn), rights, false).bits() | round;
     // The first page last: it shows the whole mapping.
     if let [segment] = segments {
-        for (entry, phys_pfn) in rest.iter().zip(segment.phys.pfn() + 1..) {
-            entry.store_bits(leaf(phys_pfn));
-        }
+        store_run(rest, leaf(segment.phys.pfn()) + PAGE_SIZE, PAGE_SIZE);
     } else {
         let pfns = |segment: &Segment| segment.phys.pfn()..segment.phys.pfn() + segment.pages();
         for (entry, phys_pfn) in rest.iter().zip(segments.iter().flat_map(pfns).skip(1)) {
@@ -76,6 +82,23 @@ pub(crate) fn write<P: Platform>(platform: &P, entries: &[Entry], segments: &[Se
     }
     first.store_bits(leaf(segments[0].phys.pfn()) | (entries.len() as u64) << PAGES_SHIFT);
     platform.table_barrier(entries);
+}
+
+/// Stores `bits` in the first of `entries`, and in each of the others `step` more than in the one before.
+#[inline(always)]
+fn store_run(entries: &[Entry], mut bits: u64, step: u64) {
+    // A cache line at a time. Compilers make no vectors of atomic stores, and of their loops no longer steps.
+    let (lines, rest) = entries.as_chunks::<8>();
+    for line in lines {
+        for (number, entry) in line.iter().enumerate() {
+            entry.store_bits(bits.wrapping_add(number as u64 * step));
+        }
+        bits = bits.wrapping_add(8 * step);
+    }
+    for entry in rest {
+        entry.store_bits(bits);
+        bits = bits.wrapping_add(step);
+    }
 }
 
 /// Writes the translation of a mapping of one page, as [`write`] does.
@@ -101,9 +124,9 @@ pub(crate) fn clear<'e, P: Platform>(
     let not_mapped = UnmapError::NotMapped(range.start());
     let first = entries.first().ok_or(not_mapped)?;
     let bits = first.load_bits();
-    // The bits above the length are zero.
+    // The bits above the length are zero, but for what is cleared.
     let mapped = bits >> PAGES_SHIFT;
-    if mapped == 0 || !EntryValue::from_bits(bits).is_present() {
+    if mapped == 0 || bits & (CLEARED | ENDED) != 0 {
         return Err(not_mapped);
     }
     if mapped != range.pages() {
@@ -112,10 +135,8 @@ pub(crate) fn clear<'e, P: Platform>(
     }
     let entries = &entries[..mapped as usize];
     platform.probe(Step::TableClear { entries: entries.len() });
-    let cleared = Cleared::of(first, bits);
-    for entry in &entries[1..] {
-        entry.store_bits(cleared.spent.0);
-    }
+    let cleared = Cleared::of(first, mapped, bits);
+    store_run(&entries[1..], Idle::before(bits).next().0, 0);
     platform.table_barrier(entries);
     Ok(cleared)
 }
@@ -124,11 +145,11 @@ pub(crate) fn clear<'e, P: Platform>(
 #[inline(always)]
 pub(crate) fn clear_page<'e, P: Platform>(platform: &P, entry: &'e Entry) -> Option<Cleared<'e>> {
     let bits = entry.load_bits();
-    if bits >> PAGES_SHIFT != 1 || !EntryValue::from_bits(bits).is_present() {
+    if bits >> PAGES_SHIFT != 1 {
         return None;
     }
     platform.probe(Step::TableClear { entries: 1 });
-    let cleared = Cleared::of(entry, bits);
+    let cleared = Cleared::of(entry, 1, bits);
     platform.table_barrier(slice::from_ref(entry));
     Some(cleared)
 }
@@ -137,21 +158,22 @@ pub(crate) fn clear_page<'e, P: Platform>(platform: &P, entry: &'e Entry) -> Opt
 #[derive(Clone, Copy)]
 pub(crate) struct Cleared<'e> {
     first: &'e Entry,
-    spent: Idle,
+    bits: u64,
 }
 
 impl<'e> Cleared<'e> {
-    /// Clears the first page of a mapping, whose entry is `bits`.
+    /// Clears the first page of a mapping of so many `pages`, whose entry is `bits`.
     #[inline(always)]
-    fn of(first: &'e Entry, bits: u64) -> Self {
-        first.store_bits(bits & (PAGES_MASK | ROUND));
-        Self { first, spent: Idle::before(bits).next() }
+    fn of(first: &'e Entry, pages: u64, bits: u64) -> Self {
+        let bits = CLEARED | pages << PAGES_SHIFT | bits & ROUND;
+        first.store_bits(bits);
+        Self { first, bits }
     }
 
     /// Ends the round, now that the invalidation has completed: as [`spend`] does.
     #[inline(always)]
     pub(crate) fn spend(self) {
-        self.first.store_bits(self.spent.0);
+        self.first.store_bits(self.bits ^ END);
     }
 }
 
@@ -160,23 +182,35 @@ impl<'e> Cleared<'e> {
 /// Release: whoever finds the chunk spent knows that. Hardware sees no difference, so nothing is flushed.
 #[inline(always)]
 pub(crate) fn spend(first: &Entry) {
-    first.store_bits(Idle::before(first.load_bits()).next().0);
+    first.store_bits(first.load_bits() ^ END);
 }
 
 /// Ends the round for pages that the caller was handed and has no use for.
 pub(crate) fn spend_unused(entries: &[Entry]) {
-    entries.iter().for_each(spend);
+    entries.iter().for_each(|entry| entry.store_bits(Idle::before(entry.load_bits()).next().0));
 }
 
-/// The number of the first of `entries` that is not `spent`, if there is one.
+/// Looks for an entry that is not spent in this round, from the one numbered `from` on and before `end`. Returns its number, or
+/// that of the first one not known to be spent, and how many entries were looked at.
 ///
-/// Acquire, in `load_bits`: what ended their round is over.
+/// Those of a mapping are spent when its first is, for that one is the last to be. Acquire, in `load_bits`: what ended the round
+/// is over.
 #[inline]
-pub(crate) fn first_unspent(entries: &[Entry], spent: Idle) -> Option<usize> {
-    entries.iter().position(|entry| entry.load_bits() != spent.0)
+pub(crate) fn first_unspent(entries: &[Entry], from: usize, end: usize, round: Idle) -> (usize, usize) {
+    let (mut at, mut looks) = (from, 0);
+    while at < end {
+        let bits = entries[at].load_bits();
+        looks += 1;
+        if Idle::before(bits) == round {
+            break;
+        }
+        at += ((bits & PAGES_MASK) >> PAGES_SHIFT).max(1) as usize;
+    }
+    (at, looks)
 }
 
 /// How many mappings begin among `entries` whose round has not ended.
 pub(crate) fn live(entries: &[Entry]) -> usize {
-    entries.iter().filter(|entry| entry.load_bits() & PAGES_MASK != 0).count()
+    let is_live = |bits: u64| bits & PAGES_MASK != 0 && bits & ENDED == 0;
+    entries.iter().filter(|entry| is_live(entry.load_bits())).count()
 }

@@ -141,6 +141,8 @@ fn a_deadline_beside_a_late_unmap() {
         let other = bench.clone();
         let unmap_and_map = move || {
             other.unmap(late, 1).expect("mapped");
+            // Two switches that loom, which counts them, does not find worth a try by itself.
+            thread::yield_now();
             other.map(20, 1)
         };
         let new = beside(unmap_and_map, || {

@@ -4,6 +4,8 @@ use portcullis::platform::fake::FakeHost;
 use portcullis::platform::{CpuHint, CpuWords, LockClass, Wait};
 use portcullis::table::{Entry, Frame};
 use portcullis::{NoMemory, PhysAddr, Platform};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// What is wrong.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -13,7 +15,7 @@ pub(crate) enum HostFlaw {
     ForgetsToFlush,
     /// Moves a cursor to its next chunk, and says that it has not: the chunk goes to another stream as well.
     ForgetsACursor,
-    /// Ends the round of a mapping's first page as it is cleared, where that should wait for the invalidation.
+    /// Ends the round of a mapping that was cleared at the next map, where that should wait for the invalidation.
     SpendsWhatIsCleared,
 }
 
@@ -21,17 +23,19 @@ pub(crate) enum HostFlaw {
 pub(crate) struct PlantedHost<'h> {
     fake: &'h FakeHost,
     flaw: HostFlaw,
+    /// The first entry of the mapping that was cleared last; null, or a place in a table that has not gone back.
+    cleared: AtomicPtr<Entry>,
 }
 
 impl<'h> PlantedHost<'h> {
     pub(crate) fn new(fake: &'h FakeHost, flaw: HostFlaw) -> Self {
-        Self { fake, flaw }
+        Self { fake, flaw, cleared: AtomicPtr::default() }
     }
 }
 
-/// Bits of an entry in a chunk: of which round it is, and, in the first of a mapping, how many pages that has.
-const ROUND: u64 = 1 << 52;
-const PAGES: u64 = !0 << 53;
+/// The first entry of a mapping in a chunk, while that is cleared; and what changes in it as its round ends.
+const CLEARED: u64 = 1 << 62;
+const END: u64 = 1 << 63 | CLEARED | 1 << 52;
 
 // SAFETY: forwards to the fake, which keeps the promises. With a flaw it breaks one, to be found out; the fakes panic where
 // memory would suffer.
@@ -69,11 +73,18 @@ unsafe impl Platform for PlantedHost<'_> {
             return;
         }
         let first = &entries[0];
-        let cleared = !first.load().is_present() && first.load_bits() & PAGES != 0;
-        if self.flaw == HostFlaw::SpendsWhatIsCleared && cleared {
-            first.store_bits(!first.load_bits() & ROUND);
+        if self.flaw == HostFlaw::SpendsWhatIsCleared && first.load_bits() & CLEARED != 0 {
+            self.cleared.store(ptr::from_ref(first).cast_mut(), Ordering::Relaxed);
         }
         self.fake.table_barrier(entries);
+    }
+
+    fn add_here(&self, words: &CpuWords, word: usize, amount: u64) -> (usize, u64) {
+        // SAFETY: see `cleared`; a script that has this flaw is too short for tables to go back.
+        if let Some(first) = unsafe { self.cleared.swap(ptr::null_mut(), Ordering::Relaxed).as_ref() } {
+            first.store_bits(first.load_bits() ^ END);
+        }
+        self.fake.add_here(words, word, amount)
     }
 
     fn exchange_at(&self, words: &CpuWords, line: usize, word: usize, old: u64, new: u64) -> bool {

@@ -68,22 +68,22 @@ pub(super) fn prepare() {
 pub(super) fn walk<R>(walk: impl FnOnce() -> R) -> R {
     WORD.with(|word| {
         let before = word.load(Ordering::Relaxed);
-        let inside = if before == IDLE { ERA.load(Ordering::Acquire) } else { not_idle(before) };
+        let (inside, after) = if before == IDLE { (ERA.load(Ordering::Acquire), IDLE) } else { not_idle(before) };
         word.store(inside, Ordering::Relaxed);
         // The processor may do the walk's loads before this store; `now` sees to that. The compiler must not.
         compiler_fence(Ordering::SeqCst);
         let result = walk();
         // Release: who sees that the walk is over sees it behind its loads. A walk that panics goes on for good, which is safe.
-        word.store(if before == UNKNOWN { IDLE } else { before }, Ordering::Release);
+        word.store(after, Ordering::Release);
         result
     })
 }
 
-/// What the word holds during a walk inside another one, or during the first walk of a thread.
+/// What the word holds during a walk inside another one, or during the first walk of a thread, and after it.
 #[cold]
-fn not_idle(before: u64) -> u64 {
+fn not_idle(before: u64) -> (u64, u64) {
     if before != UNKNOWN {
-        return before;
+        return (before, before);
     }
     WORD.with(|word| {
         // Before anybody can look at it. The thread is counted as walking from now on.
@@ -91,7 +91,7 @@ fn not_idle(before: u64) -> u64 {
         // First: a thread that is ending has no membership any more, and walking there is a panic.
         MEMBERSHIP.set(Some(Membership));
         walkers().push(Walker(word));
-        word.load(Ordering::Relaxed)
+        (word.load(Ordering::Relaxed), IDLE)
     })
 }
 

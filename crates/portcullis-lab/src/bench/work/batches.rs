@@ -26,16 +26,16 @@ impl<'d, D: Design<P, I>, P: Platform, I: Iommu> Batches<'d, D, P, I> {
     #[inline(always)]
     fn turn(&mut self) -> Result<(), BenchError> {
         let fifo = &mut self.fifo;
-        let slots = &mut fifo.slots[fifo.at..fifo.at + BATCH as usize];
+        let slots = &mut fifo.slots[fifo.place.at..fifo.place.at + BATCH as usize];
         let mut batch = self.domain.raw_batch();
         for slot in slots.iter() {
             batch.unmap(IovaRange::covering(*slot, fifo.len).ok_or(UnmapError::BadRange)?)?;
         }
         batch.commit()?;
         for slot in slots {
-            *slot = self.domain.map_raw(fifo.buffers.take(), fifo.len, fifo.access)?;
+            *slot = self.domain.map_raw(fifo.place.buffers.take(), fifo.len, fifo.access)?;
         }
-        fifo.at = (fifo.at + BATCH as usize) % fifo.slots.len();
+        fifo.place.at = (fifo.place.at + BATCH as usize) % fifo.slots.len();
         Ok(())
     }
 }

@@ -119,7 +119,7 @@ impl<F: FnMut(PhysAddr) -> Result<Iova, BenchError>> Lane for Producer<'_, F> {
     /// What it has put into the queue and nobody has taken out.
     fn live(&self) -> Vec<Live> {
         let put = self.queue.in_it();
-        let mut buffers = self.buffers.clone();
+        let mut buffers = self.buffers;
         let all = (buffers.end - buffers.first) / PAGE_SIZE;
         buffers.next = buffers.first + put.start % all * PAGE_SIZE;
         let live = |number| Live {

@@ -24,10 +24,12 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Lane for Interleaved<'_, D, P, I> {
     #[inline(never)]
     fn run(&mut self, pairs: u64, meter: &mut Meter) -> Result<(), BenchError> {
         meter.start();
+        let (mut receive, mut transmit) = (self.receive.place, self.transmit.place);
         for _ in 0..pairs / 2 {
-            self.receive.turn(self.domain)?;
-            self.transmit.turn(self.domain)?;
+            self.receive.turn(self.domain, &mut receive)?;
+            self.transmit.turn(self.domain, &mut transmit)?;
         }
+        (self.receive.place, self.transmit.place) = (receive, transmit);
         meter.stop();
         self.commits += pairs / 2 * 2;
         Ok(())
