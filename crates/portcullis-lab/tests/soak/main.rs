@@ -2,7 +2,7 @@
 //!
 //! Two threads with random sizes up to 600 pages, rings and scattered buffers, unmaps one by one and in batches; some mappings
 //! are unmapped by the other thread, some stay far longer than the rest. Before each is unmapped, its first and last page must
-//! lead where they were mapped to. 200,000 operations, a map or an unmap each, unless `PORTCULLIS_SOAK_OPERATIONS` says
+//! lead where they were mapped to. 2,000,000 operations, a map or an unmap each, unless `PORTCULLIS_SOAK_OPERATIONS` says
 //! otherwise; `cargo xtask soak` runs 100 million.
 
 mod host;
@@ -179,7 +179,7 @@ fn soak(protection: Protection, operations: u64) {
 
 fn operations() -> u64 {
     let written = env::var(OPERATIONS).ok();
-    written.map_or(200_000, |text| text.parse().unwrap_or_else(|error| panic!("{OPERATIONS}={text}: {error}")))
+    written.map_or(2_000_000, |text| text.parse().unwrap_or_else(|error| panic!("{OPERATIONS}={text}: {error}")))
 }
 
 #[test]

@@ -157,7 +157,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     ///
     /// # Errors
     /// A [`MapError`]; nothing has changed then, but after [`MapError::Unsettled`]: that memory must not be used again.
-    #[inline]
+    #[inline(always)]
     pub fn map_raw(&self, phys: PhysAddr, len: u64, access: Access) -> Result<Iova, MapError> {
         match self.mapper.map_at_once(phys, len, access) {
             Some(iova) => Ok(iova),
@@ -188,7 +188,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     /// # Errors
     /// [`RawUnmapError::Refused`] leaves the mapping as it was. After [`RawUnmapError::Commit`] the buffer must never be
     /// used again (S11).
-    #[inline]
+    #[inline(always)]
     pub fn unmap_raw(&self, iova: Iova, len: u64) -> Result<(), RawUnmapError> {
         if self.mapper.unmap_at_once(iova, len)? { Ok(()) } else { self.unmap_buffer(iova, len) }
     }

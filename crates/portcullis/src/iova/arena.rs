@@ -20,7 +20,9 @@ use alloc::vec::Vec;
 pub const TABLE_RESERVE: usize = if cfg!(loom) { 0 } else { 16 };
 /// Tables that are looked at before another is begun: the oldest, and those with stragglers. The time under the lock is bounded
 /// by it.
-const LOOKS: usize = 8;
+pub(super) const LOOKS: usize = 8;
+/// Queues of tables.
+pub(super) const QUEUES: usize = 4;
 /// Where the larger part of a table is spent, its time has come; what is older and has less of it spent has stragglers.
 const OVERTAKEN: u32 = TABLE_UNITS / 2 + 1;
 /// A stream is slow that takes so many times longer for its pages than the mean page has taken.
@@ -59,7 +61,8 @@ impl Table {
             let round = if self.round & bit == 0 { Idle::FIRST } else { Idle::FIRST.next() };
             let first = unit as usize * UNIT_PAGES as usize;
             let (end, watch) = (first + UNIT_PAGES as usize, &mut self.watch[unit as usize]);
-            let from = if joined & bit == 0 { first } else { first.max(spent_until) };
+            spent_until = if joined & bit == 0 { first } else { first.max(spent_until) };
+            let from = spent_until;
             let watched = first + usize::from(*watch);
             if from <= watched && rounds::first_unspent(entries, watched, watched + 1, round).0 == watched {
                 platform.probe(Step::TableScan { entries: 1 });
@@ -358,19 +361,33 @@ impl Arena {
         Some(self.idle.remove(0))
     }
 
-    /// Begins another period: looks at all tables, and finds those that are spent.
-    pub(super) fn begin_period<P: Platform>(&mut self, platform: &P, tables: &ChunkTables) {
-        for queue in self.logs.iter_mut().flat_map(|log| [&mut log.full, &mut log.lingering]) {
-            queue.retain(|number| {
-                let table = &mut self.tables[*number as usize];
-                table.look(platform, *number, tables);
-                let spent = table.spent() == ALL;
-                if spent {
-                    self.idle.push(*number);
-                }
-                !spent
-            });
+    /// How many tables are in a queue: those full of each log, and those lingering.
+    pub(super) fn queue_len(&mut self, queue: usize) -> usize {
+        self.queue(queue).len()
+    }
+
+    fn queue(&mut self, queue: usize) -> &mut VecDeque<u32> {
+        let Log { full, lingering, .. } = &mut self.logs[queue / 2];
+        if queue.is_multiple_of(2) { full } else { lingering }
+    }
+
+    /// Of the first `count` tables of a queue takes out those that are spent, and puts the others behind the last: once round,
+    /// and they are in their order again.
+    pub(super) fn sweep<P: Platform>(&mut self, platform: &P, tables: &ChunkTables, queue: usize, count: usize) {
+        for _ in 0..count {
+            let Some(number) = self.queue(queue).pop_front() else { return };
+            let table = &mut self.tables[number as usize];
+            table.look(platform, number, tables);
+            if table.spent() == ALL {
+                self.idle.push(number);
+            } else {
+                self.queue(queue).push_back(number);
+            }
         }
+    }
+
+    /// Begins another period, after all queues were swept.
+    pub(super) fn begin_period(&mut self) {
         self.idle_min = self.idle.len();
     }
 

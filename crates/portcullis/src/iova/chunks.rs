@@ -17,7 +17,7 @@
 //! once in 64 pages.
 
 use super::Demand;
-use super::arena::{Arena, Chunk, Wanted};
+use super::arena::{Arena, Chunk, LOOKS, QUEUES, Wanted};
 use super::chunk_tables::ChunkTables;
 use crate::address::IovaRange;
 use crate::error::NoMemory;
@@ -291,9 +291,16 @@ impl<P: Platform> Chunks<P> {
         Some(number)
     }
 
-    /// Begins another period.
+    /// Begins another period: finds the tables that are spent. The lock is taken anew for every few.
     pub(crate) fn begin_period(&self, platform: &P) {
-        self.arena.with(|arena| arena.begin_period(platform, &self.tables));
+        for queue in 0..QUEUES {
+            let tables = self.arena.with(|arena| arena.queue_len(queue));
+            for first in (0..tables).step_by(LOOKS) {
+                let count = LOOKS.min(tables - first);
+                self.arena.with(|arena| arena.sweep(platform, &self.tables, queue, count));
+            }
+        }
+        self.arena.with(Arena::begin_period);
     }
 
     /// Whether there are more tables than are kept in any case.
