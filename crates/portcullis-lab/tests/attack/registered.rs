@@ -52,6 +52,12 @@ fn on_the_bundled_traces() {
     }
 }
 
+/// More cores than the walkers can keep up with, were the device to try all that it can think of.
+#[test]
+fn on_more_rings_than_the_walkers_serve() {
+    check(&rings("count=16,operations=8000"), Some(1));
+}
+
 #[test]
 fn on_rings() {
     check(&rings("operations=10000"), None);

@@ -69,7 +69,9 @@ impl Table {
                 continue;
             }
             let (unspent, looks) = rounds::first_unspent(entries, from, end, round);
-            platform.probe(Step::TableScan { entries: looks });
+            if looks > 0 {
+                platform.probe(Step::TableScan { entries: looks });
+            }
             spent_until = unspent;
             if unspent < end {
                 *watch = (unspent - first) as u8;

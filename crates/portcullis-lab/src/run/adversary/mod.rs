@@ -33,6 +33,8 @@ const SAMPLE: usize = 16;
 /// Stale translations that are kept in use, and as many of mappings that are on their way out. Each a quarter of a usual IOTLB,
 /// so that they do not push each other out.
 const HOSTAGES_MAX: usize = 32;
+/// How far behind the hardware may be before the device waits with what it need not try now: what a walker takes for a few walks.
+const BACKLOG_PS: u64 = 2 * PS_PER_US;
 /// Pages ever seen that are tried at each step, and as many neighbours of some.
 const SEEN_PER_STEP: usize = 2;
 /// How far from a page its neighbours are looked for.
@@ -99,6 +101,8 @@ pub(super) struct Adversary {
     /// Hand-backs that are still to come before the hardware breaks.
     breaks_in: Option<u64>,
     now_ps: u64,
+    /// When the last of its accesses so far is answered.
+    answered_ps: u64,
     /// The latest hand-back.
     back_ps: u64,
 }
@@ -131,6 +135,7 @@ impl Adversary {
             probes: Probes::default(),
             breaks_in: None,
             now_ps: 0,
+            answered_ps: 0,
             back_ps: 0,
         }
     }
@@ -205,9 +210,18 @@ impl Adversary {
         self.suspects = suspects;
     }
 
+    /// Whether it has as many accesses on their way as a device can have. Without such a limit the walkers would fall behind
+    /// without end, and what is long invalid be cached by walks that began long ago.
+    fn is_waiting(&self) -> bool {
+        self.answered_ps > self.now_ps + BACKLOG_PS
+    }
+
     /// The mapping has just been made: has its translations cached, and tries what it does not allow.
     pub(super) fn try_out(&mut self, live: &Live) {
         const PAGES: usize = 4;
+        if self.is_waiting() {
+            return;
+        }
         for page in self.sample(live, PAGES) {
             for rights in [Rights::READ, Rights::WRITE] {
                 self.probe(place(live, &page), 0, rights);
@@ -275,6 +289,9 @@ impl Adversary {
     /// Tries a few of everything.
     pub(super) fn roam(&mut self) {
         self.keep_warm();
+        if self.is_waiting() {
+            return;
+        }
         for _ in 0..SEEN_PER_STEP {
             let Some(seen) = self.any_seen() else { break };
             let (near, rights) = (self.random.random_range(1..=NEIGHBOURHOOD), self.any_right());
@@ -337,6 +354,7 @@ impl Adversary {
         self.probes.all += 1;
         let iova = Iova::new((place.pfn << PAGE_SHIFT) | offset);
         let translated = self.vtd.translate(self.now_ps, self.sources[place.device], iova, rights).ok()?;
+        self.answered_ps = self.answered_ps.max(translated.ready_ps);
         let phys_pfn = translated.phys.pfn();
         let breach = self.owners.judge(place, phys_pfn, rights).map(|breach| self.findings.as_protected(breach));
         if let Some(breach) = breach {
