@@ -22,9 +22,9 @@ pub struct LabPlatform {
 /// The walks of software that go on: a core may be switched from in the middle of one.
 #[derive(Default)]
 struct Walks {
-    now: Cell<usize>,
-    /// How often the last of them has ended.
-    ended: Cell<u64>,
+    era: Cell<u64>,
+    /// In which era each has begun.
+    begun: RefCell<Vec<u64>>,
 }
 
 impl LabPlatform {
@@ -98,21 +98,23 @@ unsafe impl Platform for LabPlatform {
     #[inline]
     fn walk<R>(&self, walk: impl FnOnce() -> R) -> R {
         let walks = &self.walks;
-        walks.now.set(walks.now.get() + 1);
+        let era = walks.era.get();
+        walks.begun.borrow_mut().push(era);
         let result = walk();
-        walks.now.set(walks.now.get() - 1);
-        if walks.now.get() == 0 {
-            walks.ended.set(walks.ended.get() + 1);
+        let mut begun = walks.begun.borrow_mut();
+        // Any of that era stands for this one.
+        if let Some(at) = begun.iter().rposition(|begun| *begun == era) {
+            begun.swap_remove(at);
         }
         result
     }
 
     fn walks_now(&self) -> u64 {
-        self.walks.ended.get()
+        self.walks.era.replace(self.walks.era.get() + 1)
     }
 
     fn walks_are_over(&self, then: u64) -> bool {
-        self.walks.now.get() == 0 || self.walks.ended.get() > then
+        self.walks.begun.borrow().iter().all(|era| *era > then)
     }
 
     fn now_us(&self) -> u64 {

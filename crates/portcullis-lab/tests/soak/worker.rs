@@ -213,6 +213,11 @@ impl<'a, 'h> Worker<'a, 'h> {
         let ends = [live.range.first_pfn(), live.range.end_pfn() - 1];
         let found = ends.map(|pfn| self.host.translate(self.iommu, pfn));
         assert_eq!(found, live.ends.map(Some), "S3: {live:?}");
+        if live.raw {
+            let middle = live.range.pages() / 2;
+            let found = self.host.translate(self.iommu, live.range.first_pfn() + middle);
+            assert_eq!(found, Some(live.ends[0] + middle), "S3: {live:?}");
+        }
     }
 
     fn unmap(&mut self, live: Live) {

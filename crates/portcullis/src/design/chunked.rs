@@ -41,6 +41,8 @@ const LEAVING_MAX: usize = 64;
 pub struct Chunked<P: Platform, I: Iommu> {
     domain: Composed<Halves<P>, P, I>,
     strict: bool,
+    /// Requests of more pages have no place in chunks. 0 where there are none.
+    chunked_pages_max: u64,
     /// Buffers below this address may be mapped at once: none where maps have to invalidate.
     at_once_below: u64,
     /// Whether an unmap of one page is a command for that page: under strict protection, where the hardware has such commands.
@@ -56,6 +58,8 @@ struct Leaving {
     numbers: ArrayVec<u32, LEAVING_MAX>,
     /// The walks of software that may still be at them.
     walks: u64,
+    /// A CPU sees to it. Another need not wait for it.
+    attended: bool,
 }
 
 /// The allocators of the two halves. The one below is asked; chunks are taken by [`Chunked`], which writes them at once.
@@ -73,7 +77,12 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         let chunks = Chunks::new(&setup.platform, setup.width, &never_handed_out(setup.reserved)?)?;
         let width_below = setup.width - u8::from(!chunks.is_none());
         let below = MagazineAllocator::new(&setup.platform, width_below, setup.reserved)?;
-        let none = Leaving { tables: Invalidated::new(FreedTables::new()), numbers: ArrayVec::new(), walks: 0 };
+        let none = Leaving {
+            tables: Invalidated::new(FreedTables::new()),
+            numbers: ArrayVec::new(),
+            walks: 0,
+            attended: false,
+        };
         let leaving = setup.platform.lock(LockClass::Domain, none);
         let parts = Parts {
             commands: Commands::PerRun { within_pages: CHUNK_PAGES },
@@ -85,10 +94,12 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         let strict = setup.protection == Protection::Strict;
         let domain = Composed::with_parts(Halves { chunks, below }, parts, setup)?;
         let &Capabilities { caches_absent, physical_bits, address_mask_max, .. } = domain.space.capabilities();
-        let at_once_below = if caches_absent { 0 } else { 1 << physical_bits.min(52) };
+        let is_chunked = !domain.allocator.chunks.is_none();
+        let chunked_pages_max = if is_chunked { CHUNKED_PAGES_MAX } else { 0 };
+        let at_once_below = if caches_absent || !is_chunked { 0 } else { 1 << physical_bits.min(52) };
         let one_page_commands = strict && address_mask_max.is_some();
         let period = Deadline::none();
-        Ok(Self { domain, strict, at_once_below, one_page_commands, period, leaving })
+        Ok(Self { domain, strict, chunked_pages_max, at_once_below, one_page_commands, period, leaving })
     }
 
     /// The chunks, where `range` lies among them.
@@ -147,26 +158,33 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         let space = &self.domain.space;
         let platform = space.platform();
         platform.probe(Step::Enter(Phase::Table));
-        let gone = self.leaving.with(|leaving| {
+        let is_mine = self.leaving.with(|leaving| !core::mem::replace(&mut leaving.attended, true));
+        if !is_mine {
+            return Ok(());
+        }
+        let (gone, is_empty) = self.leaving.with(|leaving| {
             let over = !leaving.numbers.is_empty() && platform.walks_are_over(leaving.walks);
-            over.then(|| {
+            let gone = over.then(|| {
                 let none = Invalidated::new(FreedTables::new());
                 (core::mem::replace(&mut leaving.tables, none), core::mem::take(&mut leaving.numbers))
-            })
+            });
+            (gone, leaving.numbers.is_empty())
         });
         if let Some((tables, numbers)) = gone {
             space.release(tables);
             numbers.into_iter().for_each(|number| chunks.give_number_back(number));
         }
+        // In a poisoned domain nothing leaves the hardware any more.
+        let unlinked = if is_empty && space.check().is_ok() { self.unlink_tables(chunks) } else { Ok(()) };
         chunks.begin_period(platform);
-        let mut leaves = Ok(());
-        if self.leaving.with(|leaving| leaving.numbers.is_empty()) {
-            leaves = self.unlink_tables(chunks);
-        }
-        if chunks.goes_on() || self.leaving.with(|leaving| !leaving.numbers.is_empty()) {
+        let leaves = self.leaving.with(|leaving| {
+            leaving.attended = false;
+            !leaving.numbers.is_empty()
+        });
+        if leaves || chunks.is_large() {
             self.period.set_if_none(platform, TABLE_IDLE_US);
         }
-        leaves
+        unlinked
     }
 
     /// Takes tables out that were not needed for a period.
@@ -191,7 +209,8 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         space.invalidate(&commands)?;
         // Named after they were taken out: a walk that begins later does not find them.
         let walks = space.platform().walks_now();
-        self.leaving.with(|leaving| *leaving = Leaving { tables: Invalidated::new(tables), numbers, walks });
+        let attended = true;
+        self.leaving.with(|leaving| *leaving = Leaving { tables: Invalidated::new(tables), numbers, walks, attended });
         Ok(())
     }
 }
@@ -206,7 +225,7 @@ impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
     #[inline(always)]
     fn map(&self, request: &Request<'_>) -> Result<IovaRange, MapError> {
         self.domain.begin_map()?;
-        if request.pages() <= CHUNKED_PAGES_MAX
+        if request.pages() <= self.chunked_pages_max
             && request.lifetime == Lifetime::Transient
             && let Some(range) = self.map_in_chunk(&self.domain.allocator.chunks, request)?
         {
@@ -222,7 +241,7 @@ impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
         self.domain.revoke(out, |_| {
             platform.probe(Step::Enter(Phase::Table));
             platform.probe(Step::ChunkFind);
-            // SAFETY: within a walk. Where something is mapped, that keeps the table.
+            // SAFETY: within a walk.
             platform.walk(|| rounds::clear(platform, unsafe { chunks.entries(range.first_pfn()) }, range).map(drop))?;
             Ok(Revoked { range, cleared: true, leaf_only: true })
         })
@@ -257,16 +276,19 @@ impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
         platform.probe(Step::Unmap);
         platform.probe(Step::Enter(Phase::Table));
         platform.probe(Step::ChunkFind);
-        // SAFETY: within a walk. Where something is mapped, that keeps the table, from here on until it is spent.
-        let clear = || rounds::clear_page(platform, unsafe { chunks.entry(iova.pfn()) }?);
-        let Some(cleared) = platform.walk(clear) else { return Ok(false) };
-        platform.probe(Step::Enter(Phase::Invalidate));
-        let first = Iova::from_pfn(iova.pfn());
-        space.invalidate_shared(&[Invalidation::Pages { domain: space.id(), first, mask: 0, leaf_only: true }])?;
-        platform.probe(Step::Enter(Phase::IovaFree));
-        platform.probe(Step::ChunkReturn);
-        cleared.spend();
-        Ok(true)
+        // The walk goes on until the page is spent: what is mapped keeps its table, but another unmap of it may be there as well.
+        platform.walk(|| {
+            // SAFETY: within a walk.
+            let cleared = unsafe { chunks.entry(iova.pfn()) }.and_then(|entry| rounds::clear_page(platform, entry));
+            let Some(cleared) = cleared else { return Ok(false) };
+            platform.probe(Step::Enter(Phase::Invalidate));
+            let first = Iova::from_pfn(iova.pfn());
+            space.invalidate_shared(&[Invalidation::Pages { domain: space.id(), first, mask: 0, leaf_only: true }])?;
+            platform.probe(Step::Enter(Phase::IovaFree));
+            platform.probe(Step::ChunkReturn);
+            cleared.spend();
+            Ok(true)
+        })
     }
 
     fn unmap_alone(&self, range: IovaRange) -> Result<(), RawUnmapError> {
@@ -281,15 +303,18 @@ impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
         platform.probe(Step::Unmap);
         platform.probe(Step::Enter(Phase::Table));
         platform.probe(Step::ChunkFind);
-        // SAFETY: within a walk. Where something is mapped, that keeps the table, from here on until it is spent.
-        let cleared = platform.walk(|| rounds::clear(platform, unsafe { chunks.entries(range.first_pfn()) }, range))?;
-        platform.probe(Step::Enter(Phase::Invalidate));
-        let command = page_selective(space.id(), range, true, space.capabilities());
-        space.invalidate_shared(&[command]).map_err(CommitError)?;
-        platform.probe(Step::Enter(Phase::IovaFree));
-        platform.probe(Step::ChunkReturn);
-        cleared.spend();
-        Ok(())
+        // As in `unmap_at_once`.
+        platform.walk(|| {
+            // SAFETY: within a walk.
+            let cleared = rounds::clear(platform, unsafe { chunks.entries(range.first_pfn()) }, range)?;
+            platform.probe(Step::Enter(Phase::Invalidate));
+            let command = page_selective(space.id(), range, true, space.capabilities());
+            space.invalidate_shared(&[command]).map_err(CommitError)?;
+            platform.probe(Step::Enter(Phase::IovaFree));
+            platform.probe(Step::ChunkReturn);
+            cleared.spend();
+            Ok(())
+        })
     }
 
     fn commit(&self, revocation: &mut Revocation) -> Result<(), CommitError> {
@@ -361,9 +386,11 @@ unsafe impl<P: Platform> IovaAllocator<P> for Halves<P> {
         match self.chunks_of(*range.get()) {
             Some(chunks) => {
                 platform.probe(Step::ChunkReturn);
-                // SAFETY: the range is not spent, and that keeps the table.
-                let entries = unsafe { chunks.entries(range.get().first_pfn()) };
-                entries.first().into_iter().for_each(rounds::spend);
+                // SAFETY: within a walk. Until the range is spent it keeps its table, but two unmaps may have let it through.
+                platform.walk(|| {
+                    let entries = unsafe { chunks.entries(range.get().first_pfn()) };
+                    entries.first().into_iter().for_each(rounds::spend);
+                });
             }
             None => self.below.free(platform, range),
         }

@@ -15,6 +15,7 @@ use crate::platform::{Platform, Step};
 use crate::table::rounds::{self, Idle};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use arrayvec::ArrayVec;
 
 /// Tables that nothing is in, kept for the next chunks. The model checker sees each of them go.
 pub const TABLE_RESERVE: usize = if cfg!(loom) { 0 } else { 16 };
@@ -41,7 +42,8 @@ struct Table {
     out: u32,
     /// In which of the two rounds each is.
     round: u32,
-    /// Handed out together with the one before, which is out as well.
+    /// Handed out together with the one before, which is out as well. A mapping that begins there may end here, and of what it
+    /// has here nobody sees whether it is spent: so these come back in their order.
     joined: u32,
     /// In each, a page that was not spent when last looked at.
     watch: [u8; TABLE_UNITS as usize],
@@ -49,15 +51,21 @@ struct Table {
 
 impl Table {
     /// Looks what is spent by now. It is fresh, then.
+    ///
+    /// What a unit is joined to comes first (S3): all pages of a mapping but the first are as good as spent while the device may
+    /// have them cached.
     fn look<P: Platform>(&mut self, platform: &P, number: u32, tables: &ChunkTables) {
         let entries = tables.linked(number);
         let (mut unknown, joined) = (self.out, self.joined);
-        // What a mapping that begins in one unit has of the next needs no look, unless that was handed out by itself.
+        // A mapping whose first page is spent is spent to its end.
         let mut spent_until = 0;
         while unknown != 0 {
             let unit = unknown.trailing_zeros();
-            let bit = 1 << unit;
+            let bit = 1u32 << unit;
             unknown &= unknown - 1;
+            if joined & bit != 0 && self.out & (bit >> 1) != 0 {
+                continue;
+            }
             let round = if self.round & bit == 0 { Idle::FIRST } else { Idle::FIRST.next() };
             let first = unit as usize * UNIT_PAGES as usize;
             let (end, watch) = (first + UNIT_PAGES as usize, &mut self.watch[unit as usize]);
@@ -148,14 +156,12 @@ pub(super) struct Arena {
     numbers: u32,
     /// Those given before, whose tables went back to the host.
     unlinked: Vec<u32>,
-    /// Chunks that somebody took and had no use for.
-    spare: Vec<Chunk>,
+    /// Chunks that somebody took and had no use for: one of each size, for the next that wants that size gets it.
+    spare: ArrayVec<Chunk, 3>,
     /// Tables with nothing in them.
-    idle: Vec<u32>,
+    idle: VecDeque<u32>,
     /// The fewest of those since the last tick.
     idle_min: usize,
-    /// Whether anything was taken since the last tick.
-    busy: bool,
     /// Pages handed out so far.
     handed: u64,
     /// What that was when each stream came last, and the units of the chunk that it was given.
@@ -180,10 +186,9 @@ impl Arena {
             linked: 0,
             numbers,
             unlinked: Vec::new(),
-            spare: Vec::new(),
-            idle: Vec::new(),
+            spare: ArrayVec::new(),
+            idle: VecDeque::new(),
             idle_min: 0,
-            busy: false,
             handed: 0,
             came,
             streams: 0,
@@ -202,7 +207,6 @@ impl Arena {
         stream: usize,
         wanted: Wanted,
     ) -> Option<Chunk> {
-        self.busy = true;
         let (log, units) = match wanted {
             Wanted::Table => (0, TABLE_UNITS),
             Wanted::Chunk => (0, CHUNK_UNITS),
@@ -288,7 +292,7 @@ impl Arena {
     }
 
     fn take_idle(&mut self) -> Option<u32> {
-        let number = self.idle.pop();
+        let number = self.idle.pop_back();
         self.idle_min = self.idle_min.min(self.idle.len());
         number
     }
@@ -309,6 +313,15 @@ impl Arena {
             }
         }
         lingering.extend(full.drain(..overtaken));
+        // None is spent. Should those that were looked at stay so, what is behind them must come into sight: the first that has
+        // a hole makes room.
+        let has_hole = |number: &u32| self.tables[*number as usize].spent() != 0;
+        if full.len() > LOOKS
+            && overtaken == 0
+            && let Some(at) = full.iter().take(LOOKS).position(has_hole)
+        {
+            lingering.extend(full.remove(at));
+        }
         None
     }
 
@@ -323,10 +336,9 @@ impl Arena {
         }
         let tables = self.tables.len() + 1;
         // So that nothing is ever allocated to move a table from one list to another.
-        for list in [&mut self.unlinked, &mut self.idle] {
-            list.try_reserve(tables - list.len()).map_err(|_| NoMemory)?;
-        }
-        for queue in self.logs.iter_mut().flat_map(|log| [&mut log.full, &mut log.lingering]) {
+        self.unlinked.try_reserve(tables - self.unlinked.len()).map_err(|_| NoMemory)?;
+        let queues = self.logs.iter_mut().flat_map(|log| [&mut log.full, &mut log.lingering]);
+        for queue in queues.chain([&mut self.idle]) {
             queue.try_reserve(tables - queue.len()).map_err(|_| NoMemory)?;
         }
         while (self.tables.len() as u64) < u64::from(self.numbers) {
@@ -344,7 +356,7 @@ impl Arena {
     pub(super) fn add(&mut self, number: u32) {
         self.tables[number as usize] = Table::default();
         self.linked += 1;
-        self.idle.push(number);
+        self.idle.push_back(number);
     }
 
     /// A number that was not used, or whose table has gone back to the host.
@@ -360,7 +372,7 @@ impl Arena {
         self.idle_min -= 1;
         self.linked -= 1;
         // The one that has been there longest: the next chunks come from those that were used last.
-        Some(self.idle.remove(0))
+        self.idle.pop_front()
     }
 
     /// How many tables are in a queue: those full of each log, and those lingering.
@@ -381,7 +393,7 @@ impl Arena {
             let table = &mut self.tables[number as usize];
             table.look(platform, number, tables);
             if table.spent() == ALL {
-                self.idle.push(number);
+                self.idle.push_back(number);
             } else {
                 self.queue(queue).push_back(number);
             }
@@ -393,14 +405,16 @@ impl Arena {
         self.idle_min = self.idle.len();
     }
 
-    /// Whether there are more tables than are kept in any case.
+    /// Whether there are more tables than are kept in any case: nobody tells when one of them becomes empty.
     pub(super) const fn is_large(&self) -> bool {
         self.linked > TABLE_RESERVE
     }
 
-    /// Whether another period may find a table to give back. Where nothing is taken any more, one that finds none is the last.
-    pub(super) fn goes_on(&mut self) -> bool {
-        core::mem::take(&mut self.busy) && self.is_large() || self.idle.len() > TABLE_RESERVE
+    /// Memory of the lists, in bytes.
+    pub(super) fn bytes(&self) -> usize {
+        let queues = self.logs.iter().flat_map(|log| [&log.full, &log.lingering]).chain([&self.idle]);
+        let numbers = queues.map(VecDeque::capacity).sum::<usize>() + self.unlinked.capacity();
+        numbers * size_of::<u32>() + self.tables.capacity() * size_of::<Table>() + size_of_val(&*self.came)
     }
 
     /// Mappings whose rounds have not ended.

@@ -244,18 +244,19 @@ impl<P: Platform> Chunks<P> {
                 // Somebody else has seen to it.
                 return Ok(());
             }
+            let replace = |new| match cursor {
+                Cursor::Cpu { line, word } => platform.exchange_at(&self.cpus, line, word, now, new),
+                // Release: with the chunk comes its table.
+                Cursor::Ring { .. } => word.compare_exchange(now, new, Ordering::AcqRel, Ordering::Relaxed).is_ok(),
+            };
             let Some(next) = arena.next(platform, &self.tables, stream, wanted) else {
+                // Back to the end, from wherever vain additions have brought it: they must never carry. Where this fails, the
+                // next time will do.
+                replace(end << END_SHIFT | end);
                 let number = arena.number().map_err(|_| NotTaken::NoMemory)?;
                 return Err(number.map_or(NotTaken::Full, NotTaken::NeedsTable));
             };
-            let replaced = match cursor {
-                Cursor::Cpu { line, word } => platform.exchange_at(&self.cpus, line, word, now, begin(next)),
-                // Release: with the chunk comes its table.
-                Cursor::Ring { .. } => {
-                    word.compare_exchange(now, begin(next), Ordering::AcqRel, Ordering::Relaxed).is_ok()
-                }
-            };
-            if !replaced {
+            if !replace(begin(next)) {
                 // Others were given too little meanwhile, or this CPU is no longer that of the cursor.
                 arena.put_back(next);
             }
@@ -308,11 +309,6 @@ impl<P: Platform> Chunks<P> {
         self.arena.with(|arena| arena.is_large())
     }
 
-    /// Whether another period may find a table to give back.
-    pub(crate) fn goes_on(&self) -> bool {
-        self.arena.with(Arena::goes_on)
-    }
-
     /// The entry of page `pfn`.
     ///
     /// # Safety
@@ -344,7 +340,8 @@ impl<P: Platform> Chunks<P> {
 
     /// Memory of the records, in bytes.
     pub(crate) fn record_bytes(&self) -> usize {
-        self.tables.bytes()
+        let words = size_of_val(self.cpus.lines()) + size_of_val(self.rings.lines());
+        self.tables.bytes() + words + self.arena.with(|arena| arena.bytes())
     }
 }
 

@@ -88,9 +88,9 @@ pub struct FakeHost {
 /// The walks that go on.
 #[derive(Debug, Default)]
 struct Walks {
-    now: usize,
-    /// How often the last of them has ended.
-    ended: u64,
+    era: u64,
+    /// In which era each of those that go on has begun.
+    begun: Vec<u64>,
 }
 
 /// Where fake table pages start, out of the way of the addresses that tests use for buffers.
@@ -230,21 +230,29 @@ unsafe impl Platform for FakeHost {
     }
 
     fn walk<R>(&self, walk: impl FnOnce() -> R) -> R {
-        self.walks.lock().expect("not poisoned").now += 1;
+        let era = {
+            let mut walks = self.walks.lock().expect("not poisoned");
+            let era = walks.era;
+            walks.begun.push(era);
+            era
+        };
         let result = walk();
         let mut walks = self.walks.lock().expect("not poisoned");
-        walks.now -= 1;
-        walks.ended += u64::from(walks.now == 0);
+        // Any of that era stands for this one.
+        let at = walks.begun.iter().position(|begun| *begun == era).expect("this one has begun");
+        walks.begun.swap_remove(at);
         result
     }
 
     fn walks_now(&self) -> u64 {
-        self.walks.lock().expect("not poisoned").ended
+        let mut walks = self.walks.lock().expect("not poisoned");
+        walks.era += 1;
+        walks.era - 1
     }
 
     fn walks_are_over(&self, then: u64) -> bool {
         let walks = self.walks.lock().expect("not poisoned");
-        walks.now == 0 || walks.ended > then
+        walks.begun.iter().all(|era| *era > then)
     }
 
     fn now_us(&self) -> u64 {

@@ -17,13 +17,13 @@
 //! Hardware ignores bits 61:52 of a leaf, and of an absent entry all but the rights.
 //!
 //! A page becomes spent when its invalidation has completed: the first page of a mapping just then, the others as they are
-//! cleared, for they are of the same chunk. A chunk is handed out again when all its pages are spent. So a page that somebody
-//! has taken and not yet written holds its chunk back as much as one that is mapped or waits for its invalidation: nothing is
-//! counted, and no step is shared between CPUs (S3).
+//! cleared, for nobody gets them before it: what lies behind it in its chunk is not handed out again before the first is spent. So
+//! a page that somebody has taken and not yet written holds its chunk back as much as one that is mapped or waits for its
+//! invalidation: nothing is counted, and no step is shared between CPUs (S3).
 //!
 //! A mapping is known by its first entry alone, which holds its length; so an unmap of a part of one, or of one that is gone,
-//! is refused by a look. The look is not atomic with what follows: two unmaps of one mapping at the same moment, a mistake that
-//! the typed face rules out, may both be let through, as if the second had come when the address was in use again.
+//! is refused by a look. The look is not atomic with what follows: of two unmaps of one mapping at the same moment, a mistake that
+//! the typed face rules out, both may be let through, and the second may clear what is there by then.
 
 use super::entry::{Entry, EntryValue, Rights};
 use crate::address::{IovaRange, PAGE_SIZE, PhysAddr, Segment};
@@ -173,16 +173,22 @@ impl<'e> Cleared<'e> {
     /// Ends the round, now that the invalidation has completed: as [`spend`] does.
     #[inline(always)]
     pub(crate) fn spend(self) {
-        self.first.store_bits(self.bits ^ END);
+        if self.first.load_bits() == self.bits {
+            self.first.store_bits(self.bits ^ END);
+        }
     }
 }
 
 /// Ends the round for the first page of a mapping that was cleared, now that its invalidation has completed.
 ///
-/// Release: whoever finds the chunk spent knows that. Hardware sees no difference, so nothing is flushed.
+/// Release: whoever finds the chunk spent knows that. Hardware sees no difference, so nothing is flushed. Where it is cleared no
+/// more, another unmap of the same mapping has come before.
 #[inline(always)]
 pub(crate) fn spend(first: &Entry) {
-    first.store_bits(first.load_bits() ^ END);
+    let bits = first.load_bits();
+    if bits & CLEARED != 0 {
+        first.store_bits(bits ^ END);
+    }
 }
 
 /// Ends the round for pages that the caller was handed and has no use for.

@@ -146,6 +146,7 @@ fn buffer() -> impl Strategy<Value = Buffer> {
     let segments = prop_oneof![
         8 => small().prop_map(|one| vec![one]),
         4 => vec(small(), 2..6),
+        2 => middling().prop_map(|one| vec![one]),
         1 => large().prop_map(|one| vec![one]),
         1 => (large(), small()).prop_map(|(first, second)| vec![first, second]),
         1 => Just(vec![Segment { phys: PhysAddr::new((1 << PHYSICAL_BITS) - 8), len: 16 }]),
@@ -160,6 +161,12 @@ fn small() -> impl Strategy<Value = Segment> {
     let crowded = CROWDED.start << PAGE_SHIFT..CROWDED.end << PAGE_SHIFT;
     let phys = prop_oneof![2 => anywhere, 1 => crowded].prop_map(PhysAddr::new);
     (phys, 1..=3 * PAGE_SIZE).prop_map(|(phys, len)| Segment { phys, len })
+}
+
+/// Too long for a chunk that streams share, and less than a leaf table holds.
+fn middling() -> impl Strategy<Value = Segment> {
+    (1..MEMORY_PAGES - 512, 33..500u64)
+        .prop_map(|(pfn, pages)| Segment { phys: PhysAddr::from_pfn(pfn), len: pages << PAGE_SHIFT })
 }
 
 /// More than a leaf table holds, on a 2 MiB boundary or not.

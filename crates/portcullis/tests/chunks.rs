@@ -1,0 +1,225 @@
+//! Chunks and their tables, in the order of events that it takes: what comes back when, and to whom.
+
+use portcullis::design::TABLE_IDLE_US;
+use portcullis::designs::Portcullis;
+use portcullis::iommu::fake::{FakeIommu, Ticket};
+use portcullis::iommu::{AttachError, Translation};
+use portcullis::iova::{CHUNK_PAGES, CHUNKED_PAGES_MAX, TABLE_RESERVE};
+use portcullis::platform::fake::FakeHost;
+use portcullis::table::Rights;
+use portcullis::{
+    Access, Capabilities, Domain, DomainId, Invalidation, Iommu, Iova, IovaRange, PAGE_SIZE, PhysAddr, Protection,
+    QueueError, SourceId,
+};
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex};
+
+const DEVICE: SourceId = SourceId(0x28);
+/// Mappings of so many pages have a table each.
+const TABLE: u64 = CHUNKED_PAGES_MAX;
+/// Tables that are not given back while the domain is there: the root and two below it, the reserve, and the one in which the
+/// stream is.
+const KEPT: usize = 3 + TABLE_RESERVE + 1;
+
+type Small<'h, I = &'h FakeIommu<'h>> = Domain<Portcullis, &'h FakeHost, I>;
+
+fn map<I: Iommu>(domain: &Small<'_, I>, pfn: u64, pages: u64) -> Iova {
+    domain.map_raw(PhysAddr::from_pfn(pfn), pages * PAGE_SIZE, Access::DeviceWrites).expect("room")
+}
+
+fn unmap<I: Iommu>(domain: &Small<'_, I>, iova: Iova, pages: u64) {
+    domain.unmap_raw(iova, pages * PAGE_SIZE).expect("mapped");
+}
+
+fn map_tables<I: Iommu>(domain: &Small<'_, I>, count: u64) -> Vec<Iova> {
+    (0..count).map(|number| map(domain, 0x10_0000 + number * 512, TABLE)).collect()
+}
+
+fn tick_after<I: Iommu>(host: &FakeHost, domain: &Small<'_, I>, us: u64) {
+    host.advance_us(us);
+    domain.tick().expect("the hardware answers");
+}
+
+/// A mapping of 200 pages is cleared, and waits: its later pages look spent, in a table where holes are filled.
+#[test]
+fn no_page_of_a_mapping_comes_back_before_its_invalidation() {
+    for protection in [Protection::Strict, Protection::Deferred] {
+        let host = FakeHost::default();
+        let iommu = FakeIommu::new(&host);
+        let domain = Small::new(&iommu, &host, protection).expect("a domain");
+        domain.attach(DEVICE).expect("a device");
+        let waits = map(&domain, 0x1000, 200);
+        let [_beside, gone, _last] = [(0x2000, 311), (0x3000, 400), (0x4000, 400)].map(|(pfn, n)| map(&domain, pfn, n));
+        unmap(&domain, gone, 400);
+        tick_after(&host, &domain, 1000);
+        // In the table of what is gone, which was behind the first.
+        map(&domain, 0x5000, 400);
+        let pages = || (waits.pfn()..waits.pfn() + 200).map(Iova::from_pfn);
+        assert!(pages().all(|page| iommu.access(DEVICE, page, Rights::WRITE).is_some()));
+        let mut batch = domain.raw_batch();
+        batch.unmap(IovaRange::new(waits.pfn(), 200).expect("a range")).expect("mapped");
+        if protection == Protection::Deferred {
+            batch.commit().expect("queued");
+            batch = domain.raw_batch();
+        }
+        for page in 0..4 * CHUNK_PAGES {
+            let new = map(&domain, 0x9000 + page, 1);
+            assert!(!pages().any(|page| page == new), "S3: {protection}, {new}");
+        }
+        batch.commit().expect("the hardware answers");
+    }
+}
+
+/// Units of a table come back one by one, are handed out as other chunks, and lie behind what is left of the first.
+#[test]
+fn no_live_page_is_handed_out_again() {
+    let host = FakeHost::default();
+    let iommu = FakeIommu::new(&host);
+    let domain = Small::new(&iommu, &host, Protection::Strict).expect("a domain");
+    let [first, second, _rest] = [(0x1000, 60), (0x2000, 70), (0x3000, 381)].map(|(pfn, n)| map(&domain, pfn, n));
+    let [gone, _last] = [0x4000, 0x5000].map(|pfn| map(&domain, pfn, 400));
+    unmap(&domain, gone, 400);
+    map(&domain, 0x6000, 400);
+    let mut live = HashSet::new();
+    let mut chunk = |number: u64| -> Vec<Iova> {
+        let pages: Vec<Iova> =
+            (0..CHUNK_PAGES).map(|page| map(&domain, 0x1_0000 + number * CHUNK_PAGES + page, 1)).collect();
+        pages.iter().for_each(|page| assert!(live.insert(*page), "S3: {page}"));
+        pages
+    };
+    unmap(&domain, first, 60);
+    unmap(&domain, second, 70);
+    let chunks: Vec<Vec<Iova>> = (0..12).map(&mut chunk).collect();
+    for (number, pages) in chunks.iter().enumerate() {
+        // A quarter of each, never the same.
+        pages.iter().skip(16 * (number % 4)).take(16).for_each(|page| unmap(&domain, *page, 1));
+    }
+    let mut live: HashSet<Iova> = chunks
+        .iter()
+        .enumerate()
+        .flat_map(|(number, pages)| {
+            pages.iter().enumerate().filter(move |(at, _)| at / 16 != number % 4).map(|(_, page)| *page)
+        })
+        .collect();
+    for page in 0..40 * CHUNK_PAGES {
+        let new = map(&domain, 0x10_0000 + page, 1);
+        assert!(live.insert(new), "S3: {new}");
+    }
+}
+
+#[test]
+fn holes_behind_half_empty_tables_are_filled() {
+    let host = FakeHost::default();
+    let iommu = FakeIommu::new(&host);
+    let domain = Small::new(&iommu, &host, Protection::Strict).expect("a domain");
+    let pages: Vec<Iova> = (0..512 * 9).map(|page| map(&domain, 0x1_0000 + page, 1)).collect();
+    for table in 0..8 {
+        pages[table * 512..table * 512 + 256].iter().for_each(|page| unmap(&domain, *page, 1));
+    }
+    for round in 0..200 {
+        let some: Vec<Iova> =
+            (0..CHUNK_PAGES).map(|page| map(&domain, 0x10_0000 + round * CHUNK_PAGES + page, 1)).collect();
+        some.iter().for_each(|page| unmap(&domain, *page, 1));
+    }
+    // Nine with the pages, one for good measure, and the root with two below it.
+    assert!(domain.table_pages() <= 9 + 1 + 3, "{}", domain.table_pages());
+}
+
+#[test]
+fn a_table_stays_for_a_period_after_its_last_use() {
+    let host = FakeHost::default();
+    let iommu = FakeIommu::new(&host);
+    let domain = Small::new(&iommu, &host, Protection::Strict).expect("a domain");
+    let mapped = map_tables(&domain, 60);
+    host.advance_us(TABLE_IDLE_US - 1);
+    mapped.iter().for_each(|iova| unmap(&domain, *iova, TABLE));
+    let before = domain.table_pages();
+    tick_after(&host, &domain, 1);
+    assert_eq!(domain.table_pages(), before, "needed a moment ago");
+    tick_after(&host, &domain, TABLE_IDLE_US);
+    assert!(domain.table_pages() <= KEPT, "{}", domain.table_pages());
+}
+
+#[test]
+fn tables_go_however_long_they_were_full() {
+    let host = FakeHost::default();
+    let iommu = FakeIommu::new(&host);
+    let domain = Small::new(&iommu, &host, Protection::Strict).expect("a domain");
+    let mapped = map_tables(&domain, 60);
+    (0..5).for_each(|_| tick_after(&host, &domain, TABLE_IDLE_US));
+    mapped.iter().for_each(|iova| unmap(&domain, *iova, TABLE));
+    for _ in 0..3 {
+        let due_us = domain.due_us().expect("there are tables to give back");
+        tick_after(&host, &domain, due_us.saturating_sub(portcullis::Platform::now_us(&&host)));
+    }
+    assert!(domain.table_pages() <= KEPT, "{}", domain.table_pages());
+    assert!(host.frames_lent() <= KEPT);
+}
+
+/// What to do in the middle of a submission.
+type Meanwhile<'h> = Mutex<Option<Box<dyn FnOnce() + Send + 'h>>>;
+
+/// An IOMMU that lets another CPU in while tables leave.
+struct Interrupted<'h> {
+    fake: FakeIommu<'h>,
+    meanwhile: Meanwhile<'h>,
+}
+
+impl Iommu for Interrupted<'_> {
+    type Ticket = Ticket;
+
+    fn capabilities(&self) -> Capabilities {
+        self.fake.capabilities()
+    }
+
+    fn open_domain(&self, translation: Translation) -> Result<DomainId, AttachError> {
+        self.fake.open_domain(translation)
+    }
+
+    fn close_domain(&self, domain: DomainId) -> Result<(), AttachError> {
+        self.fake.close_domain(domain)
+    }
+
+    fn attach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError> {
+        self.fake.attach(domain, device)
+    }
+
+    fn detach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError> {
+        self.fake.detach(domain, device)
+    }
+
+    fn submit(&self, commands: &[Invalidation]) -> Result<Ticket, QueueError> {
+        let is_all_levels = |command: &Invalidation| matches!(command, Invalidation::Pages { leaf_only: false, .. });
+        if commands.iter().any(is_all_levels) {
+            let meanwhile = self.meanwhile.lock().expect("not poisoned").take();
+            meanwhile.into_iter().for_each(|meanwhile| meanwhile());
+        }
+        self.fake.submit(commands)
+    }
+
+    fn is_done(&self, ticket: Ticket) -> Result<bool, QueueError> {
+        self.fake.is_done(ticket)
+    }
+}
+
+/// While tables leave, another CPU adds some, uses them no more, and ticks.
+#[test]
+fn two_ticks_at_once_lose_no_table() {
+    // What the other CPU does refers to the domain, and the domain to it.
+    let host: &'static FakeHost = Box::leak(Box::default());
+    let iommu = Interrupted { fake: FakeIommu::new(host), meanwhile: Mutex::default() };
+    let iommu: &'static Interrupted<'static> = Box::leak(Box::new(iommu));
+    let domain = Arc::new(Small::new(iommu, host, Protection::Strict).expect("a domain"));
+    map_tables(&domain, 200).iter().for_each(|iova| unmap(&domain, *iova, TABLE));
+    tick_after(host, &domain, TABLE_IDLE_US);
+    let other = domain.clone();
+    *iommu.meanwhile.lock().expect("not poisoned") = Some(Box::new(move || {
+        map_tables(&other, 300).iter().for_each(|iova| unmap(&other, *iova, TABLE));
+        (0..3).for_each(|_| tick_after(host, &other, TABLE_IDLE_US));
+    }));
+    (0..20).for_each(|_| tick_after(host, &domain, TABLE_IDLE_US));
+    assert!(iommu.meanwhile.lock().expect("not poisoned").is_none(), "tables have left");
+    assert!(host.frames_lent() <= KEPT, "{}", host.frames_lent());
+    drop(Arc::into_inner(domain).expect("nobody else has it"));
+    assert_eq!(host.frames_lent(), 0);
+}
