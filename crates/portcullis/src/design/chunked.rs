@@ -24,6 +24,7 @@ use crate::iova::{
 use crate::platform::{Lock, LockClass, Phase, Platform, Step};
 use crate::request::{Access, Lifetime, Request};
 use crate::safety::Protection;
+use crate::sync::{AtomicBool, Ordering};
 use crate::table::{ENTRIES, FreedTables, TableRule, rounds};
 use arrayvec::ArrayVec;
 
@@ -49,6 +50,9 @@ pub struct Chunked<P: Platform, I: Iommu> {
     one_page_commands: bool,
     /// When tables are looked at next.
     period: Deadline,
+    /// Set while no period has begun although there are many tables: the next unmap begins one. Relaxed: one that comes at the
+    /// same moment as the last look may miss it, and leaves it to the next.
+    asleep: AtomicBool,
     leaving: P::Lock<Leaving>,
 }
 
@@ -99,7 +103,16 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         let at_once_below = if caches_absent || !is_chunked { 0 } else { 1 << physical_bits.min(52) };
         let one_page_commands = strict && address_mask_max.is_some();
         let period = Deadline::none();
-        Ok(Self { domain, strict, chunked_pages_max, at_once_below, one_page_commands, period, leaving })
+        Ok(Self {
+            domain,
+            strict,
+            chunked_pages_max,
+            at_once_below,
+            one_page_commands,
+            period,
+            asleep: AtomicBool::new(false),
+            leaving,
+        })
     }
 
     /// The chunks, where `range` lies among them.
@@ -181,10 +194,26 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
             leaving.attended = false;
             !leaving.numbers.is_empty()
         });
-        if leaves || chunks.is_large() {
+        if leaves || chunks.goes_on() {
             self.period.set_if_none(platform, TABLE_IDLE_US);
+        } else {
+            self.asleep.store(chunks.is_large(), Ordering::Relaxed);
         }
         unlinked
+    }
+
+    /// To be called by every unmap of a chunk's pages.
+    #[inline(always)]
+    fn stir(&self) {
+        if self.asleep.load(Ordering::Relaxed) {
+            self.wake();
+        }
+    }
+
+    #[cold]
+    fn wake(&self) {
+        self.asleep.store(false, Ordering::Relaxed);
+        self.period.set_if_none(self.domain.space.platform(), TABLE_IDLE_US);
     }
 
     /// Takes tables out that were not needed for a period.
@@ -243,6 +272,7 @@ impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
             platform.probe(Step::ChunkFind);
             // SAFETY: within a walk.
             platform.walk(|| rounds::clear(platform, unsafe { chunks.entries(range.first_pfn()) }, range).map(drop))?;
+            self.stir();
             Ok(Revoked { range, cleared: true, leaf_only: true })
         })
     }
@@ -287,6 +317,7 @@ impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
             platform.probe(Step::Enter(Phase::IovaFree));
             platform.probe(Step::ChunkReturn);
             cleared.spend();
+            self.stir();
             Ok(true)
         })
     }
@@ -313,6 +344,7 @@ impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
             platform.probe(Step::Enter(Phase::IovaFree));
             platform.probe(Step::ChunkReturn);
             cleared.spend();
+            self.stir();
             Ok(())
         })
     }

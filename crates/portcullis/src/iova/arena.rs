@@ -162,6 +162,8 @@ pub(super) struct Arena {
     idle: VecDeque<u32>,
     /// The fewest of those since the last tick.
     idle_min: usize,
+    /// Whether anything was taken or found to be spent since the last period.
+    stirred: bool,
     /// Pages handed out so far.
     handed: u64,
     /// What that was when each stream came last, and the units of the chunk that it was given.
@@ -189,6 +191,7 @@ impl Arena {
             spare: ArrayVec::new(),
             idle: VecDeque::new(),
             idle_min: 0,
+            stirred: false,
             handed: 0,
             came,
             streams: 0,
@@ -207,6 +210,7 @@ impl Arena {
         stream: usize,
         wanted: Wanted,
     ) -> Option<Chunk> {
+        self.stirred = true;
         let (log, units) = match wanted {
             Wanted::Table => (0, TABLE_UNITS),
             Wanted::Chunk => (0, CHUNK_UNITS),
@@ -391,7 +395,9 @@ impl Arena {
         for _ in 0..count {
             let Some(number) = self.queue(queue).pop_front() else { return };
             let table = &mut self.tables[number as usize];
+            let spent_before = table.spent();
             table.look(platform, number, tables);
+            self.stirred |= table.spent() != spent_before;
             if table.spent() == ALL {
                 self.idle.push_back(number);
             } else {
@@ -405,9 +411,14 @@ impl Arena {
         self.idle_min = self.idle.len();
     }
 
-    /// Whether there are more tables than are kept in any case: nobody tells when one of them becomes empty.
+    /// Whether there are more tables than are kept in any case.
     pub(super) const fn is_large(&self) -> bool {
         self.linked > TABLE_RESERVE
+    }
+
+    /// Whether another period may find a table to give back, as far as can be told now: where nothing stirs, an unmap has to say.
+    pub(super) fn goes_on(&mut self) -> bool {
+        core::mem::take(&mut self.stirred) && self.is_large() || self.idle.len() > TABLE_RESERVE
     }
 
     /// Memory of the lists, in bytes.

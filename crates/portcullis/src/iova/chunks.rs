@@ -309,6 +309,11 @@ impl<P: Platform> Chunks<P> {
         self.arena.with(|arena| arena.is_large())
     }
 
+    /// Whether another period may find a table to give back, as far as can be told now.
+    pub(crate) fn goes_on(&self) -> bool {
+        self.arena.with(Arena::goes_on)
+    }
+
     /// The entry of page `pfn`.
     ///
     /// # Safety

@@ -273,7 +273,8 @@ fn walk_beside_reclaim(hasty: bool) -> (usize, usize) {
             run_on(1);
             other.unmap_raw(gone, PAGE_SIZE).is_ok()
         });
-        for _ in 0..2 {
+        // It is found to be empty, taken out, and given back.
+        for _ in 0..3 {
             host.advance_us(TABLE_IDLE_US);
             domain.tick().expect("the hardware answers");
         }
