@@ -247,6 +247,7 @@ fn a_window_that_only_the_hardware_bounds_says_so() {
     let said = "until the hardware has worked off its queue";
     assert!(document["advice"][0].as_str().is_some_and(|advice| advice.contains(said)), "{}", document["advice"]);
     assert!(page.contains(&format!("\u{a0}µs, {said}")), "in the tile");
+    assert_eq!(times(&page, "<td>queue</td>"), 2, "with batches and without");
 }
 
 #[test]

@@ -151,11 +151,11 @@ fn tiles(item: &Item<'_>) -> Markup {
             @for run in tiles.into_iter().flatten() {
                 li style={ "--ink:" (ink::Ink::of(run.protection).variable()) } {
                     b { @if run.protection == Protection::None { "no protection" } @else { (run.design.label()) " " (run.protection.name()) } }
-                    @if run.protection != Protection::None && run.batch > 1 { span.quiet { "in batches of " (counted(run.batch)) } }
                     @if let (Some(rate), Some(share)) = (run.estimate_gbps, run.estimate_vs_none) {
                         span.rate { (shown(rate, &gbps(rate))) " " small { "Gb/s, " (shown(share, &percent(share))) } }
                     }
                     span.quiet {
+                        @if run.protection != Protection::None && run.batch > 1 { "in batches of " (counted(run.batch)) "; " }
                         "reach after the unmap: "
                         @match run.stale_window_us_max {
                             Some(window_us) if window_us > 0.0 => { "seen up to " (microseconds(window_us)) ", " (bound(run)) },
@@ -180,6 +180,14 @@ fn bound(run: &Run) -> Markup {
     }
 }
 
+fn bound_cell(run: &Run) -> Markup {
+    match run.bound_us {
+        _ if run.unbounded() => html! { td { "none" } },
+        Some(0.0) if run.protection == Protection::Deferred => html! { td { "queue" } },
+        bound_us => cell(bound_us, number),
+    }
+}
+
 /// The table that a terminal shows, and what bounds the windows. Where batches differ the reader must see it.
 fn table(runs: &[Run], is_best: impl Fn(&Run) -> bool) -> Markup {
     let with_batch = runs.iter().any(|run| run.batch != runs[0].batch);
@@ -188,7 +196,7 @@ fn table(runs: &[Run], is_best: impl Fn(&Run) -> bool) -> Markup {
             tr {
                 th.word scope="col" { "design" } th.word scope="col" { "protection" }
                 @if with_batch { th scope="col" { "batch" } }
-                (heads(&["cycles/\npage", "IOTLB\nmisses/p", "L3\nmisses/p", "inval/\npage", "tables\nmax", "window µs\nseen",
+                (heads(&["cycles/\npage", "IOTLB\nmisses/p", "L3\nmisses/p", "inval/\npage", "tables\nmax", "window\nµs seen",
                     "bound\nµs", "stale\npages", "Gb/s\n(est.)", "limit", "of none"]))
             }
         }
@@ -203,7 +211,7 @@ fn table(runs: &[Run], is_best: impl Fn(&Run) -> bool) -> Markup {
                     }
                     (cell(run.table_pages_max, whole))
                     @if run.stale_window_us_max.is_none() { td { "∞" } } @else { (cell(run.stale_window_us_max, number)) }
-                    @if run.unbounded() { td { "none" } } @else { (cell(run.bound_us, number)) }
+                    (bound_cell(run))
                     (cell(run.stale_accesses, whole))
                     (cell(run.estimate_gbps, gbps))
                     td { (run.limit.as_deref().unwrap_or("–")) }
@@ -254,8 +262,8 @@ fn columns() -> Markup {
         ("inval/page, tables max", "invalidation commands per page; table pages in use at most"),
         (
             "window µs seen, bound µs",
-            "how long an unmapped page was seen within the device’s reach at most; how long the design says that an unmap waits \
-             until the hardware is told, which timers and the hardware then take a little more than",
+            "how long an unmapped page was seen within the device’s reach at most; how long the design says that an unmap waits until \
+             the hardware is told, to which timers and the hardware add what they take (queue: the hardware alone)",
         ),
         ("stale pages", "pages that were still within reach when handed back"),
         ("batch", "how many unmaps in a row share an invalidation and a wait at most; their buffers go back together"),
