@@ -37,7 +37,7 @@ fn the_picture_of_the_readme_shows_the_advice_of_today() {
     let first = advice.split_inclusive(". ").next().expect("a sentence").trim_end();
     assert_eq!(
         shown, first,
-        "take docs/report.png again, 1120 by 1280 pixels from the top of the page of `portcullis compare --html`, and \
+        "take docs/report.png again, 1120 by 1390 pixels from the top of the page of `portcullis compare --html`, and \
          describe it in the README by the first sentence of its answer"
     );
 }
