@@ -417,6 +417,9 @@ fn an_attack_that_found_nothing_undeclared() {
         "<td><data value=\"10000\">10,000</data></td>",
         "<dt>S2 strict</dt>",
         "slow the work down",
+        // What a desk's screen has room for, and what a phone says of the rest.
+        "of those<br>cached",
+        ".scroll:has(thead)::before{content:",
         "portcullis attack 'my trace.xz'",
         "What was assumed",
     ] {
