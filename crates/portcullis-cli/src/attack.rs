@@ -68,7 +68,8 @@ fn verdict(violations: Vec<String>) -> Result<(), Failure> {
 }
 
 fn print_rows(out: &mut impl Write, rows: &[&Row]) -> io::Result<()> {
-    let header = ["design", "protection", "got through\naccesses", "window us\nmax", "bound\nus", "stale\nbytes·us"];
+    let header =
+        ["design", "protection", "got through\naccesses", "window us\nmax", "bound +\ngrace us", "stale\nbytes·us"];
     let header = [&header[..], &["verdict", "probes", "cached\nat unmap", "rest of pages\nbytes·us"]].concat();
     let mut table = plain(&header, 2);
     let dash = || "-".to_owned();
@@ -81,6 +82,9 @@ fn print_rows(out: &mut impl Write, rows: &[&Row]) -> io::Result<()> {
         };
         let bound = match attacked.bound_us {
             _ if row.protection == Protection::None => dash(),
+            Some(us) if row.protection == Protection::Deferred => {
+                format!("{} + {}", count(us), number(attacked.grace_us))
+            }
             Some(us) => count(us),
             None => "none".to_owned(),
         };

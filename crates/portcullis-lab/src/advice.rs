@@ -1,6 +1,6 @@
 //! What to choose and why, from the numbers of one comparison.
 
-use crate::compare::{Comparison, Row, option_map};
+use crate::compare::{Comparison, EQUAL_BATCHES, Row, option_map};
 use crate::machine::Machine;
 use crate::outcome::{Limit, Outcome};
 use portcullis::Protection;
@@ -94,15 +94,10 @@ fn advise_one(rows: &[Row], equal: &[Row], machine: &Machine) -> String {
             }
         }
     }
-    if let Some(sentence) = batching(rows, equal) {
-        sentences.push(sentence);
-    }
-    if let Some(sentence) = linux(rows) {
-        sentences.push(sentence);
-    }
-    if let Some(sentence) = search(strict.or(deferred), machine) {
-        sentences.push(sentence);
-    }
+    sentences.extend(batching(rows, equal));
+    sentences.extend(at_equal_batches(rows, equal));
+    sentences.extend(linux(rows));
+    sentences.extend(search(strict.or(deferred), machine));
     sentences.join(" ")
 }
 
@@ -122,8 +117,10 @@ fn best(rows: &[Row], protection: Protection) -> Option<Candidate<'_>> {
     best
 }
 
+/// With its batches, which are a part of what makes it cheap.
 fn name((row, _): Candidate<'_>) -> String {
-    format!("`{}` {}", row.label(), row.protection)
+    let batches = if row.batch == 1 { String::new() } else { format!(" in batches of {}", row.batch) };
+    format!("`{}` {}{batches}", row.label(), row.protection)
 }
 
 fn choose(candidate: Candidate<'_>, because: &str) -> String {
@@ -148,10 +145,21 @@ fn loss(outcome: &Outcome) -> String {
 fn exposure((_, outcome): Candidate<'_>) -> String {
     match outcome.stale_window_us_max {
         Some(window_us) if window_us > 0.0 => format!(
-            "the device can reach a buffer for up to {window_us:.0} µs after it is back in use ({} stale pages were seen to translate).",
+            "the device can reach a buffer after it is back in use: seen up to {window_us:.0} µs, {} ({} stale pages were \
+             seen to translate).",
+            bound(outcome),
             outcome.stale_accesses
         ),
         _ => "no window was seen in which the device could reach a buffer after its unmap.".to_owned(),
+    }
+}
+
+/// What the design promises of a window that was seen.
+fn bound(outcome: &Outcome) -> String {
+    match outcome.bound_us {
+        Some(0) => "until the hardware has worked off its queue".to_owned(),
+        Some(bound_us) => format!("bound {bound_us} µs"),
+        None => "no bound".to_owned(),
     }
 }
 
@@ -163,9 +171,26 @@ fn batching(rows: &[Row], equal: &[Row]) -> Option<String> {
     let alone =
         if other.batch == 1 { "Without batches".to_owned() } else { format!("With batches of {}", other.batch) };
     Some(format!(
-        "{alone} instead of those of {} it would take {:.0} cycles per page instead of {:.0}.",
-        row.batch, batched.cycles_per_page, outcome.cycles_per_page
+        "{alone} instead of those of {} `{}` {} would take {:.0} cycles per page instead of {:.0}.",
+        row.batch,
+        row.label(),
+        row.protection,
+        batched.cycles_per_page,
+        outcome.cycles_per_page
     ))
+}
+
+/// The best strict design where all have the same batches, so that none looks good for its batches alone.
+fn at_equal_batches(rows: &[Row], equal: &[Row]) -> Option<String> {
+    let best_of = |batch| {
+        let all: Vec<Row> = rows.iter().chain(equal).filter(|row| row.batch == batch).cloned().collect();
+        let (row, outcome) = best(&all, Protection::Strict)?;
+        let batches = if batch == 1 { "without batches".to_owned() } else { format!("in batches of {batch}") };
+        Some(format!("`{}` {batches} ({:.1} Gb/s)", row.label(), outcome.estimate_gbps))
+    };
+    let differ = rows.iter().any(|row| row.batch != rows[0].batch);
+    let each: Vec<String> = EQUAL_BATCHES.into_iter().filter_map(best_of).collect();
+    (differ && !each.is_empty()).then(|| format!("At equal batches the best strict design is {}.", each.join(" and ")))
 }
 
 /// What a host can do whose kernel cannot be changed: Linux defers by default, and `iommu.strict=1` makes it strict.

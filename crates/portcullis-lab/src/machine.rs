@@ -140,7 +140,7 @@ fn cascadelake_cx5() -> Machine {
     Machine {
         id: "cascadelake-cx5",
         description: "Xeon Gold 6234 3.3 GHz, 5 cores, ConnectX-5 100 GbE (2019)",
-        source: "[F] for rates and walks; software costs of Linux 6.12 measured on a recent machine; IOMMU sizes and invalidation time derived or assumed",
+        source: "Fast & Safe (SOSP'24) for rates and walks; software costs of Linux 6.12 measured on a recent machine; IOMMU sizes and invalidation time derived or assumed",
         core_hz: CORE_HZ,
         cores: 5,
         unprotected_gbps: UNPROTECTED_GBPS,

@@ -48,6 +48,9 @@ pub struct Outcome {
     pub stale_window_us_mean: Option<f64>,
     /// The longest of those.
     pub stale_window_us_max: Option<f64>,
+    /// How long the design says that an unmap waits for the hardware to be told; `None` without bound. Timers and the hardware
+    /// take what they take beside it.
+    pub bound_us: Option<u64>,
     /// The age of the oldest buffer that was handed back and still within reach: the greatest in each piece of the run, at
     /// most 100 pieces, from the end of warm-up to the last window.
     pub stale_window_us_over_time: Option<Vec<f64>>,
@@ -148,6 +151,7 @@ impl Outcome {
             stale_window_us_mean: translated
                 .and_then(|()| mean(measured.window_ps_sum as f64 / PS_PER_US, measured.windows)),
             stale_window_us_max: translated.map(|()| measured.window_ps_max as f64 / PS_PER_US),
+            bound_us: translated.and(measured.bound_us),
             stale_window_us_over_time: translated
                 .map(|()| measured.oldest_stale_ps.iter().map(|age_ps| *age_ps as f64 / PS_PER_US).collect()),
             stale_window_piece_us: translated.map(|()| measured.piece_ps as f64 / PS_PER_US),

@@ -150,6 +150,7 @@ fn a_table_and_a_last_paragraph() {
     };
     assert!(line("stock", "strict").contains("nothing"));
     assert!(line("stock", "deferred").contains("S2 ") && line("stock", "deferred").contains("declared"));
+    assert!(line("macos", "deferred").contains(" 0 + "), "what the hardware may take is a part of the bound");
     assert!(line("none", "none").contains("S1 ") && line("none", "none").contains("declared"));
     let conclusion = conclusion.replace('\n', " ");
     assert!(conclusion.starts_with("Nothing got through `stock` strict"), "{conclusion}");

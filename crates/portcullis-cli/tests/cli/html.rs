@@ -1,6 +1,6 @@
 //! `--html`: a page that stands by itself, whose every number is in the JSON document of the same run.
 
-use super::{DISK, RECEIVE, SEND, bundled, portcullis, printed, rows, text, written};
+use super::{DISK, RECEIVE, SEND, bundled, float, portcullis, printed, rows, text, written};
 use portcullis_lab::report::{count, gbps, number, page, percent};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -171,7 +171,7 @@ fn every_number_of_the_page_is_in_the_document() {
     let places = parts.map(|part| page.find(part).unwrap_or_else(|| panic!("no {part:?}")));
     assert!(places.is_sorted(), "{places:?}");
     assert!(page.contains(document["version"].as_str().unwrap()));
-    assert!(page.contains(document["assumed"]["source"].as_str().unwrap()));
+    assert!(page.contains(&document["assumed"]["source"].as_str().unwrap().replace('&', "&amp;")));
     assert!(!page.contains("<nav"), "one section needs no contents");
 }
 
@@ -198,6 +198,68 @@ fn every_design_and_protection_is_a_point_with_its_name() {
     }
     for picture in over_time {
         assert_eq!(times(picture, "opacity=\"0.3\""), of("deferred"), "a strip for each that leaves anything stale");
+    }
+}
+
+/// What makes a design cheap, and what an observed maximum is worth.
+#[test]
+fn batches_and_bounds_are_not_hidden() {
+    let designs = "none,macos,solaris,identity,portcullis";
+    let (page, document) = compared("batches.html", &[&bundled(RECEIVE), "--designs", designs]);
+    check(&page, &document);
+    let advice = document["advice"][0].as_str().expect("advice");
+    assert_eq!(times(advice, "`portcullis` strict in batches of 64"), 1, "{advice}");
+    for batch in [1, 64] {
+        let all = rows(&document).iter().chain(document["equal_batch"].as_array().expect("results"));
+        let strict = all.filter(|row| row["protection"] == "strict" && row["batch"] == batch);
+        let best = strict.max_by(|one, other| float(one, "estimate_gbps").total_cmp(&float(other, "estimate_gbps")));
+        let best = best.expect("a run");
+        let (design, rate) = (best["design"].as_str().expect("a design"), gbps(float(best, "estimate_gbps")));
+        let batches = if batch == 1 { "without batches" } else { "in batches of 64" };
+        assert!(advice.contains(&format!("`{design}` {batches} ({rate} Gb/s)")), "{design}, {rate}: {advice}");
+    }
+    let deferred = super::row(&document, "portcullis", "deferred");
+    let (window_us, bound_us) = (float(deferred, "stale_window_us_max"), float(deferred, "bound_us"));
+    assert!(window_us < bound_us, "so that they can be told apart: {deferred}");
+    assert!(advice.contains(&format!("seen up to {window_us:.0} µs, bound {bound_us} µs")), "{advice}");
+    let (answer, rest) = page.split_once("<h3>Cost against exposure").expect("a picture");
+    let tile = format!(
+        "seen up to <data value=\"{window_us}\">{}</data>\u{a0}µs, bound <data value=\"{bound_us}\">{}</data>\u{a0}µs",
+        number(window_us),
+        number(bound_us)
+    );
+    assert!(answer.contains(&tile), "{tile} in {answer}");
+    assert_eq!(times(answer, "in batches of <data value=\"64\">64</data>"), 2, "both are cheap for it");
+    for picture in pictures(&page)[0] {
+        assert_eq!((times(picture, "solaris, no bound"), times(picture, "no bound")), (1, 1));
+    }
+    let table = rest.split("<h3>All numbers").nth(1).and_then(|rest| rest.split("</table>").next()).expect("a table");
+    assert_eq!((times(table, ">batch</th>"), times(table, "<td>none</td>")), (1, 1), "{table}");
+    let batched = rows(&document).iter().filter(|row| row["batch"] == 64).count();
+    assert_eq!(times(table, "<td><data value=\"64\">64</data></td>"), batched, "{table}");
+}
+
+/// Where the only bound is the queue of the hardware, a bound of 0 beside a window would contradict it.
+#[test]
+fn a_window_that_only_the_hardware_bounds_says_so() {
+    let (page, document) = compared("hardware.html", &[&bundled(RECEIVE), "--designs", "none,freebsd,macos"]);
+    check(&page, &document);
+    let said = "until the hardware has worked off its queue";
+    assert!(document["advice"][0].as_str().is_some_and(|advice| advice.contains(said)), "{}", document["advice"]);
+    assert!(page.contains(&format!("\u{a0}µs, {said}")), "in the tile");
+    assert_eq!(times(&page, "<td>queue</td>"), 2, "with batches and without");
+}
+
+#[test]
+fn nothing_on_a_page_refers_to_what_is_not_on_it() {
+    for machine in ["cascadelake-cx5", "r210-cx3"] {
+        let name = format!("{machine}.html");
+        let (page, _) = compared(&name, &[&bundled(DISK), "--designs", "none,stock", "--machine", machine]);
+        for piece in pieces(&page) {
+            let Piece::Words(words) = piece else { continue };
+            let mark = words.split(' ').find(|word| word.starts_with('[') && word.ends_with(']'));
+            assert!(words.contains('{') || mark.is_none(), "{mark:?} in {words}");
+        }
     }
 }
 
@@ -234,7 +296,7 @@ fn a_workload_shows_its_seed_and_a_changed_machine_its_values() {
     ] {
         assert!(page.contains(part), "{part}");
     }
-    assert!(!page.contains("equal batches"), "all are equal as it is");
+    assert!(!page.contains("equal batches") && !page.contains("batch</th>"), "all are equal as it is");
 }
 
 #[test]
@@ -319,7 +381,7 @@ fn finding(design: &str, protection: &str, declared: bool, stale: u64, window_us
     json!({
         "trace": "my trace.xz", "design": design, "options": {}, "protection": protection, "rule": "S2",
         "declared": declared, "stale_accesses": stale, "stale_window_us_max": window_us,
-        "stale_bytes_us": 1500.5 * stale as f64, "bound_us": 10_000, "probes": 41_234, "probes_cached": 9_431,
+        "stale_bytes_us": 1500.5 * stale as f64, "bound_us": 10_000, "grace_us": 412.25, "probes": 41_234, "probes_cached": 9_431,
     })
 }
 
@@ -348,13 +410,25 @@ fn an_attack_that_found_nothing_undeclared() {
     for part in [
         "What does a malicious device still reach?",
         "Under strict protection nothing got through.",
-        "<code>eiovar:k=64:queue=per-core deferred</code> (S2), up to <data value=\"9999.25\">9,999</data>",
-        "<code>none</code> (S2), for good",
+        "still reached up to <data value=\"9999.25\">9,999</data>\u{a0}µs after the unmap, longest under \
+         <code>eiovar:k=64:queue=per-core deferred</code> (S2).",
+        "Without protection, as declared: <code>none</code>, for good.",
+        "<td><data value=\"10000\">10,000</data> + <data value=\"412.25\">412</data></td>",
+        "<td><data value=\"10000\">10,000</data></td>",
+        "<dt>S2 strict</dt>",
+        "slow the work down",
+        // What a desk's screen has room for, and what a phone says of the rest.
+        "of those<br>cached",
+        ".scroll:has(thead)::before{content:",
         "portcullis attack 'my trace.xz'",
         "What was assumed",
     ] {
         assert!(page.contains(part), "{part}");
     }
+    assert!(
+        !page.contains("its bound") && !page.contains("<dt>S1"),
+        "of what there is no need to tell apart, and of rules that do not occur, it does not speak"
+    );
     assert!(
         !page.contains("class=\"broken\"") && !page.contains("promises to stop") && !page.contains("role=\"alert\"")
     );
@@ -382,8 +456,12 @@ fn an_attack_writes_its_page() {
     assert!(page.contains("Under strict protection nothing got through."));
     let solaris = rows(&document).iter().find(|row| row["design"] == "solaris").expect("a row");
     let window = solaris["stale_window_us_max"].as_f64().expect("it was reached");
-    let without_bound = format!("(S2), still <data value=\"{window}\">{}</data>", number(window));
-    assert!(page.contains(&without_bound) && page.contains("there is no bound"), "{without_bound}");
+    let without_bound = format!(
+        "without bound, as declared: <code>solaris deferred</code>, still reached <data value=\"{window}\">{}</data>",
+        number(window)
+    );
+    assert!(page.contains(&without_bound), "{without_bound}");
+    assert!(page.contains("<dt>S1 reach</dt>") && page.contains("<dt>S2 strict</dt>"));
     assert_eq!(times(&page, "<td>none</td>"), 1);
     for picture in pictures(&page)[0] {
         assert_eq!(times(picture, "no bound"), 1);
@@ -431,6 +509,30 @@ fn an_attack_that_found_what_a_design_does_not_admit() {
     for picture in pictures(&page)[0] {
         assert!(picture.contains("broken strict S2") && times(picture, "font-weight=\"bold\"") == 1);
     }
+}
+
+/// The answer has a sentence for each kind, however many designs there are.
+#[test]
+fn what_is_beyond_its_bound_has_a_name_of_its_own() {
+    let findings = json!([
+        finding("stock", "deferred", true, 7, json!(9_000.5)),
+        finding("macos", "deferred", true, 12, json!(25.5)),
+        finding("macos", "deferred", false, 3, json!(99_000.5)),
+        finding("magazine", "deferred", true, 5, json!(4_000.5)),
+    ]);
+    let document = attacked(&findings);
+    let page = page(&document).expect("a page");
+    check(&page, &document);
+    let (answer, rest) = page.split_once("<h3>").expect("a picture");
+    assert!(answer.contains("<code>macos deferred</code> (S2, beyond its bound) <strong>let through"), "{answer}");
+    assert!(answer.contains("longest under <code>stock deferred</code> (S2)."), "{answer}");
+    assert_eq!(times(answer, "<li>"), 2, "one for what is wrong, and one for all that is not: {answer}");
+    for side in ["beyond its bound", "within its bound"] {
+        for picture in pictures(&page)[0] {
+            assert_eq!(times(picture, &format!("macos deferred S2, {side}")), 1, "{side}");
+        }
+    }
+    assert_eq!((times(rest, "yes: within its bound"), times(rest, "no: beyond its bound")), (1, 1));
 }
 
 #[test]

@@ -46,14 +46,18 @@ fn without_arguments_the_bundled_trace_is_compared() {
     assert!(line(table, &["none", "none"]).contains('∞') && line(table, &["static", "none"]).contains('∞'));
 }
 
-/// The README shows what the program prints.
 #[test]
 fn it_ends_with_what_to_choose_and_why() {
     let text = printed(&[]);
     let advice =
         text.split("\n\n").find(|paragraph| paragraph.starts_with("Choose ")).expect("advice").replace('\n', " ");
-    for part in ["` strict, because", "Gb/s", "of unprotected", "after it is back in use", "Linux today is `magazine`"]
-    {
+    for part in [
+        "` strict in batches of 64, because",
+        "Gb/s",
+        "of unprotected",
+        "after it is back in use",
+        "Linux today is `magazine`",
+    ] {
         assert!(advice.contains(part), "{part} in {advice}");
     }
     let footnote = text.trim_end().split("\n\n").last();

@@ -76,6 +76,11 @@ fn check_row(row: &Value) {
     assert!(shared.as_f64().map_or(shared.is_null(), |commits| commits == 1.0), "commits_per_wait: {row}");
     assert!(!physical || shared.is_null(), "commits_per_wait: {row}");
     assert!(keys().any(|name| name == "commits_per_wait"), "{row}");
+    let unbounded = physical || row["design"] == "solaris";
+    assert!(
+        row.get("bound_us").is_some_and(|bound| bound.is_u64() != unbounded && bound.is_null() == unbounded),
+        "{row}"
+    );
     let ages = row["stale_window_us_over_time"].as_array();
     assert!(if physical { ages.is_none() } else { ages.is_some_and(|ages| ages.len() <= 100) }, "{row}");
     for key in ["trace", "design", "protection", "limit"] {

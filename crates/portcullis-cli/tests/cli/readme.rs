@@ -25,6 +25,23 @@ fn the_readme_shows_what_the_program_finds() {
     assert!(shown == readme, "the README is not what the program prints; `cargo xtask readme` writes it anew");
 }
 
+/// A picture cannot be compared; the line under which it was taken can.
+#[test]
+fn the_picture_of_the_readme_shows_the_advice_of_today() {
+    let readme = std::fs::read_to_string(PATH).expect("the README");
+    let (before, _) = readme.split_once("](docs/report.png)").expect("the picture");
+    let (_, shown) = before.rsplit_once("![").expect("its description");
+    let text = printed(&[]);
+    let advice =
+        text.split("\n\n").find(|paragraph| paragraph.starts_with("Choose ")).expect("advice").replace('\n', " ");
+    let first = advice.split_inclusive(". ").next().expect("a sentence").trim_end();
+    assert_eq!(
+        shown, first,
+        "take docs/report.png again, 1120 by 1390 pixels from the top of the page of `portcullis compare --html`, and \
+         describe it in the README by the first sentence of its answer"
+    );
+}
+
 /// What each design gives up on the trace that the program carries, as a malicious device finds it.
 fn given_up() -> String {
     let (attack, listed) = (json(&["attack", "--json"]), json(&["list", "designs", "--json"]));

@@ -2,9 +2,13 @@
 
 use super::document::{Attack, Finding, Protection, Setting};
 use super::number::number;
-use super::page::{Page, cell, design_cells, facts, figure, frame, protections, scrolled, shown, whole};
+use super::page::{
+    Page, cell, design_cells, facts, figure, frame, heads, microseconds, protections, scrolled, shown, whole,
+};
 use super::{ReportError, picture};
+use crate::attack::SEEN_BY_DEVICES;
 use maud::{Markup, html};
+use portcullis::Rule;
 
 const QUESTION: &str = "What does a malicious device still reach?";
 
@@ -43,7 +47,11 @@ fn section(setting: &Setting, findings: &[Finding], id: &str) -> Result<Markup, 
             }
             h3 { "All numbers" }
             (table(findings))
-            (columns())
+            p.quiet {
+                "Windows are not those that " code { "compare" } " sees, and may be shorter: the device’s own accesses slow the work \
+                 down, so that queues fill, and are flushed, at other times."
+            }
+            (columns(findings))
         }
     })
 }
@@ -52,7 +60,9 @@ fn section(setting: &Setting, findings: &[Finding], id: &str) -> Result<Markup, 
 fn answer(findings: &[Finding], sound: bool) -> Markup {
     let which = |wanted: fn(&Finding) -> bool| findings.iter().filter(|finding| wanted(finding)).collect::<Vec<_>>();
     let undeclared = which(Finding::undeclared);
-    let given_up = which(|finding| finding.declared == Some(true));
+    let open = which(|finding| finding.protection == Protection::None && finding.declared == Some(true));
+    let unbounded = which(Finding::unbounded);
+    let bounded = which(|finding| finding.declared == Some(true) && finding.bound_us.is_some());
     let strict = which(|finding| finding.protection == Protection::Strict);
     let kept = !strict.is_empty() && strict.iter().all(|finding| finding.stale_accesses == 0.0);
     html! {
@@ -66,46 +76,53 @@ fn answer(findings: &[Finding], sound: bool) -> Markup {
             ul {
                 @for finding in undeclared {
                     li {
-                        (name(finding)) " " strong { "let through what it promises to stop" } ": "
-                        (shown(finding.stale_accesses, &whole(finding.stale_accesses))) " accesses" (until(finding)) "."
+                        (name(finding, findings)) " " strong { "let through what it promises to stop" } ": "
+                        (shown(finding.stale_accesses, &whole(finding.stale_accesses))) " accesses"
+                        @if let Some(window_us) = finding.stale_window_us_max { ", up to " (microseconds(window_us)) " after the unmap" }
+                        "."
                     }
                 }
-                @if !given_up.is_empty() {
-                    li { "Given up by design, as declared: " (list(&given_up, |finding| html! { (name(finding)) (until(finding)) })) "." }
+                @if let Some((window_us, longest)) = longest(&bounded) {
+                    li {
+                        "Deferred, within the bound that each declares: still reached up to " (microseconds(window_us))
+                        " after the unmap, longest under " (name(longest, findings)) "."
+                    }
                 }
+                @if let Some((window_us, _)) = longest(&unbounded) {
+                    li {
+                        "Deferred without bound, as declared: " (names(&unbounded)) ", still reached " (microseconds(window_us))
+                        " after the unmap, when the attack ended."
+                    }
+                }
+                @if !open.is_empty() { li { "Without protection, as declared: " (names(&open)) ", for good." } }
             }
         }
     }
 }
 
-/// One after the other, set apart by semicolons.
-fn list(findings: &[&Finding], item: impl Fn(&Finding) -> Markup) -> Markup {
-    html! { @for (index, finding) in findings.iter().enumerate() { @if index > 0 { "; " } (item(finding)) } }
+/// The one with the longest window, and that window.
+fn longest<'f>(findings: &[&'f Finding]) -> Option<(f64, &'f Finding)> {
+    let windows = findings.iter().filter_map(|finding| Some((finding.stale_window_us_max?, *finding)));
+    windows.max_by(|(one, _), (other, _)| one.total_cmp(other))
 }
 
-fn name(finding: &Finding) -> Markup {
+fn names(findings: &[&Finding]) -> Markup {
     html! {
-        code { (finding.design.label_with(finding.protection)) }
-        @if let Some(rule) = &finding.rule { " (" (rule) ")" }
-    }
-}
-
-/// Until when after the unmap, where it is a matter of time.
-fn until(finding: &Finding) -> Markup {
-    html! {
-        @match finding.stale_window_us_max {
-            Some(window_us) if finding.unbounded() => {
-                ", still " (microseconds(window_us)) " after the unmap when the attack ended: there is no bound"
-            },
-            Some(window_us) => { ", up to " (microseconds(window_us)) " after the unmap" },
-            None if finding.protection == Protection::None => ", for good",
-            None => "",
+        @for (index, finding) in findings.iter().enumerate() {
+            @if index > 0 { ", " }
+            code { (finding.design.label_with(finding.protection)) }
         }
     }
 }
 
-fn microseconds(us: f64) -> Markup {
-    html! { (shown(us, &number(us))) "\u{a0}µs" }
+/// A finding among `all`, with its rule.
+fn name(finding: &Finding, all: &[Finding]) -> Markup {
+    html! {
+        (names(&[finding]))
+        @if let Some(rule) = &finding.rule {
+            " (" (rule) @if let Some(side) = finding.side_of_bound(all) { ", " (side) } ")"
+        }
+    }
 }
 
 fn table(findings: &[Finding]) -> Markup {
@@ -113,9 +130,7 @@ fn table(findings: &[Finding]) -> Markup {
         thead {
             tr {
                 @for name in ["design", "protection", "rule", "declared"] { th.word scope="col" { (name) } }
-                @for name in ["stale accesses", "window µs max", "bound µs", "bytes·µs", "probes", "of those cached"] {
-                    th scope="col" { (name) }
-                }
+                (heads(&["stale\naccesses", "window µs\nmax", "bound\nµs", "stale\nbytes·µs", "probes", "of those\ncached"]))
             }
         }
         tbody {
@@ -123,10 +138,13 @@ fn table(findings: &[Finding]) -> Markup {
                 tr.broken[finding.undeclared()] {
                     (design_cells(&finding.design, finding.protection))
                     td.word { (finding.rule.as_deref().unwrap_or("–")) }
-                    td.word { (match finding.declared { Some(true) => "yes", Some(false) => "no", None => "–" }) }
+                    td.word {
+                        (match finding.declared { Some(true) => "yes", Some(false) => "no", None => "–" })
+                        @if let Some(side) = finding.side_of_bound(findings) { ": " (side) }
+                    }
                     (cell(Some(finding.stale_accesses), whole))
                     (cell(finding.stale_window_us_max, number))
-                    @if finding.unbounded() { td { "none" } } @else { (cell(finding.bound_us, number)) }
+                    (bound(finding))
                     (cell(finding.stale_bytes_us, number))
                     (cell(Some(finding.probes), whole))
                     (cell(finding.probes_cached, whole))
@@ -137,15 +155,60 @@ fn table(findings: &[Finding]) -> Markup {
     scrolled("All numbers", &table)
 }
 
-fn columns() -> Markup {
+/// Until when a design says that it may be reached, and what the hardware may take beside it.
+fn bound(finding: &Finding) -> Markup {
+    match (finding.protection, finding.bound_us, finding.grace_us) {
+        (Protection::Deferred, Some(bound_us), Some(grace_us)) => html! {
+            td { (shown(bound_us, &number(bound_us))) " + " (shown(grace_us, &number(grace_us))) }
+        },
+        (Protection::Deferred, None, _) => html! { td { "none" } },
+        (Protection::None, ..) => cell(None, number),
+        (_, bound_us, _) => cell(bound_us, number),
+    }
+}
+
+/// A rule that a device can see broken: its name, and what it says.
+const fn meaning(rule: Rule) -> Option<(&'static str, &'static str)> {
+    match rule {
+        Rule::Reach => Some((
+            "reach",
+            "a device reaches only memory that is mapped for it, or that its design’s declared stale window still covers",
+        )),
+        Rule::Strict => Some((
+            "strict",
+            "under strict protection, once an unmap has returned, no access through its addresses succeeds",
+        )),
+        Rule::Reuse => {
+            Some(("reuse", "no address is handed out while it is live, nor before its invalidation has completed"))
+        }
+        Rule::Tables => Some((
+            "tables",
+            "no table page is freed before an all-levels invalidation of its range and every software walk of it are over",
+        )),
+        Rule::Rights => Some(("rights", "a right is never wider than was asked for")),
+        Rule::Reserved => {
+            Some(("reserved", "page 0, the interrupt range and firmware-reserved regions are never handed out"))
+        }
+        Rule::Completion => Some(("completion", "a time-out or queue error never returns a buffer")),
+        _ => None,
+    }
+}
+
+fn columns(findings: &[Finding]) -> Markup {
+    let occurs = |rule: &Rule| findings.iter().any(|finding| finding.rule.as_ref() == Some(&rule.to_string()));
+    let rules = SEEN_BY_DEVICES.into_iter().filter(occurs).filter_map(|rule| Some((rule, meaning(rule)?)));
     let meanings = [
         ("rule, declared", "the safety rule that was tried, and whether the design says of itself that it breaks it"),
         ("stale accesses", "accesses that succeeded although their buffer was back in use"),
         (
-            "window µs max, bytes·µs",
+            "window µs max, stale bytes·µs",
             "how long after the unmap the last of them succeeded; bytes within reach times how long",
         ),
-        ("bound µs", "how long the design says that an unmap waits, at most, until the hardware is told"),
+        (
+            "bound µs",
+            "how long the design says that an unmap waits, at most, until the hardware is told, and what timers and the hardware \
+             may take beside it: only what is reached for longer than both together is a breach",
+        ),
         (
             "probes, of those cached",
             "what the device tried, and how many of those found a cached translation before the unmap: only those can tell",
@@ -154,7 +217,10 @@ fn columns() -> Markup {
     html! {
         details {
             summary { "What the columns say" }
-            dl { @for (name, meaning) in meanings { dt { (name) } dd { (meaning) } } }
+            dl {
+                @for (name, meaning) in meanings { dt { (name) } dd { (meaning) } }
+                @for (rule, (name, meaning)) in rules { dt { (rule) " " (name) } dd { (meaning) } }
+            }
         }
     }
 }

@@ -3,7 +3,8 @@
 use super::document::{Best, Comparison, Input, Protection, Run};
 use super::number::{gbps, number, percent};
 use super::page::{
-    Page, cell, counted, design_cells, facts, figure, frame, prose, protections, scrolled, sentences, shown, whole,
+    Page, cell, counted, design_cells, facts, figure, frame, heads, microseconds, prose, protections, scrolled,
+    sentences, shown, whole,
 };
 use super::{ReportError, ink, picture};
 use maud::{Markup, html};
@@ -96,7 +97,7 @@ fn section(item: &Item<'_>, id: &str) -> Result<Markup, ReportError> {
                 (cost)
             }
             h3 { "All numbers" }
-            (table(item.runs, |run| item.is_best(run), false))
+            (table(item.runs, |run| item.is_best(run)))
             (columns())
             @if let Some(misses) = misses {
                 h3 { "Misses by level" }
@@ -120,7 +121,7 @@ fn section(item: &Item<'_>, id: &str) -> Result<Markup, ReportError> {
                 details {
                     summary { "All designs at equal batches" }
                     p.quiet { "Where unmaps are collected, each batch takes one wait; its buffers go back together." }
-                    (table(item.equal_batch, |_| false, true))
+                    (table(item.equal_batch, |_| false))
                 }
             }
         }
@@ -154,9 +155,10 @@ fn tiles(item: &Item<'_>) -> Markup {
                         span.rate { (shown(rate, &gbps(rate))) " " small { "Gb/s, " (shown(share, &percent(share))) } }
                     }
                     span.quiet {
+                        @if run.protection != Protection::None && run.batch > 1 { "in batches of " (counted(run.batch)) "; " }
                         "reach after the unmap: "
                         @match run.stale_window_us_max {
-                            Some(window_us) if window_us > 0.0 => { "up to " (shown(window_us, &number(window_us))) " µs" },
+                            Some(window_us) if window_us > 0.0 => { "seen up to " (microseconds(window_us)) ", " (bound(run)) },
                             Some(_) => strong { "never" },
                             None => strong { "always" },
                         }
@@ -167,17 +169,35 @@ fn tiles(item: &Item<'_>) -> Markup {
     }
 }
 
-/// The table that a terminal shows.
-fn table(runs: &[Run], is_best: impl Fn(&Run) -> bool, with_batch: bool) -> Markup {
+/// What the design promises of a window that was seen.
+fn bound(run: &Run) -> Markup {
+    html! {
+        @match run.bound_us {
+            Some(0.0) => "until the hardware has worked off its queue",
+            Some(bound_us) => { "bound " (microseconds(bound_us)) },
+            None => "no bound",
+        }
+    }
+}
+
+fn bound_cell(run: &Run) -> Markup {
+    match run.bound_us {
+        _ if run.unbounded() => html! { td { "none" } },
+        Some(0.0) if run.protection == Protection::Deferred => html! { td { "queue" } },
+        bound_us => cell(bound_us, number),
+    }
+}
+
+/// The table that a terminal shows, and what bounds the windows. Where batches differ the reader must see it.
+fn table(runs: &[Run], is_best: impl Fn(&Run) -> bool) -> Markup {
+    let with_batch = runs.iter().any(|run| run.batch != runs[0].batch);
     let table = html! {
         thead {
             tr {
                 th.word scope="col" { "design" } th.word scope="col" { "protection" }
                 @if with_batch { th scope="col" { "batch" } }
-                @for name in ["cycles/\npage", "IOTLB\nmisses/p", "L3\nmisses/p", "inval/\npage", "tables\nmax", "window µs\nmax",
-                    "stale\npages", "Gb/s\n(est.)", "limit", "of none"] {
-                    th scope="col" { @for (index, line) in name.lines().enumerate() { @if index > 0 { br; } (line) } }
-                }
+                (heads(&["cycles/\npage", "IOTLB\nmisses/p", "L3\nmisses/p", "inval/\npage", "tables\nmax", "window\nµs seen",
+                    "bound\nµs", "stale\npages", "Gb/s\n(est.)", "limit", "of none"]))
             }
         }
         tbody {
@@ -191,6 +211,7 @@ fn table(runs: &[Run], is_best: impl Fn(&Run) -> bool, with_batch: bool) -> Mark
                     }
                     (cell(run.table_pages_max, whole))
                     @if run.stale_window_us_max.is_none() { td { "∞" } } @else { (cell(run.stale_window_us_max, number)) }
+                    (bound_cell(run))
                     (cell(run.stale_accesses, whole))
                     (cell(run.estimate_gbps, gbps))
                     td { (run.limit.as_deref().unwrap_or("–")) }
@@ -240,9 +261,12 @@ fn columns() -> Markup {
         ),
         ("inval/page, tables max", "invalidation commands per page; table pages in use at most"),
         (
-            "window µs max, stale pages",
-            "how long an unmapped page stayed within the device’s reach at most; pages that still were when handed back",
+            "window µs seen, bound µs",
+            "how long an unmapped page was seen within the device’s reach at most; how long the design says that an unmap waits until \
+             the hardware is told, to which timers and the hardware add what they take (queue: the hardware alone)",
         ),
+        ("stale pages", "pages that were still within reach when handed back"),
+        ("batch", "how many unmaps in a row share an invalidation and a wait at most; their buffers go back together"),
         (
             "Gb/s, limit, of none",
             "an estimate from the above: what it is bound by (CPUs, bus or link), and its share of the unprotected rate",

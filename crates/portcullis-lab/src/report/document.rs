@@ -128,12 +128,21 @@ pub(super) struct Run {
     pub(super) table_pages_max: Option<f64>,
     /// `None` where the device reaches memory for good, too.
     pub(super) stale_window_us_max: Option<f64>,
+    /// None without bound.
+    pub(super) bound_us: Option<f64>,
     pub(super) stale_window_us_over_time: Option<Vec<f64>>,
     pub(super) stale_window_piece_us: Option<f64>,
     pub(super) stale_accesses: Option<f64>,
     pub(super) estimate_gbps: Option<f64>,
     pub(super) limit: Option<String>,
     pub(super) estimate_vs_none: Option<f64>,
+}
+
+impl Run {
+    /// The window that was seen would have been longer in a longer run.
+    pub(super) fn unbounded(&self) -> bool {
+        self.stale_window_us_max.is_some_and(|window_us| window_us > 0.0) && self.bound_us.is_none()
+    }
 }
 
 /// A document of `attack`.
@@ -159,6 +168,8 @@ pub(super) struct Finding {
     pub(super) stale_bytes_us: Option<f64>,
     /// None without bound.
     pub(super) bound_us: Option<f64>,
+    /// What timers and the hardware may take beside the bound.
+    pub(super) grace_us: Option<f64>,
     pub(super) probes: f64,
     /// None where nothing is ever unmapped.
     pub(super) probes_cached: Option<f64>,
@@ -168,6 +179,21 @@ impl Finding {
     /// Something got through that the design does not say of itself.
     pub(super) fn undeclared(&self) -> bool {
         self.stale_accesses > 0.0 && self.declared != Some(true)
+    }
+
+    /// On which side of its design's bound it lies, where there are findings on both sides or it is beyond: they have the same
+    /// name otherwise.
+    pub(super) fn side_of_bound(&self, all: &[Self]) -> Option<&'static str> {
+        let late = |finding: &Self| {
+            let bounded = finding.protection == Protection::Deferred && finding.bound_us.is_some();
+            bounded && finding.undeclared() && finding.rule == self.rule
+        };
+        let same = |other: &&Self| other.design == self.design && other.protection == self.protection;
+        match self.declared {
+            Some(false) if late(self) => Some("beyond its bound"),
+            Some(true) if all.iter().filter(same).any(late) => Some("within its bound"),
+            _ => None,
+        }
     }
 
     /// What got through would have gone on doing so, whenever the attack had ended.

@@ -75,6 +75,11 @@ pub(super) fn shown(value: f64, text: &str) -> Markup {
     html! { data value=(value.to_string()) { (text) } }
 }
 
+/// A time of the document.
+pub(super) fn microseconds(us: f64) -> Markup {
+    html! { (shown(us, &number(us))) "\u{a0}µs" }
+}
+
 /// A count of the document.
 pub(super) fn counted(value: u64) -> Markup {
     html! { data value=(value.to_string()) { (count(value)) } }
@@ -88,6 +93,15 @@ pub(super) fn cell(value: Option<f64>, show: impl Fn(f64) -> String) -> Markup {
 /// A count that is a float because it came out of a document.
 pub(super) fn whole(value: f64) -> String {
     count(value as u64)
+}
+
+/// Heads of columns, each with its line breaks.
+pub(super) fn heads(names: &[&str]) -> Markup {
+    html! {
+        @for name in names {
+            th scope="col" { @for (index, line) in name.lines().enumerate() { @if index > 0 { br; } (line) } }
+        }
+    }
 }
 
 /// The first two cells of a row: the design and its protection.

@@ -80,7 +80,7 @@ fn run<D: Design<LabPlatform, LabUnit>>(job: &Job<'_>, breaks_after: Option<u64>
     }
     perform(&world, job);
     let error = world.failure.borrow_mut().take();
-    let bound_us = world.domains.first().and_then(|domain| domain.usage().window_us_max);
+    let bound_us = world.bound_us();
     if error.is_none() && job.protection != Protection::None {
         outstay(&world);
     }

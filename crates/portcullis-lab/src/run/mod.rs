@@ -184,6 +184,8 @@ pub(crate) struct Measured {
     pub(crate) windows: u64,
     pub(crate) window_ps_sum: u128,
     pub(crate) window_ps_max: u64,
+    /// How long the design says that an unmap waits for the hardware to be told; `None` without bound.
+    pub(crate) bound_us: Option<u64>,
     pub(crate) stale_bytes_ps: u128,
     pub(crate) residual_bytes_ps: u128,
     pub(crate) over_invalidated_pages: u64,
@@ -293,6 +295,7 @@ fn measure_design<D: Design<LabPlatform, LabUnit>>(job: &Job<'_>) -> Result<Meas
         windows: windows.count,
         window_ps_sum: windows.sum_ps,
         window_ps_max: windows.max_ps,
+        bound_us: world.bound_us(),
         stale_bytes_ps: windows.bytes_ps,
         residual_bytes_ps,
         over_invalidated_pages: windows.over_invalidated_pages,

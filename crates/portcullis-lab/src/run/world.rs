@@ -22,6 +22,11 @@ pub type LabUnit = Arc<Unit<ModelMmio<LabPlatform>, LabPlatform>>;
 /// A domain of the lab.
 pub(super) type LabDomain<D> = Domain<D, LabPlatform, LabUnit>;
 
+/// What the design says of every domain alike.
+fn bound_us<D: Design<LabPlatform, LabUnit>>(domains: &[LabDomain<D>]) -> Option<u64> {
+    domains.first()?.usage().window_us_max
+}
+
 /// Room for tables. They lie in the upper half of what the machine can address, so that no buffer is taken for one.
 const TABLES_BYTES: u64 = 512 << 20;
 
@@ -213,14 +218,11 @@ impl<D: Design<LabPlatform, LabUnit>> World<D> {
             domains.push(domain);
         }
         vtd.record_invalidations(true);
+        let bound_us = bound_us(&domains);
         // Entries that stay until they are written over make a window without bound; nothing else does.
-        let unbounded = |domain: &LabDomain<D>| domain.usage().window_us_max.is_none();
-        let used_again = D::INFO.breaks(job.protection, Rule::Strict) && domains.iter().any(unbounded);
+        let used_again = D::INFO.breaks(job.protection, Rule::Strict) && bound_us.is_none();
         let end = if used_again { End::UsedAgain } else { End::Invalidated };
-        let adversary = attacked.then(|| {
-            let bound_us = domains.first().and_then(|domain| domain.usage().window_us_max);
-            RefCell::new(Adversary::new(job, &D::INFO, bound_us, vtd.clone(), &devices))
-        });
+        let adversary = attacked.then(|| RefCell::new(Adversary::new(job, &D::INFO, bound_us, vtd.clone(), &devices)));
         let model = |source: &SourceId| Device::new(*source, machine.transaction_bytes, machine.bytes_in_flight);
         let world = Rc::new(Self {
             engine,
@@ -248,6 +250,11 @@ impl<D: Design<LabPlatform, LabUnit>> World<D> {
             }
         })));
         Ok(world)
+    }
+
+    /// How long the design says that an unmap waits for the hardware to be told, in microseconds; `None` without bound.
+    pub(super) fn bound_us(&self) -> Option<u64> {
+        bound_us(&self.domains)
     }
 
     /// Tells the malicious device, if there is one, what has just happened. Nothing else happens meanwhile.

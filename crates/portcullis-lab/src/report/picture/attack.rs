@@ -26,7 +26,7 @@ pub(in crate::report) fn attack(findings: &[Finding], form: Form) -> Result<Opti
     let height = found.len() as u32 * row(form) + margins.top + margins.bottom;
     let label = "How long a malicious device still reached a buffer after its unmap, for each design. The table below has the \
                  same numbers.";
-    svg((form.width(), height), label, |area| draw(area, &found, &scale, margins, form)).map(Some)
+    svg((form.width(), height), label, |area| draw(area, (&found, findings), &scale, margins, form)).map(Some)
 }
 
 /// What the device reached. Without a window, what translated did so for good.
@@ -45,7 +45,7 @@ const fn row(form: Form) -> u32 {
 
 fn draw(
     area: &Area<'_>,
-    found: &[(&Finding, Reach)],
+    (found, all): (&[(&Finding, Reach)], &[Finding]),
     scale: &Scale,
     margins: Margins,
     form: Form,
@@ -64,7 +64,8 @@ fn draw(
         let undeclared = finding.undeclared();
         let ink = if undeclared { Ink::Unprotected } else { Ink::Text };
         let rule = finding.rule.as_deref().unwrap_or_default();
-        let bound = if finding.unbounded() { ", no bound" } else { "" };
+        let bound = if finding.unbounded() { Some("no bound") } else { finding.side_of_bound(all) };
+        let bound = bound.map(|bound| format!(", {bound}")).unwrap_or_default();
         let name = format!("{} {rule}{bound}", finding.design.label_with(finding.protection));
         let (middle, at, from) = match form {
             Form::Wide => (line + 13, (left - 12, line + 13), HPos::Right),

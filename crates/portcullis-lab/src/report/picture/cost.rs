@@ -83,7 +83,7 @@ pub(in crate::report) fn cost(
 ) -> Result<Option<String>, DrawError> {
     let dot = |run: &Run| {
         Some(Dot {
-            name: run.design.label(),
+            name: if run.unbounded() { format!("{}, no bound", run.design.label()) } else { run.design.label() },
             protection: run.protection,
             cycles: run.cycles_per_page?,
             reach: Reach::new(run.protection, run.stale_window_us_max)?,
