@@ -132,6 +132,8 @@ struct Log {
     open: Option<(u32, u32)>,
     /// Full tables, the oldest first.
     full: VecDeque<u32>,
+    /// Which of them was looked at last, beside the oldest.
+    further: usize,
     /// Those with stragglers.
     lingering: VecDeque<u32>,
 }
@@ -303,7 +305,7 @@ impl Arena {
 
     /// The oldest full table, if it is spent, or else the first that is; those that it has overtaken linger.
     fn oldest<P: Platform>(&mut self, platform: &P, tables: &ChunkTables, log: usize) -> Option<u32> {
-        let Log { full, lingering, .. } = &mut self.logs[log];
+        let Log { full, lingering, further, .. } = &mut self.logs[log];
         let mut overtaken = 0;
         for at in 0..LOOKS.min(full.len()) {
             let table = &mut self.tables[full[at] as usize];
@@ -317,14 +319,16 @@ impl Arena {
             }
         }
         lingering.extend(full.drain(..overtaken));
-        // None is spent. Should those that were looked at stay so, what is behind them must come into sight: the first that has
-        // a hole makes room.
-        let has_hole = |number: &u32| self.tables[*number as usize].spent() != 0;
-        if full.len() > LOOKS
-            && overtaken == 0
-            && let Some(at) = full.iter().take(LOOKS).position(has_hole)
-        {
-            lingering.extend(full.remove(at));
+        // Should those in front stay as they are, one behind them may be spent: some others each time.
+        for _ in 0..LOOKS.min(full.len().saturating_sub(LOOKS)) {
+            let at = if (LOOKS..full.len() - 1).contains(further) { *further + 1 } else { LOOKS };
+            *further = at;
+            let table = &mut self.tables[full[at] as usize];
+            table.look(platform, full[at], tables);
+            if table.spent() == ALL {
+                lingering.extend(full.drain(..at));
+                return full.pop_front();
+            }
         }
         None
     }
