@@ -418,8 +418,9 @@ unsafe impl<P: Platform> IovaAllocator<P> for Halves<P> {
         match self.chunks_of(*range.get()) {
             Some(chunks) => {
                 platform.probe(Step::ChunkReturn);
-                // SAFETY: within a walk. Until the range is spent it keeps its table, but two unmaps may have let it through.
+                // Until the range is spent it keeps its table, but two unmaps may have been let through.
                 platform.walk(|| {
+                    // SAFETY: within a walk.
                     let entries = unsafe { chunks.entries(range.get().first_pfn()) };
                     entries.first().into_iter().for_each(rounds::spend);
                 });
