@@ -1,12 +1,12 @@
 //! The address space of a domain: its table behind its id in the IOMMU, from opening to teardown.
 
-use crate::address::{IovaRange, Segment};
+use crate::address::{IovaRange, PhysAddr, Segment};
 use crate::error::{MapError, NewDomainError, NoMemory, UnmapError};
 use crate::invalidation::{Invalidated, page_selective};
 use crate::iommu::{AttachError, Capabilities, DomainId, Invalidation, Iommu, QueueError, SourceId, Translation};
 use crate::platform::{Phase, Platform, Step, Wait};
 use crate::request::Access;
-use crate::sync::{AtomicBool, Ordering, StaticCounter};
+use crate::sync::{AtomicBool, AtomicU64, Ordering, StaticCounter};
 use crate::table::{self, Frame, FreedTables, SecondLevelTable, Share, SharedRun, TableRule, Unshare};
 
 /// How long a commit waits for the hardware before it gives up, in microseconds.
@@ -34,6 +34,8 @@ pub struct AddressSpace<P: Platform, I: Iommu> {
     /// Set by the first invalidation that failed; from then on nothing is mapped. Relaxed: it only has to be seen some time
     /// after, and the buffers concerned are quarantined either way.
     poisoned: AtomicBool,
+    /// A map to memory below this address needs its entries and nothing else. Relaxed: as `poisoned`.
+    plain_below: AtomicU64,
     closed: bool,
 }
 
@@ -75,7 +77,18 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
         let capabilities = iommu.capabilities();
         // Relaxed: only uniqueness matters.
         let tag = TAGS.fetch_add(1, Ordering::Relaxed) as u64;
-        Self { platform, iommu, capabilities, id, tag, table, poisoned: AtomicBool::new(false), closed: false }
+        let plain_below = if capabilities.caches_absent { 0 } else { 1 << capabilities.physical_bits.min(52) };
+        Self {
+            platform,
+            iommu,
+            capabilities,
+            id,
+            tag,
+            table,
+            poisoned: AtomicBool::new(false),
+            plain_below: AtomicU64::new(plain_below),
+            closed: false,
+        }
     }
 
     /// The host.
@@ -131,6 +144,18 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     #[inline]
     pub fn check(&self) -> Result<(), MapError> {
         if self.poisoned.load(Ordering::Relaxed) { Err(MapError::Poisoned) } else { Ok(()) }
+    }
+
+    /// Whether a map of memory at `phys` needs its entries and nothing else: the IOMMU can address it and does not cache what is
+    /// absent, and no invalidation has failed.
+    #[inline(always)]
+    pub(crate) fn is_plain(&self, phys: PhysAddr) -> bool {
+        phys.as_u64() < self.plain_below.load(Ordering::Relaxed)
+    }
+
+    /// From now on nothing [`is_plain`](Self::is_plain).
+    pub(crate) fn end_plain_maps(&self) {
+        self.plain_below.store(0, Ordering::Relaxed);
     }
 
     /// Refuses segments that lie beyond what the IOMMU can address.
@@ -387,6 +412,7 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
 
     fn poison(&self) {
         self.poisoned.store(true, Ordering::Relaxed);
+        self.end_plain_maps();
     }
 
     /// Teardown (S10): the IOMMU forgets the devices and what it has cached, then the table pages and those that `forgotten`

@@ -24,7 +24,7 @@ use crate::iova::{
 use crate::platform::{Lock, LockClass, Phase, Platform, Step};
 use crate::request::{Access, Lifetime, Request};
 use crate::safety::Protection;
-use crate::sync::{AtomicBool, Ordering};
+use crate::sync::{AtomicU8, Ordering};
 use crate::table::{ENTRIES, FreedTables, TableRule, rounds};
 use arrayvec::ArrayVec;
 
@@ -37,6 +37,12 @@ const QUEUED_MAX: usize = CORE_QUEUE_CAPACITY.div_ceil(2);
 const QUEUED_US_MAX: u64 = 500;
 /// Table pages that go back together at most.
 const LEAVING_MAX: usize = 64;
+/// An unmap of one page is a command for that page and no more: under strict protection, where the hardware has such commands.
+const AT_ONCE: u8 = 0;
+/// It goes the way of all.
+const IN_TURN: u8 = 1;
+/// So it does, and begins a period: none has begun, although there are many tables.
+const BEGINS_PERIOD: u8 = 2;
 
 /// The mapper.
 pub struct Chunked<P: Platform, I: Iommu> {
@@ -44,15 +50,13 @@ pub struct Chunked<P: Platform, I: Iommu> {
     strict: bool,
     /// Requests of more pages have no place in chunks. 0 where there are none.
     chunked_pages_max: u64,
-    /// Buffers below this address may be mapped at once: none where maps have to invalidate.
-    at_once_below: u64,
-    /// Whether an unmap of one page is a command for that page: under strict protection, where the hardware has such commands.
-    one_page_commands: bool,
+    /// What an unmap has to do, one of the three below. Relaxed: one that comes at the same moment as the last look at the
+    /// tables may miss that it is to begin a period, and leaves it to the next.
+    unmaps: AtomicU8,
+    /// That, while a period goes on.
+    unmaps_awake: u8,
     /// When tables are looked at next.
     period: Deadline,
-    /// Set while no period has begun although there are many tables: the next unmap begins one. Relaxed: one that comes at the
-    /// same moment as the last look may miss it, and leaves it to the next.
-    asleep: AtomicBool,
     leaving: P::Lock<Leaving>,
 }
 
@@ -97,20 +101,22 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         };
         let strict = setup.protection == Protection::Strict;
         let domain = Composed::with_parts(Halves { chunks, below }, parts, setup)?;
-        let &Capabilities { caches_absent, physical_bits, address_mask_max, .. } = domain.space.capabilities();
+        let &Capabilities { address_mask_max, .. } = domain.space.capabilities();
         let is_chunked = !domain.allocator.chunks.is_none();
         let chunked_pages_max = if is_chunked { CHUNKED_PAGES_MAX } else { 0 };
-        let at_once_below = if caches_absent || !is_chunked { 0 } else { 1 << physical_bits.min(52) };
-        let one_page_commands = strict && address_mask_max.is_some();
+        if !is_chunked {
+            // All maps go the way of all, and leave the cursors alone.
+            domain.space.end_plain_maps();
+        }
+        let unmaps_awake = if strict && address_mask_max.is_some() { AT_ONCE } else { IN_TURN };
         let period = Deadline::none();
         Ok(Self {
             domain,
             strict,
             chunked_pages_max,
-            at_once_below,
-            one_page_commands,
+            unmaps: AtomicU8::new(unmaps_awake),
+            unmaps_awake,
             period,
-            asleep: AtomicBool::new(false),
             leaving,
         })
     }
@@ -196,8 +202,8 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         });
         if leaves || chunks.goes_on() {
             self.period.set_if_none(platform, TABLE_IDLE_US);
-        } else {
-            self.asleep.store(chunks.is_large(), Ordering::Relaxed);
+        } else if chunks.is_large() {
+            self.unmaps.store(BEGINS_PERIOD, Ordering::Relaxed);
         }
         unlinked
     }
@@ -205,14 +211,14 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
     /// To be called by every unmap of a chunk's pages.
     #[inline(always)]
     fn stir(&self) {
-        if self.asleep.load(Ordering::Relaxed) {
+        if self.unmaps.load(Ordering::Relaxed) == BEGINS_PERIOD {
             self.wake();
         }
     }
 
     #[cold]
     fn wake(&self) {
-        self.asleep.store(false, Ordering::Relaxed);
+        self.unmaps.store(self.unmaps_awake, Ordering::Relaxed);
         self.period.set_if_none(self.domain.space.platform(), TABLE_IDLE_US);
     }
 
@@ -281,7 +287,7 @@ impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
     fn map_at_once(&self, phys: PhysAddr, len: u64, access: Access) -> Option<Iova> {
         let space = &self.domain.space;
         let platform = space.platform();
-        if !is_in_a_page(phys.page_offset(), len) || phys.as_u64() >= self.at_once_below || space.check().is_err() {
+        if !is_in_a_page(phys.page_offset(), len) || !space.is_plain(phys) {
             return None;
         }
         let chunks = &self.domain.allocator.chunks;
@@ -299,7 +305,7 @@ impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
         let space = &self.domain.space;
         let platform = space.platform();
         let chunks = &self.domain.allocator.chunks;
-        if !is_in_a_page(iova.page_offset(), len) || !self.one_page_commands {
+        if !is_in_a_page(iova.page_offset(), len) || self.unmaps.load(Ordering::Relaxed) != AT_ONCE {
             return Ok(false);
         }
         platform.probe(Step::Enter(Phase::Other));
@@ -317,7 +323,6 @@ impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
             platform.probe(Step::Enter(Phase::IovaFree));
             platform.probe(Step::ChunkReturn);
             cleared.spend();
-            self.stir();
             Ok(true)
         })
     }

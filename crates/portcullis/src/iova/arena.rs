@@ -56,37 +56,30 @@ impl Table {
     /// have them cached.
     fn look<P: Platform>(&mut self, platform: &P, number: u32, tables: &ChunkTables) {
         let entries = tables.linked(number);
-        let (mut unknown, joined) = (self.out, self.joined);
-        // A mapping whose first page is spent is spent to its end.
-        let mut spent_until = 0;
+        let mut unknown = self.out;
         while unknown != 0 {
             let unit = unknown.trailing_zeros();
-            let bit = 1u32 << unit;
-            unknown &= unknown - 1;
-            if joined & bit != 0 && self.out & (bit >> 1) != 0 {
-                continue;
-            }
-            let round = if self.round & bit == 0 { Idle::FIRST } else { Idle::FIRST.next() };
+            // With those that were handed out together with it.
+            let units = 1 + (u64::from(self.joined) >> (unit + 1)).trailing_ones();
+            unknown &= !run(unit, units);
+            let round = if self.round & (1 << unit) == 0 { Idle::FIRST } else { Idle::FIRST.next() };
             let first = unit as usize * UNIT_PAGES as usize;
-            let (end, watch) = (first + UNIT_PAGES as usize, &mut self.watch[unit as usize]);
-            spent_until = if joined & bit == 0 { first } else { first.max(spent_until) };
-            let from = spent_until;
-            let watched = first + usize::from(*watch);
-            if from <= watched && rounds::first_unspent(entries, watched, watched + 1, round).0 == watched {
+            let watched = first + usize::from(self.watch[unit as usize]);
+            if rounds::first_unspent(entries, watched, watched + 1, round).0 == watched {
                 platform.probe(Step::TableScan { entries: 1 });
                 continue;
             }
-            let (unspent, looks) = rounds::first_unspent(entries, from, end, round);
-            if looks > 0 {
-                platform.probe(Step::TableScan { entries: looks });
-            }
-            spent_until = unspent;
+            let end = first + (u64::from(units) * UNIT_PAGES) as usize;
+            let (unspent, looks) = rounds::first_unspent(entries, first, end, round);
+            platform.probe(Step::TableScan { entries: looks });
+            let spent_pages = unspent.min(end) - first;
+            let spent = run(unit, spent_pages as u32 / UNIT_PAGES as u32);
+            self.out &= !spent;
+            self.round ^= spent;
+            self.joined &= !(spent | spent << 1);
             if unspent < end {
-                *watch = (unspent - first) as u8;
-            } else {
-                self.out &= !bit;
-                self.round ^= bit;
-                self.joined &= !(bit | (bit << 1));
+                let (unit, page) = (unspent / UNIT_PAGES as usize, unspent % UNIT_PAGES as usize);
+                self.watch[unit] = page as u8;
             }
         }
     }
@@ -112,6 +105,11 @@ impl Table {
     const fn spent(&self) -> u32 {
         ALL & !self.out
     }
+}
+
+/// So many units from one on.
+const fn run(first: u32, units: u32) -> u32 {
+    (((1u64 << units) - 1) << first) as u32
 }
 
 /// Which of `units` begin an aligned run of `length` of them.
@@ -241,7 +239,7 @@ impl Arena {
         let Log { open, full, .. } = &mut self.logs[log];
         let (number, left) = (*open)?;
         let first = left.trailing_zeros();
-        let chunk = (u32::MAX >> (u32::BITS - units)) << first;
+        let chunk = run(first, units);
         self.tables[number as usize].hand_out(platform, number, tables, chunk);
         *open = Some((number, left & (left - 1))).filter(|(_, left)| *left != 0);
         if open.is_none() {
@@ -258,7 +256,8 @@ impl Arena {
     /// Pages that all streams were handed while this one used up its last chunk, as if that had 64.
     fn turn(&self, stream: usize) -> u64 {
         let (came, last) = self.came[stream];
-        (self.handed - came) * u64::from(CHUNK_UNITS) / u64::from(last.max(1))
+        // A power of two, so no division.
+        (self.handed - came) * u64::from(CHUNK_UNITS) >> last.max(1).ilog2()
     }
 
     fn is_slow(&self, stream: usize) -> bool {

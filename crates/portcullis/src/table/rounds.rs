@@ -39,6 +39,8 @@ const CLEARED: u64 = 1 << 62;
 const ENDED: u64 = 1 << 63;
 /// What changes in the first entry of a mapping when its round ends.
 const END: u64 = CLEARED | ENDED | ROUND;
+/// Entries of a cache line.
+const LINE_ENTRIES: usize = 8;
 /// Pages of the longest mapping: what nine bits say.
 pub(crate) const ROUND_PAGES_MAX: u64 = PAGES_MASK >> PAGES_SHIFT;
 
@@ -88,12 +90,12 @@ pub(crate) fn write<P: Platform>(platform: &P, entries: &[Entry], segments: &[Se
 #[inline(always)]
 fn store_run(entries: &[Entry], mut bits: u64, step: u64) {
     // A cache line at a time. Compilers make no vectors of atomic stores, and of their loops no longer steps.
-    let (lines, rest) = entries.as_chunks::<8>();
+    let (lines, rest) = entries.as_chunks::<LINE_ENTRIES>();
     for line in lines {
         for (number, entry) in line.iter().enumerate() {
             entry.store_bits(bits.wrapping_add(number as u64 * step));
         }
-        bits = bits.wrapping_add(8 * step);
+        bits = bits.wrapping_add(LINE_ENTRIES as u64 * step);
     }
     for entry in rest {
         entry.store_bits(bits);
@@ -203,14 +205,17 @@ pub(crate) fn spend_unused(entries: &[Entry]) {
 /// is over.
 #[inline]
 pub(crate) fn first_unspent(entries: &[Entry], from: usize, end: usize, round: Idle) -> (usize, usize) {
+    let spent = |all: u64, entry: &Entry| all & (entry.load_bits() ^ round.0);
     let (mut at, mut looks) = (from, 0);
     while at < end {
-        let bits = entries[at].load_bits();
-        looks += 1;
-        if Idle::before(bits) == round {
+        // A cache line at a time, so that no look waits for the length that another finds.
+        let line = &entries[at..end.min(at + LINE_ENTRIES)];
+        looks += line.len();
+        if line.iter().fold(ROUND, spent) == 0 {
+            at += line.iter().position(|entry| spent(ROUND, entry) == 0).unwrap_or(line.len());
             break;
         }
-        at += ((bits & PAGES_MASK) >> PAGES_SHIFT).max(1) as usize;
+        at += line.len().max(((line[0].load_bits() & PAGES_MASK) >> PAGES_SHIFT) as usize);
     }
     (at, looks)
 }

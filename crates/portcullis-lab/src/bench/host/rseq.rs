@@ -65,12 +65,13 @@ pub(super) fn add_here(words: &CpuWords, word: usize, amount: u64) -> Option<(us
     assert!(word < CpuWords::PER_CPU);
     let lines = words.lines();
     let last = lines.len() - 1;
-    let (cpu, old): (usize, u64);
+    let (at, old): (isize, u64);
     // SAFETY: below `last` the line is one of `lines`, `1 << LINE_SHIFT` bytes each, and `word` one of its words. The kernel lets
     // the sequence from 55 to 66 end only on the CPU whose number it has read, with nothing in between; nobody changes these
-    // lines otherwise. An aligned store of a word is one step for those who read. Left at any other place than its end, the
-    // sequence has stored nothing, and all that it needs to begin again is still in its registers. The thread's area keeps a
-    // pointer to the descriptor at 22, a static, until the kernel sees the thread elsewhere.
+    // lines otherwise. An aligned store of a word is one step for those who read, and an addition to memory one for those who
+    // interrupt. Left at any other place than its end, the sequence has stored nothing, and all that it needs to begin again is
+    // still in its registers. The thread's area keeps a pointer to the descriptor at 22, a static, until the kernel sees the
+    // thread elsewhere.
     unsafe {
         asm!(
             ".pushsection __rseq_cs, \"aw\"",
@@ -85,34 +86,34 @@ pub(super) fn add_here(words: &CpuWords, word: usize, amount: u64) -> Option<(us
             ".long 0x53053053",
             "33:",
             "jmp 44f",
+            // Without a line.
+            "77:",
+            "mov {at}, -1",
+            "jmp 66f",
             ".popsection",
             "44:",
-            "lea {new}, [rip + 22b]",
-            "mov qword ptr fs:[{area} + 8], {new}",
+            "lea {at}, [rip + 22b]",
+            "mov qword ptr fs:[{area} + 8], {at}",
             "55:",
-            "mov {cpu:e}, dword ptr fs:[{area} + 4]",
-            "cmp {cpu}, {last}",
+            "mov {at:e}, dword ptr fs:[{area} + 4]",
+            "cmp {at}, {last}",
             // Also where there is no number: it is negative then.
-            "jae 66f",
-            "mov {at}, {cpu}",
+            "jae 77b",
             "shl {at}, {shift}",
             "mov {old}, qword ptr [{base} + {at}]",
-            "lea {new}, [{old} + {amount}]",
-            "mov qword ptr [{base} + {at}], {new}",
+            "add qword ptr [{base} + {at}], {amount}",
             "66:",
             shift = const LINE_SHIFT,
             area = in(reg) area,
             last = in(reg) last,
             base = in(reg) lines.as_ptr().cast::<u64>().add(word),
             amount = in(reg) amount,
-            cpu = out(reg) cpu,
             old = out(reg) old,
-            new = out(reg) _,
-            at = out(reg) _,
+            at = out(reg) at,
             options(nostack),
         );
     }
-    (cpu < last).then_some((cpu, old))
+    (at >= 0).then_some((at as usize >> LINE_SHIFT, old))
 }
 
 /// Adds to the word that those share who have no line, or, without a registration of the process, to one of this CPU.

@@ -66,17 +66,30 @@ pub(super) fn prepare() {
 /// Runs a walk.
 #[inline(always)]
 pub(super) fn walk<R>(walk: impl FnOnce() -> R) -> R {
+    let after = begin();
+    let result = walk();
+    // A walk that panics goes on for good, which is safe.
+    end(after);
+    result
+}
+
+/// Begins a walk. Returns what [`end`] wants: the walk itself stays out of the closure, for then it is not inlined.
+#[inline(always)]
+fn begin() -> u64 {
     WORD.with(|word| {
         let before = word.load(Ordering::Relaxed);
         let (inside, after) = if before == IDLE { (ERA.load(Ordering::Acquire), IDLE) } else { not_idle(before) };
         word.store(inside, Ordering::Relaxed);
         // The processor may do the walk's loads before this store; `now` sees to that. The compiler must not.
         compiler_fence(Ordering::SeqCst);
-        let result = walk();
-        // Release: who sees that the walk is over sees it behind its loads. A walk that panics goes on for good, which is safe.
-        word.store(after, Ordering::Release);
-        result
+        after
     })
+}
+
+#[inline(always)]
+fn end(after: u64) {
+    // Release: who sees that the walk is over sees it behind its loads.
+    WORD.with(|word| word.store(after, Ordering::Release));
 }
 
 /// What the word holds during a walk inside another one, or during the first walk of a thread, and after it.
