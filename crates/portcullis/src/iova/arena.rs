@@ -257,7 +257,7 @@ impl Arena {
     fn turn(&self, stream: usize) -> u64 {
         let (came, last) = self.came[stream];
         // A power of two, so no division.
-        (self.handed - came) * u64::from(CHUNK_UNITS) >> last.max(1).ilog2()
+        ((self.handed - came) * u64::from(CHUNK_UNITS)) >> last.max(1).ilog2()
     }
 
     fn is_slow(&self, stream: usize) -> bool {
