@@ -65,7 +65,7 @@ impl Table {
             let round = if self.round & (1 << unit) == 0 { Idle::FIRST } else { Idle::FIRST.next() };
             let first = unit as usize * UNIT_PAGES as usize;
             let watched = first + usize::from(self.watch[unit as usize]);
-            if rounds::first_unspent(entries, watched, watched + 1, round).0 == watched {
+            if !rounds::is_spent(&entries[watched], round) {
                 platform.probe(Step::TableScan { entries: 1 });
                 continue;
             }

@@ -43,7 +43,8 @@ impl ChunkTables {
         // Acquire: with the pointer comes the branch.
         let branch = self.branches.get(number >> BRANCH_BITS)?.load(Ordering::Acquire);
         // SAFETY: `no_branch`, or one made by `make_branch`; all stay until `self` goes.
-        Some(unsafe { &(*branch)[number % BRANCH_TABLES] })
+        let branch = unsafe { branch.as_ref().unwrap_unchecked() };
+        Some(&branch[number % BRANCH_TABLES])
     }
 
     /// Table `number`, or one in which nothing is mapped. `None` beyond all numbers.
@@ -57,7 +58,7 @@ impl ChunkTables {
         let frame = self.place(number)?.load(Ordering::Acquire);
         // SAFETY: `no_table`, or a page of the platform from `link` until `unlink`; beyond that the caller sees to it that it
         // stays.
-        Some(unsafe { &*frame })
+        Some(unsafe { frame.as_ref().unwrap_unchecked() })
     }
 
     /// A table that is known to be linked: the lock of the arena is held, or something is taken in it.

@@ -198,21 +198,32 @@ pub(crate) fn spend_unused(entries: &[Entry]) {
     entries.iter().for_each(|entry| entry.store_bits(Idle::before(entry.load_bits()).next().0));
 }
 
+/// Whether a page that was handed out in this round is spent.
+///
+/// Acquire, in `load_bits`: what ended the round is over.
+#[inline(always)]
+pub(crate) fn is_spent(entry: &Entry, round: Idle) -> bool {
+    Idle::before(entry.load_bits()) != round
+}
+
 /// Looks for an entry that is not spent in this round, from the one numbered `from` on and before `end`. Returns its number, or
 /// that of the first one not known to be spent, and how many entries were looked at.
 ///
-/// Those of a mapping are spent when its first is, for that one is the last to be. Acquire, in `load_bits`: what ended the round
-/// is over.
+/// Those of a mapping are spent when its first is, for that one is the last to be.
 #[inline]
 pub(crate) fn first_unspent(entries: &[Entry], from: usize, end: usize, round: Idle) -> (usize, usize) {
     let spent = |all: u64, entry: &Entry| all & (entry.load_bits() ^ round.0);
     let (mut at, mut looks) = (from, 0);
     while at < end {
-        // A cache line at a time, so that no look waits for the length that another finds.
-        let line = &entries[at..end.min(at + LINE_ENTRIES)];
+        // A cache line at a time, so that no look waits for the length that another finds; a whole one without a loop.
+        let rest = &entries[at..end];
+        let (line, all) = match rest.first_chunk::<LINE_ENTRIES>() {
+            Some(line) => (&line[..], line.iter().fold(ROUND, spent)),
+            None => (rest, rest.iter().fold(ROUND, spent)),
+        };
         looks += line.len();
-        if line.iter().fold(ROUND, spent) == 0 {
-            at += line.iter().position(|entry| spent(ROUND, entry) == 0).unwrap_or(line.len());
+        if all == 0 {
+            at += line.iter().position(|entry| !is_spent(entry, round)).unwrap_or(line.len());
             break;
         }
         at += line.len().max(((line[0].load_bits() & PAGES_MASK) >> PAGES_SHIFT) as usize);

@@ -104,20 +104,38 @@ impl Fifo {
         Ok(Self { slots: slots?, place: Place { at: 0, buffers }, len, access })
     }
 
-    /// Unmaps the oldest and maps one anew.
-    ///
-    /// `place` is that of this ring, which a loop keeps in registers: it is not what is measured.
+    /// The oldest mappings in their order, at most so many: up to where the ring begins anew.
     #[inline(always)]
-    pub(super) fn turn<D: Design<P, I>, P: Platform, I: Iommu>(
+    fn oldest(&mut self, most: usize) -> &mut [Iova] {
+        let slots = &mut self.slots[self.place.at..];
+        let count = slots.len().min(most);
+        &mut slots[..count]
+    }
+
+    /// After so many of the oldest were replaced, which has brought the ring's buffers to `buffers`.
+    #[inline(always)]
+    fn pass(&mut self, count: usize, buffers: Buffers) {
+        let at = self.place.at + count;
+        self.place = Place { at: if at == self.slots.len() { 0 } else { at }, buffers };
+    }
+
+    /// Replaces the oldest mapping, so many times.
+    #[inline(always)]
+    fn turn<D: Design<P, I>, P: Platform, I: Iommu>(
         &mut self,
         domain: &Domain<D, P, I>,
-        place: &mut Place,
+        times: usize,
     ) -> Result<(), BenchError> {
-        let count = self.slots.len();
-        let slot = &mut self.slots[place.at];
-        domain.unmap_raw(*slot, self.len)?;
-        *slot = domain.map_raw(place.buffers.take(), self.len, self.access)?;
-        place.at = if place.at + 1 == count { 0 } else { place.at + 1 };
+        let (len, access, mut buffers, mut left) = (self.len, self.access, self.place.buffers, times);
+        while left > 0 {
+            let slots = self.oldest(left);
+            let count = slots.len();
+            for slot in slots {
+                replace(domain, slot, &mut buffers, len, access)?;
+            }
+            self.pass(count, buffers);
+            left -= count;
+        }
         Ok(())
     }
 
@@ -148,6 +166,22 @@ impl Fifo {
     }
 }
 
+/// Unmaps what `slot` has and maps the next buffer in its place.
+///
+/// Loops keep `buffers` in registers: they are not what is measured.
+#[inline(always)]
+fn replace<D: Design<P, I>, P: Platform, I: Iommu>(
+    domain: &Domain<D, P, I>,
+    slot: &mut Iova,
+    buffers: &mut Buffers,
+    len: u64,
+    access: Access,
+) -> Result<(), BenchError> {
+    domain.unmap_raw(*slot, len)?;
+    *slot = domain.map_raw(buffers.take(), len, access)?;
+    Ok(())
+}
+
 /// One mapping at a time, first in first out.
 pub(super) struct Singles<'d, D: Design<P, I>, P: Platform, I: Iommu> {
     domain: &'d Domain<D, P, I>,
@@ -165,11 +199,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Lane for Singles<'_, D, P, I> {
     #[inline(never)]
     fn run(&mut self, pairs: u64, meter: &mut Meter) -> Result<(), BenchError> {
         meter.start();
-        let mut place = self.fifo.place;
-        for _ in 0..pairs {
-            self.fifo.turn(self.domain, &mut place)?;
-        }
-        self.fifo.place = place;
+        self.fifo.turn(self.domain, pairs as usize)?;
         meter.stop();
         self.commits += pairs;
         Ok(())

@@ -1,6 +1,6 @@
 //! A receive ring and a transmit ring, served in turn.
 
-use super::{Fifo, Lane, Live};
+use super::{Fifo, Lane, Live, replace};
 use crate::bench::BenchError;
 use crate::bench::meter::Meter;
 use portcullis::design::Design;
@@ -24,12 +24,21 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Lane for Interleaved<'_, D, P, I> {
     #[inline(never)]
     fn run(&mut self, pairs: u64, meter: &mut Meter) -> Result<(), BenchError> {
         meter.start();
-        let (mut receive, mut transmit) = (self.receive.place, self.transmit.place);
-        for _ in 0..pairs / 2 {
-            self.receive.turn(self.domain, &mut receive)?;
-            self.transmit.turn(self.domain, &mut transmit)?;
+        let Self { domain, receive, transmit, .. } = self;
+        let (lens, accesses) = ([receive.len, transmit.len], [receive.access, transmit.access]);
+        let mut buffers = [receive.place.buffers, transmit.place.buffers];
+        let mut left = (pairs / 2) as usize;
+        while left > 0 {
+            let (received, transmitted) = (receive.oldest(left), transmit.oldest(left));
+            let count = received.len().min(transmitted.len());
+            for (received, transmitted) in received.iter_mut().zip(transmitted).take(count) {
+                replace(domain, received, &mut buffers[0], lens[0], accesses[0])?;
+                replace(domain, transmitted, &mut buffers[1], lens[1], accesses[1])?;
+            }
+            receive.pass(count, buffers[0]);
+            transmit.pass(count, buffers[1]);
+            left -= count;
         }
-        (self.receive.place, self.transmit.place) = (receive, transmit);
         meter.stop();
         self.commits += pairs / 2 * 2;
         Ok(())
