@@ -68,7 +68,8 @@ fn within_one_command(pages: u64, capabilities: &Capabilities) -> u64 {
 /// The run that `next` makes of `run`, if it goes on where that ends and both lie within an aligned run of `within_pages`.
 fn join(run: Revoked, next: Revoked, within_pages: u64) -> Option<Revoked> {
     let (first, end) = (run.range.first_pfn(), next.range.end_pfn());
-    let touches = run.range.end_pfn() == next.range.first_pfn() && first / within_pages == (end - 1) / within_pages;
+    // Below a power of two their numbers differ if they lie in the same run of so many pages.
+    let touches = run.range.end_pfn() == next.range.first_pfn() && first ^ (end - 1) < within_pages;
     let range = IovaRange::new(first, end - first).filter(|_| touches)?;
     Some(Revoked { range, leaf_only: run.leaf_only && next.leaf_only, ..run })
 }
