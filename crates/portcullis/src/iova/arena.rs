@@ -9,10 +9,12 @@
 //! ago. Where there are many streams, the slow ones have a log of their own, with chunks of a quarter.
 
 use super::chunk_tables::ChunkTables;
-use super::chunks::{CHUNK_UNITS, SLOW_UNITS, TABLE_UNITS, UNIT_PAGES, unit_entries};
+use super::chunks::{CHUNK_UNITS, SLOW_UNITS, TABLE_UNITS};
+use super::leaf_table::{ALL, LeafTable, run, runs};
+use super::pace::Pace;
 use crate::error::NoMemory;
-use crate::platform::{Platform, Step};
-use crate::table::rounds::{self, Idle};
+use crate::platform::Platform;
+use crate::table::rounds;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use arrayvec::ArrayVec;
@@ -26,102 +28,6 @@ pub(super) const LOOKS: usize = 8;
 pub(super) const QUEUES: usize = 4;
 /// Where the larger part of a table is spent, its time has come; what is older and has less of it spent has stragglers.
 const OVERTAKEN: u32 = TABLE_UNITS / 2 + 1;
-/// A stream is slow that takes so many times longer for its pages than the mean page has taken.
-const SLOW: u64 = 4;
-/// With so many streams of equal pace nobody is slow: the chunks of all of them lie in a handful of tables.
-const FEW_STREAMS: u64 = 16;
-/// Pages that the mean pace remembers.
-const PACE_PAGES: u64 = 1 << 14;
-/// All units of a table.
-const ALL: u32 = u32::MAX >> (u32::BITS - TABLE_UNITS);
-
-/// What is known of a table. Its units, the smallest chunks, are bits.
-#[derive(Clone, Copy, Default)]
-struct Table {
-    /// Handed out, and not known to be spent.
-    out: u32,
-    /// In which of the two rounds each is.
-    round: u32,
-    /// Handed out together with the one before, which is out as well. A mapping that begins there may end here, and of what it
-    /// has here nobody sees whether it is spent: so these come back in their order.
-    joined: u32,
-    /// In each, a page that was not spent when last looked at.
-    watch: [u8; TABLE_UNITS as usize],
-}
-
-impl Table {
-    /// Looks what is spent by now. It is fresh, then.
-    ///
-    /// What a unit is joined to comes first (S3): all pages of a mapping but the first are as good as spent while the device may
-    /// have them cached.
-    fn look<P: Platform>(&mut self, platform: &P, number: u32, tables: &ChunkTables) {
-        let entries = tables.linked(number);
-        let mut unknown = self.out;
-        while unknown != 0 {
-            let unit = unknown.trailing_zeros();
-            // With those that were handed out together with it.
-            let units = 1 + (u64::from(self.joined) >> (unit + 1)).trailing_ones();
-            unknown &= !run(unit, units);
-            let round = if self.round & (1 << unit) == 0 { Idle::FIRST } else { Idle::FIRST.next() };
-            let first = unit as usize * UNIT_PAGES as usize;
-            let watched = first + usize::from(self.watch[unit as usize]);
-            if !rounds::is_spent(&entries[watched], round) {
-                platform.probe(Step::TableScan { entries: 1 });
-                continue;
-            }
-            let end = first + (u64::from(units) * UNIT_PAGES) as usize;
-            let (unspent, looks) = rounds::first_unspent(entries, first, end, round);
-            platform.probe(Step::TableScan { entries: looks });
-            let spent_pages = unspent.min(end) - first;
-            let spent = run(unit, spent_pages as u32 / UNIT_PAGES as u32);
-            self.out &= !spent;
-            self.round ^= spent;
-            self.joined &= !(spent | spent << 1);
-            if unspent < end {
-                let (unit, page) = (unspent / UNIT_PAGES as usize, unspent % UNIT_PAGES as usize);
-                self.watch[unit] = page as u8;
-            }
-        }
-    }
-
-    /// Hands `units` out, all of which are spent, as one chunk.
-    ///
-    /// A mapping may lie in several, and takes its round from its first page: so all of them begin that of the first. Each has
-    /// been used as often as chance would have it.
-    fn hand_out<P: Platform>(&mut self, platform: &P, number: u32, tables: &ChunkTables, units: u32) {
-        self.out |= units;
-        self.joined |= units & (units - 1);
-        let first_round = if self.round & units & units.wrapping_neg() == 0 { 0 } else { units };
-        let mut odd = (self.round ^ first_round) & units;
-        self.round ^= odd;
-        while odd != 0 {
-            let entries = unit_entries(tables.linked(number), odd.trailing_zeros());
-            platform.probe(Step::TableWrite { entries: entries.len() });
-            rounds::spend_unused(entries);
-            odd &= odd - 1;
-        }
-    }
-
-    const fn spent(&self) -> u32 {
-        ALL & !self.out
-    }
-}
-
-/// So many units from one on.
-const fn run(first: u32, units: u32) -> u32 {
-    (((1u64 << units) - 1) << first) as u32
-}
-
-/// Which of `units` begin an aligned run of `length` of them.
-const fn runs(mut units: u32, length: u32) -> u32 {
-    let mut covered = 1;
-    while covered < length {
-        units &= units >> covered;
-        covered *= 2;
-    }
-    // Every `length`th bit.
-    units & (u32::MAX / ((1u64 << length) - 1) as u32)
-}
 
 /// Tables that are filled one after the other.
 #[derive(Default)]
@@ -149,7 +55,7 @@ pub(super) struct Chunk {
 pub(super) struct Arena {
     /// That of most streams, and that of slow ones.
     logs: [Log; 2],
-    tables: Vec<Table>,
+    tables: Vec<LeafTable>,
     /// Tables that are there.
     linked: usize,
     /// Numbers that may be given to tables.
@@ -164,14 +70,8 @@ pub(super) struct Arena {
     idle_min: usize,
     /// Whether anything was taken or found to be spent since the last period.
     stirred: bool,
-    /// Pages handed out so far.
-    handed: u64,
-    /// What that was when each stream came last, and the units of the chunk that it was given.
-    came: Vec<(u64, u32)>,
-    /// Streams that have come.
-    streams: u64,
-    /// Pages that are handed out to all while a stream is handed 64, in the mean over pages.
-    pace: u64,
+    /// Of the streams.
+    pace: Pace,
     /// Table numbers that reserved addresses lie in: first, and one past the last.
     reserved: Vec<(u64, u64)>,
 }
@@ -179,9 +79,6 @@ pub(super) struct Arena {
 impl Arena {
     /// No tables, of `numbers` that there may be; those that touch a range in `reserved` may not. For so many streams.
     pub(super) fn new(numbers: u32, reserved: Vec<(u64, u64)>, streams: usize) -> Result<Self, NoMemory> {
-        let mut came = Vec::new();
-        came.try_reserve_exact(streams).map_err(|_| NoMemory)?;
-        came.resize(streams, (0, 0));
         Ok(Self {
             logs: core::array::from_fn(|_| Log::default()),
             tables: Vec::new(),
@@ -192,10 +89,7 @@ impl Arena {
             idle: VecDeque::new(),
             idle_min: 0,
             stirred: false,
-            handed: 0,
-            came,
-            streams: 0,
-            pace: 0,
+            pace: Pace::new(streams)?,
             reserved,
         })
     }
@@ -214,14 +108,14 @@ impl Arena {
         let (log, units) = match wanted {
             Wanted::Table => (0, TABLE_UNITS),
             Wanted::Chunk => (0, CHUNK_UNITS),
-            Wanted::Small if self.is_slow(stream) => (1, SLOW_UNITS),
+            Wanted::Small if self.pace.is_slow(stream) => (1, SLOW_UNITS),
             Wanted::Small => (0, CHUNK_UNITS),
         };
         let chunk = match self.spare.iter().rposition(|chunk| chunk.units == units) {
             Some(at) => self.spare.swap_remove(at),
             None => self.cut(platform, tables, log, units)?,
         };
-        self.note_pace(stream, chunk);
+        self.pace.note(stream, chunk.units);
         Some(chunk)
     }
 
@@ -251,31 +145,6 @@ impl Arena {
     /// Takes back a chunk that nobody has used.
     pub(super) fn put_back(&mut self, chunk: Chunk) {
         self.spare.push(chunk);
-    }
-
-    /// Pages that all streams were handed while this one used up its last chunk, as if that had 64.
-    fn turn(&self, stream: usize) -> u64 {
-        let (came, last) = self.came[stream];
-        // A power of two, so no division.
-        ((self.handed - came) * u64::from(CHUNK_UNITS)) >> last.max(1).ilog2()
-    }
-
-    fn is_slow(&self, stream: usize) -> bool {
-        let chunk_pages = u64::from(CHUNK_UNITS) * UNIT_PAGES;
-        match self.came[stream].1 {
-            // Among many, it has to show first that it is not.
-            0 => self.streams > FEW_STREAMS,
-            _ => self.pace > FEW_STREAMS * chunk_pages && self.turn(stream) > SLOW * self.pace,
-        }
-    }
-
-    fn note_pace(&mut self, stream: usize, chunk: Chunk) {
-        let (turn, last) = (self.turn(stream), self.came[stream].1);
-        let pages = u64::from(last) * UNIT_PAGES;
-        self.pace = (self.pace * (PACE_PAGES - pages) + turn * pages) / PACE_PAGES;
-        self.handed += u64::from(chunk.units) * UNIT_PAGES;
-        self.came[stream] = (self.handed, chunk.units);
-        self.streams += u64::from(last == 0);
     }
 
     /// A table with spent chunks of so many units.
@@ -351,7 +220,7 @@ impl Arena {
         while (self.tables.len() as u64) < u64::from(self.numbers) {
             let number = self.tables.len() as u64;
             self.tables.try_reserve(1).map_err(|_| NoMemory)?;
-            self.tables.push(Table::default());
+            self.tables.push(LeafTable::default());
             if self.reserved.iter().all(|&(first, end)| number < first || end <= number) {
                 return Ok(Some(number as u32));
             }
@@ -361,7 +230,7 @@ impl Arena {
 
     /// A new table, with nothing in it, under a number from [`number`](Self::number).
     pub(super) fn add(&mut self, number: u32) {
-        self.tables[number as usize] = Table::default();
+        self.tables[number as usize] = LeafTable::default();
         self.linked += 1;
         self.idle.push_back(number);
     }
@@ -428,7 +297,7 @@ impl Arena {
     pub(super) fn bytes(&self) -> usize {
         let queues = self.logs.iter().flat_map(|log| [&log.full, &log.lingering]).chain([&self.idle]);
         let numbers = queues.map(VecDeque::capacity).sum::<usize>() + self.unlinked.capacity();
-        numbers * size_of::<u32>() + self.tables.capacity() * size_of::<Table>() + size_of_val(&*self.came)
+        numbers * size_of::<u32>() + self.tables.capacity() * size_of::<LeafTable>() + self.pace.bytes()
     }
 
     /// Mappings whose rounds have not ended.
