@@ -21,7 +21,7 @@ use super::arena::{Arena, Chunk, LOOKS, QUEUES, Wanted};
 use super::chunk_tables::ChunkTables;
 use crate::address::IovaRange;
 use crate::error::NoMemory;
-use crate::per_cpu::CpuWords;
+use crate::per_cpu::{CpuWords, Padded};
 use crate::platform::{Lock, LockClass, Platform, Step};
 use crate::request::{Access, Stream};
 use crate::sync::Ordering;
@@ -97,7 +97,8 @@ pub(crate) struct Chunks<P: Platform> {
     tables: ChunkTables,
     cpus: CpuWords,
     rings: CpuWords,
-    arena: P::Lock<Arena>,
+    /// Written at the end of every chunk. What is beside it in memory is read by every map and unmap.
+    arena: Padded<P::Lock<Arena>>,
 }
 
 const END_SHIFT: u32 = 32;
@@ -135,7 +136,7 @@ impl<P: Platform> Chunks<P> {
             tables: ChunkTables::new(numbers as u32)?,
             cpus,
             rings,
-            arena: platform.lock(LockClass::IovaAllocator, arena),
+            arena: Padded(platform.lock(LockClass::IovaAllocator, arena)),
         })
     }
 
@@ -230,7 +231,7 @@ impl<P: Platform> Chunks<P> {
     #[cold]
     fn leave(&self, platform: &P, cursor: Cursor, before: u64, wanted: Wanted) -> Result<(), NotTaken> {
         self.give_up(platform, before);
-        self.arena.with(|arena| {
+        self.arena.0.with(|arena| {
             let (word, stream) = match cursor {
                 Cursor::Cpu { line, word } => (self.cpus.word(line, word), line * CpuWords::PER_CPU + word),
                 Cursor::Ring { line, word } => {
@@ -276,18 +277,18 @@ impl<P: Platform> Chunks<P> {
     /// [`NoMemory`].
     pub(crate) fn link(&self, number: u32, frame: &Frame) -> Result<(), NoMemory> {
         self.tables.link(number, frame)?;
-        self.arena.with(|arena| arena.add(number));
+        self.arena.0.with(|arena| arena.add(number));
         Ok(())
     }
 
     /// Gives back a number of [`NotTaken::NeedsTable`], or one of [`unlink`](Self::unlink) whose table page is the host's again.
     pub(crate) fn give_number_back(&self, number: u32) {
-        self.arena.with(|arena| arena.give_number_back(number));
+        self.arena.0.with(|arena| arena.give_number_back(number));
     }
 
     /// Takes out a table that has not been needed for a period. From now on only walks that had begun before may find it.
     pub(crate) fn unlink(&self) -> Option<u32> {
-        let number = self.arena.with(Arena::take_superfluous)?;
+        let number = self.arena.0.with(Arena::take_superfluous)?;
         self.tables.unlink(number);
         Some(number)
     }
@@ -295,23 +296,23 @@ impl<P: Platform> Chunks<P> {
     /// Begins another period: finds the tables that are spent. The lock is taken anew for every few.
     pub(crate) fn begin_period(&self, platform: &P) {
         for queue in 0..QUEUES {
-            let tables = self.arena.with(|arena| arena.queue_len(queue));
+            let tables = self.arena.0.with(|arena| arena.queue_len(queue));
             for first in (0..tables).step_by(LOOKS) {
                 let count = LOOKS.min(tables - first);
-                self.arena.with(|arena| arena.sweep(platform, &self.tables, queue, count));
+                self.arena.0.with(|arena| arena.sweep(platform, &self.tables, queue, count));
             }
         }
-        self.arena.with(Arena::begin_period);
+        self.arena.0.with(Arena::begin_period);
     }
 
     /// Whether there are more tables than are kept in any case.
     pub(crate) fn is_large(&self) -> bool {
-        self.arena.with(|arena| arena.is_large())
+        self.arena.0.with(|arena| arena.is_large())
     }
 
     /// Whether another period may find a table to give back, as far as can be told now.
     pub(crate) fn goes_on(&self) -> bool {
-        self.arena.with(Arena::goes_on)
+        self.arena.0.with(Arena::goes_on)
     }
 
     /// The entry of page `pfn`.
@@ -340,13 +341,13 @@ impl<P: Platform> Chunks<P> {
 
     /// Mappings that are not spent. Exact while nobody maps or unmaps.
     pub(crate) fn live(&self) -> usize {
-        self.arena.with(|arena| arena.live(&self.tables))
+        self.arena.0.with(|arena| arena.live(&self.tables))
     }
 
     /// Memory of the records, in bytes.
     pub(crate) fn record_bytes(&self) -> usize {
         let words = size_of_val(self.cpus.lines()) + size_of_val(self.rings.lines());
-        self.tables.bytes() + words + self.arena.with(|arena| arena.bytes())
+        self.tables.bytes() + words + self.arena.0.with(|arena| arena.bytes())
     }
 }
 
