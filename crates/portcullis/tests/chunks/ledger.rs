@@ -1,7 +1,11 @@
 //! What is mapped, beside what the device reaches: after each step, and in the middle of one.
 
+use super::TABLE;
+use portcullis::design::TABLE_IDLE_US;
 use portcullis::designs::Portcullis;
 use portcullis::iommu::fake::FakeIommu;
+use portcullis::iova::CHUNK_PAGES;
+use portcullis::platform::fake::FakeHost;
 use portcullis::table::Rights;
 use portcullis::{
     Access, Domain, Iova, IovaRange, MapError, PAGE_SIZE, PhysAddr, Platform, Request, Segment, SourceId, Stream,
@@ -9,7 +13,14 @@ use portcullis::{
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard};
 
+/// With so many bits there are so few tables of chunks, from page [`UPPER_PFN`] on, that all of them can be counted.
+pub(crate) const NARROW_BITS: u8 = 28;
+pub(crate) const NARROW_TABLES: usize = 64;
+const UPPER_PFN: u64 = 1 << (NARROW_BITS - 1 - 12);
+
 pub(crate) const DEVICE: SourceId = SourceId(0x28);
+
+type Small<'h, P> = Domain<Portcullis, P, &'h FakeIommu<'h>>;
 
 /// A request: pages, and whose.
 #[derive(Clone, Copy, Debug)]
@@ -46,7 +57,7 @@ impl Live {
 #[derive(Default)]
 struct Book {
     live: Vec<Live>,
-    /// All pages that were ever handed out.
+    /// Pages that were ever handed out.
     ever: BTreeSet<u64>,
     /// Pages of memory that buffers were made of.
     memory: u64,
@@ -54,13 +65,14 @@ struct Book {
 
 /// The mappings of a domain under `iommu`. It is never locked while the domain is at work, for interrupts write in it too.
 pub(crate) struct Ledger<'h> {
-    pub(crate) iommu: &'h FakeIommu<'h>,
+    host: &'h FakeHost,
+    iommu: &'h FakeIommu<'h>,
     book: Mutex<Book>,
 }
 
 impl<'h> Ledger<'h> {
-    pub(crate) fn new(iommu: &'h FakeIommu<'h>) -> Self {
-        Self { iommu, book: Mutex::default() }
+    pub(crate) fn new(host: &'h FakeHost, iommu: &'h FakeIommu<'h>) -> Self {
+        Self { host, iommu, book: Mutex::default() }
     }
 
     fn book(&self) -> MutexGuard<'_, Book> {
@@ -68,11 +80,7 @@ impl<'h> Ledger<'h> {
     }
 
     /// Makes a mapping. Its pages are nobody's, the device has lost them (S3), and reaches just what was asked for (S1).
-    pub(crate) fn map<P: Platform>(
-        &self,
-        domain: &Domain<Portcullis, P, &FakeIommu<'_>>,
-        want: Want,
-    ) -> Result<Live, MapError> {
+    pub(crate) fn map<P: Platform>(&self, domain: &Small<'_, P>, want: Want) -> Result<Live, MapError> {
         let pfn = {
             let mut book = self.book();
             book.memory += want.pages;
@@ -104,7 +112,7 @@ impl<'h> Ledger<'h> {
             let other = book.live.iter().find(|live| !is_apart(live));
             assert!(other.is_none(), "S3: {range} is handed out while {other:?} is mapped");
             book.live.push(new);
-            book.ever.extend(range.first_pfn()..range.end_pfn());
+            book.ever.extend(new.pages().map(|(iova, _)| iova.pfn()));
         }
         self.assert_reached(&new);
         Ok(new)
@@ -117,7 +125,7 @@ impl<'h> Ledger<'h> {
     }
 
     /// Takes a mapping away.
-    pub(crate) fn unmap<P: Platform>(&self, domain: &Domain<Portcullis, P, &FakeIommu<'_>>, gone: Live) {
+    pub(crate) fn unmap<P: Platform>(&self, domain: &Small<'_, P>, gone: Live) {
         let place = self.book().live.iter().position(|live| *live == gone);
         self.book().live.swap_remove(place.expect("it is mapped"));
         domain.unmap_raw(gone.range.start(), gone.range.pages() * PAGE_SIZE).expect("mapped");
@@ -143,4 +151,53 @@ impl<'h> Ledger<'h> {
             assert_eq!(reached, [None; 2], "S2: {pfn:#x}");
         }
     }
+}
+
+/// Unmaps everything, and ticks until all that goes back has gone back.
+pub(crate) fn settle<P: Platform>(domain: &Small<'_, P>, ledger: &Ledger<'_>) {
+    ledger.check_live();
+    ledger.live().into_iter().for_each(|gone| ledger.unmap(domain, gone));
+    while domain.due_us().is_some() {
+        ledger.host.advance_us(TABLE_IDLE_US);
+        domain.tick().expect("the hardware answers");
+    }
+    ledger.check();
+    assert_eq!(domain.usage().live_ranges, 0);
+}
+
+/// The small streams that ever come.
+const SMALL: [(Access, Option<u32>); 6] = [
+    (Access::DeviceWrites, None),
+    (Access::DeviceReads, None),
+    (Access::DeviceWrites, Some(5)),
+    (Access::DeviceReads, Some(5)),
+    (Access::DeviceWrites, Some(7)),
+    (Access::DeviceReads, Some(7)),
+];
+
+/// Has all small streams go on in other tables, and comes to rest. What was lost of the tables where they were then shows.
+pub(crate) fn move_on<P: Platform>(domain: &Small<'_, P>, ledger: &Ledger<'_>) {
+    let map = |want| ledger.map(domain, want).expect("room");
+    // For them to go on in.
+    for _ in 0..4 {
+        map(Want::writes(TABLE));
+    }
+    settle(domain, ledger);
+    // All chunks of two tables and more, and then two of each of the others.
+    for (access, ring) in [SMALL[0]; 34].into_iter().chain(SMALL.into_iter().flat_map(|stream| [stream; 4])) {
+        let half = map(Want { pages: CHUNK_PAGES / 2, access, ring });
+        ledger.unmap(domain, half);
+    }
+    settle(domain, ledger);
+}
+
+/// Tables with room for something, in a domain of [`NARROW_BITS`] with nothing in it. Maps until there is no more.
+pub(crate) fn count_tables<P: Platform>(domain: &Small<'_, P>, ledger: &Ledger<'_>) -> usize {
+    let map = |want| ledger.map(domain, want).expect("room").range.first_pfn();
+    // Where each stream goes on.
+    let small = SMALL.map(|(access, ring)| Want { pages: 1, access, ring });
+    let large = [Access::DeviceReads, Access::DeviceWrites].map(|access| Want { pages: TABLE, access, ring: None });
+    let in_use: BTreeSet<u64> = small.into_iter().chain(large).map(|want| map(want) / 512).collect();
+    let rest = (0..).take_while(|_| map(Want::writes(TABLE)) >= UPPER_PFN).count();
+    in_use.len() + rest
 }

@@ -1,5 +1,8 @@
 //! Chunks and their tables, in the order of events that it takes: what comes back when, and to whom.
 
+#[path = "../interrupted/mod.rs"]
+mod interrupted;
+mod interrupts;
 mod ledger;
 mod memory;
 
