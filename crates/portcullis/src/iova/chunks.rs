@@ -353,3 +353,63 @@ impl<P: Platform> Chunks<P> {
 
 // `Access` in the order of the words of a line.
 const _: () = assert!(Access::DeviceReads as usize == 0 && Access::DeviceReadsAndWrites as usize == 2);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::platform::fake::FakeHost;
+    use crate::request::Lifetime;
+    use alloc::boxed::Box;
+
+    /// Where there is no table any more each request adds to its cursor in vain. However many do, the end stays what it is: the
+    /// next page never carries into it.
+    #[test]
+    fn vain_additions_never_add_up() {
+        let host = FakeHost::default();
+        let chunks = Chunks::new(&host, 28, &[]).expect("memory");
+        let take = |ring, pages| {
+            let stream = Stream(ring);
+            let demand = Demand { pages, access: Access::DeviceWrites, stream, lifetime: Lifetime::Transient };
+            chunks.take(&host, &demand).map(|taken| taken.range.first_pfn())
+        };
+        // Nothing is spent, so that all tables fill up. Ring 2 comes when there is no chunk left for it.
+        let frames: [Box<Frame>; 64] = core::array::from_fn(|_| Box::new(core::array::from_fn(|_| Entry::new(0))));
+        let requests = [(None, 1), (Some(1), CHUNKED_PAGES_MAX), (Some(1), 1), (None, CHUNKED_PAGES_MAX)];
+        // At first one of each, and then as many as there is room for.
+        for at_most in [1, usize::MAX] {
+            for (ring, pages) in requests {
+                let mut taken = 0;
+                while taken < at_most {
+                    match take(ring, pages) {
+                        Ok(_) => taken += 1,
+                        Err(NotTaken::NeedsTable(number)) => {
+                            chunks.link(number, &frames[number as usize]).expect("memory");
+                        }
+                        Err(error) => {
+                            assert_eq!(error, NotTaken::Full);
+                            break;
+                        }
+                    }
+                }
+            }
+        }
+        for ring in [None, Some(1), Some(2)] {
+            for pages in [1, MIDDLE_PAGES_MAX, CHUNKED_PAGES_MAX] {
+                let word = Access::DeviceWrites as usize + if pages == CHUNKED_PAGES_MAX { 3 } else { 0 };
+                let cursor = match ring {
+                    None => chunks.cpus.word(0, word),
+                    Some(ring) => chunks.rings.word(ring as usize, word),
+                };
+                let (end, _) = split(cursor.load(Ordering::Relaxed));
+                for _ in 0..100 {
+                    if ring.is_none() && pages == 1 {
+                        // As a map does first.
+                        assert_eq!(chunks.take_page(&host, Access::DeviceWrites), None);
+                    }
+                    assert_eq!(take(ring, pages), Err(NotTaken::Full));
+                    assert_eq!(split(cursor.load(Ordering::Relaxed)), (end, end), "{ring:?}, {pages} pages");
+                }
+            }
+        }
+    }
+}

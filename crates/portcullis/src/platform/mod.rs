@@ -171,8 +171,9 @@ pub struct CpuHint(pub u32);
 /// * [`frame`](Platform::frame) gives the same memory for the same page, valid for as long as the page is allocated;
 /// * [`allocate_bytes`](Platform::allocate_bytes) hands out memory as it was asked for, which nothing else uses until
 ///   [`free_bytes`](Platform::free_bytes) takes it back;
-/// * [`add_here`](Platform::add_here) and [`exchange_at`](Platform::exchange_at) are steps as they say, and
-///   [`walks_are_over`](Platform::walks_are_over) says so of none that goes on.
+/// * [`add_here`](Platform::add_here) and [`exchange_at`](Platform::exchange_at) are steps as they say;
+/// * where [`walks_are_over`](Platform::walks_are_over) says so, no walk goes on that had begun before
+///   [`walks_now`](Platform::walks_now) gave the name, and each that begins later sees what had been written before that.
 pub unsafe trait Platform: Sync {
     /// The lock type.
     type Lock<T: Send>: Lock<T>;
@@ -255,12 +256,14 @@ pub unsafe trait Platform: Sync {
         walk()
     }
 
-    /// A name for all walks that are going on.
+    /// A name for all walks that are going on. One that begins later, on whatever CPU, reads what the caller had written before
+    /// the call: it no longer finds what was taken out by then, so nobody has to wait for it.
     fn walks_now(&self) -> u64 {
         0
     }
 
-    /// Whether the walks that `then` names have ended: what was out of their reach before it was asked for may be freed.
+    /// Whether the walks that `then` names have ended, and all that they have read was read before this says so: what had been
+    /// taken out before [`walks_now`](Platform::walks_now) gave that name may be freed.
     ///
     /// A host that cannot tell says no. Then a domain keeps the table pages that it no longer needs until it goes.
     fn walks_are_over(&self, _then: u64) -> bool {

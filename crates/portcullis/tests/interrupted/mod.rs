@@ -1,44 +1,82 @@
-//! A host on which an interrupt may come before every step that is announced and before every flush.
+//! A host on which an interrupt may come before every step that is announced, before every flush, around every lock and every
+//! step of a cursor, and while somebody waits.
 
-use portcullis::platform::fake::FakeHost;
-use portcullis::platform::{CpuHint, LockClass, Step, Wait};
+use portcullis::platform::fake::{FakeHost, FakeLock};
+use portcullis::platform::{CpuHint, CpuWords, Lock, LockClass, Step, Wait};
 use portcullis::table::{Entry, Frame};
 use portcullis::{NoMemory, PhysAddr, Platform};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::cell::Cell;
 
 /// When an interrupt comes.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) enum Moment {
     Before(Step),
     BeforeFlush,
+    BeforeLock,
+    AfterLock,
+    BeforeAddition,
+    AfterAddition,
+    Waiting,
+}
+
+type Handler<'h> = &'h (dyn Fn(Moment) + Sync);
+
+thread_local! {
+    /// Whether interrupts are masked: by a lock, or by the handler.
+    static MASKED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs `critical` with interrupts masked.
+fn masked<R>(critical: impl FnOnce() -> R) -> R {
+    let before = MASKED.replace(true);
+    let result = critical();
+    MASKED.set(before);
+    result
+}
+
+fn interrupt(handler: Handler<'_>, moment: Moment) {
+    if !MASKED.get() {
+        masked(|| handler(moment));
+    }
+}
+
+/// A lock of the fake host, which masks interrupts.
+pub(crate) struct MaskingLock<'h, T> {
+    lock: FakeLock<T>,
+    handler: Handler<'h>,
+}
+
+impl<T: Send> Lock<T> for MaskingLock<'_, T> {
+    fn with<R>(&self, critical: impl FnOnce(&mut T) -> R) -> R {
+        interrupt(self.handler, Moment::BeforeLock);
+        let result = masked(|| self.lock.with(critical));
+        interrupt(self.handler, Moment::AfterLock);
+        result
+    }
 }
 
 /// The fake host with a handler, which is told of every moment, its own excepted.
 pub(crate) struct Interrupted<'h> {
     host: &'h FakeHost,
-    handler: &'h (dyn Fn(Moment) + Sync),
-    handling: AtomicBool,
+    handler: Handler<'h>,
 }
 
 impl<'h> Interrupted<'h> {
-    pub(crate) fn new(host: &'h FakeHost, handler: &'h (dyn Fn(Moment) + Sync)) -> Self {
-        Self { host, handler, handling: AtomicBool::new(false) }
+    pub(crate) fn new(host: &'h FakeHost, handler: Handler<'h>) -> Self {
+        Self { host, handler }
     }
 
     fn interrupt(&self, moment: Moment) {
-        if !self.handling.swap(true, Ordering::Relaxed) {
-            (self.handler)(moment);
-            self.handling.store(false, Ordering::Relaxed);
-        }
+        interrupt(self.handler, moment);
     }
 }
 
 // SAFETY: forwards to a host that keeps the promises.
-unsafe impl Platform for Interrupted<'_> {
-    type Lock<T: Send> = <FakeHost as Platform>::Lock<T>;
+unsafe impl<'h> Platform for Interrupted<'h> {
+    type Lock<T: Send> = MaskingLock<'h, T>;
 
     fn lock<T: Send>(&self, class: LockClass, value: T) -> Self::Lock<T> {
-        self.host.lock(class, value)
+        MaskingLock { lock: self.host.lock(class, value), handler: self.handler }
     }
 
     fn cpu(&self) -> CpuHint {
@@ -68,11 +106,35 @@ unsafe impl Platform for Interrupted<'_> {
         self.host.table_barrier(entries);
     }
 
+    fn add_here(&self, words: &CpuWords, word: usize, amount: u64) -> (usize, u64) {
+        self.interrupt(Moment::BeforeAddition);
+        let added = self.host.add_here(words, word, amount);
+        self.interrupt(Moment::AfterAddition);
+        added
+    }
+
+    fn exchange_at(&self, words: &CpuWords, line: usize, word: usize, old: u64, new: u64) -> bool {
+        self.host.exchange_at(words, line, word, old, new)
+    }
+
+    fn walk<R>(&self, walk: impl FnOnce() -> R) -> R {
+        self.host.walk(walk)
+    }
+
+    fn walks_now(&self) -> u64 {
+        self.host.walks_now()
+    }
+
+    fn walks_are_over(&self, then: u64) -> bool {
+        self.host.walks_are_over(then)
+    }
+
     fn now_us(&self) -> u64 {
         self.host.now_us()
     }
 
     fn pause(&self, wait: Wait) {
+        self.interrupt(Moment::Waiting);
         self.host.pause(wait);
     }
 

@@ -10,7 +10,8 @@ use portcullis::platform::fake::{FakeHost, run_on};
 use portcullis::platform::{CpuHint, LockClass, Wait};
 use portcullis::table::{Entry, Frame};
 use portcullis::{
-    Access, Config, Domain, Iova, NoMemory, PAGE_SIZE, PhysAddr, Platform, Protection, Request, Segment, Stream,
+    Access, Config, Domain, Iova, MapError, NoMemory, PAGE_SIZE, PhysAddr, Platform, Protection, Request, Segment,
+    Stream,
 };
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -49,6 +50,12 @@ fn map_pages<const PAGES: usize>(bench: &Chunked, pfn: u64) -> [Iova; PAGES] {
 
 fn unmap_pages(bench: &Chunked, pages: &[Iova]) {
     pages.iter().for_each(|page| bench.unmap(*page, 1).expect("mapped"));
+}
+
+/// Lets as long pass as tables are kept that nobody needs.
+fn tick_after_a_period(bench: &Chunked) {
+    bench.host.advance_us(TABLE_IDLE_US);
+    bench.domain.tick().expect("the hardware answers");
 }
 
 /// The last page of a table comes back on another CPU while its stream is at the end of its chunk: the table is filled again,
@@ -168,6 +175,93 @@ fn a_deadline_beside_a_late_unmap() {
     });
     assert!(REUSED.load(Ordering::Relaxed) > 0, "all of the table was flushed before the map in some interleavings");
     assert!(QUEUED.load(Ordering::Relaxed) > 0, "the late unmap waits in some");
+}
+
+/// A table that nothing is in leaves while another CPU needs one: that one gets it before it goes, or another.
+#[test]
+fn a_map_beside_a_tick_that_takes_a_table_out() {
+    static REUSED: AtomicUsize = AtomicUsize::new(0);
+    static ANOTHER: AtomicUsize = AtomicUsize::new(0);
+    check_with(Some(3), || {
+        let bench = bench(Protection::Strict);
+        let gone = bench.map(10, TABLE);
+        assert_eq!(bench.reach(gone), Some(10));
+        bench.unmap(gone, TABLE).expect("mapped");
+        let pages = bench.domain.usage().table_pages;
+        // It is found to be empty.
+        tick_after_a_period(&bench);
+        let other = bench.clone();
+        let new = beside(move || other.map(20, 1), || tick_after_a_period(&bench));
+        assert_eq!(bench.reach(new), Some(20));
+        let seen = if new == gone { &REUSED } else { &ANOTHER };
+        seen.fetch_add(1, Ordering::Relaxed);
+        (0..2).for_each(|_| tick_after_a_period(&bench));
+        assert_eq!(bench.reach(new), Some(20), "S4");
+        assert_eq!((bench.domain.usage().table_pages, bench.host.frames_lent()), (pages, pages));
+        unmap_pages(&bench, &[new]);
+        assert_eq!(bench.domain.usage().live_ranges, 0);
+        bench.close();
+    });
+    assert!(REUSED.load(Ordering::Relaxed) > 0, "the map comes first in some interleavings");
+    assert!(ANOTHER.load(Ordering::Relaxed) > 0, "the table leaves first in some");
+}
+
+/// Two CPUs need a table at the same moment, and each adds one: their chunks come from the same one, and the other goes back.
+#[test]
+fn two_cpus_that_need_a_table() {
+    static ONE: AtomicUsize = AtomicUsize::new(0);
+    static TWO: AtomicUsize = AtomicUsize::new(0);
+    check_with(Some(3), || {
+        let bench = bench(Protection::Strict);
+        let (other, first) = (bench.clone(), Cell::new(None));
+        let second = beside(move || other.map(20, 1), || first.set(Some(bench.map(30, 1))));
+        let first = first.get().expect("it has ended");
+        assert_eq!([first, second].map(|iova| bench.reach(iova)), [Some(30), Some(20)], "S3");
+        match bench.domain.usage().table_pages {
+            // The root and a directory, and what was added.
+            3 => &ONE,
+            4 => &TWO,
+            pages => panic!("{pages} table pages"),
+        }
+        .fetch_add(1, Ordering::Relaxed);
+        (0..3).for_each(|_| tick_after_a_period(&bench));
+        assert_eq!((bench.domain.usage().table_pages, bench.host.frames_lent()), (3, 3));
+        unmap_pages(&bench, &[first, second]);
+        assert_eq!(bench.domain.usage().live_ranges, 0);
+        bench.close();
+    });
+    assert!(ONE.load(Ordering::Relaxed) > 0, "in some interleavings the second comes after the first");
+    assert!(TWO.load(Ordering::Relaxed) > 0, "in some both add one");
+}
+
+/// The same where there is memory for one: whoever is refused has lost nothing, and there is room for as many tables as before.
+#[test]
+fn two_cpus_that_need_a_table_and_memory_for_one() {
+    static REFUSED: AtomicUsize = AtomicUsize::new(0);
+    check_with(Some(3), || {
+        let bench = bench(Protection::Strict);
+        // In the lower half, with a directory for both.
+        let below = bench.map(10, TABLE + 1);
+        bench.host.limit_frames(1);
+        let map = |bench: &Chunked, pfn| bench.domain.map_raw(PhysAddr::from_pfn(pfn), PAGE_SIZE, Access::DeviceWrites);
+        let (other, first) = (bench.clone(), Cell::new(None));
+        let second = beside(move || map(&other, 20), || first.set(Some(map(&bench, 30))));
+        let both = [(first.get().expect("it has ended"), 30), (second, 20)];
+        assert!(both.iter().any(|(mapped, _)| mapped.is_ok()), "there was memory for one");
+        bench.host.limit_frames(usize::MAX);
+        for (mapped, pfn) in both {
+            let iova = mapped.unwrap_or_else(|error| {
+                assert_eq!(error, MapError::NoMemory(NoMemory));
+                REFUSED.fetch_add(1, Ordering::Relaxed);
+                bench.map(pfn, 1)
+            });
+            assert_eq!(bench.reach(iova), Some(pfn));
+        }
+        let others = [40, 50, 60].map(|pfn| bench.map(pfn, TABLE));
+        assert!(others.iter().all(|iova| *iova > below), "three more tables: {others:?}");
+        bench.close();
+    });
+    assert!(REFUSED.load(Ordering::Relaxed) > 0, "both need it at the same moment in some interleavings");
 }
 
 /// A host that keeps the table pages it gets back, with a mapping of a page in them that nobody has made: who still walks one

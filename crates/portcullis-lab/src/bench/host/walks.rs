@@ -6,7 +6,9 @@
 //! new era, `now` has the kernel run a full barrier on every CPU where a thread of this process runs (membarrier(2); a thread
 //! that does not run has had one). A walker's store to its word comes either before the barrier on its CPU, and whoever looks
 //! after the barrier sees it; or after it, and then so do its loads from the table, and they find that the page is gone. A
-//! walker that holds a later era has acquired it from `now`, and with it what was done before.
+//! walker that holds a later era has acquired it from `now`, and with it what was done before. A thread that walks for the
+//! first time enters its word in the list before its first load: who looks sees it there, or it takes the list's lock after that
+//! look, and with it what was done before.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, compiler_fence};

@@ -1,5 +1,12 @@
 //! Chunks and their tables, in the order of events that it takes: what comes back when, and to whom.
 
+#[path = "../interrupted/mod.rs"]
+mod interrupted;
+mod interrupts;
+mod ledger;
+mod memory;
+
+use ledger::DEVICE;
 use portcullis::design::TABLE_IDLE_US;
 use portcullis::designs::Portcullis;
 use portcullis::iommu::fake::{FakeIommu, Ticket};
@@ -14,7 +21,6 @@ use portcullis::{
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 
-const DEVICE: SourceId = SourceId(0x28);
 /// Mappings of so many pages have a table each.
 const TABLE: u64 = CHUNKED_PAGES_MAX;
 /// Tables that are not given back while the domain is there: the root and two below it, the reserve, and the one in which the

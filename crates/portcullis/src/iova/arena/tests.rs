@@ -1,0 +1,156 @@
+//! What a table takes for spent, beside what is: one table, a stream that fills its chunks with mappings of any length, and unmaps
+//! whose invalidations are over at any time later.
+
+use super::*;
+use crate::address::{IovaRange, PAGE_SIZE, PhysAddr, Segment};
+use crate::platform::fake::FakeHost;
+use crate::safety::Rule;
+use crate::table::rounds::Cleared;
+use crate::table::{Entry, Rights};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::TestRunner;
+use std::format;
+use std::string::String;
+
+/// Scripts that are run. The flaw is found in one of them.
+const SCRIPTS: usize = 64;
+
+/// One step of a script. Mappings are named by a number that is taken modulo how many there are.
+#[derive(Clone, Debug)]
+enum Operation {
+    /// The stream makes a mapping of so many pages; in a chunk of so many units, should it need another.
+    Map(u64, u32),
+    /// A mapping is cleared.
+    Clear(usize),
+    /// The invalidation of one that was cleared is over.
+    Spend(usize),
+}
+
+fn script() -> impl Strategy<Value = Vec<Operation>> {
+    let units = prop_oneof![Just(SLOW_UNITS), Just(CHUNK_UNITS), Just(TABLE_UNITS)];
+    let map = units.prop_flat_map(|units| (1..u64::from(units) * UNIT_PAGES, Just(units)));
+    let operation = prop_oneof![
+        3 => map.prop_map(|(pages, units)| Operation::Map(pages, units)),
+        3 => any::<usize>().prop_map(Operation::Clear),
+        2 => any::<usize>().prop_map(Operation::Spend),
+    ];
+    vec(operation, 1..100)
+}
+
+/// Pages of a mapping, by their place in the table, and what is left of it once it is cleared.
+struct Mapping<'t> {
+    first: u64,
+    pages: u64,
+    cleared: Option<Cleared<'t>>,
+}
+
+struct Model<'t> {
+    host: &'t FakeHost,
+    tables: &'t ChunkTables,
+    table: Table,
+    /// The first page of the stream's chunk that is left, and its end.
+    chunk: (u64, u64),
+    /// Those that are not spent.
+    mappings: Vec<Mapping<'t>>,
+    /// Which units were handed out together is forgotten.
+    forgets_joints: bool,
+}
+
+impl<'t> Model<'t> {
+    fn entries(&self, first: u64, end: u64) -> &'t [Entry] {
+        &self.tables.linked(0)[first as usize..end as usize]
+    }
+
+    /// Gives up what is left of the chunk and takes another, if one is spent: one that no mapping lies in (S3).
+    fn next_chunk(&mut self, units: u32) -> Result<bool, (Rule, String)> {
+        let (first, end) = core::mem::take(&mut self.chunk);
+        rounds::spend_unused(self.entries(first, end));
+        self.table.look(self.host, 0, self.tables);
+        let left = runs(self.table.spent(), units);
+        if left == 0 {
+            return Ok(false);
+        }
+        let unit = left.trailing_zeros();
+        self.table.hand_out(self.host, 0, self.tables, (u32::MAX >> (u32::BITS - units)) << unit);
+        if self.forgets_joints {
+            self.table.joined = 0;
+        }
+        let first = u64::from(unit) * UNIT_PAGES;
+        let end = first + u64::from(units) * UNIT_PAGES;
+        self.chunk = (first, end);
+        match self.mappings.iter().find(|mapping| mapping.first < end && first < mapping.first + mapping.pages) {
+            Some(Mapping { first: other, pages, cleared }) => {
+                let state = if cleared.is_some() { "cleared" } else { "mapped" };
+                Err((
+                    Rule::Reuse,
+                    format!("pages {first}-{end} are handed out, and {pages} from {other} on are {state}"),
+                ))
+            }
+            None => Ok(true),
+        }
+    }
+
+    fn run(&mut self, operation: &Operation) -> Result<(), (Rule, String)> {
+        match *operation {
+            Operation::Map(pages, units) => {
+                while self.chunk.1 - self.chunk.0 < pages {
+                    if !self.next_chunk(units)? {
+                        return Ok(());
+                    }
+                }
+                let first = self.chunk.0;
+                self.chunk.0 += pages;
+                let segment = Segment { phys: PhysAddr::from_pfn(0x1000), len: pages * PAGE_SIZE };
+                rounds::write(self.host, self.entries(first, first + pages), &[segment], Rights::WRITE);
+                self.mappings.push(Mapping { first, pages, cleared: None });
+            }
+            Operation::Clear(which) => {
+                let count = self.mappings.len().max(1);
+                let Some(&Mapping { first, pages, cleared: None }) = self.mappings.get(which % count) else {
+                    return Ok(());
+                };
+                let range = IovaRange::new(first, pages).expect("a range");
+                let cleared = rounds::clear(self.host, self.entries(first, first + pages), range).expect("mapped");
+                self.mappings[which % count].cleared = Some(cleared);
+            }
+            Operation::Spend(which) => {
+                let which = which % self.mappings.len().max(1);
+                if let Some(Mapping { cleared: Some(cleared), .. }) = self.mappings.get(which) {
+                    cleared.spend();
+                    self.mappings.swap_remove(which);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Runs scripts, always the same ones, until one fails.
+fn first_violation(forgets_joints: bool) -> Option<(Rule, String)> {
+    let mut runner = TestRunner::deterministic();
+    (0..SCRIPTS).find_map(|_| {
+        let script = script().new_tree(&mut runner).expect("no script is filtered out").current();
+        let host = FakeHost::default();
+        let tables = ChunkTables::new(1).expect("memory");
+        let frame = host.allocate_frame().expect("memory");
+        // SAFETY: it is never freed.
+        tables.link(0, unsafe { host.frame(frame) }).expect("memory");
+        let table = Table::default();
+        let (chunk, mappings) = ((0, 0), Vec::new());
+        let mut model = Model { host: &host, tables: &tables, table, chunk, mappings, forgets_joints };
+        script.iter().find_map(|operation| model.run(operation).err())
+    })
+}
+
+/// A mapping that spans units is cleared, and waits: its later pages look spent. Its last unit must not come back, as a smaller
+/// chunk, before its first.
+#[test]
+fn planted_s3_units_that_come_back_out_of_their_order() {
+    assert_eq!(first_violation(false), None, "without the flaw");
+    match first_violation(true) {
+        Some((rule, what)) => assert_eq!(rule, Rule::Reuse, "{what}"),
+        None => panic!("the flaw was not found in {SCRIPTS} scripts"),
+    }
+}

@@ -1,0 +1,203 @@
+//! What is mapped, beside what the device reaches: after each step, and in the middle of one.
+
+use super::TABLE;
+use portcullis::design::TABLE_IDLE_US;
+use portcullis::designs::Portcullis;
+use portcullis::iommu::fake::FakeIommu;
+use portcullis::iova::CHUNK_PAGES;
+use portcullis::platform::fake::FakeHost;
+use portcullis::table::Rights;
+use portcullis::{
+    Access, Domain, Iova, IovaRange, MapError, PAGE_SIZE, PhysAddr, Platform, Request, Segment, SourceId, Stream,
+};
+use std::collections::BTreeSet;
+use std::sync::{Mutex, MutexGuard};
+
+/// With so many bits there are so few tables of chunks, from page [`UPPER_PFN`] on, that all of them can be counted.
+pub(crate) const NARROW_BITS: u8 = 28;
+pub(crate) const NARROW_TABLES: usize = 64;
+const UPPER_PFN: u64 = 1 << (NARROW_BITS - 1 - 12);
+
+pub(crate) const DEVICE: SourceId = SourceId(0x28);
+
+type Small<'h, P> = Domain<Portcullis, P, &'h FakeIommu<'h>>;
+
+/// A request: pages, and whose.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Want {
+    pub(crate) pages: u64,
+    pub(crate) access: Access,
+    pub(crate) ring: Option<u32>,
+}
+
+impl Want {
+    pub(crate) const fn writes(pages: u64) -> Self {
+        Self { pages, access: Access::DeviceWrites, ring: None }
+    }
+}
+
+/// A mapping.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Live {
+    pub(crate) range: IovaRange,
+    pfn: u64,
+    rights: Rights,
+}
+
+impl Live {
+    /// Its pages; of a long one the first, the last and some in between.
+    fn pages(&self) -> impl Iterator<Item = (Iova, PhysAddr)> + use<> {
+        let (first, pfn, pages) = (self.range.first_pfn(), self.pfn, self.range.pages());
+        (0..pages)
+            .filter(move |page| pages < 40 || page % 37 == 0 || *page == pages - 1)
+            .map(move |page| (Iova::from_pfn(first + page), PhysAddr::from_pfn(pfn + page)))
+    }
+}
+
+#[derive(Default)]
+struct Book {
+    live: Vec<Live>,
+    /// Pages that were ever handed out.
+    ever: BTreeSet<u64>,
+    /// Pages of memory that buffers were made of.
+    memory: u64,
+}
+
+/// The mappings of a domain under `iommu`. It is never locked while the domain is at work, for interrupts write in it too.
+pub(crate) struct Ledger<'h> {
+    host: &'h FakeHost,
+    iommu: &'h FakeIommu<'h>,
+    book: Mutex<Book>,
+}
+
+impl<'h> Ledger<'h> {
+    pub(crate) fn new(host: &'h FakeHost, iommu: &'h FakeIommu<'h>) -> Self {
+        Self { host, iommu, book: Mutex::default() }
+    }
+
+    fn book(&self) -> MutexGuard<'_, Book> {
+        self.book.lock().expect("not poisoned")
+    }
+
+    /// Makes a mapping. Its pages are nobody's, the device has lost them (S3), and reaches just what was asked for (S1).
+    pub(crate) fn map<P: Platform>(&self, domain: &Small<'_, P>, want: Want) -> Result<Live, MapError> {
+        let pfn = {
+            let mut book = self.book();
+            book.memory += want.pages;
+            // In steps of a half, so that pages of different mappings are never neighbours.
+            0x10_0000 + 2 * (book.memory - want.pages)
+        };
+        let (phys, len) = (PhysAddr::from_pfn(pfn), want.pages * PAGE_SIZE);
+        let range = match want.ring {
+            None => {
+                let first = domain.map_raw(phys, len, want.access)?.pfn();
+                IovaRange::new(first, want.pages).expect("a range")
+            }
+            Some(_) => {
+                let segments = [Segment { phys, len }];
+                let mut request = Request::new(&segments, want.access)?;
+                request.stream = Stream(want.ring);
+                domain.map_request(&request)?
+            }
+        };
+        let rights = if want.access == Access::DeviceReads { Rights::READ } else { Rights::WRITE };
+        let new = Live { range, pfn, rights };
+        for (iova, _) in new.pages() {
+            assert!(!self.iommu.is_cached(domain.id(), iova.pfn()), "S3: {iova} is cached");
+        }
+        {
+            let mut book = self.book();
+            let is_apart =
+                |live: &Live| live.range.end_pfn() <= range.first_pfn() || range.end_pfn() <= live.range.first_pfn();
+            let other = book.live.iter().find(|live| !is_apart(live));
+            assert!(other.is_none(), "S3: {range} is handed out while {other:?} is mapped");
+            book.live.push(new);
+            book.ever.extend(new.pages().map(|(iova, _)| iova.pfn()));
+        }
+        self.assert_reached(&new);
+        Ok(new)
+    }
+
+    fn assert_reached(&self, live: &Live) {
+        for (iova, phys) in live.pages() {
+            assert_eq!(self.iommu.access(DEVICE, iova, live.rights), Some(phys), "S1: {iova}");
+        }
+    }
+
+    /// Takes a mapping away.
+    pub(crate) fn unmap<P: Platform>(&self, domain: &Small<'_, P>, gone: Live) {
+        let place = self.book().live.iter().position(|live| *live == gone);
+        self.book().live.swap_remove(place.expect("it is mapped"));
+        domain.unmap_raw(gone.range.start(), gone.range.pages() * PAGE_SIZE).expect("mapped");
+    }
+
+    pub(crate) fn live(&self) -> Vec<Live> {
+        self.book().live.clone()
+    }
+
+    /// Asserts that the device reaches what is mapped (S1).
+    pub(crate) fn check_live(&self) {
+        self.live().iter().for_each(|live| self.assert_reached(live));
+    }
+
+    /// The same, and of all that ever was mapped nothing else (S2).
+    pub(crate) fn check(&self) {
+        self.check_live();
+        let (live, ever) = (self.live(), self.book().ever.clone());
+        let is_live = |pfn| live.iter().any(|live| (live.range.first_pfn()..live.range.end_pfn()).contains(&pfn));
+        for pfn in ever.into_iter().filter(|pfn| !is_live(*pfn)) {
+            let reached =
+                [Rights::READ, Rights::WRITE].map(|rights| self.iommu.access(DEVICE, Iova::from_pfn(pfn), rights));
+            assert_eq!(reached, [None; 2], "S2: {pfn:#x}");
+        }
+    }
+}
+
+/// Unmaps everything, and ticks until all that goes back has gone back.
+pub(crate) fn settle<P: Platform>(domain: &Small<'_, P>, ledger: &Ledger<'_>) {
+    ledger.check_live();
+    ledger.live().into_iter().for_each(|gone| ledger.unmap(domain, gone));
+    while domain.due_us().is_some() {
+        ledger.host.advance_us(TABLE_IDLE_US);
+        domain.tick().expect("the hardware answers");
+    }
+    ledger.check();
+    assert_eq!(domain.usage().live_ranges, 0);
+}
+
+/// The small streams that ever come.
+const SMALL: [(Access, Option<u32>); 6] = [
+    (Access::DeviceWrites, None),
+    (Access::DeviceReads, None),
+    (Access::DeviceWrites, Some(5)),
+    (Access::DeviceReads, Some(5)),
+    (Access::DeviceWrites, Some(7)),
+    (Access::DeviceReads, Some(7)),
+];
+
+/// Has all small streams go on in other tables, and comes to rest. What was lost of the tables where they were then shows.
+pub(crate) fn move_on<P: Platform>(domain: &Small<'_, P>, ledger: &Ledger<'_>) {
+    let map = |want| ledger.map(domain, want).expect("room");
+    // For them to go on in.
+    for _ in 0..4 {
+        map(Want::writes(TABLE));
+    }
+    settle(domain, ledger);
+    // All chunks of two tables and more, and then two of each of the others.
+    for (access, ring) in [SMALL[0]; 34].into_iter().chain(SMALL.into_iter().flat_map(|stream| [stream; 4])) {
+        let half = map(Want { pages: CHUNK_PAGES / 2, access, ring });
+        ledger.unmap(domain, half);
+    }
+    settle(domain, ledger);
+}
+
+/// Tables with room for something, in a domain of [`NARROW_BITS`] with nothing in it. Maps until there is no more.
+pub(crate) fn count_tables<P: Platform>(domain: &Small<'_, P>, ledger: &Ledger<'_>) -> usize {
+    let map = |want| ledger.map(domain, want).expect("room").range.first_pfn();
+    // Where each stream goes on.
+    let small = SMALL.map(|(access, ring)| Want { pages: 1, access, ring });
+    let large = [Access::DeviceReads, Access::DeviceWrites].map(|access| Want { pages: TABLE, access, ring: None });
+    let in_use: BTreeSet<u64> = small.into_iter().chain(large).map(|want| map(want) / 512).collect();
+    let rest = (0..).take_while(|_| map(Want::writes(TABLE)) >= UPPER_PFN).count();
+    in_use.len() + rest
+}

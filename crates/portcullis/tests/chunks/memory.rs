@@ -1,0 +1,101 @@
+//! A host that runs out of memory: at each table page, for a moment and for longer.
+
+use super::TABLE;
+use super::ledger::{DEVICE, Ledger, NARROW_BITS, NARROW_TABLES, Want, count_tables, move_on, settle};
+use portcullis::designs::Portcullis;
+use portcullis::iommu::fake::FakeIommu;
+use portcullis::iova::TABLE_RESERVE;
+use portcullis::platform::fake::FakeHost;
+use portcullis::{Access, Config, Domain, MapError, NoMemory, Protection};
+
+type Bench<'h> = Domain<Portcullis, &'h FakeHost, &'h FakeIommu<'h>>;
+
+/// Tables that are not given back while the domain is there: the root and two below it, the reserve, one for each of the streams
+/// of small requests and for the last of large ones that the device reads, and those of what lies below.
+const KEPT_MAX: usize = 3 + TABLE_RESERVE + 7 + 3;
+
+/// When there is memory again.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Shortage {
+    /// For the next request.
+    Once,
+    /// Not before all is unmapped.
+    Lasts,
+}
+
+/// Small requests of several streams, middling ones, more large ones than tables are kept in reserve, and some that have their
+/// place below; unmaps in between.
+fn requests() -> impl Iterator<Item = Want> {
+    let small = [(1, None), (1, None), (3, Some(5)), (20, None), (1, Some(7)), (32, None)];
+    (0..20).flat_map(move |turn| {
+        let access = if turn % 3 == 0 { Access::DeviceReads } else { Access::DeviceWrites };
+        let large = [(TABLE - turn, None), (if turn == 5 { 600 } else { 40 }, None)];
+        small.into_iter().chain(large).map(move |(pages, ring)| Want { pages, access, ring })
+    })
+}
+
+/// Makes the requests. Those that are refused change nothing, and are made again where memory is `back`. Returns how many were.
+fn make_requests(domain: &Bench<'_>, ledger: &Ledger<'_>, mut back: impl FnMut() -> bool) -> usize {
+    let mut refused = 0;
+    for (number, want) in requests().enumerate() {
+        if let Err(error) = ledger.map(domain, want) {
+            assert_eq!(error, MapError::NoMemory(NoMemory), "{want:?}");
+            refused += 1;
+            if back() {
+                ledger.map(domain, want).expect("there is memory again");
+            }
+        }
+        if number % 3 == 2 {
+            let live = ledger.live();
+            live.get(number * 7 % live.len().max(1)).into_iter().for_each(|gone| ledger.unmap(domain, *gone));
+        }
+        let usage = domain.usage();
+        assert_eq!(usage.live_ranges, ledger.live().len() + usage.queued_unmaps, "{number}: {want:?}");
+    }
+    refused
+}
+
+/// Makes all requests with so many table pages, and then again with enough of them.
+fn run(frames: usize, address_bits: u8, protection: Protection, shortage: Shortage) -> usize {
+    let host = FakeHost::default();
+    let iommu = FakeIommu::new(&host);
+    let config = Config { address_bits, ..Config::new(protection) };
+    let domain = Bench::with_config(&iommu, &host, &config).expect("a domain");
+    domain.attach(DEVICE).expect("a device");
+    let ledger = Ledger::new(&host, &iommu);
+    host.limit_frames(frames);
+    let refused = make_requests(&domain, &ledger, || {
+        if shortage == Shortage::Once {
+            host.limit_frames(usize::MAX);
+        }
+        shortage == Shortage::Once
+    });
+    if shortage == Shortage::Lasts {
+        settle(&domain, &ledger);
+    }
+    host.limit_frames(usize::MAX);
+    settle(&domain, &ledger);
+    assert_eq!(make_requests(&domain, &ledger, || false), 0, "there is memory again");
+    settle(&domain, &ledger);
+    assert_eq!(host.frames_lent(), domain.table_pages());
+    assert!(domain.table_pages() <= KEPT_MAX, "{}", domain.table_pages());
+    if address_bits == NARROW_BITS {
+        move_on(&domain, &ledger);
+        assert_eq!(count_tables(&domain, &ledger), NARROW_TABLES);
+    }
+    drop(domain);
+    assert_eq!(host.frames_lent(), 0);
+    refused
+}
+
+#[test]
+fn a_host_without_memory_at_each_table_page() {
+    for (address_bits, protection) in
+        [(NARROW_BITS, Protection::Strict), (48, Protection::Strict), (48, Protection::Deferred)]
+    {
+        for shortage in [Shortage::Once, Shortage::Lasts] {
+            let enough = (0..).find(|frames| run(*frames, address_bits, protection, shortage) == 0);
+            assert!(enough > Some(24), "{enough:?} table pages were enough");
+        }
+    }
+}
