@@ -8,9 +8,6 @@
 //! Streams that are much slower than the others, acknowledgements beside data, would each keep a chunk in some table of long
 //! ago. Where there are many streams, the slow ones have a log of their own, with chunks of a quarter.
 
-#[cfg(test)]
-mod tests;
-
 use super::chunk_tables::ChunkTables;
 use super::chunks::{CHUNK_UNITS, SLOW_UNITS, TABLE_UNITS};
 use super::leaf_table::{ALL, LeafTable, run, runs};

@@ -1,5 +1,8 @@
 //! What is known of a leaf table of the chunks: which of its units are handed out, and which of these have come back.
 
+#[cfg(test)]
+mod tests;
+
 use super::chunk_tables::ChunkTables;
 use super::chunks::{TABLE_UNITS, UNIT_PAGES, unit_entries};
 use crate::platform::{Platform, Step};

@@ -1,6 +1,7 @@
 //! What a table takes for spent, beside what is: one table, a stream that fills its chunks with mappings of any length, and unmaps
 //! whose invalidations are over at any time later.
 
+use super::super::chunks::{CHUNK_UNITS, SLOW_UNITS};
 use super::*;
 use crate::address::{IovaRange, PAGE_SIZE, PhysAddr, Segment};
 use crate::platform::fake::FakeHost;
@@ -49,7 +50,7 @@ struct Mapping<'t> {
 struct Model<'t> {
     host: &'t FakeHost,
     tables: &'t ChunkTables,
-    table: Table,
+    table: LeafTable,
     /// The first page of the stream's chunk that is left, and its end.
     chunk: (u64, u64),
     /// Those that are not spent.
@@ -137,7 +138,7 @@ fn first_violation(forgets_joints: bool) -> Option<(Rule, String)> {
         let frame = host.allocate_frame().expect("memory");
         // SAFETY: it is never freed.
         tables.link(0, unsafe { host.frame(frame) }).expect("memory");
-        let table = Table::default();
+        let table = LeafTable::default();
         let (chunk, mappings) = ((0, 0), Vec::new());
         let mut model = Model { host: &host, tables: &tables, table, chunk, mappings, forgets_joints };
         script.iter().find_map(|operation| model.run(operation).err())
