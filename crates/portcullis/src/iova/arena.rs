@@ -9,15 +9,14 @@
 //! ago. Where there are many streams, the slow ones have a log of their own, with chunks of a quarter.
 
 use super::chunk_tables::ChunkTables;
-use super::chunks::{CHUNK_UNITS, SLOW_UNITS, TABLE_UNITS};
+use super::chunks::TABLE_UNITS;
 use super::leaf_table::{ALL, LeafTable, run, runs};
-use super::pace::Pace;
+use super::supply::{Chunk, LOGS, Supply};
 use crate::error::NoMemory;
 use crate::platform::Platform;
 use crate::table::rounds;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use arrayvec::ArrayVec;
 
 /// Tables that nothing is in, kept for the next chunks. The model checker sees each of them go.
 pub const TABLE_RESERVE: usize = if cfg!(loom) { 0 } else { 16 };
@@ -32,8 +31,8 @@ const OVERTAKEN: u32 = TABLE_UNITS / 2 + 1;
 /// Tables that are filled one after the other.
 #[derive(Default)]
 struct Log {
-    /// The table that is being filled, and the first units of its chunks that are left.
-    open: Option<(u32, u32)>,
+    /// The table that is being filled, or was until nothing was left of it. What is left is for [`Supply`] to say.
+    open: Option<u32>,
     /// Full tables, the oldest first.
     full: VecDeque<u32>,
     /// Which of them was looked at last, beside the oldest.
@@ -42,19 +41,10 @@ struct Log {
     lingering: VecDeque<u32>,
 }
 
-/// A run of units that a stream hands out.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Chunk {
-    /// Number of its first unit.
-    pub(super) first: u32,
-    /// How many.
-    pub(super) units: u32,
-}
-
 /// The tables of a domain, but for their pages.
 pub(super) struct Arena {
     /// That of most streams, and that of slow ones.
-    logs: [Log; 2],
+    logs: [Log; LOGS],
     tables: Vec<LeafTable>,
     /// Tables that are there.
     linked: usize,
@@ -62,89 +52,75 @@ pub(super) struct Arena {
     numbers: u32,
     /// Those given before, whose tables went back to the host.
     unlinked: Vec<u32>,
-    /// Chunks that somebody took and had no use for: one of each size, for the next that wants that size gets it.
-    spare: ArrayVec<Chunk, 3>,
     /// Tables with nothing in them.
     idle: VecDeque<u32>,
     /// The fewest of those since the last tick.
     idle_min: usize,
-    /// Whether anything was taken or found to be spent since the last period.
+    /// Whether anything was found to be spent since the last period.
     stirred: bool,
-    /// Of the streams.
-    pace: Pace,
+    /// Pages that had been handed out by then.
+    handed: u64,
     /// Table numbers that reserved addresses lie in: first, and one past the last.
     reserved: Vec<(u64, u64)>,
 }
 
 impl Arena {
-    /// No tables, of `numbers` that there may be; those that touch a range in `reserved` may not. For so many streams.
-    pub(super) fn new(numbers: u32, reserved: Vec<(u64, u64)>, streams: usize) -> Result<Self, NoMemory> {
-        Ok(Self {
+    /// No tables, of `numbers` that there may be; those that touch a range in `reserved` may not.
+    pub(super) fn new(numbers: u32, reserved: Vec<(u64, u64)>) -> Self {
+        Self {
             logs: core::array::from_fn(|_| Log::default()),
             tables: Vec::new(),
             linked: 0,
             numbers,
             unlinked: Vec::new(),
-            spare: ArrayVec::new(),
             idle: VecDeque::new(),
             idle_min: 0,
             stirred: false,
-            pace: Pace::new(streams)?,
+            handed: 0,
             reserved,
-        })
+        }
     }
 
-    /// The next chunk of `stream`, which has come to the end of one. `None` where it takes another table.
-    ///
-    /// For requests of a few pages it may be a small one.
-    pub(super) fn next<P: Platform>(
+    /// Opens another table for chunks of so many units, if the last one has nothing left. Returns whether there is one open now;
+    /// where not, another has to be added.
+    pub(super) fn open_table<P: Platform>(
         &mut self,
         platform: &P,
         tables: &ChunkTables,
-        stream: usize,
-        wanted: Wanted,
-    ) -> Option<Chunk> {
-        self.stirred = true;
-        let (log, units) = match wanted {
-            Wanted::Table => (0, TABLE_UNITS),
-            Wanted::Chunk => (0, CHUNK_UNITS),
-            Wanted::Small if self.pace.is_slow(stream) => (1, SLOW_UNITS),
-            Wanted::Small => (0, CHUNK_UNITS),
-        };
-        let chunk = match self.spare.iter().rposition(|chunk| chunk.units == units) {
-            Some(at) => self.spare.swap_remove(at),
-            None => self.cut(platform, tables, log, units)?,
-        };
-        self.pace.note(stream, chunk.units);
-        Some(chunk)
+        supply: &Supply,
+        log: usize,
+        units: u32,
+    ) -> bool {
+        if supply.is_open(log) {
+            return true;
+        }
+        self.close_table(log);
+        let Some(number) = self.find(platform, tables, log, units) else { return false };
+        let table = &mut self.tables[number as usize];
+        let firsts = runs(table.spent(), units);
+        let mut rest = firsts;
+        // As if they all were handed out now: until somebody takes them, they are fresh.
+        while rest != 0 {
+            table.hand_out(platform, number, tables, run(rest.trailing_zeros(), units));
+            rest &= rest - 1;
+        }
+        supply.open(log, number, firsts);
+        self.logs[log].open = Some(number);
+        true
     }
 
-    fn cut<P: Platform>(&mut self, platform: &P, tables: &ChunkTables, log: usize, units: u32) -> Option<Chunk> {
-        if units == TABLE_UNITS {
-            let number = self.find(platform, tables, log, units)?;
-            self.tables[number as usize].hand_out(platform, number, tables, ALL);
-            self.logs[log].full.push_back(number);
-            return Some(Chunk { first: number * TABLE_UNITS, units });
-        }
-        if self.logs[log].open.is_none() {
-            let number = self.find(platform, tables, log, units)?;
-            self.logs[log].open = Some((number, runs(self.tables[number as usize].spent(), units)));
-        }
+    /// A table that has nothing left is full.
+    fn close_table(&mut self, log: usize) {
         let Log { open, full, .. } = &mut self.logs[log];
-        let (number, left) = (*open)?;
-        let first = left.trailing_zeros();
-        let chunk = run(first, units);
-        self.tables[number as usize].hand_out(platform, number, tables, chunk);
-        *open = Some((number, left & (left - 1))).filter(|(_, left)| *left != 0);
-        if open.is_none() {
-            full.push_back(number);
-        }
-        Some(Chunk { first: number * TABLE_UNITS + first, units })
+        full.extend(open.take());
     }
 
-    /// Takes back a chunk that nobody has used.
-    pub(super) fn put_back(&mut self, chunk: Chunk) {
-        self.spare.push(chunk);
+    /// A chunk of a whole table. `None` where another has to be added.
+    pub(super) fn take_table<P: Platform>(&mut self, platform: &P, tables: &ChunkTables, log: usize) -> Option<Chunk> {
+        let number = self.find(platform, tables, log, TABLE_UNITS)?;
+        self.tables[number as usize].hand_out(platform, number, tables, ALL);
+        self.logs[log].full.push_back(number);
+        Some(Chunk { first: number * TABLE_UNITS, units: TABLE_UNITS })
     }
 
     /// A table with spent chunks of so many units.
@@ -278,6 +254,11 @@ impl Arena {
         }
     }
 
+    /// Sees which of the open tables are full.
+    pub(super) fn close_tables(&mut self, supply: &Supply) {
+        (0..LOGS).filter(|log| !supply.is_open(*log)).for_each(|log| self.close_table(log));
+    }
+
     /// Begins another period, after all queues were swept.
     pub(super) fn begin_period(&mut self) {
         self.idle_min = self.idle.len();
@@ -289,35 +270,26 @@ impl Arena {
     }
 
     /// Whether another period may find a table to give back, as far as can be told now: where nothing stirs, an unmap has to say.
-    pub(super) fn goes_on(&mut self) -> bool {
-        core::mem::take(&mut self.stirred) && self.is_large() || self.idle.len() > TABLE_RESERVE
+    pub(super) fn goes_on(&mut self, supply: &Supply) -> bool {
+        let handed = supply.pace.handed();
+        let stirred = core::mem::replace(&mut self.handed, handed) != handed;
+        (core::mem::take(&mut self.stirred) | stirred) && self.is_large() || self.idle.len() > TABLE_RESERVE
     }
 
     /// Memory of the lists, in bytes.
     pub(super) fn bytes(&self) -> usize {
         let queues = self.logs.iter().flat_map(|log| [&log.full, &log.lingering]).chain([&self.idle]);
         let numbers = queues.map(VecDeque::capacity).sum::<usize>() + self.unlinked.capacity();
-        numbers * size_of::<u32>() + self.tables.capacity() * size_of::<LeafTable>() + self.pace.bytes()
+        numbers * size_of::<u32>() + self.tables.capacity() * size_of::<LeafTable>()
     }
 
     /// Mappings whose rounds have not ended.
     pub(super) fn live(&self, tables: &ChunkTables) -> usize {
         let of_log = |log: &Log| {
             let of = |number: &u32| rounds::live(tables.linked(*number));
-            let open = log.open.map_or(0, |(number, _)| of(&number));
+            let open = log.open.as_ref().map_or(0, of);
             open + log.full.iter().chain(&log.lingering).map(of).sum::<usize>()
         };
         self.logs.iter().map(of_log).sum()
     }
-}
-
-/// What chunk a stream needs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Wanted {
-    /// A small one will do.
-    Small,
-    /// One of 64 pages.
-    Chunk,
-    /// A whole table.
-    Table,
 }

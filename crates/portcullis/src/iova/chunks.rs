@@ -17,8 +17,9 @@
 //! once in 64 pages.
 
 use super::Demand;
-use super::arena::{Arena, Chunk, LOOKS, QUEUES, Wanted};
+use super::arena::{Arena, LOOKS, QUEUES};
 use super::chunk_tables::ChunkTables;
+use super::supply::{Chunk, Supply, Wanted};
 use crate::address::IovaRange;
 use crate::error::NoMemory;
 use crate::per_cpu::{CpuWords, Padded};
@@ -98,6 +99,8 @@ pub(crate) struct Chunks<P: Platform> {
     cpus: CpuWords,
     rings: CpuWords,
     /// Written at the end of every chunk. What is beside it in memory is read by every map and unmap.
+    supply: Padded<Supply>,
+    /// Written at the end of every table.
     arena: Padded<P::Lock<Arena>>,
 }
 
@@ -130,12 +133,13 @@ impl<P: Platform> Chunks<P> {
         tables.extend(above.map(|(first, end)| (number(*first), number(end - 1) + 1)));
         let (cpus, rings) = (CpuWords::new(platform, NO_CHUNK)?, CpuWords::with_lines(RINGS, NO_CHUNK)?);
         let streams = (cpus.lines().len() + RINGS) * CpuWords::PER_CPU;
-        let arena = Arena::new(numbers as u32, tables, streams)?;
+        let arena = Arena::new(numbers as u32, tables);
         Ok(Self {
             first_pfn,
             tables: ChunkTables::new(numbers as u32)?,
             cpus,
             rings,
+            supply: Padded(Supply::new(streams)?),
             arena: Padded(platform.lock(LockClass::IovaAllocator, arena)),
         })
     }
@@ -231,38 +235,61 @@ impl<P: Platform> Chunks<P> {
     #[cold]
     fn leave(&self, platform: &P, cursor: Cursor, before: u64, wanted: Wanted) -> Result<(), NotTaken> {
         self.give_up(platform, before);
-        self.arena.0.with(|arena| {
-            let (word, stream) = match cursor {
-                Cursor::Cpu { line, word } => (self.cpus.word(line, word), line * CpuWords::PER_CPU + word),
-                Cursor::Ring { line, word } => {
-                    (self.rings.word(line, word), (self.cpus.lines().len() + line) * CpuWords::PER_CPU + word)
+        let (word, stream) = match cursor {
+            Cursor::Cpu { line, word } => (self.cpus.word(line, word), line * CpuWords::PER_CPU + word),
+            Cursor::Ring { line, word } => {
+                (self.rings.word(line, word), (self.cpus.lines().len() + line) * CpuWords::PER_CPU + word)
+            }
+        };
+        let replace = |now, new| match cursor {
+            Cursor::Cpu { line, word } => platform.exchange_at(&self.cpus, line, word, now, new),
+            // Release: with the chunk comes its table.
+            Cursor::Ring { .. } => word.compare_exchange(now, new, Ordering::AcqRel, Ordering::Relaxed).is_ok(),
+        };
+        let end = split(before).0;
+        // Relaxed: it only tells whether there is something to do. Otherwise somebody else has seen to it.
+        let at_end = || Some(word.load(Ordering::Relaxed)).filter(|now| split(*now).0 == end && split(*now).1 >= end);
+        let Some(mut now) = at_end() else { return Ok(()) };
+        // Where there is none, back to the end from wherever vain additions have brought it: they must never carry. Where this
+        // fails, the next time will do.
+        let next = self.next_chunk(platform, stream, wanted).inspect_err(|_| {
+            replace(now, end << END_SHIFT | end);
+        })?;
+        while !replace(now, begin(next)) {
+            match at_end().filter(|then| *then != now) {
+                // Others were given too little meanwhile.
+                Some(then) => now = then,
+                // Somebody else was faster, or this CPU is no longer that of the cursor.
+                None => {
+                    self.give_up(platform, begin(next));
+                    break;
                 }
-            };
-            // Relaxed: it only tells whether there is something to do.
-            let now = word.load(Ordering::Relaxed);
-            let (end, next) = split(now);
-            if end != split(before).0 || next < end {
-                // Somebody else has seen to it.
-                return Ok(());
             }
-            let replace = |new| match cursor {
-                Cursor::Cpu { line, word } => platform.exchange_at(&self.cpus, line, word, now, new),
-                // Release: with the chunk comes its table.
-                Cursor::Ring { .. } => word.compare_exchange(now, new, Ordering::AcqRel, Ordering::Relaxed).is_ok(),
-            };
-            let Some(next) = arena.next(platform, &self.tables, stream, wanted) else {
-                // Back to the end, from wherever vain additions have brought it: they must never carry. Where this fails, the
-                // next time will do.
-                replace(end << END_SHIFT | end);
-                let number = arena.number().map_err(|_| NotTaken::NoMemory)?;
-                return Err(number.map_or(NotTaken::Full, NotTaken::NeedsTable));
-            };
-            if !replace(begin(next)) {
-                // Others were given too little meanwhile, or this CPU is no longer that of the cursor.
-                arena.put_back(next);
+        }
+        Ok(())
+    }
+
+    /// The next chunk of `stream`, which has come to the end of one. For requests of a few pages it may be a small one.
+    fn next_chunk(&self, platform: &P, stream: usize, wanted: Wanted) -> Result<Chunk, NotTaken> {
+        let (supply, tables) = (&self.supply.0, &self.tables);
+        let (log, units) = supply.log_of(stream, wanted);
+        let another = |arena: &mut Arena| {
+            arena.number().map_or(NotTaken::NoMemory, |number| number.map_or(NotTaken::Full, NotTaken::NeedsTable))
+        };
+        let chunk = if wanted == Wanted::Table {
+            self.arena.0.with(|arena| arena.take_table(platform, tables, log).ok_or_else(|| another(arena)))?
+        } else {
+            loop {
+                if let Some(chunk) = supply.take(log, units) {
+                    break chunk;
+                }
+                self.arena.0.with(|arena| {
+                    if arena.open_table(platform, tables, supply, log, units) { Ok(()) } else { Err(another(arena)) }
+                })?;
             }
-            Ok(())
-        })
+        };
+        supply.pace.note(stream, chunk.units);
+        Ok(chunk)
     }
 
     /// The first page that table `number` translates.
@@ -295,6 +322,7 @@ impl<P: Platform> Chunks<P> {
 
     /// Begins another period: finds the tables that are spent. The lock is taken anew for every few.
     pub(crate) fn begin_period(&self, platform: &P) {
+        self.arena.0.with(|arena| arena.close_tables(&self.supply.0));
         for queue in 0..QUEUES {
             let tables = self.arena.0.with(|arena| arena.queue_len(queue));
             for first in (0..tables).step_by(LOOKS) {
@@ -312,7 +340,7 @@ impl<P: Platform> Chunks<P> {
 
     /// Whether another period may find a table to give back, as far as can be told now.
     pub(crate) fn goes_on(&self) -> bool {
-        self.arena.0.with(Arena::goes_on)
+        self.arena.0.with(|arena| arena.goes_on(&self.supply.0))
     }
 
     /// The entry of page `pfn`.
@@ -347,7 +375,7 @@ impl<P: Platform> Chunks<P> {
     /// Memory of the records, in bytes.
     pub(crate) fn record_bytes(&self) -> usize {
         let words = size_of_val(self.cpus.lines()) + size_of_val(self.rings.lines());
-        self.tables.bytes() + words + self.arena.0.with(|arena| arena.bytes())
+        self.tables.bytes() + words + self.supply.0.pace.bytes() + self.arena.0.with(|arena| arena.bytes())
     }
 }
 

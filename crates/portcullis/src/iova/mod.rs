@@ -15,6 +15,7 @@ mod magazine;
 mod pace;
 mod range_tree;
 mod segments;
+mod supply;
 mod tags;
 mod tree;
 mod vmem;

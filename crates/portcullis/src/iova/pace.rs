@@ -1,7 +1,9 @@
 //! How fast streams use up what they are handed, and who is slow beside the others.
 
-use super::chunks::{CHUNK_UNITS, UNIT_PAGES};
+use super::chunks::{CHUNK_UNITS, TABLE_UNITS, UNIT_PAGES};
 use crate::error::NoMemory;
+use crate::sync::{AtomicU64, Ordering};
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 /// A stream is slow that takes so many times longer for its pages than the mean page has taken.
@@ -10,17 +12,21 @@ const SLOW: u64 = 4;
 const FEW_STREAMS: u64 = 16;
 /// Pages that the mean pace remembers.
 const PACE_PAGES: u64 = 1 << 14;
+/// Bits that the units of a chunk take.
+const UNIT_BITS: u32 = TABLE_UNITS.ilog2() + 1;
 
 /// The pace of streams, in pages that all of them were handed meanwhile: no clock is asked.
+///
+/// All of it is Relaxed, and may miss what happens at the same moment: it decides where addresses are best, and nothing else.
 pub(super) struct Pace {
     /// Pages handed out so far.
-    handed: u64,
-    /// What that was when each stream came last, and the units of the chunk that it was given.
-    came: Vec<(u64, u32)>,
-    /// Streams that have come.
-    streams: u64,
+    handed: AtomicU64,
     /// Pages that are handed out to all while a stream is handed 64, in the mean over pages.
-    mean: u64,
+    mean: AtomicU64,
+    /// Streams that have come.
+    streams: AtomicU64,
+    /// What `handed` was when each stream came last, above the units of the chunk that it was given.
+    came: Box<[AtomicU64]>,
 }
 
 impl Pace {
@@ -28,35 +34,49 @@ impl Pace {
     pub(super) fn new(streams: usize) -> Result<Self, NoMemory> {
         let mut came = Vec::new();
         came.try_reserve_exact(streams).map_err(|_| NoMemory)?;
-        came.resize(streams, (0, 0));
-        Ok(Self { handed: 0, came, streams: 0, mean: 0 })
+        came.resize_with(streams, || AtomicU64::new(0));
+        let zero = || AtomicU64::new(0);
+        Ok(Self { handed: zero(), mean: zero(), streams: zero(), came: came.into_boxed_slice() })
     }
 
-    /// Pages that all streams were handed while this one used up its last chunk, as if that had 64.
-    fn turn(&self, stream: usize) -> u64 {
-        let (came, last) = self.came[stream];
+    /// Pages handed out so far.
+    pub(super) fn handed(&self) -> u64 {
+        self.handed.load(Ordering::Relaxed)
+    }
+
+    /// Pages that all streams were handed while this one used up its last chunk, as if that had 64; and the units of that chunk.
+    fn turn(&self, stream: usize) -> (u64, u64) {
+        let came = self.came[stream].load(Ordering::Relaxed);
+        let (then, units) = (came >> UNIT_BITS, came & ((1 << UNIT_BITS) - 1));
         // A power of two, so no division.
-        ((self.handed - came) * u64::from(CHUNK_UNITS)) >> last.max(1).ilog2()
+        ((self.handed().saturating_sub(then) * u64::from(CHUNK_UNITS)) >> units.max(1).ilog2(), units)
     }
 
     /// Whether it is slower than the others.
     pub(super) fn is_slow(&self, stream: usize) -> bool {
         let chunk_pages = u64::from(CHUNK_UNITS) * UNIT_PAGES;
-        match self.came[stream].1 {
+        match self.turn(stream) {
             // Among many, it has to show first that it is not.
-            0 => self.streams > FEW_STREAMS,
-            _ => self.mean > FEW_STREAMS * chunk_pages && self.turn(stream) > SLOW * self.mean,
+            (_, 0) => self.streams.load(Ordering::Relaxed) > FEW_STREAMS,
+            (turn, _) => {
+                let mean = self.mean.load(Ordering::Relaxed);
+                mean > FEW_STREAMS * chunk_pages && turn > SLOW * mean
+            }
         }
     }
 
-    /// A stream comes for the next chunk, of so many units.
-    pub(super) fn note(&mut self, stream: usize, units: u32) {
-        let (turn, last) = (self.turn(stream), self.came[stream].1);
-        let pages = u64::from(last) * UNIT_PAGES;
-        self.mean = (self.mean * (PACE_PAGES - pages) + turn * pages) / PACE_PAGES;
-        self.handed += u64::from(units) * UNIT_PAGES;
-        self.came[stream] = (self.handed, units);
-        self.streams += u64::from(last == 0);
+    /// A stream has been given its next chunk, of so many units.
+    pub(super) fn note(&self, stream: usize, units: u32) {
+        let (turn, last) = self.turn(stream);
+        let pages = last * UNIT_PAGES;
+        let mean = self.mean.load(Ordering::Relaxed);
+        self.mean.store((mean * (PACE_PAGES - pages) + turn * pages) / PACE_PAGES, Ordering::Relaxed);
+        let more = u64::from(units) * UNIT_PAGES;
+        let handed = self.handed.fetch_add(more, Ordering::Relaxed) + more;
+        self.came[stream].store(handed << UNIT_BITS | u64::from(units), Ordering::Relaxed);
+        if last == 0 {
+            self.streams.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// Memory of the records, in bytes.

@@ -1,0 +1,89 @@
+//! What streams take their next chunk from: the tables that are being filled, a word each. No lock is taken for a chunk, only
+//! for a table.
+//!
+//! ```text
+//! 63             32 31              0
+//! +----------------+-----------------+
+//! | table          | left            |   a bit for the first unit of each chunk that is left; none: another table is opened
+//! +----------------+-----------------+
+//! ```
+
+use super::chunks::{CHUNK_UNITS, SLOW_UNITS, TABLE_UNITS};
+use super::pace::Pace;
+use crate::error::NoMemory;
+use crate::sync::{AtomicU64, Ordering};
+
+/// Logs that tables are filled for: that of most streams, and that of slow ones.
+pub(super) const LOGS: usize = 2;
+const TABLE_SHIFT: u32 = 32;
+
+/// What chunk a stream needs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Wanted {
+    /// A small one will do.
+    Small,
+    /// One of 64 pages.
+    Chunk,
+    /// A whole table.
+    Table,
+}
+
+/// A run of units that a stream hands out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Chunk {
+    /// Number of its first unit.
+    pub(super) first: u32,
+    /// How many.
+    pub(super) units: u32,
+}
+
+/// The tables that are being filled.
+pub(super) struct Supply {
+    open: [AtomicU64; LOGS],
+    /// Of the streams.
+    pub(super) pace: Pace,
+}
+
+impl Supply {
+    /// Of nothing yet, for so many streams.
+    pub(super) fn new(streams: usize) -> Result<Self, NoMemory> {
+        Ok(Self { open: core::array::from_fn(|_| AtomicU64::new(0)), pace: Pace::new(streams)? })
+    }
+
+    /// The log that a stream takes its next chunk from, and how many units that has.
+    pub(super) fn log_of(&self, stream: usize, wanted: Wanted) -> (usize, u32) {
+        match wanted {
+            Wanted::Table => (0, TABLE_UNITS),
+            Wanted::Chunk => (0, CHUNK_UNITS),
+            Wanted::Small if self.pace.is_slow(stream) => (1, SLOW_UNITS),
+            Wanted::Small => (0, CHUNK_UNITS),
+        }
+    }
+
+    /// Takes a chunk of so many units, if the open table of `log` has one left.
+    pub(super) fn take(&self, log: usize, units: u32) -> Option<Chunk> {
+        let take_lowest = |word| Self::has_left(word).then(|| word & (word - 1));
+        // Acquire: with the chunk come its entries as whoever opened the table has found or left them. Those who have taken
+        // others from it since go on with the release of `open`.
+        let word = self.open[log].fetch_update(Ordering::Acquire, Ordering::Relaxed, take_lowest).ok()?;
+        let number = (word >> TABLE_SHIFT) as u32;
+        Some(Chunk { first: number * TABLE_UNITS + word.trailing_zeros(), units })
+    }
+
+    /// Whether the open table of `log` has a chunk left. To those who hold the arena's lock it says so for good if it has none.
+    pub(super) fn is_open(&self, log: usize) -> bool {
+        // Relaxed: only under that lock is a table opened.
+        Self::has_left(self.open[log].load(Ordering::Relaxed))
+    }
+
+    /// Opens table `number` for `log`, whose last one has nothing left. The chunks that begin at the units `firsts` are handed
+    /// out by it, all of them spent.
+    pub(super) fn open(&self, log: usize, number: u32, firsts: u32) {
+        // Release: as `take` says. A store, for there is nothing left that anybody could take meanwhile.
+        self.open[log].store(u64::from(number) << TABLE_SHIFT | u64::from(firsts), Ordering::Release);
+    }
+
+    const fn has_left(word: u64) -> bool {
+        word as u32 != 0
+    }
+}
