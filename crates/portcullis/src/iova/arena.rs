@@ -24,7 +24,7 @@ pub const TABLE_RESERVE: usize = if cfg!(loom) { 0 } else { 16 };
 /// by it.
 pub(super) const LOOKS: usize = 8;
 /// Queues of tables.
-pub(super) const QUEUES: usize = 4;
+pub(super) const QUEUES: usize = 2 * LOGS;
 /// Where the larger part of a table is spent, its time has come; what is older and has less of it spent has stragglers.
 const OVERTAKEN: u32 = TABLE_UNITS / 2 + 1;
 
@@ -43,7 +43,7 @@ struct Log {
 
 /// The tables of a domain, but for their pages.
 pub(super) struct Arena {
-    /// That of most streams, and that of slow ones.
+    /// Those of the supply.
     logs: [Log; LOGS],
     tables: Vec<LeafTable>,
     /// Tables that are there.

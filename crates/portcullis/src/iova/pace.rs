@@ -2,6 +2,7 @@
 
 use super::chunks::{CHUNK_UNITS, TABLE_UNITS, UNIT_PAGES};
 use crate::error::NoMemory;
+use crate::per_cpu::CpuWords;
 use crate::sync::{AtomicU64, Ordering};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -23,8 +24,9 @@ pub(super) struct Pace {
     handed: AtomicU64,
     /// Pages that are handed out to all while a stream is handed 64, in the mean over pages.
     mean: AtomicU64,
-    /// Streams that have come.
+    /// Streams that have come, and lines of cursors that these are in.
     streams: AtomicU64,
+    lines: AtomicU64,
     /// What `handed` was when each stream came last, above the units of the chunk that it was given.
     came: Box<[AtomicU64]>,
 }
@@ -36,12 +38,17 @@ impl Pace {
         came.try_reserve_exact(streams).map_err(|_| NoMemory)?;
         came.resize_with(streams, || AtomicU64::new(0));
         let zero = || AtomicU64::new(0);
-        Ok(Self { handed: zero(), mean: zero(), streams: zero(), came: came.into_boxed_slice() })
+        Ok(Self { handed: zero(), mean: zero(), streams: zero(), lines: zero(), came: came.into_boxed_slice() })
     }
 
     /// Pages handed out so far.
     pub(super) fn handed(&self) -> u64 {
         self.handed.load(Ordering::Relaxed)
+    }
+
+    /// Lines of cursors, of CPUs or rings, that have a stream that has come.
+    pub(super) fn lines(&self) -> u64 {
+        self.lines.load(Ordering::Relaxed)
     }
 
     /// Pages that all streams were handed while this one used up its last chunk, as if that had 64; and the units of that chunk.
@@ -73,10 +80,15 @@ impl Pace {
         self.mean.store((mean * (PACE_PAGES - pages) + turn * pages) / PACE_PAGES, Ordering::Relaxed);
         let more = u64::from(units) * UNIT_PAGES;
         let handed = self.handed.fetch_add(more, Ordering::Relaxed) + more;
-        self.came[stream].store(handed << UNIT_BITS | u64::from(units), Ordering::Relaxed);
         if last == 0 {
             self.streams.fetch_add(1, Ordering::Relaxed);
+            let first = stream - stream % CpuWords::PER_CPU;
+            let mut line = self.came[first..].iter().take(CpuWords::PER_CPU);
+            if line.all(|came| came.load(Ordering::Relaxed) == 0) {
+                self.lines.fetch_add(1, Ordering::Relaxed);
+            }
         }
+        self.came[stream].store(handed << UNIT_BITS | u64::from(units), Ordering::Relaxed);
     }
 
     /// Memory of the records, in bytes.

@@ -1,6 +1,9 @@
 //! What streams take their next chunk from: the tables that are being filled, a word each. No lock is taken for a chunk, only
 //! for a table.
 //!
+//! There are logs of tables that all share, so that what many streams use at the same time lies in few tables. A few CPUs or
+//! rings have one each instead: a table more for each is no matter then, and what one CPU writes no other has in its cache.
+//!
 //! ```text
 //! 63             32 31              0
 //! +----------------+-----------------+
@@ -11,10 +14,16 @@
 use super::chunks::{CHUNK_UNITS, SLOW_UNITS, TABLE_UNITS};
 use super::pace::Pace;
 use crate::error::NoMemory;
+use crate::per_cpu::{CpuWords, Padded};
 use crate::sync::{AtomicU64, Ordering};
 
-/// Logs that tables are filled for: that of most streams, and that of slow ones.
-pub(super) const LOGS: usize = 2;
+/// The log of most streams, and that of slow ones.
+const COMMON: usize = 0;
+const SLOW: usize = 1;
+/// Logs behind them, for lines of cursors that have one of their own: as long as there are no more lines than these.
+const OWN: usize = if cfg!(loom) { 1 } else { 8 };
+/// Logs that tables are filled for.
+pub(super) const LOGS: usize = 2 + OWN;
 const TABLE_SHIFT: u32 = 32;
 
 /// What chunk a stream needs.
@@ -39,7 +48,7 @@ pub(super) struct Chunk {
 
 /// The tables that are being filled.
 pub(super) struct Supply {
-    open: [AtomicU64; LOGS],
+    open: [Padded<AtomicU64>; LOGS],
     /// Of the streams.
     pub(super) pace: Pace,
 }
@@ -47,16 +56,19 @@ pub(super) struct Supply {
 impl Supply {
     /// Of nothing yet, for so many streams.
     pub(super) fn new(streams: usize) -> Result<Self, NoMemory> {
-        Ok(Self { open: core::array::from_fn(|_| AtomicU64::new(0)), pace: Pace::new(streams)? })
+        Ok(Self { open: core::array::from_fn(|_| Padded(AtomicU64::new(0))), pace: Pace::new(streams)? })
     }
 
     /// The log that a stream takes its next chunk from, and how many units that has.
     pub(super) fn log_of(&self, stream: usize, wanted: Wanted) -> (usize, u32) {
+        let own = 2 + stream / CpuWords::PER_CPU % OWN;
+        let is_alone = self.pace.lines() <= OWN as u64;
+        // What is left in an own table from when there were few comes first.
+        let log = if is_alone || self.is_open(own) { own } else { COMMON };
         match wanted {
-            Wanted::Table => (0, TABLE_UNITS),
-            Wanted::Chunk => (0, CHUNK_UNITS),
-            Wanted::Small if self.pace.is_slow(stream) => (1, SLOW_UNITS),
-            Wanted::Small => (0, CHUNK_UNITS),
+            Wanted::Table => (if is_alone { own } else { COMMON }, TABLE_UNITS),
+            Wanted::Small if self.pace.is_slow(stream) => (SLOW, SLOW_UNITS),
+            Wanted::Small | Wanted::Chunk => (log, CHUNK_UNITS),
         }
     }
 
@@ -65,7 +77,7 @@ impl Supply {
         let take_lowest = |word| Self::has_left(word).then(|| word & (word - 1));
         // Acquire: with the chunk come its entries as whoever opened the table has found or left them. Those who have taken
         // others from it since go on with the release of `open`.
-        let word = self.open[log].fetch_update(Ordering::Acquire, Ordering::Relaxed, take_lowest).ok()?;
+        let word = self.open[log].0.fetch_update(Ordering::Acquire, Ordering::Relaxed, take_lowest).ok()?;
         let number = (word >> TABLE_SHIFT) as u32;
         Some(Chunk { first: number * TABLE_UNITS + word.trailing_zeros(), units })
     }
@@ -73,14 +85,14 @@ impl Supply {
     /// Whether the open table of `log` has a chunk left. To those who hold the arena's lock it says so for good if it has none.
     pub(super) fn is_open(&self, log: usize) -> bool {
         // Relaxed: only under that lock is a table opened.
-        Self::has_left(self.open[log].load(Ordering::Relaxed))
+        Self::has_left(self.open[log].0.load(Ordering::Relaxed))
     }
 
     /// Opens table `number` for `log`, whose last one has nothing left. The chunks that begin at the units `firsts` are handed
     /// out by it, all of them spent.
     pub(super) fn open(&self, log: usize, number: u32, firsts: u32) {
         // Release: as `take` says. A store, for there is nothing left that anybody could take meanwhile.
-        self.open[log].store(u64::from(number) << TABLE_SHIFT | u64::from(firsts), Ordering::Release);
+        self.open[log].0.store(u64::from(number) << TABLE_SHIFT | u64::from(firsts), Ordering::Release);
     }
 
     const fn has_left(word: u64) -> bool {
