@@ -5,6 +5,7 @@ mod interrupted;
 mod interrupts;
 mod ledger;
 mod memory;
+mod sharing;
 
 use ledger::DEVICE;
 use portcullis::design::TABLE_IDLE_US;

@@ -1,0 +1,75 @@
+//! Who shares tables with whom: a few CPUs or rings have one each, many have them together.
+
+use super::{Small, map};
+use portcullis::iommu::fake::FakeIommu;
+use portcullis::iova::CHUNK_PAGES;
+use portcullis::platform::fake::{FakeHost, run_on};
+use portcullis::{Access, Iova, PAGE_SIZE, PhysAddr, Protection, Request, Segment, Stream};
+use std::collections::BTreeMap;
+
+/// Lines of cursors that have a log of tables each, as long as there are no more.
+const FEW: u32 = 8;
+/// Chunks of a table.
+const TABLE_CHUNKS: u64 = 512 / CHUNK_PAGES;
+
+fn map_for_ring(domain: &Small<'_>, ring: u32) -> Iova {
+    let segments = [Segment { phys: PhysAddr::from_pfn(0x1000), len: PAGE_SIZE }];
+    let mut request = Request::new(&segments, Access::DeviceWrites).expect("a page");
+    request.stream = Stream(Some(ring));
+    domain.map_request(&request).expect("room").start()
+}
+
+fn table(iova: Iova) -> u64 {
+    iova.pfn() / 512
+}
+
+fn chunk(iova: Iova) -> u64 {
+    iova.pfn() / CHUNK_PAGES
+}
+
+#[test]
+fn two_cpus_have_a_table_each() {
+    let host = FakeHost::default();
+    let iommu = FakeIommu::new(&host);
+    let domain = Small::new(&iommu, &host, Protection::Strict).expect("a domain");
+    let mut tables = BTreeMap::<u64, u32>::new();
+    for page in 0..8 * CHUNK_PAGES {
+        for cpu in 0..2 {
+            run_on(cpu);
+            let iova = map(&domain, 0x1_0000 + page * 2 + u64::from(cpu), 1);
+            assert_eq!(*tables.entry(table(iova)).or_insert(cpu), cpu, "{iova}");
+        }
+    }
+    run_on(0);
+    assert!(tables.values().any(|cpu| *cpu == 0) && tables.values().any(|cpu| *cpu == 1));
+}
+
+/// What the few had for themselves is used up first, and then all take their chunks from one table after the other.
+#[test]
+fn many_rings_share_tables() {
+    let host = FakeHost::default();
+    let iommu = FakeIommu::new(&host);
+    let domain = Small::new(&iommu, &host, Protection::Strict).expect("a domain");
+    let few: Vec<Iova> = (0..FEW).map(|ring| map_for_ring(&domain, ring)).collect();
+    let mut own: Vec<u64> = few.iter().map(|iova| table(*iova)).collect();
+    own.dedup();
+    assert_eq!(own.len(), FEW as usize, "a table each: {few:?}");
+
+    let many: Vec<u32> = (0..2 * FEW).collect();
+    // So many chunks for each that the tables of the few are used up.
+    for ring in &many {
+        for _ in 0..2 * TABLE_CHUNKS * CHUNK_PAGES {
+            map_for_ring(&domain, *ring);
+        }
+    }
+    let mut chunks = BTreeMap::<u64, Vec<u64>>::new();
+    for ring in &many {
+        let next = (0..=CHUNK_PAGES).map(|_| map_for_ring(&domain, *ring)).last().expect("a page");
+        chunks.entry(table(next)).or_default().push(chunk(next));
+    }
+    assert!(chunks.keys().all(|table| !own.contains(table)), "{own:?}, {chunks:?}");
+    assert!(chunks.len() as u64 <= u64::from(2 * FEW) / TABLE_CHUNKS + 1, "{chunks:?}");
+    let mut all: Vec<u64> = chunks.into_values().flatten().collect();
+    all.dedup();
+    assert_eq!(all.len(), many.len(), "and a chunk each");
+}
