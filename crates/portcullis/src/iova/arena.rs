@@ -1,7 +1,7 @@
-//! Which chunk is used next: the order in which leaf tables are filled and come back.
+//! Which table is used next: the order in which leaf tables are filled and come back.
 //!
-//! Tables are filled like a log. The open table hands out its chunks one after the other, to whoever comes: so what all streams
-//! fill at the same time, and what their devices will walk to at the same time, lies in few tables. Full tables queue behind
+//! Tables are filled like a log. The open table hands out its chunks one after the other, to whoever comes ([`Supply`]): so what
+//! all streams fill at the same time, and what their devices will walk to at the same time, lies in few tables. Full tables queue behind
 //! one another, and the oldest, once all of it is spent, is filled again. A table that younger ones overtake has a straggler in
 //! it: what is spent of it is filled before another table is begun, so that a straggler pins a chunk and not a table.
 //!

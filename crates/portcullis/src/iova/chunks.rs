@@ -2,8 +2,8 @@
 //!
 //! A stream, a ring or else a CPU and a direction, has a current chunk and a cursor in it; consecutive requests get consecutive
 //! pages. Taking some is one addition to a word, which for a CPU's own stream no other CPU touches. What is free is in the
-//! table itself ([`rounds`]), and in what order chunks are used is the [`Arena`]'s to say. Larger requests have a stream and
-//! chunks of a whole table of their own.
+//! table itself ([`rounds`]); the next chunk comes from the [`Supply`], and in what order tables are used is the [`Arena`]'s to
+//! say. Larger requests have a stream and chunks of a whole table of their own.
 //!
 //! ```text
 //! cursor  63             32 31              0
@@ -13,8 +13,8 @@
 //! ```
 //!
 //! The addition comes first and the look at what it gave after. Whoever was the first to be given too little owns the pages up
-//! to the end, has no use for them, and says so; and everybody whom the chunk could not serve looks for the next, under a lock,
-//! once in 64 pages.
+//! to the end, has no use for them, and says so; and everybody whom the chunk could not serve looks for the next, once in 64
+//! pages.
 
 use super::Demand;
 use super::arena::{Arena, LOOKS, QUEUES};
