@@ -10,6 +10,9 @@ pub(crate) enum Failure {
     /// A command of a stage ended with an error, which it has printed.
     #[error("stage `{stage}` failed; to repeat it:\n    {command}")]
     Stage { stage: String, command: String },
+    /// Some of several stages failed that do not depend on each other.
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
+    Several(Vec<Self>),
     /// A cargo subcommand is not installed.
     #[error("`cargo {subcommand}` is missing; `rustup component add {component}` installs it")]
     Component { subcommand: &'static str, component: &'static str },

@@ -21,7 +21,7 @@ pub(crate) fn fuzz(workspace: &Workspace, seconds: u64, seed: Option<u64>) -> Re
     let target = workspace.target_beside("fuzz");
     let mut stages = Stages::new(workspace, "fuzz");
     let with_target = |package: &&Package| package.tests().any(|test| test.name == "fuzz");
-    for package in workspace.packages.iter().filter(with_target) {
+    each(workspace.packages.iter().filter(with_target), |package| {
         let arguments = [
             "test",
             "--package",
@@ -34,13 +34,38 @@ pub(crate) fn fuzz(workspace: &Workspace, seconds: u64, seed: Option<u64>) -> Re
             "--",
             "--nocapture",
         ];
-        stages.cargo(&package.name, &variables, &arguments)?;
-    }
+        stages.cargo(&package.name, &variables, &arguments)
+    })?;
     stages.finish();
     Ok(())
+}
+
+/// Runs the targets of each package, whatever becomes of those before: what one finds says nothing about the next.
+fn each<T>(packages: impl Iterator<Item = T>, run: impl FnMut(T) -> Result<(), Failure>) -> Result<(), Failure> {
+    let failures: Vec<Failure> = packages.map(run).filter_map(Result::err).collect();
+    if failures.is_empty() { Ok(()) } else { Err(Failure::Several(failures)) }
 }
 
 /// A seed that no run before has had: microseconds since 1970, so that the seeds of its cases do not meet those of the next.
 fn fresh() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Failure, each};
+
+    #[test]
+    fn a_failure_does_not_keep_the_next_from_running() {
+        let mut run = Vec::new();
+        let outcome = each(["one", "two", "three"].into_iter(), |name| {
+            run.push(name);
+            let failure = || Failure::Stage { stage: name.to_owned(), command: format!("cargo test {name}") };
+            if name == "three" { Ok(()) } else { Err(failure()) }
+        });
+        assert_eq!(run, ["one", "two", "three"]);
+        let said = outcome.expect_err("two failed").to_string();
+        assert!(said.contains("cargo test one\n") && said.ends_with("cargo test two"), "{said}");
+        assert!(each(["four"].into_iter(), |_| Ok(())).is_ok());
+    }
 }

@@ -155,7 +155,7 @@ mod tests {
         let (status, said) = ends(&row(Protection::Strict, vec![found(false)], PROBES_CACHED_MIN));
         assert_eq!(status, 1);
         let expected =
-            "stock strict: S2 broken by 3 accesses, up to 1.5 µs after hand-back, which it does not declare (a trace)";
+            "stock strict: S2 broken by 3 accesses, up to 1.50 µs after hand-back, which it does not declare (a trace)";
         assert_eq!(said, [expected]);
     }
 

@@ -3,6 +3,7 @@
 use crate::compare::{Comparison, EQUAL_BATCHES, Row, option_map};
 use crate::machine::Machine;
 use crate::outcome::{Limit, Outcome};
+use crate::report::{count, gbps, number, percent};
 use portcullis::Protection;
 use portcullis::design::Options;
 use serde::Serialize;
@@ -71,24 +72,23 @@ fn advise_one(rows: &[Row], equal: &[Row], machine: &Machine) -> String {
             if gain <= EQUAL_WITHIN {
                 let cheaper = strict.1.cycles_per_page - deferred.1.cycles_per_page;
                 let price = if cheaper > 0.0 {
-                    format!("; {} would only save {cheaper:.0} cycles per page", name(deferred))
+                    format!("; {} would only save {} cycles per page", name(deferred), number(cheaper))
                 } else {
                     String::new()
                 };
                 let because = format!("deferred protection is estimated to carry no more{price}");
                 sentences.push(choose(strict, &because));
             } else {
-                let because =
-                    format!("no buffer stays within the device's reach after its unmap; that costs {}", loss(strict.1));
+                let because = format!(
+                    "no buffer stays within the device's reach after its unmap; that costs an estimated {} of the unprotected \
+                     rate",
+                    loss(strict.1)
+                );
                 sentences.push(choose(strict, &because));
-                let more = if gain < 1.0 {
-                    format!("{:.0} % more", 100.0 * gain)
-                } else {
-                    format!("{:.1} times as much", 1.0 + gain)
-                };
                 sentences.push(format!(
-                    "If that is too much, {} would carry {more}, and {}",
+                    "If that is too much, {} would cost {} instead, and {}",
                     name(deferred),
+                    loss(deferred.1),
                     exposure(deferred)
                 ));
             }
@@ -119,8 +119,12 @@ fn best(rows: &[Row], protection: Protection) -> Option<Candidate<'_>> {
 
 /// With its batches, which are a part of what makes it cheap.
 fn name((row, _): Candidate<'_>) -> String {
-    let batches = if row.batch == 1 { String::new() } else { format!(" in batches of {}", row.batch) };
+    let batches = if row.batch == 1 { String::new() } else { format!(" {}", batches(row.batch)) };
     format!("`{}` {}{batches}", row.label(), row.protection)
+}
+
+fn batches(batch: usize) -> String {
+    if batch == 1 { "without batches".to_owned() } else { format!("in batches of {batch}") }
 }
 
 fn choose(candidate: Candidate<'_>, because: &str) -> String {
@@ -131,24 +135,26 @@ fn choose(candidate: Candidate<'_>, because: &str) -> String {
         Limit::Pcie => "translations are the limit: bytes in flight wait for page walks",
     };
     format!(
-        "Choose {}, because {because}. It is estimated at {:.1} Gb/s, {:.0} % of unprotected; {limit}.",
+        "Choose {}, because {because}. It is estimated at {} Gb/s, {} of unprotected; {limit}.",
         name(candidate),
-        outcome.estimate_gbps,
-        100.0 * outcome.estimate_vs_none
+        gbps(outcome.estimate_gbps),
+        percent(outcome.estimate_vs_none)
     )
 }
 
+/// What a run costs, as a share of the unprotected rate: never "-0 %".
 fn loss(outcome: &Outcome) -> String {
-    format!("an estimated {:.0} % of the unprotected rate", 100.0 * (1.0 - outcome.estimate_vs_none))
+    percent((1.0 - outcome.estimate_vs_none).max(0.0))
 }
 
 fn exposure((_, outcome): Candidate<'_>) -> String {
     match outcome.stale_window_us_max {
         Some(window_us) if window_us > 0.0 => format!(
-            "the device can reach a buffer after it is back in use: seen up to {window_us:.0} µs, {} ({} stale pages were \
+            "the device can reach a buffer after it is back in use: seen up to {} µs, {} ({} stale pages were \
              seen to translate).",
+            number(window_us),
             bound(outcome),
-            outcome.stale_accesses
+            count(outcome.stale_accesses)
         ),
         _ => "no window was seen in which the device could reach a buffer after its unmap.".to_owned(),
     }
@@ -158,7 +164,7 @@ fn exposure((_, outcome): Candidate<'_>) -> String {
 fn bound(outcome: &Outcome) -> String {
     match outcome.bound_us {
         Some(0) => "until the hardware has worked off its queue".to_owned(),
-        Some(bound_us) => format!("bound {bound_us} µs"),
+        Some(bound_us) => format!("bound {} µs", count(bound_us)),
         None => "no bound".to_owned(),
     }
 }
@@ -168,15 +174,14 @@ fn batching(rows: &[Row], equal: &[Row]) -> Option<String> {
     let (row, outcome) = best(rows, Protection::Strict)?;
     let other = equal.iter().find(|other| other.label() == row.label() && other.protection == row.protection)?;
     let batched = other.outcome()?;
-    let alone =
-        if other.batch == 1 { "Without batches".to_owned() } else { format!("With batches of {}", other.batch) };
     Some(format!(
-        "{alone} instead of those of {} `{}` {} would take {:.0} cycles per page instead of {:.0}.",
-        row.batch,
+        "What batches do: `{}` {} takes {} cycles per page {}, and would take {} {}.",
         row.label(),
         row.protection,
-        batched.cycles_per_page,
-        outcome.cycles_per_page
+        number(outcome.cycles_per_page),
+        batches(row.batch),
+        number(batched.cycles_per_page),
+        batches(other.batch)
     ))
 }
 
@@ -185,8 +190,7 @@ fn at_equal_batches(rows: &[Row], equal: &[Row]) -> Option<String> {
     let best_of = |batch| {
         let all: Vec<Row> = rows.iter().chain(equal).filter(|row| row.batch == batch).cloned().collect();
         let (row, outcome) = best(&all, Protection::Strict)?;
-        let batches = if batch == 1 { "without batches".to_owned() } else { format!("in batches of {batch}") };
-        Some(format!("`{}` {batches} ({:.1} Gb/s)", row.label(), outcome.estimate_gbps))
+        Some(format!("`{}` {} ({} Gb/s)", row.label(), batches(batch), gbps(outcome.estimate_gbps)))
     };
     let differ = rows.iter().any(|row| row.batch != rows[0].batch);
     let each: Vec<String> = EQUAL_BATCHES.into_iter().filter_map(best_of).collect();
@@ -198,12 +202,11 @@ fn linux(rows: &[Row]) -> Option<String> {
     let today =
         |protection| rows.iter().find(|row| row.label() == "magazine" && row.protection == protection)?.outcome();
     let (strict, deferred) = (today(Protection::Strict)?, today(Protection::Deferred)?);
-    let loss = 100.0 * (1.0 - strict.estimate_gbps / deferred.estimate_gbps);
     Some(format!(
-        "Cannot change kernels? Linux today is `magazine`, deferred unless told otherwise; iommu.strict=1 would cost it an \
-         estimated {:.0} %.",
-        // Never "-0 %".
-        loss.max(0.0)
+        "Cannot change kernels? Linux today is `magazine`, deferred unless told otherwise, at an estimated {} of unprotected; \
+         with iommu.strict=1 it would be at {}.",
+        percent(deferred.estimate_vs_none),
+        percent(strict.estimate_vs_none)
     ))
 }
 
@@ -215,9 +218,10 @@ fn search(candidate: Option<Candidate<'_>>, machine: &Machine) -> Option<String>
     let share = steps * machine.costs.tree_search as f64 * per_page / outcome.cycles_per_page;
     (share > 0.2).then(|| {
         format!(
-            "{:.0} % of what `{}` costs here is the search for a free address ({steps:.0} steps each).",
-            100.0 * share,
-            row.label()
+            "{} of what `{}` costs here is the search for a free address ({} steps each).",
+            percent(share),
+            row.label(),
+            number(steps)
         )
     })
 }

@@ -3,6 +3,7 @@
 pub use crate::run::{Attacked, Found, PROBES_CACHED_MIN, attack, attack_design, attack_on_breaking_hardware};
 
 use crate::compare::{Plan, option_map, protection_name};
+use crate::report::{count, number};
 use portcullis::design::Options;
 use portcullis::designs::{Choice, DesignId};
 use portcullis::{Protection, Rule};
@@ -144,9 +145,9 @@ impl Row {
             violations.push(format!("{label}: the run ended early, which proves nothing: {error} ({trace})"));
         } else if attacked.proves_nothing() {
             violations.push(format!(
-                "{label}: only {} pages were cached when their unmap began, which proves nothing; {PROBES_CACHED_MIN} are \
-                 needed ({trace})",
-                attacked.probes_cached.unwrap_or(0)
+                "{label}: only {} pages were cached when their unmap began, which proves nothing; {} are needed ({trace})",
+                count(attacked.probes_cached.unwrap_or(0)),
+                count(PROBES_CACHED_MIN)
             ));
         }
         violations
@@ -165,8 +166,9 @@ impl Found {
     /// `S2 by 12 accesses, up to 3.4 µs after hand-back`.
     fn in_words(&self) -> String {
         let accesses = if self.accesses == 1 { "access" } else { "accesses" };
-        let window = self.window_us_max.map(|us| format!(", up to {us:.1} µs after hand-back")).unwrap_or_default();
-        format!("{} broken by {} {accesses}{window}", self.rule, self.accesses)
+        let window =
+            self.window_us_max.map(|us| format!(", up to {} µs after hand-back", number(us))).unwrap_or_default();
+        format!("{} broken by {} {accesses}{window}", self.rule, count(self.accesses))
     }
 }
 
@@ -185,20 +187,20 @@ pub fn conclude(rows: &[&Row]) -> String {
     sentences.extend(failed.iter().flat_map(|row| row.violations()).map(|violation| format!("FAILED: {violation}.")));
     if !tight.is_empty() {
         let probes: u64 = tight.iter().map(|row| row.attacked.probes).sum();
-        sentences.push(format!("Nothing got through {}, in {probes} accesses.", labels(&tight)));
+        sentences.push(format!("Nothing got through {}, in {} accesses.", labels(&tight), count(probes)));
     }
     if !bounded.is_empty() {
-        let (labels, longest) = (labels(&bounded), longest(&bounded));
+        let (labels, longest) = (labels(&bounded), number(longest(&bounded)));
         sentences.push(format!(
-            "Under {labels} buffers were reached for up to {longest:.1} µs after hand-back, within the bound that each declares, \
+            "Under {labels} buffers were reached for up to {longest} µs after hand-back, within the bound that each declares, \
              and what timers and the hardware take beside it."
         ));
     }
     if !unbounded.is_empty() {
-        let (labels, longest) = (labels(&unbounded), longest(&unbounded));
+        let (labels, longest) = (labels(&unbounded), number(longest(&unbounded)));
         sentences.push(format!(
-            "Under {labels} they were reached without bound, as declared: still {longest:.1} µs after hand-back, when the \
-             attack ended."
+            "Under {labels} they were reached without bound, as declared; the longest seen was {longest} µs after \
+             hand-back."
         ));
     }
     let (ended_early, open) = split(open, |row| row.attacked.error.is_some());

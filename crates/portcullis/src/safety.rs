@@ -35,7 +35,8 @@ impl fmt::Display for Protection {
 pub enum Rule {
     /// S1: a device reaches only memory that is mapped for it, or that a declared stale window still covers.
     Reach,
-    /// S2: under strict protection, once an unmap has returned, no access through its addresses succeeds.
+    /// S2: under strict protection, once an unmap has returned, no access through its addresses succeeds, but for pages that
+    /// another live mapping has at the same address (S8).
     Strict,
     /// S3: no address is handed out while it is live, nor before its invalidation has completed.
     Reuse,
@@ -47,7 +48,7 @@ pub enum Rule {
     Errors,
     /// S7: queues, lists and tables stay within stated limits.
     Bounds,
-    /// S8: what the device can reach of a page beyond the buffer is reported.
+    /// S8: what the device can reach of a page beyond its live buffers is reported.
     SubPage,
     /// S9: reserved addresses are never handed out.
     Reserved,

@@ -218,10 +218,22 @@ fn batches_and_bounds_are_not_hidden() {
         let batches = if batch == 1 { "without batches" } else { "in batches of 64" };
         assert!(advice.contains(&format!("`{design}` {batches} ({rate} Gb/s)")), "{design}, {rate}: {advice}");
     }
+    let strict = |batch| {
+        let mut all = rows(&document).iter().chain(document["equal_batch"].as_array().expect("results"));
+        let wanted =
+            |row: &&Value| row["design"] == "portcullis" && row["protection"] == "strict" && row["batch"] == batch;
+        float(all.find(wanted).expect("a run"), "cycles_per_page")
+    };
+    let [together, alone] = [strict(64), strict(1)].map(number);
+    let said = format!("takes {together} cycles per page in batches of 64, and would take {alone} without batches.");
+    assert!(alone.contains(',') && advice.contains(&said), "as tables have it, {said}: {advice}");
     let deferred = super::row(&document, "portcullis", "deferred");
+    let cost = format!("would cost {} instead", percent(1.0 - float(deferred, "estimate_vs_none")));
+    assert!(advice.contains(&cost), "on the same basis as what strict costs, {cost}: {advice}");
     let (window_us, bound_us) = (float(deferred, "stale_window_us_max"), float(deferred, "bound_us"));
     assert!(window_us < bound_us, "so that they can be told apart: {deferred}");
-    assert!(advice.contains(&format!("seen up to {window_us:.0} µs, bound {bound_us} µs")), "{advice}");
+    let seen = format!("seen up to {} µs, bound {} µs", number(window_us), number(bound_us));
+    assert!(advice.contains(&seen), "{seen} in {advice}");
     let (answer, rest) = page.split_once("<h3>Cost against exposure").expect("a picture");
     let tile = format!(
         "seen up to <data value=\"{window_us}\">{}</data>\u{a0}µs, bound <data value=\"{bound_us}\">{}</data>\u{a0}µs",
@@ -232,6 +244,11 @@ fn batches_and_bounds_are_not_hidden() {
     assert_eq!(times(answer, "in batches of <data value=\"64\">64</data>"), 2, "both are cheap for it");
     for picture in pictures(&page)[0] {
         assert_eq!((times(picture, "solaris, no bound"), times(picture, "no bound")), (1, 1));
+        assert_eq!(
+            (times(picture, "portcullis, 64 at once"), times(picture, "at once")),
+            (2, 2),
+            "strict and deferred"
+        );
     }
     let table = rest.split("<h3>All numbers").nth(1).and_then(|rest| rest.split("</table>").next()).expect("a table");
     assert_eq!((times(table, ">batch</th>"), times(table, "<td>none</td>")), (1, 1), "{table}");
@@ -296,6 +313,7 @@ fn a_workload_shows_its_seed_and_a_changed_machine_its_values() {
     ] {
         assert!(page.contains(part), "{part}");
     }
+    assert!(page.contains("All unmap in batches of <data value=\"8\">8</data>.") && !page.contains("at once"));
     assert!(!page.contains("equal batches") && !page.contains("batch</th>"), "all are equal as it is");
 }
 
@@ -457,14 +475,20 @@ fn an_attack_writes_its_page() {
     let solaris = rows(&document).iter().find(|row| row["design"] == "solaris").expect("a row");
     let window = solaris["stale_window_us_max"].as_f64().expect("it was reached");
     let without_bound = format!(
-        "without bound, as declared: <code>solaris deferred</code>, still reached <data value=\"{window}\">{}</data>",
+        "without bound, as declared: <code>solaris deferred</code>; the longest seen was <data value=\"{window}\">{}</data>",
         number(window)
     );
     assert!(page.contains(&without_bound), "{without_bound}");
     assert!(page.contains("<dt>S1 reach</dt>") && page.contains("<dt>S2 strict</dt>"));
     assert_eq!(times(&page, "<td>none</td>"), 1);
+    assert!(page.contains("An arrow stands for no bound.") && page.contains(">rule broken</th>"));
     for picture in pictures(&page)[0] {
         assert_eq!(times(picture, "no bound"), 1);
+        assert_eq!(
+            times(picture, "stroke=\"var(--deferred)\" stroke-width=\"1\""),
+            2,
+            "the line and head of one arrow"
+        );
     }
 }
 
@@ -489,6 +513,24 @@ fn an_attack_that_proves_nothing_says_so_on_its_page() {
     let violation = document["violations"][0].as_str().expect("a violation");
     assert!(violation.contains("proves nothing") && page.contains("role=\"alert\"") && page.contains(violation));
     assert!(!page.contains("nothing got through."), "what was not found shows nothing");
+    assert!(pictures(&page).is_empty(), "there is nothing to draw");
+}
+
+/// Only what an attack has shown is drawn as never reached.
+#[test]
+fn what_proves_nothing_is_not_drawn() {
+    let drawn = |key: &str, value: Value| {
+        let mut other = nothing("magazine", "strict");
+        other[key] = value;
+        let document = attacked(&json!([nothing("stock", "strict"), other]));
+        let page = page(&document).expect("a page");
+        check(&page, &document);
+        let said = page.contains("What proves nothing is not drawn.");
+        (pictures(&page)[0].map(|picture| times(picture, "magazine strict")), said)
+    };
+    assert_eq!(drawn("probes_cached", json!(1000)), ([1, 1], false));
+    assert_eq!(drawn("probes_cached", json!(999)), ([0, 0], true));
+    assert_eq!(drawn("error", json!("no free pages")), ([0, 0], true));
 }
 
 #[test]

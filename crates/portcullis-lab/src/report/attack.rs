@@ -41,7 +41,11 @@ fn section(setting: &Setting, findings: &[Finding], id: &str) -> Result<Markup, 
             (answer(findings, setting.violations.is_empty()))
             @if let Some(picture) = picture {
                 h3 { "What got through, and for how long" }
-                p.quiet { "Left is safe. The device tries the addresses of a buffer again once it is back in use." }
+                p.quiet {
+                    "Left is safe. The device tries the addresses of a buffer again once it is back in use."
+                    @if findings.iter().any(Finding::unbounded) { " An arrow stands for no bound." }
+                    @if findings.iter().any(Finding::shows_nothing) { " What proves nothing is not drawn." }
+                }
                 (protections(there))
                 (picture)
             }
@@ -90,8 +94,8 @@ fn answer(findings: &[Finding], sound: bool) -> Markup {
                 }
                 @if let Some((window_us, _)) = longest(&unbounded) {
                     li {
-                        "Deferred without bound, as declared: " (names(&unbounded)) ", still reached " (microseconds(window_us))
-                        " after the unmap, when the attack ended."
+                        "Deferred without bound, as declared: " (names(&unbounded)) "; the longest seen was " (microseconds(window_us))
+                        " after the unmap."
                     }
                 }
                 @if !open.is_empty() { li { "Without protection, as declared: " (names(&open)) ", for good." } }
@@ -129,7 +133,7 @@ fn table(findings: &[Finding]) -> Markup {
     let table = html! {
         thead {
             tr {
-                @for name in ["design", "protection", "rule", "declared"] { th.word scope="col" { (name) } }
+                @for name in ["design", "protection", "rule broken", "declared"] { th.word scope="col" { (name) } }
                 (heads(&["stale\naccesses", "window µs\nmax", "bound\nµs", "stale\nbytes·µs", "probes", "of those\ncached"]))
             }
         }
@@ -176,7 +180,8 @@ const fn meaning(rule: Rule) -> Option<(&'static str, &'static str)> {
         )),
         Rule::Strict => Some((
             "strict",
-            "under strict protection, once an unmap has returned, no access through its addresses succeeds",
+            "under strict protection, once an unmap has returned, no access through its addresses succeeds, but for pages that another \
+             live mapping has at the same address",
         )),
         Rule::Reuse => {
             Some(("reuse", "no address is handed out while it is live, nor before its invalidation has completed"))
@@ -198,7 +203,10 @@ fn columns(findings: &[Finding]) -> Markup {
     let occurs = |rule: &Rule| findings.iter().any(|finding| finding.rule.as_ref() == Some(&rule.to_string()));
     let rules = SEEN_BY_DEVICES.into_iter().filter(occurs).filter_map(|rule| Some((rule, meaning(rule)?)));
     let meanings = [
-        ("rule, declared", "the safety rule that was tried, and whether the design says of itself that it breaks it"),
+        (
+            "rule broken, declared",
+            "the safety rule that was seen broken, and whether the design says of itself that it breaks it",
+        ),
         ("stale accesses", "accesses that succeeded although their buffer was back in use"),
         (
             "window µs max, stale bytes·µs",

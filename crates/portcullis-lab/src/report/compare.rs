@@ -77,7 +77,7 @@ fn section(item: &Item<'_>, id: &str) -> Result<Markup, ReportError> {
     let there = |protection| item.runs.iter().any(|run| run.protection == protection);
     let reach = html! { "↑ how long a device still reaches a buffer after its unmap, at most" };
     let cost = figure(&reach, &html! { "CPU cycles per page: what it costs →" }, |form| {
-        picture::cost(item.runs, |run| item.is_best(run), form)
+        picture::cost(item.runs, same_batch(item.runs).is_none(), |run| item.is_best(run), form)
     })?;
     let misses = figure(&html! {}, &html! { "misses per page, each a read of memory →" }, |form| {
         picture::misses(item.runs, form)
@@ -92,7 +92,10 @@ fn section(item: &Item<'_>, id: &str) -> Result<Markup, ReportError> {
             (answer(item))
             @if let Some(cost) = cost {
                 h3 { "Cost against exposure" }
-                p.quiet { "Left is cheap, low is safe. What the answer speaks of is in bold." }
+                p.quiet {
+                    "Left is cheap, low is safe. What the answer speaks of is in bold."
+                    @if let Some(batch) = same_batch(item.runs).filter(|batch| *batch > 1) { " All unmap in batches of " (counted(batch)) "." }
+                }
                 (protections(there))
                 (cost)
             }
@@ -188,9 +191,15 @@ fn bound_cell(run: &Run) -> Markup {
     }
 }
 
+/// The batch of all runs, where it is the same.
+fn same_batch(runs: &[Run]) -> Option<u64> {
+    let batch = runs.first()?.batch;
+    runs.iter().all(|run| run.batch == batch).then_some(batch)
+}
+
 /// The table that a terminal shows, and what bounds the windows. Where batches differ the reader must see it.
 fn table(runs: &[Run], is_best: impl Fn(&Run) -> bool) -> Markup {
-    let with_batch = runs.iter().any(|run| run.batch != runs[0].batch);
+    let with_batch = same_batch(runs).is_none();
     let table = html! {
         thead {
             tr {

@@ -1,5 +1,6 @@
 //! What a page takes from a JSON document: the keys of `compare` and `attack` that it shows.
 
+use crate::attack::PROBES_CACHED_MIN;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -173,12 +174,20 @@ pub(super) struct Finding {
     pub(super) probes: f64,
     /// None where nothing is ever unmapped.
     pub(super) probes_cached: Option<f64>,
+    /// Why the run ended early, if it did.
+    pub(super) error: Option<String>,
 }
 
 impl Finding {
     /// Something got through that the design does not say of itself.
     pub(super) fn undeclared(&self) -> bool {
         self.stale_accesses > 0.0 && self.declared != Some(true)
+    }
+
+    /// Nothing got through a run that would not have shown it.
+    pub(super) fn shows_nothing(&self) -> bool {
+        let too_few = self.probes_cached.is_some_and(|cached| cached < PROBES_CACHED_MIN as f64);
+        self.stale_accesses == 0.0 && (self.error.is_some() || too_few)
     }
 
     /// On which side of its design's bound it lies, where there are findings on both sides or it is beyond: they have the same

@@ -23,7 +23,7 @@ impl Described for Identity {
         id: "identity",
         source: "dynamic identity mapping (ATC'15 §4.1)",
         allocator: "physical address behind two bits of rights, counted in the entry; a fourth region with magazines for the rest",
-        invalidation: "as `magazine`, where an unmap is the last of its pages; else none",
+        invalidation: "as `magazine`, where an unmap is the last of its pages; else none, and its address translates until then",
         tables: "kept",
         protections: &[Protection::Strict, Protection::Deferred],
         breaches: &[wrong_unmaps(Protection::Strict), PER_CORE_WINDOW, wrong_unmaps(Protection::Deferred)],

@@ -47,14 +47,19 @@ pub(crate) fn fuzz<S: Strategy>(target: &str, cases: u64, strategy: &S, case: im
         if let Err(error) = outcome {
             match error {
                 TestError::Fail(reason, value) => {
-                    panic!("{target}: {reason}\nsmallest: {value:#?}\nto repeat it: {SEED}={seed}")
+                    panic!("{target}: {reason}\nsmallest: {value:#?}\n{}", repeat(seed))
                 }
-                TestError::Abort(reason) => panic!("{target}: {reason}\nto repeat it: {SEED}={seed}"),
+                TestError::Abort(reason) => panic!("{target}: {reason}\n{}", repeat(seed)),
             }
         }
         done += 1;
     }
     println!("{target}: {done} cases in {:.1} s, seeds from {first_seed}", begun.elapsed().as_secs_f64());
+}
+
+/// The command whose first case is the one of `seed`. That of `cargo xtask fuzz` would begin with a seed of its own.
+fn repeat(seed: u64) -> String {
+    format!("to repeat it: {SEED}={seed} cargo test --package {} --test fuzz", env!("CARGO_PKG_NAME"))
 }
 
 fn variable(name: &str) -> Option<u64> {
@@ -78,7 +83,7 @@ fn watchdog(target: String) -> Sender<u64> {
             match (starts.recv_timeout(CASE_MAX), running) {
                 (Ok(seed), _) => running = Some(seed),
                 (Err(RecvTimeoutError::Timeout), Some(seed)) => {
-                    eprintln!("{target}: no end after {} s\nto repeat it: {SEED}={seed}", CASE_MAX.as_secs());
+                    eprintln!("{target}: no end after {} s\n{}", CASE_MAX.as_secs(), repeat(seed));
                     process::exit(1);
                 }
                 (Err(RecvTimeoutError::Timeout), None) => {}

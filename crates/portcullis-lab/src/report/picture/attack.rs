@@ -2,15 +2,15 @@
 
 use super::canvas::{Area, Axis, DrawError, Form, Margins, axes, fill, mark, svg, words, write};
 use super::reach::{Bands, Reach, Scale};
-use crate::report::document::Finding;
+use crate::report::document::{Finding, Protection};
 use crate::report::ink::Ink;
 use plotters::prelude::*;
 use plotters::style::text_anchor::HPos;
 
-/// The picture, or nothing without findings.
+/// The picture, or nothing without findings that show something.
 pub(in crate::report) fn attack(findings: &[Finding], form: Form) -> Result<Option<String>, DrawError> {
-    let found = |finding| Some((finding, reach(finding)?));
-    let found: Vec<(&Finding, Reach)> = findings.iter().filter_map(found).collect();
+    let sound = findings.iter().filter(|finding| !finding.shows_nothing());
+    let found: Vec<(&Finding, Reach)> = sound.filter_map(|finding| Some((finding, reach(finding)?))).collect();
     if found.is_empty() {
         return Ok(None);
     }
@@ -77,7 +77,17 @@ fn draw(
             [(left, middle), (end, middle)],
             Ink::of(finding.protection).rgb().stroke_width(2),
         ))?;
+        if finding.unbounded() {
+            arrow(area, (end, across(scale.between().end)), middle, finding.protection)?;
+        }
         mark(area, (end, middle), 6, finding.protection)?;
     }
     Ok(())
+}
+
+/// What was seen would have gone on for longer in a longer run: there is no end on the scale.
+fn arrow(area: &Area<'_>, (from, to): (i32, i32), y: i32, protection: Protection) -> Result<(), DrawError> {
+    let style = Ink::of(protection).rgb().stroke_width(1);
+    area.draw(&PathElement::new([(from, y), (to, y)], style))?;
+    area.draw(&PathElement::new([(to - 6, y - 4), (to, y), (to - 6, y + 4)], style))
 }

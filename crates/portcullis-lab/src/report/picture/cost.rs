@@ -75,15 +75,17 @@ impl Cost {
 /// Height of the line at the edge of a band that says what it means.
 const CAPTION: u32 = 20;
 
-/// The picture, or nothing where no run ended. `is_best` says which runs the advice speaks of.
+/// The picture, or nothing where no run ended. `with_batch`: names say the batch, for it is not the same for all. `is_best`
+/// says which runs the advice speaks of.
 pub(in crate::report) fn cost(
     runs: &[Run],
+    with_batch: bool,
     is_best: impl Fn(&Run) -> bool,
     form: Form,
 ) -> Result<Option<String>, DrawError> {
     let dot = |run: &Run| {
         Some(Dot {
-            name: if run.unbounded() { format!("{}, no bound", run.design.label()) } else { run.design.label() },
+            name: name(run, with_batch),
             protection: run.protection,
             cycles: run.cycles_per_page?,
             reach: Reach::new(run.protection, run.stale_window_us_max)?,
@@ -102,6 +104,12 @@ pub(in crate::report) fn cost(
     let label = "Every design by what it costs, to the right, and by how long a device still reaches a buffer after its \
                  unmap, upwards. The table below has the same numbers.";
     svg((form.width(), height), label, |area| draw(area, &dots, (&cost, &scale), margins, form)).map(Some)
+}
+
+fn name(run: &Run, with_batch: bool) -> String {
+    let batch = if with_batch && run.batch > 1 { format!(", {} at once", run.batch) } else { String::new() };
+    let bound = if run.unbounded() { ", no bound" } else { "" };
+    format!("{}{batch}{bound}", run.design.label())
 }
 
 /// Bands with room for the names of their dots.
