@@ -283,9 +283,14 @@ impl<P: Platform> Chunks<P> {
                 if let Some(chunk) = supply.take(log, units) {
                     break chunk;
                 }
-                self.arena.0.with(|arena| {
+                let opened = self.arena.0.with(|arena| {
                     if arena.open_table(platform, tables, supply, log, units) { Ok(()) } else { Err(another(arena)) }
-                })?;
+                });
+                match opened {
+                    Ok(()) => {}
+                    Err(NotTaken::Full) => break supply.take_anywhere().ok_or(NotTaken::Full)?,
+                    Err(other) => return Err(other),
+                }
             }
         };
         supply.pace.note(stream, chunk.units);

@@ -82,6 +82,11 @@ impl Supply {
         Some(Chunk { first: number * TABLE_UNITS + word.trailing_zeros(), units })
     }
 
+    /// Takes a chunk of [`CHUNK_UNITS`] from whatever open table has one: for those who find no other table any more.
+    pub(super) fn take_anywhere(&self) -> Option<Chunk> {
+        (0..LOGS).filter(|log| *log != SLOW).find_map(|log| self.take(log, CHUNK_UNITS))
+    }
+
     /// Whether the open table of `log` has a chunk left. To those who hold the arena's lock it says so for good if it has none.
     pub(super) fn is_open(&self, log: usize) -> bool {
         // Relaxed: only under that lock is a table opened.

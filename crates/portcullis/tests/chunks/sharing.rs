@@ -4,7 +4,7 @@ use super::{Small, map};
 use portcullis::iommu::fake::FakeIommu;
 use portcullis::iova::CHUNK_PAGES;
 use portcullis::platform::fake::{FakeHost, run_on};
-use portcullis::{Access, Iova, PAGE_SIZE, PhysAddr, Protection, Request, Segment, Stream};
+use portcullis::{Access, Config, Iova, PAGE_SIZE, PhysAddr, Protection, Request, Segment, Stream};
 use std::collections::BTreeMap;
 
 /// Lines of cursors that have a log of tables each, as long as there are no more.
@@ -72,4 +72,19 @@ fn many_rings_share_tables() {
     let mut all: Vec<u64> = chunks.into_values().flatten().collect();
     all.dedup();
     assert_eq!(all.len(), many.len(), "and a chunk each");
+}
+
+/// When there is no table any more, what is left of a CPU's own is everybody's.
+#[test]
+fn no_room_is_kept_for_those_who_do_not_come() {
+    let host = FakeHost::default();
+    let iommu = FakeIommu::new(&host);
+    let config = Config { address_bits: 28, ..Config::new(Protection::Strict) };
+    let domain = Small::with_config(&iommu, &host, &config).expect("a domain");
+    let upper_half = 1 << (28 - 1 - 12);
+    run_on(1);
+    assert!(map(&domain, 0x1000, 1).pfn() >= upper_half);
+    run_on(0);
+    let pages = (0..upper_half).take_while(|page| map(&domain, 0x1_0000 + page, 1).pfn() >= upper_half).count();
+    assert_eq!(pages as u64, upper_half - CHUNK_PAGES, "all but the chunk of the other CPU");
 }
