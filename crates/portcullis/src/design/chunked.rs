@@ -50,8 +50,8 @@ pub struct Chunked<P: Platform, I: Iommu> {
     strict: bool,
     /// Requests of more pages have no place in chunks. 0 where there are none.
     chunked_pages_max: u64,
-    /// What an unmap has to do, one of the three below. Relaxed: one that comes at the same moment as the last look at the
-    /// tables may miss that it is to begin a period, and leaves it to the next.
+    /// What an unmap has to do, one of the three below. Relaxed: one that is under way during the last look at the tables may
+    /// miss that it is to begin a period, and leaves it to the next.
     unmaps: AtomicU8,
     /// That, while a period goes on.
     unmaps_awake: u8,

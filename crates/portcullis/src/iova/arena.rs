@@ -1,9 +1,10 @@
 //! Which table is used next: the order in which leaf tables are filled and come back.
 //!
 //! Tables are filled like a log. The open table hands out its chunks one after the other, to whoever comes ([`Supply`]): so what
-//! all streams fill at the same time, and what their devices will walk to at the same time, lies in few tables. Full tables queue behind
-//! one another, and the oldest, once all of it is spent, is filled again. A table that younger ones overtake has a straggler in
-//! it: what is spent of it is filled before another table is begun, so that a straggler pins a chunk and not a table.
+//! all streams fill at the same time, and what their devices will walk to at the same time, lies in few tables. Full tables queue
+//! behind one another, and the oldest, once all of it is spent, is filled again. A table that younger ones overtake has a straggler
+//! in it: what is spent of it is filled before another table is begun, so that a straggler pins a chunk and not a table. Before a
+//! table is added, each log looks at the others' first ones as well.
 //!
 //! Streams that are much slower than the others, acknowledgements beside data, would each keep a chunk in some table of long
 //! ago. Where there are many streams, the slow ones have a log of their own, with chunks of a quarter.
@@ -137,6 +138,29 @@ impl Arena {
                 return Some(number);
             }
             lingering.push_back(number);
+        }
+        self.of_others(platform, tables, log, units)
+    }
+
+    /// One of another log, before a table is added: its oldest, if most of that is spent, or one that lingers there.
+    fn of_others<P: Platform>(&mut self, platform: &P, tables: &ChunkTables, log: usize, units: u32) -> Option<u32> {
+        for other in (0..LOGS).filter(|other| *other != log) {
+            let Log { full, lingering, .. } = &mut self.logs[other];
+            if let Some(number) = full.front().copied() {
+                let table = &mut self.tables[number as usize];
+                table.look(platform, number, tables);
+                if table.spent().count_ones() >= OVERTAKEN && runs(table.spent(), units) != 0 {
+                    return full.pop_front();
+                }
+            }
+            if let Some(number) = lingering.pop_front() {
+                let table = &mut self.tables[number as usize];
+                table.look(platform, number, tables);
+                if runs(table.spent(), units) != 0 {
+                    return Some(number);
+                }
+                lingering.push_back(number);
+            }
         }
         None
     }

@@ -252,9 +252,10 @@ impl<P: Platform> Chunks<P> {
         let Some(mut now) = at_end() else { return Ok(()) };
         // Where there is none, back to the end from wherever vain additions have brought it: they must never carry. Where this
         // fails, the next time will do.
-        let next = self.next_chunk(platform, stream, wanted).inspect_err(|_| {
+        let next = self.next_chunk(platform, stream, wanted, || at_end().is_some()).inspect_err(|_| {
             replace(now, end << END_SHIFT | end);
         })?;
+        let Some(next) = next else { return Ok(()) };
         while !replace(now, begin(next)) {
             match at_end().filter(|then| *then != now) {
                 // Others were given too little meanwhile.
@@ -269,31 +270,48 @@ impl<P: Platform> Chunks<P> {
         Ok(())
     }
 
-    /// The next chunk of `stream`, which has come to the end of one. For requests of a few pages it may be a small one.
-    fn next_chunk(&self, platform: &P, stream: usize, wanted: Wanted) -> Result<Chunk, NotTaken> {
+    /// The next chunk of `stream`, which has come to the end of one; `None` where it is not needed any more. For requests of a few
+    /// pages it may be a small one.
+    fn next_chunk(
+        &self,
+        platform: &P,
+        stream: usize,
+        wanted: Wanted,
+        is_needed: impl Fn() -> bool,
+    ) -> Result<Option<Chunk>, NotTaken> {
         let (supply, tables) = (&self.supply.0, &self.tables);
         let (log, units) = supply.log_of(stream, wanted);
         let another = |arena: &mut Arena| {
             arena.number().map_or(NotTaken::NoMemory, |number| number.map_or(NotTaken::Full, NotTaken::NeedsTable))
         };
-        let chunk = if wanted == Wanted::Table {
-            self.arena.0.with(|arena| arena.take_table(platform, tables, log).ok_or_else(|| another(arena)))?
-        } else {
-            loop {
-                if let Some(chunk) = supply.take(log, units) {
-                    break chunk;
+        let chunk = loop {
+            if wanted != Wanted::Table
+                && let Some(chunk) = supply.take(log, units)
+            {
+                break Some(chunk);
+            }
+            let under_lock = self.arena.0.with(|arena| {
+                // Another CPU of the same stream may have been here while this one waited for the lock.
+                if !is_needed() {
+                    Ok(Some(None))
+                } else if wanted == Wanted::Table {
+                    arena.take_table(platform, tables, log).map(|chunk| Some(Some(chunk))).ok_or_else(|| another(arena))
+                } else if arena.open_table(platform, tables, supply, log, units) {
+                    Ok(None)
+                } else {
+                    Err(another(arena))
                 }
-                let opened = self.arena.0.with(|arena| {
-                    if arena.open_table(platform, tables, supply, log, units) { Ok(()) } else { Err(another(arena)) }
-                });
-                match opened {
-                    Ok(()) => {}
-                    Err(NotTaken::Full) => break supply.take_anywhere().ok_or(NotTaken::Full)?,
-                    Err(other) => return Err(other),
+            });
+            match under_lock {
+                Ok(None) => {}
+                Ok(Some(chunk)) => break chunk,
+                Err(NotTaken::Full) if wanted != Wanted::Table => {
+                    break Some(supply.take_anywhere().ok_or(NotTaken::Full)?);
                 }
+                Err(error) => return Err(error),
             }
         };
-        supply.pace.note(stream, chunk.units);
+        chunk.iter().for_each(|chunk| supply.pace.note(stream, chunk.units));
         Ok(chunk)
     }
 

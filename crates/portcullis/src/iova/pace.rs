@@ -13,6 +13,8 @@ const SLOW: u64 = 4;
 const FEW_STREAMS: u64 = 16;
 /// Pages that the mean pace remembers.
 const PACE_PAGES: u64 = 1 << 14;
+/// The number of a line that is just coming.
+const COMING: u64 = u64::MAX;
 /// Bits that the units of a chunk take.
 const UNIT_BITS: u32 = TABLE_UNITS.ilog2() + 1;
 
@@ -27,6 +29,8 @@ pub(super) struct Pace {
     /// Streams that have come, and lines of cursors that these are in.
     streams: AtomicU64,
     lines: AtomicU64,
+    /// As which of all each line has come, counted from 1; [`COMING`] while that is being found out, and 0 before.
+    numbers: Box<[AtomicU64]>,
     /// What `handed` was when each stream came last, above the units of the chunk that it was given.
     came: Box<[AtomicU64]>,
 }
@@ -34,11 +38,15 @@ pub(super) struct Pace {
 impl Pace {
     /// Of so many streams that have not come yet.
     pub(super) fn new(streams: usize) -> Result<Self, NoMemory> {
-        let mut came = Vec::new();
-        came.try_reserve_exact(streams).map_err(|_| NoMemory)?;
-        came.resize_with(streams, || AtomicU64::new(0));
         let zero = || AtomicU64::new(0);
-        Ok(Self { handed: zero(), mean: zero(), streams: zero(), lines: zero(), came: came.into_boxed_slice() })
+        let zeros = |count| -> Result<Box<[AtomicU64]>, NoMemory> {
+            let mut all = Vec::new();
+            all.try_reserve_exact(count).map_err(|_| NoMemory)?;
+            all.resize_with(count, zero);
+            Ok(all.into_boxed_slice())
+        };
+        let (came, numbers) = (zeros(streams)?, zeros(streams.div_ceil(CpuWords::PER_CPU))?);
+        Ok(Self { handed: zero(), mean: zero(), streams: zero(), lines: zero(), numbers, came })
     }
 
     /// Pages handed out so far.
@@ -46,9 +54,21 @@ impl Pace {
         self.handed.load(Ordering::Relaxed)
     }
 
-    /// Lines of cursors, of CPUs or rings, that have a stream that has come.
-    pub(super) fn lines(&self) -> u64 {
-        self.lines.load(Ordering::Relaxed)
+    /// As which of all the line of `stream` has come, from 0 on, and how many lines have by now: of CPUs or rings. It comes with
+    /// this, if it has not before; to others who come for it at the same moment it looks late.
+    pub(super) fn line(&self, stream: usize) -> (u64, u64) {
+        let number = &self.numbers[stream / CpuWords::PER_CPU];
+        let mut is = number.load(Ordering::Relaxed);
+        if is == 0 {
+            is = match number.compare_exchange(0, COMING, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => self.lines.fetch_add(1, Ordering::Relaxed) + 1,
+                Err(other) => other,
+            };
+            if is != COMING {
+                number.store(is, Ordering::Relaxed);
+            }
+        }
+        (is - 1, self.lines.load(Ordering::Relaxed))
     }
 
     /// Pages that all streams were handed while this one used up its last chunk, as if that had 64; and the units of that chunk.
@@ -80,19 +100,17 @@ impl Pace {
         self.mean.store((mean * (PACE_PAGES - pages) + turn * pages) / PACE_PAGES, Ordering::Relaxed);
         let more = u64::from(units) * UNIT_PAGES;
         let handed = self.handed.fetch_add(more, Ordering::Relaxed) + more;
-        if last == 0 {
+        let came = handed << UNIT_BITS | u64::from(units);
+        if last != 0 {
+            self.came[stream].store(came, Ordering::Relaxed);
+        } else if self.came[stream].swap(came, Ordering::Relaxed) == 0 {
+            // Nobody else has come for it meanwhile.
             self.streams.fetch_add(1, Ordering::Relaxed);
-            let first = stream - stream % CpuWords::PER_CPU;
-            let mut line = self.came[first..].iter().take(CpuWords::PER_CPU);
-            if line.all(|came| came.load(Ordering::Relaxed) == 0) {
-                self.lines.fetch_add(1, Ordering::Relaxed);
-            }
         }
-        self.came[stream].store(handed << UNIT_BITS | u64::from(units), Ordering::Relaxed);
     }
 
     /// Memory of the records, in bytes.
     pub(super) fn bytes(&self) -> usize {
-        size_of_val(&*self.came)
+        size_of_val(&*self.came) + size_of_val(&*self.numbers)
     }
 }

@@ -2,7 +2,8 @@
 //! for a table.
 //!
 //! There are logs of tables that all share, so that what many streams use at the same time lies in few tables. A few CPUs or
-//! rings have one each instead: a table more for each is no matter then, and what one CPU writes no other has in its cache.
+//! rings have one each instead: a table more for each is no matter then, and the entries that one CPU writes no other has in its
+//! cache.
 //!
 //! ```text
 //! 63             32 31              0
@@ -14,13 +15,13 @@
 use super::chunks::{CHUNK_UNITS, SLOW_UNITS, TABLE_UNITS};
 use super::pace::Pace;
 use crate::error::NoMemory;
-use crate::per_cpu::{CpuWords, Padded};
+use crate::per_cpu::Padded;
 use crate::sync::{AtomicU64, Ordering};
 
 /// The log of most streams, and that of slow ones.
 const COMMON: usize = 0;
 const SLOW: usize = 1;
-/// Logs behind them, for lines of cursors that have one of their own: as long as there are no more lines than these.
+/// Logs behind them, for lines of cursors that have one of their own: as long as no more lines have come than these.
 const OWN: usize = if cfg!(loom) { 1 } else { 8 };
 /// Logs that tables are filled for.
 pub(super) const LOGS: usize = 2 + OWN;
@@ -61,12 +62,13 @@ impl Supply {
 
     /// The log that a stream takes its next chunk from, and how many units that has.
     pub(super) fn log_of(&self, stream: usize, wanted: Wanted) -> (usize, u32) {
-        let own = 2 + stream / CpuWords::PER_CPU % OWN;
-        let is_alone = self.pace.lines() <= OWN as u64;
+        let (line, lines) = self.pace.line(stream);
+        let is_alone = lines <= OWN as u64;
         // What is left in an own table from when there were few comes first.
-        let log = if is_alone || self.is_open(own) { own } else { COMMON };
+        let own = (line < OWN as u64).then_some(2 + line as usize).filter(|own| is_alone || self.is_open(*own));
+        let log = own.unwrap_or(COMMON);
         match wanted {
-            Wanted::Table => (if is_alone { own } else { COMMON }, TABLE_UNITS),
+            Wanted::Table => (log, TABLE_UNITS),
             Wanted::Small if self.pace.is_slow(stream) => (SLOW, SLOW_UNITS),
             Wanted::Small | Wanted::Chunk => (log, CHUNK_UNITS),
         }

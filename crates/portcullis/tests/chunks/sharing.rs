@@ -1,8 +1,9 @@
 //! Who shares tables with whom: a few CPUs or rings have one each, many have them together.
 
-use super::{Small, map};
+use super::{Small, TABLE, map, map_tables, tick_after, unmap};
+use portcullis::design::TABLE_IDLE_US;
 use portcullis::iommu::fake::FakeIommu;
-use portcullis::iova::CHUNK_PAGES;
+use portcullis::iova::{CHUNK_PAGES, TABLE_RESERVE};
 use portcullis::platform::fake::{FakeHost, run_on};
 use portcullis::{Access, Config, Iova, PAGE_SIZE, PhysAddr, Protection, Request, Segment, Stream};
 use std::collections::BTreeMap;
@@ -56,6 +57,9 @@ fn many_rings_share_tables() {
     assert_eq!(own.len(), FEW as usize, "a table each: {few:?}");
 
     let many: Vec<u32> = (0..2 * FEW).collect();
+    for ring in &many {
+        map_for_ring(&domain, *ring);
+    }
     // So many chunks for each that the tables of the few are used up.
     for ring in &many {
         for _ in 0..2 * TABLE_CHUNKS * CHUNK_PAGES {
@@ -87,4 +91,69 @@ fn no_room_is_kept_for_those_who_do_not_come() {
     run_on(0);
     let pages = (0..upper_half).take_while(|page| map(&domain, 0x1_0000 + page, 1).pfn() >= upper_half).count();
     assert_eq!(pages as u64, upper_half - CHUNK_PAGES, "all but the chunk of the other CPU");
+}
+
+/// Lines come by their order, whatever their numbers are.
+#[test]
+fn rings_whose_numbers_are_far_apart_have_a_table_each() {
+    let host = FakeHost::default();
+    let iommu = FakeIommu::new(&host);
+    let domain = Small::new(&iommu, &host, Protection::Strict).expect("a domain");
+    let mut tables: Vec<u64> = (0..FEW).map(|number| table(map_for_ring(&domain, number * FEW))).collect();
+    tables.sort_unstable();
+    tables.dedup();
+    assert_eq!(tables.len(), FEW as usize);
+}
+
+/// What one CPU has spent serves the next, before any table is added and without a tick.
+#[test]
+fn spent_tables_of_one_cpu_serve_another() {
+    let host = FakeHost::default();
+    let iommu = FakeIommu::new(&host);
+    let domain = Small::new(&iommu, &host, Protection::Strict).expect("a domain");
+    let mut counts = Vec::new();
+    for cpu in 0..4 {
+        run_on(cpu);
+        let tables = map_tables(&domain, 100);
+        tables.into_iter().for_each(|iova| unmap(&domain, iova, TABLE));
+        counts.push(domain.table_pages());
+    }
+    run_on(0);
+    // Each CPU is in a table that it has used up.
+    assert!(counts.iter().zip(0..).all(|(count, cpu)| *count <= counts[0] + cpu), "{counts:?}");
+}
+
+/// So do tables that have a straggler in them, also when more rings have come than have logs of their own.
+#[test]
+fn holes_of_some_serve_others() {
+    for others in [1, 2 * FEW] {
+        let host = FakeHost::default();
+        let iommu = FakeIommu::new(&host);
+        let domain = Small::new(&iommu, &host, Protection::Strict).expect("a domain");
+        let pages: Vec<Iova> = (0..16 * 512).map(|_| map_for_ring(&domain, 0)).collect();
+        let stay = |page: &Iova| page.pfn().is_multiple_of(512);
+        pages.iter().filter(|page| !stay(page)).for_each(|page| unmap(&domain, *page, 1));
+        let before = domain.table_pages();
+        (0..3).for_each(|_| tick_after(&host, &domain, TABLE_IDLE_US));
+        for number in 0..12 * 512 {
+            map_for_ring(&domain, 1 + number % others);
+        }
+        // One open table for each log.
+        let more = domain.table_pages().saturating_sub(before);
+        assert!(more <= FEW as usize + 2, "{others} other rings: {before} table pages, and {more} more");
+    }
+}
+
+/// A table that was used up to its last chunk is full, and leaves when all of it is spent.
+#[test]
+fn tables_used_up_exactly_leave() {
+    let host = FakeHost::default();
+    let iommu = FakeIommu::new(&host);
+    let domain = Small::new(&iommu, &host, Protection::Strict).expect("a domain");
+    let pages: Vec<Iova> =
+        (0..FEW).flat_map(|ring| vec![ring; 3 * 512]).map(|ring| map_for_ring(&domain, ring)).collect();
+    assert_eq!(domain.table_pages(), 3 + 3 * FEW as usize);
+    pages.iter().for_each(|page| unmap(&domain, *page, 1));
+    (0..4).for_each(|_| tick_after(&host, &domain, TABLE_IDLE_US));
+    assert_eq!(domain.table_pages(), 3 + TABLE_RESERVE);
 }
