@@ -52,8 +52,8 @@ fn section(setting: &Setting, findings: &[Finding], id: &str) -> Result<Markup, 
             h3 { "All numbers" }
             (table(findings))
             p.quiet {
-                "Windows are not those that " code { "compare" } " sees, and may be shorter: the device’s own accesses slow the work \
-                 down, so that queues fill, and are flushed, at other times."
+                "Windows are not those that " code { "compare" } " sees, and may be shorter or longer: the device’s own accesses slow \
+                 the work down, so that queues fill, and are flushed, at other times."
             }
             (columns(findings))
         }
