@@ -295,7 +295,7 @@ impl Arena {
 
     /// Whether another period may find a table to give back, as far as can be told now: where nothing stirs, an unmap has to say.
     pub(super) fn goes_on(&mut self, supply: &Supply) -> bool {
-        let handed = supply.pace.handed();
+        let handed = supply.handed();
         let stirred = core::mem::replace(&mut self.handed, handed) != handed;
         (core::mem::take(&mut self.stirred) | stirred) && self.is_large() || self.idle.len() > TABLE_RESERVE
     }

@@ -311,7 +311,7 @@ impl<P: Platform> Chunks<P> {
                 Err(error) => return Err(error),
             }
         };
-        chunk.iter().for_each(|chunk| supply.pace.note(stream, chunk.units));
+        chunk.iter().for_each(|chunk| supply.note(stream, chunk.units));
         Ok(chunk)
     }
 
@@ -398,7 +398,7 @@ impl<P: Platform> Chunks<P> {
     /// Memory of the records, in bytes.
     pub(crate) fn record_bytes(&self) -> usize {
         let words = size_of_val(self.cpus.lines()) + size_of_val(self.rings.lines());
-        self.tables.bytes() + words + self.supply.0.pace.bytes() + self.arena.0.with(|arena| arena.bytes())
+        self.tables.bytes() + words + self.supply.0.bytes() + self.arena.0.with(|arena| arena.bytes())
     }
 }
 

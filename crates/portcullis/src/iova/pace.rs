@@ -68,7 +68,12 @@ impl Pace {
                 number.store(is, Ordering::Relaxed);
             }
         }
-        (is - 1, self.lines.load(Ordering::Relaxed))
+        (is - 1, self.lines())
+    }
+
+    /// Lines that have come.
+    pub(super) fn lines(&self) -> u64 {
+        self.lines.load(Ordering::Relaxed)
     }
 
     /// Pages that all streams were handed while this one used up its last chunk, as if that had 64; and the units of that chunk.

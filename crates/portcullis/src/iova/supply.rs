@@ -52,7 +52,7 @@ pub(super) struct Chunk {
 pub(super) struct Supply {
     open: [Padded<AtomicU64>; LOGS],
     /// Of the streams.
-    pub(super) pace: Pace,
+    pace: Pace,
 }
 
 impl Supply {
@@ -72,6 +72,14 @@ impl Supply {
             Wanted::Table => (log, TABLE_UNITS),
             Wanted::Small if self.pace.is_slow(stream) => (SLOW, SLOW_UNITS),
             Wanted::Small | Wanted::Chunk => (log, CHUNK_UNITS),
+        }
+    }
+
+    /// A stream has been given its next chunk, of so many units.
+    pub(super) fn note(&self, stream: usize, units: u32) {
+        // Few have logs of their own, whatever their pace is. So they write nothing that all of them read.
+        if self.pace.lines() > OWN as u64 {
+            self.pace.note(stream, units);
         }
     }
 
@@ -101,6 +109,16 @@ impl Supply {
     pub(super) fn open(&self, log: usize, number: u32, firsts: u32) {
         // Release: as `take` says. A store, for there is nothing left that anybody could take meanwhile.
         self.open[log].0.store(u64::from(number) << TABLE_SHIFT | u64::from(firsts), Ordering::Release);
+    }
+
+    /// Pages handed out since more lines have come than have logs of their own.
+    pub(super) fn handed(&self) -> u64 {
+        self.pace.handed()
+    }
+
+    /// Memory of the records, in bytes.
+    pub(super) fn bytes(&self) -> usize {
+        self.pace.bytes()
     }
 
     const fn has_left(word: u64) -> bool {
