@@ -53,8 +53,6 @@ pub struct Chunked<P: Platform, I: Iommu> {
     /// What an unmap has to do, one of the three below. Relaxed: one that is under way during the last look at the tables may
     /// miss that it is to begin a period, and leaves it to the next.
     unmaps: AtomicU8,
-    /// That, while a period goes on.
-    unmaps_awake: u8,
     /// When tables are looked at next.
     period: Deadline,
     leaving: P::Lock<Leaving>,
@@ -101,24 +99,15 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         };
         let strict = setup.protection == Protection::Strict;
         let domain = Composed::with_parts(Halves { chunks, below }, parts, setup)?;
-        let &Capabilities { address_mask_max, .. } = domain.space.capabilities();
         let is_chunked = !domain.allocator.chunks.is_none();
         let chunked_pages_max = if is_chunked { CHUNKED_PAGES_MAX } else { 0 };
         if !is_chunked {
             // All maps go the way of all, and leave the cursors alone.
             domain.space.end_plain_maps();
         }
-        let unmaps_awake = if strict && address_mask_max.is_some() { AT_ONCE } else { IN_TURN };
+        let awake = unmaps_awake(strict, domain.space.capabilities());
         let period = Deadline::none();
-        Ok(Self {
-            domain,
-            strict,
-            chunked_pages_max,
-            unmaps: AtomicU8::new(unmaps_awake),
-            unmaps_awake,
-            period,
-            leaving,
-        })
+        Ok(Self { domain, strict, chunked_pages_max, unmaps: AtomicU8::new(awake), period, leaving })
     }
 
     /// The chunks, where `range` lies among them.
@@ -218,7 +207,7 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
 
     #[cold]
     fn wake(&self) {
-        self.unmaps.store(self.unmaps_awake, Ordering::Relaxed);
+        self.unmaps.store(unmaps_awake(self.strict, self.domain.space.capabilities()), Ordering::Relaxed);
         self.period.set_if_none(self.domain.space.platform(), TABLE_IDLE_US);
     }
 
@@ -248,6 +237,11 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         self.leaving.with(|leaving| *leaving = Leaving { tables: Invalidated::new(tables), numbers, walks, attended });
         Ok(())
     }
+}
+
+/// What an unmap has to do while a period goes on.
+const fn unmaps_awake(strict: bool, capabilities: &Capabilities) -> u8 {
+    if strict && capabilities.address_mask_max.is_some() { AT_ONCE } else { IN_TURN }
 }
 
 /// Whether a buffer at `offset` in a page ends in it. Without a length it does not.

@@ -59,8 +59,6 @@ pub(super) struct Arena {
     idle_min: usize,
     /// Whether anything was found to be spent since the last period.
     stirred: bool,
-    /// Pages that had been handed out by then.
-    handed: u64,
     /// Table numbers that reserved addresses lie in: first, and one past the last.
     reserved: Vec<(u64, u64)>,
 }
@@ -77,7 +75,6 @@ impl Arena {
             idle: VecDeque::new(),
             idle_min: 0,
             stirred: false,
-            handed: 0,
             reserved,
         }
     }
@@ -129,8 +126,20 @@ impl Arena {
         if let Some(number) = self.take_idle().or_else(|| self.oldest(platform, tables, log)) {
             return Some(number);
         }
+        self.lingering(platform, tables, log, units, LOOKS).or_else(|| self.of_others(platform, tables, log, units))
+    }
+
+    /// A table with stragglers and room for a chunk, if one of the next `looks` is.
+    fn lingering<P: Platform>(
+        &mut self,
+        platform: &P,
+        tables: &ChunkTables,
+        log: usize,
+        units: u32,
+        looks: usize,
+    ) -> Option<u32> {
         let lingering = &mut self.logs[log].lingering;
-        for _ in 0..LOOKS.min(lingering.len()) {
+        for _ in 0..looks.min(lingering.len()) {
             let number = lingering.pop_front()?;
             let table = &mut self.tables[number as usize];
             table.look(platform, number, tables);
@@ -139,13 +148,13 @@ impl Arena {
             }
             lingering.push_back(number);
         }
-        self.of_others(platform, tables, log, units)
+        None
     }
 
     /// One of another log, before a table is added: its oldest, if most of that is spent, or one that lingers there.
     fn of_others<P: Platform>(&mut self, platform: &P, tables: &ChunkTables, log: usize, units: u32) -> Option<u32> {
         for other in (0..LOGS).filter(|other| *other != log) {
-            let Log { full, lingering, .. } = &mut self.logs[other];
+            let full = &mut self.logs[other].full;
             if let Some(number) = full.front().copied() {
                 let table = &mut self.tables[number as usize];
                 table.look(platform, number, tables);
@@ -153,13 +162,9 @@ impl Arena {
                     return full.pop_front();
                 }
             }
-            if let Some(number) = lingering.pop_front() {
-                let table = &mut self.tables[number as usize];
-                table.look(platform, number, tables);
-                if runs(table.spent(), units) != 0 {
-                    return Some(number);
-                }
-                lingering.push_back(number);
+            let lingering = self.lingering(platform, tables, other, units, 1);
+            if lingering.is_some() {
+                return lingering;
             }
         }
         None
@@ -294,10 +299,8 @@ impl Arena {
     }
 
     /// Whether another period may find a table to give back, as far as can be told now: where nothing stirs, an unmap has to say.
-    pub(super) fn goes_on(&mut self, supply: &Supply) -> bool {
-        let handed = supply.handed();
-        let stirred = core::mem::replace(&mut self.handed, handed) != handed;
-        (core::mem::take(&mut self.stirred) | stirred) && self.is_large() || self.idle.len() > TABLE_RESERVE
+    pub(super) fn goes_on(&mut self) -> bool {
+        core::mem::take(&mut self.stirred) && self.is_large() || self.idle.len() > TABLE_RESERVE
     }
 
     /// Memory of the lists, in bytes.

@@ -28,6 +28,7 @@ use crate::request::{Access, Stream};
 use crate::sync::Ordering;
 use crate::table::rounds::{self, ROUND_PAGES_MAX};
 use crate::table::{ENTRIES, Entry, Frame};
+use core::ops::ControlFlow;
 
 /// Pages of a unit, of which chunks are made. The model checker sees small ones, so that it sees them end.
 pub(super) const UNIT_PAGES: u64 = if cfg!(loom) { 1 } else { 16 };
@@ -293,21 +294,20 @@ impl<P: Platform> Chunks<P> {
             let under_lock = self.arena.0.with(|arena| {
                 // Another CPU of the same stream may have been here while this one waited for the lock.
                 if !is_needed() {
-                    Ok(Some(None))
+                    Ok(ControlFlow::Break(None))
                 } else if wanted == Wanted::Table {
-                    arena.take_table(platform, tables, log).map(|chunk| Some(Some(chunk))).ok_or_else(|| another(arena))
+                    let chunk = arena.take_table(platform, tables, log);
+                    chunk.map(|chunk| ControlFlow::Break(Some(chunk))).ok_or_else(|| another(arena))
                 } else if arena.open_table(platform, tables, supply, log, units) {
-                    Ok(None)
+                    Ok(ControlFlow::Continue(()))
                 } else {
                     Err(another(arena))
                 }
             });
             match under_lock {
-                Ok(None) => {}
-                Ok(Some(chunk)) => break chunk,
-                Err(NotTaken::Full) if wanted != Wanted::Table => {
-                    break Some(supply.take_anywhere().ok_or(NotTaken::Full)?);
-                }
+                Ok(ControlFlow::Continue(())) => {}
+                Ok(ControlFlow::Break(chunk)) => break chunk,
+                Err(NotTaken::Full) => break Some(supply.take_anywhere(wanted).ok_or(NotTaken::Full)?),
                 Err(error) => return Err(error),
             }
         };
@@ -363,7 +363,7 @@ impl<P: Platform> Chunks<P> {
 
     /// Whether another period may find a table to give back, as far as can be told now.
     pub(crate) fn goes_on(&self) -> bool {
-        self.arena.0.with(|arena| arena.goes_on(&self.supply.0))
+        self.arena.0.with(Arena::goes_on)
     }
 
     /// The entry of page `pfn`.

@@ -49,11 +49,6 @@ impl Pace {
         Ok(Self { handed: zero(), mean: zero(), streams: zero(), lines: zero(), numbers, came })
     }
 
-    /// Pages handed out so far.
-    pub(super) fn handed(&self) -> u64 {
-        self.handed.load(Ordering::Relaxed)
-    }
-
     /// As which of all the line of `stream` has come, from 0 on, and how many lines have by now: of CPUs or rings. It comes with
     /// this, if it has not before; to others who come for it at the same moment it looks late.
     pub(super) fn line(&self, stream: usize) -> (u64, u64) {
@@ -81,7 +76,10 @@ impl Pace {
         let came = self.came[stream].load(Ordering::Relaxed);
         let (then, units) = (came >> UNIT_BITS, came & ((1 << UNIT_BITS) - 1));
         // A power of two, so no division.
-        ((self.handed().saturating_sub(then) * u64::from(CHUNK_UNITS)) >> units.max(1).ilog2(), units)
+        (
+            (self.handed.load(Ordering::Relaxed).saturating_sub(then) * u64::from(CHUNK_UNITS)) >> units.max(1).ilog2(),
+            units,
+        )
     }
 
     /// Whether it is slower than the others.

@@ -93,9 +93,14 @@ impl Supply {
         Some(Chunk { first: number * TABLE_UNITS + word.trailing_zeros(), units })
     }
 
-    /// Takes a chunk of [`CHUNK_UNITS`] from whatever open table has one: for those who find no other table any more.
-    pub(super) fn take_anywhere(&self) -> Option<Chunk> {
-        (0..LOGS).filter(|log| *log != SLOW).find_map(|log| self.take(log, CHUNK_UNITS))
+    /// Takes a chunk that will do from whatever open table has one: for those who find no other table any more.
+    pub(super) fn take_anywhere(&self, wanted: Wanted) -> Option<Chunk> {
+        (0..LOGS).find_map(|log| match wanted {
+            Wanted::Table => None,
+            Wanted::Chunk if log == SLOW => None,
+            Wanted::Small if log == SLOW => self.take(log, SLOW_UNITS),
+            Wanted::Small | Wanted::Chunk => self.take(log, CHUNK_UNITS),
+        })
     }
 
     /// Whether the open table of `log` has a chunk left. To those who hold the arena's lock it says so for good if it has none.
@@ -109,11 +114,6 @@ impl Supply {
     pub(super) fn open(&self, log: usize, number: u32, firsts: u32) {
         // Release: as `take` says. A store, for there is nothing left that anybody could take meanwhile.
         self.open[log].0.store(u64::from(number) << TABLE_SHIFT | u64::from(firsts), Ordering::Release);
-    }
-
-    /// Pages handed out since more lines have come than have logs of their own.
-    pub(super) fn handed(&self) -> u64 {
-        self.pace.handed()
     }
 
     /// Memory of the records, in bytes.

@@ -6,7 +6,7 @@ use portcullis::iommu::fake::FakeIommu;
 use portcullis::iova::{CHUNK_PAGES, TABLE_RESERVE};
 use portcullis::platform::fake::{FakeHost, run_on};
 use portcullis::{Access, Config, Iova, PAGE_SIZE, PhysAddr, Protection, Request, Segment, Stream};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Lines of cursors that have a log of tables each, as long as there are no more.
 const FEW: u32 = 8;
@@ -52,8 +52,7 @@ fn many_rings_share_tables() {
     let iommu = FakeIommu::new(&host);
     let domain = Small::new(&iommu, &host, Protection::Strict).expect("a domain");
     let few: Vec<Iova> = (0..FEW).map(|ring| map_for_ring(&domain, ring)).collect();
-    let mut own: Vec<u64> = few.iter().map(|iova| table(*iova)).collect();
-    own.dedup();
+    let own: BTreeSet<u64> = few.iter().map(|iova| table(*iova)).collect();
     assert_eq!(own.len(), FEW as usize, "a table each: {few:?}");
 
     let many: Vec<u32> = (0..2 * FEW).collect();
@@ -73,8 +72,7 @@ fn many_rings_share_tables() {
     }
     assert!(chunks.keys().all(|table| !own.contains(table)), "{own:?}, {chunks:?}");
     assert!(chunks.len() as u64 <= u64::from(2 * FEW) / TABLE_CHUNKS + 1, "{chunks:?}");
-    let mut all: Vec<u64> = chunks.into_values().flatten().collect();
-    all.dedup();
+    let all: BTreeSet<u64> = chunks.into_values().flatten().collect();
     assert_eq!(all.len(), many.len(), "and a chunk each");
 }
 
@@ -99,9 +97,7 @@ fn rings_whose_numbers_are_far_apart_have_a_table_each() {
     let host = FakeHost::default();
     let iommu = FakeIommu::new(&host);
     let domain = Small::new(&iommu, &host, Protection::Strict).expect("a domain");
-    let mut tables: Vec<u64> = (0..FEW).map(|number| table(map_for_ring(&domain, number * FEW))).collect();
-    tables.sort_unstable();
-    tables.dedup();
+    let tables: BTreeSet<u64> = (0..FEW).map(|number| table(map_for_ring(&domain, number * FEW))).collect();
     assert_eq!(tables.len(), FEW as usize);
 }
 
