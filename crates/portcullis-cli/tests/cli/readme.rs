@@ -11,7 +11,8 @@ fn the_readme_shows_what_the_program_finds() {
     let mut readme = std::fs::read_to_string(PATH).expect("the README");
     let text = printed(&[]);
     let (headline, _) = text.split_once("\n\nAll designs at").expect("the headline table");
-    let tables = [("compare", format!("```text\n{headline}\n```")), ("attack", given_up())];
+    let tables =
+        [("compare", format!("```text\n{headline}\n```")), ("batches", at_equal_batches()), ("attack", given_up())];
     for (name, table) in &tables {
         let (begin, end) = (format!("<!-- {name} -->\n"), format!("\n<!-- /{name} -->"));
         let start = readme.find(&begin).unwrap_or_else(|| panic!("no {begin}")) + begin.len();
@@ -40,6 +41,25 @@ fn the_picture_of_the_readme_shows_the_advice_of_today() {
         "take docs/report.png again, 1120 by 1390 pixels from the top of the page of `portcullis compare --html`, and \
          describe it in the README by the first sentence of its answer"
     );
+}
+
+/// What strict designs carry on that trace at equal batches.
+fn at_equal_batches() -> String {
+    let document = json(&["compare", "--json"]);
+    let all = ["results", "equal_batch"].map(|key| document[key].as_array().expect("rows"));
+    let mut table = String::from("| strict, Gb/s (est.) | without batches | in batches of 64 |\n|---|---:|---:|\n");
+    for row in all[0].iter().filter(|row| row["protection"] == "strict") {
+        let gbps = [1, 64].map(|batch| {
+            let same = |other: &&Value| {
+                other["design"] == row["design"] && other["protection"] == "strict" && other["batch"] == batch
+            };
+            let found = all[0].iter().chain(all[1]).find(same).expect("a run with these batches");
+            portcullis_lab::report::gbps(found["estimate_gbps"].as_f64().expect("an estimate"))
+        });
+        let design = row["design"].as_str().expect("an id");
+        writeln!(table, "| `{design}` | {} | {} |", gbps[0], gbps[1]).expect("a string takes all");
+    }
+    table.trim_end().to_owned()
 }
 
 /// What each design gives up on the trace that the program carries, as a malicious device finds it.
