@@ -226,14 +226,20 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     ///
     /// # Errors
     /// [`MapError::Unsettled`] where that failed: the domain is poisoned, and neither range nor memory must be used again.
+    #[inline(always)]
     pub fn written(&self, range: IovaRange) -> Result<(), MapError> {
         if self.capabilities.caches_absent || self.table.as_ref().is_some_and(SecondLevelTable::is_unsettled) {
-            self.platform.probe(Step::Enter(Phase::Invalidate));
-            // All levels: it is directory entries that lead astray, and absent ones may be cached as well.
-            let command = page_selective(self.id, range, false, &self.capabilities);
-            self.invalidate(&[command]).map_err(MapError::Unsettled)?;
+            self.settle(range)?;
         }
         Ok(())
+    }
+
+    #[cold]
+    fn settle(&self, range: IovaRange) -> Result<(), MapError> {
+        self.platform.probe(Step::Enter(Phase::Invalidate));
+        // All levels: it is directory entries that lead astray, and absent ones may be cached as well.
+        let command = page_selective(self.id, range, false, &self.capabilities);
+        self.invalidate(&[command]).map_err(MapError::Unsettled)
     }
 
     /// Clears the translations of a claimed mapping. Returns whether table pages went to `freed`.

@@ -247,7 +247,7 @@ const fn unmaps_awake(strict: bool, capabilities: &Capabilities) -> u8 {
 /// Whether a buffer at `offset` in a page ends in it. Without a length it does not.
 #[inline(always)]
 const fn is_in_a_page(offset: u64, len: u64) -> bool {
-    len.wrapping_sub(1) < PAGE_SIZE - offset
+    len.wrapping_sub(1) <= offset ^ (PAGE_SIZE - 1)
 }
 
 impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {

@@ -195,14 +195,31 @@ impl<P: Platform> Chunks<P> {
         }
     }
 
-    /// Takes the next page of this CPU's stream for `access`, where its chunk has one. Returns its place among all pages.
+    /// Takes the next page of this CPU's stream for `access`, where there is a chunk for it. Returns its place among all pages.
     #[inline(always)]
     pub(crate) fn take_page(&self, platform: &P, access: Access) -> Option<usize> {
-        platform.probe(Step::ChunkTake);
-        let (_, before) = platform.add_here(&self.cpus, access as usize, 1);
-        let (end, next) = split(before);
-        // At the end nothing is left to be given up.
-        (next < end).then_some(next as usize)
+        let word = access as usize;
+        loop {
+            platform.probe(Step::ChunkTake);
+            let (line, before) = platform.add_here(&self.cpus, word, 1);
+            let (end, next) = split(before);
+            if next < end {
+                return Some(next as usize);
+            }
+            if !self.go_on(platform, Cursor::Cpu { line, word }, before) {
+                return None;
+            }
+        }
+    }
+
+    /// Whether there is another chunk, without a table to be added first.
+    #[cold]
+    fn go_on(&self, platform: &P, cursor: Cursor, before: u64) -> bool {
+        let left = self.leave(platform, cursor, before, Wanted::Small);
+        if let Err(NotTaken::NeedsTable(number)) = left {
+            self.give_number_back(number);
+        }
+        left.is_ok()
     }
 
     /// Number and entry of a page that was taken.

@@ -3,18 +3,19 @@
 //! Pages are handed out in rounds. In each round a page goes through these states, and its entry shows which:
 //!
 //! ```text
-//!                      63 62 61      53   52    51        12 11  2 1 0
-//!                     +-----+----------+-------+------------+-----+-+-+
-//! fresh               |     whatever   | round |     0      |  0  |0|0|  handed out to nobody in this round
-//! mapped, first page  | 0 0 |  pages   | round | address    |  0  |W|R|
-//! mapped, other pages | 0 0 |    0     | round | address    |  0  |W|R|
-//! cleared, first page | 0 1 |  pages   | round |     0      |  0  |0|0|  the device may have it cached
-//! spent, first page   | 1 0 |  pages   |!round |     0      |  0  |0|0|  and it is fresh in the next round
-//! spent, other pages  | 0 0 |    0     |!round |     0      |  0  |0|0|  likewise
-//!                     +-----+----------+-------+------------+-----+-+-+
+//!                      63  53 52 51          21 20     12  11  10   9  8   2 1 0
+//!                     +----------+------------------+---+-----+---+-----+-+-+
+//! fresh               |             whatever        | 0 |round| 0 |  0  |0|0|  handed out to nobody in this round
+//! mapped, first page  |  pages   |     address      | 0 |round| 0 |  0  |W|R|
+//! mapped, other pages |    0     |     address      | 0 |round| 0 |  0  |W|R|
+//! cleared, first page |    0     |    0     | pages | 0 |round| 1 |  0  |0|0|  the device may have it cached
+//! spent, first page   |    0     |    0     | pages | 0 |!rnd | 0 |  0  |0|0|  and it is fresh in the next round
+//! spent, other pages  |    0     |    0     |   0   | 0 |!rnd | 0 |  0  |0|0|  likewise
+//!                     +----------+----------+-------+---+-----+---+-----+-+-+
 //! ```
 //!
-//! Hardware ignores bits 61:52 of a leaf, and of an absent entry all but the rights.
+//! Hardware ignores bits 10:8 and 61:52 of a leaf, and of an absent entry all but the rights. The upper bits are zero unless a
+//! mapping begins there, and all others are where an instruction has a constant of 32 bits for them.
 //!
 //! A page becomes spent when its invalidation has completed: the first page of a mapping just then, the others as they are
 //! cleared, for nobody gets them before it: what lies behind it in its chunk is not handed out again before the first is spent. So
@@ -31,18 +32,18 @@ use crate::error::UnmapError;
 use crate::platform::{Platform, Step};
 use core::slice;
 
-const ROUND: u64 = 1 << 52;
-const PAGES_SHIFT: u32 = 53;
-const PAGES_MASK: u64 = 0x1ff << PAGES_SHIFT;
-/// Above the length, in what is not mapped any more: with them, the rest does not read as the length of a mapping.
-const CLEARED: u64 = 1 << 62;
-const ENDED: u64 = 1 << 63;
+const ROUND: u64 = 1 << 10;
+/// Where the length is in the first entry of a mapping.
+const MAPPED_SHIFT: u32 = 53;
+/// Where it is when the mapping is gone.
+const GONE_SHIFT: u32 = 12;
+const CLEARED: u64 = 1 << 9;
 /// What changes in the first entry of a mapping when its round ends.
-const END: u64 = CLEARED | ENDED | ROUND;
+const END: u64 = CLEARED | ROUND;
 /// Entries of a cache line.
 const LINE_ENTRIES: usize = 8;
-/// Pages of the longest mapping: what nine bits say.
-pub(crate) const ROUND_PAGES_MAX: u64 = PAGES_MASK >> PAGES_SHIFT;
+/// Pages of the longest mapping: what nine bits say. One of all of a table is better off with a large leaf.
+pub(crate) const ROUND_PAGES_MAX: u64 = (1 << 9) - 1;
 
 /// What an entry of which nobody has anything looks like: fresh in one round, spent in the other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -70,31 +71,39 @@ impl Idle {
 pub(crate) fn write<P: Platform>(platform: &P, entries: &[Entry], segments: &[Segment], rights: Rights) {
     debug_assert_eq!(segments.iter().map(Segment::pages).sum::<u64>(), entries.len() as u64);
     platform.probe(Step::TableWrite { entries: entries.len() });
-    let (first, rest) = entries.split_first().expect("a mapping has a page");
+    let first = entries.first().expect("a mapping has a page");
     let round = Idle::before(first.load_bits()).0;
     let leaf = |phys_pfn| EntryValue::leaf(PhysAddr::from_pfn(phys_pfn), rights, false).bits() | round;
+    let first_leaf = leaf(segments[0].phys.pfn());
     // The first page last: it shows the whole mapping.
-    if let [segment] = segments {
-        store_run(rest, leaf(segment.phys.pfn()) + PAGE_SIZE, PAGE_SIZE);
+    if segments.len() == 1 {
+        store_others(entries, first_leaf, PAGE_SIZE);
     } else {
         let pfns = |segment: &Segment| segment.phys.pfn()..segment.phys.pfn() + segment.pages();
-        for (entry, phys_pfn) in rest.iter().zip(segments.iter().flat_map(pfns).skip(1)) {
+        for (entry, phys_pfn) in entries.iter().zip(segments.iter().flat_map(pfns)).skip(1) {
             entry.store_bits(leaf(phys_pfn));
         }
     }
-    first.store_bits(leaf(segments[0].phys.pfn()) | (entries.len() as u64) << PAGES_SHIFT);
+    first.store_bits(first_leaf | (entries.len() as u64) << MAPPED_SHIFT);
     platform.table_barrier(entries);
 }
 
-/// Stores `bits` in the first of `entries`, and in each of the others `step` more than in the one before.
+/// Stores in all of `entries` but the first, in each `step` more than in the one before. `bits` would be that of the first.
 #[inline(always)]
-fn store_run(entries: &[Entry], mut bits: u64, step: u64) {
-    // A cache line at a time. Compilers make no vectors of atomic stores, and of their loops no longer steps.
-    let (lines, rest) = entries.as_chunks::<LINE_ENTRIES>();
+fn store_others(entries: &[Entry], mut bits: u64, step: u64) {
+    // A cache line at a time: long mappings begin with one. Compilers make no vectors of atomic stores, and of their loops no
+    // longer steps.
+    let rest = if let Some((line, rest)) = entries.split_first_chunk() {
+        store_line(line, bits, step, 1);
+        bits = bits.wrapping_add(LINE_ENTRIES as u64 * step);
+        rest
+    } else {
+        bits = bits.wrapping_add(step);
+        &entries[1..]
+    };
+    let (lines, rest) = rest.as_chunks();
     for line in lines {
-        for (number, entry) in line.iter().enumerate() {
-            entry.store_bits(bits.wrapping_add(number as u64 * step));
-        }
+        store_line(line, bits, step, 0);
         bits = bits.wrapping_add(LINE_ENTRIES as u64 * step);
     }
     for entry in rest {
@@ -103,12 +112,22 @@ fn store_run(entries: &[Entry], mut bits: u64, step: u64) {
     }
 }
 
-/// Writes the translation of a mapping of one page, as [`write`] does.
+/// The same for a cache line of entries, from number `from` on.
+#[inline(always)]
+fn store_line(line: &[Entry; LINE_ENTRIES], bits: u64, step: u64, from: usize) {
+    for (number, entry) in line.iter().enumerate().skip(from) {
+        entry.store_bits(bits.wrapping_add(number as u64 * step));
+    }
+}
+
+/// Writes the translation of a mapping of one page, as [`write`] does. `phys` is an address that a leaf can hold.
 #[inline(always)]
 pub(crate) fn write_page<P: Platform>(platform: &P, entry: &Entry, phys: PhysAddr, rights: Rights) {
+    debug_assert!(EntryValue::leaf(phys, rights, false).phys() == PhysAddr::from_pfn(phys.pfn()));
     platform.probe(Step::TableWrite { entries: 1 });
     let round = Idle::before(entry.load_bits()).0;
-    entry.store_bits(EntryValue::leaf(phys, rights, false).bits() | round | 1 << PAGES_SHIFT);
+    let flags = rights.bits() | 1 << MAPPED_SHIFT;
+    entry.store_bits((phys.as_u64() & !(PAGE_SIZE - 1)) + flags + round);
     platform.table_barrier(slice::from_ref(entry));
 }
 
@@ -126,9 +145,8 @@ pub(crate) fn clear<'e, P: Platform>(
     let not_mapped = UnmapError::NotMapped(range.start());
     let first = entries.first().ok_or(not_mapped)?;
     let bits = first.load_bits();
-    // The bits above the length are zero, but for what is cleared.
-    let mapped = bits >> PAGES_SHIFT;
-    if mapped == 0 || bits & (CLEARED | ENDED) != 0 {
+    let mapped = bits >> MAPPED_SHIFT;
+    if mapped == 0 {
         return Err(not_mapped);
     }
     if mapped != range.pages() {
@@ -138,7 +156,7 @@ pub(crate) fn clear<'e, P: Platform>(
     let entries = &entries[..mapped as usize];
     platform.probe(Step::TableClear { entries: entries.len() });
     let cleared = Cleared::of(first, mapped, bits);
-    store_run(&entries[1..], Idle::before(bits).next().0, 0);
+    store_others(entries, Idle::before(bits).next().0, 0);
     platform.table_barrier(entries);
     Ok(cleared)
 }
@@ -147,7 +165,7 @@ pub(crate) fn clear<'e, P: Platform>(
 #[inline(always)]
 pub(crate) fn clear_page<'e, P: Platform>(platform: &P, entry: &'e Entry) -> Option<Cleared<'e>> {
     let bits = entry.load_bits();
-    if bits >> PAGES_SHIFT != 1 {
+    if bits >> MAPPED_SHIFT != 1 {
         return None;
     }
     platform.probe(Step::TableClear { entries: 1 });
@@ -167,7 +185,7 @@ impl<'e> Cleared<'e> {
     /// Clears the first page of a mapping of so many `pages`, whose entry is `bits`.
     #[inline(always)]
     fn of(first: &'e Entry, pages: u64, bits: u64) -> Self {
-        let bits = CLEARED | pages << PAGES_SHIFT | bits & ROUND;
+        let bits = CLEARED | pages << GONE_SHIFT | bits & ROUND;
         first.store_bits(bits);
         Self { first, bits }
     }
@@ -212,27 +230,37 @@ pub(crate) fn is_spent(entry: &Entry, round: Idle) -> bool {
 /// Those of a mapping are spent when its first is, for that one is the last to be.
 #[inline]
 pub(crate) fn first_unspent(entries: &[Entry], from: usize, end: usize, round: Idle) -> (usize, usize) {
-    let spent = |all: u64, entry: &Entry| all & (entry.load_bits() ^ round.0);
     let (mut at, mut looks) = (from, 0);
     while at < end {
         // A cache line at a time, so that no look waits for the length that another finds; a whole one without a loop.
         let rest = &entries[at..end];
-        let (line, all) = match rest.first_chunk::<LINE_ENTRIES>() {
-            Some(line) => (&line[..], line.iter().fold(ROUND, spent)),
-            None => (rest, rest.iter().fold(ROUND, spent)),
+        let (line, are_spent) = match rest.first_chunk::<LINE_ENTRIES>() {
+            Some(line) => (&line[..], are_spent(line, round)),
+            None => (rest, are_spent(rest, round)),
         };
         looks += line.len();
-        if all == 0 {
+        if !are_spent {
             at += line.iter().position(|entry| !is_spent(entry, round)).unwrap_or(line.len());
             break;
         }
-        at += line.len().max(((line[0].load_bits() & PAGES_MASK) >> PAGES_SHIFT) as usize);
+        at += line.len().max((line[0].load_bits() >> GONE_SHIFT) as usize);
     }
     (at, looks)
 }
 
+/// Whether all of `entries`, handed out in this round, are spent. What is tested is the same for all, and tested once.
+#[inline(always)]
+fn are_spent(entries: &[Entry], round: Idle) -> bool {
+    let bits = entries.iter().map(Entry::load_bits);
+    if round == Idle::FIRST {
+        bits.fold(ROUND, |all, bits| all & bits) != 0
+    } else {
+        bits.fold(0, |any, bits| any | bits) & ROUND == 0
+    }
+}
+
 /// How many mappings begin among `entries` whose round has not ended.
 pub(crate) fn live(entries: &[Entry]) -> usize {
-    let is_live = |bits: u64| bits & PAGES_MASK != 0 && bits & ENDED == 0;
+    let is_live = |bits: u64| bits >> MAPPED_SHIFT != 0 || bits & CLEARED != 0;
     entries.iter().filter(|entry| is_live(entry.load_bits())).count()
 }

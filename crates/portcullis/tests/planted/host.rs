@@ -34,8 +34,8 @@ impl<'h> PlantedHost<'h> {
 }
 
 /// The first entry of a mapping in a chunk, while that is cleared; and what changes in it as its round ends.
-const CLEARED: u64 = 1 << 62;
-const END: u64 = 1 << 63 | CLEARED | 1 << 52;
+const CLEARED: u64 = 1 << 9;
+const END: u64 = CLEARED | 1 << 10;
 
 // SAFETY: forwards to the fake, which keeps the promises. With a flaw it breaks one, to be found out; the fakes panic where
 // memory would suffer.
