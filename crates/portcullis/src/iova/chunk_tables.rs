@@ -1,4 +1,4 @@
-//! The leaf tables of the chunks by number: found in two steps, without a lock, on every map and unmap.
+//! The leaf tables of the chunks by number: found in one step, without a lock, on every map and unmap.
 
 use crate::error::NoMemory;
 use crate::sync::{AtomicPtr, AtomicUsize, Ordering};
@@ -7,47 +7,57 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ptr;
 
-/// log2 of the tables of a branch. The model checker sees small ones, for it sees each of their entries.
-const BRANCH_BITS: u32 = if cfg!(loom) { 1 } else { 9 };
-const BRANCH_TABLES: usize = 1 << BRANCH_BITS;
+/// Tables of the first directory. The model checker sees it outgrown.
+const TABLES_FIRST: usize = if cfg!(loom) { 1 } else { 64 };
 
-/// Pointers to tables. Where none is linked they point to one in which nothing is mapped.
-type Branch = [AtomicPtr<Frame>; BRANCH_TABLES];
+/// Pointers to tables.
+struct Directory {
+    /// Where none is linked they point to one in which nothing is mapped.
+    tables: Box<[AtomicPtr<Frame>]>,
+    /// The directory that was outgrown by this one, or null: somebody may be reading it still.
+    outgrown: *mut Directory,
+}
 
-/// The leaf tables, by number. Branches are made when first needed and stay.
+/// The leaf tables, by number.
 ///
-/// Nothing here is null: what is not there reads as what is empty, so nobody has to ask.
+/// Nothing that is read on the way to a table is null: what is not there reads as what is empty, so nobody has to ask. When the
+/// directory is full one of twice the length takes its place; the old ones, together no longer than it, stay until the domain
+/// goes. Who has found an old one still finds there what was linked before, which is all that it may look for: a table that was
+/// linked later is known to those only who have seen the new one, and a table that was unlinked later stays until walks are over.
 pub(super) struct ChunkTables {
-    branches: Box<[AtomicPtr<Branch>]>,
-    /// In which nothing is linked: stands for all that were not made.
-    no_branch: Vec<AtomicPtr<Frame>>,
+    directory: AtomicPtr<Directory>,
     /// In which nothing is mapped: stands for all that are not linked. Nobody writes to it.
     no_table: Vec<Entry>,
-    /// Branches made. A statistic, so Relaxed.
-    made: AtomicUsize,
+    /// Tables that there may be.
+    numbers: usize,
+    /// Memory of all directories, in bytes. A statistic, so Relaxed.
+    directory_bytes: AtomicUsize,
 }
 
 impl ChunkTables {
     /// Room for `numbers` tables.
     pub(super) fn new(numbers: u32) -> Result<Self, NoMemory> {
+        let numbers = numbers as usize;
         let no_table = filled(ENTRIES, || Entry::new(0))?;
-        let no_branch = branch(&no_table)?;
-        let pointer = no_branch.as_ptr().cast_mut().cast();
-        let branches = filled((numbers as usize).div_ceil(BRANCH_TABLES), || AtomicPtr::new(pointer))?;
-        Ok(Self { branches: branches.into_boxed_slice(), no_branch, no_table, made: AtomicUsize::new(0) })
+        let all = Self {
+            directory: AtomicPtr::new(ptr::null_mut()),
+            no_table,
+            numbers,
+            directory_bytes: AtomicUsize::new(0),
+        };
+        all.enlarge(ptr::null_mut(), &[], numbers.min(TABLES_FIRST))?;
+        Ok(all)
     }
 
-    /// Where the pointer to table `number` is, if it has a branch.
     #[inline(always)]
-    fn place(&self, number: usize) -> Option<&AtomicPtr<Frame>> {
-        // Acquire: with the pointer comes the branch.
-        let branch = self.branches.get(number >> BRANCH_BITS)?.load(Ordering::Acquire);
-        // SAFETY: `no_branch`, or one made by `make_branch`; all stay until `self` goes.
-        let branch = unsafe { branch.as_ref().unwrap_unchecked() };
-        Some(&branch[number % BRANCH_TABLES])
+    fn directory(&self) -> &Directory {
+        // Acquire: with the pointer comes the directory.
+        let directory = self.directory.load(Ordering::Acquire);
+        // SAFETY: from `enlarge`, which `new` has called; directories stay until `self` goes.
+        unsafe { &*directory }
     }
 
-    /// Table `number`, or one in which nothing is mapped. `None` beyond all numbers.
+    /// Table `number`, or one in which nothing is mapped. `None` beyond all that were linked.
     ///
     /// # Safety
     /// The table stays for as long as it is used: something is mapped or taken in it, or this is within
@@ -55,7 +65,7 @@ impl ChunkTables {
     #[inline(always)]
     pub(super) unsafe fn get(&self, number: usize) -> Option<&Frame> {
         // Acquire: with the pointer comes the zeroed page.
-        let frame = self.place(number)?.load(Ordering::Acquire);
+        let frame = self.directory().tables.get(number)?.load(Ordering::Acquire);
         // SAFETY: `no_table`, or a page of the platform from `link` until `unlink`; beyond that the caller sees to it that it
         // stays.
         Some(unsafe { frame.as_ref().unwrap_unchecked() })
@@ -64,75 +74,69 @@ impl ChunkTables {
     /// A table that is known to be linked: the lock of the arena is held, or something is taken in it.
     #[inline(always)]
     pub(super) fn linked(&self, number: u32) -> &Frame {
-        let number = number as usize;
-        debug_assert!(self.place(number).is_some_and(|place| place.load(Ordering::Relaxed) != self.no_table()));
+        let tables = &self.directory().tables;
+        debug_assert!(tables[number as usize].load(Ordering::Relaxed) != self.no_table());
         // SAFETY: a chunk is handed out after its table was linked, and the arena gives a table up with none that anything is
-        // taken in; so the branch and the table are there. Acquire, twice, as in `get`.
-        unsafe {
-            let branch = &*self.branches.get_unchecked(number >> BRANCH_BITS).load(Ordering::Acquire);
-            &*branch[number % BRANCH_TABLES].load(Ordering::Acquire)
-        }
+        // taken in; so it is there, in a directory long enough for it. Acquire as in `get`.
+        unsafe { &*tables.get_unchecked(number as usize).load(Ordering::Acquire) }
     }
 
-    /// Links `frame`, all zero, as table `number`.
+    /// Links `frame`, all zero, as table `number`. The lock of the arena is held.
+    ///
+    /// # Errors
+    /// [`NoMemory`].
     pub(super) fn link(&self, number: u32, frame: &Frame) -> Result<(), NoMemory> {
         let number = number as usize;
-        self.make_branch(&self.branches[number >> BRANCH_BITS])?;
-        let place = self.place(number).expect("below all numbers");
+        let Directory { tables, .. } = self.directory();
+        if number >= tables.len() {
+            // Relaxed: the lock brings it.
+            let outgrown = self.directory.load(Ordering::Relaxed);
+            self.enlarge(outgrown, tables, (tables.len() * 2).clamp(number + 1, self.numbers))?;
+        }
         // Release: with the pointer comes the zeroed page.
-        place.store(ptr::from_ref(frame).cast_mut(), Ordering::Release);
+        self.directory().tables[number].store(ptr::from_ref(frame).cast_mut(), Ordering::Release);
         Ok(())
     }
 
-    /// Takes table `number` out. Walks that had begun before may still find it.
+    /// Takes table `number` out. Walks that had begun before may still find it. The lock of the arena is held.
     pub(super) fn unlink(&self, number: u32) {
-        if let Some(place) = self.place(number as usize) {
-            // Relaxed: it is the walks that are waited for.
-            place.store(self.no_table(), Ordering::Relaxed);
-        }
+        // Relaxed: it is the walks that are waited for.
+        self.directory().tables[number as usize].store(self.no_table(), Ordering::Relaxed);
     }
 
     const fn no_table(&self) -> *mut Frame {
         self.no_table.as_ptr().cast_mut().cast()
     }
 
-    const fn no_branch(&self) -> *mut Branch {
-        self.no_branch.as_ptr().cast_mut().cast()
-    }
-
-    /// Makes the branch at `place`, if nobody has.
-    fn make_branch(&self, place: &AtomicPtr<Branch>) -> Result<(), NoMemory> {
-        // Relaxed: the pointer is not followed.
-        if place.load(Ordering::Relaxed) != self.no_branch() {
-            return Ok(());
-        }
-        let branch: *mut Branch = Box::into_raw(branch(&self.no_table)?.into_boxed_slice()).cast();
-        // Release: whoever finds the branch finds it filled in. Another's is not followed here.
-        match place.compare_exchange(self.no_branch(), branch, Ordering::Release, Ordering::Relaxed) {
-            Ok(_) => {
-                self.made.fetch_add(1, Ordering::Relaxed);
-            }
-            // SAFETY: made above as a boxed slice of so many pointers, and shown to nobody.
-            Err(_) => drop(unsafe { Box::from_raw(branch) }),
-        }
+    /// Puts a directory of `length` in the place of `outgrown`, with the `tables` of that. Nobody links or unlinks meanwhile.
+    fn enlarge(&self, outgrown: *mut Directory, tables: &[AtomicPtr<Frame>], length: usize) -> Result<(), NoMemory> {
+        // Relaxed: the lock brings them, and what they point to is not read.
+        let mut linked = tables.iter().map(|table| table.load(Ordering::Relaxed));
+        let tables = filled(length, || AtomicPtr::new(linked.next().unwrap_or(self.no_table())))?.into_boxed_slice();
+        let bytes = size_of_val(&*tables) + size_of::<Directory>();
+        let mut directory = Vec::new();
+        directory.try_reserve_exact(1).map_err(|_| NoMemory)?;
+        directory.push(Directory { tables, outgrown });
+        let directory: *mut [Directory] = Box::into_raw(directory.into_boxed_slice());
+        // Release: whoever finds the directory finds it filled in.
+        self.directory.store(directory.cast(), Ordering::Release);
+        self.directory_bytes.fetch_add(bytes, Ordering::Relaxed);
         Ok(())
     }
 
     /// Memory in use, in bytes.
     pub(super) fn bytes(&self) -> usize {
-        let branches = self.made.load(Ordering::Relaxed) + 1;
-        size_of_val(&*self.branches) + branches * size_of::<Branch>() + size_of_val(&*self.no_table)
+        self.directory_bytes.load(Ordering::Relaxed) + size_of_val(&*self.no_table)
     }
 }
 
 impl Drop for ChunkTables {
     fn drop(&mut self) {
-        for place in &self.branches {
-            let branch = place.load(Ordering::Acquire);
-            if branch != self.no_branch() {
-                // SAFETY: made by `make_branch`, and `&mut self`: nobody reads it any more.
-                drop(unsafe { Box::from_raw(branch) });
-            }
+        let mut directory = self.directory.load(Ordering::Acquire);
+        while !directory.is_null() {
+            // SAFETY: made by `enlarge` as a boxed slice of one, and `&mut self`: nobody reads it any more.
+            let gone = unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(directory, 1)) };
+            directory = gone[0].outgrown;
         }
     }
 }
@@ -145,8 +149,36 @@ fn filled<T>(count: usize, make: impl FnMut() -> T) -> Result<Vec<T>, NoMemory> 
     Ok(all)
 }
 
-/// A branch in which nothing but `no_table` is linked.
-fn branch(no_table: &[Entry]) -> Result<Vec<AtomicPtr<Frame>>, NoMemory> {
-    let pointer = no_table.as_ptr().cast_mut().cast();
-    filled(BRANCH_TABLES, || AtomicPtr::new(pointer))
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Directories are outgrown three times, and somebody reads the first all the while.
+    #[test]
+    fn tables_are_found_in_every_directory_since_they_were_linked() {
+        let frames: Vec<Box<Frame>> =
+            (0..6 * TABLES_FIRST).map(|number| Box::new(core::array::from_fn(|_| Entry::new(number as u64)))).collect();
+        let tables = ChunkTables::new(frames.len() as u32).expect("memory");
+        let entry = |frame: &AtomicPtr<Frame>| {
+            // SAFETY: one of `frames`, or `no_table`; both live on.
+            let frame = unsafe { &*frame.load(Ordering::Relaxed) };
+            frame[1].load_bits()
+        };
+        let first = tables.directory();
+        // Table 0 stays unlinked.
+        for (number, frame) in frames.iter().enumerate().skip(1) {
+            tables.link(number as u32, frame).expect("memory");
+            // SAFETY: all frames live on.
+            let found = (0..=number).map(|number| unsafe { tables.get(number) }.expect("within")[1].load_bits());
+            assert!(found.eq(0..=number as u64));
+            assert!(first.tables.iter().map(entry).zip(0..).all(|(is, number)| is == number || is == 0));
+        }
+        assert_eq!(first.tables.len(), TABLES_FIRST);
+        assert!(first.tables.iter().map(entry).eq(0..TABLES_FIRST as u64));
+        // SAFETY: as above.
+        assert!(unsafe { tables.get(frames.len()) }.is_none());
+        tables.unlink(2);
+        // SAFETY: as above.
+        assert_eq!([1, 2, 3].map(|number| unsafe { tables.get(number) }.expect("within")[1].load_bits()), [1, 0, 3]);
+    }
 }

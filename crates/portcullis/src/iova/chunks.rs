@@ -343,9 +343,11 @@ impl<P: Platform> Chunks<P> {
     /// # Errors
     /// [`NoMemory`].
     pub(crate) fn link(&self, number: u32, frame: &Frame) -> Result<(), NoMemory> {
-        self.tables.link(number, frame)?;
-        self.arena.0.with(|arena| arena.add(number));
-        Ok(())
+        self.arena.0.with(|arena| {
+            self.tables.link(number, frame)?;
+            arena.add(number);
+            Ok(())
+        })
     }
 
     /// Gives back a number of [`NotTaken::NeedsTable`], or one of [`unlink`](Self::unlink) whose table page is the host's again.
@@ -355,9 +357,7 @@ impl<P: Platform> Chunks<P> {
 
     /// Takes out a table that has not been needed for a period. From now on only walks that had begun before may find it.
     pub(crate) fn unlink(&self) -> Option<u32> {
-        let number = self.arena.0.with(Arena::take_superfluous)?;
-        self.tables.unlink(number);
-        Some(number)
+        self.arena.0.with(|arena| arena.take_superfluous().inspect(|number| self.tables.unlink(*number)))
     }
 
     /// Begins another period: finds the tables that are spent. The lock is taken anew for every few.

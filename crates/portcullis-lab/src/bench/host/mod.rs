@@ -160,7 +160,7 @@ unsafe impl<const COHERENT: bool> Platform for Native<COHERENT> {
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     fn add_here(&self, words: &portcullis::platform::CpuWords, word: usize, amount: u64) -> (usize, u64) {
-        rseq::add_here(words, word, amount).unwrap_or_else(|| rseq::add_locked(words, word, amount))
+        rseq::add_here(words, word, amount)
     }
 
     #[cfg(target_arch = "x86_64")]

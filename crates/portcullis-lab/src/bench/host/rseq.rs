@@ -55,9 +55,17 @@ pub(super) fn cpu() -> Option<u32> {
     (cpu.cast_signed() >= 0).then_some(cpu)
 }
 
-/// Adds to a word of this CPU's line; `None` where the thread has none and [`add_locked`] has to do it.
+/// Adds to a word of this CPU's line, or of that of all who have none. Returns the line and what the word held.
 #[inline(always)]
-pub(super) fn add_here(words: &CpuWords, word: usize, amount: u64) -> Option<(usize, u64)> {
+pub(super) fn add_here(words: &CpuWords, word: usize, amount: u64) -> (usize, u64) {
+    let (at, old) = add_in_sequence(words, word, amount).unwrap_or_else(|| add_locked(words, word, amount));
+    // Only here: few want to know.
+    (at >> LINE_SHIFT, old)
+}
+
+/// Adds to a word of this CPU's line; `None` where the thread has none. Returns where the line begins, in bytes.
+#[inline(always)]
+fn add_in_sequence(words: &CpuWords, word: usize, amount: u64) -> Option<(usize, u64)> {
     let area = AREA.load(Ordering::Relaxed);
     if area == 0 {
         return None;
@@ -113,17 +121,17 @@ pub(super) fn add_here(words: &CpuWords, word: usize, amount: u64) -> Option<(us
             options(nostack),
         );
     }
-    (at >= 0).then_some((at as usize >> LINE_SHIFT, old))
+    (at >= 0).then_some((at as usize, old))
 }
 
 /// Adds to the word that those share who have no line, or, without a registration of the process, to one of this CPU.
 #[cold]
-pub(super) fn add_locked(words: &CpuWords, word: usize, amount: u64) -> (usize, u64) {
+fn add_locked(words: &CpuWords, word: usize, amount: u64) -> (usize, u64) {
     let line = match AREA.load(Ordering::Relaxed) {
         0 => words.line_of(time::slow_cpu()),
         _ => words.lines().len() - 1,
     };
-    (line, words.word(line, word).fetch_add(amount, Ordering::Acquire))
+    (line << LINE_SHIFT, words.word(line, word).fetch_add(amount, Ordering::Acquire))
 }
 
 /// Changes a word of `line` from `old` to `new`, if it holds `old` and the line is this CPU's. Returns whether it did.
