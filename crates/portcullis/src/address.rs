@@ -104,7 +104,7 @@ impl IovaRange {
         }
     }
 
-    /// The same, for pages that are known to be a run: some, below a width.
+    /// The same, for pages that are known to be a run: some, below a width or below an address.
     #[inline(always)]
     pub(crate) const fn of(first_pfn: u64, pages: u64) -> Self {
         debug_assert!(Self::new(first_pfn, pages).is_some());
@@ -114,11 +114,10 @@ impl IovaRange {
     /// The pages that the bytes `[start, start + len)` touch; `None` if `len` is zero or the end wraps.
     #[inline]
     pub const fn covering(start: Iova, len: u64) -> Option<Self> {
-        if len == 0 || start.as_u64().checked_add(len - 1).is_none() {
-            return None;
+        match start.as_u64().checked_add(len.wrapping_sub(1)) {
+            Some(last) if len > 0 => Some(Self::of(start.pfn(), (last >> PAGE_SHIFT) - start.pfn() + 1)),
+            _ => None,
         }
-        let last = (start.as_u64() + (len - 1)) >> PAGE_SHIFT;
-        Self::new(start.pfn(), last - start.pfn() + 1)
     }
 
     /// Number of the first page.

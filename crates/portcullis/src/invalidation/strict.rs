@@ -70,8 +70,11 @@ fn join(run: Revoked, next: Revoked, within_pages: u64) -> Option<Revoked> {
     let (first, end) = (run.range.first_pfn(), next.range.end_pfn());
     // Below a power of two their numbers differ if they lie in the same run of so many pages.
     let touches = run.range.end_pfn() == next.range.first_pfn() && first ^ (end - 1) < within_pages;
-    let range = IovaRange::new(first, end - first).filter(|_| touches)?;
-    Some(Revoked { range, leaf_only: run.leaf_only && next.leaf_only, ..run })
+    touches.then(|| Revoked {
+        range: IovaRange::of(first, end - first),
+        leaf_only: run.leaf_only && next.leaf_only,
+        ..run
+    })
 }
 
 #[cfg(test)]
