@@ -91,6 +91,9 @@ pub(crate) fn write<P: Platform>(platform: &P, entries: &[Entry], segments: &[Se
 /// Stores in all of `entries` but the first, in each `step` more than in the one before. `bits` would be that of the first.
 #[inline(always)]
 fn store_others(entries: &[Entry], mut bits: u64, step: u64) {
+    if entries.len() <= 1 {
+        return;
+    }
     // A cache line at a time: long mappings begin with one. Compilers make no vectors of atomic stores, and of their loops no
     // longer steps.
     let rest = if let Some((line, rest)) = entries.split_first_chunk() {
