@@ -13,6 +13,7 @@ use portcullis::design::Usage;
 use portcullis::designs::Portcullis;
 use portcullis::iova::{CHUNK_PAGES, CHUNKED_PAGES_MAX, TABLE_RESERVE};
 use portcullis::platform::CpuWords;
+use portcullis::table::ENTRIES;
 use portcullis::{
     Access, Config, Domain, MapError, PAGE_SIZE, PhysAddr, Platform, Protection, Request, Segment, Stream,
 };
@@ -30,6 +31,8 @@ const ADDRESS_BITS: u8 = 32;
 const CHUNKS_PFN: u64 = 1 << (ADDRESS_BITS - 1 - 12);
 /// Pages of a range that is too long for chunks and magazines.
 const LONG_PAGES: u64 = 1024;
+/// Operations after which tables must have come back while more are made: by then there have been stragglers for long enough.
+const LONG: u64 = 10_000_000;
 /// Logs of tables: that of all, the slow ones', and those for eight lines of cursors.
 const LOGS: usize = 10;
 
@@ -55,6 +58,20 @@ fn settle(host: &Host, domain: &Soaked<'_>) {
         domain.tick().expect("the hardware answers");
     }
     panic!("something is due for ever: {:?} at {}", domain.due_us(), host.now_us());
+}
+
+/// Leaf tables of chunks, and how many of them have something mapped in them. Nobody maps or unmaps meanwhile.
+fn tables_of_chunks(host: &Host, iommu: &Done) -> (usize, usize) {
+    let (_, leaves) = host.tables(iommu);
+    let of_chunks: Vec<u64> = leaves.into_iter().filter(|pfn| *pfn >= CHUNKS_PFN).collect();
+    let is_used = |first: &&u64| (**first..**first + ENTRIES as u64).any(|pfn| host.translate(iommu, pfn).is_some());
+    (of_chunks.len(), of_chunks.iter().filter(is_used).count())
+}
+
+/// Leaf tables of chunks that there may be beside those with something in them: each stream may have its current chunk in a table
+/// of its own, each log has an open one, and some are kept.
+fn spare(host: &Host) -> usize {
+    TABLE_RESERVE + (host.cpus() as usize + RINGS as usize) * CpuWords::PER_CPU + LOGS
 }
 
 /// Every stream takes a chunk, so that each domain has as many of them at hand, and then time passes.
@@ -119,7 +136,7 @@ fn soak(protection: Protection, operations: u64) {
     let domain = domain(&host, &iommu, protection);
     let begun = Instant::now();
     let mailboxes = [Mutex::default(), Mutex::default()];
-    let peak = thread::scope(|scope| {
+    thread::scope(|scope| {
         let threads: Vec<_> = (0..THREADS)
             .map(|thread| {
                 let (host, iommu, domain, mailboxes) = (&host, &iommu, &domain, &mailboxes);
@@ -132,16 +149,19 @@ fn soak(protection: Protection, operations: u64) {
             .collect();
         let workers: Vec<Worker<'_, '_>> =
             threads.into_iter().map(|thread| thread.join().expect("a sound run")).collect();
-        let peak = workers.iter().map(|worker| worker.table_pages_max).max();
+        println!(
+            "{protection}: {operations} operations in {:.1} s, at most {} table pages, {} tables given back meanwhile",
+            begun.elapsed().as_secs_f64(),
+            workers.iter().map(|worker| worker.table_pages_max).max().unwrap_or(0),
+            host.frames_freed(),
+        );
+        assert!(operations < LONG || host.frames_freed() > 0, "no table was given back while the threads ran");
+        settle(&host, &domain);
+        let (of_chunks, used) = tables_of_chunks(&host, &iommu);
+        println!("{protection}: {of_chunks} leaf tables of chunks, {used} of them with something mapped");
+        assert!(of_chunks <= used + spare(&host), "{of_chunks} leaf tables of chunks, {used} used");
         workers.into_iter().for_each(Worker::finish);
-        peak
     });
-    println!(
-        "{protection}: {operations} operations in {:.1} s, at most {} table pages, {} tables given back",
-        begun.elapsed().as_secs_f64(),
-        peak.unwrap_or(0),
-        host.frames_freed(),
-    );
 
     settle(&host, &domain);
     let usage = domain.usage();
@@ -156,11 +176,10 @@ fn soak(protection: Protection, operations: u64) {
         "{inner} inner tables, {} leaf tables",
         leaves.len()
     );
-    // Each stream may have its current chunk in a table of its own, and each log has an open one.
-    let streams = (host.cpus() as usize + RINGS as usize) * CpuWords::PER_CPU;
-    let of_chunks = leaves.iter().filter(|pfn| **pfn >= CHUNKS_PFN).count();
+    let (of_chunks, used) = tables_of_chunks(&host, &iommu);
     println!("{protection}: {inner} inner tables, {} leaf tables, {of_chunks} of them of chunks", leaves.len());
-    assert!(of_chunks <= TABLE_RESERVE + streams + LOGS, "{of_chunks} leaf tables of chunks");
+    assert_eq!(used, 0);
+    assert!(of_chunks <= spare(&host), "{of_chunks} leaf tables of chunks");
 
     touch_all_streams(&host, &domain);
     let (fresh_host, fresh_iommu) = (Host::new(), Done::default());

@@ -15,14 +15,17 @@ use std::sync::Mutex;
 pub(crate) const RINGS: u32 = 4;
 /// Mappings of the longest request.
 const PAGES_MAX: u64 = 600;
-/// Mappings that a thread has at a time, stragglers aside.
-const LIVE: usize = 256;
+/// Mappings that a thread has at a time, stragglers aside: many, and then few, for so many operations each.
+const LIVE: [usize; 2] = [2048, 256];
+const WAVE: u64 = 250_000;
 /// Mappings that stay, at most; one in [`STRAGGLER_IN`] does, and takes the place of one that has stayed.
 const STRAGGLERS: usize = 256;
 const STRAGGLER_IN: u32 = 512;
 /// One in so many is unmapped by the other thread, which gets so many at a time.
 const REMOTE_IN: u32 = 4;
 const PARCEL: usize = 32;
+/// Mappings that wait for the other thread at most: it may be kept from running, or have ended.
+const MAIL: usize = 8 * PARCEL;
 /// Unmaps of a batch.
 const BATCH: usize = 16;
 /// Operations between looks at the clock, which goes on by as many microseconds; and between looks at the limits.
@@ -101,7 +104,7 @@ impl<'a, 'h> Worker<'a, 'h> {
         }
     }
 
-    /// Unmaps all that is left. The other thread has ended.
+    /// Unmaps all that is left. Both threads have ended.
     pub(crate) fn finish(mut self) {
         let mut left: Vec<Live> = mem::take(&mut self.live).into();
         left.append(&mut self.stragglers);
@@ -115,8 +118,12 @@ impl<'a, 'h> Worker<'a, 'h> {
     }
 
     fn step(&mut self) {
-        if self.live.len() < LIVE {
+        if self.live.len() < self.most() {
             return self.map();
+        }
+        while self.live.len() > self.most() + BATCH {
+            let oldest = self.pick();
+            self.unmap(oldest);
         }
         let received = mem::take(&mut *self.mailboxes[self.thread as usize].lock().expect("not poisoned"));
         for some in received.chunks(BATCH) {
@@ -140,11 +147,27 @@ impl<'a, 'h> Worker<'a, 'h> {
             at if at % REMOTE_IN == 1 => {
                 self.parcel.push(one);
                 if self.parcel.len() == PARCEL {
-                    let other = &self.mailboxes[1 - self.thread as usize];
-                    other.lock().expect("not poisoned").append(&mut self.parcel);
+                    self.send();
                 }
             }
             _ => self.unmap(one),
+        }
+    }
+
+    fn most(&self) -> usize {
+        LIVE[(self.done / WAVE) as usize % LIVE.len()]
+    }
+
+    /// The parcel goes to the other thread, or, where that has too many waiting, no further.
+    fn send(&mut self) {
+        let mut mail = self.mailboxes[1 - self.thread as usize].lock().expect("not poisoned");
+        if mail.len() < MAIL {
+            mail.append(&mut self.parcel);
+        } else {
+            drop(mail);
+            for some in mem::take(&mut self.parcel).chunks(BATCH) {
+                self.unmap_together(some);
+            }
         }
     }
 

@@ -123,10 +123,11 @@ impl Arena {
 
     /// A table with spent chunks of so many units.
     fn find<P: Platform>(&mut self, platform: &P, tables: &ChunkTables, log: usize, units: u32) -> Option<u32> {
-        if let Some(number) = self.take_idle().or_else(|| self.oldest(platform, tables, log)) {
-            return Some(number);
-        }
-        self.lingering(platform, tables, log, units, LOOKS).or_else(|| self.of_others(platform, tables, log, units))
+        // The idle ones when nothing else is found: so those that are not needed stay idle however much is mapped, and go back.
+        self.oldest(platform, tables, log)
+            .or_else(|| self.lingering(platform, tables, log, units, LOOKS))
+            .or_else(|| self.take_idle())
+            .or_else(|| self.of_others(platform, tables, log, units))
     }
 
     /// A table with stragglers and room for a chunk, if one of the next `looks` is.

@@ -1,6 +1,7 @@
 //! The leaf tables of the chunks by number: found in one step, without a lock, on every map and unmap.
 
 use crate::error::NoMemory;
+use crate::per_cpu::Padded;
 use crate::sync::{AtomicPtr, AtomicUsize, Ordering};
 use crate::table::{ENTRIES, Entry, Frame};
 use alloc::boxed::Box;
@@ -15,17 +16,20 @@ struct Directory {
     /// Where none is linked they point to one in which nothing is mapped.
     tables: Box<[AtomicPtr<Frame>]>,
     /// The directory that was outgrown by this one, or null: somebody may be reading it still.
-    outgrown: *mut Directory,
+    outgrown: *mut Padded<Directory>,
 }
 
 /// The leaf tables, by number.
 ///
 /// Nothing that is read on the way to a table is null: what is not there reads as what is empty, so nobody has to ask. When the
-/// directory is full one of twice the length takes its place; the old ones, together no longer than it, stay until the domain
-/// goes. Who has found an old one still finds there what was linked before, which is all that it may look for: a table that was
-/// linked later is known to those only who have seen the new one, and a table that was unlinked later stays until walks are over.
+/// directory is full one of twice the length takes its place; the old ones, together about as long, stay until the domain goes.
+/// Who has found an old one finds there what was linked before, and need not find more. A table that was linked later, perhaps
+/// under a number that had another before, is known to those only who have seen the new directory: what they know of it they have
+/// acquired from who linked it. A table that was unlinked later may be found still, by walks, for which its page is kept; and its
+/// number is given to no other before these are over. After that an old directory keeps a pointer to what is gone, for nobody.
 pub(super) struct ChunkTables {
-    directory: AtomicPtr<Directory>,
+    /// On a line of its own: every map and unmap reads it.
+    directory: AtomicPtr<Padded<Directory>>,
     /// In which nothing is mapped: stands for all that are not linked. Nobody writes to it.
     no_table: Vec<Entry>,
     /// Tables that there may be.
@@ -54,10 +58,10 @@ impl ChunkTables {
         // Acquire: with the pointer comes the directory.
         let directory = self.directory.load(Ordering::Acquire);
         // SAFETY: from `enlarge`, which `new` has called; directories stay until `self` goes.
-        unsafe { &*directory }
+        &unsafe { &*directory }.0
     }
 
-    /// Table `number`, or one in which nothing is mapped. `None` beyond all that were linked.
+    /// Table `number`, or one in which nothing is mapped. `None` beyond the directory, where none is linked.
     ///
     /// # Safety
     /// The table stays for as long as it is used: something is mapped or taken in it, or this is within
@@ -109,15 +113,20 @@ impl ChunkTables {
     }
 
     /// Puts a directory of `length` in the place of `outgrown`, with the `tables` of that. Nobody links or unlinks meanwhile.
-    fn enlarge(&self, outgrown: *mut Directory, tables: &[AtomicPtr<Frame>], length: usize) -> Result<(), NoMemory> {
+    fn enlarge(
+        &self,
+        outgrown: *mut Padded<Directory>,
+        tables: &[AtomicPtr<Frame>],
+        length: usize,
+    ) -> Result<(), NoMemory> {
         // Relaxed: the lock brings them, and what they point to is not read.
         let mut linked = tables.iter().map(|table| table.load(Ordering::Relaxed));
         let tables = filled(length, || AtomicPtr::new(linked.next().unwrap_or(self.no_table())))?.into_boxed_slice();
-        let bytes = size_of_val(&*tables) + size_of::<Directory>();
+        let bytes = size_of_val(&*tables) + size_of::<Padded<Directory>>();
         let mut directory = Vec::new();
         directory.try_reserve_exact(1).map_err(|_| NoMemory)?;
-        directory.push(Directory { tables, outgrown });
-        let directory: *mut [Directory] = Box::into_raw(directory.into_boxed_slice());
+        directory.push(Padded(Directory { tables, outgrown }));
+        let directory: *mut [Padded<Directory>] = Box::into_raw(directory.into_boxed_slice());
         // Release: whoever finds the directory finds it filled in.
         self.directory.store(directory.cast(), Ordering::Release);
         self.directory_bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -136,7 +145,7 @@ impl Drop for ChunkTables {
         while !directory.is_null() {
             // SAFETY: made by `enlarge` as a boxed slice of one, and `&mut self`: nobody reads it any more.
             let gone = unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(directory, 1)) };
-            directory = gone[0].outgrown;
+            directory = gone[0].0.outgrown;
         }
     }
 }
@@ -177,8 +186,23 @@ mod tests {
         assert!(first.tables.iter().map(entry).eq(0..TABLES_FIRST as u64));
         // SAFETY: as above.
         assert!(unsafe { tables.get(frames.len()) }.is_none());
-        tables.unlink(2);
-        // SAFETY: as above.
-        assert_eq!([1, 2, 3].map(|number| unsafe { tables.get(number) }.expect("within")[1].load_bits()), [1, 0, 3]);
+    }
+
+    /// A number that was given up before its directory was outgrown, and given to another table after.
+    #[test]
+    fn a_number_that_is_used_again_leads_to_its_new_table() {
+        let frame = |bits: u64| Box::new(core::array::from_fn(|_| Entry::new(bits)));
+        let (old, filling, new): (Box<Frame>, Box<Frame>, Box<Frame>) = (frame(1), frame(2), frame(3));
+        let tables = ChunkTables::new(2 * TABLES_FIRST as u32).expect("memory");
+        // SAFETY: the frames live on.
+        let found = || unsafe { tables.get(0) }.expect("within")[0].load_bits();
+        tables.link(0, &old).expect("memory");
+        assert_eq!(found(), 1);
+        tables.unlink(0);
+        assert_eq!(found(), 0);
+        tables.link(TABLES_FIRST as u32, &filling).expect("memory");
+        assert_eq!((tables.directory().tables.len(), found()), (2 * TABLES_FIRST, 0));
+        tables.link(0, &new).expect("memory");
+        assert_eq!(found(), 3);
     }
 }

@@ -212,11 +212,16 @@ impl<P: Platform> Chunks<P> {
         }
     }
 
-    /// Whether there is another chunk, without a table to be added first.
+    /// Whether there was another chunk in the open table. At the end of that all is left to the way of all.
     #[cold]
     fn go_on(&self, platform: &P, cursor: Cursor, before: u64) -> bool {
+        let (log, _) = self.supply.0.log_of(self.stream(cursor), Wanted::Small);
+        if !self.supply.0.is_open(log) {
+            return false;
+        }
         let left = self.leave(platform, cursor, before, Wanted::Small);
         if let Err(NotTaken::NeedsTable(number)) = left {
+            // Another CPU has taken the last.
             self.give_number_back(number);
         }
         left.is_ok()
@@ -238,6 +243,15 @@ impl<P: Platform> Chunks<P> {
         }
     }
 
+    /// The number of the stream that has this cursor.
+    fn stream(&self, cursor: Cursor) -> usize {
+        let (line, word) = match cursor {
+            Cursor::Cpu { line, word } => (line, word),
+            Cursor::Ring { line, word } => (self.cpus.lines().len() + line, word),
+        };
+        line * CpuWords::PER_CPU + word
+    }
+
     /// Has no use for what is left of the chunk that a cursor was in `before`.
     #[cold]
     fn give_up(&self, platform: &P, before: u64) {
@@ -253,11 +267,9 @@ impl<P: Platform> Chunks<P> {
     #[cold]
     fn leave(&self, platform: &P, cursor: Cursor, before: u64, wanted: Wanted) -> Result<(), NotTaken> {
         self.give_up(platform, before);
-        let (word, stream) = match cursor {
-            Cursor::Cpu { line, word } => (self.cpus.word(line, word), line * CpuWords::PER_CPU + word),
-            Cursor::Ring { line, word } => {
-                (self.rings.word(line, word), (self.cpus.lines().len() + line) * CpuWords::PER_CPU + word)
-            }
+        let word = match cursor {
+            Cursor::Cpu { line, word } => self.cpus.word(line, word),
+            Cursor::Ring { line, word } => self.rings.word(line, word),
         };
         let replace = |now, new| match cursor {
             Cursor::Cpu { line, word } => platform.exchange_at(&self.cpus, line, word, now, new),
@@ -270,7 +282,7 @@ impl<P: Platform> Chunks<P> {
         let Some(mut now) = at_end() else { return Ok(()) };
         // Where there is none, back to the end from wherever vain additions have brought it: they must never carry. Where this
         // fails, the next time will do.
-        let next = self.next_chunk(platform, stream, wanted, || at_end().is_some()).inspect_err(|_| {
+        let next = self.next_chunk(platform, self.stream(cursor), wanted, || at_end().is_some()).inspect_err(|_| {
             replace(now, end << END_SHIFT | end);
         })?;
         let Some(next) = next else { return Ok(()) };

@@ -3,19 +3,20 @@
 //! Pages are handed out in rounds. In each round a page goes through these states, and its entry shows which:
 //!
 //! ```text
-//!                      63  53 52 51          21 20     12  11  10   9  8   2 1 0
-//!                     +----------+------------------+---+-----+---+-----+-+-+
-//! fresh               |             whatever        | 0 |round| 0 |  0  |0|0|  handed out to nobody in this round
-//! mapped, first page  |  pages   |     address      | 0 |round| 0 |  0  |W|R|
-//! mapped, other pages |    0     |     address      | 0 |round| 0 |  0  |W|R|
-//! cleared, first page |    0     |    0     | pages | 0 |round| 1 |  0  |0|0|  the device may have it cached
-//! spent, first page   |    0     |    0     | pages | 0 |!rnd | 0 |  0  |0|0|  and it is fresh in the next round
-//! spent, other pages  |    0     |    0     |   0   | 0 |!rnd | 0 |  0  |0|0|  likewise
-//!                     +----------+----------+-------+---+-----+---+-----+-+-+
+//!                      63    53 52 51   21 20   12  11  10   9  8  2 1 0
+//!                     +--------+--+-----------------+---+-----+---+----+-+-+
+//! fresh               |   0    | 0|    0    |any len| 0 |round| 0 | 0  |0|0|  handed out to nobody in this round
+//! mapped, first page  | pages  | 0|     address     | 0 |round| 0 | 0  |W|R|
+//! mapped, other pages |   0    | 0|     address     | 0 |round| 0 | 0  |W|R|
+//! cleared, first page |   0    | 0|    0    | pages | 0 |round| 1 | 0  |0|0|  the device may have it cached
+//! spent, first page   |   0    | 0|    0    | pages | 0 |!rnd | 0 | 0  |0|0|  and it is fresh in the next round
+//! spent, other pages  |   0    | 0|    0    |   0   | 0 |!rnd | 0 | 0  |0|0|  likewise
+//!                     +--------+--+---------+-------+---+-----+---+----+-+-+
 //! ```
 //!
-//! Hardware ignores bits 10:8 and 61:52 of a leaf, and of an absent entry all but the rights. The upper bits are zero unless a
-//! mapping begins there, and all others are where an instruction has a constant of 32 bits for them.
+//! Hardware ignores bits 61:52 and 10 of a leaf, and of an absent entry all but the rights. Bit 9 would be the dirty flag of a leaf
+//! where hardware kept such flags (scalable mode, SSADE), which it is never told to. The upper bits are zero unless a mapping
+//! begins there, and all others are where an instruction has a constant of 32 bits for them.
 //!
 //! A page becomes spent when its invalidation has completed: the first page of a mapping just then, the others as they are
 //! cleared, for nobody gets them before it: what lies behind it in its chunk is not handed out again before the first is spent. So
@@ -94,7 +95,7 @@ fn store_others(entries: &[Entry], mut bits: u64, step: u64) {
     if entries.len() <= 1 {
         return;
     }
-    // A cache line at a time: long mappings begin with one. Compilers make no vectors of atomic stores, and of their loops no
+    // A cache line at a time: long mappings mostly begin with one. Compilers make no vectors of atomic stores, and of their loops no
     // longer steps.
     let rest = if let Some((line, rest)) = entries.split_first_chunk() {
         store_line(line, bits, step, 1);
@@ -246,7 +247,11 @@ pub(crate) fn first_unspent(entries: &[Entry], from: usize, end: usize, round: I
             at += line.iter().position(|entry| !is_spent(entry, round)).unwrap_or(line.len());
             break;
         }
-        at += line.len().max((line[0].load_bits() >> GONE_SHIFT) as usize);
+        // Mapped, and yet spent? Unmaps have raced for a mapping and left the next one here in the wrong round. Its address is no
+        // length: those behind it are not to suffer.
+        let first = line[0].load_bits();
+        let pages = if first >> MAPPED_SHIFT == 0 { first >> GONE_SHIFT } else { 1 };
+        at += line.len().max(pages as usize);
     }
     (at, looks)
 }

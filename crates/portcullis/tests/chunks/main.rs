@@ -19,7 +19,7 @@ use portcullis::{
     Access, Capabilities, Domain, DomainId, Invalidation, Iommu, Iova, IovaRange, PAGE_SIZE, PhysAddr, Protection,
     QueueError, SourceId,
 };
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex};
 
 /// Mappings of so many pages have a table each.
@@ -161,6 +161,26 @@ fn tables_go_however_long_they_were_full() {
     }
     assert!(domain.table_pages() <= KEPT, "{}", domain.table_pages());
     assert!(host.frames_lent() <= KEPT);
+}
+
+/// More tables are filled in each period than there are, one after the other. Few would do.
+#[test]
+fn what_a_peak_has_needed_goes_while_mapping_goes_on() {
+    let host = FakeHost::default();
+    let iommu = FakeIommu::new(&host);
+    let domain = Small::new(&iommu, &host, Protection::Strict).expect("a domain");
+    map_tables(&domain, 60).iter().for_each(|iova| unmap(&domain, *iova, TABLE));
+    let mut live = VecDeque::new();
+    for _ in 0..5 {
+        for number in 0..100 {
+            live.push_back(map(&domain, 0x10_0000 + number * 512, TABLE));
+            if live.len() > 3 {
+                live.pop_front().into_iter().for_each(|iova| unmap(&domain, iova, TABLE));
+            }
+        }
+        tick_after(&host, &domain, TABLE_IDLE_US);
+    }
+    assert!(domain.table_pages() <= KEPT + live.len(), "{}", domain.table_pages());
 }
 
 /// What to do in the middle of a submission.

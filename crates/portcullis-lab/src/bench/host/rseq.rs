@@ -143,7 +143,7 @@ pub(super) fn exchange_at(words: &CpuWords, line: usize, word: usize, old: u64, 
         return target.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed).is_ok();
     }
     let done: u32;
-    // SAFETY: as in `add_here`; the line is below the last. Stores on this processor are seen in order, so this one releases.
+    // SAFETY: as in `add_in_sequence`; the line is below the last. Stores on this processor are seen in order, so this one releases.
     unsafe {
         asm!(
             ".pushsection __rseq_cs, \"aw\"",

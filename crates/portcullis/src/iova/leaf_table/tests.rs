@@ -128,6 +128,43 @@ impl<'t> Model<'t> {
     }
 }
 
+/// Two unmaps race for one mapping, and the later clears what has come back by then and been handed out again, before its new
+/// owner writes. That mapping takes its round from it, and is lost. Those beside it are not.
+#[test]
+fn an_unmap_that_comes_too_late_harms_one_mapping() {
+    let host = FakeHost::default();
+    let tables = ChunkTables::new(1).expect("memory");
+    let frame = host.allocate_frame().expect("memory");
+    // SAFETY: it is never freed.
+    tables.link(0, unsafe { host.frame(frame) }).expect("memory");
+    let (mut table, chunk) = (LeafTable::default(), run(0, CHUNK_UNITS));
+    let pages = u64::from(CHUNK_UNITS) * UNIT_PAGES;
+    let entry = |page: u64| &tables.linked(0)[page as usize..][..1];
+    // No bit of their addresses is zero where a length may be.
+    let segment = Segment { phys: PhysAddr::from_pfn(0x1_ffff), len: PAGE_SIZE };
+    let map = |page| rounds::write(&host, entry(page), &[segment], Rights::WRITE);
+    let clear = |page| rounds::clear(&host, entry(page), IovaRange::new(page, 1).expect("a range")).expect("mapped");
+
+    table.hand_out(&host, 0, &tables, chunk);
+    (0..pages).for_each(map);
+    let seen_by_the_late_one = entry(0)[0].load_bits();
+    (0..pages).for_each(|page| clear(page).spend());
+    table.look(&host, 0, &tables);
+    assert_eq!(table.spent(), ALL);
+    table.hand_out(&host, 0, &tables, chunk);
+    entry(0)[0].store_bits(seen_by_the_late_one);
+    let _late = clear(0);
+
+    (0..pages).for_each(map);
+    (1..8).for_each(|page| clear(page).spend());
+    table.look(&host, 0, &tables);
+    assert_eq!(table.spent() & chunk, 0, "{}: pages from 8 on are mapped", Rule::Reuse);
+    // All but the lost one come back.
+    (8..pages).for_each(|page| clear(page).spend());
+    table.look(&host, 0, &tables);
+    assert_eq!(table.spent(), ALL);
+}
+
 /// Runs scripts, always the same ones, until one fails.
 fn first_violation(forgets_joints: bool) -> Option<(Rule, String)> {
     let mut runner = TestRunner::deterministic();
