@@ -1,5 +1,6 @@
 //! The leaf tables of the chunks by number: found in one step, without a lock, on every map and unmap.
 
+use super::range_tree::try_box;
 use crate::error::NoMemory;
 use crate::per_cpu::Padded;
 use crate::sync::{AtomicPtr, AtomicUsize, Ordering};
@@ -49,7 +50,7 @@ impl ChunkTables {
             numbers,
             directory_bytes: AtomicUsize::new(0),
         };
-        all.enlarge(ptr::null_mut(), &[], numbers.min(TABLES_FIRST))?;
+        all.enlarge(numbers.min(TABLES_FIRST))?;
         Ok(all)
     }
 
@@ -91,11 +92,9 @@ impl ChunkTables {
     /// [`NoMemory`].
     pub(super) fn link(&self, number: u32, frame: &Frame) -> Result<(), NoMemory> {
         let number = number as usize;
-        let Directory { tables, .. } = self.directory();
-        if number >= tables.len() {
-            // Relaxed: the lock brings it.
-            let outgrown = self.directory.load(Ordering::Relaxed);
-            self.enlarge(outgrown, tables, (tables.len() * 2).clamp(number + 1, self.numbers))?;
+        let length = self.directory().tables.len();
+        if number >= length {
+            self.enlarge((length * 2).clamp(number + 1, self.numbers))?;
         }
         // Release: with the pointer comes the zeroed page.
         self.directory().tables[number].store(ptr::from_ref(frame).cast_mut(), Ordering::Release);
@@ -112,23 +111,18 @@ impl ChunkTables {
         self.no_table.as_ptr().cast_mut().cast()
     }
 
-    /// Puts a directory of `length` in the place of `outgrown`, with the `tables` of that. Nobody links or unlinks meanwhile.
-    fn enlarge(
-        &self,
-        outgrown: *mut Padded<Directory>,
-        tables: &[AtomicPtr<Frame>],
-        length: usize,
-    ) -> Result<(), NoMemory> {
-        // Relaxed: the lock brings them, and what they point to is not read.
-        let mut linked = tables.iter().map(|table| table.load(Ordering::Relaxed));
+    /// Puts a directory of `length` in the place of the one that there is, if there is one. Nobody links or unlinks meanwhile.
+    fn enlarge(&self, length: usize) -> Result<(), NoMemory> {
+        // Relaxed, like the loads of its tables: the lock brings it, and what they point to is not read.
+        let outgrown = self.directory.load(Ordering::Relaxed);
+        // SAFETY: null at first, and from here later; directories stay until `self` goes.
+        let linked = unsafe { outgrown.as_ref() }.into_iter().flat_map(|outgrown| &outgrown.0.tables);
+        let mut linked = linked.map(|table| table.load(Ordering::Relaxed));
         let tables = filled(length, || AtomicPtr::new(linked.next().unwrap_or(self.no_table())))?.into_boxed_slice();
         let bytes = size_of_val(&*tables) + size_of::<Padded<Directory>>();
-        let mut directory = Vec::new();
-        directory.try_reserve_exact(1).map_err(|_| NoMemory)?;
-        directory.push(Padded(Directory { tables, outgrown }));
-        let directory: *mut [Padded<Directory>] = Box::into_raw(directory.into_boxed_slice());
+        let directory = try_box(Padded(Directory { tables, outgrown }))?;
         // Release: whoever finds the directory finds it filled in.
-        self.directory.store(directory.cast(), Ordering::Release);
+        self.directory.store(Box::into_raw(directory), Ordering::Release);
         self.directory_bytes.fetch_add(bytes, Ordering::Relaxed);
         Ok(())
     }
@@ -143,9 +137,8 @@ impl Drop for ChunkTables {
     fn drop(&mut self) {
         let mut directory = self.directory.load(Ordering::Acquire);
         while !directory.is_null() {
-            // SAFETY: made by `enlarge` as a boxed slice of one, and `&mut self`: nobody reads it any more.
-            let gone = unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(directory, 1)) };
-            directory = gone[0].0.outgrown;
+            // SAFETY: a box of `enlarge`, and `&mut self`: nobody reads it any more.
+            directory = unsafe { Box::from_raw(directory) }.0.outgrown;
         }
     }
 }

@@ -302,11 +302,11 @@ impl RangeTree {
 }
 
 /// `Box::new` that reports exhaustion.
-fn try_box(node: Node) -> Result<Box<Node>, NoMemory> {
+pub(super) fn try_box<T>(value: T) -> Result<Box<T>, NoMemory> {
     let mut one = Vec::new();
     one.try_reserve_exact(1).map_err(|_| NoMemory)?;
-    one.push(node);
-    let slice: Box<[Node]> = one.into_boxed_slice();
-    // SAFETY: a slice of one node has the layout of the node, so the box may own it as such.
-    Ok(unsafe { Box::from_raw(Box::into_raw(slice).cast::<Node>()) })
+    one.push(value);
+    let slice: Box<[T]> = one.into_boxed_slice();
+    // SAFETY: a slice of one value has the layout of the value, so the box may own it as such.
+    Ok(unsafe { Box::from_raw(Box::into_raw(slice).cast::<T>()) })
 }

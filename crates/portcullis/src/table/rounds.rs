@@ -130,6 +130,7 @@ pub(crate) fn write_page<P: Platform>(platform: &P, entry: &Entry, phys: PhysAdd
     debug_assert!(EntryValue::leaf(phys, rights, false).phys() == PhysAddr::from_pfn(phys.pfn()));
     platform.probe(Step::TableWrite { entries: 1 });
     let round = Idle::before(entry.load_bits()).0;
+    // A sum, and no mask of 64 bits: the caller has seen that nothing overlaps.
     let flags = rights.bits() | 1 << MAPPED_SHIFT;
     entry.store_bits((phys.as_u64() & !(PAGE_SIZE - 1)) + flags + round);
     platform.table_barrier(slice::from_ref(entry));
@@ -238,12 +239,12 @@ pub(crate) fn first_unspent(entries: &[Entry], from: usize, end: usize, round: I
     while at < end {
         // A cache line at a time, so that no look waits for the length that another finds; a whole one without a loop.
         let rest = &entries[at..end];
-        let (line, are_spent) = match rest.first_chunk::<LINE_ENTRIES>() {
+        let (line, is_over) = match rest.first_chunk::<LINE_ENTRIES>() {
             Some(line) => (&line[..], are_spent(line, round)),
             None => (rest, are_spent(rest, round)),
         };
         looks += line.len();
-        if !are_spent {
+        if !is_over {
             at += line.iter().position(|entry| !is_spent(entry, round)).unwrap_or(line.len());
             break;
         }
