@@ -144,6 +144,13 @@ impl IovaRange {
         Iova::from_pfn(self.first_pfn)
     }
 
+    /// The shortest run that both lie in.
+    #[inline]
+    pub(crate) fn around(self, other: Self) -> Self {
+        let first = self.first_pfn.min(other.first_pfn);
+        Self::of(first, self.end_pfn().max(other.end_pfn()) - first)
+    }
+
     /// Whether the two runs share a page.
     #[inline]
     pub const fn overlaps(self, other: Self) -> bool {

@@ -14,7 +14,7 @@ use crate::design::LockFree;
 use crate::domain::RawUnmapError;
 use crate::error::{CommitError, MapError, NewDomainError, NoMemory, UnmapError};
 use crate::invalidation::{
-    CORE_QUEUE_CAPACITY, Commands, Deferral, Invalidated, Revocation, Revoked, Submissions, page_selective,
+    CORE_QUEUE_CAPACITY, Commands, Deferral, Flushes, Invalidated, Revocation, Revoked, Submissions, page_selective,
 };
 use crate::iommu::{AttachError, Capabilities, DomainId, Invalidation, Iommu, SourceId};
 use crate::iova::{
@@ -93,7 +93,7 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         let parts = Parts {
             commands: Commands::PerRun { within_pages: CHUNK_PAGES },
             submissions: Submissions::Shared,
-            deferral: Deferral::PerCore { capacity: QUEUED_MAX, timeout_us: QUEUED_US_MAX },
+            deferral: Deferral::PerCore { capacity: QUEUED_MAX, timeout_us: QUEUED_US_MAX, flushes: Flushes::Extent },
             rule: TableRule::Kept,
             locking: LockFree,
         };

@@ -56,8 +56,10 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Composed<A, P, I, L
     /// those of [`AddressSpace::translated`].
     ///
     /// # Panics
-    /// If claims are left to a table that does not keep its pages, with [`Deferral::Unawaited`] over such a table, if unmaps leave
-    /// translations to a table that maps do not write over, or the other way round, or if a table that frees empty pages has no lock.
+    /// If claims are left to a table that does not keep its pages, with [`Deferral::Unawaited`] or
+    /// [`Flushes::Extent`](crate::invalidation::Flushes::Extent) over such a
+    /// table, if unmaps leave translations to a table that maps do not write over, or the other way round, or if a table that frees
+    /// empty pages has no lock.
     pub fn with_parts(allocator: A, parts: Parts<L>, setup: Setup<'_, P, I>) -> Result<Self, NewDomainError> {
         let Parts { commands, submissions, deferral, rule, locking } = parts;
         assert!(
@@ -65,8 +67,8 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Composed<A, P, I, L
             "claims walk the table before they own anything"
         );
         assert!(
-            deferral != Deferral::Unawaited || rule == TableRule::Kept,
-            "a table page is freed after an invalidation that was waited for"
+            !deferral.leaves_pointers() || rule == TableRule::Kept,
+            "a table page is freed after an invalidation of all levels that was waited for"
         );
         assert!(
             L::TABLE_EXCLUSIVE || !matches!(rule, TableRule::FreedWhenEmpty { .. }),

@@ -1,11 +1,12 @@
 //! Deferred protection with a flush queue per CPU (ATC'15, §5; Linux since 4.7).
 //!
-//! A CPU queues its unmaps behind a lock of its own and flushes the domain when its queue is full. Any flush serves the
-//! entries of all CPUs that were queued before it began. Flushes are numbered as they begin, and an entry notes how many had
-//! begun when it was queued; so the flushes that serve it are those with that number and above, and one of them having
-//! succeeded is enough.
+//! A CPU queues its unmaps behind a lock of its own and flushes when its queue is full: the domain, or the addresses
+//! in which something waits, on any CPU. Any flush serves the entries of all CPUs that were queued before it began. Flushes are
+//! numbered as they begin, and an entry notes how many had begun when it was queued; so the flushes that serve it are those
+//! with that number and above, and one of them having succeeded is enough.
 
-use super::{Invalidated, Revocation};
+use super::extent::Extent;
+use super::{Flushes, Invalidated, Revocation, page_selective};
 use crate::address::IovaRange;
 use crate::deadline::Deadline;
 use crate::error::{CommitError, NoMemory};
@@ -28,10 +29,19 @@ struct Waiting {
     begun: u64,
 }
 
+/// What a CPU has.
+struct CoreQueue<P: Platform> {
+    queue: P::Lock<Queue>,
+    /// Entries of the queue note less: once as many flushes have been served, nothing in it waits. Changed with its lock held.
+    noted_below: AtomicU64,
+}
+
 /// The unmaps of one CPU, the oldest first.
 struct Queue {
     /// Never grows: its capacity is there from the start.
     waiting: VecDeque<Waiting>,
+    /// Where they lie.
+    extent: Extent,
     tables: FreedTables,
     /// Flushes that had begun when the latest of `tables` was queued.
     tables_begun: u64,
@@ -39,12 +49,13 @@ struct Queue {
 
 /// The flush queues of a domain.
 pub struct CoreQueues<P: Platform> {
-    queues: PerCpu<P::Lock<Queue>>,
+    queues: PerCpu<CoreQueue<P>>,
     /// Unmaps that wait at most in each.
     capacity: usize,
     /// How long they wait at most, in microseconds.
     timeout_us: u64,
-    /// Flushes of the domain that have begun: the number of the next.
+    flushes: Flushes,
+    /// Flushes that have begun: the number of the next.
     begun: AtomicU64,
     /// One past the highest number of a flush that has succeeded: entries that note less are served. See
     /// [`CoreQueues::flush`] for the order of the two.
@@ -62,17 +73,19 @@ impl<P: Platform> CoreQueues<P> {
     ///
     /// # Errors
     /// [`NoMemory`] without room for the entries.
-    pub fn new(platform: &P, capacity: usize, timeout_us: u64) -> Result<Self, NoMemory> {
+    pub fn new(platform: &P, capacity: usize, timeout_us: u64, flushes: Flushes) -> Result<Self, NoMemory> {
         let queue = || {
             let mut waiting = VecDeque::new();
             waiting.try_reserve_exact(capacity).map_err(|_| NoMemory)?;
-            let queue = Queue { waiting, tables: FreedTables::new(), tables_begun: 0 };
-            Ok(platform.lock(LockClass::FlushQueue, queue))
+            let queue = Queue { waiting, extent: Extent::default(), tables: FreedTables::new(), tables_begun: 0 };
+            let queue = platform.lock(LockClass::FlushQueue, queue);
+            Ok(CoreQueue { queue, noted_below: AtomicU64::new(0) })
         };
         Ok(Self {
             queues: PerCpu::new(platform, queue)?,
             capacity,
             timeout_us,
+            flushes,
             begun: AtomicU64::new(0),
             served: AtomicU64::new(0),
             due: Deadline::none(),
@@ -98,29 +111,64 @@ impl<P: Platform> CoreQueues<P> {
         // that it does not count might begin, succeed, and let the hardware read an entry that is not yet cleared. It pairs
         // with the fence in `flush`.
         fence(Ordering::SeqCst);
-        self.queues.here(platform).with(|queue| {
-            if !revocation.tables.is_empty() {
-                queue.tables_begun = self.begun.load(Ordering::Acquire);
-                queue.tables.append(platform, core::mem::take(&mut revocation.tables));
-            }
-            for revoked in revocation.revoked.drain(..) {
-                if queue.waiting.len() == self.capacity {
-                    self.release_served(space, allocator, queue);
+        let mut rest = revocation.revoked.drain(..);
+        loop {
+            let here = self.queues.here(platform);
+            let is_full = here.queue.with(|queue| {
+                if !revocation.tables.is_empty() {
+                    queue.tables_begun = self.note(here);
+                    queue.tables.append(platform, core::mem::take(&mut revocation.tables));
                 }
-                if queue.waiting.len() == self.capacity {
-                    self.flush_here(space, allocator, queue)?;
+                while rest.len() > 0 {
+                    if queue.waiting.len() == self.capacity {
+                        self.release_served(space, allocator, queue);
+                    }
+                    if queue.waiting.len() == self.capacity {
+                        return true;
+                    }
+                    rest.next().into_iter().for_each(|revoked| self.add(platform, here, queue, revoked.range));
                 }
-                platform.probe(Step::FlushQueuePush);
-                // Acquire: see `due`.
-                let begun = self.begun.load(Ordering::Acquire);
-                queue.waiting.push_back(Waiting { range: revoked.range, begun });
-                self.due.set_if_none(platform, self.timeout_us);
+                false
+            });
+            if !is_full && space.check().is_ok() {
+                return Ok(());
             }
-            if space.check().is_err() { self.flush_here(space, allocator, queue) } else { Ok(()) }
-        })
+            // Without the lock: the flush is waited for, and looks into all queues.
+            self.flush(space)?;
+            if !is_full {
+                self.queues.here(platform).queue.with(|queue| self.release_served(space, allocator, queue));
+                return Ok(());
+            }
+        }
     }
 
-    /// Flushes the domain if its oldest entry has waited long enough, and empties all queues.
+    /// Puts an unmap into the queue of `here`, whose lock is held, and which has room.
+    fn add(&self, platform: &P, here: &CoreQueue<P>, queue: &mut Queue, range: IovaRange) {
+        platform.probe(Step::FlushQueuePush);
+        let begun = self.note(here);
+        queue.waiting.push_back(Waiting { range, begun });
+        // Relaxed: one that is out of date keeps what was served in the extent for longer.
+        queue.extent.add(range, begun, self.served.load(Ordering::Relaxed));
+        self.due.set_if_none(platform, self.timeout_us);
+    }
+
+    /// What an entry of `here` notes, whose lock is held: how many flushes have begun.
+    fn note(&self, here: &CoreQueue<P>) -> u64 {
+        loop {
+            // Acquire: see `due`.
+            let begun = self.begun.load(Ordering::Acquire);
+            // Relaxed: it was changed under this lock.
+            if here.noted_below.load(Ordering::Relaxed) > begun {
+                return begun;
+            }
+            here.noted_below.store(begun + 1, Ordering::Relaxed);
+            // SeqCst, pairs with that of `flush`: either that flush finds the new bound, or the next look above finds that it
+            // has begun. So each flush that an entry does not count looks into its queue. Once for each flush.
+            fence(Ordering::SeqCst);
+        }
+    }
+
+    /// Flushes if the oldest entry of the domain has waited long enough, and empties all queues.
     ///
     /// # Errors
     /// [`CommitError`] where the flush failed.
@@ -139,15 +187,15 @@ impl<P: Platform> CoreQueues<P> {
             self.due.set(platform, self.timeout_us);
             return Err(error);
         }
-        for queue in self.queues.iter() {
-            queue.with(|queue| self.release_served(space, allocator, queue));
+        for core in self.queues.iter() {
+            core.queue.with(|queue| self.release_served(space, allocator, queue));
         }
         Ok(())
     }
 
     /// Unmaps that wait now. Takes the lock of each queue.
     pub fn waiting(&self) -> usize {
-        self.queues.iter().map(|queue| queue.with(|queue| queue.waiting.len())).sum()
+        self.queues.iter().map(|core| core.queue.with(|queue| queue.waiting.len())).sum()
     }
 
     /// The most unmaps that can wait, on all CPUs together.
@@ -168,8 +216,8 @@ impl<P: Platform> CoreQueues<P> {
     /// Frees what waits, now that the IOMMU has forgotten the domain, but for the table pages: these it returns.
     pub(super) fn close(&self, platform: &P, allocator: &impl IovaAllocator<P>) -> FreedTables {
         let mut tables = FreedTables::new();
-        for queue in self.queues.iter() {
-            queue.with(|queue| {
+        for core in self.queues.iter() {
+            core.queue.with(|queue| {
                 for waiting in queue.waiting.drain(..) {
                     allocator.free(platform, Invalidated::new(waiting.range));
                 }
@@ -179,29 +227,40 @@ impl<P: Platform> CoreQueues<P> {
         tables
     }
 
-    /// Takes everything of the domain out of the hardware. Afterwards every entry queued before this was called is served.
+    /// Takes what waits out of the hardware. Afterwards every entry queued before this was called is served. Not to be called
+    /// with the lock of a queue held.
     fn flush<I: Iommu>(&self, space: &AddressSpace<P, I>) -> Result<(), CommitError> {
         let number = self.begun.fetch_add(1, Ordering::SeqCst);
         // SeqCst: whoever did not count this flush has fenced its cleared entries before, see `push`; so the hardware, told
         // after this, reads them cleared.
         fence(Ordering::SeqCst);
-        space.invalidate(&[Invalidation::Domain(space.id())])?;
+        if let Some(command) = self.command(space) {
+            space.invalidate(&[command])?;
+        }
         // Release: who finds its entries served knows that the flush is over.
         self.served.fetch_max(number + 1, Ordering::Release);
         Ok(())
     }
 
-    /// Flushes the domain and empties `queue`, which stays locked meanwhile: all of it was queued before.
-    fn flush_here<I: Iommu>(
-        &self,
-        space: &AddressSpace<P, I>,
-        allocator: &impl IovaAllocator<P>,
-        queue: &mut Queue,
-    ) -> Result<(), CommitError> {
-        self.flush(space)?;
-        self.release_served(space, allocator, queue);
-        debug_assert!(queue.waiting.is_empty(), "the flush began after all of it");
-        Ok(())
+    /// The command of a flush that has begun: for all that was queued before, and that no flush has served, if there is any.
+    ///
+    /// Each queue in which something may wait is looked into with its lock held. Who has queued before is found there; who does
+    /// so later reads, after the same lock, that this flush has begun, and waits for the next.
+    fn command<I: Iommu>(&self, space: &AddressSpace<P, I>) -> Option<Invalidation> {
+        if self.flushes == Flushes::Domain {
+            return Some(Invalidation::Domain(space.id()));
+        }
+        // Acquire: what another flush has served needs no command of this one.
+        let served = self.served.load(Ordering::Acquire);
+        // Relaxed: ordered by the fence before. CPUs that are idle keep their locks to themselves.
+        let may_wait = |core: &&CoreQueue<P>| core.noted_below.load(Ordering::Relaxed) > served;
+        let extents = self
+            .queues
+            .iter()
+            .filter(may_wait)
+            .filter_map(|core| core.queue.with(|queue| queue.extent.waiting(served)));
+        let extent = extents.reduce(IovaRange::around)?;
+        Some(page_selective(space.id(), extent, true, space.capabilities()))
     }
 
     /// Gives back the entries of `queue` that a flush has served.

@@ -5,6 +5,7 @@
 //! exception is [`Deferral::AtMap`], where a map invalidates what it was given before anybody learns of it.
 
 mod core_queues;
+mod extent;
 mod flush_queue;
 mod policy;
 mod strict;
@@ -13,7 +14,7 @@ mod unawaited;
 pub use core_queues::{CORE_QUEUE_CAPACITY, CoreQueues};
 pub use flush_queue::{FlushQueue, QUEUE_CAPACITY, QUEUE_TIMEOUT_US};
 pub(crate) use policy::Policy;
-pub use policy::{Commands, Deferral, Submissions};
+pub use policy::{Commands, Deferral, Flushes, Submissions};
 pub use unawaited::{UNAWAITED_CAPACITY, UnawaitedQueue};
 
 use crate::address::{Iova, IovaRange};

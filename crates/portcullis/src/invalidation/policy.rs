@@ -19,12 +19,14 @@ use crate::table::FreedTables;
 pub enum Deferral {
     /// It waits in one queue of all CPUs, for a global flush.
     Global,
-    /// It waits in its CPU's queue, for a flush of the domain.
+    /// It waits in its CPU's queue, for a flush.
     PerCore {
         /// Unmaps that wait at most on each CPU.
         capacity: usize,
         /// How long they wait at most, in microseconds.
         timeout_us: u64,
+        /// What a flush takes out.
+        flushes: Flushes,
     },
     /// Nothing, until a map uses the address again: it writes its translations and invalidates the old ones before it returns.
     AtMap,
@@ -34,7 +36,23 @@ pub enum Deferral {
 
 impl Deferral {
     /// Queues per CPU as Linux has them.
-    pub const PER_CORE: Self = Self::PerCore { capacity: CORE_QUEUE_CAPACITY, timeout_us: QUEUE_TIMEOUT_US };
+    pub const PER_CORE: Self =
+        Self::PerCore { capacity: CORE_QUEUE_CAPACITY, timeout_us: QUEUE_TIMEOUT_US, flushes: Flushes::Domain };
+
+    /// Whether addresses may come back while pointers to their tables are cached.
+    pub(crate) const fn leaves_pointers(self) -> bool {
+        matches!(self, Self::Unawaited | Self::PerCore { flushes: Flushes::Extent, .. })
+    }
+}
+
+/// What a flush of the queues per CPU takes out of the hardware.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Flushes {
+    /// All of the domain.
+    Domain,
+    /// The translations of the smallest run around all that waits which one command covers, and no pointers to tables: these
+    /// must keep their pages. Where the hardware has no such command, all of the domain.
+    Extent,
 }
 
 /// What one command of a commit covers under strict protection.
@@ -78,8 +96,8 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
         Ok(match (protection, deferral) {
             (Protection::Strict, _) => Self::Strict(commands, submissions),
             (Protection::Deferred, Deferral::Global) => Self::Global(FlushQueue::new(platform)?),
-            (Protection::Deferred, Deferral::PerCore { capacity, timeout_us }) => {
-                Self::PerCore(CoreQueues::new(platform, capacity, timeout_us)?)
+            (Protection::Deferred, Deferral::PerCore { capacity, timeout_us, flushes }) => {
+                Self::PerCore(CoreQueues::new(platform, capacity, timeout_us, flushes)?)
             }
             (Protection::Deferred, Deferral::AtMap) => Self::AtMap,
             (Protection::Deferred, Deferral::Unawaited) => Self::Unawaited(UnawaitedQueue::new(platform)?),

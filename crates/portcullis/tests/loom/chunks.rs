@@ -182,6 +182,62 @@ fn a_deadline_beside_a_late_unmap() {
     assert!(QUEUED.load(Ordering::Relaxed) > 0, "the late unmap waits in some");
 }
 
+/// Two CPUs unmap, and flush what lies around all that waits: each serves what the other has queued, but only if that was
+/// queued before its flush began. `late` is done by the second with the page that the first unmaps, `map` by the first then.
+/// Returns how often that page was handed out again.
+fn two_flushes(late: fn(&Chunked, Iova), map: fn(&Chunked) -> Iova) -> usize {
+    let reused = Arc::new(AtomicUsize::new(0));
+    let count = reused.clone();
+    check_with(Some(3), move || {
+        let bench = bench(Protection::Deferred);
+        run_on(0);
+        let [gone, others @ ..] = map_pages::<{ TABLE as usize }>(&bench, 10);
+        let [first, second, third, _fourth] = map_pages::<{ TABLE as usize }>(&bench, 20);
+        unmap_pages(&bench, &others);
+        bench.host.advance_us(WINDOW_US);
+        bench.domain.tick().expect("the hardware answers");
+        // After that flush, which took its neighbours out.
+        assert_eq!(bench.reach(gone), Some(10));
+        let other = bench.clone();
+        let new = Cell::new(None);
+        let unmap_two = move || {
+            unmap_pages(&other, &[first, second]);
+            late(&other, gone);
+        };
+        beside(unmap_two, || {
+            unmap_pages(&bench, &[gone, third]);
+            new.set(Some(map(&bench)));
+        });
+        let new = new.get().expect("it has ended");
+        assert_eq!(bench.reach(new), Some(30), "S3");
+        count.fetch_add(usize::from(new == gone), Ordering::Relaxed);
+        bench.close();
+    });
+    reused.load(Ordering::Relaxed)
+}
+
+/// The flush that ends first serves what both look after, and takes it out itself.
+#[test]
+fn two_flushes_of_one_unmap() {
+    let reused = two_flushes(|_, _| (), |bench| bench.map(30, 1));
+    assert!(reused > 0, "the address is reused in some interleavings");
+}
+
+/// The device uses the page once more after the flush of another CPU.
+#[test]
+fn a_flush_beside_an_unmap() {
+    static STILL_THERE: AtomicUsize = AtomicUsize::new(0);
+    let late = |bench: &Chunked, gone| {
+        STILL_THERE.fetch_add(usize::from(bench.reach(gone).is_some()), Ordering::Relaxed);
+    };
+    // It may use the new mapping as well, so the address may be cached by now.
+    let map =
+        |bench: &Chunked| bench.domain.map_raw(PhysAddr::from_pfn(30), PAGE_SIZE, Access::DeviceWrites).expect("room");
+    let reused = two_flushes(late, map);
+    assert!(reused > 0, "the address is reused in some interleavings");
+    assert!(STILL_THERE.load(Ordering::Relaxed) > 0, "the device came before the unmap in some");
+}
+
 /// A table that nothing is in leaves while another CPU needs one: that one gets it before it goes, or another.
 #[test]
 fn a_map_beside_a_tick_that_takes_a_table_out() {

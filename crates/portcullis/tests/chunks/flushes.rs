@@ -1,0 +1,118 @@
+//! What a flush of waiting unmaps takes out of the hardware: the translations around them, and no pointers to tables.
+
+use super::{DEVICE, Small, TABLE, map, tick_after, unmap};
+use portcullis::iommu::fake::FakeIommu;
+use portcullis::platform::fake::{CPUS, FakeHost, run_on};
+use portcullis::table::{ENTRIES, Rights};
+use portcullis::{Capabilities, Invalidation, Iommu, Iova, Protection};
+
+/// How long an unmap waits at most, in microseconds.
+const WINDOW_US: u64 = 500;
+/// Unmaps of a CPU that wait at most.
+const QUEUED_MAX: usize = 128;
+
+/// Runs `test` on a domain whose hardware takes page-selective commands of up to `2^address_mask_max` pages.
+fn deferred(address_mask_max: Option<u8>, test: impl FnOnce(&FakeHost, &FakeIommu<'_>, &Small<'_>)) {
+    run_on(0);
+    let host = FakeHost::default();
+    let capabilities = Capabilities { address_mask_max, ..FakeIommu::new(&host).capabilities() };
+    let iommu = FakeIommu::with_capabilities(&host, capabilities);
+    let domain = Small::new(&iommu, &host, Protection::Deferred).expect("a domain");
+    domain.attach(DEVICE).expect("a device");
+    test(&host, &iommu, &domain);
+    run_on(0);
+}
+
+/// Single pages that fill so many tables, in their order.
+fn map_pages(domain: &Small<'_>, tables: usize) -> Vec<Iova> {
+    let pages: Vec<Iova> = (0..tables * ENTRIES).map(|page| map(domain, 0x1000 + page as u64, 1)).collect();
+    assert!(pages.windows(2).all(|two| two[0].pfn() + 1 == two[1].pfn()));
+    pages
+}
+
+/// The command for the `2^mask` pages around `iova`.
+fn pages_around(domain: &Small<'_>, iova: Iova, mask: u8) -> Invalidation {
+    let first = Iova::from_pfn(iova.pfn() >> mask << mask);
+    Invalidation::Pages { domain: domain.id(), first, mask, leaf_only: true }
+}
+
+/// Unmaps of two CPUs, then others: one command, for what lies around those that wait.
+#[test]
+fn one_command_around_all_that_waits() {
+    deferred(Some(18), |host, iommu, domain| {
+        let pages = map_pages(domain, 4);
+        let within_reach = || pages.iter().filter(|page| iommu.access(DEVICE, **page, Rights::WRITE).is_some()).count();
+        assert_eq!(within_reach(), pages.len());
+        let tables = [&pages[ENTRIES..2 * ENTRIES], &pages[2 * ENTRIES..3 * ENTRIES]];
+        for (cpu, table) in tables.into_iter().enumerate() {
+            run_on(cpu as u32);
+            table[30..40].iter().for_each(|page| unmap(domain, *page, 1));
+        }
+        run_on(2);
+        assert_eq!((domain.usage().queued_unmaps, iommu.take_commands()), (20, vec![]));
+        tick_after(host, domain, WINDOW_US);
+        // The two in the middle of four.
+        assert_eq!(iommu.take_commands(), [pages_around(domain, pages[0], 11)]);
+        assert_eq!((domain.usage().queued_unmaps, within_reach()), (0, pages.len() - 20));
+        // What was flushed is no matter to the next.
+        unmap(domain, pages[3 * ENTRIES + 6], 1);
+        unmap(domain, pages[3 * ENTRIES + 9], 1);
+        tick_after(host, domain, WINDOW_US);
+        assert_eq!(iommu.take_commands(), [pages_around(domain, pages[3 * ENTRIES], 4)]);
+        assert_eq!(within_reach(), pages.len() - 22);
+    });
+}
+
+/// The unmap that finds its queue full flushes for all CPUs; what has been flushed is not flushed again.
+#[test]
+fn a_flush_serves_all_cpus() {
+    deferred(Some(18), |host, iommu, domain| {
+        let pages = map_pages(domain, 1);
+        let (mine, others) = pages.split_at(QUEUED_MAX);
+        let (last, others) = others.split_last().expect("a table is more");
+        for cpu in 1..CPUS {
+            run_on(cpu);
+            others[cpu as usize * 64..][..64].iter().for_each(|page| unmap(domain, *page, 1));
+        }
+        run_on(0);
+        mine.iter().for_each(|page| unmap(domain, *page, 1));
+        assert_eq!(iommu.take_commands(), []);
+        unmap(domain, *last, 1);
+        assert_eq!(iommu.take_commands(), [pages_around(domain, pages[0], 9)]);
+        assert!(others[64..][..192].iter().all(|page| iommu.access(DEVICE, *page, Rights::WRITE).is_none()));
+        tick_after(host, domain, WINDOW_US);
+        assert_eq!(iommu.take_commands(), [pages_around(domain, *last, 0)]);
+        assert_eq!((domain.usage().queued_unmaps, domain.usage().live_ranges), (0, 512 - 128 - 192 - 1));
+    });
+}
+
+/// Where the hardware has no command for so many pages, the domain is flushed.
+#[test]
+fn hardware_without_such_commands() {
+    for (address_mask_max, in_one) in [(Some(10), true), (Some(9), false), (None, false)] {
+        deferred(address_mask_max, |host, iommu, domain| {
+            let pages = map_pages(domain, 2);
+            pages[ENTRIES - 1..=ENTRIES].iter().for_each(|page| unmap(domain, *page, 1));
+            tick_after(host, domain, WINDOW_US);
+            let (around, all) = (pages_around(domain, pages[0], 10), Invalidation::Domain(domain.id()));
+            assert_eq!(iommu.take_commands(), [if in_one { around } else { all }], "{address_mask_max:?}");
+        });
+    }
+}
+
+/// So it is where what waits lies in both halves of the addresses.
+#[test]
+fn what_waits_lies_far_apart() {
+    deferred(Some(18), |host, iommu, domain| {
+        let (large, small) = (map(domain, 0x10_0000, 3 * TABLE), map(domain, 0x1000, 1));
+        unmap(domain, large, 3 * TABLE);
+        tick_after(host, domain, WINDOW_US);
+        assert!(matches!(iommu.take_commands()[..], [Invalidation::Pages { mask: 9..=12, leaf_only: true, .. }]));
+        let large = map(domain, 0x10_0000, 3 * TABLE);
+        unmap(domain, large, 3 * TABLE);
+        unmap(domain, small, 1);
+        tick_after(host, domain, WINDOW_US);
+        assert_eq!(iommu.take_commands(), [Invalidation::Domain(domain.id())]);
+        assert_eq!(domain.usage().live_ranges, 0);
+    });
+}
