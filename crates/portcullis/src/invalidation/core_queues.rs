@@ -77,7 +77,7 @@ impl<P: Platform> CoreQueues<P> {
         let queue = || {
             let mut waiting = VecDeque::new();
             waiting.try_reserve_exact(capacity).map_err(|_| NoMemory)?;
-            let queue = Queue { waiting, extent: Extent::default(), tables: FreedTables::new(), tables_begun: 0 };
+            let queue = Queue { waiting, extent: Extent::new(), tables: FreedTables::new(), tables_begun: 0 };
             let queue = platform.lock(LockClass::FlushQueue, queue);
             Ok(CoreQueue { queue, noted_below: AtomicU64::new(0) })
         };
@@ -115,18 +115,24 @@ impl<P: Platform> CoreQueues<P> {
         loop {
             let here = self.queues.here(platform);
             let is_full = here.queue.with(|queue| {
+                let begun = self.note(here);
                 if !revocation.tables.is_empty() {
-                    queue.tables_begun = self.note(here);
+                    queue.tables_begun = begun;
                     queue.tables.append(platform, core::mem::take(&mut revocation.tables));
                 }
                 while rest.len() > 0 {
                     if queue.waiting.len() == self.capacity {
                         self.release_served(space, allocator, queue);
+                        if queue.waiting.len() == self.capacity {
+                            return true;
+                        }
                     }
-                    if queue.waiting.len() == self.capacity {
-                        return true;
-                    }
-                    rest.next().into_iter().for_each(|revoked| self.add(platform, here, queue, revoked.range));
+                    let Some(revoked) = rest.next() else { break };
+                    platform.probe(Step::FlushQueuePush);
+                    queue.waiting.push_back(Waiting { range: revoked.range, begun });
+                    // Relaxed: one that is out of date keeps what was served in the extent for longer.
+                    queue.extent.add(revoked.range, begun, self.served.load(Ordering::Relaxed));
+                    self.due.set_if_none(platform, self.timeout_us);
                 }
                 false
             });
@@ -142,17 +148,8 @@ impl<P: Platform> CoreQueues<P> {
         }
     }
 
-    /// Puts an unmap into the queue of `here`, whose lock is held, and which has room.
-    fn add(&self, platform: &P, here: &CoreQueue<P>, queue: &mut Queue, range: IovaRange) {
-        platform.probe(Step::FlushQueuePush);
-        let begun = self.note(here);
-        queue.waiting.push_back(Waiting { range, begun });
-        // Relaxed: one that is out of date keeps what was served in the extent for longer.
-        queue.extent.add(range, begun, self.served.load(Ordering::Relaxed));
-        self.due.set_if_none(platform, self.timeout_us);
-    }
-
-    /// What an entry of `here` notes, whose lock is held: how many flushes have begun.
+    /// What entries of `here` note, whose lock is held until they are queued: how many flushes have begun.
+    #[inline]
     fn note(&self, here: &CoreQueue<P>) -> u64 {
         loop {
             // Acquire: see `due`.

@@ -5,7 +5,9 @@ use crate::address::IovaRange;
 /// The run of pages around unmaps that wait.
 #[derive(Clone, Copy)]
 struct Run {
-    pages: IovaRange,
+    first_pfn: u64,
+    /// Not above `first_pfn` where there are none.
+    end_pfn: u64,
     /// Flushes that had begun when the latest of them was queued. Once a later one has succeeded, none of them waits.
     begun: u64,
 }
@@ -13,35 +15,47 @@ struct Run {
 /// The runs around all unmaps of a queue.
 ///
 /// Two, for there is always an unmap that comes while a flush is under way: what came before that is forgotten with the flush.
-#[derive(Default)]
 pub(super) struct Extent {
-    earlier: Option<Run>,
+    earlier: Run,
     /// All of these have noted the same flushes.
-    latest: Option<Run>,
+    latest: Run,
+}
+
+impl Run {
+    /// No pages.
+    const fn none(begun: u64) -> Self {
+        Self { first_pfn: u64::MAX, end_pfn: 0, begun }
+    }
+
+    fn around(self, first_pfn: u64, end_pfn: u64) -> Self {
+        Self { first_pfn: self.first_pfn.min(first_pfn), end_pfn: self.end_pfn.max(end_pfn), ..self }
+    }
 }
 
 impl Extent {
+    /// Of no unmaps.
+    pub(super) const fn new() -> Self {
+        Self { earlier: Run::none(0), latest: Run::none(0) }
+    }
+
     /// Adds `range`, which waits for a flush that begins as number `begun` or later. Those below `served` have succeeded.
+    #[inline]
     pub(super) fn add(&mut self, range: IovaRange, begun: u64, served: u64) {
-        let latest = self.latest.take_if(|latest| latest.begun < begun);
-        if latest.is_some() {
-            // Of those before, the latest that came tells when all have been served.
-            let earlier = self.earlier.filter(|earlier| earlier.begun >= served);
-            self.earlier =
-                latest.map(|run| Run { pages: join(earlier.map(|earlier| earlier.pages), run.pages), ..run });
+        if self.latest.begun < begun {
+            let earlier = if self.earlier.begun < served { Run::none(0) } else { self.earlier };
+            // Of both, the latest that came tells when all have been served.
+            self.earlier = self.latest.around(earlier.first_pfn, earlier.end_pfn);
+            self.latest = Run::none(begun);
         }
-        self.latest = Some(Run { pages: join(self.latest.map(|latest| latest.pages), range), begun });
+        self.latest = self.latest.around(range.first_pfn(), range.end_pfn());
     }
 
     /// The pages around all that flushes below `served` have left, if they have left any.
     pub(super) fn waiting(&self, served: u64) -> Option<IovaRange> {
-        let runs = [self.earlier, self.latest].into_iter().flatten();
-        runs.filter(|run| run.begun >= served).map(|run| run.pages).reduce(IovaRange::around)
+        let left = [self.earlier, self.latest].into_iter().filter(|run| run.begun >= served);
+        let around = left.fold(Run::none(0), |around, run| around.around(run.first_pfn, run.end_pfn));
+        IovaRange::new(around.first_pfn, around.end_pfn.saturating_sub(around.first_pfn))
     }
-}
-
-fn join(run: Option<IovaRange>, pages: IovaRange) -> IovaRange {
-    run.map_or(pages, |run| run.around(pages))
 }
 
 #[cfg(test)]
@@ -72,7 +86,7 @@ mod tests {
         /// All that no flush has served is in it; and nothing else, as long as flushes come one after the other.
         #[test]
         fn all_that_waits(steps in proptest::collection::vec(step(), 1..200), one_by_one: bool) {
-            let (mut extent, mut begun, mut served) = (Extent::default(), 0u64, 0u64);
+            let (mut extent, mut begun, mut served) = (Extent::new(), 0u64, 0u64);
             let mut all = Vec::<(IovaRange, u64)>::new();
             for step in steps {
                 match step {
