@@ -107,10 +107,6 @@ impl<P: Platform> CoreQueues<P> {
     ) -> Result<(), CommitError> {
         let platform = space.platform();
         platform.probe(Step::Enter(Phase::Invalidate));
-        // SeqCst: the cleared entries must have left this CPU before it reads how many flushes have begun. Otherwise a flush
-        // that it does not count might begin, succeed, and let the hardware read an entry that is not yet cleared. It pairs
-        // with the fence in `flush`.
-        fence(Ordering::SeqCst);
         let mut rest = revocation.revoked.drain(..);
         loop {
             let here = self.queues.here(platform);
@@ -149,8 +145,17 @@ impl<P: Platform> CoreQueues<P> {
     }
 
     /// What entries of `here` note, whose lock is held until they are queued: how many flushes have begun.
+    ///
+    /// A flush that begins after this looks at what it is to take out after the translations of these entries were cleared.
     #[inline]
     fn note(&self, here: &CoreQueue<P>) -> u64 {
+        if self.flushes == Flushes::Domain {
+            // SeqCst: the cleared entries must have left this CPU before it reads how many flushes have begun. Otherwise a flush
+            // that it does not count might begin, succeed, and let the hardware read an entry that is not yet cleared. It pairs
+            // with the fence in `flush`.
+            fence(Ordering::SeqCst);
+            return self.begun.load(Ordering::Acquire);
+        }
         loop {
             // Acquire: see `due`.
             let begun = self.begun.load(Ordering::Acquire);
@@ -160,7 +165,8 @@ impl<P: Platform> CoreQueues<P> {
             }
             here.noted_below.store(begun + 1, Ordering::Relaxed);
             // SeqCst, pairs with that of `flush`: either that flush finds the new bound, or the next look above finds that it
-            // has begun. So each flush that an entry does not count looks into its queue. Once for each flush.
+            // has begun. So each flush that an entry does not count takes this lock, and what was cleared before it was
+            // released is cleared for the hardware that is told then. Once for each flush.
             fence(Ordering::SeqCst);
         }
     }
@@ -228,8 +234,8 @@ impl<P: Platform> CoreQueues<P> {
     /// with the lock of a queue held.
     fn flush<I: Iommu>(&self, space: &AddressSpace<P, I>) -> Result<(), CommitError> {
         let number = self.begun.fetch_add(1, Ordering::SeqCst);
-        // SeqCst: whoever did not count this flush has fenced its cleared entries before, see `push`; so the hardware, told
-        // after this, reads them cleared.
+        // SeqCst: whoever did not count this flush has fenced before, see `note`; so the hardware, told after this, reads the
+        // entries cleared, and the bounds below are up to date.
         fence(Ordering::SeqCst);
         if let Some(command) = self.command(space) {
             space.invalidate(&[command])?;

@@ -1,10 +1,10 @@
 //! What a flush of waiting unmaps takes out of the hardware: the translations around them, and no pointers to tables.
 
 use super::{DEVICE, Small, TABLE, map, tick_after, unmap};
-use portcullis::iommu::fake::FakeIommu;
+use portcullis::iommu::fake::{Behaviour, FakeIommu};
 use portcullis::platform::fake::{CPUS, FakeHost, run_on};
 use portcullis::table::{ENTRIES, Rights};
-use portcullis::{Capabilities, Invalidation, Iommu, Iova, Protection};
+use portcullis::{Capabilities, Invalidation, Iommu, Iova, PAGE_SIZE, Protection};
 
 /// How long an unmap waits at most, in microseconds.
 const WINDOW_US: u64 = 500;
@@ -114,5 +114,29 @@ fn what_waits_lies_far_apart() {
         tick_after(host, domain, WINDOW_US);
         assert_eq!(iommu.take_commands(), [Invalidation::Domain(domain.id())]);
         assert_eq!(domain.usage().live_ranges, 0);
+    });
+}
+
+/// Unmaps that flushes have left because they failed are taken out by the first that succeeds.
+#[test]
+fn what_failed_flushes_have_left() {
+    deferred(Some(18), |host, iommu, domain| {
+        let pages = map_pages(domain, 4);
+        let within_reach = |page| iommu.access(DEVICE, page, Rights::WRITE).is_some();
+        let gone = [0, 2 * ENTRIES, 3 * ENTRIES].map(|page| pages[page]);
+        assert!(gone.into_iter().all(within_reach));
+        iommu.behave(Behaviour::Failing);
+        unmap(domain, gone[0], 1);
+        host.advance_us(WINDOW_US);
+        domain.tick().expect_err("it refuses");
+        // Nothing waits in a poisoned domain.
+        domain.unmap_raw(gone[1], PAGE_SIZE).expect_err("it refuses");
+        assert_eq!(domain.usage().queued_unmaps, 2);
+        iommu.behave(Behaviour::Prompt);
+        iommu.take_commands();
+        unmap(domain, gone[2], 1);
+        assert_eq!(iommu.take_commands(), [pages_around(domain, pages[0], 11)]);
+        assert!(!gone.into_iter().any(within_reach));
+        assert_eq!(domain.usage().queued_unmaps, 0);
     });
 }
