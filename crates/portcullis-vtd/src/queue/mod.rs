@@ -22,7 +22,7 @@ mod recovery;
 mod shared;
 
 use recovery::Failure;
-use shared::{Ride, Turn};
+use shared::{Ride, Turn, UNSEEN};
 
 use crate::Mmio;
 use crate::hardware::{Hardware, RegisterTimeout};
@@ -133,6 +133,8 @@ pub(crate) struct Queue<P: Platform> {
     pub(crate) ring: P::Lock<Ring>,
     /// The sequence of [`Ring::boarding`], zero for none: written under the lock, read without.
     boarding: AtomicU64,
+    /// When one of those on board has seen that what they wait for has landed, in microseconds.
+    landing_seen_us: AtomicU64,
 }
 
 impl<P: Platform> Queue<P> {
@@ -148,7 +150,8 @@ impl<P: Platform> Queue<P> {
             used: QueueUse::default(),
         };
         let ring = platform.lock(LockClass::InvalidationQueue, ring);
-        Self { descriptors, statuses, ring, boarding: AtomicU64::new(0) }
+        let landing_seen_us = AtomicU64::new(UNSEEN);
+        Self { descriptors, statuses, ring, boarding: AtomicU64::new(0), landing_seen_us }
     }
 
     /// Tells the hardware where the queue is, and turns it on.

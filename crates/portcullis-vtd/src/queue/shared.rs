@@ -23,9 +23,14 @@ use crate::sync::Ordering;
 use portcullis::platform::{CpuHint, Lock, Step};
 use portcullis::{Platform, QueueError};
 
-/// How long the others on board leave it to the leader to depart, in microseconds. They would all want the lock at once; so
-/// longer than it takes to see that a ride has landed, and no longer than one might be missed.
+/// How long the others on board leave it to the leader to depart once it may, and then each to those who have boarded before,
+/// in microseconds. They would all want the lock at once, and those who come to board would wait behind them, find that the
+/// ride has gone, and depart alone, so that it would never end. So longer than it takes to see that a ride has landed, and no
+/// longer than one might be missed.
 const PATIENCE_US: u64 = if cfg!(loom) { 1 } else { 10 };
+
+/// Nobody has seen it.
+pub(super) const UNSEEN: u64 = u64::MAX;
 
 /// A ride that can still be joined.
 #[derive(Clone, Copy)]
@@ -40,8 +45,8 @@ pub(super) struct Ride {
 pub(super) struct Turn {
     /// When this has landed,
     behind: Submission,
-    /// and not before this time.
-    from_us: u64,
+    /// and so long after that was seen, in microseconds.
+    patience_us: u64,
 }
 
 impl<P: Platform> Queue<P> {
@@ -71,7 +76,12 @@ impl<P: Platform> Queue<P> {
         }
         platform.probe(Step::QueueWrite { descriptors: count });
         let cpu = platform.cpu();
-        let ride = ring.boarding.unwrap_or_else(|| Ride { submission: self.begin(ring, platform), leader: cpu });
+        let ride = ring.boarding.unwrap_or_else(|| {
+            // Relaxed: see `move_along`.
+            self.landing_seen_us.store(UNSEEN, Ordering::Relaxed);
+            Ride { submission: self.begin(ring, platform), leader: cpu }
+        });
+        let before = ride.descriptors(ring) as u64;
         self.append(ring, platform, descriptors);
         self.set_boarding(ring, Some(ride));
         // A full ride gains nothing by waiting.
@@ -82,8 +92,8 @@ impl<P: Platform> Queue<P> {
             return Some(ride.submission.into());
         };
         // Whoever boards on the leader's CPU has interrupted it, or it has moved: act in its stead.
-        let from_us = if ride.leader == cpu { 0 } else { platform.now_us() + PATIENCE_US };
-        Some(Ticket { submission: ride.submission, turn: Some(Turn { behind, from_us }) })
+        let patience_us = if ride.leader == cpu { 0 } else { PATIENCE_US * before };
+        Some(Ticket { submission: ride.submission, turn: Some(Turn { behind, patience_us }) })
     }
 
     /// Has `submission` depart if it has not and may.
@@ -92,13 +102,28 @@ impl<P: Platform> Queue<P> {
         // something later, and it is never set to that again. Who reads it too late looks again under the lock.
         let is_boarding = || self.boarding.load(Ordering::Relaxed) == submission.sequence;
         let platform = &hardware.platform;
-        if is_boarding() && self.has_landed(platform, turn.behind) && platform.now_us() >= turn.from_us {
+        let may_depart = || is_boarding() && self.has_landed(platform, turn.behind);
+        if may_depart() && self.is_out_of_patience(platform, turn) {
             self.ring.with(|ring| {
                 if is_boarding() {
                     self.depart(ring, hardware);
                 }
             });
         }
+    }
+
+    /// Whether those who may have it depart first have had their time. It begins when one of those on board sees the landing.
+    fn is_out_of_patience(&self, platform: &P, turn: Turn) -> bool {
+        if turn.patience_us == 0 {
+            return true;
+        }
+        // Relaxed: a hint. Who is late may store what was seen for the ride before, and somebody asks for the lock too early.
+        let seen_us = self.landing_seen_us.load(Ordering::Relaxed);
+        if seen_us == UNSEEN {
+            self.landing_seen_us.store(platform.now_us(), Ordering::Relaxed);
+            return false;
+        }
+        platform.now_us() >= seen_us + turn.patience_us
     }
 
     /// Tells the hardware of those on board.

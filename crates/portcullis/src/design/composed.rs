@@ -57,9 +57,8 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Composed<A, P, I, L
     ///
     /// # Panics
     /// If claims are left to a table that does not keep its pages, with [`Deferral::Unawaited`] or
-    /// [`Flushes::Extent`](crate::invalidation::Flushes::Extent) over such a
-    /// table, if unmaps leave translations to a table that maps do not write over, or the other way round, or if a table that frees
-    /// empty pages has no lock.
+    /// [`Flushes::Extent`](crate::invalidation::Flushes::Extent) over such a table, if unmaps leave translations to a table that
+    /// maps do not write over, or the other way round, or if a table that frees empty pages has no lock.
     pub fn with_parts(allocator: A, parts: Parts<L>, setup: Setup<'_, P, I>) -> Result<Self, NewDomainError> {
         let Parts { commands, submissions, deferral, rule, locking } = parts;
         assert!(

@@ -98,7 +98,7 @@ impl<P: Platform> CoreQueues<P> {
     ///
     /// # Errors
     /// [`CommitError`] where a flush failed. What was queued stays until a flush succeeds; those of these unmaps that found
-    /// no room are lost for good.
+    /// no room are lost for good, and the device may keep them until the domain is closed.
     pub(crate) fn push<I: Iommu>(
         &self,
         space: &AddressSpace<P, I>,
@@ -284,6 +284,12 @@ impl<P: Platform> CoreQueues<P> {
         }
         if queue.tables_begun < served {
             space.release(Invalidated::new(core::mem::take(&mut queue.tables)));
+        }
+        if self.flushes == Flushes::Extent {
+            // Where flushes overlap all the time, this is what keeps it from growing. Mostly nothing is left.
+            queue.extent = Extent::new();
+            let Queue { waiting, extent, .. } = queue;
+            waiting.iter().for_each(|waiting| extent.add(waiting.range, waiting.begun, served));
         }
         platform.probe(Step::Enter(Phase::Invalidate));
     }

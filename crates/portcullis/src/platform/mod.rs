@@ -20,7 +20,8 @@ pub trait Lock<T>: Send + Sync {
 /// What a lock protects. Locks are taken in this order, never the other way round.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum LockClass {
-    /// A queue of unmaps that wait for their flush, the global one or a CPU's. Held while the flush is waited for.
+    /// A queue of unmaps that wait for their flush, the global one or a CPU's. The global one is held while the flush is waited
+    /// for.
     FlushQueue,
     /// The devices and domain ids of an IOMMU.
     Attachment,
