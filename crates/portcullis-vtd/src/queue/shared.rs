@@ -77,7 +77,7 @@ impl<P: Platform> Queue<P> {
         platform.probe(Step::QueueWrite { descriptors: count });
         let cpu = platform.cpu();
         let ride = ring.boarding.unwrap_or_else(|| {
-            // Relaxed: see `move_along`.
+            // Relaxed: see `is_out_of_patience`.
             self.landing_seen_us.store(UNSEEN, Ordering::Relaxed);
             Ride { submission: self.begin(ring, platform), leader: cpu }
         });
@@ -102,8 +102,7 @@ impl<P: Platform> Queue<P> {
         // something later, and it is never set to that again. Who reads it too late looks again under the lock.
         let is_boarding = || self.boarding.load(Ordering::Relaxed) == submission.sequence;
         let platform = &hardware.platform;
-        let may_depart = || is_boarding() && self.has_landed(platform, turn.behind);
-        if may_depart() && self.is_out_of_patience(platform, turn) {
+        if is_boarding() && self.has_landed(platform, turn.behind) && self.is_out_of_patience(platform, turn) {
             self.ring.with(|ring| {
                 if is_boarding() {
                     self.depart(ring, hardware);

@@ -1,11 +1,10 @@
 //! Deferred protection with a flush queue per CPU (ATC'15, §5; Linux since 4.7).
 //!
-//! A CPU queues its unmaps behind a lock of its own and flushes when its queue is full: the domain, or the addresses
-//! in which something waits, on any CPU. Any flush serves the entries of all CPUs that were queued before it began. Flushes are
-//! numbered as they begin, and an entry notes how many had begun when it was queued; so the flushes that serve it are those
-//! with that number and above, and one of them having succeeded is enough.
+//! A CPU queues its unmaps behind a lock of its own and flushes when its queue is full: the domain, or what lies around all that
+//! waits, on any CPU. Any flush serves the entries of all CPUs that were queued before it began. Flushes are numbered as they
+//! begin, and an entry notes how many had begun when it was queued; so the flushes that serve it are those with that number and
+//! above, and one of them having succeeded is enough.
 
-use super::extent::Extent;
 use super::{Flushes, Invalidated, Revocation, page_selective};
 use crate::address::IovaRange;
 use crate::deadline::Deadline;
@@ -40,8 +39,8 @@ struct CoreQueue<P: Platform> {
 struct Queue {
     /// Never grows: its capacity is there from the start.
     waiting: VecDeque<Waiting>,
-    /// Where they lie.
-    extent: Extent,
+    /// The pages around them, those included that were served and not yet given back.
+    extent: Option<IovaRange>,
     tables: FreedTables,
     /// Flushes that had begun when the latest of `tables` was queued.
     tables_begun: u64,
@@ -77,7 +76,7 @@ impl<P: Platform> CoreQueues<P> {
         let queue = || {
             let mut waiting = VecDeque::new();
             waiting.try_reserve_exact(capacity).map_err(|_| NoMemory)?;
-            let queue = Queue { waiting, extent: Extent::new(), tables: FreedTables::new(), tables_begun: 0 };
+            let queue = Queue { waiting, extent: None, tables: FreedTables::new(), tables_begun: 0 };
             let queue = platform.lock(LockClass::FlushQueue, queue);
             Ok(CoreQueue { queue, noted_below: AtomicU64::new(0) })
         };
@@ -108,9 +107,9 @@ impl<P: Platform> CoreQueues<P> {
         let platform = space.platform();
         platform.probe(Step::Enter(Phase::Invalidate));
         let mut rest = revocation.revoked.drain(..);
-        loop {
+        let mut is_full = || {
             let here = self.queues.here(platform);
-            let is_full = here.queue.with(|queue| {
+            here.queue.with(|queue| {
                 let begun = self.note(here);
                 if !revocation.tables.is_empty() {
                     queue.tables_begun = begun;
@@ -126,22 +125,21 @@ impl<P: Platform> CoreQueues<P> {
                     let Some(revoked) = rest.next() else { break };
                     platform.probe(Step::FlushQueuePush);
                     queue.waiting.push_back(Waiting { range: revoked.range, begun });
-                    // Relaxed: one that is out of date keeps what was served in the extent for longer.
-                    queue.extent.add(revoked.range, begun, self.served.load(Ordering::Relaxed));
+                    queue.extent = queue.extent.map(|extent| extent.around(revoked.range)).or(Some(revoked.range));
                     self.due.set_if_none(platform, self.timeout_us);
                 }
                 false
-            });
-            if !is_full && space.check().is_ok() {
-                return Ok(());
-            }
+            })
+        };
+        while is_full() {
             // Without the lock: the flush is waited for, and looks into all queues.
             self.flush(space)?;
-            if !is_full {
-                self.queues.here(platform).queue.with(|queue| self.release_served(space, allocator, queue));
-                return Ok(());
-            }
         }
+        if space.check().is_err() {
+            self.flush(space)?;
+            self.queues.here(platform).queue.with(|queue| self.release_served(space, allocator, queue));
+        }
+        Ok(())
     }
 
     /// What entries of `here` note, whose lock is held until they are queued: how many flushes have begun.
@@ -257,11 +255,7 @@ impl<P: Platform> CoreQueues<P> {
         let served = self.served.load(Ordering::Acquire);
         // Relaxed: ordered by the fence before. CPUs that are idle keep their locks to themselves.
         let may_wait = |core: &&CoreQueue<P>| core.noted_below.load(Ordering::Relaxed) > served;
-        let extents = self
-            .queues
-            .iter()
-            .filter(may_wait)
-            .filter_map(|core| core.queue.with(|queue| queue.extent.waiting(served)));
+        let extents = self.queues.iter().filter(may_wait).filter_map(|core| core.queue.with(|queue| queue.extent));
         let extent = extents.reduce(IovaRange::around)?;
         Some(page_selective(space.id(), extent, true, space.capabilities()))
     }
@@ -285,12 +279,7 @@ impl<P: Platform> CoreQueues<P> {
         if queue.tables_begun < served {
             space.release(Invalidated::new(core::mem::take(&mut queue.tables)));
         }
-        if self.flushes == Flushes::Extent {
-            // Where flushes overlap all the time, this is what keeps it from growing. Mostly nothing is left.
-            queue.extent = Extent::new();
-            let Queue { waiting, extent, .. } = queue;
-            waiting.iter().for_each(|waiting| extent.add(waiting.range, waiting.begun, served));
-        }
+        queue.extent = queue.waiting.iter().map(|waiting| waiting.range).reduce(IovaRange::around);
         platform.probe(Step::Enter(Phase::Invalidate));
     }
 }

@@ -5,7 +5,6 @@
 //! exception is [`Deferral::AtMap`], where a map invalidates what it was given before anybody learns of it.
 
 mod core_queues;
-mod extent;
 mod flush_queue;
 mod policy;
 mod strict;
