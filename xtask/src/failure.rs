@@ -42,6 +42,12 @@ pub(crate) enum Failure {
     /// The fast paths have become longer.
     #[error("{0} of the counts are above their limits; where that is meant, `cargo xtask bench --check --update`")]
     Instructions(usize),
+    /// The test that is to catch a flaw does not pass without it.
+    #[error("{0} does not pass, or is not there, where nothing is planted")]
+    MutantTest(String),
+    /// Flaws that no test has caught.
+    #[error("{0} of the known mutants are not caught")]
+    Mutants(usize),
     /// Goals of `bench --peers --check` are missed.
     #[error("{0} goals are missed")]
     Goals(usize),

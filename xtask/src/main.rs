@@ -1,5 +1,5 @@
 //! Developer chores: `cargo xtask test`, `cargo xtask check`, `cargo xtask conformance`, `cargo xtask fuzz`, `cargo xtask soak`,
-//! `cargo xtask readme`, `cargo xtask bench`.
+//! `cargo xtask mutants`, `cargo xtask readme`, `cargo xtask bench`.
 
 mod apt;
 mod bench;
@@ -9,6 +9,7 @@ mod failure;
 mod fuzz;
 mod house;
 mod instructions;
+mod mutants;
 mod peers;
 mod qemu;
 mod readme;
@@ -58,6 +59,15 @@ enum Chore {
         #[arg(long, default_value_t = 100_000_000)]
         operations: u64,
     },
+    /// Plants flaws, one at a time, in a copy of the tree, and sees each caught by the test that is named for it.
+    Mutants {
+        /// Those of the list in xtask/src/mutants: flaws that once no test saw.
+        #[arg(long, required = true)]
+        known: bool,
+        /// Only those with this in their name.
+        #[arg(long)]
+        only: Option<String>,
+    },
     /// Writes the tables of the README anew, from what the program prints.
     Readme,
     /// How many operations per second the lab replays, under every design.
@@ -98,6 +108,7 @@ fn perform(chore: &Chore) -> Result<(), Failure> {
         Chore::Conformance { list } => conformance::conformance(&workspace, *list),
         Chore::Fuzz { seconds, seed } => fuzz::fuzz(&workspace, *seconds, *seed),
         Chore::Soak { operations } => soak::soak(&workspace, *operations),
+        Chore::Mutants { only, .. } => mutants::mutants(&workspace, only.as_deref()),
         Chore::Readme => readme::readme(&workspace),
         Chore::Bench { peers: false, check: true, update, .. } => instructions::check(&workspace, *update),
         Chore::Bench { peers: false, .. } => bench::bench(&workspace),

@@ -42,16 +42,24 @@ fn house_rules(workspace: &Workspace) -> Result<(), Failure> {
     if violations.is_empty() { Ok(()) } else { Err(Failure::House(violations.len())) }
 }
 
-/// Loom models are integration tests called `loom` or `loom_…`. They need a build of their own, in which atomics and threads
-/// are loom's; optimised, for they go through every interleaving.
-fn loom_models(workspace: &Workspace, stages: &mut Stages<'_>) -> Result<(), Failure> {
-    let flags = match std::env::var("RUSTFLAGS") {
+/// How loom models are built: optimised, for they go through every interleaving.
+pub(crate) const LOOM_PROFILE: [&str; 2] = ["--profile", "loom"];
+
+/// The flags of the compiler with which atomics and threads are loom's.
+pub(crate) fn loom_flags() -> String {
+    match std::env::var("RUSTFLAGS") {
         Ok(flags) if !flags.is_empty() => format!("{flags} --cfg loom"),
         _ => "--cfg loom".to_owned(),
-    };
+    }
+}
+
+/// Loom models are integration tests called `loom` or `loom_…`. They need a build of their own.
+fn loom_models(workspace: &Workspace, stages: &mut Stages<'_>) -> Result<(), Failure> {
+    let flags = loom_flags();
     let target = workspace.target_beside("loom");
     for package in &workspace.packages {
-        let mut arguments = vec!["test", "--package", &package.name, "--release", "--target-dir", &target];
+        let mut arguments = vec!["test", "--package", &package.name, "--target-dir", &target];
+        arguments.extend(LOOM_PROFILE);
         let without = arguments.len();
         for test in package.tests().filter(|test| test.name.starts_with("loom")) {
             arguments.extend(["--test", &test.name]);

@@ -456,3 +456,49 @@ fn the_last_unmap_fails_with_the_hardware() {
         assert_eq!(domain.map_raw(page(7), 1, WRITES), Err(MapError::Poisoned));
     });
 }
+
+/// S9: a reserved range across the end of the fourth region is kept out of it, and out of the first of the others.
+#[test]
+fn a_range_reserved_across_the_end_of_the_fourth_region() {
+    const BITS: u8 = 32;
+    /// Pages of each region.
+    const REGION: u64 = 1 << (BITS - 2 - 12);
+    for (before, behind) in [(2, 3), (1, 1), (4, 2)] {
+        let reserved = [range(REGION - before, before + behind)];
+        let config = Config { address_bits: BITS, reserved: &reserved, ..Config::new(Protection::Strict) };
+        with_config(&config, |_, iommu, domain| {
+            for pfn in 0..behind + 3 {
+                let iova = domain.map_raw(page(pfn), PAGE_SIZE, READS).expect("room");
+                assert!(!reserved[0].contains(iova.pfn()), "S9: {iova} is reserved");
+                assert_eq!(in_fourth(iova, BITS), pfn < behind, "{pfn}");
+                assert_eq!(reach(iommu, iova), [Some(page(pfn)), None]);
+            }
+            // Two segments have their place in the fourth, which is filled from its end.
+            let segments = [10, 20].map(|pfn| Segment { phys: page(pfn), len: PAGE_SIZE });
+            let request = Request::new(&segments, WRITES).expect("a request");
+            for _ in 0..8 {
+                let taken = domain.map_request(&request).expect("room");
+                assert!(!reserved[0].overlaps(taken), "S9: {taken} is handed out");
+            }
+        });
+    }
+}
+
+/// S7: the magazines of the fourth region go back when it is time.
+#[test]
+fn the_fourth_region_gives_back_what_it_keeps() {
+    let host = FakeHost::default();
+    let iommu = FakeIommu::new(&host);
+    let domain = On::new(&iommu, &host, Protection::Strict).expect("a domain");
+    let segments = [10, 20].map(|pfn| Segment { phys: page(pfn), len: PAGE_SIZE });
+    let request = Request::new(&segments, WRITES).expect("a request");
+    let taken: Vec<IovaRange> = (0..8000).map(|_| domain.map_request(&request).expect("room")).collect();
+    for taken in taken {
+        domain.unmap_raw(taken.start(), taken.pages() * PAGE_SIZE).expect("mapped");
+    }
+    let kept = domain.usage().kept_ranges;
+    let due_us = domain.due_us().expect("too much is kept");
+    host.advance_us(due_us + 1);
+    domain.tick().expect("the hardware answers");
+    assert!(domain.usage().kept_ranges < kept, "{kept} are kept");
+}

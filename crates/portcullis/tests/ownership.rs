@@ -7,8 +7,8 @@ use portcullis::iommu::fake::{Behaviour, FakeIommu};
 use portcullis::platform::fake::FakeHost;
 use portcullis::table::Rights;
 use portcullis::{
-    Access, Capabilities, Domain, Iommu, Iova, MapError, PAGE_SIZE, PhysAddr, Protection, QueueError, Segment,
-    SourceId, UnmapError,
+    Access, Capabilities, Domain, Iommu, Iova, IovaRange, MapError, PAGE_SIZE, PhysAddr, Protection, QueueError,
+    Segment, SourceId, UnmapError,
 };
 use std::cell::Cell;
 use std::rc::Rc;
@@ -227,4 +227,17 @@ fn a_dropped_mapping_fails_the_test_of_a_driver() {
     assert!(leaked_mappings() > leaked);
     assert_eq!((writes(&iommu, iova), freed.get()), (Some(PhysAddr::from_pfn(5)), 0), "leaked, safely");
     // And now the host goes.
+}
+
+/// Each segment begins behind all pages of those before it, at its offset in its first page.
+#[test]
+fn segments_of_several_pages_lie_behind_one_another() {
+    let segment = |phys, len| Segment { phys: PhysAddr::new(phys), len };
+    let segments = [segment(0x5000, 3 * 4096), segment(0x9010, 8), segment(0x2_0ff8, 4096), segment(0x7000, 4096)];
+    let range = IovaRange::new(0x100, 7).expect("a range");
+    let seen: Vec<u64> =
+        (0..4).map(|index| portcullis::domain::segment_iova(&segments, index, range, false).as_u64()).collect();
+    assert_eq!(seen, [0x10_0000, 0x10_3010, 0x10_4ff8, 0x10_6000]);
+    let physical = |index| portcullis::domain::segment_iova(&segments, index, range, true).as_u64();
+    assert_eq!((0..4).map(physical).collect::<Vec<u64>>(), segments.map(|segment| segment.phys.as_u64()));
 }

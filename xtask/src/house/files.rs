@@ -16,12 +16,8 @@ pub(super) struct File {
 
 /// The text files that git tracks under `root`; without git, all files that are neither hidden nor built.
 pub(super) fn read(root: &Path) -> Result<Vec<File>, Failure> {
-    let paths = match tracked(root) {
-        Some(paths) => paths,
-        None => walk(root)?,
-    };
     let mut files = Vec::new();
-    for path in paths {
+    for path in paths(root)? {
         match fs::read(root.join(&path)) {
             // What is not text holds nothing that the rules are about.
             Ok(bytes) => files.extend(String::from_utf8(bytes).ok().map(|text| File { path, text })),
@@ -31,6 +27,14 @@ pub(super) fn read(root: &Path) -> Result<Vec<File>, Failure> {
         }
     }
     Ok(files)
+}
+
+/// The files that git tracks under `root`; without git, all that are neither hidden nor built.
+pub(crate) fn paths(root: &Path) -> Result<Vec<String>, Failure> {
+    match tracked(root) {
+        Some(paths) => Ok(paths),
+        None => walk(root),
+    }
 }
 
 /// What git tracks. `None` where there is no git, or `root` is not a repository of its own.

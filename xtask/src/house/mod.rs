@@ -2,7 +2,7 @@
 
 mod crates;
 mod designs;
-mod files;
+pub(crate) mod files;
 mod text;
 
 use crate::failure::Failure;

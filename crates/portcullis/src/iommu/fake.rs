@@ -1,5 +1,6 @@
 //! An IOMMU for tests that caches as much as any hardware could, every translation and every table pointer that it has ever seen,
-//! until it is invalidated; and that invalidates as late as it may, so that whoever does not wait is found out.
+//! until it is invalidated; and that invalidates as late as it may, so that whoever does not wait is found out. A table page that
+//! goes back to the host while a pointer to it may be cached is a panic.
 
 mod pointers;
 
@@ -11,6 +12,7 @@ use crate::table::{EntryValue, LEVEL_BITS, Rights};
 use core::ops::DerefMut;
 use pointers::Pointers;
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::vec::Vec;
 
 /// What the fake does with submissions.
@@ -79,7 +81,7 @@ impl State {
 pub struct FakeIommu<'h> {
     host: &'h FakeHost,
     capabilities: Capabilities,
-    state: CriticalMutex<State>,
+    state: Arc<CriticalMutex<State>>,
 }
 
 impl<'h> FakeIommu<'h> {
@@ -104,7 +106,17 @@ impl<'h> FakeIommu<'h> {
 
     /// An IOMMU with these capabilities.
     pub fn with_capabilities(host: &'h FakeHost, capabilities: Capabilities) -> Self {
-        Self { host, capabilities, state: CriticalMutex::new(State::default()) }
+        let state = Arc::new(CriticalMutex::new(State::default()));
+        #[cfg(not(loom))]
+        {
+            let state = state.clone();
+            host.watch_frees(Arc::new(move |frame| {
+                let pointers = |state: &State| state.pointers.lead_to(frame);
+                let is_walked = pointers(&state.lock().expect("not poisoned"));
+                assert!(!is_walked, "table page {frame} was freed while the hardware may walk it (S4)");
+            }));
+        }
+        Self { host, capabilities, state }
     }
 
     /// The state by now: what was submitted before the clock moved on has taken effect.

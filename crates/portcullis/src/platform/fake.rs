@@ -3,7 +3,8 @@
 use super::{CpuHint, Lock, LockClass, Platform, Wait};
 use crate::address::{PAGE_SIZE, PhysAddr};
 use crate::error::NoMemory;
-use crate::table::{ENTRIES, Entry, Frame};
+use crate::table::{ENTRIES, Entry, EntryValue, Frame};
+use core::fmt;
 use std::boxed::Box;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -39,6 +40,17 @@ struct Frames {
     budget: Option<usize>,
     /// Bytes lent, by address.
     bytes: BTreeMap<u64, u64>,
+    watchers: Watchers,
+}
+
+/// What is told of each table page that goes back.
+#[derive(Default)]
+struct Watchers(Vec<Arc<dyn Fn(PhysAddr) + Send + Sync>>);
+
+impl fmt::Debug for Watchers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} watchers", self.0.len())
+    }
 }
 
 std::thread_local! {
@@ -125,6 +137,33 @@ impl FakeHost {
         self.frames.lock().expect("not poisoned").bytes.len()
     }
 
+    /// Has `watcher` called with each table page that goes back, just before it does.
+    ///
+    /// Not under a model checker: there each look at what the watcher looks at is another place to switch threads.
+    #[cfg(not(loom))]
+    pub(crate) fn watch_frees(&self, watcher: Arc<dyn Fn(PhysAddr) + Send + Sync>) {
+        self.frames.lock().expect("not poisoned").watchers.0.push(watcher);
+    }
+
+    /// The first entry of a lent table page that would tell a walker that does not snoop something else than it tells one that
+    /// does: the page, and the number of the entry. While no map or unmap is under way there is none.
+    pub fn unflushed(&self) -> Option<(PhysAddr, usize)> {
+        if self.coherent {
+            return None;
+        }
+        let frames = self.frames.lock().expect("not poisoned");
+        // Hardware ignores the upper bits of an entry, and all of one that grants nothing.
+        let seen = |bits: u64| {
+            let value = EntryValue::from_bits(bits);
+            value.is_present().then(|| (value.phys(), value.rights(), value.is_large()))
+        };
+        frames.lent.iter().find_map(|(phys, frame)| {
+            let flushed = &frames.flushed[phys];
+            let differs = |index: &usize| seen(frame[*index].load_bits()) != seen(flushed[*index]);
+            (0..ENTRIES).find(differs).map(|index| (PhysAddr::new(*phys), index))
+        })
+    }
+
     /// Lets time pass.
     pub fn advance_us(&self, us: u64) {
         self.now_us.fetch_add(us, Ordering::Relaxed);
@@ -183,6 +222,9 @@ unsafe impl Platform for FakeHost {
     }
 
     unsafe fn free_frame(&self, frame: PhysAddr) {
+        // Not with the lock held: a watcher has locks of its own, with which others ask for frames.
+        let watchers = self.frames.lock().expect("not poisoned").watchers.0.clone();
+        watchers.iter().for_each(|watcher| watcher(frame));
         let mut frames = self.frames.lock().expect("not poisoned");
         frames.flushed.remove(&frame.as_u64());
         let freed = frames.lent.remove(&frame.as_u64());

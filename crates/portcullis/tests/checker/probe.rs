@@ -57,6 +57,9 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
                 }
             }
         }
+        if let Some((table, entry)) = self.bench.host.unflushed() {
+            return fail(Rule::Reach, format!("entry {entry} of table page {table} is not visible to the walker"));
+        }
         self.bounds()?;
         let (hardware, id) = (self.bench.hardware, self.domain.id());
         self.reference.returned.retain(|pfn, _| hardware.is_cached(id, *pfn));

@@ -4,6 +4,7 @@ mod flushes;
 #[path = "../interrupted/mod.rs"]
 mod interrupted;
 mod interrupts;
+mod leaving;
 mod ledger;
 mod memory;
 mod sharing;

@@ -11,6 +11,7 @@ mod core_queues;
 mod counted;
 mod identity;
 mod magazines;
+mod spending;
 mod unawaited;
 mod windows;
 

@@ -25,6 +25,12 @@ impl Pointers {
         self.0.insert((domain, level, number(pfn, level)), table);
     }
 
+    /// Whether a walk may begin at, or come by, the table page `frame`.
+    #[cfg(not(loom))]
+    pub(super) fn lead_to(&self, frame: PhysAddr) -> bool {
+        self.0.values().any(|table| *table == frame)
+    }
+
     /// Drops what a command names: of a page-selective one all that lead to its pages, unless it is for leaves only.
     pub(super) fn invalidate(&mut self, command: Invalidation) {
         match command {

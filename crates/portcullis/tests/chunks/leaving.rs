@@ -1,0 +1,203 @@
+//! Tables that leave: not with a mapping in them, not before hardware and software have let go, and not unseen by a walker that
+//! does not snoop.
+
+use super::interrupted::{Interrupted, Moment};
+use super::{DEVICE, KEPT, Small, TABLE, map_tables, tick_after, unmap};
+use portcullis::design::TABLE_IDLE_US;
+use portcullis::designs::Portcullis;
+use portcullis::iommu::fake::FakeIommu;
+use portcullis::platform::Step;
+use portcullis::platform::fake::FakeHost;
+use portcullis::table::Rights;
+use portcullis::{
+    Access, Capabilities, Domain, Iommu, Iova, IovaRange, PAGE_SIZE, PhysAddr, Platform, Protection, Request, Segment,
+    Stream,
+};
+use std::collections::VecDeque;
+use std::sync::Mutex;
+
+/// Rings beside the slow one: many, so that it is soon known to be slow.
+const RINGS: u32 = 40;
+
+/// S4: a mapping keeps its table, in whichever unit of it that lies. The table is one of a slow stream, whose chunks are one unit
+/// each: of a larger one the first page that is mapped holds back the units behind it too.
+#[test]
+fn a_straggler_keeps_its_table() {
+    for unit in [0, 1, 6] {
+        a_straggler_keeps_its_table_in(unit);
+    }
+}
+
+fn a_straggler_keeps_its_table_in(unit: u64) {
+    let host = FakeHost::default();
+    let iommu = FakeIommu::new(&host);
+    let domain = Small::new(&iommu, &host, Protection::Strict).expect("a domain");
+    domain.attach(DEVICE).expect("a device");
+    let map_for = |ring, pfn| {
+        let segments = [Segment { phys: PhysAddr::from_pfn(pfn), len: PAGE_SIZE }];
+        let mut request = Request::new(&segments, Access::DeviceWrites).expect("a page");
+        request.stream = Stream(Some(ring));
+        domain.map_request(&request).expect("room").start()
+    };
+    let mut others = VecDeque::new();
+    let mut straggler: Option<Iova> = None;
+    let mut turns = 0;
+    let mut is_over = false;
+    // Until the stream has left the table.
+    while !is_over {
+        for ring in 0..RINGS {
+            for page in 0..6 {
+                others.push_back(map_for(ring, 0x10_0000 + page));
+            }
+        }
+        let slow = map_for(RINGS, 0x1000);
+        // By then it is known to be slow.
+        if straggler.is_none() && turns > 200 && slow.pfn() % 512 == unit * 16 {
+            straggler = Some(slow);
+        } else {
+            others.push_back(slow);
+        }
+        is_over = straggler.is_some_and(|straggler| straggler.pfn() / 512 != slow.pfn() / 512);
+        while others.len() > 2000 {
+            others.pop_front().into_iter().for_each(|iova| unmap(&domain, iova, 1));
+        }
+        turns += 1;
+        assert!(turns < 2000, "the slow stream never came by there");
+    }
+    let straggler = straggler.expect("it was waited for");
+    let reached = || iommu.access(DEVICE, straggler, Rights::WRITE).map(PhysAddr::pfn);
+    assert_eq!(reached(), Some(0x1000));
+    // A peak of other mappings, so that there is much to give back.
+    let peak = map_tables(&domain, 40);
+    others.into_iter().for_each(|iova| unmap(&domain, iova, 1));
+    peak.into_iter().for_each(|iova| unmap(&domain, iova, TABLE));
+    let before = host.frames_lent();
+    (0..8).for_each(|_| tick_after(&host, &domain, TABLE_IDLE_US));
+    assert!(host.frames_lent() < before, "tables have left");
+    assert_eq!(reached(), Some(0x1000), "S1, S4: unit {unit}");
+    // Nor does another mapping get its page.
+    for new in map_tables(&domain, 40) {
+        let new = IovaRange::new(new.pfn(), TABLE).expect("a range");
+        assert!(!new.contains(straggler.pfn()), "S3: unit {unit}, {new}");
+    }
+    assert_eq!(reached(), Some(0x1000), "S1: unit {unit}");
+    unmap(&domain, straggler, 1);
+}
+
+/// S4: the entry that led to a table that has left is cleared for a walker that does not snoop as well, before the table goes back
+/// to the host; and one that is linked again is found.
+#[test]
+fn walkers_that_do_not_snoop_see_tables_leave_and_come() {
+    let host = FakeHost::new(false);
+    let all = FakeIommu::new(&host).capabilities();
+    let iommu = FakeIommu::with_capabilities(&host, Capabilities { coherent: false, ..all });
+    let domain = Small::new(&iommu, &host, Protection::Strict).expect("a domain");
+    domain.attach(DEVICE).expect("a device");
+    let reached = |iova| iommu.access(DEVICE, iova, Rights::WRITE).map(PhysAddr::pfn);
+    for _ in 0..3 {
+        let mapped = map_tables(&domain, 40);
+        for (number, iova) in (0..).zip(&mapped) {
+            assert_eq!(reached(*iova), Some(0x10_0000 + number * 512), "S1");
+        }
+        mapped.iter().for_each(|iova| unmap(&domain, *iova, TABLE));
+        (0..6).for_each(|_| {
+            tick_after(&host, &domain, TABLE_IDLE_US);
+            assert_eq!(host.unflushed(), None);
+        });
+        assert!(host.frames_lent() <= KEPT, "{}", host.frames_lent());
+        // A walk into a page that was freed is the fake's panic.
+        mapped.iter().for_each(|iova| assert_eq!(reached(*iova), None));
+    }
+}
+
+/// S7: batched unmaps begin a period as single ones do.
+#[test]
+fn tables_go_after_batched_unmaps() {
+    let host = FakeHost::default();
+    let iommu = FakeIommu::new(&host);
+    let domain = Small::new(&iommu, &host, Protection::Strict).expect("a domain");
+    let mapped = map_tables(&domain, 40);
+    let lent = host.frames_lent();
+    let due = || domain.due_us().map(|due_us| due_us.saturating_sub((&host).now_us()) + 1);
+    // Nothing stirs: the periods end.
+    while let Some(us) = due() {
+        tick_after(&host, &domain, us);
+    }
+    let mut batch = domain.raw_batch();
+    for iova in mapped {
+        batch.unmap(IovaRange::covering(iova, TABLE * PAGE_SIZE).expect("a range")).expect("mapped");
+    }
+    batch.commit().expect("the hardware answers");
+    for _ in 0..8 {
+        due().into_iter().for_each(|us| tick_after(&host, &domain, us));
+    }
+    assert!(host.frames_lent() < lent, "{lent} are still there");
+}
+
+/// S4: while an unmap looks at a table, that table is not given back, not even where the unmap is a mistake and what it means is
+/// gone: batched, single, or the commit of a batch.
+#[test]
+fn an_unmap_that_comes_too_late_keeps_the_table_that_it_walks() {
+    #[derive(Clone, Copy, PartialEq, Debug)]
+    enum Way {
+        Single,
+        Batch,
+    }
+    for pages in [1, 4] {
+        for way in [Way::Single, Way::Batch] {
+            let host: &FakeHost = Box::leak(Box::default());
+            let iommu: &FakeIommu<'_> = Box::leak(Box::new(FakeIommu::new(host)));
+            // What happens meanwhile, once, just before the entries of the mapping are cleared.
+            type Meanwhile = Mutex<Option<Box<dyn FnOnce() + Send>>>;
+            let meanwhile: &Meanwhile = Box::leak(Box::default());
+            let handler = Box::leak(Box::new(|moment: Moment| {
+                if matches!(moment, Moment::Before(Step::TableClear { .. })) {
+                    let run = meanwhile.lock().expect("not poisoned").take();
+                    run.into_iter().for_each(|run| run());
+                }
+            }));
+            let platform: &Interrupted<'_> = Box::leak(Box::new(Interrupted::new(host, handler)));
+            let domain: Domain<Portcullis, _, _> = Domain::new(iommu, platform, Protection::Strict).expect("a domain");
+            let domain: &'static _ = Box::leak(Box::new(domain));
+            domain.attach(DEVICE).expect("a device");
+            let map = |number: u64, pages| {
+                let phys = PhysAddr::from_pfn(0x10_0000 + number * 512);
+                domain.map_raw(phys, pages * PAGE_SIZE, Access::DeviceWrites).expect("room")
+            };
+            let tables: Vec<Iova> = (0..40).map(|number| map(number, TABLE)).collect();
+            let _beside = map(40, 3);
+            let gone = map(60, pages);
+            let tables_more: Vec<Iova> = (41..60).map(|number| map(number, TABLE)).collect();
+            let unmap = move |iova: Iova, pages| domain.unmap_raw(iova, pages * PAGE_SIZE);
+            let seen: &'static Mutex<(usize, usize)> = Box::leak(Box::default());
+            *meanwhile.lock().expect("not poisoned") = Some(Box::new(move || {
+                unmap(gone, pages).expect("mapped");
+                tables.into_iter().chain(tables_more).for_each(|iova| unmap(iova, TABLE).expect("mapped"));
+                let before = host.frames_lent();
+                for _ in 0..8 {
+                    host.advance_us(TABLE_IDLE_US);
+                    domain.tick().expect("the hardware answers");
+                }
+                *seen.lock().expect("not poisoned") = (before, host.frames_lent());
+            }));
+            // The second of two unmaps of one mapping: what becomes of it is not said, but it walks no page that is the host's.
+            let _ = match way {
+                Way::Single => unmap(gone, pages).is_ok(),
+                Way::Batch => {
+                    let mut batch = domain.raw_batch();
+                    let range = IovaRange::covering(gone, pages * PAGE_SIZE).expect("a range");
+                    batch.unmap(range).is_ok() && batch.commit().is_ok()
+                }
+            };
+            let (before, after) = *seen.lock().expect("not poisoned");
+            assert!(before > 0, "{way:?} {pages}: nothing came in between");
+            assert_eq!(after, before, "S4: {way:?} {pages}: tables went back while one was walked");
+            // Once the walk is over they go.
+            for _ in 0..4 {
+                host.advance_us(TABLE_IDLE_US);
+                domain.tick().expect("the hardware answers");
+            }
+            assert!(host.frames_lent() < before, "{way:?} {pages}");
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! A page is spent after its invalidation, and whoever is handed it again knows that: an ordering between CPUs, through the entry
+//! alone. The hardware here has no lock that would order them by accident.
+
+use super::{DEVICE, check_with};
+use loom::sync::atomic::{AtomicBool, Ordering};
+use loom::thread;
+use portcullis::designs::Portcullis;
+use portcullis::iommu::fake::FakeIommu;
+use portcullis::iommu::{AttachError, QueueError, Translation};
+use portcullis::platform::fake::{FakeHost, run_on};
+use portcullis::{
+    Access, Capabilities, Config, Domain, DomainId, Invalidation, Iommu, Iova, IovaRange, PAGE_SIZE, PhysAddr,
+    Protection, SourceId,
+};
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+
+/// Pages of a table that are handed out.
+const TABLE: u64 = 4;
+/// Addresses of so many bits are room for four tables.
+const ADDRESS_BITS: u8 = 24;
+
+/// Hardware that has every page of a table cached, until it is invalidated. It says nothing to other CPUs but by these flags.
+struct Hardware {
+    /// Domains, devices and nothing else.
+    fake: FakeIommu<'static>,
+    /// By the number of a page in its table. Relaxed: what orders them must be the library.
+    lost: [AtomicBool; TABLE as usize],
+}
+
+impl Hardware {
+    fn flag(&self, iova: Iova) -> &AtomicBool {
+        &self.lost[(iova.pfn() % 512 % TABLE) as usize]
+    }
+}
+
+impl Iommu for Hardware {
+    type Ticket = ();
+
+    fn capabilities(&self) -> Capabilities {
+        self.fake.capabilities()
+    }
+
+    fn open_domain(&self, translation: Translation) -> Result<DomainId, AttachError> {
+        self.fake.open_domain(translation)
+    }
+
+    fn close_domain(&self, domain: DomainId) -> Result<(), AttachError> {
+        self.fake.close_domain(domain)
+    }
+
+    fn attach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError> {
+        self.fake.attach(domain, device)
+    }
+
+    fn detach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError> {
+        self.fake.detach(domain, device)
+    }
+
+    fn submit(&self, commands: &[Invalidation]) -> Result<(), QueueError> {
+        for command in commands {
+            let Invalidation::Pages { first, mask, .. } = *command else { panic!("{command:?}") };
+            for pfn in first.pfn()..first.pfn() + (1 << mask) {
+                self.flag(Iova::from_pfn(pfn)).store(true, Ordering::Relaxed);
+            }
+        }
+        Ok(())
+    }
+
+    fn is_done(&self, (): ()) -> Result<bool, QueueError> {
+        Ok(true)
+    }
+}
+
+type Small = Domain<Portcullis, &'static FakeHost, &'static Hardware>;
+
+/// How a mapping goes.
+type Unmap = fn(&Small, Iova, u64);
+
+fn single(domain: &Small, iova: Iova, pages: u64) {
+    domain.unmap_raw(iova, pages * PAGE_SIZE).expect("mapped");
+}
+
+fn batched(domain: &Small, iova: Iova, pages: u64) {
+    let mut batch = domain.raw_batch();
+    batch.unmap(IovaRange::covering(iova, pages * PAGE_SIZE).expect("a range")).expect("mapped");
+    batch.commit().expect("the hardware answers");
+}
+
+/// One CPU unmaps a mapping of so many pages, the last in its table; the other maps as many. If it is handed the same, it sees the
+/// invalidation of each page. Returns how often it was.
+fn spent_beside_a_map(pages: u64, unmap: Unmap) -> usize {
+    let reused = Arc::new(AtomicUsize::new(0));
+    let count = reused.clone();
+    check_with(Some(2), move || {
+        let host: &'static FakeHost = Box::leak(Box::default());
+        let all = FakeIommu::new(host).capabilities();
+        let fake = FakeIommu::with_capabilities(host, Capabilities { leaf_2m: false, leaf_1g: false, ..all });
+        let lost = core::array::from_fn(|_| AtomicBool::new(false));
+        let hardware: &'static Hardware = Box::leak(Box::new(Hardware { fake, lost }));
+        let config = Config { address_bits: ADDRESS_BITS, ..Config::new(Protection::Strict) };
+        run_on(1);
+        let domain = Arc::new(Small::with_config(hardware, host, &config).expect("a domain"));
+        domain.attach(DEVICE).expect("a device");
+        let map = |domain: &Small, pfn, pages| {
+            domain.map_raw(PhysAddr::from_pfn(pfn), pages * PAGE_SIZE, Access::DeviceWrites).expect("room")
+        };
+        let gone = map(&domain, 10, pages);
+        if pages == 1 {
+            let others = [20, 21, 22].map(|pfn| map(&domain, pfn, 1));
+            others.into_iter().for_each(|iova| single(&domain, iova, 1));
+        }
+        let range = IovaRange::new(gone.pfn(), pages).expect("a range");
+        let other = domain.clone();
+        let second = thread::spawn(move || {
+            run_on(1);
+            let new = map(&other, 30, pages);
+            if new == gone {
+                for pfn in range.first_pfn()..range.end_pfn() {
+                    let is_lost = hardware.flag(Iova::from_pfn(pfn)).load(Ordering::Relaxed);
+                    assert!(is_lost, "S3: {new} is handed out while page {pfn:#x} is cached");
+                }
+            }
+            new
+        });
+        run_on(0);
+        unmap(&domain, gone, pages);
+        let new = second.join().expect("no panic");
+        count.fetch_add(usize::from(new == gone), std::sync::atomic::Ordering::Relaxed);
+        drop(Arc::into_inner(domain).expect("the other thread has ended"));
+        assert_eq!(host.frames_lent(), 0);
+    });
+    reused.load(std::sync::atomic::Ordering::Relaxed)
+}
+
+#[test]
+fn a_page_is_handed_out_after_its_invalidation() {
+    for unmap in [single as Unmap, batched] {
+        // A page of a chunk, and what has a table of its own.
+        for pages in [1, TABLE - 1] {
+            assert!(spent_beside_a_map(pages, unmap) > 0, "no page is handed out again in any interleaving");
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! A buffer in one page, mapped and unmapped by itself: the shortest way through every design, and the one that is timed.
+
+use portcullis::design::Design;
+use portcullis::designs::{DesignId, Portcullis, Visitor};
+use portcullis::iommu::fake::{Behaviour, FakeIommu};
+use portcullis::platform::fake::FakeHost;
+use portcullis::table::Rights;
+use portcullis::{
+    Access, Capabilities, Config, Domain, Iommu, Iova, MapError, PAGE_SIZE, PhysAddr, Protection, Segment, SourceId,
+};
+
+const DEVICE: SourceId = SourceId(0x28);
+
+type OnFakes<'h, D> = Domain<D, &'h FakeHost, &'h FakeIommu<'h>>;
+
+fn on<R>(
+    coherent: bool,
+    change: impl Fn(&mut Capabilities),
+    run: impl FnOnce(&FakeHost, &FakeIommu<'_>, &OnFakes<'_, Portcullis>) -> R,
+) -> R {
+    let host = FakeHost::new(coherent);
+    let mut capabilities = FakeIommu::new(&host).capabilities();
+    capabilities.coherent = coherent;
+    change(&mut capabilities);
+    let iommu = FakeIommu::with_capabilities(&host, capabilities);
+    let domain = Domain::new(&iommu, &host, Protection::Strict).expect("a domain");
+    domain.attach(DEVICE).expect("a device");
+    // The first map takes the long way, to a table.
+    domain.map_raw(PhysAddr::from_pfn(5), PAGE_SIZE, Access::DeviceWrites).expect("room");
+    run(&host, &iommu, &domain)
+}
+
+fn map(domain: &OnFakes<'_, Portcullis>, pfn: u64) -> Result<Iova, MapError> {
+    domain.map_raw(PhysAddr::from_pfn(pfn), PAGE_SIZE, Access::DeviceWrites)
+}
+
+/// S1: hardware that caches what is absent is told of the map.
+#[test]
+fn a_map_is_invalidated_where_absent_entries_are_cached() {
+    on(
+        true,
+        |all| all.caches_absent = true,
+        |_, iommu, domain| {
+            iommu.take_commands();
+            for pfn in 6..300 {
+                let iova = map(domain, pfn).expect("room");
+                assert_eq!(iommu.take_commands().len(), 1, "{pfn}");
+                assert_eq!(iommu.access(DEVICE, iova, Rights::WRITE), Some(PhysAddr::from_pfn(pfn)));
+                // The device finds the neighbour absent before that is mapped.
+                assert_eq!(iommu.access(DEVICE, Iova::from_pfn(iova.pfn() + 1), Rights::WRITE), None);
+            }
+        },
+    );
+}
+
+/// S11: after a failed invalidation nothing is mapped.
+#[test]
+fn a_poisoned_domain_maps_no_page() {
+    on(
+        true,
+        |_| {},
+        |_, iommu, domain| {
+            let gone = map(domain, 6).expect("room");
+            iommu.behave(Behaviour::Failing);
+            domain.unmap_raw(gone, PAGE_SIZE).expect_err("the hardware refuses");
+            iommu.behave(Behaviour::Prompt);
+            for pfn in 7..200 {
+                assert_eq!(map(domain, pfn), Err(MapError::Poisoned));
+            }
+        },
+    );
+}
+
+/// S1: memory beyond the physical addresses of the IOMMU is refused, to the page.
+#[test]
+fn memory_that_the_iommu_cannot_address_is_refused() {
+    for bits in [36, 40, 46, 52] {
+        on(
+            true,
+            |all| all.physical_bits = bits,
+            |_, _, domain| {
+                let end = 1u64 << (bits - 12);
+                map(domain, end - 1).expect("the last page");
+                for pfn in [end, end + 1] {
+                    let phys = PhysAddr::from_pfn(pfn);
+                    assert_eq!(map(domain, pfn), Err(MapError::PhysicalRange(phys)), "{bits} bits");
+                }
+            },
+        );
+    }
+}
+
+/// A buffer takes a page more as soon as its last byte lies in it, and is unmapped with the length that it was mapped with.
+#[test]
+fn a_buffer_ends_where_its_last_byte_lies() {
+    on(
+        true,
+        |_| {},
+        |_, iommu, domain| {
+            for offset in [0, 1, 64, 4095] {
+                for len in [1, 2, 4095, 4096, 4097, 8192] {
+                    let phys = PhysAddr::new(0x8000 + offset);
+                    let iova = domain.map_raw(phys, len, Access::DeviceWrites).expect("room");
+                    assert_eq!(iova.page_offset(), offset);
+                    let last = Iova::new(iova.as_u64() + len - 1);
+                    let reached = |iova| iommu.access(DEVICE, iova, Rights::WRITE);
+                    assert_eq!(reached(last), Some(PhysAddr::new(phys.as_u64() + len - 1)), "{offset} {len}");
+                    let behind = Iova::from_pfn(last.pfn() + 1);
+                    assert_eq!(reached(behind), None, "S1: {offset} {len}");
+                    domain.unmap_raw(iova, len).expect("mapped");
+                    assert_eq!((reached(iova), reached(last)), (None, None), "S2: {offset} {len}");
+                }
+            }
+        },
+    );
+}
+
+struct GivesRights<'h>(&'h FakeHost, &'h FakeIommu<'h>, Protection);
+
+impl<'h> Visitor<&'h FakeHost, &'h FakeIommu<'h>> for GivesRights<'h> {
+    type Output = ();
+
+    fn visit<D: Design<&'h FakeHost, &'h FakeIommu<'h>>>(self) {
+        let Self(host, iommu, protection) = self;
+        let memory = [Segment { phys: PhysAddr::new(0), len: 1 << 20 }];
+        let config = Config { memory: &memory, ..Config::new(protection) };
+        let domain = OnFakes::<D>::with_config(iommu, host, &config).expect("a domain");
+        domain.attach(DEVICE).expect("a device");
+        let rights = [
+            (Access::DeviceReads, Rights::READ),
+            (Access::DeviceWrites, Rights::WRITE),
+            (Access::DeviceReadsAndWrites, Rights::READ_WRITE),
+        ];
+        for pfn in 5..100 {
+            for (access, granted) in rights {
+                let iova = domain.map_raw(PhysAddr::from_pfn(pfn), PAGE_SIZE, access).expect("room");
+                for tried in [Rights::READ, Rights::WRITE] {
+                    let reached = iommu.access(DEVICE, iova, tried).is_some();
+                    assert_eq!(reached, granted.allows(tried), "S5: {} {access:?} {tried:?}", D::INFO.id);
+                }
+            }
+        }
+    }
+}
+
+/// S5: neither the first map nor any later one gives a right that was not asked for.
+#[test]
+fn no_map_gives_wider_rights() {
+    for design in DesignId::under_test() {
+        for &protection in design.info().protections.iter().filter(|protection| **protection != Protection::None) {
+            let host = FakeHost::default();
+            let iommu = FakeIommu::new(&host);
+            design.visit(GivesRights(&host, &iommu, protection));
+        }
+    }
+}
+
+/// S1, S2: where walkers do not snoop, each entry that is written or cleared is made visible before the map or unmap returns.
+#[test]
+fn walkers_that_do_not_snoop_see_every_map_and_unmap() {
+    on(
+        false,
+        |_| {},
+        |_, iommu, domain| {
+            for pfn in 6..300 {
+                let iova = map(domain, pfn).expect("room");
+                assert_eq!(iommu.access(DEVICE, iova, Rights::WRITE), Some(PhysAddr::from_pfn(pfn)), "S1");
+                if pfn % 3 > 0 {
+                    domain.unmap_raw(iova, PAGE_SIZE).expect("mapped");
+                    assert_eq!(iommu.access(DEVICE, iova, Rights::WRITE), None, "S2");
+                }
+            }
+        },
+    );
+}

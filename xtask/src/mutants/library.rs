@@ -1,0 +1,314 @@
+//! Flaws of the protection layer.
+
+use super::Mutant;
+
+pub(super) const MUTANTS: &[Mutant] = &[
+    Mutant {
+        name: "page-read-only-becomes-writable",
+        rule: "S5",
+        file: "crates/portcullis/src/table/rounds.rs",
+        find: "let flags = rights.bits() | 1 << MAPPED_SHIFT;",
+        replace: "let flags = Rights::READ_WRITE.bits() | rights.bits() | 1 << MAPPED_SHIFT;",
+        package: "portcullis",
+        target: "single_pages",
+        test: "no_map_gives_wider_rights",
+    },
+    Mutant {
+        name: "page-memory-is-not-checked",
+        rule: "S1",
+        file: "crates/portcullis/src/design/chunked.rs",
+        find: "if !is_in_a_page(phys.page_offset(), len) || !space.is_plain(phys) {",
+        replace: "if !is_in_a_page(phys.page_offset(), len) {",
+        package: "portcullis",
+        target: "single_pages",
+        test: "memory_that_the_iommu_cannot_address_is_refused",
+    },
+    Mutant {
+        name: "poison-leaves-plain-maps",
+        rule: "S11",
+        file: "crates/portcullis/src/space.rs",
+        find: r"self.poisoned.store(true, Ordering::Relaxed);
+        self.end_plain_maps();",
+        replace: "self.poisoned.store(true, Ordering::Relaxed);",
+        package: "portcullis",
+        target: "single_pages",
+        test: "a_poisoned_domain_maps_no_page",
+    },
+    Mutant {
+        name: "plain-maps-where-absent-entries-are-cached",
+        rule: "S1",
+        file: "crates/portcullis/src/space.rs",
+        find: "if capabilities.caches_absent { 0 } else { 1 << capabilities.physical_bits.min(52) }",
+        replace: "1 << capabilities.physical_bits.min(52)",
+        package: "portcullis",
+        target: "single_pages",
+        test: "a_map_is_invalidated_where_absent_entries_are_cached",
+    },
+    Mutant {
+        name: "plain-maps-one-bit-too-wide",
+        rule: "S1",
+        file: "crates/portcullis/src/space.rs",
+        find: "1 << capabilities.physical_bits.min(52)",
+        replace: "1 << (capabilities.physical_bits + 1).min(53)",
+        package: "portcullis",
+        target: "single_pages",
+        test: "memory_that_the_iommu_cannot_address_is_refused",
+    },
+    Mutant {
+        name: "a-page-holds-a-byte-more",
+        rule: "S1",
+        file: "crates/portcullis/src/design/chunked.rs",
+        find: "len.wrapping_sub(1) <= offset ^ (PAGE_SIZE - 1)",
+        replace: "len.wrapping_sub(2) <= offset ^ (PAGE_SIZE - 1)",
+        package: "portcullis",
+        target: "single_pages",
+        test: "a_buffer_ends_where_its_last_byte_lies",
+    },
+    Mutant {
+        name: "page-unmap-spends-whatever-became-of-it",
+        rule: "S11",
+        file: "crates/portcullis/src/design/chunked.rs",
+        find: r"space.invalidate_shared(&[Invalidation::Pages { domain: space.id(), first, mask: 0, leaf_only: true }])?;
+            platform.probe(Step::Enter(Phase::IovaFree));
+            platform.probe(Step::ChunkReturn);
+            cleared.spend();",
+        replace: r"let done = space.invalidate_shared(&[Invalidation::Pages { domain: space.id(), first, mask: 0, leaf_only: true }]);
+            cleared.spend();
+            done?;",
+        package: "portcullis",
+        target: "failed_invalidations",
+        test: "pages_of_a_chunk_stay_quarantined",
+    },
+    Mutant {
+        name: "unmap-spends-whatever-became-of-it",
+        rule: "S11",
+        file: "crates/portcullis/src/design/chunked.rs",
+        find: r"space.invalidate_shared(&[command]).map_err(CommitError)?;
+            platform.probe(Step::Enter(Phase::IovaFree));
+            platform.probe(Step::ChunkReturn);
+            cleared.spend();",
+        replace: r"let done = space.invalidate_shared(&[command]).map_err(CommitError);
+            cleared.spend();
+            done?;",
+        package: "portcullis",
+        target: "failed_invalidations",
+        test: "a_failed_unmap_gives_nothing_back",
+    },
+    Mutant {
+        name: "page-is-spent-before-its-invalidation",
+        rule: "S3",
+        file: "crates/portcullis/src/design/chunked.rs",
+        find: "let Some(cleared) = cleared else { return Ok(false) };",
+        replace: r"let Some(cleared) = cleared else { return Ok(false) };
+            cleared.spend();",
+        package: "portcullis",
+        target: "loom",
+        test: "spending::a_page_is_handed_out_after_its_invalidation",
+    },
+    Mutant {
+        name: "page-is-spent-unordered",
+        rule: "S3",
+        file: "crates/portcullis/src/table/entry.rs",
+        find: "self.0.store(bits, Ordering::Release);",
+        replace: "self.0.store(bits, Ordering::Relaxed);",
+        package: "portcullis",
+        target: "loom",
+        test: "spending::a_page_is_handed_out_after_its_invalidation",
+    },
+    Mutant {
+        name: "spent-is-read-unordered",
+        rule: "S3",
+        file: "crates/portcullis/src/table/entry.rs",
+        find: r"pub fn load_bits(&self) -> u64 {
+        self.0.load(Ordering::Acquire)",
+        replace: r"pub fn load_bits(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)",
+        package: "portcullis",
+        target: "loom",
+        test: "spending::a_page_is_handed_out_after_its_invalidation",
+    },
+    Mutant {
+        name: "failed-map-stays-in-its-chunk",
+        rule: "S11",
+        file: "crates/portcullis/src/design/chunked.rs",
+        find: r"// Taken back, and never spent: quarantined (S11).
+            let _ = rounds::clear(platform, entries, range);",
+        replace: "",
+        package: "portcullis",
+        target: "failed_invalidations",
+        test: "a_failed_map_is_taken_back",
+    },
+    Mutant {
+        name: "failed-map-stays-shared",
+        rule: "S11",
+        file: "crates/portcullis/src/design/identity.rs",
+        find: "let _ = self.unmap(run.range, &mut Revocation::new());",
+        replace: "",
+        package: "portcullis",
+        target: "failed_invalidations",
+        test: "a_failed_map_is_taken_back",
+    },
+    Mutant {
+        name: "failed-map-stays",
+        rule: "S11",
+        file: "crates/portcullis/src/design/composed.rs",
+        find: "let _ = self.unmap(range, &mut Revocation::new());",
+        replace: "",
+        package: "portcullis",
+        target: "failed_invalidations",
+        test: "a_failed_map_is_taken_back",
+    },
+    Mutant {
+        name: "tables-leave-though-their-invalidation-failed",
+        rule: "S4",
+        file: "crates/portcullis/src/design/chunked.rs",
+        find: "space.invalidate(&commands)?;",
+        replace: "let _ = space.invalidate(&commands);",
+        package: "portcullis",
+        target: "failed_invalidations",
+        test: "tables_whose_invalidation_failed_stay",
+    },
+    Mutant {
+        name: "failed-commit-frees-table-pages",
+        rule: "S4",
+        file: "crates/portcullis/src/invalidation/strict.rs",
+        find: r"revocation.revoked.clear();
+        return Err(error.into());",
+        replace: r"revocation.revoked.clear();
+        space.release(Invalidated::new(tables));
+        return Err(error.into());",
+        package: "portcullis",
+        target: "failed_invalidations",
+        test: "a_failed_unmap_gives_nothing_back",
+    },
+    Mutant {
+        name: "failed-commit-frees-addresses",
+        rule: "S3",
+        file: "crates/portcullis/src/invalidation/strict.rs",
+        find: r"revocation.revoked.clear();
+        return Err(error.into());",
+        replace: r"for revoked in revocation.revoked.drain(..) {
+            allocator.free(platform, Invalidated::new(revoked.range));
+        }
+        return Err(error.into());",
+        package: "portcullis",
+        target: "failed_invalidations",
+        test: "a_failed_unmap_gives_nothing_back",
+    },
+    Mutant {
+        name: "domain-drop-loses-leaving-tables",
+        rule: "S10",
+        file: "crates/portcullis/src/design/chunked.rs",
+        find: "self.domain.space.release(tables);",
+        replace: "drop(tables);",
+        package: "portcullis",
+        target: "failed_invalidations",
+        test: "a_domain_that_goes_while_tables_leave_loses_none",
+    },
+    Mutant {
+        name: "batched-unmap-begins-no-period",
+        rule: "S7",
+        file: "crates/portcullis/src/design/chunked.rs",
+        find: r"range).map(drop))?;
+            self.stir();",
+        replace: "range).map(drop))?;",
+        package: "portcullis",
+        target: "chunks",
+        test: "leaving::tables_go_after_batched_unmaps",
+    },
+    Mutant {
+        name: "batched-unmap-is-no-walk",
+        rule: "S4",
+        file: "crates/portcullis/src/design/chunked.rs",
+        find: "platform.walk(|| rounds::clear(platform, unsafe { chunks.entries(range.first_pfn()) }, range).map(drop))?;",
+        replace: "rounds::clear(platform, unsafe { chunks.entries(range.first_pfn()) }, range).map(drop)?;",
+        package: "portcullis",
+        target: "chunks",
+        test: "leaving::an_unmap_that_comes_too_late_keeps_the_table_that_it_walks",
+    },
+    Mutant {
+        name: "segment-is-one-page",
+        rule: "-",
+        file: "crates/portcullis/src/domain/mapping.rs",
+        find: "segments[..index].iter().map(Segment::pages).sum();",
+        replace: "segments[..index].len() as u64;",
+        package: "portcullis",
+        target: "ownership",
+        test: "segments_of_several_pages_lie_behind_one_another",
+    },
+    Mutant {
+        name: "page-is-not-made-visible",
+        rule: "S1",
+        file: "crates/portcullis/src/table/rounds.rs",
+        find: r"entry.store_bits((phys.as_u64() & !(PAGE_SIZE - 1)) + flags + round);
+    platform.table_barrier(slice::from_ref(entry));",
+        replace: "entry.store_bits((phys.as_u64() & !(PAGE_SIZE - 1)) + flags + round);",
+        package: "portcullis",
+        target: "single_pages",
+        test: "walkers_that_do_not_snoop_see_every_map_and_unmap",
+    },
+    Mutant {
+        name: "cleared-page-is-not-made-visible",
+        rule: "S2",
+        file: "crates/portcullis/src/table/rounds.rs",
+        find: r"let cleared = Cleared::of(entry, 1, bits);
+    platform.table_barrier(slice::from_ref(entry));",
+        replace: "let cleared = Cleared::of(entry, 1, bits);",
+        package: "portcullis",
+        target: "single_pages",
+        test: "walkers_that_do_not_snoop_see_every_map_and_unmap",
+    },
+    Mutant {
+        name: "leaving-table-is-not-made-visible",
+        rule: "S4",
+        file: "crates/portcullis/src/table/leaf_pages.rs",
+        find: r"slot.store(EntryValue::ABSENT);
+        platform.table_barrier(core::slice::from_ref(slot));",
+        replace: "slot.store(EntryValue::ABSENT);",
+        package: "portcullis",
+        target: "chunks",
+        test: "leaving::walkers_that_do_not_snoop_see_tables_leave_and_come",
+    },
+    Mutant {
+        name: "full-queue-releases-tables-before-its-flush",
+        rule: "S4",
+        file: "crates/portcullis/src/invalidation/core_queues.rs",
+        find: "if queue.tables_begun < served {",
+        replace: "if queue.tables_begun <= served {",
+        package: "portcullis",
+        target: "flush_queues",
+        test: "table_pages_go_with_their_flush_and_not_before",
+    },
+    Mutant {
+        name: "straggler-in-the-first-unit-is-idle",
+        rule: "S4",
+        file: "crates/portcullis/src/iova/arena.rs",
+        find: r"if table.spent() == ALL {
+                self.idle.push_back(number);",
+        replace: r"if table.spent() | 1 == ALL {
+                self.idle.push_back(number);",
+        package: "portcullis",
+        target: "chunks",
+        test: "leaving::a_straggler_keeps_its_table",
+    },
+    Mutant {
+        name: "reserved-across-the-fourth-region",
+        rule: "S9",
+        file: "crates/portcullis/src/design/identity.rs",
+        find: "reserved.retain(|(_, end)| *end > 1 << shift);",
+        replace: "reserved.retain(|(first, _)| *first >= 1 << shift);",
+        package: "portcullis",
+        target: "identity",
+        test: "a_range_reserved_across_the_end_of_the_fourth_region",
+    },
+    Mutant {
+        name: "fourth-region-is-never-trimmed",
+        rule: "S7",
+        file: "crates/portcullis/src/design/identity.rs",
+        find: "self.magazines.tick(platform);",
+        replace: "let _ = platform;",
+        package: "portcullis",
+        target: "identity",
+        test: "the_fourth_region_gives_back_what_it_keeps",
+    },
+];

@@ -1,0 +1,189 @@
+//! `cargo xtask mutants --known`: flaws that were once planted in the library and that no test saw. Each is planted again, one at a
+//! time, in a copy of the tree, and has to be caught by the test that is named for it.
+
+mod driver;
+mod library;
+
+use crate::failure::Failure;
+use crate::house::files;
+use crate::workspace::{Workspace, cargo};
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+/// A flaw: one place of the sources that says something else, and who notices.
+pub(crate) struct Mutant {
+    /// What is wrong, in a few words.
+    name: &'static str,
+    /// The safety rule that it breaks, where it breaks one.
+    rule: &'static str,
+    file: &'static str,
+    /// What the file says once, and nowhere else.
+    find: &'static str,
+    replace: &'static str,
+    package: &'static str,
+    /// The crate of tests that has the test: `lib`, or the name of an integration test. `loom` is built for the model checker.
+    target: &'static str,
+    test: &'static str,
+}
+
+impl Mutant {
+    /// The file with the flaw in it.
+    fn planted(&self, root: &Path) -> Result<String, Failure> {
+        let path = root.join(self.file);
+        let text = fs::read_to_string(&path).map_err(Failure::file(&path))?;
+        match text.matches(self.find).count() {
+            1 => Ok(text.replace(self.find, self.replace)),
+            times => {
+                let reason = format!("mutant `{}`: its place is there {times} times, not once", self.name);
+                Err(Failure::Contents { path, reason })
+            }
+        }
+    }
+
+    /// Package, crate of tests, and test.
+    fn caught_by(&self) -> [&'static str; 3] {
+        [self.package, self.target, self.test]
+    }
+
+    /// The test, as cargo runs it in `tree`. `build` only builds it.
+    fn command(&self, tree: &Path, target_dir: &str, build: bool) -> Command {
+        let mut command = Command::new(cargo());
+        command.current_dir(tree).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.args(["test", "--quiet", "--package", self.package]);
+        match self.target {
+            "lib" => command.arg("--lib"),
+            target => command.args(["--test", target]),
+        };
+        if self.target == "loom" {
+            command.args(crate::test::LOOM_PROFILE).env("RUSTFLAGS", crate::test::loom_flags());
+            command.args(["--target-dir", &format!("{target_dir}/loom")]);
+        } else {
+            command.args(["--target-dir", target_dir]);
+        }
+        if build {
+            command.arg("--no-run");
+        } else {
+            command.args(["--", "--exact", self.test]);
+        }
+        command
+    }
+}
+
+/// Every flaw.
+fn known() -> impl Iterator<Item = &'static Mutant> {
+    library::MUTANTS.iter().chain(driver::MUTANTS)
+}
+
+/// How a run of the test that is named for a flaw has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Outcome {
+    Passed,
+    Failed,
+    /// The test is not there, or cannot be built.
+    NotRun,
+}
+
+/// Plants each flaw whose name has `only` in it, and fails unless each is caught.
+pub(crate) fn mutants(workspace: &Workspace, only: Option<&str>) -> Result<(), Failure> {
+    let target = workspace.root.join(workspace.target_beside("mutants"));
+    let (tree, target_dir) = (target.join("tree"), target.join("target").display().to_string());
+    copy(workspace, &tree)?;
+    let chosen: Vec<&Mutant> = known().filter(|mutant| only.is_none_or(|only| mutant.name.contains(only))).collect();
+    let mut sound = BTreeSet::new();
+    for mutant in &chosen {
+        // A test that fails in any case catches nothing.
+        if sound.insert(mutant.caught_by()) && run(mutant, &tree, &target_dir)? != Outcome::Passed {
+            return Err(Failure::MutantTest(mutant.caught_by().join(" ")));
+        }
+    }
+    let mut missed = 0;
+    for mutant in &chosen {
+        let begun = Instant::now();
+        let path = tree.join(mutant.file);
+        let sound = fs::read_to_string(&path).map_err(Failure::file(&path))?;
+        fs::write(&path, mutant.planted(&tree)?).map_err(Failure::file(&path))?;
+        let outcome = run(mutant, &tree, &target_dir)?;
+        fs::write(&path, sound).map_err(Failure::file(&path))?;
+        let verdict = match outcome {
+            Outcome::Failed => "caught",
+            Outcome::Passed => "MISSED",
+            Outcome::NotRun => "NOT BUILT",
+        };
+        missed += usize::from(outcome != Outcome::Failed);
+        let seconds = begun.elapsed().as_secs();
+        println!("{verdict:<9} {:<4} {:<46} {} ({seconds} s)", mutant.rule, mutant.name, mutant.caught_by().join(" "));
+    }
+    println!("{} of {} known mutants are caught", chosen.len() - missed, chosen.len());
+    if missed == 0 { Ok(()) } else { Err(Failure::Mutants(missed)) }
+}
+
+/// Builds the test and runs it.
+fn run(mutant: &Mutant, tree: &Path, target_dir: &str) -> Result<Outcome, Failure> {
+    let output = |build| {
+        let mut command = mutant.command(tree, target_dir, build);
+        command.output().map_err(|error| Failure::Program { program: "cargo".to_owned(), error })
+    };
+    let built = output(true)?;
+    if !built.status.success() {
+        eprintln!("{}", String::from_utf8_lossy(&built.stderr));
+        return Ok(Outcome::NotRun);
+    }
+    let ran = output(false)?;
+    let said = String::from_utf8_lossy(&ran.stdout);
+    Ok(outcome(&said, ran.status.success()))
+}
+
+/// What has become of the one test, from what it printed. One that is filtered out has proven nothing.
+fn outcome(said: &str, succeeded: bool) -> Outcome {
+    match said.lines().find_map(|line| line.strip_prefix("running ")) {
+        Some("1 test") if succeeded => Outcome::Passed,
+        Some("1 test") => Outcome::Failed,
+        _ => Outcome::NotRun,
+    }
+}
+
+/// A copy of the workspace, of what is not built. Files that are the same are left as they are, so that cargo builds little.
+fn copy(workspace: &Workspace, tree: &Path) -> Result<(), Failure> {
+    for file in files::paths(&workspace.root)? {
+        let (from, to) = (workspace.root.join(&file), tree.join(&file));
+        let contents = fs::read(&from).map_err(Failure::file(&from))?;
+        if fs::read(&to).is_ok_and(|there| there == contents) {
+            continue;
+        }
+        let folder = to.parent().unwrap_or(tree);
+        fs::create_dir_all(folder).map_err(Failure::file(folder))?;
+        fs::write(&to, contents).map_err(Failure::file(&to))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Outcome, known, outcome};
+    use crate::workspace::Workspace;
+    use std::collections::BTreeSet;
+
+    /// A list of places that are gone would be caught by nothing.
+    #[test]
+    fn every_known_mutant_has_its_place() {
+        let workspace = Workspace::read().expect("a workspace");
+        for mutant in known() {
+            let planted = mutant.planted(&workspace.root).unwrap_or_else(|error| panic!("{error}"));
+            assert!(planted.contains(mutant.replace), "{}", mutant.name);
+            assert_ne!(mutant.find, mutant.replace, "{}", mutant.name);
+        }
+        let names: BTreeSet<&str> = known().map(|mutant| mutant.name).collect();
+        assert_eq!(names.len(), known().count(), "two have one name");
+    }
+
+    #[test]
+    fn a_test_that_did_not_run_has_caught_nothing() {
+        assert_eq!(outcome("\nrunning 1 test\n.\ntest result: ok.", true), Outcome::Passed);
+        assert_eq!(outcome("\nrunning 1 test\nF\ntest result: FAILED.", false), Outcome::Failed);
+        assert_eq!(outcome("\nrunning 0 tests\n\ntest result: ok.", true), Outcome::NotRun);
+        assert_eq!(outcome("", false), Outcome::NotRun);
+    }
+}
