@@ -1,6 +1,6 @@
-use super::bring_up;
 use super::fake_unit::*;
 use super::host::Host;
+use super::{bring_up, without_waits};
 use crate::spec::descriptors::{ContextScope, Descriptor, IotlbScope};
 use crate::spec::registers::*;
 use crate::spec::tables::{ContextEntry, TranslationType};
@@ -8,10 +8,10 @@ use portcullis::iommu::{AttachError, DomainId, Iommu, QueueError, SourceId, Tran
 use portcullis::{NoMemory, PhysAddr};
 use std::sync::atomic::Ordering;
 
-const TABLES: Translation = Translation::Tables { root: PhysAddr::new(0x7000), levels: 4 };
+pub(super) const TABLES: Translation = Translation::Tables { root: PhysAddr::new(0x7000), levels: 4 };
 const DEVICE: SourceId = SourceId(0x0118);
 
-fn drained(scope: IotlbScope) -> Descriptor {
+pub(super) fn drained(scope: IotlbScope) -> Descriptor {
     Descriptor::Iotlb { scope, drain_writes: true, drain_reads: true }
 }
 
@@ -184,6 +184,69 @@ fn closing_takes_every_device_out_first() {
     assert!(fake.context(SourceId(0x220)).is_some());
     let flushes = [Descriptor::ContextCache(ContextScope::Domain(one)), drained(IotlbScope::Domain(one))];
     assert_eq!(fake.take_executed()[..2], flushes);
+}
+
+#[test]
+fn the_devices_of_a_closed_domain_are_free_and_those_of_others_are_not() {
+    let host = Host::new(true);
+    let fake = FakeUnit::new(&host);
+    let unit = bring_up(&fake, &host);
+    let (one, two) = (unit.open_domain(TABLES).expect("an id"), unit.open_domain(TABLES).expect("an id"));
+    let (freed, kept) = ([0x10, 0x210, 0x218].map(SourceId), [0x11, 0x220].map(SourceId));
+    freed.iter().for_each(|device| unit.attach(one, *device).expect("a free device"));
+    kept.iter().for_each(|device| unit.attach(two, *device).expect("a free device"));
+    unit.close_domain(one).expect("an open domain");
+    for device in freed {
+        assert_eq!(unit.detach(one, device), Err(AttachError::NotAttached(device)));
+        assert_eq!(unit.attach(one, device), Err(AttachError::NoSuchDomain(one)));
+        unit.attach(two, device).expect("a free device");
+        assert_eq!(fake.context(device).expect("an entry").domain, two);
+    }
+    for device in kept {
+        assert_eq!(unit.attach(two, device), Err(AttachError::Attached(device)));
+        assert_eq!(fake.context(device).expect("an entry").domain, two);
+        unit.detach(two, device).expect("an attached device");
+    }
+}
+
+/// The contexts go before the flush (S10), so a close whose flush fails has cut the devices off all the same. Until a flush
+/// succeeds the hardware may have cached them: the devices stay attached, the domain open and its id taken.
+#[test]
+fn a_close_that_fails_cuts_its_devices_off_and_keeps_them() {
+    let (device, neighbour) = (DEVICE, SourceId(DEVICE.0 + 1));
+    let flushes =
+        |domain| [Descriptor::ContextCache(ContextScope::Domain(domain)), drained(IotlbScope::Domain(domain))];
+    for refused in [None, Some(0), Some(1)] {
+        let host = Host::new(true);
+        let fake = FakeUnit::new(&host);
+        let unit = bring_up(&fake, &host);
+        let (one, two) = (unit.open_domain(TABLES).expect("an id"), unit.open_domain(TABLES).expect("an id"));
+        unit.attach(one, device).expect("a free device");
+        unit.attach(two, neighbour).expect("a free device");
+        let error = match refused {
+            None => {
+                fake.behave(Behaviour::Silent);
+                QueueError::Timeout(1000)
+            }
+            Some(which) => {
+                fake.with(|state| state.refuse = Some(flushes(one)[which].encode()));
+                QueueError::Descriptor
+            }
+        };
+        for attempt in 0..2 {
+            assert_eq!(unit.close_domain(one), Err(AttachError::Queue(error)), "attempt {attempt}");
+            assert_eq!(fake.context(device), None);
+            assert!(fake.context(neighbour).is_some());
+            assert_eq!(unit.attach(two, device), Err(AttachError::Attached(device)));
+            assert_ne!(unit.open_domain(TABLES), Ok(one), "its id is taken");
+        }
+        fake.behave(Behaviour::Prompt);
+        fake.with(|state| state.refuse = None);
+        unit.close_domain(one).expect("open still");
+        assert!(without_waits(fake.take_executed()).ends_with(&flushes(one)));
+        assert_eq!(unit.close_domain(one), Err(AttachError::NoSuchDomain(one)));
+        unit.attach(two, device).expect("a free device");
+    }
 }
 
 #[test]

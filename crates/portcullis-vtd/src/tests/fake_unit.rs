@@ -45,6 +45,8 @@ pub(super) struct State {
     pub(super) behaviour: Behaviour,
     /// A descriptor with these quadwords raises a queue error.
     pub(super) refuse: Option<[u64; 2]>,
+    /// The queue gets no further than a descriptor with these quadwords, and raises nothing.
+    pub(super) stall: Option<[u64; 2]>,
     /// Bits of the global status that never change again.
     pub(super) stuck: u32,
     /// Reads as all ones, as when the unit is gone.
@@ -136,6 +138,9 @@ impl<'h> FakeUnit<'h> {
             && !matches!(state.behaviour, Behaviour::Silent | Behaviour::Slow(_) | Behaviour::Lagging)
         {
             let words = [word(state.queue + state.head), word(state.queue + state.head + 8)];
+            if state.stall == Some(words) {
+                return;
+            }
             let descriptor = match Descriptor::decode(words) {
                 Ok(descriptor) if state.refuse != Some(words) => descriptor,
                 _ => {

@@ -2,9 +2,12 @@
 
 mod bring_up;
 mod domains;
+mod every_unit;
 mod fake_unit;
 mod faults;
+mod full_ring;
 mod host;
+mod long_submissions;
 mod queue;
 mod recovery;
 mod shared;
@@ -38,9 +41,9 @@ fn page_descriptor(domain: u16, pfn: u64) -> Descriptor {
 }
 
 /// Waits as a user of the driver does.
-fn finish(unit: &Driver<'_>, host: &Host, ticket: crate::Ticket) -> Result<(), QueueError> {
+fn finish<I: Iommu>(iommu: &I, host: &Host, ticket: I::Ticket) -> Result<(), QueueError> {
     for _ in 0..100 {
-        if unit.is_done(ticket)? {
+        if iommu.is_done(ticket)? {
             return Ok(());
         }
         host.pause(portcullis::platform::Wait::Invalidation);

@@ -3,6 +3,7 @@ use super::host::Host;
 use super::{bring_up, finish, page, page_descriptor, without_waits};
 use crate::queue::{BURST_MAX, SLOTS};
 use crate::spec::descriptors::{Descriptor, IotlbScope};
+use crate::{Config, Unit};
 use portcullis::Iova;
 use portcullis::iommu::{DomainId, Invalidation, Iommu, QueueError};
 use portcullis::platform::{Lock, Step};
@@ -45,6 +46,18 @@ fn a_unit_without_page_selection_flushes_domains() {
     let unit = bring_up(&fake, &host);
     run(&unit, page(7, 5)).expect("a prompt queue");
     let scope = IotlbScope::Domain(DomainId(7));
+    assert_eq!(fake.take_executed()[0], Descriptor::Iotlb { scope, drain_writes: true, drain_reads: true });
+}
+
+#[test]
+fn without_the_hint_nothing_is_said_of_leaves() {
+    let host = Host::new(true);
+    let fake = FakeUnit::new(&host);
+    let config = Config { wait_us_max: 1000, leaf_only_hint: false, ..Config::default() };
+    let unit = Unit::bring_up(&fake, &host, config).expect("a sound unit");
+    fake.take_executed();
+    run(&unit, page(7, 5)).expect("a prompt queue");
+    let scope = IotlbScope::Pages { domain: DomainId(7), first: Iova::from_pfn(5), mask: 0, leaf_only: false };
     assert_eq!(fake.take_executed()[0], Descriptor::Iotlb { scope, drain_writes: true, drain_reads: true });
 }
 
@@ -130,6 +143,7 @@ fn a_full_ring_is_waited_for_and_never_overrun() {
             Ok(ticket) => tickets.push(ticket),
             Err(error) => break error,
         }
+        assert!(tickets.len() < SLOTS, "the ring was overrun");
     };
     assert_eq!(refused, QueueError::Timeout(1000));
     // Two descriptors each, and one slot stays free.
@@ -174,6 +188,7 @@ fn a_slot_whose_wait_has_not_landed_is_not_taken_again() {
         others.push(ticket);
         // All later ones land at once: the head register would tell of room long before the first has landed.
         fake.land(1);
+        assert!(others.len() < SLOTS, "the ring was overrun");
     }
     assert_eq!(others.len(), (SLOTS - 1) / 2 - 1);
     assert_eq!(unit.is_done(first), Ok(false));

@@ -5,10 +5,10 @@ use super::host::Host;
 use super::{Driver, bring_up, finish, page, page_descriptor, without_waits};
 use crate::Ticket;
 use crate::queue::{BURST_MAX, SLOTS};
-use portcullis::Platform;
-use portcullis::iommu::{Invalidation, Iommu, QueueError};
+use portcullis::iommu::{DomainId, Invalidation, Iommu, QueueError};
 use portcullis::platform::fake::run_on;
 use portcullis::platform::{Lock, Wait};
+use portcullis::{Iova, Platform};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 fn pages(first: u64, count: usize) -> Vec<Invalidation> {
@@ -167,6 +167,29 @@ fn the_error_of_a_rider_is_not_the_others_for_good() {
     }
 }
 
+/// Hardware would invalidate another run than the one that was meant.
+#[test]
+fn a_misaligned_run_does_not_board() {
+    let host = Host::new(true);
+    let fake = FakeUnit::new(&host);
+    let (unit, _) = with_rides_in_flight(&fake, &host);
+    let first = share(&unit, 1);
+    let before = unit.queue_use();
+    for (first, mask) in [(0x1000, 1), (0x1000, 3), (0x1800, 0), (0x1_0000, 5), (0x1000, 63)] {
+        let bad = Invalidation::Pages { domain: DomainId(7), first: Iova::new(first), mask, leaf_only: true };
+        for commands in [vec![bad], vec![page(7, 2), bad], vec![bad, page(7, 2)], [pages(2, 63), vec![bad]].concat()] {
+            assert_eq!(unit.submit_shared(&commands), Err(QueueError::Unsupported));
+        }
+    }
+    assert_eq!(unit.queue_use(), before);
+    // Those who did board go on as if nothing had been.
+    let last = share(&unit, 3);
+    fake.behave(Behaviour::Prompt);
+    fake.land(0);
+    assert_eq!([first, last].map(|rider| finish(&unit, &host, rider)), [Ok(()); 2]);
+    assert_eq!(executed(&fake), [1, 3]);
+}
+
 /// The rides in flight are dropped for a device that did not answer. Those on board were not in the hardware, and go on.
 #[test]
 fn rides_that_are_dropped_let_the_next_go() {
@@ -244,6 +267,7 @@ fn a_full_ring_is_waited_for() {
             Ok(rider) => riders.push(rider),
             Err(error) => break error,
         }
+        assert!(riders.len() < SLOTS, "the ring was overrun");
     };
     assert_eq!(refused, QueueError::Timeout(1000));
     assert_eq!(riders.len(), (SLOTS - 1 - 2 * FLYING.len()) / 51);

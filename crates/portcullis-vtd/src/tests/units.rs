@@ -13,9 +13,9 @@ fn by_bus(device: SourceId) -> Option<usize> {
     (device.0 < 0x200).then_some(usize::from(device.0 >> 8))
 }
 
-type Both<'u, 'a> = Units<'u, Driver<'a>, &'a Host, fn(SourceId) -> Option<usize>>;
+pub(super) type Both<'u, 'a> = Units<'u, Driver<'a>, &'a Host, fn(SourceId) -> Option<usize>>;
 
-fn join<'u, 'a>(units: &'u [Driver<'a>], host: &'a Host) -> Both<'u, 'a> {
+pub(super) fn join<'u, 'a>(units: &'u [Driver<'a>], host: &'a Host) -> Both<'u, 'a> {
     Units::new(units, host, by_bus as fn(SourceId) -> Option<usize>, 1000).expect("two units")
 }
 

@@ -1,0 +1,205 @@
+//! The ring filled to its last slot: what fits is taken, what does not fit is refused, and all that was taken is executed once,
+//! in order. A slot that is written before the hardware is through with it is an invalidation that never happens.
+
+use super::fake_unit::*;
+use super::host::Host;
+use super::{bring_up, finish, page, page_descriptor, without_waits};
+use crate::Ticket;
+use crate::queue::{BURST_MAX, SLOTS};
+use crate::spec::descriptors::Descriptor;
+use portcullis::iommu::{Invalidation, Iommu, QueueError};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+/// How many commands are submitted, and how.
+#[derive(Clone, Copy, Debug)]
+enum Commit {
+    Alone(usize),
+    Shared(usize),
+}
+
+use Commit::{Alone, Shared};
+
+impl Commit {
+    /// As many pages of domain 7, none of which another commit has.
+    fn pages(self, index: usize) -> std::ops::Range<u64> {
+        let (Alone(count) | Shared(count)) = self;
+        let first = 100 * index as u64;
+        first..first + count as u64
+    }
+
+    fn submit(self, unit: &super::Driver<'_>, index: usize) -> Result<Ticket, QueueError> {
+        let commands: Vec<Invalidation> = self.pages(index).map(|pfn| page(7, pfn)).collect();
+        match self {
+            Alone(_) => unit.submit(&commands),
+            Shared(_) => unit.submit_shared(&commands),
+        }
+    }
+}
+
+/// The slots of a ring of which the hardware fetches nothing.
+struct Slots {
+    /// Neither written nor owed to a wait.
+    free: usize,
+    /// Shared submissions that the hardware knows of.
+    departed: usize,
+    /// Descriptors of the one that can still be joined. Its wait is owed.
+    on_board: Option<usize>,
+}
+
+impl Slots {
+    /// One always stays free, or a full ring would look empty.
+    const EMPTY: Self = Self { free: SLOTS - 1, departed: 0, on_board: None };
+
+    /// Takes the slots for a commit, if there are enough.
+    fn take(&mut self, commit: Commit) -> bool {
+        let (Alone(count) | Shared(count)) = commit;
+        let departs_before =
+            matches!(commit, Shared(_)) && self.on_board.is_some_and(|others| others + count > BURST_MAX);
+        if departs_before {
+            self.depart();
+        }
+        let joins = matches!(commit, Shared(_)) && self.on_board.is_some();
+        let needed = if joins { count } else { count + 1 };
+        if self.free < needed {
+            return false;
+        }
+        self.free -= needed;
+        match commit {
+            Alone(_) => self.depart(),
+            Shared(_) => {
+                let on_board = self.on_board.unwrap_or(0) + count;
+                self.on_board = Some(on_board);
+                if self.departed < 2 || on_board >= BURST_MAX {
+                    self.depart();
+                }
+            }
+        }
+        true
+    }
+
+    fn depart(&mut self) {
+        self.departed += usize::from(self.on_board.take().is_some());
+    }
+}
+
+fn descriptors(pages: impl Iterator<Item = u64>) -> Vec<Descriptor> {
+    pages.map(|pfn| page_descriptor(7, pfn)).collect()
+}
+
+/// Submits `commits` to a ring that begins at slot `turned` and that nothing is fetched from. Gives up after three that find no
+/// room.
+fn fill(turned: usize, commits: &[Commit]) {
+    let host = Host::new(true);
+    let fake = FakeUnit::new(&host);
+    let unit = bring_up(&fake, &host);
+    for _ in 0..turned {
+        assert_eq!(unit.submit(&[]).and_then(|ticket| finish(&unit, &host, ticket)), Ok(()));
+    }
+    fake.take_executed();
+    fake.behave(Behaviour::Silent);
+
+    let mut slots = Slots::EMPTY;
+    let (mut tickets, mut pages, mut refused) = (Vec::new(), Vec::new(), 0);
+    for (index, commit) in commits.iter().enumerate() {
+        let fits = slots.take(*commit);
+        let submitted = commit.submit(&unit, index);
+        let error = (!fits).then_some(QueueError::Timeout(1000));
+        assert_eq!(submitted.err(), error, "number {index} of {commits:?}, in a ring turned by {turned}");
+        tickets.extend(submitted);
+        if fits {
+            pages.extend(commit.pages(index));
+        } else {
+            refused += 1;
+            if refused == 3 {
+                break;
+            }
+        }
+    }
+    assert!(tickets.iter().all(|ticket| unit.is_done(*ticket) == Ok(false)));
+    assert_eq!(fake.take_executed(), []);
+
+    fake.behave(Behaviour::Slow(0));
+    for ticket in tickets {
+        assert_eq!(finish(&unit, &host, ticket), Ok(()), "{commits:?}, in a ring turned by {turned}");
+    }
+    assert_eq!(without_waits(fake.take_executed()), descriptors(pages.into_iter()));
+    let next = Alone(BURST_MAX).submit(&unit, 1000);
+    assert_eq!(next.and_then(|ticket| finish(&unit, &host, ticket)), Ok(()), "the ring is free again");
+}
+
+/// Two in flight, and all but 56 slots taken.
+const NEARLY_FULL: [Commit; 5] = [Shared(1), Shared(1), Alone(BURST_MAX), Alone(BURST_MAX), Alone(BURST_MAX)];
+
+/// Where the ring begins: its first slots, the middle, and where the last commits wrap.
+const TURNED: [usize; 6] = [0, 1, 77, 190, 253, 256];
+
+#[test]
+fn the_slot_of_a_wait_that_is_owed_is_given_to_nothing_else() {
+    for turned in TURNED {
+        for left in 0..4 {
+            let boarding = [&NEARLY_FULL[..], &[Shared(55 - left)]].concat();
+            for last in [Shared(left), Shared(left + 1), Alone(left), Alone(left.saturating_sub(1))] {
+                fill(turned, &[&boarding[..], &[last, Shared(left + 1), Alone(left)]].concat());
+            }
+        }
+    }
+}
+
+#[test]
+fn a_commit_that_cannot_have_a_wait_of_its_own_finds_no_room() {
+    for turned in TURNED {
+        for left in 1..4 {
+            let taken = [&NEARLY_FULL[..], &[Alone(55 - left)]].concat();
+            for last in [Shared(left), Shared(left - 1), Alone(left), Alone(left - 1)] {
+                fill(turned, &[&taken[..], &[last, Shared(0), Alone(0), Shared(1)]].concat());
+            }
+        }
+    }
+}
+
+/// The queue stops at its first descriptor, and this is seen only when there is no room left: then those on board still have
+/// a slot for their wait, and go on with the others.
+#[test]
+fn a_full_ring_that_has_stopped_goes_on_whole() {
+    for turned in TURNED {
+        for left in 0..4 {
+            let host = Host::new(true);
+            let fake = FakeUnit::new(&host);
+            let unit = bring_up(&fake, &host);
+            for _ in 0..turned {
+                assert_eq!(unit.submit(&[]).and_then(|ticket| finish(&unit, &host, ticket)), Ok(()));
+            }
+            fake.take_executed();
+            fake.with(|state| state.refuse = Some(page_descriptor(7, 0).encode()));
+            let commits = [&NEARLY_FULL[..], &[Shared(55 - left), Shared(left), Shared(1), Alone(2)]].concat();
+            let submit =
+                |(index, commit): (usize, &Commit)| commit.submit(&unit, index).expect("room, or room is made");
+            let tickets: Vec<Ticket> = commits.iter().enumerate().map(submit).collect();
+            assert_eq!(finish(&unit, &host, tickets[0]), Err(QueueError::Descriptor));
+            for ticket in &tickets[1..] {
+                assert_eq!(finish(&unit, &host, *ticket), Ok(()), "{left} left of a ring turned by {turned}");
+            }
+            let pages = commits.iter().enumerate().flat_map(|(index, commit)| commit.pages(index));
+            assert_eq!(without_waits(fake.take_executed()), descriptors(pages.skip(1)));
+        }
+    }
+}
+
+fn commit() -> impl Strategy<Value = Commit> {
+    prop_oneof![
+        (0..=BURST_MAX).prop_map(Alone),
+        (0..=BURST_MAX).prop_map(Shared),
+        (0..4usize).prop_map(Alone),
+        (0..4usize).prop_map(Shared),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(100) })]
+
+    #[test]
+    fn what_fits_is_taken_and_executed_once(turned in 0..SLOTS, commits in vec(commit(), 1..60)) {
+        fill(turned, &commits);
+    }
+}
