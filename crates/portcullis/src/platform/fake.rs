@@ -41,11 +41,13 @@ struct Frames {
     /// Bytes lent, by address.
     bytes: BTreeMap<u64, u64>,
     watchers: Watchers,
+    /// A table page that went back too early (S4).
+    freed_while_walked: Option<PhysAddr>,
 }
 
-/// What is told of each table page that goes back.
+/// Those that know whether hardware may still walk a table page.
 #[derive(Default)]
-struct Watchers(Vec<Arc<dyn Fn(PhysAddr) + Send + Sync>>);
+struct Watchers(Vec<Arc<dyn Fn(PhysAddr) -> bool + Send + Sync>>);
 
 impl fmt::Debug for Watchers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -85,7 +87,8 @@ pub(crate) fn mapping_leaked() {
     LEAKED.set(LEAKED.get() + 1);
 }
 
-/// A fake host. Dropping it panics if, on this thread, a mapping was dropped without an unmap meanwhile. Share it by reference: `&FakeHost` is a platform too.
+/// A fake host. Dropping it panics if, on this thread, a mapping was dropped without an unmap meanwhile, or if a table page came
+/// back while a [fake IOMMU](crate::iommu::fake::FakeIommu) could still walk it. Share it by reference: `&FakeHost` is a platform too.
 ///
 /// Its clock stands still until [`advance_us`](FakeHost::advance_us) is called or somebody spins (a microsecond a turn).
 #[derive(Debug)]
@@ -137,12 +140,18 @@ impl FakeHost {
         self.frames.lock().expect("not poisoned").bytes.len()
     }
 
-    /// Has `watcher` called with each table page that goes back, just before it does.
+    /// Has `watcher` asked of each table page that goes back whether hardware may still walk it.
     ///
     /// Not under a model checker: there each look at what the watcher looks at is another place to switch threads.
     #[cfg(not(loom))]
-    pub(crate) fn watch_frees(&self, watcher: Arc<dyn Fn(PhysAddr) + Send + Sync>) {
+    pub(crate) fn watch_frees(&self, watcher: Arc<dyn Fn(PhysAddr) -> bool + Send + Sync>) {
         self.frames.lock().expect("not poisoned").watchers.0.push(watcher);
+    }
+
+    /// A table page that went back to this host while hardware could still walk it (S4), if there was one. A test that does not ask
+    /// fails when the host is dropped.
+    pub fn take_freed_while_walked(&self) -> Option<PhysAddr> {
+        self.frames.lock().expect("not poisoned").freed_while_walked.take()
     }
 
     /// The first entry of a lent table page that would tell a walker that does not snoop something else than it tells one that
@@ -224,8 +233,11 @@ unsafe impl Platform for FakeHost {
     unsafe fn free_frame(&self, frame: PhysAddr) {
         // Not with the lock held: a watcher has locks of its own, with which others ask for frames.
         let watchers = self.frames.lock().expect("not poisoned").watchers.0.clone();
-        watchers.iter().for_each(|watcher| watcher(frame));
+        let is_walked = watchers.iter().any(|watcher| watcher(frame));
         let mut frames = self.frames.lock().expect("not poisoned");
+        if is_walked {
+            frames.freed_while_walked.get_or_insert(frame);
+        }
         frames.flushed.remove(&frame.as_u64());
         let freed = frames.lent.remove(&frame.as_u64());
         assert!(freed.is_some(), "table page {frame} was freed twice");
@@ -311,8 +323,14 @@ unsafe impl Platform for FakeHost {
 impl Drop for FakeHost {
     fn drop(&mut self) {
         let leaked = LEAKED.get() - self.leaked_before;
-        if leaked > 0 && !std::thread::panicking() {
+        if std::thread::panicking() {
+            return;
+        }
+        if leaked > 0 {
             panic!("{leaked} mappings were dropped without an unmap");
+        }
+        if let Some(frame) = self.take_freed_while_walked() {
+            panic!("table page {frame} was freed while the hardware could still walk it (S4)");
         }
     }
 }

@@ -64,7 +64,10 @@ pub(crate) fn on_bench<T>(machine: &Machine, protection: Protection, run: impl F
     run_on(0);
     let hardware = FakeIommu::with_capabilities(&host, machine.capabilities());
     hardware.behave(machine.behaviour());
-    run(&Bench { host: &host, hardware: &hardware, machine, protection, options: Options::NONE })
+    let outcome = run(&Bench { host: &host, hardware: &hardware, machine, protection, options: Options::NONE });
+    // The first violation is the one that counts, and whoever runs to the end has asked.
+    let _ = host.take_freed_while_walked();
+    outcome
 }
 
 /// Runs `script` on a domain of design `D` over `platform` and `iommu`, which end in the fakes of `bench`.
@@ -130,6 +133,9 @@ fn after_teardown(bench: &Bench<'_>, reference: &Reference, id: DomainId, poison
         if bench.hardware.access(DEVICE, Iova::from_pfn(pfn), Rights::READ).is_some() {
             return fail(Rule::Teardown, format!("page {pfn:#x} is reached after the domain has gone"));
         }
+    }
+    if let Some(table) = bench.host.take_freed_while_walked() {
+        return fail(Rule::Tables, format!("table page {table} was freed while the hardware could walk it"));
     }
     match (bench.host.frames_lent(), bench.host.bytes_lent()) {
         (0, 0) => Ok(()),

@@ -60,6 +60,9 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
         if let Some((table, entry)) = self.bench.host.unflushed() {
             return fail(Rule::Reach, format!("entry {entry} of table page {table} is not visible to the walker"));
         }
+        if let Some(table) = self.bench.host.take_freed_while_walked() {
+            return fail(Rule::Tables, format!("table page {table} was freed while the hardware could walk it"));
+        }
         self.bounds()?;
         let (hardware, id) = (self.bench.hardware, self.domain.id());
         self.reference.returned.retain(|pfn, _| hardware.is_cached(id, *pfn));

@@ -33,7 +33,10 @@ fn walk_after_reclaim(flaw: HardwareFlaw) -> Option<String> {
         domain.tick().expect("the hardware answers");
     }
     assert_eq!(host.frames_lent(), before - TABLE_RESERVE, "what is beyond the reserve has gone");
-    match catch_unwind(AssertUnwindSafe(|| mapped.iter().filter_map(reach).count())) {
+    let freed_too_early = host.take_freed_while_walked();
+    let walked = catch_unwind(AssertUnwindSafe(|| mapped.iter().filter_map(reach).count()));
+    assert_eq!(freed_too_early.is_some(), walked.is_err(), "the host knows what the walk finds");
+    match walked {
         Ok(reached) => {
             assert_eq!(reached, 0, "S2");
             drop(domain);
