@@ -1,7 +1,7 @@
 //! `cargo xtask check`: what is wrong with the sources without running them.
 
 use crate::failure::Failure;
-use crate::peers::RUST_PEERS;
+use crate::format;
 use crate::stages::{Stages, require};
 use crate::test::NO_STD_PROOF;
 use crate::workspace::Workspace;
@@ -11,9 +11,7 @@ pub(crate) fn check(workspace: &Workspace) -> Result<(), Failure> {
     require("clippy", "clippy")?;
     let mut stages = Stages::new(workspace, "check");
     let proof_target = workspace.target_beside("no-std-proof");
-    stages.cargo("formatting", &[], &["fmt", "--all", "--check"])?;
-    stages.cargo("formatting of the no_std proof", &[], &["fmt", "--manifest-path", NO_STD_PROOF, "--check"])?;
-    stages.cargo("formatting of the Rust peers", &[], &["fmt", "--manifest-path", RUST_PEERS, "--check"])?;
+    stages.stage("formatting", "rustfmt --check, over every Rust file", format::check)?;
     let clippy = ["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"];
     stages.cargo("clippy", &[], &clippy)?;
     let clippy = ["clippy", "--manifest-path", NO_STD_PROOF, "--target-dir", &proof_target, "--", "-D", "warnings"];

@@ -51,6 +51,9 @@ pub(crate) enum Failure {
     /// Goals of `bench --peers --check` are missed.
     #[error("{0} goals are missed")]
     Goals(usize),
+    /// These files are not formatted.
+    #[error("stage `formatting` failed; to format what is not:\n    rustfmt --edition 2024 {}", .0.join(" "))]
+    Unformatted(Vec<String>),
     /// House rules are broken.
     #[error("stage `house rules` failed: {} broken; to repeat it:\n    cargo test --package xtask house", .0)]
     House(usize),

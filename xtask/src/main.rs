@@ -6,6 +6,7 @@ mod bench;
 mod check;
 mod conformance;
 mod failure;
+mod format;
 mod fuzz;
 mod house;
 mod instructions;

@@ -14,10 +14,32 @@ pub(super) struct File {
     pub(super) text: String,
 }
 
+/// The files under `root`, with those that git has not been told of; without git, all that are neither hidden nor built.
+pub(crate) fn paths(root: &Path) -> Result<Vec<String>, Failure> {
+    let mut paths = match listed(root, &["--cached", "--others", "--exclude-standard"]) {
+        Some(paths) => paths,
+        None => walk(root)?,
+    };
+    // What is tracked may be deleted, and not yet committed.
+    paths.retain(|path| root.join(path).is_file());
+    Ok(paths)
+}
+
+/// The Rust files among them.
+pub(crate) fn rust(root: &Path) -> Result<Vec<String>, Failure> {
+    let mut paths = paths(root)?;
+    paths.retain(|path| path.ends_with(".rs"));
+    Ok(paths)
+}
+
 /// The text files that git tracks under `root`; without git, all files that are neither hidden nor built.
 pub(super) fn read(root: &Path) -> Result<Vec<File>, Failure> {
+    let paths = match listed(root, &["--cached"]) {
+        Some(paths) => paths,
+        None => walk(root)?,
+    };
     let mut files = Vec::new();
-    for path in paths(root)? {
+    for path in paths {
         match fs::read(root.join(&path)) {
             // What is not text holds nothing that the rules are about.
             Ok(bytes) => files.extend(String::from_utf8(bytes).ok().map(|text| File { path, text })),
@@ -29,17 +51,9 @@ pub(super) fn read(root: &Path) -> Result<Vec<File>, Failure> {
     Ok(files)
 }
 
-/// The files that git tracks under `root`; without git, all that are neither hidden nor built.
-pub(crate) fn paths(root: &Path) -> Result<Vec<String>, Failure> {
-    match tracked(root) {
-        Some(paths) => Ok(paths),
-        None => walk(root),
-    }
-}
-
-/// What git tracks. `None` where there is no git, or `root` is not a repository of its own.
-fn tracked(root: &Path) -> Option<Vec<String>> {
-    let output = Command::new("git").args(["ls-files", "-z"]).current_dir(root).output().ok()?;
+/// What git lists of such files. `None` where there is no git, or `root` is not a repository of its own.
+fn listed(root: &Path, which: &[&str]) -> Option<Vec<String>> {
+    let output = Command::new("git").args(["ls-files", "-z"]).args(which).current_dir(root).output().ok()?;
     let paths = String::from_utf8(output.stdout).ok()?;
     let paths: Vec<String> = paths.split_terminator('\0').map(str::to_owned).collect();
     (output.status.success() && !paths.is_empty()).then_some(paths)
@@ -72,7 +86,7 @@ fn walk(root: &Path) -> Result<Vec<String>, Failure> {
 
 #[cfg(test)]
 mod tests {
-    use super::{read, tracked, walk};
+    use super::{listed, read, rust, walk};
     use std::fs;
     use std::path::Path;
 
@@ -93,10 +107,12 @@ mod tests {
             fs::write(path, b"// text").expect("a new file");
         }
         fs::write(root.join("noise.bin"), b"\xff\xfe").expect("a new file");
-        let found = (tracked(&root), walk(&root).expect("readable folders"), read(&root).expect("readable files"));
+        let found = (listed(&root, &[]), walk(&root).expect("readable folders"), read(&root).expect("readable files"));
+        let sources = rust(&root).expect("readable folders");
         fs::remove_dir_all(&root).expect("ours");
         assert_eq!(found.0, None);
         assert_eq!(found.1, ["noise.bin", "src/a.rs"]);
         assert_eq!(found.2.iter().map(|file| file.path.as_str()).collect::<Vec<_>>(), ["src/a.rs"]);
+        assert_eq!(sources, ["src/a.rs"]);
     }
 }

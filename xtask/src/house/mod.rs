@@ -5,6 +5,8 @@ mod designs;
 pub(crate) mod files;
 mod text;
 
+pub(crate) use files::rust as rust_files;
+
 use crate::failure::Failure;
 use crate::workspace::Workspace;
 use std::fmt;

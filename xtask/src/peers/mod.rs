@@ -12,7 +12,7 @@ use crate::workspace::Workspace;
 use results::Results;
 
 /// The crates among the peers. They have a workspace of their own, so that only this chore builds them.
-pub(crate) const RUST_PEERS: &str = "benches/peers/rust/Cargo.toml";
+const RUST_PEERS: &str = "benches/peers/rust/Cargo.toml";
 
 /// How to measure.
 pub(crate) struct Options {
