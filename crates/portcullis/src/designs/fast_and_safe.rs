@@ -1,8 +1,10 @@
 //! Fast & Safe: windows of neighbouring addresses, one invalidation for each, cached table pointers kept (SOSP'24, §3).
 
-use crate::design::{Addressing, Composed, Described, Design, Fit, Info, LockFree, OptionInfo, OptionKind, Parts, Setup};
+use crate::design::{
+    Addressing, Composed, Described, Design, Fit, Info, LockFree, OptionInfo, OptionKind, Parts, Setup,
+};
 use crate::error::NewDomainError;
-use crate::invalidation::{Commands, Submissions, Deferral};
+use crate::invalidation::{Commands, Deferral, Submissions};
 use crate::iommu::Iommu;
 use crate::iova::WindowAllocator;
 use crate::platform::Platform;

@@ -4,7 +4,7 @@ use crate::design::{
     Addressing, Composed, Described, Design, Fit, Info, OptionInfo, OptionKind, Parts, Setup, TableLock,
 };
 use crate::error::NewDomainError;
-use crate::invalidation::{Commands, Submissions, Deferral};
+use crate::invalidation::{Commands, Deferral, Submissions};
 use crate::iommu::Iommu;
 use crate::iova::GapTreeAllocator;
 use crate::platform::Platform;
@@ -42,7 +42,8 @@ impl<P: Platform, I: Iommu> Design<P, I> for FreeBsd {
     fn build(setup: Setup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
         let allocator = GapTreeAllocator::new(&setup.platform, setup.width, setup.reserved)?;
         let parts = Parts {
-            commands: Commands::PerUnmap, submissions: Submissions::Alone,
+            commands: Commands::PerUnmap,
+            submissions: Submissions::Alone,
             // Never: it offers no deferred protection.
             deferral: Deferral::Global,
             rule: TableRule::FreedWhenEmpty { flush_whole_page: !setup.options.flag("fixed") },

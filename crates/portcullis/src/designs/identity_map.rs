@@ -1,6 +1,6 @@
 //! Pass-through with a persistent identity map: translation without protection.
 
-use crate::design::{Addressing, Described, Design, Physical, Info, Setup};
+use crate::design::{Addressing, Described, Design, Info, Physical, Setup};
 use crate::error::NewDomainError;
 use crate::iommu::Iommu;
 use crate::platform::Platform;
@@ -18,7 +18,11 @@ impl Described for Static {
         invalidation: "none",
         tables: "once",
         protections: &[Protection::None],
-        breaches: &[Breach { protection: Protection::None, rule: Rule::Reach, bound: "devices reach all memory, always" }],
+        breaches: &[Breach {
+            protection: Protection::None,
+            rule: Rule::Reach,
+            bound: "devices reach all memory, always",
+        }],
         addressing: Addressing::Physical,
         fit: None,
         batch_default: 1,

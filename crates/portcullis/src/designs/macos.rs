@@ -2,7 +2,7 @@
 
 use crate::design::{Addressing, Composed, Described, Design, Fit, Info, Parts, Setup, WholeLock};
 use crate::error::NewDomainError;
-use crate::invalidation::{Commands, Submissions, Deferral};
+use crate::invalidation::{Commands, Deferral, Submissions};
 use crate::iommu::Iommu;
 use crate::iova::{BUDDY_PAGES_MAX, BuddyAllocator};
 use crate::platform::Platform;
@@ -39,7 +39,8 @@ impl<P: Platform, I: Iommu> Design<P, I> for MacOs {
     fn build(setup: Setup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
         let allocator = BuddyAllocator::new(&setup.platform, setup.width, setup.reserved)?;
         let parts = Parts {
-            commands: Commands::PerUnmap, submissions: Submissions::Alone,
+            commands: Commands::PerUnmap,
+            submissions: Submissions::Alone,
             deferral: Deferral::Unawaited,
             rule: TableRule::Kept,
             locking: WholeLock::new(&setup.platform, BUDDY_PAGES_MAX),

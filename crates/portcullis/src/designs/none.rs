@@ -1,6 +1,6 @@
 //! No IOMMU: devices pass through.
 
-use crate::design::{Addressing, Described, Design, Physical, Info, Setup};
+use crate::design::{Addressing, Described, Design, Info, Physical, Setup};
 use crate::error::NewDomainError;
 use crate::iommu::Iommu;
 use crate::platform::Platform;
@@ -18,7 +18,11 @@ impl Described for None {
         invalidation: "none",
         tables: "none",
         protections: &[Protection::None],
-        breaches: &[Breach { protection: Protection::None, rule: Rule::Reach, bound: "devices reach all memory, always" }],
+        breaches: &[Breach {
+            protection: Protection::None,
+            rule: Rule::Reach,
+            bound: "devices reach all memory, always",
+        }],
         addressing: Addressing::Physical,
         fit: Option::None,
         batch_default: 1,

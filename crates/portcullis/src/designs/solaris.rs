@@ -2,7 +2,7 @@
 
 use crate::design::{Addressing, Composed, Described, Design, Fit, Info, LockPerTable, Parts, Setup};
 use crate::error::NewDomainError;
-use crate::invalidation::{Commands, Submissions, Deferral};
+use crate::invalidation::{Commands, Deferral, Submissions};
 use crate::iommu::Iommu;
 use crate::iova::{SLAB_PAGES, VmemAllocator};
 use crate::platform::Platform;
@@ -40,7 +40,13 @@ impl<P: Platform, I: Iommu> Design<P, I> for Solaris {
     fn build(setup: Setup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
         let allocator = VmemAllocator::new(&setup.platform, setup.width, setup.reserved)?;
         let locking = LockPerTable::new(&setup.platform, setup.width)?;
-        let parts = Parts { commands: Commands::PerUnmap, submissions: Submissions::Alone, deferral: Deferral::AtMap, rule: TableRule::Overwritten, locking };
+        let parts = Parts {
+            commands: Commands::PerUnmap,
+            submissions: Submissions::Alone,
+            deferral: Deferral::AtMap,
+            rule: TableRule::Overwritten,
+            locking,
+        };
         Composed::with_parts(allocator, parts, setup)
     }
 }
