@@ -52,7 +52,8 @@ pub(crate) struct CompareArguments {
     /// One JSON document on standard output
     #[arg(long)]
     pub(crate) json: bool,
-    /// Writes a page with pictures to this file as well; it needs no network
+    /// Writes a page with pictures to this file as well; it needs no network. Replaces an earlier page or an empty file, and no
+    /// other
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
 }
@@ -64,7 +65,8 @@ pub(crate) struct AttackArguments {
     /// One JSON document on standard output
     #[arg(long)]
     pub(crate) json: bool,
-    /// Writes a page with pictures to this file as well; it needs no network
+    /// Writes a page with pictures to this file as well; it needs no network. Replaces an earlier page or an empty file, and no
+    /// other
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
 }

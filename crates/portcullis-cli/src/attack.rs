@@ -2,8 +2,9 @@
 
 use crate::Failure;
 use crate::arguments::AttackArguments;
-use crate::html;
+use crate::html::Target;
 use crate::plan::{Head, Planned, progress_bar};
+use crate::show::show;
 use crate::table::{count, number, plain, textwrap};
 use portcullis::Protection;
 use portcullis_lab::attack::{self, Entry, Found, Row};
@@ -21,11 +22,9 @@ struct Document<'d> {
 }
 
 pub(crate) fn attack(arguments: &AttackArguments, out: &mut impl Write) -> Result<(), Failure> {
+    let page = arguments.html.as_deref().map(|path| Target::new(path, &arguments.plan)).transpose()?;
     let bar = progress_bar();
     let planned = Planned::new(&arguments.plan, &bar)?;
-    if let Some(path) = &arguments.html {
-        html::check(path)?;
-    }
     bar.set_length(attack::runs(&planned.plan) as u64);
     bar.set_position(0);
     let rows = attack::execute(&planned.plan, |run| {
@@ -44,27 +43,20 @@ pub(crate) fn attack(arguments: &AttackArguments, out: &mut impl Write) -> Resul
         violations: &violations,
         conclusions: &conclusions,
     };
-    if let Some(path) = &arguments.html {
-        html::write(path, &document)?;
-    }
-    if arguments.json {
-        writeln!(out, "{}", serde_json::to_string_pretty(&document).map_err(Failure::input)?)?;
-    } else {
-        for (index, (rows, conclusion)) in items.iter().zip(&conclusions).enumerate() {
-            if index > 0 {
-                writeln!(out)?;
-            }
-            planned.print_head(out, index)?;
-            print_rows(out, rows)?;
-            writeln!(out, "\n{}", textwrap(conclusion))?;
-        }
-    }
-    verdict(violations)
+    let table = |out: &mut _| print(out, &planned, &items, &conclusions);
+    show(out, &document, page.as_ref(), arguments.json, table, &violations)
 }
 
-/// How the command ends.
-fn verdict(violations: Vec<String>) -> Result<(), Failure> {
-    if violations.is_empty() { Ok(()) } else { Err(Failure::Check(violations)) }
+fn print(out: &mut impl Write, planned: &Planned<'_>, items: &[Vec<&Row>], conclusions: &[String]) -> io::Result<()> {
+    for (index, (rows, conclusion)) in items.iter().zip(conclusions).enumerate() {
+        if index > 0 {
+            writeln!(out)?;
+        }
+        planned.print_head(out, index)?;
+        print_rows(out, rows)?;
+        writeln!(out, "\n{}", textwrap(conclusion))?;
+    }
+    Ok(())
 }
 
 fn print_rows(out: &mut impl Write, rows: &[&Row]) -> io::Result<()> {
@@ -122,6 +114,7 @@ fn verdict_of(row: &Row) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::verdict;
     use portcullis::Rule;
     use portcullis::designs::{Choice, DesignId};
     use portcullis_lab::attack::{Attacked, PROBES_CACHED_MIN};
@@ -138,7 +131,7 @@ mod tests {
 
     /// The exit status, and what is said about it.
     fn ends(row: &Row) -> (u8, Vec<String>) {
-        match verdict(row.violations()) {
+        match verdict(&row.violations()) {
             Ok(()) => (0, Vec::new()),
             Err(failure) => (
                 failure.status(),

@@ -2,8 +2,9 @@
 
 use crate::Failure;
 use crate::arguments::CompareArguments;
-use crate::html;
+use crate::html::Target;
 use crate::plan::{Head, Planned, progress_bar};
+use crate::show::show;
 use crate::table::{count, gbps, number, percent, plain, textwrap};
 use portcullis::Protection;
 use portcullis_lab::advice::{Best, advise};
@@ -24,11 +25,9 @@ struct Document<'d> {
 }
 
 pub(crate) fn compare(arguments: &CompareArguments, out: &mut impl Write) -> Result<(), Failure> {
+    let page = arguments.html.as_deref().map(|path| Target::new(path, &arguments.plan)).transpose()?;
     let bar = progress_bar();
     let planned = Planned::new(&arguments.plan, &bar)?;
-    if let Some(path) = &arguments.html {
-        html::check(path)?;
-    }
     let plan = &planned.plan;
     bar.set_length(plan.runs() as u64);
     bar.set_position(0);
@@ -48,15 +47,8 @@ pub(crate) fn compare(arguments: &CompareArguments, out: &mut impl Write) -> Res
         best: Best::of_each(&comparison, plan.items.len()),
         advice: &advice,
     };
-    if let Some(path) = &arguments.html {
-        html::write(path, &document)?;
-    }
-    if arguments.json {
-        writeln!(out, "{}", serde_json::to_string_pretty(&document).map_err(Failure::input)?)?;
-    } else {
-        print(out, &planned, &comparison, &advice)?;
-    }
-    if violations.is_empty() { Ok(()) } else { Err(Failure::Check(violations)) }
+    let table = |out: &mut _| print(out, &planned, &comparison, &advice);
+    show(out, &document, page.as_ref(), arguments.json, table, &violations)
 }
 
 fn print(out: &mut impl Write, planned: &Planned<'_>, comparison: &Comparison, advice: &[String]) -> io::Result<()> {

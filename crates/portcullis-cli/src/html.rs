@@ -1,10 +1,14 @@
 //! `--html`: a page beside what is printed, and what a document says of its own making.
 
 use crate::Failure;
+use crate::arguments::PlanArguments;
+use crate::replacement::Replacement;
 use portcullis_lab::report;
 use serde::Serialize;
+use std::fmt::Display;
 use std::fs::{self, File};
-use std::path::Path;
+use std::io::{self, ErrorKind, Read};
+use std::path::{Path, PathBuf};
 
 /// Which program made a document, and how it was called.
 #[derive(Serialize)]
@@ -22,18 +26,84 @@ impl Origin {
     }
 }
 
-/// Refuses a file that cannot be written, before any work is done. What it holds stays until there is a page.
-pub(crate) fn check(path: &Path) -> Result<(), Failure> {
-    File::options().append(true).create(true).open(path).map(drop).map_err(|error| refused(path, &error))
+/// The file that the page goes to.
+pub(crate) struct Target<'a> {
+    /// As the user calls it.
+    path: &'a Path,
+    /// Where it is. The page replaces this file, not a link to it.
+    file: PathBuf,
 }
 
-/// Writes the page for a document.
-pub(crate) fn write(path: &Path, document: &impl Serialize) -> Result<(), Failure> {
-    let document = serde_json::to_value(document).map_err(Failure::input)?;
-    let page = report::page(&document).map_err(Failure::input)?;
-    fs::write(path, page).map_err(|error| refused(path, &error))
+impl<'a> Target<'a> {
+    /// Refuses a file that holds anything but a page, or that cannot be written. Changes nothing.
+    pub(crate) fn new(path: &'a Path, plan: &PlanArguments) -> Result<Self, Failure> {
+        if plan.traces.iter().chain(&plan.accesses).any(|input| is_same(input, path)) {
+            return Err(refused(path, "this file is one of the inputs; the page needs a file of its own"));
+        }
+        let cannot = |error| not_written(path, &error);
+        let file = locate(path).map_err(cannot)?;
+        if !is_free(&file).map_err(cannot)? {
+            let reason = "this exists and is not a page that this program wrote; --html takes the file to write it to";
+            return Err(refused(path, reason));
+        }
+        // Whether the folder takes a new file shows only when one is made.
+        Replacement::of(&file).map(drop).map_err(cannot)?;
+        Ok(Self { path, file })
+    }
+
+    /// Writes the page for a document.
+    pub(crate) fn write(&self, document: &impl Serialize) -> Result<(), Failure> {
+        let document = serde_json::to_value(document).map_err(Failure::input)?;
+        let page = report::page(&document).map_err(Failure::input)?;
+        let replaced = Replacement::of(&self.file).and_then(|replacement| replacement.put(page.as_bytes()));
+        replaced.map_err(|error| not_written(self.path, &error))
+    }
 }
 
-fn refused(path: &Path, error: &std::io::Error) -> Failure {
-    Failure::Input(format!("--html {}: the page cannot be written: {error}", path.display()))
+fn refused(path: &Path, reason: impl Display) -> Failure {
+    Failure::Input(format!("--html {}: {reason}", path.display()))
+}
+
+fn not_written(path: &Path, error: &io::Error) -> Failure {
+    refused(path, format_args!("the page cannot be written: {error}"))
+}
+
+/// Where `path` leads. There need not be a file yet.
+fn locate(path: &Path) -> io::Result<PathBuf> {
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(path.to_owned()),
+        Err(error) => Err(error),
+        Ok(_) => fs::canonicalize(path),
+    }
+}
+
+/// Whether a page may take this place: there is nothing yet, an empty file, or an earlier page.
+fn is_free(file: &Path) -> io::Result<bool> {
+    let there = match fs::metadata(file) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(true),
+        there => there?,
+    };
+    if there.is_dir() {
+        return Err(ErrorKind::IsADirectory.into());
+    }
+    if !there.is_file() {
+        return Ok(false);
+    }
+    // To be replaced it need not be writable. A user who has made it read-only wants to keep it.
+    let file = File::options().read(true).append(true).open(file)?;
+    let mut beginning = Vec::new();
+    file.take(report::BEGINNING.len() as u64).read_to_end(&mut beginning)?;
+    Ok(beginning.is_empty() || beginning == report::BEGINNING.as_bytes())
+}
+
+/// Whether both paths lead to one file, be it by links.
+fn is_same(one: &Path, other: &Path) -> bool {
+    #[cfg(unix)]
+    let identity = |path| {
+        use std::os::unix::fs::MetadataExt;
+        fs::metadata(path).map(|there| (there.dev(), there.ino()))
+    };
+    #[cfg(not(unix))]
+    let identity = |path| fs::canonicalize(path);
+    matches!((identity(one), identity(other)), (Ok(one), Ok(other)) if one == other)
 }

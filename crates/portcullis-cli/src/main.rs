@@ -9,6 +9,8 @@ mod compare;
 mod html;
 mod list;
 mod plan;
+mod replacement;
+mod show;
 mod table;
 
 use arguments::{Arguments, Command, CompareArguments};
@@ -31,6 +33,8 @@ enum Failure {
     Check(Vec<String>),
     /// The result could not be written.
     Output(io::Error),
+    /// What went wrong in several steps. The status is that of the first.
+    Several(Vec<Self>),
 }
 
 impl From<io::Error> for Failure {
@@ -44,6 +48,12 @@ impl Failure {
         Self::Input(error.to_string())
     }
 
+    /// How a command ends after several steps.
+    fn of(steps: impl IntoIterator<Item = Result<(), Self>>) -> Result<(), Self> {
+        let failures: Vec<Self> = steps.into_iter().filter_map(Result::err).collect();
+        if failures.is_empty() { Ok(()) } else { Err(Self::Several(failures)) }
+    }
+
     /// The exit status that stands for it.
     fn status(&self) -> u8 {
         match self {
@@ -51,6 +61,7 @@ impl Failure {
             // Whoever read our output has seen enough.
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => FINE,
             Self::Input(_) | Self::Output(_) => BAD_INPUT,
+            Self::Several(failures) => failures.iter().map(Self::status).find(|status| *status != FINE).unwrap_or(FINE),
         }
     }
 
@@ -63,8 +74,14 @@ impl Failure {
             Self::Check(messages) => {
                 messages.iter().for_each(|message| eprintln!("portcullis: check failed: {message}"));
             }
+            Self::Several(failures) => failures.iter().for_each(Self::report),
         }
     }
+}
+
+/// How a command ends whose checks failed for these reasons, if any.
+fn verdict(failed: &[String]) -> Result<(), Failure> {
+    if failed.is_empty() { Ok(()) } else { Err(Failure::Check(failed.to_vec())) }
 }
 
 fn main() -> ExitCode {

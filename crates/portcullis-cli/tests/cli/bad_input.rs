@@ -15,7 +15,7 @@ fn fourth(line: &str) -> String {
 }
 
 /// How the program must end with these arguments: all `parts` on standard error.
-fn refused(arguments: &[&str], parts: &[&str]) {
+pub(super) fn refused(arguments: &[&str], parts: &[&str]) {
     let output = portcullis(arguments);
     let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
     assert_eq!(output.status.code(), Some(2), "{arguments:?}: {stderr}");

@@ -4,7 +4,6 @@ use super::{DISK, RECEIVE, SEND, bundled, float, portcullis, printed, rows, text
 use portcullis_lab::report::{count, gbps, number, page, percent};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
-use std::path::Path;
 
 /// A page as a reader takes it: elements and the words between them.
 #[derive(Debug)]
@@ -350,33 +349,6 @@ fn what_is_printed_stays_the_same() {
         document
     };
     assert_eq!(document(&["--html", &path]), document(&[]));
-}
-
-#[test]
-fn a_page_that_cannot_be_written_is_refused_and_what_was_there_stays() {
-    let trace = bundled(DISK);
-    let file = written("no-folder", "");
-    for path in ["no/such/folder/out.html".to_owned(), bundled(""), format!("{file}/out.html")] {
-        for json in [&[][..], &["--json"]] {
-            let output = portcullis(&[&["compare", &trace, "--html", &path], json].concat());
-            assert_eq!((output.status.code(), text(&output.stdout)), (Some(2), ""), "{path}");
-            let stderr = text(&output.stderr);
-            assert!(stderr.contains(&path) && stderr.contains("cannot be written"), "{stderr}");
-        }
-    }
-    assert!(!Path::new("no").exists());
-    // What is there stays where nothing comes of the run.
-    let kept = written("kept.html", "as it was");
-    assert_eq!(portcullis(&["compare", "no/such.trace", "--html", &kept]).status.code(), Some(2));
-    assert_eq!(std::fs::read_to_string(&kept).unwrap(), "as it was");
-}
-
-#[test]
-#[cfg(target_os = "linux")]
-fn a_full_disk_is_reported() {
-    let output = portcullis(&["compare", &bundled(DISK), "--designs", "none", "--html", "/dev/full"]);
-    assert_eq!((output.status.code(), text(&output.stdout)), (Some(2), ""));
-    assert!(text(&output.stderr).contains("/dev/full"), "{}", text(&output.stderr));
 }
 
 /// A document as `attack` writes it.

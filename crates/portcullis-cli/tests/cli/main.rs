@@ -10,6 +10,7 @@ mod json;
 mod narrow;
 mod readme;
 mod same;
+mod target;
 
 use serde_json::Value;
 use std::path::{Path, PathBuf};

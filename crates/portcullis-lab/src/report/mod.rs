@@ -11,6 +11,7 @@ mod page;
 mod picture;
 
 pub use number::{count, gbps, number, percent};
+pub use page::BEGINNING;
 
 use serde::Deserialize;
 use serde_json::Value;

@@ -7,6 +7,10 @@ use super::picture::{DrawError, Form};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use serde_json::{Map, Value};
 
+/// What every page begins with, and no other file: the program replaces a file only if it does.
+pub const BEGINNING: &str =
+    r#"<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><meta name="generator" content="portcullis">"#;
+
 const STYLE: &str = include_str!("style.css");
 
 /// What makes a page its own.
@@ -28,6 +32,7 @@ pub(super) fn frame(page: &Page<'_>) -> String {
         html lang="en" {
             head {
                 meta charset="utf-8";
+                meta name="generator" content="portcullis";
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 meta name="color-scheme" content="light dark";
                 meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; img-src data:";
