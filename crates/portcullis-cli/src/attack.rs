@@ -35,7 +35,8 @@ pub(crate) fn attack(arguments: &AttackArguments, out: &mut impl Write) -> Resul
     let of_item = |item| rows.iter().filter(|row| row.item == item).collect::<Vec<_>>();
     let items: Vec<Vec<&Row>> = (0..planned.plan.items.len()).map(of_item).collect();
     let conclusions: Vec<String> = items.iter().map(|rows| attack::conclude(rows)).collect();
-    let violations: Vec<String> = rows.iter().flat_map(Row::violations).collect();
+    let mut violations: Vec<String> = rows.iter().flat_map(Row::violations).collect();
+    violations.extend(planned.untested(|item| items[item].iter().any(|row| row.attacked.error.is_none())));
     let document = Document {
         schema: "portcullis.attack/1",
         head: planned.head(Some(planned.plan.seed)),

@@ -52,13 +52,20 @@ pub(crate) fn bench(arguments: &BenchArguments, out: &mut impl Write) -> Result<
     show(out, &document, None, arguments.json, |out| print(out, &rows), &failed(&rows))
 }
 
-/// What failed checks say. A row that a design or this machine has no answer for is said to be so, and no failure.
+/// What failed checks say. A row that a design or this machine has no answer for is said to be so, and no failure, unless there
+/// is no other.
 fn failed(rows: &[Row]) -> Vec<String> {
     let broken = |row: &Row| match &row.outcome {
         Err(error @ BenchError::Check(_)) => Some(format!("{} {}: {error}", name(row), row.workload.id())),
         _ => None,
     };
-    rows.iter().filter_map(broken).collect()
+    let mut failed: Vec<String> = rows.iter().filter_map(broken).collect();
+    if rows.is_empty() {
+        failed.push("nothing was timed: none of these workloads takes these numbers of threads".to_owned());
+    } else if rows.iter().all(|row| row.outcome.is_err()) {
+        failed.push("nothing was timed, for every run failed".to_owned());
+    }
+    failed
 }
 
 fn name(row: &Row) -> String {

@@ -37,8 +37,10 @@ pub(crate) fn compare(arguments: &CompareArguments, out: &mut impl Write) -> Res
     });
     bar.finish_and_clear();
     let advice = advise(&comparison, plan.items.len(), &plan.machine);
-    let violations: Vec<String> =
+    let mut violations: Vec<String> =
         comparison.results.iter().chain(&comparison.equal_batch).filter_map(Row::violation).collect();
+    let tested = |item| comparison.results.iter().any(|row| row.item == item && row.outcome().is_some());
+    violations.extend(planned.untested(tested));
     let document = Document {
         schema: "portcullis.compare/1",
         head: planned.head(arguments.plan.workload.is_some().then_some(plan.seed)),

@@ -62,6 +62,20 @@ impl<'a> Planned<'a> {
         Ok(Self { arguments, plan, inputs })
     }
 
+    /// What a failed check says where nothing was tested. `tested` tells whether a piece of work has a result.
+    pub(crate) fn untested(&self, tested: impl Fn(usize) -> bool) -> Vec<String> {
+        let Plan { items, protections, .. } = &self.plan;
+        if self.plan.runs() == 0 {
+            let protections: Vec<String> = protections.iter().map(ToString::to_string).collect();
+            return vec![format!(
+                "nothing was tested: none of these designs offers {} protection",
+                protections.join(" or ")
+            )];
+        }
+        let untested = items.iter().enumerate().filter(|(index, _)| !tested(*index));
+        untested.map(|(_, item)| format!("nothing was tested, for every run failed ({})", item.name)).collect()
+    }
+
     /// What the document begins with; `seed` where it has a part in the results.
     pub(crate) fn head(&self, seed: Option<u64>) -> Head<'_> {
         Head {

@@ -174,6 +174,9 @@ impl Found {
 
 /// In plain words, what was found on one item of the plan.
 pub fn conclude(rows: &[&Row]) -> String {
+    if rows.is_empty() {
+        return "There is no attack here to conclude from.".to_owned();
+    }
     let mut sentences = Vec::new();
     let labels = |rows: &[&Row]| list(rows.iter().map(|row| format!("`{}` {}", row.choice, row.protection)));
     let (open, protecting) = split(rows.to_vec(), |row| row.protection == Protection::None);

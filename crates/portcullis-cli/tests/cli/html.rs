@@ -127,12 +127,19 @@ fn check(page: &str, document: &Value) -> usize {
     check_numbers(page, document)
 }
 
-/// A page and the document of the same run.
-fn compared(name: &str, arguments: &[&str]) -> (String, Value) {
+/// A page and the document of the same run, whether or not its checks failed.
+fn run(command: &str, name: &str, arguments: &[&str]) -> (String, Value) {
     let path = written(name, "");
-    let printed = printed(&[&["compare"], arguments, &["--json", "--html", &path]].concat());
+    let output = portcullis(&[&[command], arguments, &["--json", "--html", &path]].concat());
     let page = std::fs::read_to_string(&path).expect("a page");
-    (page, serde_json::from_str(&printed).expect("one JSON document"))
+    let document: Value = serde_json::from_str(text(&output.stdout)).expect("one JSON document");
+    let status = if document["violations"] == json!([]) { 0 } else { 1 };
+    assert_eq!(output.status.code(), Some(status), "{}", text(&output.stderr));
+    (page, document)
+}
+
+fn compared(name: &str, arguments: &[&str]) -> (String, Value) {
+    run("compare", name, arguments)
 }
 
 /// The pictures of a page, each for a wide page and for a phone.
@@ -427,13 +434,9 @@ fn an_attack_that_found_nothing_undeclared() {
     }
 }
 
-/// The page of what the command itself finds, and the document; whether or not the attack failed.
+/// The page of what the command itself finds, and the document.
 fn attack(name: &str, arguments: &[&str]) -> (String, Value) {
-    let path = written(name, "");
-    let output = portcullis(&[&["attack"], arguments, &["--json", "--html", &path]].concat());
-    let page = std::fs::read_to_string(&path).expect("a page");
-    let document: Value = serde_json::from_str(text(&output.stdout)).expect("one JSON document");
-    assert_eq!(output.status.code() == Some(1), document["violations"] != json!([]), "{}", text(&output.stderr));
+    let (page, document) = run("attack", name, arguments);
     check(&page, &document);
     (page, document)
 }

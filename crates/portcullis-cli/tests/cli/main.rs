@@ -11,6 +11,7 @@ mod narrow;
 mod readme;
 mod same;
 mod target;
+mod untested;
 
 use serde_json::Value;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,6 @@
 //! An address space too narrow for the work: that row says so, the others are complete.
 
+use super::untested::untested;
 use super::{RECEIVE, bundled, compared, float, portcullis, row, rows, text, written};
 use serde_json::Value;
 
@@ -82,11 +83,11 @@ fn a_wider_space_has_room() {
 #[test]
 fn a_space_too_narrow_for_any_design_is_no_crash() {
     let path = bundled(RECEIVE);
-    let document = compared(&[&path, "--set", "address_bits=20"]);
+    let arguments = ["compare", &path, "--set", "address_bits=20"];
+    let document = untested(&arguments, "nothing was tested, for every run failed");
     assert!(rows(&document).len() >= 4);
     rows(&document).iter().for_each(check_nothing_was_measured);
-    let output = portcullis(&["compare", &path, "--set", "address_bits=20"]);
-    assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""));
+    let output = portcullis(&arguments);
     let said = text(&output.stdout).replace('\n', " ");
     assert!(said.contains("no strict or deferred run here to choose"), "{}", text(&output.stdout));
 }

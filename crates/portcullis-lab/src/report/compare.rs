@@ -37,6 +37,9 @@ pub(super) fn page(document: &Comparison) -> Result<String, ReportError> {
 
 /// A document has its runs one item after the other, each with as many.
 fn items(document: &Comparison) -> Result<Vec<Item<'_>>, ReportError> {
+    if document.results.is_empty() {
+        return Ok(Vec::new());
+    }
     let count = document.advice.len();
     let malformed = || ReportError::Malformed("results, best and advice do not belong to the same pieces of work");
     let part = |runs: &'_ [Run]| {
