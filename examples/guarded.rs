@@ -5,8 +5,9 @@
 use super::stock::Stock;
 use crate::design::{Composed, Described, Design, Fit, Info, Setup};
 use crate::error::{MapError, NewDomainError, UnmapError};
-use crate::invalidation::{Deferral, Invalidated};
+use crate::invalidation::Deferral;
 use crate::iova::{Claim, Demand, IovaAllocator, TreeAllocator};
+use crate::proof::Proof;
 use crate::{Iommu, IovaRange, Platform};
 
 /// `stock` with guard pages.
@@ -48,8 +49,8 @@ unsafe impl<P: Platform> IovaAllocator<P> for GuardedTree<P> {
         self.0.claim(platform, guarded)
     }
 
-    fn free(&self, platform: &P, range: Invalidated<IovaRange>) {
-        self.0.free(platform, range);
+    fn free(&self, platform: &P, range: IovaRange, proof: &Proof) {
+        self.0.free(platform, range, proof);
     }
 
     fn live(&self) -> usize {

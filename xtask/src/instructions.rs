@@ -38,14 +38,18 @@ struct Limit {
 pub(crate) fn check(workspace: &Workspace, update: bool) -> Result<(), Failure> {
     let mut stages = Stages::new(workspace, "bench");
     stages.stage("valgrind", "there is one, or it is installed", |_| require())?;
-    stages.cargo("build", &[], &["build", "--release", "--package", "portcullis-lab", "--example", PROGRAM])?;
+    stages.cargo(
+        "build",
+        &[],
+        &["build", "--profile", "benchmark", "--package", "portcullis-lab", "--example", PROGRAM],
+    )?;
     let path = workspace.root.join(LIMITS);
     let text = fs::read_to_string(&path).map_err(Failure::file(&path))?;
     let contents = |error: serde_json::Error| Failure::Contents { path: path.clone(), reason: error.to_string() };
     let mut limits: Vec<Limit> = serde_json::from_str(&text).map_err(contents)?;
     let mut above = 0;
     stages.stage("count", "instructions per pair, of each line of the limits", |workspace| {
-        let program = workspace.root.join(&workspace.target).join("release/examples").join(PROGRAM);
+        let program = workspace.root.join(&workspace.target).join("benchmark/examples").join(PROGRAM);
         println!("{:<14} {:<9} {:<14} {:>9} {:>9}", "design", "protection", "workload", "counted", "limit");
         for limit in &mut limits {
             let counted = instructions_per_pair(&program, limit)?;

@@ -25,9 +25,11 @@ pub mod invalidation;
 pub mod iommu;
 #[allow(unsafe_code, reason = "the tree keeps a pointer to one of its own nodes")]
 pub mod iova;
+mod pass_through;
 mod per_cpu;
 #[allow(unsafe_code, reason = "the contract of table pages")]
 pub mod platform;
+pub mod proof;
 mod request;
 mod safety;
 #[allow(unsafe_code, reason = "table pages have an owner that types cannot show")]

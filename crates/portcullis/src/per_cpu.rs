@@ -109,7 +109,7 @@ impl CpuWords {
 
     /// The words, a line for each CPU by its number.
     #[inline]
-    pub fn lines(&self) -> &[Padded<[AtomicU64; Self::PER_CPU]>] {
+    pub const fn lines(&self) -> &[Padded<[AtomicU64; Self::PER_CPU]>] {
         &self.0
     }
 

@@ -85,6 +85,13 @@ impl<'a> Request<'a> {
         Ok(Self { segments, pages, access, stream: Stream::default(), lifetime: Lifetime::default() })
     }
 
+    /// A request for a segment that lies in one page.
+    #[inline(always)]
+    pub(crate) const fn in_a_page(segment: &'a [Segment; 1], access: Access) -> Self {
+        debug_assert!(segment[0].lies_in_a_page());
+        Self { segments: segment, pages: 1, access, stream: Stream(None), lifetime: Lifetime::Transient }
+    }
+
     /// The segments, none empty.
     #[inline]
     pub const fn segments(&self) -> &'a [Segment] {

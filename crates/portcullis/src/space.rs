@@ -2,10 +2,11 @@
 
 use crate::address::{IovaRange, PhysAddr, Segment};
 use crate::error::{MapError, NewDomainError, NoMemory, UnmapError};
-use crate::invalidation::{Invalidated, page_selective};
+use crate::invalidation::page_selective;
 use crate::iommu::{AttachError, Capabilities, DomainId, Invalidation, Iommu, QueueError, SourceId, Translation};
 use crate::platform::{Phase, Platform, Step, Wait};
-use crate::request::Access;
+use crate::proof::Proof;
+use crate::request::{Access, Request};
 use crate::sync::{AtomicBool, AtomicU64, Ordering, StaticCounter};
 use crate::table::{self, Frame, FreedTables, SecondLevelTable, Share, SharedRun, TableRule, Unshare};
 
@@ -22,7 +23,7 @@ pub(crate) struct Submission<T> {
     submitted_us: u64,
 }
 
-/// A domain of the IOMMU and the table that it translates through, if any.
+/// A domain of the IOMMU and the table that it translates through.
 pub struct AddressSpace<P: Platform, I: Iommu> {
     platform: P,
     iommu: I,
@@ -30,7 +31,7 @@ pub struct AddressSpace<P: Platform, I: Iommu> {
     id: DomainId,
     /// Tells this space from every other, those with the same id in another IOMMU included.
     tag: u64,
-    table: Option<SecondLevelTable>,
+    table: SecondLevelTable,
     /// Set by the first invalidation that failed; from then on nothing is mapped. Relaxed: it only has to be seen some time
     /// after, and the buffers concerned are quarantined either way.
     poisoned: AtomicBool,
@@ -40,21 +41,12 @@ pub struct AddressSpace<P: Platform, I: Iommu> {
 }
 
 impl<P: Platform, I: Iommu> AddressSpace<P, I> {
-    /// Opens a domain that passes its devices through.
-    ///
-    /// # Errors
-    /// Those of [`Iommu::open_domain`].
-    pub fn pass_through(iommu: I, platform: P) -> Result<Self, NewDomainError> {
-        let id = iommu.open_domain(Translation::PassThrough)?;
-        Ok(Self::with(iommu, platform, id, None))
-    }
-
     /// Opens a domain over an empty table that translates addresses of up to `width` bits.
     ///
     /// # Errors
     /// [`NewDomainError::Width`] where the hardware has no such table, [`NewDomainError::NoMemory`], and those of
     /// [`Iommu::open_domain`].
-    pub fn translated(iommu: I, platform: P, width: u8, rule: TableRule) -> Result<Self, NewDomainError> {
+    pub fn new(iommu: I, platform: P, width: u8, rule: TableRule) -> Result<Self, NewDomainError> {
         let capabilities = iommu.capabilities();
         let levels = match width {
             1..=39 if capabilities.three_level => 3,
@@ -62,23 +54,19 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
             _ => return Err(NewDomainError::Width(width)),
         };
         let table = SecondLevelTable::new(&platform, levels, &capabilities, rule)?;
-        match iommu.open_domain(Translation::Tables { root: table.root(), levels }) {
-            Ok(id) => Ok(Self::with(iommu, platform, id, Some(table))),
+        let id = match iommu.open_domain(Translation::Tables { root: table.root(), levels }) {
+            Ok(id) => id,
             Err(error) => {
-                // SAFETY: nobody else has the table.
+                // SAFETY: no other CPU has the table.
                 let pages = unsafe { table.dismantle(&platform) };
-                table::release(&platform, Invalidated::new(pages));
-                Err(error.into())
+                table::release(&platform, pages, &Proof::never_visible());
+                return Err(error.into());
             }
-        }
-    }
-
-    fn with(iommu: I, platform: P, id: DomainId, table: Option<SecondLevelTable>) -> Self {
-        let capabilities = iommu.capabilities();
+        };
         // Relaxed: only uniqueness matters.
         let tag = TAGS.fetch_add(1, Ordering::Relaxed) as u64;
         let plain_below = if capabilities.caches_absent { 0 } else { 1 << capabilities.physical_bits.min(52) };
-        Self {
+        Ok(Self {
             platform,
             iommu,
             capabilities,
@@ -88,7 +76,7 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
             poisoned: AtomicBool::new(false),
             plain_below: AtomicU64::new(plain_below),
             closed: false,
-        }
+        })
     }
 
     /// The host.
@@ -115,10 +103,10 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
         self.tag
     }
 
-    /// The table, where devices are translated.
+    /// The table.
     #[inline]
-    pub const fn table(&self) -> Option<&SecondLevelTable> {
-        self.table.as_ref()
+    pub const fn table(&self) -> &SecondLevelTable {
+        &self.table
     }
 
     /// Lets a device in.
@@ -146,11 +134,16 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
         if self.poisoned.load(Ordering::Relaxed) { Err(MapError::Poisoned) } else { Ok(()) }
     }
 
-    /// Whether a map of memory at `phys` needs its entries and nothing else: the IOMMU can address it and does not cache what is
-    /// absent, and no invalidation has failed.
+    /// Whether a map needs its entries and nothing else: the IOMMU can address the memory and does not cache what is absent, and no
+    /// invalidation has failed.
     #[inline(always)]
-    pub(crate) fn is_plain(&self, phys: PhysAddr) -> bool {
-        phys.as_u64() < self.plain_below.load(Ordering::Relaxed)
+    pub(crate) fn is_plain(&self, request: &Request<'_>) -> bool {
+        // Of pages, so a page lies below it or does not.
+        let below = self.plain_below.load(Ordering::Relaxed);
+        request.segments().iter().all(|segment| match request.pages() {
+            1 => segment.phys.as_u64() < below,
+            _ => segment.phys.as_u64() + (segment.len - 1) < below,
+        })
     }
 
     /// From now on nothing [`is_plain`](Self::is_plain).
@@ -164,8 +157,7 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     /// [`MapError::PhysicalRange`].
     #[inline(always)]
     pub(crate) fn check_physical(&self, segments: &[Segment]) -> Result<(), MapError> {
-        let Some(table) = &self.table else { return Ok(()) };
-        segments.iter().try_for_each(|segment| table.check_physical(segment))
+        segments.iter().try_for_each(|segment| self.table.check_physical(segment))
     }
 
     /// The leaf table that translates page `pfn`, added now if it is not there.
@@ -173,38 +165,27 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     /// # Errors
     /// [`NoMemory`].
     ///
-    /// # Panics
-    /// If the domain passes its devices through.
-    ///
     /// # Safety
     /// Nothing larger than 4 KiB is mapped around `pfn`, which is below what the table translates.
     pub(crate) unsafe fn add_leaf_table(&self, pfn: u64) -> Result<&Frame, NoMemory> {
-        let table = self.table.as_ref().expect("a design that writes translations opened a translated domain");
-        // SAFETY: the caller's promise, passed on; the platform is the one of `translated`.
-        unsafe { table.add_leaf_table(&self.platform, pfn) }
+        // SAFETY: the caller's promise, passed on; the platform is the one of `new`.
+        unsafe { self.table.add_leaf_table(&self.platform, pfn) }
     }
 
-    /// Takes out the leaf table that translates page `pfn`, and puts it on `freed`.
-    ///
-    /// # Panics
-    /// If the domain passes its devices through.
+    /// Takes out the leaf table that translates page `pfn`, and returns it.
     ///
     /// # Safety
     /// [`add_leaf_table`](Self::add_leaf_table) has added it, and nothing is mapped in it; nobody takes it out at the same time;
     /// the page is freed after an all-levels invalidation, and after the walks of software that may be at it.
-    pub(crate) unsafe fn remove_leaf_table(&self, pfn: u64, freed: &mut FreedTables) {
-        let table = self.table.as_ref().expect("a design that writes translations opened a translated domain");
-        // SAFETY: the caller's promise, passed on; the platform is the one of `translated`.
-        unsafe { table.remove_leaf_table(&self.platform, pfn, freed) }
+    pub(crate) unsafe fn remove_leaf_table(&self, pfn: u64) -> PhysAddr {
+        // SAFETY: the caller's promise, passed on; the platform is the one of `new`.
+        unsafe { self.table.remove_leaf_table(&self.platform, pfn) }
     }
 
     /// Writes translations, with or without marks ([`SecondLevelTable::map`]). [`written`](Self::written) has to follow.
     ///
     /// # Errors
     /// Those of [`SecondLevelTable::map`].
-    ///
-    /// # Panics
-    /// If the domain passes its devices through.
     ///
     /// # Safety
     /// The segments have as many pages as `range`; `range` is below what the table translates, and the caller's alone until
@@ -216,9 +197,8 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
         access: Access,
         marked: bool,
     ) -> Result<(), MapError> {
-        let table = self.table.as_ref().expect("a design that writes translations opened a translated domain");
-        // SAFETY: the caller's promise, passed on; the platform is the one of `translated`.
-        unsafe { table.map(&self.platform, range, segments, access.rights(), marked) }
+        // SAFETY: the caller's promise, passed on; the platform is the one of `new`.
+        unsafe { self.table.map(&self.platform, range, segments, access.rights(), marked) }
     }
 
     /// Ends a map: invalidates `range` where the IOMMU caches absent entries, or may still walk table pages that were there
@@ -228,7 +208,7 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     /// [`MapError::Unsettled`] where that failed: the domain is poisoned, and neither range nor memory must be used again.
     #[inline(always)]
     pub fn written(&self, range: IovaRange) -> Result<(), MapError> {
-        if self.capabilities.caches_absent || self.table.as_ref().is_some_and(SecondLevelTable::is_unsettled) {
+        if self.capabilities.caches_absent || self.table.is_unsettled() {
             self.settle(range)?;
         }
         Ok(())
@@ -239,21 +219,17 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
         self.platform.probe(Step::Enter(Phase::Invalidate));
         // All levels: it is directory entries that lead astray, and absent ones may be cached as well.
         let command = page_selective(self.id, range, false, &self.capabilities);
-        self.invalidate(&[command]).map_err(MapError::Unsettled)
+        self.invalidate(&[command]).map(drop).map_err(MapError::Unsettled)
     }
 
     /// Clears the translations of a claimed mapping. Returns whether table pages went to `freed`.
-    ///
-    /// # Panics
-    /// If the domain passes its devices through.
     ///
     /// # Safety
     /// `range` is exactly that of a mapping which nobody else unmaps; where empty table pages are freed, no other map or unmap
     /// runs meanwhile.
     pub unsafe fn unmap(&self, range: IovaRange, freed: &mut FreedTables) -> bool {
-        let table = self.table.as_ref().expect("a design that writes translations opened a translated domain");
-        // SAFETY: the caller's promise, passed on; the platform is the one of `translated`.
-        unsafe { table.unmap(&self.platform, range, freed) }
+        // SAFETY: the caller's promise, passed on; the platform is the one of `new`.
+        unsafe { self.table.unmap(&self.platform, range, freed) }
     }
 
     /// Claims the mapping at exactly `range` by its marks in the table, and clears its translations.
@@ -262,14 +238,13 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     /// Those of [`SecondLevelTable::claim_and_unmap`].
     ///
     /// # Panics
-    /// If the domain passes its devices through, or its table does not keep its pages.
+    /// If the table does not keep its pages.
     ///
     /// # Safety
     /// Mappings with marks are claimed in no other way.
     pub unsafe fn claim_and_unmap(&self, range: IovaRange) -> Result<(), UnmapError> {
-        let table = self.table.as_ref().expect("a design that writes translations opened a translated domain");
-        // SAFETY: the caller's promise, passed on; the platform is the one of `translated`.
-        unsafe { table.claim_and_unmap(&self.platform, range) }
+        // SAFETY: the caller's promise, passed on; the platform is the one of `new`.
+        unsafe { self.table.claim_and_unmap(&self.platform, range) }
     }
 
     /// Counts a mapping of pages that mappings share ([`SecondLevelTable::share`]). Returns whether it could: false where a page
@@ -280,22 +255,21 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     /// invalidated: the domain is poisoned.
     ///
     /// # Panics
-    /// If the domain passes its devices through, or its table does not keep its pages.
+    /// If the table does not keep its pages.
     ///
     /// # Safety
     /// `run` is below what the table translates; its addresses are in no mapping that is not shared, and all that share one of
     /// them mean the same memory and the same rights.
     pub unsafe fn share(&self, run: &SharedRun) -> Result<bool, MapError> {
-        let table = self.table.as_ref().expect("a design that writes translations opened a translated domain");
-        // SAFETY: the caller's promise, passed on; the platform is the one of `translated`.
-        match unsafe { table.share(&self.platform, run) }? {
+        // SAFETY: the caller's promise, passed on; the platform is the one of `new`.
+        match unsafe { self.table.share(&self.platform, run) }? {
             Share::Counted => Ok(true),
             Share::Full => Ok(false),
             Share::Undone(counted) => {
                 // For a moment these pages had a mapping more, for somebody who had asked for just that; an unmap that came
                 // then found it, and left the invalidation to it. So this is an unmap, and strict whatever the protection.
                 let command = page_selective(self.id, counted, true, &self.capabilities);
-                self.invalidate(&[command]).map_err(MapError::Unsettled)?;
+                let _ = self.invalidate(&[command]).map_err(MapError::Unsettled)?;
                 Ok(false)
             }
         }
@@ -308,14 +282,13 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     /// [`UnmapError::NotMapped`]; nothing has changed then.
     ///
     /// # Panics
-    /// If the domain passes its devices through, or its table does not keep its pages.
+    /// If the table does not keep its pages.
     ///
     /// # Safety
     /// That of [`share`](Self::share).
     pub unsafe fn unshare(&self, run: &SharedRun) -> Result<bool, UnmapError> {
-        let table = self.table.as_ref().expect("a design that writes translations opened a translated domain");
-        // SAFETY: the caller's promise, passed on; the platform is the one of `translated`.
-        match unsafe { table.unshare(&self.platform, run) }? {
+        // SAFETY: the caller's promise, passed on; the platform is the one of `new`.
+        match unsafe { self.table.unshare(&self.platform, run) }? {
             Unshare::Kept => Ok(false),
             Unshare::Cleared => Ok(true),
             Unshare::Undone(absent) => {
@@ -327,18 +300,33 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     }
 
     /// Gives table pages back to the host.
-    pub(crate) fn release(&self, tables: Invalidated<FreedTables>) {
-        if let Some(table) = &self.table {
-            table.settle(&tables);
-        }
-        table::release(&self.platform, tables);
+    pub(crate) fn release(&self, tables: FreedTables, proof: &Proof) {
+        self.table.settle(&tables, proof);
+        table::release(&self.platform, tables, proof);
+    }
+
+    /// Gives back a page that [`remove_leaf_table`](Self::remove_leaf_table) has returned.
+    ///
+    /// # Safety
+    /// It did so once, and no CPU walks the page.
+    pub(crate) unsafe fn release_leaf_table(&self, page: PhysAddr, proof: &Proof) {
+        self.platform.probe(Step::TablePage);
+        // SAFETY: the caller's promise, passed on; the platform is the one of `new`.
+        unsafe { table::release_page(&self.platform, page, proof) };
+    }
+
+    /// The command that covers `range`: the smallest aligned power of two of pages around it, or the whole domain where the
+    /// hardware has no such command. A domain-selective command takes all levels, so it serves either hint.
+    #[inline(always)]
+    pub(crate) fn covering(&self, range: IovaRange, leaf_only: bool) -> Invalidation {
+        page_selective(self.id, range, leaf_only, &self.capabilities)
     }
 
     /// Submits the commands and waits until they have taken effect, for at most [`INVALIDATION_TIMEOUT_US`].
     ///
     /// # Errors
     /// A [`QueueError`]; the domain is then poisoned (S11).
-    pub fn invalidate(&self, commands: &[Invalidation]) -> Result<(), QueueError> {
+    pub fn invalidate(&self, commands: &[Invalidation]) -> Result<Proof, QueueError> {
         self.wait(self.submit(commands)?)
     }
 
@@ -348,23 +336,27 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     /// # Errors
     /// A [`QueueError`]; the domain is then poisoned (S11).
     #[inline(always)]
-    pub(crate) fn invalidate_shared(&self, commands: &[Invalidation]) -> Result<(), QueueError> {
+    pub(crate) fn invalidate_shared(&self, commands: &[Invalidation]) -> Result<Proof, QueueError> {
         let ticket = self.iommu.submit_shared(commands);
-        match ticket.and_then(|ticket| self.iommu.is_done(ticket)) {
+        match ticket.and_then(|ticket| Proof::ask(&self.iommu, ticket)) {
             // Over before a clock was looked at.
-            Ok(true) => Ok(()),
+            Ok(Some(proof)) => Ok(proof),
             _ => self.await_ride(ticket, commands),
         }
     }
 
     #[cold]
-    fn await_ride(&self, ticket: Result<I::Ticket, QueueError>, commands: &[Invalidation]) -> Result<(), QueueError> {
+    fn await_ride(
+        &self,
+        ticket: Result<I::Ticket, QueueError>,
+        commands: &[Invalidation],
+    ) -> Result<Proof, QueueError> {
         let ridden = self.submission(ticket).and_then(|ride| self.spin(ride));
         match ridden {
             // The time was the whole commit's.
             Err(QueueError::Timeout(_)) => ridden.inspect_err(|_| self.poison()),
             Err(_) => self.invalidate(commands),
-            Ok(()) => Ok(()),
+            Ok(_) => ridden,
         }
     }
 
@@ -386,16 +378,16 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     /// # Errors
     /// A [`QueueError`], [`QueueError::Timeout`] where it has not for more than [`INVALIDATION_TIMEOUT_US`]; the domain is
     /// then poisoned (S11).
-    pub(crate) fn is_done(&self, submission: Submission<I::Ticket>) -> Result<bool, QueueError> {
+    pub(crate) fn is_done(&self, submission: Submission<I::Ticket>) -> Result<Option<Proof>, QueueError> {
         self.look(submission).inspect_err(|_| self.poison())
     }
 
     /// The same, but poisons nothing.
-    fn look(&self, submission: Submission<I::Ticket>) -> Result<bool, QueueError> {
+    fn look(&self, submission: Submission<I::Ticket>) -> Result<Option<Proof>, QueueError> {
         // The clock first: a CPU that was stopped for long looks once more before it gives up.
         let late = self.platform.now_us() > submission.submitted_us + INVALIDATION_TIMEOUT_US;
-        match self.iommu.is_done(submission.ticket) {
-            Ok(false) if late => Err(QueueError::Timeout(INVALIDATION_TIMEOUT_US)),
+        match Proof::ask(&self.iommu, submission.ticket) {
+            Ok(None) if late => Err(QueueError::Timeout(INVALIDATION_TIMEOUT_US)),
             done => done,
         }
     }
@@ -404,16 +396,18 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     ///
     /// # Errors
     /// Those of [`is_done`](Self::is_done).
-    pub(crate) fn wait(&self, submission: Submission<I::Ticket>) -> Result<(), QueueError> {
+    pub(crate) fn wait(&self, submission: Submission<I::Ticket>) -> Result<Proof, QueueError> {
         self.spin(submission).inspect_err(|_| self.poison())
     }
 
     /// The same, but poisons nothing.
-    fn spin(&self, submission: Submission<I::Ticket>) -> Result<(), QueueError> {
-        while !self.look(submission)? {
+    fn spin(&self, submission: Submission<I::Ticket>) -> Result<Proof, QueueError> {
+        loop {
+            if let Some(proof) = self.look(submission)? {
+                return Ok(proof);
+            }
             self.platform.pause(Wait::Invalidation);
         }
-        Ok(())
     }
 
     fn poison(&self) {
@@ -423,25 +417,21 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
 
     /// Teardown (S10): the IOMMU forgets the devices and what it has cached, then the table pages and those that `forgotten`
     /// returns, of unmaps not yet flushed, go back to the host. If the IOMMU does not answer, all are kept for good.
-    pub(crate) fn close(&mut self, forgotten: impl FnOnce(&P, &SecondLevelTable) -> FreedTables) {
+    pub(crate) fn close(&mut self, forgotten: impl FnOnce(&P, &SecondLevelTable, &Proof) -> FreedTables) {
         self.closed = true;
-        if self.iommu.close_domain(self.id).is_err() {
-            return;
-        }
-        if let Some(table) = self.table.take() {
-            let waiting = forgotten(&self.platform, &table);
-            // SAFETY: `&mut self`: nobody else uses the table.
-            let mut pages = unsafe { table.dismantle(&self.platform) };
-            pages.append(&self.platform, waiting);
-            table::release(&self.platform, Invalidated::new(pages));
-        }
+        let Ok(proof) = Proof::close(&self.iommu, self.id) else { return };
+        let waiting = forgotten(&self.platform, &self.table, &proof);
+        // SAFETY: `&mut self`: no other CPU uses the table, and from now on nothing does.
+        let mut pages = unsafe { self.table.dismantle(&self.platform) };
+        pages.append(&self.platform, waiting);
+        table::release(&self.platform, pages, &proof);
     }
 }
 
 impl<P: Platform, I: Iommu> Drop for AddressSpace<P, I> {
     fn drop(&mut self) {
         if !self.closed {
-            self.close(|_, _| FreedTables::new());
+            self.close(|_, _, _| FreedTables::new());
         }
     }
 }

@@ -6,7 +6,9 @@ use super::iommu::{Empty, Queued, Watched};
 use super::row::{Row, Timed};
 use super::team::{self, Effort, Team};
 use super::verify::verify;
-use super::work::{Batches, Buffers, Consumer, Fifo, Interleaved, Lane, Producer, Queue, Singles};
+use super::work::{
+    BATCH, Batches, Buffers, Commit, Consumer, Fifo, Interleaved, Lane, Producer, Queue, Singles, Typed, TypedFifo,
+};
 use super::workload::Workload;
 use super::{BenchError, Plan};
 use portcullis::design::Design;
@@ -32,7 +34,8 @@ fn cases(plan: &Plan) -> Vec<Case> {
     let mut cases = Vec::new();
     for &workload in &plan.workloads {
         for &choice in &plan.designs {
-            for &protection in choice.design.info().protections {
+            let offered = choice.design.info().protections.iter();
+            for &protection in offered.filter(|protection| workload.is_offered(**protection)) {
                 for &threads in plan.threads.iter().filter(|threads| workload.takes(**threads)) {
                     cases.push(Case { choice, protection, threads, workload });
                 }
@@ -123,6 +126,7 @@ impl<'r> Visitor<Native<true>, &'r Empty> for Any<'r> {
     fn visit<D: Design<Native<true>, &'r Empty>>(self) -> Self::Output {
         self.0.in_domain::<D>(match self.0.case.workload {
             Workload::Page1Batch64 => batches,
+            Workload::Page1Typed | Workload::Page1Batch64Typed => typed,
             Workload::TwoRings => rings,
             Workload::CrossCpu => couples,
             _ => singles,
@@ -180,6 +184,28 @@ fn batches<D: Design<P, I>, P: Platform, I: Iommu>(
     workload: Workload,
 ) -> Result<Timed, BenchError> {
     let lane = |thread| Ok(Box::new(Batches::new(domain, fill(domain, workload, thread)?)) as Box<dyn Lane + '_>);
+    Timed::each(&team::run(team, checks, &lane)?)
+}
+
+/// The lane of a workload through the typed face.
+pub(super) fn typed_lane<'d, D: Design<P, I>, P: Platform, I: Iommu>(
+    domain: &'d Domain<D, P, I>,
+    workload: Workload,
+    lane: usize,
+) -> Result<Typed<'d, D, P, I>, BenchError> {
+    let (commit, spare) =
+        if workload == Workload::Page1Typed { (Commit::Single, 1) } else { (Commit::Batch, BATCH as usize) };
+    let fifo = TypedFifo::fill(domain, lane as u64, workload.live(), spare, Access::DeviceWrites)?;
+    Ok(Typed::new(domain, fifo, commit))
+}
+
+fn typed<D: Design<P, I>, P: Platform, I: Iommu>(
+    team: &Team<'_>,
+    checks: &Checks<'_>,
+    domain: &Domain<D, P, I>,
+    workload: Workload,
+) -> Result<Timed, BenchError> {
+    let lane = |thread| Ok(Box::new(typed_lane(domain, workload, thread)?) as Box<dyn Lane + '_>);
     Timed::each(&team::run(team, checks, &lane)?)
 }
 

@@ -1,17 +1,17 @@
 //! Work that is not timed here: so much of it that something outside can count what it takes.
 
 use super::BenchError;
-use super::case::fill;
+use super::case::{fill, typed_lane};
 use super::host::Native;
 use super::iommu::Empty;
 use super::meter::Meter;
-use super::work::{Lane, Singles};
+use super::work::{Batches, Lane, Singles};
 use super::workload::Workload;
 use portcullis::design::Design;
 use portcullis::designs::{Choice, Visitor};
 use portcullis::{Config, Domain, Protection};
 
-/// Maps and unmaps `pairs` times as [`Workload::Page1`] or [`Workload::Descriptor64`] does, on the calling thread.
+/// Maps and unmaps `pairs` times as `workload` does, on the calling thread.
 ///
 /// What comes before and after the pairs does not depend on how many there are: two runs differ in the work of the pairs alone.
 ///
@@ -19,9 +19,8 @@ use portcullis::{Config, Domain, Protection};
 /// A [`BenchError`].
 ///
 /// # Panics
-/// If the workload is another.
+/// If the workload is one of several threads or rings, or of other hardware.
 pub fn repeat(choice: Choice, protection: Protection, workload: Workload, pairs: u64) -> Result<(), BenchError> {
-    assert!(matches!(workload, Workload::Page1 | Workload::Descriptor64), "one mapping at a time, on one thread");
     let mut config = Config::new(protection);
     config.options = choice.options;
     let iommu = Empty::new(true);
@@ -40,7 +39,14 @@ impl<'r> Visitor<Native<true>, &'r Empty> for Repeat<'r> {
 
     fn visit<D: Design<Native<true>, &'r Empty>>(self) -> Self::Output {
         let domain = Domain::<D, _, _>::with_config(self.iommu, Native::coherent(), &self.config)?;
-        let mut lane = Singles::new(&domain, fill(&domain, self.workload, 0)?);
+        let mut lane: Box<dyn Lane + '_> = match self.workload {
+            Workload::Page1 | Workload::Descriptor64 => {
+                Box::new(Singles::new(&domain, fill(&domain, self.workload, 0)?))
+            }
+            Workload::Page1Batch64 => Box::new(Batches::new(&domain, fill(&domain, self.workload, 0)?)),
+            Workload::Page1Typed | Workload::Page1Batch64Typed => Box::new(typed_lane(&domain, self.workload, 0)?),
+            other => panic!("{} is not of one ring on one thread", other.id()),
+        };
         lane.run(self.pairs, &mut Meter::new())?;
         lane.drain()
     }

@@ -1,6 +1,7 @@
 //! The workloads by name.
 
 use super::work::{BATCH, CHUNK};
+use portcullis::Protection;
 use serde::{Serialize, Serializer};
 use thiserror::Error;
 
@@ -19,6 +20,10 @@ pub enum Workload {
     TwoRings,
     /// One page at a time, mapped by one thread and unmapped by another: the work of both, without waiting.
     CrossCpu,
+    /// The first, and the one in batches, through the typed face: buffers are owned while the device does not have them.
+    Page1Typed,
+    /// See [`Page1Typed`](Self::Page1Typed).
+    Page1Batch64Typed,
     /// The first again, with every entry flushed from the caches.
     Page1NonCoherent,
 }
@@ -30,13 +35,15 @@ pub struct UnknownWorkload(String);
 
 impl Workload {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::Page1,
         Self::Page1Queued,
         Self::Page1Batch64,
         Self::Descriptor64,
         Self::TwoRings,
         Self::CrossCpu,
+        Self::Page1Typed,
+        Self::Page1Batch64Typed,
         Self::Page1NonCoherent,
     ];
 
@@ -49,6 +56,8 @@ impl Workload {
             Self::Descriptor64 => "descriptor-64",
             Self::TwoRings => "two-rings",
             Self::CrossCpu => "cross-cpu",
+            Self::Page1Typed => "page-1-typed",
+            Self::Page1Batch64Typed => "page-1-batch-64-typed",
             Self::Page1NonCoherent => "page-1-noncoherent",
         }
     }
@@ -62,6 +71,8 @@ impl Workload {
             Self::Descriptor64 => "map and unmap of 64 contiguous pages, 256 live",
             Self::TwoRings => "4096 pages that the device writes, 1024 that it reads, served in turn",
             Self::CrossCpu => "mapped by one thread, unmapped by another: both together, for even numbers of threads",
+            Self::Page1Typed => "as page-1, through the face that owns its buffers; under strict protection only",
+            Self::Page1Batch64Typed => "as page-1-batch-64, through the same",
             Self::Page1NonCoherent => "as page-1, every entry flushed from the caches",
         }
     }
@@ -72,6 +83,11 @@ impl Workload {
     /// [`UnknownWorkload`].
     pub fn by_id(id: &str) -> Result<Self, UnknownWorkload> {
         Self::ALL.into_iter().find(|workload| workload.id() == id).ok_or_else(|| UnknownWorkload(id.to_owned()))
+    }
+
+    /// Whether it can be done under this protection: buffers that are owned go back only when the device has lost them.
+    pub fn is_offered(self, protection: Protection) -> bool {
+        protection == Protection::Strict || !matches!(self, Self::Page1Typed | Self::Page1Batch64Typed)
     }
 
     /// Whether so many threads can do it.

@@ -4,8 +4,9 @@
 
 use portcullis::design::{Composed, Described, Design, Info, Setup};
 use portcullis::designs::Stock;
-use portcullis::invalidation::{Deferral, Invalidated};
+use portcullis::invalidation::Deferral;
 use portcullis::iova::{Claim, Demand, IovaAllocator, TreeAllocator};
+use portcullis::proof::Proof;
 use portcullis::{Iommu, IovaRange, MapError, NewDomainError, Platform, UnmapError};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -93,9 +94,9 @@ unsafe impl<P: Platform, const FLAW: u8> IovaAllocator<P> for ListAllocator<P, F
         Ok(claim)
     }
 
-    fn free(&self, _platform: &P, range: Invalidated<IovaRange>) {
+    fn free(&self, _platform: &P, range: IovaRange, _proof: &Proof) {
         if FLAW != REUSES_WHAT_IS_CLAIMED {
-            lock(&self.lists).free.push(range.into_inner());
+            lock(&self.lists).free.push(range);
         }
     }
 
@@ -173,9 +174,9 @@ unsafe impl<P: Platform, const FLAW: u8> IovaAllocator<P> for WindowAllocator<P,
         Ok(claim)
     }
 
-    fn free(&self, _platform: &P, range: Invalidated<IovaRange>) {
+    fn free(&self, _platform: &P, range: IovaRange, _proof: &Proof) {
         if FLAW != REUSES_WHAT_IS_CLAIMED {
-            lock(&self.windows).came_back(range.into_inner().first_pfn());
+            lock(&self.windows).came_back(range.first_pfn());
         }
     }
 

@@ -3,6 +3,7 @@
 use portcullis::design::{Described, Design, Info, Mapper, Setup, Usage};
 use portcullis::invalidation::Revocation;
 use portcullis::iommu::AttachError;
+use portcullis::proof::Committed;
 use portcullis::{
     Access, CommitError, DomainId, Iommu, IovaRange, MapError, NewDomainError, Platform, Request, SourceId, UnmapError,
 };
@@ -48,9 +49,9 @@ impl<M: Mapper, const FLAW: u8> Mapper for FlawedMapper<M, FLAW> {
         self.0.unmap(range, out)
     }
 
-    fn commit(&self, revocation: &mut Revocation) -> Result<(), CommitError> {
+    fn commit(&self, revocation: &mut Revocation) -> Result<Committed, CommitError> {
         match self.0.commit(revocation) {
-            Err(_) if FLAW == HIDES_ERRORS => Ok(()),
+            Err(_) if FLAW == HIDES_ERRORS => Ok(Committed::Deferred),
             committed => committed,
         }
     }

@@ -1,23 +1,88 @@
-//! A design made of parts: an allocator, a table with its rule and its locks, and strict or deferred invalidation.
+//! A design made of parts: an allocator, a table with its rule and its locks, strict or deferred invalidation, and perhaps a front,
+//! which has places of its own for some requests.
 
-use crate::address::IovaRange;
+use crate::address::{IovaRange, Segment};
 use crate::design::{LockFree, Locking, Mapper, Setup, Usage};
+use crate::domain::RawUnmapError;
 use crate::error::{CommitError, MapError, NewDomainError, UnmapError};
-use crate::invalidation::{Commands, Deferral, Invalidated, Policy, Revocation, Revoked, Submissions};
+use crate::invalidation::{Commands, Deferral, Policy, Revocation, Revoked, Submissions};
 use crate::iommu::{AttachError, DomainId, Iommu, SourceId};
 use crate::iova::{Claim, Demand, IovaAllocator};
 use crate::platform::{Phase, Platform, Step};
-use crate::request::Request;
+use crate::proof::{Committed, Proof};
+use crate::request::{Access, Lifetime, Request, Stream};
 use crate::space::AddressSpace;
 use crate::table::{FreedTables, TableRule};
 
 /// The parts, put together.
-pub struct Composed<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking = LockFree> {
+pub struct Composed<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking = LockFree, F: Front<A, P, I, L> = ()> {
+    front: F,
+    base: Base<A, P, I, L>,
+}
+
+/// All parts but the front.
+pub struct Base<A, P: Platform, I: Iommu, L = LockFree> {
     pub(super) allocator: A,
     policy: Policy<P, I>,
     locking: L,
     pub(super) space: AddressSpace<P, I>,
 }
+
+/// What has places of its own for some requests: those it serves, and the allocator has the rest. Addresses of either kind go back
+/// through [`IovaAllocator::free`].
+pub trait Front<A, P: Platform, I: Iommu, L = LockFree>: Sync {
+    /// Makes the mapping, where that takes no more than to write its entries. `None` where nothing has happened, and
+    /// [`map`](Front::map) does it or says why not.
+    #[inline(always)]
+    fn map_plainly(&self, _base: &Base<A, P, I, L>, _request: &Request<'_>) -> Option<IovaRange> {
+        None
+    }
+
+    /// Makes the mapping, if there is a place for it. The device may use it when this returns.
+    ///
+    /// # Errors
+    /// Those of [`Mapper::map`].
+    fn map(&self, _base: &Base<A, P, I, L>, _request: &Request<'_>) -> Result<Option<IovaRange>, MapError> {
+        Ok(None)
+    }
+
+    /// Clears the mapping at exactly `range`, and notes that in `out`. `None` where the front has no place there.
+    #[inline(always)]
+    fn take_down(
+        &self,
+        _base: &Base<A, P, I, L>,
+        _range: IovaRange,
+        _out: &mut Revocation,
+    ) -> Option<Result<(), UnmapError>> {
+        None
+    }
+
+    /// Unmaps and commits the mapping at exactly `range`. `None` where nothing has happened, and a batch of one does it or says why
+    /// not.
+    #[inline(always)]
+    fn unmap_now(&self, _base: &Base<A, P, I, L>, _range: IovaRange) -> Option<Result<Committed, CommitError>> {
+        None
+    }
+
+    /// Does what is due.
+    ///
+    /// # Errors
+    /// [`CommitError`] where an invalidation failed.
+    fn tick(&self, _base: &Base<A, P, I, L>) -> Result<(), CommitError> {
+        Ok(())
+    }
+
+    /// When the next [`tick`](Front::tick) has work to do, in microseconds of the platform's clock.
+    fn due_us(&self, _base: &Base<A, P, I, L>) -> Option<u64> {
+        None
+    }
+
+    /// The domain goes: gives back what is on its way.
+    fn close(&mut self, _base: &mut Base<A, P, I, L>) {}
+}
+
+/// No front: the allocator serves all requests.
+impl<A, P: Platform, I: Iommu, L> Front<A, P, I, L> for () {}
 
 /// What a design is made of beside its allocator.
 #[derive(Debug)]
@@ -34,17 +99,21 @@ pub struct Parts<L> {
     pub locking: L,
 }
 
+impl Parts<LockFree> {
+    /// As Linux has them: no locks but the allocator's, a command per unmap, table pages freed as soon as claims allow.
+    pub fn of_linux<P: Platform, A: IovaAllocator<P>>(deferral: Deferral) -> Self {
+        let rule = if A::TABLE_CLAIM_PAGES_MAX > 0 { TableRule::Kept } else { TableRule::FreedWhenCovered };
+        Self { commands: Commands::PerUnmap, submissions: Submissions::Alone, deferral, rule, locking: LockFree }
+    }
+}
+
 impl<A: IovaAllocator<P>, P: Platform, I: Iommu> Composed<A, P, I> {
-    /// Puts `allocator` over a new domain, as Linux has it: no locks but the allocator's, a command per unmap, table pages
-    /// freed as soon as claims allow.
+    /// Puts `allocator` over a new domain with the parts [of Linux](Parts::of_linux).
     ///
     /// # Errors
     /// Those of [`with_parts`](Composed::with_parts).
     pub fn new(allocator: A, deferral: Deferral, setup: Setup<'_, P, I>) -> Result<Self, NewDomainError> {
-        let rule = if A::TABLE_CLAIM_PAGES_MAX > 0 { TableRule::Kept } else { TableRule::FreedWhenCovered };
-        let parts =
-            Parts { commands: Commands::PerUnmap, submissions: Submissions::Alone, deferral, rule, locking: LockFree };
-        Self::with_parts(allocator, parts, setup)
+        Self::with_parts(allocator, Parts::of_linux::<P, A>(deferral), setup)
     }
 }
 
@@ -53,13 +122,20 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Composed<A, P, I, L
     ///
     /// # Errors
     /// [`NewDomainError::Protection`] for [`Protection::None`](crate::Protection::None), [`NewDomainError::NoMemory`], and
-    /// those of [`AddressSpace::translated`].
+    /// those of [`AddressSpace::new`].
     ///
     /// # Panics
     /// If claims are left to a table that does not keep its pages, with [`Deferral::Unawaited`] or
     /// [`Flushes::Extent`](crate::invalidation::Flushes::Extent) over such a table, if unmaps leave translations to a table that
     /// maps do not write over, or the other way round, or if a table that frees empty pages has no lock.
     pub fn with_parts(allocator: A, parts: Parts<L>, setup: Setup<'_, P, I>) -> Result<Self, NewDomainError> {
+        Ok(Self { front: (), base: Base::new(allocator, parts, setup)? })
+    }
+}
+
+impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Base<A, P, I, L> {
+    /// The parts over a new domain, as [`Composed::with_parts`] says.
+    pub(super) fn new(allocator: A, parts: Parts<L>, setup: Setup<'_, P, I>) -> Result<Self, NewDomainError> {
         let Parts { commands, submissions, deferral, rule, locking } = parts;
         assert!(
             A::TABLE_CLAIM_PAGES_MAX == 0 || rule == TableRule::Kept,
@@ -75,26 +151,17 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Composed<A, P, I, L
         );
         let policy = Policy::new(&setup.platform, setup.protection, commands, submissions, deferral)?;
         assert_eq!(
-            matches!(policy, Policy::AtMap),
+            matches!(policy, Policy::AtMap(_)),
             rule == TableRule::Overwritten,
             "maps write over what unmaps have left, and nothing else"
         );
-        let space = AddressSpace::translated(setup.iommu, setup.platform, setup.width, rule)?;
+        let space = AddressSpace::new(setup.iommu, setup.platform, setup.width, rule)?;
         Ok(Self { allocator, policy, locking, space })
     }
 
-    /// What every map begins with.
-    #[inline]
-    pub(super) fn begin_map(&self) -> Result<(), MapError> {
-        let platform = self.space.platform();
+    /// A map at an address of the allocator.
+    fn map_anywhere(&self, request: &Request<'_>) -> Result<IovaRange, MapError> {
         self.space.check()?;
-        platform.probe(Step::Enter(Phase::Other));
-        platform.probe(Step::Map);
-        Ok(())
-    }
-
-    /// The rest of a map at an address of the allocator.
-    pub(super) fn map_anywhere(&self, request: &Request<'_>) -> Result<IovaRange, MapError> {
         let place = || self.locking.whole(request.pages(), || self.place(request));
         let range = match place() {
             // Not with a lock held: it waits for the hardware.
@@ -104,30 +171,10 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Composed<A, P, I, L
         if let Err(error) = self.space.written(range).and_then(|()| self.policy.mapped(&self.space, range)) {
             // Perhaps in use already: taken back like an unmap whose commit failed, so that the device finds no more of it,
             // nobody else can unmap it, and the range stays quarantined (S11). No translation is left: the domain is poisoned.
-            let _ = self.unmap(range, &mut Revocation::new());
+            let _ = self.take_down(range, &mut Revocation::new());
             return Err(error);
         }
         Ok(range)
-    }
-
-    /// An unmap: takes the mapping down by `take_down`, which says what it leaves to be invalidated, and notes that in `out`.
-    pub(super) fn revoke(
-        &self,
-        out: &mut Revocation,
-        take_down: impl FnOnce(&mut FreedTables) -> Result<Revoked, UnmapError>,
-    ) -> Result<(), UnmapError> {
-        let platform = self.space.platform();
-        if !out.belongs_to(self.space.tag()) {
-            return Err(UnmapError::WrongDomain);
-        }
-        if out.is_full() {
-            return Err(UnmapError::BatchFull);
-        }
-        platform.probe(Step::Enter(Phase::Other));
-        platform.probe(Step::Unmap);
-        let revoked = take_down(&mut out.tables)?;
-        out.revoked.push(revoked);
-        Ok(())
     }
 
     /// Picks an address and writes the translations.
@@ -143,18 +190,25 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Composed<A, P, I, L
             // Nothing was written, so no hardware has seen the range. Whoever has unmapped it without ever being given it gives
             // it back.
             if self.allocator.claim(platform, range).is_ok() {
-                self.allocator.free(platform, Invalidated::new(range));
+                self.allocator.free(platform, range, &Proof::never_visible());
             }
             return Err(error);
         }
         Ok(range)
     }
 
-    /// Claims the mapping at exactly `range`, and clears its translations unless the policy leaves them. Returns whether no
-    /// table page went with it.
-    fn take_down(&self, range: IovaRange, tables: &mut FreedTables) -> Result<bool, UnmapError> {
-        let claim = self.allocator.claim(self.space.platform(), range)?;
-        if self.policy.leaves_translations(&self.space) { Ok(true) } else { self.clear(claim, range, tables) }
+    /// Claims the mapping at exactly `range`, clears its translations unless the policy leaves them, and notes that in `out`.
+    fn take_down(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
+        let leaf_only = self.locking.whole(range.pages(), || {
+            let claim = self.allocator.claim(self.space.platform(), range)?;
+            if self.policy.leaves_translations(&self.space) {
+                Ok(true)
+            } else {
+                self.clear(claim, range, &mut out.tables)
+            }
+        })?;
+        out.revoked.push(Revoked { range, cleared: true, leaf_only });
+        Ok(())
     }
 
     /// Clears the translations of a mapping with this claim on it. Returns whether no table page went with it.
@@ -169,77 +223,165 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Composed<A, P, I, L
     }
 }
 
-impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Mapper for Composed<A, P, I, L> {
+impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking, F: Front<A, P, I, L>> Composed<A, P, I, L, F> {
+    /// Puts `front` before the other parts.
+    pub(super) const fn with_front(front: F, base: Base<A, P, I, L>) -> Self {
+        Self { front, base }
+    }
+
+    /// A map that takes more than to write its entries.
+    #[inline(never)]
+    fn map_in_turn(&self, request: &Request<'_>) -> Result<IovaRange, MapError> {
+        match self.front.map(&self.base, request)? {
+            Some(range) => Ok(range),
+            None => self.base.map_anywhere(request),
+        }
+    }
+
+    /// The same for one segment, which comes by value: so the short way never needs it in memory.
+    #[cold]
+    #[inline(never)]
+    fn map_segment_in_turn(
+        &self,
+        segment: Segment,
+        access: Access,
+        stream: Stream,
+        lifetime: Lifetime,
+    ) -> Result<IovaRange, MapError> {
+        let segments = [segment];
+        let mut request = Request::new(&segments, access)?;
+        (request.stream, request.lifetime) = (stream, lifetime);
+        self.map_in_turn(&request)
+    }
+
+    /// A batch of one.
+    #[inline(never)]
+    fn unmap_in_turn(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
+        let mut revocation = Revocation::new();
+        self.unmap(range, &mut revocation)?;
+        Ok(self.commit(&mut revocation)?)
+    }
+}
+
+impl<A, P, I, L, F> Mapper for Composed<A, P, I, L, F>
+where
+    A: IovaAllocator<P>,
+    P: Platform,
+    I: Iommu,
+    L: Locking,
+    F: Front<A, P, I, L>,
+{
+    #[inline(always)]
     fn map(&self, request: &Request<'_>) -> Result<IovaRange, MapError> {
-        self.begin_map()?;
-        self.map_anywhere(request)
+        let platform = self.base.space.platform();
+        platform.probe(Step::Enter(Phase::Other));
+        platform.probe(Step::Map);
+        match self.front.map_plainly(&self.base, request) {
+            Some(range) => Ok(range),
+            None => match *request.segments() {
+                [segment] => self.map_segment_in_turn(segment, request.access(), request.stream, request.lifetime),
+                _ => self.map_in_turn(request),
+            },
+        }
     }
 
+    #[inline(always)]
     fn unmap(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
-        self.revoke(out, |tables| {
-            let leaf_only = self.locking.whole(range.pages(), || self.take_down(range, tables))?;
-            Ok(Revoked { range, cleared: true, leaf_only })
-        })
+        let platform = self.base.space.platform();
+        if !out.belongs_to(self.base.space.tag()) {
+            return Err(UnmapError::WrongDomain);
+        }
+        if out.is_full() {
+            return Err(UnmapError::BatchFull);
+        }
+        platform.probe(Step::Enter(Phase::Other));
+        platform.probe(Step::Unmap);
+        match self.front.take_down(&self.base, range, out) {
+            Some(taken_down) => taken_down,
+            None => self.base.take_down(range, out),
+        }
     }
 
-    fn commit(&self, revocation: &mut Revocation) -> Result<(), CommitError> {
-        assert!(revocation.belongs_to(self.space.tag()), "a revocation is committed where its unmaps were made");
-        if self.policy.must_clear(&self.space) {
+    #[inline(always)]
+    fn unmap_now(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
+        match self.front.unmap_now(&self.base, range) {
+            Some(committed) => Ok(committed?),
+            None => self.unmap_in_turn(range),
+        }
+    }
+
+    #[inline(always)]
+    fn commit(&self, revocation: &mut Revocation) -> Result<Committed, CommitError> {
+        let Base { allocator, policy, space, .. } = &self.base;
+        assert!(revocation.belongs_to(space.tag()), "a revocation is committed where its unmaps were made");
+        if policy.must_clear(space) {
             // The domain has been poisoned since the unmap: no map will come and write over what that has left.
             for revoked in &revocation.revoked {
                 // SAFETY: this commit has the claim on the mapping, and gives the range back after this.
-                unsafe { self.space.unmap(revoked.range, &mut revocation.tables) };
+                unsafe { space.unmap(revoked.range, &mut revocation.tables) };
             }
         }
-        self.policy.commit(&self.space, &self.allocator, revocation)
+        policy.commit(space, allocator, revocation)
     }
 
     fn tick(&self) -> Result<(), CommitError> {
-        self.allocator.tick(self.space.platform());
-        self.policy.tick(&self.space, &self.allocator)
+        let Base { allocator, policy, space, .. } = &self.base;
+        allocator.tick(space.platform());
+        let flushed = policy.tick(space, allocator);
+        flushed.and(self.front.tick(&self.base))
     }
 
     fn due_us(&self) -> Option<u64> {
-        self.policy.due_us().into_iter().chain(self.allocator.due_us()).min()
+        let Base { allocator, policy, .. } = &self.base;
+        [policy.due_us(), allocator.due_us(), self.front.due_us(&self.base)].into_iter().flatten().min()
     }
 
     fn table_pages(&self) -> usize {
-        self.space.table().map_or(0, |table| table.pages())
+        self.base.space.table().pages()
     }
 
     fn usage(&self) -> Usage {
-        let (queued_unmaps, queued_unmaps_max) = self.policy.queued();
-        let kept = self.allocator.kept();
+        let Base { allocator, policy, .. } = &self.base;
+        let (queued_unmaps, queued_unmaps_max) = policy.queued();
+        let kept = allocator.kept();
         Usage {
-            live_ranges: self.allocator.live(),
+            live_ranges: allocator.live(),
             kept_ranges: kept.ranges,
             kept_ranges_max: kept.ranges_max,
-            record_bytes: self.allocator.record_bytes(),
+            record_bytes: allocator.record_bytes(),
             table_pages: self.table_pages(),
             queued_unmaps,
             queued_unmaps_max,
-            window_us_max: self.policy.window_us_max(),
+            window_us_max: policy.window_us_max(),
         }
     }
 
     fn id(&self) -> DomainId {
-        self.space.id()
+        self.base.space.id()
     }
 
     fn attach(&self, device: SourceId) -> Result<(), AttachError> {
-        self.space.attach(device)
+        self.base.space.attach(device)
     }
 
     fn detach(&self, device: SourceId) -> Result<(), AttachError> {
-        self.space.detach(device)
+        self.base.space.detach(device)
     }
 }
 
-impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Drop for Composed<A, P, I, L> {
+impl<A, P, I, L, F> Drop for Composed<A, P, I, L, F>
+where
+    A: IovaAllocator<P>,
+    P: Platform,
+    I: Iommu,
+    L: Locking,
+    F: Front<A, P, I, L>,
+{
     fn drop(&mut self) {
-        let Self { allocator, policy, space, .. } = self;
-        space.close(|platform, table| {
-            let waiting = policy.close(platform, allocator);
+        self.front.close(&mut self.base);
+        let Base { allocator, policy, space, .. } = &mut self.base;
+        space.close(|platform, table, proof| {
+            let waiting = policy.close(platform, allocator, proof);
             allocator.close(platform, table);
             waiting
         });

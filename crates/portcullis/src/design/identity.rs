@@ -23,30 +23,29 @@
 //! A count does not say whose mappings it counts. An unmap of a part of one, or of what somebody else has mapped, is refused
 //! only where it meets a page without any (S6).
 
-use super::{Composed, Mapper, Setup, Usage};
+use super::composed::{Base, Composed, Front};
+use super::{LockFree, Parts, Setup};
 use crate::address::{IovaRange, PAGE_SHIFT, Segment};
-use crate::error::{CommitError, MapError, NewDomainError, UnmapError};
-use crate::invalidation::{Deferral, Invalidated, Revocation, Revoked};
-use crate::iommu::{AttachError, DomainId, Iommu, SourceId};
+use crate::error::{MapError, NewDomainError, UnmapError};
+use crate::invalidation::{Deferral, Revocation, Revoked};
+use crate::iommu::Iommu;
 use crate::iova::{Claim, Demand, IovaAllocator, Kept, MagazineAllocator, never_handed_out};
 use crate::per_cpu::PerCpuCount;
 use crate::platform::{Phase, Platform, Step};
+use crate::proof::Proof;
 use crate::request::Request;
+use crate::space::AddressSpace;
 use crate::table::{Rights, SharedRun};
 use alloc::vec::Vec;
 
 /// Bits of an address that say the rights.
 pub const IDENTITY_TAG_BITS: u8 = 2;
 
-/// The mapper.
-pub struct DynamicIdentity<P: Platform, I: Iommu> {
-    regions: Regions,
-    /// The fourth region, over the address space of all four.
-    fourth: Composed<FourthRegion<P>, P, I>,
-}
+/// The mapper: over the address space of all four regions an allocator for the fourth, and in front of it the three others.
+pub type DynamicIdentity<P, I> = Composed<FourthRegion<P>, P, I, LockFree, Regions>;
 
 /// Where the regions of the three rights lie.
-struct Regions {
+pub struct Regions {
     /// log2 of the pages of a region.
     shift: u32,
     /// Page numbers, first and end, that no device may be given, where they are not in the fourth region.
@@ -54,7 +53,7 @@ struct Regions {
 }
 
 /// The allocator of the fourth region, which also counts the mappings in the three others.
-struct FourthRegion<P: Platform> {
+pub struct FourthRegion<P: Platform> {
     magazines: MagazineAllocator<P>,
     /// One past its last page number.
     end_pfn: u64,
@@ -98,98 +97,67 @@ impl Regions {
     }
 }
 
-impl<P: Platform, I: Iommu> DynamicIdentity<P, I> {
-    /// An empty domain.
-    ///
-    /// # Errors
-    /// [`NewDomainError::Width`] where two bits for the rights would leave no page, and those of [`Composed::new`].
-    pub fn new(deferral: Deferral, setup: Setup<'_, P, I>) -> Result<Self, NewDomainError> {
-        let regions = Regions::new(setup.width, setup.reserved)?;
-        let fourth = FourthRegion {
-            magazines: MagazineAllocator::new(&setup.platform, setup.width - IDENTITY_TAG_BITS, setup.reserved)?,
-            end_pfn: regions.pages(),
-            shared: PerCpuCount::new(&setup.platform)?,
-        };
-        // Kept tables, since its claims are left to the table: shared entries need that too.
-        Ok(Self { regions, fourth: Composed::new(fourth, deferral, setup)? })
-    }
+/// An empty domain.
+///
+/// # Errors
+/// [`NewDomainError::Width`] where two bits for the rights would leave no page, and those of [`Composed::with_parts`].
+pub fn dynamic_identity<P: Platform, I: Iommu>(
+    deferral: Deferral,
+    setup: Setup<'_, P, I>,
+) -> Result<DynamicIdentity<P, I>, NewDomainError> {
+    let regions = Regions::new(setup.width, setup.reserved)?;
+    let fourth = FourthRegion {
+        magazines: MagazineAllocator::new(&setup.platform, setup.width - IDENTITY_TAG_BITS, setup.reserved)?,
+        end_pfn: regions.pages(),
+        shared: PerCpuCount::new(&setup.platform)?,
+    };
+    // Kept tables, since its claims are left to the table: shared entries need that too.
+    let base = Base::new(fourth, Parts::of_linux::<P, FourthRegion<P>>(deferral), setup)?;
+    Ok(Composed::with_front(regions, base))
+}
 
-    /// Maps `run` at its own address. Returns whether that was possible.
-    fn share(&self, run: &SharedRun) -> Result<bool, MapError> {
-        let Composed { space, allocator, .. } = &self.fourth;
+impl Regions {
+    /// Counts a mapping less of what is mapped at `range`. Returns whether any translation went.
+    fn unshare<P: Platform, I: Iommu>(&self, space: &AddressSpace<P, I>, range: IovaRange) -> Result<bool, UnmapError> {
+        space.platform().probe(Step::Enter(Phase::Table));
+        let run = self.at(range).ok_or(UnmapError::NotMapped(range.start()))?;
+        // SAFETY: as for `share` below.
+        unsafe { space.unshare(&run) }
+    }
+}
+
+impl<P: Platform, I: Iommu> Front<FourthRegion<P>, P, I> for Regions {
+    fn map(&self, base: &Base<FourthRegion<P>, P, I>, request: &Request<'_>) -> Result<Option<IovaRange>, MapError> {
+        let Base { space, allocator, .. } = base;
+        space.check()?;
+        let &[segment] = request.segments() else { return Ok(None) };
+        let Some(run) = self.of_memory(&segment, request.access().rights()) else { return Ok(None) };
         space.platform().probe(Step::Enter(Phase::Table));
         // SAFETY: a run of one of the regions, in which every address means the memory and the rights that it says; whatever
         // is not shared lies in the fourth.
-        if !unsafe { space.share(run) }? {
-            return Ok(false);
+        if !unsafe { space.share(&run) }? {
+            return Ok(None);
         }
         allocator.shared.add(space.platform());
         if let Err(error) = space.written(run.range) {
             // As in `Composed`: taken back, and quarantined, here by a domain that maps nothing any more.
-            let _ = self.unmap(run.range, &mut Revocation::new());
+            let _ = self.unshare(space, run.range);
             return Err(error);
         }
-        Ok(true)
+        Ok(Some(run.range))
     }
-}
 
-impl<P: Platform, I: Iommu> Mapper for DynamicIdentity<P, I> {
-    fn map(&self, request: &Request<'_>) -> Result<IovaRange, MapError> {
-        self.fourth.begin_map()?;
-        let run = match request.segments() {
-            [segment] => self.regions.of_memory(segment, request.access().rights()),
-            _ => None,
-        };
-        match run {
-            Some(run) if self.share(&run)? => Ok(run.range),
-            _ => self.fourth.map_anywhere(request),
+    fn take_down(
+        &self,
+        base: &Base<FourthRegion<P>, P, I>,
+        range: IovaRange,
+        out: &mut Revocation,
+    ) -> Option<Result<(), UnmapError>> {
+        if range.end_pfn() <= self.pages() {
+            return None;
         }
-    }
-
-    fn unmap(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
-        if range.end_pfn() <= self.regions.pages() {
-            return self.fourth.unmap(range, out);
-        }
-        let space = &self.fourth.space;
-        self.fourth.revoke(out, |_| {
-            space.platform().probe(Step::Enter(Phase::Table));
-            let run = self.regions.at(range).ok_or(UnmapError::NotMapped(range.start()))?;
-            // SAFETY: as for `share`.
-            let cleared = unsafe { space.unshare(&run) }?;
-            Ok(Revoked { range, cleared, leaf_only: true })
-        })
-    }
-
-    fn commit(&self, revocation: &mut Revocation) -> Result<(), CommitError> {
-        self.fourth.commit(revocation)
-    }
-
-    fn tick(&self) -> Result<(), CommitError> {
-        self.fourth.tick()
-    }
-
-    fn due_us(&self) -> Option<u64> {
-        self.fourth.due_us()
-    }
-
-    fn table_pages(&self) -> usize {
-        self.fourth.table_pages()
-    }
-
-    fn usage(&self) -> Usage {
-        self.fourth.usage()
-    }
-
-    fn id(&self) -> DomainId {
-        self.fourth.id()
-    }
-
-    fn attach(&self, device: SourceId) -> Result<(), AttachError> {
-        self.fourth.attach(device)
-    }
-
-    fn detach(&self, device: SourceId) -> Result<(), AttachError> {
-        self.fourth.detach(device)
+        let unshared = self.unshare(&base.space, range);
+        Some(unshared.map(|cleared| out.revoked.push(Revoked { range, cleared, leaf_only: true })))
     }
 }
 
@@ -205,10 +173,9 @@ unsafe impl<P: Platform> IovaAllocator<P> for FourthRegion<P> {
         self.magazines.claim(platform, range)
     }
 
-    fn free(&self, platform: &P, range: Invalidated<IovaRange>) {
-        let range = range.into_inner();
+    fn free(&self, platform: &P, range: IovaRange, proof: &Proof) {
         if range.end_pfn() <= self.end_pfn {
-            self.magazines.free(platform, Invalidated::new(range));
+            self.magazines.free(platform, range, proof);
         } else {
             self.shared.subtract(platform);
         }

@@ -13,20 +13,22 @@ mod options;
 #[allow(unsafe_code, reason = "translations have an owner that types cannot show")]
 mod physical;
 
-pub use chunked::{Chunked, TABLE_IDLE_US};
-pub use composed::{Composed, Parts};
-pub use identity::{DynamicIdentity, IDENTITY_TAG_BITS};
+pub use crate::iova::TABLE_IDLE_US;
+pub use chunked::{Chunked, chunked};
+pub use composed::{Base, Composed, Front, Parts};
+pub use identity::{DynamicIdentity, IDENTITY_TAG_BITS, dynamic_identity};
 pub use locking::{LockFree, LockPerTable, Locking, TableLock, WholeLock};
 pub use options::{OptionError, OptionInfo, OptionKind, Options, Value};
-pub use physical::Physical;
+pub use physical::{IdentityMapped, Untranslated};
 
-use crate::address::{Iova, IovaRange, PhysAddr, Segment};
+use crate::address::{IovaRange, Segment};
 use crate::domain::RawUnmapError;
 use crate::error::{CommitError, MapError, NewDomainError, UnmapError};
 use crate::invalidation::Revocation;
 use crate::iommu::{AttachError, DomainId, Iommu, SourceId};
 use crate::platform::Platform;
-use crate::request::{Access, Request};
+use crate::proof::Committed;
+use crate::request::Request;
 use crate::safety::{Breach, Protection, Rule};
 
 /// What there is to say about a design.
@@ -148,37 +150,21 @@ pub trait Mapper: Sync {
     fn unmap(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError>;
 
     /// Ends a batch of unmaps. When it returns without error, the buffers are the driver's again; under strict protection
-    /// the device has lost them. `revocation` is empty then, whatever the result.
+    /// the device has lost them, and there is a proof of it. `revocation` is empty then, whatever the result.
     ///
     /// # Errors
     /// [`CommitError`]: no buffer of the batch may be used again (S11).
     ///
     /// # Panics
     /// If the unmaps of `revocation` were made by another mapper.
-    fn commit(&self, revocation: &mut Revocation) -> Result<(), CommitError>;
-
-    /// Maps one buffer where that takes no more than a few steps. Otherwise nothing has happened, and [`map`](Mapper::map) does it
-    /// or says why not.
-    #[inline(always)]
-    fn map_at_once(&self, _phys: PhysAddr, _len: u64, _access: Access) -> Option<Iova> {
-        None
-    }
-
-    /// Unmaps and commits one buffer where that takes no more than a few steps, and returns true. Otherwise nothing has happened,
-    /// and [`unmap`](Mapper::unmap) does it or says why not.
-    ///
-    /// # Errors
-    /// Those of [`commit`](Mapper::commit).
-    #[inline(always)]
-    fn unmap_at_once(&self, _iova: Iova, _len: u64) -> Result<bool, CommitError> {
-        Ok(false)
-    }
+    fn commit(&self, revocation: &mut Revocation) -> Result<Committed, CommitError>;
 
     /// Unmaps the mapping at exactly `range` and commits that: a batch of one.
     ///
     /// # Errors
     /// Those of [`unmap`](Mapper::unmap) and [`commit`](Mapper::commit).
-    fn unmap_alone(&self, range: IovaRange) -> Result<(), RawUnmapError> {
+    #[inline(always)]
+    fn unmap_now(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
         let mut revocation = Revocation::new();
         self.unmap(range, &mut revocation)?;
         Ok(self.commit(&mut revocation)?)

@@ -1,4 +1,4 @@
-//! Addresses that are physical addresses: untranslated, or through an identity map that is made once.
+//! Addresses that are physical addresses: untranslated, or through an identity map that is made once. Neither protects anything.
 
 use crate::address::{Iova, IovaRange, PAGE_SHIFT, PhysAddr, Segment};
 use crate::design::{Mapper, Setup, Usage};
@@ -6,48 +6,131 @@ use crate::error::{CommitError, MapError, NewDomainError, UnmapError};
 use crate::invalidation::Revocation;
 use crate::iommu::{AttachError, DomainId, Iommu, SourceId};
 use crate::iova::never_handed_out;
+use crate::pass_through::PassThrough;
 use crate::platform::Platform;
+use crate::proof::Committed;
 use crate::request::{Access, Request};
 use crate::space::AddressSpace;
 use crate::table::TableRule;
 use alloc::vec::Vec;
 
-/// A mapper that hands out physical addresses and takes nothing back. It protects nothing.
-pub struct Physical<P: Platform, I: Iommu> {
-    space: AddressSpace<P, I>,
-    /// Page numbers, first and end, that no device may be given or can drive.
+/// Which physical addresses a device may be given.
+struct Reachable {
+    /// Page numbers, first and end, that no device may be given.
     reserved: Vec<(u64, u64)>,
     /// Bits of address that devices can drive.
     width: u8,
 }
 
-impl<P: Platform, I: Iommu> Physical<P, I> {
-    /// Devices pass through.
-    ///
-    /// # Errors
-    /// Those of [`AddressSpace::pass_through`].
-    pub fn pass_through(setup: Setup<'_, P, I>) -> Result<Self, NewDomainError> {
-        let (reserved, width) = (never_handed_out(setup.reserved)?, setup.width);
-        Ok(Self { space: AddressSpace::pass_through(setup.iommu, setup.platform)?, reserved, width })
+impl Reachable {
+    fn new<P, I>(setup: &Setup<'_, P, I>) -> Result<Self, NewDomainError> {
+        Ok(Self { reserved: never_handed_out(setup.reserved)?, width: setup.width })
     }
 
-    /// Devices see all of `setup.memory` at its own addresses, but for what is reserved.
+    /// One past the last page number that devices can drive.
+    const fn limit(&self) -> u64 {
+        1 << (self.width as u32 - PAGE_SHIFT)
+    }
+
+    /// The addresses of the memory of `request`.
+    fn range(&self, request: &Request<'_>) -> Result<IovaRange, MapError> {
+        let &[segment] = request.segments() else { return Err(MapError::NotContiguous) };
+        let range = IovaRange::covering(Iova::new(segment.phys.as_u64()), segment.len).expect("a request is not empty");
+        if range.end_pfn() > self.limit() {
+            let iova = Iova::from_pfn(self.limit().max(range.first_pfn()));
+            return Err(MapError::BeyondWidth { iova, limit_bits: self.width });
+        }
+        let holes = &mut self.reserved.iter();
+        match holes.find(|(first, end)| *first < range.end_pfn() && range.first_pfn() < *end) {
+            Some(hole) => Err(MapError::Reserved(Iova::from_pfn(hole.0.max(range.first_pfn())))),
+            None => Ok(range),
+        }
+    }
+}
+
+/// A mapper whose devices pass through.
+pub struct Untranslated<I: Iommu> {
+    domain: PassThrough<I>,
+    reachable: Reachable,
+}
+
+impl<I: Iommu> Untranslated<I> {
+    /// Opens the domain.
     ///
     /// # Errors
-    /// Those of [`AddressSpace::translated`]; [`NewDomainError::BadRange`], [`NewDomainError::Identity`].
-    pub fn mapped(setup: Setup<'_, P, I>) -> Result<Self, NewDomainError> {
-        let (reserved, width) = (never_handed_out(setup.reserved)?, setup.width);
-        let space = AddressSpace::translated(setup.iommu, setup.platform, width, TableRule::Kept)?;
-        let this = Self { space, reserved, width };
+    /// Those of [`Iommu::open_domain`].
+    pub fn new<P: Platform>(setup: Setup<'_, P, I>) -> Result<Self, NewDomainError> {
+        let reachable = Reachable::new(&setup)?;
+        Ok(Self { domain: PassThrough::new(setup.iommu)?, reachable })
+    }
+}
+
+impl<I: Iommu> Mapper for Untranslated<I> {
+    fn map(&self, request: &Request<'_>) -> Result<IovaRange, MapError> {
+        self.reachable.range(request)
+    }
+
+    fn unmap(&self, _range: IovaRange, _out: &mut Revocation) -> Result<(), UnmapError> {
+        Ok(())
+    }
+
+    fn commit(&self, _revocation: &mut Revocation) -> Result<Committed, CommitError> {
+        Ok(Committed::Deferred)
+    }
+
+    fn tick(&self) -> Result<(), CommitError> {
+        Ok(())
+    }
+
+    fn due_us(&self) -> Option<u64> {
+        None
+    }
+
+    fn table_pages(&self) -> usize {
+        0
+    }
+
+    fn usage(&self) -> Usage {
+        Usage::default()
+    }
+
+    fn id(&self) -> DomainId {
+        self.domain.id()
+    }
+
+    fn attach(&self, device: SourceId) -> Result<(), AttachError> {
+        self.domain.attach(device)
+    }
+
+    fn detach(&self, device: SourceId) -> Result<(), AttachError> {
+        self.domain.detach(device)
+    }
+}
+
+/// A mapper over an identity map of all memory, made once.
+pub struct IdentityMapped<P: Platform, I: Iommu> {
+    space: AddressSpace<P, I>,
+    reachable: Reachable,
+}
+
+impl<P: Platform, I: Iommu> IdentityMapped<P, I> {
+    /// Maps all of `setup.memory` at its own addresses, but for what is reserved.
+    ///
+    /// # Errors
+    /// Those of [`AddressSpace::new`]; [`NewDomainError::BadRange`], [`NewDomainError::Identity`].
+    pub fn new(setup: Setup<'_, P, I>) -> Result<Self, NewDomainError> {
+        let reachable = Reachable::new(&setup)?;
+        let space = AddressSpace::new(setup.iommu, setup.platform, setup.width, TableRule::Kept)?;
+        let this = Self { space, reachable };
         for memory in setup.memory {
             let whole_pages = memory.phys.page_offset() == 0 && memory.len.is_multiple_of(1 << PAGE_SHIFT);
             let range = IovaRange::new(memory.phys.pfn(), memory.len >> PAGE_SHIFT).filter(|_| whole_pages);
             let range = range.ok_or(NewDomainError::BadRange(memory.phys))?;
             // What the device cannot drive needs no translation.
-            let (mut pfn, end) = (range.first_pfn(), range.end_pfn().min(limit(width)));
+            let (mut pfn, end) = (range.first_pfn(), range.end_pfn().min(this.reachable.limit()));
             while pfn < end {
                 // Up to the next reserved page, or over it.
-                let hole = this.reserved.iter().find(|(_, hole_end)| *hole_end > pfn);
+                let hole = this.reachable.reserved.iter().find(|(_, hole_end)| *hole_end > pfn);
                 match hole {
                     Some(&(first, hole_end)) if first <= pfn => pfn = hole_end,
                     _ => {
@@ -70,30 +153,13 @@ impl<P: Platform, I: Iommu> Physical<P, I> {
     }
 }
 
-/// One past the last page number below `2^width`.
-fn limit(width: u8) -> u64 {
-    1 << (u32::from(width) - PAGE_SHIFT)
-}
-
-impl<P: Platform, I: Iommu> Mapper for Physical<P, I> {
+impl<P: Platform, I: Iommu> Mapper for IdentityMapped<P, I> {
     fn map(&self, request: &Request<'_>) -> Result<IovaRange, MapError> {
-        let &[segment] = request.segments() else { return Err(MapError::NotContiguous) };
-        let range = IovaRange::covering(Iova::new(segment.phys.as_u64()), segment.len).expect("a request is not empty");
-        if range.end_pfn() > limit(self.width) {
-            let iova = Iova::from_pfn(limit(self.width).max(range.first_pfn()));
-            return Err(MapError::BeyondWidth { iova, limit_bits: self.width });
-        }
-        if let Some(hole) =
-            self.reserved.iter().find(|(first, end)| *first < range.end_pfn() && range.first_pfn() < *end)
-        {
-            return Err(MapError::Reserved(Iova::from_pfn(hole.0.max(range.first_pfn()))));
-        }
-        if let Some(table) = self.space.table() {
-            for pfn in range.first_pfn()..range.end_pfn() {
-                // SAFETY: the identity map is never unmapped.
-                if unsafe { table.lookup(self.space.platform(), Iova::from_pfn(pfn)) }.is_none() {
-                    return Err(MapError::PhysicalRange(PhysAddr::from_pfn(pfn)));
-                }
+        let range = self.reachable.range(request)?;
+        for pfn in range.first_pfn()..range.end_pfn() {
+            // SAFETY: the identity map is never unmapped.
+            if unsafe { self.space.table().lookup(self.space.platform(), Iova::from_pfn(pfn)) }.is_none() {
+                return Err(MapError::PhysicalRange(PhysAddr::from_pfn(pfn)));
             }
         }
         Ok(range)
@@ -103,8 +169,8 @@ impl<P: Platform, I: Iommu> Mapper for Physical<P, I> {
         Ok(())
     }
 
-    fn commit(&self, _revocation: &mut Revocation) -> Result<(), CommitError> {
-        Ok(())
+    fn commit(&self, _revocation: &mut Revocation) -> Result<Committed, CommitError> {
+        Ok(Committed::Deferred)
     }
 
     fn tick(&self) -> Result<(), CommitError> {
@@ -116,7 +182,7 @@ impl<P: Platform, I: Iommu> Mapper for Physical<P, I> {
     }
 
     fn table_pages(&self) -> usize {
-        self.space.table().map_or(0, |table| table.pages())
+        self.space.table().pages()
     }
 
     fn usage(&self) -> Usage {

@@ -1,7 +1,9 @@
 //! Dynamic identity mapping (ATC'15, §4.1).
 
 use super::{PER_CORE_WINDOW, queue_kind, queue_option};
-use crate::design::{Addressing, Described, Design, DynamicIdentity, Fit, IDENTITY_TAG_BITS, Info, Setup};
+use crate::design::{
+    Addressing, Described, Design, DynamicIdentity, Fit, IDENTITY_TAG_BITS, Info, Setup, dynamic_identity,
+};
 use crate::error::NewDomainError;
 use crate::invalidation::Deferral;
 use crate::iommu::Iommu;
@@ -38,6 +40,6 @@ impl<P: Platform, I: Iommu> Design<P, I> for Identity {
     type Mapper = DynamicIdentity<P, I>;
 
     fn build(setup: Setup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
-        DynamicIdentity::new(queue_kind(&setup.options, Deferral::PER_CORE), setup)
+        dynamic_identity(queue_kind(&setup.options, Deferral::PER_CORE), setup)
     }
 }

@@ -1,6 +1,6 @@
 //! Pass-through with a persistent identity map: translation without protection.
 
-use crate::design::{Addressing, Described, Design, Info, Physical, Setup};
+use crate::design::{Addressing, Described, Design, IdentityMapped, Info, Setup};
 use crate::error::NewDomainError;
 use crate::iommu::Iommu;
 use crate::platform::Platform;
@@ -31,9 +31,9 @@ impl Described for Static {
 }
 
 impl<P: Platform, I: Iommu> Design<P, I> for Static {
-    type Mapper = Physical<P, I>;
+    type Mapper = IdentityMapped<P, I>;
 
     fn build(setup: Setup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
-        Physical::mapped(setup)
+        IdentityMapped::new(setup)
     }
 }

@@ -1,6 +1,6 @@
 //! No IOMMU: devices pass through.
 
-use crate::design::{Addressing, Described, Design, Info, Physical, Setup};
+use crate::design::{Addressing, Described, Design, Info, Setup, Untranslated};
 use crate::error::NewDomainError;
 use crate::iommu::Iommu;
 use crate::platform::Platform;
@@ -31,9 +31,9 @@ impl Described for None {
 }
 
 impl<P: Platform, I: Iommu> Design<P, I> for None {
-    type Mapper = Physical<P, I>;
+    type Mapper = Untranslated<I>;
 
     fn build(setup: Setup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
-        Physical::pass_through(setup)
+        Untranslated::new(setup)
     }
 }

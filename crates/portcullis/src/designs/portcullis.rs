@@ -1,6 +1,6 @@
 //! The design that this project is for: contiguous addresses from chunks, found in the table itself, in constant time.
 
-use crate::design::{Addressing, Chunked, Described, Design, Fit, Info, Setup};
+use crate::design::{Addressing, Chunked, Described, Design, Fit, Info, Setup, chunked};
 use crate::error::NewDomainError;
 use crate::invalidation::BATCH_MAX;
 use crate::iommu::Iommu;
@@ -36,6 +36,6 @@ impl<P: Platform, I: Iommu> Design<P, I> for Portcullis {
     type Mapper = Chunked<P, I>;
 
     fn build(setup: Setup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
-        Chunked::new(setup)
+        chunked(setup)
     }
 }

@@ -14,6 +14,10 @@ use crate::table::TableRule;
 #[derive(Debug)]
 pub struct Solaris;
 
+/// What it gives up: an address is invalidated by the map that uses it again.
+const AT_MAP: Breach =
+    Breach { protection: Protection::Deferred, rule: Rule::Strict, bound: "none: until a map uses the address again" };
+
 impl Described for Solaris {
     const INFO: Info = Info {
         id: "solaris",
@@ -22,11 +26,7 @@ impl Described for Solaris {
         invalidation: "none at an unmap; a map invalidates the range that it was given, and waits",
         tables: "kept, and what unmaps leave in them is written over; a lock for each directory",
         protections: &[Protection::Deferred],
-        breaches: &[Breach {
-            protection: Protection::Deferred,
-            rule: Rule::Strict,
-            bound: "none: until a map uses the address again",
-        }],
+        breaches: &[AT_MAP],
         addressing: Addressing::Own,
         fit: Some(Fit { grain_pages: SLAB_PAGES, ..Fit::TIGHT }),
         batch_default: 1,
@@ -43,7 +43,7 @@ impl<P: Platform, I: Iommu> Design<P, I> for Solaris {
         let parts = Parts {
             commands: Commands::PerUnmap,
             submissions: Submissions::Alone,
-            deferral: Deferral::AtMap,
+            deferral: Deferral::AtMap(&AT_MAP),
             rule: TableRule::Overwritten,
             locking,
         };

@@ -1,14 +1,15 @@
 //! Unmaps committed together. Nothing goes back before the commit.
 
+use super::mapping::Lent;
 use super::{DmaBuffer, Domain, Mapping, Refused};
 use crate::address::IovaRange;
 use crate::design::Design;
 use crate::error::{CommitError, UnmapError};
 use crate::invalidation::{BATCH_MAX, Revocation, Revoked};
-use crate::iommu::Iommu;
+use crate::iommu::{Iommu, QueueError};
 use crate::platform::Platform;
+use crate::proof::{Committed, Proof};
 use arrayvec::ArrayVec;
-use core::mem::ManuallyDrop;
 
 /// A batch of raw unmaps, at most [`BATCH_MAX`]. Dropping it commits it.
 pub struct RawBatch<'d, D: Design<P, I>, P: Platform, I: Iommu> {
@@ -48,13 +49,21 @@ impl<'d, D: Design<P, I>, P: Platform, I: Iommu> RawBatch<'d, D, P, I> {
     /// The same.
     pub fn commit_so_far(&mut self) -> Result<(), CommitError> {
         // So that the drop after a commit takes no lock.
-        if self.revocation.is_empty() { Ok(()) } else { self.domain.commit(&mut self.revocation) }
+        if self.revocation.is_empty() { Ok(()) } else { self.domain.commit(&mut self.revocation).map(drop) }
+    }
+
+    /// The same for buffers that are owned, which go back only against a proof.
+    fn prove(&mut self) -> Result<Proof, CommitError> {
+        match self.domain.commit(&mut self.revocation)? {
+            Committed::Lost(proof) => Ok(proof),
+            Committed::Deferred => Err(CommitError(QueueError::Unproven)),
+        }
     }
 }
 
 impl<D: Design<P, I>, P: Platform, I: Iommu> Drop for RawBatch<'_, D, P, I> {
     fn drop(&mut self) {
-        // After `commit` there is nothing left. An error here has nobody to go to: the addresses stay quarantined and the
+        // After `commit` there is nothing left. There is no caller to tell of an error: the addresses stay quarantined and the
         // domain is poisoned, so the next map reports it.
         let _ = self.commit_so_far();
     }
@@ -63,13 +72,12 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Drop for RawBatch<'_, D, P, I> {
 /// A batch of unmaps that holds the buffers until it commits, at most [`BATCH_MAX`]. Dropping it commits it.
 pub struct Batch<'d, D: Design<P, I>, P: Platform, I: Iommu, B: DmaBuffer> {
     raw: RawBatch<'d, D, P, I>,
-    /// Dropped only after a commit has succeeded: until then the device may reach them.
-    buffers: ManuallyDrop<ArrayVec<B, BATCH_MAX>>,
+    buffers: ArrayVec<Lent<B>, BATCH_MAX>,
 }
 
 impl<'d, D: Design<P, I>, P: Platform, I: Iommu, B: DmaBuffer> Batch<'d, D, P, I, B> {
     pub(super) const fn new(domain: &'d Domain<D, P, I>) -> Self {
-        Self { raw: RawBatch::new(domain), buffers: ManuallyDrop::new(ArrayVec::new_const()) }
+        Self { raw: RawBatch::new(domain), buffers: ArrayVec::new_const() }
     }
 
     /// Clears the mapping and keeps its buffer until the commit.
@@ -86,7 +94,7 @@ impl<'d, D: Design<P, I>, P: Platform, I: Iommu, B: DmaBuffer> Batch<'d, D, P, I
         };
         match refused {
             Ok(()) => {
-                self.buffers.push(mapping.into_buffer());
+                self.buffers.push(mapping.into_lent());
                 Ok(())
             }
             Err(error) => Err(Refused { value: mapping, error }),
@@ -98,17 +106,23 @@ impl<'d, D: Design<P, I>, P: Platform, I: Iommu, B: DmaBuffer> Batch<'d, D, P, I
     /// # Errors
     /// [`CommitError`]: the buffers are lost for good (S11).
     pub fn commit(mut self) -> Result<ArrayVec<B, BATCH_MAX>, CommitError> {
-        // Taken out first, and still not dropped by itself: after an error nothing here may free them.
+        self.give_back()
+    }
+
+    fn give_back(&mut self) -> Result<ArrayVec<B, BATCH_MAX>, CommitError> {
+        // Taken out first: after an error none of them is given back, now or later.
         let buffers = core::mem::take(&mut self.buffers);
-        self.raw.commit_so_far()?;
-        Ok(ManuallyDrop::into_inner(buffers))
+        if buffers.is_empty() {
+            return Ok(ArrayVec::new());
+        }
+        let proof = self.raw.prove()?;
+        Ok(buffers.into_iter().map(|buffer| buffer.give_back(&proof)).collect())
     }
 }
 
 impl<D: Design<P, I>, P: Platform, I: Iommu, B: DmaBuffer> Drop for Batch<'_, D, P, I, B> {
     fn drop(&mut self) {
-        if self.raw.commit_so_far().is_ok() {
-            drop(core::mem::take(&mut *self.buffers));
-        }
+        // An error here reaches the driver with the next map, as in `RawBatch`.
+        drop(self.give_back());
     }
 }

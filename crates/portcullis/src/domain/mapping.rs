@@ -3,6 +3,7 @@
 use crate::address::{Iova, IovaRange, Segment};
 use crate::error::{CommitError, MapError, UnmapError};
 use crate::iommu::QueueError;
+use crate::proof::Proof;
 use crate::request::Access;
 use crate::sync::{Ordering, StaticCounter};
 use core::fmt;
@@ -26,23 +27,54 @@ pub fn leaked_mappings() -> usize {
     LEAKED.load(Ordering::Relaxed)
 }
 
+/// A buffer on loan to a device: without a proof that the device has lost it, it is neither given back nor freed.
+pub(super) struct Lent<B: DmaBuffer>(ManuallyDrop<B>);
+
+impl<B: DmaBuffer> Lent<B> {
+    /// Back to its owner, who may free it.
+    #[inline(always)]
+    pub(super) fn give_back(self, _proof: &Proof) -> B {
+        ManuallyDrop::into_inner(self.0)
+    }
+}
+
 /// A buffer that the device may reach. Its owner cannot, until the domain's `unmap` gives it back.
 ///
 /// Dropping a mapping leaks it: it stays mapped and its buffer is never freed, so nothing can be corrupted; it is counted in
 /// [`leaked_mappings`], and the fake host of this crate fails the test that did it.
 #[must_use = "dropping a mapping leaks its buffer; give it to `Domain::unmap`"]
 pub struct Mapping<B: DmaBuffer> {
-    /// Never dropped here: the device may reach it.
-    buffer: ManuallyDrop<B>,
+    buffer: Lent<B>,
     range: IovaRange,
     access: Access,
-    tag: u64,
-    physical_addresses: bool,
+    tag: Tag,
+}
+
+/// Tells mappings of a domain from others', domains with the same IOMMU id included. The lowest bit says whether its addresses are
+/// physical ones.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Tag(u64);
+
+/// Tags handed out so far.
+static TAGS: StaticCounter = StaticCounter::new(0);
+
+impl Tag {
+    /// One of its own.
+    pub(super) fn new(physical_addresses: bool) -> Self {
+        // Relaxed: only uniqueness matters.
+        let number = TAGS.fetch_add(1, Ordering::Relaxed) as u64;
+        Self(number << 1 | physical_addresses as u64)
+    }
+
+    const fn physical_addresses(self) -> bool {
+        self.0 & 1 != 0
+    }
 }
 
 impl<B: DmaBuffer> Mapping<B> {
-    pub(super) const fn new(buffer: B, range: IovaRange, access: Access, tag: u64, physical_addresses: bool) -> Self {
-        Self { buffer: ManuallyDrop::new(buffer), range, access, tag, physical_addresses }
+    #[inline(always)]
+    pub(super) const fn new(buffer: B, range: IovaRange, access: Access, tag: Tag) -> Self {
+        Self { buffer: Lent(ManuallyDrop::new(buffer)), range, access, tag }
     }
 
     /// What to program into the device: the address of the first byte.
@@ -55,8 +87,8 @@ impl<B: DmaBuffer> Mapping<B> {
     /// # Panics
     /// If the buffer has no such segment.
     pub fn segment_iova(&self, index: usize) -> Iova {
-        let segments = self.buffer.segments();
-        segment_iova(segments, index, self.range, self.physical_addresses)
+        let segments = self.buffer.0.segments();
+        segment_iova(segments, index, self.range, self.tag.physical_addresses())
     }
 
     /// The pages of the mapping.
@@ -69,14 +101,16 @@ impl<B: DmaBuffer> Mapping<B> {
         self.access
     }
 
-    pub(super) const fn tag(&self) -> u64 {
+    pub(super) const fn tag(&self) -> Tag {
         self.tag
     }
 
-    pub(super) fn into_buffer(self) -> B {
-        let mut this = ManuallyDrop::new(self);
+    /// The buffer by itself, now that the mapping is being taken away.
+    #[inline(always)]
+    pub(super) fn into_lent(self) -> Lent<B> {
+        let this = ManuallyDrop::new(self);
         // SAFETY: `this` is not dropped, so the buffer is taken once.
-        unsafe { ManuallyDrop::take(&mut this.buffer) }
+        unsafe { core::ptr::read(&raw const this.buffer) }
     }
 }
 
@@ -143,6 +177,16 @@ pub enum UnmapFailure<B: DmaBuffer> {
     Refused(Refused<Mapping<B>, UnmapError>),
     /// The invalidation failed: the buffer is lost for good.
     Commit(CommitError),
+}
+
+impl<B: DmaBuffer> UnmapFailure<B> {
+    /// The mapping went, and its buffer with it: the device may still reach that.
+    #[cold]
+    pub(super) fn lost(mapping: Mapping<B>, error: CommitError) -> Self {
+        // Not dropped as a mapping: the driver made no mistake.
+        let _ = mapping.into_lent();
+        Self::Commit(error)
+    }
 }
 
 impl<B: DmaBuffer> From<Refused<Mapping<B>, UnmapError>> for UnmapFailure<B> {

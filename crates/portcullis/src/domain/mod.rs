@@ -15,15 +15,18 @@ pub use batch::{Batch, RawBatch};
 pub use mapping::{DmaBuffer, MapFailure, Mapping, Refused, UnmapFailure, leaked_mappings, segment_iova};
 pub use ring::{Descriptor, DescriptorError, DescriptorFailure, Ring, RingConfig, RingError};
 
-use crate::address::{Iova, IovaRange, PAGE_SHIFT, PhysAddr, Segment};
+use mapping::Tag;
+
+use crate::address::{Iova, IovaRange, PAGE_SHIFT, PhysAddr, Segment, lies_in_a_page};
 use crate::design::{Design, Mapper, Options, Setup, Usage};
 use crate::error::{CommitError, MapError, NewDomainError, UnmapError};
 use crate::invalidation::Revocation;
-use crate::iommu::{AttachError, DomainId, Iommu, SourceId};
+use crate::iommu::{AttachError, DomainId, Iommu, QueueError, SourceId};
 use crate::platform::Platform;
+use crate::proof::Committed;
 use crate::request::{Access, Request, Stream};
 use crate::safety::Protection;
-use crate::sync::{AtomicUsize, Ordering, StaticCounter};
+use crate::sync::{AtomicUsize, Ordering};
 
 /// What a new domain may be told beyond its protection.
 #[derive(Clone, Copy, Debug)]
@@ -59,14 +62,10 @@ impl Config<'_> {
 pub struct Domain<D: Design<P, I>, P: Platform, I: Iommu> {
     mapper: D::Mapper,
     protection: Protection,
-    /// Tells mappings of this domain from others', domains with the same IOMMU id included.
-    tag: u64,
+    tag: Tag,
     /// Rings made so far.
     rings: AtomicUsize,
 }
-
-/// Tags handed out so far.
-static TAGS: StaticCounter = StaticCounter::new(0);
 
 impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     /// A domain with 48-bit addresses and nothing reserved beyond page 0 and the interrupt range.
@@ -104,8 +103,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
             memory: config.memory,
             options: config.options,
         })?;
-        // Relaxed: only uniqueness matters.
-        let tag = TAGS.fetch_add(1, Ordering::Relaxed) as u64;
+        let tag = Tag::new(D::INFO.physical_addresses());
         Ok(Self { mapper, protection: config.protection, tag, rings: AtomicUsize::new(0) })
     }
 
@@ -159,17 +157,20 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     /// A [`MapError`]; nothing has changed then, but after [`MapError::Unsettled`]: that memory must not be used again.
     #[inline(always)]
     pub fn map_raw(&self, phys: PhysAddr, len: u64, access: Access) -> Result<Iova, MapError> {
-        match self.mapper.map_at_once(phys, len, access) {
-            Some(iova) => Ok(iova),
-            None => self.map_buffer(phys, len, access),
-        }
+        let segment = Segment { phys, len };
+        let range = match segment.lies_in_a_page() {
+            true => self.mapper.map(&Request::in_a_page(&[segment], access)),
+            false => self.map_segments(&[segment], access, Stream::default()),
+        }?;
+        Ok(Iova::new(range.start().as_u64() + phys.page_offset()))
     }
 
+    /// Makes a mapping of whatever there is to map. Not inlined, so that what takes one page stays short.
     #[inline(never)]
-    fn map_buffer(&self, phys: PhysAddr, len: u64, access: Access) -> Result<Iova, MapError> {
-        let segments = [Segment { phys, len }];
-        let range = self.map_request(&Request::new(&segments, access)?)?;
-        Ok(Iova::new(range.start().as_u64() + phys.page_offset()))
+    fn map_segments(&self, segments: &[Segment], access: Access, stream: Stream) -> Result<IovaRange, MapError> {
+        let mut request = Request::new(segments, access)?;
+        request.stream = stream;
+        self.map_request(&request)
     }
 
     /// Makes the mapping of `request` and returns its pages. Segment *k* lies behind the pages of those before it, at its
@@ -177,7 +178,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     ///
     /// # Errors
     /// A [`MapError`]; nothing has changed then, but after [`MapError::Unsettled`]: that memory must not be used again.
-    #[inline]
+    #[inline(always)]
     pub fn map_request(&self, request: &Request<'_>) -> Result<IovaRange, MapError> {
         self.mapper.map(request)
     }
@@ -190,13 +191,17 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     /// used again (S11).
     #[inline(always)]
     pub fn unmap_raw(&self, iova: Iova, len: u64) -> Result<(), RawUnmapError> {
-        if self.mapper.unmap_at_once(iova, len)? { Ok(()) } else { self.unmap_buffer(iova, len) }
+        match lies_in_a_page(iova.page_offset(), len) {
+            true => self.mapper.unmap_now(IovaRange::of(iova.pfn(), 1)),
+            false => self.unmap_pages(IovaRange::covering(iova, len).ok_or(UnmapError::BadRange)?),
+        }
+        .map(drop)
     }
 
+    /// Not inlined, so that what takes one page stays short.
     #[inline(never)]
-    fn unmap_buffer(&self, iova: Iova, len: u64) -> Result<(), RawUnmapError> {
-        let range = IovaRange::covering(iova, len).ok_or(UnmapError::BadRange)?;
-        self.mapper.unmap_alone(range)
+    fn unmap_pages(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
+        self.mapper.unmap_now(range)
     }
 
     /// Collects raw unmaps to be committed together.
@@ -213,16 +218,21 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         self.map_for(buffer, access, Stream::default())
     }
 
+    #[inline(always)]
     fn map_for<B: DmaBuffer>(&self, buffer: B, access: Access, stream: Stream) -> Result<Mapping<B>, MapFailure<B>> {
-        let mapped = match self.protection {
-            Protection::Strict => Request::new(buffer.segments(), access).and_then(|mut request| {
+        let mapped = match (self.protection, buffer.segments()) {
+            (Protection::Strict, &[segment]) if segment.lies_in_a_page() => {
+                let segments = [segment];
+                let mut request = Request::in_a_page(&segments, access);
                 request.stream = stream;
-                self.map_request(&request)
-            }),
+                // Known to be one page, so that the range need not go through memory.
+                self.mapper.map(&request).map(|range| IovaRange::of(range.first_pfn(), 1))
+            }
+            (Protection::Strict, segments) => self.map_segments(segments, access, stream),
             _ => Err(MapError::NotStrict),
         };
         match mapped {
-            Ok(range) => Ok(Mapping::new(buffer, range, access, self.tag, D::INFO.physical_addresses())),
+            Ok(range) => Ok(Mapping::new(buffer, range, access, self.tag)),
             Err(MapError::Unsettled(error)) => {
                 // Never dropped: the device may write to it.
                 core::mem::forget(buffer);
@@ -236,11 +246,20 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     ///
     /// # Errors
     /// [`UnmapFailure::Refused`] gives the mapping back; after [`UnmapFailure::Commit`] the buffer is lost for good (S11).
+    #[inline(always)]
     pub fn unmap<B: DmaBuffer>(&self, mapping: Mapping<B>) -> Result<B, UnmapFailure<B>> {
-        let mut batch = self.batch();
-        batch.unmap(mapping)?;
-        let mut buffers = batch.commit()?;
-        Ok(buffers.pop().expect("one mapping went in, and its commit succeeded"))
+        let range = mapping.range();
+        let committed = match range.pages() {
+            _ if mapping.tag() != self.tag => Err(UnmapError::WrongDomain.into()),
+            1 => self.mapper.unmap_now(IovaRange::of(range.first_pfn(), 1)),
+            _ => self.unmap_pages(range),
+        };
+        match committed {
+            Ok(Committed::Lost(proof)) => Ok(mapping.into_lent().give_back(&proof)),
+            Ok(Committed::Deferred) => Err(UnmapFailure::lost(mapping, CommitError(QueueError::Unproven))),
+            Err(RawUnmapError::Commit(error)) => Err(UnmapFailure::lost(mapping, error)),
+            Err(RawUnmapError::Refused(error)) => Err(UnmapFailure::Refused(Refused { value: mapping, error })),
+        }
     }
 
     /// Collects unmaps to be committed together: one wait for all of them.
@@ -257,11 +276,12 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         Ring::new(self, self.rings.fetch_add(1, Ordering::Relaxed) as u32, config)
     }
 
+    #[inline(always)]
     fn unmap_into(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
         self.mapper.unmap(range, out)
     }
 
-    fn commit(&self, revocation: &mut Revocation) -> Result<(), CommitError> {
+    fn commit(&self, revocation: &mut Revocation) -> Result<Committed, CommitError> {
         self.mapper.commit(revocation)
     }
 }

@@ -5,7 +5,7 @@
 //! begin, and an entry notes how many had begun when it was queued; so the flushes that serve it are those with that number and
 //! above, and one of them having succeeded is enough.
 
-use super::{Flushes, Invalidated, Revocation, page_selective};
+use super::{Flushes, Revocation, page_selective};
 use crate::address::IovaRange;
 use crate::deadline::Deadline;
 use crate::error::{CommitError, NoMemory};
@@ -13,6 +13,7 @@ use crate::iommu::{Invalidation, Iommu};
 use crate::iova::IovaAllocator;
 use crate::per_cpu::PerCpu;
 use crate::platform::{Lock, LockClass, Phase, Platform, Step};
+use crate::proof::{Committed, Proof, Served};
 use crate::space::AddressSpace;
 use crate::sync::{AtomicU64, Ordering, fence};
 use crate::table::FreedTables;
@@ -56,9 +57,8 @@ pub struct CoreQueues<P: Platform> {
     flushes: Flushes,
     /// Flushes that have begun: the number of the next.
     begun: AtomicU64,
-    /// One past the highest number of a flush that has succeeded: entries that note less are served. See
-    /// [`CoreQueues::flush`] for the order of the two.
-    served: AtomicU64,
+    /// Which have succeeded. See [`CoreQueues::flush`] for the order of the two.
+    served: Served,
     /// When the oldest entry will have waited long enough; none where nothing was queued since the last timed flush.
     ///
     /// A push looks at it with its queue's lock held, after it has read how many flushes have begun; a tick takes it away
@@ -86,7 +86,7 @@ impl<P: Platform> CoreQueues<P> {
             timeout_us,
             flushes,
             begun: AtomicU64::new(0),
-            served: AtomicU64::new(0),
+            served: Served::none(),
             due: Deadline::none(),
         })
     }
@@ -103,7 +103,7 @@ impl<P: Platform> CoreQueues<P> {
         space: &AddressSpace<P, I>,
         allocator: &impl IovaAllocator<P>,
         revocation: &mut Revocation,
-    ) -> Result<(), CommitError> {
+    ) -> Result<Committed, CommitError> {
         let platform = space.platform();
         platform.probe(Step::Enter(Phase::Invalidate));
         let mut rest = revocation.revoked.drain(..);
@@ -133,13 +133,14 @@ impl<P: Platform> CoreQueues<P> {
         };
         while is_full() {
             // Without the lock: the flush is waited for, and looks into all queues.
-            self.flush(space)?;
+            let _ = self.flush(space)?;
         }
-        if space.check().is_err() {
-            self.flush(space)?;
-            self.queues.here(platform).queue.with(|queue| self.release_served(space, allocator, queue));
+        if space.check().is_ok() {
+            return Ok(Committed::Deferred);
         }
-        Ok(())
+        let proof = self.flush(space)?;
+        self.queues.here(platform).queue.with(|queue| self.release_served(space, allocator, queue));
+        Ok(Committed::Lost(proof))
     }
 
     /// What entries of `here` note, whose lock is held until they are queued: how many flushes have begun.
@@ -183,11 +184,8 @@ impl<P: Platform> CoreQueues<P> {
             return Ok(());
         }
         platform.probe(Step::Enter(Phase::Invalidate));
-        if let Err(error) = self.flush(space) {
-            // The entries stay, quarantined until a flush succeeds (S11). The next tick may try, but not at once.
-            self.due.set(platform, self.timeout_us);
-            return Err(error);
-        }
+        // Where it fails the entries stay, quarantined until a flush succeeds (S11). The next tick may try, but not at once.
+        let _ = self.flush(space).inspect_err(|_| self.due.set(platform, self.timeout_us))?;
         for core in self.queues.iter() {
             core.queue.with(|queue| self.release_served(space, allocator, queue));
         }
@@ -215,12 +213,12 @@ impl<P: Platform> CoreQueues<P> {
     }
 
     /// Frees what waits, now that the IOMMU has forgotten the domain, but for the table pages: these it returns.
-    pub(super) fn close(&self, platform: &P, allocator: &impl IovaAllocator<P>) -> FreedTables {
+    pub(super) fn close(&self, platform: &P, allocator: &impl IovaAllocator<P>, proof: &Proof) -> FreedTables {
         let mut tables = FreedTables::new();
         for core in self.queues.iter() {
             core.queue.with(|queue| {
                 for waiting in queue.waiting.drain(..) {
-                    allocator.free(platform, Invalidated::new(waiting.range));
+                    allocator.free(platform, waiting.range, proof);
                 }
                 tables.append(platform, core::mem::take(&mut queue.tables));
             });
@@ -230,17 +228,17 @@ impl<P: Platform> CoreQueues<P> {
 
     /// Takes what waits out of the hardware. Afterwards every entry queued before this was called is served. Not to be called
     /// with the lock of a queue held.
-    fn flush<I: Iommu>(&self, space: &AddressSpace<P, I>) -> Result<(), CommitError> {
+    fn flush<I: Iommu>(&self, space: &AddressSpace<P, I>) -> Result<Proof, CommitError> {
         let number = self.begun.fetch_add(1, Ordering::SeqCst);
         // SeqCst: whoever did not count this flush has fenced before, see `note`; so the hardware, told after this, reads the
         // entries cleared, and the bounds below are up to date.
         fence(Ordering::SeqCst);
-        if let Some(command) = self.command(space) {
-            space.invalidate(&[command])?;
-        }
-        // Release: who finds its entries served knows that the flush is over.
-        self.served.fetch_max(number + 1, Ordering::Release);
-        Ok(())
+        let proof = match self.command(space) {
+            Some(command) => space.invalidate(&[command])?,
+            None => self.served.nothing_waits(),
+        };
+        self.served.note(number, &proof);
+        Ok(proof)
     }
 
     /// The command of a flush that has begun: for all that was queued before, and that no flush has served, if there is any.
@@ -251,10 +249,10 @@ impl<P: Platform> CoreQueues<P> {
         if self.flushes == Flushes::Domain {
             return Some(Invalidation::Domain(space.id()));
         }
-        // Acquire: what another flush has served needs no command of this one.
-        let served = self.served.load(Ordering::Acquire);
+        // What another flush has served needs no command of this one.
+        let served = self.served.by_now();
         // Relaxed: ordered by the fence before. CPUs that are idle keep their locks to themselves.
-        let may_wait = |core: &&CoreQueue<P>| core.noted_below.load(Ordering::Relaxed) > served;
+        let may_wait = |core: &&CoreQueue<P>| served.leaves(core.noted_below.load(Ordering::Relaxed));
         let extents = self.queues.iter().filter(may_wait).filter_map(|core| core.queue.with(|queue| queue.extent));
         let extent = extents.reduce(IovaRange::around)?;
         Some(page_selective(space.id(), extent, true, space.capabilities()))
@@ -268,16 +266,17 @@ impl<P: Platform> CoreQueues<P> {
         queue: &mut Queue,
     ) {
         let platform = space.platform();
-        // Acquire: pairs with the end of `flush`.
-        let served = self.served.load(Ordering::Acquire);
+        let served = self.served.by_now();
         platform.probe(Step::Enter(Phase::IovaFree));
         // The counts that entries note never fall from one to the next.
-        while queue.waiting.front().is_some_and(|waiting| waiting.begun < served) {
-            let Some(waiting) = queue.waiting.pop_front() else { break };
-            allocator.free(platform, Invalidated::new(waiting.range));
+        while let Some(&Waiting { range, begun }) = queue.waiting.front()
+            && let Some(proof) = served.proof(begun)
+        {
+            queue.waiting.pop_front();
+            allocator.free(platform, range, &proof);
         }
-        if queue.tables_begun < served {
-            space.release(Invalidated::new(core::mem::take(&mut queue.tables)));
+        if let Some(proof) = served.proof(queue.tables_begun) {
+            space.release(core::mem::take(&mut queue.tables), &proof);
         }
         queue.extent = queue.waiting.iter().map(|waiting| waiting.range).reduce(IovaRange::around);
         platform.probe(Step::Enter(Phase::Invalidate));

@@ -1,13 +1,14 @@
 //! Deferred protection as Linux had it before 4.7: one global queue of unmaps, emptied by one global invalidation when it is
 //! full or old (facts: EiovaR §2.2 and §6.2; "Stock Linux then").
 
-use super::{Invalidated, Revocation};
+use super::Revocation;
 use crate::address::IovaRange;
 use crate::deadline::Deadline;
 use crate::error::{CommitError, NoMemory};
 use crate::iommu::{Invalidation, Iommu};
 use crate::iova::IovaAllocator;
 use crate::platform::{Lock, LockClass, Phase, Platform, Step};
+use crate::proof::{Committed, Proof};
 use crate::space::AddressSpace;
 use crate::sync::{AtomicUsize, Ordering};
 use crate::table::FreedTables;
@@ -60,14 +61,14 @@ impl<P: Platform> FlushQueue<P> {
         space: &AddressSpace<P, I>,
         allocator: &impl IovaAllocator<P>,
         revocation: &mut Revocation,
-    ) -> Result<(), CommitError> {
+    ) -> Result<Committed, CommitError> {
         let platform = space.platform();
         platform.probe(Step::Enter(Phase::Invalidate));
         self.queue.with(|queue| {
             queue.tables.append(platform, core::mem::take(&mut revocation.tables));
             for revoked in revocation.revoked.drain(..) {
                 if queue.waiting.len() == QUEUE_CAPACITY {
-                    self.flush(queue, space, allocator)?;
+                    let _ = self.flush(queue, space, allocator)?;
                 }
                 platform.probe(Step::FlushQueuePush);
                 if queue.waiting.is_empty() {
@@ -76,7 +77,10 @@ impl<P: Platform> FlushQueue<P> {
                 queue.waiting.push(revoked.range);
                 self.len.store(queue.waiting.len(), Ordering::Relaxed);
             }
-            if space.check().is_err() { self.flush(queue, space, allocator) } else { Ok(()) }
+            if space.check().is_ok() {
+                return Ok(Committed::Deferred);
+            }
+            self.flush(queue, space, allocator).map(Committed::Lost)
         })
     }
 
@@ -94,7 +98,11 @@ impl<P: Platform> FlushQueue<P> {
             return Ok(());
         }
         platform.probe(Step::Enter(Phase::Invalidate));
-        self.queue.with(|queue| if self.due.is_due(platform) { self.flush(queue, space, allocator) } else { Ok(()) })
+        self.queue.with(
+            |queue| {
+                if self.due.is_due(platform) { self.flush(queue, space, allocator).map(drop) } else { Ok(()) }
+            },
+        )
     }
 
     /// Unmaps that wait now.
@@ -113,10 +121,10 @@ impl<P: Platform> FlushQueue<P> {
     }
 
     /// Frees what waits, now that the IOMMU has forgotten the domain, but for the table pages: these it returns.
-    pub(super) fn close(&self, platform: &P, allocator: &impl IovaAllocator<P>) -> FreedTables {
+    pub(super) fn close(&self, platform: &P, allocator: &impl IovaAllocator<P>, proof: &Proof) -> FreedTables {
         self.queue.with(|queue| {
             for range in queue.waiting.drain(..) {
-                allocator.free(platform, Invalidated::new(range));
+                allocator.free(platform, range, proof);
             }
             core::mem::take(&mut queue.tables)
         })
@@ -127,21 +135,19 @@ impl<P: Platform> FlushQueue<P> {
         queue: &mut Queue,
         space: &AddressSpace<P, I>,
         allocator: &impl IovaAllocator<P>,
-    ) -> Result<(), CommitError> {
+    ) -> Result<Proof, CommitError> {
         let platform = space.platform();
-        if let Err(error) = space.invalidate(&[Invalidation::Global]) {
-            // The entries stay, quarantined until a flush succeeds (S11). The next tick may try, but not at once.
-            self.due.set(platform, QUEUE_TIMEOUT_US);
-            return Err(error.into());
-        }
+        // Where it fails the entries stay, quarantined until a flush succeeds (S11). The next tick may try, but not at once.
+        let flushed = space.invalidate(&[Invalidation::Global]);
+        let proof = flushed.inspect_err(|_| self.due.set(platform, QUEUE_TIMEOUT_US))?;
         platform.probe(Step::Enter(Phase::IovaFree));
         for range in queue.waiting.drain(..) {
-            allocator.free(platform, Invalidated::new(range));
+            allocator.free(platform, range, &proof);
         }
-        space.release(Invalidated::new(core::mem::take(&mut queue.tables)));
+        space.release(core::mem::take(&mut queue.tables), &proof);
         self.due.clear();
         self.len.store(0, Ordering::Relaxed);
         platform.probe(Step::Enter(Phase::Invalidate));
-        Ok(())
+        Ok(proof)
     }
 }

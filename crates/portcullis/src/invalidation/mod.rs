@@ -1,8 +1,6 @@
-//! Taking translations away: what an unmap leaves to be invalidated, and the proof that it was.
+//! Taking translations away: what an unmap leaves to be invalidated, who is told of it, and when.
 //!
-//! An address goes back to its allocator, and a table page to the host, only as [`Invalidated`]. Only this module makes one,
-//! after the hardware has said that the invalidation is complete; so "not before its invalidation" (S3, S4) is a type. The one
-//! exception is [`Deferral::AtMap`], where a map invalidates what it was given before anybody learns of it.
+//! What goes back afterwards goes back against a [`Proof`](crate::proof::Proof).
 
 mod core_queues;
 mod flush_queue;
@@ -23,34 +21,6 @@ use arrayvec::ArrayVec;
 
 /// Unmaps that one commit takes at most.
 pub const BATCH_MAX: usize = 64;
-
-/// Something that the hardware can no longer reach: its invalidation has completed.
-#[derive(Debug)]
-pub struct Invalidated<T>(T);
-
-impl<T> Invalidated<T> {
-    /// Callers have waited for the invalidation of `value`, or no hardware has ever seen it; or they give back a share in
-    /// something that others go on using, and that is nobody's to be reused.
-    pub(crate) const fn new(value: T) -> Self {
-        Self(value)
-    }
-
-    /// Nothing has been invalidated: the map that uses `value` again does so before it returns ([`Policy::mapped`]). For
-    /// designs that declare to break S2.
-    const fn by_next_map(value: T) -> Self {
-        Self(value)
-    }
-
-    /// A look at it.
-    pub(crate) const fn get(&self) -> &T {
-        &self.0
-    }
-
-    /// What was invalidated.
-    pub fn into_inner(self) -> T {
-        self.0
-    }
-}
 
 /// A mapping that was unmapped, and whose translations may still be cached.
 #[derive(Clone, Copy, Debug)]

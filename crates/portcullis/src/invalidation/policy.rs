@@ -2,15 +2,16 @@
 //! per CPU, or only when an address is used again.
 
 use super::{
-    CORE_QUEUE_CAPACITY, CoreQueues, FlushQueue, Invalidated, QUEUE_CAPACITY, QUEUE_TIMEOUT_US, Revocation,
-    UNAWAITED_CAPACITY, UnawaitedQueue, page_selective, strict,
+    CORE_QUEUE_CAPACITY, CoreQueues, FlushQueue, QUEUE_CAPACITY, QUEUE_TIMEOUT_US, Revocation, UNAWAITED_CAPACITY,
+    UnawaitedQueue, page_selective, strict,
 };
 use crate::address::IovaRange;
 use crate::error::{CommitError, MapError, NewDomainError};
 use crate::iommu::Iommu;
 use crate::iova::IovaAllocator;
 use crate::platform::{Phase, Platform, Step};
-use crate::safety::Protection;
+use crate::proof::{Committed, Proof};
+use crate::safety::{Breach, Protection};
 use crate::space::AddressSpace;
 use crate::table::FreedTables;
 
@@ -29,7 +30,8 @@ pub enum Deferral {
         flushes: Flushes,
     },
     /// Nothing, until a map uses the address again: it writes its translations and invalidates the old ones before it returns.
-    AtMap,
+    /// That breaks S2, as the design declares here.
+    AtMap(&'static Breach),
     /// Its invalidation is submitted and not waited for. Tables must keep their pages.
     Unawaited,
 }
@@ -81,7 +83,7 @@ pub(crate) enum Policy<P: Platform, I: Iommu> {
     Strict(Commands, Submissions),
     Global(FlushQueue<P>),
     PerCore(CoreQueues<P>),
-    AtMap,
+    AtMap(&'static Breach),
     Unawaited(UnawaitedQueue<P, I::Ticket>),
 }
 
@@ -99,7 +101,7 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
             (Protection::Deferred, Deferral::PerCore { capacity, timeout_us, flushes }) => {
                 Self::PerCore(CoreQueues::new(platform, capacity, timeout_us, flushes)?)
             }
-            (Protection::Deferred, Deferral::AtMap) => Self::AtMap,
+            (Protection::Deferred, Deferral::AtMap(breach)) => Self::AtMap(breach),
             (Protection::Deferred, Deferral::Unawaited) => Self::Unawaited(UnawaitedQueue::new(platform)?),
             (Protection::None, _) => return Err(NewDomainError::Protection),
         })
@@ -109,12 +111,12 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
     ///
     /// Not so in a poisoned domain, where nothing is mapped any more.
     pub(crate) fn leaves_translations(&self, space: &AddressSpace<P, I>) -> bool {
-        matches!(self, Self::AtMap) && space.check().is_ok()
+        matches!(self, Self::AtMap(_)) && space.check().is_ok()
     }
 
     /// Whether a commit has to clear what unmaps may have left as it was.
     pub(crate) fn must_clear(&self, space: &AddressSpace<P, I>) -> bool {
-        matches!(self, Self::AtMap) && space.check().is_err()
+        matches!(self, Self::AtMap(_)) && space.check().is_err()
     }
 
     /// Ends a map whose translations are written: afterwards the device sees them and no older ones.
@@ -125,11 +127,11 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
     pub(crate) fn mapped(&self, space: &AddressSpace<P, I>, range: IovaRange) -> Result<(), MapError> {
         match self {
             // Where absent entries are cached, `written` has invalidated the range already.
-            Self::AtMap if !space.capabilities().caches_absent => {
+            Self::AtMap(_) if !space.capabilities().caches_absent => {
                 space.platform().probe(Step::Enter(Phase::Invalidate));
                 // Leaves only: a directory entry that is there stays as it is.
                 let command = page_selective(space.id(), range, true, space.capabilities());
-                space.invalidate(&[command]).map_err(MapError::Unsettled)
+                space.invalidate(&[command]).map(drop).map_err(MapError::Unsettled)
             }
             _ => Ok(()),
         }
@@ -142,7 +144,7 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
         allocator: &impl IovaAllocator<P>,
     ) -> Result<bool, MapError> {
         match self {
-            Self::Strict(..) | Self::AtMap | Self::Global(_) | Self::PerCore(_) => Ok(false),
+            Self::Strict(..) | Self::AtMap(_) | Self::Global(_) | Self::PerCore(_) => Ok(false),
             Self::Unawaited(queue) => Ok(queue.drain(space, allocator).map(|()| true)?),
         }
     }
@@ -153,35 +155,35 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
         space: &AddressSpace<P, I>,
         allocator: &impl IovaAllocator<P>,
         revocation: &mut Revocation,
-    ) -> Result<(), CommitError> {
+    ) -> Result<Committed, CommitError> {
         let platform = space.platform();
-        revocation.revoked.retain(|revoked| {
-            if !revoked.cleared {
-                // The device reaches these pages by mappings of others, whose unmaps will see to it; or have, if they came first.
-                allocator.free(platform, Invalidated::new(revoked.range));
-            }
-            revoked.cleared
-        });
+        if revocation.revoked.iter().any(|revoked| !revoked.cleared) {
+            // The device reaches these pages by mappings of others, whose unmaps will see to it; or have, if they came first.
+            let proof = Proof::still_shared();
+            let shared = revocation.revoked.iter().filter(|revoked| !revoked.cleared);
+            shared.for_each(|revoked| allocator.free(platform, revoked.range, &proof));
+            revocation.revoked.retain(|revoked| revoked.cleared);
+        }
         if revocation.revoked.is_empty() {
-            return Ok(());
+            return Ok(Committed::Lost(Proof::still_shared()));
         }
         match self {
             Self::Strict(commands, submissions) => {
-                strict::commit(space, allocator, revocation, *commands, *submissions)
+                strict::commit(space, allocator, revocation, *commands, *submissions).map(Committed::Lost)
             }
             Self::Global(queue) => queue.push(space, allocator, revocation),
             Self::PerCore(queues) => queues.push(space, allocator, revocation),
             Self::Unawaited(queue) => queue.push(space, allocator, revocation),
             // No map will come to invalidate, so it is done now.
-            Self::AtMap if space.check().is_err() => {
+            Self::AtMap(_) if space.check().is_err() => {
                 strict::commit(space, allocator, revocation, Commands::PerUnmap, Submissions::Alone)
+                    .map(Committed::Lost)
             }
-            Self::AtMap => {
+            Self::AtMap(breach) => {
                 platform.probe(Step::Enter(Phase::IovaFree));
-                for revoked in revocation.revoked.drain(..) {
-                    allocator.free(platform, Invalidated::by_next_map(revoked.range));
-                }
-                Ok(())
+                let proof = Proof::by_next_map(breach);
+                revocation.revoked.drain(..).for_each(|revoked| allocator.free(platform, revoked.range, &proof));
+                Ok(Committed::Deferred)
             }
         }
     }
@@ -193,7 +195,7 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
         allocator: &impl IovaAllocator<P>,
     ) -> Result<(), CommitError> {
         match self {
-            Self::Strict(..) | Self::AtMap => Ok(()),
+            Self::Strict(..) | Self::AtMap(_) => Ok(()),
             Self::Global(queue) => queue.tick(space, allocator),
             Self::PerCore(queues) => queues.tick(space, allocator),
             Self::Unawaited(queue) => queue.tick(space, allocator),
@@ -203,7 +205,7 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
     /// When the next tick has work to do.
     pub(crate) fn due_us(&self) -> Option<u64> {
         match self {
-            Self::Strict(..) | Self::AtMap => None,
+            Self::Strict(..) | Self::AtMap(_) => None,
             Self::Global(queue) => queue.due_us(),
             Self::PerCore(queues) => queues.due_us(),
             Self::Unawaited(queue) => queue.due_us(),
@@ -213,7 +215,7 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
     /// Unmaps that wait now, and the most that can.
     pub(crate) fn queued(&self) -> (usize, usize) {
         match self {
-            Self::Strict(..) | Self::AtMap => (0, 0),
+            Self::Strict(..) | Self::AtMap(_) => (0, 0),
             Self::Global(queue) => (queue.len(), QUEUE_CAPACITY),
             Self::PerCore(queues) => (queues.waiting(), queues.capacity()),
             Self::Unawaited(queue) => (queue.len(), UNAWAITED_CAPACITY),
@@ -227,18 +229,18 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
             Self::Strict(..) | Self::Unawaited(_) => Some(0),
             Self::Global(_) => Some(QUEUE_TIMEOUT_US),
             Self::PerCore(queues) => Some(queues.timeout_us()),
-            Self::AtMap => None,
+            Self::AtMap(_) => None,
         }
     }
 
     /// Frees what waits, now that the IOMMU has forgotten the domain, but for the table pages: these it returns.
-    pub(crate) fn close(&self, platform: &P, allocator: &impl IovaAllocator<P>) -> FreedTables {
+    pub(crate) fn close(&self, platform: &P, allocator: &impl IovaAllocator<P>, proof: &Proof) -> FreedTables {
         match self {
-            Self::Strict(..) | Self::AtMap => FreedTables::new(),
-            Self::Global(queue) => queue.close(platform, allocator),
-            Self::PerCore(queues) => queues.close(platform, allocator),
+            Self::Strict(..) | Self::AtMap(_) => FreedTables::new(),
+            Self::Global(queue) => queue.close(platform, allocator, proof),
+            Self::PerCore(queues) => queues.close(platform, allocator, proof),
             Self::Unawaited(queue) => {
-                queue.close(platform, allocator);
+                queue.close(platform, allocator, proof);
                 FreedTables::new()
             }
         }

@@ -1,11 +1,12 @@
 //! Strict protection: invalidate and wait before anything goes back.
 
-use super::{BATCH_MAX, Commands, Invalidated, Revocation, Revoked, Submissions, page_selective};
+use super::{BATCH_MAX, Commands, Revocation, Revoked, Submissions, page_selective};
 use crate::address::IovaRange;
 use crate::error::CommitError;
 use crate::iommu::{Capabilities, Invalidation, Iommu};
 use crate::iova::IovaAllocator;
 use crate::platform::{Phase, Platform, Step};
+use crate::proof::Proof;
 use crate::space::AddressSpace;
 use arrayvec::ArrayVec;
 
@@ -16,7 +17,7 @@ pub(super) fn commit<P: Platform, I: Iommu>(
     revocation: &mut Revocation,
     per: Commands,
     submissions: Submissions,
-) -> Result<(), CommitError> {
+) -> Result<Proof, CommitError> {
     let platform = space.platform();
     platform.probe(Step::Enter(Phase::Invalidate));
     // Filled in place: collecting would move a kilobyte.
@@ -47,17 +48,14 @@ pub(super) fn commit<P: Platform, I: Iommu>(
         Submissions::Alone => space.invalidate(&commands),
         Submissions::Shared => space.invalidate_shared(&commands),
     };
-    if let Err(error) = invalidated {
-        // The ranges and tables leak: quarantined for good (S11).
-        revocation.revoked.clear();
-        return Err(error.into());
-    }
+    // Where it fails the ranges and tables leak: quarantined for good (S11).
+    let proof = invalidated.inspect_err(|_| revocation.revoked.clear())?;
     platform.probe(Step::Enter(Phase::IovaFree));
     for revoked in revocation.revoked.drain(..) {
-        allocator.free(platform, Invalidated::new(revoked.range));
+        allocator.free(platform, revoked.range, &proof);
     }
-    space.release(Invalidated::new(tables));
-    Ok(())
+    space.release(tables, &proof);
+    Ok(proof)
 }
 
 /// Pages within which neighbours may share a command: more than one command can cover would take the whole domain.

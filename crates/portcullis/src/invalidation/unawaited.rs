@@ -4,13 +4,14 @@
 //! here with what was submitted, until somebody asks and is told that it is done (S3). To ask in vain costs a read across the
 //! bus; so an unmap asks only about the oldest, and only when it needs the room. By then the hardware is long done.
 
-use super::{BATCH_MAX, Invalidated, QUEUE_TIMEOUT_US, Revocation, Revoked, page_selective};
+use super::{BATCH_MAX, QUEUE_TIMEOUT_US, Revocation, Revoked, page_selective};
 use crate::address::IovaRange;
 use crate::deadline::Deadline;
 use crate::error::{CommitError, NoMemory};
 use crate::iommu::{Invalidation, Iommu, QueueError};
 use crate::iova::IovaAllocator;
 use crate::platform::{Lock, LockClass, Phase, Platform, Step};
+use crate::proof::{Committed, Proof};
 use crate::space::{AddressSpace, Submission};
 use crate::sync::{AtomicUsize, Ordering};
 use alloc::collections::VecDeque;
@@ -64,12 +65,11 @@ impl<P: Platform, T: Copy + Send> UnawaitedQueue<P, T> {
         space: &AddressSpace<P, I>,
         allocator: &impl IovaAllocator<P>,
         revocation: &mut Revocation,
-    ) -> Result<(), CommitError> {
+    ) -> Result<Committed, CommitError> {
         debug_assert!(revocation.tables.is_empty(), "table pages are kept");
         let done = match &revocation.revoked[..] {
-            [] => Ok(()),
-            revoked if space.check().is_ok() => self.submit(space, allocator, revoked),
-            revoked => self.invalidate(space, allocator, revoked),
+            revoked if space.check().is_ok() => self.submit(space, allocator, revoked).map(|()| Committed::Deferred),
+            revoked => self.invalidate(space, allocator, revoked).map(Committed::Lost),
         };
         revocation.revoked.clear();
         Ok(done?)
@@ -114,14 +114,14 @@ impl<P: Platform, T: Copy + Send> UnawaitedQueue<P, T> {
         space: &AddressSpace<P, I>,
         allocator: &impl IovaAllocator<P>,
         revoked: &[Revoked],
-    ) -> Result<(), QueueError> {
+    ) -> Result<Proof, QueueError> {
         let platform = space.platform();
         platform.probe(Step::Enter(Phase::Invalidate));
-        self.told.with(|told| self.flush(space, allocator, told))?;
+        let proof = self.told.with(|told| self.flush(space, allocator, told))?;
         platform.probe(Step::Enter(Phase::IovaFree));
         // Cleared before the flush, as what was queued.
-        revoked.iter().for_each(|revoked| allocator.free(platform, Invalidated::new(revoked.range)));
-        Ok(())
+        revoked.iter().for_each(|revoked| allocator.free(platform, revoked.range, &proof));
+        Ok(proof)
     }
 
     /// Gives back what the hardware has done, if nobody has asked for long enough.
@@ -146,7 +146,7 @@ impl<P: Platform, T: Copy + Send> UnawaitedQueue<P, T> {
             self.due.clear();
             let done = match space.check() {
                 Ok(()) => Self::reap(space, allocator, told),
-                Err(_) => self.flush(space, allocator, told),
+                Err(_) => self.flush(space, allocator, told).map(drop),
             };
             self.note(platform, told);
             Ok(done?)
@@ -175,8 +175,8 @@ impl<P: Platform, T: Copy + Send> UnawaitedQueue<P, T> {
     }
 
     /// Frees what is queued, now that the IOMMU has forgotten the domain.
-    pub(super) fn close(&self, platform: &P, allocator: &impl IovaAllocator<P>) {
-        self.told.with(|told| told.drain(..).for_each(|told| allocator.free(platform, Invalidated::new(told.range))));
+    pub(super) fn close(&self, platform: &P, allocator: &impl IovaAllocator<P>, proof: &Proof) {
+        self.told.with(|told| told.drain(..).for_each(|told| allocator.free(platform, told.range, proof)));
     }
 
     /// Unmaps whose invalidation is not known to be done.
@@ -201,10 +201,8 @@ impl<P: Platform, T: Copy + Send> UnawaitedQueue<P, T> {
         told: &mut VecDeque<Told<T>>,
     ) -> Result<(), QueueError> {
         while let Some(oldest) = told.front() {
-            if !space.is_done(oldest.submission)? {
-                break;
-            }
-            Self::free_oldest(space, allocator, told);
+            let Some(proof) = space.is_done(oldest.submission)? else { break };
+            Self::free_oldest(space, allocator, told, &proof);
         }
         Ok(())
     }
@@ -216,8 +214,8 @@ impl<P: Platform, T: Copy + Send> UnawaitedQueue<P, T> {
         told: &mut VecDeque<Told<T>>,
     ) -> Result<(), QueueError> {
         let Some(oldest) = told.front() else { return Ok(()) };
-        space.wait(oldest.submission)?;
-        Self::free_oldest(space, allocator, told);
+        let proof = space.wait(oldest.submission)?;
+        Self::free_oldest(space, allocator, told, &proof);
         Ok(())
     }
 
@@ -228,13 +226,13 @@ impl<P: Platform, T: Copy + Send> UnawaitedQueue<P, T> {
         space: &AddressSpace<P, I>,
         allocator: &impl IovaAllocator<P>,
         told: &mut VecDeque<Told<T>>,
-    ) -> Result<(), QueueError> {
-        space.invalidate(&[Invalidation::Domain(space.id())])?;
+    ) -> Result<Proof, QueueError> {
+        let proof = space.invalidate(&[Invalidation::Domain(space.id())])?;
         while !told.is_empty() {
-            Self::free_oldest(space, allocator, told);
+            Self::free_oldest(space, allocator, told, &proof);
         }
         self.note(space.platform(), told);
-        Ok(())
+        Ok(proof)
     }
 
     /// Gives the oldest back: the hardware has done it.
@@ -242,11 +240,12 @@ impl<P: Platform, T: Copy + Send> UnawaitedQueue<P, T> {
         space: &AddressSpace<P, I>,
         allocator: &impl IovaAllocator<P>,
         told: &mut VecDeque<Told<T>>,
+        proof: &Proof,
     ) {
         let platform = space.platform();
         if let Some(done) = told.pop_front() {
             platform.probe(Step::Enter(Phase::IovaFree));
-            allocator.free(platform, Invalidated::new(done.range));
+            allocator.free(platform, done.range, proof);
             platform.probe(Step::Enter(Phase::Invalidate));
         }
     }

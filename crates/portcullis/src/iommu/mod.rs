@@ -91,6 +91,9 @@ pub enum QueueError {
     /// A page-selective command that this IOMMU cannot express.
     #[error("the IOMMU has no such invalidation")]
     Unsupported,
+    /// A design that said that it was strict did not wait for an invalidation.
+    #[error("the design has no proof that the device has lost the buffer")]
+    Unproven,
 }
 
 /// Why a domain or a device could not be attached or detached.

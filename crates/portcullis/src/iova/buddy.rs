@@ -8,8 +8,8 @@ use super::blocks::{Blocks, PAGES_MAX};
 use super::{Claim, Demand, IovaAllocator, TreeAllocator};
 use crate::address::{IovaRange, PAGE_SHIFT};
 use crate::error::{MapError, NoMemory, UnmapError};
-use crate::invalidation::Invalidated;
 use crate::platform::{Lock, LockClass, Phase, Platform, Step};
+use crate::proof::Proof;
 use crate::sync::{AtomicUsize, Ordering};
 use alloc::vec::Vec;
 
@@ -101,8 +101,7 @@ unsafe impl<P: Platform> IovaAllocator<P> for BuddyAllocator<P> {
         }
     }
 
-    fn free(&self, platform: &P, range: Invalidated<IovaRange>) {
-        let range = range.into_inner();
+    fn free(&self, platform: &P, range: IovaRange, _proof: &Proof) {
         match self.tree_of(range) {
             Some(tree) => tree.free_ranges(platform, core::iter::once(range.first_pfn())),
             None => self.blocks.with(|blocks| {

@@ -83,7 +83,7 @@ impl ChunkTables {
         debug_assert!(tables[number as usize].load(Ordering::Relaxed) != self.no_table());
         // SAFETY: a chunk is handed out after its table was linked, and the arena gives a table up with none that anything is
         // taken in; so it is there, in a directory long enough for it. Acquire as in `get`.
-        unsafe { &*tables.get_unchecked(number as usize).load(Ordering::Acquire) }
+        unsafe { tables.get_unchecked(number as usize).load(Ordering::Acquire).as_ref().unwrap_unchecked() }
     }
 
     /// Links `frame`, all zero, as table `number`. The lock of the arena is held.

@@ -7,8 +7,8 @@ use super::range_tree::{Parked, RangeTree, may_ever_fit};
 use super::{Claim, Demand, IovaAllocator, Kept};
 use crate::address::IovaRange;
 use crate::error::{MapError, NoMemory, UnmapError};
-use crate::invalidation::Invalidated;
 use crate::platform::{Lock, LockClass, Phase, Platform, Step};
+use crate::proof::Proof;
 use crate::sync::{AtomicUsize, Ordering};
 
 /// Lists, and so sizes: up to 2^27 pages, half a terabyte (§5). Larger ranges go back to the tree.
@@ -139,9 +139,9 @@ unsafe impl<P: Platform> IovaAllocator<P> for FreeListAllocator<P> {
         self.lists.with(|lists| lists.tree.claim(platform, range)).map(|()| Claim::Held)
     }
 
-    fn free(&self, platform: &P, range: Invalidated<IovaRange>) {
+    fn free(&self, platform: &P, range: IovaRange, _proof: &Proof) {
         self.lists.with(|lists| {
-            lists.free(platform, range.into_inner());
+            lists.free(platform, range);
             self.note(lists, -1);
         });
     }

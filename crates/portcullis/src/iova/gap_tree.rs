@@ -9,8 +9,8 @@ use super::avl::{Avl, State};
 use super::{Claim, Demand, IovaAllocator, never_handed_out};
 use crate::address::{Iova, IovaRange, PAGE_SHIFT};
 use crate::error::{MapError, NoMemory, UnmapError};
-use crate::invalidation::Invalidated;
 use crate::platform::{Lock, LockClass, Phase, Platform, Step};
+use crate::proof::Proof;
 use crate::sync::{AtomicUsize, Ordering};
 
 /// Pages that a mapping keeps free before it and behind it.
@@ -89,8 +89,8 @@ unsafe impl<P: Platform> IovaAllocator<P> for GapTreeAllocator<P> {
         })
     }
 
-    fn free(&self, platform: &P, range: Invalidated<IovaRange>) {
-        let first_pfn = range.into_inner().first_pfn();
+    fn free(&self, platform: &P, range: IovaRange, _proof: &Proof) {
+        let first_pfn = range.first_pfn();
         self.tree.with(|tree| {
             platform.probe(Step::TreeErase);
             let link = tree.at_or_below(first_pfn);

@@ -7,9 +7,9 @@
 use super::{Claim, Demand, IovaAllocator, never_handed_out};
 use crate::address::{IovaRange, PAGE_SHIFT, PhysAddr};
 use crate::error::{MapError, NoMemory, UnmapError};
-use crate::invalidation::Invalidated;
 use crate::per_cpu::PerCpuCount;
 use crate::platform::{Lock, LockClass, Phase, Platform, Step};
+use crate::proof::Proof;
 use crate::table::SecondLevelTable;
 use alloc::vec::Vec;
 
@@ -84,10 +84,10 @@ unsafe impl<P: Platform> IovaAllocator<P> for KmallocAllocator<P> {
         Ok(Claim::ByTable)
     }
 
-    fn free(&self, platform: &P, range: Invalidated<IovaRange>) {
+    fn free(&self, platform: &P, range: IovaRange, _proof: &Proof) {
         platform.probe(Step::ListPush);
         self.live.subtract(platform);
-        Self::give_back(platform, range.into_inner());
+        Self::give_back(platform, range);
     }
 
     fn live(&self) -> usize {

@@ -13,9 +13,9 @@ use super::{Claim, Demand, IovaAllocator, Kept, TreeAllocator};
 use crate::address::IovaRange;
 use crate::deadline::Deadline;
 use crate::error::{MapError, NoMemory, UnmapError};
-use crate::invalidation::Invalidated;
 use crate::per_cpu::PerCpu;
 use crate::platform::{Lock, LockClass, Phase, Platform, Step};
+use crate::proof::Proof;
 use alloc::vec::Vec;
 use core::mem;
 
@@ -346,8 +346,8 @@ unsafe impl<P: Platform> IovaAllocator<P> for MagazineAllocator<P> {
         }
     }
 
-    fn free(&self, platform: &P, range: Invalidated<IovaRange>) {
-        self.0.free(platform, range.into_inner());
+    fn free(&self, platform: &P, range: IovaRange, _proof: &Proof) {
+        self.0.free(platform, range);
     }
 
     fn live(&self) -> usize {

@@ -24,8 +24,8 @@ mod windows;
 
 pub use arena::TABLE_RESERVE;
 pub use buddy::{BUDDY_PAGES_MAX, BuddyAllocator};
-pub use chunks::{CHUNK_PAGES, CHUNKED_PAGES_MAX};
-pub(crate) use chunks::{Chunks, NotTaken, Taken};
+pub use chunks::{CHUNK_PAGES, CHUNKED_PAGES_MAX, TABLE_IDLE_US};
+pub(crate) use chunks::{Chunks, Taken};
 pub use free_list::FreeListAllocator;
 pub use gap_tree::GapTreeAllocator;
 pub use kmalloc::KmallocAllocator;
@@ -36,8 +36,8 @@ pub use windows::WindowAllocator;
 
 use crate::address::{IovaRange, PAGE_SHIFT};
 use crate::error::{MapError, NoMemory, UnmapError};
-use crate::invalidation::Invalidated;
 use crate::platform::Platform;
+use crate::proof::Proof;
 use crate::request::{Access, Lifetime, Request, Stream};
 use crate::table::SecondLevelTable;
 use alloc::vec::Vec;
@@ -135,7 +135,7 @@ pub unsafe trait IovaAllocator<P: Platform>: Sync {
     fn claim(&self, platform: &P, range: IovaRange) -> Result<Claim, UnmapError>;
 
     /// Takes back a range that was handed out and that the hardware has lost, or will have before a map returns with it.
-    fn free(&self, platform: &P, range: Invalidated<IovaRange>);
+    fn free(&self, platform: &P, range: IovaRange, proof: &Proof);
 
     /// Ranges handed out and not yet back. Exact while nobody allocates or frees.
     fn live(&self) -> usize;

@@ -4,8 +4,8 @@ use super::range_tree::RangeTree;
 use super::{Claim, Demand, IovaAllocator};
 use crate::address::IovaRange;
 use crate::error::{MapError, NoMemory, UnmapError};
-use crate::invalidation::Invalidated;
 use crate::platform::{Lock, LockClass, Phase, Platform, Step};
+use crate::proof::Proof;
 use crate::sync::{AtomicUsize, Ordering};
 
 /// The allocator. Every address is searched for in the tree, and goes back to it.
@@ -59,8 +59,8 @@ unsafe impl<P: Platform> IovaAllocator<P> for TreeAllocator<P> {
         self.tree.with(|tree| tree.claim(platform, range)).map(|()| Claim::Held)
     }
 
-    fn free(&self, platform: &P, range: Invalidated<IovaRange>) {
-        self.free_ranges(platform, core::iter::once(range.into_inner().first_pfn()));
+    fn free(&self, platform: &P, range: IovaRange, _proof: &Proof) {
+        self.free_ranges(platform, core::iter::once(range.first_pfn()));
     }
 
     fn live(&self) -> usize {

@@ -13,8 +13,8 @@ use super::tags::{List, TagId};
 use super::{Claim, Demand, IovaAllocator, Kept};
 use crate::address::{Iova, IovaRange};
 use crate::error::{MapError, NoMemory, UnmapError};
-use crate::invalidation::Invalidated;
 use crate::platform::{Lock, LockClass, Phase, Platform, Step};
+use crate::proof::Proof;
 use crate::sync::{AtomicUsize, Ordering};
 
 /// Quantum caches: one for each number of pages from one on.
@@ -264,9 +264,9 @@ unsafe impl<P: Platform> IovaAllocator<P> for VmemAllocator<P> {
         self.vmem.with(|vmem| vmem.claim(platform, range)).map(|()| Claim::Held)
     }
 
-    fn free(&self, platform: &P, range: Invalidated<IovaRange>) {
+    fn free(&self, platform: &P, range: IovaRange, _proof: &Proof) {
         self.vmem.with(|vmem| {
-            vmem.free(platform, range.into_inner().first_pfn());
+            vmem.free(platform, range.first_pfn());
             self.note(vmem, -1);
         });
     }

@@ -18,9 +18,9 @@ use super::window::{Opening, Unclaimed, WINDOW_PAGES_MAX, Window};
 use super::{Claim, Demand, IovaAllocator, Kept};
 use crate::address::IovaRange;
 use crate::error::{MapError, NoMemory, UnmapError};
-use crate::invalidation::Invalidated;
 use crate::per_cpu::{Padded, PerCpu};
 use crate::platform::{Phase, Platform, Step};
+use crate::proof::Proof;
 use crate::request::{Access, Stream};
 use crate::sync::{AtomicU64, Ordering};
 use alloc::vec::Vec;
@@ -244,8 +244,7 @@ unsafe impl<P: Platform> IovaAllocator<P> for WindowAllocator<P> {
         }
     }
 
-    fn free(&self, platform: &P, range: Invalidated<IovaRange>) {
-        let range = range.into_inner();
+    fn free(&self, platform: &P, range: IovaRange, _proof: &Proof) {
         let number = range.first_pfn() / self.size;
         // While a range of a window is out its record says so, and what is of no window lies where none can be.
         let window = self.windows.get(number).filter(|window| range.pages() <= self.size && window.out() > 0);

@@ -19,8 +19,8 @@ use super::freed::{FreedTables, release};
 use super::second_level::{Run, SecondLevelTable, frame, index, span};
 use crate::address::{Iova, IovaRange, PhysAddr, Segment};
 use crate::error::{MapError, NoMemory};
-use crate::invalidation::Invalidated;
 use crate::platform::{Platform, Step};
+use crate::proof::Proof;
 use crate::sync::Ordering;
 use core::ops::Range;
 
@@ -194,10 +194,10 @@ impl SecondLevelTable {
     }
 
     /// Notes that the hardware has lost `tables`.
-    pub(crate) fn settle(&self, tables: &Invalidated<FreedTables>) {
+    pub(crate) fn settle(&self, tables: &FreedTables, _proof: &Proof) {
         if let TableRule::FreedWhenEmpty { .. } = self.rule {
             // Release: see `is_unsettled`.
-            self.detached.fetch_sub(tables.get().pages(), Ordering::Release);
+            self.detached.fetch_sub(tables.pages(), Ordering::Release);
         }
     }
 
@@ -309,8 +309,7 @@ fn new_tables<P: Platform>(platform: &P, pages: usize) -> Result<FreedTables, No
                 unsafe { tables.push_new(platform, frame) };
             }
             Err(error) => {
-                // No hardware has ever seen them.
-                release(platform, Invalidated::new(tables));
+                release(platform, tables, &Proof::never_visible());
                 return Err(error);
             }
         }

@@ -2,8 +2,8 @@
 
 use super::entry::{Entry, EntryValue};
 use crate::address::PhysAddr;
-use crate::invalidation::Invalidated;
-use crate::platform::Platform;
+use crate::platform::{Platform, Step};
+use crate::proof::Proof;
 
 /// A list of detached table pages, threaded through the pages themselves so that an unmap never allocates.
 ///
@@ -87,15 +87,23 @@ impl FreedTables {
 }
 
 /// Gives the pages back to the host: nothing can reach them any more (S4).
-pub(crate) fn release<P: Platform>(platform: &P, freed: Invalidated<FreedTables>) {
-    let list = freed.into_inner();
+pub(crate) fn release<P: Platform>(platform: &P, list: FreedTables, proof: &Proof) {
     let Some((mut frame, _)) = list.ends else { return };
     for _ in 0..list.pages {
-        // SAFETY: the list owns the page, and it is walked by nobody since the all-levels invalidation completed.
+        // SAFETY: the list owns the page, which the hardware has lost.
         let next = unsafe { platform.frame(frame)[0].load().phys() };
-        platform.probe(crate::platform::Step::TablePage);
+        platform.probe(Step::TablePage);
         // SAFETY: as above; the reference is gone.
-        unsafe { platform.free_frame(frame) };
+        unsafe { release_page(platform, frame, proof) };
         frame = next;
     }
+}
+
+/// Gives a page back to the host: no hardware can reach it any more (S4). The only place where that is done.
+///
+/// # Safety
+/// `frame` is a table page of `platform` that belongs to the caller, and no CPU has a reference to it.
+pub(crate) unsafe fn release_page<P: Platform>(platform: &P, frame: PhysAddr, _proof: &Proof) {
+    // SAFETY: the caller's promise, passed on; the proof is that of the hardware.
+    unsafe { platform.free_frame(frame) };
 }

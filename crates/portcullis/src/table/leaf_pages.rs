@@ -1,7 +1,6 @@
 //! Leaf tables one by one: put into the table of a domain for somebody who writes their entries himself, and taken out again.
 
 use super::entry::{EntryValue, Frame};
-use super::freed::FreedTables;
 use super::second_level::{SecondLevelTable, frame, index};
 use crate::address::PhysAddr;
 use crate::error::NoMemory;
@@ -36,12 +35,12 @@ impl SecondLevelTable {
         Ok(table)
     }
 
-    /// Takes out the leaf table that translates page `pfn`, and puts it on `freed`. Nothing is mapped in it.
+    /// Takes out the leaf table that translates page `pfn`, and returns it as it is. Nothing is mapped in it.
     ///
     /// # Safety
     /// As for [`add_leaf_table`](Self::add_leaf_table), which has added it; nobody takes it out at the same time; the page is
     /// freed after an all-levels invalidation, and after the walks of software that may be at it.
-    pub(crate) unsafe fn remove_leaf_table<P: Platform>(&self, platform: &P, pfn: u64, freed: &mut FreedTables) {
+    pub(crate) unsafe fn remove_leaf_table<P: Platform>(&self, platform: &P, pfn: u64) -> PhysAddr {
         platform.probe(Step::TableWalk { levels: self.levels });
         let mut table = frame(platform, self.root);
         for level in (3..=self.levels).rev() {
@@ -53,8 +52,7 @@ impl SecondLevelTable {
         slot.store(EntryValue::ABSENT);
         platform.table_barrier(core::slice::from_ref(slot));
         self.pages.fetch_sub(1, Ordering::Relaxed);
-        // SAFETY: no entry points to it any more. Walks that are still at it, of wrong unmaps, take the link for an entry with
-        // nothing mapped.
-        unsafe { freed.push(platform, page) };
+        // Not on a list that is threaded through it: a late unmap of what was mapped there may still write to it.
+        page
     }
 }

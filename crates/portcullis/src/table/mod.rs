@@ -11,6 +11,6 @@ mod shared;
 
 pub use entry::{ADDRESS_MASK, ENTRIES, Entry, EntryValue, Frame, LEVEL_BITS, Rights, SHARES_MAX};
 pub use freed::FreedTables;
-pub(crate) use freed::release;
+pub(crate) use freed::{release, release_page};
 pub use second_level::{SecondLevelTable, TableRule};
 pub use shared::{Share, SharedRun, Unshare};

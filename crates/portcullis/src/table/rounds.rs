@@ -31,7 +31,7 @@ use super::entry::{Entry, EntryValue, Rights};
 use crate::address::{IovaRange, PAGE_SIZE, PhysAddr, Segment};
 use crate::error::UnmapError;
 use crate::platform::{Platform, Step};
-use core::slice;
+use crate::proof::Proof;
 
 const ROUND: u64 = 1 << 10;
 /// Where the length is in the first entry of a mapping.
@@ -65,7 +65,8 @@ impl Idle {
     }
 }
 
-/// Writes the translations of a mapping of as many pages as there are `entries`, and makes them visible.
+/// Writes the translations of a mapping of as many pages as there are `entries`, and makes them visible. The segments lie at
+/// addresses that a leaf can hold.
 ///
 /// The caller has been handed these pages, and nobody else in this round.
 #[inline(always)]
@@ -73,19 +74,23 @@ pub(crate) fn write<P: Platform>(platform: &P, entries: &[Entry], segments: &[Se
     debug_assert_eq!(segments.iter().map(Segment::pages).sum::<u64>(), entries.len() as u64);
     platform.probe(Step::TableWrite { entries: entries.len() });
     let first = entries.first().expect("a mapping has a page");
-    let round = Idle::before(first.load_bits()).0;
-    let leaf = |phys_pfn| EntryValue::leaf(PhysAddr::from_pfn(phys_pfn), rights, false).bits() | round;
-    let first_leaf = leaf(segments[0].phys.pfn());
+    // A sum, and no mask of 64 bits: nothing overlaps.
+    let flags = rights.bits() + Idle::before(first.load_bits()).0;
+    let leaf = |phys: PhysAddr| {
+        debug_assert_eq!(EntryValue::leaf(phys, rights, false).phys(), PhysAddr::from_pfn(phys.pfn()));
+        (phys.as_u64() & !(PAGE_SIZE - 1)) + flags
+    };
+    let first_leaf = leaf(segments[0].phys);
     // The first page last: it shows the whole mapping.
     if segments.len() == 1 {
         store_others(entries, first_leaf, PAGE_SIZE);
     } else {
         let pfns = |segment: &Segment| segment.phys.pfn()..segment.phys.pfn() + segment.pages();
         for (entry, phys_pfn) in entries.iter().zip(segments.iter().flat_map(pfns)).skip(1) {
-            entry.store_bits(leaf(phys_pfn));
+            entry.store_bits(leaf(PhysAddr::from_pfn(phys_pfn)));
         }
     }
-    first.store_bits(first_leaf | (entries.len() as u64) << MAPPED_SHIFT);
+    first.store_bits(first_leaf + ((entries.len() as u64) << MAPPED_SHIFT));
     platform.table_barrier(entries);
 }
 
@@ -124,83 +129,30 @@ fn store_line(line: &[Entry; LINE_ENTRIES], bits: u64, step: u64, from: usize) {
     }
 }
 
-/// Writes the translation of a mapping of one page, as [`write`] does. `phys` is an address that a leaf can hold.
+/// Clears the mapping at exactly `range`, whose entries are the first of `entries`, and makes that visible. Returns the entry of
+/// its first page, which is not spent yet. `None` where no such mapping is: then [`refusal`] says why.
 #[inline(always)]
-pub(crate) fn write_page<P: Platform>(platform: &P, entry: &Entry, phys: PhysAddr, rights: Rights) {
-    debug_assert!(EntryValue::leaf(phys, rights, false).phys() == PhysAddr::from_pfn(phys.pfn()));
-    platform.probe(Step::TableWrite { entries: 1 });
-    let round = Idle::before(entry.load_bits()).0;
-    // A sum, and no mask of 64 bits: the caller has seen that nothing overlaps.
-    let flags = rights.bits() | 1 << MAPPED_SHIFT;
-    entry.store_bits((phys.as_u64() & !(PAGE_SIZE - 1)) + flags + round);
-    platform.table_barrier(slice::from_ref(entry));
-}
-
-/// Clears the mapping at exactly `range`, whose entries are the first of `entries`, and makes that visible. Its first page is
-/// not spent yet.
-///
-/// # Errors
-/// [`UnmapError::NotMapped`], [`UnmapError::Partial`].
-#[inline(always)]
-pub(crate) fn clear<'e, P: Platform>(
-    platform: &P,
-    entries: &'e [Entry],
-    range: IovaRange,
-) -> Result<Cleared<'e>, UnmapError> {
-    let not_mapped = UnmapError::NotMapped(range.start());
-    let first = entries.first().ok_or(not_mapped)?;
-    let bits = first.load_bits();
-    let mapped = bits >> MAPPED_SHIFT;
-    if mapped == 0 {
-        return Err(not_mapped);
-    }
-    if mapped != range.pages() {
-        let mapped = IovaRange::new(range.first_pfn(), mapped).ok_or(not_mapped)?;
-        return Err(UnmapError::Partial { asked: range, mapped });
-    }
-    let entries = &entries[..mapped as usize];
-    platform.probe(Step::TableClear { entries: entries.len() });
-    let cleared = Cleared::of(first, mapped, bits);
-    store_others(entries, Idle::before(bits).next().0, 0);
-    platform.table_barrier(entries);
-    Ok(cleared)
-}
-
-/// The same for a mapping of one page, if that is what `entry` has; otherwise nothing.
-#[inline(always)]
-pub(crate) fn clear_page<'e, P: Platform>(platform: &P, entry: &'e Entry) -> Option<Cleared<'e>> {
-    let bits = entry.load_bits();
-    if bits >> MAPPED_SHIFT != 1 {
+pub(crate) fn clear<'e, P: Platform>(platform: &P, entries: &'e [Entry], range: IovaRange) -> Option<&'e Entry> {
+    let first = entries.first()?;
+    let (bits, pages) = (first.load_bits(), range.pages());
+    if bits >> MAPPED_SHIFT != pages {
         return None;
     }
-    platform.probe(Step::TableClear { entries: 1 });
-    let cleared = Cleared::of(entry, 1, bits);
-    platform.table_barrier(slice::from_ref(entry));
-    Some(cleared)
+    let entries = &entries[..pages as usize];
+    platform.probe(Step::TableClear { entries: entries.len() });
+    first.store_bits(CLEARED | pages << GONE_SHIFT | bits & ROUND);
+    store_others(entries, Idle::before(bits).next().0, 0);
+    platform.table_barrier(entries);
+    Some(first)
 }
 
-/// What [`clear`] has left of the first page of a mapping, until it is spent.
-#[derive(Clone, Copy)]
-pub(crate) struct Cleared<'e> {
-    first: &'e Entry,
-    bits: u64,
-}
-
-impl<'e> Cleared<'e> {
-    /// Clears the first page of a mapping of so many `pages`, whose entry is `bits`.
-    #[inline(always)]
-    fn of(first: &'e Entry, pages: u64, bits: u64) -> Self {
-        let bits = CLEARED | pages << GONE_SHIFT | bits & ROUND;
-        first.store_bits(bits);
-        Self { first, bits }
-    }
-
-    /// Ends the round, now that the invalidation has completed: as [`spend`] does.
-    #[inline(always)]
-    pub(crate) fn spend(self) {
-        if self.first.load_bits() == self.bits {
-            self.first.store_bits(self.bits ^ END);
-        }
+/// Why no mapping is at exactly `range`, whose entries are the first of `entries`.
+#[cold]
+pub(crate) fn refusal(entries: &[Entry], range: IovaRange) -> UnmapError {
+    let mapped = entries.first().map_or(0, |first| first.load_bits() >> MAPPED_SHIFT);
+    match IovaRange::new(range.first_pfn(), mapped) {
+        Some(mapped) if mapped != range => UnmapError::Partial { asked: range, mapped },
+        _ => UnmapError::NotMapped(range.start()),
     }
 }
 
@@ -209,14 +161,14 @@ impl<'e> Cleared<'e> {
 /// Release: whoever finds the chunk spent knows that. Hardware sees no difference, so nothing is flushed. Where it is cleared no
 /// more, another unmap of the same mapping has come before.
 #[inline(always)]
-pub(crate) fn spend(first: &Entry) {
+pub(crate) fn spend(first: &Entry, _proof: &Proof) {
     let bits = first.load_bits();
     if bits & CLEARED != 0 {
         first.store_bits(bits ^ END);
     }
 }
 
-/// Ends the round for pages that the caller was handed and has no use for.
+/// Ends the round for pages that the caller was handed and has no use for: no translation led to them in this round.
 pub(crate) fn spend_unused(entries: &[Entry]) {
     entries.iter().for_each(|entry| entry.store_bits(Idle::before(entry.load_bits()).next().0));
 }

@@ -6,11 +6,12 @@
 //! table pages is the [`TableRule`].
 
 use super::entry::{ENTRIES, Entry, EntryValue, Frame, LEVEL_BITS, Rights};
-use super::freed::FreedTables;
+use super::freed::{FreedTables, release_page};
 use crate::address::{Iova, IovaRange, PAGE_SHIFT, PhysAddr, Segment};
 use crate::error::{MapError, NoMemory};
 use crate::iommu::Capabilities;
 use crate::platform::{Platform, Step};
+use crate::proof::Proof;
 use crate::sync::{AtomicUsize, Ordering};
 
 /// When table pages leave the table.
@@ -161,7 +162,7 @@ impl SecondLevelTable {
     #[inline(always)]
     pub(crate) fn check_physical(&self, segment: &Segment) -> Result<(), MapError> {
         // `Request::new` has seen to it that the sum does not wrap.
-        match (segment.phys.as_u64() + segment.len - 1) >> self.physical_bits {
+        match (segment.phys.as_u64() + (segment.len - 1)) >> self.physical_bits {
             0 => Ok(()),
             _ => Err(MapError::PhysicalRange(segment.phys)),
         }
@@ -286,7 +287,7 @@ impl SecondLevelTable {
             }
             Err(winner) => {
                 // SAFETY: allocated above and never published.
-                unsafe { platform.free_frame(new) };
+                unsafe { release_page(platform, new, &Proof::never_visible()) };
                 Ok(winner)
             }
         }

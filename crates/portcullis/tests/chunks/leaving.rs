@@ -118,7 +118,7 @@ fn tables_go_after_batched_unmaps() {
     let domain = Small::new(&iommu, &host, Protection::Strict).expect("a domain");
     let mapped = map_tables(&domain, 40);
     let lent = host.frames_lent();
-    let due = || domain.due_us().map(|due_us| due_us.saturating_sub((&host).now_us()) + 1);
+    let due = || domain.due_us().map(|due_us| due_us.saturating_sub(host.now_us()) + 1);
     // Nothing stirs: the periods end.
     while let Some(us) = due() {
         tick_after(&host, &domain, us);

@@ -2,9 +2,10 @@
 //! around the whole.
 
 use portcullis::design::{Addressing, Composed, Described, Design, Fit, Info, LockFree, Mapper, Parts, Setup, Usage};
-use portcullis::invalidation::{Commands, Deferral, Invalidated, Revocation, Submissions};
+use portcullis::invalidation::{Commands, Deferral, Revocation, Submissions};
 use portcullis::iommu::AttachError;
 use portcullis::iova::{Claim, Demand, IovaAllocator, TreeAllocator};
+use portcullis::proof::{Committed, Proof};
 use portcullis::table::TableRule;
 use portcullis::{
     Access, Breach, CommitError, DomainId, Iommu, IovaRange, MapError, NewDomainError, PAGE_SIZE, PhysAddr, Platform,
@@ -112,10 +113,10 @@ unsafe impl<A: IovaAllocator<P>, P: Platform, const FLAW: u8> IovaAllocator<P> f
         Ok(claim)
     }
 
-    fn free(&self, platform: &P, range: Invalidated<IovaRange>) {
+    fn free(&self, platform: &P, range: IovaRange, proof: &Proof) {
         // What has been given back properly is the tree's to hand out.
         *self.last.lock().expect("not poisoned") = None;
-        self.tree.free(platform, range);
+        self.tree.free(platform, range, proof);
     }
 
     fn live(&self) -> usize {
@@ -150,10 +151,10 @@ impl<M: Mapper, const FLAW: u8> Mapper for FlawedMapper<M, FLAW> {
         }
     }
 
-    fn commit(&self, revocation: &mut Revocation) -> Result<(), CommitError> {
+    fn commit(&self, revocation: &mut Revocation) -> Result<Committed, CommitError> {
         if FLAW == DesignFlaw::FORGETS_THE_COMMIT {
             *revocation = Revocation::new();
-            return Ok(());
+            return Ok(Committed::Deferred);
         }
         self.inner.commit(revocation)
     }

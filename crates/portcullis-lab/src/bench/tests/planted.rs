@@ -4,6 +4,7 @@ use portcullis::design::{Described, Design, Info, Mapper, Setup, Usage};
 use portcullis::designs::Magazine;
 use portcullis::invalidation::Revocation;
 use portcullis::iommu::{AttachError, DomainId, Invalidation, Iommu, SourceId};
+use portcullis::proof::Committed;
 use portcullis::{
     CommitError, Iova, IovaRange, MapError, NewDomainError, PhysAddr, Platform, Request, Segment, UnmapError,
 };
@@ -64,17 +65,17 @@ impl<M: Mapper, I: Iommu, const FLAW: u8> Mapper for Flawed<M, I, FLAW> {
         self.inner.unmap(range, out)
     }
 
-    fn commit(&self, revocation: &mut Revocation) -> Result<(), CommitError> {
+    fn commit(&self, revocation: &mut Revocation) -> Result<Committed, CommitError> {
         match FLAW {
             Flaw::SUBMITS_NOTHING => {
                 *revocation = Revocation::new();
-                Ok(())
+                Ok(Committed::Deferred)
             }
             Flaw::INVALIDATES_OTHERS => {
                 let first = revocation.revoked()[0].range.start();
                 *revocation = Revocation::new();
                 self.submit(first, 0);
-                Ok(())
+                Ok(Committed::Deferred)
             }
             Flaw::SUBMITS_TWICE => {
                 self.submit(revocation.revoked()[0].range.start(), 0);

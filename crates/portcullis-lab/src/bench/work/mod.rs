@@ -3,10 +3,13 @@
 mod batches;
 mod couple;
 mod rings;
+#[allow(unsafe_code, reason = "a buffer that is lent must be one")]
+mod typed;
 
 pub(super) use batches::{BATCH, Batches};
 pub(super) use couple::{CHUNK, Consumer, Producer, Queue};
 pub(super) use rings::Interleaved;
+pub(super) use typed::{Commit, Typed, TypedFifo};
 
 use super::BenchError;
 use super::meter::Meter;

@@ -5,8 +5,8 @@ use super::super::chunks::{CHUNK_UNITS, SLOW_UNITS};
 use super::*;
 use crate::address::{IovaRange, PAGE_SIZE, PhysAddr, Segment};
 use crate::platform::fake::FakeHost;
+use crate::proof::Proof;
 use crate::safety::Rule;
-use crate::table::rounds::Cleared;
 use crate::table::{Entry, Rights};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -40,11 +40,11 @@ fn script() -> impl Strategy<Value = Vec<Operation>> {
     vec(operation, 1..100)
 }
 
-/// Pages of a mapping, by their place in the table, and what is left of it once it is cleared.
+/// Pages of a mapping, by their place in the table, and its first entry once it is cleared.
 struct Mapping<'t> {
     first: u64,
     pages: u64,
-    cleared: Option<Cleared<'t>>,
+    cleared: Option<&'t Entry>,
 }
 
 struct Model<'t> {
@@ -119,7 +119,7 @@ impl<'t> Model<'t> {
             Operation::Spend(which) => {
                 let which = which % self.mappings.len().max(1);
                 if let Some(Mapping { cleared: Some(cleared), .. }) = self.mappings.get(which) {
-                    cleared.spend();
+                    rounds::spend(cleared, &Proof::never_visible());
                     self.mappings.swap_remove(which);
                 }
             }
@@ -143,12 +143,13 @@ fn an_unmap_that_comes_too_late_harms_one_mapping() {
     // No bit of their addresses is zero where a length may be.
     let segment = Segment { phys: PhysAddr::from_pfn(0x1_ffff), len: PAGE_SIZE };
     let map = |page| rounds::write(&host, entry(page), &[segment], Rights::WRITE);
+    let spend = |first: &Entry| rounds::spend(first, &Proof::never_visible());
     let clear = |page| rounds::clear(&host, entry(page), IovaRange::new(page, 1).expect("a range")).expect("mapped");
 
     table.hand_out(&host, 0, &tables, chunk);
     (0..pages).for_each(map);
     let seen_by_the_late_one = entry(0)[0].load_bits();
-    (0..pages).for_each(|page| clear(page).spend());
+    (0..pages).for_each(|page| spend(clear(page)));
     table.look(&host, 0, &tables);
     assert_eq!(table.spent(), ALL);
     table.hand_out(&host, 0, &tables, chunk);
@@ -156,11 +157,11 @@ fn an_unmap_that_comes_too_late_harms_one_mapping() {
     let _late = clear(0);
 
     (0..pages).for_each(map);
-    (1..8).for_each(|page| clear(page).spend());
+    (1..8).for_each(|page| spend(clear(page)));
     table.look(&host, 0, &tables);
     assert_eq!(table.spent() & chunk, 0, "{}: pages from 8 on are mapped", Rule::Reuse);
     // All but the lost one come back.
-    (8..pages).for_each(|page| clear(page).spend());
+    (8..pages).for_each(|page| spend(clear(page)));
     table.look(&host, 0, &tables);
     assert_eq!(table.spent(), ALL);
 }

@@ -1,0 +1,49 @@
+//! A domain whose devices are not translated.
+
+use crate::error::NewDomainError;
+use crate::iommu::{AttachError, DomainId, Iommu, SourceId, Translation};
+
+/// A domain of the IOMMU that passes its devices through.
+pub(crate) struct PassThrough<I: Iommu> {
+    iommu: I,
+    id: DomainId,
+}
+
+impl<I: Iommu> PassThrough<I> {
+    /// Opens it.
+    ///
+    /// # Errors
+    /// Those of [`Iommu::open_domain`].
+    pub(crate) fn new(iommu: I) -> Result<Self, NewDomainError> {
+        let id = iommu.open_domain(Translation::PassThrough)?;
+        Ok(Self { iommu, id })
+    }
+
+    /// The domain's id.
+    pub(crate) const fn id(&self) -> DomainId {
+        self.id
+    }
+
+    /// Lets a device in.
+    ///
+    /// # Errors
+    /// Those of [`Iommu::attach`].
+    pub(crate) fn attach(&self, device: SourceId) -> Result<(), AttachError> {
+        self.iommu.attach(self.id, device)
+    }
+
+    /// Takes a device out.
+    ///
+    /// # Errors
+    /// Those of [`Iommu::detach`].
+    pub(crate) fn detach(&self, device: SourceId) -> Result<(), AttachError> {
+        self.iommu.detach(self.id, device)
+    }
+}
+
+impl<I: Iommu> Drop for PassThrough<I> {
+    fn drop(&mut self) {
+        // If the IOMMU does not answer, the id stays in use; nothing else is kept for it.
+        let _ = self.iommu.close_domain(self.id);
+    }
+}
