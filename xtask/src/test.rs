@@ -9,29 +9,20 @@ use crate::workspace::Workspace;
 /// The package that proves `no_std`. It has a workspace of its own.
 pub(crate) const NO_STD_PROOF: &str = "crates/no-std-proof/Cargo.toml";
 
+/// The feature with which the design of `examples/` is built.
+const EXAMPLE_DESIGN: &str = "portcullis/example-design";
+
 pub(crate) fn test(workspace: &Workspace) -> Result<(), Failure> {
     let mut stages = Stages::new(workspace, "test");
     stages.stage("house rules", "the rules of xtask/src/house, over every file", house_rules)?;
     stages.stage("QEMU", "there is one, or it is installed", |_| qemu::require())?;
     let target = workspace.target_beside("no-std-proof");
     stages.cargo("no_std proof", &[], &["build", "--manifest-path", NO_STD_PROOF, "--target-dir", &target])?;
-    stages.cargo("tests", &[], &["test", "--workspace"])?;
-    example_design(&mut stages)?;
+    // With the design of `examples/`, which goes through every test that goes over the designs.
+    stages.cargo("tests", &[], &["test", "--workspace", "--features", EXAMPLE_DESIGN])?;
     loom_models(workspace, &mut stages)?;
     stages.finish();
     Ok(())
-}
-
-/// The design of `examples/` through every test that goes over the list of designs.
-fn example_design(stages: &mut Stages<'_>) -> Result<(), Failure> {
-    let mut arguments = vec!["test", "--features", "portcullis/example-design"];
-    for package in ["portcullis", "portcullis-lab", "portcullis-qemu"] {
-        arguments.extend(["--package", package]);
-    }
-    for test in ["properties", "lab", "traffic"] {
-        arguments.extend(["--test", test]);
-    }
-    stages.cargo("the example design", &[("PORTCULLIS_DESIGNS", "guarded")], &arguments)
 }
 
 fn house_rules(workspace: &Workspace) -> Result<(), Failure> {

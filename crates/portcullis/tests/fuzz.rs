@@ -1,7 +1,9 @@
 //! Long scripts of random operations on random designs, on random machines, with the adversary listening.
 
+#[path = "suite/checker/mod.rs"]
 mod checker;
 mod fuzzing;
+#[path = "suite/machines/mod.rs"]
 mod machines;
 
 use checker::operation::{Operation, script};

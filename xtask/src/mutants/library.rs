@@ -10,8 +10,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         find: "let flags = rights.bits() | 1 << MAPPED_SHIFT;",
         replace: "let flags = Rights::READ_WRITE.bits() | rights.bits() | 1 << MAPPED_SHIFT;",
         package: "portcullis",
-        target: "single_pages",
-        test: "no_map_gives_wider_rights",
+        target: "suite",
+        test: "single_pages::no_map_gives_wider_rights",
     },
     Mutant {
         name: "page-memory-is-not-checked",
@@ -20,8 +20,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         find: "if !is_in_a_page(phys.page_offset(), len) || !space.is_plain(phys) {",
         replace: "if !is_in_a_page(phys.page_offset(), len) {",
         package: "portcullis",
-        target: "single_pages",
-        test: "memory_that_the_iommu_cannot_address_is_refused",
+        target: "suite",
+        test: "single_pages::memory_that_the_iommu_cannot_address_is_refused",
     },
     Mutant {
         name: "poison-leaves-plain-maps",
@@ -31,8 +31,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         self.end_plain_maps();",
         replace: "self.poisoned.store(true, Ordering::Relaxed);",
         package: "portcullis",
-        target: "single_pages",
-        test: "a_poisoned_domain_maps_no_page",
+        target: "suite",
+        test: "single_pages::a_poisoned_domain_maps_no_page",
     },
     Mutant {
         name: "plain-maps-where-absent-entries-are-cached",
@@ -41,8 +41,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         find: "if capabilities.caches_absent { 0 } else { 1 << capabilities.physical_bits.min(52) }",
         replace: "1 << capabilities.physical_bits.min(52)",
         package: "portcullis",
-        target: "single_pages",
-        test: "a_map_is_invalidated_where_absent_entries_are_cached",
+        target: "suite",
+        test: "single_pages::a_map_is_invalidated_where_absent_entries_are_cached",
     },
     Mutant {
         name: "plain-maps-one-bit-too-wide",
@@ -51,8 +51,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         find: "1 << capabilities.physical_bits.min(52)",
         replace: "1 << (capabilities.physical_bits + 1).min(53)",
         package: "portcullis",
-        target: "single_pages",
-        test: "memory_that_the_iommu_cannot_address_is_refused",
+        target: "suite",
+        test: "single_pages::memory_that_the_iommu_cannot_address_is_refused",
     },
     Mutant {
         name: "a-page-holds-a-byte-more",
@@ -61,8 +61,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         find: "len.wrapping_sub(1) <= offset ^ (PAGE_SIZE - 1)",
         replace: "len.wrapping_sub(2) <= offset ^ (PAGE_SIZE - 1)",
         package: "portcullis",
-        target: "single_pages",
-        test: "a_buffer_ends_where_its_last_byte_lies",
+        target: "suite",
+        test: "single_pages::a_buffer_ends_where_its_last_byte_lies",
     },
     Mutant {
         name: "page-unmap-spends-whatever-became-of-it",
@@ -76,8 +76,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
             cleared.spend();
             done?;",
         package: "portcullis",
-        target: "failed_invalidations",
-        test: "pages_of_a_chunk_stay_quarantined",
+        target: "suite",
+        test: "failed_invalidations::pages_of_a_chunk_stay_quarantined",
     },
     Mutant {
         name: "unmap-spends-whatever-became-of-it",
@@ -91,8 +91,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
             cleared.spend();
             done?;",
         package: "portcullis",
-        target: "failed_invalidations",
-        test: "a_failed_unmap_gives_nothing_back",
+        target: "suite",
+        test: "failed_invalidations::a_failed_unmap_gives_nothing_back",
     },
     Mutant {
         name: "page-is-spent-before-its-invalidation",
@@ -135,8 +135,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
             let _ = rounds::clear(platform, entries, range);",
         replace: "",
         package: "portcullis",
-        target: "failed_invalidations",
-        test: "a_failed_map_is_taken_back",
+        target: "suite",
+        test: "failed_invalidations::a_failed_map_is_taken_back",
     },
     Mutant {
         name: "failed-map-stays-shared",
@@ -145,8 +145,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         find: "let _ = self.unmap(run.range, &mut Revocation::new());",
         replace: "",
         package: "portcullis",
-        target: "failed_invalidations",
-        test: "a_failed_map_is_taken_back",
+        target: "suite",
+        test: "failed_invalidations::a_failed_map_is_taken_back",
     },
     Mutant {
         name: "failed-map-stays",
@@ -155,8 +155,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         find: "let _ = self.unmap(range, &mut Revocation::new());",
         replace: "",
         package: "portcullis",
-        target: "failed_invalidations",
-        test: "a_failed_map_is_taken_back",
+        target: "suite",
+        test: "failed_invalidations::a_failed_map_is_taken_back",
     },
     Mutant {
         name: "tables-leave-though-their-invalidation-failed",
@@ -165,8 +165,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         find: "space.invalidate(&commands)?;",
         replace: "let _ = space.invalidate(&commands);",
         package: "portcullis",
-        target: "failed_invalidations",
-        test: "tables_whose_invalidation_failed_stay",
+        target: "suite",
+        test: "failed_invalidations::tables_whose_invalidation_failed_stay",
     },
     Mutant {
         name: "failed-commit-frees-table-pages",
@@ -178,8 +178,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         space.release(Invalidated::new(tables));
         return Err(error.into());",
         package: "portcullis",
-        target: "failed_invalidations",
-        test: "a_failed_unmap_gives_nothing_back",
+        target: "suite",
+        test: "failed_invalidations::a_failed_unmap_gives_nothing_back",
     },
     Mutant {
         name: "failed-commit-frees-addresses",
@@ -192,8 +192,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         }
         return Err(error.into());",
         package: "portcullis",
-        target: "failed_invalidations",
-        test: "a_failed_unmap_gives_nothing_back",
+        target: "suite",
+        test: "failed_invalidations::a_failed_unmap_gives_nothing_back",
     },
     Mutant {
         name: "domain-drop-loses-leaving-tables",
@@ -202,8 +202,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         find: "self.domain.space.release(tables);",
         replace: "drop(tables);",
         package: "portcullis",
-        target: "failed_invalidations",
-        test: "a_domain_that_goes_while_tables_leave_loses_none",
+        target: "suite",
+        test: "failed_invalidations::a_domain_that_goes_while_tables_leave_loses_none",
     },
     Mutant {
         name: "batched-unmap-begins-no-period",
@@ -213,8 +213,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
             self.stir();",
         replace: "range).map(drop))?;",
         package: "portcullis",
-        target: "chunks",
-        test: "leaving::tables_go_after_batched_unmaps",
+        target: "suite",
+        test: "chunks::leaving::tables_go_after_batched_unmaps",
     },
     Mutant {
         name: "batched-unmap-is-no-walk",
@@ -223,8 +223,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         find: "platform.walk(|| rounds::clear(platform, unsafe { chunks.entries(range.first_pfn()) }, range).map(drop))?;",
         replace: "rounds::clear(platform, unsafe { chunks.entries(range.first_pfn()) }, range).map(drop)?;",
         package: "portcullis",
-        target: "chunks",
-        test: "leaving::an_unmap_that_comes_too_late_keeps_the_table_that_it_walks",
+        target: "suite",
+        test: "chunks::leaving::an_unmap_that_comes_too_late_keeps_the_table_that_it_walks",
     },
     Mutant {
         name: "segment-is-one-page",
@@ -233,8 +233,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         find: "segments[..index].iter().map(Segment::pages).sum();",
         replace: "segments[..index].len() as u64;",
         package: "portcullis",
-        target: "ownership",
-        test: "segments_of_several_pages_lie_behind_one_another",
+        target: "suite",
+        test: "ownership::segments_of_several_pages_lie_behind_one_another",
     },
     Mutant {
         name: "page-is-not-made-visible",
@@ -244,8 +244,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     platform.table_barrier(slice::from_ref(entry));",
         replace: "entry.store_bits((phys.as_u64() & !(PAGE_SIZE - 1)) + flags + round);",
         package: "portcullis",
-        target: "single_pages",
-        test: "walkers_that_do_not_snoop_see_every_map_and_unmap",
+        target: "suite",
+        test: "single_pages::walkers_that_do_not_snoop_see_every_map_and_unmap",
     },
     Mutant {
         name: "cleared-page-is-not-made-visible",
@@ -255,8 +255,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     platform.table_barrier(slice::from_ref(entry));",
         replace: "let cleared = Cleared::of(entry, 1, bits);",
         package: "portcullis",
-        target: "single_pages",
-        test: "walkers_that_do_not_snoop_see_every_map_and_unmap",
+        target: "suite",
+        test: "single_pages::walkers_that_do_not_snoop_see_every_map_and_unmap",
     },
     Mutant {
         name: "leaving-table-is-not-made-visible",
@@ -266,8 +266,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         platform.table_barrier(core::slice::from_ref(slot));",
         replace: "slot.store(EntryValue::ABSENT);",
         package: "portcullis",
-        target: "chunks",
-        test: "leaving::walkers_that_do_not_snoop_see_tables_leave_and_come",
+        target: "suite",
+        test: "chunks::leaving::walkers_that_do_not_snoop_see_tables_leave_and_come",
     },
     Mutant {
         name: "full-queue-releases-tables-before-its-flush",
@@ -276,8 +276,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         find: "if queue.tables_begun < served {",
         replace: "if queue.tables_begun <= served {",
         package: "portcullis",
-        target: "flush_queues",
-        test: "table_pages_go_with_their_flush_and_not_before",
+        target: "suite",
+        test: "flush_queues::table_pages_go_with_their_flush_and_not_before",
     },
     Mutant {
         name: "straggler-in-the-first-unit-is-idle",
@@ -288,8 +288,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         replace: r"if table.spent() | 1 == ALL {
                 self.idle.push_back(number);",
         package: "portcullis",
-        target: "chunks",
-        test: "leaving::a_straggler_keeps_its_table",
+        target: "suite",
+        test: "chunks::leaving::a_straggler_keeps_its_table",
     },
     Mutant {
         name: "reserved-across-the-fourth-region",
@@ -298,8 +298,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         find: "reserved.retain(|(_, end)| *end > 1 << shift);",
         replace: "reserved.retain(|(first, _)| *first >= 1 << shift);",
         package: "portcullis",
-        target: "identity",
-        test: "a_range_reserved_across_the_end_of_the_fourth_region",
+        target: "suite",
+        test: "identity::a_range_reserved_across_the_end_of_the_fourth_region",
     },
     Mutant {
         name: "fourth-region-is-never-trimmed",
@@ -308,7 +308,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         find: "self.magazines.tick(platform);",
         replace: "let _ = platform;",
         package: "portcullis",
-        target: "identity",
-        test: "the_fourth_region_gives_back_what_it_keeps",
+        target: "suite",
+        test: "identity::the_fourth_region_gives_back_what_it_keeps",
     },
 ];

@@ -65,7 +65,7 @@ pub(super) fn all(workspace: &Workspace, stages: &mut Stages<'_>, folder: &Path)
     stages.cargo("Rust crates", &[], &arguments)?;
     let mut designs = Vec::new();
     stages.stage("ours", "cargo build --release --package portcullis-cli", |workspace| {
-        run_stage(workspace, "ours", &[], &["build", "--release", "--package", "portcullis-cli"])?;
+        run_stage(workspace, "ours", &[], &["build", "--profile", "benchmark", "--package", "portcullis-cli"])?;
         designs = known_designs(&ours(workspace))?;
         Ok(())
     })?;
@@ -77,7 +77,7 @@ pub(super) fn all(workspace: &Workspace, stages: &mut Stages<'_>, folder: &Path)
 }
 
 fn ours(workspace: &Workspace) -> PathBuf {
-    workspace.root.join(&workspace.target).join("release/portcullis")
+    workspace.root.join(&workspace.target).join("benchmark/portcullis")
 }
 
 /// Those of `DESIGNS` that the program has.

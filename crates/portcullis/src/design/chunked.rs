@@ -142,12 +142,11 @@ impl<P: Platform, I: Iommu> Front<Halves<P>, P, I> for ChunkFront<P> {
         let platform = space.platform();
         platform.probe(Step::Enter(Phase::Table));
         platform.probe(Step::ChunkFind);
-        // SAFETY: within a walk.
-        let entries = || unsafe { chunks.entries(range.first_pfn()) };
-        if platform.walk(|| rounds::clear(platform, entries(), range).is_none()) {
-            return Some(Err(platform.walk(|| rounds::refusal(entries(), range))));
+        if !self.clear(base, chunks, range) {
+            // SAFETY: within a walk.
+            let why = platform.walk(|| rounds::refusal(unsafe { chunks.entries(range.first_pfn()) }, range));
+            return Some(Err(why));
         }
-        self.stir(base);
         out.revoked.push(Revoked { range, cleared: true, leaf_only: true });
         Some(Ok(()))
     }
@@ -160,6 +159,17 @@ impl<P: Platform, I: Iommu> Front<Halves<P>, P, I> for ChunkFront<P> {
             1 => unmap_now::<_, _, true>(base, range),
             _ => unmap_now::<_, _, false>(base, range),
         }
+    }
+
+    fn unmap_in_turn(&self, base: &Base<Halves<P>, P, I>, range: IovaRange) -> Option<Result<Committed, CommitError>> {
+        let Base { allocator, policy, space, .. } = base;
+        let chunks = allocator.chunks_of(range)?;
+        let platform = space.platform();
+        platform.probe(Step::Enter(Phase::Other));
+        platform.probe(Step::Unmap);
+        platform.probe(Step::Enter(Phase::Table));
+        platform.probe(Step::ChunkFind);
+        self.clear(base, chunks, range).then(|| policy.commit_one(space, allocator, range))
     }
 
     fn tick(&self, base: &Base<Halves<P>, P, I>) -> Result<(), CommitError> {
@@ -178,6 +188,19 @@ impl<P: Platform, I: Iommu> Front<Halves<P>, P, I> for ChunkFront<P> {
 }
 
 impl<P: Platform> ChunkFront<P> {
+    /// Clears the mapping at exactly `range`, if there is one. It is not invalidated yet.
+    #[inline(always)]
+    fn clear<I: Iommu>(&self, base: &Base<Halves<P>, P, I>, chunks: &Chunks<P>, range: IovaRange) -> bool {
+        let platform = base.space.platform();
+        // SAFETY: within a walk.
+        let entries = || unsafe { chunks.entries(range.first_pfn()) };
+        let cleared = platform.walk(|| rounds::clear(platform, entries(), range).is_some());
+        if cleared {
+            self.stir(base);
+        }
+        cleared
+    }
+
     /// To be called by every unmap that takes the general path.
     #[inline(always)]
     fn stir<I: Iommu>(&self, base: &Base<Halves<P>, P, I>) {

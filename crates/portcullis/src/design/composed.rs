@@ -23,7 +23,7 @@ pub struct Composed<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking = Loc
 /// All parts but the front.
 pub struct Base<A, P: Platform, I: Iommu, L = LockFree> {
     pub(super) allocator: A,
-    policy: Policy<P, I>,
+    pub(super) policy: Policy<P, I>,
     locking: L,
     pub(super) space: AddressSpace<P, I>,
 }
@@ -57,10 +57,16 @@ pub trait Front<A, P: Platform, I: Iommu, L = LockFree>: Sync {
         None
     }
 
-    /// Unmaps and commits the mapping at exactly `range`. `None` where nothing has happened, and a batch of one does it or says why
-    /// not.
+    /// Unmaps and commits the mapping at exactly `range` where that is one command, at once. `None` where nothing has happened, and
+    /// [`unmap_in_turn`](Front::unmap_in_turn) or a batch of one does it, or says why not.
     #[inline(always)]
     fn unmap_now(&self, _base: &Base<A, P, I, L>, _range: IovaRange) -> Option<Result<Committed, CommitError>> {
+        None
+    }
+
+    /// Unmaps and commits the mapping at exactly `range` by other means: deferred, or by another command. `None` as above.
+    #[inline(always)]
+    fn unmap_in_turn(&self, _base: &Base<A, P, I, L>, _range: IovaRange) -> Option<Result<Committed, CommitError>> {
         None
     }
 
@@ -254,9 +260,12 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking, F: Front<A, P, I, L
         self.map_in_turn(&request)
     }
 
-    /// A batch of one.
+    /// What is not one command, at once: as the front does it, or else a batch of one.
     #[inline(never)]
     fn unmap_in_turn(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
+        if let Some(committed) = self.front.unmap_in_turn(&self.base, range) {
+            return Ok(committed?);
+        }
         let mut revocation = Revocation::new();
         self.unmap(range, &mut revocation)?;
         Ok(self.commit(&mut revocation)?)

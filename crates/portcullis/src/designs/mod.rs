@@ -1,4 +1,6 @@
 //! The designs. To add one, write its file and name it in the list below: every comparison, test and table picks it up.
+//!
+//! Behind the semicolon are examples, which only tests pick up.
 
 use crate::design::{Described, Design, Info, OptionInfo, OptionKind, Options};
 use crate::invalidation::Deferral;
@@ -9,30 +11,49 @@ use crate::safety::{Breach, Protection, Rule};
 pub use crate::design::choice::{Choice, ChoiceError};
 
 macro_rules! designs {
-    ($($(#[cfg($condition:meta)] #[path = $path:literal])? $module:ident :: $name:ident,)*) => {
+    (
+        $($module:ident :: $name:ident,)*
+        ; $(#[cfg($condition:meta)] #[path = $path:literal] $example_module:ident :: $example:ident,)*
+    ) => {
         $(
-            $(#[cfg($condition)] #[path = $path])? mod $module;
-            $(#[cfg($condition)])? pub use $module::$name;
+            mod $module;
+            pub use $module::$name;
+        )*
+        $(
+            #[cfg($condition)]
+            #[path = $path]
+            mod $example_module;
+            #[cfg($condition)]
+            pub use $example_module::$example;
         )*
 
         /// A design by name.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         pub enum DesignId {
-            $($(#[cfg($condition)])? #[doc = concat!("[`", stringify!($name), "`]")] $name,)*
+            $(#[doc = concat!("[`", stringify!($name), "`]")] $name,)*
+            $(#[cfg($condition)] #[doc = concat!("[`", stringify!($example), "`]")] $example,)*
         }
 
         impl DesignId {
             /// Every design, in the order of the table of designs.
-            pub const ALL: &'static [Self] = &[$($(#[cfg($condition)])? Self::$name,)*];
+            pub const ALL: &'static [Self] = &[$(Self::$name,)*];
+            /// Those that show how to add one.
+            const EXAMPLES: &'static [Self] = &[$(#[cfg($condition)] Self::$example,)*];
 
             /// What there is to say about it.
             pub const fn info(self) -> &'static Info {
-                match self { $($(#[cfg($condition)])? Self::$name => &$name::INFO,)* }
+                match self {
+                    $(Self::$name => &$name::INFO,)*
+                    $(#[cfg($condition)] Self::$example => &$example::INFO,)*
+                }
             }
 
             /// Calls `visitor` with the design's type.
             pub fn visit<P: Platform, I: Iommu, V: Visitor<P, I>>(self, visitor: V) -> V::Output {
-                match self { $($(#[cfg($condition)])? Self::$name => visitor.visit::<$name>(),)* }
+                match self {
+                    $(Self::$name => visitor.visit::<$name>(),)*
+                    $(#[cfg($condition)] Self::$example => visitor.visit::<$example>(),)*
+                }
             }
         }
     };
@@ -51,16 +72,18 @@ designs! {
     magazine::Magazine,
     fast_and_safe::FastAndSafe,
     portcullis::Portcullis,
+    ;
     #[cfg(feature = "example-design")] #[path = "../../../../examples/guarded.rs"] guarded::Guarded,
 }
 
 impl DesignId {
     /// The design called `id`.
     pub fn by_id(id: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|design| design.info().id == id)
+        Self::ALL.iter().chain(Self::EXAMPLES).copied().find(|design| design.info().id == id)
     }
 
-    /// The designs that a test is to go through: those named in `PORTCULLIS_DESIGNS`, apart by commas, or else every one.
+    /// The designs that a test is to go through: those named in `PORTCULLIS_DESIGNS`, apart by commas, or else every one, with the
+    /// examples that are built.
     ///
     /// # Panics
     /// If one is named that there is not.
@@ -69,7 +92,7 @@ impl DesignId {
         let named = |id: &str| Self::by_id(id).unwrap_or_else(|| panic!("no design `{id}` to be tested"));
         match std::env::var("PORTCULLIS_DESIGNS") {
             Ok(ids) => ids.split(',').map(named).collect(),
-            Err(_) => Self::ALL.to_vec(),
+            Err(_) => Self::ALL.iter().chain(Self::EXAMPLES).copied().collect(),
         }
     }
 }

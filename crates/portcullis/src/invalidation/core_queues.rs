@@ -5,7 +5,7 @@
 //! begin, and an entry notes how many had begun when it was queued; so the flushes that serve it are those with that number and
 //! above, and one of them having succeeded is enough.
 
-use super::{Flushes, Revocation, page_selective};
+use super::{Flushes, Revoked, page_selective};
 use crate::address::IovaRange;
 use crate::deadline::Deadline;
 use crate::error::{CommitError, NoMemory};
@@ -102,18 +102,19 @@ impl<P: Platform> CoreQueues<P> {
         &self,
         space: &AddressSpace<P, I>,
         allocator: &impl IovaAllocator<P>,
-        revocation: &mut Revocation,
+        unmaps: &[Revoked],
+        tables: &mut FreedTables,
     ) -> Result<Committed, CommitError> {
         let platform = space.platform();
         platform.probe(Step::Enter(Phase::Invalidate));
-        let mut rest = revocation.revoked.drain(..);
+        let mut rest = unmaps.iter();
         let mut is_full = || {
             let here = self.queues.here(platform);
             here.queue.with(|queue| {
                 let begun = self.note(here);
-                if !revocation.tables.is_empty() {
+                if !tables.is_empty() {
                     queue.tables_begun = begun;
-                    queue.tables.append(platform, core::mem::take(&mut revocation.tables));
+                    queue.tables.append(platform, core::mem::take(tables));
                 }
                 while rest.len() > 0 {
                     if queue.waiting.len() == self.capacity {

@@ -2,8 +2,8 @@
 //! per CPU, or only when an address is used again.
 
 use super::{
-    CORE_QUEUE_CAPACITY, CoreQueues, FlushQueue, QUEUE_CAPACITY, QUEUE_TIMEOUT_US, Revocation, UNAWAITED_CAPACITY,
-    UnawaitedQueue, page_selective, strict,
+    CORE_QUEUE_CAPACITY, CoreQueues, FlushQueue, QUEUE_CAPACITY, QUEUE_TIMEOUT_US, Revocation, Revoked,
+    UNAWAITED_CAPACITY, UnawaitedQueue, page_selective, strict,
 };
 use crate::address::IovaRange;
 use crate::error::{CommitError, MapError, NewDomainError};
@@ -172,7 +172,12 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
                 strict::commit(space, allocator, revocation, *commands, *submissions).map(Committed::Lost)
             }
             Self::Global(queue) => queue.push(space, allocator, revocation),
-            Self::PerCore(queues) => queues.push(space, allocator, revocation),
+            Self::PerCore(queues) => {
+                let Revocation { revoked, tables, .. } = revocation;
+                let queued = queues.push(space, allocator, revoked, tables);
+                revoked.clear();
+                queued
+            }
             Self::Unawaited(queue) => queue.push(space, allocator, revocation),
             // No map will come to invalidate, so it is done now.
             Self::AtMap(_) if space.check().is_err() => {
@@ -184,6 +189,25 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
                 let proof = Proof::by_next_map(breach);
                 revocation.revoked.drain(..).for_each(|revoked| allocator.free(platform, revoked.range, &proof));
                 Ok(Committed::Deferred)
+            }
+        }
+    }
+
+    /// Ends a batch of one, which cleared translations and took no table page with it.
+    pub(crate) fn commit_one(
+        &self,
+        space: &AddressSpace<P, I>,
+        allocator: &impl IovaAllocator<P>,
+        range: IovaRange,
+    ) -> Result<Committed, CommitError> {
+        let revoked = Revoked { range, cleared: true, leaf_only: true };
+        match self {
+            // Where drivers that defer unmap one by one they do it often.
+            Self::PerCore(queues) => queues.push(space, allocator, &[revoked], &mut FreedTables::new()),
+            _ => {
+                let mut revocation = Revocation::new();
+                revocation.revoked.push(revoked);
+                self.commit(space, allocator, &mut revocation)
             }
         }
     }

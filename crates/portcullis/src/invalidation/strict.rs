@@ -51,9 +51,8 @@ pub(super) fn commit<P: Platform, I: Iommu>(
     // Where it fails the ranges and tables leak: quarantined for good (S11).
     let proof = invalidated.inspect_err(|_| revocation.revoked.clear())?;
     platform.probe(Step::Enter(Phase::IovaFree));
-    for revoked in revocation.revoked.drain(..) {
-        allocator.free(platform, revoked.range, &proof);
-    }
+    revocation.revoked.iter().for_each(|revoked| allocator.free(platform, revoked.range, &proof));
+    revocation.revoked.clear();
     space.release(tables, &proof);
     Ok(proof)
 }

@@ -1,9 +1,7 @@
 //! Dynamic identity mapping (ATC'15, §4.1): where pages are mapped, what sends them to the fourth region, and that the last
 //! unmap of a page, and no other, takes it away.
 
-mod interrupted;
-
-use interrupted::{Interrupted, Moment};
+use crate::interrupted::{Interrupted, Moment};
 use portcullis::designs::Identity;
 use portcullis::domain::DmaBuffer;
 use portcullis::invalidation::{BATCH_MAX, QUEUE_TIMEOUT_US};

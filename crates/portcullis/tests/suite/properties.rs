@@ -1,12 +1,9 @@
 //! Every design, under every protection that it offers, keeps the safety rules on random scripts, and breaks those that it
 //! declares to break. A design is covered as soon as it is in the list of designs.
 
-mod checker;
-mod machines;
-
-use checker::operation::{Operation, script};
-use checker::{Bench, Tally, Violation, check, on_bench};
-use machines::machine;
+use crate::checker::operation::{Operation, script};
+use crate::checker::{Bench, Tally, Violation, check, on_bench};
+use crate::machines::machine;
 use portcullis::design::{Design, OptionInfo, OptionKind, Options};
 use portcullis::designs::{Choice, DesignId, Visitor};
 use portcullis::iommu::fake::FakeIommu;

@@ -1,9 +1,7 @@
 //! Second-level tables translate what was mapped and nothing else, as software looks it up and as hardware walks it: with
 //! three levels and four, with every size of leaf, and for a walker that sees only what was flushed.
 
-mod interrupted;
-
-use interrupted::{Interrupted, Moment};
+use crate::interrupted::{Interrupted, Moment};
 use portcullis::designs::Stock;
 use portcullis::iommu::Translation;
 use portcullis::iommu::fake::FakeIommu;

@@ -1,8 +1,8 @@
 //! Tables that leave: not with a mapping in them, not before hardware and software have let go, and not unseen by a walker that
 //! does not snoop.
 
-use super::interrupted::{Interrupted, Moment};
 use super::{DEVICE, KEPT, Small, TABLE, map_tables, tick_after, unmap};
+use crate::interrupted::{Interrupted, Moment};
 use portcullis::design::TABLE_IDLE_US;
 use portcullis::designs::Portcullis;
 use portcullis::iommu::fake::FakeIommu;

@@ -1,15 +1,13 @@
 //! The checker can fail: one flaw is planted in a copy of everything that is right, and the checker must name the rule that
 //! it breaks; without the flaw the same scripts pass.
 
-#[path = "../checker/mod.rs"]
-mod checker;
 mod design;
 mod hardware;
 mod host;
 mod reclaim;
 
-use checker::operation::{Buffer, Machine, Operation, script};
-use checker::{Bench, Tally, Violation, check, on_bench};
+use crate::checker::operation::{Buffer, Machine, Operation, script};
+use crate::checker::{Bench, Tally, Violation, check, on_bench};
 use design::{DesignFlaw, Planted};
 use hardware::{HardwareFlaw, PlantedIommu};
 use host::{HostFlaw, PlantedHost};

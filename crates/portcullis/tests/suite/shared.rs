@@ -1,9 +1,7 @@
 //! Leaves that mappings share: counted page by page, there as long as the count is, and whole again where a count is refused
 //! half-way.
 
-mod interrupted;
-
-use interrupted::{Interrupted, Moment};
+use crate::interrupted::{Interrupted, Moment};
 use portcullis::iommu::Translation;
 use portcullis::iommu::fake::FakeIommu;
 use portcullis::platform::Step;

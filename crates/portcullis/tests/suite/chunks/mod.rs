@@ -1,8 +1,6 @@
 //! Chunks and their tables, in the order of events that it takes: what comes back when, and to whom.
 
 mod flushes;
-#[path = "../interrupted/mod.rs"]
-mod interrupted;
 mod interrupts;
 mod leaving;
 mod ledger;

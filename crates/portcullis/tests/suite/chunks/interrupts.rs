@@ -1,8 +1,8 @@
 //! A map, an unmap or a tick in an interrupt, at every moment of what a driver does.
 
 use super::TABLE;
-use super::interrupted::{Interrupted, Moment};
 use super::ledger::{DEVICE, Ledger, Live, NARROW_BITS, NARROW_TABLES, Want, count_tables, move_on, settle};
+use crate::interrupted::{Interrupted, Moment};
 use portcullis::design::TABLE_IDLE_US;
 use portcullis::designs::Portcullis;
 use portcullis::iommu::fake::{Behaviour, FakeIommu};
