@@ -15,6 +15,8 @@ struct Document<'r> {
     schema: &'static str,
     #[serde(flatten)]
     origin: Origin,
+    /// The profile that this program is built with.
+    profile: &'static str,
     /// Where cycles come from; `null` where there are none.
     cycles_from: Option<CyclesFrom>,
     /// Whether nothing else ran on the CPUs during samples.
@@ -45,6 +47,7 @@ pub(crate) fn bench(arguments: &BenchArguments, out: &mut impl Write) -> Result<
     let document = Document {
         schema: "portcullis.bench/1",
         origin: Origin::of_this_run(),
+        profile: PROFILE,
         cycles_from: timed().find_map(|timed| timed.cycles_from),
         undisturbed: timed().all(|timed| timed.undisturbed),
         results: &rows,
@@ -71,6 +74,9 @@ fn failed(rows: &[Row]) -> Vec<String> {
 fn name(row: &Row) -> String {
     format!("{} {}", row.choice, row.protection)
 }
+
+/// The profile that this program is built with. Only `benchmark` links all crates as one.
+const PROFILE: &str = env!("PORTCULLIS_PROFILE");
 
 /// What stands below the table.
 const LEGEND: &str = "Medians over samples; a pair is the map and the unmap of one buffer, by each thread; of cross-cpu, by both \
@@ -107,5 +113,6 @@ fn print(out: &mut impl Write, rows: &[Row]) -> io::Result<()> {
             remark,
         ]);
     }
-    writeln!(out, "{}\n\n{}", table.trim_fmt(), textwrap(LEGEND))
+    let legend = format!("{LEGEND} This program is built with the profile `{PROFILE}`; `benchmark` is the fastest.");
+    writeln!(out, "{}\n\n{}", table.trim_fmt(), textwrap(&legend))
 }

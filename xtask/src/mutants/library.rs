@@ -7,8 +7,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "page-read-only-becomes-writable",
         rule: "S5",
         file: "crates/portcullis/src/table/rounds.rs",
-        find: "let flags = rights.bits() | 1 << MAPPED_SHIFT;",
-        replace: "let flags = Rights::READ_WRITE.bits() | rights.bits() | 1 << MAPPED_SHIFT;",
+        find: "let flags = rights.bits() + Idle::before(first.load_bits()).0;",
+        replace: "let flags = (rights.bits() | Rights::WRITE.bits()) + Idle::before(first.load_bits()).0;",
         package: "portcullis",
         target: "suite",
         test: "single_pages::no_map_gives_wider_rights",
@@ -17,8 +17,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "page-memory-is-not-checked",
         rule: "S1",
         file: "crates/portcullis/src/design/chunked.rs",
-        find: "if !is_in_a_page(phys.page_offset(), len) || !space.is_plain(phys) {",
-        replace: "if !is_in_a_page(phys.page_offset(), len) {",
+        find: "let is_plain = has_place(request) && base.space.is_plain(request);",
+        replace: "let is_plain = has_place(request) && !base.allocator.chunks.is_none();",
         package: "portcullis",
         target: "suite",
         test: "single_pages::memory_that_the_iommu_cannot_address_is_refused",
@@ -57,7 +57,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a-page-holds-a-byte-more",
         rule: "S1",
-        file: "crates/portcullis/src/design/chunked.rs",
+        file: "crates/portcullis/src/address.rs",
         find: "len.wrapping_sub(1) <= offset ^ (PAGE_SIZE - 1)",
         replace: "len.wrapping_sub(2) <= offset ^ (PAGE_SIZE - 1)",
         package: "portcullis",
@@ -68,13 +68,11 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "page-unmap-spends-whatever-became-of-it",
         rule: "S11",
         file: "crates/portcullis/src/design/chunked.rs",
-        find: r"space.invalidate_shared(&[Invalidation::Pages { domain: space.id(), first, mask: 0, leaf_only: true }])?;
-            platform.probe(Step::Enter(Phase::IovaFree));
-            platform.probe(Step::ChunkReturn);
-            cleared.spend();",
-        replace: r"let done = space.invalidate_shared(&[Invalidation::Pages { domain: space.id(), first, mask: 0, leaf_only: true }]);
-            cleared.spend();
-            done?;",
+        find: "Err(error) => return Some(Err(CommitError(error))),",
+        replace: r"Err(error) => {
+                rounds::spend(cleared, &Proof::never_visible());
+                return Some(Err(CommitError(error)));
+            }",
         package: "portcullis",
         target: "suite",
         test: "failed_invalidations::pages_of_a_chunk_stay_quarantined",
@@ -83,13 +81,12 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "unmap-spends-whatever-became-of-it",
         rule: "S11",
         file: "crates/portcullis/src/design/chunked.rs",
-        find: r"space.invalidate_shared(&[command]).map_err(CommitError)?;
-            platform.probe(Step::Enter(Phase::IovaFree));
-            platform.probe(Step::ChunkReturn);
-            cleared.spend();",
-        replace: r"let done = space.invalidate_shared(&[command]).map_err(CommitError);
-            cleared.spend();
-            done?;",
+        find: "Err(error) => return Some(Err(CommitError(error))),",
+        replace: r"Err(error) if ONE => return Some(Err(CommitError(error))),
+            Err(error) => {
+                rounds::spend(cleared, &Proof::never_visible());
+                return Some(Err(CommitError(error)));
+            }",
         package: "portcullis",
         target: "suite",
         test: "failed_invalidations::a_failed_unmap_gives_nothing_back",
@@ -98,9 +95,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "page-is-spent-before-its-invalidation",
         rule: "S3",
         file: "crates/portcullis/src/design/chunked.rs",
-        find: "let Some(cleared) = cleared else { return Ok(false) };",
-        replace: r"let Some(cleared) = cleared else { return Ok(false) };
-            cleared.spend();",
+        find: r"        platform.probe(Step::Enter(Phase::Invalidate));
+        let proof = match space.invalidate_shared(&[command]) {",
+        replace: r"        rounds::spend(cleared, &Proof::never_visible());
+        let proof = match space.invalidate_shared(&[command]) {",
         package: "portcullis",
         target: "loom",
         test: "spending::a_page_is_handed_out_after_its_invalidation",
@@ -131,9 +129,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "failed-map-stays-in-its-chunk",
         rule: "S11",
         file: "crates/portcullis/src/design/chunked.rs",
-        find: r"// Taken back, and never spent: quarantined (S11).
-            let _ = rounds::clear(platform, entries, range);",
-        replace: "",
+        find: "let _ = rounds::clear(space.platform(), entries, range);",
+        replace: "let _ = entries;",
         package: "portcullis",
         target: "suite",
         test: "failed_invalidations::a_failed_map_is_taken_back",
@@ -142,7 +139,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "failed-map-stays-shared",
         rule: "S11",
         file: "crates/portcullis/src/design/identity.rs",
-        find: "let _ = self.unmap(run.range, &mut Revocation::new());",
+        find: "let _ = self.unshare(space, run.range);",
         replace: "",
         package: "portcullis",
         target: "suite",
@@ -152,7 +149,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "failed-map-stays",
         rule: "S11",
         file: "crates/portcullis/src/design/composed.rs",
-        find: "let _ = self.unmap(range, &mut Revocation::new());",
+        find: "let _ = self.take_down(range, &mut Revocation::new());",
         replace: "",
         package: "portcullis",
         target: "suite",
@@ -172,11 +169,15 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "failed-commit-frees-table-pages",
         rule: "S4",
         file: "crates/portcullis/src/invalidation/strict.rs",
-        find: r"revocation.revoked.clear();
-        return Err(error.into());",
-        replace: r"revocation.revoked.clear();
-        space.release(Invalidated::new(tables));
-        return Err(error.into());",
+        find: "let proof = invalidated.inspect_err(|_| revocation.revoked.clear())?;",
+        replace: r"let proof = match invalidated {
+        Ok(proof) => proof,
+        Err(error) => {
+            revocation.revoked.clear();
+            space.release(tables, &Proof::never_visible());
+            return Err(error.into());
+        }
+    };",
         package: "portcullis",
         target: "suite",
         test: "failed_invalidations::a_failed_unmap_gives_nothing_back",
@@ -185,12 +186,16 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "failed-commit-frees-addresses",
         rule: "S3",
         file: "crates/portcullis/src/invalidation/strict.rs",
-        find: r"revocation.revoked.clear();
-        return Err(error.into());",
-        replace: r"for revoked in revocation.revoked.drain(..) {
-            allocator.free(platform, Invalidated::new(revoked.range));
+        find: "let proof = invalidated.inspect_err(|_| revocation.revoked.clear())?;",
+        replace: r"let proof = match invalidated {
+        Ok(proof) => proof,
+        Err(error) => {
+            for revoked in revocation.revoked.drain(..) {
+                allocator.free(platform, revoked.range, &Proof::never_visible());
+            }
+            return Err(error.into());
         }
-        return Err(error.into());",
+    };",
         package: "portcullis",
         target: "suite",
         test: "failed_invalidations::a_failed_unmap_gives_nothing_back",
@@ -199,8 +204,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "domain-drop-loses-leaving-tables",
         rule: "S10",
         file: "crates/portcullis/src/design/chunked.rs",
-        find: "self.domain.space.release(tables);",
-        replace: "drop(tables);",
+        find: "self.reclaim.with(|reclaim| reclaim.leaving.take()).into_iter().for_each(|leaving| leaving.release(base));",
+        replace: "let _ = (self.reclaim.with(|reclaim| reclaim.leaving.take()), base);",
         package: "portcullis",
         target: "suite",
         test: "failed_invalidations::a_domain_that_goes_while_tables_leave_loses_none",
@@ -209,9 +214,11 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "batched-unmap-begins-no-period",
         rule: "S7",
         file: "crates/portcullis/src/design/chunked.rs",
-        find: r"range).map(drop))?;
-            self.stir();",
-        replace: "range).map(drop))?;",
+        find: r"        if cleared {
+            self.stir(base);
+        }
+",
+        replace: "",
         package: "portcullis",
         target: "suite",
         test: "chunks::leaving::tables_go_after_batched_unmaps",
@@ -220,8 +227,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "batched-unmap-is-no-walk",
         rule: "S4",
         file: "crates/portcullis/src/design/chunked.rs",
-        find: "platform.walk(|| rounds::clear(platform, unsafe { chunks.entries(range.first_pfn()) }, range).map(drop))?;",
-        replace: "rounds::clear(platform, unsafe { chunks.entries(range.first_pfn()) }, range).map(drop)?;",
+        find: "let cleared = platform.walk(|| rounds::clear(platform, entries(), range).is_some());",
+        replace: "let cleared = rounds::clear(platform, entries(), range).is_some();",
         package: "portcullis",
         target: "suite",
         test: "chunks::leaving::an_unmap_that_comes_too_late_keeps_the_table_that_it_walks",
@@ -240,9 +247,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "page-is-not-made-visible",
         rule: "S1",
         file: "crates/portcullis/src/table/rounds.rs",
-        find: r"entry.store_bits((phys.as_u64() & !(PAGE_SIZE - 1)) + flags + round);
-    platform.table_barrier(slice::from_ref(entry));",
-        replace: "entry.store_bits((phys.as_u64() & !(PAGE_SIZE - 1)) + flags + round);",
+        find: r"first.store_bits(first_leaf + ((entries.len() as u64) << MAPPED_SHIFT));
+    platform.table_barrier(entries);",
+        replace: "first.store_bits(first_leaf + ((entries.len() as u64) << MAPPED_SHIFT));",
         package: "portcullis",
         target: "suite",
         test: "single_pages::walkers_that_do_not_snoop_see_every_map_and_unmap",
@@ -251,9 +258,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "cleared-page-is-not-made-visible",
         rule: "S2",
         file: "crates/portcullis/src/table/rounds.rs",
-        find: r"let cleared = Cleared::of(entry, 1, bits);
-    platform.table_barrier(slice::from_ref(entry));",
-        replace: "let cleared = Cleared::of(entry, 1, bits);",
+        find: r"store_others(entries, Idle::before(bits).next().0, 0);
+    platform.table_barrier(entries);",
+        replace: "store_others(entries, Idle::before(bits).next().0, 0);",
         package: "portcullis",
         target: "suite",
         test: "single_pages::walkers_that_do_not_snoop_see_every_map_and_unmap",
@@ -273,8 +280,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "full-queue-releases-tables-before-its-flush",
         rule: "S4",
         file: "crates/portcullis/src/invalidation/core_queues.rs",
-        find: "if queue.tables_begun < served {",
-        replace: "if queue.tables_begun <= served {",
+        find: "served.proof(queue.tables_begun)",
+        replace: "served.proof(queue.tables_begun.saturating_sub(1))",
         package: "portcullis",
         target: "suite",
         test: "flush_queues::table_pages_go_with_their_flush_and_not_before",

@@ -10,7 +10,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
     pub(super) fn map(&mut self, buffer: &Buffer) -> Result<Option<IovaRange>, Violation> {
         let before = self.domain.usage();
         let request = Request::new(&buffer.segments, buffer.access).expect("the strategy makes requests");
-        match self.domain.map_request(&request) {
+        match self.map_by_face(buffer, &request) {
             Ok(range) => {
                 self.vet(range, buffer, request.pages())?;
                 self.reference.map(Held::new(range, &buffer.segments, buffer.access));

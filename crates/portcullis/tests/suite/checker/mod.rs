@@ -5,23 +5,26 @@
 //! invalidated. What it may reach is kept in a plain [`Reference`]; the first difference is a [`Violation`] that names
 //! its rule. A rule that the design declares to break is not a violation but a finding, since each declared breach must be found.
 
+mod face;
 mod map;
 pub(crate) mod operation;
 mod probe;
 mod reference;
 
+use face::Owned;
 use operation::{Buffer, MEMORY_PAGES, Machine, Operation};
 use portcullis::design::{Design, Info, Options, Usage};
-use portcullis::domain::RawBatch;
+use portcullis::domain::{Mapping, RawBatch};
 use portcullis::iommu::fake::{Behaviour, FakeIommu};
 use portcullis::platform::fake::{FakeHost, run_on};
 use portcullis::table::Rights;
 use portcullis::{
     CommitError, Config, Domain, DomainId, Iommu, Iova, IovaRange, PAGE_SHIFT, PhysAddr, Platform, Protection,
-    RawUnmapError, Rule, Segment, SourceId, UnmapError,
+    RawUnmapError, Rule, Segment, SourceId,
 };
 use reference::{Held, Reference};
 use std::collections::BTreeSet;
+use std::mem::ManuallyDrop;
 
 /// A rule that was broken, and how.
 pub(crate) type Violation = (Rule, String);
@@ -102,6 +105,7 @@ where
         poisoned: false,
         quarantined: 0,
         undefined: false,
+        owned: ManuallyDrop::new(Vec::new()),
     };
     // Where a driver's mistake may go unnoticed, nothing can be said of what comes after it. So it comes last.
     let last = |operation: &&Operation| checker.declared(Rule::Errors) && operation.is_mistake();
@@ -162,6 +166,8 @@ struct Checker<'a, D: Design<P, I>, P: Platform, I: Iommu> {
     quarantined: usize,
     /// An unmap of what no mapping is was not refused, and the design says that this may be.
     undefined: bool,
+    /// Mappings that own their buffers. What is mapped at the end stays so: that is no driver's mistake.
+    owned: ManuallyDrop<Vec<Mapping<Owned>>>,
 }
 
 impl<'a, D: Design<P, I>, P: Platform, I: Iommu> Checker<'a, D, P, I> {
@@ -177,7 +183,7 @@ impl<'a, D: Design<P, I>, P: Platform, I: Iommu> Checker<'a, D, P, I> {
                 let mut batch = domain.raw_batch();
                 for &which in unmaps {
                     let Some(range) = self.pick(which) else { break };
-                    self.unmap(range, |range| batch.unmap(range))?;
+                    self.unmap(range, |checker| batch.unmap(range).inspect(|()| checker.disown(range)))?;
                 }
                 self.probe()?;
                 if let Some(buffer) = map {
@@ -254,7 +260,7 @@ impl<'a, D: Design<P, I>, P: Platform, I: Iommu> Checker<'a, D, P, I> {
     fn unmap<E: Into<RawUnmapError>>(
         &mut self,
         range: IovaRange,
-        unmap: impl FnOnce(IovaRange) -> Result<(), E>,
+        unmap: impl FnOnce(&mut Self) -> Result<(), E>,
     ) -> Result<(), Violation> {
         let before = self.domain.usage();
         let is_live = self.reference.live.iter().any(|held| held.range == range);
@@ -262,7 +268,7 @@ impl<'a, D: Design<P, I>, P: Platform, I: Iommu> Checker<'a, D, P, I> {
             let pages = range.first_pfn()..range.end_pfn();
             self.tally.cached_before_unmap += pages.filter(|pfn| self.is_cached(*pfn)).count() as u64;
         }
-        match unmap(range).map_err(E::into) {
+        match unmap(self).map_err(E::into) {
             Ok(()) if is_live => {
                 self.reference.unmap(range);
                 Ok(())
@@ -277,17 +283,12 @@ impl<'a, D: Design<P, I>, P: Platform, I: Iommu> Checker<'a, D, P, I> {
         }
     }
 
-    /// Unmaps `range` by itself, through the raw face.
+    /// Unmaps `range` by itself.
     fn unmap_alone(&mut self, range: IovaRange) -> Result<(), Violation> {
-        let domain = self.domain;
         let mut committed = Ok(());
-        self.unmap(range, |range| match domain.unmap_raw(range.start(), range.pages() << PAGE_SHIFT) {
-            Err(RawUnmapError::Commit(error)) => {
-                committed = Err(error);
-                Ok(())
-            }
-            Err(RawUnmapError::Refused(error)) => Err(error),
-            Ok(()) => Ok::<(), UnmapError>(()),
+        self.unmap(range, |checker| {
+            committed = checker.unmap_by_face(range)?;
+            Ok::<(), RawUnmapError>(())
         })?;
         self.settle(committed)
     }

@@ -1,0 +1,78 @@
+//! The faces of a domain: what a script maps goes through the one that a driver of such buffers would use, and so the checker takes
+//! the paths that are timed.
+
+use super::Checker;
+use super::operation::Buffer;
+use portcullis::design::Design;
+use portcullis::domain::{DmaBuffer, MapFailure, UnmapFailure};
+use portcullis::{
+    CommitError, Iommu, IovaRange, MapError, PAGE_SHIFT, Platform, Protection, RawUnmapError, Request, Segment,
+};
+
+/// A buffer that its mapping owns.
+#[derive(Debug)]
+pub(super) struct Owned(Vec<Segment>);
+
+// SAFETY: nothing is at its segments but what the fake IOMMU makes of them; they never change.
+unsafe impl DmaBuffer for Owned {
+    fn segments(&self) -> &[Segment] {
+        &self.0
+    }
+}
+
+impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
+    /// Maps `buffer`: half of them through the typed face, where there is one; others of one segment through the raw face.
+    pub(super) fn map_by_face(&mut self, buffer: &Buffer, request: &Request<'_>) -> Result<IovaRange, MapError> {
+        let Buffer { segments, access } = buffer;
+        let is_typed = segments[0].phys.pfn() % 2 == 1;
+        if self.bench.protection == Protection::Strict && is_typed {
+            return match self.domain.map(Owned(segments.clone()), *access) {
+                Ok(mapping) => {
+                    let range = mapping.range();
+                    self.owned.push(mapping);
+                    Ok(range)
+                }
+                Err(MapFailure::Refused(refused)) => {
+                    assert_eq!(refused.value.0, *segments, "the buffer is back");
+                    Err(refused.error)
+                }
+                Err(MapFailure::Lost(error)) => Err(MapError::Unsettled(error)),
+            };
+        }
+        match segments[..] {
+            [Segment { phys, len }] => {
+                let iova = self.domain.map_raw(phys, len, *access)?;
+                Ok(IovaRange::covering(iova, len).expect("what was mapped"))
+            }
+            _ => self.domain.map_request(request),
+        }
+    }
+
+    /// Unmaps `range` by itself, through the face that it was mapped by. The outer error is the refusal.
+    pub(super) fn unmap_by_face(&mut self, range: IovaRange) -> Result<Result<(), CommitError>, RawUnmapError> {
+        let owned = self.owned.iter().position(|mapping| mapping.range() == range);
+        let unmapped = match owned.map(|which| self.owned.swap_remove(which)) {
+            Some(mapping) => match self.domain.unmap(mapping) {
+                Ok(Owned(_)) => Ok(()),
+                Err(UnmapFailure::Commit(error)) => Err(error.into()),
+                Err(UnmapFailure::Refused(refused)) => {
+                    self.owned.push(refused.value);
+                    Err(refused.error.into())
+                }
+            },
+            None => self.domain.unmap_raw(range.start(), range.pages() << PAGE_SHIFT),
+        };
+        match unmapped {
+            Ok(()) => Ok(Ok(())),
+            Err(RawUnmapError::Commit(error)) => Ok(Err(error)),
+            refused => refused.map(Ok),
+        }
+    }
+
+    /// What was owned is unmapped by its address, as the raw face lets anybody: its buffer is never to be had back.
+    pub(super) fn disown(&mut self, range: IovaRange) {
+        if let Some(which) = self.owned.iter().position(|mapping| mapping.range() == range) {
+            std::mem::forget(self.owned.swap_remove(which));
+        }
+    }
+}
