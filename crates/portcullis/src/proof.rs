@@ -4,8 +4,9 @@
 //! S11). There are two kinds. One is that the hardware has said so: [`Proof::ask`] and [`Proof::close`] put the question and make
 //! a proof of the answer, so that no other code can. The other is a reason with a name, for what no invalidation is needed for.
 //!
-//! A proof is neither copied nor kept: it is lent to those who give something back, by the commit that it belongs to. The one
-//! exception is a flush that serves what other CPUs have queued, see [`Served`].
+//! A proof is not copied: it is lent to those who give something back, by the commit that it belongs to. It names no range, so the
+//! commit answers for what it is used on. Two things outlast a commit: a flush that serves what other CPUs have queued ([`Served`]),
+//! and table pages that have left the hardware and wait for walks of software.
 
 use crate::iommu::{AttachError, DomainId, Iommu, QueueError};
 use crate::safety::{Breach, Rule};
@@ -89,7 +90,8 @@ impl Served {
         ServedByNow(self.0.load(Ordering::Acquire))
     }
 
-    /// The proof for a flush that finds nothing that waits: others have served all that was queued before it began.
+    /// The proof for a flush that finds nothing that waits: others have served all that was queued before it began. The caller has
+    /// looked into every queue in which something may wait, with its lock held.
     pub(crate) const fn nothing_waits(&self) -> Proof {
         Proof(())
     }

@@ -70,7 +70,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         file: "crates/portcullis/src/design/chunked.rs",
         find: "Err(error) => return Some(Err(CommitError(error))),",
         replace: r"Err(error) => {
-                rounds::spend(cleared, &Proof::never_visible());
+                cleared.spend(&Proof::never_visible());
                 return Some(Err(CommitError(error)));
             }",
         package: "portcullis",
@@ -84,7 +84,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         find: "Err(error) => return Some(Err(CommitError(error))),",
         replace: r"Err(error) if ONE => return Some(Err(CommitError(error))),
             Err(error) => {
-                rounds::spend(cleared, &Proof::never_visible());
+                cleared.spend(&Proof::never_visible());
                 return Some(Err(CommitError(error)));
             }",
         package: "portcullis",
@@ -97,7 +97,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         file: "crates/portcullis/src/design/chunked.rs",
         find: r"        platform.probe(Step::Enter(Phase::Invalidate));
         let proof = match space.invalidate_shared(&[command]) {",
-        replace: r"        rounds::spend(cleared, &Proof::never_visible());
+        replace: r"        cleared.spend(&Proof::never_visible());
         let proof = match space.invalidate_shared(&[command]) {",
         package: "portcullis",
         target: "loom",

@@ -157,7 +157,7 @@ impl<P: Platform, I: Iommu> Front<Halves<P>, P, I> for ChunkFront<P> {
         match range.pages() {
             _ if self.unmaps.load(Ordering::Relaxed) != AT_ONCE => None,
             1 => unmap_now::<_, _, true>(base, range),
-            _ => unmap_now::<_, _, false>(base, range),
+            _ => base.allocator.chunks_of(range).and_then(|_| unmap_now::<_, _, false>(base, range)),
         }
     }
 
@@ -305,7 +305,7 @@ fn unmap_now<P: Platform, I: Iommu, const ONE: bool>(
         };
         platform.probe(Step::Enter(Phase::IovaFree));
         platform.probe(Step::ChunkReturn);
-        rounds::spend(cleared, &proof);
+        cleared.spend(&proof);
         Some(Ok(Committed::Lost(proof)))
     })
 }

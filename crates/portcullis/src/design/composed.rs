@@ -31,8 +31,8 @@ pub struct Base<A, P: Platform, I: Iommu, L = LockFree> {
 /// What has places of its own for some requests: those it serves, and the allocator has the rest. Addresses of either kind go back
 /// through [`IovaAllocator::free`].
 pub trait Front<A, P: Platform, I: Iommu, L = LockFree>: Sync {
-    /// Makes the mapping, where that takes no more than to write its entries. `None` where nothing has happened, and
-    /// [`map`](Front::map) does it or says why not.
+    /// Makes the mapping, where that takes no more than to write its entries, or to take the next chunk first. `None` where no
+    /// mapping was made, and [`map`](Front::map) makes it or says why not.
     #[inline(always)]
     fn map_plainly(&self, _base: &Base<A, P, I, L>, _request: &Request<'_>) -> Option<IovaRange> {
         None

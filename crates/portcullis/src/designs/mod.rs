@@ -82,7 +82,7 @@ impl DesignId {
         Self::ALL.iter().chain(Self::EXAMPLES).copied().find(|design| design.info().id == id)
     }
 
-    /// The designs that a test is to go through: those named in `PORTCULLIS_DESIGNS`, apart by commas, or else every one, with the
+    /// The designs that a test is to go through: those named in `PORTCULLIS_DESIGNS`, separated by commas, or else every one, with the
     /// examples that are built.
     ///
     /// # Panics

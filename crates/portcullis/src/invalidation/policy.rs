@@ -157,6 +157,10 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
         revocation: &mut Revocation,
     ) -> Result<Committed, CommitError> {
         let platform = space.platform();
+        if revocation.revoked.is_empty() {
+            // Nothing was taken down, so there is nothing to prove.
+            return Ok(Committed::Deferred);
+        }
         if revocation.revoked.iter().any(|revoked| !revoked.cleared) {
             // The device reaches these pages by mappings of others, whose unmaps will see to it; or have, if they came first.
             let proof = Proof::still_shared();

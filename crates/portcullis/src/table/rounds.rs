@@ -129,10 +129,10 @@ fn store_line(line: &[Entry; LINE_ENTRIES], bits: u64, step: u64, from: usize) {
     }
 }
 
-/// Clears the mapping at exactly `range`, whose entries are the first of `entries`, and makes that visible. Returns the entry of
-/// its first page, which is not spent yet. `None` where no such mapping is: then [`refusal`] says why.
+/// Clears the mapping at exactly `range`, whose entries are the first of `entries`, and makes that visible. Its first page is not
+/// spent yet. `None` if there is no such mapping: then [`refusal`] says why.
 #[inline(always)]
-pub(crate) fn clear<'e, P: Platform>(platform: &P, entries: &'e [Entry], range: IovaRange) -> Option<&'e Entry> {
+pub(crate) fn clear<'e, P: Platform>(platform: &P, entries: &'e [Entry], range: IovaRange) -> Option<Cleared<'e>> {
     let first = entries.first()?;
     let (bits, pages) = (first.load_bits(), range.pages());
     if bits >> MAPPED_SHIFT != pages {
@@ -140,10 +140,28 @@ pub(crate) fn clear<'e, P: Platform>(platform: &P, entries: &'e [Entry], range: 
     }
     let entries = &entries[..pages as usize];
     platform.probe(Step::TableClear { entries: entries.len() });
-    first.store_bits(CLEARED | pages << GONE_SHIFT | bits & ROUND);
+    let cleared = Cleared { first, bits: CLEARED | pages << GONE_SHIFT | bits & ROUND };
+    first.store_bits(cleared.bits);
     store_others(entries, Idle::before(bits).next().0, 0);
     platform.table_barrier(entries);
-    Some(first)
+    Some(cleared)
+}
+
+/// What [`clear`] has left of the first page of a mapping, until it is spent.
+#[derive(Clone, Copy)]
+pub(crate) struct Cleared<'e> {
+    first: &'e Entry,
+    bits: u64,
+}
+
+impl Cleared<'_> {
+    /// Ends the round as [`spend`] does, but only of this mapping: of two unmaps that have raced, the later finds another state.
+    #[inline(always)]
+    pub(crate) fn spend(self, _proof: &Proof) {
+        if self.first.load_bits() == self.bits {
+            self.first.store_bits(self.bits ^ END);
+        }
+    }
 }
 
 /// Why no mapping is at exactly `range`, whose entries are the first of `entries`.

@@ -7,6 +7,7 @@ use crate::address::{IovaRange, PAGE_SIZE, PhysAddr, Segment};
 use crate::platform::fake::FakeHost;
 use crate::proof::Proof;
 use crate::safety::Rule;
+use crate::table::rounds::Cleared;
 use crate::table::{Entry, Rights};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -40,11 +41,11 @@ fn script() -> impl Strategy<Value = Vec<Operation>> {
     vec(operation, 1..100)
 }
 
-/// Pages of a mapping, by their place in the table, and its first entry once it is cleared.
+/// Pages of a mapping, by their place in the table, and what is left of it once it is cleared.
 struct Mapping<'t> {
     first: u64,
     pages: u64,
-    cleared: Option<&'t Entry>,
+    cleared: Option<Cleared<'t>>,
 }
 
 struct Model<'t> {
@@ -119,7 +120,7 @@ impl<'t> Model<'t> {
             Operation::Spend(which) => {
                 let which = which % self.mappings.len().max(1);
                 if let Some(Mapping { cleared: Some(cleared), .. }) = self.mappings.get(which) {
-                    rounds::spend(cleared, &Proof::never_visible());
+                    cleared.spend(&Proof::never_visible());
                     self.mappings.swap_remove(which);
                 }
             }
@@ -143,7 +144,7 @@ fn an_unmap_that_comes_too_late_harms_one_mapping() {
     // No bit of their addresses is zero where a length may be.
     let segment = Segment { phys: PhysAddr::from_pfn(0x1_ffff), len: PAGE_SIZE };
     let map = |page| rounds::write(&host, entry(page), &[segment], Rights::WRITE);
-    let spend = |first: &Entry| rounds::spend(first, &Proof::never_visible());
+    let spend = |cleared: Cleared<'_>| cleared.spend(&Proof::never_visible());
     let clear = |page| rounds::clear(&host, entry(page), IovaRange::new(page, 1).expect("a range")).expect("mapped");
 
     table.hand_out(&host, 0, &tables, chunk);
