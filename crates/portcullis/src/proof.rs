@@ -1,11 +1,11 @@
 //! What the hardware has confirmed, as a type.
 //!
 //! A buffer goes back to its owner, an address to its allocator and a table page to the host only against a [`Proof`] (S2, S3, S4,
-//! S11). There are two kinds. One is that the hardware has said so: [`Proof::ask`] and [`Proof::close`] put the question and make
+//! S11). There are two kinds. One is that the hardware has said so: `Proof::ask` and `Proof::close` put the question and make
 //! a proof of the answer, so that no other code can. The other is a reason with a name, for what no invalidation is needed for.
 //!
 //! A proof is not copied: it is lent to those who give something back, by the commit that it belongs to. It names no range, so the
-//! commit answers for what it is used on. Two things outlast a commit: a flush that serves what other CPUs have queued ([`Served`]),
+//! commit answers for what it is used on. Two things outlast a commit: a flush that serves what other CPUs have queued (`Served`),
 //! and table pages that have left the hardware and wait for walks of software.
 
 use crate::iommu::{AttachError, DomainId, Iommu, QueueError};
@@ -74,7 +74,8 @@ pub enum Committed {
 pub(crate) struct Served(AtomicU64);
 
 impl Served {
-    pub(crate) const fn none() -> Self {
+    /// None yet.
+    pub(crate) fn none() -> Self {
         Self(AtomicU64::new(0))
     }
 
