@@ -182,7 +182,7 @@ impl<P: Platform, I: Iommu> Front<Halves<P>, P, I> for ChunkFront<P> {
     }
 
     fn close(&mut self, base: &mut Base<Halves<P>, P, I>) {
-        // `&mut`: nobody walks any more.
+        // `&mut`: no CPU walks the tables now.
         self.reclaim.with(|reclaim| reclaim.leaving.take()).into_iter().for_each(|leaving| leaving.release(base));
     }
 }
@@ -215,7 +215,7 @@ impl<P: Platform> ChunkFront<P> {
         base.allocator.chunks.period.set_if_none(base.space.platform(), TABLE_IDLE_US);
     }
 
-    /// Gives back the table pages that have left and that nobody walks, and sees which are to leave next.
+    /// Gives back the table pages that have left and that no CPU walks, and picks those that leave next.
     fn give_tables_back<I: Iommu>(&self, base: &Base<Halves<P>, P, I>) -> Result<(), CommitError> {
         let Base { allocator: Halves { chunks, .. }, space, .. } = base;
         let platform = space.platform();

@@ -1,5 +1,5 @@
 //! An IOMMU for tests that caches as much as any hardware could, every translation and every table pointer that it has ever seen,
-//! until it is invalidated; and that invalidates as late as it may, so that whoever does not wait is found out. Its host
+//! until it is invalidated; and that invalidates as late as it may, so that a caller that does not wait is caught. Its host
 //! learns of each table page that comes back while a pointer to it may be cached.
 
 mod pointers;

@@ -46,7 +46,7 @@ const TABLE_PAGES: u64 = TABLE_UNITS as u64 * UNIT_PAGES;
 const SMALL_PAGES_MAX: u64 = UNIT_PAGES.div_ceil(4);
 /// Half a chunk: larger requests have streams of their own, with chunks of a whole table.
 const MIDDLE_PAGES_MAX: u64 = CHUNK_PAGES / 2;
-/// How long table pages that nobody needs are kept, in microseconds; they go within twice that.
+/// How long unused table pages are kept, in microseconds; they go within twice that.
 pub const TABLE_IDLE_US: u64 = 100_000;
 /// Requests of more pages find no place here.
 pub const CHUNKED_PAGES_MAX: u64 = if TABLE_PAGES < ROUND_PAGES_MAX { TABLE_PAGES } else { ROUND_PAGES_MAX };

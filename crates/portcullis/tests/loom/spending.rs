@@ -1,4 +1,4 @@
-//! A page is spent after its invalidation, and whoever is handed it again knows that: an ordering between CPUs, through the entry
+//! A page is spent after its invalidation, and the CPU that gets it next sees both: an ordering between CPUs, through the entry
 //! alone. The hardware here has no lock that would order them by accident.
 
 use super::{DEVICE, check_with};

@@ -193,7 +193,7 @@ impl<'h> Visitor<&'h FakeHost, &'h FakeIommu<'h>> for OnMap<'_, 'h> {
         let mapped = Mapped::<D>::new(host, iommu, case);
         let live = mapped.domain.usage().live_ranges;
         iommu.behave(case.behaviour);
-        // Nobody has used this page of memory before, so that whoever reaches it does by the map that fails.
+        // No other map has used this memory, so it can only be reached through the map that fails.
         let phys = PhysAddr::from_pfn(BUFFERS_PFN + 0x4000);
         let failed = mapped.domain.map_raw(phys, case.pages * PAGE_SIZE, Access::DeviceWrites);
         assert!(matches!(failed, Err(MapError::Unsettled(_))), "{what}: {failed:?}");

@@ -68,7 +68,7 @@ pub(crate) fn on_bench<T>(machine: &Machine, protection: Protection, run: impl F
     let hardware = FakeIommu::with_capabilities(&host, machine.capabilities());
     hardware.behave(machine.behaviour());
     let outcome = run(&Bench { host: &host, hardware: &hardware, machine, protection, options: Options::NONE });
-    // The first violation is the one that counts, and whoever runs to the end has asked.
+    // The first violation counts; a run without one has asked already.
     let _ = host.take_freed_while_walked();
     outcome
 }
