@@ -75,6 +75,8 @@ struct CoreState {
     timer_ps: Cell<Option<u64>>,
     /// Whether what it does now is protection, and charged as such.
     charging: Cell<bool>,
+    /// Whether it is inside an unmap that has not turned to the hardware yet.
+    clearing: Cell<bool>,
     account: RefCell<Account>,
     suspender: RefCell<Option<Suspender>>,
 }
@@ -97,6 +99,7 @@ pub struct Engine {
     coherent: bool,
     hardware: OnceCell<Arc<Vtd>>,
     on_timer: RefCell<Option<Rc<dyn Fn()>>>,
+    on_cleared: RefCell<Option<Rc<dyn Fn()>>>,
 }
 
 /// Leaves the engine with no core running, however a run ends.
@@ -110,6 +113,7 @@ impl Drop for Stop<'_> {
         for core in &self.0.cores {
             core.suspender.borrow_mut().take();
             core.masked.set(0);
+            core.clearing.set(false);
         }
         for lock in self.0.locks.borrow_mut().iter_mut() {
             lock.abandon();
@@ -132,6 +136,7 @@ impl Engine {
             in_interrupt: Cell::new(false),
             timer_ps: Cell::new(None),
             charging: Cell::new(false),
+            clearing: Cell::new(false),
             account: RefCell::default(),
             suspender: RefCell::default(),
         };
@@ -148,6 +153,7 @@ impl Engine {
             coherent,
             hardware: OnceCell::new(),
             on_timer: RefCell::default(),
+            on_cleared: RefCell::default(),
         }
     }
 
@@ -159,6 +165,11 @@ impl Engine {
     /// What runs on a core whose timer has fired.
     pub(crate) fn on_timer(&self, handler: Option<Rc<dyn Fn()>>) {
         *self.on_timer.borrow_mut() = handler;
+    }
+
+    /// What runs on a core in the midst of an [unmap](Engine::unmapping).
+    pub(crate) fn on_cleared(&self, handler: Option<Rc<dyn Fn()>>) {
+        *self.on_cleared.borrow_mut() = handler;
     }
 
     /// Number of cores.
@@ -320,6 +331,27 @@ impl Engine {
         result
     }
 
+    /// Runs one unmap, whose cost is charged as protection. When it turns to the hardware, its translations are cleared and
+    /// may still be cached: the handler for that moment runs then, uncharged. Returns whether that moment came.
+    pub(crate) fn unmapping<R>(&self, unmap: impl FnOnce() -> R) -> (R, bool) {
+        let Some(state) = self.state() else { return (unmap(), false) };
+        state.clearing.set(true);
+        let result = self.charged(unmap);
+        (result, !state.clearing.replace(false))
+    }
+
+    /// The running core turns from the tables to the hardware.
+    #[cold]
+    fn cleared(&self, state: &CoreState) {
+        state.clearing.set(false);
+        let handler = self.on_cleared.borrow().clone();
+        if let Some(handler) = handler {
+            let charging = state.charging.replace(false);
+            handler();
+            state.charging.set(charging);
+        }
+    }
+
     /// Adds `cycles` of work to the running core.
     #[inline]
     fn charge(&self, cycles: u64) {
@@ -337,7 +369,14 @@ impl Engine {
     pub(crate) fn step(&self, step: Step) {
         let Some(state) = self.state() else { return };
         match step {
-            Step::Enter(phase) => return state.account.borrow_mut().enter(phase),
+            Step::Enter(phase) => {
+                state.account.borrow_mut().enter(phase);
+                // An interrupt may flush what others have unmapped.
+                if phase == Phase::Invalidate && state.clearing.get() && !state.in_interrupt.get() {
+                    self.cleared(state);
+                }
+                return;
+            }
             Step::TreeSearch { nodes } => state.account.borrow_mut().search(nodes),
             _ => {}
         }

@@ -1,12 +1,12 @@
 //! One run with a malicious device in it.
 
 use super::adversary::{Adversary, Found, grace_ps};
+use super::any_domain::AnyDesign;
 use super::world::{LabUnit, World};
 use super::{Job, RunError, perform};
 use crate::platform::LabPlatform;
 use portcullis::Protection;
 use portcullis::design::Design;
-use portcullis::designs::Visitor;
 use std::rc::Rc;
 
 /// Cached translations that must have been found before their unmap. A run with fewer has shown nothing.
@@ -46,32 +46,22 @@ impl Attacked {
 
 /// Makes the run of `job` with a malicious device in it, whose choices are drawn from the seed of the job.
 pub fn attack(job: &Job<'_>) -> Attacked {
-    struct Run<'j, 'm>(&'j Job<'m>);
-
-    impl Visitor<LabPlatform, LabUnit> for Run<'_, '_> {
-        type Output = Attacked;
-
-        fn visit<D: Design<LabPlatform, LabUnit>>(self) -> Self::Output {
-            attack_design::<D>(self.0)
-        }
-    }
-
-    job.design.visit(Run(job))
+    run(job, AnyDesign::listed(job.design), None)
 }
 
 /// The same for a design that is in no list; that of `job` has no part in it.
 pub fn attack_design<D: Design<LabPlatform, LabUnit>>(job: &Job<'_>) -> Attacked {
-    run::<D>(job, None)
+    run(job, AnyDesign::of::<D>(), None)
 }
 
 /// The same on hardware that refuses every invalidation once `hand_backs` buffers have been handed back. A design that keeps
 /// S11 ends the run there, with an error.
 pub fn attack_on_breaking_hardware<D: Design<LabPlatform, LabUnit>>(job: &Job<'_>, hand_backs: u64) -> Attacked {
-    run::<D>(job, Some(hand_backs))
+    run(job, AnyDesign::of::<D>(), Some(hand_backs))
 }
 
-fn run<D: Design<LabPlatform, LabUnit>>(job: &Job<'_>, breaks_after: Option<u64>) -> Attacked {
-    let world = match World::<D>::new(job, &job.work.memory(), true) {
+fn run(job: &Job<'_>, design: AnyDesign, breaks_after: Option<u64>) -> Attacked {
+    let world = match World::new(job, design, true) {
         Ok(world) => world,
         Err(error) => return Attacked { error: Some(error), ..Attacked::default() },
     };
@@ -88,7 +78,7 @@ fn run<D: Design<LabPlatform, LabUnit>>(job: &Job<'_>, breaks_after: Option<u64>
     world.vtd.refuse_invalidations(false);
     let grace_us = bound_us.map(|_| grace_ps(job) as f64 / PS_PER_US);
     let mut attacked = Attacked { bound_us, grace_us, error, ..Attacked::default() };
-    let translated = (!D::INFO.physical_addresses()).then_some(());
+    let translated = (!world.info.physical_addresses()).then_some(());
     let residual_bytes_ps = world.residual.borrow_mut().total(world.worked_ps.get());
     world.tell(|adversary| {
         let probes = adversary.probes();
@@ -102,7 +92,7 @@ fn run<D: Design<LabPlatform, LabUnit>>(job: &Job<'_>, breaks_after: Option<u64>
 }
 
 /// Waits until no buffer that is back may be reached any more, and tries everything once again.
-fn outstay<D: Design<LabPlatform, LabUnit>>(world: &Rc<World<D>>) {
+fn outstay(world: &Rc<World>) {
     let inner = world.clone();
     let body = move || {
         let mut until_ps = 0;

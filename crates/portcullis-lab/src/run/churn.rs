@@ -4,11 +4,9 @@
 use super::driver::Driver;
 use super::exposure::Slot;
 use super::workload::{WorkloadError, parameters};
-use super::world::{Buffer, LabUnit, World};
+use super::world::{Buffer, World};
 use super::{Pace, RunError, replay};
 use crate::machine::Machine;
-use crate::platform::LabPlatform;
-use portcullis::design::Design;
 use portcullis::{Access, MapError, NoMemory, PAGE_SIZE, PhysAddr, Segment};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -62,8 +60,8 @@ impl Churn {
 }
 
 /// The workload under way.
-pub(super) struct Service<'w, D: Design<LabPlatform, LabUnit>> {
-    world: &'w Rc<World<D>>,
+pub(super) struct Service<'w> {
+    world: &'w Rc<World>,
     churn: Churn,
     batch: usize,
     pace: Pace,
@@ -83,8 +81,8 @@ struct Core {
     background: f64,
 }
 
-impl<'w, D: Design<LabPlatform, LabUnit>> Service<'w, D> {
-    pub(super) fn new(world: &'w Rc<World<D>>, churn: &Churn, batch: usize, pace: Pace, seed: u64) -> Self {
+impl<'w> Service<'w> {
+    pub(super) fn new(world: &'w Rc<World>, churn: &Churn, batch: usize, pace: Pace, seed: u64) -> Self {
         let core = |number: u32| Core {
             number: number as usize,
             churn: churn.clone(),
@@ -112,7 +110,7 @@ impl<'w, D: Design<LabPlatform, LabUnit>> Service<'w, D> {
     }
 
     /// That many times `burst` on every core.
-    fn bursts(&self, machine: &Machine, bursts: u64, burst: fn(&mut Core, &World<D>, &mut Driver<'_, D>)) {
+    fn bursts(&self, machine: &Machine, bursts: u64, burst: fn(&mut Core, &World, &mut Driver<'_>)) {
         let bytes = u64::from(self.churn.burst) * PAGE_SIZE * u64::from(self.churn.cores);
         let gap_ps = self.pace.gap_ps(machine, bytes);
         let bodies = self.cores.iter().map(|core| {
@@ -138,13 +136,13 @@ impl<'w, D: Design<LabPlatform, LabUnit>> Service<'w, D> {
 
 impl Core {
     /// Some buffers go, others come.
-    fn replace<D: Design<LabPlatform, LabUnit>>(&mut self, world: &World<D>, driver: &mut Driver<'_, D>) {
+    fn replace(&mut self, world: &World, driver: &mut Driver<'_>) {
         self.empty(world, driver);
         self.fill(world, driver);
     }
 
     /// Buffers come, of which half are received and half sent.
-    fn fill<D: Design<LabPlatform, LabUnit>>(&mut self, world: &World<D>, driver: &mut Driver<'_, D>) {
+    fn fill(&mut self, world: &World, driver: &mut Driver<'_>) {
         for _ in 0..self.slots.len().min(self.churn.burst as usize) {
             self.background += self.churn.background;
             while self.background >= 1.0 {
@@ -162,7 +160,7 @@ impl Core {
     }
 
     /// Random ones of the live buffers go.
-    fn empty<D: Design<LabPlatform, LabUnit>>(&mut self, world: &World<D>, driver: &mut Driver<'_, D>) {
+    fn empty(&mut self, world: &World, driver: &mut Driver<'_>) {
         let count = self.live.len().min(self.churn.burst as usize);
         let kept = self.live.len() - count;
         for place in (kept..self.live.len()).rev() {

@@ -1,29 +1,28 @@
 //! A core doing what a device driver does: mapping, unmapping in batches, and watching what the device can reach.
 
 use super::RunError;
+use super::any_domain::AnyBatch;
 use super::exposure::Slot;
-use super::world::{Buffer, LabUnit, Live, Ranges, Wanted, World};
-use crate::platform::LabPlatform;
-use portcullis::design::Design;
-use portcullis::domain::{RawBatch, segment_iova};
+use super::world::{Buffer, Live, Ranges, Wanted, World};
+use portcullis::domain::{RawUnmapError, segment_iova};
 use portcullis::{Access, Iova, PAGE_SIZE, PhysAddr, Request, Segment};
 use smallvec::smallvec;
 use std::cell::Cell;
 
 /// One core of a run.
-pub(super) struct Driver<'w, D: Design<LabPlatform, LabUnit>> {
-    world: &'w World<D>,
+pub(super) struct Driver<'w> {
+    world: &'w World,
     core: usize,
     batch_max: usize,
     /// A batch for each device; only one of them has members.
-    batches: Vec<RawBatch<'w, D, LabPlatform, LabUnit>>,
+    batches: Vec<Box<dyn AnyBatch + 'w>>,
     /// The mappings of the batch that has not been committed, all of one device.
     members: Vec<(Slot, Live)>,
 }
 
-impl<'w, D: Design<LabPlatform, LabUnit>> Driver<'w, D> {
-    pub(super) fn new(world: &'w World<D>, core: usize, batch_max: usize) -> Self {
-        let batches = world.domains.iter().map(|domain| domain.raw_batch()).collect();
+impl<'w> Driver<'w> {
+    pub(super) fn new(world: &'w World, core: usize, batch_max: usize) -> Self {
+        let batches = world.domains.iter().map(|domain| domain.batch()).collect();
         Self { world, core, batch_max, batches, members: Vec::new() }
     }
 
@@ -53,11 +52,11 @@ impl<'w, D: Design<LabPlatform, LabUnit>> Driver<'w, D> {
         let domain = &world.domains[device];
         let request = |segments: &[Segment]| {
             let request = Request::new(segments, access)?;
-            domain.map_request(&request)
+            domain.map(&request)
         };
         world.tell(|adversary| adversary.map_begins(self.core));
         let ranges: Result<Ranges, _> = world.engine.charged(|| {
-            if D::INFO.physical_addresses() {
+            if world.info.physical_addresses() {
                 segments.iter().map(|segment| request(std::slice::from_ref(segment))).collect()
             } else {
                 request(segments).map(|range| smallvec![range])
@@ -74,7 +73,7 @@ impl<'w, D: Design<LabPlatform, LabUnit>> Driver<'w, D> {
                 tally.table_pages_max = tally.table_pages_max.max(world.table_pages());
                 drop(tally);
                 world.residual.borrow_mut().mapped(segments, world.engine.now_ps());
-                if !D::INFO.physical_addresses() {
+                if !world.info.physical_addresses() {
                     for range in &ranges {
                         world.used_again(device, *range);
                         world.live_ranges.borrow_mut().insert(device, *range, slot);
@@ -119,28 +118,49 @@ impl<'w, D: Design<LabPlatform, LabUnit>> Driver<'w, D> {
         world.engine.wait_until(Wanted::Mapping(slot).into(), || settled() == Some(true) || world.failed());
         world.provoke(|adversary| world.look(slot, |live| adversary.leaving(slot, live)));
         let Some(live) = world.live.borrow_mut().get_mut(slot as usize).and_then(Option::take) else { return };
+        if self.batch_max == 1 { self.unmap_at_once(slot, live) } else { self.unmap_in_batch(slot, live) }
+    }
+
+    /// As a driver does that has no batches. The buffer is the driver's again at once.
+    fn unmap_at_once(&self, slot: Slot, live: Live) {
+        let world = self.world;
+        let (device, ranges) = (live.device, live.ranges.clone());
+        let under_way = &world.unmaps[self.core];
+        under_way.replace(Some((slot, live)));
+        let domain = &world.domains[device];
+        let unmap = || ranges.iter().try_for_each(|range| domain.unmap(*range));
+        let (unmapped, was_cleared) = world.engine.unmapping(unmap);
+        let live = under_way.take();
+        if let Err(error) = unmapped {
+            return world.fail(match error {
+                RawUnmapError::Refused(error) => RunError::Unmap(error),
+                RawUnmapError::Commit(error) => RunError::Commit(error),
+            });
+        }
+        let Some((slot, live)) = live else { return };
+        if !was_cleared {
+            // Left to be written over; or mapped still, for others.
+            let is_left = world.exposure.borrow().waits_for_maps();
+            world.is_leaving(slot, &live, is_left);
+        }
+        world.arm(device);
+        world.settle_invalidations();
+        self.hand_back(slot, &live);
+        world.worked();
+    }
+
+    fn unmap_in_batch(&mut self, slot: Slot, live: Live) {
+        let world = self.world;
         if self.members.first().is_some_and(|(_, first)| first.device != live.device) {
             self.commit();
         }
-        let domain = &world.domains[live.device];
         let batch = &mut self.batches[live.device];
-        for range in &live.ranges {
-            let unmapped = world.engine.charged(|| batch.unmap(*range));
-            if let Err(error) = unmapped {
-                world.fail(RunError::Unmap(error));
-                return;
-            }
-            if !D::INFO.physical_addresses() {
-                let now_ps = world.engine.now_ps();
-                let mut exposure = world.exposure.borrow_mut();
-                if batch.revoked().last().is_some_and(|revoked| revoked.cleared) {
-                    exposure.unmapped(slot, domain.id(), *range, live.bytes(), now_ps);
-                } else {
-                    exposure.kept(live.bytes());
-                }
-            }
+        let unmapped: Result<Vec<bool>, _> =
+            world.engine.charged(|| live.ranges.iter().map(|range| batch.unmap(*range)).collect());
+        match unmapped {
+            Ok(cleared) => world.is_leaving(slot, &live, cleared.contains(&true)),
+            Err(error) => return world.fail(RunError::Unmap(error)),
         }
-        world.provoke(|adversary| adversary.cling(slot, &live));
         self.members.push((slot, live));
         if self.members.len() >= self.batch_max {
             self.commit();
@@ -154,7 +174,7 @@ impl<'w, D: Design<LabPlatform, LabUnit>> Driver<'w, D> {
         // Whatever comes of it: buffers whose commit fails never come back (S11).
         let mut members = std::mem::take(&mut self.members);
         let batch = &mut self.batches[device];
-        if let Err(error) = world.engine.charged(|| batch.commit_so_far()) {
+        if let Err(error) = world.engine.charged(|| batch.commit()) {
             world.fail(RunError::Commit(error));
             return;
         }
@@ -197,7 +217,7 @@ impl<'w, D: Design<LabPlatform, LabUnit>> Driver<'w, D> {
         if !reaches() {
             return false;
         }
-        if D::INFO.physical_addresses() {
+        if world.info.physical_addresses() {
             return true;
         }
         if owned() {
@@ -225,8 +245,8 @@ impl<'w, D: Design<LabPlatform, LabUnit>> Driver<'w, D> {
         let mut done_ps = world.engine.now_ps();
         for (index, segment) in segments.iter().enumerate() {
             let start = world.look(slot, |live| {
-                let range = live.ranges[if D::INFO.physical_addresses() { index } else { 0 }];
-                segment_iova(&segments, index, range, D::INFO.physical_addresses())
+                let range = live.ranges[if world.info.physical_addresses() { index } else { 0 }];
+                segment_iova(&segments, index, range, world.info.physical_addresses())
             });
             let Some(start) = start else { return };
             let mut done = 0;

@@ -1,6 +1,7 @@
 //! One run: a workload under one design on one machine, in virtual time, and what was measured.
 
 mod adversary;
+mod any_domain;
 mod attack;
 mod churn;
 mod driver;
@@ -14,6 +15,7 @@ mod workload;
 mod world;
 
 pub use adversary::Found;
+use any_domain::AnyDesign;
 pub use attack::{Attacked, PROBES_CACHED_MIN, attack, attack_design, attack_on_breaking_hardware};
 pub use churn::Churn;
 pub use rings::Rings;
@@ -24,10 +26,9 @@ use crate::account::Account;
 use crate::host_memory::buffers_end;
 use crate::machine::Machine;
 use crate::outcome::Outcome;
-use crate::platform::LabPlatform;
 use crate::trace::{Joined, Trace};
-use portcullis::design::{Design, Options};
-use portcullis::designs::{DesignId, Visitor};
+use portcullis::design::Options;
+use portcullis::designs::DesignId;
 use portcullis::iommu::AttachError;
 use portcullis::{CommitError, MapError, NewDomainError, Protection, Segment, SourceId, UnmapError};
 use portcullis_model::Counters;
@@ -253,21 +254,7 @@ fn measured_pace(machine: &Machine, work: &Work, seed: u64) -> Result<Pace, RunE
 }
 
 fn measure(job: &Job<'_>) -> Result<Measured, RunError> {
-    struct Run<'j, 'm>(&'j Job<'m>);
-
-    impl Visitor<LabPlatform, LabUnit> for Run<'_, '_> {
-        type Output = Result<Measured, RunError>;
-
-        fn visit<D: Design<LabPlatform, LabUnit>>(self) -> Self::Output {
-            measure_design::<D>(self.0)
-        }
-    }
-
-    job.design.visit(Run(job))
-}
-
-fn measure_design<D: Design<LabPlatform, LabUnit>>(job: &Job<'_>) -> Result<Measured, RunError> {
-    let world = World::<D>::new(job, &job.work.memory(), false)?;
+    let world = World::new(job, AnyDesign::listed(job.design), false)?;
     let start = perform(&world, job);
     if let Some(error) = world.failure.borrow_mut().take() {
         return Err(error);
@@ -306,7 +293,7 @@ fn measure_design<D: Design<LabPlatform, LabUnit>>(job: &Job<'_>) -> Result<Meas
 }
 
 /// Does the work of `job`, and returns where the measured part of it began.
-fn perform<D: Design<LabPlatform, LabUnit>>(world: &Rc<World<D>>, job: &Job<'_>) -> Start {
+fn perform(world: &Rc<World>, job: &Job<'_>) -> Start {
     match &job.work {
         Work::Trace(trace, joined) => {
             replay::prepare(world, trace, joined.as_ref());
@@ -341,7 +328,7 @@ struct Start {
 }
 
 impl Start {
-    fn of<D: Design<LabPlatform, LabUnit>>(world: &World<D>) -> Self {
+    fn of(world: &World) -> Self {
         world.settle_invalidations();
         world.warm.set(false);
         world.engine.forget_longest_search();

@@ -3,10 +3,8 @@
 use super::Pace;
 use super::driver::Driver;
 use super::exposure::Slot;
-use super::world::{Buffer, LabUnit, Wanted, World};
-use crate::platform::LabPlatform;
+use super::world::{Buffer, Wanted, World};
 use crate::trace::{Joined, LoggedAccess, Mapping, OperationKind, Target, Trace};
-use portcullis::design::Design;
 use portcullis::table::Rights;
 use portcullis::{Access, Iova, PAGE_SIZE, Segment};
 use rustc_hash::FxHashSet;
@@ -34,10 +32,7 @@ pub(super) fn memory_end(trace: &Trace, joined: Option<&Joined>) -> u64 {
 }
 
 /// Makes the mappings that precede the trace.
-pub(super) fn prepare<D>(world: &Rc<World<D>>, trace: &Rc<Trace>, joined: Option<&Rc<Joined>>)
-where
-    D: Design<LabPlatform, LabUnit>,
-{
+pub(super) fn prepare(world: &Rc<World>, trace: &Rc<Trace>, joined: Option<&Rc<Joined>>) {
     let Some(joined) = joined.cloned() else { return };
     let (inner, trace) = (world.clone(), trace.clone());
     let body = move || {
@@ -67,10 +62,7 @@ fn persistent_slot(trace: &Trace, index: u32) -> Slot {
 /// itself would drift away from the others, and a driver's ring would seem to have no end. With logged accesses the device
 /// does those and no others, and each operation also waits for the end of the one before: the log's place among them is
 /// known no other way.
-pub(super) fn run<D>(world: &Rc<World<D>>, trace: &Rc<Trace>, joined: Option<&Rc<Joined>>, batch: usize, pace: Pace)
-where
-    D: Design<LabPlatform, LabUnit>,
-{
+pub(super) fn run(world: &Rc<World>, trace: &Rc<Trace>, joined: Option<&Rc<Joined>>, batch: usize, pace: Pace) {
     let cpus = cpus(trace);
     let segments = trace.segments.as_slice().into();
     let (trace_of, joined_of) = (trace.clone(), joined.cloned());
@@ -101,7 +93,7 @@ where
 }
 
 /// The device goes over the buffers that the trace never unmaps, in the order of their maps.
-fn access_leftovers<D: Design<LabPlatform, LabUnit>>(world: &Rc<World<D>>, trace: &Rc<Trace>) {
+fn access_leftovers(world: &Rc<World>, trace: &Rc<Trace>) {
     let left = |(slot, mapping): (usize, &Mapping)| {
         (mapping.unmap_operation.is_none() && mapping.access != Access::DeviceReads).then_some(slot as Slot)
     };
@@ -118,7 +110,7 @@ fn access_leftovers<D: Design<LabPlatform, LabUnit>>(world: &Rc<World<D>>, trace
 }
 
 /// Lets flushes that are still due happen.
-pub(super) fn close_windows<D: Design<LabPlatform, LabUnit>>(world: &Rc<World<D>>, batch: usize) {
+pub(super) fn close_windows(world: &Rc<World>, batch: usize) {
     if world.domains.iter().all(|domain| domain.due_us().is_none()) {
         return world.settle_invalidations();
     }
@@ -146,10 +138,7 @@ struct Script {
 
 impl Script {
     /// Does the operations of one CPU.
-    fn core<D>(&self, world: &World<D>, driver: &mut Driver<'_, D>, operations: &[u32])
-    where
-        D: Design<LabPlatform, LabUnit>,
-    {
+    fn core(&self, world: &World, driver: &mut Driver<'_>, operations: &[u32]) {
         let trace = &*self.trace;
         let Some(first_ns) = trace.operations.first().map(|operation| operation.time_ns) else { return };
         let start_ps = world.engine.now_ps();
@@ -201,10 +190,7 @@ impl Script {
     }
 
     /// Waits for the turn of an operation, and does the logged accesses that come before it.
-    fn await_turn<D>(&self, world: &World<D>, driver: &Driver<'_, D>, index: u32)
-    where
-        D: Design<LabPlatform, LabUnit>,
-    {
+    fn await_turn(&self, world: &World, driver: &Driver<'_>, index: u32) {
         world.engine.wait_until(Wanted::Turn(index).into(), || self.turn.get() == index || world.failed());
         match &self.joined {
             Some(joined) => self.accesses_before(world, driver, joined, index),
@@ -213,10 +199,7 @@ impl Script {
     }
 
     /// The logged accesses that come after that many operations.
-    fn accesses_before<D>(&self, world: &World<D>, driver: &Driver<'_, D>, joined: &Joined, index: u32)
-    where
-        D: Design<LabPlatform, LabUnit>,
-    {
+    fn accesses_before(&self, world: &World, driver: &Driver<'_>, joined: &Joined, index: u32) {
         let first = joined.accesses.partition_point(|access| access.after_operation < index);
         for access in joined.accesses[first..].iter().take_while(|access| access.after_operation == index) {
             self.access(world, driver, access);
@@ -224,16 +207,13 @@ impl Script {
     }
 
     /// Lets the next operation of the trace begin.
-    fn pass_turn<D: Design<LabPlatform, LabUnit>>(&self, world: &World<D>, index: u32) {
+    fn pass_turn(&self, world: &World, index: u32) {
         self.turn.set(index + 1);
         world.engine.notify(Wanted::Turn(index + 1).into());
     }
 
     /// One access of the log.
-    fn access<D>(&self, world: &World<D>, driver: &Driver<'_, D>, access: &LoggedAccess)
-    where
-        D: Design<LabPlatform, LabUnit>,
-    {
+    fn access(&self, world: &World, driver: &Driver<'_>, access: &LoggedAccess) {
         /// The log does not give lengths; a cache line is what descriptors take.
         const LENGTH: u64 = 64;
         let (slot, page, offset) = match access.target {

@@ -10,11 +10,9 @@
 use super::driver::Driver;
 use super::exposure::Slot;
 use super::workload::{WorkloadError, parameters};
-use super::world::{Buffer, LabUnit, World};
+use super::world::{Buffer, World};
 use super::{Pace, replay};
 use crate::machine::Machine;
-use crate::platform::LabPlatform;
-use portcullis::design::Design;
 use portcullis::{Access, PAGE_SIZE, PhysAddr, Segment, SourceId};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -123,8 +121,8 @@ impl Rings {
 }
 
 /// The rings being served.
-pub(super) struct Service<'w, D: Design<LabPlatform, LabUnit>> {
-    world: &'w Rc<World<D>>,
+pub(super) struct Service<'w> {
+    world: &'w Rc<World>,
     rings: Rings,
     batch: usize,
     pace: Pace,
@@ -145,8 +143,8 @@ struct Ring {
     pages_since: u64,
 }
 
-impl<'w, D: Design<LabPlatform, LabUnit>> Service<'w, D> {
-    pub(super) fn new(world: &'w Rc<World<D>>, rings: &Rings, batch: usize, pace: Pace, seed: u64) -> Self {
+impl<'w> Service<'w> {
+    pub(super) fn new(world: &'w Rc<World>, rings: &Rings, batch: usize, pace: Pace, seed: u64) -> Self {
         let ring = |core: u32| Ring {
             core: core as usize,
             rings: rings.clone(),
@@ -220,7 +218,7 @@ impl<'w, D: Design<LabPlatform, LabUnit>> Service<'w, D> {
 
 impl Ring {
     /// One turn: the oldest buffers go, fresh ones come.
-    fn burst<D: Design<LabPlatform, LabUnit>>(&mut self, driver: &mut Driver<'_, D>) {
+    fn burst(&mut self, driver: &mut Driver<'_>) {
         while let Some(slot) = self.transmitted.pop_front() {
             driver.unmap(slot);
         }
@@ -245,7 +243,7 @@ impl Ring {
     }
 
     /// Maps as many buffers of the idle ring as are due after a burst.
-    fn go_idle<D: Design<LabPlatform, LabUnit>>(&mut self, driver: &mut Driver<'_, D>) {
+    fn go_idle(&mut self, driver: &mut Driver<'_>) {
         let rings = &self.rings;
         let (receive, transmit) = rings.slots_per_ring();
         self.pages_since += rings.pages_per_burst();

@@ -1,14 +1,15 @@
 //! A simulated machine put together: virtual cores, modelled hardware, the real driver, and the design's domains.
 
 use super::adversary::Adversary;
+use super::any_domain::{AnyDesign, AnyDomain};
 use super::exposure::{End, Exposure, Slot};
 use super::ranges::Ranges as RangeIndex;
 use super::residual::{Extent, Residual, pieces};
 use super::{Job, RunError};
 use crate::engine::{Engine, Event};
 use crate::platform::LabPlatform;
-use portcullis::design::Design;
-use portcullis::{Access, Config, Domain, Iova, IovaRange, MapError, PhysAddr, Rule, Segment, SourceId};
+use portcullis::design::Info;
+use portcullis::{Access, Config, Iova, IovaRange, MapError, PhysAddr, Rule, Segment, SourceId};
 use portcullis_model::{Device, ModelMmio, Ram, Vtd};
 use portcullis_vtd::Unit;
 use smallvec::SmallVec;
@@ -19,11 +20,9 @@ use std::sync::Arc;
 
 /// The IOMMU of the lab: the VT-d driver on the modelled registers.
 pub type LabUnit = Arc<Unit<ModelMmio<LabPlatform>, LabPlatform>>;
-/// A domain of the lab.
-pub(super) type LabDomain<D> = Domain<D, LabPlatform, LabUnit>;
 
 /// What the design says of every domain alike.
-fn bound_us<D: Design<LabPlatform, LabUnit>>(domains: &[LabDomain<D>]) -> Option<u64> {
+fn bound_us(domains: &[Box<dyn AnyDomain>]) -> Option<u64> {
     domains.first()?.usage().window_us_max
 }
 
@@ -153,12 +152,14 @@ pub(super) struct Tally {
 }
 
 /// Everything that the cores of a run share. Used on one thread; a `RefCell` is never held across a step.
-pub(super) struct World<D: Design<LabPlatform, LabUnit>> {
+pub(super) struct World {
     pub(super) engine: Rc<Engine>,
     pub(super) platform: LabPlatform,
     pub(super) vtd: Arc<Vtd>,
     pub(super) unit: LabUnit,
-    pub(super) domains: Vec<LabDomain<D>>,
+    /// What is said of the design of its domains.
+    pub(super) info: &'static Info,
+    pub(super) domains: Vec<Box<dyn AnyDomain>>,
     pub(super) devices: RefCell<Vec<Device>>,
     /// By slot.
     pub(super) live: RefCell<Vec<Option<Live>>>,
@@ -171,6 +172,8 @@ pub(super) struct World<D: Design<LabPlatform, LabUnit>> {
     pub(super) failure: RefCell<Option<RunError>>,
     /// Per core, the map that is under way there.
     pub(super) maps: Vec<MapUnderWay>,
+    /// Per core, the single unmap that is under way there.
+    pub(super) unmaps: Vec<RefCell<Option<(Slot, Live)>>>,
     /// The due time that a timer is set for, per domain.
     pub(super) armed_us: Vec<Cell<Option<u64>>>,
     pub(super) warm: Cell<bool>,
@@ -180,7 +183,7 @@ pub(super) struct World<D: Design<LabPlatform, LabUnit>> {
     pub(super) adversary: Option<RefCell<Adversary>>,
 }
 
-impl<D: Design<LabPlatform, LabUnit>> World<D> {
+impl World {
     /// What `look` sees of a live mapping, if it is one.
     pub(super) fn look<R>(&self, slot: Slot, look: impl FnOnce(&Live) -> R) -> Option<R> {
         self.live.borrow().get(slot as usize).and_then(Option::as_ref).map(look)
@@ -188,7 +191,7 @@ impl<D: Design<LabPlatform, LabUnit>> World<D> {
 
     /// The machine of `job`, whose devices each have a domain of their own. If it is to be attacked, one more device has one in
     /// which nothing is ever mapped.
-    pub(super) fn new(job: &Job<'_>, memory: &[Segment], attacked: bool) -> Result<Rc<Self>, RunError> {
+    pub(super) fn new(job: &Job<'_>, design: AnyDesign, attacked: bool) -> Result<Rc<Self>, RunError> {
         job.work.check_span()?;
         let (machine, cores, mut devices) = (job.machine, job.work.cores(), job.work.devices());
         let stranger = Adversary::stranger(&devices);
@@ -210,19 +213,20 @@ impl<D: Design<LabPlatform, LabUnit>> World<D> {
         let mmio = ModelMmio::new(vtd.clone(), platform.clone());
         let unit = Arc::new(Unit::bring_up(mmio, platform.clone(), config).map_err(RunError::BringUp)?);
         let address_bits = if iommu.four_level { 48 } else { 39 };
+        let memory = &*job.work.memory();
         let config = Config { address_bits, memory, options: job.options, ..Config::new(job.protection) };
         let mut domains = Vec::with_capacity(devices.len());
         for device in &devices {
-            let domain = Domain::with_config(unit.clone(), platform.clone(), &config).map_err(RunError::NewDomain)?;
+            let domain = design.open(&unit, &platform, &config).map_err(RunError::NewDomain)?;
             domain.attach(*device).map_err(RunError::Attach)?;
             domains.push(domain);
         }
         vtd.record_invalidations(true);
-        let bound_us = bound_us(&domains);
+        let (info, bound_us) = (design.info, bound_us(&domains));
         // Entries that stay until they are written over make a window without bound; nothing else does.
-        let used_again = D::INFO.breaks(job.protection, Rule::Strict) && bound_us.is_none();
+        let used_again = info.breaks(job.protection, Rule::Strict) && bound_us.is_none();
         let end = if used_again { End::UsedAgain } else { End::Invalidated };
-        let adversary = attacked.then(|| RefCell::new(Adversary::new(job, &D::INFO, bound_us, vtd.clone(), &devices)));
+        let adversary = attacked.then(|| RefCell::new(Adversary::new(job, info, bound_us, vtd.clone(), &devices)));
         let model = |source: &SourceId| Device::new(*source, machine.transaction_bytes, machine.bytes_in_flight);
         let world = Rc::new(Self {
             engine,
@@ -230,6 +234,7 @@ impl<D: Design<LabPlatform, LabUnit>> World<D> {
             vtd,
             unit,
             armed_us: domains.iter().map(|_| Cell::new(None)).collect(),
+            info,
             domains,
             devices: RefCell::new(devices.iter().map(model).collect()),
             live: RefCell::default(),
@@ -239,6 +244,7 @@ impl<D: Design<LabPlatform, LabUnit>> World<D> {
             tally: RefCell::default(),
             failure: RefCell::default(),
             maps: (0..cores).map(|_| MapUnderWay::default()).collect(),
+            unmaps: (0..cores).map(|_| RefCell::default()).collect(),
             warm: Cell::new(true),
             worked_ps: Cell::new(0),
             adversary,
@@ -247,6 +253,12 @@ impl<D: Design<LabPlatform, LabUnit>> World<D> {
         world.engine.on_timer(Some(Rc::new(move || {
             if let Some(world) = weak.upgrade() {
                 world.tick();
+            }
+        })));
+        let weak = Rc::downgrade(&world);
+        world.engine.on_cleared(Some(Rc::new(move || {
+            if let Some(world) = weak.upgrade() {
+                world.cleared();
             }
         })));
         Ok(world)
@@ -302,6 +314,29 @@ impl<D: Design<LabPlatform, LabUnit>> World<D> {
             self.arm(index);
         }
         self.settle_invalidations();
+    }
+
+    /// What happens in the midst of a single unmap on this core, between its tables and the hardware.
+    fn cleared(&self) {
+        let Some(under_way) = self.engine.current().map(|core| &self.unmaps[core]) else { return };
+        // Other cores may go on meanwhile, but none of them looks at what is under way here.
+        let Some((slot, live)) = under_way.take() else { return };
+        self.is_leaving(slot, &live, true);
+        under_way.replace(Some((slot, live)));
+    }
+
+    /// A mapping is its device's no longer, and the buffer not yet its owner's. `within_reach`: the device may find it still, in
+    /// its caches, or in the table where unmaps leave it there.
+    pub(super) fn is_leaving(&self, slot: Slot, live: &Live, within_reach: bool) {
+        if !self.info.physical_addresses() {
+            let (domain, now_ps) = (self.domains[live.device].id(), self.engine.now_ps());
+            let mut exposure = self.exposure.borrow_mut();
+            match within_reach {
+                true => exposure.unmapped(slot, domain, live.ranges[0], live.bytes(), now_ps),
+                false => exposure.kept(live.bytes()),
+            }
+        }
+        self.provoke(|adversary| adversary.cling(slot, live));
     }
 
     /// Sets a timer on this core for the next tick of a domain, unless one is set.

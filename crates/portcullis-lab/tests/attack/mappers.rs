@@ -1,6 +1,7 @@
 //! Any design whose mapper has one flaw.
 
 use portcullis::design::{Described, Design, Info, Mapper, Setup, Usage};
+use portcullis::domain::RawUnmapError;
 use portcullis::invalidation::Revocation;
 use portcullis::iommu::AttachError;
 use portcullis::proof::Committed;
@@ -8,6 +9,7 @@ use portcullis::{
     Access, CommitError, DomainId, Iommu, IovaRange, MapError, NewDomainError, Platform, Request, SourceId, UnmapError,
 };
 use std::marker::PhantomData;
+use std::sync::Mutex;
 
 /// The flaws by number, for they are part of a type.
 pub(crate) const NONE: u8 = 0;
@@ -19,6 +21,8 @@ pub(crate) const HIDES_ERRORS: u8 = 2;
 pub(crate) const FORGETS_ITS_TIMER: u8 = 3;
 /// What is to be read may be written too.
 pub(crate) const LETS_READERS_WRITE: u8 = 4;
+/// A single unmap is committed by the next one. Batches are as they should be.
+pub(crate) const COMMITS_SINGLES_LATE: u8 = 5;
 
 /// Design `B` with flaw number `FLAW`.
 pub(crate) struct Mapping<B, const FLAW: u8>(PhantomData<B>);
@@ -31,11 +35,12 @@ impl<P: Platform, I: Iommu, B: Design<P, I>, const FLAW: u8> Design<P, I> for Ma
     type Mapper = FlawedMapper<B::Mapper, FLAW>;
 
     fn build(setup: Setup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
-        B::build(setup).map(FlawedMapper)
+        B::build(setup).map(|mapper| FlawedMapper(mapper, Mutex::default()))
     }
 }
 
-pub(crate) struct FlawedMapper<M, const FLAW: u8>(M);
+/// The mapper, and the single unmap that is not committed yet.
+pub(crate) struct FlawedMapper<M, const FLAW: u8>(M, Mutex<Option<Revocation>>);
 
 impl<M: Mapper, const FLAW: u8> Mapper for FlawedMapper<M, FLAW> {
     fn map(&self, request: &Request<'_>) -> Result<IovaRange, MapError> {
@@ -54,6 +59,21 @@ impl<M: Mapper, const FLAW: u8> Mapper for FlawedMapper<M, FLAW> {
             Err(_) if FLAW == HIDES_ERRORS => Ok(Committed::Deferred),
             committed => committed,
         }
+    }
+
+    fn unmap_now(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
+        if FLAW != COMMITS_SINGLES_LATE {
+            return match self.0.unmap_now(range) {
+                Err(RawUnmapError::Commit(_)) if FLAW == HIDES_ERRORS => Ok(Committed::Deferred),
+                unmapped => unmapped,
+            };
+        }
+        let mut revocation = Revocation::new();
+        self.0.unmap(range, &mut revocation)?;
+        // Not held while anything of the protection layer runs: another virtual core may go on there.
+        let before = self.1.lock().expect("no panic").replace(revocation);
+        before.map_or(Ok(()), |mut before| self.0.commit(&mut before).map(drop))?;
+        Ok(Committed::Deferred)
     }
 
     fn tick(&self) -> Result<(), CommitError> {

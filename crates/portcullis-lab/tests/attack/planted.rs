@@ -68,6 +68,19 @@ fn s1_a_device_in_the_domain_of_another() {
         .finds::<OnUnit<Stock, { hardware::MIXES_UP_DOMAINS }>, OnUnit<Stock, { hardware::NONE }>>(Rule::Reach, &[]);
 }
 
+/// A single unmap has a way of its own through a design. The device is there as well: in batches this design is sound.
+#[test]
+fn s2_a_single_unmap_that_is_committed_late() {
+    type Late<B> = Mapping<B, { mappers::COMMITS_SINGLES_LATE }>;
+    type Sound<B> = Mapping<B, { mappers::NONE }>;
+    let singles = Case::new(ONE, Strict);
+    let batches = Case { batch: 8, ..Case::new(ONE, Strict) };
+    singles.finds::<Late<Portcullis>, Sound<Portcullis>>(Rule::Strict, &[]);
+    passes(&batches.attack::<Late<Portcullis>>(), "in batches");
+    singles.finds::<Late<Magazine>, Sound<Magazine>>(Rule::Strict, &[]);
+    passes(&batches.attack::<Late<Magazine>>(), "in batches");
+}
+
 /// What is never flushed is handed out again.
 #[test]
 fn s2_no_flush() {
