@@ -2,10 +2,10 @@
 
 use crate::failure::Failure;
 use crate::stages::Stages;
-use crate::workspace::{Package, Workspace};
+use crate::workspace::{Package, Target, Workspace};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Fuzz targets are integration tests called `fuzz`. Optimised, but with the checks of a development build: a number that
+/// Runs the targets of every package that has some. Optimised, but with the checks of a development build: a number that
 /// overflows unseen would hide what is looked for.
 pub(crate) fn fuzz(workspace: &Workspace, seconds: u64, seed: Option<u64>) -> Result<(), Failure> {
     let seed = seed.unwrap_or_else(fresh);
@@ -20,8 +20,7 @@ pub(crate) fn fuzz(workspace: &Workspace, seconds: u64, seed: Option<u64>) -> Re
     // Other checks are another build.
     let target = workspace.target_beside("fuzz");
     let mut stages = Stages::new(workspace, "fuzz");
-    let with_target = |package: &&Package| package.tests().any(|test| test.name == "fuzz");
-    each(workspace.packages.iter().filter(with_target), |package| {
+    each(workspace.packages.iter().filter_map(targets), |(package, program)| {
         let arguments = [
             "test",
             "--package",
@@ -30,14 +29,22 @@ pub(crate) fn fuzz(workspace: &Workspace, seconds: u64, seed: Option<u64>) -> Re
             "--target-dir",
             &target,
             "--test",
-            "fuzz",
+            &program.name,
             "--",
             "--nocapture",
+            if program.name == "fuzz" { "" } else { "fuzz::" },
         ];
         stages.cargo(&package.name, &variables, &arguments)
     })?;
     stages.finish();
     Ok(())
+}
+
+/// The fuzz targets of a package: an integration test called `fuzz`, or the module of that name in one that has more.
+fn targets(package: &Package) -> Option<(&Package, &Target)> {
+    let program = |test: &&Target| test.name == "fuzz";
+    let module = |test: &&Target| test.src_path.with_file_name("fuzz.rs").exists();
+    package.tests().find(program).or_else(|| package.tests().find(module)).map(|test| (package, test))
 }
 
 /// Runs the targets of each package, whatever becomes of those before: what one finds says nothing about the next.

@@ -117,7 +117,7 @@ impl<'w> Service<'w> {
             let (world, core, batch) = (self.world.clone(), core.clone(), self.batch);
             Box::new(move || {
                 let mut core = core.borrow_mut();
-                let mut driver = Driver::new(&*world, core.number, batch);
+                let mut driver = Driver::new(&world, core.number, batch);
                 for _ in 0..bursts {
                     let wait_ps = gap_ps * core.random.random_range(0.5..1.5);
                     world.engine.sleep_until(world.engine.now_ps() + wait_ps as u64);

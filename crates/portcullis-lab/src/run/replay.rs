@@ -36,7 +36,7 @@ pub(super) fn prepare(world: &Rc<World>, trace: &Rc<Trace>, joined: Option<&Rc<J
     let Some(joined) = joined.cloned() else { return };
     let (inner, trace) = (world.clone(), trace.clone());
     let body = move || {
-        let mut driver = Driver::new(&*inner, 0, 1);
+        let mut driver = Driver::new(&inner, 0, 1);
         for (index, page) in joined.persistent.iter().enumerate() {
             let access = match page.rights {
                 Rights::READ => Access::DeviceReads,
@@ -75,7 +75,7 @@ pub(super) fn run(world: &Rc<World>, trace: &Rc<Trace>, joined: Option<&Rc<Joine
     let bodies = operations.into_iter().enumerate().map(|(core, operations)| {
         let (world, script) = (world.clone(), script.clone());
         Box::new(move || {
-            let mut driver = Driver::new(&*world, core, batch);
+            let mut driver = Driver::new(&world, core, batch);
             script.core(&world, &mut driver, &operations);
             driver.finish();
         }) as Box<dyn FnOnce()>
@@ -84,7 +84,7 @@ pub(super) fn run(world: &Rc<World>, trace: &Rc<Trace>, joined: Option<&Rc<Joine
     match joined.cloned() {
         Some(joined) => {
             let (inner, last) = (world.clone(), trace.operations.len() as u32);
-            let body = move || script.accesses_before(&inner, &Driver::new(&*inner, 0, 1), &joined, last);
+            let body = move || script.accesses_before(&inner, &Driver::new(&inner, 0, 1), &joined, last);
             world.engine.run(vec![Box::new(body)]);
         }
         None => access_leftovers(world, trace),
@@ -103,7 +103,7 @@ fn access_leftovers(world: &Rc<World>, trace: &Rc<Trace>) {
     }
     let inner = world.clone();
     let body = move || {
-        let driver = Driver::new(&*inner, 0, 1);
+        let driver = Driver::new(&inner, 0, 1);
         left.into_iter().for_each(|slot| driver.device_accesses(slot));
     };
     world.engine.run(vec![Box::new(body)]);
@@ -120,7 +120,7 @@ pub(super) fn close_windows(world: &Rc<World>, batch: usize) {
             inner.armed_us[domain].set(None);
             inner.arm(domain);
         }
-        Driver::new(&*inner, 0, batch).finish();
+        Driver::new(&inner, 0, batch).finish();
     };
     world.engine.run(vec![Box::new(body)]);
     world.settle_invalidations();

@@ -164,7 +164,7 @@ impl<'w> Service<'w> {
     pub(super) fn warm_up(&self, machine: &Machine) {
         let (world, cores) = (self.world.clone(), self.cores.clone());
         let fill = move || {
-            let mut driver = Driver::new(&*world, 0, 1);
+            let mut driver = Driver::new(&world, 0, 1);
             for ring in &cores {
                 let ring = ring.borrow();
                 for number in 0..u64::from(ring.rings.ring) {
@@ -190,7 +190,7 @@ impl<'w> Service<'w> {
             let (world, ring, batch) = (self.world.clone(), ring.clone(), self.batch);
             Box::new(move || {
                 let mut ring = ring.borrow_mut();
-                let mut driver = Driver::new(&*world, ring.core, batch);
+                let mut driver = Driver::new(&world, ring.core, batch);
                 for _ in 0..bursts {
                     // Half to one and a half times the mean: rings are not served in step.
                     let wait_ps = gap_ps * ring.random.random_range(0.5..1.5);

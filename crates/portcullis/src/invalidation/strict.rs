@@ -30,7 +30,7 @@ pub(super) fn commit<P: Platform, I: Iommu>(
         Commands::PerRun { within_pages } => {
             let within_pages = within_one_command(within_pages, space.capabilities());
             // Completions come in any order. The order of the batch is of no more use.
-            revocation.revoked.sort_unstable_by_key(|revoked| revoked.range.first_pfn());
+            sort(&mut revocation.revoked);
             let mut rest = revocation.revoked.iter().copied();
             let last = rest.next().map(|first| {
                 rest.fold(first, |run, next| {
@@ -55,6 +55,11 @@ pub(super) fn commit<P: Platform, I: Iommu>(
     revocation.revoked.clear();
     space.release(tables, &proof);
     Ok(proof)
+}
+
+/// By address. A function of its own, so that it is built once and not for each host and design.
+fn sort(revoked: &mut [Revoked]) {
+    revoked.sort_unstable_by_key(|revoked| revoked.range.first_pfn());
 }
 
 /// Pages within which neighbours may share a command: more than one command can cover would take the whole domain.

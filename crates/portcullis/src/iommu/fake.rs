@@ -9,7 +9,7 @@ use crate::address::{Iova, PAGE_SHIFT, PhysAddr};
 use crate::platform::Platform;
 use crate::platform::fake::{CriticalMutex, FakeHost};
 use crate::table::{EntryValue, LEVEL_BITS, Rights};
-use core::ops::DerefMut;
+use core::ops::{DerefMut, RangeInclusive};
 use pointers::Pointers;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -65,13 +65,21 @@ impl State {
                 self.pointers.invalidate(command);
                 match command {
                     Invalidation::Pages { domain, first, mask, .. } => {
-                        let covered = first.pfn()..first.pfn() + (1 << mask);
-                        self.cached.retain(|(owner, pfn), _| *owner != domain || !covered.contains(pfn));
+                        self.forget(domain, first.pfn()..=first.pfn() + ((1 << mask) - 1));
                     }
-                    Invalidation::Domain(domain) => self.cached.retain(|(owner, _), _| *owner != domain),
+                    Invalidation::Domain(domain) => self.forget(domain, 0..=u64::MAX),
                     Invalidation::Global => self.cached.clear(),
                 }
             }
+        }
+    }
+
+    /// Drops the translations of these pages.
+    fn forget(&mut self, domain: DomainId, pages: RangeInclusive<u64>) {
+        let concerned = self.cached.range((domain, *pages.start())..=(domain, *pages.end()));
+        let concerned: Vec<(DomainId, u64)> = concerned.map(|(key, _)| *key).collect();
+        for key in concerned {
+            self.cached.remove(&key);
         }
     }
 }
@@ -226,7 +234,7 @@ impl Iommu for FakeIommu<'_> {
         // The flush that goes with it is waited for, and so is all that was submitted before.
         state.complete(|_| true);
         state.domains.remove(&domain).ok_or(AttachError::NoSuchDomain(domain))?;
-        state.cached.retain(|(owner, _), _| *owner != domain);
+        state.forget(domain, 0..=u64::MAX);
         state.pointers.forget(domain);
         Ok(())
     }

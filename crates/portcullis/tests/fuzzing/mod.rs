@@ -59,7 +59,10 @@ pub(crate) fn fuzz<S: Strategy>(target: &str, cases: u64, strategy: &S, case: im
 
 /// The command whose first case is the one of `seed`. That of `cargo xtask fuzz` would begin with a seed of its own.
 fn repeat(seed: u64) -> String {
-    format!("to repeat it: {SEED}={seed} cargo test --package {} --test fuzz", env!("CARGO_PKG_NAME"))
+    // Where it shares a program with other tests, a module of its own has it.
+    let module = if env!("CARGO_CRATE_NAME") == "fuzz" { "" } else { " fuzz::" };
+    let (package, program) = (env!("CARGO_PKG_NAME"), env!("CARGO_CRATE_NAME"));
+    format!("to repeat it: {SEED}={seed} cargo test --package {package} --test {program}{module}")
 }
 
 fn variable(name: &str) -> Option<u64> {

@@ -10,6 +10,9 @@ mod domains;
 mod errors;
 mod failed_invalidations;
 mod flush_queues;
+mod fuzz;
+#[path = "../fuzzing/mod.rs"]
+mod fuzzing;
 mod identity;
 mod interrupted;
 mod machines;

@@ -243,12 +243,12 @@ impl<'a, D: Design<P, I>, P: Platform, I: Iommu> Checker<'a, D, P, I> {
     }
 
     /// A finding if the design declares it, else a violation.
-    fn breach(&mut self, rule: Rule, what: impl Into<String>) -> Result<(), Violation> {
+    fn breach(&mut self, rule: Rule, what: impl FnOnce() -> String) -> Result<(), Violation> {
         if self.declared(rule) {
             self.tally.breaches.insert(rule);
             return Ok(());
         }
-        fail(rule, what)
+        fail(rule, what())
     }
 
     /// Whether the device sees memory at its own addresses all the time.
@@ -276,7 +276,7 @@ impl<'a, D: Design<P, I>, P: Platform, I: Iommu> Checker<'a, D, P, I> {
             Ok(()) if self.unprotected() => Ok(()),
             Ok(()) => {
                 self.undefined = true;
-                self.breach(Rule::Errors, format!("{range} was unmapped, and no such mapping exists"))
+                self.breach(Rule::Errors, || format!("{range} was unmapped, and no such mapping exists"))
             }
             Err(RawUnmapError::Refused(_)) if !is_live => self.unchanged(before),
             Err(error) => fail(Rule::Errors, format!("the unmap of {range} failed: {error}")),
@@ -335,7 +335,7 @@ impl<'a, D: Design<P, I>, P: Platform, I: Iommu> Checker<'a, D, P, I> {
             self.unmap_alone(range)?;
             let stale = self.is_cached(range.first_pfn()) && !self.reference.is_held(range.first_pfn());
             if stale && !self.poisoned && !self.unprotected() {
-                self.breach(Rule::Strict, format!("{range} is cached after its unmap"))?;
+                self.breach(Rule::Strict, || format!("{range} is cached after its unmap"))?;
             }
         }
         Ok(())

@@ -38,7 +38,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
                     }
                     (Some(_), _) | (None, None) => {}
                     (None, Some(phys_pfn)) => {
-                        let found = format!("page {pfn:#x} leads to {phys_pfn:#x}, and is not mapped");
+                        let found = || format!("page {pfn:#x} leads to {phys_pfn:#x}, and is not mapped");
                         if self.unprotected() {
                             self.breach(Rule::Reach, found)?;
                         } else if not_back.get(&pfn).is_some_and(|page| page.allows(rights, phys_pfn)) {
@@ -51,7 +51,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
                         {
                             self.breach(Rule::Strict, found)?;
                         } else {
-                            return fail(Rule::Reach, found);
+                            return fail(Rule::Reach, found());
                         }
                     }
                 }

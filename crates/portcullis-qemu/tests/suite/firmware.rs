@@ -1,7 +1,7 @@
 //! From the tables that QEMU hands out to a unit that works: what they say, whom the unit serves, and what reserved regions
 //! take.
 
-#[path = "../examples/bring_up.rs"]
+#[path = "../../examples/bring_up.rs"]
 mod bring_up;
 
 use portcullis::designs::{Magazine, Static};

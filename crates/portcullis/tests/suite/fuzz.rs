@@ -1,15 +1,9 @@
 //! Long scripts of random operations on random designs, on random machines, with the adversary listening.
 
-#[path = "suite/checker/mod.rs"]
-mod checker;
-mod fuzzing;
-#[path = "suite/machines/mod.rs"]
-mod machines;
-
-use checker::operation::{Operation, script};
-use checker::{Bench, Tally, Violation, check, on_bench};
-use fuzzing::fuzz;
-use machines::machine;
+use super::checker::operation::{Operation, script};
+use super::checker::{Bench, Tally, Violation, check, on_bench};
+use super::fuzzing::fuzz;
+use super::machines::machine;
 use portcullis::Protection;
 use portcullis::design::{Design, OptionInfo, OptionKind};
 use portcullis::designs::{Choice, DesignId, Visitor};
