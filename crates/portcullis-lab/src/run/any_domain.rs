@@ -81,11 +81,13 @@ impl<D: Design<LabPlatform, LabUnit>> AnyBatch for RawBatch<'_, D, LabPlatform, 
     }
 }
 
+type Opened = Result<Box<dyn AnyDomain>, NewDomainError>;
+
 /// A design, as a run takes it.
 #[derive(Clone, Copy)]
 pub(super) struct AnyDesign {
     pub(super) info: &'static Info,
-    open: fn(LabUnit, LabPlatform, &Config<'_>) -> Result<Box<dyn AnyDomain>, NewDomainError>,
+    open: fn(LabUnit, LabPlatform, &Config<'_>) -> Opened,
 }
 
 impl AnyDesign {
@@ -113,12 +115,7 @@ impl AnyDesign {
         design.visit(Of)
     }
 
-    pub(super) fn open(
-        self,
-        unit: &LabUnit,
-        platform: &LabPlatform,
-        config: &Config<'_>,
-    ) -> Result<Box<dyn AnyDomain>, NewDomainError> {
+    pub(super) fn open(self, unit: &LabUnit, platform: &LabPlatform, config: &Config<'_>) -> Opened {
         (self.open)(unit.clone(), platform.clone(), config)
     }
 }
