@@ -116,7 +116,10 @@ impl Workload {
     }
 
     /// Pairs after which it is where it was: what searches take may depend on where that is.
-    pub(super) const fn period(self) -> u64 {
+    ///
+    /// # Panics
+    /// If it is not made of whole batches and chunks.
+    pub const fn period(self) -> u64 {
         let period = match self {
             Self::TwoRings => 2 * self.live() as u64,
             _ => self.live() as u64,

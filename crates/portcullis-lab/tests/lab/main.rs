@@ -4,6 +4,7 @@
 mod accesses;
 mod allocators;
 mod batches;
+mod bench;
 mod capture;
 mod churn;
 mod engine;
