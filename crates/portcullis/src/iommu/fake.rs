@@ -46,7 +46,7 @@ struct Waiting {
 struct State {
     domains: BTreeMap<DomainId, (Translation, Vec<SourceId>)>,
     /// Translations that the device has used, by domain and page.
-    cached: BTreeMap<(DomainId, u64), EntryValue>,
+    cached: BTreeMap<u128, EntryValue>,
     pointers: Pointers,
     commands: Vec<Invalidation>,
     /// In the order of their numbers.
@@ -76,12 +76,17 @@ impl State {
 
     /// Drops the translations of these pages.
     fn forget(&mut self, domain: DomainId, pages: RangeInclusive<u64>) {
-        let concerned = self.cached.range((domain, *pages.start())..=(domain, *pages.end()));
-        let concerned: Vec<(DomainId, u64)> = concerned.map(|(key, _)| *key).collect();
+        let concerned = self.cached.range(key(domain, *pages.start())..=key(domain, *pages.end()));
+        let concerned: Vec<u128> = concerned.map(|(key, _)| *key).collect();
         for key in concerned {
             self.cached.remove(&key);
         }
     }
+}
+
+/// The key of a translation: by domain, then by page. One number, for it is looked up at every access.
+fn key(domain: DomainId, pfn: u64) -> u128 {
+    u128::from(domain.0) << 64 | u128::from(pfn)
 }
 
 /// A fake IOMMU over the tables of a [`FakeHost`].
@@ -147,7 +152,7 @@ impl<'h> FakeIommu<'h> {
     /// Whether a translation of page `pfn` would be used without a walk.
     pub fn is_cached(&self, domain: DomainId, pfn: u64) -> bool {
         let state = self.state();
-        state.cached.get(&(domain, pfn)).is_some_and(|entry| entry.is_present())
+        state.cached.get(&key(domain, pfn)).is_some_and(|entry| entry.is_present())
     }
 
     /// Where a DMA by `device` to `iova` would land, if it is let through. What it uses stays cached until invalidated, and
@@ -159,7 +164,7 @@ impl<'h> FakeIommu<'h> {
             Translation::PassThrough => return Some(PhysAddr::new(iova.as_u64())),
             Translation::Tables { root, levels } => (root, levels),
         };
-        let key = (domain, iova.pfn());
+        let key = key(domain, iova.pfn());
         let entry = match state.cached.get(&key) {
             Some(entry) => *entry,
             None => {
