@@ -371,7 +371,7 @@ impl Engine {
         match step {
             Step::Enter(phase) => {
                 state.account.borrow_mut().enter(phase);
-                // An interrupt may flush what others have unmapped.
+                // What an interrupt announces meanwhile is not of this unmap.
                 if phase == Phase::Invalidate && state.clearing.get() && !state.in_interrupt.get() {
                     self.cleared(state);
                 }

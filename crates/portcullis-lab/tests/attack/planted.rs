@@ -68,7 +68,7 @@ fn s1_a_device_in_the_domain_of_another() {
         .finds::<OnUnit<Stock, { hardware::MIXES_UP_DOMAINS }>, OnUnit<Stock, { hardware::NONE }>>(Rule::Reach, &[]);
 }
 
-/// A single unmap has a way of its own through a design. The device is there as well: in batches this design is sound.
+/// A single unmap has a way of its own through a design. The attack takes it too; in batches this design is sound.
 #[test]
 fn s2_a_single_unmap_that_is_committed_late() {
     type Late<B> = Mapping<B, { mappers::COMMITS_SINGLES_LATE }>;
