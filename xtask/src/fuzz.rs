@@ -60,7 +60,24 @@ fn fresh() -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Failure, each};
+    use super::{Failure, each, targets};
+    use crate::workspace::Workspace;
+    use std::fs;
+
+    /// A filter that fits no test passes.
+    #[test]
+    fn every_fuzz_target_is_found() {
+        let workspace = Workspace::read().expect("a workspace");
+        let found: Vec<_> = workspace.packages.iter().filter_map(targets).collect();
+        let packages: Vec<&str> = found.iter().map(|(package, _)| package.name.as_str()).collect();
+        for package in ["portcullis", "portcullis-lab", "portcullis-model"] {
+            assert!(packages.contains(&package), "{package} is not in {packages:?}");
+        }
+        for (package, program) in found.iter().filter(|(_, program)| program.name != "fuzz") {
+            let text = fs::read_to_string(&program.src_path).expect("a source");
+            assert!(text.lines().any(|line| line == "mod fuzz;"), "{} of {}", program.name, package.name);
+        }
+    }
 
     #[test]
     fn a_failure_does_not_keep_the_next_from_running() {

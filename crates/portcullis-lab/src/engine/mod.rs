@@ -10,6 +10,7 @@ mod fiber;
 mod lock;
 #[allow(unsafe_code, reason = "a value for one thread, behind a check")]
 mod one_thread;
+mod unmapping;
 
 pub use lock::LabLock;
 pub(crate) use one_thread::OneThread;
@@ -75,8 +76,8 @@ struct CoreState {
     timer_ps: Cell<Option<u64>>,
     /// Whether what it does now is protection, and charged as such.
     charging: Cell<bool>,
-    /// Whether it is inside an unmap that has not turned to the hardware yet.
-    clearing: Cell<bool>,
+    /// Whether it is inside a single unmap that has not taken the mapping down yet.
+    taking_down: Cell<bool>,
     account: RefCell<Account>,
     suspender: RefCell<Option<Suspender>>,
 }
@@ -99,7 +100,7 @@ pub struct Engine {
     coherent: bool,
     hardware: OnceCell<Arc<Vtd>>,
     on_timer: RefCell<Option<Rc<dyn Fn()>>>,
-    on_cleared: RefCell<Option<Rc<dyn Fn()>>>,
+    on_taken_down: RefCell<Option<Rc<dyn Fn()>>>,
 }
 
 /// Leaves the engine with no core running, however a run ends.
@@ -113,7 +114,7 @@ impl Drop for Stop<'_> {
         for core in &self.0.cores {
             core.suspender.borrow_mut().take();
             core.masked.set(0);
-            core.clearing.set(false);
+            core.taking_down.set(false);
         }
         for lock in self.0.locks.borrow_mut().iter_mut() {
             lock.abandon();
@@ -136,7 +137,7 @@ impl Engine {
             in_interrupt: Cell::new(false),
             timer_ps: Cell::new(None),
             charging: Cell::new(false),
-            clearing: Cell::new(false),
+            taking_down: Cell::new(false),
             account: RefCell::default(),
             suspender: RefCell::default(),
         };
@@ -153,7 +154,7 @@ impl Engine {
             coherent,
             hardware: OnceCell::new(),
             on_timer: RefCell::default(),
-            on_cleared: RefCell::default(),
+            on_taken_down: RefCell::default(),
         }
     }
 
@@ -165,11 +166,6 @@ impl Engine {
     /// What runs on a core whose timer has fired.
     pub(crate) fn on_timer(&self, handler: Option<Rc<dyn Fn()>>) {
         *self.on_timer.borrow_mut() = handler;
-    }
-
-    /// What runs on a core in the midst of an [unmap](Engine::unmapping).
-    pub(crate) fn on_cleared(&self, handler: Option<Rc<dyn Fn()>>) {
-        *self.on_cleared.borrow_mut() = handler;
     }
 
     /// Number of cores.
@@ -331,27 +327,6 @@ impl Engine {
         result
     }
 
-    /// Runs one unmap, whose cost is charged as protection. When it turns to the hardware, its translations are cleared and
-    /// may still be cached: the handler for that moment runs then, uncharged. Returns whether that moment came.
-    pub(crate) fn unmapping<R>(&self, unmap: impl FnOnce() -> R) -> (R, bool) {
-        let Some(state) = self.state() else { return (unmap(), false) };
-        state.clearing.set(true);
-        let result = self.charged(unmap);
-        (result, !state.clearing.replace(false))
-    }
-
-    /// The running core turns from the tables to the hardware.
-    #[cold]
-    fn cleared(&self, state: &CoreState) {
-        state.clearing.set(false);
-        let handler = self.on_cleared.borrow().clone();
-        if let Some(handler) = handler {
-            let charging = state.charging.replace(false);
-            handler();
-            state.charging.set(charging);
-        }
-    }
-
     /// Adds `cycles` of work to the running core.
     #[inline]
     fn charge(&self, cycles: u64) {
@@ -371,11 +346,7 @@ impl Engine {
         match step {
             Step::Enter(phase) => {
                 state.account.borrow_mut().enter(phase);
-                // What an interrupt announces meanwhile is not of this unmap.
-                if phase == Phase::Invalidate && state.clearing.get() && !state.in_interrupt.get() {
-                    self.cleared(state);
-                }
-                return;
+                return self.taken_down_at(phase, state);
             }
             Step::TreeSearch { nodes } => state.account.borrow_mut().search(nodes),
             _ => {}

@@ -129,19 +129,17 @@ impl<'w> Driver<'w> {
         under_way.replace(Some((slot, live)));
         let domain = &world.domains[device];
         let unmap = || ranges.iter().try_for_each(|range| domain.unmap(*range));
-        let (unmapped, was_cleared) = world.engine.unmapping(unmap);
-        let live = under_way.take();
+        let (unmapped, was_told) = world.engine.unmapping(unmap);
+        let (slot, live) = under_way.take().expect("the unmap that was under way here");
         if let Err(error) = unmapped {
             return world.fail(match error {
                 RawUnmapError::Refused(error) => RunError::Unmap(error),
                 RawUnmapError::Commit(error) => RunError::Commit(error),
             });
         }
-        let Some((slot, live)) = live else { return };
-        if !was_cleared {
-            // Left to be written over; or mapped still, for others.
-            let is_left = world.exposure.borrow().waits_for_maps();
-            world.is_leaving(slot, &live, is_left);
+        if !was_told {
+            // The pages stay mapped, for others. That is for the tables to say, not for the design.
+            world.is_leaving(slot, &live, !world.is_in_tables(&live));
         }
         world.arm(device);
         world.settle_invalidations();
@@ -155,10 +153,9 @@ impl<'w> Driver<'w> {
             self.commit();
         }
         let batch = &mut self.batches[live.device];
-        let unmapped: Result<Vec<bool>, _> =
-            world.engine.charged(|| live.ranges.iter().map(|range| batch.unmap(*range)).collect());
-        match unmapped {
-            Ok(cleared) => world.is_leaving(slot, &live, cleared.contains(&true)),
+        let unmap = || live.ranges.iter().try_fold(false, |any, range| Ok(batch.unmap(*range)? || any));
+        match world.engine.charged(unmap) {
+            Ok(any_cleared) => world.is_leaving(slot, &live, any_cleared),
             Err(error) => return world.fail(RunError::Unmap(error)),
         }
         self.members.push((slot, live));

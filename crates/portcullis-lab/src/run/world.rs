@@ -256,9 +256,9 @@ impl World {
             }
         })));
         let weak = Rc::downgrade(&world);
-        world.engine.on_cleared(Some(Rc::new(move || {
+        world.engine.on_taken_down(Some(Rc::new(move || {
             if let Some(world) = weak.upgrade() {
-                world.cleared();
+                world.taken_down();
             }
         })));
         Ok(world)
@@ -316,13 +316,19 @@ impl World {
         self.settle_invalidations();
     }
 
-    /// What happens in the midst of a single unmap on this core, between its tables and the hardware.
-    fn cleared(&self) {
-        let Some(under_way) = self.engine.current().map(|core| &self.unmaps[core]) else { return };
+    /// What happens in the midst of the single unmap of this core.
+    fn taken_down(&self) {
+        let under_way = &self.unmaps[self.engine.current().expect("a core that unmaps")];
         // Other cores may go on meanwhile, but none of them looks at what is under way here.
-        let Some((slot, live)) = under_way.take() else { return };
+        let (slot, live) = under_way.take().expect("the unmap that is under way here");
         self.is_leaving(slot, &live, true);
         under_way.replace(Some((slot, live)));
+    }
+
+    /// Whether the tables still lead where the mapping led.
+    pub(super) fn is_in_tables(&self, live: &Live) -> bool {
+        let (now_ps, source) = (self.engine.now_ps(), self.devices.borrow()[live.device].source());
+        live.pages().all(|page| self.vtd.in_tables(now_ps, source, page.iova) == Some(page.phys))
     }
 
     /// A mapping is its device's no longer, and the buffer not yet its owner's. `within_reach`: the device may find it still, in

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 const SECONDS: &str = "PORTCULLIS_FUZZ_SECONDS";
 const SEED: &str = "PORTCULLIS_FUZZ_SEED";
 
-/// No case takes as long, however busy the machine is: it hangs.
+/// No case takes as long, however busy the machine is: it hangs. Then the program ends, with all tests that are in it.
 const CASE_MAX: Duration = Duration::from_secs(120);
 
 /// Runs `case` on what `strategy` draws: `cases` times, or as long as the environment says. A case fails by panicking; it is

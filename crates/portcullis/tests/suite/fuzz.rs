@@ -1,14 +1,12 @@
 //! Long scripts of random operations on random designs, on random machines, with the adversary listening.
 
-use super::checker::operation::{Operation, script};
-use super::checker::{Bench, Tally, Violation, check, on_bench};
-use super::fuzzing::fuzz;
-use super::machines::machine;
+use crate::checker::check_choice;
+use crate::checker::operation::script;
+use crate::fuzzing::fuzz;
+use crate::machines::machine;
 use portcullis::Protection;
-use portcullis::design::{Design, OptionInfo, OptionKind};
-use portcullis::designs::{Choice, DesignId, Visitor};
-use portcullis::iommu::fake::FakeIommu;
-use portcullis::platform::fake::FakeHost;
+use portcullis::design::{OptionInfo, OptionKind};
+use portcullis::designs::{Choice, DesignId};
 use proptest::prelude::*;
 use proptest::sample::select;
 use std::cell::Cell;
@@ -21,30 +19,13 @@ const LENGTH: Range<usize> = 50..400;
 /// Counts that parameters are given, where the design takes them: few, since few are crowded.
 const COUNT_MAX: u64 = 64;
 
-struct Run<'a> {
-    bench: &'a Bench<'a>,
-    script: &'a [Operation],
-}
-
-impl<'a> Visitor<&'a FakeHost, &'a FakeIommu<'a>> for Run<'a> {
-    type Output = Result<Tally, Violation>;
-
-    fn visit<D: Design<&'a FakeHost, &'a FakeIommu<'a>>>(self) -> Self::Output {
-        check::<D, _, _>(self.bench, self.bench.host, self.bench.hardware, self.script)
-    }
-}
-
 #[test]
 fn long_scripts_keep_the_rules_under_any_parameters() {
     let cached = Cell::new(0);
     let strategy = (choice(), machine(), script(LENGTH));
     fuzz("scripts", CASES, &strategy, |((choice, protection), machine, script)| {
         let choice = Choice::parse(&choice).expect("written as the design describes it");
-        let tally = on_bench(&machine, protection, |bench| {
-            let bench = &Bench { options: choice.options, ..*bench };
-            choice.design.visit(Run { bench, script: &script })
-        });
-        match tally {
+        match check_choice(choice, &machine, protection, &script) {
             Ok(tally) => cached.set(cached.get() + tally.cached_before_unmap),
             Err((rule, what)) => panic!("{choice} {protection}: {rule:?}: {what}"),
         }

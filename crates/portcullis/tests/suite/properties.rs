@@ -1,13 +1,11 @@
 //! Every design, under every protection that it offers, keeps the safety rules on random scripts, and breaks those that it
 //! declares to break. A design is covered as soon as it is in the list of designs.
 
-use crate::checker::operation::{Operation, script};
-use crate::checker::{Bench, Tally, Violation, check, on_bench};
+use crate::checker::check_choice;
+use crate::checker::operation::script;
 use crate::machines::machine;
-use portcullis::design::{Design, OptionInfo, OptionKind, Options};
-use portcullis::designs::{Choice, DesignId, Visitor};
-use portcullis::iommu::fake::FakeIommu;
-use portcullis::platform::fake::FakeHost;
+use portcullis::design::{OptionInfo, OptionKind, Options};
+use portcullis::designs::{Choice, DesignId};
 use portcullis::{Protection, Rule};
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
 use std::cell::RefCell;
@@ -21,19 +19,6 @@ const SCRIPTS: u32 = 256;
 const SCRIPTS_PER_PARAMETER: u32 = 96;
 /// Pages that the hardware must have held when they were unmapped. With fewer a run has proven nothing.
 const CACHED_MIN: u64 = 1000;
-
-struct Run<'a> {
-    bench: &'a Bench<'a>,
-    script: &'a [Operation],
-}
-
-impl<'a> Visitor<&'a FakeHost, &'a FakeIommu<'a>> for Run<'a> {
-    type Output = Result<Tally, Violation>;
-
-    fn visit<D: Design<&'a FakeHost, &'a FakeIommu<'a>>>(self) -> Self::Output {
-        check::<D, _, _>(self.bench, self.bench.host, self.bench.hardware, self.script)
-    }
-}
 
 #[test]
 fn every_design_keeps_the_rules_and_breaks_those_it_declares() {
@@ -91,10 +76,7 @@ fn run_scripts(choice: Choice, protection: Protection) -> (u64, BTreeSet<Rule>) 
     let mut runner = TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha));
     let seen = RefCell::new((0, BTreeSet::new()));
     let result = runner.run(&(machine(), script(1..50)), |(machine, script)| {
-        let tally = on_bench(&machine, protection, |bench| {
-            let bench = &Bench { options: choice.options, ..*bench };
-            choice.design.visit(Run { bench, script: &script })
-        });
+        let tally = check_choice(choice, &machine, protection, &script);
         let tally = tally.map_err(|(rule, what)| TestCaseError::fail(format!("{rule:?}: {what}")))?;
         let mut seen = seen.borrow_mut();
         seen.0 += tally.cached_before_unmap;

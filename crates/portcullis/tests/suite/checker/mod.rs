@@ -14,6 +14,7 @@ mod reference;
 use face::Owned;
 use operation::{Buffer, MEMORY_PAGES, Machine, Operation};
 use portcullis::design::{Design, Info, Options, Usage};
+use portcullis::designs::{Choice, Visitor};
 use portcullis::domain::{Mapping, RawBatch};
 use portcullis::iommu::fake::{Behaviour, FakeIommu};
 use portcullis::platform::fake::{FakeHost, run_on};
@@ -71,6 +72,30 @@ pub(crate) fn on_bench<T>(machine: &Machine, protection: Protection, run: impl F
     // The first violation counts; a run without one has asked already.
     let _ = host.take_freed_while_walked();
     outcome
+}
+
+/// Runs `script` on a domain of a design of the list, on fresh fakes.
+pub(crate) fn check_choice(
+    choice: Choice,
+    machine: &Machine,
+    protection: Protection,
+    script: &[Operation],
+) -> Result<Tally, Violation> {
+    struct Run<'a>(&'a Bench<'a>, &'a [Operation]);
+
+    impl<'a> Visitor<&'a FakeHost, &'a FakeIommu<'a>> for Run<'a> {
+        type Output = Result<Tally, Violation>;
+
+        fn visit<D: Design<&'a FakeHost, &'a FakeIommu<'a>>>(self) -> Self::Output {
+            let Self(bench, script) = self;
+            check::<D, _, _>(bench, bench.host, bench.hardware, script)
+        }
+    }
+
+    on_bench(machine, protection, |bench| {
+        let bench = &Bench { options: choice.options, ..*bench };
+        choice.design.visit(Run(bench, script))
+    })
 }
 
 /// Runs `script` on a domain of design `D` over `platform` and `iommu`, which end in the fakes of `bench`.

@@ -1,0 +1,126 @@
+//! The moment within a single unmap when the mapping is taken down and its buffer is not yet back.
+
+use super::{CoreState, Engine};
+use portcullis::platform::Phase;
+use std::rc::Rc;
+
+impl Engine {
+    /// What runs on a core at that moment of an [unmap](Engine::unmapping), uncharged.
+    pub(crate) fn on_taken_down(&self, handler: Option<Rc<dyn Fn()>>) {
+        *self.on_taken_down.borrow_mut() = handler;
+    }
+
+    /// Runs a single unmap, whose cost is charged as protection. Returns whether the moment came: it does not where the pages stay
+    /// mapped for others, or where the unmap is refused.
+    pub(crate) fn unmapping<R>(&self, unmap: impl FnOnce() -> R) -> (R, bool) {
+        let Some(state) = self.state() else { return (unmap(), false) };
+        state.taking_down.set(true);
+        let result = self.charged(unmap);
+        (result, !state.taking_down.replace(false))
+    }
+
+    /// The running core enters `phase`. An unmap that turns to the hardware, or gives the address back without it, has taken the
+    /// mapping down. What an interrupt does meanwhile is not of this unmap.
+    #[inline]
+    pub(super) fn taken_down_at(&self, phase: Phase, state: &CoreState) {
+        let turns = matches!(phase, Phase::Invalidate | Phase::IovaFree);
+        if turns && state.taking_down.get() && !state.in_interrupt.get() {
+            self.taken_down(state);
+        }
+    }
+
+    #[cold]
+    fn taken_down(&self, state: &CoreState) {
+        state.taking_down.set(false);
+        let handler = self.on_taken_down.borrow().clone();
+        if let Some(handler) = handler {
+            let charging = state.charging.replace(false);
+            handler();
+            state.charging.set(charging);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Machine;
+    use crate::engine::Engine;
+    use portcullis::platform::{Phase, Step};
+    use std::cell::Cell;
+    use std::rc::Rc;
+
+    /// An engine of one core, and how often the moment came. The handler takes a step, which must cost nothing.
+    fn engine() -> (Rc<Engine>, Rc<Cell<u32>>) {
+        let machine = Machine::by_id("r210-cx3").expect("a machine");
+        let engine = Rc::new(Engine::new(1, machine.frequency(), machine.costs.clone(), true));
+        let moments = Rc::new(Cell::new(0));
+        let (weak, counted) = (Rc::downgrade(&engine), moments.clone());
+        engine.on_taken_down(Some(Rc::new(move || {
+            counted.set(counted.get() + 1);
+            weak.upgrade().expect("it runs").step(Step::Map);
+        })));
+        (engine, moments)
+    }
+
+    /// Runs `body` on the core.
+    fn on_core(engine: &Rc<Engine>, body: impl FnOnce(&Engine) + 'static) {
+        let inner = engine.clone();
+        engine.run(vec![Box::new(move || body(&inner))]);
+    }
+
+    fn enter(engine: &Engine, phase: Phase) {
+        engine.step(Step::Enter(phase));
+    }
+
+    #[test]
+    fn it_comes_once_and_costs_nothing() {
+        for first in [Phase::Invalidate, Phase::IovaFree] {
+            let (engine, moments) = engine();
+            let seen = moments.clone();
+            on_core(&engine, move |engine| {
+                let (before, came) = engine.unmapping(|| {
+                    enter(engine, Phase::Table);
+                    let before = seen.get();
+                    for phase in [first, Phase::Invalidate, Phase::IovaFree] {
+                        enter(engine, phase);
+                    }
+                    before
+                });
+                assert_eq!((before, came, seen.get()), (0, true, 1), "after the tables, and once");
+            });
+            assert_eq!(engine.account().cycles(), 0, "what the handler does is not charged");
+        }
+    }
+
+    #[test]
+    fn without_an_announcement_it_does_not_come_and_nothing_is_left() {
+        let (engine, moments) = engine();
+        on_core(&engine, |engine| {
+            let (_, came) = engine.unmapping(|| enter(engine, Phase::Table));
+            assert!(!came);
+            enter(engine, Phase::Invalidate);
+        });
+        assert_eq!(moments.get(), 0, "what comes later is not of that unmap");
+    }
+
+    #[test]
+    fn it_is_not_that_of_an_interrupt() {
+        let (engine, moments) = engine();
+        let (weak, interrupts) = (Rc::downgrade(&engine), Rc::new(Cell::new(0)));
+        let taken = interrupts.clone();
+        engine.on_timer(Some(Rc::new(move || {
+            taken.set(taken.get() + 1);
+            enter(&weak.upgrade().expect("it runs"), Phase::Invalidate);
+        })));
+        let seen = moments.clone();
+        on_core(&engine, move |engine| {
+            engine.unmapping(|| {
+                engine.arm_timer(engine.now_ps());
+                engine.sync();
+                assert_eq!((interrupts.get(), seen.get()), (1, 0), "an interrupt came, and not the moment");
+                enter(engine, Phase::Invalidate);
+            });
+        });
+        assert_eq!(moments.get(), 1);
+    }
+}
