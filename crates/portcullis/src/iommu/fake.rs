@@ -2,6 +2,7 @@
 //! until it is invalidated; and that invalidates as late as it may, so that a caller that does not wait is caught. Its host
 //! learns of each table page that comes back while a pointer to it may be cached.
 
+mod cached;
 mod pointers;
 
 use super::{AttachError, Capabilities, DomainId, Invalidation, Iommu, QueueError, SourceId, Translation};
@@ -9,7 +10,8 @@ use crate::address::{Iova, PAGE_SHIFT, PhysAddr};
 use crate::platform::Platform;
 use crate::platform::fake::{CriticalMutex, FakeHost};
 use crate::table::{EntryValue, LEVEL_BITS, Rights};
-use core::ops::{DerefMut, RangeInclusive};
+use cached::Cached;
+use core::ops::DerefMut;
 use pointers::Pointers;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -45,8 +47,7 @@ struct Waiting {
 #[derive(Debug, Default)]
 struct State {
     domains: BTreeMap<DomainId, (Translation, Vec<SourceId>)>,
-    /// Translations that the device has used, by domain and page.
-    cached: BTreeMap<u128, EntryValue>,
+    cached: Cached,
     pointers: Pointers,
     commands: Vec<Invalidation>,
     /// In the order of their numbers.
@@ -65,28 +66,14 @@ impl State {
                 self.pointers.invalidate(command);
                 match command {
                     Invalidation::Pages { domain, first, mask, .. } => {
-                        self.forget(domain, first.pfn()..=first.pfn() + ((1 << mask) - 1));
+                        self.cached.forget(domain, first.pfn()..=first.pfn() + ((1 << mask) - 1));
                     }
-                    Invalidation::Domain(domain) => self.forget(domain, 0..=u64::MAX),
+                    Invalidation::Domain(domain) => self.cached.forget(domain, 0..=u64::MAX),
                     Invalidation::Global => self.cached.clear(),
                 }
             }
         }
     }
-
-    /// Drops the translations of these pages.
-    fn forget(&mut self, domain: DomainId, pages: RangeInclusive<u64>) {
-        let concerned = self.cached.range(key(domain, *pages.start())..=key(domain, *pages.end()));
-        let concerned: Vec<u128> = concerned.map(|(key, _)| *key).collect();
-        for key in concerned {
-            self.cached.remove(&key);
-        }
-    }
-}
-
-/// The key of a translation: by domain, then by page. One number, for it is looked up at every access.
-fn key(domain: DomainId, pfn: u64) -> u128 {
-    u128::from(domain.0) << 64 | u128::from(pfn)
 }
 
 /// A fake IOMMU over the tables of a [`FakeHost`].
@@ -152,7 +139,7 @@ impl<'h> FakeIommu<'h> {
     /// Whether a translation of page `pfn` would be used without a walk.
     pub fn is_cached(&self, domain: DomainId, pfn: u64) -> bool {
         let state = self.state();
-        state.cached.get(&key(domain, pfn)).is_some_and(|entry| entry.is_present())
+        state.cached.get(domain, pfn).is_some_and(|entry| entry.is_present())
     }
 
     /// Where a DMA by `device` to `iova` would land, if it is let through. What it uses stays cached until invalidated, and
@@ -164,14 +151,13 @@ impl<'h> FakeIommu<'h> {
             Translation::PassThrough => return Some(PhysAddr::new(iova.as_u64())),
             Translation::Tables { root, levels } => (root, levels),
         };
-        let key = key(domain, iova.pfn());
-        let entry = match state.cached.get(&key) {
-            Some(entry) => *entry,
+        let entry = match state.cached.get(domain, iova.pfn()) {
+            Some(entry) => entry,
             None => {
                 let root = (root, u32::from(levels));
                 let entry = self.walk(root, domain, iova, &mut state.pointers).unwrap_or(EntryValue::ABSENT);
                 if entry.is_present() || self.capabilities.caches_absent {
-                    state.cached.insert(key, entry);
+                    state.cached.insert(domain, iova.pfn(), entry);
                 }
                 entry
             }
@@ -239,7 +225,7 @@ impl Iommu for FakeIommu<'_> {
         // The flush that goes with it is waited for, and so is all that was submitted before.
         state.complete(|_| true);
         state.domains.remove(&domain).ok_or(AttachError::NoSuchDomain(domain))?;
-        state.forget(domain, 0..=u64::MAX);
+        state.cached.forget(domain, 0..=u64::MAX);
         state.pointers.forget(domain);
         Ok(())
     }
