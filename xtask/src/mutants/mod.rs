@@ -55,6 +55,7 @@ impl Mutant {
         command.args(["test", "--quiet", "--package", self.package]);
         // Built often and run once: what changes is all that is built anew, and nothing is made fast.
         command.envs([("CARGO_INCREMENTAL", "1"), ("CARGO_PROFILE_DEV_OPT_LEVEL", "0")]);
+        command.args(["--config", "profile.dev.package.portcullis.opt-level=0"]);
         match self.target {
             "lib" => command.arg("--lib"),
             target => command.args(["--test", target]),
