@@ -48,7 +48,7 @@ struct Rate {
 pub(crate) fn bench(workspace: &Workspace) -> Result<(), Failure> {
     let begun = SystemTime::now();
     let mut stages = Stages::new(workspace, "bench");
-    stages.cargo("replay", &[], &["bench", "--package", "portcullis-lab", "--bench", "replay"])?;
+    stages.cargo("replay", &[], &["bench", "--package", "portcullis-sim", "--bench", "replay"])?;
     let criterion = workspace.root.join(&workspace.target).join("criterion");
     let mut rates = Vec::new();
     collect(&criterion, begun, &mut rates)?;

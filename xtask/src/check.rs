@@ -2,6 +2,7 @@
 
 use crate::failure::Failure;
 use crate::format;
+use crate::house;
 use crate::stages::{Stages, require};
 use crate::test::NO_STD_PROOF;
 use crate::workspace::Workspace;
@@ -11,6 +12,7 @@ pub(crate) fn check(workspace: &Workspace) -> Result<(), Failure> {
     require("clippy", "clippy")?;
     let mut stages = Stages::new(workspace, "check");
     let proof_target = workspace.target_beside("no-std-proof");
+    stages.stage("house rules", "the rules of xtask/src/house, over every file", house::check)?;
     stages.stage("formatting", "rustfmt --check, over every Rust file", format::check)?;
     let clippy = ["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"];
     stages.cargo("clippy", &[], &clippy)?;

@@ -41,7 +41,7 @@ pub(crate) fn check(workspace: &Workspace, update: bool) -> Result<(), Failure> 
     stages.cargo(
         "build",
         &[],
-        &["build", "--profile", "benchmark", "--package", "portcullis-lab", "--example", PROGRAM],
+        &["build", "--profile", "benchmark", "--package", "portcullis-bench", "--example", PROGRAM],
     )?;
     let path = workspace.root.join(LIMITS);
     let text = fs::read_to_string(&path).map_err(Failure::file(&path))?;

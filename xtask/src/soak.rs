@@ -7,7 +7,7 @@ use crate::workspace::Workspace;
 /// The soak is an integration test called `soak`. Optimised: what it looks for is what a program would run.
 pub(crate) fn soak(workspace: &Workspace, operations: u64) -> Result<(), Failure> {
     let mut stages = Stages::new(workspace, "soak");
-    let arguments = ["test", "--package", "portcullis-lab", "--release", "--test", "soak", "--", "--nocapture"];
+    let arguments = ["test", "--package", "portcullis-bench", "--release", "--test", "soak", "--", "--nocapture"];
     stages.cargo("soak", &[("PORTCULLIS_SOAK_OPERATIONS", &operations.to_string())], &arguments)?;
     stages.finish();
     Ok(())

@@ -3,8 +3,8 @@
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use portcullis::Protection;
 #[cfg(target_os = "linux")]
-use portcullis_lab::bench::Workload;
-use portcullis_lab::compare::ClockMode;
+use portcullis_bench::Workload;
+use portcullis_sim::compare::ClockMode;
 use std::path::PathBuf;
 
 /// Compares I/O memory protection designs on real DMA traces: what each costs, and what it leaves exposed.

@@ -7,7 +7,7 @@ use crate::plan::{Head, Planned, progress_bar};
 use crate::show::show;
 use crate::table::{count, number, plain, textwrap};
 use portcullis::Protection;
-use portcullis_lab::attack::{self, Entry, Found, Row};
+use portcullis_sim::attack::{self, Entry, Found, Row};
 use serde::Serialize;
 use std::io::{self, Write};
 
@@ -118,7 +118,7 @@ mod tests {
     use crate::verdict;
     use portcullis::Rule;
     use portcullis::designs::{Choice, DesignId};
-    use portcullis_lab::attack::{Attacked, PROBES_CACHED_MIN};
+    use portcullis_sim::attack::{Attacked, PROBES_CACHED_MIN};
 
     fn row(protection: Protection, found: Vec<Found>, probes_cached: u64) -> Row {
         let attacked = Attacked { found, probes_cached: Some(probes_cached), bound_us: Some(0), ..Attacked::default() };

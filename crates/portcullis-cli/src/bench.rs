@@ -6,7 +6,7 @@ use crate::html::Origin;
 use crate::plan::{designs, progress_bar};
 use crate::show::show;
 use crate::table::{number, plain, textwrap};
-use portcullis_lab::bench::{self, BenchError, CyclesFrom, Effort, Plan, Row, Workload};
+use portcullis_bench::{self as bench, BenchError, CyclesFrom, Effort, Plan, Row, Workload};
 use serde::Serialize;
 use std::io::{self, Write};
 

@@ -7,8 +7,8 @@ use crate::plan::{Head, Planned, progress_bar};
 use crate::show::show;
 use crate::table::{count, gbps, number, percent, plain, textwrap};
 use portcullis::Protection;
-use portcullis_lab::advice::{Best, advise};
-use portcullis_lab::compare::{Comparison, Measurement, Row};
+use portcullis_sim::advice::{Best, advise};
+use portcullis_sim::compare::{Comparison, Measurement, Row};
 use serde::Serialize;
 use std::io::{self, Write};
 

@@ -3,7 +3,7 @@
 use crate::Failure;
 use crate::arguments::PlanArguments;
 use crate::replacement::Replacement;
-use portcullis_lab::report;
+use portcullis_report as report;
 use serde::Serialize;
 use std::fmt::Display;
 use std::fs::{self, File};

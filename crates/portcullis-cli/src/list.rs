@@ -5,7 +5,7 @@ use crate::arguments::{ListArguments, Listed};
 use crate::table::plain;
 use portcullis::design::OptionInfo;
 use portcullis::designs::DesignId;
-use portcullis_lab::{Machine, WORKLOADS, Work, WorkloadInfo};
+use portcullis_sim::{Machine, WORKLOADS, Work, WorkloadInfo};
 use serde::Serialize;
 use std::io::Write;
 

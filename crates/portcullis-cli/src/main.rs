@@ -1,4 +1,4 @@
-//! The `portcullis` program: arguments, tables, progress and exit codes. What is computed is computed in `portcullis_lab`.
+//! The `portcullis` program: arguments, tables, progress and exit codes. What it prints is computed in the crates that it uses.
 
 mod arguments;
 mod attack;

@@ -6,9 +6,9 @@ use crate::html::Origin;
 use crate::table::count;
 use indicatif::{ProgressBar, ProgressStyle};
 use portcullis::designs::{Choice, DesignId};
-use portcullis_lab::compare::{ClockMode, Input, Item, Plan};
-use portcullis_lab::trace::{self, AccessLog, Events, Trace};
-use portcullis_lab::{Machine, Work};
+use portcullis_sim::compare::{ClockMode, Input, Item, Plan};
+use portcullis_sim::{Machine, Work};
+use portcullis_trace::{AccessLog, Events, Trace};
 use serde::Serialize;
 use std::io::{self, Cursor, Write};
 use std::path::Path;
@@ -173,9 +173,9 @@ fn work(arguments: &PlanArguments, bar: &ProgressBar) -> Result<(Vec<Item>, Vec<
     Ok((items, inputs))
 }
 
-fn join(trace: &Trace, path: &Path) -> Result<trace::Joined, Failure> {
+fn join(trace: &Trace, path: &Path) -> Result<portcullis_trace::Joined, Failure> {
     let log = AccessLog::read(path, |_| {}).map_err(Failure::input)?;
-    trace::join(trace, &log).map_err(|error| Failure::Input(format!("{}: {error}", path.display())))
+    portcullis_trace::join(trace, &log).map_err(|error| Failure::Input(format!("{}: {error}", path.display())))
 }
 
 fn print_input(out: &mut impl Write, input: &Input) -> io::Result<()> {

@@ -1,7 +1,7 @@
 //! Numbers and tables for a terminal.
 
 use comfy_table::{CellAlignment, Table, presets};
-pub(crate) use portcullis_lab::report::{count, gbps, number, percent};
+pub(crate) use portcullis_sim::number::{count, gbps, number, percent};
 
 /// A table without rules, its columns after the first `left` right-aligned.
 pub(crate) fn plain(header: &[&str], left: usize) -> Table {

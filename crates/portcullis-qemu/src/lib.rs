@@ -16,7 +16,6 @@ mod machine;
 #[allow(unsafe_code, reason = "memory that another process maps too")]
 mod memory;
 pub mod nvme;
-mod pci;
 #[allow(unsafe_code, reason = "what a child does between fork and exec")]
 mod process;
 mod protocol;
@@ -24,8 +23,7 @@ mod protocol;
 pub use dma::DriverError;
 pub use firmware::{FirmwareError, acpi_tables, find_table};
 pub use host::{QemuHost, QemuLock};
-pub use machine::{Accelerator, Machine, MachineError, Setup, VTD_BASE, VtdMmio};
+pub use machine::{Accelerator, Bar, Function, Machine, MachineError, Setup, VTD_BASE, VtdMmio};
 pub use memory::{Buffers, GuestMemory};
-pub use pci::{Bar, Function};
 pub use process::{EXECUTABLE_VARIABLE, find_executable};
 pub use protocol::{Protocol, QtestError};

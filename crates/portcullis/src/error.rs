@@ -2,12 +2,8 @@
 
 use crate::address::{Iova, IovaRange, PhysAddr};
 use crate::iommu::{AttachError, QueueError};
+pub use crate::platform::NoMemory;
 use thiserror::Error;
-
-/// The host has no memory for a table page or a bookkeeping node.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
-#[error("the host has no memory left for protection tables")]
-pub struct NoMemory;
 
 /// Why a mapping was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
@@ -118,4 +114,15 @@ pub enum NewDomainError {
     /// The IOMMU refused a new domain.
     #[error(transparent)]
     Attach(#[from] AttachError),
+}
+
+/// Why a raw unmap failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum RawUnmapError {
+    /// Nothing has changed.
+    #[error(transparent)]
+    Refused(#[from] UnmapError),
+    /// The invalidation failed; the buffer must not be used again.
+    #[error(transparent)]
+    Commit(#[from] CommitError),
 }

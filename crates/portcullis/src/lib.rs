@@ -15,23 +15,29 @@ extern crate alloc;
 struct Readme;
 
 mod address;
+#[allow(unsafe_code, reason = "table pages have an owner that types cannot show")]
+pub mod chunk;
 mod deadline;
 pub mod design;
 pub mod designs;
 #[allow(unsafe_code, reason = "buffers on loan to a device")]
 pub mod domain;
+mod entry;
 pub mod error;
+#[allow(unsafe_code, reason = "a slice of one value becomes the value")]
+mod fallible;
 pub mod invalidation;
 pub mod iommu;
 #[allow(unsafe_code, reason = "the tree keeps a pointer to one of its own nodes")]
 pub mod iova;
 mod pass_through;
-mod per_cpu;
 #[allow(unsafe_code, reason = "the contract of table pages")]
 pub mod platform;
 pub mod proof;
 mod request;
 mod safety;
+#[cfg(feature = "serde")]
+mod serialise;
 #[allow(unsafe_code, reason = "table pages have an owner that types cannot show")]
 mod space;
 mod sync;
@@ -39,8 +45,8 @@ mod sync;
 pub mod table;
 
 pub use address::{Iova, IovaRange, PAGE_SHIFT, PAGE_SIZE, PhysAddr, Segment, pages_spanned};
-pub use domain::{Config, Domain, RawUnmapError};
-pub use error::{CommitError, MapError, NewDomainError, NoMemory, UnmapError};
+pub use domain::{Config, Domain};
+pub use error::{CommitError, MapError, NewDomainError, NoMemory, RawUnmapError, UnmapError};
 pub use iommu::{Capabilities, DomainId, Invalidation, Iommu, QueueError, SourceId, Translation};
 pub use platform::Platform;
 pub use request::{Access, Lifetime, Request, Stream};

@@ -2,8 +2,9 @@
 
 use crate::address::{IovaRange, PhysAddr, Segment};
 use crate::error::{MapError, NewDomainError, NoMemory, UnmapError};
-use crate::invalidation::page_selective;
-use crate::iommu::{AttachError, Capabilities, DomainId, Invalidation, Iommu, QueueError, SourceId, Translation};
+use crate::iommu::{
+    AttachError, Capabilities, DomainId, Invalidation, Iommu, QueueError, SourceId, Translation, covering,
+};
 use crate::platform::{Phase, Platform, Step, Wait};
 use crate::proof::Proof;
 use crate::request::{Access, Request};
@@ -218,7 +219,7 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     fn settle(&self, range: IovaRange) -> Result<(), MapError> {
         self.platform.probe(Step::Enter(Phase::Invalidate));
         // All levels: it is directory entries that lead astray, and absent ones may be cached as well.
-        let command = page_selective(self.id, range, false, &self.capabilities);
+        let command = covering(self.id, range, false, &self.capabilities);
         self.invalidate(&[command]).map(drop).map_err(MapError::Unsettled)
     }
 
@@ -268,7 +269,7 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
             Share::Undone(counted) => {
                 // For a moment these pages had a mapping more, for somebody who had asked for just that; an unmap that came
                 // then found it, and left the invalidation to it. So this is an unmap, and strict whatever the protection.
-                let command = page_selective(self.id, counted, true, &self.capabilities);
+                let command = covering(self.id, counted, true, &self.capabilities);
                 let _ = self.invalidate(&[command]).map_err(MapError::Unsettled)?;
                 Ok(false)
             }
@@ -319,7 +320,7 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     /// hardware has no such command. A domain-selective command takes all levels, so it serves either hint.
     #[inline(always)]
     pub(crate) fn covering(&self, range: IovaRange, leaf_only: bool) -> Invalidation {
-        page_selective(self.id, range, leaf_only, &self.capabilities)
+        covering(self.id, range, leaf_only, &self.capabilities)
     }
 
     /// Submits the commands and waits until they have taken effect, for at most [`INVALIDATION_TIMEOUT_US`].

@@ -1,5 +1,6 @@
 //! The house rules: what holds for every file here, kept by a test instead of by reviewers.
 
+mod circles;
 mod crates;
 mod designs;
 pub(crate) mod files;
@@ -31,13 +32,23 @@ impl fmt::Display for Violation {
     }
 }
 
+/// Names every broken rule of the workspace.
+pub(crate) fn check(workspace: &Workspace) -> Result<(), Failure> {
+    let violations = violations(workspace)?;
+    for violation in &violations {
+        println!("{violation}");
+    }
+    if violations.is_empty() { Ok(()) } else { Err(Failure::House(violations.len())) }
+}
+
 /// Every broken rule of the workspace.
-pub(crate) fn violations(workspace: &Workspace) -> Result<Vec<Violation>, Failure> {
+fn violations(workspace: &Workspace) -> Result<Vec<Violation>, Failure> {
     let files = files::read(&workspace.root)?;
     let mut violations: Vec<Violation> = files.iter().flat_map(text::violations).collect();
     violations.extend(crates::violations(&workspace.packages));
     violations.extend(crates::unguarded(workspace)?);
     violations.extend(designs::violations(&files));
+    violations.extend(circles::violations(&files));
     Ok(violations)
 }
 

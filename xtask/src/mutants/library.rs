@@ -6,7 +6,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "page-read-only-becomes-writable",
         rule: "S5",
-        file: "crates/portcullis/src/table/rounds.rs",
+        file: "crates/portcullis/src/chunk/page_states.rs",
         find: "let flags = rights.bits() + Idle::before(first.load_bits()).0;",
         replace: "let flags = (rights.bits() | Rights::WRITE.bits()) + Idle::before(first.load_bits()).0;",
         package: "portcullis",
@@ -16,7 +16,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "page-memory-is-not-checked",
         rule: "S1",
-        file: "crates/portcullis/src/design/chunked.rs",
+        file: "crates/portcullis/src/chunk/mapper.rs",
         find: "let is_plain = has_place(request) && base.space.is_plain(request);",
         replace: "let is_plain = has_place(request) && !base.allocator.chunks.is_none();",
         package: "portcullis",
@@ -67,7 +67,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "page-unmap-spends-whatever-became-of-it",
         rule: "S11",
-        file: "crates/portcullis/src/design/chunked.rs",
+        file: "crates/portcullis/src/chunk/mapper.rs",
         find: "Err(error) => return Some(Err(CommitError(error))),",
         replace: r"Err(error) => {
                 cleared.spend(&Proof::never_visible());
@@ -80,7 +80,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "unmap-spends-whatever-became-of-it",
         rule: "S11",
-        file: "crates/portcullis/src/design/chunked.rs",
+        file: "crates/portcullis/src/chunk/mapper.rs",
         find: "Err(error) => return Some(Err(CommitError(error))),",
         replace: r"Err(error) if ONE => return Some(Err(CommitError(error))),
             Err(error) => {
@@ -94,7 +94,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "page-is-spent-before-its-invalidation",
         rule: "S3",
-        file: "crates/portcullis/src/design/chunked.rs",
+        file: "crates/portcullis/src/chunk/mapper.rs",
         find: r"        platform.probe(Step::Enter(Phase::Invalidate));
         let proof = match space.invalidate_shared(&[command]) {",
         replace: r"        cleared.spend(&Proof::never_visible());
@@ -106,7 +106,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "page-is-spent-unordered",
         rule: "S3",
-        file: "crates/portcullis/src/table/entry.rs",
+        file: "crates/portcullis/src/entry.rs",
         find: "self.0.store(bits, Ordering::Release);",
         replace: "self.0.store(bits, Ordering::Relaxed);",
         package: "portcullis",
@@ -116,7 +116,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "spent-is-read-unordered",
         rule: "S3",
-        file: "crates/portcullis/src/table/entry.rs",
+        file: "crates/portcullis/src/entry.rs",
         find: r"pub fn load_bits(&self) -> u64 {
         self.0.load(Ordering::Acquire)",
         replace: r"pub fn load_bits(&self) -> u64 {
@@ -128,8 +128,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "failed-map-stays-in-its-chunk",
         rule: "S11",
-        file: "crates/portcullis/src/design/chunked.rs",
-        find: "let _ = rounds::clear(space.platform(), entries, range);",
+        file: "crates/portcullis/src/chunk/mapper.rs",
+        find: "let _ = page_states::clear(space.platform(), entries, range);",
         replace: "let _ = entries;",
         package: "portcullis",
         target: "suite",
@@ -158,7 +158,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "tables-leave-though-their-invalidation-failed",
         rule: "S4",
-        file: "crates/portcullis/src/design/chunked.rs",
+        file: "crates/portcullis/src/chunk/mapper.rs",
         find: "space.invalidate(&commands)?;",
         replace: "space.invalidate(&commands).unwrap_or_else(|_| Proof::never_visible());",
         package: "portcullis",
@@ -203,7 +203,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "domain-drop-loses-leaving-tables",
         rule: "S10",
-        file: "crates/portcullis/src/design/chunked.rs",
+        file: "crates/portcullis/src/chunk/mapper.rs",
         find: "self.reclaim.with(|reclaim| reclaim.leaving.take()).into_iter().for_each(|leaving| leaving.release(base));",
         replace: "let _ = (self.reclaim.with(|reclaim| reclaim.leaving.take()), base);",
         package: "portcullis",
@@ -213,7 +213,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "batched-unmap-begins-no-period",
         rule: "S7",
-        file: "crates/portcullis/src/design/chunked.rs",
+        file: "crates/portcullis/src/chunk/mapper.rs",
         find: r"        if cleared {
             self.stir(base);
         }
@@ -226,9 +226,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "batched-unmap-is-no-walk",
         rule: "S4",
-        file: "crates/portcullis/src/design/chunked.rs",
-        find: "let cleared = platform.walk(|| rounds::clear(platform, entries(), range).is_some());",
-        replace: "let cleared = rounds::clear(platform, entries(), range).is_some();",
+        file: "crates/portcullis/src/chunk/mapper.rs",
+        find: "let cleared = platform.walk(|| page_states::clear(platform, entries(), range).is_some());",
+        replace: "let cleared = page_states::clear(platform, entries(), range).is_some();",
         package: "portcullis",
         target: "suite",
         test: "chunks::leaving::an_unmap_that_comes_too_late_keeps_the_table_that_it_walks",
@@ -246,7 +246,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "page-is-not-made-visible",
         rule: "S1",
-        file: "crates/portcullis/src/table/rounds.rs",
+        file: "crates/portcullis/src/chunk/page_states.rs",
         find: r"first.store_bits(first_leaf + ((entries.len() as u64) << MAPPED_SHIFT));
     platform.table_barrier(entries);",
         replace: "first.store_bits(first_leaf + ((entries.len() as u64) << MAPPED_SHIFT));",
@@ -257,7 +257,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "cleared-page-is-not-made-visible",
         rule: "S2",
-        file: "crates/portcullis/src/table/rounds.rs",
+        file: "crates/portcullis/src/chunk/page_states.rs",
         find: r"store_others(entries, Idle::before(bits).next().0, 0);
     platform.table_barrier(entries);",
         replace: "store_others(entries, Idle::before(bits).next().0, 0);",
@@ -289,7 +289,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "straggler-in-the-first-unit-is-idle",
         rule: "S4",
-        file: "crates/portcullis/src/iova/arena.rs",
+        file: "crates/portcullis/src/chunk/table_log.rs",
         find: r"if table.spent() == ALL {
                 self.idle.push_back(number);",
         replace: r"if table.spent() | 1 == ALL {

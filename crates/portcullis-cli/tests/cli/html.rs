@@ -1,7 +1,8 @@
 //! `--html`: a page that stands by itself, whose every number is in the JSON document of the same run.
 
 use super::{DISK, RECEIVE, SEND, bundled, float, portcullis, printed, rows, text, written};
-use portcullis_lab::report::{count, gbps, number, page, percent};
+use portcullis_report::page;
+use portcullis_sim::number::{count, gbps, number, percent};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 

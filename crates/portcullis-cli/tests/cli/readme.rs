@@ -54,7 +54,7 @@ fn at_equal_batches() -> String {
                 other["design"] == row["design"] && other["protection"] == "strict" && other["batch"] == batch
             };
             let found = all[0].iter().chain(all[1]).find(same).expect("a run with these batches");
-            portcullis_lab::report::gbps(found["estimate_gbps"].as_f64().expect("an estimate"))
+            portcullis_sim::number::gbps(found["estimate_gbps"].as_f64().expect("an estimate"))
         });
         let design = row["design"].as_str().expect("an id");
         writeln!(table, "| `{design}` | {} | {} |", gbps[0], gbps[1]).expect("a string takes all");
@@ -88,7 +88,7 @@ fn given_up() -> String {
                 let number = |key: &str| {
                     // What was not found got through never; what is always within reach has no window.
                     let value = entry.map_or(Some(0.0), |entry| entry[key].as_f64());
-                    value.map_or_else(|| "-".to_owned(), portcullis_lab::report::number)
+                    value.map_or_else(|| "-".to_owned(), portcullis_sim::number::number)
                 };
                 let numbers = ["stale_accesses", "stale_window_us_max", "stale_bytes_us"].map(number);
                 let because = breach["bound"].as_str().expect("a bound");

@@ -3,8 +3,7 @@
 
 use crate::address::{IovaRange, Segment};
 use crate::design::{LockFree, Locking, Mapper, Setup, Usage};
-use crate::domain::RawUnmapError;
-use crate::error::{CommitError, MapError, NewDomainError, UnmapError};
+use crate::error::{CommitError, MapError, NewDomainError, RawUnmapError, UnmapError};
 use crate::invalidation::{Commands, Deferral, Policy, Revocation, Revoked, Submissions};
 use crate::iommu::{AttachError, DomainId, Iommu, SourceId};
 use crate::iova::{Claim, Demand, IovaAllocator};
@@ -22,10 +21,10 @@ pub struct Composed<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking = Loc
 
 /// All parts but the front.
 pub struct Base<A, P: Platform, I: Iommu, L = LockFree> {
-    pub(super) allocator: A,
-    pub(super) policy: Policy<P, I>,
+    pub(crate) allocator: A,
+    pub(crate) policy: Policy<P, I>,
     locking: L,
-    pub(super) space: AddressSpace<P, I>,
+    pub(crate) space: AddressSpace<P, I>,
 }
 
 /// What has places of its own for some requests: those it serves, and the allocator has the rest. Addresses of either kind go back
@@ -141,7 +140,7 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Composed<A, P, I, L
 
 impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Base<A, P, I, L> {
     /// The parts over a new domain, as [`Composed::with_parts`] says.
-    pub(super) fn new(allocator: A, parts: Parts<L>, setup: Setup<'_, P, I>) -> Result<Self, NewDomainError> {
+    pub(crate) fn new(allocator: A, parts: Parts<L>, setup: Setup<'_, P, I>) -> Result<Self, NewDomainError> {
         let Parts { commands, submissions, deferral, rule, locking } = parts;
         assert!(
             A::TABLE_CLAIM_PAGES_MAX == 0 || rule == TableRule::Kept,
@@ -231,7 +230,7 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Base<A, P, I, L> {
 
 impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking, F: Front<A, P, I, L>> Composed<A, P, I, L, F> {
     /// Puts `front` before the other parts.
-    pub(super) const fn with_front(front: F, base: Base<A, P, I, L>) -> Self {
+    pub(crate) const fn with_front(front: F, base: Base<A, P, I, L>) -> Self {
         Self { front, base }
     }
 

@@ -30,7 +30,7 @@ use crate::error::{MapError, NewDomainError, UnmapError};
 use crate::invalidation::{Deferral, Revocation, Revoked};
 use crate::iommu::Iommu;
 use crate::iova::{Claim, Demand, IovaAllocator, Kept, MagazineAllocator, never_handed_out};
-use crate::per_cpu::PerCpuCount;
+use crate::platform::PerCpuCount;
 use crate::platform::{Phase, Platform, Step};
 use crate::proof::Proof;
 use crate::request::Request;

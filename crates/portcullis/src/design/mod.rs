@@ -1,8 +1,5 @@
 //! What a design is: a named whole of allocator, invalidation and table rule.
 
-pub(crate) mod choice;
-#[allow(unsafe_code, reason = "table pages have an owner that types cannot show")]
-mod chunked;
 #[allow(unsafe_code, reason = "translations have an owner that types cannot show")]
 mod composed;
 #[allow(unsafe_code, reason = "translations have an owner that types cannot show")]
@@ -13,8 +10,6 @@ mod options;
 #[allow(unsafe_code, reason = "translations have an owner that types cannot show")]
 mod physical;
 
-pub use crate::iova::TABLE_IDLE_US;
-pub use chunked::{Chunked, chunked};
 pub use composed::{Base, Composed, Front, Parts};
 pub use identity::{DynamicIdentity, IDENTITY_TAG_BITS, dynamic_identity};
 pub use locking::{LockFree, LockPerTable, Locking, TableLock, WholeLock};
@@ -22,8 +17,7 @@ pub use options::{OptionError, OptionInfo, OptionKind, Options, Value};
 pub use physical::{IdentityMapped, Untranslated};
 
 use crate::address::{IovaRange, Segment};
-use crate::domain::RawUnmapError;
-use crate::error::{CommitError, MapError, NewDomainError, UnmapError};
+use crate::error::{CommitError, MapError, NewDomainError, RawUnmapError, UnmapError};
 use crate::invalidation::Revocation;
 use crate::iommu::{AttachError, DomainId, Iommu, SourceId};
 use crate::platform::Platform;

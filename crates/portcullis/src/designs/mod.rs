@@ -2,13 +2,15 @@
 //!
 //! Behind the semicolon are examples, which only tests pick up.
 
+mod choice;
+
+pub use choice::{Choice, ChoiceError};
+
 use crate::design::{Described, Design, Info, OptionInfo, OptionKind, Options};
 use crate::invalidation::Deferral;
 use crate::iommu::Iommu;
 use crate::platform::Platform;
 use crate::safety::{Breach, Protection, Rule};
-
-pub use crate::design::choice::{Choice, ChoiceError};
 
 macro_rules! designs {
     (

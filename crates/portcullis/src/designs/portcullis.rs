@@ -1,6 +1,7 @@
 //! The design that this project is for: contiguous addresses from chunks, found in the table itself, in constant time.
 
-use crate::design::{Addressing, Chunked, Described, Design, Fit, Info, Setup, chunked};
+use crate::chunk::{Chunked, chunked};
+use crate::design::{Addressing, Described, Design, Fit, Info, Setup};
 use crate::error::NewDomainError;
 use crate::invalidation::BATCH_MAX;
 use crate::iommu::Iommu;

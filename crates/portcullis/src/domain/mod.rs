@@ -19,7 +19,7 @@ use mapping::Tag;
 
 use crate::address::{Iova, IovaRange, PAGE_SHIFT, PhysAddr, Segment, lies_in_a_page};
 use crate::design::{Design, Mapper, Options, Setup, Usage};
-use crate::error::{CommitError, MapError, NewDomainError, UnmapError};
+use crate::error::{CommitError, MapError, NewDomainError, RawUnmapError, UnmapError};
 use crate::invalidation::Revocation;
 use crate::iommu::{AttachError, DomainId, Iommu, QueueError, SourceId};
 use crate::platform::Platform;
@@ -284,15 +284,4 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     fn commit(&self, revocation: &mut Revocation) -> Result<Committed, CommitError> {
         self.mapper.commit(revocation)
     }
-}
-
-/// Why a raw unmap failed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum RawUnmapError {
-    /// Nothing has changed.
-    #[error(transparent)]
-    Refused(#[from] UnmapError),
-    /// The invalidation failed; the buffer must not be used again.
-    #[error(transparent)]
-    Commit(#[from] CommitError),
 }

@@ -5,13 +5,13 @@
 //! begin, and an entry notes how many had begun when it was queued; so the flushes that serve it are those with that number and
 //! above, and one of them having succeeded is enough.
 
-use super::{Flushes, Revoked, page_selective};
+use super::{Flushes, Revoked};
 use crate::address::IovaRange;
 use crate::deadline::Deadline;
 use crate::error::{CommitError, NoMemory};
-use crate::iommu::{Invalidation, Iommu};
+use crate::iommu::{Invalidation, Iommu, covering};
 use crate::iova::IovaAllocator;
-use crate::per_cpu::PerCpu;
+use crate::platform::PerCpu;
 use crate::platform::{Lock, LockClass, Phase, Platform, Step};
 use crate::proof::{Committed, Proof, Served};
 use crate::space::AddressSpace;
@@ -256,7 +256,7 @@ impl<P: Platform> CoreQueues<P> {
         let may_wait = |core: &&CoreQueue<P>| served.leaves(core.noted_below.load(Ordering::Relaxed));
         let extents = self.queues.iter().filter(may_wait).filter_map(|core| core.queue.with(|queue| queue.extent));
         let extent = extents.reduce(IovaRange::around)?;
-        Some(page_selective(space.id(), extent, true, space.capabilities()))
+        Some(covering(space.id(), extent, true, space.capabilities()))
     }
 
     /// Gives back the entries of `queue` that a flush has served.

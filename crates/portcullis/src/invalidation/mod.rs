@@ -14,8 +14,7 @@ pub(crate) use policy::Policy;
 pub use policy::{Commands, Deferral, Flushes, Submissions};
 pub use unawaited::{UNAWAITED_CAPACITY, UnawaitedQueue};
 
-use crate::address::{Iova, IovaRange};
-use crate::iommu::{Capabilities, DomainId, Invalidation};
+use crate::address::IovaRange;
 use crate::table::FreedTables;
 use arrayvec::ArrayVec;
 
@@ -74,50 +73,5 @@ impl Revocation {
     /// The mappings, in the order of their unmaps.
     pub fn revoked(&self) -> &[Revoked] {
         &self.revoked
-    }
-}
-
-/// The command that covers `range`: the smallest aligned power of two of pages around it, or the whole domain where the
-/// hardware has no such command. A domain-selective command takes all levels, so it serves either hint.
-#[inline]
-pub(crate) fn page_selective(
-    domain: DomainId,
-    range: IovaRange,
-    leaf_only: bool,
-    capabilities: &Capabilities,
-) -> Invalidation {
-    let differing = range.first_pfn() ^ (range.end_pfn() - 1);
-    let mask = (u64::BITS - differing.leading_zeros()) as u8;
-    match capabilities.address_mask_max {
-        Some(max) if mask <= max => {
-            Invalidation::Pages { domain, first: Iova::from_pfn(range.first_pfn() >> mask << mask), mask, leaf_only }
-        }
-        _ => Invalidation::Domain(domain),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::iommu::Iommu;
-    use crate::iommu::fake::FakeIommu;
-    use crate::platform::fake::FakeHost;
-
-    /// Wherever a range begins: the command covers it, is aligned, and half of it would not do.
-    #[test]
-    fn page_selective_commands_are_the_smallest_that_cover() {
-        let host = FakeHost::default();
-        let capabilities = FakeIommu::new(&host).capabilities();
-        for first in 0..70 {
-            for pages in 1..70 {
-                let range = IovaRange::new(0x1000 + first, pages).unwrap();
-                let command = page_selective(DomainId(1), range, true, &capabilities);
-                let Invalidation::Pages { first, mask, .. } = command else { panic!("{command:?}") };
-                let end = first.pfn() + (1 << mask);
-                assert!(first.pfn() % (1 << mask) == 0 && first <= range.start() && range.end_pfn() <= end, "{range}");
-                let half = |pfn: u64| pfn >> mask.saturating_sub(1);
-                assert!(mask == 0 || half(range.first_pfn()) != half(range.end_pfn() - 1), "{range}: {command:?}");
-            }
-        }
     }
 }

@@ -4,11 +4,11 @@
 //! here with what was submitted, until somebody asks and is told that it is done (S3). To ask in vain costs a read across the
 //! bus; so an unmap asks only about the oldest, and only when it needs the room. By then the hardware is long done.
 
-use super::{BATCH_MAX, QUEUE_TIMEOUT_US, Revocation, Revoked, page_selective};
+use super::{BATCH_MAX, QUEUE_TIMEOUT_US, Revocation, Revoked};
 use crate::address::IovaRange;
 use crate::deadline::Deadline;
 use crate::error::{CommitError, NoMemory};
-use crate::iommu::{Invalidation, Iommu, QueueError};
+use crate::iommu::{Invalidation, Iommu, QueueError, covering};
 use crate::iova::IovaAllocator;
 use crate::platform::{Lock, LockClass, Phase, Platform, Step};
 use crate::proof::{Committed, Proof};
@@ -87,7 +87,7 @@ impl<P: Platform, T: Copy + Send> UnawaitedQueue<P, T> {
         // Filled in place: collecting would move a kilobyte.
         let mut commands = ArrayVec::<Invalidation, BATCH_MAX>::new_const();
         for revoked in revoked {
-            commands.push(page_selective(space.id(), revoked.range, revoked.leaf_only, space.capabilities()));
+            commands.push(covering(space.id(), revoked.range, revoked.leaf_only, space.capabilities()));
         }
         // Without the lock: the hardware is told even while another CPU waits for room.
         let submission = space.submit(&commands)?;

@@ -7,9 +7,9 @@ mod pointers;
 
 use super::{AttachError, Capabilities, DomainId, Invalidation, Iommu, QueueError, SourceId, Translation};
 use crate::address::{Iova, PAGE_SHIFT, PhysAddr};
+use crate::entry::{EntryValue, LEVEL_BITS, Rights};
 use crate::platform::Platform;
 use crate::platform::fake::{CriticalMutex, FakeHost};
-use crate::table::{EntryValue, LEVEL_BITS, Rights};
 use cached::Cached;
 use core::ops::DerefMut;
 use pointers::Pointers;

@@ -3,6 +3,10 @@
 #[cfg(any(feature = "fake", test))]
 pub mod fake;
 
+mod covering;
+
+pub(crate) use covering::covering;
+
 use crate::address::{Iova, PhysAddr};
 use alloc::sync::Arc;
 use thiserror::Error;
@@ -117,7 +121,7 @@ pub enum AttachError {
     Unsupported,
     /// No memory for a context table.
     #[error(transparent)]
-    NoMemory(#[from] crate::error::NoMemory),
+    NoMemory(#[from] crate::platform::NoMemory),
     /// The flush that must go with it failed.
     #[error(transparent)]
     Queue(#[from] QueueError),

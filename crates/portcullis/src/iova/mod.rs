@@ -1,38 +1,20 @@
-//! Picking an address.
+//! Picking an address: what every allocator promises, and the allocators, by the system that they come from.
+//!
+//! The design `portcullis` hands out addresses where it writes them: see [`chunk`](crate::chunk).
 
-mod arena;
-mod avl;
-mod blocks;
-mod buddy;
-mod chunk_tables;
-mod chunks;
-mod directory;
-mod free_list;
-mod gap_tree;
+mod fast_and_safe;
+mod freebsd;
 mod kmalloc;
-mod leaf_table;
-mod magazine;
-mod pace;
-mod range_tree;
-mod segments;
-mod supply;
-mod tags;
-mod tree;
-mod vmem;
-mod window;
-mod windows;
+mod linux;
+mod macos;
+mod solaris;
 
-pub use arena::TABLE_RESERVE;
-pub use buddy::{BUDDY_PAGES_MAX, BuddyAllocator};
-pub use chunks::{CHUNK_PAGES, CHUNKED_PAGES_MAX, TABLE_IDLE_US};
-pub(crate) use chunks::{Chunks, Taken};
-pub use free_list::FreeListAllocator;
-pub use gap_tree::GapTreeAllocator;
+pub use fast_and_safe::WindowAllocator;
+pub use freebsd::GapTreeAllocator;
 pub use kmalloc::KmallocAllocator;
-pub use magazine::{DEPOT_MAGAZINES_MAX, MAGAZINE_CAPACITY, MagazineAllocator};
-pub use tree::TreeAllocator;
-pub use vmem::{QUANTUM_CACHE_PAGES_MAX, SLAB_PAGES, VmemAllocator};
-pub use windows::WindowAllocator;
+pub use linux::{DEPOT_MAGAZINES_MAX, FreeListAllocator, MAGAZINE_CAPACITY, MagazineAllocator, TreeAllocator};
+pub use macos::{BUDDY_PAGES_MAX, BuddyAllocator};
+pub use solaris::{QUANTUM_CACHE_PAGES_MAX, SLAB_PAGES, VmemAllocator};
 
 use crate::address::{IovaRange, PAGE_SHIFT};
 use crate::error::{MapError, NoMemory, UnmapError};

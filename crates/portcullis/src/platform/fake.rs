@@ -1,9 +1,9 @@
 //! A host for tests: counts what it lends, fails when told to, and shows a non-coherent walker only what was flushed.
 
+use super::NoMemory;
 use super::{CpuHint, Lock, LockClass, Platform, Wait};
 use crate::address::{PAGE_SIZE, PhysAddr};
-use crate::error::NoMemory;
-use crate::table::{ENTRIES, Entry, EntryValue, Frame};
+use crate::entry::{ENTRIES, Entry, EntryValue, Frame};
 use core::fmt;
 use std::boxed::Box;
 use std::collections::BTreeMap;

@@ -3,11 +3,20 @@
 #[cfg(any(feature = "fake", test))]
 pub mod fake;
 
+mod per_cpu;
+
+pub use per_cpu::{CpuWords, Padded};
+pub(crate) use per_cpu::{PerCpu, PerCpuCount};
+
 use crate::address::PhysAddr;
-use crate::error::NoMemory;
-pub use crate::per_cpu::{CpuWords, Padded};
+use crate::entry::{Entry, Frame};
 use crate::sync::Ordering;
-use crate::table::{Entry, Frame};
+use thiserror::Error;
+
+/// The host has no memory for a table page or a bookkeeping node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[error("the host has no memory left for protection tables")]
+pub struct NoMemory;
 
 /// A lock that the platform made.
 pub trait Lock<T>: Send + Sync {

@@ -14,10 +14,10 @@
 //! a refused map were never in the table, so they go back at once, and no page in the table is ever empty.
 
 use super::TableRule;
-use super::entry::{ENTRIES, Entry, EntryValue, Frame, Rights};
 use super::freed::{FreedTables, release};
 use super::second_level::{Run, SecondLevelTable, frame, index, span};
 use crate::address::{Iova, IovaRange, PhysAddr, Segment};
+use crate::entry::{ENTRIES, Entry, EntryValue, Frame, Rights};
 use crate::error::{MapError, NoMemory};
 use crate::platform::{Platform, Step};
 use crate::proof::Proof;

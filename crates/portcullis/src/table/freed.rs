@@ -1,7 +1,7 @@
 //! Table pages that have left the table but that hardware may still walk.
 
-use super::entry::{Entry, EntryValue};
 use crate::address::PhysAddr;
+use crate::entry::{Entry, EntryValue};
 use crate::platform::{Platform, Step};
 use crate::proof::Proof;
 

@@ -1,8 +1,8 @@
 //! Leaf tables one by one: put into the table of a domain for somebody who writes their entries himself, and taken out again.
 
-use super::entry::{EntryValue, Frame};
 use super::second_level::{SecondLevelTable, frame, index};
 use crate::address::PhysAddr;
+use crate::entry::{EntryValue, Frame};
 use crate::error::NoMemory;
 use crate::platform::{Platform, Step};
 use crate::sync::Ordering;

@@ -2,10 +2,10 @@
 //! first one away has claimed the mapping for an unmap.
 
 use super::TableRule;
-use super::entry::{ENTRIES, Entry, EntryValue, LEVEL_BITS};
 use super::freed::FreedTables;
 use super::second_level::{SecondLevelTable, frame, index, span};
 use crate::address::IovaRange;
+use crate::entry::{ENTRIES, Entry, EntryValue, LEVEL_BITS};
 use crate::error::UnmapError;
 use crate::platform::{Platform, Step};
 

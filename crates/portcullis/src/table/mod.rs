@@ -1,15 +1,13 @@
 //! Writing translations: the IO page table of a domain.
 
 mod counted;
-mod entry;
 mod freed;
 mod leaf_pages;
 mod marks;
-pub(crate) mod rounds;
 mod second_level;
 mod shared;
 
-pub use entry::{ADDRESS_MASK, ENTRIES, Entry, EntryValue, Frame, LEVEL_BITS, Rights, SHARES_MAX};
+pub use crate::entry::{ADDRESS_MASK, ENTRIES, Entry, EntryValue, Frame, LEVEL_BITS, Rights, SHARES_MAX};
 pub use freed::FreedTables;
 pub(crate) use freed::{release, release_page};
 pub use second_level::{SecondLevelTable, TableRule};

@@ -5,9 +5,9 @@
 //! mapping is claimed by one caller; where mappings share pages instead, `shared` has what is done to them. What becomes of
 //! table pages is the [`TableRule`].
 
-use super::entry::{ENTRIES, Entry, EntryValue, Frame, LEVEL_BITS, Rights};
 use super::freed::{FreedTables, release_page};
 use crate::address::{Iova, IovaRange, PAGE_SHIFT, PhysAddr, Segment};
+use crate::entry::{ENTRIES, Entry, EntryValue, Frame, LEVEL_BITS, Rights};
 use crate::error::{MapError, NoMemory};
 use crate::iommu::Capabilities;
 use crate::platform::{Platform, Step};

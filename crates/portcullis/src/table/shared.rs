@@ -7,9 +7,9 @@
 //! A run is counted page by page, and others may see it half counted. Whatever can be refused is looked for before the first
 //! count. What other CPUs do between that look and a count is found by the count, and then those before it are undone.
 
-use super::entry::{ENTRIES, Entry, EntryValue, Rights, SHARES_MAX};
 use super::second_level::{Run, SecondLevelTable, TableRule, index};
 use crate::address::{Iova, IovaRange, PhysAddr, Segment};
+use crate::entry::{ENTRIES, Entry, EntryValue, Rights, SHARES_MAX};
 use crate::error::{MapError, UnmapError};
 use crate::platform::{Platform, Step};
 

@@ -3,7 +3,7 @@
 
 use super::{Bench, DEVICE, check_with};
 use loom::thread;
-use portcullis::design::TABLE_IDLE_US;
+use portcullis::chunk::TABLE_IDLE_US;
 use portcullis::designs::Portcullis;
 use portcullis::iommu::fake::FakeIommu;
 use portcullis::platform::fake::{FakeHost, run_on};

@@ -1,10 +1,11 @@
 //! S11, S4: what an invalidation that failed leaves behind. Under every design: no table page goes back to the host, no address
 //! is used again, the device reaches nothing new, and what else is mapped stays as it was.
 
-use portcullis::design::{Design, TABLE_IDLE_US};
+use portcullis::chunk::CHUNKED_PAGES_MAX;
+use portcullis::chunk::TABLE_IDLE_US;
+use portcullis::design::Design;
 use portcullis::designs::{DesignId, Portcullis, Visitor};
 use portcullis::iommu::fake::{Behaviour, FakeIommu};
-use portcullis::iova::CHUNKED_PAGES_MAX;
 use portcullis::platform::fake::FakeHost;
 use portcullis::table::Rights;
 use portcullis::{

@@ -1,7 +1,7 @@
 //! Translations that the fake has cached.
 
 use super::DomainId;
-use crate::table::EntryValue;
+use crate::entry::EntryValue;
 use core::ops::RangeInclusive;
 use std::boxed::Box;
 use std::collections::BTreeMap;

@@ -2,7 +2,7 @@
 
 use super::{DomainId, Invalidation};
 use crate::address::PhysAddr;
-use crate::table::LEVEL_BITS;
+use crate::entry::LEVEL_BITS;
 use std::collections::BTreeMap;
 
 /// Every pointer to a table that a walk has followed, by domain, level of the table, and which of that level it is.

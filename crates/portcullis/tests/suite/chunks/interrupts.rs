@@ -3,10 +3,10 @@
 use super::TABLE;
 use super::ledger::{DEVICE, Ledger, Live, NARROW_BITS, NARROW_TABLES, Want, count_tables, move_on, settle};
 use crate::interrupted::{Interrupted, Moment};
-use portcullis::design::TABLE_IDLE_US;
+use portcullis::chunk::TABLE_IDLE_US;
+use portcullis::chunk::{CHUNK_PAGES, TABLE_RESERVE};
 use portcullis::designs::Portcullis;
 use portcullis::iommu::fake::{Behaviour, FakeIommu};
-use portcullis::iova::{CHUNK_PAGES, TABLE_RESERVE};
 use portcullis::platform::fake::FakeHost;
 use portcullis::{Access, Config, Domain, Protection};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -3,7 +3,7 @@
 
 use super::{DEVICE, KEPT, Small, TABLE, map_tables, tick_after, unmap};
 use crate::interrupted::{Interrupted, Moment};
-use portcullis::design::TABLE_IDLE_US;
+use portcullis::chunk::TABLE_IDLE_US;
 use portcullis::designs::Portcullis;
 use portcullis::iommu::fake::FakeIommu;
 use portcullis::platform::Step;

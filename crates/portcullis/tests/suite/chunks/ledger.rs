@@ -1,10 +1,10 @@
 //! What is mapped, beside what the device reaches: after each step, and in the middle of one.
 
 use super::TABLE;
-use portcullis::design::TABLE_IDLE_US;
+use portcullis::chunk::CHUNK_PAGES;
+use portcullis::chunk::TABLE_IDLE_US;
 use portcullis::designs::Portcullis;
 use portcullis::iommu::fake::FakeIommu;
-use portcullis::iova::CHUNK_PAGES;
 use portcullis::platform::fake::FakeHost;
 use portcullis::table::Rights;
 use portcullis::{

@@ -2,9 +2,9 @@
 
 use super::TABLE;
 use super::ledger::{DEVICE, Ledger, NARROW_BITS, NARROW_TABLES, Want, count_tables, move_on, settle};
+use portcullis::chunk::TABLE_RESERVE;
 use portcullis::designs::Portcullis;
 use portcullis::iommu::fake::FakeIommu;
-use portcullis::iova::TABLE_RESERVE;
 use portcullis::platform::fake::FakeHost;
 use portcullis::{Access, Config, Domain, MapError, NoMemory, Protection};
 

@@ -8,11 +8,11 @@ mod memory;
 mod sharing;
 
 use ledger::DEVICE;
-use portcullis::design::TABLE_IDLE_US;
+use portcullis::chunk::TABLE_IDLE_US;
+use portcullis::chunk::{CHUNK_PAGES, CHUNKED_PAGES_MAX, TABLE_RESERVE};
 use portcullis::designs::Portcullis;
 use portcullis::iommu::fake::{FakeIommu, Ticket};
 use portcullis::iommu::{AttachError, Translation};
-use portcullis::iova::{CHUNK_PAGES, CHUNKED_PAGES_MAX, TABLE_RESERVE};
 use portcullis::platform::fake::FakeHost;
 use portcullis::table::Rights;
 use portcullis::{

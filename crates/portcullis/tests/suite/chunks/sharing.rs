@@ -1,9 +1,9 @@
 //! Who shares tables with whom: a few CPUs or rings have one each, many have them together.
 
 use super::{Small, TABLE, map, map_tables, tick_after, unmap};
-use portcullis::design::TABLE_IDLE_US;
+use portcullis::chunk::TABLE_IDLE_US;
+use portcullis::chunk::{CHUNK_PAGES, TABLE_RESERVE};
 use portcullis::iommu::fake::FakeIommu;
-use portcullis::iova::{CHUNK_PAGES, TABLE_RESERVE};
 use portcullis::platform::fake::{FakeHost, run_on};
 use portcullis::{Access, Config, Iova, PAGE_SIZE, PhysAddr, Protection, Request, Segment, Stream};
 use std::collections::{BTreeMap, BTreeSet};

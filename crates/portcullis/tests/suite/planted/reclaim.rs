@@ -1,10 +1,10 @@
 //! Table pages that `portcullis` gives back to the host: the hardware must have lost its way to them.
 
 use super::hardware::{HardwareFlaw, PlantedIommu};
-use portcullis::design::TABLE_IDLE_US;
+use portcullis::chunk::TABLE_IDLE_US;
+use portcullis::chunk::{CHUNKED_PAGES_MAX, TABLE_RESERVE};
 use portcullis::designs::Portcullis;
 use portcullis::iommu::fake::FakeIommu;
-use portcullis::iova::{CHUNKED_PAGES_MAX, TABLE_RESERVE};
 use portcullis::platform::fake::FakeHost;
 use portcullis::table::Rights;
 use portcullis::{Access, Domain, Iova, PAGE_SIZE, PhysAddr, Protection, SourceId};

@@ -1,0 +1,131 @@
+//! Time, and the CPU where nothing tells it faster.
+
+use portcullis::platform::CpuHint;
+use std::sync::OnceLock;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// What time is counted from, and how.
+struct Epoch {
+    start: Instant,
+    #[cfg(target_arch = "x86_64")]
+    counter: Option<Counter>,
+}
+
+/// The processor's time stamp counter, where it counts time.
+#[cfg(target_arch = "x86_64")]
+struct Counter {
+    start: u64,
+    /// Microseconds per tick, times 2^64.
+    us_per_tick: u64,
+}
+
+static EPOCH: OnceLock<Epoch> = OnceLock::new();
+
+pub(super) fn prepare() {
+    epoch();
+}
+
+fn epoch() -> &'static Epoch {
+    EPOCH.get_or_init(|| Epoch {
+        start: Instant::now(),
+        #[cfg(target_arch = "x86_64")]
+        counter: Counter::new(),
+    })
+}
+
+/// Microseconds since the first question.
+#[inline]
+pub(super) fn now_us() -> u64 {
+    let epoch = epoch();
+    #[cfg(target_arch = "x86_64")]
+    if let Some(counter) = &epoch.counter {
+        return counter.now_us();
+    }
+    epoch.start.elapsed().as_micros() as u64
+}
+
+/// The CPU that runs, asked of the system.
+#[cold]
+pub(super) fn slow_cpu() -> CpuHint {
+    // SAFETY: a question without arguments. Where it is not answered, the first CPU is as good a hint as any.
+    let cpu = unsafe { libc::sched_getcpu() };
+    CpuHint(u32::try_from(cpu).unwrap_or(0))
+}
+
+/// The time stamp counter, read in program order behind all loads; elsewhere, nanoseconds.
+#[inline]
+pub(crate) fn ticks() -> u64 {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: SSE2 and the counter are part of the architecture.
+    unsafe {
+        core::arch::x86_64::_mm_lfence();
+        core::arch::x86_64::_rdtsc()
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        epoch().start.elapsed().as_nanos() as u64
+    }
+}
+
+/// The same moment on both clocks. A thread may be kept from running in between; of several looks the quickest counts.
+pub(crate) fn moment() -> (Instant, u64) {
+    let look = |_| {
+        let before = ticks();
+        let now = Instant::now();
+        (ticks() - before, now, before)
+    };
+    let (took, now, before) = (0..8).map(look).min_by_key(|(took, ..)| *took).expect("eight looks");
+    (now, before + took / 2)
+}
+
+/// Makes so many additions, a multiple of 100, that each need the result of the one before: a cycle each on every processor
+/// that there is. They are of two registers, for those of a constant may cost nothing. Returns whether it did: not on a
+/// processor whose additions it does not know.
+pub(crate) fn chain_of_additions(additions: u64) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: arithmetic on registers.
+    unsafe {
+        std::arch::asm!(
+            "22:",
+            ".rept 100",
+            "add {sum}, {one}",
+            ".endr",
+            "dec {turns}",
+            "jnz 22b",
+            sum = inout(reg) 0u64 => _,
+            one = in(reg) 1u64,
+            turns = inout(reg) additions.div_ceil(100) => _,
+            options(nomem, nostack),
+        );
+    }
+    let _ = additions;
+    cfg!(target_arch = "x86_64")
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Counter {
+    /// How long it is watched to learn its rate.
+    const WATCHED: Duration = Duration::from_millis(2);
+
+    /// The counter, if it is said to run at one rate whatever the processor does (CPUID leaf 0x80000007, EDX bit 8).
+    fn new() -> Option<Self> {
+        let highest = core::arch::x86_64::__cpuid(0x8000_0000).eax;
+        if highest < 0x8000_0007 || core::arch::x86_64::__cpuid(0x8000_0007).edx >> 8 & 1 == 0 {
+            return None;
+        }
+        let (begun, start) = moment();
+        thread::sleep(Self::WATCHED);
+        let (ended, end) = moment();
+        let us_per_tick = (ended - begun).as_secs_f64() * 1e6 / (end - start) as f64;
+        Some(Self { start, us_per_tick: (us_per_tick * 2f64.powi(64)) as u64 })
+    }
+
+    /// Not in program order: a clock of microseconds does not need it.
+    #[inline]
+    fn now_us(&self) -> u64 {
+        // SAFETY: the counter is part of the architecture.
+        let ticks = unsafe { core::arch::x86_64::_rdtsc() }.saturating_sub(self.start);
+        ((u128::from(ticks) * u128::from(self.us_per_tick)) >> 64) as u64
+    }
+}

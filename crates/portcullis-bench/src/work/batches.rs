@@ -1,0 +1,67 @@
+//! Unmaps committed together, as a driver does that polls its ring.
+
+use super::{Fifo, Lane, Live};
+use crate::BenchError;
+use crate::meter::Meter;
+use portcullis::design::Design;
+use portcullis::{Domain, Iommu, IovaRange, Platform, UnmapError};
+
+/// Mappings of a batch.
+pub(crate) const BATCH: u64 = 64;
+
+/// The oldest [`BATCH`] mappings under one commit, then as many new ones.
+pub(crate) struct Batches<'d, D: Design<P, I>, P: Platform, I: Iommu> {
+    domain: &'d Domain<D, P, I>,
+    fifo: Fifo,
+    commits: u64,
+}
+
+impl<'d, D: Design<P, I>, P: Platform, I: Iommu> Batches<'d, D, P, I> {
+    /// Over as many mappings as are whole batches.
+    pub(crate) fn new(domain: &'d Domain<D, P, I>, fifo: Fifo) -> Self {
+        assert!((fifo.slots.len() as u64).is_multiple_of(BATCH));
+        Self { domain, fifo, commits: 0 }
+    }
+
+    #[inline(always)]
+    fn turn(&mut self) -> Result<(), BenchError> {
+        let fifo = &mut self.fifo;
+        let slots = &mut fifo.slots[fifo.place.at..fifo.place.at + BATCH as usize];
+        let mut batch = self.domain.raw_batch();
+        for slot in slots.iter() {
+            batch.unmap(IovaRange::covering(*slot, fifo.len).ok_or(UnmapError::BadRange)?)?;
+        }
+        batch.commit()?;
+        for slot in slots {
+            *slot = self.domain.map_raw(fifo.place.buffers.take(), fifo.len, fifo.access)?;
+        }
+        fifo.place.at = (fifo.place.at + BATCH as usize) % fifo.slots.len();
+        Ok(())
+    }
+}
+
+impl<D: Design<P, I>, P: Platform, I: Iommu> Lane for Batches<'_, D, P, I> {
+    #[inline(never)]
+    fn run(&mut self, pairs: u64, meter: &mut Meter) -> Result<(), BenchError> {
+        meter.start();
+        for _ in 0..pairs / BATCH {
+            self.turn()?;
+        }
+        meter.stop();
+        self.commits += pairs / BATCH;
+        Ok(())
+    }
+
+    fn live(&self) -> Vec<Live> {
+        self.fifo.live()
+    }
+
+    fn commits(&self) -> u64 {
+        self.commits
+    }
+
+    fn drain(&mut self) -> Result<(), BenchError> {
+        self.commits += self.fifo.slots.len() as u64;
+        self.fifo.drain(self.domain)
+    }
+}

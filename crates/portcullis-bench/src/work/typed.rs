@@ -1,0 +1,185 @@
+//! The same through the typed face: buffers are owned, lent while they are mapped, and had back.
+
+use super::{BATCH, Buffers, Lane, Live};
+use crate::BenchError;
+use crate::meter::Meter;
+use portcullis::design::Design;
+use portcullis::domain::{DmaBuffer, MapFailure, Mapping, UnmapFailure};
+use portcullis::{Access, Domain, Iommu, PAGE_SIZE, PhysAddr, Platform, Segment};
+use std::hint::black_box;
+use std::mem;
+
+/// A page of memory that is not there: see [`Buffers`].
+#[derive(Debug)]
+struct Page(Segment);
+
+// SAFETY: nothing is at its segment but what a device might do, and there is none; the segment never changes.
+unsafe impl DmaBuffer for Page {
+    #[inline(always)]
+    fn segments(&self) -> &[Segment] {
+        std::slice::from_ref(&self.0)
+    }
+}
+
+impl From<MapFailure<Page>> for BenchError {
+    fn from(failure: MapFailure<Page>) -> Self {
+        failure.error().into()
+    }
+}
+
+impl From<UnmapFailure<Page>> for BenchError {
+    fn from(failure: UnmapFailure<Page>) -> Self {
+        match failure {
+            UnmapFailure::Refused(refused) => refused.error.into(),
+            UnmapFailure::Commit(error) => error.into(),
+        }
+    }
+}
+
+/// Mappings that are unmapped in the order in which they were made, each replaced by that of the buffer that came back before it. So
+/// the buffers are used in turn.
+pub(crate) struct TypedFifo {
+    slots: Box<[Mapping<Page>]>,
+    /// The buffers that have no mapping: as many as a turn takes.
+    spare: Vec<Page>,
+    /// The oldest mapping.
+    at: usize,
+    /// Mappings replaced so far.
+    replaced: u64,
+    first: Buffers,
+    access: Access,
+}
+
+impl TypedFifo {
+    /// Maps `live` single pages, those of lane `lane`, and has so many more to map.
+    pub(crate) fn fill<D: Design<P, I>, P: Platform, I: Iommu>(
+        domain: &Domain<D, P, I>,
+        lane: u64,
+        live: usize,
+        spare: usize,
+        access: Access,
+    ) -> Result<Self, BenchError> {
+        let first = Buffers::new(lane, (live + spare) as u64, 1);
+        let mut buffers = first;
+        // A driver's sizes and directions are known when it runs.
+        let (len, access) = (black_box(PAGE_SIZE), black_box(access));
+        let mut page = || Page(Segment { phys: buffers.take(), len });
+        let slots: Result<_, BenchError> = (0..live).map(|_| Ok(domain.map(page(), access)?)).collect();
+        let spare = (0..spare).map(|_| page()).collect();
+        Ok(Self { slots: slots?, spare, at: 0, replaced: 0, first, access })
+    }
+
+    /// The oldest mappings, at most so many: up to where the ring begins anew.
+    #[inline(always)]
+    fn oldest(&mut self, most: usize) -> &mut [Mapping<Page>] {
+        let (count, at) = (self.slots.len(), self.at);
+        let end = count.min(at + most);
+        self.at = if end == count { 0 } else { end };
+        &mut self.slots[at..end]
+    }
+
+    fn live(&self) -> Vec<Live> {
+        let Self { slots, spare, at, replaced, first, access } = self;
+        let mut buffers = *first;
+        let pages: Vec<PhysAddr> = (0..slots.len() + spare.len()).map(|_| buffers.take()).collect();
+        let oldest_first = slots[*at..].iter().chain(&slots[..*at]);
+        let live = |(number, mapping): (u64, &Mapping<Page>)| {
+            let phys = pages[(number % pages.len() as u64) as usize];
+            Live { iova: mapping.iova(), phys, pages: 1, access: *access }
+        };
+        (*replaced..).zip(oldest_first).map(live).collect()
+    }
+
+    fn drain<D: Design<P, I>, P: Platform, I: Iommu>(&mut self, domain: &Domain<D, P, I>) -> Result<(), BenchError> {
+        let mut slots = mem::take(&mut self.slots).into_vec();
+        slots.rotate_left(self.at);
+        for mapping in slots {
+            domain.unmap(mapping)?;
+        }
+        Ok(())
+    }
+}
+
+/// How many are unmapped under one commit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Commit {
+    Single,
+    Batch,
+}
+
+/// One mapping at a time or [`BATCH`] of them, first in first out.
+pub(crate) struct Typed<'d, D: Design<P, I>, P: Platform, I: Iommu> {
+    domain: &'d Domain<D, P, I>,
+    fifo: TypedFifo,
+    commit: Commit,
+    commits: u64,
+}
+
+impl<'d, D: Design<P, I>, P: Platform, I: Iommu> Typed<'d, D, P, I> {
+    /// Over as many mappings as are whole batches.
+    pub(crate) fn new(domain: &'d Domain<D, P, I>, fifo: TypedFifo, commit: Commit) -> Self {
+        assert!((fifo.slots.len() as u64).is_multiple_of(BATCH));
+        Self { domain, fifo, commit, commits: 0 }
+    }
+
+    #[inline(never)]
+    fn singles(&mut self, pairs: usize) -> Result<(), BenchError> {
+        let (domain, fifo) = (self.domain, &mut self.fifo);
+        let (access, mut left) = (fifo.access, pairs);
+        let Some(mut next) = fifo.spare.pop() else { return Ok(()) };
+        while left > 0 {
+            let slots = fifo.oldest(left);
+            left -= slots.len();
+            for slot in slots {
+                let new = domain.map(next, access)?;
+                next = domain.unmap(mem::replace(slot, new))?;
+            }
+        }
+        fifo.spare.push(next);
+        Ok(())
+    }
+
+    #[inline(never)]
+    fn batches(&mut self, batches: u64) -> Result<(), BenchError> {
+        let (domain, fifo) = (self.domain, &mut self.fifo);
+        let access = fifo.access;
+        let mut spare = mem::take(&mut fifo.spare);
+        for _ in 0..batches {
+            let mut batch = domain.batch();
+            for (slot, next) in fifo.oldest(BATCH as usize).iter_mut().zip(spare.drain(..)) {
+                let new = domain.map(next, access)?;
+                batch.unmap(mem::replace(slot, new)).map_err(|refused| refused.error)?;
+            }
+            spare.extend(batch.commit()?);
+        }
+        fifo.spare = spare;
+        Ok(())
+    }
+}
+
+impl<D: Design<P, I>, P: Platform, I: Iommu> Lane for Typed<'_, D, P, I> {
+    fn run(&mut self, pairs: u64, meter: &mut Meter) -> Result<(), BenchError> {
+        meter.start();
+        match self.commit {
+            Commit::Single => self.singles(pairs as usize)?,
+            Commit::Batch => self.batches(pairs / BATCH)?,
+        }
+        meter.stop();
+        self.fifo.replaced += pairs;
+        self.commits += if self.commit == Commit::Single { pairs } else { pairs / BATCH };
+        Ok(())
+    }
+
+    fn live(&self) -> Vec<Live> {
+        self.fifo.live()
+    }
+
+    fn commits(&self) -> u64 {
+        self.commits
+    }
+
+    fn drain(&mut self) -> Result<(), BenchError> {
+        self.commits += self.fifo.slots.len() as u64;
+        self.fifo.drain(self.domain)
+    }
+}

@@ -1,0 +1,80 @@
+//! `portcullis bench`: every design does every workload. Nothing here is about how long anything takes.
+
+use portcullis::designs::{Choice, DesignId};
+use portcullis_bench::{BenchError, Effort, Plan, Workload, execute, rows};
+use serde_json::Value;
+use std::thread::available_parallelism;
+
+/// As little as shows that it works.
+const LITTLE: Effort = Effort { samples: 2, sample_us: 1 };
+
+fn threads() -> Vec<usize> {
+    (1..=available_parallelism().map_or(1, usize::from).min(2)).collect()
+}
+
+/// Every row of every design, but for those whose machine has not what they need.
+#[test]
+fn every_design_does_every_workload() {
+    let plan = Plan {
+        designs: DesignId::ALL.iter().copied().map(Choice::from).collect(),
+        threads: threads(),
+        workloads: Workload::ALL.to_vec(),
+        effort: LITTLE,
+    };
+    let mut announced = 0;
+    let done = execute(&plan, |_| announced += 1).expect("as many threads as CPUs");
+    assert_eq!((done.len(), announced), (rows(&plan), rows(&plan)));
+    for row in &done {
+        let timed = match &row.outcome {
+            Ok(timed) => timed,
+            Err(BenchError::NoFlush) if row.workload == Workload::Page1NonCoherent => continue,
+            Err(error) => panic!("{} {} {}: {error}", row.choice, row.protection, row.workload.id()),
+        };
+        assert_eq!(timed.samples, 2);
+        assert!(timed.pairs_per_sample >= row.workload.period());
+        assert_eq!(timed.queue.is_some(), row.workload == Workload::CrossCpu);
+        assert!(row.workload != Workload::CrossCpu || row.threads == 2);
+    }
+}
+
+#[test]
+fn more_threads_than_cpus_are_refused() {
+    let plan = Plan { designs: Vec::new(), threads: vec![1 << 20], workloads: Vec::new(), effort: LITTLE };
+    assert!(matches!(execute(&plan, |_| {}), Err(BenchError::Threads { asked: 1_048_576, .. })));
+}
+
+#[test]
+fn a_row_in_json_has_every_key() {
+    let plan = Plan {
+        designs: vec![Choice::parse("eiovar:k=64").expect("a design with a parameter")],
+        threads: vec![1],
+        workloads: vec![Workload::Page1],
+        effort: LITTLE,
+    };
+    let rows = execute(&plan, |_| {}).expect("one thread");
+    let rows = serde_json::to_value(&rows).expect("JSON");
+    let row = &rows[0];
+    for (key, value) in [("design", "eiovar"), ("protection", "strict"), ("workload", "page-1")] {
+        assert_eq!(row[key], value);
+    }
+    assert_eq!((&row["options"]["k"], &row["threads"]), (&Value::from(64), &Value::from(1)));
+    for key in ["ns_per_pair", "ns_per_pair_min", "ns_per_pair_p90", "pairs_per_sample", "samples"] {
+        assert!(row[key].as_f64().is_some_and(|number| number > 0.0), "{key}: {row}");
+    }
+    for key in ["cycles_per_pair", "cycles_per_pair_min", "cycles_per_pair_p90", "instructions_per_pair"] {
+        let value = row.get(key).unwrap_or_else(|| panic!("{key}: {row}"));
+        assert!(value.is_null() || value.as_f64().is_some_and(|number| number > 0.0), "{key}: {row}");
+    }
+    for key in ["queue_ns_per_pair", "queue_cycles_per_pair", "error"] {
+        assert_eq!(row.get(key), Some(&Value::Null), "{key}");
+    }
+}
+
+#[test]
+fn workloads_have_names() {
+    for workload in Workload::ALL {
+        assert_eq!(Workload::by_id(workload.id()), Ok(workload));
+    }
+    let error = Workload::by_id("page-2").expect_err("no such workload").to_string();
+    assert!(error.starts_with("no workload `page-2`; there are: page-1, page-1-queued,"), "{error}");
+}

@@ -1,0 +1,214 @@
+//! This machine, with its table pages counted and a clock that the work moves on; and an IOMMU that is done at once.
+
+use portcullis::iommu::{AttachError, Translation};
+use portcullis::platform::{CpuHint, CpuWords, LockClass, Wait};
+use portcullis::table::{ENTRIES, Entry, EntryValue, Frame, LEVEL_BITS};
+use portcullis::{Capabilities, DomainId, Invalidation, Iommu, NoMemory, PhysAddr, Platform, QueueError, SourceId};
+use portcullis_bench::Native;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// Whatever is submitted is done.
+#[derive(Debug, Default)]
+pub(crate) struct Done {
+    translation: Mutex<Option<Translation>>,
+}
+
+impl Done {
+    fn root(&self) -> (PhysAddr, u32) {
+        match *self.translation.lock().expect("not poisoned") {
+            Some(Translation::Tables { root, levels }) => (root, u32::from(levels)),
+            other => panic!("a domain with tables, not {other:?}"),
+        }
+    }
+}
+
+impl Iommu for Done {
+    type Ticket = ();
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            three_level: true,
+            four_level: true,
+            leaf_2m: true,
+            leaf_1g: true,
+            address_mask_max: Some(18),
+            coherent: true,
+            caches_absent: false,
+            pass_through: true,
+            address_bits: 48,
+            physical_bits: 52,
+        }
+    }
+
+    fn open_domain(&self, translation: Translation) -> Result<DomainId, AttachError> {
+        *self.translation.lock().expect("not poisoned") = Some(translation);
+        Ok(DomainId(1))
+    }
+
+    fn close_domain(&self, _domain: DomainId) -> Result<(), AttachError> {
+        Ok(())
+    }
+
+    fn attach(&self, _domain: DomainId, _device: SourceId) -> Result<(), AttachError> {
+        Err(AttachError::Unsupported)
+    }
+
+    fn detach(&self, _domain: DomainId, device: SourceId) -> Result<(), AttachError> {
+        Err(AttachError::NotAttached(device))
+    }
+
+    fn submit(&self, _commands: &[Invalidation]) -> Result<(), QueueError> {
+        Ok(())
+    }
+
+    fn is_done(&self, (): ()) -> Result<bool, QueueError> {
+        Ok(true)
+    }
+}
+
+/// This machine.
+#[derive(Debug)]
+pub(crate) struct Host {
+    native: Native<true>,
+    lent: AtomicUsize,
+    freed: AtomicUsize,
+    now_us: AtomicU64,
+}
+
+impl Host {
+    pub(crate) fn new() -> Self {
+        Self {
+            native: Native::coherent(),
+            lent: AtomicUsize::new(0),
+            freed: AtomicUsize::new(0),
+            now_us: AtomicU64::new(0),
+        }
+    }
+
+    /// Table pages lent and not yet back.
+    pub(crate) fn frames_lent(&self) -> usize {
+        self.lent.load(Ordering::Relaxed)
+    }
+
+    /// Table pages that have come back.
+    pub(crate) fn frames_freed(&self) -> usize {
+        self.freed.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn pass(&self, us: u64) {
+        self.now_us.fetch_add(us, Ordering::Relaxed);
+    }
+
+    pub(crate) fn pass_until(&self, us: u64) {
+        self.now_us.fetch_max(us, Ordering::Relaxed);
+    }
+
+    /// The physical page that page `pfn` leads to. It is mapped, and stays so meanwhile.
+    pub(crate) fn translate(&self, iommu: &Done, pfn: u64) -> Option<u64> {
+        let (mut table, levels) = iommu.root();
+        for level in (0..levels).rev() {
+            let index = (pfn >> (LEVEL_BITS * level)) as usize % ENTRIES;
+            // SAFETY: what is mapped keeps the tables on the way to it.
+            let value = unsafe { self.frame(table) }[index].load();
+            if !value.is_present() {
+                return None;
+            }
+            if level == 0 || value.is_large() {
+                return Some(value.phys().pfn() + (pfn & ((1 << (LEVEL_BITS * level)) - 1)));
+            }
+            table = value.phys();
+        }
+        None
+    }
+
+    /// How many tables there are that point to others, and the first pages that leaf tables translate. Nobody maps or unmaps
+    /// meanwhile.
+    pub(crate) fn tables(&self, iommu: &Done) -> (usize, Vec<u64>) {
+        let (root, levels) = iommu.root();
+        let (mut inner, mut leaves) = (0, Vec::new());
+        let mut left = vec![(root, levels, 0)];
+        while let Some((table, level, first_pfn)) = left.pop() {
+            if level == 1 {
+                leaves.push(first_pfn);
+                continue;
+            }
+            inner += 1;
+            // SAFETY: in the table, and nobody takes it out.
+            for (index, entry) in unsafe { self.frame(table) }.iter().enumerate() {
+                let value: EntryValue = entry.load();
+                if value.is_present() && !value.is_large() {
+                    let pfn = first_pfn + ((index as u64) << (LEVEL_BITS * (level - 1)));
+                    left.push((value.phys(), level - 1, pfn));
+                }
+            }
+        }
+        (inner, leaves)
+    }
+}
+
+// SAFETY: forwards to a platform that keeps the promises.
+unsafe impl Platform for Host {
+    type Lock<T: Send> = <Native<true> as Platform>::Lock<T>;
+
+    fn lock<T: Send>(&self, class: LockClass, value: T) -> Self::Lock<T> {
+        self.native.lock(class, value)
+    }
+
+    fn cpu(&self) -> CpuHint {
+        self.native.cpu()
+    }
+
+    fn cpus(&self) -> u32 {
+        self.native.cpus()
+    }
+
+    fn allocate_frame(&self) -> Result<PhysAddr, NoMemory> {
+        self.lent.fetch_add(1, Ordering::Relaxed);
+        self.native.allocate_frame()
+    }
+
+    unsafe fn frame(&self, frame: PhysAddr) -> &Frame {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.native.frame(frame) }
+    }
+
+    unsafe fn free_frame(&self, frame: PhysAddr) {
+        self.lent.fetch_sub(1, Ordering::Relaxed);
+        self.freed.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.native.free_frame(frame) }
+    }
+
+    fn table_barrier(&self, entries: &[Entry]) {
+        self.native.table_barrier(entries)
+    }
+
+    fn add_here(&self, words: &CpuWords, word: usize, amount: u64) -> (usize, u64) {
+        self.native.add_here(words, word, amount)
+    }
+
+    fn exchange_at(&self, words: &CpuWords, line: usize, word: usize, old: u64, new: u64) -> bool {
+        self.native.exchange_at(words, line, word, old, new)
+    }
+
+    fn walk<R>(&self, walk: impl FnOnce() -> R) -> R {
+        self.native.walk(walk)
+    }
+
+    fn walks_now(&self) -> u64 {
+        self.native.walks_now()
+    }
+
+    fn walks_are_over(&self, then: u64) -> bool {
+        self.native.walks_are_over(then)
+    }
+
+    fn now_us(&self) -> u64 {
+        self.now_us.load(Ordering::Relaxed)
+    }
+
+    fn pause(&self, _wait: Wait) {
+        self.pass(1);
+    }
+}

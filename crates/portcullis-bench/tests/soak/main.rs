@@ -1,0 +1,214 @@
+//! Long use of `portcullis` on this machine: threads that map and unmap without end, and at the end nothing is missing.
+//!
+//! Two threads with random sizes up to 600 pages, rings and scattered buffers, unmaps one by one and in batches; some mappings
+//! are unmapped by the other thread, some stay far longer than the rest. Before each is unmapped, its first and last page must
+//! lead where they were mapped to. 2,000,000 operations, a map or an unmap each, unless `PORTCULLIS_SOAK_OPERATIONS` says
+//! otherwise; `cargo xtask soak` runs 100 million.
+
+mod host;
+mod worker;
+
+use host::{Done, Host};
+use portcullis::chunk::{CHUNK_PAGES, CHUNKED_PAGES_MAX, TABLE_RESERVE};
+use portcullis::design::Usage;
+use portcullis::designs::Portcullis;
+use portcullis::platform::CpuWords;
+use portcullis::table::ENTRIES;
+use portcullis::{
+    Access, Config, Domain, MapError, PAGE_SIZE, PhysAddr, Platform, Protection, Request, Segment, Stream,
+};
+use std::env;
+use std::sync::Mutex;
+use std::thread;
+use std::time::Instant;
+use worker::{RINGS, Worker};
+
+const OPERATIONS: &str = "PORTCULLIS_SOAK_OPERATIONS";
+const THREADS: u64 = 2;
+/// Addresses of 4 GiB, half of them for chunks: as few as can be filled quickly.
+const ADDRESS_BITS: u8 = 32;
+/// Leaf tables above this page are the chunks'.
+const CHUNKS_PFN: u64 = 1 << (ADDRESS_BITS - 1 - 12);
+/// Pages of a range that is too long for chunks and magazines.
+const LONG_PAGES: u64 = 1024;
+/// Operations after which tables must have come back while more are made: by then there have been stragglers for long enough.
+const LONG: u64 = 10_000_000;
+/// Logs of tables: that of all, the slow ones', and those for eight lines of cursors.
+const LOGS: usize = 10;
+
+type Soaked<'h> = Domain<Portcullis, &'h Host, &'h Done>;
+
+fn domain<'h>(host: &'h Host, iommu: &'h Done, protection: Protection) -> Soaked<'h> {
+    let config = Config { address_bits: ADDRESS_BITS, ..Config::new(protection) };
+    Domain::with_config(iommu, host, &config).expect("a domain")
+}
+
+/// Asserts what is so at any time.
+fn within_limits(usage: &Usage) {
+    assert!(usage.queued_unmaps <= usage.queued_unmaps_max, "{usage:?}");
+    assert!(usage.kept_ranges_max.is_none_or(|most| usage.kept_ranges <= most), "{usage:?}");
+    assert!(usage.record_bytes as u64 <= 64 * (1 << (ADDRESS_BITS - 12)) / 8, "{usage:?}");
+}
+
+/// Lets time pass until nothing is due any more.
+fn settle(host: &Host, domain: &Soaked<'_>) {
+    for _ in 0..10_000 {
+        let Some(due_us) = domain.due_us() else { return };
+        host.pass_until(due_us);
+        domain.tick().expect("the hardware answers");
+    }
+    panic!("something is due for ever: {:?} at {}", domain.due_us(), host.now_us());
+}
+
+/// Leaf tables of chunks, and how many of them have something mapped in them. Nobody maps or unmaps meanwhile.
+fn tables_of_chunks(host: &Host, iommu: &Done) -> (usize, usize) {
+    let (_, leaves) = host.tables(iommu);
+    let of_chunks: Vec<u64> = leaves.into_iter().filter(|pfn| *pfn >= CHUNKS_PFN).collect();
+    let is_used = |first: &&u64| (**first..**first + ENTRIES as u64).any(|pfn| host.translate(iommu, pfn).is_some());
+    (of_chunks.len(), of_chunks.iter().filter(is_used).count())
+}
+
+/// Leaf tables of chunks that there may be beside those with something in them: each stream may have its current chunk in a table
+/// of its own, each log has an open one, and some are kept.
+fn spare(host: &Host) -> usize {
+    TABLE_RESERVE + (host.cpus() as usize + RINGS as usize) * CpuWords::PER_CPU + LOGS
+}
+
+/// Every stream takes a chunk, so that each domain has as many of them at hand, and then time passes.
+fn touch_all_streams(host: &Host, domain: &Soaked<'_>) {
+    for pages in [1, CHUNKED_PAGES_MAX] {
+        for access in [Access::DeviceReads, Access::DeviceWrites, Access::DeviceReadsAndWrites] {
+            for ring in 0..RINGS {
+                let segments = [Segment { phys: PhysAddr::new(1 << 40), len: pages * PAGE_SIZE }];
+                let mut request = Request::new(&segments, access).expect("pages");
+                request.stream = Stream(Some(ring));
+                let range = domain.map_request(&request).expect("room");
+                let mut batch = domain.raw_batch();
+                batch.unmap(range).expect("mapped");
+                batch.commit().expect("the hardware answers");
+            }
+        }
+    }
+    settle(host, domain);
+}
+
+/// What can be mapped at once, after all else is unmapped.
+#[derive(Debug)]
+struct Room {
+    /// Ranges longer than those of chunks, in the lower half.
+    long: u64,
+    /// Single pages in the upper half, by all streams of small requests that any CPU may use.
+    pages: u64,
+}
+
+fn fill(domain: &Soaked<'_>) -> Room {
+    let map = |pages: u64, access: Access, stream: Stream| {
+        let segments = [Segment { phys: PhysAddr::new(1 << 40), len: pages * PAGE_SIZE }];
+        let mut request = Request::new(&segments, access).expect("pages");
+        request.stream = stream;
+        match domain.map_request(&request) {
+            Ok(range) => Some(range),
+            Err(MapError::Exhausted { .. }) => None,
+            Err(error) => panic!("{error}"),
+        }
+    };
+    let mut room = Room { long: 0, pages: 0 };
+    while map(LONG_PAGES, Access::DeviceWrites, Stream(None)).is_some() {
+        room.long += 1;
+    }
+    for access in [Access::DeviceReads, Access::DeviceWrites, Access::DeviceReadsAndWrites] {
+        for ring in 0..RINGS {
+            // Not every table is looked at for each request.
+            let mut refused = 0;
+            while refused < 256 {
+                match map(1, access, Stream(Some(ring))) {
+                    Some(range) => room.pages += u64::from(range.first_pfn() >= CHUNKS_PFN),
+                    None => refused += 1,
+                }
+            }
+        }
+    }
+    room
+}
+
+fn soak(protection: Protection, operations: u64) {
+    let (host, iommu) = (Host::new(), Done::default());
+    let domain = domain(&host, &iommu, protection);
+    let begun = Instant::now();
+    let mailboxes = [Mutex::default(), Mutex::default()];
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS)
+            .map(|thread| {
+                let (host, iommu, domain, mailboxes) = (&host, &iommu, &domain, &mailboxes);
+                scope.spawn(move || {
+                    let mut worker = Worker::new(thread, host, iommu, domain, mailboxes);
+                    worker.run(operations / THREADS);
+                    worker
+                })
+            })
+            .collect();
+        let workers: Vec<Worker<'_, '_>> =
+            threads.into_iter().map(|thread| thread.join().expect("a sound run")).collect();
+        println!(
+            "{protection}: {operations} operations in {:.1} s, at most {} table pages, {} tables given back meanwhile",
+            begun.elapsed().as_secs_f64(),
+            workers.iter().map(|worker| worker.table_pages_max).max().unwrap_or(0),
+            host.frames_freed(),
+        );
+        assert!(operations < LONG || host.frames_freed() > 0, "no table was given back while the threads ran");
+        settle(&host, &domain);
+        let (of_chunks, used) = tables_of_chunks(&host, &iommu);
+        println!("{protection}: {of_chunks} leaf tables of chunks, {used} of them with something mapped");
+        assert!(of_chunks <= used + spare(&host), "{of_chunks} leaf tables of chunks, {used} used");
+        workers.into_iter().for_each(Worker::finish);
+    });
+
+    settle(&host, &domain);
+    let usage = domain.usage();
+    within_limits(&usage);
+    assert_eq!((usage.live_ranges, usage.queued_unmaps), (0, 0), "{usage:?}");
+    // No page is lost: what the host has lent hangs in the table.
+    let (inner, leaves) = host.tables(&iommu);
+    let all = inner + leaves.len();
+    assert_eq!(
+        (usage.table_pages, host.frames_lent()),
+        (all, all),
+        "{inner} inner tables, {} leaf tables",
+        leaves.len()
+    );
+    let (of_chunks, used) = tables_of_chunks(&host, &iommu);
+    println!("{protection}: {inner} inner tables, {} leaf tables, {of_chunks} of them of chunks", leaves.len());
+    assert_eq!(used, 0);
+    assert!(of_chunks <= spare(&host), "{of_chunks} leaf tables of chunks");
+
+    touch_all_streams(&host, &domain);
+    let (fresh_host, fresh_iommu) = (Host::new(), Done::default());
+    let fresh = self::domain(&fresh_host, &fresh_iommu, protection);
+    touch_all_streams(&fresh_host, &fresh);
+    let (whole, room) = (fill(&fresh), fill(&domain));
+    // What is left of the current chunks of CPUs is theirs.
+    let of_cpus = u64::from(host.cpus()) * 3 * (CHUNK_PAGES + 512);
+    println!("{protection}: there is {room:?}, and in a fresh domain {whole:?}");
+    assert_eq!(room.long, whole.long);
+    assert!(
+        room.pages <= whole.pages && whole.pages - room.pages <= of_cpus,
+        "{room:?}, and in a fresh domain {whole:?}"
+    );
+    drop(domain);
+    assert_eq!(host.frames_lent(), 0);
+}
+
+fn operations() -> u64 {
+    let written = env::var(OPERATIONS).ok();
+    written.map_or(2_000_000, |text| text.parse().unwrap_or_else(|error| panic!("{OPERATIONS}={text}: {error}")))
+}
+
+#[test]
+fn nothing_is_missing_after_a_soak_under_strict_protection() {
+    soak(Protection::Strict, operations() / 2);
+}
+
+#[test]
+fn nothing_is_missing_after_a_soak_under_deferred_protection() {
+    soak(Protection::Deferred, operations() / 2);
+}

@@ -1,0 +1,212 @@
+//! What a page takes from a JSON document: the keys of `compare` and `attack` that it shows.
+
+use portcullis_sim::attack::PROBES_CACHED_MIN;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+/// What every document says beside its results.
+#[derive(Deserialize)]
+pub(super) struct Setting {
+    pub(super) version: Option<String>,
+    #[serde(default)]
+    pub(super) command: Vec<String>,
+    #[serde(default)]
+    pub(super) input: Vec<Input>,
+    pub(super) assumed: Option<Assumed>,
+    #[serde(default)]
+    pub(super) set: Vec<String>,
+    pub(super) clock: Option<String>,
+    pub(super) no_hint: Option<bool>,
+    pub(super) seed: Option<u64>,
+    #[serde(default)]
+    pub(super) violations: Vec<String>,
+}
+
+/// A trace that was read.
+#[derive(Deserialize)]
+pub(super) struct Input {
+    pub(super) file: String,
+    pub(super) events: String,
+    pub(super) maps: u64,
+    pub(super) pages: u64,
+    pub(super) cpus: u64,
+    pub(super) unmatched_unmaps: u64,
+    pub(super) lost_events: u64,
+    pub(super) out_of_order: u64,
+}
+
+/// The machine, with everything that was assumed of it.
+#[derive(Deserialize)]
+pub(super) struct Assumed {
+    pub(super) id: String,
+    pub(super) description: String,
+    pub(super) source: String,
+    #[serde(flatten)]
+    pub(super) values: Map<String, Value>,
+}
+
+/// How mappings are protected.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Protection {
+    None,
+    Strict,
+    Deferred,
+}
+
+impl Protection {
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Strict => "strict",
+            Self::Deferred => "deferred",
+        }
+    }
+}
+
+/// A design with its parameters.
+#[derive(Clone, PartialEq, Deserialize)]
+pub(super) struct Design {
+    design: String,
+    #[serde(default)]
+    options: Map<String, Value>,
+}
+
+impl Design {
+    /// With the protection, unless there is none.
+    pub(super) fn label_with(&self, protection: Protection) -> String {
+        match protection {
+            Protection::None => self.label(),
+            _ => format!("{} {}", self.label(), protection.name()),
+        }
+    }
+
+    /// As users write it: `eiovar:k=64`.
+    pub(super) fn label(&self) -> String {
+        self.options.iter().fold(self.design.clone(), |label, (key, value)| match value {
+            Value::Bool(_) => format!("{label}:{key}"),
+            Value::String(word) => format!("{label}:{key}={word}"),
+            other => format!("{label}:{key}={other}"),
+        })
+    }
+}
+
+/// A document of `compare`.
+#[derive(Deserialize)]
+pub(super) struct Comparison {
+    #[serde(flatten)]
+    pub(super) setting: Setting,
+    pub(super) results: Vec<Run>,
+    pub(super) equal_batch: Vec<Run>,
+    pub(super) best: Vec<Best>,
+    pub(super) advice: Vec<String>,
+}
+
+/// The best of each protection.
+#[derive(Deserialize)]
+pub(super) struct Best {
+    pub(super) strict: Option<Design>,
+    pub(super) deferred: Option<Design>,
+}
+
+/// One run. Where it failed there is an error and no numbers.
+#[derive(Deserialize)]
+pub(super) struct Run {
+    pub(super) trace: String,
+    #[serde(flatten)]
+    pub(super) design: Design,
+    pub(super) protection: Protection,
+    pub(super) batch: u64,
+    pub(super) error: Option<String>,
+    pub(super) span_us: Option<f64>,
+    pub(super) cycles_per_page: Option<f64>,
+    pub(super) invalidations_per_page: Option<f64>,
+    pub(super) iotlb_misses_per_page: Option<f64>,
+    pub(super) ptcache_l1_misses_per_page: Option<f64>,
+    pub(super) ptcache_l2_misses_per_page: Option<f64>,
+    pub(super) ptcache_l3_misses_per_page: Option<f64>,
+    pub(super) memory_reads_per_page: Option<f64>,
+    pub(super) table_pages_max: Option<f64>,
+    /// `None` where the device reaches memory for good, too.
+    pub(super) stale_window_us_max: Option<f64>,
+    /// None without bound.
+    pub(super) bound_us: Option<f64>,
+    pub(super) stale_window_us_over_time: Option<Vec<f64>>,
+    pub(super) stale_window_piece_us: Option<f64>,
+    pub(super) stale_accesses: Option<f64>,
+    pub(super) estimate_gbps: Option<f64>,
+    pub(super) limit: Option<String>,
+    pub(super) estimate_vs_none: Option<f64>,
+}
+
+impl Run {
+    /// The window that was seen would have been longer in a longer run.
+    pub(super) fn unbounded(&self) -> bool {
+        self.stale_window_us_max.is_some_and(|window_us| window_us > 0.0) && self.bound_us.is_none()
+    }
+}
+
+/// A document of `attack`.
+#[derive(Deserialize)]
+pub(super) struct Attack {
+    #[serde(flatten)]
+    pub(super) setting: Setting,
+    pub(super) results: Vec<Finding>,
+}
+
+/// What a malicious device found under one design, by the rule that it would break.
+#[derive(Deserialize)]
+pub(super) struct Finding {
+    pub(super) trace: String,
+    #[serde(flatten)]
+    pub(super) design: Design,
+    pub(super) protection: Protection,
+    pub(super) rule: Option<String>,
+    /// Whether the design says of itself that it breaks the rule; none where no rule was broken.
+    pub(super) declared: Option<bool>,
+    pub(super) stale_accesses: f64,
+    pub(super) stale_window_us_max: Option<f64>,
+    pub(super) stale_bytes_us: Option<f64>,
+    /// None without bound.
+    pub(super) bound_us: Option<f64>,
+    /// What timers and the hardware may take beside the bound.
+    pub(super) grace_us: Option<f64>,
+    pub(super) probes: f64,
+    /// None where nothing is ever unmapped.
+    pub(super) probes_cached: Option<f64>,
+    /// Why the run ended early, if it did.
+    pub(super) error: Option<String>,
+}
+
+impl Finding {
+    /// Something got through that the design does not say of itself.
+    pub(super) fn undeclared(&self) -> bool {
+        self.stale_accesses > 0.0 && self.declared != Some(true)
+    }
+
+    /// Nothing got through a run that would not have shown it.
+    pub(super) fn shows_nothing(&self) -> bool {
+        let too_few = self.probes_cached.is_some_and(|cached| cached < PROBES_CACHED_MIN as f64);
+        self.stale_accesses == 0.0 && (self.error.is_some() || too_few)
+    }
+
+    /// On which side of its design's bound it lies, where there are findings on both sides or it is beyond: they have the same
+    /// name otherwise.
+    pub(super) fn side_of_bound(&self, all: &[Self]) -> Option<&'static str> {
+        let late = |finding: &Self| {
+            let bounded = finding.protection == Protection::Deferred && finding.bound_us.is_some();
+            bounded && finding.undeclared() && finding.rule == self.rule
+        };
+        let same = |other: &&Self| other.design == self.design && other.protection == self.protection;
+        match self.declared {
+            Some(false) if late(self) => Some("beyond its bound"),
+            Some(true) if all.iter().filter(same).any(late) => Some("within its bound"),
+            _ => None,
+        }
+    }
+
+    /// What got through would have gone on doing so, whenever the attack had ended.
+    pub(super) fn unbounded(&self) -> bool {
+        self.stale_window_us_max.is_some() && self.declared == Some(true) && self.bound_us.is_none()
+    }
+}

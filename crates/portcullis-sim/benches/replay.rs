@@ -1,0 +1,99 @@
+//! How many mappings per second of the host's time the lab replays, under every design and protection.
+//!
+//! An operation is a mapping with all that belongs to it: its map, what the device does with it, and its unmap.
+
+use criterion::{
+    BenchmarkGroup, Criterion, SamplingMode, Throughput, criterion_group, criterion_main, measurement::WallTime,
+};
+use portcullis::Protection;
+use portcullis::design::Options;
+use portcullis::designs::DesignId;
+use portcullis_sim::{Job, Machine, Work, machine_pace, run};
+use portcullis_trace::Trace;
+use std::hint::black_box;
+use std::io::Cursor;
+use std::rc::Rc;
+use std::time::Duration;
+
+const SEED: u64 = 1;
+const TRACE_NAME: &str = "q-e1000e-rx.strict.2cpu.trace.xz";
+const TRACE: &[u8] = include_bytes!("../../../traces/q-e1000e-rx.strict.2cpu.trace.xz");
+
+/// What a run over some work must come to.
+struct Expected {
+    operations: u64,
+    pages: u64,
+}
+
+fn trace(criterion: &mut Criterion) {
+    let trace = Trace::read_from(TRACE_NAME, Cursor::new(TRACE), |_| {}).expect("a bundled trace is sound");
+    let operations = trace.mappings.len() as u64;
+    let pages = trace.mappings.iter().map(|mapping| u64::from(mapping.pages)).sum();
+    let work = Work::Trace(Rc::new(trace), None);
+    every_design(criterion, "q-e1000e-rx.strict.2cpu", &work, &Expected { operations, pages });
+}
+
+/// Filling the rings and the first time round them are work too, and take time here, but count as no operations.
+fn rings(criterion: &mut Criterion) {
+    for parameters in ["count=1,operations=20000", "count=16,ring=64,operations=16384"] {
+        let work = Work::parse(&format!("rings:{parameters}")).expect("the parameters are right");
+        let Work::Rings(rings) = &work else { panic!("rings are what was asked for") };
+        // Every core serves whole bursts.
+        let per_core = rings.operations.div_ceil(u64::from(rings.count)).next_multiple_of(u64::from(rings.burst));
+        let operations = per_core * u64::from(rings.count);
+        let expected = Expected { operations, pages: operations * u64::from(rings.pages) };
+        every_design(criterion, &format!("rings:{parameters}"), &work, &expected);
+    }
+}
+
+/// One benchmark for every design and each of its protections.
+fn every_design(criterion: &mut Criterion, name: &str, work: &Work, expected: &Expected) {
+    let machine = Machine::by_id("cascadelake-cx5").expect("the default machine");
+    let pace = machine_pace(&machine, work, SEED);
+    let mut group = criterion.benchmark_group(name);
+    group.throughput(Throughput::Elements(expected.operations)).sampling_mode(SamplingMode::Flat);
+    for &design in DesignId::ALL {
+        for &protection in design.info().protections {
+            let job = Job {
+                machine: &machine,
+                work: work.clone(),
+                design,
+                options: Options::NONE,
+                protection,
+                batch: 1,
+                pace,
+                seed: SEED,
+                leaf_only_hint: true,
+            };
+            bench(&mut group, &job, expected);
+        }
+    }
+    group.finish();
+}
+
+fn bench(group: &mut BenchmarkGroup<'_, WallTime>, job: &Job<'_>, expected: &Expected) {
+    let design = job.design.info().id;
+    let name = match job.protection {
+        Protection::None => design.to_owned(),
+        protection => format!("{design} {protection}"),
+    };
+    group.bench_function(name, |bencher| {
+        bencher.iter(|| {
+            let outcome = run(black_box(job)).expect("the run succeeds");
+            // What was not done was not timed.
+            assert_eq!((outcome.operations, outcome.pages, outcome.faults), (expected.operations, expected.pages, 0));
+            outcome
+        });
+    });
+}
+
+criterion_group! {
+    name = replay;
+    config = Criterion::default()
+        .sample_size(10)
+        .warm_up_time(Duration::from_millis(200))
+        .measurement_time(Duration::from_millis(800))
+        .without_plots();
+    targets = trace, rings
+}
+criterion_main!(replay);

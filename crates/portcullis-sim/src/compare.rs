@@ -1,0 +1,252 @@
+//! The same work under every design: the runs, their results, and what to make of them.
+
+use crate::machine::Machine;
+use crate::outcome::{self, Outcome};
+use crate::run::{self, Job, Pace, RunError, Work};
+use portcullis::Protection;
+use portcullis::design::Options;
+use portcullis::designs::Choice;
+use portcullis_trace::{Events, Format, Statistics};
+use serde::ser::Error;
+use serde::{Serialize, Serializer};
+use serde_json::Value;
+
+/// Batches at which all designs are compared side by side.
+pub const EQUAL_BATCHES: [usize; 2] = [1, 64];
+
+/// The largest factor for the pauses of a trace: virtual time, in picoseconds, must not run out.
+const SCALE_MAX: f64 = 1000.0;
+
+/// How virtual time is set.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum ClockMode {
+    /// Modelled costs plus the pauses of the work, scaled so that the unprotected run reaches the machine's rate.
+    Model,
+    /// The timestamps of the trace.
+    Trace,
+    /// Modelled costs plus the pauses of the work times this.
+    Scale(f64),
+}
+
+impl ClockMode {
+    /// Reads `model`, `trace` or `scale=K`, K from 0 to 1000.
+    pub fn parse(text: &str) -> Option<Self> {
+        match text {
+            "model" => Some(Self::Model),
+            "trace" => Some(Self::Trace),
+            _ => {
+                let factor = text.strip_prefix("scale=")?.parse::<f64>().ok()?;
+                (0.0..=SCALE_MAX).contains(&factor).then_some(Self::Scale(factor))
+            }
+        }
+    }
+
+    pub(crate) fn pace(self, machine: &Machine, work: &Work, seed: u64) -> Pace {
+        match self {
+            Self::Model => run::machine_pace(machine, work, seed),
+            Self::Trace => Pace::Timestamps,
+            Self::Scale(factor) => Pace::Gaps(factor),
+        }
+    }
+}
+
+impl Serialize for ClockMode {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Model => serializer.serialize_str("model"),
+            Self::Trace => serializer.serialize_str("trace"),
+            Self::Scale(factor) => serializer.collect_str(&format_args!("scale={factor}")),
+        }
+    }
+}
+
+/// A trace that was read.
+#[derive(Clone, Debug, Serialize)]
+pub struct Input {
+    /// Its file.
+    pub file: String,
+    /// Which program printed it.
+    pub format: Format,
+    /// Which events it has.
+    pub events: Events,
+    /// What was counted.
+    #[serde(flatten)]
+    pub statistics: Statistics,
+}
+
+/// One piece of work and what to call it.
+#[derive(Clone)]
+pub struct Item {
+    /// The file of a trace, or the name and parameters of a workload.
+    pub name: String,
+    /// The work.
+    pub work: Work,
+}
+
+/// What to compare.
+pub struct Plan {
+    /// On which machine.
+    pub machine: Machine,
+    /// On which work.
+    pub items: Vec<Item>,
+    /// Which designs, with which parameters.
+    pub designs: Vec<Choice>,
+    /// Which protections, among those that a design offers; those without protection always run.
+    pub protections: Vec<Protection>,
+    /// The largest batch, for all designs; `None`: each design's own, and all at [`EQUAL_BATCHES`] beside it.
+    pub batch: Option<usize>,
+    /// How virtual time is set.
+    pub clock: ClockMode,
+    /// What synthetic work draws from.
+    pub seed: u64,
+    /// Whether page-selective invalidations say that only leaves have changed, where that is so.
+    pub leaf_only_hint: bool,
+}
+
+/// One run of a comparison.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// Which item of the plan.
+    #[serde(skip)]
+    pub item: usize,
+    /// The work.
+    pub trace: String,
+    /// The design.
+    pub design: &'static str,
+    /// Its parameters, where they differ from the defaults.
+    pub options: Options,
+    /// The protection.
+    pub protection: Protection,
+    /// The largest batch.
+    pub batch: usize,
+    /// What was measured, or nothing after an error.
+    #[serde(flatten)]
+    pub outcome: Measurement,
+}
+
+/// The outcome of a run, or why there is none.
+#[derive(Clone, Debug)]
+pub enum Measurement {
+    /// The run ended.
+    Done(Box<Outcome>),
+    /// It did not.
+    Failed(RunError),
+}
+
+impl Serialize for Measurement {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Done(outcome) => outcome.serialize(serializer),
+            Self::Failed(error) => {
+                // Every key of an outcome, without a value: nothing was measured.
+                let keys = serde_json::to_value(Outcome::default()).map_err(S::Error::custom)?;
+                let keys = keys.as_object().into_iter().flat_map(|outcome| outcome.keys());
+                let mut row: serde_json::Map<_, _> = keys.map(|key| (key.clone(), Value::Null)).collect();
+                row.insert("error".to_owned(), error.to_string().into());
+                row.serialize(serializer)
+            }
+        }
+    }
+}
+
+impl Row {
+    /// The design with its parameters, as users write it.
+    pub fn label(&self) -> String {
+        format!("{}{}", self.design, self.options)
+    }
+
+    /// What was measured, if the run ended.
+    pub fn outcome(&self) -> Option<&Outcome> {
+        match &self.outcome {
+            Measurement::Done(outcome) => Some(outcome),
+            Measurement::Failed(_) => None,
+        }
+    }
+
+    /// What is wrong with the design here, beyond what it declares: a fault on a mapped buffer, or a stale access under
+    /// strict protection.
+    pub fn violation(&self) -> Option<String> {
+        let outcome = self.outcome()?;
+        let (design, trace) = (self.label(), &self.trace);
+        if outcome.faults > 0 {
+            return Some(format!("{design}: {} accesses to mapped buffers were refused ({trace})", outcome.faults));
+        }
+        let strict = self.protection == Protection::Strict && outcome.stale_accesses > 0;
+        strict.then(|| format!("{design} strict: {} stale accesses (S2, {trace})", outcome.stale_accesses))
+    }
+}
+
+/// What came of a comparison.
+#[derive(Clone, Debug, Serialize)]
+pub struct Comparison {
+    /// One run per work, design and protection, at the design's own batch.
+    pub results: Vec<Row>,
+    /// The same designs at [`EQUAL_BATCHES`], where that is not their own.
+    pub equal_batch: Vec<Row>,
+}
+
+impl Plan {
+    /// Each design with each of its protections that was asked for, and its own batch.
+    pub(crate) fn own_jobs(&self) -> Vec<(Choice, Protection, usize)> {
+        let mut jobs = Vec::new();
+        for &choice in &self.designs {
+            let info = choice.design.info();
+            let wanted = |protection| protection == Protection::None || self.protections.contains(&protection);
+            let batch = self.batch.unwrap_or(info.batch_default);
+            jobs.extend(info.protections.iter().filter(|one| wanted(**one)).map(|one| (choice, *one, batch)));
+        }
+        jobs
+    }
+
+    /// The runs of one piece of work: design, protection, batch, and whether the batch is the design's own.
+    fn jobs(&self) -> Vec<(Choice, Protection, usize, bool)> {
+        let mut jobs = Vec::new();
+        for (choice, protection, own) in self.own_jobs() {
+            jobs.push((choice, protection, own, true));
+            if self.batch.is_none() && protection != Protection::None {
+                jobs.extend(EQUAL_BATCHES.iter().filter(|b| **b != own).map(|b| (choice, protection, *b, false)));
+            }
+        }
+        jobs
+    }
+
+    /// The run of `item` at `pace` under one design.
+    pub(crate) fn job(&self, item: &Item, pace: Pace, choice: Choice, protection: Protection, batch: usize) -> Job<'_> {
+        Job {
+            machine: &self.machine,
+            work: item.work.clone(),
+            design: choice.design,
+            options: choice.options,
+            protection,
+            batch,
+            pace,
+            seed: self.seed,
+            leaf_only_hint: self.leaf_only_hint,
+        }
+    }
+
+    /// How many runs it takes.
+    pub fn runs(&self) -> usize {
+        self.items.len() * self.jobs().len()
+    }
+
+    /// Makes the runs; `progress` is told before each. An error of one run stands in its row.
+    pub fn execute(&self, mut progress: impl FnMut(&str)) -> Comparison {
+        let mut comparison = Comparison { results: Vec::new(), equal_batch: Vec::new() };
+        for (index, item) in self.items.iter().enumerate() {
+            let pace = self.clock.pace(&self.machine, &item.work, self.seed);
+            for (choice, protection, batch, own) in self.jobs() {
+                progress(&format!("{choice} {protection}"));
+                let job = self.job(item, pace, choice, protection, batch);
+                let outcome = match outcome::run(&job) {
+                    Ok(outcome) => Measurement::Done(Box::new(outcome)),
+                    Err(error) => Measurement::Failed(error),
+                };
+                let (trace, design) = (item.name.clone(), choice.design.info().id);
+                let row = Row { item: index, trace, design, options: choice.options, protection, batch, outcome };
+                if own { comparison.results.push(row) } else { comparison.equal_batch.push(row) }
+            }
+        }
+        comparison
+    }
+}

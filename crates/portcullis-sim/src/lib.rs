@@ -1,0 +1,25 @@
+//! The laboratory: the protection layer on virtual cores, over modelled hardware, doing real work.
+#![deny(missing_docs)]
+#![deny(unsafe_code)]
+
+mod account;
+pub mod advice;
+pub mod attack;
+pub mod compare;
+mod cost;
+pub mod engine;
+mod host_memory;
+mod machine;
+pub mod number;
+pub mod oracle;
+mod outcome;
+#[allow(unsafe_code, reason = "implements `portcullis::Platform`")]
+mod platform;
+mod run;
+
+pub use account::Account;
+pub use cost::CostBook;
+pub use machine::Machine;
+pub use outcome::{Limit, Outcome, run};
+pub use platform::LabPlatform;
+pub use run::{Churn, Job, LabUnit, Pace, Rings, RunError, WORKLOADS, Work, WorkloadError, WorkloadInfo, machine_pace};

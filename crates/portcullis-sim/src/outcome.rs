@@ -1,0 +1,211 @@
+//! What a run came to, in the terms of design comparisons.
+
+use crate::machine::Machine;
+use crate::run::{Job, Measured, RunError, measure};
+use portcullis::platform::{LockClass, Phase};
+use serde::Serialize;
+
+/// The numbers of one run. The field names are JSON keys; what does not apply is `null`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Outcome {
+    /// Mappings made after warm-up.
+    pub operations: u64,
+    /// Pages of those; the divisor of every `_per_page`.
+    pub pages: u64,
+    /// From the end of warm-up to the last operation, on the clock of the run.
+    pub span_us: f64,
+    /// Book cycles of protection, spins included.
+    pub cycles_per_page: f64,
+    /// The part of those spent waiting for hardware: spins, and reads of its registers.
+    pub wait_cycles_per_page: f64,
+    /// Cycles of an address allocation.
+    pub iova_alloc_cycles_mean: Option<f64>,
+    /// Tree nodes, or free segments of a list, passed in the search for an address.
+    pub search_steps_mean: Option<f64>,
+    /// The most that one search passed.
+    pub search_steps_max: Option<u64>,
+    /// Invalidation commands.
+    pub invalidations_per_page: f64,
+    /// Submissions to the invalidation queue per wait descriptor: more than one where they share waits.
+    pub commits_per_wait: Option<f64>,
+    /// Pages that page-selective invalidations took beyond those unmapped.
+    pub over_invalidated_pages: u64,
+    /// Lookups that started a walk.
+    pub iotlb_misses_per_page: f64,
+    /// Walks that missed the cache nearest the root.
+    pub ptcache_l1_misses_per_page: f64,
+    /// Walks that missed the next.
+    pub ptcache_l2_misses_per_page: f64,
+    /// Walks that missed the cache of leaf tables.
+    pub ptcache_l3_misses_per_page: f64,
+    /// Table entries read by walks.
+    pub memory_reads_per_page: f64,
+    /// Most table pages in use at once.
+    pub table_pages_max: u64,
+    /// Table pages in use at the end.
+    pub table_pages_end: u64,
+    /// From hand-back to completed invalidation.
+    pub stale_window_us_mean: Option<f64>,
+    /// The longest of those.
+    pub stale_window_us_max: Option<f64>,
+    /// How long the design says that an unmap waits for the hardware to be told; `None` without bound. Timers and the hardware
+    /// take what they take beside it.
+    pub bound_us: Option<u64>,
+    /// The age of the oldest buffer that was handed back and still within reach: the greatest in each piece of the run, at
+    /// most 100 pieces, from the end of warm-up to the last window.
+    pub stale_window_us_over_time: Option<Vec<f64>>,
+    /// How wide one of those pieces is.
+    pub stale_window_piece_us: Option<f64>,
+    /// Bytes of handed-back buffers times how long they stayed exposed.
+    pub stale_bytes_us: Option<f64>,
+    /// Pages that still translated when their buffer was handed back.
+    pub stale_accesses: u64,
+    /// Bytes reachable only because their page was mapped for another buffer, times how long.
+    pub residual_bytes_us: Option<f64>,
+    /// Device accesses refused.
+    pub faults: u64,
+    /// Logged accesses that no mapping explains.
+    pub unexplained_accesses: u64,
+    /// Share of the cores' busy cycles spent waiting for locks.
+    pub lock_wait_percent: f64,
+    /// Likewise, the address allocator's.
+    pub lock_wait_iova_percent: f64,
+    /// Likewise, the invalidation queue's and the flush queue's.
+    pub lock_wait_invalidation_percent: f64,
+    /// What the CPUs could carry.
+    pub cpu_gbps: f64,
+    /// What the bus could carry.
+    pub pcie_gbps: Option<f64>,
+    /// The lower of the two, and no more than the machine reaches unprotected. An estimate.
+    pub estimate_gbps: f64,
+    /// What holds it down.
+    pub limit: Limit,
+    /// The estimate as a share of the unprotected rate.
+    pub estimate_vs_none: f64,
+}
+
+/// What holds the estimate down.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Limit {
+    /// The CPUs.
+    Cpu,
+    /// The bounded number of bytes in flight on the bus.
+    Pcie,
+    /// The machine's unprotected rate.
+    #[default]
+    Link,
+}
+
+impl Limit {
+    /// The word for it in a table.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+            Self::Pcie => "pcie",
+            Self::Link => "link",
+        }
+    }
+}
+
+const PS_PER_US: f64 = 1e6;
+
+/// Makes the run.
+///
+/// # Errors
+/// [`RunError`] where the protection layer refused something; nothing of the run is reported then.
+pub fn run(job: &Job<'_>) -> Result<Outcome, RunError> {
+    let measured = measure(job)?;
+    Ok(Outcome::new(job, &measured))
+}
+
+impl Outcome {
+    pub(crate) fn new(job: &Job<'_>, measured: &Measured) -> Self {
+        let machine = job.machine;
+        let info = job.design.info();
+        let (account, counters) = (&measured.account, &measured.counters);
+        let per_page = |count: u64| if measured.pages == 0 { 0.0 } else { count as f64 / measured.pages as f64 };
+        let translated = (!info.physical_addresses()).then_some(());
+        let mean = |sum: f64, count: u64| (count > 0).then(|| sum / count as f64);
+        let busy = account.cycles() as f64 + machine.unprotected_cycles_per_byte * measured.bytes as f64;
+        let percent = |cycles: u64| if busy == 0.0 { 0.0 } else { 100.0 * cycles as f64 / busy };
+        let lock_wait = |classes: &[LockClass]| classes.iter().map(|class| account.lock_wait_cycles(*class)).sum();
+        // Where one lock is around allocator and table, it is the allocator's.
+        let iova_wait: u64 =
+            lock_wait(&[LockClass::IovaAllocator, LockClass::Magazine, LockClass::Depot, LockClass::Domain]);
+        let invalidation_wait: u64 = lock_wait(&[LockClass::InvalidationQueue, LockClass::FlushQueue]);
+        let other_wait: u64 = lock_wait(&[LockClass::Attachment, LockClass::Table]);
+        let rates = Rates::new(machine, measured, busy);
+        let invalidations = counters.invalidations_page + counters.invalidations_domain + counters.invalidations_global;
+        Self {
+            operations: measured.operations,
+            pages: measured.pages,
+            span_us: measured.span_ps as f64 / PS_PER_US,
+            cycles_per_page: per_page(account.cycles()),
+            wait_cycles_per_page: per_page(account.hardware_wait_cycles()),
+            iova_alloc_cycles_mean: translated
+                .and_then(|()| mean(account.phase_cycles(Phase::IovaAllocate) as f64, account.allocations())),
+            search_steps_mean: translated.and_then(|()| mean(account.search_steps() as f64, account.allocations())),
+            search_steps_max: translated.map(|()| account.search_steps_max()),
+            invalidations_per_page: per_page(invalidations),
+            commits_per_wait: mean(measured.queue.commits as f64, measured.queue.waits),
+            over_invalidated_pages: measured.over_invalidated_pages,
+            iotlb_misses_per_page: per_page(counters.iotlb_misses),
+            ptcache_l1_misses_per_page: per_page(counters.ptcache_l1_misses),
+            ptcache_l2_misses_per_page: per_page(counters.ptcache_l2_misses),
+            ptcache_l3_misses_per_page: per_page(counters.ptcache_l3_misses),
+            memory_reads_per_page: per_page(counters.memory_reads),
+            table_pages_max: measured.table_pages_max as u64,
+            table_pages_end: measured.table_pages_end as u64,
+            stale_window_us_mean: translated
+                .and_then(|()| mean(measured.window_ps_sum as f64 / PS_PER_US, measured.windows)),
+            stale_window_us_max: translated.map(|()| measured.window_ps_max as f64 / PS_PER_US),
+            bound_us: translated.and(measured.bound_us),
+            stale_window_us_over_time: translated
+                .map(|()| measured.oldest_stale_ps.iter().map(|age_ps| *age_ps as f64 / PS_PER_US).collect()),
+            stale_window_piece_us: translated.map(|()| measured.piece_ps as f64 / PS_PER_US),
+            stale_bytes_us: translated.map(|()| measured.stale_bytes_ps as f64 / PS_PER_US),
+            stale_accesses: measured.stale_accesses,
+            residual_bytes_us: translated.map(|()| measured.residual_bytes_ps as f64 / PS_PER_US),
+            faults: measured.faults,
+            unexplained_accesses: measured.unexplained_accesses,
+            lock_wait_percent: percent(iova_wait + invalidation_wait + other_wait),
+            lock_wait_iova_percent: percent(iova_wait),
+            lock_wait_invalidation_percent: percent(invalidation_wait),
+            cpu_gbps: rates.cpu_gbps,
+            pcie_gbps: rates.pcie_gbps,
+            estimate_gbps: rates.estimate().0,
+            limit: rates.estimate().1,
+            estimate_vs_none: rates.estimate().0 / machine.unprotected_gbps,
+        }
+    }
+}
+
+/// The ceilings of a run, in Gb/s.
+struct Rates {
+    cpu_gbps: f64,
+    pcie_gbps: Option<f64>,
+    link_gbps: f64,
+}
+
+impl Rates {
+    /// CPU: the machine's cores at its clock, each byte costing what it does unprotected and its share of the protection.
+    /// Bus: the bytes in flight over the mean time that a transaction is in flight.
+    fn new(machine: &Machine, measured: &Measured, busy_cycles: f64) -> Self {
+        let bits = measured.bytes as f64 * 8.0;
+        let seconds = busy_cycles / (machine.core_hz * f64::from(machine.cores));
+        let cpu_gbps = if seconds > 0.0 { bits / seconds / 1e9 } else { 0.0 };
+        let pcie_gbps = (measured.transactions > 0).then(|| {
+            let mean_ps = measured.latency_ps_sum as f64 / measured.transactions as f64;
+            machine.bytes_in_flight as f64 * 8.0 / mean_ps * 1e3
+        });
+        Self { cpu_gbps, pcie_gbps, link_gbps: machine.unprotected_gbps }
+    }
+
+    fn estimate(&self) -> (f64, Limit) {
+        let pcie_gbps = self.pcie_gbps.unwrap_or(f64::INFINITY);
+        let lower = if pcie_gbps < self.cpu_gbps { (pcie_gbps, Limit::Pcie) } else { (self.cpu_gbps, Limit::Cpu) };
+        // A machine whose CPUs are full unprotected has its CPU ceiling at its rate, but for rounding.
+        if lower.0 < self.link_gbps * (1.0 - 1e-9) { lower } else { (self.link_gbps, Limit::Link) }
+    }
+}

@@ -1,0 +1,283 @@
+//! A core doing what a device driver does: mapping, unmapping in batches, and watching what the device can reach.
+
+use super::RunError;
+use super::any_domain::AnyBatch;
+use super::exposure::Slot;
+use super::world::{Buffer, Live, Ranges, Wanted, World};
+use portcullis::RawUnmapError;
+use portcullis::domain::segment_iova;
+use portcullis::{Access, Iova, PAGE_SIZE, PhysAddr, Request, Segment};
+use smallvec::smallvec;
+use std::cell::Cell;
+
+/// One core of a run.
+pub(super) struct Driver<'w> {
+    world: &'w World,
+    core: usize,
+    batch_max: usize,
+    /// A batch for each device; only one of them has members.
+    batches: Vec<Box<dyn AnyBatch + 'w>>,
+    /// The mappings of the batch that has not been committed, all of one device.
+    members: Vec<(Slot, Live)>,
+}
+
+impl<'w> Driver<'w> {
+    pub(super) fn new(world: &'w World, core: usize, batch_max: usize) -> Self {
+        let batches = world.domains.iter().map(|domain| domain.batch()).collect();
+        Self { world, core, batch_max, batches, members: Vec::new() }
+    }
+
+    /// Maps a buffer. A device-read buffer is read at once.
+    pub(super) fn map(&mut self, slot: Slot, segments: &Buffer, access: Access, device: usize) {
+        self.map_only(slot, segments, access, device);
+        if access == Access::DeviceReads {
+            self.device_accesses(slot);
+        }
+        self.settled(slot);
+    }
+
+    /// The device is done with the buffer for now: another core may unmap it.
+    pub(super) fn settled(&self, slot: Slot) {
+        self.world.look(slot, |live| live.settled.set(true));
+        self.world.engine.notify(Wanted::Mapping(slot).into());
+    }
+
+    /// Maps a buffer that the device does not touch yet.
+    pub(super) fn map_only(&mut self, slot: Slot, segments: &Buffer, access: Access, device: usize) {
+        if self.members.iter().any(|(_, member)| member.device == device && member.access == access) {
+            self.commit();
+        }
+        let world = self.world;
+        let under_way = &world.maps[self.core];
+        under_way.buffer.replace(Some((device, segments.clone())));
+        let domain = &world.domains[device];
+        let request = |segments: &[Segment]| {
+            let request = Request::new(segments, access)?;
+            domain.map(&request)
+        };
+        world.tell(|adversary| adversary.map_begins(self.core));
+        let ranges: Result<Ranges, _> = world.engine.charged(|| {
+            if world.info.physical_addresses() {
+                segments.iter().map(|segment| request(std::slice::from_ref(segment))).collect()
+            } else {
+                request(segments).map(|range| smallvec![range])
+            }
+        });
+        match ranges {
+            Ok(ranges) => {
+                let mut tally = world.tally.borrow_mut();
+                if !world.warm.get() {
+                    tally.operations += 1;
+                    tally.bytes += segments.iter().map(|segment| segment.len).sum::<u64>();
+                    tally.pages += segments.iter().map(Segment::pages).sum::<u64>();
+                }
+                tally.table_pages_max = tally.table_pages_max.max(world.table_pages());
+                drop(tally);
+                world.residual.borrow_mut().mapped(segments, world.engine.now_ps());
+                if !world.info.physical_addresses() {
+                    for range in &ranges {
+                        world.used_again(device, *range);
+                        world.live_ranges.borrow_mut().insert(device, *range, slot);
+                    }
+                }
+                let live = Live { segments: segments.clone(), access, device, ranges, settled: Cell::new(false) };
+                world.tell(|adversary| adversary.mapped(slot, &live));
+                let mut all = world.live.borrow_mut();
+                if all.len() <= slot as usize {
+                    all.resize_with(slot as usize + 1, || None);
+                }
+                all[slot as usize] = Some(live);
+            }
+            Err(error) => world.refuse(error),
+        }
+        under_way.buffer.replace(None);
+        under_way.ended.set(under_way.ended.get() + 1);
+        world.worked();
+        world.engine.notify(Wanted::Map(self.core).into());
+        world.engine.notify(Wanted::Mapping(slot).into());
+        world.tell(|adversary| adversary.map_ends(self.core));
+        world.provoke(|adversary| world.look(slot, |live| adversary.try_out(live)));
+    }
+
+    /// Unmaps a buffer, at the latest when the batch ends. A device-write buffer is written just before.
+    pub(super) fn unmap(&mut self, slot: Slot) {
+        let world = self.world;
+        let access = || world.look(slot, |live| live.access);
+        world.engine.wait_until(Wanted::Mapping(slot).into(), || access().is_some() || world.failed());
+        let written = access().is_some_and(|access| access != Access::DeviceReads);
+        if written {
+            self.device_accesses(slot);
+        }
+        self.unmap_only(slot);
+    }
+
+    /// Unmaps a buffer that the device is done with.
+    pub(super) fn unmap_only(&mut self, slot: Slot) {
+        let world = self.world;
+        // Mapped by another core, it may not be mapped yet, or be with the device still.
+        let settled = || world.look(slot, |live| live.settled.get());
+        world.engine.wait_until(Wanted::Mapping(slot).into(), || settled() == Some(true) || world.failed());
+        world.provoke(|adversary| world.look(slot, |live| adversary.leaving(slot, live)));
+        let Some(live) = world.live.borrow_mut().get_mut(slot as usize).and_then(Option::take) else { return };
+        if self.batch_max == 1 { self.unmap_at_once(slot, live) } else { self.unmap_in_batch(slot, live) }
+    }
+
+    /// As a driver does that has no batches. The buffer is the driver's again at once.
+    fn unmap_at_once(&self, slot: Slot, live: Live) {
+        let world = self.world;
+        let (device, ranges) = (live.device, live.ranges.clone());
+        let under_way = &world.unmaps[self.core];
+        under_way.replace(Some((slot, live)));
+        let domain = &world.domains[device];
+        let unmap = || ranges.iter().try_for_each(|range| domain.unmap(*range));
+        let (unmapped, was_told) = world.engine.unmapping(unmap);
+        let (slot, live) = under_way.take().expect("the unmap that was under way here");
+        if let Err(error) = unmapped {
+            return world.fail(match error {
+                RawUnmapError::Refused(error) => RunError::Unmap(error),
+                RawUnmapError::Commit(error) => RunError::Commit(error),
+            });
+        }
+        if !was_told {
+            // The pages stay mapped, for others. That is for the tables to say, not for the design.
+            world.is_leaving(slot, &live, !world.is_in_tables(&live));
+        }
+        world.arm(device);
+        world.settle_invalidations();
+        self.hand_back(slot, &live);
+        world.worked();
+    }
+
+    fn unmap_in_batch(&mut self, slot: Slot, live: Live) {
+        let world = self.world;
+        if self.members.first().is_some_and(|(_, first)| first.device != live.device) {
+            self.commit();
+        }
+        let batch = &mut self.batches[live.device];
+        let unmap = || live.ranges.iter().try_fold(false, |any, range| Ok(batch.unmap(*range)? || any));
+        match world.engine.charged(unmap) {
+            Ok(any_cleared) => world.is_leaving(slot, &live, any_cleared),
+            Err(error) => return world.fail(RunError::Unmap(error)),
+        }
+        self.members.push((slot, live));
+        if self.members.len() >= self.batch_max {
+            self.commit();
+        }
+    }
+
+    /// Ends the batch: its buffers are the driver's again.
+    pub(super) fn commit(&mut self) {
+        let world = self.world;
+        let Some(device) = self.members.first().map(|(_, first)| first.device) else { return };
+        // Whatever comes of it: buffers whose commit fails never come back (S11).
+        let mut members = std::mem::take(&mut self.members);
+        let batch = &mut self.batches[device];
+        if let Err(error) = world.engine.charged(|| batch.commit()) {
+            world.fail(RunError::Commit(error));
+            return;
+        }
+        world.arm(device);
+        world.settle_invalidations();
+        for (slot, live) in &members {
+            self.hand_back(*slot, live);
+        }
+        members.clear();
+        self.members = members;
+        world.worked();
+    }
+
+    fn hand_back(&self, slot: Slot, live: &Live) {
+        let world = self.world;
+        let now_ps = world.engine.now_ps();
+        world.exposure.borrow_mut().handed_back(slot, now_ps);
+        world.residual.borrow_mut().handed_back(&live.segments, now_ps);
+        // Up to here what the device reached of these pages was this mapping's, whoever else has shared them.
+        for range in &live.ranges {
+            world.live_ranges.borrow_mut().remove((live.device, range.first_pfn(), slot));
+        }
+        world.provoke(|adversary| adversary.handed_back(slot, live));
+        let stale: u64 = live.pages().map(|page| u64::from(self.is_stale(live, page.iova, page.phys))).sum();
+        if !world.warm.get() {
+            world.tally.borrow_mut().stale_accesses += stale;
+        }
+    }
+
+    /// Whether the device could still reach the page of a buffer that is its owner's again.
+    ///
+    /// Where another mapping has the same page of memory at the same address, that is not stale but the other's (S8): one that
+    /// was there before, or that another core has made since the address was free again. In the second case the entry is in the
+    /// table, as it is where unmaps leave it. Such a map may also be under way; then its end is waited for.
+    fn is_stale(&self, live: &Live, iova: Iova, phys: PhysAddr) -> bool {
+        let (world, device) = (self.world, live.device);
+        let source = world.devices.borrow()[device].source();
+        let reaches = || world.vtd.reaches(world.engine.now_ps(), source, iova, live.access.rights()) == Some(phys);
+        let owned = || world.live_ranges.borrow().overlapping(device, iova.pfn(), iova.pfn() + 1).next().is_some();
+        if !reaches() {
+            return false;
+        }
+        if world.info.physical_addresses() {
+            return true;
+        }
+        if owned() {
+            return false;
+        }
+        if world.vtd.in_tables(world.engine.now_ps(), source, iova).is_none() {
+            return true;
+        }
+        let concerned = world.maps.iter().enumerate().filter(|(_, map)| map.concerns(device, phys));
+        let under_way: Vec<(usize, u64)> = concerned.map(|(core, map)| (core, map.ended.get())).collect();
+        for (core, ended) in under_way {
+            world.engine.wait_until(Wanted::Map(core).into(), || world.maps[core].ended.get() != ended);
+        }
+        !owned() && reaches()
+    }
+
+    /// The device goes over the whole buffer, and this core idles until it is done.
+    pub(super) fn device_accesses(&self, slot: Slot) {
+        let world = self.world;
+        let Some((device, access, segments)) =
+            world.look(slot, |live| (live.device, live.access, live.segments.clone()))
+        else {
+            return;
+        };
+        let mut done_ps = world.engine.now_ps();
+        for (index, segment) in segments.iter().enumerate() {
+            let start = world.look(slot, |live| {
+                let range = live.ranges[if world.info.physical_addresses() { index } else { 0 }];
+                segment_iova(&segments, index, range, world.info.physical_addresses())
+            });
+            let Some(start) = start else { return };
+            let mut done = 0;
+            while done < segment.len {
+                let at = Iova::new(start.as_u64() + done);
+                let piece = (PAGE_SIZE - at.page_offset()).min(segment.len - done);
+                done_ps = self.transact(device, at, piece, access.rights());
+                done += piece;
+            }
+        }
+        world.engine.sleep_until(done_ps);
+    }
+
+    /// One access within a page, when the device has room for it. Returns when it is done.
+    pub(super) fn transact(&self, device: usize, iova: Iova, len: u64, rights: portcullis::table::Rights) -> u64 {
+        let world = self.world;
+        let room_ps = world.devices.borrow()[device].room_ps();
+        world.engine.sleep_until(room_ps);
+        let done = world.devices.borrow_mut()[device].access(&world.vtd, world.engine.now_ps(), iova, len, rights);
+        let mut tally = world.tally.borrow_mut();
+        tally.faults += u64::from(done.faults);
+        if !world.warm.get() {
+            tally.transactions += u64::from(done.transactions);
+            tally.latency_ps_sum += u128::from(done.latency_ps_sum);
+        }
+        done.done_ps
+    }
+
+    /// Ends the core's part of the run: the last batch, then whatever its timer still has to do.
+    pub(super) fn finish(&mut self) {
+        self.commit();
+        while let Some(at_ps) = self.world.engine.own_timer_ps() {
+            self.world.idle_until(at_ps);
+        }
+    }
+}

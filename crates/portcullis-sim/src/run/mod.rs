@@ -1,0 +1,362 @@
+//! One run: a workload under one design on one machine, in virtual time, and what was measured.
+
+mod adversary;
+mod any_domain;
+mod attack;
+mod churn;
+mod driver;
+mod exposure;
+mod over_time;
+mod ranges;
+mod replay;
+mod residual;
+mod rings;
+mod workload;
+mod world;
+
+pub use adversary::Found;
+use any_domain::AnyDesign;
+pub use attack::{Attacked, PROBES_CACHED_MIN, attack, attack_design, attack_on_breaking_hardware};
+pub use churn::Churn;
+pub use rings::Rings;
+pub use workload::{WORKLOADS, WorkloadError, WorkloadInfo};
+pub use world::LabUnit;
+
+use crate::account::Account;
+use crate::host_memory::buffers_end;
+use crate::machine::Machine;
+use portcullis::design::Options;
+use portcullis::designs::DesignId;
+use portcullis::iommu::AttachError;
+use portcullis::{CommitError, MapError, NewDomainError, Protection, Segment, SourceId, UnmapError};
+use portcullis_model::Counters;
+use portcullis_trace::{Joined, Trace};
+use portcullis_vtd::{BringUpError, QueueUse};
+use std::rc::Rc;
+use thiserror::Error;
+use world::World;
+
+/// What a run does.
+#[derive(Clone)]
+pub enum Work {
+    /// Replays a trace, with the device's own accesses where there is a log of them.
+    Trace(Rc<Trace>, Option<Rc<Joined>>),
+    /// Serves synthetic rings.
+    Rings(Rings),
+    /// Maps and unmaps in memory that others use too.
+    Churn(Churn),
+}
+
+impl Work {
+    /// Virtual cores that it takes.
+    pub fn cores(&self) -> usize {
+        match self {
+            Self::Trace(trace, _) => replay::cores(trace),
+            Self::Rings(rings) => rings.count as usize,
+            Self::Churn(churn) => churn.cores as usize,
+        }
+    }
+
+    /// Whether virtual time is enough for it.
+    fn check_span(&self) -> Result<(), RunError> {
+        match self {
+            Self::Trace(trace, _) if trace.statistics.span_us > SPAN_US_MAX => {
+                Err(RunError::Span(trace.statistics.span_us))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn devices(&self) -> Vec<SourceId> {
+        match self {
+            Self::Trace(trace, _) => trace.devices.clone(),
+            Self::Rings(_) | Self::Churn(_) => vec![rings::DEVICE],
+        }
+    }
+
+    fn unexplained_accesses(&self) -> u64 {
+        match self {
+            Self::Trace(_, joined) => joined.as_ref().map_or(0, |joined| joined.unexplained),
+            Self::Rings(_) | Self::Churn(_) => 0,
+        }
+    }
+
+    /// The physical memory of the host, for designs that map all of it: everything below the highest buffer.
+    fn memory(&self) -> Vec<Segment> {
+        let end = match self {
+            Self::Trace(trace, joined) => replay::memory_end(trace, joined.as_deref()),
+            Self::Rings(rings) => rings.memory_end(),
+            Self::Churn(_) => buffers_end(),
+        };
+        vec![Segment { phys: portcullis::PhysAddr::new(0), len: end.next_multiple_of(1 << 30) }]
+    }
+}
+
+/// A run to be made.
+#[derive(Clone)]
+pub struct Job<'m> {
+    /// On which machine.
+    pub machine: &'m Machine,
+    /// What.
+    pub work: Work,
+    /// Under which design.
+    pub design: DesignId,
+    /// With which parameters.
+    pub options: Options,
+    /// With which of its protections.
+    pub protection: Protection,
+    /// The largest batch of unmaps under one commit.
+    pub batch: usize,
+    /// What the pauses of the work are multiplied by.
+    pub pace: Pace,
+    /// What synthetic work draws from.
+    pub seed: u64,
+    /// Whether page-selective invalidations say that only leaves have changed, where that is so.
+    pub leaf_only_hint: bool,
+}
+
+/// How the pauses between operations are set.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Pace {
+    /// The pauses of the work, times this factor; each core goes on where its last operation ended.
+    Gaps(f64),
+    /// Operations begin at the times of the trace, or as soon after as their core is free.
+    Timestamps,
+}
+
+impl Pace {
+    /// How long `bytes` take at the machine's rate, in picoseconds, stretched.
+    fn gap_ps(self, machine: &Machine, bytes: u64) -> f64 {
+        let factor = match self {
+            Self::Gaps(factor) => factor,
+            Self::Timestamps => 1.0,
+        };
+        factor * bytes as f64 * 8.0 / machine.unprotected_gbps * 1e3
+    }
+}
+
+/// The longest trace that is replayed, in microseconds: 30 days. The hardware's clock ends after 53.
+const SPAN_US_MAX: u64 = 30 * 24 * 3600 * 1_000_000;
+
+/// Why a run ended early.
+#[derive(Clone, Debug, Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// A trace with a wrong time in it: it lasts longer than virtual time can tell.
+    #[error("the trace spans {0} µs, and no more than {SPAN_US_MAX} can be replayed")]
+    Span(u64),
+    /// The IOMMU did not come up.
+    #[error("the IOMMU did not come up: {0}")]
+    BringUp(BringUpError),
+    /// No domain for a device.
+    #[error("no domain for the device: {0}")]
+    NewDomain(NewDomainError),
+    /// A device could not be attached.
+    #[error("the device could not be attached: {0}")]
+    Attach(AttachError),
+    /// A map was refused.
+    #[error("a map was refused: {0}")]
+    Map(MapError),
+    /// An unmap was refused.
+    #[error("an unmap was refused: {0}")]
+    Unmap(UnmapError),
+    /// A commit failed.
+    #[error("a commit failed: {0}")]
+    Commit(CommitError),
+}
+
+/// What a run has measured, before it is put in terms of pages.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Measured {
+    pub(crate) account: Account,
+    pub(crate) counters: Counters,
+    pub(crate) queue: QueueUse,
+    pub(crate) operations: u64,
+    pub(crate) pages: u64,
+    pub(crate) bytes: u64,
+    pub(crate) transactions: u64,
+    pub(crate) latency_ps_sum: u128,
+    pub(crate) faults: u64,
+    pub(crate) unexplained_accesses: u64,
+    pub(crate) stale_accesses: u64,
+    pub(crate) table_pages_max: usize,
+    pub(crate) table_pages_end: usize,
+    pub(crate) windows: u64,
+    pub(crate) window_ps_sum: u128,
+    pub(crate) window_ps_max: u64,
+    /// How long the design says that an unmap waits for the hardware to be told; `None` without bound.
+    pub(crate) bound_us: Option<u64>,
+    pub(crate) stale_bytes_ps: u128,
+    pub(crate) residual_bytes_ps: u128,
+    pub(crate) over_invalidated_pages: u64,
+    pub(crate) span_ps: u64,
+    /// The age of the oldest stale buffer, by piece of the run, and how wide a piece is.
+    pub(crate) oldest_stale_ps: Vec<u64>,
+    pub(crate) piece_ps: u64,
+}
+
+/// The pace at which the work, unprotected, reaches the machine's rate: pauses of the work times this.
+///
+/// It takes unprotected runs to tell. Where those cannot be made, because the work has buffers that no device could be given
+/// at their own addresses, the pauses alone are made to last as long as the bytes would take.
+pub fn machine_pace(machine: &Machine, work: &Work, seed: u64) -> Pace {
+    measured_pace(machine, work, seed).unwrap_or_else(|_| match work {
+        Work::Trace(trace, _) => {
+            let bytes: u64 = trace.segments.iter().map(|segment| segment.len).sum();
+            let (bytes_us, span_us) = (bytes as f64 * 8.0 / machine.unprotected_gbps / 1e3, trace.statistics.span_us);
+            Pace::Gaps(bytes_us / (span_us as f64).max(1.0))
+        }
+        Work::Rings(_) | Work::Churn(_) => Pace::Gaps(1.0),
+    })
+}
+
+fn measured_pace(machine: &Machine, work: &Work, seed: u64) -> Result<Pace, RunError> {
+    // How far devices can address has no part in the rate without an IOMMU, but might stop the run.
+    let mut wide = machine.clone();
+    (wide.iommu.four_level, wide.iommu.address_bits) = (true, 48);
+    let unprotected = |factor| {
+        let machine = &wide;
+        measure(&Job {
+            machine,
+            work: work.clone(),
+            design: DesignId::None,
+            options: Options::NONE,
+            protection: Protection::None,
+            batch: 1,
+            pace: Pace::Gaps(factor),
+            seed,
+            leaf_only_hint: true,
+        })
+    };
+    // How long it takes is close to linear in the factor; two runs give the line, and a third corrects it.
+    let (still, once) = (unprotected(0.0)?, unprotected(1.0)?);
+    let target_ps = still.bytes as f64 * 8.0 / machine.unprotected_gbps * 1e3;
+    let solve = |f0: f64, t0: u64, f1: f64, t1: u64| {
+        let slope = (t1 as f64 - t0 as f64) / (f1 - f0);
+        if slope > 0.0 { (f1 + (target_ps - t1 as f64) / slope).max(0.0) } else { 0.0 }
+    };
+    let guess = solve(0.0, still.span_ps, 1.0, once.span_ps);
+    if guess == 0.0 {
+        return Ok(Pace::Gaps(0.0));
+    }
+    let near = unprotected(guess)?;
+    Ok(Pace::Gaps(if guess == 1.0 { 1.0 } else { solve(0.0, still.span_ps, guess, near.span_ps) }))
+}
+
+pub(crate) fn measure(job: &Job<'_>) -> Result<Measured, RunError> {
+    let world = World::new(job, AnyDesign::listed(job.design), false)?;
+    let start = perform(&world, job);
+    if let Some(error) = world.failure.borrow_mut().take() {
+        return Err(error);
+    }
+    let (exposure, tally) = (world.exposure.borrow(), world.tally.borrow().clone());
+    // Up to the last operation: the wait for a timer after it is no part of the work.
+    let worked_ps = world.worked_ps.get().max(start.now_ps);
+    let windows = exposure.windows(worked_ps);
+    let over_time = exposure.over_time(worked_ps);
+    let residual_bytes_ps = world.residual.borrow_mut().total(worked_ps) - start.residual_bytes_ps;
+    Ok(Measured {
+        account: world.engine.account().since(&start.account),
+        counters: since(&world.vtd.counters(), &start.counters),
+        queue: queue_use_since(world.unit.queue_use(), start.queue),
+        operations: tally.operations,
+        pages: tally.pages,
+        bytes: tally.bytes,
+        transactions: tally.transactions,
+        latency_ps_sum: tally.latency_ps_sum,
+        faults: tally.faults,
+        unexplained_accesses: job.work.unexplained_accesses(),
+        stale_accesses: tally.stale_accesses,
+        table_pages_max: tally.table_pages_max,
+        table_pages_end: world.table_pages(),
+        windows: windows.count,
+        window_ps_sum: windows.sum_ps,
+        window_ps_max: windows.max_ps,
+        bound_us: world.bound_us(),
+        stale_bytes_ps: windows.bytes_ps,
+        residual_bytes_ps,
+        over_invalidated_pages: windows.over_invalidated_pages,
+        span_ps: worked_ps - start.now_ps,
+        oldest_stale_ps: over_time.ages_ps().to_vec(),
+        piece_ps: over_time.piece_ps(),
+    })
+}
+
+/// Does the work of `job`, and returns where the measured part of it began.
+fn perform(world: &Rc<World>, job: &Job<'_>) -> Start {
+    match &job.work {
+        Work::Trace(trace, joined) => {
+            replay::prepare(world, trace, joined.as_ref());
+            let start = Start::of(world);
+            replay::run(world, trace, joined.as_ref(), job.batch, job.pace);
+            start
+        }
+        Work::Rings(rings) => {
+            let rings = rings::Service::new(world, rings, job.batch, job.pace, job.seed);
+            rings.warm_up(job.machine);
+            let start = Start::of(world);
+            rings.serve(job.machine);
+            start
+        }
+        Work::Churn(churn) => {
+            let churn = churn::Service::new(world, churn, job.batch, job.pace, job.seed);
+            churn.warm_up(job.machine);
+            let start = Start::of(world);
+            churn.serve(job.machine);
+            start
+        }
+    }
+}
+
+/// Where the measured part of a run begins.
+struct Start {
+    account: Account,
+    counters: Counters,
+    queue: QueueUse,
+    residual_bytes_ps: u128,
+    now_ps: u64,
+}
+
+impl Start {
+    fn of(world: &World) -> Self {
+        world.settle_invalidations();
+        world.warm.set(false);
+        world.engine.forget_longest_search();
+        world.tally.borrow_mut().table_pages_max = world.table_pages();
+        let now_ps = world.engine.now_ps();
+        world.exposure.borrow_mut().reset(now_ps);
+        Self {
+            account: world.engine.account(),
+            counters: world.vtd.counters(),
+            queue: world.unit.queue_use(),
+            residual_bytes_ps: world.residual.borrow_mut().total(now_ps),
+            now_ps,
+        }
+    }
+}
+
+fn queue_use_since(now: QueueUse, then: QueueUse) -> QueueUse {
+    QueueUse { commits: now.commits - then.commits, waits: now.waits - then.waits }
+}
+
+fn since(now: &Counters, then: &Counters) -> Counters {
+    Counters {
+        lookups: now.lookups - then.lookups,
+        iotlb_hits: now.iotlb_hits - then.iotlb_hits,
+        iotlb_joined: now.iotlb_joined - then.iotlb_joined,
+        iotlb_misses: now.iotlb_misses - then.iotlb_misses,
+        ptcache_l1_misses: now.ptcache_l1_misses - then.ptcache_l1_misses,
+        ptcache_l2_misses: now.ptcache_l2_misses - then.ptcache_l2_misses,
+        ptcache_l3_misses: now.ptcache_l3_misses - then.ptcache_l3_misses,
+        memory_reads: now.memory_reads - then.memory_reads,
+        walks_into_freed: now.walks_into_freed - then.walks_into_freed,
+        context_misses: now.context_misses - then.context_misses,
+        faults: now.faults - then.faults,
+        invalidations_page: now.invalidations_page - then.invalidations_page,
+        invalidations_domain: now.invalidations_domain - then.invalidations_domain,
+        invalidations_global: now.invalidations_global - then.invalidations_global,
+        invalidations_context: now.invalidations_context - then.invalidations_context,
+        waits: now.waits - then.waits,
+        descriptors: now.descriptors - then.descriptors,
+    }
+}

@@ -1,0 +1,238 @@
+//! The replay of a trace: every CPU of the trace is a virtual core that does the same maps and unmaps in the same order.
+
+use super::Pace;
+use super::driver::Driver;
+use super::exposure::Slot;
+use super::world::{Buffer, Wanted, World};
+use portcullis::table::Rights;
+use portcullis::{Access, Iova, PAGE_SIZE, Segment};
+use portcullis_trace::{Joined, LoggedAccess, Mapping, OperationKind, Target, Trace};
+use rustc_hash::FxHashSet;
+use std::cell::Cell;
+use std::rc::Rc;
+
+/// The CPUs that did anything, in order of their numbers: each becomes a core.
+fn cpus(trace: &Trace) -> Vec<u16> {
+    let cpus: FxHashSet<u16> = trace.operations.iter().map(|operation| operation.cpu).collect();
+    let mut cpus: Vec<u16> = cpus.into_iter().collect();
+    cpus.sort_unstable();
+    cpus
+}
+
+/// Virtual cores that a replay takes.
+pub(super) fn cores(trace: &Trace) -> usize {
+    cpus(trace).len().max(1)
+}
+
+/// One past the last byte of any buffer.
+pub(super) fn memory_end(trace: &Trace, joined: Option<&Joined>) -> u64 {
+    let buffers = trace.segments.iter().map(|segment| segment.phys.as_u64() + segment.len);
+    let pages = joined.into_iter().flat_map(|joined| &joined.persistent).map(|page| page.phys.as_u64() + PAGE_SIZE);
+    buffers.chain(pages).max().unwrap_or(0)
+}
+
+/// Makes the mappings that precede the trace.
+pub(super) fn prepare(world: &Rc<World>, trace: &Rc<Trace>, joined: Option<&Rc<Joined>>) {
+    let Some(joined) = joined.cloned() else { return };
+    let (inner, trace) = (world.clone(), trace.clone());
+    let body = move || {
+        let mut driver = Driver::new(&inner, 0, 1);
+        for (index, page) in joined.persistent.iter().enumerate() {
+            let access = match page.rights {
+                Rights::READ => Access::DeviceReads,
+                Rights::WRITE => Access::DeviceWrites,
+                _ => Access::DeviceReadsAndWrites,
+            };
+            let segments = Buffer::from(Segment { phys: page.phys, len: PAGE_SIZE });
+            let device = trace.devices.iter().position(|device| *device == page.device).unwrap_or(0);
+            let slot = persistent_slot(&trace, index as u32);
+            driver.map_only(slot, &segments, access, device);
+            driver.settled(slot);
+        }
+    };
+    world.engine.run(vec![Box::new(body)]);
+}
+
+/// The slots of mappings made before the trace follow those of its own.
+fn persistent_slot(trace: &Trace, index: u32) -> Slot {
+    trace.mappings.len() as Slot + index
+}
+
+/// Replays the trace. Operations begin in the order of the whole trace, though those of different CPUs overlap: each CPU by
+/// itself would drift away from the others, and a driver's ring would seem to have no end. With logged accesses the device
+/// does those and no others, and each operation also waits for the end of the one before: the log's place among them is
+/// known no other way.
+pub(super) fn run(world: &Rc<World>, trace: &Rc<Trace>, joined: Option<&Rc<Joined>>, batch: usize, pace: Pace) {
+    let cpus = cpus(trace);
+    let segments = trace.segments.as_slice().into();
+    let (trace_of, joined_of) = (trace.clone(), joined.cloned());
+    let script = Rc::new(Script { turn: Cell::new(0), trace: trace_of, segments, joined: joined_of, pace });
+    let mut operations: Vec<Vec<u32>> = vec![Vec::new(); cpus.len()];
+    for (index, operation) in trace.operations.iter().enumerate() {
+        let core = cpus.binary_search(&operation.cpu).expect("the list has every CPU");
+        operations[core].push(index as u32);
+    }
+    let bodies = operations.into_iter().enumerate().map(|(core, operations)| {
+        let (world, script) = (world.clone(), script.clone());
+        Box::new(move || {
+            let mut driver = Driver::new(&world, core, batch);
+            script.core(&world, &mut driver, &operations);
+            driver.finish();
+        }) as Box<dyn FnOnce()>
+    });
+    world.engine.run(bodies.collect());
+    match joined.cloned() {
+        Some(joined) => {
+            let (inner, last) = (world.clone(), trace.operations.len() as u32);
+            let body = move || script.accesses_before(&inner, &Driver::new(&inner, 0, 1), &joined, last);
+            world.engine.run(vec![Box::new(body)]);
+        }
+        None => access_leftovers(world, trace),
+    }
+    close_windows(world, batch);
+}
+
+/// The device goes over the buffers that the trace never unmaps, in the order of their maps.
+fn access_leftovers(world: &Rc<World>, trace: &Rc<Trace>) {
+    let left = |(slot, mapping): (usize, &Mapping)| {
+        (mapping.unmap_operation.is_none() && mapping.access != Access::DeviceReads).then_some(slot as Slot)
+    };
+    let left: Vec<Slot> = trace.mappings.iter().enumerate().filter_map(left).collect();
+    if left.is_empty() {
+        return;
+    }
+    let inner = world.clone();
+    let body = move || {
+        let driver = Driver::new(&inner, 0, 1);
+        left.into_iter().for_each(|slot| driver.device_accesses(slot));
+    };
+    world.engine.run(vec![Box::new(body)]);
+}
+
+/// Lets flushes that are still due happen.
+pub(super) fn close_windows(world: &Rc<World>, batch: usize) {
+    if world.domains.iter().all(|domain| domain.due_us().is_none()) {
+        return world.settle_invalidations();
+    }
+    let inner = world.clone();
+    let body = move || {
+        for domain in 0..inner.domains.len() {
+            inner.armed_us[domain].set(None);
+            inner.arm(domain);
+        }
+        Driver::new(&inner, 0, batch).finish();
+    };
+    world.engine.run(vec![Box::new(body)]);
+    world.settle_invalidations();
+}
+
+/// What the cores of a replay share.
+struct Script {
+    /// Operations of the trace that have begun or, where accesses are logged, are over.
+    turn: Cell<u32>,
+    trace: Rc<Trace>,
+    segments: Rc<[Segment]>,
+    joined: Option<Rc<Joined>>,
+    pace: Pace,
+}
+
+impl Script {
+    /// Does the operations of one CPU.
+    fn core(&self, world: &World, driver: &mut Driver<'_>, operations: &[u32]) {
+        let trace = &*self.trace;
+        let Some(first_ns) = trace.operations.first().map(|operation| operation.time_ns) else { return };
+        let start_ps = world.engine.now_ps();
+        let mut before_ns = first_ns;
+        let mut context = None;
+        for &index in operations {
+            let operation = &trace.operations[index as usize];
+            if context.is_some_and(|context| context != operation.context) {
+                driver.commit();
+            }
+            context = Some(operation.context);
+            let begin_ps = match self.pace {
+                Pace::Timestamps => start_ps + operation.time_ns.saturating_sub(first_ns) * 1_000,
+                Pace::Gaps(factor) => {
+                    let gap_ns = operation.time_ns.saturating_sub(before_ns);
+                    world.engine.now_ps() + (gap_ns as f64 * 1e3 * factor) as u64
+                }
+            };
+            before_ns = operation.time_ns;
+            world.engine.sleep_until(begin_ps);
+            self.await_turn(world, driver, index);
+            let slot = operation.mapping;
+            let mapping = &trace.mappings[slot as usize];
+            match operation.kind {
+                OperationKind::Map => {
+                    let segments = Buffer::new(&self.segments, mapping.segments());
+                    if self.joined.is_some() {
+                        driver.map_only(slot, &segments, mapping.access, usize::from(mapping.device));
+                        driver.settled(slot);
+                    } else {
+                        driver.map(slot, &segments, mapping.access, usize::from(mapping.device));
+                    }
+                }
+                OperationKind::Unmap => {
+                    if self.joined.is_some() {
+                        driver.unmap_only(slot);
+                    } else {
+                        driver.unmap(slot);
+                    }
+                }
+            }
+            if self.joined.is_some() {
+                self.pass_turn(world, index);
+            }
+            if world.failed() {
+                return;
+            }
+        }
+    }
+
+    /// Waits for the turn of an operation, and does the logged accesses that come before it.
+    fn await_turn(&self, world: &World, driver: &Driver<'_>, index: u32) {
+        world.engine.wait_until(Wanted::Turn(index).into(), || self.turn.get() == index || world.failed());
+        match &self.joined {
+            Some(joined) => self.accesses_before(world, driver, joined, index),
+            None => self.pass_turn(world, index),
+        }
+    }
+
+    /// The logged accesses that come after that many operations.
+    fn accesses_before(&self, world: &World, driver: &Driver<'_>, joined: &Joined, index: u32) {
+        let first = joined.accesses.partition_point(|access| access.after_operation < index);
+        for access in joined.accesses[first..].iter().take_while(|access| access.after_operation == index) {
+            self.access(world, driver, access);
+        }
+    }
+
+    /// Lets the next operation of the trace begin.
+    fn pass_turn(&self, world: &World, index: u32) {
+        self.turn.set(index + 1);
+        world.engine.notify(Wanted::Turn(index + 1).into());
+    }
+
+    /// One access of the log.
+    fn access(&self, world: &World, driver: &Driver<'_>, access: &LoggedAccess) {
+        /// The log does not give lengths; a cache line is what descriptors take.
+        const LENGTH: u64 = 64;
+        let (slot, page, offset) = match access.target {
+            Target::Mapping { mapping, page, offset } => (mapping, page, offset),
+            Target::Persistent { index, offset } => (persistent_slot(&self.trace, index), 0, offset),
+        };
+        let target = world.look(slot, |live| {
+            let pfn = live.ranges.iter().flat_map(|range| range.first_pfn()..range.end_pfn()).nth(page as usize)?;
+            Some((live.device, pfn, live.access.rights()))
+        });
+        match target.flatten() {
+            Some((device, pfn, rights)) => {
+                let iova = Iova::new(Iova::from_pfn(pfn).as_u64() + u64::from(offset));
+                let len = LENGTH.min(PAGE_SIZE - iova.page_offset());
+                let done_ps = driver.transact(device, iova, len, rights);
+                world.engine.sleep_until(done_ps);
+            }
+            // The join promises that the mapping is live here; if it is not, the access counts as one that went wrong.
+            None => world.tally.borrow_mut().faults += 1,
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Any design whose mapper has one flaw.
+
+use portcullis::RawUnmapError;
+use portcullis::design::{Described, Design, Info, Mapper, Setup, Usage};
+use portcullis::invalidation::Revocation;
+use portcullis::iommu::AttachError;
+use portcullis::proof::Committed;
+use portcullis::{
+    Access, CommitError, DomainId, Iommu, IovaRange, MapError, NewDomainError, Platform, Request, SourceId, UnmapError,
+};
+use std::marker::PhantomData;
+use std::sync::Mutex;
+
+/// The flaws by number, for they are part of a type.
+pub(crate) const NONE: u8 = 0;
+/// Every mapping may be read and written.
+pub(crate) const WIDENS_RIGHTS: u8 = 1;
+/// A commit that failed is reported to have succeeded.
+pub(crate) const HIDES_ERRORS: u8 = 2;
+/// What waits for a flush waits until a queue is full.
+pub(crate) const FORGETS_ITS_TIMER: u8 = 3;
+/// What is to be read may be written too.
+pub(crate) const LETS_READERS_WRITE: u8 = 4;
+/// A single unmap is committed by the next one. Batches are as they should be.
+pub(crate) const COMMITS_SINGLES_LATE: u8 = 5;
+
+/// Design `B` with flaw number `FLAW`.
+pub(crate) struct Mapping<B, const FLAW: u8>(PhantomData<B>);
+
+impl<B: Described, const FLAW: u8> Described for Mapping<B, FLAW> {
+    const INFO: Info = B::INFO;
+}
+
+impl<P: Platform, I: Iommu, B: Design<P, I>, const FLAW: u8> Design<P, I> for Mapping<B, FLAW> {
+    type Mapper = FlawedMapper<B::Mapper, FLAW>;
+
+    fn build(setup: Setup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+        B::build(setup).map(|mapper| FlawedMapper(mapper, Mutex::default()))
+    }
+}
+
+/// The mapper, and the single unmap that is not committed yet.
+pub(crate) struct FlawedMapper<M, const FLAW: u8>(M, Mutex<Option<Revocation>>);
+
+impl<M: Mapper, const FLAW: u8> Mapper for FlawedMapper<M, FLAW> {
+    fn map(&self, request: &Request<'_>) -> Result<IovaRange, MapError> {
+        if FLAW == WIDENS_RIGHTS || FLAW == LETS_READERS_WRITE && request.access() == Access::DeviceReads {
+            return self.0.map(&Request::new(request.segments(), Access::DeviceReadsAndWrites)?);
+        }
+        self.0.map(request)
+    }
+
+    fn unmap(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
+        self.0.unmap(range, out)
+    }
+
+    fn commit(&self, revocation: &mut Revocation) -> Result<Committed, CommitError> {
+        match self.0.commit(revocation) {
+            Err(_) if FLAW == HIDES_ERRORS => Ok(Committed::Deferred),
+            committed => committed,
+        }
+    }
+
+    fn unmap_now(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
+        if FLAW != COMMITS_SINGLES_LATE {
+            return match self.0.unmap_now(range) {
+                Err(RawUnmapError::Commit(_)) if FLAW == HIDES_ERRORS => Ok(Committed::Deferred),
+                unmapped => unmapped,
+            };
+        }
+        let mut revocation = Revocation::new();
+        self.0.unmap(range, &mut revocation)?;
+        // Not held while anything of the protection layer runs: another virtual core may go on there.
+        let before = self.1.lock().expect("no panic").replace(revocation);
+        before.map_or(Ok(()), |mut before| self.0.commit(&mut before).map(drop))?;
+        Ok(Committed::Deferred)
+    }
+
+    fn tick(&self) -> Result<(), CommitError> {
+        if FLAW == FORGETS_ITS_TIMER { Ok(()) } else { self.0.tick() }
+    }
+
+    fn due_us(&self) -> Option<u64> {
+        if FLAW == FORGETS_ITS_TIMER { None } else { self.0.due_us() }
+    }
+
+    fn table_pages(&self) -> usize {
+        self.0.table_pages()
+    }
+
+    fn usage(&self) -> Usage {
+        self.0.usage()
+    }
+
+    fn id(&self) -> DomainId {
+        self.0.id()
+    }
+
+    fn attach(&self, device: SourceId) -> Result<(), AttachError> {
+        self.0.attach(device)
+    }
+
+    fn detach(&self, device: SourceId) -> Result<(), AttachError> {
+        self.0.detach(device)
+    }
+}

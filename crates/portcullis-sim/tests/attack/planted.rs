@@ -1,0 +1,236 @@
+//! The malicious device can find something: each flaw by the name of the rule that it breaks, and nothing under the same seed
+//! in the same design without the flaw.
+
+use super::allocators::{self, Listed, Windowed};
+use super::hardware::{self, OnUnit};
+use super::mappers::{self, Mapping};
+use super::riding::Riding;
+use super::{job, machine, passes, rings};
+use portcullis::Protection::{self, Deferred, Strict};
+use portcullis::Rule;
+use portcullis::design::Design;
+use portcullis::designs::{DesignId, Identity, Magazine, Portcullis, Solaris, Stock};
+use portcullis_sim::attack::{Attacked, PROBES_CACHED_MIN, attack_design, attack_on_breaking_hardware};
+use portcullis_sim::{Job, LabPlatform, LabUnit, Machine, RunError};
+
+/// What is attacked.
+struct Case {
+    machine: Machine,
+    rings: &'static str,
+    protection: Protection,
+    batch: usize,
+}
+
+impl Case {
+    fn new(rings: &'static str, protection: Protection) -> Self {
+        Self { machine: machine(), rings, protection, batch: 1 }
+    }
+
+    fn job(&self) -> Job<'_> {
+        let job = job(&self.machine, rings(self.rings), DesignId::Stock, self.protection);
+        Job { batch: self.batch, ..job }
+    }
+
+    fn attack<D: Design<LabPlatform, LabUnit>>(&self) -> Attacked {
+        attack_design::<D>(&self.job())
+    }
+
+    /// Asserts that the device finds in `Flawed` that `rule` is broken and none beside it but `consequences`, and finds nothing
+    /// in `Sound`.
+    fn finds<Flawed, Sound>(&self, rule: Rule, consequences: &[Rule])
+    where
+        Flawed: Design<LabPlatform, LabUnit>,
+        Sound: Design<LabPlatform, LabUnit>,
+    {
+        passes(&self.attack::<Sound>(), "without the flaw");
+        let attacked = self.attack::<Flawed>();
+        let found = undeclared(&attacked);
+        assert!(found.contains(&rule), "{rule}: {attacked:?}");
+        let others: Vec<&Rule> =
+            found.iter().filter(|other| **other != rule && !consequences.contains(other)).collect();
+        assert!(others.is_empty(), "{rule} was to be found, and {others:?} were too: {attacked:?}");
+    }
+}
+
+fn undeclared(attacked: &Attacked) -> Vec<Rule> {
+    attacked.found.iter().filter(|found| !found.declared).map(|found| found.rule).collect()
+}
+
+/// One ring, and two that use each other's addresses.
+const ONE: &str = "operations=6000";
+const TWO: &str = "count=2,operations=6000";
+/// Rings whose commits meet.
+const EIGHT: &str = "count=8,operations=6000";
+
+#[test]
+fn s1_a_device_in_the_domain_of_another() {
+    Case::new(ONE, Strict)
+        .finds::<OnUnit<Stock, { hardware::MIXES_UP_DOMAINS }>, OnUnit<Stock, { hardware::NONE }>>(Rule::Reach, &[]);
+}
+
+/// A single unmap has a way of its own through a design. The attack takes it too; in batches this design is sound.
+#[test]
+fn s2_a_single_unmap_that_is_committed_late() {
+    type Late<B> = Mapping<B, { mappers::COMMITS_SINGLES_LATE }>;
+    type Sound<B> = Mapping<B, { mappers::NONE }>;
+    let singles = Case::new(ONE, Strict);
+    let batches = Case { batch: 8, ..Case::new(ONE, Strict) };
+    singles.finds::<Late<Portcullis>, Sound<Portcullis>>(Rule::Strict, &[]);
+    passes(&batches.attack::<Late<Portcullis>>(), "in batches");
+    singles.finds::<Late<Magazine>, Sound<Magazine>>(Rule::Strict, &[]);
+    passes(&batches.attack::<Late<Magazine>>(), "in batches");
+}
+
+/// What is never flushed is handed out again.
+#[test]
+fn s2_no_flush() {
+    Case::new(ONE, Strict).finds::<OnUnit<Stock, { hardware::LOSES_COMMANDS }>, OnUnit<Stock, { hardware::NONE }>>(
+        Rule::Strict,
+        &[Rule::Reuse],
+    );
+}
+
+/// Who does not wait hands the address out again before it is invalidated, too.
+#[test]
+fn s2_a_wait_that_is_not_waited_for() {
+    let case = Case::new(ONE, Strict);
+    let consequences = [Rule::Reuse];
+    case.finds::<OnUnit<Stock, { hardware::NEVER_WAITS }>, OnUnit<Stock, { hardware::NONE }>>(
+        Rule::Strict,
+        &consequences,
+    );
+    case.finds::<OnUnit<Magazine, { hardware::NEVER_WAITS }>, OnUnit<Magazine, { hardware::NONE }>>(
+        Rule::Strict,
+        &consequences,
+    );
+    case.finds::<OnUnit<Portcullis, { hardware::NEVER_WAITS }>, OnUnit<Portcullis, { hardware::NONE }>>(
+        Rule::Strict,
+        &consequences,
+    );
+}
+
+#[test]
+fn s2_a_batch_that_returns_early() {
+    let case = Case { batch: 16, ..Case::new(ONE, Strict) };
+    case.finds::<OnUnit<Stock, { hardware::WAITS_FOR_THE_FIRST }>, OnUnit<Stock, { hardware::NONE }>>(
+        Rule::Strict,
+        &[Rule::Reuse],
+    );
+    passes(&Case::new(ONE, Strict).attack::<OnUnit<Stock, { hardware::WAITS_FOR_THE_FIRST }>>(), "in batches of one");
+}
+
+/// The one before is in another submission, which landed earlier.
+#[test]
+fn s2_a_combiner_that_returns_early() {
+    let case = Case::new(EIGHT, Strict);
+    case.finds::<OnUnit<Riding, { hardware::RETURNS_EARLY }>, OnUnit<Riding, { hardware::NONE }>>(
+        Rule::Strict,
+        &[Rule::Reuse],
+    );
+    case.finds::<OnUnit<Portcullis, { hardware::RETURNS_EARLY }>, OnUnit<Portcullis, { hardware::NONE }>>(
+        Rule::Strict,
+        &[Rule::Reuse],
+    );
+}
+
+/// By the end of the batch the hardware has seen four times as many other pages as it can hold.
+#[test]
+fn s2_a_batch_that_forgets_its_first_unmap() {
+    let case = Case { batch: 32, ..Case::new("ring=64,burst=32,pages=16,operations=2000", Strict) };
+    case.finds::<OnUnit<Stock, { hardware::LOSES_THE_FIRST }>, OnUnit<Stock, { hardware::NONE }>>(
+        Rule::Strict,
+        &[Rule::Reuse],
+    );
+}
+
+/// Declared up to the bound, and not beyond it.
+#[test]
+fn s2_a_queue_whose_timer_never_comes() {
+    let case = Case::new(ONE, Deferred);
+    case.finds::<Mapping<Stock, { mappers::FORGETS_ITS_TIMER }>, Mapping<Stock, { mappers::NONE }>>(Rule::Strict, &[]);
+}
+
+#[test]
+fn s3_an_address_freed_before_the_flush() {
+    for protection in [Strict, Deferred] {
+        // Claimed in one batch of one core, handed out to the other.
+        let case = Case { batch: 16, ..Case::new(TWO, protection) };
+        case.finds::<Listed<{ allocators::REUSES_WHAT_IS_CLAIMED }>, Listed<{ allocators::NONE }>>(Rule::Reuse, &[]);
+    }
+}
+
+#[test]
+fn s3_a_window_used_again_too_early() {
+    Case::new(ONE, Deferred)
+        .finds::<Windowed<{ allocators::REUSES_WHAT_IS_CLAIMED }>, Windowed<{ allocators::NONE }>>(Rule::Reuse, &[]);
+}
+
+/// Where nothing is invalidated before an address is handed out, and a ring gets its addresses back in turn.
+#[test]
+fn s3_a_map_that_does_not_invalidate() {
+    Case::new(ONE, Deferred)
+        .finds::<OnUnit<Solaris, { hardware::LOSES_COMMANDS }>, OnUnit<Solaris, { hardware::NONE }>>(Rule::Reuse, &[]);
+}
+
+/// The way through the freed page leads to its old entries as well, and once it is a table again, to those of another mapping.
+#[test]
+fn s4_a_leaf_only_hint_after_a_freed_table_page() {
+    let mut case = Case::new("ring=8,burst=2,pages=512,operations=600", Strict);
+    // Every mapping fills a leaf table, which goes with it.
+    case.machine.iommu.set("leaf_2m", "false").expect("a parameter");
+    case.finds::<OnUnit<Stock, { hardware::LEAVES_POINTERS }>, OnUnit<Stock, { hardware::NONE }>>(
+        Rule::Tables,
+        &[Rule::Strict, Rule::Reach, Rule::Reuse],
+    );
+}
+
+#[test]
+fn s5_wider_rights() {
+    let case = Case::new(ONE, Strict);
+    case.finds::<Mapping<Stock, { mappers::WIDENS_RIGHTS }>, Mapping<Stock, { mappers::NONE }>>(Rule::Rights, &[]);
+    case.finds::<Mapping<Magazine, { mappers::WIDENS_RIGHTS }>, Mapping<Magazine, { mappers::NONE }>>(
+        Rule::Rights,
+        &[],
+    );
+    // Where the rights are a part of the address.
+    case.finds::<Mapping<Identity, { mappers::WIDENS_RIGHTS }>, Mapping<Identity, { mappers::NONE }>>(
+        Rule::Rights,
+        &[],
+    );
+}
+
+/// Acknowledgements, that the device is to read.
+#[test]
+fn s5_writes_through_what_may_be_read() {
+    let case = Case::new("tx=0.25,operations=6000", Strict);
+    case.finds::<Mapping<Stock, { mappers::LETS_READERS_WRITE }>, Mapping<Stock, { mappers::NONE }>>(Rule::Rights, &[]);
+    case.finds::<Mapping<Identity, { mappers::LETS_READERS_WRITE }>, Mapping<Identity, { mappers::NONE }>>(
+        Rule::Rights,
+        &[],
+    );
+}
+
+#[test]
+fn s9_a_reserved_page() {
+    Case::new(ONE, Strict)
+        .finds::<Listed<{ allocators::HANDS_OUT_PAGE_ZERO }>, Listed<{ allocators::NONE }>>(Rule::Reserved, &[]);
+}
+
+/// Once the hardware refuses, a sound design gives back no buffer more, and says why.
+#[test]
+fn s11_a_queue_error_that_returns_the_buffer() {
+    let case = Case::new(ONE, Strict);
+    let attack = |flawed: bool| {
+        let after = 2000;
+        if flawed {
+            attack_on_breaking_hardware::<Mapping<Stock, { mappers::HIDES_ERRORS }>>(&case.job(), after)
+        } else {
+            attack_on_breaking_hardware::<Mapping<Stock, { mappers::NONE }>>(&case.job(), after)
+        }
+    };
+    let sound = attack(false);
+    assert!(sound.found.is_empty(), "{sound:?}");
+    assert!(matches!(sound.error, Some(RunError::Commit(_))), "{sound:?}");
+    assert!(sound.probes_cached >= Some(PROBES_CACHED_MIN), "{sound:?}");
+    assert_eq!(undeclared(&attack(true)), [Rule::Completion]);
+}

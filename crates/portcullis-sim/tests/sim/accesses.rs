@@ -1,0 +1,80 @@
+//! The device's own accesses: each bundled trace with the log of what its device did meanwhile.
+
+use super::{every_protection, job, machine, measured};
+use portcullis_sim::{Job, Pace, Work, machine_pace};
+use portcullis_trace::{AccessLog, Joined, Target, Trace, join};
+use std::path::Path;
+use std::rc::Rc;
+
+fn pair(name: &str) -> (Rc<Trace>, Rc<Joined>) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../traces");
+    let trace = Trace::read(&folder.join(format!("{name}.trace.xz")), |_| ()).unwrap();
+    let log = AccessLog::read(&folder.join(format!("{name}.qemu.xz")), |_| ()).unwrap();
+    let joined = join(&trace, &log).unwrap();
+    (Rc::new(trace), Rc::new(joined))
+}
+
+/// Every design finds each logged access mapped, and almost every access has a mapping that explains it.
+fn replays_without_fault(name: &str) {
+    let (trace, joined) = pair(name);
+    let machine = machine("cascadelake-cx5");
+    let explained = joined.accesses.len() as f64;
+    let work = Work::Trace(trace.clone(), Some(joined.clone()));
+    let model = machine_pace(&machine, &work, 1);
+    let mut without = Vec::new();
+    for (design, protection) in every_protection() {
+        for pace in [model, Pace::Timestamps] {
+            let outcome = measured(&Job { pace, ..job(&machine, work.clone(), design, protection) });
+            let run = format!("{name}, {} {protection}", design.info().id);
+            assert_eq!(outcome.faults, 0, "{run}");
+            assert_eq!(outcome.unexplained_accesses, joined.unexplained, "{run}");
+            assert!((outcome.unexplained_accesses as f64) < 0.01 * explained, "{run}: of {explained} accesses");
+            without.push((outcome.operations, outcome.pages));
+        }
+    }
+    without.dedup();
+    assert_eq!(without.len(), 1, "{name}: the same work under every design");
+    // Rings and buffers mapped before the capture are there, and are no operation of it.
+    assert!(!joined.persistent.is_empty());
+    assert_eq!(without[0].0, trace.mappings.len() as u64, "{name}");
+}
+
+#[test]
+fn receiving() {
+    replays_without_fault("q-e1000e-rx.strict.2cpu");
+}
+
+#[test]
+fn sending() {
+    replays_without_fault("q-e1000e-tx.lazy.2cpu");
+}
+
+#[test]
+fn disk() {
+    replays_without_fault("q-nvme-randread4k.strict.2cpu");
+}
+
+/// The log with one access made to a page that is not mapped. How many faults does each design see?
+fn faults_with_a_wild(access: impl Fn(&Joined) -> usize) -> Vec<u64> {
+    let (trace, joined) = pair("q-nvme-randread4k.strict.2cpu");
+    let mut wild = (*joined).clone();
+    let at = access(&wild);
+    wild.accesses[at].target = Target::Persistent { index: wild.persistent.len() as u32, offset: 0 };
+    let work = Work::Trace(trace, Some(Rc::new(wild)));
+    let machine = machine("cascadelake-cx5");
+    every_protection()
+        .map(|(design, protection)| measured(&job(&machine, work.clone(), design, protection)).faults)
+        .collect()
+}
+
+#[test]
+fn an_access_to_what_is_not_mapped_is_a_fault() {
+    let faults = faults_with_a_wild(|joined| joined.accesses.len() / 2);
+    assert!(faults.iter().all(|faults| *faults == 1), "{faults:?}");
+}
+
+#[test]
+fn so_is_one_that_comes_after_the_last_operation() {
+    let faults = faults_with_a_wild(|joined| joined.accesses.len() - 1);
+    assert!(faults.iter().all(|faults| *faults == 1), "{faults:?}");
+}

@@ -1,0 +1,52 @@
+//! Table pages where mappings live for random times in memory that others use too (ATC'15, §6.1, Figure 6).
+
+use super::{job, machine, measured};
+use portcullis::Protection;
+use portcullis::designs::DesignId;
+use portcullis_sim::{Outcome, Work};
+
+fn churn(design: DesignId, background: f64, operations: u64) -> Outcome {
+    let machine = machine("cascadelake-cx5");
+    let work = Work::parse(&format!("churn:live=8192,background={background},operations={operations}")).unwrap();
+    let protection = design.info().protections.last().copied().unwrap_or(Protection::Strict);
+    let outcome = measured(&job(&machine, work, design, protection));
+    assert_eq!((outcome.faults, outcome.operations), (0, operations), "{}", design.info().id);
+    outcome
+}
+
+/// The order of the figure: magazines come near the tree, identity takes several times it, and the allocator that knows nothing of
+/// tables takes ever more. Who frees empty tables has none left in the end but the root, for all is unmapped then.
+#[test]
+fn tables_grow_in_the_order_of_the_paper() {
+    const OPERATIONS: u64 = 64_000;
+    const BACKGROUND: f64 = 4.0;
+    let end = |design| churn(design, BACKGROUND, OPERATIONS).table_pages_end;
+    let stock = end(DesignId::Stock);
+    let [magazine, identity, kmalloc] = [DesignId::Magazine, DesignId::Identity, DesignId::Kmalloc].map(end);
+    assert!((stock..=stock * 3 / 2).contains(&magazine), "stock {stock}, magazine {magazine}");
+    assert!(identity >= 2 * stock, "stock {stock}, identity {identity}");
+    assert!(kmalloc > 2 * identity, "identity {identity}, kmalloc {kmalloc}");
+    let freebsd = churn(DesignId::FreeBsd, BACKGROUND, OPERATIONS);
+    assert_eq!(freebsd.table_pages_end, 1, "the root");
+    assert!(freebsd.table_pages_max > stock, "guard pages take room while all is mapped");
+    let longer = |background| churn(DesignId::Kmalloc, background, 3 * OPERATIONS).table_pages_end;
+    let later = longer(BACKGROUND);
+    assert!(later > kmalloc * 11 / 10, "{later} after {kmalloc}");
+    // Left alone, it stays with the addresses that it has.
+    let alone = churn(DesignId::Kmalloc, 0.0, OPERATIONS).table_pages_end;
+    assert_eq!(longer(0.0), alone);
+    assert!(alone < kmalloc / 2, "{alone} of {kmalloc}");
+}
+
+#[test]
+fn a_seed_decides_about_the_memory() {
+    let machine = machine("cascadelake-cx5");
+    let work = Work::parse("churn:live=1024,background=1,operations=20000").unwrap();
+    let run = |seed| {
+        let mut job = job(&machine, work.clone(), DesignId::Kmalloc, Protection::Deferred);
+        job.seed = seed;
+        measured(&job).table_pages_end
+    };
+    assert_eq!(run(1), run(1));
+    assert_ne!(run(1), run(2));
+}

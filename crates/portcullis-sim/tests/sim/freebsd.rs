@@ -1,0 +1,81 @@
+//! What FreeBSD pays for flushing a whole table page where a few entries were cleared (EiovaR, FAST'15, §7), and that the
+//! hardware's cached table pointers do not outlive the table pages that it frees.
+
+use super::unit_costs::Instant;
+use super::{bundled, job, machine, measured, replay};
+use portcullis::design::Options;
+use portcullis::designs::{Choice, DesignId, FreeBsd};
+use portcullis::platform::Phase;
+use portcullis::{Access, Config, Domain, PAGE_SIZE, PhysAddr, Protection};
+use portcullis_model::Ram;
+use portcullis_sim::engine::Engine;
+use portcullis_sim::{Account, Job, LabPlatform, Machine};
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Cache lines in a table page.
+const LINES: u64 = 64;
+
+/// What the unmap of `pages` pages is charged under `choice`, while a neighbour keeps the table.
+fn unmap(machine: &Machine, choice: &str, pages: u64) -> Account {
+    let engine = Rc::new(Engine::new(1, machine.frequency(), machine.costs.clone(), machine.iommu.coherent));
+    let ram = Arc::new(Ram::with_flushing(PhysAddr::new(1 << 35), 1 << 20));
+    let platform = LabPlatform::new(engine.clone(), ram, 0);
+    let options: Options = Choice::parse(choice).expect("a design").options;
+    let config = Config { options, ..Config::new(Protection::Strict) };
+    let instant = Instant { coherent: machine.iommu.coherent };
+    let domain = Domain::<FreeBsd, _, _>::with_config(instant, platform, &config).expect("a domain");
+    let spent = Rc::new(Cell::new(Account::default()));
+    let (inner, out) = (engine.clone(), spent.clone());
+    let body = move || {
+        let map = |phys, pages| domain.map_raw(PhysAddr::new(phys), pages * PAGE_SIZE, Access::DeviceWrites);
+        map(0x5000, 1).expect("mapped");
+        let iova = map(0x10_0000, pages).expect("mapped");
+        let start = inner.account();
+        inner.charged(|| domain.unmap_raw(iova, pages * PAGE_SIZE)).expect("unmapped");
+        out.set(inner.account().since(&start));
+    };
+    engine.run(vec![Box::new(body)]);
+    spent.get()
+}
+
+#[test]
+fn flushing_the_whole_table_page_costs_what_was_published() {
+    let machine = machine("r210-cx3");
+    let (whole, fixed) = (unmap(&machine, "freebsd", 1), unmap(&machine, "freebsd:fixed", 1));
+    let further = whole.cycles() - fixed.cycles();
+    assert_eq!(further, (LINES - 1) * machine.costs.line_flush_next, "all lines but the one that was written");
+    let table = |account: Account| account.phase_cycles(Phase::Table);
+    assert_eq!(table(whole) - table(fixed), further, "nothing else differs");
+    // About 10 thousand cycles per unmap.
+    assert!((7_500..=12_500).contains(&further), "{further} cycles");
+}
+
+#[test]
+fn only_the_lines_that_were_not_written_are_wasted() {
+    let machine = machine("r210-cx3");
+    // Two lines' worth.
+    let (whole, fixed) = (unmap(&machine, "freebsd", 16), unmap(&machine, "freebsd:fixed", 16));
+    assert_eq!(whole.cycles() - fixed.cycles(), (LINES - 2) * machine.costs.line_flush_next);
+}
+
+#[test]
+fn where_walks_snoop_it_makes_no_difference() {
+    let machine = machine("cascadelake-cx5");
+    assert_eq!(unmap(&machine, "freebsd", 1), unmap(&machine, "freebsd:fixed", 1));
+}
+
+/// Batches on a trace that leaves a leaf table empty now and then: while an empty table page waits for the commit of its batch,
+/// others are mapped where it was. The device, with the old pointer in its caches, finds them all the same.
+#[test]
+fn a_map_where_a_table_page_went_is_found() {
+    let (machine, trace) = (machine("cascadelake-cx5"), bundled("q-e1000e-rx.strict.2cpu"));
+    let with = |design, batch| {
+        let outcome = measured(&Job { batch, ..job(&machine, replay(&trace), design, Protection::Strict) });
+        assert_eq!((outcome.faults, outcome.stale_accesses), (0, 0));
+        outcome.invalidations_per_page
+    };
+    // Those maps invalidate too.
+    assert!(with(DesignId::FreeBsd, 64) > with(DesignId::Stock, 64));
+}

@@ -1,0 +1,75 @@
+//! The laboratory from outside: whole runs against what was published, against definitions worked out by hand, and against
+//! themselves.
+
+mod accesses;
+mod allocators;
+mod batches;
+mod capture;
+mod churn;
+mod engine;
+mod fast_and_safe;
+mod freebsd;
+mod idle;
+mod interference;
+mod linux;
+mod measures;
+mod placement;
+mod sharing;
+mod span;
+mod unit_costs;
+mod windows;
+
+use portcullis::Protection;
+use portcullis::design::Options;
+use portcullis::designs::DesignId;
+use portcullis_sim::{Job, Machine, Outcome, Pace, Work, run};
+use portcullis_trace::Trace;
+use std::path::Path;
+use std::rc::Rc;
+
+fn machine(id: &str) -> Machine {
+    Machine::by_id(id).expect("a machine")
+}
+
+/// A run of single unmaps at the times of the work itself.
+fn job<'m>(machine: &'m Machine, work: Work, design: DesignId, protection: Protection) -> Job<'m> {
+    let (pace, options) = (Pace::Timestamps, Options::NONE);
+    Job { machine, work, design, options, protection, batch: 1, pace, seed: 1, leaf_only_hint: true }
+}
+
+fn measured(job: &Job<'_>) -> Outcome {
+    run(job).unwrap_or_else(|error| panic!("{} {}: {error}", job.design.info().id, job.protection))
+}
+
+/// The traces in the folder `traces`: strict ones, and a deferred one.
+const STRICT_TRACES: [&str; 3] =
+    ["q-e1000e-rx.strict.2cpu", "q-nvme-randread4k.strict.2cpu", "nvme-seqread128k.strict.4cpu"];
+const LAZY_TRACE: &str = "q-e1000e-tx.lazy.2cpu";
+
+fn bundled(name: &str) -> Rc<Trace> {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../traces/{name}.trace.xz"));
+    Rc::new(Trace::read(&file, |_| ()).unwrap_or_else(|error| panic!("{error}")))
+}
+
+fn every_trace() -> impl Iterator<Item = (&'static str, Rc<Trace>)> {
+    STRICT_TRACES.into_iter().chain([LAZY_TRACE]).map(|name| (name, bundled(name)))
+}
+
+fn replay(trace: &Rc<Trace>) -> Work {
+    Work::Trace(trace.clone(), None)
+}
+
+fn rings(parameters: &str) -> Work {
+    Work::parse(&format!("rings:{parameters}")).unwrap_or_else(|error| panic!("{parameters}: {error}"))
+}
+
+/// Every design with each of its protections.
+fn every_protection() -> impl Iterator<Item = (DesignId, Protection)> {
+    let designs = DesignId::under_test().into_iter();
+    designs.flat_map(|design| design.info().protections.iter().map(move |protection| (design, *protection)))
+}
+
+/// Those that translate: addresses of their own, given out and taken back.
+fn every_translating() -> impl Iterator<Item = (DesignId, Protection)> {
+    every_protection().filter(|(design, _)| !design.info().physical_addresses())
+}

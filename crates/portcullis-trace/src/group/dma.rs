@@ -1,0 +1,232 @@
+//! Captures without `iommu:` events: what `dma:` events alone tell of the mappings.
+//!
+//! A buffer's address for the device, its size, where it lies and whose it is are all in `dma_map_page` and its like, and its
+//! unmap repeats the address. A scatter list is less plain. Its unmap only repeats where the pieces lie. Its map tells how
+//! long the runs of I/O addresses are, and not the pieces: where there are fewer runs than pieces, each piece but the last is
+//! taken for one page, which is exact where there are as many pages as pieces.
+//!
+//! A device that no IOMMU serves is given physical addresses. The same bytes may then be mapped twice at a time, and go in
+//! either order. An IOMMU has one mapping at an address: where a second begins, the first has lost its unmap.
+//!
+//! `dma_alloc` does not tell where its memory lies; it makes no mapping here.
+
+use super::Grouper;
+use crate::columns::{Place, Record};
+use crate::error::Flaw;
+use crate::event::{Event, PHYSICAL_END};
+use crate::list::{List, Numbers};
+use crate::{Events, Format, OperationKind, Statistics, Trace, UnmatchedUnmap};
+use portcullis::{Access, PAGE_SHIFT, PAGE_SIZE, PhysAddr, Segment};
+use rustc_hash::{FxHashMap, FxHasher};
+use smallvec::SmallVec;
+use std::collections::BTreeMap;
+use std::hash::{Hash, Hasher};
+
+/// Both readings of a capture, until it shows which applies: its first `iommu:` event ends that of the `dma:` events alone.
+pub(crate) struct Readings {
+    tables: Grouper,
+    buffers: Option<Buffers>,
+    /// What `buffers` could not take, after which it takes nothing. It matters only if no `iommu:` event comes.
+    flaw: Option<Flaw>,
+}
+
+impl Default for Readings {
+    fn default() -> Self {
+        Self { tables: Grouper::default(), buffers: Some(Buffers::default()), flaw: None }
+    }
+}
+
+impl Readings {
+    /// Takes the next event.
+    pub(crate) fn record(&mut self, record: &Record<'_>) -> Result<(), Flaw> {
+        if let Some(buffers) = &mut self.buffers {
+            match record.event {
+                Event::Map { .. } | Event::Unmap { .. } => self.buffers = None,
+                _ if self.flaw.is_none() => self.flaw = buffers.record(record).err(),
+                _ => {}
+            }
+        }
+        self.tables.record(record)
+    }
+
+    /// What is wrong with the `dma:` events, should they stand alone.
+    pub(crate) fn flaw(&self) -> Option<Flaw> {
+        self.flaw.filter(|_| self.buffers.is_some())
+    }
+
+    /// What has been counted so far.
+    pub(crate) fn counts(&self) -> Statistics {
+        self.buffers.as_ref().map_or(self.tables.counts, |buffers| buffers.grouper.counts)
+    }
+
+    /// Whether no `iommu:` event has mapped or unmapped anything, so that `dma:` events stand for them.
+    pub(crate) fn is_of_dma_events(&self) -> bool {
+        self.buffers.is_some()
+    }
+
+    /// The trace that the events make.
+    pub(crate) fn finish(self, name: String, format: Format, events: Events) -> Trace {
+        self.buffers.map_or(self.tables, |buffers| buffers.grouper).finish(name, format, events)
+    }
+}
+
+/// By what an unmap of a device names its mapping.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Name {
+    /// The I/O address of its first byte.
+    Address,
+    /// Where the pieces of its list lie, hashed.
+    Pieces,
+}
+
+/// The number that is its name, the device, and what sort of name it is.
+type Key = (u64, u16, Name);
+
+fn key_of_list(device: u16, phys: Numbers<'_>) -> Key {
+    let mut hasher = FxHasher::default();
+    phys.iter().for_each(|address| address.hash(&mut hasher));
+    (hasher.finish(), device, Name::Pieces)
+}
+
+/// Takes `dma:` events in the order of the capture.
+#[derive(Default)]
+struct Buffers {
+    grouper: Grouper,
+    /// First pieces of the mappings that live now; of several by one name, that of the youngest.
+    live: BTreeMap<Key, u32>,
+    /// Where several live by one name, the next older.
+    older: FxHashMap<u32, u32>,
+}
+
+impl Buffers {
+    fn record(&mut self, record: &Record<'_>) -> Result<(), Flaw> {
+        let place = record.place;
+        match record.event {
+            Event::DmaMap { device, access, iova, size, phys } => {
+                let device = self.grouper.device(device)?;
+                let first = self.piece(iova, size, phys)?;
+                self.map(place, first, (device, access))?;
+                let before = self.live.insert((iova, device, Name::Address), first);
+                self.older.extend(before.filter(|_| iova == phys).map(|before| (first, before)));
+                Ok(())
+            }
+            Event::DmaMapList { device, access, list } => {
+                let device = self.grouper.device(device)?;
+                let first = self.list(list)?;
+                self.map(place, first, (device, access))?;
+                let before = self.live.insert(key_of_list(device, list.phys()?), first);
+                self.older.extend(before.map(|before| (first, before)));
+                Ok(())
+            }
+            Event::DmaUnmap { device, iova, size } => {
+                let key = (iova, self.grouper.device(device)?, Name::Address);
+                let first_page = iova >> PAGE_SHIFT;
+                let pages = ((iova + (size - 1)) >> PAGE_SHIFT) - first_page + 1;
+                self.unmap(place, key, Some(size), (first_page, pages))
+            }
+            Event::DmaUnmapList { device, phys } => {
+                let key = key_of_list(self.grouper.device(device)?, phys);
+                // Where an unmatched one was, nobody says.
+                self.unmap(place, key, None, (0, 0))
+            }
+            Event::Invalidate { qw0, qw1 } => {
+                self.grouper.invalidate(qw0, qw1);
+                Ok(())
+            }
+            Event::Map { .. } | Event::Unmap { .. } | Event::Other => Ok(()),
+        }
+    }
+
+    fn map(&mut self, place: Place, first: u32, claim: (u16, Access)) -> Result<(), Flaw> {
+        let context = self.grouper.context(place)?;
+        self.grouper.pieces[first as usize].claim = Some(claim);
+        self.grouper.operation(place, context, first, OperationKind::Map)
+    }
+
+    /// The youngest mapping of that name ends, if it is as long as its unmap says. Else the unmap is unmatched.
+    fn unmap(&mut self, place: Place, key: Key, size: Option<u64>, (iova_pfn, pages): (u64, u64)) -> Result<(), Flaw> {
+        self.grouper.counts.unmaps += 1;
+        let is_meant = |first: u32| size.is_none_or(|size| size == self.grouper.segments[first as usize].len);
+        let Some(first) = self.live.get(&key).copied().filter(|&first| is_meant(first)) else {
+            let at_operation = self.grouper.operations.len() as u32;
+            self.grouper.unmatched.push(UnmatchedUnmap { at_operation, iova_pfn, pages });
+            return Ok(());
+        };
+        match self.older.remove(&first) {
+            Some(older) => self.live.insert(key, older),
+            None => self.live.remove(&key),
+        };
+        let context = self.grouper.context(place)?;
+        self.grouper.operation(place, context, first, OperationKind::Unmap)
+    }
+
+    /// `size` bytes at `iova` that lie at `phys`.
+    fn piece(&mut self, iova: u64, size: u64, phys: u64) -> Result<u32, Flaw> {
+        if phys.checked_add(size).is_none_or(|end| end > PHYSICAL_END) {
+            return Err(Flaw::Expected("a physical address below 2^52"));
+        }
+        // A bounce buffer may begin elsewhere in its page; no event tells where it lies. The pages are those of the device.
+        let phys = PhysAddr::new(at_offset(phys, iova));
+        self.grouper.piece(iova >> PAGE_SHIFT, Segment { phys, len: size })
+    }
+
+    /// The pieces of a list, chained; the first stands for all.
+    fn list(&mut self, list: List<'_>) -> Result<u32, Flaw> {
+        let phys = list.phys()?;
+        let one_each = list.runs().count() == phys.iter().count();
+        let mut phys = phys.iter().peekable();
+        // Neighbours in memory are one piece, as the kernel maps them.
+        let mut pieces: SmallVec<[Piece; 4]> = SmallVec::new();
+        for (start, end) in list.runs() {
+            let mut iova = start;
+            while iova < end {
+                let before = pieces.last().map_or(0, |piece| piece.phys.saturating_add(piece.size));
+                let phys_now = phys.next().unwrap_or(before.saturating_add(PAGE_SIZE - 1));
+                let rest = end - iova;
+                let is_last = one_each || phys.peek().is_none();
+                let size = if is_last { rest } else { rest.min(PAGE_SIZE - iova % PAGE_SIZE) };
+                let next = Piece { iova, size, phys: at_offset(phys_now, iova) };
+                match pieces.last_mut().filter(|last| last.is_before(&next)) {
+                    Some(last) => last.size += size,
+                    None => pieces.push(next),
+                }
+                iova += size;
+            }
+        }
+        let mut pieces = pieces.into_iter();
+        let Some(first) = pieces.next() else { return Err(Flaw::Expected("a list that is not empty")) };
+        let first = self.piece(first.iova, first.size, first.phys)?;
+        let mut last = first;
+        for Piece { iova, size, phys } in pieces {
+            let piece = self.piece(iova, size, phys)?;
+            let all = &mut self.grouper.pieces;
+            let sum = all[first as usize].pages.checked_add(all[piece as usize].pages);
+            all[first as usize].pages = sum.ok_or(Flaw::Expected("a mapping below 16 TiB"))?;
+            all[piece as usize].absorbed = true;
+            all[last as usize].next = piece;
+            last = piece;
+        }
+        Ok(first)
+    }
+}
+
+/// A part of a list that is contiguous for the device and in memory.
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    iova: u64,
+    size: u64,
+    phys: u64,
+}
+
+impl Piece {
+    /// Whether `next` goes on at a page's beginning where this ends.
+    fn is_before(&self, next: &Self) -> bool {
+        let end = self.iova + self.size;
+        end == next.iova && end.is_multiple_of(PAGE_SIZE) && self.phys.saturating_add(self.size) == next.phys
+    }
+}
+
+/// The byte in the page of `phys` that is as far into it as `iova` into its own.
+fn at_offset(phys: u64, iova: u64) -> u64 {
+    phys & !(PAGE_SIZE - 1) | iova & (PAGE_SIZE - 1)
+}

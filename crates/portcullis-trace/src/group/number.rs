@@ -1,0 +1,87 @@
+//! From pieces to mappings: the last step, when it is known which map events belong together.
+
+use super::{Grouper, NONE};
+use crate::{Events, Format, Mapping, Operation, OperationKind, Statistics, Trace, UNKNOWN_DEVICE, UnmatchedUnmap};
+use portcullis::Access;
+use std::num::NonZeroU32;
+
+impl Grouper {
+    /// Settles what is open and numbers everything anew, without the pieces that have become part of others.
+    pub(super) fn finish(mut self, name: String, format: Format, events: Events) -> Trace {
+        for unmap in std::mem::take(&mut self.waiting) {
+            self.end_any(unmap);
+        }
+        self.unmatched.sort_by_key(|unmap| unmap.at_operation);
+        drop(std::mem::take(&mut self.live));
+        let unknown = u16::try_from(self.devices.len()).unwrap_or(u16::MAX);
+        if self.pieces.iter().any(|piece| !piece.absorbed && piece.claim.is_none()) {
+            self.devices.push(UNKNOWN_DEVICE);
+        }
+
+        let mut mappings = Vec::with_capacity(self.pieces.iter().filter(|piece| !piece.absorbed).count());
+        let mut segments = Vec::with_capacity(self.segments.len());
+        let mut new_index = vec![NONE; self.pieces.len()];
+        for (index, piece) in self.pieces.iter().enumerate().filter(|(_, piece)| !piece.absorbed) {
+            new_index[index] = mappings.len() as u32;
+            let segments_start = segments.len() as u32;
+            let mut at = index;
+            while at != NONE as usize {
+                segments.push(self.segments[at]);
+                at = self.pieces[at].next as usize;
+            }
+            let (device, access) = piece.claim.unwrap_or((unknown, Access::DeviceReadsAndWrites));
+            mappings.push(Mapping {
+                segments_start,
+                segments_count: segments.len() as u32 - segments_start,
+                iova_pfn: piece.iova_pfn,
+                pages: piece.pages,
+                map_operation: NONE,
+                unmap_operation: None,
+                device,
+                access,
+            });
+        }
+        drop((self.pieces, self.segments));
+
+        let mut operations = self.operations;
+        let mut invalidations = self.invalidations.iter_mut().peekable();
+        let mut unmatched = Vec::with_capacity(self.unmatched.len());
+        let mut old_unmatched = self.unmatched.into_iter().peekable();
+        let mut kept = 0u32;
+        for old in 0..=operations.len() {
+            while let Some(invalidation) = invalidations.next_if(|it| it.at_operation as usize == old) {
+                invalidation.at_operation = kept;
+            }
+            while let Some(unmap) = old_unmatched.next_if(|it| it.at_operation as usize == old) {
+                unmatched.push(UnmatchedUnmap { at_operation: kept, ..unmap });
+            }
+            let Some(&operation) = operations.get(old) else { break };
+            let mapping = new_index.get(operation.mapping as usize).copied().unwrap_or(NONE);
+            let Some(entry) = mappings.get_mut(mapping as usize) else { continue };
+            match operation.kind {
+                OperationKind::Map => entry.map_operation = kept,
+                OperationKind::Unmap => entry.unmap_operation = NonZeroU32::new(kept),
+            }
+            operations[kept as usize] = Operation { mapping, ..operation };
+            kept += 1;
+        }
+        operations.truncate(kept as usize);
+        operations.shrink_to_fit();
+
+        let unmatched_maps = mappings.iter().filter(|mapping| mapping.unmap_operation.is_none()).count() as u64;
+        let unmatched_unmaps = unmatched.len() as u64;
+        Trace {
+            name,
+            format,
+            events,
+            statistics: Statistics { unmatched_maps, unmatched_unmaps, ..self.counts },
+            devices: self.devices,
+            mappings,
+            segments,
+            operations,
+            contexts: self.contexts,
+            invalidations: self.invalidations,
+            unmatched,
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! The lists that a `dma:dma_map_sg` or `dma:dma_unmap_sg` event prints.
+
+use super::error::Flaw;
+use super::scan::{Scan, field};
+
+/// What libtraceevent prints before the bare fields of a record whose words it cannot form. Before its version 1.8.4 it
+/// cannot form those of `dma_map_sg`.
+pub(super) const UNPARSED: &[u8] = b"[FAILED TO PARSE]";
+
+/// A list of numbers, which were checked when it was made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Numbers<'a> {
+    text: &'a [u8],
+    spelling: Spelling,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Spelling {
+    /// `{0x1000,0x2000}`: the kernel's own.
+    Braces,
+    /// `4096 8192`: libtraceevent's, and so that of trace-cmd and perf.
+    Blanks,
+    /// `ARRAY[00, 10, 00, 00]`: the bytes of libtraceevent's bare fields, so many to a number, the lowest first.
+    Bytes(usize),
+}
+
+impl<'a> Numbers<'a> {
+    /// The list behind the first of `keys` that is there; `bytes` are those of a number in memory.
+    fn parse(text: &'a [u8], keys: [&[u8]; 2], bytes: usize, missing: Flaw) -> Result<Self, Flaw> {
+        let mut scan = keys.iter().find_map(|key| field(text, key)).ok_or(missing)?;
+        let mut take = |open: &[u8], close| scan.literal(open).map(|()| scan.until(close).ok_or(missing));
+        let list = if let Some(text) = take(b"{", b'}') {
+            Self { text: text?, spelling: Spelling::Braces }
+        } else if let Some(text) = take(b"ARRAY[", b']') {
+            Self { text: text?, spelling: Spelling::Bytes(bytes) }
+        } else {
+            let end = scan.0.iter().position(|&byte| byte != b' ' && !byte.is_ascii_digit()).unwrap_or(scan.0.len());
+            // The next key begins there, behind a blank.
+            let (text, rest) = scan.0.split_at(end);
+            if !text.ends_with(b" ") && !rest.is_empty() {
+                return Err(missing);
+            }
+            Self { text: text.trim_ascii(), spelling: Spelling::Blanks }
+        };
+        match list.checked().all(|number| number.is_some()) {
+            true => Ok(list),
+            false => Err(Flaw::Expected("a list of numbers, `{0x1000,0x2000}` or `4096 8192`")),
+        }
+    }
+
+    /// The physical addresses of a list's pieces.
+    pub(super) fn phys(text: &'a [u8]) -> Result<Self, Flaw> {
+        Self::parse(text, [b"phys_addrs=", b"addrs="], 8, Flaw::Expected("`phys_addrs={…}`"))
+    }
+
+    fn checked(self) -> impl Iterator<Item = Option<u64>> + Clone {
+        let Self { text, spelling } = self;
+        let separator = if spelling == Spelling::Blanks { b' ' } else { b',' };
+        let per_number = if let Spelling::Bytes(bytes) = spelling { bytes } else { 1 };
+        let mut words = text.split(move |&byte| byte == separator);
+        std::iter::from_fn(move || {
+            let number = |word: &[u8]| {
+                let mut scan = Scan(word.trim_ascii_start());
+                let number = if spelling == Spelling::Blanks { scan.decimal() } else { scan.hexadecimal() };
+                number.filter(|&number| scan.0.is_empty() && (per_number == 1 || number <= 0xff))
+            };
+            let first = number(words.next()?);
+            let rest = (1..per_number).map(|byte| Some(number(words.next()?)? << (8 * byte)));
+            Some(rest.fold(first, |sum, byte| Some(sum? | byte?)))
+        })
+    }
+
+    pub(super) fn iter(self) -> impl Iterator<Item = u64> + Clone {
+        self.checked().flatten()
+    }
+}
+
+/// A scatter list. Checked when it was made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct List<'a> {
+    addresses: Numbers<'a>,
+    sizes: Numbers<'a>,
+    /// The words of the event.
+    text: &'a [u8],
+    /// Whether the kernel printed all of it; it stops at 128.
+    pub(super) complete: bool,
+}
+
+impl<'a> List<'a> {
+    /// The words of `dma_map_sg`.
+    pub(super) fn parse(text: &'a [u8]) -> Result<Self, Flaw> {
+        let addresses = Numbers::parse(text, [b"dma_addrs="; 2], 8, Flaw::Expected("`dma_addrs={…}`"))?;
+        let sizes = Numbers::parse(text, [b"sizes=", b"lengths="], 4, Flaw::Expected("`sizes={…}`"))?;
+        let list = Self { addresses, sizes, text, complete: is_complete(text, addresses)? };
+        if addresses.iter().count() != sizes.iter().count() {
+            return Err(Flaw::Expected("as many sizes as addresses"));
+        }
+        addresses.iter().zip(sizes.iter()).try_for_each(|(start, size)| check_run(start, size))?;
+        Ok(list)
+    }
+
+    /// The runs of I/O addresses that it became, each as its first address and the one after its last. They may be fewer than
+    /// the pieces.
+    pub(super) fn runs(self) -> impl Iterator<Item = (u64, u64)> + Clone {
+        self.addresses.iter().zip(self.sizes.iter()).map(|(start, size)| (start, start + size))
+    }
+
+    /// Where its pieces lie; how long each is, no event tells.
+    pub(super) fn phys(self) -> Result<Numbers<'a>, Flaw> {
+        Numbers::phys(self.text)
+    }
+}
+
+pub(super) fn check_run(start: u64, size: u64) -> Result<(), Flaw> {
+    if size == 0 {
+        return Err(Flaw::Expected("a size above zero"));
+    }
+    match start.checked_add(size) {
+        Some(_) => Ok(()),
+        None => Err(Flaw::Expected("a run that ends within 64 bits")),
+    }
+}
+
+/// `ents=128/300`: so many are printed of so many.
+fn is_complete(text: &[u8], addresses: Numbers<'_>) -> Result<bool, Flaw> {
+    let expected = Flaw::Expected("`ents=` and how many are printed of how many");
+    if let Some(mut scan) = field(text, b"ents=") {
+        let printed = scan.decimal().ok_or(expected)?;
+        scan.literal(b"/").ok_or(expected)?;
+        return Ok(printed == scan.decimal().ok_or(expected)?);
+    }
+    match field(text, b"full_ents=") {
+        Some(mut scan) => Ok(scan.decimal().ok_or(expected)? == addresses.iter().count() as u64),
+        None => Ok(true),
+    }
+}

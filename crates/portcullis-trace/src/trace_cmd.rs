@@ -1,0 +1,79 @@
+//! What `trace-cmd report` prints: `task-pid [cpu] seconds: event:      what it says`, with flags behind the CPU in newer
+//! versions and under `-l`, nanoseconds under `-t`, and a difference to the line before under `--ts-diff`.
+//!
+//! Sources: `trace_show_data` of trace-cmd's `trace-read.c`, `tep_print_event` of libtraceevent. In the first second of its
+//! clock, and under `--raw-ts`, the time has no fraction; whether it counts nanoseconds is then not told, so it is refused.
+
+use super::columns::{Line, Place, Record, cpu, is_call, is_padded, level, notice, pid, starts, task, time};
+use super::error::Flaw;
+use super::event::Event;
+use super::ftrace::{self, named};
+use super::scan::Scan;
+
+/// Understands one line.
+pub(super) fn parse(line: &[u8]) -> Result<Line<'_>, Flaw> {
+    // The kernel's own words too: text of both kinds is sometimes put together.
+    if let Some(lost) = notice(line).and_then(|notice| dropped(notice).or_else(|| ftrace::lost(notice))) {
+        return lost.map(Line::Lost);
+    }
+    if line.first() == Some(&b'#') || line.trim_ascii().is_empty() || is_header(line) {
+        return Ok(Line::Comment);
+    }
+    let (place, rest) = match task(line) {
+        Err(Flaw::Columns) if is_call(line) => return Ok(Line::Comment),
+        Err(Flaw::Columns) => latency(line).ok_or(Flaw::Columns)?,
+        columns => columns?,
+    };
+    let event = match named(difference(rest)) {
+        Some((name, text)) if !text.starts_with(b"  ") && is_padded(name, text) == Some(false) => {
+            return Err(Flaw::Columns);
+        }
+        Some((name, text)) => Event::parse(name, text.trim_ascii())?,
+        None => Event::Other,
+    };
+    Ok(Line::Record(Record { place, event }))
+}
+
+/// Whether only trace-cmd writes such a line: `cpus=4`, `version = 7`, `CPU 1 is empty`, `CPU:1 [12 EVENTS DROPPED]`.
+pub(super) fn is_header(line: &[u8]) -> bool {
+    let number_between = |before: &[u8], after: &[u8]| {
+        let mut scan = Scan(line.trim_ascii_end());
+        scan.literal(before).and_then(|()| scan.decimal()).is_some() && scan.0 == after
+    };
+    number_between(b"cpus=", b"")
+        || number_between(b"version = ", b"")
+        || number_between(b"CPU ", b" is empty")
+        || notice(line).is_some_and(|text| text == b"SUBBUFFER START" || dropped(text).is_some())
+}
+
+/// `1234 EVENTS DROPPED`. Where the ring buffer did not count them, there is no number: at least one.
+fn dropped(notice: &[u8]) -> Option<Result<u64, Flaw>> {
+    let count = notice.strip_suffix(b"EVENTS DROPPED")?;
+    if count.is_empty() {
+        return Some(Ok(1));
+    }
+    let mut scan = Scan(count);
+    let count = scan.decimal().filter(|_| scan.0 == b" ");
+    Some(count.ok_or(Flaw::Expected("`CPU:n [n EVENTS DROPPED]`")))
+}
+
+/// The columns of `-l`: `task-pid   1d.h1. seconds: `, the flags right behind the CPU.
+pub(super) fn latency(line: &[u8]) -> Option<(Place, &[u8])> {
+    starts(line, |byte| byte.is_ascii_digit()).find_map(|start| {
+        let pid = pid(&line[..start])?;
+        let mut scan = Scan(&line[start..]);
+        let cpu = cpu(&mut scan)?;
+        let level = level(scan.word())?;
+        let time_ns = time(&mut scan).ok()?;
+        Some((Place { cpu, pid, level, time_ns }, scan.0))
+    })
+}
+
+/// What follows the `(+12)` of `--ts-diff`.
+fn difference(rest: &[u8]) -> &[u8] {
+    let mut scan = Scan(rest);
+    match scan.literal(b"(+").and_then(|()| scan.until(b')')) {
+        Some(_) => scan.0.trim_ascii_start(),
+        None => rest,
+    }
+}

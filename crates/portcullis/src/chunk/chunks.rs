@@ -1,0 +1,482 @@
+//! Chunks: runs of pages that streams hand out to themselves, one after the other.
+//!
+//! A stream, a ring or else a CPU and a direction, has a current chunk and a cursor in it; consecutive requests get consecutive
+//! pages. Taking some is one addition to a word, which for a CPU's own stream no other CPU touches. What is free is in the
+//! table itself ([`page_states`]); the next chunk comes from the [`OpenTables`], and in what order tables are used is the [`TableLog`]'s to
+//! say. Larger requests have a stream and chunks of a whole table of their own.
+//!
+//! ```text
+//! cursor  63             32 31              0
+//!        +-----------------+-----------------+
+//!        | end of chunk    | next page       |   pages of all tables are numbered; from the end on, another chunk is needed
+//!        +-----------------+-----------------+
+//! ```
+//!
+//! The addition comes first and the look at what it gave after. The first request that overruns the chunk retires its unused tail;
+//! and each that the chunk could not serve looks for the next, once in 64 pages.
+
+use super::open_tables::{Chunk, OpenTables, Wanted};
+use super::page_states::{self, ROUND_PAGES_MAX};
+use super::table_log::{LOOKS, QUEUES, TableLog};
+use super::tables::ChunkTables;
+use crate::address::IovaRange;
+use crate::deadline::Deadline;
+use crate::error::NoMemory;
+use crate::iova::Demand;
+use crate::platform::{CpuWords, Padded};
+use crate::platform::{Lock, LockClass, Platform, Step};
+use crate::proof::Proof;
+use crate::request::Stream;
+use crate::sync::Ordering;
+use crate::table::{ENTRIES, Entry, Frame};
+
+/// Pages of a unit, of which chunks are made. The model checker sees small ones, so that it sees them end.
+pub(super) const UNIT_PAGES: u64 = if cfg!(loom) { 1 } else { 16 };
+/// Units of a leaf table.
+pub(super) const TABLE_UNITS: u32 = if cfg!(loom) { 4 } else { ENTRIES as u32 / UNIT_PAGES as u32 };
+/// Units of a chunk of most streams.
+pub(super) const CHUNK_UNITS: u32 = if cfg!(loom) { 2 } else { 4 };
+/// Units of a chunk of slow streams.
+pub(super) const SLOW_UNITS: u32 = 1;
+/// Pages of a chunk of most streams.
+pub const CHUNK_PAGES: u64 = CHUNK_UNITS as u64 * UNIT_PAGES;
+/// Pages of a table that are handed out.
+const TABLE_PAGES: u64 = TABLE_UNITS as u64 * UNIT_PAGES;
+/// A quarter of a chunk of 16 pages: larger requests need one of 64.
+const SMALL_PAGES_MAX: u64 = UNIT_PAGES.div_ceil(4);
+/// Half a chunk: larger requests have streams of their own, with chunks of a whole table.
+const MIDDLE_PAGES_MAX: u64 = CHUNK_PAGES / 2;
+/// How long unused table pages are kept, in microseconds; they go within twice that.
+pub const TABLE_IDLE_US: u64 = 100_000;
+/// Requests of more pages find no place here.
+pub const CHUNKED_PAGES_MAX: u64 = if TABLE_PAGES < ROUND_PAGES_MAX { TABLE_PAGES } else { ROUND_PAGES_MAX };
+/// Rings with a cursor of their own. Rings whose numbers are equal modulo this share one.
+const RINGS: usize = if cfg!(loom) { 1 } else { 128 };
+/// Tables at most: 512 GiB of addresses.
+const TABLES_MAX: u64 = 1 << 18;
+/// Fewer tables than this are not worth it.
+const TABLES_MIN: u64 = if cfg!(loom) { 1 } else { 64 };
+/// Where chunks begin that there are none of: behind all addresses.
+const NOWHERE: u64 = u64::MAX;
+/// A cursor that has no chunk yet: at the end of one of no pages.
+const NO_CHUNK: u64 = 0;
+
+/// The entries of a unit in its table.
+pub(super) fn unit_entries(table: &Frame, unit: u32) -> &[Entry] {
+    let first = unit as usize * UNIT_PAGES as usize;
+    &table[first..first + UNIT_PAGES as usize]
+}
+
+/// Pages that were taken: nobody else has them until they are spent.
+#[derive(Clone, Copy)]
+pub(crate) struct Taken<'c> {
+    /// The pages.
+    pub(crate) range: IovaRange,
+    /// Their entries.
+    pub(crate) entries: &'c [Entry],
+}
+
+/// What the arena says to a stream that needs a chunk.
+enum Answer {
+    /// There is one for it, or none is needed any more.
+    Chunk(Option<Chunk>),
+    /// A table is open now.
+    Opened,
+    /// Another table has to be linked first, under this number.
+    NeedsTable(u32),
+    /// There are as many tables as there may be.
+    Full,
+}
+
+/// The chunks of a domain.
+pub(crate) struct Chunks<P: Platform> {
+    /// The first page of table 0.
+    first_pfn: u64,
+    tables: ChunkTables,
+    cpus: CpuWords,
+    rings: CpuWords,
+    /// Written at the end of every chunk. What is beside it in memory is read by every map and unmap.
+    supply: Padded<OpenTables>,
+    /// Written at the end of every table.
+    arena: Padded<P::Lock<TableLog>>,
+    /// When tables are looked at next.
+    pub(crate) period: Deadline,
+}
+
+const END_SHIFT: u32 = 32;
+
+/// The end of the chunk that a cursor is in, and the next page.
+#[inline(always)]
+const fn split(cursor: u64) -> (u64, u64) {
+    (cursor >> END_SHIFT, cursor & ((1 << END_SHIFT) - 1))
+}
+
+/// A cursor at the first page of `chunk`.
+const fn begin(chunk: Chunk) -> u64 {
+    let (unit, table) = ((chunk.first % TABLE_UNITS) as u64, (chunk.first / TABLE_UNITS) as u64);
+    let first = table * ENTRIES as u64 + unit * UNIT_PAGES;
+    (first + chunk.units as u64 * UNIT_PAGES) << END_SHIFT | first
+}
+
+impl<P: Platform> Chunks<P> {
+    /// Chunks in the upper half of the addresses below `2^width`, without what `reserved` has of it, by page numbers: first,
+    /// and one past the last. [None](Self::is_none) where that is too little.
+    pub(crate) fn new(platform: &P, width: u8, reserved: &[(u64, u64)]) -> Result<Self, NoMemory> {
+        let first_pfn = 1u64 << (u32::from(width) - 1 - crate::PAGE_SHIFT);
+        let numbers = (first_pfn / ENTRIES as u64).min(TABLES_MAX);
+        let (first_pfn, numbers) = if numbers < TABLES_MIN { (NOWHERE, 0) } else { (first_pfn, numbers) };
+        let mut tables = alloc::vec::Vec::new();
+        tables.try_reserve_exact(reserved.len()).map_err(|_| NoMemory)?;
+        let number = |pfn: u64| pfn.saturating_sub(first_pfn) / ENTRIES as u64;
+        let above = reserved.iter().filter(|(_, end)| *end > first_pfn);
+        tables.extend(above.map(|(first, end)| (number(*first), number(end - 1) + 1)));
+        let (cpus, rings) = (CpuWords::new(platform, NO_CHUNK)?, CpuWords::with_lines(RINGS, NO_CHUNK)?);
+        let streams = (cpus.lines().len() + RINGS) * CpuWords::PER_CPU;
+        let arena = TableLog::new(numbers as u32, tables);
+        Ok(Self {
+            first_pfn,
+            tables: ChunkTables::new(numbers as u32)?,
+            cpus,
+            rings,
+            supply: Padded(OpenTables::new(streams)?),
+            arena: Padded(platform.lock(LockClass::IovaAllocator, arena)),
+            period: Deadline::none(),
+        })
+    }
+
+    /// Whether there is no room for any.
+    pub(crate) const fn is_none(&self) -> bool {
+        self.first_pfn == NOWHERE
+    }
+
+    /// Whether `range` lies here.
+    #[inline(always)]
+    pub(crate) const fn contains(&self, range: IovaRange) -> bool {
+        range.first_pfn() >= self.first_pfn
+    }
+
+    /// Takes the next pages of the stream that `demand` belongs to: at most [`CHUNKED_PAGES_MAX`]. `None` where there are as many
+    /// tables as there may be. `grow` adds the leaf table of a page to the domain's table.
+    ///
+    /// They have to be written and, in the end, spent.
+    ///
+    /// # Errors
+    /// [`NoMemory`].
+    #[inline(always)]
+    pub(crate) fn take<'g>(
+        &self,
+        platform: &P,
+        demand: &Demand,
+        grow: impl Fn(u64) -> Result<&'g Frame, NoMemory> + Copy,
+    ) -> Result<Option<Taken<'_>>, NoMemory> {
+        let direction = demand.access as usize;
+        let (word, wanted) = if demand.pages <= SMALL_PAGES_MAX {
+            (direction, Wanted::Small)
+        } else if demand.pages <= MIDDLE_PAGES_MAX {
+            (direction, Wanted::Chunk)
+        } else {
+            (direction + 3, Wanted::Table)
+        };
+        loop {
+            platform.probe(Step::ChunkTake);
+            let (stream, before) = self.advance(platform, demand.stream, word, demand.pages);
+            let (end, next) = split(before);
+            if next + demand.pages <= end {
+                return Ok(Some(self.taken(next, demand.pages)));
+            }
+            if !self.leave(platform, stream, before, wanted, grow)? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Moves the cursor of a stream on. Returns the number of the stream, and where its cursor was.
+    #[inline(always)]
+    fn advance(&self, platform: &P, stream: Stream, word: usize, pages: u64) -> (usize, u64) {
+        match stream {
+            Stream(None) => {
+                let (line, before) = platform.add_here(&self.cpus, word, pages);
+                (line * CpuWords::PER_CPU + word, before)
+            }
+            Stream(Some(ring)) => {
+                let line = ring as usize % RINGS;
+                // Any CPU may serve a ring. Acquire: as `add_here`.
+                let before = self.rings.word(line, word).fetch_add(pages, Ordering::Acquire);
+                ((self.cpus.lines().len() + line) * CpuWords::PER_CPU + word, before)
+            }
+        }
+    }
+
+    /// Line and word of the cursor of stream `stream` among those of its kind, and whether that is of a ring.
+    const fn cursor(&self, stream: usize) -> (usize, usize, bool) {
+        let (line, word, cpus) = (stream / CpuWords::PER_CPU, stream % CpuWords::PER_CPU, self.cpus.lines().len());
+        if line < cpus { (line, word, false) } else { (line - cpus, word, true) }
+    }
+
+    #[inline(always)]
+    fn taken(&self, next: u64, pages: u64) -> Taken<'_> {
+        let (number, index) = ((next / ENTRIES as u64) as u32, next as usize % ENTRIES);
+        Taken {
+            range: IovaRange::of(self.first_pfn + next, pages),
+            entries: &self.tables.linked(number)[index..index + pages as usize],
+        }
+    }
+
+    /// Has no use for what is left of the chunk that a cursor was in `before`.
+    #[cold]
+    fn give_up(&self, platform: &P, before: u64) {
+        let (end, next) = split(before);
+        if next < end {
+            let rest = self.taken(next, end - next).entries;
+            platform.probe(Step::TableClear { entries: rest.len() });
+            page_states::spend_unused(rest);
+        }
+    }
+
+    /// Sees to it that the cursor of a stream, which was at `before`, gets another chunk. Returns whether it may have one now: not where there
+    /// are as many tables as there may be.
+    #[cold]
+    fn leave<'g>(
+        &self,
+        platform: &P,
+        stream: usize,
+        before: u64,
+        wanted: Wanted,
+        grow: impl Fn(u64) -> Result<&'g Frame, NoMemory>,
+    ) -> Result<bool, NoMemory> {
+        self.give_up(platform, before);
+        let (line, word, is_ring) = self.cursor(stream);
+        let cursor = if is_ring { self.rings.word(line, word) } else { self.cpus.word(line, word) };
+        let replace = |now, new| match is_ring {
+            false => platform.exchange_at(&self.cpus, line, word, now, new),
+            // Release: with the chunk comes its table.
+            true => cursor.compare_exchange(now, new, Ordering::AcqRel, Ordering::Relaxed).is_ok(),
+        };
+        let end = split(before).0;
+        // Relaxed: it only tells whether there is something to do. Otherwise somebody else has seen to it.
+        let at_end = || Some(cursor.load(Ordering::Relaxed)).filter(|now| split(*now).0 == end && split(*now).1 >= end);
+        let Some(mut now) = at_end() else { return Ok(true) };
+        // Where there is none, back to the end from wherever vain additions have brought it: they must never carry. Where this
+        // fails, the next time will do.
+        let next = self.next_chunk(platform, stream, wanted, || at_end().is_some(), grow);
+        let next = match next {
+            Ok(Answer::Chunk(Some(next))) => next,
+            Ok(Answer::Chunk(None)) => return Ok(true),
+            none => {
+                replace(now, end << END_SHIFT | end);
+                return none.map(|_| false);
+            }
+        };
+        while !replace(now, begin(next)) {
+            match at_end().filter(|then| *then != now) {
+                // Others were given too little meanwhile.
+                Some(then) => now = then,
+                // Somebody else was faster, or this CPU is no longer that of the cursor.
+                None => {
+                    self.give_up(platform, begin(next));
+                    break;
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// The next chunk of `stream`, which has come to the end of one, unless it is not needed any more, or there is none. For requests
+    /// of a few pages it may be a small one.
+    fn next_chunk<'g>(
+        &self,
+        platform: &P,
+        stream: usize,
+        wanted: Wanted,
+        is_needed: impl Fn() -> bool,
+        grow: impl Fn(u64) -> Result<&'g Frame, NoMemory>,
+    ) -> Result<Answer, NoMemory> {
+        let supply = &self.supply.0;
+        let (log, units) = supply.log_of(stream, wanted);
+        let chunk = loop {
+            if wanted != Wanted::Table
+                && let Some(chunk) = supply.take(log, units)
+            {
+                break chunk;
+            }
+            // Another CPU of the same stream may have been here while this one waited for the lock.
+            let answer = self.arena.0.with(|arena| {
+                if is_needed() { self.ask(platform, arena, wanted, log, units) } else { Ok(Answer::Chunk(None)) }
+            })?;
+            match answer {
+                Answer::Chunk(Some(chunk)) => break chunk,
+                Answer::Chunk(None) => return Ok(answer),
+                Answer::Opened => {}
+                // Without the lock: the host is asked for a page.
+                Answer::NeedsTable(number) => self.link(platform, number, &grow)?,
+                Answer::Full => match supply.take_anywhere(wanted) {
+                    Some(chunk) => break chunk,
+                    None => return Ok(answer),
+                },
+            }
+        };
+        supply.note(stream, chunk.units);
+        Ok(Answer::Chunk(Some(chunk)))
+    }
+
+    /// What the arena has for a stream that takes its chunks of so many units from `log`.
+    fn ask(
+        &self,
+        platform: &P,
+        arena: &mut TableLog,
+        wanted: Wanted,
+        log: usize,
+        units: u32,
+    ) -> Result<Answer, NoMemory> {
+        if wanted == Wanted::Table {
+            if let Some(chunk) = arena.take_table(platform, &self.tables, log) {
+                return Ok(Answer::Chunk(Some(chunk)));
+            }
+        } else if arena.open_table(platform, &self.tables, &self.supply.0, log, units) {
+            return Ok(Answer::Opened);
+        }
+        Ok(arena.number()?.map_or(Answer::Full, Answer::NeedsTable))
+    }
+
+    /// Adds a table under a number of [`Answer::NeedsTable`].
+    #[cold]
+    fn link<'g>(
+        &self,
+        platform: &P,
+        number: u32,
+        grow: impl Fn(u64) -> Result<&'g Frame, NoMemory>,
+    ) -> Result<(), NoMemory> {
+        let linked = grow(self.table_pfn(number)).and_then(|frame| {
+            self.arena.0.with(|arena| {
+                self.tables.link(number, frame)?;
+                arena.add(number);
+                Ok(arena.is_large())
+            })
+        });
+        match linked {
+            Ok(is_large) => {
+                if is_large {
+                    self.period.set_if_none(platform, TABLE_IDLE_US);
+                }
+                Ok(())
+            }
+            Err(error) => {
+                self.give_number_back(number, &Proof::never_visible());
+                Err(error)
+            }
+        }
+    }
+
+    /// The first page that table `number` translates.
+    pub(crate) const fn table_pfn(&self, number: u32) -> u64 {
+        self.first_pfn + number as u64 * ENTRIES as u64
+    }
+
+    /// Gives back a number that was not used, or one of [`unlink`](Self::unlink) whose table page is the host's again.
+    pub(crate) fn give_number_back(&self, number: u32, _proof: &Proof) {
+        self.arena.0.with(|arena| arena.give_number_back(number));
+    }
+
+    /// Takes out a table that has not been needed for a period. From now on only walks that had begun before may find it.
+    pub(crate) fn unlink(&self) -> Option<u32> {
+        self.arena.0.with(|arena| arena.take_superfluous().inspect(|number| self.tables.unlink(*number)))
+    }
+
+    /// Begins another period: finds the tables that are spent. The lock is taken anew for every few.
+    pub(crate) fn begin_period(&self, platform: &P) {
+        self.arena.0.with(|arena| arena.close_tables(&self.supply.0));
+        for queue in 0..QUEUES {
+            let tables = self.arena.0.with(|arena| arena.queue_len(queue));
+            for first in (0..tables).step_by(LOOKS) {
+                let count = LOOKS.min(tables - first);
+                self.arena.0.with(|arena| arena.sweep(platform, &self.tables, queue, count));
+            }
+        }
+        self.arena.0.with(TableLog::begin_period);
+    }
+
+    /// Whether there are more tables than are kept in any case.
+    pub(crate) fn is_large(&self) -> bool {
+        self.arena.0.with(|arena| arena.is_large())
+    }
+
+    /// Whether another period may find a table to give back, as far as can be told now.
+    pub(crate) fn goes_on(&self) -> bool {
+        self.arena.0.with(TableLog::goes_on)
+    }
+
+    /// The entries from page `pfn` on, as far as its table goes. Empty where there is no table.
+    ///
+    /// # Safety
+    /// As for [`ChunkTables::get`].
+    #[inline(always)]
+    pub(crate) unsafe fn entries(&self, pfn: u64) -> &[Entry] {
+        let page = pfn.wrapping_sub(self.first_pfn);
+        // SAFETY: the caller's promise, passed on. Pages below the first come out beyond the last.
+        unsafe { self.tables.get((page / ENTRIES as u64) as usize) }
+            .map_or(&[], |table| &table[page as usize % ENTRIES..])
+    }
+
+    /// Mappings that are not spent. Exact while nobody maps or unmaps.
+    pub(crate) fn live(&self) -> usize {
+        self.arena.0.with(|arena| arena.live(&self.tables))
+    }
+
+    /// Memory of the records, in bytes.
+    pub(crate) fn record_bytes(&self) -> usize {
+        let words = size_of_val(self.cpus.lines()) + size_of_val(self.rings.lines());
+        self.tables.bytes() + words + self.supply.0.bytes() + self.arena.0.with(|arena| arena.bytes())
+    }
+}
+
+// `Access` in the order of the words of a line.
+const _: () = {
+    use crate::request::Access;
+    assert!(Access::DeviceReads as usize == 0 && Access::DeviceReadsAndWrites as usize == 2)
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::platform::fake::FakeHost;
+    use crate::request::{Access, Lifetime};
+    use alloc::boxed::Box;
+
+    /// Where there is no table any more each request adds to its cursor in vain. However many do, the end stays what it is: the
+    /// next page never carries into it.
+    #[test]
+    fn vain_additions_never_add_up() {
+        let host = FakeHost::default();
+        let chunks = Chunks::new(&host, 28, &[]).expect("memory");
+        // Nothing is spent, so that all tables fill up. Ring 2 comes when there is no chunk left for it.
+        let frames: [Box<Frame>; 64] = core::array::from_fn(|_| Box::new(core::array::from_fn(|_| Entry::new(0))));
+        let take = |ring, pages| {
+            let stream = Stream(ring);
+            let demand = Demand { pages, access: Access::DeviceWrites, stream, lifetime: Lifetime::Transient };
+            let grow = |pfn| Ok(&*frames[((pfn - chunks.first_pfn) / ENTRIES as u64) as usize]);
+            chunks.take(&host, &demand, grow).expect("memory").is_some()
+        };
+        let requests = [(None, 1), (Some(1), CHUNKED_PAGES_MAX), (Some(1), 1), (None, CHUNKED_PAGES_MAX)];
+        // At first one of each, and then as many as there is room for.
+        for at_most in [1, usize::MAX] {
+            for (ring, pages) in requests {
+                let taken = (0..at_most).take_while(|_| take(ring, pages)).count();
+                assert!(taken == at_most || at_most > 1);
+            }
+        }
+        for ring in [None, Some(1), Some(2)] {
+            for pages in [1, MIDDLE_PAGES_MAX, CHUNKED_PAGES_MAX] {
+                let word = Access::DeviceWrites as usize + if pages == CHUNKED_PAGES_MAX { 3 } else { 0 };
+                let cursor = match ring {
+                    None => chunks.cpus.word(0, word),
+                    Some(ring) => chunks.rings.word(ring as usize, word),
+                };
+                let (end, _) = split(cursor.load(Ordering::Relaxed));
+                for _ in 0..100 {
+                    assert!(!take(ring, pages), "all is taken");
+                    assert_eq!(split(cursor.load(Ordering::Relaxed)), (end, end), "{ring:?}, {pages} pages");
+                }
+            }
+        }
+    }
+}

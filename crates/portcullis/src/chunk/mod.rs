@@ -1,0 +1,47 @@
+//! The design `portcullis`, whole: addresses that streams hand out to themselves, in tables that say themselves what is free.
+//!
+//! # The life of a page
+//!
+//! ```text
+//!                 map                    unmap               the invalidation            the chunk is
+//!                                                            has completed               handed out again
+//!   fresh ----------------> mapped ----------------> cleared ----------------> spent ----------------> fresh
+//!         cursor.fetch_add         entry: absent,            entry: other round        (the meaning of the
+//!         entry: address, rights   length kept               of its table              round turns over)
+//! ```
+//!
+//! A table page lives longer: it is added to the log of tables, linked, opened, filled chunk by chunk, filled again as its pages
+//! are spent; and one that is not needed for a while is unlinked, waits until the hardware and all walks have left it, and goes
+//! back to the host.
+//!
+//! # Where to read
+//!
+//! A map, in order:
+//!
+//! 1. [`domain`](crate::domain) takes the request (`domain/mod.rs`).
+//! 2. `design/composed.rs` asks the front, which is `chunk/mapper.rs`.
+//! 3. `chunk/chunks.rs` moves the cursor of the stream.
+//! 4. `chunk/page_states.rs` writes the entries.
+//!
+//! Once in 64 pages it needs another chunk: `chunk/open_tables.rs`, and once in a table `chunk/table_log.rs`.
+//!
+//! An unmap, in order:
+//!
+//! 1. `domain/mod.rs`, `design/composed.rs` and `chunk/mapper.rs`, as above.
+//! 2. `chunk/tables.rs` finds the leaf table by number.
+//! 3. `chunk/page_states.rs` clears the entries, and spends them when the hardware has confirmed.
+//!
+//! Beside the paths: `chunk/leaf_table.rs` is what the log knows of one table, and `chunk/rate.rs` which streams are slow.
+
+mod chunks;
+mod leaf_table;
+mod mapper;
+mod open_tables;
+mod page_states;
+mod rate;
+mod table_log;
+mod tables;
+
+pub use chunks::{CHUNK_PAGES, CHUNKED_PAGES_MAX, TABLE_IDLE_US};
+pub use mapper::{ChunkFront, Chunked, Halves, chunked};
+pub use table_log::TABLE_RESERVE;

@@ -1,0 +1,245 @@
+//! Leaf tables whose entries say themselves which pages are free: what the design `portcullis` allocates by.
+//!
+//! Pages are handed out in rounds. In each round a page goes through these states, and its entry shows which:
+//!
+//! ```text
+//!                      63    53 52 51   21 20   12  11  10   9  8  2 1 0
+//!                     +--------+--+-----------------+---+-----+---+----+-+-+
+//! fresh               |   0    | 0|    0    |any len| 0 |round| 0 | 0  |0|0|  handed out to nobody in this round
+//! mapped, first page  | pages  | 0|     address     | 0 |round| 0 | 0  |W|R|
+//! mapped, other pages |   0    | 0|     address     | 0 |round| 0 | 0  |W|R|
+//! cleared, first page |   0    | 0|    0    | pages | 0 |round| 1 | 0  |0|0|  the device may have it cached
+//! spent, first page   |   0    | 0|    0    | pages | 0 |!rnd | 0 | 0  |0|0|  and it is fresh in the next round
+//! spent, other pages  |   0    | 0|    0    |   0   | 0 |!rnd | 0 | 0  |0|0|  likewise
+//!                     +--------+--+---------+-------+---+-----+---+----+-+-+
+//! ```
+//!
+//! Hardware ignores bits 61:52 and 10 of a leaf, and of an absent entry all but the rights. Bit 9 would be the dirty flag of a leaf
+//! where hardware kept such flags (scalable mode, SSADE), which it is never told to. The upper bits are zero unless a mapping
+//! begins there, and all others are where an instruction has a constant of 32 bits for them.
+//!
+//! A page becomes spent when its invalidation has completed: the first page of a mapping just then, the others as they are
+//! cleared, for nobody gets them before it: what lies behind it in its chunk is not handed out again before the first is spent. So
+//! a page that somebody has taken and not yet written holds its chunk back as much as one that is mapped or waits for its
+//! invalidation: nothing is counted, and no step is shared between CPUs (S3).
+//!
+//! A mapping is known by its first entry alone, which holds its length; so an unmap of a part of one, or of one that is gone,
+//! is refused by a look. The look is not atomic with what follows: of two unmaps of one mapping at the same moment, a mistake that
+//! the typed face rules out, both may be let through, and the second may clear what is there by then.
+
+use crate::address::{IovaRange, PAGE_SIZE, PhysAddr, Segment};
+use crate::entry::{Entry, EntryValue, Rights};
+use crate::error::UnmapError;
+use crate::platform::{Platform, Step};
+use crate::proof::Proof;
+
+const ROUND: u64 = 1 << 10;
+/// Where the length is in the first entry of a mapping.
+const MAPPED_SHIFT: u32 = 53;
+/// Where it is when the mapping is gone.
+const GONE_SHIFT: u32 = 12;
+const CLEARED: u64 = 1 << 9;
+/// What changes in the first entry of a mapping when its round ends.
+const END: u64 = CLEARED | ROUND;
+/// Entries of a cache line.
+const LINE_ENTRIES: usize = 8;
+/// Pages of the longest mapping: what nine bits say. One of all of a table is better off with a large leaf.
+pub(crate) const ROUND_PAGES_MAX: u64 = (1 << 9) - 1;
+
+/// What an entry of which nobody has anything looks like: fresh in one round, spent in the other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Idle(u64);
+
+impl Idle {
+    /// As table pages come from the host: fresh in the first round.
+    pub(crate) const FIRST: Self = Self(0);
+
+    /// The other: what entries that are fresh like this one will be when they are spent.
+    pub(crate) const fn next(self) -> Self {
+        Self(self.0 ^ ROUND)
+    }
+
+    /// What the entry was before it was handed out, whatever it is now.
+    const fn before(bits: u64) -> Self {
+        Self(bits & ROUND)
+    }
+}
+
+/// Writes the translations of a mapping of as many pages as there are `entries`, and makes them visible. The segments lie at
+/// addresses that a leaf can hold.
+///
+/// The caller has been handed these pages, and nobody else in this round.
+#[inline(always)]
+pub(crate) fn write<P: Platform>(platform: &P, entries: &[Entry], segments: &[Segment], rights: Rights) {
+    debug_assert_eq!(segments.iter().map(Segment::pages).sum::<u64>(), entries.len() as u64);
+    platform.probe(Step::TableWrite { entries: entries.len() });
+    let first = entries.first().expect("a mapping has a page");
+    // A sum, and no mask of 64 bits: nothing overlaps.
+    let flags = rights.bits() + Idle::before(first.load_bits()).0;
+    let leaf = |phys: PhysAddr| {
+        debug_assert_eq!(EntryValue::leaf(phys, rights, false).phys(), PhysAddr::from_pfn(phys.pfn()));
+        (phys.as_u64() & !(PAGE_SIZE - 1)) + flags
+    };
+    let first_leaf = leaf(segments[0].phys);
+    // The first page last: it shows the whole mapping.
+    if segments.len() == 1 {
+        store_others(entries, first_leaf, PAGE_SIZE);
+    } else {
+        let pfns = |segment: &Segment| segment.phys.pfn()..segment.phys.pfn() + segment.pages();
+        for (entry, phys_pfn) in entries.iter().zip(segments.iter().flat_map(pfns)).skip(1) {
+            entry.store_bits(leaf(PhysAddr::from_pfn(phys_pfn)));
+        }
+    }
+    first.store_bits(first_leaf + ((entries.len() as u64) << MAPPED_SHIFT));
+    platform.table_barrier(entries);
+}
+
+/// Stores in all of `entries` but the first, in each `step` more than in the one before. `bits` would be that of the first.
+#[inline(always)]
+fn store_others(entries: &[Entry], mut bits: u64, step: u64) {
+    if entries.len() <= 1 {
+        return;
+    }
+    // A cache line at a time: long mappings mostly begin with one. Compilers make no vectors of atomic stores, and of their loops no
+    // longer steps.
+    let rest = if let Some((line, rest)) = entries.split_first_chunk() {
+        store_line(line, bits, step, 1);
+        bits = bits.wrapping_add(LINE_ENTRIES as u64 * step);
+        rest
+    } else {
+        bits = bits.wrapping_add(step);
+        &entries[1..]
+    };
+    let (lines, rest) = rest.as_chunks();
+    for line in lines {
+        store_line(line, bits, step, 0);
+        bits = bits.wrapping_add(LINE_ENTRIES as u64 * step);
+    }
+    for entry in rest {
+        entry.store_bits(bits);
+        bits = bits.wrapping_add(step);
+    }
+}
+
+/// The same for a cache line of entries, from number `from` on.
+#[inline(always)]
+fn store_line(line: &[Entry; LINE_ENTRIES], bits: u64, step: u64, from: usize) {
+    for (number, entry) in line.iter().enumerate().skip(from) {
+        entry.store_bits(bits.wrapping_add(number as u64 * step));
+    }
+}
+
+/// Clears the mapping at exactly `range`, whose entries are the first of `entries`, and makes that visible. Its first page is not
+/// spent yet. `None` if there is no such mapping: then [`refusal`] says why.
+#[inline(always)]
+pub(crate) fn clear<'e, P: Platform>(platform: &P, entries: &'e [Entry], range: IovaRange) -> Option<Cleared<'e>> {
+    let first = entries.first()?;
+    let (bits, pages) = (first.load_bits(), range.pages());
+    if bits >> MAPPED_SHIFT != pages {
+        return None;
+    }
+    let entries = &entries[..pages as usize];
+    platform.probe(Step::TableClear { entries: entries.len() });
+    let cleared = Cleared { first, bits: CLEARED | pages << GONE_SHIFT | bits & ROUND };
+    first.store_bits(cleared.bits);
+    store_others(entries, Idle::before(bits).next().0, 0);
+    platform.table_barrier(entries);
+    Some(cleared)
+}
+
+/// What [`clear`] has left of the first page of a mapping, until it is spent.
+#[derive(Clone, Copy)]
+pub(crate) struct Cleared<'e> {
+    first: &'e Entry,
+    bits: u64,
+}
+
+impl Cleared<'_> {
+    /// Ends the round as [`spend`] does, but only of this mapping: of two unmaps that have raced, the later finds another state.
+    #[inline(always)]
+    pub(crate) fn spend(self, _proof: &Proof) {
+        if self.first.load_bits() == self.bits {
+            self.first.store_bits(self.bits ^ END);
+        }
+    }
+}
+
+/// Why no mapping is at exactly `range`, whose entries are the first of `entries`.
+#[cold]
+pub(crate) fn refusal(entries: &[Entry], range: IovaRange) -> UnmapError {
+    let mapped = entries.first().map_or(0, |first| first.load_bits() >> MAPPED_SHIFT);
+    match IovaRange::new(range.first_pfn(), mapped) {
+        Some(mapped) if mapped != range => UnmapError::Partial { asked: range, mapped },
+        _ => UnmapError::NotMapped(range.start()),
+    }
+}
+
+/// Ends the round for the first page of a mapping that was cleared, now that its invalidation has completed.
+///
+/// Release: whoever finds the chunk spent knows that. Hardware sees no difference, so nothing is flushed. Where it is cleared no
+/// more, another unmap of the same mapping has come before.
+#[inline(always)]
+pub(crate) fn spend(first: &Entry, _proof: &Proof) {
+    let bits = first.load_bits();
+    if bits & CLEARED != 0 {
+        first.store_bits(bits ^ END);
+    }
+}
+
+/// Ends the round for pages that the caller was handed and has no use for: no translation led to them in this round.
+pub(crate) fn spend_unused(entries: &[Entry]) {
+    entries.iter().for_each(|entry| entry.store_bits(Idle::before(entry.load_bits()).next().0));
+}
+
+/// Whether a page that was handed out in this round is spent.
+///
+/// Acquire, in `load_bits`: what ended the round is over.
+#[inline(always)]
+pub(crate) fn is_spent(entry: &Entry, round: Idle) -> bool {
+    Idle::before(entry.load_bits()) != round
+}
+
+/// Looks for an entry that is not spent in this round, from the one numbered `from` on and before `end`. Returns its number, or
+/// that of the first one not known to be spent, and how many entries were looked at.
+///
+/// Those of a mapping are spent when its first is, for that one is the last to be.
+#[inline]
+pub(crate) fn first_unspent(entries: &[Entry], from: usize, end: usize, round: Idle) -> (usize, usize) {
+    let (mut at, mut looks) = (from, 0);
+    while at < end {
+        // A cache line at a time, so that no look waits for the length that another finds; a whole one without a loop.
+        let rest = &entries[at..end];
+        let (line, is_over) = match rest.first_chunk::<LINE_ENTRIES>() {
+            Some(line) => (&line[..], are_spent(line, round)),
+            None => (rest, are_spent(rest, round)),
+        };
+        looks += line.len();
+        if !is_over {
+            at += line.iter().position(|entry| !is_spent(entry, round)).unwrap_or(line.len());
+            break;
+        }
+        // Mapped, and yet spent? Unmaps have raced for a mapping and left the next one here in the wrong round. Its address is no
+        // length: those behind it are not to suffer.
+        let first = line[0].load_bits();
+        let pages = if first >> MAPPED_SHIFT == 0 { first >> GONE_SHIFT } else { 1 };
+        at += line.len().max(pages as usize);
+    }
+    (at, looks)
+}
+
+/// Whether all of `entries`, handed out in this round, are spent. What is tested is the same for all, and tested once.
+#[inline(always)]
+fn are_spent(entries: &[Entry], round: Idle) -> bool {
+    let bits = entries.iter().map(Entry::load_bits);
+    if round == Idle::FIRST {
+        bits.fold(ROUND, |all, bits| all & bits) != 0
+    } else {
+        bits.fold(0, |any, bits| any | bits) & ROUND == 0
+    }
+}
+
+/// How many mappings begin among `entries` whose round has not ended.
+pub(crate) fn live(entries: &[Entry]) -> usize {
+    let is_live = |bits: u64| bits >> MAPPED_SHIFT != 0 || bits & CLEARED != 0;
+    entries.iter().filter(|entry| is_live(entry.load_bits())).count()
+}

@@ -1,0 +1,323 @@
+//! Which table is used next: the order in which leaf tables are filled and come back.
+//!
+//! Tables are filled like a log. The open table hands out its chunks one after the other, to whoever comes ([`OpenTables`]): so what
+//! all streams fill at the same time, and what their devices will walk to at the same time, lies in few tables. Full tables queue
+//! behind one another, and the oldest, once all of it is spent, is filled again. A table that younger ones overtake has a straggler
+//! in it: what is spent of it is filled before another table is begun, so that a straggler pins a chunk and not a table. Before a
+//! table is added, each log looks at the others' first ones as well.
+//!
+//! Streams that are much slower than the others, acknowledgements beside data, would each keep a chunk in some table of long
+//! ago. Where there are many streams, the slow ones have a log of their own, with chunks of a quarter.
+
+use super::chunks::TABLE_UNITS;
+use super::leaf_table::{ALL, LeafTable, run, runs};
+use super::open_tables::{Chunk, LOGS, OpenTables};
+use super::page_states;
+use super::tables::ChunkTables;
+use crate::error::NoMemory;
+use crate::platform::Platform;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+/// Tables that nothing is in, kept for the next chunks. The model checker sees each of them go.
+pub const TABLE_RESERVE: usize = if cfg!(loom) { 0 } else { 16 };
+/// Tables that are looked at before another is begun: the oldest, and those with stragglers. The time under the lock is bounded
+/// by it.
+pub(super) const LOOKS: usize = 8;
+/// Queues of tables.
+pub(super) const QUEUES: usize = 2 * LOGS;
+/// Where the larger part of a table is spent, its time has come; what is older and has less of it spent has stragglers.
+const OVERTAKEN: u32 = TABLE_UNITS / 2 + 1;
+
+/// Tables that are filled one after the other.
+#[derive(Default)]
+struct Log {
+    /// The table that is being filled, or was until nothing was left of it. What is left is for [`OpenTables`] to say.
+    open: Option<u32>,
+    /// Full tables, the oldest first.
+    full: VecDeque<u32>,
+    /// Which of them was looked at last, beside the oldest.
+    further: usize,
+    /// Those with stragglers.
+    lingering: VecDeque<u32>,
+}
+
+/// The tables of a domain, but for their pages.
+pub(super) struct TableLog {
+    /// Those of the supply.
+    logs: [Log; LOGS],
+    tables: Vec<LeafTable>,
+    /// Tables that are there.
+    linked: usize,
+    /// Numbers that may be given to tables.
+    numbers: u32,
+    /// Those given before, whose tables went back to the host.
+    unlinked: Vec<u32>,
+    /// Tables with nothing in them.
+    idle: VecDeque<u32>,
+    /// The fewest of those since the last tick.
+    idle_min: usize,
+    /// Whether anything was found to be spent since the last period.
+    stirred: bool,
+    /// Table numbers that reserved addresses lie in: first, and one past the last.
+    reserved: Vec<(u64, u64)>,
+}
+
+impl TableLog {
+    /// No tables, of `numbers` that there may be; those that touch a range in `reserved` may not.
+    pub(super) fn new(numbers: u32, reserved: Vec<(u64, u64)>) -> Self {
+        Self {
+            logs: core::array::from_fn(|_| Log::default()),
+            tables: Vec::new(),
+            linked: 0,
+            numbers,
+            unlinked: Vec::new(),
+            idle: VecDeque::new(),
+            idle_min: 0,
+            stirred: false,
+            reserved,
+        }
+    }
+
+    /// Opens another table for chunks of so many units, if the last one has nothing left. Returns whether there is one open now;
+    /// where not, another has to be added.
+    pub(super) fn open_table<P: Platform>(
+        &mut self,
+        platform: &P,
+        tables: &ChunkTables,
+        supply: &OpenTables,
+        log: usize,
+        units: u32,
+    ) -> bool {
+        if supply.is_open(log) {
+            return true;
+        }
+        self.close_table(log);
+        let Some(number) = self.find(platform, tables, log, units) else { return false };
+        let table = &mut self.tables[number as usize];
+        let firsts = runs(table.spent(), units);
+        let mut rest = firsts;
+        // As if they all were handed out now: until somebody takes them, they are fresh.
+        while rest != 0 {
+            table.hand_out(platform, number, tables, run(rest.trailing_zeros(), units));
+            rest &= rest - 1;
+        }
+        supply.open(log, number, firsts);
+        self.logs[log].open = Some(number);
+        true
+    }
+
+    /// A table that has nothing left is full.
+    fn close_table(&mut self, log: usize) {
+        let Log { open, full, .. } = &mut self.logs[log];
+        full.extend(open.take());
+    }
+
+    /// A chunk of a whole table. `None` where another has to be added.
+    pub(super) fn take_table<P: Platform>(&mut self, platform: &P, tables: &ChunkTables, log: usize) -> Option<Chunk> {
+        let number = self.find(platform, tables, log, TABLE_UNITS)?;
+        self.tables[number as usize].hand_out(platform, number, tables, ALL);
+        self.logs[log].full.push_back(number);
+        Some(Chunk { first: number * TABLE_UNITS, units: TABLE_UNITS })
+    }
+
+    /// A table with spent chunks of so many units.
+    fn find<P: Platform>(&mut self, platform: &P, tables: &ChunkTables, log: usize, units: u32) -> Option<u32> {
+        // The idle ones when nothing else is found: so those that are not needed stay idle however much is mapped, and go back.
+        self.oldest(platform, tables, log)
+            .or_else(|| self.lingering(platform, tables, log, units, LOOKS))
+            .or_else(|| self.take_idle())
+            .or_else(|| self.of_others(platform, tables, log, units))
+    }
+
+    /// A table with stragglers and room for a chunk, if one of the next `looks` is.
+    fn lingering<P: Platform>(
+        &mut self,
+        platform: &P,
+        tables: &ChunkTables,
+        log: usize,
+        units: u32,
+        looks: usize,
+    ) -> Option<u32> {
+        let lingering = &mut self.logs[log].lingering;
+        for _ in 0..looks.min(lingering.len()) {
+            let number = lingering.pop_front()?;
+            let table = &mut self.tables[number as usize];
+            table.look(platform, number, tables);
+            if runs(table.spent(), units) != 0 {
+                return Some(number);
+            }
+            lingering.push_back(number);
+        }
+        None
+    }
+
+    /// One of another log, before a table is added: its oldest, if most of that is spent, or one that lingers there.
+    fn of_others<P: Platform>(&mut self, platform: &P, tables: &ChunkTables, log: usize, units: u32) -> Option<u32> {
+        for other in (0..LOGS).filter(|other| *other != log) {
+            let full = &mut self.logs[other].full;
+            if let Some(number) = full.front().copied() {
+                let table = &mut self.tables[number as usize];
+                table.look(platform, number, tables);
+                if table.spent().count_ones() >= OVERTAKEN && runs(table.spent(), units) != 0 {
+                    return full.pop_front();
+                }
+            }
+            let lingering = self.lingering(platform, tables, other, units, 1);
+            if lingering.is_some() {
+                return lingering;
+            }
+        }
+        None
+    }
+
+    fn take_idle(&mut self) -> Option<u32> {
+        let number = self.idle.pop_back();
+        self.idle_min = self.idle_min.min(self.idle.len());
+        number
+    }
+
+    /// The oldest full table, if it is spent, or else the first that is; those that it has overtaken linger.
+    fn oldest<P: Platform>(&mut self, platform: &P, tables: &ChunkTables, log: usize) -> Option<u32> {
+        let Log { full, lingering, further, .. } = &mut self.logs[log];
+        let mut overtaken = 0;
+        for at in 0..LOOKS.min(full.len()) {
+            let table = &mut self.tables[full[at] as usize];
+            table.look(platform, full[at], tables);
+            if table.spent() == ALL {
+                lingering.extend(full.drain(..at));
+                return full.pop_front();
+            }
+            if at >= 2 && table.spent().count_ones() >= OVERTAKEN {
+                overtaken = at - 1;
+            }
+        }
+        lingering.extend(full.drain(..overtaken));
+        // Should those in front stay as they are, one behind them may be spent: some others each time.
+        for _ in 0..LOOKS.min(full.len().saturating_sub(LOOKS)) {
+            let at = if (LOOKS..full.len() - 1).contains(further) { *further + 1 } else { LOOKS };
+            *further = at;
+            let table = &mut self.tables[full[at] as usize];
+            table.look(platform, full[at], tables);
+            if table.spent() == ALL {
+                lingering.extend(full.drain(..at));
+                return full.pop_front();
+            }
+        }
+        None
+    }
+
+    /// A number for another table, until [`add`](Self::add) or [`give_number_back`](Self::give_number_back). `None` where there
+    /// is none left.
+    ///
+    /// # Errors
+    /// [`NoMemory`].
+    pub(super) fn number(&mut self) -> Result<Option<u32>, NoMemory> {
+        if let Some(number) = self.unlinked.pop() {
+            return Ok(Some(number));
+        }
+        let tables = self.tables.len() + 1;
+        // So that nothing is ever allocated to move a table from one list to another.
+        self.unlinked.try_reserve(tables - self.unlinked.len()).map_err(|_| NoMemory)?;
+        let queues = self.logs.iter_mut().flat_map(|log| [&mut log.full, &mut log.lingering]);
+        for queue in queues.chain([&mut self.idle]) {
+            queue.try_reserve(tables - queue.len()).map_err(|_| NoMemory)?;
+        }
+        while (self.tables.len() as u64) < u64::from(self.numbers) {
+            let number = self.tables.len() as u64;
+            self.tables.try_reserve(1).map_err(|_| NoMemory)?;
+            self.tables.push(LeafTable::default());
+            if self.reserved.iter().all(|&(first, end)| number < first || end <= number) {
+                return Ok(Some(number as u32));
+            }
+        }
+        Ok(None)
+    }
+
+    /// A new table, with nothing in it, under a number from [`number`](Self::number).
+    pub(super) fn add(&mut self, number: u32) {
+        self.tables[number as usize] = LeafTable::default();
+        self.linked += 1;
+        self.idle.push_back(number);
+    }
+
+    /// A number that was not used, or whose table has gone back to the host.
+    pub(super) fn give_number_back(&mut self, number: u32) {
+        self.unlinked.push(number);
+    }
+
+    /// Takes out a table that may go back to the host: none has needed it for a period.
+    pub(super) fn take_superfluous(&mut self) -> Option<u32> {
+        if self.idle_min <= TABLE_RESERVE {
+            return None;
+        }
+        self.idle_min -= 1;
+        self.linked -= 1;
+        // The one that has been there longest: the next chunks come from those that were used last.
+        self.idle.pop_front()
+    }
+
+    /// How many tables are in a queue: those full of each log, and those lingering.
+    pub(super) fn queue_len(&mut self, queue: usize) -> usize {
+        self.queue(queue).len()
+    }
+
+    fn queue(&mut self, queue: usize) -> &mut VecDeque<u32> {
+        let Log { full, lingering, .. } = &mut self.logs[queue / 2];
+        if queue.is_multiple_of(2) { full } else { lingering }
+    }
+
+    /// Of the first `count` tables of a queue takes out those that are spent, and puts the others behind the last: once round,
+    /// and they are in their order again.
+    pub(super) fn sweep<P: Platform>(&mut self, platform: &P, tables: &ChunkTables, queue: usize, count: usize) {
+        for _ in 0..count {
+            let Some(number) = self.queue(queue).pop_front() else { return };
+            let table = &mut self.tables[number as usize];
+            let spent_before = table.spent();
+            table.look(platform, number, tables);
+            self.stirred |= table.spent() != spent_before;
+            if table.spent() == ALL {
+                self.idle.push_back(number);
+            } else {
+                self.queue(queue).push_back(number);
+            }
+        }
+    }
+
+    /// Sees which of the open tables are full.
+    pub(super) fn close_tables(&mut self, supply: &OpenTables) {
+        (0..LOGS).filter(|log| !supply.is_open(*log)).for_each(|log| self.close_table(log));
+    }
+
+    /// Begins another period, after all queues were swept.
+    pub(super) fn begin_period(&mut self) {
+        self.idle_min = self.idle.len();
+    }
+
+    /// Whether there are more tables than are kept in any case.
+    pub(super) const fn is_large(&self) -> bool {
+        self.linked > TABLE_RESERVE
+    }
+
+    /// Whether another period may find a table to give back, as far as can be told now: where nothing stirs, an unmap has to say.
+    pub(super) fn goes_on(&mut self) -> bool {
+        core::mem::take(&mut self.stirred) && self.is_large() || self.idle.len() > TABLE_RESERVE
+    }
+
+    /// Memory of the lists, in bytes.
+    pub(super) fn bytes(&self) -> usize {
+        let queues = self.logs.iter().flat_map(|log| [&log.full, &log.lingering]).chain([&self.idle]);
+        let numbers = queues.map(VecDeque::capacity).sum::<usize>() + self.unlinked.capacity();
+        numbers * size_of::<u32>() + self.tables.capacity() * size_of::<LeafTable>()
+    }
+
+    /// Mappings whose rounds have not ended.
+    pub(super) fn live(&self, tables: &ChunkTables) -> usize {
+        let of_log = |log: &Log| {
+            let of = |number: &u32| page_states::live(tables.linked(*number));
+            let open = log.open.as_ref().map_or(0, of);
+            open + log.full.iter().chain(&log.lingering).map(of).sum::<usize>()
+        };
+        self.logs.iter().map(of_log).sum()
+    }
+}

@@ -1,0 +1,293 @@
+//! One entry of a second-level table, and the order in which entries become visible.
+//!
+//! The bits are those of the VT-d second-level formats (Intel VT-d specification 3.x, §9.8, SL-PTE and its siblings):
+//!
+//! ```text
+//!  63   62   61  55  54   53    52    51                  12 11   8  7  6   2  1 0
+//! +---+----+------+----+-----+-------+----------------------+------+--+------+-+-+
+//! |ign| TM | ign  |last|first|flushed| address 51:12        | ign  |PS| rsvd |W|R|
+//! +---+----+------+----+-----+-------+----------------------+------+--+------+-+-+
+//! ```
+//!
+//! Hardware ignores bits 61:52. Bit 52 says that a pointer to a table is known to be visible to a walker that does not snoop.
+//! Bits 53 and 54 mark the leaves of the first and the last page of a mapping; whoever takes the first mark away has claimed
+//! the mapping for an unmap. In a leaf that mappings share, all ten bits count them (ATC'15, §4.1).
+//!
+//! Where empty table pages are freed, there are no marks, and one lock orders installing a pointer, flushing it and following
+//! it. There a pointer to a table has the number of that table's present entries, 0 to 512, in those bits:
+//!
+//! ```text
+//!  63   62   61        52 51                  12 11   8  7  6   2  1 0
+//! +---+----+-------------+----------------------+------+--+------+-+-+
+//! |ign| TM | entries     | address 51:12        | ign  | 0| rsvd |W|R|
+//! +---+----+-------------+----------------------+------+--+------+-+-+
+//! ```
+
+use crate::address::PhysAddr;
+use crate::sync::{AtomicU64, Ordering};
+
+/// Entries in a table page.
+pub const ENTRIES: usize = 512;
+/// Bits of an address that one level resolves.
+pub const LEVEL_BITS: u32 = 9;
+
+const READ: u64 = 1 << 0;
+const WRITE: u64 = 1 << 1;
+const PAGE_SIZE_BIT: u64 = 1 << 7;
+const FLUSHED: u64 = 1 << 52;
+const FIRST: u64 = 1 << 53;
+const LAST: u64 = 1 << 54;
+/// One mapping in the count of a shared leaf.
+const ONE_SHARE: u64 = 1 << 52;
+const SHARES_MASK: u64 = (1 << 10) - 1;
+/// Mappings that share a leaf at most: what ten bits count. The model checker sees a small number, so that it sees the end.
+pub const SHARES_MAX: u64 = if cfg!(loom) { 2 } else { SHARES_MASK };
+const COUNT_SHIFT: u32 = 52;
+/// Bits 61:52, the number of present entries in the table that is pointed to.
+const COUNT_MASK: u64 = 0x3ff << COUNT_SHIFT;
+/// Bits 51:12, the physical address.
+pub const ADDRESS_MASK: u64 = 0x000f_ffff_ffff_f000;
+
+/// Access rights of a translation.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Rights(u64);
+
+impl Rights {
+    /// The device may read.
+    pub const READ: Self = Self(READ);
+    /// The device may write.
+    pub const WRITE: Self = Self(WRITE);
+    /// The device may do both.
+    pub const READ_WRITE: Self = Self(READ | WRITE);
+
+    /// The rights in the two lowest bits, as in an entry: 1 to read, 2 to write.
+    #[inline]
+    pub(crate) const fn bits(self) -> u64 {
+        self.0
+    }
+
+    /// The rights with these [`bits`](Self::bits); none for zero, or more than two bits.
+    #[inline]
+    pub(crate) const fn from_bits(bits: u64) -> Option<Self> {
+        if bits != 0 && bits & !(READ | WRITE) == 0 { Some(Self(bits)) } else { None }
+    }
+
+    /// Whether every right of `other` is among these.
+    #[inline]
+    pub const fn allows(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+/// The value of an entry.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(transparent)]
+pub struct EntryValue(u64);
+
+impl EntryValue {
+    /// Not present: every bit zero.
+    pub const ABSENT: Self = Self(0);
+
+    /// The entry with these raw bits.
+    #[inline]
+    pub const fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    /// A leaf that translates to `phys`; `large` for one above the lowest level.
+    #[inline]
+    pub const fn leaf(phys: PhysAddr, rights: Rights, large: bool) -> Self {
+        Self((phys.as_u64() & ADDRESS_MASK) | rights.0 | if large { PAGE_SIZE_BIT } else { 0 })
+    }
+
+    /// A pointer to a table page. It carries both rights, since the rights of a walk are the intersection of its levels.
+    #[inline]
+    pub const fn table(frame: PhysAddr) -> Self {
+        Self((frame.as_u64() & ADDRESS_MASK) | READ | WRITE)
+    }
+
+    /// An absent entry that remembers the address of a page. Hardware ignores the address of an absent entry.
+    #[inline]
+    pub(crate) const fn absent_link(frame: PhysAddr) -> Self {
+        Self(frame.as_u64() & ADDRESS_MASK)
+    }
+
+    /// Whether hardware would use the entry.
+    #[inline]
+    pub const fn is_present(self) -> bool {
+        self.0 & (READ | WRITE) != 0
+    }
+
+    /// Whether the entry, above the lowest level, is a leaf.
+    #[inline]
+    pub const fn is_large(self) -> bool {
+        self.0 & PAGE_SIZE_BIT != 0
+    }
+
+    /// Whether the entry is known to have reached a walker that does not snoop.
+    #[inline]
+    pub(crate) const fn is_flushed(self) -> bool {
+        self.0 & FLUSHED != 0
+    }
+
+    /// The leaf with the marks of a mapping's first or last page, or of both.
+    #[inline]
+    pub(crate) const fn marked(self, first: bool, last: bool) -> Self {
+        Self(self.0 | if first { FIRST } else { 0 } | if last { LAST } else { 0 })
+    }
+
+    /// Whether a mapping that nobody has claimed begins here.
+    #[inline]
+    pub(crate) const fn is_first(self) -> bool {
+        self.0 & FIRST != 0
+    }
+
+    /// Whether a mapping ends here.
+    #[inline]
+    pub(crate) const fn is_last(self) -> bool {
+        self.0 & LAST != 0
+    }
+
+    /// How many mappings share the leaf; none where it is absent.
+    #[inline]
+    pub(crate) const fn shares(self) -> u64 {
+        (self.0 / ONE_SHARE) & SHARES_MASK
+    }
+
+    /// How many present entries the table has that this points to, where they are counted.
+    #[inline]
+    pub(crate) const fn count(self) -> usize {
+        ((self.0 & COUNT_MASK) >> COUNT_SHIFT) as usize
+    }
+
+    /// The pointer, to a table of `count` present entries.
+    #[inline]
+    pub(crate) const fn with_count(self, count: usize) -> Self {
+        debug_assert!(count <= ENTRIES);
+        Self(self.0 & !COUNT_MASK | (count as u64) << COUNT_SHIFT)
+    }
+
+    /// The physical address in the entry.
+    #[inline]
+    pub const fn phys(self) -> PhysAddr {
+        PhysAddr::new(self.0 & ADDRESS_MASK)
+    }
+
+    /// The rights in the entry.
+    #[inline]
+    pub const fn rights(self) -> Rights {
+        Rights(self.0 & (READ | WRITE))
+    }
+
+    /// The raw bits, as hardware reads them.
+    #[inline]
+    pub const fn bits(self) -> u64 {
+        self.0
+    }
+}
+
+/// An entry of a table page: a word that CPUs write and hardware reads.
+#[repr(transparent)]
+#[derive(Debug, Default)]
+pub struct Entry(AtomicU64);
+
+/// A table page.
+pub type Frame = [Entry; ENTRIES];
+
+impl Entry {
+    /// An entry with these raw bits.
+    pub fn new(bits: u64) -> Self {
+        Self(AtomicU64::new(bits))
+    }
+
+    /// Reads the entry.
+    ///
+    /// Acquire: whoever follows the pointer to a table page must see that page zeroed, as the CPU that installed it did.
+    #[inline]
+    pub fn load(&self) -> EntryValue {
+        EntryValue(self.0.load(Ordering::Acquire))
+    }
+
+    /// Writes the entry. The caller owns the range that it translates, so no other CPU writes it.
+    ///
+    /// Release: an entry that points to a table page must not be seen before the page's contents. For a leaf the order that
+    /// matters is the one towards the walker, and [`Platform::table_barrier`](crate::Platform::table_barrier) gives it.
+    #[inline]
+    pub fn store(&self, value: EntryValue) {
+        self.0.store(value.0, Ordering::Release);
+    }
+
+    /// Installs `new` where the entry is absent; otherwise returns what is there.
+    ///
+    /// AcqRel on success: publishes the zeroed page behind `new`. Acquire on failure: the winner's page is followed next.
+    #[inline]
+    pub(crate) fn install(&self, new: EntryValue) -> Result<(), EntryValue> {
+        match self.0.compare_exchange(0, new.0, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => Ok(()),
+            Err(found) => Err(EntryValue(found)),
+        }
+    }
+
+    /// Takes the mark of the first page off an entry that is still `seen`. Returns whether this caller did.
+    ///
+    /// AcqRel: the claimer reads what the mapper wrote, and everything that it then does to the mapping comes after.
+    #[inline]
+    pub(crate) fn claim(&self, seen: EntryValue) -> bool {
+        self.0.compare_exchange(seen.0, seen.0 & !FIRST, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// Gives the mark back that [`claim`](Self::claim) took off `seen`. Fails, rightly, where somebody has changed the entry
+    /// meanwhile. Release: as the mapper did.
+    #[inline]
+    pub(crate) fn unclaim(&self, seen: EntryValue) {
+        let _ = self.0.compare_exchange(seen.0 & !FIRST, seen.0, Ordering::Release, Ordering::Relaxed);
+    }
+
+    /// Counts a mapping more; the first writes `leaf`. Returns how many share it now, or `None` where no more can be counted.
+    ///
+    /// Lock-free: an exchange fails only where another CPU's has succeeded. AcqRel, as for [`claim`](Self::claim): what the
+    /// caller does about the mapping comes after the count. Towards the walker
+    /// [`Platform::table_barrier`](crate::Platform::table_barrier) gives the order.
+    #[inline]
+    pub(crate) fn count_up(&self, leaf: EntryValue) -> Option<u64> {
+        let more = |bits| match EntryValue(bits).shares() {
+            0 => Some(leaf.0 | ONE_SHARE),
+            SHARES_MAX.. => None,
+            _ => Some(bits + ONE_SHARE),
+        };
+        let before = self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok()?;
+        Some(EntryValue(before).shares() + 1)
+    }
+
+    /// Counts a mapping less; the last clears the entry. Returns how many share it now, or `None` where none did.
+    ///
+    /// Order as for [`count_up`](Self::count_up).
+    #[inline]
+    pub(crate) fn count_down(&self) -> Option<u64> {
+        let less = |bits| match EntryValue(bits).shares() {
+            0 => None,
+            1 => Some(EntryValue::ABSENT.0),
+            _ => Some(bits - ONE_SHARE),
+        };
+        let before = self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, less).ok()?;
+        Some(EntryValue(before).shares() - 1)
+    }
+
+    /// Notes that the entry has been flushed since it was installed. Release: whoever sees the note does not flush again.
+    #[inline]
+    pub(crate) fn set_flushed(&self) {
+        self.0.fetch_or(FLUSHED, Ordering::Release);
+    }
+
+    /// Raw bits, for hardware that is software and for descriptors that share the memory.
+    #[inline]
+    pub fn load_bits(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// Writes raw bits, ordered after everything that this CPU wrote before.
+    #[inline]
+    pub fn store_bits(&self, bits: u64) {
+        self.0.store(bits, Ordering::Release);
+    }
+}

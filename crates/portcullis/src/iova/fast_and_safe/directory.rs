@@ -1,0 +1,261 @@
+//! Records by number, made when first asked for and kept until the directory goes: a radix tree that is read without locks.
+//!
+//! There is a tree for each height, and a number is in the lowest that reaches it. Addresses below 4 GiB come first, so their
+//! records are near, however wide the address space is.
+//!
+//! The memory is bounded by the numbers ever used: 64 records at a time, and 4 KiB for each 32,768 numbers that lie together.
+
+use crate::error::NoMemory;
+use crate::sync::{AtomicPtr, AtomicUsize, Ordering};
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::marker::PhantomData;
+use core::{iter, ptr, slice};
+
+/// log2 of the records in a leaf. The model checker sees small nodes, for it sees each of their entries.
+const LEAF_BITS: u32 = if cfg!(loom) { 1 } else { 6 };
+/// log2 of the entries of a branch.
+const BRANCH_BITS: u32 = if cfg!(loom) { 6 } else { 9 };
+const RECORDS: usize = 1 << LEAF_BITS;
+const ENTRIES: usize = 1 << BRANCH_BITS;
+/// Branches on the longest way: enough for a record per page of 48-bit addresses.
+const HEIGHT_MAX: usize = 4;
+
+/// Null, or the first record of a leaf, or the first entry of a branch. Written once.
+type Entry = AtomicPtr<()>;
+
+/// A `T` for each number that was asked for.
+pub(in crate::iova) struct Directory<T> {
+    /// The entries above the trees of one branch, of two, and so on.
+    roots: [Entry; HEIGHT_MAX],
+    /// Bytes in nodes. A statistic, so Relaxed.
+    bytes: AtomicUsize,
+    records: PhantomData<Box<T>>,
+}
+
+/// Branches on the way to `number`.
+const fn height(number: u64) -> usize {
+    let bits = (u64::BITS - number.leading_zeros()).saturating_sub(LEAF_BITS);
+    if bits <= BRANCH_BITS { 1 } else { bits.div_ceil(BRANCH_BITS) as usize }
+}
+
+/// Which entry of a branch leads to `number`; the branches above leaves are of level 0.
+const fn index(number: u64, level: usize) -> usize {
+    (number >> (LEAF_BITS + level as u32 * BRANCH_BITS)) as usize % ENTRIES
+}
+
+/// Which record of a leaf is that of `number`.
+const fn place(number: u64) -> usize {
+    number as usize % RECORDS
+}
+
+/// The items of a node.
+///
+/// # Safety
+/// `node` is a leaf, with `N` the type of records, or a branch, with `N` [`Entry`]; it is not freed within `'n`.
+unsafe fn items<'n, N>(node: *mut (), count: usize) -> &'n [N] {
+    // SAFETY: a node is made as a slice of so many items, by `grow`.
+    unsafe { slice::from_raw_parts(node.cast::<N>(), count) }
+}
+
+impl<T: Default + Send + Sync> Directory<T> {
+    /// No records.
+    pub(in crate::iova) fn new() -> Self {
+        Self {
+            roots: core::array::from_fn(|_| Entry::new(ptr::null_mut())),
+            bytes: AtomicUsize::new(0),
+            records: PhantomData,
+        }
+    }
+
+    /// The record of `number`, if it was ever made.
+    #[inline]
+    pub(in crate::iova) fn get(&self, number: u64) -> Option<&T> {
+        let height = height(number);
+        // Acquire, here and below: with the pointer comes what it points to.
+        let mut node = self.roots.get(height - 1)?.load(Ordering::Acquire);
+        for level in (0..height).rev() {
+            if node.is_null() {
+                return None;
+            }
+            // SAFETY: so many levels above the leaves it is a branch; nodes stay as long as the directory.
+            node = unsafe { items::<Entry>(node, ENTRIES) }[index(number, level)].load(Ordering::Acquire);
+        }
+        if node.is_null() {
+            return None;
+        }
+        // SAFETY: below the last branch it is a leaf.
+        Some(&unsafe { items::<T>(node, RECORDS) }[place(number)])
+    }
+
+    /// The record of `number`, made now if need be.
+    ///
+    /// # Errors
+    /// [`NoMemory`].
+    ///
+    /// # Panics
+    /// If `number` is beyond what a page of a 48-bit address can have.
+    pub(in crate::iova) fn get_or_make(&self, number: u64) -> Result<&T, NoMemory> {
+        let height = height(number);
+        let mut entry = &self.roots[height - 1];
+        for level in (0..height).rev() {
+            let branch = self.grow(entry, ENTRIES, || Entry::new(ptr::null_mut()))?;
+            entry = &branch[index(number, level)];
+        }
+        Ok(&self.grow(entry, RECORDS, T::default)?[place(number)])
+    }
+
+    /// The node behind `entry`, made now if need be. What it is made of must be what its level calls for.
+    fn grow<N>(&self, entry: &Entry, count: usize, make: impl FnMut() -> N) -> Result<&[N], NoMemory> {
+        let mut node = entry.load(Ordering::Acquire);
+        if node.is_null() {
+            let mut items = Vec::new();
+            items.try_reserve_exact(count).map_err(|_| NoMemory)?;
+            items.extend(iter::repeat_with(make).take(count));
+            let new = Box::into_raw(items.into_boxed_slice());
+            // Release: whoever finds the node finds it filled in.
+            let installed = entry.compare_exchange(ptr::null_mut(), new.cast(), Ordering::AcqRel, Ordering::Acquire);
+            node = match installed {
+                Ok(_) => {
+                    self.bytes.fetch_add(count * size_of::<N>(), Ordering::Relaxed);
+                    new.cast()
+                }
+                Err(winner) => {
+                    // SAFETY: made above and never shown to anybody.
+                    drop(unsafe { Box::from_raw(new) });
+                    winner
+                }
+            };
+        }
+        // SAFETY: every caller names the items that belong behind `entry`; nodes stay as long as the directory.
+        Ok(unsafe { items(node, count) })
+    }
+
+    /// Shows every record, those among them that nobody has asked for.
+    pub(in crate::iova) fn for_each(&self, mut visit: impl FnMut(&T)) {
+        for (root, height) in self.roots.iter().zip(1..) {
+            walk(root, height, &mut visit);
+        }
+    }
+
+    /// Memory in use, in bytes.
+    pub(in crate::iova) fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+}
+
+/// Shows every record behind `entry`, `height` branches further on.
+fn walk<T>(entry: &Entry, height: usize, visit: &mut impl FnMut(&T)) {
+    let node = entry.load(Ordering::Acquire);
+    if node.is_null() {
+        return;
+    }
+    if height == 0 {
+        // SAFETY: behind the last branch it is a leaf, and nodes stay as long as the directory.
+        unsafe { items::<T>(node, RECORDS) }.iter().for_each(visit);
+    } else {
+        // SAFETY: above that it is a branch.
+        let branch = unsafe { items::<Entry>(node, ENTRIES) };
+        branch.iter().for_each(|entry| walk(entry, height - 1, visit));
+    }
+}
+
+/// Frees the node behind `entry`, and those behind it.
+///
+/// # Safety
+/// They have this many branches, records of type `T`, and no user any more.
+unsafe fn free<T>(entry: &Entry, height: usize) {
+    let node = entry.load(Ordering::Acquire);
+    if node.is_null() {
+        return;
+    }
+    if height == 0 {
+        // SAFETY: a leaf, made by `grow` as a boxed slice of so many records, and the caller's alone.
+        drop(unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(node.cast::<T>(), RECORDS)) });
+    } else {
+        // SAFETY: a branch, made likewise.
+        let branch = unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(node.cast::<Entry>(), ENTRIES)) };
+        for entry in &branch {
+            // SAFETY: the caller's promise, one branch further on.
+            unsafe { free::<T>(entry, height - 1) };
+        }
+    }
+}
+
+impl<T> Drop for Directory<T> {
+    fn drop(&mut self) {
+        for (root, height) in self.roots.iter().zip(1..) {
+            // SAFETY: `&mut self`: nobody has a record any more; the trees are as high as their places say.
+            unsafe { free::<T>(root, height) };
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, AtomicU64};
+    use std::sync::{Arc, LazyLock};
+
+    /// The first and last number of every height, and neighbours that share a leaf or a branch.
+    const NUMBERS: [u64; 11] =
+        [0, 1, 63, 64, (1 << 15) - 1, 1 << 15, (1 << 24) - 1, 1 << 24, (1 << 33) - 1, 1 << 33, (1 << 36) - 1];
+
+    #[test]
+    fn every_number_has_a_record_of_its_own() {
+        let directory = Directory::<AtomicU64>::new();
+        for number in NUMBERS {
+            assert!(directory.get(number).is_none_or(|record| record.load(Ordering::Relaxed) == 0), "{number:#x}");
+            directory.get_or_make(number).unwrap().store(number + 1, Ordering::Relaxed);
+        }
+        for number in NUMBERS {
+            let made = directory.get_or_make(number).unwrap();
+            assert!(ptr::eq(made, directory.get(number).unwrap()), "{number:#x}");
+            assert_eq!(made.load(Ordering::Relaxed), number + 1);
+        }
+        let mut seen = Vec::new();
+        directory.for_each(|record| seen.push(record.load(Ordering::Relaxed)));
+        seen.retain(|number| *number > 0);
+        assert_eq!(seen, NUMBERS.map(|number| number + 1));
+    }
+
+    #[test]
+    fn what_was_never_made_is_not_there() {
+        let directory = Directory::<AtomicU64>::new();
+        assert_eq!((directory.bytes(), NUMBERS.map(|number| directory.get(number).is_some())), (0, [false; 11]));
+        directory.get_or_make(64).unwrap();
+        assert_eq!(directory.bytes(), (RECORDS + ENTRIES) * 8, "a branch and a leaf");
+        assert!(directory.get(63).is_none() && directory.get(127).is_some() && directory.get(128).is_none());
+        assert!(directory.get(u64::MAX).is_none());
+    }
+
+    /// A record, counted, the making of which may be interrupted by somebody who asks for its like.
+    struct Counted(#[expect(dead_code, reason = "it counts by being there")] Arc<()>);
+    static COUNT: LazyLock<Arc<()>> = LazyLock::new(Arc::default);
+    static DIRECTORY: LazyLock<Directory<Counted>> = LazyLock::new(Directory::new);
+    static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+    impl Default for Counted {
+        fn default() -> Self {
+            if !INTERRUPTED.swap(true, Ordering::Relaxed) {
+                DIRECTORY.get_or_make(1).unwrap();
+            }
+            Self(Arc::clone(&COUNT))
+        }
+    }
+
+    #[test]
+    fn of_two_that_make_a_node_one_frees_its_own() {
+        let record = DIRECTORY.get_or_make(0).unwrap();
+        assert!(ptr::eq(record, DIRECTORY.get(0).unwrap()) && DIRECTORY.get(1).is_some());
+        assert_eq!(Arc::strong_count(&COUNT), 1 + RECORDS);
+        // All of them go with the directory.
+        let another = Directory::<Counted>::new();
+        for number in NUMBERS {
+            another.get_or_make(number).unwrap();
+        }
+        assert_eq!(Arc::strong_count(&COUNT), 1 + RECORDS + 9 * RECORDS);
+        drop(another);
+        assert_eq!(Arc::strong_count(&COUNT), 1 + RECORDS);
+    }
+}

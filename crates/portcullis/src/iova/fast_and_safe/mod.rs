@@ -1,0 +1,7 @@
+//! Fast & Safe's allocator: windows of neighbouring addresses, and what is known of each.
+
+mod directory;
+mod window;
+mod windows;
+
+pub use windows::WindowAllocator;

@@ -1,0 +1,288 @@
+//! Windows: neighbouring addresses for what a device uses one after the other (Fast & Safe, SOSP'24, §3 and Figure 4).
+//!
+//! Each stream of requests, a ring or else a CPU and a direction, has a window of its own, and its requests get the window's
+//! pages in order: those of one receive descriptor, or of many transmit descriptors. So the device walks through few leaf
+//! tables, and one invalidation covers what came of one descriptor. A window that has been handed out and has come back is
+//! used again as a whole; see [`Window`]. Requests larger than a window have ranges of their own.
+//!
+//! Each mapping is claimed by the mark of its first page, larger ones by the tree; so no claim walks the table, and table pages
+//! may go.
+//!
+//! Where addresses run out, requests share what windows have left, whosesoever they are, and at last take ranges smaller than
+//! a window (S13).
+
+use super::directory::Directory;
+use super::window::{Opening, Unclaimed, WINDOW_PAGES_MAX, Window};
+use crate::address::IovaRange;
+use crate::error::{MapError, NoMemory, UnmapError};
+use crate::iova::linux::{Magazines, may_ever_fit};
+use crate::iova::{Claim, Demand, IovaAllocator, Kept};
+use crate::platform::{Padded, PerCpu};
+use crate::platform::{Phase, Platform, Step};
+use crate::proof::Proof;
+use crate::request::{Access, Stream};
+use crate::sync::{AtomicU64, Ordering};
+use alloc::vec::Vec;
+
+/// Streams with a ring number that have windows of their own. Rings whose numbers are equal modulo this share one, which
+/// costs them some of their order and nothing else.
+const RINGS: usize = if cfg!(loom) { 1 } else { 128 };
+
+/// The window that a stream is at. It may have ended since.
+struct Current(AtomicU64);
+
+/// The windows that streams are at.
+struct Streams {
+    cpus: PerCpu<[Current; 3]>,
+    rings: Vec<Padded<Current>>,
+}
+
+/// The allocator.
+///
+/// Its records take 64 bytes for each window ever used, in pieces of 4 KiB, and stay: a 512th of the address space with
+/// windows of 8 pages, a 4096th with those of 64.
+pub struct WindowAllocator<P: Platform> {
+    /// Windows, and everything that is larger or, at last, smaller.
+    underneath: Magazines<P, 1>,
+    windows: Directory<Window>,
+    streams: Streams,
+    /// Pages of a window.
+    size: u64,
+}
+
+impl Current {
+    /// None yet.
+    fn new() -> Self {
+        Self(AtomicU64::new(Opening::NONE.word()))
+    }
+
+    fn get(&self) -> Opening {
+        // Acquire: with the number comes its record.
+        Opening::from_word(self.0.load(Ordering::Acquire))
+    }
+
+    /// Moves on from one window to another, unless somebody else has.
+    fn replace(&self, old: Opening, new: Opening) -> bool {
+        // Release: with the number comes its record.
+        self.0.compare_exchange(old.word(), new.word(), Ordering::Release, Ordering::Relaxed).is_ok()
+    }
+}
+
+impl Streams {
+    fn new<P: Platform>(platform: &P) -> Result<Self, NoMemory> {
+        let mut rings = Vec::new();
+        rings.try_reserve_exact(RINGS).map_err(|_| NoMemory)?;
+        rings.extend((0..RINGS).map(|_| Padded(Current::new())));
+        let cpus = PerCpu::new(platform, || Ok(core::array::from_fn(|_| Current::new())))?;
+        Ok(Self { cpus, rings })
+    }
+
+    /// That of a demand.
+    fn of<P: Platform>(&self, platform: &P, demand: &Demand) -> &Current {
+        match demand.stream {
+            Stream(Some(ring)) => &self.rings[ring as usize % RINGS].0,
+            Stream(None) => &self.cpus.here(platform)[match demand.access {
+                Access::DeviceReads => 0,
+                Access::DeviceWrites => 1,
+                Access::DeviceReadsAndWrites => 2,
+            }],
+        }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &Current> {
+        self.cpus.iter().flatten().chain(self.rings.iter().map(|ring| &ring.0))
+    }
+
+    fn len(&self) -> usize {
+        3 * self.cpus.len() + self.rings.len()
+    }
+}
+
+impl<P: Platform> WindowAllocator<P> {
+    /// An allocator of addresses below `2^width`, without page 0, the interrupt range and `reserved` (S9), with windows of
+    /// `window_pages` pages.
+    ///
+    /// # Errors
+    /// [`NoMemory`].
+    ///
+    /// # Panics
+    /// If `window_pages` is no power of two from 2 to 64.
+    pub fn new(platform: &P, width: u8, reserved: &[IovaRange], window_pages: u64) -> Result<Self, NoMemory> {
+        assert!(window_pages.is_power_of_two() && (2..=WINDOW_PAGES_MAX).contains(&window_pages));
+        Ok(Self {
+            underneath: Magazines::new(platform, width, reserved, window_pages.trailing_zeros() as usize)?,
+            windows: Directory::new(),
+            streams: Streams::new(platform)?,
+            size: window_pages,
+        })
+    }
+
+    /// `pages` pages from page `at` of window `number` on.
+    fn range(&self, number: u64, at: u64, pages: u64) -> IovaRange {
+        IovaRange::new(number * self.size + at, pages).expect("below the width, so it does not wrap")
+    }
+
+    /// The next pages of the window that a stream is at, if it has so many left.
+    fn take(&self, stream: &Current, pages: u64) -> Option<IovaRange> {
+        let opening = stream.get();
+        let at = self.windows.get(opening.number())?.take(opening, self.size, pages)?;
+        Some(self.range(opening.number(), at, pages))
+    }
+
+    /// The first pages of another window; where there is none, pages from wherever they are to be had (S13).
+    fn take_new(&self, platform: &P, stream: &Current, pages: u64) -> Result<IovaRange, MapError> {
+        let exhausted = match self.underneath.allocate(platform, self.size) {
+            Err(MapError::Exhausted { limit_bits, .. }) => MapError::Exhausted { pages, limit_bits },
+            window => return self.open(platform, stream, window?, pages),
+        };
+        if let Some(range) = self.streams.iter().find_map(|other| self.take(other, pages)) {
+            return Ok(range);
+        }
+        if self.seal_idle(platform)
+            && let Ok(window) = self.underneath.allocate(platform, self.size)
+        {
+            return self.open(platform, stream, window, pages);
+        }
+        if pages.next_power_of_two() == self.size { Err(exhausted) } else { self.take_alone(platform, pages) }
+    }
+
+    /// A range where no window fits any more.
+    fn take_alone(&self, platform: &P, pages: u64) -> Result<IovaRange, MapError> {
+        let range = self.underneath.allocate(platform, pages)?;
+        let record = self.windows.get_or_make(range.first_pfn() / self.size);
+        record.inspect_err(|_| self.underneath.free(platform, range))?.mark_alone(range.first_pfn() % self.size, pages);
+        Ok(range)
+    }
+
+    /// Takes the first pages of a window that nobody has, and lets the stream go on there.
+    fn open(&self, platform: &P, stream: &Current, window: IovaRange, pages: u64) -> Result<IovaRange, MapError> {
+        let number = window.first_pfn() / self.size;
+        let record = self.windows.get_or_make(number).inspect_err(|_| self.underneath.free(platform, window))?;
+        let new = record.open(number, self.size, pages);
+        let old = stream.get();
+        let left = self.windows.get(old.number()).map_or(0, |record| record.left_in(old));
+        // The one with more left stays. So a large request among small ones does not cost them their window.
+        let stays = record.left_in(new) > left && stream.replace(old, new);
+        self.seal(platform, if stays { old } else { new });
+        Ok(self.range(number, 0, pages))
+    }
+
+    /// Hands out no more of a window.
+    fn seal(&self, platform: &P, opening: Opening) {
+        if self.windows.get(opening.number()).is_some_and(|record| record.seal(opening)) {
+            self.recycle(platform, opening.number());
+        }
+    }
+
+    /// Gives a window whose end has come to the allocator underneath.
+    fn recycle(&self, platform: &P, number: u64) {
+        self.underneath.free(platform, self.range(number, 0, self.size));
+    }
+
+    /// Gives up the windows that streams are at and that nothing is out of. Returns whether there were any.
+    fn seal_idle(&self, platform: &P) -> bool {
+        let mut any = false;
+        for opening in self.streams.iter().map(Current::get) {
+            if self.windows.get(opening.number()).is_some_and(|record| record.seal_idle(opening)) {
+                self.recycle(platform, opening.number());
+                any = true;
+            }
+        }
+        any
+    }
+
+    /// A range larger than a window.
+    fn take_large(&self, platform: &P, pages: u64) -> Result<IovaRange, MapError> {
+        match self.underneath.allocate(platform, pages) {
+            Err(MapError::Exhausted { limit_bits, .. })
+                if may_ever_fit(pages, limit_bits) && self.seal_idle(platform) =>
+            {
+                self.underneath.allocate(platform, pages)
+            }
+            result => result,
+        }
+    }
+}
+
+// SAFETY: ranges underneath do not overlap. A window is one of them from its opening to its end, which comes once, after all
+// that was handed out of it is back; until then each of its pages is handed out once at most, by a compare-exchange. The mark of
+// a mapping's first page is taken by one claim, which holds only if the mapping has the right length; ranges larger than a window are
+// claimed in the tree, where no window and nothing smaller is as long.
+unsafe impl<P: Platform> IovaAllocator<P> for WindowAllocator<P> {
+    fn allocate(&self, platform: &P, demand: &Demand) -> Result<IovaRange, MapError> {
+        platform.probe(Step::Enter(Phase::IovaAllocate));
+        if demand.pages > self.size {
+            return self.take_large(platform, demand.pages);
+        }
+        let stream = self.streams.of(platform, demand);
+        platform.probe(Step::WindowTake);
+        match self.take(stream, demand.pages) {
+            Some(range) => Ok(range),
+            None => self.take_new(platform, stream, demand.pages),
+        }
+    }
+
+    fn claim(&self, platform: &P, range: IovaRange) -> Result<Claim, UnmapError> {
+        platform.probe(Step::Enter(Phase::IovaFind));
+        platform.probe(Step::WindowClaim);
+        let not_mapped = UnmapError::NotMapped(range.start());
+        let (number, at) = (range.first_pfn() / self.size, range.first_pfn() % self.size);
+        let claimed =
+            self.windows.get(number).map_or(Err(Unclaimed::NotMapped), |window| window.claim(at, range.pages()));
+        match claimed {
+            Ok(()) => Ok(Claim::Held),
+            Err(Unclaimed::Pages(pages)) => {
+                Err(UnmapError::Partial { asked: range, mapped: self.range(number, at, pages) })
+            }
+            Err(Unclaimed::NotMapped) if range.pages() <= self.size => Err(not_mapped),
+            Err(Unclaimed::NotMapped) => match self.underneath.tree().claim(platform, range) {
+                // A window, or something smaller: what there is of it begins elsewhere.
+                Err(UnmapError::Partial { mapped, .. }) if mapped.pages() <= self.size => Err(not_mapped),
+                result => result,
+            },
+        }
+    }
+
+    fn free(&self, platform: &P, range: IovaRange, _proof: &Proof) {
+        let number = range.first_pfn() / self.size;
+        // While a range of a window is out its record says so, and what is of no window lies where none can be.
+        let window = self.windows.get(number).filter(|window| range.pages() <= self.size && window.out() > 0);
+        match window {
+            Some(window) => {
+                platform.probe(Step::WindowReturn);
+                if window.give_back() {
+                    self.recycle(platform, number);
+                }
+            }
+            None => self.underneath.free(platform, range),
+        }
+    }
+
+    fn live(&self) -> usize {
+        let (mut windows, mut out) = (0, 0);
+        self.windows.for_each(|window| {
+            windows += usize::from(window.out() > 0 || window.left() > 0);
+            out += window.out();
+        });
+        (self.underneath.live() + out).saturating_sub(windows)
+    }
+
+    fn kept(&self) -> Kept {
+        let mut open = 0;
+        self.windows.for_each(|window| open += usize::from(window.left() > 0));
+        let Kept { ranges, ranges_max } = self.underneath.kept();
+        Kept { ranges: ranges + open, ranges_max: ranges_max.map(|most| most + self.streams.len()) }
+    }
+
+    fn record_bytes(&self) -> usize {
+        self.windows.bytes()
+    }
+
+    fn tick(&self, platform: &P) {
+        self.underneath.tick(platform);
+    }
+
+    fn due_us(&self) -> Option<u64> {
+        self.underneath.due_us()
+    }
+}

@@ -1,0 +1,280 @@
+//! A balanced tree of ranges that knows the gaps between them: each node carries the largest gap of its subtree, so that one
+//! descent finds the lowest that is wide enough.
+//!
+//! An AVL tree, so no way down is longer than 1.45 times the logarithm of the number of ranges, and nothing recurses. Nodes lie
+//! in an arena and point to each other by number; those that leave the tree are used again, so there are never more than there
+//! were ranges at once.
+
+use crate::error::NoMemory;
+use alloc::vec::Vec;
+use core::ops::{Index, IndexMut};
+
+/// Nodes that are allocated together. The arena grows by these, so that no node is ever moved.
+const CHUNK_NODES: usize = 64;
+
+/// A node by its number.
+pub(in crate::iova) type Link = u32;
+
+/// Where no node is. Its own node, of no height and without gaps, stands for every child that is missing.
+const NOBODY: Link = 0;
+
+const LEFT: usize = 0;
+const RIGHT: usize = 1;
+
+/// What is done with a range.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(in crate::iova) enum State {
+    #[default]
+    Reserved,
+    Live,
+    /// Claimed by an unmap, not yet given back.
+    Unmapping,
+}
+
+/// A range in use.
+#[derive(Default)]
+pub(in crate::iova) struct Node {
+    pub(in crate::iova) first_pfn: u64,
+    pub(in crate::iova) pages: u64,
+    pub(in crate::iova) state: State,
+    /// Free pages from its end to the next range, or to the end of the space.
+    gap: u64,
+    /// The largest gap in the subtree.
+    gap_max: u64,
+    children: [Link; 2],
+    parent: Link,
+    height: u8,
+}
+
+impl Node {
+    /// One past the last page.
+    pub(in crate::iova) const fn end_pfn(&self) -> u64 {
+        self.first_pfn + self.pages
+    }
+}
+
+/// The ranges in use below a limit. The first one starts at page 0 and stays.
+pub(in crate::iova) struct Avl {
+    chunks: Vec<Vec<Node>>,
+    root: Link,
+    /// Nodes to be used again, linked through their left children.
+    spare: Link,
+}
+
+impl Index<Link> for Avl {
+    type Output = Node;
+
+    fn index(&self, link: Link) -> &Node {
+        &self.chunks[link as usize / CHUNK_NODES][link as usize % CHUNK_NODES]
+    }
+}
+
+impl IndexMut<Link> for Avl {
+    fn index_mut(&mut self, link: Link) -> &mut Node {
+        &mut self.chunks[link as usize / CHUNK_NODES][link as usize % CHUNK_NODES]
+    }
+}
+
+impl Avl {
+    /// `limit` pages, of which the first is reserved.
+    ///
+    /// # Errors
+    /// [`NoMemory`].
+    pub(in crate::iova) fn new(limit: u64) -> Result<Self, NoMemory> {
+        let mut tree = Self { chunks: Vec::new(), root: NOBODY, spare: NOBODY };
+        let nobody = tree.node()?;
+        debug_assert_eq!(nobody, NOBODY);
+        tree.root = tree.node()?;
+        let root = tree.root;
+        tree[root] = Node { pages: 1, gap: limit - 1, ..Node::default() };
+        tree.settle(root);
+        Ok(tree)
+    }
+
+    /// The range before the lowest gap of at least `pages` pages, if there is one; and how many nodes the search visited.
+    pub(in crate::iova) fn before_gap(&self, pages: u64) -> (Option<Link>, u64) {
+        let mut at = self.root;
+        let mut visited = 1;
+        if self[at].gap_max < pages {
+            return (None, visited);
+        }
+        loop {
+            let node = &self[at];
+            let [left, right] = node.children;
+            if self[left].gap_max >= pages {
+                at = left;
+            } else if node.gap >= pages {
+                return (Some(at), visited);
+            } else {
+                // Somewhere below there is one: neither left of here nor here.
+                at = right;
+            }
+            visited += 1;
+        }
+    }
+
+    /// The last range that starts at page `pfn` or below.
+    pub(in crate::iova) fn at_or_below(&self, pfn: u64) -> Link {
+        let (mut found, mut at) = (NOBODY, self.root);
+        while at != NOBODY {
+            if self[at].first_pfn <= pfn {
+                (found, at) = (at, self[at].children[RIGHT]);
+            } else {
+                at = self[at].children[LEFT];
+            }
+        }
+        found
+    }
+
+    /// Puts a range into the gap behind `before`, which it must fit.
+    ///
+    /// # Errors
+    /// [`NoMemory`]; nothing has changed then.
+    pub(in crate::iova) fn insert_after(
+        &mut self,
+        before: Link,
+        first_pfn: u64,
+        pages: u64,
+        state: State,
+    ) -> Result<(), NoMemory> {
+        let new = self.node()?;
+        let gap = first_pfn - self[before].end_pfn();
+        let gap_behind = self[before].gap - gap - pages;
+        self[before].gap = gap;
+        self[new] = Node { first_pfn, pages, state, gap: gap_behind, ..Node::default() };
+        // Below `before` in either case, so that its gap is seen to on the way up.
+        match self[before].children[RIGHT] {
+            NOBODY => self.attach(before, RIGHT, new),
+            right => {
+                let next = self.outermost(right, LEFT);
+                self.attach(next, LEFT, new);
+            }
+        }
+        self.settle(new);
+        Ok(())
+    }
+
+    /// Takes a range out, any but the first. What it held goes to the gap before it.
+    pub(in crate::iova) fn remove(&mut self, link: Link) {
+        let before = self.previous(link);
+        self[before].gap += self[link].pages + self[link].gap;
+        let [left, right] = self[link].children;
+        let vacant = if left == NOBODY || right == NOBODY {
+            link
+        } else {
+            // The next range, which has nothing on its left, moves into this node.
+            let next = self.outermost(right, LEFT);
+            let Node { first_pfn, pages, state, gap, .. } = self[next];
+            let node = &mut self[link];
+            (node.first_pfn, node.pages, node.state, node.gap) = (first_pfn, pages, state, gap);
+            next
+        };
+        let [left, right] = self[vacant].children;
+        let parent = self[vacant].parent;
+        self.replace(vacant, if left == NOBODY { right } else { left });
+        self[vacant].children[LEFT] = self.spare;
+        self.spare = vacant;
+        self.settle(parent);
+        self.settle(before);
+    }
+
+    /// The range before that of `link`.
+    fn previous(&self, link: Link) -> Link {
+        match self[link].children[LEFT] {
+            NOBODY => {
+                let (mut at, mut parent) = (link, self[link].parent);
+                while self[parent].children[LEFT] == at {
+                    (at, parent) = (parent, self[parent].parent);
+                }
+                parent
+            }
+            left => self.outermost(left, RIGHT),
+        }
+    }
+
+    /// The last node to one side below `at`.
+    fn outermost(&self, mut at: Link, side: usize) -> Link {
+        while self[at].children[side] != NOBODY {
+            at = self[at].children[side];
+        }
+        at
+    }
+
+    /// Puts heights, largest gaps and balance right from `at` up to the root.
+    fn settle(&mut self, mut at: Link) {
+        while at != NOBODY {
+            self.update(at);
+            let [left, right] = self[at].children.map(|child| self[child].height);
+            if left.abs_diff(right) > 1 {
+                let side = if left > right { LEFT } else { RIGHT };
+                let higher = self[at].children[side];
+                let [outer, inner] = [side, 1 - side].map(|side| self[self[higher].children[side]].height);
+                if inner > outer {
+                    self.rotate(higher, 1 - side);
+                }
+                at = self.rotate(at, side);
+            }
+            at = self[at].parent;
+        }
+    }
+
+    /// Puts the child of `at` on `side` into its place, and `at` below it. Returns the child.
+    fn rotate(&mut self, at: Link, side: usize) -> Link {
+        let child = self[at].children[side];
+        let between = self[child].children[1 - side];
+        self.replace(at, child);
+        self.attach(at, side, between);
+        self.attach(child, 1 - side, at);
+        self.update(at);
+        self.update(child);
+        child
+    }
+
+    /// Height and largest gap of a node whose children are right.
+    fn update(&mut self, at: Link) {
+        let [left, right] = self[at].children;
+        let height = 1 + self[left].height.max(self[right].height);
+        let gap_max = self[at].gap.max(self[left].gap_max).max(self[right].gap_max);
+        (self[at].height, self[at].gap_max) = (height, gap_max);
+    }
+
+    /// Puts `new` where `old` is.
+    fn replace(&mut self, old: Link, new: Link) {
+        match self[old].parent {
+            NOBODY => {
+                self.root = new;
+                self[new].parent = NOBODY;
+            }
+            parent => {
+                let side = if self[parent].children[LEFT] == old { LEFT } else { RIGHT };
+                self.attach(parent, side, new);
+            }
+        }
+    }
+
+    fn attach(&mut self, parent: Link, side: usize, child: Link) {
+        self[parent].children[side] = child;
+        if child != NOBODY {
+            self[child].parent = parent;
+        }
+    }
+
+    /// A node that is in no tree.
+    fn node(&mut self) -> Result<Link, NoMemory> {
+        if self.spare != NOBODY {
+            let link = self.spare;
+            self.spare = self[link].children[LEFT];
+            return Ok(link);
+        }
+        if self.chunks.last().is_none_or(|chunk| chunk.len() == CHUNK_NODES) {
+            let mut chunk = Vec::new();
+            chunk.try_reserve_exact(CHUNK_NODES).map_err(|_| NoMemory)?;
+            self.chunks.try_reserve(1).map_err(|_| NoMemory)?;
+            self.chunks.push(chunk);
+        }
+        let last = self.chunks.len() - 1;
+        let link = Link::try_from(last * CHUNK_NODES + self.chunks[last].len()).map_err(|_| NoMemory)?;
+        self.chunks[last].push(Node::default());
+        Ok(link)
+    }
+}

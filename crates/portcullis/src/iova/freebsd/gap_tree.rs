@@ -1,0 +1,107 @@
+//! FreeBSD's allocator: a balanced tree of ranges in use in which every node knows the largest gap below it (ATC'15, §3.4;
+//! EiovaR, FAST'15, §7).
+//!
+//! The lowest address that fits is found in logarithmic time; so addresses below 4 GiB go first, as long as there are any.
+//! Sizes are not rounded and ranges aligned to nothing but pages. A free page lies on either side of a mapping, so that a
+//! device that runs over the end of its buffer finds nothing; neighbours share the one between them.
+
+use super::avl::{Avl, State};
+use crate::address::{Iova, IovaRange, PAGE_SHIFT};
+use crate::error::{MapError, NoMemory, UnmapError};
+use crate::iova::{Claim, Demand, IovaAllocator, never_handed_out};
+use crate::platform::{Lock, LockClass, Phase, Platform, Step};
+use crate::proof::Proof;
+use crate::sync::{AtomicUsize, Ordering};
+
+/// Pages that a mapping keeps free before it and behind it.
+const GUARD_PAGES: u64 = 1;
+
+/// The allocator.
+pub struct GapTreeAllocator<P: Platform> {
+    tree: P::Lock<Avl>,
+    /// Ranges in the tree that are in use. Written under the lock only, so plain stores suffice; read without it, as a
+    /// statistic (Relaxed).
+    in_use: AtomicUsize,
+    /// Addresses are below `2^width`.
+    width: u8,
+}
+
+impl<P: Platform> GapTreeAllocator<P> {
+    /// An allocator of addresses below `2^width`, without page 0, the interrupt range and `reserved` (S9).
+    ///
+    /// # Errors
+    /// [`NoMemory`].
+    pub fn new(platform: &P, width: u8, reserved: &[IovaRange]) -> Result<Self, NoMemory> {
+        let limit = 1 << (u32::from(width) - PAGE_SHIFT);
+        let mut tree = Avl::new(limit)?;
+        for (first, end) in never_handed_out(reserved)? {
+            // The tree has page 0 already.
+            let (first, end) = (first.max(1), end.min(limit));
+            if first < end {
+                let before = tree.at_or_below(first);
+                tree.insert_after(before, first, end - first, State::Reserved)?;
+            }
+        }
+        let tree = platform.lock(LockClass::IovaAllocator, tree);
+        Ok(Self { tree, in_use: AtomicUsize::new(0), width })
+    }
+
+    /// Notes, under the lock, how many ranges there are now.
+    fn note(&self, handed_out: isize) {
+        self.in_use.store(self.in_use.load(Ordering::Relaxed).wrapping_add_signed(handed_out), Ordering::Relaxed);
+    }
+}
+
+// SAFETY: ranges in the tree do not overlap, since each is put into a gap; `claim` changes the state of a live node with
+// exactly that range, under the lock.
+unsafe impl<P: Platform> IovaAllocator<P> for GapTreeAllocator<P> {
+    fn allocate(&self, platform: &P, &Demand { pages, .. }: &Demand) -> Result<IovaRange, MapError> {
+        platform.probe(Step::Enter(Phase::IovaAllocate));
+        let exhausted = MapError::Exhausted { pages, limit_bits: self.width };
+        let with_guards = pages.checked_add(2 * GUARD_PAGES).ok_or(exhausted)?;
+        self.tree.with(|tree| {
+            let (before, nodes) = tree.before_gap(with_guards);
+            platform.probe(Step::TreeSearch { nodes });
+            let before = before.ok_or(exhausted)?;
+            platform.probe(Step::TreeInsert);
+            let range = IovaRange::new(tree[before].end_pfn() + GUARD_PAGES, pages).ok_or(exhausted)?;
+            tree.insert_after(before, range.first_pfn(), pages, State::Live)?;
+            self.note(1);
+            Ok(range)
+        })
+    }
+
+    fn claim(&self, platform: &P, range: IovaRange) -> Result<Claim, UnmapError> {
+        platform.probe(Step::Enter(Phase::IovaFind));
+        self.tree.with(|tree| {
+            platform.probe(Step::TreeFind);
+            let link = tree.at_or_below(range.first_pfn());
+            let node = &mut tree[link];
+            if node.state != State::Live || range.first_pfn() >= node.end_pfn() {
+                return Err(UnmapError::NotMapped(Iova::from_pfn(range.first_pfn())));
+            }
+            let mapped = IovaRange::new(node.first_pfn, node.pages).expect("a node is a range");
+            if mapped != range {
+                return Err(UnmapError::Partial { asked: range, mapped });
+            }
+            node.state = State::Unmapping;
+            Ok(Claim::Held)
+        })
+    }
+
+    fn free(&self, platform: &P, range: IovaRange, _proof: &Proof) {
+        let first_pfn = range.first_pfn();
+        self.tree.with(|tree| {
+            platform.probe(Step::TreeErase);
+            let link = tree.at_or_below(first_pfn);
+            let is_there = tree[link].first_pfn == first_pfn && tree[link].state != State::Reserved;
+            assert!(is_there, "a range that was handed out is in the tree");
+            tree.remove(link);
+            self.note(-1);
+        });
+    }
+
+    fn live(&self) -> usize {
+        self.in_use.load(Ordering::Relaxed)
+    }
+}

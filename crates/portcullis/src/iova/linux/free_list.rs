@@ -1,0 +1,156 @@
+//! EiovaR: freed ranges stay in the tree, on a list per power of two, for the next request of their size (FAST'15, §5).
+//!
+//! A driver maps buffers of few sizes, over and over, so that after a short while every request finds a range on its list and
+//! no search is made. The lists run through the nodes of the tree: keeping a range takes no memory.
+
+use super::range_tree::{Parked, RangeTree, may_ever_fit};
+use crate::address::IovaRange;
+use crate::error::{MapError, NoMemory, UnmapError};
+use crate::iova::{Claim, Demand, IovaAllocator, Kept};
+use crate::platform::{Lock, LockClass, Phase, Platform, Step};
+use crate::proof::Proof;
+use crate::sync::{AtomicUsize, Ordering};
+
+/// Lists, and so sizes: up to 2^27 pages, half a terabyte (§5). Larger ranges go back to the tree.
+const ORDERS: usize = 28;
+
+/// Kept ranges that go back to the tree at most while the lock is held once.
+const GIVEN_BACK_MAX: usize = 256;
+
+/// The tree and the lists, under one lock.
+struct FreeLists {
+    tree: RangeTree,
+    lists: [Parked; ORDERS],
+    /// Ranges on all lists.
+    kept: usize,
+    /// The most that there may be: k.
+    kept_max: usize,
+}
+
+/// The allocator.
+pub struct FreeListAllocator<P: Platform> {
+    lists: P::Lock<FreeLists>,
+    /// Ranges handed out, and ranges on the lists. Written under the lock only, so plain stores suffice; read without it, as
+    /// statistics (Relaxed).
+    live: AtomicUsize,
+    kept: AtomicUsize,
+    kept_max: Option<usize>,
+}
+
+impl<P: Platform> FreeListAllocator<P> {
+    /// An allocator of addresses below `2^width`, without page 0, the interrupt range and `reserved` (S9), that keeps at most
+    /// `kept_max` freed ranges. Without a limit it keeps, of each size, as many as were ever in use at once.
+    ///
+    /// # Errors
+    /// [`NoMemory`].
+    pub fn new(platform: &P, width: u8, reserved: &[IovaRange], kept_max: Option<usize>) -> Result<Self, NoMemory> {
+        let lists = FreeLists {
+            tree: RangeTree::new(width, reserved)?,
+            lists: [Parked::default(); ORDERS],
+            kept: 0,
+            kept_max: kept_max.unwrap_or(usize::MAX),
+        };
+        Ok(Self {
+            lists: platform.lock(LockClass::IovaAllocator, lists),
+            live: AtomicUsize::new(0),
+            kept: AtomicUsize::new(0),
+            kept_max,
+        })
+    }
+
+    /// Notes, under the lock, how many ranges there are now.
+    fn note(&self, lists: &FreeLists, handed_out: isize) {
+        self.kept.store(lists.kept, Ordering::Relaxed);
+        self.live.store(self.live.load(Ordering::Relaxed).wrapping_add_signed(handed_out), Ordering::Relaxed);
+    }
+}
+
+/// Which list is for ranges of `pages` pages.
+fn order(pages: u64) -> Option<usize> {
+    crate::iova::order(pages, ORDERS)
+}
+
+impl FreeLists {
+    fn allocate<P: Platform>(&mut self, platform: &P, pages: u64) -> Result<IovaRange, MapError> {
+        debug_assert!(self.kept <= self.kept_max);
+        let kept = order(pages).and_then(|order| self.tree.unpark(&mut self.lists[order], pages));
+        if let Some(range) = kept {
+            platform.probe(Step::ListPop);
+            self.kept -= 1;
+            return Ok(range);
+        }
+        self.tree.allocate(platform, pages)
+    }
+
+    /// Gives up to `count` kept ranges back to the tree, and returns whether any are left.
+    fn give_back<P: Platform>(&mut self, platform: &P, mut count: usize) -> bool {
+        for list in &mut self.lists {
+            while count > 0 && self.tree.free_parked(platform, list) {
+                (self.kept, count) = (self.kept - 1, count - 1);
+            }
+        }
+        self.kept > 0
+    }
+
+    fn free<P: Platform>(&mut self, platform: &P, range: IovaRange) {
+        match order(range.pages()) {
+            Some(order) if self.kept < self.kept_max => {
+                platform.probe(Step::ListPush);
+                self.tree.park(range.first_pfn(), &mut self.lists[order]);
+                self.kept += 1;
+            }
+            _ => self.tree.free(platform, range.first_pfn()),
+        }
+    }
+}
+
+// SAFETY: ranges in the tree do not overlap, and those on the lists are in no other use, since they go there when they are
+// freed; `claim` changes the state of a live node with exactly that range, under the lock.
+unsafe impl<P: Platform> IovaAllocator<P> for FreeListAllocator<P> {
+    fn allocate(&self, platform: &P, &Demand { pages, .. }: &Demand) -> Result<IovaRange, MapError> {
+        platform.probe(Step::Enter(Phase::IovaAllocate));
+        let allocate = || {
+            self.lists.with(|lists| {
+                let result = lists.allocate(platform, pages);
+                self.note(lists, isize::from(result.is_ok()));
+                result
+            })
+        };
+        match allocate() {
+            // Room may be left in what is kept for other sizes (S13).
+            Err(MapError::Exhausted { limit_bits, .. })
+                if self.kept.load(Ordering::Relaxed) > 0 && may_ever_fit(pages, limit_bits) =>
+            {
+                // Bit by bit, so that interrupts are not masked for long.
+                let give_back = |lists: &mut FreeLists| {
+                    let more = lists.give_back(platform, GIVEN_BACK_MAX);
+                    self.note(lists, 0);
+                    more
+                };
+                while self.lists.with(give_back) {}
+                allocate()
+            }
+            result => result,
+        }
+    }
+
+    fn claim(&self, platform: &P, range: IovaRange) -> Result<Claim, UnmapError> {
+        platform.probe(Step::Enter(Phase::IovaFind));
+        self.lists.with(|lists| lists.tree.claim(platform, range)).map(|()| Claim::Held)
+    }
+
+    fn free(&self, platform: &P, range: IovaRange, _proof: &Proof) {
+        self.lists.with(|lists| {
+            lists.free(platform, range);
+            self.note(lists, -1);
+        });
+    }
+
+    fn live(&self) -> usize {
+        self.live.load(Ordering::Relaxed)
+    }
+
+    fn kept(&self) -> Kept {
+        Kept { ranges: self.kept.load(Ordering::Relaxed), ranges_max: self.kept_max }
+    }
+}

@@ -1,0 +1,373 @@
+//! Magazines: freed addresses are kept per CPU, so that most requests take no shared lock (ATC'15, §4.3; Linux since 4.7).
+//!
+//! For each size of up to 32 pages a CPU has two magazines, stacks of at most 127 addresses. It works on the loaded one; when
+//! that is empty, or full, it loads the other; and when that does not help either, it exchanges one at the depot of that size.
+//! After an exchange at least 127 allocations and 127 frees need no other (Bonwick and Adams, USENIX ATC'01, §3.1). What the
+//! depot does not have comes from the tree, and what it has no room for goes there.
+//!
+//! An address in a magazine stays in use as far as the tree knows. So nothing here knows which ranges are mapped, and
+//! [`MagazineAllocator`] leaves claims to the marks in the table.
+
+use super::range_tree::may_ever_fit;
+use crate::address::IovaRange;
+use crate::deadline::Deadline;
+use crate::error::{MapError, NoMemory, UnmapError};
+use crate::iova::{Claim, Demand, IovaAllocator, Kept, TreeAllocator};
+use crate::platform::PerCpu;
+use crate::platform::{Lock, LockClass, Phase, Platform, Step};
+use crate::proof::Proof;
+use alloc::vec::Vec;
+use core::mem;
+
+/// Addresses in a full magazine. The model checker sees small ones, so that it sees exchanges.
+pub const MAGAZINE_CAPACITY: usize = if cfg!(loom) { 1 } else { 127 };
+/// Full magazines in a depot at most, for each size.
+pub const DEPOT_MAGAZINES_MAX: usize = if cfg!(loom) { 1 } else { 32 };
+/// Sizes of [`MagazineAllocator`]: 1, 2, 4 … 32 pages. Larger ranges go to the tree.
+const ORDERS: usize = 6;
+/// How often a depot with more full magazines than there are CPUs gives one back, in microseconds.
+const TRIM_INTERVAL_US: u64 = 100_000;
+
+/// A stack of first pages. It never grows beyond what was reserved for it.
+struct Magazine(Vec<u64>);
+
+/// What a CPU has for one size. `previous` is either full or empty.
+struct Pair {
+    loaded: Magazine,
+    previous: Magazine,
+}
+
+/// What all CPUs share for one size. Both lists have room for all that they may hold from the start.
+struct Depot {
+    full: Vec<Magazine>,
+    empty: Vec<Magazine>,
+}
+
+/// What a free leaves for the tree.
+enum Spilled {
+    Nothing,
+    /// The host had no memory for another magazine.
+    Address(u64),
+    /// The depot had no room for it.
+    Magazine(Magazine),
+}
+
+/// The allocator of Linux since 4.7.
+pub struct MagazineAllocator<P: Platform>(Magazines<P, ORDERS>);
+
+/// Magazines for ranges of `SIZES` sizes, each twice the one before, over a tree for all others.
+pub(in crate::iova) struct Magazines<P: Platform, const SIZES: usize> {
+    /// The exponent of the smallest size.
+    smallest: usize,
+    cpus: PerCpu<P::Lock<[Pair; SIZES]>>,
+    depots: [P::Lock<Depot>; SIZES],
+    tree: TreeAllocator<P>,
+    /// When the depots give back; none while none has too many magazines. Whoever adds a magazine looks at it while holding
+    /// the depot's lock, and [`tick`](Self::tick) takes that lock after it has taken the moment away; so one of the
+    /// two sees the other.
+    trim_due: Deadline,
+}
+
+impl Magazine {
+    fn new() -> Result<Self, NoMemory> {
+        let mut first_pfns = Vec::new();
+        first_pfns.try_reserve_exact(MAGAZINE_CAPACITY).map_err(|_| NoMemory)?;
+        Ok(Self(first_pfns))
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn is_full(&self) -> bool {
+        self.0.len() == MAGAZINE_CAPACITY
+    }
+}
+
+impl Pair {
+    fn new() -> Result<Self, NoMemory> {
+        Ok(Self { loaded: Magazine::new()?, previous: Magazine::new()? })
+    }
+
+    fn swap(&mut self) {
+        mem::swap(&mut self.loaded, &mut self.previous);
+    }
+}
+
+impl Depot {
+    fn new() -> Result<Self, NoMemory> {
+        let mut depot = Self { full: Vec::new(), empty: Vec::new() };
+        depot.full.try_reserve_exact(DEPOT_MAGAZINES_MAX).map_err(|_| NoMemory)?;
+        depot.empty.try_reserve_exact(DEPOT_MAGAZINES_MAX).map_err(|_| NoMemory)?;
+        Ok(depot)
+    }
+
+    /// Keeps an empty magazine for the next exchange, or frees it when there are enough.
+    fn keep_empty(&mut self, magazine: Magazine) {
+        debug_assert!(magazine.is_empty());
+        if self.empty.len() < DEPOT_MAGAZINES_MAX {
+            self.empty.push(magazine);
+        }
+    }
+}
+
+/// Makes one of something for each size.
+fn per_size<T, const SIZES: usize>(mut make: impl FnMut() -> Result<T, NoMemory>) -> Result<[T; SIZES], NoMemory> {
+    let made: arrayvec::ArrayVec<T, SIZES> = (0..SIZES).map(|_| make()).collect::<Result<_, _>>()?;
+    Ok(made.into_inner().unwrap_or_else(|_| unreachable!("as many as there are sizes")))
+}
+
+impl<P: Platform, const SIZES: usize> Magazines<P, SIZES> {
+    /// Magazines for ranges of `2^smallest` pages and up, of addresses below `2^width`, without page 0, the interrupt range
+    /// and `reserved` (S9).
+    ///
+    /// # Errors
+    /// [`NoMemory`].
+    pub(in crate::iova) fn new(
+        platform: &P,
+        width: u8,
+        reserved: &[IovaRange],
+        smallest: usize,
+    ) -> Result<Self, NoMemory> {
+        Ok(Self {
+            smallest,
+            cpus: PerCpu::new(platform, || Ok(platform.lock(LockClass::Magazine, per_size(Pair::new)?)))?,
+            depots: per_size(|| Ok(platform.lock(LockClass::Depot, Depot::new()?)))?,
+            tree: TreeAllocator::new(platform, width, reserved)?,
+            trim_due: Deadline::none(),
+        })
+    }
+
+    /// Which magazines are for ranges of `pages` pages.
+    fn order(&self, pages: u64) -> Option<usize> {
+        crate::iova::order(pages, self.smallest + SIZES)?.checked_sub(self.smallest)
+    }
+
+    /// A range of `pages` pages that is in no other use.
+    ///
+    /// # Errors
+    /// [`MapError::Exhausted`], [`MapError::NoMemory`].
+    pub(in crate::iova) fn allocate(&self, platform: &P, pages: u64) -> Result<IovaRange, MapError> {
+        // A magazine serves all requests that round up to its size, so its ranges are as large as they may get.
+        let (kept, size) = match self.order(pages) {
+            Some(order) => (self.take(platform, order), 1 << (self.smallest + order)),
+            None => (None, pages),
+        };
+        let first_pfn = match kept {
+            Some(first_pfn) => Ok(first_pfn),
+            None => match self.tree.allocate_range(platform, size) {
+                Err(MapError::Exhausted { limit_bits, .. }) if may_ever_fit(size, limit_bits) => {
+                    self.empty_all(platform);
+                    self.tree.allocate_range(platform, size)
+                }
+                result => result,
+            }
+            .map(IovaRange::first_pfn),
+        };
+        let first_pfn = first_pfn.map_err(|error| match error {
+            MapError::Exhausted { limit_bits, .. } => MapError::Exhausted { pages, limit_bits },
+            other => other,
+        })?;
+        Ok(IovaRange::new(first_pfn, pages).expect("below the width, so it does not wrap"))
+    }
+
+    /// Takes back a range that was handed out.
+    pub(in crate::iova) fn free(&self, platform: &P, range: IovaRange) {
+        match self.order(range.pages()) {
+            Some(order) => self.put(platform, order, range.first_pfn()),
+            None => self.tree.free_ranges(platform, core::iter::once(range.first_pfn())),
+        }
+    }
+
+    /// Where ranges come from that magazines do not have.
+    pub(in crate::iova) const fn tree(&self) -> &TreeAllocator<P> {
+        &self.tree
+    }
+
+    /// Ranges handed out and not yet back. Exact while nobody allocates or frees.
+    pub(in crate::iova) fn live(&self) -> usize {
+        self.tree.live().saturating_sub(self.kept().ranges)
+    }
+
+    /// Ranges in magazines.
+    pub(in crate::iova) fn kept(&self) -> Kept {
+        let in_pair = |pair: &Pair| pair.loaded.0.len() + pair.previous.0.len();
+        let in_cpus: usize =
+            self.cpus.iter().map(|cpu| cpu.with(|pairs| pairs.iter().map(in_pair).sum::<usize>())).sum();
+        let in_depots: usize = self.depots.iter().map(|depot| depot.with(|depot| depot.full.len())).sum();
+        Kept {
+            ranges: in_cpus + in_depots * MAGAZINE_CAPACITY,
+            ranges_max: Some(SIZES * (2 * self.cpus.len() + DEPOT_MAGAZINES_MAX) * MAGAZINE_CAPACITY),
+        }
+    }
+
+    /// Takes a magazine out of each depot that has too many, if that is due.
+    pub(in crate::iova) fn tick(&self, platform: &P) {
+        if !self.trim_due.take_if_due(platform) {
+            return;
+        }
+        platform.probe(Step::Enter(Phase::IovaFree));
+        for depot in &self.depots {
+            let surplus = depot.with(|depot| {
+                let surplus = if depot.full.len() > self.cpus.len() { depot.full.pop() } else { None };
+                self.trim_later(platform, depot);
+                surplus
+            });
+            if let Some(mut magazine) = surplus {
+                self.tree.free_ranges(platform, magazine.0.drain(..));
+            }
+        }
+    }
+
+    /// When the next [`tick`](Self::tick) has work to do.
+    pub(in crate::iova) fn due_us(&self) -> Option<u64> {
+        self.trim_due.get()
+    }
+
+    /// An address that this CPU keeps, or the depot.
+    fn take(&self, platform: &P, order: usize) -> Option<u64> {
+        self.cpus.here(platform).with(|pairs| {
+            let pair = &mut pairs[order];
+            if pair.loaded.is_empty() {
+                pair.swap();
+            }
+            if pair.loaded.is_empty() {
+                self.depots[order].with(|depot| {
+                    if let Some(full) = depot.full.pop() {
+                        platform.probe(Step::DepotExchange);
+                        depot.keep_empty(mem::replace(&mut pair.loaded, full));
+                    }
+                });
+            }
+            let first_pfn = pair.loaded.0.pop()?;
+            platform.probe(Step::ListPop);
+            Some(first_pfn)
+        })
+    }
+
+    /// Keeps an address. What there is no room for goes back to the tree.
+    fn put(&self, platform: &P, order: usize, first_pfn: u64) {
+        let spilled = self.cpus.here(platform).with(|pairs| {
+            let pair = &mut pairs[order];
+            let mut spilled = Spilled::Nothing;
+            if pair.loaded.is_full() {
+                pair.swap();
+            }
+            if pair.loaded.is_full() {
+                spilled = self.depots[order].with(|depot| self.exchange_full(platform, depot, pair, first_pfn));
+            }
+            if !matches!(spilled, Spilled::Address(_)) {
+                platform.probe(Step::ListPush);
+                pair.loaded.0.push(first_pfn);
+            }
+            spilled
+        });
+        match spilled {
+            Spilled::Nothing => {}
+            Spilled::Address(first_pfn) => self.tree.free_ranges(platform, core::iter::once(first_pfn)),
+            Spilled::Magazine(mut magazine) => {
+                self.tree.free_ranges(platform, magazine.0.drain(..));
+                self.depots[order].with(|depot| depot.keep_empty(magazine));
+            }
+        }
+    }
+
+    /// Loads an empty magazine in exchange for the full one.
+    fn exchange_full(&self, platform: &P, depot: &mut Depot, pair: &mut Pair, first_pfn: u64) -> Spilled {
+        let Ok(empty) = depot.empty.pop().map_or_else(Magazine::new, Ok) else { return Spilled::Address(first_pfn) };
+        platform.probe(Step::DepotExchange);
+        let full = mem::replace(&mut pair.loaded, empty);
+        if depot.full.len() == DEPOT_MAGAZINES_MAX {
+            return Spilled::Magazine(full);
+        }
+        depot.full.push(full);
+        self.trim_later(platform, depot);
+        Spilled::Nothing
+    }
+
+    /// Gives everything that is kept back to the tree: what is wanted may be among it, or between it (S13). A magazine at a
+    /// time, so that interrupts are not masked for long.
+    fn empty_all(&self, platform: &P) {
+        for cpu in self.cpus.iter() {
+            for order in 0..SIZES {
+                for loaded in [true, false] {
+                    let addresses: arrayvec::ArrayVec<u64, MAGAZINE_CAPACITY> = cpu.with(|pairs| {
+                        let pair = &mut pairs[order];
+                        let magazine = if loaded { &mut pair.loaded } else { &mut pair.previous };
+                        magazine.0.drain(..).collect()
+                    });
+                    if !addresses.is_empty() {
+                        self.tree.free_ranges(platform, addresses.into_iter());
+                    }
+                }
+            }
+        }
+        for depot in &self.depots {
+            while let Some(mut magazine) = depot.with(|depot| depot.full.pop()) {
+                self.tree.free_ranges(platform, magazine.0.drain(..));
+                depot.with(|depot| depot.keep_empty(magazine));
+            }
+        }
+    }
+
+    /// Sees to it that a depot with more magazines than there are CPUs gives some back, one by one. Called under its lock.
+    fn trim_later(&self, platform: &P, depot: &Depot) {
+        if depot.full.len() > self.cpus.len() {
+            self.trim_due.set_if_none(platform, TRIM_INTERVAL_US);
+        }
+    }
+}
+
+impl<P: Platform> MagazineAllocator<P> {
+    /// An allocator of addresses below `2^width`, without page 0, the interrupt range and `reserved` (S9).
+    ///
+    /// # Errors
+    /// [`NoMemory`].
+    pub fn new(platform: &P, width: u8, reserved: &[IovaRange]) -> Result<Self, NoMemory> {
+        Ok(Self(Magazines::new(platform, width, reserved, 0)?))
+    }
+}
+
+// SAFETY: an address is in one place: in use, in one magazine, or free in the tree; each move between those is made under a
+// lock, and the tree's ranges do not overlap. Claims of ranges that magazines may hold are left to the table, those of larger
+// ones to the tree.
+unsafe impl<P: Platform> IovaAllocator<P> for MagazineAllocator<P> {
+    const TABLE_CLAIM_PAGES_MAX: u64 = 1 << (ORDERS - 1);
+
+    fn allocate(&self, platform: &P, &Demand { pages, .. }: &Demand) -> Result<IovaRange, MapError> {
+        platform.probe(Step::Enter(Phase::IovaAllocate));
+        self.0.allocate(platform, pages)
+    }
+
+    fn claim(&self, platform: &P, range: IovaRange) -> Result<Claim, UnmapError> {
+        platform.probe(Step::Enter(Phase::IovaFind));
+        if self.0.order(range.pages()).is_some() {
+            return Ok(Claim::ByTable);
+        }
+        match self.0.tree.claim(platform, range) {
+            // Too long for anything that may be mapped there: the table says what is.
+            Err(UnmapError::Partial { mapped, .. }) if self.0.order(mapped.pages()).is_some() => Ok(Claim::ByTable),
+            result => result,
+        }
+    }
+
+    fn free(&self, platform: &P, range: IovaRange, _proof: &Proof) {
+        self.0.free(platform, range);
+    }
+
+    fn live(&self) -> usize {
+        self.0.live()
+    }
+
+    fn kept(&self) -> Kept {
+        self.0.kept()
+    }
+
+    fn tick(&self, platform: &P) {
+        self.0.tick(platform);
+    }
+
+    fn due_us(&self) -> Option<u64> {
+        self.0.due_us()
+    }
+}

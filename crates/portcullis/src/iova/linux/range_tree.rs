@@ -1,0 +1,303 @@
+//! The tree of ranges in use that Linux's allocator of before 4.7 rests on: a red-black tree of allocated ranges, searched from
+//! the top down, with a cached node (EiovaR, FAST'15, §4 and Figure 2).
+//!
+//! Sizes are rounded up to a power of two and ranges aligned to it. Addresses below 4 GiB are tried first, whatever the
+//! device could reach, and only that part of the space has a cached node.
+//!
+//! One deviation: when a search that started at the cached node finds nothing, it is tried once more from the top. The
+//! kernel of that time gave up, although a gap too small for an earlier, larger request may lie above the cached node.
+
+use crate::address::{Iova, IovaRange, PAGE_SHIFT};
+use crate::error::{MapError, NoMemory, UnmapError};
+use crate::fallible::try_box;
+use crate::iova::never_handed_out;
+use crate::platform::{Platform, Step};
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::cell::Cell;
+use core::ptr::NonNull;
+use intrusive_collections::{Bound, KeyAdapter, RBTree, RBTreeLink, intrusive_adapter};
+
+/// One past the last page number below 4 GiB.
+const LIMIT_4G: u64 = 1 << (32 - PAGE_SHIFT);
+/// Nodes kept for reuse, so that a steady load does not allocate; as many as a full flush queue gives back at once.
+const SPARE_NODES_MAX: usize = 256;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Live,
+    /// Claimed by an unmap, not yet given back.
+    Unmapping,
+    /// Free, but kept in a list for the next request of its size.
+    Parked,
+    Reserved,
+}
+
+/// A range in use.
+struct Node {
+    link: RBTreeLink,
+    first_pfn: u64,
+    /// Pages asked for.
+    pages: Cell<u64>,
+    /// Pages taken: a power of two, unless reserved.
+    size: u64,
+    state: Cell<State>,
+    /// The next of a list of parked ranges.
+    next_parked: Cell<Option<Position>>,
+}
+
+intrusive_adapter!(NodeAdapter = Box<Node>: Node { link => RBTreeLink });
+
+impl<'a> KeyAdapter<'a> for NodeAdapter {
+    type Key = u64;
+    fn get_key(&self, node: &'a Node) -> u64 {
+        node.first_pfn
+    }
+}
+
+/// Where a node is: one that is in the tree.
+#[derive(Clone, Copy)]
+struct Position(NonNull<Node>);
+
+// SAFETY: points into the tree that lies beside it under the same lock, and is used only with that tree in hand.
+unsafe impl Send for Position {}
+
+/// Ranges that are free but stay in the tree, the latest first. The list runs through the nodes themselves.
+#[derive(Clone, Copy, Default)]
+pub(in crate::iova) struct Parked(Option<Position>);
+
+/// The ranges in use, and those never to be used.
+pub(in crate::iova) struct RangeTree {
+    nodes: RBTree<NodeAdapter>,
+    /// Figure 2: usually just above the highest gap.
+    cached: Option<Position>,
+    /// The node claimed last, if it is still in the tree: the next to be freed, unless CPUs interleave.
+    claimed: Option<Position>,
+    #[expect(clippy::vec_box, reason = "boxes move between the tree and here")]
+    spare: Vec<Box<Node>>,
+    /// Addresses are below `2^width`.
+    width: u8,
+}
+
+/// Whether a range of `pages` pages would fit below `2^width`, were nothing in use.
+pub(in crate::iova) fn may_ever_fit(pages: u64, width: u8) -> bool {
+    pages.checked_next_power_of_two().is_some_and(|size| size <= 1 << (u32::from(width) - PAGE_SHIFT))
+}
+
+impl RangeTree {
+    /// A tree of addresses below `2^width`, without page 0, the interrupt range and `reserved` (S9).
+    ///
+    /// # Errors
+    /// [`NoMemory`].
+    pub(in crate::iova) fn new(width: u8, reserved: &[IovaRange]) -> Result<Self, NoMemory> {
+        let mut spare = Vec::new();
+        spare.try_reserve_exact(SPARE_NODES_MAX).map_err(|_| NoMemory)?;
+        let mut tree = Self { nodes: RBTree::new(NodeAdapter::new()), cached: None, claimed: None, spare, width };
+        for (first, end) in never_handed_out(reserved)? {
+            let mut node = tree.node()?;
+            (node.first_pfn, node.size) = (first, end - first);
+            node.pages.set(end - first);
+            node.state.set(State::Reserved);
+            tree.nodes.insert(node);
+        }
+        Ok(tree)
+    }
+
+    /// Puts a range of `pages` pages into the highest gap that it fits.
+    ///
+    /// # Errors
+    /// [`MapError::Exhausted`], [`MapError::NoMemory`].
+    pub(in crate::iova) fn allocate<P: Platform>(&mut self, platform: &P, pages: u64) -> Result<IovaRange, MapError> {
+        let exhausted = MapError::Exhausted { pages, limit_bits: self.width };
+        let size = pages.checked_next_power_of_two().ok_or(exhausted)?;
+        let limit = 1u64 << (u32::from(self.width) - PAGE_SHIFT);
+        let node = self.node()?;
+        let placed = self.place(platform, node, pages, size, limit.min(LIMIT_4G), true);
+        let placed = match placed {
+            Err(node) if limit > LIMIT_4G => self.place(platform, node, pages, size, limit, false),
+            other => other,
+        };
+        placed.map_err(|node| {
+            self.keep(node);
+            exhausted
+        })
+    }
+
+    /// Claims the live range that is exactly `range`.
+    ///
+    /// # Errors
+    /// [`UnmapError::NotMapped`], [`UnmapError::Partial`].
+    pub(in crate::iova) fn claim<P: Platform>(&mut self, platform: &P, range: IovaRange) -> Result<(), UnmapError> {
+        platform.probe(Step::TreeFind);
+        let found = self.nodes.upper_bound(Bound::Included(&range.first_pfn()));
+        // With the right to take the node out, which a reference to it would not give.
+        let position = found.get_ptr().map(Position);
+        let node = found.get().filter(|node| range.first_pfn() < node.first_pfn + node.size);
+        match node {
+            Some(node) if node.state.get() == State::Live => {
+                let mapped = IovaRange::new(node.first_pfn, node.pages.get()).expect("a node is a range");
+                if mapped != range {
+                    return Err(UnmapError::Partial { asked: range, mapped });
+                }
+                node.state.set(State::Unmapping);
+                self.claimed = position;
+                Ok(())
+            }
+            _ => Err(UnmapError::NotMapped(Iova::from_pfn(range.first_pfn()))),
+        }
+    }
+
+    /// Takes the range that starts at page `first_pfn` out of the tree.
+    ///
+    /// # Panics
+    /// If no range in use starts there.
+    pub(in crate::iova) fn free<P: Platform>(&mut self, platform: &P, first_pfn: u64) {
+        let position = self.position(first_pfn);
+        self.erase(platform, position);
+    }
+
+    /// Keeps the range that starts at page `first_pfn` in the tree and puts it on a list.
+    ///
+    /// # Panics
+    /// If no range in use starts there.
+    pub(in crate::iova) fn park(&mut self, first_pfn: u64, list: &mut Parked) {
+        let position = self.position(first_pfn);
+        // SAFETY: in the tree, by `position`.
+        let node = unsafe { position.0.as_ref() };
+        node.state.set(State::Parked);
+        node.next_parked.set(list.0.replace(position));
+    }
+
+    /// Puts the range parked last on `list`, which is of the right size, to use for `pages` pages.
+    pub(in crate::iova) fn unpark(&mut self, list: &mut Parked, pages: u64) -> Option<IovaRange> {
+        let position = list.0?;
+        // SAFETY: parked ranges stay in the tree.
+        let node = unsafe { position.0.as_ref() };
+        list.0 = node.next_parked.take();
+        node.state.set(State::Live);
+        node.pages.set(pages);
+        Some(IovaRange::new(node.first_pfn, pages).expect("a node is a range"))
+    }
+
+    /// Takes the range parked last on `list` out of the tree. Returns whether there was one.
+    pub(in crate::iova) fn free_parked<P: Platform>(&mut self, platform: &P, list: &mut Parked) -> bool {
+        let Some(position) = list.0 else { return false };
+        // SAFETY: parked ranges stay in the tree.
+        list.0 = unsafe { position.0.as_ref() }.next_parked.take();
+        self.erase(platform, position);
+        true
+    }
+
+    /// The node of the range in use that starts at page `first_pfn`.
+    fn position(&mut self, first_pfn: u64) -> Position {
+        // SAFETY: only `erase` takes nodes out of the tree, and it forgets the claimed one when it does.
+        let claimed = self.claimed.take_if(|claimed| unsafe { claimed.0.as_ref().first_pfn } == first_pfn);
+        claimed.unwrap_or_else(|| {
+            let node = self.nodes.find(&first_pfn).get_ptr();
+            Position(node.expect("a range that was handed out is in the tree"))
+        })
+    }
+
+    /// Takes a node out of the tree.
+    fn erase<P: Platform>(&mut self, platform: &P, position: Position) {
+        platform.probe(Step::TreeErase);
+        // SAFETY: a position is that of a node in the tree.
+        let freed_first = unsafe { position.0.as_ref() }.first_pfn;
+        // SAFETY: the cached node is in the tree; after the removal it might not be.
+        let cached_first = self.cached.as_ref().map(|cached| unsafe { cached.0.as_ref().first_pfn });
+        // SAFETY: as above; `position` or `free_parked` has made sure that it is not the claimed one.
+        let mut cursor = unsafe { self.nodes.cursor_mut_from_ptr(position.0.as_ptr()) };
+        let next = cursor.peek_next().get_ptr();
+        let node = cursor.remove().expect("a position is that of a node");
+        // Figure 2, free_iova: a range freed at or above the cached node moves the cache to its successor.
+        if cached_first.is_some_and(|cached| freed_first >= cached) {
+            // SAFETY: the successor is in the tree.
+            let below = next.filter(|next| unsafe { next.as_ref().first_pfn } < LIMIT_4G);
+            // Without a successor below 4 GiB the next search starts at the limit.
+            self.cached = below.map(Position);
+        }
+        self.keep(node);
+    }
+
+    /// A node to fill in: a spare one or a new one.
+    fn node(&mut self) -> Result<Box<Node>, NoMemory> {
+        match self.spare.pop() {
+            Some(node) => Ok(node),
+            None => {
+                let (state, next_parked) = (Cell::new(State::Live), Cell::new(None));
+                try_box(Node {
+                    link: RBTreeLink::new(),
+                    first_pfn: 0,
+                    pages: Cell::new(0),
+                    size: 0,
+                    state,
+                    next_parked,
+                })
+            }
+        }
+    }
+
+    /// Keeps a node for reuse, or frees it when there are enough.
+    fn keep(&mut self, node: Box<Node>) {
+        if self.spare.len() < SPARE_NODES_MAX {
+            self.spare.push(node);
+        }
+    }
+
+    /// Figure 2, alloc_iova: from the right neighbour down, until the gap to the left one is wide enough. Gives the node
+    /// back where there is no such gap.
+    fn place<P: Platform>(
+        &mut self,
+        platform: &P,
+        mut node: Box<Node>,
+        pages: u64,
+        size: u64,
+        limit: u64,
+        cached: bool,
+    ) -> Result<IovaRange, Box<Node>> {
+        let start = self.cached.as_ref().filter(|_| cached).map(|cached| cached.0);
+        let (mut left, mut ceiling) = match start {
+            // SAFETY: `free` moves the cache before the node that it points to leaves the tree.
+            Some(right) => unsafe {
+                let mut cursor = self.nodes.cursor_mut_from_ptr(right.as_ptr());
+                cursor.move_prev();
+                (cursor, right.as_ref().first_pfn.min(limit))
+            },
+            None => (self.nodes.upper_bound_mut(Bound::Excluded(&limit)), limit),
+        };
+        let mut passed_nodes = 0u64;
+        let announce = |nodes| {
+            if nodes > 0 {
+                platform.probe(Step::TreeSearch { nodes });
+            }
+        };
+        loop {
+            let floor = left.get().map_or(0, |node| node.first_pfn + node.size);
+            let first = ceiling.saturating_sub(size) & !(size - 1);
+            if first >= floor && first + size <= ceiling {
+                announce(passed_nodes);
+                platform.probe(Step::TreeInsert);
+                (node.first_pfn, node.size) = (first, size);
+                node.pages.set(pages);
+                node.state.set(State::Live);
+                left.insert_after(node);
+                if cached {
+                    left.move_next();
+                    self.cached = left.get_ptr().map(Position);
+                }
+                return Ok(IovaRange::new(first, pages).expect("below the limit, so it does not wrap"));
+            }
+            let Some(passed) = left.get() else { break };
+            ceiling = passed.first_pfn.min(ceiling);
+            // What is reserved is no range that another request might have been given.
+            passed_nodes += u64::from(passed.state.get() != State::Reserved);
+            left.move_prev();
+        }
+        announce(passed_nodes);
+        if start.is_some() {
+            self.cached = None;
+            return self.place(platform, node, pages, size, limit, cached);
+        }
+        Err(node)
+    }
+}

@@ -1,0 +1,69 @@
+//! Linux's allocator before 4.7: the tree of ranges under one lock, and nothing else.
+
+use super::range_tree::RangeTree;
+use crate::address::IovaRange;
+use crate::error::{MapError, NoMemory, UnmapError};
+use crate::iova::{Claim, Demand, IovaAllocator};
+use crate::platform::{Lock, LockClass, Phase, Platform, Step};
+use crate::proof::Proof;
+use crate::sync::{AtomicUsize, Ordering};
+
+/// The allocator. Every address is searched for in the tree, and goes back to it.
+pub struct TreeAllocator<P: Platform> {
+    tree: P::Lock<RangeTree>,
+    /// Ranges in the tree that are in use. Written under the lock only, so plain stores suffice; read without it, as a
+    /// statistic (Relaxed).
+    in_use: AtomicUsize,
+}
+
+impl<P: Platform> TreeAllocator<P> {
+    /// An allocator of addresses below `2^width`, without page 0, the interrupt range and `reserved` (S9).
+    ///
+    /// # Errors
+    /// [`NoMemory`].
+    pub fn new(platform: &P, width: u8, reserved: &[IovaRange]) -> Result<Self, NoMemory> {
+        let tree = platform.lock(LockClass::IovaAllocator, RangeTree::new(width, reserved)?);
+        Ok(Self { tree, in_use: AtomicUsize::new(0) })
+    }
+
+    /// A range for a phase that has begun already.
+    pub(in crate::iova) fn allocate_range(&self, platform: &P, pages: u64) -> Result<IovaRange, MapError> {
+        self.tree.with(|tree| {
+            let range = tree.allocate(platform, pages)?;
+            self.in_use.store(self.in_use.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+            Ok(range)
+        })
+    }
+
+    /// Takes back the ranges that start at these pages, one or more.
+    pub(in crate::iova) fn free_ranges(&self, platform: &P, first_pfns: impl ExactSizeIterator<Item = u64>) {
+        self.tree.with(|tree| {
+            self.in_use.store(self.in_use.load(Ordering::Relaxed) - first_pfns.len(), Ordering::Relaxed);
+            for first_pfn in first_pfns {
+                tree.free(platform, first_pfn);
+            }
+        });
+    }
+}
+
+// SAFETY: ranges in the tree do not overlap, since each is put into a gap; `claim` changes the state of a live node with
+// exactly that range, under the lock.
+unsafe impl<P: Platform> IovaAllocator<P> for TreeAllocator<P> {
+    fn allocate(&self, platform: &P, demand: &Demand) -> Result<IovaRange, MapError> {
+        platform.probe(Step::Enter(Phase::IovaAllocate));
+        self.allocate_range(platform, demand.pages)
+    }
+
+    fn claim(&self, platform: &P, range: IovaRange) -> Result<Claim, UnmapError> {
+        platform.probe(Step::Enter(Phase::IovaFind));
+        self.tree.with(|tree| tree.claim(platform, range)).map(|()| Claim::Held)
+    }
+
+    fn free(&self, platform: &P, range: IovaRange, _proof: &Proof) {
+        self.free_ranges(platform, core::iter::once(range.first_pfn()));
+    }
+
+    fn live(&self) -> usize {
+        self.in_use.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,233 @@
+//! Boundary tags: one per segment of an address space, on lists, and in a hash table of those in use.
+//!
+//! Tags have numbers. They come in blocks, which are never given back: there are as many as there were ever segments at once.
+//! Each tag is also the head of one chain of the hash table. So there are as many chains as tags, a chain has less than one
+//! tag on average, and the table grows with the tags, by a block at a time and never as a whole (linear hashing).
+
+use crate::error::NoMemory;
+use alloc::vec::Vec;
+use core::num::NonZeroU32;
+
+/// Tags in a block: a power of two.
+const BLOCK: usize = 256;
+
+/// The number of a tag, from one on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(in crate::iova) struct TagId(NonZeroU32);
+
+/// A tag, or none: how tags point to each other.
+pub(in crate::iova) type Link = Option<TagId>;
+
+/// What is known of a segment.
+pub(in crate::iova) struct Tag<T> {
+    pub(in crate::iova) first_pfn: u64,
+    pub(in crate::iova) pages: u64,
+    pub(in crate::iova) state: State<T>,
+    /// The segments before and behind it in the order of addresses.
+    pub(in crate::iova) left: Link,
+    pub(in crate::iova) right: Link,
+    /// Its neighbours on a [`List`].
+    previous: Link,
+    next: Link,
+    /// The next tag in its chain of the hash table.
+    chained: Link,
+    /// The first tag of the chain that has the number of this tag; nothing that concerns the segment.
+    chain: Link,
+}
+
+/// What a segment is used for.
+pub(in crate::iova) enum State<T> {
+    /// Nothing: on the list of its size.
+    Free,
+    /// Never to be used.
+    Reserved,
+    /// In use and in the hash table, with what its user has to say about it.
+    Used(T),
+}
+
+/// A list of tags, the latest first.
+#[derive(Default)]
+pub(in crate::iova) struct List {
+    head: Link,
+}
+
+/// The tags.
+pub(in crate::iova) struct Tags<T> {
+    blocks: Vec<Vec<Tag<T>>>,
+    /// Those that stand for no segment, each pointing to the next.
+    spare: Link,
+    spares: usize,
+}
+
+impl TagId {
+    const fn index(self) -> usize {
+        self.0.get() as usize - 1
+    }
+
+    fn of_index(index: usize) -> Option<Self> {
+        u32::try_from(index + 1).ok().and_then(NonZeroU32::new).map(Self)
+    }
+}
+
+impl List {
+    /// The tag put on it last.
+    pub(in crate::iova) const fn first(&self) -> Link {
+        self.head
+    }
+
+    /// Puts a tag on it that is on no list.
+    pub(in crate::iova) fn push<T>(&mut self, tags: &mut Tags<T>, id: TagId) {
+        let next = self.head.replace(id);
+        let tag = tags.get_mut(id);
+        (tag.previous, tag.next) = (None, next);
+        if let Some(next) = next {
+            tags.get_mut(next).previous = Some(id);
+        }
+    }
+
+    /// Takes a tag off it, which is on it.
+    pub(in crate::iova) fn remove<T>(&mut self, tags: &mut Tags<T>, id: TagId) {
+        let tag = tags.get_mut(id);
+        let (previous, next) = (tag.previous.take(), tag.next.take());
+        match previous {
+            Some(previous) => tags.get_mut(previous).next = next,
+            None => self.head = next,
+        }
+        if let Some(next) = next {
+            tags.get_mut(next).previous = previous;
+        }
+    }
+}
+
+impl<T> Tags<T> {
+    pub(in crate::iova) fn new() -> Self {
+        Self { blocks: Vec::new(), spare: None, spares: 0 }
+    }
+
+    pub(in crate::iova) fn get(&self, id: TagId) -> &Tag<T> {
+        &self.blocks[id.index() / BLOCK][id.index() % BLOCK]
+    }
+
+    pub(in crate::iova) fn get_mut(&mut self, id: TagId) -> &mut Tag<T> {
+        &mut self.blocks[id.index() / BLOCK][id.index() % BLOCK]
+    }
+
+    /// The tag after `id` on its list.
+    pub(in crate::iova) fn next(&self, id: TagId) -> Link {
+        self.get(id).next
+    }
+
+    /// Sees to it that `tags` can be taken, which must not be more than a block has.
+    ///
+    /// # Errors
+    /// [`NoMemory`].
+    pub(in crate::iova) fn reserve(&mut self, tags: usize) -> Result<(), NoMemory> {
+        if self.spares >= tags { Ok(()) } else { self.grow() }
+    }
+
+    /// A tag for a segment, on no list and in no chain.
+    ///
+    /// # Panics
+    /// If none was reserved.
+    pub(in crate::iova) fn take(&mut self, first_pfn: u64, pages: u64, state: State<T>) -> TagId {
+        let id = self.spare.expect("tags are reserved before they are taken");
+        let tag = self.get_mut(id);
+        let rest = tag.next.take();
+        (tag.first_pfn, tag.pages, tag.state) = (first_pfn, pages, state);
+        (self.spare, self.spares) = (rest, self.spares - 1);
+        id
+    }
+
+    /// Takes back the tag of a segment that is no more.
+    pub(in crate::iova) fn put(&mut self, id: TagId) {
+        let rest = self.spare.replace(id);
+        self.get_mut(id).next = rest;
+        self.spares += 1;
+    }
+
+    /// The tag in the hash table whose segment begins at page `first_pfn`.
+    pub(in crate::iova) fn find(&self, first_pfn: u64) -> Link {
+        let mut link = self.get(self.chain_of(first_pfn)).chain;
+        while let Some(id) = link.filter(|id| self.get(*id).first_pfn != first_pfn) {
+            link = self.get(id).chained;
+        }
+        link
+    }
+
+    /// Puts a tag into the hash table.
+    pub(in crate::iova) fn insert(&mut self, id: TagId) {
+        let head = self.chain_of(self.get(id).first_pfn);
+        let rest = self.get_mut(head).chain.replace(id);
+        self.get_mut(id).chained = rest;
+    }
+
+    /// Takes a tag out of the hash table, where it is.
+    pub(in crate::iova) fn erase(&mut self, id: TagId) {
+        let head = self.chain_of(self.get(id).first_pfn);
+        let rest = self.get_mut(id).chained.take();
+        if self.get(head).chain == Some(id) {
+            self.get_mut(head).chain = rest;
+            return;
+        }
+        let mut before = self.get(head).chain.expect("the tag is in its chain");
+        while self.get(before).chained != Some(id) {
+            before = self.get(before).chained.expect("the tag is in its chain");
+        }
+        self.get_mut(before).chained = rest;
+    }
+
+    const fn len(&self) -> usize {
+        self.blocks.len() * BLOCK
+    }
+
+    /// The head of the chain for segments that begin at page `first_pfn`. There are always tags: an empty space has one.
+    fn chain_of(&self, first_pfn: u64) -> TagId {
+        // Fibonacci hashing: the upper half of the product is well mixed.
+        let hash = (first_pfn.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize;
+        let round = self.len().next_power_of_two();
+        let number = hash & (round - 1);
+        let number = if number < self.len() { number } else { hash & (round / 2 - 1) };
+        TagId::of_index(number).expect("a tag has this number")
+    }
+
+    /// Adds a block of spare tags, and with it as many chains: each takes over some of the tags of one that was there.
+    fn grow(&mut self) -> Result<(), NoMemory> {
+        let before = self.len();
+        TagId::of_index(before + BLOCK).ok_or(NoMemory)?;
+        let mut block = Vec::new();
+        block.try_reserve_exact(BLOCK).map_err(|_| NoMemory)?;
+        self.blocks.try_reserve(1).map_err(|_| NoMemory)?;
+        block.resize_with(BLOCK, Tag::spare);
+        self.blocks.push(block);
+        let half = self.len().next_power_of_two() / 2;
+        for number in before..self.len() {
+            let id = TagId::of_index(number).expect("there are so many");
+            self.put(id);
+            if before > 0 {
+                let split = TagId::of_index(number & (half - 1)).expect("it was there");
+                let mut link = self.get_mut(split).chain.take();
+                while let Some(id) = link {
+                    link = self.get_mut(id).chained.take();
+                    self.insert(id);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<T> Tag<T> {
+    fn spare() -> Self {
+        Self {
+            first_pfn: 0,
+            pages: 0,
+            state: State::Free,
+            left: None,
+            right: None,
+            previous: None,
+            next: None,
+            chained: None,
+            chain: None,
+        }
+    }
+}
