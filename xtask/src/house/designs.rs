@@ -1,4 +1,4 @@
-//! Every design has its row in the README.
+//! Every design has its row in the README, and a page that lists the files of its map and its unmap.
 
 use super::Violation;
 use super::files::File;
@@ -7,6 +7,12 @@ use super::files::File;
 const FOLDER: &str = "crates/portcullis/src/designs/";
 /// Files there that declare none: the list, and how users write a design.
 const OTHERS: [&str; 2] = ["mod.rs", "choice.rs"];
+/// What the lists of a page begin with.
+const LISTS: [&str; 2] = ["//! A map:", "//! An unmap:"];
+/// Where listed files are.
+const SOURCES: &str = "crates/portcullis/src/";
+/// Files that a map or an unmap takes at most, where a reader is promised so.
+const FILES_MAX: [(&str, usize); 2] = [("portcullis.rs", 6), ("magazine.rs", 8)];
 const README: &str = "README.md";
 
 /// Designs without a row, and files there that declare no design.
@@ -19,6 +25,9 @@ pub(super) fn violations(files: &[File]) -> Vec<Violation> {
         if ids.is_empty() && !file.path[FOLDER.len()..].contains('/') {
             violations.push(Violation::new(&file.path, "declares no design"));
         }
+        if !ids.is_empty() {
+            violations.extend(page(file, files));
+        }
         for id in ids {
             if !readme.lines().any(|line| line.starts_with(&format!("| `{id}`"))) {
                 violations.push(Violation::new(README, format!("the table of designs has no row for `{id}`")));
@@ -26,6 +35,33 @@ pub(super) fn violations(files: &[File]) -> Vec<Violation> {
         }
     }
     violations
+}
+
+/// What is wrong with the page of the design in `file`: a list that is not there or too long, a file that is not.
+fn page(file: &File, files: &[File]) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    let at_most = FILES_MAX.iter().find(|(name, _)| file.path.ends_with(&format!("/{name}"))).map(|(_, max)| *max);
+    for list in LISTS {
+        let listed = listed(&file.text, list);
+        if listed.is_empty() {
+            violations.push(Violation::new(&file.path, format!("its page has no `{list}` with files")));
+        }
+        let missing = listed.iter().filter(|path| !files.iter().any(|file| file.path == format!("{SOURCES}{path}")));
+        violations
+            .extend(missing.map(|path| Violation::new(&file.path, format!("lists `{path}`, which is not there"))));
+        if let Some(max) = at_most.filter(|max| listed.len() > *max) {
+            violations
+                .push(Violation::new(&file.path, format!("`{list}` lists {} files; at most {max}", listed.len())));
+        }
+    }
+    violations
+}
+
+/// The files in the paragraph of a page that begins with `list`.
+fn listed<'f>(text: &'f str, list: &str) -> Vec<&'f str> {
+    let paragraph = text.lines().skip_while(|line| !line.starts_with(list));
+    let lines = paragraph.take_while(|line| line.starts_with("//! "));
+    lines.flat_map(|line| line.split('`').skip(1).step_by(2)).collect()
 }
 
 /// The ids of the designs that a file declares.
@@ -36,10 +72,10 @@ fn ids(text: &str) -> Vec<&str> {
 
 #[cfg(test)]
 mod tests {
-    use super::{File, Violation, violations};
+    use super::{File, Violation, page, violations};
 
-    const STOCK: &str =
-        "impl Described for Stock {\n    const INFO: Info = Info {\n        id: \"stock\",\n    };\n}\n";
+    const STOCK: &str = "//! Stock.\n//!\n//! A map: `iova/tree.rs`,\n//! `table.rs`.\n//!\n//! An unmap: `table.rs`.\n\n\
+        impl Described for Stock {\n    const INFO: Info = Info {\n        id: \"stock\",\n    };\n}\n";
 
     fn check(readme: &str, design: &str) -> Vec<Violation> {
         let file = |path: &str, text: &str| File { path: path.to_owned(), text: text.to_owned() };
@@ -47,6 +83,8 @@ mod tests {
             file("README.md", readme),
             file("crates/portcullis/src/designs/mod.rs", "mod stock;"),
             file("crates/portcullis/src/designs/stock.rs", design),
+            file("crates/portcullis/src/iova/tree.rs", ""),
+            file("crates/portcullis/src/table.rs", ""),
         ])
     }
 
@@ -61,6 +99,20 @@ mod tests {
             let violation = Violation::new("README.md", "the table of designs has no row for `stock`");
             assert_eq!(check(readme, STOCK), [violation], "{readme}");
         }
+    }
+
+    #[test]
+    fn a_page_lists_files_that_are_there() {
+        let found =
+            |design: &str| -> Vec<String> { check("| `stock` |", design).iter().map(ToString::to_string).collect() };
+        assert!(found(&STOCK.replace("iova/tree.rs", "iova/rtree.rs"))[0].contains("lists `iova/rtree.rs`"));
+        assert!(found(&STOCK.replace("An unmap", "Unmap"))[0].contains("has no `//! An unmap:`"));
+        let magazine = |list: &str| {
+            let path = "crates/portcullis/src/designs/magazine.rs".to_owned();
+            page(&File { path, text: format!("//! A map: {list}.\n//!\n//! An unmap: `a.rs`.\n") }, &[]).len()
+        };
+        // Each file that is not there counts too, and that of the unmap.
+        assert_eq!([magazine(&"`a.rs` ".repeat(8)), magazine(&"`a.rs` ".repeat(9))], [9, 11]);
     }
 
     #[test]

@@ -1,4 +1,15 @@
 //! EiovaR: `stock` with lists of freed ranges over its tree (FAST'15, §5).
+//!
+//! ```text
+//! free: on the list of its size, still in the tree --unpark--> in use --write--> mapped
+//! mapped --claim--> claimed --clear--> cleared --the hardware has lost it--> on the list of its size
+//! ```
+//!
+//! A map: `domain/mod.rs`, `design/composed.rs`, `iova/linux/free_list.rs`, `iova/linux/range_tree.rs`, `space.rs`,
+//! `table/second_level.rs`.
+//!
+//! An unmap: `domain/mod.rs`, `design/composed.rs`, `iova/linux/free_list.rs`, `iova/linux/range_tree.rs`, `space.rs`,
+//! `table/second_level.rs`, `invalidation/policy.rs`, `invalidation/strict.rs`.
 
 use super::{GLOBAL_WINDOW, queue_kind, queue_option};
 use crate::design::{Addressing, Composed, Described, Design, Fit, Info, OptionInfo, OptionKind, Setup};

@@ -1,4 +1,16 @@
 //! Fast & Safe: windows of neighbouring addresses, one invalidation for each, cached table pointers kept (SOSP'24, §3).
+//!
+//! ```text
+//! free: in a window that nobody has --open--> the next pages of the stream's window --write--> mapped
+//! mapped --claim by the mark in the window's record, clear--> cleared --one command for neighbours--> out of the window
+//! a window that is sealed, and whose pages are all back, is free as a whole, and kept in a magazine
+//! ```
+//!
+//! A map: `domain/mod.rs`, `design/composed.rs`, `iova/fast_and_safe/windows.rs`, `iova/fast_and_safe/window.rs`, `space.rs`,
+//! `table/second_level.rs`.
+//!
+//! An unmap: `domain/mod.rs`, `design/composed.rs`, `iova/fast_and_safe/windows.rs`, `iova/fast_and_safe/window.rs`, `space.rs`,
+//! `table/second_level.rs`, `invalidation/policy.rs`, `invalidation/strict.rs`.
 
 use crate::design::{
     Addressing, Composed, Described, Design, Fit, Info, LockFree, OptionInfo, OptionKind, Parts, Setup,

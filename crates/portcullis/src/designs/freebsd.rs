@@ -1,4 +1,15 @@
 //! FreeBSD (ATC'15, §3.4; EiovaR, FAST'15, §7).
+//!
+//! ```text
+//! free: a gap of the balanced tree --allocate--> a node with its guard pages --write--> mapped; table entries counted
+//! mapped --claim--> claimed --clear--> cleared, and an empty table page leaves --the hardware has lost it--> free
+//! ```
+//!
+//! A map: `domain/mod.rs`, `design/composed.rs`, `iova/freebsd/gap_tree.rs`, `iova/freebsd/avl.rs`, `space.rs`,
+//! `table/second_level.rs`, `table/counted.rs`.
+//!
+//! An unmap: `domain/mod.rs`, `design/composed.rs`, `iova/freebsd/gap_tree.rs`, `iova/freebsd/avl.rs`, `space.rs`,
+//! `table/second_level.rs`, `table/counted.rs`, `invalidation/policy.rs`, `invalidation/strict.rs`.
 
 use crate::design::{
     Addressing, Composed, Described, Design, Fit, Info, OptionInfo, OptionKind, Parts, Setup, TableLock,

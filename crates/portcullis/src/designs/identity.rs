@@ -1,4 +1,14 @@
 //! Dynamic identity mapping (ATC'15, §4.1).
+//!
+//! ```text
+//! absent --first map of the page--> mapped, 1 user --map--> 2 users --unmap--> 1 user: nothing to invalidate
+//! 1 user --the last unmap--> absent --the hardware has lost it--> the next map of the page may write it again
+//! ```
+//!
+//! A map: `domain/mod.rs`, `design/composed.rs`, `design/identity.rs`, `space.rs`, `table/shared.rs`.
+//!
+//! An unmap: `domain/mod.rs`, `design/composed.rs`, `design/identity.rs`, `space.rs`, `table/shared.rs`,
+//! `invalidation/policy.rs`, `invalidation/strict.rs`.
 
 use super::{PER_CORE_WINDOW, queue_kind, queue_option};
 use crate::design::{

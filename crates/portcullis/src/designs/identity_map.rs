@@ -1,4 +1,12 @@
 //! Pass-through with a persistent identity map: translation without protection.
+//!
+//! ```text
+//! mapped once, when the domain is opened; a map returns the physical address, an unmap does nothing
+//! ```
+//!
+//! A map: `domain/mod.rs`, `design/physical.rs`.
+//!
+//! An unmap: `domain/mod.rs`, `design/physical.rs`.
 
 use crate::design::{Addressing, Described, Design, IdentityMapped, Info, Setup};
 use crate::error::NewDomainError;

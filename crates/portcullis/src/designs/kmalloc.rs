@@ -1,4 +1,14 @@
 //! Addresses of real allocations as page numbers, and a flush queue per CPU (ATC'15, §4.2 and §5).
+//!
+//! ```text
+//! free: memory of the host --allocate_bytes--> an object, whose address is the page number --write--> mapped
+//! mapped --claim by its marks, clear--> cleared --the hardware has lost it--> free_bytes: memory of the host
+//! ```
+//!
+//! A map: `domain/mod.rs`, `design/composed.rs`, `iova/kmalloc.rs`, `space.rs`, `table/second_level.rs`, `table/marks.rs`.
+//!
+//! An unmap: `domain/mod.rs`, `design/composed.rs`, `space.rs`, `table/marks.rs`, `invalidation/policy.rs`,
+//! `invalidation/strict.rs`, `iova/kmalloc.rs`.
 
 use super::{PER_CORE_WINDOW, queue_kind, queue_option};
 use crate::design::{Addressing, Composed, Described, Design, Info, Setup};

@@ -1,4 +1,15 @@
 //! XNU's driver of VT-d, as ATC'15 describes it (§3.4 and Table 1).
+//!
+//! ```text
+//! free: a block of 2^n pages --split--> in use --write--> mapped
+//! mapped --claim, clear--> cleared --submit, do not wait--> waiting --the queue has passed its ticket--> free, merged
+//! ```
+//!
+//! A map: `domain/mod.rs`, `design/composed.rs`, `design/locking.rs`, `iova/macos/buddy.rs`, `iova/macos/blocks.rs`, `space.rs`,
+//! `table/second_level.rs`.
+//!
+//! An unmap: `domain/mod.rs`, `design/composed.rs`, `design/locking.rs`, `iova/macos/buddy.rs`, `space.rs`,
+//! `table/second_level.rs`, `invalidation/policy.rs`, `invalidation/unawaited.rs`.
 
 use crate::design::{Addressing, Composed, Described, Design, Fit, Info, Parts, Setup, WholeLock};
 use crate::error::NewDomainError;

@@ -1,4 +1,15 @@
 //! Magazines per CPU over the tree, and a flush queue per CPU: Linux since 4.7 (ATC'15, §4.3 and §5).
+//!
+//! ```text
+//! free: in a magazine of the CPU, else the depot, else the tree --allocate--> taken --write, mark--> mapped
+//! mapped --the first mark goes: claimed--> cleared --the hardware has lost it--> free: in a magazine of the CPU
+//! ```
+//!
+//! A map: `domain/mod.rs`, `design/composed.rs`, `iova/linux/magazine.rs`, `iova/linux/tree.rs`, `space.rs`,
+//! `table/second_level.rs`, `table/marks.rs`.
+//!
+//! An unmap: `domain/mod.rs`, `design/composed.rs`, `space.rs`, `table/marks.rs`, `invalidation/policy.rs`,
+//! `invalidation/strict.rs`, `iova/linux/magazine.rs`.
 
 use super::{PER_CORE_WINDOW, queue_kind, queue_option};
 use crate::design::{Addressing, Composed, Described, Design, Fit, Info, Setup};

@@ -1,4 +1,12 @@
 //! No IOMMU: devices pass through.
+//!
+//! ```text
+//! physical address = I/O address, from the first to the last: nothing is mapped, nothing is taken away
+//! ```
+//!
+//! A map: `domain/mod.rs`, `design/physical.rs`, `pass_through.rs`.
+//!
+//! An unmap: `domain/mod.rs`, `design/physical.rs`.
 
 use crate::design::{Addressing, Described, Design, Info, Setup, Untranslated};
 use crate::error::NewDomainError;

@@ -1,4 +1,13 @@
 //! The design that this project is for: contiguous addresses from chunks, found in the table itself, in constant time.
+//!
+//! ```text
+//! fresh --the cursor moves on--> taken --write--> mapped --clear--> cleared --the hardware has lost it--> spent
+//! a chunk of which all pages are spent is handed out again: what was spent is fresh
+//! ```
+//!
+//! A map: `domain/mod.rs`, `design/composed.rs`, `chunk/mapper.rs`, `chunk/chunks.rs`, `space.rs`, `chunk/page_states.rs`.
+//!
+//! An unmap: `domain/mod.rs`, `design/composed.rs`, `chunk/mapper.rs`, `chunk/tables.rs`, `space.rs`, `chunk/page_states.rs`.
 
 use crate::chunk::{Chunked, chunked};
 use crate::design::{Addressing, Described, Design, Fit, Info, Setup};

@@ -1,4 +1,14 @@
 //! illumos, and Solaris before it (ATC'15, §3.4 and Table 1).
+//!
+//! ```text
+//! free: in a quantum cache or a segment --allocate--> in use --write over what was there, invalidate, wait--> mapped
+//! mapped --claim--> free: the translation stays until the next map writes over it (its declared breach of S2)
+//! ```
+//!
+//! A map: `domain/mod.rs`, `design/composed.rs`, `iova/solaris/vmem.rs`, `iova/solaris/segments.rs`, `space.rs`,
+//! `table/second_level.rs`, `invalidation/policy.rs`.
+//!
+//! An unmap: `domain/mod.rs`, `design/composed.rs`, `iova/solaris/vmem.rs`, `iova/solaris/segments.rs`, `invalidation/policy.rs`.
 
 use crate::design::{Addressing, Composed, Described, Design, Fit, Info, LockPerTable, Parts, Setup};
 use crate::error::NewDomainError;

@@ -1,4 +1,15 @@
 //! Linux before 4.7 (EiovaR, FAST'15, §3 and §4).
+//!
+//! ```text
+//! free: a gap in the tree --allocate--> a node in the tree --write--> mapped
+//! mapped --claim--> claimed --clear--> cleared --the hardware has lost it--> free
+//! ```
+//!
+//! A map: `domain/mod.rs`, `design/composed.rs`, `iova/linux/tree.rs`, `iova/linux/range_tree.rs`, `space.rs`,
+//! `table/second_level.rs`.
+//!
+//! An unmap: `domain/mod.rs`, `design/composed.rs`, `iova/linux/tree.rs`, `iova/linux/range_tree.rs`, `space.rs`,
+//! `table/second_level.rs`, `invalidation/policy.rs`, `invalidation/strict.rs`.
 
 use super::{GLOBAL_WINDOW, queue_kind, queue_option};
 use crate::design::{Addressing, Composed, Described, Design, Fit, Info, Setup};
