@@ -6,10 +6,8 @@ mod bench;
 mod check;
 mod conformance;
 mod failure;
-mod format;
 mod fuzz;
 mod house;
-mod instructions;
 mod mutants;
 mod peers;
 mod qemu;
@@ -111,7 +109,7 @@ fn perform(chore: &Chore) -> Result<(), Failure> {
         Chore::Soak { operations } => soak::soak(&workspace, *operations),
         Chore::Mutants { only, .. } => mutants::mutants(&workspace, only.as_deref()),
         Chore::Readme => readme::readme(&workspace),
-        Chore::Bench { peers: false, check: true, update, .. } => instructions::check(&workspace, *update),
+        Chore::Bench { peers: false, check: true, update, .. } => bench::instructions::check(&workspace, *update),
         Chore::Bench { peers: false, .. } => bench::bench(&workspace),
         Chore::Bench { rounds, check, .. } => {
             peers::bench(&workspace, &peers::Options { rounds: *rounds, check: *check })

@@ -28,14 +28,11 @@ mod compressed;
 mod error;
 mod event;
 mod format;
-mod ftrace;
 mod group;
 mod join;
 mod list;
-mod perf;
 mod scan;
 mod source;
-mod trace_cmd;
 
 pub use accesses::{AccessLog, LogEvent};
 pub use columns::Level;

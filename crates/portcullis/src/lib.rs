@@ -2,7 +2,10 @@
 //!
 //! The modules follow the life of one mapping: [`domain`] takes the request, [`iova`] picks an address, [`table`] writes the
 //! translation, [`invalidation`] takes it away, [`iommu`] is what the hardware must offer. Beside them, [`platform`] is what
-//! the host must supply, and [`design`] and [`designs`] are the named wholes.
+//! the host must supply, and [`design`] and [`designs`] are the named wholes. [`chunk`] is one of those, whole.
+//!
+//! It is one crate, although a large one: designs, allocators, tables and invalidation are parts of one mapper, and who links it
+//! takes one design out of it. What no design of a program needs, its linker leaves out.
 #![cfg_attr(not(any(test, feature = "fake", loom)), no_std)]
 #![deny(missing_docs)]
 #![deny(unsafe_code)]
@@ -17,7 +20,6 @@ struct Readme;
 mod address;
 #[allow(unsafe_code, reason = "table pages have an owner that types cannot show")]
 pub mod chunk;
-mod deadline;
 pub mod design;
 pub mod designs;
 #[allow(unsafe_code, reason = "buffers on loan to a device")]

@@ -318,4 +318,14 @@ pub(super) const MUTANTS: &[Mutant] = &[
         target: "suite",
         test: "identity::the_fourth_region_gives_back_what_it_keeps",
     },
+    Mutant {
+        name: "the-fake-forgets-neighbours",
+        rule: "",
+        file: "crates/portcullis/src/iommu/fake/cached.rs",
+        find: "if pages.contains(&(first + at as u64)) {",
+        replace: "if !pages.is_empty() && at < usize::MAX {",
+        package: "portcullis",
+        target: "lib",
+        test: "iommu::fake::cached::tests::only_the_named_pages_are_forgotten",
+    },
 ];

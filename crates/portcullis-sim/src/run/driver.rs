@@ -139,8 +139,8 @@ impl<'w> Driver<'w> {
             });
         }
         if !was_told {
-            // The pages stay mapped, for others. That is for the tables to say, not for the design.
-            world.is_leaving(slot, &live, !world.is_in_tables(&live));
+            // Nothing was announced: the pages are shared with other mappings, or this design does not announce anything.
+            world.is_leaving(slot, &live, world.is_within_reach(&live));
         }
         world.arm(device);
         world.settle_invalidations();

@@ -2,7 +2,6 @@
 
 mod adversary;
 mod any_domain;
-mod attack;
 mod churn;
 mod driver;
 mod exposure;
@@ -14,9 +13,8 @@ mod rings;
 mod workload;
 mod world;
 
-pub use adversary::Found;
+pub use adversary::{Attacked, Found, PROBES_CACHED_MIN, attack, attack_design, attack_on_breaking_hardware};
 use any_domain::AnyDesign;
-pub use attack::{Attacked, PROBES_CACHED_MIN, attack, attack_design, attack_on_breaking_hardware};
 pub use churn::Churn;
 pub use rings::Rings;
 pub use workload::{WORKLOADS, WorkloadError, WorkloadInfo};

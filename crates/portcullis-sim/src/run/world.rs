@@ -325,10 +325,16 @@ impl World {
         under_way.replace(Some((slot, live)));
     }
 
-    /// Whether the tables still lead where the mapping led.
-    pub(super) fn is_in_tables(&self, live: &Live) -> bool {
+    /// Whether a mapping that was unmapped without an announcement may still be within reach although it should not: it has left the
+    /// tables, so that only caches can have it, or the design leaves it there until a map comes. What other mappings share stays.
+    pub(super) fn is_within_reach(&self, live: &Live) -> bool {
+        if self.info.physical_addresses() {
+            return true;
+        }
         let (now_ps, source) = (self.engine.now_ps(), self.devices.borrow()[live.device].source());
-        live.pages().all(|page| self.vtd.in_tables(now_ps, source, page.iova) == Some(page.phys))
+        let mut pages = live.pages();
+        let is_in_tables = pages.all(|page| self.vtd.in_tables(now_ps, source, page.iova) == Some(page.phys));
+        !is_in_tables || self.exposure.borrow().waits_for_maps()
     }
 
     /// A mapping is its device's no longer, and the buffer not yet its owner's. `within_reach`: the device may find it still, in

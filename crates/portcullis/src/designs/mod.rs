@@ -1,5 +1,7 @@
 //! The designs. To add one, write its file and name it in the list below: every comparison, test and table picks it up.
 //!
+//! One file for each, and so more of them than in other folders.
+//!
 //! Behind the semicolon are examples, which only tests pick up.
 
 mod choice;

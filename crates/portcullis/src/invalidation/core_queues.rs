@@ -7,10 +7,10 @@
 
 use super::{Flushes, Revoked};
 use crate::address::IovaRange;
-use crate::deadline::Deadline;
 use crate::error::{CommitError, NoMemory};
 use crate::iommu::{Invalidation, Iommu, covering};
 use crate::iova::IovaAllocator;
+use crate::platform::Deadline;
 use crate::platform::PerCpu;
 use crate::platform::{Lock, LockClass, Phase, Platform, Step};
 use crate::proof::{Committed, Proof, Served};

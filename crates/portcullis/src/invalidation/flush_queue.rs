@@ -3,10 +3,10 @@
 
 use super::Revocation;
 use crate::address::IovaRange;
-use crate::deadline::Deadline;
 use crate::error::{CommitError, NoMemory};
 use crate::iommu::{Invalidation, Iommu};
 use crate::iova::IovaAllocator;
+use crate::platform::Deadline;
 use crate::platform::{Lock, LockClass, Phase, Platform, Step};
 use crate::proof::{Committed, Proof};
 use crate::space::AddressSpace;

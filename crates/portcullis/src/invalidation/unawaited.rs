@@ -6,10 +6,10 @@
 
 use super::{BATCH_MAX, QUEUE_TIMEOUT_US, Revocation, Revoked};
 use crate::address::IovaRange;
-use crate::deadline::Deadline;
 use crate::error::{CommitError, NoMemory};
 use crate::iommu::{Invalidation, Iommu, QueueError, covering};
 use crate::iova::IovaAllocator;
+use crate::platform::Deadline;
 use crate::platform::{Lock, LockClass, Phase, Platform, Step};
 use crate::proof::{Committed, Proof};
 use crate::space::{AddressSpace, Submission};

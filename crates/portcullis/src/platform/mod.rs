@@ -3,8 +3,10 @@
 #[cfg(any(feature = "fake", test))]
 pub mod fake;
 
+mod deadline;
 mod per_cpu;
 
+pub(crate) use deadline::Deadline;
 pub use per_cpu::{CpuWords, Padded};
 pub(crate) use per_cpu::{PerCpu, PerCpuCount};
 

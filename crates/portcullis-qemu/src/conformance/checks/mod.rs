@@ -1,4 +1,4 @@
-//! The checks, by subject.
+//! The checks, by subject: a file for each, and as many as there are subjects.
 
 mod attach;
 mod bring_up;

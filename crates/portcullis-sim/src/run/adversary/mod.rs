@@ -8,9 +8,11 @@
 //! guesses, reserved addresses, those of other devices, rights that were not asked for, the rest of pages. What it tries beyond
 //! the mapping at hand is drawn from a seed, a bounded number at each step.
 
+mod attack;
 mod findings;
 mod owners;
 
+pub use attack::{Attacked, PROBES_CACHED_MIN, attack, attack_design, attack_on_breaking_hardware};
 pub use findings::Found;
 
 use super::Job;

@@ -12,8 +12,8 @@ const GROUP_PAGES: u64 = 64;
 
 type Group = Box<[Option<EntryValue>; GROUP_PAGES as usize]>;
 
-/// The translations that devices have used, absent ones among them: by domain and group of pages, one number, for it is looked
-/// up at every access.
+/// The translations that devices have used, absent ones among them. The key is one number, for speed: the domain above, the group
+/// of pages below.
 #[derive(Debug, Default)]
 pub(super) struct Cached(BTreeMap<u128, Group>);
 
@@ -27,7 +27,7 @@ impl Cached {
     }
 
     pub(super) fn insert(&mut self, domain: DomainId, pfn: u64, entry: EntryValue) {
-        let group = self.0.entry(key(domain, pfn)).or_insert_with(|| Box::new([None; _]));
+        let group = self.0.entry(key(domain, pfn)).or_insert_with(|| Box::new([None; GROUP_PAGES as usize]));
         group[(pfn % GROUP_PAGES) as usize] = Some(entry);
     }
 
@@ -35,23 +35,63 @@ impl Cached {
     pub(super) fn forget(&mut self, domain: DomainId, pages: RangeInclusive<u64>) {
         let groups = key(domain, *pages.start())..=key(domain, *pages.end());
         let mut empty = Vec::new();
-        for (&key, group) in self.0.range_mut(groups) {
-            let first = (key as u64) * GROUP_PAGES;
-            for (pfn, entry) in (first..).zip(group.iter_mut()) {
-                if pages.contains(&pfn) {
+        for (&number, group) in self.0.range_mut(groups) {
+            // Without the domain.
+            let first = (number as u64) * GROUP_PAGES;
+            for (at, entry) in group.iter_mut().enumerate() {
+                if pages.contains(&(first + at as u64)) {
                     *entry = None;
                 }
             }
             if group.iter().all(Option::is_none) {
-                empty.push(key);
+                empty.push(number);
             }
         }
-        for key in empty {
-            self.0.remove(&key);
+        for number in empty {
+            self.0.remove(&number);
         }
     }
 
     pub(super) fn clear(&mut self) {
         self.0.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DOMAIN: DomainId = DomainId(7);
+
+    fn cached(pages: &[u64]) -> Cached {
+        let mut cached = Cached::default();
+        for domain in [6, 7, 8].map(DomainId) {
+            pages.iter().for_each(|pfn| cached.insert(domain, *pfn, EntryValue::ABSENT));
+        }
+        cached
+    }
+
+    fn left(cached: &Cached, domain: DomainId, pages: &[u64]) -> Vec<u64> {
+        pages.iter().copied().filter(|pfn| cached.get(domain, *pfn).is_some()).collect()
+    }
+
+    /// Neighbours in the group, in the next one and in the domains before and after stay; what is absent goes like any other.
+    #[test]
+    fn only_the_named_pages_are_forgotten() {
+        let pages = [0, 1, 62, 63, 64, 65, 127, 128];
+        for (forgotten, stay) in [
+            (1..=1, vec![0, 62, 63, 64, 65, 127, 128]),
+            (63..=64, vec![0, 1, 62, 65, 127, 128]),
+            (64..=127, vec![0, 1, 62, 63, 128]),
+            (2..=61, pages.to_vec()),
+            (0..=u64::MAX, vec![]),
+        ] {
+            let mut cached = cached(&pages);
+            cached.forget(DOMAIN, forgotten.clone());
+            assert_eq!(left(&cached, DOMAIN, &pages), stay, "{forgotten:?}");
+            for other in [6, 8].map(DomainId) {
+                assert_eq!(left(&cached, other, &pages), pages, "{forgotten:?}");
+            }
+        }
     }
 }

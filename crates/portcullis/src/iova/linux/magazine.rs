@@ -10,9 +10,9 @@
 
 use super::range_tree::may_ever_fit;
 use crate::address::IovaRange;
-use crate::deadline::Deadline;
 use crate::error::{MapError, NoMemory, UnmapError};
 use crate::iova::{Claim, Demand, IovaAllocator, Kept, TreeAllocator};
+use crate::platform::Deadline;
 use crate::platform::PerCpu;
 use crate::platform::{Lock, LockClass, Phase, Platform, Step};
 use crate::proof::Proof;

@@ -1,9 +1,9 @@
 //! One run with a malicious device in it.
 
-use super::adversary::{Adversary, Found, grace_ps};
-use super::any_domain::AnyDesign;
-use super::world::{LabUnit, World};
-use super::{Job, RunError, perform};
+use super::super::any_domain::AnyDesign;
+use super::super::world::{LabUnit, World};
+use super::super::{Job, RunError, perform};
+use super::{Adversary, Found, grace_ps};
 use crate::platform::LabPlatform;
 use portcullis::Protection;
 use portcullis::design::Design;

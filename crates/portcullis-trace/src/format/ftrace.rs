@@ -1,9 +1,9 @@
 //! The kernel's own text: `task-pid [cpu] flags seconds: event: what it says`.
 
-use super::columns::{Line, Record, is_call, is_padded, notice, task};
-use super::error::Flaw;
-use super::event::Event;
-use super::scan::Scan;
+use crate::columns::{Line, Record, is_call, is_padded, notice, task};
+use crate::error::Flaw;
+use crate::event::Event;
+use crate::scan::Scan;
 
 /// Understands one line.
 pub(super) fn parse(line: &[u8]) -> Result<Line<'_>, Flaw> {

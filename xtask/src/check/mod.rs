@@ -1,7 +1,8 @@
 //! `cargo xtask check`: what is wrong with the sources without running them.
 
+mod format;
+
 use crate::failure::Failure;
-use crate::format;
 use crate::house;
 use crate::stages::{Stages, require};
 use crate::test::NO_STD_PROOF;

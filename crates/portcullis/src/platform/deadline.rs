@@ -1,6 +1,6 @@
 //! When something is due: one moment, shared by all CPUs.
 
-use crate::platform::Platform;
+use super::Platform;
 use crate::sync::{AtomicU64, Ordering};
 
 /// No moment.

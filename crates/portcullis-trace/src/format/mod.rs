@@ -3,9 +3,12 @@
 //! The kernel and trace-cmd write nearly the same. trace-cmd begins with `cpus=4`, and pads the names of events to 20
 //! characters where the kernel writes one blank. What perf writes fits neither: it puts a blank before the pid, not a dash.
 
-use super::columns::{Line, is_padded, task};
-use super::error::Flaw;
-use super::{ftrace, perf, trace_cmd};
+mod ftrace;
+mod perf;
+mod trace_cmd;
+
+use crate::columns::{Line, is_padded, task};
+use crate::error::Flaw;
 use serde::Serialize;
 use std::fmt;
 

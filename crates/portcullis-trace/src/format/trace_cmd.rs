@@ -4,11 +4,11 @@
 //! Sources: `trace_show_data` of trace-cmd's `trace-read.c`, `tep_print_event` of libtraceevent. In the first second of its
 //! clock, and under `--raw-ts`, the time has no fraction; whether it counts nanoseconds is then not told, so it is refused.
 
-use super::columns::{Line, Place, Record, cpu, is_call, is_padded, level, notice, pid, starts, task, time};
-use super::error::Flaw;
-use super::event::Event;
 use super::ftrace::{self, named};
-use super::scan::Scan;
+use crate::columns::{Line, Place, Record, cpu, is_call, is_padded, level, notice, pid, starts, task, time};
+use crate::error::Flaw;
+use crate::event::Event;
+use crate::scan::Scan;
 
 /// Understands one line.
 pub(super) fn parse(line: &[u8]) -> Result<Line<'_>, Flaw> {

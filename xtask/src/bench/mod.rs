@@ -1,5 +1,7 @@
 //! `cargo xtask bench`: how many operations per second the lab replays.
 
+pub(crate) mod instructions;
+
 use crate::failure::Failure;
 use crate::stages::Stages;
 use crate::workspace::Workspace;

@@ -5,10 +5,10 @@
 //!
 //! Sources: `perf_sample__fprintf_start` and `process_event` of perf's `builtin-script.c`, and what perf 6.1 printed.
 
-use super::columns::{Level, Line, Place, Record, cpu, number, starts, time};
-use super::error::Flaw;
-use super::event::Event;
-use super::scan::Scan;
+use crate::columns::{Level, Line, Place, Record, cpu, number, starts, time};
+use crate::error::Flaw;
+use crate::event::Event;
+use crate::scan::Scan;
 
 /// Understands one line.
 pub(super) fn parse(line: &[u8]) -> Result<Line<'_>, Flaw> {
