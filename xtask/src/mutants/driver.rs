@@ -1,4 +1,6 @@
 //! Flaws of the VT-d driver: of joined units, of attaching, of submissions in pieces, and of the queue.
+//!
+//! One list of data, and so longer than other files.
 
 use super::Mutant;
 

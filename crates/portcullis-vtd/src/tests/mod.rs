@@ -1,4 +1,4 @@
-//! The driver against a unit of software that can misbehave.
+//! The driver against a unit of software that can misbehave: a file for each subject, and so more than in other folders.
 
 mod bring_up;
 mod domains;
