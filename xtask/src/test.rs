@@ -1,7 +1,6 @@
 //! `cargo xtask test`: every test.
 
 use crate::failure::Failure;
-use crate::house;
 use crate::qemu;
 use crate::stages::Stages;
 use crate::workspace::Workspace;
@@ -14,7 +13,6 @@ const EXAMPLE_DESIGN: &str = "portcullis/example-design";
 
 pub(crate) fn test(workspace: &Workspace) -> Result<(), Failure> {
     let mut stages = Stages::new(workspace, "test");
-    stages.stage("house rules", "the rules of xtask/src/house, over every file", house::check)?;
     stages.stage("QEMU", "there is one, or it is installed", |_| qemu::require())?;
     let target = workspace.target_beside("no-std-proof");
     stages.cargo("no_std proof", &[], &["build", "--manifest-path", NO_STD_PROOF, "--target-dir", &target])?;

@@ -225,3 +225,14 @@ fn columns(findings: &[Finding]) -> Markup {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::RULES;
+    use portcullis_sim::attack::SEEN_BY_DEVICES;
+
+    #[test]
+    fn every_rule_that_an_attack_can_find_is_explained() {
+        assert_eq!(RULES.map(|(rule, ..)| rule.to_owned()), SEEN_BY_DEVICES.map(|rule| rule.to_string()));
+    }
+}

@@ -117,7 +117,7 @@ pub enum NewDomainError {
 }
 
 /// Why a raw unmap failed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum RawUnmapError {
     /// Nothing has changed.
     #[error(transparent)]

@@ -219,7 +219,7 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     fn settle(&self, range: IovaRange) -> Result<(), MapError> {
         self.platform.probe(Step::Enter(Phase::Invalidate));
         // All levels: it is directory entries that lead astray, and absent ones may be cached as well.
-        let command = covering(self.id, range, false, &self.capabilities);
+        let command = self.covering(range, false);
         self.invalidate(&[command]).map(drop).map_err(MapError::Unsettled)
     }
 
@@ -269,7 +269,7 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
             Share::Undone(counted) => {
                 // For a moment these pages had a mapping more, for somebody who had asked for just that; an unmap that came
                 // then found it, and left the invalidation to it. So this is an unmap, and strict whatever the protection.
-                let command = covering(self.id, counted, true, &self.capabilities);
+                let command = self.covering(counted, true);
                 let _ = self.invalidate(&[command]).map_err(MapError::Unsettled)?;
                 Ok(false)
             }

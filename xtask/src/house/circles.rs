@@ -1,6 +1,6 @@
 //! No circles: no two folders of a crate use each other, directly or through others.
 //!
-//! What counts is what the sources name: `crate::…` and `super::…` paths outside comments and tests. Files at the root of a crate
+//! What counts is what the sources name: `crate::…` and `super::…` paths outside comments, tests and fakes. Files at the root of a crate
 //! count as folders of one file; inside a folder only folders count, for files that belong together may name each other.
 
 use super::Violation;

@@ -323,7 +323,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         rule: "",
         file: "crates/portcullis/src/iommu/fake/cached.rs",
         find: "if pages.contains(&(first + at as u64)) {",
-        replace: "if !pages.is_empty() && at < usize::MAX {",
+        replace: "if true {",
         package: "portcullis",
         target: "lib",
         test: "iommu::fake::cached::tests::only_the_named_pages_are_forgotten",

@@ -140,7 +140,7 @@ impl<'w> Driver<'w> {
         }
         if !was_told {
             // Nothing was announced: the pages are shared with other mappings, or this design does not announce anything.
-            world.is_leaving(slot, &live, world.is_within_reach(&live));
+            world.is_leaving(slot, &live, || world.is_within_reach(&live));
         }
         world.arm(device);
         world.settle_invalidations();
@@ -156,7 +156,7 @@ impl<'w> Driver<'w> {
         let batch = &mut self.batches[live.device];
         let unmap = || live.ranges.iter().try_fold(false, |any, range| Ok(batch.unmap(*range)? || any));
         match world.engine.charged(unmap) {
-            Ok(any_cleared) => world.is_leaving(slot, &live, any_cleared),
+            Ok(any_cleared) => world.is_leaving(slot, &live, || any_cleared),
             Err(error) => return world.fail(RunError::Unmap(error)),
         }
         self.members.push((slot, live));

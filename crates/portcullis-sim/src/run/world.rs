@@ -321,16 +321,13 @@ impl World {
         let under_way = &self.unmaps[self.engine.current().expect("a core that unmaps")];
         // Other cores may go on meanwhile, but none of them looks at what is under way here.
         let (slot, live) = under_way.take().expect("the unmap that is under way here");
-        self.is_leaving(slot, &live, true);
+        self.is_leaving(slot, &live, || true);
         under_way.replace(Some((slot, live)));
     }
 
     /// Whether a mapping that was unmapped without an announcement may still be within reach although it should not: it has left the
     /// tables, so that only caches can have it, or the design leaves it there until a map comes. What other mappings share stays.
     pub(super) fn is_within_reach(&self, live: &Live) -> bool {
-        if self.info.physical_addresses() {
-            return true;
-        }
         let (now_ps, source) = (self.engine.now_ps(), self.devices.borrow()[live.device].source());
         let mut pages = live.pages();
         let is_in_tables = pages.all(|page| self.vtd.in_tables(now_ps, source, page.iova) == Some(page.phys));
@@ -338,10 +335,11 @@ impl World {
     }
 
     /// A mapping is its device's no longer, and the buffer not yet its owner's. `within_reach`: the device may find it still, in
-    /// its caches, or in the table where unmaps leave it there.
-    pub(super) fn is_leaving(&self, slot: Slot, live: &Live, within_reach: bool) {
+    /// its caches, or in the table where unmaps leave it there. It is not asked where addresses are physical.
+    pub(super) fn is_leaving(&self, slot: Slot, live: &Live, within_reach: impl FnOnce() -> bool) {
         if !self.info.physical_addresses() {
             let (domain, now_ps) = (self.domains[live.device].id(), self.engine.now_ps());
+            let within_reach = within_reach();
             let mut exposure = self.exposure.borrow_mut();
             match within_reach {
                 true => exposure.unmapped(slot, domain, live.ranges[0], live.bytes(), now_ps),

@@ -13,6 +13,7 @@ mod idle;
 mod interference;
 mod linux;
 mod measures;
+mod oracle;
 mod placement;
 mod sharing;
 mod span;

@@ -2,8 +2,8 @@
 //!
 //! A stream, a ring or else a CPU and a direction, has a current chunk and a cursor in it; consecutive requests get consecutive
 //! pages. Taking some is one addition to a word, which for a CPU's own stream no other CPU touches. What is free is in the
-//! table itself ([`page_states`]); the next chunk comes from the [`OpenTables`], and in what order tables are used is the [`TableLog`]'s to
-//! say. Larger requests have a stream and chunks of a whole table of their own.
+//! table itself ([`page_states`]); the next chunk comes from the [`OpenTables`], and the [`TableLog`] says in what order tables are
+//! used. Larger requests have a stream and chunks of a whole table of their own.
 //!
 //! ```text
 //! cursor  63             32 31              0
@@ -22,9 +22,7 @@ use super::tables::ChunkTables;
 use crate::address::IovaRange;
 use crate::error::NoMemory;
 use crate::iova::Demand;
-use crate::platform::Deadline;
-use crate::platform::{CpuWords, Padded};
-use crate::platform::{Lock, LockClass, Platform, Step};
+use crate::platform::{CpuWords, Deadline, Lock, LockClass, Padded, Platform, Step};
 use crate::proof::Proof;
 use crate::request::Stream;
 use crate::sync::Ordering;
@@ -76,7 +74,7 @@ pub(crate) struct Taken<'c> {
     pub(crate) entries: &'c [Entry],
 }
 
-/// What the arena says to a stream that needs a chunk.
+/// What the log of tables says to a stream that needs a chunk.
 enum Answer {
     /// There is one for it, or none is needed any more.
     Chunk(Option<Chunk>),
@@ -96,9 +94,9 @@ pub(crate) struct Chunks<P: Platform> {
     cpus: CpuWords,
     rings: CpuWords,
     /// Written at the end of every chunk. What is beside it in memory is read by every map and unmap.
-    supply: Padded<OpenTables>,
+    open_tables: Padded<OpenTables>,
     /// Written at the end of every table.
-    arena: Padded<P::Lock<TableLog>>,
+    table_log: Padded<P::Lock<TableLog>>,
     /// When tables are looked at next.
     pub(crate) period: Deadline,
 }
@@ -132,14 +130,14 @@ impl<P: Platform> Chunks<P> {
         tables.extend(above.map(|(first, end)| (number(*first), number(end - 1) + 1)));
         let (cpus, rings) = (CpuWords::new(platform, NO_CHUNK)?, CpuWords::with_lines(RINGS, NO_CHUNK)?);
         let streams = (cpus.lines().len() + RINGS) * CpuWords::PER_CPU;
-        let arena = TableLog::new(numbers as u32, tables);
+        let table_log = TableLog::new(numbers as u32, tables);
         Ok(Self {
             first_pfn,
             tables: ChunkTables::new(numbers as u32)?,
             cpus,
             rings,
-            supply: Padded(OpenTables::new(streams)?),
-            arena: Padded(platform.lock(LockClass::IovaAllocator, arena)),
+            open_tables: Padded(OpenTables::new(streams)?),
+            table_log: Padded(platform.lock(LockClass::IovaAllocator, table_log)),
             period: Deadline::none(),
         })
     }
@@ -291,17 +289,17 @@ impl<P: Platform> Chunks<P> {
         is_needed: impl Fn() -> bool,
         grow: impl Fn(u64) -> Result<&'g Frame, NoMemory>,
     ) -> Result<Answer, NoMemory> {
-        let supply = &self.supply.0;
-        let (log, units) = supply.log_of(stream, wanted);
+        let open_tables = &self.open_tables.0;
+        let (log, units) = open_tables.log_of(stream, wanted);
         let chunk = loop {
             if wanted != Wanted::Table
-                && let Some(chunk) = supply.take(log, units)
+                && let Some(chunk) = open_tables.take(log, units)
             {
                 break chunk;
             }
             // Another CPU of the same stream may have been here while this one waited for the lock.
-            let answer = self.arena.0.with(|arena| {
-                if is_needed() { self.ask(platform, arena, wanted, log, units) } else { Ok(Answer::Chunk(None)) }
+            let answer = self.table_log.0.with(|table_log| {
+                if is_needed() { self.ask(platform, table_log, wanted, log, units) } else { Ok(Answer::Chunk(None)) }
             })?;
             match answer {
                 Answer::Chunk(Some(chunk)) => break chunk,
@@ -309,33 +307,33 @@ impl<P: Platform> Chunks<P> {
                 Answer::Opened => {}
                 // Without the lock: the host is asked for a page.
                 Answer::NeedsTable(number) => self.link(platform, number, &grow)?,
-                Answer::Full => match supply.take_anywhere(wanted) {
+                Answer::Full => match open_tables.take_anywhere(wanted) {
                     Some(chunk) => break chunk,
                     None => return Ok(answer),
                 },
             }
         };
-        supply.note(stream, chunk.units);
+        open_tables.note(stream, chunk.units);
         Ok(Answer::Chunk(Some(chunk)))
     }
 
-    /// What the arena has for a stream that takes its chunks of so many units from `log`.
+    /// What the log of tables has for a stream that takes its chunks of so many units from `log`.
     fn ask(
         &self,
         platform: &P,
-        arena: &mut TableLog,
+        table_log: &mut TableLog,
         wanted: Wanted,
         log: usize,
         units: u32,
     ) -> Result<Answer, NoMemory> {
         if wanted == Wanted::Table {
-            if let Some(chunk) = arena.take_table(platform, &self.tables, log) {
+            if let Some(chunk) = table_log.take_table(platform, &self.tables, log) {
                 return Ok(Answer::Chunk(Some(chunk)));
             }
-        } else if arena.open_table(platform, &self.tables, &self.supply.0, log, units) {
+        } else if table_log.open_table(platform, &self.tables, &self.open_tables.0, log, units) {
             return Ok(Answer::Opened);
         }
-        Ok(arena.number()?.map_or(Answer::Full, Answer::NeedsTable))
+        Ok(table_log.number()?.map_or(Answer::Full, Answer::NeedsTable))
     }
 
     /// Adds a table under a number of [`Answer::NeedsTable`].
@@ -347,10 +345,10 @@ impl<P: Platform> Chunks<P> {
         grow: impl Fn(u64) -> Result<&'g Frame, NoMemory>,
     ) -> Result<(), NoMemory> {
         let linked = grow(self.table_pfn(number)).and_then(|frame| {
-            self.arena.0.with(|arena| {
+            self.table_log.0.with(|table_log| {
                 self.tables.link(number, frame)?;
-                arena.add(number);
-                Ok(arena.is_large())
+                table_log.add(number);
+                Ok(table_log.is_large())
             })
         });
         match linked {
@@ -374,35 +372,35 @@ impl<P: Platform> Chunks<P> {
 
     /// Gives back a number that was not used, or one of [`unlink`](Self::unlink) whose table page is the host's again.
     pub(crate) fn give_number_back(&self, number: u32, _proof: &Proof) {
-        self.arena.0.with(|arena| arena.give_number_back(number));
+        self.table_log.0.with(|table_log| table_log.give_number_back(number));
     }
 
     /// Takes out a table that has not been needed for a period. From now on only walks that had begun before may find it.
     pub(crate) fn unlink(&self) -> Option<u32> {
-        self.arena.0.with(|arena| arena.take_superfluous().inspect(|number| self.tables.unlink(*number)))
+        self.table_log.0.with(|table_log| table_log.take_superfluous().inspect(|number| self.tables.unlink(*number)))
     }
 
     /// Begins another period: finds the tables that are spent. The lock is taken anew for every few.
     pub(crate) fn begin_period(&self, platform: &P) {
-        self.arena.0.with(|arena| arena.close_tables(&self.supply.0));
+        self.table_log.0.with(|table_log| table_log.close_tables(&self.open_tables.0));
         for queue in 0..QUEUES {
-            let tables = self.arena.0.with(|arena| arena.queue_len(queue));
+            let tables = self.table_log.0.with(|table_log| table_log.queue_len(queue));
             for first in (0..tables).step_by(LOOKS) {
                 let count = LOOKS.min(tables - first);
-                self.arena.0.with(|arena| arena.sweep(platform, &self.tables, queue, count));
+                self.table_log.0.with(|table_log| table_log.sweep(platform, &self.tables, queue, count));
             }
         }
-        self.arena.0.with(TableLog::begin_period);
+        self.table_log.0.with(TableLog::begin_period);
     }
 
     /// Whether there are more tables than are kept in any case.
     pub(crate) fn is_large(&self) -> bool {
-        self.arena.0.with(|arena| arena.is_large())
+        self.table_log.0.with(|table_log| table_log.is_large())
     }
 
     /// Whether another period may find a table to give back, as far as can be told now.
     pub(crate) fn goes_on(&self) -> bool {
-        self.arena.0.with(TableLog::goes_on)
+        self.table_log.0.with(TableLog::goes_on)
     }
 
     /// The entries from page `pfn` on, as far as its table goes. Empty where there is no table.
@@ -419,13 +417,13 @@ impl<P: Platform> Chunks<P> {
 
     /// Mappings that are not spent. Exact while nobody maps or unmaps.
     pub(crate) fn live(&self) -> usize {
-        self.arena.0.with(|arena| arena.live(&self.tables))
+        self.table_log.0.with(|table_log| table_log.live(&self.tables))
     }
 
     /// Memory of the records, in bytes.
     pub(crate) fn record_bytes(&self) -> usize {
         let words = size_of_val(self.cpus.lines()) + size_of_val(self.rings.lines());
-        self.tables.bytes() + words + self.supply.0.bytes() + self.arena.0.with(|arena| arena.bytes())
+        self.tables.bytes() + words + self.open_tables.0.bytes() + self.table_log.0.with(|table_log| table_log.bytes())
     }
 }
 

@@ -16,22 +16,9 @@
 //!
 //! # Where to read
 //!
-//! A map, in order:
-//!
-//! 1. [`domain`](crate::domain) takes the request (`domain/mod.rs`).
-//! 2. `design/composed.rs` asks the front, which is `chunk/mapper.rs`.
-//! 3. `chunk/chunks.rs` moves the cursor of the stream.
-//! 4. `chunk/page_states.rs` writes the entries.
-//!
-//! Once in 64 pages it needs another chunk: `chunk/open_tables.rs`, and once in a table `chunk/table_log.rs`.
-//!
-//! An unmap, in order:
-//!
-//! 1. `domain/mod.rs`, `design/composed.rs` and `chunk/mapper.rs`, as above.
-//! 2. `chunk/tables.rs` finds the leaf table by number.
-//! 3. `chunk/page_states.rs` clears the entries, and spends them when the hardware has confirmed.
-//!
-//! Beside the paths: `chunk/leaf_table.rs` is what the log knows of one table, and `chunk/rate.rs` which streams are slow.
+//! `designs/portcullis.rs` lists the files of a map and of an unmap, in order. Once in 64 pages a map needs another chunk: from
+//! `open_tables.rs`, and once in a table from `table_log.rs`. Beside these paths, `leaf_table.rs` is what the log knows of one table,
+//! and `rate.rs` which streams are slow.
 
 mod chunks;
 mod leaf_table;

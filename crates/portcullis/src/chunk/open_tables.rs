@@ -13,7 +13,7 @@
 //! ```
 
 use super::chunks::{CHUNK_UNITS, SLOW_UNITS, TABLE_UNITS};
-use super::rate::StreamRate;
+use super::rate::StreamRates;
 use crate::error::NoMemory;
 use crate::platform::Padded;
 use crate::sync::{AtomicU64, Ordering};
@@ -52,25 +52,25 @@ pub(super) struct Chunk {
 pub(super) struct OpenTables {
     open: [Padded<AtomicU64>; LOGS],
     /// Of the streams.
-    pace: StreamRate,
+    rates: StreamRates,
 }
 
 impl OpenTables {
     /// Of nothing yet, for so many streams.
     pub(super) fn new(streams: usize) -> Result<Self, NoMemory> {
-        Ok(Self { open: core::array::from_fn(|_| Padded(AtomicU64::new(0))), pace: StreamRate::new(streams)? })
+        Ok(Self { open: core::array::from_fn(|_| Padded(AtomicU64::new(0))), rates: StreamRates::new(streams)? })
     }
 
     /// The log that a stream takes its next chunk from, and how many units that has.
     pub(super) fn log_of(&self, stream: usize, wanted: Wanted) -> (usize, u32) {
-        let (line, lines) = self.pace.line(stream);
+        let (line, lines) = self.rates.line(stream);
         let is_alone = lines <= OWN as u64;
         // What is left in an own table from when there were few comes first.
         let own = (line < OWN as u64).then_some(2 + line as usize).filter(|own| is_alone || self.is_open(*own));
         let log = own.unwrap_or(COMMON);
         match wanted {
             Wanted::Table => (log, TABLE_UNITS),
-            Wanted::Small if self.pace.is_slow(stream) => (SLOW, SLOW_UNITS),
+            Wanted::Small if self.rates.is_slow(stream) => (SLOW, SLOW_UNITS),
             Wanted::Small | Wanted::Chunk => (log, CHUNK_UNITS),
         }
     }
@@ -78,8 +78,8 @@ impl OpenTables {
     /// A stream has been given its next chunk, of so many units.
     pub(super) fn note(&self, stream: usize, units: u32) {
         // Few have logs of their own, whatever their pace is. So they write nothing that all of them read.
-        if self.pace.lines() > OWN as u64 {
-            self.pace.note(stream, units);
+        if self.rates.lines() > OWN as u64 {
+            self.rates.note(stream, units);
         }
     }
 
@@ -103,7 +103,7 @@ impl OpenTables {
         })
     }
 
-    /// Whether the open table of `log` has a chunk left. To those who hold the arena's lock it says so for good if it has none.
+    /// Whether the open table of `log` has a chunk left. To those who hold the log's lock it says so for good if it has none.
     pub(super) fn is_open(&self, log: usize) -> bool {
         // Relaxed: only under that lock is a table opened.
         Self::has_left(self.open[log].0.load(Ordering::Relaxed))
@@ -118,7 +118,7 @@ impl OpenTables {
 
     /// Memory of the records, in bytes.
     pub(super) fn bytes(&self) -> usize {
-        self.pace.bytes()
+        self.rates.bytes()
     }
 
     const fn has_left(word: u64) -> bool {

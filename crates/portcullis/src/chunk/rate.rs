@@ -21,7 +21,7 @@ const UNIT_BITS: u32 = TABLE_UNITS.ilog2() + 1;
 /// The pace of streams, in pages that all of them were handed meanwhile: no clock is asked.
 ///
 /// All of it is Relaxed, and may miss what happens at the same moment: it decides where addresses are best, and nothing else.
-pub(super) struct StreamRate {
+pub(super) struct StreamRates {
     /// Pages handed out so far.
     handed: AtomicU64,
     /// Pages that are handed out to all while a stream is handed 64, in the mean over pages.
@@ -35,7 +35,7 @@ pub(super) struct StreamRate {
     came: Box<[AtomicU64]>,
 }
 
-impl StreamRate {
+impl StreamRates {
     /// Of so many streams that have not come yet.
     pub(super) fn new(streams: usize) -> Result<Self, NoMemory> {
         let zero = || AtomicU64::new(0);

@@ -44,7 +44,7 @@ struct Log {
 
 /// The tables of a domain, but for their pages.
 pub(super) struct TableLog {
-    /// Those of the supply.
+    /// Those of the open ones.
     logs: [Log; LOGS],
     tables: Vec<LeafTable>,
     /// Tables that are there.
@@ -85,11 +85,11 @@ impl TableLog {
         &mut self,
         platform: &P,
         tables: &ChunkTables,
-        supply: &OpenTables,
+        open_tables: &OpenTables,
         log: usize,
         units: u32,
     ) -> bool {
-        if supply.is_open(log) {
+        if open_tables.is_open(log) {
             return true;
         }
         self.close_table(log);
@@ -102,7 +102,7 @@ impl TableLog {
             table.hand_out(platform, number, tables, run(rest.trailing_zeros(), units));
             rest &= rest - 1;
         }
-        supply.open(log, number, firsts);
+        open_tables.open(log, number, firsts);
         self.logs[log].open = Some(number);
         true
     }
@@ -285,8 +285,8 @@ impl TableLog {
     }
 
     /// Sees which of the open tables are full.
-    pub(super) fn close_tables(&mut self, supply: &OpenTables) {
-        (0..LOGS).filter(|log| !supply.is_open(*log)).for_each(|log| self.close_table(log));
+    pub(super) fn close_tables(&mut self, open_tables: &OpenTables) {
+        (0..LOGS).filter(|log| !open_tables.is_open(*log)).for_each(|log| self.close_table(log));
     }
 
     /// Begins another period, after all queues were swept.

@@ -76,17 +76,17 @@ impl ChunkTables {
         Some(unsafe { frame.as_ref().unwrap_unchecked() })
     }
 
-    /// A table that is known to be linked: the lock of the arena is held, or something is taken in it.
+    /// A table that is known to be linked: the lock of the log is held, or something is taken in it.
     #[inline(always)]
     pub(super) fn linked(&self, number: u32) -> &Frame {
         let tables = &self.directory().tables;
         debug_assert!(tables[number as usize].load(Ordering::Relaxed) != self.no_table());
-        // SAFETY: a chunk is handed out after its table was linked, and the arena gives a table up with none that anything is
+        // SAFETY: a chunk is handed out after its table was linked, and the log of tables gives a table up with none that anything is
         // taken in; so it is there, in a directory long enough for it. Acquire as in `get`.
         unsafe { tables.get_unchecked(number as usize).load(Ordering::Acquire).as_ref().unwrap_unchecked() }
     }
 
-    /// Links `frame`, all zero, as table `number`. The lock of the arena is held.
+    /// Links `frame`, all zero, as table `number`. The lock of the log is held.
     ///
     /// # Errors
     /// [`NoMemory`].
@@ -101,7 +101,7 @@ impl ChunkTables {
         Ok(())
     }
 
-    /// Takes table `number` out. Walks that had begun before may still find it. The lock of the arena is held.
+    /// Takes table `number` out. Walks that had begun before may still find it. The lock of the log is held.
     pub(super) fn unlink(&self, number: u32) {
         // Relaxed: it is the walks that are waited for.
         self.directory().tables[number as usize].store(self.no_table(), Ordering::Relaxed);

@@ -1,9 +1,6 @@
 //! The design that this project is for: contiguous addresses from chunks, found in the table itself, in constant time.
 //!
-//! ```text
-//! fresh --the cursor moves on--> taken --write--> mapped --clear--> cleared --the hardware has lost it--> spent
-//! a chunk of which all pages are spent is handed out again: what was spent is fresh
-//! ```
+//! The life of a page under it is drawn at the door of its folder, `chunk/mod.rs`.
 //!
 //! A map: `domain/mod.rs`, `design/composed.rs`, `chunk/mapper.rs`, `chunk/chunks.rs`, `space.rs`, `chunk/page_states.rs`.
 //!

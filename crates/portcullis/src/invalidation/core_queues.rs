@@ -8,11 +8,9 @@
 use super::{Flushes, Revoked};
 use crate::address::IovaRange;
 use crate::error::{CommitError, NoMemory};
-use crate::iommu::{Invalidation, Iommu, covering};
+use crate::iommu::{Invalidation, Iommu};
 use crate::iova::IovaAllocator;
-use crate::platform::Deadline;
-use crate::platform::PerCpu;
-use crate::platform::{Lock, LockClass, Phase, Platform, Step};
+use crate::platform::{Deadline, Lock, LockClass, PerCpu, Phase, Platform, Step};
 use crate::proof::{Committed, Proof, Served};
 use crate::space::AddressSpace;
 use crate::sync::{AtomicU64, Ordering, fence};
@@ -256,7 +254,7 @@ impl<P: Platform> CoreQueues<P> {
         let may_wait = |core: &&CoreQueue<P>| served.leaves(core.noted_below.load(Ordering::Relaxed));
         let extents = self.queues.iter().filter(may_wait).filter_map(|core| core.queue.with(|queue| queue.extent));
         let extent = extents.reduce(IovaRange::around)?;
-        Some(covering(space.id(), extent, true, space.capabilities()))
+        Some(space.covering(extent, true))
     }
 
     /// Gives back the entries of `queue` that a flush has served.

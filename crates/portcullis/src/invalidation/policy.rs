@@ -7,7 +7,7 @@ use super::{
 };
 use crate::address::IovaRange;
 use crate::error::{CommitError, MapError, NewDomainError};
-use crate::iommu::{Iommu, covering};
+use crate::iommu::Iommu;
 use crate::iova::IovaAllocator;
 use crate::platform::{Phase, Platform, Step};
 use crate::proof::{Committed, Proof};
@@ -130,7 +130,7 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
             Self::AtMap(_) if !space.capabilities().caches_absent => {
                 space.platform().probe(Step::Enter(Phase::Invalidate));
                 // Leaves only: a directory entry that is there stays as it is.
-                let command = covering(space.id(), range, true, space.capabilities());
+                let command = space.covering(range, true);
                 space.invalidate(&[command]).map(drop).map_err(MapError::Unsettled)
             }
             _ => Ok(()),

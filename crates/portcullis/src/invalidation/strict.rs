@@ -3,7 +3,7 @@
 use super::{BATCH_MAX, Commands, Revocation, Revoked, Submissions};
 use crate::address::IovaRange;
 use crate::error::CommitError;
-use crate::iommu::{Capabilities, Invalidation, Iommu, covering};
+use crate::iommu::{Capabilities, Invalidation, Iommu};
 use crate::iova::IovaAllocator;
 use crate::platform::{Phase, Platform, Step};
 use crate::proof::Proof;
@@ -23,7 +23,7 @@ pub(super) fn commit<P: Platform, I: Iommu>(
     // Filled in place: collecting would move a kilobyte.
     let mut commands = ArrayVec::<Invalidation, BATCH_MAX>::new_const();
     let mut push = |Revoked { range, leaf_only, .. }| {
-        commands.push(covering(space.id(), range, leaf_only, space.capabilities()));
+        commands.push(space.covering(range, leaf_only));
     };
     match per {
         Commands::PerUnmap => revocation.revoked.iter().copied().for_each(push),

@@ -7,10 +7,9 @@
 use super::{BATCH_MAX, QUEUE_TIMEOUT_US, Revocation, Revoked};
 use crate::address::IovaRange;
 use crate::error::{CommitError, NoMemory};
-use crate::iommu::{Invalidation, Iommu, QueueError, covering};
+use crate::iommu::{Invalidation, Iommu, QueueError};
 use crate::iova::IovaAllocator;
-use crate::platform::Deadline;
-use crate::platform::{Lock, LockClass, Phase, Platform, Step};
+use crate::platform::{Deadline, Lock, LockClass, Phase, Platform, Step};
 use crate::proof::{Committed, Proof};
 use crate::space::{AddressSpace, Submission};
 use crate::sync::{AtomicUsize, Ordering};
@@ -87,7 +86,7 @@ impl<P: Platform, T: Copy + Send> UnawaitedQueue<P, T> {
         // Filled in place: collecting would move a kilobyte.
         let mut commands = ArrayVec::<Invalidation, BATCH_MAX>::new_const();
         for revoked in revoked {
-            commands.push(covering(space.id(), revoked.range, revoked.leaf_only, space.capabilities()));
+            commands.push(space.covering(revoked.range, revoked.leaf_only));
         }
         // Without the lock: the hardware is told even while another CPU waits for room.
         let submission = space.submit(&commands)?;

@@ -7,8 +7,7 @@
 use super::{Claim, Demand, IovaAllocator, never_handed_out};
 use crate::address::{IovaRange, PAGE_SHIFT, PhysAddr};
 use crate::error::{MapError, NoMemory, UnmapError};
-use crate::platform::PerCpuCount;
-use crate::platform::{Lock, LockClass, Phase, Platform, Step};
+use crate::platform::{Lock, LockClass, PerCpuCount, Phase, Platform, Step};
 use crate::proof::Proof;
 use crate::table::SecondLevelTable;
 use alloc::vec::Vec;

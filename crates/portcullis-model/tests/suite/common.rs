@@ -1,5 +1,4 @@
 //! A machine whose tables and descriptors are written by hand, through the types of the specification.
-#![allow(dead_code, reason = "each test file uses its part")]
 
 use portcullis::iommu::{DomainId, SourceId};
 use portcullis::table::{EntryValue, Rights};

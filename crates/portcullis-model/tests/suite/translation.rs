@@ -1,8 +1,6 @@
 //! What a request finds: walks and their lengths, the caches, rights, large leaves, contexts.
 
-mod common;
-
-use common::*;
+use super::common::*;
 use portcullis::iommu::{DomainId, SourceId};
 use portcullis::table::{EntryValue, Rights};
 use portcullis::{Iova, PAGE_SIZE, PhysAddr};

@@ -1,8 +1,6 @@
 //! The queue, its errors, the fault registers, and the register block.
 
-mod common;
-
-use common::*;
+use super::common::*;
 use portcullis::iommu::{DomainId, SourceId};
 use portcullis::table::Rights;
 use portcullis::{Iova, PhysAddr};

@@ -1,8 +1,6 @@
 //! Devices: throughput that emerges from latency, data that moves, writes in flight.
 
-mod common;
-
-use common::*;
+use super::common::*;
 use portcullis::iommu::DomainId;
 use portcullis::table::Rights;
 use portcullis::{Iova, PAGE_SIZE, PhysAddr};

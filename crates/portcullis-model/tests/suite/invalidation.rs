@@ -1,8 +1,6 @@
 //! What an invalidation drops, exactly, and what it leaves.
 
-mod common;
-
-use common::*;
+use super::common::*;
 use portcullis::iommu::DomainId;
 use portcullis::table::Rights;
 use portcullis::{PAGE_SIZE, PhysAddr};
