@@ -2,9 +2,9 @@
 //! time, while other programs use the same memory (ATC'15, §6.1, Figure 6). At the end the device is closed: all is unmapped.
 
 use super::driver::Driver;
-use super::exposure::Slot;
+use super::live::{Buffer, Slot};
 use super::workload::{WorkloadError, parameters};
-use super::world::{Buffer, World};
+use super::world::World;
 use super::{Pace, RunError, replay};
 use crate::machine::Machine;
 use portcullis::{Access, MapError, NoMemory, PAGE_SIZE, PhysAddr, Segment};

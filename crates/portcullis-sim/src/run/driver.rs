@@ -2,8 +2,9 @@
 
 use super::RunError;
 use super::any_domain::AnyBatch;
-use super::exposure::Slot;
-use super::world::{Buffer, Live, Ranges, Wanted, World};
+use super::live::{Buffer, Live, Ranges, Slot};
+use super::observer::RunEvent;
+use super::world::{Wanted, World};
 use portcullis::RawUnmapError;
 use portcullis::domain::segment_iova;
 use portcullis::{Access, Iova, PAGE_SIZE, PhysAddr, Request, Segment};
@@ -55,7 +56,7 @@ impl<'w> Driver<'w> {
             let request = Request::new(segments, access)?;
             domain.map(&request)
         };
-        world.tell(|adversary| adversary.map_begins(self.core));
+        world.tell(&RunEvent::MapBegins { core: self.core });
         let ranges: Result<Ranges, _> = world.engine.charged(|| {
             if world.info.physical_addresses() {
                 segments.iter().map(|segment| request(std::slice::from_ref(segment))).collect()
@@ -73,15 +74,13 @@ impl<'w> Driver<'w> {
                 }
                 tally.table_pages_max = tally.table_pages_max.max(world.table_pages());
                 drop(tally);
-                world.residual.borrow_mut().mapped(segments, world.engine.now_ps());
                 if !world.info.physical_addresses() {
                     for range in &ranges {
-                        world.used_again(device, *range);
                         world.live_ranges.borrow_mut().insert(device, *range, slot);
                     }
                 }
                 let live = Live { segments: segments.clone(), access, device, ranges, settled: Cell::new(false) };
-                world.tell(|adversary| adversary.mapped(slot, &live));
+                world.tell(&RunEvent::Mapped { slot, live: &live });
                 let mut all = world.live.borrow_mut();
                 if all.len() <= slot as usize {
                     all.resize_with(slot as usize + 1, || None);
@@ -95,8 +94,7 @@ impl<'w> Driver<'w> {
         world.worked();
         world.engine.notify(Wanted::Map(self.core).into());
         world.engine.notify(Wanted::Mapping(slot).into());
-        world.tell(|adversary| adversary.map_ends(self.core));
-        world.provoke(|adversary| world.look(slot, |live| adversary.try_out(live)));
+        world.provoke(&RunEvent::MapEnds { core: self.core, slot });
     }
 
     /// Unmaps a buffer, at the latest when the batch ends. A device-write buffer is written just before.
@@ -117,7 +115,7 @@ impl<'w> Driver<'w> {
         // Mapped by another core, it may not be mapped yet, or be with the device still.
         let settled = || world.look(slot, |live| live.settled.get());
         world.engine.wait_until(Wanted::Mapping(slot).into(), || settled() == Some(true) || world.failed());
-        world.provoke(|adversary| world.look(slot, |live| adversary.leaving(slot, live)));
+        world.provoke(&RunEvent::UnmapBegins { slot });
         let Some(live) = world.live.borrow_mut().get_mut(slot as usize).and_then(Option::take) else { return };
         if self.batch_max == 1 { self.unmap_at_once(slot, live) } else { self.unmap_in_batch(slot, live) }
     }
@@ -140,10 +138,9 @@ impl<'w> Driver<'w> {
         }
         if !was_told {
             // Nothing was announced: the pages are shared with other mappings, or this design does not announce anything.
-            world.is_leaving(slot, &live, || world.is_within_reach(&live));
+            world.provoke(&RunEvent::Cleared { slot, live: &live, announced: None });
         }
         world.arm(device);
-        world.settle_invalidations();
         self.hand_back(slot, &live);
         world.worked();
     }
@@ -156,7 +153,7 @@ impl<'w> Driver<'w> {
         let batch = &mut self.batches[live.device];
         let unmap = || live.ranges.iter().try_fold(false, |any, range| Ok(batch.unmap(*range)? || any));
         match world.engine.charged(unmap) {
-            Ok(any_cleared) => world.is_leaving(slot, &live, || any_cleared),
+            Ok(any_cleared) => world.provoke(&RunEvent::Cleared { slot, live: &live, announced: Some(any_cleared) }),
             Err(error) => return world.fail(RunError::Unmap(error)),
         }
         self.members.push((slot, live));
@@ -177,7 +174,6 @@ impl<'w> Driver<'w> {
             return;
         }
         world.arm(device);
-        world.settle_invalidations();
         for (slot, live) in &members {
             self.hand_back(*slot, live);
         }
@@ -188,14 +184,11 @@ impl<'w> Driver<'w> {
 
     fn hand_back(&self, slot: Slot, live: &Live) {
         let world = self.world;
-        let now_ps = world.engine.now_ps();
-        world.exposure.borrow_mut().handed_back(slot, now_ps);
-        world.residual.borrow_mut().handed_back(&live.segments, now_ps);
         // Up to here what the device reached of these pages was this mapping's, whoever else has shared them.
         for range in &live.ranges {
             world.live_ranges.borrow_mut().remove((live.device, range.first_pfn(), slot));
         }
-        world.provoke(|adversary| adversary.handed_back(slot, live));
+        world.provoke(&RunEvent::HandedBack { slot, live });
         let stale: u64 = live.pages().map(|page| u64::from(self.is_stale(live, page.iova, page.phys))).sum();
         if !world.warm.get() {
             world.tally.borrow_mut().stale_accesses += stale;

@@ -1,18 +1,18 @@
 //! How long handed-back buffers stay within the device's reach: the stale window, seen from outside the design.
 
+use super::live::{Live, Slot};
+use super::observer::{Observer, RunEvent};
 use super::over_time::OverTime;
 use super::ranges::{Key, Ranges};
-use portcullis::{DomainId, IovaRange};
+use super::world::World;
+use portcullis::{DomainId, IovaRange, Protection, Rule};
 use portcullis_model::Scope;
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 
-/// Number of a mapping in a run.
-pub(super) type Slot = u32;
-
 /// What ends a window.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
-pub(super) enum End {
+enum End {
     /// The invalidation of its last page: the entries were cleared by the unmap.
     #[default]
     Invalidated,
@@ -56,19 +56,67 @@ pub(super) struct Exposure {
     over_time: OverTime,
 }
 
+impl Observer for Exposure {
+    fn note(&mut self, world: &World, event: &RunEvent<'_>) {
+        let now_ps = world.engine.now_ps();
+        match *event {
+            RunEvent::WarmedUp => {
+                self.settle(world);
+                self.reset(now_ps);
+            }
+            RunEvent::Mapped { live, .. } if self.end == End::UsedAgain => {
+                self.settle(world);
+                self.used_again(world.domains[live.device].id(), live.ranges[0], now_ps);
+            }
+            // Of what has physical addresses nothing is ever out of reach.
+            RunEvent::Cleared { slot, live, announced } if !world.info.physical_addresses() => {
+                match announced.unwrap_or_else(|| self.is_within_reach(world, live)) {
+                    true => {
+                        let domain = world.domains[live.device].id();
+                        self.unmapped(slot, domain, live.ranges[0], live.bytes(), now_ps);
+                    }
+                    false => self.kept(live.bytes()),
+                }
+            }
+            RunEvent::HandedBack { slot, .. } => {
+                self.settle(world);
+                self.handed_back(slot, now_ps);
+            }
+            RunEvent::Ticked | RunEvent::Ended => self.settle(world),
+            _ => {}
+        }
+    }
+}
+
 impl Exposure {
     /// Nothing yet. Windows will end with `end`.
-    pub(super) fn new(end: End) -> Self {
+    fn new(end: End) -> Self {
         Self { end, ..Self::default() }
     }
 
-    /// Whether it has to be told of maps.
-    pub(super) fn waits_for_maps(&self) -> bool {
-        self.end == End::UsedAgain
+    /// That of a run under `protection`, whose hardware reports from now on what it has invalidated.
+    pub(super) fn of(world: &World, protection: Protection) -> Self {
+        world.vtd.record_invalidations(true);
+        // Entries that stay until they are written over make a window without bound; nothing else does.
+        let used_again = world.info.breaks(protection, Rule::Strict) && world.bound_us().is_none();
+        Self::new(if used_again { End::UsedAgain } else { End::Invalidated })
+    }
+
+    /// Whether a mapping may still be within the device's reach that left without an announcement: it has left the tables, so
+    /// that only caches can have it, or the design leaves it there until a map comes. What other mappings share stays.
+    fn is_within_reach(&self, world: &World, live: &Live) -> bool {
+        let (now_ps, source) = (world.engine.now_ps(), world.devices.borrow()[live.device].source());
+        let is_in_tables = live.pages().all(|page| world.vtd.in_tables(now_ps, source, page.iova) == Some(page.phys));
+        !is_in_tables || self.end == End::UsedAgain
+    }
+
+    /// Takes note of the invalidations that have completed by now.
+    fn settle(&mut self, world: &World) {
+        world.vtd.drain_completed(world.engine.now_ps(), |at_ps, scope| self.invalidated(at_ps, scope));
     }
 
     /// The mapping has been unmapped. A slot may be used again while an older window of its is open.
-    pub(super) fn unmapped(&mut self, slot: Slot, domain: DomainId, range: IovaRange, bytes: u64, unmapped_ps: u64) {
+    fn unmapped(&mut self, slot: Slot, domain: DomainId, range: IovaRange, bytes: u64, unmapped_ps: u64) {
         self.unmaps += 1;
         let pending = Pending { bytes, unmapped_ps, pages: range.pages(), handed_back_ps: None };
         self.pending.insert(self.unmaps, pending);
@@ -77,12 +125,12 @@ impl Exposure {
     }
 
     /// The buffer of a mapping is to go back, all of whose pages stay mapped for others: there is nothing to invalidate.
-    pub(super) fn kept(&mut self, bytes: u64) {
+    fn kept(&mut self, bytes: u64) {
         self.windows.add(bytes, 0);
     }
 
     /// An invalidation has completed.
-    pub(super) fn invalidated(&mut self, at_ps: u64, scope: Scope) {
+    fn invalidated(&mut self, at_ps: u64, scope: Scope) {
         let ends = self.end == End::Invalidated;
         let touched: Vec<(Key<DomainId, u64>, IovaRange)> = match scope {
             Scope::Pages { domain, first_pfn, pages } => {
@@ -115,7 +163,7 @@ impl Exposure {
     }
 
     /// A map has returned with `range`.
-    pub(super) fn used_again(&mut self, domain: DomainId, range: IovaRange, at_ps: u64) {
+    fn used_again(&mut self, domain: DomainId, range: IovaRange, at_ps: u64) {
         let (first_pfn, end_pfn) = (range.first_pfn(), range.end_pfn());
         let touched: Vec<_> = self.within_reach.overlapping(domain, first_pfn, end_pfn).collect();
         for (key, range) in touched {
@@ -142,7 +190,7 @@ impl Exposure {
     }
 
     /// The buffer has gone back to its owner.
-    pub(super) fn handed_back(&mut self, slot: Slot, at_ps: u64) {
+    fn handed_back(&mut self, slot: Slot, at_ps: u64) {
         let Some(number) = self.not_back.remove(&slot) else { return };
         let pending = self.pending.get_mut(&number).expect("it stays until its buffer is back");
         if pending.pages == 0 {
@@ -174,7 +222,7 @@ impl Exposure {
     }
 
     /// Forgets the windows that have ended: warm-up is over at `now_ps`.
-    pub(super) fn reset(&mut self, now_ps: u64) {
+    fn reset(&mut self, now_ps: u64) {
         self.windows = Windows::default();
         self.over_time = OverTime::from(now_ps);
     }

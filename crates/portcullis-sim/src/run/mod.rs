@@ -5,6 +5,8 @@ mod any_domain;
 mod churn;
 mod driver;
 mod exposure;
+mod live;
+mod observer;
 mod over_time;
 mod ranges;
 mod replay;
@@ -23,6 +25,8 @@ pub use world::LabUnit;
 use crate::account::Account;
 use crate::host_memory::buffers_end;
 use crate::machine::Machine;
+use exposure::Exposure;
+use observer::RunEvent;
 use portcullis::design::Options;
 use portcullis::designs::DesignId;
 use portcullis::iommu::AttachError;
@@ -30,6 +34,7 @@ use portcullis::{CommitError, MapError, NewDomainError, Protection, Segment, Sou
 use portcullis_model::Counters;
 use portcullis_trace::{Joined, Trace};
 use portcullis_vtd::{BringUpError, QueueUse};
+use residual::Residual;
 use std::rc::Rc;
 use thiserror::Error;
 use world::World;
@@ -242,17 +247,20 @@ fn measured_pace(machine: &Machine, work: &Work, seed: u64) -> Result<Pace, RunE
 }
 
 pub(crate) fn measure(job: &Job<'_>) -> Result<Measured, RunError> {
-    let world = World::new(job, AnyDesign::listed(job.design), false)?;
+    let mut world = World::new(job, AnyDesign::listed(job.design), None)?;
+    let exposure = world.subscribe(Exposure::of(&world, job.protection));
+    let residual = world.subscribe(Residual::default());
+    let world = world.ready();
     let start = perform(&world, job);
     if let Some(error) = world.failure.borrow_mut().take() {
         return Err(error);
     }
-    let (exposure, tally) = (world.exposure.borrow(), world.tally.borrow().clone());
+    let (exposure, tally) = (exposure.borrow(), world.tally.borrow().clone());
     // Up to the last operation: the wait for a timer after it is no part of the work.
     let worked_ps = world.worked_ps.get().max(start.now_ps);
     let windows = exposure.windows(worked_ps);
     let over_time = exposure.over_time(worked_ps);
-    let residual_bytes_ps = world.residual.borrow_mut().total(worked_ps) - start.residual_bytes_ps;
+    let residual_bytes_ps = residual.borrow().since_warm_up(worked_ps);
     Ok(Measured {
         account: world.engine.account().since(&start.account),
         counters: since(&world.vtd.counters(), &start.counters),
@@ -311,24 +319,20 @@ struct Start {
     account: Account,
     counters: Counters,
     queue: QueueUse,
-    residual_bytes_ps: u128,
     now_ps: u64,
 }
 
 impl Start {
     fn of(world: &World) -> Self {
-        world.settle_invalidations();
         world.warm.set(false);
         world.engine.forget_longest_search();
         world.tally.borrow_mut().table_pages_max = world.table_pages();
-        let now_ps = world.engine.now_ps();
-        world.exposure.borrow_mut().reset(now_ps);
+        world.tell(&RunEvent::WarmedUp);
         Self {
             account: world.engine.account(),
             counters: world.vtd.counters(),
             queue: world.unit.queue_use(),
-            residual_bytes_ps: world.residual.borrow_mut().total(now_ps),
-            now_ps,
+            now_ps: world.engine.now_ps(),
         }
     }
 }

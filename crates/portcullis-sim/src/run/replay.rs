@@ -2,8 +2,9 @@
 
 use super::Pace;
 use super::driver::Driver;
-use super::exposure::Slot;
-use super::world::{Buffer, Wanted, World};
+use super::live::{Buffer, Slot};
+use super::observer::RunEvent;
+use super::world::{Wanted, World};
 use portcullis::table::Rights;
 use portcullis::{Access, Iova, PAGE_SIZE, Segment};
 use portcullis_trace::{Joined, LoggedAccess, Mapping, OperationKind, Target, Trace};
@@ -112,7 +113,7 @@ fn access_leftovers(world: &Rc<World>, trace: &Rc<Trace>) {
 /// Lets flushes that are still due happen.
 pub(super) fn close_windows(world: &Rc<World>, batch: usize) {
     if world.domains.iter().all(|domain| domain.due_us().is_none()) {
-        return world.settle_invalidations();
+        return world.tell(&RunEvent::Ended);
     }
     let inner = world.clone();
     let body = move || {
@@ -123,7 +124,7 @@ pub(super) fn close_windows(world: &Rc<World>, batch: usize) {
         Driver::new(&inner, 0, batch).finish();
     };
     world.engine.run(vec![Box::new(body)]);
-    world.settle_invalidations();
+    world.tell(&RunEvent::Ended);
 }
 
 /// What the cores of a replay share.

@@ -1,11 +1,11 @@
 //! Sub-page exposure (S8): bytes that the device can reach because their page is mapped, though no live buffer holds them.
 
+use super::live::{Extent, pieces};
+use super::observer::{Observer, RunEvent};
+use super::world::World;
 use portcullis::{PAGE_SIZE, Segment};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
-
-/// Bytes of a page, from the first to before the last.
-pub(super) type Extent = (u16, u16);
 
 /// A physical page with live mappings.
 #[derive(Default)]
@@ -20,18 +20,32 @@ struct Page {
 pub(super) struct Residual {
     pages: FxHashMap<u64, Page>,
     bytes_ps: u128,
+    /// What the sum was when warm-up ended.
+    warm_bytes_ps: u128,
+}
+
+impl Observer for Residual {
+    fn note(&mut self, world: &World, event: &RunEvent<'_>) {
+        let now_ps = world.engine.now_ps();
+        match event {
+            RunEvent::Mapped { live, .. } => self.mapped(&live.segments, now_ps),
+            RunEvent::HandedBack { live, .. } => self.handed_back(&live.segments, now_ps),
+            RunEvent::WarmedUp => self.warm_bytes_ps = self.total(now_ps),
+            _ => {}
+        }
+    }
 }
 
 impl Residual {
     /// A buffer has been mapped.
-    pub(super) fn mapped(&mut self, segments: &[Segment], now_ps: u64) {
+    fn mapped(&mut self, segments: &[Segment], now_ps: u64) {
         for (pfn, extent) in pieces(segments) {
             self.settle(pfn, now_ps).owned.push(extent);
         }
     }
 
     /// A buffer has gone back to its owner.
-    pub(super) fn handed_back(&mut self, segments: &[Segment], now_ps: u64) {
+    fn handed_back(&mut self, segments: &[Segment], now_ps: u64) {
         for (pfn, extent) in pieces(segments) {
             let page = self.settle(pfn, now_ps);
             // A page without buffers stays in the map, for it is likely to have one again.
@@ -41,8 +55,13 @@ impl Residual {
         }
     }
 
+    /// Byte-picoseconds from the end of warm-up to `now_ps`.
+    pub(super) fn since_warm_up(&self, now_ps: u64) -> u128 {
+        self.total(now_ps) - self.warm_bytes_ps
+    }
+
     /// Byte-picoseconds up to `now_ps`.
-    pub(super) fn total(&mut self, now_ps: u64) -> u128 {
+    pub(super) fn total(&self, now_ps: u64) -> u128 {
         // Sums do not depend on the order of the map.
         let open: u128 = self.pages.values().map(|page| page.exposed(now_ps)).sum();
         self.bytes_ps + open
@@ -83,18 +102,6 @@ impl Page {
         }
         bytes
     }
-}
-
-/// The pages of a buffer, with the bytes that it has in each.
-pub(super) fn pieces(segments: &[Segment]) -> impl Iterator<Item = (u64, Extent)> {
-    segments.iter().flat_map(|segment| {
-        let (start, end) = (segment.phys.as_u64(), segment.phys.as_u64() + segment.len);
-        (segment.phys.pfn()..segment.phys.pfn() + segment.pages()).map(move |pfn| {
-            let page_start = pfn * PAGE_SIZE;
-            let (from, to) = (start.max(page_start), end.min(page_start + PAGE_SIZE));
-            (pfn, ((from - page_start) as u16, (to - page_start) as u16))
-        })
-    })
 }
 
 #[cfg(test)]

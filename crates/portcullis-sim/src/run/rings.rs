@@ -8,9 +8,9 @@
 //! buffers get that a driver replaces one at a time.
 
 use super::driver::Driver;
-use super::exposure::Slot;
+use super::live::{Buffer, Slot};
 use super::workload::{WorkloadError, parameters};
-use super::world::{Buffer, World};
+use super::world::World;
 use super::{Pace, replay};
 use crate::machine::Machine;
 use portcullis::{Access, PAGE_SIZE, PhysAddr, Segment, SourceId};

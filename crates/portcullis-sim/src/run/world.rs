@@ -1,30 +1,22 @@
 //! A simulated machine put together: virtual cores, modelled hardware, the real driver, and the design's domains.
 
-use super::adversary::Adversary;
 use super::any_domain::{AnyDesign, AnyDomain};
-use super::exposure::{End, Exposure, Slot};
-use super::ranges::Ranges as RangeIndex;
-use super::residual::{Extent, Residual, pieces};
+use super::live::{Buffer, Live, Slot};
+use super::observer::{Observer, RunEvent};
+use super::ranges::Ranges;
 use super::{Job, RunError};
 use crate::engine::{Engine, Event};
 use crate::platform::LabPlatform;
 use portcullis::design::Info;
-use portcullis::{Access, Config, Iova, IovaRange, MapError, PhysAddr, Rule, Segment, SourceId};
+use portcullis::{Config, MapError, PhysAddr, Segment, SourceId};
 use portcullis_model::{Device, ModelMmio, Ram, Vtd};
 use portcullis_vtd::Unit;
-use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
-use std::ops::{Deref, Range};
 use std::rc::Rc;
 use std::sync::Arc;
 
 /// The IOMMU of the lab: the VT-d driver on the modelled registers.
 pub type LabUnit = Arc<Unit<ModelMmio<LabPlatform>, LabPlatform>>;
-
-/// What the design says of every domain alike.
-fn bound_us(domains: &[Box<dyn AnyDomain>]) -> Option<u64> {
-    domains.first()?.usage().window_us_max
-}
 
 /// Room for tables. They lie in the upper half of what the machine can address, so that no buffer is taken for one.
 const TABLES_BYTES: u64 = 512 << 20;
@@ -48,75 +40,6 @@ impl From<Wanted> for Event {
             Wanted::Map(core) => (3, core as u64),
         };
         Self(kind << 62 | number)
-    }
-}
-
-/// The segments of a buffer: a piece of those of all buffers of the run.
-#[derive(Clone)]
-pub(super) struct Buffer {
-    all: Rc<[Segment]>,
-    start: u32,
-    end: u32,
-}
-
-impl Buffer {
-    /// The segments `range` of `all`.
-    pub(super) fn new(all: &Rc<[Segment]>, range: Range<usize>) -> Self {
-        Self { all: all.clone(), start: range.start as u32, end: range.end as u32 }
-    }
-}
-
-impl From<Segment> for Buffer {
-    fn from(segment: Segment) -> Self {
-        Self { all: Rc::new([segment]), start: 0, end: 1 }
-    }
-}
-
-impl Deref for Buffer {
-    type Target = [Segment];
-
-    fn deref(&self) -> &[Segment] {
-        &self.all[self.start as usize..self.end as usize]
-    }
-}
-
-/// The ranges of a mapping; nearly always one.
-pub(super) type Ranges = SmallVec<[IovaRange; 1]>;
-
-/// A mapping that is live in the run.
-pub(super) struct Live {
-    pub(super) segments: Buffer,
-    pub(super) access: Access,
-    pub(super) device: usize,
-    /// One range, or one per segment where addresses are physical.
-    pub(super) ranges: Ranges,
-    /// Whether the device has done what it does right after the map.
-    pub(super) settled: Cell<bool>,
-}
-
-/// One page of a mapping.
-#[derive(Clone, Copy)]
-pub(super) struct LivePage {
-    pub(super) iova: Iova,
-    /// The page of memory behind it.
-    pub(super) phys: PhysAddr,
-    /// What the buffer has of it.
-    pub(super) extent: Extent,
-}
-
-impl Live {
-    pub(super) fn bytes(&self) -> u64 {
-        self.segments.iter().map(|segment| segment.len).sum()
-    }
-
-    /// Every page, in the order of the segments.
-    pub(super) fn pages(&self) -> impl Iterator<Item = LivePage> {
-        let iovas = self.ranges.iter().flat_map(|range| range.first_pfn()..range.end_pfn());
-        iovas.zip(pieces(&self.segments)).map(|(iova_pfn, (phys_pfn, extent))| LivePage {
-            iova: Iova::from_pfn(iova_pfn),
-            phys: PhysAddr::from_pfn(phys_pfn),
-            extent,
-        })
     }
 }
 
@@ -164,9 +87,7 @@ pub(super) struct World {
     /// By slot.
     pub(super) live: RefCell<Vec<Option<Live>>>,
     /// Their addresses, by device, where those are not physical.
-    pub(super) live_ranges: RefCell<RangeIndex<usize, Slot>>,
-    pub(super) exposure: RefCell<Exposure>,
-    pub(super) residual: RefCell<Residual>,
+    pub(super) live_ranges: RefCell<Ranges<usize, Slot>>,
     pub(super) tally: RefCell<Tally>,
     /// The first refusal of the protection layer; the run ends with it.
     pub(super) failure: RefCell<Option<RunError>>,
@@ -179,8 +100,8 @@ pub(super) struct World {
     pub(super) warm: Cell<bool>,
     /// When the latest map or hand-back was: what follows is waiting for timers.
     pub(super) worked_ps: Cell<u64>,
-    /// The malicious device of a run that is an attack.
-    pub(super) adversary: Option<RefCell<Adversary>>,
+    /// Who watches.
+    observers: Vec<Rc<RefCell<dyn Observer>>>,
 }
 
 impl World {
@@ -189,13 +110,11 @@ impl World {
         self.live.borrow().get(slot as usize).and_then(Option::as_ref).map(look)
     }
 
-    /// The machine of `job`, whose devices each have a domain of their own. If it is to be attacked, one more device has one in
-    /// which nothing is ever mapped.
-    pub(super) fn new(job: &Job<'_>, design: AnyDesign, attacked: bool) -> Result<Rc<Self>, RunError> {
+    /// The machine of `job`, whose devices each have a domain of their own, and so has `bystander`: nothing is ever mapped there.
+    pub(super) fn new(job: &Job<'_>, design: AnyDesign, bystander: Option<SourceId>) -> Result<Self, RunError> {
         job.work.check_span()?;
         let (machine, cores, mut devices) = (job.machine, job.work.cores(), job.work.devices());
-        let stranger = Adversary::stranger(&devices);
-        devices.extend(attacked.then_some(stranger));
+        devices.extend(bystander);
         let iommu = &machine.iommu;
         let engine = Rc::new(Engine::new(cores, machine.frequency(), machine.costs.clone(), iommu.coherent));
         let base = PhysAddr::new(1 << (iommu.physical_bits - 1));
@@ -221,34 +140,38 @@ impl World {
             domain.attach(*device).map_err(RunError::Attach)?;
             domains.push(domain);
         }
-        vtd.record_invalidations(true);
-        let (info, bound_us) = (design.info, bound_us(&domains));
-        // Entries that stay until they are written over make a window without bound; nothing else does.
-        let used_again = info.breaks(job.protection, Rule::Strict) && bound_us.is_none();
-        let end = if used_again { End::UsedAgain } else { End::Invalidated };
-        let adversary = attacked.then(|| RefCell::new(Adversary::new(job, info, bound_us, vtd.clone(), &devices)));
         let model = |source: &SourceId| Device::new(*source, machine.transaction_bytes, machine.bytes_in_flight);
-        let world = Rc::new(Self {
+        Ok(Self {
             engine,
             platform,
             vtd,
             unit,
             armed_us: domains.iter().map(|_| Cell::new(None)).collect(),
-            info,
+            info: design.info,
             domains,
             devices: RefCell::new(devices.iter().map(model).collect()),
             live: RefCell::default(),
             live_ranges: RefCell::default(),
-            exposure: RefCell::new(Exposure::new(end)),
-            residual: RefCell::default(),
             tally: RefCell::default(),
             failure: RefCell::default(),
             maps: (0..cores).map(|_| MapUnderWay::default()).collect(),
             unmaps: (0..cores).map(|_| RefCell::default()).collect(),
             warm: Cell::new(true),
             worked_ps: Cell::new(0),
-            adversary,
-        });
+            observers: Vec::new(),
+        })
+    }
+
+    /// Has `observer` watch the run.
+    pub(super) fn subscribe<O: Observer + 'static>(&mut self, observer: O) -> Rc<RefCell<O>> {
+        let observer = Rc::new(RefCell::new(observer));
+        self.observers.push(observer.clone());
+        observer
+    }
+
+    /// All are there who watch: the run may begin.
+    pub(super) fn ready(self) -> Rc<Self> {
+        let world = Rc::new(self);
         let weak = Rc::downgrade(&world);
         world.engine.on_timer(Some(Rc::new(move || {
             if let Some(world) = weak.upgrade() {
@@ -261,37 +184,45 @@ impl World {
                 world.taken_down();
             }
         })));
-        Ok(world)
+        world
     }
 
     /// How long the design says that an unmap waits for the hardware to be told, in microseconds; `None` without bound.
     pub(super) fn bound_us(&self) -> Option<u64> {
-        bound_us(&self.domains)
+        self.domains.first()?.usage().window_us_max
     }
 
-    /// Tells the malicious device, if there is one, what has just happened. Nothing else happens meanwhile.
-    pub(super) fn tell(&self, tell: impl FnOnce(&mut Adversary)) {
-        if let Some(adversary) = &self.adversary {
-            tell(adversary.borrow_mut().at(self.engine.now_ps()));
+    /// Tells those who watch what has just happened. Nothing else happens meanwhile.
+    pub(super) fn tell(&self, event: &RunEvent<'_>) {
+        for observer in &self.observers {
+            observer.borrow_mut().note(self, event);
         }
     }
 
-    /// Lets the malicious device, if there is one, do what it wants now: after all that other cores do before.
-    pub(super) fn provoke<R>(&self, act: impl FnOnce(&mut Adversary) -> R) {
-        if let Some(adversary) = &self.adversary {
+    /// Tells those who watch what has just happened, and lets those act on it who do: after all that other cores do before.
+    pub(super) fn provoke(&self, event: &RunEvent<'_>) {
+        self.tell(event);
+        if self.is_provoking() {
             self.engine.sync();
-            act(adversary.borrow_mut().at(self.engine.now_ps()));
+            for observer in &self.observers {
+                observer.borrow_mut().act(self, event);
+            }
         }
     }
 
-    /// Lets the running core sleep until `at_ps`. A malicious device does not.
+    /// Whether some of those who watch act as well.
+    fn is_provoking(&self) -> bool {
+        self.observers.iter().any(|observer| observer.borrow().acts())
+    }
+
+    /// Lets the running core sleep until `at_ps`. Those who act do not.
     pub(super) fn idle_until(&self, at_ps: u64) {
         const RESTLESS_PS: u64 = 100_000_000;
-        while self.adversary.is_some() && self.engine.now_ps() < at_ps {
+        while self.is_provoking() && self.engine.now_ps() < at_ps {
             // The last time just before: what ends then is still there.
             let next_ps = (self.engine.now_ps() + RESTLESS_PS).min(at_ps - 1);
             self.engine.sleep_until(next_ps);
-            self.provoke(Adversary::roam);
+            self.provoke(&RunEvent::Idle);
             if next_ps == at_ps - 1 {
                 break;
             }
@@ -313,7 +244,7 @@ impl World {
             }
             self.arm(index);
         }
-        self.settle_invalidations();
+        self.tell(&RunEvent::Ticked);
     }
 
     /// What happens in the midst of the single unmap of this core.
@@ -321,32 +252,8 @@ impl World {
         let under_way = &self.unmaps[self.engine.current().expect("a core that unmaps")];
         // Other cores may go on meanwhile, but none of them looks at what is under way here.
         let (slot, live) = under_way.take().expect("the unmap that is under way here");
-        self.is_leaving(slot, &live, || true);
+        self.provoke(&RunEvent::Cleared { slot, live: &live, announced: Some(true) });
         under_way.replace(Some((slot, live)));
-    }
-
-    /// Whether a mapping that was unmapped without an announcement may still be within reach although it should not: it has left the
-    /// tables, so that only caches can have it, or the design leaves it there until a map comes. What other mappings share stays.
-    pub(super) fn is_within_reach(&self, live: &Live) -> bool {
-        let (now_ps, source) = (self.engine.now_ps(), self.devices.borrow()[live.device].source());
-        let mut pages = live.pages();
-        let is_in_tables = pages.all(|page| self.vtd.in_tables(now_ps, source, page.iova) == Some(page.phys));
-        !is_in_tables || self.exposure.borrow().waits_for_maps()
-    }
-
-    /// A mapping is its device's no longer, and the buffer not yet its owner's. `within_reach`: the device may find it still, in
-    /// its caches, or in the table where unmaps leave it there. It is not asked where addresses are physical.
-    pub(super) fn is_leaving(&self, slot: Slot, live: &Live, within_reach: impl FnOnce() -> bool) {
-        if !self.info.physical_addresses() {
-            let (domain, now_ps) = (self.domains[live.device].id(), self.engine.now_ps());
-            let within_reach = within_reach();
-            let mut exposure = self.exposure.borrow_mut();
-            match within_reach {
-                true => exposure.unmapped(slot, domain, live.ranges[0], live.bytes(), now_ps),
-                false => exposure.kept(live.bytes()),
-            }
-        }
-        self.provoke(|adversary| adversary.cling(slot, live));
     }
 
     /// Sets a timer on this core for the next tick of a domain, unless one is set.
@@ -356,20 +263,6 @@ impl World {
             self.armed_us[domain].set(due_us);
             self.engine.arm_timer(due_us.unwrap_or(0).saturating_mul(1_000_000));
         }
-    }
-
-    /// Tells the exposure of a map that has returned, if it wants to know.
-    pub(super) fn used_again(&self, device: usize, range: IovaRange) {
-        if self.exposure.borrow().waits_for_maps() {
-            self.settle_invalidations();
-            self.exposure.borrow_mut().used_again(self.domains[device].id(), range, self.engine.now_ps());
-        }
-    }
-
-    /// Tells the exposure of the invalidations completed by now.
-    pub(super) fn settle_invalidations(&self) {
-        let mut exposure = self.exposure.borrow_mut();
-        self.vtd.drain_completed(self.engine.now_ps(), |at_ps, scope| exposure.invalidated(at_ps, scope));
     }
 
     /// Ends the run with `error`, unless it has failed already.

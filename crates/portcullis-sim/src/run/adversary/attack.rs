@@ -1,12 +1,14 @@
 //! One run with a malicious device in it.
 
 use super::super::any_domain::AnyDesign;
+use super::super::residual::Residual;
 use super::super::world::{LabUnit, World};
 use super::super::{Job, RunError, perform};
 use super::{Adversary, Found, grace_ps};
 use crate::platform::LabPlatform;
 use portcullis::Protection;
 use portcullis::design::Design;
+use std::cell::RefCell;
 use std::rc::Rc;
 
 /// Cached translations that must have been found before their unmap. A run with fewer has shown nothing.
@@ -61,44 +63,50 @@ pub fn attack_on_breaking_hardware<D: Design<LabPlatform, LabUnit>>(job: &Job<'_
 }
 
 fn run(job: &Job<'_>, design: AnyDesign, breaks_after: Option<u64>) -> Attacked {
-    let world = match World::new(job, design, true) {
+    let bystander = Adversary::stranger(&job.work.devices());
+    let mut world = match World::new(job, design, Some(bystander)) {
         Ok(world) => world,
         Err(error) => return Attacked { error: Some(error), ..Attacked::default() },
     };
+    let residual = world.subscribe(Residual::default());
+    let adversary = world.subscribe(Adversary::new(job, &world));
     if let Some(hand_backs) = breaks_after {
-        world.tell(|adversary| adversary.break_hardware_after(hand_backs));
+        adversary.borrow_mut().break_hardware_after(hand_backs);
     }
+    let world = world.ready();
     perform(&world, job);
     let error = world.failure.borrow_mut().take();
     let bound_us = world.bound_us();
     if error.is_none() && job.protection != Protection::None {
-        outstay(&world);
+        outstay(&world, &adversary);
     }
     // Closing the domains takes invalidations.
     world.vtd.refuse_invalidations(false);
     let grace_us = bound_us.map(|_| grace_ps(job) as f64 / PS_PER_US);
-    let mut attacked = Attacked { bound_us, grace_us, error, ..Attacked::default() };
     let translated = (!world.info.physical_addresses()).then_some(());
-    let residual_bytes_ps = world.residual.borrow_mut().total(world.worked_ps.get());
-    world.tell(|adversary| {
-        let probes = adversary.probes();
-        attacked.found = adversary.found();
-        attacked.probes = probes.all;
-        attacked.probes_cached = translated.map(|()| probes.cached);
-        attacked.residual_accesses = probes.residual;
-        attacked.residual_bytes_us = translated.map(|()| residual_bytes_ps as f64 / PS_PER_US);
-    });
-    attacked
+    let residual_bytes_ps = residual.borrow().total(world.worked_ps.get());
+    let mut adversary = adversary.borrow_mut();
+    let probes = adversary.probes();
+    Attacked {
+        found: adversary.found(),
+        probes: probes.all,
+        probes_cached: translated.map(|()| probes.cached),
+        residual_accesses: probes.residual,
+        residual_bytes_us: translated.map(|()| residual_bytes_ps as f64 / PS_PER_US),
+        bound_us,
+        grace_us,
+        error,
+    }
 }
 
 /// Waits until no buffer that is back may be reached any more, and tries everything once again.
-fn outstay(world: &Rc<World>) {
-    let inner = world.clone();
+fn outstay(world: &Rc<World>, adversary: &Rc<RefCell<Adversary>>) {
+    let (inner, adversary) = (world.clone(), adversary.clone());
     let body = move || {
-        let mut until_ps = 0;
-        inner.tell(|adversary| until_ps = adversary.over_ps());
+        let until_ps = adversary.borrow().over_ps();
         inner.idle_until(until_ps);
-        inner.provoke(Adversary::rake);
+        inner.engine.sync();
+        adversary.borrow_mut().rake(inner.engine.now_ps());
     };
     world.engine.run(vec![Box::new(body)]);
 }

@@ -16,15 +16,15 @@ pub use attack::{Attacked, PROBES_CACHED_MIN, attack, attack_design, attack_on_b
 pub use findings::Found;
 
 use super::Job;
-use super::exposure::Slot;
-use super::world::{Live, LivePage};
+use super::live::{Live, LivePage, Slot};
+use super::observer::{Observer, RunEvent};
+use super::world::World;
 use findings::Findings;
 use owners::{Breach, Owners, Place, Share};
-use portcullis::design::Info;
 use portcullis::iova::INTERRUPT_RANGE;
 use portcullis::table::Rights;
 use portcullis::{Iova, PAGE_SHIFT, PAGE_SIZE, Rule, SourceId};
-use portcullis_model::{Outcome, Vtd};
+use portcullis_model::{Device, Outcome, Vtd};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use smallvec::SmallVec;
@@ -109,27 +109,50 @@ pub(super) struct Adversary {
     back_ps: u64,
 }
 
+impl Observer for Adversary {
+    fn note(&mut self, world: &World, event: &RunEvent<'_>) {
+        self.is_now(world.engine.now_ps());
+        match *event {
+            RunEvent::MapBegins { core } => self.map_begins(core),
+            RunEvent::Mapped { slot, live } => self.mapped(slot, live),
+            RunEvent::MapEnds { core, .. } => self.map_ends(core),
+            _ => {}
+        }
+    }
+
+    fn acts(&self) -> bool {
+        true
+    }
+
+    fn act(&mut self, world: &World, event: &RunEvent<'_>) {
+        self.is_now(world.engine.now_ps());
+        match *event {
+            RunEvent::MapEnds { slot, .. } => drop(world.look(slot, |live| self.try_out(live))),
+            RunEvent::UnmapBegins { slot } => drop(world.look(slot, |live| self.leaving(slot, live))),
+            RunEvent::Cleared { slot, live, .. } => self.cling(slot, live),
+            RunEvent::HandedBack { slot, live } => self.handed_back(slot, live),
+            RunEvent::Idle => self.roam(),
+            _ => {}
+        }
+    }
+}
+
 impl Adversary {
-    /// The adversary of a run of `job`, whose devices are `devices` and whose design lets an unmap wait for at most `bound_us`.
-    pub(super) fn new(
-        job: &Job<'_>,
-        info: &'static Info,
-        bound_us: Option<u64>,
-        vtd: Arc<Vtd>,
-        devices: &[SourceId],
-    ) -> Self {
-        let iommu = &job.machine.iommu;
+    /// The adversary of a run of `job` in `world`.
+    pub(super) fn new(job: &Job<'_>, world: &World) -> Self {
+        let (iommu, bound_us) = (&job.machine.iommu, world.bound_us());
         let bound_ps = bound_us.map(|bound_us| bound_us.saturating_mul(PS_PER_US).saturating_add(grace_ps(job)));
-        let outsider = Self::stranger(devices);
+        let mut sources: Vec<SourceId> = world.devices.borrow().iter().map(Device::source).collect();
+        sources.push(Self::stranger(&sources));
         Self {
-            walks_into_freed: vtd.counters().walks_into_freed,
-            vtd,
-            sources: devices.iter().copied().chain([outsider]).collect(),
+            walks_into_freed: world.vtd.counters().walks_into_freed,
+            vtd: world.vtd.clone(),
+            sources,
             address_bits: iommu.address_bits,
             // Not the sequence that workloads draw from.
             random: Pcg64Mcg::seed_from_u64(job.seed ^ 0x6174_7461_636b),
             owners: Owners::default(),
-            findings: Findings::new(info, job.protection, bound_ps),
+            findings: Findings::new(world.info, job.protection, bound_ps),
             suspects: Vec::new(),
             hostages: Vec::new(),
             departing: Vec::new(),
@@ -153,10 +176,8 @@ impl Adversary {
         self.breaks_in = Some(hand_backs);
     }
 
-    /// It is `now_ps`.
-    pub(super) fn at(&mut self, now_ps: u64) -> &mut Self {
+    fn is_now(&mut self, now_ps: u64) {
         self.now_ps = self.now_ps.max(now_ps);
-        self
     }
 
     /// What it has counted so far.
@@ -178,7 +199,7 @@ impl Adversary {
     }
 
     /// A mapping has been made. To be told before anybody else can act.
-    pub(super) fn mapped(&mut self, slot: Slot, live: &Live) {
+    fn mapped(&mut self, slot: Slot, live: &Live) {
         let rights = live.access.rights();
         for page in live.pages() {
             let bytes = page.extent.1 - page.extent.0;
@@ -188,12 +209,12 @@ impl Adversary {
     }
 
     /// A core begins a map: from now on the device may see what nobody has been told of.
-    pub(super) fn map_begins(&mut self, core: usize) {
+    fn map_begins(&mut self, core: usize) {
         self.mapping.push(core);
     }
 
     /// A core has ended its map: some suspicions are explained by it, others can be by none any more.
-    pub(super) fn map_ends(&mut self, core: usize) {
+    fn map_ends(&mut self, core: usize) {
         self.mapping.retain(|inside| *inside != core);
         let mut suspects = std::mem::take(&mut self.suspects);
         suspects.retain_mut(|suspect| {
@@ -219,7 +240,7 @@ impl Adversary {
     }
 
     /// The mapping has just been made: has its translations cached, and tries what it does not allow.
-    pub(super) fn try_out(&mut self, live: &Live) {
+    fn try_out(&mut self, live: &Live) {
         const PAGES: usize = 4;
         if self.is_waiting() {
             return;
@@ -240,7 +261,7 @@ impl Adversary {
     }
 
     /// The mapping is about to be unmapped: which of its translations does the hardware hold?
-    pub(super) fn leaving(&mut self, slot: Slot, live: &Live) {
+    fn leaving(&mut self, slot: Slot, live: &Live) {
         for page in self.sample(live, SAMPLE) {
             let held = self.probe(place(live, &page), 0, live.access.rights());
             self.probes.cached += u64::from(matches!(held, Some(Outcome::Hit | Outcome::Joined)));
@@ -252,7 +273,7 @@ impl Adversary {
     }
 
     /// The mapping has been cleared, and its buffer is not yet back: goes on using what is cached.
-    pub(super) fn cling(&mut self, slot: Slot, live: &Live) {
+    fn cling(&mut self, slot: Slot, live: &Live) {
         let (pages, rights) = (self.sample(live, SAMPLE), live.access.rights());
         for page in &pages {
             self.probe(place(live, page), 0, rights);
@@ -268,7 +289,7 @@ impl Adversary {
     }
 
     /// The buffer is its owner's again.
-    pub(super) fn handed_back(&mut self, slot: Slot, live: &Live) {
+    fn handed_back(&mut self, slot: Slot, live: &Live) {
         self.back_ps = self.now_ps;
         for page in live.pages() {
             self.owners.handed_back(place(live, &page), slot, self.now_ps);
@@ -289,7 +310,7 @@ impl Adversary {
     }
 
     /// Tries a few of everything.
-    pub(super) fn roam(&mut self) {
+    fn roam(&mut self) {
         self.keep_warm();
         if self.is_waiting() {
             return;
@@ -315,8 +336,9 @@ impl Adversary {
         }
     }
 
-    /// Tries every address that was ever handed out, under every name.
-    pub(super) fn rake(&mut self) {
+    /// Tries every address that was ever handed out, under every name. It is `now_ps`.
+    pub(super) fn rake(&mut self, now_ps: u64) {
+        self.is_now(now_ps);
         for index in 0..self.owners.seen().len() {
             let seen = self.owners.seen()[index];
             for device in 0..self.sources.len() {

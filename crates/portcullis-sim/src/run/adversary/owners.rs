@@ -1,6 +1,6 @@
 //! Who owns which I/O page, and who owned it before: what tells an access that is meant to be from one that is not.
 
-use crate::run::exposure::Slot;
+use crate::run::live::Slot;
 use portcullis::Rule;
 use portcullis::table::Rights;
 use rustc_hash::FxHashMap;

@@ -1,0 +1,94 @@
+//! What is mapped in a run: buffers, the mappings made of them, and their pages.
+
+use portcullis::{Access, Iova, IovaRange, PAGE_SIZE, PhysAddr, Segment};
+use smallvec::SmallVec;
+use std::cell::Cell;
+use std::ops::{Deref, Range};
+use std::rc::Rc;
+
+/// Number of a mapping in a run.
+pub(super) type Slot = u32;
+
+/// Bytes of a page, from the first to before the last.
+pub(super) type Extent = (u16, u16);
+
+/// The segments of a buffer: a piece of those of all buffers of the run.
+#[derive(Clone)]
+pub(super) struct Buffer {
+    all: Rc<[Segment]>,
+    start: u32,
+    end: u32,
+}
+
+impl Buffer {
+    /// The segments `range` of `all`.
+    pub(super) fn new(all: &Rc<[Segment]>, range: Range<usize>) -> Self {
+        Self { all: all.clone(), start: range.start as u32, end: range.end as u32 }
+    }
+}
+
+impl From<Segment> for Buffer {
+    fn from(segment: Segment) -> Self {
+        Self { all: Rc::new([segment]), start: 0, end: 1 }
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [Segment];
+
+    fn deref(&self) -> &[Segment] {
+        &self.all[self.start as usize..self.end as usize]
+    }
+}
+
+/// The ranges of a mapping; nearly always one.
+pub(super) type Ranges = SmallVec<[IovaRange; 1]>;
+
+/// A mapping that is live in the run.
+pub(super) struct Live {
+    pub(super) segments: Buffer,
+    pub(super) access: Access,
+    pub(super) device: usize,
+    /// One range, or one per segment where addresses are physical.
+    pub(super) ranges: Ranges,
+    /// Whether the device has done what it does right after the map.
+    pub(super) settled: Cell<bool>,
+}
+
+/// One page of a mapping.
+#[derive(Clone, Copy)]
+pub(super) struct LivePage {
+    pub(super) iova: Iova,
+    /// The page of memory behind it.
+    pub(super) phys: PhysAddr,
+    /// What the buffer has of it.
+    pub(super) extent: Extent,
+}
+
+impl Live {
+    pub(super) fn bytes(&self) -> u64 {
+        self.segments.iter().map(|segment| segment.len).sum()
+    }
+
+    /// Every page, in the order of the segments.
+    pub(super) fn pages(&self) -> impl Iterator<Item = LivePage> {
+        let iovas = self.ranges.iter().flat_map(|range| range.first_pfn()..range.end_pfn());
+        iovas.zip(pieces(&self.segments)).map(|(iova_pfn, (phys_pfn, extent))| LivePage {
+            iova: Iova::from_pfn(iova_pfn),
+            phys: PhysAddr::from_pfn(phys_pfn),
+            extent,
+        })
+    }
+}
+
+/// The pages of a buffer, with the bytes that it has in each.
+pub(super) fn pieces(segments: &[Segment]) -> impl Iterator<Item = (u64, Extent)> {
+    segments.iter().flat_map(|segment| {
+        let (start, end) = (segment.phys.as_u64(), segment.phys.as_u64() + segment.len);
+        (segment.phys.pfn()..segment.phys.pfn() + segment.pages()).map(move |pfn| {
+            let page_start = pfn * PAGE_SIZE;
+            let (from, to) = (start.max(page_start), end.min(page_start + PAGE_SIZE));
+            (pfn, ((from - page_start) as u16, (to - page_start) as u16))
+        })
+    })
+}
