@@ -3,10 +3,10 @@
 #![allow(unsafe_code, reason = "table pages are freed on an allocator's word")]
 
 use super::stock::Stock;
-use crate::design::{Composed, Described, Design, Fit, Info, Setup};
+use crate::design::{AssembledMapper, Design, DesignInfo, DomainSetup, Fit, Info};
 use crate::error::{MapError, NewDomainError, UnmapError};
 use crate::invalidation::Deferral;
-use crate::iova::{Claim, Demand, IovaAllocator, TreeAllocator};
+use crate::iova::{Claim, IovaAllocator, IovaRequest, TreeAllocator};
 use crate::proof::Proof;
 use crate::{Iommu, IovaRange, Platform};
 
@@ -14,7 +14,7 @@ use crate::{Iommu, IovaRange, Platform};
 #[derive(Debug)]
 pub struct Guarded;
 
-impl Described for Guarded {
+impl DesignInfo for Guarded {
     const INFO: Info = Info {
         id: "guarded",
         source: "the example of examples/README.md",
@@ -26,11 +26,11 @@ impl Described for Guarded {
 }
 
 impl<P: Platform, I: Iommu> Design<P, I> for Guarded {
-    type Mapper = Composed<GuardedTree<P>, P, I>;
+    type Mapper = AssembledMapper<GuardedTree<P>, P, I>;
 
-    fn build(setup: Setup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+    fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
         let tree = TreeAllocator::new(&setup.platform, setup.width, setup.reserved)?;
-        Composed::new(GuardedTree(tree), Deferral::Global, setup)
+        AssembledMapper::new(GuardedTree(tree), Deferral::Global, setup)
     }
 }
 
@@ -39,9 +39,9 @@ pub struct GuardedTree<P: Platform>(TreeAllocator<P>);
 
 // SAFETY: the tree keeps the promises for the longer ranges, and each of ours is the front of one of those.
 unsafe impl<P: Platform> IovaAllocator<P> for GuardedTree<P> {
-    fn allocate(&self, platform: &P, demand: &Demand) -> Result<IovaRange, MapError> {
-        let guarded = self.0.allocate(platform, &Demand { pages: demand.pages + 1, ..*demand })?;
-        Ok(IovaRange::new(guarded.first_pfn(), demand.pages).expect("the front of a range"))
+    fn allocate(&self, platform: &P, request: &IovaRequest) -> Result<IovaRange, MapError> {
+        let guarded = self.0.allocate(platform, &IovaRequest { pages: request.pages + 1, ..*request })?;
+        Ok(IovaRange::new(guarded.first_pfn(), request.pages).expect("the front of a range"))
     }
 
     fn claim(&self, platform: &P, range: IovaRange) -> Result<Claim, UnmapError> {

@@ -8,7 +8,8 @@ use portcullis::design::Design;
 use portcullis::designs::Visitor;
 use portcullis::iommu::AttachError;
 use portcullis::{
-    Access, CommitError, Config, Domain, Iommu, Iova, MapError, PhysAddr, Protection, RawUnmapError, Segment, SourceId,
+    Access, CommitError, Domain, DomainConfig, Iommu, Iova, MapError, PhysAddr, Protection, RawUnmapError, Segment,
+    SourceId,
 };
 use portcullis_vtd::Unit;
 
@@ -53,12 +54,12 @@ impl Visitor<Host, SharedUnit> for Open<'_> {
     type Output = Option<Box<dyn Space>>;
 
     fn visit<D: Design<Host, SharedUnit>>(self) -> Self::Output {
-        let unit = Unit::bring_up(self.registers, self.host, portcullis_vtd::Config::default()).ok()?;
+        let unit = Unit::bring_up(self.registers, self.host, portcullis_vtd::UnitConfig::default()).ok()?;
         if !unit.capabilities().coherent {
             // This host has no cache-line flush.
             return None;
         }
-        let config = Config { memory: self.memory, ..Config::new(self.protection) };
+        let config = DomainConfig { memory: self.memory, ..DomainConfig::new(self.protection) };
         let domain = Domain::<D, _, _>::with_config(Arc::new(unit), self.host, &config).ok()?;
         Some(Box::new(domain))
     }

@@ -1,19 +1,19 @@
 //! One row after the other: a design under a protection, a workload, a number of threads.
 
 use super::check::Checks;
+use super::group::{self, Effort, ThreadGroup};
 use super::host::{Native, cpus};
 use super::iommu::{Empty, Queued, Watched};
-use super::row::{Row, Timed};
-use super::team::{self, Effort, Team};
+use super::row::{BenchRow, Timed};
 use super::verify::verify;
 use super::work::{
-    BATCH, Batches, Buffers, Commit, Consumer, Fifo, Interleaved, Lane, Producer, Queue, Singles, Typed, TypedFifo,
+    BATCH, Batches, Buffers, Commit, Consumer, Fifo, Interleaved, Producer, Queue, Singles, Typed, TypedFifo, Worker,
 };
 use super::workload::Workload;
-use super::{BenchError, Plan};
+use super::{BenchError, BenchPlan};
 use portcullis::design::Design;
 use portcullis::designs::{Choice, Visitor};
-use portcullis::{Access, Config, Domain, Iommu, Iova, PAGE_SIZE, PhysAddr, Platform, Protection};
+use portcullis::{Access, Domain, DomainConfig, Iommu, Iova, PAGE_SIZE, PhysAddr, Platform, Protection};
 use std::hint::black_box;
 
 /// A row to be.
@@ -26,11 +26,11 @@ pub(super) struct Case {
 }
 
 /// How many rows a plan has.
-pub fn rows(plan: &Plan) -> usize {
+pub fn rows(plan: &BenchPlan) -> usize {
     cases(plan).len()
 }
 
-fn cases(plan: &Plan) -> Vec<Case> {
+fn cases(plan: &BenchPlan) -> Vec<Case> {
     let mut cases = Vec::new();
     for &workload in &plan.workloads {
         for &choice in &plan.designs {
@@ -49,7 +49,7 @@ fn cases(plan: &Plan) -> Vec<Case> {
 ///
 /// # Errors
 /// [`BenchError::Threads`] where the machine has not as many CPUs as the plan has threads. What goes wrong in a row is in it.
-pub fn execute(plan: &Plan, mut progress: impl FnMut(&str)) -> Result<Vec<Row>, BenchError> {
+pub fn execute(plan: &BenchPlan, mut progress: impl FnMut(&str)) -> Result<Vec<BenchRow>, BenchError> {
     let cpus = cpus::available();
     let asked = plan.threads.iter().copied().max().unwrap_or(0);
     if asked > cpus.len() {
@@ -59,7 +59,7 @@ pub fn execute(plan: &Plan, mut progress: impl FnMut(&str)) -> Result<Vec<Row>, 
         let Case { choice, protection, threads, workload } = case;
         progress(&format!("{} {choice} {protection} {threads}", workload.id()));
         let outcome = case.run(&cpus[..threads], plan.effort);
-        Row { choice, protection, threads, workload, outcome }
+        BenchRow { choice, protection, threads, workload, outcome }
     };
     Ok(cases(plan).into_iter().map(row).collect())
 }
@@ -67,20 +67,20 @@ pub fn execute(plan: &Plan, mut progress: impl FnMut(&str)) -> Result<Vec<Row>, 
 impl Case {
     fn run(self, cpus: &[usize], effort: Effort) -> Result<Timed, BenchError> {
         let design = self.choice.design;
-        let team = Team { cpus, effort, period: self.workload.period() };
+        let group = ThreadGroup { cpus, effort, period: self.workload.period() };
         design.visit(Closely(self, &Queued::new(&Native::coherent())))?;
         match self.workload {
             Workload::Page1NonCoherent => {
                 let platform = Native::not_coherent().ok_or(BenchError::NoFlush)?;
-                design.visit(OneByOne(Setting { case: self, team, platform, iommu: &Empty::new(false) }))
+                design.visit(OneByOne(Setting { case: self, group, platform, iommu: &Empty::new(false) }))
             }
             Workload::Page1Queued => {
                 let platform = Native::coherent();
-                design.visit(OneByOne(Setting { case: self, team, platform, iommu: &Queued::new(&platform) }))
+                design.visit(OneByOne(Setting { case: self, group, platform, iommu: &Queued::new(&platform) }))
             }
             _ => {
                 let platform = Native::coherent();
-                design.visit(Any(Setting { case: self, team, platform, iommu: &Empty::new(true) }))
+                design.visit(Any(Setting { case: self, group, platform, iommu: &Empty::new(true) }))
             }
         }
     }
@@ -101,7 +101,7 @@ impl<'r> Visitor<Native<true>, &'r Queued> for Closely<'r> {
 /// Where a case is run.
 pub(super) struct Setting<'r, P, I> {
     pub(super) case: Case,
-    pub(super) team: Team<'r>,
+    pub(super) group: ThreadGroup<'r>,
     pub(super) platform: P,
     pub(super) iommu: &'r I,
 }
@@ -128,7 +128,7 @@ impl<'r> Visitor<Native<true>, &'r Empty> for Any<'r> {
             Workload::Page1Batch64 => batches,
             Workload::Page1Typed | Workload::Page1Batch64Typed => typed,
             Workload::TwoRings => rings,
-            Workload::CrossCpu => couples,
+            Workload::CrossCpu => hand_offs,
             _ => singles,
         })
     }
@@ -137,9 +137,9 @@ impl<'r> Visitor<Native<true>, &'r Empty> for Any<'r> {
 impl<'r, P: Platform + Copy, I: Watched + Send> Setting<'r, P, I> {
     /// Has `work` done in a domain of design `D`, and checked.
     pub(super) fn in_domain<D: Design<P, &'r I>>(&self, work: Work<D, P, &'r I>) -> Result<Timed, BenchError> {
-        let Self { case, team, platform, iommu } = self;
+        let Self { case, group, platform, iommu } = self;
         let memory = [Buffers::memory(2 * case.threads as u64)];
-        let mut config = Config::new(case.protection);
+        let mut config = DomainConfig::new(case.protection);
         config.memory = &memory;
         config.options = case.choice.options;
         let domain = Domain::<D, P, &I>::with_config(iommu, *platform, &config)?;
@@ -151,112 +151,113 @@ impl<'r, P: Platform + Copy, I: Watched + Send> Setting<'r, P, I> {
             live_ranges: &|| domain.usage().live_ranges,
             tick: &|| Ok(domain.tick()?),
         };
-        work(team, &checks, &domain, case.workload)
+        work(group, &checks, &domain, case.workload)
     }
 }
 
-/// What the threads of a team do in a domain.
-pub(super) type Work<D, P, I> = fn(&Team<'_>, &Checks<'_>, &Domain<D, P, I>, Workload) -> Result<Timed, BenchError>;
+/// What the threads of a group do in a domain.
+pub(super) type Work<D, P, I> =
+    fn(&ThreadGroup<'_>, &Checks<'_>, &Domain<D, P, I>, Workload) -> Result<Timed, BenchError>;
 
-/// Mappings for a ring of the workload, those of lane `lane`.
+/// Mappings for a ring of the workload, those of worker `worker`.
 pub(super) fn fill<D: Design<P, I>, P: Platform, I: Iommu>(
     domain: &Domain<D, P, I>,
     workload: Workload,
-    lane: usize,
+    worker: usize,
 ) -> Result<Fifo, BenchError> {
-    Fifo::fill(domain, lane as u64, workload.live(), workload.pages(), Access::DeviceWrites)
+    Fifo::fill(domain, worker as u64, workload.live(), workload.pages(), Access::DeviceWrites)
 }
 
 pub(super) fn singles<D: Design<P, I>, P: Platform, I: Iommu>(
-    team: &Team<'_>,
+    group: &ThreadGroup<'_>,
     checks: &Checks<'_>,
     domain: &Domain<D, P, I>,
     workload: Workload,
 ) -> Result<Timed, BenchError> {
-    let lane = |thread| Ok(Box::new(Singles::new(domain, fill(domain, workload, thread)?)) as Box<dyn Lane + '_>);
-    Timed::each(&team::run(team, checks, &lane)?)
+    let worker = |thread| Ok(Box::new(Singles::new(domain, fill(domain, workload, thread)?)) as Box<dyn Worker + '_>);
+    Timed::each(&group::run(group, checks, &worker)?)
 }
 
 fn batches<D: Design<P, I>, P: Platform, I: Iommu>(
-    team: &Team<'_>,
+    group: &ThreadGroup<'_>,
     checks: &Checks<'_>,
     domain: &Domain<D, P, I>,
     workload: Workload,
 ) -> Result<Timed, BenchError> {
-    let lane = |thread| Ok(Box::new(Batches::new(domain, fill(domain, workload, thread)?)) as Box<dyn Lane + '_>);
-    Timed::each(&team::run(team, checks, &lane)?)
+    let worker = |thread| Ok(Box::new(Batches::new(domain, fill(domain, workload, thread)?)) as Box<dyn Worker + '_>);
+    Timed::each(&group::run(group, checks, &worker)?)
 }
 
-/// The lane of a workload through the typed face.
-pub(super) fn typed_lane<'d, D: Design<P, I>, P: Platform, I: Iommu>(
+/// The worker of a workload through the typed face.
+pub(super) fn typed_worker<'d, D: Design<P, I>, P: Platform, I: Iommu>(
     domain: &'d Domain<D, P, I>,
     workload: Workload,
-    lane: usize,
+    worker: usize,
 ) -> Result<Typed<'d, D, P, I>, BenchError> {
     let (commit, spare) =
         if workload == Workload::Page1Typed { (Commit::Single, 1) } else { (Commit::Batch, BATCH as usize) };
-    let fifo = TypedFifo::fill(domain, lane as u64, workload.live(), spare, Access::DeviceWrites)?;
+    let fifo = TypedFifo::fill(domain, worker as u64, workload.live(), spare, Access::DeviceWrites)?;
     Ok(Typed::new(domain, fifo, commit))
 }
 
 fn typed<D: Design<P, I>, P: Platform, I: Iommu>(
-    team: &Team<'_>,
+    group: &ThreadGroup<'_>,
     checks: &Checks<'_>,
     domain: &Domain<D, P, I>,
     workload: Workload,
 ) -> Result<Timed, BenchError> {
-    let lane = |thread| Ok(Box::new(typed_lane(domain, workload, thread)?) as Box<dyn Lane + '_>);
-    Timed::each(&team::run(team, checks, &lane)?)
+    let worker = |thread| Ok(Box::new(typed_worker(domain, workload, thread)?) as Box<dyn Worker + '_>);
+    Timed::each(&group::run(group, checks, &worker)?)
 }
 
 fn rings<D: Design<P, I>, P: Platform, I: Iommu>(
-    team: &Team<'_>,
+    group: &ThreadGroup<'_>,
     checks: &Checks<'_>,
     domain: &Domain<D, P, I>,
     workload: Workload,
 ) -> Result<Timed, BenchError> {
-    let lane = |thread| {
+    let worker = |thread| {
         let receive = fill(domain, workload, 2 * thread)?;
         let transmit = Fifo::fill(domain, 2 * thread as u64 + 1, workload.live() / 4, 1, Access::DeviceReads)?;
-        Ok(Box::new(Interleaved::new(domain, receive, transmit)) as Box<dyn Lane + '_>)
+        Ok(Box::new(Interleaved::new(domain, receive, transmit)) as Box<dyn Worker + '_>)
     };
-    Timed::each(&team::run(team, checks, &lane)?)
+    Timed::each(&group::run(group, checks, &worker)?)
 }
 
 /// Threads in pairs: even ones map, odd ones unmap.
-fn couples<D: Design<P, I>, P: Platform, I: Iommu>(
-    team: &Team<'_>,
+fn hand_offs<D: Design<P, I>, P: Platform, I: Iommu>(
+    group: &ThreadGroup<'_>,
     checks: &Checks<'_>,
     domain: &Domain<D, P, I>,
     _workload: Workload,
 ) -> Result<Timed, BenchError> {
-    let alone = Timed::couples(&team::run(team, &checks.of_nothing(), &queue_alone(&queues(team)))?, None)?;
-    let queues = queues(team);
+    let alone = Timed::hand_offs(&group::run(group, &checks.of_nothing(), &queue_alone(&queues(group)))?, None)?;
+    let queues = queues(group);
     let (len, access) = (black_box(PAGE_SIZE), black_box(Access::DeviceWrites));
-    let lane = |thread: usize| {
+    let worker = |thread: usize| {
         let queue = &queues[thread / 2];
         Ok(if thread.is_multiple_of(2) {
             let map = |phys| Ok(domain.map_raw(phys, len, access)?);
-            Box::new(Producer::new(queue, thread as u64, map)?) as Box<dyn Lane + '_>
+            Box::new(Producer::new(queue, thread as u64, map)?) as Box<dyn Worker + '_>
         } else {
             Box::new(Consumer::new(queue, |iova| Ok(domain.unmap_raw(iova, len)?)))
         })
     };
-    Timed::couples(&team::run(team, checks, &lane)?, Some(&alone))
+    Timed::hand_offs(&group::run(group, checks, &worker)?, Some(&alone))
 }
 
 /// A queue for every two threads.
-fn queues(team: &Team<'_>) -> Vec<Queue> {
-    (0..team.cpus.len() / 2).map(|_| Queue::new()).collect()
+fn queues(group: &ThreadGroup<'_>) -> Vec<Queue> {
+    (0..group.cpus.len() / 2).map(|_| Queue::new()).collect()
 }
 
-/// What couples do, without anything that is mapped.
-fn queue_alone<'q>(queues: &'q [Queue]) -> impl Fn(usize) -> Result<Box<dyn Lane + 'q>, BenchError> + Sync {
+/// What the threads of a hand-off do, without anything that is mapped.
+fn queue_alone<'q>(queues: &'q [Queue]) -> impl Fn(usize) -> Result<Box<dyn Worker + 'q>, BenchError> + Sync {
     move |thread| {
         let queue = &queues[thread / 2];
         Ok(if thread.is_multiple_of(2) {
             Box::new(Producer::new(queue, thread as u64, |phys: PhysAddr| Ok(Iova::new(phys.as_u64())))?)
-                as Box<dyn Lane + 'q>
+                as Box<dyn Worker + 'q>
         } else {
             Box::new(Consumer::new(queue, |iova| {
                 black_box(iova);

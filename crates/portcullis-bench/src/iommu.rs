@@ -10,7 +10,7 @@ use super::tables::Tables;
 use portcullis::iommu::{AttachError, Capabilities, DomainId, Invalidation, Iommu, QueueError, SourceId, Translation};
 use portcullis::platform::{Lock, LockClass, Padded};
 use portcullis::{PhysAddr, Platform};
-use portcullis_vtd::spec::descriptors::{DESCRIPTOR_BYTES, Descriptor, IotlbScope, StatusWrite};
+use portcullis_vtd::spec::descriptors::{DESCRIPTOR_BYTES, InvalidationDescriptor, IotlbScope, StatusWrite};
 use std::cell::Cell;
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -151,7 +151,7 @@ impl Queued {
 
 impl Ring {
     #[inline(always)]
-    fn push(&mut self, descriptor: Descriptor) {
+    fn push(&mut self, descriptor: InvalidationDescriptor) {
         // Word by word, as a driver writes what hardware reads: both at once would wait for the halves to be put together.
         let [low, high] = descriptor.encode();
         let slot = &self.descriptors.0[self.written % SLOTS];
@@ -161,13 +161,13 @@ impl Ring {
     }
 }
 
-fn descriptor(command: Invalidation) -> Descriptor {
+fn descriptor(command: Invalidation) -> InvalidationDescriptor {
     let scope = match command {
         Invalidation::Pages { domain, first, mask, leaf_only } => IotlbScope::Pages { domain, first, mask, leaf_only },
         Invalidation::Domain(domain) => IotlbScope::Domain(domain),
         Invalidation::Global => IotlbScope::Global,
     };
-    Descriptor::Iotlb { scope, drain_writes: true, drain_reads: true }
+    InvalidationDescriptor::Iotlb { scope, drain_writes: true, drain_reads: true }
 }
 
 impl Iommu for Empty {
@@ -241,7 +241,12 @@ impl Iommu for Queued {
             }
             let address = PhysAddr::new((&raw const ring.status).addr() as u64);
             let status = Some(StatusWrite { address, data: ring.written as u32 });
-            ring.push(Descriptor::Wait { status, interrupt: false, fence: false, drain_page_requests: false });
+            ring.push(InvalidationDescriptor::Wait {
+                status,
+                interrupt: false,
+                fence: false,
+                drain_page_requests: false,
+            });
             // Release: hardware would read the descriptors once it has seen the tail.
             ring.tail.store((ring.written % SLOTS) as u64 * DESCRIPTOR_BYTES, Ordering::Release);
         });

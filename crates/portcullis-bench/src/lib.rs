@@ -8,6 +8,7 @@
 
 mod case;
 mod check;
+mod group;
 #[allow(unsafe_code, reason = "table pages, restartable sequences and counters of this machine")]
 mod host;
 mod iommu;
@@ -16,7 +17,6 @@ mod repeat;
 mod row;
 mod statistics;
 mod tables;
-mod team;
 #[cfg(test)]
 mod tests;
 mod verify;
@@ -24,12 +24,12 @@ mod work;
 mod workload;
 
 pub use case::{execute, rows};
+pub use group::Effort;
 pub use host::Native;
 pub use meter::CyclesFrom;
 pub use repeat::repeat;
-pub use row::{Row, Timed};
+pub use row::{BenchRow, Timed};
 pub use statistics::Spread;
-pub use team::Effort;
 pub use workload::{UnknownWorkload, Workload};
 
 use portcullis::designs::Choice;
@@ -38,7 +38,7 @@ use thiserror::Error;
 
 /// What to time.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct BenchPlan {
     /// Designs, under each of their protections.
     pub designs: Vec<Choice>,
     /// Numbers of threads.

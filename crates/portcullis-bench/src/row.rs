@@ -1,9 +1,9 @@
 //! A row of the result.
 
 use super::BenchError;
+use super::group::Measured;
 use super::meter::{CyclesFrom, Spent};
 use super::statistics::Spread;
-use super::team::Measured;
 use super::workload::Workload;
 use portcullis::Protection;
 use portcullis::design::Options;
@@ -12,7 +12,7 @@ use serde::{Serialize, Serializer};
 
 /// What was measured, or why nothing was.
 #[derive(Debug)]
-pub struct Row {
+pub struct BenchRow {
     /// The design.
     pub choice: Choice,
     /// The protection.
@@ -52,8 +52,8 @@ impl Timed {
         Self::of(measured, 1.0 / measured.spent.len() as f64, None)
     }
 
-    /// What both threads of a couple spent together; `alone` is their queue by itself.
-    pub(super) fn couples(measured: &Measured, alone: Option<&Self>) -> Result<Self, BenchError> {
+    /// What both threads of a hand-off spent together; `alone` is their queue by itself.
+    pub(super) fn hand_offs(measured: &Measured, alone: Option<&Self>) -> Result<Self, BenchError> {
         let queue = alone.map(|alone| (alone.ns.median, alone.cycles.map(|cycles| cycles.median)));
         Self::of(measured, 2.0 / measured.spent.len() as f64, queue)
     }
@@ -103,7 +103,7 @@ struct Entry {
     error: Option<String>,
 }
 
-impl Serialize for Row {
+impl Serialize for BenchRow {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let timed = self.outcome.as_ref().ok();
         let (ns, cycles) = (timed.map(|timed| timed.ns), timed.and_then(|timed| timed.cycles));

@@ -8,8 +8,8 @@ use super::host::Native;
 use super::iommu::{Queued, Watched};
 use super::workload::Workload;
 use portcullis::design::{Design, Options};
-use portcullis::{Access, Config, Domain, Iova, IovaRange, PAGE_SIZE, PhysAddr, Protection, UnmapError};
-use portcullis_vtd::spec::descriptors::{Descriptor, IotlbScope};
+use portcullis::{Access, Domain, DomainConfig, Iova, IovaRange, PAGE_SIZE, PhysAddr, Protection, UnmapError};
+use portcullis_vtd::spec::descriptors::{InvalidationDescriptor, IotlbScope};
 
 /// Rounds of maps and unmaps.
 const ROUNDS: u64 = 16;
@@ -26,7 +26,7 @@ pub(super) fn verify<'i, D: Design<Native<true>, &'i Queued>>(
     if D::INFO.physical_addresses() {
         return Ok(());
     }
-    let config = Config { options, ..Config::new(protection) };
+    let config = DomainConfig { options, ..DomainConfig::new(protection) };
     let domain = Domain::<D, _, _>::with_config(iommu, Native::coherent(), &config)?;
     let len = workload.pages() * PAGE_SIZE;
     let watch =
@@ -74,15 +74,18 @@ impl Watch<'_> {
         }
         let refused = |what: &str| Err(BenchError::Check(format!("{what} for the unmap of {ranges:?}")));
         let Some(words) = self.iommu.since(written) else { return refused("too many descriptors") };
-        let Ok(descriptors) = words.into_iter().map(Descriptor::decode).collect::<Result<Vec<_>, _>>() else {
+        let Ok(descriptors) = words.into_iter().map(InvalidationDescriptor::decode).collect::<Result<Vec<_>, _>>()
+        else {
             return refused("a descriptor that hardware refuses");
         };
-        let Some((Descriptor::Wait { .. }, commands)) = descriptors.split_last() else { return refused("no wait") };
-        if commands.iter().any(|command| !matches!(command, Descriptor::Iotlb { .. })) {
+        let Some((InvalidationDescriptor::Wait { .. }, commands)) = descriptors.split_last() else {
+            return refused("no wait");
+        };
+        if commands.iter().any(|command| !matches!(command, InvalidationDescriptor::Iotlb { .. })) {
             return refused("more than one submission");
         }
-        let covers = |pfn: u64, command: &Descriptor| match *command {
-            Descriptor::Iotlb { scope: IotlbScope::Pages { first, mask, .. }, .. } => {
+        let covers = |pfn: u64, command: &InvalidationDescriptor| match *command {
+            InvalidationDescriptor::Iotlb { scope: IotlbScope::Pages { first, mask, .. }, .. } => {
                 first.pfn() >> mask == pfn >> mask
             }
             _ => true,

@@ -1,7 +1,7 @@
 //! `portcullis bench`: every design does every workload. Nothing here is about how long anything takes.
 
 use portcullis::designs::{Choice, DesignId};
-use portcullis_bench::{BenchError, Effort, Plan, Workload, execute, rows};
+use portcullis_bench::{BenchError, BenchPlan, Effort, Workload, execute, rows};
 use serde_json::Value;
 use std::thread::available_parallelism;
 
@@ -15,7 +15,7 @@ fn threads() -> Vec<usize> {
 /// Every row of every design, but for those whose machine has not what they need.
 #[test]
 fn every_design_does_every_workload() {
-    let plan = Plan {
+    let plan = BenchPlan {
         designs: DesignId::ALL.iter().copied().map(Choice::from).collect(),
         threads: threads(),
         workloads: Workload::ALL.to_vec(),
@@ -39,13 +39,13 @@ fn every_design_does_every_workload() {
 
 #[test]
 fn more_threads_than_cpus_are_refused() {
-    let plan = Plan { designs: Vec::new(), threads: vec![1 << 20], workloads: Vec::new(), effort: LITTLE };
+    let plan = BenchPlan { designs: Vec::new(), threads: vec![1 << 20], workloads: Vec::new(), effort: LITTLE };
     assert!(matches!(execute(&plan, |_| {}), Err(BenchError::Threads { asked: 1_048_576, .. })));
 }
 
 #[test]
 fn a_row_in_json_has_every_key() {
-    let plan = Plan {
+    let plan = BenchPlan {
         designs: vec![Choice::parse("eiovar:k=64").expect("a design with a parameter")],
         threads: vec![1],
         workloads: vec![Workload::Page1],

@@ -7,7 +7,7 @@ use crate::plan::{Head, Planned, progress_bar};
 use crate::show::show;
 use crate::table::{count, number, plain, textwrap};
 use portcullis::Protection;
-use portcullis_sim::attack::{self, Entry, Found, Row};
+use portcullis_sim::attack::{self, AttackRow, Entry, Found};
 use serde::Serialize;
 use std::io::{self, Write};
 
@@ -33,14 +33,14 @@ pub(crate) fn attack(arguments: &AttackArguments, out: &mut impl Write) -> Resul
     });
     bar.finish_and_clear();
     let of_item = |item| rows.iter().filter(|row| row.item == item).collect::<Vec<_>>();
-    let items: Vec<Vec<&Row>> = (0..planned.plan.items.len()).map(of_item).collect();
+    let items: Vec<Vec<&AttackRow>> = (0..planned.plan.items.len()).map(of_item).collect();
     let conclusions: Vec<String> = items.iter().map(|rows| attack::conclude(rows)).collect();
-    let mut violations: Vec<String> = rows.iter().flat_map(Row::violations).collect();
+    let mut violations: Vec<String> = rows.iter().flat_map(AttackRow::violations).collect();
     violations.extend(planned.untested(|item| items[item].iter().any(|row| row.attacked.error.is_none())));
     let document = Document {
         schema: "portcullis.attack/1",
         head: planned.head(Some(planned.plan.seed)),
-        results: rows.iter().flat_map(Row::entries).collect(),
+        results: rows.iter().flat_map(AttackRow::entries).collect(),
         violations: &violations,
         conclusions: &conclusions,
     };
@@ -48,7 +48,12 @@ pub(crate) fn attack(arguments: &AttackArguments, out: &mut impl Write) -> Resul
     show(out, &document, page.as_ref(), arguments.json, table, &violations)
 }
 
-fn print(out: &mut impl Write, planned: &Planned<'_>, items: &[Vec<&Row>], conclusions: &[String]) -> io::Result<()> {
+fn print(
+    out: &mut impl Write,
+    planned: &Planned<'_>,
+    items: &[Vec<&AttackRow>],
+    conclusions: &[String],
+) -> io::Result<()> {
     for (index, (rows, conclusion)) in items.iter().zip(conclusions).enumerate() {
         if index > 0 {
             writeln!(out)?;
@@ -60,7 +65,7 @@ fn print(out: &mut impl Write, planned: &Planned<'_>, items: &[Vec<&Row>], concl
     Ok(())
 }
 
-fn print_rows(out: &mut impl Write, rows: &[&Row]) -> io::Result<()> {
+fn print_rows(out: &mut impl Write, rows: &[&AttackRow]) -> io::Result<()> {
     let header =
         ["design", "protection", "got through\naccesses", "window us\nmax", "bound +\ngrace us", "stale\nbytes·us"];
     let header = [&header[..], &["verdict", "probes", "cached\nat unmap", "rest of pages\nbytes·us"]].concat();
@@ -98,7 +103,7 @@ fn print_rows(out: &mut impl Write, rows: &[&Row]) -> io::Result<()> {
 }
 
 /// One line for each rule, or one for the whole row.
-fn verdict_of(row: &Row) -> String {
+fn verdict_of(row: &AttackRow) -> String {
     let attacked = &row.attacked;
     let of_rule = |found: &Found| if found.declared { "declared" } else { "UNDECLARED" };
     let mut verdicts: Vec<&str> = attacked.found.iter().map(of_rule).collect();
@@ -120,10 +125,10 @@ mod tests {
     use portcullis::designs::{Choice, DesignId};
     use portcullis_sim::attack::{Attacked, PROBES_CACHED_MIN};
 
-    fn row(protection: Protection, found: Vec<Found>, probes_cached: u64) -> Row {
+    fn row(protection: Protection, found: Vec<Found>, probes_cached: u64) -> AttackRow {
         let attacked = Attacked { found, probes_cached: Some(probes_cached), bound_us: Some(0), ..Attacked::default() };
         let choice = Choice::from(DesignId::Stock);
-        Row { item: 0, trace: "a trace".to_owned(), choice, protection, batch: 1, attacked }
+        AttackRow { item: 0, trace: "a trace".to_owned(), choice, protection, batch: 1, attacked }
     }
 
     fn found(declared: bool) -> Found {
@@ -131,7 +136,7 @@ mod tests {
     }
 
     /// The exit status, and what is said about it.
-    fn ends(row: &Row) -> (u8, Vec<String>) {
+    fn ends(row: &AttackRow) -> (u8, Vec<String>) {
         match verdict(&row.violations()) {
             Ok(()) => (0, Vec::new()),
             Err(failure) => (

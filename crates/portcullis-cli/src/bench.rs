@@ -6,7 +6,7 @@ use crate::html::Origin;
 use crate::plan::{designs, progress_bar};
 use crate::show::show;
 use crate::table::{number, plain, textwrap};
-use portcullis_bench::{self as bench, BenchError, CyclesFrom, Effort, Plan, Row, Workload};
+use portcullis_bench::{self as bench, BenchError, BenchPlan, BenchRow, CyclesFrom, Effort, Workload};
 use serde::Serialize;
 use std::io::{self, Write};
 
@@ -21,12 +21,12 @@ struct Document<'r> {
     cycles_from: Option<CyclesFrom>,
     /// Whether nothing else ran on the CPUs during samples.
     undisturbed: bool,
-    results: &'r [Row],
+    results: &'r [BenchRow],
 }
 
 pub(crate) fn bench(arguments: &BenchArguments, out: &mut impl Write) -> Result<(), Failure> {
     let workloads: Result<Vec<Workload>, _> = arguments.workload.iter().map(|id| Workload::by_id(id)).collect();
-    let plan = Plan {
+    let plan = BenchPlan {
         designs: designs(&arguments.designs)?,
         threads: arguments.threads.iter().map(|threads| usize::from(*threads)).collect(),
         workloads: match workloads.map_err(Failure::input)? {
@@ -57,8 +57,8 @@ pub(crate) fn bench(arguments: &BenchArguments, out: &mut impl Write) -> Result<
 
 /// What failed checks say. A row that a design or this machine has no answer for is said to be so, and no failure, unless there
 /// is no other.
-fn failed(rows: &[Row]) -> Vec<String> {
-    let broken = |row: &Row| match &row.outcome {
+fn failed(rows: &[BenchRow]) -> Vec<String> {
+    let broken = |row: &BenchRow| match &row.outcome {
         Err(error @ BenchError::Check(_)) => Some(format!("{} {}: {error}", name(row), row.workload.id())),
         _ => None,
     };
@@ -71,7 +71,7 @@ fn failed(rows: &[Row]) -> Vec<String> {
     failed
 }
 
-fn name(row: &Row) -> String {
+fn name(row: &BenchRow) -> String {
     format!("{} {}", row.choice, row.protection)
 }
 
@@ -83,7 +83,7 @@ const LEGEND: &str = "Medians over samples; a pair is the map and the unmap of o
     threads of a couple together, with the queue between them and without waiting. Invalidation takes no time: see `portcullis \
     bench --help`.";
 
-fn print(out: &mut impl Write, rows: &[Row]) -> io::Result<()> {
+fn print(out: &mut impl Write, rows: &[BenchRow]) -> io::Result<()> {
     let header = ["workload", "design", "protection", "threads", "ns/\npair", "cycles/\npair", "min", "p90"];
     let mut table = plain(&[&header[..], &["instr./\npair", "remark"]].concat(), 3);
     let dash = || "-".to_owned();

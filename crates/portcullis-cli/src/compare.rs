@@ -8,7 +8,7 @@ use crate::show::show;
 use crate::table::{count, gbps, number, percent, plain, textwrap};
 use portcullis::Protection;
 use portcullis_sim::advice::{Best, advise};
-use portcullis_sim::compare::{Comparison, Measurement, Row};
+use portcullis_sim::compare::{CompareRow, Comparison, Measurement};
 use serde::Serialize;
 use std::io::{self, Write};
 
@@ -38,7 +38,7 @@ pub(crate) fn compare(arguments: &CompareArguments, out: &mut impl Write) -> Res
     bar.finish_and_clear();
     let advice = advise(&comparison, plan.items.len(), &plan.machine);
     let mut violations: Vec<String> =
-        comparison.results.iter().chain(&comparison.equal_batch).filter_map(Row::violation).collect();
+        comparison.results.iter().chain(&comparison.equal_batch).filter_map(CompareRow::violation).collect();
     let tested = |item| comparison.results.iter().any(|row| row.item == item && row.outcome().is_some());
     violations.extend(planned.untested(tested));
     let document = Document {
@@ -60,7 +60,7 @@ fn print(out: &mut impl Write, planned: &Planned<'_>, comparison: &Comparison, a
             writeln!(out)?;
         }
         planned.print_head(out, index)?;
-        let of_item = |rows: &[Row]| rows.iter().filter(|row| row.item == index).cloned().collect::<Vec<_>>();
+        let of_item = |rows: &[CompareRow]| rows.iter().filter(|row| row.item == index).cloned().collect::<Vec<_>>();
         let own = of_item(&comparison.results);
         // Where designs batch by themselves, and others do not, the reader must see it.
         let batches = own.iter().any(|row| row.batch != own[0].batch);
@@ -80,7 +80,7 @@ fn print(out: &mut impl Write, planned: &Planned<'_>, comparison: &Comparison, a
     writeln!(out, "\n{}", textwrap(&footnote))
 }
 
-fn print_rows(out: &mut impl Write, rows: &[Row], with_batch: bool) -> io::Result<()> {
+fn print_rows(out: &mut impl Write, rows: &[CompareRow], with_batch: bool) -> io::Result<()> {
     let mut header =
         vec!["design", "protection", "cycles/\npage", "IOTLB\nmisses/p", "L3\nmisses/p", "inval/\npage", "tables\nmax"];
     header.extend(["window us\nmax", "stale\npages", "Gb/s\n(est.)", "limit", "of none"]);

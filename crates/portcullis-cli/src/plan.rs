@@ -6,7 +6,7 @@ use crate::html::Origin;
 use crate::table::count;
 use indicatif::{ProgressBar, ProgressStyle};
 use portcullis::designs::{Choice, DesignId};
-use portcullis_sim::compare::{ClockMode, Input, Item, Plan};
+use portcullis_sim::compare::{ClockMode, ComparePlan, Input, Item};
 use portcullis_sim::{Machine, Work};
 use portcullis_trace::{AccessLog, Events, Trace};
 use serde::Serialize;
@@ -21,7 +21,7 @@ const BUNDLED: &[u8] = include_bytes!("../../../traces/q-e1000e-rx.strict.2cpu.t
 /// A plan, and where it comes from.
 pub(crate) struct Planned<'a> {
     arguments: &'a PlanArguments,
-    pub(crate) plan: Plan,
+    pub(crate) plan: ComparePlan,
     /// The traces that it goes over; none where its work is synthetic.
     inputs: Vec<Input>,
 }
@@ -49,7 +49,7 @@ impl<'a> Planned<'a> {
         let machine = machine(arguments)?;
         let designs = designs(&arguments.designs)?;
         let (items, inputs) = work(arguments, bar)?;
-        let plan = Plan {
+        let plan = ComparePlan {
             machine,
             items,
             designs,
@@ -64,7 +64,7 @@ impl<'a> Planned<'a> {
 
     /// What a failed check says where nothing was tested. `tested` tells whether a piece of work has a result.
     pub(crate) fn untested(&self, tested: impl Fn(usize) -> bool) -> Vec<String> {
-        let Plan { items, protections, .. } = &self.plan;
+        let ComparePlan { items, protections, .. } = &self.plan;
         if self.plan.runs() == 0 {
             let protections: Vec<String> = protections.iter().map(ToString::to_string).collect();
             return vec![format!(

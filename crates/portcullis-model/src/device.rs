@@ -8,7 +8,7 @@ use thiserror::Error;
 
 /// What became of an access.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Access {
+pub struct Transfer {
     /// When the last transaction completed, in picoseconds.
     pub done_ps: u64,
     /// Transactions it took.
@@ -71,10 +71,10 @@ impl Device {
     /// Accesses `len` bytes, moving no data: for time, misses and faults.
     ///
     /// Each transaction is translated when it is issued. One that is refused takes its time all the same.
-    pub fn access(&mut self, vtd: &Vtd, now_ps: u64, iova: Iova, len: u64, rights: Rights) -> Access {
+    pub fn access(&mut self, vtd: &Vtd, now_ps: u64, iova: Iova, len: u64, rights: Rights) -> Transfer {
         let hit_ps = vtd.parameters().hit_ps;
         let now_ps = now_ps.min(END_PS);
-        let mut access = Access { done_ps: now_ps, ..Access::default() };
+        let mut access = Transfer { done_ps: now_ps, ..Transfer::default() };
         let mut requests = vtd.requests();
         let mut done = 0;
         while done < len {

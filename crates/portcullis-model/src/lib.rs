@@ -20,10 +20,10 @@ mod slab;
 mod vtd;
 
 pub use cache::{Cache, Replacement};
-pub use device::{Access, Device, DmaError};
+pub use device::{Device, DmaError, Transfer};
 pub use host::{Host, HostLock};
 pub use mmio::{Clock, ModelMmio};
 pub use parameters::{ParameterError, Parameters};
 pub use ram::Ram;
 pub use slab::{PagePool, Slab};
-pub use vtd::{Counters, Fault, Outcome, Scope, Translated, Vtd};
+pub use vtd::{Counters, Fault, LookupOutcome, Scope, Translated, Vtd};

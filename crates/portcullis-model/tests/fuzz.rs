@@ -12,7 +12,7 @@ use portcullis::{Iova, PAGE_SIZE, PhysAddr};
 use portcullis_model::{Clock, Device, DmaError, Host, ModelMmio, Parameters, Ram, Vtd};
 use portcullis_vtd::spec::faults::FaultReason;
 use portcullis_vtd::spec::registers::*;
-use portcullis_vtd::{Config, Unit};
+use portcullis_vtd::{Unit, UnitConfig};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -235,7 +235,7 @@ impl Bench {
         let levels = if parameters.four_level { 4 } else { 3 };
         // A queue that has stopped is waited for until this is over.
         let wait_us_max = 1_000;
-        let config = Config { physical_bits: parameters.physical_bits, wait_us_max, ..Config::default() };
+        let config = UnitConfig { physical_bits: parameters.physical_bits, wait_us_max, ..UnitConfig::default() };
         let before = ram.allocated();
         let unit = Unit::bring_up(ModelMmio::new(Arc::clone(vtd), host), host, config).expect("the unit comes up");
         let (device, iova) = (&self.devices[0], Iova::new(0x7_f000));

@@ -5,10 +5,10 @@
 use portcullis::designs::Magazine;
 use portcullis::{Access, Domain, IovaRange, PAGE_SIZE, PhysAddr, Protection, SourceId};
 use portcullis_qemu::edu::Edu;
-use portcullis_qemu::{Accelerator, Buffers, Machine, Setup, acpi_tables, find_table};
+use portcullis_qemu::{Accelerator, Buffers, QemuMachine, QemuSetup, acpi_tables, find_table};
 use portcullis_vtd::dmar::Dmar;
 use portcullis_vtd::spec::faults::FaultReason;
-use portcullis_vtd::{Config, Mmio, Unit};
+use portcullis_vtd::{Mmio, Unit, UnitConfig};
 use std::error::Error;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -18,8 +18,8 @@ const SEGMENT: u16 = 0;
 const DEVICE: SourceId = SourceId(3 << 3);
 
 pub(crate) fn main() -> Result<(), Box<dyn Error>> {
-    let setup = Setup::new(Accelerator::Jumping).device("edu,addr=3,dma_mask=0xffffffffffffffff");
-    let machine = Machine::start(setup)?;
+    let setup = QemuSetup::new(Accelerator::Jumping).device("edu,addr=3,dma_mask=0xffffffffffffffff");
+    let machine = QemuMachine::start(setup)?;
     let memory = machine.memory().clone();
 
     // The table. A kernel finds it through the RSDP; here QEMU hands out what firmware would have placed.
@@ -36,14 +36,14 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     // regions: a region can be made to lead to itself only after translation is on, and only in a domain of the design
     // `Static`. The module `dmar` says how, and what to do with such devices before.
     let registers = Registers { machine: machine.clone(), base: found.register_base };
-    let config = Config { physical_bits: dmar.host_address_bits(), ..Config::default() };
+    let config = UnitConfig { physical_bits: dmar.host_address_bits(), ..UnitConfig::default() };
     let unit = Unit::bring_up(registers, machine.host(), config)?;
 
     // A domain that hands out no address of a reserved region. For several devices in one domain: those of all of them; the
     // memory windows of the bridges above them belong here too.
     let reserved: Vec<IovaRange> = dmar.reserved_for(SEGMENT, DEVICE, buses).map(|region| region.range).collect();
     println!("{} regions are reserved for it", reserved.len());
-    let config = portcullis::Config { reserved: &reserved, ..portcullis::Config::new(Protection::Strict) };
+    let config = portcullis::DomainConfig { reserved: &reserved, ..portcullis::DomainConfig::new(Protection::Strict) };
     let domain = Domain::<Magazine, _, _>::with_config(&unit, machine.host(), &config)?;
     domain.attach(DEVICE)?;
 
@@ -85,7 +85,7 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
 
 /// The registers of a unit. A kernel maps them uncached from the base on, and these are volatile loads and stores.
 struct Registers {
-    machine: Arc<Machine>,
+    machine: Arc<QemuMachine>,
     base: PhysAddr,
 }
 
@@ -108,7 +108,7 @@ impl Mmio for Registers {
 }
 
 /// The buses behind a bridge, from its secondary to its subordinate; `None` where there is no bridge.
-pub(crate) fn buses_behind(machine: &Arc<Machine>, bridge: SourceId) -> Option<RangeInclusive<u8>> {
+pub(crate) fn buses_behind(machine: &Arc<QemuMachine>, bridge: SourceId) -> Option<RangeInclusive<u8>> {
     let function = machine.function(bridge);
     // Bits 22:16 of the fourth word are the header type, which is 1 for a bridge.
     let is_bridge = function.read(0x0c) >> 16 & 0x7f == 1;

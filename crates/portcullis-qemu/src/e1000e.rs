@@ -14,15 +14,15 @@
 //! use portcullis::designs::Magazine;
 //! use portcullis::{Domain, PAGE_SIZE, PhysAddr, Protection, Segment, SourceId};
 //! use portcullis_qemu::e1000e::{E1000e, RECEIVE_BYTES};
-//! use portcullis_qemu::{Accelerator, Buffers, Machine, Setup, VtdMmio};
-//! use portcullis_vtd::{Config, Unit};
+//! use portcullis_qemu::{Accelerator, Buffers, QemuMachine, QemuSetup, VtdMmio};
+//! use portcullis_vtd::{UnitConfig, Unit};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let setup = Setup::new(Accelerator::Stopped)
+//! let setup = QemuSetup::new(Accelerator::Stopped)
 //!     .arguments(["-netdev", "hubport,id=hub,hubid=0"])
 //!     .device("e1000e,addr=6,netdev=hub");
-//! let (machine, source) = (Machine::start(setup)?, SourceId(6 << 3));
-//! let unit = Unit::bring_up(VtdMmio(machine.clone()), machine.host(), Config::default())?;
+//! let (machine, source) = (QemuMachine::start(setup)?, SourceId(6 << 3));
+//! let unit = Unit::bring_up(VtdMmio(machine.clone()), machine.host(), UnitConfig::default())?;
 //! let domain = Domain::<Magazine, _, _>::new(&unit, machine.host(), Protection::Strict)?;
 //! domain.attach(source)?;
 //!

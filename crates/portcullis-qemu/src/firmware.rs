@@ -13,7 +13,7 @@
 //! It clears the first word when it has done so, before it answers the write that set it off.
 
 use crate::protocol::Protocol;
-use crate::{GuestMemory, Machine, QtestError};
+use crate::{GuestMemory, QemuMachine, QtestError};
 use portcullis::PhysAddr;
 use std::ops::Range;
 use thiserror::Error;
@@ -84,7 +84,7 @@ pub enum FirmwareError {
 ///
 /// # Errors
 /// A [`FirmwareError`].
-pub fn acpi_tables(machine: &Machine) -> Result<Vec<u8>, FirmwareError> {
+pub fn acpi_tables(machine: &QemuMachine) -> Result<Vec<u8>, FirmwareError> {
     // Held to the end: two readers would share the memory of the command.
     let mut device = Device { protocol: &mut machine.protocol(), memory: machine.memory() };
     let mut signature = [0; 4];

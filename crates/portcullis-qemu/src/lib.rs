@@ -1,6 +1,6 @@
 //! QEMU as a VT-d unit with devices behind it, and no guest.
 //!
-//! A [`Machine`] is a QEMU whose virtual CPU does nothing. Its memory is shared with this process, so tables, queues and data
+//! A [`QemuMachine`] is a QEMU whose virtual CPU does nothing. Its memory is shared with this process, so tables, queues and data
 //! are plain loads and stores; registers and configuration space go through QEMU's qtest protocol. On it the unchanged driver
 //! of `portcullis-vtd` and the unchanged designs of `portcullis` run, and real emulated devices do the DMA.
 #![deny(missing_docs)]
@@ -23,7 +23,7 @@ mod protocol;
 pub use dma::DriverError;
 pub use firmware::{FirmwareError, acpi_tables, find_table};
 pub use host::{QemuHost, QemuLock};
-pub use machine::{Accelerator, Bar, Function, Machine, MachineError, Setup, VTD_BASE, VtdMmio};
+pub use machine::{Accelerator, Bar, Function, MachineError, QemuMachine, QemuSetup, VTD_BASE, VtdMmio};
 pub use memory::{Buffers, GuestMemory};
 pub use process::{EXECUTABLE_VARIABLE, find_executable};
 pub use protocol::{Protocol, QtestError};

@@ -1,6 +1,6 @@
 //! No QEMU outlives whoever started it.
 
-use portcullis_qemu::{Accelerator, EXECUTABLE_VARIABLE, Machine, Setup};
+use portcullis_qemu::{Accelerator, EXECUTABLE_VARIABLE, QemuMachine, QemuSetup};
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -14,8 +14,8 @@ const ANNOUNCEMENT: &str = "qemu is process ";
 /// How long the kernel may take to end a process.
 const END_MAX: Duration = Duration::from_secs(5);
 
-fn machine() -> Arc<Machine> {
-    Machine::start(Setup::new(Accelerator::Stopped)).unwrap_or_else(|error| panic!("{error}"))
+fn machine() -> Arc<QemuMachine> {
+    QemuMachine::start(QemuSetup::new(Accelerator::Stopped)).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// Whether a process runs. One that has ended and that nobody has waited for does not: in a container, the first process may

@@ -1,9 +1,9 @@
 //! What to choose and why, from the numbers of one comparison.
 
-use crate::compare::{Comparison, EQUAL_BATCHES, Row};
+use crate::compare::{CompareRow, Comparison, EQUAL_BATCHES};
 use crate::machine::Machine;
 use crate::number::{count, gbps, number, percent};
-use crate::outcome::{Limit, Outcome};
+use crate::outcome::{Limit, RunOutcome};
 use portcullis::Protection;
 use portcullis::design::Options;
 use serde::Serialize;
@@ -12,12 +12,12 @@ use serde::Serialize;
 const EQUAL_WITHIN: f64 = 0.01;
 
 /// A row whose run ended.
-type Candidate<'r> = (&'r Row, &'r Outcome);
+type Candidate<'r> = (&'r CompareRow, &'r RunOutcome);
 
 /// Sentences for each of the plan's `items` pieces of work, in their order.
 pub fn advise(comparison: &Comparison, items: usize, machine: &Machine) -> Vec<String> {
     let advise_item = |item| {
-        let of_item = |rows: &'_ [Row]| rows.iter().filter(|row| row.item == item).cloned().collect::<Vec<_>>();
+        let of_item = |rows: &'_ [CompareRow]| rows.iter().filter(|row| row.item == item).cloned().collect::<Vec<_>>();
         advise_one(&of_item(&comparison.results), &of_item(&comparison.equal_batch), machine)
     };
     (0..items).map(advise_item).collect()
@@ -45,7 +45,7 @@ impl Best {
     /// For each of the plan's `items` pieces of work, in their order.
     pub fn of_each(comparison: &Comparison, items: usize) -> Vec<Self> {
         let of_item = |item| {
-            let rows: Vec<Row> = comparison.results.iter().filter(|row| row.item == item).cloned().collect();
+            let rows: Vec<CompareRow> = comparison.results.iter().filter(|row| row.item == item).cloned().collect();
             let choice = |protection| {
                 best(&rows, protection).map(|(row, _)| Choice { design: row.design, options: row.options })
             };
@@ -55,7 +55,7 @@ impl Best {
     }
 }
 
-fn advise_one(rows: &[Row], equal: &[Row], machine: &Machine) -> String {
+fn advise_one(rows: &[CompareRow], equal: &[CompareRow], machine: &Machine) -> String {
     let strict = best(rows, Protection::Strict);
     let deferred = best(rows, Protection::Deferred);
     let mut sentences = Vec::new();
@@ -101,7 +101,7 @@ fn advise_one(rows: &[Row], equal: &[Row], machine: &Machine) -> String {
 }
 
 /// The run of that protection with the highest estimate; among equals, the one with the fewest cycles.
-fn best(rows: &[Row], protection: Protection) -> Option<Candidate<'_>> {
+fn best(rows: &[CompareRow], protection: Protection) -> Option<Candidate<'_>> {
     let mut best: Option<Candidate<'_>> = None;
     for row in rows.iter().filter(|row| row.protection == protection && row.violation().is_none()) {
         let Some(outcome) = row.outcome() else { continue };
@@ -142,7 +142,7 @@ fn choose(candidate: Candidate<'_>, because: &str) -> String {
 }
 
 /// What a run costs, as a share of the unprotected rate: never "-0 %".
-fn loss(outcome: &Outcome) -> String {
+fn loss(outcome: &RunOutcome) -> String {
     percent((1.0 - outcome.estimate_vs_none).max(0.0))
 }
 
@@ -160,7 +160,7 @@ fn exposure((_, outcome): Candidate<'_>) -> String {
 }
 
 /// What the design promises of a window that was seen.
-fn bound(outcome: &Outcome) -> String {
+fn bound(outcome: &RunOutcome) -> String {
     match outcome.bound_us {
         Some(0) => "until the hardware has worked off its queue".to_owned(),
         Some(bound_us) => format!("bound {} µs", count(bound_us)),
@@ -169,7 +169,7 @@ fn bound(outcome: &Outcome) -> String {
 }
 
 /// What batching does, where it was measured.
-fn batching(rows: &[Row], equal: &[Row]) -> Option<String> {
+fn batching(rows: &[CompareRow], equal: &[CompareRow]) -> Option<String> {
     let (row, outcome) = best(rows, Protection::Strict)?;
     let other = equal.iter().find(|other| other.label() == row.label() && other.protection == row.protection)?;
     let batched = other.outcome()?;
@@ -185,9 +185,9 @@ fn batching(rows: &[Row], equal: &[Row]) -> Option<String> {
 }
 
 /// The best strict design where all have the same batches, so that none looks good for its batches alone.
-fn at_equal_batches(rows: &[Row], equal: &[Row]) -> Option<String> {
+fn at_equal_batches(rows: &[CompareRow], equal: &[CompareRow]) -> Option<String> {
     let best_of = |batch| {
-        let all: Vec<Row> = rows.iter().chain(equal).filter(|row| row.batch == batch).cloned().collect();
+        let all: Vec<CompareRow> = rows.iter().chain(equal).filter(|row| row.batch == batch).cloned().collect();
         let (row, outcome) = best(&all, Protection::Strict)?;
         Some(format!("`{}` {} ({} Gb/s)", row.label(), batches(batch), gbps(outcome.estimate_gbps)))
     };
@@ -197,7 +197,7 @@ fn at_equal_batches(rows: &[Row], equal: &[Row]) -> Option<String> {
 }
 
 /// What a host can do whose kernel cannot be changed: Linux defers by default, and `iommu.strict=1` makes it strict.
-fn linux(rows: &[Row]) -> Option<String> {
+fn linux(rows: &[CompareRow]) -> Option<String> {
     let today =
         |protection| rows.iter().find(|row| row.label() == "magazine" && row.protection == protection)?.outcome();
     let (strict, deferred) = (today(Protection::Strict)?, today(Protection::Deferred)?);

@@ -2,7 +2,7 @@
 
 pub use crate::run::{Attacked, Found, PROBES_CACHED_MIN, attack, attack_design, attack_on_breaking_hardware};
 
-use crate::compare::Plan;
+use crate::compare::ComparePlan;
 use crate::number::{count, number};
 use portcullis::design::Options;
 use portcullis::designs::{Choice, DesignId};
@@ -15,7 +15,7 @@ pub const SEEN_BY_DEVICES: [Rule; 7] =
 
 /// One design under one protection, attacked.
 #[derive(Clone, Debug)]
-pub struct Row {
+pub struct AttackRow {
     /// Which item of the plan.
     pub item: usize,
     /// The work.
@@ -77,25 +77,25 @@ fn design_id<S: Serializer>(design: &DesignId, serializer: S) -> Result<S::Ok, S
 }
 
 /// Attacks every design of `plan`, each with its own batch; `progress` is told before each.
-pub fn execute(plan: &Plan, mut progress: impl FnMut(&str)) -> Vec<Row> {
+pub fn execute(plan: &ComparePlan, mut progress: impl FnMut(&str)) -> Vec<AttackRow> {
     let mut rows = Vec::new();
     for (index, item) in plan.items.iter().enumerate() {
         let pace = plan.clock.pace(&plan.machine, &item.work, plan.seed);
         for (choice, protection, batch) in plan.own_jobs() {
             progress(&format!("{choice} {protection}"));
             let attacked = attack(&plan.job(item, pace, choice, protection, batch));
-            rows.push(Row { item: index, trace: item.name.clone(), choice, protection, batch, attacked });
+            rows.push(AttackRow { item: index, trace: item.name.clone(), choice, protection, batch, attacked });
         }
     }
     rows
 }
 
 /// How many runs that takes.
-pub fn runs(plan: &Plan) -> usize {
+pub fn runs(plan: &ComparePlan) -> usize {
     plan.items.len() * plan.own_jobs().len()
 }
 
-impl Row {
+impl AttackRow {
     /// The design with its parameters, and the protection.
     pub fn label(&self) -> String {
         format!("{} {}", self.choice, self.protection)
@@ -171,17 +171,17 @@ impl Found {
 }
 
 /// In plain words, what was found on one item of the plan.
-pub fn conclude(rows: &[&Row]) -> String {
+pub fn conclude(rows: &[&AttackRow]) -> String {
     if rows.is_empty() {
         return "There is no attack here to conclude from.".to_owned();
     }
     let mut sentences = Vec::new();
-    let labels = |rows: &[&Row]| list(rows.iter().map(|row| format!("`{}` {}", row.choice, row.protection)));
+    let labels = |rows: &[&AttackRow]| list(rows.iter().map(|row| format!("`{}` {}", row.choice, row.protection)));
     let (open, protecting) = split(rows.to_vec(), |row| row.protection == Protection::None);
     let (failed, sound) = split(protecting, |row| !row.violations().is_empty());
     let (tight, stale) = split(sound, |row| row.attacked.found.is_empty());
     let (unbounded, bounded) = split(stale, |row| row.attacked.bound_us.is_none());
-    let longest = |rows: &[&Row]| {
+    let longest = |rows: &[&AttackRow]| {
         let windows = rows.iter().flat_map(|row| &row.attacked.found).filter_map(|found| found.window_us_max);
         windows.fold(0.0, f64::max)
     };
@@ -223,7 +223,7 @@ pub fn conclude(rows: &[&Row]) -> String {
 }
 
 /// Those of which `first` is true, and the others.
-fn split(rows: Vec<&Row>, first: fn(&Row) -> bool) -> (Vec<&Row>, Vec<&Row>) {
+fn split(rows: Vec<&AttackRow>, first: fn(&AttackRow) -> bool) -> (Vec<&AttackRow>, Vec<&AttackRow>) {
     rows.into_iter().partition(|row| first(row))
 }
 

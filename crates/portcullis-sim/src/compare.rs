@@ -1,7 +1,7 @@
 //! The same work under every design: the runs, their results, and what to make of them.
 
 use crate::machine::Machine;
-use crate::outcome::{self, Outcome};
+use crate::outcome::{self, RunOutcome};
 use crate::run::{self, Job, Pace, RunError, Work};
 use portcullis::Protection;
 use portcullis::design::Options;
@@ -84,7 +84,7 @@ pub struct Item {
 }
 
 /// What to compare.
-pub struct Plan {
+pub struct ComparePlan {
     /// On which machine.
     pub machine: Machine,
     /// On which work.
@@ -105,7 +105,7 @@ pub struct Plan {
 
 /// One run of a comparison.
 #[derive(Clone, Debug, Serialize)]
-pub struct Row {
+pub struct CompareRow {
     /// Which item of the plan.
     #[serde(skip)]
     pub item: usize,
@@ -128,7 +128,7 @@ pub struct Row {
 #[derive(Clone, Debug)]
 pub enum Measurement {
     /// The run ended.
-    Done(Box<Outcome>),
+    Done(Box<RunOutcome>),
     /// It did not.
     Failed(RunError),
 }
@@ -139,7 +139,7 @@ impl Serialize for Measurement {
             Self::Done(outcome) => outcome.serialize(serializer),
             Self::Failed(error) => {
                 // Every key of an outcome, without a value: nothing was measured.
-                let keys = serde_json::to_value(Outcome::default()).map_err(S::Error::custom)?;
+                let keys = serde_json::to_value(RunOutcome::default()).map_err(S::Error::custom)?;
                 let keys = keys.as_object().into_iter().flat_map(|outcome| outcome.keys());
                 let mut row: serde_json::Map<_, _> = keys.map(|key| (key.clone(), Value::Null)).collect();
                 row.insert("error".to_owned(), error.to_string().into());
@@ -149,14 +149,14 @@ impl Serialize for Measurement {
     }
 }
 
-impl Row {
+impl CompareRow {
     /// The design with its parameters, as users write it.
     pub fn label(&self) -> String {
         format!("{}{}", self.design, self.options)
     }
 
     /// What was measured, if the run ended.
-    pub fn outcome(&self) -> Option<&Outcome> {
+    pub fn outcome(&self) -> Option<&RunOutcome> {
         match &self.outcome {
             Measurement::Done(outcome) => Some(outcome),
             Measurement::Failed(_) => None,
@@ -180,12 +180,12 @@ impl Row {
 #[derive(Clone, Debug, Serialize)]
 pub struct Comparison {
     /// One run per work, design and protection, at the design's own batch.
-    pub results: Vec<Row>,
+    pub results: Vec<CompareRow>,
     /// The same designs at [`EQUAL_BATCHES`], where that is not their own.
-    pub equal_batch: Vec<Row>,
+    pub equal_batch: Vec<CompareRow>,
 }
 
-impl Plan {
+impl ComparePlan {
     /// Each design with each of its protections that was asked for, and its own batch.
     pub(crate) fn own_jobs(&self) -> Vec<(Choice, Protection, usize)> {
         let mut jobs = Vec::new();
@@ -243,7 +243,8 @@ impl Plan {
                     Err(error) => Measurement::Failed(error),
                 };
                 let (trace, design) = (item.name.clone(), choice.design.info().id);
-                let row = Row { item: index, trace, design, options: choice.options, protection, batch, outcome };
+                let row =
+                    CompareRow { item: index, trace, design, options: choice.options, protection, batch, outcome };
                 if own { comparison.results.push(row) } else { comparison.equal_batch.push(row) }
             }
         }

@@ -20,6 +20,6 @@ mod run;
 pub use account::Account;
 pub use cost::CostBook;
 pub use machine::Machine;
-pub use outcome::{Limit, Outcome, run};
+pub use outcome::{Limit, RunOutcome, run};
 pub use platform::LabPlatform;
 pub use run::{Churn, Job, LabUnit, Pace, Rings, RunError, WORKLOADS, Work, WorkloadError, WorkloadInfo, machine_pace};

@@ -19,9 +19,9 @@
 use portcullis::iommu::DomainId;
 use portcullis::table::{ENTRIES, Entry, EntryValue, LEVEL_BITS};
 use portcullis::{Iova, NoMemory, PAGE_SHIFT, PAGE_SIZE, PhysAddr, SourceId};
-use portcullis_model::{Counters, Outcome, ParameterError, Parameters, Ram, Vtd};
+use portcullis_model::{Counters, LookupOutcome, ParameterError, Parameters, Ram, Vtd};
 use portcullis_trace::{AccessLog, LogEvent};
-use portcullis_vtd::spec::descriptors::{DESCRIPTOR_BYTES, Descriptor};
+use portcullis_vtd::spec::descriptors::{DESCRIPTOR_BYTES, InvalidationDescriptor};
 use portcullis_vtd::spec::faults::FaultReason;
 use portcullis_vtd::spec::registers::{GCMD, IQA, IQH, IQT, RTADDR, global};
 use portcullis_vtd::spec::tables::{ContextEntry, RootEntry, TranslationType, context_index, root_index};
@@ -222,8 +222,8 @@ impl Unit {
     /// Puts a descriptor into the queue and sees it through; whether the hardware took it.
     fn execute(&mut self, [qw0, qw1]: [u64; 2]) -> bool {
         // The status of a wait lies in the guest's memory, which is not here: a page of ours stands in.
-        let qw1 = match Descriptor::decode([qw0, qw1]) {
-            Ok(Descriptor::Wait { status: Some(_), .. }) => self.status.as_u64(),
+        let qw1 = match InvalidationDescriptor::decode([qw0, qw1]) {
+            Ok(InvalidationDescriptor::Wait { status: Some(_), .. }) => self.status.as_u64(),
             _ => qw1,
         };
         let slot = (self.tail / DESCRIPTOR_BYTES) as usize;
@@ -238,8 +238,8 @@ impl Unit {
     fn access(&mut self, source: SourceId, iova: Iova, entry: EntryValue) -> Answer {
         let answer = match self.vtd.translate(self.now_ps, source, iova, entry.rights()) {
             Ok(translated) => match translated.outcome {
-                Outcome::Hit | Outcome::Joined => Answer::Hit(translated.phys),
-                Outcome::Miss { .. } => Answer::Walk(translated.phys),
+                LookupOutcome::Hit | LookupOutcome::Joined => Answer::Hit(translated.phys),
+                LookupOutcome::Miss { .. } => Answer::Walk(translated.phys),
             },
             Err(fault) => Answer::Refused(fault.reason),
         };

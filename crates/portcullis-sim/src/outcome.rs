@@ -7,7 +7,7 @@ use serde::Serialize;
 
 /// The numbers of one run. The field names are JSON keys; what does not apply is `null`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Outcome {
+pub struct RunOutcome {
     /// Mappings made after warm-up.
     pub operations: u64,
     /// Pages of those; the divisor of every `_per_page`.
@@ -114,12 +114,12 @@ const PS_PER_US: f64 = 1e6;
 ///
 /// # Errors
 /// [`RunError`] where the protection layer refused something; nothing of the run is reported then.
-pub fn run(job: &Job<'_>) -> Result<Outcome, RunError> {
+pub fn run(job: &Job<'_>) -> Result<RunOutcome, RunError> {
     let measured = measure(job)?;
-    Ok(Outcome::new(job, &measured))
+    Ok(RunOutcome::new(job, &measured))
 }
 
-impl Outcome {
+impl RunOutcome {
     pub(crate) fn new(job: &Job<'_>, measured: &Measured) -> Self {
         let machine = job.machine;
         let info = job.design.info();

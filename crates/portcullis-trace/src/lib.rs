@@ -94,7 +94,7 @@ pub struct Statistics {
 
 /// A buffer that was mapped, and when it was unmapped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Mapping {
+pub struct TraceMapping {
     segments_start: u32,
     segments_count: u32,
     /// Number of the first page that the traced kernel gave it.
@@ -111,7 +111,7 @@ pub struct Mapping {
     pub access: Access,
 }
 
-impl Mapping {
+impl TraceMapping {
     /// Where its segments are in [`Trace::segments`].
     pub fn segments(&self) -> Range<usize> {
         let start = self.segments_start as usize;
@@ -191,7 +191,7 @@ pub struct Trace {
     /// address that nobody else has.
     pub devices: Vec<SourceId>,
     /// The mappings, in order of their maps.
-    pub mappings: Vec<Mapping>,
+    pub mappings: Vec<TraceMapping>,
     /// The segments of all mappings.
     pub segments: Vec<Segment>,
     /// The operations, in the order of the trace.
@@ -223,7 +223,7 @@ impl Trace {
     }
 
     /// The segments of `mapping`.
-    pub fn segments_of(&self, mapping: &Mapping) -> &[Segment] {
+    pub fn segments_of(&self, mapping: &TraceMapping) -> &[Segment] {
         &self.segments[mapping.segments()]
     }
 }
@@ -359,4 +359,4 @@ impl Tally {
 }
 
 // A trace of ten million lines must fit.
-const _: () = assert!(size_of::<Mapping>() == 32 && size_of::<Operation>() == 24);
+const _: () = assert!(size_of::<TraceMapping>() == 32 && size_of::<Operation>() == 24);

@@ -1,7 +1,7 @@
 //! Domains, the devices in them, and the commands of the protection layer: a unit as an [`Iommu`].
 
 use crate::queue::{BURST_MAX, Ticket};
-use crate::spec::descriptors::{ContextScope, Descriptor, IotlbScope};
+use crate::spec::descriptors::{ContextScope, InvalidationDescriptor, IotlbScope};
 use crate::spec::registers::{large_pages, widths};
 use crate::spec::tables::{ContextEntry, TranslationType};
 use crate::tables::DeviceTables;
@@ -69,7 +69,7 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
     fn announce(&self, domain: DomainId, device: SourceId) -> Result<(), QueueError> {
         if self.capability.cm() {
             let scope = ContextScope::Device { domain: ABSENT, source: device, function_mask: 0 };
-            self.invalidate(&[Descriptor::ContextCache(scope), self.iotlb(IotlbScope::Domain(domain))])
+            self.invalidate(&[InvalidationDescriptor::ContextCache(scope), self.iotlb(IotlbScope::Domain(domain))])
         } else if self.capability.rwbf() {
             // An invalidation would flush the write buffer as well; here nothing absent was cached, so there is none (§6.8).
             self.hardware.flush_write_buffer().map_err(|timeout| QueueError::Timeout(timeout.limit_us))
@@ -79,7 +79,7 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
     }
 
     /// The descriptor of a command; what the unit cannot do page by page it does to the whole domain, at all levels.
-    fn descriptor(&self, command: &Invalidation) -> Descriptor {
+    fn descriptor(&self, command: &Invalidation) -> InvalidationDescriptor {
         self.iotlb(match *command {
             Invalidation::Pages { domain, first, mask, leaf_only } if self.selects(mask) => {
                 IotlbScope::Pages { domain, first, mask, leaf_only: leaf_only && self.leaf_only_hint }
@@ -139,7 +139,7 @@ impl<M: Mmio, P: Platform> Iommu for Unit<M, P> {
             for (device, _) in attachments.devices.iter().filter(|(_, of)| **of == domain) {
                 attachments.tables.remove(&self.hardware.platform, *device);
             }
-            let contexts = Descriptor::ContextCache(ContextScope::Domain(domain));
+            let contexts = InvalidationDescriptor::ContextCache(ContextScope::Domain(domain));
             self.invalidate(&[contexts, self.iotlb(IotlbScope::Domain(domain))])?;
             attachments.devices.retain(|_, of| *of != domain);
             attachments.domains.remove(&domain);
@@ -172,7 +172,7 @@ impl<M: Mmio, P: Platform> Iommu for Unit<M, P> {
             }
             attachments.tables.remove(&self.hardware.platform, device);
             let scope = ContextScope::Device { domain, source: device, function_mask: 0 };
-            self.invalidate(&[Descriptor::ContextCache(scope), self.iotlb(IotlbScope::Domain(domain))])?;
+            self.invalidate(&[InvalidationDescriptor::ContextCache(scope), self.iotlb(IotlbScope::Domain(domain))])?;
             attachments.devices.remove(&device);
             Ok(())
         })

@@ -34,5 +34,5 @@ mod units;
 pub use hardware::RegisterTimeout;
 pub use mmio::Mmio;
 pub use queue::{QueueUse, Ticket};
-pub use unit::{BringUpError, Config, Unit};
+pub use unit::{BringUpError, Unit, UnitConfig};
 pub use units::{UNITS_MAX, UnitCount, Units, UnitsTicket};

@@ -4,7 +4,7 @@ use crate::attach::Attachments;
 use crate::hardware::{Hardware, RegisterTimeout};
 use crate::page::{Page, Stopped};
 use crate::queue::{Queue, QueueUse};
-use crate::spec::descriptors::{ContextScope, Descriptor, IotlbScope};
+use crate::spec::descriptors::{ContextScope, InvalidationDescriptor, IotlbScope};
 use crate::spec::faults::status;
 use crate::spec::registers::{
     CAP, Capability, ECAP, ExtendedCapability, FECTL, FSTS, GSTS, IEUADDR, PMEN, RTADDR, VER, fault_event, global,
@@ -17,7 +17,7 @@ use thiserror::Error;
 
 /// What the registers do not tell.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Config {
+pub struct UnitConfig {
     /// Width of the host's physical addresses, in bits.
     pub physical_bits: u8,
     /// How long a register or the invalidation queue may take, in microseconds.
@@ -27,7 +27,7 @@ pub struct Config {
     pub leaf_only_hint: bool,
 }
 
-impl Default for Config {
+impl Default for UnitConfig {
     /// 52 bits, all that a table entry holds; 100 ms; the hint.
     fn default() -> Self {
         Self { physical_bits: 52, wait_us_max: 100_000, leaf_only_hint: true }
@@ -95,7 +95,7 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
     ///
     /// # Errors
     /// [`BringUpError`]. Where the unit was refused before it was touched, it keeps the state in which it was.
-    pub fn bring_up(mmio: M, platform: P, config: Config) -> Result<Self, BringUpError> {
+    pub fn bring_up(mmio: M, platform: P, config: UnitConfig) -> Result<Self, BringUpError> {
         let hardware = Hardware::new(mmio, platform, config.wait_us_max);
         let Identity { capability, extended, domain_id_bits } = identify(&hardware)?;
         halt(&hardware)?;
@@ -133,7 +133,7 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
         self.queue.start(hardware)?;
         // Setting the root table drops nothing that was cached before (§6.6); contexts go first, or what they lead to could
         // be cached again.
-        self.invalidate(&[Descriptor::ContextCache(ContextScope::Global), self.iotlb(IotlbScope::Global)])?;
+        self.invalidate(&[InvalidationDescriptor::ContextCache(ContextScope::Global), self.iotlb(IotlbScope::Global)])?;
         hardware.enable(global::TRANSLATION)?;
         if self.capability.plmr() || self.capability.phmr() {
             // The regions that firmware protected while nothing translated would stay out of reach of every domain.
@@ -189,15 +189,15 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
 
     /// An IOTLB invalidation that drains what is in flight, where the unit can: else DMA that was translated before the
     /// invalidation could land after it.
-    pub(crate) fn iotlb(&self, scope: IotlbScope) -> Descriptor {
-        Descriptor::Iotlb { scope, drain_writes: self.capability.dwd(), drain_reads: self.capability.drd() }
+    pub(crate) fn iotlb(&self, scope: IotlbScope) -> InvalidationDescriptor {
+        InvalidationDescriptor::Iotlb { scope, drain_writes: self.capability.dwd(), drain_reads: self.capability.drd() }
     }
 
     /// Submits a few descriptors and waits for them.
     ///
     /// Context-cache and IOTLB invalidations may go together, in this order: hardware starts the second kind only after the
     /// first kind ahead of it is done (§6.5.2.11).
-    pub(crate) fn invalidate(&self, descriptors: &[Descriptor]) -> Result<(), QueueError> {
+    pub(crate) fn invalidate(&self, descriptors: &[InvalidationDescriptor]) -> Result<(), QueueError> {
         let ticket = self.queue.submit(&self.hardware, descriptors.iter().copied())?;
         self.queue.wait_for(&self.hardware, ticket)
     }

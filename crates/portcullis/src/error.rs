@@ -56,7 +56,7 @@ pub enum MapError {
     /// because the address or its table was in use before, or because a count had to be undone. They have been taken back, but
     /// the device may still reach the memory, which must not be used again (S11). The address stays quarantined.
     #[error("the invalidation that a map needed failed, the memory stays with the device: {0}")]
-    Unsettled(QueueError),
+    SyncFailed(QueueError),
 }
 
 /// Why an unmap was refused.

@@ -47,7 +47,7 @@ mod sync;
 pub mod table;
 
 pub use address::{Iova, IovaRange, PAGE_SHIFT, PAGE_SIZE, PhysAddr, Segment, pages_spanned};
-pub use domain::{Config, Domain};
+pub use domain::{Domain, DomainConfig};
 pub use error::{CommitError, MapError, NewDomainError, NoMemory, RawUnmapError, UnmapError};
 pub use iommu::{Capabilities, DomainId, Invalidation, Iommu, QueueError, SourceId, Translation};
 pub use platform::Platform;

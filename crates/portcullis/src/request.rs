@@ -31,7 +31,7 @@ impl Access {
 
 /// The queue of a device that a mapping belongs to. Designs that place addresses by ring use it.
 ///
-/// `None` where the caller does not know; a design must then do with what it sees.
+/// `None` where the caller does not know; a design then falls back to the CPU and the direction.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Stream(pub Option<u32>);
 

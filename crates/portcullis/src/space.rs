@@ -206,7 +206,7 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     /// before. Not to be called with a lock held.
     ///
     /// # Errors
-    /// [`MapError::Unsettled`] where that failed: the domain is poisoned, and neither range nor memory must be used again.
+    /// [`MapError::SyncFailed`] where that failed: the domain is poisoned, and neither range nor memory must be used again.
     #[inline(always)]
     pub fn written(&self, range: IovaRange) -> Result<(), MapError> {
         if self.capabilities.caches_absent || self.table.is_unsettled() {
@@ -220,7 +220,7 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
         self.platform.probe(Step::Enter(Phase::Invalidate));
         // All levels: it is directory entries that lead astray, and absent ones may be cached as well.
         let command = self.covering(range, false);
-        self.invalidate(&[command]).map(drop).map_err(MapError::Unsettled)
+        self.invalidate(&[command]).map(drop).map_err(MapError::SyncFailed)
     }
 
     /// Clears the translations of a claimed mapping. Returns whether table pages went to `freed`.
@@ -252,7 +252,7 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     /// has as many as can be counted. [`written`](Self::written) has to follow where it could. Not to be called with a lock held.
     ///
     /// # Errors
-    /// Those of [`SecondLevelTable::share`]; [`MapError::Unsettled`] where translations that it had to take back could not be
+    /// Those of [`SecondLevelTable::share`]; [`MapError::SyncFailed`] where translations that it had to take back could not be
     /// invalidated: the domain is poisoned.
     ///
     /// # Panics
@@ -270,7 +270,7 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
                 // For a moment these pages had a mapping more, for somebody who had asked for just that; an unmap that came
                 // then found it, and left the invalidation to it. So this is an unmap, and strict whatever the protection.
                 let command = self.covering(counted, true);
-                let _ = self.invalidate(&[command]).map_err(MapError::Unsettled)?;
+                let _ = self.invalidate(&[command]).map_err(MapError::SyncFailed)?;
                 Ok(false)
             }
         }

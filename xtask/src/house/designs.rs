@@ -75,7 +75,7 @@ mod tests {
     use super::{File, Violation, page, violations};
 
     const STOCK: &str = "//! Stock.\n//!\n//! A map: `iova/tree.rs`,\n//! `table.rs`.\n//!\n//! An unmap: `table.rs`.\n\n\
-        impl Described for Stock {\n    const INFO: Info = Info {\n        id: \"stock\",\n    };\n}\n";
+        impl DesignInfo for Stock {\n    const INFO: Info = Info {\n        id: \"stock\",\n    };\n}\n";
 
     fn check(readme: &str, design: &str) -> Vec<Violation> {
         let file = |path: &str, text: &str| File { path: path.to_owned(), text: text.to_owned() };

@@ -316,7 +316,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         replace: r"if commands.len() > BURST_MAX {",
         package: "portcullis-vtd",
         target: "lib",
-        test: "tests::shared::a_misaligned_run_does_not_board",
+        test: "tests::shared_commits::a_misaligned_run_does_not_board",
     },
     Mutant {
         name: "only-the-first-rider-must-be-aligned",
@@ -326,7 +326,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         replace: r"if commands.len() > BURST_MAX || !commands.iter().take(1).all(is_aligned) {",
         package: "portcullis-vtd",
         target: "lib",
-        test: "tests::shared::a_misaligned_run_does_not_board",
+        test: "tests::shared_commits::a_misaligned_run_does_not_board",
     },
     Mutant {
         name: "only-the-first-burst-must-be-aligned",
@@ -489,7 +489,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         replace: r"",
         package: "portcullis-vtd",
         target: "lib",
-        test: "tests::shared::who_is_on_board_when_the_unit_goes_is_told",
+        test: "tests::shared_commits::who_is_on_board_when_the_unit_goes_is_told",
     },
     Mutant {
         name: "full-ring-does-not-look-for-errors",

@@ -75,7 +75,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
             }",
         package: "portcullis",
         target: "suite",
-        test: "failed_invalidations::pages_of_a_chunk_stay_quarantined",
+        test: "s11_failed_invalidations::pages_of_a_chunk_stay_quarantined",
     },
     Mutant {
         name: "unmap-spends-whatever-became-of-it",
@@ -89,7 +89,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
             }",
         package: "portcullis",
         target: "suite",
-        test: "failed_invalidations::a_failed_unmap_gives_nothing_back",
+        test: "s11_failed_invalidations::a_failed_unmap_gives_nothing_back",
     },
     Mutant {
         name: "page-is-spent-before-its-invalidation",
@@ -133,7 +133,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         replace: "let _ = entries;",
         package: "portcullis",
         target: "suite",
-        test: "failed_invalidations::a_failed_map_is_taken_back",
+        test: "s11_failed_invalidations::a_failed_map_is_taken_back",
     },
     Mutant {
         name: "failed-map-stays-shared",
@@ -143,17 +143,17 @@ pub(super) const MUTANTS: &[Mutant] = &[
         replace: "",
         package: "portcullis",
         target: "suite",
-        test: "failed_invalidations::a_failed_map_is_taken_back",
+        test: "s11_failed_invalidations::a_failed_map_is_taken_back",
     },
     Mutant {
         name: "failed-map-stays",
         rule: "S11",
-        file: "crates/portcullis/src/design/composed.rs",
+        file: "crates/portcullis/src/design/assembled.rs",
         find: "let _ = self.take_down(range, &mut Revocation::new());",
         replace: "",
         package: "portcullis",
         target: "suite",
-        test: "failed_invalidations::a_failed_map_is_taken_back",
+        test: "s11_failed_invalidations::a_failed_map_is_taken_back",
     },
     Mutant {
         name: "tables-leave-though-their-invalidation-failed",
@@ -163,7 +163,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         replace: "space.invalidate(&commands).unwrap_or_else(|_| Proof::never_visible());",
         package: "portcullis",
         target: "suite",
-        test: "failed_invalidations::tables_whose_invalidation_failed_stay",
+        test: "s11_failed_invalidations::tables_whose_invalidation_failed_stay",
     },
     Mutant {
         name: "failed-commit-frees-table-pages",
@@ -180,7 +180,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     };",
         package: "portcullis",
         target: "suite",
-        test: "failed_invalidations::a_failed_unmap_gives_nothing_back",
+        test: "s11_failed_invalidations::a_failed_unmap_gives_nothing_back",
     },
     Mutant {
         name: "failed-commit-frees-addresses",
@@ -198,7 +198,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     };",
         package: "portcullis",
         target: "suite",
-        test: "failed_invalidations::a_failed_unmap_gives_nothing_back",
+        test: "s11_failed_invalidations::a_failed_unmap_gives_nothing_back",
     },
     Mutant {
         name: "domain-drop-loses-leaving-tables",
@@ -208,7 +208,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         replace: "let _ = (self.reclaim.with(|reclaim| reclaim.leaving.take()), base);",
         package: "portcullis",
         target: "suite",
-        test: "failed_invalidations::a_domain_that_goes_while_tables_leave_loses_none",
+        test: "s11_failed_invalidations::a_domain_that_goes_while_tables_leave_loses_none",
     },
     Mutant {
         name: "batched-unmap-begins-no-period",
@@ -221,7 +221,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         replace: "",
         package: "portcullis",
         target: "suite",
-        test: "chunks::leaving::tables_go_after_batched_unmaps",
+        test: "chunks::s4_tables_leave::tables_go_after_batched_unmaps",
     },
     Mutant {
         name: "batched-unmap-is-no-walk",
@@ -231,7 +231,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         replace: "let cleared = page_states::clear(platform, entries(), range).is_some();",
         package: "portcullis",
         target: "suite",
-        test: "chunks::leaving::an_unmap_that_comes_too_late_keeps_the_table_that_it_walks",
+        test: "chunks::s4_tables_leave::an_unmap_that_comes_too_late_keeps_the_table_that_it_walks",
     },
     Mutant {
         name: "segment-is-one-page",
@@ -274,17 +274,17 @@ pub(super) const MUTANTS: &[Mutant] = &[
         replace: "slot.store(EntryValue::ABSENT);",
         package: "portcullis",
         target: "suite",
-        test: "chunks::leaving::walkers_that_do_not_snoop_see_tables_leave_and_come",
+        test: "chunks::s4_tables_leave::walkers_that_do_not_snoop_see_tables_leave_and_come",
     },
     Mutant {
         name: "full-queue-releases-tables-before-its-flush",
         rule: "S4",
-        file: "crates/portcullis/src/invalidation/core_queues.rs",
+        file: "crates/portcullis/src/invalidation/per_cpu_queues.rs",
         find: "served.proof(queue.tables_begun)",
         replace: "served.proof(queue.tables_begun.saturating_sub(1))",
         package: "portcullis",
         target: "suite",
-        test: "flush_queues::table_pages_go_with_their_flush_and_not_before",
+        test: "s4_flush_queues::table_pages_go_with_their_flush_and_not_before",
     },
     Mutant {
         name: "straggler-in-the-first-unit-is-idle",
@@ -296,7 +296,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
                 self.idle.push_back(number);",
         package: "portcullis",
         target: "suite",
-        test: "chunks::leaving::a_straggler_keeps_its_table",
+        test: "chunks::s4_tables_leave::a_straggler_keeps_its_table",
     },
     Mutant {
         name: "reserved-across-the-fourth-region",

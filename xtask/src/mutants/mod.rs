@@ -82,7 +82,7 @@ fn known() -> impl Iterator<Item = &'static Mutant> {
 
 /// How a run of the test that is named for a flaw has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Outcome {
+enum Verdict {
     Passed,
     Failed,
     /// The test is not there, or cannot be built.
@@ -98,7 +98,7 @@ pub(crate) fn mutants(workspace: &Workspace, only: Option<&str>) -> Result<(), F
     let mut sound = BTreeSet::new();
     for mutant in &chosen {
         // A test that fails in any case catches nothing.
-        if sound.insert(mutant.caught_by()) && run(mutant, &tree, &target_dir)? != Outcome::Passed {
+        if sound.insert(mutant.caught_by()) && run(mutant, &tree, &target_dir)? != Verdict::Passed {
             return Err(Failure::MutantTest(mutant.caught_by().join(" ")));
         }
     }
@@ -111,11 +111,11 @@ pub(crate) fn mutants(workspace: &Workspace, only: Option<&str>) -> Result<(), F
         let outcome = run(mutant, &tree, &target_dir)?;
         fs::write(&path, sound).map_err(Failure::file(&path))?;
         let verdict = match outcome {
-            Outcome::Failed => "caught",
-            Outcome::Passed => "MISSED",
-            Outcome::NotRun => "NOT BUILT",
+            Verdict::Failed => "caught",
+            Verdict::Passed => "MISSED",
+            Verdict::NotRun => "NOT BUILT",
         };
-        missed += usize::from(outcome != Outcome::Failed);
+        missed += usize::from(outcome != Verdict::Failed);
         let seconds = begun.elapsed().as_secs();
         println!("{verdict:<9} {:<4} {:<46} {} ({seconds} s)", mutant.rule, mutant.name, mutant.caught_by().join(" "));
     }
@@ -124,7 +124,7 @@ pub(crate) fn mutants(workspace: &Workspace, only: Option<&str>) -> Result<(), F
 }
 
 /// Builds the test and runs it.
-fn run(mutant: &Mutant, tree: &Path, target_dir: &str) -> Result<Outcome, Failure> {
+fn run(mutant: &Mutant, tree: &Path, target_dir: &str) -> Result<Verdict, Failure> {
     let output = |build| {
         let mut command = mutant.command(tree, target_dir, build);
         command.output().map_err(|error| Failure::Program { program: "cargo".to_owned(), error })
@@ -132,7 +132,7 @@ fn run(mutant: &Mutant, tree: &Path, target_dir: &str) -> Result<Outcome, Failur
     let built = output(true)?;
     if !built.status.success() {
         eprintln!("{}", String::from_utf8_lossy(&built.stderr));
-        return Ok(Outcome::NotRun);
+        return Ok(Verdict::NotRun);
     }
     let ran = output(false)?;
     let said = String::from_utf8_lossy(&ran.stdout);
@@ -140,11 +140,11 @@ fn run(mutant: &Mutant, tree: &Path, target_dir: &str) -> Result<Outcome, Failur
 }
 
 /// What has become of the one test, from what it printed. One that is filtered out has proven nothing.
-fn outcome(said: &str, succeeded: bool) -> Outcome {
+fn outcome(said: &str, succeeded: bool) -> Verdict {
     match said.lines().find_map(|line| line.strip_prefix("running ")) {
-        Some("1 test") if succeeded => Outcome::Passed,
-        Some("1 test") => Outcome::Failed,
-        _ => Outcome::NotRun,
+        Some("1 test") if succeeded => Verdict::Passed,
+        Some("1 test") => Verdict::Failed,
+        _ => Verdict::NotRun,
     }
 }
 
@@ -165,7 +165,7 @@ fn copy(workspace: &Workspace, tree: &Path) -> Result<(), Failure> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Outcome, known, outcome};
+    use super::{Verdict, known, outcome};
     use crate::workspace::Workspace;
     use std::collections::BTreeSet;
 
@@ -184,9 +184,9 @@ mod tests {
 
     #[test]
     fn a_test_that_did_not_run_has_caught_nothing() {
-        assert_eq!(outcome("\nrunning 1 test\n.\ntest result: ok.", true), Outcome::Passed);
-        assert_eq!(outcome("\nrunning 1 test\nF\ntest result: FAILED.", false), Outcome::Failed);
-        assert_eq!(outcome("\nrunning 0 tests\n\ntest result: ok.", true), Outcome::NotRun);
-        assert_eq!(outcome("", false), Outcome::NotRun);
+        assert_eq!(outcome("\nrunning 1 test\n.\ntest result: ok.", true), Verdict::Passed);
+        assert_eq!(outcome("\nrunning 1 test\nF\ntest result: FAILED.", false), Verdict::Failed);
+        assert_eq!(outcome("\nrunning 0 tests\n\ntest result: ok.", true), Verdict::NotRun);
+        assert_eq!(outcome("", false), Verdict::NotRun);
     }
 }

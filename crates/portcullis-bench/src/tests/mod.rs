@@ -3,9 +3,9 @@
 mod planted;
 
 use super::case::{Case, Setting, singles};
+use super::group::ThreadGroup;
 use super::host::{Native, cpus};
 use super::iommu::{Empty, Queued};
-use super::team::Team;
 use super::verify::verify;
 use super::{BenchError, Effort, Workload};
 use planted::{Flaw, Planted};
@@ -31,8 +31,8 @@ fn timed<const FLAW: u8>() -> Result<(), BenchError> {
         workload: Workload::Page1,
     };
     let cpus = &cpus::available()[..1];
-    let team = Team { cpus, effort: LITTLE, period: case.workload.period() };
-    let setting = Setting { case, team, platform: Native::coherent(), iommu: &Empty::new(true) };
+    let group = ThreadGroup { cpus, effort: LITTLE, period: case.workload.period() };
+    let setting = Setting { case, group, platform: Native::coherent(), iommu: &Empty::new(true) };
     setting.in_domain::<Planted<FLAW>>(singles).map(drop)
 }
 

@@ -1,6 +1,6 @@
 //! A design with one flaw: `magazine` with a wrapper around it.
 
-use portcullis::design::{Described, Design, Info, Mapper, Setup, Usage};
+use portcullis::design::{Design, DesignInfo, DomainSetup, Info, Mapper, Usage};
 use portcullis::designs::Magazine;
 use portcullis::invalidation::Revocation;
 use portcullis::iommu::{AttachError, DomainId, Invalidation, Iommu, SourceId};
@@ -23,14 +23,14 @@ impl Flaw {
 
 pub(super) struct Planted<const FLAW: u8>;
 
-impl<const FLAW: u8> Described for Planted<FLAW> {
+impl<const FLAW: u8> DesignInfo for Planted<FLAW> {
     const INFO: Info = Info { id: "planted", ..Magazine::INFO };
 }
 
 impl<P: Platform, I: Iommu + Copy, const FLAW: u8> Design<P, I> for Planted<FLAW> {
     type Mapper = Flawed<<Magazine as Design<P, I>>::Mapper, I, FLAW>;
 
-    fn build(setup: Setup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+    fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
         let iommu = setup.iommu;
         Ok(Flawed { inner: <Magazine as Design<P, I>>::build(setup)?, iommu })
     }

@@ -1,6 +1,6 @@
 //! Unmaps committed together, as a driver does that polls its ring.
 
-use super::{Fifo, Lane, Live};
+use super::{Fifo, Live, Worker};
 use crate::BenchError;
 use crate::meter::Meter;
 use portcullis::design::Design;
@@ -40,7 +40,7 @@ impl<'d, D: Design<P, I>, P: Platform, I: Iommu> Batches<'d, D, P, I> {
     }
 }
 
-impl<D: Design<P, I>, P: Platform, I: Iommu> Lane for Batches<'_, D, P, I> {
+impl<D: Design<P, I>, P: Platform, I: Iommu> Worker for Batches<'_, D, P, I> {
     #[inline(never)]
     fn run(&mut self, pairs: u64, meter: &mut Meter) -> Result<(), BenchError> {
         meter.start();

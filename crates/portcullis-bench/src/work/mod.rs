@@ -1,13 +1,13 @@
 //! What is timed: the maps and unmaps of one thread, on mappings of its own in a domain that all threads share.
 
 mod batches;
-mod couple;
+mod hand_off;
 mod rings;
 #[allow(unsafe_code, reason = "a buffer that is lent must be one")]
 mod typed;
 
 pub(super) use batches::{BATCH, Batches};
-pub(super) use couple::{CHUNK, Consumer, Producer, Queue};
+pub(super) use hand_off::{CHUNK, Consumer, Producer, Queue};
 pub(super) use rings::Interleaved;
 pub(super) use typed::{Commit, Typed, TypedFifo};
 
@@ -18,7 +18,7 @@ use portcullis::{Access, Domain, Iommu, Iova, PAGE_SIZE, PhysAddr, Platform, Seg
 use std::hint::black_box;
 
 /// A thread's part of a workload.
-pub(super) trait Lane {
+pub(super) trait Worker {
     /// Maps and unmaps `pairs` times, on `meter`.
     fn run(&mut self, pairs: u64, meter: &mut Meter) -> Result<(), BenchError>;
 
@@ -51,18 +51,18 @@ pub(super) struct Buffers {
 }
 
 impl Buffers {
-    /// Where the buffers of lane 0 are taken to lie, and how far apart those of lanes are.
+    /// Where the buffers of worker 0 are taken to lie, and how far apart those of workers are.
     const FIRST: u64 = 1 << 32;
-    const LANE: u64 = 1 << 30;
+    const WORKER_BYTES: u64 = 1 << 30;
 
-    /// The memory in which those of so many lanes lie.
-    pub(super) const fn memory(lanes: u64) -> Segment {
-        Segment { phys: PhysAddr::new(Self::FIRST), len: lanes * Self::LANE }
+    /// The memory in which those of so many workers lie.
+    pub(super) const fn memory(workers: u64) -> Segment {
+        Segment { phys: PhysAddr::new(Self::FIRST), len: workers * Self::WORKER_BYTES }
     }
 
-    /// `count` buffers of `pages` pages each, those of lane `lane`.
-    pub(super) fn new(lane: u64, count: u64, pages: u64) -> Self {
-        let (first, len) = (Self::FIRST + lane * Self::LANE, pages * PAGE_SIZE);
+    /// `count` buffers of `pages` pages each, those of worker `worker`.
+    pub(super) fn new(worker: u64, count: u64, pages: u64) -> Self {
+        let (first, len) = (Self::FIRST + worker * Self::WORKER_BYTES, pages * PAGE_SIZE);
         Self { first, len, end: first + count * len, next: first }
     }
 
@@ -91,16 +91,16 @@ pub(super) struct Place {
 }
 
 impl Fifo {
-    /// Maps `live` buffers of `pages` pages, those of lane `lane`. There are twice as many, so that none is mapped twice and an
+    /// Maps `live` buffers of `pages` pages, those of worker `worker`. There are twice as many, so that none is mapped twice and an
     /// address that goes with its buffer goes away too.
     pub(super) fn fill<D: Design<P, I>, P: Platform, I: Iommu>(
         domain: &Domain<D, P, I>,
-        lane: u64,
+        worker: u64,
         live: usize,
         pages: u64,
         access: Access,
     ) -> Result<Self, BenchError> {
-        let mut buffers = Buffers::new(lane, live as u64 * 2, pages);
+        let mut buffers = Buffers::new(worker, live as u64 * 2, pages);
         // A driver's sizes and directions are known when it runs.
         let (len, access) = (black_box(pages * PAGE_SIZE), black_box(access));
         let slots: Result<_, _> = (0..live).map(|_| domain.map_raw(buffers.take(), len, access)).collect();
@@ -198,7 +198,7 @@ impl<'d, D: Design<P, I>, P: Platform, I: Iommu> Singles<'d, D, P, I> {
     }
 }
 
-impl<D: Design<P, I>, P: Platform, I: Iommu> Lane for Singles<'_, D, P, I> {
+impl<D: Design<P, I>, P: Platform, I: Iommu> Worker for Singles<'_, D, P, I> {
     #[inline(never)]
     fn run(&mut self, pairs: u64, meter: &mut Meter) -> Result<(), BenchError> {
         meter.start();

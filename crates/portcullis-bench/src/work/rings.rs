@@ -1,6 +1,6 @@
 //! A receive ring and a transmit ring, served in turn.
 
-use super::{Fifo, Lane, Live, replace};
+use super::{Fifo, Live, Worker, replace};
 use crate::BenchError;
 use crate::meter::Meter;
 use portcullis::design::Design;
@@ -20,7 +20,7 @@ impl<'d, D: Design<P, I>, P: Platform, I: Iommu> Interleaved<'d, D, P, I> {
     }
 }
 
-impl<D: Design<P, I>, P: Platform, I: Iommu> Lane for Interleaved<'_, D, P, I> {
+impl<D: Design<P, I>, P: Platform, I: Iommu> Worker for Interleaved<'_, D, P, I> {
     #[inline(never)]
     fn run(&mut self, pairs: u64, meter: &mut Meter) -> Result<(), BenchError> {
         meter.start();

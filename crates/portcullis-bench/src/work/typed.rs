@@ -1,6 +1,6 @@
 //! The same through the typed face: buffers are owned, lent while they are mapped, and had back.
 
-use super::{BATCH, Buffers, Lane, Live};
+use super::{BATCH, Buffers, Live, Worker};
 use crate::BenchError;
 use crate::meter::Meter;
 use portcullis::design::Design;
@@ -51,15 +51,15 @@ pub(crate) struct TypedFifo {
 }
 
 impl TypedFifo {
-    /// Maps `live` single pages, those of lane `lane`, and has so many more to map.
+    /// Maps `live` single pages, those of worker `worker`, and has so many more to map.
     pub(crate) fn fill<D: Design<P, I>, P: Platform, I: Iommu>(
         domain: &Domain<D, P, I>,
-        lane: u64,
+        worker: u64,
         live: usize,
         spare: usize,
         access: Access,
     ) -> Result<Self, BenchError> {
-        let first = Buffers::new(lane, (live + spare) as u64, 1);
+        let first = Buffers::new(worker, (live + spare) as u64, 1);
         let mut buffers = first;
         // A driver's sizes and directions are known when it runs.
         let (len, access) = (black_box(PAGE_SIZE), black_box(access));
@@ -157,7 +157,7 @@ impl<'d, D: Design<P, I>, P: Platform, I: Iommu> Typed<'d, D, P, I> {
     }
 }
 
-impl<D: Design<P, I>, P: Platform, I: Iommu> Lane for Typed<'_, D, P, I> {
+impl<D: Design<P, I>, P: Platform, I: Iommu> Worker for Typed<'_, D, P, I> {
     fn run(&mut self, pairs: u64, meter: &mut Meter) -> Result<(), BenchError> {
         meter.start();
         match self.commit {

@@ -15,7 +15,7 @@ use portcullis::designs::Portcullis;
 use portcullis::platform::CpuWords;
 use portcullis::table::ENTRIES;
 use portcullis::{
-    Access, Config, Domain, MapError, PAGE_SIZE, PhysAddr, Platform, Protection, Request, Segment, Stream,
+    Access, Domain, DomainConfig, MapError, PAGE_SIZE, PhysAddr, Platform, Protection, Request, Segment, Stream,
 };
 use std::env;
 use std::sync::Mutex;
@@ -39,7 +39,7 @@ const LOGS: usize = 10;
 type Soaked<'h> = Domain<Portcullis, &'h Host, &'h Done>;
 
 fn domain<'h>(host: &'h Host, iommu: &'h Done, protection: Protection) -> Soaked<'h> {
-    let config = Config { address_bits: ADDRESS_BITS, ..Config::new(protection) };
+    let config = DomainConfig { address_bits: ADDRESS_BITS, ..DomainConfig::new(protection) };
     Domain::with_config(iommu, host, &config).expect("a domain")
 }
 

@@ -4,14 +4,14 @@ mod attack;
 mod bad_input;
 #[cfg(target_os = "linux")]
 mod bench;
+mod determinism;
 mod html;
+mod html_target;
 mod human;
 mod json;
-mod narrow;
+mod narrow_space;
+mod nothing_tested;
 mod readme;
-mod same;
-mod target;
-mod untested;
 
 use serde_json::Value;
 use std::path::{Path, PathBuf};

@@ -31,7 +31,7 @@ pub(crate) const END_PS: u64 = u64::MAX / 4;
 
 /// How a request was translated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Outcome {
+pub enum LookupOutcome {
     /// From the IOTLB, or without translation.
     Hit,
     /// By a walk for the same page that was under way. Counts as a hit.
@@ -51,7 +51,7 @@ pub struct Translated {
     /// When the translation is known, in picoseconds.
     pub ready_ps: u64,
     /// How it came about.
-    pub outcome: Outcome,
+    pub outcome: LookupOutcome,
 }
 
 /// A request that was refused.
@@ -341,13 +341,13 @@ impl State {
         }
         if !self.stored.translates {
             let phys = PhysAddr::new(iova.as_u64());
-            return Ok(Translated { phys, ready_ps: self.now_ps, outcome: Outcome::Hit });
+            return Ok(Translated { phys, ready_ps: self.now_ps, outcome: LookupOutcome::Hit });
         }
         let root = self.stored.root_table;
         match self.translation.translate(&self.ram, &mut self.counters, root, self.now_ps, request) {
             Ok(translated) => {
                 self.next_ps = match translated.outcome {
-                    Outcome::Miss { .. } => self.next_ps.min(translated.ready_ps),
+                    LookupOutcome::Miss { .. } => self.next_ps.min(translated.ready_ps),
                     _ => self.next_ps,
                 };
                 Ok(translated)

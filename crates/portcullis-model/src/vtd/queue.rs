@@ -4,7 +4,7 @@ use super::Scope;
 use super::State;
 use super::translation::page_range;
 use portcullis::{PAGE_SIZE, PhysAddr};
-use portcullis_vtd::spec::descriptors::{DESCRIPTOR_BYTES, Descriptor, IotlbScope};
+use portcullis_vtd::spec::descriptors::{DESCRIPTOR_BYTES, InvalidationDescriptor, IotlbScope};
 use portcullis_vtd::spec::registers::QUEUE_OFFSET_MASK;
 
 /// What the queue is at.
@@ -13,7 +13,7 @@ enum Step {
     /// Nothing to do, or stopped at an error.
     Idle,
     /// Executing the descriptor at the head.
-    Executing { descriptor: Descriptor, ends_ps: u64 },
+    Executing { descriptor: InvalidationDescriptor, ends_ps: u64 },
     /// It has taken effect and waits for the writes that were in flight.
     Draining { scope: Scope, ends_ps: u64 },
 }
@@ -93,7 +93,7 @@ impl State {
         match self.fetch_descriptor() {
             Some(descriptor) => {
                 let takes_ps = match descriptor {
-                    Descriptor::Wait { .. } => self.parameters.wait_ps,
+                    InvalidationDescriptor::Wait { .. } => self.parameters.wait_ps,
                     _ => self.parameters.invalidation_ps,
                 };
                 self.queue.step = Step::Executing { descriptor, ends_ps: now_ps + takes_ps };
@@ -103,7 +103,7 @@ impl State {
     }
 
     /// `None` where the descriptor cannot be read or executed, or the tail is not in the queue.
-    fn fetch_descriptor(&self) -> Option<Descriptor> {
+    fn fetch_descriptor(&self) -> Option<InvalidationDescriptor> {
         let queue = &self.queue;
         if queue.tail >= queue.bytes() || queue.address & WIDE_DESCRIPTORS != 0 {
             return None;
@@ -111,15 +111,17 @@ impl State {
         let at = (queue.address & !(PAGE_SIZE - 1)).checked_add(queue.head)?;
         // The hardware snoops the queue, whether or not its walks are coherent (ECAP.C, §10.4.3).
         let words = [self.ram.read_u64(PhysAddr::new(at))?, self.ram.read_u64(PhysAddr::new(at + 8))?];
-        let descriptor = Descriptor::decode(words).ok()?;
+        let descriptor = InvalidationDescriptor::decode(words).ok()?;
         match descriptor {
-            Descriptor::Iotlb { .. } if self.refuses_invalidations => None,
-            Descriptor::Iotlb { scope: IotlbScope::Pages { mask, .. }, .. } => {
+            InvalidationDescriptor::Iotlb { .. } if self.refuses_invalidations => None,
+            InvalidationDescriptor::Iotlb { scope: IotlbScope::Pages { mask, .. }, .. } => {
                 (self.parameters.page_selective && mask <= self.parameters.mamv).then_some(descriptor)
             }
             // Reserved without page requests, which are not offered (§6.5.2.8).
-            Descriptor::Wait { drain_page_requests: true, .. } => None,
-            Descriptor::Wait { status: Some(status), .. } => self.ram.read_u64(status.address).map(|_| descriptor),
+            InvalidationDescriptor::Wait { drain_page_requests: true, .. } => None,
+            InvalidationDescriptor::Wait { status: Some(status), .. } => {
+                self.ram.read_u64(status.address).map(|_| descriptor)
+            }
             _ => Some(descriptor),
         }
     }
@@ -133,9 +135,9 @@ impl State {
         }
     }
 
-    fn execute(&mut self, descriptor: Descriptor, now_ps: u64) {
+    fn execute(&mut self, descriptor: InvalidationDescriptor, now_ps: u64) {
         match descriptor {
-            Descriptor::Iotlb { scope, drain_writes, .. } => {
+            InvalidationDescriptor::Iotlb { scope, drain_writes, .. } => {
                 self.translation.invalidate(scope);
                 let scope = match scope {
                     IotlbScope::Global => {
@@ -158,12 +160,12 @@ impl State {
                     None => self.complete_descriptor(Some(scope), now_ps),
                 }
             }
-            Descriptor::ContextCache(scope) => {
+            InvalidationDescriptor::ContextCache(scope) => {
                 self.counters.invalidations_context += 1;
                 self.translation.invalidate_contexts(scope);
                 self.complete_descriptor(None, now_ps);
             }
-            Descriptor::Wait { status, interrupt, .. } => {
+            InvalidationDescriptor::Wait { status, interrupt, .. } => {
                 self.counters.waits += 1;
                 if let Some(status) = status {
                     // In memory, as was seen when the descriptor was fetched.
@@ -173,7 +175,7 @@ impl State {
                 self.complete_descriptor(None, now_ps);
             }
             // No device caches translations here, and there is no interrupt remapping: nothing to drop.
-            Descriptor::DeviceTlb { .. } | Descriptor::InterruptEntryCache { .. } => {
+            InvalidationDescriptor::DeviceTlb { .. } | InvalidationDescriptor::InterruptEntryCache { .. } => {
                 self.complete_descriptor(None, now_ps);
             }
         }

@@ -2,7 +2,7 @@
 
 use super::caches::Caches;
 use super::walk::{self, ContextRefusal, Format, Found, Leaf, level_shift};
-use super::{Counters, Outcome, Translated};
+use super::{Counters, LookupOutcome, Translated};
 use crate::parameters::Parameters;
 use crate::ram::Ram;
 use portcullis::table::{EntryValue, Rights};
@@ -77,13 +77,13 @@ impl Translation {
         }
         if context.translation_type == TranslationType::PassThrough {
             let phys = PhysAddr::new(iova.as_u64());
-            return Ok(Translated { phys, ready_ps: now_ps, outcome: Outcome::Hit });
+            return Ok(Translated { phys, ready_ps: now_ps, outcome: LookupOutcome::Hit });
         }
         counters.lookups += 1;
         if let Some(leaf) = self.caches.leaf(context.domain.0, iova) {
             counters.iotlb_hits += 1;
             let phys = leaf.admit(iova, rights).map_err(|reason| (reason, recorded))?;
-            return Ok(Translated { phys, ready_ps: now_ps, outcome: Outcome::Hit });
+            return Ok(Translated { phys, ready_ps: now_ps, outcome: LookupOutcome::Hit });
         }
         self.miss(ram, counters, &context, now_ps, iova, rights).map_err(|reason| (reason, recorded))
     }
@@ -102,7 +102,7 @@ impl Translation {
             counters.iotlb_hits += 1;
             counters.iotlb_joined += 1;
             let phys = walk.leaf.admit(iova, rights)?;
-            return Ok(Translated { phys, ready_ps: walk.completes_ps, outcome: Outcome::Joined });
+            return Ok(Translated { phys, ready_ps: walk.completes_ps, outcome: LookupOutcome::Joined });
         }
         counters.iotlb_misses += 1;
         let top = (EntryValue::table(context.table), context.levels);
@@ -125,7 +125,7 @@ impl Translation {
         *walker = completes_ps;
         let leaf = result?;
         self.walks.push(Walk { completes_ps, domain, iova, leaf, inserts_leaf: true, pointers });
-        Ok(Translated { phys: leaf.phys(iova), ready_ps: completes_ps, outcome: Outcome::Miss { reads } })
+        Ok(Translated { phys: leaf.phys(iova), ready_ps: completes_ps, outcome: LookupOutcome::Miss { reads } })
     }
 
     /// Where a request would lead now, leaving no trace of the question.

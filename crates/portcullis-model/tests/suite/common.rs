@@ -3,8 +3,8 @@
 use portcullis::iommu::{DomainId, SourceId};
 use portcullis::table::{EntryValue, Rights};
 use portcullis::{Iova, PAGE_SIZE, PhysAddr};
-use portcullis_model::{Counters, Fault, Outcome, Parameters, Ram, Translated, Vtd};
-use portcullis_vtd::spec::descriptors::{Descriptor, IotlbScope, StatusWrite};
+use portcullis_model::{Counters, Fault, LookupOutcome, Parameters, Ram, Translated, Vtd};
+use portcullis_vtd::spec::descriptors::{InvalidationDescriptor, IotlbScope, StatusWrite};
 use portcullis_vtd::spec::registers::{GCMD, GSTS, IQA, IQH, IQT, RTADDR, global};
 use portcullis_vtd::spec::tables::{ContextEntry, RootEntry, TranslationType, context_index, root_index};
 use std::sync::Arc;
@@ -135,7 +135,7 @@ impl Machine {
         self.tail = (self.tail + 1) % QUEUE_ENTRIES;
     }
 
-    pub(crate) fn push(&mut self, descriptor: Descriptor) {
+    pub(crate) fn push(&mut self, descriptor: InvalidationDescriptor) {
         self.push_raw(descriptor.encode());
     }
 
@@ -149,7 +149,7 @@ impl Machine {
     }
 
     /// Executes one descriptor to its end.
-    pub(crate) fn run(&mut self, descriptor: Descriptor) {
+    pub(crate) fn run(&mut self, descriptor: InvalidationDescriptor) {
         self.push(descriptor);
         self.ring();
         self.settle();
@@ -169,7 +169,7 @@ impl Machine {
     }
 
     /// Reads from `DEVICE`, lets the walk complete, and says how it went.
-    pub(crate) fn touch(&mut self, iova: u64) -> Outcome {
+    pub(crate) fn touch(&mut self, iova: u64) -> LookupOutcome {
         let translated = self.ask(DEVICE, iova, Rights::READ).unwrap();
         assert_eq!(translated.phys.as_u64(), phys_of(iova));
         self.settle();
@@ -188,8 +188,8 @@ impl Machine {
         self.ram.read_u64(self.status).unwrap() as u32
     }
 
-    pub(crate) fn wait(&self, data: u32) -> Descriptor {
-        Descriptor::Wait {
+    pub(crate) fn wait(&self, data: u32) -> InvalidationDescriptor {
+        InvalidationDescriptor::Wait {
             status: Some(StatusWrite { address: self.status, data }),
             interrupt: false,
             fence: false,
@@ -207,18 +207,18 @@ pub(crate) fn tables(domain: u16, table: PhysAddr, levels: u8) -> ContextEntry {
     ContextEntry { faults_disabled: false, translation_type, table, levels, domain: DomainId(domain) }
 }
 
-pub(crate) fn iotlb(scope: IotlbScope) -> Descriptor {
-    Descriptor::Iotlb { scope, drain_writes: true, drain_reads: true }
+pub(crate) fn iotlb(scope: IotlbScope) -> InvalidationDescriptor {
+    InvalidationDescriptor::Iotlb { scope, drain_writes: true, drain_reads: true }
 }
 
-pub(crate) fn pages(domain: u16, iova: u64, mask: u8, leaf_only: bool) -> Descriptor {
+pub(crate) fn pages(domain: u16, iova: u64, mask: u8, leaf_only: bool) -> InvalidationDescriptor {
     iotlb(IotlbScope::Pages { domain: DomainId(domain), first: Iova::new(iova), mask, leaf_only })
 }
 
-pub(crate) fn domain(domain: u16) -> Descriptor {
+pub(crate) fn domain(domain: u16) -> InvalidationDescriptor {
     iotlb(IotlbScope::Domain(DomainId(domain)))
 }
 
-pub(crate) fn global_flush() -> Descriptor {
+pub(crate) fn global_flush() -> InvalidationDescriptor {
     iotlb(IotlbScope::Global)
 }

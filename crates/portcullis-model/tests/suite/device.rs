@@ -4,8 +4,8 @@ use super::common::*;
 use portcullis::iommu::DomainId;
 use portcullis::table::Rights;
 use portcullis::{Iova, PAGE_SIZE, PhysAddr};
-use portcullis_model::{Access, Device, DmaError, Parameters};
-use portcullis_vtd::spec::descriptors::{Descriptor, IotlbScope};
+use portcullis_model::{Device, DmaError, Parameters, Transfer};
+use portcullis_vtd::spec::descriptors::{InvalidationDescriptor, IotlbScope};
 use portcullis_vtd::spec::faults::FaultReason;
 
 /// Streams `pages` pages, page `k` at `iova(k)`, each once; picoseconds per page once it has settled.
@@ -57,7 +57,7 @@ fn an_access_is_split_at_pages_and_counts_what_was_refused() {
     assert_eq!(access.done_ps, 5_000 + 4 * 197_000 + 65_000, "in order: the refused one waits for the first");
     assert_eq!(access.latency_ps_sum, 2 * (4 * 197_000 + 65_000));
     let nothing = device.access(&machine.vtd, 7, Iova::new(0x1000), 0, Rights::READ);
-    assert_eq!(nothing, Access { done_ps: 7, ..Access::default() });
+    assert_eq!(nothing, Transfer { done_ps: 7, ..Transfer::default() });
     let wild = device.access(&machine.vtd, 0, Iova::new(u64::MAX - 100), 4096, Rights::READ);
     assert_eq!(wild.faults, wild.transactions);
     assert_eq!(wild.first_fault.unwrap().reason, FaultReason::AddressBeyondWidth);
@@ -132,7 +132,7 @@ fn drain(parameters: Parameters, drain_writes: bool) -> (bool, u64) {
     device.post_write(&machine.vtd, 0, Iova::new(0x1008), &[0xaa; 8], 10_000_000).unwrap();
     machine.poke(machine.entry(top, 4, 0x1000, 1), 0);
     let scope = IotlbScope::Pages { domain: DomainId(1), first: Iova::new(0x1000), mask: 0, leaf_only: true };
-    machine.push(Descriptor::Iotlb { scope, drain_writes, drain_reads: true });
+    machine.push(InvalidationDescriptor::Iotlb { scope, drain_writes, drain_reads: true });
     machine.push(machine.wait(1));
     machine.ring();
     while machine.status_word() == 0 {

@@ -6,7 +6,7 @@ use portcullis::table::{EntryValue, Rights};
 use portcullis::{Iova, PAGE_SIZE, PhysAddr};
 use portcullis_model::{Clock, Device, DmaError, Host, ModelMmio, Parameters, Ram, Vtd};
 use portcullis_vtd::spec::faults::{FaultReason, FaultRecord, FaultRequest};
-use portcullis_vtd::{Config, Unit};
+use portcullis_vtd::{Unit, UnitConfig};
 use std::sync::Arc;
 
 const BASE: PhysAddr = PhysAddr::new(0x100_0000);
@@ -17,7 +17,7 @@ const IOVA: Iova = Iova::new(0x7f_ffff_f000);
 /// Brings a unit up, maps one page by hand, lets a device write it, and takes it away again.
 fn one_page(host: Host, parameters: Parameters, levels: u8) {
     let ram = Arc::clone(host.ram());
-    let config = Config { physical_bits: parameters.physical_bits, ..Config::default() };
+    let config = UnitConfig { physical_bits: parameters.physical_bits, ..UnitConfig::default() };
     let vtd = Arc::new(Vtd::new(parameters, Arc::clone(&ram)));
     host.add_hardware(Arc::clone(&vtd));
     let before = ram.allocated();
@@ -97,7 +97,7 @@ fn the_driver_refuses_hardware_without_a_queue() {
     let parameters = Parameters { queued_invalidation: false, ..Parameters::cascadelake() };
     let vtd = Arc::new(Vtd::new(parameters, Arc::clone(host.ram())));
     let refused =
-        Unit::bring_up(ModelMmio::new(vtd, &host), &host, Config::default()).err().map(|error| error.to_string());
+        Unit::bring_up(ModelMmio::new(vtd, &host), &host, UnitConfig::default()).err().map(|error| error.to_string());
     assert_eq!(refused.as_deref(), Some("the VT-d unit has no invalidation queue"));
     assert_eq!(host.ram().allocated(), 0);
 }

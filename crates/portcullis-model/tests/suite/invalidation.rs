@@ -4,14 +4,14 @@ use super::common::*;
 use portcullis::iommu::DomainId;
 use portcullis::table::Rights;
 use portcullis::{PAGE_SIZE, PhysAddr};
-use portcullis_model::{Outcome, Parameters, Scope};
-use portcullis_vtd::spec::descriptors::Descriptor;
+use portcullis_model::{LookupOutcome, Parameters, Scope};
+use portcullis_vtd::spec::descriptors::InvalidationDescriptor;
 
 fn cached(machine: &Machine, iovas: impl IntoIterator<Item = u64>) -> Vec<u64> {
     let before = machine.counters().iotlb_hits;
     let mut hits = Vec::new();
     for iova in iovas {
-        if machine.ask(DEVICE, iova, Rights::READ).unwrap().outcome == Outcome::Hit {
+        if machine.ask(DEVICE, iova, Rights::READ).unwrap().outcome == LookupOutcome::Hit {
             hits.push(iova / PAGE_SIZE);
         }
     }
@@ -66,13 +66,13 @@ fn a_wide_mask_goes_through_the_cache_instead_of_the_pages() {
     machine.ask(OTHER, 0, Rights::READ).unwrap();
     machine.settle();
     machine.run(pages(1, 0, 18, true));
-    assert_eq!(machine.ask(OTHER, 0, Rights::READ).unwrap().outcome, Outcome::Hit, "another domain's page");
+    assert_eq!(machine.ask(OTHER, 0, Rights::READ).unwrap().outcome, LookupOutcome::Hit, "another domain's page");
     assert!(cached(&machine, [0]).is_empty());
 }
 
 #[test]
 fn the_hint_spares_pointers_and_its_absence_drops_those_of_every_level() {
-    let reads_after = |descriptor: Descriptor, iova: u64| {
+    let reads_after = |descriptor: InvalidationDescriptor, iova: u64| {
         let (mut machine, top) = Machine::with_pages(Parameters::cascadelake(), 0x1000, 2);
         machine.map(top, 2 << 20, phys_of(2 << 20));
         machine.map(top, 3 << 30, phys_of(3 << 30));
@@ -81,7 +81,7 @@ fn the_hint_spares_pointers_and_its_absence_drops_those_of_every_level() {
         }
         machine.run(descriptor);
         match machine.touch(iova) {
-            Outcome::Miss { reads } => reads,
+            LookupOutcome::Miss { reads } => reads,
             outcome => panic!("{outcome:?}"),
         }
     };
@@ -106,7 +106,7 @@ fn pointers_are_dropped_by_what_they_serve() {
         machine.touch(FAR);
         machine.run(pages(1, invalidated, mask, false));
         match machine.touch(FAR + PAGE_SIZE) {
-            Outcome::Miss { reads } => reads,
+            LookupOutcome::Miss { reads } => reads,
             outcome => panic!("{outcome:?}"),
         }
     };
@@ -120,7 +120,7 @@ fn pointers_are_dropped_by_what_they_serve() {
     machine.map(top, FAR + (1 << 21), phys_of(FAR + (1 << 21)));
     machine.touch(FAR);
     machine.run(pages(1, FAR + (3 << 21), 0, false));
-    assert_eq!(machine.touch(FAR + (1 << 21)), Outcome::Miss { reads: 4 });
+    assert_eq!(machine.touch(FAR + (1 << 21)), LookupOutcome::Miss { reads: 4 });
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn hardware_that_ignores_the_hint_drops_pointers_always() {
     let (mut machine, _) = Machine::with_pages(parameters, 0x1000, 1);
     machine.touch(0x1000);
     machine.run(pages(1, 0x1000, 0, true));
-    assert_eq!(machine.touch(0x1000), Outcome::Miss { reads: 4 });
+    assert_eq!(machine.touch(0x1000), LookupOutcome::Miss { reads: 4 });
 }
 
 /// A leaf table is taken out of the tree while PTcache-L3 points to it.
@@ -169,7 +169,7 @@ fn domains_do_not_share() {
         let [mine, theirs] = [DEVICE, OTHER].map(|source| machine.ask(source, 0x1000, Rights::READ).unwrap());
         assert_eq!([mine.phys.as_u64(), theirs.phys.as_u64()], [phys_of(0x1000), 0xabc000]);
         machine.settle();
-        [mine, theirs].map(|translated| translated.outcome == Outcome::Hit)
+        [mine, theirs].map(|translated| translated.outcome == LookupOutcome::Hit)
     };
     assert_eq!(ask(&mut machine), [false, false]);
     assert_eq!(ask(&mut machine), [true, true]);
@@ -185,7 +185,7 @@ fn domains_do_not_share() {
 }
 
 /// Starts a cold walk for 0x1000 and executes `descriptor` while it is under way.
-fn walk_across(descriptor: Descriptor) -> Machine {
+fn walk_across(descriptor: InvalidationDescriptor) -> Machine {
     let parameters = Parameters { memory_read_ps: 1_000_000, invalidation_ps: 100_000, ..Parameters::cascadelake() };
     let (mut machine, _) = Machine::with_pages(parameters, 0x1000, 2);
     let walk = machine.ask(DEVICE, 0x1000, Rights::READ).unwrap();
@@ -199,17 +199,17 @@ fn walk_across(descriptor: Descriptor) -> Machine {
 
 #[test]
 fn a_walk_whose_range_was_invalidated_inserts_nothing() {
-    const FOUR: Outcome = Outcome::Miss { reads: 4 };
-    const ONE: Outcome = Outcome::Miss { reads: 1 };
+    const FOUR: LookupOutcome = LookupOutcome::Miss { reads: 4 };
+    const ONE: LookupOutcome = LookupOutcome::Miss { reads: 1 };
     let page = |iova, leaf_only| pages(1, iova, 0, leaf_only);
     for (descriptor, meanwhile, the_page, its_neighbour) in [
-        (page(0x8000, true), Outcome::Joined, Outcome::Hit, ONE),
+        (page(0x8000, true), LookupOutcome::Joined, LookupOutcome::Hit, ONE),
         // A neighbour's invalidation leaves the leaf, but the pointers serve the neighbour too.
-        (page(0x8000, false), Outcome::Joined, Outcome::Hit, FOUR),
+        (page(0x8000, false), LookupOutcome::Joined, LookupOutcome::Hit, FOUR),
         (page(0x1000, true), FOUR, ONE, ONE),
         (page(0x1000, false), FOUR, FOUR, FOUR),
         (domain(1), FOUR, FOUR, FOUR),
-        (domain(2), Outcome::Joined, Outcome::Hit, ONE),
+        (domain(2), LookupOutcome::Joined, LookupOutcome::Hit, ONE),
         (global_flush(), FOUR, FOUR, FOUR),
     ] {
         let machine = walk_across(descriptor);

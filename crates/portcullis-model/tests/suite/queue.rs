@@ -5,7 +5,7 @@ use portcullis::iommu::{DomainId, SourceId};
 use portcullis::table::Rights;
 use portcullis::{Iova, PhysAddr};
 use portcullis_model::{Parameters, Ram, Vtd};
-use portcullis_vtd::spec::descriptors::{Descriptor, IotlbScope, StatusWrite};
+use portcullis_vtd::spec::descriptors::{InvalidationDescriptor, IotlbScope, StatusWrite};
 use portcullis_vtd::spec::faults::{FaultReason, FaultRecord, FaultRequest, status};
 use portcullis_vtd::spec::registers::*;
 use portcullis_vtd::spec::tables::ContextEntry;
@@ -46,7 +46,7 @@ fn a_status_is_32_bits_and_leaves_its_neighbour() {
     let mut machine = machine();
     let address = PhysAddr::new(machine.status.as_u64() + 4);
     machine.poke(machine.status, 0x1111_1111_2222_2222);
-    machine.run(Descriptor::Wait {
+    machine.run(InvalidationDescriptor::Wait {
         status: Some(StatusWrite { address, data: 0xffff_ffff }),
         interrupt: true,
         fence: true,
@@ -113,7 +113,8 @@ fn the_queue_wraps() {
 fn a_bad_descriptor_stops_the_queue_until_software_has_seen_to_it() {
     let mask = Parameters::cascadelake().mamv + 1;
     let nowhere = Some(StatusWrite { address: PhysAddr::new(64), data: 1 });
-    let bad_wait = Descriptor::Wait { status: nowhere, interrupt: false, fence: false, drain_page_requests: false };
+    let bad_wait =
+        InvalidationDescriptor::Wait { status: nowhere, interrupt: false, fence: false, drain_page_requests: false };
     let too_wide = pages(1, 0, mask, true).encode();
     for bad in [[0xf, 0], [0, 0], [2 | 1 << 8, 0], [2, 0], too_wide, bad_wait.encode()] {
         let mut machine = machine();
@@ -206,8 +207,8 @@ fn turning_the_queue_off_rewinds_it() {
 #[test]
 fn descriptors_for_what_is_not_there_complete() {
     let mut machine = machine();
-    machine.run(Descriptor::InterruptEntryCache { entries: None });
-    machine.run(Descriptor::DeviceTlb {
+    machine.run(InvalidationDescriptor::InterruptEntryCache { entries: None });
+    machine.run(InvalidationDescriptor::DeviceTlb {
         source: DEVICE,
         physical_function: DEVICE,
         pending_max: 0,
@@ -314,7 +315,7 @@ fn the_root_table_counts_once_it_is_set() {
     let command = global::TRANSLATION | global::QUEUED_INVALIDATION;
     machine.write(GCMD, 4, (command | global::ROOT_TABLE).into());
     assert!(machine.reaches(DEVICE, 0x1000), "the context is cached");
-    machine.run(Descriptor::ContextCache(portcullis_vtd::spec::descriptors::ContextScope::Global));
+    machine.run(InvalidationDescriptor::ContextCache(portcullis_vtd::spec::descriptors::ContextScope::Global));
     assert!(!machine.reaches(DEVICE, 0x1000));
     machine.write(GCMD, 4, (command | global::WRITE_BUFFER_FLUSH).into());
     assert_eq!(machine.read(GSTS, 4) as u32 & global::WRITE_BUFFER_FLUSH, 0, "flushed at once");

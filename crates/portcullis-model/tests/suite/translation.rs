@@ -4,8 +4,8 @@ use super::common::*;
 use portcullis::iommu::{DomainId, SourceId};
 use portcullis::table::{EntryValue, Rights};
 use portcullis::{Iova, PAGE_SIZE, PhysAddr};
-use portcullis_model::{Outcome, Parameters, Ram, Replacement, Vtd};
-use portcullis_vtd::spec::descriptors::{ContextScope, Descriptor};
+use portcullis_model::{LookupOutcome, Parameters, Ram, Replacement, Vtd};
+use portcullis_vtd::spec::descriptors::{ContextScope, InvalidationDescriptor};
 use portcullis_vtd::spec::faults::FaultReason;
 use portcullis_vtd::spec::tables::{ContextEntry, RootEntry, TranslationType, root_index};
 use std::sync::Arc;
@@ -23,12 +23,12 @@ fn a_walk_reads_as_many_levels_as_the_caches_lack() {
     for iova in [MIB2, GIB, 1 << 39] {
         machine.map(top, iova, phys_of(iova));
     }
-    assert_eq!(machine.touch(0x1000), Outcome::Miss { reads: 4 }, "all cold");
-    assert_eq!(machine.touch(0x1fff), Outcome::Hit);
-    assert_eq!(machine.touch(0x2000), Outcome::Miss { reads: 1 }, "L3 knows the leaf table");
-    assert_eq!(machine.touch(MIB2), Outcome::Miss { reads: 2 }, "another leaf table of the same 1 GiB");
-    assert_eq!(machine.touch(GIB), Outcome::Miss { reads: 3 }, "another 1 GiB of the same 512 GiB");
-    assert_eq!(machine.touch(1 << 39), Outcome::Miss { reads: 4 }, "another 512 GiB");
+    assert_eq!(machine.touch(0x1000), LookupOutcome::Miss { reads: 4 }, "all cold");
+    assert_eq!(machine.touch(0x1fff), LookupOutcome::Hit);
+    assert_eq!(machine.touch(0x2000), LookupOutcome::Miss { reads: 1 }, "L3 knows the leaf table");
+    assert_eq!(machine.touch(MIB2), LookupOutcome::Miss { reads: 2 }, "another leaf table of the same 1 GiB");
+    assert_eq!(machine.touch(GIB), LookupOutcome::Miss { reads: 3 }, "another 1 GiB of the same 512 GiB");
+    assert_eq!(machine.touch(1 << 39), LookupOutcome::Miss { reads: 4 }, "another 512 GiB");
     let counters = machine.counters();
     assert_eq!((counters.lookups, counters.iotlb_hits, counters.iotlb_misses), (6, 1, 5));
     let levels = [counters.ptcache_l1_misses, counters.ptcache_l2_misses, counters.ptcache_l3_misses];
@@ -45,15 +45,15 @@ fn three_levels_and_no_caches() {
     let at = machine.entry(top, 3, 0x5000, 1);
     machine.poke(at, EntryValue::leaf(PhysAddr::new(0x9000), Rights::READ, false).bits());
     let translated = machine.ask(DEVICE, 0x5123, Rights::READ).unwrap();
-    assert_eq!((translated.phys.as_u64(), translated.outcome), (0x9123, Outcome::Miss { reads: 3 }));
+    assert_eq!((translated.phys.as_u64(), translated.outcome), (0x9123, LookupOutcome::Miss { reads: 3 }));
     assert_eq!(machine.counters().ptcache_l1_misses, 0, "tables of 3 levels have no L1");
     let beyond = machine.ask(DEVICE, 1 << 39, Rights::READ).unwrap_err();
     assert_eq!(beyond.reason, FaultReason::AddressBeyondWidth);
 
     let bare = Parameters { ptcache_l1_entries: 0, ptcache_l2_entries: 0, ptcache_l3_entries: 0, ..small() };
     let (mut machine, _) = Machine::with_pages(bare, 0x1000, 2);
-    assert_eq!(machine.touch(0x1000), Outcome::Miss { reads: 4 });
-    assert_eq!(machine.touch(0x2000), Outcome::Miss { reads: 4 }, "nothing remembers a pointer");
+    assert_eq!(machine.touch(0x1000), LookupOutcome::Miss { reads: 4 });
+    assert_eq!(machine.touch(0x2000), LookupOutcome::Miss { reads: 4 }, "nothing remembers a pointer");
 }
 
 #[test]
@@ -65,10 +65,10 @@ fn a_walk_takes_its_reads_and_those_who_come_meanwhile_join_it() {
     assert_eq!(machine.vtd.next_event_ps(), Some(first.ready_ps));
     machine.now_ps += 500_000;
     let second = machine.ask(DEVICE, 0x1200, Rights::READ).unwrap();
-    assert_eq!((second.outcome, second.ready_ps), (Outcome::Joined, first.ready_ps));
+    assert_eq!((second.outcome, second.ready_ps), (LookupOutcome::Joined, first.ready_ps));
     machine.now_ps = first.ready_ps;
     let third = machine.ask(DEVICE, 0x1400, Rights::READ).unwrap();
-    assert_eq!((third.outcome, third.ready_ps), (Outcome::Hit, first.ready_ps));
+    assert_eq!((third.outcome, third.ready_ps), (LookupOutcome::Hit, first.ready_ps));
     let counters = machine.counters();
     assert_eq!((counters.lookups, counters.iotlb_hits, counters.iotlb_joined, counters.iotlb_misses), (3, 2, 1, 1));
 }
@@ -91,10 +91,10 @@ fn a_full_iotlb_drops_the_least_recent_or_everything() {
     for page in 1..=4 {
         machine.touch(page * PAGE_SIZE);
     }
-    assert_eq!(machine.touch(0x1000), Outcome::Hit);
-    assert_eq!(machine.touch(0x5000), Outcome::Miss { reads: 1 });
-    assert_eq!(machine.touch(0x1000), Outcome::Hit);
-    assert_eq!(machine.touch(0x2000), Outcome::Miss { reads: 1 }, "the least recent had gone");
+    assert_eq!(machine.touch(0x1000), LookupOutcome::Hit);
+    assert_eq!(machine.touch(0x5000), LookupOutcome::Miss { reads: 1 });
+    assert_eq!(machine.touch(0x1000), LookupOutcome::Hit);
+    assert_eq!(machine.touch(0x2000), LookupOutcome::Miss { reads: 1 }, "the least recent had gone");
 
     let qemu = Parameters::qemu();
     assert_eq!((qemu.iotlb_entries, qemu.iotlb_replacement), (1024, Replacement::ClearWhenFull));
@@ -102,10 +102,10 @@ fn a_full_iotlb_drops_the_least_recent_or_everything() {
     for page in 1..=1024 {
         machine.touch(page * PAGE_SIZE);
     }
-    assert_eq!(machine.touch(PAGE_SIZE), Outcome::Hit, "1024 fit");
+    assert_eq!(machine.touch(PAGE_SIZE), LookupOutcome::Hit, "1024 fit");
     machine.touch(1025 * PAGE_SIZE);
-    assert_eq!(machine.touch(1024 * PAGE_SIZE), Outcome::Miss { reads: 4 }, "all but the last had gone");
-    assert_eq!(machine.touch(1025 * PAGE_SIZE), Outcome::Hit);
+    assert_eq!(machine.touch(1024 * PAGE_SIZE), LookupOutcome::Miss { reads: 4 }, "all but the last had gone");
+    assert_eq!(machine.touch(1025 * PAGE_SIZE), LookupOutcome::Hit);
 }
 
 #[test]
@@ -115,8 +115,8 @@ fn ways_limit_what_a_set_holds() {
     for page in [1, 5, 9] {
         machine.touch(page * PAGE_SIZE);
     }
-    assert!(matches!(machine.touch(PAGE_SIZE), Outcome::Miss { .. }), "1, 5 and 9 share one of four sets");
-    assert_eq!(machine.touch(9 * PAGE_SIZE), Outcome::Hit);
+    assert!(matches!(machine.touch(PAGE_SIZE), LookupOutcome::Miss { .. }), "1, 5 and 9 share one of four sets");
+    assert_eq!(machine.touch(9 * PAGE_SIZE), LookupOutcome::Hit);
 }
 
 #[test]
@@ -154,7 +154,7 @@ fn faults_are_not_cached() {
     assert!(machine.ask(DEVICE, 0x9000, Rights::READ).is_err());
     machine.settle();
     machine.map(top, 0x9000, phys_of(0x9000));
-    assert_eq!(machine.touch(0x9000), Outcome::Miss { reads: 4 }, "the refused walk has left no pointer either");
+    assert_eq!(machine.touch(0x9000), LookupOutcome::Miss { reads: 4 }, "the refused walk has left no pointer either");
 }
 
 #[test]
@@ -164,22 +164,25 @@ fn large_leaves_translate_and_are_dropped_whole() {
     machine.map_at(top, 3 * GIB, 5 * GIB, Rights::READ_WRITE, 3);
     let iova = 4 * MIB2 + 0x12_3456;
     let translated = machine.ask(DEVICE, iova, Rights::READ).unwrap();
-    assert_eq!((translated.phys.as_u64(), translated.outcome), (6 * MIB2 + 0x12_3456, Outcome::Miss { reads: 3 }));
+    assert_eq!(
+        (translated.phys.as_u64(), translated.outcome),
+        (6 * MIB2 + 0x12_3456, LookupOutcome::Miss { reads: 3 })
+    );
     let joined = machine.ask(DEVICE, 4 * MIB2, Rights::READ).unwrap();
-    assert_eq!((joined.phys.as_u64(), joined.outcome), (6 * MIB2, Outcome::Joined));
+    assert_eq!((joined.phys.as_u64(), joined.outcome), (6 * MIB2, LookupOutcome::Joined));
     machine.settle();
-    assert_eq!(machine.ask(DEVICE, 5 * MIB2 - 1, Rights::READ).unwrap().outcome, Outcome::Hit);
+    assert_eq!(machine.ask(DEVICE, 5 * MIB2 - 1, Rights::READ).unwrap().outcome, LookupOutcome::Hit);
     let huge = machine.ask(DEVICE, 4 * GIB - 8, Rights::READ).unwrap();
-    assert_eq!((huge.phys.as_u64(), huge.outcome), (6 * GIB - 8, Outcome::Miss { reads: 1 }));
+    assert_eq!((huge.phys.as_u64(), huge.outcome), (6 * GIB - 8, LookupOutcome::Miss { reads: 1 }));
     machine.settle();
     let counters = machine.counters();
     assert_eq!((counters.ptcache_l3_misses, counters.memory_reads), (0, 4), "no leaf table, so no miss of L3");
 
     // One page of each is invalidated: the whole leaf goes.
     for (iova, page) in [(4 * MIB2, 4 * MIB2 + 0x7000), (3 * GIB, 3 * GIB + 5 * MIB2)] {
-        assert_eq!(machine.ask(DEVICE, iova, Rights::READ).unwrap().outcome, Outcome::Hit);
+        assert_eq!(machine.ask(DEVICE, iova, Rights::READ).unwrap().outcome, LookupOutcome::Hit);
         machine.run(pages(1, page, 0, true));
-        assert!(matches!(machine.ask(DEVICE, iova, Rights::READ).unwrap().outcome, Outcome::Miss { .. }));
+        assert!(matches!(machine.ask(DEVICE, iova, Rights::READ).unwrap().outcome, LookupOutcome::Miss { .. }));
         machine.settle();
     }
 }
@@ -243,11 +246,13 @@ fn contexts_are_cached_until_invalidated() {
     machine.run(global_flush());
     assert!(machine.reaches(DEVICE, 0x1000), "an IOTLB invalidation does not touch contexts");
     let device = |domain, source, function_mask| {
-        Descriptor::ContextCache(ContextScope::Device { domain: DomainId(domain), source, function_mask })
+        InvalidationDescriptor::ContextCache(ContextScope::Device { domain: DomainId(domain), source, function_mask })
     };
-    for not_it in
-        [device(2, DEVICE, 0), device(1, OTHER, 0), Descriptor::ContextCache(ContextScope::Domain(DomainId(7)))]
-    {
+    for not_it in [
+        device(2, DEVICE, 0),
+        device(1, OTHER, 0),
+        InvalidationDescriptor::ContextCache(ContextScope::Domain(DomainId(7))),
+    ] {
         machine.run(not_it);
         assert!(machine.reaches(DEVICE, 0x1000), "{not_it:?} is not about this context");
     }
@@ -272,7 +277,7 @@ fn context_invalidations_by_domain_globally_and_by_function() {
             machine.ask(source, 0x1000, Rights::READ).unwrap();
             machine.poke_context(source, [0, 0]);
         }
-        machine.run(Descriptor::ContextCache(scope));
+        machine.run(InvalidationDescriptor::ContextCache(scope));
         assert_eq!([DEVICE, function].map(|source| !machine.reaches(source, 0x1000)), gone, "{scope:?}");
     }
 }
@@ -294,7 +299,7 @@ fn pass_through_and_translation_off() {
     let ram = Arc::new(Ram::new(BASE, 1 << 20));
     let off = Vtd::new(small(), ram);
     let translated = off.translate(0, DEVICE, Iova::new(0x77_0000), Rights::READ_WRITE).unwrap();
-    assert_eq!((translated.phys.as_u64(), translated.outcome), (0x77_0000, Outcome::Hit));
+    assert_eq!((translated.phys.as_u64(), translated.outcome), (0x77_0000, LookupOutcome::Hit));
     assert_eq!(off.counters().lookups, 0);
 }
 
@@ -333,7 +338,7 @@ fn a_walk_into_a_freed_page_is_counted() {
     let leaf_table = PhysAddr::from_pfn(machine.entry(top, 4, 0x1000, 1).pfn());
     machine.ram.free(leaf_table);
     assert_eq!(machine.counters().walks_into_freed, 0);
-    assert_eq!(machine.touch(0x2000), Outcome::Miss { reads: 1 }, "a stale pointer leads into the freed page");
+    assert_eq!(machine.touch(0x2000), LookupOutcome::Miss { reads: 1 }, "a stale pointer leads into the freed page");
     assert_eq!(machine.counters().walks_into_freed, 1);
 }
 
@@ -376,5 +381,5 @@ fn reaches_leaves_no_trace() {
     assert_eq!(machine.vtd.next_event_ps(), None, "no walk was started");
     assert_eq!(machine.read(0x34, 4), 0, "no fault was recorded");
     machine.touch(0x3000);
-    assert_eq!(machine.touch(0x2000), Outcome::Hit, "asking did not make 0x1000 the more recent");
+    assert_eq!(machine.touch(0x2000), LookupOutcome::Hit, "asking did not make 0x1000 the more recent");
 }

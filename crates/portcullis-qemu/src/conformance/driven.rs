@@ -6,12 +6,12 @@ use super::rig::{A, DATA_BASE, MEMORY_END, Rig};
 use super::wiring::{Wired, WiredUnit};
 use super::{Checked, Stage, Trouble};
 use portcullis::design::Design;
-use portcullis::domain::Config as DomainConfig;
+use portcullis::domain::DomainConfig;
 use portcullis::iommu::SourceId;
 use portcullis::{Access, Domain, Iova, PAGE_SIZE, PhysAddr, Protection, Segment};
-use portcullis_vtd::spec::descriptors::Descriptor;
+use portcullis_vtd::spec::descriptors::InvalidationDescriptor;
 use portcullis_vtd::spec::faults::FaultReason;
-use portcullis_vtd::{BringUpError, Config, Unit};
+use portcullis_vtd::{BringUpError, Unit, UnitConfig};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -46,7 +46,7 @@ impl Stage {
     /// Brings the unit up.
     pub(super) fn bring_up(&self) -> Result<(Wired, Unit<Wired, Wired>), BringUpError> {
         let wired = Wired::new(self.rig.clone(), self.wiring.clone());
-        let config = Config { physical_bits: 48, ..Config::default() };
+        let config = UnitConfig { physical_bits: 48, ..UnitConfig::default() };
         let unit = Unit::bring_up(wired.clone(), wired.clone(), config)?;
         Ok((wired, unit))
     }
@@ -86,7 +86,7 @@ impl Driven {
     }
 
     /// The descriptors handed to the queue since the last time, waits left out.
-    pub(super) fn commands(&self) -> Vec<Descriptor> {
+    pub(super) fn commands(&self) -> Vec<InvalidationDescriptor> {
         self.wired.tap.commands()
     }
 

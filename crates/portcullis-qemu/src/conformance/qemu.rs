@@ -3,7 +3,7 @@
 use super::Trouble;
 use super::rig::{A, B, C, DATA_BASE, FETCHED, Hardware, Rig, pattern};
 use crate::edu::Edu;
-use crate::{Accelerator, GuestMemory, Machine, Setup, VtdMmio};
+use crate::{Accelerator, GuestMemory, QemuMachine, QemuSetup, VtdMmio};
 use portcullis::iommu::SourceId;
 use portcullis::table::{Entry, Frame};
 use portcullis::{Iova, NoMemory, PhysAddr};
@@ -28,7 +28,7 @@ impl QemuRig {
     /// # Errors
     /// [`Trouble::Broken`].
     pub fn start(hardware: Hardware) -> Result<Self, Trouble> {
-        let setup = Setup::new(Accelerator::Jumping)
+        let setup = QemuSetup::new(Accelerator::Jumping)
             .device("edu,addr=3.0,multifunction=on,dma_mask=0xffffffffffffffff")
             .device("edu,addr=3.4,dma_mask=0xffffffffffffffff")
             .device("edu,addr=4,dma_mask=0xffffffffffffffff");
@@ -37,7 +37,7 @@ impl QemuRig {
             Hardware::CachingMode => setup.caching_mode(),
             _ => setup,
         };
-        let machine = Machine::start(setup)?;
+        let machine = QemuMachine::start(setup)?;
         let memory = machine.memory().clone();
         let mut devices = BTreeMap::new();
         for source in [A, B, C] {

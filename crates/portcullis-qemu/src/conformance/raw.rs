@@ -7,7 +7,9 @@ use super::{Checked, Stage, Trouble};
 use portcullis::iommu::{DomainId, SourceId};
 use portcullis::table::{EntryValue, Rights};
 use portcullis::{Iova, PAGE_SIZE, PhysAddr};
-use portcullis_vtd::spec::descriptors::{ContextScope, DESCRIPTOR_BYTES, Descriptor, IotlbScope, StatusWrite};
+use portcullis_vtd::spec::descriptors::{
+    ContextScope, DESCRIPTOR_BYTES, InvalidationDescriptor, IotlbScope, StatusWrite,
+};
 use portcullis_vtd::spec::faults::{FaultRecord, status};
 use portcullis_vtd::spec::registers::{CAP, Capability, FSTS, GCMD, GSTS, IQA, IQH, IQT, RTADDR, global};
 use portcullis_vtd::spec::tables::{ContextEntry, RootEntry, TranslationType, context_index};
@@ -195,7 +197,7 @@ impl Raw<'_> {
     }
 
     /// Executes descriptors, all to their end.
-    pub(super) fn run(&self, descriptors: &[Descriptor]) -> Checked {
+    pub(super) fn run(&self, descriptors: &[InvalidationDescriptor]) -> Checked {
         descriptors.iter().for_each(|descriptor| self.push(descriptor.encode()));
         self.ring();
         self.until("the end of the queue", || self.head() == self.tail.get())?;
@@ -211,11 +213,11 @@ impl Raw<'_> {
     }
 
     /// A wait that writes a number not used before, and that number, to the word `index` of the statuses.
-    pub(super) fn wait(&self, index: u64) -> (Descriptor, u32) {
+    pub(super) fn wait(&self, index: u64) -> (InvalidationDescriptor, u32) {
         self.serial.set(self.serial.get() + 1);
         let data = 0xa000_0000 | self.serial.get();
         let status = Some(StatusWrite { address: PhysAddr::new(self.statuses.as_u64() + 4 * index), data });
-        (Descriptor::Wait { status, interrupt: false, fence: false, drain_page_requests: false }, data)
+        (InvalidationDescriptor::Wait { status, interrupt: false, fence: false, drain_page_requests: false }, data)
     }
 
     /// The word `index` of the statuses.
@@ -281,31 +283,31 @@ pub(super) fn through(table: Table) -> ContextEntry {
 }
 
 /// An IOTLB invalidation.
-pub(super) fn iotlb(scope: IotlbScope) -> Descriptor {
-    Descriptor::Iotlb { scope, drain_writes: true, drain_reads: true }
+pub(super) fn iotlb(scope: IotlbScope) -> InvalidationDescriptor {
+    InvalidationDescriptor::Iotlb { scope, drain_writes: true, drain_reads: true }
 }
 
 /// One of 2^`mask` pages of a domain, at all levels.
-pub(super) fn pages(id: u16, iova: u64, mask: u8) -> Descriptor {
+pub(super) fn pages(id: u16, iova: u64, mask: u8) -> InvalidationDescriptor {
     iotlb(IotlbScope::Pages { domain: DomainId(id), first: Iova::new(iova), mask, leaf_only: false })
 }
 
 /// The same, of leaves only.
-pub(super) fn leaves(id: u16, iova: u64, mask: u8) -> Descriptor {
+pub(super) fn leaves(id: u16, iova: u64, mask: u8) -> InvalidationDescriptor {
     iotlb(IotlbScope::Pages { domain: DomainId(id), first: Iova::new(iova), mask, leaf_only: true })
 }
 
 /// One of a domain.
-pub(super) fn domain(id: u16) -> Descriptor {
+pub(super) fn domain(id: u16) -> InvalidationDescriptor {
     iotlb(IotlbScope::Domain(DomainId(id)))
 }
 
 /// One of everything.
-pub(super) fn global_flush() -> Descriptor {
+pub(super) fn global_flush() -> InvalidationDescriptor {
     iotlb(IotlbScope::Global)
 }
 
 /// A context-cache invalidation of one device.
-pub(super) fn device_context(id: u16, device: SourceId, function_mask: u8) -> Descriptor {
-    Descriptor::ContextCache(ContextScope::Device { domain: DomainId(id), source: device, function_mask })
+pub(super) fn device_context(id: u16, device: SourceId, function_mask: u8) -> InvalidationDescriptor {
+    InvalidationDescriptor::ContextCache(ContextScope::Device { domain: DomainId(id), source: device, function_mask })
 }

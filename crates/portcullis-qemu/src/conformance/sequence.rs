@@ -15,7 +15,7 @@ use super::{Stage, Trouble};
 use portcullis::iommu::DomainId;
 use portcullis::table::{EntryValue, Rights};
 use portcullis::{Iova, PAGE_SIZE, PhysAddr};
-use portcullis_vtd::spec::descriptors::{ContextScope, Descriptor, IotlbScope};
+use portcullis_vtd::spec::descriptors::{ContextScope, InvalidationDescriptor, IotlbScope};
 use portcullis_vtd::spec::faults::FaultReason;
 use std::sync::Arc;
 
@@ -52,7 +52,7 @@ pub enum Place {
 
 /// A step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Step {
+pub enum SequenceStep {
     /// Writes an entry of 4 KiB of a region; it counts while the region has its table.
     Page {
         /// Which domain.
@@ -158,7 +158,7 @@ struct Player<'s> {
     pages: [[PhysAddr; REGIONS]; DOMAINS],
     /// The domains whose translations each device may use: those that may be cached, and last that of its entry.
     held: [Vec<Option<usize>>; DEVICES.len()],
-    tamper: fn(Descriptor) -> Descriptor,
+    tamper: fn(InvalidationDescriptor) -> InvalidationDescriptor,
 }
 
 /// Makes the steps on a fresh rig, and says what came of each; `None` for a step that is no DMA. Each descriptor is what
@@ -168,8 +168,8 @@ struct Player<'s> {
 /// A [`Trouble`], where the rig does not do as told.
 pub fn play(
     rig: Arc<dyn Rig>,
-    steps: &[Step],
-    tamper: fn(Descriptor) -> Descriptor,
+    steps: &[SequenceStep],
+    tamper: fn(InvalidationDescriptor) -> InvalidationDescriptor,
 ) -> Result<Vec<Option<Observed>>, Trouble> {
     let stage = Stage { rig, wiring: Arc::new(Straight) };
     let raw = stage.raw()?;
@@ -217,36 +217,36 @@ fn entry(leaf: Leaf, phys: impl Fn(u8) -> u64, is_large: bool) -> u64 {
 }
 
 impl Player<'_> {
-    fn step(&mut self, step: Step) -> Result<Option<Observed>, Trouble> {
+    fn step(&mut self, step: SequenceStep) -> Result<Option<Observed>, Trouble> {
         match step {
-            Step::Page { domain, region, page, leaf } => {
+            SequenceStep::Page { domain, region, page, leaf } => {
                 let slot = address(Place::Page(region, page)) >> 12 & 511;
                 let at = PhysAddr::new(self.pages[domain][region].as_u64() + 8 * slot);
                 self.raw.poke(at, entry(leaf, small, false));
             }
-            Step::Region { domain, region, leaf } => {
+            SequenceStep::Region { domain, region, leaf } => {
                 let table = EntryValue::table(self.pages[domain][region]).bits();
                 let at = self.raw.entry(self.tables[domain], region_base(region), 2)?;
                 self.raw.poke(at, leaf.map_or(table, |leaf| entry(leaf, large, true)));
             }
-            Step::Huge { domain, leaf } => {
+            SequenceStep::Huge { domain, leaf } => {
                 let at = self.raw.entry(self.tables[domain], address(Place::Huge(0)), 3)?;
                 self.raw.poke(at, entry(leaf, |_| 0, true));
             }
-            Step::Write { device, place } => return self.dma(device, place, false).map(Some),
-            Step::Read { device, place } => return self.dma(device, place, true).map(Some),
-            Step::Pages { domain, place, mask, leaf_only } => {
+            SequenceStep::Write { device, place } => return self.dma(device, place, false).map(Some),
+            SequenceStep::Read { device, place } => return self.dma(device, place, true).map(Some),
+            SequenceStep::Pages { domain, place, mask, leaf_only } => {
                 let (domain, first) = (DomainId(self.tables[domain].id), Iova::new(address(place)));
                 self.run(&[iotlb(IotlbScope::Pages { domain, first, mask, leaf_only })])?;
             }
-            Step::Domain(index) => self.run(&[domain(self.tables[index].id)])?,
-            Step::Global => self.run(&[global_flush()])?,
-            Step::Contexts => {
-                self.run(&[Descriptor::ContextCache(ContextScope::Global), global_flush()])?;
+            SequenceStep::Domain(index) => self.run(&[domain(self.tables[index].id)])?,
+            SequenceStep::Global => self.run(&[global_flush()])?,
+            SequenceStep::Contexts => {
+                self.run(&[InvalidationDescriptor::ContextCache(ContextScope::Global), global_flush()])?;
                 // Of what a device may use only that of its entry is left.
                 self.held.iter_mut().for_each(|held| drop(held.drain(..held.len() - 1)));
             }
-            Step::Move { device, to } if self.is_free(device, to) => {
+            SequenceStep::Move { device, to } if self.is_free(device, to) => {
                 self.point(device, to);
                 let held = core::mem::replace(&mut self.held[device], vec![to]);
                 for index in held.into_iter().flatten() {
@@ -254,11 +254,11 @@ impl Player<'_> {
                     self.run(&[device_context(id, DEVICES[device], 0), domain(id)])?;
                 }
             }
-            Step::Slip { device, to } if self.is_free(device, to) => {
+            SequenceStep::Slip { device, to } if self.is_free(device, to) => {
                 self.point(device, to);
                 self.held[device].push(to);
             }
-            Step::Move { .. } | Step::Slip { .. } => {}
+            SequenceStep::Move { .. } | SequenceStep::Slip { .. } => {}
         }
         Ok(None)
     }
@@ -275,7 +275,7 @@ impl Player<'_> {
         self.raw.context(DEVICES[device], entry);
     }
 
-    fn run(&self, descriptors: &[Descriptor]) -> Result<(), Trouble> {
+    fn run(&self, descriptors: &[InvalidationDescriptor]) -> Result<(), Trouble> {
         let descriptors: Vec<_> = descriptors.iter().map(|descriptor| (self.tamper)(*descriptor)).collect();
         self.raw.run(&descriptors)
     }

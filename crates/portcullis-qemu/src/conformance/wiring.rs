@@ -6,7 +6,7 @@ use portcullis::iommu::{AttachError, Capabilities, Invalidation, Iommu, SourceId
 use portcullis::platform::{CpuHint, Lock, LockClass, Platform, Wait};
 use portcullis::table::{Entry, Frame};
 use portcullis::{Access, DomainId, NoMemory, PhysAddr, QueueError};
-use portcullis_vtd::spec::descriptors::Descriptor;
+use portcullis_vtd::spec::descriptors::InvalidationDescriptor;
 use portcullis_vtd::spec::registers::{IQA, IQT, QUEUE_INDEX_SHIFT};
 use portcullis_vtd::spec::tables::TABLE_ENTRIES;
 use portcullis_vtd::{Mmio, Ticket, Unit};
@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Where the driver can be broken. What does nothing leaves it whole.
 pub trait Wiring: Send + Sync {
     /// A descriptor that the driver hands to the hardware, and what becomes of it.
-    fn descriptor(&self, descriptor: Descriptor) -> Descriptor {
+    fn descriptor(&self, descriptor: InvalidationDescriptor) -> InvalidationDescriptor {
         descriptor
     }
 
@@ -49,7 +49,7 @@ pub(super) struct QueueTap {
     /// The next IOTLB descriptor gets a bit that is reserved.
     pub(super) spoils_next: AtomicBool,
     /// What was handed over, as the driver wrote it.
-    log: Mutex<Vec<Descriptor>>,
+    log: Mutex<Vec<InvalidationDescriptor>>,
     base: AtomicU64,
     tail: AtomicU64,
     /// How often a tail was written.
@@ -60,9 +60,9 @@ pub(super) struct QueueTap {
 
 impl QueueTap {
     /// The descriptors handed over since the last time, waits left out.
-    pub(super) fn commands(&self) -> Vec<Descriptor> {
+    pub(super) fn commands(&self) -> Vec<InvalidationDescriptor> {
         let log = core::mem::take(&mut *self.log.lock().unwrap_or_else(PoisonError::into_inner));
-        log.into_iter().filter(|descriptor| !matches!(descriptor, Descriptor::Wait { .. })).collect()
+        log.into_iter().filter(|descriptor| !matches!(descriptor, InvalidationDescriptor::Wait { .. })).collect()
     }
 }
 
@@ -89,10 +89,10 @@ impl Wired {
         for step in 0..(end + slots - begin) % slots {
             let slot = 2 * ((begin + step) % slots) as usize;
             let words = [frame[slot].load_bits(), frame[slot + 1].load_bits()];
-            let Ok(descriptor) = Descriptor::decode(words) else { continue };
+            let Ok(descriptor) = InvalidationDescriptor::decode(words) else { continue };
             log.push(descriptor);
             let [mut low, high] = self.wiring.descriptor(descriptor).encode();
-            let is_iotlb = matches!(descriptor, Descriptor::Iotlb { .. });
+            let is_iotlb = matches!(descriptor, InvalidationDescriptor::Iotlb { .. });
             if is_iotlb && self.tap.spoils_next.swap(false, Ordering::Relaxed) {
                 low |= 1 << 12;
             }

@@ -37,7 +37,7 @@ pub enum Accelerator {
 
 /// What a machine consists of.
 #[derive(Debug, Default)]
-pub struct Setup {
+pub struct QemuSetup {
     accelerator: Accelerator,
     address_bits: Option<u8>,
     caching_mode: bool,
@@ -45,7 +45,7 @@ pub struct Setup {
     files: Vec<OwnedFd>,
 }
 
-impl Setup {
+impl QemuSetup {
     /// A unit with 48-bit addresses, and no device.
     pub fn new(accelerator: Accelerator) -> Self {
         Self { accelerator, ..Self::default() }
@@ -96,19 +96,19 @@ impl Setup {
 }
 
 /// A QEMU, its memory and its socket. Dropping it ends QEMU.
-pub struct Machine {
+pub struct QemuMachine {
     protocol: Mutex<Protocol>,
     memory: Arc<GuestMemory>,
     process: Process,
 }
 
-impl Machine {
+impl QemuMachine {
     /// Starts it. QEMU ends with the machine, or with the thread that calls this: a machine that is to outlive the thread must be
     /// started elsewhere.
     ///
     /// # Errors
     /// [`QtestError::NoQemu`], [`QtestError::Start`]; [`QtestError::Silent`] where QEMU does not take the arguments.
-    pub fn start(setup: Setup) -> Result<Arc<Self>, MachineError> {
+    pub fn start(setup: QemuSetup) -> Result<Arc<Self>, MachineError> {
         let memory = Arc::new(GuestMemory::new(MEMORY_BYTES)?);
         let firmware = firmware()?;
         let megabytes = MEMORY_BYTES >> 20;
@@ -228,7 +228,7 @@ fn firmware() -> Result<OwnedFd, MachineError> {
 
 /// The registers of a machine's unit, for the driver.
 #[derive(Clone)]
-pub struct VtdMmio(pub Arc<Machine>);
+pub struct VtdMmio(pub Arc<QemuMachine>);
 
 impl Mmio for VtdMmio {
     fn read32(&self, offset: u32) -> u32 {

@@ -1,6 +1,6 @@
 //! Configuration space, through ports 0xcf8 and 0xcfc, and the registers behind a base address.
 
-use super::Machine;
+use super::QemuMachine;
 use portcullis::iommu::SourceId;
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -22,12 +22,12 @@ const BAR_STRIDE: u64 = 1 << 20;
 /// A function on bus 0.
 #[derive(Clone)]
 pub struct Function {
-    machine: Arc<Machine>,
+    machine: Arc<QemuMachine>,
     source: SourceId,
 }
 
 impl Function {
-    pub(super) fn new(machine: Arc<Machine>, source: SourceId) -> Self {
+    pub(super) fn new(machine: Arc<QemuMachine>, source: SourceId) -> Self {
         Self { machine, source }
     }
 
@@ -39,7 +39,7 @@ impl Function {
     /// Reads 4 bytes of its configuration space.
     ///
     /// # Panics
-    /// If QEMU has gone, as [`Machine::read32`].
+    /// If QEMU has gone, as [`QemuMachine::read32`].
     pub fn read(&self, offset: u8) -> u32 {
         let address = self.address(offset);
         self.machine.answered(|protocol| {
@@ -85,13 +85,13 @@ impl Function {
 /// The registers of a function.
 #[derive(Clone)]
 pub struct Bar {
-    machine: Arc<Machine>,
+    machine: Arc<QemuMachine>,
     base: u64,
 }
 
 impl Bar {
     /// The machine that it is in.
-    pub fn machine(&self) -> &Arc<Machine> {
+    pub fn machine(&self) -> &Arc<QemuMachine> {
         &self.machine
     }
 
@@ -108,7 +108,7 @@ impl Bar {
     /// Writes 8 bytes at each of some offsets, in order, and then reads 8: all in one turn.
     ///
     /// # Panics
-    /// If QEMU has gone, as [`Machine::read32`].
+    /// If QEMU has gone, as [`QemuMachine::read32`].
     pub fn write_and_read64(&self, writes: &[(u64, u64)], read: u64) -> u64 {
         let mut commands = String::new();
         for (offset, value) in writes {

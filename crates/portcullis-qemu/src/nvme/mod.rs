@@ -15,15 +15,15 @@
 //! use portcullis::designs::Magazine;
 //! use portcullis::{Domain, PAGE_SIZE, Protection, Segment, SourceId};
 //! use portcullis_qemu::nvme::{Nvme, Operation};
-//! use portcullis_qemu::{Accelerator, Buffers, Machine, Setup, VtdMmio};
-//! use portcullis_vtd::{Config, Unit};
+//! use portcullis_qemu::{Accelerator, Buffers, QemuMachine, QemuSetup, VtdMmio};
+//! use portcullis_vtd::{UnitConfig, Unit};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let setup = Setup::new(Accelerator::Stopped)
+//! let setup = QemuSetup::new(Accelerator::Stopped)
 //!     .file(16 << 20, |path| ["-blockdev".into(), format!("driver=file,node-name=disk,filename={path},locking=off")])?
 //!     .device("nvme,addr=5,serial=1,drive=disk");
-//! let (machine, source) = (Machine::start(setup)?, SourceId(5 << 3));
-//! let unit = Unit::bring_up(VtdMmio(machine.clone()), machine.host(), Config::default())?;
+//! let (machine, source) = (QemuMachine::start(setup)?, SourceId(5 << 3));
+//! let unit = Unit::bring_up(VtdMmio(machine.clone()), machine.host(), UnitConfig::default())?;
 //! let domain = Domain::<Magazine, _, _>::new(&unit, machine.host(), Protection::Strict)?;
 //! domain.attach(source)?;
 //!

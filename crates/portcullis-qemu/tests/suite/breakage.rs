@@ -4,18 +4,18 @@
 use portcullis::Access;
 use portcullis::table::Entry;
 use portcullis_qemu::conformance::{Check, DATA_BASE, Side, Straight, Subject, Verdict, Wiring, checks};
-use portcullis_vtd::spec::descriptors::{Descriptor, IotlbScope};
+use portcullis_vtd::spec::descriptors::{InvalidationDescriptor, IotlbScope};
 use std::sync::Arc;
 
 /// Executed by every unit, and without effect.
-const HARMLESS: Descriptor = Descriptor::InterruptEntryCache { entries: None };
+const HARMLESS: InvalidationDescriptor = InvalidationDescriptor::InterruptEntryCache { entries: None };
 
 /// IOTLB invalidations are not sent.
 struct SkipsPages;
 
 impl Wiring for SkipsPages {
-    fn descriptor(&self, descriptor: Descriptor) -> Descriptor {
-        if matches!(descriptor, Descriptor::Iotlb { .. }) { HARMLESS } else { descriptor }
+    fn descriptor(&self, descriptor: InvalidationDescriptor) -> InvalidationDescriptor {
+        if matches!(descriptor, InvalidationDescriptor::Iotlb { .. }) { HARMLESS } else { descriptor }
     }
 }
 
@@ -23,8 +23,8 @@ impl Wiring for SkipsPages {
 struct SkipsContexts;
 
 impl Wiring for SkipsContexts {
-    fn descriptor(&self, descriptor: Descriptor) -> Descriptor {
-        if matches!(descriptor, Descriptor::ContextCache(_)) { HARMLESS } else { descriptor }
+    fn descriptor(&self, descriptor: InvalidationDescriptor) -> InvalidationDescriptor {
+        if matches!(descriptor, InvalidationDescriptor::ContextCache(_)) { HARMLESS } else { descriptor }
     }
 }
 
@@ -32,15 +32,15 @@ impl Wiring for SkipsContexts {
 struct HalvesMask;
 
 impl Wiring for HalvesMask {
-    fn descriptor(&self, descriptor: Descriptor) -> Descriptor {
+    fn descriptor(&self, descriptor: InvalidationDescriptor) -> InvalidationDescriptor {
         match descriptor {
-            Descriptor::Iotlb {
+            InvalidationDescriptor::Iotlb {
                 scope: IotlbScope::Pages { domain, first, mask, leaf_only },
                 drain_writes,
                 drain_reads,
             } => {
                 let scope = IotlbScope::Pages { domain, first, mask: mask.saturating_sub(1), leaf_only };
-                Descriptor::Iotlb { scope, drain_writes, drain_reads }
+                InvalidationDescriptor::Iotlb { scope, drain_writes, drain_reads }
             }
             other => other,
         }
@@ -51,11 +51,15 @@ impl Wiring for HalvesMask {
 struct AlwaysHints;
 
 impl Wiring for AlwaysHints {
-    fn descriptor(&self, descriptor: Descriptor) -> Descriptor {
+    fn descriptor(&self, descriptor: InvalidationDescriptor) -> InvalidationDescriptor {
         match descriptor {
-            Descriptor::Iotlb { scope: IotlbScope::Pages { domain, first, mask, .. }, drain_writes, drain_reads } => {
+            InvalidationDescriptor::Iotlb {
+                scope: IotlbScope::Pages { domain, first, mask, .. },
+                drain_writes,
+                drain_reads,
+            } => {
                 let scope = IotlbScope::Pages { domain, first, mask, leaf_only: true };
-                Descriptor::Iotlb { scope, drain_writes, drain_reads }
+                InvalidationDescriptor::Iotlb { scope, drain_writes, drain_reads }
             }
             other => other,
         }

@@ -3,10 +3,10 @@
 use portcullis::PhysAddr;
 use portcullis::table::Rights;
 use portcullis_qemu::conformance::sequence::{
-    DOMAINS, Leaf, MASK_MAX, Observed, PAGES, PLACES, Place, REGIONS, Step, play, same,
+    DOMAINS, Leaf, MASK_MAX, Observed, PAGES, PLACES, Place, REGIONS, SequenceStep, play, same,
 };
 use portcullis_qemu::conformance::{DEVICES, Hardware, Seen, Side};
-use portcullis_vtd::spec::descriptors::{ContextScope, Descriptor, IotlbScope};
+use portcullis_vtd::spec::descriptors::{ContextScope, InvalidationDescriptor, IotlbScope};
 use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 use std::cell::Cell;
@@ -50,44 +50,44 @@ fn to() -> impl Strategy<Value = Option<usize>> {
     prop_oneof![1 => Just(None), 6 => (0..DOMAINS).prop_map(Some)]
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = SequenceStep> {
     let (domain, region, device) = (0..DOMAINS, 0..REGIONS, 0..DEVICES.len());
     prop_oneof![
         14 => (domain.clone(), region.clone(), page(), leaf())
-            .prop_map(|(domain, region, page, leaf)| Step::Page { domain, region, page, leaf }),
+            .prop_map(|(domain, region, page, leaf)| SequenceStep::Page { domain, region, page, leaf }),
         2 => (domain.clone(), region, prop::option::of(leaf()))
-            .prop_map(|(domain, region, leaf)| Step::Region { domain, region, leaf }),
-        2 => (domain.clone(), leaf()).prop_map(|(domain, leaf)| Step::Huge { domain, leaf }),
-        30 => (device.clone(), place()).prop_map(|(device, place)| Step::Write { device, place }),
-        20 => (device.clone(), place()).prop_map(|(device, place)| Step::Read { device, place }),
+            .prop_map(|(domain, region, leaf)| SequenceStep::Region { domain, region, leaf }),
+        2 => (domain.clone(), leaf()).prop_map(|(domain, leaf)| SequenceStep::Huge { domain, leaf }),
+        30 => (device.clone(), place()).prop_map(|(device, place)| SequenceStep::Write { device, place }),
+        20 => (device.clone(), place()).prop_map(|(device, place)| SequenceStep::Read { device, place }),
         8 => (domain.clone(), place(), 0..=MASK_MAX, any::<bool>())
-            .prop_map(|(domain, place, mask, leaf_only)| Step::Pages { domain, place, mask, leaf_only }),
-        1 => domain.prop_map(Step::Domain),
-        1 => Just(Step::Global),
-        1 => Just(Step::Contexts),
-        2 => (device.clone(), to()).prop_map(|(device, to)| Step::Move { device, to }),
-        1 => (device, to()).prop_map(|(device, to)| Step::Slip { device, to }),
+            .prop_map(|(domain, place, mask, leaf_only)| SequenceStep::Pages { domain, place, mask, leaf_only }),
+        1 => domain.prop_map(SequenceStep::Domain),
+        1 => Just(SequenceStep::Global),
+        1 => Just(SequenceStep::Contexts),
+        2 => (device.clone(), to()).prop_map(|(device, to)| SequenceStep::Move { device, to }),
+        1 => (device, to()).prop_map(|(device, to)| SequenceStep::Slip { device, to }),
     ]
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+fn steps() -> impl Strategy<Value = Vec<SequenceStep>> {
     prop::collection::vec(step(), 1..=STEPS_MAX)
 }
 
 /// Before the random steps every device is in a domain of its own, in which the pages that are used most are mapped.
-fn beginning() -> Vec<Step> {
-    let mut all: Vec<_> = (0..DEVICES.len()).map(|device| Step::Move { device, to: Some(device) }).collect();
+fn beginning() -> Vec<SequenceStep> {
+    let mut all: Vec<_> = (0..DEVICES.len()).map(|device| SequenceStep::Move { device, to: Some(device) }).collect();
     for (region, page) in (0..REGIONS).flat_map(|region| (0..4).map(move |page| (region, page))) {
         let leaf = Leaf::To(page % PLACES, Rights::READ_WRITE);
-        all.extend((0..DOMAINS).map(|domain| Step::Page { domain, region, page, leaf }));
+        all.extend((0..DOMAINS).map(|domain| SequenceStep::Page { domain, region, page, leaf }));
     }
     all
 }
 
-type Tamper = fn(Descriptor) -> Descriptor;
+type Tamper = fn(InvalidationDescriptor) -> InvalidationDescriptor;
 
 /// Plays the steps on both, the second side with its descriptors changed; the first step that differs is an error.
-fn compare(steps: &[Step], other: Side, tamper: Tamper, tally: &Tally) -> Result<(), TestCaseError> {
+fn compare(steps: &[SequenceStep], other: Side, tamper: Tamper, tally: &Tally) -> Result<(), TestCaseError> {
     let rig = |side: Side| side.rig(Hardware::Standard).map_err(|trouble| TestCaseError::fail(trouble.to_string()));
     let broken = |trouble: portcullis_qemu::conformance::Trouble| TestCaseError::fail(trouble.to_string());
     let begin = beginning();
@@ -146,7 +146,7 @@ fn model_and_qemu_agree_on_random_steps() {
 }
 
 /// One side's invalidations are not what they should be.
-fn found(tamper: Tamper, other: Side, shrinks: u32) -> (String, Vec<Step>) {
+fn found(tamper: Tamper, other: Side, shrinks: u32) -> (String, Vec<SequenceStep>) {
     let outcome = runner(SEQUENCES, shrinks).run(&steps(), |steps| compare(&steps, other, tamper, &Tally::default()));
     match outcome {
         // A comparison that could not be made has found nothing.
@@ -155,44 +155,48 @@ fn found(tamper: Tamper, other: Side, shrinks: u32) -> (String, Vec<Step>) {
     }
 }
 
-const HARMLESS: Descriptor = Descriptor::InterruptEntryCache { entries: None };
+const HARMLESS: InvalidationDescriptor = InvalidationDescriptor::InterruptEntryCache { entries: None };
 
 /// Page-selective invalidations of one page, whatever they say.
-fn one_page_only(descriptor: Descriptor) -> Descriptor {
+fn one_page_only(descriptor: InvalidationDescriptor) -> InvalidationDescriptor {
     match descriptor {
-        Descriptor::Iotlb { scope: IotlbScope::Pages { domain, first, leaf_only, .. }, drain_writes, drain_reads } => {
+        InvalidationDescriptor::Iotlb {
+            scope: IotlbScope::Pages { domain, first, leaf_only, .. },
+            drain_writes,
+            drain_reads,
+        } => {
             let scope = IotlbScope::Pages { domain, first, mask: 0, leaf_only };
-            Descriptor::Iotlb { scope, drain_writes, drain_reads }
+            InvalidationDescriptor::Iotlb { scope, drain_writes, drain_reads }
         }
         other => other,
     }
 }
 
 /// Twice as many pages as were named.
-fn mask_too_large(descriptor: Descriptor) -> Descriptor {
+fn mask_too_large(descriptor: InvalidationDescriptor) -> InvalidationDescriptor {
     match descriptor {
-        Descriptor::Iotlb {
+        InvalidationDescriptor::Iotlb {
             scope: IotlbScope::Pages { domain, first, mask, leaf_only },
             drain_writes,
             drain_reads,
         } => {
             let scope = IotlbScope::Pages { domain, first, mask: mask + 1, leaf_only };
-            Descriptor::Iotlb { scope, drain_writes, drain_reads }
+            InvalidationDescriptor::Iotlb { scope, drain_writes, drain_reads }
         }
         other => other,
     }
 }
 
-fn no_domain(descriptor: Descriptor) -> Descriptor {
+fn no_domain(descriptor: InvalidationDescriptor) -> InvalidationDescriptor {
     match descriptor {
-        Descriptor::Iotlb { scope: IotlbScope::Domain(_), .. } => HARMLESS,
+        InvalidationDescriptor::Iotlb { scope: IotlbScope::Domain(_), .. } => HARMLESS,
         other => other,
     }
 }
 
-fn no_context(descriptor: Descriptor) -> Descriptor {
+fn no_context(descriptor: InvalidationDescriptor) -> InvalidationDescriptor {
     match descriptor {
-        Descriptor::ContextCache(ContextScope::Device { .. }) => HARMLESS,
+        InvalidationDescriptor::ContextCache(ContextScope::Device { .. }) => HARMLESS,
         other => other,
     }
 }

@@ -4,19 +4,19 @@ use portcullis::designs::Magazine;
 use portcullis::iommu::SourceId;
 use portcullis::{Access, Domain, PAGE_SIZE, Protection};
 use portcullis_qemu::edu::Edu;
-use portcullis_qemu::{Accelerator, Buffers, Machine, Setup, VtdMmio};
+use portcullis_qemu::{Accelerator, Buffers, QemuMachine, QemuSetup, VtdMmio};
 use portcullis_vtd::spec::faults::{FaultReason, FaultRequest};
-use portcullis_vtd::{Config, Unit};
+use portcullis_vtd::{Unit, UnitConfig};
 use std::sync::Arc;
 
 const EDU: SourceId = SourceId(3 << 3);
 
 #[test]
 fn a_page_comes_and_goes() {
-    let setup = Setup::new(Accelerator::Jumping).device("edu,addr=3,dma_mask=0xffffffffffffffff");
-    let machine = Machine::start(setup).unwrap_or_else(|error| panic!("{error}"));
+    let setup = QemuSetup::new(Accelerator::Jumping).device("edu,addr=3,dma_mask=0xffffffffffffffff");
+    let machine = QemuMachine::start(setup).unwrap_or_else(|error| panic!("{error}"));
     let (host, memory) = (machine.host(), machine.memory().clone());
-    let unit = Arc::new(Unit::bring_up(VtdMmio(machine.clone()), host.clone(), Config::default()).unwrap());
+    let unit = Arc::new(Unit::bring_up(VtdMmio(machine.clone()), host.clone(), UnitConfig::default()).unwrap());
     let edu = Edu::new(&machine.function(EDU)).unwrap();
     let domain = Domain::<Magazine, _, _>::new(unit.clone(), host, Protection::Strict).unwrap();
     domain.attach(EDU).unwrap();

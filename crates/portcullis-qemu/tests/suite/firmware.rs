@@ -5,9 +5,9 @@
 mod bring_up;
 
 use portcullis::designs::{Magazine, Static};
-use portcullis::{Access, Config, Domain, Iova, IovaRange, PAGE_SIZE, PhysAddr, Protection, Segment, SourceId};
+use portcullis::{Access, Domain, DomainConfig, Iova, IovaRange, PAGE_SIZE, PhysAddr, Protection, Segment, SourceId};
 use portcullis_qemu::edu::Edu;
-use portcullis_qemu::{Accelerator, Buffers, Machine, Setup, VTD_BASE, VtdMmio, acpi_tables, find_table};
+use portcullis_qemu::{Accelerator, Buffers, QemuMachine, QemuSetup, VTD_BASE, VtdMmio, acpi_tables, find_table};
 use portcullis_vtd::Unit;
 use portcullis_vtd::dmar::{Dmar, Rmrr, ScopeKind};
 use portcullis_vtd::spec::faults::FaultReason;
@@ -15,8 +15,8 @@ use std::sync::Arc;
 
 const EDU: SourceId = SourceId(3 << 3);
 
-fn start(accelerator: Accelerator) -> Arc<Machine> {
-    Machine::start(Setup::new(accelerator).device("edu,addr=3,dma_mask=0xffffffffffffffff")).unwrap()
+fn start(accelerator: Accelerator) -> Arc<QemuMachine> {
+    QemuMachine::start(QemuSetup::new(accelerator).device("edu,addr=3,dma_mask=0xffffffffffffffff")).unwrap()
 }
 
 #[test]
@@ -67,7 +67,8 @@ fn a_table_is_found_by_its_length_or_not_at_all() {
 #[test]
 fn the_table_describes_the_machine() {
     for bits in [39, 48] {
-        let machine = Machine::start(Setup::new(Accelerator::Stopped).address_bits(bits).device("edu,addr=3")).unwrap();
+        let machine =
+            QemuMachine::start(QemuSetup::new(Accelerator::Stopped).address_bits(bits).device("edu,addr=3")).unwrap();
         let tables = acpi_tables(&machine).unwrap();
         let dmar = Dmar::parse(find_table(&tables, *b"DMAR").unwrap()).unwrap();
         assert_eq!(dmar.host_address_bits(), bits);
@@ -80,8 +81,8 @@ fn the_table_describes_the_machine() {
 
 #[test]
 fn a_device_behind_a_bridge_is_found_once_its_bus_has_a_number() {
-    let setup = Setup::new(Accelerator::Stopped).device("pcie-root-port,id=above,addr=4").device("edu,bus=above");
-    let machine = Machine::start(setup).unwrap();
+    let setup = QemuSetup::new(Accelerator::Stopped).device("pcie-root-port,id=above,addr=4").device("edu,bus=above");
+    let machine = QemuMachine::start(setup).unwrap();
     let tables = acpi_tables(&machine).unwrap();
     let dmar = Dmar::parse(find_table(&tables, *b"DMAR").unwrap()).unwrap();
     let (port, behind) = (SourceId(4 << 3), SourceId(7 << 8));
@@ -97,7 +98,7 @@ fn a_device_behind_a_bridge_is_found_once_its_bus_has_a_number() {
 const REGION: Segment = Segment { phys: PhysAddr::new(0x0fff_0000), len: 0x1_0000 };
 
 /// The machine's table and a region that is reserved for the edu device, as the firmware of a real machine has them.
-fn with_region(machine: &Machine) -> Vec<u8> {
+fn with_region(machine: &QemuMachine) -> Vec<u8> {
     let tables = acpi_tables(machine).unwrap();
     let mut table = find_table(&tables, *b"DMAR").unwrap().to_vec();
     table.extend([1, 0, 32, 0, 0, 0, 0, 0]);
@@ -117,7 +118,7 @@ fn a_reserved_region_keeps_its_addresses_or_leads_to_itself() {
     let dmar = Dmar::parse(&table).unwrap();
     let regions: Vec<Rmrr<'_>> = dmar.reserved_for(0, EDU, |_| None).collect();
     let [region] = regions[..] else { panic!("{regions:?}") };
-    let unit = Unit::bring_up(VtdMmio(machine.clone()), machine.host(), portcullis_vtd::Config::default()).unwrap();
+    let unit = Unit::bring_up(VtdMmio(machine.clone()), machine.host(), portcullis_vtd::UnitConfig::default()).unwrap();
     let edu = Edu::new(&machine.function(EDU)).unwrap();
     let at = Iova::new(REGION.phys.as_u64() + 0x123);
     let reaches = |domain_is: &str| {
@@ -136,7 +137,7 @@ fn a_reserved_region_keeps_its_addresses_or_leads_to_itself() {
     // Waiting for its driver, it reaches the region and nothing else.
     let segments = [Segment { phys: region.base(), len: region.bytes() }];
     assert_eq!(segments, [REGION]);
-    let config = Config { memory: &segments, ..Config::new(Protection::None) };
+    let config = DomainConfig { memory: &segments, ..DomainConfig::new(Protection::None) };
     let waiting = Domain::<Static, _, _>::with_config(&unit, machine.host(), &config).unwrap();
     waiting.attach(EDU).unwrap();
     assert_eq!(reaches("the region alone"), None);
@@ -150,7 +151,7 @@ fn a_reserved_region_keeps_its_addresses_or_leads_to_itself() {
     let reserved: [IovaRange; 1] = [region.range];
     let page = Buffers::of(&memory).take(1).unwrap();
     let first = |reserved: &[IovaRange]| {
-        let config = Config { address_bits: 28, reserved, ..Config::new(Protection::Strict) };
+        let config = DomainConfig { address_bits: 28, reserved, ..DomainConfig::new(Protection::Strict) };
         let domain = Domain::<Magazine, _, _>::with_config(&unit, machine.host(), &config).unwrap();
         domain.attach(EDU).unwrap();
         let iova = domain.map_raw(page, PAGE_SIZE, Access::DeviceWrites).unwrap();

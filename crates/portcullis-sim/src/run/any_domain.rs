@@ -8,7 +8,7 @@ use portcullis::designs::{DesignId, Visitor};
 use portcullis::domain::RawBatch;
 use portcullis::iommu::AttachError;
 use portcullis::{
-    CommitError, Config, Domain, DomainId, IovaRange, MapError, NewDomainError, PAGE_SHIFT, Request, SourceId,
+    CommitError, Domain, DomainConfig, DomainId, IovaRange, MapError, NewDomainError, PAGE_SHIFT, Request, SourceId,
     UnmapError,
 };
 
@@ -88,7 +88,7 @@ type Opened = Result<Box<dyn AnyDomain>, NewDomainError>;
 #[derive(Clone, Copy)]
 pub(super) struct AnyDesign {
     pub(super) info: &'static Info,
-    open: fn(LabUnit, LabPlatform, &Config<'_>) -> Opened,
+    open: fn(LabUnit, LabPlatform, &DomainConfig<'_>) -> Opened,
 }
 
 impl AnyDesign {
@@ -116,7 +116,7 @@ impl AnyDesign {
         design.visit(Of)
     }
 
-    pub(super) fn open(self, unit: &LabUnit, platform: &LabPlatform, config: &Config<'_>) -> Opened {
+    pub(super) fn open(self, unit: &LabUnit, platform: &LabPlatform, config: &DomainConfig<'_>) -> Opened {
         (self.open)(unit.clone(), platform.clone(), config)
     }
 }

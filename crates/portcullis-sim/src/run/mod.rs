@@ -222,7 +222,7 @@ fn measured_pace(machine: &Machine, work: &Work, seed: u64) -> Result<Pace, RunE
         measure(&Job {
             machine,
             work: work.clone(),
-            design: DesignId::None,
+            design: DesignId::Unprotected,
             options: Options::NONE,
             protection: Protection::None,
             batch: 1,

@@ -7,7 +7,7 @@ use super::observer::RunEvent;
 use super::world::{Wanted, World};
 use portcullis::table::Rights;
 use portcullis::{Access, Iova, PAGE_SIZE, Segment};
-use portcullis_trace::{Joined, LoggedAccess, Mapping, OperationKind, Target, Trace};
+use portcullis_trace::{Joined, LoggedAccess, OperationKind, Target, Trace, TraceMapping};
 use rustc_hash::FxHashSet;
 use std::cell::Cell;
 use std::rc::Rc;
@@ -95,7 +95,7 @@ pub(super) fn run(world: &Rc<World>, trace: &Rc<Trace>, joined: Option<&Rc<Joine
 
 /// The device goes over the buffers that the trace never unmaps, in the order of their maps.
 fn access_leftovers(world: &Rc<World>, trace: &Rc<Trace>) {
-    let left = |(slot, mapping): (usize, &Mapping)| {
+    let left = |(slot, mapping): (usize, &TraceMapping)| {
         (mapping.unmap_operation.is_none() && mapping.access != Access::DeviceReads).then_some(slot as Slot)
     };
     let left: Vec<Slot> = trace.mappings.iter().enumerate().filter_map(left).collect();

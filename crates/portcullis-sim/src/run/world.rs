@@ -8,7 +8,7 @@ use super::{Job, RunError};
 use crate::engine::{Engine, Event};
 use crate::platform::LabPlatform;
 use portcullis::design::Info;
-use portcullis::{Config, MapError, PhysAddr, Segment, SourceId};
+use portcullis::{DomainConfig, MapError, PhysAddr, Segment, SourceId};
 use portcullis_model::{Device, ModelMmio, Ram, Vtd};
 use portcullis_vtd::Unit;
 use std::cell::{Cell, RefCell};
@@ -124,7 +124,7 @@ impl World {
         let vtd = Arc::new(Vtd::new(iommu.clone(), ram.clone()));
         engine.connect(vtd.clone());
         let platform = LabPlatform::new(engine.clone(), ram, job.seed);
-        let config = portcullis_vtd::Config {
+        let config = portcullis_vtd::UnitConfig {
             physical_bits: iommu.physical_bits,
             leaf_only_hint: job.leaf_only_hint,
             ..Default::default()
@@ -133,7 +133,7 @@ impl World {
         let unit = Arc::new(Unit::bring_up(mmio, platform.clone(), config).map_err(RunError::BringUp)?);
         let address_bits = if iommu.four_level { 48 } else { 39 };
         let memory = &*job.work.memory();
-        let config = Config { address_bits, memory, options: job.options, ..Config::new(job.protection) };
+        let config = DomainConfig { address_bits, memory, options: job.options, ..DomainConfig::new(job.protection) };
         let mut domains = Vec::with_capacity(devices.len());
         for device in &devices {
             let domain = design.open(&unit, &platform, &config).map_err(RunError::NewDomain)?;

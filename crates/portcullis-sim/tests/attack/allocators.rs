@@ -2,10 +2,10 @@
 //!
 //! No lock of theirs is held over a call of the tree: other virtual cores of the same thread run meanwhile.
 
-use portcullis::design::{Composed, Described, Design, Info, Setup};
+use portcullis::design::{AssembledMapper, Design, DesignInfo, DomainSetup, Info};
 use portcullis::designs::Stock;
 use portcullis::invalidation::Deferral;
-use portcullis::iova::{Claim, Demand, IovaAllocator, TreeAllocator};
+use portcullis::iova::{Claim, IovaAllocator, IovaRequest, TreeAllocator};
 use portcullis::proof::Proof;
 use portcullis::{Iommu, IovaRange, MapError, NewDomainError, Platform, UnmapError};
 use std::collections::BTreeMap;
@@ -41,16 +41,16 @@ fn claim(live: &mut BTreeMap<u64, u64>, range: IovaRange) -> Result<Claim, Unmap
 /// The stock design over a list of free ranges, with flaw number `FLAW`.
 pub(crate) struct Listed<const FLAW: u8>;
 
-impl<const FLAW: u8> Described for Listed<FLAW> {
+impl<const FLAW: u8> DesignInfo for Listed<FLAW> {
     const INFO: Info = Stock::INFO;
 }
 
 impl<P: Platform, I: Iommu, const FLAW: u8> Design<P, I> for Listed<FLAW> {
-    type Mapper = Composed<ListAllocator<P, FLAW>, P, I>;
+    type Mapper = AssembledMapper<ListAllocator<P, FLAW>, P, I>;
 
-    fn build(setup: Setup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+    fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
         let tree = TreeAllocator::new(&setup.platform, setup.width, setup.reserved)?;
-        Composed::new(ListAllocator { tree, lists: Mutex::default() }, Deferral::Global, setup)
+        AssembledMapper::new(ListAllocator { tree, lists: Mutex::default() }, Deferral::Global, setup)
     }
 }
 
@@ -70,17 +70,17 @@ struct Lists {
 // SAFETY: with no flaw, a range is in one of the lists only, and the tree has handed it out once. With a flaw it breaks what an
 // allocator promises, to be found out; the lab checks which frames are freed.
 unsafe impl<P: Platform, const FLAW: u8> IovaAllocator<P> for ListAllocator<P, FLAW> {
-    fn allocate(&self, platform: &P, demand: &Demand) -> Result<IovaRange, MapError> {
+    fn allocate(&self, platform: &P, request: &IovaRequest) -> Result<IovaRange, MapError> {
         let kept = {
             let mut lists = lock(&self.lists);
             lists.allocations += 1;
-            match lists.free.iter().rposition(|range| range.pages() == demand.pages) {
-                _ if FLAW == HANDS_OUT_PAGE_ZERO && lists.allocations == ZERO_AFTER => IovaRange::new(0, demand.pages),
+            match lists.free.iter().rposition(|range| range.pages() == request.pages) {
+                _ if FLAW == HANDS_OUT_PAGE_ZERO && lists.allocations == ZERO_AFTER => IovaRange::new(0, request.pages),
                 Some(index) => Some(lists.free.remove(index)),
                 None => None,
             }
         };
-        let range = kept.map_or_else(|| self.tree.allocate(platform, demand), Ok)?;
+        let range = kept.map_or_else(|| self.tree.allocate(platform, request), Ok)?;
         lock(&self.lists).live.insert(range.first_pfn(), range.pages());
         Ok(range)
     }
@@ -109,16 +109,16 @@ unsafe impl<P: Platform, const FLAW: u8> IovaAllocator<P> for ListAllocator<P, F
 /// With flaw [`REUSES_WHAT_IS_CLAIMED`], as soon as the unmap of the last of them has begun.
 pub(crate) struct Windowed<const FLAW: u8>;
 
-impl<const FLAW: u8> Described for Windowed<FLAW> {
+impl<const FLAW: u8> DesignInfo for Windowed<FLAW> {
     const INFO: Info = Stock::INFO;
 }
 
 impl<P: Platform, I: Iommu, const FLAW: u8> Design<P, I> for Windowed<FLAW> {
-    type Mapper = Composed<WindowAllocator<P, FLAW>, P, I>;
+    type Mapper = AssembledMapper<WindowAllocator<P, FLAW>, P, I>;
 
-    fn build(setup: Setup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+    fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
         let tree = TreeAllocator::new(&setup.platform, setup.width, setup.reserved)?;
-        Composed::new(WindowAllocator { tree, windows: Mutex::default() }, Deferral::Global, setup)
+        AssembledMapper::new(WindowAllocator { tree, windows: Mutex::default() }, Deferral::Global, setup)
     }
 }
 
@@ -152,11 +152,11 @@ impl Windows {
 // SAFETY: with no flaw, a page is handed out again only after all of its window are back. With a flaw it breaks what an
 // allocator promises, to be found out; the lab checks which frames are freed.
 unsafe impl<P: Platform, const FLAW: u8> IovaAllocator<P> for WindowAllocator<P, FLAW> {
-    fn allocate(&self, platform: &P, demand: &Demand) -> Result<IovaRange, MapError> {
-        assert!(demand.pages == 1, "windows are for mappings of one page");
+    fn allocate(&self, platform: &P, request: &IovaRequest) -> Result<IovaRange, MapError> {
+        assert!(request.pages == 1, "windows are for mappings of one page");
         if lock(&self.windows).ready.is_empty() {
             // Aligned to its size, as all that the tree hands out.
-            let window = self.tree.allocate(platform, &Demand { pages: WINDOW, ..*demand })?;
+            let window = self.tree.allocate(platform, &IovaRequest { pages: WINDOW, ..*request })?;
             lock(&self.windows).ready.extend((window.first_pfn()..window.end_pfn()).rev());
         }
         let mut windows = lock(&self.windows);

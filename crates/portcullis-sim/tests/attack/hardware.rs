@@ -1,6 +1,6 @@
 //! Any design over a unit with one flaw.
 
-use portcullis::design::{Described, Design, Info, Setup};
+use portcullis::design::{Design, DesignInfo, DomainSetup, Info};
 use portcullis::iommu::{AttachError, Translation};
 use portcullis::{Capabilities, DomainId, Invalidation, Iommu, NewDomainError, Platform, QueueError, SourceId};
 use std::marker::PhantomData;
@@ -26,15 +26,15 @@ pub(crate) const LOSES_THE_FIRST: u8 = 7;
 /// Design `B` over a unit with flaw number `FLAW`.
 pub(crate) struct OnUnit<B, const FLAW: u8>(PhantomData<B>);
 
-impl<B: Described, const FLAW: u8> Described for OnUnit<B, FLAW> {
+impl<B: DesignInfo, const FLAW: u8> DesignInfo for OnUnit<B, FLAW> {
     const INFO: Info = B::INFO;
 }
 
 impl<P: Platform, I: Iommu, B: Design<P, FlawedUnit<I, FLAW>>, const FLAW: u8> Design<P, I> for OnUnit<B, FLAW> {
     type Mapper = B::Mapper;
 
-    fn build(setup: Setup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
-        B::build(Setup {
+    fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+        B::build(DomainSetup {
             iommu: FlawedUnit { unit: setup.iommu, latest: Mutex::new(None) },
             platform: setup.platform,
             protection: setup.protection,

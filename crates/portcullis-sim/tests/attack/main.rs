@@ -5,7 +5,7 @@ mod hardware;
 mod mappers;
 mod planted;
 mod registered;
-mod riding;
+mod shared_commits;
 
 use portcullis::Protection;
 use portcullis::design::Options;

@@ -1,7 +1,7 @@
 //! Any design whose mapper has one flaw.
 
 use portcullis::RawUnmapError;
-use portcullis::design::{Described, Design, Info, Mapper, Setup, Usage};
+use portcullis::design::{Design, DesignInfo, DomainSetup, Info, Mapper, Usage};
 use portcullis::invalidation::Revocation;
 use portcullis::iommu::AttachError;
 use portcullis::proof::Committed;
@@ -27,14 +27,14 @@ pub(crate) const COMMITS_SINGLES_LATE: u8 = 5;
 /// Design `B` with flaw number `FLAW`.
 pub(crate) struct Mapping<B, const FLAW: u8>(PhantomData<B>);
 
-impl<B: Described, const FLAW: u8> Described for Mapping<B, FLAW> {
+impl<B: DesignInfo, const FLAW: u8> DesignInfo for Mapping<B, FLAW> {
     const INFO: Info = B::INFO;
 }
 
 impl<P: Platform, I: Iommu, B: Design<P, I>, const FLAW: u8> Design<P, I> for Mapping<B, FLAW> {
     type Mapper = FlawedMapper<B::Mapper, FLAW>;
 
-    fn build(setup: Setup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+    fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
         B::build(setup).map(|mapper| FlawedMapper(mapper, Mutex::default()))
     }
 }

@@ -4,7 +4,7 @@
 use super::allocators::{self, Listed, Windowed};
 use super::hardware::{self, OnUnit};
 use super::mappers::{self, Mapping};
-use super::riding::Riding;
+use super::shared_commits::Riding;
 use super::{job, machine, passes, rings};
 use portcullis::Protection::{self, Deferred, Strict};
 use portcullis::Rule;

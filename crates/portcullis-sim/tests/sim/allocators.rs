@@ -4,20 +4,20 @@ use super::{every_trace, job, machine, measured, replay, rings};
 use portcullis::Protection::{self, Deferred, Strict};
 use portcullis::designs::{Choice, DesignId};
 use portcullis::invalidation::QUEUE_TIMEOUT_US;
-use portcullis_sim::{Job, Outcome, Pace, Work, machine_pace};
+use portcullis_sim::{Job, Pace, RunOutcome, Work, machine_pace};
 
-fn run_on(machine_id: &str, work: Work, choice: &str, protection: Protection) -> Outcome {
+fn run_on(machine_id: &str, work: Work, choice: &str, protection: Protection) -> RunOutcome {
     let machine = machine(machine_id);
     let Choice { design, options } = Choice::parse(choice).expect("a design");
     let pace = machine_pace(&machine, &work, 1);
     measured(&Job { options, pace, ..job(&machine, work, design, protection) })
 }
 
-fn run(work: Work, choice: &str, protection: Protection) -> Outcome {
+fn run(work: Work, choice: &str, protection: Protection) -> RunOutcome {
     run_on("cascadelake-cx5", work, choice, protection)
 }
 
-fn steps(outcome: &Outcome) -> f64 {
+fn steps(outcome: &RunOutcome) -> f64 {
     outcome.search_steps_mean.expect("a design with a tree")
 }
 
@@ -57,8 +57,8 @@ fn a_list_shorter_than_the_flush_queue_searches() {
 fn queues_per_core_lay_the_allocators_lock_bare() {
     for (global, per_core) in [("eiovar", "eiovar:queue=per-core"), ("stock", "stock:queue=per-core")] {
         let [global, per_core] = [global, per_core].map(|choice| run(rings("count=16"), choice, Deferred));
-        let invalidation = |outcome: &Outcome| outcome.lock_wait_invalidation_percent;
-        let iova = |outcome: &Outcome| outcome.lock_wait_iova_percent;
+        let invalidation = |outcome: &RunOutcome| outcome.lock_wait_invalidation_percent;
+        let iova = |outcome: &RunOutcome| outcome.lock_wait_iova_percent;
         assert!(invalidation(&global) > 1.0, "{} %", invalidation(&global));
         assert!(invalidation(&per_core) < 0.2 * invalidation(&global), "{} %", invalidation(&per_core));
         assert!(iova(&per_core) > 1.5 * iova(&global), "{} % and {} %", iova(&global), iova(&per_core));

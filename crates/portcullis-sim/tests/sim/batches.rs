@@ -5,7 +5,7 @@ use super::capture::{Capture, INTERRUPT, OTHER_CPU, READS, TASK, WRITES, Who, bu
 use super::{job, machine, measured, replay};
 use portcullis::Protection;
 use portcullis::designs::DesignId;
-use portcullis_sim::{Job, Machine, Outcome};
+use portcullis_sim::{Job, Machine, RunOutcome};
 
 /// Only the wait behind the commands of a commit takes time, so waiting counts commits.
 fn counting_waits() -> Machine {
@@ -15,7 +15,7 @@ fn counting_waits() -> Machine {
     machine
 }
 
-fn strict(capture: &Capture, batch: usize) -> Outcome {
+fn strict(capture: &Capture, batch: usize) -> RunOutcome {
     let machine = counting_waits();
     let job = job(&machine, replay(&capture.read()), DesignId::Stock, Protection::Strict);
     measured(&Job { batch, ..job })

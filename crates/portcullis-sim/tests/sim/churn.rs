@@ -3,9 +3,9 @@
 use super::{job, machine, measured};
 use portcullis::Protection;
 use portcullis::designs::DesignId;
-use portcullis_sim::{Outcome, Work};
+use portcullis_sim::{RunOutcome, Work};
 
-fn churn(design: DesignId, background: f64, operations: u64) -> Outcome {
+fn churn(design: DesignId, background: f64, operations: u64) -> RunOutcome {
     let machine = machine("cascadelake-cx5");
     let work = Work::parse(&format!("churn:live=8192,background={background},operations={operations}")).unwrap();
     let protection = design.info().protections.last().copied().unwrap_or(Protection::Strict);

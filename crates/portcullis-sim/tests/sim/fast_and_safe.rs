@@ -3,9 +3,9 @@
 use super::{every_trace, job, machine, measured, replay, rings};
 use portcullis::Protection::Strict;
 use portcullis::designs::DesignId::{self, FastAndSafe, Magazine};
-use portcullis_sim::{Job, Outcome, Work};
+use portcullis_sim::{Job, RunOutcome, Work};
 
-fn run(work: Work, design: DesignId, batch: usize, leaf_only_hint: bool) -> Outcome {
+fn run(work: Work, design: DesignId, batch: usize, leaf_only_hint: bool) -> RunOutcome {
     let machine = machine("cascadelake-cx5");
     measured(&Job { batch, leaf_only_hint, ..job(&machine, work, design, Strict) })
 }

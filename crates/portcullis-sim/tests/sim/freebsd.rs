@@ -6,7 +6,7 @@ use super::{bundled, job, machine, measured, replay};
 use portcullis::design::Options;
 use portcullis::designs::{Choice, DesignId, FreeBsd};
 use portcullis::platform::Phase;
-use portcullis::{Access, Config, Domain, PAGE_SIZE, PhysAddr, Protection};
+use portcullis::{Access, Domain, DomainConfig, PAGE_SIZE, PhysAddr, Protection};
 use portcullis_model::Ram;
 use portcullis_sim::engine::Engine;
 use portcullis_sim::{Account, Job, LabPlatform, Machine};
@@ -23,7 +23,7 @@ fn unmap(machine: &Machine, choice: &str, pages: u64) -> Account {
     let ram = Arc::new(Ram::with_flushing(PhysAddr::new(1 << 35), 1 << 20));
     let platform = LabPlatform::new(engine.clone(), ram, 0);
     let options: Options = Choice::parse(choice).expect("a design").options;
-    let config = Config { options, ..Config::new(Protection::Strict) };
+    let config = DomainConfig { options, ..DomainConfig::new(Protection::Strict) };
     let instant = Instant { coherent: machine.iommu.coherent };
     let domain = Domain::<FreeBsd, _, _>::with_config(instant, platform, &config).expect("a domain");
     let spent = Rc::new(Cell::new(Account::default()));

@@ -4,11 +4,11 @@ use super::{job, machine, measured, rings};
 use portcullis::Protection;
 use portcullis::chunk::{CHUNK_PAGES, TABLE_RESERVE};
 use portcullis::designs::DesignId;
-use portcullis_sim::Outcome;
+use portcullis_sim::RunOutcome;
 
 const IDLE: usize = 256;
 
-fn beside(design: DesignId, idle: usize) -> Outcome {
+fn beside(design: DesignId, idle: usize) -> RunOutcome {
     let machine = machine("cascadelake-cx5");
     let work = rings(&format!("ring=64,idle={idle},operations=640"));
     measured(&job(&machine, work, design, Protection::Strict))

@@ -4,14 +4,14 @@
 use super::{job, machine, measured, rings};
 use portcullis::Protection;
 use portcullis::designs::DesignId;
-use portcullis_sim::Outcome;
+use portcullis_sim::RunOutcome;
 
-fn stock_strict(parameters: &str) -> Outcome {
+fn stock_strict(parameters: &str) -> RunOutcome {
     let machine = machine("cascadelake-cx5");
     measured(&job(&machine, rings(parameters), DesignId::Stock, Protection::Strict))
 }
 
-fn steps(outcome: &Outcome) -> f64 {
+fn steps(outcome: &RunOutcome) -> f64 {
     outcome.search_steps_mean.expect("a tree is searched")
 }
 

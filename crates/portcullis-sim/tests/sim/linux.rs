@@ -6,7 +6,7 @@ use portcullis::iommu::fake::FakeIommu;
 use portcullis::platform::fake::{FakeHost, run_on};
 use portcullis::{Domain, Invalidation, IovaRange, PAGE_SHIFT, Protection, Request};
 use portcullis_trace::{OperationKind, Trace, TracedInvalidation};
-use portcullis_vtd::spec::descriptors::{Descriptor, IotlbScope};
+use portcullis_vtd::spec::descriptors::{InvalidationDescriptor, IotlbScope};
 use std::collections::BTreeMap;
 
 /// How many unmaps of so many pages sent a page-selective command with this mask and this hint.
@@ -14,8 +14,8 @@ type Histogram = BTreeMap<(u32, u8, bool), usize>;
 
 /// The first page, the mask and the hint of a traced descriptor.
 fn page_selective(traced: &TracedInvalidation) -> (u64, u8, bool) {
-    match Descriptor::decode([traced.qw0, traced.qw1]) {
-        Ok(Descriptor::Iotlb { scope: IotlbScope::Pages { first, mask, leaf_only, .. }, .. }) => {
+    match InvalidationDescriptor::decode([traced.qw0, traced.qw1]) {
+        Ok(InvalidationDescriptor::Iotlb { scope: IotlbScope::Pages { first, mask, leaf_only, .. }, .. }) => {
             (first.pfn(), mask, leaf_only)
         }
         other => panic!("{other:?} is no page-selective command"),

@@ -15,7 +15,7 @@ mod linux;
 mod measures;
 mod oracle;
 mod placement;
-mod sharing;
+mod shared_commits;
 mod span;
 mod unit_costs;
 mod windows;
@@ -23,7 +23,7 @@ mod windows;
 use portcullis::Protection;
 use portcullis::design::Options;
 use portcullis::designs::DesignId;
-use portcullis_sim::{Job, Machine, Outcome, Pace, Work, run};
+use portcullis_sim::{Job, Machine, Pace, RunOutcome, Work, run};
 use portcullis_trace::Trace;
 use std::path::Path;
 use std::rc::Rc;
@@ -38,7 +38,7 @@ fn job<'m>(machine: &'m Machine, work: Work, design: DesignId, protection: Prote
     Job { machine, work, design, options, protection, batch: 1, pace, seed: 1, leaf_only_hint: true }
 }
 
-fn measured(job: &Job<'_>) -> Outcome {
+fn measured(job: &Job<'_>) -> RunOutcome {
     run(job).unwrap_or_else(|error| panic!("{} {}: {error}", job.design.info().id, job.protection))
 }
 

@@ -4,7 +4,7 @@ use super::capture::{Buffer, Capture, OTHER_CPU, READS, TASK, WRITES, buffer};
 use super::{every_protection, every_translating, job, machine, measured, replay};
 use portcullis::Protection;
 use portcullis::designs::DesignId;
-use portcullis_sim::{Machine, Outcome};
+use portcullis_sim::{Machine, RunOutcome};
 use portcullis_trace::Trace;
 use std::rc::Rc;
 
@@ -15,21 +15,21 @@ fn one_at_a_time() -> Machine {
     machine
 }
 
-fn strict(machine: &Machine, trace: &Rc<Trace>) -> Outcome {
+fn strict(machine: &Machine, trace: &Rc<Trace>) -> RunOutcome {
     measured(&job(machine, replay(trace), DesignId::Stock, Protection::Strict))
 }
 
-fn reads(outcome: &Outcome) -> u64 {
+fn reads(outcome: &RunOutcome) -> u64 {
     (outcome.memory_reads_per_page * outcome.pages as f64).round() as u64
 }
 
-fn misses(outcome: &Outcome) -> u64 {
+fn misses(outcome: &RunOutcome) -> u64 {
     (outcome.iotlb_misses_per_page * outcome.pages as f64).round() as u64
 }
 
 /// Transactions of a run with one in flight: each takes the time of a hit, and each table entry read adds its own. So the
 /// mean latency, which the rate of the bus shows, says by how many the reads were divided.
-fn transactions(machine: &Machine, outcome: &Outcome) -> f64 {
+fn transactions(machine: &Machine, outcome: &RunOutcome) -> f64 {
     let mean_ps = machine.bytes_in_flight as f64 * 8.0 / outcome.pcie_gbps.expect("there was traffic") * 1e3;
     let walked_ps = (reads(outcome) * machine.iommu.memory_read_ps) as f64;
     walked_ps / (mean_ps - machine.iommu.hit_ps as f64)

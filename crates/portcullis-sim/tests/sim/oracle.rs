@@ -6,7 +6,7 @@ use portcullis::{Iova, PhysAddr};
 use portcullis_model::{Parameters, Replacement};
 use portcullis_sim::oracle::{Agreement, Answer, Disagreement, OracleError, replay};
 use portcullis_trace::{AccessLog, LogEvent};
-use portcullis_vtd::spec::descriptors::{Descriptor, IotlbScope};
+use portcullis_vtd::spec::descriptors::{InvalidationDescriptor, IotlbScope};
 use portcullis_vtd::spec::faults::FaultReason;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -167,9 +167,10 @@ fn other_hardware_shows() {
 fn misread(log: &AccessLog, read: impl Fn(IotlbScope) -> Option<IotlbScope>) -> AccessLog {
     let events = log.events.iter().filter_map(|event| {
         let LogEvent::Descriptor { qw0, qw1 } = *event else { return Some(*event) };
-        match Descriptor::decode([qw0, qw1]).unwrap() {
-            Descriptor::Iotlb { scope, drain_writes, drain_reads } => {
-                let [qw0, qw1] = Descriptor::Iotlb { scope: read(scope)?, drain_writes, drain_reads }.encode();
+        match InvalidationDescriptor::decode([qw0, qw1]).unwrap() {
+            InvalidationDescriptor::Iotlb { scope, drain_writes, drain_reads } => {
+                let [qw0, qw1] =
+                    InvalidationDescriptor::Iotlb { scope: read(scope)?, drain_writes, drain_reads }.encode();
                 Some(LogEvent::Descriptor { qw0, qw1 })
             }
             _ => Some(*event),

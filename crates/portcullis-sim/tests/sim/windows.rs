@@ -6,18 +6,18 @@ use portcullis::Protection;
 use portcullis::design::Addressing;
 use portcullis::designs::DesignId;
 use portcullis::invalidation::{QUEUE_CAPACITY, QUEUE_TIMEOUT_US};
-use portcullis_sim::{Job, Outcome, Pace};
+use portcullis_sim::{Job, Pace, RunOutcome};
 
 const TIMEOUT_US: f64 = QUEUE_TIMEOUT_US as f64;
 /// A timer set in whole microseconds, then a flush of less than one.
 const TIMER_US: f64 = 2.0;
 
-fn stock(capture: &Capture, protection: Protection) -> Outcome {
+fn stock(capture: &Capture, protection: Protection) -> RunOutcome {
     let machine = machine("cascadelake-cx5");
     measured(&job(&machine, replay(&capture.read()), DesignId::Stock, protection))
 }
 
-fn windows(outcome: &Outcome) -> (f64, f64) {
+fn windows(outcome: &RunOutcome) -> (f64, f64) {
     (outcome.stale_window_us_mean.expect("there were unmaps"), outcome.stale_window_us_max.expect("it translates"))
 }
 

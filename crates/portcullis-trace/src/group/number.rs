@@ -1,7 +1,9 @@
 //! From pieces to mappings: the last step, when it is known which map events belong together.
 
 use super::{Grouper, NONE};
-use crate::{Events, Format, Mapping, Operation, OperationKind, Statistics, Trace, UNKNOWN_DEVICE, UnmatchedUnmap};
+use crate::{
+    Events, Format, Operation, OperationKind, Statistics, Trace, TraceMapping, UNKNOWN_DEVICE, UnmatchedUnmap,
+};
 use portcullis::Access;
 use std::num::NonZeroU32;
 
@@ -30,7 +32,7 @@ impl Grouper {
                 at = self.pieces[at].next as usize;
             }
             let (device, access) = piece.claim.unwrap_or((unknown, Access::DeviceReadsAndWrites));
-            mappings.push(Mapping {
+            mappings.push(TraceMapping {
                 segments_start,
                 segments_count: segments.len() as u32 - segments_start,
                 iova_pfn: piece.iova_pfn,

@@ -1,7 +1,7 @@
 //! A log and a trace side by side, at any offset between them.
 
 use super::{JoinError, Joined, LoggedAccess, PersistentPage, Target, unexplained_rate};
-use crate::{AccessLog, LogEvent, Mapping, Trace, UNKNOWN_DEVICE};
+use crate::{AccessLog, LogEvent, Trace, TraceMapping, UNKNOWN_DEVICE};
 use portcullis::table::{EntryValue, Rights};
 use portcullis::{Iova, PhysAddr, SourceId};
 use rustc_hash::FxHashMap;
@@ -228,7 +228,7 @@ impl<'a> Sides<'a> {
     }
 
     /// Where page `number` of the mapping lies.
-    fn phys_of(&self, mapping: &Mapping, number: u64) -> Option<PhysAddr> {
+    fn phys_of(&self, mapping: &TraceMapping, number: u64) -> Option<PhysAddr> {
         let mut number = number;
         for segment in self.trace.segments_of(mapping) {
             if number < segment.pages() {

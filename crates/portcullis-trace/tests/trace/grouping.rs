@@ -2,7 +2,7 @@
 
 use super::{INTERRUPT, OTHER_CPU, TASK, Text, Who};
 use portcullis::{Access, PhysAddr, Segment, SourceId};
-use portcullis_trace::{Level, Mapping, OperationKind, Trace, UNKNOWN_DEVICE};
+use portcullis_trace::{Level, OperationKind, Trace, TraceMapping, UNKNOWN_DEVICE};
 
 const DEVICE: &str = "0000:00:04.0";
 const DEVICE_ID: SourceId = SourceId(0x20);
@@ -11,7 +11,7 @@ fn segment(phys: u64, len: u64) -> Segment {
     Segment { phys: PhysAddr::new(phys), len }
 }
 
-fn device_of(trace: &Trace, mapping: &Mapping) -> SourceId {
+fn device_of(trace: &Trace, mapping: &TraceMapping) -> SourceId {
     trace.devices[usize::from(mapping.device)]
 }
 

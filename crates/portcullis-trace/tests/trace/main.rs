@@ -1,13 +1,13 @@
 //! Reading traces: the bundled ones against an independent count, synthetic ones for what those do not show, and broken
 //! ones for the errors.
 
-mod alone;
 mod compression;
 mod files;
 mod formats;
 mod grouping;
 mod joining;
 mod malformed;
+mod one_kind_of_event;
 mod printed;
 mod properties;
 

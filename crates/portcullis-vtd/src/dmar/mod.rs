@@ -9,7 +9,7 @@
 //!
 //! All numbers are little-endian; `HAW` is the width of physical addresses less one; all bytes together add up to zero. Each
 //! remapping structure begins with its type and its length ([`Structure`]), and most end with the devices that they are
-//! about ([`Scope`]). Structures of unknown types are passed over.
+//! about ([`DeviceScope`]). Structures of unknown types are passed over.
 //!
 //! [`Dmar::parse`] checks the whole table once, in time that grows with its length, without allocating; what it hands out
 //! borrows the table's bytes. Nothing here panics, whatever the bytes.
@@ -21,7 +21,7 @@
 //!    [`Mmio`](crate::Mmio). [`Dmar::host_address_bits`] is its `physical_bits`. Devices behind several units can share a
 //!    domain through [`Units`](crate::Units); what it asks is the place of that unit among [`Dmar::units`].
 //! 2. Collect the [`range`](Rmrr::range)s of [`Dmar::reserved_for`] over all devices that will share a domain: they are the
-//!    `reserved` of its [`Config`](portcullis::Config), besides the windows of bridges.
+//!    `reserved` of its [`UnitConfig`](portcullis::DomainConfig), besides the windows of bridges.
 //! 3. Open the domain and attach the devices.
 //!
 //! The example `bring_up` of the crate `portcullis-qemu` does all of it.
@@ -49,7 +49,7 @@ use portcullis::iommu::SourceId;
 use portcullis::{PAGE_SIZE, PhysAddr};
 use thiserror::Error;
 
-pub use scope::{Scope, ScopeKind, Scopes};
+pub use scope::{DeviceScope, ScopeKind, Scopes};
 pub use structure::{Andd, Atsr, Drhd, Rhsa, Rmrr, Satc, Sidp, Structure};
 
 /// Bytes before the first remapping structure.

@@ -53,7 +53,7 @@ impl ScopeKind {
 /// Each hop of the path is a function of the bus before it. All but the last are bridges, so only configuration space tells
 /// the bus of a device that is more than one hop away.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Scope<'t> {
+pub struct DeviceScope<'t> {
     /// What it names.
     pub kind: ScopeKind,
     /// What the device can do without, in a [`Sidp`](super::Sidp).
@@ -66,7 +66,7 @@ pub struct Scope<'t> {
     pub path: &'t [[u8; HOP]],
 }
 
-impl<'t> Scope<'t> {
+impl<'t> DeviceScope<'t> {
     fn read(cursor: &mut Cursor<'t>) -> Result<Self, DmarError> {
         let start = *cursor;
         let [kind, length] = cursor.take(PART)?;
@@ -123,16 +123,16 @@ impl<'t> Scopes<'t> {
     pub(super) fn read(cursor: Cursor<'t>) -> Result<Self, DmarError> {
         let mut rest = cursor;
         while !rest.bytes.is_empty() {
-            Scope::read(&mut rest)?;
+            DeviceScope::read(&mut rest)?;
         }
         Ok(Self(cursor))
     }
 
     /// One after the other.
-    pub fn iter(&self) -> impl Iterator<Item = Scope<'t>> + use<'t> {
+    pub fn iter(&self) -> impl Iterator<Item = DeviceScope<'t>> + use<'t> {
         let mut rest = self.0;
         // All have been read before, so that an error can only be their end.
-        iter::from_fn(move || Scope::read(&mut rest).ok())
+        iter::from_fn(move || DeviceScope::read(&mut rest).ok())
     }
 
     /// Whether one of them covers the DMA of `source`.

@@ -27,7 +27,7 @@ use shared::{Ride, Turn, UNSEEN};
 use crate::Mmio;
 use crate::hardware::{Hardware, RegisterTimeout};
 use crate::page::{Page, Stopped};
-use crate::spec::descriptors::{DESCRIPTOR_BYTES, Descriptor, StatusWrite};
+use crate::spec::descriptors::{DESCRIPTOR_BYTES, InvalidationDescriptor, StatusWrite};
 use crate::spec::registers::{FSTS, IQA, IQH, IQT, QUEUE_INDEX_SHIFT, global};
 use crate::spec::{faults::status, tables::ENTRIES};
 use crate::sync::AtomicU64;
@@ -185,7 +185,7 @@ impl<P: Platform> Queue<P> {
     pub(crate) fn submit<M: Mmio>(
         &self,
         hardware: &Hardware<M, P>,
-        descriptors: impl ExactSizeIterator<Item = Descriptor> + Clone,
+        descriptors: impl ExactSizeIterator<Item = InvalidationDescriptor> + Clone,
     ) -> Result<Ticket, QueueError> {
         self.when_there_is_room(hardware, |ring| self.push(ring, hardware, descriptors.clone()).map(Ticket::from))
     }
@@ -215,7 +215,7 @@ impl<P: Platform> Queue<P> {
         &self,
         ring: &mut Ring,
         hardware: &Hardware<M, P>,
-        descriptors: impl ExactSizeIterator<Item = Descriptor>,
+        descriptors: impl ExactSizeIterator<Item = InvalidationDescriptor>,
     ) -> Option<Submission> {
         let needed = descriptors.len() + 1;
         debug_assert!(needed <= BURST_MAX + 1);
@@ -251,7 +251,7 @@ impl<P: Platform> Queue<P> {
     }
 
     /// Writes the descriptors of a commit.
-    fn append(&self, ring: &mut Ring, platform: &P, descriptors: impl Iterator<Item = Descriptor>) {
+    fn append(&self, ring: &mut Ring, platform: &P, descriptors: impl Iterator<Item = InvalidationDescriptor>) {
         for descriptor in descriptors {
             self.write(platform, ring.take(Submission::NONE), descriptor);
         }
@@ -330,9 +330,9 @@ impl<P: Platform> Queue<P> {
     }
 
     /// The wait that lands `submission`.
-    fn wait(&self, submission: Submission) -> Descriptor {
+    fn wait(&self, submission: Submission) -> InvalidationDescriptor {
         let address = PhysAddr::new(self.statuses.phys().as_u64() + u64::from(submission.slot) * DESCRIPTOR_BYTES);
-        Descriptor::Wait {
+        InvalidationDescriptor::Wait {
             status: Some(StatusWrite { address, data: submission.sequence as u32 }),
             interrupt: false,
             fence: false,
@@ -341,7 +341,7 @@ impl<P: Platform> Queue<P> {
     }
 
     /// Writes a descriptor, the quadword with its type last.
-    fn write(&self, platform: &P, slot: usize, descriptor: Descriptor) {
+    fn write(&self, platform: &P, slot: usize, descriptor: InvalidationDescriptor) {
         let [low, high] = descriptor.encode();
         let entries = self.descriptors.entries(platform);
         entries[slot * 2 + 1].store_bits(high);

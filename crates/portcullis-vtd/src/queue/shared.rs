@@ -18,7 +18,7 @@
 use super::{BURST_MAX, Queue, Ring, SLOTS, Submission, Ticket, distance, ring_doorbell};
 use crate::Mmio;
 use crate::hardware::Hardware;
-use crate::spec::descriptors::Descriptor;
+use crate::spec::descriptors::InvalidationDescriptor;
 use crate::sync::Ordering;
 use portcullis::platform::{CpuHint, Lock, Step};
 use portcullis::{Platform, QueueError};
@@ -54,7 +54,7 @@ impl<P: Platform> Queue<P> {
     pub(crate) fn submit_shared<M: Mmio>(
         &self,
         hardware: &Hardware<M, P>,
-        descriptors: impl ExactSizeIterator<Item = Descriptor> + Clone,
+        descriptors: impl ExactSizeIterator<Item = InvalidationDescriptor> + Clone,
     ) -> Result<Ticket, QueueError> {
         self.when_there_is_room(hardware, |ring| self.board(ring, hardware, descriptors.clone()))
     }
@@ -64,7 +64,7 @@ impl<P: Platform> Queue<P> {
         &self,
         ring: &mut Ring,
         hardware: &Hardware<M, P>,
-        descriptors: impl ExactSizeIterator<Item = Descriptor>,
+        descriptors: impl ExactSizeIterator<Item = InvalidationDescriptor>,
     ) -> Option<Ticket> {
         let platform = &hardware.platform;
         let count = descriptors.len();

@@ -78,7 +78,7 @@ pub struct StatusWrite {
 
 /// An invalidation descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Descriptor {
+pub enum InvalidationDescriptor {
     /// §6.5.2.1.
     ///
     /// ```text
@@ -159,7 +159,7 @@ pub enum Descriptor {
 /// Why hardware refuses a descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
-pub enum DescriptorError {
+pub enum InvalidationDescriptorError {
     /// No such type.
     #[error("no invalidation descriptor has type {0:#x}")]
     Type(u16),
@@ -184,7 +184,7 @@ const fn bit(word: u64, bit: u32) -> bool {
     word >> bit & 1 != 0
 }
 
-impl Descriptor {
+impl InvalidationDescriptor {
     /// The two quadwords, low first. Fields wider than their place lose their high bits, addresses their low ones.
     // Whoever calls it knows the type, and most of the fields.
     #[inline(always)]
@@ -243,8 +243,8 @@ impl Descriptor {
     /// Reads two quadwords as hardware does.
     ///
     /// # Errors
-    /// [`DescriptorError`].
-    pub const fn decode([low, high]: [u64; 2]) -> Result<Self, DescriptorError> {
+    /// [`InvalidationDescriptorError`].
+    pub const fn decode([low, high]: [u64; 2]) -> Result<Self, InvalidationDescriptorError> {
         let kind = low & 0xf | (low >> 9 & 7) << 4;
         let reserved = match kind {
             kind::CONTEXT_CACHE => [!0x0003_ffff_ffff_003f, u64::MAX],
@@ -252,10 +252,10 @@ impl Descriptor {
             kind::DEVICE_TLB => [!0xfff0_ffff_001f_f00f, 0xffe],
             kind::INTERRUPT_ENTRY_CACHE => [!0x0000_ffff_f800_001f, u64::MAX],
             kind::WAIT => [0xffff_ff00, 0b11],
-            _ => return Err(DescriptorError::Type(kind as u16)),
+            _ => return Err(InvalidationDescriptorError::Type(kind as u16)),
         };
         if low & reserved[0] != 0 || high & reserved[1] != 0 {
-            return Err(DescriptorError::Reserved { low, high });
+            return Err(InvalidationDescriptorError::Reserved { low, high });
         }
         let domain = DomainId((low >> DOMAIN_SHIFT) as u16);
         let source = SourceId((low >> SOURCE_SHIFT) as u16);
@@ -265,7 +265,7 @@ impl Descriptor {
                 granularity::GLOBAL => ContextScope::Global,
                 granularity::DOMAIN => ContextScope::Domain(domain),
                 granularity::SELECTIVE => ContextScope::Device { domain, source, function_mask: (low >> 48 & 3) as u8 },
-                _ => return Err(DescriptorError::Granularity(low)),
+                _ => return Err(InvalidationDescriptorError::Granularity(low)),
             }),
             kind::IOTLB => Self::Iotlb {
                 scope: match granularity {
@@ -277,7 +277,7 @@ impl Descriptor {
                         mask: (high & 0x3f) as u8,
                         leaf_only: bit(high, 6),
                     },
-                    _ => return Err(DescriptorError::Granularity(low)),
+                    _ => return Err(InvalidationDescriptorError::Granularity(low)),
                 },
                 drain_writes: bit(low, 6),
                 drain_reads: bit(low, 7),

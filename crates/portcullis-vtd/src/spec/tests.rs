@@ -69,26 +69,26 @@ fn capabilities_are_built_to_the_same_bits() {
 }
 
 /// Every descriptor with its quadwords, low first.
-const DESCRIPTORS: [(Descriptor, [u64; 2]); 12] = [
-    (Descriptor::ContextCache(ContextScope::Global), [0x11, 0]),
-    (Descriptor::ContextCache(ContextScope::Domain(DomainId(7))), [0x7_0021, 0]),
+const DESCRIPTORS: [(InvalidationDescriptor, [u64; 2]); 12] = [
+    (InvalidationDescriptor::ContextCache(ContextScope::Global), [0x11, 0]),
+    (InvalidationDescriptor::ContextCache(ContextScope::Domain(DomainId(7))), [0x7_0021, 0]),
     (
-        Descriptor::ContextCache(ContextScope::Device {
+        InvalidationDescriptor::ContextCache(ContextScope::Device {
             domain: DomainId(7),
             source: SourceId(0x0018),
             function_mask: 2,
         }),
         [0x2_0018_0007_0031, 0],
     ),
-    (Descriptor::Iotlb { scope: IotlbScope::Global, drain_writes: true, drain_reads: true }, [0xd2, 0]),
+    (InvalidationDescriptor::Iotlb { scope: IotlbScope::Global, drain_writes: true, drain_reads: true }, [0xd2, 0]),
     // As Linux flushes a domain under lazy invalidation.
     (
-        Descriptor::Iotlb { scope: IotlbScope::Domain(DomainId(4)), drain_writes: true, drain_reads: true },
+        InvalidationDescriptor::Iotlb { scope: IotlbScope::Domain(DomainId(4)), drain_writes: true, drain_reads: true },
         [0x4_00e2, 0],
     ),
     // As Linux flushes one page under strict invalidation.
     (
-        Descriptor::Iotlb {
+        InvalidationDescriptor::Iotlb {
             scope: IotlbScope::Pages { domain: DomainId(4), first: Iova::new(0xffff_8000), mask: 0, leaf_only: true },
             drain_writes: true,
             drain_reads: true,
@@ -96,7 +96,7 @@ const DESCRIPTORS: [(Descriptor, [u64; 2]); 12] = [
         [0x4_00f2, 0xffff_8040],
     ),
     (
-        Descriptor::Iotlb {
+        InvalidationDescriptor::Iotlb {
             scope: IotlbScope::Pages { domain: DomainId(4), first: Iova::new(0x20_0000), mask: 9, leaf_only: false },
             drain_writes: true,
             drain_reads: false,
@@ -104,7 +104,7 @@ const DESCRIPTORS: [(Descriptor, [u64; 2]); 12] = [
         [0x4_0072, 0x20_0009],
     ),
     (
-        Descriptor::DeviceTlb {
+        InvalidationDescriptor::DeviceTlb {
             source: SourceId(0x0100),
             physical_function: SourceId(0xabcd),
             pending_max: 31,
@@ -113,10 +113,10 @@ const DESCRIPTORS: [(Descriptor, [u64; 2]); 12] = [
         },
         [0xabc0_0100_001f_d003, 0x7001],
     ),
-    (Descriptor::InterruptEntryCache { entries: None }, [0x4, 0]),
-    (Descriptor::InterruptEntryCache { entries: Some((0x1234, 3)) }, [0x1234_1800_0014, 0]),
+    (InvalidationDescriptor::InterruptEntryCache { entries: None }, [0x4, 0]),
+    (InvalidationDescriptor::InterruptEntryCache { entries: Some((0x1234, 3)) }, [0x1234_1800_0014, 0]),
     (
-        Descriptor::Wait {
+        InvalidationDescriptor::Wait {
             status: Some(StatusWrite { address: PhysAddr::new(0x9b_0c04), data: 2 }),
             interrupt: false,
             fence: false,
@@ -124,17 +124,17 @@ const DESCRIPTORS: [(Descriptor, [u64; 2]); 12] = [
         },
         [0x2_0000_0025, 0x9b_0c04],
     ),
-    (Descriptor::Wait { status: None, interrupt: true, fence: true, drain_page_requests: true }, [0xd5, 0]),
+    (InvalidationDescriptor::Wait { status: None, interrupt: true, fence: true, drain_page_requests: true }, [0xd5, 0]),
 ];
 
 #[test]
 fn descriptors_have_the_specified_bits() {
     for (descriptor, words) in DESCRIPTORS {
         assert_eq!(descriptor.encode(), words, "{descriptor:?}");
-        let decoded = Descriptor::decode(words).expect("a descriptor that hardware takes");
+        let decoded = InvalidationDescriptor::decode(words).expect("a descriptor that hardware takes");
         assert_eq!(decoded.encode(), words, "{descriptor:?}");
     }
-    assert_eq!(Descriptor::decode([0x4_00f2, 0xffff_8040]), Ok(DESCRIPTORS[5].0));
+    assert_eq!(InvalidationDescriptor::decode([0x4_00f2, 0xffff_8040]), Ok(DESCRIPTORS[5].0));
 }
 
 #[test]
@@ -144,23 +144,23 @@ fn every_reserved_bit_of_a_descriptor_is_refused() {
         for bit in 0..128 {
             let mut flipped = words;
             flipped[bit / 64] ^= 1 << (bit % 64);
-            match Descriptor::decode(flipped) {
+            match InvalidationDescriptor::decode(flipped) {
                 // A bit that is not reserved means something: it must survive, or be in a field that this scope ignores.
                 Ok(other) => {
                     let ignored = matches!(
                         other,
-                        Descriptor::ContextCache(_)
-                            | Descriptor::Iotlb { .. }
-                            | Descriptor::InterruptEntryCache { .. }
-                            | Descriptor::Wait { status: None, .. }
+                        InvalidationDescriptor::ContextCache(_)
+                            | InvalidationDescriptor::Iotlb { .. }
+                            | InvalidationDescriptor::InterruptEntryCache { .. }
+                            | InvalidationDescriptor::Wait { status: None, .. }
                     );
                     assert!(other.encode() == flipped || ignored, "bit {bit} of {descriptor:?} was dropped");
                 }
-                Err(DescriptorError::Reserved { low, high }) => {
+                Err(InvalidationDescriptorError::Reserved { low, high }) => {
                     assert_eq!([low, high], flipped);
                     refused += 1;
                 }
-                Err(DescriptorError::Type(_) | DescriptorError::Granularity(_)) => {}
+                Err(InvalidationDescriptorError::Type(_) | InvalidationDescriptorError::Granularity(_)) => {}
             }
         }
     }
@@ -168,10 +168,13 @@ fn every_reserved_bit_of_a_descriptor_is_refused() {
     // wait descriptors.
     let each = [3 * (21 + 64), 4 * (37 + 5), 16 + 11, 2 * (35 + 64), 2 * (21 + 2)];
     assert!(refused >= each.iter().sum::<usize>(), "{refused} bits refused");
-    assert_eq!(Descriptor::decode([0x4_0002, 0]), Err(DescriptorError::Granularity(0x4_0002)));
-    assert_eq!(Descriptor::decode([0, 0]), Err(DescriptorError::Type(0)));
-    assert_eq!(Descriptor::decode([0x202, 0]), Err(DescriptorError::Type(0x12)));
-    assert_eq!(Descriptor::decode([0x10f2, 0]), Err(DescriptorError::Reserved { low: 0x10f2, high: 0 }));
+    assert_eq!(InvalidationDescriptor::decode([0x4_0002, 0]), Err(InvalidationDescriptorError::Granularity(0x4_0002)));
+    assert_eq!(InvalidationDescriptor::decode([0, 0]), Err(InvalidationDescriptorError::Type(0)));
+    assert_eq!(InvalidationDescriptor::decode([0x202, 0]), Err(InvalidationDescriptorError::Type(0x12)));
+    assert_eq!(
+        InvalidationDescriptor::decode([0x10f2, 0]),
+        Err(InvalidationDescriptorError::Reserved { low: 0x10f2, high: 0 })
+    );
 }
 
 #[test]

@@ -1,13 +1,13 @@
 use super::fake_unit::*;
 use super::host::Host;
-use crate::spec::descriptors::{ContextScope, Descriptor, IotlbScope};
+use crate::spec::descriptors::{ContextScope, InvalidationDescriptor, IotlbScope};
 use crate::spec::faults::status;
 use crate::spec::registers::*;
-use crate::{BringUpError, Config, RegisterTimeout, Unit};
+use crate::{BringUpError, RegisterTimeout, Unit, UnitConfig};
 use portcullis::{NoMemory, QueueError};
 use std::sync::atomic::Ordering;
 
-const CONFIG: Config = Config { physical_bits: 46, wait_us_max: 50, leaf_only_hint: true };
+const CONFIG: UnitConfig = UnitConfig { physical_bits: 46, wait_us_max: 50, leaf_only_hint: true };
 
 /// Brings a unit up that must be refused, and checks that nothing of it stays behind.
 fn refusal(host: &Host, fake: &FakeUnit<'_>) -> BringUpError {
@@ -27,8 +27,11 @@ fn comes_up_in_order_and_leaves_nothing_behind() {
             [global::ROOT_TABLE, global::QUEUED_INVALIDATION, global::TRANSLATION]
         );
         let executed = fake.take_executed();
-        assert_eq!(executed[0], Descriptor::ContextCache(ContextScope::Global));
-        assert_eq!(executed[1], Descriptor::Iotlb { scope: IotlbScope::Global, drain_writes: true, drain_reads: true });
+        assert_eq!(executed[0], InvalidationDescriptor::ContextCache(ContextScope::Global));
+        assert_eq!(
+            executed[1],
+            InvalidationDescriptor::Iotlb { scope: IotlbScope::Global, drain_writes: true, drain_reads: true }
+        );
         assert_eq!(executed.len(), 3);
         assert_eq!(unit.address_bits(), 48);
         assert_eq!(host.fake.frames_lent(), 3);

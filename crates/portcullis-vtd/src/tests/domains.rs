@@ -1,7 +1,7 @@
 use super::fake_unit::*;
 use super::host::Host;
 use super::{bring_up, without_waits};
-use crate::spec::descriptors::{ContextScope, Descriptor, IotlbScope};
+use crate::spec::descriptors::{ContextScope, InvalidationDescriptor, IotlbScope};
 use crate::spec::registers::*;
 use crate::spec::tables::{ContextEntry, TranslationType};
 use portcullis::iommu::{AttachError, DomainId, Iommu, QueueError, SourceId, Translation};
@@ -11,8 +11,8 @@ use std::sync::atomic::Ordering;
 pub(super) const TABLES: Translation = Translation::Tables { root: PhysAddr::new(0x7000), levels: 4 };
 const DEVICE: SourceId = SourceId(0x0118);
 
-pub(super) fn drained(scope: IotlbScope) -> Descriptor {
-    Descriptor::Iotlb { scope, drain_writes: true, drain_reads: true }
+pub(super) fn drained(scope: IotlbScope) -> InvalidationDescriptor {
+    InvalidationDescriptor::Iotlb { scope, drain_writes: true, drain_reads: true }
 }
 
 #[test]
@@ -59,7 +59,7 @@ fn a_device_reaches_its_domain_and_then_nothing() {
         assert_eq!(fake.context(DEVICE), None);
         let executed = fake.take_executed();
         let scope = ContextScope::Device { domain, source: DEVICE, function_mask: 0 };
-        assert_eq!(executed[..2], [Descriptor::ContextCache(scope), drained(IotlbScope::Domain(domain))]);
+        assert_eq!(executed[..2], [InvalidationDescriptor::ContextCache(scope), drained(IotlbScope::Domain(domain))]);
 
         // Flushed before, it would have been read again by the next request.
         assert_eq!(fake.with(|state| state.flushed_contexts.clone()), [(DEVICE, None)], "cleared, then flushed");
@@ -90,7 +90,10 @@ fn caching_mode_flushes_what_was_absent() {
     let domain = unit.open_domain(TABLES).expect("an id");
     unit.attach(domain, DEVICE).expect("a free device");
     let absent = ContextScope::Device { domain: DomainId(0), source: DEVICE, function_mask: 0 };
-    assert_eq!(fake.take_executed()[..2], [Descriptor::ContextCache(absent), drained(IotlbScope::Domain(domain))]);
+    assert_eq!(
+        fake.take_executed()[..2],
+        [InvalidationDescriptor::ContextCache(absent), drained(IotlbScope::Domain(domain))]
+    );
 }
 
 #[test]
@@ -182,7 +185,7 @@ fn closing_takes_every_device_out_first() {
         assert_eq!(fake.context(SourceId(device)), None);
     }
     assert!(fake.context(SourceId(0x220)).is_some());
-    let flushes = [Descriptor::ContextCache(ContextScope::Domain(one)), drained(IotlbScope::Domain(one))];
+    let flushes = [InvalidationDescriptor::ContextCache(ContextScope::Domain(one)), drained(IotlbScope::Domain(one))];
     assert_eq!(fake.take_executed()[..2], flushes);
 }
 
@@ -214,8 +217,9 @@ fn the_devices_of_a_closed_domain_are_free_and_those_of_others_are_not() {
 #[test]
 fn a_close_that_fails_cuts_its_devices_off_and_keeps_them() {
     let (device, neighbour) = (DEVICE, SourceId(DEVICE.0 + 1));
-    let flushes =
-        |domain| [Descriptor::ContextCache(ContextScope::Domain(domain)), drained(IotlbScope::Domain(domain))];
+    let flushes = |domain| {
+        [InvalidationDescriptor::ContextCache(ContextScope::Domain(domain)), drained(IotlbScope::Domain(domain))]
+    };
     for refused in [None, Some(0), Some(1)] {
         let host = Host::new(true);
         let fake = FakeUnit::new(&host);

@@ -4,8 +4,8 @@ use super::domains::{TABLES, drained};
 use super::fake_unit::*;
 use super::host::Host;
 use super::{Driver, bring_up, finish, page, page_descriptor, without_waits};
-use crate::spec::descriptors::{ContextScope, Descriptor, IotlbScope};
-use crate::{Config, Unit, Units};
+use crate::spec::descriptors::{ContextScope, InvalidationDescriptor, IotlbScope};
+use crate::{Unit, UnitConfig, Units};
 use portcullis::Iova;
 use portcullis::iommu::{AttachError, DomainId, Invalidation, Iommu, QueueError, SourceId};
 
@@ -206,7 +206,7 @@ fn a_domain_that_one_unit_does_not_close_stays_open_from_there_on() {
                 assert_eq!(executed, [], "closed before");
                 assert_eq!(fake.context(device).map(|entry| entry.domain), Some(local(other, index)));
             } else {
-                let contexts = Descriptor::ContextCache(ContextScope::Domain(closed));
+                let contexts = InvalidationDescriptor::ContextCache(ContextScope::Domain(closed));
                 assert_eq!(executed, [contexts, drained(IotlbScope::Domain(closed))]);
                 assert_eq!(fake.context(device), None);
                 joined.attach(other, device).expect("a free device");
@@ -250,7 +250,7 @@ fn the_narrowest_unit_says_how_wide_addresses_are() {
         let fakes = [0, 1, 2].map(|index| FakeUnit::with_capabilities(&host, capability(index), EXTENDED));
         let units = [0, 1, 2].map(|index| {
             let physical_bits = if index == narrow { 46 } else { 52 };
-            let config = Config { physical_bits, ..Config::default() };
+            let config = UnitConfig { physical_bits, ..UnitConfig::default() };
             Unit::bring_up(&fakes[index], &host, config).expect("a sound unit")
         });
         let capabilities = join(&units, &host).capabilities();

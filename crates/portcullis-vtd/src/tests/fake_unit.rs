@@ -2,7 +2,7 @@
 
 use super::host::Host;
 use crate::Mmio;
-use crate::spec::descriptors::{ContextScope, Descriptor, StatusWrite};
+use crate::spec::descriptors::{ContextScope, InvalidationDescriptor, StatusWrite};
 use crate::spec::faults::{FaultRecord, status};
 use crate::spec::registers::*;
 use crate::spec::tables::{ContextEntry, RootEntry, context_index, root_index};
@@ -52,7 +52,7 @@ pub(super) struct State {
     /// Reads as all ones, as when the unit is gone.
     pub(super) gone: bool,
     pub(super) held: VecDeque<StatusWrite>,
-    pub(super) executed: Vec<Descriptor>,
+    pub(super) executed: Vec<InvalidationDescriptor>,
     /// For each device whose context was flushed, what a request would have met just then.
     pub(super) flushed_contexts: Vec<(SourceId, Option<ContextEntry>)>,
     pub(super) records: BTreeMap<u32, [u64; 2]>,
@@ -85,7 +85,7 @@ impl<'h> FakeUnit<'h> {
         self.with(|state| state.behaviour = behaviour);
     }
 
-    pub(super) fn take_executed(&self) -> Vec<Descriptor> {
+    pub(super) fn take_executed(&self) -> Vec<InvalidationDescriptor> {
         self.with(|state| core::mem::take(&mut state.executed))
     }
 
@@ -141,7 +141,7 @@ impl<'h> FakeUnit<'h> {
             if state.stall == Some(words) {
                 return;
             }
-            let descriptor = match Descriptor::decode(words) {
+            let descriptor = match InvalidationDescriptor::decode(words) {
                 Ok(descriptor) if state.refuse != Some(words) => descriptor,
                 _ => {
                     state.faults |= status::QUEUE_ERROR;
@@ -151,10 +151,14 @@ impl<'h> FakeUnit<'h> {
             state.head = (state.head + 16) % PAGE_SIZE;
             state.executed.push(descriptor);
             match (descriptor, state.behaviour) {
-                (Descriptor::Wait { status: Some(write), .. }, Behaviour::Holding) => state.held.push_back(write),
-                (Descriptor::Wait { status: Some(write), .. }, _) => self.write_status(write),
-                (Descriptor::Wait { status: None, .. }, _) => panic!("a wait without effect is refused by some"),
-                (Descriptor::ContextCache(ContextScope::Device { source, .. }), _) => {
+                (InvalidationDescriptor::Wait { status: Some(write), .. }, Behaviour::Holding) => {
+                    state.held.push_back(write)
+                }
+                (InvalidationDescriptor::Wait { status: Some(write), .. }, _) => self.write_status(write),
+                (InvalidationDescriptor::Wait { status: None, .. }, _) => {
+                    panic!("a wait without effect is refused by some")
+                }
+                (InvalidationDescriptor::ContextCache(ContextScope::Device { source, .. }), _) => {
                     let context = self.context_below(state.root, source);
                     state.flushed_contexts.push((source, context));
                 }

@@ -6,7 +6,7 @@ use super::host::Host;
 use super::{bring_up, finish, page, page_descriptor, without_waits};
 use crate::Ticket;
 use crate::queue::{BURST_MAX, SLOTS};
-use crate::spec::descriptors::Descriptor;
+use crate::spec::descriptors::InvalidationDescriptor;
 use portcullis::iommu::{Invalidation, Iommu, QueueError};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -83,7 +83,7 @@ impl Slots {
     }
 }
 
-fn descriptors(pages: impl Iterator<Item = u64>) -> Vec<Descriptor> {
+fn descriptors(pages: impl Iterator<Item = u64>) -> Vec<InvalidationDescriptor> {
     pages.map(|pfn| page_descriptor(7, pfn)).collect()
 }
 

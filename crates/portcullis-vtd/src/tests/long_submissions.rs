@@ -6,7 +6,7 @@ use super::host::Host;
 use super::units::join;
 use super::{bring_up, finish, page, page_descriptor, without_waits};
 use crate::queue::BURST_MAX;
-use crate::spec::descriptors::Descriptor;
+use crate::spec::descriptors::InvalidationDescriptor;
 use portcullis::Iova;
 use portcullis::iommu::{DomainId, Invalidation, Iommu, QueueError};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -47,12 +47,12 @@ impl Subject<'_, '_> {
     }
 
     /// The page-selective commands that unit `index` has executed since this was last asked.
-    fn executed(&self, index: usize) -> Vec<Descriptor> {
+    fn executed(&self, index: usize) -> Vec<InvalidationDescriptor> {
         without_waits(self.units[index].0.take_executed())
     }
 
     /// What unit `index` is to execute for these pages.
-    fn expected(&self, index: usize, pages: impl Iterator<Item = u64>) -> Vec<Descriptor> {
+    fn expected(&self, index: usize, pages: impl Iterator<Item = u64>) -> Vec<InvalidationDescriptor> {
         pages.map(|pfn| page_descriptor(self.units[index].1, pfn)).collect()
     }
 }

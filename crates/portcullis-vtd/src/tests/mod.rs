@@ -10,11 +10,11 @@ mod host;
 mod long_submissions;
 mod queue;
 mod recovery;
-mod shared;
+mod shared_commits;
 mod units;
 
-use crate::spec::descriptors::{Descriptor, IotlbScope};
-use crate::{Config, Unit};
+use crate::spec::descriptors::{InvalidationDescriptor, IotlbScope};
+use crate::{Unit, UnitConfig};
 use fake_unit::FakeUnit;
 use host::Host;
 use portcullis::iommu::{DomainId, Invalidation, Iommu, QueueError};
@@ -23,7 +23,8 @@ use portcullis::{Iova, Platform};
 type Driver<'a> = Unit<&'a FakeUnit<'a>, &'a Host>;
 
 fn bring_up<'a>(fake: &'a FakeUnit<'a>, host: &'a Host) -> Driver<'a> {
-    let unit = Unit::bring_up(fake, host, Config { wait_us_max: 1000, ..Config::default() }).expect("a sound unit");
+    let unit =
+        Unit::bring_up(fake, host, UnitConfig { wait_us_max: 1000, ..UnitConfig::default() }).expect("a sound unit");
     fake.take_executed();
     host.take_steps();
     unit
@@ -35,9 +36,9 @@ fn page(domain: u16, pfn: u64) -> Invalidation {
 }
 
 /// The descriptor that must come of it.
-fn page_descriptor(domain: u16, pfn: u64) -> Descriptor {
+fn page_descriptor(domain: u16, pfn: u64) -> InvalidationDescriptor {
     let scope = IotlbScope::Pages { domain: DomainId(domain), first: Iova::from_pfn(pfn), mask: 0, leaf_only: true };
-    Descriptor::Iotlb { scope, drain_writes: true, drain_reads: true }
+    InvalidationDescriptor::Iotlb { scope, drain_writes: true, drain_reads: true }
 }
 
 /// Waits as a user of the driver does.
@@ -51,6 +52,6 @@ fn finish<I: Iommu>(iommu: &I, host: &Host, ticket: I::Ticket) -> Result<(), Que
     Err(QueueError::Timeout(100))
 }
 
-fn without_waits(executed: Vec<Descriptor>) -> Vec<Descriptor> {
-    executed.into_iter().filter(|descriptor| !matches!(descriptor, Descriptor::Wait { .. })).collect()
+fn without_waits(executed: Vec<InvalidationDescriptor>) -> Vec<InvalidationDescriptor> {
+    executed.into_iter().filter(|descriptor| !matches!(descriptor, InvalidationDescriptor::Wait { .. })).collect()
 }

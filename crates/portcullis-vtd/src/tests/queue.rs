@@ -2,8 +2,8 @@ use super::fake_unit::*;
 use super::host::Host;
 use super::{bring_up, finish, page, page_descriptor, without_waits};
 use crate::queue::{BURST_MAX, SLOTS};
-use crate::spec::descriptors::{Descriptor, IotlbScope};
-use crate::{Config, Unit};
+use crate::spec::descriptors::{InvalidationDescriptor, IotlbScope};
+use crate::{Unit, UnitConfig};
 use portcullis::Iova;
 use portcullis::iommu::{DomainId, Invalidation, Iommu, QueueError};
 use portcullis::platform::{Lock, Step};
@@ -46,19 +46,19 @@ fn a_unit_without_page_selection_flushes_domains() {
     let unit = bring_up(&fake, &host);
     run(&unit, page(7, 5)).expect("a prompt queue");
     let scope = IotlbScope::Domain(DomainId(7));
-    assert_eq!(fake.take_executed()[0], Descriptor::Iotlb { scope, drain_writes: true, drain_reads: true });
+    assert_eq!(fake.take_executed()[0], InvalidationDescriptor::Iotlb { scope, drain_writes: true, drain_reads: true });
 }
 
 #[test]
 fn without_the_hint_nothing_is_said_of_leaves() {
     let host = Host::new(true);
     let fake = FakeUnit::new(&host);
-    let config = Config { wait_us_max: 1000, leaf_only_hint: false, ..Config::default() };
+    let config = UnitConfig { wait_us_max: 1000, leaf_only_hint: false, ..UnitConfig::default() };
     let unit = Unit::bring_up(&fake, &host, config).expect("a sound unit");
     fake.take_executed();
     run(&unit, page(7, 5)).expect("a prompt queue");
     let scope = IotlbScope::Pages { domain: DomainId(7), first: Iova::from_pfn(5), mask: 0, leaf_only: false };
-    assert_eq!(fake.take_executed()[0], Descriptor::Iotlb { scope, drain_writes: true, drain_reads: true });
+    assert_eq!(fake.take_executed()[0], InvalidationDescriptor::Iotlb { scope, drain_writes: true, drain_reads: true });
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn more_commands_than_the_ring_holds_go_in_pieces() {
     let unit = bring_up(&fake, &host);
     let ticket = unit.submit(&pages(7, 0, 1000)).expect("pieces fit");
     assert_eq!(unit.is_done(ticket), Ok(true));
-    let expected: Vec<Descriptor> = (0..1000).map(|pfn| page_descriptor(7, pfn)).collect();
+    let expected: Vec<InvalidationDescriptor> = (0..1000).map(|pfn| page_descriptor(7, pfn)).collect();
     assert_eq!(without_waits(fake.take_executed()), expected);
 
     // A piece that does not complete: nobody is told that the whole did.
@@ -262,7 +262,7 @@ fn threads_share_the_ring() {
             .flat_map(|round| (round..round + 1 + round % 5).map(move |pfn| page_descriptor(thread + 1, pfn)));
         let domain = DomainId(thread + 1);
         let own = executed.iter().copied().filter(|descriptor| {
-            matches!(descriptor, Descriptor::Iotlb { scope: IotlbScope::Pages { domain: of, .. }, .. } if *of == domain)
+            matches!(descriptor, InvalidationDescriptor::Iotlb { scope: IotlbScope::Pages { domain: of, .. }, .. } if *of == domain)
         });
         assert!(own.eq(expected), "every submission of thread {thread} ran whole and in order");
     }

@@ -2,7 +2,7 @@
 
 use super::tables::{SERVER, add_up, buses, pci, table};
 use portcullis::PAGE_SIZE;
-use portcullis_vtd::dmar::{Dmar, DmarError, Scope, ScopeKind, Structure};
+use portcullis_vtd::dmar::{DeviceScope, Dmar, DmarError, ScopeKind, Structure};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -91,7 +91,7 @@ fn encode(scopes: &[Written]) -> Vec<u8> {
     bytes
 }
 
-fn decode(scope: Scope<'_>) -> Written {
+fn decode(scope: DeviceScope<'_>) -> Written {
     let kind = match scope.kind {
         ScopeKind::Endpoint => 1,
         ScopeKind::Bridge => 2,

@@ -4,7 +4,7 @@ use loom::sync::Mutex;
 use portcullis::platform::fake::FakeHost;
 use portcullis::{Iova, PAGE_SIZE, PhysAddr, Platform};
 use portcullis_vtd::Mmio;
-use portcullis_vtd::spec::descriptors::{Descriptor, IotlbScope};
+use portcullis_vtd::spec::descriptors::{InvalidationDescriptor, IotlbScope};
 use portcullis_vtd::spec::registers::*;
 
 /// QEMU's capabilities.
@@ -42,9 +42,11 @@ impl Hardware {
         while state.head != state.tail {
             let at = state.queue + state.head;
             state.head = (state.head + 16) % PAGE_SIZE;
-            match Descriptor::decode([word(at), word(at + 8)]).expect("a descriptor of the driver") {
-                Descriptor::Iotlb { scope: IotlbScope::Pages { first, .. }, .. } => state.invalidated.push(first),
-                Descriptor::Wait { status: Some(write), .. } => self.land(write.address, write.data),
+            match InvalidationDescriptor::decode([word(at), word(at + 8)]).expect("a descriptor of the driver") {
+                InvalidationDescriptor::Iotlb { scope: IotlbScope::Pages { first, .. }, .. } => {
+                    state.invalidated.push(first)
+                }
+                InvalidationDescriptor::Wait { status: Some(write), .. } => self.land(write.address, write.data),
                 _ => {}
             }
         }

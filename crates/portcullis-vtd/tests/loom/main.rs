@@ -15,7 +15,7 @@ use portcullis::iommu::{DomainId, Invalidation, Iommu};
 use portcullis::platform::Wait;
 use portcullis::platform::fake::{FakeHost, run_on};
 use portcullis::{Iova, Platform};
-use portcullis_vtd::{Config, Ticket, Unit};
+use portcullis_vtd::{Ticket, Unit, UnitConfig};
 // Not loom's: they count over all interleavings.
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -51,7 +51,7 @@ impl Bench {
     fn new(returns_early: bool, tally: &'static Tally) -> Arc<Self> {
         let host: &FakeHost = Box::leak(Box::default());
         let hardware: &Hardware = Box::leak(Box::new(Hardware::new(host)));
-        let unit = Unit::bring_up(hardware, host, Config::default()).expect("a sound unit");
+        let unit = Unit::bring_up(hardware, host, UnitConfig::default()).expect("a sound unit");
         Arc::new(Self { host, hardware, unit, latest: Mutex::new(None), returns_early, tally })
     }
 

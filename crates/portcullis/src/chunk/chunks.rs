@@ -16,12 +16,12 @@
 //! and each that the chunk could not serve looks for the next, once in 64 pages.
 
 use super::open_tables::{Chunk, OpenTables, Wanted};
-use super::page_states::{self, ROUND_PAGES_MAX};
+use super::page_states::{self, MAPPING_PAGES_MAX};
 use super::table_log::{LOOKS, QUEUES, TableLog};
 use super::tables::ChunkTables;
 use crate::address::IovaRange;
 use crate::error::NoMemory;
-use crate::iova::Demand;
+use crate::iova::IovaRequest;
 use crate::platform::{CpuWords, Deadline, Lock, LockClass, Padded, Platform, Step};
 use crate::proof::Proof;
 use crate::request::Stream;
@@ -47,7 +47,7 @@ const MIDDLE_PAGES_MAX: u64 = CHUNK_PAGES / 2;
 /// How long unused table pages are kept, in microseconds; they go within twice that.
 pub const TABLE_IDLE_US: u64 = 100_000;
 /// Requests of more pages find no place here.
-pub const CHUNKED_PAGES_MAX: u64 = if TABLE_PAGES < ROUND_PAGES_MAX { TABLE_PAGES } else { ROUND_PAGES_MAX };
+pub const CHUNKED_PAGES_MAX: u64 = if TABLE_PAGES < MAPPING_PAGES_MAX { TABLE_PAGES } else { MAPPING_PAGES_MAX };
 /// Rings with a cursor of their own. Rings whose numbers are equal modulo this share one.
 const RINGS: usize = if cfg!(loom) { 1 } else { 128 };
 /// Tables at most: 512 GiB of addresses.
@@ -153,7 +153,7 @@ impl<P: Platform> Chunks<P> {
         range.first_pfn() >= self.first_pfn
     }
 
-    /// Takes the next pages of the stream that `demand` belongs to: at most [`CHUNKED_PAGES_MAX`]. `None` where there are as many
+    /// Takes the next pages of the stream that `request` belongs to: at most [`CHUNKED_PAGES_MAX`]. `None` where there are as many
     /// tables as there may be. `grow` adds the leaf table of a page to the domain's table.
     ///
     /// They have to be written and, in the end, spent.
@@ -164,23 +164,23 @@ impl<P: Platform> Chunks<P> {
     pub(crate) fn take<'g>(
         &self,
         platform: &P,
-        demand: &Demand,
+        request: &IovaRequest,
         grow: impl Fn(u64) -> Result<&'g Frame, NoMemory> + Copy,
     ) -> Result<Option<Taken<'_>>, NoMemory> {
-        let direction = demand.access as usize;
-        let (word, wanted) = if demand.pages <= SMALL_PAGES_MAX {
+        let direction = request.access as usize;
+        let (word, wanted) = if request.pages <= SMALL_PAGES_MAX {
             (direction, Wanted::Small)
-        } else if demand.pages <= MIDDLE_PAGES_MAX {
+        } else if request.pages <= MIDDLE_PAGES_MAX {
             (direction, Wanted::Chunk)
         } else {
             (direction + 3, Wanted::Table)
         };
         loop {
             platform.probe(Step::ChunkTake);
-            let (stream, before) = self.advance(platform, demand.stream, word, demand.pages);
+            let (stream, before) = self.advance(platform, request.stream, word, request.pages);
             let (end, next) = split(before);
-            if next + demand.pages <= end {
-                return Ok(Some(self.taken(next, demand.pages)));
+            if next + request.pages <= end {
+                return Ok(Some(self.taken(next, request.pages)));
             }
             if !self.leave(platform, stream, before, wanted, grow)? {
                 return Ok(None);
@@ -450,9 +450,9 @@ mod tests {
         let frames: [Box<Frame>; 64] = core::array::from_fn(|_| Box::new(core::array::from_fn(|_| Entry::new(0))));
         let take = |ring, pages| {
             let stream = Stream(ring);
-            let demand = Demand { pages, access: Access::DeviceWrites, stream, lifetime: Lifetime::Transient };
+            let request = IovaRequest { pages, access: Access::DeviceWrites, stream, lifetime: Lifetime::Transient };
             let grow = |pfn| Ok(&*frames[((pfn - chunks.first_pfn) / ENTRIES as u64) as usize]);
-            chunks.take(&host, &demand, grow).expect("memory").is_some()
+            chunks.take(&host, &request, grow).expect("memory").is_some()
         };
         let requests = [(None, 1), (Some(1), CHUNKED_PAGES_MAX), (Some(1), 1), (None, CHUNKED_PAGES_MAX)];
         // At first one of each, and then as many as there is room for.

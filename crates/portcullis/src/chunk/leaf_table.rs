@@ -16,8 +16,8 @@ pub(super) const ALL: u32 = u32::MAX >> (u32::BITS - TABLE_UNITS);
 pub(super) struct LeafTable {
     /// Handed out, and not known to be spent.
     out: u32,
-    /// In which of the two rounds each is.
-    round: u32,
+    /// In which of the two generations each is.
+    generation: u32,
     /// Handed out together with the one before, which is out as well. A mapping that begins there may end here, and of what it
     /// has here nobody sees whether it is spent: so these come back in their order.
     joined: u32,
@@ -38,20 +38,20 @@ impl LeafTable {
             // With those that were handed out together with it.
             let units = 1 + (u64::from(self.joined) >> (unit + 1)).trailing_ones();
             unknown &= !run(unit, units);
-            let round = if self.round & (1 << unit) == 0 { Idle::FIRST } else { Idle::FIRST.next() };
+            let generation = if self.generation & (1 << unit) == 0 { Idle::FIRST } else { Idle::FIRST.next() };
             let first = unit as usize * UNIT_PAGES as usize;
             let watched = first + usize::from(self.watch[unit as usize]);
-            if !page_states::is_spent(&entries[watched], round) {
+            if !page_states::is_spent(&entries[watched], generation) {
                 platform.probe(Step::TableScan { entries: 1 });
                 continue;
             }
             let end = first + (u64::from(units) * UNIT_PAGES) as usize;
-            let (unspent, looks) = page_states::first_unspent(entries, first, end, round);
+            let (unspent, looks) = page_states::first_unspent(entries, first, end, generation);
             platform.probe(Step::TableScan { entries: looks });
             let spent_pages = unspent.min(end) - first;
             let spent = run(unit, spent_pages as u32 / UNIT_PAGES as u32);
             self.out &= !spent;
-            self.round ^= spent;
+            self.generation ^= spent;
             self.joined &= !(spent | spent << 1);
             if unspent < end {
                 let (unit, page) = (unspent / UNIT_PAGES as usize, unspent % UNIT_PAGES as usize);
@@ -62,14 +62,14 @@ impl LeafTable {
 
     /// Hands `units` out, all of which are spent, as one chunk.
     ///
-    /// A mapping may lie in several, and takes its round from its first page: so all of them begin that of the first. Each has
+    /// A mapping may lie in several, and takes its generation from its first page: so all of them begin that of the first. Each has
     /// been used as often as chance would have it.
     pub(super) fn hand_out<P: Platform>(&mut self, platform: &P, number: u32, tables: &ChunkTables, units: u32) {
         self.out |= units;
         self.joined |= units & (units - 1);
-        let first_round = if self.round & units & units.wrapping_neg() == 0 { 0 } else { units };
-        let mut odd = (self.round ^ first_round) & units;
-        self.round ^= odd;
+        let first_generation = if self.generation & units & units.wrapping_neg() == 0 { 0 } else { units };
+        let mut odd = (self.generation ^ first_generation) & units;
+        self.generation ^= odd;
         while odd != 0 {
             let entries = unit_entries(tables.linked(number), odd.trailing_zeros());
             platform.probe(Step::TableWrite { entries: entries.len() });

@@ -10,11 +10,11 @@
 use super::chunks::{CHUNK_PAGES, CHUNKED_PAGES_MAX, Chunks, TABLE_IDLE_US, Taken};
 use super::page_states;
 use crate::address::{IovaRange, PhysAddr};
-use crate::design::{Base, Composed, Front, LockFree, Parts, Setup};
+use crate::design::{AssembledMapper, Base, DomainSetup, Front, LockFree, Parts};
 use crate::error::{CommitError, MapError, NewDomainError, NoMemory, UnmapError};
-use crate::invalidation::{CORE_QUEUE_CAPACITY, Commands, Deferral, Flushes, Revocation, Revoked, Submissions};
+use crate::invalidation::{CPU_QUEUE_CAPACITY, Commands, Deferral, Flushes, Revocation, Revoked, Submissions};
 use crate::iommu::{Capabilities, Invalidation, Iommu};
-use crate::iova::{Claim, Demand, IovaAllocator, Kept, MagazineAllocator, never_handed_out};
+use crate::iova::{Claim, IovaAllocator, IovaRequest, Kept, MagazineAllocator, never_handed_out};
 use crate::platform::{Lock, LockClass, Phase, Platform, Step};
 use crate::proof::{Committed, Proof};
 use crate::request::{Lifetime, Request};
@@ -24,7 +24,7 @@ use crate::table::{ENTRIES, TableRule};
 use arrayvec::ArrayVec;
 
 /// Unmaps of a CPU that wait for a flush at most: half of what Linux has.
-const QUEUED_MAX: usize = CORE_QUEUE_CAPACITY.div_ceil(2);
+const QUEUED_MAX: usize = CPU_QUEUE_CAPACITY.div_ceil(2);
 /// How long they wait at most, in microseconds. About as long as a busy CPU takes to fill its queue: one that has fallen quiet
 /// is not to leave pages open for longer.
 const QUEUED_US_MAX: u64 = 500;
@@ -38,7 +38,7 @@ const IN_TURN: u8 = 1;
 const BEGINS_PERIOD: u8 = 2;
 
 /// The mapper.
-pub type Chunked<P, I> = Composed<Halves<P>, P, I, LockFree, ChunkFront<P>>;
+pub type Chunked<P, I> = AssembledMapper<Halves<P>, P, I, LockFree, ChunkFront<P>>;
 
 /// The allocators of the two halves. The one below is asked; chunks are taken by the [front](ChunkFront), which writes them at
 /// once.
@@ -76,8 +76,8 @@ struct Leaving {
 /// An empty domain.
 ///
 /// # Errors
-/// [`NewDomainError::NoMemory`], and those of [`Composed::with_parts`].
-pub fn chunked<P: Platform, I: Iommu>(setup: Setup<'_, P, I>) -> Result<Chunked<P, I>, NewDomainError> {
+/// [`NewDomainError::NoMemory`], and those of [`AssembledMapper::with_parts`].
+pub fn chunked<P: Platform, I: Iommu>(setup: DomainSetup<'_, P, I>) -> Result<Chunked<P, I>, NewDomainError> {
     let chunks = Chunks::new(&setup.platform, setup.width, &never_handed_out(setup.reserved)?)?;
     let width_below = setup.width - u8::from(!chunks.is_none());
     let below = MagazineAllocator::new(&setup.platform, width_below, setup.reserved)?;
@@ -85,7 +85,7 @@ pub fn chunked<P: Platform, I: Iommu>(setup: Setup<'_, P, I>) -> Result<Chunked<
     let parts = Parts {
         commands: Commands::PerRun { within_pages: CHUNK_PAGES },
         submissions: Submissions::Shared,
-        deferral: Deferral::PerCore { capacity: QUEUED_MAX, timeout_us: QUEUED_US_MAX, flushes: Flushes::Extent },
+        deferral: Deferral::PerCpu { capacity: QUEUED_MAX, timeout_us: QUEUED_US_MAX, flushes: Flushes::CoveringRange },
         rule: TableRule::Kept,
         locking: LockFree,
     };
@@ -96,7 +96,7 @@ pub fn chunked<P: Platform, I: Iommu>(setup: Setup<'_, P, I>) -> Result<Chunked<
         base.space.end_plain_maps();
     }
     let unmaps = AtomicU8::new(unmaps_awake(strict, base.space.capabilities()));
-    Ok(Composed::with_front(ChunkFront { strict, unmaps, reclaim }, base))
+    Ok(AssembledMapper::with_front(ChunkFront { strict, unmaps, reclaim }, base))
 }
 
 /// What an unmap has to do while a period goes on.
@@ -264,7 +264,7 @@ fn place<'b, P: Platform, I: Iommu>(
     platform.probe(Step::Enter(Phase::IovaAllocate));
     // SAFETY: the upper half has leaves of 4 KiB only, and reaches no further than the width.
     let grow = |pfn| unsafe { space.add_leaf_table(pfn) };
-    let Some(taken) = chunks.take(platform, &Demand::of(request), grow)? else { return Ok(None) };
+    let Some(taken) = chunks.take(platform, &IovaRequest::of(request), grow)? else { return Ok(None) };
     platform.probe(Step::Enter(Phase::Table));
     page_states::write(platform, taken.entries, request.segments(), request.access().rights());
     Ok(Some(taken))
@@ -354,8 +354,8 @@ impl<P: Platform> Halves<P> {
 unsafe impl<P: Platform> IovaAllocator<P> for Halves<P> {
     const TABLE_CLAIM_PAGES_MAX: u64 = MagazineAllocator::<P>::TABLE_CLAIM_PAGES_MAX;
 
-    fn allocate(&self, platform: &P, demand: &Demand) -> Result<IovaRange, MapError> {
-        self.below.allocate(platform, demand)
+    fn allocate(&self, platform: &P, request: &IovaRequest) -> Result<IovaRange, MapError> {
+        self.below.allocate(platform, request)
     }
 
     fn claim(&self, platform: &P, range: IovaRange) -> Result<Claim, UnmapError> {

@@ -6,8 +6,8 @@
 //!                 map                    unmap               the invalidation            the chunk is
 //!                                                            has completed               handed out again
 //!   fresh ----------------> mapped ----------------> cleared ----------------> spent ----------------> fresh
-//!         cursor.fetch_add         entry: absent,            entry: other round        (the meaning of the
-//!         entry: address, rights   length kept               of its table              round turns over)
+//!         cursor.fetch_add         entry: absent,            entry: the other          (from now on this
+//!         entry: address, rights   length kept               generation                is the other one)
 //! ```
 //!
 //! A table page lives longer: it is added to the log of tables, linked, opened, filled chunk by chunk, filled again as its pages

@@ -1,16 +1,17 @@
 //! Leaf tables whose entries say themselves which pages are free: what the design `portcullis` allocates by.
 //!
-//! Pages are handed out in rounds. In each round a page goes through these states, and its entry shows which:
+//! Pages are handed out in generations, of which an entry knows two: this one and the other. In each a page goes through these
+//! states, and its entry shows which:
 //!
 //! ```text
 //!                      63    53 52 51   21 20   12  11  10   9  8  2 1 0
 //!                     +--------+--+-----------------+---+-----+---+----+-+-+
-//! fresh               |   0    | 0|    0    |any len| 0 |round| 0 | 0  |0|0|  handed out to nobody in this round
-//! mapped, first page  | pages  | 0|     address     | 0 |round| 0 | 0  |W|R|
-//! mapped, other pages |   0    | 0|     address     | 0 |round| 0 | 0  |W|R|
-//! cleared, first page |   0    | 0|    0    | pages | 0 |round| 1 | 0  |0|0|  the device may have it cached
-//! spent, first page   |   0    | 0|    0    | pages | 0 |!rnd | 0 | 0  |0|0|  and it is fresh in the next round
-//! spent, other pages  |   0    | 0|    0    |   0   | 0 |!rnd | 0 | 0  |0|0|  likewise
+//! fresh               |   0    | 0|    0    |any len| 0 | gen | 0 | 0  |0|0|  not handed out in this generation
+//! mapped, first page  | pages  | 0|     address     | 0 | gen | 0 | 0  |W|R|
+//! mapped, other pages |   0    | 0|     address     | 0 | gen | 0 | 0  |W|R|
+//! cleared, first page |   0    | 0|    0    | pages | 0 | gen | 1 | 0  |0|0|  the device may have it cached
+//! spent, first page   |   0    | 0|    0    | pages | 0 |!gen | 0 | 0  |0|0|  and it is fresh in the next generation
+//! spent, other pages  |   0    | 0|    0    |   0   | 0 |!gen | 0 | 0  |0|0|  likewise
 //!                     +--------+--+---------+-------+---+-----+---+----+-+-+
 //! ```
 //!
@@ -19,7 +20,7 @@
 //! begins there, and all others are where an instruction has a constant of 32 bits for them.
 //!
 //! A page becomes spent when its invalidation has completed: the first page of a mapping just then, the others as they are
-//! cleared, for nobody gets them before it: what lies behind it in its chunk is not handed out again before the first is spent. So
+//! cleared. Only the first page waits for the invalidation: its chunk cannot be handed out again before that page is spent. So
 //! a page that somebody has taken and not yet written holds its chunk back as much as one that is mapped or waits for its
 //! invalidation: nothing is counted, and no step is shared between CPUs (S3).
 //!
@@ -33,42 +34,42 @@ use crate::error::UnmapError;
 use crate::platform::{Platform, Step};
 use crate::proof::Proof;
 
-const ROUND: u64 = 1 << 10;
+const GENERATION: u64 = 1 << 10;
 /// Where the length is in the first entry of a mapping.
 const MAPPED_SHIFT: u32 = 53;
 /// Where it is when the mapping is gone.
 const GONE_SHIFT: u32 = 12;
 const CLEARED: u64 = 1 << 9;
-/// What changes in the first entry of a mapping when its round ends.
-const END: u64 = CLEARED | ROUND;
+/// What changes in the first entry of a mapping when its generation ends.
+const END: u64 = CLEARED | GENERATION;
 /// Entries of a cache line.
 const LINE_ENTRIES: usize = 8;
 /// Pages of the longest mapping: what nine bits say. One of all of a table is better off with a large leaf.
-pub(crate) const ROUND_PAGES_MAX: u64 = (1 << 9) - 1;
+pub(crate) const MAPPING_PAGES_MAX: u64 = (1 << 9) - 1;
 
-/// What an entry of which nobody has anything looks like: fresh in one round, spent in the other.
+/// What an entry of which nobody has anything looks like: fresh in one generation, spent in the other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Idle(u64);
 
 impl Idle {
-    /// As table pages come from the host: fresh in the first round.
+    /// As table pages come from the host: fresh in the first generation.
     pub(crate) const FIRST: Self = Self(0);
 
     /// The other: what entries that are fresh like this one will be when they are spent.
     pub(crate) const fn next(self) -> Self {
-        Self(self.0 ^ ROUND)
+        Self(self.0 ^ GENERATION)
     }
 
     /// What the entry was before it was handed out, whatever it is now.
     const fn before(bits: u64) -> Self {
-        Self(bits & ROUND)
+        Self(bits & GENERATION)
     }
 }
 
 /// Writes the translations of a mapping of as many pages as there are `entries`, and makes them visible. The segments lie at
 /// addresses that a leaf can hold.
 ///
-/// The caller has been handed these pages, and nobody else in this round.
+/// The caller has been handed these pages, and nobody else in this generation.
 #[inline(always)]
 pub(crate) fn write<P: Platform>(platform: &P, entries: &[Entry], segments: &[Segment], rights: Rights) {
     debug_assert_eq!(segments.iter().map(Segment::pages).sum::<u64>(), entries.len() as u64);
@@ -140,7 +141,7 @@ pub(crate) fn clear<'e, P: Platform>(platform: &P, entries: &'e [Entry], range: 
     }
     let entries = &entries[..pages as usize];
     platform.probe(Step::TableClear { entries: entries.len() });
-    let cleared = Cleared { first, bits: CLEARED | pages << GONE_SHIFT | bits & ROUND };
+    let cleared = Cleared { first, bits: CLEARED | pages << GONE_SHIFT | bits & GENERATION };
     first.store_bits(cleared.bits);
     store_others(entries, Idle::before(bits).next().0, 0);
     platform.table_barrier(entries);
@@ -155,7 +156,7 @@ pub(crate) struct Cleared<'e> {
 }
 
 impl Cleared<'_> {
-    /// Ends the round as [`spend`] does, but only of this mapping: of two unmaps that have raced, the later finds another state.
+    /// Ends the generation as [`spend`] does, but only of this mapping: of two unmaps that have raced, the later finds another state.
     #[inline(always)]
     pub(crate) fn spend(self, _proof: &Proof) {
         if self.first.load_bits() == self.bits {
@@ -174,7 +175,7 @@ pub(crate) fn refusal(entries: &[Entry], range: IovaRange) -> UnmapError {
     }
 }
 
-/// Ends the round for the first page of a mapping that was cleared, now that its invalidation has completed.
+/// Ends the generation for the first page of a mapping that was cleared, now that its invalidation has completed.
 ///
 /// Release: whoever finds the chunk spent knows that. Hardware sees no difference, so nothing is flushed. Where it is cleared no
 /// more, another unmap of the same mapping has come before.
@@ -186,39 +187,39 @@ pub(crate) fn spend(first: &Entry, _proof: &Proof) {
     }
 }
 
-/// Ends the round for pages that the caller was handed and has no use for: no translation led to them in this round.
+/// Ends the generation for pages that the caller was handed and has no use for: no translation led to them in this generation.
 pub(crate) fn spend_unused(entries: &[Entry]) {
     entries.iter().for_each(|entry| entry.store_bits(Idle::before(entry.load_bits()).next().0));
 }
 
-/// Whether a page that was handed out in this round is spent.
+/// Whether a page that was handed out in this generation is spent.
 ///
-/// Acquire, in `load_bits`: what ended the round is over.
+/// Acquire, in `load_bits`: what ended the generation is over.
 #[inline(always)]
-pub(crate) fn is_spent(entry: &Entry, round: Idle) -> bool {
-    Idle::before(entry.load_bits()) != round
+pub(crate) fn is_spent(entry: &Entry, generation: Idle) -> bool {
+    Idle::before(entry.load_bits()) != generation
 }
 
-/// Looks for an entry that is not spent in this round, from the one numbered `from` on and before `end`. Returns its number, or
+/// Looks for an entry that is not spent in this generation, from the one numbered `from` on and before `end`. Returns its number, or
 /// that of the first one not known to be spent, and how many entries were looked at.
 ///
 /// Those of a mapping are spent when its first is, for that one is the last to be.
 #[inline]
-pub(crate) fn first_unspent(entries: &[Entry], from: usize, end: usize, round: Idle) -> (usize, usize) {
+pub(crate) fn first_unspent(entries: &[Entry], from: usize, end: usize, generation: Idle) -> (usize, usize) {
     let (mut at, mut looks) = (from, 0);
     while at < end {
         // A cache line at a time, so that no look waits for the length that another finds; a whole one without a loop.
         let rest = &entries[at..end];
         let (line, is_over) = match rest.first_chunk::<LINE_ENTRIES>() {
-            Some(line) => (&line[..], are_spent(line, round)),
-            None => (rest, are_spent(rest, round)),
+            Some(line) => (&line[..], are_spent(line, generation)),
+            None => (rest, are_spent(rest, generation)),
         };
         looks += line.len();
         if !is_over {
-            at += line.iter().position(|entry| !is_spent(entry, round)).unwrap_or(line.len());
+            at += line.iter().position(|entry| !is_spent(entry, generation)).unwrap_or(line.len());
             break;
         }
-        // Mapped, and yet spent? Unmaps have raced for a mapping and left the next one here in the wrong round. Its address is no
+        // Mapped, and yet spent? Unmaps have raced for a mapping and left the next one here in the wrong generation. Its address is no
         // length: those behind it are not to suffer.
         let first = line[0].load_bits();
         let pages = if first >> MAPPED_SHIFT == 0 { first >> GONE_SHIFT } else { 1 };
@@ -227,18 +228,18 @@ pub(crate) fn first_unspent(entries: &[Entry], from: usize, end: usize, round: I
     (at, looks)
 }
 
-/// Whether all of `entries`, handed out in this round, are spent. What is tested is the same for all, and tested once.
+/// Whether all of `entries`, handed out in this generation, are spent. What is tested is the same for all, and tested once.
 #[inline(always)]
-fn are_spent(entries: &[Entry], round: Idle) -> bool {
+fn are_spent(entries: &[Entry], generation: Idle) -> bool {
     let bits = entries.iter().map(Entry::load_bits);
-    if round == Idle::FIRST {
-        bits.fold(ROUND, |all, bits| all & bits) != 0
+    if generation == Idle::FIRST {
+        bits.fold(GENERATION, |all, bits| all & bits) != 0
     } else {
-        bits.fold(0, |any, bits| any | bits) & ROUND == 0
+        bits.fold(0, |any, bits| any | bits) & GENERATION == 0
     }
 }
 
-/// How many mappings begin among `entries` whose round has not ended.
+/// How many mappings begin among `entries` whose generation has not ended.
 pub(crate) fn live(entries: &[Entry]) -> usize {
     let is_live = |bits: u64| bits >> MAPPED_SHIFT != 0 || bits & CLEARED != 0;
     entries.iter().filter(|entry| is_live(entry.load_bits())).count()

@@ -311,7 +311,7 @@ impl TableLog {
         numbers * size_of::<u32>() + self.tables.capacity() * size_of::<LeafTable>()
     }
 
-    /// Mappings whose rounds have not ended.
+    /// Mappings whose generations have not ended.
     pub(super) fn live(&self, tables: &ChunkTables) -> usize {
         let of_log = |log: &Log| {
             let of = |number: &u32| page_states::live(tables.linked(*number));

@@ -9,34 +9,34 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ptr;
 
-/// Tables of the first directory. The model checker sees it outgrown.
+/// Tables of the first array. The model checker sees it outgrown.
 const TABLES_FIRST: usize = if cfg!(loom) { 1 } else { 64 };
 
 /// Pointers to tables.
-struct Directory {
+struct PointerArray {
     /// Where none is linked they point to one in which nothing is mapped.
     tables: Box<[AtomicPtr<Frame>]>,
-    /// The directory that was outgrown by this one, or null: somebody may be reading it still.
-    outgrown: *mut Padded<Directory>,
+    /// The array that was outgrown by this one, or null: somebody may be reading it still.
+    outgrown: *mut Padded<PointerArray>,
 }
 
 /// The leaf tables, by number.
 ///
 /// Nothing that is read on the way to a table is null: what is not there reads as what is empty, so nobody has to ask. When the
-/// directory is full one of twice the length takes its place; the old ones, together about as long, stay until the domain goes.
+/// array is full one of twice the length takes its place; the old ones, together about as long, stay until the domain goes.
 /// Who has found an old one finds there what was linked before, and need not find more. A table that was linked later, perhaps
-/// under a number that had another before, is known to those only who have seen the new directory: what they know of it they have
+/// under a number that had another before, is known to those only who have seen the new array: what they know of it they have
 /// acquired from who linked it. A table that was unlinked later may be found still, by walks, for which its page is kept; and its
-/// number is given to no other before these are over. After that an old directory keeps a pointer to what is gone, for nobody.
+/// number is given to no other before these are over. After that an old array keeps a pointer to what is gone, for nobody.
 pub(super) struct ChunkTables {
     /// On a line of its own: every map and unmap reads it.
-    directory: AtomicPtr<Padded<Directory>>,
+    array: AtomicPtr<Padded<PointerArray>>,
     /// In which nothing is mapped: stands for all that are not linked. Nobody writes to it.
     no_table: Vec<Entry>,
     /// Tables that there may be.
     numbers: usize,
-    /// Memory of all directories, in bytes. A statistic, so Relaxed.
-    directory_bytes: AtomicUsize,
+    /// Memory of all arrays, in bytes. A statistic, so Relaxed.
+    array_bytes: AtomicUsize,
 }
 
 impl ChunkTables {
@@ -44,25 +44,20 @@ impl ChunkTables {
     pub(super) fn new(numbers: u32) -> Result<Self, NoMemory> {
         let numbers = numbers as usize;
         let no_table = filled(ENTRIES, || Entry::new(0))?;
-        let all = Self {
-            directory: AtomicPtr::new(ptr::null_mut()),
-            no_table,
-            numbers,
-            directory_bytes: AtomicUsize::new(0),
-        };
+        let all = Self { array: AtomicPtr::new(ptr::null_mut()), no_table, numbers, array_bytes: AtomicUsize::new(0) };
         all.enlarge(numbers.min(TABLES_FIRST))?;
         Ok(all)
     }
 
     #[inline(always)]
-    fn directory(&self) -> &Directory {
-        // Acquire: with the pointer comes the directory.
-        let directory = self.directory.load(Ordering::Acquire);
-        // SAFETY: from `enlarge`, which `new` has called; directories stay until `self` goes.
-        &unsafe { &*directory }.0
+    fn array(&self) -> &PointerArray {
+        // Acquire: with the pointer comes the array.
+        let array = self.array.load(Ordering::Acquire);
+        // SAFETY: from `enlarge`, which `new` has called; arrays stay until `self` goes.
+        &unsafe { &*array }.0
     }
 
-    /// Table `number`, or one in which nothing is mapped. `None` beyond the directory, where none is linked.
+    /// Table `number`, or one in which nothing is mapped. `None` beyond the array, where none is linked.
     ///
     /// # Safety
     /// The table stays for as long as it is used: something is mapped or taken in it, or this is within
@@ -70,7 +65,7 @@ impl ChunkTables {
     #[inline(always)]
     pub(super) unsafe fn get(&self, number: usize) -> Option<&Frame> {
         // Acquire: with the pointer comes the zeroed page.
-        let frame = self.directory().tables.get(number)?.load(Ordering::Acquire);
+        let frame = self.array().tables.get(number)?.load(Ordering::Acquire);
         // SAFETY: `no_table`, or a page of the platform from `link` until `unlink`; beyond that the caller sees to it that it
         // stays.
         Some(unsafe { frame.as_ref().unwrap_unchecked() })
@@ -79,10 +74,10 @@ impl ChunkTables {
     /// A table that is known to be linked: the lock of the log is held, or something is taken in it.
     #[inline(always)]
     pub(super) fn linked(&self, number: u32) -> &Frame {
-        let tables = &self.directory().tables;
+        let tables = &self.array().tables;
         debug_assert!(tables[number as usize].load(Ordering::Relaxed) != self.no_table());
         // SAFETY: a chunk is handed out after its table was linked, and the log of tables gives a table up with none that anything is
-        // taken in; so it is there, in a directory long enough for it. Acquire as in `get`.
+        // taken in; so it is there, in an array long enough for it. Acquire as in `get`.
         unsafe { tables.get_unchecked(number as usize).load(Ordering::Acquire).as_ref().unwrap_unchecked() }
     }
 
@@ -92,53 +87,53 @@ impl ChunkTables {
     /// [`NoMemory`].
     pub(super) fn link(&self, number: u32, frame: &Frame) -> Result<(), NoMemory> {
         let number = number as usize;
-        let length = self.directory().tables.len();
+        let length = self.array().tables.len();
         if number >= length {
             self.enlarge((length * 2).clamp(number + 1, self.numbers))?;
         }
         // Release: with the pointer comes the zeroed page.
-        self.directory().tables[number].store(ptr::from_ref(frame).cast_mut(), Ordering::Release);
+        self.array().tables[number].store(ptr::from_ref(frame).cast_mut(), Ordering::Release);
         Ok(())
     }
 
     /// Takes table `number` out. Walks that had begun before may still find it. The lock of the log is held.
     pub(super) fn unlink(&self, number: u32) {
         // Relaxed: it is the walks that are waited for.
-        self.directory().tables[number as usize].store(self.no_table(), Ordering::Relaxed);
+        self.array().tables[number as usize].store(self.no_table(), Ordering::Relaxed);
     }
 
     const fn no_table(&self) -> *mut Frame {
         self.no_table.as_ptr().cast_mut().cast()
     }
 
-    /// Puts a directory of `length` in the place of the one that there is, if there is one. Nobody links or unlinks meanwhile.
+    /// Puts an array of `length` in the place of the one that there is, if there is one. Nobody links or unlinks meanwhile.
     fn enlarge(&self, length: usize) -> Result<(), NoMemory> {
         // Relaxed, like the loads of its tables: the lock brings it, and what they point to is not read.
-        let outgrown = self.directory.load(Ordering::Relaxed);
-        // SAFETY: null at first, and from here later; directories stay until `self` goes.
+        let outgrown = self.array.load(Ordering::Relaxed);
+        // SAFETY: null at first, and from here later; arrays stay until `self` goes.
         let linked = unsafe { outgrown.as_ref() }.into_iter().flat_map(|outgrown| &outgrown.0.tables);
         let mut linked = linked.map(|table| table.load(Ordering::Relaxed));
         let tables = filled(length, || AtomicPtr::new(linked.next().unwrap_or(self.no_table())))?.into_boxed_slice();
-        let bytes = size_of_val(&*tables) + size_of::<Padded<Directory>>();
-        let directory = try_box(Padded(Directory { tables, outgrown }))?;
-        // Release: whoever finds the directory finds it filled in.
-        self.directory.store(Box::into_raw(directory), Ordering::Release);
-        self.directory_bytes.fetch_add(bytes, Ordering::Relaxed);
+        let bytes = size_of_val(&*tables) + size_of::<Padded<PointerArray>>();
+        let array = try_box(Padded(PointerArray { tables, outgrown }))?;
+        // Release: whoever finds the array finds it filled in.
+        self.array.store(Box::into_raw(array), Ordering::Release);
+        self.array_bytes.fetch_add(bytes, Ordering::Relaxed);
         Ok(())
     }
 
     /// Memory in use, in bytes.
     pub(super) fn bytes(&self) -> usize {
-        self.directory_bytes.load(Ordering::Relaxed) + size_of_val(&*self.no_table)
+        self.array_bytes.load(Ordering::Relaxed) + size_of_val(&*self.no_table)
     }
 }
 
 impl Drop for ChunkTables {
     fn drop(&mut self) {
-        let mut directory = self.directory.load(Ordering::Acquire);
-        while !directory.is_null() {
+        let mut array = self.array.load(Ordering::Acquire);
+        while !array.is_null() {
             // SAFETY: a box of `enlarge`, and `&mut self`: nobody reads it any more.
-            directory = unsafe { Box::from_raw(directory) }.0.outgrown;
+            array = unsafe { Box::from_raw(array) }.0.outgrown;
         }
     }
 }
@@ -166,7 +161,7 @@ mod tests {
             let frame = unsafe { &*frame.load(Ordering::Relaxed) };
             frame[1].load_bits()
         };
-        let first = tables.directory();
+        let first = tables.array();
         // Table 0 stays unlinked.
         for (number, frame) in frames.iter().enumerate().skip(1) {
             tables.link(number as u32, frame).expect("memory");
@@ -181,7 +176,7 @@ mod tests {
         assert!(unsafe { tables.get(frames.len()) }.is_none());
     }
 
-    /// A number that was given up before its directory was outgrown, and given to another table after.
+    /// A number that was given up before its array was outgrown, and given to another table after.
     #[test]
     fn a_number_that_is_used_again_leads_to_its_new_table() {
         let frame = |bits: u64| Box::new(core::array::from_fn(|_| Entry::new(bits)));
@@ -194,7 +189,7 @@ mod tests {
         tables.unlink(0);
         assert_eq!(found(), 0);
         tables.link(TABLES_FIRST as u32, &filling).expect("memory");
-        assert_eq!((tables.directory().tables.len(), found()), (2 * TABLES_FIRST, 0));
+        assert_eq!((tables.array().tables.len(), found()), (2 * TABLES_FIRST, 0));
         tables.link(0, &new).expect("memory");
         assert_eq!(found(), 3);
     }

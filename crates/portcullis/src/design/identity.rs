@@ -23,13 +23,13 @@
 //! A count does not say whose mappings it counts. An unmap of a part of one, or of what somebody else has mapped, is refused
 //! only where it meets a page without any (S6).
 
-use super::composed::{Base, Composed, Front};
-use super::{LockFree, Parts, Setup};
+use super::assembled::{AssembledMapper, Base, Front};
+use super::{DomainSetup, LockFree, Parts};
 use crate::address::{IovaRange, PAGE_SHIFT, Segment};
 use crate::error::{MapError, NewDomainError, UnmapError};
 use crate::invalidation::{Deferral, Revocation, Revoked};
 use crate::iommu::Iommu;
-use crate::iova::{Claim, Demand, IovaAllocator, Kept, MagazineAllocator, never_handed_out};
+use crate::iova::{Claim, IovaAllocator, IovaRequest, Kept, MagazineAllocator, never_handed_out};
 use crate::platform::{PerCpuCount, Phase, Platform, Step};
 use crate::proof::Proof;
 use crate::request::Request;
@@ -41,7 +41,7 @@ use alloc::vec::Vec;
 pub const IDENTITY_TAG_BITS: u8 = 2;
 
 /// The mapper: over the address space of all four regions an allocator for the fourth, and in front of it the three others.
-pub type DynamicIdentity<P, I> = Composed<FourthRegion<P>, P, I, LockFree, Regions>;
+pub type DynamicIdentity<P, I> = AssembledMapper<FourthRegion<P>, P, I, LockFree, Regions>;
 
 /// Where the regions of the three rights lie.
 pub struct Regions {
@@ -99,10 +99,10 @@ impl Regions {
 /// An empty domain.
 ///
 /// # Errors
-/// [`NewDomainError::Width`] where two bits for the rights would leave no page, and those of [`Composed::with_parts`].
+/// [`NewDomainError::Width`] where two bits for the rights would leave no page, and those of [`AssembledMapper::with_parts`].
 pub fn dynamic_identity<P: Platform, I: Iommu>(
     deferral: Deferral,
-    setup: Setup<'_, P, I>,
+    setup: DomainSetup<'_, P, I>,
 ) -> Result<DynamicIdentity<P, I>, NewDomainError> {
     let regions = Regions::new(setup.width, setup.reserved)?;
     let fourth = FourthRegion {
@@ -112,7 +112,7 @@ pub fn dynamic_identity<P: Platform, I: Iommu>(
     };
     // Kept tables, since its claims are left to the table: shared entries need that too.
     let base = Base::new(fourth, Parts::of_linux::<P, FourthRegion<P>>(deferral), setup)?;
-    Ok(Composed::with_front(regions, base))
+    Ok(AssembledMapper::with_front(regions, base))
 }
 
 impl Regions {
@@ -139,7 +139,7 @@ impl<P: Platform, I: Iommu> Front<FourthRegion<P>, P, I> for Regions {
         }
         allocator.shared.add(space.platform());
         if let Err(error) = space.written(run.range) {
-            // As in `Composed`: taken back, and quarantined, here by a domain that maps nothing any more.
+            // As in `AssembledMapper`: taken back, and quarantined, here by a domain that maps nothing any more.
             let _ = self.unshare(space, run.range);
             return Err(error);
         }
@@ -164,8 +164,8 @@ impl<P: Platform, I: Iommu> Front<FourthRegion<P>, P, I> for Regions {
 unsafe impl<P: Platform> IovaAllocator<P> for FourthRegion<P> {
     const TABLE_CLAIM_PAGES_MAX: u64 = MagazineAllocator::<P>::TABLE_CLAIM_PAGES_MAX;
 
-    fn allocate(&self, platform: &P, demand: &Demand) -> Result<IovaRange, MapError> {
-        self.magazines.allocate(platform, demand)
+    fn allocate(&self, platform: &P, request: &IovaRequest) -> Result<IovaRange, MapError> {
+        self.magazines.allocate(platform, request)
     }
 
     fn claim(&self, platform: &P, range: IovaRange) -> Result<Claim, UnmapError> {

@@ -1,7 +1,7 @@
 //! What a design is: a named whole of allocator, invalidation and table rule.
 
 #[allow(unsafe_code, reason = "translations have an owner that types cannot show")]
-mod composed;
+mod assembled;
 #[allow(unsafe_code, reason = "translations have an owner that types cannot show")]
 mod identity;
 #[allow(unsafe_code, reason = "table pages are freed under a lock")]
@@ -10,7 +10,7 @@ mod options;
 #[allow(unsafe_code, reason = "translations have an owner that types cannot show")]
 mod physical;
 
-pub use composed::{Base, Composed, Front, Parts};
+pub use assembled::{AssembledMapper, Base, Front, Parts};
 pub use identity::{DynamicIdentity, IDENTITY_TAG_BITS, dynamic_identity};
 pub use locking::{LockFree, LockPerTable, Locking, TableLock, WholeLock};
 pub use options::{OptionError, OptionInfo, OptionKind, Options, Value};
@@ -76,7 +76,7 @@ pub enum Addressing {
 }
 
 /// How tightly a design fills its addresses. It refuses a request only where no aligned power of two of free pages would hold
-/// the request and its guard pages; nothing is free in a grain of which anything is in use.
+/// the request and its guard pages; a partly used grain counts as full.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fit {
     /// Pages that a mapping needs beside its own.
@@ -93,13 +93,13 @@ impl Fit {
 }
 
 /// The domain-independent half of a design: its name.
-pub trait Described: 'static {
+pub trait DesignInfo: 'static {
     /// What there is to say about it.
     const INFO: Info;
 }
 
 /// A design, as a type to name it by.
-pub trait Design<P: Platform, I: Iommu>: Described {
+pub trait Design<P: Platform, I: Iommu>: DesignInfo {
     /// What maps and unmaps for one domain.
     type Mapper: Mapper;
 
@@ -107,11 +107,11 @@ pub trait Design<P: Platform, I: Iommu>: Described {
     ///
     /// # Errors
     /// A [`NewDomainError`].
-    fn build(setup: Setup<'_, P, I>) -> Result<Self::Mapper, NewDomainError>;
+    fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError>;
 }
 
 /// What a design is built from.
-pub struct Setup<'c, P, I> {
+pub struct DomainSetup<'c, P, I> {
     /// The hardware.
     pub iommu: I,
     /// The host.
@@ -133,7 +133,7 @@ pub trait Mapper: Sync {
     /// Makes a mapping. The device may use it when this returns.
     ///
     /// # Errors
-    /// A [`MapError`]; nothing has changed then, but after [`MapError::Unsettled`].
+    /// A [`MapError`]; nothing has changed then, but after [`MapError::SyncFailed`].
     fn map(&self, request: &Request<'_>) -> Result<IovaRange, MapError>;
 
     /// Clears the mapping at exactly `range` and notes in `out` what is to be invalidated. The buffer is not yet back: that

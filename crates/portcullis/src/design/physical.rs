@@ -1,7 +1,7 @@
 //! Addresses that are physical addresses: untranslated, or through an identity map that is made once. Neither protects anything.
 
 use crate::address::{Iova, IovaRange, PAGE_SHIFT, PhysAddr, Segment};
-use crate::design::{Mapper, Setup, Usage};
+use crate::design::{DomainSetup, Mapper, Usage};
 use crate::error::{CommitError, MapError, NewDomainError, UnmapError};
 use crate::invalidation::Revocation;
 use crate::iommu::{AttachError, DomainId, Iommu, SourceId};
@@ -23,7 +23,7 @@ struct Reachable {
 }
 
 impl Reachable {
-    fn new<P, I>(setup: &Setup<'_, P, I>) -> Result<Self, NewDomainError> {
+    fn new<P, I>(setup: &DomainSetup<'_, P, I>) -> Result<Self, NewDomainError> {
         Ok(Self { reserved: never_handed_out(setup.reserved)?, width: setup.width })
     }
 
@@ -59,7 +59,7 @@ impl<I: Iommu> Untranslated<I> {
     ///
     /// # Errors
     /// Those of [`Iommu::open_domain`].
-    pub fn new<P: Platform>(setup: Setup<'_, P, I>) -> Result<Self, NewDomainError> {
+    pub fn new<P: Platform>(setup: DomainSetup<'_, P, I>) -> Result<Self, NewDomainError> {
         let reachable = Reachable::new(&setup)?;
         Ok(Self { domain: PassThrough::new(setup.iommu)?, reachable })
     }
@@ -118,7 +118,7 @@ impl<P: Platform, I: Iommu> IdentityMapped<P, I> {
     ///
     /// # Errors
     /// Those of [`AddressSpace::new`]; [`NewDomainError::BadRange`], [`NewDomainError::Identity`].
-    pub fn new(setup: Setup<'_, P, I>) -> Result<Self, NewDomainError> {
+    pub fn new(setup: DomainSetup<'_, P, I>) -> Result<Self, NewDomainError> {
         let reachable = Reachable::new(&setup)?;
         let space = AddressSpace::new(setup.iommu, setup.platform, setup.width, TableRule::Kept)?;
         let this = Self { space, reachable };

@@ -5,14 +5,14 @@
 //! mapped --claim--> claimed --clear--> cleared --the hardware has lost it--> on the list of its size
 //! ```
 //!
-//! A map: `domain/mod.rs`, `design/composed.rs`, `iova/linux/free_list.rs`, `iova/linux/range_tree.rs`, `space.rs`,
+//! A map: `domain/mod.rs`, `design/assembled.rs`, `iova/linux/free_list.rs`, `iova/linux/range_tree.rs`, `space.rs`,
 //! `table/second_level.rs`.
 //!
-//! An unmap: `domain/mod.rs`, `design/composed.rs`, `iova/linux/free_list.rs`, `iova/linux/range_tree.rs`, `space.rs`,
+//! An unmap: `domain/mod.rs`, `design/assembled.rs`, `iova/linux/free_list.rs`, `iova/linux/range_tree.rs`, `space.rs`,
 //! `table/second_level.rs`, `invalidation/policy.rs`, `invalidation/strict.rs`.
 
 use super::{GLOBAL_WINDOW, queue_kind, queue_option};
-use crate::design::{Addressing, Composed, Described, Design, Fit, Info, OptionInfo, OptionKind, Setup};
+use crate::design::{Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Fit, Info, OptionInfo, OptionKind};
 use crate::error::NewDomainError;
 use crate::invalidation::Deferral;
 use crate::iommu::Iommu;
@@ -24,7 +24,7 @@ use crate::safety::Protection;
 #[derive(Debug)]
 pub struct Eiovar;
 
-impl Described for Eiovar {
+impl DesignInfo for Eiovar {
     const INFO: Info = Info {
         id: "eiovar",
         source: "EiovaR (FAST'15 §5)",
@@ -49,11 +49,11 @@ impl Described for Eiovar {
 }
 
 impl<P: Platform, I: Iommu> Design<P, I> for Eiovar {
-    type Mapper = Composed<FreeListAllocator<P>, P, I>;
+    type Mapper = AssembledMapper<FreeListAllocator<P>, P, I>;
 
-    fn build(setup: Setup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+    fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
         let kept_max = setup.options.count("k").map(|k| usize::try_from(k).unwrap_or(usize::MAX));
         let allocator = FreeListAllocator::new(&setup.platform, setup.width, setup.reserved, kept_max)?;
-        Composed::new(allocator, queue_kind(&setup.options, Deferral::Global), setup)
+        AssembledMapper::new(allocator, queue_kind(&setup.options, Deferral::Global), setup)
     }
 }

@@ -6,14 +6,14 @@
 //! a window that is sealed, and whose pages are all back, is free as a whole, and kept in a magazine
 //! ```
 //!
-//! A map: `domain/mod.rs`, `design/composed.rs`, `iova/fast_and_safe/windows.rs`, `iova/fast_and_safe/window.rs`, `space.rs`,
+//! A map: `domain/mod.rs`, `design/assembled.rs`, `iova/fast_and_safe/windows.rs`, `iova/fast_and_safe/window.rs`, `space.rs`,
 //! `table/second_level.rs`.
 //!
-//! An unmap: `domain/mod.rs`, `design/composed.rs`, `iova/fast_and_safe/windows.rs`, `iova/fast_and_safe/window.rs`, `space.rs`,
+//! An unmap: `domain/mod.rs`, `design/assembled.rs`, `iova/fast_and_safe/windows.rs`, `iova/fast_and_safe/window.rs`, `space.rs`,
 //! `table/second_level.rs`, `invalidation/policy.rs`, `invalidation/strict.rs`.
 
 use crate::design::{
-    Addressing, Composed, Described, Design, Fit, Info, LockFree, OptionInfo, OptionKind, Parts, Setup,
+    Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Fit, Info, LockFree, OptionInfo, OptionKind, Parts,
 };
 use crate::error::NewDomainError;
 use crate::invalidation::{Commands, Deferral, Submissions};
@@ -32,7 +32,7 @@ const WINDOW_PAGES: u64 = if cfg!(loom) { 4 } else { 64 };
 #[derive(Debug)]
 pub struct FastAndSafe;
 
-impl Described for FastAndSafe {
+impl DesignInfo for FastAndSafe {
     const INFO: Info = Info {
         id: "fast-and-safe",
         source: "Fast & Safe (SOSP'24 §3)",
@@ -54,9 +54,9 @@ impl Described for FastAndSafe {
 }
 
 impl<P: Platform, I: Iommu> Design<P, I> for FastAndSafe {
-    type Mapper = Composed<WindowAllocator<P>, P, I>;
+    type Mapper = AssembledMapper<WindowAllocator<P>, P, I>;
 
-    fn build(setup: Setup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+    fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
         let within_pages = match setup.options.word("window") {
             Some("8") => 8,
             Some("16") => 16,
@@ -67,10 +67,10 @@ impl<P: Platform, I: Iommu> Design<P, I> for FastAndSafe {
         let parts = Parts {
             commands: Commands::PerRun { within_pages },
             submissions: Submissions::Alone,
-            deferral: Deferral::PER_CORE,
+            deferral: Deferral::PER_CPU,
             rule: TableRule::FreedWhenCovered,
             locking: LockFree,
         };
-        Composed::with_parts(allocator, parts, setup)
+        AssembledMapper::with_parts(allocator, parts, setup)
     }
 }

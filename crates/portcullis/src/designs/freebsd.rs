@@ -5,14 +5,14 @@
 //! mapped --claim--> claimed --clear--> cleared, and an empty table page leaves --the hardware has lost it--> free
 //! ```
 //!
-//! A map: `domain/mod.rs`, `design/composed.rs`, `iova/freebsd/gap_tree.rs`, `iova/freebsd/avl.rs`, `space.rs`,
+//! A map: `domain/mod.rs`, `design/assembled.rs`, `iova/freebsd/gap_tree.rs`, `iova/freebsd/avl.rs`, `space.rs`,
 //! `table/second_level.rs`, `table/counted.rs`.
 //!
-//! An unmap: `domain/mod.rs`, `design/composed.rs`, `iova/freebsd/gap_tree.rs`, `iova/freebsd/avl.rs`, `space.rs`,
+//! An unmap: `domain/mod.rs`, `design/assembled.rs`, `iova/freebsd/gap_tree.rs`, `iova/freebsd/avl.rs`, `space.rs`,
 //! `table/second_level.rs`, `table/counted.rs`, `invalidation/policy.rs`, `invalidation/strict.rs`.
 
 use crate::design::{
-    Addressing, Composed, Described, Design, Fit, Info, OptionInfo, OptionKind, Parts, Setup, TableLock,
+    Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Fit, Info, OptionInfo, OptionKind, Parts, TableLock,
 };
 use crate::error::NewDomainError;
 use crate::invalidation::{Commands, Deferral, Submissions};
@@ -26,7 +26,7 @@ use crate::table::TableRule;
 #[derive(Debug)]
 pub struct FreeBsd;
 
-impl Described for FreeBsd {
+impl DesignInfo for FreeBsd {
     const INFO: Info = Info {
         id: "freebsd",
         source: "FreeBSD 10 (ATC'15 §3.4, FAST'15 §7)",
@@ -48,9 +48,9 @@ impl Described for FreeBsd {
 }
 
 impl<P: Platform, I: Iommu> Design<P, I> for FreeBsd {
-    type Mapper = Composed<GapTreeAllocator<P>, P, I, TableLock<P>>;
+    type Mapper = AssembledMapper<GapTreeAllocator<P>, P, I, TableLock<P>>;
 
-    fn build(setup: Setup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+    fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
         let allocator = GapTreeAllocator::new(&setup.platform, setup.width, setup.reserved)?;
         let parts = Parts {
             commands: Commands::PerUnmap,
@@ -60,6 +60,6 @@ impl<P: Platform, I: Iommu> Design<P, I> for FreeBsd {
             rule: TableRule::FreedWhenEmpty { flush_whole_page: !setup.options.flag("fixed") },
             locking: TableLock::new(&setup.platform),
         };
-        Composed::with_parts(allocator, parts, setup)
+        AssembledMapper::with_parts(allocator, parts, setup)
     }
 }

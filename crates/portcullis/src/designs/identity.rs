@@ -5,14 +5,14 @@
 //! 1 user --the last unmap--> absent --the hardware has lost it--> the next map of the page may write it again
 //! ```
 //!
-//! A map: `domain/mod.rs`, `design/composed.rs`, `design/identity.rs`, `space.rs`, `table/shared.rs`.
+//! A map: `domain/mod.rs`, `design/assembled.rs`, `design/identity.rs`, `space.rs`, `table/shared.rs`.
 //!
-//! An unmap: `domain/mod.rs`, `design/composed.rs`, `design/identity.rs`, `space.rs`, `table/shared.rs`,
+//! An unmap: `domain/mod.rs`, `design/assembled.rs`, `design/identity.rs`, `space.rs`, `table/shared.rs`,
 //! `invalidation/policy.rs`, `invalidation/strict.rs`.
 
 use super::{PER_CORE_WINDOW, queue_kind, queue_option};
 use crate::design::{
-    Addressing, Described, Design, DynamicIdentity, Fit, IDENTITY_TAG_BITS, Info, Setup, dynamic_identity,
+    Addressing, Design, DesignInfo, DomainSetup, DynamicIdentity, Fit, IDENTITY_TAG_BITS, Info, dynamic_identity,
 };
 use crate::error::NewDomainError;
 use crate::invalidation::Deferral;
@@ -30,7 +30,7 @@ const fn wrong_unmaps(protection: Protection) -> Breach {
     Breach { protection, rule: Rule::Errors, bound }
 }
 
-impl Described for Identity {
+impl DesignInfo for Identity {
     const INFO: Info = Info {
         id: "identity",
         source: "dynamic identity mapping (ATC'15 §4.1)",
@@ -49,7 +49,7 @@ impl Described for Identity {
 impl<P: Platform, I: Iommu> Design<P, I> for Identity {
     type Mapper = DynamicIdentity<P, I>;
 
-    fn build(setup: Setup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
-        dynamic_identity(queue_kind(&setup.options, Deferral::PER_CORE), setup)
+    fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+        dynamic_identity(queue_kind(&setup.options, Deferral::PER_CPU), setup)
     }
 }

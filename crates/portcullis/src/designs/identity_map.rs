@@ -8,7 +8,7 @@
 //!
 //! An unmap: `domain/mod.rs`, `design/physical.rs`.
 
-use crate::design::{Addressing, Described, Design, IdentityMapped, Info, Setup};
+use crate::design::{Addressing, Design, DesignInfo, DomainSetup, IdentityMapped, Info};
 use crate::error::NewDomainError;
 use crate::iommu::Iommu;
 use crate::platform::Platform;
@@ -18,7 +18,7 @@ use crate::safety::{Breach, Protection, Rule};
 #[derive(Debug)]
 pub struct Static;
 
-impl Described for Static {
+impl DesignInfo for Static {
     const INFO: Info = Info {
         id: "static",
         source: "pass-through with a persistent identity map",
@@ -41,7 +41,7 @@ impl Described for Static {
 impl<P: Platform, I: Iommu> Design<P, I> for Static {
     type Mapper = IdentityMapped<P, I>;
 
-    fn build(setup: Setup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+    fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
         IdentityMapped::new(setup)
     }
 }

@@ -5,13 +5,13 @@
 //! mapped --claim by its marks, clear--> cleared --the hardware has lost it--> free_bytes: memory of the host
 //! ```
 //!
-//! A map: `domain/mod.rs`, `design/composed.rs`, `iova/kmalloc.rs`, `space.rs`, `table/second_level.rs`, `table/marks.rs`.
+//! A map: `domain/mod.rs`, `design/assembled.rs`, `iova/kmalloc.rs`, `space.rs`, `table/second_level.rs`, `table/marks.rs`.
 //!
-//! An unmap: `domain/mod.rs`, `design/composed.rs`, `space.rs`, `table/marks.rs`, `invalidation/policy.rs`,
+//! An unmap: `domain/mod.rs`, `design/assembled.rs`, `space.rs`, `table/marks.rs`, `invalidation/policy.rs`,
 //! `invalidation/strict.rs`, `iova/kmalloc.rs`.
 
 use super::{PER_CORE_WINDOW, queue_kind, queue_option};
-use crate::design::{Addressing, Composed, Described, Design, Info, Setup};
+use crate::design::{Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Info};
 use crate::error::NewDomainError;
 use crate::invalidation::Deferral;
 use crate::iommu::Iommu;
@@ -23,7 +23,7 @@ use crate::safety::Protection;
 #[derive(Debug)]
 pub struct Kmalloc;
 
-impl Described for Kmalloc {
+impl DesignInfo for Kmalloc {
     const INFO: Info = Info {
         id: "kmalloc",
         source: "IOVA-kmalloc (ATC'15 §4.2)",
@@ -40,10 +40,10 @@ impl Described for Kmalloc {
 }
 
 impl<P: Platform, I: Iommu> Design<P, I> for Kmalloc {
-    type Mapper = Composed<KmallocAllocator<P>, P, I>;
+    type Mapper = AssembledMapper<KmallocAllocator<P>, P, I>;
 
-    fn build(setup: Setup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+    fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
         let allocator = KmallocAllocator::new(&setup.platform, setup.width, setup.reserved)?;
-        Composed::new(allocator, queue_kind(&setup.options, Deferral::PER_CORE), setup)
+        AssembledMapper::new(allocator, queue_kind(&setup.options, Deferral::PER_CPU), setup)
     }
 }

@@ -5,13 +5,13 @@
 //! mapped --claim, clear--> cleared --submit, do not wait--> waiting --the queue has passed its ticket--> free, merged
 //! ```
 //!
-//! A map: `domain/mod.rs`, `design/composed.rs`, `design/locking.rs`, `iova/macos/buddy.rs`, `iova/macos/blocks.rs`, `space.rs`,
+//! A map: `domain/mod.rs`, `design/assembled.rs`, `design/locking.rs`, `iova/macos/buddy.rs`, `iova/macos/blocks.rs`, `space.rs`,
 //! `table/second_level.rs`.
 //!
-//! An unmap: `domain/mod.rs`, `design/composed.rs`, `design/locking.rs`, `iova/macos/buddy.rs`, `space.rs`,
-//! `table/second_level.rs`, `invalidation/policy.rs`, `invalidation/unawaited.rs`.
+//! An unmap: `domain/mod.rs`, `design/assembled.rs`, `design/locking.rs`, `iova/macos/buddy.rs`, `space.rs`,
+//! `table/second_level.rs`, `invalidation/policy.rs`, `invalidation/asynchronous.rs`.
 
-use crate::design::{Addressing, Composed, Described, Design, Fit, Info, Parts, Setup, WholeLock};
+use crate::design::{Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Fit, Info, Parts, WholeLock};
 use crate::error::NewDomainError;
 use crate::invalidation::{Commands, Deferral, Submissions};
 use crate::iommu::Iommu;
@@ -24,7 +24,7 @@ use crate::table::TableRule;
 #[derive(Debug)]
 pub struct MacOs;
 
-impl Described for MacOs {
+impl DesignInfo for MacOs {
     const INFO: Info = Info {
         id: "macos",
         source: "XNU (ATC'15 §3.4)",
@@ -45,17 +45,17 @@ impl Described for MacOs {
 }
 
 impl<P: Platform, I: Iommu> Design<P, I> for MacOs {
-    type Mapper = Composed<BuddyAllocator<P>, P, I, WholeLock<P>>;
+    type Mapper = AssembledMapper<BuddyAllocator<P>, P, I, WholeLock<P>>;
 
-    fn build(setup: Setup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+    fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
         let allocator = BuddyAllocator::new(&setup.platform, setup.width, setup.reserved)?;
         let parts = Parts {
             commands: Commands::PerUnmap,
             submissions: Submissions::Alone,
-            deferral: Deferral::Unawaited,
+            deferral: Deferral::Asynchronous,
             rule: TableRule::Kept,
             locking: WholeLock::new(&setup.platform, BUDDY_PAGES_MAX),
         };
-        Composed::with_parts(allocator, parts, setup)
+        AssembledMapper::with_parts(allocator, parts, setup)
     }
 }

@@ -5,14 +5,14 @@
 //! mapped --the first mark goes: claimed--> cleared --the hardware has lost it--> free: in a magazine of the CPU
 //! ```
 //!
-//! A map: `domain/mod.rs`, `design/composed.rs`, `iova/linux/magazine.rs`, `iova/linux/tree.rs`, `space.rs`,
+//! A map: `domain/mod.rs`, `design/assembled.rs`, `iova/linux/magazine.rs`, `iova/linux/tree.rs`, `space.rs`,
 //! `table/second_level.rs`, `table/marks.rs`.
 //!
-//! An unmap: `domain/mod.rs`, `design/composed.rs`, `space.rs`, `table/marks.rs`, `invalidation/policy.rs`,
+//! An unmap: `domain/mod.rs`, `design/assembled.rs`, `space.rs`, `table/marks.rs`, `invalidation/policy.rs`,
 //! `invalidation/strict.rs`, `iova/linux/magazine.rs`.
 
 use super::{PER_CORE_WINDOW, queue_kind, queue_option};
-use crate::design::{Addressing, Composed, Described, Design, Fit, Info, Setup};
+use crate::design::{Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Fit, Info};
 use crate::error::NewDomainError;
 use crate::invalidation::Deferral;
 use crate::iommu::Iommu;
@@ -26,7 +26,7 @@ use crate::safety::Protection;
 #[derive(Debug)]
 pub struct Magazine;
 
-impl Described for Magazine {
+impl DesignInfo for Magazine {
     const INFO: Info = Info {
         id: "magazine",
         source: "Linux since 4.7 (ATC'15 §4.3)",
@@ -43,10 +43,10 @@ impl Described for Magazine {
 }
 
 impl<P: Platform, I: Iommu> Design<P, I> for Magazine {
-    type Mapper = Composed<MagazineAllocator<P>, P, I>;
+    type Mapper = AssembledMapper<MagazineAllocator<P>, P, I>;
 
-    fn build(setup: Setup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+    fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
         let allocator = MagazineAllocator::new(&setup.platform, setup.width, setup.reserved)?;
-        Composed::new(allocator, queue_kind(&setup.options, Deferral::PER_CORE), setup)
+        AssembledMapper::new(allocator, queue_kind(&setup.options, Deferral::PER_CPU), setup)
     }
 }

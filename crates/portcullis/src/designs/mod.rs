@@ -8,7 +8,7 @@ mod choice;
 
 pub use choice::{Choice, ChoiceError};
 
-use crate::design::{Described, Design, Info, OptionInfo, OptionKind, Options};
+use crate::design::{Design, DesignInfo, Info, OptionInfo, OptionKind, Options};
 use crate::invalidation::Deferral;
 use crate::iommu::Iommu;
 use crate::platform::Platform;
@@ -64,7 +64,7 @@ macro_rules! designs {
 }
 
 designs! {
-    none::None,
+    none::Unprotected,
     identity_map::Static,
     stock::Stock,
     eiovar::Eiovar,
@@ -124,7 +124,7 @@ const fn queue_option(default: &'static str) -> OptionInfo {
 fn queue_kind(options: &Options, default: Deferral) -> Deferral {
     match options.word("queue") {
         Some("global") => Deferral::Global,
-        Some("per-core") => Deferral::PER_CORE,
+        Some("per-core") => Deferral::PER_CPU,
         _ => default,
     }
 }

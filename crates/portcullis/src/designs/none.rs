@@ -8,7 +8,7 @@
 //!
 //! An unmap: `domain/mod.rs`, `design/physical.rs`.
 
-use crate::design::{Addressing, Described, Design, Info, Setup, Untranslated};
+use crate::design::{Addressing, Design, DesignInfo, DomainSetup, Info, Untranslated};
 use crate::error::NewDomainError;
 use crate::iommu::Iommu;
 use crate::platform::Platform;
@@ -16,9 +16,9 @@ use crate::safety::{Breach, Protection, Rule};
 
 /// No protection and no translation: what every other design is measured against.
 #[derive(Debug)]
-pub struct None;
+pub struct Unprotected;
 
-impl Described for None {
+impl DesignInfo for Unprotected {
     const INFO: Info = Info {
         id: "none",
         source: "no IOMMU",
@@ -38,10 +38,10 @@ impl Described for None {
     };
 }
 
-impl<P: Platform, I: Iommu> Design<P, I> for None {
+impl<P: Platform, I: Iommu> Design<P, I> for Unprotected {
     type Mapper = Untranslated<I>;
 
-    fn build(setup: Setup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+    fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
         Untranslated::new(setup)
     }
 }

@@ -2,12 +2,12 @@
 //!
 //! The life of a page under it is drawn at the door of its folder, `chunk/mod.rs`.
 //!
-//! A map: `domain/mod.rs`, `design/composed.rs`, `chunk/mapper.rs`, `chunk/chunks.rs`, `space.rs`, `chunk/page_states.rs`.
+//! A map: `domain/mod.rs`, `design/assembled.rs`, `chunk/mapper.rs`, `chunk/chunks.rs`, `space.rs`, `chunk/page_states.rs`.
 //!
-//! An unmap: `domain/mod.rs`, `design/composed.rs`, `chunk/mapper.rs`, `chunk/tables.rs`, `space.rs`, `chunk/page_states.rs`.
+//! An unmap: `domain/mod.rs`, `design/assembled.rs`, `chunk/mapper.rs`, `chunk/tables.rs`, `space.rs`, `chunk/page_states.rs`.
 
 use crate::chunk::{Chunked, chunked};
-use crate::design::{Addressing, Described, Design, Fit, Info, Setup};
+use crate::design::{Addressing, Design, DesignInfo, DomainSetup, Fit, Info};
 use crate::error::NewDomainError;
 use crate::invalidation::BATCH_MAX;
 use crate::iommu::Iommu;
@@ -18,7 +18,7 @@ use crate::safety::{Breach, Protection, Rule};
 #[derive(Debug)]
 pub struct Portcullis;
 
-impl Described for Portcullis {
+impl DesignInfo for Portcullis {
     const INFO: Info = Info {
         id: "portcullis",
         source: "this project (ARCHITECTURE.md)",
@@ -42,7 +42,7 @@ impl Described for Portcullis {
 impl<P: Platform, I: Iommu> Design<P, I> for Portcullis {
     type Mapper = Chunked<P, I>;
 
-    fn build(setup: Setup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+    fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
         chunked(setup)
     }
 }

@@ -5,12 +5,12 @@
 //! mapped --claim--> free: the translation stays until the next map writes over it (its declared breach of S2)
 //! ```
 //!
-//! A map: `domain/mod.rs`, `design/composed.rs`, `iova/solaris/vmem.rs`, `iova/solaris/segments.rs`, `space.rs`,
+//! A map: `domain/mod.rs`, `design/assembled.rs`, `iova/solaris/vmem.rs`, `iova/solaris/segments.rs`, `space.rs`,
 //! `table/second_level.rs`, `invalidation/policy.rs`.
 //!
-//! An unmap: `domain/mod.rs`, `design/composed.rs`, `iova/solaris/vmem.rs`, `iova/solaris/segments.rs`, `invalidation/policy.rs`.
+//! An unmap: `domain/mod.rs`, `design/assembled.rs`, `iova/solaris/vmem.rs`, `iova/solaris/segments.rs`, `invalidation/policy.rs`.
 
-use crate::design::{Addressing, Composed, Described, Design, Fit, Info, LockPerTable, Parts, Setup};
+use crate::design::{Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Fit, Info, LockPerTable, Parts};
 use crate::error::NewDomainError;
 use crate::invalidation::{Commands, Deferral, Submissions};
 use crate::iommu::Iommu;
@@ -28,7 +28,7 @@ pub struct Solaris;
 const AT_MAP: Breach =
     Breach { protection: Protection::Deferred, rule: Rule::Strict, bound: "none: until a map uses the address again" };
 
-impl Described for Solaris {
+impl DesignInfo for Solaris {
     const INFO: Info = Info {
         id: "solaris",
         source: "illumos (ATC'15 §3.4)",
@@ -45,9 +45,9 @@ impl Described for Solaris {
 }
 
 impl<P: Platform, I: Iommu> Design<P, I> for Solaris {
-    type Mapper = Composed<VmemAllocator<P>, P, I, LockPerTable<P>>;
+    type Mapper = AssembledMapper<VmemAllocator<P>, P, I, LockPerTable<P>>;
 
-    fn build(setup: Setup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+    fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
         let allocator = VmemAllocator::new(&setup.platform, setup.width, setup.reserved)?;
         let locking = LockPerTable::new(&setup.platform, setup.width)?;
         let parts = Parts {
@@ -57,6 +57,6 @@ impl<P: Platform, I: Iommu> Design<P, I> for Solaris {
             rule: TableRule::Overwritten,
             locking,
         };
-        Composed::with_parts(allocator, parts, setup)
+        AssembledMapper::with_parts(allocator, parts, setup)
     }
 }

@@ -5,14 +5,14 @@
 //! mapped --claim--> claimed --clear--> cleared --the hardware has lost it--> free
 //! ```
 //!
-//! A map: `domain/mod.rs`, `design/composed.rs`, `iova/linux/tree.rs`, `iova/linux/range_tree.rs`, `space.rs`,
+//! A map: `domain/mod.rs`, `design/assembled.rs`, `iova/linux/tree.rs`, `iova/linux/range_tree.rs`, `space.rs`,
 //! `table/second_level.rs`.
 //!
-//! An unmap: `domain/mod.rs`, `design/composed.rs`, `iova/linux/tree.rs`, `iova/linux/range_tree.rs`, `space.rs`,
+//! An unmap: `domain/mod.rs`, `design/assembled.rs`, `iova/linux/tree.rs`, `iova/linux/range_tree.rs`, `space.rs`,
 //! `table/second_level.rs`, `invalidation/policy.rs`, `invalidation/strict.rs`.
 
 use super::{GLOBAL_WINDOW, queue_kind, queue_option};
-use crate::design::{Addressing, Composed, Described, Design, Fit, Info, Setup};
+use crate::design::{Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Fit, Info};
 use crate::error::NewDomainError;
 use crate::invalidation::Deferral;
 use crate::iommu::Iommu;
@@ -24,7 +24,7 @@ use crate::safety::Protection;
 #[derive(Debug)]
 pub struct Stock;
 
-impl Described for Stock {
+impl DesignInfo for Stock {
     const INFO: Info = Info {
         id: "stock",
         source: "Linux before 4.7 (FAST'15 §4)",
@@ -41,10 +41,10 @@ impl Described for Stock {
 }
 
 impl<P: Platform, I: Iommu> Design<P, I> for Stock {
-    type Mapper = Composed<TreeAllocator<P>, P, I>;
+    type Mapper = AssembledMapper<TreeAllocator<P>, P, I>;
 
-    fn build(setup: Setup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+    fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
         let allocator = TreeAllocator::new(&setup.platform, setup.width, setup.reserved)?;
-        Composed::new(allocator, queue_kind(&setup.options, Deferral::Global), setup)
+        AssembledMapper::new(allocator, queue_kind(&setup.options, Deferral::Global), setup)
     }
 }

@@ -165,7 +165,7 @@ impl<B: DmaBuffer> MapFailure<B> {
     pub const fn error(&self) -> MapError {
         match self {
             Self::Refused(refused) => refused.error,
-            Self::Lost(error) => MapError::Unsettled(*error),
+            Self::Lost(error) => MapError::SyncFailed(*error),
         }
     }
 }

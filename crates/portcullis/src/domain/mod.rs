@@ -18,7 +18,7 @@ pub use ring::{Descriptor, DescriptorError, DescriptorFailure, Ring, RingConfig,
 use mapping::Tag;
 
 use crate::address::{Iova, IovaRange, PAGE_SHIFT, PhysAddr, Segment, lies_in_a_page};
-use crate::design::{Design, Mapper, Options, Setup, Usage};
+use crate::design::{Design, DomainSetup, Mapper, Options, Usage};
 use crate::error::{CommitError, MapError, NewDomainError, RawUnmapError, UnmapError};
 use crate::invalidation::Revocation;
 use crate::iommu::{AttachError, DomainId, Iommu, QueueError, SourceId};
@@ -30,7 +30,7 @@ use crate::sync::{AtomicUsize, Ordering};
 
 /// What a new domain may be told beyond its protection.
 #[derive(Clone, Copy, Debug)]
-pub struct Config<'c> {
+pub struct DomainConfig<'c> {
     /// How mappings are protected.
     pub protection: Protection,
     /// The devices can drive addresses of this many bits, 13 to 64. The IOMMU and its tables may be narrower; then theirs
@@ -45,7 +45,7 @@ pub struct Config<'c> {
     pub options: Options,
 }
 
-impl Config<'_> {
+impl DomainConfig<'_> {
     /// 48-bit addresses, nothing reserved, no memory named, the defaults of the design.
     pub const fn new(protection: Protection) -> Self {
         Self { protection, address_bits: 48, reserved: &[], memory: &[], options: Options::NONE }
@@ -73,14 +73,14 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     /// # Errors
     /// A [`NewDomainError`].
     pub fn new(iommu: I, platform: P, protection: Protection) -> Result<Self, NewDomainError> {
-        Self::with_config(iommu, platform, &Config::new(protection))
+        Self::with_config(iommu, platform, &DomainConfig::new(protection))
     }
 
     /// A domain as `config` says.
     ///
     /// # Errors
     /// A [`NewDomainError`].
-    pub fn with_config(iommu: I, platform: P, config: &Config<'_>) -> Result<Self, NewDomainError> {
+    pub fn with_config(iommu: I, platform: P, config: &DomainConfig<'_>) -> Result<Self, NewDomainError> {
         if !D::INFO.protections.contains(&config.protection) {
             return Err(NewDomainError::Protection);
         }
@@ -94,7 +94,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         if config.address_bits > 64 || width <= PAGE_SHIFT as u8 {
             return Err(NewDomainError::Width(config.address_bits));
         }
-        let mapper = D::build(Setup {
+        let mapper = D::build(DomainSetup {
             iommu,
             platform,
             protection: config.protection,
@@ -154,7 +154,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     /// Maps a physically contiguous buffer of `len` bytes and returns the address of its first byte for the device.
     ///
     /// # Errors
-    /// A [`MapError`]; nothing has changed then, but after [`MapError::Unsettled`]: that memory must not be used again.
+    /// A [`MapError`]; nothing has changed then, but after [`MapError::SyncFailed`]: that memory must not be used again.
     #[inline(always)]
     pub fn map_raw(&self, phys: PhysAddr, len: u64, access: Access) -> Result<Iova, MapError> {
         let segment = Segment { phys, len };
@@ -177,7 +177,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     /// offset in its first page.
     ///
     /// # Errors
-    /// A [`MapError`]; nothing has changed then, but after [`MapError::Unsettled`]: that memory must not be used again.
+    /// A [`MapError`]; nothing has changed then, but after [`MapError::SyncFailed`]: that memory must not be used again.
     #[inline(always)]
     pub fn map_request(&self, request: &Request<'_>) -> Result<IovaRange, MapError> {
         self.mapper.map(request)
@@ -233,7 +233,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         };
         match mapped {
             Ok(range) => Ok(Mapping::new(buffer, range, access, self.tag)),
-            Err(MapError::Unsettled(error)) => {
+            Err(MapError::SyncFailed(error)) => {
                 // Never dropped: the device may write to it.
                 core::mem::forget(buffer);
                 Err(MapFailure::Lost(error))

@@ -145,7 +145,7 @@ impl<'d, D: Design<P, I>, P: Platform, I: Iommu> Ring<'d, D, P, I> {
     /// Maps the buffers of a descriptor, one after the other.
     ///
     /// # Errors
-    /// All the buffers, with the [`DescriptorError`]; nothing has changed then. Only after [`MapError::Unsettled`] those that had
+    /// All the buffers, with the [`DescriptorError`]; nothing has changed then. Only after [`MapError::SyncFailed`] those that had
     /// been mapped may be missing: what the device may still reach is lost for good (S11).
     pub fn map<B: DmaBuffer>(
         &mut self,
@@ -166,12 +166,12 @@ impl<'d, D: Design<P, I>, P: Platform, I: Iommu> Ring<'d, D, P, I> {
                 Err(failure) => {
                     let (refused, mut error) = match failure {
                         MapFailure::Refused(Refused { value, error }) => (Some(value), error),
-                        MapFailure::Lost(queue) => (None, MapError::Unsettled(queue)),
+                        MapFailure::Lost(queue) => (None, MapError::SyncFailed(queue)),
                     };
                     let mut buffers = match self.unmap(Descriptor { mappings }) {
                         Ok(buffers) | Err(DescriptorFailure::Refused { buffers, .. }) => buffers,
                         Err(DescriptorFailure::Commit(CommitError(queue))) => {
-                            error = MapError::Unsettled(queue);
+                            error = MapError::SyncFailed(queue);
                             ArrayVec::new()
                         }
                     };

@@ -2,17 +2,17 @@
 //!
 //! What goes back afterwards goes back against a [`Proof`](crate::proof::Proof).
 
-mod core_queues;
-mod flush_queue;
+mod asynchronous;
+mod global_queue;
+mod per_cpu_queues;
 mod policy;
 mod strict;
-mod unawaited;
 
-pub use core_queues::{CORE_QUEUE_CAPACITY, CoreQueues};
-pub use flush_queue::{FlushQueue, QUEUE_CAPACITY, QUEUE_TIMEOUT_US};
+pub use asynchronous::{ASYNCHRONOUS_CAPACITY, AsynchronousQueue};
+pub use global_queue::{GlobalQueue, QUEUE_CAPACITY, QUEUE_TIMEOUT_US};
+pub use per_cpu_queues::{CPU_QUEUE_CAPACITY, PerCpuQueues};
 pub(crate) use policy::Policy;
 pub use policy::{Commands, Deferral, Flushes, Submissions};
-pub use unawaited::{UNAWAITED_CAPACITY, UnawaitedQueue};
 
 use crate::address::IovaRange;
 use crate::table::FreedTables;

@@ -2,8 +2,8 @@
 //! per CPU, or only when an address is used again.
 
 use super::{
-    CORE_QUEUE_CAPACITY, CoreQueues, FlushQueue, QUEUE_CAPACITY, QUEUE_TIMEOUT_US, Revocation, Revoked,
-    UNAWAITED_CAPACITY, UnawaitedQueue, strict,
+    ASYNCHRONOUS_CAPACITY, AsynchronousQueue, CPU_QUEUE_CAPACITY, GlobalQueue, PerCpuQueues, QUEUE_CAPACITY,
+    QUEUE_TIMEOUT_US, Revocation, Revoked, strict,
 };
 use crate::address::IovaRange;
 use crate::error::{CommitError, MapError, NewDomainError};
@@ -21,7 +21,7 @@ pub enum Deferral {
     /// It waits in one queue of all CPUs, for a global flush.
     Global,
     /// It waits in its CPU's queue, for a flush.
-    PerCore {
+    PerCpu {
         /// Unmaps that wait at most on each CPU.
         capacity: usize,
         /// How long they wait at most, in microseconds.
@@ -33,17 +33,17 @@ pub enum Deferral {
     /// That breaks S2, as the design declares here.
     AtMap(&'static Breach),
     /// Its invalidation is submitted and not waited for. Tables must keep their pages.
-    Unawaited,
+    Asynchronous,
 }
 
 impl Deferral {
     /// Queues per CPU as Linux has them.
-    pub const PER_CORE: Self =
-        Self::PerCore { capacity: CORE_QUEUE_CAPACITY, timeout_us: QUEUE_TIMEOUT_US, flushes: Flushes::Domain };
+    pub const PER_CPU: Self =
+        Self::PerCpu { capacity: CPU_QUEUE_CAPACITY, timeout_us: QUEUE_TIMEOUT_US, flushes: Flushes::Domain };
 
     /// Whether addresses may come back while pointers to their tables are cached.
     pub(crate) const fn leaves_pointers(self) -> bool {
-        matches!(self, Self::Unawaited | Self::PerCore { flushes: Flushes::Extent, .. })
+        matches!(self, Self::Asynchronous | Self::PerCpu { flushes: Flushes::CoveringRange, .. })
     }
 }
 
@@ -54,7 +54,7 @@ pub enum Flushes {
     Domain,
     /// The translations of the smallest run around all that waits which one command covers, and no pointers to tables: these
     /// must keep their pages. Where the hardware has no such command, all of the domain.
-    Extent,
+    CoveringRange,
 }
 
 /// What one command of a commit covers under strict protection.
@@ -81,10 +81,10 @@ pub enum Submissions {
 /// The invalidation policy of a domain.
 pub(crate) enum Policy<P: Platform, I: Iommu> {
     Strict(Commands, Submissions),
-    Global(FlushQueue<P>),
-    PerCore(CoreQueues<P>),
+    Global(GlobalQueue<P>),
+    PerCpu(PerCpuQueues<P>),
     AtMap(&'static Breach),
-    Unawaited(UnawaitedQueue<P, I::Ticket>),
+    Asynchronous(AsynchronousQueue<P, I::Ticket>),
 }
 
 impl<P: Platform, I: Iommu> Policy<P, I> {
@@ -97,12 +97,12 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
     ) -> Result<Self, NewDomainError> {
         Ok(match (protection, deferral) {
             (Protection::Strict, _) => Self::Strict(commands, submissions),
-            (Protection::Deferred, Deferral::Global) => Self::Global(FlushQueue::new(platform)?),
-            (Protection::Deferred, Deferral::PerCore { capacity, timeout_us, flushes }) => {
-                Self::PerCore(CoreQueues::new(platform, capacity, timeout_us, flushes)?)
+            (Protection::Deferred, Deferral::Global) => Self::Global(GlobalQueue::new(platform)?),
+            (Protection::Deferred, Deferral::PerCpu { capacity, timeout_us, flushes }) => {
+                Self::PerCpu(PerCpuQueues::new(platform, capacity, timeout_us, flushes)?)
             }
             (Protection::Deferred, Deferral::AtMap(breach)) => Self::AtMap(breach),
-            (Protection::Deferred, Deferral::Unawaited) => Self::Unawaited(UnawaitedQueue::new(platform)?),
+            (Protection::Deferred, Deferral::Asynchronous) => Self::Asynchronous(AsynchronousQueue::new(platform)?),
             (Protection::None, _) => return Err(NewDomainError::Protection),
         })
     }
@@ -122,7 +122,7 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
     /// Ends a map whose translations are written: afterwards the device sees them and no older ones.
     ///
     /// # Errors
-    /// [`MapError::Unsettled`] where an invalidation was needed and failed: the domain is poisoned, and neither range nor memory
+    /// [`MapError::SyncFailed`] where an invalidation was needed and failed: the domain is poisoned, and neither range nor memory
     /// must be used again.
     pub(crate) fn mapped(&self, space: &AddressSpace<P, I>, range: IovaRange) -> Result<(), MapError> {
         match self {
@@ -131,7 +131,7 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
                 space.platform().probe(Step::Enter(Phase::Invalidate));
                 // Leaves only: a directory entry that is there stays as it is.
                 let command = space.covering(range, true);
-                space.invalidate(&[command]).map(drop).map_err(MapError::Unsettled)
+                space.invalidate(&[command]).map(drop).map_err(MapError::SyncFailed)
             }
             _ => Ok(()),
         }
@@ -144,8 +144,8 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
         allocator: &impl IovaAllocator<P>,
     ) -> Result<bool, MapError> {
         match self {
-            Self::Strict(..) | Self::AtMap(_) | Self::Global(_) | Self::PerCore(_) => Ok(false),
-            Self::Unawaited(queue) => Ok(queue.drain(space, allocator).map(|()| true)?),
+            Self::Strict(..) | Self::AtMap(_) | Self::Global(_) | Self::PerCpu(_) => Ok(false),
+            Self::Asynchronous(queue) => Ok(queue.drain(space, allocator).map(|()| true)?),
         }
     }
 
@@ -176,13 +176,13 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
                 strict::commit(space, allocator, revocation, *commands, *submissions).map(Committed::Lost)
             }
             Self::Global(queue) => queue.push(space, allocator, revocation),
-            Self::PerCore(queues) => {
+            Self::PerCpu(queues) => {
                 let Revocation { revoked, tables, .. } = revocation;
                 let queued = queues.push(space, allocator, revoked, tables);
                 revoked.clear();
                 queued
             }
-            Self::Unawaited(queue) => queue.push(space, allocator, revocation),
+            Self::Asynchronous(queue) => queue.push(space, allocator, revocation),
             // No map will come to invalidate, so it is done now.
             Self::AtMap(_) if space.check().is_err() => {
                 strict::commit(space, allocator, revocation, Commands::PerUnmap, Submissions::Alone)
@@ -207,7 +207,7 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
         let revoked = Revoked { range, cleared: true, leaf_only: true };
         match self {
             // Where drivers that defer unmap one by one they do it often.
-            Self::PerCore(queues) => queues.push(space, allocator, &[revoked], &mut FreedTables::new()),
+            Self::PerCpu(queues) => queues.push(space, allocator, &[revoked], &mut FreedTables::new()),
             _ => {
                 let mut revocation = Revocation::new();
                 revocation.revoked.push(revoked);
@@ -225,8 +225,8 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
         match self {
             Self::Strict(..) | Self::AtMap(_) => Ok(()),
             Self::Global(queue) => queue.tick(space, allocator),
-            Self::PerCore(queues) => queues.tick(space, allocator),
-            Self::Unawaited(queue) => queue.tick(space, allocator),
+            Self::PerCpu(queues) => queues.tick(space, allocator),
+            Self::Asynchronous(queue) => queue.tick(space, allocator),
         }
     }
 
@@ -235,8 +235,8 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
         match self {
             Self::Strict(..) | Self::AtMap(_) => None,
             Self::Global(queue) => queue.due_us(),
-            Self::PerCore(queues) => queues.due_us(),
-            Self::Unawaited(queue) => queue.due_us(),
+            Self::PerCpu(queues) => queues.due_us(),
+            Self::Asynchronous(queue) => queue.due_us(),
         }
     }
 
@@ -245,8 +245,8 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
         match self {
             Self::Strict(..) | Self::AtMap(_) => (0, 0),
             Self::Global(queue) => (queue.len(), QUEUE_CAPACITY),
-            Self::PerCore(queues) => (queues.waiting(), queues.capacity()),
-            Self::Unawaited(queue) => (queue.len(), UNAWAITED_CAPACITY),
+            Self::PerCpu(queues) => (queues.waiting(), queues.capacity()),
+            Self::Asynchronous(queue) => (queue.len(), ASYNCHRONOUS_CAPACITY),
         }
     }
 
@@ -254,9 +254,9 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
     /// bound.
     pub(crate) fn window_us_max(&self) -> Option<u64> {
         match self {
-            Self::Strict(..) | Self::Unawaited(_) => Some(0),
+            Self::Strict(..) | Self::Asynchronous(_) => Some(0),
             Self::Global(_) => Some(QUEUE_TIMEOUT_US),
-            Self::PerCore(queues) => Some(queues.timeout_us()),
+            Self::PerCpu(queues) => Some(queues.timeout_us()),
             Self::AtMap(_) => None,
         }
     }
@@ -266,8 +266,8 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
         match self {
             Self::Strict(..) | Self::AtMap(_) => FreedTables::new(),
             Self::Global(queue) => queue.close(platform, allocator, proof),
-            Self::PerCore(queues) => queues.close(platform, allocator, proof),
-            Self::Unawaited(queue) => {
+            Self::PerCpu(queues) => queues.close(platform, allocator, proof),
+            Self::Asynchronous(queue) => {
                 queue.close(platform, allocator, proof);
                 FreedTables::new()
             }

@@ -173,8 +173,8 @@ pub trait Iommu: Sync {
     /// Hands commands to the hardware as [`submit`](Iommu::submit) does, or has them ride with those of other callers behind
     /// one wait, perhaps a little later.
     ///
-    /// Those who ask [`is_done`](Iommu::is_done) move things along: the caller asks until it is told, and if it stops, nobody
-    /// else waits for it. It may be called from interrupts that nest in any other call. A time limit counts from this call.
+    /// Polling [`is_done`](Iommu::is_done) drives progress: the caller polls until it is told. A caller that stops polling delays
+    /// no other. It may be called from interrupts that nest in any other call. A time limit counts from this call.
     /// A ride may fail for another rider's sake: then nothing is known of the caller's own commands, which may be handed in
     /// again by `submit`, where only their own errors hit them.
     ///

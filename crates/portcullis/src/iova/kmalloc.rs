@@ -4,7 +4,7 @@
 //! Blocks in use do not overlap, so neither do the ranges that they stand for; the allocator is fast on many CPUs already. It does
 //! not pack: which addresses come depends on everybody who uses it, and the table grows with every new one.
 
-use super::{Claim, Demand, IovaAllocator, never_handed_out};
+use super::{Claim, IovaAllocator, IovaRequest, never_handed_out};
 use crate::address::{IovaRange, PAGE_SHIFT, PhysAddr};
 use crate::error::{MapError, NoMemory, UnmapError};
 use crate::platform::{Lock, LockClass, PerCpuCount, Phase, Platform, Step};
@@ -54,7 +54,7 @@ impl<P: Platform> KmallocAllocator<P> {
 unsafe impl<P: Platform> IovaAllocator<P> for KmallocAllocator<P> {
     const TABLE_CLAIM_PAGES_MAX: u64 = u64::MAX;
 
-    fn allocate(&self, platform: &P, &Demand { pages, .. }: &Demand) -> Result<IovaRange, MapError> {
+    fn allocate(&self, platform: &P, &IovaRequest { pages, .. }: &IovaRequest) -> Result<IovaRange, MapError> {
         platform.probe(Step::Enter(Phase::IovaAllocate));
         let below = PhysAddr::new(1 << (u32::from(self.width) - PAGE_SHIFT));
         let exhausted = MapError::Exhausted { pages, limit_bits: self.width };

@@ -29,7 +29,7 @@ pub const INTERRUPT_RANGE: (u64, u64) = (0xfee0_0000 >> PAGE_SHIFT, 0x10_0000 >>
 
 /// What an address is wanted for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Demand {
+pub struct IovaRequest {
     /// Pages.
     pub pages: u64,
     /// What the device will do there.
@@ -40,7 +40,7 @@ pub struct Demand {
     pub lifetime: Lifetime,
 }
 
-impl Demand {
+impl IovaRequest {
     /// What `request` wants.
     pub const fn of(request: &Request<'_>) -> Self {
         let (stream, lifetime) = (request.stream, request.lifetime);
@@ -103,12 +103,12 @@ pub unsafe trait IovaAllocator<P: Platform>: Sync {
     /// [`claim`](IovaAllocator::claim).
     const TABLE_CLAIM_PAGES_MAX: u64 = 0;
 
-    /// A range of `demand.pages` pages that is in no other mapping, reserved nowhere, and that no translation is cached for:
+    /// A range of `request.pages` pages that is in no other mapping, reserved nowhere, and that no translation is cached for:
     /// unless the domain leaves that to its maps ([`Deferral::AtMap`](crate::invalidation::Deferral::AtMap)).
     ///
     /// # Errors
     /// [`MapError::Exhausted`], [`MapError::NoMemory`].
-    fn allocate(&self, platform: &P, demand: &Demand) -> Result<IovaRange, MapError>;
+    fn allocate(&self, platform: &P, request: &IovaRequest) -> Result<IovaRange, MapError>;
 
     /// Claims the mapping at exactly `range` for an unmap: from now on nobody else can unmap it.
     ///

@@ -268,8 +268,8 @@ pub unsafe trait Platform: Sync {
         walk()
     }
 
-    /// A name for all walks that are going on. One that begins later, on whatever CPU, reads what the caller had written before
-    /// the call: it no longer finds what was taken out by then, so nobody has to wait for it.
+    /// A token for the grace period of all walks that are going on, as RCU has them. A walk that begins later, on any CPU, reads
+    /// what the caller had written before the call: it cannot find what was already unlinked, so it need not be waited for.
     fn walks_now(&self) -> u64 {
         0
     }

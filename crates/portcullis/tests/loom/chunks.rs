@@ -10,8 +10,8 @@ use portcullis::platform::fake::{FakeHost, run_on};
 use portcullis::platform::{CpuHint, LockClass, Wait};
 use portcullis::table::{Entry, Frame};
 use portcullis::{
-    Access, Config, Domain, Iova, MapError, NoMemory, PAGE_SIZE, PhysAddr, Platform, Protection, Request, Segment,
-    Stream,
+    Access, Domain, DomainConfig, Iova, MapError, NoMemory, PAGE_SIZE, PhysAddr, Platform, Protection, Request,
+    Segment, Stream,
 };
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -414,7 +414,7 @@ fn walk_beside_reclaim(hasty: bool) -> (usize, usize) {
         let host: &FakeHost = Box::leak(Box::default());
         let platform: &Poisoning = Box::leak(Box::new(Poisoning { host, hasty, freed: Mutex::default() }));
         let iommu: &FakeIommu<'_> = Box::leak(Box::new(FakeIommu::new(host)));
-        let config = Config { address_bits: ADDRESS_BITS, ..Config::new(Protection::Strict) };
+        let config = DomainConfig { address_bits: ADDRESS_BITS, ..DomainConfig::new(Protection::Strict) };
         let domain: Domain<Portcullis, _, _> = Domain::with_config(iommu, platform, &config).expect("a domain");
         domain.attach(DEVICE).expect("a device");
         let domain = Arc::new(domain);

@@ -5,14 +5,14 @@
 //! ```
 #![cfg(loom)]
 
-mod at_map;
+mod asynchronous;
 mod chunks;
-mod core_queues;
-mod counted;
+mod counted_tables;
 mod identity;
+mod invalidation_at_map;
 mod magazines;
+mod per_cpu_queues;
 mod spending;
-mod unawaited;
 mod windows;
 
 use loom::model::Builder;
@@ -24,8 +24,8 @@ use portcullis::iommu::fake::FakeIommu;
 use portcullis::platform::fake::FakeHost;
 use portcullis::table::Rights;
 use portcullis::{
-    Access, Capabilities, Config, Domain, Invalidation, Iommu, Iova, PAGE_SIZE, PhysAddr, Protection, RawUnmapError,
-    SourceId, UnmapError,
+    Access, Capabilities, Domain, DomainConfig, Invalidation, Iommu, Iova, PAGE_SIZE, PhysAddr, Protection,
+    RawUnmapError, SourceId, UnmapError,
 };
 // Not loom's: the models are about what lies inside.
 use std::sync::Arc;
@@ -72,7 +72,7 @@ impl<D: Design<&'static FakeHost, &'static FakeIommu<'static>>> Bench<D> {
         let all = FakeIommu::new(host).capabilities();
         let iommu = FakeIommu::with_capabilities(host, Capabilities { leaf_2m: false, leaf_1g: false, ..all });
         let iommu: &FakeIommu<'_> = Box::leak(Box::new(iommu));
-        let config = Config { address_bits, ..Config::new(protection) };
+        let config = DomainConfig { address_bits, ..DomainConfig::new(protection) };
         let domain = Domain::with_config(iommu, host, &config).expect("a domain");
         domain.attach(DEVICE).expect("a device");
         Self { host, iommu, domain: Arc::new(domain) }

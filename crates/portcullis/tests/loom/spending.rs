@@ -9,7 +9,7 @@ use portcullis::iommu::fake::FakeIommu;
 use portcullis::iommu::{AttachError, QueueError, Translation};
 use portcullis::platform::fake::{FakeHost, run_on};
 use portcullis::{
-    Access, Capabilities, Config, Domain, DomainId, Invalidation, Iommu, Iova, IovaRange, PAGE_SIZE, PhysAddr,
+    Access, Capabilities, Domain, DomainConfig, DomainId, Invalidation, Iommu, Iova, IovaRange, PAGE_SIZE, PhysAddr,
     Protection, SourceId,
 };
 use std::sync::Arc;
@@ -98,7 +98,7 @@ fn spent_beside_a_map(pages: u64, unmap: Unmap) -> usize {
         let fake = FakeIommu::with_capabilities(host, Capabilities { leaf_2m: false, leaf_1g: false, ..all });
         let lost = core::array::from_fn(|_| AtomicBool::new(false));
         let hardware: &'static Hardware = Box::leak(Box::new(Hardware { fake, lost }));
-        let config = Config { address_bits: ADDRESS_BITS, ..Config::new(Protection::Strict) };
+        let config = DomainConfig { address_bits: ADDRESS_BITS, ..DomainConfig::new(Protection::Strict) };
         run_on(1);
         let domain = Arc::new(Small::with_config(hardware, host, &config).expect("a domain"));
         domain.attach(DEVICE).expect("a device");

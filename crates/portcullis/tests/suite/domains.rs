@@ -1,14 +1,14 @@
 //! Domains that cannot be made, and devices that cannot be let in.
 
 use portcullis::design::Design;
-use portcullis::designs::{None as Unprotected, Static, Stock};
+use portcullis::designs::{Static, Stock, Unprotected};
 use portcullis::iommu::fake::{FakeIommu, Ticket};
 use portcullis::iommu::{AttachError, Translation};
 use portcullis::platform::fake::FakeHost;
 use portcullis::table::Rights;
 use portcullis::{
-    Access, Capabilities, Config, Domain, DomainId, Invalidation, Iommu, Iova, MapError, NewDomainError, PAGE_SIZE,
-    PhysAddr, Protection, QueueError, Request, Segment, SourceId,
+    Access, Capabilities, Domain, DomainConfig, DomainId, Invalidation, Iommu, Iova, MapError, NewDomainError,
+    PAGE_SIZE, PhysAddr, Protection, QueueError, Request, Segment, SourceId,
 };
 
 const DEVICE: SourceId = SourceId(0x0008);
@@ -55,7 +55,7 @@ impl Iommu for NoDomains<'_> {
 #[test]
 fn domains_that_cannot_be_made() {
     fn refused<D: for<'h> Design<&'h FakeHost, &'h FakeIommu<'h>>>(
-        config: &Config<'_>,
+        config: &DomainConfig<'_>,
         capabilities: Capabilities,
     ) -> NewDomainError {
         let host = FakeHost::default();
@@ -66,16 +66,16 @@ fn domains_that_cannot_be_made() {
     }
     let host = FakeHost::default();
     let all = FakeIommu::new(&host).capabilities();
-    let strict = Config::new(Protection::Strict);
-    let none = Config::new(Protection::None);
+    let strict = DomainConfig::new(Protection::Strict);
+    let none = DomainConfig::new(Protection::None);
     assert_eq!(refused::<Stock>(&none, all), NewDomainError::Protection);
     assert_eq!(refused::<Unprotected>(&strict, all), NewDomainError::Protection);
     for bits in [0, 12, 65, 255] {
-        assert_eq!(refused::<Stock>(&Config { address_bits: bits, ..strict }, all), NewDomainError::Width(bits));
+        assert_eq!(refused::<Stock>(&DomainConfig { address_bits: bits, ..strict }, all), NewDomainError::Width(bits));
     }
     for bits in [49, 64] {
         // A device may be wider than its IOMMU: then the IOMMU's width counts.
-        let config = Config { address_bits: bits, ..strict };
+        let config = DomainConfig { address_bits: bits, ..strict };
         let domain = Domain::<Stock, _, _>::with_config(FakeIommu::new(&host), &host, &config);
         assert!(domain.is_ok());
     }
@@ -97,11 +97,11 @@ fn domains_that_cannot_be_made() {
 
     for (phys, len) in [(0x1234, 0x1000), (0x1000, 0x1234), (0x1000, 0), (u64::MAX - 0xfff, 0x2000)] {
         let memory = [segment(phys, len)];
-        let error = refused::<Static>(&Config { memory: &memory, ..none }, all);
+        let error = refused::<Static>(&DomainConfig { memory: &memory, ..none }, all);
         assert_eq!(error, NewDomainError::BadRange(PhysAddr::new(phys)));
     }
     let memory = [segment(0x1000, 0x4000), segment(0x4000, 0x1000)];
-    let error = refused::<Static>(&Config { memory: &memory, ..none }, all);
+    let error = refused::<Static>(&DomainConfig { memory: &memory, ..none }, all);
     assert_eq!(error, NewDomainError::Identity(MapError::Overlap(Iova::new(0x4000))));
 
     for protection in [Protection::Strict, Protection::Deferred] {

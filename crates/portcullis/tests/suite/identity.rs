@@ -10,8 +10,8 @@ use portcullis::platform::Step;
 use portcullis::platform::fake::{FakeHost, run_on};
 use portcullis::table::{Rights, SHARES_MAX};
 use portcullis::{
-    Access, Capabilities, CommitError, Config, Domain, Invalidation, Iommu, Iova, IovaRange, MapError, NewDomainError,
-    PAGE_SIZE, PhysAddr, Protection, QueueError, RawUnmapError, Request, Segment, SourceId, UnmapError,
+    Access, Capabilities, CommitError, Domain, DomainConfig, Invalidation, Iommu, Iova, IovaRange, MapError,
+    NewDomainError, PAGE_SIZE, PhysAddr, Protection, QueueError, RawUnmapError, Request, Segment, SourceId, UnmapError,
 };
 use std::sync::{Mutex, OnceLock};
 
@@ -22,7 +22,7 @@ const BOTH: Access = Access::DeviceReadsAndWrites;
 
 type On<'h> = Domain<Identity, &'h FakeHost, &'h FakeIommu<'h>>;
 
-fn with_config(config: &Config<'_>, test: impl FnOnce(&FakeHost, &FakeIommu<'_>, On<'_>)) {
+fn with_config(config: &DomainConfig<'_>, test: impl FnOnce(&FakeHost, &FakeIommu<'_>, On<'_>)) {
     let host = FakeHost::default();
     let iommu = FakeIommu::new(&host);
     let domain = Domain::with_config(&iommu, &host, config).unwrap();
@@ -32,7 +32,7 @@ fn with_config(config: &Config<'_>, test: impl FnOnce(&FakeHost, &FakeIommu<'_>,
 }
 
 fn strict(test: impl FnOnce(&FakeIommu<'_>, On<'_>)) {
-    with_config(&Config::new(Protection::Strict), |_, iommu, domain| test(iommu, domain));
+    with_config(&DomainConfig::new(Protection::Strict), |_, iommu, domain| test(iommu, domain));
 }
 
 fn page(pfn: u64) -> PhysAddr {
@@ -56,16 +56,19 @@ fn one_page(domain: &On<'_>, iova: Iova) -> Invalidation {
 #[test]
 fn an_address_is_the_physical_one_with_the_rights_in_front() {
     for bits in [32, 39, 48] {
-        with_config(&Config { address_bits: bits, ..Config::new(Protection::Strict) }, |_, iommu, domain| {
-            let phys = PhysAddr::new(0x12_3456);
-            for (access, tag) in [(READS, 1), (WRITES, 2), (BOTH, 3)] {
-                let iova = domain.map_raw(phys, 0x2000, access).unwrap();
-                assert_eq!(iova.as_u64(), tag << (bits - 2) | 0x12_3456, "{access:?}");
-                let allowed = |rights: Rights| access.rights().allows(rights).then_some(phys);
-                assert_eq!(reach(iommu, iova), [Rights::READ, Rights::WRITE].map(allowed));
-            }
-            assert_eq!(domain.usage().live_ranges, 3);
-        });
+        with_config(
+            &DomainConfig { address_bits: bits, ..DomainConfig::new(Protection::Strict) },
+            |_, iommu, domain| {
+                let phys = PhysAddr::new(0x12_3456);
+                for (access, tag) in [(READS, 1), (WRITES, 2), (BOTH, 3)] {
+                    let iova = domain.map_raw(phys, 0x2000, access).unwrap();
+                    assert_eq!(iova.as_u64(), tag << (bits - 2) | 0x12_3456, "{access:?}");
+                    let allowed = |rights: Rights| access.rights().allows(rights).then_some(phys);
+                    assert_eq!(reach(iommu, iova), [Rights::READ, Rights::WRITE].map(allowed));
+                }
+                assert_eq!(domain.usage().live_ranges, 3);
+            },
+        );
     }
 }
 
@@ -119,7 +122,7 @@ fn in_fourth(iova: Iova, bits: u8) -> bool {
 fn what_cannot_be_mapped_at_its_own_address() {
     // Two pages that are reserved for writes of the device, and are not for reads.
     let reserved = [range((2 << 18) + 0x100, 2)];
-    let config = Config { address_bits: 32, reserved: &reserved, ..Config::new(Protection::Strict) };
+    let config = DomainConfig { address_bits: 32, reserved: &reserved, ..DomainConfig::new(Protection::Strict) };
     with_config(&config, |_, iommu, domain| {
         let map = |phys, len, access| domain.map_raw(PhysAddr::new(phys), len, access).unwrap();
         let cases = [
@@ -167,7 +170,7 @@ fn two_bits_must_leave_a_page() {
     let host = FakeHost::default();
     let iommu = FakeIommu::new(&host);
     let domain = |address_bits| {
-        let config = Config { address_bits, ..Config::new(Protection::Strict) };
+        let config = DomainConfig { address_bits, ..DomainConfig::new(Protection::Strict) };
         On::with_config(&iommu, &host, &config)
     };
     assert_eq!(domain(13).err(), Some(NewDomainError::Width(13)));
@@ -352,7 +355,7 @@ fn half(half: u64) -> Page {
 /// Unmaps with nothing to invalidate take their places in a batch like all others, and give their buffers back with it.
 #[test]
 fn batches_of_shared_pages() {
-    with_config(&Config::new(Protection::Strict), |host, iommu, domain| {
+    with_config(&DomainConfig::new(Protection::Strict), |host, iommu, domain| {
         let map = |number| domain.map(half(number % 2), WRITES).unwrap_or_else(|failure| panic!("{}", failure.error()));
         let mut mappings: Vec<_> = (0..=BATCH_MAX as u64).map(map).collect();
         let last = mappings.pop().unwrap();
@@ -392,7 +395,7 @@ fn batches_of_shared_pages() {
 /// Mapped again before the flush, a page has the address that it had, and the flush does it no harm. Only last unmaps wait.
 #[test]
 fn deferred_unmaps_of_pages_that_are_mapped_again() {
-    with_config(&Config::new(Protection::Deferred), |host, iommu, domain| {
+    with_config(&DomainConfig::new(Protection::Deferred), |host, iommu, domain| {
         let phys = page(0x30);
         let map = || domain.map_raw(phys, PAGE_SIZE, WRITES).unwrap();
         let unmap = |iova| domain.unmap_raw(iova, PAGE_SIZE).unwrap();
@@ -463,7 +466,7 @@ fn a_range_reserved_across_the_end_of_the_fourth_region() {
     const REGION: u64 = 1 << (BITS - 2 - 12);
     for (before, behind) in [(2, 3), (1, 1), (4, 2)] {
         let reserved = [range(REGION - before, before + behind)];
-        let config = Config { address_bits: BITS, reserved: &reserved, ..Config::new(Protection::Strict) };
+        let config = DomainConfig { address_bits: BITS, reserved: &reserved, ..DomainConfig::new(Protection::Strict) };
         with_config(&config, |_, iommu, domain| {
             for pfn in 0..behind + 3 {
                 let iova = domain.map_raw(page(pfn), PAGE_SIZE, READS).expect("room");

@@ -1,29 +1,29 @@
 //! The tests of the library, in one program: each design is built once for all of them, not once for each.
 
 mod allocators;
-mod at_map;
+mod asynchronous;
 mod checker;
 mod chunks;
 mod compile_fail;
-mod completion;
 mod domains;
-mod errors;
-mod failed_invalidations;
-mod flush_queues;
 mod fuzz;
 #[path = "../fuzzing/mod.rs"]
 mod fuzzing;
 mod identity;
 mod interrupted;
+mod invalidation_at_map;
 mod machines;
-mod order;
 mod ownership;
 mod planted;
 mod properties;
-mod riding;
 mod rings;
-mod shared;
+mod s11_completion;
+mod s11_failed_invalidations;
+mod s11_shared_commits;
+mod s4_flush_queues;
+mod s4_table_lifetimes;
+mod s6_refusals;
+mod shared_leaves;
 mod single_pages;
 mod tables;
-mod unawaited;
 mod whole_lock;

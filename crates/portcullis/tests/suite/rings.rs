@@ -8,7 +8,7 @@ use portcullis::invalidation::BATCH_MAX;
 use portcullis::iommu::fake::{Behaviour, FakeIommu};
 use portcullis::platform::fake::FakeHost;
 use portcullis::{
-    Access, Capabilities, Config, Domain, Invalidation, Iommu, Iova, IovaRange, MapError, PAGE_SIZE, PhysAddr,
+    Access, Capabilities, Domain, DomainConfig, Invalidation, Iommu, Iova, IovaRange, MapError, PAGE_SIZE, PhysAddr,
     Protection, QueueError, Segment, UnmapError,
 };
 use std::cell::Cell;
@@ -276,7 +276,7 @@ fn a_descriptor_is_mapped_whole_or_not_at_all() {
     let (host, freed) = (FakeHost::default(), Rc::new(Cell::new(0)));
     let iommu = FakeIommu::new(&host);
     // Four pages, the first of them reserved.
-    let config = Config { address_bits: 14, ..Config::new(Protection::Strict) };
+    let config = DomainConfig { address_bits: 14, ..DomainConfig::new(Protection::Strict) };
     let domain = Domain::<FastAndSafe, _, _>::with_config(&iommu, &host, &config).unwrap();
     let mut ring = domain.ring(RingConfig::default()).unwrap();
     let Refused { value, error } = ring.map(pages(6, &freed)).unwrap_err();
@@ -285,7 +285,7 @@ fn a_descriptor_is_mapped_whole_or_not_at_all() {
     // Where what was mapped cannot be taken back, it stays with the device (S11).
     iommu.behave(Behaviour::Failing);
     let Refused { value, error } = ring.map(value).unwrap_err();
-    assert_eq!(error, DescriptorError::Map(MapError::Unsettled(QueueError::Descriptor)));
+    assert_eq!(error, DescriptorError::Map(MapError::SyncFailed(QueueError::Descriptor)));
     assert_eq!((pfns(&value), freed.get(), domain.usage().live_ranges), (vec![4, 5, 6], 0, 3));
     iommu.behave(Behaviour::Prompt);
 }

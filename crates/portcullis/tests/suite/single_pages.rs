@@ -6,7 +6,8 @@ use portcullis::iommu::fake::{Behaviour, FakeIommu};
 use portcullis::platform::fake::FakeHost;
 use portcullis::table::Rights;
 use portcullis::{
-    Access, Capabilities, Config, Domain, Iommu, Iova, MapError, PAGE_SIZE, PhysAddr, Protection, Segment, SourceId,
+    Access, Capabilities, Domain, DomainConfig, Iommu, Iova, MapError, PAGE_SIZE, PhysAddr, Protection, Segment,
+    SourceId,
 };
 
 const DEVICE: SourceId = SourceId(0x28);
@@ -123,7 +124,7 @@ impl<'h> Visitor<&'h FakeHost, &'h FakeIommu<'h>> for GivesRights<'h> {
     fn visit<D: Design<&'h FakeHost, &'h FakeIommu<'h>>>(self) {
         let Self(host, iommu, protection) = self;
         let memory = [Segment { phys: PhysAddr::new(0), len: 1 << 20 }];
-        let config = Config { memory: &memory, ..Config::new(protection) };
+        let config = DomainConfig { memory: &memory, ..DomainConfig::new(protection) };
         let domain = OnFakes::<D>::with_config(iommu, host, &config).expect("a domain");
         domain.attach(DEVICE).expect("a device");
         let rights = [

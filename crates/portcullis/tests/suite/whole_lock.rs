@@ -7,7 +7,7 @@ use portcullis::iova::BUDDY_PAGES_MAX;
 use portcullis::platform::fake::{FakeHost, FakeLock};
 use portcullis::platform::{CpuHint, Lock, LockClass, Step, Wait};
 use portcullis::table::{Entry, Frame};
-use portcullis::{Access, Config, Domain, NoMemory, PAGE_SIZE, PhysAddr, Platform, Protection};
+use portcullis::{Access, Domain, DomainConfig, NoMemory, PAGE_SIZE, PhysAddr, Platform, Protection};
 use std::cell::RefCell;
 
 /// What was done, and inside which locks.
@@ -137,7 +137,7 @@ fn short_ranges_are_mapped_and_unmapped_under_one_lock() {
 fn the_hardware_is_waited_for_without_the_lock() {
     let host = Host(FakeHost::default());
     let iommu = FakeIommu::new(&host.0);
-    let config = Config { address_bits: 14, ..Config::new(Protection::Deferred) };
+    let config = DomainConfig { address_bits: 14, ..DomainConfig::new(Protection::Deferred) };
     let domain = Domain::<MacOs, _, _>::with_config(&iommu, &host, &config).unwrap();
     let map = || domain.map_raw(PhysAddr::new(0), PAGE_SIZE, Access::DeviceReads).expect("room");
     let mapped = [map(), map(), map()];

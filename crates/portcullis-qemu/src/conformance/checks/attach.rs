@@ -5,7 +5,7 @@ use crate::conformance::rig::{A, B, C, Hardware};
 use crate::conformance::wiring::{Wired, WiredUnit};
 use crate::conformance::{Check, Checked, Seen, Stage, Trouble, agree, write_refused};
 use portcullis::design::Design;
-use portcullis::designs::{Magazine, None as NoDesign, Stock};
+use portcullis::designs::{Magazine, Stock, Unprotected};
 use portcullis::iommu::AttachError;
 use portcullis::{Access, DomainId, Iommu, Iova, PAGE_SIZE, Protection, Translation};
 use portcullis_vtd::spec::faults::FaultReason;
@@ -161,7 +161,7 @@ fn changes_domain(stage: &Stage) -> Checked {
 fn pass_through_and_back(stage: &Stage) -> Checked {
     let driven = stage.driven()?;
     let (space, iova) = one_page::<Magazine>(&driven, 0)?;
-    let open = driven.open::<NoDesign>(Protection::None)?;
+    let open = driven.open::<Unprotected>(Protection::None)?;
     let physical = Iova::new(page(0).as_u64());
     space.domain.attach(A)?;
     let unmapped = || write_refused(A, physical.as_u64(), FaultReason::NoWrite);

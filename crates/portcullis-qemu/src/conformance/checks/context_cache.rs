@@ -6,7 +6,7 @@ use crate::conformance::{Check, Checked, Seen, Stage, Trouble, agree, write_refu
 use portcullis::iommu::SourceId;
 use portcullis::table::Rights;
 use portcullis::{DomainId, PAGE_SIZE};
-use portcullis_vtd::spec::descriptors::{ContextScope, Descriptor};
+use portcullis_vtd::spec::descriptors::{ContextScope, InvalidationDescriptor};
 use portcullis_vtd::spec::faults::FaultReason;
 use portcullis_vtd::spec::tables::ContextEntry;
 
@@ -31,10 +31,10 @@ pub(super) const CHECKS: &[Check] = &[
     Check::raw("context-fault-disable-is-cached", fault_disable),
 ];
 
-const GLOBAL: Descriptor = Descriptor::ContextCache(ContextScope::Global);
+const GLOBAL: InvalidationDescriptor = InvalidationDescriptor::ContextCache(ContextScope::Global);
 
-const fn of_domain(id: u16) -> Descriptor {
-    Descriptor::ContextCache(ContextScope::Domain(DomainId(id)))
+const fn of_domain(id: u16) -> InvalidationDescriptor {
+    InvalidationDescriptor::ContextCache(ContextScope::Domain(DomainId(id)))
 }
 
 /// Where nothing has been cached of the pages behind it.
@@ -65,7 +65,7 @@ fn cached(stage: &Stage) -> Checked {
 }
 
 /// The command takes the contexts of `named`, and of nobody else.
-fn dropped(stage: &Stage, command: Descriptor, named: &[SourceId]) -> Checked {
+fn dropped(stage: &Stage, command: InvalidationDescriptor, named: &[SourceId]) -> Checked {
     let raw = cleared(stage)?;
     raw.run(&[command])?;
     let mut gone = Vec::new();
@@ -83,7 +83,7 @@ fn dropped(stage: &Stage, command: Descriptor, named: &[SourceId]) -> Checked {
     Ok(())
 }
 
-fn takes(stage: &Stage, command: Descriptor, device: SourceId) -> Checked {
+fn takes(stage: &Stage, command: InvalidationDescriptor, device: SourceId) -> Checked {
     let raw = cleared(stage)?;
     raw.run(&[command])?;
     let expected = write_refused(device, FRESH, FaultReason::ContextNotPresent);

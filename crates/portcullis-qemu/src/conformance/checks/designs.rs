@@ -6,7 +6,7 @@ use crate::conformance::rig::{A, DATA_BASE};
 use crate::conformance::wiring::{Wired, WiredUnit};
 use crate::conformance::{Check, Checked, Seen, Stage, agree, write_refused};
 use portcullis::design::Design;
-use portcullis::designs::{Eiovar, FreeBsd, Identity, Magazine, None as NoDesign, Solaris, Static, Stock};
+use portcullis::designs::{Eiovar, FreeBsd, Identity, Magazine, Solaris, Static, Stock, Unprotected};
 use portcullis::{Access, Iova, PAGE_SIZE, PhysAddr, Protection};
 use portcullis_vtd::spec::faults::FaultReason;
 
@@ -133,7 +133,7 @@ fn until_used_again(stage: &Stage) -> Checked {
 
 fn none(stage: &Stage) -> Checked {
     let driven = stage.driven()?;
-    let space = driven.open::<NoDesign>(Protection::None)?;
+    let space = driven.open::<Unprotected>(Protection::None)?;
     space.domain.attach(A)?;
     let iova = space.map(page(0), PAGE_SIZE, Access::DeviceReads)?;
     agree!(iova.as_u64(), page(0).as_u64(), "the address");

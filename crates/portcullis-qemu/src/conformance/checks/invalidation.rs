@@ -6,7 +6,7 @@ use crate::conformance::rig::{A, B, Hardware};
 use crate::conformance::{Check, Checked, Seen, Stage, Trouble, agree, write_refused};
 use portcullis::PAGE_SIZE;
 use portcullis::table::Rights;
-use portcullis_vtd::spec::descriptors::Descriptor;
+use portcullis_vtd::spec::descriptors::InvalidationDescriptor;
 use portcullis_vtd::spec::faults::FaultReason;
 
 const RW: Rights = Rights::READ_WRITE;
@@ -56,7 +56,7 @@ fn gone(iova: u64) -> Seen {
     write_refused(A, iova, FaultReason::NoWrite)
 }
 
-fn stale(stage: &Stage, command: Descriptor) -> Checked {
+fn stale(stage: &Stage, command: InvalidationDescriptor) -> Checked {
     let raw = stage.raw()?;
     let table = raw.one_page()?;
     agree!(raw.write(A, IOVA, PHYS)?, Seen::Landed, "mapped");
@@ -94,7 +94,7 @@ fn neighbours(stage: &Stage) -> Checked {
     Ok(())
 }
 
-fn other_domain(stage: &Stage, command: Descriptor) -> Checked {
+fn other_domain(stage: &Stage, command: InvalidationDescriptor) -> Checked {
     let raw = stage.raw()?;
     let table = raw.one_page()?;
     let other = raw.table(2, 4)?;
@@ -216,7 +216,7 @@ fn leaf_only(stage: &Stage) -> Checked {
     Ok(())
 }
 
-fn all_levels(stage: &Stage, command: Descriptor) -> Checked {
+fn all_levels(stage: &Stage, command: InvalidationDescriptor) -> Checked {
     let (raw, _) = detached(stage)?;
     agree!(raw.write(A, SIBLING, PHYS + PAGE_SIZE)?, Seen::Landed, "through the cached pointer");
     raw.run(&[command])?;
@@ -225,7 +225,7 @@ fn all_levels(stage: &Stage, command: Descriptor) -> Checked {
 }
 
 /// Pointers that are cached nearer the root serve far more than the page that is named; they go all the same.
-fn upper_levels(stage: &Stage, command: Descriptor) -> Checked {
+fn upper_levels(stage: &Stage, command: InvalidationDescriptor) -> Checked {
     let raw = stage.raw()?;
     let table = raw.one_page()?;
     // In another 1 GiB of the same 512 GiB: its walk begins at the pointer that both share.

@@ -6,7 +6,7 @@ use crate::conformance::{Check, Checked, Seen, Stage, agree, write_refused};
 use portcullis::iommu::SourceId;
 use portcullis::table::Rights;
 use portcullis::{Iova, PAGE_SIZE, PhysAddr};
-use portcullis_vtd::spec::descriptors::{Descriptor, StatusWrite};
+use portcullis_vtd::spec::descriptors::{InvalidationDescriptor, StatusWrite};
 use portcullis_vtd::spec::faults::FaultReason;
 use portcullis_vtd::spec::registers::{ICS, IQA, IQH, IQT, global};
 
@@ -55,7 +55,7 @@ fn anywhere(stage: &Stage) -> Checked {
     let raw = stage.raw()?;
     raw.rig.store(PhysAddr::new(PHYS), &[0xee; 16]);
     let status = Some(StatusWrite { address: PhysAddr::new(PHYS + 4), data: 0x0403_0201 });
-    raw.run(&[Descriptor::Wait { status, interrupt: false, fence: false, drain_page_requests: false }])?;
+    raw.run(&[InvalidationDescriptor::Wait { status, interrupt: false, fence: false, drain_page_requests: false }])?;
     let mut there = [0; 12];
     raw.rig.load(PhysAddr::new(PHYS), &mut there);
     agree!(there, [0xee, 0xee, 0xee, 0xee, 1, 2, 3, 4, 0xee, 0xee, 0xee, 0xee], "little-endian, four bytes");
@@ -88,7 +88,7 @@ fn in_order(stage: &Stage) -> Checked {
 fn fence(stage: &Stage) -> Checked {
     let raw = stage.raw()?;
     let status = Some(StatusWrite { address: raw.statuses, data: 77 });
-    let fenced = Descriptor::Wait { status, interrupt: false, fence: true, drain_page_requests: false };
+    let fenced = InvalidationDescriptor::Wait { status, interrupt: false, fence: true, drain_page_requests: false };
     let (wait, data) = raw.wait(1);
     raw.run(&[global_flush(), fenced, global_flush(), wait])?;
     agree!([raw.status(0), raw.status(1)], [77, data], "the fenced wait and the one behind it");
@@ -96,7 +96,8 @@ fn fence(stage: &Stage) -> Checked {
 }
 
 /// A wait that writes nothing and interrupts nobody.
-const EMPTY: Descriptor = Descriptor::Wait { status: None, interrupt: false, fence: true, drain_page_requests: false };
+const EMPTY: InvalidationDescriptor =
+    InvalidationDescriptor::Wait { status: None, interrupt: false, fence: true, drain_page_requests: false };
 
 fn without_effect(stage: &Stage) -> Checked {
     let raw = stage.raw()?;
@@ -118,7 +119,12 @@ fn refused_without_effect(stage: &Stage) -> Checked {
 fn interrupt(stage: &Stage) -> Checked {
     let raw = stage.raw()?;
     agree!(raw.rig.read32(ICS), 0, "before");
-    raw.run(&[Descriptor::Wait { status: None, interrupt: true, fence: false, drain_page_requests: false }])?;
+    raw.run(&[InvalidationDescriptor::Wait {
+        status: None,
+        interrupt: true,
+        fence: false,
+        drain_page_requests: false,
+    }])?;
     agree!(raw.rig.read32(ICS), 1, "after");
     raw.rig.write32(ICS, 1);
     agree!(raw.rig.read32(ICS), 0, "acknowledged");
@@ -217,7 +223,7 @@ fn harmless(stage: &Stage) -> Checked {
     let table = raw.one_page()?;
     agree!(raw.write(A, IOVA, PHYS)?, Seen::Landed, "mapped");
     raw.clear(table, IOVA, 1)?;
-    let device_tlb = Descriptor::DeviceTlb {
+    let device_tlb = InvalidationDescriptor::DeviceTlb {
         source: A,
         // None: only virtual functions have one.
         physical_function: SourceId(0),
@@ -225,7 +231,7 @@ fn harmless(stage: &Stage) -> Checked {
         address: Iova::new(IOVA),
         sized: false,
     };
-    raw.run(&[device_tlb, Descriptor::InterruptEntryCache { entries: None }])?;
+    raw.run(&[device_tlb, InvalidationDescriptor::InterruptEntryCache { entries: None }])?;
     agree!(raw.write(A, IOVA, PHYS)?, Seen::Landed, "still cached");
     Ok(())
 }

@@ -4,7 +4,7 @@ use crate::conformance::raw::{IOVA, PHYS, Raw, global_flush, leaves, pages};
 use crate::conformance::rig::{A, MEMORY_END};
 use crate::conformance::{Check, Checked, Seen, Stage, agree, write_refused};
 use portcullis::PhysAddr;
-use portcullis_vtd::spec::descriptors::{Descriptor, StatusWrite};
+use portcullis_vtd::spec::descriptors::{InvalidationDescriptor, StatusWrite};
 use portcullis_vtd::spec::faults::{FaultReason, status};
 use portcullis_vtd::spec::registers::{FSTS, IQA, IQT, global};
 
@@ -31,7 +31,7 @@ pub(super) const CHECKS: &[Check] = &[
     Check::raw("stopped-queue-stops-again", stops_again),
 ];
 
-const WAIT_NOWHERE: Descriptor = Descriptor::Wait {
+const WAIT_NOWHERE: InvalidationDescriptor = InvalidationDescriptor::Wait {
     status: Some(StatusWrite { address: PhysAddr::new(4 * MEMORY_END), data: 1 }),
     interrupt: false,
     fence: false,

@@ -6,7 +6,7 @@ use crate::conformance::wiring::{Wired, WiredUnit};
 use crate::conformance::{Check, Checked, Seen, Stage, Trouble, agree, write_refused};
 use portcullis::design::Design;
 use portcullis::designs::{Magazine, Static, Stock};
-use portcullis::domain::Config;
+use portcullis::domain::DomainConfig;
 use portcullis::{Access, Iova, IovaRange, MapError, PAGE_SIZE, PhysAddr, Protection};
 use portcullis_vtd::spec::faults::FaultReason;
 use std::collections::BTreeSet;
@@ -27,7 +27,7 @@ pub(super) const CHECKS: &[Check] = &[
 
 /// Addresses of 20 bits: 256 pages, page 0 among them.
 fn small<'d, D: Design<Wired, WiredUnit>>(driven: &'d Driven, reserved: &[IovaRange]) -> Result<Space<'d, D>, Trouble> {
-    let config = Config { address_bits: 20, reserved, ..Config::new(Protection::Strict) };
+    let config = DomainConfig { address_bits: 20, reserved, ..DomainConfig::new(Protection::Strict) };
     let space = driven.open_with::<D>(&config)?;
     space.domain.attach(A)?;
     Ok(space)
@@ -63,7 +63,7 @@ fn interrupt_range(stage: &Stage) -> Checked {
         IovaRange::new(1, first - 16 - 1).expect("a range"),
         IovaRange::new(end + 16, (1 << 20) - end - 16).expect("a range"),
     ];
-    let config = Config { address_bits: 32, reserved: &reserved, ..Config::new(Protection::Strict) };
+    let config = DomainConfig { address_bits: 32, reserved: &reserved, ..DomainConfig::new(Protection::Strict) };
     let space = driven.open_with::<Stock>(&config)?;
     space.domain.attach(A)?;
     let taken = fill(&space)?;
@@ -92,7 +92,7 @@ fn firmware(stage: &Stage) -> Checked {
 fn identity(stage: &Stage) -> Checked {
     let driven = stage.driven()?;
     let region = IovaRange::new(page(5).pfn(), 3).expect("a range");
-    let config = Config { reserved: &[region], memory: &[MEMORY], ..Config::new(Protection::None) };
+    let config = DomainConfig { reserved: &[region], memory: &[MEMORY], ..DomainConfig::new(Protection::None) };
     let space = driven.open_with::<Static>(&config)?;
     space.domain.attach(A)?;
     for index in 3..10 {
@@ -135,7 +135,7 @@ fn recovers(stage: &Stage) -> Checked {
 
 fn narrow_device(stage: &Stage) -> Checked {
     let driven = stage.driven()?;
-    let config = Config { address_bits: 24, ..Config::new(Protection::Strict) };
+    let config = DomainConfig { address_bits: 24, ..DomainConfig::new(Protection::Strict) };
     let space = driven.open_with::<Magazine>(&config)?;
     space.domain.attach(A)?;
     for index in 0..10 {
@@ -151,7 +151,7 @@ fn narrow_unit(stage: &Stage) -> Checked {
     let driven = stage.driven()?;
     // Nothing is left below 4 GiB.
     let reserved = [IovaRange::new(1, (1 << 20) - 1).expect("a range")];
-    let config = Config { reserved: &reserved, ..Config::new(Protection::Strict) };
+    let config = DomainConfig { reserved: &reserved, ..DomainConfig::new(Protection::Strict) };
     let space = driven.open_with::<Stock>(&config)?;
     space.domain.attach(A)?;
     let iova = space.map(page(0), PAGE_SIZE, BOTH)?;

@@ -7,7 +7,7 @@ use crate::conformance::{Check, Checked, Seen, Stage, agree, write_refused};
 use portcullis::design::Design;
 use portcullis::designs::{Magazine, Stock};
 use portcullis::{Access, PAGE_SIZE, Protection};
-use portcullis_vtd::spec::descriptors::{ContextScope, Descriptor, IotlbScope};
+use portcullis_vtd::spec::descriptors::{ContextScope, InvalidationDescriptor, IotlbScope};
 use portcullis_vtd::spec::faults::FaultReason;
 
 const BOTH: Access = Access::DeviceReadsAndWrites;
@@ -67,10 +67,9 @@ fn order(stage: &Stage) -> Checked {
     driven.commands();
     drop(space);
     let commands = driven.commands();
-    let contexts = Descriptor::ContextCache(ContextScope::Domain(domain));
+    let contexts = InvalidationDescriptor::ContextCache(ContextScope::Domain(domain));
     agree!(commands.first(), Some(&contexts), "the first command of {commands:?}");
-    let flushed =
-        matches!(commands.get(1), Some(Descriptor::Iotlb { scope: IotlbScope::Domain(id), .. }) if *id == domain);
+    let flushed = matches!(commands.get(1), Some(InvalidationDescriptor::Iotlb { scope: IotlbScope::Domain(id), .. }) if *id == domain);
     agree!((flushed, commands.len()), (true, 2), "then the domain's pages, and no more: {commands:?}");
     Ok(())
 }

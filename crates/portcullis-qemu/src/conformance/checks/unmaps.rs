@@ -6,7 +6,7 @@ use crate::conformance::{Check, Checked, Seen, Stage, Trouble, agree, read_refus
 use portcullis::designs::{Magazine, Stock};
 use portcullis::domain::DmaBuffer;
 use portcullis::{Access, IovaRange, PAGE_SIZE, PhysAddr, Protection, Segment};
-use portcullis_vtd::spec::descriptors::{Descriptor, IotlbScope};
+use portcullis_vtd::spec::descriptors::{InvalidationDescriptor, IotlbScope};
 use portcullis_vtd::spec::faults::FaultReason;
 
 const BOTH: Access = Access::DeviceReadsAndWrites;
@@ -108,7 +108,7 @@ fn revokes_large(stage: &Stage) -> Checked {
 /// The scopes of the IOTLB commands since the last time.
 fn scopes(driven: &Driven) -> Vec<IotlbScope> {
     let scope = |descriptor| match descriptor {
-        Descriptor::Iotlb { scope, .. } => Some(scope),
+        InvalidationDescriptor::Iotlb { scope, .. } => Some(scope),
         _ => None,
     };
     driven.commands().into_iter().filter_map(scope).collect()

@@ -10,11 +10,11 @@ mod refusals;
 mod stale;
 
 use portcullis::design::Design;
-use portcullis::designs::{DesignId, None as PassThrough, Visitor};
+use portcullis::designs::{DesignId, Unprotected, Visitor};
 use portcullis::iommu::SourceId;
-use portcullis::{Access, Config, Domain, Iova, PAGE_SIZE, PhysAddr, Protection, Rule, Segment};
+use portcullis::{Access, Domain, DomainConfig, Iova, PAGE_SIZE, PhysAddr, Protection, Rule, Segment};
 use portcullis_qemu::edu::Edu;
-use portcullis_qemu::{Accelerator, Buffers, GuestMemory, Machine, MachineError, QemuHost, Setup, VtdMmio};
+use portcullis_qemu::{Accelerator, Buffers, GuestMemory, MachineError, QemuHost, QemuMachine, QemuSetup, VtdMmio};
 use portcullis_vtd::Unit;
 use portcullis_vtd::spec::faults::{FaultReason, FaultRecord};
 use rand::{RngExt, SeedableRng};
@@ -37,7 +37,7 @@ type Vtd = Arc<Unit<VtdMmio, QemuHost>>;
 
 /// The machine, and what outlives each domain.
 struct World {
-    machine: Arc<Machine>,
+    machine: Arc<QemuMachine>,
     memory: Arc<GuestMemory>,
     host: QemuHost,
     unit: Vtd,
@@ -47,26 +47,26 @@ struct World {
     random: Pcg64Mcg,
 }
 
-fn machine() -> Result<Arc<Machine>, MachineError> {
+fn machine() -> Result<Arc<QemuMachine>, MachineError> {
     let drive = |path: &str| ["-blockdev".into(), format!("driver=file,node-name=drive,filename={path},locking=off")];
     // A clock that jumps, since `edu` takes time for each access; the others do not care.
-    let setup = Setup::new(Accelerator::Jumping)
+    let setup = QemuSetup::new(Accelerator::Jumping)
         .device("edu,addr=3,dma_mask=0xffffffffffffffff")
         .file(blocks::DRIVE_BYTES as u64, drive)?
         .device("nvme,addr=5,serial=1,drive=drive")
         .arguments(["-netdev", "hubport,id=hub,hubid=0"])
         .device("e1000e,addr=6,netdev=hub");
-    Machine::start(setup)
+    QemuMachine::start(setup)
 }
 
 impl World {
     fn new() -> Self {
         let machine = machine().unwrap_or_else(|error| panic!("{error}"));
         let (memory, host) = (machine.memory().clone(), machine.host());
-        let config = portcullis_vtd::Config::default();
+        let config = portcullis_vtd::UnitConfig::default();
         let unit = Arc::new(Unit::bring_up(VtdMmio(machine.clone()), host.clone(), config).unwrap());
         // A unit keeps the context table of a bus once it has one; so it gets it before table pages are counted.
-        let first = Domain::<PassThrough, _, _>::new(unit.clone(), host.clone(), Protection::None).unwrap();
+        let first = Domain::<Unprotected, _, _>::new(unit.clone(), host.clone(), Protection::None).unwrap();
         first.attach(EDU).unwrap();
         drop(first);
         let edu = Edu::new(&machine.function(EDU)).unwrap();
@@ -108,7 +108,7 @@ impl Visitor<QemuHost, Vtd> for Run<'_> {
         let who = format!("{} {protection}", D::INFO.id);
         let (begun, tables) = (Instant::now(), world.memory.tables_lent());
         let memory = [Segment { phys: PhysAddr::new(0), len: world.memory.bytes() }];
-        let config = Config { memory: &memory, ..Config::new(protection) };
+        let config = DomainConfig { memory: &memory, ..DomainConfig::new(protection) };
         let domain = Domain::<D, _, _>::with_config(world.unit.clone(), world.host.clone(), &config).unwrap();
         for device in [EDU, NVME, NIC] {
             domain.attach(device).unwrap();

@@ -9,14 +9,14 @@ use portcullis_qemu::nvme::{DEPTH, Nvme, Operation};
 /// Here on a machine whose clock stands still.
 #[test]
 fn drivers_refuse_what_cannot_be_and_change_nothing() {
-    let setup = Setup::new(Accelerator::Stopped)
+    let setup = QemuSetup::new(Accelerator::Stopped)
         .arguments(["-blockdev", "driver=null-co,node-name=drive,size=1048576,read-zeroes=on"])
         .device("nvme,addr=5,serial=1,drive=drive")
         .arguments(["-netdev", "hubport,id=hub,hubid=0"])
         .device("e1000e,addr=6,netdev=hub");
-    let machine = Machine::start(setup).unwrap_or_else(|error| panic!("{error}"));
+    let machine = QemuMachine::start(setup).unwrap_or_else(|error| panic!("{error}"));
     let (host, mut buffers) = (machine.host(), Buffers::of(machine.memory()));
-    let unit = Unit::bring_up(VtdMmio(machine.clone()), host.clone(), portcullis_vtd::Config::default()).unwrap();
+    let unit = Unit::bring_up(VtdMmio(machine.clone()), host.clone(), portcullis_vtd::UnitConfig::default()).unwrap();
     let domain = Domain::<Stock, _, _>::new(&unit, host, Protection::Strict).unwrap();
     for device in [NVME, NIC] {
         domain.attach(device).unwrap();

@@ -127,7 +127,7 @@ mod tests {
     #[test]
     fn without_protection_everything_is_reach() {
         for rule in [Rule::Strict, Rule::Rights, Rule::Reuse] {
-            assert_eq!(charged(DesignId::None, Protection::None, rule, 900), (Rule::Reach, true));
+            assert_eq!(charged(DesignId::Unprotected, Protection::None, rule, 900), (Rule::Reach, true));
         }
     }
 

@@ -24,7 +24,7 @@ use owners::{Breach, Owners, Place, Share};
 use portcullis::iova::INTERRUPT_RANGE;
 use portcullis::table::Rights;
 use portcullis::{Iova, PAGE_SHIFT, PAGE_SIZE, Rule, SourceId};
-use portcullis_model::{Device, Outcome, Vtd};
+use portcullis_model::{Device, LookupOutcome, Vtd};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use smallvec::SmallVec;
@@ -264,7 +264,7 @@ impl Adversary {
     fn leaving(&mut self, slot: Slot, live: &Live) {
         for page in self.sample(live, SAMPLE) {
             let held = self.probe(place(live, &page), 0, live.access.rights());
-            self.probes.cached += u64::from(matches!(held, Some(Outcome::Hit | Outcome::Joined)));
+            self.probes.cached += u64::from(matches!(held, Some(LookupOutcome::Hit | LookupOutcome::Joined)));
         }
         for page in live.pages() {
             self.owners.leaving(place(live, &page), slot);
@@ -374,7 +374,7 @@ impl Adversary {
     }
 
     /// One access. Returns how it was translated, if it got through.
-    fn probe(&mut self, place: Place, offset: u64, rights: Rights) -> Option<Outcome> {
+    fn probe(&mut self, place: Place, offset: u64, rights: Rights) -> Option<LookupOutcome> {
         self.probes.all += 1;
         let iova = Iova::new((place.pfn << PAGE_SHIFT) | offset);
         let translated = self.vtd.translate(self.now_ps, self.sources[place.device], iova, rights).ok()?;

@@ -130,7 +130,7 @@ impl<'t> Model<'t> {
 }
 
 /// Two unmaps race for one mapping, and the later clears what has come back by then and been handed out again, before its new
-/// owner writes. That mapping takes its round from it, and is lost. Those beside it are not.
+/// owner writes. That mapping takes its generation from it, and is lost. Those beside it are not.
 #[test]
 fn an_unmap_that_comes_too_late_harms_one_mapping() {
     let host = FakeHost::default();

@@ -1,6 +1,6 @@
 //! Fast & Safe's allocator: windows of neighbouring addresses, and what is known of each.
 
-mod directory;
+mod radix_tree;
 mod window;
 mod windows;
 

@@ -11,12 +11,12 @@
 //! Where addresses run out, requests share what windows have left, whosesoever they are, and at last take ranges smaller than
 //! a window (S13).
 
-use super::directory::Directory;
+use super::radix_tree::RadixTree;
 use super::window::{Opening, Unclaimed, WINDOW_PAGES_MAX, Window};
 use crate::address::IovaRange;
 use crate::error::{MapError, NoMemory, UnmapError};
 use crate::iova::linux::{Magazines, may_ever_fit};
-use crate::iova::{Claim, Demand, IovaAllocator, Kept};
+use crate::iova::{Claim, IovaAllocator, IovaRequest, Kept};
 use crate::platform::{Padded, PerCpu, Phase, Platform, Step};
 use crate::proof::Proof;
 use crate::request::{Access, Stream};
@@ -43,7 +43,7 @@ struct Streams {
 pub struct WindowAllocator<P: Platform> {
     /// Windows, and everything that is larger or, at last, smaller.
     underneath: Magazines<P, 1>,
-    windows: Directory<Window>,
+    windows: RadixTree<Window>,
     streams: Streams,
     /// Pages of a window.
     size: u64,
@@ -76,11 +76,11 @@ impl Streams {
         Ok(Self { cpus, rings })
     }
 
-    /// That of a demand.
-    fn of<P: Platform>(&self, platform: &P, demand: &Demand) -> &Current {
-        match demand.stream {
+    /// That of a request.
+    fn of<P: Platform>(&self, platform: &P, request: &IovaRequest) -> &Current {
+        match request.stream {
             Stream(Some(ring)) => &self.rings[ring as usize % RINGS].0,
-            Stream(None) => &self.cpus.here(platform)[match demand.access {
+            Stream(None) => &self.cpus.here(platform)[match request.access {
                 Access::DeviceReads => 0,
                 Access::DeviceWrites => 1,
                 Access::DeviceReadsAndWrites => 2,
@@ -110,7 +110,7 @@ impl<P: Platform> WindowAllocator<P> {
         assert!(window_pages.is_power_of_two() && (2..=WINDOW_PAGES_MAX).contains(&window_pages));
         Ok(Self {
             underneath: Magazines::new(platform, width, reserved, window_pages.trailing_zeros() as usize)?,
-            windows: Directory::new(),
+            windows: RadixTree::new(),
             streams: Streams::new(platform)?,
             size: window_pages,
         })
@@ -208,16 +208,16 @@ impl<P: Platform> WindowAllocator<P> {
 // a mapping's first page is taken by one claim, which holds only if the mapping has the right length; ranges larger than a window are
 // claimed in the tree, where no window and nothing smaller is as long.
 unsafe impl<P: Platform> IovaAllocator<P> for WindowAllocator<P> {
-    fn allocate(&self, platform: &P, demand: &Demand) -> Result<IovaRange, MapError> {
+    fn allocate(&self, platform: &P, request: &IovaRequest) -> Result<IovaRange, MapError> {
         platform.probe(Step::Enter(Phase::IovaAllocate));
-        if demand.pages > self.size {
-            return self.take_large(platform, demand.pages);
+        if request.pages > self.size {
+            return self.take_large(platform, request.pages);
         }
-        let stream = self.streams.of(platform, demand);
+        let stream = self.streams.of(platform, request);
         platform.probe(Step::WindowTake);
-        match self.take(stream, demand.pages) {
+        match self.take(stream, request.pages) {
             Some(range) => Ok(range),
-            None => self.take_new(platform, stream, demand.pages),
+            None => self.take_new(platform, stream, request.pages),
         }
     }
 

@@ -8,7 +8,7 @@
 use super::avl::{Avl, State};
 use crate::address::{Iova, IovaRange, PAGE_SHIFT};
 use crate::error::{MapError, NoMemory, UnmapError};
-use crate::iova::{Claim, Demand, IovaAllocator, never_handed_out};
+use crate::iova::{Claim, IovaAllocator, IovaRequest, never_handed_out};
 use crate::platform::{Lock, LockClass, Phase, Platform, Step};
 use crate::proof::Proof;
 use crate::sync::{AtomicUsize, Ordering};
@@ -55,7 +55,7 @@ impl<P: Platform> GapTreeAllocator<P> {
 // SAFETY: ranges in the tree do not overlap, since each is put into a gap; `claim` changes the state of a live node with
 // exactly that range, under the lock.
 unsafe impl<P: Platform> IovaAllocator<P> for GapTreeAllocator<P> {
-    fn allocate(&self, platform: &P, &Demand { pages, .. }: &Demand) -> Result<IovaRange, MapError> {
+    fn allocate(&self, platform: &P, &IovaRequest { pages, .. }: &IovaRequest) -> Result<IovaRange, MapError> {
         platform.probe(Step::Enter(Phase::IovaAllocate));
         let exhausted = MapError::Exhausted { pages, limit_bits: self.width };
         let with_guards = pages.checked_add(2 * GUARD_PAGES).ok_or(exhausted)?;

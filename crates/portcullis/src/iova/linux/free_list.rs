@@ -6,7 +6,7 @@
 use super::range_tree::{Parked, RangeTree, may_ever_fit};
 use crate::address::IovaRange;
 use crate::error::{MapError, NoMemory, UnmapError};
-use crate::iova::{Claim, Demand, IovaAllocator, Kept};
+use crate::iova::{Claim, IovaAllocator, IovaRequest, Kept};
 use crate::platform::{Lock, LockClass, Phase, Platform, Step};
 use crate::proof::Proof;
 use crate::sync::{AtomicUsize, Ordering};
@@ -107,7 +107,7 @@ impl FreeLists {
 // SAFETY: ranges in the tree do not overlap, and those on the lists are in no other use, since they go there when they are
 // freed; `claim` changes the state of a live node with exactly that range, under the lock.
 unsafe impl<P: Platform> IovaAllocator<P> for FreeListAllocator<P> {
-    fn allocate(&self, platform: &P, &Demand { pages, .. }: &Demand) -> Result<IovaRange, MapError> {
+    fn allocate(&self, platform: &P, &IovaRequest { pages, .. }: &IovaRequest) -> Result<IovaRange, MapError> {
         platform.probe(Step::Enter(Phase::IovaAllocate));
         let allocate = || {
             self.lists.with(|lists| {

@@ -11,7 +11,7 @@
 use super::range_tree::may_ever_fit;
 use crate::address::IovaRange;
 use crate::error::{MapError, NoMemory, UnmapError};
-use crate::iova::{Claim, Demand, IovaAllocator, Kept, TreeAllocator};
+use crate::iova::{Claim, IovaAllocator, IovaRequest, Kept, TreeAllocator};
 use crate::platform::{Deadline, Lock, LockClass, PerCpu, Phase, Platform, Step};
 use crate::proof::Proof;
 use alloc::vec::Vec;
@@ -332,7 +332,7 @@ impl<P: Platform> MagazineAllocator<P> {
 unsafe impl<P: Platform> IovaAllocator<P> for MagazineAllocator<P> {
     const TABLE_CLAIM_PAGES_MAX: u64 = 1 << (ORDERS - 1);
 
-    fn allocate(&self, platform: &P, &Demand { pages, .. }: &Demand) -> Result<IovaRange, MapError> {
+    fn allocate(&self, platform: &P, &IovaRequest { pages, .. }: &IovaRequest) -> Result<IovaRange, MapError> {
         platform.probe(Step::Enter(Phase::IovaAllocate));
         self.0.allocate(platform, pages)
     }

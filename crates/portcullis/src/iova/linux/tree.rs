@@ -3,7 +3,7 @@
 use super::range_tree::RangeTree;
 use crate::address::IovaRange;
 use crate::error::{MapError, NoMemory, UnmapError};
-use crate::iova::{Claim, Demand, IovaAllocator};
+use crate::iova::{Claim, IovaAllocator, IovaRequest};
 use crate::platform::{Lock, LockClass, Phase, Platform, Step};
 use crate::proof::Proof;
 use crate::sync::{AtomicUsize, Ordering};
@@ -49,9 +49,9 @@ impl<P: Platform> TreeAllocator<P> {
 // SAFETY: ranges in the tree do not overlap, since each is put into a gap; `claim` changes the state of a live node with
 // exactly that range, under the lock.
 unsafe impl<P: Platform> IovaAllocator<P> for TreeAllocator<P> {
-    fn allocate(&self, platform: &P, demand: &Demand) -> Result<IovaRange, MapError> {
+    fn allocate(&self, platform: &P, request: &IovaRequest) -> Result<IovaRange, MapError> {
         platform.probe(Step::Enter(Phase::IovaAllocate));
-        self.allocate_range(platform, demand.pages)
+        self.allocate_range(platform, request.pages)
     }
 
     fn claim(&self, platform: &P, range: IovaRange) -> Result<Claim, UnmapError> {

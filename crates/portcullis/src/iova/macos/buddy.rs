@@ -7,7 +7,7 @@
 use super::blocks::{Blocks, PAGES_MAX};
 use crate::address::{IovaRange, PAGE_SHIFT};
 use crate::error::{MapError, NoMemory, UnmapError};
-use crate::iova::{Claim, Demand, IovaAllocator, TreeAllocator};
+use crate::iova::{Claim, IovaAllocator, IovaRequest, TreeAllocator};
 use crate::platform::{Lock, LockClass, Phase, Platform, Step};
 use crate::proof::Proof;
 use crate::sync::{AtomicUsize, Ordering};
@@ -76,7 +76,7 @@ impl<P: Platform> BuddyAllocator<P> {
 // SAFETY: blocks in use do not overlap, since halves are split off what is free; `claim` changes the state of a live block of
 // exactly that range, under the lock. The tree has other addresses.
 unsafe impl<P: Platform> IovaAllocator<P> for BuddyAllocator<P> {
-    fn allocate(&self, platform: &P, &Demand { pages, .. }: &Demand) -> Result<IovaRange, MapError> {
+    fn allocate(&self, platform: &P, &IovaRequest { pages, .. }: &IovaRequest) -> Result<IovaRange, MapError> {
         platform.probe(Step::Enter(Phase::IovaAllocate));
         if pages <= BUDDY_PAGES_MAX {
             match self.allocate_block(platform, pages) {

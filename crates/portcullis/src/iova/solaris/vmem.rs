@@ -12,7 +12,7 @@ use super::segments::Segments;
 use super::tags::{List, TagId};
 use crate::address::{Iova, IovaRange};
 use crate::error::{MapError, NoMemory, UnmapError};
-use crate::iova::{Claim, Demand, IovaAllocator, Kept};
+use crate::iova::{Claim, IovaAllocator, IovaRequest, Kept};
 use crate::platform::{Lock, LockClass, Phase, Platform, Step};
 use crate::proof::Proof;
 use crate::sync::{AtomicUsize, Ordering};
@@ -246,7 +246,7 @@ impl<P: Platform> VmemAllocator<P> {
 // SAFETY: segments do not overlap, nor do the ranges of a slab, and of either only what is free is handed out; `claim` sets
 // the mark of one in use with exactly that range, under the lock, if it is not set.
 unsafe impl<P: Platform> IovaAllocator<P> for VmemAllocator<P> {
-    fn allocate(&self, platform: &P, &Demand { pages, .. }: &Demand) -> Result<IovaRange, MapError> {
+    fn allocate(&self, platform: &P, &IovaRequest { pages, .. }: &IovaRequest) -> Result<IovaRange, MapError> {
         platform.probe(Step::Enter(Phase::IovaAllocate));
         self.vmem.with(|vmem| {
             let result = match vmem.allocate(platform, pages) {

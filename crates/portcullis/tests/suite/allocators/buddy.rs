@@ -1,13 +1,13 @@
 //! The buddy allocator of XNU, and the tree above it (ATC'15, §3.4), strict, so that addresses are back at once.
 
 use super::{Bench, on};
-use portcullis::design::{Addressing, Composed, Described, Design, Fit, Info, Setup};
+use portcullis::design::{Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Fit, Info};
 use portcullis::invalidation::Deferral;
 use portcullis::iommu::fake::FakeIommu;
 use portcullis::iova::{BUDDY_PAGES_MAX, BuddyAllocator, INTERRUPT_RANGE};
 use portcullis::platform::fake::FakeHost;
 use portcullis::{
-    Access, Config, Domain, Iommu, Iova, IovaRange, MapError, NewDomainError, PAGE_SHIFT, PAGE_SIZE, PhysAddr,
+    Access, Domain, DomainConfig, Iommu, Iova, IovaRange, MapError, NewDomainError, PAGE_SHIFT, PAGE_SIZE, PhysAddr,
     Platform, Protection, RawUnmapError, UnmapError,
 };
 use proptest::prelude::*;
@@ -16,7 +16,7 @@ use proptest::test_runner::RngSeed;
 /// Nothing but the allocator.
 struct Buddy;
 
-impl Described for Buddy {
+impl DesignInfo for Buddy {
     const INFO: Info = Info {
         id: "buddy",
         source: "the allocator of `macos`",
@@ -33,11 +33,11 @@ impl Described for Buddy {
 }
 
 impl<P: Platform, I: Iommu> Design<P, I> for Buddy {
-    type Mapper = Composed<BuddyAllocator<P>, P, I>;
+    type Mapper = AssembledMapper<BuddyAllocator<P>, P, I>;
 
-    fn build(setup: Setup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+    fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
         let allocator = BuddyAllocator::new(&setup.platform, setup.width, setup.reserved)?;
-        Composed::new(allocator, Deferral::Global, setup)
+        AssembledMapper::new(allocator, Deferral::Global, setup)
     }
 }
 
@@ -213,7 +213,7 @@ fn operations() -> impl Strategy<Value = Vec<Operation>> {
 fn follows_the_reference(address_bits: u8, reserved: &[IovaRange], script: &[Operation]) -> Result<(), TestCaseError> {
     let host = FakeHost::default();
     let iommu = FakeIommu::new(&host);
-    let config = Config { address_bits, reserved, ..Config::new(Protection::Strict) };
+    let config = DomainConfig { address_bits, reserved, ..DomainConfig::new(Protection::Strict) };
     let domain = Domain::<Buddy, _, _>::with_config(&iommu, &host, &config).expect("a domain");
     let never = [IovaRange::new(0, 1), IovaRange::new(INTERRUPT_RANGE.0, INTERRUPT_RANGE.1)];
     let reserved = reserved.iter().copied().chain(never.into_iter().flatten()).collect();

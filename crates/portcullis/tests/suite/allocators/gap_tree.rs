@@ -6,7 +6,7 @@ use portcullis::designs::FreeBsd;
 use portcullis::iommu::fake::FakeIommu;
 use portcullis::platform::fake::FakeHost;
 use portcullis::{
-    Access, Config, Domain, IovaRange, MapError, PAGE_SIZE, PhysAddr, Protection, RawUnmapError, UnmapError,
+    Access, Domain, DomainConfig, IovaRange, MapError, PAGE_SIZE, PhysAddr, Protection, RawUnmapError, UnmapError,
 };
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
@@ -20,7 +20,7 @@ fn on_freebsd(address_bits: u8, test: impl FnOnce(&Bench<'_, FreeBsd>)) {
 fn with_reserved(address_bits: u8, reserved: &[IovaRange], test: impl FnOnce(&Bench<'_, FreeBsd>)) {
     let host = FakeHost::default();
     let (counting, iommu) = (Counting::new(&host), FakeIommu::new(&host));
-    let config = Config { address_bits, reserved, ..Config::new(Protection::Strict) };
+    let config = DomainConfig { address_bits, reserved, ..DomainConfig::new(Protection::Strict) };
     let domain = Domain::with_config(&iommu, &counting, &config).expect("a domain");
     test(&Bench { host: &counting, iommu: &iommu, domain });
 }

@@ -4,12 +4,13 @@ use portcullis::designs::Kmalloc;
 use portcullis::iommu::fake::FakeIommu;
 use portcullis::platform::fake::FakeHost;
 use portcullis::{
-    Access, Config, Domain, IovaRange, MapError, PAGE_SIZE, PhysAddr, Platform, Protection, RawUnmapError, UnmapError,
+    Access, Domain, DomainConfig, IovaRange, MapError, PAGE_SIZE, PhysAddr, Platform, Protection, RawUnmapError,
+    UnmapError,
 };
 
 type KmallocDomain<'h> = Domain<Kmalloc, &'h FakeHost, &'h FakeIommu<'h>>;
 
-fn on_kmalloc(config: &Config<'_>, test: impl FnOnce(&FakeHost, &KmallocDomain<'_>)) {
+fn on_kmalloc(config: &DomainConfig<'_>, test: impl FnOnce(&FakeHost, &KmallocDomain<'_>)) {
     let host = FakeHost::default();
     let iommu = FakeIommu::new(&host);
     let domain = KmallocDomain::with_config(&iommu, &host, config).expect("a domain");
@@ -29,7 +30,7 @@ fn unmap(domain: &KmallocDomain<'_>, range: IovaRange) -> Result<(), RawUnmapErr
 
 #[test]
 fn a_page_number_is_the_address_of_a_piece() {
-    on_kmalloc(&Config::new(Protection::Strict), |host, domain| {
+    on_kmalloc(&DomainConfig::new(Protection::Strict), |host, domain| {
         let taken = host.allocate_bytes(8, PhysAddr::new(1 << 20)).expect("room");
         let ranges: Vec<IovaRange> = [1, 8, 9, 1, 700].map(|pages| map(domain, pages).expect("room")).into();
         assert_eq!(host.bytes_lent(), 1 + ranges.len(), "one for each, and somebody else's, which is the lowest");
@@ -54,7 +55,7 @@ fn a_page_number_is_the_address_of_a_piece() {
 #[test]
 fn a_mapping_is_unmapped_whole_and_once() {
     for leaves in [4096, 1 << 21] {
-        on_kmalloc(&Config::new(Protection::Strict), |_, domain| {
+        on_kmalloc(&DomainConfig::new(Protection::Strict), |_, domain| {
             let bytes = 1300 * PAGE_SIZE;
             // On a 2 MiB boundary or not, so with large leaves and without.
             let iova = domain.map_raw(PhysAddr::new(leaves), bytes, Access::DeviceReads).expect("room");
@@ -83,7 +84,7 @@ fn a_mapping_is_unmapped_whole_and_once() {
 #[test]
 fn reserved_pages_are_withheld() {
     let reserved = [IovaRange::new(8, 20).expect("a range")];
-    let config = Config { reserved: &reserved, ..Config::new(Protection::Strict) };
+    let config = DomainConfig { reserved: &reserved, ..DomainConfig::new(Protection::Strict) };
     on_kmalloc(&config, |host, domain| {
         let range = map(domain, 1).expect("room");
         assert_eq!(range.first_pfn(), 32, "the lowest that stands for no reserved page");
@@ -95,7 +96,7 @@ fn reserved_pages_are_withheld() {
 
 #[test]
 fn what_is_live_or_queued_when_the_domain_goes_is_given_back() {
-    on_kmalloc(&Config::new(Protection::Deferred), |host, domain| {
+    on_kmalloc(&DomainConfig::new(Protection::Deferred), |host, domain| {
         let ranges: Vec<IovaRange> = [1, 3, 600].map(|pages| map(domain, pages).expect("room")).into();
         unmap(domain, ranges[1]).expect("mapped");
         assert_eq!((domain.usage().queued_unmaps, host.bytes_lent()), (1, 4), "one waits for a flush");
@@ -105,7 +106,7 @@ fn what_is_live_or_queued_when_the_domain_goes_is_given_back() {
 /// The zone is bounded: where its pieces stand for more than the device can drive, there are none (S13).
 #[test]
 fn a_zone_that_is_used_up_refuses() {
-    let config = Config { address_bits: 18, ..Config::new(Protection::Strict) };
+    let config = DomainConfig { address_bits: 18, ..DomainConfig::new(Protection::Strict) };
     on_kmalloc(&config, |_, domain| {
         // 64 pages, 8 to a piece at least, and page 0 is reserved.
         let ranges: Vec<IovaRange> = (0..7).map(|_| map(domain, 1).expect("room")).collect();

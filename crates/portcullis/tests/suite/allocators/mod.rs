@@ -15,7 +15,7 @@ use counting::Counting;
 use portcullis::design::{Design, Options};
 use portcullis::iommu::fake::FakeIommu;
 use portcullis::platform::fake::{FakeHost, run_on};
-use portcullis::{Access, Capabilities, Config, Domain, Iommu, IovaRange, PAGE_SIZE, PhysAddr, Protection};
+use portcullis::{Access, Capabilities, Domain, DomainConfig, Iommu, IovaRange, PAGE_SIZE, PhysAddr, Protection};
 
 /// One past the last page below 4 GiB, where the search begins.
 const TOP: u64 = 1 << 20;
@@ -61,7 +61,7 @@ where
     let iommu = FakeIommu::with_capabilities(&host, capabilities);
     let parse = || Options::parse(D::INFO.options, options).expect("options of the design");
     let options = if options.is_empty() { Options::NONE } else { parse() };
-    let config = Config { address_bits, options, ..Config::new(protection) };
+    let config = DomainConfig { address_bits, options, ..DomainConfig::new(protection) };
     let domain = Domain::with_config(&iommu, &counting, &config).expect("a domain");
     test(&Bench { host: &counting, iommu: &iommu, domain });
 }

@@ -2,7 +2,7 @@
 
 use super::{Bench, TOP, on};
 use portcullis::designs::Stock;
-use portcullis::invalidation::{CORE_QUEUE_CAPACITY, QUEUE_TIMEOUT_US};
+use portcullis::invalidation::{CPU_QUEUE_CAPACITY, QUEUE_TIMEOUT_US};
 use portcullis::platform::fake::run_on;
 use portcullis::{Invalidation, IovaRange, Protection};
 use std::collections::VecDeque;
@@ -228,8 +228,8 @@ fn a_table_page_waits_for_a_flush_after_its_unmap() {
             (0..unmaps).for_each(|_| bench.unmap_page(bench.map().0));
         };
         let whole = bench.map_pages(512);
-        fill(0, CORE_QUEUE_CAPACITY);
-        fill(1, CORE_QUEUE_CAPACITY + 1);
+        fill(0, CPU_QUEUE_CAPACITY);
+        fill(1, CPU_QUEUE_CAPACITY + 1);
         let flush = [Invalidation::Domain(bench.domain.id())];
         assert_eq!(bench.iommu.take_commands(), flush, "it serves what waits on the first CPU too");
         run_on(0);

@@ -6,7 +6,9 @@ use portcullis::designs::Solaris;
 use portcullis::iommu::fake::FakeIommu;
 use portcullis::iova::{INTERRUPT_RANGE, QUANTUM_CACHE_PAGES_MAX, SLAB_PAGES};
 use portcullis::platform::fake::FakeHost;
-use portcullis::{Access, Config, Domain, Iova, IovaRange, MapError, PAGE_SIZE, PhysAddr, RawUnmapError, UnmapError};
+use portcullis::{
+    Access, Domain, DomainConfig, Iova, IovaRange, MapError, PAGE_SIZE, PhysAddr, RawUnmapError, UnmapError,
+};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
@@ -144,7 +146,7 @@ proptest! {
         let reserved: Vec<IovaRange> = reserved.iter().map(|(first, pages)| range(*first, *pages)).collect();
         let host = FakeHost::default();
         let iommu = FakeIommu::new(&host);
-        let config = Config { address_bits, reserved: &reserved, ..Config::new(Deferred) };
+        let config = DomainConfig { address_bits, reserved: &reserved, ..DomainConfig::new(Deferred) };
         let domain = Domain::with_config(&iommu, &host, &config).expect("a domain");
         let always = [range(0, 1), range(INTERRUPT_RANGE.0, INTERRUPT_RANGE.1)];
         let reserved = reserved.iter().copied().chain(always).collect();

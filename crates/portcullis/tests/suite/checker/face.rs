@@ -36,7 +36,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
                     assert_eq!(refused.value.0, *segments, "the buffer is back");
                     Err(refused.error)
                 }
-                Err(MapFailure::Lost(error)) => Err(MapError::Unsettled(error)),
+                Err(MapFailure::Lost(error)) => Err(MapError::SyncFailed(error)),
             };
         }
         match segments[..] {

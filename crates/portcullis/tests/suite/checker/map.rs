@@ -17,7 +17,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
                 Ok(Some(range))
             }
             // A map may have to invalidate: what is cached as absent, or what was unmapped there and is not committed yet.
-            Err(MapError::Queue(_) | MapError::Unsettled(_)) if self.failing => {
+            Err(MapError::Queue(_) | MapError::SyncFailed(_)) if self.failing => {
                 (self.poisoned, self.quarantined) = (true, self.quarantined + 1);
                 Ok(None)
             }

@@ -20,7 +20,7 @@ use portcullis::iommu::fake::{Behaviour, FakeIommu};
 use portcullis::platform::fake::{FakeHost, run_on};
 use portcullis::table::Rights;
 use portcullis::{
-    CommitError, Config, Domain, DomainId, Iommu, Iova, IovaRange, PAGE_SHIFT, PhysAddr, Platform, Protection,
+    CommitError, Domain, DomainConfig, DomainId, Iommu, Iova, IovaRange, PAGE_SHIFT, PhysAddr, Platform, Protection,
     RawUnmapError, Rule, Segment, SourceId,
 };
 use reference::{Held, Reference};
@@ -106,12 +106,12 @@ where
     I: Iommu,
 {
     let memory = [Segment { phys: PhysAddr::new(0), len: MEMORY_PAGES << PAGE_SHIFT }];
-    let config = Config {
+    let config = DomainConfig {
         address_bits: bench.machine.address_bits,
         reserved: &ranges(RESERVED),
         memory: &memory,
         options: bench.options,
-        ..Config::new(bench.protection)
+        ..DomainConfig::new(bench.protection)
     };
     let domain = Domain::<D, P, I>::with_config(iommu, platform, &config)
         .map_err(|error| (Rule::Errors, format!("no domain: {error}")))?;

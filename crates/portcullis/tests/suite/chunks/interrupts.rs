@@ -8,7 +8,7 @@ use portcullis::chunk::{CHUNK_PAGES, TABLE_RESERVE};
 use portcullis::designs::Portcullis;
 use portcullis::iommu::fake::{Behaviour, FakeIommu};
 use portcullis::platform::fake::FakeHost;
-use portcullis::{Access, Config, Domain, Protection};
+use portcullis::{Access, Domain, DomainConfig, Protection};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -69,7 +69,7 @@ impl Bench {
         }));
         let handler = Box::leak(Box::new(|_: Moment| bench.moment()));
         let platform: &Interrupted<'_> = Box::leak(Box::new(Interrupted::new(host, handler)));
-        let config = Config { address_bits: NARROW_BITS, ..Config::new(protection) };
+        let config = DomainConfig { address_bits: NARROW_BITS, ..DomainConfig::new(protection) };
         let domain = Small::with_config(iommu, platform, &config).expect("a domain");
         domain.attach(DEVICE).expect("a device");
         bench.prepare(&domain, state);

@@ -6,7 +6,7 @@ use portcullis::chunk::TABLE_RESERVE;
 use portcullis::designs::Portcullis;
 use portcullis::iommu::fake::FakeIommu;
 use portcullis::platform::fake::FakeHost;
-use portcullis::{Access, Config, Domain, MapError, NoMemory, Protection};
+use portcullis::{Access, Domain, DomainConfig, MapError, NoMemory, Protection};
 
 type Bench<'h> = Domain<Portcullis, &'h FakeHost, &'h FakeIommu<'h>>;
 
@@ -59,7 +59,7 @@ fn make_requests(domain: &Bench<'_>, ledger: &Ledger<'_>, mut back: impl FnMut()
 fn run(frames: usize, address_bits: u8, protection: Protection, shortage: Shortage) -> usize {
     let host = FakeHost::default();
     let iommu = FakeIommu::new(&host);
-    let config = Config { address_bits, ..Config::new(protection) };
+    let config = DomainConfig { address_bits, ..DomainConfig::new(protection) };
     let domain = Bench::with_config(&iommu, &host, &config).expect("a domain");
     domain.attach(DEVICE).expect("a device");
     let ledger = Ledger::new(&host, &iommu);

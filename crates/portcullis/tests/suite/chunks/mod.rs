@@ -2,10 +2,10 @@
 
 mod flushes;
 mod interrupts;
-mod leaving;
 mod ledger;
 mod memory;
-mod sharing;
+mod s4_tables_leave;
+mod table_sharing;
 
 use ledger::DEVICE;
 use portcullis::chunk::TABLE_IDLE_US;

@@ -1,10 +1,12 @@
 //! A design with one flaw, built from the public parts: the stock design in two wrappers, one around its allocator and one
 //! around the whole.
 
-use portcullis::design::{Addressing, Composed, Described, Design, Fit, Info, LockFree, Mapper, Parts, Setup, Usage};
+use portcullis::design::{
+    Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Fit, Info, LockFree, Mapper, Parts, Usage,
+};
 use portcullis::invalidation::{Commands, Deferral, Revocation, Submissions};
 use portcullis::iommu::AttachError;
-use portcullis::iova::{Claim, Demand, IovaAllocator, TreeAllocator};
+use portcullis::iova::{Claim, IovaAllocator, IovaRequest, TreeAllocator};
 use portcullis::proof::{Committed, Proof};
 use portcullis::table::TableRule;
 use portcullis::{
@@ -35,7 +37,7 @@ impl DesignFlaw {
 /// The design with flaw number `FLAW`.
 pub(crate) struct Planted<const FLAW: u8>;
 
-impl<const FLAW: u8> Described for Planted<FLAW> {
+impl<const FLAW: u8> DesignInfo for Planted<FLAW> {
     const INFO: Info = Info {
         id: "planted",
         source: "the stock design with a flaw",
@@ -52,9 +54,9 @@ impl<const FLAW: u8> Described for Planted<FLAW> {
 }
 
 impl<P: Platform, I: Iommu, const FLAW: u8> Design<P, I> for Planted<FLAW> {
-    type Mapper = FlawedMapper<Composed<FlawedAllocator<TreeAllocator<P>, FLAW>, P, I>, FLAW>;
+    type Mapper = FlawedMapper<AssembledMapper<FlawedAllocator<TreeAllocator<P>, FLAW>, P, I>, FLAW>;
 
-    fn build(setup: Setup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+    fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
         let reserved = if FLAW == DesignFlaw::IGNORES_WHAT_IS_RESERVED { &[] } else { setup.reserved };
         let width = if FLAW == DesignFlaw::IGNORES_WIDTH { 39 } else { setup.width };
         let tree = TreeAllocator::new(&setup.platform, width, reserved)?;
@@ -64,13 +66,13 @@ impl<P: Platform, I: Iommu, const FLAW: u8> Design<P, I> for Planted<FLAW> {
             let parts = Parts {
                 commands: Commands::PerUnmap,
                 submissions: Submissions::Alone,
-                deferral: Deferral::Unawaited,
+                deferral: Deferral::Asynchronous,
                 rule: TableRule::Kept,
                 locking: LockFree,
             };
-            Composed::with_parts(allocator, parts, Setup { protection: Protection::Deferred, ..setup })?
+            AssembledMapper::with_parts(allocator, parts, DomainSetup { protection: Protection::Deferred, ..setup })?
         } else {
-            Composed::new(allocator, Deferral::Global, setup)?
+            AssembledMapper::new(allocator, Deferral::Global, setup)?
         };
         Ok(FlawedMapper { inner })
     }
@@ -87,13 +89,13 @@ pub(crate) struct FlawedAllocator<A, const FLAW: u8> {
 
 // SAFETY: none: the flaws break what an allocator promises, to be found out. The fakes panic where memory would suffer.
 unsafe impl<A: IovaAllocator<P>, P: Platform, const FLAW: u8> IovaAllocator<P> for FlawedAllocator<A, FLAW> {
-    fn allocate(&self, platform: &P, demand: &Demand) -> Result<IovaRange, MapError> {
+    fn allocate(&self, platform: &P, request: &IovaRequest) -> Result<IovaRange, MapError> {
         let mut last = self.last.lock().expect("not poisoned");
-        if let Some(range) = last.take_if(|range| range.pages() == demand.pages) {
+        if let Some(range) = last.take_if(|range| range.pages() == request.pages) {
             self.twice.store(true, Ordering::Relaxed);
             return Ok(range);
         }
-        let range = self.tree.allocate(platform, demand)?;
+        let range = self.tree.allocate(platform, request)?;
         if FLAW == DesignFlaw::ALLOCATES_THE_LAST_AGAIN {
             *last = Some(range);
         }

@@ -5,7 +5,7 @@ use portcullis::chunk::TABLE_IDLE_US;
 use portcullis::chunk::{CHUNK_PAGES, TABLE_RESERVE};
 use portcullis::iommu::fake::FakeIommu;
 use portcullis::platform::fake::{FakeHost, run_on};
-use portcullis::{Access, Config, Iova, PAGE_SIZE, PhysAddr, Protection, Request, Segment, Stream};
+use portcullis::{Access, DomainConfig, Iova, PAGE_SIZE, PhysAddr, Protection, Request, Segment, Stream};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Lines of cursors that have a log of tables each, as long as there are no more.
@@ -81,7 +81,7 @@ fn many_rings_share_tables() {
 fn no_room_is_kept_for_those_who_do_not_come() {
     let host = FakeHost::default();
     let iommu = FakeIommu::new(&host);
-    let config = Config { address_bits: 28, ..Config::new(Protection::Strict) };
+    let config = DomainConfig { address_bits: 28, ..DomainConfig::new(Protection::Strict) };
     let domain = Small::with_config(&iommu, &host, &config).expect("a domain");
     let upper_half = 1 << (28 - 1 - 12);
     run_on(1);

@@ -9,7 +9,7 @@ use portcullis::iommu::fake::{Behaviour, FakeIommu};
 use portcullis::platform::fake::FakeHost;
 use portcullis::table::Rights;
 use portcullis::{
-    Access, Capabilities, Config, Domain, Invalidation, Iommu, Iova, IovaRange, MapError, PAGE_SIZE, PhysAddr,
+    Access, Capabilities, Domain, DomainConfig, Invalidation, Iommu, Iova, IovaRange, MapError, PAGE_SIZE, PhysAddr,
     Protection, RawUnmapError, Segment, SourceId,
 };
 
@@ -86,7 +86,7 @@ struct Mapped<'h, D: Design<&'h FakeHost, &'h FakeIommu<'h>>> {
 impl<'h, D: Design<&'h FakeHost, &'h FakeIommu<'h>>> Mapped<'h, D> {
     fn new(host: &'h FakeHost, iommu: &'h FakeIommu<'h>, case: &Case) -> Self {
         let memory = [Segment { phys: PhysAddr::new(0), len: 1 << 30 }];
-        let config = Config { memory: &memory, ..Config::new(case.protection) };
+        let config = DomainConfig { memory: &memory, ..DomainConfig::new(case.protection) };
         let domain = OnFakes::<D>::with_config(iommu, host, &config).expect("a domain");
         domain.attach(DEVICE).expect("a device");
         let map = |number: u64| {
@@ -197,7 +197,7 @@ impl<'h> Visitor<&'h FakeHost, &'h FakeIommu<'h>> for OnMap<'_, 'h> {
         // No other map has used this memory, so it can only be reached through the map that fails.
         let phys = PhysAddr::from_pfn(BUFFERS_PFN + 0x4000);
         let failed = mapped.domain.map_raw(phys, case.pages * PAGE_SIZE, Access::DeviceWrites);
-        assert!(matches!(failed, Err(MapError::Unsettled(_))), "{what}: {failed:?}");
+        assert!(matches!(failed, Err(MapError::SyncFailed(_))), "{what}: {failed:?}");
         mapped.forget();
         // Wherever a design may have put it: where the others are, around them, and where its memory is.
         let pages = phys.pfn()..phys.pfn() + case.pages;

@@ -1,4 +1,4 @@
-//! Records by number, made when first asked for and kept until the directory goes: a radix tree that is read without locks.
+//! Records by number, made when first asked for and kept until the tree goes: a radix tree that is read without locks.
 //!
 //! There is a tree for each height, and a number is in the lowest that reaches it. Addresses below 4 GiB come first, so their
 //! records are near, however wide the address space is.
@@ -25,7 +25,7 @@ const HEIGHT_MAX: usize = 4;
 type Entry = AtomicPtr<()>;
 
 /// A `T` for each number that was asked for.
-pub(in crate::iova) struct Directory<T> {
+pub(in crate::iova) struct RadixTree<T> {
     /// The entries above the trees of one branch, of two, and so on.
     roots: [Entry; HEIGHT_MAX],
     /// Bytes in nodes. A statistic, so Relaxed.
@@ -58,7 +58,7 @@ unsafe fn items<'n, N>(node: *mut (), count: usize) -> &'n [N] {
     unsafe { slice::from_raw_parts(node.cast::<N>(), count) }
 }
 
-impl<T: Default + Send + Sync> Directory<T> {
+impl<T: Default + Send + Sync> RadixTree<T> {
     /// No records.
     pub(in crate::iova) fn new() -> Self {
         Self {
@@ -78,7 +78,7 @@ impl<T: Default + Send + Sync> Directory<T> {
             if node.is_null() {
                 return None;
             }
-            // SAFETY: so many levels above the leaves it is a branch; nodes stay as long as the directory.
+            // SAFETY: so many levels above the leaves it is a branch; nodes stay as long as the tree.
             node = unsafe { items::<Entry>(node, ENTRIES) }[index(number, level)].load(Ordering::Acquire);
         }
         if node.is_null() {
@@ -127,7 +127,7 @@ impl<T: Default + Send + Sync> Directory<T> {
                 }
             };
         }
-        // SAFETY: every caller names the items that belong behind `entry`; nodes stay as long as the directory.
+        // SAFETY: every caller names the items that belong behind `entry`; nodes stay as long as the tree.
         Ok(unsafe { items(node, count) })
     }
 
@@ -151,7 +151,7 @@ fn walk<T>(entry: &Entry, height: usize, visit: &mut impl FnMut(&T)) {
         return;
     }
     if height == 0 {
-        // SAFETY: behind the last branch it is a leaf, and nodes stay as long as the directory.
+        // SAFETY: behind the last branch it is a leaf, and nodes stay as long as the tree.
         unsafe { items::<T>(node, RECORDS) }.iter().for_each(visit);
     } else {
         // SAFETY: above that it is a branch.
@@ -182,7 +182,7 @@ unsafe fn free<T>(entry: &Entry, height: usize) {
     }
 }
 
-impl<T> Drop for Directory<T> {
+impl<T> Drop for RadixTree<T> {
     fn drop(&mut self) {
         for (root, height) in self.roots.iter().zip(1..) {
             // SAFETY: `&mut self`: nobody has a record any more; the trees are as high as their places say.
@@ -203,36 +203,36 @@ mod tests {
 
     #[test]
     fn every_number_has_a_record_of_its_own() {
-        let directory = Directory::<AtomicU64>::new();
+        let tree = RadixTree::<AtomicU64>::new();
         for number in NUMBERS {
-            assert!(directory.get(number).is_none_or(|record| record.load(Ordering::Relaxed) == 0), "{number:#x}");
-            directory.get_or_make(number).unwrap().store(number + 1, Ordering::Relaxed);
+            assert!(tree.get(number).is_none_or(|record| record.load(Ordering::Relaxed) == 0), "{number:#x}");
+            tree.get_or_make(number).unwrap().store(number + 1, Ordering::Relaxed);
         }
         for number in NUMBERS {
-            let made = directory.get_or_make(number).unwrap();
-            assert!(ptr::eq(made, directory.get(number).unwrap()), "{number:#x}");
+            let made = tree.get_or_make(number).unwrap();
+            assert!(ptr::eq(made, tree.get(number).unwrap()), "{number:#x}");
             assert_eq!(made.load(Ordering::Relaxed), number + 1);
         }
         let mut seen = Vec::new();
-        directory.for_each(|record| seen.push(record.load(Ordering::Relaxed)));
+        tree.for_each(|record| seen.push(record.load(Ordering::Relaxed)));
         seen.retain(|number| *number > 0);
         assert_eq!(seen, NUMBERS.map(|number| number + 1));
     }
 
     #[test]
     fn what_was_never_made_is_not_there() {
-        let directory = Directory::<AtomicU64>::new();
-        assert_eq!((directory.bytes(), NUMBERS.map(|number| directory.get(number).is_some())), (0, [false; 11]));
-        directory.get_or_make(64).unwrap();
-        assert_eq!(directory.bytes(), (RECORDS + ENTRIES) * 8, "a branch and a leaf");
-        assert!(directory.get(63).is_none() && directory.get(127).is_some() && directory.get(128).is_none());
-        assert!(directory.get(u64::MAX).is_none());
+        let tree = RadixTree::<AtomicU64>::new();
+        assert_eq!((tree.bytes(), NUMBERS.map(|number| tree.get(number).is_some())), (0, [false; 11]));
+        tree.get_or_make(64).unwrap();
+        assert_eq!(tree.bytes(), (RECORDS + ENTRIES) * 8, "a branch and a leaf");
+        assert!(tree.get(63).is_none() && tree.get(127).is_some() && tree.get(128).is_none());
+        assert!(tree.get(u64::MAX).is_none());
     }
 
     /// A record, counted, the making of which may be interrupted by somebody who asks for its like.
     struct Counted(#[expect(dead_code, reason = "it counts by being there")] Arc<()>);
     static COUNT: LazyLock<Arc<()>> = LazyLock::new(Arc::default);
-    static DIRECTORY: LazyLock<Directory<Counted>> = LazyLock::new(Directory::new);
+    static DIRECTORY: LazyLock<RadixTree<Counted>> = LazyLock::new(RadixTree::new);
     static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
     impl Default for Counted {
@@ -249,8 +249,8 @@ mod tests {
         let record = DIRECTORY.get_or_make(0).unwrap();
         assert!(ptr::eq(record, DIRECTORY.get(0).unwrap()) && DIRECTORY.get(1).is_some());
         assert_eq!(Arc::strong_count(&COUNT), 1 + RECORDS);
-        // All of them go with the directory.
-        let another = Directory::<Counted>::new();
+        // All of them go with the tree.
+        let another = RadixTree::<Counted>::new();
         for number in NUMBERS {
             another.get_or_make(number).unwrap();
         }

@@ -4,7 +4,7 @@ use portcullis::designs::{Choice, Stock};
 use portcullis::iommu::fake::FakeIommu;
 use portcullis::platform::fake::{FakeHost, run_on};
 use portcullis::table::Rights;
-use portcullis::{Access, Capabilities, Config, Domain, Iommu, Iova, PAGE_SIZE, PhysAddr, Protection, SourceId};
+use portcullis::{Access, Capabilities, Domain, DomainConfig, Iommu, Iova, PAGE_SIZE, PhysAddr, Protection, SourceId};
 
 const DEVICE: SourceId = SourceId(0x28);
 
@@ -20,7 +20,7 @@ fn table_pages_go_with_their_flush_and_not_before() {
             let small_leaves = Capabilities { leaf_2m: false, leaf_1g: false, ..all };
             let iommu = FakeIommu::with_capabilities(&host, small_leaves);
             let choice = Choice::parse(queue).expect("a design");
-            let config = Config { options: choice.options, ..Config::new(Protection::Deferred) };
+            let config = DomainConfig { options: choice.options, ..DomainConfig::new(Protection::Deferred) };
             let domain = Domain::<Stock, _, _>::with_config(&iommu, &host, &config).expect("a domain");
             domain.attach(DEVICE).expect("a device");
             let map = |pfn: u64, pages: u64| -> Iova {

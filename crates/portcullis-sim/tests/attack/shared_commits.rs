@@ -1,6 +1,6 @@
 //! The stock design, its strict commits sharing submissions.
 
-use portcullis::design::{Composed, Described, Design, Info, LockFree, Parts, Setup};
+use portcullis::design::{AssembledMapper, Design, DesignInfo, DomainSetup, Info, LockFree, Parts};
 use portcullis::designs::Stock;
 use portcullis::invalidation::{Commands, Deferral, Submissions};
 use portcullis::iova::TreeAllocator;
@@ -9,14 +9,14 @@ use portcullis::{Iommu, NewDomainError, Platform};
 
 pub(crate) struct Riding;
 
-impl Described for Riding {
+impl DesignInfo for Riding {
     const INFO: Info = Stock::INFO;
 }
 
 impl<P: Platform, I: Iommu> Design<P, I> for Riding {
-    type Mapper = Composed<TreeAllocator<P>, P, I>;
+    type Mapper = AssembledMapper<TreeAllocator<P>, P, I>;
 
-    fn build(setup: Setup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+    fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
         let allocator = TreeAllocator::new(&setup.platform, setup.width, setup.reserved)?;
         let parts = Parts {
             commands: Commands::PerUnmap,
@@ -25,6 +25,6 @@ impl<P: Platform, I: Iommu> Design<P, I> for Riding {
             rule: TableRule::FreedWhenCovered,
             locking: LockFree,
         };
-        Composed::with_parts(allocator, parts, setup)
+        AssembledMapper::with_parts(allocator, parts, setup)
     }
 }

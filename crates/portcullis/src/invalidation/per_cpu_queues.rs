@@ -18,7 +18,7 @@ use crate::table::FreedTables;
 use alloc::collections::VecDeque;
 
 /// Unmaps that wait at most on each CPU in Linux. The model checker sees short queues, so that it sees full ones.
-pub const CORE_QUEUE_CAPACITY: usize = if cfg!(loom) { 1 } else { 256 };
+pub const CPU_QUEUE_CAPACITY: usize = if cfg!(loom) { 1 } else { 256 };
 
 /// An unmap whose translations are cleared but may still be cached by the hardware.
 struct Waiting {
@@ -28,7 +28,7 @@ struct Waiting {
 }
 
 /// What a CPU has.
-struct CoreQueue<P: Platform> {
+struct CpuQueue<P: Platform> {
     queue: P::Lock<Queue>,
     /// Entries of the queue note less: once as many flushes have been served, nothing in it waits. Changed with its lock held.
     noted_below: AtomicU64,
@@ -46,8 +46,8 @@ struct Queue {
 }
 
 /// The flush queues of a domain.
-pub struct CoreQueues<P: Platform> {
-    queues: PerCpu<CoreQueue<P>>,
+pub struct PerCpuQueues<P: Platform> {
+    queues: PerCpu<CpuQueue<P>>,
     /// Unmaps that wait at most in each.
     capacity: usize,
     /// How long they wait at most, in microseconds.
@@ -55,7 +55,7 @@ pub struct CoreQueues<P: Platform> {
     flushes: Flushes,
     /// Flushes that have begun: the number of the next.
     begun: AtomicU64,
-    /// Which have succeeded. See [`CoreQueues::flush`] for the order of the two.
+    /// Which have succeeded. See [`PerCpuQueues::flush`] for the order of the two.
     served: Served,
     /// When the oldest entry will have waited long enough; none where nothing was queued since the last timed flush.
     ///
@@ -65,7 +65,7 @@ pub struct CoreQueues<P: Platform> {
     due: Deadline,
 }
 
-impl<P: Platform> CoreQueues<P> {
+impl<P: Platform> PerCpuQueues<P> {
     /// Empty queues, one for each CPU of `platform`, with room for `capacity` unmaps each, which wait for `timeout_us` at most.
     ///
     /// # Errors
@@ -76,7 +76,7 @@ impl<P: Platform> CoreQueues<P> {
             waiting.try_reserve_exact(capacity).map_err(|_| NoMemory)?;
             let queue = Queue { waiting, extent: None, tables: FreedTables::new(), tables_begun: 0 };
             let queue = platform.lock(LockClass::FlushQueue, queue);
-            Ok(CoreQueue { queue, noted_below: AtomicU64::new(0) })
+            Ok(CpuQueue { queue, noted_below: AtomicU64::new(0) })
         };
         Ok(Self {
             queues: PerCpu::new(platform, queue)?,
@@ -146,7 +146,7 @@ impl<P: Platform> CoreQueues<P> {
     ///
     /// A flush that begins after this looks at what it is to take out after the translations of these entries were cleared.
     #[inline]
-    fn note(&self, here: &CoreQueue<P>) -> u64 {
+    fn note(&self, here: &CpuQueue<P>) -> u64 {
         if self.flushes == Flushes::Domain {
             // SeqCst: the cleared entries must have left this CPU before it reads how many flushes have begun. Otherwise a flush
             // that it does not count might begin, succeed, and let the hardware read an entry that is not yet cleared. It pairs
@@ -251,7 +251,7 @@ impl<P: Platform> CoreQueues<P> {
         // What another flush has served needs no command of this one.
         let served = self.served.by_now();
         // Relaxed: ordered by the fence before. CPUs that are idle keep their locks to themselves.
-        let may_wait = |core: &&CoreQueue<P>| served.leaves(core.noted_below.load(Ordering::Relaxed));
+        let may_wait = |core: &&CpuQueue<P>| served.leaves(core.noted_below.load(Ordering::Relaxed));
         let extents = self.queues.iter().filter(may_wait).filter_map(|core| core.queue.with(|queue| queue.extent));
         let extent = extents.reduce(IovaRange::around)?;
         Some(space.covering(extent, true))

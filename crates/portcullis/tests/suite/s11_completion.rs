@@ -1,9 +1,9 @@
 //! S11: where an invalidation fails or is never answered, no buffer comes back, no address is used again, and the domain
 //! says so from then on.
 
-use portcullis::design::{Design, Mapper, Options, Setup};
+use portcullis::design::{Design, DomainSetup, Mapper, Options};
 use portcullis::designs::{Magazine, Solaris, Stock};
-use portcullis::invalidation::{CORE_QUEUE_CAPACITY, QUEUE_CAPACITY, QUEUE_TIMEOUT_US, Revocation};
+use portcullis::invalidation::{CPU_QUEUE_CAPACITY, QUEUE_CAPACITY, QUEUE_TIMEOUT_US, Revocation};
 use portcullis::iommu::fake::{Behaviour, FakeIommu};
 use portcullis::platform::fake::{FakeHost, run_on};
 use portcullis::table::Rights;
@@ -158,7 +158,7 @@ fn an_invalidation_at_a_map_fails() {
         domain.unmap_raw(gone, PAGE_SIZE).unwrap();
         iommu.behave(behaviour);
         let other = PhysAddr::new(0x9000);
-        assert_eq!(domain.map_raw(other, PAGE_SIZE, Access::DeviceWrites), Err(MapError::Unsettled(error)));
+        assert_eq!(domain.map_raw(other, PAGE_SIZE, Access::DeviceWrites), Err(MapError::SyncFailed(error)));
         assert_eq!(use_page(&iommu, gone), Some(BUFFER), "the declared window, for nothing was invalidated");
         assert_eq!(domain.usage().live_ranges, 2, "the address is quarantined");
         assert_eq!(domain.unmap_raw(gone, PAGE_SIZE), Err(RawUnmapError::Refused(UnmapError::NotMapped(gone))));
@@ -187,7 +187,7 @@ fn a_commit_in_a_domain_poisoned_meanwhile_takes_the_translation_away() {
     let mut batch = domain.raw_batch();
     batch.unmap(IovaRange::covering(gone, PAGE_SIZE).unwrap()).unwrap();
     iommu.behave(Behaviour::Failing);
-    assert_eq!(map(&domain), Err(MapError::Unsettled(QueueError::Descriptor)));
+    assert_eq!(map(&domain), Err(MapError::SyncFailed(QueueError::Descriptor)));
     iommu.behave(Behaviour::Prompt);
     assert_eq!(batch.commit(), Ok(()));
     assert_eq!(use_page(&iommu, gone), None);
@@ -200,7 +200,7 @@ fn a_revocation_belongs_to_its_domain() {
     let host = FakeHost::default();
     let iommu = FakeIommu::new(&host);
     let build = || {
-        let setup = Setup {
+        let setup = DomainSetup {
             iommu: &iommu,
             platform: &host,
             protection: Protection::Strict,
@@ -245,7 +245,7 @@ fn queues_per_core_recover() {
     let map = || domain.map_raw(BUFFER, PAGE_SIZE, Access::DeviceWrites).unwrap();
     let unmap = |iova| domain.unmap_raw(iova, PAGE_SIZE);
     let other = map();
-    let mapped: Vec<Iova> = (0..=CORE_QUEUE_CAPACITY).map(|_| map()).collect();
+    let mapped: Vec<Iova> = (0..=CPU_QUEUE_CAPACITY).map(|_| map()).collect();
     let (last, fitting) = mapped.split_last().unwrap();
     fitting.iter().for_each(|iova| unmap(*iova).unwrap());
     iommu.behave(Behaviour::Failing);

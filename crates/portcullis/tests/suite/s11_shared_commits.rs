@@ -1,6 +1,6 @@
 //! Strict commits that ride with others: a ride that fails is tried again alone, and only what fails alone is lost (S11).
 
-use portcullis::design::{Addressing, Composed, Described, Design, Fit, Info, LockFree, Parts, Setup};
+use portcullis::design::{Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Fit, Info, LockFree, Parts};
 use portcullis::invalidation::{Commands, Deferral, Submissions};
 use portcullis::iommu::fake::{Behaviour, FakeIommu, Ticket};
 use portcullis::iommu::{AttachError, Translation};
@@ -19,7 +19,7 @@ const BUFFER: PhysAddr = PhysAddr::new(0x4000);
 /// The stock design, sharing.
 struct Riding;
 
-impl Described for Riding {
+impl DesignInfo for Riding {
     const INFO: Info = Info {
         id: "riding",
         source: "the stock design, its strict commits shared",
@@ -36,9 +36,9 @@ impl Described for Riding {
 }
 
 impl<P: Platform, I: Iommu> Design<P, I> for Riding {
-    type Mapper = Composed<TreeAllocator<P>, P, I>;
+    type Mapper = AssembledMapper<TreeAllocator<P>, P, I>;
 
-    fn build(setup: Setup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+    fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
         let allocator = TreeAllocator::new(&setup.platform, setup.width, setup.reserved)?;
         let parts = Parts {
             commands: Commands::PerUnmap,
@@ -47,7 +47,7 @@ impl<P: Platform, I: Iommu> Design<P, I> for Riding {
             rule: TableRule::FreedWhenCovered,
             locking: LockFree,
         };
-        Composed::with_parts(allocator, parts, setup)
+        AssembledMapper::with_parts(allocator, parts, setup)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{BUNDLED, INTERRUPT, OTHER_CPU, TASK, Text, read, unpacked};
 use portcullis::{Access, PhysAddr, Segment};
-use portcullis_trace::{Context, Events, Mapping, Operation, Trace, TraceError, UNKNOWN_DEVICE};
+use portcullis_trace::{Context, Events, Operation, Trace, TraceError, TraceMapping, UNKNOWN_DEVICE};
 use std::collections::HashSet;
 
 const DEVICE: &str = "0000:00:04.0";
@@ -20,7 +20,7 @@ fn with_events(name: &str, stays: impl Fn(&str) -> bool) -> Trace {
 }
 
 /// What is mapped, without when.
-fn shape(trace: &Trace, mapping: &Mapping) -> (u64, u32, Vec<Segment>, Access, portcullis::SourceId) {
+fn shape(trace: &Trace, mapping: &TraceMapping) -> (u64, u32, Vec<Segment>, Access, portcullis::SourceId) {
     let device = trace.devices[usize::from(mapping.device)];
     (mapping.iova_pfn, mapping.pages, trace.segments_of(mapping).to_vec(), mapping.access, device)
 }
@@ -45,10 +45,10 @@ fn with_iommu_events_alone_only_devices_directions_and_lengths_are_lost() {
         };
         assert_eq!(plain(&alone), plain(&whole), "{name}");
         for (alone_mapping, mapping) in alone.mappings.iter().zip(&whole.mappings) {
-            let place = |it: &Mapping| (it.iova_pfn, it.pages, it.map_operation, it.unmap_operation);
+            let place = |it: &TraceMapping| (it.iova_pfn, it.pages, it.map_operation, it.unmap_operation);
             assert_eq!(place(alone_mapping), place(mapping), "{name}");
             assert_eq!(alone_mapping.access, Access::DeviceReadsAndWrites);
-            let pages = |trace: &Trace, mapping: &Mapping| -> Vec<_> {
+            let pages = |trace: &Trace, mapping: &TraceMapping| -> Vec<_> {
                 let segments = trace.segments_of(mapping).iter();
                 segments.map(|segment| (segment.phys.as_u64() >> 12, segment.pages())).collect()
             };

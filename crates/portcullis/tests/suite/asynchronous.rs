@@ -2,21 +2,21 @@
 //! is done (S3), and where it never says so, the domain does (S11).
 
 use portcullis::designs::MacOs;
-use portcullis::invalidation::{QUEUE_TIMEOUT_US, UNAWAITED_CAPACITY};
+use portcullis::invalidation::{ASYNCHRONOUS_CAPACITY, QUEUE_TIMEOUT_US};
 use portcullis::iommu::fake::{Behaviour, FakeIommu, Ticket};
 use portcullis::iommu::{AttachError, Translation};
 use portcullis::platform::fake::FakeHost;
 use portcullis::table::Rights;
 use portcullis::{
-    Access, Capabilities, CommitError, Config, Domain, DomainId, INVALIDATION_TIMEOUT_US, Invalidation, Iommu, Iova,
-    IovaRange, MapError, PAGE_SIZE, PhysAddr, Platform, Protection, QueueError, RawUnmapError, SourceId,
+    Access, Capabilities, CommitError, Domain, DomainConfig, DomainId, INVALIDATION_TIMEOUT_US, Invalidation, Iommu,
+    Iova, IovaRange, MapError, PAGE_SIZE, PhysAddr, Platform, Protection, QueueError, RawUnmapError, SourceId,
 };
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 const DEVICE: SourceId = SourceId(0x0010);
 const BUFFER: PhysAddr = PhysAddr::new(0x4000);
-const FULL: usize = UNAWAITED_CAPACITY;
+const FULL: usize = ASYNCHRONOUS_CAPACITY;
 const TIMEOUT: QueueError = QueueError::Timeout(INVALIDATION_TIMEOUT_US);
 
 /// The fake, whose answers about some submissions are fixed. They are numbered since the last time that they were taken.
@@ -96,7 +96,7 @@ type Mac<'h> = Domain<MacOs, &'h FakeHost, &'h Answering<'h>>;
 fn on(address_bits: u8, test: impl FnOnce(&FakeHost, &Answering<'_>, Mac<'_>)) {
     let host = FakeHost::default();
     let iommu = Answering::new(&host);
-    let config = Config { address_bits, ..Config::new(Protection::Deferred) };
+    let config = DomainConfig { address_bits, ..DomainConfig::new(Protection::Deferred) };
     let domain = Domain::with_config(&iommu, &host, &config).unwrap();
     domain.attach(DEVICE).unwrap();
     test(&host, &iommu, domain);

@@ -17,7 +17,7 @@ use alloc::collections::VecDeque;
 use arrayvec::ArrayVec;
 
 /// Unmaps at most whose invalidation is not known to be done. The model checker sees a short queue, so that it sees a full one.
-pub const UNAWAITED_CAPACITY: usize = if cfg!(loom) { 1 } else { 256 };
+pub const ASYNCHRONOUS_CAPACITY: usize = if cfg!(loom) { 1 } else { 256 };
 
 /// An unmap that the hardware has been told of.
 struct Told<T> {
@@ -25,12 +25,12 @@ struct Told<T> {
     submission: Submission<T>,
 }
 
-/// The unmaps whose invalidation is not known to be done, about as old as they are far in front. `T` is the IOMMU's ticket.
+/// The unmaps whose invalidation is not known to be done, roughly the oldest first. `T` is the IOMMU's ticket.
 ///
 /// Each is asked about by itself, and the first that is not done keeps those behind it: nothing rests on the order in which
 /// hardware finishes.
-pub struct UnawaitedQueue<P: Platform, T: Copy + Send> {
-    /// Never grows: its capacity is [`UNAWAITED_CAPACITY`] from the start.
+pub struct AsynchronousQueue<P: Platform, T: Copy + Send> {
+    /// Never grows: its capacity is [`ASYNCHRONOUS_CAPACITY`] from the start.
     told: P::Lock<VecDeque<Told<T>>>,
     /// When to ask, if nobody has done so before; none while the queue is empty.
     ///
@@ -40,14 +40,14 @@ pub struct UnawaitedQueue<P: Platform, T: Copy + Send> {
     len: AtomicUsize,
 }
 
-impl<P: Platform, T: Copy + Send> UnawaitedQueue<P, T> {
+impl<P: Platform, T: Copy + Send> AsynchronousQueue<P, T> {
     /// An empty queue.
     ///
     /// # Errors
     /// [`NoMemory`] without room for the entries.
     pub fn new(platform: &P) -> Result<Self, NoMemory> {
         let mut told = VecDeque::new();
-        told.try_reserve_exact(UNAWAITED_CAPACITY).map_err(|_| NoMemory)?;
+        told.try_reserve_exact(ASYNCHRONOUS_CAPACITY).map_err(|_| NoMemory)?;
         let told = platform.lock(LockClass::FlushQueue, told);
         Ok(Self { told, due: Deadline::none(), len: AtomicUsize::new(0) })
     }
@@ -93,7 +93,7 @@ impl<P: Platform, T: Copy + Send> UnawaitedQueue<P, T> {
         self.told.with(|told| {
             let mut done = Ok(());
             for revoked in revoked {
-                if told.len() == UNAWAITED_CAPACITY {
+                if told.len() == ASYNCHRONOUS_CAPACITY {
                     done = Self::wait_for_oldest(space, allocator, told);
                 }
                 if done.is_err() {

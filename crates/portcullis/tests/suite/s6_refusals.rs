@@ -1,13 +1,13 @@
 //! Every refusal, provoked once. A refused operation changes nothing and leaks nothing (S6).
 
 use portcullis::design::Design;
-use portcullis::designs::{None as Unprotected, Static, Stock};
+use portcullis::designs::{Static, Stock, Unprotected};
 use portcullis::invalidation::BATCH_MAX;
 use portcullis::iommu::fake::{Behaviour, FakeIommu};
 use portcullis::platform::fake::FakeHost;
 use portcullis::table::{Rights, SecondLevelTable, TableRule};
 use portcullis::{
-    Access, Capabilities, Config, Domain, Iommu, Iova, IovaRange, MapError, NewDomainError, NoMemory, PAGE_SIZE,
+    Access, Capabilities, Domain, DomainConfig, Iommu, Iova, IovaRange, MapError, NewDomainError, NoMemory, PAGE_SIZE,
     PhysAddr, Platform, Protection, QueueError, RawUnmapError, Request, Segment, SourceId, UnmapError,
 };
 
@@ -65,8 +65,12 @@ fn addresses_that_are_physical_have_gaps() {
     let memory = [segment(0, 64 << 20), segment(0xfe00_0000, 32 << 20), segment(1 << 40, 1 << 20)];
     let reserved = [range(0x100, 0x10)];
     for bits in [32, 48] {
-        let config =
-            Config { address_bits: bits, reserved: &reserved, memory: &memory, ..Config::new(Protection::None) };
+        let config = DomainConfig {
+            address_bits: bits,
+            reserved: &reserved,
+            memory: &memory,
+            ..DomainConfig::new(Protection::None)
+        };
         let mapped = Domain::<Static, _, _>::with_config(&iommu, &host, &config).unwrap();
         let passed = Domain::<Unprotected, _, _>::with_config(&iommu, &host, &config).unwrap();
         let reserved = |iova| MapError::Reserved(Iova::new(iova));
@@ -98,7 +102,7 @@ fn addresses_that_are_physical_have_gaps() {
 fn a_narrow_space_runs_out_and_recovers() {
     let host = FakeHost::default();
     let iommu = FakeIommu::new(&host);
-    let config = Config { address_bits: 16, reserved: &[range(8, 1)], ..Config::new(Protection::Strict) };
+    let config = DomainConfig { address_bits: 16, reserved: &[range(8, 1)], ..DomainConfig::new(Protection::Strict) };
     let domain = Domain::<Stock, _, _>::with_config(&iommu, &host, &config).unwrap();
     let map = || domain.map_raw(PhysAddr::new(0x5000), PAGE_SIZE, WRITES);
     let exhausted = |pages| MapError::Exhausted { pages, limit_bits: 16 };
@@ -210,7 +214,7 @@ fn a_map_that_could_not_be_invalidated_is_taken_back() {
     let first = domain.map_raw(PhysAddr::new(0x3000), PAGE_SIZE, WRITES).unwrap();
     iommu.behave(Behaviour::Failing);
     let map = || domain.map_raw(PhysAddr::new(0x4000), PAGE_SIZE, WRITES);
-    assert_eq!(map(), Err(MapError::Unsettled(QueueError::Descriptor)));
+    assert_eq!(map(), Err(MapError::SyncFailed(QueueError::Descriptor)));
     assert_eq!(map(), Err(MapError::Poisoned));
     // The allocator goes down from the first.
     let next = Iova::from_pfn(first.pfn() - 1);

@@ -1,6 +1,6 @@
 //! Mapped here, unmapped there: two threads with a queue between them.
 
-use super::{Buffers, Lane, Live};
+use super::{Buffers, Live, Worker};
 use crate::BenchError;
 use crate::meter::Meter;
 use portcullis::platform::Padded;
@@ -78,8 +78,8 @@ pub(crate) struct Producer<'q, F> {
 
 impl<'q, F: FnMut(PhysAddr) -> Result<Iova, BenchError>> Producer<'q, F> {
     /// With as much in the queue as there is between samples.
-    pub(crate) fn new(queue: &'q Queue, lane: u64, map: F) -> Result<Self, BenchError> {
-        let mut producer = Self { queue, map, buffers: Buffers::new(lane, CAPACITY * 2, 1) };
+    pub(crate) fn new(queue: &'q Queue, worker: u64, map: F) -> Result<Self, BenchError> {
+        let mut producer = Self { queue, map, buffers: Buffers::new(worker, CAPACITY * 2, 1) };
         for _ in 0..AT_REST / CHUNK {
             producer.chunk()?;
         }
@@ -110,7 +110,7 @@ impl<'q, F: FnMut(PhysAddr) -> Result<Iova, BenchError>> Producer<'q, F> {
     }
 }
 
-impl<F: FnMut(PhysAddr) -> Result<Iova, BenchError>> Lane for Producer<'_, F> {
+impl<F: FnMut(PhysAddr) -> Result<Iova, BenchError>> Worker for Producer<'_, F> {
     fn run(&mut self, pairs: u64, meter: &mut Meter) -> Result<(), BenchError> {
         let done = self.chunks(pairs, meter);
         self.queue.watched(done)
@@ -176,7 +176,7 @@ impl<'q, F: FnMut(Iova) -> Result<(), BenchError>> Consumer<'q, F> {
     }
 }
 
-impl<F: FnMut(Iova) -> Result<(), BenchError>> Lane for Consumer<'_, F> {
+impl<F: FnMut(Iova) -> Result<(), BenchError>> Worker for Consumer<'_, F> {
     fn run(&mut self, pairs: u64, meter: &mut Meter) -> Result<(), BenchError> {
         let done = self.chunks(pairs, meter);
         self.queue.watched(done)

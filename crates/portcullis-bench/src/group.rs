@@ -5,7 +5,7 @@ use super::check::Checks;
 use super::host::cpus::{Undisturbed, pin};
 use super::iommu;
 use super::meter::{CyclesFrom, Meter, Spent};
-use super::work::{Lane, Live};
+use super::work::{Live, Worker};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Barrier, Mutex, PoisonError};
 use std::thread;
@@ -28,7 +28,7 @@ impl Default for Effort {
 }
 
 /// What the threads of a run are to do.
-pub(super) struct Team<'t> {
+pub(super) struct ThreadGroup<'t> {
     /// The CPU of each thread.
     pub(super) cpus: &'t [usize],
     pub(super) effort: Effort,
@@ -50,12 +50,12 @@ pub(super) struct Measured {
 
 /// What the threads tell each other.
 struct Shared<'t> {
-    team: &'t Team<'t>,
+    group: &'t ThreadGroup<'t>,
     barrier: Barrier,
     pairs: AtomicU64,
     /// What is mapped, by thread.
     live: Mutex<Vec<Vec<Live>>>,
-    /// Submissions and commits since lanes were there.
+    /// Submissions and commits since workers were there.
     counts: Mutex<(u64, u64)>,
     failed: AtomicBool,
     error: Mutex<Option<BenchError>>,
@@ -63,13 +63,17 @@ struct Shared<'t> {
 }
 
 /// Makes the part of a thread.
-type MakeLane<'l> = dyn Fn(usize) -> Result<Box<dyn Lane + 'l>, BenchError> + Sync + 'l;
+type MakeWorker<'l> = dyn Fn(usize) -> Result<Box<dyn Worker + 'l>, BenchError> + Sync + 'l;
 
-/// Runs a team: `lane` makes the part of each thread, in that thread.
-pub(super) fn run(team: &Team<'_>, checks: &Checks<'_>, lane: &MakeLane<'_>) -> Result<Measured, BenchError> {
-    let threads = team.cpus.len();
+/// Runs a group: `worker` makes the part of each thread, in that thread.
+pub(super) fn run(
+    group: &ThreadGroup<'_>,
+    checks: &Checks<'_>,
+    worker: &MakeWorker<'_>,
+) -> Result<Measured, BenchError> {
+    let threads = group.cpus.len();
     let shared = Shared {
-        team,
+        group,
         barrier: Barrier::new(threads),
         pairs: AtomicU64::new(0),
         live: Mutex::new(vec![Vec::new(); threads]),
@@ -81,7 +85,7 @@ pub(super) fn run(team: &Team<'_>, checks: &Checks<'_>, lane: &MakeLane<'_>) -> 
     thread::scope(|scope| {
         for index in 0..threads {
             let shared = &shared;
-            scope.spawn(move || shared.member(index, checks, lane));
+            scope.spawn(move || shared.member(index, checks, worker));
         }
     });
     match into_inner(shared.error) {
@@ -114,25 +118,25 @@ impl Shared<'_> {
     }
 
     /// One thread. It comes to every barrier, whatever has failed, for the others wait there.
-    fn member(&self, index: usize, checks: &Checks<'_>, make: &MakeLane<'_>) {
-        let Team { cpus, effort, period } = *self.team;
+    fn member(&self, index: usize, checks: &Checks<'_>, make: &MakeWorker<'_>) {
+        let ThreadGroup { cpus, effort, period } = *self.group;
         self.try_step(|| if pin(cpus[index]) { Ok(()) } else { Err(BenchError::Pin(cpus[index])) });
         let mut meter = Meter::new();
         let submissions = iommu::submissions();
         let mut filling = 0;
-        let mut lane = self.try_step(|| {
-            let lane = make(index);
+        let mut worker = self.try_step(|| {
+            let worker = make(index);
             filling = iommu::submissions() - submissions;
-            lane
+            worker
         });
         let mut run = |shared: &Self, meter: &mut Meter, pairs| {
             shared.barrier.wait();
             meter.calibrate();
             let spent =
-                lane.as_mut().and_then(|lane| shared.try_step(|| lane.run(pairs, meter))).map(|()| meter.take());
+                worker.as_mut().and_then(|worker| shared.try_step(|| worker.run(pairs, meter))).map(|()| meter.take());
             // One thread's mappings may be another's work: they are those of a moment when all rest.
             shared.barrier.wait();
-            lock(&shared.live)[index] = lane.as_ref().map_or_else(Vec::new, |lane| lane.live());
+            lock(&shared.live)[index] = worker.as_ref().map_or_else(Vec::new, |worker| worker.live());
             spent
         };
         // Twice: what the first round finds cold, the second does not.
@@ -162,11 +166,11 @@ impl Shared<'_> {
             thread::sleep(Duration::from_micros(200));
         }
         self.barrier.wait();
-        if let Some(mut lane) = lane {
-            self.try_step(|| lane.drain());
+        if let Some(mut worker) = worker {
+            self.try_step(|| worker.drain());
             let mut counts = lock(&self.counts);
             counts.0 += iommu::submissions() - submissions - filling;
-            counts.1 += lane.commits();
+            counts.1 += worker.commits();
         }
         self.at_rest(index, |shared| {
             let (submissions, commits) = *lock(&shared.counts);

@@ -2,11 +2,11 @@
 //! which has places of its own for some requests.
 
 use crate::address::{IovaRange, Segment};
-use crate::design::{LockFree, Locking, Mapper, Setup, Usage};
+use crate::design::{DomainSetup, LockFree, Locking, Mapper, Usage};
 use crate::error::{CommitError, MapError, NewDomainError, RawUnmapError, UnmapError};
 use crate::invalidation::{Commands, Deferral, Policy, Revocation, Revoked, Submissions};
 use crate::iommu::{AttachError, DomainId, Iommu, SourceId};
-use crate::iova::{Claim, Demand, IovaAllocator};
+use crate::iova::{Claim, IovaAllocator, IovaRequest};
 use crate::platform::{Phase, Platform, Step};
 use crate::proof::{Committed, Proof};
 use crate::request::{Access, Lifetime, Request, Stream};
@@ -14,7 +14,8 @@ use crate::space::AddressSpace;
 use crate::table::{FreedTables, TableRule};
 
 /// The parts, put together.
-pub struct Composed<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking = LockFree, F: Front<A, P, I, L> = ()> {
+pub struct AssembledMapper<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking = LockFree, F: Front<A, P, I, L> = ()>
+{
     front: F,
     base: Base<A, P, I, L>,
 }
@@ -112,17 +113,17 @@ impl Parts<LockFree> {
     }
 }
 
-impl<A: IovaAllocator<P>, P: Platform, I: Iommu> Composed<A, P, I> {
+impl<A: IovaAllocator<P>, P: Platform, I: Iommu> AssembledMapper<A, P, I> {
     /// Puts `allocator` over a new domain with the parts [of Linux](Parts::of_linux).
     ///
     /// # Errors
-    /// Those of [`with_parts`](Composed::with_parts).
-    pub fn new(allocator: A, deferral: Deferral, setup: Setup<'_, P, I>) -> Result<Self, NewDomainError> {
+    /// Those of [`with_parts`](AssembledMapper::with_parts).
+    pub fn new(allocator: A, deferral: Deferral, setup: DomainSetup<'_, P, I>) -> Result<Self, NewDomainError> {
         Self::with_parts(allocator, Parts::of_linux::<P, A>(deferral), setup)
     }
 }
 
-impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Composed<A, P, I, L> {
+impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, P, I, L> {
     /// Puts `allocator` and the other parts over a new domain.
     ///
     /// # Errors
@@ -130,17 +131,17 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Composed<A, P, I, L
     /// those of [`AddressSpace::new`].
     ///
     /// # Panics
-    /// If claims are left to a table that does not keep its pages, with [`Deferral::Unawaited`] or
-    /// [`Flushes::Extent`](crate::invalidation::Flushes::Extent) over such a table, if unmaps leave translations to a table that
+    /// If claims are left to a table that does not keep its pages, with [`Deferral::Asynchronous`] or
+    /// [`Flushes::CoveringRange`](crate::invalidation::Flushes::CoveringRange) over such a table, if unmaps leave translations to a table that
     /// maps do not write over, or the other way round, or if a table that frees empty pages has no lock.
-    pub fn with_parts(allocator: A, parts: Parts<L>, setup: Setup<'_, P, I>) -> Result<Self, NewDomainError> {
+    pub fn with_parts(allocator: A, parts: Parts<L>, setup: DomainSetup<'_, P, I>) -> Result<Self, NewDomainError> {
         Ok(Self { front: (), base: Base::new(allocator, parts, setup)? })
     }
 }
 
 impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Base<A, P, I, L> {
-    /// The parts over a new domain, as [`Composed::with_parts`] says.
-    pub(crate) fn new(allocator: A, parts: Parts<L>, setup: Setup<'_, P, I>) -> Result<Self, NewDomainError> {
+    /// The parts over a new domain, as [`AssembledMapper::with_parts`] says.
+    pub(crate) fn new(allocator: A, parts: Parts<L>, setup: DomainSetup<'_, P, I>) -> Result<Self, NewDomainError> {
         let Parts { commands, submissions, deferral, rule, locking } = parts;
         assert!(
             A::TABLE_CLAIM_PAGES_MAX == 0 || rule == TableRule::Kept,
@@ -185,7 +186,7 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Base<A, P, I, L> {
     /// Picks an address and writes the translations.
     fn place(&self, request: &Request<'_>) -> Result<IovaRange, MapError> {
         let platform = self.space.platform();
-        let range = self.allocator.allocate(platform, &Demand::of(request))?;
+        let range = self.allocator.allocate(platform, &IovaRequest::of(request))?;
         let marked = range.pages() <= A::TABLE_CLAIM_PAGES_MAX;
         platform.probe(Step::Enter(Phase::Table));
         // SAFETY: the allocator has handed the range out, as long as the request, to this call alone; where it matters, the lock
@@ -228,7 +229,7 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Base<A, P, I, L> {
     }
 }
 
-impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking, F: Front<A, P, I, L>> Composed<A, P, I, L, F> {
+impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking, F: Front<A, P, I, L>> AssembledMapper<A, P, I, L, F> {
     /// Puts `front` before the other parts.
     pub(crate) const fn with_front(front: F, base: Base<A, P, I, L>) -> Self {
         Self { front, base }
@@ -271,7 +272,7 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking, F: Front<A, P, I, L
     }
 }
 
-impl<A, P, I, L, F> Mapper for Composed<A, P, I, L, F>
+impl<A, P, I, L, F> Mapper for AssembledMapper<A, P, I, L, F>
 where
     A: IovaAllocator<P>,
     P: Platform,
@@ -377,7 +378,7 @@ where
     }
 }
 
-impl<A, P, I, L, F> Drop for Composed<A, P, I, L, F>
+impl<A, P, I, L, F> Drop for AssembledMapper<A, P, I, L, F>
 where
     A: IovaAllocator<P>,
     P: Platform,

@@ -1,6 +1,6 @@
 //! An address space too narrow for the work: that row says so, the others are complete.
 
-use super::untested::untested;
+use super::nothing_tested::untested;
 use super::{RECEIVE, bundled, compared, float, portcullis, row, rows, text, written};
 use serde_json::Value;
 

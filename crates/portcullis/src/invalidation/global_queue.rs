@@ -26,7 +26,7 @@ struct Queue {
 }
 
 /// A global flush queue. One lock guards it, and it is held while the flush is waited for: nobody queues meanwhile.
-pub struct FlushQueue<P: Platform> {
+pub struct GlobalQueue<P: Platform> {
     queue: P::Lock<Queue>,
     /// When the oldest entry will have waited long enough; none while the queue is empty.
     ///
@@ -36,7 +36,7 @@ pub struct FlushQueue<P: Platform> {
     len: AtomicUsize,
 }
 
-impl<P: Platform> FlushQueue<P> {
+impl<P: Platform> GlobalQueue<P> {
     /// An empty queue.
     ///
     /// # Errors

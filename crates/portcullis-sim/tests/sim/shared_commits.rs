@@ -3,11 +3,11 @@
 use super::{job, machine, measured, rings};
 use portcullis::Protection::Strict;
 use portcullis::designs::DesignId;
-use portcullis_sim::{Job, Outcome, Pace};
+use portcullis_sim::{Job, Pace, RunOutcome};
 
 /// So many cores, each with a ring of its own, on the costs of `r210-cx3`. The rate of that machine is what one of its cores can
 /// do: here each of sixteen keeps it up.
-fn cores(count: usize, design: DesignId, parameters: &str, batch: usize) -> Outcome {
+fn cores(count: usize, design: DesignId, parameters: &str, batch: usize) -> RunOutcome {
     let machine = machine("r210-cx3");
     let work = rings(&format!("count={count},operations=8000{parameters}"));
     measured(&Job { batch, pace: Pace::Gaps(1.0 / 16.0), ..job(&machine, work, design, Strict) })
