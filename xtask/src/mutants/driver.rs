@@ -376,10 +376,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         find: r"            for (device, _) in attachments.devices.iter().filter(|(_, of)| **of == domain) {
                 attachments.tables.remove(&self.hardware.platform, *device);
             }
-            let contexts = Descriptor::ContextCache(ContextScope::Domain(domain));
+            let contexts = InvalidationDescriptor::ContextCache(ContextScope::Domain(domain));
             self.invalidate(&[contexts, self.iotlb(IotlbScope::Domain(domain))])?;
 ",
-        replace: r"            let contexts = Descriptor::ContextCache(ContextScope::Domain(domain));
+        replace: r"            let contexts = InvalidationDescriptor::ContextCache(ContextScope::Domain(domain));
             self.invalidate(&[contexts, self.iotlb(IotlbScope::Domain(domain))])?;
             for (device, _) in attachments.devices.iter().filter(|(_, of)| **of == domain) {
                 attachments.tables.remove(&self.hardware.platform, *device);
@@ -393,11 +393,11 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "failed-close-forgets-the-devices",
         rule: "S10",
         file: "crates/portcullis-vtd/src/attach.rs",
-        find: r"            let contexts = Descriptor::ContextCache(ContextScope::Domain(domain));
+        find: r"            let contexts = InvalidationDescriptor::ContextCache(ContextScope::Domain(domain));
             self.invalidate(&[contexts, self.iotlb(IotlbScope::Domain(domain))])?;
             attachments.devices.retain(|_, of| *of != domain);
 ",
-        replace: r"            let contexts = Descriptor::ContextCache(ContextScope::Domain(domain));
+        replace: r"            let contexts = InvalidationDescriptor::ContextCache(ContextScope::Domain(domain));
             attachments.devices.retain(|_, of| *of != domain);
             self.invalidate(&[contexts, self.iotlb(IotlbScope::Domain(domain))])?;
 ",
@@ -409,10 +409,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "failed-close-forgets-the-domain",
         rule: "S10",
         file: "crates/portcullis-vtd/src/attach.rs",
-        find: r"            let contexts = Descriptor::ContextCache(ContextScope::Domain(domain));
+        find: r"            let contexts = InvalidationDescriptor::ContextCache(ContextScope::Domain(domain));
             self.invalidate(&[contexts, self.iotlb(IotlbScope::Domain(domain))])?;
 ",
-        replace: r"            let contexts = Descriptor::ContextCache(ContextScope::Domain(domain));
+        replace: r"            let contexts = InvalidationDescriptor::ContextCache(ContextScope::Domain(domain));
             attachments.domains.remove(&domain);
             self.invalidate(&[contexts, self.iotlb(IotlbScope::Domain(domain))])?;
 ",
