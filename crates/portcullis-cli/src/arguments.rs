@@ -5,6 +5,7 @@ use portcullis::Protection;
 #[cfg(target_os = "linux")]
 use portcullis_bench::Workload;
 use portcullis_sim::compare::ClockMode;
+use portcullis_sim::prefetch::Prefetching;
 use std::path::PathBuf;
 
 /// Compares I/O memory protection designs on real DMA traces: what each costs, and what it leaves exposed.
@@ -104,6 +105,14 @@ pub(crate) struct PlanArguments {
     /// Sets a hardware parameter; `list machines --json` shows them
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(crate) settings: Vec<String>,
+    /// Runs with each of these values of a hardware parameter, and with each combination where there are several sweeps
+    #[arg(long = "sweep", value_name = "KEY=A,B,C")]
+    pub(crate) sweeps: Vec<String>,
+    /// A prefetcher of the IOTLB, which no hardware has: none, adjacent:direction=both|up, next:depth=N, markov:rows=N:slots=N,
+    /// recency:length=N, distance:rows=N:slots=N; the last three with :form=baseline|modified, all with :buffer=N. Behind it
+    /// +map-hint=reads or +map-hint=all: the driver says what it has mapped
+    #[arg(long, value_name = "PREFETCHER", default_value = "none", hide_default_value = true, value_parser = prefetching)]
+    pub(crate) prefetch: Prefetching,
     /// Seed of what synthetic workloads draw, and malicious devices
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
@@ -159,6 +168,10 @@ fn protection(text: &str) -> Result<Protection, String> {
         "deferred" => Ok(Protection::Deferred),
         _ => Err("expected strict or deferred".to_owned()),
     }
+}
+
+fn prefetching(text: &str) -> Result<Prefetching, String> {
+    Prefetching::parse(text).map_err(|error| error.to_string())
 }
 
 fn clock(text: &str) -> Result<ClockMode, String> {

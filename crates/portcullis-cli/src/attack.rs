@@ -124,11 +124,13 @@ mod tests {
     use portcullis::Rule;
     use portcullis::designs::{Choice, DesignId};
     use portcullis_sim::attack::{Attacked, PROBES_CACHED_MIN};
+    use portcullis_sim::compare::Settings;
 
     fn row(protection: Protection, found: Vec<Found>, probes_cached: u64) -> AttackRow {
         let attacked = Attacked { found, probes_cached: Some(probes_cached), bound_us: Some(0), ..Attacked::default() };
         let choice = Choice::from(DesignId::Stock);
-        AttackRow { item: 0, trace: "a trace".to_owned(), choice, protection, batch: 1, attacked }
+        let (trace, set) = ("a trace".to_owned(), Settings::new());
+        AttackRow { item: 0, trace, choice, protection, batch: 1, prefetcher: None, set, attacked }
     }
 
     fn found(declared: bool) -> Found {

@@ -36,7 +36,7 @@ pub(crate) fn compare(arguments: &CompareArguments, out: &mut impl Write) -> Res
         bar.inc(1);
     });
     bar.finish_and_clear();
-    let advice = advise(&comparison, plan.items.len(), &plan.machine);
+    let advice = advise(&comparison, &plan.items);
     let mut violations: Vec<String> =
         comparison.results.iter().chain(&comparison.equal_batch).filter_map(CompareRow::violation).collect();
     let tested = |item| comparison.results.iter().any(|row| row.item == item && row.outcome().is_some());
@@ -54,7 +54,7 @@ pub(crate) fn compare(arguments: &CompareArguments, out: &mut impl Write) -> Res
 }
 
 fn print(out: &mut impl Write, planned: &Planned<'_>, comparison: &Comparison, advice: &[String]) -> io::Result<()> {
-    let machine = &planned.plan.machine;
+    let cores = planned.plan.items.first().map_or(0, |item| item.machine.cores);
     for (index, sentences) in advice.iter().enumerate() {
         if index > 0 {
             writeln!(out)?;
@@ -75,7 +75,7 @@ fn print(out: &mut impl Write, planned: &Planned<'_>, comparison: &Comparison, a
     let footnote = format!(
         "Gb/s are estimates: the lower of what the bus and the machine's cores ({}), if the work spreads evenly over \
          them, could carry.",
-        machine.cores
+        cores
     );
     writeln!(out, "\n{}", textwrap(&footnote))
 }

@@ -6,13 +6,15 @@ use crate::html::Origin;
 use crate::table::count;
 use indicatif::{ProgressBar, ProgressStyle};
 use portcullis::designs::{Choice, DesignId};
-use portcullis_sim::compare::{ClockMode, ComparePlan, Input, Item};
+use portcullis_sim::compare::{ClockMode, ComparePlan, Input, Item, Settings};
+use portcullis_sim::prefetch::{NO_SUCH_HARDWARE, Prefetching};
 use portcullis_sim::{Machine, Work};
 use portcullis_trace::{AccessLog, Events, Trace};
 use serde::Serialize;
+use serde_json::Value;
 use std::io::{self, Cursor, Write};
 use std::path::Path;
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// The trace that the program carries.
 const BUNDLED_NAME: &str = "q-e1000e-rx.strict.2cpu.trace.xz";
@@ -22,6 +24,10 @@ const BUNDLED: &[u8] = include_bytes!("../../../traces/q-e1000e-rx.strict.2cpu.t
 pub(crate) struct Planned<'a> {
     arguments: &'a PlanArguments,
     pub(crate) plan: ComparePlan,
+    /// The machine before anything is swept.
+    machine: Machine,
+    /// Items of each piece of work.
+    variants: usize,
     /// The traces that it goes over; none where its work is synthetic.
     inputs: Vec<Input>,
 }
@@ -38,6 +44,8 @@ pub(crate) struct Head<'p> {
     assumed: &'p Machine,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     set: &'p [String],
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    sweep: &'p [String],
     clock: ClockMode,
     no_hint: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -46,20 +54,25 @@ pub(crate) struct Head<'p> {
 
 impl<'a> Planned<'a> {
     pub(crate) fn new(arguments: &'a PlanArguments, bar: &ProgressBar) -> Result<Self, Failure> {
-        let machine = machine(arguments)?;
+        let (machine, variants) = variants(arguments)?;
         let designs = designs(&arguments.designs)?;
-        let (items, inputs) = work(arguments, bar)?;
+        let (works, inputs) = work(arguments, bar)?;
+        let items = works.iter().flat_map(|(name, work)| {
+            let item =
+                move |Variant { machine, set }: Variant| Item { name: name.clone(), work: work.clone(), machine, set };
+            variants.clone().into_iter().map(item)
+        });
         let plan = ComparePlan {
-            machine,
-            items,
+            items: items.collect(),
             designs,
             protections: arguments.protection.clone(),
             batch: arguments.batch.map(usize::from),
             clock: arguments.clock,
             seed: arguments.seed,
             leaf_only_hint: !arguments.no_hint,
+            map_hint: arguments.prefetch.map_hint,
         };
-        Ok(Self { arguments, plan, inputs })
+        Ok(Self { arguments, plan, machine, variants: variants.len(), inputs })
     }
 
     /// What a failed check says where nothing was tested. `tested` tells whether a piece of work has a result.
@@ -82,9 +95,10 @@ impl<'a> Planned<'a> {
             origin: Origin::of_this_run(),
             input: &self.inputs,
             workload: self.arguments.workload.as_deref(),
-            machine: self.plan.machine.id,
-            assumed: &self.plan.machine,
+            machine: self.machine.id,
+            assumed: &self.machine,
             set: &self.arguments.settings,
+            sweep: &self.arguments.sweeps,
             clock: self.plan.clock,
             no_hint: self.arguments.no_hint,
             seed,
@@ -94,7 +108,7 @@ impl<'a> Planned<'a> {
     /// What stands above the results of an item: its work, the machine, and what was changed about either.
     pub(crate) fn print_head(&self, out: &mut impl Write, item: usize) -> io::Result<()> {
         let plan = &self.plan;
-        match self.inputs.get(item) {
+        match self.inputs.get(item / self.variants) {
             Some(input) => print_input(out, input)?,
             None => writeln!(out, "{}   synthetic, seed {}", plan.items[item].name, plan.seed)?,
         }
@@ -103,11 +117,17 @@ impl<'a> Planned<'a> {
             ClockMode::Trace => "the trace's clock".to_owned(),
             ClockMode::Scale(factor) => format!("pauses × {factor}"),
         };
-        let changed: String = self.arguments.settings.iter().map(|setting| format!("   {setting}")).collect();
+        let Item { machine, set, .. } = &plan.items[item];
+        let word = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        let mut changed: String = set.iter().map(|(key, value)| format!("   {key}={}", word(value))).collect();
+        let prefetching = Prefetching::of(machine.iommu.prefetcher, plan.map_hint);
+        if let Some(spec) = prefetching.spec() {
+            changed.push_str(&format!("   prefetcher {spec} ({NO_SUCH_HARDWARE})"));
+        }
         let batch = plan.batch.map(|batch| format!("   batches of {batch}")).unwrap_or_default();
         let book = "costs from its cost book, not your CPU";
         let hint = if plan.leaf_only_hint { "" } else { "   no invalidation hint" };
-        writeln!(out, "machine {} (assumed)   {book}   {clock}{changed}{batch}{hint}\n", plan.machine.id)
+        writeln!(out, "machine {} (assumed)   {book}   {clock}{changed}{batch}{hint}\n", machine.id)
     }
 }
 
@@ -122,12 +142,57 @@ fn machine(arguments: &PlanArguments) -> Result<Machine, Failure> {
         let known: Vec<&str> = Machine::all().iter().map(|machine| machine.id).collect();
         Failure::Input(format!("no machine `{}`; there are: {}", arguments.machine, known.join(", ")))
     })?;
+    machine.iommu.prefetcher = arguments.prefetch.prefetcher;
+    Ok(machine)
+}
+
+/// A machine, and what was changed about it.
+#[derive(Clone)]
+struct Variant {
+    machine: Machine,
+    set: Settings,
+}
+
+impl Variant {
+    fn set(&mut self, key: &str, value: &str) -> Result<(), Failure> {
+        self.machine.iommu.set(key, value).map_err(Failure::input)?;
+        let value = serde_json::from_str(value).unwrap_or_else(|_| value.into());
+        self.set.insert(key.to_owned(), value);
+        Ok(())
+    }
+}
+
+/// The machine as it is set, and with each combination of what is swept: the last sweep changes fastest.
+fn variants(arguments: &PlanArguments) -> Result<(Machine, Vec<Variant>), Failure> {
+    let mut base = Variant { machine: machine(arguments)?, set: Settings::new() };
     for setting in &arguments.settings {
         let (key, value) =
             setting.split_once('=').ok_or_else(|| Failure::Input(format!("--set {setting}: expected KEY=VALUE")))?;
-        machine.iommu.set(key, value).map_err(Failure::input)?;
+        base.set(key, value)?;
     }
-    Ok(machine)
+    let machine = base.machine.clone();
+    let mut variants = vec![base];
+    for sweep in &arguments.sweeps {
+        let expected = |what: &str| Failure::Input(format!("--sweep {sweep}: expected {what}"));
+        let (key, values) = sweep.split_once('=').ok_or_else(|| expected("KEY=A,B,C"))?;
+        let values: Vec<&str> = values.split(',').collect();
+        let twice = |(at, value): (usize, &&str)| values[..at].contains(value);
+        if let Some((_, value)) = values.iter().enumerate().find(|&(at, value)| twice((at, value))) {
+            return Err(expected(&format!("each value of `{key}` once, and `{value}` is there twice")));
+        }
+        if variants[0].set.contains_key(key) {
+            return Err(expected(&format!("a parameter that is not set already, and `{key}` is")));
+        }
+        let swept = variants.iter().flat_map(|variant| values.iter().map(move |value| (variant, value)));
+        variants = swept
+            .map(|(variant, value)| {
+                let mut variant = variant.clone();
+                variant.set(key, value)?;
+                Ok(variant)
+            })
+            .collect::<Result<_, Failure>>()?;
+    }
+    Ok((machine, variants))
 }
 
 pub(crate) fn designs(texts: &[String]) -> Result<Vec<Choice>, Failure> {
@@ -137,10 +202,13 @@ pub(crate) fn designs(texts: &[String]) -> Result<Vec<Choice>, Failure> {
     texts.iter().map(|text| Choice::parse(text).map_err(|error| Failure::Input(error.to_string()))).collect()
 }
 
-fn work(arguments: &PlanArguments, bar: &ProgressBar) -> Result<(Vec<Item>, Vec<Input>), Failure> {
+/// Pieces of work, each with its name.
+type Works = Vec<(String, Work)>;
+
+fn work(arguments: &PlanArguments, bar: &ProgressBar) -> Result<(Works, Vec<Input>), Failure> {
     if let Some(workload) = &arguments.workload {
         let work = Work::parse(workload).map_err(|error| Failure::Input(format!("--workload {workload}: {error}")))?;
-        return Ok((vec![Item { name: workload.clone(), work }], Vec::new()));
+        return Ok((vec![(workload.clone(), work)], Vec::new()));
     }
     let mut traces = Vec::new();
     if arguments.traces.is_empty() {
@@ -156,7 +224,7 @@ fn work(arguments: &PlanArguments, bar: &ProgressBar) -> Result<(Vec<Item>, Vec<
     if arguments.accesses.is_some() && traces.len() != 1 {
         return Err(Failure::Input("--accesses belongs to one trace; give exactly one".to_owned()));
     }
-    let mut items = Vec::new();
+    let mut works = Vec::new();
     let mut inputs = Vec::new();
     for (file, trace) in traces {
         if trace.operations.is_empty() {
@@ -168,9 +236,9 @@ fn work(arguments: &PlanArguments, bar: &ProgressBar) -> Result<(Vec<Item>, Vec<
         let joined = arguments.accesses.as_deref().map(|path| join(&trace, path)).transpose()?;
         let (format, events, statistics) = (trace.format, trace.events, trace.statistics);
         inputs.push(Input { file: file.clone(), format, events, statistics });
-        items.push(Item { name: file, work: Work::Trace(Rc::new(trace), joined.map(Rc::new)) });
+        works.push((file, Work::Trace(Arc::new(trace), joined.map(Arc::new))));
     }
-    Ok((items, inputs))
+    Ok((works, inputs))
 }
 
 fn join(trace: &Trace, path: &Path) -> Result<portcullis_trace::Joined, Failure> {

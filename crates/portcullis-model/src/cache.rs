@@ -102,22 +102,23 @@ impl<V: Copy + Default> Cache<V> {
         self.index.get(&key).map(|&at| self.slots[at as usize].value)
     }
 
-    /// Puts `value` under `key` as the most recent of its set, replacing what was there, else making room if need be.
-    pub fn insert(&mut self, key: u64, value: V) {
+    /// Puts `value` under `key` as the most recent of its set, replacing what was there, else making room if need be. Returns the
+    /// key that had to go; none where everything went.
+    pub fn insert(&mut self, key: u64, value: V) -> Option<u64> {
         if self.slots.is_empty() {
-            return;
+            return None;
         }
         if let Some(&at) = self.index.get(&key) {
             self.slots[at as usize].value = value;
             self.touch(at);
-            return;
+            return None;
         }
         if self.replacement == Replacement::ClearWhenFull && self.index.len() == self.slots.len() {
             self.clear();
         }
         let set = self.set_of(key);
-        if self.sets[set].free == NONE {
-            let oldest = self.slots[self.sets[set].oldest as usize].key;
+        let gone = (self.sets[set].free == NONE).then(|| self.slots[self.sets[set].oldest as usize].key);
+        if let Some(oldest) = gone {
             self.remove(oldest);
         }
         let at = self.sets[set].free;
@@ -125,6 +126,23 @@ impl<V: Copy + Default> Cache<V> {
         self.slots[at as usize] = Slot { key, value, newer: NONE, older: NONE };
         self.index.insert(key, at);
         self.push_newest(set, at);
+        gone
+    }
+
+    /// The keys of its set between which `key` lies: the next newer one, and the next older one.
+    pub fn neighbours(&self, key: u64) -> (Option<u64>, Option<u64>) {
+        let Some(&at) = self.index.get(&key) else { return (None, None) };
+        let key_of = |at: u32| self.slots.get(at as usize).map(|slot| slot.key);
+        let Slot { newer, older, .. } = self.slots[at as usize];
+        (key_of(newer), key_of(older))
+    }
+
+    /// The keys, set by set, the least recent of each first.
+    pub fn keys(&self) -> impl Iterator<Item = u64> {
+        self.sets.iter().flat_map(|set| {
+            let slot = |at: u32| self.slots.get(at as usize);
+            std::iter::successors(slot(set.oldest), move |held| slot(held.newer)).map(|held| held.key)
+        })
     }
 
     /// Drops `key`; whether it was there.
@@ -286,8 +304,11 @@ mod tests {
                         prop_assert_eq!(cache.get(key).is_some(), plain.touch(key, false));
                     }
                     2 => {
-                        cache.insert(key, key);
+                        let before = plain.0.concat();
+                        let gone = cache.insert(key, key);
                         plain.touch(key, true);
+                        let after = plain.0.concat();
+                        prop_assert_eq!(gone, before.into_iter().find(|held| !after.contains(held)));
                     }
                     3 => {
                         let set = &mut plain.0[(key % sets as u64) as usize];
@@ -301,6 +322,13 @@ mod tests {
                         plain.0.iter_mut().for_each(|set| set.retain(|held| held % 5 != key % 5));
                     }
                 }
+                let in_order: Vec<u64> = plain.0.iter().flat_map(|set| set.iter().rev().copied()).collect();
+                prop_assert_eq!(cache.keys().collect::<Vec<_>>(), in_order);
+                let set = &plain.0[(key % sets as u64) as usize];
+                let at = set.iter().position(|&held| held == key);
+                let beside = |at: Option<usize>| at.and_then(|at| set.get(at)).copied();
+                let neighbours = (beside(at.and_then(|at| at.checked_sub(1))), beside(at.map(|at| at + 1)));
+                prop_assert_eq!(cache.neighbours(key), neighbours);
                 let expected: Vec<u64> = (0..24).filter(|key| plain.0.iter().flatten().any(|held| held == key)).collect();
                 prop_assert_eq!(held(&cache, 0..24), expected);
             }

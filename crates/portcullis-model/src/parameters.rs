@@ -5,6 +5,7 @@
 //! published nor measured.
 
 use crate::cache::Replacement;
+use crate::prefetch::PrefetcherSpec;
 use portcullis_vtd::spec::registers::{Capability, ExtendedCapability, large_pages, widths};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -75,6 +76,8 @@ pub struct Parameters {
     pub domain_id_bits: u8,
     /// Fault recording registers (`CAP.NFR`), 1 to 256.
     pub fault_registers: u16,
+    /// The prefetcher of the IOTLB, with its buffer; without one there is no such buffer. No VT-d has one.
+    pub prefetcher: Option<PrefetcherSpec>,
 }
 
 /// Where the fault recording registers begin, in units of 16 bytes. QEMU's place.
@@ -151,6 +154,7 @@ impl Parameters {
             physical_bits: 46,
             domain_id_bits: 16,
             fault_registers: 8,
+            prefetcher: None,
         }
     }
 

@@ -2,7 +2,8 @@
 
 use super::document::{Attack, Finding, Protection, Setting};
 use super::page::{
-    Page, cell, design_cells, facts, figure, frame, heads, microseconds, protections, scrolled, shown, whole,
+    Page, cell, design_cells, facts, figure, frame, heads, hypothetical, microseconds, protections, scrolled, shown,
+    whole,
 };
 use super::{ReportError, picture};
 use maud::{Markup, html};
@@ -13,19 +14,19 @@ const QUESTION: &str = "What does a malicious device still reach?";
 /// The page for a document.
 pub(super) fn page(document: &Attack) -> Result<String, ReportError> {
     let setting = &document.setting;
-    let works: Vec<&[Finding]> = document.results.chunk_by(|one, other| one.trace == other.trace).collect();
+    let works: Vec<&[Finding]> = document.results.chunk_by(|one, other| one.subject == other.subject).collect();
     let id = |index: usize| format!("work-{index}");
     let section = |(index, findings): (usize, &&[Finding])| section(setting, findings, &id(index));
     let sections = works.iter().enumerate().map(section).collect::<Result<Vec<_>, _>>()?;
     let contents: Vec<_> =
-        works.iter().enumerate().map(|(index, findings)| (id(index), findings[0].trace.clone())).collect();
+        works.iter().enumerate().map(|(index, findings)| (id(index), findings[0].subject.title(setting))).collect();
     let body = html! { @for section in &sections { (section) } };
     Ok(frame(&Page { question: QUESTION, setting, contents: &contents, assumed: &[], body }))
 }
 
 /// What was found on one piece of work.
 fn section(setting: &Setting, findings: &[Finding], id: &str) -> Result<Markup, ReportError> {
-    let work = &findings[0].trace;
+    let subject = &findings[0].subject;
     let there = |protection| findings.iter().any(|finding| finding.protection == protection);
     let picture = figure(
         &html! {},
@@ -34,8 +35,9 @@ fn section(setting: &Setting, findings: &[Finding], id: &str) -> Result<Markup, 
     )?;
     Ok(html! {
         section id=(id) {
-            h2 { (work) }
-            @if let Some(input) = setting.input.iter().find(|input| input.file == *work) { (facts(input)) }
+            h2 { (subject.title(setting)) }
+            @if let Some(input) = subject.input(setting) { (facts(input)) }
+            (hypothetical(subject))
             (answer(findings, setting.violations.is_empty()))
             @if let Some(picture) = picture {
                 h3 { "What got through, and for how long" }

@@ -1,9 +1,9 @@
 //! The page of `compare`.
 
-use super::document::{Best, Comparison, Input, Protection, Run};
+use super::document::{Best, Comparison, Input, Protection, Run, Subject};
 use super::page::{
-    Page, cell, counted, design_cells, facts, figure, frame, heads, microseconds, prose, protections, scrolled,
-    sentences, shown, whole,
+    Page, cell, counted, design_cells, facts, figure, frame, heads, hypothetical, microseconds, prose, protections,
+    scrolled, sentences, shown, whole,
 };
 use super::{ReportError, ink, picture};
 use maud::{Markup, html};
@@ -15,7 +15,8 @@ const RATES: &str = "estimates: the lower of what the bus and the machine’s co
 
 /// The part of a document that belongs to one trace or workload.
 struct Item<'d> {
-    name: &'d str,
+    name: String,
+    subject: &'d Subject,
     input: Option<&'d Input>,
     runs: &'d [Run],
     equal_batch: &'d [Run],
@@ -29,7 +30,7 @@ pub(super) fn page(document: &Comparison) -> Result<String, ReportError> {
     let id = |index: usize| format!("work-{index}");
     let sections =
         items.iter().enumerate().map(|(index, item)| section(item, &id(index))).collect::<Result<Vec<_>, _>>()?;
-    let contents: Vec<_> = items.iter().enumerate().map(|(index, item)| (id(index), item.name.to_owned())).collect();
+    let contents: Vec<_> = items.iter().enumerate().map(|(index, item)| (id(index), item.name.clone())).collect();
     let body = html! { @for section in &sections { (section) } };
     let (setting, assumed) = (&document.setting, &[("rates", RATES)]);
     Ok(frame(&Page { question: QUESTION, setting, contents: &contents, assumed, body }))
@@ -49,12 +50,13 @@ fn items(document: &Comparison) -> Result<Vec<Item<'_>>, ReportError> {
     let item = |index: usize| {
         let runs = &document.results[index * own..(index + 1) * own];
         let first = runs.first().ok_or_else(malformed)?;
-        if runs.iter().any(|run| run.trace != first.trace) {
+        if runs.iter().any(|run| run.subject != first.subject) {
             return Err(malformed());
         }
         Ok(Item {
-            name: &first.trace,
-            input: document.setting.input.get(index),
+            name: first.subject.title(&document.setting),
+            subject: &first.subject,
+            input: first.subject.input(&document.setting),
             runs,
             equal_batch: &document.equal_batch[index * equal..(index + 1) * equal],
             best: document.best.get(index).ok_or_else(malformed)?,
@@ -92,6 +94,7 @@ fn section(item: &Item<'_>, id: &str) -> Result<Markup, ReportError> {
         section id=(id) {
             h2 { (item.name) }
             @if let Some(input) = item.input { (facts(input)) }
+            (hypothetical(item.subject))
             (answer(item))
             @if let Some(cost) = cost {
                 h3 { "Cost against exposure" }

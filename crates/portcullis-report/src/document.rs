@@ -15,6 +15,8 @@ pub(super) struct Setting {
     pub(super) assumed: Option<Assumed>,
     #[serde(default)]
     pub(super) set: Vec<String>,
+    #[serde(default)]
+    pub(super) sweep: Vec<String>,
     pub(super) clock: Option<String>,
     pub(super) no_hint: Option<bool>,
     pub(super) seed: Option<u64>,
@@ -109,10 +111,44 @@ pub(super) struct Best {
     pub(super) deferred: Option<Design>,
 }
 
+/// What a run was made on.
+#[derive(Clone, PartialEq, Deserialize)]
+pub(super) struct Subject {
+    /// The work.
+    pub(super) trace: String,
+    /// The hardware parameters that were changed.
+    #[serde(default)]
+    set: Map<String, Value>,
+    /// Hardware that does not exist, if it is a part of the machine.
+    prefetcher: Option<String>,
+}
+
+impl Subject {
+    /// What to call it: the work, and what was changed where that is swept.
+    pub(super) fn title(&self, setting: &Setting) -> String {
+        let changed = self.set.iter().filter(|_| !setting.sweep.is_empty());
+        changed.fold(self.trace.clone(), |title, (key, value)| match value {
+            Value::String(word) => format!("{title}, {key}={word}"),
+            other => format!("{title}, {key}={other}"),
+        })
+    }
+
+    /// The trace, if the work is one.
+    pub(super) fn input<'s>(&self, setting: &'s Setting) -> Option<&'s Input> {
+        setting.input.iter().find(|input| input.file == self.trace)
+    }
+
+    /// What must be said of hardware that does not exist.
+    pub(super) fn hypothetical(&self) -> Option<&str> {
+        self.prefetcher.as_deref()
+    }
+}
+
 /// One run. Where it failed there is an error and no numbers.
 #[derive(Deserialize)]
 pub(super) struct Run {
-    pub(super) trace: String,
+    #[serde(flatten)]
+    pub(super) subject: Subject,
     #[serde(flatten)]
     pub(super) design: Design,
     pub(super) protection: Protection,
@@ -157,7 +193,8 @@ pub(super) struct Attack {
 /// What a malicious device found under one design, by the rule that it would break.
 #[derive(Deserialize)]
 pub(super) struct Finding {
-    pub(super) trace: String,
+    #[serde(flatten)]
+    pub(super) subject: Subject,
     #[serde(flatten)]
     pub(super) design: Design,
     pub(super) protection: Protection,

@@ -1,6 +1,6 @@
 //! What every page has: its frame, the numbers marked as such, what was assumed, and how to do it again.
 
-use super::document::{Assumed, Design, Input, Protection, Setting};
+use super::document::{Assumed, Design, Input, Protection, Setting, Subject};
 use super::ink::{Ink, variables};
 use super::picture::{DrawError, Form};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
@@ -204,6 +204,15 @@ pub(super) fn facts(input: &Input) -> Markup {
     }
 }
 
+/// What stands above results for hardware that does not exist.
+pub(super) fn hypothetical(subject: &Subject) -> Markup {
+    html! {
+        @if let Some(prefetcher) = subject.hypothetical() {
+            p { strong { "No such hardware: " } "an IOTLB with the prefetcher " code { (prefetcher) } " is a hypothesis." }
+        }
+    }
+}
+
 fn assumptions(setting: &Setting, also: &[(&str, &str)]) -> Markup {
     let clock = setting.clock.as_deref().map(|clock| match clock {
         "model" => {
@@ -220,6 +229,7 @@ fn assumptions(setting: &Setting, also: &[(&str, &str)]) -> Markup {
                 dt { "sources" } dd { (assumed.source) }
             }
             @if let (Some(clock), Some(meaning)) = (&setting.clock, clock) { dt { "clock" } dd { (clock) ": " (meaning) } }
+            @if !setting.sweep.is_empty() { dt { "swept" } dd { code { (setting.sweep.join(" ")) } } }
             @if !setting.set.is_empty() { dt { "changed" } dd { code { (setting.set.join(" ")) } } }
             @if let Some(dropped) = setting.no_hint {
                 dt { "invalidation hint" }

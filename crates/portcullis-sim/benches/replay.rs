@@ -8,11 +8,12 @@ use criterion::{
 use portcullis::Protection;
 use portcullis::design::Options;
 use portcullis::designs::DesignId;
+use portcullis_sim::prefetch::MapHint;
 use portcullis_sim::{Job, Machine, Work, machine_pace, run};
 use portcullis_trace::Trace;
 use std::hint::black_box;
 use std::io::Cursor;
-use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 const SEED: u64 = 1;
@@ -29,7 +30,7 @@ fn trace(criterion: &mut Criterion) {
     let trace = Trace::read_from(TRACE_NAME, Cursor::new(TRACE), |_| {}).expect("a bundled trace is sound");
     let operations = trace.mappings.len() as u64;
     let pages = trace.mappings.iter().map(|mapping| u64::from(mapping.pages)).sum();
-    let work = Work::Trace(Rc::new(trace), None);
+    let work = Work::Trace(Arc::new(trace), None);
     every_design(criterion, "q-e1000e-rx.strict.2cpu", &work, &Expected { operations, pages });
 }
 
@@ -64,6 +65,7 @@ fn every_design(criterion: &mut Criterion, name: &str, work: &Work, expected: &E
                 pace,
                 seed: SEED,
                 leaf_only_hint: true,
+                map_hint: MapHint::Never,
             };
             bench(&mut group, &job, expected);
         }

@@ -1,12 +1,13 @@
 //! What to choose and why, from the numbers of one comparison.
 
-use crate::compare::{CompareRow, Comparison, EQUAL_BATCHES};
+use crate::compare::{CompareRow, Comparison, EQUAL_BATCHES, Item};
 use crate::machine::Machine;
 use crate::number::{count, gbps, number, percent};
 use crate::outcome::{Limit, RunOutcome};
 use portcullis::Protection;
 use portcullis::design::Options;
 use serde::Serialize;
+use std::cmp::Ordering;
 
 /// Estimates within this share of each other are called equal.
 const EQUAL_WITHIN: f64 = 0.01;
@@ -14,13 +15,53 @@ const EQUAL_WITHIN: f64 = 0.01;
 /// A row whose run ended.
 type Candidate<'r> = (&'r CompareRow, &'r RunOutcome);
 
-/// Sentences for each of the plan's `items` pieces of work, in their order.
-pub fn advise(comparison: &Comparison, items: usize, machine: &Machine) -> Vec<String> {
-    let advise_item = |item| {
-        let of_item = |rows: &'_ [CompareRow]| rows.iter().filter(|row| row.item == item).cloned().collect::<Vec<_>>();
-        advise_one(&of_item(&comparison.results), &of_item(&comparison.equal_batch), machine)
+/// Sentences for each of the plan's `items`, in their order.
+pub fn advise(comparison: &Comparison, items: &[Item]) -> Vec<String> {
+    let advise_item = |(index, item): (usize, &Item)| {
+        let of_item = |rows: &'_ [CompareRow]| rows.iter().filter(|row| row.item == index).cloned().collect::<Vec<_>>();
+        let (rows, equal) = (of_item(&comparison.results), of_item(&comparison.equal_batch));
+        let hypothetical = rows.iter().find_map(|row| row.prefetcher.clone());
+        let sentences = match hypothetical {
+            Some(prefetcher) => without_such_hardware(&rows, &prefetcher),
+            None => advise_one(&rows, &equal, &item.machine),
+        };
+        sentences.into_iter().chain(beyond_the_link(&rows, &item.machine)).collect::<Vec<_>>().join(" ")
     };
-    (0..items).map(advise_item).collect()
+    items.iter().enumerate().map(advise_item).collect()
+}
+
+/// Hardware that does not exist is no ground for advice.
+fn without_such_hardware(rows: &[CompareRow], prefetcher: &str) -> Vec<String> {
+    let mut sentences = vec![format!(
+        "There is no such hardware as an IOTLB with the prefetcher `{prefetcher}`: these numbers say what it would do, and \
+         recommend nothing."
+    )];
+    if let Some(strict) = best(rows, Protection::Strict) {
+        sentences.push(format!(
+            "With it, {} would be estimated at {} Gb/s, {} of unprotected, with {} IOTLB misses per page.",
+            name(strict),
+            gbps(strict.1.estimate_gbps),
+            percent(strict.1.estimate_vs_none),
+            number(strict.1.iotlb_misses_per_page)
+        ));
+    }
+    sentences
+}
+
+/// Runs whose pauses are shorter than the link would make them.
+fn beyond_the_link(rows: &[CompareRow], machine: &Machine) -> Option<String> {
+    // What the pauses are set by is met within a fraction of this.
+    const WITHIN: f64 = 1.01;
+    let achieved = |row: &CompareRow| row.outcome().and_then(|outcome| outcome.achieved_gbps);
+    let beyond = rows.iter().filter(|row| achieved(row).is_some_and(|gbps| gbps > machine.unprotected_gbps * WITHIN));
+    let best = beyond.max_by(|a, b| achieved(a).partial_cmp(&achieved(b)).unwrap_or(Ordering::Equal))?;
+    Some(format!(
+        "`{}` {} moved {} Gb/s in this run, more than the {} that the machine reaches: no link is modelled.",
+        best.label(),
+        best.protection,
+        gbps(achieved(best).unwrap_or_default()),
+        gbps(machine.unprotected_gbps)
+    ))
 }
 
 /// The best run of each protection for one piece of work: those that the advice speaks of.
@@ -55,12 +96,12 @@ impl Best {
     }
 }
 
-fn advise_one(rows: &[CompareRow], equal: &[CompareRow], machine: &Machine) -> String {
+fn advise_one(rows: &[CompareRow], equal: &[CompareRow], machine: &Machine) -> Vec<String> {
     let strict = best(rows, Protection::Strict);
     let deferred = best(rows, Protection::Deferred);
     let mut sentences = Vec::new();
     match (strict, deferred) {
-        (None, None) => return "There is no strict or deferred run here to choose.".to_owned(),
+        (None, None) => return vec!["There is no strict or deferred run here to choose.".to_owned()],
         (Some(strict), None) => sentences.push(choose(strict, "it is the only protection that was run here")),
         (None, Some(deferred)) => {
             sentences.push(choose(deferred, "no strict run is here to compare with"));
@@ -97,7 +138,7 @@ fn advise_one(rows: &[CompareRow], equal: &[CompareRow], machine: &Machine) -> S
     sentences.extend(at_equal_batches(rows, equal));
     sentences.extend(linux(rows));
     sentences.extend(search(strict.or(deferred), machine));
-    sentences.join(" ")
+    sentences
 }
 
 /// The run of that protection with the highest estimate; among equals, the one with the fewest cycles.

@@ -1,9 +1,12 @@
 //! The same malicious device against every design: what got through, and what to make of it.
 
-pub use crate::run::{Attacked, Found, PROBES_CACHED_MIN, attack, attack_design, attack_on_breaking_hardware};
+pub use crate::run::{
+    Attacked, Found, PROBES_CACHED_MIN, attack, attack_design, attack_on_breaking_hardware, attack_on_flawed_prefetcher,
+};
 
-use crate::compare::ComparePlan;
+use crate::compare::{ComparePlan, Item, Settings};
 use crate::number::{count, number};
+use crate::parallel;
 use portcullis::design::Options;
 use portcullis::designs::{Choice, DesignId};
 use portcullis::{Protection, Rule};
@@ -26,6 +29,10 @@ pub struct AttackRow {
     pub protection: Protection,
     /// The largest batch.
     pub batch: usize,
+    /// What prefetches, as users write it.
+    pub prefetcher: Option<String>,
+    /// The hardware parameters that were changed.
+    pub set: Settings,
     /// What the device found out.
     pub attacked: Attacked,
 }
@@ -45,6 +52,10 @@ pub struct Entry<'r> {
     pub protection: Protection,
     /// The largest batch.
     pub batch: usize,
+    /// What prefetches, as users write it.
+    pub prefetcher: Option<&'r str>,
+    /// The hardware parameters that were changed.
+    pub set: &'r Settings,
     /// The rule.
     pub rule: Option<String>,
     /// Whether the design declares that it breaks the rule, and has kept the bound that it names.
@@ -76,18 +87,19 @@ fn design_id<S: Serializer>(design: &DesignId, serializer: S) -> Result<S::Ok, S
     serializer.serialize_str(design.info().id)
 }
 
-/// Attacks every design of `plan`, each with its own batch; `progress` is told before each.
+/// Attacks every design of `plan`, each with its own batch, several at a time; `progress` is told when one begins.
 pub fn execute(plan: &ComparePlan, mut progress: impl FnMut(&str)) -> Vec<AttackRow> {
-    let mut rows = Vec::new();
-    for (index, item) in plan.items.iter().enumerate() {
-        let pace = plan.clock.pace(&plan.machine, &item.work, plan.seed);
-        for (choice, protection, batch) in plan.own_jobs() {
-            progress(&format!("{choice} {protection}"));
-            let attacked = attack(&plan.job(item, pace, choice, protection, batch));
-            rows.push(AttackRow { item: index, trace: item.name.clone(), choice, protection, batch, attacked });
-        }
+    let mut jobs = Vec::new();
+    for (index, pace) in plan.paces().into_iter().enumerate() {
+        jobs.extend(plan.own_jobs().into_iter().map(|job| (index, pace, job)));
     }
-    rows
+    let run = |&(index, pace, (choice, protection, batch)): &_| {
+        let item: &Item = &plan.items[index];
+        let job = plan.job(item, pace, choice, protection, batch);
+        let (trace, set, prefetcher) = (item.name.clone(), item.set.clone(), job.prefetching().spec());
+        AttackRow { item: index, trace, choice, protection, batch, prefetcher, set, attacked: attack(&job) }
+    };
+    parallel::each(&jobs, run, |(_, _, (choice, protection, _))| progress(&format!("{choice} {protection}")))
 }
 
 /// How many runs that takes.
@@ -110,6 +122,8 @@ impl AttackRow {
             options: self.choice.options,
             protection: self.protection,
             batch: self.batch,
+            prefetcher: self.prefetcher.as_deref(),
+            set: &self.set,
             rule: found.map(|found| found.rule.to_string()),
             declared: found.map(|found| found.declared),
             stale_accesses: found.map_or(0, |found| found.accesses),

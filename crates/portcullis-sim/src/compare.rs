@@ -2,6 +2,8 @@
 
 use crate::machine::Machine;
 use crate::outcome::{self, RunOutcome};
+use crate::parallel;
+use crate::prefetch::MapHint;
 use crate::run::{self, Job, Pace, RunError, Work};
 use portcullis::Protection;
 use portcullis::design::Options;
@@ -10,6 +12,7 @@ use portcullis_trace::{Events, Format, Statistics};
 use serde::ser::Error;
 use serde::{Serialize, Serializer};
 use serde_json::Value;
+use std::collections::BTreeMap;
 
 /// Batches at which all designs are compared side by side.
 pub const EQUAL_BATCHES: [usize; 2] = [1, 64];
@@ -74,20 +77,25 @@ pub struct Input {
     pub statistics: Statistics,
 }
 
-/// One piece of work and what to call it.
+/// One piece of work on one machine, and what to call it.
 #[derive(Clone)]
 pub struct Item {
     /// The file of a trace, or the name and parameters of a workload.
     pub name: String,
     /// The work.
     pub work: Work,
+    /// The machine.
+    pub machine: Machine,
+    /// The hardware parameters that were changed, each with its value.
+    pub set: Settings,
 }
+
+/// Hardware parameters by name.
+pub type Settings = BTreeMap<String, Value>;
 
 /// What to compare.
 pub struct ComparePlan {
-    /// On which machine.
-    pub machine: Machine,
-    /// On which work.
+    /// On which work, and on which machine.
     pub items: Vec<Item>,
     /// Which designs, with which parameters.
     pub designs: Vec<Choice>,
@@ -101,6 +109,8 @@ pub struct ComparePlan {
     pub seed: u64,
     /// Whether page-selective invalidations say that only leaves have changed, where that is so.
     pub leaf_only_hint: bool,
+    /// For which mappings the driver asks the hardware to prefetch.
+    pub map_hint: MapHint,
 }
 
 /// One run of a comparison.
@@ -119,6 +129,10 @@ pub struct CompareRow {
     pub protection: Protection,
     /// The largest batch.
     pub batch: usize,
+    /// What prefetches, as users write it.
+    pub prefetcher: Option<String>,
+    /// The hardware parameters that were changed.
+    pub set: Settings,
     /// What was measured, or nothing after an error.
     #[serde(flatten)]
     pub outcome: Measurement,
@@ -211,9 +225,16 @@ impl ComparePlan {
     }
 
     /// The run of `item` at `pace` under one design.
-    pub(crate) fn job(&self, item: &Item, pace: Pace, choice: Choice, protection: Protection, batch: usize) -> Job<'_> {
+    pub(crate) fn job<'i>(
+        &self,
+        item: &'i Item,
+        pace: Pace,
+        choice: Choice,
+        protection: Protection,
+        batch: usize,
+    ) -> Job<'i> {
         Job {
-            machine: &self.machine,
+            machine: &item.machine,
             work: item.work.clone(),
             design: choice.design,
             options: choice.options,
@@ -222,6 +243,7 @@ impl ComparePlan {
             pace,
             seed: self.seed,
             leaf_only_hint: self.leaf_only_hint,
+            map_hint: self.map_hint,
         }
     }
 
@@ -230,23 +252,34 @@ impl ComparePlan {
         self.items.len() * self.jobs().len()
     }
 
-    /// Makes the runs; `progress` is told before each. An error of one run stands in its row.
+    /// The pace of each item, in their order.
+    pub(crate) fn paces(&self) -> Vec<Pace> {
+        parallel::each(&self.items, |item| self.clock.pace(&item.machine, &item.work, self.seed), |_| {})
+    }
+
+    /// Makes the runs, several at a time; `progress` is told when one begins. An error of one run stands in its row.
     pub fn execute(&self, mut progress: impl FnMut(&str)) -> Comparison {
+        let mut jobs = Vec::new();
+        for (index, pace) in self.paces().into_iter().enumerate() {
+            jobs.extend(self.jobs().into_iter().map(|job| (index, pace, job)));
+        }
+        let run = |&(index, pace, (choice, protection, batch, _)): &_| {
+            let item: &Item = &self.items[index];
+            let job = self.job(item, pace, choice, protection, batch);
+            let outcome = match outcome::run(&job) {
+                Ok(outcome) => Measurement::Done(Box::new(outcome)),
+                Err(error) => Measurement::Failed(error),
+            };
+            let (trace, set, prefetcher) = (item.name.clone(), item.set.clone(), job.prefetching().spec());
+            let (design, options) = (choice.design.info().id, choice.options);
+            CompareRow { item: index, trace, design, options, protection, batch, prefetcher, set, outcome }
+        };
+        let rows = parallel::each(&jobs, run, |(_, _, (choice, protection, ..))| {
+            progress(&format!("{choice} {protection}"));
+        });
         let mut comparison = Comparison { results: Vec::new(), equal_batch: Vec::new() };
-        for (index, item) in self.items.iter().enumerate() {
-            let pace = self.clock.pace(&self.machine, &item.work, self.seed);
-            for (choice, protection, batch, own) in self.jobs() {
-                progress(&format!("{choice} {protection}"));
-                let job = self.job(item, pace, choice, protection, batch);
-                let outcome = match outcome::run(&job) {
-                    Ok(outcome) => Measurement::Done(Box::new(outcome)),
-                    Err(error) => Measurement::Failed(error),
-                };
-                let (trace, design) = (item.name.clone(), choice.design.info().id);
-                let row =
-                    CompareRow { item: index, trace, design, options: choice.options, protection, batch, outcome };
-                if own { comparison.results.push(row) } else { comparison.equal_batch.push(row) }
-            }
+        for ((_, _, (.., own)), row) in jobs.into_iter().zip(rows) {
+            if own { comparison.results.push(row) } else { comparison.equal_batch.push(row) }
         }
         comparison
     }

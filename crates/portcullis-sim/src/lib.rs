@@ -13,13 +13,15 @@ mod machine;
 pub mod number;
 pub mod oracle;
 mod outcome;
+mod parallel;
 #[allow(unsafe_code, reason = "implements `portcullis::Platform`")]
 mod platform;
+pub mod prefetch;
 mod run;
 
 pub use account::Account;
 pub use cost::CostBook;
 pub use machine::Machine;
-pub use outcome::{Limit, RunOutcome, run};
+pub use outcome::{Limit, PrefetchCounts, RunOutcome, run};
 pub use platform::LabPlatform;
 pub use run::{Churn, Job, LabUnit, Pace, Rings, RunError, WORKLOADS, Work, WorkloadError, WorkloadInfo, machine_pace};

@@ -72,6 +72,10 @@ pub struct RunOutcome {
     pub lock_wait_iova_percent: f64,
     /// Likewise, the invalidation queue's and the flush queue's.
     pub lock_wait_invalidation_percent: f64,
+    /// The bytes of the mappings over the span, on the clock of the run. No link is modelled, so it may exceed the machine's.
+    pub achieved_gbps: Option<f64>,
+    /// What came of prefetching, if there is any.
+    pub prefetch: Option<PrefetchCounts>,
     /// What the CPUs could carry.
     pub cpu_gbps: f64,
     /// What the bus could carry.
@@ -82,6 +86,21 @@ pub struct RunOutcome {
     pub limit: Limit,
     /// The estimate as a share of the unprotected rate.
     pub estimate_vs_none: f64,
+}
+
+/// What became of walks that were made ahead of the requests. Those that are still in the buffer at the end are in `issued` only.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct PrefetchCounts {
+    /// Walks.
+    pub issued: u64,
+    /// Pages that were there when they were asked for.
+    pub useful: u64,
+    /// Pages that were asked for while their walk was under way.
+    pub late: u64,
+    /// Pages that had to make room, or were invalidated, before they were asked for.
+    pub useless: u64,
+    /// Walks that found nothing mapped.
+    pub unmapped: u64,
 }
 
 /// What holds the estimate down.
@@ -172,6 +191,14 @@ impl RunOutcome {
             lock_wait_percent: percent(iova_wait + invalidation_wait + other_wait),
             lock_wait_iova_percent: percent(iova_wait),
             lock_wait_invalidation_percent: percent(invalidation_wait),
+            achieved_gbps: (measured.span_ps > 0).then(|| measured.bytes as f64 * 8.0 / measured.span_ps as f64 * 1e3),
+            prefetch: job.prefetching().prefetcher.and(translated).map(|()| PrefetchCounts {
+                issued: counters.prefetches_issued,
+                useful: counters.prefetches_useful,
+                late: counters.prefetches_late,
+                useless: counters.prefetches_useless,
+                unmapped: counters.prefetches_unmapped,
+            }),
             cpu_gbps: rates.cpu_gbps,
             pcie_gbps: rates.pcie_gbps,
             estimate_gbps: rates.estimate().0,

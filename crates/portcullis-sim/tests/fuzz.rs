@@ -12,6 +12,7 @@ use lzma_rust2::{XzOptions, XzReader, XzWriter};
 use portcullis::Protection;
 use portcullis::design::Options;
 use portcullis::designs::DesignId;
+use portcullis_sim::prefetch::MapHint;
 use portcullis_sim::{Job, Machine, Pace, Work, run};
 use portcullis_trace::{AccessLog, Trace, join};
 use printed::{STYLES, Style, printed};
@@ -23,7 +24,7 @@ use std::cell::Cell;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// Cases of a run, unless the environment says otherwise.
 const CASES: u64 = 1000;
@@ -209,11 +210,22 @@ fn replay(machine: &Machine, trace: Trace) -> bool {
     if pages > REPLAYED_PAGES || trace.statistics.cpus > REPLAYED_CPUS {
         return false;
     }
-    let trace = Rc::new(trace);
+    let trace = Arc::new(trace);
     for (design, protection) in [(DesignId::Stock, Protection::Strict), (DesignId::Magazine, Protection::Deferred)] {
-        let work = Work::Trace(Rc::clone(&trace), None);
+        let work = Work::Trace(Arc::clone(&trace), None);
         let (pace, options) = (Pace::Timestamps, Options::NONE);
-        let job = Job { machine, work, design, options, protection, batch: 8, pace, seed: 1, leaf_only_hint: true };
+        let job = Job {
+            machine,
+            work,
+            design,
+            options,
+            protection,
+            batch: 8,
+            pace,
+            seed: 1,
+            leaf_only_hint: true,
+            map_hint: MapHint::Never,
+        };
         let _ = run(&job);
     }
     true

@@ -11,6 +11,7 @@ mod human;
 mod json;
 mod narrow_space;
 mod nothing_tested;
+mod prefetching;
 mod readme;
 
 use serde_json::Value;

@@ -1,4 +1,5 @@
-//! The IOTLB and the three paging-structure caches: what is kept under which key, and what an invalidation drops.
+//! Caches of leaves, as the IOTLB is one, and the three paging-structure caches: what is kept under which key, and what an
+//! invalidation drops.
 //!
 //! ```text
 //!  63     48 47  46 45              0
@@ -13,6 +14,7 @@
 use super::walk::{Leaf, level_shift};
 use crate::cache::{Cache, Replacement};
 use crate::parameters::Parameters;
+use crate::prefetch::{Covered, Page};
 use portcullis::table::{EntryValue, LEVEL_BITS};
 use portcullis::{Iova, PAGE_SHIFT};
 
@@ -20,10 +22,15 @@ const DOMAIN_SHIFT: u32 = 48;
 const KIND_SHIFT: u32 = 46;
 const ADDRESS_MASK: u64 = (1 << KIND_SHIFT) - 1;
 
-pub(super) struct Caches {
-    iotlb: Cache<EntryValueOrZero>,
+/// A cache of leaves.
+pub(super) struct Leaves {
+    cache: Cache<EntryValueOrZero>,
     /// Whether a leaf of 4 KiB, 2 MiB, 1 GiB was ever cached: only those are looked up.
     in_use: [bool; 3],
+}
+
+pub(super) struct Caches {
+    pub(super) iotlb: Leaves,
     /// By level of the table pointed to, less one.
     pointers: [Cache<EntryValueOrZero>; 3],
 }
@@ -40,26 +47,32 @@ const fn leaf_shift(kind: usize) -> u32 {
     PAGE_SHIFT + LEVEL_BITS * kind as u32
 }
 
-impl Caches {
-    pub(super) fn new(parameters: &Parameters) -> Self {
-        let pointers = [parameters.ptcache_l3_entries, parameters.ptcache_l2_entries, parameters.ptcache_l1_entries];
-        Self {
-            iotlb: Cache::new(
-                parameters.iotlb_entries as usize,
-                parameters.iotlb_ways as usize,
-                parameters.iotlb_replacement,
-            ),
-            in_use: [true, false, false],
-            pointers: pointers.map(|entries| Cache::new(entries as usize, 0, Replacement::Lru)),
-        }
+const fn leaf_kind(leaf: Leaf) -> usize {
+    ((leaf.shift - PAGE_SHIFT) / LEVEL_BITS) as usize
+}
+
+/// The page of a key, if it is one of 4 KiB.
+fn page_of(key: u64) -> Option<Page> {
+    let (domain, kind) = ((key >> DOMAIN_SHIFT) as u16, key >> KIND_SHIFT & 3);
+    (kind == 0).then_some(Page { domain, pfn: key & ADDRESS_MASK })
+}
+
+impl Leaves {
+    pub(super) fn new(entries: usize, ways: usize, replacement: Replacement) -> Self {
+        Self { cache: Cache::new(entries, ways, replacement), in_use: [true, false, false] }
+    }
+
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.cache.len()
     }
 
     #[inline]
-    pub(super) fn leaf(&mut self, domain: u16, iova: Iova) -> Option<Leaf> {
+    pub(super) fn get(&mut self, domain: u16, iova: Iova) -> Option<Leaf> {
         for kind in 0..3 {
             if self.in_use[kind] {
                 let shift = leaf_shift(kind);
-                if let Some(bits) = self.iotlb.get(key(domain, kind, iova, shift)) {
+                if let Some(bits) = self.cache.get(key(domain, kind, iova, shift)) {
                     return Some(Leaf { entry: EntryValue::from_bits(bits), shift });
                 }
             }
@@ -67,18 +80,59 @@ impl Caches {
         None
     }
 
-    pub(super) fn peek_leaf(&self, domain: u16, iova: Iova) -> Option<Leaf> {
+    pub(super) fn peek(&self, domain: u16, iova: Iova) -> Option<Leaf> {
         (0..3).find_map(|kind| {
             let shift = leaf_shift(kind);
-            let bits = self.iotlb.peek(key(domain, kind, iova, shift))?;
+            let bits = self.cache.peek(key(domain, kind, iova, shift))?;
             Some(Leaf { entry: EntryValue::from_bits(bits), shift })
         })
     }
 
-    pub(super) fn insert_leaf(&mut self, domain: u16, iova: Iova, leaf: Leaf) {
-        let kind = ((leaf.shift - PAGE_SHIFT) / LEVEL_BITS) as usize;
+    /// Caches `leaf`. Returns the page that had to make room, if it was one of 4 KiB.
+    pub(super) fn insert(&mut self, domain: u16, iova: Iova, leaf: Leaf) -> Option<Page> {
+        let kind = leaf_kind(leaf);
         self.in_use[kind] = true;
-        self.iotlb.insert(key(domain, kind, iova, leaf.shift), leaf.entry.bits());
+        page_of(self.cache.insert(key(domain, kind, iova, leaf.shift), leaf.entry.bits())?)
+    }
+
+    /// Drops the leaf that serves `iova`, of the size of `leaf`.
+    pub(super) fn remove(&mut self, domain: u16, iova: Iova, leaf: Leaf) {
+        self.cache.remove(key(domain, leaf_kind(leaf), iova, leaf.shift));
+    }
+
+    /// The pages of 4 KiB that an invalidation would drop, the least recent first.
+    pub(super) fn pages_in(&self, covered: Covered) -> impl Iterator<Item = Page> {
+        self.cache.keys().filter_map(page_of).filter(move |page| covered.contains(*page))
+    }
+
+    /// Executes an invalidation.
+    pub(super) fn invalidate(&mut self, covered: Covered) {
+        match (covered.domain, covered.pages) {
+            (Some(domain), Some(pages)) => {
+                for kind in 0..3 {
+                    if self.in_use[kind] {
+                        let tag = key(domain, kind, Iova::new(0), 0);
+                        drop_keys(&mut self.cache, tag, LEVEL_BITS * kind as u32, pages);
+                    }
+                }
+            }
+            (Some(domain), None) => self.cache.remove_where(|key| key >> DOMAIN_SHIFT == u64::from(domain)),
+            (None, _) => self.cache.clear(),
+        }
+    }
+}
+
+impl Caches {
+    pub(super) fn new(parameters: &Parameters) -> Self {
+        let pointers = [parameters.ptcache_l3_entries, parameters.ptcache_l2_entries, parameters.ptcache_l1_entries];
+        Self {
+            iotlb: Leaves::new(
+                parameters.iotlb_entries as usize,
+                parameters.iotlb_ways as usize,
+                parameters.iotlb_replacement,
+            ),
+            pointers: pointers.map(|entries| Cache::new(entries as usize, 0, Replacement::Lru)),
+        }
     }
 
     /// The pointer nearest the leaf that is cached, and the level of the table it names: L3 first, then L2, then L1.
@@ -100,29 +154,21 @@ impl Caches {
         self.pointers[level as usize - 1].insert(key(domain, 0, iova, level_shift(level + 1)), pointer.bits());
     }
 
-    pub(super) fn clear(&mut self) {
-        self.iotlb.clear();
-        self.pointers.iter_mut().for_each(Cache::clear);
-    }
-
-    pub(super) fn drop_domain(&mut self, domain: u16) {
-        let of_domain = |key: u64| key >> DOMAIN_SHIFT == u64::from(domain);
-        self.iotlb.remove_where(of_domain);
-        self.pointers.iter_mut().for_each(|cache| cache.remove_where(of_domain));
-    }
-
-    /// Drops what serves a page from the first to the last of `range`: leaves of every size and, unless `leaf_only`, pointers
-    /// of every level.
-    pub(super) fn drop_range(&mut self, domain: u16, range: (u64, u64), leaf_only: bool) {
-        for kind in 0..3 {
-            if self.in_use[kind] {
-                drop_keys(&mut self.iotlb, key(domain, kind, Iova::new(0), 0), LEVEL_BITS * kind as u32, range);
+    /// Drops what serves a covered page: leaves of every size and, unless `leaf_only`, pointers of every level.
+    pub(super) fn invalidate(&mut self, covered: Covered, leaf_only: bool) {
+        self.iotlb.invalidate(covered);
+        match (covered.domain, covered.pages) {
+            (Some(domain), Some(pages)) if !leaf_only => {
+                for (cache, level) in self.pointers.iter_mut().zip(1..) {
+                    drop_keys(cache, key(domain, 0, Iova::new(0), 0), LEVEL_BITS * level, pages);
+                }
             }
-        }
-        if !leaf_only {
-            for (cache, level) in self.pointers.iter_mut().zip(1..) {
-                drop_keys(cache, key(domain, 0, Iova::new(0), 0), LEVEL_BITS * level, range);
+            (Some(_), Some(_)) => {}
+            (Some(domain), None) => {
+                let of_domain = |key: u64| key >> DOMAIN_SHIFT == u64::from(domain);
+                self.pointers.iter_mut().for_each(|cache| cache.remove_where(of_domain));
             }
+            (None, _) => self.pointers.iter_mut().for_each(Cache::clear),
         }
     }
 }

@@ -21,6 +21,18 @@ pub struct Counters {
     pub ptcache_l3_misses: u64,
     /// Table entries read by walks: the misses of the IOTLB and of the three paging-structure caches together.
     pub memory_reads: u64,
+    /// Walks that a prefetcher or a driver asked for, whatever they found.
+    pub prefetches_issued: u64,
+    /// Those of the prefetches that were in the buffer when they were asked for: hits.
+    pub prefetches_useful: u64,
+    /// Those that were asked for while still under way: hits that wait, and among those that joined.
+    pub prefetches_late: u64,
+    /// Those that left the buffer, or were invalidated under way, before anybody had asked for them.
+    pub prefetches_useless: u64,
+    /// Those that found nothing mapped.
+    pub prefetches_unmapped: u64,
+    /// Table entries read by these walks; no part of `memory_reads`.
+    pub prefetch_reads: u64,
     /// Walks that read a page which nobody had allocated (a violation of S4).
     pub walks_into_freed: u64,
     /// Root and context entries read, as pairs, because the context cache had none.

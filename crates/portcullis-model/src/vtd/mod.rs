@@ -3,6 +3,7 @@
 mod caches;
 mod counters;
 mod faults;
+mod prefetching;
 mod queue;
 mod registers;
 mod translation;
@@ -10,6 +11,7 @@ mod walk;
 mod writes;
 
 pub use counters::Counters;
+pub use prefetching::PrefetchFlaw;
 
 use crate::parameters::Parameters;
 use crate::ram::Ram;
@@ -210,6 +212,22 @@ impl Vtd {
         Requests(self.lock())
     }
 
+    /// Asks for the translation of the page at `iova` before `source` does, as AMD-Vi's `PREFETCH_IOMMU_PAGES` does: it is walked
+    /// for and put into the buffer of the prefetcher. Nothing happens where there is none, or nothing is mapped.
+    pub fn prefetch(&self, now_ps: u64, source: SourceId, iova: Iova) {
+        let mut state = self.at(now_ps);
+        if state.stored.translates {
+            let State { translation, ram, counters, stored, now_ps, .. } = &mut *state;
+            translation.hint(ram, counters, stored.root_table, *now_ps, source, iova);
+            state.plan();
+        }
+    }
+
+    /// Breaks the prefetcher, for tests of what notices it. Nothing happens where there is none.
+    pub fn plant(&self, flaw: PrefetchFlaw) {
+        self.lock().translation.plant(flaw);
+    }
+
     /// Where a request of `source` would lead if it came now, through whatever is cached or under way. Leaves no trace: no
     /// count, no recency, no fault.
     pub fn reaches(&self, now_ps: u64, source: SourceId, iova: Iova, rights: Rights) -> Option<PhysAddr> {
@@ -320,7 +338,7 @@ impl State {
             if self.writes.next_ps() == self.next_ps {
                 self.writes.land(&self.ram);
             } else if self.translation.next_ps() == self.next_ps {
-                self.translation.complete_walk();
+                self.translation.complete_walk(&mut self.counters);
             } else {
                 self.step_queue();
             }
@@ -344,7 +362,11 @@ impl State {
             return Ok(Translated { phys, ready_ps: self.now_ps, outcome: LookupOutcome::Hit });
         }
         let root = self.stored.root_table;
-        match self.translation.translate(&self.ram, &mut self.counters, root, self.now_ps, request) {
+        let translated = self.translation.translate(&self.ram, &mut self.counters, root, self.now_ps, request);
+        if self.translation.prefetches() {
+            self.plan();
+        }
+        match translated {
             Ok(translated) => {
                 self.next_ps = match translated.outcome {
                     LookupOutcome::Miss { .. } => self.next_ps.min(translated.ready_ps),

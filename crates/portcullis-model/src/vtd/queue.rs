@@ -138,7 +138,7 @@ impl State {
     fn execute(&mut self, descriptor: InvalidationDescriptor, now_ps: u64) {
         match descriptor {
             InvalidationDescriptor::Iotlb { scope, drain_writes, .. } => {
-                self.translation.invalidate(scope);
+                self.translation.invalidate(&mut self.counters, scope);
                 let scope = match scope {
                     IotlbScope::Global => {
                         self.counters.invalidations_global += 1;

@@ -1,9 +1,11 @@
 //! Translating requests: the context cache, the IOTLB, the paging-structure caches, and the walks under way.
 
 use super::caches::Caches;
-use super::walk::{self, ContextRefusal, Format, Found, Leaf, level_shift};
+use super::prefetching::{PrefetchFlaw, Prefetching};
+use super::walk::{self, ContextRefusal, Format, Found, Leaf, is_interrupt, level_shift};
 use super::{Counters, LookupOutcome, Translated};
 use crate::parameters::Parameters;
+use crate::prefetch::{Covered, Page};
 use crate::ram::Ram;
 use portcullis::table::{EntryValue, Rights};
 use portcullis::{Iova, PAGE_SHIFT, PhysAddr, SourceId};
@@ -20,6 +22,8 @@ struct Walk {
     leaf: Leaf,
     /// Cleared by an invalidation that would have dropped the leaf from the IOTLB.
     inserts_leaf: bool,
+    /// It was predicted, and nobody has asked for it since: its leaf goes into the buffer of the prefetcher.
+    is_prefetch: bool,
     /// The pointers that it read, by level of the table pointed to, less one. An invalidation takes out those that it would
     /// have dropped from their caches.
     pointers: [Option<EntryValue>; 3],
@@ -39,6 +43,7 @@ pub(super) struct Translation {
     /// The context used last, which is in `contexts`.
     last: Option<(SourceId, ContextEntry)>,
     caches: Caches,
+    prefetching: Option<Prefetching>,
     walks: Vec<Walk>,
     /// When each walker is free.
     walkers: Box<[u64]>,
@@ -52,6 +57,7 @@ impl Translation {
             contexts: FxHashMap::default(),
             last: None,
             caches: Caches::new(parameters),
+            prefetching: parameters.prefetcher.as_ref().map(Prefetching::new),
             walks: Vec::new(),
             walkers: vec![0; parameters.walkers as usize].into(),
         }
@@ -80,7 +86,7 @@ impl Translation {
             return Ok(Translated { phys, ready_ps: now_ps, outcome: LookupOutcome::Hit });
         }
         counters.lookups += 1;
-        if let Some(leaf) = self.caches.leaf(context.domain.0, iova) {
+        if let Some(leaf) = self.caches.iotlb.get(context.domain.0, iova) {
             counters.iotlb_hits += 1;
             let phys = leaf.admit(iova, rights).map_err(|reason| (reason, recorded))?;
             return Ok(Translated { phys, ready_ps: now_ps, outcome: LookupOutcome::Hit });
@@ -98,11 +104,24 @@ impl Translation {
         rights: Rights,
     ) -> Result<Translated, FaultReason> {
         let domain = context.domain.0;
-        if let Some(walk) = self.walks.iter().find(|walk| walk.serves(domain, iova)) {
+        if let Some(taken) = self.prefetching.as_mut().and_then(|prefetching| prefetching.take(domain, iova, rights)) {
+            counters.iotlb_hits += 1;
+            let leaf = taken?;
+            counters.prefetches_useful += 1;
+            self.insert_leaf(domain, iova, leaf);
+            self.predict(ram, counters, context, now_ps, iova);
+            return Ok(Translated { phys: leaf.phys(iova), ready_ps: now_ps, outcome: LookupOutcome::Hit });
+        }
+        if let Some(walk) = self.walks.iter_mut().find(|walk| walk.serves(domain, iova)) {
             counters.iotlb_hits += 1;
             counters.iotlb_joined += 1;
             let phys = walk.leaf.admit(iova, rights)?;
-            return Ok(Translated { phys, ready_ps: walk.completes_ps, outcome: LookupOutcome::Joined });
+            let (ready_ps, is_late) = (walk.completes_ps, std::mem::take(&mut walk.is_prefetch));
+            if is_late {
+                counters.prefetches_late += 1;
+                self.predict(ram, counters, context, now_ps, iova);
+            }
+            return Ok(Translated { phys, ready_ps, outcome: LookupOutcome::Joined });
         }
         counters.iotlb_misses += 1;
         let top = (EntryValue::table(context.table), context.levels);
@@ -120,12 +139,105 @@ impl Translation {
                 _ => counters.ptcache_l1_misses += 1,
             }
         }
-        let walker = self.walkers.iter_mut().min().expect("there is at least one walker");
-        let completes_ps = now_ps.max(*walker) + u64::from(reads) * self.parameters.memory_read_ps;
-        *walker = completes_ps;
+        let completes_ps = self.walk_for(now_ps, reads);
         let leaf = result?;
-        self.walks.push(Walk { completes_ps, domain, iova, leaf, inserts_leaf: true, pointers });
+        self.walks.push(Walk { completes_ps, domain, iova, leaf, inserts_leaf: true, is_prefetch: false, pointers });
+        self.predict(ram, counters, context, now_ps, iova);
         Ok(Translated { phys: leaf.phys(iova), ready_ps: completes_ps, outcome: LookupOutcome::Miss { reads } })
+    }
+
+    /// Occupies the walker that is free first for so many reads. Returns when it is done.
+    fn walk_for(&mut self, now_ps: u64, reads: u8) -> u64 {
+        let walker = self.walkers.iter_mut().min().expect("there is at least one walker");
+        *walker = now_ps.max(*walker) + u64::from(reads) * self.parameters.memory_read_ps;
+        *walker
+    }
+
+    fn insert_leaf(&mut self, domain: u16, iova: Iova, leaf: Leaf) {
+        let evicted = self.caches.iotlb.insert(domain, iova, leaf);
+        if let (Some(prefetching), Some(page)) = (&mut self.prefetching, evicted) {
+            prefetching.evicted(page);
+        }
+    }
+
+    /// A request that was let through was not served by the IOTLB, nor by the walk of another request: walks for what the prefetcher
+    /// expects next.
+    fn predict(&mut self, ram: &Ram, counters: &mut Counters, context: &ContextEntry, now_ps: u64, iova: Iova) {
+        let missed = Page { domain: context.domain.0, pfn: iova.pfn() };
+        let Some(prefetching) = &mut self.prefetching else { return };
+        let predicted = prefetching.missed(missed);
+        // Of another domain it knows no table.
+        for page in predicted.into_iter().filter(|page| page.domain == missed.domain) {
+            self.prefetch(ram, counters, context, now_ps, Iova::from_pfn(page.pfn));
+        }
+    }
+
+    /// Walks for a page that no request has asked for yet, unless it is there or on its way. Nothing comes of it where nothing is
+    /// mapped: no fault.
+    fn prefetch(&mut self, ram: &Ram, counters: &mut Counters, context: &ContextEntry, now_ps: u64, iova: Iova) {
+        let (domain, beyond) = (context.domain.0, self.is_beyond_width(context, iova));
+        let Some(prefetching) = &self.prefetching else { return };
+        let is_known = self.caches.iotlb.peek(domain, iova).or(prefetching.peek(domain, iova)).is_some();
+        if beyond || is_interrupt(iova.as_u64()) || is_known || self.walks.iter().any(|walk| walk.serves(domain, iova))
+        {
+            return;
+        }
+        let top = (EntryValue::table(context.table), context.levels);
+        let (pointer, level) = self.caches.pointer(domain, iova, context.levels).unwrap_or(top);
+        // No request, and so no rights: whoever uses it is held against what the leaf allows.
+        let read = walk::walk(ram, &self.format, pointer, level, iova, Rights::READ);
+        let found = match read.result {
+            Ok(_) => read,
+            Err(_) => walk::walk(ram, &self.format, pointer, level, iova, Rights::WRITE),
+        };
+        let reads = level - found.level + 1;
+        counters.prefetches_issued += 1;
+        counters.prefetch_reads += u64::from(reads);
+        counters.walks_into_freed += u64::from(found.into_freed);
+        let completes_ps = self.walk_for(now_ps, reads);
+        match found.result {
+            Ok(leaf) => self.walks.push(Walk {
+                completes_ps,
+                domain,
+                iova,
+                leaf,
+                inserts_leaf: true,
+                is_prefetch: true,
+                pointers: found.pointers,
+            }),
+            Err(_) => counters.prefetches_unmapped += 1,
+        }
+    }
+
+    /// The driver says that `source` will ask for the page at `iova`.
+    pub(super) fn hint(
+        &mut self,
+        ram: &Ram,
+        counters: &mut Counters,
+        root: PhysAddr,
+        now_ps: u64,
+        source: SourceId,
+        iova: Iova,
+    ) {
+        // A hint for a device that may reach nothing comes to nothing.
+        if let Ok(context) = self.context(ram, counters, root, source)
+            && context.translation_type == TranslationType::Untranslated
+        {
+            self.prefetch(ram, counters, &context, now_ps, iova);
+        }
+    }
+
+    /// Whether there is a prefetcher, so that walks begin that no request has begun.
+    #[inline]
+    pub(super) fn prefetches(&self) -> bool {
+        self.prefetching.is_some()
+    }
+
+    /// Breaks the prefetcher, if there is one.
+    pub(super) fn plant(&mut self, flaw: PrefetchFlaw) {
+        if let Some(prefetching) = &mut self.prefetching {
+            prefetching.flaw = Some(flaw);
+        }
     }
 
     /// Where a request would lead now, leaving no trace of the question.
@@ -148,8 +260,9 @@ impl Translation {
             return Some(PhysAddr::new(iova.as_u64()));
         }
         let domain = context.domain.0;
+        let buffered = || self.prefetching.as_ref().and_then(|prefetching| prefetching.peek(domain, iova));
         let under_way = || self.walks.iter().find(|walk| walk.serves(domain, iova)).map(|walk| walk.leaf);
-        let leaf = match self.caches.peek_leaf(domain, iova).or_else(under_way) {
+        let leaf = match self.caches.iotlb.peek(domain, iova).or_else(buffered).or_else(under_way) {
             Some(leaf) => leaf,
             None => {
                 let top = (EntryValue::table(context.table), context.levels);
@@ -183,12 +296,17 @@ impl Translation {
     }
 
     /// Completes the walk that is due first.
-    pub(super) fn complete_walk(&mut self) {
+    pub(super) fn complete_walk(&mut self, counters: &mut Counters) {
         let first = (0..self.walks.len()).min_by_key(|&at| self.walks[at].completes_ps);
         let Some(first) = first else { return };
         let walk = self.walks.remove(first);
-        if walk.inserts_leaf {
-            self.caches.insert_leaf(walk.domain, walk.iova, walk.leaf);
+        match &mut self.prefetching {
+            Some(prefetching) if walk.is_prefetch && walk.inserts_leaf => {
+                prefetching.fill(counters, walk.domain, walk.iova, walk.leaf);
+            }
+            Some(_) if walk.is_prefetch => counters.prefetches_useless += 1,
+            _ if walk.inserts_leaf => self.insert_leaf(walk.domain, walk.iova, walk.leaf),
+            _ => {}
         }
         for (pointer, level) in walk.pointers.into_iter().zip(1..) {
             if let Some(pointer) = pointer {
@@ -198,8 +316,8 @@ impl Translation {
     }
 
     /// Executes an IOTLB invalidation.
-    pub(super) fn invalidate(&mut self, scope: IotlbScope) {
-        let (domain, range, leaf_only) = match scope {
+    pub(super) fn invalidate(&mut self, counters: &mut Counters, scope: IotlbScope) {
+        let (domain, pages, leaf_only) = match scope {
             IotlbScope::Global => (None, None, false),
             IotlbScope::Domain(domain) => (Some(domain.0), None, false),
             IotlbScope::Pages { domain, first, mask, leaf_only } => {
@@ -207,11 +325,13 @@ impl Translation {
                 (Some(domain.0), Some((first, last)), leaf_only && self.parameters.honours_hint)
             }
         };
-        match (domain, range) {
-            (Some(domain), Some(range)) => self.caches.drop_range(domain, range, leaf_only),
-            (Some(domain), None) => self.caches.drop_domain(domain),
-            _ => self.caches.clear(),
+        let covered = Covered { domain, pages };
+        if let Some(prefetching) = &mut self.prefetching {
+            let dropped: Vec<Page> = self.caches.iotlb.pages_in(covered).collect();
+            prefetching.invalidated(counters, covered, &dropped);
         }
+        self.caches.invalidate(covered, leaf_only);
+        let lands = self.prefetching.as_ref().and_then(|it| it.flaw) == Some(PrefetchFlaw::LandsAfterInvalidation);
         for walk in &mut self.walks {
             if domain.is_some_and(|domain| domain != walk.domain) {
                 continue;
@@ -219,9 +339,9 @@ impl Translation {
             let pfn = walk.iova.pfn();
             let overlaps = |shift: u32| {
                 let covers = shift - PAGE_SHIFT;
-                range.is_none_or(|(first, last)| (first >> covers..=last >> covers).contains(&(pfn >> covers)))
+                pages.is_none_or(|(first, last)| (first >> covers..=last >> covers).contains(&(pfn >> covers)))
             };
-            walk.inserts_leaf &= !overlaps(walk.leaf.shift);
+            walk.inserts_leaf &= !overlaps(walk.leaf.shift) || walk.is_prefetch && lands;
             for (pointer, level) in walk.pointers.iter_mut().zip(1..) {
                 if !leaf_only && overlaps(level_shift(level + 1)) {
                     *pointer = None;

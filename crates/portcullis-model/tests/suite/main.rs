@@ -4,5 +4,6 @@ mod common;
 mod device;
 mod driver;
 mod invalidation;
+mod prefetching;
 mod queue;
 mod translation;

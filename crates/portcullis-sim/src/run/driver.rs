@@ -7,7 +7,8 @@ use super::observer::RunEvent;
 use super::world::{Wanted, World};
 use portcullis::RawUnmapError;
 use portcullis::domain::segment_iova;
-use portcullis::{Access, Iova, PAGE_SIZE, PhysAddr, Request, Segment};
+use portcullis::platform::Step;
+use portcullis::{Access, Iova, IovaRange, PAGE_SIZE, PhysAddr, Platform, Request, Segment};
 use smallvec::smallvec;
 use std::cell::Cell;
 
@@ -59,10 +60,13 @@ impl<'w> Driver<'w> {
         world.tell(&RunEvent::MapBegins { core: self.core });
         let ranges: Result<Ranges, _> = world.engine.charged(|| {
             if world.info.physical_addresses() {
-                segments.iter().map(|segment| request(std::slice::from_ref(segment))).collect()
-            } else {
-                request(segments).map(|range| smallvec![range])
+                return segments.iter().map(|segment| request(std::slice::from_ref(segment))).collect();
             }
+            let range = request(segments)?;
+            if world.map_hint.covers(access) {
+                self.ask_to_prefetch(device, range);
+            }
+            Ok(smallvec![range])
         });
         match ranges {
             Ok(ranges) => {
@@ -223,6 +227,16 @@ impl<'w> Driver<'w> {
             world.engine.wait_until(Wanted::Map(core).into(), || world.maps[core].ended.get() != ended);
         }
         !owned() && reaches()
+    }
+
+    /// Tells the hardware that the device will go over `range` next, and so asks for its first page: a command in a queue, and a
+    /// doorbell.
+    fn ask_to_prefetch(&self, device: usize, range: IovaRange) {
+        let world = self.world;
+        world.platform.probe(Step::QueueWrite { descriptors: 1 });
+        world.platform.probe(Step::RegisterWrite);
+        let source = world.devices.borrow()[device].source();
+        world.vtd.prefetch(world.engine.now_ps(), source, Iova::from_pfn(range.first_pfn()));
     }
 
     /// The device goes over the whole buffer, and this core idles until it is done.

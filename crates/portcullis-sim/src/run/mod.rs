@@ -15,7 +15,9 @@ mod rings;
 mod workload;
 mod world;
 
-pub use adversary::{Attacked, Found, PROBES_CACHED_MIN, attack, attack_design, attack_on_breaking_hardware};
+pub use adversary::{
+    Attacked, Found, PROBES_CACHED_MIN, attack, attack_design, attack_on_breaking_hardware, attack_on_flawed_prefetcher,
+};
 use any_domain::AnyDesign;
 pub use churn::Churn;
 pub use rings::Rings;
@@ -25,6 +27,7 @@ pub use world::LabUnit;
 use crate::account::Account;
 use crate::host_memory::buffers_end;
 use crate::machine::Machine;
+use crate::prefetch::{MapHint, Prefetching};
 use exposure::Exposure;
 use observer::RunEvent;
 use portcullis::design::Options;
@@ -36,6 +39,7 @@ use portcullis_trace::{Joined, Trace};
 use portcullis_vtd::{BringUpError, QueueUse};
 use residual::Residual;
 use std::rc::Rc;
+use std::sync::Arc;
 use thiserror::Error;
 use world::World;
 
@@ -43,7 +47,7 @@ use world::World;
 #[derive(Clone)]
 pub enum Work {
     /// Replays a trace, with the device's own accesses where there is a log of them.
-    Trace(Rc<Trace>, Option<Rc<Joined>>),
+    Trace(Arc<Trace>, Option<Arc<Joined>>),
     /// Serves synthetic rings.
     Rings(Rings),
     /// Maps and unmaps in memory that others use too.
@@ -116,6 +120,15 @@ pub struct Job<'m> {
     pub seed: u64,
     /// Whether page-selective invalidations say that only leaves have changed, where that is so.
     pub leaf_only_hint: bool,
+    /// For which mappings the driver asks the hardware to prefetch.
+    pub map_hint: MapHint,
+}
+
+impl Job<'_> {
+    /// What prefetches in it.
+    pub fn prefetching(&self) -> Prefetching {
+        Prefetching::of(self.machine.iommu.prefetcher, self.map_hint)
+    }
 }
 
 /// How the pauses between operations are set.
@@ -229,6 +242,7 @@ fn measured_pace(machine: &Machine, work: &Work, seed: u64) -> Result<Pace, RunE
             pace: Pace::Gaps(factor),
             seed,
             leaf_only_hint: true,
+            map_hint: MapHint::Never,
         })
     };
     // How long it takes is close to linear in the factor; two runs give the line, and a third corrects it.
@@ -351,6 +365,12 @@ fn since(now: &Counters, then: &Counters) -> Counters {
         ptcache_l2_misses: now.ptcache_l2_misses - then.ptcache_l2_misses,
         ptcache_l3_misses: now.ptcache_l3_misses - then.ptcache_l3_misses,
         memory_reads: now.memory_reads - then.memory_reads,
+        prefetches_issued: now.prefetches_issued - then.prefetches_issued,
+        prefetches_useful: now.prefetches_useful - then.prefetches_useful,
+        prefetches_late: now.prefetches_late - then.prefetches_late,
+        prefetches_useless: now.prefetches_useless - then.prefetches_useless,
+        prefetches_unmapped: now.prefetches_unmapped - then.prefetches_unmapped,
+        prefetch_reads: now.prefetch_reads - then.prefetch_reads,
         walks_into_freed: now.walks_into_freed - then.walks_into_freed,
         context_misses: now.context_misses - then.context_misses,
         faults: now.faults - then.faults,

@@ -11,6 +11,7 @@ use portcullis_trace::{Joined, LoggedAccess, OperationKind, Target, Trace, Trace
 use rustc_hash::FxHashSet;
 use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// The CPUs that did anything, in order of their numbers: each becomes a core.
 fn cpus(trace: &Trace) -> Vec<u16> {
@@ -33,7 +34,7 @@ pub(super) fn memory_end(trace: &Trace, joined: Option<&Joined>) -> u64 {
 }
 
 /// Makes the mappings that precede the trace.
-pub(super) fn prepare(world: &Rc<World>, trace: &Rc<Trace>, joined: Option<&Rc<Joined>>) {
+pub(super) fn prepare(world: &Rc<World>, trace: &Arc<Trace>, joined: Option<&Arc<Joined>>) {
     let Some(joined) = joined.cloned() else { return };
     let (inner, trace) = (world.clone(), trace.clone());
     let body = move || {
@@ -63,7 +64,7 @@ fn persistent_slot(trace: &Trace, index: u32) -> Slot {
 /// itself would drift away from the others, and a driver's ring would seem to have no end. With logged accesses the device
 /// does those and no others, and each operation also waits for the end of the one before: the log's place among them is
 /// known no other way.
-pub(super) fn run(world: &Rc<World>, trace: &Rc<Trace>, joined: Option<&Rc<Joined>>, batch: usize, pace: Pace) {
+pub(super) fn run(world: &Rc<World>, trace: &Arc<Trace>, joined: Option<&Arc<Joined>>, batch: usize, pace: Pace) {
     let cpus = cpus(trace);
     let segments = trace.segments.as_slice().into();
     let (trace_of, joined_of) = (trace.clone(), joined.cloned());
@@ -94,7 +95,7 @@ pub(super) fn run(world: &Rc<World>, trace: &Rc<Trace>, joined: Option<&Rc<Joine
 }
 
 /// The device goes over the buffers that the trace never unmaps, in the order of their maps.
-fn access_leftovers(world: &Rc<World>, trace: &Rc<Trace>) {
+fn access_leftovers(world: &Rc<World>, trace: &Arc<Trace>) {
     let left = |(slot, mapping): (usize, &TraceMapping)| {
         (mapping.unmap_operation.is_none() && mapping.access != Access::DeviceReads).then_some(slot as Slot)
     };
@@ -131,9 +132,9 @@ pub(super) fn close_windows(world: &Rc<World>, batch: usize) {
 struct Script {
     /// Operations of the trace that have begun or, where accesses are logged, are over.
     turn: Cell<u32>,
-    trace: Rc<Trace>,
+    trace: Arc<Trace>,
     segments: Rc<[Segment]>,
-    joined: Option<Rc<Joined>>,
+    joined: Option<Arc<Joined>>,
     pace: Pace,
 }
 

@@ -97,9 +97,11 @@ impl Rings {
         (u64::from(self.ring) + 1) * u64::from(self.pages)
     }
 
-    /// Pages that a core has in memory. A transmit buffer has one to itself.
+    /// Pages that a core has in memory. A transmit buffer has one to itself. Receive buffers of a power of two of pages are aligned
+    /// to their size.
     fn pages_per_ring(&self) -> u64 {
-        self.receive_pages() + self.slots_per_ring().1
+        let pages = self.receive_pages() + self.slots_per_ring().1;
+        pages.next_multiple_of(u64::from(self.pages).next_power_of_two())
     }
 
     /// Pages that all rings map while each is served a burst.
@@ -250,7 +252,8 @@ impl Ring {
         while self.idle < rings.idle && self.pages_since >= PAGES_PER_IDLE {
             let slot = (u64::from(rings.count) * (receive + transmit)) as Slot + self.idle as Slot;
             let phys = PhysAddr::new(rings.idle_base() + u64::from(self.idle) * PAGE_SIZE);
-            driver.map(slot, &Buffer::from(Segment { phys, len: PAGE_SIZE }), Access::DeviceWrites, 0);
+            let buffer = Buffer::from(Segment { phys, len: PAGE_SIZE });
+            driver.map(slot, &buffer, Access::DeviceWrites, 0);
             self.idle += 1;
             self.pages_since -= PAGES_PER_IDLE;
         }

@@ -7,6 +7,7 @@ use super::ranges::Ranges;
 use super::{Job, RunError};
 use crate::engine::{Engine, Event};
 use crate::platform::LabPlatform;
+use crate::prefetch::MapHint;
 use portcullis::design::Info;
 use portcullis::{DomainConfig, MapError, PhysAddr, Segment, SourceId};
 use portcullis_model::{Device, ModelMmio, Ram, Vtd};
@@ -100,6 +101,8 @@ pub(super) struct World {
     pub(super) warm: Cell<bool>,
     /// When the latest map or hand-back was: what follows is waiting for timers.
     pub(super) worked_ps: Cell<u64>,
+    /// For which mappings the driver asks the hardware to prefetch.
+    pub(super) map_hint: MapHint,
     /// Who watches.
     observers: Vec<Rc<RefCell<dyn Observer>>>,
 }
@@ -158,6 +161,7 @@ impl World {
             unmaps: (0..cores).map(|_| RefCell::default()).collect(),
             warm: Cell::new(true),
             worked_ps: Cell::new(0),
+            map_hint: job.prefetching().map_hint,
             observers: Vec::new(),
         })
     }

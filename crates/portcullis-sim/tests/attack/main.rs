@@ -11,10 +11,11 @@ use portcullis::Protection;
 use portcullis::design::Options;
 use portcullis::designs::DesignId;
 use portcullis_sim::attack::{Attacked, PROBES_CACHED_MIN};
+use portcullis_sim::prefetch::MapHint;
 use portcullis_sim::{Job, Machine, Pace, Work};
 use portcullis_trace::Trace;
 use std::path::Path;
-use std::rc::Rc;
+use std::sync::Arc;
 
 fn machine() -> Machine {
     Machine::by_id("cascadelake-cx5").expect("the default machine")
@@ -24,7 +25,18 @@ fn machine() -> Machine {
 /// account.
 fn job<'m>(machine: &'m Machine, work: Work, design: DesignId, protection: Protection) -> Job<'m> {
     let (pace, options, batch) = (Pace::Gaps(1.0), Options::NONE, design.info().batch_default);
-    Job { machine, work, design, options, protection, batch, pace, seed: 1, leaf_only_hint: true }
+    Job {
+        machine,
+        work,
+        design,
+        options,
+        protection,
+        batch,
+        pace,
+        seed: 1,
+        leaf_only_hint: true,
+        map_hint: MapHint::Never,
+    }
 }
 
 fn rings(parameters: &str) -> Work {
@@ -33,7 +45,7 @@ fn rings(parameters: &str) -> Work {
 
 fn replay(name: &str) -> Work {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../traces/{name}.trace.xz"));
-    Work::Trace(Rc::new(Trace::read(&file, |_| ()).unwrap_or_else(|error| panic!("{error}"))), None)
+    Work::Trace(Arc::new(Trace::read(&file, |_| ()).unwrap_or_else(|error| panic!("{error}"))), None)
 }
 
 /// Asserts that the run went to its end, that enough was cached to show something, and that nothing got through but what is

@@ -10,7 +10,10 @@ use portcullis::Protection::{self, Deferred, Strict};
 use portcullis::Rule;
 use portcullis::design::Design;
 use portcullis::designs::{DesignId, Identity, Magazine, Portcullis, Solaris, Stock};
-use portcullis_sim::attack::{Attacked, PROBES_CACHED_MIN, attack_design, attack_on_breaking_hardware};
+use portcullis_model::PrefetchFlaw;
+use portcullis_sim::attack::{
+    Attacked, PROBES_CACHED_MIN, attack, attack_design, attack_on_breaking_hardware, attack_on_flawed_prefetcher,
+};
 use portcullis_sim::{Job, LabPlatform, LabUnit, Machine, RunError};
 
 /// What is attacked.
@@ -233,4 +236,42 @@ fn s11_a_queue_error_that_returns_the_buffer() {
     assert!(matches!(sound.error, Some(RunError::Commit(_))), "{sound:?}");
     assert!(sound.probes_cached >= Some(PROBES_CACHED_MIN), "{sound:?}");
     assert_eq!(undeclared(&attack(true)), [Rule::Completion]);
+}
+
+/// Buffers of more pages than the IOTLB has entries: some are in the buffer of a prefetcher, or on their way, when they are
+/// unmapped.
+const LARGE: &str = "ring=4,pages=256,operations=600";
+
+/// Attacks a design on hardware with a prefetcher that has `flaw`, and on the same without it.
+fn a_flaw_of_the_prefetcher(rule: Rule, consequences: &[Rule], flaw: PrefetchFlaw) {
+    for (design, prefetcher) in [(DesignId::Portcullis, "next"), (DesignId::Magazine, "adjacent")] {
+        let mut case = Case::new(LARGE, Strict);
+        case.machine.iommu.prefetcher = Some(prefetcher.parse().expect("a prefetcher"));
+        // Walks that take longer than an invalidation.
+        case.machine.iommu.memory_read_ps = 1_000_000;
+        let job = Job { design, ..case.job() };
+        passes(&attack(&job), "without the flaw");
+        let attacked = attack_on_flawed_prefetcher(&job, flaw);
+        let found = undeclared(&attacked);
+        assert!(found.contains(&rule), "{rule}, {prefetcher}: {attacked:?}");
+        assert!(
+            found.iter().all(|one| *one == rule || consequences.contains(one)),
+            "{rule}, {prefetcher}: {attacked:?}"
+        );
+    }
+}
+
+#[test]
+fn s2_a_prefetch_that_lands_after_the_invalidation() {
+    a_flaw_of_the_prefetcher(Rule::Strict, &[Rule::Reuse], PrefetchFlaw::LandsAfterInvalidation);
+}
+
+#[test]
+fn s2_a_prefetch_buffer_that_page_selective_commands_spare() {
+    a_flaw_of_the_prefetcher(Rule::Strict, &[Rule::Reuse], PrefetchFlaw::BufferIsSpared);
+}
+
+#[test]
+fn s5_a_prefetched_page_that_skips_the_check_of_rights() {
+    a_flaw_of_the_prefetcher(Rule::Rights, &[], PrefetchFlaw::RightsAreSkipped);
 }

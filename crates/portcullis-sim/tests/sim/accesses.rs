@@ -4,14 +4,14 @@ use super::{every_protection, job, machine, measured};
 use portcullis_sim::{Job, Pace, Work, machine_pace};
 use portcullis_trace::{AccessLog, Joined, Target, Trace, join};
 use std::path::Path;
-use std::rc::Rc;
+use std::sync::Arc;
 
-fn pair(name: &str) -> (Rc<Trace>, Rc<Joined>) {
+fn pair(name: &str) -> (Arc<Trace>, Arc<Joined>) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../traces");
     let trace = Trace::read(&folder.join(format!("{name}.trace.xz")), |_| ()).unwrap();
     let log = AccessLog::read(&folder.join(format!("{name}.qemu.xz")), |_| ()).unwrap();
     let joined = join(&trace, &log).unwrap();
-    (Rc::new(trace), Rc::new(joined))
+    (Arc::new(trace), Arc::new(joined))
 }
 
 /// Every design finds each logged access mapped, and almost every access has a mapping that explains it.
@@ -60,7 +60,7 @@ fn faults_with_a_wild(access: impl Fn(&Joined) -> usize) -> Vec<u64> {
     let mut wild = (*joined).clone();
     let at = access(&wild);
     wild.accesses[at].target = Target::Persistent { index: wild.persistent.len() as u32, offset: 0 };
-    let work = Work::Trace(trace, Some(Rc::new(wild)));
+    let work = Work::Trace(trace, Some(Arc::new(wild)));
     let machine = machine("cascadelake-cx5");
     every_protection()
         .map(|(design, protection)| measured(&job(&machine, work.clone(), design, protection)).faults)

@@ -2,7 +2,7 @@
 
 use portcullis::{PAGE_SIZE, pages_spanned};
 use portcullis_trace::Trace;
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// Who runs, as the columns before the time show it: task, CPU, flags.
 pub(crate) type Who = (&'static str, u16, &'static str);
@@ -81,9 +81,9 @@ impl Capture {
         self.event(who, &format!("unmap: IOMMU: iova=0x{from:016x} - 0x{to:016x} size={bytes} unmapped_size={bytes}"))
     }
 
-    pub(crate) fn read(&self) -> Rc<Trace> {
+    pub(crate) fn read(&self) -> Arc<Trace> {
         let trace = Trace::read_from("by-hand.trace", self.text.as_bytes(), |_| ());
-        Rc::new(trace.unwrap_or_else(|error| panic!("{error}\n{}", self.text)))
+        Arc::new(trace.unwrap_or_else(|error| panic!("{error}\n{}", self.text)))
     }
 }
 

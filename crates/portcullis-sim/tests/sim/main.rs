@@ -15,6 +15,7 @@ mod linux;
 mod measures;
 mod oracle;
 mod placement;
+mod prefetching;
 mod shared_commits;
 mod span;
 mod unit_costs;
@@ -23,10 +24,11 @@ mod windows;
 use portcullis::Protection;
 use portcullis::design::Options;
 use portcullis::designs::DesignId;
+use portcullis_sim::prefetch::MapHint;
 use portcullis_sim::{Job, Machine, Pace, RunOutcome, Work, run};
 use portcullis_trace::Trace;
 use std::path::Path;
-use std::rc::Rc;
+use std::sync::Arc;
 
 fn machine(id: &str) -> Machine {
     Machine::by_id(id).expect("a machine")
@@ -35,7 +37,18 @@ fn machine(id: &str) -> Machine {
 /// A run of single unmaps at the times of the work itself.
 fn job<'m>(machine: &'m Machine, work: Work, design: DesignId, protection: Protection) -> Job<'m> {
     let (pace, options) = (Pace::Timestamps, Options::NONE);
-    Job { machine, work, design, options, protection, batch: 1, pace, seed: 1, leaf_only_hint: true }
+    Job {
+        machine,
+        work,
+        design,
+        options,
+        protection,
+        batch: 1,
+        pace,
+        seed: 1,
+        leaf_only_hint: true,
+        map_hint: MapHint::Never,
+    }
 }
 
 fn measured(job: &Job<'_>) -> RunOutcome {
@@ -47,16 +60,16 @@ const STRICT_TRACES: [&str; 3] =
     ["q-e1000e-rx.strict.2cpu", "q-nvme-randread4k.strict.2cpu", "nvme-seqread128k.strict.4cpu"];
 const LAZY_TRACE: &str = "q-e1000e-tx.lazy.2cpu";
 
-fn bundled(name: &str) -> Rc<Trace> {
+fn bundled(name: &str) -> Arc<Trace> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../traces/{name}.trace.xz"));
-    Rc::new(Trace::read(&file, |_| ()).unwrap_or_else(|error| panic!("{error}")))
+    Arc::new(Trace::read(&file, |_| ()).unwrap_or_else(|error| panic!("{error}")))
 }
 
-fn every_trace() -> impl Iterator<Item = (&'static str, Rc<Trace>)> {
+fn every_trace() -> impl Iterator<Item = (&'static str, Arc<Trace>)> {
     STRICT_TRACES.into_iter().chain([LAZY_TRACE]).map(|name| (name, bundled(name)))
 }
 
-fn replay(trace: &Rc<Trace>) -> Work {
+fn replay(trace: &Arc<Trace>) -> Work {
     Work::Trace(trace.clone(), None)
 }
 

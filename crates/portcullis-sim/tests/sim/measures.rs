@@ -6,7 +6,7 @@ use portcullis::Protection;
 use portcullis::designs::DesignId;
 use portcullis_sim::{Machine, RunOutcome};
 use portcullis_trace::Trace;
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// A device with one transaction under way at a time, so that latencies add up.
 fn one_at_a_time() -> Machine {
@@ -15,7 +15,7 @@ fn one_at_a_time() -> Machine {
     machine
 }
 
-fn strict(machine: &Machine, trace: &Rc<Trace>) -> RunOutcome {
+fn strict(machine: &Machine, trace: &Arc<Trace>) -> RunOutcome {
     measured(&job(machine, replay(trace), DesignId::Stock, Protection::Strict))
 }
 

@@ -8,6 +8,7 @@ use super::{Adversary, Found, grace_ps};
 use crate::platform::LabPlatform;
 use portcullis::Protection;
 use portcullis::design::Design;
+use portcullis_model::PrefetchFlaw;
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -30,6 +31,8 @@ pub struct Attacked {
     pub residual_accesses: u64,
     /// Bytes so exposed times how long, in byte-microseconds; `None` where addresses are physical.
     pub residual_bytes_us: Option<f64>,
+    /// Walks that a prefetcher or the driver asked for.
+    pub prefetches: u64,
     /// How long the design says that an unmap waits for the hardware to be told, in microseconds; `None` without bound.
     pub bound_us: Option<u64>,
     /// How much longer than that a buffer may be reached before it counts as a breach: what timers and the hardware may take
@@ -48,21 +51,34 @@ impl Attacked {
 
 /// Makes the run of `job` with a malicious device in it, whose choices are drawn from the seed of the job.
 pub fn attack(job: &Job<'_>) -> Attacked {
-    run(job, AnyDesign::listed(job.design), None)
+    run(job, AnyDesign::listed(job.design), Broken::Nothing)
 }
 
 /// The same for a design that is in no list; that of `job` has no part in it.
 pub fn attack_design<D: Design<LabPlatform, LabUnit>>(job: &Job<'_>) -> Attacked {
-    run(job, AnyDesign::of::<D>(), None)
+    run(job, AnyDesign::of::<D>(), Broken::Nothing)
 }
 
 /// The same on hardware that refuses every invalidation once `hand_backs` buffers have been handed back. A design that keeps
 /// S11 ends the run there, with an error.
 pub fn attack_on_breaking_hardware<D: Design<LabPlatform, LabUnit>>(job: &Job<'_>, hand_backs: u64) -> Attacked {
-    run(job, AnyDesign::of::<D>(), Some(hand_backs))
+    run(job, AnyDesign::of::<D>(), Broken::After(hand_backs))
 }
 
-fn run(job: &Job<'_>, design: AnyDesign, breaks_after: Option<u64>) -> Attacked {
+/// The same on hardware whose prefetcher has a flaw.
+pub fn attack_on_flawed_prefetcher(job: &Job<'_>, flaw: PrefetchFlaw) -> Attacked {
+    run(job, AnyDesign::listed(job.design), Broken::Prefetcher(flaw))
+}
+
+/// What is wrong with the hardware.
+enum Broken {
+    Nothing,
+    /// It refuses every invalidation once so many buffers have been handed back.
+    After(u64),
+    Prefetcher(PrefetchFlaw),
+}
+
+fn run(job: &Job<'_>, design: AnyDesign, broken: Broken) -> Attacked {
     let bystander = Adversary::stranger(&job.work.devices());
     let mut world = match World::new(job, design, Some(bystander)) {
         Ok(world) => world,
@@ -70,8 +86,10 @@ fn run(job: &Job<'_>, design: AnyDesign, breaks_after: Option<u64>) -> Attacked 
     };
     let residual = world.subscribe(Residual::default());
     let adversary = world.subscribe(Adversary::new(job, &world));
-    if let Some(hand_backs) = breaks_after {
-        adversary.borrow_mut().break_hardware_after(hand_backs);
+    match broken {
+        Broken::Nothing => {}
+        Broken::After(hand_backs) => adversary.borrow_mut().break_hardware_after(hand_backs),
+        Broken::Prefetcher(flaw) => world.vtd.plant(flaw),
     }
     let world = world.ready();
     perform(&world, job);
@@ -90,6 +108,7 @@ fn run(job: &Job<'_>, design: AnyDesign, breaks_after: Option<u64>) -> Attacked 
     Attacked {
         found: adversary.found(),
         probes: probes.all,
+        prefetches: world.vtd.counters().prefetches_issued,
         probes_cached: translated.map(|()| probes.cached),
         residual_accesses: probes.residual,
         residual_bytes_us: translated.map(|()| residual_bytes_ps as f64 / PS_PER_US),

@@ -12,7 +12,9 @@ mod attack;
 mod findings;
 mod owners;
 
-pub use attack::{Attacked, PROBES_CACHED_MIN, attack, attack_design, attack_on_breaking_hardware};
+pub use attack::{
+    Attacked, PROBES_CACHED_MIN, attack, attack_design, attack_on_breaking_hardware, attack_on_flawed_prefetcher,
+};
 pub use findings::Found;
 
 use super::Job;

@@ -1,0 +1,45 @@
+//! Recency prefetching: pages that left the IOTLB one after the other will be wanted one after the other (Saulsbury et al.,
+//! ISCA'00).
+//!
+//! What leaves goes onto a stack; in the original it is threaded through the page table, here it is a list of bounded length. A page
+//! that is missed is taken off it, and its two neighbours there are predicted.
+
+use super::{Covered, Form, Page, Prefetcher};
+use crate::cache::{Cache, Replacement};
+
+pub(super) struct Recency {
+    form: Form,
+    stack: Cache<()>,
+}
+
+impl Recency {
+    pub(super) fn new(form: Form, length: usize) -> Self {
+        Self { form, stack: Cache::new(length, 0, Replacement::Lru) }
+    }
+}
+
+impl Prefetcher for Recency {
+    fn missed(&mut self, page: Page, predicted: &mut Vec<Page>) {
+        let (newer, older) = self.stack.neighbours(page.key());
+        // What left after it comes after it, if it comes in the same order.
+        predicted.extend(newer.into_iter().chain(older).map(Page::of_key));
+        self.stack.remove(page.key());
+    }
+
+    fn evicted(&mut self, page: Page) {
+        self.stack.insert(page.key(), ());
+    }
+
+    fn invalidated(&mut self, covered: Covered, dropped: &[Page]) {
+        match self.form {
+            // They leave the IOTLB as if to make room.
+            Form::Modified => dropped.iter().for_each(|page| self.evicted(*page)),
+            Form::Baseline => {
+                let stack = &mut self.stack;
+                if !covered.each(stack.len(), |page| _ = stack.remove(page.key())) {
+                    stack.remove_where(|key| covered.contains(Page::of_key(key)));
+                }
+            }
+        }
+    }
+}

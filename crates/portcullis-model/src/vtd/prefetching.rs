@@ -1,0 +1,88 @@
+//! The prefetcher of a unit at work: its buffer, and what it is planted with in tests.
+
+use super::Counters;
+use super::caches::Leaves;
+use super::walk::Leaf;
+use crate::cache::Replacement;
+use crate::prefetch::{Covered, Page, Prefetcher, PrefetcherSpec};
+use portcullis::Iova;
+use portcullis::table::Rights;
+use portcullis_vtd::spec::faults::FaultReason;
+
+/// What is wrong with the prefetching of a unit, for tests of what notices it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PrefetchFlaw {
+    /// A page that is invalidated while its walk is under way goes into the buffer all the same.
+    LandsAfterInvalidation,
+    /// Page-selective commands do not reach the buffer.
+    BufferIsSpared,
+    /// What comes out of the buffer is not held against the rights of the request.
+    RightsAreSkipped,
+}
+
+/// A prefetcher with its buffer.
+pub(super) struct Prefetching {
+    /// None where only the driver asks.
+    prefetcher: Option<Box<dyn Prefetcher>>,
+    buffer: Leaves,
+    pub(super) flaw: Option<PrefetchFlaw>,
+}
+
+impl Prefetching {
+    pub(super) fn new(spec: &PrefetcherSpec) -> Self {
+        Self { prefetcher: spec.build(), buffer: Leaves::new(spec.buffer(), 0, Replacement::Lru), flaw: None }
+    }
+
+    /// A request for `page` was not served by the IOTLB: what is expected next.
+    pub(super) fn missed(&mut self, page: Page) -> Vec<Page> {
+        let mut predicted = Vec::new();
+        if let Some(prefetcher) = &mut self.prefetcher {
+            prefetcher.missed(page, &mut predicted);
+        }
+        predicted
+    }
+
+    /// A page has left the IOTLB to make room.
+    pub(super) fn evicted(&mut self, page: Page) {
+        if let Some(prefetcher) = &mut self.prefetcher {
+            prefetcher.evicted(page);
+        }
+    }
+
+    /// What the buffer has for `iova`, without a trace.
+    pub(super) fn peek(&self, domain: u16, iova: Iova) -> Option<Leaf> {
+        self.buffer.peek(domain, iova)
+    }
+
+    /// Takes what the buffer has for `iova` out of it, if the request may use it.
+    pub(super) fn take(&mut self, domain: u16, iova: Iova, rights: Rights) -> Option<Result<Leaf, FaultReason>> {
+        let leaf = self.buffer.peek(domain, iova)?;
+        if self.flaw != Some(PrefetchFlaw::RightsAreSkipped)
+            && let Err(reason) = leaf.admit(iova, rights)
+        {
+            return Some(Err(reason));
+        }
+        self.buffer.remove(domain, iova, leaf);
+        Some(Ok(leaf))
+    }
+
+    /// What was walked for has arrived.
+    pub(super) fn fill(&mut self, counters: &mut Counters, domain: u16, iova: Iova, leaf: Leaf) {
+        let before = self.buffer.len();
+        self.buffer.insert(domain, iova, leaf);
+        // Full: another had to go.
+        counters.prefetches_useless += u64::from(self.buffer.len() == before);
+    }
+
+    /// Executes an invalidation, of which the IOTLB has held `dropped`.
+    pub(super) fn invalidated(&mut self, counters: &mut Counters, covered: Covered, dropped: &[Page]) {
+        let before = self.buffer.len();
+        if covered.pages.is_none() || self.flaw != Some(PrefetchFlaw::BufferIsSpared) {
+            self.buffer.invalidate(covered);
+        }
+        counters.prefetches_useless += (before - self.buffer.len()) as u64;
+        if let Some(prefetcher) = &mut self.prefetcher {
+            prefetcher.invalidated(covered, dropped);
+        }
+    }
+}

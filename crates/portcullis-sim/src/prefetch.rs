@@ -1,0 +1,135 @@
+//! Prefetching as a user asks for it: hardware that predicts, and a driver that says what it has mapped.
+
+use portcullis::Access;
+use portcullis_model::{PrefetcherError, PrefetcherSpec};
+use std::fmt;
+use thiserror::Error;
+
+/// What stands beside hardware that does not exist, wherever it is named.
+pub const NO_SUCH_HARDWARE: &str = "no such hardware";
+
+/// For which mappings the driver asks the hardware to prefetch, once it has made them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum MapHint {
+    /// For none.
+    #[default]
+    Never,
+    /// For those that the device reads: it will do so next.
+    Reads,
+    /// For all.
+    All,
+}
+
+impl MapHint {
+    pub(crate) fn covers(self, access: Access) -> bool {
+        match self {
+            Self::Never => false,
+            Self::Reads => access == Access::DeviceReads,
+            Self::All => true,
+        }
+    }
+}
+
+/// A prefetcher and what the driver does for it: `next:depth=1:buffer=16+map-hint=reads`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Prefetching {
+    /// The hardware; none where nothing would ever be prefetched.
+    pub prefetcher: Option<PrefetcherSpec>,
+    /// The driver.
+    pub map_hint: MapHint,
+}
+
+/// No such prefetching.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum PrefetchingError {
+    /// Not a prefetcher.
+    #[error(transparent)]
+    Prefetcher(#[from] PrefetcherError),
+    /// Not something that a driver does.
+    #[error("`+{0}`: expected +map-hint=reads or +map-hint=all")]
+    Hint(String),
+}
+
+impl Prefetching {
+    /// None at all.
+    pub const NONE: Self = Self { prefetcher: None, map_hint: MapHint::Never };
+
+    /// Reads a prefetcher and, behind a plus, a hint.
+    ///
+    /// # Errors
+    /// [`PrefetchingError`], naming what is not known and what is.
+    pub fn parse(text: &str) -> Result<Self, PrefetchingError> {
+        let (prefetcher, hint) = text.split_once('+').map_or((text, None), |(first, hint)| (first, Some(hint)));
+        let map_hint = match hint {
+            None => MapHint::Never,
+            Some("map-hint=reads") => MapHint::Reads,
+            Some("map-hint=all") => MapHint::All,
+            Some(other) => return Err(PrefetchingError::Hint(other.to_owned())),
+        };
+        Ok(Self::of(Some(prefetcher.parse()?), map_hint))
+    }
+
+    /// Both of them, or neither where nothing would ever be prefetched.
+    pub fn of(prefetcher: Option<PrefetcherSpec>, map_hint: MapHint) -> Self {
+        match prefetcher.filter(|one| !one.predicts_nothing() || map_hint != MapHint::Never) {
+            Some(prefetcher) => Self { prefetcher: Some(prefetcher), map_hint },
+            None => Self::NONE,
+        }
+    }
+
+    /// As users write it, with every parameter; none where there is nothing.
+    pub fn spec(&self) -> Option<String> {
+        let prefetcher = self.prefetcher?;
+        let hint = match self.map_hint {
+            MapHint::Never => "",
+            MapHint::Reads => "+map-hint=reads",
+            MapHint::All => "+map-hint=all",
+        };
+        Some(format!("{prefetcher}{hint}"))
+    }
+}
+
+impl fmt::Display for Prefetching {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.spec().as_deref().unwrap_or("none"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_what_is_read() {
+        for text in [
+            "adjacent:direction=up:buffer=4",
+            "next:depth=3:buffer=16+map-hint=reads",
+            "markov:rows=64:slots=4:form=baseline:buffer=8",
+            "recency:length=9:form=modified:buffer=16",
+            "distance:rows=32:slots=1:form=modified:buffer=16+map-hint=all",
+            "none:buffer=4+map-hint=all",
+            "none",
+        ] {
+            assert_eq!(Prefetching::parse(text).unwrap().to_string(), text);
+        }
+        assert_eq!(Prefetching::parse("next").unwrap().to_string(), "next:depth=1:buffer=16");
+        assert_eq!(Prefetching::parse("none:buffer=4"), Ok(Prefetching::NONE), "nothing would ever be in it");
+    }
+
+    #[test]
+    fn what_cannot_be_is_named_with_what_was_expected() {
+        for (text, words) in [
+            ("stride", ["`stride`", "none, adjacent, next, markov, recency, distance"]),
+            ("next:rows=4", ["`rows`", "depth, buffer"]),
+            ("markov:rows=0", ["`rows=0`", "from 1 to 1048576"]),
+            ("recency:length=1048577", ["`length=1048577`", "from 1 to 1048576"]),
+            ("distance:form=new", ["`form=new`", "baseline or modified"]),
+            ("adjacent:direction=down", ["`direction=down`", "both or up"]),
+            ("next:depth", ["`depth=`", "from 1 to 1048576"]),
+            ("next+map-hint=writes", ["`+map-hint=writes`", "+map-hint=reads or +map-hint=all"]),
+        ] {
+            let error = Prefetching::parse(text).expect_err(text).to_string();
+            assert!(words.iter().all(|word| error.contains(word)), "{text}: {error}");
+        }
+    }
+}
