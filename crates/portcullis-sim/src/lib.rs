@@ -6,9 +6,7 @@ mod account;
 pub mod advice;
 pub mod attack;
 pub mod compare;
-mod cost;
 pub mod engine;
-mod host_memory;
 mod machine;
 pub mod number;
 pub mod oracle;
@@ -20,7 +18,7 @@ pub mod prefetch;
 mod run;
 
 pub use account::Account;
-pub use cost::CostBook;
+pub use engine::CostBook;
 pub use machine::Machine;
 pub use outcome::{Limit, PrefetchCounts, RunOutcome, run};
 pub use platform::LabPlatform;

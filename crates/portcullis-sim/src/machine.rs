@@ -3,8 +3,7 @@
 //! Sources: \[E\] EiovaR, FAST'15; \[R\] rIOMMU, ASPLOS'15, Table 1; \[F\] Fast & Safe, SOSP'24; *peers*: Linux 6.12's own code
 //! timed in user space on a recent two-core machine; *assumed*: neither published nor measured.
 
-use crate::cost::CostBook;
-use crate::engine::Frequency;
+use crate::engine::{CostBook, Frequency};
 use portcullis_model::Parameters;
 use serde::Serialize;
 

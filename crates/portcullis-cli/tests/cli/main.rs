@@ -1,4 +1,4 @@
-//! The program from outside: what it prints, and how it ends.
+//! The program from outside: what it prints, and how it ends. A file for each subject, and so more of them than in other folders.
 
 mod attack;
 mod bad_input;

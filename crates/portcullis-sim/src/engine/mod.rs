@@ -5,6 +5,7 @@
 //! shared state changes in the order of virtual time, whatever the order in which fibers happen to run. Ties go to the lower
 //! core number, so that a run is the same every time.
 
+mod cost;
 #[allow(unsafe_code, reason = "a fiber suspends itself through a pointer into its own stack")]
 mod fiber;
 mod lock;
@@ -12,11 +13,11 @@ mod lock;
 mod one_thread;
 mod unmapping;
 
+pub use cost::CostBook;
 pub use lock::LabLock;
 pub(crate) use one_thread::OneThread;
 
 use crate::account::Account;
-use crate::cost::CostBook;
 use fiber::{Fiber, Suspender};
 use lock::Turnstile;
 use portcullis::platform::{Phase, Step, Wait};

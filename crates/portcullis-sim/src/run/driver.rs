@@ -3,7 +3,7 @@
 use super::RunError;
 use super::any_domain::AnyBatch;
 use super::live::{Buffer, Live, Ranges, Slot};
-use super::observer::RunEvent;
+use super::observers::RunEvent;
 use super::world::{Wanted, World};
 use portcullis::RawUnmapError;
 use portcullis::domain::segment_iova;

@@ -3,7 +3,7 @@
 use super::Pace;
 use super::driver::Driver;
 use super::live::{Buffer, Slot};
-use super::observer::RunEvent;
+use super::observers::RunEvent;
 use super::world::{Wanted, World};
 use portcullis::table::Rights;
 use portcullis::{Access, Iova, PAGE_SIZE, Segment};

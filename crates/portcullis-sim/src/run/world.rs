@@ -2,7 +2,7 @@
 
 use super::any_domain::{AnyDesign, AnyDomain};
 use super::live::{Buffer, Live, Slot};
-use super::observer::{Observer, RunEvent};
+use super::observers::{Observer, RunEvent};
 use super::ranges::Ranges;
 use super::{Job, RunError};
 use crate::engine::{Engine, Event};

@@ -1,5 +1,5 @@
 //! The laboratory from outside: whole runs against what was published, against definitions worked out by hand, and against
-//! themselves.
+//! themselves. A file for each subject, and so more of them than in other folders.
 
 mod accesses;
 mod allocators;

@@ -1,4 +1,5 @@
 //! The tests of the library, in one program: each design is built once for all of them, not once for each.
+//! A file for each subject, and so more of them than in other folders.
 
 mod allocators;
 mod asynchronous;

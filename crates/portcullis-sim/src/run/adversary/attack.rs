@@ -1,7 +1,7 @@
 //! One run with a malicious device in it.
 
 use super::super::any_domain::AnyDesign;
-use super::super::residual::Residual;
+use super::super::observers::Residual;
 use super::super::world::{LabUnit, World};
 use super::super::{Job, RunError, perform};
 use super::{Adversary, Found, grace_ps};

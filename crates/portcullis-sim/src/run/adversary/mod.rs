@@ -19,7 +19,7 @@ pub use findings::Found;
 
 use super::Job;
 use super::live::{Live, LivePage, Slot};
-use super::observer::{Observer, RunEvent};
+use super::observers::{Observer, RunEvent};
 use super::world::World;
 use findings::Findings;
 use owners::{Breach, Owners, Place, Share};

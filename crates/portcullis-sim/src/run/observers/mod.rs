@@ -1,11 +1,18 @@
 //! What happens in a run, for those who watch it. The run knows none of them by name.
 
-use super::live::{Live, Slot};
-use super::world::World;
+mod exposure;
+mod over_time;
+mod residual;
+
+pub(in crate::run) use exposure::Exposure;
+pub(in crate::run) use residual::Residual;
+
+use crate::run::live::{Live, Slot};
+use crate::run::world::World;
 
 /// Something that has just happened in a run.
 #[derive(Clone, Copy)]
-pub(super) enum RunEvent<'e> {
+pub(in crate::run) enum RunEvent<'e> {
     /// Warm-up is over: what is measured begins.
     WarmedUp,
     /// A core begins a map.
@@ -57,7 +64,7 @@ pub(super) enum RunEvent<'e> {
 }
 
 /// Who watches a run.
-pub(super) trait Observer {
+pub(in crate::run) trait Observer {
     /// Takes note of `event`. Nothing else happens meanwhile.
     fn note(&mut self, world: &World, event: &RunEvent<'_>);
 

@@ -1,8 +1,8 @@
 //! Sub-page exposure (S8): bytes that the device can reach because their page is mapped, though no live buffer holds them.
 
-use super::live::{Extent, pieces};
-use super::observer::{Observer, RunEvent};
-use super::world::World;
+use super::{Observer, RunEvent};
+use crate::run::live::{Extent, pieces};
+use crate::run::world::World;
 use portcullis::{PAGE_SIZE, Segment};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -17,7 +17,7 @@ struct Page {
 
 /// Integrates those bytes over time.
 #[derive(Default)]
-pub(super) struct Residual {
+pub(in crate::run) struct Residual {
     pages: FxHashMap<u64, Page>,
     bytes_ps: u128,
     /// What the sum was when warm-up ended.
@@ -56,12 +56,12 @@ impl Residual {
     }
 
     /// Byte-picoseconds from the end of warm-up to `now_ps`.
-    pub(super) fn since_warm_up(&self, now_ps: u64) -> u128 {
+    pub(in crate::run) fn since_warm_up(&self, now_ps: u64) -> u128 {
         self.total(now_ps) - self.warm_bytes_ps
     }
 
     /// Byte-picoseconds up to `now_ps`.
-    pub(super) fn total(&self, now_ps: u64) -> u128 {
+    pub(in crate::run) fn total(&self, now_ps: u64) -> u128 {
         // Sums do not depend on the order of the map.
         let open: u128 = self.pages.values().map(|page| page.exposed(now_ps)).sum();
         self.bytes_ps + open

@@ -1,7 +1,11 @@
 //! The lab as a platform: the protection layer runs on it unchanged.
 
+mod host_memory;
+
+pub(crate) use host_memory::buffers_end;
+
 use crate::engine::{Engine, LabLock, OneThread};
-use crate::host_memory::HostMemory;
+use host_memory::HostMemory;
 use portcullis::platform::{CpuHint, LockClass, Step, Wait};
 use portcullis::table::{Entry, Frame};
 use portcullis::{NoMemory, PhysAddr, Platform};

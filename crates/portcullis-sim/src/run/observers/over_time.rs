@@ -8,7 +8,7 @@ const PIECE_PS: u64 = 1_000_000;
 
 /// The greatest age in each piece of the time since `start_ps`. Pieces are equally wide, a power of two of microseconds.
 #[derive(Clone, Debug)]
-pub(super) struct OverTime {
+pub(in crate::run) struct OverTime {
     start_ps: u64,
     piece_ps: u64,
     /// By piece, in picoseconds; 0 where nothing was stale.
@@ -23,13 +23,13 @@ impl Default for OverTime {
 
 impl OverTime {
     /// A series that begins at `start_ps`.
-    pub(super) fn from(start_ps: u64) -> Self {
+    pub(in crate::run) fn from(start_ps: u64) -> Self {
         Self { start_ps, piece_ps: PIECE_PS, ages_ps: Vec::new() }
     }
 
     /// The oldest buffer of those that an invalidation at `closed_ps` took out of reach was handed back at `handed_back_ps`.
     /// The others are younger all the way, so they add nothing.
-    pub(super) fn add(&mut self, handed_back_ps: u64, closed_ps: u64) {
+    pub(in crate::run) fn add(&mut self, handed_back_ps: u64, closed_ps: u64) {
         if closed_ps <= handed_back_ps.max(self.start_ps) {
             return;
         }
@@ -53,12 +53,12 @@ impl OverTime {
     }
 
     /// Width of a piece, in picoseconds.
-    pub(super) fn piece_ps(&self) -> u64 {
+    pub(in crate::run) fn piece_ps(&self) -> u64 {
         self.piece_ps
     }
 
     /// The greatest age in each piece, in picoseconds, up to the last window.
-    pub(super) fn ages_ps(&self) -> &[u64] {
+    pub(in crate::run) fn ages_ps(&self) -> &[u64] {
         &self.ages_ps
     }
 }

@@ -1,10 +1,10 @@
 //! How long handed-back buffers stay within the device's reach: the stale window, seen from outside the design.
 
-use super::live::{Live, Slot};
-use super::observer::{Observer, RunEvent};
 use super::over_time::OverTime;
-use super::ranges::{Key, Ranges};
-use super::world::World;
+use super::{Observer, RunEvent};
+use crate::run::live::{Live, Slot};
+use crate::run::ranges::{Key, Ranges};
+use crate::run::world::World;
 use portcullis::{DomainId, IovaRange, Protection, Rule};
 use portcullis_model::Scope;
 use rustc_hash::FxHashMap;
@@ -33,17 +33,17 @@ struct Pending {
 
 /// What the windows came to.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Windows {
-    pub(super) count: u64,
-    pub(super) sum_ps: u128,
-    pub(super) max_ps: u64,
-    pub(super) bytes_ps: u128,
-    pub(super) over_invalidated_pages: u64,
+pub(in crate::run) struct Windows {
+    pub(in crate::run) count: u64,
+    pub(in crate::run) sum_ps: u128,
+    pub(in crate::run) max_ps: u64,
+    pub(in crate::run) bytes_ps: u128,
+    pub(in crate::run) over_invalidated_pages: u64,
 }
 
 /// Watches unmaps and completed invalidations.
 #[derive(Default)]
-pub(super) struct Exposure {
+pub(in crate::run) struct Exposure {
     end: End,
     /// By number, in the order of the unmaps.
     pending: BTreeMap<u64, Pending>,
@@ -95,7 +95,7 @@ impl Exposure {
     }
 
     /// That of a run under `protection`, whose hardware reports from now on what it has invalidated.
-    pub(super) fn of(world: &World, protection: Protection) -> Self {
+    pub(in crate::run) fn of(world: &World, protection: Protection) -> Self {
         world.vtd.record_invalidations(true);
         // Entries that stay until they are written over make a window without bound; nothing else does.
         let used_again = world.info.breaks(protection, Rule::Strict) && world.bound_us().is_none();
@@ -202,7 +202,7 @@ impl Exposure {
     }
 
     /// The windows, those that are open among them: as if they ended at `end_ps`.
-    pub(super) fn windows(&self, end_ps: u64) -> Windows {
+    pub(in crate::run) fn windows(&self, end_ps: u64) -> Windows {
         let mut windows = self.windows;
         for pending in self.pending.values() {
             if let Some(handed_back_ps) = pending.handed_back_ps {
@@ -213,7 +213,7 @@ impl Exposure {
     }
 
     /// How the windows developed since the last reset, those that are open among them: as if they ended at `end_ps`.
-    pub(super) fn over_time(&self, end_ps: u64) -> OverTime {
+    pub(in crate::run) fn over_time(&self, end_ps: u64) -> OverTime {
         let mut over_time = self.over_time.clone();
         for handed_back_ps in self.pending.values().filter_map(|pending| pending.handed_back_ps) {
             over_time.add(handed_back_ps, end_ps);
