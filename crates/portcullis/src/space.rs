@@ -208,7 +208,7 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     /// # Errors
     /// [`MapError::SyncFailed`] where that failed: the domain is poisoned, and neither range nor memory must be used again.
     #[inline(always)]
-    pub fn written(&self, range: IovaRange) -> Result<(), MapError> {
+    pub fn sync_map(&self, range: IovaRange) -> Result<(), MapError> {
         if self.capabilities.caches_absent || self.table.is_unsettled() {
             self.settle(range)?;
         }
@@ -294,7 +294,7 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
             Unshare::Cleared => Ok(true),
             Unshare::Undone(absent) => {
                 // Where this fails the domain is poisoned, and the next map says so; the unmap is refused in any case.
-                let _ = self.written(run.range);
+                let _ = self.sync_map(run.range);
                 Err(UnmapError::NotMapped(absent))
             }
         }

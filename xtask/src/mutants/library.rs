@@ -215,7 +215,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         rule: "S7",
         file: "crates/portcullis/src/chunk/mapper.rs",
         find: r"        if cleared {
-            self.stir(base);
+            self.note_unmap(base);
         }
 ",
         replace: "",

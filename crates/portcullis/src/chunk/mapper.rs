@@ -33,7 +33,7 @@ const LEAVING_MAX: usize = 64;
 /// An unmap is one command for its pages: under strict protection, where the hardware has such commands.
 const AT_ONCE: u8 = 0;
 /// It takes the general path.
-const IN_TURN: u8 = 1;
+const GENERAL: u8 = 1;
 /// So it does, and begins a period: none has begun, although there are many tables.
 const BEGINS_PERIOD: u8 = 2;
 
@@ -95,13 +95,13 @@ pub fn chunked<P: Platform, I: Iommu>(setup: DomainSetup<'_, P, I>) -> Result<Ch
         // All maps take the general path, and leave the cursors alone.
         base.space.end_plain_maps();
     }
-    let unmaps = AtomicU8::new(unmaps_awake(strict, base.space.capabilities()));
+    let unmaps = AtomicU8::new(unmaps_in_period(strict, base.space.capabilities()));
     Ok(AssembledMapper::with_front(ChunkFront { strict, unmaps, reclaim }, base))
 }
 
 /// What an unmap has to do while a period goes on.
-const fn unmaps_awake(strict: bool, capabilities: &Capabilities) -> u8 {
-    if strict && capabilities.address_mask_max.is_some() { AT_ONCE } else { IN_TURN }
+const fn unmaps_in_period(strict: bool, capabilities: &Capabilities) -> u8 {
+    if strict && capabilities.address_mask_max.is_some() { AT_ONCE } else { GENERAL }
 }
 
 impl<P: Platform, I: Iommu> Front<Halves<P>, P, I> for ChunkFront<P> {
@@ -119,7 +119,7 @@ impl<P: Platform, I: Iommu> Front<Halves<P>, P, I> for ChunkFront<P> {
         space.check()?;
         space.check_physical(request.segments())?;
         let Some(Taken { range, entries }) = place(base, request)? else { return Ok(None) };
-        if let Err(error) = space.written(range) {
+        if let Err(error) = space.sync_map(range) {
             // Taken back, and never spent: quarantined (S11).
             let _ = page_states::clear(space.platform(), entries, range);
             return Err(error);
@@ -158,7 +158,7 @@ impl<P: Platform, I: Iommu> Front<Halves<P>, P, I> for ChunkFront<P> {
         }
     }
 
-    fn unmap_in_turn(&self, base: &Base<Halves<P>, P, I>, range: IovaRange) -> Option<Result<Committed, CommitError>> {
+    fn unmap_general(&self, base: &Base<Halves<P>, P, I>, range: IovaRange) -> Option<Result<Committed, CommitError>> {
         let Base { allocator, policy, space, .. } = base;
         let chunks = allocator.chunks_of(range)?;
         let platform = space.platform();
@@ -193,22 +193,22 @@ impl<P: Platform> ChunkFront<P> {
         let entries = || unsafe { chunks.entries(range.first_pfn()) };
         let cleared = platform.walk(|| page_states::clear(platform, entries(), range).is_some());
         if cleared {
-            self.stir(base);
+            self.note_unmap(base);
         }
         cleared
     }
 
     /// To be called by every unmap that takes the general path.
     #[inline(always)]
-    fn stir<I: Iommu>(&self, base: &Base<Halves<P>, P, I>) {
+    fn note_unmap<I: Iommu>(&self, base: &Base<Halves<P>, P, I>) {
         if self.unmaps.load(Ordering::Relaxed) == BEGINS_PERIOD {
-            self.wake(base);
+            self.begin_period(base);
         }
     }
 
     #[cold]
-    fn wake<I: Iommu>(&self, base: &Base<Halves<P>, P, I>) {
-        self.unmaps.store(unmaps_awake(self.strict, base.space.capabilities()), Ordering::Relaxed);
+    fn begin_period<I: Iommu>(&self, base: &Base<Halves<P>, P, I>) {
+        self.unmaps.store(unmaps_in_period(self.strict, base.space.capabilities()), Ordering::Relaxed);
         base.allocator.chunks.period.set_if_none(base.space.platform(), TABLE_IDLE_US);
     }
 

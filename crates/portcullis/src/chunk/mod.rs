@@ -16,9 +16,9 @@
 //!
 //! # Where to read
 //!
-//! `designs/portcullis.rs` lists the files of a map and of an unmap, in order. Once in 64 pages a map needs another chunk: from
-//! `open_tables.rs`, and once in a table from `table_log.rs`. Beside these paths, `leaf_table.rs` is what the log knows of one table,
-//! and `rate.rs` which streams are slow.
+//! `designs/portcullis.rs` lists the files of a map and of an unmap, in order. Both find a table by its number, in `tables.rs`: one
+//! load. Once in 64 pages a map needs another chunk: from `open_tables.rs`, and once in a table from `table_log.rs`. Beside these
+//! paths, `leaf_table.rs` is what the log knows of one table, and `rate.rs` which streams are slow.
 
 mod chunks;
 mod leaf_table;

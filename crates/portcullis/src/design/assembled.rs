@@ -58,7 +58,7 @@ pub trait Front<A, P: Platform, I: Iommu, L = LockFree>: Sync {
     }
 
     /// Unmaps and commits the mapping at exactly `range` where that is one command, at once. `None` where nothing has happened, and
-    /// [`unmap_in_turn`](Front::unmap_in_turn) or a batch of one does it, or says why not.
+    /// [`unmap_general`](Front::unmap_general) or a batch of one does it, or says why not.
     #[inline(always)]
     fn unmap_now(&self, _base: &Base<A, P, I, L>, _range: IovaRange) -> Option<Result<Committed, CommitError>> {
         None
@@ -66,7 +66,7 @@ pub trait Front<A, P: Platform, I: Iommu, L = LockFree>: Sync {
 
     /// Unmaps and commits the mapping at exactly `range` by other means: deferred, or by another command. `None` as above.
     #[inline(always)]
-    fn unmap_in_turn(&self, _base: &Base<A, P, I, L>, _range: IovaRange) -> Option<Result<Committed, CommitError>> {
+    fn unmap_general(&self, _base: &Base<A, P, I, L>, _range: IovaRange) -> Option<Result<Committed, CommitError>> {
         None
     }
 
@@ -174,7 +174,7 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Base<A, P, I, L> {
             Err(MapError::Exhausted { .. }) if self.policy.drain(&self.space, &self.allocator)? => place(),
             placed => placed,
         }?;
-        if let Err(error) = self.space.written(range).and_then(|()| self.policy.mapped(&self.space, range)) {
+        if let Err(error) = self.space.sync_map(range).and_then(|()| self.policy.sync_map(&self.space, range)) {
             // Perhaps in use already: taken back like an unmap whose commit failed, so that the device finds no more of it,
             // nobody else can unmap it, and the range stays quarantined (S11). No translation is left: the domain is poisoned.
             let _ = self.take_down(range, &mut Revocation::new());
@@ -237,7 +237,7 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking, F: Front<A, P, I, L
 
     /// A map that takes more than to write its entries.
     #[inline(never)]
-    fn map_in_turn(&self, request: &Request<'_>) -> Result<IovaRange, MapError> {
+    fn map_general(&self, request: &Request<'_>) -> Result<IovaRange, MapError> {
         match self.front.map(&self.base, request)? {
             Some(range) => Ok(range),
             None => self.base.map_anywhere(request),
@@ -247,7 +247,7 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking, F: Front<A, P, I, L
     /// The same for one segment, which comes by value: so the short way never needs it in memory.
     #[cold]
     #[inline(never)]
-    fn map_segment_in_turn(
+    fn map_segment_general(
         &self,
         segment: Segment,
         access: Access,
@@ -257,13 +257,13 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking, F: Front<A, P, I, L
         let segments = [segment];
         let mut request = Request::new(&segments, access)?;
         (request.stream, request.lifetime) = (stream, lifetime);
-        self.map_in_turn(&request)
+        self.map_general(&request)
     }
 
     /// What is not one command, at once: as the front does it, or else a batch of one.
     #[inline(never)]
-    fn unmap_in_turn(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
-        if let Some(committed) = self.front.unmap_in_turn(&self.base, range) {
+    fn unmap_general(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
+        if let Some(committed) = self.front.unmap_general(&self.base, range) {
             return Ok(committed?);
         }
         let mut revocation = Revocation::new();
@@ -288,8 +288,8 @@ where
         match self.front.map_plainly(&self.base, request) {
             Some(range) => Ok(range),
             None => match *request.segments() {
-                [segment] => self.map_segment_in_turn(segment, request.access(), request.stream, request.lifetime),
-                _ => self.map_in_turn(request),
+                [segment] => self.map_segment_general(segment, request.access(), request.stream, request.lifetime),
+                _ => self.map_general(request),
             },
         }
     }
@@ -315,7 +315,7 @@ where
     fn unmap_now(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
         match self.front.unmap_now(&self.base, range) {
             Some(committed) => Ok(committed?),
-            None => self.unmap_in_turn(range),
+            None => self.unmap_general(range),
         }
     }
 

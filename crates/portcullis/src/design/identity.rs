@@ -138,7 +138,7 @@ impl<P: Platform, I: Iommu> Front<FourthRegion<P>, P, I> for Regions {
             return Ok(None);
         }
         allocator.shared.add(space.platform());
-        if let Err(error) = space.written(run.range) {
+        if let Err(error) = space.sync_map(run.range) {
             // As in `AssembledMapper`: taken back, and quarantined, here by a domain that maps nothing any more.
             let _ = self.unshare(space, run.range);
             return Err(error);

@@ -149,7 +149,7 @@ impl<P: Platform, I: Iommu> IdentityMapped<P, I> {
         let range = IovaRange::new(pfn, pages).ok_or(NewDomainError::BadRange(segment.phys))?;
         // SAFETY: the space is being made, so everything in it is this call's alone.
         let mapped = unsafe { self.space.map(range, &[segment], Access::DeviceReadsAndWrites, false) };
-        mapped.and_then(|()| self.space.written(range)).map_err(NewDomainError::Identity)
+        mapped.and_then(|()| self.space.sync_map(range)).map_err(NewDomainError::Identity)
     }
 }
 

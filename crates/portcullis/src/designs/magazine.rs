@@ -6,10 +6,10 @@
 //! ```
 //!
 //! A map: `domain/mod.rs`, `design/assembled.rs`, `iova/linux/magazine.rs`, `iova/linux/tree.rs`, `space.rs`,
-//! `table/second_level.rs`, `table/marks.rs`.
+//! `table/second_level.rs`, `table/marks.rs`, `invalidation/policy.rs`.
 //!
-//! An unmap: `domain/mod.rs`, `design/assembled.rs`, `space.rs`, `table/marks.rs`, `invalidation/policy.rs`,
-//! `invalidation/strict.rs`, `iova/linux/magazine.rs`.
+//! An unmap: `domain/mod.rs`, `design/assembled.rs`, `iova/linux/magazine.rs`, `space.rs`, `table/marks.rs`,
+//! `invalidation/policy.rs`, `invalidation/strict.rs`, and the magazine again, which gets the address back.
 
 use super::{PER_CORE_WINDOW, queue_kind, queue_option};
 use crate::design::{Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Fit, Info};

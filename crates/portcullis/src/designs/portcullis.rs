@@ -2,9 +2,9 @@
 //!
 //! The life of a page under it is drawn at the door of its folder, `chunk/mod.rs`.
 //!
-//! A map: `domain/mod.rs`, `design/assembled.rs`, `chunk/mapper.rs`, `chunk/chunks.rs`, `space.rs`, `chunk/page_states.rs`.
+//! A map: `domain/mod.rs`, `design/assembled.rs`, `chunk/mapper.rs`, `space.rs`, `chunk/chunks.rs`, `chunk/page_states.rs`.
 //!
-//! An unmap: `domain/mod.rs`, `design/assembled.rs`, `chunk/mapper.rs`, `chunk/tables.rs`, `space.rs`, `chunk/page_states.rs`.
+//! An unmap: `domain/mod.rs`, `design/assembled.rs`, `chunk/mapper.rs`, `chunk/chunks.rs`, `chunk/page_states.rs`, `space.rs`.
 
 use crate::chunk::{Chunked, chunked};
 use crate::design::{Addressing, Design, DesignInfo, DomainSetup, Fit, Info};

@@ -124,9 +124,9 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
     /// # Errors
     /// [`MapError::SyncFailed`] where an invalidation was needed and failed: the domain is poisoned, and neither range nor memory
     /// must be used again.
-    pub(crate) fn mapped(&self, space: &AddressSpace<P, I>, range: IovaRange) -> Result<(), MapError> {
+    pub(crate) fn sync_map(&self, space: &AddressSpace<P, I>, range: IovaRange) -> Result<(), MapError> {
         match self {
-            // Where absent entries are cached, `written` has invalidated the range already.
+            // Where absent entries are cached, `AddressSpace::sync_map` has invalidated the range already.
             Self::AtMap(_) if !space.capabilities().caches_absent => {
                 space.platform().probe(Step::Enter(Phase::Invalidate));
                 // Leaves only: a directory entry that is there stays as it is.
