@@ -183,7 +183,7 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
         unsafe { self.table.remove_leaf_table(&self.platform, pfn) }
     }
 
-    /// Writes translations, with or without marks ([`SecondLevelTable::map`]). [`written`](Self::written) has to follow.
+    /// Writes translations, with or without marks ([`SecondLevelTable::map`]). [`sync_map`](Self::sync_map) has to follow.
     ///
     /// # Errors
     /// Those of [`SecondLevelTable::map`].
@@ -249,7 +249,7 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     }
 
     /// Counts a mapping of pages that mappings share ([`SecondLevelTable::share`]). Returns whether it could: false where a page
-    /// has as many as can be counted. [`written`](Self::written) has to follow where it could. Not to be called with a lock held.
+    /// has as many as can be counted. [`sync_map`](Self::sync_map) has to follow where it could. Not to be called with a lock held.
     ///
     /// # Errors
     /// Those of [`SecondLevelTable::share`]; [`MapError::SyncFailed`] where translations that it had to take back could not be
