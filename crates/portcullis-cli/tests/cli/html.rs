@@ -1,4 +1,5 @@
-//! `--html`: a page that stands by itself, whose every number is in the JSON document of the same run.
+//! `--html`: a page that stands by itself, whose every number is in the JSON document of the same run. One reader of pages serves the
+//! tests of both commands, and so the file is longer than others.
 
 use super::{DISK, RECEIVE, SEND, bundled, float, portcullis, printed, rows, text, written};
 use portcullis_report::page;

@@ -1,5 +1,5 @@
 //! Dynamic identity mapping (ATC'15, §4.1): where pages are mapped, what sends them to the fourth region, and that the last
-//! unmap of a page, and no other, takes it away.
+//! unmap of a page, and no other, takes it away. All that one design has of its own, and so longer than other files.
 
 use crate::interrupted::{Interrupted, Moment};
 use portcullis::designs::Identity;

@@ -1,5 +1,6 @@
 //! Second-level tables translate what was mapped and nothing else, as software looks it up and as hardware walks it: with
-//! three levels and four, with every size of leaf, and for a walker that sees only what was flushed.
+//! three levels and four, with every size of leaf, and for a walker that sees only what was flushed. The reference and what it is
+//! held against belong together, and so the file is longer than others.
 
 use crate::interrupted::{Interrupted, Moment};
 use portcullis::designs::Stock;
