@@ -173,6 +173,7 @@ impl fmt::Display for IovaRange {
 /// Whether `len` bytes from `offset` in a page on end in it. No bytes do not.
 #[inline(always)]
 pub(crate) const fn lies_in_a_page(offset: u64, len: u64) -> bool {
+    // `offset ^ (PAGE_SIZE - 1)` is `PAGE_SIZE - 1 - offset`. A length of 0 wraps, and fails.
     len.wrapping_sub(1) <= offset ^ (PAGE_SIZE - 1)
 }
 

@@ -22,6 +22,8 @@
 //! |ign| TM | entries     | address 51:12        | ign  | 0| rsvd |W|R|
 //! +---+----+-------------+----------------------+------+--+------+-+-+
 //! ```
+//!
+//! Leaf tables of the design `portcullis` have leaves of their own in the same format: `chunk/page_states.rs` draws them.
 
 use crate::address::PhysAddr;
 use crate::sync::{AtomicU64, Ordering};
@@ -279,7 +281,8 @@ impl Entry {
         self.0.fetch_or(FLUSHED, Ordering::Release);
     }
 
-    /// Raw bits, for hardware that is software and for descriptors that share the memory.
+    /// Raw bits: for hardware that is software, for descriptors that share the memory, and for leaf tables with states of their own
+    /// (`chunk/page_states.rs`).
     #[inline]
     pub fn load_bits(&self) -> u64 {
         self.0.load(Ordering::Acquire)

@@ -15,7 +15,7 @@ use crate::table::{self, Frame, FreedTables, SecondLevelTable, Share, SharedRun,
 pub const INVALIDATION_TIMEOUT_US: u64 = 1_000_000;
 
 /// Tags handed out so far.
-static TAGS: StaticCounter = StaticCounter::new(0);
+static SPACE_TAGS: StaticCounter = StaticCounter::new(0);
 
 /// What the hardware was told, and when, on the platform's clock.
 #[derive(Clone, Copy, Debug)]
@@ -65,7 +65,7 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
             }
         };
         // Relaxed: only uniqueness matters.
-        let tag = TAGS.fetch_add(1, Ordering::Relaxed) as u64;
+        let tag = SPACE_TAGS.fetch_add(1, Ordering::Relaxed) as u64;
         let plain_below = if capabilities.caches_absent { 0 } else { 1 << capabilities.physical_bits.min(52) };
         Ok(Self {
             platform,
@@ -126,20 +126,26 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
         self.iommu.detach(self.id, device)
     }
 
-    /// Refuses where an earlier invalidation has failed.
+    /// Whether an invalidation has failed.
+    #[inline]
+    pub fn is_poisoned(&self) -> bool {
+        self.poisoned.load(Ordering::Relaxed)
+    }
+
+    /// Refuses where an invalidation has failed.
     ///
     /// # Errors
     /// [`MapError::Poisoned`].
     #[inline]
-    pub fn check(&self) -> Result<(), MapError> {
-        if self.poisoned.load(Ordering::Relaxed) { Err(MapError::Poisoned) } else { Ok(()) }
+    pub fn refuse_if_poisoned(&self) -> Result<(), MapError> {
+        if self.is_poisoned() { Err(MapError::Poisoned) } else { Ok(()) }
     }
 
-    /// Whether a map needs its entries and nothing else: the IOMMU can address the memory and does not cache what is absent, and no
-    /// invalidation has failed.
+    /// Whether a map needs its entries and nothing else: the IOMMU can address the memory and does not cache what is absent, no
+    /// invalidation has failed, and [`end_plain_maps`](Self::end_plain_maps) was not called.
     #[inline(always)]
     pub(crate) fn is_plain(&self, request: &Request<'_>) -> bool {
-        // Of pages, so a page lies below it or does not.
+        // The limit is a multiple of the page size: a buffer within a page lies below it as soon as its first byte does.
         let below = self.plain_below.load(Ordering::Relaxed);
         request.segments().iter().all(|segment| match request.pages() {
             1 => segment.phys.as_u64() < below,
@@ -210,15 +216,15 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     #[inline(always)]
     pub fn sync_map(&self, range: IovaRange) -> Result<(), MapError> {
         if self.capabilities.caches_absent || self.table.is_unsettled() {
-            self.settle(range)?;
+            self.invalidate_mapped(range)?;
         }
         Ok(())
     }
 
     #[cold]
-    fn settle(&self, range: IovaRange) -> Result<(), MapError> {
+    fn invalidate_mapped(&self, range: IovaRange) -> Result<(), MapError> {
         self.platform.probe(Step::Enter(Phase::Invalidate));
-        // All levels: it is directory entries that lead astray, and absent ones may be cached as well.
+        // All levels: the hardware may hold an entry of a directory that was absent, or that led to a table page which is gone.
         let command = self.covering(range, false);
         self.invalidate(&[command]).map(drop).map_err(MapError::SyncFailed)
     }
@@ -302,7 +308,7 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
 
     /// Gives table pages back to the host.
     pub(crate) fn release(&self, tables: FreedTables, proof: &Proof) {
-        self.table.settle(&tables, proof);
+        self.table.note_lost(&tables, proof);
         table::release(&self.platform, tables, proof);
     }
 
@@ -331,8 +337,8 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
         self.wait(self.submit(commands)?)
     }
 
-    /// Does what [`invalidate`](Self::invalidate) does, but lets the commands ride with those of others. Where their ride fails,
-    /// which may be another rider's doing, they are submitted once more, alone.
+    /// Does what [`invalidate`](Self::invalidate) does, but lets the commands share a submission with those of others. Where that
+    /// fails, which the commands of another may have caused, they are submitted once more, alone.
     ///
     /// # Errors
     /// A [`QueueError`]; the domain is then poisoned (S11).
@@ -340,24 +346,24 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     pub(crate) fn invalidate_shared(&self, commands: &[Invalidation]) -> Result<Proof, QueueError> {
         let ticket = self.iommu.submit_shared(commands);
         match ticket.and_then(|ticket| Proof::ask(&self.iommu, ticket)) {
-            // Over before a clock was looked at.
+            // The hardware was done before the clock was read.
             Ok(Some(proof)) => Ok(proof),
-            _ => self.await_ride(ticket, commands),
+            _ => self.await_shared(ticket, commands),
         }
     }
 
     #[cold]
-    fn await_ride(
+    fn await_shared(
         &self,
         ticket: Result<I::Ticket, QueueError>,
         commands: &[Invalidation],
     ) -> Result<Proof, QueueError> {
-        let ridden = self.submission(ticket).and_then(|ride| self.spin(ride));
-        match ridden {
-            // The time was the whole commit's.
-            Err(QueueError::Timeout(_)) => ridden.inspect_err(|_| self.poison()),
+        let shared = self.submission(ticket).and_then(|submission| self.spin(submission));
+        match shared {
+            // The commit has no time left for another.
+            Err(QueueError::Timeout(_)) => shared.inspect_err(|_| self.poison()),
             Err(_) => self.invalidate(commands),
-            Ok(_) => ridden,
+            Ok(_) => shared,
         }
     }
 

@@ -17,8 +17,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "page-memory-is-not-checked",
         rule: "S1",
         file: "crates/portcullis/src/chunk/mapper.rs",
-        find: "let is_plain = has_place(request) && base.space.is_plain(request);",
-        replace: "let is_plain = has_place(request) && !base.allocator.chunks.is_none();",
+        find: "&& space.is_plain(request)",
+        replace: "&& !self.chunks().is_none()",
         package: "portcullis",
         target: "suite",
         test: "single_pages::memory_that_the_iommu_cannot_address_is_refused",
@@ -95,8 +95,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "page-is-spent-before-its-invalidation",
         rule: "S3",
         file: "crates/portcullis/src/chunk/mapper.rs",
-        find: r"        platform.probe(Step::Enter(Phase::Invalidate));
-        let proof = match space.invalidate_shared(&[command]) {",
+        find: r"            platform.probe(Step::Enter(Phase::Invalidate));
+            let proof = match space.invalidate_shared(&[command]) {",
         replace: r"        cleared.spend(&Proof::never_visible());
         let proof = match space.invalidate_shared(&[command]) {",
         package: "portcullis",
@@ -139,7 +139,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "failed-map-stays-shared",
         rule: "S11",
         file: "crates/portcullis/src/design/identity.rs",
-        find: "let _ = self.unshare(space, run.range);",
+        find: "let _ = self.unshare(run.range);",
         replace: "",
         package: "portcullis",
         target: "suite",
@@ -158,7 +158,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "tables-leave-though-their-invalidation-failed",
         rule: "S4",
-        file: "crates/portcullis/src/chunk/mapper.rs",
+        file: "crates/portcullis/src/chunk/reclaim.rs",
         find: "space.invalidate(&commands)?;",
         replace: "space.invalidate(&commands).unwrap_or_else(|_| Proof::never_visible());",
         package: "portcullis",
@@ -204,20 +204,17 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "domain-drop-loses-leaving-tables",
         rule: "S10",
         file: "crates/portcullis/src/chunk/mapper.rs",
-        find: "self.reclaim.with(|reclaim| reclaim.leaving.take()).into_iter().for_each(|leaving| leaving.release(base));",
-        replace: "let _ = (self.reclaim.with(|reclaim| reclaim.leaving.take()), base);",
+        find: "self.reclaim.close(&self.base);",
+        replace: "",
         package: "portcullis",
         target: "suite",
         test: "s11_failed_invalidations::a_domain_that_goes_while_tables_leave_loses_none",
     },
     Mutant {
-        name: "batched-unmap-begins-no-period",
+        name: "batched-unmap-schedules-no-sweep",
         rule: "S7",
         file: "crates/portcullis/src/chunk/mapper.rs",
-        find: r"        if cleared {
-            self.note_unmap(base);
-        }
-",
+        find: "        self.schedule_sweep_if_none();\n",
         replace: "",
         package: "portcullis",
         target: "suite",
@@ -269,9 +266,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "leaving-table-is-not-made-visible",
         rule: "S4",
         file: "crates/portcullis/src/table/leaf_pages.rs",
-        find: r"slot.store(EntryValue::ABSENT);
-        platform.table_barrier(core::slice::from_ref(slot));",
-        replace: "slot.store(EntryValue::ABSENT);",
+        find: r"entry.store(EntryValue::ABSENT);
+        platform.table_barrier(core::slice::from_ref(entry));",
+        replace: "entry.store(EntryValue::ABSENT);",
         package: "portcullis",
         target: "suite",
         test: "chunks::s4_tables_leave::walkers_that_do_not_snoop_see_tables_leave_and_come",
@@ -290,9 +287,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "straggler-in-the-first-unit-is-idle",
         rule: "S4",
         file: "crates/portcullis/src/chunk/table_log.rs",
-        find: r"if table.spent() == ALL {
+        find: r"if record.spent() == ALL {
                 self.idle.push_back(number);",
-        replace: r"if table.spent() | 1 == ALL {
+        replace: r"if record.spent() | 1 == ALL {
                 self.idle.push_back(number);",
         package: "portcullis",
         target: "suite",

@@ -74,7 +74,7 @@ impl<D: Design<LabPlatform, LabUnit>> AnyDomain for Domain<D, LabPlatform, LabUn
 impl<D: Design<LabPlatform, LabUnit>> AnyBatch for RawBatch<'_, D, LabPlatform, LabUnit> {
     fn unmap(&mut self, range: IovaRange) -> Result<bool, UnmapError> {
         self.unmap(range)?;
-        Ok(self.revoked().last().is_some_and(|revoked| revoked.cleared))
+        Ok(self.revoked().last().is_some_and(|revoked| revoked.to_invalidate))
     }
 
     fn commit(&mut self) -> Result<(), CommitError> {

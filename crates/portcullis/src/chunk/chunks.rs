@@ -1,9 +1,9 @@
 //! Chunks: runs of pages that streams hand out to themselves, one after the other.
 //!
-//! A stream, a ring or else a CPU and a direction, has a current chunk and a cursor in it; consecutive requests get consecutive
-//! pages. Taking some is one addition to a word, which for a CPU's own stream no other CPU touches. What is free is in the
-//! table itself ([`page_states`]); the next chunk comes from the [`OpenTables`], and the [`TableLog`] says in what order tables are
-//! used. Larger requests have a stream and chunks of a whole table of their own.
+//! A stream is one direction of a ring or, where the driver names no ring, of a CPU. It has a current chunk and a cursor in it, so
+//! consecutive requests get consecutive pages. Taking some is one addition to a word, which for a CPU's own stream no other CPU
+//! touches. What is free is in the table itself ([`page_states`]); the next chunk comes from the [`OpenTables`], and the
+//! [`TableLog`] says in what order tables are used. Large requests of a stream have a cursor of their own, in chunks of a whole table.
 //!
 //! ```text
 //! cursor  63             32 31              0
@@ -12,7 +12,7 @@
 //!        +-----------------+-----------------+
 //! ```
 //!
-//! The addition comes first and the look at what it gave after. The first request that overruns the chunk retires its unused tail;
+//! The addition comes first and the look at what it gave after. The first request that overruns the chunk gives up its unused rest;
 //! and each that the chunk could not serve looks for the next, once in 64 pages.
 
 use super::open_tables::{Chunk, OpenTables, Wanted};
@@ -97,8 +97,8 @@ pub(crate) struct Chunks<P: Platform> {
     open_tables: Padded<OpenTables>,
     /// Written at the end of every table.
     table_log: Padded<P::Lock<TableLog>>,
-    /// When tables are looked at next.
-    pub(crate) period: Deadline,
+    /// When the tables are swept next.
+    pub(super) sweep_due: Deadline,
 }
 
 const END_SHIFT: u32 = 32;
@@ -129,16 +129,16 @@ impl<P: Platform> Chunks<P> {
         let above = reserved.iter().filter(|(_, end)| *end > first_pfn);
         tables.extend(above.map(|(first, end)| (number(*first), number(end - 1) + 1)));
         let (cpus, rings) = (CpuWords::new(platform, NO_CHUNK)?, CpuWords::with_lines(RINGS, NO_CHUNK)?);
-        let streams = (cpus.lines().len() + RINGS) * CpuWords::PER_CPU;
+        let cursors = (cpus.lines().len() + RINGS) * CpuWords::PER_CPU;
         let table_log = TableLog::new(numbers as u32, tables);
         Ok(Self {
             first_pfn,
             tables: ChunkTables::new(numbers as u32)?,
             cpus,
             rings,
-            open_tables: Padded(OpenTables::new(streams)?),
+            open_tables: Padded(OpenTables::new(cursors)?),
             table_log: Padded(platform.lock(LockClass::IovaAllocator, table_log)),
-            period: Deadline::none(),
+            sweep_due: Deadline::none(),
         })
     }
 
@@ -177,18 +177,18 @@ impl<P: Platform> Chunks<P> {
         };
         loop {
             platform.probe(Step::ChunkTake);
-            let (stream, before) = self.advance(platform, request.stream, word, request.pages);
+            let (cursor, before) = self.advance(platform, request.stream, word, request.pages);
             let (end, next) = split(before);
             if next + request.pages <= end {
                 return Ok(Some(self.taken(next, request.pages)));
             }
-            if !self.leave(platform, stream, before, wanted, grow)? {
+            if !self.replace_chunk(platform, cursor, before, wanted, grow)? {
                 return Ok(None);
             }
         }
     }
 
-    /// Moves the cursor of a stream on. Returns the number of the stream, and where its cursor was.
+    /// Moves the cursor of a stream on. Returns its number, and where it was.
     #[inline(always)]
     fn advance(&self, platform: &P, stream: Stream, word: usize, pages: u64) -> (usize, u64) {
         match stream {
@@ -205,9 +205,9 @@ impl<P: Platform> Chunks<P> {
         }
     }
 
-    /// Line and word of the cursor of stream `stream` among those of its kind, and whether that is of a ring.
-    const fn cursor(&self, stream: usize) -> (usize, usize, bool) {
-        let (line, word, cpus) = (stream / CpuWords::PER_CPU, stream % CpuWords::PER_CPU, self.cpus.lines().len());
+    /// Line and word of cursor number `cursor` among those of its kind, and whether it is of a ring.
+    const fn word_of(&self, cursor: usize) -> (usize, usize, bool) {
+        let (line, word, cpus) = (cursor / CpuWords::PER_CPU, cursor % CpuWords::PER_CPU, self.cpus.lines().len());
         if line < cpus { (line, word, false) } else { (line - cpus, word, true) }
     }
 
@@ -231,32 +231,33 @@ impl<P: Platform> Chunks<P> {
         }
     }
 
-    /// Sees to it that the cursor of a stream, which was at `before`, gets another chunk. Returns whether it may have one now: not where there
-    /// are as many tables as there may be.
+    /// Gives up what is left of the chunk in which cursor number `cursor` was, at `before`, and gives it another. Returns whether it
+    /// may have one now: not where there are as many tables as there may be.
     #[cold]
-    fn leave<'g>(
+    fn replace_chunk<'g>(
         &self,
         platform: &P,
-        stream: usize,
+        cursor: usize,
         before: u64,
         wanted: Wanted,
         grow: impl Fn(u64) -> Result<&'g Frame, NoMemory>,
     ) -> Result<bool, NoMemory> {
         self.give_up(platform, before);
-        let (line, word, is_ring) = self.cursor(stream);
-        let cursor = if is_ring { self.rings.word(line, word) } else { self.cpus.word(line, word) };
+        let (line, word, is_ring) = self.word_of(cursor);
+        let position = if is_ring { self.rings.word(line, word) } else { self.cpus.word(line, word) };
         let replace = |now, new| match is_ring {
             false => platform.exchange_at(&self.cpus, line, word, now, new),
             // Release: with the chunk comes its table.
-            true => cursor.compare_exchange(now, new, Ordering::AcqRel, Ordering::Relaxed).is_ok(),
+            true => position.compare_exchange(now, new, Ordering::AcqRel, Ordering::Relaxed).is_ok(),
         };
         let end = split(before).0;
-        // Relaxed: it only tells whether there is something to do. Otherwise somebody else has seen to it.
-        let at_end = || Some(cursor.load(Ordering::Relaxed)).filter(|now| split(*now).0 == end && split(*now).1 >= end);
+        // Relaxed: it only tells whether there is something to do. Otherwise another request of the stream has done it.
+        let at_end =
+            || Some(position.load(Ordering::Relaxed)).filter(|now| split(*now).0 == end && split(*now).1 >= end);
         let Some(mut now) = at_end() else { return Ok(true) };
-        // Where there is none, back to the end from wherever vain additions have brought it: they must never carry. Where this
-        // fails, the next time will do.
-        let next = self.next_chunk(platform, stream, wanted, || at_end().is_some(), grow);
+        // Where there is no chunk, the cursor goes back to the end: each request that found nothing has added to it, and these
+        // additions must never carry into the upper half. Where this fails, the next request does it.
+        let next = self.next_chunk(platform, cursor, wanted, || at_end().is_some(), grow);
         let next = match next {
             Ok(Answer::Chunk(Some(next))) => next,
             Ok(Answer::Chunk(None)) => return Ok(true),
@@ -269,7 +270,7 @@ impl<P: Platform> Chunks<P> {
             match at_end().filter(|then| *then != now) {
                 // Others were given too little meanwhile.
                 Some(then) => now = then,
-                // Somebody else was faster, or this CPU is no longer that of the cursor.
+                // Another request of the stream was faster, or this CPU is no longer that of the cursor.
                 None => {
                     self.give_up(platform, begin(next));
                     break;
@@ -279,18 +280,18 @@ impl<P: Platform> Chunks<P> {
         Ok(true)
     }
 
-    /// The next chunk of `stream`, which has come to the end of one, unless it is not needed any more, or there is none. For requests
+    /// The next chunk of the stream of `cursor`, which has come to the end of one, unless it is not needed any more, or there is none. For requests
     /// of a few pages it may be a small one.
     fn next_chunk<'g>(
         &self,
         platform: &P,
-        stream: usize,
+        cursor: usize,
         wanted: Wanted,
         is_needed: impl Fn() -> bool,
         grow: impl Fn(u64) -> Result<&'g Frame, NoMemory>,
     ) -> Result<Answer, NoMemory> {
         let open_tables = &self.open_tables.0;
-        let (log, units) = open_tables.log_of(stream, wanted);
+        let (log, units) = open_tables.log_of(cursor, wanted);
         let chunk = loop {
             if wanted != Wanted::Table
                 && let Some(chunk) = open_tables.take(log, units)
@@ -313,7 +314,7 @@ impl<P: Platform> Chunks<P> {
                 },
             }
         };
-        open_tables.note(stream, chunk.units);
+        open_tables.note(cursor, chunk.units);
         Ok(Answer::Chunk(Some(chunk)))
     }
 
@@ -354,7 +355,7 @@ impl<P: Platform> Chunks<P> {
         match linked {
             Ok(is_large) => {
                 if is_large {
-                    self.period.set_if_none(platform, TABLE_IDLE_US);
+                    self.sweep_due.set_if_none(platform, TABLE_IDLE_US);
                 }
                 Ok(())
             }
@@ -375,22 +376,22 @@ impl<P: Platform> Chunks<P> {
         self.table_log.0.with(|table_log| table_log.give_number_back(number));
     }
 
-    /// Takes out a table that has not been needed for a period. From now on only walks that had begun before may find it.
+    /// Takes out a table that was not needed since the last sweep. From now on only walks that had begun before may find it.
     pub(crate) fn unlink(&self) -> Option<u32> {
         self.table_log.0.with(|table_log| table_log.take_superfluous().inspect(|number| self.tables.unlink(*number)))
     }
 
-    /// Begins another period: finds the tables that are spent. The lock is taken anew for every few.
-    pub(crate) fn begin_period(&self, platform: &P) {
+    /// Finds the tables that are spent. The lock is taken anew for every few.
+    pub(crate) fn sweep(&self, platform: &P) {
         self.table_log.0.with(|table_log| table_log.close_tables(&self.open_tables.0));
         for queue in 0..QUEUES {
             let tables = self.table_log.0.with(|table_log| table_log.queue_len(queue));
             for first in (0..tables).step_by(LOOKS) {
                 let count = LOOKS.min(tables - first);
-                self.table_log.0.with(|table_log| table_log.sweep(platform, &self.tables, queue, count));
+                self.table_log.0.with(|table_log| table_log.sweep_some(platform, &self.tables, queue, count));
             }
         }
-        self.table_log.0.with(TableLog::begin_period);
+        self.table_log.0.with(TableLog::end_sweep);
     }
 
     /// Whether there are more tables than are kept in any case.
@@ -398,9 +399,9 @@ impl<P: Platform> Chunks<P> {
         self.table_log.0.with(|table_log| table_log.is_large())
     }
 
-    /// Whether another period may find a table to give back, as far as can be told now.
-    pub(crate) fn goes_on(&self) -> bool {
-        self.table_log.0.with(TableLog::goes_on)
+    /// Whether another sweep may find a table to give back, as far as can be told now.
+    pub(crate) fn needs_sweep(&self) -> bool {
+        self.table_log.0.with(TableLog::needs_sweep)
     }
 
     /// The entries from page `pfn` on, as far as its table goes. Empty where there is no table.
@@ -410,7 +411,7 @@ impl<P: Platform> Chunks<P> {
     #[inline(always)]
     pub(crate) unsafe fn entries(&self, pfn: u64) -> &[Entry] {
         let page = pfn.wrapping_sub(self.first_pfn);
-        // SAFETY: the caller's promise, passed on. Pages below the first come out beyond the last.
+        // SAFETY: the caller's promise, passed on. A page below the first wraps, and so has a number behind the last table.
         unsafe { self.tables.get((page / ENTRIES as u64) as usize) }
             .map_or(&[], |table| &table[page as usize % ENTRIES..])
     }

@@ -2,33 +2,43 @@
 //!
 //! # The life of a page
 //!
+//! Pages are handed out in generations, of which the entry of a page knows two: this one and the other.
+//!
 //! ```text
-//!                 map                    unmap               the invalidation            the chunk is
-//!                                                            has completed               handed out again
-//!   fresh ----------------> mapped ----------------> cleared ----------------> spent ----------------> fresh
-//!         cursor.fetch_add         entry: absent,            entry: the other          (from now on this
-//!         entry: address, rights   length kept               generation                is the other one)
+//!                    map                    unmap              the invalidation has completed
+//!              Chunks::take
+//!              page_states::write     page_states::clear     Cleared::spend, page_states::spend
+//!
+//! first page   fresh ------> mapped ------------> cleared ------------> spent: fresh in the other generation
+//! other pages  fresh ------> mapped ------------> spent
+//! unused rest  fresh ------> spent, where a chunk is replaced before its end
 //! ```
 //!
-//! A table page lives longer: it is added to the log of tables, linked, opened, filled chunk by chunk, filled again as its pages
-//! are spent; and one that is not needed for a while is unlinked, waits until the hardware and all walks have left it, and goes
-//! back to the host.
+//! Nothing is written to make a spent page fresh. `TableRecord::look` finds that all pages of a unit are spent, and notes that the
+//! unit is now in the other generation.
+//!
+//! A table page lives longer. It is given a number, put into the domain's table, linked by its number, and added to the log of
+//! tables; then it is opened, filled chunk by chunk, and, when its pages are spent, filled again. One that is not needed for a while is
+//! unlinked, waits until the hardware and all walks of software have left it, and goes back to the host.
 //!
 //! # Where to read
 //!
-//! `designs/portcullis.rs` lists the files of a map and of an unmap, in order. Both find a table by its number, in `tables.rs`: one
-//! load. Once in 64 pages a map needs another chunk: from `open_tables.rs`, and once in a table from `table_log.rs`. Beside these
-//! paths, `leaf_table.rs` is what the log knows of one table, and `rate.rs` which streams are slow.
+//! `designs/portcullis.rs` lists the files of a map and of an unmap, in order. Both find a table by its number in `tables.rs`, by two
+//! loads, one after the other, and no lock: that of the array and that of the table. Once in 64 pages a map needs another chunk, from
+//! `open_tables.rs`, and once in a table another table, from `table_log.rs`. Where that has none, `table/leaf_pages.rs` adds one to the
+//! domain's table; `Chunked::tick` lets `reclaim.rs` take out those that are not needed. Beside these, `table_record.rs` is what
+//! the log knows of one table, and `rate.rs` which streams are slow.
 
 mod chunks;
-mod leaf_table;
 mod mapper;
 mod open_tables;
 mod page_states;
 mod rate;
+mod reclaim;
 mod table_log;
+mod table_record;
 mod tables;
 
 pub use chunks::{CHUNK_PAGES, CHUNKED_PAGES_MAX, TABLE_IDLE_US};
-pub use mapper::{ChunkFront, Chunked, Halves, chunked};
+pub use mapper::Chunked;
 pub use table_log::TABLE_RESERVE;

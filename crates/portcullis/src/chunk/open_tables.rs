@@ -23,9 +23,9 @@ const COMMON: usize = 0;
 const SLOW: usize = 1;
 /// Logs behind them, for lines of cursors that have one of their own: as long as no more lines have come than these. The model
 /// checker sees none, but all share.
-const OWN: usize = if cfg!(loom) { 0 } else { 8 };
+const OWN_LOGS: usize = if cfg!(loom) { 0 } else { 8 };
 /// Logs that tables are filled for.
-pub(super) const LOGS: usize = 2 + OWN;
+pub(super) const LOGS: usize = 2 + OWN_LOGS;
 const TABLE_SHIFT: u32 = 32;
 
 /// What chunk a stream needs.
@@ -61,25 +61,25 @@ impl OpenTables {
         Ok(Self { open: core::array::from_fn(|_| Padded(AtomicU64::new(0))), rates: StreamRates::new(streams)? })
     }
 
-    /// The log that a stream takes its next chunk from, and how many units that has.
-    pub(super) fn log_of(&self, stream: usize, wanted: Wanted) -> (usize, u32) {
-        let (line, lines) = self.rates.line(stream);
-        let is_alone = lines <= OWN as u64;
+    /// The log that the stream of cursor number `cursor` takes its next chunk from, and how many units that has.
+    pub(super) fn log_of(&self, cursor: usize, wanted: Wanted) -> (usize, u32) {
+        let (line, lines) = self.rates.line(cursor);
+        let is_alone = lines <= OWN_LOGS as u64;
         // What is left in an own table from when there were few comes first.
-        let own = (line < OWN as u64).then_some(2 + line as usize).filter(|own| is_alone || self.is_open(*own));
+        let own = (line < OWN_LOGS as u64).then_some(2 + line as usize).filter(|own| is_alone || self.is_open(*own));
         let log = own.unwrap_or(COMMON);
         match wanted {
             Wanted::Table => (log, TABLE_UNITS),
-            Wanted::Small if self.rates.is_slow(stream) => (SLOW, SLOW_UNITS),
+            Wanted::Small if self.rates.is_slow(cursor) => (SLOW, SLOW_UNITS),
             Wanted::Small | Wanted::Chunk => (log, CHUNK_UNITS),
         }
     }
 
-    /// A stream has been given its next chunk, of so many units.
-    pub(super) fn note(&self, stream: usize, units: u32) {
+    /// The stream of `cursor` has been given its next chunk, of so many units.
+    pub(super) fn note(&self, cursor: usize, units: u32) {
         // Few have logs of their own, whatever their pace is. So they write nothing that all of them read.
-        if self.rates.lines() > OWN as u64 {
-            self.rates.note(stream, units);
+        if self.rates.lines() > OWN_LOGS as u64 {
+            self.rates.note(cursor, units);
         }
     }
 
@@ -103,7 +103,8 @@ impl OpenTables {
         })
     }
 
-    /// Whether the open table of `log` has a chunk left. To those who hold the log's lock it says so for good if it has none.
+    /// Whether the open table of `log` has a chunk left. Where it has none, that stays so as long as the caller holds the lock of the
+    /// [`TableLog`](super::table_log::TableLog).
     pub(super) fn is_open(&self, log: usize) -> bool {
         // Relaxed: only under that lock is a table opened.
         Self::has_left(self.open[log].0.load(Ordering::Relaxed))

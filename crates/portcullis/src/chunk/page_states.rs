@@ -4,15 +4,15 @@
 //! states, and its entry shows which:
 //!
 //! ```text
-//!                      63    53 52 51   21 20   12  11  10   9  8  2 1 0
-//!                     +--------+--+-----------------+---+-----+---+----+-+-+
-//! fresh               |   0    | 0|    0    |any len| 0 | gen | 0 | 0  |0|0|  not handed out in this generation
-//! mapped, first page  | pages  | 0|     address     | 0 | gen | 0 | 0  |W|R|
-//! mapped, other pages |   0    | 0|     address     | 0 | gen | 0 | 0  |W|R|
-//! cleared, first page |   0    | 0|    0    | pages | 0 | gen | 1 | 0  |0|0|  the device may have it cached
-//! spent, first page   |   0    | 0|    0    | pages | 0 |!gen | 0 | 0  |0|0|  and it is fresh in the next generation
-//! spent, other pages  |   0    | 0|    0    |   0   | 0 |!gen | 0 | 0  |0|0|  likewise
-//!                     +--------+--+---------+-------+---+-----+---+----+-+-+
+//!                      63 62 61  53 52 51   21 20   12 11  10   9   8  2  1 0
+//!                     +-----+------+--+---------+-------+--+-----+---+-----+-+-+
+//! fresh               |  0  |  0   | 0|    0    |any len| 0| gen | 0 |  0  |0|0|  not handed out in this generation
+//! mapped, first page  |  0  | pages| 0|     address     | 0| gen | 0 |  0  |W|R|
+//! mapped, other pages |  0  |  0   | 0|     address     | 0| gen | 0 |  0  |W|R|
+//! cleared, first page |  0  |  0   | 0|    0    | pages | 0| gen | 1 |  0  |0|0|  the device may have it cached
+//! spent, first page   |  0  |  0   | 0|    0    | pages | 0|!gen | 0 |  0  |0|0|  and it is fresh in the next generation
+//! spent, other pages  |  0  |  0   | 0|    0    |   0   | 0|!gen | 0 |  0  |0|0|  likewise
+//!                     +-----+------+--+---------+-------+--+-----+---+-----+-+-+
 //! ```
 //!
 //! Hardware ignores bits 61:52 and 10 of a leaf, and of an absent entry all but the rights. Bit 9 would be the dirty flag of a leaf
@@ -22,7 +22,8 @@
 //! A page becomes spent when its invalidation has completed: the first page of a mapping just then, the others as they are
 //! cleared. Only the first page waits for the invalidation: its chunk cannot be handed out again before that page is spent. So
 //! a page that somebody has taken and not yet written holds its chunk back as much as one that is mapped or waits for its
-//! invalidation: nothing is counted, and no step is shared between CPUs (S3).
+//! invalidation: nothing is counted, and no step is shared between CPUs (S3). An entry with any length in it is fresh when its
+//! generation has ended once more: [`TableRecord`](super::table_record::TableRecord) notes in which generation each unit is.
 //!
 //! A mapping is known by its first entry alone, which holds its length; so an unmap of a part of one, or of one that is gone,
 //! is refused by a look. The look is not atomic with what follows: of two unmaps of one mapping at the same moment, a mistake that
@@ -47,7 +48,7 @@ const LINE_ENTRIES: usize = 8;
 /// Pages of the longest mapping: what nine bits say. One of all of a table is better off with a large leaf.
 pub(crate) const MAPPING_PAGES_MAX: u64 = (1 << 9) - 1;
 
-/// What an entry of which nobody has anything looks like: fresh in one generation, spent in the other.
+/// The look of an entry that is not handed out: fresh in one generation, spent in the other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Idle(u64);
 
@@ -69,7 +70,7 @@ impl Idle {
 /// Writes the translations of a mapping of as many pages as there are `entries`, and makes them visible. The segments lie at
 /// addresses that a leaf can hold.
 ///
-/// The caller has been handed these pages, and nobody else in this generation.
+/// These pages were handed to the caller, and to no other in this generation.
 #[inline(always)]
 pub(crate) fn write<P: Platform>(platform: &P, entries: &[Entry], segments: &[Segment], rights: Rights) {
     debug_assert_eq!(segments.iter().map(Segment::pages).sum::<u64>(), entries.len() as u64);
@@ -177,7 +178,7 @@ pub(crate) fn refusal(entries: &[Entry], range: IovaRange) -> UnmapError {
 
 /// Ends the generation for the first page of a mapping that was cleared, now that its invalidation has completed.
 ///
-/// Release: whoever finds the chunk spent knows that. Hardware sees no difference, so nothing is flushed. Where it is cleared no
+/// Release: a CPU that finds the chunk spent knows that its invalidations are over. Hardware sees no difference, so nothing is flushed. Where it is cleared no
 /// more, another unmap of the same mapping has come before.
 #[inline(always)]
 pub(crate) fn spend(first: &Entry, _proof: &Proof) {

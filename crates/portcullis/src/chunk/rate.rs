@@ -49,10 +49,10 @@ impl StreamRates {
         Ok(Self { handed: zero(), mean: zero(), streams: zero(), lines: zero(), numbers, came })
     }
 
-    /// As which of all the line of `stream` has come, from 0 on, and how many lines have by now: of CPUs or rings. It comes with
+    /// As which of all the line of cursor number `cursor` has come, from 0 on, and how many lines have by now: of CPUs or rings. It comes with
     /// this, if it has not before; to others who come for it at the same moment it looks late.
-    pub(super) fn line(&self, stream: usize) -> (u64, u64) {
-        let number = &self.numbers[stream / CpuWords::PER_CPU];
+    pub(super) fn line(&self, cursor: usize) -> (u64, u64) {
+        let number = &self.numbers[cursor / CpuWords::PER_CPU];
         let mut is = number.load(Ordering::Relaxed);
         if is == 0 {
             is = match number.compare_exchange(0, COMING, Ordering::Relaxed, Ordering::Relaxed) {
@@ -71,9 +71,9 @@ impl StreamRates {
         self.lines.load(Ordering::Relaxed)
     }
 
-    /// Pages that all streams were handed while this one used up its last chunk, as if that had 64; and the units of that chunk.
-    fn turn(&self, stream: usize) -> (u64, u64) {
-        let came = self.came[stream].load(Ordering::Relaxed);
+    /// Pages that all streams were handed while that of `cursor` used up its last chunk, as if that had 64; and the units of that chunk.
+    fn turn(&self, cursor: usize) -> (u64, u64) {
+        let came = self.came[cursor].load(Ordering::Relaxed);
         let (then, units) = (came >> UNIT_BITS, came & ((1 << UNIT_BITS) - 1));
         // A power of two, so no division.
         (
@@ -82,10 +82,10 @@ impl StreamRates {
         )
     }
 
-    /// Whether it is slower than the others.
-    pub(super) fn is_slow(&self, stream: usize) -> bool {
+    /// Whether the stream of `cursor` is slower than the others.
+    pub(super) fn is_slow(&self, cursor: usize) -> bool {
         let chunk_pages = u64::from(CHUNK_UNITS) * UNIT_PAGES;
-        match self.turn(stream) {
+        match self.turn(cursor) {
             // Among many, it has to show first that it is not.
             (_, 0) => self.streams.load(Ordering::Relaxed) > FEW_STREAMS,
             (turn, _) => {
@@ -95,9 +95,9 @@ impl StreamRates {
         }
     }
 
-    /// A stream has been given its next chunk, of so many units.
-    pub(super) fn note(&self, stream: usize, units: u32) {
-        let (turn, last) = self.turn(stream);
+    /// The stream of `cursor` has been given its next chunk, of so many units.
+    pub(super) fn note(&self, cursor: usize, units: u32) {
+        let (turn, last) = self.turn(cursor);
         let pages = last * UNIT_PAGES;
         let mean = self.mean.load(Ordering::Relaxed);
         self.mean.store((mean * (PACE_PAGES - pages) + turn * pages) / PACE_PAGES, Ordering::Relaxed);
@@ -105,9 +105,9 @@ impl StreamRates {
         let handed = self.handed.fetch_add(more, Ordering::Relaxed) + more;
         let came = handed << UNIT_BITS | u64::from(units);
         if last != 0 {
-            self.came[stream].store(came, Ordering::Relaxed);
-        } else if self.came[stream].swap(came, Ordering::Relaxed) == 0 {
-            // Nobody else has come for it meanwhile.
+            self.came[cursor].store(came, Ordering::Relaxed);
+        } else if self.came[cursor].swap(came, Ordering::Relaxed) == 0 {
+            // No other has come for it meanwhile.
             self.streams.fetch_add(1, Ordering::Relaxed);
         }
     }

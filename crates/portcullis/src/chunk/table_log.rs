@@ -10,9 +10,9 @@
 //! ago. Where there are many streams, the slow ones have a log of their own, with chunks of a quarter.
 
 use super::chunks::TABLE_UNITS;
-use super::leaf_table::{ALL, LeafTable, run, runs};
 use super::open_tables::{Chunk, LOGS, OpenTables};
 use super::page_states;
+use super::table_record::{ALL, TableRecord, run, runs};
 use super::tables::ChunkTables;
 use crate::error::NoMemory;
 use crate::platform::Platform;
@@ -29,7 +29,7 @@ pub(super) const QUEUES: usize = 2 * LOGS;
 /// Where the larger part of a table is spent, its time has come; what is older and has less of it spent has stragglers.
 const OVERTAKEN: u32 = TABLE_UNITS / 2 + 1;
 
-/// Tables that are filled one after the other.
+/// Tables that are filled one after the other, for some of the streams.
 #[derive(Default)]
 struct Log {
     /// The table that is being filled, or was until nothing was left of it. What is left is for [`OpenTables`] to say.
@@ -44,9 +44,8 @@ struct Log {
 
 /// The tables of a domain, but for their pages.
 pub(super) struct TableLog {
-    /// Those of the open ones.
     logs: [Log; LOGS],
-    tables: Vec<LeafTable>,
+    records: Vec<TableRecord>,
     /// Tables that are there.
     linked: usize,
     /// Numbers that may be given to tables.
@@ -55,10 +54,10 @@ pub(super) struct TableLog {
     unlinked: Vec<u32>,
     /// Tables with nothing in them.
     idle: VecDeque<u32>,
-    /// The fewest of those since the last tick.
+    /// The fewest of those since the last sweep.
     idle_min: usize,
-    /// Whether anything was found to be spent since the last period.
-    stirred: bool,
+    /// Whether the last sweep found anything that was spent.
+    found_spent: bool,
     /// Table numbers that reserved addresses lie in: first, and one past the last.
     reserved: Vec<(u64, u64)>,
 }
@@ -68,13 +67,13 @@ impl TableLog {
     pub(super) fn new(numbers: u32, reserved: Vec<(u64, u64)>) -> Self {
         Self {
             logs: core::array::from_fn(|_| Log::default()),
-            tables: Vec::new(),
+            records: Vec::new(),
             linked: 0,
             numbers,
             unlinked: Vec::new(),
             idle: VecDeque::new(),
             idle_min: 0,
-            stirred: false,
+            found_spent: false,
             reserved,
         }
     }
@@ -94,12 +93,12 @@ impl TableLog {
         }
         self.close_table(log);
         let Some(number) = self.find(platform, tables, log, units) else { return false };
-        let table = &mut self.tables[number as usize];
-        let firsts = runs(table.spent(), units);
+        let record = &mut self.records[number as usize];
+        let firsts = runs(record.spent(), units);
         let mut rest = firsts;
         // As if they all were handed out now: until somebody takes them, they are fresh.
         while rest != 0 {
-            table.hand_out(platform, number, tables, run(rest.trailing_zeros(), units));
+            record.hand_out(platform, number, tables, run(rest.trailing_zeros(), units));
             rest &= rest - 1;
         }
         open_tables.open(log, number, firsts);
@@ -116,7 +115,7 @@ impl TableLog {
     /// A chunk of a whole table. `None` where another has to be added.
     pub(super) fn take_table<P: Platform>(&mut self, platform: &P, tables: &ChunkTables, log: usize) -> Option<Chunk> {
         let number = self.find(platform, tables, log, TABLE_UNITS)?;
-        self.tables[number as usize].hand_out(platform, number, tables, ALL);
+        self.records[number as usize].hand_out(platform, number, tables, ALL);
         self.logs[log].full.push_back(number);
         Some(Chunk { first: number * TABLE_UNITS, units: TABLE_UNITS })
     }
@@ -142,9 +141,9 @@ impl TableLog {
         let lingering = &mut self.logs[log].lingering;
         for _ in 0..looks.min(lingering.len()) {
             let number = lingering.pop_front()?;
-            let table = &mut self.tables[number as usize];
-            table.look(platform, number, tables);
-            if runs(table.spent(), units) != 0 {
+            let record = &mut self.records[number as usize];
+            record.look(platform, number, tables);
+            if runs(record.spent(), units) != 0 {
                 return Some(number);
             }
             lingering.push_back(number);
@@ -157,9 +156,9 @@ impl TableLog {
         for other in (0..LOGS).filter(|other| *other != log) {
             let full = &mut self.logs[other].full;
             if let Some(number) = full.front().copied() {
-                let table = &mut self.tables[number as usize];
-                table.look(platform, number, tables);
-                if table.spent().count_ones() >= OVERTAKEN && runs(table.spent(), units) != 0 {
+                let record = &mut self.records[number as usize];
+                record.look(platform, number, tables);
+                if record.spent().count_ones() >= OVERTAKEN && runs(record.spent(), units) != 0 {
                     return full.pop_front();
                 }
             }
@@ -182,13 +181,13 @@ impl TableLog {
         let Log { full, lingering, further, .. } = &mut self.logs[log];
         let mut overtaken = 0;
         for at in 0..LOOKS.min(full.len()) {
-            let table = &mut self.tables[full[at] as usize];
-            table.look(platform, full[at], tables);
-            if table.spent() == ALL {
+            let record = &mut self.records[full[at] as usize];
+            record.look(platform, full[at], tables);
+            if record.spent() == ALL {
                 lingering.extend(full.drain(..at));
                 return full.pop_front();
             }
-            if at >= 2 && table.spent().count_ones() >= OVERTAKEN {
+            if at >= 2 && record.spent().count_ones() >= OVERTAKEN {
                 overtaken = at - 1;
             }
         }
@@ -197,9 +196,9 @@ impl TableLog {
         for _ in 0..LOOKS.min(full.len().saturating_sub(LOOKS)) {
             let at = if (LOOKS..full.len() - 1).contains(further) { *further + 1 } else { LOOKS };
             *further = at;
-            let table = &mut self.tables[full[at] as usize];
-            table.look(platform, full[at], tables);
-            if table.spent() == ALL {
+            let record = &mut self.records[full[at] as usize];
+            record.look(platform, full[at], tables);
+            if record.spent() == ALL {
                 lingering.extend(full.drain(..at));
                 return full.pop_front();
             }
@@ -216,17 +215,17 @@ impl TableLog {
         if let Some(number) = self.unlinked.pop() {
             return Ok(Some(number));
         }
-        let tables = self.tables.len() + 1;
+        let tables = self.records.len() + 1;
         // So that nothing is ever allocated to move a table from one list to another.
         self.unlinked.try_reserve(tables - self.unlinked.len()).map_err(|_| NoMemory)?;
         let queues = self.logs.iter_mut().flat_map(|log| [&mut log.full, &mut log.lingering]);
         for queue in queues.chain([&mut self.idle]) {
             queue.try_reserve(tables - queue.len()).map_err(|_| NoMemory)?;
         }
-        while (self.tables.len() as u64) < u64::from(self.numbers) {
-            let number = self.tables.len() as u64;
-            self.tables.try_reserve(1).map_err(|_| NoMemory)?;
-            self.tables.push(LeafTable::default());
+        while (self.records.len() as u64) < u64::from(self.numbers) {
+            let number = self.records.len() as u64;
+            self.records.try_reserve(1).map_err(|_| NoMemory)?;
+            self.records.push(TableRecord::default());
             if self.reserved.iter().all(|&(first, end)| number < first || end <= number) {
                 return Ok(Some(number as u32));
             }
@@ -236,7 +235,7 @@ impl TableLog {
 
     /// A new table, with nothing in it, under a number from [`number`](Self::number).
     pub(super) fn add(&mut self, number: u32) {
-        self.tables[number as usize] = LeafTable::default();
+        self.records[number as usize] = TableRecord::default();
         self.linked += 1;
         self.idle.push_back(number);
     }
@@ -246,7 +245,7 @@ impl TableLog {
         self.unlinked.push(number);
     }
 
-    /// Takes out a table that may go back to the host: none has needed it for a period.
+    /// Takes out a table that may go back to the host: it was not needed since the last sweep.
     pub(super) fn take_superfluous(&mut self) -> Option<u32> {
         if self.idle_min <= TABLE_RESERVE {
             return None;
@@ -269,14 +268,14 @@ impl TableLog {
 
     /// Of the first `count` tables of a queue takes out those that are spent, and puts the others behind the last: once round,
     /// and they are in their order again.
-    pub(super) fn sweep<P: Platform>(&mut self, platform: &P, tables: &ChunkTables, queue: usize, count: usize) {
+    pub(super) fn sweep_some<P: Platform>(&mut self, platform: &P, tables: &ChunkTables, queue: usize, count: usize) {
         for _ in 0..count {
             let Some(number) = self.queue(queue).pop_front() else { return };
-            let table = &mut self.tables[number as usize];
-            let spent_before = table.spent();
-            table.look(platform, number, tables);
-            self.stirred |= table.spent() != spent_before;
-            if table.spent() == ALL {
+            let record = &mut self.records[number as usize];
+            let spent_before = record.spent();
+            record.look(platform, number, tables);
+            self.found_spent |= record.spent() != spent_before;
+            if record.spent() == ALL {
                 self.idle.push_back(number);
             } else {
                 self.queue(queue).push_back(number);
@@ -289,8 +288,8 @@ impl TableLog {
         (0..LOGS).filter(|log| !open_tables.is_open(*log)).for_each(|log| self.close_table(log));
     }
 
-    /// Begins another period, after all queues were swept.
-    pub(super) fn begin_period(&mut self) {
+    /// All queues were swept.
+    pub(super) fn end_sweep(&mut self) {
         self.idle_min = self.idle.len();
     }
 
@@ -299,16 +298,17 @@ impl TableLog {
         self.linked > TABLE_RESERVE
     }
 
-    /// Whether another period may find a table to give back, as far as can be told now: where nothing stirs, an unmap has to say.
-    pub(super) fn goes_on(&mut self) -> bool {
-        core::mem::take(&mut self.stirred) && self.is_large() || self.idle.len() > TABLE_RESERVE
+    /// Whether another sweep may find a table to give back, as far as can be told now. Where nothing was spent since the last, it
+    /// cannot; the next unmap schedules one.
+    pub(super) fn needs_sweep(&mut self) -> bool {
+        core::mem::take(&mut self.found_spent) && self.is_large() || self.idle.len() > TABLE_RESERVE
     }
 
     /// Memory of the lists, in bytes.
     pub(super) fn bytes(&self) -> usize {
         let queues = self.logs.iter().flat_map(|log| [&log.full, &log.lingering]).chain([&self.idle]);
         let numbers = queues.map(VecDeque::capacity).sum::<usize>() + self.unlinked.capacity();
-        numbers * size_of::<u32>() + self.tables.capacity() * size_of::<LeafTable>()
+        numbers * size_of::<u32>() + self.records.capacity() * size_of::<TableRecord>()
     }
 
     /// Mappings whose generations have not ended.

@@ -16,22 +16,24 @@ const TABLES_FIRST: usize = if cfg!(loom) { 1 } else { 64 };
 struct PointerArray {
     /// Where none is linked they point to one in which nothing is mapped.
     tables: Box<[AtomicPtr<Frame>]>,
-    /// The array that was outgrown by this one, or null: somebody may be reading it still.
+    /// The array that was outgrown by this one, or null. It may still be read.
     outgrown: *mut Padded<PointerArray>,
 }
 
 /// The leaf tables, by number.
 ///
-/// Nothing that is read on the way to a table is null: what is not there reads as what is empty, so nobody has to ask. When the
-/// array is full one of twice the length takes its place; the old ones, together about as long, stay until the domain goes.
-/// Who has found an old one finds there what was linked before, and need not find more. A table that was linked later, perhaps
-/// under a number that had another before, is known to those only who have seen the new array: what they know of it they have
-/// acquired from who linked it. A table that was unlinked later may be found still, by walks, for which its page is kept; and its
-/// number is given to no other before these are over. After that an old array keeps a pointer to what is gone, for nobody.
+/// Nothing that is read on the way to a table is null: where there is none, one is found that is empty. When the array is full, one
+/// of twice the length takes its place; the old ones, together about as long, stay until the domain goes.
+///
+/// A reader that has found an old array finds there what was linked before, and needs no more. A table that was linked later,
+/// perhaps under a number that another had before, is known only to CPUs that have seen the new array: they know of it what they
+/// have acquired from the CPU that linked it. A table that was unlinked later may still be found by walks, for which its page is
+/// kept; and its number is given to no other before these are over. After that no reader of the old array is left that might find
+/// there the pointer to a page that is gone.
 pub(super) struct ChunkTables {
     /// On a line of its own: every map and unmap reads it.
     array: AtomicPtr<Padded<PointerArray>>,
-    /// In which nothing is mapped: stands for all that are not linked. Nobody writes to it.
+    /// In which nothing is mapped: stands for all that are not linked. It is never written.
     no_table: Vec<Entry>,
     /// Tables that there may be.
     numbers: usize,
@@ -71,7 +73,7 @@ impl ChunkTables {
         Some(unsafe { frame.as_ref().unwrap_unchecked() })
     }
 
-    /// A table that is known to be linked: the lock of the log is held, or something is taken in it.
+    /// A table that is known to be linked: the lock of the [`TableLog`](super::table_log::TableLog) is held, or something is taken in it.
     #[inline(always)]
     pub(super) fn linked(&self, number: u32) -> &Frame {
         let tables = &self.array().tables;
@@ -81,7 +83,7 @@ impl ChunkTables {
         unsafe { tables.get_unchecked(number as usize).load(Ordering::Acquire).as_ref().unwrap_unchecked() }
     }
 
-    /// Links `frame`, all zero, as table `number`. The lock of the log is held.
+    /// Links `frame`, all zero, as table `number`. The lock of the [`TableLog`](super::table_log::TableLog) is held.
     ///
     /// # Errors
     /// [`NoMemory`].
@@ -96,7 +98,8 @@ impl ChunkTables {
         Ok(())
     }
 
-    /// Takes table `number` out. Walks that had begun before may still find it. The lock of the log is held.
+    /// Takes table `number` out. Walks that had begun before may still find it. The lock of the [`TableLog`](super::table_log::TableLog)
+    /// is held.
     pub(super) fn unlink(&self, number: u32) {
         // Relaxed: it is the walks that are waited for.
         self.array().tables[number as usize].store(self.no_table(), Ordering::Relaxed);
@@ -106,7 +109,7 @@ impl ChunkTables {
         self.no_table.as_ptr().cast_mut().cast()
     }
 
-    /// Puts an array of `length` in the place of the one that there is, if there is one. Nobody links or unlinks meanwhile.
+    /// Puts an array of `length` in the place of the one that there is, if there is one. No other CPU links or unlinks meanwhile.
     fn enlarge(&self, length: usize) -> Result<(), NoMemory> {
         // Relaxed, like the loads of its tables: the lock brings it, and what they point to is not read.
         let outgrown = self.array.load(Ordering::Relaxed);
@@ -116,7 +119,7 @@ impl ChunkTables {
         let tables = filled(length, || AtomicPtr::new(linked.next().unwrap_or(self.no_table())))?.into_boxed_slice();
         let bytes = size_of_val(&*tables) + size_of::<Padded<PointerArray>>();
         let array = try_box(Padded(PointerArray { tables, outgrown }))?;
-        // Release: whoever finds the array finds it filled in.
+        // Release: a reader that finds the array finds it filled in.
         self.array.store(Box::into_raw(array), Ordering::Release);
         self.array_bytes.fetch_add(bytes, Ordering::Relaxed);
         Ok(())
@@ -132,7 +135,7 @@ impl Drop for ChunkTables {
     fn drop(&mut self) {
         let mut array = self.array.load(Ordering::Acquire);
         while !array.is_null() {
-            // SAFETY: a box of `enlarge`, and `&mut self`: nobody reads it any more.
+            // SAFETY: a box of `enlarge`, and `&mut self`: it is not read any more.
             array = unsafe { Box::from_raw(array) }.0.outgrown;
         }
     }
@@ -150,9 +153,9 @@ fn filled<T>(count: usize, make: impl FnMut() -> T) -> Result<Vec<T>, NoMemory> 
 mod tests {
     use super::*;
 
-    /// Directories are outgrown three times, and somebody reads the first all the while.
+    /// Arrays are outgrown three times, and the first is read all the while.
     #[test]
-    fn tables_are_found_in_every_directory_since_they_were_linked() {
+    fn tables_are_found_in_every_array_since_they_were_linked() {
         let frames: Vec<Box<Frame>> =
             (0..6 * TABLES_FIRST).map(|number| Box::new(core::array::from_fn(|_| Entry::new(number as u64)))).collect();
         let tables = ChunkTables::new(frames.len() as u32).expect("memory");

@@ -1,7 +1,8 @@
-//! A design made of parts: an allocator, a table with its rule and its locks, strict or deferred invalidation, and perhaps a front,
-//! which has places of its own for some requests.
+//! The mapper of most designs: an allocator, a table with its rule and its locks, and strict or deferred invalidation.
+//!
+//! Mappers that have places of their own for some requests have one of these for all others: `identity`, and that of `chunk`.
 
-use crate::address::{IovaRange, Segment};
+use crate::address::IovaRange;
 use crate::design::{DomainSetup, LockFree, Locking, Mapper, Usage};
 use crate::error::{CommitError, MapError, NewDomainError, RawUnmapError, UnmapError};
 use crate::invalidation::{Commands, Deferral, Policy, Revocation, Revoked, Submissions};
@@ -9,86 +10,17 @@ use crate::iommu::{AttachError, DomainId, Iommu, SourceId};
 use crate::iova::{Claim, IovaAllocator, IovaRequest};
 use crate::platform::{Phase, Platform, Step};
 use crate::proof::{Committed, Proof};
-use crate::request::{Access, Lifetime, Request, Stream};
+use crate::request::Request;
 use crate::space::AddressSpace;
 use crate::table::{FreedTables, TableRule};
 
 /// The parts, put together.
-pub struct AssembledMapper<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking = LockFree, F: Front<A, P, I, L> = ()>
-{
-    front: F,
-    base: Base<A, P, I, L>,
-}
-
-/// All parts but the front.
-pub struct Base<A, P: Platform, I: Iommu, L = LockFree> {
+pub struct AssembledMapper<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking = LockFree> {
     pub(crate) allocator: A,
     pub(crate) policy: Policy<P, I>,
     locking: L,
     pub(crate) space: AddressSpace<P, I>,
 }
-
-/// What has places of its own for some requests: those it serves, and the allocator has the rest. Addresses of either kind go back
-/// through [`IovaAllocator::free`].
-pub trait Front<A, P: Platform, I: Iommu, L = LockFree>: Sync {
-    /// Makes the mapping, where that takes no more than to write its entries, or to take the next chunk first. `None` where no
-    /// mapping was made, and [`map`](Front::map) makes it or says why not.
-    #[inline(always)]
-    fn map_plainly(&self, _base: &Base<A, P, I, L>, _request: &Request<'_>) -> Option<IovaRange> {
-        None
-    }
-
-    /// Makes the mapping, if there is a place for it. The device may use it when this returns.
-    ///
-    /// # Errors
-    /// Those of [`Mapper::map`].
-    fn map(&self, _base: &Base<A, P, I, L>, _request: &Request<'_>) -> Result<Option<IovaRange>, MapError> {
-        Ok(None)
-    }
-
-    /// Clears the mapping at exactly `range`, and notes that in `out`. `None` where the front has no place there.
-    #[inline(always)]
-    fn take_down(
-        &self,
-        _base: &Base<A, P, I, L>,
-        _range: IovaRange,
-        _out: &mut Revocation,
-    ) -> Option<Result<(), UnmapError>> {
-        None
-    }
-
-    /// Unmaps and commits the mapping at exactly `range` where that is one command, at once. `None` where nothing has happened, and
-    /// [`unmap_general`](Front::unmap_general) or a batch of one does it, or says why not.
-    #[inline(always)]
-    fn unmap_now(&self, _base: &Base<A, P, I, L>, _range: IovaRange) -> Option<Result<Committed, CommitError>> {
-        None
-    }
-
-    /// Unmaps and commits the mapping at exactly `range` by other means: deferred, or by another command. `None` as above.
-    #[inline(always)]
-    fn unmap_general(&self, _base: &Base<A, P, I, L>, _range: IovaRange) -> Option<Result<Committed, CommitError>> {
-        None
-    }
-
-    /// Does what is due.
-    ///
-    /// # Errors
-    /// [`CommitError`] where an invalidation failed.
-    fn tick(&self, _base: &Base<A, P, I, L>) -> Result<(), CommitError> {
-        Ok(())
-    }
-
-    /// When the next [`tick`](Front::tick) has work to do, in microseconds of the platform's clock.
-    fn due_us(&self, _base: &Base<A, P, I, L>) -> Option<u64> {
-        None
-    }
-
-    /// The domain goes: gives back what is on its way.
-    fn close(&mut self, _base: &mut Base<A, P, I, L>) {}
-}
-
-/// No front: the allocator serves all requests.
-impl<A, P: Platform, I: Iommu, L> Front<A, P, I, L> for () {}
 
 /// What a design is made of beside its allocator.
 #[derive(Debug)]
@@ -135,13 +67,6 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
     /// [`Flushes::CoveringRange`](crate::invalidation::Flushes::CoveringRange) over such a table, if unmaps leave translations to a table that
     /// maps do not write over, or the other way round, or if a table that frees empty pages has no lock.
     pub fn with_parts(allocator: A, parts: Parts<L>, setup: DomainSetup<'_, P, I>) -> Result<Self, NewDomainError> {
-        Ok(Self { front: (), base: Base::new(allocator, parts, setup)? })
-    }
-}
-
-impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Base<A, P, I, L> {
-    /// The parts over a new domain, as [`AssembledMapper::with_parts`] says.
-    pub(crate) fn new(allocator: A, parts: Parts<L>, setup: DomainSetup<'_, P, I>) -> Result<Self, NewDomainError> {
         let Parts { commands, submissions, deferral, rule, locking } = parts;
         assert!(
             A::TABLE_CLAIM_PAGES_MAX == 0 || rule == TableRule::Kept,
@@ -165,26 +90,31 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Base<A, P, I, L> {
         Ok(Self { allocator, policy, locking, space })
     }
 
-    /// A map at an address of the allocator.
-    fn map_anywhere(&self, request: &Request<'_>) -> Result<IovaRange, MapError> {
-        self.space.check()?;
-        let place = || self.locking.whole(request.pages(), || self.place(request));
-        let range = match place() {
+    /// Makes a mapping at an address of the allocator.
+    ///
+    /// # Errors
+    /// Those of [`Mapper::map`].
+    #[inline(never)]
+    pub(crate) fn map_by_allocator(&self, request: &Request<'_>) -> Result<IovaRange, MapError> {
+        self.space.refuse_if_poisoned()?;
+        let allocate_and_write = || self.locking.whole(request.pages(), || self.allocate_and_write(request));
+        let range = match allocate_and_write() {
             // Not with a lock held: it waits for the hardware.
-            Err(MapError::Exhausted { .. }) if self.policy.drain(&self.space, &self.allocator)? => place(),
-            placed => placed,
+            Err(MapError::Exhausted { .. }) if self.policy.drain(&self.space, &self.allocator)? => allocate_and_write(),
+            written => written,
         }?;
         if let Err(error) = self.space.sync_map(range).and_then(|()| self.policy.sync_map(&self.space, range)) {
-            // Perhaps in use already: taken back like an unmap whose commit failed, so that the device finds no more of it,
-            // nobody else can unmap it, and the range stays quarantined (S11). No translation is left: the domain is poisoned.
+            // The hardware may hold something else there. The mapping is taken down as by an unmap whose commit failed: the
+            // device finds no translation, no driver can unmap it, and the range stays quarantined (S11). That holds for every
+            // policy, for the domain is poisoned: none leaves translations then.
             let _ = self.take_down(range, &mut Revocation::new());
             return Err(error);
         }
         Ok(range)
     }
 
-    /// Picks an address and writes the translations.
-    fn place(&self, request: &Request<'_>) -> Result<IovaRange, MapError> {
+    /// Takes an address of the allocator and writes the translations.
+    fn allocate_and_write(&self, request: &Request<'_>) -> Result<IovaRange, MapError> {
         let platform = self.space.platform();
         let range = self.allocator.allocate(platform, &IovaRequest::of(request))?;
         let marked = range.pages() <= A::TABLE_CLAIM_PAGES_MAX;
@@ -193,8 +123,8 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Base<A, P, I, L> {
         // keeps others off the table.
         let write = || unsafe { self.space.map(range, request.segments(), request.access(), marked) };
         if let Err(error) = self.locking.table(range, write) {
-            // Nothing was written, so no hardware has seen the range. Whoever has unmapped it without ever being given it gives
-            // it back.
+            // Nothing was written, so no hardware has seen the range. Where the claim fails, a driver that was never given the
+            // range has unmapped it, and its unmap gives it back.
             if self.allocator.claim(platform, range).is_ok() {
                 self.allocator.free(platform, range, &Proof::never_visible());
             }
@@ -203,8 +133,22 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Base<A, P, I, L> {
         Ok(range)
     }
 
+    /// Unmaps the mapping at exactly `range` and commits that: a batch of one.
+    ///
+    /// # Errors
+    /// Those of [`Mapper::unmap_now`].
+    #[inline(never)]
+    pub(crate) fn unmap_by_allocator(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
+        let mut revocation = Revocation::of(self.space.tag());
+        self.take_down(range, &mut revocation)?;
+        Ok(self.commit(&mut revocation)?)
+    }
+
     /// Claims the mapping at exactly `range`, clears its translations unless the policy leaves them, and notes that in `out`.
-    fn take_down(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
+    ///
+    /// # Errors
+    /// Those of [`Mapper::unmap`].
+    pub(crate) fn take_down(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
         let leaf_only = self.locking.whole(range.pages(), || {
             let claim = self.allocator.claim(self.space.platform(), range)?;
             if self.policy.leaves_translations(&self.space) {
@@ -213,7 +157,7 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Base<A, P, I, L> {
                 self.clear(claim, range, &mut out.tables)
             }
         })?;
-        out.revoked.push(Revoked { range, cleared: true, leaf_only });
+        out.revoked.push(Revoked { range, to_invalidate: true, leaf_only });
         Ok(())
     }
 
@@ -229,100 +173,35 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Base<A, P, I, L> {
     }
 }
 
-impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking, F: Front<A, P, I, L>> AssembledMapper<A, P, I, L, F> {
-    /// Puts `front` before the other parts.
-    pub(crate) const fn with_front(front: F, base: Base<A, P, I, L>) -> Self {
-        Self { front, base }
-    }
-
-    /// A map that takes more than to write its entries.
-    #[inline(never)]
-    fn map_general(&self, request: &Request<'_>) -> Result<IovaRange, MapError> {
-        match self.front.map(&self.base, request)? {
-            Some(range) => Ok(range),
-            None => self.base.map_anywhere(request),
-        }
-    }
-
-    /// The same for one segment, which comes by value: so the short way never needs it in memory.
-    #[cold]
-    #[inline(never)]
-    fn map_segment_general(
-        &self,
-        segment: Segment,
-        access: Access,
-        stream: Stream,
-        lifetime: Lifetime,
-    ) -> Result<IovaRange, MapError> {
-        let segments = [segment];
-        let mut request = Request::new(&segments, access)?;
-        (request.stream, request.lifetime) = (stream, lifetime);
-        self.map_general(&request)
-    }
-
-    /// What is not one command, at once: as the front does it, or else a batch of one.
-    #[inline(never)]
-    fn unmap_general(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
-        if let Some(committed) = self.front.unmap_general(&self.base, range) {
-            return Ok(committed?);
-        }
-        let mut revocation = Revocation::new();
-        self.unmap(range, &mut revocation)?;
-        Ok(self.commit(&mut revocation)?)
-    }
-}
-
-impl<A, P, I, L, F> Mapper for AssembledMapper<A, P, I, L, F>
-where
-    A: IovaAllocator<P>,
-    P: Platform,
-    I: Iommu,
-    L: Locking,
-    F: Front<A, P, I, L>,
-{
+impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Mapper for AssembledMapper<A, P, I, L> {
     #[inline(always)]
     fn map(&self, request: &Request<'_>) -> Result<IovaRange, MapError> {
-        let platform = self.base.space.platform();
+        let platform = self.space.platform();
         platform.probe(Step::Enter(Phase::Other));
         platform.probe(Step::Map);
-        match self.front.map_plainly(&self.base, request) {
-            Some(range) => Ok(range),
-            None => match *request.segments() {
-                [segment] => self.map_segment_general(segment, request.access(), request.stream, request.lifetime),
-                _ => self.map_general(request),
-            },
-        }
+        self.map_by_allocator(request)
     }
 
-    #[inline(always)]
     fn unmap(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
-        let platform = self.base.space.platform();
-        if !out.belongs_to(self.base.space.tag()) {
-            return Err(UnmapError::WrongDomain);
-        }
-        if out.is_full() {
-            return Err(UnmapError::BatchFull);
-        }
+        let platform = self.space.platform();
+        out.admit_unmap_of(self.space.tag())?;
         platform.probe(Step::Enter(Phase::Other));
         platform.probe(Step::Unmap);
-        match self.front.take_down(&self.base, range, out) {
-            Some(taken_down) => taken_down,
-            None => self.base.take_down(range, out),
-        }
+        self.take_down(range, out)
     }
 
     #[inline(always)]
     fn unmap_now(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
-        match self.front.unmap_now(&self.base, range) {
-            Some(committed) => Ok(committed?),
-            None => self.unmap_general(range),
-        }
+        let platform = self.space.platform();
+        platform.probe(Step::Enter(Phase::Other));
+        platform.probe(Step::Unmap);
+        self.unmap_by_allocator(range)
     }
 
     #[inline(always)]
     fn commit(&self, revocation: &mut Revocation) -> Result<Committed, CommitError> {
-        let Base { allocator, policy, space, .. } = &self.base;
-        assert!(revocation.belongs_to(space.tag()), "a revocation is committed where its unmaps were made");
+        let Self { allocator, policy, space, .. } = self;
+        assert!(revocation.is_of(space.tag()), "a revocation is committed where its unmaps were made");
         if policy.must_clear(space) {
             // The domain has been poisoned since the unmap: no map will come and write over what that has left.
             for revoked in &revocation.revoked {
@@ -334,23 +213,20 @@ where
     }
 
     fn tick(&self) -> Result<(), CommitError> {
-        let Base { allocator, policy, space, .. } = &self.base;
-        allocator.tick(space.platform());
-        let flushed = policy.tick(space, allocator);
-        flushed.and(self.front.tick(&self.base))
+        self.allocator.tick(self.space.platform());
+        self.policy.tick(&self.space, &self.allocator)
     }
 
     fn due_us(&self) -> Option<u64> {
-        let Base { allocator, policy, .. } = &self.base;
-        [policy.due_us(), allocator.due_us(), self.front.due_us(&self.base)].into_iter().flatten().min()
+        [self.policy.due_us(), self.allocator.due_us()].into_iter().flatten().min()
     }
 
     fn table_pages(&self) -> usize {
-        self.base.space.table().pages()
+        self.space.table().pages()
     }
 
     fn usage(&self) -> Usage {
-        let Base { allocator, policy, .. } = &self.base;
+        let Self { allocator, policy, .. } = self;
         let (queued_unmaps, queued_unmaps_max) = policy.queued();
         let kept = allocator.kept();
         Usage {
@@ -366,29 +242,21 @@ where
     }
 
     fn id(&self) -> DomainId {
-        self.base.space.id()
+        self.space.id()
     }
 
     fn attach(&self, device: SourceId) -> Result<(), AttachError> {
-        self.base.space.attach(device)
+        self.space.attach(device)
     }
 
     fn detach(&self, device: SourceId) -> Result<(), AttachError> {
-        self.base.space.detach(device)
+        self.space.detach(device)
     }
 }
 
-impl<A, P, I, L, F> Drop for AssembledMapper<A, P, I, L, F>
-where
-    A: IovaAllocator<P>,
-    P: Platform,
-    I: Iommu,
-    L: Locking,
-    F: Front<A, P, I, L>,
-{
+impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Drop for AssembledMapper<A, P, I, L> {
     fn drop(&mut self) {
-        self.front.close(&mut self.base);
-        let Base { allocator, policy, space, .. } = &mut self.base;
+        let Self { allocator, policy, space, .. } = self;
         space.close(|platform, table, proof| {
             let waiting = policy.close(platform, allocator, proof);
             allocator.close(platform, table);

@@ -23,28 +23,29 @@
 //! A count does not say whose mappings it counts. An unmap of a part of one, or of what somebody else has mapped, is refused
 //! only where it meets a page without any (S6).
 
-use super::assembled::{AssembledMapper, Base, Front};
-use super::{DomainSetup, LockFree, Parts};
+use super::{AssembledMapper, DomainSetup, Mapper, Usage};
 use crate::address::{IovaRange, PAGE_SHIFT, Segment};
-use crate::error::{MapError, NewDomainError, UnmapError};
+use crate::error::{CommitError, MapError, NewDomainError, UnmapError};
 use crate::invalidation::{Deferral, Revocation, Revoked};
-use crate::iommu::Iommu;
+use crate::iommu::{AttachError, DomainId, Iommu, SourceId};
 use crate::iova::{Claim, IovaAllocator, IovaRequest, Kept, MagazineAllocator, never_handed_out};
 use crate::platform::{PerCpuCount, Phase, Platform, Step};
-use crate::proof::Proof;
+use crate::proof::{Committed, Proof};
 use crate::request::Request;
-use crate::space::AddressSpace;
 use crate::table::{Rights, SharedRun};
 use alloc::vec::Vec;
 
 /// Bits of an address that say the rights.
 pub const IDENTITY_TAG_BITS: u8 = 2;
 
-/// The mapper: over the address space of all four regions an allocator for the fourth, and in front of it the three others.
-pub type DynamicIdentity<P, I> = AssembledMapper<FourthRegion<P>, P, I, LockFree, Regions>;
+/// The mapper: the three regions of rights, and a mapper of the usual kind for the fourth, which commits for all of them.
+pub struct DynamicIdentity<P: Platform, I: Iommu> {
+    regions: Regions,
+    base: AssembledMapper<FourthRegion<P>, P, I>,
+}
 
 /// Where the regions of the three rights lie.
-pub struct Regions {
+struct Regions {
     /// log2 of the pages of a region.
     shift: u32,
     /// Page numbers, first and end, that no device may be given, where they are not in the fourth region.
@@ -52,7 +53,7 @@ pub struct Regions {
 }
 
 /// The allocator of the fourth region, which also counts the mappings in the three others.
-pub struct FourthRegion<P: Platform> {
+struct FourthRegion<P: Platform> {
     magazines: MagazineAllocator<P>,
     /// One past its last page number.
     end_pfn: u64,
@@ -96,10 +97,10 @@ impl Regions {
     }
 }
 
-/// An empty domain.
+/// The mapper of a new domain.
 ///
 /// # Errors
-/// [`NewDomainError::Width`] where two bits for the rights would leave no page, and those of [`AssembledMapper::with_parts`].
+/// [`NewDomainError::Width`] where two bits for the rights would leave no page, and those of [`AssembledMapper::new`].
 pub fn dynamic_identity<P: Platform, I: Iommu>(
     deferral: Deferral,
     setup: DomainSetup<'_, P, I>,
@@ -111,26 +112,16 @@ pub fn dynamic_identity<P: Platform, I: Iommu>(
         shared: PerCpuCount::new(&setup.platform)?,
     };
     // Kept tables, since its claims are left to the table: shared entries need that too.
-    let base = Base::new(fourth, Parts::of_linux::<P, FourthRegion<P>>(deferral), setup)?;
-    Ok(AssembledMapper::with_front(regions, base))
+    Ok(DynamicIdentity { regions, base: AssembledMapper::new(fourth, deferral, setup)? })
 }
 
-impl Regions {
-    /// Counts a mapping less of what is mapped at `range`. Returns whether any translation went.
-    fn unshare<P: Platform, I: Iommu>(&self, space: &AddressSpace<P, I>, range: IovaRange) -> Result<bool, UnmapError> {
-        space.platform().probe(Step::Enter(Phase::Table));
-        let run = self.at(range).ok_or(UnmapError::NotMapped(range.start()))?;
-        // SAFETY: as for `share` below.
-        unsafe { space.unshare(&run) }
-    }
-}
-
-impl<P: Platform, I: Iommu> Front<FourthRegion<P>, P, I> for Regions {
-    fn map(&self, base: &Base<FourthRegion<P>, P, I>, request: &Request<'_>) -> Result<Option<IovaRange>, MapError> {
-        let Base { space, allocator, .. } = base;
-        space.check()?;
+impl<P: Platform, I: Iommu> DynamicIdentity<P, I> {
+    /// Makes the mapping in the region of its rights. `None` where it has to go to the fourth.
+    fn map_in_region(&self, request: &Request<'_>) -> Result<Option<IovaRange>, MapError> {
+        let AssembledMapper { space, allocator, .. } = &self.base;
+        space.refuse_if_poisoned()?;
         let &[segment] = request.segments() else { return Ok(None) };
-        let Some(run) = self.of_memory(&segment, request.access().rights()) else { return Ok(None) };
+        let Some(run) = self.regions.of_memory(&segment, request.access().rights()) else { return Ok(None) };
         space.platform().probe(Step::Enter(Phase::Table));
         // SAFETY: a run of one of the regions, in which every address means the memory and the rights that it says; whatever
         // is not shared lies in the fourth.
@@ -140,23 +131,75 @@ impl<P: Platform, I: Iommu> Front<FourthRegion<P>, P, I> for Regions {
         allocator.shared.add(space.platform());
         if let Err(error) = space.sync_map(run.range) {
             // As in `AssembledMapper`: taken back, and quarantined, here by a domain that maps nothing any more.
-            let _ = self.unshare(space, run.range);
+            let _ = self.unshare(run.range);
             return Err(error);
         }
         Ok(Some(run.range))
     }
 
-    fn take_down(
-        &self,
-        base: &Base<FourthRegion<P>, P, I>,
-        range: IovaRange,
-        out: &mut Revocation,
-    ) -> Option<Result<(), UnmapError>> {
-        if range.end_pfn() <= self.pages() {
-            return None;
+    /// Counts a mapping less of what is mapped at `range`. Returns whether any translation went.
+    fn unshare(&self, range: IovaRange) -> Result<bool, UnmapError> {
+        self.base.space.platform().probe(Step::Enter(Phase::Table));
+        let run = self.regions.at(range).ok_or(UnmapError::NotMapped(range.start()))?;
+        // SAFETY: as for `share` above.
+        unsafe { self.base.space.unshare(&run) }
+    }
+}
+
+impl<P: Platform, I: Iommu> Mapper for DynamicIdentity<P, I> {
+    fn map(&self, request: &Request<'_>) -> Result<IovaRange, MapError> {
+        let platform = self.base.space.platform();
+        platform.probe(Step::Enter(Phase::Other));
+        platform.probe(Step::Map);
+        match self.map_in_region(request)? {
+            Some(range) => Ok(range),
+            None => self.base.map_by_allocator(request),
         }
-        let unshared = self.unshare(&base.space, range);
-        Some(unshared.map(|cleared| out.revoked.push(Revoked { range, cleared, leaf_only: true })))
+    }
+
+    fn unmap(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
+        let platform = self.base.space.platform();
+        out.admit_unmap_of(self.base.space.tag())?;
+        platform.probe(Step::Enter(Phase::Other));
+        platform.probe(Step::Unmap);
+        if range.end_pfn() <= self.regions.pages() {
+            return self.base.take_down(range, out);
+        }
+        let to_invalidate = self.unshare(range)?;
+        out.revoked.push(Revoked { range, to_invalidate, leaf_only: true });
+        Ok(())
+    }
+
+    fn commit(&self, revocation: &mut Revocation) -> Result<Committed, CommitError> {
+        self.base.commit(revocation)
+    }
+
+    fn tick(&self) -> Result<(), CommitError> {
+        self.base.tick()
+    }
+
+    fn due_us(&self) -> Option<u64> {
+        self.base.due_us()
+    }
+
+    fn table_pages(&self) -> usize {
+        self.base.table_pages()
+    }
+
+    fn usage(&self) -> Usage {
+        self.base.usage()
+    }
+
+    fn id(&self) -> DomainId {
+        self.base.id()
+    }
+
+    fn attach(&self, device: SourceId) -> Result<(), AttachError> {
+        self.base.attach(device)
+    }
+
+    fn detach(&self, device: SourceId) -> Result<(), AttachError> {
+        self.base.detach(device)
     }
 }
 

@@ -10,7 +10,7 @@ mod options;
 #[allow(unsafe_code, reason = "translations have an owner that types cannot show")]
 mod physical;
 
-pub use assembled::{AssembledMapper, Base, Front, Parts};
+pub use assembled::{AssembledMapper, Parts};
 pub use identity::{DynamicIdentity, IDENTITY_TAG_BITS, dynamic_identity};
 pub use locking::{LockFree, LockPerTable, Locking, TableLock, WholeLock};
 pub use options::{OptionError, OptionInfo, OptionKind, Options, Value};
@@ -153,11 +153,11 @@ pub trait Mapper: Sync {
     /// If the unmaps of `revocation` were made by another mapper.
     fn commit(&self, revocation: &mut Revocation) -> Result<Committed, CommitError>;
 
-    /// Unmaps the mapping at exactly `range` and commits that: a batch of one.
+    /// Unmaps the mapping at exactly `range` and commits that. Unless the mapper has a shorter way, a batch of one.
     ///
     /// # Errors
     /// Those of [`unmap`](Mapper::unmap) and [`commit`](Mapper::commit).
-    #[inline(always)]
+    #[inline(never)]
     fn unmap_now(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
         let mut revocation = Revocation::new();
         self.unmap(range, &mut revocation)?;

@@ -10,6 +10,8 @@
 //!
 //! An unmap: `domain/mod.rs`, `design/assembled.rs`, `iova/linux/free_list.rs`, `iova/linux/range_tree.rs`, `space.rs`,
 //! `table/second_level.rs`, `invalidation/policy.rs`, `invalidation/strict.rs`.
+//!
+//! The allocator comes first, with the claim; it comes again at the end, and gets the address back.
 
 use super::{GLOBAL_WINDOW, queue_kind, queue_option};
 use crate::design::{Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Fit, Info, OptionInfo, OptionKind};

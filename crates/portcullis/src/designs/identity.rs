@@ -5,12 +5,14 @@
 //! 1 user --the last unmap--> absent --the hardware has lost it--> the next map of the page may write it again
 //! ```
 //!
-//! A map: `domain/mod.rs`, `design/assembled.rs`, `design/identity.rs`, `space.rs`, `table/shared.rs`.
+//! A map: `domain/mod.rs`, `design/identity.rs`, `space.rs`, `table/shared.rs`.
 //!
-//! An unmap: `domain/mod.rs`, `design/assembled.rs`, `design/identity.rs`, `space.rs`, `table/shared.rs`,
+//! An unmap: `domain/mod.rs`, `design/identity.rs`, `space.rs`, `table/shared.rs`, `design/assembled.rs`,
 //! `invalidation/policy.rs`, `invalidation/strict.rs`.
+//!
+//! `design/assembled.rs` only commits, but for the fourth region, whose maps and unmaps are those of `magazine`.
 
-use super::{PER_CORE_WINDOW, queue_kind, queue_option};
+use super::{PER_CPU_WINDOW, queue_kind, queue_option};
 use crate::design::{
     Addressing, Design, DesignInfo, DomainSetup, DynamicIdentity, Fit, IDENTITY_TAG_BITS, Info, dynamic_identity,
 };
@@ -38,7 +40,7 @@ impl DesignInfo for Identity {
         invalidation: "as `magazine`, where an unmap is the last of its pages; else none, and its address translates until then",
         tables: "kept",
         protections: &[Protection::Strict, Protection::Deferred],
-        breaches: &[wrong_unmaps(Protection::Strict), PER_CORE_WINDOW, wrong_unmaps(Protection::Deferred)],
+        breaches: &[wrong_unmaps(Protection::Strict), PER_CPU_WINDOW, wrong_unmaps(Protection::Deferred)],
         addressing: Addressing::Shared,
         fit: Some(Fit { tag_bits: IDENTITY_TAG_BITS, ..Fit::TIGHT }),
         batch_default: 1,

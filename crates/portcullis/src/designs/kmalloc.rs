@@ -5,12 +5,14 @@
 //! mapped --claim by its marks, clear--> cleared --the hardware has lost it--> free_bytes: memory of the host
 //! ```
 //!
-//! A map: `domain/mod.rs`, `design/assembled.rs`, `iova/kmalloc.rs`, `space.rs`, `table/second_level.rs`, `table/marks.rs`.
+//! A map: `domain/mod.rs`, `design/assembled.rs`, `iova/kmalloc.rs`, `space.rs`, `table/second_level.rs`.
 //!
-//! An unmap: `domain/mod.rs`, `design/assembled.rs`, `space.rs`, `table/marks.rs`, `invalidation/policy.rs`,
-//! `invalidation/strict.rs`, `iova/kmalloc.rs`.
+//! An unmap: `domain/mod.rs`, `design/assembled.rs`, `iova/kmalloc.rs`, `space.rs`, `table/marks.rs`,
+//! `table/second_level.rs`, `invalidation/policy.rs`, `invalidation/strict.rs`.
+//!
+//! `kmalloc.rs` comes first, and leaves the claim to the table; it comes again at the end, and frees the object.
 
-use super::{PER_CORE_WINDOW, queue_kind, queue_option};
+use super::{PER_CPU_WINDOW, queue_kind, queue_option};
 use crate::design::{Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Info};
 use crate::error::NewDomainError;
 use crate::invalidation::Deferral;
@@ -31,7 +33,7 @@ impl DesignInfo for Kmalloc {
         invalidation: "strict: one page-selective and a wait per unmap; deferred: a queue per CPU, 256 unmaps or 10 ms, domain flush",
         tables: "kept, and growing",
         protections: &[Protection::Strict, Protection::Deferred],
-        breaches: &[PER_CORE_WINDOW],
+        breaches: &[PER_CPU_WINDOW],
         addressing: Addressing::Own,
         fit: None,
         batch_default: 1,

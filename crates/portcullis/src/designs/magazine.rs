@@ -5,13 +5,15 @@
 //! mapped --the first mark goes: claimed--> cleared --the hardware has lost it--> free: in a magazine of the CPU
 //! ```
 //!
-//! A map: `domain/mod.rs`, `design/assembled.rs`, `iova/linux/magazine.rs`, `iova/linux/tree.rs`, `space.rs`,
-//! `table/second_level.rs`, `table/marks.rs`, `invalidation/policy.rs`.
+//! A map: `domain/mod.rs`, `design/assembled.rs`, `iova/linux/magazine.rs`, `iova/linux/tree.rs`,
+//! `iova/linux/range_tree.rs`, `space.rs`, `table/second_level.rs`.
 //!
 //! An unmap: `domain/mod.rs`, `design/assembled.rs`, `iova/linux/magazine.rs`, `space.rs`, `table/marks.rs`,
-//! `invalidation/policy.rs`, `invalidation/strict.rs`, and the magazine again, which gets the address back.
+//! `table/second_level.rs`, `invalidation/policy.rs`, `invalidation/strict.rs`.
+//!
+//! The magazine comes first, and leaves the claim to the table; it comes again at the end, and gets the address back.
 
-use super::{PER_CORE_WINDOW, queue_kind, queue_option};
+use super::{PER_CPU_WINDOW, queue_kind, queue_option};
 use crate::design::{Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Fit, Info};
 use crate::error::NewDomainError;
 use crate::invalidation::Deferral;
@@ -34,7 +36,7 @@ impl DesignInfo for Magazine {
         invalidation: "strict: one page-selective and a wait per unmap; deferred: a queue per CPU, 256 unmaps or 10 ms, domain flush",
         tables: "kept",
         protections: &[Protection::Strict, Protection::Deferred],
-        breaches: &[PER_CORE_WINDOW],
+        breaches: &[PER_CPU_WINDOW],
         addressing: Addressing::Own,
         fit: Some(Fit::TIGHT),
         batch_default: 1,

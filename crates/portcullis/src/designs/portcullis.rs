@@ -2,11 +2,14 @@
 //!
 //! The life of a page under it is drawn at the door of its folder, `chunk/mod.rs`.
 //!
-//! A map: `domain/mod.rs`, `design/assembled.rs`, `chunk/mapper.rs`, `space.rs`, `chunk/chunks.rs`, `chunk/page_states.rs`.
+//! A map: `domain/mod.rs`, `chunk/mapper.rs`, `space.rs`, `chunk/chunks.rs`, `chunk/tables.rs`, `chunk/page_states.rs`.
 //!
-//! An unmap: `domain/mod.rs`, `design/assembled.rs`, `chunk/mapper.rs`, `chunk/chunks.rs`, `chunk/page_states.rs`, `space.rs`.
+//! An unmap: `domain/mod.rs`, `chunk/mapper.rs`, `chunk/chunks.rs`, `chunk/tables.rs`, `chunk/page_states.rs`, `space.rs`.
+//!
+//! `chunk/mapper.rs` calls the others one after the other, and an unmap ends where it had cleared: in `page_states.rs`, which spends.
+//! Deferred, it ends in the queue of its CPU: `invalidation/policy.rs`, `invalidation/per_cpu_queues.rs`.
 
-use crate::chunk::{Chunked, chunked};
+use crate::chunk::Chunked;
 use crate::design::{Addressing, Design, DesignInfo, DomainSetup, Fit, Info};
 use crate::error::NewDomainError;
 use crate::invalidation::BATCH_MAX;
@@ -43,6 +46,6 @@ impl<P: Platform, I: Iommu> Design<P, I> for Portcullis {
     type Mapper = Chunked<P, I>;
 
     fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
-        chunked(setup)
+        Chunked::new(setup)
     }
 }

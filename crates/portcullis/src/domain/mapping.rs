@@ -56,13 +56,13 @@ pub struct Mapping<B: DmaBuffer> {
 pub(super) struct Tag(u64);
 
 /// Tags handed out so far.
-static TAGS: StaticCounter = StaticCounter::new(0);
+static DOMAIN_TAGS: StaticCounter = StaticCounter::new(0);
 
 impl Tag {
     /// One of its own.
     pub(super) fn new(physical_addresses: bool) -> Self {
         // Relaxed: only uniqueness matters.
-        let number = TAGS.fetch_add(1, Ordering::Relaxed) as u64;
+        let number = DOMAIN_TAGS.fetch_add(1, Ordering::Relaxed) as u64;
         Self(number << 1 | physical_addresses as u64)
     }
 

@@ -67,7 +67,7 @@ impl<P: Platform, T: Copy + Send> AsynchronousQueue<P, T> {
     ) -> Result<Committed, CommitError> {
         debug_assert!(revocation.tables.is_empty(), "table pages are kept");
         let done = match &revocation.revoked[..] {
-            revoked if space.check().is_ok() => self.submit(space, allocator, revoked).map(|()| Committed::Deferred),
+            revoked if !space.is_poisoned() => self.submit(space, allocator, revoked).map(|()| Committed::Deferred),
             revoked => self.invalidate(space, allocator, revoked).map(Committed::Lost),
         };
         revocation.revoked.clear();
@@ -143,9 +143,9 @@ impl<P: Platform, T: Copy + Send> AsynchronousQueue<P, T> {
             }
             // Where not all is done, or the hardware has failed, the next tick may try, but not at once.
             self.due.clear();
-            let done = match space.check() {
-                Ok(()) => Self::reap(space, allocator, told),
-                Err(_) => self.flush(space, allocator, told).map(drop),
+            let done = match space.is_poisoned() {
+                false => Self::reap(space, allocator, told),
+                true => self.flush(space, allocator, told).map(drop),
             };
             self.note(platform, told);
             Ok(done?)

@@ -76,7 +76,7 @@ impl<P: Platform> GlobalQueue<P> {
                 queue.waiting.push(revoked.range);
                 self.len.store(queue.waiting.len(), Ordering::Relaxed);
             }
-            if space.check().is_ok() {
+            if !space.is_poisoned() {
                 return Ok(Committed::Deferred);
             }
             self.flush(queue, space, allocator).map(Committed::Lost)

@@ -15,6 +15,7 @@ pub(crate) use policy::Policy;
 pub use policy::{Commands, Deferral, Flushes, Submissions};
 
 use crate::address::IovaRange;
+use crate::error::UnmapError;
 use crate::table::FreedTables;
 use arrayvec::ArrayVec;
 
@@ -26,9 +27,9 @@ pub const BATCH_MAX: usize = 64;
 pub struct Revoked {
     /// Its pages.
     pub range: IovaRange,
-    /// Whether a translation went. Otherwise every page has other mappings at the same address, and there is nothing to
-    /// invalidate.
-    pub cleared: bool,
+    /// Whether there is anything to invalidate. Not where every page has other mappings at the same address: then no
+    /// translation went.
+    pub to_invalidate: bool,
     /// Whether no table page went with it, so that the invalidation may leave cached table pointers alone.
     pub leaf_only: bool,
 }
@@ -52,12 +53,29 @@ impl Revocation {
         Self { revoked: ArrayVec::new_const(), tables: FreedTables::new(), owner: None }
     }
 
-    /// Makes it the revocation of the space `tag`. Returns whether it is: while it holds another's unmaps it cannot be.
-    pub(crate) fn belongs_to(&mut self, tag: u64) -> bool {
+    /// Nothing to invalidate yet, in the space `tag`.
+    pub(crate) const fn of(tag: u64) -> Self {
+        Self { revoked: ArrayVec::new_const(), tables: FreedTables::new(), owner: Some(tag) }
+    }
+
+    /// Lets another unmap of the space `tag` in.
+    ///
+    /// # Errors
+    /// [`UnmapError::WrongDomain`] while it holds another's unmaps, [`UnmapError::BatchFull`].
+    #[inline(always)]
+    pub(crate) fn admit_unmap_of(&mut self, tag: u64) -> Result<(), UnmapError> {
         if self.revoked.is_empty() {
             self.owner = Some(tag);
         }
-        self.owner == Some(tag)
+        if self.owner != Some(tag) {
+            return Err(UnmapError::WrongDomain);
+        }
+        if self.revoked.is_full() { Err(UnmapError::BatchFull) } else { Ok(()) }
+    }
+
+    /// Whether its unmaps, if there are any, are those of the space `tag`.
+    pub(crate) fn is_of(&self, tag: u64) -> bool {
+        self.revoked.is_empty() || self.owner == Some(tag)
     }
 
     /// Whether there is nothing to invalidate.

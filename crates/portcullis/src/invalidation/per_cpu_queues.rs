@@ -134,7 +134,7 @@ impl<P: Platform> PerCpuQueues<P> {
             // Without the lock: the flush is waited for, and looks into all queues.
             let _ = self.flush(space)?;
         }
-        if space.check().is_ok() {
+        if !space.is_poisoned() {
             return Ok(Committed::Deferred);
         }
         let proof = self.flush(space)?;
@@ -185,15 +185,15 @@ impl<P: Platform> PerCpuQueues<P> {
         platform.probe(Step::Enter(Phase::Invalidate));
         // Where it fails the entries stay, quarantined until a flush succeeds (S11). The next tick may try, but not at once.
         let _ = self.flush(space).inspect_err(|_| self.due.set(platform, self.timeout_us))?;
-        for core in self.queues.iter() {
-            core.queue.with(|queue| self.release_served(space, allocator, queue));
+        for cpu in self.queues.iter() {
+            cpu.queue.with(|queue| self.release_served(space, allocator, queue));
         }
         Ok(())
     }
 
     /// Unmaps that wait now. Takes the lock of each queue.
     pub fn waiting(&self) -> usize {
-        self.queues.iter().map(|core| core.queue.with(|queue| queue.waiting.len())).sum()
+        self.queues.iter().map(|cpu| cpu.queue.with(|queue| queue.waiting.len())).sum()
     }
 
     /// The most unmaps that can wait, on all CPUs together.
@@ -214,8 +214,8 @@ impl<P: Platform> PerCpuQueues<P> {
     /// Frees what waits, now that the IOMMU has forgotten the domain, but for the table pages: these it returns.
     pub(super) fn close(&self, platform: &P, allocator: &impl IovaAllocator<P>, proof: &Proof) -> FreedTables {
         let mut tables = FreedTables::new();
-        for core in self.queues.iter() {
-            core.queue.with(|queue| {
+        for cpu in self.queues.iter() {
+            cpu.queue.with(|queue| {
                 for waiting in queue.waiting.drain(..) {
                     allocator.free(platform, waiting.range, proof);
                 }
@@ -251,8 +251,8 @@ impl<P: Platform> PerCpuQueues<P> {
         // What another flush has served needs no command of this one.
         let served = self.served.by_now();
         // Relaxed: ordered by the fence before. CPUs that are idle keep their locks to themselves.
-        let may_wait = |core: &&CpuQueue<P>| served.leaves(core.noted_below.load(Ordering::Relaxed));
-        let extents = self.queues.iter().filter(may_wait).filter_map(|core| core.queue.with(|queue| queue.extent));
+        let may_wait = |cpu: &&CpuQueue<P>| served.leaves(cpu.noted_below.load(Ordering::Relaxed));
+        let extents = self.queues.iter().filter(may_wait).filter_map(|cpu| cpu.queue.with(|queue| queue.extent));
         let extent = extents.reduce(IovaRange::around)?;
         Some(space.covering(extent, true))
     }

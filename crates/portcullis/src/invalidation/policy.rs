@@ -111,12 +111,12 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
     ///
     /// Not so in a poisoned domain, where nothing is mapped any more.
     pub(crate) fn leaves_translations(&self, space: &AddressSpace<P, I>) -> bool {
-        matches!(self, Self::AtMap(_)) && space.check().is_ok()
+        matches!(self, Self::AtMap(_)) && !space.is_poisoned()
     }
 
     /// Whether a commit has to clear what unmaps may have left as it was.
     pub(crate) fn must_clear(&self, space: &AddressSpace<P, I>) -> bool {
-        matches!(self, Self::AtMap(_)) && space.check().is_err()
+        matches!(self, Self::AtMap(_)) && space.is_poisoned()
     }
 
     /// Ends a map whose translations are written: afterwards the device sees them and no older ones.
@@ -158,15 +158,15 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
     ) -> Result<Committed, CommitError> {
         let platform = space.platform();
         if revocation.revoked.is_empty() {
-            // Nothing was taken down, so there is nothing to prove.
+            // Nothing was taken down, so there is nothing to prove, under strict protection as well.
             return Ok(Committed::Deferred);
         }
-        if revocation.revoked.iter().any(|revoked| !revoked.cleared) {
+        if revocation.revoked.iter().any(|revoked| !revoked.to_invalidate) {
             // The device reaches these pages by mappings of others, whose unmaps will see to it; or have, if they came first.
             let proof = Proof::still_shared();
-            let shared = revocation.revoked.iter().filter(|revoked| !revoked.cleared);
+            let shared = revocation.revoked.iter().filter(|revoked| !revoked.to_invalidate);
             shared.for_each(|revoked| allocator.free(platform, revoked.range, &proof));
-            revocation.revoked.retain(|revoked| revoked.cleared);
+            revocation.revoked.retain(|revoked| revoked.to_invalidate);
         }
         if revocation.revoked.is_empty() {
             return Ok(Committed::Lost(Proof::still_shared()));
@@ -184,7 +184,7 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
             }
             Self::Asynchronous(queue) => queue.push(space, allocator, revocation),
             // No map will come to invalidate, so it is done now.
-            Self::AtMap(_) if space.check().is_err() => {
+            Self::AtMap(_) if space.is_poisoned() => {
                 strict::commit(space, allocator, revocation, Commands::PerUnmap, Submissions::Alone)
                     .map(Committed::Lost)
             }
@@ -204,9 +204,9 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
         allocator: &impl IovaAllocator<P>,
         range: IovaRange,
     ) -> Result<Committed, CommitError> {
-        let revoked = Revoked { range, cleared: true, leaf_only: true };
+        let revoked = Revoked { range, to_invalidate: true, leaf_only: true };
         match self {
-            // Where drivers that defer unmap one by one they do it often.
+            // A driver that defers unmaps one by one, and often: no batch is built for that.
             Self::PerCpu(queues) => queues.push(space, allocator, &[revoked], &mut FreedTables::new()),
             _ => {
                 let mut revocation = Revocation::new();

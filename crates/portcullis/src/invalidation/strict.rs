@@ -70,7 +70,7 @@ fn within_one_command(pages: u64, capabilities: &Capabilities) -> u64 {
 /// The run that `next` makes of `run`, if it goes on where that ends and both lie within an aligned run of `within_pages`.
 fn join(run: Revoked, next: Revoked, within_pages: u64) -> Option<Revoked> {
     let (first, end) = (run.range.first_pfn(), next.range.end_pfn());
-    // Below a power of two their numbers differ if they lie in the same run of so many pages.
+    // Two page numbers lie in the same aligned run of 2^n pages exactly where their XOR is below 2^n.
     let touches = run.range.end_pfn() == next.range.first_pfn() && first ^ (end - 1) < within_pages;
     touches.then(|| Revoked {
         range: IovaRange::of(first, end - first),
@@ -86,7 +86,8 @@ mod tests {
     /// A run whose mappings took a table page with them is invalidated at all levels, whichever of them did.
     #[test]
     fn all_levels_go_if_any_do() {
-        let revoked = |first, leaf_only| Revoked { range: IovaRange::new(first, 1).unwrap(), cleared: true, leaf_only };
+        let revoked =
+            |first, leaf_only| Revoked { range: IovaRange::new(first, 1).unwrap(), to_invalidate: true, leaf_only };
         for (run, next) in [(true, true), (true, false), (false, true)] {
             let joined = join(revoked(4, run), revoked(5, next), 8).unwrap();
             assert_eq!((joined.range, joined.leaf_only), (IovaRange::new(4, 2).unwrap(), run && next));

@@ -38,7 +38,8 @@ pub enum LockClass {
     Attachment,
     /// The invalidation queue of an IOMMU.
     InvalidationQueue,
-    /// All that a map or unmap does, where a design does it under one lock.
+    /// What belongs to a domain as a whole: all that a map or unmap does, where a design does it under one lock; table pages that
+    /// wait to go back to the host.
     Domain,
     /// The magazines of a CPU.
     Magazine,
@@ -259,9 +260,9 @@ pub unsafe trait Platform: Sync {
         words.word(line, word).compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// Runs `walk`, in which software reads table pages that nothing else keeps where they are. Walks may nest, in interrupts.
+    /// Runs `walk`, in which software uses table pages that nothing else keeps where they are. Walks may nest, in interrupts.
     ///
-    /// In a kernel: a section that RCU waits for. A host that does nothing here keeps the default of
+    /// In RCU's words a read-side critical section: in a kernel, between `rcu_read_lock` and `rcu_read_unlock`. A host that does nothing here keeps the default of
     /// [`walks_are_over`](Platform::walks_are_over) too.
     #[inline(always)]
     fn walk<R>(&self, walk: impl FnOnce() -> R) -> R {

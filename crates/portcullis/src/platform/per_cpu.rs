@@ -80,8 +80,8 @@ impl PerCpuCount {
 
 /// Words that each CPU has of its own.
 ///
-/// They are changed by [`Platform::add_here`] and [`Platform::exchange_at`] and in no other way, so that a platform may do
-/// without a locked bus.
+/// A word is changed either by [`Platform::add_here`] and [`Platform::exchange_at`] alone, so that a platform may do without a
+/// locked bus, or by locked instructions alone, as those of rings are, which have no CPU.
 #[derive(Debug)]
 pub struct CpuWords(Box<[Padded<[AtomicU64; Self::PER_CPU]>]>);
 

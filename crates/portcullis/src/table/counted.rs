@@ -49,18 +49,18 @@ impl<'p> Path<'p> {
     }
 
     /// The entry on the way in the table of `level`, above the leaf tables.
-    fn slot(&self, level: u8) -> &'p Entry {
+    fn entry(&self, level: u8) -> &'p Entry {
         &self.table(level)[index(self.pfn, level)]
     }
 
     /// The entry that points to the table of `level`, unless that is the root.
     fn pointer(&self, level: u8) -> Option<&'p Entry> {
-        (level < self.levels).then(|| self.slot(level + 1))
+        (level < self.levels).then(|| self.entry(level + 1))
     }
 
-    /// Goes on to the table that the lowest slot points to.
+    /// Goes on to the table that the lowest entry points to.
     fn descend<P: Platform>(&mut self, platform: &'p P) {
-        let next = frame(platform, self.slot(self.level).load().phys());
+        let next = frame(platform, self.entry(self.level).load().phys());
         self.level -= 1;
         self.tables[usize::from(self.level)] = next;
     }
@@ -114,7 +114,7 @@ struct Leaves<'s> {
 }
 
 impl Leaves<'_> {
-    fn slots<'p>(&self, path: &Path<'p>) -> &'p [Entry] {
+    fn entries<'p>(&self, path: &Path<'p>) -> &'p [Entry] {
         let first = index(self.pfn, self.level);
         &path.table(self.level)[first..first + self.entries]
     }
@@ -180,7 +180,7 @@ impl SecondLevelTable {
                 unsafe { freed.push(platform, value.phys()) };
             }
         }
-        // Relaxed: whoever maps after this has taken the lock after it. See `is_unsettled`.
+        // Relaxed: a map after this has taken the lock after it. See `is_unsettled`.
         self.detached.fetch_add(freed.pages() - before, Ordering::Relaxed);
     }
 
@@ -189,12 +189,12 @@ impl SecondLevelTable {
     /// To be asked after a map. If so, the map has to invalidate its range at all levels. If not, it need not: a page that was
     /// where it has mapped was counted before the map took the lock, and the hardware has lost it since.
     pub(crate) fn is_unsettled(&self) -> bool {
-        // Acquire: pairs with `settle`, which comes after the invalidation.
+        // Acquire: pairs with `note_lost`, which comes after the invalidation.
         self.detached.load(Ordering::Acquire) > 0
     }
 
     /// Notes that the hardware has lost `tables`.
-    pub(crate) fn settle(&self, tables: &FreedTables, _proof: &Proof) {
+    pub(crate) fn note_lost(&self, tables: &FreedTables, _proof: &Proof) {
         if let TableRule::FreedWhenEmpty { .. } = self.rule {
             // Release: see `is_unsettled`.
             self.detached.fetch_sub(tables.pages(), Ordering::Release);
@@ -207,7 +207,7 @@ impl SecondLevelTable {
         let root = frame(platform, self.root);
         let mut path = Path { pfn, tables: [root; LEVELS_MAX + 1], levels: self.levels, level: self.levels };
         while path.level > 1 {
-            let value = path.slot(path.level).load();
+            let value = path.entry(path.level).load();
             if !value.is_present() || value.is_large() {
                 break;
             }
@@ -249,10 +249,10 @@ impl SecondLevelTable {
     /// Puts a new table at the end of `path`.
     fn link<'p, P: Platform>(&self, platform: &'p P, path: &mut Path<'p>, spare: &mut FreedTables) {
         let new = spare.pop(platform).expect("what is missing was counted");
-        let slot = path.slot(path.level);
+        let entry = path.entry(path.level);
         platform.probe(Step::TableWrite { entries: 1 });
-        slot.store(EntryValue::table(new));
-        platform.table_barrier(core::slice::from_ref(slot));
+        entry.store(EntryValue::table(new));
+        platform.table_barrier(core::slice::from_ref(entry));
         self.pages.fetch_add(1, Ordering::Relaxed);
         path.add(path.level, 1);
         path.descend(platform);
@@ -270,32 +270,32 @@ impl Leaves<'_> {
     fn taken(&self, path: &Path<'_>) -> Option<Iova> {
         if path.level > self.level {
             // Under an absent entry there is nothing; a large leaf translates all.
-            return path.slot(path.level).load().is_present().then(|| Iova::from_pfn(self.pfn));
+            return path.entry(path.level).load().is_present().then(|| Iova::from_pfn(self.pfn));
         }
-        let number = self.slots(path).iter().position(|slot| slot.load().is_present())?;
+        let number = self.entries(path).iter().position(|entry| entry.load().is_present())?;
         Some(Iova::from_pfn(self.pfn + number as u64 * span(self.level)))
     }
 
     fn write<P: Platform>(&self, platform: &P, path: &Path<'_>, rights: Rights) {
-        let slots = self.slots(path);
-        platform.probe(Step::TableWrite { entries: slots.len() });
+        let entries = self.entries(path);
+        platform.probe(Step::TableWrite { entries: entries.len() });
         let mut pages = self.pages;
-        for slot in slots {
+        for entry in entries {
             let phys = PhysAddr::from_pfn(pages.run(self.pfn).phys_pfn);
-            slot.store(EntryValue::leaf(phys, rights, self.level > 1));
+            entry.store(EntryValue::leaf(phys, rights, self.level > 1));
             pages.skip(span(self.level));
         }
-        platform.table_barrier(slots);
-        path.add(self.level, slots.len());
+        platform.table_barrier(entries);
+        path.add(self.level, entries.len());
     }
 }
 
 /// Clears entries of a table, and makes that visible.
 fn clear<P: Platform>(platform: &P, table: &Frame, numbers: Range<usize>, flush_whole_page: bool) {
-    let slots = &table[numbers];
-    platform.probe(Step::TableClear { entries: slots.len() });
-    slots.iter().for_each(|slot| slot.store(EntryValue::ABSENT));
-    platform.table_barrier(if flush_whole_page { table } else { slots });
+    let entries = &table[numbers];
+    platform.probe(Step::TableClear { entries: entries.len() });
+    entries.iter().for_each(|entry| entry.store(EntryValue::ABSENT));
+    platform.table_barrier(if flush_whole_page { table } else { entries });
 }
 
 /// So many new table pages, or none.

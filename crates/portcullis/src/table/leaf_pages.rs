@@ -24,12 +24,12 @@ impl SecondLevelTable {
         platform.probe(Step::TableWalk { levels: self.levels });
         let mut table = frame(platform, self.root);
         for level in (2..=self.levels).rev() {
-            let slot = &table[index(pfn, level)];
-            let mut value = slot.load();
+            let entry = &table[index(pfn, level)];
+            let mut value = entry.load();
             if !value.is_present() {
-                value = self.add_table(platform, slot)?;
+                value = self.add_table(platform, entry)?;
             }
-            self.reach(platform, slot, value);
+            self.reach(platform, entry, value);
             table = frame(platform, value.phys());
         }
         Ok(table)
@@ -46,11 +46,11 @@ impl SecondLevelTable {
         for level in (3..=self.levels).rev() {
             table = frame(platform, table[index(pfn, level)].load().phys());
         }
-        let slot = &table[index(pfn, 2)];
-        let page: PhysAddr = slot.load().phys();
+        let entry = &table[index(pfn, 2)];
+        let page: PhysAddr = entry.load().phys();
         platform.probe(Step::TableWrite { entries: 1 });
-        slot.store(EntryValue::ABSENT);
-        platform.table_barrier(core::slice::from_ref(slot));
+        entry.store(EntryValue::ABSENT);
+        platform.table_barrier(core::slice::from_ref(entry));
         self.pages.fetch_sub(1, Ordering::Relaxed);
         // Not on a list that is threaded through it: a late unmap of what was mapped there may still write to it.
         page

@@ -15,9 +15,9 @@ impl SecondLevelTable {
     pub(super) fn mark<P: Platform>(&self, platform: &P, range: IovaRange) {
         // The walker ignores marks, so nothing has to be flushed.
         for (pfn, first, last) in [(range.end_pfn() - 1, false, true), (range.first_pfn(), true, false)] {
-            let (slots, _) = self.leaves_from(platform, pfn).expect("it has just been written");
+            let (entries, _) = self.leaves_from(platform, pfn).expect("it has just been written");
             // Until it is marked the mapping is its maker's alone, so a plain store will do.
-            slots[0].store(slots[0].load().marked(first, last));
+            entries[0].store(entries[0].load().marked(first, last));
         }
     }
 
@@ -36,28 +36,28 @@ impl SecondLevelTable {
     pub unsafe fn claim_and_unmap<P: Platform>(&self, platform: &P, range: IovaRange) -> Result<(), UnmapError> {
         assert!(self.rule == TableRule::Kept, "a table page that may be freed must not be walked without a claim");
         let not_mapped = UnmapError::NotMapped(range.start());
-        let (slots, pages) = self.leaves_from(platform, range.first_pfn()).ok_or(not_mapped)?;
+        let (entries, pages) = self.leaves_from(platform, range.first_pfn()).ok_or(not_mapped)?;
         platform.probe(Step::TableClaim);
-        let seen = slots[0].load();
+        let seen = entries[0].load();
         if !(seen.is_present() && seen.is_first() && range.first_pfn().is_multiple_of(pages)) {
             return Err(not_mapped);
         }
         // Looked at before the claim, so that a wrong length disturbs nobody who has the right one. And once more after it:
         // another CPU may have unmapped what was there, and mapped anew, in between.
         let ends_with_range = || {
-            let mapped = self.extent(platform, range.first_pfn(), slots, pages).ok_or(not_mapped)?;
+            let mapped = self.extent(platform, range.first_pfn(), entries, pages).ok_or(not_mapped)?;
             if mapped == range { Ok(()) } else { Err(UnmapError::Partial { asked: range, mapped }) }
         };
         ends_with_range()?;
-        if !slots[0].claim(seen) {
+        if !entries[0].claim(seen) {
             return Err(not_mapped);
         }
         if let Err(error) = ends_with_range() {
-            slots[0].unclaim(seen);
+            entries[0].unclaim(seen);
             return Err(error);
         }
-        match slots.get(..range.pages() as usize) {
-            Some(slots) if pages == 1 => self.clear(platform, slots),
+        match entries.get(..range.pages() as usize) {
+            Some(entries) if pages == 1 => self.clear(platform, entries),
             _ => {
                 let (mut pfn, mut freed) = (range.first_pfn(), FreedTables::new());
                 while pfn < range.end_pfn() {
@@ -85,32 +85,32 @@ impl SecondLevelTable {
         table_pfn: u64,
         visit: &mut impl FnMut(IovaRange),
     ) {
-        for (number, slot) in table.iter().enumerate() {
-            let (pfn, value) = (table_pfn + number as u64 * span(level), slot.load());
+        for (number, entry) in table.iter().enumerate() {
+            let (pfn, value) = (table_pfn + number as u64 * span(level), entry.load());
             if !value.is_present() {
                 continue;
             }
             if level > 1 && !value.is_large() {
                 self.visit_marked(platform, frame(platform, value.phys()), level - 1, pfn, visit);
             } else if value.is_first() {
-                let rest = if level == 1 { &table[number..] } else { core::slice::from_ref(slot) };
+                let rest = if level == 1 { &table[number..] } else { core::slice::from_ref(entry) };
                 visit(self.extent(platform, pfn, rest, span(level)).expect("what begins has an end"));
             }
         }
     }
 
-    /// The mapping that begins at page `first_pfn`, whose leaves are `slots` and those of the tables behind them, and each
+    /// The mapping that begins at page `first_pfn`, whose leaves are `entries` and those of the tables behind them, and each
     /// spans `pages` pages there. None where it is not whole, because others are at work on it.
     fn extent<'p, P: Platform>(
         &self,
         platform: &'p P,
         first_pfn: u64,
-        mut slots: &'p [Entry],
+        mut entries: &'p [Entry],
         mut pages: u64,
     ) -> Option<IovaRange> {
         let mut pfn = first_pfn;
         loop {
-            for value in slots.iter().map(Entry::load) {
+            for value in entries.iter().map(Entry::load) {
                 // What lies beyond an absent entry belongs to somebody else.
                 if !value.is_present() {
                     return None;
@@ -120,7 +120,7 @@ impl SecondLevelTable {
                     return IovaRange::new(first_pfn, pfn - first_pfn);
                 }
             }
-            (slots, pages) = self.leaves_from(platform, pfn)?;
+            (entries, pages) = self.leaves_from(platform, pfn)?;
         }
     }
 
@@ -133,13 +133,13 @@ impl SecondLevelTable {
         }
         let mut table = frame(platform, self.root);
         for level in (2..=self.levels).rev() {
-            let slot = &table[index(pfn, level)];
-            let value: EntryValue = slot.load();
+            let entry = &table[index(pfn, level)];
+            let value: EntryValue = entry.load();
             if !value.is_present() {
                 return None;
             }
             if value.is_large() {
-                return Some((core::slice::from_ref(slot), span(level)));
+                return Some((core::slice::from_ref(entry), span(level)));
             }
             table = frame(platform, value.phys());
         }

@@ -27,8 +27,9 @@ pub enum TableRule {
         /// Whether an unmap flushes all of a table page that it clears entries of, where walkers do not snoop, or only those.
         flush_whole_page: bool,
     },
-    /// Not before the domain goes. So anybody may walk the table at any time, also where nothing is mapped, and claims can be
-    /// left to it.
+    /// Not by an unmap. So every CPU may walk the table at any time, also where nothing is mapped, and claims can be left to it.
+    /// A page goes when the domain goes, or before that where the mapper that added it as a leaf table takes it out by itself:
+    /// `portcullis` does, in its half of the addresses, and waits for the walks of software.
     Kept,
     /// Not before the domain goes, and a map writes over leaves that are there: of mappings whose unmaps have left them. All
     /// are of 4 KiB, so that nothing smaller is ever written where a larger one was.
@@ -181,19 +182,19 @@ impl SecondLevelTable {
         let (table, level) = self.descend(platform, &run)?;
         debug_assert_eq!(level, 1, "a run this short fills no large leaf");
         let first = index(range.first_pfn(), level);
-        let slots = &table[first..first + range.pages() as usize];
-        if let Some(taken) = self.taken(slots) {
+        let entries = &table[first..first + range.pages() as usize];
+        if let Some(taken) = self.taken(entries) {
             return Err(MapError::Overlap(Iova::from_pfn(range.first_pfn() + taken as u64)));
         }
-        platform.probe(Step::TableWrite { entries: slots.len() });
+        platform.probe(Step::TableWrite { entries: entries.len() });
         let pfns = |segment: &Segment| (segment.phys.pfn()..segment.phys.pfn() + segment.pages()).rev();
         // The last page first: whoever sees the first one's mark sees the whole mapping.
-        for (number, phys_pfn) in (0..slots.len()).rev().zip(segments.iter().rev().flat_map(pfns)) {
+        for (number, phys_pfn) in (0..entries.len()).rev().zip(segments.iter().rev().flat_map(pfns)) {
             let leaf = EntryValue::leaf(PhysAddr::from_pfn(phys_pfn), rights, false);
-            let (first, last) = (marked && number == 0, marked && number == slots.len() - 1);
-            slots[number].store(leaf.marked(first, last));
+            let (first, last) = (marked && number == 0, marked && number == entries.len() - 1);
+            entries[number].store(leaf.marked(first, last));
         }
-        platform.table_barrier(slots);
+        platform.table_barrier(entries);
         Ok(())
     }
 
@@ -202,20 +203,20 @@ impl SecondLevelTable {
         while run.pages > 0 {
             let (table, level) = self.descend(platform, &run)?;
             let first = index(run.pfn, level);
-            let entries = ((run.pages >> (LEVEL_BITS * (u32::from(level) - 1))) as usize).min(ENTRIES - first);
+            let count = ((run.pages >> (LEVEL_BITS * (u32::from(level) - 1))) as usize).min(ENTRIES - first);
             // Neighbours go one by one where a large leaf would only fit some of them.
-            let entries = if level == 1 { entries } else { 1 };
-            let slots = &table[first..first + entries];
+            let count = if level == 1 { count } else { 1 };
+            let entries = &table[first..first + count];
             if write {
-                platform.probe(Step::TableWrite { entries });
-                for (slot, phys_pfn) in slots.iter().zip((run.phys_pfn..).step_by(span(level) as usize)) {
-                    slot.store(EntryValue::leaf(PhysAddr::from_pfn(phys_pfn), rights, level > 1));
+                platform.probe(Step::TableWrite { entries: count });
+                for (entry, phys_pfn) in entries.iter().zip((run.phys_pfn..).step_by(span(level) as usize)) {
+                    entry.store(EntryValue::leaf(PhysAddr::from_pfn(phys_pfn), rights, level > 1));
                 }
-                platform.table_barrier(slots);
-            } else if let Some(taken) = self.taken(slots) {
+                platform.table_barrier(entries);
+            } else if let Some(taken) = self.taken(entries) {
                 return Err(MapError::Overlap(Iova::from_pfn(run.pfn + taken as u64 * span(level))));
             }
-            run.advance(entries as u64 * span(level));
+            run.advance(count as u64 * span(level));
         }
         Ok(())
     }
@@ -227,40 +228,40 @@ impl SecondLevelTable {
         let mut level = self.levels;
         let mut table = frame(platform, self.root);
         loop {
-            let slot = &table[index(run.pfn, level)];
+            let entry = &table[index(run.pfn, level)];
             if level == 1 {
                 return Ok((table, level));
             }
-            let mut value = slot.load();
+            let mut value = entry.load();
             if !value.is_present() {
                 if self.may_be_leaf(level) && run.fills(span(level)) {
                     return Ok((table, level));
                 }
-                value = self.add_table(platform, slot)?;
+                value = self.add_table(platform, entry)?;
             }
             if value.is_large() {
                 return Err(MapError::Overlap(Iova::from_pfn(run.pfn)));
             }
-            self.reach(platform, slot, value);
+            self.reach(platform, entry, value);
             table = frame(platform, value.phys());
             level -= 1;
         }
     }
 
-    /// Makes a pointer visible that was found at `slot`: whoever installed it may not have come to flushing it, another CPU, or
+    /// Makes a pointer visible that was found at `entry`: whoever installed it may not have come to flushing it, another CPU, or
     /// what this interrupt broke into. Leaves behind it must be reachable when we return.
-    pub(super) fn reach<P: Platform>(&self, platform: &P, slot: &Entry, value: EntryValue) {
+    pub(super) fn reach<P: Platform>(&self, platform: &P, entry: &Entry, value: EntryValue) {
         if !self.coherent && !value.is_flushed() {
-            platform.table_barrier(core::slice::from_ref(slot));
+            platform.table_barrier(core::slice::from_ref(entry));
         }
     }
 
-    /// The first of `slots` that must not be written, if any.
-    pub(super) fn taken(&self, slots: &[Entry]) -> Option<usize> {
+    /// The first of `entries` that must not be written, if any.
+    pub(super) fn taken(&self, entries: &[Entry]) -> Option<usize> {
         if self.rule == TableRule::Overwritten {
             return None;
         }
-        slots.iter().position(|slot| slot.load().is_present())
+        entries.iter().position(|entry| entry.load().is_present())
     }
 
     pub(super) fn may_be_leaf(&self, level: u8) -> bool {
@@ -271,19 +272,19 @@ impl SecondLevelTable {
         }
     }
 
-    /// Makes `slot` point to a table page, a new one unless another CPU was faster.
-    pub(super) fn add_table<P: Platform>(&self, platform: &P, slot: &Entry) -> Result<EntryValue, NoMemory> {
+    /// Makes `entry` point to a table page, a new one unless another CPU was faster.
+    pub(super) fn add_table<P: Platform>(&self, platform: &P, entry: &Entry) -> Result<EntryValue, NoMemory> {
         platform.probe(Step::TablePage);
         let new = platform.allocate_frame()?;
         platform.probe(Step::TableWrite { entries: 1 });
-        match slot.install(EntryValue::table(new)) {
+        match entry.install(EntryValue::table(new)) {
             Ok(()) => {
-                platform.table_barrier(core::slice::from_ref(slot));
+                platform.table_barrier(core::slice::from_ref(entry));
                 if !self.coherent {
-                    slot.set_flushed();
+                    entry.set_flushed();
                 }
                 self.pages.fetch_add(1, Ordering::Relaxed);
-                Ok(slot.load())
+                Ok(entry.load())
             }
             Err(winner) => {
                 // SAFETY: allocated above and never published.
@@ -336,12 +337,12 @@ impl SecondLevelTable {
         Some(table)
     }
 
-    pub(super) fn clear<P: Platform>(&self, platform: &P, slots: &[Entry]) {
-        platform.probe(Step::TableClear { entries: slots.len() });
-        for slot in slots {
-            slot.store(EntryValue::ABSENT);
+    pub(super) fn clear<P: Platform>(&self, platform: &P, entries: &[Entry]) {
+        platform.probe(Step::TableClear { entries: entries.len() });
+        for entry in entries {
+            entry.store(EntryValue::ABSENT);
         }
-        platform.table_barrier(slots);
+        platform.table_barrier(entries);
     }
 
     /// Clears from `pfn` on what lies in one table, and returns the first page not done.
@@ -351,8 +352,8 @@ impl SecondLevelTable {
         let mut table = frame(platform, self.root);
         loop {
             let first = index(pfn, level);
-            let slot = &table[first];
-            let value = slot.load();
+            let entry = &table[first];
+            let value = entry.load();
             if level == 1 {
                 let entries = ((end_pfn - pfn) as usize).min(ENTRIES - first);
                 self.clear(platform, &table[first..first + entries]);
@@ -366,7 +367,7 @@ impl SecondLevelTable {
                 return (pfn | (span(level) - 1)) + 1;
             }
             if value.is_large() || covered {
-                self.clear(platform, core::slice::from_ref(slot));
+                self.clear(platform, core::slice::from_ref(entry));
                 if !value.is_large() {
                     collect(platform, value.phys(), level - 1, freed);
                 }
@@ -416,8 +417,8 @@ impl SecondLevelTable {
 /// Puts the table page `root` of `level` and all below it on the list.
 fn collect<P: Platform>(platform: &P, root: PhysAddr, level: u8, freed: &mut FreedTables) {
     if level > 1 {
-        for slot in frame(platform, root) {
-            let value = slot.load();
+        for entry in frame(platform, root) {
+            let value = entry.load();
             if value.is_present() && !value.is_large() {
                 collect(platform, value.phys(), level - 1, freed);
             }

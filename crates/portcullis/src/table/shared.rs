@@ -74,10 +74,10 @@ impl SharedRun {
 
 impl Count {
     /// Counts a mapping of `leaf`. Returns how many there are now, or `None` where there are too many or none.
-    fn apply(self, slot: &Entry, leaf: EntryValue) -> Option<u64> {
+    fn apply(self, entry: &Entry, leaf: EntryValue) -> Option<u64> {
         match self {
-            Self::Up => slot.count_up(leaf),
-            Self::Down => slot.count_down(),
+            Self::Up => entry.count_up(leaf),
+            Self::Down => entry.count_down(),
         }
     }
 
@@ -109,8 +109,8 @@ impl SecondLevelTable {
         self.check_physical(&Segment { phys, len: run.range.pages() * crate::PAGE_SIZE })?;
         let mut last: &[Entry] = &[];
         for part in parts(run.range) {
-            last = self.slots_made(platform, part)?;
-            if last.iter().any(|slot| slot.load().shares() == SHARES_MAX) {
+            last = self.entries_made(platform, part)?;
+            if last.iter().any(|entry| entry.load().shares() == SHARES_MAX) {
                 return Ok(Share::Full);
             }
         }
@@ -141,8 +141,8 @@ impl SecondLevelTable {
         let not_mapped = |pfn| UnmapError::NotMapped(Iova::from_pfn(pfn));
         let mut last: &[Entry] = &[];
         for part in parts(run.range) {
-            last = self.slots(platform, part).ok_or(not_mapped(part.first_pfn()))?;
-            if let Some(absent) = last.iter().position(|slot| slot.load().shares() == 0) {
+            last = self.entries(platform, part).ok_or(not_mapped(part.first_pfn()))?;
+            if let Some(absent) = last.iter().position(|entry| entry.load().shares() == 0) {
                 return Err(not_mapped(part.first_pfn() + absent as u64));
             }
         }
@@ -168,19 +168,19 @@ impl SecondLevelTable {
     fn count<P: Platform>(&self, platform: &P, run: &SharedRun, last: &[Entry], count: Count) -> Result<bool, u64> {
         let mut any_cleared = false;
         for part in parts(run.range) {
-            let slots = if part.end_pfn() == run.range.end_pfn() { last } else { self.slots_again(platform, part) };
+            let entries = if part.end_pfn() == run.range.end_pfn() { last } else { self.entries_again(platform, part) };
             platform.probe(match count {
-                Count::Up => Step::TableShare { entries: slots.len() },
-                Count::Down => Step::TableUnshare { entries: slots.len() },
+                Count::Up => Step::TableShare { entries: entries.len() },
+                Count::Down => Step::TableUnshare { entries: entries.len() },
             });
             let mut cleared = false;
-            for (pfn, slot) in (part.first_pfn()..).zip(slots) {
-                cleared |= count.apply(slot, run.leaf(pfn)).ok_or(pfn)? == 0;
+            for (pfn, entry) in (part.first_pfn()..).zip(entries) {
+                cleared |= count.apply(entry, run.leaf(pfn)).ok_or(pfn)? == 0;
             }
             // A map makes the leaf visible even where another CPU has written it: that one may not have come to it yet. Nor
             // does it matter whose the count in memory is. An unmap that leaves all leaves there has nothing to show.
             if count == Count::Up || cleared {
-                platform.table_barrier(slots);
+                platform.table_barrier(entries);
             }
             any_cleared |= cleared;
         }
@@ -190,35 +190,35 @@ impl SecondLevelTable {
     /// Takes back that the pages `counted` of `run` were counted, and makes that visible.
     fn undo<P: Platform>(&self, platform: &P, run: &SharedRun, counted: IovaRange, count: Count) {
         for part in parts(counted) {
-            let slots = self.slots_again(platform, part);
-            for (pfn, slot) in (part.first_pfn()..).zip(slots) {
+            let entries = self.entries_again(platform, part);
+            for (pfn, entry) in (part.first_pfn()..).zip(entries) {
                 // Fails only where a wrong unmap has taken this very count, or others have filled it since: there is nothing to
                 // undo then.
-                let _ = count.opposite().apply(slot, run.leaf(pfn));
+                let _ = count.opposite().apply(entry, run.leaf(pfn));
             }
-            platform.table_barrier(slots);
+            platform.table_barrier(entries);
         }
     }
 
     /// The entries of `part`, which lies in one leaf table, in tables that are added where they are missing.
-    fn slots_made<'p, P: Platform>(&self, platform: &'p P, part: IovaRange) -> Result<&'p [Entry], MapError> {
+    fn entries_made<'p, P: Platform>(&self, platform: &'p P, part: IovaRange) -> Result<&'p [Entry], MapError> {
         // A run of one page fills no large leaf.
         let (table, _) = self.descend(platform, &Run { pfn: part.first_pfn(), phys_pfn: 0, pages: 1 })?;
-        Ok(slots_in(table, part))
+        Ok(entries_in(table, part))
     }
 
     /// The entries of `part`, which lies in one leaf table, if there is one.
-    fn slots<'p, P: Platform>(&self, platform: &'p P, part: IovaRange) -> Option<&'p [Entry]> {
-        self.leaf_table(platform, part.first_pfn()).map(|table| slots_in(table, part))
+    fn entries<'p, P: Platform>(&self, platform: &'p P, part: IovaRange) -> Option<&'p [Entry]> {
+        self.leaf_table(platform, part.first_pfn()).map(|table| entries_in(table, part))
     }
 
     /// The entries of `part`, which have been walked to before.
-    fn slots_again<'p, P: Platform>(&self, platform: &'p P, part: IovaRange) -> &'p [Entry] {
-        self.slots(platform, part).expect("the table keeps its pages")
+    fn entries_again<'p, P: Platform>(&self, platform: &'p P, part: IovaRange) -> &'p [Entry] {
+        self.entries(platform, part).expect("the table keeps its pages")
     }
 }
 
-fn slots_in(table: &[Entry; ENTRIES], part: IovaRange) -> &[Entry] {
+fn entries_in(table: &[Entry; ENTRIES], part: IovaRange) -> &[Entry] {
     let first = index(part.first_pfn(), 1);
     &table[first..first + part.pages() as usize]
 }

@@ -22,7 +22,7 @@ pub const MAGAZINE_CAPACITY: usize = if cfg!(loom) { 1 } else { 127 };
 /// Full magazines in a depot at most, for each size.
 pub const DEPOT_MAGAZINES_MAX: usize = if cfg!(loom) { 1 } else { 32 };
 /// Sizes of [`MagazineAllocator`]: 1, 2, 4 … 32 pages. Larger ranges go to the tree.
-const ORDERS: usize = 6;
+const LINUX_SIZES: usize = 6;
 /// How often a depot with more full magazines than there are CPUs gives one back, in microseconds.
 const TRIM_INTERVAL_US: u64 = 100_000;
 
@@ -51,11 +51,11 @@ enum Spilled {
 }
 
 /// The allocator of Linux since 4.7.
-pub struct MagazineAllocator<P: Platform>(Magazines<P, ORDERS>);
+pub struct MagazineAllocator<P: Platform>(Magazines<P, LINUX_SIZES>);
 
 /// Magazines for ranges of `SIZES` sizes, each twice the one before, over a tree for all others.
 pub(in crate::iova) struct Magazines<P: Platform, const SIZES: usize> {
-    /// The exponent of the smallest size.
+    /// log2 of the pages of the smallest size.
     smallest: usize,
     cpus: PerCpu<P::Lock<[Pair; SIZES]>>,
     depots: [P::Lock<Depot>; SIZES],
@@ -137,7 +137,7 @@ impl<P: Platform, const SIZES: usize> Magazines<P, SIZES> {
     }
 
     /// Which magazines are for ranges of `pages` pages.
-    fn order(&self, pages: u64) -> Option<usize> {
+    fn index_of(&self, pages: u64) -> Option<usize> {
         crate::iova::order(pages, self.smallest + SIZES)?.checked_sub(self.smallest)
     }
 
@@ -147,8 +147,8 @@ impl<P: Platform, const SIZES: usize> Magazines<P, SIZES> {
     /// [`MapError::Exhausted`], [`MapError::NoMemory`].
     pub(in crate::iova) fn allocate(&self, platform: &P, pages: u64) -> Result<IovaRange, MapError> {
         // A magazine serves all requests that round up to its size, so its ranges are as large as they may get.
-        let (kept, size) = match self.order(pages) {
-            Some(order) => (self.take(platform, order), 1 << (self.smallest + order)),
+        let (kept, size) = match self.index_of(pages) {
+            Some(index) => (self.take(platform, index), 1 << (self.smallest + index)),
             None => (None, pages),
         };
         let first_pfn = match kept {
@@ -171,8 +171,8 @@ impl<P: Platform, const SIZES: usize> Magazines<P, SIZES> {
 
     /// Takes back a range that was handed out.
     pub(in crate::iova) fn free(&self, platform: &P, range: IovaRange) {
-        match self.order(range.pages()) {
-            Some(order) => self.put(platform, order, range.first_pfn()),
+        match self.index_of(range.pages()) {
+            Some(index) => self.put(platform, index, range.first_pfn()),
             None => self.tree.free_ranges(platform, core::iter::once(range.first_pfn())),
         }
     }
@@ -223,14 +223,14 @@ impl<P: Platform, const SIZES: usize> Magazines<P, SIZES> {
     }
 
     /// An address that this CPU keeps, or the depot.
-    fn take(&self, platform: &P, order: usize) -> Option<u64> {
+    fn take(&self, platform: &P, index: usize) -> Option<u64> {
         self.cpus.here(platform).with(|pairs| {
-            let pair = &mut pairs[order];
+            let pair = &mut pairs[index];
             if pair.loaded.is_empty() {
                 pair.swap();
             }
             if pair.loaded.is_empty() {
-                self.depots[order].with(|depot| {
+                self.depots[index].with(|depot| {
                     if let Some(full) = depot.full.pop() {
                         platform.probe(Step::DepotExchange);
                         depot.keep_empty(mem::replace(&mut pair.loaded, full));
@@ -244,15 +244,15 @@ impl<P: Platform, const SIZES: usize> Magazines<P, SIZES> {
     }
 
     /// Keeps an address. What there is no room for goes back to the tree.
-    fn put(&self, platform: &P, order: usize, first_pfn: u64) {
+    fn put(&self, platform: &P, index: usize, first_pfn: u64) {
         let spilled = self.cpus.here(platform).with(|pairs| {
-            let pair = &mut pairs[order];
+            let pair = &mut pairs[index];
             let mut spilled = Spilled::Nothing;
             if pair.loaded.is_full() {
                 pair.swap();
             }
             if pair.loaded.is_full() {
-                spilled = self.depots[order].with(|depot| self.exchange_full(platform, depot, pair, first_pfn));
+                spilled = self.depots[index].with(|depot| self.exchange_full(platform, depot, pair, first_pfn));
             }
             if !matches!(spilled, Spilled::Address(_)) {
                 platform.probe(Step::ListPush);
@@ -265,7 +265,7 @@ impl<P: Platform, const SIZES: usize> Magazines<P, SIZES> {
             Spilled::Address(first_pfn) => self.tree.free_ranges(platform, core::iter::once(first_pfn)),
             Spilled::Magazine(mut magazine) => {
                 self.tree.free_ranges(platform, magazine.0.drain(..));
-                self.depots[order].with(|depot| depot.keep_empty(magazine));
+                self.depots[index].with(|depot| depot.keep_empty(magazine));
             }
         }
     }
@@ -287,10 +287,10 @@ impl<P: Platform, const SIZES: usize> Magazines<P, SIZES> {
     /// time, so that interrupts are not masked for long.
     fn empty_all(&self, platform: &P) {
         for cpu in self.cpus.iter() {
-            for order in 0..SIZES {
+            for index in 0..SIZES {
                 for loaded in [true, false] {
                     let addresses: arrayvec::ArrayVec<u64, MAGAZINE_CAPACITY> = cpu.with(|pairs| {
-                        let pair = &mut pairs[order];
+                        let pair = &mut pairs[index];
                         let magazine = if loaded { &mut pair.loaded } else { &mut pair.previous };
                         magazine.0.drain(..).collect()
                     });
@@ -330,7 +330,7 @@ impl<P: Platform> MagazineAllocator<P> {
 // lock, and the tree's ranges do not overlap. Claims of ranges that magazines may hold are left to the table, those of larger
 // ones to the tree.
 unsafe impl<P: Platform> IovaAllocator<P> for MagazineAllocator<P> {
-    const TABLE_CLAIM_PAGES_MAX: u64 = 1 << (ORDERS - 1);
+    const TABLE_CLAIM_PAGES_MAX: u64 = 1 << (LINUX_SIZES - 1);
 
     fn allocate(&self, platform: &P, &IovaRequest { pages, .. }: &IovaRequest) -> Result<IovaRange, MapError> {
         platform.probe(Step::Enter(Phase::IovaAllocate));
@@ -339,12 +339,12 @@ unsafe impl<P: Platform> IovaAllocator<P> for MagazineAllocator<P> {
 
     fn claim(&self, platform: &P, range: IovaRange) -> Result<Claim, UnmapError> {
         platform.probe(Step::Enter(Phase::IovaFind));
-        if self.0.order(range.pages()).is_some() {
+        if self.0.index_of(range.pages()).is_some() {
             return Ok(Claim::ByTable);
         }
         match self.0.tree.claim(platform, range) {
-            // Too long for anything that may be mapped there: the table says what is.
-            Err(UnmapError::Partial { mapped, .. }) if self.0.order(mapped.pages()).is_some() => Ok(Claim::ByTable),
+            // The tree has a whole range there, of a size of magazines: only the table knows what is mapped of it.
+            Err(UnmapError::Partial { mapped, .. }) if self.0.index_of(mapped.pages()).is_some() => Ok(Claim::ByTable),
             result => result,
         }
     }

@@ -257,7 +257,7 @@ impl RangeTree {
     ) -> Result<IovaRange, Box<Node>> {
         let start = self.cached.as_ref().filter(|_| cached).map(|cached| cached.0);
         let (mut left, mut ceiling) = match start {
-            // SAFETY: `free` moves the cache before the node that it points to leaves the tree.
+            // SAFETY: `erase` moves the cache when the node that it points to leaves the tree.
             Some(right) => unsafe {
                 let mut cursor = self.nodes.cursor_mut_from_ptr(right.as_ptr());
                 cursor.move_prev();

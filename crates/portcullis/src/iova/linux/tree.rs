@@ -26,7 +26,7 @@ impl<P: Platform> TreeAllocator<P> {
         Ok(Self { tree, in_use: AtomicUsize::new(0) })
     }
 
-    /// A range for a phase that has begun already.
+    /// What [`allocate`](IovaAllocator::allocate) does, for a caller that has entered the phase already.
     pub(in crate::iova) fn allocate_range(&self, platform: &P, pages: u64) -> Result<IovaRange, MapError> {
         self.tree.with(|tree| {
             let range = tree.allocate(platform, pages)?;

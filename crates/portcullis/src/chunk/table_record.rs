@@ -13,7 +13,7 @@ pub(super) const ALL: u32 = u32::MAX >> (u32::BITS - TABLE_UNITS);
 
 /// What is known of a table. Its units, the smallest chunks, are bits.
 #[derive(Clone, Copy, Default)]
-pub(super) struct LeafTable {
+pub(super) struct TableRecord {
     /// Handed out, and not known to be spent.
     out: u32,
     /// In which of the two generations each is.
@@ -25,7 +25,7 @@ pub(super) struct LeafTable {
     watch: [u8; TABLE_UNITS as usize],
 }
 
-impl LeafTable {
+impl TableRecord {
     /// Looks what is spent by now. It is fresh, then.
     ///
     /// What a unit is joined to comes first (S3): all pages of a mapping but the first are as good as spent while the device may

@@ -51,7 +51,7 @@ struct Mapping<'t> {
 struct Model<'t> {
     host: &'t FakeHost,
     tables: &'t ChunkTables,
-    table: LeafTable,
+    table: TableRecord,
     /// The first page of the stream's chunk that is left, and its end.
     chunk: (u64, u64),
     /// Those that are not spent.
@@ -138,7 +138,7 @@ fn an_unmap_that_comes_too_late_harms_one_mapping() {
     let frame = host.allocate_frame().expect("memory");
     // SAFETY: it is never freed.
     tables.link(0, unsafe { host.frame(frame) }).expect("memory");
-    let (mut table, chunk) = (LeafTable::default(), run(0, CHUNK_UNITS));
+    let (mut table, chunk) = (TableRecord::default(), run(0, CHUNK_UNITS));
     let pages = u64::from(CHUNK_UNITS) * UNIT_PAGES;
     let entry = |page: u64| &tables.linked(0)[page as usize..][..1];
     // No bit of their addresses is zero where a length may be.
@@ -178,7 +178,7 @@ fn first_violation(forgets_joints: bool) -> Option<(Rule, String)> {
         let frame = host.allocate_frame().expect("memory");
         // SAFETY: it is never freed.
         tables.link(0, unsafe { host.frame(frame) }).expect("memory");
-        let table = LeafTable::default();
+        let table = TableRecord::default();
         let (chunk, mappings) = ((0, 0), Vec::new());
         let mut model = Model { host: &host, tables: &tables, table, chunk, mappings, forgets_joints };
         script.iter().find_map(|operation| model.run(operation).err())

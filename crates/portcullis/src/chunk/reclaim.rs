@@ -1,0 +1,121 @@
+//! Table pages of the upper half that have not been needed for a while go back to the host: out of the table, out of the hardware
+//! at all levels, out of reach of wrong unmaps, which walk without a mapping to keep the page there, and only then (S4).
+
+use super::chunks::TABLE_IDLE_US;
+use super::mapper::{Chunked, Halves};
+use crate::address::{IovaRange, PhysAddr};
+use crate::design::AssembledMapper;
+use crate::error::CommitError;
+use crate::iommu::Iommu;
+use crate::platform::{Lock, LockClass, Phase, Platform, Step};
+use crate::proof::Proof;
+use crate::table::ENTRIES;
+use arrayvec::ArrayVec;
+use core::mem;
+
+/// Table pages that go back together at most.
+const LEAVING_MAX: usize = 64;
+
+/// What is on its way to the host.
+pub(super) struct Reclaim<P: Platform>(P::Lock<State>);
+
+struct State {
+    leaving: Option<Leaving>,
+    /// A CPU sees to it. Another need not wait for it.
+    is_attended: bool,
+}
+
+/// Table pages on their way to the host.
+struct Leaving {
+    pages: ArrayVec<PhysAddr, LEAVING_MAX>,
+    numbers: ArrayVec<u32, LEAVING_MAX>,
+    /// The walks of software that may still be at them.
+    walks: u64,
+    /// That the hardware has lost them.
+    proof: Proof,
+}
+
+impl<P: Platform> Reclaim<P> {
+    /// Nothing is on its way.
+    pub(super) fn new(platform: &P) -> Self {
+        Self(platform.lock(LockClass::Domain, State { leaving: None, is_attended: false }))
+    }
+
+    /// The domain goes, and no CPU walks its tables any more: gives back what is on its way.
+    pub(super) fn close<I: Iommu>(&mut self, base: &AssembledMapper<Halves<P>, P, I>) {
+        self.0.with(|state| state.leaving.take()).into_iter().for_each(|leaving| leaving.release(base));
+    }
+}
+
+impl<P: Platform, I: Iommu> Chunked<P, I> {
+    /// Gives back the table pages that have left and that no CPU walks, and picks those that leave next.
+    pub(super) fn give_tables_back(&self) -> Result<(), CommitError> {
+        let AssembledMapper { allocator: Halves { chunks, .. }, space, .. } = &self.base;
+        let platform = space.platform();
+        platform.probe(Step::Enter(Phase::Table));
+        let is_mine = self.reclaim.0.with(|state| !mem::replace(&mut state.is_attended, true));
+        if !is_mine {
+            return Ok(());
+        }
+        let (gone, is_empty) = self.reclaim.0.with(|state| {
+            let gone = state.leaving.take_if(|leaving| platform.walks_are_over(leaving.walks));
+            (gone, state.leaving.is_none())
+        });
+        gone.into_iter().for_each(|leaving| leaving.release(&self.base));
+        // In a poisoned domain nothing leaves the hardware any more.
+        let unlinked = if is_empty && !space.is_poisoned() { self.unlink_tables() } else { Ok(None) };
+        chunks.sweep(platform);
+        let (unlinked, leaving) = match unlinked {
+            Ok(leaving) => (Ok(()), leaving),
+            Err(error) => (Err(error), None),
+        };
+        let leaves = self.reclaim.0.with(|state| {
+            state.is_attended = false;
+            state.leaving = leaving.or(state.leaving.take());
+            state.leaving.is_some()
+        });
+        if leaves || chunks.needs_sweep() {
+            chunks.sweep_due.set_if_none(platform, TABLE_IDLE_US);
+        } else if chunks.is_large() {
+            self.leave_sweep_to_unmaps();
+        }
+        unlinked
+    }
+
+    /// Takes tables out that were not needed since the last sweep: those that have left the hardware, if there were any.
+    fn unlink_tables(&self) -> Result<Option<Leaving>, CommitError> {
+        let AssembledMapper { allocator: Halves { chunks, .. }, space, .. } = &self.base;
+        let (mut pages, mut numbers) = (ArrayVec::<_, LEAVING_MAX>::new(), ArrayVec::<_, LEAVING_MAX>::new());
+        let mut commands = ArrayVec::<_, LEAVING_MAX>::new();
+        while !numbers.is_full()
+            && let Some(number) = chunks.unlink()
+        {
+            let pfn = chunks.table_pfn(number);
+            // SAFETY: `add_leaf_table` has added it for `Chunks::take`, and nothing is mapped in it; what `Leaving` waits for comes
+            // before it is freed.
+            pages.push(unsafe { space.remove_leaf_table(pfn) });
+            let range = IovaRange::new(pfn, ENTRIES as u64).expect("below the width");
+            commands.push(space.covering(range, false));
+            numbers.push(number);
+        }
+        if numbers.is_empty() {
+            return Ok(None);
+        }
+        // Where it fails the pages are lost for good: the hardware may walk them (S4).
+        let proof = space.invalidate(&commands)?;
+        // Named after they were taken out: a walk that begins later does not find them.
+        let walks = space.platform().walks_now();
+        Ok(Some(Leaving { pages, numbers, walks, proof }))
+    }
+}
+
+impl Leaving {
+    /// Gives the pages back to the host, and their numbers to the tables that come.
+    fn release<P: Platform, I: Iommu>(self, base: &AssembledMapper<Halves<P>, P, I>) {
+        for page in self.pages {
+            // SAFETY: from `unlink_tables`, and the walks that might have been at it are over.
+            unsafe { base.space.release_leaf_table(page, &self.proof) };
+        }
+        self.numbers.into_iter().for_each(|number| base.allocator.chunks.give_number_back(number, &self.proof));
+    }
+}
