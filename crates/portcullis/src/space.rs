@@ -11,7 +11,8 @@ use crate::request::{Access, Request};
 use crate::sync::{AtomicBool, AtomicU64, Ordering, StaticCounter};
 use crate::table::{self, Frame, FreedTables, SecondLevelTable, Share, SharedRun, TableRule, Unshare};
 
-/// How long a commit waits for the hardware before it gives up, in microseconds.
+/// How long one submission is waited for, in microseconds. A commit whose shared submission fails otherwise makes another,
+/// alone, and waits for that as long.
 pub const INVALIDATION_TIMEOUT_US: u64 = 1_000_000;
 
 /// Tags handed out so far.
@@ -254,8 +255,9 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
         unsafe { self.table.claim_and_unmap(&self.platform, range) }
     }
 
-    /// Counts a mapping of pages that mappings share ([`SecondLevelTable::share`]). Returns whether it could: false where a page
-    /// has as many as can be counted. [`sync_map`](Self::sync_map) has to follow where it could. Not to be called with a lock held.
+    /// Counts a mapping of pages that mappings share ([`SecondLevelTable::share`]). Returns whether it could: false where a
+    /// page has as many as can be counted. [`sync_map`](Self::sync_map) has to follow where it could. Not to be called with a
+    /// lock held.
     ///
     /// # Errors
     /// Those of [`SecondLevelTable::share`]; [`MapError::SyncFailed`] where translations that it had to take back could not be
@@ -338,7 +340,7 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     }
 
     /// Does what [`invalidate`](Self::invalidate) does, but lets the commands share a submission with those of others. Where that
-    /// fails, which the commands of another may have caused, they are submitted once more, alone.
+    /// fails, which the commands of another may have caused, they are submitted once more, alone, and waited for anew.
     ///
     /// # Errors
     /// A [`QueueError`]; the domain is then poisoned (S11).

@@ -7,8 +7,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "page-read-only-becomes-writable",
         rule: "S5",
         file: "crates/portcullis/src/chunk/page_states.rs",
-        find: "let flags = rights.bits() + Idle::before(first.load_bits()).0;",
-        replace: "let flags = (rights.bits() | Rights::WRITE.bits()) + Idle::before(first.load_bits()).0;",
+        find: "let flags = rights.bits() + Idle::of(first.load_bits()).0;",
+        replace: "let flags = (rights.bits() | Rights::WRITE.bits()) + Idle::of(first.load_bits()).0;",
         package: "portcullis",
         target: "suite",
         test: "single_pages::no_map_gives_wider_rights",
@@ -255,9 +255,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "cleared-page-is-not-made-visible",
         rule: "S2",
         file: "crates/portcullis/src/chunk/page_states.rs",
-        find: r"store_others(entries, Idle::before(bits).next().0, 0);
+        find: r"store_others(entries, Idle::of(bits).next().0, 0);
     platform.table_barrier(entries);",
-        replace: "store_others(entries, Idle::before(bits).next().0, 0);",
+        replace: "store_others(entries, Idle::of(bits).next().0, 0);",
         package: "portcullis",
         target: "suite",
         test: "single_pages::walkers_that_do_not_snoop_see_every_map_and_unmap",

@@ -1,9 +1,10 @@
 //! Chunks: runs of pages that streams hand out to themselves, one after the other.
 //!
-//! A stream is one direction of a ring or, where the driver names no ring, of a CPU. It has a current chunk and a cursor in it, so
-//! consecutive requests get consecutive pages. Taking some is one addition to a word, which for a CPU's own stream no other CPU
-//! touches. What is free is in the table itself ([`page_states`]); the next chunk comes from the [`OpenTables`], and the
-//! [`TableLog`] says in what order tables are used. Large requests of a stream have a cursor of their own, in chunks of a whole table.
+//! A stream is one direction of a ring or, where the driver names no ring, of a CPU. It has a current chunk and a cursor in it,
+//! so consecutive requests get consecutive pages. Taking some is one addition to a word, which for a CPU's own stream no other
+//! CPU touches. What is free is in the table itself ([`page_states`]); the next chunk comes from the [`OpenTables`], and the
+//! [`TableLog`] says in what order tables are used. Large requests of a stream have a cursor of their own, in chunks of a whole
+//! table.
 //!
 //! ```text
 //! cursor  63             32 31              0
@@ -12,8 +13,8 @@
 //!        +-----------------+-----------------+
 //! ```
 //!
-//! The addition comes first and the look at what it gave after. The first request that overruns the chunk gives up its unused rest;
-//! and each that the chunk could not serve looks for the next, once in 64 pages.
+//! The addition comes first and the look at what it gave after. The first request that overruns the chunk gives up its unused
+//! rest; and each that the chunk could not serve looks for the next, once in 64 pages.
 
 use super::open_tables::{Chunk, OpenTables, Wanted};
 use super::page_states::{self, MAPPING_PAGES_MAX};
@@ -153,8 +154,8 @@ impl<P: Platform> Chunks<P> {
         range.first_pfn() >= self.first_pfn
     }
 
-    /// Takes the next pages of the stream that `request` belongs to: at most [`CHUNKED_PAGES_MAX`]. `None` where there are as many
-    /// tables as there may be. `grow` adds the leaf table of a page to the domain's table.
+    /// Takes the next pages of the stream that `request` belongs to: at most [`CHUNKED_PAGES_MAX`]. `None` where there are as
+    /// many tables as there may be. `grow` adds the leaf table of a page to the domain's table.
     ///
     /// They have to be written and, in the end, spent.
     ///
@@ -231,8 +232,8 @@ impl<P: Platform> Chunks<P> {
         }
     }
 
-    /// Gives up what is left of the chunk in which cursor number `cursor` was, at `before`, and gives it another. Returns whether it
-    /// may have one now: not where there are as many tables as there may be.
+    /// Gives up what is left of the chunk in which cursor number `cursor` was, at `before`, and gives it another. Returns
+    /// whether it may have one now: not where there are as many tables as there may be.
     #[cold]
     fn replace_chunk<'g>(
         &self,
@@ -280,8 +281,8 @@ impl<P: Platform> Chunks<P> {
         Ok(true)
     }
 
-    /// The next chunk of the stream of `cursor`, which has come to the end of one, unless it is not needed any more, or there is none. For requests
-    /// of a few pages it may be a small one.
+    /// The next chunk of the stream of `cursor`, which has come to the end of one, unless it is not needed any more, or there
+    /// is none. For requests of a few pages it may be a small one.
     fn next_chunk<'g>(
         &self,
         platform: &P,
@@ -411,7 +412,8 @@ impl<P: Platform> Chunks<P> {
     #[inline(always)]
     pub(crate) unsafe fn entries(&self, pfn: u64) -> &[Entry] {
         let page = pfn.wrapping_sub(self.first_pfn);
-        // SAFETY: the caller's promise, passed on. A page below the first wraps, and so has a number behind the last table.
+        // SAFETY: the caller's promise, passed on. A page below the first wraps, and so has a number behind
+        // the last table; where there are no chunks its number is small, and the array is empty.
         unsafe { self.tables.get((page / ENTRIES as u64) as usize) }
             .map_or(&[], |table| &table[page as usize % ENTRIES..])
     }

@@ -1,8 +1,8 @@
 //! The mapper of the design `portcullis`.
 //!
-//! Small and middling requests for one DMA have their place in the upper half of the addresses, in [`Chunks`]. Large ones, those
-//! that are there to stay, and all where addresses are narrow have theirs below, in the magazines and the tree of `magazine`: they
-//! are the base's, which also commits what is not invalidated at once, for both halves.
+//! Small and middling requests for one DMA have their place in the upper half of the addresses, in [`Chunks`]. Large ones,
+//! those that are there to stay, and all where addresses are narrow have theirs below, in the magazines and the tree of
+//! `magazine`: they are the base's, which also commits what is not invalidated at once, for both halves.
 
 use super::chunks::{CHUNK_PAGES, CHUNKED_PAGES_MAX, Chunks, TABLE_IDLE_US, Taken};
 use super::page_states;
@@ -49,7 +49,7 @@ pub struct Chunked<P: Platform, I: Iommu> {
 }
 
 /// The allocators of the two halves. Only that of the lower half is asked for addresses: [`Chunked`] takes those of the upper by
-/// itself, and writes their entries at once. Addresses of both come back here.
+/// itself, and writes their entries at once. Addresses of both come back here, but for those that an unmap of one command spends.
 pub(super) struct Halves<P: Platform> {
     pub(super) chunks: Chunks<P>,
     below: MagazineAllocator<P>,
@@ -148,8 +148,8 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         Ok(Some(taken))
     }
 
-    /// Clears the mapping at `range`, of `ONE` page or of several, has it invalidated, and spends it. `None` where no such mapping
-    /// is in a chunk. The hardware has page-selective commands.
+    /// Clears the mapping at `range`, of `ONE` page or of several, has it invalidated, and spends it. `None` where no such
+    /// mapping is in a chunk. The hardware has page-selective commands.
     #[inline(always)]
     fn clear_invalidate_spend<const ONE: bool>(&self, range: IovaRange) -> Option<Result<Committed, CommitError>> {
         let space = &self.base.space;
@@ -182,7 +182,8 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         })
     }
 
-    /// An unmap, committed, that is not one command: deferred, of the lower half, with other commands, or refused.
+    /// An unmap, committed, that is not one command: deferred, of the lower half, with other commands, the one that
+    /// schedules a sweep, or refused.
     #[inline(never)]
     fn unmap_general(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
         let AssembledMapper { allocator, policy, space, .. } = &self.base;
@@ -272,7 +273,8 @@ impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
         let platform = self.base.space.platform();
         platform.probe(Step::Enter(Phase::Other));
         platform.probe(Step::Unmap);
-        // The same twice, so that what takes one page is built for one.
+        // Twice, so that what takes one page is built for one. That need not ask `chunks_of`: where a page is not in the upper
+        // half, `Chunks::entries` finds none, and the general way takes it.
         let committed = match range.pages() {
             _ if self.unmap_way.load(Ordering::Relaxed) != UnmapWay::OneCommand as u8 => None,
             1 => self.clear_invalidate_spend::<true>(range),

@@ -103,8 +103,8 @@ impl OpenTables {
         })
     }
 
-    /// Whether the open table of `log` has a chunk left. Where it has none, that stays so as long as the caller holds the lock of the
-    /// [`TableLog`](super::table_log::TableLog).
+    /// Whether the open table of `log` has a chunk left. Where it has none, that stays so as long as the caller holds the lock
+    /// of the [`TableLog`](super::table_log::TableLog).
     pub(super) fn is_open(&self, log: usize) -> bool {
         // Relaxed: only under that lock is a table opened.
         Self::has_left(self.open[log].0.load(Ordering::Relaxed))

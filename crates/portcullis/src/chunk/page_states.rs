@@ -15,9 +15,9 @@
 //!                     +-----+------+--+---------+-------+--+-----+---+-----+-+-+
 //! ```
 //!
-//! Hardware ignores bits 61:52 and 10 of a leaf, and of an absent entry all but the rights. Bit 9 would be the dirty flag of a leaf
-//! where hardware kept such flags (scalable mode, SSADE), which it is never told to. The upper bits are zero unless a mapping
-//! begins there, and all others are where an instruction has a constant of 32 bits for them.
+//! Hardware ignores bits 61:52 and 10 of a leaf, and of an absent entry all but the rights. Bit 9 would be the dirty flag of a
+//! leaf where hardware kept such flags (scalable mode, SSADE), which it is never told to. Bits 63:53 are zero unless a mapping
+//! begins there. The other bits that say a state lie below bit 32, where an instruction takes them as a constant.
 //!
 //! A page becomes spent when its invalidation has completed: the first page of a mapping just then, the others as they are
 //! cleared. Only the first page waits for the invalidation: its chunk cannot be handed out again before that page is spent. So
@@ -26,8 +26,8 @@
 //! generation has ended once more: [`TableRecord`](super::table_record::TableRecord) notes in which generation each unit is.
 //!
 //! A mapping is known by its first entry alone, which holds its length; so an unmap of a part of one, or of one that is gone,
-//! is refused by a look. The look is not atomic with what follows: of two unmaps of one mapping at the same moment, a mistake that
-//! the typed face rules out, both may be let through, and the second may clear what is there by then.
+//! is refused by a look. The look is not atomic with what follows: of two unmaps of one mapping at the same moment, a mistake
+//! that the typed face rules out, both may be let through, and the second may clear what is there by then.
 
 use crate::address::{IovaRange, PAGE_SIZE, PhysAddr, Segment};
 use crate::entry::{Entry, EntryValue, Rights};
@@ -61,8 +61,8 @@ impl Idle {
         Self(self.0 ^ GENERATION)
     }
 
-    /// What the entry was before it was handed out, whatever it is now.
-    const fn before(bits: u64) -> Self {
+    /// The look in the generation that an entry shows: this one until it is spent, and the other from then on.
+    const fn of(bits: u64) -> Self {
         Self(bits & GENERATION)
     }
 }
@@ -77,7 +77,7 @@ pub(crate) fn write<P: Platform>(platform: &P, entries: &[Entry], segments: &[Se
     platform.probe(Step::TableWrite { entries: entries.len() });
     let first = entries.first().expect("a mapping has a page");
     // A sum, and no mask of 64 bits: nothing overlaps.
-    let flags = rights.bits() + Idle::before(first.load_bits()).0;
+    let flags = rights.bits() + Idle::of(first.load_bits()).0;
     let leaf = |phys: PhysAddr| {
         debug_assert_eq!(EntryValue::leaf(phys, rights, false).phys(), PhysAddr::from_pfn(phys.pfn()));
         (phys.as_u64() & !(PAGE_SIZE - 1)) + flags
@@ -102,8 +102,8 @@ fn store_others(entries: &[Entry], mut bits: u64, step: u64) {
     if entries.len() <= 1 {
         return;
     }
-    // A cache line at a time: long mappings mostly begin with one. Compilers make no vectors of atomic stores, and of their loops no
-    // longer steps.
+    // A cache line at a time: long mappings mostly begin with one. Compilers make no vectors of atomic stores, and of their
+    // loops no longer steps.
     let rest = if let Some((line, rest)) = entries.split_first_chunk() {
         store_line(line, bits, step, 1);
         bits = bits.wrapping_add(LINE_ENTRIES as u64 * step);
@@ -144,7 +144,7 @@ pub(crate) fn clear<'e, P: Platform>(platform: &P, entries: &'e [Entry], range: 
     platform.probe(Step::TableClear { entries: entries.len() });
     let cleared = Cleared { first, bits: CLEARED | pages << GONE_SHIFT | bits & GENERATION };
     first.store_bits(cleared.bits);
-    store_others(entries, Idle::before(bits).next().0, 0);
+    store_others(entries, Idle::of(bits).next().0, 0);
     platform.table_barrier(entries);
     Some(cleared)
 }
@@ -157,7 +157,8 @@ pub(crate) struct Cleared<'e> {
 }
 
 impl Cleared<'_> {
-    /// Ends the generation as [`spend`] does, but only of this mapping: of two unmaps that have raced, the later finds another state.
+    /// Ends the generation as [`spend`] does, but only of this mapping: of two unmaps that have raced, the later finds another
+    /// state.
     #[inline(always)]
     pub(crate) fn spend(self, _proof: &Proof) {
         if self.first.load_bits() == self.bits {
@@ -178,8 +179,8 @@ pub(crate) fn refusal(entries: &[Entry], range: IovaRange) -> UnmapError {
 
 /// Ends the generation for the first page of a mapping that was cleared, now that its invalidation has completed.
 ///
-/// Release: a CPU that finds the chunk spent knows that its invalidations are over. Hardware sees no difference, so nothing is flushed. Where it is cleared no
-/// more, another unmap of the same mapping has come before.
+/// Release: a CPU that finds the chunk spent knows that its invalidations are over. Hardware sees no difference, so nothing is
+/// flushed. Where it is cleared no more, another unmap of the same mapping has come before.
 #[inline(always)]
 pub(crate) fn spend(first: &Entry, _proof: &Proof) {
     let bits = first.load_bits();
@@ -190,7 +191,7 @@ pub(crate) fn spend(first: &Entry, _proof: &Proof) {
 
 /// Ends the generation for pages that the caller was handed and has no use for: no translation led to them in this generation.
 pub(crate) fn spend_unused(entries: &[Entry]) {
-    entries.iter().for_each(|entry| entry.store_bits(Idle::before(entry.load_bits()).next().0));
+    entries.iter().for_each(|entry| entry.store_bits(Idle::of(entry.load_bits()).next().0));
 }
 
 /// Whether a page that was handed out in this generation is spent.
@@ -198,11 +199,11 @@ pub(crate) fn spend_unused(entries: &[Entry]) {
 /// Acquire, in `load_bits`: what ended the generation is over.
 #[inline(always)]
 pub(crate) fn is_spent(entry: &Entry, generation: Idle) -> bool {
-    Idle::before(entry.load_bits()) != generation
+    Idle::of(entry.load_bits()) != generation
 }
 
-/// Looks for an entry that is not spent in this generation, from the one numbered `from` on and before `end`. Returns its number, or
-/// that of the first one not known to be spent, and how many entries were looked at.
+/// Looks for an entry that is not spent in this generation, from the one numbered `from` on and before `end`. Returns its
+/// number, or that of the first one not known to be spent, and how many entries were looked at.
 ///
 /// Those of a mapping are spent when its first is, for that one is the last to be.
 #[inline]
@@ -220,8 +221,8 @@ pub(crate) fn first_unspent(entries: &[Entry], from: usize, end: usize, generati
             at += line.iter().position(|entry| !is_spent(entry, generation)).unwrap_or(line.len());
             break;
         }
-        // Mapped, and yet spent? Unmaps have raced for a mapping and left the next one here in the wrong generation. Its address is no
-        // length: those behind it are not to suffer.
+        // Mapped, and yet spent? Unmaps have raced for a mapping and left the next one here in the wrong generation. Its
+        // address is no length: those behind it are not to suffer.
         let first = line[0].load_bits();
         let pages = if first >> MAPPED_SHIFT == 0 { first >> GONE_SHIFT } else { 1 };
         at += line.len().max(pages as usize);

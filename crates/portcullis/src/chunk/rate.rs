@@ -49,8 +49,8 @@ impl StreamRates {
         Ok(Self { handed: zero(), mean: zero(), streams: zero(), lines: zero(), numbers, came })
     }
 
-    /// As which of all the line of cursor number `cursor` has come, from 0 on, and how many lines have by now: of CPUs or rings. It comes with
-    /// this, if it has not before; to others who come for it at the same moment it looks late.
+    /// As which of all the line of cursor number `cursor` has come, from 0 on, and how many lines have by now: of CPUs or
+    /// rings. It comes with this, if it has not before; to others who come for it at the same moment it looks late.
     pub(super) fn line(&self, cursor: usize) -> (u64, u64) {
         let number = &self.numbers[cursor / CpuWords::PER_CPU];
         let mut is = number.load(Ordering::Relaxed);
@@ -71,7 +71,8 @@ impl StreamRates {
         self.lines.load(Ordering::Relaxed)
     }
 
-    /// Pages that all streams were handed while that of `cursor` used up its last chunk, as if that had 64; and the units of that chunk.
+    /// Pages that all streams were handed while that of `cursor` used up its last chunk, as if that had 64; and the units of
+    /// that chunk.
     fn turn(&self, cursor: usize) -> (u64, u64) {
         let came = self.came[cursor].load(Ordering::Relaxed);
         let (then, units) = (came >> UNIT_BITS, came & ((1 << UNIT_BITS) - 1));

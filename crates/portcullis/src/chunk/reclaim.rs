@@ -91,8 +91,8 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
             && let Some(number) = chunks.unlink()
         {
             let pfn = chunks.table_pfn(number);
-            // SAFETY: `add_leaf_table` has added it for `Chunks::take`, and nothing is mapped in it; what `Leaving` waits for comes
-            // before it is freed.
+            // SAFETY: `add_leaf_table` has added it for `Chunks::take`, and nothing is mapped in it; what `Leaving` waits for
+            // comes before it is freed.
             pages.push(unsafe { space.remove_leaf_table(pfn) });
             let range = IovaRange::new(pfn, ENTRIES as u64).expect("below the width");
             commands.push(space.covering(range, false));

@@ -1,10 +1,10 @@
 //! Which table is used next: the order in which leaf tables are filled and come back.
 //!
-//! Tables are filled like a log. The open table hands out its chunks one after the other, to whoever comes ([`OpenTables`]): so what
-//! all streams fill at the same time, and what their devices will walk to at the same time, lies in few tables. Full tables queue
-//! behind one another, and the oldest, once all of it is spent, is filled again. A table that younger ones overtake has a straggler
-//! in it: what is spent of it is filled before another table is begun, so that a straggler pins a chunk and not a table. Before a
-//! table is added, each log looks at the others' first ones as well.
+//! Tables are filled like a log. The open table hands out its chunks one after the other, to whoever comes ([`OpenTables`]): so
+//! what all streams fill at the same time, and what their devices will walk to at the same time, lies in few tables. Full
+//! tables queue behind one another, and the oldest, once all of it is spent, is filled again. A table that younger ones
+//! overtake has a straggler in it: what is spent of it is filled before another table is begun, so that a straggler pins a
+//! chunk and not a table. Before a table is added, each log looks at the others' first ones as well.
 //!
 //! Streams that are much slower than the others, acknowledgements beside data, would each keep a chunk in some table of long
 //! ago. Where there are many streams, the slow ones have a log of their own, with chunks of a quarter.

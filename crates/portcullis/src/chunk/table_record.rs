@@ -62,8 +62,8 @@ impl TableRecord {
 
     /// Hands `units` out, all of which are spent, as one chunk.
     ///
-    /// A mapping may lie in several, and takes its generation from its first page: so all of them begin that of the first. Each has
-    /// been used as often as chance would have it.
+    /// A mapping may lie in several, and takes its generation from its first page: so all of them begin that of the first. Each
+    /// has been used as often as chance would have it.
     pub(super) fn hand_out<P: Platform>(&mut self, platform: &P, number: u32, tables: &ChunkTables, units: u32) {
         self.out |= units;
         self.joined |= units & (units - 1);

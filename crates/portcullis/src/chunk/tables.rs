@@ -1,4 +1,4 @@
-//! The leaf tables of the chunks by number: found in one step, without a lock, on every map and unmap.
+//! The leaf tables of the chunks by number: found without a lock or a search, on every map and unmap.
 
 use crate::error::NoMemory;
 use crate::fallible::try_box;
@@ -22,8 +22,8 @@ struct PointerArray {
 
 /// The leaf tables, by number.
 ///
-/// Nothing that is read on the way to a table is null: where there is none, one is found that is empty. When the array is full, one
-/// of twice the length takes its place; the old ones, together about as long, stay until the domain goes.
+/// Nothing that is read on the way to a table is null: where there is none, one is found that is empty. When the array is full,
+/// one of twice the length takes its place; the old ones, together about as long, stay until the domain goes.
 ///
 /// A reader that has found an old array finds there what was linked before, and needs no more. A table that was linked later,
 /// perhaps under a number that another had before, is known only to CPUs that have seen the new array: they know of it what they
@@ -31,7 +31,7 @@ struct PointerArray {
 /// kept; and its number is given to no other before these are over. After that no reader of the old array is left that might find
 /// there the pointer to a page that is gone.
 pub(super) struct ChunkTables {
-    /// On a line of its own: every map and unmap reads it.
+    /// What it points to is on lines of its own: every map and unmap reads that.
     array: AtomicPtr<Padded<PointerArray>>,
     /// In which nothing is mapped: stands for all that are not linked. It is never written.
     no_table: Vec<Entry>,
@@ -73,13 +73,14 @@ impl ChunkTables {
         Some(unsafe { frame.as_ref().unwrap_unchecked() })
     }
 
-    /// A table that is known to be linked: the lock of the [`TableLog`](super::table_log::TableLog) is held, or something is taken in it.
+    /// A table that is known to be linked: the lock of the [`TableLog`](super::table_log::TableLog) is held, or something is
+    /// taken in it.
     #[inline(always)]
     pub(super) fn linked(&self, number: u32) -> &Frame {
         let tables = &self.array().tables;
         debug_assert!(tables[number as usize].load(Ordering::Relaxed) != self.no_table());
-        // SAFETY: a chunk is handed out after its table was linked, and the log of tables gives a table up with none that anything is
-        // taken in; so it is there, in an array long enough for it. Acquire as in `get`.
+        // SAFETY: a chunk is handed out after its table was linked, and the log of tables gives a table up with none that
+        // anything is taken in; so it is there, in an array long enough for it. Acquire as in `get`.
         unsafe { tables.get_unchecked(number as usize).load(Ordering::Acquire).as_ref().unwrap_unchecked() }
     }
 
@@ -98,8 +99,8 @@ impl ChunkTables {
         Ok(())
     }
 
-    /// Takes table `number` out. Walks that had begun before may still find it. The lock of the [`TableLog`](super::table_log::TableLog)
-    /// is held.
+    /// Takes table `number` out. Walks that had begun before may still find it. The lock of the
+    /// [`TableLog`](super::table_log::TableLog) is held.
     pub(super) fn unlink(&self, number: u32) {
         // Relaxed: it is the walks that are waited for.
         self.array().tables[number as usize].store(self.no_table(), Ordering::Relaxed);

@@ -38,7 +38,8 @@ pub struct Parts<L> {
 }
 
 impl Parts<LockFree> {
-    /// As Linux has them: no locks but the allocator's, a command per unmap, table pages freed as soon as claims allow.
+    /// As Linux has them: no locks but the allocator's, a command per unmap, table pages freed by the unmap that
+    /// covers them, or kept where claims walk the table.
     pub fn of_linux<P: Platform, A: IovaAllocator<P>>(deferral: Deferral) -> Self {
         let rule = if A::TABLE_CLAIM_PAGES_MAX > 0 { TableRule::Kept } else { TableRule::FreedWhenCovered };
         Self { commands: Commands::PerUnmap, submissions: Submissions::Alone, deferral, rule, locking: LockFree }
@@ -64,8 +65,8 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
     ///
     /// # Panics
     /// If claims are left to a table that does not keep its pages, with [`Deferral::Asynchronous`] or
-    /// [`Flushes::CoveringRange`](crate::invalidation::Flushes::CoveringRange) over such a table, if unmaps leave translations to a table that
-    /// maps do not write over, or the other way round, or if a table that frees empty pages has no lock.
+    /// [`Flushes::CoveringRange`](crate::invalidation::Flushes::CoveringRange) over such a table, if unmaps leave translations
+    /// to a table that maps do not write over, or the other way round, or if a table that frees empty pages has no lock.
     pub fn with_parts(allocator: A, parts: Parts<L>, setup: DomainSetup<'_, P, I>) -> Result<Self, NewDomainError> {
         let Parts { commands, submissions, deferral, rule, locking } = parts;
         assert!(
@@ -124,7 +125,8 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
         let write = || unsafe { self.space.map(range, request.segments(), request.access(), marked) };
         if let Err(error) = self.locking.table(range, write) {
             // Nothing was written, so no hardware has seen the range. Where the claim fails, a driver that was never given the
-            // range has unmapped it, and its unmap gives it back.
+            // range has unmapped it, and its unmap gives it back. A claim that is left to the table cannot have been made: no
+            // mark was written.
             if self.allocator.claim(platform, range).is_ok() {
                 self.allocator.free(platform, range, &Proof::never_visible());
             }
@@ -165,7 +167,7 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
     fn clear(&self, claim: Claim, range: IovaRange, tables: &mut FreedTables) -> Result<bool, UnmapError> {
         self.space.platform().probe(Step::Enter(Phase::Table));
         self.locking.table(range, || match claim {
-            // SAFETY: the claim makes this the only unmap of the mapping; the lock as in `place`.
+            // SAFETY: the claim makes this the only unmap of the mapping; the lock as in `allocate_and_write`.
             Claim::Held => Ok(!unsafe { self.space.unmap(range, tables) }),
             // SAFETY: only ranges that the allocator leaves to the table are mapped with marks.
             Claim::ByTable => unsafe { self.space.claim_and_unmap(range) }.map(|()| true),

@@ -11,7 +11,9 @@
 //! An unmap: `domain/mod.rs`, `design/assembled.rs`, `iova/linux/magazine.rs`, `space.rs`, `table/marks.rs`,
 //! `table/second_level.rs`, `invalidation/policy.rs`, `invalidation/strict.rs`.
 //!
-//! The magazine comes first, and leaves the claim to the table; it comes again at the end, and gets the address back.
+//! The two files of the tree only where neither magazine nor depot has an address. At an unmap the magazine comes first, and
+//! leaves the claim to the table. `strict.rs` goes back to `space.rs`, which submits and waits, and to the magazine, which gets
+//! the address.
 
 use super::{PER_CPU_WINDOW, queue_kind, queue_option};
 use crate::design::{Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Fit, Info};

@@ -1,9 +1,12 @@
 //! The designs. To add one, write its file and name it in the list below: every comparison, test and table picks it up.
 //!
 //! One file for each, and so more of them than in other folders. Its page lists the files of a map and of an unmap under strict
-//! protection in reading order. Not in the lists is what every design stands on: the ground floor (`address.rs`, `entry.rs`, `error.rs`,
-//! `proof.rs`, `request.rs`), what `iommu/` and `platform/` ask of hardware and host, and `design/locking.rs` where a design has no lock
-//! of its own: then that runs what it is given, and nothing else.
+//! protection in reading order, of the raw face; the typed one has `domain/mapping.rs` at both ends. Not in the lists is what
+//! every design stands on: the ground floor (`address.rs`, `entry.rs`, `error.rs`, `proof.rs`, `request.rs`), the doors of
+//! folders, which have the types (`design/mod.rs`, `iova/mod.rs`, `invalidation/mod.rs`), and what `iommu/` and `platform/` ask
+//! of hardware and host. Nor are the parts that an `AssembledMapper` asks and that have nothing to do in most designs:
+//! `design/locking.rs` without a lock runs what it is given, `invalidation/policy.rs` is asked at the end of a map, and
+//! `table/freed.rs` at the end of an unmap.
 //!
 //! Behind the semicolon are examples, which only tests pick up.
 
@@ -89,8 +92,8 @@ impl DesignId {
         Self::ALL.iter().chain(Self::EXAMPLES).copied().find(|design| design.info().id == id)
     }
 
-    /// The designs that a test is to go through: those named in `PORTCULLIS_DESIGNS`, separated by commas, or else every one, with the
-    /// examples that are built.
+    /// The designs that a test is to go through: those named in `PORTCULLIS_DESIGNS`, separated by commas, or else every one,
+    /// with the examples that are built.
     ///
     /// # Panics
     /// If one is named that there is not.
