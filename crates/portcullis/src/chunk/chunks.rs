@@ -22,12 +22,14 @@ use super::table_log::{LOOKS, QUEUES, TableLog};
 use super::tables::ChunkTables;
 use crate::address::IovaRange;
 use crate::error::NoMemory;
+use crate::fallible::try_box;
 use crate::iova::IovaRequest;
 use crate::platform::{CpuWords, Deadline, Lock, LockClass, Padded, Platform, Step};
 use crate::proof::Proof;
 use crate::request::Stream;
 use crate::sync::Ordering;
 use crate::table::{ENTRIES, Entry, Frame};
+use alloc::boxed::Box;
 
 /// Pages of a unit, of which chunks are made. The model checker sees small ones, so that it sees them end.
 pub(super) const UNIT_PAGES: u64 = if cfg!(loom) { 1 } else { 16 };
@@ -94,10 +96,11 @@ pub(crate) struct Chunks<P: Platform> {
     tables: ChunkTables,
     cpus: CpuWords,
     rings: CpuWords,
-    /// Written at the end of every chunk. What is beside it in memory is read by every map and unmap.
-    open_tables: Padded<OpenTables>,
-    /// Written at the end of every table.
-    table_log: Padded<P::Lock<TableLog>>,
+    /// Written at the end of every chunk. Not beside what every map and unmap reads, and not moved when a domain is made: on a
+    /// kernel's stack its kilobytes are too many.
+    open_tables: Box<Padded<OpenTables>>,
+    /// Written at the end of every table. Likewise.
+    table_log: Box<Padded<P::Lock<TableLog>>>,
     /// When the tables are swept next.
     pub(super) sweep_due: Deadline,
 }
@@ -137,8 +140,8 @@ impl<P: Platform> Chunks<P> {
             tables: ChunkTables::new(numbers as u32)?,
             cpus,
             rings,
-            open_tables: Padded(OpenTables::new(cursors)?),
-            table_log: Padded(platform.lock(LockClass::IovaAllocator, table_log)),
+            open_tables: try_box(Padded(OpenTables::new(cursors)?))?,
+            table_log: try_box(Padded(platform.lock(LockClass::IovaAllocator, table_log)))?,
             sweep_due: Deadline::none(),
         })
     }
@@ -441,7 +444,6 @@ mod tests {
     use super::*;
     use crate::platform::fake::FakeHost;
     use crate::request::{Access, Lifetime};
-    use alloc::boxed::Box;
 
     /// Where there is no table any more each request adds to its cursor in vain. However many do, the end stays what it is: the
     /// next page never carries into it.

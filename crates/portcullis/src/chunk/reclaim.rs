@@ -83,6 +83,8 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
     }
 
     /// Takes tables out that were not needed since the last sweep: those that have left the hardware, if there were any.
+    // Its lists are a few kilobytes of stack, which are not to be its caller's as well.
+    #[inline(never)]
     fn unlink_tables(&self) -> Result<Option<Leaving>, CommitError> {
         let AssembledMapper { allocator: Halves { chunks, .. }, space, .. } = &self.base;
         let (mut pages, mut numbers) = (ArrayVec::<_, LEAVING_MAX>::new(), ArrayVec::<_, LEAVING_MAX>::new());

@@ -105,13 +105,20 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
             written => written,
         }?;
         if let Err(error) = self.space.sync_map(range).and_then(|()| self.policy.sync_map(&self.space, range)) {
-            // The hardware may hold something else there. The mapping is taken down as by an unmap whose commit failed: the
-            // device finds no translation, no driver can unmap it, and the range stays quarantined (S11). That holds for every
-            // policy, for the domain is poisoned: none leaves translations then.
-            let _ = self.take_down(range, &mut Revocation::new());
+            self.quarantine(range);
             return Err(error);
         }
         Ok(range)
+    }
+
+    /// Takes down a mapping whose map could not be ended, as by an unmap whose commit failed: the hardware may hold something else
+    /// there, so the device finds no translation, no driver can unmap it, and the range stays quarantined (S11). That holds for
+    /// every policy, for the domain is poisoned: none leaves translations then.
+    // Apart, so that a map does not have the revocation, more than a kilobyte, on its stack.
+    #[cold]
+    #[inline(never)]
+    fn quarantine(&self, range: IovaRange) {
+        let _ = self.take_down(range, &mut Revocation::new());
     }
 
     /// Takes an address of the allocator and writes the translations.
