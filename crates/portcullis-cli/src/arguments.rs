@@ -24,6 +24,10 @@ pub(crate) enum Command {
     Compare(Box<CompareArguments>),
     /// A malicious device against every design: what got through after hand-back, for how long, by rule
     Attack(Box<AttackArguments>),
+    /// Published tables and figures made again, what was published beside what comes of it; and some of our own
+    ///
+    /// The traces that they need are in the program. All of them take some minutes.
+    Figures(FiguresArguments),
     /// The protection layer on the CPUs of this machine: nanoseconds, cycles and instructions of a map and its unmap
     ///
     /// Every workload is maps and unmaps, in pairs, in one domain. Each thread has a CPU and live mappings of its own. There is no
@@ -72,6 +76,25 @@ pub(crate) struct AttackArguments {
     pub(crate) html: Option<PathBuf>,
 }
 
+#[derive(Args)]
+pub(crate) struct FiguresArguments {
+    /// Only these, by id
+    pub(crate) ids: Vec<String>,
+    /// What there is, and makes none
+    #[arg(long)]
+    pub(crate) list: bool,
+    /// Fails where a number is out of its tolerance
+    #[arg(long, conflicts_with = "list")]
+    pub(crate) check: bool,
+    /// One JSON document on standard output
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Writes a page with pictures to this file as well; it needs no network. Replaces an earlier page or an empty file, and no
+    /// other
+    #[arg(long, value_name = "FILE", conflicts_with = "list")]
+    pub(crate) html: Option<PathBuf>,
+}
+
 /// Which designs on which work and machine.
 #[derive(Args)]
 pub(crate) struct PlanArguments {
@@ -110,12 +133,19 @@ pub(crate) struct PlanArguments {
     pub(crate) sweeps: Vec<String>,
     /// A prefetcher of the IOTLB, which no hardware has: none, adjacent:direction=both|up, next:depth=N, markov:rows=N:slots=N,
     /// recency:length=N, distance:rows=N:slots=N; the last three with :form=baseline|modified, all with :buffer=N. Behind it
-    /// +map-hint=reads or +map-hint=all: the driver says what it has mapped
+    /// +map-hint=reads or +map-hint=all: the driver says what it has mapped; +unmap-hint: it says what the device is done with
     #[arg(long, value_name = "PREFETCHER", default_value = "none", hide_default_value = true, value_parser = prefetching)]
     pub(crate) prefetch: Prefetching,
     /// Seed of what synthetic workloads draw, and malicious devices
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
+}
+
+impl PlanArguments {
+    /// The files that are read.
+    pub(crate) fn inputs(&self) -> impl Iterator<Item = &PathBuf> {
+        self.traces.iter().chain(&self.accesses)
+    }
 }
 
 #[cfg(target_os = "linux")]
@@ -160,6 +190,7 @@ pub(crate) enum Listed {
     Designs,
     Machines,
     Workloads,
+    Figures,
 }
 
 fn protection(text: &str) -> Result<Protection, String> {

@@ -22,7 +22,7 @@ struct Document<'d> {
 }
 
 pub(crate) fn attack(arguments: &AttackArguments, out: &mut impl Write) -> Result<(), Failure> {
-    let page = arguments.html.as_deref().map(|path| Target::new(path, &arguments.plan)).transpose()?;
+    let page = arguments.html.as_deref().map(|path| Target::new(path, arguments.plan.inputs())).transpose()?;
     let bar = progress_bar();
     let planned = Planned::new(&arguments.plan, &bar)?;
     bar.set_length(attack::runs(&planned.plan) as u64);

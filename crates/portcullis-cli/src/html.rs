@@ -1,7 +1,6 @@
 //! `--html`: a page beside what is printed, and what a document says of its own making.
 
 use crate::Failure;
-use crate::arguments::PlanArguments;
 use crate::replacement::Replacement;
 use portcullis_report as report;
 use serde::Serialize;
@@ -35,9 +34,9 @@ pub(crate) struct Target<'a> {
 }
 
 impl<'a> Target<'a> {
-    /// Refuses a file that holds anything but a page, or that cannot be written. Changes nothing.
-    pub(crate) fn new(path: &'a Path, plan: &PlanArguments) -> Result<Self, Failure> {
-        if plan.traces.iter().chain(&plan.accesses).any(|input| is_same(input, path)) {
+    /// Refuses one of `inputs`, a file that holds anything but a page, or that cannot be written. Changes nothing.
+    pub(crate) fn new<'i>(path: &'a Path, inputs: impl IntoIterator<Item = &'i PathBuf>) -> Result<Self, Failure> {
+        if inputs.into_iter().any(|input| is_same(input, path)) {
             return Err(refused(path, "this file is one of the inputs; the page needs a file of its own"));
         }
         let cannot = |error| not_written(path, &error);

@@ -2,6 +2,7 @@
 
 use crate::Failure;
 use crate::arguments::{ListArguments, Listed};
+use crate::figures::{FigureInfo, table_of};
 use crate::table::plain;
 use portcullis::design::OptionInfo;
 use portcullis::designs::DesignId;
@@ -18,6 +19,8 @@ struct Document {
     machines: Option<Vec<Machine>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     workloads: Option<Vec<WorkloadEntry>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    figures: Option<Vec<FigureInfo>>,
 }
 
 #[derive(Serialize)]
@@ -62,6 +65,7 @@ pub(crate) fn list(arguments: &ListArguments, out: &mut impl Write) -> Result<()
         designs: wanted(Listed::Designs).then(designs),
         machines: wanted(Listed::Machines).then(Machine::all),
         workloads: wanted(Listed::Workloads).then(workloads),
+        figures: wanted(Listed::Figures).then(FigureInfo::all),
     };
     if arguments.json {
         writeln!(out, "{}", serde_json::to_string_pretty(&document).map_err(Failure::input)?)?;
@@ -84,6 +88,9 @@ pub(crate) fn list(arguments: &ListArguments, out: &mut impl Write) -> Result<()
             table.add_row([workload.id, workload.description]);
         }
         parts.push(table.trim_fmt());
+    }
+    if let Some(figures) = &document.figures {
+        parts.push(table_of(figures));
     }
     writeln!(out, "{}", parts.join("\n\n"))?;
     Ok(())

@@ -4,8 +4,10 @@ mod arguments;
 mod attack;
 #[cfg(target_os = "linux")]
 mod bench;
+mod bundled;
 mod capture;
 mod compare;
+mod figures;
 mod html;
 mod list;
 mod plan;
@@ -91,6 +93,7 @@ fn main() -> ExitCode {
     {
         Command::Compare(arguments) => compare::compare(&arguments, &mut out),
         Command::Attack(arguments) => attack::attack(&arguments, &mut out),
+        Command::Figures(arguments) => figures::figures(&arguments, &mut out),
         #[cfg(target_os = "linux")]
         Command::Bench(arguments) => bench::bench(&arguments, &mut out),
         Command::List(arguments) => list::list(&arguments, &mut out),

@@ -1,9 +1,9 @@
 //! What the commands that run designs have in common: from the command line to a plan, and what is printed above its results.
 
-use crate::Failure;
 use crate::arguments::PlanArguments;
 use crate::html::Origin;
 use crate::table::count;
+use crate::{Failure, bundled};
 use indicatif::{ProgressBar, ProgressStyle};
 use portcullis::designs::{Choice, DesignId};
 use portcullis_sim::compare::{ClockMode, ComparePlan, Input, Item, Settings};
@@ -12,13 +12,12 @@ use portcullis_sim::{Machine, Work};
 use portcullis_trace::{AccessLog, Events, Trace};
 use serde::Serialize;
 use serde_json::Value;
-use std::io::{self, Cursor, Write};
+use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
 
-/// The trace that the program carries.
-const BUNDLED_NAME: &str = "q-e1000e-rx.strict.2cpu.trace.xz";
-const BUNDLED: &[u8] = include_bytes!("../../../traces/q-e1000e-rx.strict.2cpu.trace.xz");
+/// The bundled trace that is taken where none is given.
+const DEFAULT_TRACE: &str = "q-e1000e-rx.strict.2cpu";
 
 /// A plan, and where it comes from.
 pub(crate) struct Planned<'a> {
@@ -70,7 +69,7 @@ impl<'a> Planned<'a> {
             clock: arguments.clock,
             seed: arguments.seed,
             leaf_only_hint: !arguments.no_hint,
-            map_hint: arguments.prefetch.map_hint,
+            hints: arguments.prefetch.hints,
         };
         Ok(Self { arguments, plan, machine, variants: variants.len(), inputs })
     }
@@ -120,7 +119,7 @@ impl<'a> Planned<'a> {
         let Item { machine, set, .. } = &plan.items[item];
         let word = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         let mut changed: String = set.iter().map(|(key, value)| format!("   {key}={}", word(value))).collect();
-        let prefetching = Prefetching::of(machine.iommu.prefetcher, plan.map_hint);
+        let prefetching = Prefetching::of(machine.iommu.prefetcher, plan.hints);
         if let Some(spec) = prefetching.spec() {
             changed.push_str(&format!("   prefetcher {spec} ({NO_SUCH_HARDWARE})"));
         }
@@ -212,8 +211,8 @@ fn work(arguments: &PlanArguments, bar: &ProgressBar) -> Result<(Works, Vec<Inpu
     }
     let mut traces = Vec::new();
     if arguments.traces.is_empty() {
-        let trace = Trace::read_from(BUNDLED_NAME, Cursor::new(BUNDLED), |_| {}).map_err(Failure::input)?;
-        traces.push((BUNDLED_NAME.to_owned(), trace));
+        let trace = bundled::read(DEFAULT_TRACE).map_err(Failure::input)?;
+        traces.push((bundled::file_name(DEFAULT_TRACE), trace));
     }
     for path in &arguments.traces {
         bar.set_message(format!("reading {}", path.display()));

@@ -145,6 +145,24 @@ impl<V: Copy + Default> Cache<V> {
         })
     }
 
+    /// Makes `key`, if it is there, the least recent of its set: the next to make room.
+    pub fn make_oldest(&mut self, key: u64) {
+        let Some(&at) = self.index.get(&key) else { return };
+        let set = self.set_of(key);
+        self.unlink(set, at);
+        let second = self.sets[set].oldest;
+        self.slots[at as usize].older = NONE;
+        self.slots[at as usize].newer = second;
+        match second {
+            NONE => self.sets[set].newest = at,
+            second => self.slots[second as usize].older = at,
+        }
+        self.sets[set].oldest = at;
+        if self.last == at {
+            self.last = NONE;
+        }
+    }
+
     /// Drops `key`; whether it was there.
     pub fn remove(&mut self, key: u64) -> bool {
         let Some(at) = self.index.remove(&key) else { return false };
@@ -295,7 +313,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn behaves_as_a_list_does(ways in 1usize..5, sets in 1usize..4, steps in prop::collection::vec((0u8..5, 0u64..24), 1..400)) {
+        fn behaves_as_a_list_does(ways in 1usize..5, sets in 1usize..4, steps in prop::collection::vec((0u8..6, 0u64..24), 1..400)) {
             let mut cache = Cache::new(ways * sets, ways, Replacement::Lru);
             let mut plain = Plain(vec![Vec::new(); sets], ways);
             for (step, key) in steps {
@@ -316,6 +334,14 @@ mod tests {
                         set.retain(|&held| held != key);
                         let dropped = set.len() < before;
                         prop_assert_eq!(cache.remove(key), dropped);
+                    }
+                    4 => {
+                        cache.make_oldest(key);
+                        let set = &mut plain.0[(key % sets as u64) as usize];
+                        if let Some(at) = set.iter().position(|&held| held == key) {
+                            set.remove(at);
+                            set.push(key);
+                        }
                     }
                     _ => {
                         cache.remove_where(|held| held % 5 == key % 5);

@@ -13,6 +13,7 @@ mod cache;
 mod device;
 #[allow(unsafe_code, reason = "implements `portcullis::Platform`")]
 mod host;
+mod iotlb_log;
 mod mmio;
 mod parameters;
 mod prefetch;
@@ -23,6 +24,7 @@ mod vtd;
 pub use cache::{Cache, Replacement};
 pub use device::{Device, DmaError, Transfer};
 pub use host::{Host, HostLock};
+pub use iotlb_log::{Eviction, IotlbLog};
 pub use mmio::{Clock, ModelMmio};
 pub use parameters::{ParameterError, Parameters};
 pub use prefetch::{PrefetcherError, PrefetcherSpec};

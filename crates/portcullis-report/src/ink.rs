@@ -61,6 +61,10 @@ impl Ink {
         }
     }
 
+    /// Those of curves that have no meaning of their own.
+    pub(super) const CURVES: [Self; 6] =
+        [Self::Iotlb, Self::CacheL3, Self::CacheL2, Self::CacheL1, Self::Strict, Self::Unprotected];
+
     /// The colour of a protection.
     pub(super) fn of(protection: Protection) -> Self {
         match protection {

@@ -7,6 +7,7 @@
 mod attack;
 mod compare;
 mod document;
+mod figures;
 mod ink;
 mod page;
 mod picture;
@@ -34,7 +35,7 @@ pub enum ReportError {
     Picture(#[from] picture::DrawError),
 }
 
-/// The page for a document of `compare` or `attack`, as HTML.
+/// The page for a document of `compare`, `attack` or `figures`, as HTML.
 ///
 /// # Errors
 /// [`ReportError`] for any other document, or one that is not as its schema says.
@@ -42,6 +43,7 @@ pub fn page(document: &Value) -> Result<String, ReportError> {
     match document["schema"].as_str() {
         Some("portcullis.compare/1") => compare::page(&Deserialize::deserialize(document)?),
         Some("portcullis.attack/1") => attack::page(&Deserialize::deserialize(document)?),
+        Some("portcullis.figures/1") => figures::page(&Deserialize::deserialize(document)?),
         other => Err(ReportError::Schema(other.unwrap_or_default().to_owned())),
     }
 }

@@ -8,7 +8,7 @@ use criterion::{
 use portcullis::Protection;
 use portcullis::design::Options;
 use portcullis::designs::DesignId;
-use portcullis_sim::prefetch::MapHint;
+use portcullis_sim::prefetch::Hints;
 use portcullis_sim::{Job, Machine, Work, machine_pace, run};
 use portcullis_trace::Trace;
 use std::hint::black_box;
@@ -65,7 +65,7 @@ fn every_design(criterion: &mut Criterion, name: &str, work: &Work, expected: &E
                 pace,
                 seed: SEED,
                 leaf_only_hint: true,
-                map_hint: MapHint::Never,
+                hints: Hints::NONE,
             };
             bench(&mut group, &job, expected);
         }

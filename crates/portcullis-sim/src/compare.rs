@@ -3,7 +3,7 @@
 use crate::machine::Machine;
 use crate::outcome::{self, RunOutcome};
 use crate::parallel;
-use crate::prefetch::MapHint;
+use crate::prefetch::Hints;
 use crate::run::{self, Job, Pace, RunError, Work};
 use portcullis::Protection;
 use portcullis::design::Options;
@@ -109,8 +109,8 @@ pub struct ComparePlan {
     pub seed: u64,
     /// Whether page-selective invalidations say that only leaves have changed, where that is so.
     pub leaf_only_hint: bool,
-    /// For which mappings the driver asks the hardware to prefetch.
-    pub map_hint: MapHint,
+    /// What the driver tells the hardware.
+    pub hints: Hints,
 }
 
 /// One run of a comparison.
@@ -243,7 +243,7 @@ impl ComparePlan {
             pace,
             seed: self.seed,
             leaf_only_hint: self.leaf_only_hint,
-            map_hint: self.map_hint,
+            hints: self.hints,
         }
     }
 

@@ -7,6 +7,7 @@ pub mod advice;
 pub mod attack;
 pub mod compare;
 pub mod engine;
+pub mod figures;
 mod machine;
 pub mod number;
 pub mod oracle;

@@ -30,13 +30,27 @@ impl MapHint {
     }
 }
 
+/// What the driver tells the hardware.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Hints {
+    /// What it has mapped.
+    pub map: MapHint,
+    /// Whether it says before an unmap that the device is done with the pages: their entries make room first.
+    pub unmap: bool,
+}
+
+impl Hints {
+    /// Nothing.
+    pub const NONE: Self = Self { map: MapHint::Never, unmap: false };
+}
+
 /// A prefetcher and what the driver does for it: `next:depth=1:buffer=16+map-hint=reads`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Prefetching {
-    /// The hardware; none where nothing would ever be prefetched.
+    /// The hardware; none where it has nothing to do.
     pub prefetcher: Option<PrefetcherSpec>,
     /// The driver.
-    pub map_hint: MapHint,
+    pub hints: Hints,
 }
 
 /// No such prefetching.
@@ -46,33 +60,37 @@ pub enum PrefetchingError {
     #[error(transparent)]
     Prefetcher(#[from] PrefetcherError),
     /// Not something that a driver does.
-    #[error("`+{0}`: expected +map-hint=reads or +map-hint=all")]
+    #[error("`+{0}`: expected +map-hint=reads or +map-hint=all, or +unmap-hint")]
     Hint(String),
 }
 
 impl Prefetching {
     /// None at all.
-    pub const NONE: Self = Self { prefetcher: None, map_hint: MapHint::Never };
+    pub const NONE: Self = Self { prefetcher: None, hints: Hints::NONE };
 
-    /// Reads a prefetcher and, behind a plus, a hint.
+    /// Reads a prefetcher and, each behind a plus, hints.
     ///
     /// # Errors
     /// [`PrefetchingError`], naming what is not known and what is.
     pub fn parse(text: &str) -> Result<Self, PrefetchingError> {
-        let (prefetcher, hint) = text.split_once('+').map_or((text, None), |(first, hint)| (first, Some(hint)));
-        let map_hint = match hint {
-            None => MapHint::Never,
-            Some("map-hint=reads") => MapHint::Reads,
-            Some("map-hint=all") => MapHint::All,
-            Some(other) => return Err(PrefetchingError::Hint(other.to_owned())),
-        };
-        Ok(Self::of(Some(prefetcher.parse()?), map_hint))
+        let mut words = text.split('+');
+        let prefetcher = words.next().unwrap_or_default().parse()?;
+        let mut hints = Hints::NONE;
+        for word in words {
+            match word {
+                "map-hint=reads" => hints.map = MapHint::Reads,
+                "map-hint=all" => hints.map = MapHint::All,
+                "unmap-hint" => hints.unmap = true,
+                other => return Err(PrefetchingError::Hint(other.to_owned())),
+            }
+        }
+        Ok(Self::of(Some(prefetcher), hints))
     }
 
-    /// Both of them, or neither where nothing would ever be prefetched.
-    pub fn of(prefetcher: Option<PrefetcherSpec>, map_hint: MapHint) -> Self {
-        match prefetcher.filter(|one| !one.predicts_nothing() || map_hint != MapHint::Never) {
-            Some(prefetcher) => Self { prefetcher: Some(prefetcher), map_hint },
+    /// Both of them, or neither where the hardware would have nothing to do.
+    pub fn of(prefetcher: Option<PrefetcherSpec>, hints: Hints) -> Self {
+        match prefetcher.filter(|one| !one.predicts_nothing() || hints != Hints::NONE) {
+            Some(prefetcher) => Self { prefetcher: Some(prefetcher), hints },
             None => Self::NONE,
         }
     }
@@ -80,12 +98,13 @@ impl Prefetching {
     /// As users write it, with every parameter; none where there is nothing.
     pub fn spec(&self) -> Option<String> {
         let prefetcher = self.prefetcher?;
-        let hint = match self.map_hint {
+        let map = match self.hints.map {
             MapHint::Never => "",
             MapHint::Reads => "+map-hint=reads",
             MapHint::All => "+map-hint=all",
         };
-        Some(format!("{prefetcher}{hint}"))
+        let unmap = if self.hints.unmap { "+unmap-hint" } else { "" };
+        Some(format!("{prefetcher}{map}{unmap}"))
     }
 }
 
@@ -108,6 +127,8 @@ mod tests {
             "recency:length=9:form=modified:buffer=16",
             "distance:rows=32:slots=1:form=modified:buffer=16+map-hint=all",
             "none:buffer=4+map-hint=all",
+            "adjacent:direction=both:buffer=4+map-hint=reads+unmap-hint",
+            "none:buffer=16+unmap-hint",
             "none",
         ] {
             assert_eq!(Prefetching::parse(text).unwrap().to_string(), text);
@@ -126,7 +147,7 @@ mod tests {
             ("distance:form=new", ["`form=new`", "baseline or modified"]),
             ("adjacent:direction=down", ["`direction=down`", "both or up"]),
             ("next:depth", ["`depth=`", "from 1 to 1048576"]),
-            ("next+map-hint=writes", ["`+map-hint=writes`", "+map-hint=reads or +map-hint=all"]),
+            ("next+map-hint=writes", ["`+map-hint=writes`", "+map-hint=reads or +map-hint=all, or +unmap-hint"]),
         ] {
             let error = Prefetching::parse(text).expect_err(text).to_string();
             assert!(words.iter().all(|word| error.contains(word)), "{text}: {error}");

@@ -12,7 +12,7 @@ use lzma_rust2::{XzOptions, XzReader, XzWriter};
 use portcullis::Protection;
 use portcullis::design::Options;
 use portcullis::designs::DesignId;
-use portcullis_sim::prefetch::MapHint;
+use portcullis_sim::prefetch::Hints;
 use portcullis_sim::{Job, Machine, Pace, Work, run};
 use portcullis_trace::{AccessLog, Trace, join};
 use printed::{STYLES, Style, printed};
@@ -224,7 +224,7 @@ fn replay(machine: &Machine, trace: Trace) -> bool {
             pace,
             seed: 1,
             leaf_only_hint: true,
-            map_hint: MapHint::Never,
+            hints: Hints::NONE,
         };
         let _ = run(&job);
     }

@@ -27,11 +27,11 @@ const PFN_BITS: u32 = u64::BITS - u16::BITS;
 
 impl Page {
     /// Both in one number.
-    fn key(self) -> u64 {
+    pub(crate) fn key(self) -> u64 {
         u64::from(self.domain) << PFN_BITS | self.pfn
     }
 
-    fn of_key(key: u64) -> Self {
+    pub(crate) fn of_key(key: u64) -> Self {
         Self { domain: (key >> PFN_BITS) as u16, pfn: key & ((1 << PFN_BITS) - 1) }
     }
 
@@ -56,7 +56,7 @@ impl Covered {
     }
 
     /// Calls `each` with every page, where these are no more than `most`; whether they were.
-    fn each(&self, most: usize, mut each: impl FnMut(Page)) -> bool {
+    pub(crate) fn each(&self, most: usize, mut each: impl FnMut(Page)) -> bool {
         let (Some(domain), Some((first, last))) = (self.domain, self.pages) else { return false };
         let few = last - first < most as u64;
         if few {

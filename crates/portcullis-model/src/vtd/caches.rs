@@ -95,6 +95,13 @@ impl Leaves {
         page_of(self.cache.insert(key(domain, kind, iova, leaf.shift), leaf.entry.bits())?)
     }
 
+    /// Makes the leaf that serves `iova`, if there is one, the next of its set to make room.
+    pub(super) fn make_oldest(&mut self, domain: u16, iova: Iova) {
+        if let Some(leaf) = self.peek(domain, iova) {
+            self.cache.make_oldest(key(domain, leaf_kind(leaf), iova, leaf.shift));
+        }
+    }
+
     /// Drops the leaf that serves `iova`, of the size of `leaf`.
     pub(super) fn remove(&mut self, domain: u16, iova: Iova, leaf: Leaf) {
         self.cache.remove(key(domain, leaf_kind(leaf), iova, leaf.shift));

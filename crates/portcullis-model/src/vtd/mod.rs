@@ -13,6 +13,7 @@ mod writes;
 pub use counters::Counters;
 pub use prefetching::PrefetchFlaw;
 
+use crate::iotlb_log::IotlbLog;
 use crate::parameters::Parameters;
 use crate::ram::Ram;
 use faults::FaultLog;
@@ -221,6 +222,26 @@ impl Vtd {
             translation.hint(ram, counters, stored.root_table, *now_ps, source, iova);
             state.plan();
         }
+    }
+
+    /// Says that `source` will not ask for the page at `iova` again, so that its entry in the IOTLB makes room first. No VT-d can be
+    /// told so; Amit et al. (2010) propose it.
+    pub fn unmap_hint(&self, now_ps: u64, source: SourceId, iova: Iova) {
+        let mut state = self.at(now_ps);
+        if state.stored.translates {
+            let State { translation, ram, counters, stored, .. } = &mut *state;
+            translation.unmap_hint(ram, counters, stored.root_table, source, iova);
+        }
+    }
+
+    /// From now on notes what the IOTLB is asked for, until [`take_iotlb_log`](Vtd::take_iotlb_log). The log grows meanwhile.
+    pub fn record_iotlb(&self) {
+        self.lock().translation.record();
+    }
+
+    /// What was noted since [`record_iotlb`](Vtd::record_iotlb); nothing if that was not called.
+    pub fn take_iotlb_log(&self) -> IotlbLog {
+        self.lock().translation.take_log()
     }
 
     /// Breaks the prefetcher, for tests of what notices it. Nothing happens where there is none.

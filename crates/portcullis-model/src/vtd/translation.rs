@@ -4,6 +4,7 @@ use super::caches::Caches;
 use super::prefetching::{PrefetchFlaw, Prefetching};
 use super::walk::{self, ContextRefusal, Format, Found, Leaf, is_interrupt, level_shift};
 use super::{Counters, LookupOutcome, Translated};
+use crate::iotlb_log::IotlbLog;
 use crate::parameters::Parameters;
 use crate::prefetch::{Covered, Page};
 use crate::ram::Ram;
@@ -47,6 +48,8 @@ pub(super) struct Translation {
     walks: Vec<Walk>,
     /// When each walker is free.
     walkers: Box<[u64]>,
+    /// What the IOTLB was asked for, where that is noted.
+    log: Option<IotlbLog>,
 }
 
 impl Translation {
@@ -60,6 +63,7 @@ impl Translation {
             prefetching: parameters.prefetcher.as_ref().map(Prefetching::new),
             walks: Vec::new(),
             walkers: vec![0; parameters.walkers as usize].into(),
+            log: None,
         }
     }
 
@@ -86,6 +90,9 @@ impl Translation {
             return Ok(Translated { phys, ready_ps: now_ps, outcome: LookupOutcome::Hit });
         }
         counters.lookups += 1;
+        if let Some(log) = &mut self.log {
+            log.asked(Page { domain: context.domain.0, pfn: iova.pfn() });
+        }
         if let Some(leaf) = self.caches.iotlb.get(context.domain.0, iova) {
             counters.iotlb_hits += 1;
             let phys = leaf.admit(iova, rights).map_err(|reason| (reason, recorded))?;
@@ -227,6 +234,30 @@ impl Translation {
         }
     }
 
+    /// The driver says that `source` will not ask for the page at `iova` again: of its set the entry is the next to make room.
+    pub(super) fn unmap_hint(
+        &mut self,
+        ram: &Ram,
+        counters: &mut Counters,
+        root: PhysAddr,
+        source: SourceId,
+        iova: Iova,
+    ) {
+        if let Ok(context) = self.context(ram, counters, root, source) {
+            self.caches.iotlb.make_oldest(context.domain.0, iova);
+        }
+    }
+
+    /// From now on notes what the IOTLB is asked for.
+    pub(super) fn record(&mut self) {
+        self.log = Some(IotlbLog::default());
+    }
+
+    /// What was noted.
+    pub(super) fn take_log(&mut self) -> IotlbLog {
+        self.log.take().unwrap_or_default()
+    }
+
     /// Whether there is a prefetcher, so that walks begin that no request has begun.
     #[inline]
     pub(super) fn prefetches(&self) -> bool {
@@ -326,6 +357,9 @@ impl Translation {
             }
         };
         let covered = Covered { domain, pages };
+        if let Some(log) = &mut self.log {
+            log.invalidated(covered);
+        }
         if let Some(prefetching) = &mut self.prefetching {
             let dropped: Vec<Page> = self.caches.iotlb.pages_in(covered).collect();
             prefetching.invalidated(counters, covered, &dropped);

@@ -3,6 +3,7 @@
 mod attack;
 mod canvas;
 mod cost;
+mod curves;
 mod labels;
 mod misses;
 mod over_time;
@@ -11,5 +12,6 @@ mod reach;
 pub(super) use attack::attack;
 pub(super) use canvas::{DrawError, Form};
 pub(super) use cost::cost;
+pub(super) use curves::curves;
 pub(super) use misses::{LEVELS, misses};
 pub(super) use over_time::over_time;

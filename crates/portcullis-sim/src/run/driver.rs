@@ -63,7 +63,7 @@ impl<'w> Driver<'w> {
                 return segments.iter().map(|segment| request(std::slice::from_ref(segment))).collect();
             }
             let range = request(segments)?;
-            if world.map_hint.covers(access) {
+            if world.hints.map.covers(access) {
                 self.ask_to_prefetch(device, range);
             }
             Ok(smallvec![range])
@@ -121,6 +121,9 @@ impl<'w> Driver<'w> {
         world.engine.wait_until(Wanted::Mapping(slot).into(), || settled() == Some(true) || world.failed());
         world.provoke(&RunEvent::UnmapBegins { slot });
         let Some(live) = world.live.borrow_mut().get_mut(slot as usize).and_then(Option::take) else { return };
+        if world.hints.unmap && !world.info.physical_addresses() {
+            world.engine.charged(|| self.say_done_with(&live));
+        }
         if self.batch_max == 1 { self.unmap_at_once(slot, live) } else { self.unmap_in_batch(slot, live) }
     }
 
@@ -237,6 +240,17 @@ impl<'w> Driver<'w> {
         world.platform.probe(Step::RegisterWrite);
         let source = world.devices.borrow()[device].source();
         world.vtd.prefetch(world.engine.now_ps(), source, Iova::from_pfn(range.first_pfn()));
+    }
+
+    /// Tells the hardware that the device is done with a buffer: a command for each of its ranges, and a doorbell.
+    fn say_done_with(&self, live: &Live) {
+        let world = self.world;
+        world.platform.probe(Step::QueueWrite { descriptors: live.ranges.len() });
+        world.platform.probe(Step::RegisterWrite);
+        let source = world.devices.borrow()[live.device].source();
+        for pfn in live.ranges.iter().flat_map(|range| range.first_pfn()..range.end_pfn()) {
+            world.vtd.unmap_hint(world.engine.now_ps(), source, Iova::from_pfn(pfn));
+        }
     }
 
     /// The device goes over the whole buffer, and this core idles until it is done.

@@ -24,13 +24,13 @@ pub use world::LabUnit;
 use crate::account::Account;
 use crate::machine::Machine;
 use crate::platform::buffers_end;
-use crate::prefetch::{MapHint, Prefetching};
+use crate::prefetch::{Hints, Prefetching};
 use observers::{Exposure, Residual, RunEvent};
 use portcullis::design::Options;
 use portcullis::designs::DesignId;
 use portcullis::iommu::AttachError;
 use portcullis::{CommitError, MapError, NewDomainError, Protection, Segment, SourceId, UnmapError};
-use portcullis_model::Counters;
+use portcullis_model::{Counters, IotlbLog, Vtd};
 use portcullis_trace::{Joined, Trace};
 use portcullis_vtd::{BringUpError, QueueUse};
 use std::rc::Rc;
@@ -56,6 +56,15 @@ impl Work {
             Self::Trace(trace, _) => replay::cores(trace),
             Self::Rings(rings) => rings.count as usize,
             Self::Churn(churn) => churn.cores as usize,
+        }
+    }
+
+    /// The most pages that it has mapped at once, warm-up included.
+    pub fn live_pages_max(&self) -> u64 {
+        match self {
+            Self::Trace(trace, _) => replay::live_pages_max(trace),
+            Self::Rings(rings) => rings.live_pages_max(),
+            Self::Churn(churn) => churn.live.into(),
         }
     }
 
@@ -115,14 +124,14 @@ pub struct Job<'m> {
     pub seed: u64,
     /// Whether page-selective invalidations say that only leaves have changed, where that is so.
     pub leaf_only_hint: bool,
-    /// For which mappings the driver asks the hardware to prefetch.
-    pub map_hint: MapHint,
+    /// What the driver tells the hardware.
+    pub hints: Hints,
 }
 
 impl Job<'_> {
     /// What prefetches in it.
     pub fn prefetching(&self) -> Prefetching {
-        Prefetching::of(self.machine.iommu.prefetcher, self.map_hint)
+        Prefetching::of(self.machine.iommu.prefetcher, self.hints)
     }
 }
 
@@ -237,7 +246,7 @@ fn measured_pace(machine: &Machine, work: &Work, seed: u64) -> Result<Pace, RunE
             pace: Pace::Gaps(factor),
             seed,
             leaf_only_hint: true,
-            map_hint: MapHint::Never,
+            hints: Hints::NONE,
         })
     };
     // How long it takes is close to linear in the factor; two runs give the line, and a third corrects it.
@@ -256,7 +265,19 @@ fn measured_pace(machine: &Machine, work: &Work, seed: u64) -> Result<Pace, RunE
 }
 
 pub(crate) fn measure(job: &Job<'_>) -> Result<Measured, RunError> {
+    measure_on(job, |_| ()).map(|(measured, _)| measured)
+}
+
+/// Makes the run, and returns what was measured and all that the IOTLB was asked for, warm-up included.
+pub(crate) fn measure_and_log(job: &Job<'_>) -> Result<(Measured, IotlbLog), RunError> {
+    let (measured, vtd) = measure_on(job, Vtd::record_iotlb)?;
+    Ok((measured, vtd.take_iotlb_log()))
+}
+
+/// Makes the run on hardware that is prepared first.
+fn measure_on(job: &Job<'_>, prepare: impl FnOnce(&Vtd)) -> Result<(Measured, Arc<Vtd>), RunError> {
     let mut world = World::new(job, AnyDesign::listed(job.design), None)?;
+    prepare(&world.vtd);
     let exposure = world.subscribe(Exposure::of(&world, job.protection));
     let residual = world.subscribe(Residual::default());
     let world = world.ready();
@@ -270,7 +291,7 @@ pub(crate) fn measure(job: &Job<'_>) -> Result<Measured, RunError> {
     let windows = exposure.windows(worked_ps);
     let over_time = exposure.over_time(worked_ps);
     let residual_bytes_ps = residual.borrow().since_warm_up(worked_ps);
-    Ok(Measured {
+    let measured = Measured {
         account: world.engine.account().since(&start.account),
         counters: since(&world.vtd.counters(), &start.counters),
         queue: queue_use_since(world.unit.queue_use(), start.queue),
@@ -294,7 +315,8 @@ pub(crate) fn measure(job: &Job<'_>) -> Result<Measured, RunError> {
         span_ps: worked_ps - start.now_ps,
         oldest_stale_ps: over_time.ages_ps().to_vec(),
         piece_ps: over_time.piece_ps(),
-    })
+    };
+    Ok((measured, world.vtd.clone()))
 }
 
 /// Does the work of `job`, and returns where the measured part of it began.

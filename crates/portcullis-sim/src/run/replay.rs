@@ -26,6 +26,20 @@ pub(super) fn cores(trace: &Trace) -> usize {
     cpus(trace).len().max(1)
 }
 
+/// The most pages that are mapped at once, in the order of the trace.
+pub(super) fn live_pages_max(trace: &Trace) -> u64 {
+    let (mut live, mut most) = (0, 0);
+    for operation in &trace.operations {
+        let pages = u64::from(trace.mappings[operation.mapping as usize].pages);
+        match operation.kind {
+            OperationKind::Map => live += pages,
+            OperationKind::Unmap => live -= pages,
+        }
+        most = most.max(live);
+    }
+    most
+}
+
 /// One past the last byte of any buffer.
 pub(super) fn memory_end(trace: &Trace, joined: Option<&Joined>) -> u64 {
     let buffers = trace.segments.iter().map(|segment| segment.phys.as_u64() + segment.len);

@@ -87,6 +87,11 @@ impl Rings {
         self.idle_base() + u64::from(self.idle) * PAGE_SIZE
     }
 
+    /// The most pages that are mapped at once, but for what is sent.
+    pub(super) fn live_pages_max(&self) -> u64 {
+        u64::from(self.count) * u64::from(self.ring) * u64::from(self.pages) + u64::from(self.idle)
+    }
+
     /// Where the buffers of the idle ring begin: behind the others.
     fn idle_base(&self) -> u64 {
         BUFFERS_BASE + u64::from(self.count) * self.pages_per_ring() * PAGE_SIZE

@@ -7,7 +7,7 @@ use super::ranges::Ranges;
 use super::{Job, RunError};
 use crate::engine::{Engine, Event};
 use crate::platform::LabPlatform;
-use crate::prefetch::MapHint;
+use crate::prefetch::Hints;
 use portcullis::design::Info;
 use portcullis::{DomainConfig, MapError, PhysAddr, Segment, SourceId};
 use portcullis_model::{Device, ModelMmio, Ram, Vtd};
@@ -101,8 +101,8 @@ pub(super) struct World {
     pub(super) warm: Cell<bool>,
     /// When the latest map or hand-back was: what follows is waiting for timers.
     pub(super) worked_ps: Cell<u64>,
-    /// For which mappings the driver asks the hardware to prefetch.
-    pub(super) map_hint: MapHint,
+    /// What the driver tells the hardware.
+    pub(super) hints: Hints,
     /// Who watches.
     observers: Vec<Rc<RefCell<dyn Observer>>>,
 }
@@ -161,7 +161,7 @@ impl World {
             unmaps: (0..cores).map(|_| RefCell::default()).collect(),
             warm: Cell::new(true),
             worked_ps: Cell::new(0),
-            map_hint: job.prefetching().map_hint,
+            hints: job.prefetching().hints,
             observers: Vec::new(),
         })
     }

@@ -11,7 +11,7 @@ use portcullis::Protection;
 use portcullis::design::Options;
 use portcullis::designs::DesignId;
 use portcullis_sim::attack::{Attacked, PROBES_CACHED_MIN};
-use portcullis_sim::prefetch::MapHint;
+use portcullis_sim::prefetch::Hints;
 use portcullis_sim::{Job, Machine, Pace, Work};
 use portcullis_trace::Trace;
 use std::path::Path;
@@ -25,18 +25,7 @@ fn machine() -> Machine {
 /// account.
 fn job<'m>(machine: &'m Machine, work: Work, design: DesignId, protection: Protection) -> Job<'m> {
     let (pace, options, batch) = (Pace::Gaps(1.0), Options::NONE, design.info().batch_default);
-    Job {
-        machine,
-        work,
-        design,
-        options,
-        protection,
-        batch,
-        pace,
-        seed: 1,
-        leaf_only_hint: true,
-        map_hint: MapHint::Never,
-    }
+    Job { machine, work, design, options, protection, batch, pace, seed: 1, leaf_only_hint: true, hints: Hints::NONE }
 }
 
 fn rings(parameters: &str) -> Work {

@@ -162,13 +162,13 @@ fn under_every_prefetcher() {
         "markov:form=baseline+map-hint=reads",
     ];
     for text in prefetchers {
-        let Prefetching { prefetcher, map_hint } = Prefetching::parse(text).expect(text);
+        let Prefetching { prefetcher, hints } = Prefetching::parse(text).expect(text);
         let mut machine = machine();
         machine.iommu.prefetcher = prefetcher;
         let mut prefetched = false;
         for (design, protection) in every_protection().filter(|(_, protection)| *protection == Protection::Strict) {
             let job = job(&machine, rings("count=2,ring=64,tx=0.2,operations=1000"), design, protection);
-            let job = Job { batch: 1, map_hint, ..job };
+            let job = Job { batch: 1, hints, ..job };
             let (attacked, run) = (attack(&job), format!("{} under {text}", design.info().id));
             passes(&attacked, &run);
             assert!(attacked.found.is_empty(), "{run}: {:?}", attacked.found);

@@ -24,7 +24,7 @@ mod windows;
 use portcullis::Protection;
 use portcullis::design::Options;
 use portcullis::designs::DesignId;
-use portcullis_sim::prefetch::MapHint;
+use portcullis_sim::prefetch::Hints;
 use portcullis_sim::{Job, Machine, Pace, RunOutcome, Work, run};
 use portcullis_trace::Trace;
 use std::path::Path;
@@ -47,7 +47,7 @@ fn job<'m>(machine: &'m Machine, work: Work, design: DesignId, protection: Prote
         pace,
         seed: 1,
         leaf_only_hint: true,
-        map_hint: MapHint::Never,
+        hints: Hints::NONE,
     }
 }
 

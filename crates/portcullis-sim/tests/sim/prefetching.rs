@@ -9,9 +9,9 @@ use portcullis_sim::{Job, Pace, RunOutcome, Work};
 
 fn run(work: &Work, design: DesignId, batch: usize, pace: Pace, prefetch: &str) -> RunOutcome {
     let mut machine = machine("cascadelake-cx5");
-    let Prefetching { prefetcher, map_hint } = Prefetching::parse(prefetch).expect(prefetch);
+    let Prefetching { prefetcher, hints } = Prefetching::parse(prefetch).expect(prefetch);
     machine.iommu.prefetcher = prefetcher;
-    measured(&Job { batch, pace, map_hint, ..job(&machine, work.clone(), design, Strict) })
+    measured(&Job { batch, pace, hints, ..job(&machine, work.clone(), design, Strict) })
 }
 
 /// The share of the misses without prefetching that are gone.

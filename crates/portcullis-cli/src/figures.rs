@@ -1,0 +1,156 @@
+//! `portcullis figures`.
+
+use crate::arguments::FiguresArguments;
+use crate::html::{Origin, Target};
+use crate::plan::progress_bar;
+use crate::show::show;
+use crate::table::{number, plain, textwrap};
+use crate::{Failure, bundled};
+use portcullis_sim::figures::{Figure, Grid, Made, Point};
+use portcullis_sim::prefetch::NO_SUCH_HARDWARE;
+use serde::Serialize;
+use std::io::{self, Write};
+use std::sync::Arc;
+
+#[derive(Serialize)]
+struct Document<'d> {
+    schema: &'static str,
+    #[serde(flatten)]
+    origin: Origin,
+    figures: Vec<FigureEntry<'d>>,
+    points: Vec<&'d Point>,
+    violations: &'d [String],
+}
+
+/// What is said of a figure.
+#[derive(Serialize)]
+pub(crate) struct FigureInfo {
+    id: &'static str,
+    title: &'static str,
+    source: &'static str,
+    no_such_hardware: bool,
+}
+
+#[derive(Serialize)]
+struct FigureEntry<'d> {
+    #[serde(flatten)]
+    info: FigureInfo,
+    #[serde(flatten)]
+    made: &'d Made,
+}
+
+impl FigureInfo {
+    fn of(figure: &Figure) -> Self {
+        let Figure { id, title, source, is_hypothetical, .. } = *figure;
+        Self { id, title, source, no_such_hardware: is_hypothetical }
+    }
+
+    /// Every figure.
+    pub(crate) fn all() -> Vec<Self> {
+        Figure::ALL.iter().map(Self::of).collect()
+    }
+}
+
+/// A table of what there is.
+pub(crate) fn table_of(figures: &[FigureInfo]) -> String {
+    let mut table = plain(&["figure", "what it shows", "source"], 3);
+    for figure in figures {
+        table.add_row([figure.id, figure.title, figure.source]);
+    }
+    table.trim_fmt()
+}
+
+#[derive(Serialize)]
+struct ListDocument {
+    schema: &'static str,
+    figures: Vec<FigureInfo>,
+}
+
+pub(crate) fn figures<W: Write>(arguments: &FiguresArguments, out: &mut W) -> Result<(), Failure> {
+    let wanted = wanted(&arguments.ids)?;
+    if arguments.list {
+        let figures = wanted.into_iter().map(FigureInfo::of).collect();
+        let document = ListDocument { schema: "portcullis.list/1", figures };
+        let table = |out: &mut W| writeln!(out, "{}", table_of(&document.figures));
+        return show(out, &document, None, arguments.json, table, &[]);
+    }
+    let page = arguments.html.as_deref().map(|path| Target::new(path, [])).transpose()?;
+    let made = wanted.iter().map(|figure| make(figure)).collect::<Result<Vec<_>, _>>()?;
+    let points: Vec<&Point> = made.iter().flat_map(|made| &made.points).collect();
+    let violations: Vec<String> = points.iter().filter_map(|point| point.violation()).collect();
+    // Without `--check` a number out of tolerance is a number, and no failure.
+    let failed = if arguments.check { violations } else { Vec::new() };
+    let entry = |(figure, made): (&&'static Figure, _)| FigureEntry { info: FigureInfo::of(figure), made };
+    let document = Document {
+        schema: "portcullis.figures/1",
+        origin: Origin::of_this_run(),
+        figures: wanted.iter().zip(&made).map(entry).collect(),
+        points,
+        violations: &failed,
+    };
+    let table = |out: &mut W| wanted.iter().zip(&made).try_for_each(|(figure, made)| print(out, figure, made));
+    show(out, &document, page.as_ref(), arguments.json, table, &failed)
+}
+
+/// The figures of these ids, each once; all where there are none.
+fn wanted(ids: &[String]) -> Result<Vec<&'static Figure>, Failure> {
+    if ids.is_empty() {
+        return Ok(Figure::ALL.iter().collect());
+    }
+    let mut wanted: Vec<&Figure> = Vec::new();
+    for id in ids {
+        let figure = Figure::by_id(id).ok_or_else(|| {
+            let known: Vec<&str> = Figure::ALL.iter().map(|figure| figure.id).collect();
+            Failure::Input(format!("no figure `{id}`; there are: {}", known.join(", ")))
+        })?;
+        if !wanted.iter().any(|one| one.id == figure.id) {
+            wanted.push(figure);
+        }
+    }
+    Ok(wanted)
+}
+
+fn make(figure: &Figure) -> Result<Made, Failure> {
+    let bar = progress_bar();
+    let made = figure.make(&|name| bundled::read(name).map(Arc::new), &mut |runs, run| {
+        bar.set_length(runs as u64);
+        bar.set_message(run.to_owned());
+        bar.inc(1);
+    });
+    bar.finish_and_clear();
+    made.map_err(Failure::input)
+}
+
+fn print(out: &mut impl Write, figure: &Figure, made: &Made) -> io::Result<()> {
+    let hypothetical = if figure.is_hypothetical { format!(" ({NO_SUCH_HARDWARE})") } else { String::new() };
+    writeln!(out, "{}: {}{hypothetical}\n{}\n", figure.id, figure.title, figure.source)?;
+    for grid in &made.tables {
+        print_grid(out, grid)?;
+    }
+    let held: Vec<&Point> = made.points.iter().filter(|point| point.within.is_some()).collect();
+    let within = held.iter().filter(|point| point.within == Some(true)).count();
+    writeln!(
+        out,
+        "{within} of the {} numbers that are held against something are within their tolerance.",
+        held.len()
+    )?;
+    for violation in held.iter().filter_map(|point| point.violation()) {
+        writeln!(out, "  {violation}")?;
+    }
+    writeln!(out)?;
+    for finding in &made.findings {
+        writeln!(out, "{}", textwrap(finding))?;
+    }
+    writeln!(out)
+}
+
+fn print_grid(out: &mut impl Write, grid: &Grid) -> io::Result<()> {
+    writeln!(out, "{}\n{}", grid.title, grid.quantity)?;
+    let header: Vec<&str> = [grid.across].into_iter().chain(grid.columns.iter().map(String::as_str)).collect();
+    let mut table = plain(&header, 1);
+    for row in &grid.rows {
+        let values = row.values.iter().map(|value| value.map_or("-".to_owned(), number));
+        table.add_row(std::iter::once(row.name.clone()).chain(values).collect::<Vec<_>>());
+    }
+    writeln!(out, "{}\n", table.trim_fmt())
+}

@@ -1,0 +1,128 @@
+//! The runs of a figure: each in its own words, several at a time.
+
+use super::{FigureError, Traces};
+use crate::machine::Machine;
+use crate::outcome::RunOutcome;
+use crate::parallel;
+use crate::prefetch::Prefetching;
+use crate::run::{Job, Pace, Work, machine_pace, measure, measure_and_log};
+use portcullis::Protection;
+use portcullis::design::Options;
+use portcullis::designs::DesignId;
+use portcullis_model::IotlbLog;
+
+/// The seed of all figures.
+const SEED: u64 = 1;
+
+/// What figures are made on.
+pub(super) struct Bench<'b> {
+    id: &'static str,
+    pub(super) machine: Machine,
+    traces: Traces<'b>,
+    progress: &'b mut dyn FnMut(usize, &str),
+}
+
+/// A piece of work, and its name.
+pub(super) struct Subject {
+    /// As users name it.
+    pub(super) name: &'static str,
+    pub(super) work: Work,
+    /// The pace at which the unprotected run reaches the machine's rate.
+    pub(super) pace: Pace,
+    /// The most pages that are mapped at once.
+    pub(super) live_pages: u64,
+}
+
+/// A run to be made.
+#[derive(Clone)]
+pub(super) struct Run<'s> {
+    pub(super) subject: &'s Subject,
+    pub(super) machine: Machine,
+    pub(super) design: DesignId,
+    pub(super) protection: Protection,
+    pub(super) batch: usize,
+    pub(super) pace: Pace,
+    /// As users write it.
+    pub(super) prefetch: String,
+}
+
+/// What came of one.
+pub(super) struct Numbers {
+    pub(super) outcome: RunOutcome,
+    /// The share of the device's transactions that the IOTLB, the buffer of the prefetcher or a walk under way has served.
+    pub(super) hit_rate: f64,
+}
+
+impl<'b> Bench<'b> {
+    pub(super) fn new(
+        id: &'static str,
+        machine: Machine,
+        traces: Traces<'b>,
+        progress: &'b mut dyn FnMut(usize, &str),
+    ) -> Self {
+        Self { id, machine, traces, progress }
+    }
+
+    /// The work that users call so: a trace that is bundled, or a workload.
+    pub(super) fn subject(&self, name: &'static str) -> Result<Subject, FigureError> {
+        let work = match Work::parse(name) {
+            Ok(work) => work,
+            Err(_) => Work::Trace((self.traces)(name)?, None),
+        };
+        let (pace, live_pages) = (machine_pace(&self.machine, &work, SEED), work.live_pages_max());
+        Ok(Subject { name, work, pace, live_pages })
+    }
+
+    /// A strict run of single unmaps, with no prefetcher.
+    pub(super) fn run<'s>(&self, subject: &'s Subject, design: DesignId) -> Run<'s> {
+        let (machine, pace, prefetch) = (self.machine.clone(), subject.pace, "none".to_owned());
+        Run { subject, machine, design, protection: Protection::Strict, batch: 1, pace, prefetch }
+    }
+
+    /// Makes the runs, and returns what came of them in their order.
+    pub(super) fn make(&mut self, runs: &[Run<'_>]) -> Result<Vec<Numbers>, FigureError> {
+        let (id, total, progress) = (self.id, runs.len(), &mut *self.progress);
+        let made = parallel::each(runs, Run::make, |run| progress(total, &format!("{id}: {}", run.label())));
+        made.into_iter().collect()
+    }
+}
+
+impl Run<'_> {
+    fn label(&self) -> String {
+        let Self { subject, design, protection, prefetch, .. } = self;
+        format!("{} {} {protection}, {prefetch}", subject.name, design.info().id)
+    }
+
+    fn make(&self) -> Result<Numbers, FigureError> {
+        self.with_job(|job| {
+            let measured = measure(job)?;
+            let counters = &measured.counters;
+            let hit_rate = counters.iotlb_hits as f64 / counters.lookups as f64;
+            Ok(Numbers { outcome: RunOutcome::new(job, &measured), hit_rate })
+        })
+    }
+
+    /// Makes the run, and returns how often the IOTLB has missed, and all that it was asked for.
+    pub(super) fn log(&self) -> Result<(u64, IotlbLog), FigureError> {
+        self.with_job(|job| measure_and_log(job).map(|(measured, log)| (measured.counters.iotlb_misses, log)))
+    }
+
+    fn with_job<R>(&self, make: impl FnOnce(&Job<'_>) -> Result<R, crate::run::RunError>) -> Result<R, FigureError> {
+        let Prefetching { prefetcher, hints } = Prefetching::parse(&self.prefetch).expect("written here");
+        let mut machine = self.machine.clone();
+        machine.iommu.prefetcher = prefetcher;
+        let job = Job {
+            machine: &machine,
+            work: self.subject.work.clone(),
+            design: self.design,
+            options: Options::NONE,
+            protection: self.protection,
+            batch: self.batch,
+            pace: self.pace,
+            seed: SEED,
+            leaf_only_hint: true,
+            hints,
+        };
+        make(&job).map_err(|error| FigureError::Run { run: self.label(), error })
+    }
+}

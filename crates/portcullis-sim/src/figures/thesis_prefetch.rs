@@ -1,0 +1,228 @@
+//! The prefetchers of the thesis behind rIOMMU (Malka, Technion 2014; ASPLOS'15, §5.4): what history brings, by how long it is.
+//!
+//! Its numbers are not public. Three shapes are, and it is these that are held here: baseline forms are useless, modified ones
+//! predict most once their history is longer than what is mapped at once, and distance prefetching does not.
+
+use super::runs::{Bench, Numbers, Run, Subject};
+use super::{Figure, FigureError, Grid, GridRow, Made, Point, Tolerance};
+use crate::number::number;
+use portcullis::designs::DesignId;
+
+pub(super) const FIGURE: Figure = Figure {
+    id: "thesis-prefetch",
+    title: "IOTLB prefetchers by the length of their history",
+    source: "Malka's thesis (Technion, 2014), as rIOMMU (ASPLOS'15, §5.4) tells it: shapes, no numbers",
+    is_hypothetical: true,
+    make,
+};
+
+const RING: &str = "rings:ring=256,burst=16";
+const NVME: &str = "nvme-seqread128k.strict.4cpu";
+const SHORT_RECEIVE: &str = "q-e1000e-rx.strict.2cpu";
+const RECEIVE: &str = "e1000e-rx.strict.4cpu";
+const SUBJECTS: [&str; 4] = [RING, NVME, SHORT_RECEIVE, RECEIVE];
+const DESIGNS: [DesignId; 2] = [DesignId::Magazine, DesignId::Portcullis];
+/// Lengths of the history, as multiples of the pages that are mapped at once.
+const TIMES: [f64; 6] = [0.25, 0.5, 1.0, 1.5, 2.0, 4.0];
+/// The multiple at which history is longer than what is mapped.
+const LONGER: f64 = 1.5;
+/// The one at which it is shorter.
+const SHORTER: f64 = 0.5;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Markov,
+    Recency,
+    Distance,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Prefetcher {
+    kind: Kind,
+    is_modified: bool,
+}
+
+const PREFETCHERS: [Prefetcher; 6] = {
+    const fn both(kind: Kind) -> [Prefetcher; 2] {
+        [Prefetcher { kind, is_modified: false }, Prefetcher { kind, is_modified: true }]
+    }
+    let ([a, b], [c, d], [e, f]) = (both(Kind::Markov), both(Kind::Recency), both(Kind::Distance));
+    [a, b, c, d, e, f]
+};
+
+impl Prefetcher {
+    fn name(self) -> String {
+        let kind = match self.kind {
+            Kind::Markov => "markov",
+            Kind::Recency => "recency",
+            Kind::Distance => "distance",
+        };
+        format!("{kind} {}", self.form())
+    }
+
+    const fn form(self) -> &'static str {
+        if self.is_modified { "modified" } else { "baseline" }
+    }
+
+    /// With a history of so many entries.
+    fn spec(self, length: u64) -> String {
+        let form = self.form();
+        match self.kind {
+            Kind::Markov => format!("markov:rows={length}:slots=2:form={form}"),
+            Kind::Recency => format!("recency:length={length}:form={form}"),
+            Kind::Distance => format!("distance:rows={length}:slots=2:form={form}"),
+        }
+    }
+
+    /// What the share that it covers must be.
+    fn tolerance(self, subject: &str, design: DesignId, times: f64) -> Option<Tolerance> {
+        use Tolerance::{AtLeast, AtMost};
+        let is_receive = subject == SHORT_RECEIVE || subject == RECEIVE;
+        match (self.kind, design) {
+            (Kind::Markov | Kind::Recency, _) if !self.is_modified => Some(AtMost(0.02)),
+            (Kind::Markov | Kind::Recency, DesignId::Magazine) if times == LONGER => {
+                Some(AtLeast(if is_receive { 0.6 } else { 0.9 }))
+            }
+            (Kind::Markov | Kind::Recency, DesignId::Magazine) if times == SHORTER => {
+                Some(AtMost(if subject == NVME { 0.35 } else { 0.05 }))
+            }
+            (Kind::Markov | Kind::Recency, DesignId::Portcullis) if times == LONGER => {
+                (subject == RING || subject == SHORT_RECEIVE).then_some(AtMost(0.01))
+            }
+            (Kind::Distance, DesignId::Magazine) if times == LONGER && self.is_modified => match subject {
+                RING => Some(AtLeast(0.97)),
+                _ if is_receive => Some(AtMost(0.5)),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+}
+
+/// The runs of one work under one design: without a prefetcher, and with each at each length.
+struct Part<'s> {
+    subject: &'s Subject,
+    design: DesignId,
+    without: Numbers,
+    /// By prefetcher, and by length.
+    with: Vec<Vec<Numbers>>,
+}
+
+impl Part<'_> {
+    /// The share of the misses without prefetching that are gone.
+    fn covered(&self, with: &Numbers) -> f64 {
+        1.0 - with.outcome.iotlb_misses_per_page / self.without.outcome.iotlb_misses_per_page
+    }
+
+    fn covered_by(&self, prefetcher: Prefetcher, times: f64) -> f64 {
+        let of = PREFETCHERS.iter().position(|one| *one == prefetcher).expect("one of them");
+        let at = TIMES.iter().position(|one| *one == times).expect("one of them");
+        self.covered(&self.with[of][at])
+    }
+}
+
+fn make(bench: &mut Bench<'_>) -> Result<Made, FigureError> {
+    let subjects = SUBJECTS.map(|name| bench.subject(name)).into_iter().collect::<Result<Vec<_>, _>>()?;
+    of_subjects(bench, &subjects)
+}
+
+fn of_subjects(bench: &mut Bench<'_>, subjects: &[Subject]) -> Result<Made, FigureError> {
+    let mut runs = Vec::new();
+    for subject in subjects {
+        for design in DESIGNS {
+            let run = bench.run(subject, design);
+            runs.push(run.clone());
+            for prefetcher in PREFETCHERS {
+                let with = TIMES.map(|times| Run { prefetch: prefetcher.spec(length(subject, times)), ..run.clone() });
+                runs.extend(with);
+            }
+        }
+    }
+    let mut numbers = bench.make(&runs)?.into_iter();
+    let mut parts = Vec::new();
+    for subject in subjects {
+        for design in DESIGNS {
+            let without = numbers.next().expect("as many as runs");
+            let with = PREFETCHERS.map(|_| numbers.by_ref().take(TIMES.len()).collect()).into();
+            parts.push(Part { subject, design, without, with });
+        }
+    }
+    let tables = parts.iter().flat_map(|part| {
+        [("covered: the share of the IOTLB's misses without prefetching that are gone", true), (HIT_RATE, false)]
+            .map(|(quantity, is_covered)| grid(part, quantity, is_covered))
+    });
+    let points = parts.iter().flat_map(points);
+    Ok(Made { findings: findings(&parts), tables: tables.collect(), points: points.collect() })
+}
+
+const HIT_RATE: &str = "hit rate: the share of transactions that wait for no walk of their own";
+
+/// Entries of a history that is `times` as long as what is mapped at once.
+fn length(subject: &Subject, times: f64) -> u64 {
+    ((subject.live_pages as f64 * times) as u64).max(1)
+}
+
+fn grid(part: &Part<'_>, quantity: &'static str, is_covered: bool) -> Grid {
+    let value = |with: &Numbers| if is_covered { part.covered(with) } else { with.hit_rate };
+    let row = |(prefetcher, with): (Prefetcher, &Vec<Numbers>)| {
+        let values = with.iter().map(|one| Some(value(one))).collect();
+        GridRow { name: prefetcher.name(), values }
+    };
+    let Part { subject, design, .. } = part;
+    let title = format!("{}, {}: {} pages mapped at once", subject.name, design.info().id, subject.live_pages);
+    let (across, columns) = ("history, by the pages mapped at once", TIMES.map(|times| times.to_string()).into());
+    Grid { title, quantity, across, columns, rows: PREFETCHERS.into_iter().zip(&part.with).map(row).collect() }
+}
+
+fn points(part: &Part<'_>) -> Vec<Point> {
+    let Part { subject, design, .. } = part;
+    let mut points = Vec::new();
+    for (prefetcher, with) in PREFETCHERS.into_iter().zip(&part.with) {
+        for (times, with) in TIMES.into_iter().zip(with) {
+            let what = format!("{}, {}, {}, {times} x live", subject.name, design.info().id, prefetcher.name());
+            let tolerance = prefetcher.tolerance(subject.name, *design, times);
+            points.push(Point::new(format!("{what}: covered"), part.covered(with)).held(tolerance));
+            points.push(Point::new(format!("{what}: hit rate"), with.hit_rate));
+        }
+    }
+    points
+}
+
+fn findings(parts: &[Part<'_>]) -> Vec<String> {
+    let of = |subject: &str, design: DesignId, kind: Kind, times: f64| {
+        let part = parts.iter().find(|part| part.subject.name == subject && part.design == design)?;
+        Some(part.covered_by(Prefetcher { kind, is_modified: true }, times))
+    };
+    let shown = |share: Option<f64>| share.map_or("?".to_owned(), number);
+    let baseline = parts.iter().flat_map(|part| {
+        let of = |kind| TIMES.map(|times| part.covered_by(Prefetcher { kind, is_modified: false }, times));
+        [Kind::Markov, Kind::Recency].map(of).concat()
+    });
+    let baseline = baseline.fold(f64::NEG_INFINITY, f64::max);
+    let magazine = |subject, kind, times| shown(of(subject, DesignId::Magazine, kind, times));
+    let portcullis = |subject, kind, times| shown(of(subject, DesignId::Portcullis, kind, times));
+    vec![
+        format!(
+            "Baseline Markov and recency cover at most {} anywhere: an address is invalidated after one use, and its history with it.",
+            number(baseline)
+        ),
+        format!(
+            "Where history survives, it has to be longer than what is mapped at once. Under `magazine` Markov covers {} of the ring's misses with half of that, and {} with one and a half times that; on {RECEIVE} {} and {}.",
+            magazine(RING, Kind::Markov, SHORTER),
+            magazine(RING, Kind::Markov, LONGER),
+            magazine(RECEIVE, Kind::Markov, SHORTER),
+            magazine(RECEIVE, Kind::Markov, LONGER),
+        ),
+        format!(
+            "Published is that distance prefetching is poor. That is the address order's doing: it knows nothing but how far addresses are apart. Under `magazine` it covers {} on the ring, which is served alone, and {} on {RECEIVE}, where magazines shuffle addresses; in the order of `portcullis` it covers {} there.",
+            magazine(RING, Kind::Distance, LONGER),
+            magazine(RECEIVE, Kind::Distance, LONGER),
+            portcullis(RECEIVE, Kind::Distance, LONGER),
+        ),
+        format!(
+            "Under `portcullis` Markov covers {} and recency {} of the ring's misses at one and a half times, because an address comes back only after all others of its table of 512 pages: no history as long as the ring has seen it. The next page is known without any history (see `contiguity`).",
+            portcullis(RING, Kind::Markov, LONGER),
+            portcullis(RING, Kind::Recency, LONGER),
+        ),
+    ]
+}
