@@ -221,6 +221,17 @@ pub(super) const MUTANTS: &[Mutant] = &[
         test: "chunks::s4_tables_leave::tables_go_after_batched_unmaps",
     },
     Mutant {
+        name: "sweeps-end-without-one-more",
+        rule: "S7",
+        file: "crates/portcullis/src/chunk/reclaim.rs",
+        find: r"            self.leave_sweep_to_unmaps();
+            chunks.sweep_due.set_if_none(platform, TABLE_IDLE_US);",
+        replace: "            self.leave_sweep_to_unmaps();",
+        package: "portcullis",
+        target: "suite",
+        test: "chunks::s4_tables_leave::tables_go_that_are_unmapped_during_the_last_sweep",
+    },
+    Mutant {
         name: "batched-unmap-is-no-walk",
         rule: "S4",
         file: "crates/portcullis/src/chunk/mapper.rs",

@@ -200,7 +200,7 @@ fn usage() {
         (&["compare", &disk, "--batch", "few"], &["--batch", "few"]),
         (&["compare", &disk, "--seed", "x"], &["--seed", "x"]),
         (&["compare", &disk, "--fast"], &["--fast"]),
-        (&["list", "wishes"], &["wishes", "designs, machines, workloads"]),
+        (&["list", "wishes"], &["wishes", "designs, machines, workloads, figures"]),
         (&["ponder"], &["ponder"]),
         (&["capture-help", "now"], &["now"]),
     ];

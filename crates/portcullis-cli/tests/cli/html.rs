@@ -1,5 +1,5 @@
 //! `--html`: a page that stands by itself, whose every number is in the JSON document of the same run. One reader of pages serves the
-//! tests of both commands, and so the file is longer than others.
+//! tests of all commands, and so the file is longer than others.
 
 use super::{DISK, RECEIVE, SEND, bundled, float, portcullis, printed, rows, text, written};
 use portcullis_report::page;
@@ -153,6 +153,19 @@ fn pictures(page: &str) -> Vec<[&str; 2]> {
 
 fn times(page: &str, what: &str) -> usize {
     page.matches(what).count()
+}
+
+#[test]
+fn every_number_of_a_figures_page_is_in_the_document() {
+    let (page, document) = run("figures", "figures.html", &["ceiling", "--check"]);
+    assert!(check(&page, &document) > 36, "the table is there, and what is held against what");
+    let finding = document["figures"][0]["findings"][0].as_str().unwrap();
+    for part in
+        ["No such hardware", "class=\"answer\"", &finding[..20], "What is held against what", "How to reproduce"]
+    {
+        assert!(page.contains(part), "{part}");
+    }
+    assert_eq!(pictures(&page).len(), 1);
 }
 
 #[test]

@@ -5,6 +5,7 @@ mod bad_input;
 #[cfg(target_os = "linux")]
 mod bench;
 mod determinism;
+mod figures;
 mod html;
 mod html_target;
 mod human;

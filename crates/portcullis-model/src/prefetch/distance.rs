@@ -35,7 +35,7 @@ impl Prefetcher for Distance {
         predicted.extend(next.filter_map(|distance| page.at(*distance)));
     }
 
-    fn invalidated(&mut self, covered: Covered, _dropped: &[Page]) {
+    fn invalidated(&mut self, covered: Covered, _dropped: &mut dyn Iterator<Item = Page>) {
         if self.form == Form::Baseline && self.last.is_some_and(|last| covered.contains(last)) {
             (self.last, self.last_distance) = (None, None);
         }

@@ -48,6 +48,11 @@ impl<V: Copy + PartialEq> History<V> {
         }
     }
 
+    /// Forgets of every key what followed it, where `forget` says so.
+    pub(super) fn forget_followers(&mut self, mut forget: impl FnMut(&V) -> bool) {
+        self.rows.values_mut().for_each(|row| row.retain(|next| !forget(next)));
+    }
+
     pub(super) fn forget_where(&mut self, mut forget: impl FnMut(u64) -> bool) {
         self.order.remove_where(&mut forget);
         self.rows.retain(|key, _| !forget(*key));
@@ -70,6 +75,8 @@ mod tests {
         history.note(3, 30);
         assert_eq!((history.after(1).len(), history.after(2).len(), history.after(3).len()), (2, 0, 1));
         assert_eq!(history.len(), 2);
+        history.forget_followers(|next| *next == 12);
+        assert_eq!(history.after(1), [10]);
         history.forget(1);
         assert!(history.after(1).is_empty());
         history.forget_where(|key| key == 3);

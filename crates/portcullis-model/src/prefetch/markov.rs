@@ -24,7 +24,7 @@ impl Prefetcher for Markov {
         predicted.extend_from_slice(self.history.after(page.key()));
     }
 
-    fn invalidated(&mut self, covered: Covered, _dropped: &[Page]) {
+    fn invalidated(&mut self, covered: Covered, _dropped: &mut dyn Iterator<Item = Page>) {
         if self.form == Form::Modified {
             return;
         }
@@ -33,5 +33,7 @@ impl Prefetcher for Markov {
         if !covered.each(history.len(), |page| history.forget(page.key())) {
             history.forget_where(|key| covered.contains(Page::of_key(key)));
         }
+        // Nor is a page that is gone still to follow one that is there.
+        history.forget_followers(|page| covered.contains(*page));
     }
 }

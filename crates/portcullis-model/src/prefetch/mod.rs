@@ -75,8 +75,8 @@ pub(crate) trait Prefetcher: Send {
     /// `page` has left the IOTLB to make room.
     fn evicted(&mut self, _page: Page) {}
 
-    /// An invalidation; the IOTLB held `dropped` of what it covers, the least recent first.
-    fn invalidated(&mut self, _covered: Covered, _dropped: &[Page]) {}
+    /// An invalidation; the IOTLB held `dropped` of what it covers, of each set the least recent first.
+    fn invalidated(&mut self, _covered: Covered, _dropped: &mut dyn Iterator<Item = Page>) {}
 }
 
 /// Whether what is learned outlives the addresses that it was learned of.

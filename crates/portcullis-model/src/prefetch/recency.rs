@@ -30,10 +30,10 @@ impl Prefetcher for Recency {
         self.stack.insert(page.key(), ());
     }
 
-    fn invalidated(&mut self, covered: Covered, dropped: &[Page]) {
+    fn invalidated(&mut self, covered: Covered, dropped: &mut dyn Iterator<Item = Page>) {
         match self.form {
             // They leave the IOTLB as if to make room.
-            Form::Modified => dropped.iter().for_each(|page| self.evicted(*page)),
+            Form::Modified => dropped.for_each(|page| self.evicted(page)),
             Form::Baseline => {
                 let stack = &mut self.stack;
                 if !covered.each(stack.len(), |page| _ = stack.remove(page.key())) {

@@ -67,6 +67,11 @@ impl Leaves {
         self.cache.len()
     }
 
+    /// How many there can be.
+    pub(super) fn capacity(&self) -> usize {
+        self.cache.capacity()
+    }
+
     #[inline]
     pub(super) fn get(&mut self, domain: u16, iova: Iova) -> Option<Leaf> {
         for kind in 0..3 {
@@ -107,7 +112,7 @@ impl Leaves {
         self.cache.remove(key(domain, leaf_kind(leaf), iova, leaf.shift));
     }
 
-    /// The pages of 4 KiB that an invalidation would drop, the least recent first.
+    /// The pages of 4 KiB that an invalidation would drop, of each set the least recent first.
     pub(super) fn pages_in(&self, covered: Covered) -> impl Iterator<Item = Page> {
         self.cache.keys().filter_map(page_of).filter(move |page| covered.contains(*page))
     }

@@ -39,6 +39,8 @@ impl Prefetching {
         if let Some(prefetcher) = &mut self.prefetcher {
             prefetcher.missed(page, &mut predicted);
         }
+        // More than the buffer holds would only push one another out.
+        predicted.truncate(self.buffer.capacity());
         predicted
     }
 
@@ -75,7 +77,12 @@ impl Prefetching {
     }
 
     /// Executes an invalidation, of which the IOTLB has held `dropped`.
-    pub(super) fn invalidated(&mut self, counters: &mut Counters, covered: Covered, dropped: &[Page]) {
+    pub(super) fn invalidated(
+        &mut self,
+        counters: &mut Counters,
+        covered: Covered,
+        dropped: &mut dyn Iterator<Item = Page>,
+    ) {
         let before = self.buffer.len();
         if covered.pages.is_none() || self.flaw != Some(PrefetchFlaw::BufferIsSpared) {
             self.buffer.invalidate(covered);

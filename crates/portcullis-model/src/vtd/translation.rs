@@ -226,6 +226,9 @@ impl Translation {
         source: SourceId,
         iova: Iova,
     ) {
+        if self.prefetching.is_none() {
+            return;
+        }
         // A hint for a device that may reach nothing comes to nothing.
         if let Ok(context) = self.context(ram, counters, root, source)
             && context.translation_type == TranslationType::Untranslated
@@ -361,8 +364,7 @@ impl Translation {
             log.invalidated(covered);
         }
         if let Some(prefetching) = &mut self.prefetching {
-            let dropped: Vec<Page> = self.caches.iotlb.pages_in(covered).collect();
-            prefetching.invalidated(counters, covered, &dropped);
+            prefetching.invalidated(counters, covered, &mut self.caches.iotlb.pages_in(covered));
         }
         self.caches.invalidate(covered, leaf_only);
         let lands = self.prefetching.as_ref().and_then(|it| it.flaw) == Some(PrefetchFlaw::LandsAfterInvalidation);

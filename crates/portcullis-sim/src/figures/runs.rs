@@ -126,3 +126,52 @@ impl Run<'_> {
         make(&job).map_err(|error| FigureError::Run { run: self.label(), error })
     }
 }
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use portcullis_model::Eviction;
+    use portcullis_trace::{Trace, TraceError};
+    use std::path::Path;
+    use std::sync::Arc;
+
+    fn trace(name: &str) -> Result<Arc<Trace>, TraceError> {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../traces/{name}.trace.xz"));
+        Trace::read(&file, |_| ()).map(Arc::new)
+    }
+
+    /// Does something with a bench whose traces are those of the repository.
+    pub(in crate::figures) fn on_bench<R>(run: impl FnOnce(&mut Bench<'_>) -> R) -> R {
+        let machine = Machine::by_id("cascadelake-cx5").expect("a machine");
+        run(&mut Bench::new("a figure", machine, &trace, &mut |_, _| {}))
+    }
+
+    /// What is found in the log of requests is what the IOTLB of the model has done, where that evicts what was used longest ago;
+    /// and evicting what is wanted last misses no more.
+    #[test]
+    fn the_log_of_an_iotlb_tells_its_misses() {
+        on_bench(|bench| {
+            let subject = bench.subject("q-e1000e-rx.strict.2cpu").expect("a trace");
+            for (entries, ways) in [(8, 2), (32, 0)] {
+                let mut run = Run { protection: Protection::Deferred, ..bench.run(&subject, DesignId::Identity) };
+                (run.machine.iommu.iotlb_entries, run.machine.iommu.iotlb_ways) = (entries, ways);
+                let (misses, log) = run.log().expect("a run");
+                let of = |eviction| log.misses(entries as usize, ways as usize, eviction);
+                let (least_recent, optimal) = (of(Eviction::LeastRecent), of(Eviction::Optimal));
+                // Walks under way serve what the log already takes for held, and in another order.
+                assert!(misses.abs_diff(least_recent) * 100 <= misses, "{misses} and {least_recent}");
+                assert!(optimal <= least_recent && optimal > 0, "{optimal} of {least_recent}");
+            }
+        });
+    }
+
+    #[test]
+    fn live_pages_are_those_mapped_at_once() {
+        on_bench(|bench| {
+            assert_eq!(bench.subject("rings:count=3,ring=16,pages=2,idle=5").expect("rings").live_pages, 101);
+            let subject = bench.subject("nvme-seqread128k.strict.4cpu").expect("a trace");
+            // Four jobs with some requests of 32 pages each.
+            assert!(subject.live_pages.is_multiple_of(32) && (128..=4096).contains(&subject.live_pages));
+        });
+    }
+}

@@ -226,3 +226,29 @@ fn findings(parts: &[Part<'_>]) -> Vec<String> {
         ),
     ]
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::figures::runs::tests::on_bench;
+
+    /// The shapes on a ring that is gone round a few times; the whole figure takes half a minute.
+    #[test]
+    fn the_published_shapes_show_on_a_ring() {
+        let made = on_bench(|bench| {
+            let subject = bench.subject("rings:ring=256,burst=16,operations=4000").expect("rings");
+            let subject = Subject { name: RING, ..subject };
+            of_subjects(bench, &[subject]).expect("runs")
+        });
+        let held: Vec<_> = made.points.iter().filter(|point| point.within.is_some()).collect();
+        assert_eq!(held.len(), DESIGNS.len() * 2 * TIMES.len() + 2 * 2 + 2 + 1);
+        for point in held {
+            assert_eq!(point.within, Some(true), "{point:?}");
+        }
+        assert_eq!(made.tables.len(), 4);
+        // Half and one and a half times: two sides of the published shape.
+        let markov = &made.tables[0].rows[1];
+        assert_eq!(markov.name, "markov modified");
+        assert!(markov.values[1] < Some(0.05) && markov.values[3] > Some(0.9), "{markov:?}");
+    }
+}

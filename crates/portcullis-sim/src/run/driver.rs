@@ -8,7 +8,7 @@ use super::world::{Wanted, World};
 use portcullis::RawUnmapError;
 use portcullis::domain::segment_iova;
 use portcullis::platform::Step;
-use portcullis::{Access, Iova, IovaRange, PAGE_SIZE, PhysAddr, Platform, Request, Segment};
+use portcullis::{Access, Iova, IovaRange, PAGE_SIZE, PhysAddr, Platform, Request, Segment, Stream};
 use smallvec::smallvec;
 use std::cell::Cell;
 
@@ -17,6 +17,8 @@ pub(super) struct Driver<'w> {
     world: &'w World,
     core: usize,
     batch_max: usize,
+    /// The queue that it maps for, where its driver knows queues.
+    stream: Stream,
     /// A batch for each device; only one of them has members.
     batches: Vec<Box<dyn AnyBatch + 'w>>,
     /// The mappings of the batch that has not been committed, all of one device.
@@ -26,7 +28,12 @@ pub(super) struct Driver<'w> {
 impl<'w> Driver<'w> {
     pub(super) fn new(world: &'w World, core: usize, batch_max: usize) -> Self {
         let batches = world.domains.iter().map(|domain| domain.batch()).collect();
-        Self { world, core, batch_max, batches, members: Vec::new() }
+        Self { world, core, batch_max, stream: Stream::default(), batches, members: Vec::new() }
+    }
+
+    /// From now on maps for queue `ring`.
+    pub(super) fn serve(&mut self, ring: u32) {
+        self.stream = Stream(Some(ring));
     }
 
     /// Maps a buffer. A device-read buffer is read at once.
@@ -52,9 +59,10 @@ impl<'w> Driver<'w> {
         let world = self.world;
         let under_way = &world.maps[self.core];
         under_way.buffer.replace(Some((device, segments.clone())));
-        let domain = &world.domains[device];
+        let (domain, stream) = (&world.domains[device], self.stream);
         let request = |segments: &[Segment]| {
-            let request = Request::new(segments, access)?;
+            let mut request = Request::new(segments, access)?;
+            request.stream = stream;
             domain.map(&request)
         };
         world.tell(&RunEvent::MapBegins { core: self.core });

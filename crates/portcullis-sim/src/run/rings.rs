@@ -174,6 +174,7 @@ impl<'w> Service<'w> {
             let mut driver = Driver::new(&world, 0, 1);
             for ring in &cores {
                 let ring = ring.borrow();
+                driver.serve(ring.core as u32);
                 for number in 0..u64::from(ring.rings.ring) {
                     let (slot, segments) = ring.receive(number);
                     driver.map(slot, &segments, Access::DeviceWrites, 0);
@@ -198,6 +199,7 @@ impl<'w> Service<'w> {
             Box::new(move || {
                 let mut ring = ring.borrow_mut();
                 let mut driver = Driver::new(&world, ring.core, batch);
+                driver.serve(ring.core as u32);
                 for _ in 0..bursts {
                     // Half to one and a half times the mean: rings are not served in step.
                     let wait_ps = gap_ps * ring.random.random_range(0.5..1.5);

@@ -4,7 +4,7 @@ use super::{job, machine, passes, replay, rings};
 use portcullis::designs::DesignId;
 use portcullis::{Protection, Rule};
 use portcullis_sim::attack::{Attacked, SEEN_BY_DEVICES, attack};
-use portcullis_sim::prefetch::Prefetching;
+use portcullis_sim::prefetch::{Hints, Prefetching};
 use portcullis_sim::{Job, Pace, Work};
 
 fn every_protection() -> impl Iterator<Item = (DesignId, Protection)> {
@@ -153,27 +153,28 @@ fn a_seed_repeats_a_run() {
 /// What is walked for ahead of time is invalidated like everything else.
 #[test]
 fn under_every_prefetcher() {
-    let prefetchers = [
-        "adjacent+map-hint=all",
+    let all = [
+        "adjacent",
         "next:depth=4",
         "markov",
         "recency",
         "distance",
+        "none+map-hint=all",
         "markov:form=baseline+map-hint=reads",
     ];
-    for text in prefetchers {
+    for text in all {
         let Prefetching { prefetcher, hints } = Prefetching::parse(text).expect(text);
         let mut machine = machine();
         machine.iommu.prefetcher = prefetcher;
-        let mut prefetched = false;
         for (design, protection) in every_protection().filter(|(_, protection)| *protection == Protection::Strict) {
             let job = job(&machine, rings("count=2,ring=64,tx=0.2,operations=1000"), design, protection);
             let job = Job { batch: 1, hints, ..job };
             let (attacked, run) = (attack(&job), format!("{} under {text}", design.info().id));
             passes(&attacked, &run);
             assert!(attacked.found.is_empty(), "{run}: {:?}", attacked.found);
-            prefetched |= attacked.prefetches > 0;
+            // Under others the pages that are predicted may never be mapped: beside guard pages, say.
+            let must_find = hints != Hints::NONE || design == DesignId::Magazine;
+            assert!(attacked.prefetches > 0 || !must_find, "{run} has prefetched nothing that is mapped");
         }
-        assert!(prefetched, "{text} has prefetched nothing");
     }
 }

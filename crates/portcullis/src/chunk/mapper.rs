@@ -43,7 +43,8 @@ pub struct Chunked<P: Platform, I: Iommu> {
     pub(super) base: AssembledMapper<Halves<P>, P, I>,
     /// What [`unmap_way`](Self::unmap_way) is while no unmap has to schedule a sweep.
     usual_way: UnmapWay,
-    /// An [`UnmapWay`]. Relaxed: an unmap that reads what was there a moment before leaves it to the next to schedule the sweep.
+    /// An [`UnmapWay`]. Relaxed: for an unmap that reads what was there a moment before there is one more sweep, see
+    /// `give_tables_back`.
     unmap_way: AtomicU8,
     pub(super) reclaim: Reclaim<P>,
 }
@@ -212,10 +213,10 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         Ok(())
     }
 
-    /// Every unmap in a chunk comes by here, but those of one command: there are none while a sweep has to be scheduled.
+    /// Every unmap in a chunk comes by here, but those of one command: they have read that no sweep is left to them.
     #[inline(always)]
     fn schedule_sweep_if_none(&self) {
-        if self.unmap_way.load(Ordering::Relaxed) == UnmapWay::GeneralAndSweep as u8 {
+        if self.is_sweep_left_to_unmaps() {
             self.schedule_sweep();
         }
     }
@@ -224,6 +225,12 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
     fn schedule_sweep(&self) {
         self.unmap_way.store(self.usual_way as u8, Ordering::Relaxed);
         self.chunks().sweep_due.set_if_none(self.base.space.platform(), TABLE_IDLE_US);
+    }
+
+    /// Whether the next unmap schedules a sweep.
+    #[inline(always)]
+    pub(super) fn is_sweep_left_to_unmaps(&self) -> bool {
+        self.unmap_way.load(Ordering::Relaxed) == UnmapWay::GeneralAndSweep as u8
     }
 
     /// From now on the next unmap schedules a sweep.

@@ -90,7 +90,7 @@ impl StreamRates {
             // Among many, it has to show first that it is not.
             (_, 0) => self.streams.load(Ordering::Relaxed) > FEW_STREAMS,
             (turn, _) => {
-                let mean = self.mean.load(Ordering::Relaxed);
+                let mean = self.mean.load(Ordering::Relaxed).max(self.streams.load(Ordering::Relaxed) * chunk_pages);
                 mean > FEW_STREAMS * chunk_pages && turn > SLOW * mean
             }
         }

@@ -55,8 +55,12 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         platform.probe(Step::Enter(Phase::Table));
         let is_mine = self.reclaim.0.with(|state| !mem::replace(&mut state.is_attended, true));
         if !is_mine {
+            // What this tick was due for is the other's, if it has not looked yet, and otherwise the next one's.
+            chunks.sweep_due.set_if_none(platform, TABLE_IDLE_US);
             return Ok(());
         }
+        // Before the sweep looks at anything: what is unmapped after it has looked schedules the next.
+        let is_left_to_unmaps = self.is_sweep_left_to_unmaps();
         let (gone, is_empty) = self.reclaim.0.with(|state| {
             let gone = state.leaving.take_if(|leaving| platform.walks_are_over(leaving.walks));
             (gone, state.leaving.is_none())
@@ -76,8 +80,11 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         });
         if leaves || chunks.needs_sweep() {
             chunks.sweep_due.set_if_none(platform, TABLE_IDLE_US);
-        } else if chunks.is_large() {
+        } else if chunks.is_large() && !is_left_to_unmaps {
+            // An unmap that has read that it need not schedule a sweep may be spent after this one has looked: so one more, by when
+            // such unmaps are over. If that finds nothing either, there will be none until an unmap asks for it.
             self.leave_sweep_to_unmaps();
+            chunks.sweep_due.set_if_none(platform, TABLE_IDLE_US);
         }
         unlinked
     }

@@ -2,7 +2,7 @@
 
 use crate::address::{Iova, IovaRange, PAGE_SHIFT, PhysAddr, Segment};
 use crate::design::{DomainSetup, Mapper, Usage};
-use crate::error::{CommitError, MapError, NewDomainError, UnmapError};
+use crate::error::{CommitError, MapError, NewDomainError, RawUnmapError, UnmapError};
 use crate::invalidation::Revocation;
 use crate::iommu::{AttachError, DomainId, Iommu, SourceId};
 use crate::iova::never_handed_out;
@@ -75,6 +75,11 @@ impl<I: Iommu> Mapper for Untranslated<I> {
     }
 
     fn commit(&self, _revocation: &mut Revocation) -> Result<Committed, CommitError> {
+        Ok(Committed::Deferred)
+    }
+
+    #[inline]
+    fn unmap_now(&self, _range: IovaRange) -> Result<Committed, RawUnmapError> {
         Ok(Committed::Deferred)
     }
 
@@ -170,6 +175,11 @@ impl<P: Platform, I: Iommu> Mapper for IdentityMapped<P, I> {
     }
 
     fn commit(&self, _revocation: &mut Revocation) -> Result<Committed, CommitError> {
+        Ok(Committed::Deferred)
+    }
+
+    #[inline]
+    fn unmap_now(&self, _range: IovaRange) -> Result<Committed, RawUnmapError> {
         Ok(Committed::Deferred)
     }
 

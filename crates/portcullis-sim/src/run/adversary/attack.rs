@@ -31,7 +31,7 @@ pub struct Attacked {
     pub residual_accesses: u64,
     /// Bytes so exposed times how long, in byte-microseconds; `None` where addresses are physical.
     pub residual_bytes_us: Option<f64>,
-    /// Walks that a prefetcher or the driver asked for.
+    /// Walks that a prefetcher or the driver asked for, and that found a page.
     pub prefetches: u64,
     /// How long the design says that an unmap waits for the hardware to be told, in microseconds; `None` without bound.
     pub bound_us: Option<u64>,
@@ -104,11 +104,11 @@ fn run(job: &Job<'_>, design: AnyDesign, broken: Broken) -> Attacked {
     let translated = (!world.info.physical_addresses()).then_some(());
     let residual_bytes_ps = residual.borrow().total(world.worked_ps.get());
     let mut adversary = adversary.borrow_mut();
-    let probes = adversary.probes();
+    let (probes, counters) = (adversary.probes(), world.vtd.counters());
     Attacked {
         found: adversary.found(),
         probes: probes.all,
-        prefetches: world.vtd.counters().prefetches_issued,
+        prefetches: counters.prefetches_issued - counters.prefetches_unmapped,
         probes_cached: translated.map(|()| probes.cached),
         residual_accesses: probes.residual,
         residual_bytes_us: translated.map(|()| residual_bytes_ps as f64 / PS_PER_US),

@@ -110,7 +110,63 @@ fn walkers_that_do_not_snoop_see_tables_leave_and_come() {
     }
 }
 
-/// S7: batched unmaps begin a period as single ones do.
+/// S7: tables go that are unmapped while the last sweep comes to its end, wherever in it: it has looked at them, and nothing else
+/// is ever unmapped.
+#[test]
+fn tables_go_that_are_unmapped_during_the_last_sweep() {
+    /// When the unmaps come: at this lock of a tick, counted from 0.
+    fn leaves(at: usize) -> Option<bool> {
+        let host: &FakeHost = Box::leak(Box::default());
+        let iommu: &FakeIommu<'_> = Box::leak(Box::new(FakeIommu::new(host)));
+        let unmaps: &Mutex<Option<(usize, UnmapAll)>> = Box::leak(Box::default());
+        let handler = Box::leak(Box::new(|moment| {
+            if moment == Moment::AfterLock {
+                let mut unmaps = unmaps.lock().unwrap();
+                match unmaps.take() {
+                    Some((0, unmap_all)) => unmap_all(),
+                    Some((locks, unmap_all)) => *unmaps = Some((locks - 1, unmap_all)),
+                    None => {}
+                }
+            }
+        }));
+        let platform: &Interrupted<'_> = Box::leak(Box::new(Interrupted::new(host, handler)));
+        let domain: &Domain<Portcullis, _, _> =
+            Box::leak(Box::new(Domain::new(iommu, platform, Protection::Strict).expect("a domain")));
+        let map = |number: u64| {
+            domain.map_raw(PhysAddr::from_pfn(0x10_0000 + number * 512), TABLE * PAGE_SIZE, Access::DeviceWrites)
+        };
+        let mapped: Vec<Iova> = (0..40).map(|number| map(number).expect("room")).collect();
+        let lent = host.frames_lent();
+        let unmap_all =
+            move || mapped.iter().for_each(|iova| domain.unmap_raw(*iova, TABLE * PAGE_SIZE).expect("mapped"));
+        *unmaps.lock().unwrap() = Some((at, Box::new(unmap_all)));
+        let tick = || {
+            let due_us = domain.due_us()?;
+            host.advance_us(due_us.saturating_sub(host.now_us()) + 1);
+            domain.tick().expect("the hardware answers");
+            Some(())
+        };
+        let mut ticks = 0;
+        while tick().is_some() {
+            ticks += 1;
+            assert!(ticks < 100, "it comes to rest");
+        }
+        let came = unmaps.lock().unwrap().is_none();
+        came.then(|| host.frames_lent() < lent)
+    }
+    type UnmapAll = Box<dyn FnOnce() + Send>;
+    let mut moments = 0;
+    for at in 0.. {
+        match leaves(at) {
+            Some(leaves) => assert!(leaves, "unmapped at lock {at} of its ticks, the tables are still there"),
+            None => break,
+        }
+        moments += 1;
+    }
+    assert!(moments > 10, "{moments} moments in a sweep");
+}
+
+/// S7: batched unmaps schedule a sweep as single ones do.
 #[test]
 fn tables_go_after_batched_unmaps() {
     let host = FakeHost::default();
@@ -119,7 +175,7 @@ fn tables_go_after_batched_unmaps() {
     let mapped = map_tables(&domain, 40);
     let lent = host.frames_lent();
     let due = || domain.due_us().map(|due_us| due_us.saturating_sub(host.now_us()) + 1);
-    // Nothing stirs: the periods end.
+    // Nothing is unmapped: the sweeps end.
     while let Some(us) = due() {
         tick_after(&host, &domain, us);
     }
