@@ -13,7 +13,7 @@ mod ring;
 
 pub use batch::{Batch, RawBatch};
 pub use mapping::{DmaBuffer, MapFailure, Mapping, Refused, UnmapFailure, leaked_mappings, segment_iova};
-pub use ring::{Descriptor, DescriptorError, DescriptorFailure, Ring, RingConfig, RingError};
+pub use ring::{DESCRIPTOR_PAGES_MAX, Descriptor, DescriptorError, DescriptorFailure, Ring, RingConfig, RingError};
 
 use mapping::Tag;
 

@@ -8,13 +8,18 @@ use crate::invalidation::BATCH_MAX;
 use crate::iommu::Iommu;
 use crate::platform::Platform;
 use crate::request::{Access, Stream};
+use crate::table::ENTRIES;
 use arrayvec::ArrayVec;
 use thiserror::Error;
+
+/// Pages of the largest descriptor: one buffer of 2 MiB, which a single leaf may translate.
+pub const DESCRIPTOR_PAGES_MAX: u64 = ENTRIES as u64;
 
 /// What a ring is to be like.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RingConfig {
-    /// Pages that the buffers of a descriptor take together at most: 1 to [`BATCH_MAX`], for one commit unmaps them.
+    /// Pages that the buffers of a descriptor take together at most: 1 to [`DESCRIPTOR_PAGES_MAX`]. Of buffers it has [`BATCH_MAX`]
+    /// at most, for one commit unmaps them.
     pub pages_per_descriptor: u64,
     /// What the device does with the buffers.
     pub access: Access,
@@ -31,8 +36,8 @@ impl Default for RingConfig {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum RingError {
-    /// More pages than one commit can unmap, or none.
-    #[error("a descriptor of {0} pages cannot be unmapped at once; expected 1 to {max}", max = BATCH_MAX)]
+    /// More pages than a descriptor has, or none.
+    #[error("there are no descriptors of {0} pages; expected 1 to {max}", max = DESCRIPTOR_PAGES_MAX)]
     PagesPerDescriptor(u64),
 }
 
@@ -92,7 +97,9 @@ impl<B: DmaBuffer> Descriptor<B> {
 ///
 /// Every design serves it. Under those that place addresses by ring, such as
 /// [`FastAndSafe`](crate::designs::FastAndSafe), the pages of a descriptor are neighbours, and one invalidation takes them
-/// all away. A buffer of several segments is a scatter list, and one mapping.
+/// all away. A buffer of several segments is a scatter list, and one mapping. One of 2 MiB that is aligned to its size takes one
+/// entry of the table, where the IOMMU and the design have such, and one command: strict protection of huge pages, which Fast & Safe
+/// (SOSP'24, §5) leaves to the future.
 ///
 /// ```
 /// # use portcullis::domain::DmaBuffer;
@@ -131,7 +138,7 @@ pub struct Ring<'d, D: Design<P, I>, P: Platform, I: Iommu> {
 
 impl<'d, D: Design<P, I>, P: Platform, I: Iommu> Ring<'d, D, P, I> {
     pub(super) fn new(domain: &'d Domain<D, P, I>, number: u32, config: RingConfig) -> Result<Self, RingError> {
-        if !(1..=BATCH_MAX as u64).contains(&config.pages_per_descriptor) {
+        if !(1..=DESCRIPTOR_PAGES_MAX).contains(&config.pages_per_descriptor) {
             return Err(RingError::PagesPerDescriptor(config.pages_per_descriptor));
         }
         Ok(Self { domain, number, config })
