@@ -1,4 +1,5 @@
 //! The `portcullis` program: arguments, tables, progress and exit codes. What it prints is computed in the crates that it uses.
+//! A file for each command, and for each thing that they share; so more of them than in other folders.
 
 mod arguments;
 mod attack;

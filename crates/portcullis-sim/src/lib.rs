@@ -1,4 +1,6 @@
 //! The laboratory: the protection layer on virtual cores, over modelled hardware, doing real work.
+//!
+//! With `figures`, which are made of runs that nothing outside could make, it is a little longer than other crates.
 #![deny(missing_docs)]
 #![deny(unsafe_code)]
 
