@@ -25,10 +25,11 @@ impl DesignInfo for Guarded {
     };
 }
 
-impl<P: Platform, I: Iommu> Design<P, I> for Guarded {
+// SAFETY: it is of sound parts, but for what is flawed on purpose; no memory is behind it but a test's own.
+unsafe impl<P: Platform, I: Iommu> Design<P, I> for Guarded {
     type Mapper = AssembledMapper<GuardedTree<P>, P, I>;
 
-    fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+    unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
         let tree = TreeAllocator::new(&setup.platform, setup.width, setup.reserved)?;
         AssembledMapper::new(GuardedTree(tree), Deferral::Global, setup)
     }

@@ -13,12 +13,14 @@ mod registers;
 mod space;
 
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 use core::panic::PanicInfo;
 use host::Host;
 use portcullis::designs::DesignId;
-use portcullis::{Access, Iova, PhysAddr, Protection, Segment, SourceId};
+use portcullis::{Access, Iommu, Iova, PhysAddr, Protection, Segment, SourceId};
+use portcullis_vtd::{Unit, UnitConfig};
 use registers::Registers;
-use space::{Open, Space};
+use space::{Open, SharedUnit, Space};
 
 #[panic_handler]
 fn panic(_: &PanicInfo<'_>) -> ! {
@@ -27,15 +29,16 @@ fn panic(_: &PanicInfo<'_>) -> ! {
     }
 }
 
-/// An open address space.
-pub struct Handle(Box<dyn Space>);
+/// An open address space, and its unit.
+pub struct Handle(Box<dyn Space>, SharedUnit);
 
 /// Brings up the VT-d unit at `registers` and opens an address space under design number `design` (in the order of the table
 /// of designs) with protection 0 (none), 1 (strict) or 2 (deferred), over the first `memory_bytes` of memory. Null if any of
-/// it is refused.
+/// it is refused; a unit that has come up by then stays on, with every device shut out.
 ///
 /// # Safety
-/// `registers` is the mapped register block of a VT-d unit that nobody else drives, until the space is closed.
+/// `registers` is the mapped register block of a VT-d unit that nobody else drives, until the space is closed. Without protection, all
+/// memory is meant for every device that is attached.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn portcullis_open(
     registers: *mut u8,
@@ -53,8 +56,13 @@ pub unsafe extern "C" fn portcullis_open(
     // SAFETY: the caller's promise, passed on.
     let registers = unsafe { Registers::new(registers) };
     let memory = [Segment { phys: PhysAddr::new(0), len: memory_bytes }];
-    match design.visit(Open { registers, host: Host, protection, memory: &memory }) {
-        Some(space) => Box::into_raw(Box::new(Handle(space))),
+    let Ok(unit) = Unit::bring_up(registers, Host, UnitConfig::default()) else { return core::ptr::null_mut() };
+    // This host has no cache-line flush.
+    let is_coherent = unit.capabilities().coherent;
+    let unit = Arc::new(unit);
+    let open = Open { unit: unit.clone(), host: Host, protection, memory: &memory };
+    match is_coherent.then(|| design.visit(open)).flatten() {
+        Some(space) => Box::into_raw(Box::new(Handle(space, unit))),
         None => core::ptr::null_mut(),
     }
 }
@@ -66,15 +74,19 @@ pub extern "C" fn portcullis_attach(handle: &Handle, device: u16) -> bool {
 }
 
 /// Maps a buffer for the device to read (`access` 1), write (2) or both (3). The address for the device goes to `iova`.
+///
+/// # Safety
+/// The memory is meant for the devices of the space until an unmap of it has returned true and the window of its design is over.
 #[unsafe(no_mangle)]
-pub extern "C" fn portcullis_map(handle: &Handle, phys: u64, len: u64, access: u8, iova: &mut u64) -> bool {
+pub unsafe extern "C" fn portcullis_map(handle: &Handle, phys: u64, len: u64, access: u8, iova: &mut u64) -> bool {
     let access = match access {
         1 => Access::DeviceReads,
         2 => Access::DeviceWrites,
         3 => Access::DeviceReadsAndWrites,
         _ => return false,
     };
-    match handle.0.map(PhysAddr::new(phys), len, access) {
+    // SAFETY: the caller's promise, passed on.
+    match unsafe { handle.0.map(PhysAddr::new(phys), len, access) } {
         Ok(mapped) => {
             *iova = mapped.as_u64();
             true
@@ -95,12 +107,15 @@ pub extern "C" fn portcullis_tick(handle: &Handle) -> bool {
     handle.0.tick().is_ok()
 }
 
-/// Closes the space and shuts the unit down.
+/// Closes the space and shuts the unit down. Returns whether it has stopped.
 ///
 /// # Safety
-/// `handle` came from [`portcullis_open`] and is used no more.
+/// `handle` came from [`portcullis_open`] and is used no more. No device behind the unit does DMA any more.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn portcullis_close(handle: *mut Handle) {
+pub unsafe extern "C" fn portcullis_close(handle: *mut Handle) -> bool {
     // SAFETY: made by `Box::into_raw`, and the caller gives it up.
-    drop(unsafe { Box::from_raw(handle) });
+    let Handle(space, unit) = *unsafe { Box::from_raw(handle) };
+    drop(space);
+    // SAFETY: the caller's promise, passed on.
+    Arc::into_inner(unit).is_some_and(|unit| unsafe { unit.shut_down() }.is_ok())
 }

@@ -7,7 +7,8 @@ pub(crate) struct Registers(*mut u8);
 
 impl Registers {
     /// # Safety
-    /// `base` points to the mapped register block of a VT-d unit, and stays mapped for as long as this value lives.
+    /// `base` points to the mapped register block of a VT-d unit that nobody else drives, and stays mapped for as long as this value
+    /// lives.
     pub(crate) unsafe fn new(base: *mut u8) -> Self {
         Self(base)
     }
@@ -22,7 +23,8 @@ unsafe impl Send for Registers {}
 // SAFETY: accesses are single volatile loads and stores, which registers take from several CPUs at once.
 unsafe impl Sync for Registers {}
 
-impl Mmio for Registers {
+// SAFETY: those of a unit that nobody else drives, as `new` was promised.
+unsafe impl Mmio for Registers {
     fn read32(&self, offset: u32) -> u32 {
         // SAFETY: within the block that `new` was promised; the driver keeps to the registers that it shows.
         unsafe { self.at::<u32>(offset).read_volatile() }

@@ -8,7 +8,7 @@ use portcullis::design::Design;
 use portcullis::designs::Visitor;
 use portcullis::iommu::AttachError;
 use portcullis::{
-    Access, CommitError, Domain, DomainConfig, Iommu, Iova, MapError, PhysAddr, Protection, RawUnmapError, Segment,
+    Access, CommitError, Domain, DomainConfig, Iova, PhysAddr, Protection, RawMapError, RawUnmapError, Segment,
     SourceId,
 };
 use portcullis_vtd::Unit;
@@ -19,7 +19,9 @@ pub(crate) type SharedUnit = Arc<Unit<Registers, Host>>;
 /// A domain, whatever its design.
 pub(crate) trait Space {
     fn attach(&self, device: SourceId) -> Result<(), AttachError>;
-    fn map(&self, phys: PhysAddr, len: u64, access: Access) -> Result<Iova, MapError>;
+    /// # Safety
+    /// That of [`Domain::map_raw`].
+    unsafe fn map(&self, phys: PhysAddr, len: u64, access: Access) -> Result<Iova, RawMapError>;
     fn unmap(&self, iova: Iova, len: u64) -> Result<(), RawUnmapError>;
     fn tick(&self) -> Result<(), CommitError>;
 }
@@ -29,8 +31,9 @@ impl<D: Design<Host, SharedUnit>> Space for Domain<D, Host, SharedUnit> {
         Domain::attach(self, device)
     }
 
-    fn map(&self, phys: PhysAddr, len: u64, access: Access) -> Result<Iova, MapError> {
-        self.map_raw(phys, len, access)
+    unsafe fn map(&self, phys: PhysAddr, len: u64, access: Access) -> Result<Iova, RawMapError> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.map_raw(phys, len, access) }
     }
 
     fn unmap(&self, iova: Iova, len: u64) -> Result<(), RawUnmapError> {
@@ -42,9 +45,9 @@ impl<D: Design<Host, SharedUnit>> Space for Domain<D, Host, SharedUnit> {
     }
 }
 
-/// Brings the unit up and opens a domain of the design visited; `None` if either is refused.
+/// Opens a domain of the design visited; `None` if it is refused.
 pub(crate) struct Open<'m> {
-    pub(crate) registers: Registers,
+    pub(crate) unit: SharedUnit,
     pub(crate) host: Host,
     pub(crate) protection: Protection,
     pub(crate) memory: &'m [Segment],
@@ -54,13 +57,9 @@ impl Visitor<Host, SharedUnit> for Open<'_> {
     type Output = Option<Box<dyn Space>>;
 
     fn visit<D: Design<Host, SharedUnit>>(self) -> Self::Output {
-        let unit = Unit::bring_up(self.registers, self.host, portcullis_vtd::UnitConfig::default()).ok()?;
-        if !unit.capabilities().coherent {
-            // This host has no cache-line flush.
-            return None;
-        }
         let config = DomainConfig { memory: self.memory, ..DomainConfig::new(self.protection) };
-        let domain = Domain::<D, _, _>::with_config(Arc::new(unit), self.host, &config).ok()?;
+        // SAFETY: who asks for no protection answers for it, see `portcullis_open`.
+        let domain = unsafe { Domain::<D, _, _>::unprotected(self.unit, self.host, &config) }.ok()?;
         Some(Box::new(domain))
     }
 }

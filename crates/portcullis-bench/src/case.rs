@@ -8,6 +8,7 @@ use super::row::{BenchRow, Timed};
 use super::verify::verify;
 use super::work::{
     BATCH, Batches, Buffers, Commit, Consumer, Fifo, Interleaved, Producer, Queue, Singles, Typed, TypedFifo, Worker,
+    raw,
 };
 use super::workload::Workload;
 use super::{BenchError, BenchPlan};
@@ -142,7 +143,7 @@ impl<'r, P: Platform + Copy, I: Watched + Send> Setting<'r, P, I> {
         let mut config = DomainConfig::new(case.protection);
         config.memory = &memory;
         config.options = case.choice.options;
-        let domain = Domain::<D, P, &I>::with_config(iommu, *platform, &config)?;
+        let domain = raw::domain::<D, P, &I>(iommu, *platform, &config)?;
         let checks = Checks {
             tables: iommu.tables().filter(|_| !D::INFO.physical_addresses()),
             clears: domain.usage().window_us_max.is_some(),
@@ -237,7 +238,7 @@ fn hand_offs<D: Design<P, I>, P: Platform, I: Iommu>(
     let worker = |thread: usize| {
         let queue = &queues[thread / 2];
         Ok(if thread.is_multiple_of(2) {
-            let map = |phys| Ok(domain.map_raw(phys, len, access)?);
+            let map = |phys| Ok(raw::map(domain, phys, len, access)?);
             Box::new(Producer::new(queue, thread as u64, map)?) as Box<dyn Worker + '_>
         } else {
             Box::new(Consumer::new(queue, |iova| Ok(domain.unmap_raw(iova, len)?)))

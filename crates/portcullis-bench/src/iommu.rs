@@ -170,18 +170,19 @@ fn descriptor(command: Invalidation) -> InvalidationDescriptor {
     InvalidationDescriptor::Iotlb { scope, drain_writes: true, drain_reads: true }
 }
 
-impl Iommu for Empty {
+// SAFETY: it has no devices, so none reaches anything.
+unsafe impl Iommu for Empty {
     type Ticket = ();
 
     fn capabilities(&self) -> Capabilities {
         capabilities(self.coherent)
     }
 
-    fn open_domain(&self, translation: Translation) -> Result<DomainId, AttachError> {
+    unsafe fn open_domain(&self, translation: Translation) -> Result<DomainId, AttachError> {
         self.domain.open(translation)
     }
 
-    fn close_domain(&self, domain: DomainId) -> Result<(), AttachError> {
+    unsafe fn close_domain(&self, domain: DomainId) -> Result<(), AttachError> {
         self.domain.close(domain)
     }
 
@@ -209,18 +210,19 @@ impl Iommu for Empty {
     }
 }
 
-impl Iommu for Queued {
+// SAFETY: as `Empty`.
+unsafe impl Iommu for Queued {
     type Ticket = ();
 
     fn capabilities(&self) -> Capabilities {
         capabilities(true)
     }
 
-    fn open_domain(&self, translation: Translation) -> Result<DomainId, AttachError> {
+    unsafe fn open_domain(&self, translation: Translation) -> Result<DomainId, AttachError> {
         self.domain.open(translation)
     }
 
-    fn close_domain(&self, domain: DomainId) -> Result<(), AttachError> {
+    unsafe fn close_domain(&self, domain: DomainId) -> Result<(), AttachError> {
         self.domain.close(domain)
     }
 

@@ -11,6 +11,7 @@ mod check;
 mod group;
 #[allow(unsafe_code, reason = "table pages, restartable sequences and counters of this machine")]
 mod host;
+#[allow(unsafe_code, reason = "what hardware promises")]
 mod iommu;
 mod meter;
 mod repeat;
@@ -18,6 +19,7 @@ mod row;
 mod statistics;
 mod tables;
 #[cfg(test)]
+#[allow(unsafe_code, reason = "designs that break what they promise")]
 mod tests;
 mod verify;
 mod work;
@@ -33,7 +35,7 @@ pub use statistics::Spread;
 pub use workload::{UnknownWorkload, Workload};
 
 use portcullis::designs::Choice;
-use portcullis::{CommitError, MapError, NewDomainError, RawUnmapError, UnmapError};
+use portcullis::{CommitError, NewDomainError, RawMapError, RawUnmapError, UnmapError};
 use thiserror::Error;
 
 /// What to time.
@@ -58,7 +60,7 @@ pub enum BenchError {
     Domain(#[from] NewDomainError),
     /// A map was refused.
     #[error("a map was refused: {0}")]
-    Map(#[from] MapError),
+    Map(#[from] RawMapError),
     /// An unmap failed.
     #[error("an unmap failed: {0}")]
     Unmap(#[from] RawUnmapError),

@@ -6,9 +6,10 @@
 use super::BenchError;
 use super::host::Native;
 use super::iommu::{Queued, Watched};
+use super::work::raw;
 use super::workload::Workload;
 use portcullis::design::{Design, Options};
-use portcullis::{Access, Domain, DomainConfig, Iova, IovaRange, PAGE_SIZE, PhysAddr, Protection, UnmapError};
+use portcullis::{Access, DomainConfig, Iova, IovaRange, PAGE_SIZE, PhysAddr, Protection, UnmapError};
 use portcullis_vtd::spec::descriptors::{InvalidationDescriptor, IotlbScope};
 
 /// Rounds of maps and unmaps.
@@ -27,13 +28,13 @@ pub(super) fn verify<'i, D: Design<Native<true>, &'i Queued>>(
         return Ok(());
     }
     let config = DomainConfig { options, ..DomainConfig::new(protection) };
-    let domain = Domain::<D, _, _>::with_config(iommu, Native::coherent(), &config)?;
+    let domain = raw::domain::<D, _, _>(iommu, Native::coherent(), &config)?;
     let len = workload.pages() * PAGE_SIZE;
     let watch =
         Watch { iommu, clears: domain.usage().window_us_max.is_some(), submits: protection == Protection::Strict };
     for round in 0..ROUNDS {
         let phys = |mapping| PhysAddr::new((1 << 32) + (round * MAPPINGS + mapping) * len);
-        let map = |mapping| domain.map_raw(phys(mapping), len, Access::DeviceWrites);
+        let map = |mapping| raw::map(&domain, phys(mapping), len, Access::DeviceWrites);
         let mapped = (0..MAPPINGS).map(map).collect::<Result<Vec<_>, _>>()?;
         let pages = |iova: Iova| IovaRange::covering(iova, len).ok_or(UnmapError::BadRange);
         if matches!(workload, Workload::Page1Batch64 | Workload::Page1Batch64Typed) {

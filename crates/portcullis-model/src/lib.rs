@@ -14,6 +14,7 @@ mod device;
 #[allow(unsafe_code, reason = "implements `portcullis::Platform`")]
 mod host;
 mod iotlb_log;
+#[allow(unsafe_code, reason = "implements `portcullis_vtd::Mmio`")]
 mod mmio;
 mod parameters;
 mod prefetch;

@@ -5,7 +5,7 @@ use portcullis_vtd::Mmio;
 use std::sync::Arc;
 
 /// Who knows the time.
-pub trait Clock: Sync {
+pub trait Clock: Send + Sync {
     /// Picoseconds since some fixed moment. Never goes back.
     fn now_ps(&self) -> u64;
 }
@@ -16,7 +16,7 @@ impl<C: Clock + ?Sized> Clock for &C {
     }
 }
 
-impl<C: Clock + Send + ?Sized> Clock for Arc<C> {
+impl<C: Clock + ?Sized> Clock for Arc<C> {
     fn now_ps(&self) -> u64 {
         (**self).now_ps()
     }
@@ -40,7 +40,8 @@ impl<C: Clock> ModelMmio<C> {
     }
 }
 
-impl<C: Clock> Mmio for ModelMmio<C> {
+// SAFETY: they are the registers of one unit of software, whose devices reach the model's memory, which nothing of Rust lies in.
+unsafe impl<C: Clock> Mmio for ModelMmio<C> {
     fn read32(&self, offset: u32) -> u32 {
         self.vtd.read_register(self.clock.now_ps(), offset, 4) as u32
     }

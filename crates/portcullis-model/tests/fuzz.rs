@@ -237,7 +237,9 @@ impl Bench {
         let wait_us_max = 1_000;
         let config = UnitConfig { physical_bits: parameters.physical_bits, wait_us_max, ..UnitConfig::default() };
         let before = ram.allocated();
-        let unit = Unit::bring_up(ModelMmio::new(Arc::clone(vtd), host), host, config).expect("the unit comes up");
+        // SAFETY: nobody else drives the unit.
+        let unit = unsafe { Unit::take_over(ModelMmio::new(Arc::clone(vtd), host), host, config) };
+        let unit = unit.expect("the unit comes up");
         let (device, iova) = (&self.devices[0], Iova::new(0x7_f000));
         let write = |data: &[u8]| device.write(vtd, ram, host.now_ps(), iova, data);
         let refused = |data: &[u8]| match write(data) {
@@ -258,7 +260,8 @@ impl Bench {
             leaf.get_or_insert(slot);
             entry = EntryValue::table(table);
         }
-        let domain = unit.open_domain(Translation::Tables { root: entry.phys(), levels }).expect("a domain");
+        // SAFETY: the tables lead to the one buffer of this test, and so below.
+        let domain = unsafe { unit.open_domain(Translation::Tables { root: entry.phys(), levels }) }.expect("a domain");
         unit.attach(domain, device.source()).expect("attached");
         write(b"portcullis").expect("mapped");
         let mut landed = [0; 10];
@@ -279,8 +282,10 @@ impl Bench {
         }
         assert_eq!(refused(b"late"), FaultReason::NoWrite);
         unit.faults(&mut |_| {});
-        unit.close_domain(domain).expect("closed");
-        unit.shut_down().expect("it stops");
+        // SAFETY: as above.
+        unsafe { unit.close_domain(domain) }.expect("closed");
+        // SAFETY: as above.
+        unsafe { unit.shut_down() }.expect("it stops");
         assert_eq!(ram.allocated() - before, 1 + usize::from(levels), "the driver has given its pages back");
     }
 }

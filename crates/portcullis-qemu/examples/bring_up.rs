@@ -52,8 +52,10 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     let mut buffers = Buffers::of(&memory);
     let (from, to) = (buffers.take(1)?, buffers.take(1)?);
     memory.write(from, b"through the gate");
-    let source = domain.map_raw(from, PAGE_SIZE, Access::DeviceReads)?;
-    let target = domain.map_raw(to, PAGE_SIZE, Access::DeviceWrites)?;
+    // SAFETY: the pages are the device's until they are unmapped below.
+    let source = unsafe { domain.map_raw(from, PAGE_SIZE, Access::DeviceReads) }?;
+    // SAFETY: as above.
+    let target = unsafe { domain.map_raw(to, PAGE_SIZE, Access::DeviceWrites) }?;
     edu.fetch(source, 16)?;
     edu.store(target, 16)?;
     domain.unmap_raw(source, PAGE_SIZE)?;
@@ -78,7 +80,8 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     // The other way round: the domain takes its device out and waits until the unit has forgotten it before its tables go
     // (S10). A unit that is shut down lets every device through again, so they must be quiet once more.
     drop(domain);
-    unit.shut_down()?;
+    // SAFETY: the only device behind it does nothing any more.
+    unsafe { unit.shut_down() }?;
     assert_eq!(memory.tables_lent(), 0);
     Ok(())
 }
@@ -89,7 +92,8 @@ struct Registers {
     base: PhysAddr,
 }
 
-impl Mmio for Registers {
+// SAFETY: they are those of the machine's unit, at every call; its devices reach the memory of the machine only.
+unsafe impl Mmio for Registers {
     fn read32(&self, offset: u32) -> u32 {
         self.machine.read32(self.base.as_u64() + u64::from(offset))
     }

@@ -4,8 +4,8 @@ use crate::{Buffers, GuestMemory};
 use portcullis::design::Design;
 use portcullis::domain::segment_iova;
 use portcullis::{
-    Access, Domain, Iommu, Iova, IovaRange, Lifetime, MapError, NoMemory, PAGE_SIZE, PhysAddr, Platform, RawUnmapError,
-    Request, Segment, Stream,
+    Access, Domain, Iommu, Iova, IovaRange, Lifetime, NoMemory, PAGE_SIZE, PhysAddr, Platform, RawMapError,
+    RawUnmapError, Request, Segment, Stream,
 };
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -29,9 +29,9 @@ pub enum DriverError {
     /// No memory for rings.
     #[error(transparent)]
     NoMemory(#[from] NoMemory),
-    /// A buffer, or the rings, could not be mapped. Nothing has changed.
+    /// A buffer, or the rings, could not be mapped.
     #[error("mapping failed: {0}")]
-    Map(#[from] MapError),
+    Map(#[from] RawMapError),
     /// A buffer could not be unmapped. It must not be used again.
     #[error("unmapping failed: {0}")]
     Unmap(#[from] RawUnmapError),
@@ -74,11 +74,12 @@ impl Lent {
         access: Access,
         stream: Stream,
         lifetime: Lifetime,
-    ) -> Result<Self, MapError> {
+    ) -> Result<Self, RawMapError> {
         let segments = [buffer];
         let mut request = Request::new(&segments, access)?;
         (request.stream, request.lifetime) = (stream, lifetime);
-        let range = domain.map_request(&request)?;
+        // SAFETY: nothing of Rust lies in the memory of a machine.
+        let range = unsafe { domain.map_request(&request) }?;
         let iova = segment_iova(&segments, 0, range, D::INFO.physical_addresses());
         Ok(Self { buffer, iova, range })
     }

@@ -6,12 +6,15 @@
 #![deny(missing_docs)]
 #![deny(unsafe_code)]
 
+#[allow(unsafe_code, reason = "units and raw maps over the memory of a machine")]
 pub mod conformance;
+#[allow(unsafe_code, reason = "raw maps of the memory of a machine")]
 mod dma;
 pub mod e1000e;
 pub mod edu;
 mod firmware;
 mod host;
+#[allow(unsafe_code, reason = "implements `portcullis_vtd::Mmio`")]
 mod machine;
 #[allow(unsafe_code, reason = "memory that another process maps too")]
 mod memory;

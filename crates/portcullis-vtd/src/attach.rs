@@ -8,7 +8,6 @@ use crate::tables::DeviceTables;
 use crate::{Mmio, Unit};
 use alloc::collections::BTreeMap;
 use portcullis::iommu::{AttachError, Capabilities, DomainId, Invalidation, Iommu, QueueError, SourceId, Translation};
-use portcullis::platform::Lock;
 use portcullis::{PhysAddr, Platform};
 
 /// Under caching mode, what hardware caches of a device without a context entry carries this id (§6.1), so no domain gets it.
@@ -104,7 +103,9 @@ fn is_aligned(command: &Invalidation) -> bool {
     }
 }
 
-impl<M: Mmio, P: Platform> Iommu for Unit<M, P> {
+// SAFETY: the unit translates from bring-up on, and is not turned off while anybody has it. A device has a context entry while it is
+// attached, and an entry leads to the tables of its domain. What goes is flushed, and waited for, before it is noted as gone.
+unsafe impl<M: Mmio, P: Platform> Iommu for Unit<M, P> {
     type Ticket = Ticket;
 
     fn capabilities(&self) -> Capabilities {
@@ -124,14 +125,14 @@ impl<M: Mmio, P: Platform> Iommu for Unit<M, P> {
         }
     }
 
-    fn open_domain(&self, translation: Translation) -> Result<DomainId, AttachError> {
+    unsafe fn open_domain(&self, translation: Translation) -> Result<DomainId, AttachError> {
         if !self.supports(translation) {
             return Err(AttachError::Unsupported);
         }
-        self.attachments.with(|attachments| attachments.open(translation))
+        self.attachments.with(|attachments| attachments.open(translation))?
     }
 
-    fn close_domain(&self, domain: DomainId) -> Result<(), AttachError> {
+    unsafe fn close_domain(&self, domain: DomainId) -> Result<(), AttachError> {
         self.attachments.with(|attachments| {
             if !attachments.domains.contains_key(&domain) {
                 return Err(AttachError::NoSuchDomain(domain));
@@ -144,7 +145,7 @@ impl<M: Mmio, P: Platform> Iommu for Unit<M, P> {
             attachments.devices.retain(|_, of| *of != domain);
             attachments.domains.remove(&domain);
             Ok(())
-        })
+        })?
     }
 
     fn attach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError> {
@@ -162,7 +163,7 @@ impl<M: Mmio, P: Platform> Iommu for Unit<M, P> {
                 attachments.tables.remove(platform, device);
                 AttachError::Queue(error)
             })
-        })
+        })?
     }
 
     fn detach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError> {
@@ -175,7 +176,7 @@ impl<M: Mmio, P: Platform> Iommu for Unit<M, P> {
             self.invalidate(&[InvalidationDescriptor::ContextCache(scope), self.iotlb(IotlbScope::Domain(domain))])?;
             attachments.devices.remove(&device);
             Ok(())
-        })
+        })?
     }
 
     /// More commands than 64 go in several submissions, and all but the last are waited for: a submission's wait

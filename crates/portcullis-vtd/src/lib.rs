@@ -14,10 +14,12 @@
 
 extern crate alloc;
 
+#[allow(unsafe_code, reason = "what hardware promises")]
 mod attach;
 pub mod dmar;
 mod faults;
 mod hardware;
+#[allow(unsafe_code, reason = "what registers promise")]
 mod mmio;
 #[allow(unsafe_code, reason = "pages that hardware shares")]
 mod page;
@@ -28,7 +30,10 @@ mod tables;
 #[cfg(test)]
 #[allow(unsafe_code, reason = "a unit of software and a host around the fake one")]
 mod tests;
+mod unbroken;
+#[allow(unsafe_code, reason = "who turns translation off answers for all memory")]
 mod unit;
+#[allow(unsafe_code, reason = "what hardware promises")]
 mod units;
 
 pub use hardware::RegisterTimeout;

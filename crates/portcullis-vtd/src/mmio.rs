@@ -5,7 +5,12 @@
 /// A write is posted in program order after every store to memory that this CPU made visible with
 /// [`Platform::table_barrier`](portcullis::Platform::table_barrier), and a read returns what the hardware shows at that
 /// moment; implementations neither cache nor merge.
-pub trait Mmio: Sync {
+///
+/// # Safety
+/// Memory goes back to its owners on the word of these registers. Implementations promise that they are those of one unit, at
+/// every call the same one; that its devices reach memory through it and in no other way; and that nobody else writes them, but
+/// for another driver of this crate, which finds the unit in use.
+pub unsafe trait Mmio: Send + Sync {
     /// Reads the 32-bit register at `offset`.
     fn read32(&self, offset: u32) -> u32;
 
@@ -19,7 +24,8 @@ pub trait Mmio: Sync {
     fn write64(&self, offset: u32, value: u64);
 }
 
-impl<M: Mmio + ?Sized> Mmio for &M {
+// SAFETY: forwards to registers that keep the promises.
+unsafe impl<M: Mmio + ?Sized> Mmio for &M {
     fn read32(&self, offset: u32) -> u32 {
         (**self).read32(offset)
     }

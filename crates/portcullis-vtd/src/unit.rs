@@ -10,8 +10,9 @@ use crate::spec::registers::{
     CAP, Capability, ECAP, ExtendedCapability, FECTL, FSTS, GSTS, IEUADDR, PMEN, RTADDR, VER, fault_event, global,
     protected_memory, widths,
 };
+use crate::unbroken::Unbroken;
 use crate::{Mmio, tables::DeviceTables};
-use portcullis::platform::{Lock, LockClass};
+use portcullis::platform::LockClass;
 use portcullis::{NoMemory, Platform, QueueError};
 use thiserror::Error;
 
@@ -34,7 +35,8 @@ impl Default for UnitConfig {
     }
 }
 
-/// Why a unit was not brought up. Nothing of it is left behind, unless it did not stop again; then its pages stay out of use.
+/// Why a unit was not brought up. A gate that was shut before is shut still; what the hardware may have been told of stays out of
+/// use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum BringUpError {
@@ -60,9 +62,15 @@ pub enum BringUpError {
     /// The fault recording registers overlap others.
     #[error("the VT-d unit shows its fault recording registers at {0:#x}, on top of others")]
     FaultRecords(u32),
+    /// Translation or the invalidation queue is on: somebody drives the unit, or has left it so. [`Unit::take_over`] takes it.
+    #[error("the VT-d unit is in use (status {status:#x}): only `take_over` takes it from its owner")]
+    InUse {
+        /// The global status register.
+        status: u32,
+    },
     /// Interrupt remapping is on, and whoever turned it on has the invalidation queue.
     #[error("the VT-d unit remaps interrupts for another owner of its invalidation queue")]
-    InUse,
+    RemapsInterrupts,
     /// A register did not take the state that was asked for.
     #[error(transparent)]
     Register(#[from] RegisterTimeout),
@@ -76,7 +84,8 @@ pub enum BringUpError {
 
 /// One remapping unit, translating.
 ///
-/// A device that is attached to no domain reaches nothing. Dropping the unit shuts it down.
+/// A device that is attached to no domain reaches nothing. Dropping or forgetting the unit leaves the gate shut: it goes on
+/// translating as it did, through tables that stay out of use for good. Only [`shut_down`](Unit::shut_down) turns it off.
 pub struct Unit<M: Mmio, P: Platform> {
     pub(crate) hardware: Hardware<M, P>,
     pub(crate) capability: Capability,
@@ -84,41 +93,75 @@ pub struct Unit<M: Mmio, P: Platform> {
     pub(crate) physical_bits: u8,
     pub(crate) leaf_only_hint: bool,
     pub(crate) queue: Queue<P>,
-    pub(crate) attachments: P::Lock<Attachments>,
+    pub(crate) attachments: Unbroken<P::Lock<Attachments>>,
     /// Reading a fault record and clearing it are one step.
     pub(crate) fault_records: P::Lock<()>,
-    stopped: bool,
 }
 
 impl<M: Mmio, P: Platform> Unit<M, P> {
-    /// Takes a unit over, in whatever state firmware left it, and turns its translation on with every device shut out.
+    /// Takes a unit that is off, and turns its translation on with every device shut out.
     ///
     /// # Errors
-    /// [`BringUpError`]. Where the unit was refused before it was touched, it keeps the state in which it was.
+    /// [`BringUpError`], [`BringUpError::InUse`] where the unit is on. Where it was refused before it was touched, it keeps the state
+    /// in which it was.
     pub fn bring_up(mmio: M, platform: P, config: UnitConfig) -> Result<Self, BringUpError> {
         let hardware = Hardware::new(mmio, platform, config.wait_us_max);
-        let Identity { capability, extended, domain_id_bits } = identify(&hardware)?;
-        halt(&hardware)?;
+        let identity = identify(&hardware)?;
+        let in_use = global::TRANSLATION | global::QUEUED_INVALIDATION;
+        if identity.status & in_use != 0 {
+            return Err(BringUpError::InUse { status: identity.status });
+        }
+        Self::own(hardware, identity, config)
+    }
+
+    /// Takes a unit over in whatever state firmware, another kernel or a [`Unit`] that was dropped has left it. Its translation is on
+    /// afterwards, with every device shut out, and was never off if it was on before.
+    ///
+    /// # Errors
+    /// [`BringUpError`]. Translation that was on is on still, for whom the owner before has let in.
+    ///
+    /// # Safety
+    /// Nobody drives the unit any more: who still believes to have it would wait for invalidations that are not made.
+    pub unsafe fn take_over(mmio: M, platform: P, config: UnitConfig) -> Result<Self, BringUpError> {
+        let hardware = Hardware::new(mmio, platform, config.wait_us_max);
+        let identity = identify(&hardware)?;
+        halt_queue(&hardware)?;
+        Self::own(hardware, identity, config)
+    }
+
+    /// Makes it ours. Its queue is off.
+    fn own(hardware: Hardware<M, P>, identity: Identity, config: UnitConfig) -> Result<Self, BringUpError> {
+        let Identity { capability, extended, domain_id_bits, .. } = identity;
         let [root, descriptors, statuses] = Page::allocate_all(&hardware.platform)?;
         let queue = Queue::new(&hardware.platform, descriptors, statuses);
         let attachments = Attachments::new(DeviceTables::new(root), domain_id_bits);
-        let unit = Self {
+        let mut unit = Self {
             capability,
             extended,
             physical_bits: config.physical_bits,
             leaf_only_hint: config.leaf_only_hint,
             queue,
-            attachments: hardware.platform.lock(LockClass::Attachment, attachments),
+            attachments: Unbroken::new(hardware.platform.lock(LockClass::Attachment, attachments)),
             fault_records: hardware.platform.lock(LockClass::Attachment, ()),
-            stopped: false,
             hardware,
         };
-        // From here on an error drops the unit, which stops it and gives the pages back.
-        unit.start()?;
+        if let Err(error) = unit.shut_out() {
+            // Translation that was on translates by our root now, so that the pages stay out of use. Otherwise they are ours again,
+            // once the queue is off.
+            if halt_queue(&unit.hardware).is_ok()
+                && let Some(stopped) = seen_stopped(&unit.hardware)
+            {
+                unit.release(&stopped);
+            }
+            return Err(error);
+        }
+        // Where this fails, translation may be on, or come on later: the pages stay out of use.
+        unit.translate()?;
         Ok(unit)
     }
 
-    fn start(&self) -> Result<(), BringUpError> {
+    /// Has the unit translate by an empty root table from the moment when translation is on, which it may be by now.
+    fn shut_out(&self) -> Result<(), BringUpError> {
         let hardware = &self.hardware;
         // Faults are polled for. What was recorded for the owner before is nobody's.
         hardware.write32(FECTL, fault_event::MASKED);
@@ -127,13 +170,18 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
         if self.capability.rwbf() {
             hardware.flush_write_buffer()?;
         }
-        let root = self.attachments.with(|attachments| attachments.tables.root());
+        let root = self.attachments.with(|attachments| attachments.tables.root())?;
         hardware.write64(RTADDR, root.as_u64());
         hardware.enable(global::ROOT_TABLE)?;
         self.queue.start(hardware)?;
         // Setting the root table drops nothing that was cached before (§6.6); contexts go first, or what they lead to could
         // be cached again.
         self.invalidate(&[InvalidationDescriptor::ContextCache(ContextScope::Global), self.iotlb(IotlbScope::Global)])?;
+        Ok(())
+    }
+
+    fn translate(&self) -> Result<(), BringUpError> {
+        let hardware = &self.hardware;
         hardware.enable(global::TRANSLATION)?;
         if self.capability.plmr() || self.capability.phmr() {
             // The regions that firmware protected while nothing translated would stay out of reach of every domain.
@@ -146,24 +194,32 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
         Ok(())
     }
 
-    /// Turns translation off and gives the tables back. Every device reaches all memory from then on, as before
-    /// [`bring_up`](Unit::bring_up): quiesce them first.
+    /// Turns translation off and gives the tables back.
     ///
     /// # Errors
     /// [`RegisterTimeout`] where the unit does not stop; its pages then stay out of use for good (S4).
-    pub fn shut_down(mut self) -> Result<(), RegisterTimeout> {
-        self.stop()
+    ///
+    /// # Safety
+    /// All memory is meant for every device behind the unit from then on: there is none, or none does DMA.
+    pub unsafe fn shut_down(mut self) -> Result<(), RegisterTimeout> {
+        let hardware = &self.hardware;
+        if hardware.read32(GSTS) & global::TRANSLATION != 0 {
+            hardware.disable(global::TRANSLATION)?;
+        }
+        halt_queue(hardware)?;
+        let timeout = RegisterTimeout { offset: GSTS, limit_us: hardware.wait_us_max };
+        let stopped = seen_stopped(hardware).ok_or(timeout)?;
+        self.release(&stopped);
+        Ok(())
     }
 
-    fn stop(&mut self) -> Result<(), RegisterTimeout> {
-        if core::mem::replace(&mut self.stopped, true) {
-            return Ok(());
-        }
-        let stopped = halt(&self.hardware)?;
+    /// Gives the pages back, unless a panic has left it open which of them there are.
+    fn release(&mut self, stopped: &Stopped) {
         let platform = &self.hardware.platform;
-        self.attachments.with(|attachments| attachments.tables.release(platform, &stopped));
-        self.queue.release(platform, &stopped);
-        Ok(())
+        let released = self.attachments.with(|attachments| attachments.tables.release(platform, stopped));
+        if released.is_ok() {
+            self.queue.release(platform, stopped);
+        }
     }
 
     /// The capability register.
@@ -182,7 +238,7 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
         self.capability.address_bits()
     }
 
-    /// How often the invalidation queue was used since bring-up. Takes its lock.
+    /// How often the invalidation queue was used since bring-up. Takes its lock. Not known, and so zero, after a panic with it held.
     pub fn queue_use(&self) -> QueueUse {
         self.queue.used()
     }
@@ -203,18 +259,13 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
     }
 }
 
-impl<M: Mmio, P: Platform> Drop for Unit<M, P> {
-    fn drop(&mut self) {
-        // Where it does not stop, the pages are leaked: nobody is left to be told, and freeing them would break S4.
-        let _ = self.stop();
-    }
-}
-
 /// Who is there.
 struct Identity {
     capability: Capability,
     extended: ExtendedCapability,
     domain_id_bits: u8,
+    /// The global status register.
+    status: u32,
 }
 
 /// Reads who is there, and refuses what cannot be driven.
@@ -222,9 +273,9 @@ fn identify<M: Mmio, P: Platform>(hardware: &Hardware<M, P>) -> Result<Identity,
     let version = hardware.read32(VER);
     let capability = Capability(hardware.read64(CAP));
     let extended = ExtendedCapability(hardware.read64(ECAP));
-    let running = hardware.read32(GSTS);
+    let status = hardware.read32(GSTS);
     // A version has one byte, and the major half of it began at one. All ones is what an empty bus reads.
-    if !(0x10..=0xff).contains(&version) || capability.0 == u64::MAX || extended.0 == u64::MAX || running == u32::MAX {
+    if !(0x10..=0xff).contains(&version) || capability.0 == u64::MAX || extended.0 == u64::MAX || status == u32::MAX {
         return Err(BringUpError::NoUnit { version, capability: capability.0, extended: extended.0 });
     }
     if !extended.qi() {
@@ -238,21 +289,23 @@ fn identify<M: Mmio, P: Platform>(hardware: &Hardware<M, P>) -> Result<Identity,
         return Err(BringUpError::FaultRecords(capability.fault_record_offset(0)));
     }
     let foreign = global::QUEUED_INVALIDATION | global::INTERRUPT_REMAPPING;
-    if running & foreign == foreign {
-        return Err(BringUpError::InUse);
+    if status & foreign == foreign {
+        return Err(BringUpError::RemapsInterrupts);
     }
-    Ok(Identity { capability, extended, domain_id_bits })
+    Ok(Identity { capability, extended, domain_id_bits, status })
 }
 
-/// Turns translation and queue off, where they are on.
-fn halt<M: Mmio, P: Platform>(hardware: &Hardware<M, P>) -> Result<Stopped, RegisterTimeout> {
-    let running = hardware.read32(GSTS);
-    if running & global::TRANSLATION != 0 {
-        hardware.disable(global::TRANSLATION)?;
-    }
-    if running & global::QUEUED_INVALIDATION != 0 {
+/// Turns the queue off, where it is on.
+fn halt_queue<M: Mmio, P: Platform>(hardware: &Hardware<M, P>) -> Result<(), RegisterTimeout> {
+    if hardware.read32(GSTS) & global::QUEUED_INVALIDATION != 0 {
         Queue::drain(hardware);
         hardware.disable(global::QUEUED_INVALIDATION)?;
     }
-    Ok(Stopped::seen())
+    Ok(())
+}
+
+/// Looks whether translation and queue are off.
+fn seen_stopped<M: Mmio, P: Platform>(hardware: &Hardware<M, P>) -> Option<Stopped> {
+    let running = hardware.read32(GSTS) & (global::TRANSLATION | global::QUEUED_INVALIDATION);
+    (running == 0).then(Stopped::seen)
 }

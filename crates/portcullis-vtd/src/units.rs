@@ -36,7 +36,7 @@ pub struct Units<'a, U, P: Platform, F> {
     domains: P::Lock<BTreeMap<DomainId, Ids>>,
 }
 
-impl<'a, U: Iommu, P: Platform, F: Fn(SourceId) -> Option<usize> + Sync> Units<'a, U, P, F> {
+impl<'a, U: Iommu, P: Platform, F: Fn(SourceId) -> Option<usize> + Send + Sync> Units<'a, U, P, F> {
     /// Joins `units`. `unit_of` says behind which one, by place, a device is; `None` for a device behind none of them.
     /// `wait_us_max` limits how long a submission too large for one turn may take, in microseconds.
     ///
@@ -116,7 +116,9 @@ fn common(one: Capabilities, other: Capabilities) -> Capabilities {
     }
 }
 
-impl<U: Iommu, P: Platform, F: Fn(SourceId) -> Option<usize> + Sync> Iommu for Units<'_, U, P, F> {
+// SAFETY: each unit keeps the promises for the devices behind it, and all of them are asked. A device that `unit_of` puts behind the
+// wrong one is attached there, where it is not.
+unsafe impl<U: Iommu, P: Platform, F: Fn(SourceId) -> Option<usize> + Send + Sync> Iommu for Units<'_, U, P, F> {
     type Ticket = UnitsTicket<U::Ticket>;
 
     fn capabilities(&self) -> Capabilities {
@@ -124,11 +126,12 @@ impl<U: Iommu, P: Platform, F: Fn(SourceId) -> Option<usize> + Sync> Iommu for U
         self.units[1..].iter().map(Iommu::capabilities).fold(first, common)
     }
 
-    fn open_domain(&self, translation: Translation) -> Result<DomainId, AttachError> {
+    unsafe fn open_domain(&self, translation: Translation) -> Result<DomainId, AttachError> {
         let mut ids = Ids::default();
         let mut opened = Ok(());
         for (unit, id) in self.units.iter().zip(&mut ids) {
-            match unit.open_domain(translation) {
+            // SAFETY: the caller's promise, passed on. The domain has one id on each unit, and each is told of every invalidation.
+            match unsafe { unit.open_domain(translation) } {
                 Ok(local) => *id = Some(local),
                 Err(error) => {
                     opened = Err(error);
@@ -147,13 +150,14 @@ impl<U: Iommu, P: Platform, F: Fn(SourceId) -> Option<usize> + Sync> Iommu for U
         if id.is_err() {
             for (unit, local) in self.units.iter().zip(ids) {
                 // Nobody has used it; should its flush fail, the id stays taken on that unit, which harms no one.
-                let _ = local.map(|local| unit.close_domain(local));
+                // SAFETY: opened above.
+                let _ = local.map(|local| unsafe { unit.close_domain(local) });
             }
         }
         id
     }
 
-    fn close_domain(&self, domain: DomainId) -> Result<(), AttachError> {
+    unsafe fn close_domain(&self, domain: DomainId) -> Result<(), AttachError> {
         for (index, unit) in self.units.iter().enumerate() {
             let with_id = |set: Option<DomainId>| -> Result<Option<DomainId>, AttachError> {
                 self.domains.with(|domains| {
@@ -163,7 +167,8 @@ impl<U: Iommu, P: Platform, F: Fn(SourceId) -> Option<usize> + Sync> Iommu for U
             };
             // Taken out before it is closed: the unit may give the id to another domain at once.
             if let Some(local) = with_id(None)?
-                && let Err(error) = unit.close_domain(local)
+                // SAFETY: `open_domain` has opened it, and it was taken out, so that it is closed once.
+                && let Err(error) = unsafe { unit.close_domain(local) }
             {
                 with_id(Some(local))?;
                 return Err(error);

@@ -46,17 +46,36 @@ pub enum MapError {
     /// The typed face gives a buffer back as its owner's alone, and only strict protection can promise that.
     #[error("typed mappings need strict protection; use the raw ones")]
     NotStrict,
-    /// An earlier queue error has poisoned the domain (S11).
-    #[error("the domain is poisoned by an earlier invalidation failure")]
+    /// An invalidation that failed (S11), or a panic, has poisoned the domain.
+    #[error("the domain is poisoned by an earlier invalidation failure or panic")]
     Poisoned,
     /// No address was free before an invalidation, and that failed. Nothing was mapped.
     #[error(transparent)]
     Queue(#[from] QueueError),
-    /// The translations were written and the invalidation that they needed failed: because the IOMMU caches absent entries,
-    /// because the address or its table was in use before, or because a count had to be undone. They have been taken back, but
-    /// the device may still reach the memory, which must not be used again (S11). The address stays quarantined.
-    #[error("the invalidation that a map needed failed, the memory stays with the device: {0}")]
-    SyncFailed(QueueError),
+}
+
+/// The translations of a map were written and the invalidation that they needed failed: because the IOMMU caches absent entries,
+/// because the address or its table was in use before, or because a count had to be undone. They have been taken back, but the
+/// device may still reach the memory, which must not be used again (S11). The address stays quarantined.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[error("the invalidation that a map needed failed, the memory stays with the device: {0}")]
+pub struct SyncError(#[from] pub QueueError);
+
+/// Why a raw map failed. There will be no third kind: memory that is lost never hides among refusals.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum RawMapError {
+    /// Nothing has changed.
+    #[error(transparent)]
+    Refused(#[from] MapError),
+    /// The memory must not be used again.
+    #[error(transparent)]
+    Lost(#[from] SyncError),
+}
+
+impl From<NoMemory> for RawMapError {
+    fn from(error: NoMemory) -> Self {
+        Self::Refused(error.into())
+    }
 }
 
 /// Why an unmap was refused.
@@ -83,6 +102,9 @@ pub enum UnmapError {
     /// The mapping belongs to another domain.
     #[error("the mapping belongs to another domain")]
     WrongDomain,
+    /// A panic has left the domain half changed. It keeps what it has until it is closed.
+    #[error("the domain is poisoned by an earlier panic")]
+    Poisoned,
 }
 
 /// Why a commit returned no buffer: the invalidation did not complete (S11).
@@ -99,6 +121,10 @@ pub enum NewDomainError {
     /// The design does not offer that protection.
     #[error("the design does not offer this protection")]
     Protection,
+    /// Without protection a device reaches what nobody has mapped: only [`Domain::unprotected`](crate::Domain::unprotected) makes
+    /// such a domain.
+    #[error("a domain without protection is made by `Domain::unprotected` only")]
+    Unprotected,
     /// The IOMMU has no table format of that width.
     #[error("the IOMMU cannot translate {0}-bit addresses")]
     Width(u8),
@@ -110,7 +136,7 @@ pub enum NewDomainError {
     NoMemory(#[from] NoMemory),
     /// The identity map could not be built.
     #[error("the identity map failed: {0}")]
-    Identity(MapError),
+    Identity(RawMapError),
     /// The IOMMU refused a new domain.
     #[error(transparent)]
     Attach(#[from] AttachError),

@@ -20,7 +20,9 @@ struct Readme;
 mod address;
 #[allow(unsafe_code, reason = "table pages have an owner that types cannot show")]
 pub mod chunk;
+#[allow(unsafe_code, reason = "what a mapper promises")]
 pub mod design;
+#[allow(unsafe_code, reason = "what a design builds is trusted with memory")]
 pub mod designs;
 #[allow(unsafe_code, reason = "buffers on loan to a device")]
 pub mod domain;
@@ -29,9 +31,11 @@ pub mod error;
 #[allow(unsafe_code, reason = "a slice of one value becomes the value")]
 mod fallible;
 pub mod invalidation;
+#[allow(unsafe_code, reason = "what hardware promises")]
 pub mod iommu;
 #[allow(unsafe_code, reason = "the tree keeps a pointer to one of its own nodes")]
 pub mod iova;
+#[allow(unsafe_code, reason = "all memory is open to a device")]
 mod pass_through;
 #[allow(unsafe_code, reason = "the contract of table pages")]
 pub mod platform;
@@ -48,7 +52,7 @@ pub mod table;
 
 pub use address::{Iova, IovaRange, PAGE_SHIFT, PAGE_SIZE, PhysAddr, Segment, pages_spanned};
 pub use domain::{Domain, DomainConfig};
-pub use error::{CommitError, MapError, NewDomainError, NoMemory, RawUnmapError, UnmapError};
+pub use error::{CommitError, MapError, NewDomainError, NoMemory, RawMapError, RawUnmapError, SyncError, UnmapError};
 pub use iommu::{Capabilities, DomainId, Invalidation, Iommu, QueueError, SourceId, Translation};
 pub use platform::Platform;
 pub use request::{Access, Lifetime, Request, Stream};

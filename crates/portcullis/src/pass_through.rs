@@ -14,8 +14,12 @@ impl<I: Iommu> PassThrough<I> {
     ///
     /// # Errors
     /// Those of [`Iommu::open_domain`].
-    pub(crate) fn new(iommu: I) -> Result<Self, NewDomainError> {
-        let id = iommu.open_domain(Translation::PassThrough)?;
+    ///
+    /// # Safety
+    /// All memory is meant for every device that is let in.
+    pub(crate) unsafe fn new(iommu: I) -> Result<Self, NewDomainError> {
+        // SAFETY: the caller's promise, passed on.
+        let id = unsafe { iommu.open_domain(Translation::PassThrough) }?;
         Ok(Self { iommu, id })
     }
 
@@ -44,6 +48,7 @@ impl<I: Iommu> PassThrough<I> {
 impl<I: Iommu> Drop for PassThrough<I> {
     fn drop(&mut self) {
         // If the IOMMU does not answer, the id stays in use; nothing else is kept for it.
-        let _ = self.iommu.close_domain(self.id);
+        // SAFETY: `new` has opened it, and this is the only place that closes it.
+        let _ = unsafe { self.iommu.close_domain(self.id) };
     }
 }

@@ -31,8 +31,13 @@ impl Proof {
     ///
     /// # Errors
     /// Those of [`Iommu::close_domain`].
-    pub(crate) fn close<I: Iommu>(iommu: &I, domain: DomainId) -> Result<Self, AttachError> {
-        iommu.close_domain(domain).map(|()| Self(()))
+    ///
+    /// # Safety
+    /// That of [`Iommu::close_domain`].
+    #[allow(unsafe_code, reason = "the contract of the IOMMU")]
+    pub(crate) unsafe fn close<I: Iommu>(iommu: &I, domain: DomainId) -> Result<Self, AttachError> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { iommu.close_domain(domain) }.map(|()| Self(()))
     }
 
     /// The reason that no hardware has ever seen it: no translation led to it.

@@ -1,14 +1,14 @@
 //! The address space of a domain: its table behind its id in the IOMMU, from opening to teardown.
 
 use crate::address::{IovaRange, PhysAddr, Segment};
-use crate::error::{MapError, NewDomainError, NoMemory, UnmapError};
+use crate::error::{MapError, NewDomainError, NoMemory, RawMapError, SyncError, UnmapError};
 use crate::iommu::{
     AttachError, Capabilities, DomainId, Invalidation, Iommu, QueueError, SourceId, Translation, covering,
 };
 use crate::platform::{Phase, Platform, Step, Wait};
 use crate::proof::Proof;
 use crate::request::{Access, Request};
-use crate::sync::{AtomicBool, AtomicU64, Ordering, StaticCounter};
+use crate::sync::{AtomicBool, AtomicU64, Ordering, PanicFlag, StaticCounter};
 use crate::table::{self, Frame, FreedTables, SecondLevelTable, Share, SharedRun, TableRule, Unshare};
 
 /// How long one submission is waited for, in microseconds. A commit whose shared submission fails otherwise makes another,
@@ -34,9 +34,12 @@ pub struct AddressSpace<P: Platform, I: Iommu> {
     /// Tells this space from every other, those with the same id in another IOMMU included.
     tag: u64,
     table: SecondLevelTable,
-    /// Set by the first invalidation that failed; from then on nothing is mapped. Relaxed: it only has to be seen some time
-    /// after, and the buffers concerned are quarantined either way.
+    /// Set by the first invalidation that failed, or the first panic; from then on nothing is mapped. Relaxed: it only has to be
+    /// seen some time after, and the buffers concerned are quarantined either way.
     poisoned: AtomicBool,
+    /// Set by the first panic where locks are taken; from then on none is. Relaxed: a lock that a panic has left is not taken
+    /// again in any case, see [`Lock`](crate::platform::Lock). This is so that the caller gets an error instead of another panic.
+    panicked: PanicFlag,
     /// A map to memory below this address needs its entries and nothing else. Relaxed: as `poisoned`.
     plain_below: AtomicU64,
     closed: bool,
@@ -56,7 +59,8 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
             _ => return Err(NewDomainError::Width(width)),
         };
         let table = SecondLevelTable::new(&platform, levels, &capabilities, rule)?;
-        let id = match iommu.open_domain(Translation::Tables { root: table.root(), levels }) {
+        // SAFETY: the table is this space's alone, and goes after the domain has been closed.
+        let id = match unsafe { iommu.open_domain(Translation::Tables { root: table.root(), levels }) } {
             Ok(id) => id,
             Err(error) => {
                 // SAFETY: no other CPU has the table.
@@ -76,6 +80,7 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
             tag,
             table,
             poisoned: AtomicBool::new(false),
+            panicked: PanicFlag::new(false),
             plain_below: AtomicU64::new(plain_below),
             closed: false,
         })
@@ -127,19 +132,32 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
         self.iommu.detach(self.id, device)
     }
 
-    /// Whether an invalidation has failed.
+    /// Whether an invalidation has failed, or a panic has come out of the domain.
     #[inline]
     pub fn is_poisoned(&self) -> bool {
         self.poisoned.load(Ordering::Relaxed)
     }
 
-    /// Refuses where an invalidation has failed.
+    /// Refuses where an invalidation has failed, or a panic has come out of the domain.
     ///
     /// # Errors
     /// [`MapError::Poisoned`].
     #[inline]
     pub fn refuse_if_poisoned(&self) -> Result<(), MapError> {
         if self.is_poisoned() { Err(MapError::Poisoned) } else { Ok(()) }
+    }
+
+    /// Whether what the domain's locks protect may be half changed.
+    #[inline]
+    pub(crate) fn has_panicked(&self) -> bool {
+        self.panicked.load(Ordering::Relaxed)
+    }
+
+    /// Poisons the domain if what follows panics, until it is told that it has not. For what takes locks: what takes none leaves
+    /// nothing behind that other CPUs do not meet at any time.
+    #[inline(always)]
+    pub(crate) fn poison_on_panic(&self) -> PoisonOnPanic<'_, P, I> {
+        PoisonOnPanic(self)
     }
 
     /// Whether a map needs its entries and nothing else: the IOMMU can address the memory and does not cache what is absent, no
@@ -213,9 +231,9 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     /// before. Not to be called with a lock held.
     ///
     /// # Errors
-    /// [`MapError::SyncFailed`] where that failed: the domain is poisoned, and neither range nor memory must be used again.
+    /// [`SyncError`] where that failed: the domain is poisoned, and neither range nor memory must be used again.
     #[inline(always)]
-    pub fn sync_map(&self, range: IovaRange) -> Result<(), MapError> {
+    pub fn sync_map(&self, range: IovaRange) -> Result<(), SyncError> {
         if self.capabilities.caches_absent || self.table.is_unsettled() {
             self.invalidate_mapped(range)?;
         }
@@ -223,11 +241,11 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     }
 
     #[cold]
-    fn invalidate_mapped(&self, range: IovaRange) -> Result<(), MapError> {
+    fn invalidate_mapped(&self, range: IovaRange) -> Result<(), SyncError> {
         self.platform.probe(Step::Enter(Phase::Invalidate));
         // All levels: the hardware may hold an entry of a directory that was absent, or that led to a table page which is gone.
         let command = self.covering(range, false);
-        self.invalidate(&[command]).map(drop).map_err(MapError::SyncFailed)
+        Ok(self.invalidate(&[command]).map(drop)?)
     }
 
     /// Clears the translations of a claimed mapping. Returns whether table pages went to `freed`.
@@ -260,8 +278,8 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     /// lock held.
     ///
     /// # Errors
-    /// Those of [`SecondLevelTable::share`]; [`MapError::SyncFailed`] where translations that it had to take back could not be
-    /// invalidated: the domain is poisoned.
+    /// Those of [`SecondLevelTable::share`]; [`SyncError`] where translations that it had to take back could not be invalidated: the
+    /// domain is poisoned.
     ///
     /// # Panics
     /// If the table does not keep its pages.
@@ -269,7 +287,7 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     /// # Safety
     /// `run` is below what the table translates; its addresses are in no mapping that is not shared, and all that share one of
     /// them mean the same memory and the same rights.
-    pub unsafe fn share(&self, run: &SharedRun) -> Result<bool, MapError> {
+    pub unsafe fn share(&self, run: &SharedRun) -> Result<bool, RawMapError> {
         // SAFETY: the caller's promise, passed on; the platform is the one of `new`.
         match unsafe { self.table.share(&self.platform, run) }? {
             Share::Counted => Ok(true),
@@ -278,7 +296,7 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
                 // For a moment these pages had a mapping more, for somebody who had asked for just that; an unmap that came
                 // then found it, and left the invalidation to it. So this is an unmap, and strict whatever the protection.
                 let command = self.covering(counted, true);
-                let _ = self.invalidate(&[command]).map_err(MapError::SyncFailed)?;
+                let _ = self.invalidate(&[command]).map_err(SyncError)?;
                 Ok(false)
             }
         }
@@ -425,15 +443,40 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     }
 
     /// Teardown (S10): the IOMMU forgets the devices and what it has cached, then the table pages and those that `forgotten`
-    /// returns, of unmaps not yet flushed, go back to the host. If the IOMMU does not answer, all are kept for good.
+    /// returns, of unmaps not yet flushed, go back to the host. If the IOMMU does not answer, or a panic has come out of the domain,
+    /// all are kept for good.
     pub(crate) fn close(&mut self, forgotten: impl FnOnce(&P, &SecondLevelTable, &Proof) -> FreedTables) {
         self.closed = true;
-        let Ok(proof) = Proof::close(&self.iommu, self.id) else { return };
+        // SAFETY: `new` has opened it, and `closed` says that this is the only time.
+        let Ok(proof) = (unsafe { Proof::close(&self.iommu, self.id) }) else { return };
+        if self.has_panicked() {
+            // What a panic has left half changed is not looked into: all of it is kept for good.
+            return;
+        }
         let waiting = forgotten(&self.platform, &self.table, &proof);
         // SAFETY: `&mut self`: no other CPU uses the table, and from now on nothing does.
         let mut pages = unsafe { self.table.dismantle(&self.platform) };
         pages.append(&self.platform, waiting);
         table::release(&self.platform, pages, &proof);
+    }
+}
+
+/// See [`AddressSpace::poison_on_panic`].
+pub(crate) struct PoisonOnPanic<'s, P: Platform, I: Iommu>(&'s AddressSpace<P, I>);
+
+impl<P: Platform, I: Iommu> PoisonOnPanic<'_, P, I> {
+    /// It has not panicked.
+    #[inline(always)]
+    pub(crate) fn passed(self) {
+        core::mem::forget(self);
+    }
+}
+
+impl<P: Platform, I: Iommu> Drop for PoisonOnPanic<'_, P, I> {
+    #[cold]
+    fn drop(&mut self) {
+        self.0.panicked.store(true, Ordering::Relaxed);
+        self.0.poison();
     }
 }
 

@@ -9,3 +9,6 @@ pub(crate) use core::sync::atomic::Ordering;
 
 /// For statics, which loom cannot model: counters that nothing is ordered by.
 pub(crate) use core::sync::atomic::AtomicUsize as StaticCounter;
+
+/// For what only a panic sets: no model goes on after one.
+pub(crate) use core::sync::atomic::AtomicBool as PanicFlag;

@@ -4,16 +4,22 @@ use portcullis::platform::Lock;
 use std::cell::UnsafeCell;
 use std::fmt;
 use std::hint;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::mem;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::thread;
 
 /// Turns that a waiter spins before it lets another thread have its CPU. In a kernel it would never have to: whoever holds a
 /// spin lock runs.
 const SPINS: u32 = 1 << 12;
 
+const FREE: u8 = 0;
+const HELD: u8 = 1;
+/// A holder has panicked: what is protected may be half changed.
+const BROKEN: u8 = 2;
+
 /// A spin lock of a program, whose holder may be kept from running.
 pub struct SpinLock<T> {
-    held: AtomicBool,
+    state: AtomicU8,
     value: UnsafeCell<T>,
 }
 
@@ -22,17 +28,26 @@ unsafe impl<T: Send> Sync for SpinLock<T> {}
 
 impl<T> SpinLock<T> {
     pub(super) const fn new(value: T) -> Self {
-        Self { held: AtomicBool::new(false), value: UnsafeCell::new(value) }
+        Self { state: AtomicU8::new(FREE), value: UnsafeCell::new(value) }
     }
 
-    /// After the lock was found taken.
+    /// After the lock was found in this state.
     #[cold]
-    fn wait(&self) {
+    fn wait(&self, mut found: u8) {
         loop {
             for _ in 0..SPINS {
+                if found == BROKEN {
+                    // It was taken by looking.
+                    self.state.store(BROKEN, Ordering::Relaxed);
+                    panic!("a lock is not taken again after a panic of its holder");
+                }
                 // Read before it is written, so that waiters share the line.
-                if !self.held.load(Ordering::Relaxed) && !self.held.swap(true, Ordering::Acquire) {
-                    return;
+                found = self.state.load(Ordering::Relaxed);
+                if found == FREE {
+                    found = self.state.swap(HELD, Ordering::Acquire);
+                    if found == FREE {
+                        return;
+                    }
                 }
                 hint::spin_loop();
             }
@@ -44,25 +59,29 @@ impl<T> SpinLock<T> {
 impl<T: Send> Lock<T> for SpinLock<T> {
     #[inline]
     fn with<R>(&self, critical: impl FnOnce(&mut T) -> R) -> R {
-        /// Lets go, after a panic too.
-        struct Held<'l>(&'l AtomicBool);
-        impl Drop for Held<'_> {
-            #[inline]
+        /// Lets the others find that there was a panic.
+        struct Unwinding<'l>(&'l AtomicU8);
+        impl Drop for Unwinding<'_> {
+            #[cold]
             fn drop(&mut self) {
-                self.0.store(false, Ordering::Release);
+                self.0.store(BROKEN, Ordering::Release);
             }
         }
-        if self.held.swap(true, Ordering::Acquire) {
-            self.wait();
+        let found = self.state.swap(HELD, Ordering::Acquire);
+        if found != FREE {
+            self.wait(found);
         }
-        let _held = Held(&self.held);
+        let unwinding = Unwinding(&self.state);
         // SAFETY: the lock is held, so this is the only reference.
-        critical(unsafe { &mut *self.value.get() })
+        let result = critical(unsafe { &mut *self.value.get() });
+        mem::forget(unwinding);
+        self.state.store(FREE, Ordering::Release);
+        result
     }
 }
 
 impl<T> fmt::Debug for SpinLock<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SpinLock").field("held", &self.held).finish_non_exhaustive()
+        f.debug_struct("SpinLock").field("state", &self.state).finish_non_exhaustive()
     }
 }

@@ -6,7 +6,7 @@ use portcullis::invalidation::Revocation;
 use portcullis::iommu::{AttachError, DomainId, Invalidation, Iommu, SourceId};
 use portcullis::proof::Committed;
 use portcullis::{
-    CommitError, Iova, IovaRange, MapError, NewDomainError, PhysAddr, Platform, Request, Segment, UnmapError,
+    CommitError, Iova, IovaRange, NewDomainError, PhysAddr, Platform, RawMapError, Request, Segment, UnmapError,
 };
 
 /// The flaws by number, for they are part of a type.
@@ -27,12 +27,14 @@ impl<const FLAW: u8> DesignInfo for Planted<FLAW> {
     const INFO: Info = Info { id: "planted", ..Magazine::INFO };
 }
 
-impl<P: Platform, I: Iommu + Copy, const FLAW: u8> Design<P, I> for Planted<FLAW> {
+// SAFETY: no device can be attached to an IOMMU of this crate.
+unsafe impl<P: Platform, I: Iommu + Copy, const FLAW: u8> Design<P, I> for Planted<FLAW> {
     type Mapper = Flawed<<Magazine as Design<P, I>>::Mapper, I, FLAW>;
 
-    fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+    unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
         let iommu = setup.iommu;
-        Ok(Flawed { inner: <Magazine as Design<P, I>>::build(setup)?, iommu })
+        // SAFETY: the caller's promise, passed on.
+        Ok(Flawed { inner: unsafe { <Magazine as Design<P, I>>::build(setup) }?, iommu })
     }
 }
 
@@ -48,13 +50,16 @@ impl<M: Mapper, I: Iommu, const FLAW: u8> Flawed<M, I, FLAW> {
     }
 }
 
-impl<M: Mapper, I: Iommu, const FLAW: u8> Mapper for Flawed<M, I, FLAW> {
-    fn map(&self, request: &Request<'_>) -> Result<IovaRange, MapError> {
+// SAFETY: none; but no device can be attached to an IOMMU of this crate.
+unsafe impl<M: Mapper, I: Iommu, const FLAW: u8> Mapper for Flawed<M, I, FLAW> {
+    unsafe fn map(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
         if FLAW != Flaw::MAPS_ONE_PAGE_FOR_ALL {
-            return self.inner.map(request);
+            // SAFETY: the caller's promise, passed on.
+            return unsafe { self.inner.map(request) };
         }
         let other = [Segment { phys: PhysAddr::new(1 << 20), ..request.segments()[0] }];
-        self.inner.map(&Request::new(&other, request.access())?)
+        // SAFETY: no device sees it.
+        unsafe { self.inner.map(&Request::new(&other, request.access())?) }
     }
 
     fn unmap(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {

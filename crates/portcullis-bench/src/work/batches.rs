@@ -1,6 +1,6 @@
 //! Unmaps committed together, as a driver does that polls its ring.
 
-use super::{Fifo, Live, Worker};
+use super::{Fifo, Live, Worker, raw};
 use crate::BenchError;
 use crate::meter::Meter;
 use portcullis::design::Design;
@@ -33,7 +33,7 @@ impl<'d, D: Design<P, I>, P: Platform, I: Iommu> Batches<'d, D, P, I> {
         }
         batch.commit()?;
         for slot in slots {
-            *slot = self.domain.map_raw(fifo.place.buffers.take(), fifo.len, fifo.access)?;
+            *slot = raw::map(self.domain, fifo.place.buffers.take(), fifo.len, fifo.access)?;
         }
         fifo.place.at = (fifo.place.at + BATCH as usize) % fifo.slots.len();
         Ok(())

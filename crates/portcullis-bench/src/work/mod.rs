@@ -2,6 +2,8 @@
 
 mod batches;
 mod hand_off;
+#[allow(unsafe_code, reason = "raw maps, which no device sees")]
+pub(super) mod raw;
 mod rings;
 #[allow(unsafe_code, reason = "a buffer that is lent must be one")]
 mod typed;
@@ -103,7 +105,7 @@ impl Fifo {
         let mut buffers = Buffers::new(worker, live as u64 * 2, pages);
         // A driver's sizes and directions are known when it runs.
         let (len, access) = (black_box(pages * PAGE_SIZE), black_box(access));
-        let slots: Result<_, _> = (0..live).map(|_| domain.map_raw(buffers.take(), len, access)).collect();
+        let slots: Result<_, _> = (0..live).map(|_| raw::map(domain, buffers.take(), len, access)).collect();
         Ok(Self { slots: slots?, place: Place { at: 0, buffers }, len, access })
     }
 
@@ -181,7 +183,7 @@ fn replace<D: Design<P, I>, P: Platform, I: Iommu>(
     access: Access,
 ) -> Result<(), BenchError> {
     domain.unmap_raw(*slot, len)?;
-    *slot = domain.map_raw(buffers.take(), len, access)?;
+    *slot = raw::map(domain, buffers.take(), len, access)?;
     Ok(())
 }
 

@@ -15,7 +15,8 @@ use portcullis::designs::Portcullis;
 use portcullis::platform::CpuWords;
 use portcullis::table::ENTRIES;
 use portcullis::{
-    Access, Domain, DomainConfig, MapError, PAGE_SIZE, PhysAddr, Platform, Protection, Request, Segment, Stream,
+    Access, Domain, DomainConfig, MapError, PAGE_SIZE, PhysAddr, Platform, Protection, RawMapError, Request, Segment,
+    Stream,
 };
 use std::env;
 use std::sync::Mutex;
@@ -82,7 +83,8 @@ fn touch_all_streams(host: &Host, domain: &Soaked<'_>) {
                 let segments = [Segment { phys: PhysAddr::new(1 << 40), len: pages * PAGE_SIZE }];
                 let mut request = Request::new(&segments, access).expect("pages");
                 request.stream = Stream(Some(ring));
-                let range = domain.map_request(&request).expect("room");
+                // SAFETY: no device can be attached.
+                let range = unsafe { domain.map_request(&request) }.expect("room");
                 let mut batch = domain.raw_batch();
                 batch.unmap(range).expect("mapped");
                 batch.commit().expect("the hardware answers");
@@ -106,9 +108,10 @@ fn fill(domain: &Soaked<'_>) -> Room {
         let segments = [Segment { phys: PhysAddr::new(1 << 40), len: pages * PAGE_SIZE }];
         let mut request = Request::new(&segments, access).expect("pages");
         request.stream = stream;
-        match domain.map_request(&request) {
+        // SAFETY: no device can be attached.
+        match unsafe { domain.map_request(&request) } {
             Ok(range) => Some(range),
-            Err(MapError::Exhausted { .. }) => None,
+            Err(RawMapError::Refused(MapError::Exhausted { .. })) => None,
             Err(error) => panic!("{error}"),
         }
     };

@@ -3,7 +3,7 @@
 use super::host::{Done, Host};
 use super::{Soaked, within_limits};
 use portcullis::{
-    Access, Iova, IovaRange, Lifetime, MapError, PAGE_SIZE, PhysAddr, Platform, Request, Segment, Stream,
+    Access, Iova, IovaRange, Lifetime, MapError, PAGE_SIZE, PhysAddr, Platform, RawMapError, Request, Segment, Stream,
 };
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -196,7 +196,8 @@ impl<'a, 'h> Worker<'a, 'h> {
         let shape = self.random.random_range(0..8);
         let mapped = if shape < 5 {
             let range = |iova: Iova| IovaRange::covering(iova, len).expect("a range");
-            self.domain.map_raw(phys, len, access).map(|iova| Live {
+            // SAFETY: no device can be attached.
+            unsafe { self.domain.map_raw(phys, len, access) }.map(|iova| Live {
                 range: range(iova),
                 ends: [pfn, pfn + pages - 1],
                 raw: true,
@@ -216,12 +217,13 @@ impl<'a, 'h> Worker<'a, 'h> {
             }
             let last = if pages > 1 { pfn + pages - half - 1 } else { pfn };
             let ends = [first.phys.pfn(), last];
-            self.domain.map_request(&request).map(|range| Live { range, ends, raw: false })
+            // SAFETY: no device can be attached.
+            unsafe { self.domain.map_request(&request) }.map(|range| Live { range, ends, raw: false })
         };
         match mapped {
             Ok(live) => self.live.push_back(live),
             // No room, so some has to be made.
-            Err(MapError::Exhausted { .. }) => {
+            Err(RawMapError::Refused(MapError::Exhausted { .. })) => {
                 while let Some(live) = self.live.pop_front() {
                     self.unmap(live);
                 }

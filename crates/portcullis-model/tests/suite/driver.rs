@@ -45,7 +45,8 @@ fn one_page(host: Host, parameters: Parameters, levels: u8) {
         slots.push((table, slot));
         entry = EntryValue::table(table);
     }
-    let domain = unit.open_domain(Translation::Tables { root: entry.phys(), levels }).unwrap();
+    // SAFETY: the tables lead to the one buffer of this test, and so below.
+    let domain = unsafe { unit.open_domain(Translation::Tables { root: entry.phys(), levels }) }.unwrap();
     unit.attach(domain, DEVICE).unwrap();
     write(b"portcullis").unwrap();
     let mut landed = [0; 10];
@@ -69,10 +70,12 @@ fn one_page(host: Host, parameters: Parameters, levels: u8) {
     let late = FaultRecord { source: DEVICE, page: IOVA, request: FaultRequest::Write, reason: FaultReason::NoWrite };
     assert_eq!(faults, [late]);
 
-    unit.close_domain(domain).unwrap();
+    // SAFETY: as above.
+    unsafe { unit.close_domain(domain) }.unwrap();
     assert_eq!(refused(write(b"closed")), FaultReason::ContextNotPresent);
     assert_eq!(vtd.counters().walks_into_freed, 0);
-    unit.shut_down().unwrap();
+    // SAFETY: as above.
+    unsafe { unit.shut_down() }.unwrap();
     assert_eq!(ram.allocated() - before, 1 + usize::from(levels), "the driver has given its pages back");
 }
 

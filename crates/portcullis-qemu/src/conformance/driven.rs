@@ -3,12 +3,12 @@
 use super::dma::{self, DMA_BYTES, Faults, Seen, Target, write_refused};
 use super::raw::PHYS;
 use super::rig::{A, DATA_BASE, MEMORY_END, Rig};
-use super::wiring::{Wired, WiredUnit};
+use super::wiring::{Wired, WiredUnit, Wiring};
 use super::{Checked, Stage, Trouble};
 use portcullis::design::Design;
 use portcullis::domain::DomainConfig;
 use portcullis::iommu::SourceId;
-use portcullis::{Access, Domain, Iova, PAGE_SIZE, PhysAddr, Protection, Segment};
+use portcullis::{Access, Domain, Iova, IovaRange, PAGE_SIZE, PhysAddr, Protection, RawMapError, Request, Segment};
 use portcullis_vtd::spec::descriptors::InvalidationDescriptor;
 use portcullis_vtd::spec::faults::FaultReason;
 use portcullis_vtd::{BringUpError, Unit, UnitConfig};
@@ -19,6 +19,8 @@ use std::sync::atomic::Ordering;
 const WINDOW: PhysAddr = PhysAddr::new(MEMORY_END - PAGE_SIZE);
 /// All memory that data may lie in.
 pub(super) const MEMORY: Segment = Segment { phys: PhysAddr::new(DATA_BASE), len: MEMORY_END - DATA_BASE };
+
+const CONFIG: UnitConfig = UnitConfig { physical_bits: 48, wait_us_max: 100_000, leaf_only_hint: true };
 
 /// Page `index` of the memory that checks map.
 pub(super) const fn page(index: u64) -> PhysAddr {
@@ -46,21 +48,32 @@ impl Stage {
     /// Brings the unit up.
     pub(super) fn bring_up(&self) -> Result<(Wired, Unit<Wired, Wired>), BringUpError> {
         let wired = Wired::new(self.rig.clone(), self.wiring.clone());
-        let config = UnitConfig { physical_bits: 48, ..UnitConfig::default() };
-        let unit = Unit::bring_up(wired.clone(), wired.clone(), config)?;
+        let unit = Unit::bring_up(wired.clone(), wired.clone(), CONFIG)?;
         Ok((wired, unit))
+    }
+
+    /// Takes the unit over, whoever had it.
+    pub(super) fn take_over(&self) -> Result<Driven, BringUpError> {
+        let wired = Wired::new(self.rig.clone(), self.wiring.clone());
+        // SAFETY: no check drives a unit that it takes over.
+        let unit = unsafe { Unit::take_over(wired.clone(), wired.clone(), CONFIG) }?;
+        Ok(Driven::new(wired, unit, &self.wiring))
     }
 
     /// The driver on a unit with no device attached.
     pub(super) fn driven(&self) -> Result<Driven, Trouble> {
         let (wired, unit) = self.bring_up()?;
-        let unit = Arc::new(unit);
-        let iommu = WiredUnit { unit: unit.clone(), wiring: self.wiring.clone() };
-        Ok(Driven { wired, unit, iommu })
+        Ok(Driven::new(wired, unit, &self.wiring))
     }
 }
 
 impl Driven {
+    fn new(wired: Wired, unit: Unit<Wired, Wired>, wiring: &Arc<dyn Wiring>) -> Self {
+        let unit = Arc::new(unit);
+        let iommu = WiredUnit { unit: unit.clone(), wiring: wiring.clone() };
+        Self { wired, unit, iommu }
+    }
+
     /// A domain with no device in it.
     pub(super) fn open<D: Design<Wired, WiredUnit>>(&self, protection: Protection) -> Result<Space<'_, D>, Trouble> {
         self.open_with(&DomainConfig { memory: &[MEMORY], ..DomainConfig::new(protection) })
@@ -71,8 +84,10 @@ impl Driven {
         &self,
         config: &DomainConfig<'_>,
     ) -> Result<Space<'_, D>, Trouble> {
-        let domain = Domain::with_config(self.iommu.clone(), self.wired.clone(), config)?;
-        let window = domain.map_raw(WINDOW, PAGE_SIZE, Access::DeviceWrites)?;
+        // SAFETY: nothing of Rust lies in the memory of a rig.
+        let domain = unsafe { Domain::unprotected(self.iommu.clone(), self.wired.clone(), config) }?;
+        // SAFETY: as above.
+        let window = unsafe { domain.map_raw(WINDOW, PAGE_SIZE, Access::DeviceWrites) }?;
         // What was handed to the queue for all this is no business of the check's.
         self.commands();
         Ok(Space { driven: self, domain, window })
@@ -148,7 +163,19 @@ pub(super) struct Space<'d, D: Design<Wired, WiredUnit>> {
 impl<D: Design<Wired, WiredUnit>> Space<'_, D> {
     /// Maps memory.
     pub(super) fn map(&self, phys: PhysAddr, len: u64, access: Access) -> Result<Iova, Trouble> {
-        Ok(self.domain.map_raw(phys, len, self.driven.wired.wiring.access(access))?)
+        Ok(self.try_map(phys, len, self.driven.wired.wiring.access(access))?)
+    }
+
+    /// What comes of a map.
+    pub(super) fn try_map(&self, phys: PhysAddr, len: u64, access: Access) -> Result<Iova, RawMapError> {
+        // SAFETY: nothing of Rust lies in the memory of a rig.
+        unsafe { self.domain.map_raw(phys, len, access) }
+    }
+
+    /// Maps the pieces of a request.
+    pub(super) fn map_request(&self, request: &Request<'_>) -> Result<IovaRange, Trouble> {
+        // SAFETY: as above.
+        Ok(unsafe { self.domain.map_request(request) }?)
     }
 
     /// A device reads at `iova`, which should lead to `phys`.

@@ -61,6 +61,7 @@ broken!(
     portcullis::NewDomainError,
     portcullis::NoMemory,
     portcullis::QueueError,
+    portcullis::RawMapError,
     portcullis::RawUnmapError,
     portcullis::UnmapError,
     portcullis_vtd::BringUpError,

@@ -93,7 +93,8 @@ impl ModelRig {
     }
 }
 
-impl Mmio for ModelRig {
+// SAFETY: they are those of one unit, at every call; its devices reach the memory of the rig only, in which nothing of Rust lies.
+unsafe impl Mmio for ModelRig {
     fn read32(&self, offset: u32) -> u32 {
         self.vtd.read_register(self.host.now_ps(), offset, 4) as u32
     }

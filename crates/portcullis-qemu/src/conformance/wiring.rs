@@ -102,7 +102,8 @@ impl Wired {
     }
 }
 
-impl Mmio for Wired {
+// SAFETY: they are those of one unit, at every call; its devices reach the memory of the rig only, in which nothing of Rust lies.
+unsafe impl Mmio for Wired {
     fn read32(&self, offset: u32) -> u32 {
         self.rig.read32(offset)
     }
@@ -139,7 +140,7 @@ pub(super) struct RigLock<T>(Mutex<T>);
 
 impl<T: Send> Lock<T> for RigLock<T> {
     fn with<R>(&self, critical: impl FnOnce(&mut T) -> R) -> R {
-        critical(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        critical(&mut self.0.lock().expect("nobody comes in after a panic inside"))
     }
 }
 
@@ -198,19 +199,22 @@ pub(super) struct WiredUnit {
     pub(super) wiring: Arc<dyn Wiring>,
 }
 
-impl Iommu for WiredUnit {
+// SAFETY: a unit of the driver; what a test crosses reaches the memory of the rig only.
+unsafe impl Iommu for WiredUnit {
     type Ticket = Ticket;
 
     fn capabilities(&self) -> Capabilities {
         self.unit.capabilities()
     }
 
-    fn open_domain(&self, translation: Translation) -> Result<DomainId, AttachError> {
-        self.unit.open_domain(translation)
+    unsafe fn open_domain(&self, translation: Translation) -> Result<DomainId, AttachError> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.unit.open_domain(translation) }
     }
 
-    fn close_domain(&self, domain: DomainId) -> Result<(), AttachError> {
-        self.unit.close_domain(domain)
+    unsafe fn close_domain(&self, domain: DomainId) -> Result<(), AttachError> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.unit.close_domain(domain) }
     }
 
     fn attach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError> {

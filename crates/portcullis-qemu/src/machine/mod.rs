@@ -230,7 +230,8 @@ fn firmware() -> Result<OwnedFd, MachineError> {
 #[derive(Clone)]
 pub struct VtdMmio(pub Arc<QemuMachine>);
 
-impl Mmio for VtdMmio {
+// SAFETY: they are those of the machine's unit, at every call; its devices reach the memory of the machine only.
+unsafe impl Mmio for VtdMmio {
     fn read32(&self, offset: u32) -> u32 {
         self.0.read32(VTD_BASE + u64::from(offset))
     }

@@ -8,7 +8,7 @@ use portcullis::designs::{DesignId, Visitor};
 use portcullis::domain::RawBatch;
 use portcullis::iommu::AttachError;
 use portcullis::{
-    CommitError, Domain, DomainConfig, DomainId, IovaRange, MapError, NewDomainError, PAGE_SHIFT, Request, SourceId,
+    CommitError, Domain, DomainConfig, DomainId, IovaRange, NewDomainError, PAGE_SHIFT, RawMapError, Request, SourceId,
     UnmapError,
 };
 
@@ -16,7 +16,7 @@ use portcullis::{
 pub(super) trait AnyDomain {
     fn id(&self) -> DomainId;
     fn attach(&self, device: SourceId) -> Result<(), AttachError>;
-    fn map(&self, request: &Request<'_>) -> Result<IovaRange, MapError>;
+    fn map(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError>;
     /// A single unmap of whole pages: what a driver calls that has no batch.
     fn unmap(&self, range: IovaRange) -> Result<(), RawUnmapError>;
     fn batch(&self) -> Box<dyn AnyBatch + '_>;
@@ -42,8 +42,9 @@ impl<D: Design<LabPlatform, LabUnit>> AnyDomain for Domain<D, LabPlatform, LabUn
         self.attach(device)
     }
 
-    fn map(&self, request: &Request<'_>) -> Result<IovaRange, MapError> {
-        self.map_request(request)
+    fn map(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
+        // SAFETY: the memory is the model's, in which nothing of Rust lies.
+        unsafe { self.map_request(request) }
     }
 
     fn unmap(&self, range: IovaRange) -> Result<(), RawUnmapError> {
@@ -96,7 +97,8 @@ impl AnyDesign {
         Self {
             info: &D::INFO,
             open: |unit, platform, config| {
-                Ok(Box::new(Domain::<D, LabPlatform, LabUnit>::with_config(unit, platform, config)?))
+                // SAFETY: as for `map`.
+                Ok(Box::new(unsafe { Domain::<D, LabPlatform, LabUnit>::unprotected(unit, platform, config) }?))
             },
         }
     }

@@ -7,7 +7,7 @@ use super::workload::{WorkloadError, parameters};
 use super::world::World;
 use super::{Pace, RunError, replay};
 use crate::machine::Machine;
-use portcullis::{Access, MapError, NoMemory, PAGE_SIZE, PhysAddr, Segment};
+use portcullis::{Access, NoMemory, PAGE_SIZE, PhysAddr, Segment};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use serde::Serialize;
@@ -150,7 +150,7 @@ impl Core {
                 world.platform.memory().borrow_mut().background_step();
             }
             let Some(phys) = world.platform.memory().borrow_mut().take_buffer() else {
-                return world.fail(RunError::Map(MapError::NoMemory(NoMemory)));
+                return world.fail(RunError::Map(NoMemory.into()));
             };
             let Some(slot) = self.slots.pop() else { return };
             let access = if self.random.random_bool(0.5) { Access::DeviceWrites } else { Access::DeviceReads };

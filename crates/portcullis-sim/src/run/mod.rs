@@ -1,6 +1,7 @@
 //! One run: a workload under one design on one machine, in virtual time, and what was measured.
 
 mod adversary;
+#[allow(unsafe_code, reason = "maps memory of the model")]
 mod any_domain;
 mod churn;
 mod driver;
@@ -29,7 +30,7 @@ use observers::{Exposure, Residual, RunEvent};
 use portcullis::design::Options;
 use portcullis::designs::DesignId;
 use portcullis::iommu::AttachError;
-use portcullis::{CommitError, MapError, NewDomainError, Protection, Segment, SourceId, UnmapError};
+use portcullis::{CommitError, NewDomainError, Protection, RawMapError, Segment, SourceId, UnmapError};
 use portcullis_model::{Counters, IotlbLog, Vtd};
 use portcullis_trace::{Joined, Trace};
 use portcullis_vtd::{BringUpError, QueueUse};
@@ -176,7 +177,7 @@ pub enum RunError {
     Attach(AttachError),
     /// A map was refused.
     #[error("a map was refused: {0}")]
-    Map(MapError),
+    Map(RawMapError),
     /// An unmap was refused.
     #[error("an unmap was refused: {0}")]
     Unmap(UnmapError),

@@ -9,7 +9,7 @@ use crate::engine::{Engine, Event};
 use crate::platform::LabPlatform;
 use crate::prefetch::Hints;
 use portcullis::design::Info;
-use portcullis::{DomainConfig, MapError, PhysAddr, Segment, SourceId};
+use portcullis::{DomainConfig, PhysAddr, RawMapError, Segment, SourceId};
 use portcullis_model::{Device, ModelMmio, Ram, Vtd};
 use portcullis_vtd::Unit;
 use std::cell::{Cell, RefCell};
@@ -280,7 +280,7 @@ impl World {
     }
 
     /// Notes a map that was refused.
-    pub(super) fn refuse(&self, error: MapError) {
+    pub(super) fn refuse(&self, error: RawMapError) {
         self.fail(RunError::Map(error));
     }
 

@@ -45,10 +45,11 @@ impl<const FLAW: u8> DesignInfo for Listed<FLAW> {
     const INFO: Info = Stock::INFO;
 }
 
-impl<P: Platform, I: Iommu, const FLAW: u8> Design<P, I> for Listed<FLAW> {
+// SAFETY: it is of sound parts, but for what is flawed on purpose; no memory is behind it but a test's own.
+unsafe impl<P: Platform, I: Iommu, const FLAW: u8> Design<P, I> for Listed<FLAW> {
     type Mapper = AssembledMapper<ListAllocator<P, FLAW>, P, I>;
 
-    fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+    unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
         let tree = TreeAllocator::new(&setup.platform, setup.width, setup.reserved)?;
         AssembledMapper::new(ListAllocator { tree, lists: Mutex::default() }, Deferral::Global, setup)
     }
@@ -113,10 +114,11 @@ impl<const FLAW: u8> DesignInfo for Windowed<FLAW> {
     const INFO: Info = Stock::INFO;
 }
 
-impl<P: Platform, I: Iommu, const FLAW: u8> Design<P, I> for Windowed<FLAW> {
+// SAFETY: it is of sound parts, but for what is flawed on purpose; no memory is behind it but a test's own.
+unsafe impl<P: Platform, I: Iommu, const FLAW: u8> Design<P, I> for Windowed<FLAW> {
     type Mapper = AssembledMapper<WindowAllocator<P, FLAW>, P, I>;
 
-    fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+    unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
         let tree = TreeAllocator::new(&setup.platform, setup.width, setup.reserved)?;
         AssembledMapper::new(WindowAllocator { tree, windows: Mutex::default() }, Deferral::Global, setup)
     }

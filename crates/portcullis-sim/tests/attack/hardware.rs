@@ -30,11 +30,12 @@ impl<B: DesignInfo, const FLAW: u8> DesignInfo for OnUnit<B, FLAW> {
     const INFO: Info = B::INFO;
 }
 
-impl<P: Platform, I: Iommu, B: Design<P, FlawedUnit<I, FLAW>>, const FLAW: u8> Design<P, I> for OnUnit<B, FLAW> {
+// SAFETY: it is of sound parts, but for what is flawed on purpose; no memory is behind it but a test's own.
+unsafe impl<P: Platform, I: Iommu, B: Design<P, FlawedUnit<I, FLAW>>, const FLAW: u8> Design<P, I> for OnUnit<B, FLAW> {
     type Mapper = B::Mapper;
 
-    fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
-        B::build(DomainSetup {
+    unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+        let setup = DomainSetup {
             iommu: FlawedUnit { unit: setup.iommu, latest: Mutex::new(None) },
             platform: setup.platform,
             protection: setup.protection,
@@ -42,7 +43,9 @@ impl<P: Platform, I: Iommu, B: Design<P, FlawedUnit<I, FLAW>>, const FLAW: u8> D
             reserved: setup.reserved,
             memory: setup.memory,
             options: setup.options,
-        })
+        };
+        // SAFETY: the caller's promise, passed on.
+        unsafe { B::build(setup) }
     }
 }
 
@@ -77,7 +80,8 @@ impl<I: Iommu, const FLAW: u8> FlawedUnit<I, FLAW> {
     }
 }
 
-impl<I: Iommu, const FLAW: u8> Iommu for FlawedUnit<I, FLAW> {
+// SAFETY: nothing is behind it that reaches memory.
+unsafe impl<I: Iommu, const FLAW: u8> Iommu for FlawedUnit<I, FLAW> {
     /// Its own, and with [`RETURNS_EARLY`] that of the commit before it.
     type Ticket = (I::Ticket, Option<I::Ticket>);
 
@@ -85,12 +89,14 @@ impl<I: Iommu, const FLAW: u8> Iommu for FlawedUnit<I, FLAW> {
         self.unit.capabilities()
     }
 
-    fn open_domain(&self, translation: Translation) -> Result<DomainId, AttachError> {
-        self.unit.open_domain(translation)
+    unsafe fn open_domain(&self, translation: Translation) -> Result<DomainId, AttachError> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.unit.open_domain(translation) }
     }
 
-    fn close_domain(&self, domain: DomainId) -> Result<(), AttachError> {
-        self.unit.close_domain(domain)
+    unsafe fn close_domain(&self, domain: DomainId) -> Result<(), AttachError> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.unit.close_domain(domain) }
     }
 
     fn attach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError> {

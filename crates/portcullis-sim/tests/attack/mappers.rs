@@ -6,7 +6,8 @@ use portcullis::invalidation::Revocation;
 use portcullis::iommu::AttachError;
 use portcullis::proof::Committed;
 use portcullis::{
-    Access, CommitError, DomainId, Iommu, IovaRange, MapError, NewDomainError, Platform, Request, SourceId, UnmapError,
+    Access, CommitError, DomainId, Iommu, IovaRange, NewDomainError, Platform, RawMapError, Request, SourceId,
+    UnmapError,
 };
 use std::marker::PhantomData;
 use std::sync::Mutex;
@@ -31,23 +32,28 @@ impl<B: DesignInfo, const FLAW: u8> DesignInfo for Mapping<B, FLAW> {
     const INFO: Info = B::INFO;
 }
 
-impl<P: Platform, I: Iommu, B: Design<P, I>, const FLAW: u8> Design<P, I> for Mapping<B, FLAW> {
+// SAFETY: it is of sound parts, but for what is flawed on purpose; no memory is behind it but a test's own.
+unsafe impl<P: Platform, I: Iommu, B: Design<P, I>, const FLAW: u8> Design<P, I> for Mapping<B, FLAW> {
     type Mapper = FlawedMapper<B::Mapper, FLAW>;
 
-    fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
-        B::build(setup).map(|mapper| FlawedMapper(mapper, Mutex::default()))
+    unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { B::build(setup) }.map(|mapper| FlawedMapper(mapper, Mutex::default()))
     }
 }
 
 /// The mapper, and the single unmap that is not committed yet.
 pub(crate) struct FlawedMapper<M, const FLAW: u8>(M, Mutex<Option<Revocation>>);
 
-impl<M: Mapper, const FLAW: u8> Mapper for FlawedMapper<M, FLAW> {
-    fn map(&self, request: &Request<'_>) -> Result<IovaRange, MapError> {
+// SAFETY: it forwards to a sound one, but for what is flawed on purpose; no memory is behind it but a test's own.
+unsafe impl<M: Mapper, const FLAW: u8> Mapper for FlawedMapper<M, FLAW> {
+    unsafe fn map(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
         if FLAW == WIDENS_RIGHTS || FLAW == LETS_READERS_WRITE && request.access() == Access::DeviceReads {
-            return self.0.map(&Request::new(request.segments(), Access::DeviceReadsAndWrites)?);
+            // SAFETY: the memory is the model's.
+            return unsafe { self.0.map(&Request::new(request.segments(), Access::DeviceReadsAndWrites)?) };
         }
-        self.0.map(request)
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.0.map(request) }
     }
 
     fn unmap(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {

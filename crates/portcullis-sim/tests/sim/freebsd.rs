@@ -29,7 +29,8 @@ fn unmap(machine: &Machine, choice: &str, pages: u64) -> Account {
     let spent = Rc::new(Cell::new(Account::default()));
     let (inner, out) = (engine.clone(), spent.clone());
     let body = move || {
-        let map = |phys, pages| domain.map_raw(PhysAddr::new(phys), pages * PAGE_SIZE, Access::DeviceWrites);
+        // SAFETY: no memory is behind the model but its own.
+        let map = |phys, pages| unsafe { domain.map_raw(PhysAddr::new(phys), pages * PAGE_SIZE, Access::DeviceWrites) };
         map(0x5000, 1).expect("mapped");
         let iova = map(0x10_0000, pages).expect("mapped");
         let start = inner.account();

@@ -31,7 +31,8 @@ use crate::spec::descriptors::{DESCRIPTOR_BYTES, InvalidationDescriptor, StatusW
 use crate::spec::registers::{FSTS, IQA, IQH, IQT, QUEUE_INDEX_SHIFT, global};
 use crate::spec::{faults::status, tables::ENTRIES};
 use crate::sync::AtomicU64;
-use portcullis::platform::{Lock, LockClass, Step, Wait};
+use crate::unbroken::Unbroken;
+use portcullis::platform::{LockClass, Step, Wait};
 use portcullis::table::Entry;
 use portcullis::{PhysAddr, Platform, QueueError};
 
@@ -130,7 +131,7 @@ fn distance(from: usize, to: usize) -> usize {
 pub(crate) struct Queue<P: Platform> {
     descriptors: Page,
     statuses: Page,
-    pub(crate) ring: P::Lock<Ring>,
+    pub(crate) ring: Unbroken<P::Lock<Ring>>,
     /// The sequence of [`Ring::boarding`], zero for none: written under the lock, read without.
     boarding: AtomicU64,
     /// When one of those on board has seen that what they wait for has landed, in microseconds.
@@ -149,7 +150,7 @@ impl<P: Platform> Queue<P> {
             broken: false,
             used: QueueUse::default(),
         };
-        let ring = platform.lock(LockClass::InvalidationQueue, ring);
+        let ring = Unbroken::new(platform.lock(LockClass::InvalidationQueue, ring));
         let landing_seen_us = AtomicU64::new(UNSEEN);
         Self { descriptors, statuses, ring, boarding: AtomicU64::new(0), landing_seen_us }
     }
@@ -176,7 +177,7 @@ impl<P: Platform> Queue<P> {
 
     /// How often it was used.
     pub(crate) fn used(&self) -> QueueUse {
-        self.ring.with(|ring| ring.used)
+        self.ring.with(|ring| ring.used).unwrap_or_default()
     }
 
     /// Submits `descriptors`, at most [`BURST_MAX`], and a wait behind them. Spins for room, without the lock.
@@ -201,9 +202,10 @@ impl<P: Platform> Queue<P> {
                 true => Some(Err(QueueError::Descriptor)),
                 false => attempt(ring).map(Ok),
             });
+            let attempted = attempted.unwrap_or_else(|panicked| Some(Err(panicked)));
             if attempted.is_none() {
                 // A queue that has stopped makes no room.
-                self.resume_if_stopped(hardware);
+                return self.resume_if_stopped(hardware).err().map(Err);
             }
             attempted
         });
@@ -285,9 +287,9 @@ impl<P: Platform> Queue<P> {
         match self.look(&hardware.platform, submission) {
             Ok(false) => {
                 if let Some(turn) = turn {
-                    self.move_along(hardware, submission, turn);
+                    self.move_along(hardware, submission, turn)?;
                 }
-                self.resume_if_stopped(hardware);
+                self.resume_if_stopped(hardware)?;
                 self.look(&hardware.platform, submission)
             }
             over => over,
@@ -359,9 +361,13 @@ impl<P: Platform> Queue<P> {
     }
 
     /// Takes the queue out of an error, where there is one.
-    fn resume_if_stopped<M: Mmio>(&self, hardware: &Hardware<M, P>) {
+    ///
+    /// # Errors
+    /// [`QueueError::Panicked`]: nobody will.
+    fn resume_if_stopped<M: Mmio>(&self, hardware: &Hardware<M, P>) -> Result<(), QueueError> {
         if hardware.read32(FSTS) & status::QUEUE_ERRORS != 0 {
-            self.ring.with(|ring| self.resume(ring, hardware));
+            self.ring.with(|ring| self.resume(ring, hardware))?;
         }
+        Ok(())
     }
 }

@@ -20,7 +20,7 @@ use crate::Mmio;
 use crate::hardware::Hardware;
 use crate::spec::descriptors::InvalidationDescriptor;
 use crate::sync::Ordering;
-use portcullis::platform::{CpuHint, Lock, Step};
+use portcullis::platform::{CpuHint, Step};
 use portcullis::{Platform, QueueError};
 
 /// How long the others on board leave it to the leader to depart once it may, and then each to those who have boarded before,
@@ -97,7 +97,15 @@ impl<P: Platform> Queue<P> {
     }
 
     /// Has `submission` depart if it has not and may.
-    pub(super) fn move_along<M: Mmio>(&self, hardware: &Hardware<M, P>, submission: Submission, turn: Turn) {
+    ///
+    /// # Errors
+    /// [`QueueError::Panicked`]: it never will.
+    pub(super) fn move_along<M: Mmio>(
+        &self,
+        hardware: &Hardware<M, P>,
+        submission: Submission,
+        turn: Turn,
+    ) -> Result<(), QueueError> {
         // Relaxed: this was the submission's sequence when it was boarded, which comes before; what is read here is that or
         // something later, and it is never set to that again. Who reads it too late looks again under the lock.
         let is_boarding = || self.boarding.load(Ordering::Relaxed) == submission.sequence;
@@ -107,8 +115,9 @@ impl<P: Platform> Queue<P> {
                 if is_boarding() {
                     self.depart(ring, hardware);
                 }
-            });
+            })?;
         }
+        Ok(())
     }
 
     /// Whether those who may have it depart first have had their time. It begins when one of those on board sees the landing.

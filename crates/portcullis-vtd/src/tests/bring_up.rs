@@ -1,3 +1,4 @@
+use super::Driver;
 use super::fake_unit::*;
 use super::host::Host;
 use crate::spec::descriptors::{ContextScope, InvalidationDescriptor, IotlbScope};
@@ -9,11 +10,27 @@ use std::sync::atomic::Ordering;
 
 const CONFIG: UnitConfig = UnitConfig { physical_bits: 46, wait_us_max: 50, leaf_only_hint: true };
 
-/// Brings a unit up that must be refused, and checks that nothing of it stays behind.
+/// Takes a unit that must be refused, as it is, and checks that nothing of it stays behind.
 fn refusal(host: &Host, fake: &FakeUnit<'_>) -> BringUpError {
-    let error = Unit::bring_up(fake, host, CONFIG).err().expect("a unit that cannot be driven");
+    let error = take_over(host, fake).err().expect("a unit that cannot be driven");
     assert_eq!(host.fake.frames_lent(), 0, "{error}");
     error
+}
+
+fn take_over<'u>(host: &'u Host, fake: &'u FakeUnit<'u>) -> Result<Driver<'u>, BringUpError> {
+    // SAFETY: no test drives a unit that it takes over.
+    unsafe { Unit::take_over(fake, host, CONFIG) }
+}
+
+fn shut_down(unit: Driver<'_>) -> Result<(), RegisterTimeout> {
+    // SAFETY: no memory is behind the fake unit.
+    unsafe { unit.shut_down() }
+}
+
+/// Whether translation and queue are on.
+fn running(fake: &FakeUnit<'_>) -> [bool; 2] {
+    let status = fake.with(|state| state.status);
+    [global::TRANSLATION, global::QUEUED_INVALIDATION].map(|bit| status & bit != 0)
 }
 
 #[test]
@@ -35,13 +52,38 @@ fn comes_up_in_order_and_leaves_nothing_behind() {
         assert_eq!(executed.len(), 3);
         assert_eq!(unit.address_bits(), 48);
         assert_eq!(host.fake.frames_lent(), 3);
-        unit.shut_down().expect("it stops");
-        assert_eq!(fake.with(|state| state.status & (global::TRANSLATION | global::QUEUED_INVALIDATION)), 0);
-        assert_eq!(host.fake.frames_lent(), 0);
+        shut_down(unit).expect("it stops");
+        assert_eq!((running(&fake), host.fake.frames_lent()), ([false; 2], 0));
+        let unit = Unit::bring_up(&fake, &host, CONFIG).expect("it comes up again");
+        shut_down(unit).expect("it stops again");
+        assert_eq!((running(&fake), host.fake.frames_lent()), ([false; 2], 0));
+    }
+}
 
-        drop(Unit::bring_up(&fake, &host, CONFIG).expect("it comes up again"));
-        assert_eq!(fake.with(|state| state.status & (global::TRANSLATION | global::QUEUED_INVALIDATION)), 0);
-        assert_eq!(host.fake.frames_lent(), 0);
+/// Dropped, as by an early return, or forgotten: it goes on as it was, and what it reads is not given back. So it is in use, and only
+/// a take-over gets it, which at no moment turns translation off.
+#[test]
+fn what_is_dropped_keeps_translating() {
+    for forget in [false, true] {
+        let host = Host::new(true);
+        let fake = FakeUnit::new(&host);
+        let unit = Unit::bring_up(&fake, &host, CONFIG).expect("a sound unit");
+        let in_use = |error| matches!(error, Some(BringUpError::InUse { .. }));
+        assert!(in_use(Unit::bring_up(&fake, &host, CONFIG).err()), "it is driven by the first");
+        assert_eq!(running(&fake), [true; 2]);
+        if forget {
+            core::mem::forget(unit)
+        } else {
+            drop(unit)
+        }
+        assert_eq!((running(&fake), host.fake.frames_lent()), ([true; 2], 3));
+        assert!(in_use(Unit::bring_up(&fake, &host, CONFIG).err()), "it is still on");
+        let root = fake.with(|state| state.root);
+        let unit = take_over(&host, &fake).expect("a unit that nobody drives");
+        assert_ne!(fake.with(|state| state.root), root, "it translates by the new root");
+        assert_eq!(fake.with(|state| state.opened), 0);
+        shut_down(unit).expect("it stops");
+        assert_eq!((fake.with(|state| state.opened), host.fake.frames_lent()), (1, 3), "those of the first are lost");
     }
 }
 
@@ -91,7 +133,13 @@ fn refuses_what_it_cannot_drive() {
 
     let fake = FakeUnit::new(&host);
     fake.with(|state| state.status = global::QUEUED_INVALIDATION | global::INTERRUPT_REMAPPING);
-    assert_eq!(refusal(&host, &fake), BringUpError::InUse);
+    assert_eq!(refusal(&host, &fake), BringUpError::RemapsInterrupts);
+    // On, and so in use, whichever it is.
+    for status in [global::TRANSLATION, global::QUEUED_INVALIDATION] {
+        fake.with(|state| state.status = status);
+        assert_eq!(Unit::bring_up(&fake, &host, CONFIG).err(), Some(BringUpError::InUse { status }));
+        assert_eq!((fake.with(|state| state.commands.len()), host.fake.frames_lent()), (0, 0));
+    }
 }
 
 #[test]
@@ -104,7 +152,7 @@ fn takes_over_what_firmware_left_on() {
         state.protected = protected_memory::ENABLE | protected_memory::ENABLED;
         state.records.insert(0x220, [0x1000, 0x8000_0005_0000_0018]);
     });
-    let unit = Unit::bring_up(&fake, &host, CONFIG).expect("a unit that was in use");
+    let unit = take_over(&host, &fake).expect("a unit that was in use");
     fake.with(|state| {
         assert_eq!(state.faults, 0);
         assert_eq!(state.protected, 0);
@@ -120,14 +168,21 @@ fn every_hand_shake_has_a_time_limit() {
     for (stuck, status) in [
         (global::ROOT_TABLE, 0),
         (global::QUEUED_INVALIDATION, 0),
-        (global::TRANSLATION, 0),
-        (global::TRANSLATION, global::TRANSLATION),
         (global::QUEUED_INVALIDATION, global::QUEUED_INVALIDATION),
     ] {
         let host = Host::new(true);
         let fake = FakeUnit::new(&host);
         fake.with(|state| (state.stuck, state.status) = (stuck, status));
         assert_eq!(refusal(&host, &fake), timeout(GSTS));
+    }
+    // Translation was asked for and may come on late: by a root that stays where it is. And where it was on, it is.
+    for (stuck, status) in [(global::TRANSLATION, 0), (global::ROOT_TABLE, global::TRANSLATION)] {
+        let host = Host::new(true);
+        let fake = FakeUnit::new(&host);
+        fake.with(|state| (state.stuck, state.status) = (stuck, status));
+        assert_eq!(take_over(&host, &fake).err(), Some(timeout(GSTS)));
+        assert_eq!(host.fake.frames_lent(), 3);
+        assert_eq!(running(&fake)[0], status != 0);
     }
     let host = Host::new(true);
     let fake = FakeUnit::with_capabilities(&host, CAPABILITY.with_rwbf(true), EXTENDED);
@@ -150,7 +205,7 @@ fn pages_of_a_unit_that_does_not_stop_are_never_given_back() {
     let fake = FakeUnit::new(&host);
     let unit = Unit::bring_up(&fake, &host, CONFIG).expect("a sound unit");
     fake.with(|state| state.stuck = global::TRANSLATION);
-    assert_eq!(unit.shut_down(), Err(RegisterTimeout { offset: GSTS, limit_us: 50 }));
+    assert_eq!(shut_down(unit), Err(RegisterTimeout { offset: GSTS, limit_us: 50 }));
     assert_eq!(host.fake.frames_lent(), 3);
 }
 

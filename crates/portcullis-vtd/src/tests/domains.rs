@@ -1,6 +1,6 @@
 use super::fake_unit::*;
 use super::host::Host;
-use super::{bring_up, without_waits};
+use super::{bring_up, close, open, without_waits};
 use crate::spec::descriptors::{ContextScope, InvalidationDescriptor, IotlbScope};
 use crate::spec::registers::*;
 use crate::spec::tables::{ContextEntry, TranslationType};
@@ -41,7 +41,7 @@ fn a_device_reaches_its_domain_and_then_nothing() {
         let host = Host::new(coherent);
         let fake = FakeUnit::new(&host);
         let unit = bring_up(&fake, &host);
-        let domain = unit.open_domain(TABLES).expect("an id");
+        let domain = open(&unit, TABLES).expect("an id");
         assert_eq!(fake.context(DEVICE), None);
         unit.attach(domain, DEVICE).expect("a free device");
         let entry = ContextEntry {
@@ -64,8 +64,9 @@ fn a_device_reaches_its_domain_and_then_nothing() {
         // Flushed before, it would have been read again by the next request.
         assert_eq!(fake.with(|state| state.flushed_contexts.clone()), [(DEVICE, None)], "cleared, then flushed");
 
-        unit.close_domain(domain).expect("an open domain");
-        drop(unit);
+        close(&unit, domain).expect("an open domain");
+        // SAFETY: no memory is behind the fake unit.
+        unsafe { unit.shut_down() }.expect("it stops");
         assert_eq!(host.fake.frames_lent(), 0, "context tables go with the unit");
     }
 }
@@ -75,7 +76,7 @@ fn without_barriers_a_non_coherent_unit_sees_no_context() {
     let host = Host::new(false);
     let fake = FakeUnit::new(&host);
     let unit = bring_up(&fake, &host);
-    let domain = unit.open_domain(TABLES).expect("an id");
+    let domain = open(&unit, TABLES).expect("an id");
     host.forget_barriers.store(true, Ordering::Relaxed);
     unit.attach(domain, DEVICE).expect("a free device");
     assert_eq!(fake.context(DEVICE), None);
@@ -87,7 +88,7 @@ fn caching_mode_flushes_what_was_absent() {
     let host = Host::new(true);
     let fake = FakeUnit::with_capabilities(&host, CAPABILITY.with_cm(true), EXTENDED);
     let unit = bring_up(&fake, &host);
-    let domain = unit.open_domain(TABLES).expect("an id");
+    let domain = open(&unit, TABLES).expect("an id");
     unit.attach(domain, DEVICE).expect("a free device");
     let absent = ContextScope::Device { domain: DomainId(0), source: DEVICE, function_mask: 0 };
     assert_eq!(
@@ -101,7 +102,7 @@ fn a_write_buffer_is_flushed_at_attach() {
     let host = Host::new(true);
     let fake = FakeUnit::with_capabilities(&host, CAPABILITY.with_rwbf(true), EXTENDED);
     let unit = bring_up(&fake, &host);
-    let domain = unit.open_domain(TABLES).expect("an id");
+    let domain = open(&unit, TABLES).expect("an id");
     let before = fake.with(|state| state.write_buffer_flushes);
     unit.attach(domain, DEVICE).expect("a free device");
     assert_eq!(fake.with(|state| state.write_buffer_flushes), before + 1);
@@ -113,7 +114,7 @@ fn pass_through_names_the_deepest_tables() {
     let host = Host::new(true);
     let fake = FakeUnit::with_capabilities(&host, CAPABILITY.with_sagaw(0b01110), EXTENDED);
     let unit = bring_up(&fake, &host);
-    let domain = unit.open_domain(Translation::PassThrough).expect("an id");
+    let domain = open(&unit, Translation::PassThrough).expect("an id");
     unit.attach(domain, DEVICE).expect("a free device");
     let entry = fake.context(DEVICE).expect("an entry");
     assert_eq!((entry.translation_type, entry.levels), (TranslationType::PassThrough, 5));
@@ -121,13 +122,13 @@ fn pass_through_names_the_deepest_tables() {
 
     let fake = FakeUnit::with_capabilities(&host, CAPABILITY.with_sagaw(0b00010), EXTENDED.with_pt(false));
     let unit = bring_up(&fake, &host);
-    assert_eq!(unit.open_domain(Translation::PassThrough), Err(AttachError::Unsupported));
-    assert_eq!(unit.open_domain(TABLES), Err(AttachError::Unsupported));
+    assert_eq!(open(&unit, Translation::PassThrough), Err(AttachError::Unsupported));
+    assert_eq!(open(&unit, TABLES), Err(AttachError::Unsupported));
     let three = Translation::Tables { root: PhysAddr::new(0x7000), levels: 3 };
-    assert!(unit.open_domain(three).is_ok());
+    assert!(open(&unit, three).is_ok());
     for (root, levels) in [(0x7008, 3), (0x7000, 2), (0x7000, 5)] {
         let tables = Translation::Tables { root: PhysAddr::new(root), levels };
-        assert_eq!(unit.open_domain(tables), Err(AttachError::Unsupported));
+        assert_eq!(open(&unit, tables), Err(AttachError::Unsupported));
     }
 }
 
@@ -136,19 +137,19 @@ fn ids_are_never_zero_and_run_out() {
     let host = Host::new(true);
     let fake = FakeUnit::with_capabilities(&host, CAPABILITY.with_nd(0), EXTENDED);
     let unit = bring_up(&fake, &host);
-    let ids: Vec<u16> = (0..15).map(|_| unit.open_domain(TABLES).expect("an id").0).collect();
+    let ids: Vec<u16> = (0..15).map(|_| open(&unit, TABLES).expect("an id").0).collect();
     assert_eq!(ids, (1..16).collect::<Vec<u16>>());
-    assert_eq!(unit.open_domain(TABLES), Err(AttachError::NoDomainId));
-    unit.close_domain(DomainId(9)).expect("an open domain");
-    unit.close_domain(DomainId(4)).expect("an open domain");
-    assert_eq!(unit.close_domain(DomainId(4)), Err(AttachError::NoSuchDomain(DomainId(4))));
-    assert_eq!(unit.open_domain(TABLES), Ok(DomainId(4)));
-    assert_eq!(unit.open_domain(TABLES), Ok(DomainId(9)));
+    assert_eq!(open(&unit, TABLES), Err(AttachError::NoDomainId));
+    close(&unit, DomainId(9)).expect("an open domain");
+    close(&unit, DomainId(4)).expect("an open domain");
+    assert_eq!(close(&unit, DomainId(4)), Err(AttachError::NoSuchDomain(DomainId(4))));
+    assert_eq!(open(&unit, TABLES), Ok(DomainId(4)));
+    assert_eq!(open(&unit, TABLES), Ok(DomainId(9)));
 
     let fake = FakeUnit::new(&host);
     let wide = bring_up(&fake, &host);
-    assert_eq!((1..=u16::MAX).find(|id| wide.open_domain(TABLES) != Ok(DomainId(*id))), None);
-    assert_eq!(wide.open_domain(TABLES), Err(AttachError::NoDomainId));
+    assert_eq!((1..=u16::MAX).find(|id| open(&wide, TABLES) != Ok(DomainId(*id))), None);
+    assert_eq!(open(&wide, TABLES), Err(AttachError::NoDomainId));
 }
 
 #[test]
@@ -156,7 +157,7 @@ fn refused_attachments_change_nothing() {
     let host = Host::new(true);
     let fake = FakeUnit::new(&host);
     let unit = bring_up(&fake, &host);
-    let (one, two) = (unit.open_domain(TABLES).expect("an id"), unit.open_domain(TABLES).expect("an id"));
+    let (one, two) = (open(&unit, TABLES).expect("an id"), open(&unit, TABLES).expect("an id"));
     let nowhere = DomainId(99);
     assert_eq!(unit.attach(nowhere, DEVICE), Err(AttachError::NoSuchDomain(nowhere)));
     host.fake.limit_frames(0);
@@ -175,12 +176,12 @@ fn closing_takes_every_device_out_first() {
     let host = Host::new(true);
     let fake = FakeUnit::new(&host);
     let unit = bring_up(&fake, &host);
-    let (one, two) = (unit.open_domain(TABLES).expect("an id"), unit.open_domain(TABLES).expect("an id"));
+    let (one, two) = (open(&unit, TABLES).expect("an id"), open(&unit, TABLES).expect("an id"));
     for device in [0x10, 0x210, 0x218] {
         unit.attach(one, SourceId(device)).expect("a free device");
     }
     unit.attach(two, SourceId(0x220)).expect("a free device");
-    unit.close_domain(one).expect("an open domain");
+    close(&unit, one).expect("an open domain");
     for device in [0x10, 0x210, 0x218] {
         assert_eq!(fake.context(SourceId(device)), None);
     }
@@ -194,11 +195,11 @@ fn the_devices_of_a_closed_domain_are_free_and_those_of_others_are_not() {
     let host = Host::new(true);
     let fake = FakeUnit::new(&host);
     let unit = bring_up(&fake, &host);
-    let (one, two) = (unit.open_domain(TABLES).expect("an id"), unit.open_domain(TABLES).expect("an id"));
+    let (one, two) = (open(&unit, TABLES).expect("an id"), open(&unit, TABLES).expect("an id"));
     let (freed, kept) = ([0x10, 0x210, 0x218].map(SourceId), [0x11, 0x220].map(SourceId));
     freed.iter().for_each(|device| unit.attach(one, *device).expect("a free device"));
     kept.iter().for_each(|device| unit.attach(two, *device).expect("a free device"));
-    unit.close_domain(one).expect("an open domain");
+    close(&unit, one).expect("an open domain");
     for device in freed {
         assert_eq!(unit.detach(one, device), Err(AttachError::NotAttached(device)));
         assert_eq!(unit.attach(one, device), Err(AttachError::NoSuchDomain(one)));
@@ -224,7 +225,7 @@ fn a_close_that_fails_cuts_its_devices_off_and_keeps_them() {
         let host = Host::new(true);
         let fake = FakeUnit::new(&host);
         let unit = bring_up(&fake, &host);
-        let (one, two) = (unit.open_domain(TABLES).expect("an id"), unit.open_domain(TABLES).expect("an id"));
+        let (one, two) = (open(&unit, TABLES).expect("an id"), open(&unit, TABLES).expect("an id"));
         unit.attach(one, device).expect("a free device");
         unit.attach(two, neighbour).expect("a free device");
         let error = match refused {
@@ -238,17 +239,17 @@ fn a_close_that_fails_cuts_its_devices_off_and_keeps_them() {
             }
         };
         for attempt in 0..2 {
-            assert_eq!(unit.close_domain(one), Err(AttachError::Queue(error)), "attempt {attempt}");
+            assert_eq!(close(&unit, one), Err(AttachError::Queue(error)), "attempt {attempt}");
             assert_eq!(fake.context(device), None);
             assert!(fake.context(neighbour).is_some());
             assert_eq!(unit.attach(two, device), Err(AttachError::Attached(device)));
-            assert_ne!(unit.open_domain(TABLES), Ok(one), "its id is taken");
+            assert_ne!(open(&unit, TABLES), Ok(one), "its id is taken");
         }
         fake.behave(Behaviour::Prompt);
         fake.with(|state| state.refuse = None);
-        unit.close_domain(one).expect("open still");
+        close(&unit, one).expect("open still");
         assert!(without_waits(fake.take_executed()).ends_with(&flushes(one)));
-        assert_eq!(unit.close_domain(one), Err(AttachError::NoSuchDomain(one)));
+        assert_eq!(close(&unit, one), Err(AttachError::NoSuchDomain(one)));
         unit.attach(two, device).expect("a free device");
     }
 }
@@ -258,18 +259,18 @@ fn after_a_failed_flush_the_device_counts_as_attached() {
     let host = Host::new(true);
     let fake = FakeUnit::new(&host);
     let unit = bring_up(&fake, &host);
-    let domain = unit.open_domain(TABLES).expect("an id");
+    let domain = open(&unit, TABLES).expect("an id");
     unit.attach(domain, DEVICE).expect("a free device");
     fake.behave(Behaviour::Silent);
     let timeout = AttachError::Queue(QueueError::Timeout(1000));
     assert_eq!(unit.detach(domain, DEVICE), Err(timeout));
     assert_eq!(unit.attach(domain, DEVICE), Err(AttachError::Attached(DEVICE)));
-    assert_eq!(unit.close_domain(domain), Err(timeout));
-    assert_ne!(unit.open_domain(TABLES), Ok(domain), "its id stays in use");
+    assert_eq!(close(&unit, domain), Err(timeout));
+    assert_ne!(open(&unit, TABLES), Ok(domain), "its id stays in use");
     // The queue answers again; so can the caller.
     fake.behave(Behaviour::Prompt);
     unit.detach(domain, DEVICE).expect("attached still");
-    unit.close_domain(domain).expect("open still");
+    close(&unit, domain).expect("open still");
 }
 
 #[test]
@@ -277,7 +278,7 @@ fn an_attach_that_cannot_be_announced_must_be_undone_by_a_flush() {
     let host = Host::new(true);
     let fake = FakeUnit::with_capabilities(&host, CAPABILITY.with_cm(true), EXTENDED);
     let unit = bring_up(&fake, &host);
-    let domain = unit.open_domain(TABLES).expect("an id");
+    let domain = open(&unit, TABLES).expect("an id");
     fake.behave(Behaviour::Silent);
     assert_eq!(unit.attach(domain, DEVICE), Err(AttachError::Queue(QueueError::Timeout(1000))));
     assert_eq!(fake.context(DEVICE), None);

@@ -3,7 +3,7 @@
 use super::domains::{TABLES, drained};
 use super::fake_unit::*;
 use super::host::Host;
-use super::{Driver, bring_up, finish, page, page_descriptor, without_waits};
+use super::{Driver, bring_up, close, finish, open, page, page_descriptor, without_waits};
 use crate::spec::descriptors::{ContextScope, InvalidationDescriptor, IotlbScope};
 use crate::{Unit, UnitConfig, Units};
 use portcullis::Iova;
@@ -37,7 +37,7 @@ fn bring_up_all<'a>(fakes: &'a [FakeUnit<'a>; UNITS], host: &'a Host) -> [Driver
     let units = fakes.each_ref().map(|fake| bring_up(fake, host));
     for (index, unit) in units.iter().enumerate() {
         for _ in 0..index {
-            unit.open_domain(TABLES).expect("an id");
+            open(&unit, TABLES).expect("an id");
         }
     }
     units
@@ -74,7 +74,7 @@ fn every_kind_of_command_reaches_every_unit_under_the_id_that_the_domain_has_the
     let fakes = [(); UNITS].map(|()| FakeUnit::new(&host));
     let units = bring_up_all(&fakes, &host);
     let joined = join(&units, &host);
-    let (one, two) = (joined.open_domain(TABLES).expect("an id"), joined.open_domain(TABLES).expect("an id"));
+    let (one, two) = (open(&joined, TABLES).expect("an id"), open(&joined, TABLES).expect("an id"));
     // 2 MiB, all levels.
     let (first, mask, leaf_only) = (Iova::new(0x60_0000), 9, false);
     let commands = [
@@ -116,7 +116,7 @@ fn an_error_on_any_unit_is_told_whether_or_not_the_others_are_through() {
         let fakes = [(); UNITS].map(|()| FakeUnit::new(&host));
         let units = bring_up_all(&fakes, &host);
         let joined = join(&units, &host);
-        let domain = joined.open_domain(TABLES).expect("an id");
+        let domain = open(&joined, TABLES).expect("an id");
         fakes.iter().for_each(|fake| fake.behave(Behaviour::Holding));
         let refused = page_descriptor(local(domain, failing).0, 5).encode();
         fakes[failing].with(|state| state.refuse = Some(refused));
@@ -163,16 +163,16 @@ fn a_domain_that_one_unit_does_not_close_stays_open_from_there_on() {
         let fakes = [(); UNITS].map(|()| FakeUnit::new(&host));
         let units = bring_up_all(&fakes, &host);
         let joined = join(&units, &host);
-        let (domain, other) = (joined.open_domain(TABLES).expect("an id"), joined.open_domain(TABLES).expect("an id"));
+        let (domain, other) = (open(&joined, TABLES).expect("an id"), open(&joined, TABLES).expect("an id"));
         for index in 0..UNITS {
             joined.attach(domain, device(index)).expect("a free device");
         }
         let error = how.begin(&fakes[failing], local(domain, failing));
         for attempt in 0..3 {
-            assert_eq!(joined.close_domain(domain), Err(error), "attempt {attempt} with unit {failing} {how:?}");
+            assert_eq!(close(&joined, domain), Err(error), "attempt {attempt} with unit {failing} {how:?}");
         }
         Failing::end(&fakes[failing]);
-        assert_ne!(joined.open_domain(TABLES), Ok(domain), "its id is taken");
+        assert_ne!(open(&joined, TABLES), Ok(domain), "its id is taken");
 
         // What the silent one was told is executed behind the next doorbell.
         let ticket = joined.submit(&[]).expect("room");
@@ -197,7 +197,7 @@ fn a_domain_that_one_unit_does_not_close_stays_open_from_there_on() {
             }
         }
 
-        joined.close_domain(domain).expect("every unit answers");
+        close(&joined, domain).expect("every unit answers");
         for (index, (fake, unit)) in fakes.iter().zip(&units).enumerate() {
             let (device, closed) = (device(index), local(domain, index));
             let executed = without_waits(fake.take_executed());
@@ -211,9 +211,9 @@ fn a_domain_that_one_unit_does_not_close_stays_open_from_there_on() {
                 assert_eq!(fake.context(device), None);
                 joined.attach(other, device).expect("a free device");
             }
-            assert_eq!(unit.close_domain(closed), Err(AttachError::NoSuchDomain(closed)), "unit {index}");
+            assert_eq!(close(&unit, closed), Err(AttachError::NoSuchDomain(closed)), "unit {index}");
         }
-        assert_eq!(joined.close_domain(domain), Err(AttachError::NoSuchDomain(domain)));
+        assert_eq!(close(&joined, domain), Err(AttachError::NoSuchDomain(domain)));
         assert_eq!(joined.submit(&[page(domain.0, 5)]).err(), Some(QueueError::Unsupported));
     }
 }
@@ -228,15 +228,15 @@ fn a_domain_that_one_unit_cannot_open_is_open_on_none() {
         let units = fakes.each_ref().map(|fake| bring_up(fake, &host));
         let joined = join(&units, &host);
         for _ in 0..15 {
-            units[failing].open_domain(TABLES).expect("an id");
+            open(&units[failing], TABLES).expect("an id");
         }
-        assert_eq!(joined.open_domain(TABLES), Err(AttachError::NoDomainId));
+        assert_eq!(open(&joined, TABLES), Err(AttachError::NoDomainId));
         for (index, unit) in units.iter().enumerate().filter(|(index, _)| *index != failing) {
-            let closed = (1..=UNITS as u16).map(DomainId).find(|id| unit.close_domain(*id).is_ok());
+            let closed = (1..=UNITS as u16).map(DomainId).find(|id| close(&unit, *id).is_ok());
             assert_eq!(closed, None, "on unit {index}");
         }
-        units[failing].close_domain(DomainId(9)).expect("an open domain");
-        let domain = joined.open_domain(TABLES).expect("an id again");
+        close(&units[failing], DomainId(9)).expect("an open domain");
+        let domain = open(&joined, TABLES).expect("an id again");
         joined.attach(domain, device(failing)).expect("a free device");
         assert_eq!(fakes[failing].context(device(failing)).expect("an entry").domain, DomainId(9));
     }

@@ -38,7 +38,7 @@ pub(super) struct State {
     pub(super) status: u32,
     pub(super) faults: u32,
     pub(super) protected: u32,
-    root: u64,
+    pub(super) root: u64,
     queue: u64,
     pub(super) head: u64,
     tail: u64,
@@ -60,6 +60,8 @@ pub(super) struct State {
     pub(super) tail_writes: usize,
     /// The order of commands: which bits of the global status changed.
     pub(super) commands: Vec<u32>,
+    /// How often translation went off.
+    pub(super) opened: usize,
 }
 
 pub(super) struct FakeUnit<'h> {
@@ -181,6 +183,7 @@ impl<'h> FakeUnit<'h> {
         let lasting_stuck = state.stuck & !global::WRITE_BUFFER_FLUSH;
         next = next & !lasting_stuck | state.status & lasting_stuck;
         state.commands.push(value & !state.status);
+        state.opened += usize::from(state.status & !next & global::TRANSLATION != 0);
         if next & global::QUEUED_INVALIDATION == 0 {
             state.head = 0;
         }
@@ -188,7 +191,8 @@ impl<'h> FakeUnit<'h> {
     }
 }
 
-impl Mmio for &FakeUnit<'_> {
+// SAFETY: no memory is behind these registers but a test's own.
+unsafe impl Mmio for &FakeUnit<'_> {
     fn read32(&self, offset: u32) -> u32 {
         self.with(|state| match offset {
             _ if state.gone => u32::MAX,

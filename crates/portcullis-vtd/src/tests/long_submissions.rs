@@ -4,7 +4,7 @@ use super::domains::TABLES;
 use super::fake_unit::*;
 use super::host::Host;
 use super::units::join;
-use super::{bring_up, finish, page, page_descriptor, without_waits};
+use super::{bring_up, finish, open, page, page_descriptor, without_waits};
 use crate::queue::BURST_MAX;
 use crate::spec::descriptors::InvalidationDescriptor;
 use portcullis::Iova;
@@ -69,9 +69,9 @@ fn everywhere(test: impl Fn(&Subject<'_, '_>)) {
             execute: &|commands| execute(&units[0], &host, commands, shared),
         });
         // Unit 1 has handed out an id before.
-        units[1].open_domain(TABLES).expect("an id");
+        open(&units[1], TABLES).expect("an id");
         let both = join(&units, &host);
-        let domain = both.open_domain(TABLES).expect("an id");
+        let domain = open(&both, TABLES).expect("an id");
         test(&Subject {
             units: &[(&fakes[0], 1), (&fakes[1], 2)],
             domain: domain.0,

@@ -8,6 +8,7 @@ mod faults;
 mod full_ring;
 mod host;
 mod long_submissions;
+mod panics;
 mod queue;
 mod recovery;
 mod shared_commits;
@@ -17,7 +18,7 @@ use crate::spec::descriptors::{InvalidationDescriptor, IotlbScope};
 use crate::{Unit, UnitConfig};
 use fake_unit::FakeUnit;
 use host::Host;
-use portcullis::iommu::{DomainId, Invalidation, Iommu, QueueError};
+use portcullis::iommu::{AttachError, DomainId, Invalidation, Iommu, QueueError, Translation};
 use portcullis::{Iova, Platform};
 
 type Driver<'a> = Unit<&'a FakeUnit<'a>, &'a Host>;
@@ -28,6 +29,18 @@ fn bring_up<'a>(fake: &'a FakeUnit<'a>, host: &'a Host) -> Driver<'a> {
     fake.take_executed();
     host.take_steps();
     unit
+}
+
+/// [`Iommu::open_domain`] for tables that are nowhere.
+fn open<I: Iommu>(iommu: &I, translation: Translation) -> Result<DomainId, AttachError> {
+    // SAFETY: no memory is behind the fake unit.
+    unsafe { iommu.open_domain(translation) }
+}
+
+/// [`Iommu::close_domain`].
+fn close<I: Iommu>(iommu: &I, domain: DomainId) -> Result<(), AttachError> {
+    // SAFETY: as above.
+    unsafe { iommu.close_domain(domain) }
 }
 
 /// The page-selective command for one page.

@@ -1,6 +1,6 @@
 use super::fake_unit::*;
 use super::host::Host;
-use super::{Driver, bring_up, page, page_descriptor, without_waits};
+use super::{Driver, bring_up, close, open, page, page_descriptor, without_waits};
 use crate::{UNITS_MAX, UnitCount, Units};
 use portcullis::iommu::fake::FakeIommu;
 use portcullis::iommu::{AttachError, DomainId, Invalidation, Iommu, QueueError, SourceId, Translation};
@@ -48,9 +48,9 @@ fn a_domain_spans_units_under_different_ids() {
     let fakes = [FakeUnit::new(&host), FakeUnit::new(&host)];
     let units = [bring_up(&fakes[0], &host), bring_up(&fakes[1], &host)];
     // Unit 1 has handed out an id before.
-    units[1].open_domain(TABLES).expect("an id");
+    open(&units[1], TABLES).expect("an id");
     let both = join(&units, &host);
-    let domain = both.open_domain(TABLES).expect("an id");
+    let domain = open(&both, TABLES).expect("an id");
     both.attach(domain, SourceId(0x010)).expect("a free device");
     both.attach(domain, SourceId(0x110)).expect("a free device");
     assert_eq!(both.attach(domain, SourceId(0x210)), Err(AttachError::Unsupported));
@@ -73,9 +73,9 @@ fn a_domain_spans_units_under_different_ids() {
     both.detach(domain, SourceId(0x110)).expect("an attached device");
     assert_eq!(both.detach(domain, SourceId(0x110)), Err(AttachError::NotAttached(SourceId(0x110))));
     assert_eq!(both.detach(domain, SourceId(0x210)), Err(AttachError::NotAttached(SourceId(0x210))));
-    both.close_domain(domain).expect("an open domain");
+    close(&both, domain).expect("an open domain");
     assert_eq!(fakes[0].context(SourceId(0x010)), None);
-    assert_eq!(both.close_domain(domain), Err(AttachError::NoSuchDomain(domain)));
+    assert_eq!(close(&both, domain), Err(AttachError::NoSuchDomain(domain)));
     assert_eq!(both.submit(&[page(domain.0, 5)]).err(), Some(QueueError::Unsupported));
 }
 
@@ -85,7 +85,7 @@ fn a_large_submission_reaches_every_unit() {
     let fakes = [FakeUnit::new(&host), FakeUnit::new(&host)];
     let units = [bring_up(&fakes[0], &host), bring_up(&fakes[1], &host)];
     let both = join(&units, &host);
-    let domain = both.open_domain(TABLES).expect("an id");
+    let domain = open(&both, TABLES).expect("an id");
     let commands: Vec<_> = (0..300).map(|pfn| page(domain.0, pfn)).collect();
     let ticket = both.submit(&commands).expect("room");
     assert_eq!(both.is_done(ticket), Ok(true));
@@ -103,7 +103,7 @@ fn a_commit_rides_on_every_unit() {
     let fakes = [FakeUnit::new(&host), FakeUnit::new(&host)];
     let units = [bring_up(&fakes[0], &host), bring_up(&fakes[1], &host)];
     let both = join(&units, &host);
-    let domain = both.open_domain(TABLES).expect("an id");
+    let domain = open(&both, TABLES).expect("an id");
     fakes.iter().for_each(|fake| fake.behave(Behaviour::Holding));
     let share = |pfn| both.submit_shared(&[page(domain.0, pfn)]).expect("room");
     let (flying, riders) = ([0, 1].map(share), [2, 3].map(share));
@@ -136,20 +136,20 @@ fn what_fails_on_one_unit_fails_and_can_be_tried_again() {
     let fakes = [FakeUnit::new(&host), FakeUnit::with_capabilities(&host, CAPABILITY.with_nd(0), EXTENDED)];
     let units = [bring_up(&fakes[0], &host), bring_up(&fakes[1], &host)];
     let both = join(&units, &host);
-    let domains: Vec<_> = (0..15).map(|_| both.open_domain(TABLES).expect("an id")).collect();
-    assert_eq!(both.open_domain(TABLES), Err(AttachError::NoDomainId));
-    assert_eq!(units[0].close_domain(DomainId(16)), Err(AttachError::NoSuchDomain(DomainId(16))), "undone there");
+    let domains: Vec<_> = (0..15).map(|_| open(&both, TABLES).expect("an id")).collect();
+    assert_eq!(open(&both, TABLES), Err(AttachError::NoDomainId));
+    assert_eq!(close(&units[0], DomainId(16)), Err(AttachError::NoSuchDomain(DomainId(16))), "undone there");
 
     let bad = Invalidation::Pages { domain: domains[3], first: Iova::new(0x1000), mask: 3, leaf_only: true };
     assert_eq!(both.submit(&[bad]).err(), Some(QueueError::Unsupported));
 
     fakes[1].behave(Behaviour::Silent);
-    assert_eq!(both.close_domain(domains[3]), Err(AttachError::Queue(QueueError::Timeout(1000))));
+    assert_eq!(close(&both, domains[3]), Err(AttachError::Queue(QueueError::Timeout(1000))));
     fakes[1].behave(Behaviour::Prompt);
     // Unit 0 has closed its part and may hand that id to others; the second try must not touch it again.
-    let reused = (0..).find_map(|_| units[0].open_domain(TABLES).ok().filter(|id| *id == DomainId(4)));
+    let reused = (0..).find_map(|_| open(&units[0], TABLES).ok().filter(|id| *id == DomainId(4)));
     assert_eq!(reused, Some(DomainId(4)));
     units[0].attach(DomainId(4), SourceId(0x30)).expect("a free device");
-    both.close_domain(domains[3]).expect("unit 1 answers again");
+    close(&both, domains[3]).expect("unit 1 answers again");
     assert!(fakes[0].context(SourceId(0x30)).is_some());
 }

@@ -9,9 +9,9 @@ use super::page_states;
 use super::reclaim::Reclaim;
 use crate::address::{IovaRange, Segment};
 use crate::design::{AssembledMapper, DomainSetup, LockFree, Mapper, Parts, Usage};
-use crate::error::{CommitError, MapError, NewDomainError, NoMemory, RawUnmapError, UnmapError};
+use crate::error::{CommitError, MapError, NewDomainError, NoMemory, RawMapError, RawUnmapError, UnmapError};
 use crate::invalidation::{CPU_QUEUE_CAPACITY, Commands, Deferral, Flushes, Revocation, Revoked, Submissions};
-use crate::iommu::{AttachError, DomainId, Invalidation, Iommu, SourceId};
+use crate::iommu::{AttachError, DomainId, Invalidation, Iommu, QueueError, SourceId};
 use crate::iova::{Claim, IovaAllocator, IovaRequest, Kept, MagazineAllocator, never_handed_out};
 use crate::platform::{Phase, Platform, Step};
 use crate::proof::{Committed, Proof};
@@ -94,7 +94,7 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
 
     /// A map that takes more than to write its entries.
     #[inline(never)]
-    fn map_general(&self, request: &Request<'_>) -> Result<IovaRange, MapError> {
+    fn map_general(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
         match self.map_in_chunk(request)? {
             Some(range) => Ok(range),
             None => self.base.map_by_allocator(request),
@@ -111,7 +111,7 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         access: Access,
         stream: Stream,
         lifetime: Lifetime,
-    ) -> Result<IovaRange, MapError> {
+    ) -> Result<IovaRange, RawMapError> {
         let segments = [segment];
         let mut request = Request::new(&segments, access)?;
         (request.stream, request.lifetime) = (stream, lifetime);
@@ -119,7 +119,7 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
     }
 
     /// Makes a mapping in a chunk, and all that the hardware asks for. `None` where it has to go to the lower half.
-    fn map_in_chunk(&self, request: &Request<'_>) -> Result<Option<IovaRange>, MapError> {
+    fn map_in_chunk(&self, request: &Request<'_>) -> Result<Option<IovaRange>, RawMapError> {
         let space = &self.base.space;
         if !has_place(request) || self.chunks().is_none() {
             return Ok(None);
@@ -130,7 +130,7 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         if let Err(error) = space.sync_map(range) {
             // Taken back, and never spent: quarantined (S11).
             let _ = page_states::clear(space.platform(), entries, range);
-            return Err(error);
+            return Err(error.into());
         }
         Ok(Some(range))
     }
@@ -143,7 +143,11 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         platform.probe(Step::Enter(Phase::IovaAllocate));
         // SAFETY: the upper half has leaves of 4 KiB only, and reaches no further than the width.
         let grow = |pfn| unsafe { space.add_leaf_table(pfn) };
-        let Some(taken) = self.chunks().take(platform, &IovaRequest::of(request), grow)? else { return Ok(None) };
+        // A chunk is replaced under a lock.
+        let panics = space.poison_on_panic();
+        let taken = self.chunks().take(platform, &IovaRequest::of(request), grow);
+        panics.passed();
+        let Some(taken) = taken? else { return Ok(None) };
         platform.probe(Step::Enter(Phase::Table));
         page_states::write(platform, taken.entries, request.segments(), request.access().rights());
         Ok(Some(taken))
@@ -191,7 +195,10 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         match allocator.chunks_of(range) {
             Some(chunks) => {
                 self.clear(chunks, range)?;
-                Ok(policy.commit_one(space, allocator, range)?)
+                let panics = space.poison_on_panic();
+                let committed = policy.commit_one(space, allocator, range);
+                panics.passed();
+                Ok(committed?)
             }
             None => self.base.unmap_by_allocator(range),
         }
@@ -200,6 +207,10 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
     /// Clears the mapping at exactly `range`, which lies in `chunks`. It is not invalidated yet.
     #[inline(always)]
     fn clear(&self, chunks: &Chunks<P>, range: IovaRange) -> Result<(), UnmapError> {
+        if self.base.space.has_panicked() {
+            // It could not be committed.
+            return Err(UnmapError::Poisoned);
+        }
         let platform = self.base.space.platform();
         platform.probe(Step::Enter(Phase::Table));
         platform.probe(Step::ChunkFind);
@@ -239,9 +250,11 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
     }
 }
 
-impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
+// SAFETY: a page of a chunk is handed out again when its mapping has been spent, which takes the proof of its invalidation; the rest is
+// an assembled mapper's.
+unsafe impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
     #[inline(always)]
-    fn map(&self, request: &Request<'_>) -> Result<IovaRange, MapError> {
+    unsafe fn map(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
         let space = &self.base.space;
         space.platform().probe(Step::Enter(Phase::Other));
         space.platform().probe(Step::Map);
@@ -300,8 +313,14 @@ impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
 
     fn tick(&self) -> Result<(), CommitError> {
         let ticked = self.base.tick();
+        if ticked == Err(CommitError(QueueError::Panicked)) {
+            return ticked;
+        }
+        let panics = self.base.space.poison_on_panic();
         let is_due = self.chunks().sweep_due.take_if_due(self.base.space.platform());
-        ticked.and(if is_due { self.give_tables_back() } else { Ok(()) })
+        let swept = if is_due { self.give_tables_back() } else { Ok(()) };
+        panics.passed();
+        ticked.and(swept)
     }
 
     fn due_us(&self) -> Option<u64> {
@@ -331,7 +350,9 @@ impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
 
 impl<P: Platform, I: Iommu> Drop for Chunked<P, I> {
     fn drop(&mut self) {
-        self.reclaim.close(&self.base);
+        if !self.base.space.has_panicked() {
+            self.reclaim.close(&self.base);
+        }
     }
 }
 

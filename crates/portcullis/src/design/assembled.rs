@@ -4,9 +4,9 @@
 
 use crate::address::IovaRange;
 use crate::design::{DomainSetup, LockFree, Locking, Mapper, Usage};
-use crate::error::{CommitError, MapError, NewDomainError, RawUnmapError, UnmapError};
+use crate::error::{CommitError, MapError, NewDomainError, RawMapError, RawUnmapError, UnmapError};
 use crate::invalidation::{Commands, Deferral, Policy, Revocation, Revoked, Submissions};
-use crate::iommu::{AttachError, DomainId, Iommu, SourceId};
+use crate::iommu::{AttachError, DomainId, Iommu, QueueError, SourceId};
 use crate::iova::{Claim, IovaAllocator, IovaRequest};
 use crate::platform::{Phase, Platform, Step};
 use crate::proof::{Committed, Proof};
@@ -96,8 +96,15 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
     /// # Errors
     /// Those of [`Mapper::map`].
     #[inline(never)]
-    pub(crate) fn map_by_allocator(&self, request: &Request<'_>) -> Result<IovaRange, MapError> {
+    pub(crate) fn map_by_allocator(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
         self.space.refuse_if_poisoned()?;
+        let panics = self.space.poison_on_panic();
+        let mapped = self.map_and_sync(request);
+        panics.passed();
+        mapped
+    }
+
+    fn map_and_sync(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
         let allocate_and_write = || self.locking.whole(request.pages(), || self.allocate_and_write(request));
         let range = match allocate_and_write() {
             // Not with a lock held: it waits for the hardware.
@@ -106,7 +113,7 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
         }?;
         if let Err(error) = self.space.sync_map(range).and_then(|()| self.policy.sync_map(&self.space, range)) {
             self.quarantine(range);
-            return Err(error);
+            return Err(error.into());
         }
         Ok(range)
     }
@@ -158,6 +165,17 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
     /// # Errors
     /// Those of [`Mapper::unmap`].
     pub(crate) fn take_down(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
+        if self.space.has_panicked() {
+            return Err(UnmapError::Poisoned);
+        }
+        let panics = self.space.poison_on_panic();
+        let taken_down = self.claim_and_clear(range, out);
+        panics.passed();
+        taken_down
+    }
+
+    #[inline(always)]
+    fn claim_and_clear(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
         let leaf_only = self.locking.whole(range.pages(), || {
             let claim = self.allocator.claim(self.space.platform(), range)?;
             if self.policy.leaves_translations(&self.space) {
@@ -182,9 +200,11 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
     }
 }
 
-impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Mapper for AssembledMapper<A, P, I, L> {
+// SAFETY: the allocator hands each address to one mapping at a time, the policy gives it back with the proof of its invalidation, and
+// the table leads to nothing else.
+unsafe impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Mapper for AssembledMapper<A, P, I, L> {
     #[inline(always)]
-    fn map(&self, request: &Request<'_>) -> Result<IovaRange, MapError> {
+    unsafe fn map(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
         let platform = self.space.platform();
         platform.probe(Step::Enter(Phase::Other));
         platform.probe(Step::Map);
@@ -211,6 +231,13 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Mapper for Assemble
     fn commit(&self, revocation: &mut Revocation) -> Result<Committed, CommitError> {
         let Self { allocator, policy, space, .. } = self;
         assert!(revocation.is_of(space.tag()), "a revocation is committed where its unmaps were made");
+        if space.has_panicked() {
+            // Kept for good: addresses, and table pages.
+            revocation.revoked.clear();
+            revocation.tables = FreedTables::new();
+            return Err(CommitError(QueueError::Panicked));
+        }
+        let panics = space.poison_on_panic();
         if policy.must_clear(space) {
             // The domain has been poisoned since the unmap: no map will come and write over what that has left.
             for revoked in &revocation.revoked {
@@ -218,12 +245,20 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Mapper for Assemble
                 unsafe { space.unmap(revoked.range, &mut revocation.tables) };
             }
         }
-        policy.commit(space, allocator, revocation)
+        let committed = policy.commit(space, allocator, revocation);
+        panics.passed();
+        committed
     }
 
     fn tick(&self) -> Result<(), CommitError> {
+        if self.space.has_panicked() {
+            return Err(CommitError(QueueError::Panicked));
+        }
+        let panics = self.space.poison_on_panic();
         self.allocator.tick(self.space.platform());
-        self.policy.tick(&self.space, &self.allocator)
+        let ticked = self.policy.tick(&self.space, &self.allocator);
+        panics.passed();
+        ticked
     }
 
     fn due_us(&self) -> Option<u64> {
@@ -236,9 +271,14 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Mapper for Assemble
 
     fn usage(&self) -> Usage {
         let Self { allocator, policy, .. } = self;
+        if self.space.has_panicked() {
+            // The rest is behind locks that are not taken any more.
+            return Usage { table_pages: self.table_pages(), ..Usage::default() };
+        }
+        let panics = self.space.poison_on_panic();
         let (queued_unmaps, queued_unmaps_max) = policy.queued();
         let kept = allocator.kept();
-        Usage {
+        let usage = Usage {
             live_ranges: allocator.live(),
             kept_ranges: kept.ranges,
             kept_ranges_max: kept.ranges_max,
@@ -247,7 +287,9 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Mapper for Assemble
             queued_unmaps,
             queued_unmaps_max,
             window_us_max: policy.window_us_max(),
-        }
+        };
+        panics.passed();
+        usage
     }
 
     fn id(&self) -> DomainId {

@@ -25,7 +25,7 @@
 
 use super::{AssembledMapper, DomainSetup, Mapper, Usage};
 use crate::address::{IovaRange, PAGE_SHIFT, Segment};
-use crate::error::{CommitError, MapError, NewDomainError, UnmapError};
+use crate::error::{CommitError, MapError, NewDomainError, RawMapError, UnmapError};
 use crate::invalidation::{Deferral, Revocation, Revoked};
 use crate::iommu::{AttachError, DomainId, Iommu, SourceId};
 use crate::iova::{Claim, IovaAllocator, IovaRequest, Kept, MagazineAllocator, never_handed_out};
@@ -117,7 +117,7 @@ pub fn dynamic_identity<P: Platform, I: Iommu>(
 
 impl<P: Platform, I: Iommu> DynamicIdentity<P, I> {
     /// Makes the mapping in the region of its rights. `None` where it has to go to the fourth.
-    fn map_in_region(&self, request: &Request<'_>) -> Result<Option<IovaRange>, MapError> {
+    fn map_in_region(&self, request: &Request<'_>) -> Result<Option<IovaRange>, RawMapError> {
         let AssembledMapper { space, allocator, .. } = &self.base;
         space.refuse_if_poisoned()?;
         let &[segment] = request.segments() else { return Ok(None) };
@@ -132,7 +132,7 @@ impl<P: Platform, I: Iommu> DynamicIdentity<P, I> {
         if let Err(error) = space.sync_map(run.range) {
             // As in `AssembledMapper`: taken back, and quarantined, here by a domain that maps nothing any more.
             let _ = self.unshare(run.range);
-            return Err(error);
+            return Err(error.into());
         }
         Ok(Some(run.range))
     }
@@ -146,8 +146,10 @@ impl<P: Platform, I: Iommu> DynamicIdentity<P, I> {
     }
 }
 
-impl<P: Platform, I: Iommu> Mapper for DynamicIdentity<P, I> {
-    fn map(&self, request: &Request<'_>) -> Result<IovaRange, MapError> {
+// SAFETY: in the three regions an address leads to the memory that it names, with the rights that it names, for as long as any
+// mapping counts; the fourth is an assembled mapper's.
+unsafe impl<P: Platform, I: Iommu> Mapper for DynamicIdentity<P, I> {
+    unsafe fn map(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
         let platform = self.base.space.platform();
         platform.probe(Step::Enter(Phase::Other));
         platform.probe(Step::Map);

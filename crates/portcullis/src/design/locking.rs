@@ -20,7 +20,7 @@ const DIRECTORY_LOCKS: usize = if cfg!(loom) { LEVELS_MAX } else { 16 * LEVELS_M
 /// # Safety
 /// Table pages are freed on its word. Implementations promise that, where [`TABLE_EXCLUSIVE`](Locking::TABLE_EXCLUSIVE) says so,
 /// [`table`](Locking::table) never runs two closures at the same time.
-pub unsafe trait Locking: Sync {
+pub unsafe trait Locking: Send + Sync {
     /// Whether one CPU at a time works on the table.
     const TABLE_EXCLUSIVE: bool = false;
 

@@ -1,13 +1,9 @@
 //! What a design is: a named whole of allocator, invalidation and table rule.
 
-#[allow(unsafe_code, reason = "translations have an owner that types cannot show")]
 mod assembled;
-#[allow(unsafe_code, reason = "translations have an owner that types cannot show")]
 mod identity;
-#[allow(unsafe_code, reason = "table pages are freed under a lock")]
 mod locking;
 mod options;
-#[allow(unsafe_code, reason = "translations have an owner that types cannot show")]
 mod physical;
 
 pub use assembled::{AssembledMapper, Parts};
@@ -17,7 +13,7 @@ pub use options::{OptionError, OptionInfo, OptionKind, Options, Value};
 pub use physical::{IdentityMapped, Untranslated};
 
 use crate::address::{IovaRange, Segment};
-use crate::error::{CommitError, MapError, NewDomainError, RawUnmapError, UnmapError};
+use crate::error::{CommitError, NewDomainError, RawMapError, RawUnmapError, UnmapError};
 use crate::invalidation::Revocation;
 use crate::iommu::{AttachError, DomainId, Iommu, SourceId};
 use crate::platform::Platform;
@@ -99,7 +95,11 @@ pub trait DesignInfo: 'static {
 }
 
 /// A design, as a type to name it by.
-pub trait Design<P: Platform, I: Iommu>: DesignInfo {
+///
+/// # Safety
+/// Drivers trust what [`DesignInfo::INFO`] says: that the device sees physical addresses or others, and which protections there
+/// are. Of a mapper that it has from elsewhere a design answers for what it changes about it.
+pub unsafe trait Design<P: Platform, I: Iommu>: DesignInfo {
     /// What maps and unmaps for one domain.
     type Mapper: Mapper;
 
@@ -107,7 +107,12 @@ pub trait Design<P: Platform, I: Iommu>: DesignInfo {
     ///
     /// # Errors
     /// A [`NewDomainError`].
-    fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError>;
+    ///
+    /// # Safety
+    /// `setup` has a protection that the design offers, and a width that the hardware has, as
+    /// [`Domain::with_config`](crate::Domain::with_config) sees to. Under [`Protection::None`] all memory, or all of `setup.memory`
+    /// where there is a table, is meant for every device that is attached.
+    unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError>;
 }
 
 /// What a design is built from.
@@ -129,12 +134,26 @@ pub struct DomainSetup<'c, P, I> {
 }
 
 /// Maps and unmaps for one domain. All methods may be called from several CPUs and from interrupts.
-pub trait Mapper: Sync {
+///
+/// # Safety
+/// Buffers go back to their owners on its word. Implementations promise that the devices of the domain reach
+/// * what has been [mapped](Mapper::map), at the addresses returned, with the rights asked for, and nothing else, unless the
+///   protection is [`Protection::None`];
+/// * no mapping any more once the commit of its unmap has returned [`Committed::Lost`], unless they reach its memory by another
+///   mapping of the same;
+/// * nothing of a map that was [refused](RawMapError::Refused), and the mapping as it was after an unmap that was refused.
+///
+/// That holds after a panic in any of them, too: what was not refused by then stays mapped, or lost, for good.
+pub unsafe trait Mapper: Send + Sync {
     /// Makes a mapping. The device may use it when this returns.
     ///
     /// # Errors
-    /// A [`MapError`]; nothing has changed then, but after [`MapError::SyncFailed`].
-    fn map(&self, request: &Request<'_>) -> Result<IovaRange, MapError>;
+    /// A [`RawMapError`].
+    ///
+    /// # Safety
+    /// The memory is meant for the devices of the domain until the commit of its unmap has returned, or the end of the stale window
+    /// that the design declares; if there is none, for good. It is none that the library has for tables.
+    unsafe fn map(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError>;
 
     /// Clears the mapping at exactly `range` and notes in `out` what is to be invalidated. The buffer is not yet back: that
     /// takes a [`commit`](Mapper::commit).

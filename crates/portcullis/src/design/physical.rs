@@ -2,7 +2,7 @@
 
 use crate::address::{Iova, IovaRange, PAGE_SHIFT, PhysAddr, Segment};
 use crate::design::{DomainSetup, Mapper, Usage};
-use crate::error::{CommitError, MapError, NewDomainError, RawUnmapError, UnmapError};
+use crate::error::{CommitError, MapError, NewDomainError, RawMapError, RawUnmapError, UnmapError};
 use crate::invalidation::Revocation;
 use crate::iommu::{AttachError, DomainId, Iommu, SourceId};
 use crate::iova::never_handed_out;
@@ -59,15 +59,20 @@ impl<I: Iommu> Untranslated<I> {
     ///
     /// # Errors
     /// Those of [`Iommu::open_domain`].
-    pub fn new<P: Platform>(setup: DomainSetup<'_, P, I>) -> Result<Self, NewDomainError> {
+    ///
+    /// # Safety
+    /// All memory is meant for every device that is attached.
+    pub unsafe fn new<P: Platform>(setup: DomainSetup<'_, P, I>) -> Result<Self, NewDomainError> {
         let reachable = Reachable::new(&setup)?;
-        Ok(Self { domain: PassThrough::new(setup.iommu)?, reachable })
+        // SAFETY: the caller's promise, passed on.
+        Ok(Self { domain: unsafe { PassThrough::new(setup.iommu) }?, reachable })
     }
 }
 
-impl<I: Iommu> Mapper for Untranslated<I> {
-    fn map(&self, request: &Request<'_>) -> Result<IovaRange, MapError> {
-        self.reachable.range(request)
+// SAFETY: it protects nothing, and says so.
+unsafe impl<I: Iommu> Mapper for Untranslated<I> {
+    unsafe fn map(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
+        Ok(self.reachable.range(request)?)
     }
 
     fn unmap(&self, _range: IovaRange, _out: &mut Revocation) -> Result<(), UnmapError> {
@@ -123,7 +128,10 @@ impl<P: Platform, I: Iommu> IdentityMapped<P, I> {
     ///
     /// # Errors
     /// Those of [`AddressSpace::new`]; [`NewDomainError::BadRange`], [`NewDomainError::Identity`].
-    pub fn new(setup: DomainSetup<'_, P, I>) -> Result<Self, NewDomainError> {
+    ///
+    /// # Safety
+    /// All of `setup.memory` is meant for every device that is attached.
+    pub unsafe fn new(setup: DomainSetup<'_, P, I>) -> Result<Self, NewDomainError> {
         let reachable = Reachable::new(&setup)?;
         let space = AddressSpace::new(setup.iommu, setup.platform, setup.width, TableRule::Kept)?;
         let this = Self { space, reachable };
@@ -154,17 +162,19 @@ impl<P: Platform, I: Iommu> IdentityMapped<P, I> {
         let range = IovaRange::new(pfn, pages).ok_or(NewDomainError::BadRange(segment.phys))?;
         // SAFETY: the space is being made, so everything in it is this call's alone.
         let mapped = unsafe { self.space.map(range, &[segment], Access::DeviceReadsAndWrites, false) };
-        mapped.and_then(|()| self.space.sync_map(range)).map_err(NewDomainError::Identity)
+        let mapped = mapped.map_err(RawMapError::from);
+        mapped.and_then(|()| Ok(self.space.sync_map(range)?)).map_err(NewDomainError::Identity)
     }
 }
 
-impl<P: Platform, I: Iommu> Mapper for IdentityMapped<P, I> {
-    fn map(&self, request: &Request<'_>) -> Result<IovaRange, MapError> {
+// SAFETY: it protects nothing, and says so.
+unsafe impl<P: Platform, I: Iommu> Mapper for IdentityMapped<P, I> {
+    unsafe fn map(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
         let range = self.reachable.range(request)?;
         for pfn in range.first_pfn()..range.end_pfn() {
             // SAFETY: the identity map is never unmapped.
             if unsafe { self.space.table().lookup(self.space.platform(), Iova::from_pfn(pfn)) }.is_none() {
-                return Err(MapError::PhysicalRange(PhysAddr::from_pfn(pfn)));
+                return Err(MapError::PhysicalRange(PhysAddr::from_pfn(pfn)).into());
             }
         }
         Ok(range)

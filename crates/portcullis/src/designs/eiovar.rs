@@ -50,10 +50,11 @@ impl DesignInfo for Eiovar {
     };
 }
 
-impl<P: Platform, I: Iommu> Design<P, I> for Eiovar {
+// SAFETY: an assembled mapper is a sound one, of whatever sound parts.
+unsafe impl<P: Platform, I: Iommu> Design<P, I> for Eiovar {
     type Mapper = AssembledMapper<FreeListAllocator<P>, P, I>;
 
-    fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+    unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
         let kept_max = setup.options.count("k").map(|k| usize::try_from(k).unwrap_or(usize::MAX));
         let allocator = FreeListAllocator::new(&setup.platform, setup.width, setup.reserved, kept_max)?;
         AssembledMapper::new(allocator, queue_kind(&setup.options, Deferral::Global), setup)

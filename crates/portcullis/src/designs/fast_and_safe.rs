@@ -53,10 +53,11 @@ impl DesignInfo for FastAndSafe {
     };
 }
 
-impl<P: Platform, I: Iommu> Design<P, I> for FastAndSafe {
+// SAFETY: an assembled mapper is a sound one, of whatever sound parts.
+unsafe impl<P: Platform, I: Iommu> Design<P, I> for FastAndSafe {
     type Mapper = AssembledMapper<WindowAllocator<P>, P, I>;
 
-    fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+    unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
         let within_pages = match setup.options.word("window") {
             Some("8") => 8,
             Some("16") => 16,

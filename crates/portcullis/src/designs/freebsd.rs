@@ -47,10 +47,11 @@ impl DesignInfo for FreeBsd {
     };
 }
 
-impl<P: Platform, I: Iommu> Design<P, I> for FreeBsd {
+// SAFETY: an assembled mapper is a sound one, of whatever sound parts.
+unsafe impl<P: Platform, I: Iommu> Design<P, I> for FreeBsd {
     type Mapper = AssembledMapper<GapTreeAllocator<P>, P, I, TableLock<P>>;
 
-    fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+    unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
         let allocator = GapTreeAllocator::new(&setup.platform, setup.width, setup.reserved)?;
         let parts = Parts {
             commands: Commands::PerUnmap,

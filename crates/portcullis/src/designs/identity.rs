@@ -48,10 +48,11 @@ impl DesignInfo for Identity {
     };
 }
 
-impl<P: Platform, I: Iommu> Design<P, I> for Identity {
+// SAFETY: that of dynamic identity mapping is a sound mapper.
+unsafe impl<P: Platform, I: Iommu> Design<P, I> for Identity {
     type Mapper = DynamicIdentity<P, I>;
 
-    fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+    unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
         dynamic_identity(queue_kind(&setup.options, Deferral::PER_CPU), setup)
     }
 }

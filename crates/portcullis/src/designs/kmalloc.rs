@@ -41,10 +41,11 @@ impl DesignInfo for Kmalloc {
     };
 }
 
-impl<P: Platform, I: Iommu> Design<P, I> for Kmalloc {
+// SAFETY: an assembled mapper is a sound one, of whatever sound parts.
+unsafe impl<P: Platform, I: Iommu> Design<P, I> for Kmalloc {
     type Mapper = AssembledMapper<KmallocAllocator<P>, P, I>;
 
-    fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+    unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
         let allocator = KmallocAllocator::new(&setup.platform, setup.width, setup.reserved)?;
         AssembledMapper::new(allocator, queue_kind(&setup.options, Deferral::PER_CPU), setup)
     }

@@ -44,10 +44,11 @@ impl DesignInfo for MacOs {
     };
 }
 
-impl<P: Platform, I: Iommu> Design<P, I> for MacOs {
+// SAFETY: an assembled mapper is a sound one, of whatever sound parts.
+unsafe impl<P: Platform, I: Iommu> Design<P, I> for MacOs {
     type Mapper = AssembledMapper<BuddyAllocator<P>, P, I, WholeLock<P>>;
 
-    fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+    unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
         let allocator = BuddyAllocator::new(&setup.platform, setup.width, setup.reserved)?;
         let parts = Parts {
             commands: Commands::PerUnmap,

@@ -46,10 +46,11 @@ impl DesignInfo for Magazine {
     };
 }
 
-impl<P: Platform, I: Iommu> Design<P, I> for Magazine {
+// SAFETY: an assembled mapper is a sound one, of whatever sound parts.
+unsafe impl<P: Platform, I: Iommu> Design<P, I> for Magazine {
     type Mapper = AssembledMapper<MagazineAllocator<P>, P, I>;
 
-    fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+    unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
         let allocator = MagazineAllocator::new(&setup.platform, setup.width, setup.reserved)?;
         AssembledMapper::new(allocator, queue_kind(&setup.options, Deferral::PER_CPU), setup)
     }

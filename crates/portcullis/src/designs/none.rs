@@ -38,10 +38,12 @@ impl DesignInfo for Unprotected {
     };
 }
 
-impl<P: Platform, I: Iommu> Design<P, I> for Unprotected {
+// SAFETY: it offers no protection, and its mapper maps nothing.
+unsafe impl<P: Platform, I: Iommu> Design<P, I> for Unprotected {
     type Mapper = Untranslated<I>;
 
-    fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
-        Untranslated::new(setup)
+    unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { Untranslated::new(setup) }
     }
 }

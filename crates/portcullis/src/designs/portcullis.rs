@@ -43,10 +43,11 @@ impl DesignInfo for Portcullis {
     };
 }
 
-impl<P: Platform, I: Iommu> Design<P, I> for Portcullis {
+// SAFETY: the mapper of `chunk` is a sound one.
+unsafe impl<P: Platform, I: Iommu> Design<P, I> for Portcullis {
     type Mapper = Chunked<P, I>;
 
-    fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+    unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
         Chunked::new(setup)
     }
 }

@@ -45,10 +45,11 @@ impl DesignInfo for Solaris {
     };
 }
 
-impl<P: Platform, I: Iommu> Design<P, I> for Solaris {
+// SAFETY: an assembled mapper is a sound one, of whatever sound parts.
+unsafe impl<P: Platform, I: Iommu> Design<P, I> for Solaris {
     type Mapper = AssembledMapper<VmemAllocator<P>, P, I, LockPerTable<P>>;
 
-    fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+    unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
         let allocator = VmemAllocator::new(&setup.platform, setup.width, setup.reserved)?;
         let locking = LockPerTable::new(&setup.platform, setup.width)?;
         let parts = Parts {

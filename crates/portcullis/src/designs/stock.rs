@@ -42,10 +42,11 @@ impl DesignInfo for Stock {
     };
 }
 
-impl<P: Platform, I: Iommu> Design<P, I> for Stock {
+// SAFETY: an assembled mapper is a sound one, of whatever sound parts.
+unsafe impl<P: Platform, I: Iommu> Design<P, I> for Stock {
     type Mapper = AssembledMapper<TreeAllocator<P>, P, I>;
 
-    fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+    unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
         let allocator = TreeAllocator::new(&setup.platform, setup.width, setup.reserved)?;
         AssembledMapper::new(allocator, queue_kind(&setup.options, Deferral::Global), setup)
     }

@@ -1,6 +1,6 @@
 //! Unmaps committed together. Nothing goes back before the commit.
 
-use super::mapping::Lent;
+use super::mapping::{Lent, count_lost};
 use super::{DmaBuffer, Domain, Mapping, Refused};
 use crate::address::IovaRange;
 use crate::design::Design;
@@ -8,10 +8,12 @@ use crate::error::{CommitError, UnmapError};
 use crate::invalidation::{BATCH_MAX, Revocation, Revoked};
 use crate::iommu::{Iommu, QueueError};
 use crate::platform::Platform;
-use crate::proof::{Committed, Proof};
+use crate::proof::Committed;
 use arrayvec::ArrayVec;
 
-/// A batch of raw unmaps, at most [`BATCH_MAX`]. Dropping it commits it.
+/// A batch of raw unmaps, at most [`BATCH_MAX`]. Dropping it commits it, and tells of an error by
+/// [`lost_buffers`](super::lost_buffers) and by a domain that is poisoned only.
+#[must_use = "an error of its commit should be looked at"]
 pub struct RawBatch<'d, D: Design<P, I>, P: Platform, I: Iommu> {
     domain: &'d Domain<D, P, I>,
     revocation: Revocation,
@@ -51,33 +53,31 @@ impl<'d, D: Design<P, I>, P: Platform, I: Iommu> RawBatch<'d, D, P, I> {
         // So that the drop after a commit takes no lock.
         if self.revocation.is_empty() { Ok(()) } else { self.domain.commit(&mut self.revocation).map(drop) }
     }
-
-    /// The same for buffers that are owned, which go back only against a proof.
-    fn prove(&mut self) -> Result<Proof, CommitError> {
-        match self.domain.commit(&mut self.revocation)? {
-            Committed::Lost(proof) => Ok(proof),
-            Committed::Deferred => Err(CommitError(QueueError::Unproven)),
-        }
-    }
 }
 
 impl<D: Design<P, I>, P: Platform, I: Iommu> Drop for RawBatch<'_, D, P, I> {
     fn drop(&mut self) {
         // After `commit` there is nothing left. There is no caller to tell of an error: the addresses stay quarantined and the
         // domain is poisoned, so the next map reports it.
-        let _ = self.commit_so_far();
+        let unmaps = self.revocation.revoked().len();
+        if self.commit_so_far().is_err() {
+            count_lost(unmaps);
+        }
     }
 }
 
-/// A batch of unmaps that holds the buffers until it commits, at most [`BATCH_MAX`]. Dropping it commits it.
+/// A batch of unmaps that holds the buffers until it commits, at most [`BATCH_MAX`]. Dropping it commits it, and frees the buffers if
+/// that succeeds; if not, they are [lost](super::lost_buffers), and the domain is poisoned.
+#[must_use = "buffers come back by its commit"]
 pub struct Batch<'d, D: Design<P, I>, P: Platform, I: Iommu, B: DmaBuffer> {
-    raw: RawBatch<'d, D, P, I>,
+    domain: &'d Domain<D, P, I>,
+    revocation: Revocation,
     buffers: ArrayVec<Lent<B>, BATCH_MAX>,
 }
 
 impl<'d, D: Design<P, I>, P: Platform, I: Iommu, B: DmaBuffer> Batch<'d, D, P, I, B> {
     pub(super) const fn new(domain: &'d Domain<D, P, I>) -> Self {
-        Self { raw: RawBatch::new(domain), buffers: ArrayVec::new_const() }
+        Self { domain, revocation: Revocation::new(), buffers: ArrayVec::new_const() }
     }
 
     /// Clears the mapping and keeps its buffer until the commit.
@@ -85,19 +85,22 @@ impl<'d, D: Design<P, I>, P: Platform, I: Iommu, B: DmaBuffer> Batch<'d, D, P, I
     /// # Errors
     /// The mapping, with the [`UnmapError`].
     pub fn unmap(&mut self, mapping: Mapping<B>) -> Result<(), Refused<Mapping<B>, UnmapError>> {
-        let refused = if mapping.tag() != self.raw.domain.tag {
-            Err(UnmapError::WrongDomain)
-        } else if self.buffers.is_full() {
-            Err(UnmapError::BatchFull)
-        } else {
-            self.raw.unmap(mapping.range())
-        };
-        match refused {
+        let tag = self.domain.tag;
+        if mapping.tag() != tag {
+            return Err(Refused { value: mapping, error: UnmapError::WrongDomain });
+        }
+        if self.buffers.is_full() {
+            return Err(Refused { value: mapping, error: UnmapError::BatchFull });
+        }
+        let (range, access) = (mapping.range(), mapping.access());
+        // As in `Domain::unmap`.
+        let lent = mapping.into_lent();
+        match self.domain.unmap_into(range, &mut self.revocation) {
             Ok(()) => {
-                self.buffers.push(mapping.into_lent());
+                self.buffers.push(lent);
                 Ok(())
             }
-            Err(error) => Err(Refused { value: mapping, error }),
+            Err(error) => Err(Refused { value: Mapping::new(lent, range, access, tag), error }),
         }
     }
 
@@ -115,7 +118,10 @@ impl<'d, D: Design<P, I>, P: Platform, I: Iommu, B: DmaBuffer> Batch<'d, D, P, I
         if buffers.is_empty() {
             return Ok(ArrayVec::new());
         }
-        let proof = self.raw.prove()?;
+        let proof = match self.domain.commit(&mut self.revocation)? {
+            Committed::Lost(proof) => proof,
+            Committed::Deferred => return Err(CommitError(QueueError::Unproven)),
+        };
         Ok(buffers.into_iter().map(|buffer| buffer.give_back(&proof)).collect())
     }
 }

@@ -1,8 +1,7 @@
 //! Buffers while the device has them.
 
 use crate::address::{Iova, IovaRange, Segment};
-use crate::error::{CommitError, MapError, UnmapError};
-use crate::iommu::QueueError;
+use crate::error::{CommitError, MapError, RawMapError, SyncError, UnmapError};
 use crate::proof::Proof;
 use crate::request::Access;
 use crate::sync::{Ordering, StaticCounter};
@@ -27,14 +26,60 @@ pub fn leaked_mappings() -> usize {
     LEAKED.load(Ordering::Relaxed)
 }
 
-/// A buffer on loan to a device: without a proof that the device has lost it, it is neither given back nor freed.
+/// Memory that a device may use while the CPU does: rings of descriptors and their like.
+///
+/// # Safety
+/// Whatever the type lets its users do with the memory is right while a device reads and writes it: by atomics and volatile
+/// accesses, and without a reference to what it contains.
+pub unsafe trait SharedBuffer: DmaBuffer {}
+
+/// Buffers and raw unmaps lost so far.
+static LOST: StaticCounter = StaticCounter::new(0);
+
+/// How many buffers were lost for good since the program started: because their mapping was dropped, because an invalidation
+/// failed (S11), or because a panic came while the device had them. The unmaps of a [`RawBatch`](super::RawBatch) count as well
+/// where its commit fails in its drop, for then no error tells of them.
+pub fn lost_buffers() -> usize {
+    LOST.load(Ordering::Relaxed)
+}
+
+#[cold]
+pub(super) fn count_lost(buffers: usize) {
+    // Relaxed: a statistic.
+    LOST.fetch_add(buffers, Ordering::Relaxed);
+    #[cfg(any(feature = "fake", test))]
+    crate::platform::fake::buffers_lost(buffers);
+}
+
+/// A buffer on loan to a device: without a proof that the device has lost it, or has never had it, it is neither given back nor
+/// freed. Dropped, as in unwinding, it is lost for good.
 pub(super) struct Lent<B: DmaBuffer>(ManuallyDrop<B>);
 
 impl<B: DmaBuffer> Lent<B> {
+    /// Before any translation leads to it.
+    #[inline(always)]
+    pub(super) const fn new(buffer: B) -> Self {
+        Self(ManuallyDrop::new(buffer))
+    }
+
+    #[inline(always)]
+    pub(super) fn segments(&self) -> &[Segment] {
+        self.0.segments()
+    }
+
     /// Back to its owner, who may free it.
     #[inline(always)]
     pub(super) fn give_back(self, _proof: &Proof) -> B {
-        ManuallyDrop::into_inner(self.0)
+        let mut this = ManuallyDrop::new(self);
+        // SAFETY: `this` is not dropped, so the buffer is taken once.
+        unsafe { ManuallyDrop::take(&mut this.0) }
+    }
+}
+
+impl<B: DmaBuffer> Drop for Lent<B> {
+    #[cold]
+    fn drop(&mut self) {
+        count_lost(1);
     }
 }
 
@@ -73,8 +118,8 @@ impl Tag {
 
 impl<B: DmaBuffer> Mapping<B> {
     #[inline(always)]
-    pub(super) const fn new(buffer: B, range: IovaRange, access: Access, tag: Tag) -> Self {
-        Self { buffer: Lent(ManuallyDrop::new(buffer)), range, access, tag }
+    pub(super) const fn new(buffer: Lent<B>, range: IovaRange, access: Access, tag: Tag) -> Self {
+        Self { buffer, range, access, tag }
     }
 
     /// What to program into the device: the address of the first byte.
@@ -87,8 +132,15 @@ impl<B: DmaBuffer> Mapping<B> {
     /// # Panics
     /// If the buffer has no such segment.
     pub fn segment_iova(&self, index: usize) -> Iova {
-        let segments = self.buffer.0.segments();
-        segment_iova(segments, index, self.range, self.tag.physical_addresses())
+        segment_iova(self.buffer.segments(), index, self.range, self.tag.physical_addresses())
+    }
+
+    /// The buffer, for a CPU that uses it while the device does.
+    pub fn shared(&self) -> &B
+    where
+        B: SharedBuffer,
+    {
+        &self.buffer.0
     }
 
     /// The pages of the mapping.
@@ -152,20 +204,21 @@ pub struct Refused<T, E> {
 
 /// Why a buffer was not mapped.
 #[derive(Debug)]
+#[must_use = "it may have the buffer"]
 pub enum MapFailure<B: DmaBuffer> {
     /// Nothing has changed; here is the buffer.
     Refused(Refused<B, MapError>),
     /// It was mapped, and an invalidation that this needed failed: the device may reach the buffer, which is lost for good
     /// (S11).
-    Lost(QueueError),
+    Lost(SyncError),
 }
 
 impl<B: DmaBuffer> MapFailure<B> {
     /// What went wrong.
-    pub const fn error(&self) -> MapError {
+    pub const fn error(&self) -> RawMapError {
         match self {
-            Self::Refused(refused) => refused.error,
-            Self::Lost(error) => MapError::SyncFailed(*error),
+            Self::Refused(refused) => RawMapError::Refused(refused.error),
+            Self::Lost(error) => RawMapError::Lost(*error),
         }
     }
 }
@@ -177,16 +230,6 @@ pub enum UnmapFailure<B: DmaBuffer> {
     Refused(Refused<Mapping<B>, UnmapError>),
     /// The invalidation failed: the buffer is lost for good.
     Commit(CommitError),
-}
-
-impl<B: DmaBuffer> UnmapFailure<B> {
-    /// The mapping went, and its buffer with it: the device may still reach that.
-    #[cold]
-    pub(super) fn lost(mapping: Mapping<B>, error: CommitError) -> Self {
-        // Not dropped as a mapping: the driver made no mistake.
-        let _ = mapping.into_lent();
-        Self::Commit(error)
-    }
 }
 
 impl<B: DmaBuffer> From<Refused<Mapping<B>, UnmapError>> for UnmapFailure<B> {

@@ -12,19 +12,24 @@ mod mapping;
 mod ring;
 
 pub use batch::{Batch, RawBatch};
-pub use mapping::{DmaBuffer, MapFailure, Mapping, Refused, UnmapFailure, leaked_mappings, segment_iova};
-pub use ring::{DESCRIPTOR_PAGES_MAX, Descriptor, DescriptorError, DescriptorFailure, Ring, RingConfig, RingError};
+pub use mapping::{
+    DmaBuffer, MapFailure, Mapping, Refused, SharedBuffer, UnmapFailure, leaked_mappings, lost_buffers, segment_iova,
+};
+pub use ring::{
+    DESCRIPTOR_PAGES_MAX, Descriptor, DescriptorError, DescriptorFailure, DescriptorMapFailure, Ring, RingConfig,
+    RingError,
+};
 
-use mapping::Tag;
+use mapping::{Lent, Tag};
 
 use crate::address::{Iova, IovaRange, PAGE_SHIFT, PhysAddr, Segment, lies_in_a_page};
 use crate::design::{Design, DomainSetup, Mapper, Options, Usage};
-use crate::error::{CommitError, MapError, NewDomainError, RawUnmapError, UnmapError};
+use crate::error::{CommitError, MapError, NewDomainError, RawMapError, RawUnmapError, UnmapError};
 use crate::invalidation::Revocation;
 use crate::iommu::{AttachError, DomainId, Iommu, QueueError, SourceId};
 use crate::platform::Platform;
-use crate::proof::Committed;
-use crate::request::{Access, Request, Stream};
+use crate::proof::{Committed, Proof};
+use crate::request::{Access, Lifetime, Request, Stream};
 use crate::safety::Protection;
 use crate::sync::{AtomicUsize, Ordering};
 
@@ -79,8 +84,31 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     /// A domain as `config` says.
     ///
     /// # Errors
-    /// A [`NewDomainError`].
+    /// A [`NewDomainError`], [`NewDomainError::Unprotected`] for [`Protection::None`].
     pub fn with_config(iommu: I, platform: P, config: &DomainConfig<'_>) -> Result<Self, NewDomainError> {
+        if config.protection == Protection::None && D::INFO.protections.contains(&Protection::None) {
+            return Err(NewDomainError::Unprotected);
+        }
+        // SAFETY: there is some protection.
+        unsafe { Self::make(iommu, platform, config) }
+    }
+
+    /// A domain as `config` says, which may have [`Protection::None`]: what a device reaches then is not decided by what is mapped.
+    ///
+    /// # Errors
+    /// A [`NewDomainError`].
+    ///
+    /// # Safety
+    /// Under [`Protection::None`] all memory, or all of `config.memory` where the design has a table, is meant for every device that
+    /// is attached, whatever other domains protect.
+    pub unsafe fn unprotected(iommu: I, platform: P, config: &DomainConfig<'_>) -> Result<Self, NewDomainError> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { Self::make(iommu, platform, config) }
+    }
+
+    /// # Safety
+    /// That of [`unprotected`](Domain::unprotected).
+    unsafe fn make(iommu: I, platform: P, config: &DomainConfig<'_>) -> Result<Self, NewDomainError> {
         if !D::INFO.protections.contains(&config.protection) {
             return Err(NewDomainError::Protection);
         }
@@ -94,7 +122,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         if config.address_bits > 64 || width <= PAGE_SHIFT as u8 {
             return Err(NewDomainError::Width(config.address_bits));
         }
-        let mapper = D::build(DomainSetup {
+        let setup = DomainSetup {
             iommu,
             platform,
             protection: config.protection,
@@ -102,7 +130,9 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
             reserved: config.reserved,
             memory: config.memory,
             options: config.options,
-        })?;
+        };
+        // SAFETY: the protection is one of the design's and the width one of the hardware's; the rest is the caller's promise.
+        let mapper = unsafe { D::build(setup) }?;
         let tag = Tag::new(D::INFO.physical_addresses());
         Ok(Self { mapper, protection: config.protection, tag, rings: AtomicUsize::new(0) })
     }
@@ -154,33 +184,53 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     /// Maps a physically contiguous buffer of `len` bytes and returns the address of its first byte for the device.
     ///
     /// # Errors
-    /// A [`MapError`]; nothing has changed then, but after [`MapError::SyncFailed`]: that memory must not be used again.
+    /// A [`RawMapError`].
+    ///
+    /// # Safety
+    /// The memory is meant for the devices of the domain until an unmap of it has returned without error, or the end of the stale
+    /// window that the design declares; if there is none, for good. It is none that the library has for tables.
     #[inline(always)]
-    pub fn map_raw(&self, phys: PhysAddr, len: u64, access: Access) -> Result<Iova, MapError> {
+    pub unsafe fn map_raw(&self, phys: PhysAddr, len: u64, access: Access) -> Result<Iova, RawMapError> {
         let segment = Segment { phys, len };
         let range = match segment.lies_in_a_page() {
-            true => self.mapper.map(&Request::in_a_page(&[segment], access)),
-            false => self.map_segments(&[segment], access, Stream::default()),
+            // SAFETY: the caller's promise, passed on.
+            true => unsafe { self.mapper.map(&Request::in_a_page(&[segment], access)) },
+            // SAFETY: as above.
+            false => unsafe { self.map_segments(&[segment], access, Stream::default(), Lifetime::default()) },
         }?;
         Ok(Iova::new(range.start().as_u64() + phys.page_offset()))
     }
 
     /// Makes a mapping of whatever there is to map. Not inlined, so that what takes one page stays short.
+    ///
+    /// # Safety
+    /// That of [`map_raw`](Domain::map_raw).
     #[inline(never)]
-    fn map_segments(&self, segments: &[Segment], access: Access, stream: Stream) -> Result<IovaRange, MapError> {
+    unsafe fn map_segments(
+        &self,
+        segments: &[Segment],
+        access: Access,
+        stream: Stream,
+        lifetime: Lifetime,
+    ) -> Result<IovaRange, RawMapError> {
         let mut request = Request::new(segments, access)?;
-        request.stream = stream;
-        self.map_request(&request)
+        (request.stream, request.lifetime) = (stream, lifetime);
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.map_request(&request) }
     }
 
     /// Makes the mapping of `request` and returns its pages. Segment *k* lies behind the pages of those before it, at its
     /// offset in its first page.
     ///
     /// # Errors
-    /// A [`MapError`]; nothing has changed then, but after [`MapError::SyncFailed`]: that memory must not be used again.
+    /// A [`RawMapError`].
+    ///
+    /// # Safety
+    /// That of [`map_raw`](Domain::map_raw).
     #[inline(always)]
-    pub fn map_request(&self, request: &Request<'_>) -> Result<IovaRange, MapError> {
-        self.mapper.map(request)
+    pub unsafe fn map_request(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.mapper.map(request) }
     }
 
     /// Unmaps what [`map_raw`](Domain::map_raw) mapped: the same address and length. Under strict protection the device has
@@ -218,27 +268,61 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         self.map_for(buffer, access, Stream::default())
     }
 
+    /// Maps memory that the CPU uses while the device does, such as a ring of descriptors, through [`Mapping::shared`]. It is
+    /// expected to stay for as long as the driver runs. [`unmap`](Domain::unmap) takes it away.
+    ///
+    /// # Errors
+    /// Those of [`map`](Domain::map).
+    pub fn map_shared<B: SharedBuffer>(&self, buffer: B, access: Access) -> Result<Mapping<B>, MapFailure<B>> {
+        let lent = Lent::new(buffer);
+        let mapped = match self.protection {
+            // SAFETY: that of a `DmaBuffer`, which is `Lent`.
+            Protection::Strict => unsafe {
+                self.map_segments(lent.segments(), access, Stream::default(), Lifetime::Persistent)
+            },
+            _ => Err(MapError::NotStrict.into()),
+        };
+        self.mapping(lent, mapped, access)
+    }
+
     #[inline(always)]
     fn map_for<B: DmaBuffer>(&self, buffer: B, access: Access, stream: Stream) -> Result<Mapping<B>, MapFailure<B>> {
-        let mapped = match (self.protection, buffer.segments()) {
+        // From here on it is not dropped before the device is known not to have it, by a panic either.
+        let lent = Lent::new(buffer);
+        let mapped = match (self.protection, lent.segments()) {
             (Protection::Strict, &[segment]) if segment.lies_in_a_page() => {
                 let segments = [segment];
                 let mut request = Request::in_a_page(&segments, access);
                 request.stream = stream;
+                // SAFETY: the memory is that of a `DmaBuffer`, which nobody else uses until it is given back.
+                let mapped = unsafe { self.mapper.map(&request) };
                 // Known to be one page, so that the range need not go through memory.
-                self.mapper.map(&request).map(|range| IovaRange::of(range.first_pfn(), 1))
+                mapped.map(|range| IovaRange::of(range.first_pfn(), 1))
             }
-            (Protection::Strict, segments) => self.map_segments(segments, access, stream),
-            _ => Err(MapError::NotStrict),
+            // SAFETY: as above.
+            (Protection::Strict, segments) => unsafe {
+                self.map_segments(segments, access, stream, Lifetime::default())
+            },
+            _ => Err(MapError::NotStrict.into()),
         };
+        self.mapping(lent, mapped, access)
+    }
+
+    /// What has become of a buffer that was to be mapped.
+    #[inline(always)]
+    fn mapping<B: DmaBuffer>(
+        &self,
+        lent: Lent<B>,
+        mapped: Result<IovaRange, RawMapError>,
+        access: Access,
+    ) -> Result<Mapping<B>, MapFailure<B>> {
         match mapped {
-            Ok(range) => Ok(Mapping::new(buffer, range, access, self.tag)),
-            Err(MapError::SyncFailed(error)) => {
-                // Never dropped: the device may write to it.
-                core::mem::forget(buffer);
-                Err(MapFailure::Lost(error))
+            Ok(range) => Ok(Mapping::new(lent, range, access, self.tag)),
+            Err(RawMapError::Lost(error)) => Err(MapFailure::Lost(error)),
+            Err(RawMapError::Refused(error)) => {
+                let value = lent.give_back(&Proof::never_visible());
+                Err(MapFailure::Refused(Refused { value, error }))
             }
-            Err(error) => Err(MapFailure::Refused(Refused { value: buffer, error })),
         }
     }
 
@@ -248,17 +332,24 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     /// [`UnmapFailure::Refused`] gives the mapping back; after [`UnmapFailure::Commit`] the buffer is lost for good (S11).
     #[inline(always)]
     pub fn unmap<B: DmaBuffer>(&self, mapping: Mapping<B>) -> Result<B, UnmapFailure<B>> {
-        let range = mapping.range();
+        if mapping.tag() != self.tag {
+            return Err(UnmapFailure::Refused(Refused { value: mapping, error: UnmapError::WrongDomain }));
+        }
+        let (range, access) = (mapping.range(), mapping.access());
+        // Not as a mapping, which the driver would have dropped: what is lost from here on is not its mistake.
+        let lent = mapping.into_lent();
         let committed = match range.pages() {
-            _ if mapping.tag() != self.tag => Err(UnmapError::WrongDomain.into()),
             1 => self.mapper.unmap_now(IovaRange::of(range.first_pfn(), 1)),
             _ => self.unmap_pages(range),
         };
         match committed {
-            Ok(Committed::Lost(proof)) => Ok(mapping.into_lent().give_back(&proof)),
-            Ok(Committed::Deferred) => Err(UnmapFailure::lost(mapping, CommitError(QueueError::Unproven))),
-            Err(RawUnmapError::Commit(error)) => Err(UnmapFailure::lost(mapping, error)),
-            Err(RawUnmapError::Refused(error)) => Err(UnmapFailure::Refused(Refused { value: mapping, error })),
+            Ok(Committed::Lost(proof)) => Ok(lent.give_back(&proof)),
+            Ok(Committed::Deferred) => Err(UnmapFailure::Commit(CommitError(QueueError::Unproven))),
+            Err(RawUnmapError::Commit(error)) => Err(UnmapFailure::Commit(error)),
+            Err(RawUnmapError::Refused(error)) => {
+                let value = Mapping::new(lent, range, access, self.tag);
+                Err(UnmapFailure::Refused(Refused { value, error }))
+            }
         }
     }
 

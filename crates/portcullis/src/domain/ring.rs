@@ -3,7 +3,7 @@
 use super::{DmaBuffer, Domain, MapFailure, Mapping, Refused};
 use crate::address::{PAGE_SIZE, Segment};
 use crate::design::Design;
-use crate::error::{CommitError, MapError, UnmapError};
+use crate::error::{CommitError, MapError, SyncError, UnmapError};
 use crate::invalidation::BATCH_MAX;
 use crate::iommu::Iommu;
 use crate::platform::Platform;
@@ -56,6 +56,21 @@ pub enum DescriptorError {
     /// One of its buffers was not mapped.
     #[error(transparent)]
     Map(#[from] MapError),
+}
+
+/// Why a descriptor was not mapped.
+#[derive(Debug)]
+#[must_use = "it has the buffers"]
+pub enum DescriptorMapFailure<B: DmaBuffer> {
+    /// Nothing has changed; here are the buffers.
+    Refused(Refused<ArrayVec<B, BATCH_MAX>, DescriptorError>),
+    /// Some of the buffers are lost for good (S11).
+    Lost {
+        /// Those that are not.
+        buffers: ArrayVec<B, BATCH_MAX>,
+        /// Why the first of the others is.
+        error: SyncError,
+    },
 }
 
 /// Why not all buffers of a descriptor came back.
@@ -121,7 +136,7 @@ impl<B: DmaBuffer> Descriptor<B> {
 /// let domain = Domain::<FastAndSafe, _, _>::new(&iommu, &host, Protection::Strict)?;
 /// let mut ring = domain.ring(RingConfig { pages_per_descriptor: 16, ..RingConfig::default() })?;
 ///
-/// let descriptor = ring.map((0..16).map(page).collect()).map_err(|refused| refused.error)?;
+/// let descriptor = ring.map((0..16).map(page).collect()).expect("room for 16 pages");
 /// for mapping in descriptor.mappings() {
 ///     // ... write mapping.iova() into the descriptor ...
 /// }
@@ -152,40 +167,44 @@ impl<'d, D: Design<P, I>, P: Platform, I: Iommu> Ring<'d, D, P, I> {
     /// Maps the buffers of a descriptor, one after the other.
     ///
     /// # Errors
-    /// All the buffers, with the [`DescriptorError`]; nothing has changed then. Only after [`MapError::SyncFailed`] those that had
-    /// been mapped may be missing: what the device may still reach is lost for good (S11).
+    /// [`DescriptorMapFailure::Refused`] gives all the buffers back, and nothing has changed; after [`DescriptorMapFailure::Lost`] some are
+    /// lost for good (S11).
     pub fn map<B: DmaBuffer>(
         &mut self,
         buffers: ArrayVec<B, BATCH_MAX>,
-    ) -> Result<Descriptor<B>, Refused<ArrayVec<B, BATCH_MAX>, DescriptorError>> {
+    ) -> Result<Descriptor<B>, DescriptorMapFailure<B>> {
         let most = self.config.pages_per_descriptor;
         // Not counted page by page where it is too long for that.
         let pages_of = |segment: &Segment| if segment.len > most * PAGE_SIZE { most + 1 } else { segment.pages() };
         let pages = buffers.iter().flat_map(DmaBuffer::segments).map(pages_of).fold(0, u64::saturating_add);
         if pages > most {
-            return Err(Refused { value: buffers, error: DescriptorError::TooManyPages { pages, most } });
+            let error = DescriptorError::TooManyPages { pages, most };
+            return Err(DescriptorMapFailure::Refused(Refused { value: buffers, error }));
         }
         let mut mappings = ArrayVec::new();
         let mut rest = buffers.into_iter();
         while let Some(buffer) = rest.next() {
-            match self.domain.map_for(buffer, self.config.access, self.stream()) {
-                Ok(mapping) => mappings.push(mapping),
-                Err(failure) => {
-                    let (refused, mut error) = match failure {
-                        MapFailure::Refused(Refused { value, error }) => (Some(value), error),
-                        MapFailure::Lost(queue) => (None, MapError::SyncFailed(queue)),
-                    };
-                    let mut buffers = match self.unmap(Descriptor { mappings }) {
-                        Ok(buffers) | Err(DescriptorFailure::Refused { buffers, .. }) => buffers,
-                        Err(DescriptorFailure::Commit(CommitError(queue))) => {
-                            error = MapError::SyncFailed(queue);
-                            ArrayVec::new()
-                        }
-                    };
-                    buffers.extend(refused.into_iter().chain(rest));
-                    return Err(Refused { value: buffers, error: error.into() });
+            let failure = match self.domain.map_for(buffer, self.config.access, self.stream()) {
+                Ok(mapping) => {
+                    mappings.push(mapping);
+                    continue;
                 }
-            }
+                Err(failure) => failure,
+            };
+            // One has failed, so those that are mapped are taken back.
+            let (mut buffers, lost) = match self.unmap(Descriptor { mappings }) {
+                Ok(buffers) | Err(DescriptorFailure::Refused { buffers, .. }) => (buffers, None),
+                Err(DescriptorFailure::Commit(CommitError(queue))) => (ArrayVec::new(), Some(SyncError(queue))),
+            };
+            let (refused, why) = match failure {
+                MapFailure::Refused(Refused { value, error }) => (Some(value), lost.ok_or(error)),
+                MapFailure::Lost(error) => (None, Ok(error)),
+            };
+            buffers.extend(refused.into_iter().chain(rest));
+            return Err(match why {
+                Ok(error) => DescriptorMapFailure::Lost { buffers, error },
+                Err(error) => DescriptorMapFailure::Refused(Refused { value: buffers, error: error.into() }),
+            });
         }
         Ok(Descriptor { mappings })
     }

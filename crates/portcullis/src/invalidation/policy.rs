@@ -6,7 +6,7 @@ use super::{
     QUEUE_TIMEOUT_US, Revocation, Revoked, strict,
 };
 use crate::address::IovaRange;
-use crate::error::{CommitError, MapError, NewDomainError};
+use crate::error::{CommitError, MapError, NewDomainError, SyncError};
 use crate::iommu::Iommu;
 use crate::iova::IovaAllocator;
 use crate::platform::{Phase, Platform, Step};
@@ -122,16 +122,16 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
     /// Ends a map whose translations are written: afterwards the device sees them and no older ones.
     ///
     /// # Errors
-    /// [`MapError::SyncFailed`] where an invalidation was needed and failed: the domain is poisoned, and neither range nor memory
+    /// [`SyncError`] where an invalidation was needed and failed: the domain is poisoned, and neither range nor memory
     /// must be used again.
-    pub(crate) fn sync_map(&self, space: &AddressSpace<P, I>, range: IovaRange) -> Result<(), MapError> {
+    pub(crate) fn sync_map(&self, space: &AddressSpace<P, I>, range: IovaRange) -> Result<(), SyncError> {
         match self {
             // Where absent entries are cached, `AddressSpace::sync_map` has invalidated the range already.
             Self::AtMap(_) if !space.capabilities().caches_absent => {
                 space.platform().probe(Step::Enter(Phase::Invalidate));
                 // Leaves only: a directory entry that is there stays as it is.
                 let command = space.covering(range, true);
-                space.invalidate(&[command]).map(drop).map_err(MapError::SyncFailed)
+                Ok(space.invalidate(&[command]).map(drop)?)
             }
             _ => Ok(()),
         }

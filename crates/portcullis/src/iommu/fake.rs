@@ -165,6 +165,43 @@ impl<'h> FakeIommu<'h> {
         entry.rights().allows(rights).then(|| PhysAddr::new(entry.phys().as_u64() + iova.page_offset()))
     }
 
+    /// Every page that `device` could reach by some address, with the rights: by the tables as they lie in memory, and by what is
+    /// cached. As (page of the address, page of memory). Of a device that passes through, none.
+    pub fn reachable(&self, device: SourceId, rights: Rights) -> Vec<(u64, u64)> {
+        let state = self.state();
+        let of = |(_, devices): &(Translation, Vec<SourceId>)| devices.contains(&device);
+        let Some((&domain, &(translation, _))) = state.domains.iter().find(|(_, domain)| of(domain)) else {
+            return Vec::new();
+        };
+        let Translation::Tables { root, levels } = translation else { return Vec::new() };
+        let mut found: Vec<(u64, EntryValue)> = state.cached.of_domain(domain).collect();
+        drop(state);
+        self.leaves(root, u32::from(levels), 0, &mut found);
+        let reached = found.iter().filter(|(_, entry)| entry.rights().allows(rights));
+        reached.map(|(pfn, entry)| (*pfn, entry.phys().pfn())).collect()
+    }
+
+    /// The leaves of the table at `table`, whose first entry translates page `first`.
+    fn leaves(&self, table: PhysAddr, level: u32, first: u64, found: &mut Vec<(u64, EntryValue)>) {
+        let Some(words) = self.host.hardware_page(table) else { return };
+        for (index, bits) in words.into_iter().enumerate() {
+            let entry = EntryValue::from_bits(bits);
+            let pfn = first + ((index as u64) << (LEVEL_BITS * (level - 1)));
+            if !entry.is_present() {
+                continue;
+            }
+            if level == 1 || entry.is_large() {
+                let page = |page| {
+                    let phys = PhysAddr::from_pfn(entry.phys().pfn() + page);
+                    (pfn + page, EntryValue::leaf(phys, entry.rights(), false))
+                };
+                found.extend((0..1 << (LEVEL_BITS * (level - 1))).map(page));
+            } else {
+                self.leaves(entry.phys(), level - 1, pfn, found);
+            }
+        }
+    }
+
     /// Walks the tables as they lie in memory, from the lowest one known on, and returns a 4 KiB view of the leaf.
     fn walk(
         &self,
@@ -202,14 +239,15 @@ impl<'h> FakeIommu<'h> {
     }
 }
 
-impl Iommu for FakeIommu<'_> {
+// SAFETY: it reaches no memory at all; `access` only tells what a device would reach.
+unsafe impl Iommu for FakeIommu<'_> {
     type Ticket = Ticket;
 
     fn capabilities(&self) -> Capabilities {
         self.capabilities
     }
 
-    fn open_domain(&self, translation: Translation) -> Result<DomainId, AttachError> {
+    unsafe fn open_domain(&self, translation: Translation) -> Result<DomainId, AttachError> {
         let mut state = self.state();
         let id =
             (1..=u16::MAX).map(DomainId).find(|id| !state.domains.contains_key(id)).ok_or(AttachError::NoDomainId)?;
@@ -217,7 +255,7 @@ impl Iommu for FakeIommu<'_> {
         Ok(id)
     }
 
-    fn close_domain(&self, domain: DomainId) -> Result<(), AttachError> {
+    unsafe fn close_domain(&self, domain: DomainId) -> Result<(), AttachError> {
         let mut state = self.state();
         if matches!(state.behaviour, Behaviour::Silent | Behaviour::Failing) {
             return Err(AttachError::Queue(QueueError::Timeout(0)));

@@ -98,6 +98,9 @@ pub enum QueueError {
     /// A design that said that it was strict did not wait for an invalidation.
     #[error("the design has no proof that the device has lost the buffer")]
     Unproven,
+    /// The invalidation was not asked for: a panic has left half changed what would have been needed for it.
+    #[error("an earlier panic has left the bookkeeping half changed")]
+    Panicked,
 }
 
 /// Why a domain or a device could not be attached or detached.
@@ -132,7 +135,19 @@ pub enum AttachError {
 /// Implementations may be called from several CPUs and from interrupts at once. Every table entry that the caller has made
 /// visible through [`Platform::table_barrier`](crate::Platform::table_barrier) before [`submit`](Iommu::submit) is seen by
 /// the commands submitted.
-pub trait Iommu: Sync {
+///
+/// # Safety
+/// Memory goes back to its owners on its word. Implementations promise that
+/// * a device reaches memory only through the domain that it is attached to, and nothing where it is attached to none;
+/// * [`open_domain`](Iommu::open_domain) hands out an id that is in use nowhere else, until [`close_domain`](Iommu::close_domain)
+///   has returned without error; then nothing of the domain is cached, and its tables are not read any more;
+/// * after [`detach`](Iommu::detach) has returned without error, the device reaches nothing;
+/// * [`is_done`](Iommu::is_done) says yes only where all commands of the submission have taken effect, and what a device had begun
+///   by the translations that they took away is over;
+/// * [`capabilities`](Iommu::capabilities) are those of the hardware, and never change.
+///
+/// These hold after a panic in any of them, too.
+pub unsafe trait Iommu: Send + Sync {
     /// What [`submit`](Iommu::submit) hands out to be asked about later.
     type Ticket: Copy + Send;
 
@@ -143,14 +158,22 @@ pub trait Iommu: Sync {
     ///
     /// # Errors
     /// [`AttachError::NoDomainId`], [`AttachError::Unsupported`].
-    fn open_domain(&self, translation: Translation) -> Result<DomainId, AttachError>;
+    ///
+    /// # Safety
+    /// The tables lead only to memory that is meant for the devices of the domain, at any time. Theirs is no other domain: an
+    /// invalidation names one id. They stay where they are until [`close_domain`](Iommu::close_domain) has returned without error.
+    /// Under [`Translation::PassThrough`] all memory is meant for every device that is attached.
+    unsafe fn open_domain(&self, translation: Translation) -> Result<DomainId, AttachError>;
 
     /// Detaches every device of the domain, flushes what the IOMMU has cached of it, and frees its id, in that order
     /// (S10). Blocks until done.
     ///
     /// # Errors
     /// After [`AttachError::Queue`] the id stays in use and the caller must keep the tables.
-    fn close_domain(&self, domain: DomainId) -> Result<(), AttachError>;
+    ///
+    /// # Safety
+    /// The caller has [opened](Iommu::open_domain) the domain, and not closed it since: the id may be another's by now.
+    unsafe fn close_domain(&self, domain: DomainId) -> Result<(), AttachError>;
 
     /// Lets `device` reach memory through the domain.
     ///
@@ -196,19 +219,22 @@ pub trait Iommu: Sync {
 
 macro_rules! forward {
     ($($handle:ty),*) => {$(
-        impl<T: Iommu + Send> Iommu for $handle {
+        // SAFETY: forwards to an IOMMU that keeps the promises.
+        unsafe impl<T: Iommu> Iommu for $handle {
     type Ticket = T::Ticket;
 
     fn capabilities(&self) -> Capabilities {
         (**self).capabilities()
     }
 
-    fn open_domain(&self, translation: Translation) -> Result<DomainId, AttachError> {
-        (**self).open_domain(translation)
+    unsafe fn open_domain(&self, translation: Translation) -> Result<DomainId, AttachError> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { (**self).open_domain(translation) }
     }
 
-    fn close_domain(&self, domain: DomainId) -> Result<(), AttachError> {
-        (**self).close_domain(domain)
+    unsafe fn close_domain(&self, domain: DomainId) -> Result<(), AttachError> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { (**self).close_domain(domain) }
     }
 
     fn attach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError> {

@@ -98,7 +98,7 @@ pub(crate) fn never_handed_out(reserved: &[IovaRange]) -> Result<Vec<(u64, u64)>
 /// handed out, [`claim`](IovaAllocator::claim) returns [`Claim::Held`] once at most, and only for exactly that range; and
 /// that it never does so for a range of at most [`TABLE_CLAIM_PAGES_MAX`](IovaAllocator::TABLE_CLAIM_PAGES_MAX) pages, nor
 /// [`Claim::ByTable`] where that is zero.
-pub unsafe trait IovaAllocator<P: Platform>: Sync {
+pub unsafe trait IovaAllocator<P: Platform>: Send + Sync {
     /// Mappings of up to so many pages are claimed by their marks in the table, whose pages must then stay; others by
     /// [`claim`](IovaAllocator::claim).
     const TABLE_CLAIM_PAGES_MAX: u64 = 0;

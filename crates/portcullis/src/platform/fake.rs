@@ -9,6 +9,7 @@ use std::boxed::Box;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::vec::Vec;
 
 /// A mutex that a model checker sees. Those that it does not see guard what no interleaving depends on.
 #[cfg(loom)]
@@ -24,9 +25,15 @@ impl<T: Send> Lock<T> for FakeLock<T> {
     fn with<R>(&self, critical: impl FnOnce(&mut T) -> R) -> R {
         let held = HELD.with(|held| held.replace(Some(self.0)));
         assert!(held < Some(self.0), "a lock of class {:?} was taken inside one of class {held:?}", self.0);
-        let result = critical(&mut self.1.lock().expect("a panic inside a critical section fails the test by itself"));
-        HELD.with(|class| class.set(held));
-        result
+        /// Notes that the lock is let go, after a panic too.
+        struct Outside(Option<LockClass>);
+        impl Drop for Outside {
+            fn drop(&mut self) {
+                HELD.with(|held| held.set(self.0));
+            }
+        }
+        let _outside = Outside(held);
+        critical(&mut self.1.lock().expect("nobody comes in after a panic inside"))
     }
 }
 
@@ -58,6 +65,8 @@ impl fmt::Debug for Watchers {
 std::thread_local! {
     /// Mappings dropped on this thread without an unmap.
     static LEAKED: core::cell::Cell<usize> = const { core::cell::Cell::new(0) };
+    /// Buffers lost on this thread.
+    static LOST: core::cell::Cell<usize> = const { core::cell::Cell::new(0) };
 }
 
 /// CPUs of a fake host.
@@ -83,7 +92,21 @@ pub fn run_on(cpu: u32) {
     CPU.with(|here| here.set(cpu % CPUS));
 }
 
+/// What [`lost_buffers`](crate::domain::lost_buffers) has counted on this thread, so that tests that run at the same time do not see
+/// each other's.
+pub fn lost_here() -> usize {
+    LOST.get()
+}
+
+pub(crate) fn buffers_lost(buffers: usize) {
+    LOST.set(LOST.get() + buffers);
+}
+
 pub(crate) fn mapping_leaked() {
+    if std::thread::panicking() {
+        // It is no mistake of the driver's.
+        return;
+    }
     LEAKED.set(LEAKED.get() + 1);
 }
 
@@ -176,6 +199,18 @@ impl FakeHost {
     /// Lets time pass.
     pub fn advance_us(&self, us: u64) {
         self.now_us.fetch_add(us, Ordering::Relaxed);
+    }
+
+    /// The table page at `phys` as the hardware sees it now, or `None` where none is lent.
+    pub fn hardware_page(&self, phys: PhysAddr) -> Option<Vec<u64>> {
+        let frames = self.frames.lock().expect("not poisoned");
+        if !self.coherent {
+            return frames.flushed.get(&phys.as_u64()).map(|frame| frame.to_vec());
+        }
+        let frame = frames.lent.get(&phys.as_u64()).cloned();
+        // As in `hardware_read`.
+        drop(frames);
+        frame.map(|frame| frame.iter().map(Entry::load_bits).collect())
     }
 
     /// The word at `phys` as the hardware sees it now, or `None` where no table page is lent (a walk into a freed page).
@@ -290,12 +325,18 @@ unsafe impl Platform for FakeHost {
             walks.begun.push(era);
             era
         };
-        let result = walk();
-        let mut walks = self.walks.lock().expect("not poisoned");
-        // Any of that era stands for this one.
-        let at = walks.begun.iter().position(|begun| *begun == era).expect("this one has begun");
-        walks.begun.swap_remove(at);
-        result
+        /// Ends the walk, by a panic too.
+        struct Walk<'w>(&'w CriticalMutex<Walks>, u64);
+        impl Drop for Walk<'_> {
+            fn drop(&mut self) {
+                let mut walks = self.0.lock().expect("not poisoned");
+                // Any of that era stands for this one.
+                let at = walks.begun.iter().position(|begun| *begun == self.1).expect("this one has begun");
+                walks.begun.swap_remove(at);
+            }
+        }
+        let _walk = Walk(&self.walks, era);
+        walk()
     }
 
     fn walks_now(&self) -> u64 {

@@ -25,6 +25,9 @@ pub trait Lock<T>: Send + Sync {
     /// Runs `critical` with the lock held.
     ///
     /// Interrupts that may use the same lock must be masked meanwhile: maps and unmaps run in them.
+    ///
+    /// # Panics
+    /// If an earlier `critical` has panicked, unless the host has stopped by then: what is protected may be half changed.
     fn with<R>(&self, critical: impl FnOnce(&mut T) -> R) -> R;
 }
 
@@ -185,9 +188,11 @@ pub struct CpuHint(pub u32);
 /// * [`allocate_bytes`](Platform::allocate_bytes) hands out memory as it was asked for, which nothing else uses until
 ///   [`free_bytes`](Platform::free_bytes) takes it back;
 /// * [`add_here`](Platform::add_here) and [`exchange_at`](Platform::exchange_at) are steps as they say;
+/// * a [`lock`](Platform::lock) lets in one at a time, each to the same value, and none after a panic inside, as a mutex of `std`
+///   does whose result is unwrapped. A host that aborts on panics has nothing to do for that;
 /// * where [`walks_are_over`](Platform::walks_are_over) says so, no walk goes on that had begun before
 ///   [`walks_now`](Platform::walks_now) gave the name, and each that begins later sees what had been written before that.
-pub unsafe trait Platform: Sync {
+pub unsafe trait Platform: Send + Sync {
     /// The lock type.
     type Lock<T: Send>: Lock<T>;
 

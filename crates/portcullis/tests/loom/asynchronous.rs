@@ -1,6 +1,7 @@
 //! Invalidations that nobody waits for, with room for one of them: the next unmap waits for it.
 
 use super::{Bench, check_with};
+use crate::raw_face::RawFace;
 use loom::thread;
 use portcullis::designs::MacOs;
 use portcullis::invalidation::QUEUE_TIMEOUT_US;
@@ -26,7 +27,7 @@ fn an_address_is_back_when_the_hardware_is_done() {
             other.unmap(next, 1).expect("mapped");
         });
         run_on(0);
-        let new = bench.domain.map_raw(PhysAddr::from_pfn(30), PAGE_SIZE, Access::DeviceWrites).expect("room");
+        let new = bench.domain.raw_map(PhysAddr::from_pfn(30), PAGE_SIZE, Access::DeviceWrites).expect("room");
         assert_eq!(bench.reach(new), Some(30), "S3");
         unmapped.join().unwrap();
         assert_eq!(bench.reach(new), Some(30), "S3");
@@ -54,7 +55,7 @@ fn a_full_space_beside_an_unmap() {
             other.unmap(gone, 1).expect("mapped");
         });
         run_on(0);
-        let new = bench.domain.map_raw(PhysAddr::from_pfn(30), PAGE_SIZE, Access::DeviceWrites);
+        let new = bench.domain.raw_map(PhysAddr::from_pfn(30), PAGE_SIZE, Access::DeviceWrites);
         if let Ok(new) = new {
             assert_eq!((new, bench.reach(new)), (gone, Some(30)), "S3");
             WAITED.fetch_add(1, Ordering::Relaxed);

@@ -2,6 +2,7 @@
 //! them by mistake, and flushes beside late unmaps.
 
 use super::{Bench, DEVICE, check_with};
+use crate::raw_face::RawFace;
 use loom::thread;
 use portcullis::chunk::TABLE_IDLE_US;
 use portcullis::designs::Portcullis;
@@ -114,7 +115,7 @@ fn two_cpus_at_the_end_of_a_chunk() {
             let segments = [Segment { phys: PhysAddr::from_pfn(pfn), len: PAGE_SIZE }];
             let mut request = Request::new(&segments, Access::DeviceWrites).expect("a page");
             request.stream = Stream(Some(0));
-            bench.domain.map_request(&request).expect("room").start()
+            bench.domain.raw_map_request(&request).expect("room").start()
         };
         let first = map(&bench, 10);
         let other = bench.clone();
@@ -232,7 +233,7 @@ fn a_flush_beside_an_unmap() {
     };
     // It may use the new mapping as well, so the address may be cached by now.
     let map =
-        |bench: &Chunked| bench.domain.map_raw(PhysAddr::from_pfn(30), PAGE_SIZE, Access::DeviceWrites).expect("room");
+        |bench: &Chunked| bench.domain.raw_map(PhysAddr::from_pfn(30), PAGE_SIZE, Access::DeviceWrites).expect("room");
     let reused = two_flushes(late, map);
     assert!(reused > 0, "the address is reused in some interleavings");
     assert!(STILL_THERE.load(Ordering::Relaxed) > 0, "the device came before the unmap in some");
@@ -304,7 +305,7 @@ fn two_cpus_that_need_a_table_and_memory_for_one() {
         // In the lower half, with a directory for both.
         let below = bench.map(10, TABLE + 1);
         bench.host.limit_frames(1);
-        let map = |bench: &Chunked, pfn| bench.domain.map_raw(PhysAddr::from_pfn(pfn), PAGE_SIZE, Access::DeviceWrites);
+        let map = |bench: &Chunked, pfn| bench.domain.raw_map(PhysAddr::from_pfn(pfn), PAGE_SIZE, Access::DeviceWrites);
         let (other, first) = (bench.clone(), Cell::new(None));
         let second = beside(move || map(&other, 20), || first.set(Some(map(&bench, 30))));
         let both = [(first.get().expect("it has ended"), 30), (second, 20)];
@@ -418,7 +419,7 @@ fn walk_beside_reclaim(hasty: bool) -> (usize, usize) {
         let domain: Domain<Portcullis, _, _> = Domain::with_config(iommu, platform, &config).expect("a domain");
         domain.attach(DEVICE).expect("a device");
         let domain = Arc::new(domain);
-        let map = domain.map_raw(PhysAddr::from_pfn(10), TABLE * PAGE_SIZE, Access::DeviceWrites);
+        let map = domain.raw_map(PhysAddr::from_pfn(10), TABLE * PAGE_SIZE, Access::DeviceWrites);
         let gone = map.expect("room");
         domain.unmap_raw(gone, TABLE * PAGE_SIZE).expect("mapped");
         // The table is found to be empty, and leaves.

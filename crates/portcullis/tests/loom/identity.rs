@@ -2,6 +2,7 @@
 //! Two mappings of a page are as many as can be counted here.
 
 use super::{Bench, check};
+use crate::raw_face::RawFace;
 use loom::thread;
 use portcullis::designs::Identity;
 use portcullis::invalidation::QUEUE_TIMEOUT_US;
@@ -18,7 +19,7 @@ fn own(pfn: u64) -> Iova {
 
 /// Maps `pages` pages from physical page `pfn` on. They may be cached: what is cached leads to the same memory.
 fn map(bench: &Shared, pfn: u64, pages: u64) -> Iova {
-    bench.domain.map_raw(PhysAddr::from_pfn(pfn), pages * PAGE_SIZE, Access::DeviceWrites).expect("room")
+    bench.domain.raw_map(PhysAddr::from_pfn(pfn), pages * PAGE_SIZE, Access::DeviceWrites).expect("room")
 }
 
 fn is_refused(result: Result<(), RawUnmapError>) -> bool {

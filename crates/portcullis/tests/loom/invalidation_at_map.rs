@@ -1,6 +1,7 @@
 //! An unmap that leaves everything as it is, and a map that invalidates what it was given.
 
 use super::{Bench, check};
+use crate::raw_face::RawFace;
 use loom::thread;
 use portcullis::designs::Solaris;
 use portcullis::platform::fake::run_on;
@@ -9,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Maps physical page `pfn`. A device that uses the address by then may have cached what is right.
 fn map(bench: &Bench<Solaris>, pfn: u64) -> Iova {
-    let iova = bench.domain.map_raw(PhysAddr::from_pfn(pfn), PAGE_SIZE, Access::DeviceWrites).expect("room");
+    let iova = bench.domain.raw_map(PhysAddr::from_pfn(pfn), PAGE_SIZE, Access::DeviceWrites).expect("room");
     assert_eq!(bench.reach(iova), Some(pfn), "S3: the old page is reached through {iova}");
     iova
 }

@@ -12,6 +12,8 @@ mod identity;
 mod invalidation_at_map;
 mod magazines;
 mod per_cpu_queues;
+#[path = "../raw_face/mod.rs"]
+mod raw_face;
 mod spending;
 mod windows;
 
@@ -27,6 +29,7 @@ use portcullis::{
     Access, Capabilities, Domain, DomainConfig, Invalidation, Iommu, Iova, PAGE_SIZE, PhysAddr, Protection,
     RawUnmapError, SourceId, UnmapError,
 };
+use raw_face::RawFace;
 // Not loom's: the models are about what lies inside.
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -80,7 +83,7 @@ impl<D: Design<&'static FakeHost, &'static FakeIommu<'static>>> Bench<D> {
 
     /// Maps `pages` pages at physical page `pfn`. No address that is still cached may be handed out (S3).
     fn map(&self, pfn: u64, pages: u64) -> Iova {
-        let iova = self.domain.map_raw(PhysAddr::from_pfn(pfn), pages * PAGE_SIZE, Access::DeviceWrites);
+        let iova = self.domain.raw_map(PhysAddr::from_pfn(pfn), pages * PAGE_SIZE, Access::DeviceWrites);
         let iova = iova.expect("room");
         assert!(!self.iommu.is_cached(self.domain.id(), iova.pfn()), "S3: {iova} is cached");
         iova

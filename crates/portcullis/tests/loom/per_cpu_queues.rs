@@ -1,6 +1,7 @@
 //! Flush queues of one unmap on each of two CPUs.
 
 use super::{Bench, check_with};
+use crate::raw_face::RawFace;
 use loom::thread;
 use portcullis::designs::Magazine;
 use portcullis::invalidation::QUEUE_TIMEOUT_US;
@@ -30,7 +31,7 @@ fn a_flush_beside_an_unmap_on_another_cpu() {
         run_on(0);
         bench.unmap(gone, 1).expect("mapped");
         bench.unmap(third, 1).expect("mapped");
-        let new = bench.domain.map_raw(PhysAddr::from_pfn(30), PAGE_SIZE, Access::DeviceWrites).expect("room");
+        let new = bench.domain.raw_map(PhysAddr::from_pfn(30), PAGE_SIZE, Access::DeviceWrites).expect("room");
         flushed.join().unwrap();
         // The device of the other CPU may have used the new mapping by now, but must not have kept the old one.
         assert_eq!(bench.reach(new), Some(30), "S3");

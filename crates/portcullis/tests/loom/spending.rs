@@ -2,6 +2,7 @@
 //! alone. The hardware here has no lock that would order them by accident.
 
 use super::{DEVICE, check_with};
+use crate::raw_face::RawFace;
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
 use portcullis::designs::Portcullis;
@@ -34,19 +35,22 @@ impl Hardware {
     }
 }
 
-impl Iommu for Hardware {
+// SAFETY: nothing is behind it that reaches memory.
+unsafe impl Iommu for Hardware {
     type Ticket = ();
 
     fn capabilities(&self) -> Capabilities {
         self.fake.capabilities()
     }
 
-    fn open_domain(&self, translation: Translation) -> Result<DomainId, AttachError> {
-        self.fake.open_domain(translation)
+    unsafe fn open_domain(&self, translation: Translation) -> Result<DomainId, AttachError> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.fake.open_domain(translation) }
     }
 
-    fn close_domain(&self, domain: DomainId) -> Result<(), AttachError> {
-        self.fake.close_domain(domain)
+    unsafe fn close_domain(&self, domain: DomainId) -> Result<(), AttachError> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.fake.close_domain(domain) }
     }
 
     fn attach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError> {
@@ -103,7 +107,7 @@ fn spent_beside_a_map(pages: u64, unmap: Unmap) -> usize {
         let domain = Arc::new(Small::with_config(hardware, host, &config).expect("a domain"));
         domain.attach(DEVICE).expect("a device");
         let map = |domain: &Small, pfn, pages| {
-            domain.map_raw(PhysAddr::from_pfn(pfn), pages * PAGE_SIZE, Access::DeviceWrites).expect("room")
+            domain.raw_map(PhysAddr::from_pfn(pfn), pages * PAGE_SIZE, Access::DeviceWrites).expect("room")
         };
         let gone = map(&domain, 10, pages);
         if pages == 1 {

@@ -1,6 +1,7 @@
 //! Windows of four pages, handed out by one CPU and taken back by another.
 
 use super::{Bench, check_with};
+use crate::raw_face::RawFace;
 use loom::thread;
 use portcullis::designs::FastAndSafe;
 use portcullis::platform::fake::run_on;
@@ -18,7 +19,7 @@ fn map_for_ring(bench: &Bench<FastAndSafe>, pfn: u64, pages: u64) -> Iova {
     let segments = [Segment { phys: PhysAddr::from_pfn(pfn), len: pages * PAGE_SIZE }];
     let mut request = Request::new(&segments, Access::DeviceWrites).expect("pages");
     request.stream = Stream(Some(0));
-    let range = bench.domain.map_request(&request).expect("room");
+    let range = bench.domain.raw_map_request(&request).expect("room");
     assert!(!bench.iommu.is_cached(bench.domain.id(), range.first_pfn()), "S3: {range} is cached");
     range.start()
 }

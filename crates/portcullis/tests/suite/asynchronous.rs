@@ -1,6 +1,7 @@
 //! Invalidations that nobody waits for (`macos`): the buffer goes back at once, the address when the hardware has said that it
 //! is done (S3), and where it never says so, the domain does (S11).
 
+use crate::raw_face::RawFace;
 use portcullis::designs::MacOs;
 use portcullis::invalidation::{ASYNCHRONOUS_CAPACITY, QUEUE_TIMEOUT_US};
 use portcullis::iommu::fake::{Behaviour, FakeIommu, Ticket};
@@ -52,19 +53,22 @@ impl<'h> Answering<'h> {
     }
 }
 
-impl Iommu for Answering<'_> {
+// SAFETY: nothing is behind it that reaches memory.
+unsafe impl Iommu for Answering<'_> {
     type Ticket = (usize, Ticket);
 
     fn capabilities(&self) -> Capabilities {
         self.fake.capabilities()
     }
 
-    fn open_domain(&self, translation: Translation) -> Result<DomainId, AttachError> {
-        self.fake.open_domain(translation)
+    unsafe fn open_domain(&self, translation: Translation) -> Result<DomainId, AttachError> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.fake.open_domain(translation) }
     }
 
-    fn close_domain(&self, domain: DomainId) -> Result<(), AttachError> {
-        self.fake.close_domain(domain)
+    unsafe fn close_domain(&self, domain: DomainId) -> Result<(), AttachError> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.fake.close_domain(domain) }
     }
 
     fn attach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError> {
@@ -103,7 +107,7 @@ fn on(address_bits: u8, test: impl FnOnce(&FakeHost, &Answering<'_>, Mac<'_>)) {
 }
 
 fn try_map(domain: &Mac<'_>) -> Result<Iova, MapError> {
-    domain.map_raw(BUFFER, PAGE_SIZE, Access::DeviceWrites)
+    domain.raw_map(BUFFER, PAGE_SIZE, Access::DeviceWrites)
 }
 
 fn map(domain: &Mac<'_>) -> Iova {
@@ -222,7 +226,7 @@ fn a_full_space_waits_for_what_is_on_its_way_back() {
         mapped.into_iter().for_each(|iova| unmap(&domain, iova).unwrap());
         assert_eq!((queued(&domain), host.now_us()), ((3, 3), 0));
         let pages = 2;
-        let large = domain.map_raw(BUFFER, pages * PAGE_SIZE, Access::DeviceWrites).expect("when they are joined");
+        let large = domain.raw_map(BUFFER, pages * PAGE_SIZE, Access::DeviceWrites).expect("when they are joined");
         assert_eq!((large, queued(&domain), host.now_us()), (Iova::from_pfn(2), (0, 1), 1));
         assert_eq!(domain.due_us(), None);
         assert!(!iommu.fake.is_cached(domain.id(), mapped[1].pfn()), "{}", portcullis::Rule::Reuse);

@@ -1,5 +1,6 @@
 //! Domains that cannot be made, and devices that cannot be let in.
 
+use crate::raw_face::{RawFace, open};
 use portcullis::design::Design;
 use portcullis::designs::{Static, Stock, Unprotected};
 use portcullis::iommu::fake::{FakeIommu, Ticket};
@@ -20,19 +21,21 @@ const fn segment(phys: u64, len: u64) -> Segment {
 /// An IOMMU that has no domain left.
 struct NoDomains<'h>(FakeIommu<'h>);
 
-impl Iommu for NoDomains<'_> {
+// SAFETY: nothing is behind it that reaches memory.
+unsafe impl Iommu for NoDomains<'_> {
     type Ticket = Ticket;
 
     fn capabilities(&self) -> Capabilities {
         self.0.capabilities()
     }
 
-    fn open_domain(&self, _: Translation) -> Result<DomainId, AttachError> {
+    unsafe fn open_domain(&self, _: Translation) -> Result<DomainId, AttachError> {
         Err(AttachError::NoDomainId)
     }
 
-    fn close_domain(&self, domain: DomainId) -> Result<(), AttachError> {
-        self.0.close_domain(domain)
+    unsafe fn close_domain(&self, domain: DomainId) -> Result<(), AttachError> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.0.close_domain(domain) }
     }
 
     fn attach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError> {
@@ -60,7 +63,7 @@ fn domains_that_cannot_be_made() {
     ) -> NewDomainError {
         let host = FakeHost::default();
         let iommu = FakeIommu::with_capabilities(&host, capabilities);
-        let error = Domain::<D, _, _>::with_config(&iommu, &host, config).err().expect("no such domain");
+        let error = open::<D, _, _>(&iommu, &host, config).err().expect("no such domain");
         assert_eq!(host.frames_lent(), 0);
         error
     }
@@ -70,6 +73,11 @@ fn domains_that_cannot_be_made() {
     let none = DomainConfig::new(Protection::None);
     assert_eq!(refused::<Stock>(&none, all), NewDomainError::Protection);
     assert_eq!(refused::<Unprotected>(&strict, all), NewDomainError::Protection);
+    // Without protection, and without `unsafe`: such a domain lets devices reach what others protect.
+    assert_eq!(
+        Domain::<Unprotected, _, _>::new(FakeIommu::new(&host), &host, Protection::None).err(),
+        Some(NewDomainError::Unprotected)
+    );
     for bits in [0, 12, 65, 255] {
         assert_eq!(refused::<Stock>(&DomainConfig { address_bits: bits, ..strict }, all), NewDomainError::Width(bits));
     }
@@ -86,7 +94,7 @@ fn domains_that_cannot_be_made() {
         let domain = domain.unwrap();
         let segments = [segment(0, PAGE_SIZE)];
         let request = Request::new(&segments, Access::DeviceReads).unwrap();
-        assert!(domain.map_request(&request).unwrap().end_pfn() <= 1 << 27);
+        assert!(domain.raw_map_request(&request).unwrap().end_pfn() <= 1 << 27);
     }
     for bits in [0, 8, 12] {
         let tiny = Capabilities { address_bits: bits, ..all };
@@ -102,7 +110,7 @@ fn domains_that_cannot_be_made() {
     }
     let memory = [segment(0x1000, 0x4000), segment(0x4000, 0x1000)];
     let error = refused::<Static>(&DomainConfig { memory: &memory, ..none }, all);
-    assert_eq!(error, NewDomainError::Identity(MapError::Overlap(Iova::new(0x4000))));
+    assert_eq!(error, NewDomainError::Identity(MapError::Overlap(Iova::new(0x4000)).into()));
 
     for protection in [Protection::Strict, Protection::Deferred] {
         let iommu = NoDomains(FakeIommu::new(&host));
@@ -122,7 +130,7 @@ fn devices_in_the_wrong_place() {
     assert_eq!(one.attach(DEVICE), Err(AttachError::Attached(DEVICE)));
     assert_eq!(other.attach(DEVICE), Err(AttachError::Attached(DEVICE)));
     assert_eq!(other.detach(DEVICE), Err(AttachError::NotAttached(DEVICE)));
-    let iova = one.map_raw(PhysAddr::new(0x9000), PAGE_SIZE, Access::DeviceWrites).unwrap();
+    let iova = one.raw_map(PhysAddr::new(0x9000), PAGE_SIZE, Access::DeviceWrites).unwrap();
     assert_eq!(iommu.access(DEVICE, iova, Rights::WRITE), Some(PhysAddr::new(0x9000)));
     one.detach(DEVICE).unwrap();
     assert_eq!(iommu.access(DEVICE, iova, Rights::WRITE), None);

@@ -2,6 +2,7 @@
 //! unmap of a page, and no other, takes it away. All that one design has of its own, and so longer than other files.
 
 use crate::interrupted::{Interrupted, Moment};
+use crate::raw_face::RawFace;
 use portcullis::designs::Identity;
 use portcullis::domain::DmaBuffer;
 use portcullis::invalidation::{BATCH_MAX, QUEUE_TIMEOUT_US};
@@ -61,7 +62,7 @@ fn an_address_is_the_physical_one_with_the_rights_in_front() {
             |_, iommu, domain| {
                 let phys = PhysAddr::new(0x12_3456);
                 for (access, tag) in [(READS, 1), (WRITES, 2), (BOTH, 3)] {
-                    let iova = domain.map_raw(phys, 0x2000, access).unwrap();
+                    let iova = domain.raw_map(phys, 0x2000, access).unwrap();
                     assert_eq!(iova.as_u64(), tag << (bits - 2) | 0x12_3456, "{access:?}");
                     let allowed = |rights: Rights| access.rights().allows(rights).then_some(phys);
                     assert_eq!(reach(iommu, iova), [Rights::READ, Rights::WRITE].map(allowed));
@@ -77,8 +78,8 @@ fn an_address_is_the_physical_one_with_the_rights_in_front() {
 fn rights_do_not_add_up() {
     strict(|iommu, domain| {
         let phys = page(5);
-        let read = domain.map_raw(phys, PAGE_SIZE, READS).unwrap();
-        let written = domain.map_raw(phys, PAGE_SIZE, WRITES).unwrap();
+        let read = domain.raw_map(phys, PAGE_SIZE, READS).unwrap();
+        let written = domain.raw_map(phys, PAGE_SIZE, WRITES).unwrap();
         assert_eq!((reach(iommu, read), reach(iommu, written)), ([Some(phys), None], [None, Some(phys)]));
         domain.unmap_raw(written, PAGE_SIZE).unwrap();
         assert_eq!((reach(iommu, read), reach(iommu, written)), ([Some(phys), None], [None, None]));
@@ -93,7 +94,7 @@ fn rights_do_not_add_up() {
 fn the_last_unmap_invalidates() {
     strict(|iommu, domain| {
         let [first, second] = [0, 2048].map(|offset| PhysAddr::new(0x7000 + offset));
-        let iovas = [first, second].map(|half| domain.map_raw(half, 2048, WRITES).unwrap());
+        let iovas = [first, second].map(|half| domain.raw_map(half, 2048, WRITES).unwrap());
         assert_eq!(reach(iommu, iovas[0]), [None, Some(first)]);
         domain.unmap_raw(iovas[0], 2048).unwrap();
         assert_eq!(iommu.take_commands(), []);
@@ -103,8 +104,8 @@ fn the_last_unmap_invalidates() {
         assert_eq!((reach(iommu, iovas[0]), domain.usage().live_ranges), ([None, None], 0));
 
         // Of three pages one stays: a command for all of them, since two have gone.
-        let whole = domain.map_raw(page(0x10), 3 * PAGE_SIZE, WRITES).unwrap();
-        let middle = domain.map_raw(page(0x11), 1, WRITES).unwrap();
+        let whole = domain.raw_map(page(0x10), 3 * PAGE_SIZE, WRITES).unwrap();
+        let middle = domain.raw_map(page(0x11), 1, WRITES).unwrap();
         domain.unmap_raw(whole, 3 * PAGE_SIZE).unwrap();
         let first = Iova::from_pfn(whole.pfn());
         let command = Invalidation::Pages { domain: domain.id(), first, mask: 2, leaf_only: true };
@@ -124,7 +125,7 @@ fn what_cannot_be_mapped_at_its_own_address() {
     let reserved = [range((2 << 18) + 0x100, 2)];
     let config = DomainConfig { address_bits: 32, reserved: &reserved, ..DomainConfig::new(Protection::Strict) };
     with_config(&config, |_, iommu, domain| {
-        let map = |phys, len, access| domain.map_raw(PhysAddr::new(phys), len, access).unwrap();
+        let map = |phys, len, access| domain.raw_map(PhysAddr::new(phys), len, access).unwrap();
         let cases = [
             // Reserved by the firmware: not for reads, and not beside.
             (0x10_0000, 1, WRITES, true),
@@ -157,7 +158,7 @@ fn what_cannot_be_mapped_at_its_own_address() {
         // Several segments, even if they were contiguous.
         let segments =
             [(0x5000, 0x1000), (0x6000, 0x800)].map(|(phys, len)| Segment { phys: PhysAddr::new(phys), len });
-        let list = domain.map_request(&Request::new(&segments, READS).unwrap()).unwrap();
+        let list = domain.raw_map_request(&Request::new(&segments, READS).unwrap()).unwrap();
         assert!(in_fourth(list.start(), 32), "{list}");
         assert_eq!(reach(iommu, Iova::from_pfn(list.first_pfn() + 1)), [Some(page(6)), None]);
         domain.unmap_raw(list.start(), 2 * PAGE_SIZE).unwrap();
@@ -175,9 +176,9 @@ fn two_bits_must_leave_a_page() {
     };
     assert_eq!(domain(13).err(), Some(NewDomainError::Width(13)));
     let domain = domain(14).unwrap();
-    assert_eq!(domain.map_raw(page(0), PAGE_SIZE, BOTH), Ok(Iova::from_pfn(3)));
+    assert_eq!(domain.raw_map(page(0), PAGE_SIZE, BOTH), Ok(Iova::from_pfn(3)));
     // The fourth region is page 0.
-    assert_eq!(domain.map_raw(page(1), 1, BOTH), Err(MapError::Exhausted { pages: 1, limit_bits: 12 }));
+    assert_eq!(domain.raw_map(page(1), 1, BOTH), Err(MapError::Exhausted { pages: 1, limit_bits: 12 }));
 }
 
 /// The 1024th mapping of a page finds no room in its count, and has an address of its own. Where a page of several is full, none
@@ -186,16 +187,16 @@ fn two_bits_must_leave_a_page() {
 fn what_is_mapped_too_often_goes_to_the_fourth_region() {
     strict(|iommu, domain| {
         let (full, beside) = (page(0x20), page(0x1f));
-        let map = || domain.map_raw(full, PAGE_SIZE, WRITES).unwrap();
+        let map = || domain.raw_map(full, PAGE_SIZE, WRITES).unwrap();
         let shared = map();
         for _ in 1..SHARES_MAX {
             assert_eq!(map(), shared);
         }
         let own = map();
         assert!(in_fourth(own, 48), "{own}");
-        let both = domain.map_raw(beside, 2 * PAGE_SIZE, WRITES).unwrap();
+        let both = domain.raw_map(beside, 2 * PAGE_SIZE, WRITES).unwrap();
         assert!(in_fourth(both, 48), "{both}");
-        let free = domain.map_raw(full, PAGE_SIZE, READS).unwrap();
+        let free = domain.raw_map(full, PAGE_SIZE, READS).unwrap();
         assert!(!in_fourth(free, 48), "another count: {free}");
         assert_eq!(domain.usage().live_ranges as u64, SHARES_MAX + 3);
         let not_mapped = Iova::from_pfn(shared.pfn() - 1);
@@ -231,7 +232,7 @@ fn a_map_that_finds_no_room_half_way_takes_back_what_it_counted() {
             return;
         }
         *SEEN.lock().unwrap() += 1;
-        let other = |phys| domain.map_raw(phys, PAGE_SIZE, WRITES).unwrap();
+        let other = |phys| domain.raw_map(phys, PAGE_SIZE, WRITES).unwrap();
         // At the second part of the map, which comes after that of `second` alone.
         if *SEEN.lock().unwrap() == 3 {
             for _ in 0..SHARES_MAX {
@@ -246,8 +247,8 @@ fn a_map_that_finds_no_room_half_way_takes_back_what_it_counted() {
     let interrupted: &Interrupted<'_> = Box::leak(Box::new(Interrupted::new(host, Box::leak(Box::new(handler)))));
     let domain = DOMAIN.get_or_init(|| Domain::new(iommu, interrupted, Protection::Strict).unwrap());
     domain.attach(DEVICE).unwrap();
-    let shared = domain.map_raw(second, PAGE_SIZE, WRITES).unwrap();
-    let own = domain.map_raw(page(0x1fe), 3 * PAGE_SIZE, WRITES).unwrap();
+    let shared = domain.raw_map(second, PAGE_SIZE, WRITES).unwrap();
+    let own = domain.raw_map(page(0x1fe), 3 * PAGE_SIZE, WRITES).unwrap();
     assert_eq!(*SEEN.lock().unwrap(), 3);
     assert!(in_fourth(own, 48), "{own}");
     assert_eq!(iommu.access(DEVICE, shared, Rights::WRITE), None, "S2");
@@ -283,7 +284,7 @@ fn an_unmap_that_meets_a_wrong_one_half_way_changes_nothing() {
     let interrupted: &Interrupted<'_> = Box::leak(Box::new(Interrupted::new(host, Box::leak(Box::new(handler)))));
     let domain = DOMAIN.get_or_init(|| Domain::new(iommu, interrupted, Protection::Strict).unwrap());
     domain.attach(DEVICE).unwrap();
-    assert_eq!(domain.map_raw(first, 2 * PAGE_SIZE, READS), Ok(at(first)));
+    assert_eq!(domain.raw_map(first, 2 * PAGE_SIZE, READS), Ok(at(first)));
     let refused = domain.unmap_raw(at(first), 2 * PAGE_SIZE);
     assert_eq!(refused, Err(RawUnmapError::Refused(UnmapError::NotMapped(at(last)))));
     assert_eq!(iommu.access(DEVICE, at(first), Rights::READ), Some(first));
@@ -294,7 +295,7 @@ fn an_unmap_that_meets_a_wrong_one_half_way_changes_nothing() {
 #[test]
 fn unmaps_of_what_is_not_mapped() {
     strict(|iommu, domain| {
-        let iova = domain.map_raw(page(0x3ff), 2 * PAGE_SIZE, WRITES).unwrap();
+        let iova = domain.raw_map(page(0x3ff), 2 * PAGE_SIZE, WRITES).unwrap();
         let (first, region) = (iova.pfn(), 1u64 << 34);
         let wrong = [
             range(first - 1, 2),
@@ -323,8 +324,8 @@ fn unmaps_of_what_is_not_mapped() {
         }
         assert_eq!(reach(iommu, iova), [None, Some(page(0x3ff))]);
         // The last page of one region and the first of the next are neighbours, and not of one mapping.
-        let border = domain.map_raw(page(region - 1), PAGE_SIZE, WRITES).unwrap();
-        assert_eq!(domain.map_raw(page(0), PAGE_SIZE, BOTH), Ok(Iova::from_pfn(border.pfn() + 1)));
+        let border = domain.raw_map(page(region - 1), PAGE_SIZE, WRITES).unwrap();
+        assert_eq!(domain.raw_map(page(0), PAGE_SIZE, BOTH), Ok(Iova::from_pfn(border.pfn() + 1)));
         let refused = domain.unmap_raw(border, 2 * PAGE_SIZE);
         assert_eq!(refused, Err(RawUnmapError::Refused(UnmapError::NotMapped(border))));
         // The declared breach: a part passes.
@@ -397,7 +398,7 @@ fn batches_of_shared_pages() {
 fn deferred_unmaps_of_pages_that_are_mapped_again() {
     with_config(&DomainConfig::new(Protection::Deferred), |host, iommu, domain| {
         let phys = page(0x30);
-        let map = || domain.map_raw(phys, PAGE_SIZE, WRITES).unwrap();
+        let map = || domain.raw_map(phys, PAGE_SIZE, WRITES).unwrap();
         let unmap = |iova| domain.unmap_raw(iova, PAGE_SIZE).unwrap();
         let usage = || (domain.usage().queued_unmaps, domain.usage().live_ranges);
         let iova = map();
@@ -428,7 +429,7 @@ fn mappings_are_counted_across_cpus() {
         let iovas: Vec<Iova> = (0..6)
             .map(|number| {
                 run_on(number % 3);
-                domain.map_raw(page(0x50 + u64::from(number)), 1, READS).unwrap()
+                domain.raw_map(page(0x50 + u64::from(number)), 1, READS).unwrap()
             })
             .collect();
         run_on(3);
@@ -445,7 +446,7 @@ fn mappings_are_counted_across_cpus() {
 #[test]
 fn the_last_unmap_fails_with_the_hardware() {
     strict(|iommu, domain| {
-        let iovas = [0, 2048].map(|offset| domain.map_raw(PhysAddr::new(0x7000 + offset), 2048, WRITES).unwrap());
+        let iovas = [0, 2048].map(|offset| domain.raw_map(PhysAddr::new(0x7000 + offset), 2048, WRITES).unwrap());
         assert_eq!(reach(iommu, iovas[0])[1], Some(page(7)));
         iommu.behave(Behaviour::Failing);
         assert_eq!(domain.unmap_raw(iovas[0], 2048), Ok(()));
@@ -454,7 +455,7 @@ fn the_last_unmap_fails_with_the_hardware() {
         assert_eq!(domain.usage().live_ranges, 1, "quarantined");
         assert_eq!(reach(iommu, iovas[0])[1], Some(page(7)), "the device still has it");
         iommu.behave(Behaviour::Prompt);
-        assert_eq!(domain.map_raw(page(7), 1, WRITES), Err(MapError::Poisoned));
+        assert_eq!(domain.raw_map(page(7), 1, WRITES), Err(MapError::Poisoned));
     });
 }
 
@@ -469,7 +470,7 @@ fn a_range_reserved_across_the_end_of_the_fourth_region() {
         let config = DomainConfig { address_bits: BITS, reserved: &reserved, ..DomainConfig::new(Protection::Strict) };
         with_config(&config, |_, iommu, domain| {
             for pfn in 0..behind + 3 {
-                let iova = domain.map_raw(page(pfn), PAGE_SIZE, READS).expect("room");
+                let iova = domain.raw_map(page(pfn), PAGE_SIZE, READS).expect("room");
                 assert!(!reserved[0].contains(iova.pfn()), "S9: {iova} is reserved");
                 assert_eq!(in_fourth(iova, BITS), pfn < behind, "{pfn}");
                 assert_eq!(reach(iommu, iova), [Some(page(pfn)), None]);
@@ -478,7 +479,7 @@ fn a_range_reserved_across_the_end_of_the_fourth_region() {
             let segments = [10, 20].map(|pfn| Segment { phys: page(pfn), len: PAGE_SIZE });
             let request = Request::new(&segments, WRITES).expect("a request");
             for _ in 0..8 {
-                let taken = domain.map_request(&request).expect("room");
+                let taken = domain.raw_map_request(&request).expect("room");
                 assert!(!reserved[0].overlaps(taken), "S9: {taken} is handed out");
             }
         });
@@ -493,7 +494,7 @@ fn the_fourth_region_gives_back_what_it_keeps() {
     let domain = On::new(&iommu, &host, Protection::Strict).expect("a domain");
     let segments = [10, 20].map(|pfn| Segment { phys: page(pfn), len: PAGE_SIZE });
     let request = Request::new(&segments, WRITES).expect("a request");
-    let taken: Vec<IovaRange> = (0..8000).map(|_| domain.map_request(&request).expect("room")).collect();
+    let taken: Vec<IovaRange> = (0..8000).map(|_| domain.raw_map_request(&request).expect("room")).collect();
     for taken in taken {
         domain.unmap_raw(taken.start(), taken.pages() * PAGE_SIZE).expect("mapped");
     }

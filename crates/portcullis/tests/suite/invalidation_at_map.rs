@@ -1,6 +1,7 @@
 //! Where an unmap does nothing and a map invalidates what it was given: what the device reaches, for how long, and in which
 //! order (ATC'15, §3.4, on Solaris).
 
+use crate::raw_face::RawFace;
 use portcullis::designs::Solaris;
 use portcullis::iommu::fake::FakeIommu;
 use portcullis::iommu::{AttachError, Translation};
@@ -22,7 +23,7 @@ fn domain<I: Iommu>(iommu: I, host: &FakeHost) -> Domain<Solaris, &FakeHost, I> 
 
 /// Maps `pages` pages from physical page `pfn` on.
 fn map<I: Iommu>(domain: &Domain<Solaris, &FakeHost, I>, pfn: u64, pages: u64) -> IovaRange {
-    let iova = domain.map_raw(PhysAddr::from_pfn(pfn), pages * PAGE_SIZE, Access::DeviceWrites).expect("room");
+    let iova = domain.raw_map(PhysAddr::from_pfn(pfn), pages * PAGE_SIZE, Access::DeviceWrites).expect("room");
     IovaRange::new(iova.pfn(), pages).expect("mapped")
 }
 
@@ -118,7 +119,7 @@ fn a_refused_map_leaves_what_was_left() {
     unmap(&domain, gone);
     iommu.take_commands();
     let before = domain.usage();
-    domain.map_raw(PhysAddr::from_pfn(1 << 40), PAGE_SIZE, Access::DeviceWrites).expect_err("beyond the entries");
+    domain.raw_map(PhysAddr::from_pfn(1 << 40), PAGE_SIZE, Access::DeviceWrites).expect_err("beyond the entries");
     assert_eq!((iommu.take_commands(), domain.usage()), (vec![], before));
     assert_eq!(reach(&iommu, gone.first_pfn()), Some(100));
     assert_eq!((map(&domain, 200, 1), reach(&iommu, gone.first_pfn())), (gone, Some(200)));
@@ -130,19 +131,22 @@ struct Eager<'h> {
     reached: Mutex<Vec<Option<u64>>>,
 }
 
-impl Iommu for Eager<'_> {
+// SAFETY: nothing is behind it that reaches memory.
+unsafe impl Iommu for Eager<'_> {
     type Ticket = <FakeIommu<'static> as Iommu>::Ticket;
 
     fn capabilities(&self) -> Capabilities {
         self.fake.capabilities()
     }
 
-    fn open_domain(&self, translation: Translation) -> Result<DomainId, AttachError> {
-        self.fake.open_domain(translation)
+    unsafe fn open_domain(&self, translation: Translation) -> Result<DomainId, AttachError> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.fake.open_domain(translation) }
     }
 
-    fn close_domain(&self, domain: DomainId) -> Result<(), AttachError> {
-        self.fake.close_domain(domain)
+    unsafe fn close_domain(&self, domain: DomainId) -> Result<(), AttachError> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.fake.close_domain(domain) }
     }
 
     fn attach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError> {

@@ -5,7 +5,9 @@ mod allocators;
 mod asynchronous;
 mod checker;
 mod chunks;
+#[path = "../compile_fail/mod.rs"]
 mod compile_fail;
+mod contract;
 mod domains;
 mod fuzz;
 #[path = "../fuzzing/mod.rs"]
@@ -15,8 +17,11 @@ mod interrupted;
 mod invalidation_at_map;
 mod machines;
 mod ownership;
+mod panics;
 mod planted;
 mod properties;
+#[path = "../raw_face/mod.rs"]
+mod raw_face;
 mod rings;
 mod s11_completion;
 mod s11_failed_invalidations;

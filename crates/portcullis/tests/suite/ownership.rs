@@ -8,7 +8,7 @@ use portcullis::platform::fake::FakeHost;
 use portcullis::table::Rights;
 use portcullis::{
     Access, Capabilities, Domain, Iommu, Iova, IovaRange, MapError, PAGE_SIZE, PhysAddr, Protection, QueueError,
-    Segment, SourceId, UnmapError,
+    Segment, SourceId, SyncError, UnmapError,
 };
 use std::cell::Cell;
 use std::rc::Rc;
@@ -102,7 +102,7 @@ fn a_map_that_could_not_be_settled_loses_the_buffer() {
     let domain = stocked(&iommu, &host);
     iommu.behave(Behaviour::Failing);
     let failure = domain.map(Counted::page(4, &freed), Access::DeviceWrites).unwrap_err();
-    assert!(matches!(failure, MapFailure::Lost(QueueError::Descriptor)), "{failure:?}");
+    assert!(matches!(failure, MapFailure::Lost(SyncError(QueueError::Descriptor))), "{failure:?}");
     drop(failure);
     assert_eq!(freed.get(), 0, "not dropped");
     iommu.behave(Behaviour::Prompt);

@@ -1,10 +1,12 @@
 //! Descriptors and their rings: neighbours go with one command, and buffers come back by the descriptor.
 
+use crate::raw_face::RawFace;
 use arrayvec::ArrayVec;
 use portcullis::design::Design;
 use portcullis::designs::{DesignId, FastAndSafe, Magazine, Stock, Visitor};
 use portcullis::domain::{
-    DESCRIPTOR_PAGES_MAX, DescriptorError, DescriptorFailure, DmaBuffer, Refused, RingConfig, RingError,
+    DESCRIPTOR_PAGES_MAX, Descriptor, DescriptorError, DescriptorFailure, DescriptorMapFailure, DmaBuffer, Refused,
+    RingConfig, RingError, lost_buffers,
 };
 use portcullis::invalidation::BATCH_MAX;
 use portcullis::iommu::fake::{Behaviour, FakeIommu};
@@ -12,7 +14,7 @@ use portcullis::platform::fake::FakeHost;
 use portcullis::table::Rights;
 use portcullis::{
     Access, Capabilities, Domain, DomainConfig, Invalidation, Iommu, Iova, IovaRange, MapError, PAGE_SIZE, PhysAddr,
-    Protection, QueueError, Segment, SourceId, UnmapError,
+    Protection, QueueError, Segment, SourceId, SyncError, UnmapError,
 };
 use std::cell::Cell;
 use std::rc::Rc;
@@ -46,7 +48,7 @@ fn commands_for(capabilities: impl FnOnce(Capabilities) -> Capabilities, gone: &
     let host = FakeHost::default();
     let iommu = FakeIommu::with_capabilities(&host, capabilities(FakeIommu::new(&host).capabilities()));
     let domain = domain::<FastAndSafe>(&iommu, &host);
-    let map = |_| domain.map_raw(PhysAddr::new(0), PAGE_SIZE, Access::DeviceWrites).unwrap().pfn();
+    let map = |_| domain.raw_map(PhysAddr::new(0), PAGE_SIZE, Access::DeviceWrites).unwrap().pfn();
     let base = (0..2 * W).map(map).min().expect("pages");
     let mut batch = domain.raw_batch();
     for page in gone {
@@ -110,7 +112,7 @@ fn all_levels_go_with_a_table_only() {
         Capabilities { leaf_2m: false, leaf_1g: false, ..FakeIommu::new(&host).capabilities() },
     );
     let domain = domain::<FastAndSafe>(&iommu, &host);
-    let map = |pages| domain.map_raw(PhysAddr::new(0), pages * PAGE_SIZE, Access::DeviceWrites).unwrap();
+    let map = |pages| domain.raw_map(PhysAddr::new(0), pages * PAGE_SIZE, Access::DeviceWrites).unwrap();
     let (small, large) = (map(1), map(512));
     let mut batch = domain.raw_batch();
     for (iova, pages) in [(small, 1), (large, 512)] {
@@ -127,7 +129,7 @@ fn other_designs_send_a_command_for_each() {
     let iommu = FakeIommu::new(&host);
     let domain = domain::<Magazine>(&iommu, &host);
     let mapped =
-        [1, 2, 3, 4].map(|pfn| domain.map_raw(PhysAddr::from_pfn(pfn), PAGE_SIZE, Access::DeviceWrites).unwrap());
+        [1, 2, 3, 4].map(|pfn| domain.raw_map(PhysAddr::from_pfn(pfn), PAGE_SIZE, Access::DeviceWrites).unwrap());
     let mut batch = domain.raw_batch();
     mapped.iter().for_each(|iova| batch.unmap(IovaRange::covering(*iova, 1).unwrap()).unwrap());
     batch.commit().unwrap();
@@ -235,7 +237,7 @@ impl<'h> Visitor<&'h FakeHost, &'h FakeIommu<'h>> for ServeHuge<'h> {
         assert_eq!(freed.get(), 0);
         let more = buffers.into_iter().chain(pages(1, &freed)).collect();
         let most = DESCRIPTOR_PAGES_MAX;
-        assert_eq!(ring.map(more).unwrap_err().error, DescriptorError::TooManyPages { pages: most + 1, most });
+        assert_eq!(refused(ring.map(more)).error, DescriptorError::TooManyPages { pages: most + 1, most });
         (table_pages, iommu.take_commands())
     }
 }
@@ -323,14 +325,25 @@ fn rings_and_descriptors_that_cannot_be() {
         assert_eq!(domain.ring(config).err(), Some(RingError::PagesPerDescriptor(pages_per_descriptor)));
     }
     let mut ring = domain.ring(RingConfig { pages_per_descriptor: 4, ..RingConfig::default() }).unwrap();
-    let Refused { value, error } = ring.map(pages(5, &freed)).unwrap_err();
+    let Refused { value, error } = refused(ring.map(pages(5, &freed)));
     assert_eq!((pfns(&value), error), (vec![1, 2, 3, 4, 5], DescriptorError::TooManyPages { pages: 5, most: 4 }));
     assert_eq!(domain.usage().live_ranges, 0);
     let none = ring.map(pages(0, &freed)).unwrap();
     assert!(none.mappings().is_empty() && ring.unmap(none).unwrap().is_empty());
     let deferred = Domain::<Stock, _, _>::new(&iommu, &host, Protection::Deferred).unwrap();
-    let refused = deferred.ring(RingConfig::default()).unwrap().map(pages(1, &freed)).unwrap_err();
-    assert_eq!(refused.error, DescriptorError::Map(MapError::NotStrict));
+    let not_strict = refused(deferred.ring(RingConfig::default()).unwrap().map(pages(1, &freed)));
+    assert_eq!(not_strict.error, DescriptorError::Map(MapError::NotStrict));
+}
+
+/// Why a descriptor was refused, and its buffers.
+fn refused<B: DmaBuffer>(
+    mapped: Result<Descriptor<B>, DescriptorMapFailure<B>>,
+) -> Refused<ArrayVec<B, BATCH_MAX>, DescriptorError> {
+    match mapped {
+        Err(DescriptorMapFailure::Refused(refused)) => refused,
+        Err(DescriptorMapFailure::Lost { error, .. }) => panic!("lost: {error}"),
+        Ok(_) => panic!("it was mapped"),
+    }
 }
 
 /// A descriptor whose last buffers find no room is not mapped at all, and no buffer is lost (S6).
@@ -342,14 +355,16 @@ fn a_descriptor_is_mapped_whole_or_not_at_all() {
     let config = DomainConfig { address_bits: 14, ..DomainConfig::new(Protection::Strict) };
     let domain = Domain::<FastAndSafe, _, _>::with_config(&iommu, &host, &config).unwrap();
     let mut ring = domain.ring(RingConfig::default()).unwrap();
-    let Refused { value, error } = ring.map(pages(6, &freed)).unwrap_err();
+    let Refused { value, error } = refused(ring.map(pages(6, &freed)));
     assert_eq!(error, DescriptorError::Map(MapError::Exhausted { pages: 1, limit_bits: 14 }));
     assert_eq!((pfns(&value), freed.get(), domain.usage().live_ranges), (vec![1, 2, 3, 4, 5, 6], 0, 0));
     // Where what was mapped cannot be taken back, it stays with the device (S11).
     iommu.behave(Behaviour::Failing);
-    let Refused { value, error } = ring.map(value).unwrap_err();
-    assert_eq!(error, DescriptorError::Map(MapError::SyncFailed(QueueError::Descriptor)));
-    assert_eq!((pfns(&value), freed.get(), domain.usage().live_ranges), (vec![4, 5, 6], 0, 3));
+    let lost_before = lost_buffers();
+    let Err(DescriptorMapFailure::Lost { buffers, error }) = ring.map(value) else { panic!("nothing was lost") };
+    assert_eq!(error, SyncError(QueueError::Descriptor));
+    assert!(lost_buffers() >= lost_before + 3, "other tests lose some too");
+    assert_eq!((pfns(&buffers), freed.get(), domain.usage().live_ranges), (vec![4, 5, 6], 0, 3));
     iommu.behave(Behaviour::Prompt);
 }
 

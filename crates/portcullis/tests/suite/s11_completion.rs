@@ -1,6 +1,7 @@
 //! S11: where an invalidation fails or is never answered, no buffer comes back, no address is used again, and the domain
 //! says so from then on.
 
+use crate::raw_face::RawFace;
 use portcullis::design::{Design, DomainSetup, Mapper, Options};
 use portcullis::designs::{Magazine, Solaris, Stock};
 use portcullis::invalidation::{CPU_QUEUE_CAPACITY, QUEUE_CAPACITY, QUEUE_TIMEOUT_US, Revocation};
@@ -9,7 +10,7 @@ use portcullis::platform::fake::{FakeHost, run_on};
 use portcullis::table::Rights;
 use portcullis::{
     Access, CommitError, Domain, INVALIDATION_TIMEOUT_US, Invalidation, Iommu, Iova, IovaRange, MapError, PAGE_SIZE,
-    PhysAddr, Platform, Protection, QueueError, RawUnmapError, Request, Segment, SourceId, UnmapError,
+    PhysAddr, Platform, Protection, QueueError, RawUnmapError, Request, Segment, SourceId, SyncError, UnmapError,
 };
 
 type Stocked<'h> = Domain<Stock, &'h FakeHost, &'h FakeIommu<'h>>;
@@ -24,7 +25,7 @@ const FAILURES: [(Behaviour, QueueError); 2] =
 fn map<'h, D: Design<&'h FakeHost, &'h FakeIommu<'h>>>(
     domain: &Domain<D, &'h FakeHost, &'h FakeIommu<'h>>,
 ) -> Result<Iova, MapError> {
-    domain.map_raw(BUFFER, PAGE_SIZE, Access::DeviceWrites)
+    domain.raw_map(BUFFER, PAGE_SIZE, Access::DeviceWrites)
 }
 
 fn use_page(iommu: &FakeIommu<'_>, iova: Iova) -> Option<PhysAddr> {
@@ -158,7 +159,7 @@ fn an_invalidation_at_a_map_fails() {
         domain.unmap_raw(gone, PAGE_SIZE).unwrap();
         iommu.behave(behaviour);
         let other = PhysAddr::new(0x9000);
-        assert_eq!(domain.map_raw(other, PAGE_SIZE, Access::DeviceWrites), Err(MapError::SyncFailed(error)));
+        assert_eq!(domain.raw_map_lost(other, PAGE_SIZE, Access::DeviceWrites), SyncError(error));
         assert_eq!(use_page(&iommu, gone), Some(BUFFER), "the declared window, for nothing was invalidated");
         assert_eq!(domain.usage().live_ranges, 2, "the address is quarantined");
         assert_eq!(domain.unmap_raw(gone, PAGE_SIZE), Err(RawUnmapError::Refused(UnmapError::NotMapped(gone))));
@@ -187,7 +188,7 @@ fn a_commit_in_a_domain_poisoned_meanwhile_takes_the_translation_away() {
     let mut batch = domain.raw_batch();
     batch.unmap(IovaRange::covering(gone, PAGE_SIZE).unwrap()).unwrap();
     iommu.behave(Behaviour::Failing);
-    assert_eq!(map(&domain), Err(MapError::SyncFailed(QueueError::Descriptor)));
+    assert_eq!(domain.raw_map_lost(BUFFER, PAGE_SIZE, Access::DeviceWrites), SyncError(QueueError::Descriptor));
     iommu.behave(Behaviour::Prompt);
     assert_eq!(batch.commit(), Ok(()));
     assert_eq!(use_page(&iommu, gone), None);
@@ -209,11 +210,13 @@ fn a_revocation_belongs_to_its_domain() {
             memory: &[],
             options: Options::NONE,
         };
-        <Stock as Design<_, _>>::build(setup).unwrap()
+        // SAFETY: the protection is one of the design's, and the width one of the fake's.
+        unsafe { <Stock as Design<_, _>>::build(setup) }.unwrap()
     };
     let (one, other) = (build(), build());
     let segments = [Segment { phys: BUFFER, len: PAGE_SIZE }];
-    let range = one.map(&Request::new(&segments, Access::DeviceWrites).unwrap()).unwrap();
+    // SAFETY: no memory is behind the fake.
+    let range = unsafe { one.map(&Request::new(&segments, Access::DeviceWrites).unwrap()) }.unwrap();
     let mut revocation = Revocation::new();
     one.unmap(range, &mut revocation).unwrap();
     assert_eq!(other.unmap(range, &mut revocation), Err(UnmapError::WrongDomain));
@@ -242,7 +245,7 @@ fn queues_per_core_recover() {
     let iommu = FakeIommu::new(&host);
     let domain = Domain::<Magazine, _, _>::new(&iommu, &host, Protection::Deferred).unwrap();
     domain.attach(DEVICE).unwrap();
-    let map = || domain.map_raw(BUFFER, PAGE_SIZE, Access::DeviceWrites).unwrap();
+    let map = || domain.raw_map(BUFFER, PAGE_SIZE, Access::DeviceWrites).unwrap();
     let unmap = |iova| domain.unmap_raw(iova, PAGE_SIZE);
     let other = map();
     let mapped: Vec<Iova> = (0..=CPU_QUEUE_CAPACITY).map(|_| map()).collect();

@@ -1,6 +1,7 @@
 //! S11, S4: what an invalidation that failed leaves behind. Under every design: no table page goes back to the host, no address
 //! is used again, the device reaches nothing new, and what else is mapped stays as it was.
 
+use crate::raw_face::RawFace;
 use portcullis::chunk::CHUNKED_PAGES_MAX;
 use portcullis::chunk::TABLE_IDLE_US;
 use portcullis::design::Design;
@@ -10,7 +11,7 @@ use portcullis::platform::fake::FakeHost;
 use portcullis::table::Rights;
 use portcullis::{
     Access, Capabilities, Domain, DomainConfig, Invalidation, Iommu, Iova, IovaRange, MapError, PAGE_SIZE, PhysAddr,
-    Protection, RawUnmapError, Segment, SourceId,
+    Protection, RawUnmapError, Segment, SourceId, SyncError,
 };
 
 type OnFakes<'h, D> = Domain<D, &'h FakeHost, &'h FakeIommu<'h>>;
@@ -92,7 +93,7 @@ impl<'h, D: Design<&'h FakeHost, &'h FakeIommu<'h>>> Mapped<'h, D> {
         let map = |number: u64| {
             // 2 MiB apart, so that no two share a page or a large leaf.
             let phys = PhysAddr::from_pfn(BUFFERS_PFN + number * 1024);
-            let iova = domain.map_raw(phys, case.pages * PAGE_SIZE, Access::DeviceWrites).expect("room");
+            let iova = domain.raw_map(phys, case.pages * PAGE_SIZE, Access::DeviceWrites).expect("room");
             IovaRange::covering(iova, case.pages * PAGE_SIZE).expect("a range")
         };
         let ranges = (0..3).map(map).collect();
@@ -155,7 +156,7 @@ impl<'h> FailedUnmap<'_> {
         if !at_map {
             mapped.forget();
             assert!((gone.first_pfn()..gone.end_pfn()).all(|pfn| mapped.reach(pfn).is_none()), "{what}: S2");
-            let refused = mapped.domain.map_raw(PhysAddr::from_pfn(2), PAGE_SIZE, Access::DeviceWrites);
+            let refused = mapped.domain.raw_map(PhysAddr::from_pfn(2), PAGE_SIZE, Access::DeviceWrites);
             assert_eq!(refused, Err(MapError::Poisoned), "{what}");
         }
         assert!(others.iter().all(|range| mapped.is_reached(*range)), "{what}: S1");
@@ -196,8 +197,7 @@ impl<'h> Visitor<&'h FakeHost, &'h FakeIommu<'h>> for OnMap<'_, 'h> {
         iommu.behave(case.behaviour);
         // No other map has used this memory, so it can only be reached through the map that fails.
         let phys = PhysAddr::from_pfn(BUFFERS_PFN + 0x4000);
-        let failed = mapped.domain.map_raw(phys, case.pages * PAGE_SIZE, Access::DeviceWrites);
-        assert!(matches!(failed, Err(MapError::SyncFailed(_))), "{what}: {failed:?}");
+        let _: SyncError = mapped.domain.raw_map_lost(phys, case.pages * PAGE_SIZE, Access::DeviceWrites);
         mapped.forget();
         // Wherever a design may have put it: where the others are, around them, and where its memory is.
         let pages = phys.pfn()..phys.pfn() + case.pages;
@@ -231,7 +231,7 @@ fn pages_of_a_chunk_stay_quarantined() {
             let iommu = FakeIommu::new(&host);
             let domain = OnFakes::<Portcullis>::new(&iommu, &host, Protection::Strict).expect("a domain");
             let map = |number: u64| {
-                domain.map_raw(PhysAddr::from_pfn(16 + number * pages), pages * PAGE_SIZE, Access::DeviceWrites)
+                domain.raw_map(PhysAddr::from_pfn(16 + number * pages), pages * PAGE_SIZE, Access::DeviceWrites)
             };
             let all: Vec<Iova> = (0..64 / pages).map(|number| map(number).expect("room")).collect();
             iommu.behave(behaviour);
@@ -249,7 +249,7 @@ fn spent_tables<'h>(host: &'h FakeHost, iommu: &'h FakeIommu<'h>) -> OnFakes<'h,
     domain.attach(DEVICE).expect("a device");
     let map = |number: u64| {
         let phys = PhysAddr::from_pfn(0x10_0000 + number * 512);
-        domain.map_raw(phys, CHUNKED_PAGES_MAX * PAGE_SIZE, Access::DeviceWrites).expect("room")
+        domain.raw_map(phys, CHUNKED_PAGES_MAX * PAGE_SIZE, Access::DeviceWrites).expect("room")
     };
     let all: Vec<Iova> = (0..40).map(map).collect();
     for iova in &all {

@@ -1,5 +1,6 @@
 //! Strict commits that ride with others: a ride that fails is tried again alone, and only what fails alone is lost (S11).
 
+use crate::raw_face::RawFace;
 use portcullis::design::{Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Fit, Info, LockFree, Parts};
 use portcullis::invalidation::{Commands, Deferral, Submissions};
 use portcullis::iommu::fake::{Behaviour, FakeIommu, Ticket};
@@ -35,10 +36,11 @@ impl DesignInfo for Riding {
     };
 }
 
-impl<P: Platform, I: Iommu> Design<P, I> for Riding {
+// SAFETY: it is of sound parts, but for what is flawed on purpose; no memory is behind it but a test's own.
+unsafe impl<P: Platform, I: Iommu> Design<P, I> for Riding {
     type Mapper = AssembledMapper<TreeAllocator<P>, P, I>;
 
-    fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+    unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
         let allocator = TreeAllocator::new(&setup.platform, setup.width, setup.reserved)?;
         let parts = Parts {
             commands: Commands::PerUnmap,
@@ -78,7 +80,8 @@ impl<'h> Rides<'h> {
     }
 }
 
-impl Iommu for Rides<'_> {
+// SAFETY: nothing is behind it that reaches memory.
+unsafe impl Iommu for Rides<'_> {
     /// The answer to those who ask, where it is not the fake's.
     type Ticket = Result<Ticket, Result<bool, QueueError>>;
 
@@ -86,12 +89,14 @@ impl Iommu for Rides<'_> {
         self.fake.capabilities()
     }
 
-    fn open_domain(&self, translation: Translation) -> Result<DomainId, AttachError> {
-        self.fake.open_domain(translation)
+    unsafe fn open_domain(&self, translation: Translation) -> Result<DomainId, AttachError> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.fake.open_domain(translation) }
     }
 
-    fn close_domain(&self, domain: DomainId) -> Result<(), AttachError> {
-        self.fake.close_domain(domain)
+    unsafe fn close_domain(&self, domain: DomainId) -> Result<(), AttachError> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.fake.close_domain(domain) }
     }
 
     fn attach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError> {
@@ -137,7 +142,7 @@ fn with_mapping<'h>(host: &'h FakeHost, rides: &'h Rides<'h>) -> (Ridden<'h>, Io
 }
 
 fn map(domain: &Ridden<'_>) -> Result<Iova, MapError> {
-    domain.map_raw(BUFFER, PAGE_SIZE, Access::DeviceWrites)
+    domain.raw_map(BUFFER, PAGE_SIZE, Access::DeviceWrites)
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! S4: what waits in a flush queue waits with its table pages.
 
+use crate::raw_face::RawFace;
 use portcullis::designs::{Choice, Stock};
 use portcullis::iommu::fake::FakeIommu;
 use portcullis::platform::fake::{FakeHost, run_on};
@@ -24,7 +25,7 @@ fn table_pages_go_with_their_flush_and_not_before() {
             let domain = Domain::<Stock, _, _>::with_config(&iommu, &host, &config).expect("a domain");
             domain.attach(DEVICE).expect("a device");
             let map = |pfn: u64, pages: u64| -> Iova {
-                domain.map_raw(PhysAddr::from_pfn(pfn), pages * PAGE_SIZE, Access::DeviceWrites).expect("room")
+                domain.raw_map(PhysAddr::from_pfn(pfn), pages * PAGE_SIZE, Access::DeviceWrites).expect("room")
             };
             let unmap = |iova, pages: u64| domain.unmap_raw(iova, pages * PAGE_SIZE).expect("mapped");
             let large = map(0x1000, 512);

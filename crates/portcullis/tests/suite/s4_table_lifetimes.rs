@@ -1,6 +1,7 @@
 //! What the hardware may still walk is there until the hardware has let go of it: table pages outlive the command that
 //! invalidates them (S4), and the tables of a domain outlive the domain (S10).
 
+use crate::raw_face::RawFace;
 use portcullis::designs::Stock;
 use portcullis::iommu::fake::{FakeIommu, Ticket};
 use portcullis::iommu::{AttachError, Translation};
@@ -34,20 +35,23 @@ impl<'h> Watching<'h> {
     }
 }
 
-impl Iommu for Watching<'_> {
+// SAFETY: nothing is behind it that reaches memory.
+unsafe impl Iommu for Watching<'_> {
     type Ticket = Ticket;
 
     fn capabilities(&self) -> Capabilities {
         self.fake.capabilities()
     }
 
-    fn open_domain(&self, translation: Translation) -> Result<DomainId, AttachError> {
-        self.fake.open_domain(translation)
+    unsafe fn open_domain(&self, translation: Translation) -> Result<DomainId, AttachError> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.fake.open_domain(translation) }
     }
 
-    fn close_domain(&self, domain: DomainId) -> Result<(), AttachError> {
+    unsafe fn close_domain(&self, domain: DomainId) -> Result<(), AttachError> {
         self.note();
-        self.fake.close_domain(domain)
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.fake.close_domain(domain) }
     }
 
     fn attach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError> {
@@ -72,7 +76,7 @@ impl Iommu for Watching<'_> {
 
 /// Maps 512 pages, which fill a leaf table: with the root and two directories, four table pages.
 fn map_a_whole_table(domain: &Domain<Stock, &FakeHost, &Watching<'_>>) -> Iova {
-    domain.map_raw(PhysAddr::new(0), 512 * PAGE_SIZE, Access::DeviceReads).expect("room")
+    domain.raw_map(PhysAddr::new(0), 512 * PAGE_SIZE, Access::DeviceReads).expect("room")
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Every refusal, provoked once. A refused operation changes nothing and leaks nothing (S6).
 
+use crate::raw_face::{RawFace, open};
 use portcullis::design::Design;
 use portcullis::designs::{Static, Stock, Unprotected};
 use portcullis::invalidation::BATCH_MAX;
@@ -8,7 +9,7 @@ use portcullis::platform::fake::FakeHost;
 use portcullis::table::{Rights, SecondLevelTable, TableRule};
 use portcullis::{
     Access, Capabilities, Domain, DomainConfig, Iommu, Iova, IovaRange, MapError, NewDomainError, NoMemory, PAGE_SIZE,
-    PhysAddr, Platform, Protection, QueueError, RawUnmapError, Request, Segment, SourceId, UnmapError,
+    PhysAddr, Platform, Protection, QueueError, RawUnmapError, Request, Segment, SourceId, SyncError, UnmapError,
 };
 
 const DEVICE: SourceId = SourceId(0x0008);
@@ -29,7 +30,7 @@ fn assert_map_refused<D: Design<P, I>, P: Platform, I: Iommu>(
     expected: MapError,
 ) {
     let before = domain.usage();
-    let refused = Request::new(segments, WRITES).and_then(|request| domain.map_request(&request));
+    let refused = Request::new(segments, WRITES).and_then(|request| domain.raw_map_request(&request));
     assert_eq!(refused, Err(expected), "{segments:x?}");
     assert_eq!(domain.usage(), before, "{segments:x?}");
 }
@@ -55,7 +56,7 @@ fn buffers_that_cannot_be_mapped() {
     for (segments, expected) in cases {
         assert_map_refused(&domain, segments, *expected);
     }
-    domain.map_raw(PhysAddr::new((1 << 52) - 8), 8, WRITES).expect("the last bytes that an entry can hold");
+    domain.raw_map(PhysAddr::new((1 << 52) - 8), 8, WRITES).expect("the last bytes that an entry can hold");
 }
 
 #[test]
@@ -71,8 +72,8 @@ fn addresses_that_are_physical_have_gaps() {
             memory: &memory,
             ..DomainConfig::new(Protection::None)
         };
-        let mapped = Domain::<Static, _, _>::with_config(&iommu, &host, &config).unwrap();
-        let passed = Domain::<Unprotected, _, _>::with_config(&iommu, &host, &config).unwrap();
+        let mapped = open::<Static, _, _>(&iommu, &host, &config).unwrap();
+        let passed = open::<Unprotected, _, _>(&iommu, &host, &config).unwrap();
         let reserved = |iova| MapError::Reserved(Iova::new(iova));
         let cases = [
             (segment(0, 1), reserved(0)),
@@ -104,7 +105,7 @@ fn a_narrow_space_runs_out_and_recovers() {
     let iommu = FakeIommu::new(&host);
     let config = DomainConfig { address_bits: 16, reserved: &[range(8, 1)], ..DomainConfig::new(Protection::Strict) };
     let domain = Domain::<Stock, _, _>::with_config(&iommu, &host, &config).unwrap();
-    let map = || domain.map_raw(PhysAddr::new(0x5000), PAGE_SIZE, WRITES);
+    let map = || domain.raw_map(PhysAddr::new(0x5000), PAGE_SIZE, WRITES);
     let exhausted = |pages| MapError::Exhausted { pages, limit_bits: 16 };
     // Sixteen pages but for page 0 and page 8.
     let mapped: Vec<Iova> = (0..14).map(|_| map().expect("there is room")).collect();
@@ -115,7 +116,7 @@ fn a_narrow_space_runs_out_and_recovers() {
     }
     // Eight pages in a row would have to lie on page 0 or page 8.
     assert_map_refused(&domain, &[segment(0x5000, 5 * PAGE_SIZE)], exhausted(5));
-    domain.map_raw(PhysAddr::new(0x5000), 4 * PAGE_SIZE, WRITES).expect("four pages in a row are free");
+    domain.raw_map(PhysAddr::new(0x5000), 4 * PAGE_SIZE, WRITES).expect("four pages in a row are free");
 }
 
 #[test]
@@ -152,7 +153,7 @@ fn unmaps_of_anything_but_a_mapping() {
     let iommu = FakeIommu::new(&host);
     let domain = Domain::<Stock, _, _>::new(&iommu, &host, Protection::Strict).unwrap();
     domain.attach(DEVICE).unwrap();
-    let iova = domain.map_raw(PhysAddr::new(0x7010), 3 * PAGE_SIZE, WRITES).unwrap();
+    let iova = domain.raw_map(PhysAddr::new(0x7010), 3 * PAGE_SIZE, WRITES).unwrap();
     let page = |n: i64| Iova::from_pfn(iova.pfn().checked_add_signed(n).expect("far from the edges"));
     let mapped = range(iova.pfn(), 4);
     let partial = |first: i64, pages| UnmapError::Partial { asked: range(page(first).pfn(), pages), mapped };
@@ -192,7 +193,7 @@ fn a_full_batch_takes_no_more() {
     let host = FakeHost::default();
     let iommu = FakeIommu::new(&host);
     let domain = Domain::<Stock, _, _>::new(&iommu, &host, Protection::Strict).unwrap();
-    let map = || domain.map_raw(PhysAddr::new(0x3000), PAGE_SIZE, WRITES).unwrap();
+    let map = || domain.raw_map(PhysAddr::new(0x3000), PAGE_SIZE, WRITES).unwrap();
     let mut batch = domain.raw_batch();
     for _ in 0..BATCH_MAX {
         batch.unmap(range(map().pfn(), 1)).unwrap();
@@ -211,10 +212,11 @@ fn a_map_that_could_not_be_invalidated_is_taken_back() {
     let iommu = FakeIommu::with_capabilities(&host, capabilities);
     let domain = Domain::<Stock, _, _>::new(&iommu, &host, Protection::Strict).unwrap();
     domain.attach(DEVICE).unwrap();
-    let first = domain.map_raw(PhysAddr::new(0x3000), PAGE_SIZE, WRITES).unwrap();
+    let first = domain.raw_map(PhysAddr::new(0x3000), PAGE_SIZE, WRITES).unwrap();
     iommu.behave(Behaviour::Failing);
-    let map = || domain.map_raw(PhysAddr::new(0x4000), PAGE_SIZE, WRITES);
-    assert_eq!(map(), Err(MapError::SyncFailed(QueueError::Descriptor)));
+    let map = || domain.raw_map(PhysAddr::new(0x4000), PAGE_SIZE, WRITES);
+    let lost = domain.raw_map_lost(PhysAddr::new(0x4000), PAGE_SIZE, WRITES);
+    assert_eq!(lost, SyncError(QueueError::Descriptor));
     assert_eq!(map(), Err(MapError::Poisoned));
     // The allocator goes down from the first.
     let next = Iova::from_pfn(first.pfn() - 1);
@@ -242,7 +244,7 @@ fn a_host_without_memory() {
         domain.attach(DEVICE).unwrap();
         let segments = [segment(0x20_0000, 1000 * PAGE_SIZE), segment(0x123, 5), segment(0x80_0000, 600 * PAGE_SIZE)];
         let request = Request::new(&segments, WRITES).unwrap();
-        let refused = domain.map_request(&request).err();
+        let refused = domain.raw_map_request(&request).err();
         if let Some(error) = refused {
             assert_eq!(error, MapError::NoMemory(NoMemory));
             refusals += 1;
@@ -252,7 +254,7 @@ fn a_host_without_memory() {
                 assert_eq!(iommu.access(DEVICE, Iova::from_pfn(pfn), Rights::WRITE), None);
             }
             host.limit_frames(usize::MAX);
-            domain.map_request(&request).expect("memory is back");
+            domain.raw_map_request(&request).expect("memory is back");
         }
         drop(domain);
         assert_eq!(host.frames_lent(), 0, "{frames} frames");

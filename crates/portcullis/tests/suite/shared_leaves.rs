@@ -43,7 +43,9 @@ impl<'h> Bench<'h> {
         let iommu = FakeIommu::with_capabilities(host, capabilities);
         let table = SecondLevelTable::new(&host, levels, &capabilities, TableRule::Kept).unwrap();
         let tables = Translation::Tables { root: table.root(), levels };
-        iommu.attach(iommu.open_domain(tables).unwrap(), DEVICE).unwrap();
+        // SAFETY: no memory is behind the fake.
+        let id = unsafe { iommu.open_domain(tables) }.unwrap();
+        iommu.attach(id, DEVICE).unwrap();
         Self { host, iommu, table }
     }
 

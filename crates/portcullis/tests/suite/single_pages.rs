@@ -1,5 +1,6 @@
 //! A buffer in one page, mapped and unmapped by itself: the shortest way through every design, and the one that is timed.
 
+use crate::raw_face::RawFace;
 use portcullis::design::Design;
 use portcullis::designs::{DesignId, Portcullis, Visitor};
 use portcullis::iommu::fake::{Behaviour, FakeIommu};
@@ -27,12 +28,12 @@ fn on<R>(
     let domain = Domain::new(&iommu, &host, Protection::Strict).expect("a domain");
     domain.attach(DEVICE).expect("a device");
     // The first map takes the long way, to a table.
-    domain.map_raw(PhysAddr::from_pfn(5), PAGE_SIZE, Access::DeviceWrites).expect("room");
+    domain.raw_map(PhysAddr::from_pfn(5), PAGE_SIZE, Access::DeviceWrites).expect("room");
     run(&host, &iommu, &domain)
 }
 
 fn map(domain: &OnFakes<'_, Portcullis>, pfn: u64) -> Result<Iova, MapError> {
-    domain.map_raw(PhysAddr::from_pfn(pfn), PAGE_SIZE, Access::DeviceWrites)
+    domain.raw_map(PhysAddr::from_pfn(pfn), PAGE_SIZE, Access::DeviceWrites)
 }
 
 /// S1: hardware that caches what is absent is told of the map.
@@ -101,7 +102,7 @@ fn a_buffer_ends_where_its_last_byte_lies() {
             for offset in [0, 1, 64, 4095] {
                 for len in [1, 2, 4095, 4096, 4097, 8192] {
                     let phys = PhysAddr::new(0x8000 + offset);
-                    let iova = domain.map_raw(phys, len, Access::DeviceWrites).expect("room");
+                    let iova = domain.raw_map(phys, len, Access::DeviceWrites).expect("room");
                     assert_eq!(iova.page_offset(), offset);
                     let last = Iova::new(iova.as_u64() + len - 1);
                     let reached = |iova| iommu.access(DEVICE, iova, Rights::WRITE);
@@ -134,7 +135,7 @@ impl<'h> Visitor<&'h FakeHost, &'h FakeIommu<'h>> for GivesRights<'h> {
         ];
         for pfn in 5..100 {
             for (access, granted) in rights {
-                let iova = domain.map_raw(PhysAddr::from_pfn(pfn), PAGE_SIZE, access).expect("room");
+                let iova = domain.raw_map(PhysAddr::from_pfn(pfn), PAGE_SIZE, access).expect("room");
                 for tried in [Rights::READ, Rights::WRITE] {
                     let reached = iommu.access(DEVICE, iova, tried).is_some();
                     assert_eq!(reached, granted.allows(tried), "S5: {} {access:?} {tried:?}", D::INFO.id);

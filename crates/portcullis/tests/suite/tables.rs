@@ -3,6 +3,7 @@
 //! held against belong together, and so the file is longer than others.
 
 use crate::interrupted::{Interrupted, Moment};
+use crate::raw_face::RawFace;
 use portcullis::designs::Stock;
 use portcullis::iommu::Translation;
 use portcullis::iommu::fake::FakeIommu;
@@ -92,7 +93,9 @@ impl<'h> Bench<'h> {
         let iommu = FakeIommu::with_capabilities(host, walker.capabilities());
         let table = SecondLevelTable::new(&host, walker.levels, &walker.capabilities(), walker.rule).unwrap();
         let tables = Translation::Tables { root: table.root(), levels: walker.levels };
-        iommu.attach(iommu.open_domain(tables).unwrap(), DEVICE).unwrap();
+        // SAFETY: no memory is behind the fake.
+        let id = unsafe { iommu.open_domain(tables) }.unwrap();
+        iommu.attach(id, DEVICE).unwrap();
         let Walker { rule, leaf_2m: large_leaves, .. } = walker;
         Self { host, iommu, table, rule, large_leaves, live: Vec::new(), edges: BTreeSet::new() }
     }
@@ -354,7 +357,8 @@ fn a_map_in_an_interrupt_of_a_map_is_visible() {
     let capabilities = Capabilities { coherent: false, ..FakeIommu::new(&host).capabilities() };
     let iommu = FakeIommu::with_capabilities(&host, capabilities);
     let table = SecondLevelTable::new(&&host, 4, &capabilities, FREED).unwrap();
-    let domain = iommu.open_domain(Translation::Tables { root: table.root(), levels: 4 }).unwrap();
+    // SAFETY: no memory is behind the fake.
+    let domain = unsafe { iommu.open_domain(Translation::Tables { root: table.root(), levels: 4 }) }.unwrap();
     iommu.attach(domain, SourceId(1)).unwrap();
     let map = |platform: &dyn Fn(IovaRange, &[Segment]), pfn: u64| {
         let segment = Segment { phys: PhysAddr::from_pfn(0x500 + pfn % 16), len: PAGE_SIZE };
@@ -509,7 +513,7 @@ fn where_absent_entries_are_cached_a_map_invalidates() {
         // The device looks where the mapping will be, and finds nothing.
         let first = Iova::from_pfn((1 << 20) - 4);
         assert_eq!(iommu.access(DEVICE, first, Rights::WRITE), None);
-        let iova = domain.map_raw(PhysAddr::new(0x8000), 3 * PAGE_SIZE, Access::DeviceWrites).unwrap();
+        let iova = domain.raw_map(PhysAddr::new(0x8000), 3 * PAGE_SIZE, Access::DeviceWrites).unwrap();
         assert_eq!(iova, first);
         let expected = match (caches_absent, address_mask_max) {
             (false, _) => vec![],

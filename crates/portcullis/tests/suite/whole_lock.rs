@@ -1,6 +1,7 @@
 //! One lock around allocator and table, for ranges that the buddies serve, and none for larger ones (XNU; ATC'15, §3.4).
 //! Never is it held while the hardware is waited for.
 
+use crate::raw_face::RawFace;
 use portcullis::designs::MacOs;
 use portcullis::iommu::fake::{Behaviour, FakeIommu};
 use portcullis::iova::BUDDY_PAGES_MAX;
@@ -118,7 +119,7 @@ fn short_ranges_are_mapped_and_unmapped_under_one_lock() {
     for pages in [1, 5, 600, BUDDY_PAGES_MAX, BUDDY_PAGES_MAX + 1] {
         let short = pages <= BUDDY_PAGES_MAX;
         let mut iova = None;
-        let map = events(|| iova = domain.map_raw(PhysAddr::new(0), pages * PAGE_SIZE, Access::DeviceReads).ok());
+        let map = events(|| iova = domain.raw_map(PhysAddr::new(0), pages * PAGE_SIZE, Access::DeviceReads).ok());
         let allocates = |step| matches!(step, Step::ListPop | Step::TreeInsert);
         let writes = |step| matches!(step, Step::TableWalk { .. } | Step::TableWrite { .. });
         assert_eq!((inside(&map, allocates), inside(&map, writes)), (short, short), "{pages} pages");
@@ -139,7 +140,7 @@ fn the_hardware_is_waited_for_without_the_lock() {
     let iommu = FakeIommu::new(&host.0);
     let config = DomainConfig { address_bits: 14, ..DomainConfig::new(Protection::Deferred) };
     let domain = Domain::<MacOs, _, _>::with_config(&iommu, &host, &config).unwrap();
-    let map = || domain.map_raw(PhysAddr::new(0), PAGE_SIZE, Access::DeviceReads).expect("room");
+    let map = || domain.raw_map(PhysAddr::new(0), PAGE_SIZE, Access::DeviceReads).expect("room");
     let mapped = [map(), map(), map()];
     mapped.into_iter().for_each(|iova| domain.unmap_raw(iova, PAGE_SIZE).unwrap());
     iommu.behave(Behaviour::Slow);

@@ -81,10 +81,21 @@ fn twice(stage: &Stage) -> Checked {
     Ok(())
 }
 
+/// A domain that passes its devices through.
+fn pass_through(driven: &Driven) -> Result<DomainId, Trouble> {
+    // SAFETY: nothing of Rust lies in the memory of a rig.
+    Ok(unsafe { driven.unit.open_domain(Translation::PassThrough) }?)
+}
+
+fn close(driven: &Driven, id: DomainId) -> Checked {
+    // SAFETY: as above.
+    Ok(unsafe { driven.unit.close_domain(id) }?)
+}
+
 fn to_closed(stage: &Stage) -> Checked {
     let driven = stage.driven()?;
-    let id = driven.unit.open_domain(Translation::PassThrough)?;
-    driven.unit.close_domain(id)?;
+    let id = pass_through(&driven)?;
+    close(&driven, id)?;
     agree!(driven.unit.attach(id, A), Err(AttachError::NoSuchDomain(id)), "attaching");
     let seen = driven.write(A, Iova::new(page(0).as_u64()), page(0))?;
     agree!(seen, write_refused(A, page(0).as_u64(), FaultReason::RootNotPresent), "the device");
@@ -178,13 +189,13 @@ fn pass_through_and_back(stage: &Stage) -> Checked {
 
 fn closed(stage: &Stage) -> Checked {
     let driven = stage.driven()?;
-    let id = driven.unit.open_domain(Translation::PassThrough)?;
+    let id = pass_through(&driven)?;
     let physical = Iova::new(page(0).as_u64());
     for device in [A, C] {
         driven.unit.attach(id, device)?;
         agree!(driven.write(device, physical, page(0))?, Seen::Landed, "device {:#x}", device.0);
     }
-    driven.unit.close_domain(id)?;
+    close(&driven, id)?;
     for device in [A, C] {
         agree!(driven.write(device, physical, page(0))?, no_context(device, physical), "device {:#x}", device.0);
     }
@@ -195,10 +206,10 @@ fn closed_id_rests(stage: &Stage) -> Checked {
     let driven = stage.driven()?;
     let mut seen: Vec<DomainId> = Vec::new();
     for _ in 0..50 {
-        let id = driven.unit.open_domain(Translation::PassThrough)?;
+        let id = pass_through(&driven)?;
         agree!(seen.contains(&id), false, "{id:?} is given out again, though there are others");
         seen.push(id);
-        driven.unit.close_domain(id)?;
+        close(&driven, id)?;
     }
     Ok(())
 }

@@ -1,13 +1,17 @@
 //! Taking a unit over, and letting it go.
 
-use crate::conformance::driven::page;
+use crate::conformance::driven::{gone, page};
 use crate::conformance::raw::{HIGH, IOVA, PHYS};
 use crate::conformance::rig::{A, Hardware};
+use crate::conformance::wiring::Wired;
 use crate::conformance::{Check, Checked, DMA_BYTES, Seen, Stage, Trouble, agree, dma, write_refused};
-use portcullis::{Capabilities, Iommu, Iova, PhysAddr};
-use portcullis_vtd::BringUpError;
+use portcullis::designs::Magazine;
+use portcullis::{Access, Capabilities, Domain, Iommu, Iova, PAGE_SIZE, PhysAddr, Protection};
 use portcullis_vtd::spec::faults::{FaultReason, status};
 use portcullis_vtd::spec::registers::{FSTS, GSTS, global};
+use portcullis_vtd::{BringUpError, Unit};
+
+const BOTH: Access = Access::DeviceReadsAndWrites;
 
 pub(super) const CHECKS: &[Check] = &[
     Check::driven("bring-up-shuts-everybody-out", shuts_out),
@@ -18,6 +22,10 @@ pub(super) const CHECKS: &[Check] = &[
     Check::driven("bring-up-tells-what-the-unit-can", capabilities),
     Check::driven("bring-up-tells-what-a-narrow-unit-can", narrow).on(Hardware::Narrow),
     Check::driven("bring-up-tells-of-caching-mode", caching_mode).on(Hardware::CachingMode),
+    Check::driven("bring-up-refuses-a-unit-in-use", refuses_in_use),
+    Check::driven("a-dropped-unit-lets-nobody-through", dropped),
+    Check::driven("a-forgotten-unit-lets-nobody-through", forgotten),
+    Check::driven("a-take-over-lets-nobody-through", taken_over),
     Check::driven("bring-up-may-be-repeated", repeated),
     Check::driven("shut-down-lets-everybody-through", shut_down),
     Check::driven("shut-down-gives-its-pages-back", gives_back),
@@ -42,7 +50,7 @@ fn forgets(stage: &Stage) -> Checked {
     agree!(raw.write(A, IOVA, PHYS)?, Seen::Landed, "under the owner before");
     let (wait, _) = raw.wait(0);
     raw.run(&[wait])?;
-    let driven = stage.driven()?;
+    let driven = stage.take_over()?;
     let seen = driven.write(A, Iova::new(IOVA), page(0))?;
     agree!(seen, write_refused(A, IOVA, FaultReason::RootNotPresent), "what it had cached");
     Ok(())
@@ -55,7 +63,7 @@ fn forgets_faults(stage: &Stage) -> Checked {
     raw.run(&[wait])?;
     raw.attempt(A, HIGH)?;
     agree!(raw.rig.read32(FSTS), status::PENDING, "the owner before had a fault");
-    let driven = stage.driven()?;
+    let driven = stage.take_over()?;
     agree!(driven.faults(), dma::Faults::default(), "faults of the owner before");
     Ok(())
 }
@@ -66,7 +74,7 @@ fn over_stopped_queue(stage: &Stage) -> Result<Option<BringUpError>, Trouble> {
     raw.push([0xf, 0]);
     raw.ring();
     raw.until("the queue error", || raw.rig.read32(FSTS) & status::QUEUE_ERROR != 0)?;
-    Ok(stage.bring_up().err())
+    Ok(stage.take_over().err())
 }
 
 fn stopped_queue(stage: &Stage) -> Checked {
@@ -112,12 +120,83 @@ fn caching_mode(stage: &Stage) -> Checked {
     Ok(())
 }
 
+fn close_down(unit: Unit<Wired, Wired>) -> Checked {
+    // SAFETY: nothing of Rust lies in the memory of a rig.
+    Ok(unsafe { unit.shut_down() }?)
+}
+
+/// That a device of no domain reaches nothing, whoever drives the unit. Its faults stay where they are.
+fn is_shut(stage: &Stage, when: &str) -> Checked {
+    let seen = write(stage, &mut dma::Faults::default)?;
+    agree!(seen.is_blocked(), true, "a device in no domain, {when}: {seen:?}");
+    Ok(())
+}
+
+fn refuses_in_use(stage: &Stage) -> Checked {
+    let driven = stage.driven()?;
+    let space = driven.strict::<Magazine>()?;
+    let iova = space.map(page(1), PAGE_SIZE, BOTH)?;
+    let second = stage.bring_up().err();
+    agree!(
+        matches!(second, Some(BringUpError::InUse { .. })),
+        true,
+        "a second unit over the same registers: {second:?}"
+    );
+    agree!(driven.write(A, iova, page(1))?, Seen::Landed, "what the first has mapped");
+    space.domain.unmap_raw(iova, PAGE_SIZE)?;
+    agree!(driven.write(A, iova, page(1))?, gone(iova), "what the first has unmapped");
+    Ok(())
+}
+
+/// The unit goes while its domain is forgotten, with a device in it: as an early return or an unwinding panic has it.
+fn lost(stage: &Stage, lose: impl FnOnce(Unit<Wired, Wired>)) -> Checked {
+    let (wired, unit) = stage.bring_up()?;
+    let domain = Domain::<Magazine, _, _>::new(&unit, wired, Protection::Strict)?;
+    domain.attach(A)?;
+    // SAFETY: nothing of Rust lies in the memory of a rig.
+    let iova = unsafe { domain.map_raw(page(1), PAGE_SIZE, BOTH) }?;
+    domain.unmap_raw(iova, PAGE_SIZE)?;
+    core::mem::forget(domain);
+    lose(unit);
+    let physical = dma::Target { device: A, iova: Iova::new(PHYS), phys: PhysAddr::new(PHYS), len: DMA_BYTES };
+    for target in [physical, dma::Target { iova, phys: page(1), ..physical }] {
+        let seen = dma::write(&*stage.rig, target, &mut dma::Faults::default)?;
+        agree!(seen.is_blocked(), true, "at {}: {seen:?}", target.iova);
+    }
+    let again = stage.bring_up().err();
+    agree!(matches!(again, Some(BringUpError::InUse { .. })), true, "brought up again: {again:?}");
+    Ok(())
+}
+
+fn dropped(stage: &Stage) -> Checked {
+    lost(stage, drop)
+}
+
+fn forgotten(stage: &Stage) -> Checked {
+    lost(stage, core::mem::forget)
+}
+
+fn taken_over(stage: &Stage) -> Checked {
+    drop(stage.driven()?);
+    is_shut(stage, "dropped")?;
+    let driven = stage.take_over()?;
+    is_shut(stage, "taken over")?;
+    // Out of its register: a device's faults are merged while one of them is pending.
+    driven.faults();
+    let space = driven.strict::<Magazine>()?;
+    let iova = space.map(page(1), PAGE_SIZE, BOTH)?;
+    agree!(driven.write(A, iova, page(1))?, Seen::Landed, "what the second has mapped");
+    space.domain.unmap_raw(iova, PAGE_SIZE)?;
+    agree!(driven.write(A, iova, page(1))?, gone(iova), "what the second has unmapped");
+    Ok(())
+}
+
 fn repeated(stage: &Stage) -> Checked {
     for _ in 0..3 {
         let (_, unit) = stage.bring_up()?;
         agree!(stage.rig.read32(GSTS) & global::TRANSLATION, global::TRANSLATION, "translation");
-        drop(unit);
-        agree!(stage.rig.read32(GSTS) & global::TRANSLATION, 0, "translation, dropped");
+        close_down(unit)?;
+        agree!(stage.rig.read32(GSTS) & global::TRANSLATION, 0, "translation, shut down");
     }
     Ok(())
 }
@@ -130,7 +209,7 @@ fn shut_down(stage: &Stage) -> Checked {
         faults
     })?;
     agree!(seen, write_refused(A, PHYS, FaultReason::RootNotPresent), "a device in no domain");
-    unit.shut_down()?;
+    close_down(unit)?;
     agree!(write(stage, &mut dma::Faults::default)?, Seen::Landed, "the same device, shut down");
     Ok(())
 }
@@ -139,7 +218,7 @@ fn gives_back(stage: &Stage) -> Checked {
     let before = stage.rig.lent();
     let (_, unit) = stage.bring_up()?;
     agree!(stage.rig.lent() > before, true, "pages while it is up");
-    unit.shut_down()?;
+    close_down(unit)?;
     agree!(stage.rig.lent(), before, "pages afterwards");
     Ok(())
 }

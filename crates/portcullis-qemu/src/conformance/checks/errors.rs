@@ -53,7 +53,7 @@ fn poisoned(stage: &Stage) -> Checked {
     agree!(driven.write(A, other, page(1))?, Seen::Landed, "another mapping");
     driven.spoil_next();
     agree!(space.domain.unmap_raw(lost, PAGE_SIZE), failed(QueueError::Descriptor), "an unmap that the unit refuses");
-    agree!(space.domain.map_raw(page(2), PAGE_SIZE, BOTH), Err(MapError::Poisoned), "a map");
+    agree!(space.try_map(page(2), PAGE_SIZE, BOTH), Err(MapError::Poisoned.into()), "a map");
     space.domain.unmap_raw(other, PAGE_SIZE)?;
     agree!(driven.write(A, other, page(1))?, gone(other), "what is unmapped later is revoked");
     Ok(())
@@ -134,7 +134,7 @@ fn unanswered(stage: &Stage) -> Checked {
     let expected = failed(QueueError::Timeout(INVALIDATION_TIMEOUT_US));
     agree!(space.domain.unmap_raw(iova, PAGE_SIZE), expected, "an unmap that nobody answers");
     agree!(driven.write(A, iova, page(0))?, Seen::Landed, "the device still reaches the page");
-    agree!(space.domain.map_raw(page(1), PAGE_SIZE, BOTH), Err(MapError::Poisoned), "a map");
+    agree!(space.try_map(page(1), PAGE_SIZE, BOTH), Err(MapError::Poisoned.into()), "a map");
     driven.stall(false);
     Ok(())
 }

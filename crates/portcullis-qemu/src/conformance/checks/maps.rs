@@ -107,7 +107,7 @@ fn scatter(stage: &Stage) -> Checked {
     let driven = stage.driven()?;
     let space = driven.strict::<Magazine>()?;
     let segments = [9, 4, 6].map(|index| Segment { phys: page(index), len: PAGE_SIZE });
-    let range = space.domain.map_request(&Request::new(&segments, BOTH)?)?;
+    let range = space.map_request(&Request::new(&segments, BOTH)?)?;
     agree!(range.pages(), 3, "pages");
     for (place, segment) in (0..).zip(&segments) {
         let iova = plus(range.start(), place * PAGE_SIZE);

@@ -7,7 +7,7 @@ use crate::conformance::{Check, Checked, Seen, Stage, Trouble, agree, write_refu
 use portcullis::design::Design;
 use portcullis::designs::{Magazine, Static, Stock};
 use portcullis::domain::DomainConfig;
-use portcullis::{Access, Iova, IovaRange, MapError, PAGE_SIZE, PhysAddr, Protection};
+use portcullis::{Access, Iova, IovaRange, MapError, PAGE_SIZE, PhysAddr, Protection, RawMapError};
 use portcullis_vtd::spec::faults::FaultReason;
 use std::collections::BTreeSet;
 
@@ -37,9 +37,9 @@ fn small<'d, D: Design<Wired, WiredUnit>>(driven: &'d Driven, reserved: &[IovaRa
 fn fill<D: Design<Wired, WiredUnit>>(space: &Space<'_, D>) -> Result<BTreeSet<u64>, Trouble> {
     let mut taken = BTreeSet::new();
     loop {
-        match space.domain.map_raw(page(0), PAGE_SIZE, BOTH) {
+        match space.try_map(page(0), PAGE_SIZE, BOTH) {
             Ok(iova) => agree!(taken.insert(iova.pfn()), true, "{iova} is handed out twice"),
-            Err(MapError::Exhausted { .. }) => return Ok(taken),
+            Err(RawMapError::Refused(MapError::Exhausted { .. })) => return Ok(taken),
             Err(error) => return Err(error.into()),
         }
     }
@@ -101,8 +101,8 @@ fn identity(stage: &Stage) -> Checked {
         let expected = if (5..8).contains(&index) { refused } else { Seen::Landed };
         agree!(driven.write(A, iova, page(index))?, expected, "page {index}");
     }
-    let refused = space.domain.map_raw(page(6), PAGE_SIZE, BOTH);
-    agree!(refused, Err(MapError::Reserved(Iova::new(page(6).as_u64()))), "mapping a reserved page");
+    let refused = space.try_map(page(6), PAGE_SIZE, BOTH);
+    agree!(refused, Err(MapError::Reserved(Iova::new(page(6).as_u64())).into()), "mapping a reserved page");
     Ok(())
 }
 
@@ -111,8 +111,8 @@ fn exhausted(stage: &Stage) -> Checked {
     let space = small::<Stock>(&driven, &[])?;
     let taken = fill(&space)?;
     let before = space.domain.usage();
-    let refused = space.domain.map_raw(page(1), PAGE_SIZE, BOTH);
-    agree!(refused, Err(MapError::Exhausted { pages: 1, limit_bits: 20 }), "one more");
+    let refused = space.try_map(page(1), PAGE_SIZE, BOTH);
+    agree!(refused, Err(MapError::Exhausted { pages: 1, limit_bits: 20 }.into()), "one more");
     agree!(space.domain.usage(), before, "what is in use");
     for pfn in taken.iter().step_by(50) {
         agree!(driven.write(A, Iova::from_pfn(*pfn), page(0))?, Seen::Landed, "page {pfn:#x}");
@@ -157,7 +157,7 @@ fn narrow_unit(stage: &Stage) -> Checked {
     let iova = space.map(page(0), PAGE_SIZE, BOTH)?;
     agree!((1 << 32..1 << 39).contains(&iova.as_u64()), true, "{iova} is within 39 bits");
     agree!(driven.write(A, iova, page(0))?, Seen::Landed, "a write");
-    let beyond = space.domain.map_raw(PhysAddr::new(1 << 60), PAGE_SIZE, BOTH);
-    agree!(beyond, Err(MapError::PhysicalRange(PhysAddr::new(1 << 60))), "memory that no entry can name");
+    let beyond = space.try_map(PhysAddr::new(1 << 60), PAGE_SIZE, BOTH);
+    agree!(beyond, Err(MapError::PhysicalRange(PhysAddr::new(1 << 60)).into()), "memory that no entry can name");
     Ok(())
 }

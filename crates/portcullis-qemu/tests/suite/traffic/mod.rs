@@ -66,7 +66,9 @@ impl World {
         let config = portcullis_vtd::UnitConfig::default();
         let unit = Arc::new(Unit::bring_up(VtdMmio(machine.clone()), host.clone(), config).unwrap());
         // A unit keeps the context table of a bus once it has one; so it gets it before table pages are counted.
-        let first = Domain::<Unprotected, _, _>::new(unit.clone(), host.clone(), Protection::None).unwrap();
+        let config = DomainConfig::new(Protection::None);
+        // SAFETY: nothing of Rust lies in the memory of a machine.
+        let first = unsafe { Domain::<Unprotected, _, _>::unprotected(unit.clone(), host.clone(), &config) }.unwrap();
         first.attach(EDU).unwrap();
         drop(first);
         let edu = Edu::new(&machine.function(EDU)).unwrap();
@@ -109,7 +111,9 @@ impl Visitor<QemuHost, Vtd> for Run<'_> {
         let (begun, tables) = (Instant::now(), world.memory.tables_lent());
         let memory = [Segment { phys: PhysAddr::new(0), len: world.memory.bytes() }];
         let config = DomainConfig { memory: &memory, ..DomainConfig::new(protection) };
-        let domain = Domain::<D, _, _>::with_config(world.unit.clone(), world.host.clone(), &config).unwrap();
+        // SAFETY: nothing of Rust lies in the memory of a machine.
+        let domain =
+            unsafe { Domain::<D, _, _>::unprotected(world.unit.clone(), world.host.clone(), &config) }.unwrap();
         for device in [EDU, NVME, NIC] {
             domain.attach(device).unwrap();
         }
@@ -188,7 +192,8 @@ fn all_designs_move_data_and_give_memory_back() {
         }
     }
     let World { memory, unit, machine, edu, .. } = world;
-    Arc::into_inner(unit).expect("the domains have gone").shut_down().unwrap();
+    // SAFETY: as above.
+    unsafe { Arc::into_inner(unit).expect("the domains have gone").shut_down() }.unwrap();
     assert_eq!(memory.tables_lent(), 0, "{}: tables are lost", Rule::Teardown);
     drop(edu);
     let process = machine.process_id();

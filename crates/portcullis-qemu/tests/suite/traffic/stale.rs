@@ -39,7 +39,8 @@ struct Mapped {
 
 impl Mapped {
     fn new<D: Design<QemuHost, Vtd>>(domain: &Domain<D, QemuHost, Vtd>, phys: PhysAddr, len: u64) -> Self {
-        let iova = domain.map_raw(phys, len, Access::DeviceReadsAndWrites).unwrap();
+        // SAFETY: nothing of Rust lies in the memory of a machine.
+        let iova = unsafe { domain.map_raw(phys, len, Access::DeviceReadsAndWrites) }.unwrap();
         Self { phys, iova, len }
     }
 

@@ -31,6 +31,16 @@ impl Cached {
         group[(pfn % GROUP_PAGES) as usize] = Some(entry);
     }
 
+    /// All translations of a domain.
+    pub(super) fn of_domain(&self, domain: DomainId) -> impl Iterator<Item = (u64, EntryValue)> + '_ {
+        let groups = self.0.range(key(domain, 0)..=key(domain, u64::MAX));
+        groups.flat_map(|(&number, group)| {
+            // Without the domain.
+            let first = (number as u64) * GROUP_PAGES;
+            group.iter().enumerate().filter_map(move |(at, entry)| entry.map(|entry| (first + at as u64, entry)))
+        })
+    }
+
     /// Drops the translations of these pages.
     pub(super) fn forget(&mut self, domain: DomainId, pages: RangeInclusive<u64>) {
         let groups = key(domain, *pages.start())..=key(domain, *pages.end());

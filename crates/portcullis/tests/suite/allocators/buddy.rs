@@ -1,6 +1,7 @@
 //! The buddy allocator of XNU, and the tree above it (ATC'15, §3.4), strict, so that addresses are back at once.
 
 use super::{Bench, on};
+use crate::raw_face::RawFace;
 use portcullis::design::{Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Fit, Info};
 use portcullis::invalidation::Deferral;
 use portcullis::iommu::fake::FakeIommu;
@@ -32,10 +33,11 @@ impl DesignInfo for Buddy {
     };
 }
 
-impl<P: Platform, I: Iommu> Design<P, I> for Buddy {
+// SAFETY: it is of sound parts, but for what is flawed on purpose; no memory is behind it but a test's own.
+unsafe impl<P: Platform, I: Iommu> Design<P, I> for Buddy {
     type Mapper = AssembledMapper<BuddyAllocator<P>, P, I>;
 
-    fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+    unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
         let allocator = BuddyAllocator::new(&setup.platform, setup.width, setup.reserved)?;
         AssembledMapper::new(allocator, Deferral::Global, setup)
     }
@@ -126,7 +128,7 @@ fn large_ranges_lie_above_4_gib_unless_there_is_no_room() {
         let firsts = [(); 2].map(|()| bench.map_pages(2 * BUDDY_PAGES_MAX).first_pfn());
         assert_eq!(firsts, [4 * BUDDY_PAGES_MAX, 2 * BUDDY_PAGES_MAX]);
         let full = MapError::Exhausted { pages: 2 * BUDDY_PAGES_MAX, limit_bits: 32 };
-        let refused = bench.domain.map_raw(PhysAddr::new(0), 2 * BUDDY_PAGES_MAX * PAGE_SIZE, Access::DeviceReads);
+        let refused = bench.domain.raw_map(PhysAddr::new(0), 2 * BUDDY_PAGES_MAX * PAGE_SIZE, Access::DeviceReads);
         assert_eq!(refused, Err(full));
     });
 }
@@ -229,7 +231,7 @@ fn follows_the_reference(address_bits: u8, reserved: &[IovaRange], script: &[Ope
     let unmap = |range: IovaRange| domain.unmap_raw(range.start(), range.pages() << PAGE_SHIFT);
     for operation in script {
         match operation {
-            Operation::Map(pages) => match domain.map_raw(PhysAddr::new(0), pages * PAGE_SIZE, Access::DeviceReads) {
+            Operation::Map(pages) => match domain.raw_map(PhysAddr::new(0), pages * PAGE_SIZE, Access::DeviceReads) {
                 Ok(iova) => {
                     let range = IovaRange::new(iova.pfn(), pages).expect("mapped");
                     prop_assert!(reference.is_free(block(range)), "{range} is in use or reserved");
@@ -272,7 +274,7 @@ fn follows_the_reference(address_bits: u8, reserved: &[IovaRange], script: &[Ope
     // The largest blocks that there were in the beginning are there again, all of them.
     let size = 1 << (reference.limit / 2).min(BUDDY_PAGES_MAX).ilog2();
     while reference.has_room(size) {
-        let iova = domain.map_raw(PhysAddr::new(0), size * PAGE_SIZE, Access::DeviceReads);
+        let iova = domain.raw_map(PhysAddr::new(0), size * PAGE_SIZE, Access::DeviceReads);
         let range = IovaRange::new(iova.map_err(|error| TestCaseError::fail(error.to_string()))?.pfn(), size);
         reference.live.extend(range);
     }

@@ -2,6 +2,7 @@
 //! FAST'15, §7).
 
 use super::{Bench, Counting, on};
+use crate::raw_face::RawFace;
 use portcullis::designs::FreeBsd;
 use portcullis::iommu::fake::FakeIommu;
 use portcullis::platform::fake::FakeHost;
@@ -108,7 +109,7 @@ fn follow(bench: &Bench<'_, FreeBsd>, plain: &mut Plain, script: &[Operation]) -
         let gone = match *operation {
             Operation::Map(pages) => {
                 bench.host.take();
-                let mapped = bench.domain.map_raw(PhysAddr::new(0), pages * PAGE_SIZE, Access::DeviceReads);
+                let mapped = bench.domain.raw_map(PhysAddr::new(0), pages * PAGE_SIZE, Access::DeviceReads);
                 let steps = bench.host.take();
                 prop_assert!((1..=height_max(plain.used.len())).contains(&steps.searched), "{:?}", steps);
                 let lowest = plain.lowest(pages);
@@ -156,7 +157,7 @@ fn a_narrow_space_is_used_up_to_its_last_guard() {
     on_freebsd(16, |bench| {
         let all: Vec<u64> = (0..7).map(|_| bench.map().0).collect();
         assert_eq!(all, [2, 4, 6, 8, 10, 12, 14]);
-        let map = |pages: u64| bench.domain.map_raw(PhysAddr::new(0), pages * PAGE_SIZE, Access::DeviceWrites);
+        let map = |pages: u64| bench.domain.raw_map(PhysAddr::new(0), pages * PAGE_SIZE, Access::DeviceWrites);
         assert_eq!(map(1), Err(MapError::Exhausted { pages: 1, limit_bits: 16 }));
         bench.unmap_page(8);
         assert_eq!(map(2), Err(MapError::Exhausted { pages: 2, limit_bits: 16 }));

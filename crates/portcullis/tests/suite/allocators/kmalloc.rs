@@ -1,5 +1,6 @@
 //! Addresses of real allocations (ATC'15, §4.2), on the fake host itself: it forwards small allocations as a kernel would.
 
+use crate::raw_face::RawFace;
 use portcullis::designs::Kmalloc;
 use portcullis::iommu::fake::FakeIommu;
 use portcullis::platform::fake::FakeHost;
@@ -20,7 +21,7 @@ fn on_kmalloc(config: &DomainConfig<'_>, test: impl FnOnce(&FakeHost, &KmallocDo
 }
 
 fn map(domain: &KmallocDomain<'_>, pages: u64) -> Result<IovaRange, MapError> {
-    let iova = domain.map_raw(PhysAddr::new(0), pages * PAGE_SIZE, Access::DeviceWrites)?;
+    let iova = domain.raw_map(PhysAddr::new(0), pages * PAGE_SIZE, Access::DeviceWrites)?;
     Ok(IovaRange::covering(iova, pages * PAGE_SIZE).expect("mapped"))
 }
 
@@ -58,7 +59,7 @@ fn a_mapping_is_unmapped_whole_and_once() {
         on_kmalloc(&DomainConfig::new(Protection::Strict), |_, domain| {
             let bytes = 1300 * PAGE_SIZE;
             // On a 2 MiB boundary or not, so with large leaves and without.
-            let iova = domain.map_raw(PhysAddr::new(leaves), bytes, Access::DeviceReads).expect("room");
+            let iova = domain.raw_map(PhysAddr::new(leaves), bytes, Access::DeviceReads).expect("room");
             let whole = IovaRange::covering(iova, bytes).expect("mapped");
             let neighbour = map(domain, 1).expect("room");
             for (first, pages) in [(0, 1299), (0, 1301), (0, 512), (0, 1)] {

@@ -11,6 +11,7 @@ mod streams;
 mod vmem;
 mod windows;
 
+use crate::raw_face::RawFace;
 use counting::Counting;
 use portcullis::design::{Design, Options};
 use portcullis::iommu::fake::FakeIommu;
@@ -29,7 +30,7 @@ struct Bench<'h, D: Design<&'h Counting<'h>, &'h FakeIommu<'h>>> {
 
 impl<'h, D: Design<&'h Counting<'h>, &'h FakeIommu<'h>>> Bench<'h, D> {
     fn map_pages(&self, pages: u64) -> IovaRange {
-        let iova = self.domain.map_raw(PhysAddr::new(0), pages * PAGE_SIZE, Access::DeviceWrites).expect("room");
+        let iova = self.domain.raw_map(PhysAddr::new(0), pages * PAGE_SIZE, Access::DeviceWrites).expect("room");
         IovaRange::covering(iova, pages * PAGE_SIZE).expect("mapped")
     }
 

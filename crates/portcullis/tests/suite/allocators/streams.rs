@@ -2,6 +2,7 @@
 //! without.
 
 use super::{Bench, on};
+use crate::raw_face::RawFace;
 use portcullis::designs::FastAndSafe;
 use portcullis::platform::fake::{CPUS, run_on};
 use portcullis::{Access, IovaRange, MapError, PhysAddr, Protection, Request, Segment, Stream};
@@ -195,7 +196,7 @@ fn run(bench: &Bench<'_, FastAndSafe>, mut reference: Reference, script: &[Opera
                 let mut request = Request::new(&segments, ACCESSES[access]).expect("a buffer");
                 request.stream = Stream(ring);
                 let key = ring.map_or((None, cpu, access), |ring| (Some(ring % RINGS), 0, 0));
-                reference.mapped(key, pages, bench.domain.map_request(&request))?;
+                reference.mapped(key, pages, bench.domain.raw_map_request(&request))?;
             }
             Operation::Unmap { cpu, ref which } => {
                 run_on(cpu);

@@ -1,6 +1,7 @@
 //! Vmem hands out what is free, takes back what was handed out, and does both in constant time (Bonwick and Adams, ATC'01, §4).
 
 use super::{Bench, on};
+use crate::raw_face::RawFace;
 use portcullis::Protection::Deferred;
 use portcullis::designs::Solaris;
 use portcullis::iommu::fake::FakeIommu;
@@ -46,7 +47,7 @@ enum Operation {
 
 impl Space<'_> {
     fn map(&mut self, pages: u64) -> Result<(), TestCaseError> {
-        match self.domain.map_raw(PhysAddr::new(0), pages * PAGE_SIZE, Access::DeviceWrites) {
+        match self.domain.raw_map(PhysAddr::new(0), pages * PAGE_SIZE, Access::DeviceWrites) {
             Ok(iova) => {
                 let new = range(iova.pfn(), pages);
                 prop_assert!(new.end_pfn() <= self.limit, "{} is beyond the width", new);
@@ -257,7 +258,7 @@ fn every_page_is_to_be_had() {
     on_vmem(22, |bench| {
         let all: Vec<IovaRange> = (1..1024).map(|_| bench.map_pages(1)).collect();
         assert_eq!(all.iter().map(|page| page.first_pfn()).collect::<BTreeSet<_>>(), (1..1024).collect());
-        let refused = bench.domain.map_raw(PhysAddr::new(0), 1, Access::DeviceWrites);
+        let refused = bench.domain.raw_map(PhysAddr::new(0), 1, Access::DeviceWrites);
         assert_eq!(refused, Err(MapError::Exhausted { pages: 1, limit_bits: 22 }));
         all.iter().for_each(|page| bench.unmap(*page));
         assert_eq!(bench.domain.usage().kept_ranges, 4 * 64);

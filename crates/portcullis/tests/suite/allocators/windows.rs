@@ -1,6 +1,7 @@
 //! Windows of neighbouring pages (Fast & Safe, SOSP'24, §3).
 
 use super::{Bench, TOP, on};
+use crate::raw_face::RawFace;
 use portcullis::designs::FastAndSafe;
 use portcullis::platform::fake::{CPUS, run_on};
 use portcullis::{
@@ -28,7 +29,7 @@ fn map_for(
     let segments = [Segment { phys: PhysAddr::new(0), len: pages << 12 }];
     let mut request = Request::new(&segments, access).expect("a buffer");
     request.stream = Stream(ring);
-    bench.domain.map_request(&request)
+    bench.domain.raw_map_request(&request)
 }
 
 fn first(range: IovaRange) -> u64 {
@@ -258,7 +259,7 @@ fn a_map_that_failed_is_no_mapping() {
         host.limit_frames(0);
         let segments = [Segment { phys: PhysAddr::new(0), len: 4096 }];
         let request = Request::new(&segments, Access::DeviceWrites).expect("a page");
-        assert_eq!(bench.domain.map_request(&request), Err(MapError::NoMemory(NoMemory)));
+        assert_eq!(bench.domain.raw_map_request(&request), Err(MapError::NoMemory(NoMemory)));
         host.limit_frames(usize::MAX);
         let failed = range(TOP - W, 1);
         assert_eq!(refused(bench, failed), UnmapError::NotMapped(failed.start()));

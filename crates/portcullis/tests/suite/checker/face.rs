@@ -3,10 +3,11 @@
 
 use super::Checker;
 use super::operation::Buffer;
+use crate::raw_face::RawFace;
 use portcullis::design::Design;
 use portcullis::domain::{DmaBuffer, MapFailure, UnmapFailure};
 use portcullis::{
-    CommitError, Iommu, IovaRange, MapError, PAGE_SHIFT, Platform, Protection, RawUnmapError, Request, Segment,
+    CommitError, Iommu, IovaRange, PAGE_SHIFT, Platform, Protection, RawMapError, RawUnmapError, Request, Segment,
 };
 
 /// A buffer that its mapping owns.
@@ -22,7 +23,7 @@ unsafe impl DmaBuffer for Owned {
 
 impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
     /// Maps `buffer`: half of them through the typed face, where there is one; others of one segment through the raw face.
-    pub(super) fn map_by_face(&mut self, buffer: &Buffer, request: &Request<'_>) -> Result<IovaRange, MapError> {
+    pub(super) fn map_by_face(&mut self, buffer: &Buffer, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
         let Buffer { segments, access } = buffer;
         let is_typed = segments[0].phys.pfn() % 2 == 1;
         if self.bench.protection == Protection::Strict && is_typed {
@@ -34,17 +35,18 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
                 }
                 Err(MapFailure::Refused(refused)) => {
                     assert_eq!(refused.value.0, *segments, "the buffer is back");
-                    Err(refused.error)
+                    Err(refused.error.into())
                 }
-                Err(MapFailure::Lost(error)) => Err(MapError::SyncFailed(error)),
+                Err(MapFailure::Lost(error)) => Err(error.into()),
             };
         }
         match segments[..] {
             [Segment { phys, len }] => {
-                let iova = self.domain.map_raw(phys, len, *access)?;
+                // SAFETY: no memory is behind the IOMMU of a test.
+                let iova = unsafe { self.domain.map_raw(phys, len, *access) }?;
                 Ok(IovaRange::covering(iova, len).expect("what was mapped"))
             }
-            _ => self.domain.map_request(request),
+            _ => self.domain.raw_map_or_lose(request),
         }
     }
 

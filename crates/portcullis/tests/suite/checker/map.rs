@@ -4,7 +4,7 @@ use super::operation::{Buffer, PHYSICAL_BITS};
 use super::reference::Held;
 use super::{ALWAYS_RESERVED, Checker, RESERVED, Violation, fail, ranges};
 use portcullis::design::{Addressing, Design, Usage};
-use portcullis::{Iommu, IovaRange, MapError, PAGE_SHIFT, Platform, Request, Rule};
+use portcullis::{Iommu, IovaRange, MapError, PAGE_SHIFT, Platform, RawMapError, Request, Rule};
 
 impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
     pub(super) fn map(&mut self, buffer: &Buffer) -> Result<Option<IovaRange>, Violation> {
@@ -17,11 +17,12 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
                 Ok(Some(range))
             }
             // A map may have to invalidate: what is cached as absent, or what was unmapped there and is not committed yet.
-            Err(MapError::Queue(_) | MapError::SyncFailed(_)) if self.failing => {
+            Err(RawMapError::Refused(MapError::Queue(_)) | RawMapError::Lost(_)) if self.failing => {
                 (self.poisoned, self.quarantined) = (true, self.quarantined + 1);
                 Ok(None)
             }
-            Err(error) => {
+            Err(RawMapError::Lost(error)) => fail(Rule::Completion, format!("lost without a reason: {error}")),
+            Err(RawMapError::Refused(error)) => {
                 let justified = match error {
                     MapError::Poisoned => self.poisoned,
                     MapError::Exhausted { .. } => self.bench.machine.address_bits < 32,

@@ -11,6 +11,7 @@ pub(crate) mod operation;
 mod probe;
 mod reference;
 
+use crate::raw_face::open;
 use face::Owned;
 use operation::{Buffer, MEMORY_PAGES, Machine, Operation};
 use portcullis::design::{Design, Info, Options, Usage};
@@ -113,8 +114,8 @@ where
         options: bench.options,
         ..DomainConfig::new(bench.protection)
     };
-    let domain = Domain::<D, P, I>::with_config(iommu, platform, &config)
-        .map_err(|error| (Rule::Errors, format!("no domain: {error}")))?;
+    let domain =
+        open::<D, P, I>(iommu, platform, &config).map_err(|error| (Rule::Errors, format!("no domain: {error}")))?;
     domain.attach(DEVICE).map_err(|error| (Rule::Errors, format!("no device: {error}")))?;
     let mut reference = Reference::default();
     // Never handed out, so never to be reached.

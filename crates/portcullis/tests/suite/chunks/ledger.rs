@@ -1,6 +1,7 @@
 //! What is mapped, beside what the device reaches: after each step, and in the middle of one.
 
 use super::TABLE;
+use crate::raw_face::RawFace;
 use portcullis::chunk::CHUNK_PAGES;
 use portcullis::chunk::TABLE_IDLE_US;
 use portcullis::designs::Portcullis;
@@ -90,14 +91,14 @@ impl<'h> Ledger<'h> {
         let (phys, len) = (PhysAddr::from_pfn(pfn), want.pages * PAGE_SIZE);
         let range = match want.ring {
             None => {
-                let first = domain.map_raw(phys, len, want.access)?.pfn();
+                let first = domain.raw_map(phys, len, want.access)?.pfn();
                 IovaRange::new(first, want.pages).expect("a range")
             }
             Some(_) => {
                 let segments = [Segment { phys, len }];
                 let mut request = Request::new(&segments, want.access)?;
                 request.stream = Stream(want.ring);
-                domain.map_request(&request)?
+                domain.raw_map_request(&request)?
             }
         };
         let rights = if want.access == Access::DeviceReads { Rights::READ } else { Rights::WRITE };

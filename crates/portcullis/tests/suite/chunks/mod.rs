@@ -7,6 +7,7 @@ mod memory;
 mod s4_tables_leave;
 mod table_sharing;
 
+use crate::raw_face::RawFace;
 use ledger::DEVICE;
 use portcullis::chunk::TABLE_IDLE_US;
 use portcullis::chunk::{CHUNK_PAGES, CHUNKED_PAGES_MAX, TABLE_RESERVE};
@@ -31,7 +32,7 @@ const KEPT: usize = 3 + TABLE_RESERVE + 1;
 type Small<'h, I = &'h FakeIommu<'h>> = Domain<Portcullis, &'h FakeHost, I>;
 
 fn map<I: Iommu>(domain: &Small<'_, I>, pfn: u64, pages: u64) -> Iova {
-    domain.map_raw(PhysAddr::from_pfn(pfn), pages * PAGE_SIZE, Access::DeviceWrites).expect("room")
+    domain.raw_map(PhysAddr::from_pfn(pfn), pages * PAGE_SIZE, Access::DeviceWrites).expect("room")
 }
 
 fn unmap<I: Iommu>(domain: &Small<'_, I>, iova: Iova, pages: u64) {
@@ -192,19 +193,22 @@ struct Interrupted<'h> {
     meanwhile: Meanwhile<'h>,
 }
 
-impl Iommu for Interrupted<'_> {
+// SAFETY: nothing is behind it that reaches memory.
+unsafe impl Iommu for Interrupted<'_> {
     type Ticket = Ticket;
 
     fn capabilities(&self) -> Capabilities {
         self.fake.capabilities()
     }
 
-    fn open_domain(&self, translation: Translation) -> Result<DomainId, AttachError> {
-        self.fake.open_domain(translation)
+    unsafe fn open_domain(&self, translation: Translation) -> Result<DomainId, AttachError> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.fake.open_domain(translation) }
     }
 
-    fn close_domain(&self, domain: DomainId) -> Result<(), AttachError> {
-        self.fake.close_domain(domain)
+    unsafe fn close_domain(&self, domain: DomainId) -> Result<(), AttachError> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.fake.close_domain(domain) }
     }
 
     fn attach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError> {

@@ -3,6 +3,7 @@
 
 use super::{DEVICE, KEPT, Small, TABLE, map_tables, tick_after, unmap};
 use crate::interrupted::{Interrupted, Moment};
+use crate::raw_face::RawFace;
 use portcullis::chunk::TABLE_IDLE_US;
 use portcullis::designs::Portcullis;
 use portcullis::iommu::fake::FakeIommu;
@@ -37,7 +38,7 @@ fn a_straggler_keeps_its_table_in(unit: u64) {
         let segments = [Segment { phys: PhysAddr::from_pfn(pfn), len: PAGE_SIZE }];
         let mut request = Request::new(&segments, Access::DeviceWrites).expect("a page");
         request.stream = Stream(Some(ring));
-        domain.map_request(&request).expect("room").start()
+        domain.raw_map_request(&request).expect("room").start()
     };
     let mut others = VecDeque::new();
     let mut straggler: Option<Iova> = None;
@@ -133,7 +134,7 @@ fn tables_go_that_are_unmapped_during_the_last_sweep() {
         let domain: &Domain<Portcullis, _, _> =
             Box::leak(Box::new(Domain::new(iommu, platform, Protection::Strict).expect("a domain")));
         let map = |number: u64| {
-            domain.map_raw(PhysAddr::from_pfn(0x10_0000 + number * 512), TABLE * PAGE_SIZE, Access::DeviceWrites)
+            domain.raw_map(PhysAddr::from_pfn(0x10_0000 + number * 512), TABLE * PAGE_SIZE, Access::DeviceWrites)
         };
         let mapped: Vec<Iova> = (0..40).map(|number| map(number).expect("room")).collect();
         let lent = host.frames_lent();
@@ -219,7 +220,7 @@ fn an_unmap_that_comes_too_late_keeps_the_table_that_it_walks() {
             domain.attach(DEVICE).expect("a device");
             let map = |number: u64, pages| {
                 let phys = PhysAddr::from_pfn(0x10_0000 + number * 512);
-                domain.map_raw(phys, pages * PAGE_SIZE, Access::DeviceWrites).expect("room")
+                domain.raw_map(phys, pages * PAGE_SIZE, Access::DeviceWrites).expect("room")
             };
             let tables: Vec<Iova> = (0..40).map(|number| map(number, TABLE)).collect();
             let gone = map(60, pages);

@@ -1,6 +1,7 @@
 //! Who shares tables with whom: a few CPUs or rings have one each, many have them together.
 
 use super::{Small, TABLE, map, map_tables, tick_after, unmap};
+use crate::raw_face::RawFace;
 use portcullis::chunk::TABLE_IDLE_US;
 use portcullis::chunk::{CHUNK_PAGES, TABLE_RESERVE};
 use portcullis::iommu::fake::FakeIommu;
@@ -17,7 +18,7 @@ fn map_for_ring(domain: &Small<'_>, ring: u32) -> Iova {
     let segments = [Segment { phys: PhysAddr::from_pfn(0x1000), len: PAGE_SIZE }];
     let mut request = Request::new(&segments, Access::DeviceWrites).expect("a page");
     request.stream = Stream(Some(ring));
-    domain.map_request(&request).expect("room").start()
+    domain.raw_map_request(&request).expect("room").start()
 }
 
 fn table(iova: Iova) -> u64 {

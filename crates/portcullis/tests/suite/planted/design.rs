@@ -11,7 +11,7 @@ use portcullis::proof::{Committed, Proof};
 use portcullis::table::TableRule;
 use portcullis::{
     Access, Breach, CommitError, DomainId, Iommu, IovaRange, MapError, NewDomainError, PAGE_SIZE, PhysAddr, Platform,
-    Protection, Request, Rule, Segment, SourceId, UnmapError,
+    Protection, RawMapError, Request, Rule, Segment, SourceId, UnmapError,
 };
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -53,10 +53,11 @@ impl<const FLAW: u8> DesignInfo for Planted<FLAW> {
     };
 }
 
-impl<P: Platform, I: Iommu, const FLAW: u8> Design<P, I> for Planted<FLAW> {
+// SAFETY: it is of sound parts, but for what is flawed on purpose; no memory is behind it but a test's own.
+unsafe impl<P: Platform, I: Iommu, const FLAW: u8> Design<P, I> for Planted<FLAW> {
     type Mapper = FlawedMapper<AssembledMapper<FlawedAllocator<TreeAllocator<P>, FLAW>, P, I>, FLAW>;
 
-    fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+    unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
         let reserved = if FLAW == DesignFlaw::IGNORES_WHAT_IS_RESERVED { &[] } else { setup.reserved };
         let width = if FLAW == DesignFlaw::IGNORES_WIDTH { 39 } else { setup.width };
         let tree = TreeAllocator::new(&setup.platform, width, reserved)?;
@@ -131,12 +132,15 @@ pub(crate) struct FlawedMapper<M, const FLAW: u8> {
     inner: M,
 }
 
-impl<M: Mapper, const FLAW: u8> Mapper for FlawedMapper<M, FLAW> {
-    fn map(&self, request: &Request<'_>) -> Result<IovaRange, MapError> {
+// SAFETY: it forwards to a sound one, but for what is flawed on purpose; no memory is behind it but a test's own.
+unsafe impl<M: Mapper, const FLAW: u8> Mapper for FlawedMapper<M, FLAW> {
+    unsafe fn map(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
         if FLAW == DesignFlaw::WIDENS_RIGHTS {
-            return self.inner.map(&Request::new(request.segments(), Access::DeviceReadsAndWrites)?);
+            // SAFETY: no memory is behind the IOMMU of a test.
+            return unsafe { self.inner.map(&Request::new(request.segments(), Access::DeviceReadsAndWrites)?) };
         }
-        self.inner.map(request)
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.inner.map(request) }
     }
 
     fn unmap(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
@@ -146,7 +150,8 @@ impl<M: Mapper, const FLAW: u8> Mapper for FlawedMapper<M, FLAW> {
                 let segments = [Segment { phys: PhysAddr::from_pfn(1), len: PAGE_SIZE }];
                 let request = Request::new(&segments, Access::DeviceReads).expect("one page");
                 // Whether there is room for the flaw is the script's affair.
-                let _ = self.inner.map(&request);
+                // SAFETY: no memory is behind the IOMMU of a test.
+                let _ = unsafe { self.inner.map(&request) };
                 Err(error)
             }
             other => other,

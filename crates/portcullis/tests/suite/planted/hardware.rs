@@ -37,7 +37,8 @@ impl<'h> PlantedIommu<'h> {
     }
 }
 
-impl Iommu for PlantedIommu<'_> {
+// SAFETY: nothing is behind it that reaches memory.
+unsafe impl Iommu for PlantedIommu<'_> {
     /// `None` for what is said to be done.
     type Ticket = Option<Ticket>;
 
@@ -46,12 +47,17 @@ impl Iommu for PlantedIommu<'_> {
         Capabilities { caches_absent: truth.caches_absent && self.flaw != HardwareFlaw::HidesCachingMode, ..truth }
     }
 
-    fn open_domain(&self, translation: Translation) -> Result<DomainId, AttachError> {
-        self.fake.open_domain(translation)
+    unsafe fn open_domain(&self, translation: Translation) -> Result<DomainId, AttachError> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.fake.open_domain(translation) }
     }
 
-    fn close_domain(&self, domain: DomainId) -> Result<(), AttachError> {
-        if self.flaw == HardwareFlaw::NeverCloses { Ok(()) } else { self.fake.close_domain(domain) }
+    unsafe fn close_domain(&self, domain: DomainId) -> Result<(), AttachError> {
+        if self.flaw == HardwareFlaw::NeverCloses {
+            return Ok(());
+        }
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.fake.close_domain(domain) }
     }
 
     fn attach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError> {

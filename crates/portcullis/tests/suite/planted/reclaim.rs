@@ -1,6 +1,7 @@
 //! Table pages that `portcullis` gives back to the host: the hardware must have lost its way to them.
 
 use super::hardware::{HardwareFlaw, PlantedIommu};
+use crate::raw_face::RawFace;
 use portcullis::chunk::TABLE_IDLE_US;
 use portcullis::chunk::{CHUNKED_PAGES_MAX, TABLE_RESERVE};
 use portcullis::designs::Portcullis;
@@ -21,7 +22,7 @@ fn walk_after_reclaim(flaw: HardwareFlaw) -> Option<String> {
     let iommu = PlantedIommu::new(&hardware, flaw);
     let domain = Domain::<Portcullis, _, _>::new(&iommu, &host, Protection::Strict).expect("a domain");
     domain.attach(DEVICE).expect("a device");
-    let map = |number| domain.map_raw(PhysAddr::from_pfn((1 + number) * 512), LEN, Access::DeviceWrites).expect("room");
+    let map = |number| domain.raw_map(PhysAddr::from_pfn((1 + number) * 512), LEN, Access::DeviceWrites).expect("room");
     // The stream has not left the table of the last.
     let mapped: Vec<Iova> = (0..=2 * TABLE_RESERVE as u64).map(map).collect();
     let reach = |iova: &Iova| hardware.access(DEVICE, *iova, Rights::WRITE);

@@ -1,0 +1,182 @@
+//! A panic in the registers or in the host, at every access: the gate stays as shut as it was, no invalidation is said to be done that
+//! was not made, and who goes on meets errors, not another panic.
+
+use super::fake_unit::FakeUnit;
+use super::host::Host;
+use super::{close, open, page, page_descriptor};
+use crate::spec::registers::global;
+use crate::{Mmio, Unit, UnitConfig};
+use portcullis::Platform;
+use portcullis::iommu::{AttachError, DomainId, Iommu, SourceId, Translation};
+use portcullis::platform::fake::FakeLock;
+use portcullis::platform::{CpuHint, LockClass, Step, Wait};
+use portcullis::table::{Entry, Frame};
+use portcullis::{NoMemory, PhysAddr, QueueError};
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+const DEVICE: SourceId = SourceId(0x0310);
+const TABLES: Translation = Translation::Tables { root: PhysAddr::new(0x5000), levels: 4 };
+
+thread_local! {
+    /// Accesses until one panics; none does at zero.
+    static LEFT: Cell<usize> = const { Cell::new(0) };
+}
+
+fn hook() {
+    let left = LEFT.get();
+    LEFT.set(left.saturating_sub(1));
+    if left == 1 {
+        // Without a word on standard error.
+        resume_unwind(Box::new("a hook"));
+    }
+}
+
+fn hooked<R>(act: impl FnOnce() -> R) -> R {
+    hook();
+    let result = act();
+    hook();
+    result
+}
+
+struct Hooked<'a>(&'a FakeUnit<'a>, &'a Host);
+
+// SAFETY: forwards to registers that keep the promises.
+unsafe impl Mmio for &Hooked<'_> {
+    fn read32(&self, offset: u32) -> u32 {
+        hooked(|| self.0.read32(offset))
+    }
+
+    fn read64(&self, offset: u32) -> u64 {
+        hooked(|| self.0.read64(offset))
+    }
+
+    fn write32(&self, offset: u32, value: u32) {
+        hooked(|| self.0.write32(offset, value));
+    }
+
+    fn write64(&self, offset: u32, value: u64) {
+        hooked(|| self.0.write64(offset, value));
+    }
+}
+
+// SAFETY: forwards to a host that keeps the promises.
+unsafe impl Platform for Hooked<'_> {
+    type Lock<T: Send> = FakeLock<T>;
+
+    fn lock<T: Send>(&self, class: LockClass, value: T) -> FakeLock<T> {
+        hooked(|| self.1.lock(class, value))
+    }
+
+    fn cpu(&self) -> CpuHint {
+        hooked(|| self.1.cpu())
+    }
+
+    fn cpus(&self) -> u32 {
+        self.1.cpus()
+    }
+
+    fn allocate_frame(&self) -> Result<PhysAddr, NoMemory> {
+        hooked(|| self.1.allocate_frame())
+    }
+
+    unsafe fn frame(&self, frame: PhysAddr) -> &Frame {
+        hook();
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.1.frame(frame) }
+    }
+
+    unsafe fn free_frame(&self, frame: PhysAddr) {
+        // SAFETY: the caller's promise, passed on.
+        hooked(|| unsafe { self.1.free_frame(frame) });
+    }
+
+    fn table_barrier(&self, entries: &[Entry]) {
+        hooked(|| self.1.table_barrier(entries));
+    }
+
+    fn now_us(&self) -> u64 {
+        hooked(|| self.1.now_us())
+    }
+
+    fn pause(&self, wait: Wait) {
+        hooked(|| self.1.pause(wait));
+    }
+
+    fn probe(&self, _step: Step) {
+        hook();
+    }
+}
+
+/// What `operation` comes to, if no hook has panicked in it. None may a second time.
+fn step<R>(number: usize, operation: impl FnOnce() -> R) -> Option<R> {
+    let had_panicked = LEFT.get() == 0;
+    let ended = catch_unwind(AssertUnwindSafe(operation));
+    assert!(ended.is_ok() || !had_panicked, "hook {number}: a second panic");
+    ended.ok()
+}
+
+fn is_on(fake: &FakeUnit<'_>) -> bool {
+    fake.with(|state| state.status & global::TRANSLATION != 0)
+}
+
+/// Commits an unmap of page `pfn`, shared or not: whether the driver says that it is done.
+fn commit<I: Iommu>(unit: &I, domain: DomainId, pfn: u64, shared: bool) -> Result<bool, QueueError> {
+    let commands = [page(domain.0, pfn)];
+    let ticket = if shared { unit.submit_shared(&commands) } else { unit.submit(&commands) }?;
+    for _ in 0..100 {
+        if unit.is_done(ticket)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// A run with a panic at access `number`. Whether there was one.
+fn run(number: usize) -> bool {
+    let host = Host::new(true);
+    let fake = FakeUnit::new(&host);
+    let hooked = Hooked(&fake, &host);
+    LEFT.set(number);
+    let config = UnitConfig { wait_us_max: 50, ..UnitConfig::default() };
+    let unit = step(number, || Unit::bring_up(&hooked, &hooked, config).expect("a sound unit"));
+    if let Some(unit) = unit {
+        let reaches = || fake.context(DEVICE).is_some();
+        let domain = step(number, || open(&unit, TABLES)).and_then(Result::ok).unwrap_or(DomainId(1));
+        _ = step(number, || unit.attach(domain, DEVICE));
+        for pfn in 1..4 {
+            for shared in [false, true] {
+                fake.take_executed();
+                let done = step(number, || commit(&unit, domain, pfn, shared));
+                if done == Some(Ok(true)) {
+                    assert!(fake.take_executed().contains(&page_descriptor(domain.0, pfn)), "hook {number}: not made");
+                }
+            }
+        }
+        if step(number, || unit.detach(domain, DEVICE)) == Some(Ok(())) {
+            assert!(!reaches(), "hook {number}: it was said to be out");
+        }
+        _ = step(number, || unit.attach(domain, DEVICE));
+        if step(number, || close(&unit, domain)) == Some(Ok(())) {
+            assert!(!reaches(), "hook {number}: its domain was said to be closed");
+        }
+        // What a panic has left half changed is not looked into.
+        let after = step(number, || open(&unit, TABLES));
+        assert!(
+            !matches!(after, Some(Err(error)) if error != AttachError::Queue(QueueError::Panicked)),
+            "hook {number}"
+        );
+        _ = step(number, || drop(unit));
+        assert!(is_on(&fake), "hook {number}: a dropped unit translates");
+    }
+    assert_eq!(fake.with(|state| state.opened), 0, "hook {number}: nothing turns translation off");
+    let panicked = LEFT.get() == 0;
+    LEFT.set(0);
+    panicked
+}
+
+#[test]
+fn a_panic_at_any_access_leaves_the_gate_shut() {
+    let hooks = (1..).take_while(|number| run(*number)).count();
+    assert!(hooks > 100, "there are more than {hooks} accesses");
+}

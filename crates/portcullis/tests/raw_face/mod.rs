@@ -1,0 +1,63 @@
+//! The raw face without `unsafe`, and domains of every protection: no test has memory behind its IOMMU.
+#![allow(dead_code, reason = "the models of loom use a part of it")]
+
+use portcullis::design::Design;
+use portcullis::{
+    Access, Domain, DomainConfig, Iommu, Iova, IovaRange, MapError, NewDomainError, PhysAddr, Platform, RawMapError,
+    Request, Segment, SyncError,
+};
+
+/// A domain as `config` says, whatever its protection.
+pub(crate) fn open<D: Design<P, I>, P: Platform, I: Iommu>(
+    iommu: I,
+    platform: P,
+    config: &DomainConfig<'_>,
+) -> Result<Domain<D, P, I>, NewDomainError> {
+    // SAFETY: no memory is behind the IOMMU of a test.
+    unsafe { Domain::unprotected(iommu, platform, config) }
+}
+
+/// What a map says that loses no memory.
+///
+/// # Panics
+/// If it does.
+pub(crate) fn kept<T>(mapped: Result<T, RawMapError>) -> Result<T, MapError> {
+    mapped.map_err(|error| match error {
+        RawMapError::Refused(error) => error,
+        RawMapError::Lost(error) => panic!("memory was lost: {error}"),
+    })
+}
+
+/// See [`Domain::map_raw`] and [`Domain::map_request`].
+pub(crate) trait RawFace {
+    fn raw_map_or_lose(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError>;
+    fn raw_map(&self, phys: PhysAddr, len: u64, access: Access) -> Result<Iova, MapError>;
+
+    /// How a map loses memory.
+    ///
+    /// # Panics
+    /// If it does not.
+    fn raw_map_lost(&self, phys: PhysAddr, len: u64, access: Access) -> SyncError {
+        let segments = [Segment { phys, len }];
+        match self.raw_map_or_lose(&Request::new(&segments, access).expect("a buffer")) {
+            Err(RawMapError::Lost(error)) => error,
+            other => panic!("the memory was not lost: {other:?}"),
+        }
+    }
+
+    fn raw_map_request(&self, request: &Request<'_>) -> Result<IovaRange, MapError> {
+        kept(self.raw_map_or_lose(request))
+    }
+}
+
+impl<D: Design<P, I>, P: Platform, I: Iommu> RawFace for Domain<D, P, I> {
+    fn raw_map_or_lose(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
+        // SAFETY: no memory is behind the IOMMU of a test.
+        unsafe { self.map_request(request) }
+    }
+
+    fn raw_map(&self, phys: PhysAddr, len: u64, access: Access) -> Result<Iova, MapError> {
+        // SAFETY: as above.
+        kept(unsafe { self.map_raw(phys, len, access) })
+    }
+}

@@ -1,0 +1,266 @@
+//! What must not compile, and for what reason: nothing goes back without a proof, no proof is made but by the hardware's word or for
+//! a reason that has a name, and who could let a device through promises not to.
+
+use crate::compile_fail::{Case, check};
+
+const CASES: &[Case] = &[
+    Case {
+        name: "an address goes back without a proof",
+        program: "pub fn free<P: Platform, A: IovaAllocator<P>>(allocator: &A, host: &P, range: IovaRange, proof: &Proof) {
+            let _ = proof;
+            @
+        }",
+        wrong: "allocator.free(host, range);",
+        right: "allocator.free(host, range, proof);",
+        code: "E0061",
+        says: "argument #3 of type `&Proof`",
+    },
+    Case {
+        name: "a proof is made of nothing",
+        program: "pub fn make(proof: Proof) -> Proof { @ }",
+        wrong: "let _ = proof; Proof(())",
+        right: "proof",
+        code: "E0423",
+        says: "private field",
+    },
+    Case {
+        name: "a proof is copied",
+        program: "pub fn twice(proof: Proof) -> (Proof, Option<Proof>) { @ }",
+        wrong: "(proof, Some(proof))",
+        right: "(proof, None)",
+        code: "E0382",
+        says: "use of moved value: `proof`",
+    },
+    Case {
+        name: "a reason is claimed from outside",
+        program: "pub fn claim(proof: Proof) -> Proof { @ }",
+        wrong: "let _ = proof; Proof::never_visible()",
+        right: "proof",
+        code: "E0624",
+        says: "associated function `never_visible` is private",
+    },
+    Case {
+        name: "a commit says without a proof that the device has lost the buffers",
+        program: "pub fn commit(proof: Proof) -> Committed { @ }",
+        wrong: "let _ = proof; Committed::Lost(())",
+        right: "Committed::Lost(proof)",
+        code: "E0308",
+        says: "expected `Proof`, found `()`",
+    },
+    Case {
+        name: "an invalidation that is submitted and not waited for is taken for a proof",
+        program: "pub fn told<I: Iommu>(iommu: &I, space: &AddressSpace<impl Platform, I>) -> Result<Proof, QueueError> {
+            let _ = iommu;
+            @
+        }",
+        wrong: "iommu.submit(&[])",
+        right: "space.invalidate(&[])",
+        code: "E0308",
+        says: "mismatched types",
+    },
+    Case {
+        name: "table pages go back without their domain",
+        program: "pub fn release<P: Platform, I: Iommu>(space: &AddressSpace<P, I>, pages: FreedTables, proof: &Proof) {
+            let _ = (space, proof);
+            @
+        }",
+        wrong: "space.release(pages, proof);",
+        right: "drop(pages);",
+        code: "E0624",
+        says: "method `release` is private",
+    },
+    Case {
+        name: "a buffer is taken out of its mapping",
+        program: "pub fn take<B: DmaBuffer>(mapping: Mapping<B>) -> Option<B> { @ }",
+        wrong: "mapping.into_lent().give_back()",
+        right: "drop(mapping); None",
+        code: "E0624",
+        says: "method `into_lent` is private",
+    },
+    Case {
+        name: "a buffer is used while it is mapped",
+        program: "pub fn keep<D: Design<P, I>, P: Platform, I: Iommu, B: DmaBuffer>(domain: &Domain<D, P, I>, buffer: B) -> usize {
+            let mapped = domain.map(buffer, Access::DeviceReads);
+            @
+        }",
+        wrong: "let _ = mapped; buffer.segments().len()",
+        right: "mapped.map_or(0, |mapping| mapping.range().pages() as usize)",
+        code: "E0382",
+        says: "borrow of moved value: `buffer`",
+    },
+    Case {
+        name: "memory is mapped through the raw face without a promise",
+        program: "pub fn map<D: Design<P, I>, P: Platform, I: Iommu>(domain: &Domain<D, P, I>, page: PhysAddr) -> Result<Iova, RawMapError> {
+            @
+        }",
+        wrong: "domain.map_raw(page, PAGE_SIZE, Access::DeviceWrites)",
+        right: "unsafe { domain.map_raw(page, PAGE_SIZE, Access::DeviceWrites) }",
+        code: "E0133",
+        says: "map_raw` is unsafe and requires",
+    },
+    Case {
+        name: "a request is mapped without a promise",
+        program: "pub fn map<D: Design<P, I>, P: Platform, I: Iommu>(domain: &Domain<D, P, I>, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
+            @
+        }",
+        wrong: "domain.map_request(request)",
+        right: "unsafe { domain.map_request(request) }",
+        code: "E0133",
+        says: "map_request` is unsafe and requires",
+    },
+    Case {
+        name: "a mapper maps without a promise",
+        program: "pub fn map(mapper: &dyn Mapper, request: &Request<'_>) -> Result<IovaRange, RawMapError> { @ }",
+        wrong: "mapper.map(request)",
+        right: "unsafe { mapper.map(request) }",
+        code: "E0133",
+        says: "map` is unsafe and requires",
+    },
+    Case {
+        name: "a second id is opened over a table",
+        program: "pub fn alias(iommu: &impl Iommu, root: PhysAddr) -> Result<DomainId, AttachError> { @ }",
+        wrong: "iommu.open_domain(Translation::Tables { root, levels: 4 })",
+        right: "unsafe { iommu.open_domain(Translation::Tables { root, levels: 4 }) }",
+        code: "E0133",
+        says: "open_domain` is unsafe and requires",
+    },
+    Case {
+        name: "another's domain is closed",
+        program: "pub fn close(iommu: &impl Iommu, id: DomainId) -> Result<(), AttachError> { @ }",
+        wrong: "iommu.close_domain(id)",
+        right: "unsafe { iommu.close_domain(id) }",
+        code: "E0133",
+        says: "close_domain` is unsafe and requires",
+    },
+    Case {
+        name: "a device is let through to all memory",
+        program: "pub fn open<P: Platform, I: Iommu>(iommu: I, host: P, config: &DomainConfig<'_>) -> Result<Domain<Unprotected, P, I>, NewDomainError> {
+            @
+        }",
+        wrong: "Domain::unprotected(iommu, host, config)",
+        right: "unsafe { Domain::unprotected(iommu, host, config) }",
+        code: "E0133",
+        says: "unprotected` is unsafe and requires",
+    },
+    Case {
+        name: "a mapper is built past the checks of a domain",
+        program: "pub fn build<P: Platform, I: Iommu>(setup: DomainSetup<'_, P, I>) -> bool { @.is_ok() }",
+        wrong: "<Unprotected as Design<P, I>>::build(setup)",
+        right: "unsafe { <Unprotected as Design<P, I>>::build(setup) }",
+        code: "E0133",
+        says: "build` is unsafe and requires",
+    },
+    Case {
+        name: "an IOMMU says without a promise that all is done",
+        program: "pub struct Lying<I>(I);
+            @ impl<I: Iommu> Iommu for Lying<I> {
+                type Ticket = ();
+                fn capabilities(&self) -> Capabilities { self.0.capabilities() }
+                unsafe fn open_domain(&self, to: Translation) -> Result<DomainId, AttachError> { unsafe { self.0.open_domain(to) } }
+                unsafe fn close_domain(&self, id: DomainId) -> Result<(), AttachError> { unsafe { self.0.close_domain(id) } }
+                fn attach(&self, id: DomainId, device: SourceId) -> Result<(), AttachError> { self.0.attach(id, device) }
+                fn detach(&self, id: DomainId, device: SourceId) -> Result<(), AttachError> { self.0.detach(id, device) }
+                fn submit(&self, _: &[Invalidation]) -> Result<(), QueueError> { Ok(()) }
+                fn is_done(&self, (): ()) -> Result<bool, QueueError> { Ok(true) }
+            }",
+        wrong: "",
+        right: "unsafe",
+        code: "E0200",
+        says: "the trait `Iommu` requires an `unsafe impl` declaration",
+    },
+    Case {
+        name: "a mapper unmaps nothing, and promises nothing",
+        program: "pub struct Never<M>(M);
+            @ impl<M: Mapper> Mapper for Never<M> {
+                unsafe fn map(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> { unsafe { self.0.map(request) } }
+                fn unmap(&self, _: IovaRange, _: &mut Revocation) -> Result<(), UnmapError> { Ok(()) }
+                fn commit(&self, revocation: &mut Revocation) -> Result<Committed, CommitError> { self.0.commit(revocation) }
+                fn tick(&self) -> Result<(), CommitError> { Ok(()) }
+                fn due_us(&self) -> Option<u64> { None }
+                fn table_pages(&self) -> usize { 0 }
+                fn usage(&self) -> Usage { Usage::default() }
+                fn id(&self) -> DomainId { self.0.id() }
+                fn attach(&self, device: SourceId) -> Result<(), AttachError> { self.0.attach(device) }
+                fn detach(&self, device: SourceId) -> Result<(), AttachError> { self.0.detach(device) }
+            }",
+        wrong: "",
+        right: "unsafe",
+        code: "E0200",
+        says: "the trait `Mapper` requires an `unsafe impl` declaration",
+    },
+    Case {
+        name: "a design promises nothing",
+        program: "pub struct Mine;
+            impl DesignInfo for Mine { const INFO: Info = Unprotected::INFO; }
+            @ impl<P: Platform, I: Iommu> Design<P, I> for Mine {
+                type Mapper = <Unprotected as Design<P, I>>::Mapper;
+                unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+                    unsafe { <Unprotected as Design<P, I>>::build(setup) }
+                }
+            }",
+        wrong: "",
+        right: "unsafe",
+        code: "E0200",
+        says: "the trait `Design<P, I>` requires an `unsafe impl` declaration",
+    },
+    Case {
+        name: "memory that is lost hides among refusals",
+        program: "pub fn code(error: RawMapError) -> i32 { match error { RawMapError::Refused(_) => -22, @ } }",
+        wrong: "",
+        right: "RawMapError::Lost(_) => -5,",
+        code: "E0004",
+        says: "`RawMapError::Lost(_)` not covered",
+    },
+    Case {
+        name: "a batch is made and not committed",
+        program: "#[deny(unused_must_use)]
+            pub fn batch<D: Design<P, I>, P: Platform, I: Iommu>(domain: &Domain<D, P, I>) -> Result<(), CommitError> { @ }",
+        wrong: "domain.raw_batch(); Ok(())",
+        right: "domain.raw_batch().commit()",
+        code: "",
+        says: "unused `RawBatch` that must be used",
+    },
+    Case {
+        name: "a buffer is used with the device that need not bear it",
+        program: "pub fn use_it<B: @>(mapping: &Mapping<B>) -> usize { mapping.shared().segments().len() }",
+        wrong: "DmaBuffer",
+        right: "SharedBuffer",
+        code: "E0277",
+        says: "the trait bound `B: SharedBuffer` is not satisfied",
+    },
+    Case {
+        name: "what may be used on one thread only goes to another",
+        program: "fn send<T: Send>() {}
+            pub fn domain<D: Design<P, I> + 'static, P: Platform + 'static, I: Iommu + 'static, B: DmaBuffer + @>() {
+                send::<Domain<D, P, I>>();
+                send::<D::Mapper>();
+                send::<RawBatch<'static, D, P, I>>();
+                send::<Batch<'static, D, P, I, B>>();
+                send::<Mapping<B>>();
+            }",
+        wrong: "Sized",
+        right: "Send",
+        code: "E0277",
+        says: "`B` cannot be sent between threads safely",
+    },
+];
+
+const USES: &str = "#![allow(unused_imports)]
+    use portcullis::design::{Design, DesignInfo, DomainSetup, Info, Mapper, Usage};
+    use portcullis::designs::Unprotected;
+    use portcullis::domain::{Batch, DmaBuffer, Mapping, RawBatch, SharedBuffer};
+    use portcullis::invalidation::Revocation;
+    use portcullis::iommu::AttachError;
+    use portcullis::iova::IovaAllocator;
+    use portcullis::proof::{Committed, Proof};
+    use portcullis::table::FreedTables;
+    use portcullis::{
+        Access, AddressSpace, Capabilities, CommitError, Domain, DomainConfig, DomainId, Invalidation, Iommu, Iova, IovaRange,
+        NewDomainError, PAGE_SIZE, PhysAddr, Platform, QueueError, RawMapError, Request, SourceId, Translation, UnmapError,
+    };
+";
+
+#[test]
+fn what_breaks_the_contract_does_not_compile() {
+    check(&["portcullis"], USES, CASES);
+}

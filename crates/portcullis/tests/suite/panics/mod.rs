@@ -1,0 +1,334 @@
+//! A panic in the host, at every hook of every operation, under every design: no buffer that its owner has again, or that was freed,
+//! is in reach of the device; what is lost is counted; and who goes on meets errors, not another panic.
+
+mod host;
+
+use crate::raw_face::RawFace;
+use arrayvec::ArrayVec;
+use host::{HookedHost, HookedIommu, has_panicked, panic_at, with_a_lock};
+use portcullis::design::Design;
+use portcullis::designs::{DesignId, Visitor};
+use portcullis::domain::{
+    DescriptorMapFailure, DmaBuffer, MapFailure, Mapping, RingConfig, SharedBuffer, UnmapFailure,
+};
+use portcullis::iommu::fake::FakeIommu;
+use portcullis::platform::fake::{FakeHost, lost_here};
+use portcullis::table::Rights;
+use portcullis::{
+    Access, Capabilities, Domain, DomainConfig, Iommu, Iova, IovaRange, MapError, PAGE_SIZE, PhysAddr, Platform,
+    Protection, RawMapError, Segment, SourceId,
+};
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+
+const DEVICE: SourceId = SourceId(0x28);
+const WRITES: Access = Access::DeviceWrites;
+
+/// Which buffers there were, and which of them the device must have lost: by the page in which they begin.
+#[derive(Default)]
+struct Owners {
+    made: u64,
+    back: BTreeSet<u64>,
+}
+
+/// A buffer. Dropping it frees its memory.
+struct Buffer {
+    segment: [Segment; 1],
+    owners: Rc<RefCell<Owners>>,
+}
+
+// SAFETY: no memory is there.
+unsafe impl DmaBuffer for Buffer {
+    fn segments(&self) -> &[Segment] {
+        &self.segment
+    }
+}
+
+// SAFETY: no memory is there.
+unsafe impl SharedBuffer for Buffer {}
+
+/// So that a page tells its buffer.
+const PAGES_MAX: u64 = 1024;
+
+impl Buffer {
+    fn new(owners: &Rc<RefCell<Owners>>, pages: u64) -> Self {
+        let mut of = owners.borrow_mut();
+        of.made += 1;
+        let segment = [Segment { phys: PhysAddr::from_pfn(of.made * PAGES_MAX + 3), len: pages * PAGE_SIZE }];
+        Self { segment, owners: owners.clone() }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        self.owners.borrow_mut().back.insert(self.segment[0].phys.pfn() / PAGES_MAX);
+    }
+}
+
+/// A run of the script.
+struct Run<'h, D: Design<HookedHost<'h>, HookedIommu<'h>>> {
+    domain: Domain<D, HookedHost<'h>, HookedIommu<'h>>,
+    host: &'h FakeHost,
+    iommu: &'h FakeIommu<'h>,
+    owners: Rc<RefCell<Owners>>,
+    /// What is mapped.
+    mapped: Vec<Mapping<Buffer>>,
+    what: String,
+}
+
+impl<'h, D: Design<HookedHost<'h>, HookedIommu<'h>>> Run<'h, D> {
+    /// Does one operation. It must not panic if a hook already has.
+    fn step(&mut self, operation: impl FnOnce(&mut Self)) {
+        let had_panicked = has_panicked();
+        let ended = catch_unwind(AssertUnwindSafe(|| operation(self)));
+        assert!(ended.is_ok() || !had_panicked, "{}: a second panic", self.what);
+        if has_panicked() && !had_panicked {
+            self.vet();
+            if with_a_lock() {
+                let refused = self.domain.map(Buffer::new(&self.owners, 1), WRITES).expect_err("half changed");
+                assert_eq!(refused.error(), RawMapError::Refused(MapError::Poisoned), "{}", self.what);
+            }
+        }
+    }
+
+    /// Nothing that is back is in reach, and what is not back is somewhere.
+    fn vet(&self) {
+        let owners = self.owners.borrow();
+        for rights in [Rights::READ, Rights::WRITE] {
+            let reached = self.iommu.reachable(DEVICE, rights);
+            let gone = reached.iter().find(|(_, phys)| owners.back.contains(&(phys / PAGES_MAX)));
+            assert_eq!(gone, None, "{}: (page of the address, page of memory) in reach that is back", self.what);
+        }
+    }
+
+    fn map(&mut self, pages: u64, shared: bool) {
+        let buffer = Buffer::new(&self.owners, pages);
+        let mapped = match shared {
+            true => self.domain.map_shared(buffer, Access::DeviceReadsAndWrites),
+            false => self.domain.map(buffer, WRITES),
+        };
+        match mapped {
+            Ok(mapping) => {
+                // So that it is cached.
+                let pages = mapping.range().first_pfn()..mapping.range().end_pfn();
+                for pfn in pages.step_by(63) {
+                    let reached = self.iommu.access(DEVICE, Iova::from_pfn(pfn), Rights::WRITE);
+                    assert!(reached.is_some() || has_panicked(), "it is mapped, and the device attached");
+                }
+                self.mapped.push(mapping);
+            }
+            Err(MapFailure::Refused(refused)) => drop(refused.value),
+            Err(MapFailure::Lost(_)) => {}
+        }
+    }
+
+    fn unmap(&mut self, index: usize) {
+        if index < self.mapped.len() {
+            match self.domain.unmap(self.mapped.remove(index)) {
+                Ok(buffer) => drop(buffer),
+                Err(UnmapFailure::Refused(refused)) => self.mapped.push(refused.value),
+                Err(UnmapFailure::Commit(_)) => {}
+            }
+        }
+    }
+
+    /// Unmaps some in a batch, which is committed or dropped.
+    fn batch(&mut self, count: usize, commit: bool) {
+        let mut batch = self.domain.batch();
+        let mut refused = Vec::new();
+        for _ in 0..count.min(self.mapped.len()) {
+            if let Err(failure) = batch.unmap(self.mapped.remove(0)) {
+                refused.push(failure.value);
+            }
+        }
+        self.mapped.extend(refused);
+        if commit {
+            drop(batch.commit());
+        }
+    }
+
+    fn ring(&mut self) {
+        let mut ring = self.domain.ring(RingConfig::default()).expect("a ring");
+        let buffers: ArrayVec<_, 64> = (0..5).map(|_| Buffer::new(&self.owners, 1)).collect();
+        match ring.map(buffers) {
+            Ok(descriptor) => drop(ring.unmap(descriptor).map_err(|failure| match failure {
+                portcullis::domain::DescriptorFailure::Refused { descriptor, .. } => {
+                    self.mapped.extend(descriptor.into_mappings());
+                }
+                portcullis::domain::DescriptorFailure::Commit(_) => {}
+            })),
+            Err(DescriptorMapFailure::Refused(refused)) => drop(refused.value),
+            Err(DescriptorMapFailure::Lost { buffers, .. }) => drop(buffers),
+        }
+    }
+
+    fn script(&mut self) {
+        self.step(|run| _ = run.domain.attach(DEVICE));
+        for (pages, shared) in [(1, false), (3, false), (1, true), (64, false), (1, false), (2, false), (1, false)] {
+            self.step(|run| run.map(pages, shared));
+        }
+        self.step(|run| run.map(130, false));
+        self.step(|run| run.unmap(1));
+        self.step(|run| run.unmap(0));
+        self.step(|run| run.batch(2, true));
+        self.step(|run| run.map(1, false));
+        self.step(Self::ring);
+        self.step(|run| run.batch(2, false));
+        self.step(|run| {
+            run.host.advance_us(200_000);
+            _ = run.domain.tick();
+        });
+        self.step(|run| run.map(4, false));
+        self.step(|run| assert!(run.domain.usage().table_pages > 0));
+        self.step(|run| run.unmap(0));
+        self.step(|run| _ = run.domain.detach(DEVICE));
+        self.step(|run| _ = run.domain.attach(DEVICE));
+    }
+
+    /// Drops the domain, and counts.
+    fn end(self, lost_before: usize) {
+        self.vet();
+        let Self { domain, owners, mapped, what, iommu, .. } = self;
+        let had_panicked = has_panicked();
+        let ended = catch_unwind(AssertUnwindSafe(|| drop(domain)));
+        assert!(ended.is_ok() || !had_panicked, "{what}: a second panic");
+        let owners = owners.borrow();
+        let (back, lost) = (owners.back.len(), lost_here() - lost_before);
+        assert_eq!(
+            owners.made as usize,
+            back + lost + mapped.len(),
+            "{what}: {back} back, {lost} lost, the rest mapped"
+        );
+        // Their domain has gone: they are nobody's, and that is no mistake of this test.
+        std::mem::forget(mapped);
+        let _ = iommu;
+    }
+}
+
+/// Hardware that makes maps invalidate, and hardware that does not.
+fn hardware(all: Capabilities) -> [(&'static str, Capabilities); 2] {
+    [("plain", all), ("caches absent", Capabilities { caches_absent: true, ..all })]
+}
+
+/// A script of the raw face: no typed mapping is deferred. Each line must not panic if a hook already has.
+fn raw_script<D: Design<P, I>, P: Platform, I: Iommu>(domain: &Domain<D, P, I>, host: &FakeHost, what: &str) {
+    let mut ranges: Vec<IovaRange> = Vec::new();
+    let mut step = |operation: &mut dyn FnMut(&mut Vec<IovaRange>)| {
+        let had_panicked = has_panicked();
+        let ended = catch_unwind(AssertUnwindSafe(|| operation(&mut ranges)));
+        assert!(ended.is_ok() || !had_panicked, "{what}: a second panic");
+        if has_panicked() && !had_panicked && with_a_lock() {
+            let refused = domain.raw_map(PhysAddr::from_pfn(7), PAGE_SIZE, WRITES);
+            assert_eq!(refused, Err(MapError::Poisoned), "{what}");
+        }
+    };
+    for number in 1..8 {
+        step(&mut |ranges| {
+            let pages = if number == 5 { 130 } else { number };
+            let phys = PhysAddr::from_pfn(number * PAGES_MAX);
+            let iova = domain.raw_map(phys, pages * PAGE_SIZE, WRITES);
+            ranges.extend(iova.ok().and_then(|iova| IovaRange::covering(iova, pages * PAGE_SIZE)));
+        });
+    }
+    for _ in 0..2 {
+        step(&mut |ranges| {
+            if let Some(range) = ranges.pop() {
+                _ = domain.unmap_raw(range.start(), range.pages() * PAGE_SIZE);
+            }
+        });
+    }
+    for commit in [true, false] {
+        step(&mut |ranges| {
+            let mut batch = domain.raw_batch();
+            for range in ranges.drain(..ranges.len().min(2)) {
+                _ = batch.unmap(range);
+            }
+            if commit {
+                _ = batch.commit();
+            }
+        });
+    }
+    step(&mut |_| {
+        host.advance_us(200_000);
+        _ = domain.tick();
+    });
+    step(&mut |_| assert!(domain.usage().table_pages > 0));
+}
+
+/// A run with a panic at one hook.
+struct OneRun<'h> {
+    protection: Protection,
+    number: usize,
+    what: String,
+    host: &'h FakeHost,
+    iommu: &'h FakeIommu<'h>,
+}
+
+impl<'h> Visitor<HookedHost<'h>, HookedIommu<'h>> for OneRun<'h> {
+    type Output = ();
+
+    fn visit<D: Design<HookedHost<'h>, HookedIommu<'h>>>(self) {
+        let Self { protection, number, what, host, iommu } = self;
+        let lost_before = lost_here();
+        panic_at(number);
+        let config = DomainConfig::new(protection);
+        let make = || Domain::<D, _, _>::with_config(HookedIommu(iommu), HookedHost(host), &config);
+        if let Ok(domain) = catch_unwind(AssertUnwindSafe(make)) {
+            let domain = domain.expect("a domain");
+            if protection == Protection::Deferred {
+                raw_script(&domain, host, &what);
+                let had_panicked = has_panicked();
+                let ended = catch_unwind(AssertUnwindSafe(|| drop(domain)));
+                assert!(ended.is_ok() || !had_panicked, "{what}: a second panic");
+                return;
+            }
+            let mut run = Run { domain, host, iommu, owners: Rc::default(), mapped: Vec::new(), what };
+            run.script();
+            run.end(lost_before);
+        }
+    }
+}
+
+/// A run for each hook that there is. How many there are.
+fn at_every_hook(design: DesignId, protection: Protection, which: usize) -> usize {
+    for number in 1.. {
+        let host = FakeHost::default();
+        let (name, capabilities) = hardware(FakeIommu::new(&host).capabilities())[which];
+        let iommu = FakeIommu::with_capabilities(&host, capabilities);
+        let what = format!("{} {protection}, {name}, hook {number}", design.info().id);
+        design.visit(OneRun { protection, number, what, host: &host, iommu: &iommu });
+        let panicked = has_panicked();
+        panic_at(0);
+        if !panicked {
+            return number - 1;
+        }
+    }
+    unreachable!("the script ends")
+}
+
+/// Hooks that even the shortest way through a script comes by.
+const HOOKS_MIN: usize = 200;
+
+fn under(protection: Protection) {
+    for design in DesignId::under_test() {
+        if design.info().protections.contains(&protection) {
+            for which in [0, 1] {
+                let hooks = at_every_hook(design, protection, which);
+                assert!(hooks >= HOOKS_MIN, "{}: there are more than {hooks} hooks", design.info().id);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_panic_at_any_hook_loses_no_buffer_to_the_device() {
+    under(Protection::Strict);
+}
+
+/// What is deferred is raw, and its memory the driver's business; but table pages are the library's, and errors come as errors.
+#[test]
+fn a_panic_at_any_hook_of_a_deferred_domain_leaves_errors_behind() {
+    under(Protection::Deferred);
+}
