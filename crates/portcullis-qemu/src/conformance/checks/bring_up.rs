@@ -148,16 +148,18 @@ fn refuses_in_use(stage: &Stage) -> Checked {
     Ok(())
 }
 
-/// The unit goes while its domain is forgotten, with a device in it: as an early return or an unwinding panic has it.
-fn lost(stage: &Stage, lose: impl FnOnce(Unit<Wired, Wired>)) -> Checked {
+/// The unit is lost while its domain is forgotten, with a device in it: as an early return or an unwinding panic has it. What is
+/// `kept` stays until the check is over, which is as good as for ever: a forgotten unit would keep its machine running.
+fn lost<K>(stage: &Stage, lose: impl FnOnce(Unit<Wired, Wired>) -> K) -> Checked {
     let (wired, unit) = stage.bring_up()?;
-    let domain = Domain::<Magazine, _, _>::new(&unit, wired, Protection::Strict)?;
+    // By reference, so that what is forgotten does not keep the machine either.
+    let domain = Domain::<Magazine, _, _>::new(&unit, &wired, Protection::Strict)?;
     domain.attach(A)?;
     // SAFETY: nothing of Rust lies in the memory of a rig.
     let iova = unsafe { domain.map_raw(page(1), PAGE_SIZE, BOTH) }?;
     domain.unmap_raw(iova, PAGE_SIZE)?;
     core::mem::forget(domain);
-    lose(unit);
+    let kept = lose(unit);
     let physical = dma::Target { device: A, iova: Iova::new(PHYS), phys: PhysAddr::new(PHYS), len: DMA_BYTES };
     for target in [physical, dma::Target { iova, phys: page(1), ..physical }] {
         let seen = dma::write(&*stage.rig, target, &mut dma::Faults::default)?;
@@ -165,6 +167,7 @@ fn lost(stage: &Stage, lose: impl FnOnce(Unit<Wired, Wired>)) -> Checked {
     }
     let again = stage.bring_up().err();
     agree!(matches!(again, Some(BringUpError::InUse { .. })), true, "brought up again: {again:?}");
+    drop(kept);
     Ok(())
 }
 
@@ -173,7 +176,7 @@ fn dropped(stage: &Stage) -> Checked {
 }
 
 fn forgotten(stage: &Stage) -> Checked {
-    lost(stage, core::mem::forget)
+    lost(stage, |unit| unit)
 }
 
 fn taken_over(stage: &Stage) -> Checked {
