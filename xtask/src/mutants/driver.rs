@@ -189,10 +189,20 @@ pub(super) const MUTANTS: &[Mutant] = &[
         test: "tests::every_unit::a_domain_that_one_unit_does_not_close_stays_open_from_there_on",
     },
     Mutant {
+        name: "bring-up-takes-a-unit-in-use",
+        rule: "S1",
+        file: "crates/portcullis-vtd/src/unit.rs",
+        find: r"if identity.status & in_use != 0 {",
+        replace: r"if identity.status & in_use == u32::MAX {",
+        package: "portcullis-vtd",
+        target: "lib",
+        test: "tests::bring_up::what_is_dropped_keeps_translating",
+    },
+    Mutant {
         name: "units-open-is-not-undone",
         rule: "S6",
         file: "crates/portcullis-vtd/src/units.rs",
-        find: r"let _ = local.map(|local| unit.close_domain(local));",
+        find: r"let _ = local.map(|local| unsafe { unit.close_domain(local) });",
         replace: r"let _ = local.map(|_| unit);",
         package: "portcullis-vtd",
         target: "lib",
@@ -495,11 +505,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "full-ring-does-not-look-for-errors",
         rule: "S7",
         file: "crates/portcullis-vtd/src/queue/mod.rs",
-        find: r"                self.resume_if_stopped(hardware);
-            }
-            attempted",
-        replace: r"            }
-            attempted",
+        find: r"return self.resume_if_stopped(hardware).err().map(Err);",
+        replace: r"return None;",
         package: "portcullis-vtd",
         target: "lib",
         test: "tests::full_ring::a_full_ring_that_has_stopped_goes_on_whole",

@@ -336,4 +336,15 @@ pub(super) const MUTANTS: &[Mutant] = &[
         target: "lib",
         test: "iommu::fake::cached::tests::only_the_named_pages_are_forgotten",
     },
+    Mutant {
+        name: "a-panic-is-forgotten",
+        rule: "S6",
+        file: "crates/portcullis/src/space.rs",
+        find: r"        self.0.panicked.store(true, Ordering::Relaxed);
+",
+        replace: r"",
+        package: "portcullis",
+        target: "suite",
+        test: "panics::a_panic_at_any_hook_loses_no_buffer_to_the_device",
+    },
 ];
