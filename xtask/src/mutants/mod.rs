@@ -150,7 +150,14 @@ fn outcome(said: &str, succeeded: bool) -> Verdict {
 
 /// A copy of the workspace, of what is not built. Files that are the same are left as they are, so that cargo builds little.
 fn copy(workspace: &Workspace, tree: &Path) -> Result<(), Failure> {
-    for file in files::paths(&workspace.root)? {
+    let files = files::paths(&workspace.root)?;
+    if tree.is_dir() {
+        // Cargo would build a test that is gone.
+        for path in files::paths(tree)?.iter().filter(|path| !files.contains(path)).map(|path| tree.join(path)) {
+            fs::remove_file(&path).map_err(Failure::file(&path))?;
+        }
+    }
+    for file in files {
         let (from, to) = (workspace.root.join(&file), tree.join(&file));
         let contents = fs::read(&from).map_err(Failure::file(&from))?;
         if fs::read(&to).is_ok_and(|there| there == contents) {
