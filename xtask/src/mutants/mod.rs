@@ -1,8 +1,11 @@
 //! `cargo xtask mutants --known`: flaws that were once planted in the library and that no test saw. Each is planted again, one at a
-//! time, in a copy of the tree, and has to be caught by the test that is named for it.
+//! time, in a copy of the tree, and has to be caught by the test that is named for it. `sample` plants those that a program makes up.
 
 mod driver;
 mod library;
+mod sample;
+
+pub(crate) use sample::sample;
 
 use crate::failure::Failure;
 use crate::house::files;
