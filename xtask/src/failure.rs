@@ -16,6 +16,9 @@ pub(crate) enum Failure {
     /// A cargo subcommand is not installed.
     #[error("`cargo {subcommand}` is missing; `rustup component add {component}` installs it")]
     Component { subcommand: &'static str, component: &'static str },
+    /// A cargo subcommand is not installed that is a package of its own.
+    #[error("`cargo {subcommand}` is missing; `cargo install {package} --locked` installs it")]
+    Install { subcommand: &'static str, package: &'static str },
     /// A program could not be started at all.
     #[error("cannot run `{program}`: {error}")]
     Program { program: String, error: io::Error },
@@ -48,6 +51,12 @@ pub(crate) enum Failure {
     /// Flaws that no test has caught.
     #[error("{0} of the known mutants are not caught")]
     Mutants(usize),
+    /// `cargo mutants` refused, or said what it should not.
+    #[error("cargo-mutants cannot list the mutants: {0}")]
+    MutantList(String),
+    /// A sample of mutants is not good enough, and why.
+    #[error("{}", .0.join("\n"))]
+    Sample(Vec<String>),
     /// Goals of `bench --peers --check` are missed.
     #[error("{0} goals are missed")]
     Goals(usize),

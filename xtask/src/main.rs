@@ -58,14 +58,22 @@ enum Chore {
         #[arg(long, default_value_t = 100_000_000)]
         operations: u64,
     },
-    /// Plants flaws, one at a time, in a copy of the tree, and sees each caught by the test that is named for it.
+    /// Plants flaws, one at a time, in a copy of the tree, and sees whether the tests catch them.
     Mutants {
-        /// Those of the list in xtask/src/mutants: flaws that once no test saw.
-        #[arg(long, required = true)]
+        /// Those of the list in xtask/src/mutants: flaws that once no test saw. Each has to be caught by the test that is named for
+        /// it.
+        #[arg(long, required_unless_present = "sample", conflicts_with = "sample")]
         known: bool,
         /// Only those with this in their name.
-        #[arg(long)]
+        #[arg(long, requires = "known")]
         only: Option<String>,
+        /// So many that cargo-mutants makes up, in the files that safety rests on; docs/mutants.md says how to read what is
+        /// printed. What was interrupted goes on.
+        #[arg(long, requires = "seed", value_parser = clap::value_parser!(u32).range(1..))]
+        sample: Option<u32>,
+        /// Which ones: the same seed draws the same.
+        #[arg(long, requires = "sample")]
+        seed: Option<u64>,
     },
     /// Writes the tables of the README anew, from what the program prints.
     Readme,
@@ -107,6 +115,9 @@ fn perform(chore: &Chore) -> Result<(), Failure> {
         Chore::Conformance { list } => conformance::conformance(&workspace, *list),
         Chore::Fuzz { seconds, seed } => fuzz::fuzz(&workspace, *seconds, *seed),
         Chore::Soak { operations } => soak::soak(&workspace, *operations),
+        Chore::Mutants { sample: Some(size), seed: Some(seed), .. } => {
+            mutants::sample(&workspace, *size as usize, *seed)
+        }
         Chore::Mutants { only, .. } => mutants::mutants(&workspace, only.as_deref()),
         Chore::Readme => readme::readme(&workspace),
         Chore::Bench { peers: false, check: true, update, .. } => bench::instructions::check(&workspace, *update),

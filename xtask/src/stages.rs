@@ -72,6 +72,11 @@ pub(crate) fn run(
 
 /// Refuses where a cargo subcommand is not installed.
 pub(crate) fn require(subcommand: &'static str, component: &'static str) -> Result<(), Failure> {
+    if installed(subcommand)? { Ok(()) } else { Err(Failure::Component { subcommand, component }) }
+}
+
+/// Whether a cargo subcommand is installed.
+pub(crate) fn installed(subcommand: &str) -> Result<bool, Failure> {
     let status = Command::new(cargo())
         .args([subcommand, "--version"])
         .stdin(Stdio::null())
@@ -79,7 +84,7 @@ pub(crate) fn require(subcommand: &'static str, component: &'static str) -> Resu
         .stderr(Stdio::null())
         .status()
         .map_err(|error| Failure::Program { program: "cargo".to_owned(), error })?;
-    if status.success() { Ok(()) } else { Err(Failure::Component { subcommand, component }) }
+    Ok(status.success())
 }
 
 /// The command as one would type it in the root of the workspace.

@@ -1,8 +1,11 @@
 //! `cargo xtask mutants --known`: flaws that were once planted in the library and that no test saw. Each is planted again, one at a
-//! time, in a copy of the tree, and has to be caught by the test that is named for it.
+//! time, in a copy of the tree, and has to be caught by the test that is named for it. `sample` plants those that a program makes up.
 
 mod driver;
 mod library;
+mod sample;
+
+pub(crate) use sample::sample;
 
 use crate::failure::Failure;
 use crate::house::files;
@@ -150,7 +153,14 @@ fn outcome(said: &str, succeeded: bool) -> Verdict {
 
 /// A copy of the workspace, of what is not built. Files that are the same are left as they are, so that cargo builds little.
 fn copy(workspace: &Workspace, tree: &Path) -> Result<(), Failure> {
-    for file in files::paths(&workspace.root)? {
+    let files = files::paths(&workspace.root)?;
+    if tree.is_dir() {
+        // Cargo would build a test that is gone.
+        for path in files::paths(tree)?.iter().filter(|path| !files.contains(path)).map(|path| tree.join(path)) {
+            fs::remove_file(&path).map_err(Failure::file(&path))?;
+        }
+    }
+    for file in files {
         let (from, to) = (workspace.root.join(&file), tree.join(&file));
         let contents = fs::read(&from).map_err(Failure::file(&from))?;
         if fs::read(&to).is_ok_and(|there| there == contents) {

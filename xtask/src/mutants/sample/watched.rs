@@ -1,0 +1,125 @@
+//! A run of tests that is ended as soon as one has failed, or all together take too long.
+
+use crate::failure::Failure;
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process_group, prlimit};
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// What one process of a run may ask for. A flawed loop may fill a list without end.
+const MEMORY_MAX: u64 = 8 << 30;
+
+/// How a run has ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Ended {
+    Passed,
+    /// With the test that failed, where one had the time to say so.
+    Failed(Option<String>),
+    TimedOut,
+}
+
+/// Runs tests until all have passed, one has failed, or `limit` is over.
+pub(super) fn watch(mut command: Command, limit: Duration) -> Result<Ended, Failure> {
+    let failure = |error| Failure::Program { program: "cargo".to_owned(), error };
+    // A group of its own: cargo, the tests, and what they start, end together.
+    command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn().map_err(failure)?;
+    confine(&child, limit);
+    let printed = lines(&mut child);
+    let end = Instant::now() + limit;
+    let early = loop {
+        match printed.recv_timeout(end.saturating_duration_since(Instant::now())) {
+            Ok(line) => {
+                if let Some(test) = failed(&line) {
+                    break Some(Ended::Failed(Some(test.to_owned())));
+                }
+            }
+            Err(RecvTimeoutError::Timeout) => break Some(Ended::TimedOut),
+            Err(RecvTimeoutError::Disconnected) => break None,
+        }
+    };
+    if early.is_some() {
+        // What is gone already needs no end.
+        let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
+    }
+    let status = child.wait().map_err(failure)?;
+    Ok(early.unwrap_or(if status.success() { Ended::Passed } else { Ended::Failed(None) }))
+}
+
+/// The test that a line says has failed.
+fn failed(line: &str) -> Option<&str> {
+    line.strip_prefix("test ")?.strip_suffix(" ... FAILED")
+}
+
+/// Limits that hold even if this program ends first. A kernel that knows none of them loses no verdict.
+fn confine(child: &Child, limit: Duration) {
+    let cpus = thread::available_parallelism().map_or(1, |cpus| cpus.get() as u64);
+    let at_most = |value| Rlimit { current: Some(value), maximum: Some(value) };
+    let pid = Some(Pid::from_child(child));
+    let _ = prlimit(pid, Resource::As, at_most(MEMORY_MAX));
+    let _ = prlimit(pid, Resource::Cpu, at_most((limit.as_secs() + 1) * cpus));
+}
+
+/// What the child prints, line by line. The channel closes when no process has the other end any more.
+fn lines(child: &mut Child) -> Receiver<String> {
+    let (sender, receiver) = channel();
+    let stdout = BufReader::new(child.stdout.take().expect("it is piped"));
+    thread::spawn(move || {
+        for line in stdout.split(b'\n').map_while(Result::ok) {
+            if sender.send(String::from_utf8_lossy(&line).into_owned()).is_err() {
+                break;
+            }
+        }
+    });
+    receiver
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Ended, failed, watch};
+    use std::process::Command;
+    use std::time::{Duration, Instant};
+
+    fn shell(script: &str, limit: Duration) -> Ended {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        watch(command, limit).expect("a shell")
+    }
+
+    #[test]
+    fn a_line_names_the_test_that_failed() {
+        assert_eq!(failed("test tables::a_table_leaves ... FAILED"), Some("tables::a_table_leaves"));
+        assert_eq!(failed("test a - should panic ... FAILED"), Some("a - should panic"));
+        for line in
+            ["test a ... ok", "test result: FAILED. 1 passed; 1 failed", "FAILED", "test a ... FAILED to start", ""]
+        {
+            assert_eq!(failed(line), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn the_first_failure_ends_the_run_and_all_that_it_has_started() {
+        let begun = Instant::now();
+        // The one in the background holds the pipe: were it not ended too, nor would the run be.
+        let script = "echo 'test a ... ok'; sleep 600 & echo 'test b ... FAILED'; wait";
+        assert_eq!(shell(script, Duration::from_secs(300)), Ended::Failed(Some("b".to_owned())));
+        assert!(begun.elapsed() < Duration::from_secs(200));
+    }
+
+    #[test]
+    fn a_run_that_takes_too_long_is_ended() {
+        let begun = Instant::now();
+        assert_eq!(shell("echo 'test a ... ok'; sleep 600", Duration::from_millis(100)), Ended::TimedOut);
+        assert!(begun.elapsed() < Duration::from_secs(200));
+    }
+
+    #[test]
+    fn a_run_that_ends_by_itself_says_how() {
+        let limit = Duration::from_secs(300);
+        assert_eq!(shell("echo 'test a ... ok'", limit), Ended::Passed);
+        assert_eq!(shell("echo 'test a ... ok'; kill -ABRT $$", limit), Ended::Failed(None));
+    }
+}
