@@ -4,6 +4,20 @@
 //! translation, [`invalidation`] takes it away, [`iommu`] is what the hardware must offer. Beside them, [`platform`] is what
 //! the host must supply, and [`design`] and [`designs`] are the named wholes. [`chunk`] is one of those, whole.
 //!
+//! # The contract
+//!
+//! What compiles without `unsafe` is strict: a buffer that is lent by the typed face is in reach of the device alone until the
+//! hardware has confirmed that the device has lost it, a panic or a forgotten value notwithstanding. That rests on promises, each
+//! written where the `unsafe` is: of the host ([`Platform`]), of the hardware ([`Iommu`]), of a design and its mapper
+//! ([`design::Design`], [`design::Mapper`]), of a buffer ([`domain::DmaBuffer`], [`domain::SharedBuffer`]), and of who maps by address
+//! ([`Domain::map_raw`]) or without protection ([`Domain::unprotected`]). What no type can show:
+//!
+//! - An invalidation reaches the hardware that the device is behind: the unit is the right one, with one driver.
+//! - A page is the unit of protection. Of a buffer that shares a page with others the device reaches these as well (S8).
+//! - What the driver programs into the device is its own affair: an address of another mapping in the same domain is in reach.
+//! - Peer devices that need no IOMMU, firmware's regions and interrupts written as DMA are outside.
+//! - A mapping that is dropped or forgotten stays mapped until its domain goes; its buffer is lost ([`domain::lost_buffers`]).
+//!
 //! It is one crate, although a large one: designs, allocators, tables and invalidation are parts of one mapper, and who links it
 //! takes one design out of it. What no design of a program needs, its linker leaves out.
 #![cfg_attr(not(any(test, feature = "fake", loom)), no_std)]
