@@ -17,7 +17,7 @@ mod stages;
 mod test;
 mod workspace;
 
-use clap::{Parser, Subcommand};
+use clap::{ArgGroup, Parser, Subcommand};
 use failure::Failure;
 use std::process::ExitCode;
 use workspace::Workspace;
@@ -59,17 +59,18 @@ enum Chore {
         operations: u64,
     },
     /// Plants flaws, one at a time, in a copy of the tree, and sees whether the tests catch them.
+    #[command(group = ArgGroup::new("which").required(true))]
     Mutants {
         /// Those of the list in xtask/src/mutants: flaws that once no test saw. Each has to be caught by the test that is named for
         /// it.
-        #[arg(long, required_unless_present = "sample", conflicts_with = "sample")]
+        #[arg(long, group = "which")]
         known: bool,
         /// Only those with this in their name.
         #[arg(long, requires = "known")]
         only: Option<String>,
         /// So many that cargo-mutants makes up, in the files that safety rests on; docs/mutants.md says how to read what is
         /// printed. What was interrupted goes on.
-        #[arg(long, requires = "seed", value_parser = clap::value_parser!(u32).range(1..))]
+        #[arg(long, group = "which", requires = "seed", value_parser = clap::value_parser!(u32).range(1..))]
         sample: Option<u32>,
         /// Which ones: the same seed draws the same.
         #[arg(long, requires = "sample")]

@@ -12,10 +12,12 @@ use crate::failure::Failure;
 use crate::workspace::Workspace;
 use journal::{Entry, Journal, Verdict};
 use mutant::Mutant;
+use rustix::fs::{FlockOperation, flock};
 use score::Score;
 use stage::{Bench, Stage, stages};
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
+use std::path::Path;
 use std::time::Duration;
 use watched::Ended;
 
@@ -33,6 +35,7 @@ pub(crate) fn sample(workspace: &Workspace, size: usize, seed: u64) -> Result<()
         target: folder.join("sample-target"),
         scratch: folder.join("sample-scratch"),
     };
+    let _alone = alone(&folder)?;
     super::copy(workspace, &bench.tree)?;
     let mutants = mutant::all(&bench.tree)?;
     let equivalent = equivalent::listed(&bench.tree, &mutants)?;
@@ -49,6 +52,18 @@ pub(crate) fn sample(workspace: &Workspace, size: usize, seed: u64) -> Result<()
         journal.append(entry)?;
     }
     Score::of(&drawn, &journal, &equivalent).report()
+}
+
+/// Two at once would plant into one tree. Others are kept out as long as the file is open.
+fn alone(folder: &Path) -> Result<File, Failure> {
+    fs::create_dir_all(folder).map_err(Failure::file(folder))?;
+    let path = folder.join("sample.lock");
+    let file = File::create(&path).map_err(Failure::file(&path))?;
+    flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
+        let reason = "another sample is under way".to_owned();
+        Failure::Contents { path, reason }
+    })?;
+    Ok(file)
 }
 
 /// The mutants without a verdict.
@@ -142,7 +157,7 @@ mod tests {
     use super::mutant::tests::mutant;
     use super::stage::{Outcome, stages};
     use super::watched::Ended;
-    use super::{limit, open, past};
+    use super::{alone, limit, open, past};
     use std::time::Duration;
 
     /// What comes of a mutant whose stages end so, and how many of them are run.
@@ -184,6 +199,17 @@ mod tests {
         std::fs::remove_file(&path).expect("ours");
         assert_eq!(before, 3);
         assert_eq!(after, [&drawn[0].name, &drawn[2].name]);
+    }
+
+    #[test]
+    fn one_sample_keeps_another_out_until_it_ends() {
+        let folder = std::env::temp_dir().join(format!("portcullis-alone-{}", std::process::id()));
+        let first = alone(&folder).expect("the only one");
+        let second = alone(&folder).is_err();
+        drop(first);
+        let third = alone(&folder).is_ok();
+        std::fs::remove_dir_all(&folder).expect("ours");
+        assert!(second && third);
     }
 
     #[test]
