@@ -37,7 +37,7 @@ pub struct Handle(Box<dyn Space>, SharedUnit);
 /// it is refused; a unit that has come up by then stays on, with every device shut out.
 ///
 /// # Safety
-/// `registers` is the mapped register block of a VT-d unit that nobody else drives, until the space is closed. Without protection, all
+/// `registers` is the mapped register block of a VT-d unit that has no other driver, until the space is closed. Without protection, all
 /// memory is meant for every device that is attached.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn portcullis_open(

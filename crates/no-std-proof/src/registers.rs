@@ -7,7 +7,7 @@ pub(crate) struct Registers(*mut u8);
 
 impl Registers {
     /// # Safety
-    /// `base` points to the mapped register block of a VT-d unit that nobody else drives, and stays mapped for as long as this value
+    /// `base` points to the mapped register block of a VT-d unit that has no other driver, and stays mapped for as long as this value
     /// lives.
     pub(crate) unsafe fn new(base: *mut u8) -> Self {
         Self(base)
@@ -23,7 +23,7 @@ unsafe impl Send for Registers {}
 // SAFETY: accesses are single volatile loads and stores, which registers take from several CPUs at once.
 unsafe impl Sync for Registers {}
 
-// SAFETY: those of a unit that nobody else drives, as `new` was promised.
+// SAFETY: those of a unit that has no other driver, as `new` was promised.
 unsafe impl Mmio for Registers {
     fn read32(&self, offset: u32) -> u32 {
         // SAFETY: within the block that `new` was promised; the driver keeps to the registers that it shows.

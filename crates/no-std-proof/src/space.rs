@@ -58,7 +58,7 @@ impl Visitor<Host, SharedUnit> for Open<'_> {
 
     fn visit<D: Design<Host, SharedUnit>>(self) -> Self::Output {
         let config = DomainConfig { memory: self.memory, ..DomainConfig::new(self.protection) };
-        // SAFETY: who asks for no protection answers for it, see `portcullis_open`.
+        // SAFETY: without protection, the caller of `portcullis_open` has promised it.
         let domain = unsafe { Domain::<D, _, _>::unprotected(self.unit, self.host, &config) }.ok()?;
         Some(Box::new(domain))
     }

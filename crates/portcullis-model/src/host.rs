@@ -23,7 +23,7 @@ pub struct HostLock<T>(Mutex<T>);
 
 impl<T: Send> Lock<T> for HostLock<T> {
     fn with<R>(&self, critical: impl FnOnce(&mut T) -> R) -> R {
-        critical(&mut self.0.lock().expect("nobody comes in after a panic inside"))
+        critical(&mut self.0.lock().expect("no panic while it was held"))
     }
 }
 

@@ -237,7 +237,7 @@ impl Bench {
         let wait_us_max = 1_000;
         let config = UnitConfig { physical_bits: parameters.physical_bits, wait_us_max, ..UnitConfig::default() };
         let before = ram.allocated();
-        // SAFETY: nobody else drives the unit.
+        // SAFETY: the unit has no other driver.
         let unit = unsafe { Unit::take_over(ModelMmio::new(Arc::clone(vtd), host), host, config) };
         let unit = unit.expect("the unit comes up");
         let (device, iova) = (&self.devices[0], Iova::new(0x7_f000));

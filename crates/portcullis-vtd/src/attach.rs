@@ -103,7 +103,7 @@ fn is_aligned(command: &Invalidation) -> bool {
     }
 }
 
-// SAFETY: the unit translates from bring-up on, and is not turned off while anybody has it. A device has a context entry while it is
+// SAFETY: the unit translates from bring-up on, and is not turned off before it is given up. A device has a context entry while it is
 // attached, and an entry leads to the tables of its domain. What goes is flushed, and waited for, before it is noted as gone.
 unsafe impl<M: Mmio, P: Platform> Iommu for Unit<M, P> {
     type Ticket = Ticket;

@@ -31,7 +31,7 @@ mod tables;
 #[allow(unsafe_code, reason = "a unit of software and a host around the fake one")]
 mod tests;
 mod unbroken;
-#[allow(unsafe_code, reason = "who turns translation off answers for all memory")]
+#[allow(unsafe_code, reason = "turning translation off opens all memory")]
 mod unit;
 #[allow(unsafe_code, reason = "what hardware promises")]
 mod units;

@@ -8,8 +8,8 @@
 ///
 /// # Safety
 /// Memory goes back to its owners on the word of these registers. Implementations promise that they are those of one unit, at
-/// every call the same one; that its devices reach memory through it and in no other way; and that nobody else writes them, but
-/// for another driver of this crate, which finds the unit in use.
+/// every call the same one; that its devices reach memory through it and in no other way; and that nothing writes them but drivers
+/// of this crate, which refuse a unit that is in use.
 pub unsafe trait Mmio: Send + Sync {
     /// Reads the 32-bit register at `offset`.
     fn read32(&self, offset: u32) -> u32;

@@ -9,7 +9,7 @@ use portcullis::platform::Lock;
 /// drop perhaps; this answers with an error.
 pub(crate) struct Unbroken<L> {
     lock: L,
-    /// Relaxed: who reads it too early is turned away by the lock.
+    /// Relaxed: a CPU that reads it too early is turned away by the lock.
     broken: AtomicBool,
 }
 

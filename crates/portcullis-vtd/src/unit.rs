@@ -62,7 +62,7 @@ pub enum BringUpError {
     /// The fault recording registers overlap others.
     #[error("the VT-d unit shows its fault recording registers at {0:#x}, on top of others")]
     FaultRecords(u32),
-    /// Translation or the invalidation queue is on: somebody drives the unit, or has left it so. [`Unit::take_over`] takes it.
+    /// Translation or the invalidation queue is on: the unit has a driver, or its last one left it on. [`Unit::take_over`] takes it.
     #[error("the VT-d unit is in use (status {status:#x}): only `take_over` takes it from its owner")]
     InUse {
         /// The global status register.
@@ -118,10 +118,10 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
     /// afterwards, with every device shut out, and was never off if it was on before.
     ///
     /// # Errors
-    /// [`BringUpError`]. Translation that was on is on still, for whom the owner before has let in.
+    /// [`BringUpError`]. Translation that was on stays on, and may still serve the devices of the owner before.
     ///
     /// # Safety
-    /// Nobody drives the unit any more: who still believes to have it would wait for invalidations that are not made.
+    /// The unit has no other driver any more. One that went on would wait for invalidations that are never made.
     pub unsafe fn take_over(mmio: M, platform: P, config: UnitConfig) -> Result<Self, BringUpError> {
         let hardware = Hardware::new(mmio, platform, config.wait_us_max);
         let identity = identify(&hardware)?;
@@ -129,7 +129,7 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
         Self::own(hardware, identity, config)
     }
 
-    /// Makes it ours. Its queue is off.
+    /// Sets the unit up for this driver. Its queue is off.
     fn own(hardware: Hardware<M, P>, identity: Identity, config: UnitConfig) -> Result<Self, BringUpError> {
         let Identity { capability, extended, domain_id_bits, .. } = identity;
         let [root, descriptors, statuses] = Page::allocate_all(&hardware.platform)?;
@@ -146,8 +146,8 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
             hardware,
         };
         if let Err(error) = unit.shut_out() {
-            // Translation that was on translates by our root now, so that the pages stay out of use. Otherwise they are ours again,
-            // once the queue is off.
+            // With translation on, the hardware may use our root by now, so the pages stay out of use. With translation off they are
+            // ours again once the queue is off, too.
             if halt_queue(&unit.hardware).is_ok()
                 && let Some(stopped) = seen_stopped(&unit.hardware)
             {
@@ -160,7 +160,7 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
         Ok(unit)
     }
 
-    /// Has the unit translate by an empty root table from the moment when translation is on, which it may be by now.
+    /// Gives the unit an empty root table and a queue. Where translation is on already, every device is shut out when this returns.
     fn shut_out(&self) -> Result<(), BringUpError> {
         let hardware = &self.hardware;
         // Faults are polled for. What was recorded for the owner before is nobody's.
@@ -213,7 +213,7 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
         Ok(())
     }
 
-    /// Gives the pages back, unless a panic has left it open which of them there are.
+    /// Gives the pages back. After a panic with the lock held they are kept: which of them there are is not known.
     fn release(&mut self, stopped: &Stopped) {
         let platform = &self.hardware.platform;
         let released = self.attachments.with(|attachments| attachments.tables.release(platform, stopped));

@@ -121,7 +121,7 @@ pub enum NewDomainError {
     /// The design does not offer that protection.
     #[error("the design does not offer this protection")]
     Protection,
-    /// Without protection a device reaches what nobody has mapped: only [`Domain::unprotected`](crate::Domain::unprotected) makes
+    /// Without protection a device reaches memory that is not mapped for it: only [`Domain::unprotected`](crate::Domain::unprotected) makes
     /// such a domain.
     #[error("a domain without protection is made by `Domain::unprotected` only")]
     Unprotected,

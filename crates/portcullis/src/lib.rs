@@ -9,7 +9,7 @@
 //! What compiles without `unsafe` is strict: a buffer that is lent by the typed face is in reach of the device alone until the
 //! hardware has confirmed that the device has lost it, a panic or a forgotten value notwithstanding. That rests on promises, each
 //! written where the `unsafe` is: of the host ([`Platform`]), of the hardware ([`Iommu`]), of a design and its mapper
-//! ([`design::Design`], [`design::Mapper`]), of a buffer ([`domain::DmaBuffer`], [`domain::SharedBuffer`]), and of who maps by address
+//! ([`design::Design`], [`design::Mapper`]), of a buffer ([`domain::DmaBuffer`], [`domain::SharedBuffer`]), and of callers that map by address
 //! ([`Domain::map_raw`]) or without protection ([`Domain::unprotected`]). What no type can show:
 //!
 //! - An invalidation reaches the hardware that the device is behind: the unit is the right one, with one driver.

@@ -153,11 +153,30 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
         self.panicked.load(Ordering::Relaxed)
     }
 
-    /// Poisons the domain if what follows panics, until it is told that it has not. For what takes locks: what takes none leaves
-    /// nothing behind that other CPUs do not meet at any time.
+    /// Does something that takes locks. `None`, and nothing is done, where an earlier one has panicked.
+    ///
+    /// A panic poisons the domain. What takes no lock needs none of this: it leaves nothing behind that other CPUs do not meet at
+    /// any time.
     #[inline(always)]
-    pub(crate) fn poison_on_panic(&self) -> PoisonOnPanic<'_, P, I> {
-        PoisonOnPanic(self)
+    pub(crate) fn unless_panicked<R>(&self, act: impl FnOnce() -> R) -> Option<R> {
+        if self.has_panicked() { None } else { Some(self.poison_on_panic(act)) }
+    }
+
+    /// Does the same without asking: for maps, which have asked whether the domain is poisoned.
+    #[inline(always)]
+    pub(crate) fn poison_on_panic<R>(&self, act: impl FnOnce() -> R) -> R {
+        struct Unwinding<'s, P: Platform, I: Iommu>(&'s AddressSpace<P, I>);
+        impl<P: Platform, I: Iommu> Drop for Unwinding<'_, P, I> {
+            #[cold]
+            fn drop(&mut self) {
+                self.0.panicked.store(true, Ordering::Relaxed);
+                self.0.poison();
+            }
+        }
+        let unwinding = Unwinding(self);
+        let result = act();
+        core::mem::forget(unwinding);
+        result
     }
 
     /// Whether a map needs its entries and nothing else: the IOMMU can address the memory and does not cache what is absent, no
@@ -458,25 +477,6 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
         let mut pages = unsafe { self.table.dismantle(&self.platform) };
         pages.append(&self.platform, waiting);
         table::release(&self.platform, pages, &proof);
-    }
-}
-
-/// See [`AddressSpace::poison_on_panic`].
-pub(crate) struct PoisonOnPanic<'s, P: Platform, I: Iommu>(&'s AddressSpace<P, I>);
-
-impl<P: Platform, I: Iommu> PoisonOnPanic<'_, P, I> {
-    /// It has not panicked.
-    #[inline(always)]
-    pub(crate) fn passed(self) {
-        core::mem::forget(self);
-    }
-}
-
-impl<P: Platform, I: Iommu> Drop for PoisonOnPanic<'_, P, I> {
-    #[cold]
-    fn drop(&mut self) {
-        self.0.panicked.store(true, Ordering::Relaxed);
-        self.0.poison();
     }
 }
 

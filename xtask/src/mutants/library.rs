@@ -340,9 +340,22 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "a-panic-is-forgotten",
         rule: "S6",
         file: "crates/portcullis/src/space.rs",
-        find: r"        self.0.panicked.store(true, Ordering::Relaxed);
+        find: r"                self.0.panicked.store(true, Ordering::Relaxed);
 ",
         replace: r"",
+        package: "portcullis",
+        target: "suite",
+        test: "panics::a_panic_at_any_hook_loses_no_buffer_to_the_device",
+    },
+    Mutant {
+        name: "a-panic-frees-what-is-mapped",
+        rule: "S1",
+        file: "crates/portcullis/src/domain/mapping.rs",
+        find: r"        count_lost(1);
+",
+        replace: r"        // SAFETY: none.
+        unsafe { ManuallyDrop::drop(&mut self.0) };
+",
         package: "portcullis",
         target: "suite",
         test: "panics::a_panic_at_any_hook_loses_no_buffer_to_the_device",

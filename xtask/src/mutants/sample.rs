@@ -1,4 +1,4 @@
-//! `cargo xtask mutants --sample N --seed S`: how many flaws would the tests see that nobody has thought of? So many mutants of the
+//! `cargo xtask mutants --sample N --seed S`: do the tests notice flaws that no one has thought of? `N` mutants of the
 //! files that safety rests on are planted, one at a time, in a copy of the tree; docs/mutants.md says how to read what is printed.
 
 mod equivalent;

@@ -52,7 +52,7 @@ impl Stage {
         Ok((wired, unit))
     }
 
-    /// Takes the unit over, whoever had it.
+    /// Takes the unit over from its last owner.
     pub(super) fn take_over(&self) -> Result<Driven, BringUpError> {
         let wired = Wired::new(self.rig.clone(), self.wiring.clone());
         // SAFETY: no check drives a unit that it takes over.

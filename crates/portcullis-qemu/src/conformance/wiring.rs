@@ -140,7 +140,7 @@ pub(super) struct RigLock<T>(Mutex<T>);
 
 impl<T: Send> Lock<T> for RigLock<T> {
     fn with<R>(&self, critical: impl FnOnce(&mut T) -> R) -> R {
-        critical(&mut self.0.lock().expect("nobody comes in after a panic inside"))
+        critical(&mut self.0.lock().expect("no panic while it was held"))
     }
 }
 

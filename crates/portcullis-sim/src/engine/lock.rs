@@ -4,6 +4,7 @@ use super::{Core, Engine, OneThread};
 use portcullis::platform::{Lock, LockClass};
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::mem::ManuallyDrop;
 use std::rc::Rc;
 
 /// Who holds a lock and who queues for it.
@@ -44,9 +45,10 @@ impl<T> LabLock<T> {
 impl<T: Send> Lock<T> for LabLock<T> {
     fn with<R>(&self, critical: impl FnOnce(&mut T) -> R) -> R {
         self.engine.acquire(self.id);
-        let mut value = self.value.borrow_mut();
+        // A panic leaves it borrowed, so that no core comes in after one.
+        let mut value = ManuallyDrop::new(self.value.borrow_mut());
         let result = critical(&mut value);
-        drop(value);
+        drop(ManuallyDrop::into_inner(value));
         self.engine.release(self.id);
         result
     }

@@ -80,7 +80,7 @@ impl<I: Iommu, const FLAW: u8> FlawedUnit<I, FLAW> {
     }
 }
 
-// SAFETY: nothing is behind it that reaches memory.
+// SAFETY: none, for it is flawed on purpose; but the devices behind it reach the model's memory only.
 unsafe impl<I: Iommu, const FLAW: u8> Iommu for FlawedUnit<I, FLAW> {
     /// Its own, and with [`RETURNS_EARLY`] that of the commit before it.
     type Ticket = (I::Ticket, Option<I::Ticket>);

@@ -363,7 +363,7 @@ impl<P: Platform> Queue<P> {
     /// Takes the queue out of an error, where there is one.
     ///
     /// # Errors
-    /// [`QueueError::Panicked`]: nobody will.
+    /// [`QueueError::Panicked`]: the queue stays stopped.
     fn resume_if_stopped<M: Mmio>(&self, hardware: &Hardware<M, P>) -> Result<(), QueueError> {
         if hardware.read32(FSTS) & status::QUEUE_ERRORS != 0 {
             self.ring.with(|ring| self.resume(ring, hardware))?;

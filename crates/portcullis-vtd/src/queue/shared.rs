@@ -99,7 +99,7 @@ impl<P: Platform> Queue<P> {
     /// Has `submission` depart if it has not and may.
     ///
     /// # Errors
-    /// [`QueueError::Panicked`]: it never will.
+    /// [`QueueError::Panicked`]: the ride will not depart.
     pub(super) fn move_along<M: Mmio>(
         &self,
         hardware: &Hardware<M, P>,

@@ -79,7 +79,7 @@ fn what_is_dropped_keeps_translating() {
         assert_eq!((running(&fake), host.fake.frames_lent()), ([true; 2], 3));
         assert!(in_use(Unit::bring_up(&fake, &host, CONFIG).err()), "it is still on");
         let root = fake.with(|state| state.root);
-        let unit = take_over(&host, &fake).expect("a unit that nobody drives");
+        let unit = take_over(&host, &fake).expect("a unit without a driver");
         assert_ne!(fake.with(|state| state.root), root, "it translates by the new root");
         assert_eq!(fake.with(|state| state.opened), 0);
         shut_down(unit).expect("it stops");

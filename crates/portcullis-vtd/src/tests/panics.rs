@@ -1,45 +1,21 @@
 //! A panic in the registers or in the host, at every access: the gate stays as shut as it was, no invalidation is said to be done that
-//! was not made, and who goes on meets errors, not another panic.
+//! was not made, and later calls return errors instead of panicking again.
 
 use super::fake_unit::FakeUnit;
 use super::host::Host;
 use super::{close, open, page, page_descriptor};
 use crate::spec::registers::global;
 use crate::{Mmio, Unit, UnitConfig};
-use portcullis::Platform;
 use portcullis::iommu::{AttachError, DomainId, Iommu, SourceId, Translation};
-use portcullis::platform::fake::FakeLock;
-use portcullis::platform::{CpuHint, LockClass, Step, Wait};
-use portcullis::table::{Entry, Frame};
-use portcullis::{NoMemory, PhysAddr, QueueError};
-use std::cell::Cell;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use portcullis::platform::fake::hooks::{HookedHost, has_panicked, hooked, panic_at};
+use portcullis::{PhysAddr, QueueError};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 const DEVICE: SourceId = SourceId(0x0310);
 const TABLES: Translation = Translation::Tables { root: PhysAddr::new(0x5000), levels: 4 };
 
-thread_local! {
-    /// Accesses until one panics; none does at zero.
-    static LEFT: Cell<usize> = const { Cell::new(0) };
-}
-
-fn hook() {
-    let left = LEFT.get();
-    LEFT.set(left.saturating_sub(1));
-    if left == 1 {
-        // Without a word on standard error.
-        resume_unwind(Box::new("a hook"));
-    }
-}
-
-fn hooked<R>(act: impl FnOnce() -> R) -> R {
-    hook();
-    let result = act();
-    hook();
-    result
-}
-
-struct Hooked<'a>(&'a FakeUnit<'a>, &'a Host);
+/// The registers, with hooks before and after each access.
+struct Hooked<'a>(&'a FakeUnit<'a>);
 
 // SAFETY: forwards to registers that keep the promises.
 unsafe impl Mmio for &Hooked<'_> {
@@ -60,57 +36,9 @@ unsafe impl Mmio for &Hooked<'_> {
     }
 }
 
-// SAFETY: forwards to a host that keeps the promises.
-unsafe impl Platform for Hooked<'_> {
-    type Lock<T: Send> = FakeLock<T>;
-
-    fn lock<T: Send>(&self, class: LockClass, value: T) -> FakeLock<T> {
-        hooked(|| self.1.lock(class, value))
-    }
-
-    fn cpu(&self) -> CpuHint {
-        hooked(|| self.1.cpu())
-    }
-
-    fn cpus(&self) -> u32 {
-        self.1.cpus()
-    }
-
-    fn allocate_frame(&self) -> Result<PhysAddr, NoMemory> {
-        hooked(|| self.1.allocate_frame())
-    }
-
-    unsafe fn frame(&self, frame: PhysAddr) -> &Frame {
-        hook();
-        // SAFETY: the caller's promise, passed on.
-        unsafe { self.1.frame(frame) }
-    }
-
-    unsafe fn free_frame(&self, frame: PhysAddr) {
-        // SAFETY: the caller's promise, passed on.
-        hooked(|| unsafe { self.1.free_frame(frame) });
-    }
-
-    fn table_barrier(&self, entries: &[Entry]) {
-        hooked(|| self.1.table_barrier(entries));
-    }
-
-    fn now_us(&self) -> u64 {
-        hooked(|| self.1.now_us())
-    }
-
-    fn pause(&self, wait: Wait) {
-        hooked(|| self.1.pause(wait));
-    }
-
-    fn probe(&self, _step: Step) {
-        hook();
-    }
-}
-
 /// What `operation` comes to, if no hook has panicked in it. None may a second time.
 fn step<R>(number: usize, operation: impl FnOnce() -> R) -> Option<R> {
-    let had_panicked = LEFT.get() == 0;
+    let had_panicked = has_panicked();
     let ended = catch_unwind(AssertUnwindSafe(operation));
     assert!(ended.is_ok() || !had_panicked, "hook {number}: a second panic");
     ended.ok()
@@ -136,10 +64,10 @@ fn commit<I: Iommu>(unit: &I, domain: DomainId, pfn: u64, shared: bool) -> Resul
 fn run(number: usize) -> bool {
     let host = Host::new(true);
     let fake = FakeUnit::new(&host);
-    let hooked = Hooked(&fake, &host);
-    LEFT.set(number);
+    let (registers, hooked_host) = (Hooked(&fake), HookedHost(&host.fake));
+    panic_at(number);
     let config = UnitConfig { wait_us_max: 50, ..UnitConfig::default() };
-    let unit = step(number, || Unit::bring_up(&hooked, &hooked, config).expect("a sound unit"));
+    let unit = step(number, || Unit::bring_up(&registers, &hooked_host, config).expect("a sound unit"));
     if let Some(unit) = unit {
         let reaches = || fake.context(DEVICE).is_some();
         let domain = step(number, || open(&unit, TABLES)).and_then(Result::ok).unwrap_or(DomainId(1));
@@ -170,8 +98,8 @@ fn run(number: usize) -> bool {
         assert!(is_on(&fake), "hook {number}: a dropped unit translates");
     }
     assert_eq!(fake.with(|state| state.opened), 0, "hook {number}: nothing turns translation off");
-    let panicked = LEFT.get() == 0;
-    LEFT.set(0);
+    let panicked = has_panicked();
+    panic_at(0);
     panicked
 }
 

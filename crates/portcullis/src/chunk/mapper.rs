@@ -11,7 +11,7 @@ use crate::address::{IovaRange, Segment};
 use crate::design::{AssembledMapper, DomainSetup, LockFree, Mapper, Parts, Usage};
 use crate::error::{CommitError, MapError, NewDomainError, NoMemory, RawMapError, RawUnmapError, UnmapError};
 use crate::invalidation::{CPU_QUEUE_CAPACITY, Commands, Deferral, Flushes, Revocation, Revoked, Submissions};
-use crate::iommu::{AttachError, DomainId, Invalidation, Iommu, QueueError, SourceId};
+use crate::iommu::{AttachError, DomainId, Invalidation, Iommu, SourceId};
 use crate::iova::{Claim, IovaAllocator, IovaRequest, Kept, MagazineAllocator, never_handed_out};
 use crate::platform::{Phase, Platform, Step};
 use crate::proof::{Committed, Proof};
@@ -143,10 +143,11 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         platform.probe(Step::Enter(Phase::IovaAllocate));
         // SAFETY: the upper half has leaves of 4 KiB only, and reaches no further than the width.
         let grow = |pfn| unsafe { space.add_leaf_table(pfn) };
-        // A chunk is replaced under a lock.
-        let panics = space.poison_on_panic();
-        let taken = self.chunks().take(platform, &IovaRequest::of(request), grow);
-        panics.passed();
+        // A chunk is replaced under a lock. The attribute keeps the rest, every map of a single page, in line.
+        let taken = space.poison_on_panic(
+            #[inline(always)]
+            || self.chunks().take(platform, &IovaRequest::of(request), grow),
+        );
         let Some(taken) = taken? else { return Ok(None) };
         platform.probe(Step::Enter(Phase::Table));
         page_states::write(platform, taken.entries, request.segments(), request.access().rights());
@@ -195,10 +196,7 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         match allocator.chunks_of(range) {
             Some(chunks) => {
                 self.clear(chunks, range)?;
-                let panics = space.poison_on_panic();
-                let committed = policy.commit_one(space, allocator, range);
-                panics.passed();
-                Ok(committed?)
+                Ok(space.poison_on_panic(|| policy.commit_one(space, allocator, range))?)
             }
             None => self.base.unmap_by_allocator(range),
         }
@@ -313,14 +311,12 @@ unsafe impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
 
     fn tick(&self) -> Result<(), CommitError> {
         let ticked = self.base.tick();
-        if ticked == Err(CommitError(QueueError::Panicked)) {
-            return ticked;
-        }
-        let panics = self.base.space.poison_on_panic();
-        let is_due = self.chunks().sweep_due.take_if_due(self.base.space.platform());
-        let swept = if is_due { self.give_tables_back() } else { Ok(()) };
-        panics.passed();
-        ticked.and(swept)
+        let space = &self.base.space;
+        let swept = space.unless_panicked(|| {
+            let is_due = self.chunks().sweep_due.take_if_due(space.platform());
+            if is_due { self.give_tables_back() } else { Ok(()) }
+        });
+        ticked.and(swept.unwrap_or(Ok(())))
     }
 
     fn due_us(&self) -> Option<u64> {

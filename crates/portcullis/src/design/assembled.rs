@@ -98,12 +98,10 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
     #[inline(never)]
     pub(crate) fn map_by_allocator(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
         self.space.refuse_if_poisoned()?;
-        let panics = self.space.poison_on_panic();
-        let mapped = self.map_and_sync(request);
-        panics.passed();
-        mapped
+        self.space.poison_on_panic(|| self.map_and_sync(request))
     }
 
+    #[inline(always)]
     fn map_and_sync(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
         let allocate_and_write = || self.locking.whole(request.pages(), || self.allocate_and_write(request));
         let range = match allocate_and_write() {
@@ -165,13 +163,7 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
     /// # Errors
     /// Those of [`Mapper::unmap`].
     pub(crate) fn take_down(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
-        if self.space.has_panicked() {
-            return Err(UnmapError::Poisoned);
-        }
-        let panics = self.space.poison_on_panic();
-        let taken_down = self.claim_and_clear(range, out);
-        panics.passed();
-        taken_down
+        self.space.unless_panicked(|| self.claim_and_clear(range, out)).unwrap_or(Err(UnmapError::Poisoned))
     }
 
     #[inline(always)]
@@ -231,34 +223,31 @@ unsafe impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Mapper for A
     fn commit(&self, revocation: &mut Revocation) -> Result<Committed, CommitError> {
         let Self { allocator, policy, space, .. } = self;
         assert!(revocation.is_of(space.tag()), "a revocation is committed where its unmaps were made");
-        if space.has_panicked() {
+        let committed = space.unless_panicked(|| {
+            if policy.must_clear(space) {
+                // The domain has been poisoned since the unmap: no map will come and write over what that has left.
+                for revoked in &revocation.revoked {
+                    // SAFETY: this commit has the claim on the mapping, and gives the range back after this.
+                    unsafe { space.unmap(revoked.range, &mut revocation.tables) };
+                }
+            }
+            policy.commit(space, allocator, revocation)
+        });
+        committed.unwrap_or_else(|| {
             // Kept for good: addresses, and table pages.
             revocation.revoked.clear();
             revocation.tables = FreedTables::new();
-            return Err(CommitError(QueueError::Panicked));
-        }
-        let panics = space.poison_on_panic();
-        if policy.must_clear(space) {
-            // The domain has been poisoned since the unmap: no map will come and write over what that has left.
-            for revoked in &revocation.revoked {
-                // SAFETY: this commit has the claim on the mapping, and gives the range back after this.
-                unsafe { space.unmap(revoked.range, &mut revocation.tables) };
-            }
-        }
-        let committed = policy.commit(space, allocator, revocation);
-        panics.passed();
-        committed
+            Err(CommitError(QueueError::Panicked))
+        })
     }
 
     fn tick(&self) -> Result<(), CommitError> {
-        if self.space.has_panicked() {
-            return Err(CommitError(QueueError::Panicked));
-        }
-        let panics = self.space.poison_on_panic();
-        self.allocator.tick(self.space.platform());
-        let ticked = self.policy.tick(&self.space, &self.allocator);
-        panics.passed();
-        ticked
+        let Self { allocator, policy, space, .. } = self;
+        let ticked = space.unless_panicked(|| {
+            allocator.tick(space.platform());
+            policy.tick(space, allocator)
+        });
+        ticked.unwrap_or(Err(CommitError(QueueError::Panicked)))
     }
 
     fn due_us(&self) -> Option<u64> {
@@ -270,26 +259,23 @@ unsafe impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Mapper for A
     }
 
     fn usage(&self) -> Usage {
-        let Self { allocator, policy, .. } = self;
-        if self.space.has_panicked() {
-            // The rest is behind locks that are not taken any more.
-            return Usage { table_pages: self.table_pages(), ..Usage::default() };
-        }
-        let panics = self.space.poison_on_panic();
-        let (queued_unmaps, queued_unmaps_max) = policy.queued();
-        let kept = allocator.kept();
-        let usage = Usage {
-            live_ranges: allocator.live(),
-            kept_ranges: kept.ranges,
-            kept_ranges_max: kept.ranges_max,
-            record_bytes: allocator.record_bytes(),
-            table_pages: self.table_pages(),
-            queued_unmaps,
-            queued_unmaps_max,
-            window_us_max: policy.window_us_max(),
-        };
-        panics.passed();
-        usage
+        let Self { allocator, policy, space, .. } = self;
+        let usage = space.unless_panicked(|| {
+            let (queued_unmaps, queued_unmaps_max) = policy.queued();
+            let kept = allocator.kept();
+            Usage {
+                live_ranges: allocator.live(),
+                kept_ranges: kept.ranges,
+                kept_ranges_max: kept.ranges_max,
+                record_bytes: allocator.record_bytes(),
+                table_pages: self.table_pages(),
+                queued_unmaps,
+                queued_unmaps_max,
+                window_us_max: policy.window_us_max(),
+            }
+        });
+        // After a panic the rest is behind locks that are not taken any more.
+        usage.unwrap_or_else(|| Usage { table_pages: self.table_pages(), ..Usage::default() })
     }
 
     fn id(&self) -> DomainId {

@@ -97,8 +97,8 @@ pub trait DesignInfo: 'static {
 /// A design, as a type to name it by.
 ///
 /// # Safety
-/// Drivers trust what [`DesignInfo::INFO`] says: that the device sees physical addresses or others, and which protections there
-/// are. Of a mapper that it has from elsewhere a design answers for what it changes about it.
+/// [`DesignInfo::INFO`] tells the truth about addresses and protections: drivers program devices by it. A design that wraps the
+/// mapper of another answers for what it changes.
 pub unsafe trait Design<P: Platform, I: Iommu>: DesignInfo {
     /// What maps and unmaps for one domain.
     type Mapper: Mapper;
@@ -143,7 +143,7 @@ pub struct DomainSetup<'c, P, I> {
 ///   mapping of the same;
 /// * nothing of a map that was [refused](RawMapError::Refused), and the mapping as it was after an unmap that was refused.
 ///
-/// That holds after a panic in any of them, too: what was not refused by then stays mapped, or lost, for good.
+/// All of that holds after a panic in any method, too. What a method had begun by then stays mapped, or is lost, for good.
 pub unsafe trait Mapper: Send + Sync {
     /// Makes a mapping. The device may use it when this returns.
     ///
@@ -151,8 +151,8 @@ pub unsafe trait Mapper: Send + Sync {
     /// A [`RawMapError`].
     ///
     /// # Safety
-    /// The memory is meant for the devices of the domain until the commit of its unmap has returned, or the end of the stale window
-    /// that the design declares; if there is none, for good. It is none that the library has for tables.
+    /// The memory is meant for the devices of the domain until the commit of its unmap has returned and the stale window that the
+    /// design declares is over; for good, where that window has no bound. None of it holds tables of the library.
     unsafe fn map(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError>;
 
     /// Clears the mapping at exactly `range` and notes in `out` what is to be invalidated. The buffer is not yet back: that

@@ -11,8 +11,8 @@ use crate::platform::Platform;
 use crate::proof::Committed;
 use arrayvec::ArrayVec;
 
-/// A batch of raw unmaps, at most [`BATCH_MAX`]. Dropping it commits it, and tells of an error by
-/// [`lost_buffers`](super::lost_buffers) and by a domain that is poisoned only.
+/// A batch of raw unmaps, at most [`BATCH_MAX`]. Dropping it commits it. An error then poisons the domain and is counted in
+/// [`lost_buffers`](super::lost_buffers).
 #[must_use = "an error of its commit should be looked at"]
 pub struct RawBatch<'d, D: Design<P, I>, P: Platform, I: Iommu> {
     domain: &'d Domain<D, P, I>,

@@ -26,11 +26,11 @@ pub fn leaked_mappings() -> usize {
     LEAKED.load(Ordering::Relaxed)
 }
 
-/// Memory that a device may use while the CPU does: rings of descriptors and their like.
+/// Memory that CPU and device may use at the same time, such as a ring of descriptors.
 ///
 /// # Safety
-/// Whatever the type lets its users do with the memory is right while a device reads and writes it: by atomics and volatile
-/// accesses, and without a reference to what it contains.
+/// Every access that the type offers is sound while a device reads and writes the memory: atomic or volatile, and without a
+/// reference to its contents.
 pub unsafe trait SharedBuffer: DmaBuffer {}
 
 /// Buffers and raw unmaps lost so far.
@@ -204,7 +204,6 @@ pub struct Refused<T, E> {
 
 /// Why a buffer was not mapped.
 #[derive(Debug)]
-#[must_use = "it may have the buffer"]
 pub enum MapFailure<B: DmaBuffer> {
     /// Nothing has changed; here is the buffer.
     Refused(Refused<B, MapError>),

@@ -90,10 +90,10 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
             return Err(NewDomainError::Unprotected);
         }
         // SAFETY: there is some protection.
-        unsafe { Self::make(iommu, platform, config) }
+        unsafe { Self::unprotected(iommu, platform, config) }
     }
 
-    /// A domain as `config` says, which may have [`Protection::None`]: what a device reaches then is not decided by what is mapped.
+    /// A domain as `config` says, which may have [`Protection::None`]: then a device reaches memory whether it is mapped or not.
     ///
     /// # Errors
     /// A [`NewDomainError`].
@@ -102,13 +102,6 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     /// Under [`Protection::None`] all memory, or all of `config.memory` where the design has a table, is meant for every device that
     /// is attached, whatever other domains protect.
     pub unsafe fn unprotected(iommu: I, platform: P, config: &DomainConfig<'_>) -> Result<Self, NewDomainError> {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { Self::make(iommu, platform, config) }
-    }
-
-    /// # Safety
-    /// That of [`unprotected`](Domain::unprotected).
-    unsafe fn make(iommu: I, platform: P, config: &DomainConfig<'_>) -> Result<Self, NewDomainError> {
         if !D::INFO.protections.contains(&config.protection) {
             return Err(NewDomainError::Protection);
         }
@@ -187,8 +180,8 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     /// A [`RawMapError`].
     ///
     /// # Safety
-    /// The memory is meant for the devices of the domain until an unmap of it has returned without error, or the end of the stale
-    /// window that the design declares; if there is none, for good. It is none that the library has for tables.
+    /// The memory is meant for the devices of the domain until its unmap has returned without error and the stale window that the
+    /// design declares is over; for good, where that window has no bound. None of it holds tables of the library.
     #[inline(always)]
     pub unsafe fn map_raw(&self, phys: PhysAddr, len: u64, access: Access) -> Result<Iova, RawMapError> {
         let segment = Segment { phys, len };
@@ -294,7 +287,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
                 let segments = [segment];
                 let mut request = Request::in_a_page(&segments, access);
                 request.stream = stream;
-                // SAFETY: the memory is that of a `DmaBuffer`, which nobody else uses until it is given back.
+                // SAFETY: the memory is that of a `DmaBuffer`, which has no other user until it is given back.
                 let mapped = unsafe { self.mapper.map(&request) };
                 // Known to be one page, so that the range need not go through memory.
                 mapped.map(|range| IovaRange::of(range.first_pfn(), 1))

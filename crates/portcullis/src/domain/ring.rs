@@ -3,7 +3,7 @@
 use super::{DmaBuffer, Domain, MapFailure, Mapping, Refused};
 use crate::address::{PAGE_SIZE, Segment};
 use crate::design::Design;
-use crate::error::{CommitError, MapError, SyncError, UnmapError};
+use crate::error::{CommitError, MapError, RawMapError, SyncError, UnmapError};
 use crate::invalidation::BATCH_MAX;
 use crate::iommu::Iommu;
 use crate::platform::Platform;
@@ -60,7 +60,6 @@ pub enum DescriptorError {
 
 /// Why a descriptor was not mapped.
 #[derive(Debug)]
-#[must_use = "it has the buffers"]
 pub enum DescriptorMapFailure<B: DmaBuffer> {
     /// Nothing has changed; here are the buffers.
     Refused(Refused<ArrayVec<B, BATCH_MAX>, DescriptorError>),
@@ -196,14 +195,18 @@ impl<'d, D: Design<P, I>, P: Platform, I: Iommu> Ring<'d, D, P, I> {
                 Ok(buffers) | Err(DescriptorFailure::Refused { buffers, .. }) => (buffers, None),
                 Err(DescriptorFailure::Commit(CommitError(queue))) => (ArrayVec::new(), Some(SyncError(queue))),
             };
-            let (refused, why) = match failure {
-                MapFailure::Refused(Refused { value, error }) => (Some(value), lost.ok_or(error)),
-                MapFailure::Lost(error) => (None, Ok(error)),
+            let (refused, error) = match failure {
+                MapFailure::Refused(Refused { value, error }) => {
+                    (Some(value), lost.map_or(error.into(), RawMapError::Lost))
+                }
+                MapFailure::Lost(error) => (None, error.into()),
             };
             buffers.extend(refused.into_iter().chain(rest));
-            return Err(match why {
-                Ok(error) => DescriptorMapFailure::Lost { buffers, error },
-                Err(error) => DescriptorMapFailure::Refused(Refused { value: buffers, error: error.into() }),
+            return Err(match error {
+                RawMapError::Lost(error) => DescriptorMapFailure::Lost { buffers, error },
+                RawMapError::Refused(error) => {
+                    DescriptorMapFailure::Refused(Refused { value: buffers, error: error.into() })
+                }
             });
         }
         Ok(Descriptor { mappings })

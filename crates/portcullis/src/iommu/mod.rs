@@ -160,8 +160,8 @@ pub unsafe trait Iommu: Send + Sync {
     /// [`AttachError::NoDomainId`], [`AttachError::Unsupported`].
     ///
     /// # Safety
-    /// The tables lead only to memory that is meant for the devices of the domain, at any time. Theirs is no other domain: an
-    /// invalidation names one id. They stay where they are until [`close_domain`](Iommu::close_domain) has returned without error.
+    /// At any time, the tables lead only to memory that is meant for the devices of the domain. No other domain has the same tables,
+    /// for an invalidation names one id. They stay allocated until [`close_domain`](Iommu::close_domain) has returned without error.
     /// Under [`Translation::PassThrough`] all memory is meant for every device that is attached.
     unsafe fn open_domain(&self, translation: Translation) -> Result<DomainId, AttachError>;
 

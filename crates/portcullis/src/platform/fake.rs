@@ -1,5 +1,7 @@
 //! A host for tests: counts what it lends, fails when told to, and shows a non-coherent walker only what was flushed.
 
+pub mod hooks;
+
 use super::NoMemory;
 use super::{CpuHint, Lock, LockClass, Platform, Wait};
 use crate::address::{PAGE_SIZE, PhysAddr};
@@ -33,7 +35,7 @@ impl<T: Send> Lock<T> for FakeLock<T> {
             }
         }
         let _outside = Outside(held);
-        critical(&mut self.1.lock().expect("nobody comes in after a panic inside"))
+        critical(&mut self.1.lock().expect("no panic while it was held"))
     }
 }
 

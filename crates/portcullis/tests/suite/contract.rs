@@ -1,5 +1,5 @@
 //! What must not compile, and for what reason: nothing goes back without a proof, no proof is made but by the hardware's word or for
-//! a reason that has a name, and who could let a device through promises not to.
+//! a reason that has a name, and what could let a device through is unsafe to implement or to call.
 
 use crate::compile_fail::{Case, check};
 

@@ -38,6 +38,7 @@ const SAFETY_CRITICAL: &[&str] = &[
     "crates/portcullis-vtd/src/spec/descriptors.rs",
     "crates/portcullis-vtd/src/spec/tables.rs",
     "crates/portcullis-vtd/src/tables.rs",
+    "crates/portcullis-vtd/src/unbroken.rs",
     "crates/portcullis-vtd/src/unit.rs",
     "crates/portcullis-vtd/src/units.rs",
 ];

@@ -23,9 +23,9 @@ pub(super) const CHECKS: &[Check] = &[
     Check::driven("bring-up-tells-what-a-narrow-unit-can", narrow).on(Hardware::Narrow),
     Check::driven("bring-up-tells-of-caching-mode", caching_mode).on(Hardware::CachingMode),
     Check::driven("bring-up-refuses-a-unit-in-use", refuses_in_use),
-    Check::driven("a-dropped-unit-lets-nobody-through", dropped),
-    Check::driven("a-forgotten-unit-lets-nobody-through", forgotten),
-    Check::driven("a-take-over-lets-nobody-through", taken_over),
+    Check::driven("a-dropped-unit-lets-no-device-through", dropped),
+    Check::driven("a-forgotten-unit-lets-no-device-through", forgotten),
+    Check::driven("a-take-over-lets-no-device-through", taken_over),
     Check::driven("bring-up-may-be-repeated", repeated),
     Check::driven("shut-down-lets-everybody-through", shut_down),
     Check::driven("shut-down-gives-its-pages-back", gives_back),
@@ -125,7 +125,7 @@ fn close_down(unit: Unit<Wired, Wired>) -> Checked {
     Ok(unsafe { unit.shut_down() }?)
 }
 
-/// That a device of no domain reaches nothing, whoever drives the unit. Its faults stay where they are.
+/// Checks that a device that is in no domain reaches nothing. The faults that it causes stay in their registers.
 fn is_shut(stage: &Stage, when: &str) -> Checked {
     let seen = write(stage, &mut dma::Faults::default)?;
     agree!(seen.is_blocked(), true, "a device in no domain, {when}: {seen:?}");

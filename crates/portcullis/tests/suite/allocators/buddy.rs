@@ -33,7 +33,7 @@ impl DesignInfo for Buddy {
     };
 }
 
-// SAFETY: it is of sound parts, but for what is flawed on purpose; no memory is behind it but a test's own.
+// SAFETY: an assembled mapper is a sound one, of whatever sound parts.
 unsafe impl<P: Platform, I: Iommu> Design<P, I> for Buddy {
     type Mapper = AssembledMapper<BuddyAllocator<P>, P, I>;
 

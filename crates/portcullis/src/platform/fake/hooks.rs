@@ -1,15 +1,15 @@
-//! A host and an IOMMU of which any hook may panic.
+//! A fake host of which any hook may panic, once: for tests of what a panic leaves behind. Other parts of a test join in by
+//! [`hooked`].
 
-use portcullis::iommu::fake::{FakeIommu, Ticket};
-use portcullis::iommu::{AttachError, SourceId};
-use portcullis::platform::fake::{FakeHost, FakeLock};
-use portcullis::platform::{CpuHint, CpuWords, Lock, LockClass, Step, Wait};
-use portcullis::table::{Entry, Frame};
-use portcullis::{Capabilities, DomainId, Invalidation, Iommu, NoMemory, PhysAddr, Platform, QueueError, Translation};
+use super::{FakeHost, FakeLock};
+use crate::address::PhysAddr;
+use crate::entry::{Entry, Frame};
+use crate::platform::{CpuHint, CpuWords, Lock, LockClass, NoMemory, Platform, Step, Wait};
+use std::boxed::Box;
 use std::cell::Cell;
 use std::panic::resume_unwind;
 
-thread_local! {
+std::thread_local! {
     /// Hooks until one panics; none does at zero.
     static LEFT: Cell<usize> = const { Cell::new(0) };
     /// Locks that are held.
@@ -18,19 +18,19 @@ thread_local! {
     static WITH_A_LOCK: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Has hook number `number` from now on panic. None at zero.
-pub(super) fn panic_at(number: usize) {
+/// Has hook number `number` from now on, on this thread, panic. None at zero.
+pub fn panic_at(number: usize) {
     LEFT.set(number);
     WITH_A_LOCK.set(false);
 }
 
 /// Whether the hook has panicked that was to.
-pub(super) fn has_panicked() -> bool {
+pub fn has_panicked() -> bool {
     LEFT.get() == 0
 }
 
 /// Whether it did so with a lock held.
-pub(super) fn with_a_lock() -> bool {
+pub fn with_a_lock() -> bool {
     WITH_A_LOCK.get()
 }
 
@@ -45,7 +45,7 @@ fn hook() {
 }
 
 /// What `act` gives, between two hooks.
-fn hooked<R>(act: impl FnOnce() -> R) -> R {
+pub fn hooked<R>(act: impl FnOnce() -> R) -> R {
     hook();
     let result = act();
     hook();
@@ -53,7 +53,8 @@ fn hooked<R>(act: impl FnOnce() -> R) -> R {
 }
 
 /// A lock of the fake host, with hooks inside.
-pub(super) struct HookedLock<T>(FakeLock<T>);
+#[derive(Debug)]
+pub struct HookedLock<T>(FakeLock<T>);
 
 impl<T: Send> Lock<T> for HookedLock<T> {
     fn with<R>(&self, critical: impl FnOnce(&mut T) -> R) -> R {
@@ -71,8 +72,9 @@ impl<T: Send> Lock<T> for HookedLock<T> {
     }
 }
 
-/// The fake host, with hooks.
-pub(super) struct HookedHost<'h>(pub(super) &'h FakeHost);
+/// The fake host, with hooks before and after all that it does.
+#[derive(Debug)]
+pub struct HookedHost<'h>(pub &'h FakeHost);
 
 // SAFETY: forwards to the fake, which keeps the promises.
 unsafe impl Platform for HookedHost<'_> {
@@ -148,43 +150,5 @@ unsafe impl Platform for HookedHost<'_> {
 
     fn probe(&self, _step: Step) {
         hook();
-    }
-}
-
-/// The fake IOMMU, with hooks.
-pub(super) struct HookedIommu<'h>(pub(super) &'h FakeIommu<'h>);
-
-// SAFETY: forwards to the fake, which keeps the promises.
-unsafe impl Iommu for HookedIommu<'_> {
-    type Ticket = Ticket;
-
-    fn capabilities(&self) -> Capabilities {
-        hooked(|| self.0.capabilities())
-    }
-
-    unsafe fn open_domain(&self, translation: Translation) -> Result<DomainId, AttachError> {
-        // SAFETY: the caller's promise, passed on.
-        hooked(|| unsafe { self.0.open_domain(translation) })
-    }
-
-    unsafe fn close_domain(&self, domain: DomainId) -> Result<(), AttachError> {
-        // SAFETY: the caller's promise, passed on.
-        hooked(|| unsafe { self.0.close_domain(domain) })
-    }
-
-    fn attach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError> {
-        hooked(|| self.0.attach(domain, device))
-    }
-
-    fn detach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError> {
-        hooked(|| self.0.detach(domain, device))
-    }
-
-    fn submit(&self, commands: &[Invalidation]) -> Result<Ticket, QueueError> {
-        hooked(|| self.0.submit(commands))
-    }
-
-    fn is_done(&self, ticket: Ticket) -> Result<bool, QueueError> {
-        hooked(|| self.0.is_done(ticket))
     }
 }
