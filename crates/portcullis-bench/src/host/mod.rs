@@ -181,7 +181,7 @@ unsafe impl<const COHERENT: bool> Platform for Native<COHERENT> {
         walks::walk(walk)
     }
 
-    fn walks_now(&self) -> u64 {
+    fn walks_now(&self) -> Option<u64> {
         walks::now()
     }
 

@@ -226,7 +226,7 @@ fn time_passes_at_its_pace() {
 #[test]
 fn walks_that_go_on_are_waited_for_and_others_are_not() {
     let platform = Native::coherent();
-    if platform.walks_now() == u64::MAX - 1 {
+    if platform.walks_now().is_none() {
         return;
     }
     let (entered, leave, later, done) = (Barrier::new(2), Barrier::new(2), Barrier::new(2), Barrier::new(2));
@@ -244,7 +244,7 @@ fn walks_that_go_on_are_waited_for_and_others_are_not() {
             });
         });
         entered.wait();
-        let then = platform.walks_now();
+        let then = platform.walks_now().expect("it could just now");
         assert!(!platform.walks_are_over(then));
         platform.walk(|| assert!(!platform.walks_are_over(then)));
         leave.wait();
@@ -253,10 +253,10 @@ fn walks_that_go_on_are_waited_for_and_others_are_not() {
         while !platform.walks_are_over(then) {
             thread::yield_now();
         }
-        assert!(!platform.walks_are_over(platform.walks_now()), "the second walk goes on");
+        assert!(!platform.walks_are_over(platform.walks_now().expect("it could just now")), "the second walk goes on");
         done.wait();
     });
-    let now = platform.walks_now();
+    let now = platform.walks_now().expect("it could just now");
     while !platform.walks_are_over(now) {
         thread::yield_now();
     }
@@ -267,7 +267,7 @@ fn walks_that_go_on_are_waited_for_and_others_are_not() {
 fn nobody_is_still_there_when_walks_are_over() {
     const SPOILT: u64 = 1;
     let platform = Native::coherent();
-    if platform.walks_now() == u64::MAX - 1 {
+    if platform.walks_now().is_none() {
         return;
     }
     let values: Vec<AtomicU64> = (0..2).map(|_| AtomicU64::new(0)).collect();
@@ -295,7 +295,7 @@ fn nobody_is_still_there_when_walks_are_over() {
             let (old, new) = (&values[(turn - 1) % 2], &values[turn % 2]);
             new.store(0, Ordering::Relaxed);
             reachable.store((&raw const *new).cast_mut(), Ordering::Relaxed);
-            let then = walks::now();
+            let then = walks::now().expect("it could just now");
             while !walks::are_over(then) {
                 thread::yield_now();
             }

@@ -18,8 +18,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 const IDLE: u64 = 0;
 /// Never walked: not yet among [`WALKERS`].
 const UNKNOWN: u64 = u64::MAX;
-/// An era that never ends.
-const FOREVER: u64 = u64::MAX - 1;
 
 /// The era that walks begin in.
 static ERA: AtomicU64 = AtomicU64::new(1);
@@ -110,19 +108,19 @@ fn not_idle(before: u64) -> (u64, u64) {
     })
 }
 
-/// Begins a new era, and names the one before it.
-pub(super) fn now() -> u64 {
+/// Begins a new era, and names the one before it. `None` where the kernel runs no barriers.
+pub(super) fn now() -> Option<u64> {
     if !BARRIERS.load(Ordering::Relaxed) {
-        return FOREVER;
+        return None;
     }
     // Release: a walker that begins in the new era sees what was done before it.
     let era = ERA.fetch_add(1, Ordering::AcqRel);
-    if membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED) { era } else { FOREVER }
+    membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED).then_some(era)
 }
 
 /// Whether no walk of this era or an earlier one goes on.
 pub(super) fn are_over(era: u64) -> bool {
     // SAFETY: a thread's word lives for as long as it is in the list, which is locked.
     let word = |walker: &Walker| unsafe { &*walker.0 }.load(Ordering::Acquire);
-    era != FOREVER && walkers().iter().map(word).all(|since| since == IDLE || since > era)
+    walkers().iter().map(word).all(|since| since == IDLE || since > era)
 }

@@ -197,7 +197,7 @@ unsafe impl Platform for Host {
         self.native.walk(walk)
     }
 
-    fn walks_now(&self) -> u64 {
+    fn walks_now(&self) -> Option<u64> {
         self.native.walks_now()
     }
 

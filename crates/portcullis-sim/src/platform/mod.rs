@@ -113,8 +113,8 @@ unsafe impl Platform for LabPlatform {
         result
     }
 
-    fn walks_now(&self) -> u64 {
-        self.walks.era.replace(self.walks.era.get() + 1)
+    fn walks_now(&self) -> Option<u64> {
+        Some(self.walks.era.replace(self.walks.era.get() + 1))
     }
 
     fn walks_are_over(&self, then: u64) -> bool {

@@ -47,7 +47,9 @@ const TABLE_PAGES: u64 = TABLE_UNITS as u64 * UNIT_PAGES;
 const SMALL_PAGES_MAX: u64 = UNIT_PAGES.div_ceil(4);
 /// Half a chunk: larger requests have streams of their own, with chunks of a whole table.
 const MIDDLE_PAGES_MAX: u64 = CHUNK_PAGES / 2;
-/// How long unused table pages are kept, in microseconds; they go within twice that.
+/// How long unused table pages are kept, in microseconds: from one sweep to the next. A page is found to be unused by the first sweep
+/// after its last use, leaves the table at the second, 64 of them at a time, and goes back to the host at the third, if no walk
+/// of software is left that had begun before it left.
 pub const TABLE_IDLE_US: u64 = 100_000;
 /// Requests of more pages find no place here.
 pub const CHUNKED_PAGES_MAX: u64 = if TABLE_PAGES < MAPPING_PAGES_MAX { TABLE_PAGES } else { MAPPING_PAGES_MAX };
@@ -415,10 +417,10 @@ impl<P: Platform> Chunks<P> {
     #[inline(always)]
     pub(crate) unsafe fn entries(&self, pfn: u64) -> &[Entry] {
         let page = pfn.wrapping_sub(self.first_pfn);
+        let number = usize::try_from(page / ENTRIES as u64).unwrap_or(usize::MAX);
         // SAFETY: the caller's promise, passed on. A page below the first wraps, and so has a number behind
         // the last table; where there are no chunks its number is small, and the array is empty.
-        unsafe { self.tables.get((page / ENTRIES as u64) as usize) }
-            .map_or(&[], |table| &table[page as usize % ENTRIES..])
+        unsafe { self.tables.get(number) }.map_or(&[], |table| &table[page as usize % ENTRIES..])
     }
 
     /// Mappings that are not spent. Exact while nobody maps or unmaps.

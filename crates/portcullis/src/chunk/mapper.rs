@@ -17,7 +17,7 @@ use crate::platform::{Phase, Platform, Step};
 use crate::proof::{Committed, Proof};
 use crate::request::{Access, Lifetime, Request, Stream};
 use crate::safety::Protection;
-use crate::sync::{AtomicU8, Ordering};
+use crate::sync::{AtomicU8, Ordering, fence};
 use crate::table::TableRule;
 
 /// Unmaps of a CPU that wait for a flush at most: half of what Linux has.
@@ -44,7 +44,7 @@ pub struct Chunked<P: Platform, I: Iommu> {
     /// What [`unmap_way`](Self::unmap_way) is while no unmap has to schedule a sweep.
     usual_way: UnmapWay,
     /// An [`UnmapWay`]. Relaxed: for an unmap that reads what was there a moment before there is one more sweep, see
-    /// `give_tables_back`.
+    /// `give_tables_back`; the first that reads `GeneralAndSweep` fences, see `schedule_sweep`.
     unmap_way: AtomicU8,
     pub(super) reclaim: Reclaim<P>,
 }
@@ -196,7 +196,9 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         match allocator.chunks_of(range) {
             Some(chunks) => {
                 self.clear(chunks, range)?;
-                Ok(space.poison_on_panic(|| policy.commit_one(space, allocator, range))?)
+                let committed = space.poison_on_panic(|| policy.commit_one(space, allocator, range))?;
+                self.schedule_sweep_if_none();
+                Ok(committed)
             }
             None => self.base.unmap_by_allocator(range),
         }
@@ -218,11 +220,10 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         if !cleared {
             return Err(platform.walk(|| page_states::refusal(entries(), range)));
         }
-        self.schedule_sweep_if_none();
         Ok(())
     }
 
-    /// Every unmap in a chunk comes by here, but those of one command: they have read that no sweep is left to them.
+    /// Every commit comes by here, but those of one command: they have read that no sweep is left to them.
     #[inline(always)]
     fn schedule_sweep_if_none(&self) {
         if self.is_sweep_left_to_unmaps() {
@@ -233,6 +234,9 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
     #[cold]
     fn schedule_sweep(&self) {
         self.unmap_way.store(self.usual_way as u8, Ordering::Relaxed);
+        // SeqCst, as the fence in `tick`: either this finds that the last sweep is no longer due, and schedules another, or that
+        // sweep finds that another is wanted.
+        fence(Ordering::SeqCst);
         self.chunks().sweep_due.set_if_none(self.base.space.platform(), TABLE_IDLE_US);
     }
 
@@ -306,15 +310,22 @@ unsafe impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
 
     #[inline(always)]
     fn commit(&self, revocation: &mut Revocation) -> Result<Committed, CommitError> {
-        self.base.commit(revocation)
+        let committed = self.base.commit(revocation)?;
+        // Not with the unmaps: if the batch is held for long, that sweep comes and goes before this.
+        self.schedule_sweep_if_none();
+        Ok(committed)
     }
 
     fn tick(&self) -> Result<(), CommitError> {
         let ticked = self.base.tick();
         let space = &self.base.space;
         let swept = space.unless_panicked(|| {
-            let is_due = self.chunks().sweep_due.take_if_due(space.platform());
-            if is_due { self.give_tables_back() } else { Ok(()) }
+            if !self.chunks().sweep_due.take_if_due(space.platform()) {
+                return Ok(());
+            }
+            // SeqCst: see `schedule_sweep`.
+            fence(Ordering::SeqCst);
+            self.give_tables_back()
         });
         ticked.and(swept.unwrap_or(Ok(())))
     }

@@ -29,8 +29,8 @@ struct State {
 struct Leaving {
     pages: ArrayVec<PhysAddr, LEAVING_MAX>,
     numbers: ArrayVec<u32, LEAVING_MAX>,
-    /// The walks of software that may still be at them.
-    walks: u64,
+    /// The walks of software that may still be at them, once the host has named them.
+    walks: Option<u64>,
     /// That the hardware has lost them.
     proof: Proof,
 }
@@ -53,6 +53,10 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         let AssembledMapper { allocator: Halves { chunks, .. }, space, .. } = &self.base;
         let platform = space.platform();
         platform.probe(Step::Enter(Phase::Table));
+        let Some(walks) = platform.walks_now() else {
+            // No table could go before the domain does, so there is nothing to look for.
+            return Ok(());
+        };
         let is_mine = self.reclaim.0.with(|state| !mem::replace(&mut state.is_attended, true));
         if !is_mine {
             // What this tick was due for is the other's, if it has not looked yet, and otherwise the next one's.
@@ -62,7 +66,7 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         // Before the sweep looks at anything: what is unmapped after it has looked schedules the next.
         let is_left_to_unmaps = self.is_sweep_left_to_unmaps();
         let (gone, is_empty) = self.reclaim.0.with(|state| {
-            let gone = state.leaving.take_if(|leaving| platform.walks_are_over(leaving.walks));
+            let gone = state.leaving.take_if(|leaving| platform.walks_are_over(*leaving.walks.get_or_insert(walks)));
             (gone, state.leaving.is_none())
         });
         gone.into_iter().for_each(|leaving| leaving.release(&self.base));
@@ -78,7 +82,7 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
             state.leaving = leaving.or(state.leaving.take());
             state.leaving.is_some()
         });
-        if leaves || chunks.needs_sweep() {
+        if leaves || chunks.needs_sweep() && !space.is_poisoned() {
             chunks.sweep_due.set_if_none(platform, TABLE_IDLE_US);
         } else if chunks.is_large() && !is_left_to_unmaps {
             // An unmap that has read that it need not schedule a sweep may be spent after this one has looked: so one more, by when

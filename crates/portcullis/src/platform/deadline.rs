@@ -8,7 +8,7 @@ const NEVER: u64 = u64::MAX;
 
 /// A moment on the platform's clock, in microseconds, or none.
 ///
-/// All accesses are Relaxed: what else has to be seen is ordered by its users, each by a lock of its own.
+/// All accesses are Relaxed. What else has to be seen is ordered by its users: by a lock, or by a fence where there is none.
 pub(crate) struct Deadline(AtomicU64);
 
 impl Deadline {

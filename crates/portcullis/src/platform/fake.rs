@@ -131,6 +131,8 @@ struct Walks {
     era: u64,
     /// In which era each of those that go on has begun.
     begun: Vec<u64>,
+    /// The host is one that cannot tell when they are over.
+    are_untold: bool,
 }
 
 /// Where fake table pages start, out of the way of the addresses that tests use for buffers.
@@ -148,6 +150,11 @@ impl FakeHost {
         let frames = Frames { next: FRAMES_BASE, ..Frames::default() };
         let (now_us, walks) = (AtomicU64::new(0), CriticalMutex::default());
         Self { frames: Mutex::new(frames), coherent, now_us, walks, leaked_before: LEAKED.get() }
+    }
+
+    /// From now on cannot tell when walks are over.
+    pub fn tell_no_walks(&self) {
+        self.walks.lock().expect("not poisoned").are_untold = true;
     }
 
     /// From now on lends at most `pages` table pages more.
@@ -341,10 +348,10 @@ unsafe impl Platform for FakeHost {
         walk()
     }
 
-    fn walks_now(&self) -> u64 {
+    fn walks_now(&self) -> Option<u64> {
         let mut walks = self.walks.lock().expect("not poisoned");
         walks.era += 1;
-        walks.era - 1
+        (!walks.are_untold).then_some(walks.era - 1)
     }
 
     fn walks_are_over(&self, then: u64) -> bool {

@@ -268,7 +268,7 @@ pub unsafe trait Platform: Send + Sync {
     /// Runs `walk`, in which software uses table pages that nothing else keeps where they are. Walks may nest, in interrupts.
     ///
     /// In RCU's words a read-side critical section: in a kernel, between `rcu_read_lock` and `rcu_read_unlock`. A host that does nothing here keeps the default of
-    /// [`walks_are_over`](Platform::walks_are_over) too.
+    /// [`walks_now`](Platform::walks_now) too.
     #[inline(always)]
     fn walk<R>(&self, walk: impl FnOnce() -> R) -> R {
         walk()
@@ -276,14 +276,15 @@ pub unsafe trait Platform: Send + Sync {
 
     /// A token for the grace period of all walks that are going on, as RCU has them. A walk that begins later, on any CPU, reads
     /// what the caller had written before the call: it cannot find what was already unlinked, so it need not be waited for.
-    fn walks_now(&self) -> u64 {
-        0
+    ///
+    /// `None` from a host that cannot tell when walks are over. Then a domain keeps the table pages that it no longer needs until it
+    /// goes.
+    fn walks_now(&self) -> Option<u64> {
+        None
     }
 
     /// Whether the walks that `then` names have ended, and all that they have read was read before this says so: what had been
     /// taken out before [`walks_now`](Platform::walks_now) gave that name may be freed.
-    ///
-    /// A host that cannot tell says no. Then a domain keeps the table pages that it no longer needs until it goes.
     fn walks_are_over(&self, _then: u64) -> bool {
         false
     }
@@ -366,7 +367,7 @@ unsafe impl<P: Platform> Platform for &P {
         (**self).walk(walk)
     }
 
-    fn walks_now(&self) -> u64 {
+    fn walks_now(&self) -> Option<u64> {
         (**self).walks_now()
     }
 

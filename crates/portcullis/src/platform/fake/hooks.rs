@@ -132,7 +132,7 @@ unsafe impl Platform for HookedHost<'_> {
         hooked(|| self.0.walk(|| hooked(walk)))
     }
 
-    fn walks_now(&self) -> u64 {
+    fn walks_now(&self) -> Option<u64> {
         hooked(|| self.0.walks_now())
     }
 

@@ -121,7 +121,7 @@ unsafe impl<'h> Platform for Interrupted<'h> {
         self.host.walk(walk)
     }
 
-    fn walks_now(&self) -> u64 {
+    fn walks_now(&self) -> Option<u64> {
         self.host.walks_now()
     }
 

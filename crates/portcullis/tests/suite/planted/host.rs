@@ -96,7 +96,7 @@ unsafe impl Platform for PlantedHost<'_> {
         self.fake.walk(walk)
     }
 
-    fn walks_now(&self) -> u64 {
+    fn walks_now(&self) -> Option<u64> {
         self.fake.walks_now()
     }
 
