@@ -3,9 +3,9 @@
 //! same on a machine of one's own.
 
 use portcullis::designs::Magazine;
-use portcullis::{Access, Domain, IovaRange, PAGE_SIZE, PhysAddr, Protection, SourceId};
+use portcullis::{Access, Domain, IovaRange, PhysAddr, Protection, SourceId};
 use portcullis_qemu::edu::Edu;
-use portcullis_qemu::{Accelerator, Buffers, QemuMachine, QemuSetup, acpi_tables, find_table};
+use portcullis_qemu::{Accelerator, GuestBuffer, QemuMachine, QemuSetup, acpi_tables, find_table};
 use portcullis_vtd::dmar::Dmar;
 use portcullis_vtd::spec::faults::FaultReason;
 use portcullis_vtd::{Mmio, Unit, UnitConfig};
@@ -49,32 +49,30 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
 
     // One DMA each way: mapped before, unmapped after.
     let edu = Edu::new(&machine.function(DEVICE))?;
-    let mut buffers = Buffers::of(&memory);
-    let (from, to) = (buffers.take(1)?, buffers.take(1)?);
-    memory.write(from, b"through the gate");
-    // SAFETY: the pages are the device's until they are unmapped below.
-    let source = unsafe { domain.map_raw(from, PAGE_SIZE, Access::DeviceReads) }?;
-    // SAFETY: as above.
-    let target = unsafe { domain.map_raw(to, PAGE_SIZE, Access::DeviceWrites) }?;
-    edu.fetch(source, 16)?;
-    edu.store(target, 16)?;
-    domain.unmap_raw(source, PAGE_SIZE)?;
-    domain.unmap_raw(target, PAGE_SIZE)?;
+    let (from, to) = (GuestBuffer::new(&memory, 1)?, GuestBuffer::new(&memory, 1)?);
+    from.write(0, b"through the gate");
+    let source = domain.map(from, Access::DeviceReads).map_err(|failure| failure.error())?;
+    let target = domain.map(to, Access::DeviceWrites).map_err(|failure| failure.error())?;
+    let seen_at = target.iova();
+    edu.fetch(source.iova(), 16)?;
+    edu.store(seen_at, 16)?;
+    domain.unmap(source).map_err(|failure| format!("{failure:?}"))?;
+    let to = domain.unmap(target).map_err(|failure| format!("{failure:?}"))?;
     let mut landed = [0; 16];
-    memory.read(to, &mut landed);
+    to.read(0, &mut landed);
     assert_eq!(&landed, b"through the gate");
-    println!("it wrote \"{}\" to {to}, which it saw at {target}", landed.escape_ascii());
+    println!("it wrote \"{}\" to {to:?}, which it saw at {seen_at}", landed.escape_ascii());
 
     // The unmap has returned, so the buffer is ours alone (S2). A device that writes nevertheless is refused and recorded.
     // The driver keeps the unit's fault interrupt masked, so a kernel has to look now and then.
-    memory.fill(to, 16, 0);
-    edu.store(target, 16)?;
-    memory.read(to, &mut landed);
+    to.fill(0);
+    edu.store(seen_at, 16)?;
+    to.read(0, &mut landed);
     assert_eq!(landed, [0; 16]);
     let mut faults = Vec::new();
     unit.faults(&mut |fault| faults.push(fault));
     let [fault] = faults[..] else { return Err(format!("expected one fault, found {faults:?}").into()) };
-    assert_eq!((fault.source, fault.page, fault.reason), (DEVICE, target, FaultReason::NoWrite));
+    assert_eq!((fault.source, fault.page, fault.reason), (DEVICE, seen_at, FaultReason::NoWrite));
     println!("afterwards it was refused: {:?} at {}", fault.reason, fault.page);
 
     // The other way round: the domain takes its device out and waits until the unit has forgotten it before its tables go

@@ -1,12 +1,10 @@
-//! What both drivers need: a buffer on loan to a device, and memory that driver and device share.
+//! What both drivers need: buffers on loan to a device, and memory that driver and device share.
 
-use crate::{Buffers, GuestMemory};
+use crate::{GuestBuffer, GuestMemory};
 use portcullis::design::Design;
-use portcullis::domain::segment_iova;
-use portcullis::{
-    Access, Domain, Iommu, Iova, IovaRange, Lifetime, NoMemory, PAGE_SIZE, PhysAddr, Platform, RawMapError,
-    RawUnmapError, Request, Segment, Stream,
-};
+use portcullis::domain::{DescriptorError, DescriptorMapFailure, Mapping, Refused, Ring, RingError};
+use portcullis::{Access, Domain, Iommu, NoMemory, Platform, RawMapError, RawUnmapError};
+use std::iter;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use thiserror::Error;
@@ -29,10 +27,16 @@ pub enum DriverError {
     /// No memory for rings.
     #[error(transparent)]
     NoMemory(#[from] NoMemory),
-    /// A buffer, or the rings, could not be mapped.
+    /// The rings could not be mapped, or a buffer is lost for good.
     #[error("mapping failed: {0}")]
     Map(#[from] RawMapError),
-    /// A buffer could not be unmapped. It must not be used again.
+    /// A buffer could not be mapped.
+    #[error("mapping failed: {0}")]
+    Descriptor(#[from] DescriptorError),
+    /// There is no such ring.
+    #[error(transparent)]
+    Ring(#[from] RingError),
+    /// Buffers could not be unmapped. They stay with the device, or are lost for good.
     #[error("unmapping failed: {0}")]
     Unmap(#[from] RawUnmapError),
     /// The device does not answer in time.
@@ -56,79 +60,87 @@ pub enum DriverError {
     Refused(u16),
 }
 
-/// A buffer that a device has: mapped, and not yet unmapped.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Lent {
-    pub(crate) buffer: Segment,
-    /// What to program.
-    pub(crate) iova: Iova,
-    /// What to unmap.
-    pub(crate) range: IovaRange,
+/// A buffer that a driver has not taken, and why.
+#[derive(Debug, Error)]
+#[error("{error}")]
+pub struct NotTaken {
+    /// The buffer, unless it is lost for good.
+    pub buffer: Option<GuestBuffer>,
+    /// Why.
+    #[source]
+    pub error: DriverError,
 }
 
-impl Lent {
-    /// Maps `buffer` through the raw face, which serves every protection.
-    pub(crate) fn new<D: Design<P, I>, P: Platform, I: Iommu>(
-        domain: &Domain<D, P, I>,
-        buffer: Segment,
-        access: Access,
-        stream: Stream,
-        lifetime: Lifetime,
-    ) -> Result<Self, RawMapError> {
-        let segments = [buffer];
-        let mut request = Request::new(&segments, access)?;
-        (request.stream, request.lifetime) = (stream, lifetime);
-        // SAFETY: nothing of Rust lies in the memory of a machine.
-        let range = unsafe { domain.map_request(&request) }?;
-        let iova = segment_iova(&segments, 0, range, D::INFO.physical_addresses());
-        Ok(Self { buffer, iova, range })
+/// Maps one buffer as a descriptor of `ring`.
+pub(crate) fn lend<D: Design<P, I>, P: Platform, I: Iommu>(
+    ring: &mut Ring<'_, D, P, I>,
+    buffer: GuestBuffer,
+) -> Result<Mapping<GuestBuffer>, NotTaken> {
+    match ring.map(iter::once(buffer).collect()) {
+        Ok(descriptor) => Ok(descriptor.into_mappings().pop().expect("one buffer, one mapping")),
+        Err(DescriptorMapFailure::Refused(Refused { mut value, error })) => {
+            Err(NotTaken { buffer: value.pop(), error: error.into() })
+        }
+        Err(DescriptorMapFailure::Lost { mut buffers, error }) => {
+            Err(NotTaken { buffer: buffers.pop(), error: RawMapError::Lost(error).into() })
+        }
     }
 }
 
-/// Pages that driver and device share for as long as the driver runs: rings, lists, and what a device says about itself.
-pub(crate) struct Coherent {
-    memory: Arc<GuestMemory>,
-    lent: Lent,
+/// Unmaps all of them, with one wait for the hardware, and gives their buffers back in the same order. There are at most
+/// [`BATCH_MAX`](portcullis::invalidation::BATCH_MAX).
+///
+/// # Errors
+/// [`DriverError::Unmap`]. A mapping that was refused leaks, which is counted and safe: the domain is poisoned, and the driver at
+/// its end.
+pub(crate) fn take_back<D: Design<P, I>, P: Platform, I: Iommu>(
+    domain: &Domain<D, P, I>,
+    mappings: impl IntoIterator<Item = Mapping<GuestBuffer>>,
+) -> Result<Vec<GuestBuffer>, DriverError> {
+    let mut batch = domain.batch();
+    for mapping in mappings {
+        batch.unmap(mapping).map_err(|Refused { error, .. }| RawUnmapError::from(error))?;
+    }
+    Ok(batch.commit().map_err(RawUnmapError::from)?.into_iter().collect())
 }
 
-impl Coherent {
+/// Pages that driver and device share for as long as the driver runs: rings, lists, and what a device says about itself.
+pub(crate) struct Shared(Mapping<GuestBuffer>);
+
+impl Shared {
     /// `pages` pages of zeros, mapped for both directions.
     pub(crate) fn new<D: Design<P, I>, P: Platform, I: Iommu>(
         domain: &Domain<D, P, I>,
         memory: &Arc<GuestMemory>,
-        buffers: &mut Buffers,
         pages: u64,
     ) -> Result<Self, DriverError> {
-        let buffer = Segment { phys: buffers.take(pages)?, len: pages * PAGE_SIZE };
-        memory.fill(buffer.phys, buffer.len as usize, 0);
-        let access = Access::DeviceReadsAndWrites;
-        let lent = Lent::new(domain, buffer, access, Stream::default(), Lifetime::Persistent)?;
-        Ok(Self { memory: memory.clone(), lent })
+        let buffer = GuestBuffer::new(memory, pages)?;
+        buffer.fill(0);
+        let mapped = domain.map_shared(buffer, Access::DeviceReadsAndWrites);
+        Ok(Self(mapped.map_err(|failure| failure.error())?))
     }
 
     /// Where the device sees the byte at `offset`.
     pub(crate) fn iova(&self, offset: u64) -> u64 {
-        self.lent.iova.as_u64() + offset
+        self.0.iova().as_u64() + offset
     }
 
-    /// What to unmap.
-    pub(crate) fn range(&self) -> IovaRange {
-        self.lent.range
-    }
-
-    /// Reads the word at `offset`; what the device wrote before it is seen by whoever has seen the word.
+    /// Reads the word at `offset`.
     pub(crate) fn read(&self, offset: u64) -> u64 {
-        self.memory.read_u64(self.at(offset))
+        self.0.shared().read_u64(offset)
     }
 
-    /// Writes the word at `offset`, after everything that was written before.
+    /// Writes the word at `offset`.
     pub(crate) fn write(&self, offset: u64, word: u64) {
-        self.memory.write_u64(self.at(offset), word);
+        self.0.shared().write_u64(offset, word);
     }
 
-    fn at(&self, offset: u64) -> PhysAddr {
-        debug_assert!(offset < self.lent.buffer.len);
-        PhysAddr::new(self.lent.buffer.phys.as_u64() + offset)
+    /// Unmaps them. The device uses them no more.
+    pub(crate) fn close<D: Design<P, I>, P: Platform, I: Iommu>(
+        self,
+        domain: &Domain<D, P, I>,
+    ) -> Result<(), DriverError> {
+        take_back(domain, [self.0]).map(drop)
     }
 }
 
@@ -136,7 +148,7 @@ impl Coherent {
 pub(crate) fn within<T>(what: &'static str, mut look: impl FnMut() -> Option<T>) -> Result<T, DriverError> {
     let begun = Instant::now();
     loop {
-        // The clock is read before the look: whoever was kept from running past the limit still looks once more.
+        // The clock is read before the look: a thread that was kept from running past the limit still looks once more.
         let late = begun.elapsed() > ANSWER_MAX;
         if let Some(found) = look() {
             return Ok(found);

@@ -1,20 +1,19 @@
 //! A small driver for the e1000e (Intel 82574L): a transmit and a receive ring, with everything that is sent looped back.
 //!
 //! It shows how a driver uses a [`Domain`]:
-//! * the rings live as long as the driver: one mapping, [`Lifetime::Persistent`];
+//! * the rings live as long as the driver, and both sides use them at once: one mapping, by [`Domain::map_shared`];
 //! * a buffer is mapped when it goes on a ring and unmapped when the device is done with it. It may begin and end anywhere in
 //!   a page; two buffers may share a page, and a buffer may cross into the next;
 //! * all buffers that one look finds done are unmapped in one batch: one wait for the hardware;
 //! * to stop, first the device is reset, then its mappings go.
 //!
-//! It maps through the raw face, since that serves every protection. Under deferred protection somebody else calls
-//! [`Domain::tick`].
+//! Buffers are the driver's while they are mapped, and come back when the device is done. The typed face needs strict protection.
 //!
 //! ```no_run
 //! use portcullis::designs::Magazine;
-//! use portcullis::{Domain, PAGE_SIZE, PhysAddr, Protection, Segment, SourceId};
+//! use portcullis::{Domain, Protection, SourceId};
 //! use portcullis_qemu::e1000e::{E1000e, RECEIVE_BYTES};
-//! use portcullis_qemu::{Accelerator, Buffers, QemuMachine, QemuSetup, VtdMmio};
+//! use portcullis_qemu::{Accelerator, GuestBuffer, QemuMachine, QemuSetup, VtdMmio};
 //! use portcullis_vtd::{UnitConfig, Unit};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -26,26 +25,25 @@
 //! let domain = Domain::<Magazine, _, _>::new(&unit, machine.host(), Protection::Strict)?;
 //! domain.attach(source)?;
 //!
-//! let mut buffers = Buffers::of(machine.memory());
-//! let mut nic = E1000e::start(&machine.function(source), &domain, &mut buffers)?;
-//! let page = buffers.take(1)?; // two halves of one page
-//! nic.post(PhysAddr::new(page.as_u64() + RECEIVE_BYTES))?;
-//! nic.send(Segment { phys: page, len: 60 })?;
+//! let mut nic = E1000e::start(&machine.function(source), &domain)?;
+//! // Two halves of one page.
+//! let [frame, room] = GuestBuffer::new(machine.memory(), 1)?.split_at(RECEIVE_BYTES);
+//! nic.post(room)?;
+//! nic.send(frame.lending(0, 60))?;
 //! nic.ring();
-//! for sent in nic.sent()? { /* the device no longer reads `sent` */ }
-//! for frame in nic.received()? { /* nor does it write `frame.frame` */ }
+//! for frame in nic.sent()? { /* the device no longer reads it */ }
+//! for received in nic.received()? { /* nor does it write `received.buffer` */ }
 //! nic.stop()?;
 //! # Ok(())
 //! # }
 //! ```
 
-use crate::dma::{Coherent, DriverError, Lent, within};
-use crate::{Bar, Buffers, Function};
+use crate::dma::{DriverError, NotTaken, Shared, lend, take_back, within};
+use crate::{Bar, Function, GuestBuffer};
 use portcullis::design::Design;
+use portcullis::domain::{Mapping, RingConfig};
 use portcullis::invalidation::BATCH_MAX;
-use portcullis::{
-    Access, Domain, Iommu, Iova, Lifetime, PAGE_SIZE, PhysAddr, Platform, RawUnmapError, Segment, Stream,
-};
+use portcullis::{Access, Domain, Iommu, Iova, PAGE_SIZE, Platform};
 use std::collections::VecDeque;
 
 /// Vendor and device id.
@@ -85,50 +83,54 @@ const ENTRIES: u16 = 64;
 /// Buffers that a ring holds at most: head and tail that meet mean an empty one.
 pub const RING_BUFFERS: usize = ENTRIES as usize - 1;
 const _: () = assert!(RING_BUFFERS <= BATCH_MAX, "one batch unmaps a ring");
+/// Pages that a buffer lies in: it may cross into the next.
+const BUFFER_PAGES_MAX: u64 = 2;
 /// Bytes that a receive buffer has.
 pub const RECEIVE_BYTES: u64 = 2048;
 /// The longest frame, in bytes, without its checksum.
 pub const FRAME_BYTES_MAX: u64 = 1522;
 
 /// A frame that has come.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Debug)]
 pub struct Received {
-    /// Where it is: the beginning of a buffer that was posted.
-    pub frame: Segment,
+    /// The buffer that was posted. The device has lost it.
+    pub buffer: GuestBuffer,
+    /// How many bytes the frame has, from the beginning of the part that was lent.
+    pub len: u64,
     /// Whether all of it is there, without errors.
     pub whole: bool,
 }
 
 /// The device.
 ///
-/// Dropping it leaves the device running and everything mapped, which only the end of the domain then takes away: use
-/// [`stop`](E1000e::stop).
+/// Dropping it leaves the device running and everything mapped, which only the end of the domain then takes away; the buffers
+/// are lost for good. Use [`stop`](E1000e::stop).
 pub struct E1000e<'d, D: Design<P, I>, P: Platform, I: Iommu> {
     registers: Bar,
     domain: &'d Domain<D, P, I>,
-    shared: Coherent,
-    receive: Ring,
-    transmit: Ring,
+    shared: Shared,
+    receive: Ring<'d, D, P, I>,
+    transmit: Ring<'d, D, P, I>,
 }
 
 impl<'d, D: Design<P, I>, P: Platform, I: Iommu> E1000e<'d, D, P, I> {
-    /// Takes the device over. It must be attached to `domain`; memory for the rings comes from `buffers`.
+    /// Takes the device over. It must be attached to `domain`.
     ///
     /// # Errors
     /// A [`DriverError`]; nothing stays mapped, unless the device does not reset.
-    pub fn start(function: &Function, domain: &'d Domain<D, P, I>, buffers: &mut Buffers) -> Result<Self, DriverError> {
+    pub fn start(function: &Function, domain: &'d Domain<D, P, I>) -> Result<Self, DriverError> {
         let found = function.identity();
         if found != IDENTITY {
             return Err(DriverError::Identity { found, expected: "0x10d38086, an e1000e" });
         }
         let registers = function.enable();
-        let shared = Coherent::new(domain, registers.machine().memory(), buffers, 2)?;
-        let receive = Ring::new(RECEIVE_RING, 0);
-        let transmit = Ring::new(TRANSMIT_RING, PAGE_SIZE);
+        let receive = Ring::new(domain, Access::DeviceWrites, RECEIVE_RING, 0)?;
+        let transmit = Ring::new(domain, Access::DeviceReads, TRANSMIT_RING, PAGE_SIZE)?;
+        let shared = Shared::new(domain, registers.machine().memory(), 2)?;
         let this = Self { registers, domain, shared, receive, transmit };
         match this.bring_up() {
             Ok(()) => Ok(this),
-            Err(error) => this.stop().and(Err(error)),
+            Err(error) => Err(this.stop().err().unwrap_or(error)),
         }
     }
 
@@ -156,25 +158,28 @@ impl<'d, D: Design<P, I>, P: Platform, I: Iommu> E1000e<'d, D, P, I> {
         within("reset", || (self.registers.read32(CONTROL) & RESET == 0).then_some(()))
     }
 
-    /// Maps the [`RECEIVE_BYTES`] bytes at `buffer` and puts them on the ring, for a frame to come.
+    /// Maps a buffer of [`RECEIVE_BYTES`] bytes and puts it on the ring, for a frame to come.
     ///
     /// # Errors
-    /// [`DriverError::Full`], [`DriverError::Map`]; nothing has changed then.
-    pub fn post(&mut self, buffer: PhysAddr) -> Result<(), DriverError> {
-        let buffer = Segment { phys: buffer, len: RECEIVE_BYTES };
-        self.receive.put(self.domain, &self.shared, buffer, Access::DeviceWrites, 0)
+    /// [`NotTaken`] gives the buffer back, unless it is lost, with [`DriverError::Full`], [`DriverError::Buffer`],
+    /// [`DriverError::Descriptor`] or [`DriverError::Map`].
+    pub fn post(&mut self, buffer: GuestBuffer) -> Result<(), NotTaken> {
+        if buffer.lent().len != RECEIVE_BYTES {
+            return Err(wrong_length(buffer, "a receive buffer of 2048 bytes"));
+        }
+        self.receive.put(&self.shared, buffer, 0)
     }
 
     /// Maps a frame, addresses first and without checksum, and puts it on the ring, to be sent.
     ///
     /// # Errors
-    /// [`DriverError::Full`], [`DriverError::Buffer`], [`DriverError::Map`]; nothing has changed then.
-    pub fn send(&mut self, frame: Segment) -> Result<(), DriverError> {
-        if !(14..=FRAME_BYTES_MAX).contains(&frame.len) {
-            let (at, len) = (frame.phys.as_u64(), frame.len);
-            return Err(DriverError::Buffer { at, len, expected: "a frame of 14 to 1522 bytes" });
+    /// As for [`post`](E1000e::post).
+    pub fn send(&mut self, frame: GuestBuffer) -> Result<(), NotTaken> {
+        let len = frame.lent().len;
+        if !(14..=FRAME_BYTES_MAX).contains(&len) {
+            return Err(wrong_length(frame, "a frame of 14 to 1522 bytes"));
         }
-        self.transmit.put(self.domain, &self.shared, frame, Access::DeviceReads, frame.len | WHOLE_FRAME)
+        self.transmit.put(&self.shared, frame, len | WHOLE_FRAME)
     }
 
     /// Tells the device of everything that was put on its rings: first of the room, then of the frames to send.
@@ -187,105 +192,96 @@ impl<'d, D: Design<P, I>, P: Platform, I: Iommu> E1000e<'d, D, P, I> {
     /// The frames that have been sent since the last call. The device has lost them.
     ///
     /// # Errors
-    /// [`DriverError::Unmap`]: no buffer of the batch may be used again.
-    pub fn sent(&mut self) -> Result<Vec<Segment>, DriverError> {
+    /// [`DriverError::Unmap`]: the buffers are lost.
+    pub fn sent(&mut self) -> Result<Vec<GuestBuffer>, DriverError> {
         let done = self.transmit.take_done(self.domain, &self.shared)?;
-        Ok(done.into_iter().map(|(frame, _)| frame).collect())
+        Ok(done.map(|(frame, _)| frame).collect())
     }
 
     /// The frames that have come since the last call. The device has lost their buffers.
     ///
     /// # Errors
-    /// [`DriverError::Unmap`]: no buffer of the batch may be used again.
+    /// [`DriverError::Unmap`]: the buffers are lost.
     pub fn received(&mut self) -> Result<Vec<Received>, DriverError> {
         let done = self.receive.take_done(self.domain, &self.shared)?;
-        let received = |(buffer, word): (Segment, u64)| {
+        let received = |(buffer, word): (GuestBuffer, u64)| {
             // The device wrote the word, and may lie.
             let len = word & 0xffff;
-            let whole = word & (END_OF_FRAME | ERRORS) == END_OF_FRAME && len <= buffer.len;
-            Received { frame: Segment { phys: buffer.phys, len: len.min(buffer.len) }, whole }
+            let whole = word & (END_OF_FRAME | ERRORS) == END_OF_FRAME && len <= RECEIVE_BYTES;
+            Received { buffer, len: len.min(RECEIVE_BYTES), whole }
         };
-        Ok(done.into_iter().map(received).collect())
+        Ok(done.map(received).collect())
     }
 
     /// Where the device sees the buffers that it was given last, to send and to receive into, if it has any.
     pub fn latest(&self) -> [Option<Iova>; 2] {
-        [&self.transmit, &self.receive].map(|ring| ring.lent.back().map(|lent| lent.iova))
+        [&self.transmit, &self.receive].map(|ring| ring.lent.back().map(Mapping::iova))
     }
 
-    /// Stops the device and unmaps everything.
+    /// Stops the device, unmaps everything, and gives back the buffers that it had not used.
     ///
     /// # Errors
-    /// [`DriverError::Silent`]: it may still do DMA, so everything stays mapped. [`DriverError::Unmap`].
-    pub fn stop(self) -> Result<(), DriverError> {
+    /// [`DriverError::Silent`]: it may still do DMA, so everything stays mapped, for good. [`DriverError::Unmap`].
+    pub fn stop(self) -> Result<Vec<GuestBuffer>, DriverError> {
         self.reset()?;
-        for ring in [&self.receive, &self.transmit] {
-            unmap(self.domain, ring.lent.iter())?;
+        let mut unused = Vec::new();
+        for ring in [self.receive, self.transmit] {
+            unused.extend(take_back(self.domain, ring.lent)?);
         }
-        Ok(self.domain.unmap_raw(self.shared.range().start(), self.shared.range().pages() * PAGE_SIZE)?)
+        self.shared.close(self.domain)?;
+        Ok(unused)
     }
 }
 
+fn wrong_length(buffer: GuestBuffer, expected: &'static str) -> NotTaken {
+    let part = buffer.lent();
+    let error = DriverError::Buffer { at: part.phys.as_u64(), len: part.len, expected };
+    NotTaken { buffer: Some(buffer), error }
+}
+
 /// A ring: the device takes from its head, the driver adds at its tail and takes back in the same order.
-struct Ring {
+struct Ring<'d, D: Design<P, I>, P: Platform, I: Iommu> {
     /// Where its registers are.
     registers: u64,
     /// Where its descriptors are in the shared pages: 16 bytes each, an address and a word that both sides write.
     descriptors: u64,
     tail: u16,
+    mappings: portcullis::domain::Ring<'d, D, P, I>,
     /// What the device has, oldest first.
-    lent: VecDeque<Lent>,
+    lent: VecDeque<Mapping<GuestBuffer>>,
 }
 
-impl Ring {
-    fn new(registers: u64, descriptors: u64) -> Self {
-        Self { registers, descriptors, tail: 0, lent: VecDeque::with_capacity(RING_BUFFERS) }
+impl<'d, D: Design<P, I>, P: Platform, I: Iommu> Ring<'d, D, P, I> {
+    fn new(domain: &'d Domain<D, P, I>, access: Access, registers: u64, descriptors: u64) -> Result<Self, DriverError> {
+        let mappings = domain.ring(RingConfig { pages_per_descriptor: BUFFER_PAGES_MAX, access })?;
+        Ok(Self { registers, descriptors, tail: 0, mappings, lent: VecDeque::with_capacity(RING_BUFFERS) })
     }
 
-    fn put<D: Design<P, I>, P: Platform, I: Iommu>(
-        &mut self,
-        domain: &Domain<D, P, I>,
-        shared: &Coherent,
-        buffer: Segment,
-        access: Access,
-        word: u64,
-    ) -> Result<(), DriverError> {
+    fn put(&mut self, shared: &Shared, buffer: GuestBuffer, word: u64) -> Result<(), NotTaken> {
         if self.lent.len() == RING_BUFFERS {
-            return Err(DriverError::Full);
+            return Err(NotTaken { buffer: Some(buffer), error: DriverError::Full });
         }
-        let stream = Stream(Some(self.registers as u32));
-        let lent = Lent::new(domain, buffer, access, stream, Lifetime::Transient)?;
+        let mapping = lend(&mut self.mappings, buffer)?;
         let descriptor = self.descriptors + u64::from(self.tail) * 16;
-        shared.write(descriptor, lent.iova.as_u64());
+        shared.write(descriptor, mapping.iova().as_u64());
         shared.write(descriptor + 8, word);
         self.tail = (self.tail + 1) % ENTRIES;
-        self.lent.push_back(lent);
+        self.lent.push_back(mapping);
         Ok(())
     }
 
     /// Takes back what the device is done with, with the second word of each descriptor. Unmapped before this returns.
-    fn take_done<D: Design<P, I>, P: Platform, I: Iommu>(
+    fn take_done(
         &mut self,
         domain: &Domain<D, P, I>,
-        shared: &Coherent,
-    ) -> Result<Vec<(Segment, u64)>, DriverError> {
+        shared: &Shared,
+    ) -> Result<impl Iterator<Item = (GuestBuffer, u64)> + use<D, P, I>, DriverError> {
         let oldest = (self.tail + ENTRIES - self.lent.len() as u16) % ENTRIES;
         let words = (0..self.lent.len() as u16)
             .map(|index| shared.read(self.descriptors + u64::from((oldest + index) % ENTRIES) * 16 + 8))
             .take_while(|word| word & DONE != 0);
         let words: Vec<u64> = words.collect();
-        unmap(domain, self.lent.iter().take(words.len()))?;
-        let done: Vec<Lent> = self.lent.drain(..words.len()).collect();
-        Ok(done.iter().map(|lent| lent.buffer).zip(words).collect())
+        let buffers = take_back(domain, self.lent.drain(..words.len()))?;
+        Ok(buffers.into_iter().zip(words))
     }
-}
-
-/// Unmaps all of them, with one wait for the hardware.
-fn unmap<'l, D: Design<P, I>, P: Platform, I: Iommu>(
-    domain: &Domain<D, P, I>,
-    mut done: impl Iterator<Item = &'l Lent>,
-) -> Result<(), DriverError> {
-    let mut batch = domain.raw_batch();
-    done.try_for_each(|lent| batch.unmap(lent.range)).map_err(RawUnmapError::from)?;
-    Ok(batch.commit().map_err(RawUnmapError::from)?)
 }

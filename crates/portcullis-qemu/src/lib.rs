@@ -6,9 +6,10 @@
 #![deny(missing_docs)]
 #![deny(unsafe_code)]
 
+#[allow(unsafe_code, reason = "implements `portcullis::domain::DmaBuffer`")]
+mod buffer;
 #[allow(unsafe_code, reason = "units and raw maps over the memory of a machine")]
 pub mod conformance;
-#[allow(unsafe_code, reason = "raw maps of the memory of a machine")]
 mod dma;
 pub mod e1000e;
 pub mod edu;
@@ -23,10 +24,11 @@ pub mod nvme;
 mod process;
 mod protocol;
 
-pub use dma::DriverError;
+pub use buffer::GuestBuffer;
+pub use dma::{DriverError, NotTaken};
 pub use firmware::{FirmwareError, acpi_tables, find_table};
 pub use host::{QemuHost, QemuLock};
 pub use machine::{Accelerator, Bar, Function, MachineError, QemuMachine, QemuSetup, VTD_BASE, VtdMmio};
-pub use memory::{Buffers, GuestMemory};
+pub use memory::GuestMemory;
 pub use process::{EXECUTABLE_VARIABLE, find_executable};
 pub use protocol::{Protocol, QtestError};

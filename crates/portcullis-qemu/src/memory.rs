@@ -9,6 +9,7 @@ use portcullis::table::{ENTRIES, Entry, Frame};
 use portcullis::{NoMemory, PAGE_SIZE, PhysAddr};
 use portcullis_model::{PagePool, Slab};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
@@ -28,6 +29,7 @@ pub struct GuestMemory {
     bytes: u64,
     file: OwnedFd,
     tables: Mutex<Pages>,
+    buffers: Mutex<Runs>,
     small: Mutex<Slab>,
 }
 
@@ -41,6 +43,13 @@ struct Pages {
     freed: Vec<u64>,
     next: u64,
     lent: usize,
+}
+
+/// Runs of pages that are handed out for data: those given back first, by how many pages they have, then those never used.
+struct Runs {
+    freed: BTreeMap<u64, Vec<PhysAddr>>,
+    next: u64,
+    pages_lent: u64,
 }
 
 impl GuestMemory {
@@ -60,7 +69,8 @@ impl GuestMemory {
         let base = NonNull::new(base.map_err(failed)?.cast()).expect("the kernel maps nothing at zero by itself");
         let tables = Mutex::new(Pages { freed: Vec::new(), next: TABLES_BASE, lent: 0 });
         let zone = PagePool::new(PhysAddr::new(ZONE_BASE), TABLES_BASE - ZONE_BASE);
-        Ok(Self { base, bytes, file, tables, small: Mutex::new(Slab::new(zone)) })
+        let buffers = Mutex::new(Runs { freed: BTreeMap::new(), next: BUFFERS_BASE, pages_lent: 0 });
+        Ok(Self { base, bytes, file, tables, buffers, small: Mutex::new(Slab::new(zone)) })
     }
 
     pub(super) fn file(&self) -> &OwnedFd {
@@ -70,11 +80,6 @@ impl GuestMemory {
     /// How much there is, in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
-    }
-
-    /// Where data may lie: from here to the end nothing else does.
-    pub fn buffers(&self) -> PhysAddr {
-        PhysAddr::new(BUFFERS_BASE)
     }
 
     /// A table page, zeroed.
@@ -100,6 +105,33 @@ impl GuestMemory {
         assert!(!tables.freed.contains(&page.as_u64()), "table page {page} was freed twice");
         tables.freed.push(page.as_u64());
         tables.lent -= 1;
+    }
+
+    /// So many pages for data, one behind the other.
+    pub(super) fn allocate_run(&self, pages: u64) -> Result<PhysAddr, NoMemory> {
+        let mut buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
+        let run = match buffers.freed.get_mut(&pages).and_then(Vec::pop) {
+            Some(run) => run,
+            None => {
+                let end = pages.checked_mul(PAGE_SIZE).and_then(|len| buffers.next.checked_add(len));
+                let end = end.filter(|end| *end <= self.bytes).ok_or(NoMemory)?;
+                PhysAddr::new(core::mem::replace(&mut buffers.next, end))
+            }
+        };
+        buffers.pages_lent += pages;
+        Ok(run)
+    }
+
+    /// Takes them back.
+    pub(super) fn free_run(&self, first: PhysAddr, pages: u64) {
+        let mut buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
+        buffers.freed.entry(pages).or_default().push(first);
+        buffers.pages_lent -= pages;
+    }
+
+    /// Pages of buffers that have not been dropped, those that are lost for good among them.
+    pub fn buffer_pages_lent(&self) -> u64 {
+        self.buffers.lock().unwrap_or_else(PoisonError::into_inner).pages_lent
     }
 
     /// A small allocation, as the kernel's general allocator would make it.
@@ -183,32 +215,8 @@ impl GuestMemory {
 
 impl Drop for GuestMemory {
     fn drop(&mut self) {
-        // SAFETY: the mapping made in `new`; nobody has a reference into it, since those borrow from this.
+        // SAFETY: the mapping made in `new`; there is no reference into it, since those borrow from this.
         let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.bytes as usize) };
         debug_assert_eq!(unmapped, Ok(()));
-    }
-}
-
-/// Runs of pages for data, one behind the other.
-#[derive(Debug)]
-pub struct Buffers {
-    next: u64,
-    end: u64,
-}
-
-impl Buffers {
-    /// All that `memory` has for buffers.
-    pub fn of(memory: &GuestMemory) -> Self {
-        Self { next: memory.buffers().as_u64(), end: memory.bytes() }
-    }
-
-    /// The next `pages` pages.
-    ///
-    /// # Errors
-    /// [`NoMemory`].
-    pub fn take(&mut self, pages: u64) -> Result<PhysAddr, NoMemory> {
-        let end = self.next.checked_add(pages * PAGE_SIZE).filter(|end| *end <= self.end).ok_or(NoMemory)?;
-        let start = core::mem::replace(&mut self.next, end);
-        Ok(PhysAddr::new(start))
     }
 }

@@ -1,39 +1,40 @@
 //! A small NVMe driver: reads and writes, many in flight.
 //!
 //! It shows how a driver uses a [`Domain`]:
-//! * queues and PRP lists live as long as the driver: one mapping, [`Lifetime::Persistent`];
+//! * queues and PRP lists live as long as the driver, and both sides use them at once: one mapping, by [`Domain::map_shared`];
 //! * a data buffer is mapped just before its command is written and unmapped when it has completed, with rights for the one
 //!   direction that the command needs;
 //! * all commands that one look finds completed are unmapped in one batch: one wait for the hardware, and no buffer goes back
 //!   before it;
 //! * to stop, first the device is quiesced, then its mappings go.
 //!
-//! It maps through the raw face, since that serves every protection. Under deferred protection somebody else calls
-//! [`Domain::tick`].
+//! Buffers are the driver's while they are mapped, and come back with the command. The typed face needs strict protection.
 //!
 //! ```no_run
 //! use portcullis::designs::Magazine;
-//! use portcullis::{Domain, PAGE_SIZE, Protection, Segment, SourceId};
+//! use portcullis::{Domain, Protection, SourceId};
 //! use portcullis_qemu::nvme::{Nvme, Operation};
-//! use portcullis_qemu::{Accelerator, Buffers, QemuMachine, QemuSetup, VtdMmio};
+//! use portcullis_qemu::{Accelerator, GuestBuffer, QemuMachine, QemuSetup, VtdMmio};
 //! use portcullis_vtd::{UnitConfig, Unit};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let setup = QemuSetup::new(Accelerator::Stopped)
-//!     .file(16 << 20, |path| ["-blockdev".into(), format!("driver=file,node-name=disk,filename={path},locking=off")])?
-//!     .device("nvme,addr=5,serial=1,drive=disk");
+//!     .arguments(["-blockdev", "driver=null-co,node-name=drive,size=1048576,read-zeroes=on"])
+//!     .device("nvme,addr=5,serial=1,drive=drive");
 //! let (machine, source) = (QemuMachine::start(setup)?, SourceId(5 << 3));
 //! let unit = Unit::bring_up(VtdMmio(machine.clone()), machine.host(), UnitConfig::default())?;
 //! let domain = Domain::<Magazine, _, _>::new(&unit, machine.host(), Protection::Strict)?;
 //! domain.attach(source)?;
 //!
-//! let mut buffers = Buffers::of(machine.memory());
-//! let mut nvme = Nvme::start(&machine.function(source), &domain, &mut buffers)?;
-//! let data = Segment { phys: buffers.take(2)?, len: 2 * PAGE_SIZE };
-//! nvme.submit(Operation::Read, 0, data)?; // the device may now write it
+//! let mut nvme = Nvme::start(&machine.function(source), &domain)?;
+//! let data = GuestBuffer::new(machine.memory(), 1)?;
+//! let command = nvme.submit(Operation::Read, 0, data)?;
 //! nvme.ring();
-//! let done = nvme.reap()?; // it no longer can, and the buffer is ours again
-//! assert_eq!(done[0].status, 0);
+//! for done in nvme.reap()? {
+//!     // The device has lost it.
+//!     let data = done.data.expect("it was submitted with one");
+//!     assert_eq!((done.command, done.status, data.read_u64(0)), (command, 0, 0));
+//! }
 //! nvme.stop()?;
 //! # Ok(())
 //! # }
@@ -43,11 +44,12 @@ mod queue;
 
 pub use queue::{DATA_BYTES_MAX, DEPTH};
 
-use crate::dma::{Coherent, DriverError, Lent, within};
-use crate::{Bar, Buffers, Function};
+use crate::dma::{DriverError, NotTaken, Shared, lend, take_back, within};
+use crate::{Bar, Function, GuestBuffer};
 use portcullis::design::Design;
+use portcullis::domain::{Mapping, Ring, RingConfig};
 use portcullis::invalidation::BATCH_MAX;
-use portcullis::{Access, Domain, Iommu, Iova, Lifetime, Platform, RawUnmapError, Segment, Stream};
+use portcullis::{Access, Domain, Iommu, Iova, PAGE_SIZE, Platform};
 use queue::{ENTRIES, IDENTITY, Queue, SHARED_PAGES, data_pointers};
 
 /// Class code of an NVMe controller.
@@ -69,7 +71,9 @@ const IDENTIFY: u64 = 0x06;
 /// The only namespace.
 const NAMESPACE: u64 = 1;
 
-const _: () = assert!(DEPTH < BATCH_MAX, "one batch unmaps all data, and the queues");
+const _: () = assert!(DEPTH <= BATCH_MAX, "one batch unmaps all data");
+/// Pages of the longest data, which may begin anywhere in the first.
+const DATA_PAGES_MAX: u64 = DATA_BYTES_MAX / PAGE_SIZE + 1;
 
 /// What a command does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -84,8 +88,8 @@ pub enum Operation {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct CommandId(pub u16);
 
-/// A command that has completed. Its buffer is the driver's again.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// A command that has completed.
+#[derive(Debug)]
 pub struct Done {
     /// Which.
     pub command: CommandId,
@@ -94,43 +98,50 @@ pub struct Done {
     /// What the IOMMU refused does not show here on QEMU: the drive gets zeros, or memory nothing, and the command succeeds.
     /// Look at the unit's fault records.
     pub status: u16,
+    /// Its buffer, unless it was [`submit_mapped`](Nvme::submit_mapped). The device has lost it.
+    pub data: Option<GuestBuffer>,
 }
 
 /// The controller, with one I/O queue.
 ///
-/// Dropping it leaves the controller running and everything mapped, which only the end of the domain then takes away: use
-/// [`stop`](Nvme::stop).
+/// Dropping it leaves the controller running and everything mapped, which only the end of the domain then takes away; the buffers
+/// are lost for good. Use [`stop`](Nvme::stop).
 pub struct Nvme<'d, D: Design<P, I>, P: Platform, I: Iommu> {
     registers: Bar,
     domain: &'d Domain<D, P, I>,
-    shared: Coherent,
+    shared: Shared,
     admin: Queue,
     io: Queue,
-    /// By number: `None` for a free one; a command in flight has a buffer that is to be unmapped, or none.
-    commands: [Option<Option<Lent>>; DEPTH],
+    reads: Ring<'d, D, P, I>,
+    writes: Ring<'d, D, P, I>,
+    /// By number: `None` for a free one; a command in flight has a buffer, or none.
+    commands: [Option<Option<Mapping<GuestBuffer>>>; DEPTH],
     blocks: u64,
     block_bytes: u64,
 }
 
 impl<'d, D: Design<P, I>, P: Platform, I: Iommu> Nvme<'d, D, P, I> {
-    /// Takes the controller over. It must be attached to `domain`; memory for the queues comes from `buffers`.
+    /// Takes the controller over. It must be attached to `domain`.
     ///
     /// # Errors
     /// A [`DriverError`]; nothing stays mapped, unless the controller does not stop.
-    pub fn start(function: &Function, domain: &'d Domain<D, P, I>, buffers: &mut Buffers) -> Result<Self, DriverError> {
+    pub fn start(function: &Function, domain: &'d Domain<D, P, I>) -> Result<Self, DriverError> {
         let found = function.read(0x08) >> 8;
         if found != CLASS {
             return Err(DriverError::Identity { found, expected: "class 0x010802, an NVMe controller" });
         }
         let registers = function.enable();
-        let shared = Coherent::new(domain, registers.machine().memory(), buffers, SHARED_PAGES)?;
+        let ring = |access| domain.ring(RingConfig { pages_per_descriptor: DATA_PAGES_MAX, access });
+        let (reads, writes) = (ring(Access::DeviceWrites)?, ring(Access::DeviceReads)?);
+        let shared = Shared::new(domain, registers.machine().memory(), SHARED_PAGES)?;
         let doorbell_bytes = 4 << (registers.read64(CAPABILITIES) >> 32 & 0xf);
         let [admin, io] = [0, 1].map(|id| Queue::new(id, DOORBELLS, doorbell_bytes));
-        let commands = [None; DEPTH];
-        let mut this = Self { registers, domain, shared, admin, io, commands, blocks: 0, block_bytes: 0 };
+        let commands = [const { None }; DEPTH];
+        let (blocks, block_bytes) = (0, 0);
+        let mut this = Self { registers, domain, shared, admin, io, reads, writes, commands, blocks, block_bytes };
         match this.bring_up() {
             Ok(()) => Ok(this),
-            Err(error) => this.stop().and(Err(error)),
+            Err(error) => Err(this.stop().err().unwrap_or(error)),
         }
     }
 
@@ -181,16 +192,20 @@ impl<'d, D: Design<P, I>, P: Platform, I: Iommu> Nvme<'d, D, P, I> {
     /// from `block` on. The device begins at the next [`ring`](Nvme::ring).
     ///
     /// # Errors
-    /// [`DriverError::Full`], [`DriverError::Buffer`], [`DriverError::Map`]; nothing has changed then.
-    pub fn submit(&mut self, operation: Operation, block: u64, data: Segment) -> Result<CommandId, DriverError> {
-        let id = self.number_for(data.phys.as_u64(), data.len)?;
-        let access = match operation {
-            Operation::Read => Access::DeviceWrites,
-            Operation::Write => Access::DeviceReads,
+    /// [`NotTaken`] gives the buffer back, unless it is lost, with [`DriverError::Full`], [`DriverError::Buffer`],
+    /// [`DriverError::Descriptor`] or [`DriverError::Map`].
+    pub fn submit(&mut self, operation: Operation, block: u64, data: GuestBuffer) -> Result<CommandId, NotTaken> {
+        let part = data.lent();
+        let id = match self.number_for(part.phys.as_u64(), part.len) {
+            Ok(id) => id,
+            Err(error) => return Err(NotTaken { buffer: Some(data), error }),
         };
-        let stream = Stream(Some(self.io.id.into()));
-        let lent = Lent::new(self.domain, data, access, stream, Lifetime::Transient)?;
-        Ok(self.program(id, operation, block, lent.iova, data.len, Some(lent)))
+        let ring = match operation {
+            Operation::Read => &mut self.reads,
+            Operation::Write => &mut self.writes,
+        };
+        let mapping = lend(ring, data)?;
+        Ok(self.program(id, operation, block, mapping.iova(), part.len, Some(mapping)))
     }
 
     /// As [`submit`](Nvme::submit), for bytes at an address that the caller has mapped, and unmaps.
@@ -224,7 +239,7 @@ impl<'d, D: Design<P, I>, P: Platform, I: Iommu> Nvme<'d, D, P, I> {
         block: u64,
         iova: Iova,
         len: u64,
-        lent: Option<Lent>,
+        data: Option<Mapping<GuestBuffer>>,
     ) -> CommandId {
         let opcode = match operation {
             Operation::Read => 2,
@@ -233,13 +248,13 @@ impl<'d, D: Design<P, I>, P: Platform, I: Iommu> Nvme<'d, D, P, I> {
         let head = opcode | (id as u64) << 16 | NAMESPACE << 32;
         let [first, others] = data_pointers(&self.shared, id, iova, len);
         self.io.put(&self.shared, [head, 0, 0, first, others, block, len / self.block_bytes - 1, 0]);
-        self.commands[id] = Some(lent);
+        self.commands[id] = Some(data);
         CommandId(id as u16)
     }
 
     /// Where the device sees the data of a command in flight.
     pub fn iova(&self, command: CommandId) -> Option<Iova> {
-        self.commands.get(usize::from(command.0))?.as_ref()?.map(|lent| lent.iova)
+        self.commands.get(usize::from(command.0))?.as_ref()?.as_ref().map(Mapping::iova)
     }
 
     /// Tells the device of all commands submitted so far.
@@ -251,40 +266,41 @@ impl<'d, D: Design<P, I>, P: Platform, I: Iommu> Nvme<'d, D, P, I> {
     /// this returns. Nothing where none is in flight.
     ///
     /// # Errors
-    /// [`DriverError::Silent`]; [`DriverError::Unmap`], after which no buffer of the batch may be used again.
+    /// [`DriverError::Silent`]; [`DriverError::Unmap`]: the buffers are lost.
     pub fn reap(&mut self) -> Result<Vec<Done>, DriverError> {
         if self.commands.iter().all(Option::is_none) {
             return Ok(Vec::new());
         }
         let mut found = Some(within("complete a command", || self.io.take(&self.shared))?);
-        let mut done = Vec::new();
-        let mut batch = self.domain.raw_batch();
+        let (mut done, mut mappings) = (Vec::new(), Vec::new());
         while let Some((id, status)) = found {
             // The device wrote the number, and may lie: about what it was not given there is nothing to be done.
-            if let Some(command) = self.commands.get_mut(usize::from(id)).filter(|command| command.is_some()) {
-                if let Some(lent) = command.as_ref().and_then(Option::as_ref) {
-                    batch.unmap(lent.range).map_err(RawUnmapError::from)?;
-                }
-                *command = None;
-                done.push(Done { command: CommandId(id), status });
+            if let Some(data) = self.commands.get_mut(usize::from(id)).and_then(Option::take) {
+                done.push((CommandId(id), status, data.is_some()));
+                mappings.extend(data);
             }
             found = self.io.take(&self.shared);
         }
         self.io.acknowledge(&self.registers);
-        batch.commit().map_err(RawUnmapError::from)?;
-        Ok(done)
+        let mut buffers = take_back(self.domain, mappings)?.into_iter();
+        let done = done.into_iter().map(|(command, status, has_data)| Done {
+            command,
+            status,
+            data: if has_data { buffers.next() } else { None },
+        });
+        Ok(done.collect())
     }
 
-    /// Stops the controller, which ends what is in flight, and unmaps everything.
+    /// Stops the controller, which ends what is in flight, unmaps everything, and gives back the buffers of what had not
+    /// completed.
     ///
     /// # Errors
-    /// [`DriverError::Silent`]: it may still do DMA, so everything stays mapped. [`DriverError::Unmap`].
-    pub fn stop(self) -> Result<(), DriverError> {
+    /// [`DriverError::Silent`]: it may still do DMA, so everything stays mapped, for good. [`DriverError::Unmap`].
+    pub fn stop(self) -> Result<Vec<GuestBuffer>, DriverError> {
         self.disable()?;
-        let mut batch = self.domain.raw_batch();
-        let data = self.commands.iter().flatten().flatten().map(|lent| lent.range);
-        data.chain([self.shared.range()]).try_for_each(|range| batch.unmap(range)).map_err(RawUnmapError::from)?;
-        Ok(batch.commit().map_err(RawUnmapError::from)?)
+        let unfinished = take_back(self.domain, self.commands.into_iter().flatten().flatten())?;
+        self.shared.close(self.domain)?;
+        Ok(unfinished)
     }
 
     fn disable(&self) -> Result<(), DriverError> {

@@ -1,7 +1,7 @@
 //! What is in the pages that driver and controller share: queues, the lists of data pages, what the drive says of itself.
 
 use crate::Bar;
-use crate::dma::Coherent;
+use crate::dma::Shared;
 use portcullis::{Iova, PAGE_SIZE, pages_spanned};
 
 /// Entries of each queue: a page of submissions.
@@ -46,7 +46,7 @@ impl Queue {
     }
 
     /// Writes a submission. The controller looks at it after [`Queue::ring`].
-    pub(super) fn put(&mut self, shared: &Coherent, entry: [u64; 8]) {
+    pub(super) fn put(&mut self, shared: &Shared, entry: [u64; 8]) {
         let at = self.submissions + u64::from(self.tail) * 64;
         (0..).zip(entry).for_each(|(word, value)| shared.write(at + word * 8, value));
         self.tail = (self.tail + 1) % ENTRIES;
@@ -58,7 +58,7 @@ impl Queue {
     }
 
     /// The next completion: the command's number, and its status.
-    pub(super) fn take(&mut self, shared: &Coherent) -> Option<(u16, u16)> {
+    pub(super) fn take(&mut self, shared: &Shared) -> Option<(u16, u16)> {
         // The half with the phase bit comes last from the controller.
         let word = shared.read(self.completions + u64::from(self.head) * 16 + 8);
         if word >> 48 & 1 != self.phase {
@@ -79,7 +79,7 @@ impl Queue {
 
 /// The two pointers (PRP 1 and 2) to `len` bytes at `iova` for command number `id`: the first page by its first byte; then
 /// nothing, the second page, or the command's list of all the others.
-pub(super) fn data_pointers(shared: &Coherent, id: usize, iova: Iova, len: u64) -> [u64; 2] {
+pub(super) fn data_pointers(shared: &Shared, id: usize, iova: Iova, len: u64) -> [u64; 2] {
     let second_page = iova.as_u64() - iova.page_offset() + PAGE_SIZE;
     let others = match pages_spanned(iova.page_offset(), len) - 1 {
         0 => 0,

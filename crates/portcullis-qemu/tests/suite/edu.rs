@@ -2,9 +2,9 @@
 
 use portcullis::designs::Magazine;
 use portcullis::iommu::SourceId;
-use portcullis::{Access, Domain, PAGE_SIZE, Protection};
+use portcullis::{Access, Domain, Protection};
 use portcullis_qemu::edu::Edu;
-use portcullis_qemu::{Accelerator, Buffers, QemuMachine, QemuSetup, VtdMmio};
+use portcullis_qemu::{Accelerator, GuestBuffer, QemuMachine, QemuSetup, VtdMmio};
 use portcullis_vtd::spec::faults::{FaultReason, FaultRequest};
 use portcullis_vtd::{Unit, UnitConfig};
 use std::sync::Arc;
@@ -15,33 +15,33 @@ const EDU: SourceId = SourceId(3 << 3);
 fn a_page_comes_and_goes() {
     let setup = QemuSetup::new(Accelerator::Jumping).device("edu,addr=3,dma_mask=0xffffffffffffffff");
     let machine = QemuMachine::start(setup).unwrap_or_else(|error| panic!("{error}"));
-    let (host, memory) = (machine.host(), machine.memory().clone());
+    let host = machine.host();
     let unit = Arc::new(Unit::bring_up(VtdMmio(machine.clone()), host.clone(), UnitConfig::default()).unwrap());
     let edu = Edu::new(&machine.function(EDU)).unwrap();
     let domain = Domain::<Magazine, _, _>::new(unit.clone(), host, Protection::Strict).unwrap();
     domain.attach(EDU).unwrap();
-    let mut buffers = Buffers::of(&memory);
-    let [from, to] = [(); 2].map(|()| buffers.take(1).unwrap());
-    memory.write(from, b"through the gate");
-    // SAFETY: nothing of Rust lies in the memory of a machine.
-    let source = unsafe { domain.map_raw(from, PAGE_SIZE, Access::DeviceReads) }.unwrap();
-    // SAFETY: nothing of Rust lies in the memory of a machine.
-    let target = unsafe { domain.map_raw(to, PAGE_SIZE, Access::DeviceWrites) }.unwrap();
-    edu.fetch(source, 16).unwrap();
-    edu.store(target, 16).unwrap();
+    let [from, to] = [(); 2].map(|()| GuestBuffer::new(machine.memory(), 1).unwrap());
+    from.write(0, b"through the gate");
+    let source = domain.map(from, Access::DeviceReads).unwrap();
+    let target = domain.map_shared(to, Access::DeviceWrites).unwrap();
+    edu.fetch(source.iova(), 16).unwrap();
+    edu.store(target.iova(), 16).unwrap();
     let mut landed = [0; 16];
-    memory.read(to, &mut landed);
+    // While the device may still write it.
+    target.shared().read(0, &mut landed);
     assert_eq!(&landed, b"through the gate");
-    domain.unmap_raw(target, PAGE_SIZE).unwrap();
-    memory.fill(to, 16, 0xee);
-    edu.store(target, 16).unwrap();
-    memory.read(to, &mut landed);
+    let seen_at = target.iova();
+    let to = domain.unmap(target).unwrap();
+    to.fill(0xee);
+    edu.store(seen_at, 16).unwrap();
+    to.read(0, &mut landed);
     assert_eq!(landed, [0xee; 16], "S2");
+    domain.unmap(source).unwrap();
     let mut faults = Vec::new();
     unit.faults(&mut |fault| faults.push(fault));
     let [fault] = faults[..] else { panic!("{faults:?}") };
     assert_eq!(
         (fault.source, fault.page, fault.request, fault.reason),
-        (EDU, target, FaultRequest::Write, FaultReason::NoWrite)
+        (EDU, seen_at, FaultRequest::Write, FaultReason::NoWrite)
     );
 }

@@ -7,7 +7,7 @@ mod bring_up;
 use portcullis::designs::{Magazine, Static};
 use portcullis::{Access, Domain, DomainConfig, Iova, IovaRange, PAGE_SIZE, PhysAddr, Protection, Segment, SourceId};
 use portcullis_qemu::edu::Edu;
-use portcullis_qemu::{Accelerator, Buffers, QemuMachine, QemuSetup, VTD_BASE, VtdMmio, acpi_tables, find_table};
+use portcullis_qemu::{Accelerator, GuestBuffer, QemuMachine, QemuSetup, VTD_BASE, VtdMmio, acpi_tables, find_table};
 use portcullis_vtd::Unit;
 use portcullis_vtd::dmar::{Dmar, Rmrr, ScopeKind};
 use portcullis_vtd::spec::faults::FaultReason;
@@ -150,17 +150,16 @@ fn a_reserved_region_keeps_its_addresses_or_leads_to_itself() {
 
     // With its driver, in a domain so narrow that the region is where the first address would come from.
     let reserved: [IovaRange; 1] = [region.range];
-    let page = Buffers::of(&memory).take(1).unwrap();
     let first = |reserved: &[IovaRange]| {
         let config = DomainConfig { address_bits: 28, reserved, ..DomainConfig::new(Protection::Strict) };
         let domain = Domain::<Magazine, _, _>::with_config(&unit, machine.host(), &config).unwrap();
         domain.attach(EDU).unwrap();
-        // SAFETY: nothing of Rust lies in the memory of a machine.
-        let iova = unsafe { domain.map_raw(page, PAGE_SIZE, Access::DeviceWrites) }.unwrap();
+        let mapping = domain.map(GuestBuffer::new(&memory, 1).unwrap(), Access::DeviceWrites).unwrap();
+        let pfn = mapping.iova().pfn();
         // What firmware would still have the device do there is refused.
-        let there = (iova.pfn() != at.pfn()).then(|| reaches("its driver's domain"));
-        domain.unmap_raw(iova, PAGE_SIZE).unwrap();
-        (region.range.contains(iova.pfn()), there)
+        let there = (pfn != at.pfn()).then(|| reaches("its driver's domain"));
+        domain.unmap(mapping).unwrap();
+        (region.range.contains(pfn), there)
     };
     assert!(first(&[]).0, "without the table it would be handed out (S9)");
     assert_eq!(first(&reserved), (false, Some(Some((at.pfn(), FaultReason::NoWrite)))));

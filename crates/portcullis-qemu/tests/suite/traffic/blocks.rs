@@ -16,13 +16,18 @@ const AREA_BYTES: usize = (AREA_PAGES * PAGE_SIZE) as usize;
 
 /// A place in the queue. Commands complete in any order, so each has chances of its own.
 struct Place {
-    area: PhysAddr,
     part: u64,
     random: Pcg64Mcg,
     /// Commands still to be given.
     left: usize,
     /// Blocks that it wrote last, first and number, and has not read back.
     written: Option<(u64, u64)>,
+}
+
+/// A place whose buffer is with its driver, not with the device.
+struct Idle {
+    place: Place,
+    area: GuestBuffer,
 }
 
 /// A command in flight, and what memory is to be when it has completed.
@@ -33,21 +38,18 @@ struct Flight {
 }
 
 /// Returns how many commands there were.
-pub(crate) fn run<D: Design<QemuHost, Vtd>>(
-    world: &mut World,
-    domain: &Domain<D, QemuHost, Vtd>,
-    buffers: &mut Buffers,
-    who: &str,
-) -> usize {
-    let mut nvme = Nvme::start(&world.machine.function(NVME), domain, buffers).unwrap();
+pub(crate) fn run<D: Design<QemuHost, Vtd>>(world: &mut World, domain: &Domain<D, QemuHost, Vtd>, who: &str) -> usize {
+    let mut nvme = Nvme::start(&world.machine.function(NVME), domain).unwrap();
     assert_eq!((nvme.blocks() * nvme.block_bytes(), nvme.block_bytes()), (DRIVE_BYTES as u64, BLOCK_BYTES as u64));
-    let mut idle: Vec<Place> = (0..DEPTH as u64)
-        .map(|index| Place {
-            area: buffers.take(AREA_PAGES).unwrap(),
-            part: index * PART_BLOCKS,
-            random: Pcg64Mcg::seed_from_u64(world.random.random()),
-            left: COMMANDS / DEPTH,
-            written: None,
+    let mut idle: Vec<Idle> = (0..DEPTH as u64)
+        .map(|index| Idle {
+            area: world.buffer(AREA_PAGES),
+            place: Place {
+                part: index * PART_BLOCKS,
+                random: Pcg64Mcg::seed_from_u64(world.random.random()),
+                left: COMMANDS / DEPTH,
+                written: None,
+            },
         })
         .collect();
     let rings = live(domain);
@@ -55,8 +57,8 @@ pub(crate) fn run<D: Design<QemuHost, Vtd>>(
     let (mut commands, mut most) = (0, 0);
     loop {
         // In the end, whatever was written is still read back.
-        for place in idle.drain(..).filter(|place| place.left > 0 || place.written.is_some()) {
-            let (command, flight) = submit(world, &mut nvme, place);
+        for idle in idle.drain(..).filter(|Idle { place, .. }| place.left > 0 || place.written.is_some()) {
+            let (command, flight) = submit(world, &mut nvme, idle);
             if commands % 64 == 0 {
                 let access = match flight.operation {
                     Operation::Read => Access::DeviceWrites,
@@ -75,21 +77,22 @@ pub(crate) fn run<D: Design<QemuHost, Vtd>>(
         for done in nvme.reap().unwrap() {
             assert_eq!(done.status, 0, "{who}: {:?}", done.command);
             let Flight { place, operation, memory } = flying.remove(&done.command).expect("a command in flight");
-            assert_bytes(world, place.area, &memory, || format!("{who}: {operation:?} of part {}", place.part));
-            idle.push(place);
+            let area = done.data.expect("its buffer");
+            assert_bytes(world, area.all().phys, &memory, || format!("{who}: {operation:?} of part {}", place.part));
+            idle.push(Idle { place, area });
         }
         assert_live(domain, rings, flying.len(), who);
         tick(world, domain);
     }
     assert_eq!(most, DEPTH, "{who}: the queue was never full");
-    nvme.stop().unwrap();
+    assert!(nvme.stop().unwrap().is_empty(), "{who}: none was in flight");
     commands
 }
 
 fn submit<D: Design<QemuHost, Vtd>>(
     world: &mut World,
     nvme: &mut Nvme<'_, D, QemuHost, Vtd>,
-    mut place: Place,
+    Idle { mut place, area }: Idle,
 ) -> (CommandId, Flight) {
     place.left = place.left.saturating_sub(1);
     let random = &mut place.random;
@@ -104,16 +107,16 @@ fn submit<D: Design<QemuHost, Vtd>>(
     };
     // Half of them begin with a page.
     let offset = if random.random_bool(0.5) { 0 } else { random.random_range(0..PAGE_SIZE / 4) * 4 };
-    let data = Segment { phys: PhysAddr::new(place.area.as_u64() + offset), len: blocks * BLOCK_BYTES as u64 };
-    let in_area = offset as usize..(offset + data.len) as usize;
+    let data = area.lending(offset, blocks * BLOCK_BYTES as u64);
+    let in_area = offset as usize..(offset + data.lent().len) as usize;
     let on_drive = block as usize * BLOCK_BYTES..(block + blocks) as usize * BLOCK_BYTES;
     let mut memory = vec![UNTOUCHED; AREA_BYTES];
-    world.memory.fill(place.area, AREA_BYTES, UNTOUCHED);
+    data.fill(UNTOUCHED);
     match operation {
         Operation::Read => memory[in_area].copy_from_slice(&world.drive[on_drive]),
         Operation::Write => {
             random.fill(&mut memory[in_area.clone()]);
-            world.memory.write(data.phys, &memory[in_area.clone()]);
+            data.write(offset, &memory[in_area.clone()]);
             world.drive[on_drive].copy_from_slice(&memory[in_area]);
             place.written = Some((block, blocks));
         }

@@ -4,17 +4,19 @@
 //! One machine serves them all, one after the other: a domain is opened, its devices attached, the traffic run, and all of it
 //! taken down again.
 
+mod as_if_strict;
 mod blocks;
 mod frames;
 mod refusals;
 mod stale;
 
+use as_if_strict::AsIfStrict;
 use portcullis::design::Design;
 use portcullis::designs::{DesignId, Unprotected, Visitor};
 use portcullis::iommu::SourceId;
 use portcullis::{Access, Domain, DomainConfig, Iova, PAGE_SIZE, PhysAddr, Protection, Rule, Segment};
 use portcullis_qemu::edu::Edu;
-use portcullis_qemu::{Accelerator, Buffers, GuestMemory, MachineError, QemuHost, QemuMachine, QemuSetup, VtdMmio};
+use portcullis_qemu::{Accelerator, GuestBuffer, GuestMemory, MachineError, QemuHost, QemuMachine, QemuSetup, VtdMmio};
 use portcullis_vtd::Unit;
 use portcullis_vtd::spec::faults::{FaultReason, FaultRecord};
 use rand::{RngExt, SeedableRng};
@@ -83,6 +85,11 @@ impl World {
         faults
     }
 
+    /// So many pages for a device.
+    fn buffer(&self, pages: u64) -> GuestBuffer {
+        GuestBuffer::new(&self.memory, pages).unwrap()
+    }
+
     fn bytes(&self, at: PhysAddr, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         self.memory.read(at, &mut bytes);
@@ -106,29 +113,37 @@ impl Visitor<QemuHost, Vtd> for Run<'_> {
     type Output = ();
 
     fn visit<D: Design<QemuHost, Vtd>>(self) {
+        match self.protection {
+            Protection::Strict => self.run::<D>(),
+            Protection::Deferred => self.run::<AsIfStrict<D, true>>(),
+            Protection::None => self.run::<AsIfStrict<D, false>>(),
+        }
+    }
+}
+
+impl Run<'_> {
+    fn run<D: Design<QemuHost, Vtd>>(self) {
         let Run { world, protection } = self;
         let who = format!("{} {protection}", D::INFO.id);
         let (begun, tables) = (Instant::now(), world.memory.tables_lent());
         let memory = [Segment { phys: PhysAddr::new(0), len: world.memory.bytes() }];
-        let config = DomainConfig { memory: &memory, ..DomainConfig::new(protection) };
-        // SAFETY: nothing of Rust lies in the memory of a machine.
-        let domain =
-            unsafe { Domain::<D, _, _>::unprotected(world.unit.clone(), world.host.clone(), &config) }.unwrap();
+        let config = DomainConfig { memory: &memory, ..DomainConfig::new(Protection::Strict) };
+        let domain = Domain::<D, _, _>::with_config(world.unit.clone(), world.host.clone(), &config).unwrap();
         for device in [EDU, NVME, NIC] {
             domain.attach(device).unwrap();
         }
-        let mut buffers = Buffers::of(&world.memory);
-        let commands = blocks::run(world, &domain, &mut buffers, &who);
+        let commands = blocks::run(world, &domain, &who);
         assert!(commands >= COMMANDS_MIN, "{who}: {commands} commands");
         assert_eq!(world.faults(), [], "{who}: a device of its own domain was refused what was mapped for it");
-        let frames = frames::run(world, &domain, &mut buffers, &who);
+        let frames = frames::run(world, &domain, &who);
         assert!(frames >= FRAMES_MIN, "{who}: {frames} frames");
         assert_eq!(world.faults(), [], "{who}: a device of its own domain was refused what was mapped for it");
         let traffic = begun.elapsed();
-        let stale = stale::run(world, &domain, protection, &mut buffers, &who);
+        let stale = stale::run(world, &domain, protection, &who);
         assert!(stale.pages >= STALE_PAGES_MIN, "{who}: {} pages", stale.pages);
         drop(domain);
         assert_eq!(world.memory.tables_lent(), tables, "{who}: {}: tables are lost", Rule::Teardown);
+        assert_eq!(world.memory.buffer_pages_lent(), 0, "{who}: {}: buffers are lost", Rule::Errors);
         assert_eq!(world.memory.small_lent(), 0, "{who}: {}: small allocations are lost", Rule::Teardown);
         println!("{who}: {commands} commands and {frames} frames in {traffic:.1?}; {stale:?}; {:.1?}", begun.elapsed());
     }
@@ -197,6 +212,6 @@ fn all_designs_move_data_and_give_memory_back() {
     assert_eq!(memory.tables_lent(), 0, "{}: tables are lost", Rule::Teardown);
     drop(edu);
     let process = machine.process_id();
-    assert!(Arc::into_inner(machine).is_some(), "nobody else has the machine");
+    assert!(Arc::into_inner(machine).is_some(), "no other has the machine");
     assert!(!std::fs::exists(format!("/proc/{process}")).unwrap(), "QEMU, process {process}, is still there");
 }

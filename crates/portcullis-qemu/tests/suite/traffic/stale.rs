@@ -1,6 +1,7 @@
 //! What devices reach after the unmap: `edu` tries every page of mappings that are gone, while others stay live.
 
 use super::*;
+use portcullis::domain::Mapping;
 use portcullis::{Access, Iova, IovaRange, Platform};
 use portcullis_qemu::e1000e::E1000e;
 use portcullis_qemu::nvme::{Nvme, Operation};
@@ -29,39 +30,54 @@ pub(crate) struct Stale {
     through_neighbour: Option<bool>,
 }
 
-/// A buffer that the device reads and writes, on pages of its own.
+/// Where a buffer is that the device reads and writes, and where the device sees it, or did.
 #[derive(Clone, Copy)]
-struct Mapped {
+struct Place {
     phys: PhysAddr,
     iova: Iova,
-    len: u64,
+    range: IovaRange,
 }
 
-impl Mapped {
-    fn new<D: Design<QemuHost, Vtd>>(domain: &Domain<D, QemuHost, Vtd>, phys: PhysAddr, len: u64) -> Self {
-        // SAFETY: nothing of Rust lies in the memory of a machine.
-        let iova = unsafe { domain.map_raw(phys, len, Access::DeviceReadsAndWrites) }.unwrap();
-        Self { phys, iova, len }
-    }
-
-    fn range(&self) -> IovaRange {
-        IovaRange::covering(self.iova, self.len).unwrap()
-    }
-
+impl Place {
     /// A place in each page: its beginning, or that of the buffer.
-    fn places(self) -> impl Iterator<Item = (Iova, PhysAddr)> {
+    fn pages(self) -> impl Iterator<Item = (Iova, PhysAddr)> {
         let first = self.phys.page_offset();
-        (0..self.range().pages()).map(move |page| {
+        (0..self.range.pages()).map(move |page| {
             let bytes = if page == 0 { 0 } else { page * PAGE_SIZE - first };
             (self.iova.checked_add(bytes).unwrap(), self.phys.checked_add(bytes).unwrap())
         })
     }
 }
 
+/// A buffer that the device reads and writes.
+struct Mapped {
+    mapping: Mapping<GuestBuffer>,
+    place: Place,
+}
+
+/// A buffer that the device has lost. Its memory is kept: the device tries whether it still reaches it.
+struct Gone {
+    buffer: GuestBuffer,
+    place: Place,
+}
+
+impl Mapped {
+    fn new<D: Design<QemuHost, Vtd>>(domain: &Domain<D, QemuHost, Vtd>, buffer: GuestBuffer) -> Self {
+        let phys = buffer.lent().phys;
+        let mapping = domain.map(buffer, Access::DeviceReadsAndWrites).unwrap();
+        let place = Place { phys, iova: mapping.iova(), range: mapping.range() };
+        Self { mapping, place }
+    }
+
+    fn unmap<D: Design<QemuHost, Vtd>>(self, domain: &Domain<D, QemuHost, Vtd>) -> Gone {
+        Gone { buffer: domain.unmap(self.mapping).unwrap(), place: self.place }
+    }
+}
+
 /// `edu`, with a page that stays mapped: what it is to write is fetched from there, and what it has read is shown there.
 struct Prober<'w> {
     world: &'w mut World,
-    page: Mapped,
+    page: Place,
 }
 
 impl Prober<'_> {
@@ -120,7 +136,6 @@ pub(crate) fn run<D: Design<QemuHost, Vtd>>(
     world: &mut World,
     domain: &Domain<D, QemuHost, Vtd>,
     protection: Protection,
-    buffers: &mut Buffers,
     who: &str,
 ) -> Stale {
     let breaks = |rule| D::INFO.breaks(protection, rule);
@@ -133,24 +148,27 @@ pub(crate) fn run<D: Design<QemuHost, Vtd>>(
         close_window(world, domain);
     }
     let mut stale = Stale::default();
-    let page = Mapped::new(domain, buffers.take(1).unwrap(), PAGE_SIZE);
-    let mut prober = Prober { world, page };
+    let page = Mapped::new(domain, world.buffer(1));
+    let mut prober = Prober { world, page: page.place };
     let (mut live, mut retired) = (VecDeque::new(), Vec::new());
     for number in 0..MAPPINGS {
-        let mapped = map_some(prober.world, domain, 1 + number as u64 % PAGES_MAX, buffers);
-        mapped.places().for_each(|place| prober.reaches(place, who));
+        let mapped = map_some(prober.world, domain, 1 + number as u64 % PAGES_MAX);
+        mapped.place.pages().for_each(|place| prober.reaches(place, who));
         live.push_back(mapped);
         let batch = if number + 1 == MAPPINGS { live.len() } else { 1 + number % 3 };
         if live.len() < LIVE_MIN + batch && number + 1 < MAPPINGS {
             continue;
         }
-        let gone: Vec<Mapped> = live.drain(..batch).collect();
-        // So that every translation is in the unit's cache when it goes.
-        gone.iter().flat_map(|mapped| mapped.places()).for_each(|place| assert!(prober.writes(place), "{who}: live"));
-        let mut unmaps = domain.raw_batch();
-        gone.iter().for_each(|mapped| unmaps.unmap(mapped.range()).unwrap());
-        unmaps.commit().unwrap();
-        for place in gone.iter().flat_map(|mapped| mapped.places()) {
+        let mut unmaps = domain.batch();
+        let mut places = Vec::new();
+        for Mapped { mapping, place } in live.drain(..batch) {
+            // So that every translation is in the unit's cache when it goes.
+            place.pages().for_each(|page| assert!(prober.writes(page), "{who}: live"));
+            unmaps.unmap(mapping).unwrap();
+            places.push(place);
+        }
+        let buffers = unmaps.commit().unwrap();
+        for place in places.iter().copied().flat_map(Place::pages) {
             stale.pages += 1;
             if open || late {
                 stale.landed += usize::from(prober.writes(place)) + usize::from(prober.reads(place));
@@ -160,19 +178,21 @@ pub(crate) fn run<D: Design<QemuHost, Vtd>>(
                 stale.blocked += 2;
             }
         }
-        retired.extend(gone);
+        retired.extend(buffers.into_iter().zip(places).map(|(buffer, place)| Gone { buffer, place }));
         if window_ends && (number % 20 == 19 || live.is_empty()) {
             assert!(domain.usage().queued_unmaps > 0, "{who}: nothing waits for a flush");
             close_window(prober.world, domain);
             // After a flush in between, the addresses may be another mapping's.
-            let again = |gone: &Mapped| live.iter().any(|mapped: &Mapped| mapped.range().overlaps(gone.range()));
-            for place in retired.drain(..).filter(|gone| !again(gone)).flat_map(Mapped::places) {
-                prober.is_shut_out(place, who);
-                stale.blocked += 2;
+            let again = |gone: Place| live.iter().any(|mapped: &Mapped| mapped.place.range.overlaps(gone.range));
+            for gone in retired.drain(..).filter(|gone: &Gone| !again(gone.place)) {
+                for place in gone.place.pages() {
+                    prober.is_shut_out(place, who);
+                    stale.blocked += 2;
+                }
             }
         }
         if let Some(mapped) = live.get(number % LIVE_MIN) {
-            mapped.places().for_each(|place| prober.reaches(place, who));
+            mapped.place.pages().for_each(|place| prober.reaches(place, who));
         }
     }
     // Where the hardware is told at once, the window is the time that it takes, and QEMU takes none: it invalidates before the
@@ -182,26 +202,20 @@ pub(crate) fn run<D: Design<QemuHost, Vtd>>(
         assert_eq!(stale.landed > 0, open || late, "{who}: the breach that is declared and what was found");
     }
     if !open && !late {
-        stale.through_neighbour = Some(through_neighbour(&mut prober, domain, buffers, who));
-        drive_is_shut_out(prober.world, domain, buffers, who);
+        stale.through_neighbour = Some(through_neighbour(&mut prober, domain, who));
+        drive_is_shut_out(prober.world, domain, who);
     }
-    domain.unmap_raw(page.iova, page.len).unwrap();
-    detached_nic_is_shut_out(world, domain, buffers, who);
+    domain.unmap(page.mapping).unwrap();
+    detached_nic_is_shut_out(world, domain, who);
     stale
 }
 
 /// Maps a buffer that begins and ends anywhere in its `pages` pages, with room for an access in the first and the last.
-fn map_some<D: Design<QemuHost, Vtd>>(
-    world: &mut World,
-    domain: &Domain<D, QemuHost, Vtd>,
-    pages: u64,
-    buffers: &mut Buffers,
-) -> Mapped {
+fn map_some<D: Design<QemuHost, Vtd>>(world: &mut World, domain: &Domain<D, QemuHost, Vtd>, pages: u64) -> Mapped {
     let offset = world.random.random_range(0..=PAGE_SIZE / 2);
-    let phys = buffers.take(pages).unwrap().checked_add(offset).unwrap();
     let in_last = PROBE as u64 + world.random.random_range(0..PAGE_SIZE / 4);
     let len = if pages == 1 { in_last } else { (pages - 1) * PAGE_SIZE - offset + in_last };
-    Mapped::new(domain, phys, len)
+    Mapped::new(domain, world.buffer(pages).lending(offset, len))
 }
 
 /// Calls ticks as a timer would, until nothing waits any more.
@@ -218,77 +232,65 @@ fn close_window<D: Design<QemuHost, Vtd>>(world: &World, domain: &Domain<D, Qemu
 fn through_neighbour<D: Design<QemuHost, Vtd>>(
     prober: &mut Prober<'_>,
     domain: &Domain<D, QemuHost, Vtd>,
-    buffers: &mut Buffers,
     who: &str,
 ) -> bool {
     const HALF: u64 = PAGE_SIZE / 2;
-    let phys = buffers.take(1).unwrap();
-    let first = Mapped::new(domain, phys, HALF);
-    let second = Mapped::new(domain, phys.checked_add(HALF).unwrap(), HALF);
-    let places = [(first.iova, first.phys), (second.iova, second.phys)];
+    let [first, second] = prober.world.buffer(1).split_at(HALF).map(|half| Mapped::new(domain, half));
+    let places = [first.place, second.place].map(|Place { iova, phys, .. }| (iova, phys));
     places.iter().for_each(|place| prober.reaches(*place, who));
-    domain.unmap_raw(first.iova, HALF).unwrap();
-    if !first.range().overlaps(second.range()) {
+    let first = first.unmap(domain);
+    if !first.place.range.overlaps(second.place.range) {
         prober.is_shut_out(places[0], who);
     }
     prober.reaches(places[1], who);
-    let reached = prober.writes((page(second.iova), phys));
+    let reached = prober.writes((page(places[1].0), places[0].1));
     prober.world.faults();
-    domain.unmap_raw(second.iova, HALF).unwrap();
+    let _second = second.unmap(domain);
     places.iter().for_each(|place| prober.is_shut_out(*place, who));
     reached
 }
 
 /// A driver with a bug: it programs an address that it has unmapped. The drive says success; the fault record tells.
-fn drive_is_shut_out<D: Design<QemuHost, Vtd>>(
-    world: &mut World,
-    domain: &Domain<D, QemuHost, Vtd>,
-    buffers: &mut Buffers,
-    who: &str,
-) {
-    let mut nvme = Nvme::start(&world.machine.function(NVME), domain, buffers).unwrap();
+fn drive_is_shut_out<D: Design<QemuHost, Vtd>>(world: &mut World, domain: &Domain<D, QemuHost, Vtd>, who: &str) {
+    let mut nvme = Nvme::start(&world.machine.function(NVME), domain).unwrap();
     let len = nvme.block_bytes();
-    let buffer = Mapped::new(domain, buffers.take(1).unwrap(), len);
+    let mapped = Mapped::new(domain, world.buffer(1).lending(0, len));
+    let Place { phys, iova, .. } = mapped.place;
     let mut command = |operation| {
-        nvme.submit_mapped(operation, 0, buffer.iova, len).unwrap();
+        nvme.submit_mapped(operation, 0, iova, len).unwrap();
         nvme.ring();
         assert_eq!(nvme.reap().unwrap()[0].status, 0, "{who}: {operation:?}");
     };
-    let fault = |request, reason| [FaultRecord { source: NVME, page: page(buffer.iova), request, reason }];
+    let fault = |request, reason| [FaultRecord { source: NVME, page: page(iova), request, reason }];
     let block = world.random_bytes(len as usize);
-    world.memory.write(buffer.phys, &block);
+    world.memory.write(phys, &block);
     command(Operation::Write);
     command(Operation::Read);
     assert_eq!(world.faults(), [], "{who}: mapped");
-    domain.unmap_raw(buffer.iova, len).unwrap();
-    world.memory.fill(buffer.phys, len as usize, UNTOUCHED);
+    let Gone { buffer, .. } = mapped.unmap(domain);
+    buffer.fill(UNTOUCHED);
     command(Operation::Read);
-    assert_bytes(world, buffer.phys, &vec![UNTOUCHED; len as usize], || format!("{who}: {}", Rule::Strict));
+    assert_bytes(world, phys, &vec![UNTOUCHED; len as usize], || format!("{who}: {}", Rule::Strict));
     assert_eq!(world.faults(), fault(FaultRequest::Write, FaultReason::NoWrite), "{who}: {}", Rule::Strict);
     command(Operation::Write);
     assert_eq!(world.faults(), fault(FaultRequest::Read, FaultReason::NoRead), "{who}: {}", Rule::Strict);
     // What is on the drive now: the zeros that it was given instead of the buffer.
-    let data = Segment { phys: buffer.phys, len };
-    nvme.submit(Operation::Read, 0, data).unwrap();
+    nvme.submit(Operation::Read, 0, buffer).unwrap();
     nvme.ring();
-    assert_eq!(nvme.reap().unwrap()[0].status, 0, "{who}");
-    assert_bytes(world, buffer.phys, &vec![0; len as usize], || format!("{who}: {}", Rule::Strict));
+    let done = nvme.reap().unwrap();
+    assert_eq!(done[0].status, 0, "{who}");
+    assert_bytes(world, phys, &vec![0; len as usize], || format!("{who}: {}", Rule::Strict));
     world.drive[..len as usize].fill(0);
     nvme.stop().unwrap();
 }
 
 /// A device that is taken out of its domain reaches nothing, its own rings included.
-fn detached_nic_is_shut_out<D: Design<QemuHost, Vtd>>(
-    world: &mut World,
-    domain: &Domain<D, QemuHost, Vtd>,
-    buffers: &mut Buffers,
-    who: &str,
-) {
-    let mut nic = E1000e::start(&world.machine.function(NIC), domain, buffers).unwrap();
+fn detached_nic_is_shut_out<D: Design<QemuHost, Vtd>>(world: &mut World, domain: &Domain<D, QemuHost, Vtd>, who: &str) {
+    let mut nic = E1000e::start(&world.machine.function(NIC), domain).unwrap();
     domain.detach(NIC).unwrap();
-    nic.send(Segment { phys: buffers.take(1).unwrap(), len: 60 }).unwrap();
+    nic.send(world.buffer(1).lending(0, 60)).unwrap();
     nic.ring();
-    assert_eq!(nic.sent(), Ok(vec![]), "{who}: {}", Rule::Reach);
+    assert!(nic.sent().unwrap().is_empty(), "{who}: {}", Rule::Reach);
     let [fault] = world.faults()[..] else { panic!("{who}: {}: not one fault", Rule::Reach) };
     let found = (fault.source, fault.request, fault.reason);
     assert_eq!(found, (NIC, FaultRequest::Read, FaultReason::ContextNotPresent), "{who}: {}", Rule::Reach);

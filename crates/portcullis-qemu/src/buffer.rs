@@ -1,0 +1,123 @@
+//! Buffers in the machine's memory, each with one owner: what drivers lend to devices.
+
+use crate::GuestMemory;
+use portcullis::domain::{DmaBuffer, SharedBuffer};
+use portcullis::{NoMemory, PAGE_SIZE, PhysAddr, Segment};
+use std::fmt;
+use std::sync::Arc;
+
+/// Some of the machine's memory, and of that the part that a device is lent. The pages go back when the last buffer in them is dropped.
+pub struct GuestBuffer {
+    pages: Arc<Run>,
+    all: Segment,
+    lent: Segment,
+}
+
+/// Pages of the machine's memory that are in use.
+struct Run {
+    memory: Arc<GuestMemory>,
+    first: PhysAddr,
+    pages: u64,
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        self.memory.free_run(self.first, self.pages);
+    }
+}
+
+// SAFETY: the memory is handed out to one run at a time, and a run to buffers that do not overlap. What is lent changes only by
+// values that the owner has.
+unsafe impl DmaBuffer for GuestBuffer {
+    fn segments(&self) -> &[Segment] {
+        core::slice::from_ref(&self.lent)
+    }
+}
+
+// SAFETY: bytes and words of the memory are atomics.
+unsafe impl SharedBuffer for GuestBuffer {}
+
+impl GuestBuffer {
+    /// `pages` pages, all of which are to be lent. They hold what they held before.
+    ///
+    /// # Errors
+    /// [`NoMemory`].
+    pub fn new(memory: &Arc<GuestMemory>, pages: u64) -> Result<Self, NoMemory> {
+        let first = memory.allocate_run(pages)?;
+        let all = Segment { phys: first, len: pages * PAGE_SIZE };
+        Ok(Self { pages: Arc::new(Run { memory: memory.clone(), first, pages }), all, lent: all })
+    }
+
+    /// The same memory, of which `len` bytes from `offset` on are to be lent.
+    ///
+    /// # Panics
+    /// If it does not have them.
+    pub fn lending(self, offset: u64, len: u64) -> Self {
+        let lent = Segment { phys: self.at(offset, len), len };
+        Self { lent, ..self }
+    }
+
+    /// The first `offset` bytes as a buffer, and the others as another. Each is to be lent whole.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    pub fn split_at(self, offset: u64) -> [Self; 2] {
+        let first = Segment { phys: self.all.phys, len: offset };
+        let second = Segment { phys: self.at(offset, 0), len: self.all.len - offset };
+        [first, second].map(|part| Self { pages: self.pages.clone(), all: part, lent: part })
+    }
+
+    /// Where it is.
+    pub fn all(&self) -> Segment {
+        self.all
+    }
+
+    /// Which part of it a device is lent.
+    pub fn lent(&self) -> Segment {
+        self.lent
+    }
+
+    /// Reads bytes from `offset` on.
+    ///
+    /// # Panics
+    /// If it does not have them; so do the others.
+    pub fn read(&self, offset: u64, out: &mut [u8]) {
+        self.memory().read(self.at(offset, out.len() as u64), out);
+    }
+
+    /// Writes bytes from `offset` on.
+    pub fn write(&self, offset: u64, data: &[u8]) {
+        self.memory().write(self.at(offset, data.len() as u64), data);
+    }
+
+    /// Sets all of its bytes to one value.
+    pub fn fill(&self, value: u8) {
+        self.memory().fill(self.all.phys, self.all.len as usize, value);
+    }
+
+    /// Reads the word at `offset`. What the device wrote before that word is seen after this.
+    pub fn read_u64(&self, offset: u64) -> u64 {
+        self.memory().read_u64(self.at(offset, 8))
+    }
+
+    /// Writes the word at `offset`, after everything that was written before.
+    pub fn write_u64(&self, offset: u64, word: u64) {
+        self.memory().write_u64(self.at(offset, 8), word);
+    }
+
+    fn memory(&self) -> &GuestMemory {
+        &self.pages.memory
+    }
+
+    fn at(&self, offset: u64, len: u64) -> PhysAddr {
+        let Segment { phys, len: bytes } = self.all;
+        assert!(offset.checked_add(len).is_some_and(|end| end <= bytes), "{offset}+{len} is not in {bytes} bytes");
+        PhysAddr::new(phys.as_u64() + offset)
+    }
+}
+
+impl fmt::Debug for GuestBuffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "GuestBuffer({}+{})", self.lent.phys, self.lent.len)
+    }
+}

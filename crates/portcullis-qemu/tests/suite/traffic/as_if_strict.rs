@@ -1,0 +1,86 @@
+//! The protections that are not strict, behind the typed face of the drivers.
+
+use portcullis::design::{Design, DesignInfo, DomainSetup, Info, Mapper, Usage};
+use portcullis::invalidation::Revocation;
+use portcullis::iommu::AttachError;
+use portcullis::proof::{Committed, Proof};
+use portcullis::{
+    CommitError, DomainId, Iommu, IovaRange, NewDomainError, Platform, Protection, RawMapError, RawUnmapError, Request,
+    SourceId, UnmapError,
+};
+use std::marker::PhantomData;
+
+/// The design `D`, under deferred protection or under none, that calls all of its unmaps strict. So buffers go back while devices may
+/// still reach them: what comes of that is what the tests look at.
+pub(crate) struct AsIfStrict<D, const DEFERRED: bool>(PhantomData<D>);
+
+impl<D: DesignInfo, const DEFERRED: bool> DesignInfo for AsIfStrict<D, DEFERRED> {
+    const INFO: Info = Info { protections: &[Protection::Strict], ..D::INFO };
+}
+
+// SAFETY: it breaks the promise of a mapper, and of strict protection. Only buffers of a machine's memory are mapped, in which no code
+// of this program relies on anything: devices and tests read and write it at any time, by atomics.
+unsafe impl<D: Design<P, I>, P: Platform, I: Iommu, const DEFERRED: bool> Design<P, I> for AsIfStrict<D, DEFERRED> {
+    type Mapper = CallsItStrict<D::Mapper>;
+
+    unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+        let protection = if DEFERRED { Protection::Deferred } else { Protection::None };
+        // SAFETY: the visitor has found this protection among those that the design offers; the rest is the caller's promise.
+        unsafe { D::build(DomainSetup { protection, ..setup }) }.map(CallsItStrict)
+    }
+}
+
+pub(crate) struct CallsItStrict<M>(M);
+
+fn lost(_: Committed) -> Committed {
+    // SAFETY: as for `AsIfStrict`.
+    Committed::Lost(unsafe { Proof::trusted() })
+}
+
+// SAFETY: as for `AsIfStrict`.
+unsafe impl<M: Mapper> Mapper for CallsItStrict<M> {
+    unsafe fn map(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.0.map(request) }
+    }
+
+    fn unmap(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
+        self.0.unmap(range, out)
+    }
+
+    fn commit(&self, revocation: &mut Revocation) -> Result<Committed, CommitError> {
+        self.0.commit(revocation).map(lost)
+    }
+
+    fn unmap_now(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
+        self.0.unmap_now(range).map(lost)
+    }
+
+    fn tick(&self) -> Result<(), CommitError> {
+        self.0.tick()
+    }
+
+    fn due_us(&self) -> Option<u64> {
+        self.0.due_us()
+    }
+
+    fn table_pages(&self) -> usize {
+        self.0.table_pages()
+    }
+
+    fn usage(&self) -> Usage {
+        self.0.usage()
+    }
+
+    fn id(&self) -> DomainId {
+        self.0.id()
+    }
+
+    fn attach(&self, device: SourceId) -> Result<(), AttachError> {
+        self.0.attach(device)
+    }
+
+    fn detach(&self, device: SourceId) -> Result<(), AttachError> {
+        self.0.detach(device)
+    }
+}
