@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::Path;
 use std::time::Duration;
-use watched::Ended;
+use watched::{Ended, Times};
 
 /// How long a stage may take where nothing is planted.
 const SOUND_MAX: Duration = Duration::from_secs(3600);
@@ -72,30 +72,31 @@ fn open<'m>(drawn: &'m [Mutant], journal: &Journal) -> Vec<&'m Mutant> {
 }
 
 /// Runs every stage that the mutants need where nothing is planted, and says how long each may take with one.
-fn limits(bench: &Bench, open: &[&Mutant]) -> Result<BTreeMap<&'static str, Duration>, Failure> {
+fn limits(bench: &Bench, open: &[&Mutant]) -> Result<BTreeMap<&'static str, Times>, Failure> {
     let mut limits = BTreeMap::new();
     for stage in open.iter().flat_map(|mutant| stages(mutant)) {
         if limits.contains_key(stage.name) {
             continue;
         }
-        let outcome = bench.run(stage, SOUND_MAX)?;
-        let (build, run) = (outcome.build.as_secs_f64(), outcome.run.as_secs_f64());
+        let outcome = bench.run(stage, Times { run: SOUND_MAX, silence: SOUND_MAX })?;
+        let (build, run) = (outcome.build.as_secs_f64(), outcome.run.run.as_secs_f64());
         println!("without a mutant: {} (build {build:.1} s, run {run:.1} s)", stage.name);
         if outcome.ended != Some(Ended::Passed) {
             return Err(Failure::MutantTest(stage.name.to_owned()));
         }
-        limits.insert(stage.name, limit(outcome.run));
+        let Times { run, silence } = outcome.run;
+        limits.insert(stage.name, Times { run: limit(run), silence: limit(silence) });
     }
     Ok(limits)
 }
 
-/// How long a stage may take that takes `sound` without a mutant.
+/// How long something may take that takes `sound` without a mutant.
 fn limit(sound: Duration) -> Duration {
     (sound * SLOWER_MAX).max(LIMIT_MIN)
 }
 
 /// Plants a mutant, tests it, and takes it back.
-fn test(bench: &Bench, mutant: &Mutant, limits: &BTreeMap<&'static str, Duration>) -> Result<Entry, Failure> {
+fn test(bench: &Bench, mutant: &Mutant, limits: &BTreeMap<&'static str, Times>) -> Result<Entry, Failure> {
     let path = bench.tree.join(&mutant.file);
     let sound = fs::read_to_string(&path).map_err(Failure::file(&path))?;
     let planted = mutant.planted(&sound).ok_or_else(|| {
@@ -119,7 +120,7 @@ fn past(
     for stage in stages {
         let outcome = run(stage)?;
         entry.build += outcome.build.as_secs_f64();
-        entry.run += outcome.run.as_secs_f64();
+        entry.run += outcome.run.run.as_secs_f64();
         let test = match outcome.ended {
             Some(Ended::Passed) => continue,
             Some(Ended::Failed(test)) => {
@@ -157,7 +158,7 @@ mod tests {
     use super::mutant::tests::mutant;
     use super::stage::{Outcome, stages};
     use super::watched::Ended;
-    use super::{alone, limit, open, past};
+    use super::{Times, alone, limit, open, past};
     use std::time::Duration;
 
     /// What comes of a mutant whose stages end so, and how many of them are run.
@@ -166,7 +167,11 @@ mod tests {
         let second = Duration::from_secs(1);
         let entry = past(&mutant, stages(&mutant), |_| {
             ran += 1;
-            Ok(Outcome { ended: ends.next().expect("three stages"), build: second, run: 2 * second })
+            Ok(Outcome {
+                ended: ends.next().expect("three stages"),
+                build: second,
+                run: Times { run: 2 * second, silence: second },
+            })
         });
         let entry = entry.expect("nothing went wrong");
         (entry.verdict, entry.by, entry.build + entry.run, ran)

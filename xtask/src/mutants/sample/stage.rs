@@ -1,7 +1,7 @@
 //! What a mutant has to get past: the tests of its package, then those that are built upon it, then the models.
 
 use super::mutant::Mutant;
-use super::watched::{Ended, watch};
+use super::watched::{Ended, Times, watch};
 use crate::failure::Failure;
 use crate::workspace::cargo;
 use std::fs;
@@ -41,7 +41,7 @@ pub(super) struct Outcome {
     /// `None` where the tests could not be built.
     pub(super) ended: Option<Ended>,
     pub(super) build: Duration,
-    pub(super) run: Duration,
+    pub(super) run: Times,
 }
 
 /// Where mutants are planted and tested.
@@ -53,8 +53,8 @@ pub(super) struct Bench {
 }
 
 impl Bench {
-    /// Builds the tests of a stage and runs them for at most `limit`.
-    pub(super) fn run(&self, stage: &Stage, limit: Duration) -> Result<Outcome, Failure> {
+    /// Builds the tests of a stage and runs them within `limits`.
+    pub(super) fn run(&self, stage: &Stage, limits: Times) -> Result<Outcome, Failure> {
         empty(&self.scratch)?;
         let begun = Instant::now();
         let failure = |error| Failure::Program { program: "cargo".to_owned(), error };
@@ -63,11 +63,10 @@ impl Bench {
         let is_built = build.status().map_err(failure)?.success();
         let build = begun.elapsed();
         if !is_built {
-            return Ok(Outcome { ended: None, build, run: Duration::ZERO });
+            return Ok(Outcome { ended: None, build, run: Times { run: Duration::ZERO, silence: Duration::ZERO } });
         }
-        let begun = Instant::now();
-        let ended = watch(self.command(stage), limit)?;
-        Ok(Outcome { ended: Some(ended), build, run: begun.elapsed() })
+        let (ended, run) = watch(self.command(stage), limits)?;
+        Ok(Outcome { ended: Some(ended), build, run })
     }
 
     /// The tests of a stage, as cargo builds and runs them.

@@ -1,4 +1,4 @@
-//! A run of tests that is ended as soon as one has failed, or all together take too long.
+//! A run of tests that is ended as soon as one has failed, or they take too long: all together, or the next of them to end.
 
 use crate::failure::Failure;
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process_group, prlimit};
@@ -12,6 +12,14 @@ use std::time::{Duration, Instant};
 /// What one process of a run may ask for. A flawed loop may fill a list without end.
 const MEMORY_MAX: u64 = 8 << 30;
 
+/// How long a run takes, or may take.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Times {
+    pub(super) run: Duration,
+    /// The longest time in which it prints no line.
+    pub(super) silence: Duration,
+}
+
 /// How a run has ended.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Ended {
@@ -21,17 +29,21 @@ pub(super) enum Ended {
     TimedOut,
 }
 
-/// Runs tests until all have passed, one has failed, or `limit` is over.
-pub(super) fn watch(mut command: Command, limit: Duration) -> Result<Ended, Failure> {
+/// Runs tests until all have passed, one has failed, or `limits` are over. Returns how long they took, too.
+pub(super) fn watch(mut command: Command, limits: Times) -> Result<(Ended, Times), Failure> {
     let failure = |error| Failure::Program { program: "cargo".to_owned(), error };
     // A group of its own: cargo, the tests, and what they start, end together.
     command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = command.spawn().map_err(failure)?;
-    confine(&child, limit);
+    confine(&child, limits.run);
     let printed = lines(&mut child);
-    let end = Instant::now() + limit;
+    let begun = Instant::now();
+    let mut silence = Duration::ZERO;
     let early = loop {
-        match printed.recv_timeout(end.saturating_duration_since(Instant::now())) {
+        let silent_since = Instant::now();
+        let line = printed.recv_timeout(limits.silence.min(limits.run.saturating_sub(begun.elapsed())));
+        silence = silence.max(silent_since.elapsed());
+        match line {
             Ok(line) => {
                 if let Some(test) = failed(&line) {
                     break Some(Ended::Failed(Some(test.to_owned())));
@@ -46,7 +58,8 @@ pub(super) fn watch(mut command: Command, limit: Duration) -> Result<Ended, Fail
         let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
     }
     let status = child.wait().map_err(failure)?;
-    Ok(early.unwrap_or(if status.success() { Ended::Passed } else { Ended::Failed(None) }))
+    let ended = early.unwrap_or(if status.success() { Ended::Passed } else { Ended::Failed(None) });
+    Ok((ended, Times { run: begun.elapsed(), silence }))
 }
 
 /// The test that a line says has failed.
@@ -79,14 +92,18 @@ fn lines(child: &mut Child) -> Receiver<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Ended, failed, watch};
+    use super::{Ended, Times, failed, watch};
     use std::process::Command;
     use std::time::{Duration, Instant};
 
-    fn shell(script: &str, limit: Duration) -> Ended {
+    fn shell_within(script: &str, limits: Times) -> (Ended, Times) {
         let mut command = Command::new("sh");
         command.args(["-c", script]);
-        watch(command, limit).expect("a shell")
+        watch(command, limits).expect("a shell")
+    }
+
+    fn shell(script: &str, run: Duration) -> Ended {
+        shell_within(script, Times { run, silence: run }).0
     }
 
     #[test]
@@ -114,6 +131,16 @@ mod tests {
         let begun = Instant::now();
         assert_eq!(shell("echo 'test a ... ok'; sleep 600", Duration::from_millis(100)), Ended::TimedOut);
         assert!(begun.elapsed() < Duration::from_secs(200));
+    }
+
+    #[test]
+    fn a_run_that_is_silent_for_too_long_is_ended() {
+        let limits = Times { run: Duration::from_secs(300), silence: Duration::from_millis(1500) };
+        let script = "for test in a b c d; do sleep 0.5; echo \"test $test ... ok\"; done";
+        let (ended, took) = shell_within(script, limits);
+        assert_eq!(ended, Ended::Passed);
+        assert!(took.run > limits.silence && took.silence < limits.silence, "{took:?}");
+        assert_eq!(shell_within("echo 'test a ... ok'; sleep 600", limits).0, Ended::TimedOut);
     }
 
     #[test]
