@@ -26,7 +26,7 @@ pub(crate) enum Command {
     Attack(Box<AttackArguments>),
     /// Published tables and figures made again, what was published beside what comes of it; and some of our own
     ///
-    /// The traces that they need are in the program. All of them take some minutes.
+    /// The traces that they need are in the program. All of them take about half a minute on two cores.
     Figures(FiguresArguments),
     /// The protection layer on the CPUs of this machine: nanoseconds, cycles and instructions of a map and its unmap
     ///

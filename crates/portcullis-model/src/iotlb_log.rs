@@ -182,11 +182,20 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_choice_misses_less_than_the_best(text in "[a-dA-D-]{1,12}", ways in 1usize..4) {
+        fn no_choice_misses_less_than_the_best(text in "[a-dA-D-]{1,12}", ways in 1usize..4, sets in 1usize..3) {
             let log = log(&text);
-            let best = log.misses(ways, 0, Eviction::Optimal);
-            prop_assert_eq!(best, fewest(&log.0, &mut Vec::new(), ways));
-            prop_assert!(best <= log.misses(ways, 0, Eviction::LeastRecent));
+            let best = log.misses(sets * ways, ways, Eviction::Optimal);
+            // Each set by itself, as if there were no other.
+            let of_set = |set: usize| {
+                let is_here = |event: &Event| match event {
+                    Event::Asked(page) => page.key() % sets as u64 == set as u64,
+                    Event::Invalidated(_) => true,
+                };
+                let events: Vec<Event> = log.0.iter().copied().filter(is_here).collect();
+                fewest(&events, &mut Vec::new(), ways)
+            };
+            prop_assert_eq!(best, (0..sets).map(of_set).sum::<u64>());
+            prop_assert!(best <= log.misses(sets * ways, ways, Eviction::LeastRecent));
         }
     }
 }

@@ -119,7 +119,7 @@ fn make(bench: &mut Bench<'_>) -> Result<Made, FigureError> {
     };
     let findings = vec![
         format!(
-            "The naive IOTLB misses {} times a page, and the best eviction that there could be takes that to {} of it: an address is used once, so nothing that is kept is asked for again. More ways or entries change nothing either, as published.",
+            "The naive IOTLB misses {} times a page, and the best eviction that there could be takes that to {} of it. More ways or entries change nothing either, as published. All three follow from one thing: the trace has no log of its device, so the replay asks for each page of a mapping once, and nothing that is kept is asked for again.",
             number(deferred[0]),
             number(of(OPT)),
         ),
@@ -129,7 +129,7 @@ fn make(bench: &mut Bench<'_>) -> Result<Made, FigureError> {
             number(CONFIGURATIONS[0].published / PUBLISHED_NAIVE),
         ),
         format!(
-            "The largest difference is in hints at map: {} of the misses are left here, {} there. This e1000e maps what it sends just before the device reads it, so the page that the driver names is the page that is asked for next; and with one direction, not asking for the page before brings {} here and {} there.",
+            "The largest difference is in hints at map: {} of the misses are left here, {} there. The replay lets the device read a buffer as soon as it is mapped, so the page that the driver names is the page that is asked for next; and with one direction, not asking for the page before brings {} here and {} there.",
             number(of(AT_MAP)),
             number(7.02 / PUBLISHED_NAIVE),
             number(ours[3]),

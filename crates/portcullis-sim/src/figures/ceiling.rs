@@ -76,7 +76,7 @@ fn make(bench: &mut Bench<'_>) -> Result<Made, FigureError> {
     };
     let findings = vec![
         format!(
-            "Unprotected the device moves {} Gb/s, and {} with strict protection and no prefetcher: every page waits for a walk, and the walkers are what is short.",
+            "Unprotected the device moves {} Gb/s, and {} with strict protection and no prefetcher: every page waits for its walk.",
             gbps(rate(0)),
             gbps(rate(2)),
         ),

@@ -88,7 +88,7 @@ fn make(bench: &mut Bench<'_>) -> Result<Made, FigureError> {
             number(of(RING, DesignId::Stock, next)),
         ),
         format!(
-            "Where the driver also names what the device will read, {} misses a page are left of {SEND} under `portcullis`, and {} under `magazine`.",
+            "Where the driver also names what the device will read, {} misses a page are left of {SEND} under `portcullis`, and {} under `magazine`. The trace has no log of its device, so the replay lets it read a buffer as soon as it is mapped: a device that reads later may find the page pushed out of the buffer.",
             number(sent[0]),
             number(sent[1]),
         ),
