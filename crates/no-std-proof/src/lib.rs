@@ -10,17 +10,15 @@ extern crate alloc;
 mod allocator;
 mod host;
 mod registers;
-mod space;
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::panic::PanicInfo;
 use host::Host;
 use portcullis::designs::DesignId;
-use portcullis::{Access, Iommu, Iova, PhysAddr, Protection, Segment, SourceId};
+use portcullis::{Access, DomainConfig, DynDomain, Iommu, Iova, PhysAddr, Protection, Segment, SourceId};
 use portcullis_vtd::{Unit, UnitConfig};
 use registers::Registers;
-use space::{Open, SharedUnit, Space};
 
 #[panic_handler]
 fn panic(_: &PanicInfo<'_>) -> ! {
@@ -29,8 +27,8 @@ fn panic(_: &PanicInfo<'_>) -> ! {
     }
 }
 
-/// An open address space, and its unit.
-pub struct Handle(Box<dyn Space>, SharedUnit);
+/// An open address space, and its unit, which the domain keeps alive as well.
+pub struct Handle(DynDomain, Arc<Unit<Registers, Host>>);
 
 /// Brings up the VT-d unit at `registers` and opens an address space under design number `design` (in the order of the table
 /// of designs) with protection 0 (none), 1 (strict) or 2 (deferred), over the first `memory_bytes` of memory. Null if any of
@@ -60,10 +58,14 @@ pub unsafe extern "C" fn portcullis_open(
     // This host has no cache-line flush.
     let is_coherent = unit.capabilities().coherent;
     let unit = Arc::new(unit);
-    let open = Open { unit: unit.clone(), host: Host, protection, memory: &memory };
-    match is_coherent.then(|| design.visit(open)).flatten() {
-        Some(space) => Box::into_raw(Box::new(Handle(space, unit))),
-        None => core::ptr::null_mut(),
+    if !is_coherent {
+        return core::ptr::null_mut();
+    }
+    let config = DomainConfig { memory: &memory, ..DomainConfig::new(protection) };
+    // SAFETY: without protection, the caller has promised it.
+    match unsafe { DynDomain::open_unprotected(*design, unit.clone(), Host, &config) } {
+        Ok(domain) => Box::into_raw(Box::new(Handle(domain, unit))),
+        Err(_) => core::ptr::null_mut(),
     }
 }
 
@@ -86,7 +88,7 @@ pub unsafe extern "C" fn portcullis_map(handle: &Handle, phys: u64, len: u64, ac
         _ => return false,
     };
     // SAFETY: the caller's promise, passed on.
-    match unsafe { handle.0.map(PhysAddr::new(phys), len, access) } {
+    match unsafe { handle.0.map_raw(PhysAddr::new(phys), len, access) } {
         Ok(mapped) => {
             *iova = mapped.as_u64();
             true
@@ -98,7 +100,7 @@ pub unsafe extern "C" fn portcullis_map(handle: &Handle, phys: u64, len: u64, ac
 /// Takes a mapping away. The buffer is the caller's again only if this returns true.
 #[unsafe(no_mangle)]
 pub extern "C" fn portcullis_unmap(handle: &Handle, iova: u64, len: u64) -> bool {
-    handle.0.unmap(Iova::new(iova), len).is_ok()
+    handle.0.unmap_raw(Iova::new(iova), len).is_ok()
 }
 
 /// Flushes what has waited long enough; to be called from a timer.
@@ -114,8 +116,8 @@ pub extern "C" fn portcullis_tick(handle: &Handle) -> bool {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn portcullis_close(handle: *mut Handle) -> bool {
     // SAFETY: made by `Box::into_raw`, and the caller gives it up.
-    let Handle(space, unit) = *unsafe { Box::from_raw(handle) };
-    drop(space);
+    let Handle(domain, unit) = *unsafe { Box::from_raw(handle) };
+    drop(domain);
     // SAFETY: the caller's promise, passed on.
     Arc::into_inner(unit).is_some_and(|unit| unsafe { unit.shut_down() }.is_ok())
 }

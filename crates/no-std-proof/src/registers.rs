@@ -35,12 +35,12 @@ unsafe impl Mmio for Registers {
         unsafe { self.at::<u64>(offset).read_volatile() }
     }
 
-    fn write32(&self, offset: u32, value: u32) {
+    unsafe fn write32(&self, offset: u32, value: u32) {
         // SAFETY: as above.
         unsafe { self.at::<u32>(offset).write_volatile(value) }
     }
 
-    fn write64(&self, offset: u32, value: u64) {
+    unsafe fn write64(&self, offset: u32, value: u64) {
         // SAFETY: as above.
         unsafe { self.at::<u64>(offset).write_volatile(value) }
     }

@@ -56,8 +56,8 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     let seen_at = target.iova();
     edu.fetch(source.iova(), 16)?;
     edu.store(seen_at, 16)?;
-    domain.unmap(source).map_err(|failure| format!("{failure:?}"))?;
-    let to = domain.unmap(target).map_err(|failure| format!("{failure:?}"))?;
+    domain.unmap(source).map_err(|failure| failure.error())?;
+    let to = domain.unmap(target).map_err(|failure| failure.error())?;
     let mut landed = [0; 16];
     to.read(0, &mut landed);
     assert_eq!(&landed, b"through the gate");
@@ -90,7 +90,8 @@ struct Registers {
     base: PhysAddr,
 }
 
-// SAFETY: they are those of the machine's unit, at every call; its devices reach the memory of the machine only.
+// SAFETY: they are those of the machine's unit, at every call, which only the driver writes here; its devices reach the memory of the
+// machine only.
 unsafe impl Mmio for Registers {
     fn read32(&self, offset: u32) -> u32 {
         self.machine.read32(self.base.as_u64() + u64::from(offset))
@@ -100,11 +101,11 @@ unsafe impl Mmio for Registers {
         self.machine.read64(self.base.as_u64() + u64::from(offset))
     }
 
-    fn write32(&self, offset: u32, value: u32) {
+    unsafe fn write32(&self, offset: u32, value: u32) {
         self.machine.write32(self.base.as_u64() + u64::from(offset), value);
     }
 
-    fn write64(&self, offset: u32, value: u64) {
+    unsafe fn write64(&self, offset: u32, value: u64) {
         self.machine.write64(self.base.as_u64() + u64::from(offset), value);
     }
 }

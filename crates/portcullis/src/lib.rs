@@ -6,17 +6,22 @@
 //!
 //! # The contract
 //!
-//! What compiles without `unsafe` is strict: a buffer that is lent by the typed face is in reach of the device alone until the
-//! hardware has confirmed that the device has lost it, a panic or a forgotten value notwithstanding. That rests on promises, each
-//! written where the `unsafe` is: of the host ([`Platform`]), of the hardware ([`Iommu`]), of a design and its mapper
-//! ([`design::Design`], [`design::Mapper`]), of a buffer ([`domain::DmaBuffer`], [`domain::SharedBuffer`]), and of callers that map by address
-//! ([`Domain::map_raw`]) or without protection ([`Domain::unprotected`]). What no type can show:
+//! What compiles without `unsafe` is strict: a buffer that is lent by the typed face is in reach of the device alone (with
+//! [`Domain::map_shared`], of the device and of atomic or volatile accesses) until the hardware has confirmed that the device has lost
+//! it, a panic or a forgotten value notwithstanding. That rests on promises, each written where the `unsafe` is: of the host
+//! ([`Platform`]), of the hardware ([`Iommu`]; of a VT-d unit, `portcullis_vtd::Mmio`), of a design, its mapper and their parts
+//! ([`design::Design`], [`design::Mapper`], [`iova::IovaAllocator`], [`design::Locking`]), of a buffer ([`domain::DmaBuffer`],
+//! [`domain::SharedBuffer`]), and of callers that map by address ([`Domain::map_raw`]) or without protection ([`Domain::unprotected`]).
+//! What no type can show:
 //!
 //! - An invalidation reaches the hardware that the device is behind: the unit is the right one, with one driver.
+//! - What a device had begun before an invalidation is over after it where the unit drains: VT-d's `CAP.DWD` and `CAP.DRD`. The driver
+//!   asks for it; a unit without them may let a DMA land late.
 //! - A page is the unit of protection. Of a buffer that shares a page with others the device reaches these as well (S8).
 //! - What the driver programs into the device is its own affair: an address of another mapping in the same domain is in reach.
 //! - Peer devices that need no IOMMU, firmware's regions and interrupts written as DMA are outside.
-//! - A mapping that is dropped or forgotten stays mapped until its domain goes; its buffer is lost ([`domain::lost_buffers`]).
+//! - A mapping that is dropped or forgotten stays mapped until its domain goes; its buffer is lost, which is counted in
+//!   [`domain::lost_buffers`] where it was dropped.
 //!
 //! It is one crate, although a large one: designs, allocators, tables and invalidation are parts of one mapper, and who links it
 //! takes one design out of it. What no design of a program needs, its linker leaves out.
@@ -65,7 +70,7 @@ mod sync;
 pub mod table;
 
 pub use address::{Iova, IovaRange, PAGE_SHIFT, PAGE_SIZE, PhysAddr, Segment, pages_spanned};
-pub use domain::{Domain, DomainConfig};
+pub use domain::{Domain, DomainConfig, DynDomain};
 pub use error::{CommitError, MapError, NewDomainError, NoMemory, RawMapError, RawUnmapError, SyncError, UnmapError};
 pub use iommu::{Capabilities, DomainId, Invalidation, Iommu, QueueError, SourceId, Translation};
 pub use platform::Platform;

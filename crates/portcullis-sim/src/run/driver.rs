@@ -1,14 +1,16 @@
 //! A core doing what a device driver does: mapping, unmapping in batches, and watching what the device can reach.
 
 use super::RunError;
-use super::any_domain::AnyBatch;
+use super::any_domain::{self, AnyBatch};
 use super::live::{Buffer, Live, Ranges, Slot};
 use super::observers::RunEvent;
 use super::world::{Wanted, World};
 use portcullis::RawUnmapError;
 use portcullis::domain::segment_iova;
 use portcullis::platform::Step;
-use portcullis::{Access, Iova, IovaRange, PAGE_SIZE, PhysAddr, Platform, Request, Segment, Stream};
+use portcullis::{
+    Access, DynDomain, Iova, IovaRange, PAGE_SHIFT, PAGE_SIZE, PhysAddr, Platform, Request, Segment, Stream,
+};
 use smallvec::smallvec;
 use std::cell::Cell;
 
@@ -20,14 +22,14 @@ pub(super) struct Driver<'w> {
     /// The queue that it maps for, where its driver knows queues.
     stream: Stream,
     /// A batch for each device; only one of them has members.
-    batches: Vec<Box<dyn AnyBatch + 'w>>,
+    batches: Vec<AnyBatch<'w>>,
     /// The mappings of the batch that has not been committed, all of one device.
     members: Vec<(Slot, Live)>,
 }
 
 impl<'w> Driver<'w> {
     pub(super) fn new(world: &'w World, core: usize, batch_max: usize) -> Self {
-        let batches = world.domains.iter().map(|domain| domain.batch()).collect();
+        let batches = world.domains.iter().map(DynDomain::raw_batch).collect();
         Self { world, core, batch_max, stream: Stream::default(), batches, members: Vec::new() }
     }
 
@@ -63,7 +65,7 @@ impl<'w> Driver<'w> {
         let request = |segments: &[Segment]| {
             let mut request = Request::new(segments, access)?;
             request.stream = stream;
-            domain.map(&request)
+            any_domain::map(domain, &request)
         };
         world.tell(&RunEvent::MapBegins { core: self.core });
         let ranges: Result<Ranges, _> = world.engine.charged(|| {
@@ -142,7 +144,7 @@ impl<'w> Driver<'w> {
         let under_way = &world.unmaps[self.core];
         under_way.replace(Some((slot, live)));
         let domain = &world.domains[device];
-        let unmap = || ranges.iter().try_for_each(|range| domain.unmap(*range));
+        let unmap = || ranges.iter().try_for_each(|range| domain.unmap_raw(range.start(), range.pages() << PAGE_SHIFT));
         let (unmapped, was_told) = world.engine.unmapping(unmap);
         let (slot, live) = under_way.take().expect("the unmap that was under way here");
         if let Err(error) = unmapped {
@@ -166,7 +168,7 @@ impl<'w> Driver<'w> {
             self.commit();
         }
         let batch = &mut self.batches[live.device];
-        let unmap = || live.ranges.iter().try_fold(false, |any, range| Ok(batch.unmap(*range)? || any));
+        let unmap = || live.ranges.iter().try_fold(false, |any, range| Ok(any_domain::unmap(batch, *range)? || any));
         match world.engine.charged(unmap) {
             Ok(any_cleared) => world.provoke(&RunEvent::Cleared { slot, live: &live, announced: Some(any_cleared) }),
             Err(error) => return world.fail(RunError::Unmap(error)),
@@ -184,7 +186,7 @@ impl<'w> Driver<'w> {
         // Whatever comes of it: buffers whose commit fails never come back (S11).
         let mut members = std::mem::take(&mut self.members);
         let batch = &mut self.batches[device];
-        if let Err(error) = world.engine.charged(|| batch.commit()) {
+        if let Err(error) = world.engine.charged(|| batch.commit_so_far()) {
             world.fail(RunError::Commit(error));
             return;
         }

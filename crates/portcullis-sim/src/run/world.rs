@@ -1,6 +1,6 @@
 //! A simulated machine put together: virtual cores, modelled hardware, the real driver, and the design's domains.
 
-use super::any_domain::{AnyDesign, AnyDomain};
+use super::any_domain::AnyDesign;
 use super::live::{Buffer, Live, Slot};
 use super::observers::{Observer, RunEvent};
 use super::ranges::Ranges;
@@ -9,7 +9,7 @@ use crate::engine::{Engine, Event};
 use crate::platform::LabPlatform;
 use crate::prefetch::Hints;
 use portcullis::design::Info;
-use portcullis::{DomainConfig, PhysAddr, RawMapError, Segment, SourceId};
+use portcullis::{DomainConfig, DynDomain, PhysAddr, RawMapError, Segment, SourceId};
 use portcullis_model::{Device, ModelMmio, Ram, Vtd};
 use portcullis_vtd::Unit;
 use std::cell::{Cell, RefCell};
@@ -83,7 +83,7 @@ pub(super) struct World {
     pub(super) unit: LabUnit,
     /// What is said of the design of its domains.
     pub(super) info: &'static Info,
-    pub(super) domains: Vec<Box<dyn AnyDomain>>,
+    pub(super) domains: Vec<DynDomain>,
     pub(super) devices: RefCell<Vec<Device>>,
     /// By slot.
     pub(super) live: RefCell<Vec<Option<Live>>>,

@@ -1,7 +1,7 @@
 //! Buffers while the device has them.
 
 use crate::address::{Iova, IovaRange, Segment};
-use crate::error::{CommitError, MapError, RawMapError, SyncError, UnmapError};
+use crate::error::{CommitError, MapError, RawMapError, RawUnmapError, SyncError, UnmapError};
 use crate::proof::Proof;
 use crate::request::Access;
 use crate::sync::{Ordering, StaticCounter};
@@ -12,7 +12,9 @@ use core::mem::ManuallyDrop;
 ///
 /// # Safety
 /// The segments are physical memory that belongs to the buffer, wherever the value is moved and for as long as it is not
-/// dropped; they are the same at every call. `'static`, so that a forgotten mapping outlives everything.
+/// dropped; they are the same at every call. While the value is not in reach of its owner, as in a mapping, the memory has no other
+/// user than the device, which may write it: there is no clone of the value and no reference into its memory. `'static`, so that a
+/// forgotten mapping outlives everything.
 pub unsafe trait DmaBuffer: 'static {
     /// The physical pieces of the buffer, in order.
     fn segments(&self) -> &[Segment];
@@ -37,7 +39,7 @@ pub unsafe trait SharedBuffer: DmaBuffer {}
 static LOST: StaticCounter = StaticCounter::new(0);
 
 /// How many buffers were lost for good since the program started: because their mapping was dropped, because an invalidation
-/// failed (S11), or because a panic came while the device had them. The unmaps of a [`RawBatch`](super::RawBatch) count as well
+/// failed (S11), or because a panic came while the device had them. A mapping that is forgotten is not counted. The unmaps of a [`RawBatch`](super::RawBatch) count as well
 /// where its commit fails in its drop, for then no error tells of them.
 pub fn lost_buffers() -> usize {
     LOST.load(Ordering::Relaxed)
@@ -229,6 +231,16 @@ pub enum UnmapFailure<B: DmaBuffer> {
     Refused(Refused<Mapping<B>, UnmapError>),
     /// The invalidation failed: the buffer is lost for good.
     Commit(CommitError),
+}
+
+impl<B: DmaBuffer> UnmapFailure<B> {
+    /// What went wrong.
+    pub const fn error(&self) -> RawUnmapError {
+        match self {
+            Self::Refused(refused) => RawUnmapError::Refused(refused.error),
+            Self::Commit(error) => RawUnmapError::Commit(*error),
+        }
+    }
 }
 
 impl<B: DmaBuffer> From<Refused<Mapping<B>, UnmapError>> for UnmapFailure<B> {

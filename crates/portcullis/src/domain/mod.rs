@@ -8,10 +8,12 @@
 //! programs the device, answers for it: the memory must be meant for that device until the mapping is gone.
 
 mod batch;
+mod erased;
 mod mapping;
 mod ring;
 
 pub use batch::{Batch, RawBatch};
+pub use erased::{DynDomain, Erased};
 pub use mapping::{
     DmaBuffer, MapFailure, Mapping, Refused, SharedBuffer, UnmapFailure, leaked_mappings, lost_buffers, segment_iova,
 };
@@ -23,7 +25,7 @@ pub use ring::{
 use mapping::{Lent, Tag};
 
 use crate::address::{Iova, IovaRange, PAGE_SHIFT, PhysAddr, Segment, lies_in_a_page};
-use crate::design::{Design, DomainSetup, Mapper, Options, Usage};
+use crate::design::{Design, DomainSetup, Info, Mapper, Options, Usage};
 use crate::error::{CommitError, MapError, NewDomainError, RawMapError, RawUnmapError, UnmapError};
 use crate::invalidation::Revocation;
 use crate::iommu::{AttachError, DomainId, Iommu, QueueError, SourceId};
@@ -70,6 +72,7 @@ pub struct Domain<D: Design<P, I>, P: Platform, I: Iommu> {
     tag: Tag,
     /// Rings made so far.
     rings: AtomicUsize,
+    info: &'static Info,
 }
 
 impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
@@ -86,11 +89,16 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     /// # Errors
     /// A [`NewDomainError`], [`NewDomainError::Unprotected`] for [`Protection::None`].
     pub fn with_config(iommu: I, platform: P, config: &DomainConfig<'_>) -> Result<Self, NewDomainError> {
-        if config.protection == Protection::None && D::INFO.protections.contains(&Protection::None) {
-            return Err(NewDomainError::Unprotected);
-        }
+        Self::refuse_unprotected(&D::INFO, config)?;
         // SAFETY: there is some protection.
         unsafe { Self::unprotected(iommu, platform, config) }
+    }
+
+    fn refuse_unprotected(info: &Info, config: &DomainConfig<'_>) -> Result<(), NewDomainError> {
+        match config.protection {
+            Protection::None if info.protections.contains(&Protection::None) => Err(NewDomainError::Unprotected),
+            _ => Ok(()),
+        }
     }
 
     /// A domain as `config` says, which may have [`Protection::None`]: then a device reaches memory whether it is mapped or not.
@@ -127,12 +135,22 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         // SAFETY: the protection is one of the design's and the width one of the hardware's; the rest is the caller's promise.
         let mapper = unsafe { D::build(setup) }?;
         let tag = Tag::new(D::INFO.physical_addresses());
-        Ok(Self { mapper, protection: config.protection, tag, rings: AtomicUsize::new(0) })
+        Ok(Self { mapper, protection: config.protection, tag, rings: AtomicUsize::new(0), info: &D::INFO })
     }
 
     /// The domain's id in the IOMMU.
     pub fn id(&self) -> DomainId {
         self.mapper.id()
+    }
+
+    /// What there is to say about its design.
+    pub fn info(&self) -> &'static Info {
+        self.info
+    }
+
+    /// How its mappings are protected.
+    pub fn protection(&self) -> Protection {
+        self.protection
     }
 
     /// Lets `device` reach memory through this domain.
@@ -229,6 +247,9 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     /// Unmaps what [`map_raw`](Domain::map_raw) mapped: the same address and length. Under strict protection the device has
     /// lost the buffer when this returns.
     ///
+    /// It is a mistake to unmap a typed mapping by it: the device loses that early, and [`unmap`](Domain::unmap) may then refuse it, so
+    /// that its buffer stays lent.
+    ///
     /// # Errors
     /// [`RawUnmapError::Refused`] leaves the mapping as it was. After [`RawUnmapError::Commit`] the buffer must never be
     /// used again (S11).
@@ -245,6 +266,26 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     #[inline(never)]
     fn unmap_pages(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
         self.mapper.unmap_now(range)
+    }
+
+    /// Clears the mapping at exactly `range` and notes in `out` what is to be invalidated: a [`raw_batch`](Domain::raw_batch) that
+    /// borrows no domain, for callers in C. The buffer is not back before [`commit_raw`](Domain::commit_raw).
+    ///
+    /// # Errors
+    /// An [`UnmapError`], [`UnmapError::BatchFull`] and [`UnmapError::WrongDomain`] among them; nothing has changed then.
+    pub fn unmap_raw_into(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
+        self.unmap_into(range, out)
+    }
+
+    /// Ends a batch of [`unmap_raw_into`](Domain::unmap_raw_into). Its buffers are the driver's again, and it may be used anew.
+    ///
+    /// # Errors
+    /// [`CommitError`]: no buffer of the batch may be used again (S11).
+    ///
+    /// # Panics
+    /// If its unmaps are another domain's.
+    pub fn commit_raw(&self, revocation: &mut Revocation) -> Result<(), CommitError> {
+        if revocation.is_empty() { Ok(()) } else { self.commit(revocation).map(drop) }
     }
 
     /// Collects raw unmaps to be committed together.

@@ -9,9 +9,11 @@ mod chunks;
 mod compile_fail;
 mod contract;
 mod domains;
+mod erased;
 mod fuzz;
 #[path = "../fuzzing/mod.rs"]
 mod fuzzing;
+mod heap;
 mod identity;
 mod interrupted;
 mod invalidation_at_map;

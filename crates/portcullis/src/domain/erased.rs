@@ -1,0 +1,250 @@
+//! A domain whose type names neither its design nor its host nor its IOMMU: for adapters, C, and programs whose users choose the
+//! design.
+
+use super::{Domain, DomainConfig};
+use crate::address::{IovaRange, PhysAddr};
+use crate::design::{Addressing, Design, DesignInfo, DomainSetup, Info, Mapper, Usage};
+use crate::designs::{DesignId, Visitor};
+use crate::entry::{Entry, Frame};
+use crate::error::{CommitError, NewDomainError, NoMemory, RawMapError, RawUnmapError, UnmapError};
+use crate::fallible::try_box;
+use crate::invalidation::Revocation;
+use crate::iommu::{AttachError, Capabilities, DomainId, Invalidation, Iommu, QueueError, SourceId, Translation};
+use crate::platform::{CpuHint, Lock, LockClass, Platform, Wait};
+use crate::proof::Committed;
+use crate::request::Request;
+use alloc::boxed::Box;
+
+/// A domain of any design. Each call of its mapper is one through a table of functions; everything else is as in any [`Domain`].
+///
+/// ```
+/// use portcullis::designs::DesignId;
+/// use portcullis::iommu::fake::FakeIommu;
+/// use portcullis::platform::fake::FakeHost;
+/// use portcullis::{DomainConfig, DynDomain, Protection};
+///
+/// let host: &FakeHost = Box::leak(Box::default());
+/// let iommu: &FakeIommu = Box::leak(Box::new(FakeIommu::new(host)));
+/// let design = DesignId::by_id("magazine").expect("a design");
+/// let domain: DynDomain = DynDomain::open(design, iommu, host, &DomainConfig::new(Protection::Strict))?;
+/// assert_eq!(domain.info().id, "magazine");
+/// # Ok::<(), portcullis::NewDomainError>(())
+/// ```
+pub type DynDomain = Domain<Erased, Erased, Erased>;
+
+/// Stands for the design, the host and the IOMMU of a [`DynDomain`] where types are wanted for them. There is no value of it.
+#[derive(Clone, Copy, Debug)]
+pub enum Erased {}
+
+impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
+    /// The same domain, with its devices and all that is mapped, behind a type that does not name its design.
+    ///
+    /// # Errors
+    /// [`NoMemory`]; the domain is gone then.
+    pub fn erase(self) -> Result<DynDomain, NoMemory>
+    where
+        D::Mapper: 'static,
+    {
+        let Self { mapper, protection, tag, rings, info } = self;
+        let mapper: Box<dyn Mapper> = try_box(mapper)?;
+        Ok(Domain { mapper, protection, tag, rings, info })
+    }
+}
+
+impl DynDomain {
+    /// A domain of `design`, with all that [`Domain::with_config`] checks.
+    ///
+    /// # Errors
+    /// A [`NewDomainError`].
+    pub fn open<P: Platform + 'static, I: Iommu + 'static>(
+        design: DesignId,
+        iommu: I,
+        platform: P,
+        config: &DomainConfig<'_>,
+    ) -> Result<Self, NewDomainError> {
+        Self::refuse_unprotected(design.info(), config)?;
+        // SAFETY: there is some protection.
+        unsafe { Self::open_unprotected(design, iommu, platform, config) }
+    }
+
+    /// The same, which may have [`Protection::None`](crate::Protection::None).
+    ///
+    /// # Errors
+    /// A [`NewDomainError`].
+    ///
+    /// # Safety
+    /// That of [`Domain::unprotected`].
+    pub unsafe fn open_unprotected<P: Platform + 'static, I: Iommu + 'static>(
+        design: DesignId,
+        iommu: I,
+        platform: P,
+        config: &DomainConfig<'_>,
+    ) -> Result<Self, NewDomainError> {
+        struct Open<'c, P, I>(I, P, &'c DomainConfig<'c>);
+        impl<P: Platform + 'static, I: Iommu + 'static> Visitor<P, I> for Open<'_, P, I> {
+            type Output = Result<DynDomain, NewDomainError>;
+
+            fn visit<D: Design<P, I>>(self) -> Self::Output {
+                let Self(iommu, platform, config) = self;
+                // SAFETY: the promise of the caller of `open_unprotected`, passed on.
+                let domain = unsafe { Domain::<D, P, I>::unprotected(iommu, platform, config) }?;
+                Ok(domain.erase()?)
+            }
+        }
+        design.visit(Open(iommu, platform, config))
+    }
+}
+
+impl DesignInfo for Erased {
+    /// Of no design: [`Domain::info`] tells which one it is. It offers no protection, so that no domain is made by it.
+    const INFO: Info = Info {
+        id: "erased",
+        source: "a design that is chosen at run time",
+        allocator: "its own",
+        invalidation: "its own",
+        tables: "its own",
+        protections: &[],
+        breaches: &[],
+        addressing: Addressing::Own,
+        fit: None,
+        batch_default: 1,
+        options: &[],
+    };
+}
+
+// SAFETY: it builds nothing.
+unsafe impl Design<Erased, Erased> for Erased {
+    type Mapper = Box<dyn Mapper>;
+
+    unsafe fn build(setup: DomainSetup<'_, Erased, Erased>) -> Result<Self::Mapper, NewDomainError> {
+        match setup.iommu {}
+    }
+}
+
+// SAFETY: forwards to a mapper that keeps the promises.
+unsafe impl Mapper for Box<dyn Mapper> {
+    unsafe fn map(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { (**self).map(request) }
+    }
+
+    fn unmap(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
+        (**self).unmap(range, out)
+    }
+
+    fn commit(&self, revocation: &mut Revocation) -> Result<Committed, CommitError> {
+        (**self).commit(revocation)
+    }
+
+    fn unmap_now(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
+        (**self).unmap_now(range)
+    }
+
+    fn tick(&self) -> Result<(), CommitError> {
+        (**self).tick()
+    }
+
+    fn due_us(&self) -> Option<u64> {
+        (**self).due_us()
+    }
+
+    fn table_pages(&self) -> usize {
+        (**self).table_pages()
+    }
+
+    fn usage(&self) -> Usage {
+        (**self).usage()
+    }
+
+    fn id(&self) -> DomainId {
+        (**self).id()
+    }
+
+    fn attach(&self, device: SourceId) -> Result<(), AttachError> {
+        (**self).attach(device)
+    }
+
+    fn detach(&self, device: SourceId) -> Result<(), AttachError> {
+        (**self).detach(device)
+    }
+}
+
+impl<T> Lock<T> for Erased {
+    fn with<R>(&self, _critical: impl FnOnce(&mut T) -> R) -> R {
+        match *self {}
+    }
+}
+
+// SAFETY: there is no value of it.
+unsafe impl Platform for Erased {
+    type Lock<T: Send> = Self;
+
+    fn lock<T: Send>(&self, _class: LockClass, _value: T) -> Self {
+        *self
+    }
+
+    fn cpu(&self) -> CpuHint {
+        match *self {}
+    }
+
+    fn cpus(&self) -> u32 {
+        match *self {}
+    }
+
+    fn allocate_frame(&self) -> Result<PhysAddr, NoMemory> {
+        match *self {}
+    }
+
+    unsafe fn frame(&self, _frame: PhysAddr) -> &Frame {
+        match *self {}
+    }
+
+    unsafe fn free_frame(&self, _frame: PhysAddr) {
+        match *self {}
+    }
+
+    fn table_barrier(&self, _entries: &[Entry]) {
+        match *self {}
+    }
+
+    fn now_us(&self) -> u64 {
+        match *self {}
+    }
+
+    fn pause(&self, _wait: Wait) {
+        match *self {}
+    }
+}
+
+// SAFETY: there is no value of it.
+unsafe impl Iommu for Erased {
+    type Ticket = Self;
+
+    fn capabilities(&self) -> Capabilities {
+        match *self {}
+    }
+
+    unsafe fn open_domain(&self, _translation: Translation) -> Result<DomainId, AttachError> {
+        match *self {}
+    }
+
+    unsafe fn close_domain(&self, _domain: DomainId) -> Result<(), AttachError> {
+        match *self {}
+    }
+
+    fn attach(&self, _domain: DomainId, _device: SourceId) -> Result<(), AttachError> {
+        match *self {}
+    }
+
+    fn detach(&self, _domain: DomainId, _device: SourceId) -> Result<(), AttachError> {
+        match *self {}
+    }
+
+    fn submit(&self, _commands: &[Invalidation]) -> Result<Self, QueueError> {
+        match *self {}
+    }
+
+    fn is_done(&self, _ticket: Self) -> Result<bool, QueueError> {
+        match *self {}
+    }
+}
