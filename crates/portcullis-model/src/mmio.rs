@@ -50,11 +50,11 @@ unsafe impl<C: Clock> Mmio for ModelMmio<C> {
         self.vtd.read_register(self.clock.now_ps(), offset, 8)
     }
 
-    fn write32(&self, offset: u32, value: u32) {
+    unsafe fn write32(&self, offset: u32, value: u32) {
         self.vtd.write_register(self.clock.now_ps(), offset, 4, value.into());
     }
 
-    fn write64(&self, offset: u32, value: u64) {
+    unsafe fn write64(&self, offset: u32, value: u64) {
         self.vtd.write_register(self.clock.now_ps(), offset, 8, value);
     }
 }

@@ -3,7 +3,9 @@
 use crate::GuestMemory;
 use portcullis::domain::{DmaBuffer, SharedBuffer};
 use portcullis::{NoMemory, PAGE_SIZE, PhysAddr, Segment};
+use std::cell::Cell;
 use std::fmt;
+use std::marker::PhantomData;
 use std::sync::Arc;
 
 /// Some of the machine's memory, and of that the part that a device is lent. The pages go back when the last buffer in them is dropped.
@@ -11,6 +13,8 @@ pub struct GuestBuffer {
     pages: Arc<Run>,
     all: Segment,
     lent: Segment,
+    /// Bytes and words are atomics of different sizes, and are not to meet: one thread at a time.
+    one_thread: PhantomData<Cell<()>>,
 }
 
 /// Pages of the machine's memory that are in use.
@@ -27,14 +31,14 @@ impl Drop for Run {
 }
 
 // SAFETY: the memory is handed out to one run at a time, and a run to buffers that do not overlap. What is lent changes only by
-// values that the owner has.
+// values that the owner has. By `GuestMemory` others can write it at any time; nothing of Rust lies there, and all of it is atomics.
 unsafe impl DmaBuffer for GuestBuffer {
     fn segments(&self) -> &[Segment] {
         core::slice::from_ref(&self.lent)
     }
 }
 
-// SAFETY: bytes and words of the memory are atomics.
+// SAFETY: bytes and words of the memory are atomics, and a mapping is used by one thread at a time, for it is not `Sync`.
 unsafe impl SharedBuffer for GuestBuffer {}
 
 impl GuestBuffer {
@@ -45,7 +49,8 @@ impl GuestBuffer {
     pub fn new(memory: &Arc<GuestMemory>, pages: u64) -> Result<Self, NoMemory> {
         let first = memory.allocate_run(pages)?;
         let all = Segment { phys: first, len: pages * PAGE_SIZE };
-        Ok(Self { pages: Arc::new(Run { memory: memory.clone(), first, pages }), all, lent: all })
+        let pages = Arc::new(Run { memory: memory.clone(), first, pages });
+        Ok(Self { pages, all, lent: all, one_thread: PhantomData })
     }
 
     /// The same memory, of which `len` bytes from `offset` on are to be lent.
@@ -64,7 +69,8 @@ impl GuestBuffer {
     pub fn split_at(self, offset: u64) -> [Self; 2] {
         let first = Segment { phys: self.all.phys, len: offset };
         let second = Segment { phys: self.at(offset, 0), len: self.all.len - offset };
-        [first, second].map(|part| Self { pages: self.pages.clone(), all: part, lent: part })
+        let part = |part| Self { pages: self.pages.clone(), all: part, lent: part, one_thread: PhantomData };
+        [first, second].map(part)
     }
 
     /// Where it is.

@@ -91,8 +91,8 @@ pub(crate) fn lend<D: Design<P, I>, P: Platform, I: Iommu>(
 /// [`BATCH_MAX`](portcullis::invalidation::BATCH_MAX).
 ///
 /// # Errors
-/// [`DriverError::Unmap`]. A mapping that was refused leaks, which is counted and safe: the domain is poisoned, and the driver at
-/// its end.
+/// [`DriverError::Unmap`]. A mapping that was refused leaks, as do those behind it, which is counted and safe: a domain refuses what it
+/// has mapped only after a panic, or where another has unmapped it.
 pub(crate) fn take_back<D: Design<P, I>, P: Platform, I: Iommu>(
     domain: &Domain<D, P, I>,
     mappings: impl IntoIterator<Item = Mapping<GuestBuffer>>,

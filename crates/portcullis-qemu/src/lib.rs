@@ -3,6 +3,9 @@
 //! A [`QemuMachine`] is a QEMU whose virtual CPU does nothing. Its memory is shared with this process, so tables, queues and data
 //! are plain loads and stores; registers and configuration space go through QEMU's qtest protocol. On it the unchanged driver
 //! of `portcullis-vtd` and the unchanged designs of `portcullis` run, and real emulated devices do the DMA.
+//!
+//! It is a laboratory: by [`GuestMemory`] and [`QemuMachine`] anything of the machine can be written at any time, tables and registers
+//! of the unit included. No memory of this process is in reach of the machine's devices, and the machine's is used as atomics only.
 #![deny(missing_docs)]
 #![deny(unsafe_code)]
 

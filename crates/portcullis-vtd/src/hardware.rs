@@ -63,12 +63,14 @@ impl<M: Mmio, P: Platform> Hardware<M, P> {
 
     pub(crate) fn write32(&self, offset: u32, value: u32) {
         self.platform.probe(Step::RegisterWrite);
-        self.mmio.write32(offset, value);
+        // SAFETY: a unit makes this for itself, and writes nothing before it has found that it may have the registers.
+        unsafe { self.mmio.write32(offset, value) };
     }
 
     pub(crate) fn write64(&self, offset: u32, value: u64) {
         self.platform.probe(Step::RegisterWrite);
-        self.mmio.write64(offset, value);
+        // SAFETY: as above.
+        unsafe { self.mmio.write64(offset, value) };
     }
 
     /// Spins until `done` answers; `None` when the time limit has passed without. Reads no clock where it answers at once.

@@ -8,8 +8,9 @@
 ///
 /// # Safety
 /// Memory goes back to its owners on the word of these registers. Implementations promise that they are those of one unit, at
-/// every call the same one; that its devices reach memory through it and in no other way; and that nothing writes them but drivers
-/// of this crate, which refuse a unit that is in use.
+/// every call the same one; that its devices reach memory through it and in no other way; that nothing writes them but these calls;
+/// and, where there are several values for one unit, that no two of them are brought up at the same time:
+/// [`Unit::bring_up`](crate::Unit::bring_up) looks whether the unit is on, and does not claim it in one step.
 pub unsafe trait Mmio: Send + Sync {
     /// Reads the 32-bit register at `offset`.
     fn read32(&self, offset: u32) -> u32;
@@ -18,10 +19,16 @@ pub unsafe trait Mmio: Send + Sync {
     fn read64(&self, offset: u32) -> u64;
 
     /// Writes the 32-bit register at `offset`.
-    fn write32(&self, offset: u32, value: u32);
+    ///
+    /// # Safety
+    /// The caller is the driver that has the unit. One write can open the gate to every device.
+    unsafe fn write32(&self, offset: u32, value: u32);
 
     /// Writes the 64-bit register at `offset`.
-    fn write64(&self, offset: u32, value: u64);
+    ///
+    /// # Safety
+    /// As for [`write32`](Mmio::write32).
+    unsafe fn write64(&self, offset: u32, value: u64);
 }
 
 // SAFETY: forwards to registers that keep the promises.
@@ -34,11 +41,13 @@ unsafe impl<M: Mmio + ?Sized> Mmio for &M {
         (**self).read64(offset)
     }
 
-    fn write32(&self, offset: u32, value: u32) {
-        (**self).write32(offset, value);
+    unsafe fn write32(&self, offset: u32, value: u32) {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { (**self).write32(offset, value) };
     }
 
-    fn write64(&self, offset: u32, value: u64) {
-        (**self).write64(offset, value);
+    unsafe fn write64(&self, offset: u32, value: u64) {
+        // SAFETY: as above.
+        unsafe { (**self).write64(offset, value) };
     }
 }

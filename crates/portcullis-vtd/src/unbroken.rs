@@ -6,7 +6,7 @@ use portcullis::QueueError;
 use portcullis::platform::Lock;
 
 /// A lock of the platform with a note of whether a panic has come out of it. The lock itself would answer with another panic, in a
-/// drop perhaps; this answers with an error.
+/// drop perhaps; this answers with an error. Only a CPU that waits for the lock meanwhile has passed the note, and panics.
 pub(crate) struct Unbroken<L> {
     lock: L,
     /// Relaxed: a CPU that reads it too early is turned away by the lock.
@@ -31,7 +31,7 @@ impl<L> Unbroken<L> {
     where
         L: Lock<T>,
     {
-        /// Notes the panic before the lock is let go.
+        /// Notes the panic.
         struct Unwinding<'l>(&'l AtomicBool);
         impl Drop for Unwinding<'_> {
             fn drop(&mut self) {
@@ -41,9 +41,15 @@ impl<L> Unbroken<L> {
         if self.is_broken() {
             return Err(QueueError::Panicked);
         }
-        let unwinding = Unwinding(&self.broken);
-        let result = self.lock.with(critical);
-        core::mem::forget(unwinding);
+        // Outside for a lock that panics itself, and inside for a CPU that comes while the lock is being let go.
+        let outside = Unwinding(&self.broken);
+        let result = self.lock.with(|value| {
+            let inside = Unwinding(&self.broken);
+            let result = critical(value);
+            core::mem::forget(inside);
+            result
+        });
+        core::mem::forget(outside);
         Ok(result)
     }
 }

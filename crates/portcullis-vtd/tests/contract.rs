@@ -23,13 +23,21 @@ const CASES: &[Case] = &[
         says: "take_over` is unsafe and requires",
     },
     Case {
+        name: "a register is written by another than the driver that has the unit",
+        program: "pub fn off<M: Mmio>(kept: &M) { @ }",
+        wrong: "kept.write32(0x18, 0)",
+        right: "unsafe { kept.write32(0x18, 0) }",
+        code: "E0133",
+        says: "write32` is unsafe and requires",
+    },
+    Case {
         name: "registers promise nothing",
         program: "pub struct Nothing;
             @ impl Mmio for Nothing {
                 fn read32(&self, _: u32) -> u32 { 0 }
                 fn read64(&self, _: u32) -> u64 { 0 }
-                fn write32(&self, _: u32, _: u32) {}
-                fn write64(&self, _: u32, _: u64) {}
+                unsafe fn write32(&self, _: u32, _: u32) {}
+                unsafe fn write64(&self, _: u32, _: u64) {}
             }",
         wrong: "",
         right: "unsafe",

@@ -1,8 +1,9 @@
 //! What the hardware has confirmed, as a type.
 //!
 //! A buffer goes back to its owner, an address to its allocator and a table page to the host only against a [`Proof`] (S2, S3, S4,
-//! S11). There are two kinds. One is that the hardware has said so: `Proof::ask` and `Proof::close` put the question and make
-//! a proof of the answer, so that no other safe code can. The other is a reason with a name, for what no invalidation is needed for.
+//! S11). There are three kinds. One is that the hardware has said so: `Proof::ask` and `Proof::close` put the question and make
+//! a proof of the answer, so that no other safe code can. The second is a reason with a name, for what no invalidation is needed for.
+//! The third is the word of a mapper that is written outside, which is unsafe.
 //!
 //! A proof is not copied: it is lent to those who give something back, by the commit that it belongs to. It names no range, so the
 //! commit answers for what it is used on. Two things outlast a commit: a flush that serves what other CPUs have queued (`Served`),
@@ -40,13 +41,14 @@ impl Proof {
         unsafe { iommu.close_domain(domain) }.map(|()| Self(()))
     }
 
-    /// The reason that the caller knows, for a [`Mapper`](crate::design::Mapper) that is not put together from the parts of this crate.
+    /// The caller's word, for a [`Mapper`](crate::design::Mapper) that is not put together from the parts of this crate.
     ///
     /// # Safety
-    /// The device no longer reaches what the proof is used for by the mapping that this belonged to: an invalidation has ended, or
-    /// the caller has it from elsewhere. Or it may reach it, because no code of the program relies on the memory.
+    /// The device no longer reaches any of what the proof is used for, which is all that the [`Committed`] covers that it goes into, by
+    /// the mapping that this belonged to: an invalidation of it has ended, or the caller knows it from elsewhere. For memory, and for
+    /// no address or table page, it is enough that no code of the program relies on what it holds.
     #[allow(unsafe_code, reason = "buffers are freed on this word")]
-    pub const unsafe fn trusted() -> Self {
+    pub unsafe fn trusted() -> Self {
         Self(())
     }
 

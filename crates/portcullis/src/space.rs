@@ -9,7 +9,7 @@ use crate::platform::{Phase, Platform, Step, Wait};
 use crate::proof::Proof;
 use crate::request::{Access, Request};
 use crate::sync::{AtomicBool, AtomicU64, Ordering, PanicFlag, StaticCounter};
-use crate::table::{self, Frame, FreedTables, SecondLevelTable, Share, SharedRun, TableRule, Unshare};
+use crate::table::{self, Frame, FreedTables, LEVEL_BITS, SecondLevelTable, Share, SharedRun, TableRule, Unshare};
 
 /// How long one submission is waited for, in microseconds. A commit whose shared submission fails otherwise makes another,
 /// alone, and waits for that as long.
@@ -34,6 +34,8 @@ pub struct AddressSpace<P: Platform, I: Iommu> {
     /// Tells this space from every other, those with the same id in another IOMMU included.
     tag: u64,
     table: SecondLevelTable,
+    /// One past the last page that the table translates.
+    end_pfn: u64,
     /// Set by the first invalidation that failed, or the first panic; from then on nothing is mapped. Relaxed: it only has to be
     /// seen some time after, and the buffers concerned are quarantined either way.
     poisoned: AtomicBool,
@@ -79,6 +81,7 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
             id,
             tag,
             table,
+            end_pfn: 1 << (u32::from(levels) * LEVEL_BITS),
             poisoned: AtomicBool::new(false),
             panicked: PanicFlag::new(false),
             plain_below: AtomicU64::new(plain_below),
@@ -153,10 +156,16 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
         self.panicked.load(Ordering::Relaxed)
     }
 
+    /// One past the last page that the table translates.
+    #[inline(always)]
+    pub(crate) fn end_pfn(&self) -> u64 {
+        self.end_pfn
+    }
+
     /// Does something that takes locks. `None`, and nothing is done, where an earlier one has panicked.
     ///
-    /// A panic poisons the domain. What takes no lock needs none of this: it leaves nothing behind that other CPUs do not meet at
-    /// any time.
+    /// A panic poisons the domain, once the locks are let go: a CPU that waits for one panics in turn, as [`Lock`](crate::platform::Lock)
+    /// says. What takes no lock needs none of this: it leaves nothing behind that other CPUs do not meet at any time.
     #[inline(always)]
     pub(crate) fn unless_panicked<R>(&self, act: impl FnOnce() -> R) -> Option<R> {
         if self.has_panicked() { None } else { Some(self.poison_on_panic(act)) }

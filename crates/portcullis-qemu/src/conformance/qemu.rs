@@ -67,12 +67,14 @@ unsafe impl Mmio for QemuRig {
         self.registers.read64(offset)
     }
 
-    fn write32(&self, offset: u32, value: u32) {
-        self.registers.write32(offset, value);
+    unsafe fn write32(&self, offset: u32, value: u32) {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.registers.write32(offset, value) };
     }
 
-    fn write64(&self, offset: u32, value: u64) {
-        self.registers.write64(offset, value);
+    unsafe fn write64(&self, offset: u32, value: u64) {
+        // SAFETY: as above.
+        unsafe { self.registers.write64(offset, value) };
     }
 }
 

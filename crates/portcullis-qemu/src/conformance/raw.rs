@@ -65,10 +65,10 @@ impl Stage {
         let (tail, serial) = (Cell::new(0), Cell::new(0));
         let raw = Raw { rig, root, contexts, queue, statuses, slots: PAGE_SIZE / DESCRIPTOR_BYTES, tail, serial };
         raw.poke128(root, 0, RootEntry { context_table: contexts }.encode());
-        rig.write64(RTADDR, root.as_u64());
+        rig.poke64(RTADDR, root.as_u64());
         raw.command(global::ROOT_TABLE, true)?;
-        rig.write64(IQT, 0);
-        rig.write64(IQA, queue.as_u64());
+        rig.poke64(IQT, 0);
+        rig.poke64(IQA, queue.as_u64());
         raw.command(global::QUEUED_INVALIDATION, true)?;
         Ok(raw)
     }
@@ -78,7 +78,7 @@ impl Raw<'_> {
     /// Gives a command, or takes it back, and sees it done.
     pub(super) fn command(&self, bit: u32, on: bool) -> Checked {
         let others = self.rig.read32(GSTS) & !global::ONE_SHOT & !bit;
-        self.rig.write32(GCMD, others | if on { bit } else { 0 });
+        self.rig.poke32(GCMD, others | if on { bit } else { 0 });
         self.until("the global status", || (self.rig.read32(GSTS) & bit != 0) == on)
     }
 
@@ -188,7 +188,7 @@ impl Raw<'_> {
 
     /// Hands over what was put into the queue.
     pub(super) fn ring(&self) {
-        self.rig.write64(IQT, self.tail.get() * DESCRIPTOR_BYTES);
+        self.rig.poke64(IQT, self.tail.get() * DESCRIPTOR_BYTES);
     }
 
     /// The slot of the descriptor that the unit is at.
@@ -239,11 +239,11 @@ impl Raw<'_> {
                 let words = [self.rig.read64(at), self.rig.read64(at + 8)];
                 let Some(record) = FaultRecord::decode(words) else { break };
                 faults.records.push(record);
-                self.rig.write32(at + 12, FaultRecord::FAULT_UPPER);
+                self.rig.poke32(at + 12, FaultRecord::FAULT_UPPER);
             }
         }
         if faults.lost {
-            self.rig.write32(FSTS, status::OVERFLOW);
+            self.rig.poke32(FSTS, status::OVERFLOW);
         }
         faults
     }

@@ -53,6 +53,18 @@ pub const fn pattern(device: SourceId, index: usize) -> u8 {
 /// Memory lies below [`MEMORY_END`]; table pages are handed out from [`TABLES_BASE`] up, so the same steps get the same
 /// addresses on every rig.
 pub trait Rig: Mmio + Send {
+    /// Writes a 32-bit register, past any driver.
+    fn poke32(&self, offset: u32, value: u32) {
+        // SAFETY: what the devices reach then is the memory of the rig, in which nothing of Rust lies.
+        unsafe { self.write32(offset, value) };
+    }
+
+    /// Writes a 64-bit register, past any driver.
+    fn poke64(&self, offset: u32, value: u64) {
+        // SAFETY: as above.
+        unsafe { self.write64(offset, value) };
+    }
+
     /// A table page, zeroed, and seen so by the unit.
     ///
     /// # Errors

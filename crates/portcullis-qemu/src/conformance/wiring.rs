@@ -112,11 +112,12 @@ unsafe impl Mmio for Wired {
         self.rig.read64(offset)
     }
 
-    fn write32(&self, offset: u32, value: u32) {
-        self.rig.write32(offset, value);
+    unsafe fn write32(&self, offset: u32, value: u32) {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.rig.write32(offset, value) };
     }
 
-    fn write64(&self, offset: u32, value: u64) {
+    unsafe fn write64(&self, offset: u32, value: u64) {
         match offset {
             IQA => {
                 self.tap.base.store(value, Ordering::Relaxed);
@@ -131,7 +132,8 @@ unsafe impl Mmio for Wired {
             }
             _ => {}
         }
-        self.rig.write64(offset, value);
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.rig.write64(offset, value) };
     }
 }
 

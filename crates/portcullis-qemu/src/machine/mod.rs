@@ -230,7 +230,8 @@ fn firmware() -> Result<OwnedFd, MachineError> {
 #[derive(Clone)]
 pub struct VtdMmio(pub Arc<QemuMachine>);
 
-// SAFETY: they are those of the machine's unit, at every call; its devices reach the memory of the machine only.
+// SAFETY: they are those of the machine's unit, at every call. Others may write them too, by the machine itself; but devices reach the
+// memory of the machine only, in which nothing of Rust lies.
 unsafe impl Mmio for VtdMmio {
     fn read32(&self, offset: u32) -> u32 {
         self.0.read32(VTD_BASE + u64::from(offset))
@@ -240,11 +241,11 @@ unsafe impl Mmio for VtdMmio {
         self.0.read64(VTD_BASE + u64::from(offset))
     }
 
-    fn write32(&self, offset: u32, value: u32) {
+    unsafe fn write32(&self, offset: u32, value: u32) {
         self.0.write32(VTD_BASE + u64::from(offset), value);
     }
 
-    fn write64(&self, offset: u32, value: u64) {
+    unsafe fn write64(&self, offset: u32, value: u64) {
         self.0.write64(VTD_BASE + u64::from(offset), value);
     }
 }

@@ -230,7 +230,7 @@ unsafe impl Mmio for &FakeUnit<'_> {
         })
     }
 
-    fn write32(&self, offset: u32, value: u32) {
+    unsafe fn write32(&self, offset: u32, value: u32) {
         self.with(|state| match offset {
             GCMD => FakeUnit::command(state, value),
             FSTS => state.faults &= !(value & (status::QUEUE_ERRORS | status::OVERFLOW)),
@@ -243,7 +243,7 @@ unsafe impl Mmio for &FakeUnit<'_> {
         });
     }
 
-    fn write64(&self, offset: u32, value: u64) {
+    unsafe fn write64(&self, offset: u32, value: u64) {
         self.with(|state| match offset {
             RTADDR => state.root = value,
             IQA => state.queue = value,

@@ -27,12 +27,14 @@ unsafe impl Mmio for &Hooked<'_> {
         hooked(|| self.0.read64(offset))
     }
 
-    fn write32(&self, offset: u32, value: u32) {
-        hooked(|| self.0.write32(offset, value));
+    unsafe fn write32(&self, offset: u32, value: u32) {
+        // SAFETY: the caller's promise, passed on.
+        hooked(|| unsafe { self.0.write32(offset, value) });
     }
 
-    fn write64(&self, offset: u32, value: u64) {
-        hooked(|| self.0.write64(offset, value));
+    unsafe fn write64(&self, offset: u32, value: u64) {
+        // SAFETY: as above.
+        hooked(|| unsafe { self.0.write64(offset, value) });
     }
 }
 

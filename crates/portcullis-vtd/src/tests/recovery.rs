@@ -98,7 +98,8 @@ fn a_failed_slot_that_hardware_has_not_passed_is_not_overwritten() {
     assert_eq!(tickets.len(), (SLOTS - 1) / 2 - 1);
     fake.behave(Behaviour::Prompt);
     let tail = crate::Mmio::read64(&&fake, crate::spec::registers::IQT);
-    crate::Mmio::write64(&&fake, crate::spec::registers::IQT, tail);
+    // SAFETY: the same tail, to a unit of software.
+    unsafe { crate::Mmio::write64(&&fake, crate::spec::registers::IQT, tail) };
     assert!(tickets.iter().all(|ticket| unit.is_done(*ticket) == Ok(true)));
     assert_eq!(without_waits(fake.take_executed()).len(), tickets.len());
 }

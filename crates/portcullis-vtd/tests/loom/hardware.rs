@@ -86,13 +86,13 @@ unsafe impl Mmio for &'static Hardware {
         }
     }
 
-    fn write32(&self, offset: u32, value: u32) {
+    unsafe fn write32(&self, offset: u32, value: u32) {
         if offset == GCMD {
             self.state.lock().unwrap().status = value;
         }
     }
 
-    fn write64(&self, offset: u32, value: u64) {
+    unsafe fn write64(&self, offset: u32, value: u64) {
         let mut state = self.state.lock().unwrap();
         match offset {
             IQA => state.queue = value,

@@ -405,9 +405,9 @@ impl<P: Platform> Chunks<P> {
         self.table_log.0.with(|table_log| table_log.is_large())
     }
 
-    /// Whether another sweep may find a table to give back, as far as can be told now.
-    pub(crate) fn needs_sweep(&self) -> bool {
-        self.table_log.0.with(TableLog::needs_sweep)
+    /// Whether the next sweep finds a table to give back, unless it is needed until then.
+    pub(crate) fn has_superfluous(&self) -> bool {
+        self.table_log.0.with(|table_log| table_log.has_superfluous())
     }
 
     /// The entries from page `pfn` on, as far as its table goes. Empty where there is no table.
@@ -446,6 +446,33 @@ mod tests {
     use super::*;
     use crate::platform::fake::FakeHost;
     use crate::request::{Access, Lifetime};
+
+    /// S7: what is said to be used for records is what they are.
+    #[test]
+    fn records_are_counted() {
+        use crate::chunk::table_record::TableRecord;
+        let host = FakeHost::default();
+        let chunks = Chunks::new(&host, 28, &[]).expect("memory");
+        let frames: [Box<Frame>; 8] = core::array::from_fn(|_| Box::new(core::array::from_fn(|_| Entry::new(0))));
+        let request = IovaRequest {
+            pages: TABLE_PAGES,
+            access: Access::DeviceWrites,
+            stream: Stream(None),
+            lifetime: Lifetime::Transient,
+        };
+        for _ in 0..8 {
+            let grow = |pfn| Ok(&*frames[((pfn - chunks.first_pfn) / ENTRIES as u64) as usize]);
+            chunks.take(&host, &request, grow).expect("memory").expect("room");
+        }
+        let lines = host.cpus() as usize + RINGS;
+        let streams = lines * CpuWords::PER_CPU;
+        // The cursors; the pace of each, and the number of its line.
+        let words = lines * size_of::<Padded<[u64; CpuWords::PER_CPU]>>() + (streams + lines) * size_of::<u64>();
+        let log = chunks.table_log.0.with(|table_log| table_log.bytes());
+        let numbers = 8 * QUEUES * size_of::<u32>();
+        assert!((8 * size_of::<TableRecord>() + numbers..8 * 1024).contains(&log), "{log}");
+        assert_eq!(chunks.record_bytes(), chunks.tables.bytes() + words + log);
+    }
 
     /// Where there is no table any more each request adds to its cursor in vain. However many do, the end stays what it is: the
     /// next page never carries into it.

@@ -331,6 +331,9 @@ unsafe impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
     }
 
     fn due_us(&self) -> Option<u64> {
+        if self.base.space.has_panicked() {
+            return None;
+        }
         [self.base.due_us(), self.chunks().sweep_due.get()].into_iter().flatten().min()
     }
 

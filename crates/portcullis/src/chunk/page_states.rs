@@ -27,7 +27,7 @@
 //!
 //! A mapping is known by its first entry alone, which holds its length; so an unmap of a part of one, or of one that is gone,
 //! is refused by a look. The look is not atomic with what follows: of two unmaps of one mapping at the same moment, a mistake
-//! that the typed face rules out, both may be let through, and the second may clear what is there by then.
+//! that is one of the raw face, both may be let through, and the second may clear what is there by then.
 
 use crate::address::{IovaRange, PAGE_SIZE, PhysAddr, Segment};
 use crate::entry::{Entry, EntryValue, Rights};

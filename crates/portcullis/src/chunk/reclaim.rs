@@ -82,11 +82,12 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
             state.leaving = leaving.or(state.leaving.take());
             state.leaving.is_some()
         });
-        if leaves || chunks.needs_sweep() && !space.is_poisoned() {
+        if leaves || chunks.has_superfluous() && !space.is_poisoned() {
             chunks.sweep_due.set_if_none(platform, TABLE_IDLE_US);
         } else if chunks.is_large() && !is_left_to_unmaps {
             // An unmap that has read that it need not schedule a sweep may be spent after this one has looked: so one more, by when
-            // such unmaps are over. If that finds nothing either, there will be none until an unmap asks for it.
+            // such unmaps are over. If that finds nothing either, there will be none until an unmap asks for it. One that has waited
+            // for its invalidation all that time leaves its table until then.
             self.leave_sweep_to_unmaps();
             chunks.sweep_due.set_if_none(platform, TABLE_IDLE_US);
         }

@@ -56,8 +56,6 @@ pub(super) struct TableLog {
     idle: VecDeque<u32>,
     /// The fewest of those since the last sweep.
     idle_min: usize,
-    /// Whether the last sweep found anything that was spent.
-    found_spent: bool,
     /// Table numbers that reserved addresses lie in: first, and one past the last.
     reserved: Vec<(u64, u64)>,
 }
@@ -73,7 +71,6 @@ impl TableLog {
             unlinked: Vec::new(),
             idle: VecDeque::new(),
             idle_min: 0,
-            found_spent: false,
             reserved,
         }
     }
@@ -272,9 +269,7 @@ impl TableLog {
         for _ in 0..count {
             let Some(number) = self.queue(queue).pop_front() else { return };
             let record = &mut self.records[number as usize];
-            let spent_before = record.spent();
             record.look(platform, number, tables);
-            self.found_spent |= record.spent() != spent_before;
             if record.spent() == ALL {
                 self.idle.push_back(number);
             } else {
@@ -298,10 +293,9 @@ impl TableLog {
         self.linked > TABLE_RESERVE
     }
 
-    /// Whether another sweep may find a table to give back, as far as can be told now. Where nothing was spent since the last, it
-    /// cannot; the next unmap schedules one.
-    pub(super) fn needs_sweep(&mut self) -> bool {
-        core::mem::take(&mut self.found_spent) && self.is_large() || self.idle.len() > TABLE_RESERVE
+    /// Whether the next sweep finds a table to give back, unless it is needed until then.
+    pub(super) fn has_superfluous(&self) -> bool {
+        self.idle.len() > TABLE_RESERVE
     }
 
     /// Memory of the lists, in bytes.

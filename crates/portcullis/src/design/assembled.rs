@@ -98,7 +98,10 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
     #[inline(never)]
     pub(crate) fn map_by_allocator(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
         self.space.refuse_if_poisoned()?;
-        self.space.poison_on_panic(|| self.map_and_sync(request))
+        self.space.poison_on_panic(
+            #[inline(always)]
+            || self.map_and_sync(request),
+        )
     }
 
     #[inline(always)]
@@ -130,10 +133,12 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
     fn allocate_and_write(&self, request: &Request<'_>) -> Result<IovaRange, MapError> {
         let platform = self.space.platform();
         let range = self.allocator.allocate(platform, &IovaRequest::of(request))?;
+        // A table wraps: an address beyond it would lead where another does, and be invalidated by its own name only.
+        assert!(range.end_pfn() <= self.space.end_pfn(), "an allocator of more addresses than its domain translates");
         let marked = range.pages() <= A::TABLE_CLAIM_PAGES_MAX;
         platform.probe(Step::Enter(Phase::Table));
-        // SAFETY: the allocator has handed the range out, as long as the request, to this call alone; where it matters, the lock
-        // keeps others off the table.
+        // SAFETY: the allocator has handed the range out, as long as the request, to this call alone; it lies in the table, as just
+        // seen; where it matters, the lock keeps others off the table.
         let write = || unsafe { self.space.map(range, request.segments(), request.access(), marked) };
         if let Err(error) = self.locking.table(range, write) {
             // Nothing was written, so no hardware has seen the range. Where the claim fails, a driver that was never given the
@@ -163,7 +168,11 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
     /// # Errors
     /// Those of [`Mapper::unmap`].
     pub(crate) fn take_down(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
-        self.space.unless_panicked(|| self.claim_and_clear(range, out)).unwrap_or(Err(UnmapError::Poisoned))
+        let cleared = self.space.unless_panicked(
+            #[inline(always)]
+            || self.claim_and_clear(range, out),
+        );
+        cleared.unwrap_or(Err(UnmapError::Poisoned))
     }
 
     #[inline(always)]
@@ -251,6 +260,10 @@ unsafe impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Mapper for A
     }
 
     fn due_us(&self) -> Option<u64> {
+        if self.space.has_panicked() {
+            // No tick does anything any more.
+            return None;
+        }
         [self.policy.due_us(), self.allocator.due_us()].into_iter().flatten().min()
     }
 

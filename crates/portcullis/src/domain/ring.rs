@@ -5,7 +5,7 @@ use crate::address::{PAGE_SIZE, Segment};
 use crate::design::Design;
 use crate::error::{CommitError, MapError, RawMapError, SyncError, UnmapError};
 use crate::invalidation::BATCH_MAX;
-use crate::iommu::Iommu;
+use crate::iommu::{Iommu, QueueError};
 use crate::platform::Platform;
 use crate::request::{Access, Stream};
 use crate::table::ENTRIES;
@@ -192,7 +192,13 @@ impl<'d, D: Design<P, I>, P: Platform, I: Iommu> Ring<'d, D, P, I> {
             };
             // One has failed, so those that are mapped are taken back.
             let (mut buffers, lost) = match self.unmap(Descriptor { mappings }) {
-                Ok(buffers) | Err(DescriptorFailure::Refused { buffers, .. }) => (buffers, None),
+                Ok(buffers) => (buffers, None),
+                Err(DescriptorFailure::Refused { descriptor, buffers, error }) => {
+                    // They stay mapped for good: the domain was poisoned meanwhile, or another has unmapped them.
+                    descriptor.mappings.into_iter().for_each(|mapping| drop(mapping.into_lent()));
+                    let why = if error == UnmapError::Poisoned { QueueError::Panicked } else { QueueError::Unproven };
+                    (buffers, Some(SyncError(why)))
+                }
                 Err(DescriptorFailure::Commit(CommitError(queue))) => (ArrayVec::new(), Some(SyncError(queue))),
             };
             let (refused, error) = match failure {

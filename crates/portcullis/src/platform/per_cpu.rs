@@ -127,3 +127,15 @@ impl CpuWords {
         &self.0[line].0[word]
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpus_that_the_platform_did_not_speak_of_share_lines() {
+        let words = CpuWords::with_lines(3, 0).expect("memory");
+        let lines = [0, 1, 2, 3, 4, 7, u32::MAX].map(|cpu| words.line_of(CpuHint(cpu)));
+        assert_eq!(lines, [0, 1, 2, 0, 1, 1, 0]);
+    }
+}

@@ -362,16 +362,17 @@ impl SecondLevelTable {
             let covered = self.rule == TableRule::FreedWhenCovered
                 && pfn.is_multiple_of(span(level))
                 && end_pfn - pfn >= span(level);
+            let next = (pfn & !(span(level) - 1)) + span(level);
             if !value.is_present() {
                 // A claimed mapping has no hole; nothing lies below this entry to be cleared.
-                return (pfn | (span(level) - 1)) + 1;
+                return next;
             }
             if value.is_large() || covered {
                 self.clear(platform, core::slice::from_ref(entry));
                 if !value.is_large() {
                     collect(platform, value.phys(), level - 1, freed);
                 }
-                return (pfn | (span(level) - 1)) + 1;
+                return next;
             }
             table = frame(platform, value.phys());
             level -= 1;

@@ -40,6 +40,14 @@ const CASES: &[Case] = &[
         says: "associated function `never_visible` is private",
     },
     Case {
+        name: "a caller's word needs no promise",
+        program: "pub fn claim() -> Proof { @ }",
+        wrong: "Proof::trusted()",
+        right: "unsafe { Proof::trusted() }",
+        code: "E0133",
+        says: "trusted` is unsafe and requires",
+    },
+    Case {
         name: "a commit says without a proof that the device has lost the buffers",
         program: "pub fn commit(proof: Proof) -> Committed { @ }",
         wrong: "let _ = proof; Committed::Lost(())",
@@ -204,6 +212,67 @@ const CASES: &[Case] = &[
         says: "the trait `Design<P, I>` requires an `unsafe impl` declaration",
     },
     Case {
+        name: "a host promises nothing",
+        program: "pub struct Host<P>(P);
+            @ impl<P: Platform> Platform for Host<P> {
+                type Lock<T: Send> = P::Lock<T>;
+                fn lock<T: Send>(&self, class: LockClass, value: T) -> P::Lock<T> { self.0.lock(class, value) }
+                fn cpu(&self) -> CpuHint { self.0.cpu() }
+                fn cpus(&self) -> u32 { self.0.cpus() }
+                fn allocate_frame(&self) -> Result<PhysAddr, NoMemory> { Ok(PhysAddr::new(0)) }
+                unsafe fn frame(&self, frame: PhysAddr) -> &Frame { unsafe { self.0.frame(frame) } }
+                unsafe fn free_frame(&self, frame: PhysAddr) { unsafe { self.0.free_frame(frame) } }
+                fn table_barrier(&self, _: &[Entry]) {}
+                fn now_us(&self) -> u64 { 0 }
+                fn pause(&self, _: Wait) {}
+            }",
+        wrong: "",
+        right: "unsafe",
+        code: "E0200",
+        says: "the trait `Platform` requires an `unsafe impl` declaration",
+    },
+    Case {
+        name: "an allocator promises nothing",
+        program: "pub struct One;
+            @ impl<P: Platform> IovaAllocator<P> for One {
+                fn allocate(&self, _: &P, _: &IovaRequest) -> Result<IovaRange, MapError> { Ok(IovaRange::new(1, 1).unwrap()) }
+                fn claim(&self, _: &P, _: IovaRange) -> Result<Claim, UnmapError> { Ok(Claim::Held) }
+                fn free(&self, _: &P, _: IovaRange, _: &Proof) {}
+                fn live(&self) -> usize { 0 }
+            }",
+        wrong: "",
+        right: "unsafe",
+        code: "E0200",
+        says: "IovaAllocator<P>` requires an `unsafe impl` declaration",
+    },
+    Case {
+        name: "locks promise nothing",
+        program: "pub struct None; @ impl Locking for None { const TABLE_EXCLUSIVE: bool = true; }",
+        wrong: "",
+        right: "unsafe",
+        code: "E0200",
+        says: "the trait `Locking` requires an `unsafe impl` declaration",
+    },
+    Case {
+        name: "a buffer promises nothing",
+        program: "pub struct Anywhere([Segment; 1]);
+            @ impl DmaBuffer for Anywhere { fn segments(&self) -> &[Segment] { &self.0 } }",
+        wrong: "",
+        right: "unsafe",
+        code: "E0200",
+        says: "the trait `DmaBuffer` requires an `unsafe impl` declaration",
+    },
+    Case {
+        name: "a buffer that is used with the device promises nothing",
+        program: "pub struct Anywhere([Segment; 1]);
+            unsafe impl DmaBuffer for Anywhere { fn segments(&self) -> &[Segment] { &self.0 } }
+            @ impl SharedBuffer for Anywhere {}",
+        wrong: "",
+        right: "unsafe",
+        code: "E0200",
+        says: "the trait `SharedBuffer` requires an `unsafe impl` declaration",
+    },
+    Case {
         name: "memory that is lost hides among refusals",
         program: "pub fn code(error: RawMapError) -> i32 { match error { RawMapError::Refused(_) => -22, @ } }",
         wrong: "",
@@ -246,17 +315,19 @@ const CASES: &[Case] = &[
 ];
 
 const USES: &str = "#![allow(unused_imports)]
-    use portcullis::design::{Design, DesignInfo, DomainSetup, Info, Mapper, Usage};
+    use portcullis::design::{Design, DesignInfo, DomainSetup, Info, Locking, Mapper, Usage};
     use portcullis::designs::Unprotected;
     use portcullis::domain::{Batch, DmaBuffer, Mapping, RawBatch, SharedBuffer};
     use portcullis::invalidation::Revocation;
     use portcullis::iommu::AttachError;
-    use portcullis::iova::IovaAllocator;
+    use portcullis::iova::{Claim, IovaAllocator, IovaRequest};
+    use portcullis::platform::{CpuHint, LockClass, Wait};
     use portcullis::proof::{Committed, Proof};
-    use portcullis::table::FreedTables;
+    use portcullis::table::{Entry, Frame, FreedTables};
     use portcullis::{
         Access, AddressSpace, Capabilities, CommitError, Domain, DomainConfig, DomainId, Invalidation, Iommu, Iova, IovaRange,
-        NewDomainError, PAGE_SIZE, PhysAddr, Platform, QueueError, RawMapError, Request, SourceId, Translation, UnmapError,
+        MapError, NewDomainError, NoMemory, PAGE_SIZE, PhysAddr, Platform, QueueError, RawMapError, Request, Segment, SourceId,
+        Translation, UnmapError,
     };
 ";
 

@@ -1,15 +1,18 @@
 //! Domains that cannot be made, and devices that cannot be let in.
 
 use crate::raw_face::{RawFace, open};
-use portcullis::design::Design;
+use portcullis::design::{AssembledMapper, Design, DesignInfo, DomainSetup, Info};
 use portcullis::designs::{Static, Stock, Unprotected};
+use portcullis::invalidation::Deferral;
 use portcullis::iommu::fake::{FakeIommu, Ticket};
 use portcullis::iommu::{AttachError, Translation};
+use portcullis::iova::{Claim, IovaAllocator, IovaRequest};
 use portcullis::platform::fake::FakeHost;
+use portcullis::proof::Proof;
 use portcullis::table::Rights;
 use portcullis::{
-    Access, Capabilities, Domain, DomainConfig, DomainId, Invalidation, Iommu, Iova, MapError, NewDomainError,
-    PAGE_SIZE, PhysAddr, Protection, QueueError, Request, Segment, SourceId,
+    Access, Capabilities, Domain, DomainConfig, DomainId, Invalidation, Iommu, Iova, IovaRange, MapError,
+    NewDomainError, PAGE_SIZE, PhysAddr, Platform, Protection, QueueError, Request, Segment, SourceId, UnmapError,
 };
 
 const DEVICE: SourceId = SourceId(0x0008);
@@ -136,4 +139,56 @@ fn devices_in_the_wrong_place() {
     assert_eq!(iommu.access(DEVICE, iova, Rights::WRITE), None);
     other.attach(DEVICE).unwrap();
     assert_eq!(iommu.access(DEVICE, iova, Rights::WRITE), None);
+}
+
+/// Hands out one page that three levels of tables do not translate.
+struct Beyond;
+
+// SAFETY: it keeps its promises as one of 48 bits; that the domain has fewer is what is tried.
+unsafe impl<P: Platform> IovaAllocator<P> for Beyond {
+    fn allocate(&self, _platform: &P, _request: &IovaRequest) -> Result<IovaRange, MapError> {
+        Ok(IovaRange::new(1 << 30, 1).expect("a range"))
+    }
+
+    fn claim(&self, _platform: &P, _range: IovaRange) -> Result<Claim, UnmapError> {
+        Ok(Claim::Held)
+    }
+
+    fn free(&self, _platform: &P, _range: IovaRange, _proof: &Proof) {}
+
+    fn live(&self) -> usize {
+        0
+    }
+}
+
+/// A design of that allocator.
+struct TooWide;
+
+impl DesignInfo for TooWide {
+    const INFO: Info = Info { id: "too-wide", ..Stock::INFO };
+}
+
+// SAFETY: its mapper is an assembled one.
+unsafe impl<P: Platform, I: Iommu> Design<P, I> for TooWide {
+    type Mapper = AssembledMapper<Beyond, P, I>;
+
+    unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+        AssembledMapper::new(Beyond, Deferral::Global, setup)
+    }
+}
+
+/// S1, S13: an address beyond the table would lead where another does. The map ends in a panic before anything is written, and the
+/// domain is poisoned.
+#[test]
+fn an_address_beyond_the_table_is_not_mapped() {
+    let host = FakeHost::default();
+    let all = FakeIommu::new(&host).capabilities();
+    let iommu = FakeIommu::with_capabilities(&host, Capabilities { four_level: false, ..all });
+    let domain = Domain::<TooWide, _, _>::new(&iommu, &host, Protection::Strict).expect("a domain");
+    domain.attach(DEVICE).expect("a device");
+    let map = || domain.raw_map(PhysAddr::from_pfn(5), PAGE_SIZE, Access::DeviceWrites);
+    let message = std::panic::catch_unwind(std::panic::AssertUnwindSafe(map)).expect_err("it cannot be mapped");
+    assert_eq!(message.downcast_ref(), Some(&"an allocator of more addresses than its domain translates"));
+    assert_eq!(iommu.reachable(DEVICE, Rights::WRITE), []);
+    assert_eq!(map(), Err(MapError::Poisoned));
 }

@@ -387,3 +387,46 @@ fn what_is_refused_is_given_back_as_it_was() {
     assert_eq!((freed.get(), domain.usage().live_ranges), (0, 3));
     iommu.behave(Behaviour::Prompt);
 }
+
+/// A page that, when its segments are asked for the second time, unmaps another behind the back of the ring.
+struct Meddler {
+    page: Segment,
+    asked: Cell<u32>,
+    domain: &'static OnFakes<'static, Magazine>,
+    unmaps: Option<Iova>,
+}
+
+// SAFETY: the segment never changes, and only the fake IOMMU reaches it.
+unsafe impl DmaBuffer for Meddler {
+    fn segments(&self) -> &[Segment] {
+        self.asked.set(self.asked.get() + 1);
+        if let (2, Some(iova)) = (self.asked.get(), self.unmaps) {
+            self.domain.unmap_raw(iova, PAGE_SIZE).expect("the first of the descriptor is there");
+        }
+        core::slice::from_ref(&self.page)
+    }
+}
+
+/// S6: of a descriptor that is refused in the middle one buffer cannot be taken back. It is lost, and that is what the ring says.
+#[test]
+fn what_cannot_be_taken_back_is_not_said_to_be_unchanged() {
+    let host: &FakeHost = Box::leak(Box::default());
+    let iommu: &FakeIommu<'_> = Box::leak(Box::new(FakeIommu::new(host)));
+    let domain: &OnFakes<'_, Magazine> = Box::leak(Box::new(self::domain(iommu, host)));
+    let buffer = |pfn, unmaps| {
+        let page = Segment { phys: PhysAddr::from_pfn(pfn), len: PAGE_SIZE };
+        Meddler { page, asked: Cell::new(0), domain, unmaps }
+    };
+    let probe = domain.map(buffer(1, None), Access::DeviceWrites).unwrap_or_else(|error| panic!("{:?}", error.error()));
+    let iova = probe.iova();
+    let _ = domain.unmap(probe).unwrap_or_else(|error| panic!("{:?}", error.error()));
+    let mut ring = domain.ring(RingConfig::default()).expect("a ring");
+    // The second lies beyond what the IOMMU addresses. The magazine has the same address for the first as for the probe.
+    let beyond = 1 << (iommu.capabilities().physical_bits - 12);
+    let lost = lost_buffers();
+    let mapped = ring.map([buffer(2, None), buffer(beyond, Some(iova))].into_iter().collect());
+    let Err(DescriptorMapFailure::Lost { buffers, error }) = mapped else { panic!("a buffer is with the device") };
+    assert_eq!(error, SyncError(QueueError::Unproven));
+    assert_eq!(buffers.iter().map(|buffer| buffer.page.phys.pfn()).collect::<Vec<_>>(), [beyond]);
+    assert!(lost_buffers() > lost, "it is counted");
+}

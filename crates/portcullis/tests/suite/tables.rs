@@ -8,7 +8,7 @@ use portcullis::designs::Stock;
 use portcullis::iommu::Translation;
 use portcullis::iommu::fake::FakeIommu;
 use portcullis::platform::fake::FakeHost;
-use portcullis::table::{Entry, FreedTables, Rights, SecondLevelTable, TableRule};
+use portcullis::table::{Entry, EntryValue, FreedTables, Rights, SecondLevelTable, TableRule};
 use portcullis::{
     Access, Capabilities, Domain, Invalidation, Iommu, Iova, IovaRange, MapError, NoMemory, PAGE_SIZE, PhysAddr,
     Platform, Protection, Segment, SourceId, UnmapError,
@@ -524,4 +524,14 @@ fn where_absent_entries_are_cached_a_map_invalidates() {
         assert_eq!(iommu.take_commands(), expected);
         assert_eq!(iommu.access(DEVICE, first, Rights::WRITE), Some(PhysAddr::new(0x8000)));
     }
+}
+
+/// Bits as VT-d has them (9.8): read, write, page size, and the address from bit 12 on.
+#[test]
+fn an_entry_is_what_hardware_reads() {
+    let leaf = |phys, rights, is_large| EntryValue::leaf(PhysAddr::new(phys), rights, is_large).bits();
+    assert_eq!(leaf(0x12_3456_7000, Rights::WRITE, false), 0x12_3456_7002);
+    assert_eq!(leaf(0x12_3456_7000, Rights::READ, false), 0x12_3456_7001);
+    assert_eq!(leaf(0x12_3460_0000, Rights::READ_WRITE, true), 0x12_3460_0083);
+    assert_eq!(EntryValue::ABSENT.bits(), 0);
 }

@@ -71,7 +71,7 @@ fn root_bit(stage: &Stage, low: u64, high: u64) -> Checked {
 fn root_outside(stage: &Stage) -> Checked {
     let raw = stage.raw()?;
     raw.one_page()?;
-    raw.rig.write64(RTADDR, 4 * MEMORY_END);
+    raw.rig.poke64(RTADDR, 4 * MEMORY_END);
     raw.command(global::ROOT_TABLE, true)?;
     expect_refused(&raw, FaultReason::RootAccess)
 }

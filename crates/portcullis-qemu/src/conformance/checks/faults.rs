@@ -63,9 +63,9 @@ fn cleared_by_one(stage: &Stage) -> Checked {
     let raw = faulty(stage)?;
     raw.attempt(A, HIGH)?;
     let at = Capability(raw.rig.read64(CAP)).fault_record_offset(0);
-    raw.rig.write32(at + 12, 0);
-    raw.rig.write32(at + 12, !FaultRecord::FAULT_UPPER);
-    raw.rig.write32(FSTS, status::PENDING);
+    raw.rig.poke32(at + 12, 0);
+    raw.rig.poke32(at + 12, !FaultRecord::FAULT_UPPER);
+    raw.rig.poke32(FSTS, status::PENDING);
     agree!(raw.rig.read32(FSTS), status::PENDING, "the fault status");
     agree!(raw.faults(), only(record(A, HIGH, FaultReason::NoWrite)), "the record");
     Ok(())
@@ -110,7 +110,7 @@ fn stops_recording(stage: &Stage) -> Checked {
     raw.attempt(B, HIGH)?;
     // The register is freed, the overflow stands.
     let at = Capability(raw.rig.read64(CAP)).fault_record_offset(0);
-    raw.rig.write32(at + 12, FaultRecord::FAULT_UPPER);
+    raw.rig.poke32(at + 12, FaultRecord::FAULT_UPPER);
     raw.attempt(C, HIGH)?;
     agree!(raw.rig.read32(FSTS), status::OVERFLOW, "the fault status");
     agree!(raw.faults(), Faults { records: vec![], lost: true }, "records");

@@ -126,7 +126,7 @@ fn interrupt(stage: &Stage) -> Checked {
         drain_page_requests: false,
     }])?;
     agree!(raw.rig.read32(ICS), 1, "after");
-    raw.rig.write32(ICS, 1);
+    raw.rig.poke32(ICS, 1);
     agree!(raw.rig.read32(ICS), 0, "acknowledged");
     Ok(())
 }
@@ -163,8 +163,8 @@ fn resize(raw: &mut Raw<'_>, size: u64) -> Checked {
     raw.queue = pages[0];
     raw.slots = 256 << size;
     raw.tail.set(0);
-    raw.rig.write64(IQT, 0);
-    raw.rig.write64(IQA, raw.queue.as_u64() | size);
+    raw.rig.poke64(IQT, 0);
+    raw.rig.poke64(IQA, raw.queue.as_u64() | size);
     raw.command(global::QUEUED_INVALIDATION, true)
 }
 

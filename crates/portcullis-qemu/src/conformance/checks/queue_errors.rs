@@ -51,7 +51,7 @@ fn repair(raw: &Raw<'_>, at: u64) -> Checked {
     let tail = raw.tail.replace(at);
     raw.push(global_flush().encode());
     raw.tail.set(tail);
-    raw.rig.write32(FSTS, status::QUEUE_ERROR);
+    raw.rig.poke32(FSTS, status::QUEUE_ERROR);
     raw.ring();
     raw.until("the end of the queue", || raw.head() == raw.tail.get())?;
     raw.expect_no_queue_error()
@@ -77,11 +77,11 @@ fn tail_beyond(stage: &Stage) -> Checked {
     let raw = stage.raw()?;
     let (wait, data) = raw.wait(0);
     raw.run(&[wait])?;
-    raw.rig.write64(IQT, 0x1000);
+    raw.rig.poke64(IQT, 0x1000);
     expect_stopped(&raw, 1)?;
     // A good tail first: whoever goes on by itself would find the bad one again.
     raw.ring();
-    raw.rig.write32(FSTS, status::QUEUE_ERROR);
+    raw.rig.poke32(FSTS, status::QUEUE_ERROR);
     let (next, more) = raw.wait(1);
     raw.run(&[next])?;
     agree!((raw.status(0), raw.status(1)), (data, more), "the waits before and after");
@@ -93,10 +93,10 @@ fn queue_outside(stage: &Stage) -> Checked {
     let (wait, _) = raw.wait(0);
     raw.run(&[wait])?;
     raw.command(global::QUEUED_INVALIDATION, false)?;
-    raw.rig.write64(IQT, 0);
-    raw.rig.write64(IQA, 4 * MEMORY_END);
+    raw.rig.poke64(IQT, 0);
+    raw.rig.poke64(IQA, 4 * MEMORY_END);
     raw.command(global::QUEUED_INVALIDATION, true)?;
-    raw.rig.write64(IQT, 16);
+    raw.rig.poke64(IQT, 16);
     expect_stopped(&raw, 0)
 }
 
@@ -157,7 +157,7 @@ fn cleared(raw: &Raw<'_>) -> core::result::Result<u32, crate::conformance::Troub
     let tail = raw.tail.replace(0);
     raw.push(global_flush().encode());
     raw.tail.set(tail);
-    raw.rig.write32(FSTS, status::QUEUE_ERROR);
+    raw.rig.poke32(FSTS, status::QUEUE_ERROR);
     (0..100).for_each(|_| raw.rig.pause());
     Ok(data)
 }
@@ -182,7 +182,7 @@ fn not_by_itself(stage: &Stage) -> Checked {
 fn stops_again(stage: &Stage) -> Checked {
     let raw = stage.raw()?;
     stop(&raw)?;
-    raw.rig.write32(FSTS, status::QUEUE_ERROR);
+    raw.rig.poke32(FSTS, status::QUEUE_ERROR);
     raw.ring();
     expect_stopped(&raw, 0)?;
     repair(&raw, 0)

@@ -25,7 +25,8 @@ unsafe impl<D: Design<P, I>, P: Platform, I: Iommu, const DEFERRED: bool> Design
 
     unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
         let protection = if DEFERRED { Protection::Deferred } else { Protection::None };
-        // SAFETY: the visitor has found this protection among those that the design offers; the rest is the caller's promise.
+        // SAFETY: the visitor has found this protection among those that the design offers. All memory of the machine is meant for its
+        // devices, and nothing of Rust lies there; the rest is the caller's promise.
         unsafe { D::build(DomainSetup { protection, ..setup }) }.map(CallsItStrict)
     }
 }

@@ -154,3 +154,29 @@ unsafe impl<P: Platform> IovaAllocator<P> for FreeListAllocator<P> {
         Kept { ranges: self.kept.load(Ordering::Relaxed), ranges_max: self.kept_max }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::platform::fake::FakeHost;
+    use crate::request::{Access, Lifetime, Stream};
+
+    /// S7: under one lock no more goes back than was asked for: interrupts are masked meanwhile.
+    #[test]
+    fn what_is_kept_goes_back_bit_by_bit() {
+        let host = FakeHost::default();
+        let allocator = FreeListAllocator::new(&host, 32, &[], Some(64)).expect("memory");
+        let request =
+            IovaRequest { pages: 1, access: Access::DeviceReads, stream: Stream(None), lifetime: Lifetime::Transient };
+        let ranges: [_; 10] = core::array::from_fn(|_| allocator.allocate(&host, &request).expect("room"));
+        for range in ranges {
+            assert_eq!(allocator.claim(&host, range), Ok(Claim::Held));
+            allocator.free(&host, range, &Proof::never_visible());
+        }
+        let kept = |lists: &mut FreeLists| {
+            let any_left = lists.give_back(&host, 4);
+            (any_left, lists.kept)
+        };
+        assert_eq!([(); 4].map(|()| allocator.lists.with(kept)), [(true, 6), (true, 2), (false, 0), (false, 0)]);
+    }
+}

@@ -222,6 +222,7 @@ fn raw_script<D: Design<P, I>, P: Platform, I: Iommu>(domain: &Domain<D, P, I>, 
         if has_panicked() && !had_panicked && with_a_lock() {
             let refused = domain.raw_map(PhysAddr::from_pfn(7), PAGE_SIZE, WRITES);
             assert_eq!(refused, Err(MapError::Poisoned), "{what}");
+            assert_eq!(domain.due_us(), None, "{what}: no tick does anything any more");
         }
     };
     for number in 1..8 {
