@@ -315,3 +315,38 @@ impl TableLog {
         self.logs.iter().map(of_log).sum()
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::super::chunks::UNIT_PAGES;
+    use super::*;
+    use crate::entry::{Entry, Frame};
+    use crate::platform::fake::FakeHost;
+    use alloc::boxed::Box;
+
+    /// A table of which more than half is spent has overtaken those before it, but the one just before. One of which half is has not.
+    #[test]
+    fn what_a_spent_table_has_overtaken_lingers() {
+        let host = FakeHost::default();
+        let frames: [Box<Frame>; 4] = core::array::from_fn(|_| Box::new(core::array::from_fn(|_| Entry::new(0))));
+        let tables = ChunkTables::new(64).expect("memory");
+        let mut table_log = TableLog::new(64, Vec::new());
+        for frame in &frames {
+            let number = table_log.number().expect("memory").expect("a number");
+            tables.link(number, frame).expect("memory");
+            table_log.add(number);
+            table_log.take_table(&host, &tables, 0).expect("the table just added");
+        }
+        let pages = |units: u32| units as usize * UNIT_PAGES as usize;
+        let half = pages(TABLE_UNITS / 2);
+        page_states::spend_unused(&frames[2][..half]);
+        assert_eq!(table_log.oldest(&host, &tables, 0), None);
+        assert_eq!((&table_log.logs[0].full, &table_log.logs[0].lingering), (&[0, 1, 2, 3].into(), &[].into()));
+        page_states::spend_unused(&frames[2][half..half + pages(1)]);
+        assert_eq!(table_log.oldest(&host, &tables, 0), None);
+        assert_eq!((&table_log.logs[0].full, &table_log.logs[0].lingering), (&[1, 2, 3].into(), &[0].into()));
+        page_states::spend_unused(&frames[2][half + pages(1)..]);
+        assert_eq!(table_log.oldest(&host, &tables, 0), Some(2), "all of it is spent");
+        assert_eq!((&table_log.logs[0].full, &table_log.logs[0].lingering), (&[3].into(), &[0, 1].into()));
+    }
+}
