@@ -385,8 +385,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "cpus-that-come-later-have-no-line",
         rule: "S7",
         file: "crates/portcullis/src/platform/per_cpu.rs",
-        find: "if cpu < count {",
-        replace: "if cpu > count {",
+        find: r"let cpu = cpu.0 as usize;
+        if cpu < self.0.len() {",
+        replace: r"let cpu = cpu.0 as usize;
+        if cpu > self.0.len() {",
         package: "portcullis",
         target: "lib",
         test: "platform::per_cpu::tests::cpus_that_the_platform_did_not_speak_of_share_lines",

@@ -31,7 +31,10 @@ impl<T> PerCpu<T> {
     /// That of the CPU that runs; another's, should the hint be out of date.
     #[inline]
     pub(crate) fn here<P: Platform>(&self, platform: &P) -> &T {
-        &self.0[index_of(platform.cpu(), self.0.len())].0
+        let cpu = platform.cpu().0 as usize;
+        // A host may have more CPUs than it said at first; they share.
+        let index = if cpu < self.0.len() { cpu } else { cpu % self.0.len() };
+        &self.0[index].0
     }
 
     /// All of them.
@@ -43,13 +46,6 @@ impl<T> PerCpu<T> {
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
-}
-
-/// Which of `count` is that of `cpu`. A host may have more CPUs than it said at first; they share.
-#[inline(always)]
-const fn index_of(cpu: CpuHint, count: usize) -> usize {
-    let cpu = cpu.0 as usize;
-    if cpu < count { cpu } else { cpu % count }
 }
 
 /// A count to which each CPU adds on a line of its own. One CPU may add and another subtract: only the sum means anything.
@@ -118,7 +114,8 @@ impl CpuWords {
     /// The line of `cpu`. CPUs beyond those that the platform spoke of share others' lines.
     #[inline]
     pub fn line_of(&self, cpu: CpuHint) -> usize {
-        index_of(cpu, self.0.len())
+        let cpu = cpu.0 as usize;
+        if cpu < self.0.len() { cpu } else { cpu % self.0.len() }
     }
 
     /// Word `word` of line `line`.
