@@ -117,3 +117,16 @@ unsafe impl<P: Platform> Locking for LockPerTable<P> {
         run()
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::platform::fake::FakeHost;
+
+    /// Cores that work on neighbouring directories do not meet: sixteen of each level have a lock each.
+    #[test]
+    fn there_are_locks_for_sixteen_directories_of_each_level() {
+        let host = FakeHost::default();
+        assert_eq!(LockPerTable::new(&host, 48).expect("memory").directories.len(), 16 * 4);
+    }
+}

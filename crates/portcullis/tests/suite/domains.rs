@@ -192,3 +192,16 @@ fn an_address_beyond_the_table_is_not_mapped() {
     assert_eq!(iommu.reachable(DEVICE, Rights::WRITE), []);
     assert_eq!(map(), Err(MapError::Poisoned));
 }
+
+/// S7: the pages of an identity map are in use, and said to be.
+#[test]
+fn the_tables_of_an_identity_map_are_counted() {
+    let host = FakeHost::default();
+    let memory = [segment(0x1000, 0x4000)];
+    let config = DomainConfig { memory: &memory, ..DomainConfig::new(Protection::None) };
+    // SAFETY: the fake's memory is nobody's.
+    let domain = unsafe { Domain::<Static, _, _>::unprotected(FakeIommu::new(&host), &host, &config) }.unwrap();
+    let usage = domain.usage();
+    assert_eq!((usage.table_pages, usage.live_ranges), (host.frames_lent(), 0));
+    assert_eq!(usage.table_pages, 4, "one of each level");
+}

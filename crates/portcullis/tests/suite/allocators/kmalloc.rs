@@ -1,12 +1,13 @@
 //! Addresses of real allocations (ATC'15, §4.2), on the fake host itself: it forwards small allocations as a kernel would.
 
+use super::Counting;
 use crate::raw_face::RawFace;
 use portcullis::designs::Kmalloc;
 use portcullis::iommu::fake::FakeIommu;
 use portcullis::platform::fake::FakeHost;
 use portcullis::{
-    Access, Domain, DomainConfig, IovaRange, MapError, PAGE_SIZE, PhysAddr, Platform, Protection, RawUnmapError,
-    UnmapError,
+    Access, Domain, DomainConfig, IovaRange, MapError, NoMemory, PAGE_SIZE, PhysAddr, Platform, Protection,
+    RawUnmapError, UnmapError,
 };
 
 type KmallocDomain<'h> = Domain<Kmalloc, &'h FakeHost, &'h FakeIommu<'h>>;
@@ -50,6 +51,20 @@ fn a_page_number_is_the_address_of_a_piece() {
             unsafe { host.free_bytes(at, 8) };
         }
     });
+}
+
+/// A host need not have such memory.
+#[test]
+fn a_host_without_an_allocator_maps_nothing() {
+    let host = FakeHost::default();
+    let (counting, iommu) = (Counting::new(&host), FakeIommu::new(&host));
+    assert_eq!(counting.allocate_bytes(8, PhysAddr::new(1 << 20)), Err(NoMemory));
+    let domain = Domain::<Kmalloc, _, _>::new(&iommu, &counting, Protection::Strict).expect("a domain");
+    for pages in [1, 64] {
+        let refused = domain.raw_map(PhysAddr::new(0), pages * PAGE_SIZE, Access::DeviceWrites);
+        assert_eq!(refused, Err(MapError::Exhausted { pages, limit_bits: 48 }));
+    }
+    assert_eq!(domain.usage().live_ranges, 0);
 }
 
 /// No record of a mapping is kept but its marks in the table, over several tables too.

@@ -1,10 +1,12 @@
 //! The stock design is Linux before 4.7, its pathology included (EiovaR, FAST'15, §4 and §5).
 
-use super::{Bench, TOP, on};
+use super::{Bench, Counting, TOP, on};
+use crate::raw_face::RawFace;
 use portcullis::designs::Stock;
 use portcullis::invalidation::{CPU_QUEUE_CAPACITY, QUEUE_TIMEOUT_US};
-use portcullis::platform::fake::run_on;
-use portcullis::{Invalidation, IovaRange, Protection};
+use portcullis::iommu::fake::FakeIommu;
+use portcullis::platform::fake::{FakeHost, run_on};
+use portcullis::{Access, Domain, DomainConfig, Invalidation, IovaRange, MapError, PAGE_SIZE, PhysAddr, Protection};
 use std::collections::VecDeque;
 
 fn on_stock(protection: Protection, address_bits: u8, test: impl FnOnce(&Bench<'_, Stock>)) {
@@ -49,6 +51,26 @@ fn table_1_one_interleaved_free_makes_the_search_linear() {
             }
         });
     }
+}
+
+/// What lies from 4 GiB on is no place for the cached node: a search that it led nowhere would be made once more, in vain.
+#[test]
+fn the_cached_node_stays_below_4_gib() {
+    run_on(0);
+    let host = FakeHost::default();
+    let (counting, iommu) = (Counting::new(&host), FakeIommu::new(&host));
+    let reserved = [IovaRange::new(TOP, 1).expect("a page")];
+    let config = DomainConfig { address_bits: 33, reserved: &reserved, ..DomainConfig::new(Protection::Strict) };
+    let domain = Domain::<Stock, _, _>::with_config(&iommu, &counting, &config).expect("a domain");
+    let bench = Bench { host: &counting, iommu: &iommu, domain };
+    assert_eq!([bench.map(), bench.map()], [(TOP - 1, 0), (TOP - 2, 0)]);
+    // The next node is that of the reserved page at 4 GiB.
+    bench.unmap_page(TOP - 1);
+    counting.take();
+    let refused = bench.domain.raw_map(PhysAddr::new(0), TOP * PAGE_SIZE, Access::DeviceWrites);
+    assert_eq!(refused, Err(MapError::Exhausted { pages: TOP, limit_bits: 33 }));
+    assert_eq!(counting.take().searched, 2, "the page at TOP - 2, below 4 GiB and then in all");
+    assert_eq!(bench.map(), (TOP - 1, 0));
 }
 
 /// Mean search per allocation while `rings` of these sizes are served in turn: each frees its oldest `burst` pages, then each
