@@ -1,6 +1,7 @@
 //! NVMe: 32 commands in flight, written and read back through buffers of 1 to 8 pages that begin anywhere.
 
 use super::*;
+use portcullis::domain::Erased;
 use portcullis_qemu::nvme::{CommandId, DEPTH, Nvme, Operation};
 use std::collections::BTreeMap;
 
@@ -38,7 +39,7 @@ struct Flight {
 }
 
 /// Returns how many commands there were.
-pub(crate) fn run<D: Design<QemuHost, Vtd>>(world: &mut World, domain: &Domain<D, QemuHost, Vtd>, who: &str) -> usize {
+pub(crate) fn run(world: &mut World, domain: &DynDomain, who: &str) -> usize {
     let mut nvme = Nvme::start(&world.machine.function(NVME), domain).unwrap();
     assert_eq!((nvme.blocks() * nvme.block_bytes(), nvme.block_bytes()), (DRIVE_BYTES as u64, BLOCK_BYTES as u64));
     let mut idle: Vec<Idle> = (0..DEPTH as u64)
@@ -64,7 +65,7 @@ pub(crate) fn run<D: Design<QemuHost, Vtd>>(world: &mut World, domain: &Domain<D
                     Operation::Read => Access::DeviceWrites,
                     Operation::Write => Access::DeviceReads,
                 };
-                assert_one_way::<D>(world, nvme.iova(command).expect("it was just submitted"), access, who);
+                assert_one_way(world, domain, nvme.iova(command).expect("it was just submitted"), access, who);
             }
             assert!(flying.insert(command, flight).is_none(), "{who}: {command:?} is in flight twice");
             commands += 1;
@@ -89,9 +90,9 @@ pub(crate) fn run<D: Design<QemuHost, Vtd>>(world: &mut World, domain: &Domain<D
     commands
 }
 
-fn submit<D: Design<QemuHost, Vtd>>(
+fn submit(
     world: &mut World,
-    nvme: &mut Nvme<'_, D, QemuHost, Vtd>,
+    nvme: &mut Nvme<'_, Erased, Erased, Erased>,
     Idle { mut place, area }: Idle,
 ) -> (CommandId, Flight) {
     place.left = place.left.saturating_sub(1);

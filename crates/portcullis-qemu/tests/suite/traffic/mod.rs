@@ -14,7 +14,7 @@ use as_if_strict::AsIfStrict;
 use portcullis::design::Design;
 use portcullis::designs::{DesignId, Unprotected, Visitor};
 use portcullis::iommu::SourceId;
-use portcullis::{Access, Domain, DomainConfig, Iova, PAGE_SIZE, PhysAddr, Protection, Rule, Segment};
+use portcullis::{Access, Domain, DomainConfig, DynDomain, Iova, PAGE_SIZE, PhysAddr, Protection, Rule, Segment};
 use portcullis_qemu::edu::Edu;
 use portcullis_qemu::{Accelerator, GuestBuffer, GuestMemory, MachineError, QemuHost, QemuMachine, QemuSetup, VtdMmio};
 use portcullis_vtd::Unit;
@@ -124,33 +124,40 @@ impl Visitor<QemuHost, Vtd> for Run<'_> {
 impl Run<'_> {
     fn run<D: Design<QemuHost, Vtd>>(self) {
         let Run { world, protection } = self;
-        let who = format!("{} {protection}", D::INFO.id);
-        let (begun, tables) = (Instant::now(), world.memory.tables_lent());
+        let tables = world.memory.tables_lent();
         let memory = [Segment { phys: PhysAddr::new(0), len: world.memory.bytes() }];
         let config = DomainConfig { memory: &memory, ..DomainConfig::new(Protection::Strict) };
         let domain = Domain::<D, _, _>::with_config(world.unit.clone(), world.host.clone(), &config).unwrap();
-        for device in [EDU, NVME, NIC] {
-            domain.attach(device).unwrap();
-        }
-        let commands = blocks::run(world, &domain, &who);
-        assert!(commands >= COMMANDS_MIN, "{who}: {commands} commands");
-        assert_eq!(world.faults(), [], "{who}: a device of its own domain was refused what was mapped for it");
-        let frames = frames::run(world, &domain, &who);
-        assert!(frames >= FRAMES_MIN, "{who}: {frames} frames");
-        assert_eq!(world.faults(), [], "{who}: a device of its own domain was refused what was mapped for it");
-        let traffic = begun.elapsed();
-        let stale = stale::run(world, &domain, protection, &who);
-        assert!(stale.pages >= STALE_PAGES_MIN, "{who}: {} pages", stale.pages);
-        drop(domain);
-        assert_eq!(world.memory.tables_lent(), tables, "{who}: {}: tables are lost", Rule::Teardown);
-        assert_eq!(world.memory.buffer_pages_lent(), 0, "{who}: {}: buffers are lost", Rule::Errors);
-        assert_eq!(world.memory.small_lent(), 0, "{who}: {}: small allocations are lost", Rule::Teardown);
-        println!("{who}: {commands} commands and {frames} frames in {traffic:.1?}; {stale:?}; {:.1?}", begun.elapsed());
+        // Erased, so that drivers and tests are built once and not for each design.
+        all(world, domain.erase().unwrap(), protection);
+        assert_eq!(world.memory.tables_lent(), tables, "{}: {}: tables are lost", D::INFO.id, Rule::Teardown);
     }
 }
 
+/// All that is done to a domain.
+fn all(world: &mut World, domain: DynDomain, protection: Protection) {
+    let who = format!("{} {protection}", domain.info().id);
+    let begun = Instant::now();
+    for device in [EDU, NVME, NIC] {
+        domain.attach(device).unwrap();
+    }
+    let commands = blocks::run(world, &domain, &who);
+    assert!(commands >= COMMANDS_MIN, "{who}: {commands} commands");
+    assert_eq!(world.faults(), [], "{who}: a device of its own domain was refused what was mapped for it");
+    let frames = frames::run(world, &domain, &who);
+    assert!(frames >= FRAMES_MIN, "{who}: {frames} frames");
+    assert_eq!(world.faults(), [], "{who}: a device of its own domain was refused what was mapped for it");
+    let traffic = begun.elapsed();
+    let stale = stale::run(world, &domain, protection, &who);
+    assert!(stale.pages >= STALE_PAGES_MIN, "{who}: {} pages", stale.pages);
+    drop(domain);
+    assert_eq!(world.memory.buffer_pages_lent(), 0, "{who}: {}: buffers are lost", Rule::Errors);
+    assert_eq!(world.memory.small_lent(), 0, "{who}: {}: small allocations are lost", Rule::Teardown);
+    println!("{who}: {commands} commands and {frames} frames in {traffic:.1?}; {stale:?}; {:.1?}", begun.elapsed());
+}
+
 /// A timer interrupt: what is due is flushed.
-fn tick<D: Design<QemuHost, Vtd>>(world: &World, domain: &Domain<D, QemuHost, Vtd>) {
+fn tick(world: &World, domain: &DynDomain) {
     use portcullis::Platform;
     if domain.due_us().is_some_and(|due| due <= world.host.now_us()) {
         domain.tick().unwrap();
@@ -158,21 +165,21 @@ fn tick<D: Design<QemuHost, Vtd>>(world: &World, domain: &Domain<D, QemuHost, Vt
 }
 
 /// S6: of `lent` buffers and the rings, and of nothing else, mappings are live.
-fn assert_live<D: Design<QemuHost, Vtd>>(domain: &Domain<D, QemuHost, Vtd>, rings: usize, lent: usize, who: &str) {
-    if !D::INFO.physical_addresses() {
+fn assert_live(domain: &DynDomain, rings: usize, lent: usize, who: &str) {
+    if !domain.info().physical_addresses() {
         assert_eq!(live(domain), rings + lent, "{who}: {}: {lent} buffers are with the device", Rule::Errors);
     }
 }
 
 /// Mappings that are not yet unmapped.
-fn live<D: Design<QemuHost, Vtd>>(domain: &Domain<D, QemuHost, Vtd>) -> usize {
+fn live(domain: &DynDomain) -> usize {
     let usage = domain.usage();
     usage.live_ranges - usage.queued_unmaps
 }
 
 /// The device may do with a buffer what its driver asked for, and no more (S5): `edu`, of the same domain, tries the other.
-fn assert_one_way<D: Design<QemuHost, Vtd>>(world: &World, iova: Iova, access: Access, who: &str) {
-    if D::INFO.physical_addresses() {
+fn assert_one_way(world: &World, domain: &DynDomain, iova: Iova, access: Access, who: &str) {
+    if domain.info().physical_addresses() {
         return;
     }
     let reason = match access {

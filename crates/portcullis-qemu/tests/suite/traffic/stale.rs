@@ -62,14 +62,14 @@ struct Gone {
 }
 
 impl Mapped {
-    fn new<D: Design<QemuHost, Vtd>>(domain: &Domain<D, QemuHost, Vtd>, buffer: GuestBuffer) -> Self {
+    fn new(domain: &DynDomain, buffer: GuestBuffer) -> Self {
         let phys = buffer.lent().phys;
         let mapping = domain.map(buffer, Access::DeviceReadsAndWrites).unwrap();
         let place = Place { phys, iova: mapping.iova(), range: mapping.range() };
         Self { mapping, place }
     }
 
-    fn unmap<D: Design<QemuHost, Vtd>>(self, domain: &Domain<D, QemuHost, Vtd>) -> Gone {
+    fn unmap(self, domain: &DynDomain) -> Gone {
         Gone { buffer: domain.unmap(self.mapping).unwrap(), place: self.place }
     }
 }
@@ -132,13 +132,8 @@ fn page(iova: Iova) -> Iova {
 }
 
 /// Maps, reaches, unmaps in batches of 1 to 3, and tries again; then what the other devices do.
-pub(crate) fn run<D: Design<QemuHost, Vtd>>(
-    world: &mut World,
-    domain: &Domain<D, QemuHost, Vtd>,
-    protection: Protection,
-    who: &str,
-) -> Stale {
-    let breaks = |rule| D::INFO.breaks(protection, rule);
+pub(crate) fn run(world: &mut World, domain: &DynDomain, protection: Protection, who: &str) -> Stale {
+    let breaks = |rule| domain.info().breaks(protection, rule);
     // What is open stays open; what comes late comes within a window, if that has an end.
     let (open, late) = (breaks(Rule::Reach), breaks(Rule::Strict));
     let window_us_max = domain.usage().window_us_max;
@@ -211,7 +206,7 @@ pub(crate) fn run<D: Design<QemuHost, Vtd>>(
 }
 
 /// Maps a buffer that begins and ends anywhere in its `pages` pages, with room for an access in the first and the last.
-fn map_some<D: Design<QemuHost, Vtd>>(world: &mut World, domain: &Domain<D, QemuHost, Vtd>, pages: u64) -> Mapped {
+fn map_some(world: &mut World, domain: &DynDomain, pages: u64) -> Mapped {
     let offset = world.random.random_range(0..=PAGE_SIZE / 2);
     let in_last = PROBE as u64 + world.random.random_range(0..PAGE_SIZE / 4);
     let len = if pages == 1 { in_last } else { (pages - 1) * PAGE_SIZE - offset + in_last };
@@ -219,7 +214,7 @@ fn map_some<D: Design<QemuHost, Vtd>>(world: &mut World, domain: &Domain<D, Qemu
 }
 
 /// Calls ticks as a timer would, until nothing waits any more.
-fn close_window<D: Design<QemuHost, Vtd>>(world: &World, domain: &Domain<D, QemuHost, Vtd>) {
+fn close_window(world: &World, domain: &DynDomain) {
     while domain.usage().queued_unmaps > 0 {
         let due = domain.due_us().expect("unmaps that wait are due at some time");
         std::thread::sleep(Duration::from_micros(due.saturating_sub(world.host.now_us())));
@@ -229,11 +224,7 @@ fn close_window<D: Design<QemuHost, Vtd>>(world: &World, domain: &Domain<D, Qemu
 
 /// Two halves of one page under two mappings: one is unmapped, the other stays. Returns whether the device still reaches the
 /// first half through the second (S8). Where the design gave both one address, only the last unmap can take it away.
-fn through_neighbour<D: Design<QemuHost, Vtd>>(
-    prober: &mut Prober<'_>,
-    domain: &Domain<D, QemuHost, Vtd>,
-    who: &str,
-) -> bool {
+fn through_neighbour(prober: &mut Prober<'_>, domain: &DynDomain, who: &str) -> bool {
     const HALF: u64 = PAGE_SIZE / 2;
     let [first, second] = prober.world.buffer(1).split_at(HALF).map(|half| Mapped::new(domain, half));
     let places = [first.place, second.place].map(|Place { iova, phys, .. }| (iova, phys));
@@ -251,7 +242,7 @@ fn through_neighbour<D: Design<QemuHost, Vtd>>(
 }
 
 /// A driver with a bug: it programs an address that it has unmapped. The drive says success; the fault record tells.
-fn drive_is_shut_out<D: Design<QemuHost, Vtd>>(world: &mut World, domain: &Domain<D, QemuHost, Vtd>, who: &str) {
+fn drive_is_shut_out(world: &mut World, domain: &DynDomain, who: &str) {
     let mut nvme = Nvme::start(&world.machine.function(NVME), domain).unwrap();
     let len = nvme.block_bytes();
     let mapped = Mapped::new(domain, world.buffer(1).lending(0, len));
@@ -285,7 +276,7 @@ fn drive_is_shut_out<D: Design<QemuHost, Vtd>>(world: &mut World, domain: &Domai
 }
 
 /// A device that is taken out of its domain reaches nothing, its own rings included.
-fn detached_nic_is_shut_out<D: Design<QemuHost, Vtd>>(world: &mut World, domain: &Domain<D, QemuHost, Vtd>, who: &str) {
+fn detached_nic_is_shut_out(world: &mut World, domain: &DynDomain, who: &str) {
     let mut nic = E1000e::start(&world.machine.function(NIC), domain).unwrap();
     domain.detach(NIC).unwrap();
     nic.send(world.buffer(1).lending(0, 60)).unwrap();
