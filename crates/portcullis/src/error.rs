@@ -37,6 +37,34 @@ pub enum MapError {
     /// A translation exists where the new one would go.
     #[error("I/O address {0} is already mapped")]
     Overlap(Iova),
+    /// A limit below which there is no page: less than 12 bits.
+    #[error("no page lies below {0:#x}")]
+    BadLimit(u64),
+    /// An alignment that is no power of two.
+    #[error("{0} is no alignment; expected a power of two")]
+    BadAlignment(u64),
+    /// A boundary that is no power of two.
+    #[error("{0} is no boundary; expected a power of two")]
+    BadBoundary(u64),
+    /// A boundary that a buffer of this length crosses wherever it lies.
+    #[error("{len} bytes cross a multiple of {boundary} wherever they lie")]
+    CrossesBoundary {
+        /// Bytes, from the first that the device sees to the last.
+        len: u64,
+        /// The boundary.
+        boundary: u64,
+    },
+    /// Memory that keeps its place within the page, and is asked for at another; or an address asked for that is not aligned.
+    #[error("memory at {phys} cannot be mapped there: its place within {alignment} bytes would be another")]
+    Misplaced {
+        /// The first byte.
+        phys: PhysAddr,
+        /// The alignment asked for, or that of pages.
+        alignment: u64,
+    },
+    /// The design cannot choose its addresses, or not so.
+    #[error("the design cannot place a mapping as asked")]
+    Unplaceable,
     /// The design cannot show these segments as one run of addresses.
     #[error("segments that are not contiguous need one mapping each under this design")]
     NotContiguous,
@@ -96,6 +124,9 @@ pub enum UnmapError {
         /// The mapping that lies there.
         mapped: IovaRange,
     },
+    /// Mappings share these addresses, so that only its owner knows how long one is.
+    #[error("how long the mapping at {0} is, its address does not tell")]
+    LengthUnknown(Iova),
     /// The batch holds as many unmaps as it can; commit it first.
     #[error("the batch is full")]
     BatchFull,

@@ -56,6 +56,7 @@ pub mod iommu;
 pub mod iova;
 #[allow(unsafe_code, reason = "all memory is open to a device")]
 mod pass_through;
+mod placement;
 #[allow(unsafe_code, reason = "the contract of table pages")]
 pub mod platform;
 pub mod proof;
@@ -73,6 +74,7 @@ pub use address::{Iova, IovaRange, PAGE_SHIFT, PAGE_SIZE, PhysAddr, Segment, pag
 pub use domain::{Domain, DomainConfig, DynDomain};
 pub use error::{CommitError, MapError, NewDomainError, NoMemory, RawMapError, RawUnmapError, SyncError, UnmapError};
 pub use iommu::{Capabilities, DomainId, Invalidation, Iommu, QueueError, SourceId, Translation};
+pub use placement::{MapOptions, Placement};
 pub use platform::Platform;
 pub use request::{Access, Lifetime, Request, Stream};
 pub use safety::{Breach, Protection, Rule};

@@ -1,6 +1,6 @@
 //! What a driver asks for: which memory, which rights, on whose behalf.
 
-use crate::address::{PhysAddr, Segment};
+use crate::address::{PAGE_SIZE, PhysAddr, Segment};
 use crate::error::MapError;
 use crate::table::Rights;
 
@@ -77,7 +77,7 @@ impl<'a> Request<'a> {
                 return Err(MapError::Empty);
             }
             // The last byte must have an address, and rounding up to a page must not wrap either.
-            if segment.phys.checked_add(segment.len).and_then(|end| end.checked_add(crate::PAGE_SIZE - 1)).is_none() {
+            if segment.phys.checked_add(segment.len).and_then(|end| end.checked_add(PAGE_SIZE - 1)).is_none() {
                 return Err(MapError::PhysicalRange(segment.phys));
             }
             pages = pages.checked_add(segment.pages()).ok_or(MapError::PhysicalRange(segment.phys))?;
@@ -108,6 +108,14 @@ impl<'a> Request<'a> {
     #[inline]
     pub const fn access(&self) -> Access {
         self.access
+    }
+
+    /// Bytes from the first that the device sees to the last, those of pages in between that are no part of a segment among them.
+    /// `None` where they cannot be counted.
+    pub(crate) fn extent(&self) -> Option<u64> {
+        let last = self.segments.last()?;
+        let before = (self.pages - last.pages()).checked_mul(PAGE_SIZE)?;
+        Some(before.checked_add(last.phys.page_offset() + last.len)? - self.phys().page_offset())
     }
 
     /// Physical address of the first byte.

@@ -5,6 +5,7 @@ use crate::platform::LabPlatform;
 use portcullis::design::{Design, Info};
 use portcullis::designs::{DesignId, Visitor};
 use portcullis::domain::{Erased, RawBatch};
+use portcullis::invalidation::Due;
 use portcullis::{Domain, DomainConfig, DynDomain, IovaRange, NewDomainError, RawMapError, Request, UnmapError};
 
 /// Unmaps that are committed together.
@@ -19,7 +20,7 @@ pub(super) fn map(domain: &DynDomain, request: &Request<'_>) -> Result<IovaRange
 /// Returns whether translations were cleared: not where all of the pages stay mapped for others.
 pub(super) fn unmap(batch: &mut AnyBatch<'_>, range: IovaRange) -> Result<bool, UnmapError> {
     batch.unmap(range)?;
-    Ok(batch.revoked().last().is_some_and(|revoked| revoked.to_invalidate))
+    Ok(batch.revoked().last().is_some_and(|revoked| revoked.due != Due::Nothing))
 }
 
 type Opened = Result<DynDomain, NewDomainError>;

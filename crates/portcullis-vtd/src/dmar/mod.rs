@@ -34,9 +34,10 @@
 //! - A [`Domain`](portcullis::Domain) of design [`Static`](portcullis::designs::Static) whose `memory` is the regions, and
 //!   whose `reserved` leaves them out, translates them to themselves and nothing else. The device can wait in it for its
 //!   driver.
-//! - In a domain of a strict or deferred design there is no such mapping: `reserved` keeps the addresses free, but what the
-//!   device does there faults. Take the device from firmware before it moves to such a domain (for USB, the hand-off of its
-//!   host controller); where it never lets go, leave it where it is.
+//! - A domain of a strict or deferred design holds the regions beside all other mappings: map each with
+//!   [`Domain::map_raw_with`](portcullis::Domain::map_raw_with) and [`MapOptions::fixed`](portcullis::MapOptions::fixed) at its own address,
+//!   before the device is attached. `reserved` only keeps them from being handed out. When the driver has taken the device from firmware
+//!   (for USB, the hand-off of its host controller), unmap them.
 //! - `bring_up` turns translation on with every device shut out, and devices are attached afterwards. What firmware's
 //!   devices do in between faults. Where that matters, quiesce them first.
 

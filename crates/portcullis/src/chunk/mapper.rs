@@ -10,9 +10,10 @@ use super::reclaim::Reclaim;
 use crate::address::{IovaRange, Segment};
 use crate::design::{AssembledMapper, DomainSetup, LockFree, Mapper, Parts, Usage};
 use crate::error::{CommitError, MapError, NewDomainError, NoMemory, RawMapError, RawUnmapError, UnmapError};
-use crate::invalidation::{CPU_QUEUE_CAPACITY, Commands, Deferral, Flushes, Revocation, Revoked, Submissions};
+use crate::invalidation::{CPU_QUEUE_CAPACITY, Commands, Deferral, Due, Flushes, Revocation, Revoked, Submissions};
 use crate::iommu::{AttachError, DomainId, Invalidation, Iommu, SourceId};
 use crate::iova::{Claim, IovaAllocator, IovaRequest, Kept, MagazineAllocator, never_handed_out};
+use crate::placement::Placement;
 use crate::platform::{Phase, Platform, Step};
 use crate::proof::{Committed, Proof};
 use crate::request::{Access, Lifetime, Request, Stream};
@@ -195,7 +196,10 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         let AssembledMapper { allocator, policy, space, .. } = &self.base;
         match allocator.chunks_of(range) {
             Some(chunks) => {
-                self.clear(chunks, range)?;
+                if let Err(refused) = self.clear(chunks, range) {
+                    // What is reserved in the upper half may hold what was placed there.
+                    return self.base.unmap_placed(range, refused);
+                }
                 let committed = space.poison_on_panic(|| policy.commit_one(space, allocator, range))?;
                 self.schedule_sweep_if_none();
                 Ok(committed)
@@ -273,6 +277,11 @@ unsafe impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
         }
     }
 
+    unsafe fn map_placed(&self, request: &Request<'_>, placement: &Placement) -> Result<IovaRange, RawMapError> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.base.map_placed(request, placement) }
+    }
+
     #[inline(always)]
     fn unmap(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
         let AssembledMapper { allocator, space, .. } = &self.base;
@@ -282,8 +291,10 @@ unsafe impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
         platform.probe(Step::Unmap);
         match allocator.chunks_of(range) {
             Some(chunks) => {
-                self.clear(chunks, range)?;
-                out.revoked.push(Revoked { range, to_invalidate: true, leaf_only: true });
+                if let Err(refused) = self.clear(chunks, range) {
+                    return self.base.take_down_placed(range, refused, out);
+                }
+                out.revoked.push(Revoked { range, due: Due::Invalidation, leaf_only: true });
                 Ok(())
             }
             None => self.base.take_down(range, out),
@@ -406,6 +417,22 @@ unsafe impl<P: Platform> IovaAllocator<P> for Halves<P> {
             }
             None => self.below.free(platform, range, proof),
         }
+    }
+
+    fn live_around(&self, platform: &P, pfn: u64) -> Option<IovaRange> {
+        self.below.live_around(platform, pfn)
+    }
+
+    fn set_aside(&self, platform: &P, pages: u64, placement: &Placement) -> Result<IovaRange, MapError> {
+        match placement.at().and_then(|range| self.chunks_of(range)) {
+            // The pages of the upper half are in chunks, which hand them out in their order.
+            Some(_) => Err(MapError::Unplaceable),
+            None => self.below.set_aside(platform, pages, placement),
+        }
+    }
+
+    fn put_back(&self, platform: &P, range: IovaRange, proof: &Proof) {
+        self.below.put_back(platform, range, proof);
     }
 
     fn live(&self) -> usize {

@@ -5,9 +5,10 @@
 use crate::address::IovaRange;
 use crate::design::{DomainSetup, LockFree, Locking, Mapper, Usage};
 use crate::error::{CommitError, MapError, NewDomainError, RawMapError, RawUnmapError, UnmapError};
-use crate::invalidation::{Commands, Deferral, Policy, Revocation, Revoked, Submissions};
+use crate::invalidation::{Commands, Deferral, Due, Policy, Revocation, Revoked, Submissions};
 use crate::iommu::{AttachError, DomainId, Iommu, QueueError, SourceId};
-use crate::iova::{Claim, IovaAllocator, IovaRequest};
+use crate::iova::{Claim, IovaAllocator, IovaRequest, PlacedRanges};
+use crate::placement::Placement;
 use crate::platform::{Phase, Platform, Step};
 use crate::proof::{Committed, Proof};
 use crate::request::Request;
@@ -18,8 +19,9 @@ use crate::table::{FreedTables, TableRule};
 pub struct AssembledMapper<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking = LockFree> {
     pub(crate) allocator: A,
     pub(crate) policy: Policy<P, I>,
-    locking: L,
+    pub(super) locking: L,
     pub(crate) space: AddressSpace<P, I>,
+    pub(super) placed: PlacedRanges<P>,
 }
 
 /// What a design is made of beside its allocator.
@@ -88,7 +90,8 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
             "maps write over what unmaps have left, and nothing else"
         );
         let space = AddressSpace::new(setup.iommu, setup.platform, setup.width, rule)?;
-        Ok(Self { allocator, policy, locking, space })
+        let placed = PlacedRanges::new(space.platform(), setup.width, setup.reserved)?;
+        Ok(Self { allocator, policy, locking, space, placed })
     }
 
     /// Makes a mapping at an address of the allocator.
@@ -112,6 +115,12 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
             Err(MapError::Exhausted { .. }) if self.policy.drain(&self.space, &self.allocator)? => allocate_and_write(),
             written => written,
         }?;
+        self.end_map(range)
+    }
+
+    /// Ends a map whose translations are written.
+    #[inline(always)]
+    pub(super) fn end_map(&self, range: IovaRange) -> Result<IovaRange, RawMapError> {
         if let Err(error) = self.space.sync_map(range).and_then(|()| self.policy.sync_map(&self.space, range)) {
             self.quarantine(range);
             return Err(error.into());
@@ -177,16 +186,21 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
 
     #[inline(always)]
     fn claim_and_clear(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
-        let leaf_only = self.locking.whole(range.pages(), || {
+        let cleared = self.locking.whole(range.pages(), || {
             let claim = self.allocator.claim(self.space.platform(), range)?;
             if self.policy.leaves_translations(&self.space) {
                 Ok(true)
             } else {
                 self.clear(claim, range, &mut out.tables)
             }
-        })?;
-        out.revoked.push(Revoked { range, to_invalidate: true, leaf_only });
-        Ok(())
+        });
+        match cleared {
+            Ok(leaf_only) => {
+                out.revoked.push(Revoked { range, due: Due::Invalidation, leaf_only });
+                Ok(())
+            }
+            Err(refused) => self.take_down_placed(range, refused, out),
+        }
     }
 
     /// Clears the translations of a mapping with this claim on it. Returns whether no table page went with it.
@@ -210,6 +224,13 @@ unsafe impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Mapper for A
         platform.probe(Step::Enter(Phase::Other));
         platform.probe(Step::Map);
         self.map_by_allocator(request)
+    }
+
+    unsafe fn map_placed(&self, request: &Request<'_>, placement: &Placement) -> Result<IovaRange, RawMapError> {
+        let platform = self.space.platform();
+        platform.probe(Step::Enter(Phase::Other));
+        platform.probe(Step::Map);
+        self.map_by_placement(request, placement)
     }
 
     fn unmap(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
@@ -240,14 +261,12 @@ unsafe impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Mapper for A
                     unsafe { space.unmap(revoked.range, &mut revocation.tables) };
                 }
             }
+            if revocation.revoked.iter().any(|revoked| revoked.due != Due::Invalidation) {
+                return self.commit_mixed(revocation);
+            }
             policy.commit(space, allocator, revocation)
         });
-        committed.unwrap_or_else(|| {
-            // Kept for good: addresses, and table pages.
-            revocation.revoked.clear();
-            revocation.tables = FreedTables::new();
-            Err(CommitError(QueueError::Panicked))
-        })
+        committed.unwrap_or_else(|| Err(self.keep_for_good(revocation, QueueError::Panicked)))
     }
 
     fn tick(&self) -> Result<(), CommitError> {
@@ -277,7 +296,7 @@ unsafe impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Mapper for A
             let (queued_unmaps, queued_unmaps_max) = policy.queued();
             let kept = allocator.kept();
             Usage {
-                live_ranges: allocator.live(),
+                live_ranges: allocator.live() + self.placed.len(),
                 kept_ranges: kept.ranges,
                 kept_ranges_max: kept.ranges_max,
                 record_bytes: allocator.record_bytes(),

@@ -26,9 +26,10 @@
 use super::{AssembledMapper, DomainSetup, Mapper, Usage};
 use crate::address::{IovaRange, PAGE_SHIFT, Segment};
 use crate::error::{CommitError, MapError, NewDomainError, RawMapError, UnmapError};
-use crate::invalidation::{Deferral, Revocation, Revoked};
+use crate::invalidation::{Deferral, Due, Revocation, Revoked};
 use crate::iommu::{AttachError, DomainId, Iommu, SourceId};
 use crate::iova::{Claim, IovaAllocator, IovaRequest, Kept, MagazineAllocator, never_handed_out};
+use crate::placement::Placement;
 use crate::platform::{PerCpuCount, Phase, Platform, Step};
 use crate::proof::{Committed, Proof};
 use crate::request::Request;
@@ -85,8 +86,12 @@ impl Regions {
             return None;
         }
         let range = IovaRange::new(rights.bits() << self.shift | phys_pfn, segment.pages())?;
-        let free = self.reserved.iter().all(|(first, end)| range.end_pfn() <= *first || *end <= range.first_pfn());
-        free.then_some(SharedRun { range, phys_pfn, rights })
+        (!self.are_reserved(range)).then_some(SharedRun { range, phys_pfn, rights })
+    }
+
+    /// Whether any page of `range` is reserved.
+    fn are_reserved(&self, range: IovaRange) -> bool {
+        self.reserved.iter().any(|(first, end)| *first < range.end_pfn() && range.first_pfn() < *end)
     }
 
     /// What `range` leads to, if it lies in one of the three.
@@ -159,16 +164,23 @@ unsafe impl<P: Platform, I: Iommu> Mapper for DynamicIdentity<P, I> {
         }
     }
 
+    /// In the fourth region, or in what is reserved.
+    unsafe fn map_placed(&self, request: &Request<'_>, placement: &Placement) -> Result<IovaRange, RawMapError> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.base.map_placed(request, placement) }
+    }
+
     fn unmap(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
         let platform = self.base.space.platform();
         out.admit_unmap_of(self.base.space.tag())?;
         platform.probe(Step::Enter(Phase::Other));
         platform.probe(Step::Unmap);
-        if range.end_pfn() <= self.regions.pages() {
+        // What is reserved in the three regions holds nothing that is shared, but perhaps something that was placed there.
+        if range.end_pfn() <= self.regions.pages() || self.regions.are_reserved(range) {
             return self.base.take_down(range, out);
         }
-        let to_invalidate = self.unshare(range)?;
-        out.revoked.push(Revoked { range, to_invalidate, leaf_only: true });
+        let due = if self.unshare(range)? { Due::Invalidation } else { Due::Nothing };
+        out.revoked.push(Revoked { range, due, leaf_only: true });
         Ok(())
     }
 
@@ -223,6 +235,22 @@ unsafe impl<P: Platform> IovaAllocator<P> for FourthRegion<P> {
         } else {
             self.shared.subtract(platform);
         }
+    }
+
+    fn live_around(&self, platform: &P, pfn: u64) -> Option<IovaRange> {
+        self.magazines.live_around(platform, pfn)
+    }
+
+    fn set_aside(&self, platform: &P, pages: u64, placement: &Placement) -> Result<IovaRange, MapError> {
+        match placement.at() {
+            // In the other regions an address says which memory it is.
+            Some(range) if range.end_pfn() > self.end_pfn => Err(MapError::Unplaceable),
+            _ => self.magazines.set_aside(platform, pages, placement),
+        }
+    }
+
+    fn put_back(&self, platform: &P, range: IovaRange, proof: &Proof) {
+        self.magazines.put_back(platform, range, proof);
     }
 
     fn live(&self) -> usize {

@@ -5,6 +5,7 @@ mod identity;
 mod locking;
 mod options;
 mod physical;
+mod placed;
 
 pub use assembled::{AssembledMapper, Parts};
 pub use identity::{DynamicIdentity, IDENTITY_TAG_BITS, dynamic_identity};
@@ -13,9 +14,10 @@ pub use options::{OptionError, OptionInfo, OptionKind, Options, Value};
 pub use physical::{IdentityMapped, Untranslated};
 
 use crate::address::{IovaRange, Segment};
-use crate::error::{CommitError, NewDomainError, RawMapError, RawUnmapError, UnmapError};
+use crate::error::{CommitError, MapError, NewDomainError, RawMapError, RawUnmapError, UnmapError};
 use crate::invalidation::Revocation;
 use crate::iommu::{AttachError, DomainId, Iommu, SourceId};
+use crate::placement::Placement;
 use crate::platform::Platform;
 use crate::proof::Committed;
 use crate::request::Request;
@@ -154,6 +156,19 @@ pub unsafe trait Mapper: Send + Sync {
     /// The memory is meant for the devices of the domain until the commit of its unmap has returned and the stale window that the
     /// design declares is over; for good, where that window has no bound. None of it holds tables of the library.
     unsafe fn map(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError>;
+
+    /// Makes a mapping where `placement` says. It is unmapped like any other, and its unmap is invalidated and waited for by its
+    /// commit, whatever the protection.
+    ///
+    /// # Errors
+    /// Those of [`map`](Mapper::map); [`MapError::Unplaceable`] where the design cannot choose its
+    /// addresses, or not so.
+    ///
+    /// # Safety
+    /// That of [`map`](Mapper::map).
+    unsafe fn map_placed(&self, _request: &Request<'_>, _placement: &Placement) -> Result<IovaRange, RawMapError> {
+        Err(RawMapError::Refused(MapError::Unplaceable))
+    }
 
     /// Clears the mapping at exactly `range` and notes in `out` what is to be invalidated. The buffer is not yet back: that
     /// takes a [`commit`](Mapper::commit).

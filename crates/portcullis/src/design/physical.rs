@@ -5,8 +5,9 @@ use crate::design::{DomainSetup, Mapper, Usage};
 use crate::error::{CommitError, MapError, NewDomainError, RawMapError, RawUnmapError, UnmapError};
 use crate::invalidation::Revocation;
 use crate::iommu::{AttachError, DomainId, Iommu, SourceId};
-use crate::iova::never_handed_out;
+use crate::iova::{never_handed_out, refuse_interrupts};
 use crate::pass_through::PassThrough;
+use crate::placement::Placement;
 use crate::platform::Platform;
 use crate::proof::Committed;
 use crate::request::{Access, Request};
@@ -32,18 +33,39 @@ impl Reachable {
         1 << (self.width as u32 - PAGE_SHIFT)
     }
 
-    /// The addresses of the memory of `request`.
-    fn range(&self, request: &Request<'_>) -> Result<IovaRange, MapError> {
+    /// The addresses of the memory of `request`, reserved or not.
+    fn drivable(&self, request: &Request<'_>) -> Result<IovaRange, MapError> {
         let &[segment] = request.segments() else { return Err(MapError::NotContiguous) };
         let range = IovaRange::covering(Iova::new(segment.phys.as_u64()), segment.len).expect("a request is not empty");
-        if range.end_pfn() > self.limit() {
-            let iova = Iova::from_pfn(self.limit().max(range.first_pfn()));
-            return Err(MapError::BeyondWidth { iova, limit_bits: self.width });
+        if range.end_pfn() <= self.limit() {
+            return Ok(range);
         }
+        let iova = Iova::from_pfn(self.limit().max(range.first_pfn()));
+        Err(MapError::BeyondWidth { iova, limit_bits: self.width })
+    }
+
+    /// The same, where they are where `placement` says. What is reserved may be asked for, for it leads to itself.
+    fn placed(&self, request: &Request<'_>, placement: &Placement) -> Result<IovaRange, MapError> {
+        let range = self.drivable(request)?;
+        match placement.at() {
+            Some(_) => refuse_interrupts(range)?,
+            None => self.refuse_reserved(range)?,
+        }
+        if placement.allows(range) { Ok(range) } else { Err(MapError::Unplaceable) }
+    }
+
+    /// The addresses of the memory of `request`.
+    fn range(&self, request: &Request<'_>) -> Result<IovaRange, MapError> {
+        let range = self.drivable(request)?;
+        self.refuse_reserved(range)?;
+        Ok(range)
+    }
+
+    fn refuse_reserved(&self, range: IovaRange) -> Result<(), MapError> {
         let holes = &mut self.reserved.iter();
         match holes.find(|(first, end)| *first < range.end_pfn() && range.first_pfn() < *end) {
             Some(hole) => Err(MapError::Reserved(Iova::from_pfn(hole.0.max(range.first_pfn())))),
-            None => Ok(range),
+            None => Ok(()),
         }
     }
 }
@@ -73,6 +95,10 @@ impl<I: Iommu> Untranslated<I> {
 unsafe impl<I: Iommu> Mapper for Untranslated<I> {
     unsafe fn map(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
         Ok(self.reachable.range(request)?)
+    }
+
+    unsafe fn map_placed(&self, request: &Request<'_>, placement: &Placement) -> Result<IovaRange, RawMapError> {
+        Ok(self.reachable.placed(request, placement)?)
     }
 
     fn unmap(&self, _range: IovaRange, _out: &mut Revocation) -> Result<(), UnmapError> {
@@ -157,6 +183,17 @@ impl<P: Platform, I: Iommu> IdentityMapped<P, I> {
         Ok(this)
     }
 
+    /// `range`, if the identity map has it.
+    fn translated(&self, range: IovaRange) -> Result<IovaRange, MapError> {
+        for pfn in range.first_pfn()..range.end_pfn() {
+            // SAFETY: the identity map is never unmapped.
+            if unsafe { self.space.table().lookup(self.space.platform(), Iova::from_pfn(pfn)) }.is_none() {
+                return Err(MapError::PhysicalRange(PhysAddr::from_pfn(pfn)));
+            }
+        }
+        Ok(range)
+    }
+
     fn map_identity(&self, pfn: u64, pages: u64) -> Result<(), NewDomainError> {
         let segment = Segment { phys: PhysAddr::from_pfn(pfn), len: pages << PAGE_SHIFT };
         let range = IovaRange::new(pfn, pages).ok_or(NewDomainError::BadRange(segment.phys))?;
@@ -170,14 +207,11 @@ impl<P: Platform, I: Iommu> IdentityMapped<P, I> {
 // SAFETY: it protects nothing, and says so.
 unsafe impl<P: Platform, I: Iommu> Mapper for IdentityMapped<P, I> {
     unsafe fn map(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
-        let range = self.reachable.range(request)?;
-        for pfn in range.first_pfn()..range.end_pfn() {
-            // SAFETY: the identity map is never unmapped.
-            if unsafe { self.space.table().lookup(self.space.platform(), Iova::from_pfn(pfn)) }.is_none() {
-                return Err(MapError::PhysicalRange(PhysAddr::from_pfn(pfn)).into());
-            }
-        }
-        Ok(range)
+        Ok(self.translated(self.reachable.range(request)?)?)
+    }
+
+    unsafe fn map_placed(&self, request: &Request<'_>, placement: &Placement) -> Result<IovaRange, RawMapError> {
+        Ok(self.translated(self.reachable.placed(request, placement)?)?)
     }
 
     fn unmap(&self, _range: IovaRange, _out: &mut Revocation) -> Result<(), UnmapError> {

@@ -10,6 +10,7 @@ use crate::error::{CommitError, NewDomainError, NoMemory, RawMapError, RawUnmapE
 use crate::fallible::try_box;
 use crate::invalidation::Revocation;
 use crate::iommu::{AttachError, Capabilities, DomainId, Invalidation, Iommu, QueueError, SourceId, Translation};
+use crate::placement::Placement;
 use crate::platform::{CpuHint, Lock, LockClass, Platform, Wait};
 use crate::proof::Committed;
 use crate::request::Request;
@@ -126,6 +127,11 @@ unsafe impl Mapper for Box<dyn Mapper> {
     unsafe fn map(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
         // SAFETY: the caller's promise, passed on.
         unsafe { (**self).map(request) }
+    }
+
+    unsafe fn map_placed(&self, request: &Request<'_>, placement: &Placement) -> Result<IovaRange, RawMapError> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { (**self).map_placed(request, placement) }
     }
 
     fn unmap(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {

@@ -11,6 +11,7 @@ mod batch;
 mod erased;
 mod mapping;
 mod ring;
+mod segment_list;
 
 pub use batch::{Batch, RawBatch};
 pub use erased::{DynDomain, Erased};
@@ -23,12 +24,14 @@ pub use ring::{
 };
 
 use mapping::{Lent, Tag};
+use segment_list::SegmentList;
 
 use crate::address::{Iova, IovaRange, PAGE_SHIFT, PhysAddr, Segment, lies_in_a_page};
-use crate::design::{Design, DomainSetup, Info, Mapper, Options, Usage};
+use crate::design::{Addressing, Design, DomainSetup, Info, Mapper, Options, Usage};
 use crate::error::{CommitError, MapError, NewDomainError, RawMapError, RawUnmapError, UnmapError};
 use crate::invalidation::Revocation;
 use crate::iommu::{AttachError, DomainId, Iommu, QueueError, SourceId};
+use crate::placement::MapOptions;
 use crate::platform::Platform;
 use crate::proof::{Committed, Proof};
 use crate::request::{Access, Lifetime, Request, Stream};
@@ -244,6 +247,84 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         unsafe { self.mapper.map(request) }
     }
 
+    /// The same as `options` say.
+    ///
+    /// # Errors
+    /// A [`RawMapError`].
+    ///
+    /// # Safety
+    /// That of [`map_raw`](Domain::map_raw).
+    pub unsafe fn map_raw_with(
+        &self,
+        phys: PhysAddr,
+        len: u64,
+        access: Access,
+        options: &MapOptions,
+    ) -> Result<Iova, RawMapError> {
+        // SAFETY: the caller's promise, passed on.
+        let range = unsafe { self.map_as_said(&[Segment { phys, len }], access, options) }?;
+        Ok(Iova::new(range.start().as_u64() + phys.page_offset()))
+    }
+
+    /// Maps a list of segments, which need not stand in memory side by side, and returns its pages. Where one segment ends with a page
+    /// and the next begins with the next, they are one. The others lie one behind the other as in [`map_request`](Domain::map_request).
+    ///
+    /// Lists of more than 16 segments are copied to the heap for as long as this takes.
+    ///
+    /// # Errors
+    /// A [`RawMapError`].
+    ///
+    /// # Safety
+    /// That of [`map_raw`](Domain::map_raw).
+    pub unsafe fn map_list(
+        &self,
+        segments: impl IntoIterator<Item = Segment>,
+        access: Access,
+        options: &MapOptions,
+    ) -> Result<IovaRange, RawMapError> {
+        let list = SegmentList::collect(segments)?;
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.map_as_said(list.as_slice(), access, options) }
+    }
+
+    /// # Safety
+    /// That of [`map_raw`](Domain::map_raw).
+    unsafe fn map_as_said(
+        &self,
+        segments: &[Segment],
+        access: Access,
+        options: &MapOptions,
+    ) -> Result<IovaRange, RawMapError> {
+        let mut request = Request::new(segments, access)?;
+        (request.stream, request.lifetime) = (options.stream, options.lifetime);
+        match options.placement(&request)? {
+            // SAFETY: the caller's promise, passed on.
+            None => unsafe { self.mapper.map(&request) },
+            // SAFETY: as above.
+            Some(placement) => unsafe { self.mapper.map_placed(&request, &placement) },
+        }
+    }
+
+    /// Unmaps the mapping that begins in the page of `iova`, however long it is, and returns its pages.
+    ///
+    /// # Errors
+    /// Those of [`unmap_raw`](Domain::unmap_raw); [`UnmapError::LengthUnknown`] under a design whose mappings share addresses.
+    pub fn unmap_raw_at(&self, iova: Iova) -> Result<IovaRange, RawUnmapError> {
+        if self.info.addressing == Addressing::Shared {
+            return Err(UnmapError::LengthUnknown(iova).into());
+        }
+        let page = IovaRange::of(iova.pfn(), 1);
+        match self.unmap_pages(page) {
+            // What is refused has not changed, so it is there to be unmapped: by one caller, whoever comes first.
+            Err(RawUnmapError::Refused(UnmapError::Partial { mapped, .. }))
+                if mapped.first_pfn() == page.first_pfn() =>
+            {
+                self.unmap_pages(mapped).map(|_| mapped)
+            }
+            result => result.map(|_| page),
+        }
+    }
+
     /// Unmaps what [`map_raw`](Domain::map_raw) mapped: the same address and length. Under strict protection the device has
     /// lost the buffer when this returns.
     ///
@@ -302,21 +383,32 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         self.map_for(buffer, access, Stream::default())
     }
 
+    /// The same as `options` say.
+    ///
+    /// # Errors
+    /// Those of [`map`](Domain::map).
+    pub fn map_with<B: DmaBuffer>(
+        &self,
+        buffer: B,
+        access: Access,
+        options: &MapOptions,
+    ) -> Result<Mapping<B>, MapFailure<B>> {
+        let lent = Lent::new(buffer);
+        let mapped = match self.protection {
+            // SAFETY: that of a `DmaBuffer`, which is `Lent`.
+            Protection::Strict => unsafe { self.map_as_said(lent.segments(), access, options) },
+            _ => Err(MapError::NotStrict.into()),
+        };
+        self.mapping(lent, mapped, access)
+    }
+
     /// Maps memory that the CPU uses while the device does, such as a ring of descriptors, through [`Mapping::shared`]. It is
     /// expected to stay for as long as the driver runs. [`unmap`](Domain::unmap) takes it away.
     ///
     /// # Errors
     /// Those of [`map`](Domain::map).
     pub fn map_shared<B: SharedBuffer>(&self, buffer: B, access: Access) -> Result<Mapping<B>, MapFailure<B>> {
-        let lent = Lent::new(buffer);
-        let mapped = match self.protection {
-            // SAFETY: that of a `DmaBuffer`, which is `Lent`.
-            Protection::Strict => unsafe {
-                self.map_segments(lent.segments(), access, Stream::default(), Lifetime::Persistent)
-            },
-            _ => Err(MapError::NotStrict.into()),
-        };
-        self.mapping(lent, mapped, access)
+        self.map_with(buffer, access, &MapOptions { lifetime: Lifetime::Persistent, ..MapOptions::default() })
     }
 
     #[inline(always)]

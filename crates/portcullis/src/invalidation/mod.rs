@@ -22,14 +22,24 @@ use arrayvec::ArrayVec;
 /// Unmaps that one commit takes at most.
 pub const BATCH_MAX: usize = 64;
 
+/// What a commit has to do about a mapping.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Due {
+    /// To have its pages invalidated, now or later, and to give them back to their allocator.
+    Invalidation,
+    /// The same, at once, and to put them back where they were set aside: for mappings that were placed.
+    InvalidationAtOnce,
+    /// Nothing: every page has other mappings at the same address, so that no translation went.
+    Nothing,
+}
+
 /// A mapping that was unmapped, and whose translations may still be cached.
 #[derive(Clone, Copy, Debug)]
 pub struct Revoked {
     /// Its pages.
     pub range: IovaRange,
-    /// Whether there is anything to invalidate. Not where every page has other mappings at the same address: then no
-    /// translation went.
-    pub to_invalidate: bool,
+    /// What is to be done about them.
+    pub due: Due,
     /// Whether no table page went with it, so that the invalidation may leave cached table pointers alone.
     pub leaf_only: bool,
 }

@@ -2,7 +2,7 @@
 //! per CPU, or only when an address is used again.
 
 use super::{
-    ASYNCHRONOUS_CAPACITY, AsynchronousQueue, CPU_QUEUE_CAPACITY, GlobalQueue, PerCpuQueues, QUEUE_CAPACITY,
+    ASYNCHRONOUS_CAPACITY, AsynchronousQueue, CPU_QUEUE_CAPACITY, Due, GlobalQueue, PerCpuQueues, QUEUE_CAPACITY,
     QUEUE_TIMEOUT_US, Revocation, Revoked, strict,
 };
 use crate::address::IovaRange;
@@ -149,7 +149,7 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
         }
     }
 
-    /// Ends a batch of unmaps: invalidates them, or queues them.
+    /// Ends a batch of unmaps, all of which have an invalidation due: invalidates them, or queues them.
     pub(crate) fn commit(
         &self,
         space: &AddressSpace<P, I>,
@@ -160,16 +160,6 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
         if revocation.revoked.is_empty() {
             // Nothing was taken down, so there is nothing to prove, under strict protection as well.
             return Ok(Committed::Deferred);
-        }
-        if revocation.revoked.iter().any(|revoked| !revoked.to_invalidate) {
-            // The device reaches these pages by mappings of others, whose unmaps will see to it; or have, if they came first.
-            let proof = Proof::still_shared();
-            let shared = revocation.revoked.iter().filter(|revoked| !revoked.to_invalidate);
-            shared.for_each(|revoked| allocator.free(platform, revoked.range, &proof));
-            revocation.revoked.retain(|revoked| revoked.to_invalidate);
-        }
-        if revocation.revoked.is_empty() {
-            return Ok(Committed::Lost(Proof::still_shared()));
         }
         match self {
             Self::Strict(commands, submissions) => {
@@ -204,7 +194,7 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
         allocator: &impl IovaAllocator<P>,
         range: IovaRange,
     ) -> Result<Committed, CommitError> {
-        let revoked = Revoked { range, to_invalidate: true, leaf_only: true };
+        let revoked = Revoked { range, due: Due::Invalidation, leaf_only: true };
         match self {
             // A driver that defers unmaps one by one, and often: no batch is built for that.
             Self::PerCpu(queues) => queues.push(space, allocator, &[revoked], &mut FreedTables::new()),

@@ -81,13 +81,14 @@ fn join(run: Revoked, next: Revoked, within_pages: u64) -> Option<Revoked> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Due;
     use super::*;
 
     /// A run whose mappings took a table page with them is invalidated at all levels, whichever of them did.
     #[test]
     fn all_levels_go_if_any_do() {
         let revoked =
-            |first, leaf_only| Revoked { range: IovaRange::new(first, 1).unwrap(), to_invalidate: true, leaf_only };
+            |first, leaf_only| Revoked { range: IovaRange::new(first, 1).unwrap(), due: Due::Invalidation, leaf_only };
         for (run, next) in [(true, true), (true, false), (false, true)] {
             let joined = join(revoked(4, run), revoked(5, next), 8).unwrap();
             assert_eq!((joined.range, joined.leaf_only), (IovaRange::new(4, 2).unwrap(), run && next));

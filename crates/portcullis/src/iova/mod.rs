@@ -7,6 +7,7 @@ mod freebsd;
 mod kmalloc;
 mod linux;
 mod macos;
+mod placed;
 mod solaris;
 
 pub use fast_and_safe::WindowAllocator;
@@ -14,10 +15,12 @@ pub use freebsd::GapTreeAllocator;
 pub use kmalloc::KmallocAllocator;
 pub use linux::{DEPOT_MAGAZINES_MAX, FreeListAllocator, MAGAZINE_CAPACITY, MagazineAllocator, TreeAllocator};
 pub use macos::{BUDDY_PAGES_MAX, BuddyAllocator};
+pub(crate) use placed::PlacedRanges;
 pub use solaris::{QUANTUM_CACHE_PAGES_MAX, SLAB_PAGES, VmemAllocator};
 
-use crate::address::{IovaRange, PAGE_SHIFT};
+use crate::address::{Iova, IovaRange, PAGE_SHIFT};
 use crate::error::{MapError, NoMemory, UnmapError};
+use crate::placement::Placement;
 use crate::platform::Platform;
 use crate::proof::Proof;
 use crate::request::{Access, Lifetime, Request, Stream};
@@ -74,6 +77,18 @@ fn order(pages: u64, orders: usize) -> Option<usize> {
     (order < orders).then_some(order)
 }
 
+/// Refuses pages that no translation leads to, whoever asks for them.
+///
+/// # Errors
+/// [`MapError::Reserved`].
+pub(crate) fn refuse_interrupts(range: IovaRange) -> Result<(), MapError> {
+    let interrupts = IovaRange::of(INTERRUPT_RANGE.0, INTERRUPT_RANGE.1);
+    match range.overlaps(interrupts) {
+        true => Err(MapError::Reserved(Iova::from_pfn(range.first_pfn().max(interrupts.first_pfn())))),
+        false => Ok(()),
+    }
+}
+
 /// Page 0, the interrupt range and `reserved` (S9), by first page and one past the last: in order, and none overlaps another.
 pub(crate) fn never_handed_out(reserved: &[IovaRange]) -> Result<Vec<(u64, u64)>, NoMemory> {
     let mut ranges = Vec::new();
@@ -93,8 +108,8 @@ pub(crate) fn never_handed_out(reserved: &[IovaRange]) -> Result<Vec<(u64, u64)>
 /// Hands out ranges of I/O addresses.
 ///
 /// # Safety
-/// Table pages are freed on its word. Implementations promise that a range handed out overlaps no other that is not yet
-/// back, has as many pages as were asked for, and lies below the width that the allocator was made with; that of a range
+/// Table pages are freed on its word. Implementations promise that a range handed out, or set aside, overlaps no other that is not
+/// yet back, has as many pages as were asked for, and lies below the width that the allocator was made with; that of a range
 /// handed out, [`claim`](IovaAllocator::claim) returns [`Claim::Held`] once at most, and only for exactly that range; and
 /// that it never does so for a range of at most [`TABLE_CLAIM_PAGES_MAX`](IovaAllocator::TABLE_CLAIM_PAGES_MAX) pages, nor
 /// [`Claim::ByTable`] where that is zero.
@@ -116,8 +131,27 @@ pub unsafe trait IovaAllocator<P: Platform>: Send + Sync {
     /// [`UnmapError::NotMapped`], [`UnmapError::Partial`].
     fn claim(&self, platform: &P, range: IovaRange) -> Result<Claim, UnmapError>;
 
+    /// The range in use around page `pfn`, where the allocator knows it and claims do not tell: so that an unmap of a part of it is
+    /// refused as such.
+    fn live_around(&self, _platform: &P, _pfn: u64) -> Option<IovaRange> {
+        None
+    }
+
     /// Takes back a range that was handed out and that the hardware has lost, or will have before a map returns with it.
     fn free(&self, platform: &P, range: IovaRange, proof: &Proof);
+
+    /// Takes `pages` pages where `placement` says out of what may be handed out: for a mapping that is placed, of which the mapper
+    /// keeps the record. No claim finds them, and they do not count as handed out.
+    ///
+    /// # Errors
+    /// [`MapError::Unplaceable`] where the allocator cannot choose, or not so; [`MapError::Exhausted`], or [`MapError::Overlap`] where
+    /// there is only one place; [`MapError::NoMemory`].
+    fn set_aside(&self, _platform: &P, _pages: u64, _placement: &Placement) -> Result<IovaRange, MapError> {
+        Err(MapError::Unplaceable)
+    }
+
+    /// Takes back exactly what was set aside, now that the hardware has lost it or has never seen it.
+    fn put_back(&self, _platform: &P, _range: IovaRange, _proof: &Proof) {}
 
     /// Ranges handed out and not yet back. Exact while nobody allocates or frees.
     fn live(&self) -> usize;

@@ -3,8 +3,8 @@
 
 use portcullis::design::Design;
 use portcullis::{
-    Access, Domain, DomainConfig, Iommu, Iova, IovaRange, MapError, NewDomainError, PhysAddr, Platform, RawMapError,
-    Request, Segment, SyncError,
+    Access, Domain, DomainConfig, Iommu, Iova, IovaRange, MapError, MapOptions, NewDomainError, PhysAddr, Platform,
+    RawMapError, Request, Segment, SyncError,
 };
 
 /// A domain as `config` says, whatever its protection.
@@ -33,6 +33,9 @@ pub(crate) trait RawFace {
     fn raw_map_or_lose(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError>;
     fn raw_map(&self, phys: PhysAddr, len: u64, access: Access) -> Result<Iova, MapError>;
 
+    /// See [`Domain::map_raw_with`].
+    fn raw_map_with(&self, phys: PhysAddr, len: u64, access: Access, options: &MapOptions) -> Result<Iova, MapError>;
+
     /// How a map loses memory.
     ///
     /// # Panics
@@ -59,5 +62,10 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> RawFace for Domain<D, P, I> {
     fn raw_map(&self, phys: PhysAddr, len: u64, access: Access) -> Result<Iova, MapError> {
         // SAFETY: as above.
         kept(unsafe { self.map_raw(phys, len, access) })
+    }
+
+    fn raw_map_with(&self, phys: PhysAddr, len: u64, access: Access, options: &MapOptions) -> Result<Iova, MapError> {
+        // SAFETY: as above.
+        kept(unsafe { self.map_raw_with(phys, len, access, options) })
     }
 }

@@ -20,6 +20,7 @@ mod invalidation_at_map;
 mod machines;
 mod ownership;
 mod panics;
+mod placement;
 mod planted;
 mod properties;
 #[path = "../raw_face/mod.rs"]

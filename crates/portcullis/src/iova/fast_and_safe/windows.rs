@@ -17,6 +17,7 @@ use crate::address::IovaRange;
 use crate::error::{MapError, NoMemory, UnmapError};
 use crate::iova::linux::{Magazines, may_ever_fit};
 use crate::iova::{Claim, IovaAllocator, IovaRequest, Kept};
+use crate::placement::Placement;
 use crate::platform::{Padded, PerCpu, Phase, Platform, Step};
 use crate::proof::Proof;
 use crate::request::{Access, Stream};
@@ -255,6 +256,24 @@ unsafe impl<P: Platform> IovaAllocator<P> for WindowAllocator<P> {
             }
             None => self.underneath.free(platform, range),
         }
+    }
+
+    fn live_around(&self, platform: &P, pfn: u64) -> Option<IovaRange> {
+        self.underneath.tree().larger_around(platform, pfn, self.size)
+    }
+
+    fn set_aside(&self, platform: &P, pages: u64, placement: &Placement) -> Result<IovaRange, MapError> {
+        match self.underneath.set_aside(platform, pages, placement) {
+            // What is wanted may be a window that nothing is mapped in.
+            Err(MapError::Exhausted { .. } | MapError::Overlap(_)) if self.seal_idle(platform) => {
+                self.underneath.set_aside(platform, pages, placement)
+            }
+            result => result,
+        }
+    }
+
+    fn put_back(&self, platform: &P, range: IovaRange, _proof: &Proof) {
+        self.underneath.tree().put_back_range(platform, range);
     }
 
     fn live(&self) -> usize {

@@ -29,6 +29,8 @@ pub(in crate::iova) enum State {
     Live,
     /// Claimed by an unmap, not yet given back.
     Unmapping,
+    /// Taken for a request that says where.
+    SetAside,
 }
 
 /// A range in use.
@@ -110,6 +112,41 @@ impl Avl {
                 at = right;
             }
             visited += 1;
+        }
+    }
+
+    /// The lowest gap for which `fits` has an answer, which is told where the gap begins and ends: the range before it, and the
+    /// answer. Looks at one gap after the other.
+    pub(in crate::iova) fn find_gap<T>(&self, fits: impl Fn(u64, u64) -> Option<T>) -> (Option<(Link, T)>, u64) {
+        let (mut at, mut visited) = (self.outermost(self.root, LEFT), 0);
+        while at != NOBODY {
+            visited += 1;
+            let (first, end) = self.gap_behind(at);
+            if let Some(answer) = fits(first, end) {
+                return (Some((at, answer)), visited);
+            }
+            at = self.following(at);
+        }
+        (None, visited)
+    }
+
+    /// The first free page behind a range, and the first that is not.
+    pub(in crate::iova) fn gap_behind(&self, link: Link) -> (u64, u64) {
+        let node = &self[link];
+        (node.end_pfn(), node.end_pfn() + node.gap)
+    }
+
+    /// The range behind that of `link`, if there is one.
+    fn following(&self, link: Link) -> Link {
+        match self[link].children[RIGHT] {
+            NOBODY => {
+                let (mut at, mut parent) = (link, self[link].parent);
+                while parent != NOBODY && self[parent].children[RIGHT] == at {
+                    (at, parent) = (parent, self[parent].parent);
+                }
+                parent
+            }
+            right => self.outermost(right, LEFT),
         }
     }
 

@@ -9,6 +9,7 @@ use super::avl::{Avl, State};
 use crate::address::{Iova, IovaRange, PAGE_SHIFT};
 use crate::error::{MapError, NoMemory, UnmapError};
 use crate::iova::{Claim, IovaAllocator, IovaRequest, never_handed_out};
+use crate::placement::Placement;
 use crate::platform::{Lock, LockClass, Phase, Platform, Step};
 use crate::proof::Proof;
 use crate::sync::{AtomicUsize, Ordering};
@@ -44,6 +45,15 @@ impl<P: Platform> GapTreeAllocator<P> {
         }
         let tree = platform.lock(LockClass::IovaAllocator, tree);
         Ok(Self { tree, in_use: AtomicUsize::new(0), width })
+    }
+
+    /// Takes a range out of the tree.
+    fn remove(platform: &P, tree: &mut Avl, range: IovaRange) {
+        platform.probe(Step::TreeErase);
+        let link = tree.at_or_below(range.first_pfn());
+        let is_there = tree[link].first_pfn == range.first_pfn() && tree[link].state != State::Reserved;
+        assert!(is_there, "a range that was handed out is in the tree");
+        tree.remove(link);
     }
 
     /// Notes, under the lock, how many ranges there are now.
@@ -90,15 +100,39 @@ unsafe impl<P: Platform> IovaAllocator<P> for GapTreeAllocator<P> {
     }
 
     fn free(&self, platform: &P, range: IovaRange, _proof: &Proof) {
-        let first_pfn = range.first_pfn();
         self.tree.with(|tree| {
-            platform.probe(Step::TreeErase);
-            let link = tree.at_or_below(first_pfn);
-            let is_there = tree[link].first_pfn == first_pfn && tree[link].state != State::Reserved;
-            assert!(is_there, "a range that was handed out is in the tree");
-            tree.remove(link);
+            Self::remove(platform, tree, range);
             self.note(-1);
         });
+    }
+
+    /// One gap after the other is looked at, with the lock held. What must be at one place has no guard pages there.
+    fn set_aside(&self, platform: &P, pages: u64, placement: &Placement) -> Result<IovaRange, MapError> {
+        let refused = match placement.at() {
+            Some(range) => MapError::Overlap(range.start()),
+            None => MapError::Exhausted { pages, limit_bits: placement.limit_bits(self.width) },
+        };
+        self.tree.with(|tree| {
+            let (found, nodes) = match placement.at() {
+                Some(range) => {
+                    let before = tree.at_or_below(range.first_pfn());
+                    let (first, end) = tree.gap_behind(before);
+                    let is_free = first <= range.first_pfn() && range.end_pfn() <= end;
+                    (is_free.then_some((before, range.first_pfn())), 1)
+                }
+                None => tree
+                    .find_gap(|first, end| placement.lowest(first + GUARD_PAGES, end.checked_sub(GUARD_PAGES)?, pages)),
+            };
+            platform.probe(Step::TreeSearch { nodes });
+            let (before, first_pfn) = found.ok_or(refused)?;
+            platform.probe(Step::TreeInsert);
+            tree.insert_after(before, first_pfn, pages, State::SetAside)?;
+            Ok(IovaRange::of(first_pfn, pages))
+        })
+    }
+
+    fn put_back(&self, platform: &P, range: IovaRange, _proof: &Proof) {
+        self.tree.with(|tree| Self::remove(platform, tree, range));
     }
 
     fn live(&self) -> usize {

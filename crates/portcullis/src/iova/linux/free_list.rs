@@ -7,6 +7,7 @@ use super::range_tree::{Parked, RangeTree, may_ever_fit};
 use crate::address::IovaRange;
 use crate::error::{MapError, NoMemory, UnmapError};
 use crate::iova::{Claim, IovaAllocator, IovaRequest, Kept};
+use crate::placement::Placement;
 use crate::platform::{Lock, LockClass, Phase, Platform, Step};
 use crate::proof::Proof;
 use crate::sync::{AtomicUsize, Ordering};
@@ -56,6 +57,16 @@ impl<P: Platform> FreeListAllocator<P> {
             kept: AtomicUsize::new(0),
             kept_max,
         })
+    }
+
+    /// Gives all that is kept back to the tree, bit by bit, so that interrupts are not masked for long.
+    fn give_all_back(&self, platform: &P) {
+        let give_back = |lists: &mut FreeLists| {
+            let more = lists.give_back(platform, GIVEN_BACK_MAX);
+            self.note(lists, 0);
+            more
+        };
+        while self.lists.with(give_back) {}
     }
 
     /// Notes, under the lock, how many ranges there are now.
@@ -121,13 +132,7 @@ unsafe impl<P: Platform> IovaAllocator<P> for FreeListAllocator<P> {
             Err(MapError::Exhausted { limit_bits, .. })
                 if self.kept.load(Ordering::Relaxed) > 0 && may_ever_fit(pages, limit_bits) =>
             {
-                // Bit by bit, so that interrupts are not masked for long.
-                let give_back = |lists: &mut FreeLists| {
-                    let more = lists.give_back(platform, GIVEN_BACK_MAX);
-                    self.note(lists, 0);
-                    more
-                };
-                while self.lists.with(give_back) {}
+                self.give_all_back(platform);
                 allocate()
             }
             result => result,
@@ -144,6 +149,21 @@ unsafe impl<P: Platform> IovaAllocator<P> for FreeListAllocator<P> {
             lists.free(platform, range);
             self.note(lists, -1);
         });
+    }
+
+    fn set_aside(&self, platform: &P, pages: u64, placement: &Placement) -> Result<IovaRange, MapError> {
+        let set_aside = || self.lists.with(|lists| lists.tree.set_aside(platform, pages, placement));
+        match set_aside() {
+            Err(MapError::Exhausted { .. } | MapError::Overlap(_)) if self.kept.load(Ordering::Relaxed) > 0 => {
+                self.give_all_back(platform);
+                set_aside()
+            }
+            result => result,
+        }
+    }
+
+    fn put_back(&self, platform: &P, range: IovaRange, _proof: &Proof) {
+        self.lists.with(|lists| lists.tree.free(platform, range.first_pfn()));
     }
 
     fn live(&self) -> usize {

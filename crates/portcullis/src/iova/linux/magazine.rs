@@ -12,6 +12,7 @@ use super::range_tree::may_ever_fit;
 use crate::address::IovaRange;
 use crate::error::{MapError, NoMemory, UnmapError};
 use crate::iova::{Claim, IovaAllocator, IovaRequest, Kept, TreeAllocator};
+use crate::placement::Placement;
 use crate::platform::{Deadline, Lock, LockClass, PerCpu, Phase, Platform, Step};
 use crate::proof::Proof;
 use alloc::vec::Vec;
@@ -175,6 +176,19 @@ impl<P: Platform, const SIZES: usize> Magazines<P, SIZES> {
             Some(index) => self.put(platform, index, range.first_pfn()),
             None => self.tree.free_ranges(platform, core::iter::once(range.first_pfn())),
         }
+    }
+
+    /// Takes pages out of the tree, those that are kept notwithstanding.
+    pub(in crate::iova) fn set_aside(
+        &self,
+        platform: &P,
+        pages: u64,
+        placement: &Placement,
+    ) -> Result<IovaRange, MapError> {
+        self.tree.set_aside_or(platform, pages, placement, || {
+            self.empty_all(platform);
+            true
+        })
     }
 
     /// Where ranges come from that magazines do not have.
@@ -351,6 +365,18 @@ unsafe impl<P: Platform> IovaAllocator<P> for MagazineAllocator<P> {
 
     fn free(&self, platform: &P, range: IovaRange, _proof: &Proof) {
         self.0.free(platform, range);
+    }
+
+    fn live_around(&self, platform: &P, pfn: u64) -> Option<IovaRange> {
+        self.0.tree.larger_around(platform, pfn, Self::TABLE_CLAIM_PAGES_MAX)
+    }
+
+    fn set_aside(&self, platform: &P, pages: u64, placement: &Placement) -> Result<IovaRange, MapError> {
+        self.0.set_aside(platform, pages, placement)
+    }
+
+    fn put_back(&self, platform: &P, range: IovaRange, _proof: &Proof) {
+        self.0.tree.put_back_range(platform, range);
     }
 
     fn live(&self) -> usize {

@@ -11,6 +11,7 @@ use crate::address::{Iova, IovaRange, PAGE_SHIFT};
 use crate::error::{MapError, NoMemory, UnmapError};
 use crate::fallible::try_box;
 use crate::iova::never_handed_out;
+use crate::placement::Placement;
 use crate::platform::{Platform, Step};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -30,6 +31,8 @@ enum State {
     Unmapping,
     /// Free, but kept in a list for the next request of its size.
     Parked,
+    /// Taken by [`RangeTree::put`], for a request that says where.
+    SetAside,
     Reserved,
 }
 
@@ -103,6 +106,20 @@ impl RangeTree {
         Ok(tree)
     }
 
+    /// A tree with nothing in it.
+    pub(in crate::iova) fn empty(width: u8) -> Self {
+        Self { nodes: RBTree::new(NodeAdapter::new()), cached: None, claimed: None, spare: Vec::new(), width }
+    }
+
+    /// From now on the range that was set aside at `first_pfn` may be claimed.
+    ///
+    /// # Panics
+    /// If none was.
+    pub(in crate::iova) fn make_live(&mut self, first_pfn: u64) {
+        let node = self.nodes.find(&first_pfn);
+        node.get().expect("a range that was set aside is in the tree").state.set(State::Live);
+    }
+
     /// Puts a range of `pages` pages into the highest gap that it fits.
     ///
     /// # Errors
@@ -121,6 +138,62 @@ impl RangeTree {
             self.keep(node);
             exhausted
         })
+    }
+
+    /// Puts a range of `pages` pages where `placement` says, as high as that goes, below 4 GiB first. Claims do not find it. It is
+    /// searched for from the top.
+    ///
+    /// # Errors
+    /// [`MapError::Exhausted`], [`MapError::Overlap`] where it must be at one place, [`MapError::NoMemory`].
+    pub(in crate::iova) fn set_aside<P: Platform>(
+        &mut self,
+        platform: &P,
+        pages: u64,
+        placement: &Placement,
+    ) -> Result<IovaRange, MapError> {
+        let limit = placement.end_pfn().min(1 << (u32::from(self.width) - PAGE_SHIFT));
+        let mut node = self.node()?;
+        for limit in [limit.min(LIMIT_4G), limit] {
+            match self.place_as_said(platform, node, pages, placement, limit) {
+                Ok(range) => return Ok(range),
+                Err(unplaced) => node = unplaced,
+            }
+        }
+        self.keep(node);
+        Err(match placement.at() {
+            Some(range) => MapError::Overlap(range.start()),
+            None => MapError::Exhausted { pages, limit_bits: placement.limit_bits(self.width) },
+        })
+    }
+
+    fn place_as_said<P: Platform>(
+        &mut self,
+        platform: &P,
+        mut node: Box<Node>,
+        pages: u64,
+        placement: &Placement,
+        limit: u64,
+    ) -> Result<IovaRange, Box<Node>> {
+        let mut left = self.nodes.upper_bound_mut(Bound::Excluded(&limit));
+        let (mut ceiling, mut passed_nodes) = (limit, 0);
+        let first = loop {
+            let floor = left.get().map_or(0, |node| node.first_pfn + node.size);
+            let first = placement.highest(floor, ceiling, pages);
+            let Some(passed) = left.get().filter(|_| first.is_none() && placement.at().is_none()) else { break first };
+            ceiling = passed.first_pfn.min(ceiling);
+            passed_nodes += u64::from(passed.state.get() != State::Reserved);
+            left.move_prev();
+        };
+        if passed_nodes > 0 {
+            platform.probe(Step::TreeSearch { nodes: passed_nodes });
+        }
+        let Some(first) = first else { return Err(node) };
+        platform.probe(Step::TreeInsert);
+        (node.first_pfn, node.size) = (first, pages);
+        node.pages.set(pages);
+        node.state.set(State::SetAside);
+        left.insert_after(node);
+        Ok(IovaRange::of(first, pages))
     }
 
     /// Claims the live range that is exactly `range`.
@@ -145,6 +218,14 @@ impl RangeTree {
             }
             _ => Err(UnmapError::NotMapped(Iova::from_pfn(range.first_pfn()))),
         }
+    }
+
+    /// The live range around page `pfn`.
+    pub(in crate::iova) fn live_around<P: Platform>(&self, platform: &P, pfn: u64) -> Option<IovaRange> {
+        platform.probe(Step::TreeFind);
+        let node = self.nodes.upper_bound(Bound::Included(&pfn)).get()?;
+        let range = IovaRange::of(node.first_pfn, node.pages.get());
+        (node.state.get() == State::Live && range.contains(pfn)).then_some(range)
     }
 
     /// Takes the range that starts at page `first_pfn` out of the tree.
@@ -239,7 +320,7 @@ impl RangeTree {
 
     /// Keeps a node for reuse, or frees it when there are enough.
     fn keep(&mut self, node: Box<Node>) {
-        if self.spare.len() < SPARE_NODES_MAX {
+        if self.spare.len() < self.spare.capacity() {
             self.spare.push(node);
         }
     }

@@ -4,6 +4,7 @@ use super::range_tree::RangeTree;
 use crate::address::IovaRange;
 use crate::error::{MapError, NoMemory, UnmapError};
 use crate::iova::{Claim, IovaAllocator, IovaRequest};
+use crate::placement::Placement;
 use crate::platform::{Lock, LockClass, Phase, Platform, Step};
 use crate::proof::Proof;
 use crate::sync::{AtomicUsize, Ordering};
@@ -35,6 +36,31 @@ impl<P: Platform> TreeAllocator<P> {
         })
     }
 
+    /// What [`set_aside`](IovaAllocator::set_aside) does, for an allocator that keeps ranges: where it fails, `give_back` makes
+    /// room, if there is any to be had, and says so.
+    pub(in crate::iova) fn set_aside_or(
+        &self,
+        platform: &P,
+        pages: u64,
+        placement: &Placement,
+        give_back: impl FnOnce() -> bool,
+    ) -> Result<IovaRange, MapError> {
+        let set_aside = || self.tree.with(|tree| tree.set_aside(platform, pages, placement));
+        let result = set_aside();
+        let has_room = !matches!(result, Err(MapError::Exhausted { .. } | MapError::Overlap(_)));
+        if has_room || !give_back() { result } else { set_aside() }
+    }
+
+    /// The live range around page `pfn`, those aside that have `pages_max` pages or less.
+    pub(in crate::iova) fn larger_around(&self, platform: &P, pfn: u64, pages_max: u64) -> Option<IovaRange> {
+        self.tree.with(|tree| tree.live_around(platform, pfn)).filter(|range| range.pages() > pages_max)
+    }
+
+    /// Takes back what was set aside.
+    pub(in crate::iova) fn put_back_range(&self, platform: &P, range: IovaRange) {
+        self.tree.with(|tree| tree.free(platform, range.first_pfn()));
+    }
+
     /// Takes back the ranges that start at these pages, one or more.
     pub(in crate::iova) fn free_ranges(&self, platform: &P, first_pfns: impl ExactSizeIterator<Item = u64>) {
         self.tree.with(|tree| {
@@ -61,6 +87,14 @@ unsafe impl<P: Platform> IovaAllocator<P> for TreeAllocator<P> {
 
     fn free(&self, platform: &P, range: IovaRange, _proof: &Proof) {
         self.free_ranges(platform, core::iter::once(range.first_pfn()));
+    }
+
+    fn set_aside(&self, platform: &P, pages: u64, placement: &Placement) -> Result<IovaRange, MapError> {
+        self.set_aside_or(platform, pages, placement, || false)
+    }
+
+    fn put_back(&self, platform: &P, range: IovaRange, _proof: &Proof) {
+        self.put_back_range(platform, range);
     }
 
     fn live(&self) -> usize {

@@ -16,8 +16,8 @@ use portcullis::platform::fake::hooks::{HookedHost, has_panicked, panic_at, with
 use portcullis::platform::fake::{FakeHost, lost_here};
 use portcullis::table::Rights;
 use portcullis::{
-    Access, Capabilities, Domain, DomainConfig, Iommu, Iova, IovaRange, MapError, PAGE_SIZE, PhysAddr, Platform,
-    Protection, RawMapError, Segment, SourceId,
+    Access, Capabilities, Domain, DomainConfig, Iommu, Iova, IovaRange, MapError, MapOptions, PAGE_SIZE, PhysAddr,
+    Platform, Protection, RawMapError, Segment, SourceId,
 };
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -26,6 +26,8 @@ use std::rc::Rc;
 
 const DEVICE: SourceId = SourceId(0x28);
 const WRITES: Access = Access::DeviceWrites;
+/// For a device of 32 bits.
+const LOW: MapOptions = MapOptions { limit: 0xffff_ffff, at: None, ..MapOptions::fixed(Iova::new(0)) };
 
 /// Which buffers there were, and which of them the device must have lost: by the page in which they begin.
 #[derive(Default)]
@@ -110,6 +112,16 @@ impl<'h, D: Design<HookedHost<'h>, HookedIommu<'h>>> Run<'h, D> {
             true => self.domain.map_shared(buffer, Access::DeviceReadsAndWrites),
             false => self.domain.map(buffer, WRITES),
         };
+        self.note(mapped);
+    }
+
+    /// Maps for a device of 32 bits, under designs that can.
+    fn map_low(&mut self, pages: u64) {
+        let mapped = self.domain.map_with(Buffer::new(&self.owners, pages), WRITES, &LOW);
+        self.note(mapped);
+    }
+
+    fn note(&mut self, mapped: Result<Mapping<Buffer>, MapFailure<Buffer>>) {
         match mapped {
             Ok(mapping) => {
                 // So that it is cached.
@@ -171,12 +183,19 @@ impl<'h, D: Design<HookedHost<'h>, HookedIommu<'h>>> Run<'h, D> {
             self.step(|run| run.map(pages, shared));
         }
         self.step(|run| run.map(130, false));
+        for pages in [2, 1, 1] {
+            self.step(|run| run.map_low(pages));
+        }
+        self.step(|run| run.unmap(run.mapped.len().saturating_sub(1)));
         self.step(|run| run.unmap(1));
         self.step(|run| run.unmap(0));
         self.step(|run| run.batch(2, true));
         self.step(|run| run.map(1, false));
         self.step(Self::ring);
         self.step(|run| run.batch(2, false));
+        // Placed ones among them.
+        self.step(|run| run.batch(4, true));
+        self.step(|run| run.map(1, false));
         self.step(|run| {
             run.host.advance_us(200_000);
             _ = run.domain.tick();
@@ -230,6 +249,12 @@ fn raw_script<D: Design<P, I>, P: Platform, I: Iommu>(domain: &Domain<D, P, I>, 
             let pages = if number == 5 { 130 } else { number };
             let phys = PhysAddr::from_pfn(number * PAGES_MAX);
             let iova = domain.raw_map(phys, pages * PAGE_SIZE, WRITES);
+            ranges.extend(iova.ok().and_then(|iova| IovaRange::covering(iova, pages * PAGE_SIZE)));
+        });
+    }
+    for pages in [1, 2] {
+        step(&mut |ranges| {
+            let iova = domain.raw_map_with(PhysAddr::from_pfn(9 * PAGES_MAX), pages * PAGE_SIZE, WRITES, &LOW);
             ranges.extend(iova.ok().and_then(|iova| IovaRange::covering(iova, pages * PAGE_SIZE)));
         });
     }

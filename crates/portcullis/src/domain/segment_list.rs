@@ -1,0 +1,56 @@
+//! Segments that come one by one, side by side for as long as a map takes.
+
+use crate::address::Segment;
+use crate::error::NoMemory;
+use alloc::vec::Vec;
+use arrayvec::ArrayVec;
+
+/// Segments that take no memory of the heap.
+const FEW: usize = 16;
+
+/// A list of segments.
+#[derive(Default)]
+pub(super) struct SegmentList {
+    few: ArrayVec<Segment, FEW>,
+    /// All of them, where they are more.
+    many: Vec<Segment>,
+}
+
+impl SegmentList {
+    /// What `segments` gives. Neighbours that meet where a page ends are joined.
+    ///
+    /// # Errors
+    /// [`NoMemory`].
+    pub(super) fn collect(segments: impl IntoIterator<Item = Segment>) -> Result<Self, NoMemory> {
+        let mut list = Self::default();
+        let mut segments = segments.into_iter();
+        let Some(mut last) = segments.next() else { return Ok(list) };
+        for next in segments {
+            let end = last.phys.checked_add(last.len).filter(|end| *end == next.phys && end.page_offset() == 0);
+            match end.and_then(|_| last.len.checked_add(next.len)) {
+                // One without a length is for the request to refuse.
+                Some(len) if last.len > 0 && next.len > 0 => last.len = len,
+                _ => list.push(core::mem::replace(&mut last, next))?,
+            }
+        }
+        list.push(last)?;
+        Ok(list)
+    }
+
+    pub(super) fn as_slice(&self) -> &[Segment] {
+        if self.many.is_empty() { &self.few } else { &self.many }
+    }
+
+    fn push(&mut self, segment: Segment) -> Result<(), NoMemory> {
+        if self.many.is_empty() {
+            let Err(full) = self.few.try_push(segment) else { return Ok(()) };
+            self.many.try_reserve(2 * FEW).map_err(|_| NoMemory)?;
+            self.many.extend_from_slice(&self.few);
+            self.many.push(full.element());
+            return Ok(());
+        }
+        self.many.try_reserve(1).map_err(|_| NoMemory)?;
+        self.many.push(segment);
+        Ok(())
+    }
+}

@@ -1,0 +1,141 @@
+//! Mappings whose requests say where they are to be: which pages they have, and whom an unmap finds.
+//!
+//! Their pages are those that the allocator has [set aside](IovaAllocator::set_aside), or those that it never hands out, where a
+//! request names these. So this is kept apart from all that allocators know, and asked when they know nothing.
+
+use super::linux::RangeTree;
+use super::{IovaAllocator, never_handed_out, refuse_interrupts};
+use crate::address::{Iova, IovaRange, PAGE_SHIFT};
+use crate::error::{MapError, NoMemory, UnmapError};
+use crate::placement::Placement;
+use crate::platform::{Lock, LockClass, Platform};
+use crate::proof::Proof;
+use crate::sync::{AtomicUsize, Ordering};
+use alloc::vec::Vec;
+
+/// The placed mappings of a domain.
+pub(crate) struct PlacedRanges<P: Platform> {
+    ranges: P::Lock<RangeTree>,
+    /// How many there are. Written under the lock, so plain stores suffice. Relaxed: who unmaps what another CPU has mapped has the
+    /// address from there, and the count with it.
+    count: AtomicUsize,
+    /// Page numbers, first and end, that no allocator hands out, in order.
+    never_handed_out: Vec<(u64, u64)>,
+    /// Addresses are below `2^width`.
+    width: u8,
+}
+
+impl<P: Platform> PlacedRanges<P> {
+    /// None yet, beside an allocator that never hands out `reserved`.
+    ///
+    /// # Errors
+    /// [`NoMemory`].
+    pub(crate) fn new(platform: &P, width: u8, reserved: &[IovaRange]) -> Result<Self, NoMemory> {
+        Ok(Self {
+            ranges: platform.lock(LockClass::IovaAllocator, RangeTree::empty(width)),
+            count: AtomicUsize::new(0),
+            never_handed_out: never_handed_out(reserved)?,
+            width,
+        })
+    }
+
+    /// `pages` pages where `placement` says. No unmap finds them before they are [published](Self::publish).
+    ///
+    /// # Errors
+    /// Those of [`IovaAllocator::set_aside`]; [`MapError::BeyondWidth`], [`MapError::Reserved`] for the interrupt range.
+    pub(crate) fn take(
+        &self,
+        platform: &P,
+        allocator: &impl IovaAllocator<P>,
+        pages: u64,
+        placement: &Placement,
+    ) -> Result<IovaRange, MapError> {
+        let Some(range) = placement.at() else {
+            let range = allocator.set_aside(platform, pages, placement)?;
+            return self.note(platform, range).inspect_err(|_| {
+                allocator.put_back(platform, range, &Proof::never_visible());
+            });
+        };
+        let end_pfn = 1 << (u32::from(self.width) - PAGE_SHIFT);
+        if range.end_pfn() > end_pfn {
+            let iova = Iova::from_pfn(end_pfn.max(range.first_pfn()));
+            return Err(MapError::BeyondWidth { iova, limit_bits: self.width });
+        }
+        refuse_interrupts(range)?;
+        // First the record, so that no other request gets past it to pages that are never handed out.
+        self.note(platform, range)?;
+        let mut taken = range.first_pfn();
+        for piece in self.handed_out_in(range) {
+            let set_aside = allocator.set_aside(platform, piece.pages(), &Placement::exactly(piece));
+            if let Err(error) = set_aside {
+                let done = IovaRange::new(range.first_pfn(), taken - range.first_pfn());
+                done.into_iter().for_each(|done| self.put_back(platform, allocator, done, &Proof::never_visible()));
+                self.forget(platform, range);
+                return Err(error);
+            }
+            taken = piece.end_pfn();
+        }
+        Ok(range)
+    }
+
+    /// From now on an unmap finds the mapping at `range`: its translations are written.
+    pub(crate) fn publish(&self, range: IovaRange) {
+        self.ranges.with(|ranges| ranges.make_live(range.first_pfn()));
+    }
+
+    /// Claims the mapping at exactly `range` for an unmap.
+    ///
+    /// # Errors
+    /// [`UnmapError::NotMapped`], [`UnmapError::Partial`].
+    pub(crate) fn claim(&self, platform: &P, range: IovaRange) -> Result<(), UnmapError> {
+        self.ranges.with(|ranges| ranges.claim(platform, range))
+    }
+
+    /// Takes a range back that was claimed, or not published.
+    pub(crate) fn give_back(&self, platform: &P, allocator: &impl IovaAllocator<P>, range: IovaRange, proof: &Proof) {
+        // As it was taken, backwards: what is the allocator's again is in no record.
+        self.forget(platform, range);
+        self.put_back(platform, allocator, range, proof);
+    }
+
+    /// Whether there is none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    fn note(&self, platform: &P, range: IovaRange) -> Result<IovaRange, MapError> {
+        self.ranges.with(|ranges| {
+            ranges.set_aside(platform, range.pages(), &Placement::exactly(range))?;
+            self.count.store(self.count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+            Ok(range)
+        })
+    }
+
+    fn forget(&self, platform: &P, range: IovaRange) {
+        self.ranges.with(|ranges| {
+            ranges.free(platform, range.first_pfn());
+            self.count.store(self.count.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
+        });
+    }
+
+    fn put_back(&self, platform: &P, allocator: &impl IovaAllocator<P>, range: IovaRange, proof: &Proof) {
+        self.handed_out_in(range).for_each(|piece| allocator.put_back(platform, piece, proof));
+    }
+
+    /// The parts of `range` that the allocator would hand out.
+    fn handed_out_in(&self, range: IovaRange) -> impl Iterator<Item = IovaRange> {
+        let mut first = range.first_pfn();
+        let gaps = self.never_handed_out.iter().copied().chain([(range.end_pfn(), range.end_pfn())]);
+        gaps.filter_map(move |(reserved_first, reserved_end)| {
+            let end = reserved_first.min(range.end_pfn());
+            let piece = end.checked_sub(first).and_then(|pages| IovaRange::new(first, pages));
+            first = first.max(reserved_end);
+            piece
+        })
+    }
+}
