@@ -1,7 +1,7 @@
 //! The command line.
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use portcullis::Protection;
+use portcullis::{Protection, SubPage};
 #[cfg(target_os = "linux")]
 use portcullis_bench::Workload;
 use portcullis_sim::compare::ClockMode;
@@ -122,6 +122,10 @@ pub(crate) struct PlanArguments {
     /// No invalidation says that only leaves have changed, as in Linux before October 2025
     #[arg(long)]
     pub(crate) no_hint: bool,
+    /// What becomes of pages of which a buffer has a part: expose, as most systems do; refuse; or bounce, which copies the part to and
+    /// from a page of the domain's own
+    #[arg(long, default_value = "expose", value_parser = sub_page)]
+    pub(crate) sub_page: SubPage,
     /// Virtual time: model, trace, or scale=K
     #[arg(long, default_value = "model", value_parser = clock)]
     pub(crate) clock: ClockMode,
@@ -199,6 +203,11 @@ fn protection(text: &str) -> Result<Protection, String> {
         "deferred" => Ok(Protection::Deferred),
         _ => Err("expected strict or deferred".to_owned()),
     }
+}
+
+fn sub_page(text: &str) -> Result<SubPage, String> {
+    let named = SubPage::ALL.into_iter().find(|sub_page| sub_page.name() == text);
+    named.ok_or_else(|| "expected expose, refuse or bounce".to_owned())
 }
 
 fn prefetching(text: &str) -> Result<Prefetching, String> {

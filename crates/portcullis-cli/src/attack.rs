@@ -130,7 +130,7 @@ mod tests {
         let attacked = Attacked { found, probes_cached: Some(probes_cached), bound_us: Some(0), ..Attacked::default() };
         let choice = Choice::from(DesignId::Stock);
         let (trace, set) = ("a trace".to_owned(), Settings::new());
-        AttackRow { item: 0, trace, choice, protection, batch: 1, prefetcher: None, set, attacked }
+        AttackRow { item: 0, trace, choice, protection, sub_page: None, batch: 1, prefetcher: None, set, attacked }
     }
 
     fn found(declared: bool) -> Found {

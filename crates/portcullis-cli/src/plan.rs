@@ -5,6 +5,7 @@ use crate::html::Origin;
 use crate::table::count;
 use crate::{Failure, bundled};
 use indicatif::{ProgressBar, ProgressStyle};
+use portcullis::SubPage;
 use portcullis::designs::{Choice, DesignId};
 use portcullis_sim::compare::{ClockMode, ComparePlan, Input, Item, Settings};
 use portcullis_sim::prefetch::{NO_SUCH_HARDWARE, Prefetching};
@@ -47,6 +48,7 @@ pub(crate) struct Head<'p> {
     sweep: &'p [String],
     clock: ClockMode,
     no_hint: bool,
+    sub_page: SubPage,
     #[serde(skip_serializing_if = "Option::is_none")]
     seed: Option<u64>,
 }
@@ -70,6 +72,7 @@ impl<'a> Planned<'a> {
             seed: arguments.seed,
             leaf_only_hint: !arguments.no_hint,
             hints: arguments.prefetch.hints,
+            sub_page: arguments.sub_page,
         };
         Ok(Self { arguments, plan, machine, variants: variants.len(), inputs })
     }
@@ -100,6 +103,7 @@ impl<'a> Planned<'a> {
             sweep: &self.arguments.sweeps,
             clock: self.plan.clock,
             no_hint: self.arguments.no_hint,
+            sub_page: self.arguments.sub_page,
             seed,
         }
     }
@@ -126,7 +130,12 @@ impl<'a> Planned<'a> {
         let batch = plan.batch.map(|batch| format!("   batches of {batch}")).unwrap_or_default();
         let book = "costs from its cost book, not your CPU";
         let hint = if plan.leaf_only_hint { "" } else { "   no invalidation hint" };
-        writeln!(out, "machine {} (assumed)   {book}   {clock}{changed}{batch}{hint}\n", machine.id)
+        let parts = match plan.sub_page {
+            SubPage::Expose => "",
+            SubPage::Refuse => "   parts of pages refused",
+            SubPage::Bounce => "   parts of pages bounced",
+        };
+        writeln!(out, "machine {} (assumed)   {book}   {clock}{changed}{batch}{hint}{parts}\n", machine.id)
     }
 }
 

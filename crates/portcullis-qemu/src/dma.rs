@@ -2,7 +2,7 @@
 
 use crate::{GuestBuffer, GuestMemory};
 use portcullis::design::Design;
-use portcullis::domain::{DescriptorError, DescriptorMapFailure, Mapping, Refused, Ring, RingError};
+use portcullis::domain::{DescriptorError, DescriptorMapFailure, DomainRef, Mapping, Refused, Ring, RingError};
 use portcullis::{Access, Domain, Iommu, NoMemory, Platform, RawMapError, RawUnmapError};
 use std::iter;
 use std::sync::Arc;
@@ -72,10 +72,7 @@ pub struct NotTaken {
 }
 
 /// Maps one buffer as a descriptor of `ring`.
-pub(crate) fn lend<D: Design<P, I>, P: Platform, I: Iommu>(
-    ring: &mut Ring<'_, D, P, I>,
-    buffer: GuestBuffer,
-) -> Result<Mapping<GuestBuffer>, NotTaken> {
+pub(crate) fn lend<H: DomainRef>(ring: &mut Ring<H>, buffer: GuestBuffer) -> Result<Mapping<GuestBuffer>, NotTaken> {
     match ring.map(iter::once(buffer).collect()) {
         Ok(descriptor) => Ok(descriptor.into_mappings().pop().expect("one buffer, one mapping")),
         Err(DescriptorMapFailure::Refused(Refused { mut value, error })) => {

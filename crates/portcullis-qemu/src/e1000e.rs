@@ -246,7 +246,7 @@ struct Ring<'d, D: Design<P, I>, P: Platform, I: Iommu> {
     /// Where its descriptors are in the shared pages: 16 bytes each, an address and a word that both sides write.
     descriptors: u64,
     tail: u16,
-    mappings: portcullis::domain::Ring<'d, D, P, I>,
+    mappings: portcullis::domain::Ring<&'d Domain<D, P, I>>,
     /// What the device has, oldest first.
     lent: VecDeque<Mapping<GuestBuffer>>,
 }

@@ -1,7 +1,7 @@
 //! The platform: the machine's memory for tables, this process's locks and clock.
 
 use super::memory::GuestMemory;
-use portcullis::platform::{CpuHint, Lock, LockClass, Platform, Wait};
+use portcullis::platform::{CopyMemory, CpuHint, Lock, LockClass, Platform, Wait};
 use portcullis::table::{Entry, Frame};
 use portcullis::{NoMemory, PhysAddr};
 use std::sync::atomic::{Ordering, fence};
@@ -72,6 +72,10 @@ unsafe impl Platform for QemuHost {
 
     unsafe fn free_bytes(&self, at: PhysAddr, _bytes: u64) {
         self.memory.free_bytes(at);
+    }
+
+    fn copies(&self) -> Option<&dyn CopyMemory> {
+        Some(&*self.memory)
     }
 
     fn table_barrier(&self, _entries: &[Entry]) {

@@ -5,6 +5,7 @@
 
 use super::process::memfd;
 use super::protocol::QtestError;
+use portcullis::platform::CopyMemory;
 use portcullis::table::{ENTRIES, Entry, Frame};
 use portcullis::{NoMemory, PAGE_SIZE, PhysAddr};
 use portcullis_model::{PagePool, Slab};
@@ -210,6 +211,20 @@ impl GuestMemory {
     fn entry(&self, at: PhysAddr) -> &Entry {
         assert!(at.page_offset().is_multiple_of(8), "{at} is no multiple of 8");
         &self.frame(PhysAddr::new(at.as_u64() - at.page_offset()))[at.page_offset() as usize / 8]
+    }
+}
+
+// SAFETY: these are the bytes that devices of the machine see, and the accesses are atomic.
+unsafe impl CopyMemory for GuestMemory {
+    unsafe fn copy(&self, from: PhysAddr, to: PhysAddr, len: u64) {
+        let (from, to) = (self.slice(from, len as usize), self.slice(to, len as usize));
+        for (from, to) in from.iter().zip(to) {
+            to.store(from.load(Ordering::Acquire), Ordering::Release);
+        }
+    }
+
+    unsafe fn clear(&self, at: PhysAddr, len: u64) {
+        self.fill(at, len as usize, 0);
     }
 }
 

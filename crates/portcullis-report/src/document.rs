@@ -19,6 +19,7 @@ pub(super) struct Setting {
     pub(super) sweep: Vec<String>,
     pub(super) clock: Option<String>,
     pub(super) no_hint: Option<bool>,
+    pub(super) sub_page: Option<String>,
     pub(super) seed: Option<u64>,
     #[serde(default)]
     pub(super) violations: Vec<String>,

@@ -235,6 +235,16 @@ fn assumptions(setting: &Setting, also: &[(&str, &str)]) -> Markup {
                 dt { "invalidation hint" }
                 dd { (if dropped { "dropped: no invalidation says that only leaves have changed" } else { "given where only leaves have changed" }) }
             }
+            @if let Some(sub_page) = &setting.sub_page {
+                dt { "parts of pages" }
+                dd {
+                    (match sub_page.as_str() {
+                        "bounce" => "bounced: devices use whole pages in their place, and parts are copied",
+                        "refuse" => "refused: no buffer is mapped that has one",
+                        _ => "exposed: devices reach the rest of their pages",
+                    })
+                }
+            }
             @if let Some(seed) = setting.seed { dt { "seed" } dd { (counted(seed)) } }
             @for (name, meaning) in also { dt { (name) } dd { (meaning) } }
         }

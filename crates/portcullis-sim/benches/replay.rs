@@ -5,9 +5,9 @@
 use criterion::{
     BenchmarkGroup, Criterion, SamplingMode, Throughput, criterion_group, criterion_main, measurement::WallTime,
 };
-use portcullis::Protection;
 use portcullis::design::Options;
 use portcullis::designs::DesignId;
+use portcullis::{Protection, SubPage};
 use portcullis_sim::prefetch::Hints;
 use portcullis_sim::{Job, Machine, Work, machine_pace, run};
 use portcullis_trace::Trace;
@@ -61,6 +61,7 @@ fn every_design(criterion: &mut Criterion, name: &str, work: &Work, expected: &E
                 design,
                 options: Options::NONE,
                 protection,
+                sub_page: SubPage::Expose,
                 batch: 1,
                 pace,
                 seed: SEED,

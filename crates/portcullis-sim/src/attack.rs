@@ -9,7 +9,7 @@ use crate::number::{count, number};
 use crate::parallel;
 use portcullis::design::Options;
 use portcullis::designs::{Choice, DesignId};
-use portcullis::{Protection, Rule};
+use portcullis::{Protection, Rule, SubPage};
 use serde::{Serialize, Serializer};
 
 /// The rules whose breach a device can see. The others are between a driver and the protection layer.
@@ -27,6 +27,8 @@ pub struct AttackRow {
     pub choice: Choice,
     /// The protection.
     pub protection: Protection,
+    /// What the domain does about parts of pages; `None` where nothing can be done about them.
+    pub sub_page: Option<SubPage>,
     /// The largest batch.
     pub batch: usize,
     /// What prefetches, as users write it.
@@ -50,6 +52,8 @@ pub struct Entry<'r> {
     pub options: Options,
     /// The protection.
     pub protection: Protection,
+    /// What the domain does about parts of pages.
+    pub sub_page: Option<SubPage>,
     /// The largest batch.
     pub batch: usize,
     /// What prefetches, as users write it.
@@ -97,7 +101,8 @@ pub fn execute(plan: &ComparePlan, mut progress: impl FnMut(&str)) -> Vec<Attack
         let item: &Item = &plan.items[index];
         let job = plan.job(item, pace, choice, protection, batch);
         let (trace, set, prefetcher) = (item.name.clone(), item.set.clone(), job.prefetching().spec());
-        AttackRow { item: index, trace, choice, protection, batch, prefetcher, set, attacked: attack(&job) }
+        let sub_page = job.sub_page();
+        AttackRow { item: index, trace, choice, protection, sub_page, batch, prefetcher, set, attacked: attack(&job) }
     };
     parallel::each(&jobs, run, |(_, _, (choice, protection, _))| progress(&format!("{choice} {protection}")))
 }
@@ -121,6 +126,7 @@ impl AttackRow {
             design: self.choice.design,
             options: self.choice.options,
             protection: self.protection,
+            sub_page: self.sub_page,
             batch: self.batch,
             prefetcher: self.prefetcher.as_deref(),
             set: &self.set,

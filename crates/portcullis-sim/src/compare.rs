@@ -5,9 +5,9 @@ use crate::outcome::{self, RunOutcome};
 use crate::parallel;
 use crate::prefetch::Hints;
 use crate::run::{self, Job, Pace, RunError, Work};
-use portcullis::Protection;
 use portcullis::design::Options;
 use portcullis::designs::Choice;
+use portcullis::{Protection, SubPage};
 use portcullis_trace::{Events, Format, Statistics};
 use serde::ser::Error;
 use serde::{Serialize, Serializer};
@@ -111,6 +111,8 @@ pub struct ComparePlan {
     pub leaf_only_hint: bool,
     /// What the driver tells the hardware.
     pub hints: Hints,
+    /// What domains do about parts of pages.
+    pub sub_page: SubPage,
 }
 
 /// One run of a comparison.
@@ -127,6 +129,8 @@ pub struct CompareRow {
     pub options: Options,
     /// The protection.
     pub protection: Protection,
+    /// What the domain does about parts of pages; `null` where nothing can be done about them.
+    pub sub_page: Option<SubPage>,
     /// The largest batch.
     pub batch: usize,
     /// What prefetches, as users write it.
@@ -239,6 +243,7 @@ impl ComparePlan {
             design: choice.design,
             options: choice.options,
             protection,
+            sub_page: self.sub_page,
             batch,
             pace,
             seed: self.seed,
@@ -271,8 +276,8 @@ impl ComparePlan {
                 Err(error) => Measurement::Failed(error),
             };
             let (trace, set, prefetcher) = (item.name.clone(), item.set.clone(), job.prefetching().spec());
-            let (design, options) = (choice.design.info().id, choice.options);
-            CompareRow { item: index, trace, design, options, protection, batch, prefetcher, set, outcome }
+            let (design, options, sub_page) = (choice.design.info().id, choice.options, job.sub_page());
+            CompareRow { item: index, trace, design, options, protection, sub_page, batch, prefetcher, set, outcome }
         };
         let rows = parallel::each(&jobs, run, |(_, _, (choice, protection, ..))| {
             progress(&format!("{choice} {protection}"));

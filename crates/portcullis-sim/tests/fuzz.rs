@@ -9,9 +9,9 @@ mod printed;
 use flate2::write::GzEncoder;
 use fuzzing::fuzz;
 use lzma_rust2::{XzOptions, XzReader, XzWriter};
-use portcullis::Protection;
 use portcullis::design::Options;
 use portcullis::designs::DesignId;
+use portcullis::{Protection, SubPage};
 use portcullis_sim::prefetch::Hints;
 use portcullis_sim::{Job, Machine, Pace, Work, run};
 use portcullis_trace::{AccessLog, Trace, join};
@@ -220,6 +220,7 @@ fn replay(machine: &Machine, trace: Trace) -> bool {
             design,
             options,
             protection,
+            sub_page: SubPage::Expose,
             batch: 8,
             pace,
             seed: 1,

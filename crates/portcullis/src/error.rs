@@ -68,6 +68,16 @@ pub enum MapError {
     /// The design cannot show these segments as one run of addresses.
     #[error("segments that are not contiguous need one mapping each under this design")]
     NotContiguous,
+    /// The rest of a page would be open to the device, and the domain [refuses](crate::SubPage::Refuse) that; or it would
+    /// [bounce](crate::SubPage::Bounce) the part, and cannot for a mapping that is to last.
+    #[error("memory at {0} has a part of a page only, which the domain does not map")]
+    PartialPage(PhysAddr),
+    /// All the pages are in use that the domain may have to [bounce](crate::SubPage::Bounce) parts of pages.
+    #[error("no bounce page is free; the domain has {most} at most")]
+    NoBouncePage {
+        /// [`BOUNCE_PAGES_MAX`](crate::sub_page::BOUNCE_PAGES_MAX).
+        most: usize,
+    },
     /// No memory for a table page.
     #[error(transparent)]
     NoMemory(#[from] NoMemory),
@@ -156,6 +166,13 @@ pub enum NewDomainError {
     /// such a domain.
     #[error("a domain without protection is made by `Domain::unprotected` only")]
     Unprotected,
+    /// The design maps all memory, so that parts of pages stay [exposed](crate::SubPage::Expose).
+    #[error("the design exposes whole pages, and more")]
+    Exposed,
+    /// The host copies no memory, or the design has no pages to copy to, so that the domain cannot [bounce](crate::SubPage::Bounce) parts
+    /// of pages.
+    #[error("parts of pages cannot be bounced: the host copies no memory, or the design does not offer it")]
+    CannotBounce,
     /// The IOMMU has no table format of that width.
     #[error("the IOMMU cannot translate {0}-bit addresses")]
     Width(u8),

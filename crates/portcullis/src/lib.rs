@@ -17,7 +17,8 @@
 //! - An invalidation reaches the hardware that the device is behind: the unit is the right one, with one driver.
 //! - What a device had begun before an invalidation is over after it where the unit drains: VT-d's `CAP.DWD` and `CAP.DRD`. The driver
 //!   asks for it; a unit without them may let a DMA land late.
-//! - A page is the unit of protection. Of a buffer that shares a page with others the device reaches these as well (S8).
+//! - A page is the unit of protection. Of a buffer that shares a page with others the device reaches these as well (S8), for as long as
+//!   one of them is mapped, unless the domain refuses or bounces parts of pages ([`SubPage`]).
 //! - What the driver programs into the device is its own affair: an address of another mapping in the same domain is in reach.
 //! - Peer devices that need no IOMMU, firmware's regions and interrupts written as DMA are outside.
 //! - A mapping that is dropped or forgotten stays mapped until its domain goes; its buffer is lost, which is counted in
@@ -62,10 +63,13 @@ pub mod platform;
 pub mod proof;
 mod request;
 mod safety;
+mod segment_list;
 #[cfg(feature = "serde")]
 mod serialise;
 #[allow(unsafe_code, reason = "table pages have an owner that types cannot show")]
 mod space;
+#[allow(unsafe_code, reason = "memory of buffers is copied")]
+pub mod sub_page;
 mod sync;
 #[allow(unsafe_code, reason = "table pages have an owner that types cannot show")]
 pub mod table;
@@ -79,3 +83,4 @@ pub use platform::Platform;
 pub use request::{Access, Lifetime, Request, Stream};
 pub use safety::{Breach, Protection, Rule};
 pub use space::{AddressSpace, INVALIDATION_TIMEOUT_US};
+pub use sub_page::SubPage;

@@ -49,12 +49,12 @@ impl MapOptions {
         Self { stream: Stream(None), lifetime, limit: u64::MAX, alignment: 1, boundary: None, at: Some(at) }
     }
 
-    /// Where `request` may lie; `None` where any address will do.
+    /// Where `request` may lie in a domain of addresses up to `last`; `None` where any of these will do.
     ///
     /// # Errors
     /// [`MapError::BadLimit`], [`MapError::BadAlignment`], [`MapError::BadBoundary`], [`MapError::CrossesBoundary`],
     /// [`MapError::Misplaced`], [`MapError::BeyondWidth`], [`MapError::PhysicalRange`].
-    pub(crate) fn placement(&self, request: &Request<'_>) -> Result<Option<Placement>, MapError> {
+    pub(crate) fn placement(&self, request: &Request<'_>, last: u64) -> Result<Option<Placement>, MapError> {
         if (self.limit, self.alignment, self.boundary, self.at) == (u64::MAX, 1, None, None) {
             return Ok(None);
         }
@@ -96,7 +96,10 @@ impl MapOptions {
             boundary_pages: self.boundary.map(|boundary| (boundary >> PAGE_SHIFT).max(1)),
             at: None,
         };
+        // What lies as memory does within its pages, and no page can break, is no demand on a design.
+        let is_anywhere = self.limit >= last && placement.align_pages == 1 && (pages == 1 || self.boundary.is_none());
         match self.at {
+            None if is_anywhere => Ok(None),
             None => Ok(Some(placement)),
             Some(at) => placement.fixed(at, offset, pages, request).map(Some),
         }

@@ -1,11 +1,18 @@
 //! Protections and parameters of designs as they stand in documents: the words that users write.
 
-use crate::Protection;
 use crate::design::{Options, Value};
+use crate::{Protection, SubPage};
 use serde::{Serialize, Serializer};
 
 /// Its name.
 impl Serialize for Protection {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}
+
+/// Its name.
+impl Serialize for SubPage {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(self.name())
     }

@@ -8,6 +8,8 @@ use crate::iommu::{
 use crate::platform::{Phase, Platform, Step, Wait};
 use crate::proof::Proof;
 use crate::request::{Access, Request};
+use crate::segment_list::SegmentList;
+use crate::sub_page::{Bounce, BouncePages, BouncePool, Chain, SubPage, Sync};
 use crate::sync::{AtomicBool, AtomicU64, Ordering, PanicFlag, StaticCounter};
 use crate::table::{self, Frame, FreedTables, LEVEL_BITS, SecondLevelTable, Share, SharedRun, TableRule, Unshare};
 
@@ -44,6 +46,8 @@ pub struct AddressSpace<P: Platform, I: Iommu> {
     panicked: PanicFlag,
     /// A map to memory below this address needs its entries and nothing else. Relaxed: as `poisoned`.
     plain_below: AtomicU64,
+    /// Where parts of pages are bounced.
+    bounce: Option<BouncePool<P>>,
     closed: bool,
 }
 
@@ -85,8 +89,25 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
             poisoned: AtomicBool::new(false),
             panicked: PanicFlag::new(false),
             plain_below: AtomicU64::new(plain_below),
+            bounce: None,
             closed: false,
         })
+    }
+
+    /// The same with bounce pages where `sub_page` asks for them.
+    ///
+    /// # Errors
+    /// [`NewDomainError::CannotBounce`] from a host that copies nothing, [`NewDomainError::NoMemory`].
+    pub fn with_sub_page(mut self, sub_page: SubPage) -> Result<Self, NewDomainError> {
+        if sub_page == SubPage::Bounce {
+            self.bounce = Some(BouncePool::new(&self.platform)?);
+        }
+        Ok(self)
+    }
+
+    /// The bounce pages, for a [`Mapper`](crate::design::Mapper) to show.
+    pub fn bounce_pages(&self) -> Option<BouncePages<'_>> {
+        self.bounce.is_some().then_some(BouncePages(self))
     }
 
     /// The host.
@@ -486,6 +507,54 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
         let mut pages = unsafe { self.table.dismantle(&self.platform) };
         pages.append(&self.platform, waiting);
         table::release(&self.platform, pages, &proof);
+        if let Some(bounce) = &self.bounce {
+            bounce.close(&self.platform, &proof);
+        }
+    }
+}
+
+/// Where there are no bounce pages, nobody has any to give back.
+impl<P: Platform, I: Iommu> Bounce for AddressSpace<P, I> {
+    unsafe fn enter(&self, request: &Request<'_>) -> Result<(SegmentList, Chain), MapError> {
+        let Some(bounce) = &self.bounce else { return Err(MapError::PartialPage(request.phys())) };
+        // SAFETY: the caller's promise, passed on.
+        unsafe { bounce.enter(&self.platform, request) }
+    }
+
+    fn note(&self, first_pfn: u64, pages: Chain) {
+        if let Some(bounce) = &self.bounce {
+            bounce.note(&self.platform, first_pfn, pages);
+        }
+    }
+
+    fn take(&self, first_pfn: u64, to: &mut Chain) {
+        if let Some(bounce) = &self.bounce {
+            bounce.take(&self.platform, first_pfn, to);
+        }
+    }
+
+    fn abandon(&self, pages: Chain) {
+        if let Some(bounce) = &self.bounce {
+            bounce.abandon(pages);
+        }
+    }
+
+    unsafe fn settle(&self, pages: Chain) {
+        if let Some(bounce) = &self.bounce {
+            // SAFETY: the caller's promise, passed on.
+            unsafe { bounce.settle(&self.platform, pages) };
+        }
+    }
+
+    unsafe fn sync(&self, first_pfn: u64, whom: Sync) {
+        if let Some(bounce) = &self.bounce {
+            // SAFETY: the caller's promise, passed on.
+            unsafe { bounce.sync(&self.platform, first_pfn, whom) };
+        }
+    }
+
+    fn in_use(&self) -> usize {
+        self.bounce.as_ref().map_or(0, BouncePool::in_use)
     }
 }
 

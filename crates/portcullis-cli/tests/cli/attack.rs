@@ -12,11 +12,12 @@ fn attacked(arguments: &[&str]) -> Value {
 }
 
 /// What every entry has, whether or not there is a value for it.
-const KEYS: [&str; 17] = [
+const KEYS: [&str; 18] = [
     "trace",
     "design",
     "options",
     "protection",
+    "sub_page",
     "batch",
     "rule",
     "declared",

@@ -87,6 +87,7 @@ fn check_row(row: &Value) {
         assert!(row[key].is_string(), "{key}: {row}");
     }
     assert!(row["options"].is_object() && row["batch"].is_u64());
+    assert_eq!(row.get("sub_page"), Some(&if physical { Value::Null } else { "expose".into() }), "{row}");
     assert!(row["error"].is_null(), "{row}");
 }
 

@@ -112,8 +112,8 @@ pub struct Nvme<'d, D: Design<P, I>, P: Platform, I: Iommu> {
     shared: Shared,
     admin: Queue,
     io: Queue,
-    reads: Ring<'d, D, P, I>,
-    writes: Ring<'d, D, P, I>,
+    reads: Ring<&'d Domain<D, P, I>>,
+    writes: Ring<&'d Domain<D, P, I>>,
     /// By number: `None` for a free one; a command in flight has a buffer, or none.
     commands: [Option<Option<Mapping<GuestBuffer>>>; DEPTH],
     blocks: u64,

@@ -80,6 +80,8 @@ pub struct CostBook {
     pub handoff_per_waiter: u64,
     /// One turn of a spin on the hardware.
     pub poll: u64,
+    /// Copying 1,024 bytes of memory. Setting them to zero takes no longer, and is counted as much.
+    pub copy_kib: u64,
 }
 
 impl CostBook {
@@ -127,6 +129,7 @@ impl CostBook {
             Step::QueueWrite { descriptors } => self.queue_descriptor * descriptors as u64,
             Step::RegisterWrite => self.register_write,
             Step::RegisterRead => self.register_read,
+            Step::Copy { bytes } | Step::Clear { bytes } => (self.copy_kib * bytes).div_ceil(1024),
             // A phase costs nothing; a step that a later design adds is priced when that design is.
             _ => 0,
         }

@@ -6,9 +6,9 @@ use crate::outcome::RunOutcome;
 use crate::parallel;
 use crate::prefetch::Prefetching;
 use crate::run::{Job, Pace, Work, machine_pace, measure, measure_and_log};
-use portcullis::Protection;
 use portcullis::design::Options;
 use portcullis::designs::DesignId;
+use portcullis::{Protection, SubPage};
 use portcullis_model::IotlbLog;
 
 /// The seed of all figures.
@@ -117,6 +117,7 @@ impl Run<'_> {
             design: self.design,
             options: Options::NONE,
             protection: self.protection,
+            sub_page: SubPage::Expose,
             batch: self.batch,
             pace: self.pace,
             seed: SEED,

@@ -6,7 +6,7 @@ pub(crate) use host_memory::buffers_end;
 
 use crate::engine::{Engine, LabLock, OneThread};
 use host_memory::HostMemory;
-use portcullis::platform::{CpuHint, LockClass, Step, Wait};
+use portcullis::platform::{CopyMemory, CpuHint, LockClass, Step, Wait};
 use portcullis::table::{Entry, Frame};
 use portcullis::{NoMemory, PhysAddr, Platform};
 use portcullis_model::{Clock, Ram};
@@ -46,6 +46,16 @@ impl LabPlatform {
     fn engine(&self) -> &Rc<Engine> {
         &self.engine
     }
+}
+
+/// Memory of the lab has addresses and no bytes: what copying them costs is charged by its step.
+struct WithoutBytes;
+
+// SAFETY: there is nothing to be copied.
+unsafe impl CopyMemory for WithoutBytes {
+    unsafe fn copy(&self, _from: PhysAddr, _to: PhysAddr, _len: u64) {}
+
+    unsafe fn clear(&self, _at: PhysAddr, _len: u64) {}
 }
 
 /// The clock that the modelled hardware goes by: that of the core which asks.
@@ -90,6 +100,10 @@ unsafe impl Platform for LabPlatform {
 
     unsafe fn free_bytes(&self, at: PhysAddr, _bytes: u64) {
         self.memory.borrow_mut().free_bytes(at);
+    }
+
+    fn copies(&self) -> Option<&dyn CopyMemory> {
+        Some(&WithoutBytes)
     }
 
     fn table_barrier(&self, entries: &[Entry]) {

@@ -4,12 +4,12 @@ use super::world::LabUnit;
 use crate::platform::LabPlatform;
 use portcullis::design::{Design, Info};
 use portcullis::designs::{DesignId, Visitor};
-use portcullis::domain::{Erased, RawBatch};
+use portcullis::domain::RawBatch;
 use portcullis::invalidation::Due;
 use portcullis::{Domain, DomainConfig, DynDomain, IovaRange, NewDomainError, RawMapError, Request, UnmapError};
 
 /// Unmaps that are committed together.
-pub(super) type AnyBatch<'d> = RawBatch<'d, Erased, Erased, Erased>;
+pub(super) type AnyBatch<'d> = RawBatch<&'d DynDomain>;
 
 /// Maps memory of the model.
 pub(super) fn map(domain: &DynDomain, request: &Request<'_>) -> Result<IovaRange, RawMapError> {

@@ -2,17 +2,18 @@
 
 use super::RunError;
 use super::any_domain::{self, AnyBatch};
-use super::live::{Buffer, Live, Ranges, Slot};
+use super::live::{Buffer, Extent, Live, Ranges, Slot, pieces};
 use super::observers::RunEvent;
 use super::world::{Wanted, World};
 use portcullis::RawUnmapError;
 use portcullis::domain::segment_iova;
 use portcullis::platform::Step;
 use portcullis::{
-    Access, DynDomain, Iova, IovaRange, PAGE_SHIFT, PAGE_SIZE, PhysAddr, Platform, Request, Segment, Stream,
+    Access, DynDomain, Iova, IovaRange, PAGE_SHIFT, PAGE_SIZE, PhysAddr, Platform, Request, Segment, Stream, SubPage,
 };
 use smallvec::smallvec;
 use std::cell::Cell;
+use std::rc::Rc;
 
 /// One core of a run.
 pub(super) struct Driver<'w> {
@@ -93,7 +94,8 @@ impl<'w> Driver<'w> {
                         world.live_ranges.borrow_mut().insert(device, *range, slot);
                     }
                 }
-                let live = Live { segments: segments.clone(), access, device, ranges, settled: Cell::new(false) };
+                let seen = self.seen(device, segments, &ranges);
+                let live = Live { segments: segments.clone(), seen, access, device, ranges, settled: Cell::new(false) };
                 world.tell(&RunEvent::Mapped { slot, live: &live });
                 let mut all = world.live.borrow_mut();
                 if all.len() <= slot as usize {
@@ -109,6 +111,26 @@ impl<'w> Driver<'w> {
         world.engine.notify(Wanted::Map(self.core).into());
         world.engine.notify(Wanted::Mapping(slot).into());
         world.provoke(&RunEvent::MapEnds { core: self.core, slot });
+    }
+
+    /// The memory that a device reaches through a mapping which was just made: by the tables, where its domain does not expose parts
+    /// of pages. A whole page there is the domain's own, and none of it a neighbour's.
+    fn seen(&self, device: usize, segments: &Buffer, ranges: &Ranges) -> Buffer {
+        let world = self.world;
+        if world.domains[device].sub_page() == SubPage::Expose {
+            return segments.clone();
+        }
+        let source = world.devices.borrow()[device].source();
+        let iovas = ranges.iter().flat_map(|range| range.first_pfn()..range.end_pfn());
+        let page = |(iova_pfn, (own_pfn, (from, to))): (u64, (u64, Extent))| {
+            let own = PhysAddr::from_pfn(own_pfn);
+            match world.vtd.in_tables(world.engine.now_ps(), source, Iova::from_pfn(iova_pfn)) {
+                Some(phys) if phys != own => Segment { phys, len: PAGE_SIZE },
+                _ => Segment { phys: PhysAddr::new(own.as_u64() + u64::from(from)), len: u64::from(to - from) },
+            }
+        };
+        let all: Rc<[Segment]> = iovas.zip(pieces(segments)).map(page).collect();
+        Buffer::new(&all, 0..all.len())
     }
 
     /// Unmaps a buffer, at the latest when the batch ends. A device-write buffer is written just before.

@@ -47,6 +47,8 @@ pub(super) type Ranges = SmallVec<[IovaRange; 1]>;
 /// A mapping that is live in the run.
 pub(super) struct Live {
     pub(super) segments: Buffer,
+    /// The memory behind its addresses: the segments, or bounce pages in place of some of theirs.
+    pub(super) seen: Buffer,
     pub(super) access: Access,
     pub(super) device: usize,
     /// One range, or one per segment where addresses are physical.
@@ -73,7 +75,7 @@ impl Live {
     /// Every page, in the order of the segments.
     pub(super) fn pages(&self) -> impl Iterator<Item = LivePage> {
         let iovas = self.ranges.iter().flat_map(|range| range.first_pfn()..range.end_pfn());
-        iovas.zip(pieces(&self.segments)).map(|(iova_pfn, (phys_pfn, extent))| LivePage {
+        iovas.zip(pieces(&self.seen)).map(|(iova_pfn, (phys_pfn, extent))| LivePage {
             iova: Iova::from_pfn(iova_pfn),
             phys: PhysAddr::from_pfn(phys_pfn),
             extent,

@@ -27,10 +27,10 @@ use crate::machine::Machine;
 use crate::platform::buffers_end;
 use crate::prefetch::{Hints, Prefetching};
 use observers::{Exposure, Residual, RunEvent};
-use portcullis::design::Options;
+use portcullis::design::{Info, Options};
 use portcullis::designs::DesignId;
 use portcullis::iommu::AttachError;
-use portcullis::{CommitError, NewDomainError, Protection, RawMapError, Segment, SourceId, UnmapError};
+use portcullis::{CommitError, NewDomainError, Protection, RawMapError, Segment, SourceId, SubPage, UnmapError};
 use portcullis_model::{Counters, IotlbLog, Vtd};
 use portcullis_trace::{Joined, Trace};
 use portcullis_vtd::{BringUpError, QueueUse};
@@ -117,6 +117,8 @@ pub struct Job<'m> {
     pub options: Options,
     /// With which of its protections.
     pub protection: Protection,
+    /// What its domains do about parts of pages. Where addresses are physical, all is exposed in any case.
+    pub sub_page: SubPage,
     /// The largest batch of unmaps under one commit.
     pub batch: usize,
     /// What the pauses of the work are multiplied by.
@@ -130,10 +132,20 @@ pub struct Job<'m> {
 }
 
 impl Job<'_> {
+    /// What becomes of parts of pages in it; `None` where addresses are physical, so that nothing can be done about them.
+    pub fn sub_page(&self) -> Option<SubPage> {
+        sub_page(self.design.info(), self.sub_page)
+    }
+
     /// What prefetches in it.
     pub fn prefetching(&self) -> Prefetching {
         Prefetching::of(self.machine.iommu.prefetcher, self.hints)
     }
+}
+
+/// What becomes of parts of pages under the design, where `wanted` is asked for.
+fn sub_page(info: &Info, wanted: SubPage) -> Option<SubPage> {
+    (!info.physical_addresses()).then_some(wanted)
 }
 
 /// How the pauses between operations are set.
@@ -243,6 +255,7 @@ fn measured_pace(machine: &Machine, work: &Work, seed: u64) -> Result<Pace, RunE
             design: DesignId::Unprotected,
             options: Options::NONE,
             protection: Protection::None,
+            sub_page: SubPage::Expose,
             batch: 1,
             pace: Pace::Gaps(factor),
             seed,

@@ -136,7 +136,9 @@ impl World {
         let unit = Arc::new(Unit::bring_up(mmio, platform.clone(), config).map_err(RunError::BringUp)?);
         let address_bits = if iommu.four_level { 48 } else { 39 };
         let memory = &*job.work.memory();
-        let config = DomainConfig { address_bits, memory, options: job.options, ..DomainConfig::new(job.protection) };
+        let sub_page = super::sub_page(design.info, job.sub_page).unwrap_or_default();
+        let config =
+            DomainConfig { address_bits, memory, options: job.options, sub_page, ..DomainConfig::new(job.protection) };
         let mut domains = Vec::with_capacity(devices.len());
         for device in &devices {
             let domain = design.open(&unit, &platform, &config).map_err(RunError::NewDomain)?;

@@ -43,6 +43,7 @@ unsafe impl<P: Platform, I: Iommu, B: Design<P, FlawedUnit<I, FLAW>>, const FLAW
             reserved: setup.reserved,
             memory: setup.memory,
             options: setup.options,
+            sub_page: setup.sub_page,
         };
         // SAFETY: the caller's promise, passed on.
         unsafe { B::build(setup) }

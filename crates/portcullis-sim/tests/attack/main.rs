@@ -7,9 +7,9 @@ mod planted;
 mod registered;
 mod shared_commits;
 
-use portcullis::Protection;
 use portcullis::design::Options;
 use portcullis::designs::DesignId;
+use portcullis::{Protection, SubPage};
 use portcullis_sim::attack::{Attacked, PROBES_CACHED_MIN};
 use portcullis_sim::prefetch::Hints;
 use portcullis_sim::{Job, Machine, Pace, Work};
@@ -25,7 +25,19 @@ fn machine() -> Machine {
 /// account.
 fn job<'m>(machine: &'m Machine, work: Work, design: DesignId, protection: Protection) -> Job<'m> {
     let (pace, options, batch) = (Pace::Gaps(1.0), Options::NONE, design.info().batch_default);
-    Job { machine, work, design, options, protection, batch, pace, seed: 1, leaf_only_hint: true, hints: Hints::NONE }
+    Job {
+        machine,
+        work,
+        design,
+        options,
+        protection,
+        sub_page: SubPage::Expose,
+        batch,
+        pace,
+        seed: 1,
+        leaf_only_hint: true,
+        hints: Hints::NONE,
+    }
 }
 
 fn rings(parameters: &str) -> Work {

@@ -21,9 +21,9 @@ mod span;
 mod unit_costs;
 mod windows;
 
-use portcullis::Protection;
 use portcullis::design::Options;
 use portcullis::designs::DesignId;
+use portcullis::{Protection, SubPage};
 use portcullis_sim::prefetch::Hints;
 use portcullis_sim::{Job, Machine, Pace, RunOutcome, Work, run};
 use portcullis_trace::Trace;
@@ -43,6 +43,7 @@ fn job<'m>(machine: &'m Machine, work: Work, design: DesignId, protection: Prote
         design,
         options,
         protection,
+        sub_page: SubPage::Expose,
         batch: 1,
         pace,
         seed: 1,

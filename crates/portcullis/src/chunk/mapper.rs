@@ -18,6 +18,7 @@ use crate::platform::{Phase, Platform, Step};
 use crate::proof::{Committed, Proof};
 use crate::request::{Access, Lifetime, Request, Stream};
 use crate::safety::Protection;
+use crate::sub_page::BouncePages;
 use crate::sync::{AtomicU8, Ordering, fence};
 use crate::table::TableRule;
 
@@ -354,6 +355,10 @@ unsafe impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
 
     fn usage(&self) -> Usage {
         self.base.usage()
+    }
+
+    fn bounce_pages(&self) -> Option<BouncePages<'_>> {
+        self.base.bounce_pages()
     }
 
     fn id(&self) -> DomainId {

@@ -13,6 +13,7 @@ use crate::platform::{Phase, Platform, Step};
 use crate::proof::{Committed, Proof};
 use crate::request::Request;
 use crate::space::AddressSpace;
+use crate::sub_page::{BOUNCE_PAGES_MAX, BouncePages};
 use crate::table::{FreedTables, TableRule};
 
 /// The parts, put together.
@@ -89,7 +90,7 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
             rule == TableRule::Overwritten,
             "maps write over what unmaps have left, and nothing else"
         );
-        let space = AddressSpace::new(setup.iommu, setup.platform, setup.width, rule)?;
+        let space = AddressSpace::new(setup.iommu, setup.platform, setup.width, rule)?.with_sub_page(setup.sub_page)?;
         let placed = PlacedRanges::new(space.platform(), setup.width, setup.reserved)?;
         Ok(Self { allocator, policy, locking, space, placed })
     }
@@ -295,6 +296,7 @@ unsafe impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Mapper for A
         let usage = space.unless_panicked(|| {
             let (queued_unmaps, queued_unmaps_max) = policy.queued();
             let kept = allocator.kept();
+            let bounce = space.bounce_pages();
             Usage {
                 live_ranges: allocator.live() + self.placed.len(),
                 kept_ranges: kept.ranges,
@@ -303,11 +305,17 @@ unsafe impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Mapper for A
                 table_pages: self.table_pages(),
                 queued_unmaps,
                 queued_unmaps_max,
+                bounce_pages: bounce.map_or(0, |bounce| bounce.0.in_use()),
+                bounce_pages_max: bounce.map_or(0, |_| BOUNCE_PAGES_MAX),
                 window_us_max: policy.window_us_max(),
             }
         });
         // After a panic the rest is behind locks that are not taken any more.
         usage.unwrap_or_else(|| Usage { table_pages: self.table_pages(), ..Usage::default() })
+    }
+
+    fn bounce_pages(&self) -> Option<BouncePages<'_>> {
+        self.space.bounce_pages()
     }
 
     fn id(&self) -> DomainId {

@@ -33,6 +33,7 @@ use crate::placement::Placement;
 use crate::platform::{PerCpuCount, Phase, Platform, Step};
 use crate::proof::{Committed, Proof};
 use crate::request::Request;
+use crate::sub_page::BouncePages;
 use crate::table::{Rights, SharedRun};
 use alloc::vec::Vec;
 
@@ -202,6 +203,10 @@ unsafe impl<P: Platform, I: Iommu> Mapper for DynamicIdentity<P, I> {
 
     fn usage(&self) -> Usage {
         self.base.usage()
+    }
+
+    fn bounce_pages(&self) -> Option<BouncePages<'_>> {
+        self.base.bounce_pages()
     }
 
     fn id(&self) -> DomainId {

@@ -22,6 +22,7 @@ use crate::platform::Platform;
 use crate::proof::Committed;
 use crate::request::Request;
 use crate::safety::{Breach, Protection, Rule};
+use crate::sub_page::{BouncePages, SubPage};
 
 /// What there is to say about a design.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -133,6 +134,9 @@ pub struct DomainSetup<'c, P, I> {
     pub memory: &'c [Segment],
     /// The parameters of the design that differ from their defaults.
     pub options: Options,
+    /// What becomes of parts of pages. A design that hands it to its [`AddressSpace`](crate::AddressSpace), as an assembled mapper does,
+    /// has done its part.
+    pub sub_page: SubPage,
 }
 
 /// Maps and unmaps for one domain. All methods may be called from several CPUs and from interrupts.
@@ -214,6 +218,11 @@ pub unsafe trait Mapper: Send + Sync {
     /// What is in use now, and its limits (S7). May take locks. Exact while nothing is mapped or unmapped.
     fn usage(&self) -> Usage;
 
+    /// What its domain bounces parts of pages through: that of its [`AddressSpace`](crate::AddressSpace::bounce_pages).
+    fn bounce_pages(&self) -> Option<BouncePages<'_>> {
+        None
+    }
+
     /// The domain's id.
     fn id(&self) -> DomainId;
 
@@ -248,6 +257,10 @@ pub struct Usage {
     pub queued_unmaps: usize,
     /// The most that can wait.
     pub queued_unmaps_max: usize,
+    /// Bounce pages that stand for parts of pages, those that are lost among them.
+    pub bounce_pages: usize,
+    /// The most of those.
+    pub bounce_pages_max: usize,
     /// The longest that one waits for the hardware to be told, in microseconds, if [`Mapper::tick`] is called when due; `None`
     /// without bound.
     pub window_us_max: Option<u64>,
@@ -264,6 +277,8 @@ impl Default for Usage {
             table_pages: 0,
             queued_unmaps: 0,
             queued_unmaps_max: 0,
+            bounce_pages: 0,
+            bounce_pages_max: 0,
             window_us_max: None,
         }
     }

@@ -1,26 +1,27 @@
 //! Unmaps committed together. Nothing goes back before the commit.
+//!
+//! A batch borrows its domain, or owns a share of it where it is made from an `Arc`: then it may lie in a `static`, or behind a pointer of C.
 
 use super::mapping::{Lent, count_lost};
-use super::{DmaBuffer, Domain, Mapping, Refused};
+use super::{DmaBuffer, DomainRef, Mapping, Refused};
 use crate::address::IovaRange;
-use crate::design::Design;
 use crate::error::{CommitError, UnmapError};
 use crate::invalidation::{BATCH_MAX, Revocation, Revoked};
-use crate::iommu::{Iommu, QueueError};
-use crate::platform::Platform;
+use crate::iommu::QueueError;
 use crate::proof::Committed;
 use arrayvec::ArrayVec;
 
 /// A batch of raw unmaps, at most [`BATCH_MAX`]. Dropping it commits it. An error then poisons the domain and is counted in
 /// [`lost_buffers`](super::lost_buffers).
 #[must_use = "an error of its commit should be looked at"]
-pub struct RawBatch<'d, D: Design<P, I>, P: Platform, I: Iommu> {
-    domain: &'d Domain<D, P, I>,
+pub struct RawBatch<H: DomainRef> {
+    domain: H,
     revocation: Revocation,
 }
 
-impl<'d, D: Design<P, I>, P: Platform, I: Iommu> RawBatch<'d, D, P, I> {
-    pub(super) const fn new(domain: &'d Domain<D, P, I>) -> Self {
+impl<H: DomainRef> RawBatch<H> {
+    /// An empty batch of the domain that `domain` leads to, which it keeps.
+    pub const fn new(domain: H) -> Self {
         Self { domain, revocation: Revocation::new() }
     }
 
@@ -55,7 +56,7 @@ impl<'d, D: Design<P, I>, P: Platform, I: Iommu> RawBatch<'d, D, P, I> {
     }
 }
 
-impl<D: Design<P, I>, P: Platform, I: Iommu> Drop for RawBatch<'_, D, P, I> {
+impl<H: DomainRef> Drop for RawBatch<H> {
     fn drop(&mut self) {
         // After `commit` there is nothing left. There is no caller to tell of an error: the addresses stay quarantined and the
         // domain is poisoned, so the next map reports it.
@@ -69,14 +70,15 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Drop for RawBatch<'_, D, P, I> {
 /// A batch of unmaps that holds the buffers until it commits, at most [`BATCH_MAX`]. Dropping it commits it, and frees the buffers if
 /// that succeeds; if not, they are [lost](super::lost_buffers), and the domain is poisoned.
 #[must_use = "buffers come back by its commit"]
-pub struct Batch<'d, D: Design<P, I>, P: Platform, I: Iommu, B: DmaBuffer> {
-    domain: &'d Domain<D, P, I>,
+pub struct Batch<H: DomainRef, B: DmaBuffer> {
+    domain: H,
     revocation: Revocation,
     buffers: ArrayVec<Lent<B>, BATCH_MAX>,
 }
 
-impl<'d, D: Design<P, I>, P: Platform, I: Iommu, B: DmaBuffer> Batch<'d, D, P, I, B> {
-    pub(super) const fn new(domain: &'d Domain<D, P, I>) -> Self {
+impl<H: DomainRef, B: DmaBuffer> Batch<H, B> {
+    /// An empty batch of the domain that `domain` leads to, which it keeps.
+    pub const fn new(domain: H) -> Self {
         Self { domain, revocation: Revocation::new(), buffers: ArrayVec::new_const() }
     }
 
@@ -126,7 +128,7 @@ impl<'d, D: Design<P, I>, P: Platform, I: Iommu, B: DmaBuffer> Batch<'d, D, P, I
     }
 }
 
-impl<D: Design<P, I>, P: Platform, I: Iommu, B: DmaBuffer> Drop for Batch<'_, D, P, I, B> {
+impl<H: DomainRef, B: DmaBuffer> Drop for Batch<H, B> {
     fn drop(&mut self) {
         // An error here reaches the driver with the next map, as in `RawBatch`.
         drop(self.give_back());

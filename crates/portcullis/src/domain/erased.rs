@@ -14,6 +14,7 @@ use crate::placement::Placement;
 use crate::platform::{CpuHint, Lock, LockClass, Platform, Wait};
 use crate::proof::Committed;
 use crate::request::Request;
+use crate::sub_page::BouncePages;
 use alloc::boxed::Box;
 
 /// A domain of any design. Each call of its mapper is one through a table of functions; everything else is as in any [`Domain`].
@@ -46,9 +47,9 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     where
         D::Mapper: 'static,
     {
-        let Self { mapper, protection, tag, rings, info } = self;
+        let Self { mapper, protection, sub_page, tag, short_way, last, rings, info } = self;
         let mapper: Box<dyn Mapper> = try_box(mapper)?;
-        Ok(Domain { mapper, protection, tag, rings, info })
+        Ok(Domain { mapper, protection, sub_page, tag, short_way, last, rings, info })
     }
 }
 
@@ -160,6 +161,10 @@ unsafe impl Mapper for Box<dyn Mapper> {
 
     fn usage(&self) -> Usage {
         (**self).usage()
+    }
+
+    fn bounce_pages(&self) -> Option<BouncePages<'_>> {
+        (**self).bounce_pages()
     }
 
     fn id(&self) -> DomainId {

@@ -106,6 +106,9 @@ pub(super) struct Tag(u64);
 static DOMAIN_TAGS: StaticCounter = StaticCounter::new(0);
 
 impl Tag {
+    /// What no mapping has: the numbers do not come that far.
+    pub(super) const NO_DOMAIN: Self = Self(u64::MAX);
+
     /// One of its own.
     pub(super) fn new(physical_addresses: bool) -> Self {
         // Relaxed: only uniqueness matters.

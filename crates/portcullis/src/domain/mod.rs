@@ -10,23 +10,25 @@
 mod batch;
 mod erased;
 mod mapping;
+mod reference;
 mod ring;
-mod segment_list;
+mod unexposed;
 
 pub use batch::{Batch, RawBatch};
 pub use erased::{DynDomain, Erased};
 pub use mapping::{
     DmaBuffer, MapFailure, Mapping, Refused, SharedBuffer, UnmapFailure, leaked_mappings, lost_buffers, segment_iova,
 };
+pub use reference::DomainRef;
 pub use ring::{
     DESCRIPTOR_PAGES_MAX, Descriptor, DescriptorError, DescriptorFailure, DescriptorMapFailure, Ring, RingConfig,
     RingError,
 };
 
 use mapping::{Lent, Tag};
-use segment_list::SegmentList;
+use unexposed::ShortWay;
 
-use crate::address::{Iova, IovaRange, PAGE_SHIFT, PhysAddr, Segment, lies_in_a_page};
+use crate::address::{Iova, IovaRange, PAGE_SHIFT, PhysAddr, Segment};
 use crate::design::{Addressing, Design, DomainSetup, Info, Mapper, Options, Usage};
 use crate::error::{CommitError, MapError, NewDomainError, RawMapError, RawUnmapError, UnmapError};
 use crate::invalidation::Revocation;
@@ -36,6 +38,8 @@ use crate::platform::Platform;
 use crate::proof::{Committed, Proof};
 use crate::request::{Access, Lifetime, Request, Stream};
 use crate::safety::Protection;
+use crate::segment_list::SegmentList;
+use crate::sub_page::{SubPage, Sync};
 use crate::sync::{AtomicUsize, Ordering};
 
 /// What a new domain may be told beyond its protection.
@@ -53,12 +57,15 @@ pub struct DomainConfig<'c> {
     pub memory: &'c [Segment],
     /// Parameters of the design, where they are not to be its defaults. Those that it does not have are ignored.
     pub options: Options,
+    /// What becomes of pages of which a buffer has a part only (S8).
+    pub sub_page: SubPage,
 }
 
 impl DomainConfig<'_> {
-    /// 48-bit addresses, nothing reserved, no memory named, the defaults of the design.
+    /// 48-bit addresses, nothing reserved, no memory named, the defaults of the design, parts of pages exposed.
     pub const fn new(protection: Protection) -> Self {
-        Self { protection, address_bits: 48, reserved: &[], memory: &[], options: Options::NONE }
+        let (options, sub_page) = (Options::NONE, SubPage::Expose);
+        Self { protection, address_bits: 48, reserved: &[], memory: &[], options, sub_page }
     }
 }
 
@@ -72,7 +79,11 @@ impl DomainConfig<'_> {
 pub struct Domain<D: Design<P, I>, P: Platform, I: Iommu> {
     mapper: D::Mapper,
     protection: Protection,
+    sub_page: SubPage,
     tag: Tag,
+    short_way: ShortWay,
+    /// The highest address that it may hand out.
+    last: u64,
     /// Rings made so far.
     rings: AtomicUsize,
     info: &'static Info,
@@ -116,6 +127,9 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         if !D::INFO.protections.contains(&config.protection) {
             return Err(NewDomainError::Protection);
         }
+        if D::INFO.physical_addresses() && config.sub_page != SubPage::Expose {
+            return Err(NewDomainError::Exposed);
+        }
         let capabilities = iommu.capabilities();
         let by_format = match (capabilities.four_level, capabilities.three_level) {
             (true, _) => 48,
@@ -134,11 +148,18 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
             reserved: config.reserved,
             memory: config.memory,
             options: config.options,
+            sub_page: config.sub_page,
         };
         // SAFETY: the protection is one of the design's and the width one of the hardware's; the rest is the caller's promise.
         let mapper = unsafe { D::build(setup) }?;
+        if config.sub_page == SubPage::Bounce && mapper.bounce_pages().is_none() {
+            return Err(NewDomainError::CannotBounce);
+        }
         let tag = Tag::new(D::INFO.physical_addresses());
-        Ok(Self { mapper, protection: config.protection, tag, rings: AtomicUsize::new(0), info: &D::INFO })
+        let DomainConfig { protection, sub_page, .. } = *config;
+        let short_way = ShortWay::of(protection, sub_page, tag);
+        let last = (1 << width) - 1;
+        Ok(Self { mapper, protection, sub_page, tag, short_way, last, rings: AtomicUsize::new(0), info: &D::INFO })
     }
 
     /// The domain's id in the IOMMU.
@@ -154,6 +175,11 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     /// How its mappings are protected.
     pub fn protection(&self) -> Protection {
         self.protection
+    }
+
+    /// What becomes of pages of which a buffer has a part only.
+    pub fn sub_page(&self) -> SubPage {
+        self.sub_page
     }
 
     /// Lets `device` reach memory through this domain.
@@ -202,11 +228,12 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     ///
     /// # Safety
     /// The memory is meant for the devices of the domain until its unmap has returned without error and the stale window that the
-    /// design declares is over; for good, where that window has no bound. None of it holds tables of the library.
+    /// design declares is over; for good, where that window has no bound. None of it holds tables of the library. In a domain that
+    /// [bounces](SubPage::Bounce), no CPU writes it while it is mapped, or uses it while it is unmapped: it is copied then.
     #[inline(always)]
     pub unsafe fn map_raw(&self, phys: PhysAddr, len: u64, access: Access) -> Result<Iova, RawMapError> {
         let segment = Segment { phys, len };
-        let range = match segment.lies_in_a_page() {
+        let range = match self.short_way.takes_raw(phys.page_offset(), len) {
             // SAFETY: the caller's promise, passed on.
             true => unsafe { self.mapper.map(&Request::in_a_page(&[segment], access)) },
             // SAFETY: as above.
@@ -243,7 +270,11 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     /// That of [`map_raw`](Domain::map_raw).
     #[inline(always)]
     pub unsafe fn map_request(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
-        // SAFETY: the caller's promise, passed on.
+        if self.sub_page != SubPage::Expose {
+            // SAFETY: the caller's promise, passed on.
+            return unsafe { self.map_unexposed(request, None) };
+        }
+        // SAFETY: as above.
         unsafe { self.mapper.map(request) }
     }
 
@@ -297,11 +328,14 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     ) -> Result<IovaRange, RawMapError> {
         let mut request = Request::new(segments, access)?;
         (request.stream, request.lifetime) = (options.stream, options.lifetime);
-        match options.placement(&request)? {
+        let placement = options.placement(&request, self.last)?;
+        match (placement, self.sub_page) {
             // SAFETY: the caller's promise, passed on.
-            None => unsafe { self.mapper.map(&request) },
+            (None, SubPage::Expose) => unsafe { self.mapper.map(&request) },
             // SAFETY: as above.
-            Some(placement) => unsafe { self.mapper.map_placed(&request, &placement) },
+            (Some(placement), SubPage::Expose) => unsafe { self.mapper.map_placed(&request, &placement) },
+            // SAFETY: as above.
+            (placement, _) => unsafe { self.map_unexposed(&request, placement.as_ref()) },
         }
     }
 
@@ -326,7 +360,8 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     }
 
     /// Unmaps what [`map_raw`](Domain::map_raw) mapped: the same address and length. Under strict protection the device has
-    /// lost the buffer when this returns.
+    /// lost the buffer when this returns, by this mapping: where another buffer of one of its pages is mapped, the device reaches that
+    /// whole page by the address of the other, unless the domain does not [expose](SubPage::Expose) parts of pages (S8).
     ///
     /// It is a mistake to unmap a typed mapping by it: the device loses that early, and [`unmap`](Domain::unmap) may then refuse it, so
     /// that its buffer stays lent.
@@ -336,17 +371,45 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     /// used again (S11).
     #[inline(always)]
     pub fn unmap_raw(&self, iova: Iova, len: u64) -> Result<(), RawUnmapError> {
-        match lies_in_a_page(iova.page_offset(), len) {
+        match self.short_way.takes_raw(iova.page_offset(), len) {
             true => self.mapper.unmap_now(IovaRange::of(iova.pfn(), 1)),
             false => self.unmap_pages(IovaRange::covering(iova, len).ok_or(UnmapError::BadRange)?),
         }
         .map(drop)
     }
 
+    /// Shows the CPU what the device has written by now of a mapping that goes on, of the raw face, which begins in the page of `iova`.
+    ///
+    /// That takes something where the domain [bounces](SubPage::Bounce): parts of pages are copied. Caches of the CPU that devices do not
+    /// snoop are the host's affair, here and in [`sync_for_device`](Domain::sync_for_device).
+    ///
+    /// # Safety
+    /// The mapping is the caller's and is not unmapped meanwhile. Nothing else uses the buffer meanwhile.
+    pub unsafe fn sync_for_cpu(&self, iova: Iova) {
+        if self.sub_page == SubPage::Bounce {
+            // SAFETY: the caller's promise, passed on.
+            unsafe { self.sync_bounced(iova, Sync::ForCpu) };
+        }
+    }
+
+    /// Shows the device what the CPU has written by now of a buffer whose mapping goes on.
+    ///
+    /// # Safety
+    /// That of [`sync_for_cpu`](Domain::sync_for_cpu).
+    pub unsafe fn sync_for_device(&self, iova: Iova) {
+        if self.sub_page == SubPage::Bounce {
+            // SAFETY: the caller's promise, passed on.
+            unsafe { self.sync_bounced(iova, Sync::ForDevice) };
+        }
+    }
+
     /// Not inlined, so that what takes one page stays short.
     #[inline(never)]
     fn unmap_pages(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
-        self.mapper.unmap_now(range)
+        match self.sub_page {
+            SubPage::Bounce => self.unmap_bounced(range),
+            _ => self.mapper.unmap_now(range),
+        }
     }
 
     /// Clears the mapping at exactly `range` and notes in `out` what is to be invalidated: a [`raw_batch`](Domain::raw_batch) that
@@ -370,7 +433,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     }
 
     /// Collects raw unmaps to be committed together.
-    pub fn raw_batch(&self) -> RawBatch<'_, D, P, I> {
+    pub const fn raw_batch(&self) -> RawBatch<&Self> {
         RawBatch::new(self)
     }
 
@@ -415,8 +478,8 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     fn map_for<B: DmaBuffer>(&self, buffer: B, access: Access, stream: Stream) -> Result<Mapping<B>, MapFailure<B>> {
         // From here on it is not dropped before the device is known not to have it, by a panic either.
         let lent = Lent::new(buffer);
-        let mapped = match (self.protection, lent.segments()) {
-            (Protection::Strict, &[segment]) if segment.lies_in_a_page() => {
+        let mapped = match (lent.segments(), self.protection) {
+            (&[segment], _) if self.short_way.takes_typed(segment.phys.page_offset(), segment.len) => {
                 let segments = [segment];
                 let mut request = Request::in_a_page(&segments, access);
                 request.stream = stream;
@@ -426,7 +489,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
                 mapped.map(|range| IovaRange::of(range.first_pfn(), 1))
             }
             // SAFETY: as above.
-            (Protection::Strict, segments) => unsafe {
+            (segments, Protection::Strict) => unsafe {
                 self.map_segments(segments, access, stream, Lifetime::default())
             },
             _ => Err(MapError::NotStrict.into()),
@@ -452,14 +515,16 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         }
     }
 
-    /// Takes the mapping away and gives the buffer back. The device has lost it.
+    /// Takes the mapping away and gives the buffer back. The device has lost it, by this mapping: where another buffer of one of its
+    /// pages is mapped, the device reaches that whole page by the address of the other, unless the domain does not
+    /// [expose](SubPage::Expose) parts of pages (S8).
     ///
     /// # Errors
     /// [`UnmapFailure::Refused`] gives the mapping back; after [`UnmapFailure::Commit`] the buffer is lost for good (S11).
     #[inline(always)]
     pub fn unmap<B: DmaBuffer>(&self, mapping: Mapping<B>) -> Result<B, UnmapFailure<B>> {
-        if mapping.tag() != self.tag {
-            return Err(UnmapFailure::Refused(Refused { value: mapping, error: UnmapError::WrongDomain }));
+        if mapping.tag() != self.short_way.tag {
+            return self.unmap_unexposed(mapping);
         }
         let (range, access) = (mapping.range(), mapping.access());
         // Not as a mapping, which the driver would have dropped: what is lost from here on is not its mistake.
@@ -468,6 +533,18 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
             1 => self.mapper.unmap_now(IovaRange::of(range.first_pfn(), 1)),
             _ => self.unmap_pages(range),
         };
+        self.unmapped(lent, range, access, committed)
+    }
+
+    /// What has become of a buffer that was to be unmapped.
+    #[inline(always)]
+    fn unmapped<B: DmaBuffer>(
+        &self,
+        lent: Lent<B>,
+        range: IovaRange,
+        access: Access,
+        committed: Result<Committed, RawUnmapError>,
+    ) -> Result<B, UnmapFailure<B>> {
         match committed {
             Ok(Committed::Lost(proof)) => Ok(lent.give_back(&proof)),
             Ok(Committed::Deferred) => Err(UnmapFailure::Commit(CommitError(QueueError::Unproven))),
@@ -480,7 +557,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     }
 
     /// Collects unmaps to be committed together: one wait for all of them.
-    pub fn batch<B: DmaBuffer>(&self) -> Batch<'_, D, P, I, B> {
+    pub const fn batch<B: DmaBuffer>(&self) -> Batch<&Self, B> {
         Batch::new(self)
     }
 
@@ -488,17 +565,28 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     ///
     /// # Errors
     /// A [`RingError`].
-    pub fn ring(&self, config: RingConfig) -> Result<Ring<'_, D, P, I>, RingError> {
+    pub fn ring(&self, config: RingConfig) -> Result<Ring<&Self>, RingError> {
+        Ring::new(self, config)
+    }
+
+    fn next_ring(&self) -> u32 {
         // Relaxed: only uniqueness matters.
-        Ring::new(self, self.rings.fetch_add(1, Ordering::Relaxed) as u32, config)
+        self.rings.fetch_add(1, Ordering::Relaxed) as u32
     }
 
     #[inline(always)]
     fn unmap_into(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
-        self.mapper.unmap(range, out)
+        self.mapper.unmap(range, out)?;
+        if self.sub_page == SubPage::Bounce {
+            self.take_bounced(range, out);
+        }
+        Ok(())
     }
 
     fn commit(&self, revocation: &mut Revocation) -> Result<Committed, CommitError> {
-        self.mapper.commit(revocation)
+        match self.sub_page {
+            SubPage::Bounce => self.commit_bounced(revocation),
+            _ => self.mapper.commit(revocation),
+        }
     }
 }

@@ -1,12 +1,10 @@
 //! A ring of descriptors: buffers that the device uses in order, mapped and unmapped by the descriptor.
 
-use super::{DmaBuffer, Domain, MapFailure, Mapping, Refused};
+use super::{Batch, DmaBuffer, DomainRef, MapFailure, Mapping, Refused};
 use crate::address::{PAGE_SIZE, Segment};
-use crate::design::Design;
 use crate::error::{CommitError, MapError, RawMapError, SyncError, UnmapError};
 use crate::invalidation::BATCH_MAX;
-use crate::iommu::{Iommu, QueueError};
-use crate::platform::Platform;
+use crate::iommu::QueueError;
 use crate::request::{Access, Stream};
 use crate::table::ENTRIES;
 use arrayvec::ArrayVec;
@@ -101,7 +99,7 @@ impl<B: DmaBuffer> Descriptor<B> {
         &self.mappings
     }
 
-    /// The mappings by themselves, for [`Domain::unmap`] or a batch of the caller's.
+    /// The mappings by themselves, for [`Domain::unmap`](super::Domain::unmap) or a batch of the caller's.
     pub fn into_mappings(self) -> ArrayVec<Mapping<B>, BATCH_MAX> {
         self.mappings
     }
@@ -144,17 +142,22 @@ impl<B: DmaBuffer> Descriptor<B> {
 /// assert_eq!((buffers.len(), iommu.take_commands().len()), (16, 1));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Ring<'d, D: Design<P, I>, P: Platform, I: Iommu> {
-    domain: &'d Domain<D, P, I>,
+pub struct Ring<H: DomainRef> {
+    domain: H,
     number: u32,
     config: RingConfig,
 }
 
-impl<'d, D: Design<P, I>, P: Platform, I: Iommu> Ring<'d, D, P, I> {
-    pub(super) fn new(domain: &'d Domain<D, P, I>, number: u32, config: RingConfig) -> Result<Self, RingError> {
+impl<H: DomainRef> Ring<H> {
+    /// A ring of the domain that `domain` leads to, which it keeps. Its number is its own until 2^32 have been made.
+    ///
+    /// # Errors
+    /// A [`RingError`].
+    pub fn new(domain: H, config: RingConfig) -> Result<Self, RingError> {
         if !(1..=DESCRIPTOR_PAGES_MAX).contains(&config.pages_per_descriptor) {
             return Err(RingError::PagesPerDescriptor(config.pages_per_descriptor));
         }
+        let number = domain.next_ring();
         Ok(Self { domain, number, config })
     }
 
@@ -227,7 +230,7 @@ impl<'d, D: Design<P, I>, P: Platform, I: Iommu> Ring<'d, D, P, I> {
         &self,
         descriptor: Descriptor<B>,
     ) -> Result<ArrayVec<B, BATCH_MAX>, DescriptorFailure<B>> {
-        let mut batch = self.domain.batch();
+        let mut batch = Batch::new(&*self.domain);
         let (mut refused, mut why) = (ArrayVec::new(), None);
         for mapping in descriptor.mappings {
             if let Err(Refused { value, error }) = batch.unmap(mapping) {

@@ -16,6 +16,7 @@ pub use policy::{Commands, Deferral, Flushes, Submissions};
 
 use crate::address::IovaRange;
 use crate::error::UnmapError;
+use crate::sub_page::Chain;
 use crate::table::FreedTables;
 use arrayvec::ArrayVec;
 
@@ -53,6 +54,8 @@ pub struct Revoked {
 pub struct Revocation {
     pub(crate) revoked: ArrayVec<Revoked, BATCH_MAX>,
     pub(crate) tables: FreedTables,
+    /// The bounce pages of its mappings.
+    pub(crate) bounced: Chain,
     /// The address space that its unmaps belong to, once there is one.
     owner: Option<u64>,
 }
@@ -60,12 +63,12 @@ pub struct Revocation {
 impl Revocation {
     /// Nothing to invalidate.
     pub const fn new() -> Self {
-        Self { revoked: ArrayVec::new_const(), tables: FreedTables::new(), owner: None }
+        Self { revoked: ArrayVec::new_const(), tables: FreedTables::new(), bounced: Chain::EMPTY, owner: None }
     }
 
     /// Nothing to invalidate yet, in the space `tag`.
     pub(crate) const fn of(tag: u64) -> Self {
-        Self { revoked: ArrayVec::new_const(), tables: FreedTables::new(), owner: Some(tag) }
+        Self { revoked: ArrayVec::new_const(), tables: FreedTables::new(), bounced: Chain::EMPTY, owner: Some(tag) }
     }
 
     /// Lets another unmap of the space `tag` in.

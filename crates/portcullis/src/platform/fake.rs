@@ -3,7 +3,7 @@
 pub mod hooks;
 
 use super::NoMemory;
-use super::{CpuHint, Lock, LockClass, Platform, Wait};
+use super::{CopyMemory, CpuHint, Lock, LockClass, Platform, Wait};
 use crate::address::{PAGE_SIZE, PhysAddr};
 use crate::entry::{ENTRIES, Entry, EntryValue, Frame};
 use core::fmt;
@@ -39,10 +39,23 @@ impl<T: Send> Lock<T> for FakeLock<T> {
     }
 }
 
+/// A page as the processor aligns it.
+#[derive(Debug)]
+#[repr(align(4096))]
+struct AlignedFrame(Frame);
+
+impl core::ops::Deref for AlignedFrame {
+    type Target = Frame;
+
+    fn deref(&self) -> &Frame {
+        &self.0
+    }
+}
+
 /// Lent pages by address. On the heap, so that they stay where they are; shared, so that none goes while it is walked.
 #[derive(Debug, Default)]
 struct Frames {
-    lent: BTreeMap<u64, Arc<Frame>>,
+    lent: BTreeMap<u64, Arc<AlignedFrame>>,
     /// What a non-coherent walker sees of each page.
     flushed: BTreeMap<u64, Box<[u64; ENTRIES]>>,
     next: u64,
@@ -120,6 +133,8 @@ pub(crate) fn mapping_leaked() {
 pub struct FakeHost {
     frames: Mutex<Frames>,
     coherent: bool,
+    /// Physical addresses are those of this process.
+    of_process: bool,
     now_us: AtomicU64,
     walks: CriticalMutex<Walks>,
     leaked_before: usize,
@@ -149,7 +164,15 @@ impl FakeHost {
     pub fn new(coherent: bool) -> Self {
         let frames = Frames { next: FRAMES_BASE, ..Frames::default() };
         let (now_us, walks) = (AtomicU64::new(0), CriticalMutex::default());
-        Self { frames: Mutex::new(frames), coherent, now_us, walks, leaked_before: LEAKED.get() }
+        Self { frames: Mutex::new(frames), coherent, of_process: false, now_us, walks, leaked_before: LEAKED.get() }
+    }
+
+    /// A host whose physical addresses are those of this process: pages lie where they say, and memory is [copied](CopyMemory). So what is
+    /// mapped has to be there.
+    pub fn of_process() -> Self {
+        let mut host = Self::new(true);
+        host.of_process = true;
+        host
     }
 
     /// From now on cannot tell when walks are over.
@@ -238,7 +261,7 @@ impl FakeHost {
 }
 
 // SAFETY: pages lie on the heap and are kept in `lent` until they are freed, so they neither move nor have another user; they are zeroed when
-// made, and an address is never used twice.
+// made.
 unsafe impl Platform for FakeHost {
     type Lock<T: Send> = FakeLock<T>;
 
@@ -255,12 +278,12 @@ unsafe impl Platform for FakeHost {
     }
 
     fn allocate_frame(&self) -> Result<PhysAddr, NoMemory> {
-        let frame: Arc<Frame> = Arc::new(core::array::from_fn(|_| Entry::new(0)));
+        let frame = Arc::new(AlignedFrame(core::array::from_fn(|_| Entry::new(0))));
         let mut frames = self.frames.lock().expect("not poisoned");
         if let Some(budget) = &mut frames.budget {
             *budget = budget.checked_sub(1).ok_or(NoMemory)?;
         }
-        let phys = frames.next;
+        let phys = if self.of_process { Arc::as_ptr(&frame).expose_provenance() as u64 } else { frames.next };
         frames.next += PAGE_SIZE;
         frames.lent.insert(phys, frame);
         frames.flushed.insert(phys, Box::new([0; ENTRIES]));
@@ -269,7 +292,7 @@ unsafe impl Platform for FakeHost {
 
     unsafe fn frame(&self, frame: PhysAddr) -> &Frame {
         let frames = self.frames.lock().expect("not poisoned");
-        let page: *const Frame = &**frames.lent.get(&frame.as_u64()).expect("a table page that is not lent was used");
+        let page: *const Frame = &***frames.lent.get(&frame.as_u64()).expect("a table page that is not lent was used");
         // SAFETY: the page does not move or go before `free_frame`, which the caller promises not to call meanwhile.
         unsafe { &*page }
     }
@@ -308,6 +331,10 @@ unsafe impl Platform for FakeHost {
     unsafe fn free_bytes(&self, at: PhysAddr, bytes: u64) {
         let freed = self.frames.lock().expect("not poisoned").bytes.remove(&at.as_u64());
         assert_eq!(freed, Some(bytes.next_power_of_two().max(8)), "bytes that are not lent were freed");
+    }
+
+    fn copies(&self) -> Option<&dyn CopyMemory> {
+        if self.of_process { Some(self) } else { None }
     }
 
     fn table_barrier(&self, entries: &[Entry]) {
@@ -368,6 +395,25 @@ unsafe impl Platform for FakeHost {
         #[cfg(loom)]
         loom::thread::yield_now();
     }
+}
+
+// SAFETY: physical addresses are pointers, where `copies` shows this; devices are a part of the program.
+unsafe impl CopyMemory for FakeHost {
+    unsafe fn copy(&self, from: PhysAddr, to: PhysAddr, len: u64) {
+        let (from, to) = (pointer(from).cast_const(), pointer(to));
+        // SAFETY: the caller's promise: there is memory, and the two do not overlap.
+        unsafe { from.copy_to_nonoverlapping(to, len as usize) };
+    }
+
+    unsafe fn clear(&self, at: PhysAddr, len: u64) {
+        // SAFETY: the caller's promise.
+        unsafe { pointer(at).write_bytes(0, len as usize) };
+    }
+}
+
+/// Where a byte of a host [of this process](FakeHost::of_process) is.
+fn pointer(at: PhysAddr) -> *mut u8 {
+    core::ptr::with_exposed_provenance_mut(at.as_u64() as usize)
 }
 
 impl Drop for FakeHost {

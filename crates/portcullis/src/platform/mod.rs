@@ -172,11 +172,42 @@ pub enum Step {
     RegisterWrite,
     /// A register of the IOMMU is read.
     RegisterRead,
+    /// Memory is copied, see [`CopyMemory`].
+    Copy {
+        /// How much.
+        bytes: u64,
+    },
+    /// Memory is set to zero.
+    Clear {
+        /// How much.
+        bytes: u64,
+    },
 }
 
 /// A hint of the CPU that runs: correctness never rests on it, for the caller may be moved at any time.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct CpuHint(pub u32);
+
+/// Copies memory that devices use and memory of their drivers.
+///
+/// What it writes is visible to devices when it returns, and what it reads is what devices have written by then: where they do not
+/// snoop the caches, it flushes and invalidates cache lines.
+///
+/// # Safety
+/// Implementations do just that. Pages from [`Platform::allocate_frame`] are memory, too.
+pub unsafe trait CopyMemory {
+    /// Copies `len` bytes of physical memory, which may be none. Neither piece crosses into another page.
+    ///
+    /// # Safety
+    /// There is memory at both places, they do not overlap, and nothing else but devices uses what is written.
+    unsafe fn copy(&self, from: PhysAddr, to: PhysAddr, len: u64);
+
+    /// Sets `len` bytes to zero, which may be none. They lie in one page.
+    ///
+    /// # Safety
+    /// That of [`copy`](CopyMemory::copy).
+    unsafe fn clear(&self, at: PhysAddr, len: u64);
+}
 
 /// All that a host must supply.
 ///
@@ -240,6 +271,11 @@ pub unsafe trait Platform: Send + Sync {
     /// # Safety
     /// It did so, and has not had it back since.
     unsafe fn free_bytes(&self, _at: PhysAddr, _bytes: u64) {}
+
+    /// What copies memory, for domains that [bounce](crate::SubPage::Bounce) parts of pages; `None` from a host that has no such domains.
+    fn copies(&self) -> Option<&dyn CopyMemory> {
+        None
+    }
 
     /// Makes entries visible to the walker: a store fence where it is coherent, a cache-line flush and a fence where not.
     fn table_barrier(&self, entries: &[Entry]);
@@ -345,6 +381,10 @@ unsafe impl<P: Platform> Platform for &P {
     unsafe fn free_bytes(&self, at: PhysAddr, bytes: u64) {
         // SAFETY: the caller's promise, passed on.
         unsafe { (**self).free_bytes(at, bytes) }
+    }
+
+    fn copies(&self) -> Option<&dyn CopyMemory> {
+        (**self).copies()
     }
 
     #[inline]

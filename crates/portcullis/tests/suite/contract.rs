@@ -303,8 +303,8 @@ const CASES: &[Case] = &[
             pub fn domain<D: Design<P, I> + 'static, P: Platform + 'static, I: Iommu + 'static, B: DmaBuffer + @>() {
                 send::<Domain<D, P, I>>();
                 send::<D::Mapper>();
-                send::<RawBatch<'static, D, P, I>>();
-                send::<Batch<'static, D, P, I, B>>();
+                send::<RawBatch<&'static Domain<D, P, I>>>();
+                send::<Batch<&'static Domain<D, P, I>, B>>();
                 send::<Mapping<B>>();
             }",
         wrong: "Sized",

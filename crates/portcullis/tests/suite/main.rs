@@ -34,5 +34,6 @@ mod s4_table_lifetimes;
 mod s6_refusals;
 mod shared_leaves;
 mod single_pages;
+mod sub_page;
 mod tables;
 mod whole_lock;

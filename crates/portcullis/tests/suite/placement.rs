@@ -9,7 +9,7 @@ use portcullis::platform::fake::FakeHost;
 use portcullis::table::Rights;
 use portcullis::{
     Access, CommitError, DomainConfig, DynDomain, Iova, IovaRange, Lifetime, MapError, MapOptions, PAGE_SIZE, PhysAddr,
-    Protection, RawUnmapError, Segment, SourceId, UnmapError,
+    Protection, RawUnmapError, Segment, SourceId, UnmapError, pages_spanned,
 };
 
 const DEVICE: SourceId = SourceId(7);
@@ -37,6 +37,8 @@ struct Bench {
     host: &'static FakeHost,
     iommu: &'static FakeIommu<'static>,
     domain: DynDomain,
+    /// Its highest address.
+    last: u64,
     mapped: Vec<Placed>,
 }
 
@@ -63,7 +65,7 @@ impl Bench {
         let config = DomainConfig { reserved: &reserved, address_bits, ..DomainConfig::new(protection) };
         let domain = DynDomain::open(design, iommu, host, &config).expect("a protection that the design offers");
         domain.attach(DEVICE).expect("a device");
-        Self { host, iommu, domain, mapped: Vec::new() }
+        Self { host, iommu, domain, last: (1 << address_bits) - 1, mapped: Vec::new() }
     }
 
     fn name(&self) -> String {
@@ -77,8 +79,11 @@ impl Bench {
             iova,
             phys,
             len,
-            is_placed: *options
-                != MapOptions { stream: options.stream, lifetime: options.lifetime, ..MapOptions::default() },
+            // What holds wherever its pages lie is no demand.
+            is_placed: options.at.is_some()
+                || options.limit < self.last
+                || options.alignment > PAGE_SIZE
+                || options.boundary.is_some() && pages_spanned(phys.page_offset(), len) > 1,
         };
         let last = iova.as_u64() + (len - 1);
         assert!(last <= options.limit, "{}: {new:?} is beyond the limit of {options:?}", self.name());

@@ -10,7 +10,8 @@ use portcullis::platform::fake::{FakeHost, run_on};
 use portcullis::table::Rights;
 use portcullis::{
     Access, CommitError, Domain, INVALIDATION_TIMEOUT_US, Invalidation, Iommu, Iova, IovaRange, MapError, PAGE_SIZE,
-    PhysAddr, Platform, Protection, QueueError, RawUnmapError, Request, Segment, SourceId, SyncError, UnmapError,
+    PhysAddr, Platform, Protection, QueueError, RawUnmapError, Request, Segment, SourceId, SubPage, SyncError,
+    UnmapError,
 };
 
 type Stocked<'h> = Domain<Stock, &'h FakeHost, &'h FakeIommu<'h>>;
@@ -209,6 +210,7 @@ fn a_revocation_belongs_to_its_domain() {
             reserved: &[],
             memory: &[],
             options: Options::NONE,
+            sub_page: SubPage::Expose,
         };
         // SAFETY: the protection is one of the design's, and the width one of the fake's.
         unsafe { <Stock as Design<_, _>>::build(setup) }.unwrap()

@@ -7,6 +7,7 @@
 mod as_if_strict;
 mod blocks;
 mod frames;
+mod parts;
 mod refusals;
 mod stale;
 

@@ -28,8 +28,8 @@ impl Observer for Residual {
     fn note(&mut self, world: &World, event: &RunEvent<'_>) {
         let now_ps = world.engine.now_ps();
         match event {
-            RunEvent::Mapped { live, .. } => self.mapped(&live.segments, now_ps),
-            RunEvent::HandedBack { live, .. } => self.handed_back(&live.segments, now_ps),
+            RunEvent::Mapped { live, .. } => self.mapped(&live.seen, now_ps),
+            RunEvent::HandedBack { live, .. } => self.handed_back(&live.seen, now_ps),
             RunEvent::WarmedUp => self.warm_bytes_ps = self.total(now_ps),
             _ => {}
         }

@@ -319,7 +319,7 @@ impl<'a, D: Design<P, I>, P: Platform, I: Iommu> Checker<'a, D, P, I> {
         self.settle(committed)
     }
 
-    fn commit(&mut self, batch: RawBatch<'_, D, P, I>, dropped: bool) -> Result<(), Violation> {
+    fn commit(&mut self, batch: RawBatch<&Domain<D, P, I>>, dropped: bool) -> Result<(), Violation> {
         // A batch that is dropped does not say whether it failed, so on failing hardware none is.
         if dropped && !self.failing {
             drop(batch);

@@ -10,7 +10,7 @@ const FEW: usize = 16;
 
 /// A list of segments.
 #[derive(Default)]
-pub(super) struct SegmentList {
+pub(crate) struct SegmentList {
     few: ArrayVec<Segment, FEW>,
     /// All of them, where they are more.
     many: Vec<Segment>,
@@ -21,7 +21,7 @@ impl SegmentList {
     ///
     /// # Errors
     /// [`NoMemory`].
-    pub(super) fn collect(segments: impl IntoIterator<Item = Segment>) -> Result<Self, NoMemory> {
+    pub(crate) fn collect(segments: impl IntoIterator<Item = Segment>) -> Result<Self, NoMemory> {
         let mut list = Self::default();
         let mut segments = segments.into_iter();
         let Some(mut last) = segments.next() else { return Ok(list) };
@@ -37,11 +37,15 @@ impl SegmentList {
         Ok(list)
     }
 
-    pub(super) fn as_slice(&self) -> &[Segment] {
+    pub(crate) fn as_slice(&self) -> &[Segment] {
         if self.many.is_empty() { &self.few } else { &self.many }
     }
 
-    fn push(&mut self, segment: Segment) -> Result<(), NoMemory> {
+    /// Adds one.
+    ///
+    /// # Errors
+    /// [`NoMemory`].
+    pub(crate) fn push(&mut self, segment: Segment) -> Result<(), NoMemory> {
         if self.many.is_empty() {
             let Err(full) = self.few.try_push(segment) else { return Ok(()) };
             self.many.try_reserve(2 * FEW).map_err(|_| NoMemory)?;

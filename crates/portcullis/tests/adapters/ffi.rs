@@ -1,0 +1,181 @@
+//! What a C kernel would link: functions over opaque domains, of any design, and batches that lie where C wants them.
+//!
+//! The header that belongs to it would have the same names:
+//!
+//! ```c
+//! typedef struct pcl_domain pcl_domain;
+//! typedef struct { _Alignas(8) unsigned char opaque[PCL_BATCH_BYTES]; } pcl_batch;
+//! typedef struct { uint64_t phys, len; } pcl_segment;
+//! int pcl_map(const pcl_domain *, uint64_t phys, uint64_t len, int access, uint64_t *iova);
+//! int pcl_map_sg(const pcl_domain *, const pcl_segment *, size_t n, int access, int64_t stream, int lasting, uint64_t *iova);
+//! int pcl_unmap(const pcl_domain *, uint64_t iova, uint64_t len);
+//! void pcl_batch_init(pcl_batch *);
+//! int pcl_batch_unmap(const pcl_domain *, pcl_batch *, uint64_t iova, uint64_t len);
+//! int pcl_batch_commit(const pcl_domain *, pcl_batch *);
+//! ```
+
+use crate::machine::{Machine, designs};
+use core::mem::MaybeUninit;
+use portcullis::invalidation::{BATCH_MAX, Revocation};
+use portcullis::{
+    Access, CommitError, DynDomain, Iova, IovaRange, Lifetime, MapError, MapOptions, PAGE_SIZE, PhysAddr, RawMapError,
+    RawUnmapError, Segment, Stream, SubPage, UnmapError,
+};
+
+const EINVAL: i32 = -22;
+const ENOMEM: i32 = -12;
+const ENOSPC: i32 = -28;
+const ENOENT: i32 = -2;
+const ENOBUFS: i32 = -105;
+/// The device may keep the memory: it must never be used again (S11).
+const EIO: i32 = -5;
+
+const BATCH_BYTES: usize = 1664;
+
+#[repr(C, align(8))]
+struct Batch([MaybeUninit<u8>; BATCH_BYTES]);
+
+const _: () = assert!(size_of::<Revocation>() <= BATCH_BYTES && align_of::<Revocation>() <= 8);
+
+#[repr(C)]
+struct CSegment {
+    phys: u64,
+    len: u64,
+}
+
+fn access(access: i32) -> Option<Access> {
+    match access {
+        1 => Some(Access::DeviceReads),
+        2 => Some(Access::DeviceWrites),
+        3 => Some(Access::DeviceReadsAndWrites),
+        _ => None,
+    }
+}
+
+fn mapped(result: Result<Iova, RawMapError>, iova: &mut u64) -> i32 {
+    match result {
+        Ok(at) => {
+            *iova = at.as_u64();
+            0
+        }
+        Err(RawMapError::Lost(_)) => EIO,
+        Err(RawMapError::Refused(MapError::NoMemory(_))) => ENOMEM,
+        Err(RawMapError::Refused(MapError::Exhausted { .. })) => ENOSPC,
+        Err(RawMapError::Refused(_)) => EINVAL,
+    }
+}
+
+fn unmapped<T>(result: Result<T, RawUnmapError>) -> i32 {
+    match result {
+        Ok(_) => 0,
+        Err(RawUnmapError::Commit(CommitError(_))) => EIO,
+        Err(RawUnmapError::Refused(UnmapError::NotMapped(_))) => ENOENT,
+        Err(RawUnmapError::Refused(UnmapError::BatchFull)) => ENOBUFS,
+        Err(RawUnmapError::Refused(_)) => EINVAL,
+    }
+}
+
+/// # Safety
+/// The memory is meant for the domain's devices until an unmap has said 0.
+unsafe extern "C" fn pcl_map(domain: &DynDomain, phys: u64, len: u64, rights: i32, iova: &mut u64) -> i32 {
+    let Some(access) = access(rights) else { return EINVAL };
+    // SAFETY: the caller's promise.
+    mapped(unsafe { domain.map_raw(PhysAddr::new(phys), len, access) }, iova)
+}
+
+/// # Safety
+/// As of `pcl_map`; there are `count` segments.
+unsafe extern "C" fn pcl_map_sg(
+    domain: &DynDomain,
+    segments: *const CSegment,
+    count: usize,
+    rights: i32,
+    stream: i64,
+    lasting: i32,
+    iova: &mut u64,
+) -> i32 {
+    let Some(access) = access(rights) else { return EINVAL };
+    // SAFETY: the caller's promise.
+    let segments = unsafe { core::slice::from_raw_parts(segments, count) };
+    let lifetime = if lasting != 0 { Lifetime::Persistent } else { Lifetime::Transient };
+    let options = MapOptions { stream: Stream(u32::try_from(stream).ok()), lifetime, ..MapOptions::default() };
+    let list = segments.iter().map(|segment| Segment { phys: PhysAddr::new(segment.phys), len: segment.len });
+    let offset = segments.first().map_or(0, |first| first.phys % PAGE_SIZE);
+    // SAFETY: the caller's promise.
+    let range = unsafe { domain.map_list(list, access, &options) };
+    mapped(range.map(|range| Iova::new(range.start().as_u64() + offset)), iova)
+}
+
+extern "C" fn pcl_unmap(domain: &DynDomain, iova: u64, len: u64) -> i32 {
+    unmapped(domain.unmap_raw(Iova::new(iova), len))
+}
+
+extern "C" fn pcl_batch_init(batch: &mut Batch) {
+    // SAFETY: it is large and aligned enough, as seen above.
+    unsafe { batch.0.as_mut_ptr().cast::<Revocation>().write(Revocation::new()) };
+}
+
+/// # Safety
+/// `pcl_batch_init` has made it.
+unsafe fn revocation(batch: &mut Batch) -> &mut Revocation {
+    // SAFETY: the caller's promise.
+    unsafe { &mut *batch.0.as_mut_ptr().cast() }
+}
+
+/// # Safety
+/// `pcl_batch_init` has made the batch.
+unsafe extern "C" fn pcl_batch_unmap(domain: &DynDomain, batch: &mut Batch, iova: u64, len: u64) -> i32 {
+    let Some(range) = IovaRange::covering(Iova::new(iova), len) else { return EINVAL };
+    // SAFETY: the caller's promise.
+    let batch = unsafe { revocation(batch) };
+    unmapped(domain.unmap_raw_into(range, batch).map_err(RawUnmapError::from))
+}
+
+/// # Safety
+/// `pcl_batch_init` has made the batch.
+unsafe extern "C" fn pcl_batch_commit(domain: &DynDomain, batch: &mut Batch) -> i32 {
+    // SAFETY: the caller's promise.
+    let batch = unsafe { revocation(batch) };
+    unmapped(domain.commit_raw(batch).map_err(RawUnmapError::from))
+}
+
+/// What C would do, for every design.
+#[test]
+fn c_maps_lists_and_batches_under_any_design() {
+    for design in designs() {
+        let domain = Machine::new().domain(design, 48, SubPage::Expose);
+        let (name, mut iova) = (design.info().id, 0);
+        // SAFETY: no memory is behind these addresses, so that no code relies on it.
+        unsafe {
+            assert_eq!(pcl_map(&domain, 0x12_3456, 100, 2, &mut iova), 0, "{name}");
+            assert_eq!(pcl_map(&domain, 0x12_3456, 0, 2, &mut iova), EINVAL, "{name}");
+            assert_eq!(pcl_map(&domain, 0x12_3456, 100, 4, &mut iova), EINVAL, "{name}");
+        }
+        assert_eq!(iova % PAGE_SIZE, 0x456, "{name}");
+        assert_eq!(pcl_unmap(&domain, iova, 100), 0, "{name}");
+        assert_eq!(pcl_unmap(&domain, iova, 0), EINVAL, "{name}");
+        let list = [(0x7000, 4096), (0x9000, 4096), (0x2_0000, 100)].map(|(phys, len)| CSegment { phys, len });
+        // SAFETY: as above.
+        assert_eq!(unsafe { pcl_map_sg(&domain, list.as_ptr(), 3, 1, -1, 1, &mut iova) }, 0, "{name}");
+        assert_eq!(pcl_unmap(&domain, iova, 3 * PAGE_SIZE), 0, "{name}");
+        let mut batch = Batch([MaybeUninit::uninit(); BATCH_BYTES]);
+        pcl_batch_init(&mut batch);
+        let iovas: Vec<u64> = (0..BATCH_MAX as u64)
+            .map(|page| {
+                // SAFETY: as above.
+                assert_eq!(unsafe { pcl_map(&domain, (1 << 24) + page * 8192, 4096, 2, &mut iova) }, 0, "{name}");
+                iova
+            })
+            .collect();
+        // SAFETY: it was made above.
+        unsafe {
+            for &iova in &iovas {
+                assert_eq!(pcl_batch_unmap(&domain, &mut batch, iova, 4096), 0, "{name}");
+            }
+            assert_eq!(pcl_batch_unmap(&domain, &mut batch, iovas[0], 4096), ENOBUFS, "{name}");
+            assert_eq!(pcl_batch_commit(&domain, &mut batch), 0, "{name}");
+            assert_eq!(pcl_batch_unmap(&domain, &mut batch, iovas[0], 4096), ENOENT, "{name}");
+        }
+        assert_eq!(domain.usage().live_ranges, 0, "{name}");
+    }
+}
