@@ -499,4 +499,50 @@ pub(super) const MUTANTS: &[Mutant] = &[
         target: "lib",
         test: "chunk::table_log::tests::what_a_spent_table_has_overtaken_lingers",
     },
+    Mutant {
+        name: "a-bounce-page-keeps-what-was-in-it",
+        rule: "S8",
+        file: "crates/portcullis/src/sub_page/bounce.rs",
+        find: "memory.clear(PhysAddr::new(frame.as_u64() + behind), PAGE_SIZE - behind);",
+        replace: "",
+        package: "portcullis",
+        target: "suite",
+        test: "sub_page::a_page_that_is_used_again_holds_nothing_of_before",
+    },
+    Mutant {
+        name: "a-part-of-a-page-goes-the-short-way",
+        rule: "S8",
+        file: "crates/portcullis/src/domain/unexposed.rs",
+        find: "raw: mask(exposes),",
+        replace: "raw: 0,",
+        package: "portcullis",
+        target: "suite",
+        test: "sub_page::expose_opens_whole_pages_refuse_opens_none_and_bounce_opens_the_part",
+    },
+    Mutant {
+        name: "bounce-pages-go-back-before-the-commit",
+        rule: "S11",
+        file: "crates/portcullis/src/domain/unexposed.rs",
+        find: "let committed = self.mapper.commit(revocation);
+        let pages = mem::take(&mut revocation.bounced);",
+        replace: "let pages = mem::take(&mut revocation.bounced);
+        if let Some(BouncePages(bounce)) = self.mapper.bounce_pages() {
+            unsafe { bounce.settle(pages) };
+        }
+        let committed = self.mapper.commit(revocation);
+        let pages = crate::sub_page::Chain::EMPTY;",
+        package: "portcullis",
+        target: "suite",
+        test: "sub_page::a_failed_commit_copies_nothing_and_loses_the_pages",
+    },
+    Mutant {
+        name: "bounce-pages-without-a-bound",
+        rule: "S7",
+        file: "crates/portcullis/src/sub_page/bounce.rs",
+        find: "if number >= BOUNCE_PAGES_MAX {",
+        replace: "if number > 2 * BOUNCE_PAGES_MAX {",
+        package: "portcullis",
+        target: "suite",
+        test: "sub_page::bounce_pages_have_a_bound",
+    },
 ];

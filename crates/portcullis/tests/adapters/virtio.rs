@@ -54,7 +54,7 @@ unsafe impl Hal for PortcullisHal {
     }
 
     unsafe fn mmio_phys_to_virt(_: u64, _: usize) -> NonNull<u8> {
-        unimplemented!("this machine has no registers in memory")
+        panic!("this machine has no registers in memory")
     }
 
     unsafe fn share(buffer: NonNull<[u8]>, direction: BufferDirection) -> u64 {

@@ -55,7 +55,7 @@ impl Parts<'_> {
             if len == 0 {
                 continue;
             }
-            let place = PhysAddr::new(phys.as_u64() - start + from);
+            let place = PhysAddr::new(phys.as_u64() + from - start);
             self.outcome.tried += len;
             self.outcome.reached +=
                 if is_read_by_devices { self.read(from, len) } else { self.write(from, place, len) };
