@@ -47,7 +47,14 @@ unsafe impl<P: Platform> IovaAllocator<P> for GuardedTree<P> {
 
     fn claim(&self, platform: &P, range: IovaRange) -> Result<Claim, UnmapError> {
         let guarded = IovaRange::new(range.first_pfn(), range.pages() + 1).ok_or(UnmapError::BadRange)?;
-        self.0.claim(platform, guarded)
+        self.0.claim(platform, guarded).map_err(|refused| match refused {
+            // A mapping ends before its guard page.
+            UnmapError::Partial { mapped, .. } => match IovaRange::new(mapped.first_pfn(), mapped.pages() - 1) {
+                Some(mapped) => UnmapError::Partial { asked: range, mapped },
+                None => refused,
+            },
+            _ => refused,
+        })
     }
 
     fn free(&self, platform: &P, range: IovaRange, proof: &Proof) {
