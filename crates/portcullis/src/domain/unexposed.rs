@@ -12,7 +12,7 @@ use crate::platform::Platform;
 use crate::proof::Committed;
 use crate::request::Request;
 use crate::safety::Protection;
-use crate::sub_page::{BouncePages, SubPage, Sync, is_partial};
+use crate::sub_page::{BouncePages, Chain, SubPage, Sync, is_partial};
 use core::mem;
 
 /// What goes the short way: a page or a part of one, straight to the mapper. The fields stand for questions of the fast paths that
@@ -69,12 +69,19 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
             // SAFETY: as above.
             Some(placement) => unsafe { self.mapper.map_placed(request, placement) },
         };
-        let Some(partial) = request.segments().iter().find(|segment| is_partial(segment)) else {
-            return map(request);
+        let partial = request.segments().iter().find(|segment| is_partial(segment));
+        let (bounce, is_whole) = match (self.mapper.bounce_pages(), partial) {
+            (Some(BouncePages(bounce)), _) => (bounce, partial.is_none()),
+            (None, None) => return map(request),
+            (None, Some(partial)) => return Err(MapError::PartialPage(partial.phys).into()),
         };
-        let Some(BouncePages(bounce)) = self.mapper.bounce_pages() else {
-            return Err(MapError::PartialPage(partial.phys).into());
-        };
+        if is_whole {
+            let mapped = map(request);
+            if let Ok(range) = mapped {
+                bounce.note(range.first_pfn(), Chain::EMPTY);
+            }
+            return mapped;
+        }
         // SAFETY: the caller's promise.
         let (list, pages) = unsafe { bounce.enter(request) }?;
         let mapped =

@@ -89,7 +89,7 @@ pub(crate) trait Bounce {
     /// The memory is there, and nothing else writes it meanwhile.
     unsafe fn enter(&self, request: &Request<'_>) -> Result<(SegmentList, Chain), MapError>;
 
-    /// Notes that `pages` are those of the mapping at `first_pfn`.
+    /// Notes that `pages` are those of the mapping at `first_pfn`, which was just made; they may be none.
     fn note(&self, first_pfn: u64, pages: Chain);
 
     /// Takes the pages of the mapping at `first_pfn`, which was unmapped and whose addresses are not free yet, and adds them to `to`.
@@ -192,6 +192,10 @@ impl Pages {
     }
 
     fn note(&mut self, first_pfn: u64, first: u32) {
+        // What is noted there belongs to a mapping that somebody unmapped before its map had returned. Its buffer may be in other use by
+        // now, so nothing is copied there any more: the pages are lost.
+        let mut stale = Chain::EMPTY;
+        self.take(first_pfn, &mut stale);
         let list = list_of(first_pfn);
         let next_mapping = self.mappings[list];
         if let Some(page) = self.get_mut(first) {
@@ -402,5 +406,73 @@ unsafe fn fill<P: Platform>(platform: &P, frame: PhysAddr, part: Segment) {
         memory.clear(frame, offset);
         memory.clear(PhysAddr::new(frame.as_u64() + behind), PAGE_SIZE - behind);
         memory.copy(part.phys, at_the_same_place(frame, part), len);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::platform::fake::FakeHost;
+    use std::boxed::Box;
+
+    /// A byte of this process, and a request for it.
+    fn a_byte(value: u8) -> (Box<u8>, [Segment; 1]) {
+        let byte = Box::new(value);
+        let phys = PhysAddr::new((&raw const *byte).expose_provenance() as u64);
+        (byte, [Segment { phys, len: 1 }])
+    }
+
+    fn entered(pool: &BouncePool<FakeHost>, host: &FakeHost, segments: &[Segment]) -> Chain {
+        let request = Request::new(segments, Access::DeviceWrites).expect("a byte");
+        // SAFETY: the byte is there.
+        unsafe { pool.enter(host, &request) }.expect("a page").1
+    }
+
+    fn settled(pool: &BouncePool<FakeHost>, host: &FakeHost, first_pfn: u64) -> bool {
+        let mut taken = Chain::EMPTY;
+        pool.take(host, first_pfn, &mut taken);
+        let found = !taken.is_empty();
+        // SAFETY: the bytes are there.
+        unsafe { pool.settle(host, taken) };
+        found
+    }
+
+    #[test]
+    fn mappings_of_one_list_come_and_go_in_any_order() {
+        let host = FakeHost::of_process();
+        let pool = BouncePool::new(&host).expect("a host that copies");
+        let (_byte, segments) = a_byte(1);
+        let mut pfns = (1..).filter(|pfn| list_of(*pfn) == 7);
+        let [first, second, third, absent] = core::array::from_fn(|_| pfns.next().expect("there are many"));
+        for order in [[first, second, third], [third, second, first], [second, first, third]] {
+            for pfn in [first, second, third] {
+                pool.note(&host, pfn, entered(&pool, &host, &segments));
+            }
+            assert!(!settled(&pool, &host, absent));
+            assert!(order.into_iter().all(|pfn| settled(&pool, &host, pfn)));
+            assert!(order.into_iter().all(|pfn| !settled(&pool, &host, pfn)), "once");
+        }
+        assert_eq!(pool.in_use(), 0);
+        pool.close(&host, &Proof::never_visible());
+        assert_eq!(host.frames_lent(), 0);
+    }
+
+    /// Somebody has unmapped the first before its map had returned: its pages are still noted when the address is used again.
+    #[test]
+    fn what_was_left_at_an_address_is_copied_nowhere() {
+        let host = FakeHost::of_process();
+        let pool = BouncePool::new(&host).expect("a host that copies");
+        let ((byte, first), (other, second)) = (a_byte(1), a_byte(2));
+        for again in [true, false] {
+            pool.note(&host, 5, entered(&pool, &host, &first));
+            let in_use = pool.in_use();
+            let pages = if again { entered(&pool, &host, &second) } else { Chain::EMPTY };
+            pool.note(&host, 5, pages);
+            assert_eq!(settled(&pool, &host, 5), again);
+            assert!(!settled(&pool, &host, 5));
+            assert_eq!(pool.in_use(), in_use, "those of the first are lost");
+        }
+        assert_eq!((*byte, *other), (1, 2));
+        pool.close(&host, &Proof::never_visible());
     }
 }
