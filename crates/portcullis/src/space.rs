@@ -2,6 +2,7 @@
 
 use crate::address::{IovaRange, PhysAddr, Segment};
 use crate::error::{MapError, NewDomainError, NoMemory, RawMapError, SyncError, UnmapError};
+use crate::fallible::try_box;
 use crate::iommu::{
     AttachError, Capabilities, DomainId, Invalidation, Iommu, QueueError, SourceId, Translation, covering,
 };
@@ -12,6 +13,7 @@ use crate::segment_list::SegmentList;
 use crate::sub_page::{Bounce, BouncePages, BouncePool, Chain, SubPage, Sync};
 use crate::sync::{AtomicBool, AtomicU64, Ordering, PanicFlag, StaticCounter};
 use crate::table::{self, Frame, FreedTables, LEVEL_BITS, SecondLevelTable, Share, SharedRun, TableRule, Unshare};
+use alloc::boxed::Box;
 
 /// How long one submission is waited for, in microseconds. A commit whose shared submission fails otherwise makes another,
 /// alone, and waits for that as long.
@@ -47,7 +49,7 @@ pub struct AddressSpace<P: Platform, I: Iommu> {
     /// A map to memory below this address needs its entries and nothing else. Relaxed: as `poisoned`.
     plain_below: AtomicU64,
     /// Where parts of pages are bounced.
-    bounce: Option<BouncePool<P>>,
+    bounce: Option<Box<BouncePool<P>>>,
     closed: bool,
 }
 
@@ -100,7 +102,7 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     /// [`NewDomainError::CannotBounce`] from a host that copies nothing, [`NewDomainError::NoMemory`].
     pub fn with_sub_page(mut self, sub_page: SubPage) -> Result<Self, NewDomainError> {
         if sub_page == SubPage::Bounce {
-            self.bounce = Some(BouncePool::new(&self.platform)?);
+            self.bounce = Some(try_box(BouncePool::new(&self.platform)?)?);
         }
         Ok(self)
     }
@@ -554,7 +556,7 @@ impl<P: Platform, I: Iommu> Bounce for AddressSpace<P, I> {
     }
 
     fn in_use(&self) -> usize {
-        self.bounce.as_ref().map_or(0, BouncePool::in_use)
+        self.bounce.as_ref().map_or(0, |bounce| bounce.in_use())
     }
 }
 
