@@ -170,13 +170,6 @@ impl fmt::Display for IovaRange {
     }
 }
 
-/// Whether `len` bytes from `offset` in a page on end in it. No bytes do not.
-#[inline(always)]
-pub(crate) const fn lies_in_a_page(offset: u64, len: u64, never: u64) -> bool {
-    // `offset ^ (PAGE_SIZE - 1)` is `PAGE_SIZE - 1 - offset`. A length of 0 wraps, and fails.
-    len.wrapping_sub(1) | never <= offset ^ (PAGE_SIZE - 1)
-}
-
 /// A physically contiguous piece of a buffer. It may start and end anywhere in a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Segment {
@@ -191,11 +184,5 @@ impl Segment {
     #[inline]
     pub const fn pages(&self) -> u64 {
         pages_spanned(self.phys.page_offset(), self.len)
-    }
-
-    /// Whether it lies in one page. Without a length it does not.
-    #[inline(always)]
-    pub(crate) const fn lies_in_a_page(&self) -> bool {
-        lies_in_a_page(self.phys.page_offset(), self.len, 0)
     }
 }

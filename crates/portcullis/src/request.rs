@@ -85,10 +85,11 @@ impl<'a> Request<'a> {
         Ok(Self { segments, pages, access, stream: Stream::default(), lifetime: Lifetime::default() })
     }
 
-    /// A request for a segment that lies in one page.
+    /// A request for a segment that lies in one page or, where an entry leads to it, is no longer than one: then pages are not what it
+    /// takes.
     #[inline(always)]
     pub(crate) const fn in_a_page(segment: &'a [Segment; 1], access: Access) -> Self {
-        debug_assert!(segment[0].lies_in_a_page());
+        debug_assert!(segment[0].len <= PAGE_SIZE);
         Self { segments: segment, pages: 1, access, stream: Stream(None), lifetime: Lifetime::Transient }
     }
 

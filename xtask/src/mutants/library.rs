@@ -265,9 +265,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "segment-is-one-page",
         rule: "-",
-        file: "crates/portcullis/src/domain/mapping.rs",
-        find: "segments[..index].iter().map(Segment::pages).sum();",
-        replace: "segments[..index].len() as u64;",
+        file: "crates/portcullis/src/design/mod.rs",
+        find: "segments[..index].iter().map(Segment::pages).sum::<u64>(),",
+        replace: "segments[..index].len() as u64,",
         package: "portcullis",
         target: "suite",
         test: "ownership::segments_of_several_pages_lie_behind_one_another",

@@ -6,7 +6,6 @@ use super::live::{Buffer, Extent, Live, Ranges, Slot, pieces};
 use super::observers::RunEvent;
 use super::world::{Wanted, World};
 use portcullis::RawUnmapError;
-use portcullis::domain::segment_iova;
 use portcullis::platform::Step;
 use portcullis::{
     Access, DynDomain, Iova, IovaRange, PAGE_SHIFT, PAGE_SIZE, PhysAddr, Platform, Request, Segment, Stream, SubPage,
@@ -297,7 +296,7 @@ impl<'w> Driver<'w> {
         for (index, segment) in segments.iter().enumerate() {
             let start = world.look(slot, |live| {
                 let range = live.ranges[if world.info.physical_addresses() { index } else { 0 }];
-                segment_iova(&segments, index, range, world.info.physical_addresses())
+                world.info.addressing.segment_iova(&segments, index, range)
             });
             let Some(start) = start else { return };
             let mut done = 0;

@@ -2,7 +2,6 @@
 
 use crate::error::NoMemory;
 use crate::fallible::try_box;
-use crate::platform::Padded;
 use crate::sync::{AtomicPtr, AtomicUsize, Ordering};
 use crate::table::{ENTRIES, Entry, Frame};
 use alloc::boxed::Box;
@@ -12,12 +11,11 @@ use core::ptr;
 /// Tables of the first array. The model checker sees it outgrown.
 const TABLES_FIRST: usize = if cfg!(loom) { 1 } else { 64 };
 
-/// Pointers to tables.
+/// Pointers to tables. Where none is linked they point to one in which nothing is mapped.
 struct PointerArray {
-    /// Where none is linked they point to one in which nothing is mapped.
     tables: Box<[AtomicPtr<Frame>]>,
     /// The array that was outgrown by this one, or null. It may still be read.
-    outgrown: *mut Padded<PointerArray>,
+    outgrown: *mut PointerArray,
 }
 
 /// The leaf tables, by number.
@@ -31,8 +29,11 @@ struct PointerArray {
 /// kept; and its number is given to no other before these are over. After that no reader of the old array is left that might find
 /// there the pointer to a page that is gone.
 pub(super) struct ChunkTables {
-    /// What it points to is on lines of its own: every map and unmap reads that.
-    array: AtomicPtr<Padded<PointerArray>>,
+    /// The pointers of the array. Every map and unmap reads them and `length`: so they are not behind `array`.
+    tables: AtomicPtr<AtomicPtr<Frame>>,
+    /// How many there are at least: written after them, and read before.
+    length: AtomicUsize,
+    array: AtomicPtr<PointerArray>,
     /// In which nothing is mapped: stands for all that are not linked. It is never written.
     no_table: Vec<Entry>,
     /// Tables that there may be.
@@ -46,17 +47,37 @@ impl ChunkTables {
     pub(super) fn new(numbers: u32) -> Result<Self, NoMemory> {
         let numbers = numbers as usize;
         let no_table = filled(ENTRIES, || Entry::new(0))?;
-        let all = Self { array: AtomicPtr::new(ptr::null_mut()), no_table, numbers, array_bytes: AtomicUsize::new(0) };
+        let all = Self {
+            tables: AtomicPtr::new(ptr::null_mut()),
+            length: AtomicUsize::new(0),
+            array: AtomicPtr::new(ptr::null_mut()),
+            no_table,
+            numbers,
+            array_bytes: AtomicUsize::new(0),
+        };
         all.enlarge(numbers.min(TABLES_FIRST))?;
         Ok(all)
     }
 
-    #[inline(always)]
-    fn array(&self) -> &PointerArray {
+    /// The array, for who links and unlinks.
+    fn array(&self) -> &[AtomicPtr<Frame>] {
         // Acquire: with the pointer comes the array.
         let array = self.array.load(Ordering::Acquire);
         // SAFETY: from `enlarge`, which `new` has called; arrays stay until `self` goes.
-        &unsafe { &*array }.0
+        &unsafe { &*array }.tables
+    }
+
+    /// The pointer to table `number`.
+    ///
+    /// # Safety
+    /// The number is less than a length that this CPU has read, or one that was linked before it came to this CPU.
+    #[inline(always)]
+    unsafe fn pointer(&self, number: usize) -> &AtomicPtr<Frame> {
+        // Acquire: with the pointer comes the array.
+        let tables = self.tables.load(Ordering::Acquire);
+        // SAFETY: arrays stay until `self` goes. They only grow, and a length is stored after its array: this one is as long as any
+        // length that was read before, and as the one in which the table was linked.
+        unsafe { &*tables.add(number) }
     }
 
     /// Table `number`, or one in which nothing is mapped. `None` beyond the array, where none is linked.
@@ -66,8 +87,13 @@ impl ChunkTables {
     /// [`Platform::walk`](crate::Platform::walk).
     #[inline(always)]
     pub(super) unsafe fn get(&self, number: usize) -> Option<&Frame> {
+        // Acquire: with the length comes an array that is as long.
+        if number >= self.length.load(Ordering::Acquire) {
+            return None;
+        }
         // Acquire: with the pointer comes the zeroed page.
-        let frame = self.array().tables.get(number)?.load(Ordering::Acquire);
+        // SAFETY: less than a length.
+        let frame = unsafe { self.pointer(number) }.load(Ordering::Acquire);
         // SAFETY: `no_table`, or a page of the platform from `link` until `unlink`; beyond that the caller sees to it that it
         // stays.
         Some(unsafe { frame.as_ref().unwrap_unchecked() })
@@ -77,11 +103,10 @@ impl ChunkTables {
     /// taken in it.
     #[inline(always)]
     pub(super) fn linked(&self, number: u32) -> &Frame {
-        let tables = &self.array().tables;
-        debug_assert!(tables[number as usize].load(Ordering::Relaxed) != self.no_table());
+        debug_assert!(self.array()[number as usize].load(Ordering::Relaxed) != self.no_table());
         // SAFETY: a chunk is handed out after its table was linked, and the log of tables gives a table up with none that
         // anything is taken in; so it is there, in an array long enough for it. Acquire as in `get`.
-        unsafe { tables.get_unchecked(number as usize).load(Ordering::Acquire).as_ref().unwrap_unchecked() }
+        unsafe { self.pointer(number as usize).load(Ordering::Acquire).as_ref().unwrap_unchecked() }
     }
 
     /// Links `frame`, all zero, as table `number`. The lock of the [`TableLog`](super::table_log::TableLog) is held.
@@ -90,12 +115,12 @@ impl ChunkTables {
     /// [`NoMemory`].
     pub(super) fn link(&self, number: u32, frame: &Frame) -> Result<(), NoMemory> {
         let number = number as usize;
-        let length = self.array().tables.len();
+        let length = self.array().len();
         if number >= length {
             self.enlarge((length * 2).clamp(number + 1, self.numbers))?;
         }
         // Release: with the pointer comes the zeroed page.
-        self.array().tables[number].store(ptr::from_ref(frame).cast_mut(), Ordering::Release);
+        self.array()[number].store(ptr::from_ref(frame).cast_mut(), Ordering::Release);
         Ok(())
     }
 
@@ -103,7 +128,7 @@ impl ChunkTables {
     /// [`TableLog`](super::table_log::TableLog) is held.
     pub(super) fn unlink(&self, number: u32) {
         // Relaxed: it is the walks that are waited for.
-        self.array().tables[number as usize].store(self.no_table(), Ordering::Relaxed);
+        self.array()[number as usize].store(self.no_table(), Ordering::Relaxed);
     }
 
     const fn no_table(&self) -> *mut Frame {
@@ -115,13 +140,17 @@ impl ChunkTables {
         // Relaxed, like the loads of its tables: the lock brings it, and what they point to is not read.
         let outgrown = self.array.load(Ordering::Relaxed);
         // SAFETY: null at first, and from here later; arrays stay until `self` goes.
-        let linked = unsafe { outgrown.as_ref() }.into_iter().flat_map(|outgrown| &outgrown.0.tables);
+        let linked = unsafe { outgrown.as_ref() }.into_iter().flat_map(|outgrown| &outgrown.tables);
         let mut linked = linked.map(|table| table.load(Ordering::Relaxed));
         let tables = filled(length, || AtomicPtr::new(linked.next().unwrap_or(self.no_table())))?.into_boxed_slice();
-        let bytes = size_of_val(&*tables) + size_of::<Padded<PointerArray>>();
-        let array = try_box(Padded(PointerArray { tables, outgrown }))?;
-        // Release: a reader that finds the array finds it filled in.
-        self.array.store(Box::into_raw(array), Ordering::Release);
+        let bytes = size_of_val(&*tables) + size_of::<PointerArray>();
+        let array = Box::into_raw(try_box(PointerArray { tables, outgrown })?);
+        // SAFETY: just made.
+        let tables = unsafe { &(*array).tables };
+        self.array.store(array, Ordering::Release);
+        // Release, both: a reader that finds the array finds it filled in; and one that finds the length finds the array.
+        self.tables.store(tables.as_ptr().cast_mut(), Ordering::Release);
+        self.length.store(length, Ordering::Release);
         self.array_bytes.fetch_add(bytes, Ordering::Relaxed);
         Ok(())
     }
@@ -137,7 +166,7 @@ impl Drop for ChunkTables {
         let mut array = self.array.load(Ordering::Acquire);
         while !array.is_null() {
             // SAFETY: a box of `enlarge`, and `&mut self`: it is not read any more.
-            array = unsafe { Box::from_raw(array) }.0.outgrown;
+            array = unsafe { Box::from_raw(array) }.outgrown;
         }
     }
 }
@@ -172,10 +201,10 @@ mod tests {
             // SAFETY: all frames live on.
             let found = (0..=number).map(|number| unsafe { tables.get(number) }.expect("within")[1].load_bits());
             assert!(found.eq(0..=number as u64));
-            assert!(first.tables.iter().map(entry).zip(0..).all(|(is, number)| is == number || is == 0));
+            assert!(first.iter().map(entry).zip(0..).all(|(is, number)| is == number || is == 0));
         }
-        assert_eq!(first.tables.len(), TABLES_FIRST);
-        assert!(first.tables.iter().map(entry).eq(0..TABLES_FIRST as u64));
+        assert_eq!(first.len(), TABLES_FIRST);
+        assert!(first.iter().map(entry).eq(0..TABLES_FIRST as u64));
         // SAFETY: as above.
         assert!(unsafe { tables.get(frames.len()) }.is_none());
     }
@@ -193,7 +222,7 @@ mod tests {
         tables.unlink(0);
         assert_eq!(found(), 0);
         tables.link(TABLES_FIRST as u32, &filling).expect("memory");
-        assert_eq!((tables.array().tables.len(), found()), (2 * TABLES_FIRST, 0));
+        assert_eq!((tables.array().len(), found()), (2 * TABLES_FIRST, 0));
         tables.link(0, &new).expect("memory");
         assert_eq!(found(), 3);
     }

@@ -13,7 +13,7 @@ pub use locking::{LockFree, LockPerTable, Locking, TableLock, WholeLock};
 pub use options::{OptionError, OptionInfo, OptionKind, Options, Value};
 pub use physical::{IdentityMapped, Untranslated};
 
-use crate::address::{IovaRange, Segment};
+use crate::address::{Iova, IovaRange, Segment};
 use crate::error::{CommitError, MapError, NewDomainError, RawMapError, RawUnmapError, UnmapError};
 use crate::invalidation::Revocation;
 use crate::iommu::{AttachError, DomainId, Iommu, SourceId};
@@ -72,6 +72,42 @@ pub enum Addressing {
     Shared,
     /// Those of the memory itself: the segments of a request stay apart.
     Physical,
+    /// Those of entries, each of which leads to one segment, from its first byte to its last: devices reach nothing of the pages around
+    /// it. The segments of a mapping have one entry each, one behind the other, so that devices see a run of addresses for each
+    /// (rIOMMU, ASPLOS'15, §4). A mapper takes any addresses of an entry for all of it: see [`whole`](Self::whole).
+    Entries {
+        /// How wide an entry is: a power of two of pages, 2^62 at most. Entries begin at multiples of it.
+        pages: u64,
+    },
+}
+
+impl Addressing {
+    /// The address at which a device sees segment `index` of a mapping at `range`.
+    ///
+    /// # Panics
+    /// If there is no such segment.
+    pub fn segment_iova(self, segments: &[Segment], index: usize, range: IovaRange) -> Iova {
+        let segment = &segments[index];
+        let before = match self {
+            Self::Physical => return Iova::new(segment.phys.as_u64()),
+            Self::Entries { pages } => return Iova::from_pfn(range.first_pfn() + index as u64 * pages),
+            Self::Own | Self::Shared => segments[..index].iter().map(Segment::pages).sum::<u64>(),
+        };
+        Iova::new(Iova::from_pfn(range.first_pfn() + before).as_u64() + segment.phys.page_offset())
+    }
+
+    /// The addresses of all entries of which `range` has a part; of addresses by the page, `range` itself.
+    pub fn whole(self, range: IovaRange) -> IovaRange {
+        let Self::Entries { pages } = self else { return range };
+        // Entries are powers of two of pages, so the end of the last page number there is ends one too.
+        let first = range.first_pfn() & !(pages - 1);
+        IovaRange::of(first, range.end_pfn().next_multiple_of(pages) - first)
+    }
+
+    /// Whether a device that reaches a part of a page reaches the page.
+    pub(crate) const fn opens_pages(self) -> bool {
+        !matches!(self, Self::Entries { .. })
+    }
 }
 
 /// How tightly a design fills its addresses. It refuses a request only where no aligned power of two of free pages would hold

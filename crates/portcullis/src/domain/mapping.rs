@@ -1,6 +1,7 @@
 //! Buffers while the device has them.
 
 use crate::address::{Iova, IovaRange, Segment};
+use crate::design::Addressing;
 use crate::error::{CommitError, MapError, RawMapError, RawUnmapError, SyncError, UnmapError};
 use crate::proof::Proof;
 use crate::request::Access;
@@ -97,10 +98,15 @@ pub struct Mapping<B: DmaBuffer> {
     tag: Tag,
 }
 
-/// Tells mappings of a domain from others', domains with the same IOMMU id included. The lowest bit says whether its addresses are
-/// physical ones.
+/// Tells mappings of a domain from others', domains with the same IOMMU id included. The lowest bits say what its addresses are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Tag(u64);
+
+/// Bits of a [`Tag`] for that.
+const ADDRESSING_BITS: u32 = 6;
+/// What stands there for physical addresses, and what for those of entries of one page, which no width of entries comes up to.
+const PHYSICAL: u64 = 63;
+const ENTRIES_OF_PAGE: u64 = 1;
 
 /// Tags handed out so far.
 static DOMAIN_TAGS: StaticCounter = StaticCounter::new(0);
@@ -110,14 +116,24 @@ impl Tag {
     pub(super) const NO_DOMAIN: Self = Self(u64::MAX);
 
     /// One of its own.
-    pub(super) fn new(physical_addresses: bool) -> Self {
+    pub(super) fn new(addressing: Addressing) -> Self {
+        let code = match addressing {
+            Addressing::Own | Addressing::Shared => 0,
+            Addressing::Physical => PHYSICAL,
+            Addressing::Entries { pages } => ENTRIES_OF_PAGE + u64::from(pages.ilog2()),
+        };
         // Relaxed: only uniqueness matters.
         let number = DOMAIN_TAGS.fetch_add(1, Ordering::Relaxed) as u64;
-        Self(number << 1 | physical_addresses as u64)
+        Self(number << ADDRESSING_BITS | code)
     }
 
-    const fn physical_addresses(self) -> bool {
-        self.0 & 1 != 0
+    /// What tells where segments are. Of addresses by the page it is all the same who has them.
+    const fn addressing(self) -> Addressing {
+        match self.0 & ((1 << ADDRESSING_BITS) - 1) {
+            0 => Addressing::Own,
+            PHYSICAL => Addressing::Physical,
+            code => Addressing::Entries { pages: 1 << (code - ENTRIES_OF_PAGE) },
+        }
     }
 }
 
@@ -137,7 +153,7 @@ impl<B: DmaBuffer> Mapping<B> {
     /// # Panics
     /// If the buffer has no such segment.
     pub fn segment_iova(&self, index: usize) -> Iova {
-        segment_iova(self.buffer.segments(), index, self.range, self.tag.physical_addresses())
+        self.tag.addressing().segment_iova(self.buffer.segments(), index, self.range)
     }
 
     /// The buffer, for a CPU that uses it while the device does.
@@ -169,19 +185,6 @@ impl<B: DmaBuffer> Mapping<B> {
         // SAFETY: `this` is not dropped, so the buffer is taken once.
         unsafe { core::ptr::read(&raw const this.buffer) }
     }
-}
-
-/// The address at which a device sees segment `index` of a mapping at `range`.
-///
-/// # Panics
-/// If there is no such segment.
-pub fn segment_iova(segments: &[Segment], index: usize, range: IovaRange, physical_addresses: bool) -> Iova {
-    let segment = &segments[index];
-    if physical_addresses {
-        return Iova::new(segment.phys.as_u64());
-    }
-    let before: u64 = segments[..index].iter().map(Segment::pages).sum();
-    Iova::new(Iova::from_pfn(range.first_pfn() + before).as_u64() + segment.phys.page_offset())
 }
 
 impl<B: DmaBuffer> Drop for Mapping<B> {

@@ -16,9 +16,7 @@ mod unexposed;
 
 pub use batch::{Batch, RawBatch};
 pub use erased::{DynDomain, Erased};
-pub use mapping::{
-    DmaBuffer, MapFailure, Mapping, Refused, SharedBuffer, UnmapFailure, leaked_mappings, lost_buffers, segment_iova,
-};
+pub use mapping::{DmaBuffer, MapFailure, Mapping, Refused, SharedBuffer, UnmapFailure, leaked_mappings, lost_buffers};
 pub use reference::DomainRef;
 pub use ring::{
     DESCRIPTOR_PAGES_MAX, Descriptor, DescriptorError, DescriptorFailure, DescriptorMapFailure, Ring, RingConfig,
@@ -39,7 +37,7 @@ use crate::proof::{Committed, Proof};
 use crate::request::{Access, Lifetime, Request, Stream};
 use crate::safety::Protection;
 use crate::segment_list::SegmentList;
-use crate::sub_page::{SubPage, Sync};
+use crate::sub_page::SubPage;
 use crate::sync::{AtomicUsize, Ordering};
 
 /// What a new domain may be told beyond its protection.
@@ -130,6 +128,8 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         if D::INFO.physical_addresses() && config.sub_page != SubPage::Expose {
             return Err(NewDomainError::Exposed);
         }
+        // Where devices reach bytes and not pages, there is nothing to be done.
+        let sub_page = if D::INFO.addressing.opens_pages() { config.sub_page } else { SubPage::Expose };
         let capabilities = iommu.capabilities();
         let by_format = match (capabilities.four_level, capabilities.three_level) {
             (true, _) => 48,
@@ -148,16 +148,16 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
             reserved: config.reserved,
             memory: config.memory,
             options: config.options,
-            sub_page: config.sub_page,
+            sub_page,
         };
         // SAFETY: the protection is one of the design's and the width one of the hardware's; the rest is the caller's promise.
         let mapper = unsafe { D::build(setup) }?;
-        if config.sub_page == SubPage::Bounce && mapper.bounce_pages().is_none() {
+        if sub_page == SubPage::Bounce && mapper.bounce_pages().is_none() {
             return Err(NewDomainError::CannotBounce);
         }
-        let tag = Tag::new(D::INFO.physical_addresses());
-        let DomainConfig { protection, sub_page, .. } = *config;
-        let short_way = ShortWay::of(protection, sub_page, tag);
+        let (protection, addressing) = (config.protection, D::INFO.addressing);
+        let tag = Tag::new(addressing);
+        let short_way = ShortWay::of(protection, sub_page, addressing, tag);
         let last = (1 << width) - 1;
         Ok(Self { mapper, protection, sub_page, tag, short_way, last, rings: AtomicUsize::new(0), info: &D::INFO })
     }
@@ -177,7 +177,8 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         self.protection
     }
 
-    /// What becomes of pages of which a buffer has a part only.
+    /// What becomes of pages of which a buffer has a part only. [`SubPage::Expose`] where devices reach [no more than the
+    /// part](Addressing::Entries).
     pub fn sub_page(&self) -> SubPage {
         self.sub_page
     }
@@ -232,17 +233,17 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     /// [bounces](SubPage::Bounce), no CPU writes it while it is mapped, or uses it while it is unmapped: it is copied then.
     #[inline(always)]
     pub unsafe fn map_raw(&self, phys: PhysAddr, len: u64, access: Access) -> Result<Iova, RawMapError> {
-        let segment = Segment { phys, len };
-        let range = match self.short_way.takes_raw(phys.page_offset(), len) {
+        let (segment, offset) = (Segment { phys, len }, self.short_way.offset_of(phys));
+        let range = match self.short_way.takes_raw(offset, len) {
             // SAFETY: the caller's promise, passed on.
             true => unsafe { self.mapper.map(&Request::in_a_page(&[segment], access)) },
             // SAFETY: as above.
-            false => unsafe { self.map_segments(&[segment], access, Stream::default(), Lifetime::default()) },
+            false => unsafe { self.map_segments(&[segment], access, Stream::default()) },
         }?;
-        Ok(Iova::new(range.start().as_u64() + phys.page_offset()))
+        Ok(Iova::new(range.start().as_u64() + offset))
     }
 
-    /// Makes a mapping of whatever there is to map. Not inlined, so that what takes one page stays short.
+    /// The mapping of a buffer of any length. Not inlined, so that what takes one page stays short.
     ///
     /// # Safety
     /// That of [`map_raw`](Domain::map_raw).
@@ -252,10 +253,9 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         segments: &[Segment],
         access: Access,
         stream: Stream,
-        lifetime: Lifetime,
     ) -> Result<IovaRange, RawMapError> {
         let mut request = Request::new(segments, access)?;
-        (request.stream, request.lifetime) = (stream, lifetime);
+        request.stream = stream;
         // SAFETY: the caller's promise, passed on.
         unsafe { self.map_request(&request) }
     }
@@ -292,9 +292,10 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         access: Access,
         options: &MapOptions,
     ) -> Result<Iova, RawMapError> {
+        let segments = [Segment { phys, len }];
         // SAFETY: the caller's promise, passed on.
-        let range = unsafe { self.map_as_said(&[Segment { phys, len }], access, options) }?;
-        Ok(Iova::new(range.start().as_u64() + phys.page_offset()))
+        let range = unsafe { self.map_as_said(&segments, access, options) }?;
+        Ok(self.info.addressing.segment_iova(&segments, 0, range))
     }
 
     /// Maps a list of segments, which need not stand in memory side by side, and returns its pages. Where one segment ends with a page
@@ -347,7 +348,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         if self.info.addressing == Addressing::Shared {
             return Err(UnmapError::LengthUnknown(iova).into());
         }
-        let page = IovaRange::of(iova.pfn(), 1);
+        let page = self.info.addressing.whole(IovaRange::of(iova.pfn(), 1));
         match self.unmap_pages(page) {
             // What is refused has not changed, so it is there to be unmapped: by one caller, whoever comes first.
             Err(RawUnmapError::Refused(UnmapError::Partial { mapped, .. }))
@@ -376,31 +377,6 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
             false => self.unmap_pages(IovaRange::covering(iova, len).ok_or(UnmapError::BadRange)?),
         }
         .map(drop)
-    }
-
-    /// Shows the CPU what the device has written by now of a mapping that goes on, of the raw face, which begins in the page of `iova`.
-    ///
-    /// That takes something where the domain [bounces](SubPage::Bounce): parts of pages are copied. Caches of the CPU that devices do not
-    /// snoop are the host's affair, here and in [`sync_for_device`](Domain::sync_for_device).
-    ///
-    /// # Safety
-    /// The mapping is the caller's and is not unmapped meanwhile. Nothing else uses the buffer meanwhile.
-    pub unsafe fn sync_for_cpu(&self, iova: Iova) {
-        if self.sub_page == SubPage::Bounce {
-            // SAFETY: the caller's promise, passed on.
-            unsafe { self.sync_bounced(iova, Sync::ForCpu) };
-        }
-    }
-
-    /// Shows the device what the CPU has written by now of a buffer whose mapping goes on.
-    ///
-    /// # Safety
-    /// That of [`sync_for_cpu`](Domain::sync_for_cpu).
-    pub unsafe fn sync_for_device(&self, iova: Iova) {
-        if self.sub_page == SubPage::Bounce {
-            // SAFETY: the caller's promise, passed on.
-            unsafe { self.sync_bounced(iova, Sync::ForDevice) };
-        }
     }
 
     /// Not inlined, so that what takes one page stays short.
@@ -489,9 +465,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
                 mapped.map(|range| IovaRange::of(range.first_pfn(), 1))
             }
             // SAFETY: as above.
-            (segments, Protection::Strict) => unsafe {
-                self.map_segments(segments, access, stream, Lifetime::default())
-            },
+            (segments, Protection::Strict) => unsafe { self.map_segments(segments, access, stream) },
             _ => Err(MapError::NotStrict.into()),
         };
         self.mapping(lent, mapped, access)

@@ -2,8 +2,8 @@
 
 use super::mapping::Tag;
 use super::{DmaBuffer, Domain, Mapping, Refused, UnmapFailure};
-use crate::address::{Iova, IovaRange, lies_in_a_page};
-use crate::design::{Design, Mapper};
+use crate::address::{Iova, IovaRange, PAGE_SIZE, PhysAddr};
+use crate::design::{Addressing, Design, Mapper};
 use crate::error::{CommitError, MapError, RawMapError, RawUnmapError, UnmapError};
 use crate::invalidation::Revocation;
 use crate::iommu::Iommu;
@@ -16,38 +16,52 @@ use crate::sub_page::{BouncePages, Chain, SubPage, Sync, is_partial};
 use core::mem;
 
 /// What goes the short way: a page or a part of one, straight to the mapper. The fields stand for questions of the fast paths that
-/// would take an instruction more each.
+/// would take instructions of their own.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ShortWay {
-    /// Zero where the raw face may; all ones elsewhere.
+    /// In how many bytes from the first of its page on a buffer of the raw face has to lie: those of the page, or none.
     raw: u64,
-    /// The same of the typed face, to map.
+    /// Zero where the typed face may map so; all ones elsewhere.
     typed: u64,
+    /// The bits of a physical address that are also those of the address for devices.
+    offset: u64,
     /// The tag of mappings that may be unmapped so.
     pub(super) tag: Tag,
 }
 
 impl ShortWay {
-    pub(super) fn of(protection: Protection, sub_page: SubPage, tag: Tag) -> Self {
+    pub(super) fn of(protection: Protection, sub_page: SubPage, addressing: Addressing, tag: Tag) -> Self {
         let exposes = sub_page == SubPage::Expose;
-        let mask = |may: bool| if may { 0 } else { u64::MAX };
+        // A typed mapping knows all of its addresses. Where they are those of an entry, they are more than a page.
+        let is_typed = exposes && addressing.opens_pages();
         Self {
-            raw: mask(exposes),
-            typed: mask(exposes && protection == Protection::Strict),
-            tag: if exposes { tag } else { Tag::NO_DOMAIN },
+            raw: if exposes { PAGE_SIZE } else { 0 },
+            typed: if is_typed && protection == Protection::Strict { 0 } else { u64::MAX },
+            offset: if addressing.opens_pages() { PAGE_SIZE - 1 } else { 0 },
+            tag: if is_typed { tag } else { Tag::NO_DOMAIN },
         }
     }
 
-    /// Whether `len` bytes that begin at `offset` in a page lie in it, and may go the short way.
+    /// How far behind the first address of its mapping a device sees the byte at `phys`, the first of a buffer: as far as that is in
+    /// its page, unless the address is that of an entry.
     #[inline(always)]
-    pub(super) const fn takes_raw(self, offset: u64, len: u64) -> bool {
-        lies_in_a_page(offset, len, self.raw)
+    pub(super) const fn offset_of(self, phys: PhysAddr) -> u64 {
+        phys.as_u64() & self.offset
     }
 
-    /// The same, to map by the typed face.
+    /// Whether `len` bytes that begin at `offset` in a page lie in it, and may go the short way. No bytes may not.
+    #[inline(always)]
+    pub(super) const fn takes_raw(self, offset: u64, len: u64) -> bool {
+        // The bound is 0 or a power of two, so both are asked for. A length of 0 wraps, and is beyond it.
+        let last = len.wrapping_sub(1);
+        last | offset.wrapping_add(last) < self.raw
+    }
+
+    /// The same, to map by the typed face. It is put as takes that face the fewest instructions.
     #[inline(always)]
     pub(super) const fn takes_typed(self, offset: u64, len: u64) -> bool {
-        lies_in_a_page(offset, len, self.typed)
+        // `offset ^ (PAGE_SIZE - 1)` is `PAGE_SIZE - 1 - offset`. A length of 0 wraps, and fails.
+        len.wrapping_sub(1) | self.typed <= offset ^ (PAGE_SIZE - 1)
     }
 }
 
@@ -131,13 +145,38 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         Ok(committed)
     }
 
+    /// Shows the CPU what the device has written by now of a mapping that goes on, of the raw face, which begins in the page of `iova`.
+    ///
+    /// That takes something where the domain [bounces](SubPage::Bounce): parts of pages are copied. Caches of the CPU that devices do not
+    /// snoop are the host's affair, here and in [`sync_for_device`](Domain::sync_for_device).
+    ///
+    /// # Safety
+    /// The mapping is the caller's and is not unmapped meanwhile. Nothing else uses the buffer meanwhile.
+    pub unsafe fn sync_for_cpu(&self, iova: Iova) {
+        if self.sub_page == SubPage::Bounce {
+            // SAFETY: the caller's promise, passed on.
+            unsafe { self.sync_bounced(iova, Sync::ForCpu) };
+        }
+    }
+
+    /// Shows the device what the CPU has written by now of a buffer whose mapping goes on.
+    ///
+    /// # Safety
+    /// That of [`sync_for_cpu`](Domain::sync_for_cpu).
+    pub unsafe fn sync_for_device(&self, iova: Iova) {
+        if self.sub_page == SubPage::Bounce {
+            // SAFETY: the caller's promise, passed on.
+            unsafe { self.sync_bounced(iova, Sync::ForDevice) };
+        }
+    }
+
     /// Copies bounced parts of the mapping that begins in the page of `iova`.
     ///
     /// # Safety
     /// That of [`sync_for_cpu`](Domain::sync_for_cpu).
     #[cold]
     #[inline(never)]
-    pub(super) unsafe fn sync_bounced(&self, iova: Iova, whom: Sync) {
+    unsafe fn sync_bounced(&self, iova: Iova, whom: Sync) {
         if let Some(BouncePages(bounce)) = self.mapper.bounce_pages() {
             // SAFETY: the caller's promise, passed on.
             unsafe { bounce.sync(iova.pfn(), whom) };

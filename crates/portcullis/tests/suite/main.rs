@@ -9,6 +9,7 @@ mod chunks;
 mod compile_fail;
 mod contract;
 mod domains;
+mod entries;
 mod erased;
 mod fuzz;
 #[path = "../fuzzing/mod.rs"]

@@ -1,5 +1,6 @@
 //! The typed face: a buffer is the device's or the driver's, never both, and never lost by accident.
 
+use portcullis::design::Addressing;
 use portcullis::designs::Stock;
 use portcullis::domain::{DmaBuffer, MapFailure, Mapping, UnmapFailure, leaked_mappings};
 use portcullis::invalidation::BATCH_MAX;
@@ -235,9 +236,8 @@ fn segments_of_several_pages_lie_behind_one_another() {
     let segment = |phys, len| Segment { phys: PhysAddr::new(phys), len };
     let segments = [segment(0x5000, 3 * 4096), segment(0x9010, 8), segment(0x2_0ff8, 4096), segment(0x7000, 4096)];
     let range = IovaRange::new(0x100, 7).expect("a range");
-    let seen: Vec<u64> =
-        (0..4).map(|index| portcullis::domain::segment_iova(&segments, index, range, false).as_u64()).collect();
+    let seen: Vec<u64> = (0..4).map(|index| Addressing::Own.segment_iova(&segments, index, range).as_u64()).collect();
     assert_eq!(seen, [0x10_0000, 0x10_3010, 0x10_4ff8, 0x10_6000]);
-    let physical = |index| portcullis::domain::segment_iova(&segments, index, range, true).as_u64();
+    let physical = |index| Addressing::Physical.segment_iova(&segments, index, range).as_u64();
     assert_eq!((0..4).map(physical).collect::<Vec<u64>>(), segments.map(|segment| segment.phys.as_u64()));
 }

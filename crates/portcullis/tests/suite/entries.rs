@@ -1,0 +1,284 @@
+//! A design whose addresses are those of entries, exact to the byte: what a domain makes of it, by every face. Its hardware is a flat
+//! table in which each entry leads to a segment.
+
+use crate::raw_face::RawFace;
+use portcullis::design::{Addressing, Design, DesignInfo, DomainSetup, Fit, Info, Mapper, Usage};
+use portcullis::domain::{DmaBuffer, RingConfig};
+use portcullis::invalidation::Revocation;
+use portcullis::iommu::{AttachError, Translation};
+use portcullis::platform::fake::FakeHost;
+use portcullis::proof::{Committed, Proof};
+use portcullis::table::Rights;
+use portcullis::{
+    Access, Capabilities, CommitError, Domain, DomainConfig, DomainId, DynDomain, Invalidation, Iommu, Iova, IovaRange,
+    MapError, MapOptions, NewDomainError, PAGE_SIZE, PhysAddr, Platform, Protection, QueueError, RawMapError,
+    RawUnmapError, Request, Segment, SourceId, SubPage, UnmapError,
+};
+use std::sync::{Arc, Mutex};
+
+/// As wide as rIOMMU's: 1 GiB.
+const ENTRY_PAGES: u64 = 1 << 18;
+const ENTRY_BYTES: u64 = ENTRY_PAGES * PAGE_SIZE;
+const ENTRIES: usize = 16;
+const ADDRESSING: Addressing = Addressing::Entries { pages: ENTRY_PAGES };
+
+/// What an entry leads to, and the number of the first and of one past the last entry of its mapping.
+#[derive(Clone, Copy)]
+struct Entry {
+    segment: Segment,
+    rights: Rights,
+    mapping: (usize, usize),
+}
+
+/// The table. It is read at each access, so that nothing has to be invalidated.
+#[derive(Clone, Default)]
+struct Table(Arc<Mutex<[Option<Entry>; ENTRIES]>>);
+
+impl Table {
+    /// Where a device gets to.
+    fn reached(&self, iova: u64, rights: Rights) -> Option<PhysAddr> {
+        let (number, offset) = ((iova / ENTRY_BYTES) as usize, iova % ENTRY_BYTES);
+        let entry = (*self.0.lock().unwrap().get(number)?)?;
+        let may = offset < entry.segment.len && entry.rights.allows(rights);
+        may.then(|| PhysAddr::new(entry.segment.phys.as_u64() + offset))
+    }
+}
+
+// SAFETY: it translates by the table alone.
+unsafe impl Iommu for Table {
+    type Ticket = ();
+
+    fn capabilities(&self) -> Capabilities {
+        let host = FakeHost::default();
+        portcullis::iommu::fake::FakeIommu::new(&host).capabilities()
+    }
+
+    unsafe fn open_domain(&self, _: Translation) -> Result<DomainId, AttachError> {
+        Ok(DomainId(1))
+    }
+
+    unsafe fn close_domain(&self, _: DomainId) -> Result<(), AttachError> {
+        Ok(())
+    }
+
+    fn attach(&self, _: DomainId, _: SourceId) -> Result<(), AttachError> {
+        Ok(())
+    }
+
+    fn detach(&self, _: DomainId, _: SourceId) -> Result<(), AttachError> {
+        Ok(())
+    }
+
+    fn submit(&self, _: &[Invalidation]) -> Result<(), QueueError> {
+        Ok(())
+    }
+
+    fn is_done(&self, (): ()) -> Result<bool, QueueError> {
+        Ok(true)
+    }
+}
+
+struct ByEntry;
+
+impl DesignInfo for ByEntry {
+    const INFO: Info = Info {
+        id: "by-entry",
+        source: "a flat table",
+        allocator: "the first free entries",
+        invalidation: "none is needed",
+        tables: "one",
+        protections: &[Protection::Strict],
+        breaches: &[],
+        addressing: ADDRESSING,
+        fit: Some(Fit { grain_pages: ENTRY_PAGES, ..Fit::TIGHT }),
+        batch_default: 1,
+        options: &[],
+    };
+}
+
+// SAFETY: its addresses are as it says.
+unsafe impl<P: Platform> Design<P, Table> for ByEntry {
+    type Mapper = EntryMapper;
+
+    unsafe fn build(setup: DomainSetup<'_, P, Table>) -> Result<EntryMapper, NewDomainError> {
+        Ok(EntryMapper(setup.iommu))
+    }
+}
+
+struct EntryMapper(Table);
+
+// SAFETY: an entry leads to its segment and nothing else from the map to the unmap.
+unsafe impl Mapper for EntryMapper {
+    unsafe fn map(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
+        let (segments, rights) = (request.segments(), request.access().rights());
+        let mut table = self.0.0.lock().unwrap();
+        let free = |first: &usize| table[*first..].iter().take(segments.len()).all(Option::is_none);
+        let full = MapError::Exhausted { pages: request.pages(), limit_bits: 48 };
+        // Addresses below the first entry are reserved.
+        let first = (1..=ENTRIES.saturating_sub(segments.len())).find(free).ok_or(full)?;
+        for (number, segment) in (first..).zip(segments) {
+            table[number] = Some(Entry { segment: *segment, rights, mapping: (first, first + segments.len()) });
+        }
+        Ok(IovaRange::new(first as u64 * ENTRY_PAGES, segments.len() as u64 * ENTRY_PAGES).expect("some entries"))
+    }
+
+    fn unmap(&self, asked: IovaRange, _: &mut Revocation) -> Result<(), UnmapError> {
+        let mut table = self.0.0.lock().unwrap();
+        let asked = ADDRESSING.whole(asked);
+        let number = (asked.first_pfn() / ENTRY_PAGES) as usize;
+        let entry = table.get(number).copied().flatten().ok_or(UnmapError::NotMapped(asked.start()))?;
+        let (first, end) = entry.mapping;
+        let mapped = IovaRange::new(first as u64 * ENTRY_PAGES, (end - first) as u64 * ENTRY_PAGES).expect("some");
+        if asked != mapped {
+            return Err(UnmapError::Partial { asked, mapped });
+        }
+        table[first..end].fill(None);
+        Ok(())
+    }
+
+    fn commit(&self, _: &mut Revocation) -> Result<Committed, CommitError> {
+        // SAFETY: the table has no cache.
+        Ok(Committed::Lost(unsafe { Proof::trusted() }))
+    }
+
+    fn tick(&self) -> Result<(), CommitError> {
+        Ok(())
+    }
+
+    fn due_us(&self) -> Option<u64> {
+        None
+    }
+
+    fn table_pages(&self) -> usize {
+        1
+    }
+
+    fn usage(&self) -> Usage {
+        Usage { live_ranges: self.0.0.lock().unwrap().iter().flatten().count(), ..Usage::default() }
+    }
+
+    fn id(&self) -> DomainId {
+        DomainId(1)
+    }
+
+    fn attach(&self, _: SourceId) -> Result<(), AttachError> {
+        Ok(())
+    }
+
+    fn detach(&self, _: SourceId) -> Result<(), AttachError> {
+        Ok(())
+    }
+}
+
+#[derive(Debug)]
+struct Buffer(Vec<Segment>);
+
+// SAFETY: the segments never change, and only the table leads to them.
+unsafe impl DmaBuffer for Buffer {
+    fn segments(&self) -> &[Segment] {
+        &self.0
+    }
+}
+
+fn segment(phys: u64, len: u64) -> Segment {
+    Segment { phys: PhysAddr::new(phys), len }
+}
+
+const LIST: [(u64, u64); 3] = [(0x7010, 100), (0x9000, 3 * PAGE_SIZE), (0x2_0fff, 2)];
+
+fn list() -> Vec<Segment> {
+    LIST.map(|(phys, len)| segment(phys, len)).to_vec()
+}
+
+fn domain(sub_page: SubPage) -> (Table, DynDomain) {
+    let table = Table::default();
+    let host: &'static FakeHost = Box::leak(Box::default());
+    let config = DomainConfig { sub_page, ..DomainConfig::new(Protection::Strict) };
+    let domain = Domain::<ByEntry, _, _>::with_config(table.clone(), host, &config).unwrap();
+    (table, domain.erase().unwrap())
+}
+
+/// Exactly the bytes of a segment are in reach.
+fn assert_exact(table: &Table, iova: Iova, segment: Segment) {
+    let reached = |offset: u64| table.reached(iova.as_u64().wrapping_add(offset), Rights::WRITE);
+    for offset in [0, segment.len / 2, segment.len - 1] {
+        assert_eq!(reached(offset), Some(PhysAddr::new(segment.phys.as_u64() + offset)));
+    }
+    assert_eq!([reached(segment.len), reached(u64::MAX)], [None; 2]);
+}
+
+#[test]
+fn addresses_of_entries_are_exact_to_the_byte() {
+    for sub_page in SubPage::ALL {
+        let (table, domain) = domain(sub_page);
+        assert_eq!(domain.sub_page(), SubPage::Expose, "no rest of a page is in reach, so nothing is done about it");
+        let one = segment(0x12_3456, 100);
+        let iova = domain.raw_map(one.phys, one.len, Access::DeviceWrites).unwrap();
+        assert_eq!(iova.as_u64() % ENTRY_BYTES, 0);
+        assert_exact(&table, iova, one);
+        assert_eq!(table.reached(iova.as_u64(), Rights::READ), None, "S5");
+        domain.unmap_raw(iova, one.len).unwrap();
+        assert_eq!(table.reached(iova.as_u64(), Rights::WRITE), None);
+        let refused = domain.unmap_raw(iova, one.len);
+        assert_eq!(refused, Err(RawUnmapError::Refused(UnmapError::NotMapped(iova))));
+        // A limit, or an alignment, that any address meets.
+        let met = MapOptions { limit: u64::MAX >> 16, alignment: 2, ..MapOptions::default() };
+        let iova = domain.raw_map_with(one.phys, one.len, Access::DeviceWrites, &met).unwrap();
+        assert_exact(&table, iova, one);
+        assert_eq!(domain.unmap_raw_at(iova).unwrap().pages(), ENTRY_PAGES);
+    }
+}
+
+#[test]
+fn a_list_is_a_run_of_addresses_for_each_segment() {
+    let (table, domain) = domain(SubPage::Expose);
+    // SAFETY: nothing is behind the addresses.
+    let map = || unsafe { domain.map_list(list(), Access::DeviceWrites, &MapOptions::default()) };
+    let range = map().unwrap();
+    for (index, one) in list().into_iter().enumerate() {
+        let iova = domain.info().addressing.segment_iova(&list(), index, range);
+        assert_eq!(iova.as_u64(), range.start().as_u64() + index as u64 * ENTRY_BYTES);
+        assert_exact(&table, iova, one);
+    }
+    // A part of it is refused; its first address alone is enough.
+    let second = Iova::new(range.start().as_u64() + ENTRY_BYTES);
+    assert!(matches!(domain.unmap_raw_at(second), Err(RawUnmapError::Refused(UnmapError::Partial { .. }))));
+    assert_eq!(domain.unmap_raw_at(range.start()), Ok(range));
+    let range = map().unwrap();
+    domain.unmap_raw(range.start(), range.pages() * PAGE_SIZE).unwrap();
+    let range = map().unwrap();
+    let mut batch = domain.raw_batch();
+    batch.unmap(range).unwrap();
+    batch.commit().unwrap();
+    assert_eq!(domain.usage().live_ranges, 0);
+    let ranges: Vec<IovaRange> = core::iter::from_fn(|| map().ok()).collect();
+    assert_eq!(ranges.len(), (ENTRIES - 1) / LIST.len(), "as many as there is room for");
+    assert!(matches!(map(), Err(RawMapError::Refused(MapError::Exhausted { .. }))));
+}
+
+#[test]
+fn typed_buffers_know_where_their_segments_are() {
+    let (table, domain) = domain(SubPage::Bounce);
+    let seen = |mapping: &portcullis::domain::Mapping<Buffer>| {
+        for (index, one) in list().into_iter().enumerate() {
+            assert_exact(&table, mapping.segment_iova(index), one);
+        }
+        assert_eq!(mapping.iova(), mapping.segment_iova(0));
+    };
+    let mapping = domain.map(Buffer(list()), Access::DeviceWrites).unwrap();
+    seen(&mapping);
+    let buffer = domain.unmap(mapping).unwrap();
+    let one = domain.map(Buffer(vec![segment(0x5004, 60)]), Access::DeviceWrites).unwrap();
+    assert_exact(&table, one.iova(), segment(0x5004, 60));
+    let mapping = domain.map(buffer, Access::DeviceWrites).unwrap();
+    seen(&mapping);
+    let mut batch = domain.batch();
+    batch.unmap(mapping).unwrap();
+    batch.unmap(one).unwrap();
+    assert_eq!(batch.commit().unwrap().len(), 2);
+    let mut ring = domain.ring(RingConfig::default()).unwrap();
+    let descriptor = ring.map([Buffer(list())].into_iter().collect()).unwrap();
+    seen(&descriptor.mappings()[0]);
+    assert_eq!(ring.unmap(descriptor).unwrap().len(), 1);
+    assert_eq!(domain.usage().live_ranges, 0);
+}
