@@ -79,6 +79,7 @@ const fn capabilities(coherent: bool) -> Capabilities {
         address_mask_max: Some(18),
         coherent,
         caches_absent: false,
+        rings: true,
         pass_through: true,
         address_bits: 48,
         physical_bits: 52,

@@ -2,17 +2,22 @@
 
 use super::host::look;
 use portcullis::iommu::Translation;
+use portcullis::riommu::format::{RingAddress, RingEntry, RingPointer, SLOT_BYTES};
 use portcullis::table::{EntryValue, LEVEL_BITS};
-use portcullis::{Iova, PAGE_SHIFT};
+use portcullis::{Iova, PAGE_SHIFT, PAGE_SIZE, PhysAddr};
 
 /// The tables of a domain on this machine.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tables(pub(super) Translation);
 
 impl Tables {
-    /// The translation of a page, if there is one. Passed through, there is none.
+    /// The translation of a page, if there is one; of an entry, as if it led to the page at which it begins. Passed through, there is none.
     pub(super) fn leaf(&self, iova: Iova) -> Option<EntryValue> {
-        let Translation::Tables { root, levels } = self.0 else { return None };
+        let (root, levels) = match self.0 {
+            Translation::PassThrough => return None,
+            Translation::Tables { root, levels } => (root, levels),
+            Translation::Rings { device } => return ring_entry(device, iova),
+        };
         let mut table = root;
         for level in (0..u32::from(levels)).rev() {
             let frame = look(table)?;
@@ -27,4 +32,19 @@ impl Tables {
         }
         None
     }
+}
+
+/// The entry of a ring that serves `iova`, if it is valid.
+fn ring_entry(device: PhysAddr, iova: Iova) -> Option<EntryValue> {
+    let RingAddress { ring, entry, offset } = RingAddress::of(iova);
+    let ring = RingPointer::decode(slot(device, ring.into())?)?;
+    let entry = if entry < ring.size { RingEntry::decode(slot(ring.table, entry.into())?)? } else { return None };
+    Some(EntryValue::leaf(entry.reach(offset)?, entry.rights, false))
+}
+
+fn slot(table: PhysAddr, index: u64) -> Option<[u64; 2]> {
+    let at = table.as_u64() + index * SLOT_BYTES;
+    let frame = look(PhysAddr::new(at & !(PAGE_SIZE - 1)))?;
+    let word = (at % PAGE_SIZE / 8) as usize;
+    Some([frame[word].load_bits(), frame[word + 1].load_bits()])
 }

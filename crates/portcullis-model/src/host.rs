@@ -96,6 +96,10 @@ unsafe impl Platform for Host {
         self.ram.allocate()
     }
 
+    fn allocate_frames(&self, count: usize) -> Result<PhysAddr, NoMemory> {
+        self.ram.allocate_run(count)
+    }
+
     unsafe fn frame(&self, frame: PhysAddr) -> &Frame {
         self.ram.frame(frame)
     }

@@ -31,4 +31,4 @@ pub use parameters::{ParameterError, Parameters};
 pub use prefetch::{PrefetcherError, PrefetcherSpec};
 pub use ram::Ram;
 pub use slab::{PagePool, Slab};
-pub use vtd::{Counters, Fault, LookupOutcome, PrefetchFlaw, Scope, Translated, Vtd};
+pub use vtd::{Counters, Fault, LookupOutcome, PrefetchFlaw, RingFlaw, Scope, Translated, Vtd};

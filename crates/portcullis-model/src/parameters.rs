@@ -60,6 +60,9 @@ pub struct Parameters {
     pub rwbf: bool,
     /// Whether devices can be passed through untranslated (`ECAP.PT`).
     pub pass_through: bool,
+    /// Whether devices can go through rings (rIOMMU, ASPLOS'15), each with one cached entry; there are as many of those as the IOTLB has
+    /// entries. No VT-d has them. The machines here do, so that the design that needs them can be compared; no other sees a difference.
+    pub rings: bool,
     /// Whether tables of 3 levels are understood (`CAP.SAGAW`).
     pub three_level: bool,
     /// Whether tables of 4 levels are understood (`CAP.SAGAW`).
@@ -146,6 +149,7 @@ impl Parameters {
             caching_mode: false,
             rwbf: false,
             pass_through: true,
+            rings: true,
             three_level: true,
             four_level: true,
             leaf_2m: true,
@@ -175,6 +179,7 @@ impl Parameters {
             ptcache_l3_entries: 0,
             honours_hint: false,
             coherent: false,
+            rings: false,
             physical_bits: 48,
             fault_registers: 1,
             ..Self::cascadelake()
@@ -277,6 +282,7 @@ impl Parameters {
             .with_coherent(self.coherent)
             .with_qi(self.queued_invalidation)
             .with_pt(self.pass_through)
+            .with_rings(self.rings)
             .with_iro(IOTLB_OFFSET)
     }
 

@@ -112,6 +112,12 @@ impl Ram {
             None => return Err(NoMemory),
         };
         free.allocated += 1;
+        self.make_blank(index);
+        Ok(PhysAddr::from_pfn(self.base.pfn() + index as u64))
+    }
+
+    /// Zeroes a page, for every view, and has it count as allocated.
+    fn make_blank(&self, index: usize) {
         let page = self.page(index);
         page.iter().for_each(|entry| entry.store_bits(0));
         if let Some(flushed) = &self.flushed {
@@ -119,7 +125,21 @@ impl Ram {
         }
         // Release, against the acquire in `is_allocated`: who finds the page allocated finds it zeroed.
         self.allocated[index / 64].fetch_or(1 << (index % 64), Ordering::Release);
-        Ok(PhysAddr::from_pfn(self.base.pfn() + index as u64))
+    }
+
+    /// Zeroed pages side by side, each as [`allocate`](Ram::allocate) gives one: the lowest that were never used.
+    ///
+    /// # Errors
+    /// [`NoMemory`] when there are not so many.
+    pub fn allocate_run(&self, pages: usize) -> Result<PhysAddr, NoMemory> {
+        let first = {
+            let mut free = lock(&self.free);
+            let end = free.next.checked_add(pages).filter(|end| *end <= self.pages.len()).ok_or(NoMemory)?;
+            free.allocated += pages;
+            std::mem::replace(&mut free.next, end)
+        };
+        (first..first + pages).for_each(|index| self.make_blank(index));
+        Ok(PhysAddr::from_pfn(self.base.pfn() + first as u64))
     }
 
     /// Takes back the page that [`allocate`](Ram::allocate) gave. Its contents stay until it is allocated again, as a stale

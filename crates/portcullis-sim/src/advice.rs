@@ -25,7 +25,8 @@ pub fn advise(comparison: &Comparison, items: &[Item]) -> Vec<String> {
             Some(prefetcher) => without_such_hardware(&rows, &prefetcher),
             None => advise_one(&rows, &equal, &item.machine),
         };
-        sentences.into_iter().chain(beyond_the_link(&rows, &item.machine)).collect::<Vec<_>>().join(" ")
+        let rings = rings(&rows);
+        sentences.into_iter().chain(rings).chain(beyond_the_link(&rows, &item.machine)).collect::<Vec<_>>().join(" ")
     };
     items.iter().enumerate().map(advise_item).collect()
 }
@@ -46,6 +47,15 @@ fn without_such_hardware(rows: &[CompareRow], prefetcher: &str) -> Vec<String> {
         ));
     }
     sentences
+}
+
+/// Designs for hardware that does not exist are compared, and never chosen.
+fn rings(rows: &[CompareRow]) -> Option<String> {
+    let row = rows.iter().find(|row| row.no_such_hardware)?;
+    Some(format!(
+        "There is no such hardware as `{}` needs: its numbers say what it would do, and recommend nothing.",
+        row.design
+    ))
 }
 
 /// Runs whose pauses are shorter than the link would make them.
@@ -144,7 +154,9 @@ fn advise_one(rows: &[CompareRow], equal: &[CompareRow], machine: &Machine) -> V
 /// The run of that protection with the highest estimate; among equals, the one with the fewest cycles.
 fn best(rows: &[CompareRow], protection: Protection) -> Option<Candidate<'_>> {
     let mut best: Option<Candidate<'_>> = None;
-    for row in rows.iter().filter(|row| row.protection == protection && row.violation().is_none()) {
+    let may_win =
+        |row: &&CompareRow| !row.no_such_hardware && row.protection == protection && row.violation().is_none();
+    for row in rows.iter().filter(may_win) {
         let Some(outcome) = row.outcome() else { continue };
         let better = best.is_none_or(|(_, other)| {
             let faster = outcome.estimate_gbps / other.estimate_gbps - 1.0;

@@ -80,6 +80,9 @@ pub struct Entry<'r> {
     pub probes_cached: Option<u64>,
     /// Accesses that reached bytes of a page beside those of its buffer (S8), of the whole row.
     pub residual_accesses: u64,
+    /// The most entries of one ring that were reached inside a burst though they were cleared, of the whole row.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub in_burst_entries_max: Option<u64>,
     /// Bytes so exposed times how long, of the whole row.
     pub residual_bytes_us: Option<f64>,
     /// Why the run ended early, if it did.
@@ -140,6 +143,7 @@ impl AttackRow {
             probes: attacked.probes,
             probes_cached: attacked.probes_cached,
             residual_accesses: attacked.residual_accesses,
+            in_burst_entries_max: attacked.in_burst_entries_max,
             residual_bytes_us: attacked.residual_bytes_us,
             error: attacked.error.as_ref().map(ToString::to_string),
         };
@@ -209,6 +213,14 @@ pub fn conclude(rows: &[&AttackRow]) -> String {
     if !tight.is_empty() {
         let probes: u64 = tight.iter().map(|row| row.attacked.probes).sum();
         sentences.push(format!("Nothing got through {}, in {} accesses.", labels(&tight), count(probes)));
+    }
+    for (row, entries) in rows.iter().filter_map(|row| Some((row, row.attacked.in_burst_entries_max?))) {
+        let entries = count(entries);
+        sentences.push(format!(
+            "Inside a burst of `{}` up to {entries} entries of a ring were reached that were cleared: the burst is the unit of unmap. \
+             There is no such hardware.",
+            row.choice
+        ));
     }
     if !bounded.is_empty() {
         let (labels, longest) = (labels(&bounded), number(longest(&bounded)));

@@ -127,6 +127,8 @@ pub struct CompareRow {
     pub design: &'static str,
     /// Its parameters, where they differ from the defaults.
     pub options: Options,
+    /// Whether it is for hardware that there is not.
+    pub no_such_hardware: bool,
     /// The protection.
     pub protection: Protection,
     /// What the domain does about parts of pages; `null` where nothing can be done about them.
@@ -181,11 +183,14 @@ impl CompareRow {
         }
     }
 
-    /// What is wrong with the design here, beyond what it declares: a fault on a mapped buffer, or a stale access under
-    /// strict protection.
+    /// What is wrong with the design here, beyond what it declares: a fault on a mapped buffer, a stale access under strict protection,
+    /// or rings that are too small for the work.
     pub fn violation(&self) -> Option<String> {
-        let outcome = self.outcome()?;
         let (design, trace) = (self.label(), &self.trace);
+        if let Measurement::Failed(error @ RunError::RingFull { .. }) = &self.outcome {
+            return Some(format!("{design}: {error} ({trace})"));
+        }
+        let outcome = self.outcome()?;
         if outcome.faults > 0 {
             return Some(format!("{design}: {} accesses to mapped buffers were refused ({trace})", outcome.faults));
         }
@@ -276,8 +281,21 @@ impl ComparePlan {
                 Err(error) => Measurement::Failed(error),
             };
             let (trace, set, prefetcher) = (item.name.clone(), item.set.clone(), job.prefetching().spec());
-            let (design, options, sub_page) = (choice.design.info().id, choice.options, job.sub_page());
-            CompareRow { item: index, trace, design, options, protection, sub_page, batch, prefetcher, set, outcome }
+            let (info, options, sub_page) = (choice.design.info(), choice.options, job.sub_page());
+            let (design, no_such_hardware, item) = (info.id, info.is_hypothetical(), index);
+            CompareRow {
+                item,
+                trace,
+                design,
+                options,
+                no_such_hardware,
+                protection,
+                sub_page,
+                batch,
+                prefetcher,
+                set,
+                outcome,
+            }
         };
         let rows = parallel::each(&jobs, run, |(_, _, (choice, protection, ..))| {
             progress(&format!("{choice} {protection}"));

@@ -60,6 +60,8 @@ pub struct RunOutcome {
     pub stale_bytes_us: Option<f64>,
     /// Pages that still translated when their buffer was handed back.
     pub stale_accesses: u64,
+    /// Maps that found their ring full; each was made when there was room.
+    pub refused_maps: u64,
     /// Bytes reachable only because their page was mapped for another buffer, times how long.
     pub residual_bytes_us: Option<f64>,
     /// Device accesses refused.
@@ -74,6 +76,8 @@ pub struct RunOutcome {
     pub lock_wait_invalidation_percent: f64,
     /// The bytes of the mappings over the span, on the clock of the run. No link is modelled, so it may exceed the machine's.
     pub achieved_gbps: Option<f64>,
+    /// What became of the entries of rings, where there are rings.
+    pub riotlb: Option<RiotlbCounts>,
     /// What came of prefetching, if there is any.
     pub prefetch: Option<PrefetchCounts>,
     /// What the CPUs could carry.
@@ -86,6 +90,20 @@ pub struct RunOutcome {
     pub limit: Limit,
     /// The estimate as a share of the unprotected rate.
     pub estimate_vs_none: f64,
+}
+
+/// How devices go through rings: of each, one entry is cached, and the one behind it. All but the first number are entries that had to be
+/// read while a device waited.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct RiotlbCounts {
+    /// Requests for another entry of a ring than the one before.
+    pub switches: u64,
+    /// Those for one that does not follow the one before.
+    pub out_of_order: u64,
+    /// The first after an invalidation of the ring.
+    pub after_invalidation: u64,
+    /// Those that were mapped after the entry before them was asked for.
+    pub mapped_later: u64,
 }
 
 /// What became of walks that were made ahead of the requests. Those that are still in the buffer at the end are in `issued` only.
@@ -185,6 +203,7 @@ impl RunOutcome {
             stale_window_piece_us: translated.map(|()| measured.piece_ps as f64 / PS_PER_US),
             stale_bytes_us: translated.map(|()| measured.stale_bytes_ps as f64 / PS_PER_US),
             stale_accesses: measured.stale_accesses,
+            refused_maps: measured.refused_maps,
             residual_bytes_us: translated.map(|()| measured.residual_bytes_ps as f64 / PS_PER_US),
             faults: measured.faults,
             unexplained_accesses: measured.unexplained_accesses,
@@ -192,6 +211,12 @@ impl RunOutcome {
             lock_wait_iova_percent: percent(iova_wait),
             lock_wait_invalidation_percent: percent(invalidation_wait),
             achieved_gbps: (measured.span_ps > 0).then(|| measured.bytes as f64 * 8.0 / measured.span_ps as f64 * 1e3),
+            riotlb: info.is_hypothetical().then_some(RiotlbCounts {
+                switches: counters.ring_switches,
+                out_of_order: counters.ring_out_of_order,
+                after_invalidation: counters.ring_after_invalidation,
+                mapped_later: counters.ring_mapped_later,
+            }),
             prefetch: job.prefetching().prefetcher.and(translated).map(|()| PrefetchCounts {
                 issued: counters.prefetches_issued,
                 useful: counters.prefetches_useful,

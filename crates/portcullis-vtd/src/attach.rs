@@ -8,7 +8,8 @@ use crate::tables::DeviceTables;
 use crate::{Mmio, Unit};
 use alloc::collections::BTreeMap;
 use portcullis::iommu::{AttachError, Capabilities, DomainId, Invalidation, Iommu, QueueError, SourceId, Translation};
-use portcullis::{PhysAddr, Platform};
+use portcullis::riommu::format::{RING_ADDRESS_MASK, RingAddress};
+use portcullis::{Iova, PhysAddr, Platform};
 
 /// Under caching mode, what hardware caches of a device without a context entry carries this id (§6.1), so no domain gets it.
 const ABSENT: DomainId = DomainId(0);
@@ -49,17 +50,18 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
             Translation::Tables { levels: 3, root } => sagaw & widths::LEVELS_3 != 0 && root.page_offset() == 0,
             Translation::Tables { levels: 4, root } => sagaw & widths::LEVELS_4 != 0 && root.page_offset() == 0,
             Translation::Tables { .. } => false,
+            Translation::Rings { device } => self.extended.rings() && device.page_offset() == 0,
         }
     }
 
     /// The context entry that leads to it. Requests that a device claims to have translated are faults under either type.
     fn context(&self, domain: DomainId, translation: Translation) -> ContextEntry {
+        // The deepest that there is (§9.3); bit n of SAGAW stands for n + 2 levels, and bring-up saw one set.
+        let deepest = || self.capability.sagaw().ilog2() as u8 + 2;
         let (translation_type, table, levels) = match translation {
             Translation::Tables { root, levels } => (TranslationType::Untranslated, root, levels),
-            // The deepest that there is (§9.3); bit n of SAGAW stands for n + 2 levels, and bring-up saw one set.
-            Translation::PassThrough => {
-                (TranslationType::PassThrough, PhysAddr::new(0), self.capability.sagaw().ilog2() as u8 + 2)
-            }
+            Translation::PassThrough => (TranslationType::PassThrough, PhysAddr::new(0), deepest()),
+            Translation::Rings { device } => (TranslationType::Rings, device, deepest()),
         };
         ContextEntry { faults_disabled: false, translation_type, table, levels, domain }
     }
@@ -80,7 +82,7 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
     /// The descriptor of a command; what the unit cannot do page by page it does to the whole domain, at all levels.
     fn descriptor(&self, command: &Invalidation) -> InvalidationDescriptor {
         self.iotlb(match *command {
-            Invalidation::Pages { domain, first, mask, leaf_only } if self.selects(mask) => {
+            Invalidation::Pages { domain, first, mask, leaf_only } if self.selects(first, mask) => {
                 IotlbScope::Pages { domain, first, mask, leaf_only: leaf_only && self.leaf_only_hint }
             }
             Invalidation::Pages { domain, .. } | Invalidation::Domain(domain) => IotlbScope::Domain(domain),
@@ -88,8 +90,9 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
         })
     }
 
-    fn selects(&self, mask: u8) -> bool {
-        self.capability.psi() && mask <= self.capability.mamv()
+    fn selects(&self, first: Iova, mask: u8) -> bool {
+        let is_ring = mask == RING_ADDRESS_MASK && RingAddress::of(first).ring != 0 && self.extended.rings();
+        self.capability.psi() && (mask <= self.capability.mamv() || is_ring)
     }
 }
 
@@ -120,6 +123,7 @@ unsafe impl<M: Mmio, P: Platform> Iommu for Unit<M, P> {
             // A write buffer hides new entries just as caching mode does, and an invalidation flushes it too (§6.8).
             caches_absent: capability.cm() || capability.rwbf(),
             pass_through: self.extended.pt(),
+            rings: self.extended.rings(),
             address_bits: self.address_bits(),
             physical_bits: self.physical_bits,
         }

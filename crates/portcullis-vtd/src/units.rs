@@ -110,6 +110,7 @@ fn common(one: Capabilities, other: Capabilities) -> Capabilities {
         address_mask_max: one.address_mask_max.zip(other.address_mask_max).map(|(one, other)| one.min(other)),
         coherent: one.coherent && other.coherent,
         caches_absent: one.caches_absent || other.caches_absent,
+        rings: one.rings && other.rings,
         pass_through: one.pass_through && other.pass_through,
         address_bits: one.address_bits.min(other.address_bits),
         physical_bits: one.physical_bits.min(other.physical_bits),

@@ -281,6 +281,12 @@ impl Entry {
         self.0.fetch_or(FLUSHED, Ordering::Release);
     }
 
+    /// Changes raw bits from `old` to `new` if they are that. Returns whether they were. AcqRel, as for [`claim`](Self::claim).
+    #[inline]
+    pub(crate) fn exchange_bits(&self, old: u64, new: u64) -> bool {
+        self.0.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
     /// Raw bits: for hardware that is software, for descriptors that share the memory, and for leaf tables with states of their own
     /// (`chunk/page_states.rs`).
     #[inline]

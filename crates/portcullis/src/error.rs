@@ -78,6 +78,36 @@ pub enum MapError {
         /// [`BOUNCE_PAGES_MAX`](crate::sub_page::BOUNCE_PAGES_MAX).
         most: usize,
     },
+    /// A segment longer than an entry of the design can say.
+    #[error("a segment of {len} bytes; an entry leads to {most} at most")]
+    SegmentTooLong {
+        /// Its length, in bytes.
+        len: u64,
+        /// The longest.
+        most: u64,
+    },
+    /// The next entries of the ring are in use, or wait for their invalidation.
+    #[error("ring {ring} is full: the next of its {entries} entries is in use")]
+    RingFull {
+        /// The ring, from 1 on.
+        ring: u16,
+        /// How many entries it has.
+        entries: u32,
+    },
+    /// A list of more segments than a ring has entries.
+    #[error("a list of {segments} segments; a ring has {entries} entries")]
+    ListTooLong {
+        /// Its segments.
+        segments: usize,
+        /// Entries of a ring.
+        entries: u32,
+    },
+    /// Every ring that the domain can have is in use.
+    #[error("all {most} rings of the domain are in use")]
+    NoRing {
+        /// How many it can have.
+        most: usize,
+    },
     /// No memory for a table page.
     #[error(transparent)]
     NoMemory(#[from] NoMemory),
@@ -176,6 +206,9 @@ pub enum NewDomainError {
     /// The IOMMU has no table format of that width.
     #[error("the IOMMU cannot translate {0}-bit addresses")]
     Width(u8),
+    /// The design needs an IOMMU with [rings](crate::Capabilities::rings).
+    #[error("the IOMMU has no rings, which the design needs")]
+    NoRings,
     /// A range in the configuration that does not lie on page boundaries or is empty.
     #[error("the configuration names a bad memory range at {0}")]
     BadRange(PhysAddr),

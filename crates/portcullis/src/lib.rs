@@ -62,6 +62,8 @@ mod placement;
 pub mod platform;
 pub mod proof;
 mod request;
+#[allow(unsafe_code, reason = "table pages have an owner that types cannot show")]
+pub mod riommu;
 mod safety;
 mod segment_list;
 #[cfg(feature = "serde")]
@@ -70,6 +72,7 @@ mod serialise;
 mod space;
 #[allow(unsafe_code, reason = "memory of buffers is copied")]
 pub mod sub_page;
+mod submission;
 mod sync;
 #[allow(unsafe_code, reason = "table pages have an owner that types cannot show")]
 pub mod table;
@@ -82,5 +85,6 @@ pub use placement::{MapOptions, Placement};
 pub use platform::Platform;
 pub use request::{Access, Lifetime, Request, Stream};
 pub use safety::{Breach, Protection, Rule};
-pub use space::{AddressSpace, INVALIDATION_TIMEOUT_US};
+pub use space::AddressSpace;
 pub use sub_page::SubPage;
+pub use submission::INVALIDATION_TIMEOUT_US;

@@ -6,28 +6,18 @@ use crate::fallible::try_box;
 use crate::iommu::{
     AttachError, Capabilities, DomainId, Invalidation, Iommu, QueueError, SourceId, Translation, covering,
 };
-use crate::platform::{Phase, Platform, Step, Wait};
+use crate::platform::{Phase, Platform, Step};
 use crate::proof::Proof;
 use crate::request::{Access, Request};
 use crate::segment_list::SegmentList;
 use crate::sub_page::{Bounce, BouncePages, BouncePool, Chain, SubPage, Sync};
+use crate::submission::Submission;
 use crate::sync::{AtomicBool, AtomicU64, Ordering, PanicFlag, StaticCounter};
 use crate::table::{self, Frame, FreedTables, LEVEL_BITS, SecondLevelTable, Share, SharedRun, TableRule, Unshare};
 use alloc::boxed::Box;
 
-/// How long one submission is waited for, in microseconds. A commit whose shared submission fails otherwise makes another,
-/// alone, and waits for that as long.
-pub const INVALIDATION_TIMEOUT_US: u64 = 1_000_000;
-
 /// Tags handed out so far.
 static SPACE_TAGS: StaticCounter = StaticCounter::new(0);
-
-/// What the hardware was told, and when, on the platform's clock.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Submission<T> {
-    ticket: T,
-    submitted_us: u64,
-}
 
 /// A domain of the IOMMU and the table that it translates through.
 pub struct AddressSpace<P: Platform, I: Iommu> {
@@ -400,7 +390,7 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
         covering(self.id, range, leaf_only, &self.capabilities)
     }
 
-    /// Submits the commands and waits until they have taken effect, for at most [`INVALIDATION_TIMEOUT_US`].
+    /// Submits the commands and waits until they have taken effect, for at most [`INVALIDATION_TIMEOUT_US`](crate::INVALIDATION_TIMEOUT_US).
     ///
     /// # Errors
     /// A [`QueueError`]; the domain is then poisoned (S11).
@@ -429,7 +419,7 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
         ticket: Result<I::Ticket, QueueError>,
         commands: &[Invalidation],
     ) -> Result<Proof, QueueError> {
-        let shared = self.submission(ticket).and_then(|submission| self.spin(submission));
+        let shared = self.submission(ticket).and_then(|submission| submission.spin(&self.platform, &self.iommu));
         match shared {
             // The commit has no time left for another.
             Err(QueueError::Timeout(_)) => shared.inspect_err(|_| self.poison()),
@@ -448,44 +438,24 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
 
     /// What has been submitted just now.
     fn submission(&self, ticket: Result<I::Ticket, QueueError>) -> Result<Submission<I::Ticket>, QueueError> {
-        Ok(Submission { ticket: ticket?, submitted_us: self.platform.now_us() })
+        Ok(Submission::now(&self.platform, ticket?))
     }
 
     /// Whether a submission has taken effect.
     ///
     /// # Errors
-    /// A [`QueueError`], [`QueueError::Timeout`] where it has not for more than [`INVALIDATION_TIMEOUT_US`]; the domain is
+    /// A [`QueueError`], [`QueueError::Timeout`] where it has not for more than [`INVALIDATION_TIMEOUT_US`](crate::INVALIDATION_TIMEOUT_US); the domain is
     /// then poisoned (S11).
     pub(crate) fn is_done(&self, submission: Submission<I::Ticket>) -> Result<Option<Proof>, QueueError> {
-        self.look(submission).inspect_err(|_| self.poison())
+        submission.look(&self.platform, &self.iommu).inspect_err(|_| self.poison())
     }
 
-    /// The same, but poisons nothing.
-    fn look(&self, submission: Submission<I::Ticket>) -> Result<Option<Proof>, QueueError> {
-        // The clock first: a CPU that was stopped for long looks once more before it gives up.
-        let late = self.platform.now_us() > submission.submitted_us + INVALIDATION_TIMEOUT_US;
-        match Proof::ask(&self.iommu, submission.ticket) {
-            Ok(None) if late => Err(QueueError::Timeout(INVALIDATION_TIMEOUT_US)),
-            done => done,
-        }
-    }
-
-    /// Waits until a submission has taken effect, for at most [`INVALIDATION_TIMEOUT_US`] since it was made.
+    /// Waits until a submission has taken effect, for at most [`INVALIDATION_TIMEOUT_US`](crate::INVALIDATION_TIMEOUT_US) since it was made.
     ///
     /// # Errors
     /// Those of [`is_done`](Self::is_done).
     pub(crate) fn wait(&self, submission: Submission<I::Ticket>) -> Result<Proof, QueueError> {
-        self.spin(submission).inspect_err(|_| self.poison())
-    }
-
-    /// The same, but poisons nothing.
-    fn spin(&self, submission: Submission<I::Ticket>) -> Result<Proof, QueueError> {
-        loop {
-            if let Some(proof) = self.look(submission)? {
-                return Ok(proof);
-            }
-            self.platform.pause(Wait::Invalidation);
-        }
+        submission.spin(&self.platform, &self.iommu).inspect_err(|_| self.poison())
     }
 
     fn poison(&self) {

@@ -8,12 +8,24 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// Bytes taken from the system at a time, and what they are aligned to: a large page, if the system gives one. A kernel's
 /// direct map has those, so its walks miss the TLB no more often.
 const PIECE_BYTES: usize = 2 << 20;
+const PIECE_PAGES: usize = PIECE_BYTES / PAGE_SIZE as usize;
 
 /// Where table pages come from. All by address.
 struct Pool {
     pieces: Vec<u64>,
     /// Pages that nobody uses.
     free: Vec<u64>,
+}
+
+impl Pool {
+    /// Takes a piece from the system. Nobody uses its pages but, from now on, the caller the first `count`.
+    fn cut_piece(&mut self, count: usize) -> Result<PhysAddr, NoMemory> {
+        let piece = piece()?;
+        self.pieces.push(piece);
+        // The lowest address comes first.
+        self.free.extend((count..PIECE_PAGES).rev().map(|page| piece + page as u64 * PAGE_SIZE));
+        Ok(PhysAddr::new(piece))
+    }
 }
 
 static POOL: Mutex<Pool> = Mutex::new(Pool { pieces: Vec::new(), free: Vec::new() });
@@ -27,12 +39,14 @@ fn pool() -> MutexGuard<'static, Pool> {
 pub(super) fn allocate() -> Result<PhysAddr, NoMemory> {
     let mut pool = pool();
     if pool.free.is_empty() {
-        let piece = piece()?;
-        pool.pieces.push(piece);
-        // The lowest address comes first.
-        pool.free.extend((0..PIECE_BYTES as u64 / PAGE_SIZE).rev().map(|page| piece + page * PAGE_SIZE));
+        pool.cut_piece(0)?;
     }
     pool.free.pop().map(PhysAddr::new).ok_or(NoMemory)
+}
+
+/// Such pages side by side, as many as a piece has at most.
+pub(super) fn allocate_run(count: usize) -> Result<PhysAddr, NoMemory> {
+    if count > PIECE_PAGES { Err(NoMemory) } else { pool().cut_piece(count) }
 }
 
 /// Zeroed memory from the system.

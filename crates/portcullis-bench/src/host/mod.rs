@@ -131,6 +131,17 @@ unsafe impl<const COHERENT: bool> Platform for Native<COHERENT> {
         Ok(frame)
     }
 
+    fn allocate_frames(&self, count: usize) -> Result<PhysAddr, NoMemory> {
+        let first = frames::allocate_run(count)?;
+        if !COHERENT {
+            for page in 0..count as u64 {
+                // SAFETY: just lent, to this call.
+                flush(unsafe { self.frame(PhysAddr::from_pfn(first.pfn() + page)) });
+            }
+        }
+        Ok(first)
+    }
+
     #[inline(always)]
     unsafe fn frame(&self, frame: PhysAddr) -> &Frame {
         // SAFETY: the caller's promise, passed on.

@@ -36,6 +36,7 @@ unsafe impl Iommu for Done {
             address_mask_max: Some(18),
             coherent: true,
             caches_absent: false,
+            rings: false,
             pass_through: true,
             address_bits: 48,
             physical_bits: 52,

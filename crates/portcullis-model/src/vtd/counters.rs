@@ -37,6 +37,14 @@ pub struct Counters {
     pub walks_into_freed: u64,
     /// Root and context entries read, as pairs, because the context cache had none.
     pub context_misses: u64,
+    /// Requests for another entry of a ring than the one before.
+    pub ring_switches: u64,
+    /// Entries of rings that had to be read because they do not follow the one before.
+    pub ring_out_of_order: u64,
+    /// Those that had to be read because the ring was invalidated after the one before.
+    pub ring_after_invalidation: u64,
+    /// Those that had to be read because they were not valid when the one before was asked for.
+    pub ring_mapped_later: u64,
     /// Requests refused.
     pub faults: u64,
     /// Page-selective invalidations executed.

@@ -6,12 +6,14 @@ mod faults;
 mod prefetching;
 mod queue;
 mod registers;
+mod rings;
 mod translation;
 mod walk;
 mod writes;
 
 pub use counters::Counters;
 pub use prefetching::PrefetchFlaw;
+pub use rings::RingFlaw;
 
 use crate::iotlb_log::IotlbLog;
 use crate::parameters::Parameters;
@@ -249,6 +251,11 @@ impl Vtd {
         self.lock().translation.plant(flaw);
     }
 
+    /// Breaks what serves rings, for tests of what notices it.
+    pub fn plant_in_rings(&self, flaw: RingFlaw) {
+        self.lock().translation.plant_in_rings(flaw);
+    }
+
     /// Where a request of `source` would lead if it came now, through whatever is cached or under way. Leaves no trace: no
     /// count, no recency, no fault.
     pub fn reaches(&self, now_ps: u64, source: SourceId, iova: Iova, rights: Rights) -> Option<PhysAddr> {
@@ -359,7 +366,7 @@ impl State {
             if self.writes.next_ps() == self.next_ps {
                 self.writes.land(&self.ram);
             } else if self.translation.next_ps() == self.next_ps {
-                self.translation.complete_walk(&mut self.counters);
+                self.translation.complete_walk(&self.ram, &mut self.counters);
             } else {
                 self.step_queue();
             }

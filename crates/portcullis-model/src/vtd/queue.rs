@@ -3,6 +3,7 @@
 use super::Scope;
 use super::State;
 use super::translation::page_range;
+use portcullis::riommu::format::RING_ADDRESS_MASK;
 use portcullis::{PAGE_SIZE, PhysAddr};
 use portcullis_vtd::spec::descriptors::{DESCRIPTOR_BYTES, InvalidationDescriptor, IotlbScope};
 use portcullis_vtd::spec::registers::QUEUE_OFFSET_MASK;
@@ -115,7 +116,8 @@ impl State {
         match descriptor {
             InvalidationDescriptor::Iotlb { .. } if self.refuses_invalidations => None,
             InvalidationDescriptor::Iotlb { scope: IotlbScope::Pages { mask, .. }, .. } => {
-                (self.parameters.page_selective && mask <= self.parameters.mamv).then_some(descriptor)
+                let is_selected = mask <= self.parameters.mamv || self.parameters.rings && mask == RING_ADDRESS_MASK;
+                (self.parameters.page_selective && is_selected).then_some(descriptor)
             }
             // Reserved without page requests, which are not offered (§6.5.2.8).
             InvalidationDescriptor::Wait { drain_page_requests: true, .. } => None,

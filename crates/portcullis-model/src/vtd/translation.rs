@@ -2,12 +2,14 @@
 
 use super::caches::Caches;
 use super::prefetching::{PrefetchFlaw, Prefetching};
+use super::rings::{self, RingFlaw, Rings};
 use super::walk::{self, ContextRefusal, Format, Found, Leaf, is_interrupt, level_shift};
 use super::{Counters, LookupOutcome, Translated};
 use crate::iotlb_log::IotlbLog;
 use crate::parameters::Parameters;
 use crate::prefetch::{Covered, Page};
 use crate::ram::Ram;
+use portcullis::riommu::format::RING_ADDRESS_MASK;
 use portcullis::table::{EntryValue, Rights};
 use portcullis::{Iova, PAGE_SHIFT, PhysAddr, SourceId};
 use portcullis_vtd::spec::descriptors::{ContextScope, IotlbScope};
@@ -46,6 +48,7 @@ pub(super) struct Translation {
     caches: Caches,
     prefetching: Option<Prefetching>,
     walks: Vec<Walk>,
+    rings: Rings,
     /// When each walker is free.
     walkers: Box<[u64]>,
     /// What the IOTLB was asked for, where that is noted.
@@ -62,6 +65,7 @@ impl Translation {
             caches: Caches::new(parameters),
             prefetching: parameters.prefetcher.as_ref().map(Prefetching::new),
             walks: Vec::new(),
+            rings: Rings::new(parameters.iotlb_entries as usize, parameters.memory_read_ps),
             walkers: vec![0; parameters.walkers as usize].into(),
             log: None,
         }
@@ -81,6 +85,19 @@ impl Translation {
             Some((last, context)) if last == source => context,
             _ => self.context(ram, counters, root, source)?,
         };
+        if context.translation_type == TranslationType::Rings {
+            let walkers = &mut self.walkers;
+            return self.rings.translate(rings::Request {
+                ram,
+                counters,
+                context,
+                walkers,
+                now_ps,
+                source,
+                iova,
+                rights,
+            });
+        }
         let recorded = !context.faults_disabled;
         if self.is_beyond_width(&context, iova) {
             return Err((FaultReason::AddressBeyondWidth, recorded));
@@ -261,10 +278,10 @@ impl Translation {
         self.log.take().unwrap_or_default()
     }
 
-    /// Whether there is a prefetcher, so that walks begin that no request has begun.
+    /// Whether walks may have begun that no request has begun.
     #[inline]
     pub(super) fn prefetches(&self) -> bool {
-        self.prefetching.is_some()
+        self.prefetching.is_some() || self.rings.next_ps() != u64::MAX
     }
 
     /// Breaks the prefetcher, if there is one.
@@ -272,6 +289,11 @@ impl Translation {
         if let Some(prefetching) = &mut self.prefetching {
             prefetching.flaw = Some(flaw);
         }
+    }
+
+    /// Breaks what serves rings.
+    pub(super) fn plant_in_rings(&mut self, flaw: RingFlaw) {
+        self.rings.plant(flaw);
     }
 
     /// Where a request would lead now, leaving no trace of the question.
@@ -287,6 +309,9 @@ impl Translation {
             Some(&context) => context,
             None => walk::context(ram, &self.parameters, root, source, &mut false).ok()?,
         };
+        if context.translation_type == TranslationType::Rings {
+            return self.rings.reaches(ram, &context, source, iova, rights);
+        }
         if self.is_beyond_width(&context, iova) {
             return None;
         }
@@ -310,6 +335,9 @@ impl Translation {
     /// Where the tables in memory lead a request, whatever is cached: context and pages alike are read.
     pub(super) fn in_tables(&self, ram: &Ram, root: PhysAddr, source: SourceId, iova: Iova) -> Option<PhysAddr> {
         let context = walk::context(ram, &self.parameters, root, source, &mut false).ok()?;
+        if context.translation_type == TranslationType::Rings {
+            return rings::in_tables(ram, context.table, iova);
+        }
         if self.is_beyond_width(&context, iova) {
             return None;
         }
@@ -326,11 +354,20 @@ impl Translation {
     /// When the next walk completes; `u64::MAX` if none is under way.
     #[inline]
     pub(super) fn next_ps(&self) -> u64 {
+        self.walk_ps().min(self.rings.next_ps())
+    }
+
+    #[inline]
+    fn walk_ps(&self) -> u64 {
         self.walks.iter().map(|walk| walk.completes_ps).min().unwrap_or(u64::MAX)
     }
 
     /// Completes the walk that is due first.
-    pub(super) fn complete_walk(&mut self, counters: &mut Counters) {
+    pub(super) fn complete_walk(&mut self, ram: &Ram, counters: &mut Counters) {
+        if self.rings.next_ps() < self.walk_ps() {
+            let contexts = &self.contexts;
+            return self.rings.complete(ram, counters, &mut self.walkers, |source| contexts.get(&source.0).copied());
+        }
         let first = (0..self.walks.len()).min_by_key(|&at| self.walks[at].completes_ps);
         let Some(first) = first else { return };
         let walk = self.walks.remove(first);
@@ -367,6 +404,8 @@ impl Translation {
             prefetching.invalidated(counters, covered, &mut self.caches.iotlb.pages_in(covered));
         }
         self.caches.invalidate(covered, leaf_only);
+        let ring = |pfn: u64| (pfn >> RING_ADDRESS_MASK) as u16;
+        self.rings.invalidate(domain, pages.map(|(first, last)| (ring(first), ring(last))));
         let lands = self.prefetching.as_ref().and_then(|it| it.flaw) == Some(PrefetchFlaw::LandsAfterInvalidation);
         for walk in &mut self.walks {
             if domain.is_some_and(|domain| domain != walk.domain) {

@@ -5,7 +5,7 @@ use crate::ram::Ram;
 use portcullis::table::{ADDRESS_MASK, EntryValue, LEVEL_BITS, Rights};
 use portcullis::{Iova, PAGE_SHIFT, PhysAddr, SourceId};
 use portcullis_vtd::spec::faults::FaultReason;
-use portcullis_vtd::spec::tables::{ContextEntry, RootEntry, TableError, TranslationType, context_index, root_index};
+use portcullis_vtd::spec::tables::{ContextEntry, RootEntry, TranslationType, context_index, root_index};
 
 /// Bytes of a root or context entry.
 const CONTEXT_BYTES: u64 = 16;
@@ -181,13 +181,13 @@ pub(super) fn context(
         }
         Ok(Some(context)) => context,
         Ok(None) => return Err((FaultReason::ContextNotPresent, recorded)),
-        Err(TableError::TranslationType(_)) => return Err((FaultReason::ContextInvalid, recorded)),
         Err(_) => return Err((FaultReason::ContextReserved, recorded)),
     };
     let possible = match context.translation_type {
         TranslationType::Untranslated => true,
         TranslationType::PassThrough => parameters.pass_through,
         TranslationType::WithDeviceTlb => false,
+        TranslationType::Rings => parameters.rings,
     };
     let numbered = u32::from(context.domain.0) < 1 << parameters.domain_id_bits;
     if possible && numbered && parameters.has_levels(context.levels) {

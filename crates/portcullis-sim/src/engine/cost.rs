@@ -42,6 +42,18 @@ pub struct CostBook {
     pub chunk_find: u64,
     /// Spending pages of a chunk.
     pub chunk_return: u64,
+    /// Finding the ring of a stream, and taking the entry at its tail.
+    pub ring_take: u64,
+    /// Writing an entry of a ring, and the barrier behind it.
+    pub ring_write: u64,
+    /// Finding a ring by an address.
+    pub ring_find: u64,
+    /// Claiming the mapping of an entry, making that invalid, and the barrier behind it.
+    pub ring_clear: u64,
+    /// Making an entry free.
+    pub ring_return: u64,
+    /// Each further entry in one of those.
+    pub ring_entry: u64,
     /// Reading one level of a translation table.
     pub table_read: u64,
     /// Reading each further neighbour.
@@ -91,6 +103,11 @@ impl CostBook {
         first + self.table_entry * (entries as u64 - 1)
     }
 
+    /// Going over `entries` of a ring, the first of which takes `first`.
+    fn of_ring(&self, first: u64, entries: usize) -> u64 {
+        first + self.ring_entry * (entries as u64).saturating_sub(1)
+    }
+
     /// What `step` costs.
     #[inline(always)]
     pub fn of(&self, step: Step) -> u64 {
@@ -113,6 +130,11 @@ impl CostBook {
             Step::ChunkTake => self.chunk_take,
             Step::ChunkFind => self.chunk_find,
             Step::ChunkReturn => self.chunk_return,
+            Step::RingTake { entries } => self.of_ring(self.ring_take, entries),
+            Step::RingWrite { entries } => self.of_ring(self.ring_write, entries),
+            Step::RingFind => self.ring_find,
+            Step::RingClear { entries } => self.of_ring(self.ring_clear, entries),
+            Step::RingReturn { entries } => self.of_ring(self.ring_return, entries),
             Step::TableScan { entries } => self.table_read + self.table_scan * (entries as u64 - 1),
             Step::TableWalk { levels } => self.table_read * u64::from(levels),
             Step::TableWrite { entries } => self.neighbours(self.table_write, entries),

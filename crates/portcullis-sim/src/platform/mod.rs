@@ -86,6 +86,10 @@ unsafe impl Platform for LabPlatform {
         self.ram.allocate()
     }
 
+    fn allocate_frames(&self, count: usize) -> Result<PhysAddr, NoMemory> {
+        self.ram.allocate_run(count)
+    }
+
     unsafe fn frame(&self, frame: PhysAddr) -> &Frame {
         self.ram.frame(frame)
     }

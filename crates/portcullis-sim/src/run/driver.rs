@@ -2,13 +2,14 @@
 
 use super::RunError;
 use super::any_domain::{self, AnyBatch};
+use super::backlog::Waiting;
 use super::live::{Buffer, Extent, Live, Ranges, Slot, pieces};
 use super::observers::RunEvent;
 use super::world::{Wanted, World};
-use portcullis::RawUnmapError;
 use portcullis::platform::Step;
 use portcullis::{
-    Access, DynDomain, Iova, IovaRange, PAGE_SHIFT, PAGE_SIZE, PhysAddr, Platform, Request, Segment, Stream, SubPage,
+    Access, DynDomain, Iova, IovaRange, MapError, PAGE_SHIFT, PAGE_SIZE, PhysAddr, Platform, RawMapError,
+    RawUnmapError, Request, Segment, Stream, SubPage,
 };
 use smallvec::smallvec;
 use std::cell::Cell;
@@ -40,11 +41,62 @@ impl<'w> Driver<'w> {
 
     /// Maps a buffer. A device-read buffer is read at once.
     pub(super) fn map(&mut self, slot: Slot, segments: &Buffer, access: Access, device: usize) {
-        self.map_only(slot, segments, access, device);
-        if access == Access::DeviceReads {
-            self.device_accesses(slot);
+        self.map_or_wait(slot, segments, access, device, true);
+    }
+
+    /// Maps a buffer that the device does not touch yet.
+    pub(super) fn map_untouched(&mut self, slot: Slot, segments: &Buffer, access: Access, device: usize) {
+        self.map_or_wait(slot, segments, access, device, false);
+    }
+
+    /// Maps a buffer. Where its ring is full, and a commit of this core's does not make room, the buffer waits for a later one, or the
+    /// run fails.
+    fn map_or_wait(&mut self, slot: Slot, segments: &Buffer, access: Access, device: usize, is_read_at_once: bool) {
+        let (world, stream) = (self.world, self.stream);
+        let waiting = Waiting { segments: segments.clone(), access, device, stream, is_read_at_once };
+        let mut full = self.map_now(slot, &waiting);
+        if full.is_some() && !self.members.is_empty() {
+            self.commit();
+            full = self.map_now(slot, &waiting);
         }
-        self.settled(slot);
+        let Some(error) = full else { return };
+        if world.waits_for_room {
+            world.backlog.borrow_mut().add(slot, waiting);
+        } else {
+            world.fail(RunError::RingFull { error, design: world.info.id, would_do: world.ring_entries });
+        }
+    }
+
+    /// Maps a buffer, unless its ring is full.
+    fn map_now(&mut self, slot: Slot, waiting: &Waiting) -> Option<MapError> {
+        let refused = self.map_only(slot, waiting);
+        if refused.is_none() {
+            if waiting.access == Access::DeviceReads && waiting.is_read_at_once {
+                self.device_accesses(slot);
+            }
+            self.settled(slot);
+        }
+        refused
+    }
+
+    /// Maps what has waited for room, as far as there is some.
+    fn work_off_backlog(&mut self, device: usize) {
+        let (world, mut from) = (self.world, 0);
+        let mut full: Vec<(Access, Stream)> = Vec::new();
+        loop {
+            let next = world.backlog.borrow().next(from, device);
+            let Some((slot, waiting)) = next else { return };
+            from = slot + 1;
+            let kind = (waiting.access, waiting.stream);
+            if full.contains(&kind) {
+                continue;
+            }
+            world.backlog.borrow_mut().remove(slot);
+            if self.map_now(slot, &waiting).is_some() {
+                full.push(kind);
+                world.backlog.borrow_mut().add(slot, waiting);
+            }
+        }
     }
 
     /// The device is done with the buffer for now: another core may unmap it.
@@ -53,15 +105,18 @@ impl<'w> Driver<'w> {
         self.world.engine.notify(Wanted::Mapping(slot).into());
     }
 
-    /// Maps a buffer that the device does not touch yet.
-    pub(super) fn map_only(&mut self, slot: Slot, segments: &Buffer, access: Access, device: usize) {
+    /// Maps a buffer. Returns the refusal of a full ring.
+    fn map_only(&mut self, slot: Slot, waiting: &Waiting) -> Option<MapError> {
+        let Waiting { segments, access, device, stream, .. } = waiting;
+        let (access, device, stream) = (*access, *device, *stream);
+        let mut full = None;
         if self.members.iter().any(|(_, member)| member.device == device && member.access == access) {
             self.commit();
         }
         let world = self.world;
         let under_way = &world.maps[self.core];
         under_way.buffer.replace(Some((device, segments.clone())));
-        let (domain, stream) = (&world.domains[device], self.stream);
+        let domain = &world.domains[device];
         let request = |segments: &[Segment]| {
             let mut request = Request::new(segments, access)?;
             request.stream = stream;
@@ -94,7 +149,8 @@ impl<'w> Driver<'w> {
                     }
                 }
                 let seen = self.seen(device, segments, &ranges);
-                let live = Live { segments: segments.clone(), seen, access, device, ranges, settled: Cell::new(false) };
+                let (segments, addressing, settled) = (segments.clone(), world.info.addressing, Cell::new(false));
+                let live = Live { segments, seen, access, device, ranges, addressing, settled };
                 world.tell(&RunEvent::Mapped { slot, live: &live });
                 let mut all = world.live.borrow_mut();
                 if all.len() <= slot as usize {
@@ -102,7 +158,11 @@ impl<'w> Driver<'w> {
                 }
                 all[slot as usize] = Some(live);
             }
-            Err(error) => world.refuse(error),
+            Err(RawMapError::Refused(error @ (MapError::RingFull { .. } | MapError::ListTooLong { .. }))) => {
+                world.tally.borrow_mut().refused_maps += u64::from(!world.warm.get());
+                full = Some(error);
+            }
+            Err(error) => world.fail(RunError::Map(error)),
         }
         under_way.buffer.replace(None);
         under_way.ended.set(under_way.ended.get() + 1);
@@ -110,6 +170,7 @@ impl<'w> Driver<'w> {
         world.engine.notify(Wanted::Map(self.core).into());
         world.engine.notify(Wanted::Mapping(slot).into());
         world.provoke(&RunEvent::MapEnds { core: self.core, slot });
+        full
     }
 
     /// The memory that a device reaches through a mapping which was just made: by the tables, where its domain does not expose parts
@@ -136,7 +197,8 @@ impl<'w> Driver<'w> {
     pub(super) fn unmap(&mut self, slot: Slot) {
         let world = self.world;
         let access = || world.look(slot, |live| live.access);
-        world.engine.wait_until(Wanted::Mapping(slot).into(), || access().is_some() || world.failed());
+        let is_there = || access().is_some() || world.is_waiting(slot);
+        world.engine.wait_until(Wanted::Mapping(slot).into(), || is_there() || world.failed());
         let written = access().is_some_and(|access| access != Access::DeviceReads);
         if written {
             self.device_accesses(slot);
@@ -149,7 +211,12 @@ impl<'w> Driver<'w> {
         let world = self.world;
         // Mapped by another core, it may not be mapped yet, or be with the device still.
         let settled = || world.look(slot, |live| live.settled.get());
-        world.engine.wait_until(Wanted::Mapping(slot).into(), || settled() == Some(true) || world.failed());
+        let may_go = || settled() == Some(true) || world.is_waiting(slot);
+        world.engine.wait_until(Wanted::Mapping(slot).into(), || may_go() || world.failed());
+        if world.backlog.borrow_mut().remove(slot) {
+            // It was never mapped, and is not wanted any more.
+            return;
+        }
         world.provoke(&RunEvent::UnmapBegins { slot });
         let Some(live) = world.live.borrow_mut().get_mut(slot as usize).and_then(Option::take) else { return };
         if world.hints.unmap && !world.info.physical_addresses() {
@@ -159,7 +226,7 @@ impl<'w> Driver<'w> {
     }
 
     /// As a driver does that has no batches. The buffer is the driver's again at once.
-    fn unmap_at_once(&self, slot: Slot, live: Live) {
+    fn unmap_at_once(&mut self, slot: Slot, live: Live) {
         let world = self.world;
         let (device, ranges) = (live.device, live.ranges.clone());
         let under_way = &world.unmaps[self.core];
@@ -181,6 +248,7 @@ impl<'w> Driver<'w> {
         world.arm(device);
         self.hand_back(slot, &live);
         world.worked();
+        self.work_off_backlog(device);
     }
 
     fn unmap_in_batch(&mut self, slot: Slot, live: Live) {
@@ -218,6 +286,7 @@ impl<'w> Driver<'w> {
         members.clear();
         self.members = members;
         world.worked();
+        self.work_off_backlog(device);
     }
 
     fn hand_back(&self, slot: Slot, live: &Live) {

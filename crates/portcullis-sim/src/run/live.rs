@@ -1,5 +1,6 @@
 //! What is mapped in a run: buffers, the mappings made of them, and their pages.
 
+use portcullis::design::Addressing;
 use portcullis::{Access, Iova, IovaRange, PAGE_SIZE, PhysAddr, Segment};
 use smallvec::SmallVec;
 use std::cell::Cell;
@@ -53,15 +54,17 @@ pub(super) struct Live {
     pub(super) device: usize,
     /// One range, or one per segment where addresses are physical.
     pub(super) ranges: Ranges,
+    /// What its addresses are.
+    pub(super) addressing: Addressing,
     /// Whether the device has done what it does right after the map.
     pub(super) settled: Cell<bool>,
 }
 
-/// One page of a mapping.
+/// One page of a mapping, as its device sees it.
 #[derive(Clone, Copy)]
 pub(super) struct LivePage {
     pub(super) iova: Iova,
-    /// The page of memory behind it.
+    /// The memory behind it: a page or, by an entry, a run of bytes from here on.
     pub(super) phys: PhysAddr,
     /// What the buffer has of it.
     pub(super) extent: Extent,
@@ -74,12 +77,48 @@ impl Live {
 
     /// Every page, in the order of the segments.
     pub(super) fn pages(&self) -> impl Iterator<Item = LivePage> {
-        let iovas = self.ranges.iter().flat_map(|range| range.first_pfn()..range.end_pfn());
-        iovas.zip(pieces(&self.seen)).map(|(iova_pfn, (phys_pfn, extent))| LivePage {
-            iova: Iova::from_pfn(iova_pfn),
-            phys: PhysAddr::from_pfn(phys_pfn),
-            extent,
+        let by_entry = matches!(self.addressing, Addressing::Entries { .. });
+        let by_page = (!by_entry).then(|| {
+            let iovas = self.ranges.iter().flat_map(|range| range.first_pfn()..range.end_pfn());
+            iovas.zip(pieces(&self.seen)).map(|(iova_pfn, (phys_pfn, extent))| LivePage {
+                iova: Iova::from_pfn(iova_pfn),
+                phys: PhysAddr::from_pfn(phys_pfn),
+                extent,
+            })
+        });
+        by_page.into_iter().flatten().chain(by_entry.then(|| self.pages_of_entries()).into_iter().flatten())
+    }
+
+    /// The same where each segment has an entry.
+    fn pages_of_entries(&self) -> impl Iterator<Item = LivePage> {
+        self.segments.iter().enumerate().flat_map(|(index, segment)| {
+            let first = self.addressing.segment_iova(&self.segments, index, self.ranges[0]).as_u64();
+            (0..segment.len).step_by(PAGE_SIZE as usize).map(move |offset| LivePage {
+                iova: Iova::new(first + offset),
+                phys: PhysAddr::new(segment.phys.as_u64() + offset),
+                extent: (0, (segment.len - offset).min(PAGE_SIZE) as u16),
+            })
         })
+    }
+
+    /// Where the device sees the byte `offset` of page `page` of the buffer, and how many bytes the buffer has from there on in the page.
+    pub(super) fn address_of(&self, page: usize, offset: u64) -> Option<(Iova, u64)> {
+        if !matches!(self.addressing, Addressing::Entries { .. }) {
+            let pfn = self.ranges.iter().flat_map(|range| range.first_pfn()..range.end_pfn()).nth(page)?;
+            return Some((Iova::new(Iova::from_pfn(pfn).as_u64() + offset), PAGE_SIZE - offset));
+        }
+        let mut before = 0;
+        for (index, segment) in self.segments.iter().enumerate() {
+            let pages = segment.pages() as usize;
+            if page < before + pages {
+                let phys = PhysAddr::from_pfn(segment.phys.pfn() + (page - before) as u64).as_u64() + offset;
+                let into = phys.checked_sub(segment.phys.as_u64()).filter(|into| *into < segment.len)?;
+                let first = self.addressing.segment_iova(&self.segments, index, self.ranges[0]).as_u64();
+                return Some((Iova::new(first + into), (segment.len - into).min(PAGE_SIZE - offset)));
+            }
+            before += pages;
+        }
+        None
     }
 }
 

@@ -3,6 +3,7 @@
 mod adversary;
 #[allow(unsafe_code, reason = "maps memory of the model")]
 mod any_domain;
+mod backlog;
 mod churn;
 mod driver;
 mod live;
@@ -30,7 +31,9 @@ use observers::{Exposure, Residual, RunEvent};
 use portcullis::design::{Info, Options};
 use portcullis::designs::DesignId;
 use portcullis::iommu::AttachError;
-use portcullis::{CommitError, NewDomainError, Protection, RawMapError, Segment, SourceId, SubPage, UnmapError};
+use portcullis::{
+    CommitError, MapError, NewDomainError, Protection, RawMapError, Segment, SourceId, SubPage, UnmapError,
+};
 use portcullis_model::{Counters, IotlbLog, Vtd};
 use portcullis_trace::{Joined, Trace};
 use portcullis_vtd::{BringUpError, QueueUse};
@@ -132,20 +135,26 @@ pub struct Job<'m> {
 }
 
 impl Job<'_> {
-    /// What becomes of parts of pages in it; `None` where addresses are physical, so that nothing can be done about them.
+    /// What becomes of parts of pages in it; `None` where addresses are physical, so that nothing can be done about them, or those of
+    /// entries, so that nothing has to be.
     pub fn sub_page(&self) -> Option<SubPage> {
         sub_page(self.design.info(), self.sub_page)
     }
 
     /// What prefetches in it.
     pub fn prefetching(&self) -> Prefetching {
-        Prefetching::of(self.machine.iommu.prefetcher, self.hints)
+        // Rings have no prefetcher but their own.
+        match self.design.info().is_hypothetical() {
+            true => Prefetching::of(None, Hints::NONE),
+            false => Prefetching::of(self.machine.iommu.prefetcher, self.hints),
+        }
     }
 }
 
 /// What becomes of parts of pages under the design, where `wanted` is asked for.
 fn sub_page(info: &Info, wanted: SubPage) -> Option<SubPage> {
-    (!info.physical_addresses()).then_some(wanted)
+    let opens_pages = !info.physical_addresses() && !info.is_hypothetical();
+    opens_pages.then_some(wanted)
 }
 
 /// How the pauses between operations are set.
@@ -190,6 +199,16 @@ pub enum RunError {
     /// A map was refused.
     #[error("a map was refused: {0}")]
     Map(RawMapError),
+    /// More is mapped at once than a ring has entries.
+    #[error("a map was refused: {error}; {design}:ring={would_do} would do")]
+    RingFull {
+        /// The refusal.
+        error: MapError,
+        /// The design.
+        design: &'static str,
+        /// Entries of a ring that is large enough.
+        would_do: u32,
+    },
     /// An unmap was refused.
     #[error("an unmap was refused: {0}")]
     Unmap(UnmapError),
@@ -212,6 +231,7 @@ pub(crate) struct Measured {
     pub(crate) faults: u64,
     pub(crate) unexplained_accesses: u64,
     pub(crate) stale_accesses: u64,
+    pub(crate) refused_maps: u64,
     pub(crate) table_pages_max: usize,
     pub(crate) table_pages_end: usize,
     pub(crate) windows: u64,
@@ -317,6 +337,7 @@ fn measure_on(job: &Job<'_>, prepare: impl FnOnce(&Vtd)) -> Result<(Measured, Ar
         faults: tally.faults,
         unexplained_accesses: job.work.unexplained_accesses(),
         stale_accesses: tally.stale_accesses,
+        refused_maps: tally.refused_maps,
         table_pages_max: tally.table_pages_max,
         table_pages_end: world.table_pages(),
         windows: windows.count,
@@ -404,6 +425,10 @@ fn since(now: &Counters, then: &Counters) -> Counters {
         prefetch_reads: now.prefetch_reads - then.prefetch_reads,
         walks_into_freed: now.walks_into_freed - then.walks_into_freed,
         context_misses: now.context_misses - then.context_misses,
+        ring_switches: now.ring_switches - then.ring_switches,
+        ring_out_of_order: now.ring_out_of_order - then.ring_out_of_order,
+        ring_after_invalidation: now.ring_after_invalidation - then.ring_after_invalidation,
+        ring_mapped_later: now.ring_mapped_later - then.ring_mapped_later,
         faults: now.faults - then.faults,
         invalidations_page: now.invalidations_page - then.invalidations_page,
         invalidations_domain: now.invalidations_domain - then.invalidations_domain,

@@ -5,11 +5,13 @@ use super::driver::Driver;
 use super::live::{Buffer, Slot};
 use super::observers::RunEvent;
 use super::world::{Wanted, World};
+use portcullis::riommu::format::RING_ENTRIES_MAX;
 use portcullis::table::Rights;
-use portcullis::{Access, Iova, PAGE_SIZE, Segment};
+use portcullis::{Access, PAGE_SIZE, Segment};
 use portcullis_trace::{Joined, LoggedAccess, OperationKind, Target, Trace, TraceMapping};
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -40,6 +42,41 @@ pub(super) fn live_pages_max(trace: &Trace) -> u64 {
     most
 }
 
+/// Entries of a ring that would do where each CPU has one for each way of use, and unmaps come in batches: from the tail back to the
+/// oldest buffer that is mapped, or waits for its batch to end.
+pub(super) fn ring_entries(trace: &Trace, batch: usize) -> u32 {
+    #[derive(Default)]
+    struct Ring {
+        tail: u64,
+        /// Where each live mapping begins.
+        live: BTreeMap<u64, ()>,
+    }
+    let (mut rings, mut places) = (FxHashMap::<(u16, Access), Ring>::default(), FxHashMap::default());
+    let (mut needed, mut longest) = (1, 1);
+    for operation in &trace.operations {
+        let mapping = &trace.mappings[operation.mapping as usize];
+        match operation.kind {
+            OperationKind::Map => {
+                let ring = rings.entry((operation.cpu, mapping.access)).or_default();
+                places.insert(operation.mapping, (operation.cpu, mapping.access, ring.tail));
+                ring.live.insert(ring.tail, ());
+                let entries = mapping.segments().len() as u64;
+                ring.tail += entries;
+                longest = longest.max(entries);
+                needed = needed.max(ring.tail - ring.live.keys().next().copied().unwrap_or(ring.tail));
+            }
+            OperationKind::Unmap => {
+                if let Some((cpu, access, at)) = places.remove(&operation.mapping) {
+                    rings.get_mut(&(cpu, access)).and_then(|ring| ring.live.remove(&at));
+                }
+            }
+        }
+    }
+    // What waits for the end of a batch, and what a list passes over at the end of the table.
+    let slack = (batch as u64 + 1) * longest;
+    u32::try_from((needed + slack).next_power_of_two()).unwrap_or(RING_ENTRIES_MAX).min(RING_ENTRIES_MAX)
+}
+
 /// One past the last byte of any buffer.
 pub(super) fn memory_end(trace: &Trace, joined: Option<&Joined>) -> u64 {
     let buffers = trace.segments.iter().map(|segment| segment.phys.as_u64() + segment.len);
@@ -62,8 +99,7 @@ pub(super) fn prepare(world: &Rc<World>, trace: &Arc<Trace>, joined: Option<&Arc
             let segments = Buffer::from(Segment { phys: page.phys, len: PAGE_SIZE });
             let device = trace.devices.iter().position(|device| *device == page.device).unwrap_or(0);
             let slot = persistent_slot(&trace, index as u32);
-            driver.map_only(slot, &segments, access, device);
-            driver.settled(slot);
+            driver.map_untouched(slot, &segments, access, device);
         }
     };
     world.engine.run(vec![Box::new(body)]);
@@ -182,8 +218,7 @@ impl Script {
                 OperationKind::Map => {
                     let segments = Buffer::new(&self.segments, mapping.segments());
                     if self.joined.is_some() {
-                        driver.map_only(slot, &segments, mapping.access, usize::from(mapping.device));
-                        driver.settled(slot);
+                        driver.map_untouched(slot, &segments, mapping.access, usize::from(mapping.device));
                     } else {
                         driver.map(slot, &segments, mapping.access, usize::from(mapping.device));
                     }
@@ -237,13 +272,12 @@ impl Script {
             Target::Persistent { index, offset } => (persistent_slot(&self.trace, index), 0, offset),
         };
         let target = world.look(slot, |live| {
-            let pfn = live.ranges.iter().flat_map(|range| range.first_pfn()..range.end_pfn()).nth(page as usize)?;
-            Some((live.device, pfn, live.access.rights()))
+            let (iova, len) = live.address_of(page as usize, offset.into())?;
+            Some((live.device, iova, len, live.access.rights()))
         });
         match target.flatten() {
-            Some((device, pfn, rights)) => {
-                let iova = Iova::new(Iova::from_pfn(pfn).as_u64() + u64::from(offset));
-                let len = LENGTH.min(PAGE_SIZE - iova.page_offset());
+            Some((device, iova, len, rights)) => {
+                let len = LENGTH.min(len);
                 let done_ps = driver.transact(device, iova, len, rights);
                 world.engine.sleep_until(done_ps);
             }

@@ -1,15 +1,16 @@
 //! A simulated machine put together: virtual cores, modelled hardware, the real driver, and the design's domains.
 
 use super::any_domain::AnyDesign;
+use super::backlog::Backlog;
 use super::live::{Buffer, Live, Slot};
 use super::observers::{Observer, RunEvent};
 use super::ranges::Ranges;
-use super::{Job, RunError};
+use super::{Job, RunError, Work, replay};
 use crate::engine::{Engine, Event};
 use crate::platform::LabPlatform;
 use crate::prefetch::Hints;
 use portcullis::design::Info;
-use portcullis::{DomainConfig, DynDomain, PhysAddr, RawMapError, Segment, SourceId};
+use portcullis::{DomainConfig, DynDomain, PhysAddr, Segment, SourceId};
 use portcullis_model::{Device, ModelMmio, Ram, Vtd};
 use portcullis_vtd::Unit;
 use std::cell::{Cell, RefCell};
@@ -72,6 +73,7 @@ pub(super) struct Tally {
     pub(super) latency_ps_sum: u128,
     pub(super) faults: u64,
     pub(super) stale_accesses: u64,
+    pub(super) refused_maps: u64,
     pub(super) table_pages_max: usize,
 }
 
@@ -90,6 +92,12 @@ pub(super) struct World {
     /// Their addresses, by device, where those are not physical.
     pub(super) live_ranges: RefCell<Ranges<usize, Slot>>,
     pub(super) tally: RefCell<Tally>,
+    /// What waits for room in a ring.
+    pub(super) backlog: RefCell<Backlog>,
+    /// Whether anything may wait: a trace has no driver that would, so that its run fails.
+    pub(super) waits_for_room: bool,
+    /// Entries of a ring that would do for the work.
+    pub(super) ring_entries: u32,
     /// The first refusal of the protection layer; the run ends with it.
     pub(super) failure: RefCell<Option<RunError>>,
     /// Per core, the map that is under way there.
@@ -158,6 +166,12 @@ impl World {
             live: RefCell::default(),
             live_ranges: RefCell::default(),
             tally: RefCell::default(),
+            backlog: RefCell::default(),
+            waits_for_room: !matches!(job.work, Work::Trace(..)),
+            ring_entries: match &job.work {
+                Work::Trace(trace, _) if design.info.is_hypothetical() => replay::ring_entries(trace, job.batch),
+                _ => 0,
+            },
             failure: RefCell::default(),
             maps: (0..cores).map(|_| MapUnderWay::default()).collect(),
             unmaps: (0..cores).map(|_| RefCell::default()).collect(),
@@ -281,9 +295,9 @@ impl World {
         self.failure.borrow().is_some()
     }
 
-    /// Notes a map that was refused.
-    pub(super) fn refuse(&self, error: RawMapError) {
-        self.fail(RunError::Map(error));
+    /// Whether a buffer waits for room in a ring.
+    pub(super) fn is_waiting(&self, slot: Slot) -> bool {
+        self.backlog.borrow().has(slot)
     }
 
     /// Table pages in use by all domains.

@@ -36,6 +36,7 @@ unsafe impl Iommu for Instant {
             address_mask_max: Some(9),
             coherent: self.coherent,
             caches_absent: false,
+            rings: false,
             pass_through: true,
             address_bits: 48,
             physical_bits: 36,

@@ -262,5 +262,7 @@ impl ExtendedCapability {
         pt, with_pt = 6;
         /// `SC`: snoop control in table entries is understood.
         sc, with_sc = 7;
+        /// Context entries may lead to rings (rIOMMU, ASPLOS'15). Reserved in the specification: no VT-d has it.
+        rings, with_rings = 63;
     }
 }

@@ -37,9 +37,6 @@ pub enum TableError {
         /// The high quadword as it was read.
         high: u64,
     },
-    /// The translation type has the reserved value.
-    #[error("the context entry has the reserved translation type {0}")]
-    TranslationType(u8),
 }
 
 /// A present root entry (§9.1): where the context table of a bus is. An absent one has bit 0 clear.
@@ -86,6 +83,8 @@ pub enum TranslationType {
     WithDeviceTlb = 1,
     /// Untranslated requests are let through as they are; translated and translation requests are faults.
     PassThrough = 2,
+    /// Untranslated requests go through rings ([`portcullis::riommu`]). Reserved in the specification: no VT-d has it.
+    Rings = 3,
 }
 
 /// A present context entry (§9.3): what a device's requests go through. An absent one has bit 0 clear.
@@ -104,9 +103,9 @@ pub struct ContextEntry {
     pub faults_disabled: bool,
     /// `TT`.
     pub translation_type: TranslationType,
-    /// `ASR`: the table nearest the root. Ignored under pass-through.
+    /// `ASR`: the table nearest the root, or that of rings. Ignored under pass-through.
     pub table: PhysAddr,
-    /// Levels of table, 2 to 9; hardware refuses those that its `SAGAW` lacks. Under pass-through the deepest it has.
+    /// Levels of table, 2 to 9; hardware refuses those that its `SAGAW` lacks. Where there is no such table, the deepest it has.
     pub levels: u8,
     /// `DID`: the tag of what is cached.
     pub domain: DomainId,
@@ -132,7 +131,7 @@ impl ContextEntry {
     /// Reads two quadwords. `None` where the entry is not present.
     ///
     /// # Errors
-    /// [`TableError::Reserved`], [`TableError::TranslationType`].
+    /// [`TableError::Reserved`].
     pub const fn decode([low, high]: [u64; 2]) -> Result<Option<Self>, TableError> {
         if low & PRESENT == 0 {
             return Ok(None);
@@ -144,7 +143,7 @@ impl ContextEntry {
             0 => TranslationType::Untranslated,
             1 => TranslationType::WithDeviceTlb,
             2 => TranslationType::PassThrough,
-            reserved => return Err(TableError::TranslationType(reserved as u8)),
+            _ => TranslationType::Rings,
         };
         Ok(Some(Self {
             faults_disabled: Self::is_fault_disabled(low),

@@ -206,7 +206,9 @@ fn root_and_context_entries_have_the_specified_bits() {
     assert_eq!(ContextEntry::decode([0xb, 0xff_ff01]), Ok(Some(through)));
     assert_eq!(ContextEntry::decode([0xa, 0xff_ff01]), Ok(None));
     assert!(ContextEntry::is_fault_disabled(0xa));
-    assert_eq!(ContextEntry::decode([0xd, 2]), Err(TableError::TranslationType(3)));
+    let rings = ContextEntry { faults_disabled: false, translation_type: TranslationType::Rings, levels: 4, ..context };
+    assert_eq!(rings.encode(), [0x45_600d, 0x702]);
+    assert_eq!(ContextEntry::decode([0x45_600d, 0x702]), Ok(Some(rings)));
     assert!(ContextEntry::decode([0x11, 2]).is_err());
     assert!(ContextEntry::decode([0x1, 0x82]).is_err(), "bit 71 is reserved");
     assert!(ContextEntry::decode([0x1, 0x7a]).is_ok(), "bits 70:67 are for software");

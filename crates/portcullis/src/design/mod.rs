@@ -57,6 +57,11 @@ impl Info {
         matches!(self.addressing, Addressing::Physical)
     }
 
+    /// Whether it is for hardware that there is not: it is compared, and never recommended.
+    pub const fn is_hypothetical(&self) -> bool {
+        matches!(self.addressing, Addressing::Entries { .. })
+    }
+
     /// Whether it says that it breaks `rule` under `protection`.
     pub fn breaks(&self, protection: Protection, rule: Rule) -> bool {
         self.breaches.iter().any(|breach| (breach.protection, breach.rule) == (protection, rule))

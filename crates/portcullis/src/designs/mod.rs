@@ -81,6 +81,7 @@ designs! {
     kmalloc::Kmalloc,
     magazine::Magazine,
     fast_and_safe::FastAndSafe,
+    riommu::RIommu,
     portcullis::Portcullis,
     ;
     #[cfg(feature = "example-design")] #[path = "../../../../examples/guarded.rs"] guarded::Guarded,

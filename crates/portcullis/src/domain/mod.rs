@@ -30,7 +30,7 @@ use crate::address::{Iova, IovaRange, PAGE_SHIFT, PhysAddr, Segment};
 use crate::design::{Addressing, Design, DomainSetup, Info, Mapper, Options, Usage};
 use crate::error::{CommitError, MapError, NewDomainError, RawMapError, RawUnmapError, UnmapError};
 use crate::invalidation::Revocation;
-use crate::iommu::{AttachError, DomainId, Iommu, QueueError, SourceId};
+use crate::iommu::{AttachError, Capabilities, DomainId, Iommu, QueueError, SourceId};
 use crate::placement::MapOptions;
 use crate::platform::Platform;
 use crate::proof::{Committed, Proof};
@@ -46,7 +46,7 @@ pub struct DomainConfig<'c> {
     /// How mappings are protected.
     pub protection: Protection,
     /// The devices can drive addresses of this many bits, 13 to 64. The IOMMU and its tables may be narrower; then theirs
-    /// counts.
+    /// counts. Where addresses are those of [entries](Addressing::Entries), devices are taken to drive all 64.
     pub address_bits: u8,
     /// Ranges never to be handed out: those that the firmware reserves and the windows of bridges. Page 0 and the interrupt
     /// range need not be named.
@@ -130,13 +130,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         }
         // Where devices reach bytes and not pages, there is nothing to be done.
         let sub_page = if D::INFO.addressing.opens_pages() { config.sub_page } else { SubPage::Expose };
-        let capabilities = iommu.capabilities();
-        let by_format = match (capabilities.four_level, capabilities.three_level) {
-            (true, _) => 48,
-            (false, true) => 39,
-            (false, false) => 0,
-        };
-        let width = config.address_bits.min(capabilities.address_bits).min(by_format);
+        let width = Self::width(config, &iommu.capabilities());
         if config.address_bits > 64 || width <= PAGE_SHIFT as u8 {
             return Err(NewDomainError::Width(config.address_bits));
         }
@@ -158,8 +152,22 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         let (protection, addressing) = (config.protection, D::INFO.addressing);
         let tag = Tag::new(addressing);
         let short_way = ShortWay::of(protection, sub_page, addressing, tag);
-        let last = (1 << width) - 1;
+        let last = u64::MAX >> (64 - width);
         Ok(Self { mapper, protection, sub_page, tag, short_way, last, rings: AtomicUsize::new(0), info: &D::INFO })
+    }
+
+    /// Bits of the widest address that it may hand out.
+    fn width(config: &DomainConfig<'_>, capabilities: &Capabilities) -> u8 {
+        if !D::INFO.addressing.opens_pages() {
+            // Addresses of entries are none of a table's, and devices are made for them.
+            return 64;
+        }
+        let by_format = match (capabilities.four_level, capabilities.three_level) {
+            (true, _) => 48,
+            (false, true) => 39,
+            (false, false) => 0,
+        };
+        config.address_bits.min(capabilities.address_bits).min(by_format)
     }
 
     /// The domain's id in the IOMMU.

@@ -3,6 +3,7 @@
 //! learns of each table page that comes back while a pointer to it may be cached.
 
 mod cached;
+mod entries;
 mod pointers;
 
 use super::{AttachError, Capabilities, DomainId, Invalidation, Iommu, QueueError, SourceId, Translation};
@@ -10,8 +11,10 @@ use crate::address::{Iova, PAGE_SHIFT, PhysAddr};
 use crate::entry::{EntryValue, LEVEL_BITS, Rights};
 use crate::platform::Platform;
 use crate::platform::fake::{CriticalMutex, FakeHost};
+use crate::riommu::format::{RingAddress, RingEntry};
 use cached::Cached;
 use core::ops::DerefMut;
+use entries::Entries;
 use pointers::Pointers;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -49,6 +52,7 @@ struct State {
     domains: BTreeMap<DomainId, (Translation, Vec<SourceId>)>,
     cached: Cached,
     pointers: Pointers,
+    entries: Entries,
     commands: Vec<Invalidation>,
     /// In the order of their numbers.
     waiting: VecDeque<Waiting>,
@@ -58,6 +62,12 @@ struct State {
 }
 
 impl State {
+    /// Has nothing of `domain` cached but pointers.
+    fn forget(&mut self, domain: DomainId) {
+        self.cached.forget(domain, 0..=u64::MAX);
+        self.entries.forget(domain, 0..=u64::MAX);
+    }
+
     /// Lets submissions take effect, the oldest first, for as long as `done` says.
     fn complete(&mut self, done: impl Fn(&Waiting) -> bool) {
         while self.waiting.front().is_some_and(&done) {
@@ -66,10 +76,15 @@ impl State {
                 self.pointers.invalidate(command);
                 match command {
                     Invalidation::Pages { domain, first, mask, .. } => {
-                        self.cached.forget(domain, first.pfn()..=first.pfn() + ((1 << mask) - 1));
+                        let pfns = first.pfn()..=first.pfn() + ((1 << mask) - 1);
+                        self.cached.forget(domain, pfns.clone());
+                        self.entries.forget(domain, pfns);
                     }
-                    Invalidation::Domain(domain) => self.cached.forget(domain, 0..=u64::MAX),
-                    Invalidation::Global => self.cached.clear(),
+                    Invalidation::Domain(domain) => self.forget(domain),
+                    Invalidation::Global => {
+                        self.cached.clear();
+                        self.entries.clear();
+                    }
                 }
             }
         }
@@ -97,6 +112,7 @@ impl<'h> FakeIommu<'h> {
                 address_mask_max: Some(18),
                 coherent: true,
                 caches_absent: false,
+                rings: true,
                 pass_through: true,
                 address_bits: 48,
                 physical_bits: 52,
@@ -139,7 +155,7 @@ impl<'h> FakeIommu<'h> {
     /// Whether a translation of page `pfn` would be used without a walk.
     pub fn is_cached(&self, domain: DomainId, pfn: u64) -> bool {
         let state = self.state();
-        state.cached.get(domain, pfn).is_some_and(|entry| entry.is_present())
+        state.cached.get(domain, pfn).is_some_and(|entry| entry.is_present()) || state.entries.is_cached(domain, pfn)
     }
 
     /// Where a DMA by `device` to `iova` would land, if it is let through. What it uses stays cached until invalidated, and
@@ -150,6 +166,11 @@ impl<'h> FakeIommu<'h> {
         let (root, levels) = match translation {
             Translation::PassThrough => return Some(PhysAddr::new(iova.as_u64())),
             Translation::Tables { root, levels } => (root, levels),
+            Translation::Rings { device } => {
+                let caches_absent = self.capabilities.caches_absent;
+                let entry = state.entries.get(self.host, (domain, device), iova, caches_absent)?;
+                return entry.reach(RingAddress::of(iova).offset).filter(|_| entry.rights.allows(rights));
+            }
         };
         let entry = match state.cached.get(domain, iova.pfn()) {
             Some(entry) => entry,
@@ -173,7 +194,16 @@ impl<'h> FakeIommu<'h> {
         let Some((&domain, &(translation, _))) = state.domains.iter().find(|(_, domain)| of(domain)) else {
             return Vec::new();
         };
-        let Translation::Tables { root, levels } = translation else { return Vec::new() };
+        let (root, levels) = match translation {
+            Translation::PassThrough => return Vec::new(),
+            Translation::Tables { root, levels } => (root, levels),
+            Translation::Rings { device } => {
+                let cached: Vec<(u64, RingEntry)> = state.entries.of_domain(domain).collect();
+                drop(state);
+                let all = cached.into_iter().chain(entries::in_tables(self.host, device));
+                return all.flat_map(|entry| entries::pages(entry, rights)).collect();
+            }
+        };
         let mut found: Vec<(u64, EntryValue)> = state.cached.of_domain(domain).collect();
         drop(state);
         self.leaves(root, u32::from(levels), 0, &mut found);
@@ -263,7 +293,7 @@ unsafe impl Iommu for FakeIommu<'_> {
         // The flush that goes with it is waited for, and so is all that was submitted before.
         state.complete(|_| true);
         state.domains.remove(&domain).ok_or(AttachError::NoSuchDomain(domain))?;
-        state.cached.forget(domain, 0..=u64::MAX);
+        state.forget(domain);
         state.pointers.forget(domain);
         Ok(())
     }

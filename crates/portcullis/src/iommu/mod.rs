@@ -31,6 +31,11 @@ pub enum Translation {
         /// Levels of table: 3 (39-bit addresses) or 4 (48-bit).
         levels: u8,
     },
+    /// The rings of [`riommu`](crate::riommu).
+    Rings {
+        /// The table of rings, in pages side by side.
+        device: PhysAddr,
+    },
 }
 
 /// What this IOMMU can do. Constant for its life.
@@ -52,6 +57,8 @@ pub struct Capabilities {
     pub caches_absent: bool,
     /// Whether devices can be passed through untranslated.
     pub pass_through: bool,
+    /// Whether devices can go through the rings of [`riommu`](crate::riommu), whose addresses have 64 bits. No real IOMMU has them.
+    pub rings: bool,
     /// Width of the widest address that devices can use, in bits. It may be less than what a table resolves.
     pub address_bits: u8,
     /// Width of a physical address, in bits.
@@ -67,7 +74,7 @@ pub enum Invalidation {
         domain: DomainId,
         /// The first page.
         first: Iova,
-        /// log2 of the number of pages, at most [`Capabilities::address_mask_max`].
+        /// log2 of the number of pages, at most [`Capabilities::address_mask_max`]; 36 for all addresses of a ring, whatever that is.
         mask: u8,
         /// The invalidation hint: no table page went, so cached table pointers may stay. Without it all those on the way to
         /// these pages go, of every level, whatever else they lead to.

@@ -45,18 +45,25 @@ impl<T: Send> Lock<T> for FakeLock<T> {
 #[cfg_attr(not(loom), repr(align(4096)))]
 struct AlignedFrame(Frame);
 
-impl core::ops::Deref for AlignedFrame {
+/// A page of those that were lent side by side.
+#[derive(Clone, Debug)]
+struct LentFrame {
+    all: Arc<[AlignedFrame]>,
+    at: usize,
+}
+
+impl core::ops::Deref for LentFrame {
     type Target = Frame;
 
     fn deref(&self) -> &Frame {
-        &self.0
+        &self.all[self.at].0
     }
 }
 
 /// Lent pages by address. On the heap, so that they stay where they are; shared, so that none goes while it is walked.
 #[derive(Debug, Default)]
 struct Frames {
-    lent: BTreeMap<u64, Arc<AlignedFrame>>,
+    lent: BTreeMap<u64, LentFrame>,
     /// What a non-coherent walker sees of each page.
     flushed: BTreeMap<u64, Box<[u64; ENTRIES]>>,
     next: u64,
@@ -186,6 +193,24 @@ impl FakeHost {
         self.frames.lock().expect("not poisoned").budget = Some(pages);
     }
 
+    /// Lends pages side by side, all or none.
+    fn lend(&self, count: usize) -> Result<PhysAddr, NoMemory> {
+        let mut frames = self.frames.lock().expect("not poisoned");
+        if let Some(budget) = &mut frames.budget {
+            *budget = budget.checked_sub(count).ok_or(NoMemory)?;
+        }
+        let all: Arc<[AlignedFrame]> =
+            (0..count).map(|_| AlignedFrame(core::array::from_fn(|_| Entry::new(0)))).collect();
+        let first = if self.of_process { all.as_ptr().expose_provenance() as u64 } else { frames.next };
+        frames.next += count as u64 * PAGE_SIZE;
+        for at in 0..count {
+            let phys = first + at as u64 * PAGE_SIZE;
+            frames.lent.insert(phys, LentFrame { all: all.clone(), at });
+            frames.flushed.insert(phys, Box::new([0; ENTRIES]));
+        }
+        Ok(PhysAddr::new(first))
+    }
+
     /// Table pages lent and not yet back.
     pub fn frames_lent(&self) -> usize {
         self.frames.lock().expect("not poisoned").lent.len()
@@ -279,21 +304,16 @@ unsafe impl Platform for FakeHost {
     }
 
     fn allocate_frame(&self) -> Result<PhysAddr, NoMemory> {
-        let frame = Arc::new(AlignedFrame(core::array::from_fn(|_| Entry::new(0))));
-        let mut frames = self.frames.lock().expect("not poisoned");
-        if let Some(budget) = &mut frames.budget {
-            *budget = budget.checked_sub(1).ok_or(NoMemory)?;
-        }
-        let phys = if self.of_process { Arc::as_ptr(&frame).expose_provenance() as u64 } else { frames.next };
-        frames.next += PAGE_SIZE;
-        frames.lent.insert(phys, frame);
-        frames.flushed.insert(phys, Box::new([0; ENTRIES]));
-        Ok(PhysAddr::new(phys))
+        self.lend(1)
+    }
+
+    fn allocate_frames(&self, count: usize) -> Result<PhysAddr, NoMemory> {
+        self.lend(count)
     }
 
     unsafe fn frame(&self, frame: PhysAddr) -> &Frame {
         let frames = self.frames.lock().expect("not poisoned");
-        let page: *const Frame = &***frames.lent.get(&frame.as_u64()).expect("a table page that is not lent was used");
+        let page: *const Frame = &**frames.lent.get(&frame.as_u64()).expect("a table page that is not lent was used");
         // SAFETY: the page does not move or go before `free_frame`, which the caller promises not to call meanwhile.
         unsafe { &*page }
     }

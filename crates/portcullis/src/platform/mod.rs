@@ -127,6 +127,28 @@ pub enum Step {
     ChunkFind,
     /// Pages of a chunk are spent.
     ChunkReturn,
+    /// Entries are taken from the tail of a ring.
+    RingTake {
+        /// How many.
+        entries: usize,
+    },
+    /// Entries of a ring are written.
+    RingWrite {
+        /// How many.
+        entries: usize,
+    },
+    /// A ring is looked up by an address of it.
+    RingFind,
+    /// Entries of a ring are made invalid.
+    RingClear {
+        /// How many.
+        entries: usize,
+    },
+    /// Entries of a ring are made free.
+    RingReturn {
+        /// How many.
+        entries: usize,
+    },
     /// `entries` neighbouring entries of a translation table are read, to see whether anybody has their pages.
     TableScan {
         /// How many.
@@ -214,7 +236,7 @@ pub unsafe trait CopyMemory {
 /// # Safety
 /// Table pages are read by hardware and by other CPUs. Implementations promise that
 /// * [`allocate_frame`](Platform::allocate_frame) hands out a page-aligned page that nothing else uses, all zero, until
-///   [`free_frame`](Platform::free_frame) takes it back;
+///   [`free_frame`](Platform::free_frame) takes it back, and [`allocate_frames`](Platform::allocate_frames) such pages side by side;
 /// * [`frame`](Platform::frame) gives the same memory for the same page, valid for as long as the page is allocated;
 /// * [`allocate_bytes`](Platform::allocate_bytes) hands out memory as it was asked for, which nothing else uses until
 ///   [`free_bytes`](Platform::free_bytes) takes it back;
@@ -242,6 +264,15 @@ pub unsafe trait Platform: Send + Sync {
     /// # Errors
     /// [`NoMemory`].
     fn allocate_frame(&self) -> Result<PhysAddr, NoMemory>;
+
+    /// `count` table pages side by side in memory, each as [`allocate_frame`](Platform::allocate_frame) lends one, and each to be taken
+    /// back by itself. Only the rings of [`riommu`](crate::riommu) ask for more than one.
+    ///
+    /// # Errors
+    /// [`NoMemory`], from a host too that lends no neighbours.
+    fn allocate_frames(&self, count: usize) -> Result<PhysAddr, NoMemory> {
+        if count == 1 { self.allocate_frame() } else { Err(NoMemory) }
+    }
 
     /// The contents of a table page.
     ///
@@ -358,6 +389,10 @@ unsafe impl<P: Platform> Platform for &P {
     #[inline]
     fn allocate_frame(&self) -> Result<PhysAddr, NoMemory> {
         (**self).allocate_frame()
+    }
+
+    fn allocate_frames(&self, count: usize) -> Result<PhysAddr, NoMemory> {
+        (**self).allocate_frames(count)
     }
 
     #[inline]

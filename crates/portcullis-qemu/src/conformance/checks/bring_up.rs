@@ -97,6 +97,7 @@ fn capabilities(stage: &Stage) -> Checked {
         address_mask_max: Some(18),
         coherent: false,
         caches_absent: false,
+        rings: false,
         pass_through: true,
         address_bits: 48,
         physical_bits: 48,

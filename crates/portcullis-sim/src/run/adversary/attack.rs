@@ -29,6 +29,9 @@ pub struct Attacked {
     /// Accesses that reached bytes of a page beside those of the buffer that it was mapped for (S8). No breach: an IOMMU
     /// translates whole pages.
     pub residual_accesses: u64,
+    /// The most entries of one ring that the device reached at once though they were cleared, inside a burst, before the invalidation at
+    /// its end; `None` where there are no rings.
+    pub in_burst_entries_max: Option<u64>,
     /// Bytes so exposed times how long, in byte-microseconds; `None` where addresses are physical.
     pub residual_bytes_us: Option<f64>,
     /// Walks that a prefetcher or the driver asked for, and that found a page.
@@ -84,6 +87,7 @@ fn run(job: &Job<'_>, design: AnyDesign, broken: Broken) -> Attacked {
         Ok(world) => world,
         Err(error) => return Attacked { error: Some(error), ..Attacked::default() },
     };
+    world.waits_for_room = true;
     let residual = world.subscribe(Residual::default());
     let adversary = world.subscribe(Adversary::new(job, &world));
     match broken {
@@ -111,6 +115,7 @@ fn run(job: &Job<'_>, design: AnyDesign, broken: Broken) -> Attacked {
         prefetches: counters.prefetches_issued - counters.prefetches_unmapped,
         probes_cached: translated.map(|()| probes.cached),
         residual_accesses: probes.residual,
+        in_burst_entries_max: adversary.in_burst_entries_max(),
         residual_bytes_us: translated.map(|()| residual_bytes_ps as f64 / PS_PER_US),
         bound_us,
         grace_us,

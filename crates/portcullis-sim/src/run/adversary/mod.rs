@@ -23,9 +23,11 @@ use super::observers::{Observer, RunEvent};
 use super::world::World;
 use findings::Findings;
 use owners::{Breach, Owners, Place, Share};
+use portcullis::design::Addressing;
 use portcullis::iova::INTERRUPT_RANGE;
+use portcullis::riommu::format::{ENTRY_PAGES, RingAddress};
 use portcullis::table::Rights;
-use portcullis::{Iova, PAGE_SHIFT, PAGE_SIZE, Rule, SourceId};
+use portcullis::{Iova, PAGE_SHIFT, PAGE_SIZE, PhysAddr, Rule, SourceId};
 use portcullis_model::{Device, LookupOutcome, Vtd};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -57,7 +59,7 @@ const PS_PER_US: u64 = 1_000_000;
 /// An access that no mapping explains, while maps were under way that may yet.
 struct Suspect {
     place: Place,
-    phys_pfn: u64,
+    memory: u64,
     rights: Rights,
     breach: Breach,
     at_ps: u64,
@@ -95,6 +97,12 @@ pub(super) struct Adversary {
     suspects: Vec<Suspect>,
     /// Pages that were reached after their hand-back, and will be again.
     hostages: Vec<Place>,
+    /// Whether entries lead to runs of bytes, and not to pages.
+    is_by_entry: bool,
+    /// First pages of what entries lead to that are cleared and not yet invalidated, each with the rights.
+    in_burst: Vec<(Slot, Place, u64, Rights)>,
+    /// The most of those in one ring that were within reach at once.
+    in_burst_max: u64,
     /// Kept in use as well: by the end of a large batch nothing else of its first mappings would be cached any more.
     departing: Vec<Departing>,
     /// The cores that are inside a map.
@@ -144,13 +152,17 @@ impl Adversary {
     pub(super) fn new(job: &Job<'_>, world: &World) -> Self {
         let (iommu, bound_us) = (&job.machine.iommu, world.bound_us());
         let bound_ps = bound_us.map(|bound_us| bound_us.saturating_mul(PS_PER_US).saturating_add(grace_ps(job)));
+        let is_by_entry = matches!(world.info.addressing, Addressing::Entries { .. });
         let mut sources: Vec<SourceId> = world.devices.borrow().iter().map(Device::source).collect();
         sources.push(Self::stranger(&sources));
         Self {
             walks_into_freed: world.vtd.counters().walks_into_freed,
             vtd: world.vtd.clone(),
             sources,
-            address_bits: iommu.address_bits,
+            address_bits: if is_by_entry { 64 } else { iommu.address_bits },
+            is_by_entry,
+            in_burst: Vec::new(),
+            in_burst_max: 0,
             // Not the sequence that workloads draw from.
             random: Pcg64Mcg::seed_from_u64(job.seed ^ 0x6174_7461_636b),
             owners: Owners::default(),
@@ -187,6 +199,16 @@ impl Adversary {
         self.probes
     }
 
+    /// The most entries of one ring that were cleared, not yet invalidated, and within reach at once; `None` where there are no rings.
+    pub(super) fn in_burst_entries_max(&self) -> Option<u64> {
+        self.is_by_entry.then_some(self.in_burst_max)
+    }
+
+    /// What tells the memory behind the first byte of a page from other memory: the page or, by an entry, the byte.
+    fn name(&self, phys: PhysAddr) -> u64 {
+        if self.is_by_entry { phys.as_u64() } else { phys.pfn() }
+    }
+
     /// What got through so far.
     pub(super) fn found(&mut self) -> Vec<Found> {
         let walks = self.vtd.counters().walks_into_freed;
@@ -205,7 +227,8 @@ impl Adversary {
         let rights = live.access.rights();
         for page in live.pages() {
             let bytes = page.extent.1 - page.extent.0;
-            self.owners.mapped(place(live, &page), slot, Share { phys_pfn: page.phys.pfn(), rights, bytes });
+            let memory = self.name(page.phys);
+            self.owners.mapped(place(live, &page), slot, Share { memory, rights, bytes });
             self.findings.count(Rule::Reserved, u64::from(is_reserved(page.iova.pfn())));
         }
     }
@@ -224,7 +247,7 @@ impl Adversary {
                 return true;
             }
             suspect.under_way.retain(|inside| *inside != core);
-            if self.owners.allows(suspect.place, suspect.phys_pfn, suspect.rights) {
+            if self.owners.allows(suspect.place, suspect.memory, suspect.rights) {
                 return false;
             }
             if suspect.under_way.is_empty() {
@@ -280,6 +303,7 @@ impl Adversary {
         for page in &pages {
             self.probe(place(live, page), 0, rights);
         }
+        self.look_into_burst(slot, live);
         let page = pages[self.random.random_range(0..pages.len())];
         let departing = Departing { slot, place: place(live, &page), rights };
         if self.departing.len() < HOSTAGES_MAX {
@@ -290,9 +314,36 @@ impl Adversary {
         self.keep_warm();
     }
 
+    /// The mapping has been cleared: how many entries of its rings are within reach, though they are no longer valid?
+    fn look_into_burst(&mut self, slot: Slot, live: &Live) {
+        if !self.is_by_entry {
+            return;
+        }
+        let rights = live.access.rights();
+        for index in 0..live.segments.len() {
+            let iova = live.addressing.segment_iova(&live.segments, index, live.ranges[0]);
+            let place = Place { device: live.device, pfn: iova.pfn() };
+            self.in_burst.push((slot, place, live.segments[index].phys.as_u64(), rights));
+        }
+        let mut reached: SmallVec<[((usize, u16), u64); 4]> = SmallVec::new();
+        for (_, place, memory, rights) in &self.in_burst {
+            let iova = Iova::from_pfn(place.pfn);
+            let phys = self.vtd.reaches(self.now_ps, self.sources[place.device], iova, *rights);
+            if phys.is_some_and(|phys| phys.as_u64() == *memory) {
+                let ring = (place.device, RingAddress::of(iova).ring);
+                match reached.iter_mut().find(|(of, _)| *of == ring) {
+                    Some((_, entries)) => *entries += 1,
+                    None => reached.push((ring, 1)),
+                }
+            }
+        }
+        self.in_burst_max = reached.iter().map(|(_, entries)| *entries).fold(self.in_burst_max, u64::max);
+    }
+
     /// The buffer is its owner's again.
     fn handed_back(&mut self, slot: Slot, live: &Live) {
         self.back_ps = self.now_ps;
+        self.in_burst.retain(|(of, ..)| *of != slot);
         for page in live.pages() {
             self.owners.handed_back(place(live, &page), slot, self.now_ps);
         }
@@ -320,6 +371,8 @@ impl Adversary {
         for _ in 0..SEEN_PER_STEP {
             let Some(seen) = self.any_seen() else { break };
             let (near, rights) = (self.random.random_range(1..=NEIGHBOURHOOD), self.any_right());
+            // The same way into the neighbouring entries, where there are entries.
+            let near = if self.is_by_entry && near % 2 == 0 { near / 2 * ENTRY_PAGES } else { near };
             let pfn =
                 if self.random.random_bool(0.5) { seen.pfn.wrapping_add(near) } else { seen.pfn.wrapping_sub(near) };
             let device = self.random.random_range(0..self.sources.len());
@@ -370,7 +423,9 @@ impl Adversary {
     /// Tries bytes of the page that the buffer does not have (S8). The IOMMU translates whole pages, so this is no breach.
     fn try_rest(&mut self, live: &Live, page: &LivePage) {
         let (from, to) = (u64::from(page.extent.0), u64::from(page.extent.1));
-        let beside = if from > 0 { Some(0) } else { (to < PAGE_SIZE).then_some(PAGE_SIZE - 1) };
+        // An entry may be wrong by a byte.
+        let behind = if self.is_by_entry { to } else { PAGE_SIZE - 1 };
+        let beside = if from > 0 { Some(0) } else { (to < PAGE_SIZE).then_some(behind) };
         let reached = beside.and_then(|offset| self.probe(place(live, page), offset, live.access.rights()));
         self.probes.residual += u64::from(reached.is_some());
     }
@@ -381,11 +436,11 @@ impl Adversary {
         let iova = Iova::new((place.pfn << PAGE_SHIFT) | offset);
         let translated = self.vtd.translate(self.now_ps, self.sources[place.device], iova, rights).ok()?;
         self.answered_ps = self.answered_ps.max(translated.ready_ps);
-        let phys_pfn = translated.phys.pfn();
-        let breach = self.owners.judge(place, phys_pfn, rights).map(|breach| self.findings.as_protected(breach));
+        let memory = self.name(PhysAddr::new(translated.phys.as_u64().wrapping_sub(offset)));
+        let breach = self.owners.judge(place, memory, rights).map(|breach| self.findings.as_protected(breach));
         if let Some(breach) = breach {
             let (at_ps, under_way) = (self.now_ps, self.mapping.clone());
-            let suspect = Suspect { place, phys_pfn, rights, breach, at_ps, under_way };
+            let suspect = Suspect { place, memory, rights, breach, at_ps, under_way };
             if suspect.under_way.is_empty() { self.convict(&suspect) } else { self.suspects.push(suspect) }
         }
         Some(translated.outcome)
@@ -393,7 +448,7 @@ impl Adversary {
 
     fn convict(&mut self, suspect: &Suspect) {
         let Suspect { place, breach, at_ps, .. } = suspect;
-        let exposed = self.owners.reached(*place, suspect.phys_pfn, breach, *at_ps);
+        let exposed = self.owners.reached(*place, suspect.memory, breach, *at_ps);
         self.findings.convict(breach, *at_ps, exposed);
         let stale = breach.back_ps.is_some() && !self.owners.is_held(*place);
         if stale && self.hostages.len() < HOSTAGES_MAX && !self.hostages.contains(place) {

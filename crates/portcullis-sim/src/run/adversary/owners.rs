@@ -22,15 +22,16 @@ pub(super) struct Place {
 /// What a mapping has of a page.
 #[derive(Clone, Copy)]
 pub(super) struct Share {
-    pub(super) phys_pfn: u64,
+    /// The memory behind its first byte: the page or, where entries lead to bytes, the byte.
+    pub(super) memory: u64,
     pub(super) rights: Rights,
     /// Bytes of the buffer in the page.
     pub(super) bytes: u16,
 }
 
 impl Share {
-    fn grants(&self, phys_pfn: u64, rights: Rights) -> bool {
-        self.phys_pfn == phys_pfn && self.rights.allows(rights)
+    fn grants(&self, memory: u64, rights: Rights) -> bool {
+        self.memory == memory && self.rights.allows(rights)
     }
 }
 
@@ -118,8 +119,8 @@ impl Owners {
     }
 
     /// Whether a mapping that stands allows the access.
-    pub(super) fn allows(&self, place: Place, phys_pfn: u64, rights: Rights) -> bool {
-        let stands = |holder: &Holder| !holder.leaving && holder.share.grants(phys_pfn, rights);
+    pub(super) fn allows(&self, place: Place, memory: u64, rights: Rights) -> bool {
+        let stands = |holder: &Holder| !holder.leaving && holder.share.grants(memory, rights);
         self.pages.get(&place).is_some_and(|page| page.holders.iter().any(stands))
     }
 
@@ -128,12 +129,12 @@ impl Owners {
         self.pages.get(&place)?.past.last().map(|past| past.share.rights)
     }
 
-    /// What is wrong, if anything is, with an access to `place` that needed `rights` and reached page `phys_pfn` of memory.
-    pub(super) fn judge(&self, place: Place, phys_pfn: u64, rights: Rights) -> Option<Breach> {
+    /// What is wrong, if anything is, with an access to `place` that needed `rights` and reached page `memory` of memory.
+    pub(super) fn judge(&self, place: Place, memory: u64, rights: Rights) -> Option<Breach> {
         let beyond_all = Breach { rule: Rule::Reach, back_ps: None };
         let Some(Page { holders, past }) = self.pages.get(&place) else { return Some(beyond_all) };
         let grants =
-            |leaving| holders.iter().any(|holder| holder.leaving == leaving && holder.share.grants(phys_pfn, rights));
+            |leaving| holders.iter().any(|holder| holder.leaving == leaving && holder.share.grants(memory, rights));
         if grants(false) {
             return None;
         }
@@ -142,20 +143,20 @@ impl Owners {
             // Not back yet, so the device may; but nobody else may have the address.
             return handed_out_again.then_some(Breach { rule: Rule::Reuse, back_ps: None });
         }
-        if let Some(past) = past.iter().rev().find(|past| past.share.grants(phys_pfn, rights)) {
+        if let Some(past) = past.iter().rev().find(|past| past.share.grants(memory, rights)) {
             let rule = if holders.is_empty() { Rule::Strict } else { Rule::Reuse };
             return Some(Breach { rule, back_ps: Some(past.back_ps) });
         }
         let shares = holders.iter().map(|holder| holder.share).chain(past.iter().map(|past| past.share));
-        let leads_there = shares.into_iter().any(|share| share.phys_pfn == phys_pfn);
+        let leads_there = shares.into_iter().any(|share| share.memory == memory);
         Some(if leads_there { Breach { rule: Rule::Rights, back_ps: None } } else { beyond_all })
     }
 
     /// Notes that a buffer which is back was reached, and returns for how long more than was known its bytes have been exposed,
     /// in byte-picoseconds.
-    pub(super) fn reached(&mut self, place: Place, phys_pfn: u64, breach: &Breach, at_ps: u64) -> u128 {
+    pub(super) fn reached(&mut self, place: Place, memory: u64, breach: &Breach, at_ps: u64) -> u128 {
         let past = self.pages.get_mut(&place).into_iter().flat_map(|page| &mut page.past);
-        let mut past = past.filter(|past| past.share.phys_pfn == phys_pfn && Some(past.back_ps) == breach.back_ps);
+        let mut past = past.filter(|past| past.share.memory == memory && Some(past.back_ps) == breach.back_ps);
         past.next().map_or(0, |past| {
             let more_ps = at_ps.saturating_sub(past.reached_ps);
             past.reached_ps = past.reached_ps.max(at_ps);
@@ -172,12 +173,12 @@ mod tests {
     const OLD: u64 = 5;
     const NEW: u64 = 9;
 
-    fn share(phys_pfn: u64, rights: Rights) -> Share {
-        Share { phys_pfn, rights, bytes: 1000 }
+    fn share(memory: u64, rights: Rights) -> Share {
+        Share { memory, rights, bytes: 1000 }
     }
 
-    fn rule(owners: &Owners, phys_pfn: u64, rights: Rights) -> Option<Rule> {
-        owners.judge(PLACE, phys_pfn, rights).map(|breach| breach.rule)
+    fn rule(owners: &Owners, memory: u64, rights: Rights) -> Option<Rule> {
+        owners.judge(PLACE, memory, rights).map(|breach| breach.rule)
     }
 
     #[test]

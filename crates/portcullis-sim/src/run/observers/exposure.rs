@@ -5,6 +5,7 @@ use super::{Observer, RunEvent};
 use crate::run::live::{Live, Slot};
 use crate::run::ranges::{Key, Ranges};
 use crate::run::world::World;
+use portcullis::riommu::format::RING_ADDRESS_MASK;
 use portcullis::{DomainId, IovaRange, Protection, Rule};
 use portcullis_model::Scope;
 use rustc_hash::FxHashMap;
@@ -157,7 +158,10 @@ impl Exposure {
                 self.lose(key, range, first, end, at_ps);
             }
         }
-        if let Scope::Pages { pages, .. } = scope {
+        // A ring has an extent of addresses, and two entries cached at most.
+        if let Scope::Pages { pages, .. } = scope
+            && pages < 1 << RING_ADDRESS_MASK
+        {
             self.windows.over_invalidated_pages += pages.saturating_sub(covered);
         }
     }

@@ -1,9 +1,10 @@
 //! Sub-page exposure (S8): bytes that the device can reach because their page is mapped, though no live buffer holds them.
 
 use super::{Observer, RunEvent};
-use crate::run::live::{Extent, pieces};
+use crate::run::live::{Extent, Live, LivePage, Slot, pieces};
 use crate::run::world::World;
-use portcullis::{PAGE_SIZE, Segment};
+use portcullis::design::Addressing;
+use portcullis::{Iova, PAGE_SIZE, Segment};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
@@ -19,6 +20,8 @@ struct Page {
 #[derive(Default)]
 pub(in crate::run) struct Residual {
     pages: FxHashMap<u64, Page>,
+    /// Mappings by entries that lead beyond their buffers: by how many bytes, and since when.
+    beyond: FxHashMap<Slot, (u64, u64)>,
     bytes_ps: u128,
     /// What the sum was when warm-up ended.
     warm_bytes_ps: u128,
@@ -28,6 +31,14 @@ impl Observer for Residual {
     fn note(&mut self, world: &World, event: &RunEvent<'_>) {
         let now_ps = world.engine.now_ps();
         match event {
+            RunEvent::Mapped { slot, live } if is_by_entry(live) => match beyond(world, live) {
+                0 => {}
+                bytes => drop(self.beyond.insert(*slot, (bytes, now_ps))),
+            },
+            RunEvent::HandedBack { slot, live } if is_by_entry(live) => {
+                let (bytes, since_ps) = self.beyond.remove(slot).unwrap_or_default();
+                self.bytes_ps += u128::from(bytes) * u128::from(now_ps.saturating_sub(since_ps));
+            }
             RunEvent::Mapped { live, .. } => self.mapped(&live.seen, now_ps),
             RunEvent::HandedBack { live, .. } => self.handed_back(&live.seen, now_ps),
             RunEvent::WarmedUp => self.warm_bytes_ps = self.total(now_ps),
@@ -64,7 +75,8 @@ impl Residual {
     pub(in crate::run) fn total(&self, now_ps: u64) -> u128 {
         // Sums do not depend on the order of the map.
         let open: u128 = self.pages.values().map(|page| page.exposed(now_ps)).sum();
-        self.bytes_ps + open
+        let lasted = |(bytes, since_ps): &(u64, u64)| u128::from(*bytes) * u128::from(now_ps.saturating_sub(*since_ps));
+        self.bytes_ps + open + self.beyond.values().map(lasted).sum::<u128>()
     }
 
     /// The page, with what it has exposed so far added to the sum.
@@ -74,6 +86,22 @@ impl Residual {
         page.since_ps = page.since_ps.max(now_ps);
         page
     }
+}
+
+fn is_by_entry(live: &Live) -> bool {
+    matches!(live.addressing, Addressing::Entries { .. })
+}
+
+/// Bytes behind the buffers of a mapping that its tables lead to, up to the end of the page as the device sees it. An entry that is exact
+/// leads to none, and that is asked of the tables, not taken for granted.
+fn beyond(world: &World, live: &Live) -> u64 {
+    let (now_ps, source) = (world.engine.now_ps(), world.devices.borrow()[live.device].source());
+    let leads = |iova: u64| world.vtd.in_tables(now_ps, source, Iova::new(iova)).is_some();
+    let of_page = |page: LivePage| {
+        let (end, rest) = (page.iova.as_u64() + u64::from(page.extent.1), PAGE_SIZE - u64::from(page.extent.1));
+        if rest > 0 && (leads(end) || leads(end + rest - 1)) { rest } else { 0 }
+    };
+    live.pages().map(of_page).sum()
 }
 
 impl Page {

@@ -96,6 +96,10 @@ unsafe impl Platform for HookedHost<'_> {
         hooked(|| self.0.allocate_frame())
     }
 
+    fn allocate_frames(&self, count: usize) -> Result<PhysAddr, NoMemory> {
+        hooked(|| self.0.allocate_frames(count))
+    }
+
     unsafe fn frame(&self, frame: PhysAddr) -> &Frame {
         hook();
         // SAFETY: the caller's promise, passed on.

@@ -44,7 +44,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
             [Segment { phys, len }] => {
                 // SAFETY: no memory is behind the IOMMU of a test.
                 let iova = unsafe { self.domain.map_raw(phys, len, *access) }?;
-                Ok(IovaRange::covering(iova, len).expect("what was mapped"))
+                Ok(self.info.addressing.whole(IovaRange::covering(iova, len).expect("what was mapped")))
             }
             _ => self.domain.raw_map_or_lose(request),
         }

@@ -1,7 +1,7 @@
 //! Maps: what may be handed out, and what may be refused.
 
 use super::operation::{Buffer, PHYSICAL_BITS};
-use super::reference::Held;
+use super::reference::{Held, Reference};
 use super::{ALWAYS_RESERVED, Checker, RESERVED, Violation, fail, ranges};
 use portcullis::design::{Addressing, Design, Usage};
 use portcullis::{Iommu, IovaRange, MapError, PAGE_SHIFT, Platform, RawMapError, Request, Rule};
@@ -13,7 +13,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
         match self.map_by_face(buffer, &request) {
             Ok(range) => {
                 self.vet(range, buffer, request.pages())?;
-                self.reference.map(Held::new(range, &buffer.segments, buffer.access));
+                self.reference.map(Held::new(range, &buffer.segments, buffer.access, self.info.addressing));
                 Ok(Some(range))
             }
             // A map may have to invalidate: what is cached as absent, or what was unmapped there and is not committed yet.
@@ -26,6 +26,8 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
                 let justified = match error {
                     MapError::Poisoned => self.poisoned,
                     MapError::Exhausted { .. } => self.bench.machine.address_bits < 32,
+                    MapError::RingFull { .. } => self.may_be_full(),
+                    MapError::ListTooLong { entries, .. } => buffer.segments.len() > entries as usize,
                     MapError::PhysicalRange(_) => self.info.physical_addresses() || beyond(buffer),
                     MapError::Reserved(_) | MapError::BeyondWidth { .. } | MapError::NotContiguous => {
                         self.info.physical_addresses()
@@ -53,6 +55,12 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
                 Ok(None)
             }
         }
+    }
+
+    /// S13: a ring in which nothing is takes what it has entries for.
+    fn may_be_full(&self) -> bool {
+        let Reference { live, uncommitted, lost, .. } = &self.reference;
+        self.quarantined > 0 || [live, uncommitted, lost].iter().any(|held| !held.is_empty())
     }
 
     /// S13: no block is free that would hold the request, if each mapping takes such a one too.
@@ -94,7 +102,11 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
         if beyond(buffer) && !self.unprotected() {
             return fail(Rule::Reach, "memory beyond the physical addresses was mapped");
         }
-        if range.pages() != pages || range.end_pfn() > 1 << (u32::from(self.bench.machine.address_bits) - PAGE_SHIFT) {
+        let (expected, bits) = match self.info.addressing {
+            Addressing::Entries { pages } => (buffer.segments.len() as u64 * pages, 64),
+            _ => (pages, u32::from(self.bench.machine.address_bits)),
+        };
+        if range.pages() != expected || range.end_pfn() > 1 << (bits - PAGE_SHIFT) {
             return fail(Rule::Exhaustion, format!("{range} was handed out for {pages} pages"));
         }
         let reserved = ranges(RESERVED).into_iter().chain(ranges(ALWAYS_RESERVED));
@@ -104,7 +116,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
         if self.info.physical_addresses() {
             return Ok(());
         }
-        let new = Held::new(range, &buffer.segments, buffer.access);
+        let new = Held::new(range, &buffer.segments, buffer.access, self.info.addressing);
         let shared = self.info.addressing == Addressing::Shared;
         if let Some(held) = self.reference.holders(range).find(|held| !(shared && held.agrees_with(&new))) {
             return fail(Rule::Reuse, format!("{range} was handed out, but {} is in use", held.range));

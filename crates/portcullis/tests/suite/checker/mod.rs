@@ -14,7 +14,7 @@ mod reference;
 use crate::raw_face::open;
 use face::Owned;
 use operation::{Buffer, MEMORY_PAGES, Machine, Operation};
-use portcullis::design::{Design, Info, Options, Usage};
+use portcullis::design::{Addressing, Design, Info, Options, Usage};
 use portcullis::designs::{Choice, Visitor};
 use portcullis::domain::{Mapping, RawBatch};
 use portcullis::iommu::fake::{Behaviour, FakeIommu};
@@ -228,8 +228,10 @@ impl<'a, D: Design<P, I>, P: Platform, I: Iommu> Checker<'a, D, P, I> {
             }
             Operation::UnmapPart { which, front, back } => {
                 let Some(whole) = self.pick(*which) else { return Ok(()) };
-                let pages = whole.pages().saturating_sub(front + back);
-                match IovaRange::new(whole.first_pfn() + front, pages) {
+                // Of addresses by the entry a part is some of the entries.
+                let unit = if let Addressing::Entries { pages } = self.info.addressing { pages } else { 1 };
+                let pages = whole.pages().saturating_sub((front + back) * unit);
+                match IovaRange::new(whole.first_pfn() + front * unit, pages) {
                     Some(part) => self.unmap_alone(part),
                     None => Ok(()),
                 }
@@ -289,10 +291,10 @@ impl<'a, D: Design<P, I>, P: Platform, I: Iommu> Checker<'a, D, P, I> {
         unmap: impl FnOnce(&mut Self) -> Result<(), E>,
     ) -> Result<(), Violation> {
         let before = self.domain.usage();
-        let is_live = self.reference.live.iter().any(|held| held.range == range);
-        if is_live {
-            let pages = range.first_pfn()..range.end_pfn();
-            self.tally.cached_before_unmap += pages.filter(|pfn| self.is_cached(*pfn)).count() as u64;
+        let live = self.reference.live.iter().find(|held| held.range == range);
+        let is_live = live.is_some();
+        if let Some(held) = live {
+            self.tally.cached_before_unmap += held.pages().filter(|(pfn, _)| self.is_cached(*pfn)).count() as u64;
         }
         match unmap(self).map_err(E::into) {
             Ok(()) if is_live => {

@@ -43,6 +43,7 @@ impl Machine {
             address_mask_max: self.address_mask_max,
             coherent: self.coherent,
             caches_absent: self.caches_absent,
+            rings: true,
             pass_through: true,
             address_bits: 48,
             physical_bits: PHYSICAL_BITS,

@@ -1,15 +1,16 @@
 //! What the device may reach, kept as plainly as possible.
 
+use portcullis::design::Addressing;
 use portcullis::table::Rights;
-use portcullis::{Access, IovaRange, PAGE_SHIFT, Segment};
+use portcullis::{Access, IovaRange, PAGE_SHIFT, PAGE_SIZE, Segment};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A mapping as the reference remembers it.
 #[derive(Clone, Debug)]
 pub(crate) struct Held {
     pub(crate) range: IovaRange,
-    /// The physical page behind each page of the range.
-    phys_pfns: Vec<u64>,
+    /// The pages by which something is reached, each with the physical page behind its first byte.
+    pages: Vec<(u64, u64)>,
     access: Access,
 }
 
@@ -52,12 +53,21 @@ pub(crate) struct Reference {
 }
 
 impl Held {
-    pub(crate) fn new(range: IovaRange, segments: &[Segment], access: Access) -> Self {
-        let phys_pfns = segments.iter().flat_map(|segment| {
-            let first = segment.phys.as_u64() >> PAGE_SHIFT;
-            first..=(segment.phys.as_u64() + segment.len - 1) >> PAGE_SHIFT
-        });
-        Self { range, phys_pfns: phys_pfns.collect(), access }
+    pub(crate) fn new(range: IovaRange, segments: &[Segment], access: Access, addressing: Addressing) -> Self {
+        let pages = if let Addressing::Entries { pages: entry } = addressing {
+            let of_segment = |(number, segment): (u64, &Segment)| {
+                let (first, phys) = (range.first_pfn() + number * entry, segment.phys.as_u64());
+                (0..segment.len.div_ceil(PAGE_SIZE)).map(move |at| (first + at, (phys + at * PAGE_SIZE) >> PAGE_SHIFT))
+            };
+            (0..).zip(segments).flat_map(of_segment).collect()
+        } else {
+            let phys_pfns = segments.iter().flat_map(|segment| {
+                let first = segment.phys.as_u64() >> PAGE_SHIFT;
+                first..=(segment.phys.as_u64() + segment.len - 1) >> PAGE_SHIFT
+            });
+            (range.first_pfn()..).zip(phys_pfns).collect()
+        };
+        Self { range, pages, access }
     }
 
     /// Whether each address that both have leads to the same memory, for the same access.
@@ -78,8 +88,7 @@ impl Held {
             Access::DeviceWrites => (false, true),
             Access::DeviceReadsAndWrites => (true, true),
         };
-        let reach = self.phys_pfns.iter().map(move |&phys_pfn| Reach { phys_pfn, reads, writes });
-        (self.range.first_pfn()..).zip(reach)
+        self.pages.iter().map(move |&(pfn, phys_pfn)| (pfn, Reach { phys_pfn, reads, writes }))
     }
 }
 
@@ -113,8 +122,12 @@ impl Reference {
 
     /// Notes a mapping that was made.
     pub(crate) fn map(&mut self, held: Held) {
-        for pfn in held.range.first_pfn()..held.range.end_pfn() {
+        for (pfn, _) in held.pages() {
             self.ever.insert(pfn);
+            if held.range.contains(pfn + 1) {
+                // Behind a segment that has an entry for itself.
+                self.ever.insert(pfn + 1);
+            }
             // Nothing of this address was left to be invalidated, but what it leads to once more.
             self.returned.remove(&pfn);
         }

@@ -91,6 +91,10 @@ unsafe impl<'h> Platform for Interrupted<'h> {
         self.host.allocate_frame()
     }
 
+    fn allocate_frames(&self, count: usize) -> Result<PhysAddr, NoMemory> {
+        self.host.allocate_frames(count)
+    }
+
     unsafe fn frame(&self, frame: PhysAddr) -> &Frame {
         // SAFETY: the caller's promise, passed on.
         unsafe { self.host.frame(frame) }

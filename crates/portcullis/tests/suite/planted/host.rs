@@ -58,6 +58,10 @@ unsafe impl Platform for PlantedHost<'_> {
         self.fake.allocate_frame()
     }
 
+    fn allocate_frames(&self, count: usize) -> Result<PhysAddr, NoMemory> {
+        self.fake.allocate_frames(count)
+    }
+
     unsafe fn frame(&self, frame: PhysAddr) -> &Frame {
         // SAFETY: the caller's promise, passed on.
         unsafe { self.fake.frame(frame) }

@@ -1,0 +1,379 @@
+//! Requests of devices that go through rings (rIOMMU, ASPLOS'15, §4): of each ring one entry is cached, and the one behind it.
+//!
+//! ```text
+//! request --entry is the cached one--> done
+//!         --is the next one, which was fetched ahead--> it becomes the cached one, and the one behind it is fetched
+//!         --anything else--> ring and entry are read in its place, and the one behind it is fetched
+//! ```
+//!
+//! What is on its way takes the place that it is for, so that two entries of a ring are within reach at most, whatever is in the table.
+
+use super::walk::{ContextRefusal, refusal};
+use super::{Counters, LookupOutcome, Translated};
+use crate::ram::Ram;
+use portcullis::riommu::format::{DeviceHeader, RingAddress, RingEntry, RingPointer, SLOT_BYTES};
+use portcullis::table::Rights;
+use portcullis::{Iova, PhysAddr, SourceId};
+use portcullis_vtd::spec::faults::FaultReason;
+use portcullis_vtd::spec::tables::ContextEntry;
+use rustc_hash::FxHashMap;
+
+/// What is read to get at an entry: its ring, and itself.
+const READS: u8 = 2;
+
+/// What is wrong with the hardware, for tests of what notices it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RingFlaw {
+    /// An invalidation leaves the entry that was fetched ahead.
+    KeepsNext,
+}
+
+/// Who uses which ring.
+type Key = (SourceId, u16);
+
+/// What is cached of a ring.
+struct Cached {
+    domain: u16,
+    index: u32,
+    current: Option<RingEntry>,
+    /// The entry behind it, if that was valid when it was fetched.
+    next: Option<RingEntry>,
+    /// Entries of the ring, so that the one behind the last is the first.
+    size: u32,
+    /// When it was used last, in requests.
+    used: u64,
+}
+
+/// An entry that has been read, and is not cached before its time has passed.
+struct Fetch {
+    completes_ps: u64,
+    key: Key,
+    domain: u16,
+    index: u32,
+    size: u32,
+    entry: RingEntry,
+    /// Nobody has asked for it yet.
+    is_ahead: bool,
+    /// Cleared by an invalidation.
+    inserts: bool,
+}
+
+/// What happened to a ring last, for what is counted.
+#[derive(Clone, Copy)]
+struct Last {
+    index: u32,
+    /// The ring was invalidated since.
+    is_invalidated: bool,
+}
+
+/// Where an entry was found in the tables.
+struct Found {
+    entry: RingEntry,
+    size: u32,
+}
+
+/// What is cached of rings, and on its way there.
+pub(super) struct Rings {
+    capacity: usize,
+    cached: FxHashMap<Key, Cached>,
+    fetches: Vec<Fetch>,
+    last: FxHashMap<Key, Last>,
+    requests: u64,
+    memory_read_ps: u64,
+    flaw: Option<RingFlaw>,
+}
+
+/// What a request needs beside the rings.
+pub(super) struct Request<'r> {
+    pub(super) ram: &'r Ram,
+    pub(super) counters: &'r mut Counters,
+    pub(super) context: ContextEntry,
+    /// When each walker is free.
+    pub(super) walkers: &'r mut [u64],
+    pub(super) now_ps: u64,
+    pub(super) source: SourceId,
+    pub(super) iova: Iova,
+    pub(super) rights: Rights,
+}
+
+impl Rings {
+    pub(super) fn new(capacity: usize, memory_read_ps: u64) -> Self {
+        Self {
+            capacity,
+            cached: FxHashMap::default(),
+            fetches: Vec::new(),
+            last: FxHashMap::default(),
+            requests: 0,
+            memory_read_ps,
+            flaw: None,
+        }
+    }
+
+    pub(super) fn plant(&mut self, flaw: RingFlaw) {
+        self.flaw = Some(flaw);
+    }
+
+    /// When the next fetch completes; `u64::MAX` if none is under way.
+    #[inline]
+    pub(super) fn next_ps(&self) -> u64 {
+        self.fetches.iter().map(|fetch| fetch.completes_ps).min().unwrap_or(u64::MAX)
+    }
+
+    /// Translates a request. A refusal says whether the fault is recorded.
+    pub(super) fn translate(&mut self, mut request: Request<'_>) -> Result<Translated, ContextRefusal> {
+        request.counters.lookups += 1;
+        self.requests += 1;
+        let recorded = !request.context.faults_disabled;
+        let (entry, ready_ps, outcome) = self.find(&mut request).map_err(|reason| (reason, recorded))?;
+        let phys = admit(entry, request.iova, request.rights).map_err(|reason| (reason, recorded))?;
+        Ok(Translated { phys, ready_ps, outcome })
+    }
+
+    /// The entry of a request, and when it is known.
+    fn find(&mut self, request: &mut Request<'_>) -> Result<(RingEntry, u64, LookupOutcome), FaultReason> {
+        let RingAddress { ring, entry: index, .. } = RingAddress::of(request.iova);
+        let (key, domain, now_ps) = ((request.source, ring), request.context.domain.0, request.now_ps);
+        let requests = self.requests;
+        if let Some(cached) = self.cached.get_mut(&key).filter(|cached| cached.domain == domain) {
+            cached.used = requests;
+            let following = (cached.index + 1) % cached.size;
+            if let Some(current) = cached.current.filter(|_| cached.index == index) {
+                request.counters.iotlb_hits += 1;
+                self.note(request.counters, key, index);
+                return Ok((current, now_ps, LookupOutcome::Hit));
+            }
+            if let Some(next) = cached.next.filter(|_| following == index) {
+                (cached.index, cached.current, cached.next) = (index, Some(next), None);
+                request.counters.iotlb_hits += 1;
+                self.note(request.counters, key, index);
+                self.fetch_ahead(request, now_ps, key, index);
+                return Ok((next, now_ps, LookupOutcome::Hit));
+            }
+        }
+        let of_ring = |fetch: &&mut Fetch| fetch.inserts && (fetch.key, fetch.domain) == (key, domain);
+        if let Some(fetch) = self.fetches.iter_mut().filter(of_ring).find(|fetch| fetch.index == index) {
+            fetch.is_ahead = false;
+            let (entry, ready_ps) = (fetch.entry, fetch.completes_ps);
+            request.counters.iotlb_hits += 1;
+            request.counters.iotlb_joined += 1;
+            self.note(request.counters, key, index);
+            return Ok((entry, ready_ps, LookupOutcome::Joined));
+        }
+        // The one before it is on its way, and with that it would be fetched ahead: it waits for both.
+        let before = self.fetches.iter_mut().filter(of_ring).find(|fetch| (fetch.index + 1) % fetch.size == index);
+        if let Some(after_ps) = before.map(|fetch| fetch.completes_ps)
+            && let Some(Found { entry, size }) =
+                read(request.ram, request.context.table, request.iova, request.counters)
+        {
+            let completes_ps = self.walk_for(request.walkers, after_ps);
+            request.counters.iotlb_hits += 1;
+            request.counters.iotlb_joined += 1;
+            self.note(request.counters, key, index);
+            self.fetch(Fetch { completes_ps, key, domain, index, size, entry, is_ahead: false, inserts: true });
+            return Ok((entry, completes_ps, LookupOutcome::Joined));
+        }
+        request.counters.iotlb_misses += 1;
+        request.counters.memory_reads += u64::from(READS);
+        let completes_ps = self.walk_for(request.walkers, now_ps);
+        let found = read(request.ram, request.context.table, request.iova, request.counters);
+        let Found { entry, size } = found.ok_or(refusal(request.rights))?;
+        self.note_miss(request.counters, key, index, size);
+        self.note(request.counters, key, index);
+        for fetch in self.fetches.iter_mut().filter(|fetch| fetch.key == key) {
+            fetch.inserts = false;
+        }
+        self.fetch(Fetch { completes_ps, key, domain, index, size, entry, is_ahead: false, inserts: true });
+        Ok((entry, completes_ps, LookupOutcome::Miss { reads: READS }))
+    }
+
+    /// An entry that a device waits for is on its way: it has the place of what is cached of its ring. One more may be on its way there,
+    /// which it follows.
+    fn fetch(&mut self, fetch: Fetch) {
+        self.cached.remove(&fetch.key);
+        let of_ring = |other: &Fetch| other.inserts && other.key == fetch.key;
+        let others = self.fetches.iter().filter(|other| of_ring(other)).count();
+        if others > 1
+            && let Some(oldest) = self.fetches.iter_mut().find(|other| of_ring(other))
+        {
+            oldest.inserts = false;
+        }
+        self.fetches.push(fetch);
+    }
+
+    /// Occupies the walker that is free first. Returns when it is done.
+    fn walk_for(&self, walkers: &mut [u64], now_ps: u64) -> u64 {
+        let walker = walkers.iter_mut().min().expect("there is at least one walker");
+        *walker = now_ps.max(*walker) + u64::from(READS) * self.memory_read_ps;
+        *walker
+    }
+
+    /// Reads the entry behind `index`, which has been asked for, if it is valid.
+    fn fetch_ahead(&mut self, request: &mut Request<'_>, now_ps: u64, key: Key, index: u32) {
+        let size = self.cached.get(&key).map_or(1, |cached| cached.size);
+        let next = (index + 1) % size;
+        if next == index || self.fetches.iter().any(|fetch| fetch.inserts && fetch.key == key && fetch.index == next) {
+            return;
+        }
+        let completes_ps = self.walk_for(request.walkers, now_ps);
+        let iova = RingAddress { ring: key.1, entry: next, offset: 0 }.iova();
+        if let Some(Found { entry, size }) = read(request.ram, request.context.table, iova, request.counters) {
+            let domain = request.context.domain.0;
+            let fetch = Fetch { completes_ps, key, domain, index: next, size, entry, is_ahead: true, inserts: true };
+            self.fetches.push(fetch);
+        }
+    }
+
+    /// Completes the fetch that is due first. `context` is that of a device, as far as it is known.
+    pub(super) fn complete(
+        &mut self,
+        ram: &Ram,
+        counters: &mut Counters,
+        walkers: &mut [u64],
+        context: impl Fn(SourceId) -> Option<ContextEntry>,
+    ) {
+        let first = (0..self.fetches.len()).min_by_key(|&at| self.fetches[at].completes_ps);
+        let Some(first) = first else { return };
+        let Fetch { completes_ps, key, domain, index, size, entry, is_ahead, inserts } = self.fetches.remove(first);
+        if !inserts || self.capacity == 0 {
+            return;
+        }
+        if is_ahead {
+            let before = |cached: &&mut Cached| (cached.index + 1) % cached.size == index && cached.domain == domain;
+            if let Some(cached) = self.cached.get_mut(&key).filter(before) {
+                cached.next = Some(entry);
+            }
+            return;
+        }
+        self.make_room(key);
+        let cached = Cached { domain, index, current: Some(entry), next: None, size, used: self.requests };
+        self.cached.insert(key, cached);
+        if let Some(context) = context(key.0) {
+            let (source, iova) = (key.0, RingAddress { ring: key.1, entry: index, offset: 0 }.iova());
+            let now_ps = completes_ps;
+            let mut request = Request { ram, counters, context, walkers, now_ps, source, iova, rights: Rights::READ };
+            self.fetch_ahead(&mut request, now_ps, key, index);
+        }
+    }
+
+    /// Drops the ring that was used longest ago, where there is no room for another.
+    fn make_room(&mut self, key: Key) {
+        if self.cached.len() >= self.capacity && !self.cached.contains_key(&key) {
+            let oldest = self.cached.iter().min_by_key(|(_, cached)| cached.used).map(|(key, _)| *key);
+            oldest.map(|oldest| self.cached.remove(&oldest));
+        }
+    }
+
+    /// Counts a request for an entry that is there.
+    fn note(&mut self, counters: &mut Counters, key: Key, index: u32) {
+        let last = self.last.insert(key, Last { index, is_invalidated: false });
+        counters.ring_switches += u64::from(last.is_some_and(|last| last.index != index));
+    }
+
+    /// Says why an entry had to be read that a device asked for. Those whose ring had to make room are counted nowhere.
+    fn note_miss(&self, counters: &mut Counters, key: Key, index: u32, size: u32) {
+        match self.last.get(&key) {
+            Some(last) if last.index != index && (last.index + 1) % size != index => counters.ring_out_of_order += 1,
+            Some(last) if last.is_invalidated => counters.ring_after_invalidation += 1,
+            Some(_) if !self.cached.contains_key(&key) && !self.is_under_way(key) => {}
+            _ => counters.ring_mapped_later += 1,
+        }
+    }
+
+    fn is_under_way(&self, key: Key) -> bool {
+        self.fetches.iter().any(|fetch| fetch.key == key && fetch.inserts)
+    }
+
+    /// What is cached or on its way for `iova`.
+    fn peek(&self, domain: u16, source: SourceId, iova: Iova) -> Option<RingEntry> {
+        let RingAddress { ring, entry: index, .. } = RingAddress::of(iova);
+        let key = (source, ring);
+        let cached = self.cached.get(&key).filter(|cached| cached.domain == domain);
+        let at_hand = cached.and_then(|cached| {
+            let current = cached.current.filter(|_| cached.index == index);
+            current.or(cached.next.filter(|_| (cached.index + 1) % cached.size == index))
+        });
+        let serves = |fetch: &&Fetch| fetch.inserts && (fetch.key, fetch.domain, fetch.index) == (key, domain, index);
+        at_hand.or_else(|| self.fetches.iter().find(serves).map(|fetch| fetch.entry))
+    }
+
+    /// Where a request would lead now, leaving no trace of the question.
+    pub(super) fn reaches(
+        &self,
+        ram: &Ram,
+        context: &ContextEntry,
+        source: SourceId,
+        iova: Iova,
+        rights: Rights,
+    ) -> Option<PhysAddr> {
+        let in_table = || read(ram, context.table, iova, &mut Counters::default()).map(|found| found.entry);
+        let entry = self.peek(context.domain.0, source, iova).or_else(in_table)?;
+        admit(entry, iova, rights).ok()
+    }
+
+    /// Executes an invalidation of the rings `first` to `last` of a domain, or of all: of every domain, where none is named.
+    pub(super) fn invalidate(&mut self, domain: Option<u16>, rings: Option<(u16, u16)>) {
+        let is_covered = |of: u16, ring: u16| {
+            domain.is_none_or(|domain| domain == of) && rings.is_none_or(|(first, last)| (first..=last).contains(&ring))
+        };
+        for (key, cached) in &self.cached {
+            if is_covered(cached.domain, key.1)
+                && let Some(last) = self.last.get_mut(key)
+            {
+                last.is_invalidated = true;
+            }
+        }
+        let keeps_next = self.flaw == Some(RingFlaw::KeepsNext);
+        self.cached.retain(|key, cached| {
+            let stays = !is_covered(cached.domain, key.1);
+            if !stays && keeps_next {
+                cached.current = None;
+            }
+            stays || keeps_next && cached.next.is_some()
+        });
+        for fetch in &mut self.fetches {
+            if is_covered(fetch.domain, fetch.key.1) {
+                fetch.inserts = false;
+                if let Some(last) = self.last.get_mut(&fetch.key) {
+                    last.is_invalidated = true;
+                }
+            }
+        }
+    }
+}
+
+/// Where the tables lead, whatever the rights.
+pub(super) fn in_tables(ram: &Ram, table: PhysAddr, iova: Iova) -> Option<PhysAddr> {
+    let found = read(ram, table, iova, &mut Counters::default())?;
+    found.entry.reach(RingAddress::of(iova).offset)
+}
+
+/// Where a request for `iova` leads that needs `rights`.
+fn admit(entry: RingEntry, iova: Iova, rights: Rights) -> Result<PhysAddr, FaultReason> {
+    let phys = entry.reach(RingAddress::of(iova).offset).filter(|_| entry.rights.allows(rights));
+    phys.ok_or(refusal(rights))
+}
+
+/// Reads the entry of `iova` from the table of rings on. `None` where there is none that is valid.
+fn read(ram: &Ram, table: PhysAddr, iova: Iova, counters: &mut Counters) -> Option<Found> {
+    let RingAddress { ring, entry, .. } = RingAddress::of(iova);
+    let mut into_freed = false;
+    let mut slot = |table: PhysAddr, index: u64| {
+        let low = PhysAddr::new(table.as_u64().wrapping_add(index * SLOT_BYTES));
+        let high = PhysAddr::new(low.as_u64().wrapping_add(8));
+        into_freed |= !ram.is_allocated(low);
+        Some([ram.hardware_read_u64(low)?, ram.hardware_read_u64(high)?])
+    };
+    let mut find = || {
+        // Hardware has read how many there are with the context.
+        let header = DeviceHeader::decode(slot(table, 0)?[0]);
+        if ring == 0 || ring > header.rings {
+            return None;
+        }
+        let RingPointer { table, size } = RingPointer::decode(slot(table, ring.into())?)?;
+        let entry = if entry < size { RingEntry::decode(slot(table, entry.into())?) } else { None };
+        entry.map(|entry| Found { entry, size })
+    };
+    let found = find();
+    counters.walks_into_freed += u64::from(into_freed);
+    found
+}

@@ -1,0 +1,56 @@
+//! rIOMMU (ASPLOS'15): rings, for hardware that has them. No IOMMU does.
+//!
+//! ```text
+//! free --map: the tail goes on--> valid --unmap--> held --the burst ends: its ring is invalidated once--> free
+//! ```
+//!
+//! A map: `domain/mod.rs`, `riommu/mapper.rs`, `riommu/rings.rs`, `riommu/ring.rs`, `riommu/format.rs`.
+//!
+//! An unmap: `domain/mod.rs`, `riommu/mapper.rs`, `riommu/rings.rs`, `riommu/ring.rs`, `riommu/format.rs`, `submission.rs`.
+
+use crate::design::{Design, DesignInfo, DomainSetup, Info, OptionInfo, OptionKind};
+use crate::error::NewDomainError;
+use crate::invalidation::BATCH_MAX;
+use crate::iommu::Iommu;
+use crate::platform::Platform;
+use crate::riommu::format::RING_ENTRIES_MAX;
+use crate::riommu::{ADDRESSING, RingMapper};
+use crate::safety::Protection;
+
+/// Entries of a ring, unless the user says otherwise.
+const RING_DEFAULT: u64 = 4096;
+
+/// A ring for each stream of requests and way of use, in a flat table that hardware follows in order.
+#[derive(Debug)]
+pub struct RIommu;
+
+impl DesignInfo for RIommu {
+    const INFO: Info = Info {
+        id: "riommu",
+        source: "rIOMMU (ASPLOS'15): no such hardware",
+        allocator: "the entry at the tail of a ring: one for each stream of requests (a queue, else a CPU) and way of use; one for each lasting mapping",
+        invalidation: "one for each ring of a batch, when it ends",
+        tables: "flat, one for each ring; kept",
+        protections: &[Protection::Strict],
+        breaches: &[],
+        addressing: ADDRESSING,
+        fit: None,
+        batch_default: BATCH_MAX,
+        options: &[OptionInfo {
+            key: "ring",
+            kind: OptionKind::Count(1..=RING_ENTRIES_MAX as u64),
+            default: "4096",
+            description: "entries of a ring for mappings that come and go",
+        }],
+    };
+}
+
+// SAFETY: the mapper of `riommu` is a sound one.
+unsafe impl<P: Platform, I: Iommu> Design<P, I> for RIommu {
+    type Mapper = RingMapper<P, I>;
+
+    unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+        let size = setup.options.count("ring").unwrap_or(RING_DEFAULT);
+        RingMapper::new(setup, u32::try_from(size).unwrap_or(RING_ENTRIES_MAX))
+    }
+}

@@ -1,0 +1,109 @@
+//! Entries of rings that were ever read: cached until they are invalidated, each with the one behind it.
+
+use super::super::DomainId;
+use crate::address::{Iova, PAGE_SHIFT, PAGE_SIZE, PhysAddr};
+use crate::entry::Rights;
+use crate::platform::fake::FakeHost;
+use crate::riommu::format::{DeviceHeader, ENTRY_PAGES, RingAddress, RingEntry, RingPointer, SLOT_BYTES};
+use core::ops::RangeInclusive;
+use std::collections::BTreeMap;
+use std::vec::Vec;
+
+/// By domain, and first page of the addresses of an entry. None for one that was found absent.
+#[derive(Debug, Default)]
+pub(super) struct Entries(BTreeMap<(DomainId, u64), Option<RingEntry>>);
+
+impl Entries {
+    /// The entry that serves `iova`, which stays cached from now on. What is absent does where `caches_absent` says so.
+    pub(super) fn get(
+        &mut self,
+        host: &FakeHost,
+        (domain, device): (DomainId, PhysAddr),
+        iova: Iova,
+        caches_absent: bool,
+    ) -> Option<RingEntry> {
+        let RingAddress { ring, entry, .. } = RingAddress::of(iova);
+        let key = |entry| (domain, RingAddress { ring, entry, offset: 0 }.iova().pfn());
+        if let Some(cached) = self.0.get(&key(entry)) {
+            return *cached;
+        }
+        let (pointer, found) =
+            ring_of(host, device, ring).map_or((None, None), |pointer| (Some(pointer), entry_of(host, pointer, entry)));
+        if found.is_some() || caches_absent {
+            self.0.insert(key(entry), found);
+        }
+        if let (Some(pointer), Some(_)) = (pointer, found) {
+            let next = (entry + 1) % pointer.size;
+            if let Some(ahead) = entry_of(host, pointer, next) {
+                self.0.entry(key(next)).or_insert(Some(ahead));
+            }
+        }
+        found
+    }
+
+    pub(super) fn is_cached(&self, domain: DomainId, pfn: u64) -> bool {
+        self.0.get(&(domain, pfn & !(ENTRY_PAGES - 1))).is_some_and(Option::is_some)
+    }
+
+    /// Those of `domain` that are cached, with the first page of their addresses.
+    pub(super) fn of_domain(&self, domain: DomainId) -> impl Iterator<Item = (u64, RingEntry)> {
+        self.0.iter().filter(move |((of, _), _)| *of == domain).filter_map(|((_, pfn), entry)| Some((*pfn, (*entry)?)))
+    }
+
+    pub(super) fn forget(&mut self, domain: DomainId, pfns: RangeInclusive<u64>) {
+        let touched = |pfn: u64| pfn <= *pfns.end() && pfn + (ENTRY_PAGES - 1) >= *pfns.start();
+        self.0.retain(|(of, pfn), _| *of != domain || !touched(*pfn));
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
+fn slot(host: &FakeHost, table: PhysAddr, index: u64) -> [u64; 2] {
+    let low = table.as_u64() + index * SLOT_BYTES;
+    [low, low + 8].map(|at| host.hardware_read(PhysAddr::new(at)).expect("the walk reached a ring that was freed (S4)"))
+}
+
+fn ring_of(host: &FakeHost, device: PhysAddr, ring: u16) -> Option<RingPointer> {
+    let header = DeviceHeader::decode(slot(host, device, 0)[0]);
+    if ring == 0 || ring > header.rings {
+        return None;
+    }
+    RingPointer::decode(slot(host, device, ring.into()))
+}
+
+fn entry_of(host: &FakeHost, ring: RingPointer, entry: u32) -> Option<RingEntry> {
+    if entry < ring.size { RingEntry::decode(slot(host, ring.table, entry.into())) } else { None }
+}
+
+/// Every valid entry in the tables, with the first page of its addresses.
+pub(super) fn in_tables(host: &FakeHost, device: PhysAddr) -> Vec<(u64, RingEntry)> {
+    let header = DeviceHeader::decode(slot(host, device, 0)[0]);
+    let mut found = Vec::new();
+    for (ring, words) in (0..=header.rings).zip(slots(host, device)).skip(1) {
+        let Some(RingPointer { table, size }) = RingPointer::decode(words) else { continue };
+        for (entry, words) in (0..size).zip(slots(host, table)) {
+            let first = RingAddress { ring, entry, offset: 0 }.iova().pfn();
+            found.extend(RingEntry::decode(words).map(|entry| (first, entry)));
+        }
+    }
+    found
+}
+
+/// The slots of a table, page by page.
+fn slots(host: &FakeHost, table: PhysAddr) -> impl Iterator<Item = [u64; 2]> {
+    let pages = (0..).map_while(move |page| host.hardware_page(PhysAddr::new(table.as_u64() + page * PAGE_SIZE)));
+    pages.flat_map(|words| words.as_chunks().0.to_vec())
+}
+
+/// The pages of address by which an entry leads somewhere, each with a page of memory that it leads to.
+pub(super) fn pages((first, entry): (u64, RingEntry), rights: Rights) -> impl Iterator<Item = (u64, u64)> {
+    let size = if entry.rights.allows(rights) { u64::from(entry.size) } else { 0 };
+    let phys = entry.phys.as_u64();
+    (0..size.div_ceil(PAGE_SIZE)).flat_map(move |page| {
+        let last = (size - 1).min(page * PAGE_SIZE + (PAGE_SIZE - 1));
+        let touched = (phys + page * PAGE_SIZE) >> PAGE_SHIFT..=(phys + last) >> PAGE_SHIFT;
+        touched.map(move |memory| (first + page, memory))
+    })
+}

@@ -1,0 +1,260 @@
+//! The structures of rIOMMU that hardware reads (ASPLOS'15, §4), and the addresses that devices use. No VT-d has them.
+//!
+//! A context entry leads to the rings of a device: a table of 128-bit slots, the first of which says how many rings there are. Ring *r*
+//! is in slot *r*, so that rings are numbered from 1.
+//!
+//! ```text
+//!            127                    82 81        64 63                                  0
+//!            +------------------------+------------+-------------------------------------+
+//! slot 0     |           0            |     0      | 0                  rings (u16, 15:0)|   rDEVICE
+//! slot r     |           0            | size (u18) | table of entries, page-aligned      |   rRING
+//!            +------------------------+------------+-------------------------------------+
+//!
+//!            127             97  96  95 94 93         64 63                              0
+//!            +-----------------+---+-----+--------------+---------------------------------+
+//! entry      |     unused      | V | dir |  size (u30)  | physical address of first byte  |   rPTE
+//!            +-----------------+---+-----+--------------+---------------------------------+
+//!
+//!             63          48 47               30 29                                     0
+//!            +--------------+-------------------+----------------------------------------+
+//! address    |  ring (u16)  |    entry (u18)    |              offset (u30)              |   rIOVA
+//!            +--------------+-------------------+----------------------------------------+
+//! ```
+//!
+//! `dir` has the bits of [`Rights`]: 1 to read, 2 to write. Hardware ignores the unused bits, in which the driver keeps what it knows of
+//! an entry: whether it is occupied (97), and how many entries the mapping has that begins there (115:98).
+
+use crate::address::{Iova, PAGE_SHIFT, PAGE_SIZE, PhysAddr};
+use crate::entry::Rights;
+
+const OFFSET_BITS: u32 = 30;
+const ENTRY_BITS: u32 = 18;
+/// Bits of an address below the number of the ring.
+pub const RING_SHIFT: u32 = OFFSET_BITS + ENTRY_BITS;
+/// Pages of address that an entry has.
+pub const ENTRY_PAGES: u64 = 1 << (OFFSET_BITS - PAGE_SHIFT);
+/// Entries of a ring at most.
+pub const RING_ENTRIES_MAX: u32 = (1 << ENTRY_BITS) - 1;
+/// Bytes that an entry leads to at most.
+pub const SEGMENT_BYTES_MAX: u64 = (1 << OFFSET_BITS) - 1;
+/// The address mask of the page-selective invalidation of a ring: that of all its addresses.
+pub const RING_ADDRESS_MASK: u8 = (RING_SHIFT - PAGE_SHIFT) as u8;
+/// Bytes of a slot, and of an entry.
+pub const SLOT_BYTES: u64 = 16;
+/// Slots, or entries, in a page.
+pub const SLOTS_PER_PAGE: u32 = (PAGE_SIZE / SLOT_BYTES) as u32;
+
+const DIRECTION_SHIFT: u32 = OFFSET_BITS;
+const VALID: u64 = 1 << 32;
+const OCCUPIED: u64 = 1 << 33;
+const COUNT_SHIFT: u32 = 34;
+const COUNT_MASK: u64 = (1 << ENTRY_BITS) - 1;
+
+/// An address that a device uses (rIOVA).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RingAddress {
+    /// The ring; none is numbered 0.
+    pub ring: u16,
+    /// The entry of the ring, 18 bits.
+    pub entry: u32,
+    /// The byte behind the entry, 30 bits.
+    pub offset: u32,
+}
+
+impl RingAddress {
+    /// The parts of an address.
+    pub const fn of(iova: Iova) -> Self {
+        let bits = iova.as_u64();
+        Self {
+            ring: (bits >> RING_SHIFT) as u16,
+            entry: (bits >> OFFSET_BITS) as u32 & RING_ENTRIES_MAX,
+            offset: bits as u32 & SEGMENT_BYTES_MAX as u32,
+        }
+    }
+
+    /// The address of these parts. Bits beyond their widths are dropped.
+    pub const fn iova(self) -> Iova {
+        let entry = (self.entry & RING_ENTRIES_MAX) as u64;
+        let offset = self.offset as u64 & SEGMENT_BYTES_MAX;
+        Iova::new((self.ring as u64) << RING_SHIFT | entry << OFFSET_BITS | offset)
+    }
+}
+
+/// What slot 0 says: how many rings there are (rDEVICE).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DeviceHeader {
+    /// The highest number of a ring.
+    pub rings: u16,
+}
+
+impl DeviceHeader {
+    /// The two quadwords, low first.
+    pub const fn encode(self) -> [u64; 2] {
+        [self.rings as u64, 0]
+    }
+
+    /// Reads the low quadword.
+    pub const fn decode(low: u64) -> Self {
+        Self { rings: low as u16 }
+    }
+}
+
+/// A ring, as hardware knows it (rRING).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RingPointer {
+    /// Its entries, page-aligned, in pages side by side.
+    pub table: PhysAddr,
+    /// How many, at most [`RING_ENTRIES_MAX`].
+    pub size: u32,
+}
+
+impl RingPointer {
+    /// The two quadwords, low first.
+    pub const fn encode(self) -> [u64; 2] {
+        [self.table.as_u64() & !(PAGE_SIZE - 1), (self.size & RING_ENTRIES_MAX) as u64]
+    }
+
+    /// Reads two quadwords. `None` where there is no ring: one of no entries.
+    pub const fn decode([low, high]: [u64; 2]) -> Option<Self> {
+        match high as u32 & RING_ENTRIES_MAX {
+            0 => None,
+            size => Some(Self { table: PhysAddr::new(low & !(PAGE_SIZE - 1)), size }),
+        }
+    }
+}
+
+/// A valid entry (rPTE): the run of bytes that it leads to, and what a device may do there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RingEntry {
+    /// The first byte.
+    pub phys: PhysAddr,
+    /// How many, at most [`SEGMENT_BYTES_MAX`].
+    pub size: u32,
+    /// What a device may do.
+    pub rights: Rights,
+}
+
+impl RingEntry {
+    /// The two quadwords, low first.
+    pub const fn encode(self) -> [u64; 2] {
+        let size = self.size as u64 & SEGMENT_BYTES_MAX;
+        [self.phys.as_u64(), size | self.rights.bits() << DIRECTION_SHIFT | VALID]
+    }
+
+    /// Reads two quadwords. `None` where the entry is not valid, or grants nothing.
+    pub const fn decode([low, high]: [u64; 2]) -> Option<Self> {
+        if high & VALID == 0 {
+            return None;
+        }
+        match Rights::from_bits(high >> DIRECTION_SHIFT & 3) {
+            Some(rights) => Some(Self { phys: PhysAddr::new(low), size: (high & SEGMENT_BYTES_MAX) as u32, rights }),
+            None => None,
+        }
+    }
+
+    /// Where a device gets by `offset`, if it gets anywhere.
+    pub const fn reach(self, offset: u32) -> Option<PhysAddr> {
+        match self.phys.as_u64().checked_add(offset as u64) {
+            Some(at) if offset < self.size => Some(PhysAddr::new(at)),
+            _ => None,
+        }
+    }
+}
+
+/// What the driver knows of an entry, as the high quadword says it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct EntryState(u64);
+
+impl EntryState {
+    /// Nobody has it.
+    pub(super) const FREE: Self = Self(0);
+    /// Somebody has it, and devices get nothing by it: it is taken and not yet written, or no longer valid and not yet free, or one of
+    /// the latter and not the first of its mapping.
+    pub(super) const HELD: Self = Self(OCCUPIED);
+
+    pub(super) const fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    pub(super) const fn bits(self) -> u64 {
+        self.0
+    }
+
+    /// One that leads somewhere: the first of a mapping of `count` entries, or another for 0.
+    pub(super) const fn valid(entry: RingEntry, count: u32) -> Self {
+        let [_, high] = entry.encode();
+        Self(high | OCCUPIED | (count as u64) << COUNT_SHIFT)
+    }
+
+    /// The first of a mapping, without what devices see.
+    pub(super) const fn invalid(self) -> Self {
+        Self(self.0 & (OCCUPIED | COUNT_MASK << COUNT_SHIFT))
+    }
+
+    pub(super) const fn is_valid(self) -> bool {
+        self.0 & VALID != 0
+    }
+
+    /// How many entries the mapping has that begins here; 0 for none.
+    pub(super) const fn count(self) -> u32 {
+        (self.0 >> COUNT_SHIFT & COUNT_MASK) as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Against literal values, so that driver and model cannot be wrong alike.
+    #[test]
+    fn structures_are_those_published_to_the_bit() {
+        let address = RingAddress { ring: 0x8001, entry: 0x2_0003, offset: 0x3000_0005 };
+        assert_eq!(address.iova().as_u64(), 0x8001_8000_f000_0005);
+        assert_eq!(RingAddress::of(address.iova()), address);
+        assert_eq!(RingAddress { ring: 1, entry: 0, offset: 0 }.iova().as_u64(), 0x0001_0000_0000_0000);
+        assert_eq!(RingAddress { ring: 0, entry: 1, offset: 0 }.iova().as_u64(), 0x4000_0000);
+
+        assert_eq!(DeviceHeader { rings: 0xffff }.encode(), [0xffff, 0]);
+        assert_eq!(DeviceHeader::decode(0xdead_0003), DeviceHeader { rings: 3 });
+
+        let ring = RingPointer { table: PhysAddr::new(0x1234_5000), size: 0x3_ffff };
+        assert_eq!(ring.encode(), [0x1234_5000, 0x3_ffff]);
+        assert_eq!(RingPointer::decode(ring.encode()), Some(ring));
+        assert_eq!(RingPointer::decode([0x1234_5000, 0x4_0000]), None, "a ring of no entries");
+
+        let entry = |rights| RingEntry { phys: PhysAddr::new(0x7_0000_0123), size: 0x3fff_ffff, rights };
+        for (rights, high) in
+            [(Rights::READ, 0x1_7fff_ffff), (Rights::WRITE, 0x1_bfff_ffff), (Rights::READ_WRITE, 0x1_ffff_ffff)]
+        {
+            assert_eq!(entry(rights).encode(), [0x7_0000_0123, high]);
+            assert_eq!(RingEntry::decode([0x7_0000_0123, high]), Some(entry(rights)));
+            assert_eq!(RingEntry::decode([0x7_0000_0123, high | 0xffff_fffe_0000_0000]), Some(entry(rights)), "unused");
+        }
+        assert_eq!(RingEntry::decode([0x1000, 0xffff_fffe_ffff_ffff]), None, "not valid");
+        assert_eq!(RingEntry::decode([0x1000, 0x1_3fff_ffff]), None, "no direction");
+        assert_eq!((SLOT_BYTES, SLOTS_PER_PAGE, ENTRY_PAGES), (16, 256, 0x4_0000));
+        assert_eq!((RING_ENTRIES_MAX, SEGMENT_BYTES_MAX, RING_ADDRESS_MASK), (262_143, 0x3fff_ffff, 36));
+    }
+
+    #[test]
+    fn an_entry_ends_with_its_last_byte() {
+        let entry = RingEntry { phys: PhysAddr::new(0x1ff0), size: 0x20, rights: Rights::READ };
+        assert_eq!(entry.reach(0), Some(PhysAddr::new(0x1ff0)));
+        assert_eq!(entry.reach(0x1f), Some(PhysAddr::new(0x200f)));
+        assert_eq!((entry.reach(0x20), entry.reach(0x3fff_ffff)), (None, None));
+        assert_eq!(RingEntry { phys: PhysAddr::new(u64::MAX), ..entry }.reach(1), None, "memory ends");
+    }
+
+    #[test]
+    fn what_the_driver_notes_is_no_part_of_what_hardware_reads() {
+        let entry = RingEntry { phys: PhysAddr::new(0x5003), size: 77, rights: Rights::WRITE };
+        let state = EntryState::valid(entry, RING_ENTRIES_MAX);
+        assert_eq!(RingEntry::decode([entry.phys.as_u64(), state.bits()]), Some(entry));
+        assert_eq!((state.count(), state.is_valid()), (RING_ENTRIES_MAX, true));
+        let invalid = state.invalid();
+        assert_eq!((invalid.count(), invalid.is_valid()), (RING_ENTRIES_MAX, false));
+        assert_eq!(RingEntry::decode([entry.phys.as_u64(), invalid.bits()]), None);
+        assert_eq!(invalid.bits() & 0x1_ffff_ffff, 0, "nothing is left of what hardware reads");
+        assert_ne!((invalid, EntryState::HELD), (EntryState::FREE, EntryState::FREE));
+    }
+}

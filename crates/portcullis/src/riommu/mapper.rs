@@ -1,0 +1,251 @@
+//! The mapper of the design `riommu`: a driver for rings.
+
+use super::format::{ENTRY_PAGES, RING_ADDRESS_MASK, RING_ENTRIES_MAX, RingAddress, SEGMENT_BYTES_MAX};
+use super::ring::Ring;
+use super::rings::Rings;
+use crate::address::IovaRange;
+use crate::design::{Addressing, DomainSetup, Mapper, Usage};
+use crate::error::{CommitError, MapError, NewDomainError, RawMapError, RawUnmapError, SyncError, UnmapError};
+use crate::invalidation::{BATCH_MAX, Due, Revocation, Revoked};
+use crate::iommu::{AttachError, Capabilities, DomainId, Invalidation, Iommu, QueueError, SourceId, Translation};
+use crate::platform::{Phase, Platform, Step};
+use crate::proof::{Committed, Proof};
+use crate::request::Request;
+use crate::submission::Submission;
+use crate::sync::{AtomicBool, Ordering, StaticCounter};
+use arrayvec::ArrayVec;
+
+/// What the addresses of rings are.
+pub(crate) const ADDRESSING: Addressing = Addressing::Entries { pages: ENTRY_PAGES };
+
+/// Tags handed out so far.
+static TAGS: StaticCounter = StaticCounter::new(0);
+/// Tags of domains with rings have this bit, so that they are none of an [`AddressSpace`](crate::AddressSpace).
+const RINGS_TAG: u64 = 1 << 63;
+
+/// A mapper whose devices go through rings.
+pub struct RingMapper<P: Platform, I: Iommu> {
+    platform: P,
+    iommu: I,
+    capabilities: Capabilities,
+    id: DomainId,
+    tag: u64,
+    rings: Rings,
+    /// Set by the first invalidation that failed; from then on nothing is mapped. Relaxed: it only has to be seen some time after, and the
+    /// buffers concerned are quarantined either way.
+    is_poisoned: AtomicBool,
+}
+
+impl<P: Platform, I: Iommu> RingMapper<P, I> {
+    /// Opens a domain whose rings have `size` entries.
+    ///
+    /// # Errors
+    /// [`NewDomainError::NoRings`] where the hardware has none, [`NewDomainError::NoMemory`], and those of [`Iommu::open_domain`].
+    ///
+    /// # Panics
+    /// If a ring cannot have so many entries.
+    pub fn new(setup: DomainSetup<'_, P, I>, size: u32) -> Result<Self, NewDomainError> {
+        assert!((1..=RING_ENTRIES_MAX).contains(&size), "a ring of {size} entries");
+        let DomainSetup { iommu, platform, reserved, .. } = setup;
+        let capabilities = iommu.capabilities();
+        if !capabilities.rings {
+            return Err(NewDomainError::NoRings);
+        }
+        let mut rings = Rings::new(&platform, size, reserved)?;
+        // SAFETY: the tables are this domain's alone, and go after it has been closed.
+        let id = match unsafe { iommu.open_domain(Translation::Rings { device: rings.device() }) } {
+            Ok(id) => id,
+            Err(error) => {
+                rings.close(&platform, &Proof::never_visible());
+                return Err(error.into());
+            }
+        };
+        // Relaxed: only uniqueness matters.
+        let tag = TAGS.fetch_add(1, Ordering::Relaxed) as u64 | RINGS_TAG;
+        Ok(Self { platform, iommu, capabilities, id, tag, rings, is_poisoned: AtomicBool::new(false) })
+    }
+
+    /// Refuses what no ring can hold.
+    fn check(&self, request: &Request<'_>) -> Result<(), MapError> {
+        let (segments, entries) = (request.segments(), self.rings.size_for(request.lifetime));
+        if segments.len() > entries as usize {
+            return Err(MapError::ListTooLong { segments: segments.len(), entries });
+        }
+        for segment in segments {
+            if segment.len > SEGMENT_BYTES_MAX {
+                return Err(MapError::SegmentTooLong { len: segment.len, most: SEGMENT_BYTES_MAX });
+            }
+            let last = segment.phys.as_u64().checked_add(segment.len - 1);
+            if last.is_none_or(|last| last >> self.capabilities.physical_bits.min(63) != 0) {
+                return Err(MapError::PhysicalRange(segment.phys));
+            }
+        }
+        Ok(())
+    }
+
+    /// The ring and the entries of what `range` has a part of.
+    fn entries(&self, range: IovaRange) -> Result<(&Ring, u32, u32), UnmapError> {
+        let whole = ADDRESSING.whole(range);
+        let RingAddress { ring, entry, .. } = RingAddress::of(whole.start());
+        let ring = self.rings.numbered(ring).ok_or(UnmapError::NotMapped(whole.start()))?;
+        let count = u32::try_from(whole.pages() / ENTRY_PAGES).unwrap_or(u32::MAX);
+        Ok((ring, entry, count))
+    }
+
+    /// Makes the mapping at `range` invalid. Returns its ring and its entries.
+    fn clear(&self, range: IovaRange) -> Result<(&Ring, u32, u32), UnmapError> {
+        let platform = &self.platform;
+        platform.probe(Step::Enter(Phase::Other));
+        platform.probe(Step::Unmap);
+        platform.probe(Step::Enter(Phase::Table));
+        platform.probe(Step::RingFind);
+        let (ring, first, count) = self.entries(range)?;
+        platform.probe(Step::RingClear { entries: count as usize });
+        ring.clear(platform, first, count)?;
+        Ok((ring, first, count))
+    }
+
+    /// The command that makes hardware forget a ring.
+    fn forget(&self, ring: &Ring) -> Invalidation {
+        let first = RingAddress { ring: ring.number, entry: 0, offset: 0 }.iova();
+        Invalidation::Pages { domain: self.id, first, mask: RING_ADDRESS_MASK, leaf_only: true }
+    }
+
+    /// Submits the commands and waits until they have taken effect.
+    fn invalidate(&self, commands: &[Invalidation]) -> Result<Proof, QueueError> {
+        let ticket = self.iommu.submit(commands);
+        let proof = ticket.and_then(|ticket| Submission::now(&self.platform, ticket).spin(&self.platform, &self.iommu));
+        proof.inspect_err(|_| self.is_poisoned.store(true, Ordering::Relaxed))
+    }
+
+    /// Gives entries back whose ring was invalidated.
+    fn give_back(&self, (ring, first, count): (&Ring, u32, u32), proof: &Proof) {
+        self.platform.probe(Step::RingReturn { entries: count as usize });
+        ring.free(&self.platform, first, count, proof);
+        if ring.is_lasting {
+            ring.release();
+        }
+    }
+}
+
+// SAFETY: an entry leads to its segment, with the rights asked for; it is cleared by the unmap, and neither it nor a proof is given before
+// its ring was invalidated, which leaves nothing of it cached.
+unsafe impl<P: Platform, I: Iommu> Mapper for RingMapper<P, I> {
+    #[inline]
+    unsafe fn map(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
+        let (platform, segments) = (&self.platform, request.segments());
+        platform.probe(Step::Enter(Phase::Other));
+        platform.probe(Step::Map);
+        if self.is_poisoned.load(Ordering::Relaxed) {
+            return Err(MapError::Poisoned.into());
+        }
+        self.check(request)?;
+        platform.probe(Step::Enter(Phase::IovaAllocate));
+        let ring = self.rings.of(platform, request)?;
+        // As many as a ring has entries at most.
+        let count = segments.len() as u32;
+        platform.probe(Step::RingTake { entries: segments.len() });
+        let Some(first) = ring.take(platform, count) else {
+            if ring.is_lasting {
+                ring.release();
+            }
+            return Err(MapError::RingFull { ring: ring.number, entries: ring.size }.into());
+        };
+        platform.probe(Step::Enter(Phase::Table));
+        platform.probe(Step::RingWrite { entries: segments.len() });
+        ring.write(platform, first, segments, request.access().rights());
+        if self.capabilities.caches_absent {
+            platform.probe(Step::Enter(Phase::Invalidate));
+            if let Err(error) = self.invalidate(&[self.forget(ring)]) {
+                // Taken back, and never free: quarantined (S11).
+                let _ = ring.clear(platform, first, count);
+                return Err(SyncError(error).into());
+            }
+        }
+        Ok(ring.range(first, count))
+    }
+
+    fn unmap(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
+        out.admit_unmap_of(self.tag)?;
+        let (ring, first, count) = self.clear(range)?;
+        out.revoked.push(Revoked { range: ring.range(first, count), due: Due::Invalidation, leaf_only: true });
+        Ok(())
+    }
+
+    /// The end of a burst: each of its rings is invalidated once, and then its entries are free.
+    fn commit(&self, revocation: &mut Revocation) -> Result<Committed, CommitError> {
+        assert!(revocation.is_of(self.tag), "a revocation is committed where its unmaps were made");
+        self.platform.probe(Step::Enter(Phase::Invalidate));
+        // Filled in place: collecting would move a kilobyte.
+        let mut commands = ArrayVec::<Invalidation, BATCH_MAX>::new_const();
+        for revoked in &revocation.revoked {
+            let (ring, ..) = self.entries(revoked.range).expect("it was unmapped there");
+            let command = self.forget(ring);
+            if !commands.contains(&command) {
+                commands.push(command);
+            }
+        }
+        let revoked = core::mem::take(&mut revocation.revoked);
+        // Where it fails the entries stay held: quarantined for good (S11).
+        let proof = self.invalidate(&commands)?;
+        self.platform.probe(Step::Enter(Phase::IovaFree));
+        for revoked in &revoked {
+            self.give_back(self.entries(revoked.range).expect("it was unmapped there"), &proof);
+        }
+        Ok(Committed::Lost(proof))
+    }
+
+    #[inline]
+    fn unmap_now(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
+        let cleared = self.clear(range)?;
+        self.platform.probe(Step::Enter(Phase::Invalidate));
+        let proof = self.invalidate(&[self.forget(cleared.0)]).map_err(CommitError)?;
+        self.platform.probe(Step::Enter(Phase::IovaFree));
+        self.give_back(cleared, &proof);
+        Ok(Committed::Lost(proof))
+    }
+
+    fn tick(&self) -> Result<(), CommitError> {
+        Ok(())
+    }
+
+    fn due_us(&self) -> Option<u64> {
+        None
+    }
+
+    fn table_pages(&self) -> usize {
+        self.rings.pages()
+    }
+
+    fn usage(&self) -> Usage {
+        Usage {
+            live_ranges: self.rings.all().map(|ring| ring.live(&self.platform)).sum(),
+            table_pages: self.table_pages(),
+            window_us_max: Some(0),
+            ..Usage::default()
+        }
+    }
+
+    fn id(&self) -> DomainId {
+        self.id
+    }
+
+    fn attach(&self, device: SourceId) -> Result<(), AttachError> {
+        self.iommu.attach(self.id, device)
+    }
+
+    fn detach(&self, device: SourceId) -> Result<(), AttachError> {
+        self.iommu.detach(self.id, device)
+    }
+}
+
+/// Teardown (S10): the IOMMU forgets the devices and what it has cached, then the tables go back. If it does not answer, all are kept for
+/// good.
+impl<P: Platform, I: Iommu> Drop for RingMapper<P, I> {
+    fn drop(&mut self) {
+        // SAFETY: `new` has opened it, and this is the only place that closes it.
+        if let Ok(proof) = unsafe { Proof::close(&self.iommu, self.id) } {
+            self.rings.close(&self.platform, &proof);
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! One ring: entries that are taken in order from a tail that goes round, and come back one by one.
+//!
+//! ```text
+//! free --take--> held --write--> valid --clear--> held --the ring was invalidated--> free
+//! ```
+//!
+//! As published, an entry is free again as soon as it is no longer valid, and the tail writes over what it comes upon. Then an entry may be
+//! mapped while the device still reaches what was there before, and out of order the tail meets an entry that is in use. Here an
+//! entry is free after the invalidation, and one that is not free is never taken.
+
+use super::format::{ENTRY_PAGES, EntryState, RING_SHIFT, RingEntry, SLOTS_PER_PAGE};
+use crate::address::{IovaRange, PAGE_SHIFT, PAGE_SIZE, PhysAddr, Segment};
+use crate::entry::{Entry, Frame, Rights};
+use crate::error::UnmapError;
+use crate::platform::Platform;
+use crate::proof::Proof;
+use crate::sync::{AtomicBool, AtomicU64, Ordering};
+use core::ops::Range;
+
+/// A ring of one domain.
+pub(super) struct Ring {
+    /// From 1 on.
+    pub(super) number: u16,
+    pub(super) table: PhysAddr,
+    /// Entries.
+    pub(super) size: u32,
+    /// Whether it is for mappings that are there to stay, one at a time.
+    pub(super) is_lasting: bool,
+    /// Whether somebody has it: a stream, or a lasting mapping.
+    is_in_use: AtomicBool,
+    /// Entries passed since the ring was made. It never goes back, so that who has found an entry free and moves the tail on knows that
+    /// nobody else has done so.
+    tail: AtomicU64,
+}
+
+impl Ring {
+    /// A ring in use, none of whose entries is. It has no number yet.
+    pub(super) fn new(table: PhysAddr, size: u32, is_lasting: bool) -> Self {
+        Self { number: 0, table, size, is_lasting, is_in_use: AtomicBool::new(true), tail: AtomicU64::new(0) }
+    }
+
+    /// Pages of table.
+    pub(super) const fn pages_of(size: u32) -> usize {
+        size.div_ceil(SLOTS_PER_PAGE) as usize
+    }
+
+    /// Takes the ring if nobody has it. Acquire: what was done with it before is over.
+    pub(super) fn claim(&self) -> bool {
+        self.is_in_use.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    /// Lets somebody else have it. None of its entries is in use.
+    pub(super) fn release(&self) {
+        self.is_in_use.store(false, Ordering::Release);
+    }
+
+    /// A page of the table.
+    fn frame<'p, P: Platform>(&self, platform: &'p P, page: u32) -> &'p Frame {
+        // SAFETY: a page of the ring, which the platform lends until the domain goes.
+        unsafe { platform.frame(PhysAddr::new(self.table.as_u64() + u64::from(page) * PAGE_SIZE)) }
+    }
+
+    /// The two quadwords of an entry.
+    fn entry<'p, P: Platform>(&self, platform: &'p P, index: u32) -> &'p [Entry] {
+        let at = (index % SLOTS_PER_PAGE) as usize * 2;
+        &self.frame(platform, index / SLOTS_PER_PAGE)[at..at + 2]
+    }
+
+    fn state<P: Platform>(&self, platform: &P, index: u32) -> EntryState {
+        EntryState::from_bits(self.entry(platform, index)[1].load_bits())
+    }
+
+    /// Takes `count` neighbouring entries from the tail on, no more than there are, and returns the first. `None` where one of them is not
+    /// free. What is left before the end of the table is passed over where it is too little.
+    pub(super) fn take<P: Platform>(&self, platform: &P, count: u32) -> Option<u32> {
+        debug_assert!(count <= self.size);
+        loop {
+            // Acquire: with the tail comes what was done to the entries that it has passed.
+            let tail = self.tail.load(Ordering::Acquire);
+            let at = (tail % u64::from(self.size)) as u32;
+            let passed = if self.size - at < count { self.size - at } else { 0 };
+            let first = (at + passed) % self.size;
+            if (first..first + count).any(|index| self.state(platform, index) != EntryState::FREE) {
+                if self.tail.load(Ordering::Relaxed) == tail {
+                    return None;
+                }
+                // Somebody else has taken them.
+                continue;
+            }
+            let next = tail + u64::from(passed + count);
+            // AcqRel: as the load; and who finds the tail there finds it moved by a CPU that goes on to hold the entries.
+            if self.tail.compare_exchange(tail, next, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+                continue;
+            }
+            if self.hold(platform, first..first + count) {
+                return Some(first);
+            }
+        }
+    }
+
+    /// Marks the entries as held. Returns false, with none of them marked, where the tail has come round meanwhile, to another CPU:
+    /// this one was stopped for as long as all others took to fill the ring.
+    fn hold<P: Platform>(&self, platform: &P, entries: Range<u32>) -> bool {
+        let (free, held) = (EntryState::FREE.bits(), EntryState::HELD.bits());
+        for index in entries.clone() {
+            if !self.entry(platform, index)[1].exchange_bits(free, held) {
+                (entries.start..index).for_each(|index| self.entry(platform, index)[1].store_bits(free));
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Writes the entries of a mapping, which are held from `first` on, and makes them visible. Lengths fit.
+    pub(super) fn write<P: Platform>(&self, platform: &P, first: u32, segments: &[Segment], rights: Rights) {
+        // The first entry last: it shows the whole mapping to an unmap.
+        for (at, segment) in segments.iter().enumerate().rev() {
+            let index = first + at as u32;
+            let value = RingEntry { phys: segment.phys, size: segment.len as u32, rights };
+            let entry = self.entry(platform, index);
+            // The quadword with the valid bit last: hardware reads both at once.
+            entry[0].store_bits(segment.phys.as_u64());
+            let count = if index == first { segments.len() as u32 } else { 0 };
+            entry[1].store_bits(EntryState::valid(value, count).bits());
+        }
+        self.make_visible(platform, first, segments.len() as u32);
+    }
+
+    /// Makes the entries of the mapping at exactly `range`, `count` of them from `first` on, invalid, and that visible. The device may
+    /// still have two of them, until the ring is invalidated.
+    ///
+    /// # Errors
+    /// [`UnmapError::NotMapped`], [`UnmapError::Partial`].
+    pub(super) fn clear<P: Platform>(&self, platform: &P, first: u32, count: u32) -> Result<(), UnmapError> {
+        let asked = self.range(first, count);
+        if first >= self.size {
+            return Err(UnmapError::NotMapped(asked.start()));
+        }
+        let entry = &self.entry(platform, first)[1];
+        let state = EntryState::from_bits(entry.load_bits());
+        if !state.is_valid() {
+            return Err(UnmapError::NotMapped(asked.start()));
+        }
+        if state.count() != count {
+            return Err(self
+                .mapping_around(platform, first)
+                .map_or(UnmapError::NotMapped(asked.start()), |mapped| UnmapError::Partial { asked, mapped }));
+        }
+        // Of those who unmap one mapping, the one that succeeds here goes on.
+        if !entry.exchange_bits(state.bits(), state.invalid().bits()) {
+            return Err(UnmapError::NotMapped(asked.start()));
+        }
+        (first + 1..first + count).for_each(|index| self.entry(platform, index)[1].store_bits(EntryState::HELD.bits()));
+        self.make_visible(platform, first, count);
+        Ok(())
+    }
+
+    /// The mapping that has the valid entry `index`.
+    fn mapping_around<P: Platform>(&self, platform: &P, index: u32) -> Option<IovaRange> {
+        let first = (0..=index).rev().find(|first| self.state(platform, *first).count() > 0)?;
+        Some(self.range(first, self.state(platform, first).count()))
+    }
+
+    /// Gives entries back that were cleared. Devices have lost what they led to.
+    pub(super) fn free<P: Platform>(&self, platform: &P, first: u32, count: u32, _proof: &Proof) {
+        // Release, as every store of an entry: who takes one finds it with what was done to it before.
+        (first..first + count).for_each(|index| self.entry(platform, index)[1].store_bits(EntryState::FREE.bits()));
+    }
+
+    /// Mappings that are not free again.
+    pub(super) fn live<P: Platform>(&self, platform: &P) -> usize {
+        let frames = (0..Self::pages_of(self.size) as u32).map(|page| self.frame(platform, page));
+        let states = frames.flat_map(|frame| frame.iter().skip(1).step_by(2));
+        // Behind the last entry all is zero.
+        states.filter(|state| EntryState::from_bits(state.load_bits()).count() > 0).count()
+    }
+
+    /// The addresses of `count` entries from `first` on.
+    pub(super) fn range(&self, first: u32, count: u32) -> IovaRange {
+        let ring = u64::from(self.number) << (RING_SHIFT - PAGE_SHIFT);
+        IovaRange::of(ring + u64::from(first) * ENTRY_PAGES, u64::from(count) * ENTRY_PAGES)
+    }
+
+    /// Makes `count` entries from `first` on visible to the walker.
+    fn make_visible<P: Platform>(&self, platform: &P, first: u32, count: u32) {
+        let (mut at, end) = (first, first + count);
+        while at < end {
+            let page = at / SLOTS_PER_PAGE;
+            let stop = end.min((page + 1) * SLOTS_PER_PAGE);
+            let word = |index: u32| (index - page * SLOTS_PER_PAGE) as usize * 2;
+            platform.table_barrier(&self.frame(platform, page)[word(at)..word(stop)]);
+            at = stop;
+        }
+    }
+}

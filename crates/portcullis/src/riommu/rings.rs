@@ -1,0 +1,244 @@
+//! The rings of a domain: which stream has which, and the table in which hardware finds them.
+
+use super::format::{DeviceHeader, RING_SHIFT, RingPointer, SLOTS_PER_PAGE};
+use super::ring::Ring;
+use crate::address::{IovaRange, PAGE_SHIFT, PAGE_SIZE, PhysAddr};
+use crate::error::{MapError, NoMemory};
+use crate::fallible::try_box;
+use crate::platform::Platform;
+use crate::proof::Proof;
+use crate::request::{Access, Lifetime, Request, Stream};
+use crate::sync::{AtomicPtr, AtomicUsize, Ordering};
+use crate::table;
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::ptr;
+
+/// Pages of the table of rings.
+const DEVICE_PAGES: usize = if cfg!(loom) { 1 } else { 16 };
+/// Rings of a domain at most.
+pub const RINGS_MAX: usize = DEVICE_PAGES * SLOTS_PER_PAGE as usize - 1;
+/// Streams with rings of their own. Others share them, by number.
+const STREAMS: usize = if cfg!(loom) { 2 } else { 1024 };
+/// A stream has a ring for each way in which its buffers are used.
+const WAYS: usize = 3;
+/// Entries of a ring for a lasting mapping: a page of them.
+const LASTING_ENTRIES: u32 = SLOTS_PER_PAGE;
+
+/// The rings of a domain.
+pub(super) struct Rings {
+    device: PhysAddr,
+    /// Entries of a ring for mappings that come and go.
+    size: u32,
+    cpus: usize,
+    /// The ring of each CPU, and then of each stream, for each way of use; null before it is needed.
+    by_stream: Box<[AtomicPtr<Ring>]>,
+    /// By number, from 1 on. A ring stays until `self` goes.
+    by_number: Box<[AtomicPtr<Ring>]>,
+    /// Numbers given to rings, or passed over.
+    numbers: AtomicUsize,
+    /// What no device is to be given an address of, by page numbers: first and end.
+    reserved: Box<[(u64, u64)]>,
+    /// Pages of all tables. A statistic, so Relaxed.
+    pages: AtomicUsize,
+}
+
+impl Rings {
+    /// No ring yet; those to come have `size` entries.
+    ///
+    /// # Errors
+    /// [`NoMemory`], from a host too that lends no table pages side by side.
+    pub(super) fn new<P: Platform>(platform: &P, size: u32, reserved: &[IovaRange]) -> Result<Self, NoMemory> {
+        let cpus = platform.cpus().max(1) as usize;
+        let reserved = boxed(reserved.iter().map(|range| (range.first_pfn(), range.end_pfn())))?;
+        let by_stream = no_rings((cpus + STREAMS) * WAYS)?;
+        let by_number = no_rings(RINGS_MAX)?;
+        let device = platform.allocate_frames(DEVICE_PAGES)?;
+        let pages = AtomicUsize::new(DEVICE_PAGES);
+        let this = Self { device, size, cpus, by_stream, by_number, numbers: AtomicUsize::new(0), reserved, pages };
+        this.write_slot(platform, 0, DeviceHeader { rings: RINGS_MAX as u16 }.encode());
+        Ok(this)
+    }
+
+    /// Where hardware finds the rings.
+    pub(super) const fn device(&self) -> PhysAddr {
+        self.device
+    }
+
+    /// Table pages in use.
+    pub(super) fn pages(&self) -> usize {
+        self.pages.load(Ordering::Relaxed)
+    }
+
+    /// Entries of a ring for mappings that live so long.
+    pub(super) const fn size_for(&self, lifetime: Lifetime) -> u32 {
+        match lifetime {
+            Lifetime::Transient => self.size,
+            Lifetime::Persistent => LASTING_ENTRIES,
+        }
+    }
+
+    /// Every ring that was made.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Ring> {
+        let made = self.numbers.load(Ordering::Acquire).min(RINGS_MAX);
+        self.by_number[..made].iter().filter_map(Self::look)
+    }
+
+    /// Ring `number`, if there is one.
+    pub(super) fn numbered(&self, number: u16) -> Option<&Ring> {
+        Self::look(self.by_number.get(usize::from(number).checked_sub(1)?)?)
+    }
+
+    fn look(place: &AtomicPtr<Ring>) -> Option<&Ring> {
+        // Acquire: with the pointer comes the ring.
+        // SAFETY: null or a box of `make`, which stays until `self` goes.
+        unsafe { place.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// The ring for `request`: one of its own where it is to last, else that of its stream or, where none is known, of the CPU; for
+    /// each way of use another.
+    ///
+    /// # Errors
+    /// [`MapError::NoRing`], [`MapError::NoMemory`].
+    #[inline]
+    pub(super) fn of<P: Platform>(&self, platform: &P, request: &Request<'_>) -> Result<&Ring, MapError> {
+        if request.lifetime == Lifetime::Persistent {
+            return self.unused(platform, true);
+        }
+        let stream = match request.stream {
+            Stream(Some(number)) => self.cpus + number as usize % STREAMS,
+            Stream(None) => platform.cpu().0 as usize % self.cpus,
+        };
+        let way = match request.access() {
+            Access::DeviceReads => 0,
+            Access::DeviceWrites => 1,
+            Access::DeviceReadsAndWrites => 2,
+        };
+        let place = &self.by_stream[stream * WAYS + way];
+        match Self::look(place) {
+            Some(ring) => Ok(ring),
+            None => self.first_of_stream(platform, place),
+        }
+    }
+
+    #[cold]
+    fn first_of_stream<'s, P: Platform>(
+        &'s self,
+        platform: &P,
+        place: &'s AtomicPtr<Ring>,
+    ) -> Result<&'s Ring, MapError> {
+        let ring = self.unused(platform, false)?;
+        // AcqRel: others find the ring as it is here; and this CPU the one that another was quicker with.
+        match place.compare_exchange(
+            ptr::null_mut(),
+            ptr::from_ref(ring).cast_mut(),
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        ) {
+            Ok(_) => Ok(ring),
+            Err(_) => {
+                ring.release();
+                Ok(Self::look(place).expect("a stream keeps its ring"))
+            }
+        }
+    }
+
+    /// A ring that nobody has, for what lasts or for what does not.
+    #[cold]
+    fn unused<P: Platform>(&self, platform: &P, is_lasting: bool) -> Result<&Ring, MapError> {
+        match self.all().find(|ring| ring.is_lasting == is_lasting && ring.claim()) {
+            Some(ring) => Ok(ring),
+            None => self.make(platform, is_lasting),
+        }
+    }
+
+    /// One more ring, in use.
+    fn make<P: Platform>(&self, platform: &P, is_lasting: bool) -> Result<&Ring, MapError> {
+        let size = if is_lasting { LASTING_ENTRIES } else { self.size };
+        let pages = Ring::pages_of(size);
+        let table = platform.allocate_frames(pages)?;
+        let made = try_box(Ring::new(table, size, is_lasting)).map_err(MapError::from).and_then(|mut ring| {
+            ring.number = self.take_number()?;
+            Ok(ring)
+        });
+        let ring = match made {
+            Ok(ring) => ring,
+            Err(error) => {
+                give_back(platform, table, pages, &Proof::never_visible());
+                return Err(error);
+            }
+        };
+        self.pages.fetch_add(pages, Ordering::Relaxed);
+        let number = usize::from(ring.number);
+        self.write_slot(platform, number, RingPointer { table, size }.encode());
+        let place = &self.by_number[number - 1];
+        // Release: who finds the ring finds it written.
+        place.store(Box::into_raw(ring), Ordering::Release);
+        Ok(Self::look(place).expect("a ring that was just made"))
+    }
+
+    /// The next number whose addresses may be handed out (S9).
+    fn take_number(&self) -> Result<u16, MapError> {
+        loop {
+            let next = |numbers| (numbers < RINGS_MAX).then_some(numbers + 1);
+            // AcqRel: see `all`. Nothing else is ordered by it.
+            let before = self.numbers.fetch_update(Ordering::AcqRel, Ordering::Acquire, next);
+            let number = before.map_err(|_| MapError::NoRing { most: RINGS_MAX })? as u64 + 1;
+            let pfn = |number: u64| number << (RING_SHIFT - PAGE_SHIFT);
+            let (first, end) = (pfn(number), pfn(number + 1));
+            if !self.reserved.iter().any(|hole| hole.0 < end && first < hole.1) {
+                return Ok(number as u16);
+            }
+        }
+    }
+
+    /// Writes a slot of the table of rings that hardware finds absent until now, and makes it visible.
+    fn write_slot<P: Platform>(&self, platform: &P, slot: usize, [low, high]: [u64; 2]) {
+        let (page, at) = (slot / SLOTS_PER_PAGE as usize, slot % SLOTS_PER_PAGE as usize * 2);
+        // SAFETY: a page of the table, which the platform lends until the domain goes.
+        let frame = unsafe { platform.frame(PhysAddr::new(self.device.as_u64() + page as u64 * PAGE_SIZE)) };
+        // The quadword with the size last: a ring of none is no ring.
+        frame[at].store_bits(low);
+        frame[at + 1].store_bits(high);
+        platform.table_barrier(&frame[at..at + 2]);
+    }
+
+    /// Gives every table back.
+    pub(super) fn close<P: Platform>(&mut self, platform: &P, proof: &Proof) {
+        for ring in self.all() {
+            give_back(platform, ring.table, Ring::pages_of(ring.size), proof);
+        }
+        give_back(platform, self.device, DEVICE_PAGES, proof);
+    }
+}
+
+impl Drop for Rings {
+    fn drop(&mut self) {
+        for place in &self.by_number {
+            let ring = place.load(Ordering::Acquire);
+            if !ring.is_null() {
+                // SAFETY: a box of `make`, and `&mut self`: nobody has the ring.
+                drop(unsafe { Box::from_raw(ring) });
+            }
+        }
+    }
+}
+
+/// Gives pages back that were lent side by side, and that hardware does not reach.
+fn give_back<P: Platform>(platform: &P, first: PhysAddr, pages: usize, proof: &Proof) {
+    for page in 0..pages as u64 {
+        // SAFETY: lent by `allocate_frames`, and given back once: where a ring was not made, or when all of them go.
+        unsafe { table::release_page(platform, PhysAddr::new(first.as_u64() + page * PAGE_SIZE), proof) };
+    }
+}
+
+fn no_rings(count: usize) -> Result<Box<[AtomicPtr<Ring>]>, NoMemory> {
+    boxed((0..count).map(|_| AtomicPtr::new(ptr::null_mut())))
+}
+
+fn boxed<T>(all: impl ExactSizeIterator<Item = T>) -> Result<Box<[T]>, NoMemory> {
+    let mut vec = Vec::new();
+    vec.try_reserve_exact(all.len()).map_err(|_| NoMemory)?;
+    vec.extend(all);
+    Ok(vec.into_boxed_slice())
+}

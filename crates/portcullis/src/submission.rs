@@ -1,0 +1,53 @@
+//! What the hardware was told, and the wait for it.
+
+use crate::iommu::{Iommu, QueueError};
+use crate::platform::{Platform, Wait};
+use crate::proof::Proof;
+
+/// How long one submission is waited for, in microseconds. A commit whose shared submission fails otherwise makes another,
+/// alone, and waits for that as long.
+pub const INVALIDATION_TIMEOUT_US: u64 = 1_000_000;
+
+/// What the hardware was told, and when, on the platform's clock.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Submission<T> {
+    ticket: T,
+    submitted_us: u64,
+}
+
+impl<T: Copy + Send> Submission<T> {
+    /// What has been submitted just now.
+    pub(crate) fn now(platform: &impl Platform, ticket: T) -> Self {
+        Self { ticket, submitted_us: platform.now_us() }
+    }
+
+    /// Whether it has taken effect.
+    ///
+    /// # Errors
+    /// A [`QueueError`], [`QueueError::Timeout`] where it has not for more than [`INVALIDATION_TIMEOUT_US`].
+    pub(crate) fn look(
+        self,
+        platform: &impl Platform,
+        iommu: &impl Iommu<Ticket = T>,
+    ) -> Result<Option<Proof>, QueueError> {
+        // The clock first: a CPU that was stopped for long looks once more before it gives up.
+        let late = platform.now_us() > self.submitted_us + INVALIDATION_TIMEOUT_US;
+        match Proof::ask(iommu, self.ticket) {
+            Ok(None) if late => Err(QueueError::Timeout(INVALIDATION_TIMEOUT_US)),
+            done => done,
+        }
+    }
+
+    /// Waits until it has taken effect, for at most [`INVALIDATION_TIMEOUT_US`] since it was made.
+    ///
+    /// # Errors
+    /// Those of [`look`](Self::look).
+    pub(crate) fn spin(self, platform: &impl Platform, iommu: &impl Iommu<Ticket = T>) -> Result<Proof, QueueError> {
+        loop {
+            if let Some(proof) = self.look(platform, iommu)? {
+                return Ok(proof);
+            }
+            platform.pause(Wait::Invalidation);
+        }
+    }
+}
