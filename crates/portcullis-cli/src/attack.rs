@@ -5,7 +5,7 @@ use crate::arguments::AttackArguments;
 use crate::html::Target;
 use crate::plan::{Head, Planned, progress_bar};
 use crate::show::show;
-use crate::table::{count, number, plain, textwrap};
+use crate::table::{NO_SUCH_HARDWARE, NO_SUCH_HARDWARE_NOTE, count, number, plain, textwrap};
 use portcullis::Protection;
 use portcullis_sim::attack::{self, AttackRow, Entry, Found};
 use serde::Serialize;
@@ -86,9 +86,10 @@ fn print_rows(out: &mut impl Write, rows: &[&AttackRow]) -> io::Result<()> {
             Some(us) => count(us),
             None => "none".to_owned(),
         };
+        let mark = if row.choice.design.info().is_hypothetical() { NO_SUCH_HARDWARE } else { "" };
         table.add_row([
             row.choice.to_string(),
-            row.protection.to_string(),
+            format!("{}{mark}", row.protection),
             each(&|found| format!("{} {}", found.rule, count(found.accesses))),
             each(&|found| number(found.window_us_max)),
             bound,
@@ -99,7 +100,11 @@ fn print_rows(out: &mut impl Write, rows: &[&AttackRow]) -> io::Result<()> {
             number(attacked.residual_bytes_us),
         ]);
     }
-    writeln!(out, "{}", table.trim_fmt())
+    writeln!(out, "{}", table.trim_fmt())?;
+    if rows.iter().any(|row| row.choice.design.info().is_hypothetical()) {
+        writeln!(out, "{NO_SUCH_HARDWARE_NOTE}")?;
+    }
+    Ok(())
 }
 
 /// One line for each rule, or one for the whole row.

@@ -5,7 +5,7 @@ use crate::arguments::CompareArguments;
 use crate::html::Target;
 use crate::plan::{Head, Planned, progress_bar};
 use crate::show::show;
-use crate::table::{count, gbps, number, percent, plain, textwrap};
+use crate::table::{NO_SUCH_HARDWARE, NO_SUCH_HARDWARE_NOTE, count, gbps, number, percent, plain, textwrap};
 use portcullis::Protection;
 use portcullis_sim::advice::{Best, advise};
 use portcullis_sim::compare::{CompareRow, Comparison, Measurement};
@@ -90,7 +90,8 @@ fn print_rows(out: &mut impl Write, rows: &[CompareRow], with_batch: bool) -> io
     let mut table = plain(&header, 2);
     let mut refused = Vec::new();
     for row in rows {
-        let mut cells = vec![row.label(), row.protection.to_string()];
+        let mark = if row.no_such_hardware { NO_SUCH_HARDWARE } else { "" };
+        let mut cells = vec![row.label(), format!("{}{mark}", row.protection)];
         if with_batch {
             cells.push(row.batch.to_string());
         }
@@ -116,6 +117,9 @@ fn print_rows(out: &mut impl Write, rows: &[CompareRow], with_batch: bool) -> io
         table.add_row(cells);
     }
     writeln!(out, "{}", table.trim_fmt())?;
+    if rows.iter().any(|row| row.no_such_hardware) {
+        writeln!(out, "{NO_SUCH_HARDWARE_NOTE}")?;
+    }
     for refusal in refused {
         writeln!(out, "no result for {refusal}")?;
     }

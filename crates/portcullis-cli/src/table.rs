@@ -3,6 +3,10 @@
 use comfy_table::{CellAlignment, Table, presets};
 pub(crate) use portcullis_sim::number::{count, gbps, number, percent};
 
+/// What marks designs for hardware that does not exist, and what stands below the table.
+pub(crate) const NO_SUCH_HARDWARE: &str = " *";
+pub(crate) const NO_SUCH_HARDWARE_NOTE: &str = "*  no such hardware";
+
 /// A table without rules, its columns after the first `left` right-aligned.
 pub(crate) fn plain(header: &[&str], left: usize) -> Table {
     let mut table = Table::new();

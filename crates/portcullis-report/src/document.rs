@@ -73,6 +73,9 @@ pub(super) struct Design {
     design: String,
     #[serde(default)]
     options: Map<String, Value>,
+    /// It is for hardware that does not exist.
+    #[serde(default)]
+    pub(super) no_such_hardware: bool,
 }
 
 impl Design {

@@ -112,7 +112,7 @@ pub(super) fn heads(names: &[&str]) -> Markup {
 /// The first two cells of a row: the design and its protection.
 pub(super) fn design_cells(design: &Design, protection: Protection) -> Markup {
     html! {
-        th.word scope="row" { (design.label()) }
+        th.word scope="row" { (design.label()) @if design.no_such_hardware { " (no such hardware)" } }
         td class={ "word " (protection.name()) } { (marked(protection)) (protection.name()) }
     }
 }

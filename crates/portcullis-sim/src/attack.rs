@@ -1,7 +1,8 @@
 //! The same malicious device against every design: what got through, and what to make of it.
 
 pub use crate::run::{
-    Attacked, Found, PROBES_CACHED_MIN, attack, attack_design, attack_on_breaking_hardware, attack_on_flawed_prefetcher,
+    Attacked, Found, PROBES_CACHED_MIN, attack, attack_design, attack_on_breaking_hardware,
+    attack_on_flawed_prefetcher, attack_on_flawed_rings,
 };
 
 use crate::compare::{ComparePlan, Item, Settings};
@@ -50,6 +51,8 @@ pub struct Entry<'r> {
     pub design: DesignId,
     /// Its parameters, where they differ from the defaults.
     pub options: Options,
+    /// Whether it is for hardware that there is not.
+    pub no_such_hardware: bool,
     /// The protection.
     pub protection: Protection,
     /// What the domain does about parts of pages.
@@ -128,6 +131,7 @@ impl AttackRow {
             trace: &self.trace,
             design: self.choice.design,
             options: self.choice.options,
+            no_such_hardware: self.choice.design.info().is_hypothetical(),
             protection: self.protection,
             sub_page: self.sub_page,
             batch: self.batch,

@@ -26,7 +26,7 @@ fn figures_are_listed_and_an_unknown_one_is_bad_usage() {
     let listed = json(&["list", "figures", "--json"]);
     let ids: Vec<&str> =
         listed["figures"].as_array().expect("figures").iter().filter_map(|one| one["id"].as_str()).collect();
-    assert_eq!(ids, ["thesis-prefetch", "amit-2010", "contiguity", "ceiling"]);
+    assert_eq!(ids, ["thesis-prefetch", "amit-2010", "riommu-cycles", "contiguity", "ceiling"]);
     let text = printed(&["figures", "--list"]);
     assert!(ids.iter().all(|id| text.contains(id)), "{text}");
     refused(&["figures", "figure-8"], &[&["`figure-8`"][..], &ids].concat());

@@ -83,7 +83,9 @@ fn a_wider_space_has_room() {
 #[test]
 fn a_space_too_narrow_for_any_design_is_no_crash() {
     let path = bundled(RECEIVE);
-    let arguments = ["compare", &path, "--set", "address_bits=20"];
+    // Rings have addresses of their own.
+    let arguments =
+        ["compare", &path, "--set", "address_bits=20", "--designs", "none,static,stock,magazine,portcullis"];
     let document = untested(&arguments, "nothing was tested, for every run failed");
     assert!(rows(&document).len() >= 4);
     rows(&document).iter().for_each(check_nothing_was_measured);

@@ -32,7 +32,9 @@ const PREFETCHERS: [(&str, &str); 7] = [
 
 fn make(bench: &mut Bench<'_>) -> Result<Made, FigureError> {
     let subjects = SUBJECTS.map(|name| bench.subject(name)).into_iter().collect::<Result<Vec<_>, _>>()?;
-    let is_strict = |design: &DesignId| design.info().protections.contains(&Protection::Strict);
+    // Rings have a prefetcher of their own, and no other.
+    let is_strict =
+        |design: &DesignId| design.info().protections.contains(&Protection::Strict) && !design.info().is_hypothetical();
     let designs: Vec<DesignId> = DesignId::ALL.iter().copied().filter(is_strict).collect();
     let mut runs = Vec::new();
     for subject in &subjects {

@@ -6,6 +6,7 @@ mod amit_2010;
 mod ceiling;
 mod contiguity;
 mod point;
+mod riommu_cycles;
 mod runs;
 mod thesis_prefetch;
 
@@ -89,7 +90,8 @@ pub type Traces<'t> = &'t dyn Fn(&str) -> Result<Arc<Trace>, TraceError>;
 
 impl Figure {
     /// Every figure.
-    pub const ALL: &'static [Self] = &[thesis_prefetch::FIGURE, amit_2010::FIGURE, contiguity::FIGURE, ceiling::FIGURE];
+    pub const ALL: &'static [Self] =
+        &[thesis_prefetch::FIGURE, amit_2010::FIGURE, riommu_cycles::FIGURE, contiguity::FIGURE, ceiling::FIGURE];
 
     /// The figure called `id`.
     pub fn by_id(id: &str) -> Option<&'static Self> {

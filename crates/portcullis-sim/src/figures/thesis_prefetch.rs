@@ -5,7 +5,8 @@
 
 use super::runs::{Bench, Numbers, Run, Subject};
 use super::{Figure, FigureError, Grid, GridRow, Made, Point, Tolerance};
-use crate::number::number;
+use crate::number::{number, percent};
+use crate::outcome::RiotlbCounts;
 use portcullis::designs::DesignId;
 
 pub(super) const FIGURE: Figure = Figure {
@@ -126,7 +127,49 @@ fn make(bench: &mut Bench<'_>) -> Result<Made, FigureError> {
     of_subjects(bench, &subjects)
 }
 
+/// What rings need no history for: the entry behind the one that is cached is fetched ahead.
+struct InRings<'s> {
+    subject: &'s Subject,
+    counts: RiotlbCounts,
+}
+
+impl InRings<'_> {
+    /// The share of the switches from one entry to another that do not go to the next.
+    fn out_of_order(&self) -> f64 {
+        self.counts.out_of_order as f64 / self.counts.switches as f64
+    }
+
+    fn points(&self) -> [Point; 2] {
+        let name = self.subject.name;
+        // A disk completes its requests in any order.
+        let tolerance = (name != NVME).then_some(Tolerance::AtMost(0.001));
+        let known = self.counts.switches - self.counts.out_of_order;
+        let missed = self.counts.after_invalidation + self.counts.mapped_later;
+        let fetched = 1.0 - missed as f64 / known as f64;
+        [
+            Point::new(format!("{name}, riommu: out of order, of the switches"), self.out_of_order()).held(tolerance),
+            Point::new(format!("{name}, riommu: fetched ahead, of those in order"), fetched),
+        ]
+    }
+
+    /// All that was in the table in time, and not invalidated since, was fetched ahead.
+    fn row(&self) -> GridRow {
+        let RiotlbCounts { switches, out_of_order, after_invalidation, mapped_later } = self.counts;
+        let values = [switches, out_of_order, after_invalidation, mapped_later].map(|count| Some(count as f64));
+        GridRow { name: self.subject.name.to_owned(), values: values.into() }
+    }
+}
+
+fn in_rings<'s>(bench: &mut Bench<'_>, subjects: &'s [Subject]) -> Result<Vec<InRings<'s>>, FigureError> {
+    let batch = DesignId::RIommu.info().batch_default;
+    let run = |subject| Run { batch, ..bench.run(subject, DesignId::RIommu) };
+    let runs: Vec<Run<'s>> = subjects.iter().map(run).collect();
+    let counts = bench.make(&runs)?.into_iter().map(|one| one.outcome.riotlb.expect("there are rings"));
+    Ok(subjects.iter().zip(counts).map(|(subject, counts)| InRings { subject, counts }).collect())
+}
+
 fn of_subjects(bench: &mut Bench<'_>, subjects: &[Subject]) -> Result<Made, FigureError> {
+    let rings = in_rings(bench, subjects)?;
     let mut runs = Vec::new();
     for subject in subjects {
         for design in DESIGNS {
@@ -151,8 +194,17 @@ fn of_subjects(bench: &mut Bench<'_>, subjects: &[Subject]) -> Result<Made, Figu
         [("covered: the share of the IOTLB's misses without prefetching that are gone", true), (HIT_RATE, false)]
             .map(|(quantity, is_covered)| grid(part, quantity, is_covered))
     });
-    let points = parts.iter().flat_map(points);
-    Ok(Made { findings: findings(&parts), tables: tables.collect(), points: points.collect() })
+    let columns = ["switches", "out of order", "first after an invalidation", "mapped later"].map(str::to_owned).into();
+    let riotlb = Grid {
+        title: "rIOTLB: of each ring one entry is cached, and the one behind it".to_owned(),
+        quantity: "requests for another entry than the one before; those that had to be read while a device waited, by reason",
+        across: "",
+        columns,
+        rows: rings.iter().map(InRings::row).collect(),
+    };
+    let points = parts.iter().flat_map(points).chain(rings.iter().flat_map(InRings::points));
+    let found = findings(&parts).into_iter().chain([finding_of_rings(&rings)]).collect();
+    Ok(Made { findings: found, tables: tables.chain([riotlb]).collect(), points: points.collect() })
 }
 
 const HIT_RATE: &str = "hit rate: the share of transactions that wait for no walk of their own";
@@ -227,6 +279,15 @@ fn findings(parts: &[Part<'_>]) -> Vec<String> {
     ]
 }
 
+fn finding_of_rings(rings: &[InRings<'_>]) -> String {
+    let networks = rings.iter().filter(|rings| rings.subject.name != NVME);
+    let most = networks.map(InRings::out_of_order).fold(0.0, f64::max);
+    format!(
+        "Rings need two entries each and no history: at most {} of the switches of a network's rings go elsewhere than to the next entry. Every other entry that had to be read while a device waited was the first after an invalidation, or was mapped after the one before it had been asked for.",
+        percent(most),
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -241,11 +302,11 @@ mod tests {
             of_subjects(bench, &[subject]).expect("runs")
         });
         let held: Vec<_> = made.points.iter().filter(|point| point.within.is_some()).collect();
-        assert_eq!(held.len(), DESIGNS.len() * 2 * TIMES.len() + 2 * 2 + 2 + 1);
+        assert_eq!(held.len(), DESIGNS.len() * 2 * TIMES.len() + 2 * 2 + 2 + 1 + 1);
         for point in held {
             assert_eq!(point.within, Some(true), "{point:?}");
         }
-        assert_eq!(made.tables.len(), 4);
+        assert_eq!(made.tables.len(), 5);
         // Half and one and a half times: two sides of the published shape.
         let markov = &made.tables[0].rows[1];
         assert_eq!(markov.name, "markov modified");

@@ -15,7 +15,8 @@ mod workload;
 mod world;
 
 pub use adversary::{
-    Attacked, Found, PROBES_CACHED_MIN, attack, attack_design, attack_on_breaking_hardware, attack_on_flawed_prefetcher,
+    Attacked, Found, PROBES_CACHED_MIN, attack, attack_design, attack_on_breaking_hardware,
+    attack_on_flawed_prefetcher, attack_on_flawed_rings,
 };
 use any_domain::AnyDesign;
 pub use churn::Churn;

@@ -5,6 +5,7 @@ mod hardware;
 mod mappers;
 mod planted;
 mod registered;
+mod rings;
 mod shared_commits;
 
 use portcullis::design::Options;

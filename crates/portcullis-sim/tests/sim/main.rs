@@ -16,6 +16,7 @@ mod measures;
 mod oracle;
 mod placement;
 mod prefetching;
+mod riommu;
 mod shared_commits;
 mod span;
 mod unit_costs;

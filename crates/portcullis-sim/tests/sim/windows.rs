@@ -220,6 +220,10 @@ fn the_other_half_of_a_page_is_residual_and_not_stale() {
         let run = format!("{} {protection}", design.info().id);
         // 1 ms before the second half is mapped, 9 ms after the first has gone; nothing while both are live.
         let residual = outcome.residual_bytes_us.unwrap();
+        if outcome.riotlb.is_some() {
+            assert_eq!((residual, outcome.stale_accesses), (0.0, 0), "{run}: an entry ends with its buffer");
+            continue;
+        }
         assert!((residual / (2048.0 * 10_000.0) - 1.0).abs() < 0.01, "{run}: {residual} bytes·us");
         let shared = design.info().addressing == Addressing::Shared;
         let stale = if protection == Protection::Strict { 0 } else { 2 - u64::from(shared) };

@@ -8,7 +8,7 @@ use super::{Adversary, Found, grace_ps};
 use crate::platform::LabPlatform;
 use portcullis::Protection;
 use portcullis::design::Design;
-use portcullis_model::PrefetchFlaw;
+use portcullis_model::{PrefetchFlaw, RingFlaw};
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -73,12 +73,18 @@ pub fn attack_on_flawed_prefetcher(job: &Job<'_>, flaw: PrefetchFlaw) -> Attacke
     run(job, AnyDesign::listed(job.design), Broken::Prefetcher(flaw))
 }
 
+/// The same on hardware whose rings have a flaw.
+pub fn attack_on_flawed_rings(job: &Job<'_>, flaw: RingFlaw) -> Attacked {
+    run(job, AnyDesign::listed(job.design), Broken::Rings(flaw))
+}
+
 /// What is wrong with the hardware.
 enum Broken {
     Nothing,
     /// It refuses every invalidation once so many buffers have been handed back.
     After(u64),
     Prefetcher(PrefetchFlaw),
+    Rings(RingFlaw),
 }
 
 fn run(job: &Job<'_>, design: AnyDesign, broken: Broken) -> Attacked {
@@ -94,6 +100,7 @@ fn run(job: &Job<'_>, design: AnyDesign, broken: Broken) -> Attacked {
         Broken::Nothing => {}
         Broken::After(hand_backs) => adversary.borrow_mut().break_hardware_after(hand_backs),
         Broken::Prefetcher(flaw) => world.vtd.plant(flaw),
+        Broken::Rings(flaw) => world.vtd.plant_in_rings(flaw),
     }
     let world = world.ready();
     perform(&world, job);

@@ -14,6 +14,7 @@ mod owners;
 
 pub use attack::{
     Attacked, PROBES_CACHED_MIN, attack, attack_design, attack_on_breaking_hardware, attack_on_flawed_prefetcher,
+    attack_on_flawed_rings,
 };
 pub use findings::Found;
 
@@ -291,10 +292,22 @@ impl Adversary {
             let held = self.probe(place(live, &page), 0, live.access.rights());
             self.probes.cached += u64::from(matches!(held, Some(LookupOutcome::Hit | LookupOutcome::Joined)));
         }
+        if self.is_by_entry && self.random.random_bool(0.5) {
+            self.have_fetched_ahead(live);
+        }
         for page in live.pages() {
             self.owners.leaving(place(live, &page), slot);
         }
         self.keep_warm();
+    }
+
+    /// Uses the entry before the last one of a mapping, if there is one: then that is what the hardware fetches ahead.
+    fn have_fetched_ahead(&mut self, live: &Live) {
+        let last = live.addressing.segment_iova(&live.segments, live.segments.len() - 1, live.ranges[0]);
+        let pfn = last.pfn().wrapping_sub(ENTRY_PAGES);
+        for rights in [live.access.rights(), Rights::READ, Rights::WRITE] {
+            self.probe(Place { device: live.device, pfn }, 0, rights);
+        }
     }
 
     /// The mapping has been cleared, and its buffer is not yet back: goes on using what is cached.

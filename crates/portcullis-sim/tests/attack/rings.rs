@@ -1,0 +1,248 @@
+//! The malicious device in rings: inside a burst it has two entries at most, after it none; and each flaw is found.
+
+use super::hardware::{self, FlawedUnit, OnUnit};
+use super::{job, machine, passes, replay, rings};
+use portcullis::design::{Design, DesignInfo, DomainSetup, Info, Mapper, Options, Usage};
+use portcullis::designs::{Choice, DesignId, RIommu};
+use portcullis::invalidation::Revocation;
+use portcullis::iommu::AttachError;
+use portcullis::platform::Wait;
+use portcullis::proof::Committed;
+use portcullis::riommu::RingMapper;
+use portcullis::riommu::format::{RING_ADDRESS_MASK, RingAddress};
+use portcullis::{
+    Access, CommitError, DomainId, Invalidation, Iommu, IovaRange, Lifetime, MapError, NewDomainError, PhysAddr,
+    Platform, Protection, QueueError, RawMapError, Request, Rule, Segment, SourceId, UnmapError,
+};
+use portcullis_model::RingFlaw;
+use portcullis_sim::attack::{Attacked, attack, attack_design, attack_on_flawed_rings};
+use portcullis_sim::{Job, Machine, Work};
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Mutex;
+
+fn with_ring(entries: u32) -> Options {
+    Choice::parse(&format!("riommu:ring={entries}")).expect("a design").options
+}
+
+fn in_rings<'m>(machine: &'m Machine, work: Work, entries: u32) -> Job<'m> {
+    Job { options: with_ring(entries), ..job(machine, work, DesignId::RIommu, Protection::Strict) }
+}
+
+fn rules(attacked: &Attacked) -> BTreeSet<Rule> {
+    attacked.found.iter().map(|found| found.rule).collect()
+}
+
+/// The burst is the unit of unmap: until it ends the device may have the entry of a ring that it used last, and the one behind it.
+#[test]
+fn inside_a_burst_two_entries_of_a_ring_are_within_reach_and_after_it_none() {
+    let machine = machine();
+    for name in ["q-e1000e-rx.strict.2cpu", "q-e1000e-tx.lazy.2cpu", "nvme-seqread128k.strict.4cpu"] {
+        let attacked = attack(&in_rings(&machine, replay(name), 4096));
+        passes(&attacked, name);
+        assert!(attacked.found.is_empty(), "{name}: {:?}", attacked.found);
+        assert!((1..=2).contains(&attacked.in_burst_entries_max.expect("rings")), "{name}: {attacked:?}");
+        // What it reaches beyond a buffer is asked of the hardware.
+        assert_eq!((attacked.residual_accesses, attacked.residual_bytes_us), (0, Some(0.0)), "{name}");
+    }
+    // Other designs have no bursts in hardware.
+    let other = attack(&job(&machine, rings("operations=2000"), DesignId::Stock, Protection::Strict));
+    assert_eq!(other.in_burst_entries_max, None);
+}
+
+#[test]
+fn s2_no_invalidation_at_the_end_of_a_burst() {
+    let machine = machine();
+    let job = in_rings(&machine, rings("operations=6000"), 4096);
+    passes(&attack_design::<OnUnit<RIommu, { hardware::NONE }>>(&job), "without the flaw");
+    let attacked = attack_design::<OnUnit<RIommu, { hardware::LOSES_COMMANDS }>>(&job);
+    assert!(rules(&attacked).contains(&Rule::Strict), "{attacked:?}");
+}
+
+#[test]
+fn s2_the_entry_that_was_fetched_ahead_outlives_the_invalidation() {
+    let mut machine = machine();
+    // What is fetched ahead is there at once, before the unmap that the device has seen begin has cleared it.
+    machine.iommu.set("memory_read_ps", "0").expect("a parameter");
+    // Lists have several entries: the device uses the last but one, and the last is fetched ahead.
+    let job = in_rings(&machine, replay("nvme-seqread128k.strict.4cpu"), 4096);
+    passes(&attack(&job), "without the flaw");
+    let attacked = attack_on_flawed_rings(&job, RingFlaw::KeepsNext);
+    assert!(rules(&attacked).contains(&Rule::Strict), "{attacked:?}");
+}
+
+/// One CPU unmaps what another has mapped, and has not ended its batch when that one's tail comes round.
+#[test]
+fn s3_an_entry_is_used_again_before_the_commit() {
+    let machine = machine();
+    let job = in_rings(&machine, replay("q-e1000e-tx.lazy.2cpu"), 12);
+    passes(&attack_design::<Published<NONE>>(&job), "without the flaw");
+    let attacked = attack_design::<Published<FREES_EARLY>>(&job);
+    assert!(rules(&attacked).contains(&Rule::Reuse), "{attacked:?}");
+}
+
+/// A disk completes its requests in any order, so that the tail meets entries in use. Where these are refused, the driver waits for room.
+#[test]
+fn s3_an_occupied_slot_is_overwritten() {
+    let machine = machine();
+    let job = in_rings(&machine, replay("nvme-seqread128k.strict.4cpu"), 16);
+    let sound = attack_design::<Published<NONE>>(&job);
+    passes(&sound, "without the flaw");
+    assert!(sound.found.is_empty(), "{sound:?}");
+    let attacked = attack_design::<Published<OVERWRITES>>(&job);
+    assert!(rules(&attacked).contains(&Rule::Reuse), "{attacked:?}");
+}
+
+/// The flaws of the published order of map and unmap by number, for they are part of a type.
+const NONE: u8 = 0;
+/// Entries are free when they are cleared.
+const FREES_EARLY: u8 = 1;
+/// A map does not care whether the entries at the tail are in use.
+const OVERWRITES: u8 = 2;
+
+/// The design with flaw number `FLAW`: a driver whose own commits do nothing but free entries, and the invalidations beside it.
+struct Published<const FLAW: u8>;
+
+impl<const FLAW: u8> DesignInfo for Published<FLAW> {
+    const INFO: Info = RIommu::INFO;
+}
+
+// SAFETY: none, for it is flawed on purpose; but the devices behind it reach the model's memory only.
+unsafe impl<P: Platform + Clone, I: Iommu + Clone, const FLAW: u8> Design<P, I> for Published<FLAW> {
+    type Mapper = PublishedMapper<P, I, FLAW>;
+
+    unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+        let (unit, platform) = (setup.iommu.clone(), setup.platform.clone());
+        // SAFETY: the caller's promise, passed on.
+        let driver = unsafe { OnUnit::<RIommu, { hardware::LOSES_COMMANDS }>::build(setup) }?;
+        Ok(PublishedMapper { driver, unit, platform, live: Mutex::default(), cleared: Mutex::default() })
+    }
+}
+
+struct PublishedMapper<P: Platform, I: Iommu, const FLAW: u8> {
+    driver: RingMapper<P, FlawedUnit<I, { hardware::LOSES_COMMANDS }>>,
+    unit: I,
+    platform: P,
+    /// The mappings, the oldest first.
+    live: Mutex<VecDeque<IovaRange>>,
+    /// Rings with entries that were cleared since their last invalidation.
+    cleared: Mutex<BTreeSet<u16>>,
+}
+
+fn ring_of(range: IovaRange) -> u16 {
+    RingAddress::of(range.start()).ring
+}
+
+// No lock is held while anything of the protection layer runs: another virtual core may go on there.
+impl<P: Platform, I: Iommu, const FLAW: u8> PublishedMapper<P, I, FLAW> {
+    /// Has the unit forget every ring with entries that were cleared.
+    fn invalidate(&self) -> Result<(), QueueError> {
+        let rings = std::mem::take(&mut *self.cleared.lock().expect("no panic"));
+        let domain = self.driver.id();
+        let command = |ring| {
+            let first = RingAddress { ring, entry: 0, offset: 0 }.iova();
+            Invalidation::Pages { domain, first, mask: RING_ADDRESS_MASK, leaf_only: true }
+        };
+        let commands: Vec<Invalidation> = rings.into_iter().map(command).collect();
+        let ticket = self.unit.submit(&commands)?;
+        while !self.unit.is_done(ticket)? {
+            self.platform.pause(Wait::Invalidation);
+        }
+        Ok(())
+    }
+
+    /// Clears a mapping and frees its entries, with no word to the unit.
+    fn free(&self, range: IovaRange) -> Result<(), UnmapError> {
+        let mut early = Revocation::new();
+        self.driver.unmap(range, &mut early)?;
+        self.driver.commit(&mut early).map(drop).expect("no word to the unit");
+        self.cleared.lock().expect("no panic").insert(ring_of(range));
+        Ok(())
+    }
+
+    /// Puts something into `out`, so that it is committed.
+    fn fill(&self, out: &mut Revocation) -> Result<(), UnmapError> {
+        let segment = [Segment { phys: PhysAddr::new(1 << 30), len: 1 }];
+        let mut request = Request::new(&segment, Access::DeviceReadsAndWrites).expect("a byte");
+        // Which has a ring of its own.
+        request.lifetime = Lifetime::Persistent;
+        // SAFETY: no memory is there.
+        let range = unsafe { self.driver.map(&request) }.expect("a ring that nothing else uses");
+        self.driver.unmap(range, out)
+    }
+}
+
+// SAFETY: as for the design.
+unsafe impl<P: Platform, I: Iommu, const FLAW: u8> Mapper for PublishedMapper<P, I, FLAW> {
+    unsafe fn map(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
+        loop {
+            // SAFETY: the caller's promise, passed on.
+            let mapped = unsafe { self.driver.map(request) };
+            let full = match mapped {
+                Err(RawMapError::Refused(MapError::RingFull { ring, .. })) if FLAW == OVERWRITES => ring,
+                _ => {
+                    if let Ok(range) = mapped {
+                        self.live.lock().expect("no panic").push_back(range);
+                    }
+                    return mapped;
+                }
+            };
+            let oldest = {
+                let mut live = self.live.lock().expect("no panic");
+                let at = live.iter().position(|range| ring_of(*range) == full);
+                at.and_then(|at| live.remove(at))
+            };
+            match oldest {
+                Some(oldest) => drop(self.free(oldest)),
+                None => return mapped,
+            }
+        }
+    }
+
+    fn unmap(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
+        let owned = {
+            let mut live = self.live.lock().expect("no panic");
+            let at = live.iter().position(|mapped| *mapped == range);
+            at.and_then(|at| live.remove(at))
+        };
+        self.cleared.lock().expect("no panic").insert(ring_of(range));
+        match owned {
+            Some(_) if FLAW != FREES_EARLY => self.driver.unmap(range, out),
+            Some(_) => self.free(range).and_then(|()| self.fill(out)),
+            // Somebody else has its entries by now.
+            None => self.fill(out),
+        }
+    }
+
+    fn commit(&self, revocation: &mut Revocation) -> Result<Committed, CommitError> {
+        self.invalidate()?;
+        self.driver.commit(revocation)
+    }
+
+    fn tick(&self) -> Result<(), CommitError> {
+        self.driver.tick()
+    }
+
+    fn due_us(&self) -> Option<u64> {
+        self.driver.due_us()
+    }
+
+    fn table_pages(&self) -> usize {
+        self.driver.table_pages()
+    }
+
+    fn usage(&self) -> Usage {
+        self.driver.usage()
+    }
+
+    fn id(&self) -> DomainId {
+        self.driver.id()
+    }
+
+    fn attach(&self, device: SourceId) -> Result<(), AttachError> {
+        self.driver.attach(device)
+    }
+
+    fn detach(&self, device: SourceId) -> Result<(), AttachError> {
+        self.driver.detach(device)
+    }
+}

@@ -1,0 +1,105 @@
+//! The design `riommu` in whole runs: what it costs, what its hardware has to read, and what becomes of full rings.
+
+use super::{bundled, job, machine, measured, replay, rings};
+use portcullis::designs::{Choice, DesignId};
+use portcullis::{NewDomainError, Protection};
+use portcullis_sim::{Job, Machine, RunError, RunOutcome, Work, run};
+
+const RECEIVE: &str = "q-e1000e-rx.strict.2cpu";
+const SEND: &str = "q-e1000e-tx.lazy.2cpu";
+const TRACES: [&str; 3] = [RECEIVE, SEND, "nvme-seqread128k.strict.4cpu"];
+
+fn in_rings<'m>(machine: &'m Machine, work: Work, options: &str, batch: usize) -> Job<'m> {
+    let options = Choice::parse(&format!("riommu{options}")).expect("a design").options;
+    Job { options, batch, ..job(machine, work, DesignId::RIommu, Protection::Strict) }
+}
+
+fn cycles(is_coherent: bool) -> f64 {
+    let mut machine = machine("r210-cx3");
+    machine.iommu.coherent = is_coherent;
+    measured(&in_rings(&machine, rings("ring=4096,burst=64"), "", 64)).cycles_per_page
+}
+
+/// The sums of published costs: a map and an unmap of 131 cycles each, a flush of a line at each where walks do not snoop, and a 64th of
+/// an invalidation. They check the calibration, and are the price of nothing.
+#[test]
+fn a_page_costs_what_its_steps_do() {
+    let (snooped, flushed) = (cycles(true), cycles(false));
+    assert!((240.0..=310.0).contains(&snooped), "{snooped}");
+    assert!((780.0..=880.0).contains(&flushed), "{flushed}");
+    assert!((flushed - snooped - 2.0 * 279.0).abs() < 10.0, "two lines: {}", flushed - snooped);
+}
+
+fn is_sound(outcome: &RunOutcome, name: &str) {
+    assert_eq!((outcome.faults, outcome.stale_accesses), (0, 0), "{name}");
+    assert_eq!(outcome.residual_bytes_us, Some(0.0), "{name}");
+    assert!(outcome.operations > 0, "{name}");
+}
+
+/// Every walk has a reason: the entry was invalidated, or mapped, after the one before it was asked for, or is not the next. Of network
+/// cards it always is the next.
+#[test]
+fn the_entry_behind_is_fetched_ahead() {
+    let machine = machine("cascadelake-cx5");
+    for name in TRACES {
+        for batch in [1, 64] {
+            let outcome = measured(&in_rings(&machine, replay(&bundled(name)), "", batch));
+            is_sound(&outcome, name);
+            let counts = outcome.riotlb.expect("rings");
+            let misses = (outcome.iotlb_misses_per_page * outcome.pages as f64).round() as u64;
+            let reasons = counts.out_of_order + counts.after_invalidation + counts.mapped_later;
+            assert_eq!(misses, reasons, "{name} in batches of {batch}: {counts:?}");
+            let most = if name == TRACES[2] { counts.switches } else { counts.switches / 1000 };
+            assert!(counts.out_of_order <= most, "{name} in batches of {batch}: {counts:?}");
+            assert!(counts.switches > 1000, "{name}: {counts:?}");
+        }
+    }
+}
+
+#[test]
+fn rings_of_256_entries_serve_network_cards() {
+    let machine = machine("cascadelake-cx5");
+    for name in [RECEIVE, SEND] {
+        is_sound(&measured(&in_rings(&machine, replay(&bundled(name)), ":ring=256", 64)), name);
+    }
+}
+
+/// The driver waits with buffers for which there is no room, and nothing is lost of the work.
+#[test]
+fn a_driver_waits_for_room_in_a_full_ring() {
+    let machine = machine("cascadelake-cx5");
+    for (options, is_refused) in [(":ring=64", false), (":ring=16", true)] {
+        let outcome = measured(&in_rings(&machine, rings("ring=64,burst=8,operations=4000"), options, 64));
+        is_sound(&outcome, options);
+        assert_eq!(outcome.refused_maps > 0, is_refused, "{options}: {}", outcome.refused_maps);
+    }
+    let other = measured(&job(&machine, rings("operations=1000"), DesignId::Stock, Protection::Strict));
+    assert_eq!((other.refused_maps, other.riotlb), (0, None));
+}
+
+/// A trace has no driver that waits. It is told what would do, which does.
+#[test]
+fn a_trace_with_more_mappings_than_entries_is_told_how_many_would_do() {
+    let machine = machine("cascadelake-cx5");
+    for name in TRACES {
+        let of = |options: &str| run(&in_rings(&machine, replay(&bundled(name)), options, 64));
+        let would_do = match of(":ring=8") {
+            Err(RunError::RingFull { design: "riommu", would_do, .. }) => would_do,
+            other => panic!("{name}: {:?}", other.map(|outcome| outcome.operations)),
+        };
+        let outcome = of(&format!(":ring={would_do}")).unwrap_or_else(|error| panic!("{name}: {error}"));
+        is_sound(&outcome, name);
+    }
+}
+
+#[test]
+fn a_unit_without_rings_is_refused() {
+    let mut machine = machine("cascadelake-cx5");
+    machine.iommu.rings = false;
+    let refused = run(&in_rings(&machine, rings("operations=100"), "", 1));
+    assert!(matches!(refused, Err(RunError::NewDomain(NewDomainError::NoRings))), "{:?}", refused.map(|_| ()));
+    // No other design notices.
+    let stock = |machine| measured(&job(machine, rings("operations=1000"), DesignId::Stock, Protection::Strict));
+    let with = super::machine("cascadelake-cx5");
+    assert_eq!(stock(&machine), stock(&with));
+}
