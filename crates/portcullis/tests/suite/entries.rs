@@ -136,7 +136,8 @@ unsafe impl Mapper for EntryMapper {
         Ok(())
     }
 
-    fn commit(&self, _: &mut Revocation) -> Result<Committed, CommitError> {
+    fn commit(&self, revocation: &mut Revocation) -> Result<Committed, CommitError> {
+        assert!(revocation.is_empty(), "a revocation is committed where its unmaps were made");
         // SAFETY: the table has no cache.
         Ok(Committed::Lost(unsafe { Proof::trusted() }))
     }
