@@ -150,7 +150,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
             return Err(NewDomainError::CannotBounce);
         }
         let (protection, addressing) = (config.protection, D::INFO.addressing);
-        let tag = Tag::new(addressing);
+        let tag = Tag::new(addressing, sub_page);
         let short_way = ShortWay::of(protection, sub_page, addressing, tag);
         let last = u64::MAX >> (64 - width);
         Ok(Self { mapper, protection, sub_page, tag, short_way, last, rings: AtomicUsize::new(0), info: &D::INFO })
