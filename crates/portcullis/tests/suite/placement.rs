@@ -231,6 +231,48 @@ fn an_address_in_use_is_refused() {
     });
 }
 
+/// What a queue holds back is flushed for who must have it: no tick comes in between.
+#[test]
+fn an_address_that_was_just_unmapped_may_be_asked_for() {
+    each_that_chooses(|mut bench| {
+        let name = bench.name();
+        let pages = [0x20_0000, 0x20_0008].map(|pfn| Segment { phys: PhysAddr::from_pfn(pfn), len: PAGE_SIZE });
+        // SAFETY: no memory is behind the IOMMU.
+        let list = unsafe { bench.domain.map_list(pages, Access::DeviceWrites, &ANYWHERE) };
+        let range = list.expect("room");
+        let (first, len) = (range.start(), range.pages() * PAGE_SIZE);
+        let refused = bench.map(PhysAddr::new(0x3_0000_0000), len, &at(first.as_u64())).map(|placed| placed.iova);
+        assert_eq!(refused, Err(MapError::Overlap(first)), "{name}: it is in use");
+        assert!(bench.iommu.access(DEVICE, first, Rights::WRITE).is_some(), "{name}");
+        bench.domain.unmap_raw(first, len).expect("mapped");
+        bench
+            .map(PhysAddr::new(0x3_0000_0000), len, &at(first.as_u64()))
+            .unwrap_or_else(|error| panic!("{name}: {error}"));
+        bench.end();
+    });
+}
+
+/// S11: the flush for such an address may fail as any other.
+#[test]
+fn s11_a_failed_flush_gives_no_address() {
+    each_that_chooses(|mut bench| {
+        let pages = [0x20_0000, 0x20_0008].map(|pfn| Segment { phys: PhysAddr::from_pfn(pfn), len: PAGE_SIZE });
+        // SAFETY: no memory is behind the IOMMU.
+        let range = unsafe { bench.domain.map_list(pages, Access::DeviceWrites, &ANYWHERE) }.expect("room");
+        let (at, len) = (at(range.start().as_u64()), range.pages() * PAGE_SIZE);
+        bench.domain.unmap_raw(range.start(), len).expect("mapped");
+        if bench.domain.usage().queued_unmaps == 0 {
+            return bench.end();
+        }
+        bench.iommu.behave(Behaviour::Failing);
+        let refused = bench.map(PhysAddr::new(0), len, &at).map(|placed| placed.iova);
+        assert!(matches!(refused, Err(MapError::Queue(_))), "{}: {refused:?}", bench.name());
+        bench.iommu.behave(Behaviour::Prompt);
+        let refused = bench.map(PhysAddr::new(0), len, &at).map(|placed| placed.iova);
+        assert_eq!(refused, Err(MapError::Poisoned), "{}", bench.name());
+    });
+}
+
 /// Over the end of a reserved region, and over the whole of one.
 #[test]
 fn a_fixed_range_may_be_reserved_in_part() {
