@@ -1,5 +1,7 @@
 //! Requests that say where: limits, alignments, boundaries and addresses that must be, beside all other mappings.
 
+mod options;
+
 use crate::raw_face::RawFace;
 use portcullis::design::Addressing;
 use portcullis::designs::DesignId;
@@ -83,7 +85,8 @@ impl Bench {
             is_placed: options.at.is_some()
                 || options.limit < self.last
                 || options.alignment > PAGE_SIZE
-                || options.boundary.is_some() && pages_spanned(phys.page_offset(), len) > 1,
+                || options.boundary.is_some_and(|boundary| boundary <= self.last)
+                    && pages_spanned(phys.page_offset(), len) > 1,
         };
         let last = iova.as_u64() + (len - 1);
         assert!(last <= options.limit, "{}: {new:?} is beyond the limit of {options:?}", self.name());
@@ -454,25 +457,6 @@ unsafe impl DmaBuffer for Page {
     }
 }
 
-#[test]
-fn the_typed_face_takes_options_too() {
-    each_that_chooses(|bench| {
-        let page = Page(Segment { phys: PhysAddr::new(0x2_0000_0000), len: PAGE_SIZE });
-        let mapped = bench.domain.map_with(page, Access::DeviceReads, &BELOW_4_GIB);
-        if bench.domain.protection() == Protection::Strict {
-            let mapping = mapped.expect("room");
-            assert!(mapping.iova().as_u64() <= BELOW_4_GIB.limit);
-            let iova = mapping.iova();
-            assert!(bench.iommu.access(DEVICE, iova, Rights::READ).is_some());
-            bench.domain.unmap(mapping).expect("mapped");
-            assert_eq!(bench.iommu.access(DEVICE, iova, Rights::READ), None, "{}", bench.name());
-        } else {
-            assert_eq!(mapped.expect_err("not strict").error(), MapError::NotStrict.into());
-        }
-        bench.end();
-    });
-}
-
 /// Where addresses are those of the memory, what was asked for is looked at.
 #[test]
 fn physical_addresses_are_where_they_are() {
@@ -496,6 +480,8 @@ fn physical_addresses_are_where_they_are() {
             assert_eq!(map(&MapOptions { limit, alignment, boundary, ..ANYWHERE }), Err(MapError::Unplaceable));
         }
         assert_eq!(map(&at(0x12_4000)), Err(MapError::Unplaceable));
+        let unknown = Err(UnmapError::LengthUnknown(Iova::new(0x12_3000)).into());
+        assert_eq!(domain.unmap_raw_at(Iova::new(0x12_3000)), unknown, "how long it is, its address does not tell");
         // The segments of a list that meet are one.
         let page = |pfn| Segment { phys: PhysAddr::from_pfn(pfn), len: PAGE_SIZE };
         // SAFETY: as above.
