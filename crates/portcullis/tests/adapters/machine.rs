@@ -4,7 +4,10 @@ use portcullis::designs::DesignId;
 use portcullis::iommu::fake::FakeIommu;
 use portcullis::platform::fake::FakeHost;
 use portcullis::table::Rights;
-use portcullis::{DomainConfig, DynDomain, Iova, PAGE_SIZE, PhysAddr, Protection, Segment, SourceId, SubPage};
+use portcullis::{
+    Capabilities, DomainConfig, DynDomain, Iommu, Iova, IovaRange, PAGE_SIZE, PhysAddr, Protection, Segment, SourceId,
+    SubPage,
+};
 use std::alloc::Layout;
 use std::ptr::NonNull;
 
@@ -17,7 +20,7 @@ pub(crate) struct Machine {
     pub(crate) iommu: &'static FakeIommu<'static>,
 }
 
-/// Designs whose addresses are their own.
+/// Designs that offer strict protection.
 pub(crate) fn designs() -> impl Iterator<Item = DesignId> {
     let protects = |design: &&DesignId| design.info().protections.contains(&Protection::Strict);
     DesignId::ALL.iter().filter(protects).copied()
@@ -27,6 +30,13 @@ impl Machine {
     pub(crate) fn new() -> Self {
         let host: &FakeHost = Box::leak(Box::new(FakeHost::of_process()));
         Self { host, iommu: Box::leak(Box::new(FakeIommu::new(host))) }
+    }
+
+    /// One whose maps invalidate, because its hardware caches that there was nothing.
+    pub(crate) fn that_caches_absent() -> Self {
+        let Self { host, iommu } = Self::new();
+        let capabilities = Capabilities { caches_absent: true, ..iommu.capabilities() };
+        Self { host, iommu: Box::leak(Box::new(FakeIommu::with_capabilities(host, capabilities))) }
     }
 
     /// A strict domain with the device in it.
@@ -84,6 +94,11 @@ pub(crate) fn pages_of(at: NonNull<u8>, len: usize) -> impl Iterator<Item = Segm
         let from = page.max(start);
         Segment { phys: PhysAddr::new(from), len: (page + PAGE_SIZE).min(end) - from }
     })
+}
+
+/// Where the device sees the first byte of a mapping at `range` whose first segment is `first`.
+pub(crate) fn first_iova(domain: &DynDomain, first: Segment, range: IovaRange) -> Iova {
+    domain.info().addressing.segment_iova(&[first], 0, range)
 }
 
 /// Whole pages for `bytes` bytes, aligned as asked for and as pages are.
