@@ -140,7 +140,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         let committed = committed?;
         if let Some(BouncePages(bounce)) = self.mapper.bounce_pages() {
             // SAFETY: that was their commit. The buffers are the driver's again when this call returns, and not before.
-            unsafe { bounce.settle(pages) };
+            unsafe { bounce.settle(pages) }?;
         }
         Ok(committed)
     }

@@ -3,6 +3,7 @@
 use super::pages::{is_partial, pieces};
 use crate::address::{PAGE_SIZE, PhysAddr, Segment};
 use crate::error::{MapError, NewDomainError, NoMemory};
+use crate::iommu::QueueError;
 use crate::platform::{Lock, LockClass, Phase, Platform, Step};
 use crate::proof::Proof;
 use crate::request::{Access, Lifetime, Request};
@@ -100,9 +101,12 @@ pub(crate) trait Bounce {
 
     /// Copies back what devices may have written, and gives the pages back.
     ///
+    /// # Errors
+    /// [`QueueError::Panicked`] where an earlier panic has poisoned the domain: nothing is copied then.
+    ///
     /// # Safety
     /// Their mappings were unmapped and that was committed; the memory of the buffers is there, and nothing else uses it meanwhile.
-    unsafe fn settle(&self, pages: Chain);
+    unsafe fn settle(&self, pages: Chain) -> Result<(), QueueError>;
 
     /// Copies what devices may have written of the mapping at `first_pfn` to its buffer, or the buffer to where they see it.
     ///
@@ -259,25 +263,39 @@ impl<P: Platform> BouncePool<P> {
     /// # Safety
     /// That of [`Bounce::enter`].
     pub(crate) unsafe fn enter(&self, platform: &P, request: &Request<'_>) -> Result<(SegmentList, Chain), MapError> {
-        /// Gives the pages back if not all can be had.
-        struct Taken<'p, P: Platform>(&'p BouncePool<P>, Chain);
-        impl<P: Platform> Drop for Taken<'_, P> {
-            fn drop(&mut self) {
-                self.0.abandon(mem::take(&mut self.1));
-            }
-        }
         let lasts = request.lifetime == Lifetime::Persistent;
         if let Some(partial) = request.segments().iter().find(|segment| lasts && is_partial(segment)) {
             return Err(MapError::PartialPage(partial.phys));
         }
+        let mut taken = Chain::EMPTY;
+        // SAFETY: the caller's promise, passed on.
+        match unsafe { self.enter_with(platform, request, &mut taken) } {
+            Ok(list) => Ok((list, taken)),
+            // Not in a drop: after a panic the lock of the pool may be taken no more.
+            Err(error) => {
+                self.abandon(taken);
+                Err(error)
+            }
+        }
+    }
+
+    /// The same, with the pages that it takes in `taken`, after an error as well.
+    ///
+    /// # Safety
+    /// That of [`Bounce::enter`].
+    unsafe fn enter_with(
+        &self,
+        platform: &P,
+        request: &Request<'_>,
+        taken: &mut Chain,
+    ) -> Result<SegmentList, MapError> {
         let copies_back = request.access() != Access::DeviceReads;
-        let mut taken = Taken(self, Chain::EMPTY);
         let mut list = SegmentList::default();
         for piece in request.segments().iter().flat_map(|segment| pieces(*segment)) {
             let seen = match is_partial(&piece) {
                 false => piece,
                 true => {
-                    let (number, frame) = self.a_page(platform, &mut taken.1)?;
+                    let (number, frame) = self.a_page(platform, taken)?;
                     // SAFETY: the page is this call's alone, and the caller's promise.
                     unsafe { fill(platform, frame, piece) };
                     self.pages.with(|pages| {
@@ -290,7 +308,7 @@ impl<P: Platform> BouncePool<P> {
             };
             list.push(seen)?;
         }
-        Ok((list, mem::take(&mut taken.1)))
+        Ok(list)
     }
 
     /// Takes a page that is all zeros or was used before, and puts it on `taken`.
