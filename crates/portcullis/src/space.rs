@@ -501,10 +501,9 @@ impl<P: Platform, I: Iommu> Bounce for AddressSpace<P, I> {
         }
     }
 
-    fn take(&self, first_pfn: u64, to: &mut Chain) {
-        if let Some(bounce) = &self.bounce {
-            let _ = self.unless_panicked(|| bounce.take(&self.platform, first_pfn, to));
-        }
+    fn take(&self, first_pfn: u64, to: &mut Chain) -> Option<Segment> {
+        let bounce = self.bounce.as_ref()?;
+        self.unless_panicked(|| bounce.take(&self.platform, first_pfn, to)).flatten()
     }
 
     fn abandon(&self, pages: Chain) {

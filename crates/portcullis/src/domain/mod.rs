@@ -562,9 +562,19 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     fn unmap_into(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
         self.mapper.unmap(range, out)?;
         if self.sub_page == SubPage::Bounce {
-            self.take_bounced(range, out);
+            let _ = self.take_bounced(range, out);
         }
         Ok(())
+    }
+
+    /// The same for a buffer that is lent, of these segments.
+    #[inline(always)]
+    fn unmap_lent_into(&self, lent: &[Segment], range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
+        self.mapper.unmap(range, out)?;
+        match self.sub_page {
+            SubPage::Bounce => self.take_bounced_of(lent, range, out),
+            _ => Ok(()),
+        }
     }
 
     fn commit(&self, revocation: &mut Revocation) -> Result<Committed, CommitError> {

@@ -94,7 +94,8 @@ pub(crate) trait Bounce {
     fn note(&self, first_pfn: u64, pages: Chain);
 
     /// Takes the pages of the mapping at `first_pfn`, which was unmapped and whose addresses are not free yet, and adds them to `to`.
-    fn take(&self, first_pfn: u64, to: &mut Chain);
+    /// Returns a part of the buffer that they stand for.
+    fn take(&self, first_pfn: u64, to: &mut Chain) -> Option<Segment>;
 
     /// Gives pages back that no device has seen.
     fn abandon(&self, pages: Chain);
@@ -199,7 +200,7 @@ impl Pages {
         // What is noted there belongs to a mapping that somebody unmapped before its map had returned. Its buffer may be in other use by
         // now, so nothing is copied there any more: the pages are lost.
         let mut stale = Chain::EMPTY;
-        self.take(first_pfn, &mut stale);
+        let _ = self.take(first_pfn, &mut stale);
         let list = list_of(first_pfn);
         let next_mapping = self.mappings[list];
         if let Some(page) = self.get_mut(first) {
@@ -217,12 +218,12 @@ impl Pages {
         Some(page)
     }
 
-    /// Takes the list of the mapping at `first_pfn`, if there is one, and puts it in front of `to`.
-    fn take(&mut self, first_pfn: u64, to: &mut Chain) {
+    /// Takes the list of the mapping at `first_pfn`, if there is one, and puts it in front of `to`. Returns a part of its buffer.
+    fn take(&mut self, first_pfn: u64, to: &mut Chain) -> Option<Segment> {
         let list = list_of(first_pfn);
         let (mut before, mut number) = (None, self.mappings[list]);
         while let Some(page) = self.get(number) {
-            let next_mapping = page.next_mapping;
+            let (part, next_mapping) = (page.part, page.next_mapping);
             if page.first_pfn == first_pfn {
                 match before.and_then(|before| self.get_mut(before)) {
                     Some(before) => before.next_mapping = next_mapping,
@@ -235,10 +236,11 @@ impl Pages {
                 if let Some(page) = self.get_mut(last) {
                     page.next = mem::replace(&mut to.0, number);
                 }
-                return;
+                return Some(part);
             }
             (before, number) = (Some(number), next_mapping);
         }
+        None
     }
 }
 
@@ -350,9 +352,9 @@ impl<P: Platform> BouncePool<P> {
         self.pages.with(|all| all.note(first_pfn, pages.0));
     }
 
-    pub(crate) fn take(&self, platform: &P, first_pfn: u64, to: &mut Chain) {
+    pub(crate) fn take(&self, platform: &P, first_pfn: u64, to: &mut Chain) -> Option<Segment> {
         platform.probe(Step::HashFind);
-        self.pages.with(|all| all.take(first_pfn, to));
+        self.pages.with(|all| all.take(first_pfn, to))
     }
 
     pub(crate) fn abandon(&self, pages: Chain) {
@@ -448,8 +450,8 @@ mod tests {
 
     fn settled(pool: &BouncePool<FakeHost>, host: &FakeHost, first_pfn: u64) -> bool {
         let mut taken = Chain::EMPTY;
-        pool.take(host, first_pfn, &mut taken);
-        let found = !taken.is_empty();
+        let found = pool.take(host, first_pfn, &mut taken).is_some();
+        assert_eq!(found, !taken.is_empty());
         // SAFETY: the bytes are there.
         unsafe { pool.settle(host, taken) };
         found

@@ -1,8 +1,10 @@
 //! S8: what a device reaches of a page of which a buffer has a part only, in domains that expose it, refuse it, or bounce it.
 
+mod lent;
+
 use crate::raw_face::RawFace;
 use portcullis::designs::{DesignId, Portcullis, Unprotected};
-use portcullis::domain::{DmaBuffer, Mapping, RingConfig, SharedBuffer};
+use portcullis::domain::{DmaBuffer, RingConfig, SharedBuffer};
 use portcullis::iommu::fake::{Behaviour, FakeIommu};
 use portcullis::platform::fake::{FakeHost, lost_here};
 use portcullis::sub_page::BOUNCE_PAGES_MAX;
@@ -13,7 +15,6 @@ use portcullis::{
 };
 use proptest::prelude::*;
 use std::alloc::{Layout, alloc, dealloc};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 const DEVICE: SourceId = SourceId(7);
 const PAGE: usize = PAGE_SIZE as usize;
@@ -351,43 +352,6 @@ fn what_is_to_last_or_is_shared_is_refused_where_it_would_be_bounced() {
     assert!(domain.unmap(shared).is_ok());
     domain.unmap_raw(whole, 2 * PAGE_SIZE).unwrap();
     bench.end(domain);
-}
-
-/// A buffer of which parts are bounced is not what the device sees, and is written by its unmap: nobody uses it meanwhile, by whatever
-/// face it was mapped. Whole pages are the device's own.
-#[test]
-fn what_is_bounced_is_not_shared() {
-    let shows = |mapping: &Mapping<Buffer>| {
-        let shown = catch_unwind(AssertUnwindSafe(|| mapping.shared().memory.get(0)));
-        shown.is_ok_and(|byte| byte == SECRET)
-    };
-    for (sub_page, len) in
-        [(SubPage::Expose, 100), (SubPage::Expose, PAGE), (SubPage::Bounce, 100), (SubPage::Bounce, PAGE)]
-    {
-        let bench = Bench::new();
-        let domain = bench.domain(DesignId::Portcullis, Protection::Strict, sub_page);
-        let is_shared = sub_page == SubPage::Expose || len == PAGE;
-        let mapped = domain.map(Buffer::new(1, 0, len), Access::DeviceWrites).unwrap();
-        let options = MapOptions { limit: u32::MAX.into(), ..MapOptions::default() };
-        let with = domain.map_with(Buffer::new(1, 0, len), Access::DeviceWrites, &options).unwrap();
-        let mut ring = domain.ring(RingConfig::default()).unwrap();
-        let descriptor = ring.map([Buffer::new(1, 0, len)].into_iter().collect()).unwrap();
-        for mapping in [&mapped, &with, &descriptor.mappings()[0]] {
-            assert_eq!(shows(mapping), is_shared, "{sub_page}: {len}");
-        }
-        // Refused where it would be of no use.
-        let shared = domain.map_shared(Buffer::new(1, 0, len), Access::DeviceWrites);
-        assert_eq!(shared.is_ok(), is_shared, "{sub_page}: {len}");
-        if let Ok(mapping) = shared {
-            assert!(shows(&mapping), "{sub_page}: {len}");
-            domain.unmap(mapping).unwrap();
-        }
-        for mapping in [mapped, with] {
-            domain.unmap(mapping).unwrap();
-        }
-        ring.unmap(descriptor).unwrap();
-        bench.end(domain);
-    }
 }
 
 #[test]

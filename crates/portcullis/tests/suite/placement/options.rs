@@ -171,8 +171,8 @@ fn a_stream_has_its_window() {
     for mapping in mappings {
         bench.domain.unmap(mapping).unwrap();
     }
-    for ring in 1..3 {
-        for pfn in next[ring].unwrap() - 4..next[ring].unwrap() {
+    for end in next[1..].iter().flatten() {
+        for pfn in end - 4..*end {
             bench.domain.unmap_raw(Iova::from_pfn(pfn), PAGE_SIZE).unwrap();
         }
     }
