@@ -1,5 +1,6 @@
 //! A machine whose physical addresses are those of this process: drivers and devices share its memory.
 
+use portcullis::design::Addressing;
 use portcullis::designs::DesignId;
 use portcullis::iommu::fake::FakeIommu;
 use portcullis::platform::fake::FakeHost;
@@ -20,10 +21,14 @@ pub(crate) struct Machine {
     pub(crate) iommu: &'static FakeIommu<'static>,
 }
 
-/// Designs that offer strict protection.
+/// Designs that offer strict protection and show a list of pages as one run of addresses: these interfaces have one address and one
+/// length for a buffer, so that they have no use for a run for each segment.
 pub(crate) fn designs() -> impl Iterator<Item = DesignId> {
-    let protects = |design: &&DesignId| design.info().protections.contains(&Protection::Strict);
-    DesignId::ALL.iter().filter(protects).copied()
+    let fits = |design: &&DesignId| {
+        let info = design.info();
+        info.protections.contains(&Protection::Strict) && !matches!(info.addressing, Addressing::Entries { .. })
+    };
+    DesignId::ALL.iter().filter(fits).copied()
 }
 
 impl Machine {
