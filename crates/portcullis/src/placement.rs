@@ -2,7 +2,6 @@
 //! to be crossed, or the one address that it must be.
 
 use crate::address::{Iova, IovaRange, PAGE_SHIFT, PAGE_SIZE};
-use crate::design::Addressing;
 use crate::error::MapError;
 use crate::request::{Lifetime, Request, Stream};
 
@@ -50,7 +49,8 @@ impl MapOptions {
         Self { stream: Stream(None), lifetime, limit: u64::MAX, alignment: 1, boundary: None, at: Some(at) }
     }
 
-    /// Where `request` may lie in a domain of such addresses up to `last`; `None` where any of these will do.
+    /// Where `request` may lie in a domain of addresses up to `last`, which are those of entries of `entry_pages` pages or go by the page;
+    /// `None` where any of these will do.
     ///
     /// # Errors
     /// [`MapError::BadLimit`], [`MapError::BadAlignment`], [`MapError::BadBoundary`], [`MapError::CrossesBoundary`],
@@ -58,7 +58,7 @@ impl MapOptions {
     pub(crate) fn placement(
         &self,
         request: &Request<'_>,
-        addressing: Addressing,
+        entry_pages: Option<u64>,
         last: u64,
     ) -> Result<Option<Placement>, MapError> {
         if (self.limit, self.alignment, self.boundary, self.at) == (u64::MAX, 1, None, None) {
@@ -74,7 +74,7 @@ impl MapOptions {
             return Err(MapError::BadBoundary(boundary));
         }
         let boundary = self.boundary.filter(|boundary| *boundary <= last);
-        if let Addressing::Entries { pages } = addressing {
+        if let Some(pages) = entry_pages {
             // Where memory lies in its pages is not where its entry begins, and no entry can be chosen. What its first byte is at is
             // a multiple of all that is no wider than an entry.
             let is_within = |boundary| matches!(request.segments(), [one] if one.len <= boundary);

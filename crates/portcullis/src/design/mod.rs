@@ -112,6 +112,14 @@ impl Addressing {
         IovaRange::of(first, range.end_pfn().next_multiple_of(pages) - first)
     }
 
+    /// How wide an entry is, where addresses are those of entries.
+    pub(crate) const fn entry_pages(self) -> Option<u64> {
+        match self {
+            Self::Entries { pages } => Some(pages),
+            _ => None,
+        }
+    }
+
     /// Whether a device that reaches a part of a page reaches the page.
     pub(crate) const fn opens_pages(self) -> bool {
         !matches!(self, Self::Entries { .. })

@@ -338,7 +338,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     ) -> Result<IovaRange, RawMapError> {
         let mut request = Request::new(segments, access)?;
         (request.stream, request.lifetime) = (options.stream, options.lifetime);
-        let placement = options.placement(&request, self.info.addressing, self.last)?;
+        let placement = options.placement(&request, self.info.addressing.entry_pages(), self.last)?;
         match (placement, self.sub_page) {
             // SAFETY: the caller's promise, passed on.
             (None, SubPage::Expose) => unsafe { self.mapper.map(&request) },

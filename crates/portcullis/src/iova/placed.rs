@@ -145,7 +145,6 @@ impl<P: Platform> PlacedRanges<P> {
 mod tests {
     use super::*;
     use crate::address::{PhysAddr, Segment};
-    use crate::design::Addressing;
     use crate::iova::{Claim, IovaRequest, TreeAllocator};
     use crate::placement::MapOptions;
     use crate::platform::fake::FakeHost;
@@ -205,7 +204,7 @@ mod tests {
         let segments = [Segment { phys: PhysAddr::new(0), len: 1 }];
         let request = Request::new(&segments, Access::DeviceReads).unwrap();
         let options = MapOptions { limit: (17 << PAGE_SHIFT) - 1, ..MapOptions::default() };
-        let below = options.placement(&request, Addressing::Own, u64::MAX >> 32).unwrap().unwrap();
+        let below = options.placement(&request, None, u64::MAX >> 32).unwrap().unwrap();
         let act = || assert_eq!(placed.take(&host, &tree, 1, &below), Ok(page(16)));
         let allocator = Meanwhile { tree: &tree, act: Mutex::new(Some(Box::new(act))) };
         let late = placed.take(&host, &allocator, 1, &Placement::exactly(page(16)));

@@ -299,10 +299,10 @@ const CASES: &[Case] = &[
     },
     Case {
         name: "what leads to a domain does not promise that it is always the same one",
-        program: "pub struct Flips<D, P, I>(D, P, I);
+        program: "pub struct Flips<D: Design<P, I>, P: Platform, I: Iommu>(Domain<D, P, I>, Domain<D, P, I>);
             impl<D: Design<P, I>, P: Platform, I: Iommu> core::ops::Deref for Flips<D, P, I> {
                 type Target = Domain<D, P, I>;
-                fn deref(&self) -> &Domain<D, P, I> { todo!() }
+                fn deref(&self) -> &Domain<D, P, I> { &self.0 }
             }
             @ impl<D: Design<P, I>, P: Platform, I: Iommu> DomainRef for Flips<D, P, I> {
                 type Design = D;
