@@ -46,8 +46,8 @@ pub enum MapError {
     /// A boundary that is no power of two.
     #[error("{0} is no boundary; expected a power of two")]
     BadBoundary(u64),
-    /// A boundary that a buffer of this length crosses wherever it lies.
-    #[error("{len} bytes cross a multiple of {boundary} wherever they lie")]
+    /// A boundary that a buffer of this length crosses wherever it lies, or at the one address asked for.
+    #[error("{len} bytes cross a multiple of {boundary}, wherever they lie or where they are to lie")]
     CrossesBoundary {
         /// Bytes, from the first that the device sees to the last.
         len: u64,
@@ -164,7 +164,7 @@ pub enum UnmapError {
         /// The mapping that lies there.
         mapped: IovaRange,
     },
-    /// Mappings share these addresses, so that only its owner knows how long one is.
+    /// Mappings share these addresses, or they are those of the memory, so that only its owner knows how long one is.
     #[error("how long the mapping at {0} is, its address does not tell")]
     LengthUnknown(Iova),
     /// The batch holds as many unmaps as it can; commit it first.

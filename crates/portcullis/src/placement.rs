@@ -27,7 +27,7 @@ pub struct MapOptions {
     pub limit: u64,
     /// The first byte is at a multiple of it, in bytes: a power of two.
     pub alignment: u64,
-    /// No multiple of it lies within the mapping, in bytes: a power of two.
+    /// No multiple of it lies within the mapping, in bytes: a power of two. One beyond the addresses of the domain is no demand.
     pub boundary: Option<u64>,
     /// The address of the first byte, where it must be this one. It may lie in a region that is [reserved](crate::DomainConfig::reserved),
     /// which is only never handed out, but not where writes are interrupts (S9).
@@ -49,32 +49,49 @@ impl MapOptions {
         Self { stream: Stream(None), lifetime, limit: u64::MAX, alignment: 1, boundary: None, at: Some(at) }
     }
 
-    /// Where `request` may lie in a domain of addresses up to `last`; `None` where any of these will do.
+    /// Where `request` may lie in a domain of addresses up to `last`, which are those of entries of `entry_pages` pages or go by the page;
+    /// `None` where any of these will do.
     ///
     /// # Errors
     /// [`MapError::BadLimit`], [`MapError::BadAlignment`], [`MapError::BadBoundary`], [`MapError::CrossesBoundary`],
-    /// [`MapError::Misplaced`], [`MapError::BeyondWidth`], [`MapError::PhysicalRange`].
-    pub(crate) fn placement(&self, request: &Request<'_>, last: u64) -> Result<Option<Placement>, MapError> {
+    /// [`MapError::Misplaced`], [`MapError::BeyondWidth`], [`MapError::PhysicalRange`], [`MapError::Unplaceable`].
+    pub(crate) fn placement(
+        &self,
+        request: &Request<'_>,
+        entry_pages: Option<u64>,
+        last: u64,
+    ) -> Result<Option<Placement>, MapError> {
         if (self.limit, self.alignment, self.boundary, self.at) == (u64::MAX, 1, None, None) {
             return Ok(None);
         }
-        let offset = request.phys().page_offset();
-        let pages = request.pages();
         if self.limit < PAGE_SIZE - 1 {
             return Err(MapError::BadLimit(self.limit));
         }
         if !self.alignment.is_power_of_two() {
             return Err(MapError::BadAlignment(self.alignment));
         }
+        if let Some(boundary) = self.boundary.filter(|boundary| !boundary.is_power_of_two()) {
+            return Err(MapError::BadBoundary(boundary));
+        }
+        let boundary = self.boundary.filter(|boundary| *boundary <= last);
+        if let Some(pages) = entry_pages {
+            // Where memory lies in its pages is not where its entry begins, and no entry can be chosen. What its first byte is at is
+            // a multiple of all that is no wider than an entry.
+            let is_within = |boundary| matches!(request.segments(), [one] if one.len <= boundary);
+            let is_met = self.limit >= last
+                && self.alignment >> PAGE_SHIFT <= pages
+                && boundary.is_none_or(is_within)
+                && self.at.is_none();
+            return if is_met { Ok(None) } else { Err(MapError::Unplaceable) };
+        }
+        let offset = request.phys().page_offset();
+        let pages = request.pages();
         // The place within the page is that of the memory.
         if offset & (self.alignment - 1) != 0 {
             return Err(MapError::Misplaced { phys: request.phys(), alignment: self.alignment });
         }
         let extent = request.extent().ok_or(MapError::PhysicalRange(request.phys()))?;
-        if let Some(boundary) = self.boundary {
-            if !boundary.is_power_of_two() {
-                return Err(MapError::BadBoundary(boundary));
-            }
+        if let Some(boundary) = boundary {
             // Where the mapping begins at a multiple of its size, rounded up, nothing else is crossed than this.
             let crosses = match boundary < PAGE_SIZE {
                 true => offset / boundary != (offset + extent - 1) / boundary,
@@ -93,15 +110,15 @@ impl MapOptions {
         let placement = Placement {
             end_pfn,
             align_pages: (self.alignment >> PAGE_SHIFT).max(1),
-            boundary_pages: self.boundary.map(|boundary| (boundary >> PAGE_SHIFT).max(1)),
+            boundary_pages: boundary.map(|boundary| (boundary >> PAGE_SHIFT).max(1)),
             at: None,
         };
         // What lies as memory does within its pages, and no page can break, is no demand on a design.
-        let is_anywhere = self.limit >= last && placement.align_pages == 1 && (pages == 1 || self.boundary.is_none());
+        let is_anywhere = self.limit >= last && placement.align_pages == 1 && (pages == 1 || boundary.is_none());
         match self.at {
             None if is_anywhere => Ok(None),
             None => Ok(Some(placement)),
-            Some(at) => placement.fixed(at, offset, pages, request).map(Some),
+            Some(at) => placement.fixed(at, request, extent).map(Some),
         }
     }
 }
@@ -116,18 +133,22 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// The one place that begins at `at`.
-    fn fixed(self, at: Iova, offset: u64, pages: u64, request: &Request<'_>) -> Result<Self, MapError> {
+    /// The one place that begins at `at`, for a request that takes `extent` bytes.
+    fn fixed(self, at: Iova, request: &Request<'_>, extent: u64) -> Result<Self, MapError> {
         let misplaced = |alignment| MapError::Misplaced { phys: request.phys(), alignment };
-        if at.page_offset() != offset {
+        if at.page_offset() != request.phys().page_offset() {
             return Err(misplaced(PAGE_SIZE));
         }
         let beyond = MapError::BeyondWidth { iova: at, limit_bits: self.limit_bits(u64::BITS as u8) };
-        let range = IovaRange::new(at.pfn(), pages).filter(|range| range.end_pfn() <= self.end_pfn).ok_or(beyond)?;
-        if self.lowest(range.first_pfn(), range.end_pfn(), pages).is_none() {
+        let range = IovaRange::new(at.pfn(), request.pages()).filter(|range| range.end_pfn() <= self.end_pfn);
+        let range = range.ok_or(beyond)?;
+        if range.first_pfn() & (self.align_pages - 1) != 0 {
             return Err(misplaced(self.align_pages << PAGE_SHIFT));
         }
-        Ok(Self { at: Some(range), ..self })
+        match self.boundary_pages.filter(|_| self.crossed(range.first_pfn(), range.pages()).is_some()) {
+            Some(boundary) => Err(MapError::CrossesBoundary { len: extent, boundary: boundary << PAGE_SHIFT }),
+            None => Ok(Self { at: Some(range), ..self }),
+        }
     }
 
     /// Exactly `range`.

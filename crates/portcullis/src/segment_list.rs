@@ -17,11 +17,12 @@ pub(crate) struct SegmentList {
 }
 
 impl SegmentList {
-    /// What `segments` gives. Neighbours that meet where a page ends are joined.
+    /// What `segments` gives. If `joins`, neighbours that meet where a page ends are joined: not where each segment has addresses of
+    /// its own, which are found by its number.
     ///
     /// # Errors
     /// [`NoMemory`].
-    pub(crate) fn collect(segments: impl IntoIterator<Item = Segment>) -> Result<Self, NoMemory> {
+    pub(crate) fn collect(segments: impl IntoIterator<Item = Segment>, joins: bool) -> Result<Self, NoMemory> {
         let mut list = Self::default();
         let mut segments = segments.into_iter();
         let Some(mut last) = segments.next() else { return Ok(list) };
@@ -29,7 +30,7 @@ impl SegmentList {
             let end = last.phys.checked_add(last.len).filter(|end| *end == next.phys && end.page_offset() == 0);
             match end.and_then(|_| last.len.checked_add(next.len)) {
                 // One without a length is for the request to refuse.
-                Some(len) if last.len > 0 && next.len > 0 => last.len = len,
+                Some(len) if joins && last.len > 0 && next.len > 0 => last.len = len,
                 _ => list.push(core::mem::replace(&mut last, next))?,
             }
         }

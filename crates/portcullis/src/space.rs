@@ -485,43 +485,43 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     }
 }
 
-/// Where there are no bounce pages, nobody has any to give back.
+/// Where there are no bounce pages, nobody has any to give back. A panic poisons the domain here as elsewhere: pages that it leaves with
+/// nobody are lost.
 impl<P: Platform, I: Iommu> Bounce for AddressSpace<P, I> {
     unsafe fn enter(&self, request: &Request<'_>) -> Result<(SegmentList, Chain), MapError> {
         let Some(bounce) = &self.bounce else { return Err(MapError::PartialPage(request.phys())) };
         // SAFETY: the caller's promise, passed on.
-        unsafe { bounce.enter(&self.platform, request) }
+        let entered = self.unless_panicked(|| unsafe { bounce.enter(&self.platform, request) });
+        entered.unwrap_or(Err(MapError::Poisoned))
     }
 
     fn note(&self, first_pfn: u64, pages: Chain) {
         if let Some(bounce) = &self.bounce {
-            bounce.note(&self.platform, first_pfn, pages);
+            let _ = self.unless_panicked(|| bounce.note(&self.platform, first_pfn, pages));
         }
     }
 
-    fn take(&self, first_pfn: u64, to: &mut Chain) {
-        if let Some(bounce) = &self.bounce {
-            bounce.take(&self.platform, first_pfn, to);
-        }
+    fn take(&self, first_pfn: u64, to: &mut Chain) -> Option<Segment> {
+        let bounce = self.bounce.as_ref()?;
+        self.unless_panicked(|| bounce.take(&self.platform, first_pfn, to)).flatten()
     }
 
     fn abandon(&self, pages: Chain) {
         if let Some(bounce) = &self.bounce {
-            bounce.abandon(pages);
+            let _ = self.unless_panicked(|| bounce.abandon(pages));
         }
     }
 
-    unsafe fn settle(&self, pages: Chain) {
-        if let Some(bounce) = &self.bounce {
-            // SAFETY: the caller's promise, passed on.
-            unsafe { bounce.settle(&self.platform, pages) };
-        }
+    unsafe fn settle(&self, pages: Chain) -> Result<(), QueueError> {
+        let Some(bounce) = &self.bounce else { return Ok(()) };
+        // SAFETY: the caller's promise, passed on.
+        self.unless_panicked(|| unsafe { bounce.settle(&self.platform, pages) }).ok_or(QueueError::Panicked)
     }
 
     unsafe fn sync(&self, first_pfn: u64, whom: Sync) {
         if let Some(bounce) = &self.bounce {
             // SAFETY: the caller's promise, passed on.
-            unsafe { bounce.sync(&self.platform, first_pfn, whom) };
+            let _ = self.unless_panicked(|| unsafe { bounce.sync(&self.platform, first_pfn, whom) });
         }
     }
 

@@ -159,6 +159,11 @@ impl<P: Platform> Chunks<P> {
         range.first_pfn() >= self.first_pfn
     }
 
+    /// Whether any of `range` lies here.
+    pub(crate) const fn reaches(&self, range: IovaRange) -> bool {
+        range.end_pfn() > self.first_pfn
+    }
+
     /// Takes the next pages of the stream that `request` belongs to: at most [`CHUNKED_PAGES_MAX`]. `None` where there are as
     /// many tables as there may be. `grow` adds the leaf table of a page to the domain's table.
     ///

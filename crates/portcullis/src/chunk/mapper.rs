@@ -228,7 +228,8 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         Ok(())
     }
 
-    /// Every commit comes by here, but those of one command: they have read that no sweep is left to them.
+    /// Unmaps of pages of chunks come by here once they are committed, but for those of one command: they have read that no sweep is
+    /// left to them. Those of the lower half, committed by themselves, leave no table to be swept.
     #[inline(always)]
     fn schedule_sweep_if_none(&self) {
         if self.is_sweep_left_to_unmaps() {
@@ -429,10 +430,10 @@ unsafe impl<P: Platform> IovaAllocator<P> for Halves<P> {
     }
 
     fn set_aside(&self, platform: &P, pages: u64, placement: &Placement) -> Result<IovaRange, MapError> {
-        match placement.at().and_then(|range| self.chunks_of(range)) {
+        match placement.at() {
             // The pages of the upper half are in chunks, which hand them out in their order.
-            Some(_) => Err(MapError::Unplaceable),
-            None => self.below.set_aside(platform, pages, placement),
+            Some(range) if self.chunks.reaches(range) => Err(MapError::Unplaceable),
+            _ => self.below.set_aside(platform, pages, placement),
         }
     }
 

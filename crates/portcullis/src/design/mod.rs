@@ -13,7 +13,7 @@ pub use locking::{LockFree, LockPerTable, Locking, TableLock, WholeLock};
 pub use options::{OptionError, OptionInfo, OptionKind, Options, Value};
 pub use physical::{IdentityMapped, Untranslated};
 
-use crate::address::{Iova, IovaRange, Segment};
+use crate::address::{Iova, IovaRange, PAGE_SHIFT, Segment};
 use crate::error::{CommitError, MapError, NewDomainError, RawMapError, RawUnmapError, UnmapError};
 use crate::invalidation::Revocation;
 use crate::iommu::{AttachError, DomainId, Iommu, SourceId};
@@ -68,6 +68,9 @@ impl Info {
     }
 }
 
+/// Pages of the widest entry that there may be: those of all addresses of 64 bits.
+pub const ENTRY_PAGES_MAX: u64 = 1 << (u64::BITS - PAGE_SHIFT);
+
 /// What the addresses of a design are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Addressing {
@@ -81,7 +84,7 @@ pub enum Addressing {
     /// it. The segments of a mapping have one entry each, one behind the other, so that devices see a run of addresses for each
     /// (rIOMMU, ASPLOS'15, §4). A mapper takes any addresses of an entry for all of it: see [`whole`](Self::whole).
     Entries {
-        /// How wide an entry is: a power of two of pages, 2^62 at most. Entries begin at multiples of it.
+        /// How wide an entry is: a power of two of pages, [`ENTRY_PAGES_MAX`] at most; no domain is made of another. Entries begin at multiples of it.
         pages: u64,
     },
 }
@@ -107,6 +110,14 @@ impl Addressing {
         // Entries are powers of two of pages, so the end of the last page number there is ends one too.
         let first = range.first_pfn() & !(pages - 1);
         IovaRange::of(first, range.end_pfn().next_multiple_of(pages) - first)
+    }
+
+    /// How wide an entry is, where addresses are those of entries.
+    pub(crate) const fn entry_pages(self) -> Option<u64> {
+        match self {
+            Self::Entries { pages } => Some(pages),
+            _ => None,
+        }
     }
 
     /// Whether a device that reaches a part of a page reaches the page.

@@ -70,6 +70,14 @@ impl Reachable {
     }
 }
 
+/// No unmap of these mappers leaves anything to be invalidated.
+///
+/// # Panics
+/// If there is something, for then another mapper's unmaps have left it.
+fn refuse_others(revocation: &Revocation) {
+    assert!(revocation.is_empty(), "a revocation is committed where its unmaps were made");
+}
+
 /// A mapper whose devices pass through.
 pub struct Untranslated<I: Iommu> {
     domain: PassThrough<I>,
@@ -105,7 +113,8 @@ unsafe impl<I: Iommu> Mapper for Untranslated<I> {
         Ok(())
     }
 
-    fn commit(&self, _revocation: &mut Revocation) -> Result<Committed, CommitError> {
+    fn commit(&self, revocation: &mut Revocation) -> Result<Committed, CommitError> {
+        refuse_others(revocation);
         Ok(Committed::Deferred)
     }
 
@@ -218,7 +227,8 @@ unsafe impl<P: Platform, I: Iommu> Mapper for IdentityMapped<P, I> {
         Ok(())
     }
 
-    fn commit(&self, _revocation: &mut Revocation) -> Result<Committed, CommitError> {
+    fn commit(&self, revocation: &mut Revocation) -> Result<Committed, CommitError> {
+        refuse_others(revocation);
         Ok(Committed::Deferred)
     }
 

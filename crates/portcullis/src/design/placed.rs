@@ -31,9 +31,9 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
         self.space.poison_on_panic(|| {
             let place_and_write = || self.locking.whole(request.pages(), || self.place_and_write(request, placement));
             let range = match place_and_write() {
-                // As in a map: what is wanted may be on its way back.
+                // What is wanted may be on its way back: there may be no other, and nobody knows how long it would be waited for.
                 Err(MapError::Exhausted { .. } | MapError::Overlap(_))
-                    if self.policy.drain(&self.space, &self.allocator)? =>
+                    if self.policy.flush(&self.space, &self.allocator)? =>
                 {
                     place_and_write()
                 }

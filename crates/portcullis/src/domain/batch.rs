@@ -97,7 +97,7 @@ impl<H: DomainRef, B: DmaBuffer> Batch<H, B> {
         let (range, access) = (mapping.range(), mapping.access());
         // As in `Domain::unmap`.
         let lent = mapping.into_lent();
-        match self.domain.unmap_into(range, &mut self.revocation) {
+        match self.domain.unmap_lent_into(lent.segments(), range, &mut self.revocation) {
             Ok(()) => {
                 self.buffers.push(lent);
                 Ok(())
@@ -117,7 +117,7 @@ impl<H: DomainRef, B: DmaBuffer> Batch<H, B> {
     fn give_back(&mut self) -> Result<ArrayVec<B, BATCH_MAX>, CommitError> {
         // Taken out first: after an error none of them is given back, now or later.
         let buffers = core::mem::take(&mut self.buffers);
-        if buffers.is_empty() {
+        if buffers.is_empty() && self.revocation.is_empty() {
             return Ok(ArrayVec::new());
         }
         let proof = match self.domain.commit(&mut self.revocation)? {

@@ -1,10 +1,11 @@
 //! Buffers while the device has them.
 
 use crate::address::{Iova, IovaRange, Segment};
-use crate::design::Addressing;
+use crate::design::{Addressing, ENTRY_PAGES_MAX};
 use crate::error::{CommitError, MapError, RawMapError, RawUnmapError, SyncError, UnmapError};
 use crate::proof::Proof;
 use crate::request::Access;
+use crate::sub_page::{SubPage, is_partial};
 use crate::sync::{Ordering, StaticCounter};
 use core::fmt;
 use core::mem::ManuallyDrop;
@@ -98,15 +99,19 @@ pub struct Mapping<B: DmaBuffer> {
     tag: Tag,
 }
 
-/// Tells mappings of a domain from others', domains with the same IOMMU id included. The lowest bits say what its addresses are.
+/// Tells mappings of a domain from others', domains with the same IOMMU id included. The lowest bits say what its addresses are, and
+/// whether it bounces parts of pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Tag(u64);
 
 /// Bits of a [`Tag`] for that.
 const ADDRESSING_BITS: u32 = 6;
-/// What stands there for physical addresses, and what for those of entries of one page, which no width of entries comes up to.
+/// What stands there for physical addresses, for addresses by the page in a domain that bounces, and for those of entries of one page.
+/// No width of entries comes up to the first two.
 const PHYSICAL: u64 = 63;
+const BOUNCED: u64 = 62;
 const ENTRIES_OF_PAGE: u64 = 1;
+const _: () = assert!(ENTRIES_OF_PAGE + (ENTRY_PAGES_MAX.ilog2() as u64) < BOUNCED);
 
 /// Tags handed out so far.
 static DOMAIN_TAGS: StaticCounter = StaticCounter::new(0);
@@ -116,11 +121,18 @@ impl Tag {
     pub(super) const NO_DOMAIN: Self = Self(u64::MAX);
 
     /// One of its own.
-    pub(super) fn new(addressing: Addressing) -> Self {
+    ///
+    /// # Panics
+    /// If entries are wider than they may be.
+    pub(super) fn new(addressing: Addressing, sub_page: SubPage) -> Self {
         let code = match addressing {
+            Addressing::Own | Addressing::Shared if sub_page == SubPage::Bounce => BOUNCED,
             Addressing::Own | Addressing::Shared => 0,
             Addressing::Physical => PHYSICAL,
-            Addressing::Entries { pages } => ENTRIES_OF_PAGE + u64::from(pages.ilog2()),
+            Addressing::Entries { pages } => {
+                assert!(pages.is_power_of_two() && pages <= ENTRY_PAGES_MAX, "no entry has {pages} pages");
+                ENTRIES_OF_PAGE + u64::from(pages.ilog2())
+            }
         };
         // Relaxed: only uniqueness matters.
         let number = DOMAIN_TAGS.fetch_add(1, Ordering::Relaxed) as u64;
@@ -129,11 +141,20 @@ impl Tag {
 
     /// What tells where segments are. Of addresses by the page it is all the same who has them.
     const fn addressing(self) -> Addressing {
-        match self.0 & ((1 << ADDRESSING_BITS) - 1) {
-            0 => Addressing::Own,
+        match self.code() {
+            0 | BOUNCED => Addressing::Own,
             PHYSICAL => Addressing::Physical,
             code => Addressing::Entries { pages: 1 << (code - ENTRIES_OF_PAGE) },
         }
+    }
+
+    /// Whether its domain bounces parts of pages.
+    const fn bounces(self) -> bool {
+        self.code() == BOUNCED
+    }
+
+    const fn code(self) -> u64 {
+        self.0 & ((1 << ADDRESSING_BITS) - 1)
     }
 }
 
@@ -157,10 +178,16 @@ impl<B: DmaBuffer> Mapping<B> {
     }
 
     /// The buffer, for a CPU that uses it while the device does.
+    ///
+    /// # Panics
+    /// If parts of it are [bounced](crate::SubPage::Bounce): the device has other pages then, and an unmap copies from these to the
+    /// buffer. [`map_shared`](super::Domain::map_shared) refuses such a buffer, so that nothing panics which has come by it.
     pub fn shared(&self) -> &B
     where
         B: SharedBuffer,
     {
+        let is_bounced = self.tag.bounces() && self.buffer.segments().iter().any(is_partial);
+        assert!(!is_bounced, "a buffer of which parts are bounced is not shared with the device");
         &self.buffer.0
     }
 
@@ -258,5 +285,31 @@ impl<B: DmaBuffer> From<Refused<Mapping<B>, UnmapError>> for UnmapFailure<B> {
 impl<B: DmaBuffer> From<CommitError> for UnmapFailure<B> {
     fn from(error: CommitError) -> Self {
         Self::Commit(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tag_tells_what_the_addresses_of_its_domain_are() {
+        for pages in [1, 2, 1 << 18, ENTRY_PAGES_MAX] {
+            let addressing = Addressing::Entries { pages };
+            assert_eq!(Tag::new(addressing, SubPage::Expose).addressing(), addressing);
+        }
+        for sub_page in SubPage::ALL {
+            let own = Tag::new(Addressing::Own, sub_page);
+            assert_eq!((own.addressing(), own.bounces()), (Addressing::Own, sub_page == SubPage::Bounce));
+        }
+        let physical = Tag::new(Addressing::Physical, SubPage::Expose);
+        assert_eq!((physical.addressing(), physical.bounces()), (Addressing::Physical, false));
+    }
+
+    /// Its code would be that of physical addresses.
+    #[test]
+    #[should_panic(expected = "no entry has 4611686018427387904 pages")]
+    fn no_entry_is_wider_than_the_addresses_that_there_are() {
+        let _ = Tag::new(Addressing::Entries { pages: 1 << 62 }, SubPage::Expose);
     }
 }

@@ -150,7 +150,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
             return Err(NewDomainError::CannotBounce);
         }
         let (protection, addressing) = (config.protection, D::INFO.addressing);
-        let tag = Tag::new(addressing);
+        let tag = Tag::new(addressing, sub_page);
         let short_way = ShortWay::of(protection, sub_page, addressing, tag);
         let last = u64::MAX >> (64 - width);
         Ok(Self { mapper, protection, sub_page, tag, short_way, last, rings: AtomicUsize::new(0), info: &D::INFO })
@@ -307,7 +307,8 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     }
 
     /// Maps a list of segments, which need not stand in memory side by side, and returns its pages. Where one segment ends with a page
-    /// and the next begins with the next, they are one. The others lie one behind the other as in [`map_request`](Domain::map_request).
+    /// and the next begins with the next, they are one, unless each has [an entry of its own](Addressing::Entries). The others lie one
+    /// behind the other as in [`map_request`](Domain::map_request).
     ///
     /// Lists of more than 16 segments are copied to the heap for as long as this takes.
     ///
@@ -322,7 +323,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         access: Access,
         options: &MapOptions,
     ) -> Result<IovaRange, RawMapError> {
-        let list = SegmentList::collect(segments)?;
+        let list = SegmentList::collect(segments, self.info.addressing.opens_pages())?;
         // SAFETY: the caller's promise, passed on.
         unsafe { self.map_as_said(list.as_slice(), access, options) }
     }
@@ -337,7 +338,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     ) -> Result<IovaRange, RawMapError> {
         let mut request = Request::new(segments, access)?;
         (request.stream, request.lifetime) = (options.stream, options.lifetime);
-        let placement = options.placement(&request, self.last)?;
+        let placement = options.placement(&request, self.info.addressing.entry_pages(), self.last)?;
         match (placement, self.sub_page) {
             // SAFETY: the caller's promise, passed on.
             (None, SubPage::Expose) => unsafe { self.mapper.map(&request) },
@@ -351,9 +352,10 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     /// Unmaps the mapping that begins in the page of `iova`, however long it is, and returns its pages.
     ///
     /// # Errors
-    /// Those of [`unmap_raw`](Domain::unmap_raw); [`UnmapError::LengthUnknown`] under a design whose mappings share addresses.
+    /// Those of [`unmap_raw`](Domain::unmap_raw); [`UnmapError::LengthUnknown`] under a design whose mappings share addresses, or whose
+    /// addresses are physical.
     pub fn unmap_raw_at(&self, iova: Iova) -> Result<IovaRange, RawUnmapError> {
-        if self.info.addressing == Addressing::Shared {
+        if matches!(self.info.addressing, Addressing::Shared | Addressing::Physical) {
             return Err(UnmapError::LengthUnknown(iova).into());
         }
         let page = self.info.addressing.whole(IovaRange::of(iova.pfn(), 1));
@@ -560,9 +562,19 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     fn unmap_into(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
         self.mapper.unmap(range, out)?;
         if self.sub_page == SubPage::Bounce {
-            self.take_bounced(range, out);
+            let _ = self.take_bounced(range, out);
         }
         Ok(())
+    }
+
+    /// The same for a buffer that is lent, of these segments.
+    #[inline(always)]
+    fn unmap_lent_into(&self, lent: &[Segment], range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
+        self.mapper.unmap(range, out)?;
+        match self.sub_page {
+            SubPage::Bounce => self.take_bounced_of(lent, range, out),
+            _ => Ok(()),
+        }
     }
 
     fn commit(&self, revocation: &mut Revocation) -> Result<Committed, CommitError> {

@@ -4,13 +4,16 @@ use super::Domain;
 use crate::design::Design;
 use crate::iommu::Iommu;
 use crate::platform::Platform;
+use alloc::boxed::Box;
+use alloc::sync::Arc;
 use core::ops::Deref;
 
-/// What leads to a [`Domain`]: a reference, an `Arc`, a `Box`, a handle of a kernel's own.
+/// What leads to a [`Domain`]: a reference, an `Arc`, a `Box`; or a handle of a kernel's own, which promises what these do.
 ///
-/// Every [`Deref`] to a domain is one. It should lead to the same domain each time: batches and rings refuse what another has mapped, and
-/// a commit to another panics.
-pub trait DomainRef: Deref<Target = Domain<Self::Design, Self::Platform, Self::Iommu>> {
+/// # Safety
+/// It leads to the same domain each time for as long as it exists, wherever it is moved, and that domain is there meanwhile. A batch
+/// asks it anew for each unmap and for the commit, and gives buffers of one domain back on the proof of that same domain.
+pub unsafe trait DomainRef: Deref<Target = Domain<Self::Design, Self::Platform, Self::Iommu>> {
     /// The design of the domain.
     type Design: Design<Self::Platform, Self::Iommu>;
     /// Its host.
@@ -19,13 +22,22 @@ pub trait DomainRef: Deref<Target = Domain<Self::Design, Self::Platform, Self::I
     type Iommu: Iommu;
 }
 
-impl<H, D, P, I> DomainRef for H
-where
-    H: Deref<Target = Domain<D, P, I>>,
-    D: Design<P, I>,
-    P: Platform,
-    I: Iommu,
-{
+// SAFETY: what is borrowed stays where it is.
+unsafe impl<D: Design<P, I>, P: Platform, I: Iommu> DomainRef for &Domain<D, P, I> {
+    type Design = D;
+    type Platform = P;
+    type Iommu = I;
+}
+
+// SAFETY: what is shared stays where it is for as long as anybody has a share of it.
+unsafe impl<D: Design<P, I>, P: Platform, I: Iommu> DomainRef for Arc<Domain<D, P, I>> {
+    type Design = D;
+    type Platform = P;
+    type Iommu = I;
+}
+
+// SAFETY: what is built on a `DomainRef` lends nobody its own mutably, so that no other domain is put into the box.
+unsafe impl<D: Design<P, I>, P: Platform, I: Iommu> DomainRef for Box<Domain<D, P, I>> {
     type Design = D;
     type Platform = P;
     type Iommu = I;

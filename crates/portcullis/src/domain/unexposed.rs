@@ -2,7 +2,7 @@
 
 use super::mapping::Tag;
 use super::{DmaBuffer, Domain, Mapping, Refused, UnmapFailure};
-use crate::address::{Iova, IovaRange, PAGE_SIZE, PhysAddr};
+use crate::address::{Iova, IovaRange, PAGE_SIZE, PhysAddr, Segment};
 use crate::design::{Addressing, Design, Mapper};
 use crate::error::{CommitError, MapError, RawMapError, RawUnmapError, UnmapError};
 use crate::invalidation::Revocation;
@@ -121,12 +121,47 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         Ok(self.commit(&mut revocation)?)
     }
 
-    /// The bounce pages of a mapping that was unmapped go with that to its commit. Until then no other has its addresses.
+    /// The same for a buffer that is lent, of these segments.
+    fn unmap_bounced_of(&self, buffer: &[Segment], range: IovaRange) -> Result<Committed, RawUnmapError> {
+        let mut revocation = Revocation::new();
+        self.mapper.unmap(range, &mut revocation)?;
+        let taken = self.take_bounced_of(buffer, range, &mut revocation);
+        // What was found at the address is committed, whosever it was.
+        let committed = self.commit(&mut revocation)?;
+        taken?;
+        Ok(committed)
+    }
+
+    /// The bounce pages of a mapping that was unmapped go with that to its commit. Until then no other has its addresses. Returns a
+    /// part of the buffer that they stand for.
     #[cold]
     #[inline(never)]
-    pub(super) fn take_bounced(&self, range: IovaRange, out: &mut Revocation) {
-        if let Some(BouncePages(bounce)) = self.mapper.bounce_pages() {
-            bounce.take(range.first_pfn(), &mut out.bounced);
+    pub(super) fn take_bounced(&self, range: IovaRange, out: &mut Revocation) -> Option<Segment> {
+        let BouncePages(bounce) = self.mapper.bounce_pages()?;
+        bounce.take(range.first_pfn(), &mut out.bounced)
+    }
+
+    /// The same for a buffer that is lent, whose pages these have to be. Where they are not, the raw face has unmapped it early: whoever did
+    /// so may be copying to it still, so that it never goes back to its owner.
+    ///
+    /// # Errors
+    /// [`UnmapError::NotMapped`].
+    #[cold]
+    #[inline(never)]
+    pub(super) fn take_bounced_of(
+        &self,
+        buffer: &[Segment],
+        range: IovaRange,
+        out: &mut Revocation,
+    ) -> Result<(), UnmapError> {
+        let taken = self.take_bounced(range, out);
+        let is_part_of = |of: &Segment, part: Segment| {
+            part.phys.as_u64().checked_sub(of.phys.as_u64()).is_some_and(|before| before < of.len)
+        };
+        let is_its_own = taken.is_some_and(|part| buffer.iter().any(|segment| is_part_of(segment, part)));
+        match buffer.iter().any(is_partial) && !is_its_own {
+            true => Err(UnmapError::NotMapped(range.start())),
+            false => Ok(()),
         }
     }
 
@@ -140,7 +175,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         let committed = committed?;
         if let Some(BouncePages(bounce)) = self.mapper.bounce_pages() {
             // SAFETY: that was their commit. The buffers are the driver's again when this call returns, and not before.
-            unsafe { bounce.settle(pages) };
+            unsafe { bounce.settle(pages) }?;
         }
         Ok(committed)
     }
@@ -191,6 +226,11 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
             return Err(UnmapFailure::Refused(Refused { value: mapping, error: UnmapError::WrongDomain }));
         }
         let (range, access) = (mapping.range(), mapping.access());
-        self.unmapped(mapping.into_lent(), range, access, self.unmap_pages(range))
+        let lent = mapping.into_lent();
+        let committed = match self.sub_page {
+            SubPage::Bounce => self.unmap_bounced_of(lent.segments(), range),
+            _ => self.mapper.unmap_now(range),
+        };
+        self.unmapped(lent, range, access, committed)
     }
 }

@@ -104,6 +104,22 @@ impl<P: Platform> GlobalQueue<P> {
         )
     }
 
+    /// Flushes the queue, however long its entries have waited. Returns whether there were any.
+    ///
+    /// # Errors
+    /// [`CommitError`] where the flush failed.
+    pub(super) fn flush_now<I: Iommu>(
+        &self,
+        space: &AddressSpace<P, I>,
+        allocator: &impl IovaAllocator<P>,
+    ) -> Result<bool, CommitError> {
+        space.platform().probe(Step::Enter(Phase::Invalidate));
+        self.queue.with(|queue| match queue.waiting.is_empty() {
+            true => Ok(false),
+            false => self.flush(queue, space, allocator).map(|_| true),
+        })
+    }
+
     /// Unmaps that wait now.
     pub fn len(&self) -> usize {
         self.len.load(Ordering::Relaxed)

@@ -184,7 +184,33 @@ impl<P: Platform> PerCpuQueues<P> {
         }
         platform.probe(Step::Enter(Phase::Invalidate));
         // Where it fails the entries stay, quarantined until a flush succeeds (S11). The next tick may try, but not at once.
-        let _ = self.flush(space).inspect_err(|_| self.due.set(platform, self.timeout_us))?;
+        self.flush_and_release(space, allocator).inspect_err(|_| self.due.set(platform, self.timeout_us))
+    }
+
+    /// Flushes and empties all queues, however long their entries have waited. Returns whether there were any.
+    ///
+    /// # Errors
+    /// [`CommitError`] where the flush failed.
+    pub(super) fn flush_now<I: Iommu>(
+        &self,
+        space: &AddressSpace<P, I>,
+        allocator: &impl IovaAllocator<P>,
+    ) -> Result<bool, CommitError> {
+        if self.waiting() == 0 {
+            return Ok(false);
+        }
+        space.platform().probe(Step::Enter(Phase::Invalidate));
+        // The deadline stays: a tick that finds nothing any more takes it away.
+        self.flush_and_release(space, allocator).map(|()| true)
+    }
+
+    /// Flushes, and gives back what was queued before, on any CPU.
+    fn flush_and_release<I: Iommu>(
+        &self,
+        space: &AddressSpace<P, I>,
+        allocator: &impl IovaAllocator<P>,
+    ) -> Result<(), CommitError> {
+        let _ = self.flush(space)?;
         for cpu in self.queues.iter() {
             cpu.queue.with(|queue| self.release_served(space, allocator, queue));
         }

@@ -149,6 +149,22 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
         }
     }
 
+    /// After a map did not get the address that it must have: takes all that waits out of the hardware, and gives its addresses
+    /// back. Returns whether anything waited.
+    pub(crate) fn flush(
+        &self,
+        space: &AddressSpace<P, I>,
+        allocator: &impl IovaAllocator<P>,
+    ) -> Result<bool, MapError> {
+        let flushed = match self {
+            Self::Strict(..) | Self::AtMap(_) => return Ok(false),
+            Self::Global(queue) => queue.flush_now(space, allocator),
+            Self::PerCpu(queues) => queues.flush_now(space, allocator),
+            Self::Asynchronous(queue) => return Ok(queue.drain(space, allocator).map(|()| true)?),
+        };
+        flushed.map_err(|CommitError(error)| MapError::Queue(error))
+    }
+
     /// Ends a batch of unmaps, all of which have an invalidation due: invalidates them, or queues them.
     pub(crate) fn commit(
         &self,

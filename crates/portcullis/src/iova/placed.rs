@@ -62,20 +62,21 @@ impl<P: Platform> PlacedRanges<P> {
             return Err(MapError::BeyondWidth { iova, limit_bits: self.width });
         }
         refuse_interrupts(range)?;
-        // First the record, so that no other request gets past it to pages that are never handed out.
-        self.note(platform, range)?;
         let mut taken = range.first_pfn();
         for piece in self.handed_out_in(range) {
             let set_aside = allocator.set_aside(platform, piece.pages(), &Placement::exactly(piece));
             if let Err(error) = set_aside {
                 let done = IovaRange::new(range.first_pfn(), taken - range.first_pfn());
                 done.into_iter().for_each(|done| self.put_back(platform, allocator, done, &Proof::never_visible()));
-                self.forget(platform, range);
                 return Err(error);
             }
             taken = piece.end_pfn();
         }
-        Ok(range)
+        // The record comes last, as above: a request that was given pages finds no record of them by one that was not. What is never
+        // handed out is given to one request by the record alone.
+        self.note(platform, range).inspect_err(|_| {
+            self.put_back(platform, allocator, range, &Proof::never_visible());
+        })
     }
 
     /// From now on an unmap finds the mapping at `range`: its translations are written.
@@ -137,5 +138,94 @@ impl<P: Platform> PlacedRanges<P> {
             first = first.max(reserved_end);
             piece
         })
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::address::{PhysAddr, Segment};
+    use crate::iova::{Claim, IovaRequest, TreeAllocator};
+    use crate::placement::MapOptions;
+    use crate::platform::fake::FakeHost;
+    use crate::request::{Access, Request};
+    use std::boxed::Box;
+    use std::sync::Mutex;
+
+    const WIDTH: u8 = 32;
+
+    /// A tree, and what another thread does once, just before pages are set aside.
+    struct Meanwhile<'t> {
+        tree: &'t TreeAllocator<FakeHost>,
+        act: Mutex<Option<Box<dyn FnOnce() + Send + 't>>>,
+    }
+
+    // SAFETY: forwards to an allocator that keeps the promises.
+    unsafe impl IovaAllocator<FakeHost> for Meanwhile<'_> {
+        fn allocate(&self, host: &FakeHost, request: &IovaRequest) -> Result<IovaRange, MapError> {
+            self.tree.allocate(host, request)
+        }
+
+        fn claim(&self, host: &FakeHost, range: IovaRange) -> Result<Claim, UnmapError> {
+            self.tree.claim(host, range)
+        }
+
+        fn free(&self, host: &FakeHost, range: IovaRange, proof: &Proof) {
+            self.tree.free(host, range, proof);
+        }
+
+        fn set_aside(&self, host: &FakeHost, pages: u64, placement: &Placement) -> Result<IovaRange, MapError> {
+            if let Some(act) = self.act.lock().unwrap().take() {
+                std::thread::scope(|scope| scope.spawn(act).join()).unwrap();
+            }
+            self.tree.set_aside(host, pages, placement)
+        }
+
+        fn put_back(&self, host: &FakeHost, range: IovaRange, proof: &Proof) {
+            self.tree.put_back(host, range, proof);
+        }
+
+        fn live(&self) -> usize {
+            self.tree.live()
+        }
+    }
+
+    fn page(pfn: u64) -> IovaRange {
+        IovaRange::of(pfn, 1)
+    }
+
+    /// Page 16 is the highest below the limit of the one, and the only one for the other: who comes first has it, and the other does
+    /// without.
+    #[test]
+    fn who_may_have_another_page_is_refused_none() {
+        let host = FakeHost::default();
+        let tree = TreeAllocator::new(&host, WIDTH, &[]).unwrap();
+        let placed = PlacedRanges::new(&host, WIDTH, &[]).unwrap();
+        let segments = [Segment { phys: PhysAddr::new(0), len: 1 }];
+        let request = Request::new(&segments, Access::DeviceReads).unwrap();
+        let options = MapOptions { limit: (17 << PAGE_SHIFT) - 1, ..MapOptions::default() };
+        let below = options.placement(&request, None, u64::MAX >> 32).unwrap().unwrap();
+        let act = || assert_eq!(placed.take(&host, &tree, 1, &below), Ok(page(16)));
+        let allocator = Meanwhile { tree: &tree, act: Mutex::new(Some(Box::new(act))) };
+        let late = placed.take(&host, &allocator, 1, &Placement::exactly(page(16)));
+        assert_eq!(late, Err(MapError::Overlap(Iova::from_pfn(16))));
+        assert_eq!(placed.take(&host, &allocator, 1, &below), Ok(page(15)), "the next");
+        assert_eq!(placed.len(), 2);
+    }
+
+    /// Of what no allocator hands out, the record alone tells who has it; the loser's other pages are free again.
+    #[test]
+    fn of_two_that_want_a_reserved_page_one_gets_it() {
+        let host = FakeHost::default();
+        let reserved = [page(16)];
+        let tree = TreeAllocator::new(&host, WIDTH, &reserved).unwrap();
+        let placed = PlacedRanges::new(&host, WIDTH, &reserved).unwrap();
+        let act = || assert_eq!(placed.take(&host, &tree, 1, &Placement::exactly(page(16))), Ok(page(16)));
+        let allocator = Meanwhile { tree: &tree, act: Mutex::new(Some(Box::new(act))) };
+        let around = Placement::exactly(IovaRange::of(15, 3));
+        let late = placed.take(&host, &allocator, 3, &around);
+        assert_eq!(late, Err(MapError::Overlap(Iova::from_pfn(15))));
+        placed.give_back(&host, &tree, page(16), &Proof::never_visible());
+        assert_eq!(placed.take(&host, &allocator, 3, &around), Ok(IovaRange::of(15, 3)), "all of it is free");
     }
 }

@@ -3,6 +3,7 @@
 use super::pages::{is_partial, pieces};
 use crate::address::{PAGE_SIZE, PhysAddr, Segment};
 use crate::error::{MapError, NewDomainError, NoMemory};
+use crate::iommu::QueueError;
 use crate::platform::{Lock, LockClass, Phase, Platform, Step};
 use crate::proof::Proof;
 use crate::request::{Access, Lifetime, Request};
@@ -93,16 +94,20 @@ pub(crate) trait Bounce {
     fn note(&self, first_pfn: u64, pages: Chain);
 
     /// Takes the pages of the mapping at `first_pfn`, which was unmapped and whose addresses are not free yet, and adds them to `to`.
-    fn take(&self, first_pfn: u64, to: &mut Chain);
+    /// Returns a part of the buffer that they stand for.
+    fn take(&self, first_pfn: u64, to: &mut Chain) -> Option<Segment>;
 
     /// Gives pages back that no device has seen.
     fn abandon(&self, pages: Chain);
 
     /// Copies back what devices may have written, and gives the pages back.
     ///
+    /// # Errors
+    /// [`QueueError::Panicked`] where an earlier panic has poisoned the domain: nothing is copied then.
+    ///
     /// # Safety
     /// Their mappings were unmapped and that was committed; the memory of the buffers is there, and nothing else uses it meanwhile.
-    unsafe fn settle(&self, pages: Chain);
+    unsafe fn settle(&self, pages: Chain) -> Result<(), QueueError>;
 
     /// Copies what devices may have written of the mapping at `first_pfn` to its buffer, or the buffer to where they see it.
     ///
@@ -195,7 +200,7 @@ impl Pages {
         // What is noted there belongs to a mapping that somebody unmapped before its map had returned. Its buffer may be in other use by
         // now, so nothing is copied there any more: the pages are lost.
         let mut stale = Chain::EMPTY;
-        self.take(first_pfn, &mut stale);
+        let _ = self.take(first_pfn, &mut stale);
         let list = list_of(first_pfn);
         let next_mapping = self.mappings[list];
         if let Some(page) = self.get_mut(first) {
@@ -213,12 +218,12 @@ impl Pages {
         Some(page)
     }
 
-    /// Takes the list of the mapping at `first_pfn`, if there is one, and puts it in front of `to`.
-    fn take(&mut self, first_pfn: u64, to: &mut Chain) {
+    /// Takes the list of the mapping at `first_pfn`, if there is one, and puts it in front of `to`. Returns a part of its buffer.
+    fn take(&mut self, first_pfn: u64, to: &mut Chain) -> Option<Segment> {
         let list = list_of(first_pfn);
         let (mut before, mut number) = (None, self.mappings[list]);
         while let Some(page) = self.get(number) {
-            let next_mapping = page.next_mapping;
+            let (part, next_mapping) = (page.part, page.next_mapping);
             if page.first_pfn == first_pfn {
                 match before.and_then(|before| self.get_mut(before)) {
                     Some(before) => before.next_mapping = next_mapping,
@@ -231,10 +236,11 @@ impl Pages {
                 if let Some(page) = self.get_mut(last) {
                     page.next = mem::replace(&mut to.0, number);
                 }
-                return;
+                return Some(part);
             }
             (before, number) = (Some(number), next_mapping);
         }
+        None
     }
 }
 
@@ -259,25 +265,39 @@ impl<P: Platform> BouncePool<P> {
     /// # Safety
     /// That of [`Bounce::enter`].
     pub(crate) unsafe fn enter(&self, platform: &P, request: &Request<'_>) -> Result<(SegmentList, Chain), MapError> {
-        /// Gives the pages back if not all can be had.
-        struct Taken<'p, P: Platform>(&'p BouncePool<P>, Chain);
-        impl<P: Platform> Drop for Taken<'_, P> {
-            fn drop(&mut self) {
-                self.0.abandon(mem::take(&mut self.1));
-            }
-        }
         let lasts = request.lifetime == Lifetime::Persistent;
         if let Some(partial) = request.segments().iter().find(|segment| lasts && is_partial(segment)) {
             return Err(MapError::PartialPage(partial.phys));
         }
+        let mut taken = Chain::EMPTY;
+        // SAFETY: the caller's promise, passed on.
+        match unsafe { self.enter_with(platform, request, &mut taken) } {
+            Ok(list) => Ok((list, taken)),
+            // Not in a drop: after a panic the lock of the pool may be taken no more.
+            Err(error) => {
+                self.abandon(taken);
+                Err(error)
+            }
+        }
+    }
+
+    /// The same, with the pages that it takes in `taken`, after an error as well.
+    ///
+    /// # Safety
+    /// That of [`Bounce::enter`].
+    unsafe fn enter_with(
+        &self,
+        platform: &P,
+        request: &Request<'_>,
+        taken: &mut Chain,
+    ) -> Result<SegmentList, MapError> {
         let copies_back = request.access() != Access::DeviceReads;
-        let mut taken = Taken(self, Chain::EMPTY);
         let mut list = SegmentList::default();
         for piece in request.segments().iter().flat_map(|segment| pieces(*segment)) {
             let seen = match is_partial(&piece) {
                 false => piece,
                 true => {
-                    let (number, frame) = self.a_page(platform, &mut taken.1)?;
+                    let (number, frame) = self.a_page(platform, taken)?;
                     // SAFETY: the page is this call's alone, and the caller's promise.
                     unsafe { fill(platform, frame, piece) };
                     self.pages.with(|pages| {
@@ -290,7 +310,7 @@ impl<P: Platform> BouncePool<P> {
             };
             list.push(seen)?;
         }
-        Ok((list, mem::take(&mut taken.1)))
+        Ok(list)
     }
 
     /// Takes a page that is all zeros or was used before, and puts it on `taken`.
@@ -332,9 +352,9 @@ impl<P: Platform> BouncePool<P> {
         self.pages.with(|all| all.note(first_pfn, pages.0));
     }
 
-    pub(crate) fn take(&self, platform: &P, first_pfn: u64, to: &mut Chain) {
+    pub(crate) fn take(&self, platform: &P, first_pfn: u64, to: &mut Chain) -> Option<Segment> {
         platform.probe(Step::HashFind);
-        self.pages.with(|all| all.take(first_pfn, to));
+        self.pages.with(|all| all.take(first_pfn, to))
     }
 
     pub(crate) fn abandon(&self, pages: Chain) {
@@ -430,8 +450,8 @@ mod tests {
 
     fn settled(pool: &BouncePool<FakeHost>, host: &FakeHost, first_pfn: u64) -> bool {
         let mut taken = Chain::EMPTY;
-        pool.take(host, first_pfn, &mut taken);
-        let found = !taken.is_empty();
+        let found = pool.take(host, first_pfn, &mut taken).is_some();
+        assert_eq!(found, !taken.is_empty());
         // SAFETY: the bytes are there.
         unsafe { pool.settle(host, taken) };
         found

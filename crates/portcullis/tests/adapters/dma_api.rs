@@ -1,6 +1,6 @@
 //! `DmaOp` of the crate `dma-api`.
 
-use crate::machine::{DEVICE, Machine, designs, pages_of, phys, whole_pages};
+use crate::machine::{DEVICE, Machine, designs, first_iova, pages_of, phys, whole_pages};
 use core::alloc::Layout;
 use core::num::NonZeroUsize;
 use core::ptr::NonNull;
@@ -8,11 +8,24 @@ use dma_api::{
     DeviceDma, DmaAllocHandle, DmaCoherency, DmaConstraints, DmaDeviceInfo, DmaDirection, DmaDomainId, DmaError,
     DmaMapHandle, DmaOp,
 };
+use portcullis::iommu::fake::Behaviour;
 use portcullis::table::Rights;
-use portcullis::{Access, DynDomain, Iova, Lifetime, MapOptions, PAGE_SIZE, SubPage};
+use portcullis::{Access, DynDomain, Iova, Lifetime, MapOptions, PAGE_SIZE, RawMapError, SubPage};
 use std::alloc::{alloc_zeroed, dealloc};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-struct Adapter(DynDomain);
+struct Adapter {
+    domain: DynDomain,
+    /// Allocations that the device may keep (S11): they are never freed.
+    lost: AtomicUsize,
+}
+
+impl Adapter {
+    fn lose(&self) {
+        // Relaxed: a statistic.
+        self.lost.fetch_add(1, Ordering::Relaxed);
+    }
+}
 
 fn access(direction: DmaDirection) -> Access {
     match direction {
@@ -50,12 +63,16 @@ impl DmaOp for Adapter {
         let options = options(&constraints, Lifetime::Persistent);
         let (phys, len) = (phys(memory), pages.size() as u64);
         // SAFETY: the pages are the driver's and the device's until they are given back.
-        match unsafe { self.0.map_raw_with(phys, len, Access::DeviceReadsAndWrites, &options) } {
+        match unsafe { self.domain.map_raw_with(phys, len, Access::DeviceReadsAndWrites, &options) } {
             // SAFETY: allocated and mapped just now.
             Ok(iova) => Some(unsafe { DmaAllocHandle::new(memory, memory, iova.as_u64().into(), layout) }),
-            Err(_) => {
-                // SAFETY: allocated above; a fresh mapping that was refused leaves no trace, and this test loses none.
+            Err(RawMapError::Refused(_)) => {
+                // SAFETY: allocated above, and no device has seen it.
                 unsafe { dealloc(memory.as_ptr(), pages) };
+                None
+            }
+            Err(RawMapError::Lost(_)) => {
+                self.lose();
                 None
             }
         }
@@ -64,10 +81,10 @@ impl DmaOp for Adapter {
     unsafe fn dealloc_contiguous(&self, handle: DmaAllocHandle) {
         let layout = Layout::from_size_align(handle.size(), handle.align()).expect("that of the allocation");
         let pages = lasting(layout);
-        // Where the device may keep it, the memory stays for good (S11).
-        if self.0.unmap_raw(Iova::new(handle.dma_addr().as_u64()), pages.size() as u64).is_ok() {
+        match self.domain.unmap_raw(Iova::new(handle.dma_addr().as_u64()), pages.size() as u64) {
             // SAFETY: made by `alloc_contiguous`, and the device has lost it.
-            unsafe { dealloc(handle.allocation_ptr().as_ptr(), pages) };
+            Ok(()) => unsafe { dealloc(handle.allocation_ptr().as_ptr(), pages) },
+            Err(_) => self.lose(),
         }
     }
 
@@ -89,33 +106,45 @@ impl DmaOp for Adapter {
     ) -> Result<DmaMapHandle, DmaError> {
         let options = options(&constraints, Lifetime::Transient);
         // SAFETY: the buffer is the driver's, who keeps to the order of syncs, until `unmap_streaming`.
-        let mapped = unsafe { self.0.map_list(pages_of(buffer, size.get()), access(direction), &options) };
-        let range = mapped.map_err(|_| DmaError::NoMemory)?;
-        let iova = range.start().as_u64() + phys(buffer).page_offset();
+        let mapped = unsafe { self.domain.map_list(pages_of(buffer, size.get()), access(direction), &options) };
+        // Where the buffer is lost it must not be used again either; the trait has no way to say so.
+        let range = mapped.map_err(|error| match error {
+            RawMapError::Refused(_) => DmaError::NoMemory,
+            RawMapError::Lost(error) => panic!("{error}"),
+        })?;
+        let first = pages_of(buffer, size.get()).next().expect("the buffer is not empty");
+        let iova = first_iova(&self.domain, first, range).as_u64();
         let layout = Layout::from_size_align(size.get(), 1)?;
         // SAFETY: mapped just now.
         Ok(unsafe { DmaMapHandle::new(buffer, iova.into(), layout, None) })
     }
 
     unsafe fn unmap_streaming(&self, handle: DmaMapHandle) {
-        let unmapped = self.0.unmap_raw(Iova::new(handle.dma_addr().as_u64()), handle.size() as u64);
+        let unmapped = self.domain.unmap_raw(Iova::new(handle.dma_addr().as_u64()), handle.size() as u64);
         unmapped.expect("the trait has no way to say that the device keeps the buffer");
     }
 
     fn sync_map_for_device(&self, handle: &DmaMapHandle, _: usize, _: usize, _: DmaDirection, _: DmaCoherency) {
         // SAFETY: the driver has the handle, and leaves the buffer alone meanwhile.
-        unsafe { self.0.sync_for_device(Iova::new(handle.dma_addr().as_u64())) };
+        unsafe { self.domain.sync_for_device(Iova::new(handle.dma_addr().as_u64())) };
     }
 
     fn sync_map_for_cpu(&self, handle: &DmaMapHandle, _: usize, _: usize, _: DmaDirection, _: DmaCoherency) {
         // SAFETY: as above.
-        unsafe { self.0.sync_for_cpu(Iova::new(handle.dma_addr().as_u64())) };
+        unsafe { self.domain.sync_for_cpu(Iova::new(handle.dma_addr().as_u64())) };
     }
 }
 
 /// A device of a domain of 48 bits.
 fn device(machine: Machine, domain: DynDomain) -> DeviceDma {
-    let adapter: &'static Adapter = Box::leak(Box::new(Adapter(domain)));
+    device_of(machine, adapter(domain))
+}
+
+fn adapter(domain: DynDomain) -> &'static Adapter {
+    Box::leak(Box::new(Adapter { domain, lost: AtomicUsize::new(0) }))
+}
+
+fn device_of(machine: Machine, adapter: &'static Adapter) -> DeviceDma {
     let number = 1u64.try_into().expect("not zero");
     let (domain, all) = (DmaDomainId::Translated(number), DmaConstraints::new(u64::MAX >> 16));
     assert_eq!(machine.reached(0, Rights::READ), None, "{DEVICE:?} reaches what is mapped only");
@@ -143,6 +172,26 @@ fn rings_and_streams_work_under_any_design() {
         // What the device has not written is as it was.
         let expected: Vec<u8> = [[0x11; 600], [0x22; 600], [0xee; 600]].concat();
         assert_eq!(buffer, expected[..1500], "{} {sub_page}", design.info().id);
+    }
+}
+
+/// S11: what the device may keep is freed neither by an allocation that fails nor by its end.
+#[test]
+fn s11_memory_that_is_lost_is_not_freed() {
+    for design in designs() {
+        let name = design.info().id;
+        let machine = Machine::that_caches_absent();
+        let adapter = adapter(machine.domain(design, 48, SubPage::Expose));
+        let dma = device_of(machine, adapter);
+        let ring = dma.coherent_array_zero::<u64>(512).expect("a ring");
+        machine.iommu.behave(Behaviour::Failing);
+        assert!(dma.coherent_array_zero::<u64>(512).is_err(), "{name}");
+        let lost = adapter.lost.load(Ordering::Relaxed);
+        assert_eq!(lost, 1, "{name}: the invalidation of the map failed");
+        assert!(dma.coherent_array_zero::<u64>(512).is_err(), "{name}");
+        assert_eq!(adapter.lost.load(Ordering::Relaxed), 1, "{name}: a domain that is poisoned refuses");
+        drop(ring);
+        assert_eq!(adapter.lost.load(Ordering::Relaxed), 2, "{name}: that of its unmap failed");
     }
 }
 

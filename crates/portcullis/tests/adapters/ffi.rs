@@ -14,7 +14,7 @@
 //! int pcl_batch_commit(const pcl_domain *, pcl_batch *);
 //! ```
 
-use crate::machine::{Machine, designs};
+use crate::machine::{Machine, designs, first_iova};
 use core::mem::MaybeUninit;
 use portcullis::invalidation::{BATCH_MAX, Revocation};
 use portcullis::{
@@ -84,7 +84,7 @@ unsafe extern "C" fn pcl_map(domain: &DynDomain, phys: u64, len: u64, rights: i3
 }
 
 /// # Safety
-/// As of `pcl_map`; there are `count` segments.
+/// As of `pcl_map`; there are `count` segments, where that is not zero.
 unsafe extern "C" fn pcl_map_sg(
     domain: &DynDomain,
     segments: *const CSegment,
@@ -95,15 +95,20 @@ unsafe extern "C" fn pcl_map_sg(
     iova: &mut u64,
 ) -> i32 {
     let Some(access) = access(rights) else { return EINVAL };
+    if count == 0 {
+        // C may have a null pointer for no segments, and a slice must not.
+        return EINVAL;
+    }
     // SAFETY: the caller's promise.
     let segments = unsafe { core::slice::from_raw_parts(segments, count) };
     let lifetime = if lasting != 0 { Lifetime::Persistent } else { Lifetime::Transient };
     let options = MapOptions { stream: Stream(u32::try_from(stream).ok()), lifetime, ..MapOptions::default() };
-    let list = segments.iter().map(|segment| Segment { phys: PhysAddr::new(segment.phys), len: segment.len });
-    let offset = segments.first().map_or(0, |first| first.phys % PAGE_SIZE);
+    let mut list =
+        segments.iter().map(|segment| Segment { phys: PhysAddr::new(segment.phys), len: segment.len }).peekable();
+    let Some(&first) = list.peek() else { return EINVAL };
     // SAFETY: the caller's promise.
     let range = unsafe { domain.map_list(list, access, &options) };
-    mapped(range.map(|range| Iova::new(range.start().as_u64() + offset)), iova)
+    mapped(range.map(|range| first_iova(domain, first, range)), iova)
 }
 
 extern "C" fn pcl_unmap(domain: &DynDomain, iova: u64, len: u64) -> i32 {
@@ -157,6 +162,10 @@ fn c_maps_lists_and_batches_under_any_design() {
         let list = [(0x7000, 4096), (0x9000, 4096), (0x2_0000, 100)].map(|(phys, len)| CSegment { phys, len });
         // SAFETY: as above.
         assert_eq!(unsafe { pcl_map_sg(&domain, list.as_ptr(), 3, 1, -1, 1, &mut iova) }, 0, "{name}");
+        let mut untouched = 7;
+        // SAFETY: there are no segments.
+        let nothing = unsafe { pcl_map_sg(&domain, core::ptr::null(), 0, 1, -1, 1, &mut untouched) };
+        assert_eq!((nothing, untouched), (EINVAL, 7), "{name}");
         assert_eq!(pcl_unmap(&domain, iova, 3 * PAGE_SIZE), 0, "{name}");
         let mut batch = Batch([MaybeUninit::uninit(); BATCH_BYTES]);
         pcl_batch_init(&mut batch);

@@ -1,10 +1,14 @@
 //! A machine whose physical addresses are those of this process: drivers and devices share its memory.
 
+use portcullis::design::Addressing;
 use portcullis::designs::DesignId;
 use portcullis::iommu::fake::FakeIommu;
 use portcullis::platform::fake::FakeHost;
 use portcullis::table::Rights;
-use portcullis::{DomainConfig, DynDomain, Iova, PAGE_SIZE, PhysAddr, Protection, Segment, SourceId, SubPage};
+use portcullis::{
+    Capabilities, DomainConfig, DynDomain, Iommu, Iova, IovaRange, PAGE_SIZE, PhysAddr, Protection, Segment, SourceId,
+    SubPage,
+};
 use std::alloc::Layout;
 use std::ptr::NonNull;
 
@@ -17,16 +21,27 @@ pub(crate) struct Machine {
     pub(crate) iommu: &'static FakeIommu<'static>,
 }
 
-/// Designs whose addresses are their own.
+/// Designs that offer strict protection and show a list of pages as one run of addresses: these interfaces have one address and one
+/// length for a buffer, so that they have no use for a run for each segment.
 pub(crate) fn designs() -> impl Iterator<Item = DesignId> {
-    let protects = |design: &&DesignId| design.info().protections.contains(&Protection::Strict);
-    DesignId::ALL.iter().filter(protects).copied()
+    let fits = |design: &&DesignId| {
+        let info = design.info();
+        info.protections.contains(&Protection::Strict) && !matches!(info.addressing, Addressing::Entries { .. })
+    };
+    DesignId::ALL.iter().filter(fits).copied()
 }
 
 impl Machine {
     pub(crate) fn new() -> Self {
         let host: &FakeHost = Box::leak(Box::new(FakeHost::of_process()));
         Self { host, iommu: Box::leak(Box::new(FakeIommu::new(host))) }
+    }
+
+    /// One whose maps invalidate, because its hardware caches that there was nothing.
+    pub(crate) fn that_caches_absent() -> Self {
+        let Self { host, iommu } = Self::new();
+        let capabilities = Capabilities { caches_absent: true, ..iommu.capabilities() };
+        Self { host, iommu: Box::leak(Box::new(FakeIommu::with_capabilities(host, capabilities))) }
     }
 
     /// A strict domain with the device in it.
@@ -84,6 +99,11 @@ pub(crate) fn pages_of(at: NonNull<u8>, len: usize) -> impl Iterator<Item = Segm
         let from = page.max(start);
         Segment { phys: PhysAddr::new(from), len: (page + PAGE_SIZE).min(end) - from }
     })
+}
+
+/// Where the device sees the first byte of a mapping at `range` whose first segment is `first`.
+pub(crate) fn first_iova(domain: &DynDomain, first: Segment, range: IovaRange) -> Iova {
+    domain.info().addressing.segment_iova(&[first], 0, range)
 }
 
 /// Whole pages for `bytes` bytes, aligned as asked for and as pages are.

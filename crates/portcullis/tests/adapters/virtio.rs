@@ -1,6 +1,6 @@
 //! `Hal` of the crate `virtio-drivers`, and its block driver with a disk behind.
 
-use crate::machine::{Machine, designs, pages_of, phys, whole_pages};
+use crate::machine::{Machine, designs, first_iova, pages_of, phys, whole_pages};
 use portcullis::table::Rights;
 use portcullis::{Access, DynDomain, Iova, Lifetime, MapOptions, PAGE_SIZE, SubPage};
 use std::alloc::{alloc_zeroed, dealloc};
@@ -58,11 +58,15 @@ unsafe impl Hal for PortcullisHal {
     }
 
     unsafe fn share(buffer: NonNull<[u8]>, direction: BufferDirection) -> u64 {
-        let pages = pages_of(buffer.cast(), buffer.len());
-        // SAFETY: the driver leaves the buffer alone until `unshare`.
-        let mapped = with_domain(|domain| unsafe { domain.map_list(pages, access(direction), &MapOptions::default()) });
-        let range = mapped.expect("the trait has no way to say that there is no room");
-        range.start().as_u64() + phys(buffer.cast()).page_offset()
+        let mut pages = pages_of(buffer.cast(), buffer.len()).peekable();
+        let first = *pages.peek().expect("the driver shares something");
+        let iova = with_domain(|domain| {
+            // SAFETY: the driver leaves the buffer alone until `unshare`.
+            let mapped = unsafe { domain.map_list(pages, access(direction), &MapOptions::default()) };
+            let range = mapped.expect("the trait has no way to say that there is no room");
+            first_iova(domain, first, range)
+        });
+        iova.as_u64()
     }
 
     unsafe fn unshare(iova: u64, buffer: NonNull<[u8]>, _: BufferDirection) {

@@ -298,6 +298,31 @@ const CASES: &[Case] = &[
         says: "the trait bound `B: SharedBuffer` is not satisfied",
     },
     Case {
+        name: "what leads to a domain does not promise that it is always the same one",
+        program: "pub struct Flips<D: Design<P, I>, P: Platform, I: Iommu>(Domain<D, P, I>, Domain<D, P, I>);
+            impl<D: Design<P, I>, P: Platform, I: Iommu> core::ops::Deref for Flips<D, P, I> {
+                type Target = Domain<D, P, I>;
+                fn deref(&self) -> &Domain<D, P, I> { &self.0 }
+            }
+            @ impl<D: Design<P, I>, P: Platform, I: Iommu> DomainRef for Flips<D, P, I> {
+                type Design = D;
+                type Platform = P;
+                type Iommu = I;
+            }",
+        wrong: "",
+        right: "unsafe",
+        code: "E0200",
+        says: "the trait `DomainRef` requires an `unsafe impl` declaration",
+    },
+    Case {
+        name: "a batch is made of whatever leads to a domain",
+        program: "pub fn batch<H: @>(handle: H) -> RawBatch<H> { RawBatch::new(handle) }",
+        wrong: "core::ops::Deref<Target = DynDomain>",
+        right: "DomainRef",
+        code: "E0277",
+        says: "DomainRef` is not satisfied",
+    },
+    Case {
         name: "what may be used on one thread only goes to another",
         program: "fn send<T: Send>() {}
             pub fn domain<D: Design<P, I> + 'static, P: Platform + 'static, I: Iommu + 'static, B: DmaBuffer + @>() {
@@ -317,7 +342,7 @@ const CASES: &[Case] = &[
 const USES: &str = "#![allow(unused_imports)]
     use portcullis::design::{Design, DesignInfo, DomainSetup, Info, Locking, Mapper, Usage};
     use portcullis::designs::Unprotected;
-    use portcullis::domain::{Batch, DmaBuffer, Mapping, RawBatch, SharedBuffer};
+    use portcullis::domain::{Batch, DmaBuffer, DomainRef, DynDomain, Mapping, RawBatch, SharedBuffer};
     use portcullis::invalidation::Revocation;
     use portcullis::iommu::AttachError;
     use portcullis::iova::{Claim, IovaAllocator, IovaRequest};

@@ -136,7 +136,8 @@ unsafe impl Mapper for EntryMapper {
         Ok(())
     }
 
-    fn commit(&self, _: &mut Revocation) -> Result<Committed, CommitError> {
+    fn commit(&self, revocation: &mut Revocation) -> Result<Committed, CommitError> {
+        assert!(revocation.is_empty(), "a revocation is committed where its unmaps were made");
         // SAFETY: the table has no cache.
         Ok(Committed::Lost(unsafe { Proof::trusted() }))
     }
@@ -254,6 +255,72 @@ fn a_list_is_a_run_of_addresses_for_each_segment() {
     let ranges: Vec<IovaRange> = core::iter::from_fn(|| map().ok()).collect();
     assert_eq!(ranges.len(), (ENTRIES - 1) / LIST.len(), "as many as there is room for");
     assert!(matches!(map(), Err(RawMapError::Refused(MapError::Exhausted { .. }))));
+}
+
+/// Whoever gave a list knows its segments by their numbers, so that each has an entry, where two touch as well.
+#[test]
+fn segments_that_touch_stay_apart() {
+    let (table, domain) = domain(SubPage::Expose);
+    let touching = [segment(0x7010, 0xff0), segment(0x8000, PAGE_SIZE), segment(0x9000, 64)];
+    // SAFETY: nothing is behind the addresses.
+    let range = unsafe { domain.map_list(touching, Access::DeviceWrites, &MapOptions::default()) }.unwrap();
+    assert_eq!(range.pages(), 3 * ENTRY_PAGES);
+    for (index, one) in touching.into_iter().enumerate() {
+        assert_exact(&table, domain.info().addressing.segment_iova(&touching, index, range), one);
+    }
+    domain.unmap_raw(range.start(), range.pages() * PAGE_SIZE).unwrap();
+    let mapping = domain.map_with(Buffer(touching.to_vec()), Access::DeviceWrites, &MapOptions::default()).unwrap();
+    for (index, one) in touching.into_iter().enumerate() {
+        assert_exact(&table, mapping.segment_iova(index), one);
+    }
+    domain.unmap(mapping).unwrap();
+}
+
+/// A demand is met by every entry or by none: where the memory lies in its page has nothing to do with it.
+#[test]
+fn what_not_every_entry_meets_cannot_be_placed() {
+    let (table, domain) = domain(SubPage::Expose);
+    let any = MapOptions::default();
+    let met = [
+        MapOptions { alignment: PAGE_SIZE, ..any },
+        MapOptions { alignment: ENTRY_BYTES, ..any },
+        MapOptions { boundary: Some(128), ..any },
+        MapOptions { boundary: Some(PAGE_SIZE), ..any },
+        MapOptions { boundary: Some(1 << 63), ..any },
+    ];
+    let one = segment(0x7fe0, 100);
+    for options in met {
+        let iova = domain.raw_map_with(one.phys, one.len, Access::DeviceWrites, &options).unwrap();
+        assert_exact(&table, iova, one);
+        domain.unmap_raw_at(iova).unwrap();
+    }
+    let unmet = [
+        MapOptions { alignment: 2 * ENTRY_BYTES, ..any },
+        MapOptions { boundary: Some(64), ..any },
+        MapOptions { limit: (1 << 63) - 1, ..any },
+        MapOptions { at: Some(Iova::new(ENTRY_BYTES)), ..any },
+        MapOptions { at: Some(Iova::new(ENTRY_BYTES + 0xfe0)), ..any },
+    ];
+    for options in unmet {
+        let refused = domain.raw_map_with(one.phys, one.len, Access::DeviceWrites, &options);
+        assert_eq!(refused, Err(MapError::Unplaceable), "{options:?}");
+    }
+    // Two entries: which of them begin where, no request says.
+    let list = [segment(0x7000, 64), segment(0x9000, 64)];
+    for boundary in [2 * ENTRY_BYTES, 1 << 48] {
+        let options = MapOptions { boundary: Some(boundary), ..any };
+        // SAFETY: nothing is behind the addresses.
+        let refused = unsafe { domain.map_list(list, Access::DeviceWrites, &options) };
+        assert_eq!(refused, Err(MapError::Unplaceable.into()));
+    }
+    // What is no demand at all still has a name.
+    for (options, error) in [
+        (MapOptions { limit: 5, ..any }, MapError::BadLimit(5)),
+        (MapOptions { alignment: 3, ..any }, MapError::BadAlignment(3)),
+        (MapOptions { boundary: Some(3), ..any }, MapError::BadBoundary(3)),
+    ] {
+        assert_eq!(domain.raw_map_with(one.phys, one.len, Access::DeviceWrites, &options), Err(error));
+    }
 }
 
 #[test]

@@ -1,18 +1,19 @@
 //! S11: where an invalidation fails or is never answered, no buffer comes back, no address is used again, and the domain
 //! says so from then on.
 
-use crate::raw_face::RawFace;
+use crate::raw_face::{RawFace, open};
 use portcullis::design::{Design, DomainSetup, Mapper, Options};
-use portcullis::designs::{Magazine, Solaris, Stock};
+use portcullis::designs::{Magazine, Solaris, Static, Stock, Unprotected};
 use portcullis::invalidation::{CPU_QUEUE_CAPACITY, QUEUE_CAPACITY, QUEUE_TIMEOUT_US, Revocation};
 use portcullis::iommu::fake::{Behaviour, FakeIommu};
 use portcullis::platform::fake::{FakeHost, run_on};
 use portcullis::table::Rights;
 use portcullis::{
-    Access, CommitError, Domain, INVALIDATION_TIMEOUT_US, Invalidation, Iommu, Iova, IovaRange, MapError, PAGE_SIZE,
-    PhysAddr, Platform, Protection, QueueError, RawUnmapError, Request, Segment, SourceId, SubPage, SyncError,
-    UnmapError,
+    Access, CommitError, Domain, DomainConfig, INVALIDATION_TIMEOUT_US, Invalidation, Iommu, Iova, IovaRange, MapError,
+    PAGE_SIZE, PhysAddr, Platform, Protection, QueueError, RawUnmapError, Request, Segment, SourceId, SubPage,
+    SyncError, UnmapError,
 };
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 type Stocked<'h> = Domain<Stock, &'h FakeHost, &'h FakeIommu<'h>>;
 
@@ -223,6 +224,34 @@ fn a_revocation_belongs_to_its_domain() {
     one.unmap(range, &mut revocation).unwrap();
     assert_eq!(other.unmap(range, &mut revocation), Err(UnmapError::WrongDomain));
     let _ = other.commit(&mut revocation);
+}
+
+/// Nor at one that protects nothing, whose own unmaps leave nothing to be committed.
+#[test]
+fn a_domain_without_protection_commits_no_other_domains_unmaps() {
+    fn commit_of_another<D: for<'h> Design<&'h FakeHost, &'h FakeIommu<'h>>>() {
+        let host = FakeHost::default();
+        let iommu = FakeIommu::new(&host);
+        let domain = Stocked::new(&iommu, &host, Protection::Strict).unwrap();
+        domain.attach(DEVICE).unwrap();
+        let iova = map(&domain).unwrap();
+        assert_eq!(use_page(&iommu, iova), Some(BUFFER));
+        let memory = [Segment { phys: PhysAddr::new(0), len: 1 << 20 }];
+        let config = DomainConfig { memory: &memory, ..DomainConfig::new(Protection::None) };
+        let other = open::<D, _, _>(&iommu, &host, &config).unwrap();
+        let mut revocation = Revocation::new();
+        other.unmap_raw_into(IovaRange::covering(iova, PAGE_SIZE).unwrap(), &mut revocation).unwrap();
+        assert!(revocation.is_empty());
+        domain.unmap_raw_into(IovaRange::covering(iova, PAGE_SIZE).unwrap(), &mut revocation).unwrap();
+        let committed = catch_unwind(AssertUnwindSafe(|| other.commit_raw(&mut revocation)));
+        assert!(committed.is_err(), "{}: {committed:?}", other.info().id);
+        // What was unmapped is still to be committed, where that belongs.
+        assert_eq!(revocation.revoked().len(), 1);
+        domain.commit_raw(&mut revocation).unwrap();
+        assert_eq!(use_page(&iommu, iova), None);
+    }
+    commit_of_another::<Unprotected>();
+    commit_of_another::<Static>();
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! S8: what a device reaches of a page of which a buffer has a part only, in domains that expose it, refuse it, or bounce it.
 
+mod lent;
+
 use crate::raw_face::RawFace;
 use portcullis::designs::{DesignId, Portcullis, Unprotected};
 use portcullis::domain::{DmaBuffer, RingConfig, SharedBuffer};

@@ -4,7 +4,7 @@
 use super::{FakeHost, FakeLock};
 use crate::address::PhysAddr;
 use crate::entry::{Entry, Frame};
-use crate::platform::{CpuHint, CpuWords, Lock, LockClass, NoMemory, Platform, Step, Wait};
+use crate::platform::{CopyMemory, CpuHint, CpuWords, Lock, LockClass, NoMemory, Platform, Step, Wait};
 use std::boxed::Box;
 use std::cell::Cell;
 use std::panic::resume_unwind;
@@ -120,6 +120,10 @@ unsafe impl Platform for HookedHost<'_> {
         hooked(|| unsafe { self.0.free_bytes(at, bytes) });
     }
 
+    fn copies(&self) -> Option<&dyn CopyMemory> {
+        hooked(|| self.0.copies().map(|_| self as &dyn CopyMemory))
+    }
+
     fn table_barrier(&self, entries: &[Entry]) {
         hooked(|| self.0.table_barrier(entries));
     }
@@ -154,5 +158,18 @@ unsafe impl Platform for HookedHost<'_> {
 
     fn probe(&self, _step: Step) {
         hook();
+    }
+}
+
+// SAFETY: forwards to the fake, which keeps the promises where it copies.
+unsafe impl CopyMemory for HookedHost<'_> {
+    unsafe fn copy(&self, from: PhysAddr, to: PhysAddr, len: u64) {
+        // SAFETY: the caller's promise, passed on.
+        hooked(|| unsafe { self.0.copy(from, to, len) });
+    }
+
+    unsafe fn clear(&self, at: PhysAddr, len: u64) {
+        // SAFETY: as above.
+        hooked(|| unsafe { self.0.clear(at, len) });
     }
 }

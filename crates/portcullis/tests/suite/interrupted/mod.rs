@@ -2,7 +2,7 @@
 //! step of a cursor, and while somebody waits.
 
 use portcullis::platform::fake::{FakeHost, FakeLock};
-use portcullis::platform::{CpuHint, CpuWords, Lock, LockClass, Step, Wait};
+use portcullis::platform::{CopyMemory, CpuHint, CpuWords, Lock, LockClass, Step, Wait};
 use portcullis::table::{Entry, Frame};
 use portcullis::{NoMemory, PhysAddr, Platform};
 use std::cell::Cell;
@@ -103,6 +103,10 @@ unsafe impl<'h> Platform for Interrupted<'h> {
     unsafe fn free_frame(&self, frame: PhysAddr) {
         // SAFETY: the caller's promise, passed on.
         unsafe { self.host.free_frame(frame) }
+    }
+
+    fn copies(&self) -> Option<&dyn CopyMemory> {
+        self.host.copies()
     }
 
     fn table_barrier(&self, entries: &[Entry]) {

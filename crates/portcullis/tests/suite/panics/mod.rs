@@ -17,8 +17,9 @@ use portcullis::platform::fake::{FakeHost, lost_here};
 use portcullis::table::Rights;
 use portcullis::{
     Access, Capabilities, Domain, DomainConfig, Iommu, Iova, IovaRange, MapError, MapOptions, PAGE_SIZE, PhysAddr,
-    Platform, Protection, RawMapError, Segment, SourceId,
+    Platform, Protection, RawMapError, Segment, SourceId, SubPage,
 };
+use std::alloc::{Layout, alloc_zeroed};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -32,8 +33,40 @@ const LOW: MapOptions = MapOptions { limit: 0xffff_ffff, at: None, ..MapOptions:
 /// Which buffers there were, and which of them the device must have lost: by the page in which they begin.
 #[derive(Default)]
 struct Owners {
+    /// The memory of the buffers, where the domain bounces parts of pages: these are copied, so that there has to be some.
+    arena: Option<Arena>,
     made: u64,
     back: BTreeSet<u64>,
+}
+
+/// Memory for [`BUFFERS_MAX`] buffers of [`PAGES_MAX`] pages, of which hardly any page is touched. It stays, for lost buffers do.
+#[derive(Clone, Copy)]
+struct Arena {
+    first_pfn: u64,
+}
+
+impl Arena {
+    /// That of this thread.
+    fn of_thread() -> Self {
+        thread_local! {
+            static ARENA: Arena = {
+                let bytes = (PAGES_MAX * PAGE_SIZE) as usize;
+                let layout = Layout::from_size_align(BUFFERS_MAX as usize * bytes, bytes).expect("a layout");
+                // SAFETY: it is not empty.
+                let memory = unsafe { alloc_zeroed(layout) };
+                assert!(!memory.is_null());
+                Arena { first_pfn: memory.expose_provenance() as u64 / PAGE_SIZE }
+            };
+        }
+        ARENA.with(|arena| *arena)
+    }
+}
+
+/// A buffer of so many pages with number `number`: whole pages, or in an arena without the ends of the first and the last.
+fn segment(arena: Option<Arena>, number: u64, pages: u64) -> Segment {
+    let first_pfn = arena.map_or(0, |arena| arena.first_pfn) + number * PAGES_MAX + 3;
+    let cut = if arena.is_some() { 0x40 } else { 0 };
+    Segment { phys: PhysAddr::new(first_pfn * PAGE_SIZE + cut), len: pages * PAGE_SIZE - 2 * cut }
 }
 
 /// A buffer. Dropping it frees its memory.
@@ -54,13 +87,23 @@ unsafe impl SharedBuffer for Buffer {}
 
 /// So that a page tells its buffer.
 const PAGES_MAX: u64 = 1024;
+/// More than a script makes.
+const BUFFERS_MAX: u64 = 64;
 
 impl Buffer {
     fn new(owners: &Rc<RefCell<Owners>>, pages: u64) -> Self {
         let mut of = owners.borrow_mut();
         of.made += 1;
-        let segment = [Segment { phys: PhysAddr::from_pfn(of.made * PAGES_MAX + 3), len: pages * PAGE_SIZE }];
-        Self { segment, owners: owners.clone() }
+        assert!(of.made < BUFFERS_MAX);
+        Self { segment: [segment(of.arena, of.made, pages)], owners: owners.clone() }
+    }
+
+    /// Of whole pages, which none bounces.
+    fn whole(owners: &Rc<RefCell<Owners>>, pages: u64) -> Self {
+        let mut buffer = Self::new(owners, pages);
+        let Segment { phys, .. } = buffer.segment[0];
+        buffer.segment[0] = Segment { phys: PhysAddr::from_pfn(phys.pfn()), len: pages * PAGE_SIZE };
+        buffer
     }
 }
 
@@ -107,17 +150,16 @@ impl<'h, D: Design<HookedHost<'h>, HookedIommu<'h>>> Run<'h, D> {
     }
 
     fn map(&mut self, pages: u64, shared: bool) {
-        let buffer = Buffer::new(&self.owners, pages);
         let mapped = match shared {
-            true => self.domain.map_shared(buffer, Access::DeviceReadsAndWrites),
-            false => self.domain.map(buffer, WRITES),
+            true => self.domain.map_shared(Buffer::whole(&self.owners, pages), Access::DeviceReadsAndWrites),
+            false => self.domain.map(Buffer::new(&self.owners, pages), WRITES),
         };
         self.note(mapped);
     }
 
     /// Maps for a device of 32 bits, under designs that can.
     fn map_low(&mut self, pages: u64) {
-        let mapped = self.domain.map_with(Buffer::new(&self.owners, pages), WRITES, &LOW);
+        let mapped = self.domain.map_with(Buffer::whole(&self.owners, pages), WRITES, &LOW);
         self.note(mapped);
     }
 
@@ -232,7 +274,12 @@ fn hardware(all: Capabilities) -> [(&'static str, Capabilities); 2] {
 }
 
 /// A script of the raw face: no typed mapping is deferred. Each line must not panic if a hook already has.
-fn raw_script<D: Design<P, I>, P: Platform, I: Iommu>(domain: &Domain<D, P, I>, host: &FakeHost, what: &str) {
+fn raw_script<D: Design<P, I>, P: Platform, I: Iommu>(
+    domain: &Domain<D, P, I>,
+    host: &FakeHost,
+    arena: Option<Arena>,
+    what: &str,
+) {
     let mut ranges: Vec<IovaRange> = Vec::new();
     let mut step = |operation: &mut dyn FnMut(&mut Vec<IovaRange>)| {
         let had_panicked = has_panicked();
@@ -247,8 +294,8 @@ fn raw_script<D: Design<P, I>, P: Platform, I: Iommu>(domain: &Domain<D, P, I>, 
     for number in 1..8 {
         step(&mut |ranges| {
             let pages = if number == 5 { 130 } else { number };
-            let phys = PhysAddr::from_pfn(number * PAGES_MAX);
-            let iova = domain.raw_map(phys, pages * PAGE_SIZE, WRITES);
+            let Segment { phys, len } = segment(arena, number, pages);
+            let iova = domain.raw_map(phys, len, WRITES);
             ranges.extend(iova.ok().and_then(|iova| IovaRange::covering(iova, pages * PAGE_SIZE)));
         });
     }
@@ -286,6 +333,7 @@ fn raw_script<D: Design<P, I>, P: Platform, I: Iommu>(domain: &Domain<D, P, I>, 
 /// A run with a panic at one hook.
 struct OneRun<'h> {
     protection: Protection,
+    sub_page: SubPage,
     number: usize,
     what: String,
     host: &'h FakeHost,
@@ -296,21 +344,23 @@ impl<'h> Visitor<HookedHost<'h>, HookedIommu<'h>> for OneRun<'h> {
     type Output = ();
 
     fn visit<D: Design<HookedHost<'h>, HookedIommu<'h>>>(self) {
-        let Self { protection, number, what, host, iommu } = self;
+        let Self { protection, sub_page, number, what, host, iommu } = self;
+        let arena = (sub_page == SubPage::Bounce).then(Arena::of_thread);
         let lost_before = lost_here();
         panic_at(number);
-        let config = DomainConfig::new(protection);
+        let config = DomainConfig { sub_page, ..DomainConfig::new(protection) };
         let make = || Domain::<D, _, _>::with_config(HookedIommu(iommu), HookedHost(host), &config);
         if let Ok(domain) = catch_unwind(AssertUnwindSafe(make)) {
             let domain = domain.expect("a domain");
             if protection == Protection::Deferred {
-                raw_script(&domain, host, &what);
+                raw_script(&domain, host, arena, &what);
                 let had_panicked = has_panicked();
                 let ended = catch_unwind(AssertUnwindSafe(|| drop(domain)));
                 assert!(ended.is_ok() || !had_panicked, "{what}: a second panic");
                 return;
             }
-            let mut run = Run { domain, host, iommu, owners: Rc::default(), mapped: Vec::new(), what };
+            let owners = Rc::new(RefCell::new(Owners { arena, ..Owners::default() }));
+            let mut run = Run { domain, host, iommu, owners, mapped: Vec::new(), what };
             run.script();
             run.end(lost_before);
         }
@@ -318,13 +368,13 @@ impl<'h> Visitor<HookedHost<'h>, HookedIommu<'h>> for OneRun<'h> {
 }
 
 /// A run for each hook that there is. How many there are.
-fn at_every_hook(design: DesignId, protection: Protection, which: usize) -> usize {
+fn at_every_hook(design: DesignId, protection: Protection, sub_page: SubPage, which: usize) -> usize {
     for number in 1.. {
-        let host = FakeHost::default();
+        let host = if sub_page == SubPage::Bounce { FakeHost::of_process() } else { FakeHost::default() };
         let (name, capabilities) = hardware(FakeIommu::new(&host).capabilities())[which];
         let iommu = FakeIommu::with_capabilities(&host, capabilities);
-        let what = format!("{} {protection}, {name}, hook {number}", design.info().id);
-        design.visit(OneRun { protection, number, what, host: &host, iommu: &iommu });
+        let what = format!("{} {protection} {sub_page}, {name}, hook {number}", design.info().id);
+        design.visit(OneRun { protection, sub_page, number, what, host: &host, iommu: &iommu });
         let panicked = has_panicked();
         panic_at(0);
         if !panicked {
@@ -337,11 +387,11 @@ fn at_every_hook(design: DesignId, protection: Protection, which: usize) -> usiz
 /// Hooks that even the shortest way through a script comes by.
 const HOOKS_MIN: usize = 200;
 
-fn under(protection: Protection) {
+fn under(protection: Protection, sub_page: SubPage) {
     for design in DesignId::under_test() {
         if design.info().protections.contains(&protection) {
             for which in [0, 1] {
-                let hooks = at_every_hook(design, protection, which);
+                let hooks = at_every_hook(design, protection, sub_page, which);
                 assert!(hooks >= HOOKS_MIN, "{}: there are more than {hooks} hooks", design.info().id);
             }
         }
@@ -350,11 +400,22 @@ fn under(protection: Protection) {
 
 #[test]
 fn a_panic_at_any_hook_loses_no_buffer_to_the_device() {
-    under(Protection::Strict);
+    under(Protection::Strict, SubPage::Expose);
 }
 
 /// What is deferred is raw, and its memory the driver's business; but table pages are the library's, and errors come as errors.
 #[test]
 fn a_panic_at_any_hook_of_a_deferred_domain_leaves_errors_behind() {
-    under(Protection::Deferred);
+    under(Protection::Deferred, SubPage::Expose);
+}
+
+/// The same where parts of pages are bounced: copies are hooks too, and pages of the domain's own may be lost with the buffers.
+#[test]
+fn a_panic_at_any_hook_of_a_domain_that_bounces_loses_no_buffer_to_the_device() {
+    under(Protection::Strict, SubPage::Bounce);
+}
+
+#[test]
+fn a_panic_at_any_hook_of_a_deferred_domain_that_bounces_leaves_errors_behind() {
+    under(Protection::Deferred, SubPage::Bounce);
 }

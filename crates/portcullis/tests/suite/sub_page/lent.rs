@@ -1,0 +1,79 @@
+//! Typed buffers of which parts are bounced: who may use them, and when they are copied to.
+
+use super::{Bench, Buffer, PAGE, SECRET};
+use portcullis::designs::DesignId;
+use portcullis::domain::{Mapping, RingConfig, UnmapFailure};
+use portcullis::{Access, MapOptions, Protection, SubPage, UnmapError};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// A buffer of which parts are bounced is not what the device sees, and is written by its unmap: nobody uses it meanwhile, by whatever
+/// face it was mapped. Whole pages are the device's own.
+#[test]
+fn what_is_bounced_is_not_shared() {
+    let shows = |mapping: &Mapping<Buffer>| {
+        let shown = catch_unwind(AssertUnwindSafe(|| mapping.shared().memory.get(0)));
+        shown.is_ok_and(|byte| byte == SECRET)
+    };
+    for (sub_page, len) in
+        [(SubPage::Expose, 100), (SubPage::Expose, PAGE), (SubPage::Bounce, 100), (SubPage::Bounce, PAGE)]
+    {
+        let bench = Bench::new();
+        let domain = bench.domain(DesignId::Portcullis, Protection::Strict, sub_page);
+        let is_shared = sub_page == SubPage::Expose || len == PAGE;
+        let mapped = domain.map(Buffer::new(1, 0, len), Access::DeviceWrites).unwrap();
+        let options = MapOptions { limit: u32::MAX.into(), ..MapOptions::default() };
+        let with = domain.map_with(Buffer::new(1, 0, len), Access::DeviceWrites, &options).unwrap();
+        let mut ring = domain.ring(RingConfig::default()).unwrap();
+        let descriptor = ring.map([Buffer::new(1, 0, len)].into_iter().collect()).unwrap();
+        for mapping in [&mapped, &with, &descriptor.mappings()[0]] {
+            assert_eq!(shows(mapping), is_shared, "{sub_page}: {len}");
+        }
+        // Refused where it would be of no use.
+        let shared = domain.map_shared(Buffer::new(1, 0, len), Access::DeviceWrites);
+        assert_eq!(shared.is_ok(), is_shared, "{sub_page}: {len}");
+        if let Ok(mapping) = shared {
+            assert!(shows(&mapping), "{sub_page}: {len}");
+            domain.unmap(mapping).unwrap();
+        }
+        for mapping in [mapped, with] {
+            domain.unmap(mapping).unwrap();
+        }
+        ring.unmap(descriptor).unwrap();
+        bench.end(domain);
+    }
+}
+
+/// The raw face may unmap a typed mapping early, and then another has its address: what is unmapped there is not the first any more, to
+/// whose buffer somebody may be copying still. It is lost; nothing that its owner can reach is written.
+#[test]
+fn a_buffer_that_was_unmapped_early_never_comes_back() {
+    for batched in [false, true] {
+        let bench = Bench::new();
+        let domain = bench.domain(DesignId::Stock, Protection::Strict, SubPage::Bounce);
+        let first = domain.map(Buffer::new(1, 8, 64), Access::DeviceWrites).unwrap();
+        domain.unmap_raw(first.iova(), 64).unwrap();
+        let second = domain.map(Buffer::new(1, 16, 64), Access::DeviceWrites).unwrap();
+        assert_eq!(first.range(), second.range());
+        let unmap = |mapping| match batched {
+            true => {
+                let mut batch = domain.batch();
+                let refused = batch.unmap(mapping).expect_err("not its own pages");
+                assert!(batch.commit().unwrap().is_empty());
+                refused
+            }
+            false => match domain.unmap(mapping) {
+                Err(UnmapFailure::Refused(refused)) => refused,
+                other => panic!("{other:?}"),
+            },
+        };
+        for mapping in [first, second] {
+            let range = mapping.range();
+            let refused = unmap(mapping);
+            assert_eq!(refused.error, UnmapError::NotMapped(range.start()));
+            // It stays lent for good, for no domain can take it back.
+            std::mem::forget(refused.value);
+        }
+        assert_eq!((domain.usage().live_ranges, domain.usage().bounce_pages), (0, 0));
+        bench.end(domain);
+    }
+}
