@@ -14,6 +14,7 @@ mod narrow_space;
 mod nothing_tested;
 mod prefetching;
 mod readme;
+mod riommu;
 mod sub_page;
 
 use serde_json::Value;

@@ -27,6 +27,7 @@ mod properties;
 #[path = "../raw_face/mod.rs"]
 mod raw_face;
 mod rings;
+mod riommu;
 mod s11_completion;
 mod s11_failed_invalidations;
 mod s11_shared_commits;
