@@ -49,14 +49,21 @@ fn an_entry_grants_what_it_says() {
     }
 }
 
-/// A table of five rings, of which the last four are wrong, each in its way.
+/// A table of five rings, of which the last four are wrong, each in its way, and of which the first ends before its table does.
 fn with_wrong_rings() -> Ringed {
     let ringed = Ringed::new(parameters(), &[4, 4, 4, 4, 4]);
     let table = ringed.table(2);
     ringed.poke(ringed.device, 2, RingPointer { table, size: 0 }.encode());
     ringed.poke(ringed.device, 3, [0; 2]);
     ringed.poke(ringed.device, 4, RingPointer { table: PhysAddr::new(0x1000), size: 4 }.encode());
-    ringed.poke(ringed.device, 0, DeviceHeader { rings: 4 }.encode());
+    // A header that would do for a ring, were there one of that number.
+    let run = ringed.machine.ram.allocate_run(16).unwrap().as_u64();
+    let zeroth = PhysAddr::new(run.next_multiple_of(16 * PAGE_SIZE));
+    ringed.poke(zeroth, 0, value(0, 0).encode());
+    ringed.poke(ringed.device, 0, [zeroth.as_u64() | DeviceHeader { rings: 4 }.encode()[0], 4]);
+    // Entries behind the last.
+    ringed.set(1, 4, value(1, 4));
+    ringed.set(1, 5, value(1, 5));
     ringed
 }
 

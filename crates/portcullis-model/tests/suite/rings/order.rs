@@ -78,6 +78,9 @@ fn who_comes_too_early_waits_for_what_is_on_its_way() {
     let counters = ringed.machine.counters();
     assert_eq!((misses(&ringed), counters.iotlb_hits, counters.iotlb_joined), (1, 6, 5));
     assert_eq!((counters.ring_switches, reasons(&ringed)), (5, [0; 3]));
+    // What was joined has arrived as if it had been asked for first.
+    ringed.machine.settle();
+    assert_eq!(ringed.touch_all(&[(1, 6), (1, 7), (1, 0)]), [HIT; 3]);
 }
 
 #[test]
