@@ -239,7 +239,7 @@ fn any_parameters() -> impl Strategy<Value = Parameters> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(500))]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(500) })]
 
     #[test]
     fn no_more_is_within_reach_than_the_rules_say(parameters in any_parameters(), steps in steps()) {
