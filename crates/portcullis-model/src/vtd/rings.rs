@@ -8,14 +8,14 @@
 //!
 //! What is on its way takes the place that it is for, so that two entries of a ring are within reach at most, whatever is in the table.
 
-use super::walk::{ContextRefusal, refusal};
+use super::walk::{ContextRefusal, is_interrupt, refusal};
 use super::{Counters, LookupOutcome, Translated};
 use crate::ram::Ram;
 use portcullis::riommu::format::{DeviceHeader, RingAddress, RingEntry, RingPointer, SLOT_BYTES};
 use portcullis::table::Rights;
 use portcullis::{Iova, PhysAddr, SourceId};
 use portcullis_vtd::spec::faults::FaultReason;
-use portcullis_vtd::spec::tables::ContextEntry;
+use portcullis_vtd::spec::tables::{ContextEntry, TranslationType};
 use rustc_hash::FxHashMap;
 
 /// What is read to get at an entry: its ring, and itself.
@@ -247,7 +247,10 @@ impl Rings {
         self.make_room(key);
         let cached = Cached { domain, index, current: Some(entry), next: None, size, used: self.requests };
         self.cached.insert(key, cached);
-        if let Some(context) = context(key.0) {
+        // The device may have left for another domain, or for pages, while this was on its way.
+        let here =
+            |context: &ContextEntry| (context.domain.0, context.translation_type) == (domain, TranslationType::Rings);
+        if let Some(context) = context(key.0).filter(here) {
             let (source, iova) = (key.0, RingAddress { ring: key.1, entry: index, offset: 0 }.iova());
             let now_ps = completes_ps;
             let mut request = Request { ram, counters, context, walkers, now_ps, source, iova, rights: Rights::READ };
@@ -269,13 +272,14 @@ impl Rings {
         counters.ring_switches += u64::from(last.is_some_and(|last| last.index != index));
     }
 
-    /// Says why an entry had to be read that a device asked for. Those whose ring had to make room are counted nowhere.
+    /// Says why an entry had to be read that a device asked for. The first of a ring, and those whose ring had to make room, are counted
+    /// nowhere.
     fn note_miss(&self, counters: &mut Counters, key: Key, index: u32, size: u32) {
         match self.last.get(&key) {
             Some(last) if last.index != index && (last.index + 1) % size != index => counters.ring_out_of_order += 1,
             Some(last) if last.is_invalidated => counters.ring_after_invalidation += 1,
-            Some(_) if !self.cached.contains_key(&key) && !self.is_under_way(key) => {}
-            _ => counters.ring_mapped_later += 1,
+            Some(_) if self.cached.contains_key(&key) || self.is_under_way(key) => counters.ring_mapped_later += 1,
+            _ => {}
         }
     }
 
@@ -344,13 +348,14 @@ impl Rings {
 /// Where the tables lead, whatever the rights.
 pub(super) fn in_tables(ram: &Ram, table: PhysAddr, iova: Iova) -> Option<PhysAddr> {
     let found = read(ram, table, iova, &mut Counters::default())?;
-    found.entry.reach(RingAddress::of(iova).offset)
+    found.entry.reach(RingAddress::of(iova).offset).filter(|phys| !is_interrupt(phys.as_u64()))
 }
 
 /// Where a request for `iova` leads that needs `rights`.
 fn admit(entry: RingEntry, iova: Iova, rights: Rights) -> Result<PhysAddr, FaultReason> {
     let phys = entry.reach(RingAddress::of(iova).offset).filter(|_| entry.rights.allows(rights));
-    phys.ok_or(refusal(rights))
+    let phys = phys.ok_or(refusal(rights))?;
+    if is_interrupt(phys.as_u64()) { Err(FaultReason::InterruptRange) } else { Ok(phys) }
 }
 
 /// Reads the entry of `iova` from the table of rings on. `None` where there is none that is valid.

@@ -6,4 +6,5 @@ mod driver;
 mod invalidation;
 mod prefetching;
 mod queue;
+mod rings;
 mod translation;

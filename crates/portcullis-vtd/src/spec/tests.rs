@@ -39,6 +39,7 @@ fn capabilities_of_a_known_unit_decode() {
     assert!(QEMU_CAP.psi() && QEMU_CAP.dwd() && QEMU_CAP.drd());
     assert_eq!(QEMU_CAP.mamv(), 18);
     assert!(QEMU_ECAP.qi() && QEMU_ECAP.pt() && QEMU_ECAP.ir());
+    assert!(!QEMU_ECAP.rings() && ExtendedCapability(1 << 63).rings());
     assert!(!QEMU_ECAP.coherent() && !QEMU_ECAP.dt() && !QEMU_ECAP.sc() && !QEMU_ECAP.eim());
     assert_eq!((QEMU_ECAP.iro(), QEMU_ECAP.mhmv()), (0xf, 15));
 }
@@ -62,6 +63,8 @@ fn capabilities_are_built_to_the_same_bits() {
     assert_eq!(Capability(0).with_rwbf(true).with_cm(true).with_zlr(true).0, 0x40_0090);
     assert_eq!(Capability(0).with_plmr(true).with_phmr(true).0, 0x60);
     assert_eq!(ExtendedCapability(0).with_coherent(true).with_dt(true).with_sc(true).with_eim(true).0, 0x95);
+    assert_eq!(ExtendedCapability(0).with_rings(true).0, 0x8000_0000_0000_0000);
+    assert_eq!(ExtendedCapability(u64::MAX).with_rings(false).0, 0x7fff_ffff_ffff_ffff);
     assert_eq!(Capability(u64::MAX).with_nd(2).with_cm(false).0, 0xffff_ffff_ffff_ff7a);
     assert_eq!(Capability(u64::MAX).domain_id_bits(), None);
     assert_eq!(Capability(0).with_nfr(7).fault_records(), 8);

@@ -11,6 +11,7 @@ mod long_submissions;
 mod panics;
 mod queue;
 mod recovery;
+mod rings;
 mod shared_commits;
 mod units;
 

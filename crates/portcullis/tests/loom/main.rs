@@ -14,6 +14,7 @@ mod magazines;
 mod per_cpu_queues;
 #[path = "../raw_face/mod.rs"]
 mod raw_face;
+mod rings;
 mod spending;
 mod windows;
 

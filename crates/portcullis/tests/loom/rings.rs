@@ -1,0 +1,276 @@
+//! A ring of two entries that two CPUs serve: who takes which entry, and when one is free again.
+
+use super::{DEVICE, check_with};
+use crate::raw_face::RawFace;
+use loom::sync::atomic::AtomicBool;
+use loom::thread;
+use portcullis::design::{DesignInfo, Options};
+use portcullis::designs::RIommu;
+use portcullis::iommu::fake::FakeIommu;
+use portcullis::iommu::{AttachError, QueueError, Translation};
+use portcullis::platform::fake::{FakeHost, run_on};
+use portcullis::table::Rights;
+use portcullis::{
+    Access, Capabilities, Domain, DomainConfig, DomainId, Invalidation, Iommu, IovaRange, MapError, PAGE_SIZE,
+    PhysAddr, Protection, RawUnmapError, Request, Segment, SourceId, Stream, UnmapError,
+};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+const SIZE: u32 = 2;
+
+/// A fake that also says of invalidations that they were made, and orders nothing by saying so: what orders CPUs must be the library.
+struct Hardware {
+    fake: FakeIommu<'static>,
+    has_invalidated: AtomicBool,
+}
+
+// SAFETY: nothing is behind it that reaches memory.
+unsafe impl Iommu for Hardware {
+    type Ticket = <FakeIommu<'static> as Iommu>::Ticket;
+
+    fn capabilities(&self) -> Capabilities {
+        self.fake.capabilities()
+    }
+
+    unsafe fn open_domain(&self, translation: Translation) -> Result<DomainId, AttachError> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.fake.open_domain(translation) }
+    }
+
+    unsafe fn close_domain(&self, domain: DomainId) -> Result<(), AttachError> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.fake.close_domain(domain) }
+    }
+
+    fn attach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError> {
+        self.fake.attach(domain, device)
+    }
+
+    fn detach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError> {
+        self.fake.detach(domain, device)
+    }
+
+    fn submit(&self, commands: &[Invalidation]) -> Result<Self::Ticket, QueueError> {
+        self.fake.submit(commands)
+    }
+
+    fn is_done(&self, ticket: Self::Ticket) -> Result<bool, QueueError> {
+        let is_done = self.fake.is_done(ticket)?;
+        if is_done {
+            self.has_invalidated.store(true, Ordering::Relaxed);
+        }
+        Ok(is_done)
+    }
+}
+
+/// A domain whose rings have two entries, on fakes that are leaked.
+#[derive(Clone)]
+struct Ringed {
+    host: &'static FakeHost,
+    hardware: &'static Hardware,
+    domain: Arc<Domain<RIommu, &'static FakeHost, &'static Hardware>>,
+}
+
+impl Ringed {
+    fn new() -> Self {
+        run_on(0);
+        let host: &FakeHost = Box::leak(Box::default());
+        let fake = FakeIommu::new(host);
+        let hardware: &Hardware = Box::leak(Box::new(Hardware { fake, has_invalidated: AtomicBool::new(false) }));
+        let options = Options::parse(RIommu::INFO.options, "ring=2").expect("so many entries");
+        let config = DomainConfig { options, ..DomainConfig::new(Protection::Strict) };
+        let domain = Domain::with_config(hardware, host, &config).expect("a domain");
+        domain.attach(DEVICE).expect("a device");
+        Self { host, hardware, domain: Arc::new(domain) }
+    }
+
+    /// Maps physical page `pfn` for queue `number`, whatever the CPU.
+    fn map_on(&self, number: u32, pfn: u64) -> Result<IovaRange, MapError> {
+        let segments = [Segment { phys: PhysAddr::from_pfn(pfn), len: PAGE_SIZE }];
+        let mut request = Request::new(&segments, Access::DeviceWrites).expect("a page");
+        request.stream = Stream(Some(number));
+        self.domain.raw_map_request(&request)
+    }
+
+    fn map(&self, pfn: u64) -> Result<IovaRange, MapError> {
+        self.map_on(0, pfn)
+    }
+
+    fn single(&self, range: IovaRange) -> Result<(), RawUnmapError> {
+        self.domain.unmap_raw(range.start(), PAGE_SIZE)
+    }
+
+    fn batched(&self, range: IovaRange) -> Result<(), RawUnmapError> {
+        let mut batch = self.domain.raw_batch();
+        batch.unmap(range).map_err(RawUnmapError::Refused)?;
+        batch.commit().expect("the hardware answers");
+        Ok(())
+    }
+
+    /// The physical page that the device reaches.
+    fn reach(&self, range: IovaRange) -> Option<u64> {
+        self.hardware.fake.access(DEVICE, range.start(), Rights::WRITE).map(PhysAddr::pfn)
+    }
+
+    /// No two live mappings have one range, and each leads to its own page.
+    fn check(&self, live: &[(IovaRange, u64)]) {
+        for (at, (range, pfn)) in live.iter().enumerate() {
+            assert!(live[..at].iter().all(|(other, _)| other != range), "S3: {live:?}");
+            assert_eq!(self.reach(*range), Some(*pfn), "{live:?}");
+        }
+        assert_eq!(self.domain.usage().live_ranges, live.len());
+    }
+
+    /// Unmaps what is left; then nothing is lost: all entries can be mapped again, and no more.
+    fn close(self, live: impl IntoIterator<Item = IovaRange>) {
+        live.into_iter().for_each(|range| self.single(range).expect("mapped"));
+        assert_eq!(self.domain.usage().live_ranges, 0);
+        let all = [50, 51].map(|pfn| (self.map(pfn).expect("an entry was lost"), pfn));
+        self.check(&all);
+        assert!(matches!(self.map(52), Err(MapError::RingFull { entries: SIZE, .. })));
+        let Self { host, domain, .. } = self;
+        drop(Arc::into_inner(domain).expect("the other thread has ended"));
+        assert_eq!(host.frames_lent(), 0);
+    }
+}
+
+/// Runs `second` on the second CPU, beside `first` on the first.
+fn beside<T, U: 'static>(first: impl FnOnce() -> T, second: impl FnOnce() -> U + 'static) -> (T, U) {
+    let second = thread::spawn(move || {
+        run_on(1);
+        second()
+    });
+    let first = first();
+    (first, second.join().unwrap())
+}
+
+/// Each gets an entry of its own.
+#[test]
+fn two_cpus_take_from_one_ring() {
+    check_with(Some(3), || {
+        let bench = Ringed::new();
+        // The ring is there, and its tail in the middle.
+        let before = bench.map(10).expect("room");
+        bench.single(before).expect("mapped");
+        let other = bench.clone();
+        let (first, second) = beside(|| bench.map(20), move || other.map(30));
+        let both = [(first.expect("room"), 20), (second.expect("room"), 30)];
+        bench.check(&both);
+        bench.close(both.map(|(range, _)| range));
+    });
+}
+
+/// The queue has no ring yet: one CPU makes it; the other has made one for nothing, and somebody else gets that.
+#[test]
+fn two_cpus_begin_a_stream() {
+    static SPARE: AtomicUsize = AtomicUsize::new(0);
+    check_with(Some(2), || {
+        let bench = Ringed::new();
+        let other = bench.clone();
+        let (first, second) = beside(|| bench.map(20), move || other.map(30));
+        let both = [(first.expect("room"), 20), (second.expect("room"), 30)];
+        bench.check(&both);
+        assert_eq!(both[0].0.start().as_u64() >> 48, both[1].0.start().as_u64() >> 48, "one ring");
+        // The table of rings, and the tables of one or two.
+        let pages = bench.domain.usage().table_pages;
+        SPARE.fetch_add(pages - 2, Ordering::Relaxed);
+        let another = bench.map_on(1, 40).expect("room");
+        assert_eq!(bench.domain.usage().table_pages, 3, "what is spare is used");
+        bench.close(both.map(|(range, _)| range).into_iter().chain([another]));
+    });
+    assert!(SPARE.load(Ordering::Relaxed) > 0, "both make a ring in some interleavings");
+}
+
+/// The ring is full, and the device has all of it. One CPU unmaps the oldest entry while the other maps: it is refused, or gets the entry
+/// when the device has lost it, and sees that (S3).
+#[test]
+fn an_entry_is_handed_out_after_its_invalidation() {
+    type Unmap = fn(&Ringed, IovaRange) -> Result<(), RawUnmapError>;
+    for unmap in [Ringed::single as Unmap, Ringed::batched] {
+        let counts: &'static [AtomicUsize; 2] = Box::leak(Box::default());
+        check_with(Some(3), move || {
+            let bench = Ringed::new();
+            let (gone, neighbour) = (bench.map(10).expect("room"), bench.map(11).expect("room"));
+            assert_eq!((bench.reach(gone), bench.reach(neighbour)), (Some(10), Some(11)));
+            let other = bench.clone();
+            let (unmapped, mapped) = beside(
+                || unmap(&bench, gone),
+                move || {
+                    let mapped = other.map(20);
+                    if mapped.is_ok() {
+                        // Before anything else of the fakes orders the two.
+                        assert!(other.hardware.has_invalidated.load(Ordering::Relaxed), "S3: handed out while cached");
+                    }
+                    mapped
+                },
+            );
+            unmapped.expect("mapped");
+            let mut live = vec![(neighbour, 11)];
+            match mapped {
+                Ok(new) => {
+                    assert_eq!(new, gone, "the only entry that was free");
+                    live.push((new, 20));
+                }
+                Err(error) => {
+                    assert!(matches!(error, MapError::RingFull { entries: SIZE, .. }), "{error}");
+                    assert_eq!(bench.reach(gone), None, "S2");
+                }
+            }
+            counts[usize::from(mapped.is_ok())].fetch_add(1, Ordering::Relaxed);
+            bench.check(&live);
+            bench.close(live.into_iter().map(|(range, _)| range));
+        });
+        let [refused, reused] = counts.each_ref().map(|count| count.load(Ordering::Relaxed));
+        assert!(refused > 0 && reused > 0, "either comes first in some interleavings: {refused}, {reused}");
+    }
+}
+
+/// A CPU has moved the tail past an entry, and is stopped before it has marked it as its own. The other goes round the ring meanwhile, and
+/// takes that entry.
+#[test]
+fn the_tail_comes_round_to_an_entry_that_is_not_marked_yet() {
+    static ROUND: AtomicUsize = AtomicUsize::new(0);
+    check_with(Some(2), || {
+        let bench = Ringed::new();
+        let before = [10, 11].map(|pfn| bench.map(pfn).expect("room"));
+        before.into_iter().for_each(|range| bench.single(range).expect("mapped"));
+        let other = bench.clone();
+        let (first, (passing, second)) = beside(
+            || bench.map(20),
+            move || {
+                let passing = other.map(30).expect("room");
+                other.single(passing).expect("mapped");
+                (passing, other.map(31))
+            },
+        );
+        let mut live = vec![(first.expect("room"), 20)];
+        match second {
+            Ok(range) => live.push((range, 31)),
+            // The tail is at the entry of the first.
+            Err(MapError::RingFull { entries: SIZE, .. }) => {}
+            Err(error) => panic!("{error}"),
+        }
+        ROUND.fetch_add(usize::from(passing == before[1] && second == Ok(before[0])), Ordering::Relaxed);
+        bench.check(&live);
+        bench.close(live.into_iter().map(|(range, _)| range));
+    });
+    assert!(ROUND.load(Ordering::Relaxed) > 0, "the tail comes round in some interleavings");
+}
+
+/// A buffer goes back to one caller only, and its entry once.
+#[test]
+fn of_two_unmaps_of_an_entry_one_succeeds() {
+    check_with(Some(3), || {
+        let bench = Ringed::new();
+        let range = bench.map(10).expect("room");
+        assert_eq!(bench.reach(range), Some(10));
+        let other = bench.clone();
+        let (first, second) = beside(|| bench.single(range), move || other.batched(range));
+        let refused = Err(RawUnmapError::Refused(UnmapError::NotMapped(range.start())));
+        let results = [first, second];
+        assert!(results == [Ok(()), refused] || results == [refused, Ok(())], "{results:?}");
+        assert_eq!(bench.reach(range), None, "S2");
+        bench.close([]);
+    });
+}
