@@ -36,8 +36,8 @@ fn is_sound(outcome: &RunOutcome, name: &str) {
     assert!(outcome.operations > 0, "{name}");
 }
 
-/// Every walk has a reason: the entry was invalidated, or mapped, after the one before it was asked for, or is not the next. Of network
-/// cards it always is the next.
+/// Every walk but the first of a ring has a reason: the entry was invalidated, or mapped, after the one before it was asked for, or is not
+/// the next. Of network cards it always is the next.
 #[test]
 fn the_entry_behind_is_fetched_ahead() {
     let machine = machine("cascadelake-cx5");
@@ -48,7 +48,8 @@ fn the_entry_behind_is_fetched_ahead() {
             let counts = outcome.riotlb.expect("rings");
             let misses = (outcome.iotlb_misses_per_page * outcome.pages as f64).round() as u64;
             let reasons = counts.out_of_order + counts.after_invalidation + counts.mapped_later;
-            assert_eq!(misses, reasons, "{name} in batches of {batch}: {counts:?}");
+            // A ring for each CPU, or two: one to send, one to receive.
+            assert!((reasons..=reasons + 8).contains(&misses), "{name} in batches of {batch}: {misses}, {counts:?}");
             let most = if name == TRACES[2] { counts.switches } else { counts.switches / 1000 };
             assert!(counts.out_of_order <= most, "{name} in batches of {batch}: {counts:?}");
             assert!(counts.switches > 1000, "{name}: {counts:?}");

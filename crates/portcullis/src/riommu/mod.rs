@@ -1,7 +1,7 @@
 //! rIOMMU (ASPLOS'15): an IOMMU for rings, with a flat table and one cached entry for each. There is no such hardware.
 //!
-//! [`format`] has what hardware reads, for drivers and for hardware that is software. The driver is the rest: a ring, the rings of a
-//! domain, and the mapper over them, whose batch of unmaps is the burst at whose end a ring is invalidated once.
+//! The module [`format`](mod@format) has what hardware reads, for drivers and for hardware that is software. The driver is the rest: a
+//! ring, the rings of a domain, and the mapper over them, whose batch of unmaps is the burst at whose end a ring is invalidated once.
 
 pub mod format;
 mod mapper;
