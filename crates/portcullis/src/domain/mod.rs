@@ -389,7 +389,8 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         .map(drop)
     }
 
-    /// Not inlined, so that what takes one page stays short.
+    /// Not inlined, so that what takes one page stays short; the only caller of the mapper for several pages, so that all of that is
+    /// inlined here.
     #[inline(never)]
     fn unmap_pages(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
         match self.sub_page {

@@ -229,7 +229,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         let lent = mapping.into_lent();
         let committed = match self.sub_page {
             SubPage::Bounce => self.unmap_bounced_of(lent.segments(), range),
-            _ => self.mapper.unmap_now(range),
+            _ => self.unmap_pages(range),
         };
         self.unmapped(lent, range, access, committed)
     }
