@@ -86,6 +86,12 @@ pub struct Entry<'r> {
     /// The most entries of one ring that were reached inside a burst though they were cleared, of the whole row.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub in_burst_entries_max: Option<u64>,
+    /// Maps that found their ring full, of the whole row.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refused_maps: Option<u64>,
+    /// Those of them that were never made, of the whole row.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub given_up_maps: Option<u64>,
     /// Bytes so exposed times how long, of the whole row.
     pub residual_bytes_us: Option<f64>,
     /// Why the run ended early, if it did.
@@ -148,6 +154,8 @@ impl AttackRow {
             probes_cached: attacked.probes_cached,
             residual_accesses: attacked.residual_accesses,
             in_burst_entries_max: attacked.in_burst_entries_max,
+            refused_maps: attacked.refused_maps,
+            given_up_maps: attacked.given_up_maps,
             residual_bytes_us: attacked.residual_bytes_us,
             error: attacked.error.as_ref().map(ToString::to_string),
         };
@@ -225,6 +233,15 @@ pub fn conclude(rows: &[&AttackRow]) -> String {
              There is no such hardware.",
             row.choice
         ));
+    }
+    for (row, given_up) in rows.iter().filter_map(|row| Some((row, row.attacked.given_up_maps?))) {
+        if given_up > 0 {
+            let (given_up, refused) = (count(given_up), count(row.attacked.refused_maps.unwrap_or(0)));
+            sentences.push(format!(
+                "{refused} maps of `{}` found no room in their ring; {given_up} of these were never made, and nothing is said of them.",
+                row.choice
+            ));
+        }
     }
     if !bounded.is_empty() {
         let (labels, longest) = (labels(&bounded), number(longest(&bounded)));

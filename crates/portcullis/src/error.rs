@@ -86,7 +86,8 @@ pub enum MapError {
         /// The longest.
         most: u64,
     },
-    /// The next entries of the ring are in use, or wait for their invalidation.
+    /// The next entries of the ring are in use, or wait for their invalidation: try again after a commit. A mapping that was leaked keeps
+    /// its entries, and once the ring has come round to them it stays full.
     #[error("ring {ring} is full: the next of its {entries} entries is in use")]
     RingFull {
         /// The ring, from 1 on.

@@ -76,6 +76,7 @@ mod submission;
 mod sync;
 #[allow(unsafe_code, reason = "table pages have an owner that types cannot show")]
 pub mod table;
+mod unwind;
 
 pub use address::{Iova, IovaRange, PAGE_SHIFT, PAGE_SIZE, PhysAddr, Segment, pages_spanned};
 pub use domain::{Domain, DomainConfig, DynDomain};

@@ -14,10 +14,17 @@ use crate::sub_page::{Bounce, BouncePages, BouncePool, Chain, SubPage, Sync};
 use crate::submission::Submission;
 use crate::sync::{AtomicBool, AtomicU64, Ordering, PanicFlag, StaticCounter};
 use crate::table::{self, Frame, FreedTables, LEVEL_BITS, SecondLevelTable, Share, SharedRun, TableRule, Unshare};
+use crate::unwind::on_unwind;
 use alloc::boxed::Box;
 
 /// Tags handed out so far.
-static SPACE_TAGS: StaticCounter = StaticCounter::new(0);
+static TAGS: StaticCounter = StaticCounter::new(0);
+
+/// A tag for the unmaps of a domain, which no other domain has.
+pub(crate) fn next_tag() -> u64 {
+    // Relaxed: only uniqueness matters.
+    TAGS.fetch_add(1, Ordering::Relaxed) as u64
+}
 
 /// A domain of the IOMMU and the table that it translates through.
 pub struct AddressSpace<P: Platform, I: Iommu> {
@@ -67,8 +74,7 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
                 return Err(error.into());
             }
         };
-        // Relaxed: only uniqueness matters.
-        let tag = SPACE_TAGS.fetch_add(1, Ordering::Relaxed) as u64;
+        let tag = next_tag();
         let plain_below = if capabilities.caches_absent { 0 } else { 1 << capabilities.physical_bits.min(52) };
         Ok(Self {
             platform,
@@ -187,18 +193,13 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     /// Does the same without asking: for maps, which have asked whether the domain is poisoned.
     #[inline(always)]
     pub(crate) fn poison_on_panic<R>(&self, act: impl FnOnce() -> R) -> R {
-        struct Unwinding<'s, P: Platform, I: Iommu>(&'s AddressSpace<P, I>);
-        impl<P: Platform, I: Iommu> Drop for Unwinding<'_, P, I> {
-            #[cold]
-            fn drop(&mut self) {
-                self.0.panicked.store(true, Ordering::Relaxed);
-                self.0.poison();
-            }
-        }
-        let unwinding = Unwinding(self);
-        let result = act();
-        core::mem::forget(unwinding);
-        result
+        on_unwind(
+            || {
+                self.panicked.store(true, Ordering::Relaxed);
+                self.poison();
+            },
+            act,
+        )
     }
 
     /// Whether a map needs its entries and nothing else: the IOMMU can address the memory and does not cache what is absent, no

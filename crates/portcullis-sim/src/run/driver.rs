@@ -55,16 +55,21 @@ impl<'w> Driver<'w> {
         let (world, stream) = (self.world, self.stream);
         let waiting = Waiting { segments: segments.clone(), access, device, stream, is_read_at_once };
         let mut full = self.map_now(slot, &waiting);
+        world.tally.borrow_mut().refused_maps += u64::from(full.is_some() && !world.warm.get());
         if full.is_some() && !self.members.is_empty() {
             self.commit();
             full = self.map_now(slot, &waiting);
         }
-        let Some(error) = full else { return };
-        if world.waits_for_room {
-            world.backlog.borrow_mut().add(slot, waiting);
-        } else {
-            world.fail(RunError::RingFull { error, design: world.info.id, would_do: world.ring_entries });
+        match full {
+            None => return,
+            Some(error) if !world.waits_for_room => {
+                world.fail(RunError::RingFull { error, design: world.info.id, would_do: world.ring_entries });
+            }
+            Some(MapError::ListTooLong { .. }) => world.backlog.borrow_mut().give_up(slot),
+            Some(_) => world.backlog.borrow_mut().add(slot, waiting),
         }
+        // Whoever is to unmap it need not wait for it.
+        world.engine.notify(Wanted::Mapping(slot).into());
     }
 
     /// Maps a buffer, unless its ring is full.
@@ -85,8 +90,8 @@ impl<'w> Driver<'w> {
         let mut full: Vec<(Access, Stream)> = Vec::new();
         loop {
             let next = world.backlog.borrow().next(from, device);
-            let Some((slot, waiting)) = next else { return };
-            from = slot + 1;
+            let Some((place, slot, waiting)) = next else { return };
+            from = place + 1;
             let kind = (waiting.access, waiting.stream);
             if full.contains(&kind) {
                 continue;
@@ -94,8 +99,18 @@ impl<'w> Driver<'w> {
             world.backlog.borrow_mut().remove(slot);
             if self.map_now(slot, &waiting).is_some() {
                 full.push(kind);
-                world.backlog.borrow_mut().add(slot, waiting);
+                world.backlog.borrow_mut().put_back(place, slot, waiting);
+                world.engine.notify(Wanted::Mapping(slot).into());
             }
+        }
+    }
+
+    /// Makes room for a buffer that waits and is to be unmapped next: its request comes first. Where entries of this core's batch are all
+    /// that is in its way, it is mapped when this returns. Else its request is never made: a device that has not got a buffer cannot be
+    /// done with it.
+    fn serve_waiting(&mut self, slot: Slot) {
+        if self.world.is_waiting(slot) {
+            self.commit();
         }
     }
 
@@ -159,7 +174,6 @@ impl<'w> Driver<'w> {
                 all[slot as usize] = Some(live);
             }
             Err(RawMapError::Refused(error @ (MapError::RingFull { .. } | MapError::ListTooLong { .. }))) => {
-                world.tally.borrow_mut().refused_maps += u64::from(!world.warm.get());
                 full = Some(error);
             }
             Err(error) => world.fail(RunError::Map(error)),
@@ -199,6 +213,7 @@ impl<'w> Driver<'w> {
         let access = || world.look(slot, |live| live.access);
         let is_there = || access().is_some() || world.is_waiting(slot);
         world.engine.wait_until(Wanted::Mapping(slot).into(), || is_there() || world.failed());
+        self.serve_waiting(slot);
         let written = access().is_some_and(|access| access != Access::DeviceReads);
         if written {
             self.device_accesses(slot);
@@ -213,8 +228,9 @@ impl<'w> Driver<'w> {
         let settled = || world.look(slot, |live| live.settled.get());
         let may_go = || settled() == Some(true) || world.is_waiting(slot);
         world.engine.wait_until(Wanted::Mapping(slot).into(), || may_go() || world.failed());
+        self.serve_waiting(slot);
         if world.backlog.borrow_mut().remove(slot) {
-            // It was never mapped, and is not wanted any more.
+            world.tally.borrow_mut().given_up_maps += u64::from(!world.warm.get());
             return;
         }
         world.provoke(&RunEvent::UnmapBegins { slot });

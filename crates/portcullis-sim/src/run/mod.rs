@@ -201,14 +201,14 @@ pub enum RunError {
     #[error("a map was refused: {0}")]
     Map(RawMapError),
     /// More is mapped at once than a ring has entries.
-    #[error("a map was refused: {error}; {design}:ring={would_do} would do")]
+    #[error("a map was refused: {error}; {}", remedy(design, *.would_do))]
     RingFull {
         /// The refusal.
         error: MapError,
         /// The design.
         design: &'static str,
-        /// Entries of a ring that is large enough.
-        would_do: u32,
+        /// Entries of a ring that is large enough, if there is such a ring.
+        would_do: Option<u32>,
     },
     /// An unmap was refused.
     #[error("an unmap was refused: {0}")]
@@ -216,6 +216,13 @@ pub enum RunError {
     /// A commit failed.
     #[error("a commit failed: {0}")]
     Commit(CommitError),
+}
+
+fn remedy(design: &str, would_do: Option<u32>) -> String {
+    match would_do {
+        Some(entries) => format!("{design}:ring={entries} would do"),
+        None => String::from("no ring is large enough"),
+    }
 }
 
 /// What a run has measured, before it is put in terms of pages.

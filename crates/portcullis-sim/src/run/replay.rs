@@ -11,7 +11,7 @@ use portcullis::{Access, PAGE_SIZE, Segment};
 use portcullis_trace::{Joined, LoggedAccess, OperationKind, Target, Trace, TraceMapping};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -42,39 +42,53 @@ pub(super) fn live_pages_max(trace: &Trace) -> u64 {
     most
 }
 
-/// Entries of a ring that would do where each CPU has one for each way of use, and unmaps come in batches: from the tail back to the
-/// oldest buffer that is mapped, or waits for its batch to end.
-pub(super) fn ring_entries(trace: &Trace, batch: usize) -> u32 {
+/// Entries of a ring that would do where each CPU has one for each direction, and ends its batches as [`Driver`] does: from the
+/// tail back to the oldest buffer that is mapped, or waits for its batch to end. `None` where none is large enough.
+pub(super) fn ring_entries(trace: &Trace, batch: usize) -> Option<u32> {
     #[derive(Default)]
     struct Ring {
         tail: u64,
-        /// Where each live mapping begins.
-        live: BTreeMap<u64, ()>,
+        /// Where each mapping begins whose entries are in use.
+        used: BTreeSet<u64>,
     }
-    let (mut rings, mut places) = (FxHashMap::<(u16, Access), Ring>::default(), FxHashMap::default());
+    let (mut rings, mut places) = (FxHashMap::<_, Ring>::default(), FxHashMap::default());
+    // By CPU: what it has unmapped since its last commit.
+    let mut batches = FxHashMap::<u16, Vec<(&TraceMapping, _, u64)>>::default();
     let (mut needed, mut longest) = (1, 1);
     for operation in &trace.operations {
         let mapping = &trace.mappings[operation.mapping as usize];
+        let key = (operation.cpu, mapping.device, mapping.access);
+        let members = batches.entry(operation.cpu).or_default();
+        let ends = |member: &TraceMapping| match operation.kind {
+            OperationKind::Map => (member.device, member.access) == (mapping.device, mapping.access),
+            OperationKind::Unmap => member.device != mapping.device,
+        };
+        if members.len() >= batch || members.iter().any(|(member, _, _)| ends(member)) {
+            for (_, key, at) in members.drain(..) {
+                rings.get_mut(&key).map(|ring| ring.used.remove(&at));
+            }
+        }
         match operation.kind {
             OperationKind::Map => {
-                let ring = rings.entry((operation.cpu, mapping.access)).or_default();
-                places.insert(operation.mapping, (operation.cpu, mapping.access, ring.tail));
-                ring.live.insert(ring.tail, ());
+                let ring = rings.entry(key).or_default();
+                places.insert(operation.mapping, (key, ring.tail));
+                ring.used.insert(ring.tail);
                 let entries = mapping.segments().len() as u64;
                 ring.tail += entries;
                 longest = longest.max(entries);
-                needed = needed.max(ring.tail - ring.live.keys().next().copied().unwrap_or(ring.tail));
+                needed = needed.max(ring.tail - ring.used.first().copied().unwrap_or(ring.tail));
             }
             OperationKind::Unmap => {
-                if let Some((cpu, access, at)) = places.remove(&operation.mapping) {
-                    rings.get_mut(&(cpu, access)).and_then(|ring| ring.live.remove(&at));
+                if let Some((key, at)) = places.remove(&operation.mapping) {
+                    members.push((mapping, key, at));
                 }
             }
         }
     }
-    // What waits for the end of a batch, and what a list passes over at the end of the table.
+    // CPUs of a run are not quite where those of the trace were; and a list passes over what is left at the end of the table.
     let slack = (batch as u64 + 1) * longest;
-    u32::try_from((needed + slack).next_power_of_two()).unwrap_or(RING_ENTRIES_MAX).min(RING_ENTRIES_MAX)
+    let entries = (needed + slack).next_power_of_two().min(u64::from(RING_ENTRIES_MAX));
+    (needed + slack <= entries).then_some(entries as u32)
 }
 
 /// One past the last byte of any buffer.

@@ -74,6 +74,8 @@ pub(super) struct Tally {
     pub(super) faults: u64,
     pub(super) stale_accesses: u64,
     pub(super) refused_maps: u64,
+    /// Refused maps whose buffer was to be unmapped before there was room.
+    pub(super) given_up_maps: u64,
     pub(super) table_pages_max: usize,
 }
 
@@ -97,7 +99,7 @@ pub(super) struct World {
     /// Whether anything may wait: a trace has no driver that would, so that its run fails.
     pub(super) waits_for_room: bool,
     /// Entries of a ring that would do for the work.
-    pub(super) ring_entries: u32,
+    pub(super) ring_entries: Option<u32>,
     /// The first refusal of the protection layer; the run ends with it.
     pub(super) failure: RefCell<Option<RunError>>,
     /// Per core, the map that is under way there.
@@ -170,7 +172,7 @@ impl World {
             waits_for_room: !matches!(job.work, Work::Trace(..)),
             ring_entries: match &job.work {
                 Work::Trace(trace, _) if design.info.is_hypothetical() => replay::ring_entries(trace, job.batch),
-                _ => 0,
+                _ => None,
             },
             failure: RefCell::default(),
             maps: (0..cores).map(|_| MapUnderWay::default()).collect(),

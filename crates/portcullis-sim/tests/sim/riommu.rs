@@ -69,10 +69,14 @@ fn rings_of_256_entries_serve_network_cards() {
 #[test]
 fn a_driver_waits_for_room_in_a_full_ring() {
     let machine = machine("cascadelake-cx5");
-    for (options, is_refused) in [(":ring=64", false), (":ring=16", true)] {
-        let outcome = measured(&in_rings(&machine, rings("ring=64,burst=8,operations=4000"), options, 64));
-        is_sound(&outcome, options);
-        assert_eq!(outcome.refused_maps > 0, is_refused, "{options}: {}", outcome.refused_maps);
+    for (options, is_refused) in [(":ring=64", false), (":ring=32", true), (":ring=8", true), (":ring=1", true)] {
+        for batch in [1, 64] {
+            let outcome = measured(&in_rings(&machine, rings("ring=64,burst=8,operations=4000"), options, batch));
+            is_sound(&outcome, options);
+            assert_eq!((outcome.operations, outcome.pages), (4000, 4000), "{options}");
+            let refused = outcome.refused_maps;
+            assert!(refused <= 4000 && (refused > 0) == is_refused, "{options}: {refused}");
+        }
     }
     let other = measured(&job(&machine, rings("operations=1000"), DesignId::Stock, Protection::Strict));
     assert_eq!((other.refused_maps, other.riotlb), (0, None));
@@ -85,7 +89,7 @@ fn a_trace_with_more_mappings_than_entries_is_told_how_many_would_do() {
     for name in TRACES {
         let of = |options: &str| run(&in_rings(&machine, replay(&bundled(name)), options, 64));
         let would_do = match of(":ring=8") {
-            Err(RunError::RingFull { design: "riommu", would_do, .. }) => would_do,
+            Err(RunError::RingFull { design: "riommu", would_do: Some(would_do), .. }) => would_do,
             other => panic!("{name}: {:?}", other.map(|outcome| outcome.operations)),
         };
         let outcome = of(&format!(":ring={would_do}")).unwrap_or_else(|error| panic!("{name}: {error}"));

@@ -20,7 +20,7 @@ use crate::safety::Protection;
 /// Entries of a ring, unless the user says otherwise.
 const RING_DEFAULT: u64 = 4096;
 
-/// A ring for each stream of requests and way of use, in a flat table that hardware follows in order.
+/// A ring for each stream of requests and direction, in a flat table that hardware follows in order.
 #[derive(Debug)]
 pub struct RIommu;
 
@@ -28,7 +28,7 @@ impl DesignInfo for RIommu {
     const INFO: Info = Info {
         id: "riommu",
         source: "rIOMMU (ASPLOS'15): no such hardware",
-        allocator: "the entry at the tail of a ring: one for each stream of requests (a queue, else a CPU) and way of use; one for each lasting mapping",
+        allocator: "the entry at the tail of a ring: one for each stream of requests (a queue, else a CPU) and direction; one for each persistent mapping",
         invalidation: "one for each ring of a batch, when it ends",
         tables: "flat, one for each ring; kept",
         protections: &[Protection::Strict],
@@ -51,6 +51,6 @@ unsafe impl<P: Platform, I: Iommu> Design<P, I> for RIommu {
 
     unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
         let size = setup.options.count("ring").unwrap_or(RING_DEFAULT);
-        RingMapper::new(setup, u32::try_from(size).unwrap_or(RING_ENTRIES_MAX))
+        RingMapper::new(setup, u32::try_from(size).expect("the option has a range"))
     }
 }

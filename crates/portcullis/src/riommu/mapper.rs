@@ -11,17 +11,14 @@ use crate::iommu::{AttachError, Capabilities, DomainId, Invalidation, Iommu, Que
 use crate::platform::{Phase, Platform, Step};
 use crate::proof::{Committed, Proof};
 use crate::request::Request;
+use crate::space::next_tag;
 use crate::submission::Submission;
-use crate::sync::{AtomicBool, Ordering, StaticCounter};
+use crate::sync::{AtomicBool, Ordering};
+use crate::unwind::on_unwind;
 use arrayvec::ArrayVec;
 
 /// What the addresses of rings are.
 pub(crate) const ADDRESSING: Addressing = Addressing::Entries { pages: ENTRY_PAGES };
-
-/// Tags handed out so far.
-static TAGS: StaticCounter = StaticCounter::new(0);
-/// Tags of domains with rings have this bit, so that they are none of an [`AddressSpace`](crate::AddressSpace).
-const RINGS_TAG: u64 = 1 << 63;
 
 /// A mapper whose devices go through rings.
 pub struct RingMapper<P: Platform, I: Iommu> {
@@ -31,8 +28,8 @@ pub struct RingMapper<P: Platform, I: Iommu> {
     id: DomainId,
     tag: u64,
     rings: Rings,
-    /// Set by the first invalidation that failed; from then on nothing is mapped. Relaxed: it only has to be seen some time after, and the
-    /// buffers concerned are quarantined either way.
+    /// Set by the first invalidation that failed, and by a panic of a hook, which may leave entries held for good. From then on nothing
+    /// is mapped. Relaxed: it only has to be seen some time after, and the buffers concerned are quarantined either way.
     is_poisoned: AtomicBool,
 }
 
@@ -60,9 +57,7 @@ impl<P: Platform, I: Iommu> RingMapper<P, I> {
                 return Err(error.into());
             }
         };
-        // Relaxed: only uniqueness matters.
-        let tag = TAGS.fetch_add(1, Ordering::Relaxed) as u64 | RINGS_TAG;
-        Ok(Self { platform, iommu, capabilities, id, tag, rings, is_poisoned: AtomicBool::new(false) })
+        Ok(Self { platform, iommu, capabilities, id, tag: next_tag(), rings, is_poisoned: AtomicBool::new(false) })
     }
 
     /// Refuses what no ring can hold.
@@ -105,8 +100,8 @@ impl<P: Platform, I: Iommu> RingMapper<P, I> {
         Ok((ring, first, count))
     }
 
-    /// The command that makes hardware forget a ring.
-    fn forget(&self, ring: &Ring) -> Invalidation {
+    /// The command that invalidates a ring.
+    fn invalidation_of(&self, ring: &Ring) -> Invalidation {
         let first = RingAddress { ring: ring.number, entry: 0, offset: 0 }.iova();
         Invalidation::Pages { domain: self.id, first, mask: RING_ADDRESS_MASK, leaf_only: true }
     }
@@ -115,48 +110,33 @@ impl<P: Platform, I: Iommu> RingMapper<P, I> {
     fn invalidate(&self, commands: &[Invalidation]) -> Result<Proof, QueueError> {
         let ticket = self.iommu.submit(commands);
         let proof = ticket.and_then(|ticket| Submission::now(&self.platform, ticket).spin(&self.platform, &self.iommu));
-        proof.inspect_err(|_| self.is_poisoned.store(true, Ordering::Relaxed))
+        proof.inspect_err(|_| self.poison())
     }
 
-    /// Gives entries back whose ring was invalidated.
-    fn give_back(&self, (ring, first, count): (&Ring, u32, u32), proof: &Proof) {
-        self.platform.probe(Step::RingReturn { entries: count as usize });
-        ring.free(&self.platform, first, count, proof);
-        if ring.is_lasting {
-            ring.release();
-        }
+    fn poison(&self) {
+        self.is_poisoned.store(true, Ordering::Relaxed);
     }
-}
 
-// SAFETY: an entry leads to its segment, with the rights asked for; it is cleared by the unmap, and neither it nor a proof is given before
-// its ring was invalidated, which leaves nothing of it cached.
-unsafe impl<P: Platform, I: Iommu> Mapper for RingMapper<P, I> {
-    #[inline]
-    unsafe fn map(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
+    fn poison_on_panic<R>(&self, act: impl FnOnce() -> R) -> R {
+        on_unwind(|| self.poison(), act)
+    }
+
+    /// Takes entries, and writes a mapping to them.
+    fn take_and_write(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
         let (platform, segments) = (&self.platform, request.segments());
-        platform.probe(Step::Enter(Phase::Other));
-        platform.probe(Step::Map);
-        if self.is_poisoned.load(Ordering::Relaxed) {
-            return Err(MapError::Poisoned.into());
-        }
-        self.check(request)?;
         platform.probe(Step::Enter(Phase::IovaAllocate));
         let ring = self.rings.of(platform, request)?;
-        // As many as a ring has entries at most.
+        // As many as a ring has entries at most: a persistent mapping finds room in its ring, which is empty.
         let count = segments.len() as u32;
         platform.probe(Step::RingTake { entries: segments.len() });
-        let Some(first) = ring.take(platform, count) else {
-            if ring.is_lasting {
-                ring.release();
-            }
-            return Err(MapError::RingFull { ring: ring.number, entries: ring.size }.into());
-        };
+        let taken = ring.take(platform, count);
+        let first = taken.ok_or(MapError::RingFull { ring: ring.number, entries: ring.size })?;
         platform.probe(Step::Enter(Phase::Table));
         platform.probe(Step::RingWrite { entries: segments.len() });
         ring.write(platform, first, segments, request.access().rights());
         if self.capabilities.caches_absent {
             platform.probe(Step::Enter(Phase::Invalidate));
-            if let Err(error) = self.invalidate(&[self.forget(ring)]) {
+            if let Err(error) = self.invalidate(&[self.invalidation_of(ring)]) {
                 // Taken back, and never free: quarantined (S11).
                 let _ = ring.clear(platform, first, count);
                 return Err(SyncError(error).into());
@@ -165,22 +145,14 @@ unsafe impl<P: Platform, I: Iommu> Mapper for RingMapper<P, I> {
         Ok(ring.range(first, count))
     }
 
-    fn unmap(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
-        out.admit_unmap_of(self.tag)?;
-        let (ring, first, count) = self.clear(range)?;
-        out.revoked.push(Revoked { range: ring.range(first, count), due: Due::Invalidation, leaf_only: true });
-        Ok(())
-    }
-
     /// The end of a burst: each of its rings is invalidated once, and then its entries are free.
-    fn commit(&self, revocation: &mut Revocation) -> Result<Committed, CommitError> {
-        assert!(revocation.is_of(self.tag), "a revocation is committed where its unmaps were made");
+    fn invalidate_and_free(&self, revocation: &mut Revocation) -> Result<Committed, CommitError> {
         self.platform.probe(Step::Enter(Phase::Invalidate));
         // Filled in place: collecting would move a kilobyte.
         let mut commands = ArrayVec::<Invalidation, BATCH_MAX>::new_const();
         for revoked in &revocation.revoked {
             let (ring, ..) = self.entries(revoked.range).expect("it was unmapped there");
-            let command = self.forget(ring);
+            let command = self.invalidation_of(ring);
             if !commands.contains(&command) {
                 commands.push(command);
             }
@@ -195,14 +167,52 @@ unsafe impl<P: Platform, I: Iommu> Mapper for RingMapper<P, I> {
         Ok(Committed::Lost(proof))
     }
 
+    /// Gives entries back whose ring was invalidated.
+    fn give_back(&self, (ring, first, count): (&Ring, u32, u32), proof: &Proof) {
+        self.platform.probe(Step::RingReturn { entries: count as usize });
+        ring.free(&self.platform, first, count, proof);
+        if ring.is_persistent {
+            ring.release();
+        }
+    }
+}
+
+// SAFETY: an entry leads to its segment, with the rights asked for; it is cleared by the unmap, and neither it nor a proof is given before
+// its ring was invalidated, which leaves nothing of it cached.
+unsafe impl<P: Platform, I: Iommu> Mapper for RingMapper<P, I> {
+    #[inline]
+    unsafe fn map(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
+        self.platform.probe(Step::Enter(Phase::Other));
+        self.platform.probe(Step::Map);
+        if self.is_poisoned.load(Ordering::Relaxed) {
+            return Err(MapError::Poisoned.into());
+        }
+        self.check(request)?;
+        self.poison_on_panic(|| self.take_and_write(request))
+    }
+
+    fn unmap(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
+        out.admit_unmap_of(self.tag)?;
+        let (ring, first, count) = self.poison_on_panic(|| self.clear(range))?;
+        out.revoked.push(Revoked { range: ring.range(first, count), due: Due::Invalidation, leaf_only: true });
+        Ok(())
+    }
+
+    fn commit(&self, revocation: &mut Revocation) -> Result<Committed, CommitError> {
+        assert!(revocation.is_of(self.tag), "a revocation is committed where its unmaps were made");
+        self.poison_on_panic(|| self.invalidate_and_free(revocation))
+    }
+
     #[inline]
     fn unmap_now(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
-        let cleared = self.clear(range)?;
-        self.platform.probe(Step::Enter(Phase::Invalidate));
-        let proof = self.invalidate(&[self.forget(cleared.0)]).map_err(CommitError)?;
-        self.platform.probe(Step::Enter(Phase::IovaFree));
-        self.give_back(cleared, &proof);
-        Ok(Committed::Lost(proof))
+        self.poison_on_panic(|| {
+            let cleared = self.clear(range)?;
+            self.platform.probe(Step::Enter(Phase::Invalidate));
+            let proof = self.invalidate(&[self.invalidation_of(cleared.0)]).map_err(CommitError)?;
+            self.platform.probe(Step::Enter(Phase::IovaFree));
+            self.give_back(cleared, &proof);
+            Ok(Committed::Lost(proof))
+        })
     }
 
     fn tick(&self) -> Result<(), CommitError> {

@@ -24,19 +24,19 @@ pub(super) struct Ring {
     pub(super) table: PhysAddr,
     /// Entries.
     pub(super) size: u32,
-    /// Whether it is for mappings that are there to stay, one at a time.
-    pub(super) is_lasting: bool,
-    /// Whether somebody has it: a stream, or a lasting mapping.
+    /// Whether it is for persistent mappings, one at a time.
+    pub(super) is_persistent: bool,
+    /// Whether it is taken: by a stream, or by a persistent mapping.
     is_in_use: AtomicBool,
-    /// Entries passed since the ring was made. It never goes back, so that who has found an entry free and moves the tail on knows that
-    /// nobody else has done so.
+    /// Entries passed since the ring was made. It never goes back. Relaxed: it says where to look, and the state of an entry says whose
+    /// it is.
     tail: AtomicU64,
 }
 
 impl Ring {
     /// A ring in use, none of whose entries is. It has no number yet.
-    pub(super) fn new(table: PhysAddr, size: u32, is_lasting: bool) -> Self {
-        Self { number: 0, table, size, is_lasting, is_in_use: AtomicBool::new(true), tail: AtomicU64::new(0) }
+    pub(super) fn new(table: PhysAddr, size: u32, is_persistent: bool) -> Self {
+        Self { number: 0, table, size, is_persistent, is_in_use: AtomicBool::new(true), tail: AtomicU64::new(0) }
     }
 
     /// Pages of table.
@@ -75,21 +75,20 @@ impl Ring {
     pub(super) fn take<P: Platform>(&self, platform: &P, count: u32) -> Option<u32> {
         debug_assert!(count <= self.size);
         loop {
-            // Acquire: with the tail comes what was done to the entries that it has passed.
-            let tail = self.tail.load(Ordering::Acquire);
+            let tail = self.tail.load(Ordering::Relaxed);
             let at = (tail % u64::from(self.size)) as u32;
             let passed = if self.size - at < count { self.size - at } else { 0 };
             let first = (at + passed) % self.size;
             if (first..first + count).any(|index| self.state(platform, index) != EntryState::FREE) {
+                // Where another CPU has taken the entry just now, it had moved the tail before. That is seen here, for the state that it
+                // stored has been loaded with Acquire.
                 if self.tail.load(Ordering::Relaxed) == tail {
                     return None;
                 }
-                // Somebody else has taken them.
                 continue;
             }
             let next = tail + u64::from(passed + count);
-            // AcqRel: as the load; and who finds the tail there finds it moved by a CPU that goes on to hold the entries.
-            if self.tail.compare_exchange(tail, next, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            if self.tail.compare_exchange(tail, next, Ordering::Relaxed, Ordering::Relaxed).is_err() {
                 continue;
             }
             if self.hold(platform, first..first + count) {
@@ -98,8 +97,9 @@ impl Ring {
         }
     }
 
-    /// Marks the entries as held. Returns false, with none of them marked, where the tail has come round meanwhile, to another CPU:
-    /// this one was stopped for as long as all others took to fill the ring.
+    /// Marks the entries as held: by this exchange, and not by the tail, a CPU owns them. Returns false, with none of them marked, where
+    /// the tail has come round meanwhile, to another CPU: this one was stopped for as long as all others took to fill the ring. Until it
+    /// has unmarked them, others may find the ring full.
     fn hold<P: Platform>(&self, platform: &P, entries: Range<u32>) -> bool {
         let (free, held) = (EntryState::FREE.bits(), EntryState::HELD.bits());
         for index in entries.clone() {
@@ -146,7 +146,7 @@ impl Ring {
                 .mapping_around(platform, first)
                 .map_or(UnmapError::NotMapped(asked.start()), |mapped| UnmapError::Partial { asked, mapped }));
         }
-        // Of those who unmap one mapping, the one that succeeds here goes on.
+        // Where several CPUs unmap one mapping, one of them succeeds here.
         if !entry.exchange_bits(state.bits(), state.invalid().bits()) {
             return Err(UnmapError::NotMapped(asked.start()));
         }
@@ -163,7 +163,7 @@ impl Ring {
 
     /// Gives entries back that were cleared. Devices have lost what they led to.
     pub(super) fn free<P: Platform>(&self, platform: &P, first: u32, count: u32, _proof: &Proof) {
-        // Release, as every store of an entry: who takes one finds it with what was done to it before.
+        // Release, as every store of an entry: a CPU that takes it finds what was stored there before.
         (first..first + count).for_each(|index| self.entry(platform, index)[1].store_bits(EntryState::FREE.bits()));
     }
 

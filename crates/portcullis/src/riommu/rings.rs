@@ -20,10 +20,10 @@ const DEVICE_PAGES: usize = if cfg!(loom) { 1 } else { 16 };
 pub const RINGS_MAX: usize = DEVICE_PAGES * SLOTS_PER_PAGE as usize - 1;
 /// Streams with rings of their own. Others share them, by number.
 const STREAMS: usize = if cfg!(loom) { 2 } else { 1024 };
-/// A stream has a ring for each way in which its buffers are used.
-const WAYS: usize = 3;
-/// Entries of a ring for a lasting mapping: a page of them.
-const LASTING_ENTRIES: u32 = SLOTS_PER_PAGE;
+/// A stream has a ring for each direction: read, written, both.
+const DIRECTIONS: usize = 3;
+/// Entries of a ring for a persistent mapping: a page of them.
+const PERSISTENT_ENTRIES: u32 = SLOTS_PER_PAGE;
 
 /// The rings of a domain.
 pub(super) struct Rings {
@@ -31,7 +31,7 @@ pub(super) struct Rings {
     /// Entries of a ring for mappings that come and go.
     size: u32,
     cpus: usize,
-    /// The ring of each CPU, and then of each stream, for each way of use; null before it is needed.
+    /// The ring of each CPU, and then of each stream, for each direction; null before it is needed.
     by_stream: Box<[AtomicPtr<Ring>]>,
     /// By number, from 1 on. A ring stays until `self` goes.
     by_number: Box<[AtomicPtr<Ring>]>,
@@ -51,7 +51,7 @@ impl Rings {
     pub(super) fn new<P: Platform>(platform: &P, size: u32, reserved: &[IovaRange]) -> Result<Self, NoMemory> {
         let cpus = platform.cpus().max(1) as usize;
         let reserved = boxed(reserved.iter().map(|range| (range.first_pfn(), range.end_pfn())))?;
-        let by_stream = no_rings((cpus + STREAMS) * WAYS)?;
+        let by_stream = no_rings((cpus + STREAMS) * DIRECTIONS)?;
         let by_number = no_rings(RINGS_MAX)?;
         let device = platform.allocate_frames(DEVICE_PAGES)?;
         let pages = AtomicUsize::new(DEVICE_PAGES);
@@ -74,7 +74,7 @@ impl Rings {
     pub(super) const fn size_for(&self, lifetime: Lifetime) -> u32 {
         match lifetime {
             Lifetime::Transient => self.size,
-            Lifetime::Persistent => LASTING_ENTRIES,
+            Lifetime::Persistent => PERSISTENT_ENTRIES,
         }
     }
 
@@ -96,7 +96,7 @@ impl Rings {
     }
 
     /// The ring for `request`: one of its own where it is to last, else that of its stream or, where none is known, of the CPU; for
-    /// each way of use another.
+    /// each direction another.
     ///
     /// # Errors
     /// [`MapError::NoRing`], [`MapError::NoMemory`].
@@ -109,12 +109,12 @@ impl Rings {
             Stream(Some(number)) => self.cpus + number as usize % STREAMS,
             Stream(None) => platform.cpu().0 as usize % self.cpus,
         };
-        let way = match request.access() {
+        let direction = match request.access() {
             Access::DeviceReads => 0,
             Access::DeviceWrites => 1,
             Access::DeviceReadsAndWrites => 2,
         };
-        let place = &self.by_stream[stream * WAYS + way];
+        let place = &self.by_stream[stream * DIRECTIONS + direction];
         match Self::look(place) {
             Some(ring) => Ok(ring),
             None => self.first_of_stream(platform, place),
@@ -145,19 +145,19 @@ impl Rings {
 
     /// A ring that nobody has, for what lasts or for what does not.
     #[cold]
-    fn unused<P: Platform>(&self, platform: &P, is_lasting: bool) -> Result<&Ring, MapError> {
-        match self.all().find(|ring| ring.is_lasting == is_lasting && ring.claim()) {
+    fn unused<P: Platform>(&self, platform: &P, is_persistent: bool) -> Result<&Ring, MapError> {
+        match self.all().find(|ring| ring.is_persistent == is_persistent && ring.claim()) {
             Some(ring) => Ok(ring),
-            None => self.make(platform, is_lasting),
+            None => self.make(platform, is_persistent),
         }
     }
 
     /// One more ring, in use.
-    fn make<P: Platform>(&self, platform: &P, is_lasting: bool) -> Result<&Ring, MapError> {
-        let size = if is_lasting { LASTING_ENTRIES } else { self.size };
+    fn make<P: Platform>(&self, platform: &P, is_persistent: bool) -> Result<&Ring, MapError> {
+        let size = if is_persistent { PERSISTENT_ENTRIES } else { self.size };
         let pages = Ring::pages_of(size);
         let table = platform.allocate_frames(pages)?;
-        let made = try_box(Ring::new(table, size, is_lasting)).map_err(MapError::from).and_then(|mut ring| {
+        let made = try_box(Ring::new(table, size, is_persistent)).map_err(MapError::from).and_then(|mut ring| {
             ring.number = self.take_number()?;
             Ok(ring)
         });

@@ -127,14 +127,14 @@ fn a_stream_has_a_ring_for_each_way_of_use_and_a_cpu_where_none_is_known() {
 
 /// Descriptor rings and the like: other entries come and go without meeting them, and the ring is used again.
 #[test]
-fn a_lasting_mapping_has_a_ring_of_its_own() {
+fn a_persistent_mapping_has_a_ring_of_its_own() {
     let host = FakeHost::default();
     let iommu = FakeIommu::new(&host);
     let domain = domain(&host, &iommu, 2);
-    let lasting = MapOptions { lifetime: Lifetime::Persistent, ..MapOptions::default() };
+    let persistent = MapOptions { lifetime: Lifetime::Persistent, ..MapOptions::default() };
     let ring_of = |range: IovaRange| ring_and_entry(range.start()).0;
-    let first = list(&domain, &[(0x7000, 4096)], &lasting).expect("room");
-    let second = list(&domain, &[(0x9000, 100), (0xb000, 8)], &lasting).expect("room");
+    let first = list(&domain, &[(0x7000, 4096)], &persistent).expect("room");
+    let second = list(&domain, &[(0x9000, 100), (0xb000, 8)], &persistent).expect("room");
     assert_ne!(ring_of(first), ring_of(second));
     for number in 0..9 {
         let iova = map(&domain, number, WRITES).expect("room");
@@ -142,7 +142,7 @@ fn a_lasting_mapping_has_a_ring_of_its_own() {
     }
     let pages = domain.table_pages();
     domain.unmap_raw_at(second.start()).expect("mapped");
-    let third = list(&domain, &[(0xd000, 4096)], &lasting).expect("room");
+    let third = list(&domain, &[(0xd000, 4096)], &persistent).expect("room");
     assert_eq!((ring_of(third), domain.table_pages()), (ring_of(second), pages), "no ring more");
 }
 
@@ -257,7 +257,7 @@ fn walkers_see_entries_when_a_map_returns() {
     }
 }
 
-/// S7 and S13: rings for lasting mappings, until there are no more.
+/// S7 and S13: rings for persistent mappings, until there are no more.
 #[test]
 fn rings_have_a_bound() {
     let host = FakeHost::default();
@@ -265,10 +265,10 @@ fn rings_have_a_bound() {
     let reserved = [IovaRange::new(3 << 36, 1).expect("a page of ring 3")];
     let config = DomainConfig { reserved: &reserved, ..DomainConfig::new(Protection::Strict) };
     let domain: InRings<'_> = Domain::with_config(&iommu, &host, &config).expect("a domain");
-    let lasting = MapOptions { lifetime: Lifetime::Persistent, ..MapOptions::default() };
+    let persistent = MapOptions { lifetime: Lifetime::Persistent, ..MapOptions::default() };
     let mut numbers = Vec::new();
     let refused = loop {
-        match list(&domain, &[(0x7000, 8)], &lasting) {
+        match list(&domain, &[(0x7000, 8)], &persistent) {
             Ok(range) => numbers.push(ring_and_entry(range.start()).0),
             Err(error) => break error,
         }
@@ -279,6 +279,6 @@ fn rings_have_a_bound() {
     assert_eq!(domain.table_pages(), 16 + numbers.len());
     let iova = RingAddress { ring: 7, entry: 0, offset: 0 }.iova();
     domain.unmap_raw_at(iova).expect("mapped");
-    let again = list(&domain, &[(0x7000, 8)], &lasting).expect("a ring that is free again");
+    let again = list(&domain, &[(0x7000, 8)], &persistent).expect("a ring that is free again");
     assert_eq!(ring_and_entry(again.start()).0, 7);
 }

@@ -32,6 +32,10 @@ pub struct Attacked {
     /// The most entries of one ring that the device reached at once though they were cleared, inside a burst, before the invalidation at
     /// its end; `None` where there are no rings.
     pub in_burst_entries_max: Option<u64>,
+    /// Maps that found their ring full; `None` where there are no rings.
+    pub refused_maps: Option<u64>,
+    /// Those of them that were never made: no later commit made room, or the ring is too small.
+    pub given_up_maps: Option<u64>,
     /// Bytes so exposed times how long, in byte-microseconds; `None` where addresses are physical.
     pub residual_bytes_us: Option<f64>,
     /// Walks that a prefetcher or the driver asked for, and that found a page.
@@ -116,6 +120,10 @@ fn run(job: &Job<'_>, design: AnyDesign, broken: Broken) -> Attacked {
     let residual_bytes_ps = residual.borrow().total(world.worked_ps.get());
     let mut adversary = adversary.borrow_mut();
     let (probes, counters) = (adversary.probes(), world.vtd.counters());
+    let has_rings = world.info.is_hypothetical();
+    let tally = world.tally.borrow();
+    // What still waits was never made either.
+    let (refused_maps, given_up_maps) = (tally.refused_maps, tally.given_up_maps + world.backlog.borrow().len());
     Attacked {
         found: adversary.found(),
         probes: probes.all,
@@ -123,6 +131,8 @@ fn run(job: &Job<'_>, design: AnyDesign, broken: Broken) -> Attacked {
         probes_cached: translated.map(|()| probes.cached),
         residual_accesses: probes.residual,
         in_burst_entries_max: adversary.in_burst_entries_max(),
+        refused_maps: has_rings.then_some(refused_maps),
+        given_up_maps: has_rings.then_some(given_up_maps),
         residual_bytes_us: translated.map(|()| residual_bytes_ps as f64 / PS_PER_US),
         bound_us,
         grace_us,

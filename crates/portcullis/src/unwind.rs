@@ -1,0 +1,17 @@
+//! What is left to do where a hook of the host has panicked.
+
+/// Does something, and where that panics, `then` on the way out.
+#[inline(always)]
+pub(crate) fn on_unwind<R>(then: impl Fn(), act: impl FnOnce() -> R) -> R {
+    struct Unwinding<F: Fn()>(F);
+    impl<F: Fn()> Drop for Unwinding<F> {
+        #[cold]
+        fn drop(&mut self) {
+            (self.0)();
+        }
+    }
+    let unwinding = Unwinding(then);
+    let result = act();
+    core::mem::forget(unwinding);
+    result
+}
