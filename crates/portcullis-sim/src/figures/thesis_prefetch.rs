@@ -291,15 +291,12 @@ fn findings(parts: &[Part<'_>]) -> Vec<String> {
 fn finding_of_rings(rings: &[InRings<'_>]) -> String {
     let networks = rings.iter().filter(|rings| rings.subject.name != NVME);
     let most = networks.map(InRings::out_of_order).fold(0.0, f64::max);
-    let in_time: u64 = rings.iter().map(|rings| rings.counts.close_behind).sum();
-    let others = match in_time {
-        0 => "Every other".to_owned(),
-        some => format!(
-            "All but {some} of the other entries, which were asked for before the one before them had arrived: every"
-        ),
+    let early = match rings.iter().map(|rings| rings.counts.close_behind).sum() {
+        0_u64 => String::new(),
+        some => format!(", and {some} requests came before the entry before theirs had arrived"),
     };
     format!(
-        "Rings need two entries each and no history: at most {} of the switches of a network's rings go elsewhere than to the next entry. {others} entry that had to be read while a device waited was the first of its ring or after an invalidation, or was not mapped yet when it was read ahead.",
+        "Rings need two entries each and no history: at most {} of the switches of a network's rings go elsewhere than to the next entry{early}. Every other entry in order that had to be read while a device waited was the first of its ring or after an invalidation, or was not mapped yet when it was read ahead.",
         percent(most),
     )
 }
@@ -323,6 +320,15 @@ mod tests {
             assert_eq!(point.within, Some(true), "{point:?}");
         }
         assert_eq!(made.tables.len(), 5);
+        // Nothing is out of order here, nor close behind.
+        let riotlb = &made.tables[4].rows[0].values;
+        assert_eq!(made.tables[4].columns.len(), riotlb.len());
+        assert_eq!((riotlb[1], riotlb[4]), (Some(0.0), Some(0.0)), "{riotlb:?}");
+        assert!(
+            made.findings.iter().any(|it| it.contains("the next entry. Every other entry in order")),
+            "{:?}",
+            made.findings
+        );
         // Half and one and a half times: two sides of the published shape.
         let markov = &made.tables[0].rows[1];
         assert_eq!(markov.name, "markov modified");
