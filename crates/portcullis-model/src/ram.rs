@@ -127,11 +127,15 @@ impl Ram {
         self.allocated[index / 64].fetch_or(1 << (index % 64), Ordering::Release);
     }
 
-    /// Zeroed pages side by side, each as [`allocate`](Ram::allocate) gives one: the lowest that were never used.
+    /// Zeroed pages side by side: one as [`allocate`](Ram::allocate) gives it, several as the lowest that were never used. Each is
+    /// [freed](Ram::free) by itself.
     ///
     /// # Errors
     /// [`NoMemory`] when there are not so many.
     pub fn allocate_run(&self, pages: usize) -> Result<PhysAddr, NoMemory> {
+        if pages == 1 {
+            return self.allocate();
+        }
         let first = {
             let mut free = lock(&self.free);
             let end = free.next.checked_add(pages).filter(|end| *end <= self.pages.len()).ok_or(NoMemory)?;
@@ -325,6 +329,22 @@ mod tests {
         assert!(ram.allocate().is_ok());
         assert_eq!(ram.allocate(), Err(NoMemory));
         assert_eq!(ram.allocated(), 3);
+    }
+
+    #[test]
+    fn a_run_of_one_page_is_a_page() {
+        let ram = Ram::new(BASE, 4 * PAGE_SIZE);
+        let run = ram.allocate_run(2).unwrap();
+        let freed = PhysAddr::new(run.as_u64() + PAGE_SIZE);
+        ram.free(freed);
+        assert_eq!((ram.allocate_run(1), ram.allocated()), (Ok(freed), 2), "the page freed last");
+        let last = ram.allocate_run(2).unwrap();
+        assert_eq!(last, PhysAddr::new(BASE.as_u64() + 2 * PAGE_SIZE), "never used");
+        ram.free(freed);
+        ram.free(run);
+        assert_eq!(ram.allocate_run(2), Err(NoMemory), "what was freed makes no run");
+        assert_eq!([ram.allocate_run(1), ram.allocate_run(1)], [Ok(run), Ok(freed)]);
+        assert_eq!(ram.allocate_run(1), Err(NoMemory));
     }
 
     #[test]

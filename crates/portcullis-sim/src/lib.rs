@@ -23,6 +23,6 @@ mod run;
 pub use account::Account;
 pub use engine::CostBook;
 pub use machine::Machine;
-pub use outcome::{Limit, PrefetchCounts, RunOutcome, run};
+pub use outcome::{Limit, PrefetchCounts, RiotlbCounts, RunOutcome, run};
 pub use platform::LabPlatform;
 pub use run::{Churn, Job, LabUnit, Pace, Rings, RunError, WORKLOADS, Work, WorkloadError, WorkloadInfo, machine_pace};

@@ -92,8 +92,8 @@ pub struct RunOutcome {
     pub estimate_vs_none: f64,
 }
 
-/// How devices go through rings: of each, one entry is cached, and the one behind it. All but the first number are entries that had to be
-/// read while a device waited.
+/// How devices go through rings: of each, one entry is cached, and the one behind it. All but the first number and the last are entries
+/// that had to be read while a device waited, by reason.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct RiotlbCounts {
     /// Requests for another entry of a ring than the one before.
@@ -102,8 +102,22 @@ pub struct RiotlbCounts {
     pub out_of_order: u64,
     /// The first after an invalidation of the ring.
     pub after_invalidation: u64,
-    /// Those that were mapped after the entry before them was asked for.
+    /// Those that were not mapped yet when they were read ahead.
     pub mapped_later: u64,
+    /// Those that were asked for before the entry before them had arrived.
+    pub close_behind: u64,
+    /// Those of whose ring nothing was there: the first of it, or the first since it made room for another.
+    pub first: u64,
+    /// Words of tables read ahead, while no device waited: no part of `memory_reads_per_page`.
+    pub reads_ahead: u64,
+}
+
+impl RiotlbCounts {
+    /// Entries that had to be read while a device waited, for any reason.
+    pub const fn misses(&self) -> u64 {
+        let Self { out_of_order, after_invalidation, mapped_later, close_behind, first, .. } = *self;
+        out_of_order + after_invalidation + mapped_later + close_behind + first
+    }
 }
 
 /// What became of walks that were made ahead of the requests. Those that are still in the buffer at the end are in `issued` only.
@@ -216,6 +230,9 @@ impl RunOutcome {
                 out_of_order: counters.ring_out_of_order,
                 after_invalidation: counters.ring_after_invalidation,
                 mapped_later: counters.ring_mapped_later,
+                close_behind: counters.ring_close_behind,
+                first: counters.ring_first,
+                reads_ahead: counters.prefetch_reads,
             }),
             prefetch: job.prefetching().prefetcher.and(translated).map(|()| PrefetchCounts {
                 issued: counters.prefetches_issued,

@@ -44,9 +44,13 @@ pub(super) fn allocate() -> Result<PhysAddr, NoMemory> {
     pool.free.pop().map(PhysAddr::new).ok_or(NoMemory)
 }
 
-/// Such pages side by side, as many as a piece has at most.
+/// Such pages side by side, as many as a piece has at most. One is a page as any other.
 pub(super) fn allocate_run(count: usize) -> Result<PhysAddr, NoMemory> {
-    if count > PIECE_PAGES { Err(NoMemory) } else { pool().cut_piece(count) }
+    match count {
+        1 => allocate(),
+        _ if count > PIECE_PAGES => Err(NoMemory),
+        _ => pool().cut_piece(count),
+    }
 }
 
 /// Zeroed memory from the system.

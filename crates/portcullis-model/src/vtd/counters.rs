@@ -31,7 +31,7 @@ pub struct Counters {
     pub prefetches_useless: u64,
     /// Those that found nothing mapped.
     pub prefetches_unmapped: u64,
-    /// Table entries read by these walks; no part of `memory_reads`.
+    /// Table entries read by these walks, and ahead in rings, which has no other count; no part of `memory_reads`.
     pub prefetch_reads: u64,
     /// Walks that read a page which nobody had allocated (a violation of S4).
     pub walks_into_freed: u64,
@@ -43,8 +43,13 @@ pub struct Counters {
     pub ring_out_of_order: u64,
     /// Those that had to be read because the ring was invalidated after the one before.
     pub ring_after_invalidation: u64,
-    /// Those that had to be read because they were not valid when the one before was asked for.
+    /// Those that had to be read because they were not valid when they were read ahead.
     pub ring_mapped_later: u64,
+    /// Those that were asked for before the one before had arrived, and with it the time to read ahead.
+    pub ring_close_behind: u64,
+    /// Those of whose ring nothing was there: the first of it, or the first since it made room for another. With the four counts above
+    /// these are all misses of rings but those of requests that were refused.
+    pub ring_first: u64,
     /// Requests refused.
     pub faults: u64,
     /// Page-selective invalidations executed.

@@ -3,7 +3,7 @@
 use super::Scope;
 use super::State;
 use super::translation::page_range;
-use portcullis::riommu::format::RING_ADDRESS_MASK;
+use portcullis::riommu::format::{RING_ADDRESS_MASK, RingAddress};
 use portcullis::{PAGE_SIZE, PhysAddr};
 use portcullis_vtd::spec::descriptors::{DESCRIPTOR_BYTES, InvalidationDescriptor, IotlbScope};
 use portcullis_vtd::spec::registers::QUEUE_OFFSET_MASK;
@@ -115,8 +115,9 @@ impl State {
         let descriptor = InvalidationDescriptor::decode(words).ok()?;
         match descriptor {
             InvalidationDescriptor::Iotlb { .. } if self.refuses_invalidations => None,
-            InvalidationDescriptor::Iotlb { scope: IotlbScope::Pages { mask, .. }, .. } => {
-                let is_selected = mask <= self.parameters.mamv || self.parameters.rings && mask == RING_ADDRESS_MASK;
+            InvalidationDescriptor::Iotlb { scope: IotlbScope::Pages { first, mask, .. }, .. } => {
+                let is_ring = mask == RING_ADDRESS_MASK && RingAddress::of(first).ring != 0;
+                let is_selected = mask <= self.parameters.mamv || self.parameters.rings && is_ring;
                 (self.parameters.page_selective && is_selected).then_some(descriptor)
             }
             // Reserved without page requests, which are not offered (§6.5.2.8).

@@ -64,6 +64,8 @@ struct Last {
     index: u32,
     /// The ring was invalidated since.
     is_invalidated: bool,
+    /// The entry behind it was read ahead, and was not valid.
+    is_next_absent: bool,
 }
 
 /// Where an entry was found in the tables.
@@ -159,28 +161,21 @@ impl Rings {
             self.note(request.counters, key, index);
             return Ok((entry, ready_ps, LookupOutcome::Joined));
         }
-        // The one before it is on its way, and with that it would be fetched ahead: it waits for both.
-        let before = self.fetches.iter_mut().filter(of_ring).find(|fetch| (fetch.index + 1) % fetch.size == index);
-        if let Some(after_ps) = before.map(|fetch| fetch.completes_ps)
-            && let Some(Found { entry, size }) =
-                read(request.ram, request.context.table, request.iova, request.counters)
-        {
-            let completes_ps = self.walk_for(request.walkers, after_ps);
-            request.counters.iotlb_hits += 1;
-            request.counters.iotlb_joined += 1;
-            self.note(request.counters, key, index);
-            self.fetch(Fetch { completes_ps, key, domain, index, size, entry, is_ahead: false, inserts: true });
-            return Ok((entry, completes_ps, LookupOutcome::Joined));
-        }
+        // A device waits for the one before it, and with that it would be fetched ahead: it waits for both.
+        let waits_for_before = |fetch: &&mut Fetch| !fetch.is_ahead && (fetch.index + 1) % fetch.size == index;
+        let before = self.fetches.iter_mut().filter(of_ring).find(waits_for_before);
+        let before_ps = before.map(|fetch| fetch.completes_ps);
         request.counters.iotlb_misses += 1;
         request.counters.memory_reads += u64::from(READS);
-        let completes_ps = self.walk_for(request.walkers, now_ps);
+        let completes_ps = self.walk_for(request.walkers, before_ps.unwrap_or(now_ps));
         let found = read(request.ram, request.context.table, request.iova, request.counters);
         let Found { entry, size } = found.ok_or(refusal(request.rights))?;
-        self.note_miss(request.counters, key, index, size);
+        self.note_miss(request.counters, key, index, size, before_ps.is_some());
         self.note(request.counters, key, index);
-        for fetch in self.fetches.iter_mut().filter(|fetch| fetch.key == key) {
-            fetch.inserts = false;
+        if before_ps.is_none() {
+            for fetch in self.fetches.iter_mut().filter(|fetch| fetch.key == key) {
+                fetch.inserts = false;
+            }
         }
         self.fetch(Fetch { completes_ps, key, domain, index, size, entry, is_ahead: false, inserts: true });
         Ok((entry, completes_ps, LookupOutcome::Miss { reads: READS }))
@@ -215,8 +210,13 @@ impl Rings {
             return;
         }
         let completes_ps = self.walk_for(request.walkers, now_ps);
+        request.counters.prefetch_reads += u64::from(READS);
         let iova = RingAddress { ring: key.1, entry: next, offset: 0 }.iova();
-        if let Some(Found { entry, size }) = read(request.ram, request.context.table, iova, request.counters) {
+        let found = read(request.ram, request.context.table, iova, request.counters);
+        if let Some(last) = self.last.get_mut(&key).filter(|last| last.index == index) {
+            last.is_next_absent = found.is_none();
+        }
+        if let Some(Found { entry, size }) = found {
             let domain = request.context.domain.0;
             let fetch = Fetch { completes_ps, key, domain, index: next, size, entry, is_ahead: true, inserts: true };
             self.fetches.push(fetch);
@@ -268,23 +268,22 @@ impl Rings {
 
     /// Counts a request for an entry that is there.
     fn note(&mut self, counters: &mut Counters, key: Key, index: u32) {
-        let last = self.last.insert(key, Last { index, is_invalidated: false });
-        counters.ring_switches += u64::from(last.is_some_and(|last| last.index != index));
+        let before = self.last.get(&key).copied();
+        let is_next_absent = before.is_some_and(|last| last.index == index && last.is_next_absent);
+        self.last.insert(key, Last { index, is_invalidated: false, is_next_absent });
+        counters.ring_switches += u64::from(before.is_some_and(|last| last.index != index));
     }
 
-    /// Says why an entry had to be read that a device asked for. The first of a ring, and those whose ring had to make room, are counted
-    /// nowhere.
-    fn note_miss(&self, counters: &mut Counters, key: Key, index: u32, size: u32) {
-        match self.last.get(&key) {
-            Some(last) if last.index != index && (last.index + 1) % size != index => counters.ring_out_of_order += 1,
-            Some(last) if last.is_invalidated => counters.ring_after_invalidation += 1,
-            Some(_) if self.cached.contains_key(&key) || self.is_under_way(key) => counters.ring_mapped_later += 1,
-            _ => {}
-        }
-    }
-
-    fn is_under_way(&self, key: Key) -> bool {
-        self.fetches.iter().any(|fetch| fetch.key == key && fetch.inserts)
+    /// Says why an entry had to be read that a device asked for, by the first reason that holds.
+    fn note_miss(&self, counters: &mut Counters, key: Key, index: u32, size: u32, is_close_behind: bool) {
+        let reason = match self.last.get(&key) {
+            Some(last) if last.index != index && (last.index + 1) % size != index => &mut counters.ring_out_of_order,
+            Some(last) if last.is_invalidated => &mut counters.ring_after_invalidation,
+            _ if is_close_behind => &mut counters.ring_close_behind,
+            Some(last) if last.index != index && last.is_next_absent => &mut counters.ring_mapped_later,
+            _ => &mut counters.ring_first,
+        };
+        *reason += 1;
     }
 
     /// What is cached or on its way for `iova`.

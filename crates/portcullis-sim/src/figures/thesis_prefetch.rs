@@ -144,7 +144,7 @@ impl InRings<'_> {
         // A disk completes its requests in any order.
         let tolerance = (name != NVME).then_some(Tolerance::AtMost(0.001));
         let known = self.counts.switches - self.counts.out_of_order;
-        let missed = self.counts.after_invalidation + self.counts.mapped_later;
+        let missed = self.counts.after_invalidation + self.counts.mapped_later + self.counts.close_behind;
         let fetched = 1.0 - missed as f64 / known as f64;
         [
             Point::new(format!("{name}, riommu: out of order, of the switches"), self.out_of_order()).held(tolerance),
@@ -154,8 +154,10 @@ impl InRings<'_> {
 
     /// All that was in the table in time, and not invalidated since, was fetched ahead.
     fn row(&self) -> GridRow {
-        let RiotlbCounts { switches, out_of_order, after_invalidation, mapped_later } = self.counts;
-        let values = [switches, out_of_order, after_invalidation, mapped_later].map(|count| Some(count as f64));
+        let RiotlbCounts { switches, out_of_order, after_invalidation, mapped_later, close_behind, first, .. } =
+            self.counts;
+        let counts = [switches, out_of_order, after_invalidation, mapped_later, close_behind, first];
+        let values = counts.map(|count| Some(count as f64));
         GridRow { name: self.subject.name.to_owned(), values: values.into() }
     }
 }
@@ -194,12 +196,19 @@ fn of_subjects(bench: &mut Bench<'_>, subjects: &[Subject]) -> Result<Made, Figu
         [("covered: the share of the IOTLB's misses without prefetching that are gone", true), (HIT_RATE, false)]
             .map(|(quantity, is_covered)| grid(part, quantity, is_covered))
     });
-    let columns = ["switches", "out of order", "first after an invalidation", "mapped later"].map(str::to_owned).into();
+    let columns = [
+        "switches",
+        "out of order",
+        "first after an invalidation",
+        "mapped later",
+        "close behind the one before",
+        "first of a ring",
+    ];
     let riotlb = Grid {
         title: "rIOTLB: of each ring one entry is cached, and the one behind it".to_owned(),
         quantity: "requests for another entry than the one before; those that had to be read while a device waited, by reason",
         across: "",
-        columns,
+        columns: columns.map(str::to_owned).into(),
         rows: rings.iter().map(InRings::row).collect(),
     };
     let points = parts.iter().flat_map(points).chain(rings.iter().flat_map(InRings::points));
@@ -282,8 +291,12 @@ fn findings(parts: &[Part<'_>]) -> Vec<String> {
 fn finding_of_rings(rings: &[InRings<'_>]) -> String {
     let networks = rings.iter().filter(|rings| rings.subject.name != NVME);
     let most = networks.map(InRings::out_of_order).fold(0.0, f64::max);
+    let early = match rings.iter().map(|rings| rings.counts.close_behind).sum() {
+        0_u64 => String::new(),
+        some => format!(", and {some} requests came before the entry before theirs had arrived"),
+    };
     format!(
-        "Rings need two entries each and no history: at most {} of the switches of a network's rings go elsewhere than to the next entry. Every other entry that had to be read while a device waited was the first after an invalidation, or was mapped after the one before it had been asked for.",
+        "Rings need two entries each and no history: at most {} of the switches of a network's rings go elsewhere than to the next entry{early}. Every other entry in order that had to be read while a device waited was the first of its ring or after an invalidation, or was not mapped yet when it was read ahead.",
         percent(most),
     )
 }
@@ -307,6 +320,15 @@ mod tests {
             assert_eq!(point.within, Some(true), "{point:?}");
         }
         assert_eq!(made.tables.len(), 5);
+        // Nothing is out of order here, nor close behind.
+        let riotlb = &made.tables[4].rows[0].values;
+        assert_eq!(made.tables[4].columns.len(), riotlb.len());
+        assert_eq!((riotlb[1], riotlb[4]), (Some(0.0), Some(0.0)), "{riotlb:?}");
+        assert!(
+            made.findings.iter().any(|it| it.contains("the next entry. Every other entry in order")),
+            "{:?}",
+            made.findings
+        );
         // Half and one and a half times: two sides of the published shape.
         let markov = &made.tables[0].rows[1];
         assert_eq!(markov.name, "markov modified");

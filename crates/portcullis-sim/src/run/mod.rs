@@ -437,6 +437,8 @@ fn since(now: &Counters, then: &Counters) -> Counters {
         ring_out_of_order: now.ring_out_of_order - then.ring_out_of_order,
         ring_after_invalidation: now.ring_after_invalidation - then.ring_after_invalidation,
         ring_mapped_later: now.ring_mapped_later - then.ring_mapped_later,
+        ring_close_behind: now.ring_close_behind - then.ring_close_behind,
+        ring_first: now.ring_first - then.ring_first,
         faults: now.faults - then.faults,
         invalidations_page: now.invalidations_page - then.invalidations_page,
         invalidations_domain: now.invalidations_domain - then.invalidations_domain,

@@ -197,17 +197,21 @@ fn a_unit_without_rings_takes_none() {
 
 #[test]
 fn what_is_wider_than_pages_go_is_a_ring_and_nothing_else() {
-    let stops = |parameters: Parameters, mask| {
+    let stops_at = |parameters: Parameters, iova, mask| {
         let mut ringed = Ringed::new(parameters, &[4]);
-        ringed.machine.push(pages(1, 0, mask, true));
+        ringed.machine.push(pages(1, iova, mask, true));
         ringed.machine.ring();
         ringed.machine.settle();
         ringed.machine.read(FSTS, 4) as u32 & status::QUEUE_ERROR != 0
     };
+    let stops = |parameters: Parameters, mask| stops_at(parameters, address(1, 0, 0), mask);
     assert!(parameters().mamv < RING_ADDRESS_MASK - 1);
     assert_eq!([35, 36, 37].map(|mask| stops(parameters(), mask)), [true, false, true]);
     assert!(stops(Parameters { page_selective: false, ..parameters() }, 36));
     assert!(!stops(Parameters { mamv: 37, ..parameters() }, 37));
+    // Addresses below those of ring 1 are of pages.
+    let below = [0, address(0, 3, 0), address(1, 0, 0) - PAGE_SIZE, address(1, 0, 0), address(2, 3, 0)];
+    assert_eq!(below.map(|iova| stops_at(parameters(), iova, 36)), [true, true, true, false, false]);
 }
 
 #[test]

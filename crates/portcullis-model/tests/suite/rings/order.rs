@@ -2,10 +2,16 @@
 
 use super::*;
 
-/// Why entries had to be read: out of order, after an invalidation, mapped too late.
-fn reasons(ringed: &Ringed) -> [u64; 3] {
+/// Why entries had to be read: out of order, after an invalidation, mapped too late, close behind, first of the ring.
+fn reasons(ringed: &Ringed) -> [u64; 5] {
     let counters = ringed.machine.counters();
-    [counters.ring_out_of_order, counters.ring_after_invalidation, counters.ring_mapped_later]
+    [
+        counters.ring_out_of_order,
+        counters.ring_after_invalidation,
+        counters.ring_mapped_later,
+        counters.ring_close_behind,
+        counters.ring_first,
+    ]
 }
 
 /// Misses, with what must be true of counts whatever has happened.
@@ -13,7 +19,7 @@ fn misses(ringed: &Ringed) -> u64 {
     let counters = ringed.machine.counters();
     assert_eq!(counters.iotlb_hits + counters.iotlb_misses, counters.lookups);
     assert_eq!(counters.memory_reads, 2 * counters.iotlb_misses, "a ring and an entry");
-    assert!(reasons(ringed).iter().sum::<u64>() <= counters.iotlb_misses);
+    assert_eq!(reasons(ringed).iter().sum::<u64>() + counters.faults, counters.iotlb_misses, "each has one reason");
     counters.iotlb_misses
 }
 
@@ -30,7 +36,8 @@ fn in_order_one_walk_is_enough() {
     let counters = ringed.machine.counters();
     assert_eq!((misses(&ringed), counters.lookups, counters.iotlb_joined), (1, 24, 0));
     assert_eq!(counters.ring_switches, 11);
-    assert_eq!(reasons(&ringed), [0; 3]);
+    assert_eq!(reasons(&ringed), [0, 0, 0, 0, 1]);
+    assert_eq!(counters.prefetch_reads, 2 * 12, "behind each entry that was new");
 }
 
 #[test]
@@ -40,7 +47,7 @@ fn backwards_nothing_is_known() {
         assert_eq!(ringed.touch(1, entry), MISS);
     }
     assert_eq!(ringed.touch(1, 3), MISS, "only forwards does the ring go on at its end");
-    assert_eq!((misses(&ringed), reasons(&ringed)), (5, [4, 0, 0]));
+    assert_eq!((misses(&ringed), reasons(&ringed)), (5, [4, 0, 0, 0, 1]));
 }
 
 #[test]
@@ -48,6 +55,7 @@ fn a_ring_of_one_entry_has_no_next() {
     let mut ringed = Ringed::new(parameters(), &[1]);
     assert_eq!(ringed.touch_all(&[(1, 0), (1, 0), (1, 0)]), [MISS, HIT, HIT]);
     assert_eq!((misses(&ringed), ringed.machine.counters().ring_switches), (1, 0));
+    assert_eq!(ringed.machine.counters().prefetch_reads, 0);
 }
 
 #[test]
@@ -64,9 +72,9 @@ fn who_comes_too_early_waits_for_what_is_on_its_way() {
     assert_eq!(ringed.ask(1, 0), (MISS, start_ps + WALK_PS));
     assert_eq!(ringed.machine.vtd.next_event_ps(), Some(start_ps + WALK_PS));
     assert_eq!(ringed.ask(1, 0), (JOINED, start_ps + WALK_PS));
-    // What follows is read when the entry before it has been.
+    // What follows is read when the entry before it has been, by a walk of its own.
     for behind in 1..4 {
-        assert_eq!(ringed.ask(1, behind), (JOINED, start_ps + WALK_PS * (u64::from(behind) + 1)));
+        assert_eq!(ringed.ask(1, behind), (MISS, start_ps + WALK_PS * (u64::from(behind) + 1)));
     }
     ringed.machine.settle();
     // The entry that was asked for last has arrived, and behind it the next.
@@ -76,8 +84,8 @@ fn who_comes_too_early_waits_for_what_is_on_its_way() {
     // Its next is under way.
     assert_eq!(ringed.ask(1, 5), (JOINED, now_ps + WALK_PS));
     let counters = ringed.machine.counters();
-    assert_eq!((misses(&ringed), counters.iotlb_hits, counters.iotlb_joined), (1, 6, 5));
-    assert_eq!((counters.ring_switches, reasons(&ringed)), (5, [0; 3]));
+    assert_eq!((misses(&ringed), counters.iotlb_hits, counters.iotlb_joined), (4, 3, 2));
+    assert_eq!((counters.ring_switches, reasons(&ringed)), (5, [0, 0, 0, 3, 1]));
     // What was joined has arrived as if it had been asked for first.
     ringed.machine.settle();
     assert_eq!(ringed.touch_all(&[(1, 6), (1, 7), (1, 0)]), [HIT; 3]);
@@ -100,8 +108,21 @@ fn reading_ahead_takes_a_walker() {
 fn entries_out_of_order_are_counted() {
     let mut ringed = Ringed::new(parameters(), &[8]);
     assert_eq!(ringed.touch_all(&[(1, 0), (1, 2), (1, 3), (1, 1), (1, 7), (1, 0)]), [MISS, MISS, HIT, MISS, MISS, HIT]);
-    assert_eq!((misses(&ringed), reasons(&ringed)), (4, [3, 0, 0]));
+    assert_eq!((misses(&ringed), reasons(&ringed)), (4, [3, 0, 0, 0, 1]));
     assert_eq!(ringed.machine.counters().ring_switches, 5);
+}
+
+/// What is read ahead is nothing that a device waits for: nothing is read behind it.
+#[test]
+fn who_passes_over_what_is_read_ahead_is_out_of_order() {
+    let mut ringed = Ringed::new(parameters(), &[8]);
+    ringed.touch(1, 0);
+    ringed.ask(1, 1);
+    let now_ps = ringed.machine.now_ps;
+    assert_eq!(ringed.ask(1, 3), (MISS, now_ps + WALK_PS), "while 2 is under way");
+    assert_eq!((misses(&ringed), reasons(&ringed)), (2, [1, 0, 0, 0, 1]));
+    ringed.machine.settle();
+    assert_eq!(ringed.touch_all(&[(1, 4), (1, 5)]), [HIT; 2]);
 }
 
 #[test]
@@ -112,18 +133,18 @@ fn entries_that_an_invalidation_took_are_counted() {
     assert_eq!(ringed.touch(1, 2), MISS, "the next");
     ringed.machine.run(forget(1, 1));
     assert_eq!(ringed.touch(1, 2), MISS, "the same");
-    assert_eq!((misses(&ringed), reasons(&ringed)), (3, [0, 2, 0]));
+    assert_eq!((misses(&ringed), reasons(&ringed)), (3, [0, 2, 0, 0, 1]));
     ringed.machine.run(forget(1, 1));
     assert_eq!(ringed.touch(1, 7), MISS);
-    assert_eq!(reasons(&ringed), [1, 2, 0], "it would have been read in any case");
+    assert_eq!(reasons(&ringed), [1, 2, 0, 0, 1], "it would have been read in any case");
     // Under way it is taken too.
     ringed.ask(1, 3);
     ringed.machine.run(forget(1, 1));
-    assert_eq!((ringed.touch(1, 4), reasons(&ringed)), (MISS, [2, 3, 0]));
+    assert_eq!((ringed.touch(1, 4), reasons(&ringed)), (MISS, [2, 3, 0, 0, 1]));
     // What took nothing explains nothing.
     ringed.machine.run(forget(1, 2));
     assert_eq!(ringed.touch(1, 5), HIT);
-    assert_eq!(reasons(&ringed), [2, 3, 0]);
+    assert_eq!(reasons(&ringed), [2, 3, 0, 0, 1]);
 }
 
 #[test]
@@ -133,21 +154,33 @@ fn entries_that_came_too_late_are_counted() {
     ringed.touch(1, 0);
     ringed.set(1, 1, value(1, 1));
     assert_eq!(ringed.touch(1, 1), MISS, "it was not there when entry 0 was asked for");
-    assert_eq!((misses(&ringed), reasons(&ringed)), (2, [0, 0, 1]));
+    assert_eq!((misses(&ringed), reasons(&ringed)), (2, [0, 0, 1, 0, 1]));
+    assert_eq!(ringed.machine.counters().prefetch_reads, 2 * 2, "one of which found nothing");
     assert_eq!(ringed.touch(1, 2), HIT);
     // In time: it is read when the walk before it ends.
     ringed.clear(1, 7);
     ringed.ask(1, 6);
     ringed.set(1, 7, value(1, 7));
     ringed.machine.settle();
-    assert_eq!((ringed.touch(1, 7), reasons(&ringed)), (HIT, [1, 0, 1]));
+    assert_eq!((ringed.touch(1, 7), reasons(&ringed)), (HIT, [1, 0, 1, 0, 1]));
+    // Found not to be there at once, when the one before it was asked for and had been read ahead.
+    ringed.clear(1, 1);
+    assert_eq!(ringed.ask(1, 0).0, HIT);
+    ringed.set(1, 1, value(1, 1));
+    assert_eq!((ringed.ask(1, 1).0, reasons(&ringed)), (MISS, [1, 0, 2, 0, 1]));
+    // That the one before it is asked for once more changes nothing.
+    ringed.clear(1, 2);
+    ringed.machine.settle();
+    ringed.set(1, 2, value(1, 2));
+    assert_eq!(ringed.touch_all(&[(1, 1), (1, 2)]), [HIT, MISS]);
+    assert_eq!((misses(&ringed), reasons(&ringed)), (5, [1, 0, 3, 0, 1]));
 }
 
 #[test]
 fn the_first_entry_of_all_is_late_for_nothing() {
     let mut ringed = Ringed::new(parameters(), &[8, 8]);
     assert_eq!(ringed.touch_all(&[(1, 5), (2, 0)]), [MISS, MISS]);
-    assert_eq!((misses(&ringed), reasons(&ringed), ringed.machine.counters().ring_switches), (2, [0; 3], 0));
+    assert_eq!((misses(&ringed), reasons(&ringed), ringed.machine.counters().ring_switches), (2, [0, 0, 0, 0, 2], 0));
 }
 
 #[test]
@@ -157,7 +190,7 @@ fn refused_requests_are_counted_as_walks_and_change_no_ring() {
     ringed.machine.ask(DEVICE, address(1, 9, 0), Rights::READ).unwrap_err();
     ringed.machine.settle();
     assert_eq!(ringed.touch(1, 1), HIT, "what is cached stays");
-    assert_eq!((misses(&ringed), reasons(&ringed)), (2, [0; 3]));
+    assert_eq!((misses(&ringed), reasons(&ringed)), (2, [0, 0, 0, 0, 1]));
     assert_eq!((ringed.machine.counters().ring_switches, ringed.machine.counters().faults), (1, 1));
 }
 
@@ -166,7 +199,7 @@ fn as_many_rings_are_cached_as_the_iotlb_has_entries() {
     let alternating: Vec<(u16, u32)> = (0..4).flat_map(|entry| [(1, entry), (2, entry)]).collect();
     let mut one = Ringed::new(Parameters { iotlb_entries: 1, ..parameters() }, &[4, 4]);
     assert_eq!(one.touch_all(&alternating), [MISS; 8], "they push each other out");
-    assert_eq!((misses(&one), reasons(&one)), (8, [0; 3]), "the order was right");
+    assert_eq!((misses(&one), reasons(&one)), (8, [0, 0, 0, 0, 8]), "the order was right");
     let mut two = Ringed::new(Parameters { iotlb_entries: 2, ..parameters() }, &[4, 4]);
     assert_eq!(two.touch_all(&alternating), [MISS, MISS, HIT, HIT, HIT, HIT, HIT, HIT]);
 
@@ -206,5 +239,5 @@ fn each_device_has_its_own_place_in_a_ring() {
     ringed.machine.settle();
     assert_eq!(ringed.touch(1, 1), HIT);
     assert_eq!(ringed.machine.ask(OTHER, address(1, 5, 0), Rights::READ).unwrap().outcome, HIT);
-    assert_eq!((misses(&ringed), reasons(&ringed)), (2, [0; 3]));
+    assert_eq!((misses(&ringed), reasons(&ringed)), (2, [0, 0, 0, 0, 2]));
 }
