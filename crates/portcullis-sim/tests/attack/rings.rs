@@ -49,6 +49,23 @@ fn inside_a_burst_two_entries_of_a_ring_are_within_reach_and_after_it_none() {
     assert_eq!(other.in_burst_entries_max, None);
 }
 
+/// Cores whose rings are full do not wait for each other: what can be mapped is, and the rest is counted.
+#[test]
+fn rings_that_are_far_too_small_let_nothing_through() {
+    let machine = machine();
+    for name in ["q-e1000e-rx.strict.2cpu", "q-e1000e-tx.lazy.2cpu", "nvme-seqread128k.strict.4cpu"] {
+        for entries in [1, 3, 16] {
+            let attacked = attack(&in_rings(&machine, replay(name), entries));
+            assert!(attacked.error.is_none(), "{name}, {entries}: {attacked:?}");
+            assert!(attacked.found.is_empty(), "{name}, {entries}: {attacked:?}");
+            let (refused, given_up) = (attacked.refused_maps.expect("rings"), attacked.given_up_maps.expect("rings"));
+            assert!(0 < given_up && given_up <= refused, "{name}, {entries}: {attacked:?}");
+        }
+        let attacked = attack(&in_rings(&machine, replay(name), 4096));
+        assert_eq!((attacked.refused_maps, attacked.given_up_maps), (Some(0), Some(0)), "{name}");
+    }
+}
+
 #[test]
 fn s2_no_invalidation_at_the_end_of_a_burst() {
     let machine = machine();

@@ -7,7 +7,7 @@ use crate::raw_face::RawFace;
 use arrayvec::ArrayVec;
 use iommu::HookedIommu;
 use portcullis::design::Design;
-use portcullis::designs::{DesignId, Visitor};
+use portcullis::designs::{Choice, DesignId, RIommu, Visitor};
 use portcullis::domain::{
     DescriptorMapFailure, DmaBuffer, MapFailure, Mapping, RingConfig, SharedBuffer, UnmapFailure,
 };
@@ -418,4 +418,49 @@ fn a_panic_at_any_hook_of_a_domain_that_bounces_loses_no_buffer_to_the_device() 
 #[test]
 fn a_panic_at_any_hook_of_a_deferred_domain_that_bounces_leaves_errors_behind() {
     under(Protection::Deferred, SubPage::Bounce);
+}
+
+/// An entry that a panic leaves held would keep its ring full for good. So the domain says that it is poisoned, and not that a later commit
+/// would make room.
+#[test]
+fn no_ring_is_full_after_a_panic() {
+    let mut poisoned = 0;
+    for number in 1.. {
+        let host = FakeHost::default();
+        let iommu = FakeIommu::new(&host);
+        let options = Choice::parse("riommu:ring=1").expect("a design").options;
+        let config = DomainConfig { options, ..DomainConfig::new(Protection::Strict) };
+        let domain: Domain<RIommu, _, _> =
+            Domain::with_config(HookedIommu(&iommu), HookedHost(&host), &config).expect("a domain");
+        let page = PhysAddr::new(0x7000);
+        panic_at(number);
+        // Twice, for with the first comes the ring.
+        for _ in 0..2 {
+            let _ = catch_unwind(AssertUnwindSafe(|| {
+                let iova = domain.raw_map(page, PAGE_SIZE, WRITES).expect("room");
+                domain.unmap_raw(iova, PAGE_SIZE).expect("mapped");
+            }));
+            if has_panicked() {
+                break;
+            }
+        }
+        let ended = has_panicked();
+        panic_at(0);
+        match domain.raw_map(page, PAGE_SIZE, WRITES) {
+            Ok(_) => {}
+            Err(MapError::Poisoned) => poisoned += 1,
+            Err(MapError::RingFull { .. }) => {
+                // The mapping is as it was: the unmap had not begun.
+                assert_eq!(domain.usage().live_ranges, 1, "hook {number}");
+                let iova = Iova::new(1 << 48);
+                domain.unmap_raw(iova, PAGE_SIZE).unwrap_or_else(|error| panic!("hook {number}: {error}"));
+                domain.raw_map(page, PAGE_SIZE, WRITES).unwrap_or_else(|error| panic!("hook {number}: {error}"));
+            }
+            Err(error) => panic!("hook {number}: {error}"),
+        }
+        if !ended {
+            break;
+        }
+    }
+    assert!(poisoned > 10, "{poisoned}");
 }
