@@ -556,6 +556,30 @@ pub(super) const MUTANTS: &[Mutant] = &[
         test: "riommu::entries_are_taken_in_order_and_are_free_after_the_commit_only",
     },
     Mutant {
+        name: "ring-entry-is-valid-before-its-address",
+        rule: "S2",
+        file: "crates/portcullis/src/riommu/ring.rs",
+        find: r"            entry[0].store_bits(segment.phys.as_u64());
+            let count = if index == first { segments.len() as u32 } else { 0 };
+            entry[1].store_bits(EntryState::valid(value, count).bits());",
+        replace: r"            let count = if index == first { segments.len() as u32 } else { 0 };
+            entry[1].store_bits(EntryState::valid(value, count).bits());
+            entry[0].store_bits(segment.phys.as_u64());",
+        package: "portcullis",
+        target: "loom",
+        test: "rings::a_walk_beside_a_map_sees_an_entry_whole",
+    },
+    Mutant {
+        name: "ring-entries-marked-in-part-stay-marked",
+        rule: "S6",
+        file: "crates/portcullis/src/riommu/ring.rs",
+        find: "(entries.start..index).for_each(|index| self.entry(platform, index)[1].store_bits(free));",
+        replace: "",
+        package: "portcullis",
+        target: "loom",
+        test: "rings::a_list_that_is_marked_in_part_gives_its_entries_back",
+    },
+    Mutant {
         name: "ring-is-not-invalidated-when-a-burst-ends",
         rule: "S2",
         file: "crates/portcullis/src/riommu/mapper.rs",
