@@ -559,12 +559,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "ring-entry-is-valid-before-its-address",
         rule: "S2",
         file: "crates/portcullis/src/riommu/ring.rs",
-        find: r"            entry[0].store_bits(segment.phys.as_u64());
-            let count = if index == first { segments.len() as u32 } else { 0 };
-            entry[1].store_bits(EntryState::valid(value, count).bits());",
-        replace: r"            let count = if index == first { segments.len() as u32 } else { 0 };
-            entry[1].store_bits(EntryState::valid(value, count).bits());
-            entry[0].store_bits(segment.phys.as_u64());",
+        find: "entry[0].store_bits(segment.phys.as_u64());",
+        replace: "entry[1].store_bits(EntryState::valid(value, 0).bits()); entry[0].store_bits(segment.phys.as_u64());",
         package: "portcullis",
         target: "loom",
         test: "rings::a_walk_beside_a_map_sees_an_entry_whole",
