@@ -17,7 +17,8 @@ use portcullis::{
 use portcullis_model::RingFlaw;
 use portcullis_sim::attack::{Attacked, attack, attack_design, attack_on_flawed_rings};
 use portcullis_sim::{Job, Machine, Work};
-use std::collections::{BTreeSet, VecDeque};
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Mutex;
 
 fn with_ring(entries: u32) -> Options {
@@ -102,9 +103,14 @@ fn s3_an_entry_is_used_again_before_the_commit() {
 fn s3_an_occupied_slot_is_overwritten() {
     let machine = machine();
     let job = in_rings(&machine, replay("nvme-seqread128k.strict.4cpu"), 16);
+    passes(&attack(&job), "as it is");
+    MAPS.take();
     let sound = attack_design::<Published<NONE>>(&job);
     passes(&sound, "without the flaw");
     assert!(sound.found.is_empty(), "{sound:?}");
+    assert!(sound.probes_cached.is_some(), "rings are asked what they hold");
+    let Maps { made, refused } = MAPS.take();
+    assert!(made > 1000 && refused > 0, "the tail met entries in use: {refused} beside {made}");
     let attacked = attack_design::<Published<OVERWRITES>>(&job);
     assert!(rules(&attacked).contains(&Rule::Reuse), "{attacked:?}");
 }
@@ -115,6 +121,19 @@ const NONE: u8 = 0;
 const FREES_EARLY: u8 = 1;
 /// A map does not care whether the entries at the tail are in use.
 const OVERWRITES: u8 = 2;
+
+/// How maps of the driver of [`Published`] have ended.
+#[derive(Clone, Copy, Default)]
+struct Maps {
+    made: u64,
+    /// For want of room.
+    refused: u64,
+}
+
+thread_local! {
+    /// A run stays on the thread of its test.
+    static MAPS: Cell<Maps> = const { Cell::new(Maps { made: 0, refused: 0 }) };
+}
 
 /// The design with flaw number `FLAW`: a driver whose own commits do nothing but free entries, and the invalidations beside it.
 struct Published<const FLAW: u8>;
@@ -141,8 +160,9 @@ struct PublishedMapper<P: Platform, I: Iommu, const FLAW: u8> {
     platform: P,
     /// The mappings, the oldest first.
     live: Mutex<VecDeque<IovaRange>>,
-    /// Rings with entries that were cleared since their last invalidation.
-    cleared: Mutex<BTreeSet<u16>>,
+    /// Rings with entries that a CPU has cleared since it ended a burst. Each CPU waits for commands of its own: what another has sent may
+    /// still be under way.
+    cleared: Mutex<BTreeMap<u32, BTreeSet<u16>>>,
 }
 
 fn ring_of(range: IovaRange) -> u16 {
@@ -151,9 +171,9 @@ fn ring_of(range: IovaRange) -> u16 {
 
 // No lock is held while anything of the protection layer runs: another virtual core may go on there.
 impl<P: Platform, I: Iommu, const FLAW: u8> PublishedMapper<P, I, FLAW> {
-    /// Has the unit forget every ring with entries that were cleared.
+    /// Has the unit forget every ring with entries that this CPU has cleared, and waits for it.
     fn invalidate(&self) -> Result<(), QueueError> {
-        let rings = std::mem::take(&mut *self.cleared.lock().expect("no panic"));
+        let rings = self.cleared.lock().expect("no panic").remove(&self.platform.cpu().0).unwrap_or_default();
         let domain = self.driver.id();
         let command = |ring| {
             let first = RingAddress { ring, entry: 0, offset: 0 }.iova();
@@ -167,12 +187,18 @@ impl<P: Platform, I: Iommu, const FLAW: u8> PublishedMapper<P, I, FLAW> {
         Ok(())
     }
 
+    /// Notes that this CPU clears entries of a mapping.
+    fn will_invalidate(&self, range: IovaRange) {
+        let mut cleared = self.cleared.lock().expect("no panic");
+        cleared.entry(self.platform.cpu().0).or_default().insert(ring_of(range));
+    }
+
     /// Clears a mapping and frees its entries, with no word to the unit.
     fn free(&self, range: IovaRange) -> Result<(), UnmapError> {
         let mut early = Revocation::new();
         self.driver.unmap(range, &mut early)?;
         self.driver.commit(&mut early).map(drop).expect("no word to the unit");
-        self.cleared.lock().expect("no panic").insert(ring_of(range));
+        self.will_invalidate(range);
         Ok(())
     }
 
@@ -194,6 +220,13 @@ unsafe impl<P: Platform, I: Iommu, const FLAW: u8> Mapper for PublishedMapper<P,
         loop {
             // SAFETY: the caller's promise, passed on.
             let mapped = unsafe { self.driver.map(request) };
+            let mut maps = MAPS.get();
+            match mapped {
+                Ok(_) => maps.made += 1,
+                Err(RawMapError::Refused(MapError::RingFull { .. })) => maps.refused += 1,
+                Err(_) => {}
+            }
+            MAPS.set(maps);
             let full = match mapped {
                 Err(RawMapError::Refused(MapError::RingFull { ring, .. })) if FLAW == OVERWRITES => ring,
                 _ => {
@@ -221,7 +254,7 @@ unsafe impl<P: Platform, I: Iommu, const FLAW: u8> Mapper for PublishedMapper<P,
             let at = live.iter().position(|mapped| *mapped == range);
             at.and_then(|at| live.remove(at))
         };
-        self.cleared.lock().expect("no panic").insert(ring_of(range));
+        self.will_invalidate(range);
         match owned {
             Some(_) if FLAW != FREES_EARLY => self.driver.unmap(range, out),
             Some(_) => self.free(range).and_then(|()| self.fill(out)),

@@ -1,4 +1,4 @@
-//! A ring of two entries that two CPUs serve: who takes which entry, and when one is free again.
+//! A small ring that two CPUs serve: who takes which entry, when one is free again, and what the device sees of it meanwhile.
 
 use super::{DEVICE, check_with};
 use crate::raw_face::RawFace;
@@ -64,33 +64,47 @@ unsafe impl Iommu for Hardware {
     }
 }
 
-/// A domain whose rings have two entries, on fakes that are leaked.
+/// A domain whose rings have a few entries, on fakes that are leaked.
 #[derive(Clone)]
 struct Ringed {
     host: &'static FakeHost,
     hardware: &'static Hardware,
     domain: Arc<Domain<RIommu, &'static FakeHost, &'static Hardware>>,
+    size: u32,
 }
 
 impl Ringed {
     fn new() -> Self {
+        Self::with_entries(SIZE)
+    }
+
+    fn with_entries(size: u32) -> Self {
         run_on(0);
         let host: &FakeHost = Box::leak(Box::default());
         let fake = FakeIommu::new(host);
         let hardware: &Hardware = Box::leak(Box::new(Hardware { fake, has_invalidated: AtomicBool::new(false) }));
-        let options = Options::parse(RIommu::INFO.options, "ring=2").expect("so many entries");
+        let options = Options::parse(RIommu::INFO.options, &format!("ring={size}")).expect("so many entries");
         let config = DomainConfig { options, ..DomainConfig::new(Protection::Strict) };
         let domain = Domain::with_config(hardware, host, &config).expect("a domain");
         domain.attach(DEVICE).expect("a device");
-        Self { host, hardware, domain: Arc::new(domain) }
+        Self { host, hardware, domain: Arc::new(domain), size }
     }
 
-    /// Maps physical page `pfn` for queue `number`, whatever the CPU.
-    fn map_on(&self, number: u32, pfn: u64) -> Result<IovaRange, MapError> {
-        let segments = [Segment { phys: PhysAddr::from_pfn(pfn), len: PAGE_SIZE }];
-        let mut request = Request::new(&segments, Access::DeviceWrites).expect("a page");
+    /// Maps physical pages `pfns`, each by an entry, for queue `number`, whatever the CPU.
+    fn map_list_on(&self, number: u32, pfns: &[u64]) -> Result<IovaRange, MapError> {
+        let segment = |pfn: &u64| Segment { phys: PhysAddr::from_pfn(*pfn), len: PAGE_SIZE };
+        let segments: Vec<Segment> = pfns.iter().map(segment).collect();
+        let mut request = Request::new(&segments, Access::DeviceWrites).expect("pages");
         request.stream = Stream(Some(number));
         self.domain.raw_map_request(&request)
+    }
+
+    fn map_list(&self, pfns: &[u64]) -> Result<IovaRange, MapError> {
+        self.map_list_on(0, pfns)
+    }
+
+    fn map_on(&self, number: u32, pfn: u64) -> Result<IovaRange, MapError> {
+        self.map_list_on(number, &[pfn])
     }
 
     fn map(&self, pfn: u64) -> Result<IovaRange, MapError> {
@@ -98,7 +112,7 @@ impl Ringed {
     }
 
     fn single(&self, range: IovaRange) -> Result<(), RawUnmapError> {
-        self.domain.unmap_raw(range.start(), PAGE_SIZE)
+        self.domain.unmap_raw(range.start(), range.pages() * PAGE_SIZE)
     }
 
     fn batched(&self, range: IovaRange) -> Result<(), RawUnmapError> {
@@ -111,6 +125,11 @@ impl Ringed {
     /// The physical page that the device reaches.
     fn reach(&self, range: IovaRange) -> Option<u64> {
         self.hardware.fake.access(DEVICE, range.start(), Rights::WRITE).map(PhysAddr::pfn)
+    }
+
+    /// Whether a map was refused for want of entries.
+    fn is_full(&self, mapped: &Result<IovaRange, MapError>) -> bool {
+        matches!(mapped, Err(MapError::RingFull { entries, .. }) if *entries == self.size)
     }
 
     /// No two live mappings have one range, and each leads to its own page.
@@ -126,9 +145,10 @@ impl Ringed {
     fn close(self, live: impl IntoIterator<Item = IovaRange>) {
         live.into_iter().for_each(|range| self.single(range).expect("mapped"));
         assert_eq!(self.domain.usage().live_ranges, 0);
-        let all = [50, 51].map(|pfn| (self.map(pfn).expect("an entry was lost"), pfn));
+        let map = |at| (self.map(50 + u64::from(at)).expect("an entry was lost"), 50 + u64::from(at));
+        let all: Vec<(IovaRange, u64)> = (0..self.size).map(map).collect();
         self.check(&all);
-        assert!(matches!(self.map(52), Err(MapError::RingFull { entries: SIZE, .. })));
+        assert!(self.is_full(&self.map(60)));
         let Self { host, domain, .. } = self;
         drop(Arc::into_inner(domain).expect("the other thread has ended"));
         assert_eq!(host.frames_lent(), 0);
@@ -273,4 +293,72 @@ fn of_two_unmaps_of_an_entry_one_succeeds() {
         assert_eq!(bench.reach(range), None, "S2");
         bench.close([]);
     });
+}
+
+/// The device uses an address while a CPU maps there, where something else was mapped before; or has fetched that entry ahead. It gets
+/// nothing, or the whole of the new entry.
+#[test]
+fn a_walk_beside_a_map_sees_an_entry_whole() {
+    for is_fetched_ahead in [false, true] {
+        let counts: &'static [AtomicUsize; 2] = Box::leak(Box::default());
+        check_with(Some(3), move || {
+            let bench = Ringed::new();
+            let (gone, neighbour) = (bench.map(10).expect("room"), bench.map(11).expect("room"));
+            bench.single(gone).expect("mapped");
+            let device = bench.clone();
+            let (mapped, reached) = beside(
+                || bench.map(20),
+                move || {
+                    if is_fetched_ahead {
+                        assert_eq!(device.reach(neighbour), Some(11));
+                    }
+                    device.reach(gone)
+                },
+            );
+            assert_eq!(mapped, Ok(gone), "the only entry that was free");
+            // What was there before is unmapped, and that is committed.
+            assert!(reached.is_none_or(|pfn| pfn == 20), "S2: {reached:?}");
+            assert_eq!(bench.hardware.fake.access(DEVICE, gone.start(), Rights::READ), None, "S5");
+            counts[usize::from(reached.is_some())].fetch_add(1, Ordering::Relaxed);
+            bench.check(&[(neighbour, 11), (gone, 20)]);
+            bench.close([neighbour, gone]);
+        });
+        let [early, late] = counts.each_ref().map(|count| count.load(Ordering::Relaxed));
+        assert!(early > 0 && late > 0, "either comes first in some interleavings: {early}, {late}");
+    }
+}
+
+/// A CPU has moved the tail past two entries, and is stopped before it has marked them. The other goes round the ring, takes both and
+/// frees them, one after the other: the first can be marked, and the second not yet.
+#[test]
+fn a_list_that_is_marked_in_part_gives_its_entries_back() {
+    static ROUND: AtomicUsize = AtomicUsize::new(0);
+    check_with(Some(2), || {
+        let bench = Ringed::with_entries(3);
+        let before = bench.map(10).expect("room");
+        bench.single(before).expect("mapped");
+        let other = bench.clone();
+        let (first, (single, second)) = beside(
+            || bench.map_list(&[20, 22]),
+            move || {
+                let single = other.map(30).expect("room");
+                let list = other.map_list(&[31, 33]);
+                if let Ok(list) = list {
+                    other.batched(list).expect("mapped");
+                }
+                (single, list)
+            },
+        );
+        let mut live = vec![(single, 30)];
+        match first {
+            Ok(list) => live.push((list, 20)),
+            refused => assert!(bench.is_full(&refused), "{refused:?}"),
+        }
+        // Only a tail that the first has moved leads the other there.
+        ROUND.fetch_add(usize::from(single == before && second.is_ok()), Ordering::Relaxed);
+        assert!(second.is_ok() || bench.is_full(&second), "{second:?}");
+        bench.check(&live);
+        bench.close(live.into_iter().map(|(range, _)| range));
+    });
+    assert!(ROUND.load(Ordering::Relaxed) > 0, "the tail comes round in some interleavings");
 }

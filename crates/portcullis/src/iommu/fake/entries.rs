@@ -60,9 +60,18 @@ impl Entries {
     }
 }
 
+/// A slot as hardware reads it, 128 bits at once: anew where the half that says what is valid has changed meanwhile.
 fn slot(host: &FakeHost, table: PhysAddr, index: u64) -> [u64; 2] {
-    let low = table.as_u64() + index * SLOT_BYTES;
-    [low, low + 8].map(|at| host.hardware_read(PhysAddr::new(at)).expect("the walk reached a ring that was freed (S4)"))
+    let at = table.as_u64() + index * SLOT_BYTES;
+    let read = |at| host.hardware_read(PhysAddr::new(at)).expect("the walk reached a ring that was freed (S4)");
+    let mut high = read(at + 8);
+    loop {
+        let low = read(at);
+        match read(at + 8) {
+            same if same == high => return [low, high],
+            changed => high = changed,
+        }
+    }
 }
 
 fn ring_of(host: &FakeHost, device: PhysAddr, ring: u16) -> Option<RingPointer> {
