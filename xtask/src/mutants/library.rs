@@ -361,7 +361,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "a-panic-is-forgotten",
         rule: "S6",
         file: "crates/portcullis/src/space.rs",
-        find: r"                self.0.panicked.store(true, Ordering::Relaxed);
+        find: r"                self.panicked.store(true, Ordering::Relaxed);
 ",
         replace: r"",
         package: "portcullis",
