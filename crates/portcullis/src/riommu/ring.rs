@@ -28,8 +28,7 @@ pub(super) struct Ring {
     pub(super) is_persistent: bool,
     /// Whether it is taken: by a stream, or by a persistent mapping.
     is_in_use: AtomicBool,
-    /// Entries passed since the ring was made. It never goes back. Relaxed: it says where to look, and the state of an entry says whose
-    /// it is.
+    /// Entries passed since the ring was made. It never goes back. It says where to look, and the state of an entry says whose it is.
     tail: AtomicU64,
 }
 
@@ -75,7 +74,8 @@ impl Ring {
     pub(super) fn take<P: Platform>(&self, platform: &P, count: u32) -> Option<u32> {
         debug_assert!(count <= self.size);
         loop {
-            let tail = self.tail.load(Ordering::Relaxed);
+            // Acquire: with the tail comes what CPUs had seen freed before they moved it on, so that no such entry seems to be in use.
+            let tail = self.tail.load(Ordering::Acquire);
             let at = (tail % u64::from(self.size)) as u32;
             let passed = if self.size - at < count { self.size - at } else { 0 };
             let first = (at + passed) % self.size;
@@ -88,7 +88,8 @@ impl Ring {
                 continue;
             }
             let next = tail + u64::from(passed + count);
-            if self.tail.compare_exchange(tail, next, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+            // AcqRel: for that load.
+            if self.tail.compare_exchange(tail, next, Ordering::AcqRel, Ordering::Relaxed).is_err() {
                 continue;
             }
             if self.hold(platform, first..first + count) {
