@@ -8,6 +8,8 @@
 mod asynchronous;
 mod chunks;
 mod counted_tables;
+#[path = "../forwarding/mod.rs"]
+mod forwarding;
 mod identity;
 mod invalidation_at_map;
 mod magazines;

@@ -1,18 +1,19 @@
-//! A small ring that two CPUs serve: who takes which entry, when one is free again, and what the device sees of it meanwhile.
+//! A small ring that two CPUs serve: which CPU takes which entry, when an entry is free again, and what the device sees in between.
 
 use super::{DEVICE, check_with};
+use crate::forwarding::forward_domains;
 use crate::raw_face::RawFace;
 use loom::sync::atomic::AtomicBool;
 use loom::thread;
 use portcullis::design::{DesignInfo, Options};
 use portcullis::designs::RIommu;
+use portcullis::iommu::QueueError;
 use portcullis::iommu::fake::FakeIommu;
-use portcullis::iommu::{AttachError, QueueError, Translation};
 use portcullis::platform::fake::{FakeHost, run_on};
 use portcullis::table::Rights;
 use portcullis::{
-    Access, Capabilities, Domain, DomainConfig, DomainId, Invalidation, Iommu, IovaRange, MapError, PAGE_SIZE,
-    PhysAddr, Protection, RawUnmapError, Request, Segment, SourceId, Stream, UnmapError,
+    Access, Domain, DomainConfig, Invalidation, Iommu, IovaRange, MapError, PAGE_SIZE, PhysAddr, Protection,
+    RawUnmapError, Request, Segment, Stream, UnmapError,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -29,27 +30,7 @@ struct Hardware {
 unsafe impl Iommu for Hardware {
     type Ticket = <FakeIommu<'static> as Iommu>::Ticket;
 
-    fn capabilities(&self) -> Capabilities {
-        self.fake.capabilities()
-    }
-
-    unsafe fn open_domain(&self, translation: Translation) -> Result<DomainId, AttachError> {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { self.fake.open_domain(translation) }
-    }
-
-    unsafe fn close_domain(&self, domain: DomainId) -> Result<(), AttachError> {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { self.fake.close_domain(domain) }
-    }
-
-    fn attach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError> {
-        self.fake.attach(domain, device)
-    }
-
-    fn detach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError> {
-        self.fake.detach(domain, device)
-    }
+    forward_domains!(fake);
 
     fn submit(&self, commands: &[Invalidation]) -> Result<Self::Ticket, QueueError> {
         self.fake.submit(commands)
@@ -90,7 +71,7 @@ impl Ringed {
         Self { host, hardware, domain: Arc::new(domain), size }
     }
 
-    /// Maps physical pages `pfns`, each by an entry, for queue `number`, whatever the CPU.
+    /// Maps physical pages `pfns`, each by an entry, for queue `number`, from any CPU.
     fn map_list_on(&self, number: u32, pfns: &[u64]) -> Result<IovaRange, MapError> {
         let segment = |pfn: &u64| Segment { phys: PhysAddr::from_pfn(*pfn), len: PAGE_SIZE };
         let segments: Vec<Segment> = pfns.iter().map(segment).collect();
@@ -181,7 +162,7 @@ fn two_cpus_take_from_one_ring() {
     });
 }
 
-/// The queue has no ring yet: one CPU makes it; the other has made one for nothing, and somebody else gets that.
+/// The queue has no ring yet: one CPU makes it; the other has made a spare one, which the next stream gets.
 #[test]
 fn two_cpus_begin_a_stream() {
     static SPARE: AtomicUsize = AtomicUsize::new(0);
@@ -246,8 +227,8 @@ fn an_entry_is_handed_out_after_its_invalidation() {
     }
 }
 
-/// A CPU has moved the tail past an entry, and is stopped before it has marked it as its own. The other goes round the ring meanwhile, and
-/// takes that entry.
+/// A CPU has moved the tail past an entry, and is stopped before it has marked it as its own. In the meantime the other goes round the
+/// ring, and takes that entry.
 #[test]
 fn the_tail_comes_round_to_an_entry_that_is_not_marked_yet() {
     static ROUND: AtomicUsize = AtomicUsize::new(0);

@@ -2,16 +2,16 @@
 //! alone. The hardware here has no lock that would order them by accident.
 
 use super::{DEVICE, check_with};
+use crate::forwarding::forward_domains;
 use crate::raw_face::RawFace;
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
 use portcullis::designs::Portcullis;
+use portcullis::iommu::QueueError;
 use portcullis::iommu::fake::FakeIommu;
-use portcullis::iommu::{AttachError, QueueError, Translation};
 use portcullis::platform::fake::{FakeHost, run_on};
 use portcullis::{
-    Access, Capabilities, Domain, DomainConfig, DomainId, Invalidation, Iommu, Iova, IovaRange, PAGE_SIZE, PhysAddr,
-    Protection, SourceId,
+    Access, Capabilities, Domain, DomainConfig, Invalidation, Iommu, Iova, IovaRange, PAGE_SIZE, PhysAddr, Protection,
 };
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -39,27 +39,7 @@ impl Hardware {
 unsafe impl Iommu for Hardware {
     type Ticket = ();
 
-    fn capabilities(&self) -> Capabilities {
-        self.fake.capabilities()
-    }
-
-    unsafe fn open_domain(&self, translation: Translation) -> Result<DomainId, AttachError> {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { self.fake.open_domain(translation) }
-    }
-
-    unsafe fn close_domain(&self, domain: DomainId) -> Result<(), AttachError> {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { self.fake.close_domain(domain) }
-    }
-
-    fn attach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError> {
-        self.fake.attach(domain, device)
-    }
-
-    fn detach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError> {
-        self.fake.detach(domain, device)
-    }
+    forward_domains!(fake);
 
     fn submit(&self, commands: &[Invalidation]) -> Result<(), QueueError> {
         for command in commands {

@@ -1,16 +1,16 @@
 //! Invalidations that nobody waits for (`macos`): the buffer goes back at once, the address when the hardware has said that it
 //! is done (S3), and where it never says so, the domain does (S11).
 
+use crate::forwarding::forward_domains;
 use crate::raw_face::RawFace;
 use portcullis::designs::MacOs;
 use portcullis::invalidation::{ASYNCHRONOUS_CAPACITY, QUEUE_TIMEOUT_US};
 use portcullis::iommu::fake::{Behaviour, FakeIommu, Ticket};
-use portcullis::iommu::{AttachError, Translation};
 use portcullis::platform::fake::FakeHost;
 use portcullis::table::Rights;
 use portcullis::{
-    Access, Capabilities, CommitError, Domain, DomainConfig, DomainId, INVALIDATION_TIMEOUT_US, Invalidation, Iommu,
-    Iova, IovaRange, MapError, PAGE_SIZE, PhysAddr, Platform, Protection, QueueError, RawUnmapError, SourceId,
+    Access, CommitError, Domain, DomainConfig, INVALIDATION_TIMEOUT_US, Invalidation, Iommu, Iova, IovaRange, MapError,
+    PAGE_SIZE, PhysAddr, Platform, Protection, QueueError, RawUnmapError, SourceId,
 };
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -57,27 +57,7 @@ impl<'h> Answering<'h> {
 unsafe impl Iommu for Answering<'_> {
     type Ticket = (usize, Ticket);
 
-    fn capabilities(&self) -> Capabilities {
-        self.fake.capabilities()
-    }
-
-    unsafe fn open_domain(&self, translation: Translation) -> Result<DomainId, AttachError> {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { self.fake.open_domain(translation) }
-    }
-
-    unsafe fn close_domain(&self, domain: DomainId) -> Result<(), AttachError> {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { self.fake.close_domain(domain) }
-    }
-
-    fn attach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError> {
-        self.fake.attach(domain, device)
-    }
-
-    fn detach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError> {
-        self.fake.detach(domain, device)
-    }
+    forward_domains!(fake);
 
     fn submit(&self, commands: &[Invalidation]) -> Result<(usize, Ticket), QueueError> {
         let mut submissions = self.submissions.lock().unwrap();

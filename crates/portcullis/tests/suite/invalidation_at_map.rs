@@ -1,14 +1,14 @@
 //! Where an unmap does nothing and a map invalidates what it was given: what the device reaches, for how long, and in which
 //! order (ATC'15, §3.4, on Solaris).
 
+use crate::forwarding::forward_domains;
 use crate::raw_face::RawFace;
 use portcullis::designs::Solaris;
 use portcullis::iommu::fake::FakeIommu;
-use portcullis::iommu::{AttachError, Translation};
 use portcullis::platform::fake::FakeHost;
 use portcullis::table::Rights;
 use portcullis::{
-    Access, Capabilities, Domain, DomainId, Invalidation, Iommu, Iova, IovaRange, NewDomainError, PAGE_SIZE, PhysAddr,
+    Access, Capabilities, Domain, Invalidation, Iommu, Iova, IovaRange, NewDomainError, PAGE_SIZE, PhysAddr,
     Protection, QueueError, SourceId,
 };
 use std::sync::Mutex;
@@ -135,27 +135,7 @@ struct Eager<'h> {
 unsafe impl Iommu for Eager<'_> {
     type Ticket = <FakeIommu<'static> as Iommu>::Ticket;
 
-    fn capabilities(&self) -> Capabilities {
-        self.fake.capabilities()
-    }
-
-    unsafe fn open_domain(&self, translation: Translation) -> Result<DomainId, AttachError> {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { self.fake.open_domain(translation) }
-    }
-
-    unsafe fn close_domain(&self, domain: DomainId) -> Result<(), AttachError> {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { self.fake.close_domain(domain) }
-    }
-
-    fn attach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError> {
-        self.fake.attach(domain, device)
-    }
-
-    fn detach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError> {
-        self.fake.detach(domain, device)
-    }
+    forward_domains!(fake);
 
     fn submit(&self, commands: &[Invalidation]) -> Result<Self::Ticket, QueueError> {
         let ticket = self.fake.submit(commands)?;

@@ -11,6 +11,8 @@ mod contract;
 mod domains;
 mod entries;
 mod erased;
+#[path = "../forwarding/mod.rs"]
+mod forwarding;
 mod fuzz;
 #[path = "../fuzzing/mod.rs"]
 mod fuzzing;

@@ -1,16 +1,16 @@
 //! Strict commits that ride with others: a ride that fails is tried again alone, and only what fails alone is lost (S11).
 
+use crate::forwarding::forward_domains;
 use crate::raw_face::RawFace;
 use portcullis::design::{Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Fit, Info, LockFree, Parts};
 use portcullis::invalidation::{Commands, Deferral, Submissions};
 use portcullis::iommu::fake::{Behaviour, FakeIommu, Ticket};
-use portcullis::iommu::{AttachError, Translation};
 use portcullis::iova::TreeAllocator;
 use portcullis::platform::fake::FakeHost;
 use portcullis::table::{Rights, TableRule};
 use portcullis::{
-    Access, Capabilities, CommitError, Domain, DomainId, INVALIDATION_TIMEOUT_US, Invalidation, Iommu, Iova, MapError,
-    NewDomainError, PAGE_SIZE, PhysAddr, Platform, Protection, QueueError, RawUnmapError, SourceId,
+    Access, CommitError, Domain, INVALIDATION_TIMEOUT_US, Invalidation, Iommu, Iova, MapError, NewDomainError,
+    PAGE_SIZE, PhysAddr, Platform, Protection, QueueError, RawUnmapError, SourceId,
 };
 use std::sync::Mutex;
 
@@ -85,27 +85,7 @@ unsafe impl Iommu for Rides<'_> {
     /// The answer to those who ask, where it is not the fake's.
     type Ticket = Result<Ticket, Result<bool, QueueError>>;
 
-    fn capabilities(&self) -> Capabilities {
-        self.fake.capabilities()
-    }
-
-    unsafe fn open_domain(&self, translation: Translation) -> Result<DomainId, AttachError> {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { self.fake.open_domain(translation) }
-    }
-
-    unsafe fn close_domain(&self, domain: DomainId) -> Result<(), AttachError> {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { self.fake.close_domain(domain) }
-    }
-
-    fn attach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError> {
-        self.fake.attach(domain, device)
-    }
-
-    fn detach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError> {
-        self.fake.detach(domain, device)
-    }
+    forward_domains!(fake);
 
     fn submit(&self, commands: &[Invalidation]) -> Result<Self::Ticket, QueueError> {
         self.rode.lock().expect("not poisoned").push(false);

@@ -7,19 +7,16 @@ mod memory;
 mod s4_tables_leave;
 mod table_sharing;
 
+use crate::forwarding::forward_domains;
 use crate::raw_face::RawFace;
 use ledger::DEVICE;
 use portcullis::chunk::TABLE_IDLE_US;
 use portcullis::chunk::{CHUNK_PAGES, CHUNKED_PAGES_MAX, TABLE_RESERVE};
 use portcullis::designs::Portcullis;
 use portcullis::iommu::fake::{FakeIommu, Ticket};
-use portcullis::iommu::{AttachError, Translation};
 use portcullis::platform::fake::FakeHost;
 use portcullis::table::Rights;
-use portcullis::{
-    Access, Capabilities, Domain, DomainId, Invalidation, Iommu, Iova, IovaRange, PAGE_SIZE, PhysAddr, Protection,
-    QueueError, SourceId,
-};
+use portcullis::{Access, Domain, Invalidation, Iommu, Iova, IovaRange, PAGE_SIZE, PhysAddr, Protection, QueueError};
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex};
 
@@ -197,27 +194,7 @@ struct Interrupted<'h> {
 unsafe impl Iommu for Interrupted<'_> {
     type Ticket = Ticket;
 
-    fn capabilities(&self) -> Capabilities {
-        self.fake.capabilities()
-    }
-
-    unsafe fn open_domain(&self, translation: Translation) -> Result<DomainId, AttachError> {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { self.fake.open_domain(translation) }
-    }
-
-    unsafe fn close_domain(&self, domain: DomainId) -> Result<(), AttachError> {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { self.fake.close_domain(domain) }
-    }
-
-    fn attach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError> {
-        self.fake.attach(domain, device)
-    }
-
-    fn detach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError> {
-        self.fake.detach(domain, device)
-    }
+    forward_domains!(fake);
 
     fn submit(&self, commands: &[Invalidation]) -> Result<Ticket, QueueError> {
         let is_all_levels = |command: &Invalidation| matches!(command, Invalidation::Pages { leaf_only: false, .. });
