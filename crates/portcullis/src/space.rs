@@ -486,8 +486,8 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     }
 }
 
-/// Where there are no bounce pages, nobody has any to give back. A panic poisons the domain here as elsewhere: pages that it leaves with
-/// nobody are lost.
+/// Without a bounce pool there are no pages to give back. A panic poisons the domain here as elsewhere, and pages that it leaves without
+/// an owner are lost.
 impl<P: Platform, I: Iommu> Bounce for AddressSpace<P, I> {
     unsafe fn enter(&self, request: &Request<'_>) -> Result<(SegmentList, Chain), MapError> {
         let Some(bounce) = &self.bounce else { return Err(MapError::PartialPage(request.phys())) };

@@ -18,7 +18,7 @@ struct Pool {
 }
 
 impl Pool {
-    /// Takes a piece from the system. Nobody uses its pages but, from now on, the caller the first `count`.
+    /// Takes a piece from the system. Its pages are unused; the first `count` are the caller's from now on.
     fn cut_piece(&mut self, count: usize) -> Result<PhysAddr, NoMemory> {
         let piece = piece()?;
         self.pieces.push(piece);

@@ -6,7 +6,7 @@
 //!         --anything else--> ring and entry are read in its place, and the one behind it is fetched
 //! ```
 //!
-//! What is on its way takes the place that it is for, so that two entries of a ring are within reach at most, whatever is in the table.
+//! A fetch that is under way already has its place in the cache, so a device reaches two entries of a ring at most, whichever are valid.
 
 use super::walk::{ContextRefusal, is_interrupt, refusal};
 use super::{Counters, LookupOutcome, Translated};
@@ -52,7 +52,7 @@ struct Fetch {
     index: u32,
     size: u32,
     entry: RingEntry,
-    /// Nobody has asked for it yet.
+    /// It was fetched ahead, and no request waits for it.
     is_ahead: bool,
     /// Cleared by an invalidation.
     inserts: bool,
@@ -344,7 +344,7 @@ impl Rings {
     }
 }
 
-/// Where the tables lead, whatever the rights.
+/// Where the tables lead, with any rights.
 pub(super) fn in_tables(ram: &Ram, table: PhysAddr, iova: Iova) -> Option<PhysAddr> {
     let found = read(ram, table, iova, &mut Counters::default())?;
     found.entry.reach(RingAddress::of(iova).offset).filter(|phys| !is_interrupt(phys.as_u64()))

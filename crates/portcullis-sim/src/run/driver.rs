@@ -68,7 +68,7 @@ impl<'w> Driver<'w> {
             Some(MapError::ListTooLong { .. }) => world.backlog.borrow_mut().give_up(slot),
             Some(_) => world.backlog.borrow_mut().add(slot, waiting),
         }
-        // Whoever is to unmap it need not wait for it.
+        // A core that is to unmap it may be waiting for this map.
         world.engine.notify(Wanted::Mapping(slot).into());
     }
 

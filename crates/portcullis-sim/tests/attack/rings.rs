@@ -258,7 +258,7 @@ unsafe impl<P: Platform, I: Iommu, const FLAW: u8> Mapper for PublishedMapper<P,
         match owned {
             Some(_) if FLAW != FREES_EARLY => self.driver.unmap(range, out),
             Some(_) => self.free(range).and_then(|()| self.fill(out)),
-            // Somebody else has its entries by now.
+            // Another mapping has its entries by now.
             None => self.fill(out),
         }
     }

@@ -31,7 +31,7 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
         self.space.poison_on_panic(|| {
             let place_and_write = || self.locking.whole(request.pages(), || self.place_and_write(request, placement));
             let range = match place_and_write() {
-                // What is wanted may be on its way back: there may be no other, and nobody knows how long it would be waited for.
+                // The address may be waiting in a flush queue. No other address will do, so flush the queue instead of waiting for it.
                 Err(MapError::Exhausted { .. } | MapError::Overlap(_))
                     if self.policy.flush(&self.space, &self.allocator)? =>
                 {

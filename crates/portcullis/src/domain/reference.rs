@@ -11,7 +11,7 @@ use core::ops::Deref;
 /// What leads to a [`Domain`]: a reference, an `Arc`, a `Box`; or a handle of a kernel's own, which promises what these do.
 ///
 /// # Safety
-/// It leads to the same domain each time for as long as it exists, wherever it is moved, and that domain is there meanwhile. A batch
+/// It dereferences to the same domain for as long as it exists, also after it has been moved, and the domain outlives it. A batch
 /// asks it anew for each unmap and for the commit, and gives buffers of one domain back on the proof of that same domain.
 pub unsafe trait DomainRef: Deref<Target = Domain<Self::Design, Self::Platform, Self::Iommu>> {
     /// The design of the domain.
@@ -29,14 +29,14 @@ unsafe impl<D: Design<P, I>, P: Platform, I: Iommu> DomainRef for &Domain<D, P, 
     type Iommu = I;
 }
 
-// SAFETY: what is shared stays where it is for as long as anybody has a share of it.
+// SAFETY: an `Arc` keeps its domain in place until the last clone is dropped.
 unsafe impl<D: Design<P, I>, P: Platform, I: Iommu> DomainRef for Arc<Domain<D, P, I>> {
     type Design = D;
     type Platform = P;
     type Iommu = I;
 }
 
-// SAFETY: what is built on a `DomainRef` lends nobody its own mutably, so that no other domain is put into the box.
+// SAFETY: owners of a `DomainRef` never lend it mutably, so no other domain can be put into the box.
 unsafe impl<D: Design<P, I>, P: Platform, I: Iommu> DomainRef for Box<Domain<D, P, I>> {
     type Design = D;
     type Platform = P;

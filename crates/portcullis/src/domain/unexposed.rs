@@ -141,8 +141,8 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         bounce.take(range.first_pfn(), &mut out.bounced)
     }
 
-    /// The same for a buffer that is lent, whose pages these have to be. Where they are not, the raw face has unmapped it early: whoever did
-    /// so may be copying to it still, so that it never goes back to its owner.
+    /// The same for a buffer that is lent, whose pages these have to be. Where they are not, the raw face has unmapped it early. A
+    /// copy to it may then still be under way, so it never goes back to its owner.
     ///
     /// # Errors
     /// [`UnmapError::NotMapped`].
@@ -186,7 +186,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     /// snoop are the host's affair, here and in [`sync_for_device`](Domain::sync_for_device).
     ///
     /// # Safety
-    /// The mapping is the caller's and is not unmapped meanwhile. Nothing else uses the buffer meanwhile.
+    /// The mapping is the caller's, and stays mapped during the call. Nothing else uses the buffer during the call.
     pub unsafe fn sync_for_cpu(&self, iova: Iova) {
         if self.sub_page == SubPage::Bounce {
             // SAFETY: the caller's promise, passed on.

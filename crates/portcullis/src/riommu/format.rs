@@ -166,10 +166,10 @@ impl RingEntry {
 pub(super) struct EntryState(u64);
 
 impl EntryState {
-    /// Nobody has it.
+    /// A map may take it.
     pub(super) const FREE: Self = Self(0);
-    /// Somebody has it, and devices get nothing by it: it is taken and not yet written, or no longer valid and not yet free, or one of
-    /// the latter and not the first of its mapping.
+    /// In use, and not valid for hardware: taken and not yet written, or cleared and not yet free. The first entry of a cleared mapping
+    /// keeps its count as well.
     pub(super) const HELD: Self = Self(OCCUPIED);
 
     pub(super) const fn from_bits(bits: u64) -> Self {

@@ -43,12 +43,12 @@ impl Ring {
         size.div_ceil(SLOTS_PER_PAGE) as usize
     }
 
-    /// Takes the ring if nobody has it. Acquire: what was done with it before is over.
+    /// Takes the ring if it is not in use. Acquire: its last user is done with it.
     pub(super) fn claim(&self) -> bool {
         self.is_in_use.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
-    /// Lets somebody else have it. None of its entries is in use.
+    /// Makes the ring available again. None of its entries is in use.
     pub(super) fn release(&self) {
         self.is_in_use.store(false, Ordering::Release);
     }
@@ -99,8 +99,8 @@ impl Ring {
     }
 
     /// Marks the entries as held: by this exchange, and not by the tail, a CPU owns them. Returns false, with none of them marked, where
-    /// the tail has come round meanwhile, to another CPU: this one was stopped for as long as all others took to fill the ring. Until it
-    /// has unmarked them, others may find the ring full.
+    /// another CPU has taken them: this one was stopped for so long that the tail has come round. Until it has unmarked them, others may
+    /// find the ring full.
     fn hold<P: Platform>(&self, platform: &P, entries: Range<u32>) -> bool {
         let (free, held) = (EntryState::FREE.bits(), EntryState::HELD.bits());
         for index in entries.clone() {

@@ -143,7 +143,7 @@ impl Rings {
         }
     }
 
-    /// A ring that nobody has, for what lasts or for what does not.
+    /// A ring that is not in use, for persistent mappings or for others.
     #[cold]
     fn unused<P: Platform>(&self, platform: &P, is_persistent: bool) -> Result<&Ring, MapError> {
         match self.all().find(|ring| ring.is_persistent == is_persistent && ring.claim()) {
@@ -217,7 +217,7 @@ impl Drop for Rings {
         for place in &self.by_number {
             let ring = place.load(Ordering::Acquire);
             if !ring.is_null() {
-                // SAFETY: a box of `make`, and `&mut self`: nobody has the ring.
+                // SAFETY: a box of `make`, and `&mut self`: no reference to the ring is left.
                 drop(unsafe { Box::from_raw(ring) });
             }
         }

@@ -315,7 +315,7 @@ const CASES: &[Case] = &[
         says: "the trait `DomainRef` requires an `unsafe impl` declaration",
     },
     Case {
-        name: "a batch is made of whatever leads to a domain",
+        name: "a batch is made of anything that derefs to a domain",
         program: "pub fn batch<H: @>(handle: H) -> RawBatch<H> { RawBatch::new(handle) }",
         wrong: "core::ops::Deref<Target = DynDomain>",
         right: "DomainRef",

@@ -257,7 +257,7 @@ fn a_list_is_a_run_of_addresses_for_each_segment() {
     assert!(matches!(map(), Err(RawMapError::Refused(MapError::Exhausted { .. }))));
 }
 
-/// Whoever gave a list knows its segments by their numbers, so that each has an entry, where two touch as well.
+/// A driver finds the segments of its list by number, so each has an entry of its own, even where two touch.
 #[test]
 fn segments_that_touch_stay_apart() {
     let (table, domain) = domain(SubPage::Expose);

@@ -300,7 +300,7 @@ fn questions_leave_no_trace_and_say_what_a_request_finds() {
     assert_eq!(ringed.machine.vtd.in_tables(now_ps, DEVICE, Iova::new(address(1, 1, 0))), Some(writable), "any right");
 }
 
-/// The device changes its domain: what was cached for it in the other one serves nobody.
+/// The device changes its domain: entries that were cached in the old domain serve no request in the new one.
 #[test]
 fn what_is_cached_is_of_one_domain() {
     let mut ringed = Ringed::new(parameters(), &[4]);

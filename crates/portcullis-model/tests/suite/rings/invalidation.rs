@@ -15,7 +15,7 @@ fn cleared(parameters: Parameters, arrives: bool) -> Ringed {
     if arrives {
         ringed.machine.settle();
     } else {
-        // Somebody waits for the next as well.
+        // A request waits for the next entry as well.
         ringed.ask(1, 1);
         ringed.ask(2, 1);
     }
@@ -102,7 +102,7 @@ fn an_invalidation_takes_what_it_names() {
     assert_eq!(left_after(global_flush()), [none.clone(), none]);
 }
 
-/// Whatever the bits below the mask are, and whether or not only leaves have changed.
+/// The bits below the mask do not matter, nor does the leaf-only hint.
 #[test]
 fn a_ring_is_named_by_any_of_its_addresses() {
     for (entry, leaf_only) in [(0, false), (3, true), (0x3_ffff, true)] {

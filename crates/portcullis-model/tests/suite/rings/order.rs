@@ -14,7 +14,7 @@ fn reasons(ringed: &Ringed) -> [u64; 5] {
     ]
 }
 
-/// Misses, with what must be true of counts whatever has happened.
+/// Misses. Checks what is always true of the counts.
 fn misses(ringed: &Ringed) -> u64 {
     let counters = ringed.machine.counters();
     assert_eq!(counters.iotlb_hits + counters.iotlb_misses, counters.lookups);

@@ -60,7 +60,7 @@ impl Entries {
     }
 }
 
-/// A slot as hardware reads it, 128 bits at once: anew where the half that says what is valid has changed meanwhile.
+/// A slot as hardware reads it, 128 bits at once: read again if the half with the valid bit has changed during the read.
 fn slot(host: &FakeHost, table: PhysAddr, index: u64) -> [u64; 2] {
     let at = table.as_u64() + index * SLOT_BYTES;
     let read = |at| host.hardware_read(PhysAddr::new(at)).expect("the walk reached a ring that was freed (S4)");

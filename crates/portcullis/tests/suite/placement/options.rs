@@ -67,7 +67,7 @@ fn doorbells_are_mapped_at_their_own_address() {
     each_that_chooses(|mut bench| {
         let doorbells = [0xe000_1000, 0xfed0_0000, 0x3f_c000_2000];
         for doorbell in doorbells {
-            bench.map(PhysAddr::new(doorbell), PAGE_SIZE, &at(doorbell)).expect("nobody has it");
+            bench.map(PhysAddr::new(doorbell), PAGE_SIZE, &at(doorbell)).expect("it is free");
         }
         // What comes and goes beside them leaves them where they are.
         for number in 0..100 {
@@ -77,9 +77,9 @@ fn doorbells_are_mapped_at_their_own_address() {
             bench.unmap(bench.mapped.len() - 1);
         }
         bench.mapped.iter().for_each(|doorbell| bench.look(*doorbell));
-        // One that has gone rings no more, whatever the protection; and may come again.
+        // An unmapped doorbell is out of reach under any protection, and may be mapped again.
         bench.unmap(0);
-        bench.map(PhysAddr::new(doorbells[0]), PAGE_SIZE, &at(doorbells[0])).expect("nobody has it any more");
+        bench.map(PhysAddr::new(doorbells[0]), PAGE_SIZE, &at(doorbells[0])).expect("it is free again");
         bench.end();
     });
 }
@@ -137,7 +137,7 @@ fn a_lifetime_has_its_half() {
     bench.end();
 }
 
-/// `fast-and-safe` gives each ring pages of its own that stand side by side, by whatever face it asks.
+/// `fast-and-safe` gives each ring neighbouring pages of its own, in the raw face and in the typed one.
 #[test]
 fn a_stream_has_its_window() {
     let bench = Bench::new(DesignId::FastAndSafe, Protection::Strict, 48);

@@ -6,8 +6,8 @@ use portcullis::domain::{Mapping, RingConfig, UnmapFailure};
 use portcullis::{Access, MapOptions, Protection, SubPage, UnmapError};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// A buffer of which parts are bounced is not what the device sees, and is written by its unmap: nobody uses it meanwhile, by whatever
-/// face it was mapped. Whole pages are the device's own.
+/// A buffer with bounced parts is not what the device sees, and its unmap writes to it. So it is not used while it is mapped, in either
+/// face. Whole pages are the device's own.
 #[test]
 fn what_is_bounced_is_not_shared() {
     let shows = |mapping: &Mapping<Buffer>| {
@@ -43,8 +43,8 @@ fn what_is_bounced_is_not_shared() {
     }
 }
 
-/// The raw face may unmap a typed mapping early, and then another has its address: what is unmapped there is not the first any more, to
-/// whose buffer somebody may be copying still. It is lost; nothing that its owner can reach is written.
+/// The raw face may unmap a typed mapping early, and then another has its address: what is unmapped there is not the first any more, and a
+/// copy to the first buffer may still be under way. It is lost; nothing that its owner can reach is written.
 #[test]
 fn a_buffer_that_was_unmapped_early_never_comes_back() {
     for batched in [false, true] {
