@@ -56,7 +56,7 @@ impl<'w> Driver<'w> {
         let waiting = Waiting { segments: segments.clone(), access, device, stream, is_read_at_once };
         let mut full = self.map_now(slot, &waiting);
         world.tally.borrow_mut().refused_maps += u64::from(full.is_some() && !world.warm.get());
-        if full.is_some() && !self.members.is_empty() {
+        if matches!(full, Some(MapError::RingFull { .. })) && !self.members.is_empty() {
             self.commit();
             full = self.map_now(slot, &waiting);
         }

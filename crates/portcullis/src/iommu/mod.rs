@@ -74,7 +74,8 @@ pub enum Invalidation {
         domain: DomainId,
         /// The first page.
         first: Iova,
-        /// log2 of the number of pages, at most [`Capabilities::address_mask_max`]; 36 for all addresses of a ring, also where that is less.
+        /// log2 of the number of pages, at most [`Capabilities::address_mask_max`]. 36 for all addresses of a ring, also where that
+        /// maximum is less.
         mask: u8,
         /// The invalidation hint: no table page went, so cached table pointers may stay. Without it all those on the way to
         /// these pages go, of every level, whatever else they lead to.

@@ -155,13 +155,13 @@ mod tests {
     const WIDTH: u8 = 32;
 
     /// A tree, and what another thread does once, just before pages are set aside.
-    struct Meanwhile<'t> {
+    struct Racing<'t> {
         tree: &'t TreeAllocator<FakeHost>,
         act: Mutex<Option<Box<dyn FnOnce() + Send + 't>>>,
     }
 
     // SAFETY: forwards to an allocator that keeps the promises.
-    unsafe impl IovaAllocator<FakeHost> for Meanwhile<'_> {
+    unsafe impl IovaAllocator<FakeHost> for Racing<'_> {
         fn allocate(&self, host: &FakeHost, request: &IovaRequest) -> Result<IovaRange, MapError> {
             self.tree.allocate(host, request)
         }
@@ -206,7 +206,7 @@ mod tests {
         let options = MapOptions { limit: (17 << PAGE_SHIFT) - 1, ..MapOptions::default() };
         let below = options.placement(&request, None, u64::MAX >> 32).unwrap().unwrap();
         let act = || assert_eq!(placed.take(&host, &tree, 1, &below), Ok(page(16)));
-        let allocator = Meanwhile { tree: &tree, act: Mutex::new(Some(Box::new(act))) };
+        let allocator = Racing { tree: &tree, act: Mutex::new(Some(Box::new(act))) };
         let late = placed.take(&host, &allocator, 1, &Placement::exactly(page(16)));
         assert_eq!(late, Err(MapError::Overlap(Iova::from_pfn(16))));
         assert_eq!(placed.take(&host, &allocator, 1, &below), Ok(page(15)), "the next");
@@ -221,7 +221,7 @@ mod tests {
         let tree = TreeAllocator::new(&host, WIDTH, &reserved).unwrap();
         let placed = PlacedRanges::new(&host, WIDTH, &reserved).unwrap();
         let act = || assert_eq!(placed.take(&host, &tree, 1, &Placement::exactly(page(16))), Ok(page(16)));
-        let allocator = Meanwhile { tree: &tree, act: Mutex::new(Some(Box::new(act))) };
+        let allocator = Racing { tree: &tree, act: Mutex::new(Some(Box::new(act))) };
         let around = Placement::exactly(IovaRange::of(15, 3));
         let late = placed.take(&host, &allocator, 3, &around);
         assert_eq!(late, Err(MapError::Overlap(Iova::from_pfn(15))));

@@ -157,11 +157,10 @@ impl<P: Platform, I: Iommu> RingMapper<P, I> {
                 commands.push(command);
             }
         }
-        let revoked = core::mem::take(&mut revocation.revoked);
-        // Where it fails the entries stay held: quarantined for good (S11).
-        let proof = self.invalidate(&commands)?;
+        // Where it fails the entries stay held: quarantined for good (S11), and no later commit frees them.
+        let proof = self.invalidate(&commands).inspect_err(|_| revocation.revoked.clear())?;
         self.platform.probe(Step::Enter(Phase::IovaFree));
-        for revoked in &revoked {
+        for revoked in revocation.revoked.drain(..) {
             self.give_back(self.entries(revoked.range).expect("it was unmapped there"), &proof);
         }
         Ok(Committed::Lost(proof))

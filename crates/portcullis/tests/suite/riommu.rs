@@ -92,7 +92,24 @@ fn s11_entries_of_a_failed_commit_are_never_free() {
 }
 
 #[test]
-fn a_stream_has_a_ring_for_each_way_of_use_and_a_cpu_where_none_is_known() {
+fn s11_a_later_commit_frees_nothing_of_one_that_failed() {
+    let host = FakeHost::default();
+    let iommu = FakeIommu::new(&host);
+    let domain = domain(&host, &iommu, 2);
+    let (first, second) = (map(&domain, 0, WRITES).expect("room"), map(&domain, 1, WRITES).expect("room"));
+    let mut batch = domain.raw_batch();
+    let page = |iova| IovaRange::covering(iova, PAGE_SIZE).expect("a page");
+    batch.unmap(page(first)).expect("mapped");
+    iommu.behave(Behaviour::Failing);
+    assert!(batch.commit_so_far().is_err());
+    iommu.behave(Behaviour::Prompt);
+    batch.unmap(page(second)).expect("mapped");
+    batch.commit().expect("the hardware answers");
+    assert_eq!(domain.usage().live_ranges, 1, "the first is quarantined, the second is free");
+}
+
+#[test]
+fn a_stream_has_a_ring_for_each_direction_and_a_cpu_where_none_is_known() {
     let host = FakeHost::default();
     let iommu = FakeIommu::new(&host);
     let domain = domain(&host, &iommu, 8);
