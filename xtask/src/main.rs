@@ -76,7 +76,7 @@ enum Chore {
         #[arg(long, requires = "sample")]
         seed: Option<u64>,
     },
-    /// Writes the tables of the README anew, from what the program prints.
+    /// Writes the tables of the README and of its pages in docs anew, from what the program prints.
     Readme,
     /// How many operations per second the lab replays, under every design.
     ///

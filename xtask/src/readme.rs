@@ -1,4 +1,5 @@
-//! `cargo xtask readme`: the tables of the README, written anew. The test that compares them with what the program prints does it.
+//! `cargo xtask readme`: the tables of the README and of its pages in `docs`, written anew. The test that compares them with what the
+//! program prints does it.
 
 use crate::failure::Failure;
 use crate::stages;

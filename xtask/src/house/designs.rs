@@ -1,4 +1,4 @@
-//! Every design has its row in the README, and a page that lists the files of its map and its unmap.
+//! Every design has its row in docs/designs.md, and a page that lists the files of its map and its unmap.
 
 use super::Violation;
 use super::files::File;
@@ -13,11 +13,12 @@ const LISTS: [&str; 2] = ["//! A map:", "//! An unmap:"];
 const SOURCES: &str = "crates/portcullis/src/";
 /// Files that a map or an unmap takes at most, where a reader is promised so.
 const FILES_MAX: [(&str, usize); 2] = [("portcullis.rs", 6), ("magazine.rs", 8)];
-const README: &str = "README.md";
+/// Where the table of designs is.
+const TABLE: &str = "docs/designs.md";
 
 /// Designs without a row, and files there that declare no design.
 pub(super) fn violations(files: &[File]) -> Vec<Violation> {
-    let readme = files.iter().find(|file| file.path == README).map_or("", |file| &file.text);
+    let table = files.iter().find(|file| file.path == TABLE).map_or("", |file| &file.text);
     let mut violations = Vec::new();
     let designs = files.iter().filter(|file| file.path.starts_with(FOLDER) && file.path.ends_with(".rs"));
     for file in designs.filter(|file| !OTHERS.contains(&&file.path[FOLDER.len()..])) {
@@ -29,8 +30,8 @@ pub(super) fn violations(files: &[File]) -> Vec<Violation> {
             violations.extend(page(file, files));
         }
         for id in ids {
-            if !readme.lines().any(|line| line.starts_with(&format!("| `{id}`"))) {
-                violations.push(Violation::new(README, format!("the table of designs has no row for `{id}`")));
+            if !table.lines().any(|line| line.starts_with(&format!("| `{id}`"))) {
+                violations.push(Violation::new(TABLE, format!("the table of designs has no row for `{id}`")));
             }
         }
     }
@@ -77,10 +78,10 @@ mod tests {
     const STOCK: &str = "//! Stock.\n//!\n//! A map: `iova/tree.rs`,\n//! `table.rs`.\n//!\n//! An unmap: `table.rs`.\n\n\
         impl DesignInfo for Stock {\n    const INFO: Info = Info {\n        id: \"stock\",\n    };\n}\n";
 
-    fn check(readme: &str, design: &str) -> Vec<Violation> {
+    fn check(table: &str, design: &str) -> Vec<Violation> {
         let file = |path: &str, text: &str| File { path: path.to_owned(), text: text.to_owned() };
         violations(&[
-            file("README.md", readme),
+            file("docs/designs.md", table),
             file("crates/portcullis/src/designs/mod.rs", "mod stock;"),
             file("crates/portcullis/src/designs/stock.rs", design),
             file("crates/portcullis/src/iova/tree.rs", ""),
@@ -95,9 +96,9 @@ mod tests {
 
     #[test]
     fn a_design_without_a_row_is_found() {
-        for readme in ["", "`stock` is a design\n", "| `stock-like` | Linux |\n", "| other | `stock` |\n"] {
-            let violation = Violation::new("README.md", "the table of designs has no row for `stock`");
-            assert_eq!(check(readme, STOCK), [violation], "{readme}");
+        for table in ["", "`stock` is a design\n", "| `stock-like` | Linux |\n", "| other | `stock` |\n"] {
+            let violation = Violation::new("docs/designs.md", "the table of designs has no row for `stock`");
+            assert_eq!(check(table, STOCK), [violation], "{table}");
         }
     }
 

@@ -7,6 +7,8 @@ use super::files::File;
 const SOURCE_LINES_MAX: usize = 600;
 /// Lines that a file of a `tests` folder may have.
 const TEST_LINES_MAX: usize = 900;
+/// Lines that the front door may have; what is longer belongs in `docs`.
+const README_LINES_MAX: usize = 120;
 
 /// What no source file contains, in two halves: this one is a source file too.
 const UNFINISHED: [&str; 4] =
@@ -19,12 +21,9 @@ const MACHINE_FOLDERS: [&str; 3] = [concat!("/work", "/"), concat!("/root", "/")
 pub(super) fn violations(file: &File) -> Vec<Violation> {
     let mut violations = Vec::new();
     let is_source = file.path.ends_with(".rs");
-    if is_source {
-        let most = if file.path.split('/').any(|part| part == "tests") { TEST_LINES_MAX } else { SOURCE_LINES_MAX };
-        let lines = file.text.lines().count();
-        if lines > most {
-            violations.push(Violation::new(&file.path, format!("{lines} lines; at most {most}")));
-        }
+    let lines = file.text.lines().count();
+    if let Some(most) = lines_max(&file.path).filter(|most| lines > *most) {
+        violations.push(Violation::new(&file.path, format!("{lines} lines; at most {most}")));
     }
     for (index, line) in file.text.lines().enumerate() {
         let mut flag = |what: String| violations.push(Violation::new(format!("{}:{}", file.path, index + 1), what));
@@ -39,6 +38,15 @@ pub(super) fn violations(file: &File) -> Vec<Violation> {
         }
     }
     violations
+}
+
+/// Lines that a file may have. `None` where it has no limit.
+fn lines_max(path: &str) -> Option<usize> {
+    if path == "README.md" {
+        return Some(README_LINES_MAX);
+    }
+    let most = if path.split('/').any(|part| part == "tests") { TEST_LINES_MAX } else { SOURCE_LINES_MAX };
+    path.ends_with(".rs").then_some(most)
 }
 
 /// Whether `folder` stands in `line` as the beginning of a path, not as a part of one.
@@ -66,7 +74,15 @@ mod tests {
         );
         assert_eq!(check("crates/a/tests/all.rs", &longer), []);
         assert_eq!(check("crates/a/tests/all.rs", &"\n".repeat(901)).len(), 1);
-        assert_eq!(check("README.md", &longer), [], "only sources have a limit");
+        assert_eq!(check("ARCHITECTURE.md", &longer), [], "of prose, only the README has a limit");
+    }
+
+    #[test]
+    fn a_long_readme_is_refused() {
+        assert_eq!(check("README.md", &"a line\n".repeat(120)), []);
+        let violation = Violation::new("README.md", "121 lines; at most 120");
+        assert_eq!(check("README.md", &"a line\n".repeat(121)), [violation]);
+        assert_eq!(check("examples/README.md", &"a line\n".repeat(121)), [], "it is no front door");
     }
 
     #[test]

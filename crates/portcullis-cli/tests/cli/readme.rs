@@ -1,43 +1,59 @@
-//! The tables of the README are what the program prints. `cargo xtask readme` writes them anew: this test, told to.
+//! The tables of the README and of its pages in `docs` are what the program prints. `cargo xtask readme` writes them anew: this test,
+//! told to.
 
 use super::{json, printed};
 use serde_json::Value;
 use std::fmt::Write;
 
-const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md");
+/// The text of a page, whose path is relative to the root.
+fn read(page: &str) -> String {
+    std::fs::read_to_string(path(page)).unwrap_or_else(|error| panic!("{page}: {error}"))
+}
+
+fn path(page: &str) -> String {
+    format!("{}/../../{page}", env!("CARGO_MANIFEST_DIR"))
+}
 
 #[test]
-fn the_readme_shows_what_the_program_finds() {
-    let mut readme = std::fs::read_to_string(PATH).expect("the README");
+fn the_readme_and_its_pages_show_what_the_program_finds() {
     let text = printed(&[]);
     let (headline, _) = text.split_once("\n\nAll designs at").expect("the headline table");
-    let tables =
-        [("compare", format!("```text\n{headline}\n```")), ("batches", at_equal_batches()), ("attack", given_up())];
-    for (name, table) in &tables {
+    let tables = [
+        ("README.md", "compare", format!("```text\n{headline}\n```")),
+        ("docs/designs.md", "batches", at_equal_batches()),
+        ("docs/attack.md", "attack", given_up()),
+    ];
+    let mut stale = Vec::new();
+    for (page, name, table) in &tables {
+        let mut found = read(page);
         let (begin, end) = (format!("<!-- {name} -->\n"), format!("\n<!-- /{name} -->"));
-        let start = readme.find(&begin).unwrap_or_else(|| panic!("no {begin}")) + begin.len();
-        let length = readme[start..].find(&end).unwrap_or_else(|| panic!("no {end}"));
-        readme.replace_range(start..start + length, table);
+        let start = found.find(&begin).unwrap_or_else(|| panic!("{page}: no {begin}")) + begin.len();
+        let length = found[start..].find(&end).unwrap_or_else(|| panic!("{page}: no {end}"));
+        found.replace_range(start..start + length, table);
+        if std::env::var_os("PORTCULLIS_README").is_some() {
+            std::fs::write(path(page), &found).unwrap_or_else(|error| panic!("{page} cannot be written: {error}"));
+        }
+        if read(page) != found {
+            stale.push(page);
+        }
     }
-    if std::env::var_os("PORTCULLIS_README").is_some() {
-        std::fs::write(PATH, &readme).expect("the README can be written");
-    }
-    let shown = std::fs::read_to_string(PATH).expect("the README");
-    assert!(shown == readme, "the README is not what the program prints; `cargo xtask readme` writes it anew");
+    assert!(stale.is_empty(), "{stale:?} do not show what the program prints; `cargo xtask readme` writes them anew");
 }
 
 /// A picture cannot be compared; the line under which it was taken can.
 #[test]
 fn the_picture_of_the_readme_shows_the_advice_of_today() {
-    let readme = std::fs::read_to_string(PATH).expect("the README");
+    let readme = read("README.md");
     let (before, _) = readme.split_once("](docs/report.png)").expect("the picture");
     let (_, shown) = before.rsplit_once("![").expect("its description");
     let text = printed(&[]);
     let advice =
         text.split("\n\n").find(|paragraph| paragraph.starts_with("Choose ")).expect("advice").replace('\n', " ");
     let first = advice.split_inclusive(". ").next().expect("a sentence").trim_end();
+    // It is wrapped, as all of the README is.
     assert_eq!(
-        shown, first,
+        shown.replace('\n', " "),
+        first,
         "take docs/report.png again, 1120 by 1390 pixels from the top of the page of `portcullis compare --html`, and \
          describe it in the README by the first sentence of its answer"
     );
