@@ -22,6 +22,11 @@ fn the_readme_and_its_pages_show_what_the_program_finds() {
         ("README.md", "compare", format!("```text\n{headline}\n```")),
         ("docs/designs.md", "batches", at_equal_batches()),
         ("docs/attack.md", "attack", given_up()),
+        (
+            "docs/riommu.md",
+            "riommu-cycles",
+            format!("```text\n{}\n```", printed(&["figures", "riommu-cycles"]).trim_end()),
+        ),
     ];
     let mut stale = Vec::new();
     for (page, name, table) in &tables {
