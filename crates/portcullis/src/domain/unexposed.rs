@@ -126,7 +126,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         let mut revocation = Revocation::new();
         self.mapper.unmap(range, &mut revocation)?;
         let taken = self.take_bounced_of(buffer, range, &mut revocation);
-        // What was found at the address is committed, whosever it was.
+        // The unmap was made, so it is committed, also where it was of another mapping.
         let committed = self.commit(&mut revocation)?;
         taken?;
         Ok(committed)
