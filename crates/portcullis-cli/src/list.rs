@@ -78,7 +78,7 @@ pub(crate) fn list(arguments: &ListArguments, out: &mut impl Write) -> Result<()
     if let Some(machines) = &document.machines {
         let mut table = plain(&["machine", "what it is"], 2);
         for machine in machines {
-            table.add_row([machine.id, machine.description]);
+            table.add_row([&machine.id, &machine.description]);
         }
         parts.push(table.trim_fmt());
     }

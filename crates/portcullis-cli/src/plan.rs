@@ -40,7 +40,7 @@ pub(crate) struct Head<'p> {
     input: &'p [Input],
     #[serde(skip_serializing_if = "Option::is_none")]
     workload: Option<&'p str>,
-    machine: &'static str,
+    machine: &'p str,
     assumed: &'p Machine,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     set: &'p [String],
@@ -97,7 +97,7 @@ impl<'a> Planned<'a> {
             origin: Origin::of_this_run(),
             input: &self.inputs,
             workload: self.arguments.workload.as_deref(),
-            machine: self.machine.id,
+            machine: &self.machine.id,
             assumed: &self.machine,
             set: &self.arguments.settings,
             sweep: &self.arguments.sweeps,
@@ -147,7 +147,8 @@ pub(crate) fn progress_bar() -> ProgressBar {
 
 fn machine(arguments: &PlanArguments) -> Result<Machine, Failure> {
     let mut machine = Machine::by_id(&arguments.machine).ok_or_else(|| {
-        let known: Vec<&str> = Machine::all().iter().map(|machine| machine.id).collect();
+        let all = Machine::all();
+        let known: Vec<&str> = all.iter().map(|machine| machine.id.as_str()).collect();
         Failure::Input(format!("no machine `{}`; there are: {}", arguments.machine, known.join(", ")))
     })?;
     machine.iommu.prefetcher = arguments.prefetch.prefetcher;
@@ -163,7 +164,7 @@ struct Variant {
 
 impl Variant {
     fn set(&mut self, key: &str, value: &str) -> Result<(), Failure> {
-        self.machine.iommu.set(key, value).map_err(Failure::input)?;
+        self.machine.set(key, value).map_err(Failure::input)?;
         let value = serde_json::from_str(value).unwrap_or_else(|_| value.into());
         self.set.insert(key.to_owned(), value);
         Ok(())

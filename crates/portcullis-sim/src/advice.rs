@@ -63,14 +63,14 @@ fn beyond_the_link(rows: &[CompareRow], machine: &Machine) -> Option<String> {
     // What the pauses are set by is met within a fraction of this.
     const WITHIN: f64 = 1.01;
     let achieved = |row: &CompareRow| row.outcome().and_then(|outcome| outcome.achieved_gbps);
-    let beyond = rows.iter().filter(|row| achieved(row).is_some_and(|gbps| gbps > machine.unprotected_gbps * WITHIN));
+    let beyond = rows.iter().filter(|row| achieved(row).is_some_and(|gbps| gbps > machine.unprotected_gbps() * WITHIN));
     let best = beyond.max_by(|a, b| achieved(a).partial_cmp(&achieved(b)).unwrap_or(Ordering::Equal))?;
     Some(format!(
         "`{}` {} moved {} Gb/s in this run, more than the {} that the machine reaches: no link is modelled.",
         best.label(),
         best.protection,
         gbps(achieved(best).unwrap_or_default()),
-        gbps(machine.unprotected_gbps)
+        gbps(machine.unprotected_gbps())
     ))
 }
 

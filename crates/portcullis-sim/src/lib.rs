@@ -22,7 +22,7 @@ mod run;
 
 pub use account::Account;
 pub use engine::CostBook;
-pub use machine::Machine;
+pub use machine::{Machine, MachineError};
 pub use outcome::{Limit, PrefetchCounts, RiotlbCounts, RunOutcome, run};
 pub use platform::LabPlatform;
 pub use run::{Churn, Job, LabUnit, Pace, Rings, RunError, WORKLOADS, Work, WorkloadError, WorkloadInfo, machine_pace};

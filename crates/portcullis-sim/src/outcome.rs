@@ -245,7 +245,7 @@ impl RunOutcome {
             pcie_gbps: rates.pcie_gbps,
             estimate_gbps: rates.estimate().0,
             limit: rates.estimate().1,
-            estimate_vs_none: rates.estimate().0 / machine.unprotected_gbps,
+            estimate_vs_none: rates.estimate().0 / machine.unprotected_gbps(),
         }
     }
 }
@@ -268,7 +268,7 @@ impl Rates {
             let mean_ps = measured.latency_ps_sum as f64 / measured.transactions as f64;
             machine.bytes_in_flight as f64 * 8.0 / mean_ps * 1e3
         });
-        Self { cpu_gbps, pcie_gbps, link_gbps: machine.unprotected_gbps }
+        Self { cpu_gbps, pcie_gbps, link_gbps: machine.unprotected_gbps() }
     }
 
     fn estimate(&self) -> (f64, Limit) {

@@ -157,7 +157,7 @@ fn every_key_is_there_and_the_counts_are_those_of_the_bundled_traces() {
         let document = compared(&[&path]);
         assert_eq!(document["schema"], "portcullis.compare/1");
         let machine = machines["machines"].as_array().unwrap().iter().find(|it| it["id"] == document["machine"]);
-        let unprotected_gbps = float(machine.expect("a machine of the list"), "unprotected_gbps");
+        let unprotected_gbps = float(machine.expect("a machine of the list"), "link_gbps");
         assert_eq!((&document["machine"], &document["clock"]), (&"cascadelake-cx5".into(), &"model".into()));
         assert_eq!(Some(&document["assumed"]), machine, "nothing was changed");
         assert_eq!(document["command"], value!(["portcullis", "compare", path, "--json"]));

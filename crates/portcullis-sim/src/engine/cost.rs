@@ -1,10 +1,11 @@
 //! What each step of the protection layer costs a CPU, in cycles of its core.
 
 use portcullis::platform::Step;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The cost book of a machine. All values in core cycles.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct CostBook {
     /// A map beside the steps below: entry, checks, exit.
     pub map: u64,

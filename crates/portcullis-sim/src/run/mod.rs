@@ -174,7 +174,7 @@ impl Pace {
             Self::Gaps(factor) => factor,
             Self::Timestamps => 1.0,
         };
-        factor * bytes as f64 * 8.0 / machine.unprotected_gbps * 1e3
+        factor * bytes as f64 * 8.0 / machine.unprotected_gbps() * 1e3
     }
 }
 
@@ -264,7 +264,7 @@ pub fn machine_pace(machine: &Machine, work: &Work, seed: u64) -> Pace {
     measured_pace(machine, work, seed).unwrap_or_else(|_| match work {
         Work::Trace(trace, _) => {
             let bytes: u64 = trace.segments.iter().map(|segment| segment.len).sum();
-            let (bytes_us, span_us) = (bytes as f64 * 8.0 / machine.unprotected_gbps / 1e3, trace.statistics.span_us);
+            let (bytes_us, span_us) = (bytes as f64 * 8.0 / machine.unprotected_gbps() / 1e3, trace.statistics.span_us);
             Pace::Gaps(bytes_us / (span_us as f64).max(1.0))
         }
         Work::Rings(_) | Work::Churn(_) => Pace::Gaps(1.0),
@@ -293,7 +293,7 @@ fn measured_pace(machine: &Machine, work: &Work, seed: u64) -> Result<Pace, RunE
     };
     // How long it takes is close to linear in the factor; two runs give the line, and a third corrects it.
     let (still, once) = (unprotected(0.0)?, unprotected(1.0)?);
-    let target_ps = still.bytes as f64 * 8.0 / machine.unprotected_gbps * 1e3;
+    let target_ps = still.bytes as f64 * 8.0 / machine.unprotected_gbps() * 1e3;
     let solve = |f0: f64, t0: u64, f1: f64, t1: u64| {
         let slope = (t1 as f64 - t0 as f64) / (f1 - f0);
         if slope > 0.0 { (f1 + (target_ps - t1 as f64) / slope).max(0.0) } else { 0.0 }

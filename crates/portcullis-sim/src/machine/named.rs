@@ -1,55 +1,12 @@
-//! Machines: a cost book, an IOMMU, and what the machine reaches unprotected. Every value has its source.
+//! The machines that are known by name. Every value has its source.
 //!
 //! Sources: \[E\] EiovaR, FAST'15; \[R\] rIOMMU, ASPLOS'15, Table 1; \[F\] Fast & Safe, SOSP'24; *peers*: Linux 6.12's own code
 //! timed in user space on a recent two-core machine; *assumed*: neither published nor measured.
 
-use crate::engine::{CostBook, Frequency};
+use super::Machine;
+use crate::engine::CostBook;
 use portcullis_model::Parameters;
-use serde::Serialize;
-
-/// A machine.
-#[derive(Clone, Debug, Serialize)]
-pub struct Machine {
-    /// The name on the command line and in JSON.
-    pub id: &'static str,
-    /// What it is.
-    pub description: &'static str,
-    /// Where the values come from.
-    pub source: &'static str,
-    /// Clock of a core, in hertz.
-    pub core_hz: f64,
-    /// Cores that serve the device when it is unprotected at full rate.
-    pub cores: u32,
-    /// What the device transfers with no IOMMU, in Gb/s.
-    pub unprotected_gbps: f64,
-    /// What the CPUs do per byte with no protection, in cycles of one core.
-    pub unprotected_cycles_per_byte: f64,
-    /// Bytes that the device keeps in flight.
-    pub bytes_in_flight: u64,
-    /// Bytes in a transaction on the bus.
-    pub transaction_bytes: u64,
-    /// What each step costs.
-    pub costs: CostBook,
-    /// The IOMMU.
-    pub iommu: Parameters,
-}
-
-impl Machine {
-    /// Every machine.
-    pub fn all() -> Vec<Self> {
-        vec![r210_cx3(), cascadelake_cx5()]
-    }
-
-    /// The machine called `id`.
-    pub fn by_id(id: &str) -> Option<Self> {
-        Self::all().into_iter().find(|machine| machine.id == id)
-    }
-
-    /// The clock of a core.
-    pub fn frequency(&self) -> Frequency {
-        Frequency::new(self.core_hz)
-    }
-}
+use std::collections::BTreeMap;
 
 /// Cycles in which a core copies 1,024 bytes: `memcpy` moves 13 GB/s from memory to memory on an i7-6700HQ with DDR4-2400 (the 26 GB/s of
 /// Stack Overflow question 43343231 count what is read and what is written). What lies in the caches takes less, so it is a price from
@@ -65,7 +22,7 @@ const fn copy_kib(core_hz: f64) -> u64 {
 /// 588 and 438, find 249, free 159, other 44 and 26, invalidation 2127 (of which the hardware takes what the software steps
 /// leave); 205 for queueing a deferred unmap. An allocation without a search is its 92; a step of the search is 50, from the
 /// 47–57 that \[E\] Table 2 implies.
-fn r210_cx3() -> Machine {
+pub(super) fn r210_cx3() -> Machine {
     const LOCK: u64 = 20; // assumed: two atomics on a line in the L1 cache
     const ATOMIC: u64 = 25; // assumed: one on a line in the L1 cache
     const WINDOW_FIND: u64 = 10; // assumed: two loads from the L1 cache, one after the other
@@ -79,14 +36,18 @@ fn r210_cx3() -> Machine {
     const CORE_HZ: f64 = 3.1e9;
     const UNPROTECTED_GBPS: f64 = 19.79; // [R] calibration, Netperf stream
     Machine {
-        id: "r210-cx3",
-        description: "Xeon E3-1220 3.1 GHz, one core, walks that do not snoop, ConnectX-3 40 GbE (2012)",
-        source: "unit costs of rIOMMU Table 1, search step of EiovaR Table 2; IOMMU sizes derived or assumed",
+        id: "r210-cx3".to_owned(),
+        description: "Xeon E3-1220 3.1 GHz, one core, walks that do not snoop, ConnectX-3 40 GbE (2012)".to_owned(),
+        source: "unit costs of rIOMMU Table 1, search step of EiovaR Table 2; IOMMU sizes derived or assumed"
+            .to_owned(),
         core_hz: CORE_HZ,
-        cores: 1,
-        unprotected_gbps: UNPROTECTED_GBPS,
+        cores: 1, // [R]: one of its four is used
+        link_gbps: Some(UNPROTECTED_GBPS),
         // The unprotected run is bound by the CPU [R]: all of its cycles go into the bytes.
         unprotected_cycles_per_byte: CORE_HZ * 8.0 / (UNPROTECTED_GBPS * 1e9),
+        disk_iops: None,
+        disk_bytes_per_second: None,
+        unprotected_cycles_per_request: 0.0,
         bytes_in_flight: 4096,
         transaction_bytes: 512,
         costs: CostBook {
@@ -140,6 +101,39 @@ fn r210_cx3() -> Machine {
             copy_kib: copy_kib(CORE_HZ),
         },
         iommu: Parameters::sandybridge(),
+        assumed: ranges(&[
+            ("depot_exchange", 25.0, 100.0),
+            ("hash_find", 30.0, 120.0),
+            ("segment_split", 30.0, 120.0),
+            ("segment_join", 30.0, 120.0),
+            ("window_take", 30.0, 120.0),
+            ("window_claim", 20.0, 70.0),
+            ("window_return", 20.0, 70.0),
+            ("chunk_take", 20.0, 70.0),
+            ("chunk_find", 5.0, 20.0),
+            ("chunk_return", 8.0, 30.0),
+            ("table_read", 15.0, 60.0),
+            ("table_scan", 0.0, 4.0),
+            ("table_claim", 12.0, 50.0),
+            ("table_exchange", 12.0, 50.0),
+            ("table_entry", 5.0, 20.0),
+            ("table_page", 500.0, 4000.0),
+            ("queue_descriptor", 10.0, 100.0),
+            ("register_write", 50.0, 300.0),
+            ("register_read", 200.0, 1500.0),
+            ("lock", 10.0, 60.0),
+            ("line_transfer", 50.0, 200.0),
+            ("handoff_per_waiter", 0.0, 100.0),
+            ("poll", 5.0, 60.0),
+            ("copy_kib", 60.0, 244.0),
+            ("iotlb_entries", 32.0, 512.0),
+            ("ptcache_l1_entries", 16.0, 64.0),
+            ("ptcache_l2_entries", 16.0, 64.0),
+            ("ptcache_l3_entries", 16.0, 64.0),
+            ("memory_read_ps", 100_000.0, 300_000.0),
+            ("invalidation_ps", 250_000.0, 450_000.0),
+            ("wait_ps", 90_000.0, 290_000.0),
+        ]),
     }
 }
 
@@ -148,7 +142,7 @@ fn r210_cx3() -> Machine {
 /// Software costs are those of Linux 6.12's own code on a recent machine (*peers*, medians): a search step is the slope of
 /// the two-ring runs, a lock and a line transfer the two-thread runs. The invalidation hardware is assumed to take as long
 /// as on `r210-cx3`, for want of a published value.
-fn cascadelake_cx5() -> Machine {
+pub(super) fn cascadelake_cx5() -> Machine {
     const CORE_HZ: f64 = 3.3e9;
     const LOCK: u64 = 8; // peers: uncontended spinlock
     const CHUNK_SPEND: u64 = 5; // assumed: a load and a store in the L1 cache
@@ -160,14 +154,22 @@ fn cascadelake_cx5() -> Machine {
     const TABLE_READ: u64 = 8; // assumed share of the 224 cycles per map and unmap of a page (peers)
     const UNPROTECTED_GBPS: f64 = 97.6; // [F] calibration, 5 flows
     Machine {
-        id: "cascadelake-cx5",
-        description: "Xeon Gold 6234 3.3 GHz, 5 cores, ConnectX-5 100 GbE (2019)",
-        source: "Fast & Safe (SOSP'24) for rates and walks; software costs of Linux 6.12 measured on a recent machine; IOMMU sizes and invalidation time derived or assumed",
+        id: "cascadelake-cx5".to_owned(),
+        description: "four Xeon Gold 6234 3.3 GHz, 32 cores, ConnectX-5 100 GbE, one NVMe disk (2019)".to_owned(),
+        source: "Fast & Safe (SOSP'24) for rates and walks; software costs of Linux 6.12 measured on a recent machine; IOMMU sizes, \
+                 invalidation time and the disk derived or assumed"
+            .to_owned(),
         core_hz: CORE_HZ,
-        cores: 5,
-        unprotected_gbps: UNPROTECTED_GBPS,
+        cores: 32, // [F]: four sockets of eight
+        link_gbps: Some(UNPROTECTED_GBPS),
         // Five cores are the fewest that fill the link [F §2.2], so one of four would carry a quarter of it at most.
         unprotected_cycles_per_byte: CORE_HZ * 8.0 / (UNPROTECTED_GBPS * 1e9 / 4.0),
+        // [F] has no disk: an Intel SSD DC P4510 of that time, by its product brief, from memory, unverified.
+        disk_iops: Some(637_500.0),
+        disk_bytes_per_second: Some(3.2e9),
+        // libaio makes 608,000 requests of 4 KiB a second on one core ("Efficient IO with io_uring", Axboe 2019, from memory,
+        // unverified; the clock there is not given, and taken to be this one).
+        unprotected_cycles_per_request: CORE_HZ / 608_000.0,
         bytes_in_flight: 4096,  // [F]: p
         transaction_bytes: 512, // [F] derived
         costs: CostBook {
@@ -220,5 +222,47 @@ fn cascadelake_cx5() -> Machine {
             copy_kib: copy_kib(CORE_HZ),
         },
         iommu: Parameters::cascadelake(),
+        assumed: ranges(&[
+            // From five cores that fill the link just so, to four that nearly do [F].
+            ("unprotected_cycles_per_byte", 1.08, 1.36),
+            ("disk_iops", 100_000.0, 3_000_000.0),
+            ("disk_bytes_per_second", 1e9, 14e9),
+            ("unprotected_cycles_per_request", 2_700.0, 21_600.0),
+            ("map", 10.0, 100.0),
+            ("unmap", 10.0, 100.0),
+            ("depot_exchange", 10.0, 60.0),
+            ("hash_find", 10.0, 60.0),
+            ("segment_split", 10.0, 60.0),
+            ("segment_join", 10.0, 60.0),
+            ("window_take", 13.0, 52.0),
+            ("window_claim", 9.0, 34.0),
+            ("window_return", 9.0, 34.0),
+            ("chunk_take", 9.0, 34.0),
+            ("chunk_find", 5.0, 20.0),
+            ("chunk_return", 8.0, 30.0),
+            ("table_read", 4.0, 16.0),
+            ("table_scan", 0.0, 4.0),
+            ("table_claim", 8.0, 40.0),
+            ("table_page", 200.0, 2000.0),
+            ("flush_queue_push", 20.0, 200.0),
+            ("queue_descriptor", 5.0, 50.0),
+            ("register_write", 50.0, 300.0),
+            ("register_read", 300.0, 1500.0),
+            ("handoff_per_waiter", 0.0, 157.0),
+            ("poll", 5.0, 60.0),
+            ("copy_kib", 60.0, 259.0),
+            ("iotlb_entries", 32.0, 1024.0),
+            ("ptcache_l1_entries", 16.0, 64.0),
+            ("ptcache_l2_entries", 16.0, 64.0),
+            ("ptcache_l3_entries", 16.0, 64.0),
+            // From the asynchronous invalidation of an older part (128 cycles) to four times that of Sandy Bridge.
+            ("invalidation_ps", 40_000.0, 1_400_000.0),
+            ("wait_ps", 20_000.0, 700_000.0),
+        ]),
     }
+}
+
+/// Values by name, each with its range.
+fn ranges(all: &[(&str, f64, f64)]) -> BTreeMap<String, [f64; 2]> {
+    all.iter().map(|(key, low, high)| ((*key).to_owned(), [*low, *high])).collect()
 }

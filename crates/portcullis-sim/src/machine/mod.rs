@@ -1,0 +1,72 @@
+//! Machines: a cost book, an IOMMU, and what the machine reaches unprotected.
+
+mod named;
+mod value;
+
+pub use value::MachineError;
+
+use crate::engine::{CostBook, Frequency};
+use portcullis_model::Parameters;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// A machine.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Machine {
+    /// The name on the command line and in JSON.
+    pub id: String,
+    /// What it is.
+    pub description: String,
+    /// Where the values come from.
+    pub source: String,
+    /// Clock of a core, in hertz.
+    pub core_hz: f64,
+    /// Cores that may serve its devices.
+    pub cores: u32,
+    /// What its link carries with no IOMMU, in Gb/s; `None` where it has no link, so that all traffic is its disks'.
+    pub link_gbps: Option<f64>,
+    /// What the CPUs do with no protection for network traffic, in cycles of one core per byte of the buffers. Buffers that are not full
+    /// take as much: what is done for a packet hardly depends on its length.
+    pub unprotected_cycles_per_byte: f64,
+    /// Requests per second that its disks serve together; `None` where it has none, so that all traffic is its link's.
+    pub disk_iops: Option<f64>,
+    /// Bytes per second that its disks move together.
+    pub disk_bytes_per_second: Option<f64>,
+    /// What the CPUs do with no protection for a request to a disk, in cycles of one core.
+    pub unprotected_cycles_per_request: f64,
+    /// Bytes that the device keeps in flight.
+    pub bytes_in_flight: u64,
+    /// Bytes in a transaction on the bus.
+    pub transaction_bytes: u64,
+    /// What each step costs.
+    pub costs: CostBook,
+    /// The IOMMU.
+    pub iommu: Parameters,
+    /// The values that are neither published nor measured, by name, each with the range in which it is believed to lie. The answer is
+    /// tried at both ends.
+    pub assumed: BTreeMap<String, [f64; 2]>,
+}
+
+impl Machine {
+    /// Every machine.
+    pub fn all() -> Vec<Self> {
+        vec![named::r210_cx3(), named::cascadelake_cx5()]
+    }
+
+    /// The machine called `id`.
+    pub fn by_id(id: &str) -> Option<Self> {
+        Self::all().into_iter().find(|machine| machine.id == id)
+    }
+
+    /// What it reaches with no IOMMU, in Gb/s.
+    pub fn unprotected_gbps(&self) -> f64 {
+        let disks = self.disk_bytes_per_second.map(|bytes| bytes * 8.0 / 1e9);
+        self.link_gbps.or(disks).unwrap_or_default()
+    }
+
+    /// The clock of a core.
+    pub fn frequency(&self) -> Frequency {
+        Frequency::new(self.core_hz)
+    }
+}

@@ -1,0 +1,196 @@
+//! The values of a machine by name: setting one, and whether such a machine can be.
+
+use super::Machine;
+use portcullis_model::ParameterError;
+use serde_json::Value;
+use thiserror::Error;
+
+/// Where the values of a machine are that users may set, in its JSON: its own, and those of two of its parts. All names differ.
+const PARTS: [&str; 2] = ["costs", "iommu"];
+/// The most that a step can cost, so that a slip of the keyboard does not stop the clock: a second or so.
+const CYCLES_MAX: u64 = 1_000_000_000;
+
+/// A value that no machine has.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum MachineError {
+    /// No such value.
+    #[error("a machine has no value `{key}`; there are: {known}")]
+    Unknown {
+        /// What was asked for.
+        key: String,
+        /// What there is, separated by commas.
+        known: String,
+    },
+    /// Not of the type of that value.
+    #[error("`{value}` is no value for `{key}`: {reason}")]
+    Value {
+        /// Its name.
+        key: String,
+        /// The value given.
+        value: String,
+        /// What was expected.
+        reason: String,
+    },
+    /// Out of its range.
+    #[error("`{key}` must be {expected}")]
+    Range {
+        /// Its name.
+        key: String,
+        /// What it must be.
+        expected: String,
+    },
+}
+
+impl From<ParameterError> for MachineError {
+    fn from(error: ParameterError) -> Self {
+        match error {
+            ParameterError::Unknown { key, known } => Self::Unknown { key, known },
+            ParameterError::Value { key, value, reason } => Self::Value { key, value, reason },
+            ParameterError::Range { key, expected } => {
+                Self::Range { key: key.to_owned(), expected: expected.to_owned() }
+            }
+        }
+    }
+}
+
+/// Whether a value of the machine's own may be set: texts and tables may not.
+fn is_plain(value: &Value) -> bool {
+    value.is_number() || value.is_null()
+}
+
+impl Machine {
+    /// Sets the value called `key` from text, as in `--set cores=8` or `--set iotlb_entries=64`. Whether values go together is for
+    /// [`check`](Self::check), when all are set.
+    ///
+    /// # Errors
+    /// [`MachineError`]; then nothing has changed.
+    pub fn set(&mut self, key: &str, value: &str) -> Result<(), MachineError> {
+        let refused = |reason: String| MachineError::Value { key: key.into(), value: value.into(), reason };
+        let mut all = serde_json::to_value(&*self).map_err(|error| refused(error.to_string()))?;
+        let place = match PARTS.into_iter().find(|part| all[part].get(key).is_some()) {
+            Some(part) => all[part].get_mut(key),
+            None => all.get_mut(key).filter(|value| is_plain(value)),
+        };
+        let Some(place) = place else {
+            return Err(MachineError::Unknown { key: key.into(), known: names(&all).join(", ") });
+        };
+        *place = serde_json::from_str(value).unwrap_or_else(|_| Value::String(value.into()));
+        *self = serde_json::from_value(all).map_err(|error| refused(error.to_string()))?;
+        // What was set is not assumed any more.
+        self.assumed.remove(key);
+        Ok(())
+    }
+
+    /// The value called `key`, where it is a number.
+    pub fn get(&self, key: &str) -> Option<f64> {
+        let all = serde_json::to_value(self).ok()?;
+        let part = PARTS.into_iter().find_map(|part| all[part].get(key));
+        part.or_else(|| all.get(key))?.as_f64()
+    }
+
+    /// Whether there can be such a machine.
+    ///
+    /// # Errors
+    /// [`MachineError::Range`], naming the first value that is out of its range.
+    pub fn check(&self) -> Result<(), MachineError> {
+        let within = |value: f64, low: f64, high: f64| (low..=high).contains(&value);
+        let or_none = |value: Option<f64>, low: f64, high: f64| value.is_none_or(|value| within(value, low, high));
+        let checks = [
+            ("core_hz", within(self.core_hz, 1e7, 1e11), "from 10 MHz to 100 GHz, in hertz"),
+            ("cores", (1..=4096).contains(&self.cores), "from 1 to 4096"),
+            ("link_gbps", or_none(self.link_gbps, 1e-3, 1e5), "from 0.001 to 100000, in Gb/s"),
+            ("link_gbps", self.link_gbps.is_some() || self.disk_iops.is_some(), "there where `disk_iops` is not"),
+            ("unprotected_cycles_per_byte", within(self.unprotected_cycles_per_byte, 0.0, 1e6), "from 0 to 1000000"),
+            ("disk_iops", or_none(self.disk_iops, 1.0, 1e12), "from 1 to 10^12 requests per second"),
+            ("disk_bytes_per_second", or_none(self.disk_bytes_per_second, 1.0, 1e15), "from 1 to 10^15"),
+            (
+                "disk_bytes_per_second",
+                self.disk_bytes_per_second.is_some() == self.disk_iops.is_some(),
+                "there where `disk_iops` is, and only there",
+            ),
+            (
+                "unprotected_cycles_per_request",
+                within(self.unprotected_cycles_per_request, 0.0, 1e9),
+                "from 0 to 1000000000",
+            ),
+            ("bytes_in_flight", (64..=1 << 40).contains(&self.bytes_in_flight), "from 64 to 2^40"),
+            ("transaction_bytes", (1..=4096).contains(&self.transaction_bytes), "from 1 to a page, 4096"),
+        ];
+        let range =
+            |key: &str, expected: &str| MachineError::Range { key: key.to_owned(), expected: expected.to_owned() };
+        if let Some((key, _, expected)) = checks.into_iter().find(|(_, holds, _)| !holds) {
+            return Err(range(key, expected));
+        }
+        let costs = serde_json::to_value(&self.costs).unwrap_or_default();
+        let dear = |(_, cycles): &(&String, &Value)| cycles.as_u64().is_none_or(|cycles| cycles > CYCLES_MAX);
+        if let Some((key, _)) = costs.as_object().into_iter().flatten().find(dear) {
+            return Err(range(key, "at most 1000000000 cycles"));
+        }
+        self.iommu.check()?;
+        for (key, [low, high]) in &self.assumed {
+            let value = self.get(key).ok_or_else(|| range(key, "the name of a number of the machine, in `assumed`"))?;
+            if !within(value, *low, *high) {
+                return Err(range(key, "within its range in `assumed`"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What there is to set.
+fn names(all: &Value) -> Vec<String> {
+    let own = all.as_object().into_iter().flatten().filter(|(_, value)| is_plain(value));
+    let parts = PARTS.into_iter().filter_map(|part| all[part].as_object()).flatten();
+    own.chain(parts).map(|(key, _)| key.clone()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_named_machine_can_be_and_comes_back_from_its_json() {
+        for machine in Machine::all() {
+            assert_eq!(machine.check(), Ok(()), "{}", machine.id);
+            let json = serde_json::to_string(&machine).expect("JSON");
+            assert_eq!(serde_json::from_str::<Machine>(&json).expect("a machine"), machine);
+        }
+    }
+
+    #[test]
+    fn names_of_values_differ() {
+        let mut names = names(&serde_json::to_value(&Machine::all()[0]).expect("JSON"));
+        names.sort_unstable();
+        assert!(names.windows(2).all(|pair| pair[0] != pair[1]), "{names:?}");
+    }
+
+    #[test]
+    fn any_value_is_set_by_name() {
+        let mut machine = Machine::by_id("cascadelake-cx5").expect("a machine");
+        for (key, value) in [("cores", "8"), ("core_hz", "2.5e9"), ("link_gbps", "25"), ("lock", "11"), ("mamv", "9")] {
+            machine.set(key, value).expect(key);
+            assert_eq!(machine.get(key), value.parse().ok(), "{key}");
+        }
+        assert_eq!((machine.cores, machine.costs.lock, machine.check()), (8, 11, Ok(())));
+    }
+
+    #[test]
+    fn what_cannot_be_is_named() {
+        let machine = Machine::by_id("cascadelake-cx5").expect("a machine");
+        for (key, value) in [("cors", "8"), ("costs", "8"), ("id", "8"), ("cores", "many"), ("lock", "-1")] {
+            let mut changed = machine.clone();
+            let error = changed.set(key, value).expect_err(key).to_string();
+            assert!(error.contains(&format!("`{key}`")) && changed == machine, "{error}");
+        }
+        for (key, value) in
+            [("cores", "0"), ("core_hz", "3.3"), ("link_gbps", "-1"), ("lock", "10000000000"), ("walkers", "0")]
+        {
+            let mut changed = machine.clone();
+            changed.set(key, value).expect(key);
+            assert!(matches!(changed.check(), Err(MachineError::Range { key: named, .. }) if named == key), "{key}");
+        }
+        let mut nothing = machine;
+        (nothing.link_gbps, nothing.disk_iops, nothing.disk_bytes_per_second) = (None, None, None);
+        assert!(nothing.check().is_err());
+    }
+}
