@@ -4,6 +4,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use portcullis::{Protection, SubPage};
 #[cfg(target_os = "linux")]
 use portcullis_bench::Workload;
+use portcullis_sim::PayloadRule;
 use portcullis_sim::compare::ClockMode;
 use portcullis_sim::prefetch::Prefetching;
 use std::path::PathBuf;
@@ -126,6 +127,10 @@ pub(crate) struct PlanArguments {
     /// from a page of the domain's own
     #[arg(long, default_value = "expose", value_parser = sub_page)]
     pub(crate) sub_page: SubPage,
+    /// How much of each buffer a network card writes: bytes, as 128, or a share, as 0.5. Without it, what the capture shows, or a range
+    /// from one byte to all
+    #[arg(long, value_name = "BYTES|FRACTION", value_parser = payload)]
+    pub(crate) payload: Option<PayloadRule>,
     /// Virtual time: model, trace, or scale=K
     #[arg(long, default_value = "model", value_parser = clock)]
     pub(crate) clock: ClockMode,
@@ -208,6 +213,11 @@ fn protection(text: &str) -> Result<Protection, String> {
 fn sub_page(text: &str) -> Result<SubPage, String> {
     let named = SubPage::ALL.into_iter().find(|sub_page| sub_page.name() == text);
     named.ok_or_else(|| "expected expose, refuse or bounce".to_owned())
+}
+
+fn payload(text: &str) -> Result<PayloadRule, String> {
+    PayloadRule::parse(text)
+        .ok_or_else(|| "expected bytes from 1 on, or a share above 0 up to 1 with a point in it, as 0.5".to_owned())
 }
 
 fn prefetching(text: &str) -> Result<Prefetching, String> {

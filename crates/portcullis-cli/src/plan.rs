@@ -73,6 +73,7 @@ impl<'a> Planned<'a> {
             leaf_only_hint: !arguments.no_hint,
             hints: arguments.prefetch.hints,
             sub_page: arguments.sub_page,
+            payload: arguments.payload.unwrap_or_default(),
         };
         Ok(Self { arguments, plan, machine, variants: variants.len(), inputs })
     }

@@ -67,6 +67,8 @@ fn every_design(criterion: &mut Criterion, name: &str, work: &Work, expected: &E
                 seed: SEED,
                 leaf_only_hint: true,
                 hints: Hints::NONE,
+                payload: PayloadRule::Shown,
+                payload: PayloadRule::Shown,
             };
             bench(&mut group, &job, expected);
         }

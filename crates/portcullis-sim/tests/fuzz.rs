@@ -226,6 +226,7 @@ fn replay(machine: &Machine, trace: Trace) -> bool {
             seed: 1,
             leaf_only_hint: true,
             hints: Hints::NONE,
+            payload: PayloadRule::Shown,
         };
         let _ = run(&job);
     }

@@ -50,6 +50,7 @@ fn job<'m>(machine: &'m Machine, work: Work, design: DesignId, protection: Prote
         seed: 1,
         leaf_only_hint: true,
         hints: Hints::NONE,
+        payload: PayloadRule::Shown,
     }
 }
 
