@@ -10,6 +10,9 @@
 //! as they can: of coherent memory (`dma_alloc`) nothing, and of scatter lists not how long each piece is. Such a capture may
 //! also come from a system whose devices no IOMMU serves, with physical addresses for I/O addresses.
 //!
+//! How much of a buffer is payload shows where its driver syncs a part of it for the CPU before it looks
+//! (`dma_sync_single_for_cpu`, `dma_sync_sg_for_cpu`), or unmaps fewer bytes than it has mapped: [`Trace::payloads`].
+//!
 //! `perf script` does not tell interrupts from tasks; there [`Context::level`] is always [`Level::Task`].
 //!
 //! [`AccessLog`] holds the accesses of the device itself, and [`join()`] finds the mapping behind each.
@@ -176,6 +179,16 @@ pub struct UnmatchedUnmap {
     pub pages: u64,
 }
 
+/// How much of a mapping is payload, as far as its driver has shown it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Payload {
+    /// Index into [`Trace::mappings`].
+    pub mapping: u32,
+    /// What was synced for the CPU while it was mapped, summed: more than there is, where a page is used again while it stays
+    /// mapped. Where nothing was, the bytes of an unmap that names fewer than were mapped.
+    pub bytes: u64,
+}
+
 /// Everything that a trace says.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Trace {
@@ -202,6 +215,9 @@ pub struct Trace {
     pub invalidations: Vec<TracedInvalidation>,
     /// The unmaps that are no operations, in the order of the trace.
     pub unmatched: Vec<UnmatchedUnmap>,
+    /// The mappings whose driver has shown how much of them is payload, in order. Of scatter lists only where there are `iommu:`
+    /// events.
+    pub payloads: Vec<Payload>,
 }
 
 impl Trace {
@@ -225,6 +241,12 @@ impl Trace {
     /// The segments of `mapping`.
     pub fn segments_of(&self, mapping: &TraceMapping) -> &[Segment] {
         &self.segments[mapping.segments()]
+    }
+
+    /// How much of the mapping with this index is payload; `None`: the trace does not tell.
+    pub fn payload_of(&self, mapping: u32) -> Option<u64> {
+        let at = self.payloads.binary_search_by_key(&mapping, |payload| payload.mapping).ok()?;
+        Some(self.payloads[at].bytes)
     }
 }
 

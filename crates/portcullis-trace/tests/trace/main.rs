@@ -8,6 +8,7 @@ mod grouping;
 mod joining;
 mod malformed;
 mod one_kind_of_event;
+mod payloads;
 mod printed;
 mod properties;
 
