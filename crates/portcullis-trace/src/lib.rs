@@ -270,6 +270,9 @@ fn read_lines<R: Read>(name: String, mut lines: Lines<R>, mut progress: impl FnM
         };
         match line {
             Ok(Line::Record(record)) => {
+                if tally.begins_again(&record) {
+                    return Err(second_capture(&lines, "time goes back to the first event"));
+                }
                 tally.record(&record);
                 let at = |flaw: Flaw| flaw.at(&lines.file, lines.number, text, format::ANY);
                 readings.record(&record).map_err(at)?;
@@ -278,6 +281,9 @@ fn read_lines<R: Read>(name: String, mut lines: Lines<R>, mut progress: impl FnM
                 }
             }
             Ok(Line::Lost(events)) => tally.lost_events = tally.lost_events.saturating_add(events),
+            Ok(Line::Comment) if tally.records > 0 && Format::is_beginning(text) => {
+                return Err(second_capture(&lines, "a header after events"));
+            }
             Ok(Line::Comment) => {}
             Err(flaw) => return Err(tally.failed(flaw, format, &lines)),
         }
@@ -314,6 +320,10 @@ fn not_a_trace(file: String, line: u64, found: &str) -> TraceError {
     TraceError::OtherKind { file, line, wanted: "a trace", found: found.to_owned(), expected: format::ANY }
 }
 
+fn second_capture<R: Read>(lines: &Lines<R>, sign: &'static str) -> TraceError {
+    TraceError::SecondCapture { file: lines.file.clone(), line: lines.number, sign }
+}
+
 /// What is counted line by line, whatever the lines mean.
 #[derive(Default)]
 struct Tally {
@@ -325,6 +335,8 @@ struct Tally {
     last_of_cpu_ns: Vec<u64>,
     out_of_order: u64,
     dma_events: bool,
+    /// The time of the first event in the file.
+    begun_ns: u64,
     first_ns: u64,
     last_ns: u64,
     /// The beginning of the file, while no event has been seen.
@@ -332,6 +344,13 @@ struct Tally {
 }
 
 impl Tally {
+    /// Whether a CPU that was past the first event of the file is back there or before: lines that were moved are not moved so far.
+    fn begins_again(&self, record: &Record<'_>) -> bool {
+        let place = record.place;
+        let last_ns = self.last_of_cpu_ns.get(usize::from(place.cpu));
+        self.records > 0 && place.time_ns <= self.begun_ns && last_ns.is_some_and(|&last_ns| last_ns > self.begun_ns)
+    }
+
     fn record(&mut self, record: &Record<'_>) {
         let place = record.place;
         self.dma_events |= matches!(record.event, Event::DmaMap { .. } | Event::DmaMapList { .. });
@@ -342,7 +361,7 @@ impl Tally {
         self.out_of_order += u64::from(place.time_ns < self.last_of_cpu_ns[cpu]);
         self.last_of_cpu_ns[cpu] = place.time_ns;
         if self.records == 0 {
-            (self.first_ns, self.last_ns) = (place.time_ns, place.time_ns);
+            (self.begun_ns, self.first_ns, self.last_ns) = (place.time_ns, place.time_ns, place.time_ns);
         }
         self.records += 1;
         if self.last_cpu.replace(place.cpu) != Some(place.cpu) {

@@ -11,6 +11,7 @@ mod one_kind_of_event;
 mod payloads;
 mod printed;
 mod properties;
+mod second_capture;
 
 use lzma_rust2::XzReader;
 use portcullis_trace::{Trace, TraceError};
