@@ -238,11 +238,6 @@ impl Trace {
         read_lines(name.to_owned(), Lines::new(name, reader)?, progress)
     }
 
-    /// Payload, to be merged.
-    pub fn payload_of(&self, _mapping: u32) -> Option<u64> {
-        None
-    }
-
     /// The segments of `mapping`.
     pub fn segments_of(&self, mapping: &TraceMapping) -> &[Segment] {
         &self.segments[mapping.segments()]
