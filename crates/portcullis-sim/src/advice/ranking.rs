@@ -85,3 +85,70 @@ impl<'r> Ranking<'r> {
         self.tied.first().copied()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compare::{Measurement, Settings};
+    use portcullis::design::Options;
+
+    fn row(design: &'static str, batch: usize, share: f64, cycles_per_page: f64) -> CompareRow {
+        let outcome = RunOutcome { estimate_vs_none: share, cycles_per_page, ..RunOutcome::default() };
+        CompareRow {
+            item: 0,
+            trace: "a trace".to_owned(),
+            design,
+            options: Options::NONE,
+            no_such_hardware: design == "riommu",
+            protection: Protection::Strict,
+            sub_page: None,
+            batch,
+            prefetcher: None,
+            set: Settings::new(),
+            outcome: Measurement::Done(Box::new(outcome)),
+        }
+    }
+
+    fn best(rows: &[CompareRow], batch: Option<usize>) -> (&'static str, usize) {
+        let best = Ranking::of(rows, Protection::Strict, batch).best().expect("a strict run");
+        (best.row.design, best.row.batch)
+    }
+
+    #[test]
+    fn the_simplest_wins_a_tie() {
+        let mut rows =
+            vec![row("portcullis", 64, 1.0, 100.0), row("identity", 1, 0.995, 200.0), row("magazine", 1, 0.985, 900.0)];
+        assert_eq!(best(&rows, None), ("magazine", 1));
+        rows.pop();
+        assert_eq!(best(&rows, None), ("identity", 1), "no drivers to change");
+        // Of those that are as simple, the cheapest.
+        rows.push(row("eiovar", 1, 0.999, 199.0));
+        assert_eq!(best(&rows, None), ("eiovar", 1));
+        assert_eq!(Ranking::of(&rows, Protection::Strict, None).tied.len(), 3);
+    }
+
+    #[test]
+    fn what_is_better_by_more_than_a_tie_wins() {
+        let rows =
+            [row("portcullis", 64, 0.90, 100.0), row("identity", 1, 0.87, 200.0), row("magazine", 1, 0.5, 900.0)];
+        assert_eq!(best(&rows, None), ("portcullis", 64));
+        assert_eq!(best(&rows, Some(1)), ("identity", 1), "at equal batches");
+        assert!(Ranking::of(&rows, Protection::Deferred, None).best().is_none());
+    }
+
+    #[test]
+    fn a_range_counts_by_its_lower_end() {
+        let mut rows = [row("portcullis", 1, 0.98, 100.0), row("magazine", 1, 0.99, 200.0)];
+        let Measurement::Done(outcome) = &mut rows[1].outcome else { unreachable!("it was done") };
+        outcome.estimate_vs_none_min = Some(0.7);
+        assert_eq!(best(&rows, None), ("portcullis", 1));
+    }
+
+    #[test]
+    fn neither_hardware_that_does_not_exist_wins_nor_what_failed_a_check() {
+        let mut rows = [row("riommu", 1, 1.0, 1.0), row("eiovar", 1, 0.99, 1.0), row("magazine", 1, 0.2, 200.0)];
+        let Measurement::Done(outcome) = &mut rows[1].outcome else { unreachable!("it was done") };
+        outcome.stale_accesses = 1;
+        assert_eq!(best(&rows, None), ("magazine", 1));
+    }
+}

@@ -96,8 +96,15 @@ fn without_linux(rows: &[CompareRow]) -> Vec<String> {
             ));
         }
     }
+    sentences.extend(strict.best().and_then(|best| without_batches(rows, &best)));
     sentences.extend(strict.best().and_then(|best| price_of_batches(best.outcome)));
     sentences
+}
+
+/// What is best where drivers do not batch, next to a choice whose drivers do.
+fn without_batches(rows: &[CompareRow], chosen: &Candidate<'_>) -> Option<String> {
+    let best = Ranking::of(rows, Protection::Strict, Some(1)).best().filter(|_| chosen.row.batch > 1)?;
+    Some(format!("Without batches {} is the best, at {} of unprotected.", name(&best), share(best.outcome)))
 }
 
 fn choose(ranking: &Ranking<'_>, best: Candidate<'_>, because: &str) -> String {
