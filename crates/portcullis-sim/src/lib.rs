@@ -25,4 +25,7 @@ pub use engine::CostBook;
 pub use machine::Machine;
 pub use outcome::{Limit, PrefetchCounts, RiotlbCounts, RunOutcome, run};
 pub use platform::LabPlatform;
-pub use run::{Churn, Job, LabUnit, Pace, Rings, RunError, WORKLOADS, Work, WorkloadError, WorkloadInfo, machine_pace};
+pub use run::{
+    Churn, Job, LabUnit, Pace, ParameterInfo, Rings, RunError, WORKLOADS, Work, WorkloadError, WorkloadInfo,
+    machine_pace,
+};
