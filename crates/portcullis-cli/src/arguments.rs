@@ -102,7 +102,8 @@ pub(crate) struct PlanArguments {
     /// Traces: text of ftrace, trace-cmd report or perf script, plain, xz, gz or zst; replayed one by one. Without any, the
     /// bundled one
     pub(crate) traces: Vec<PathBuf>,
-    /// A synthetic workload instead, such as rings:count=40,ring=256,burst=16,tx=0.05,pages=1,idle=4096
+    /// A synthetic workload instead, such as rings:count=40,ring=256,burst=16,tx=0.05,pages=1,idle=4096; `list workloads` explains
+    /// the parameters
     #[arg(long, conflicts_with_all = ["traces", "accesses"])]
     pub(crate) workload: Option<String>,
     /// Only these designs, by id; parameters as in eiovar:k=512:queue=per-core,magazine; `list designs` shows them
@@ -134,10 +135,10 @@ pub(crate) struct PlanArguments {
     /// Virtual time: model, trace, or scale=K
     #[arg(long, default_value = "model", value_parser = clock)]
     pub(crate) clock: ClockMode,
-    /// Sets a hardware parameter; `list machines --json` shows them
+    /// Sets a value of the machine, such as cores=8, core_hz=2.5e9, link_gbps=25 or iotlb_entries=64; `list machines --json` shows all
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(crate) settings: Vec<String>,
-    /// Runs with each of these values of a hardware parameter, and with each combination where there are several sweeps
+    /// Runs with each of these values of one of those, and with each combination where there are several sweeps
     #[arg(long = "sweep", value_name = "KEY=A,B,C")]
     pub(crate) sweeps: Vec<String>,
     /// A prefetcher of the IOTLB, which no hardware has: none, adjacent:direction=both|up, next:depth=N, markov:rows=N:slots=N,

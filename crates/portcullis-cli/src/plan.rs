@@ -122,7 +122,6 @@ impl<'a> Planned<'a> {
             ClockMode::Scale(factor) => format!("pauses × {factor}"),
         };
         let Item { machine, set, .. } = &plan.items[item];
-        let word = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         let mut changed: String = set.iter().map(|(key, value)| format!("   {key}={}", word(value))).collect();
         let prefetching = Prefetching::of(machine.iommu.prefetcher, plan.hints);
         if let Some(spec) = prefetching.spec() {
@@ -156,6 +155,11 @@ fn machine(arguments: &PlanArguments) -> Result<Machine, Failure> {
     Ok(machine)
 }
 
+/// A value as it is written on the command line.
+fn word(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
 /// A machine, and what was changed about it.
 #[derive(Clone)]
 struct Variant {
@@ -170,6 +174,12 @@ impl Variant {
         self.set.insert(key.to_owned(), value);
         Ok(())
     }
+
+    /// Whether there can be such a machine, now that everything is set: no order of the options is to matter.
+    fn check(&self) -> Result<(), Failure> {
+        let values: Vec<String> = self.set.iter().map(|(key, value)| format!("{key}={}", word(value))).collect();
+        self.machine.check().map_err(|error| Failure::Input(format!("{}: {error}", values.join(", "))))
+    }
 }
 
 /// The machine as it is set, and with each combination of what is swept: the last sweep changes fastest.
@@ -178,6 +188,11 @@ fn variants(arguments: &PlanArguments) -> Result<(Machine, Vec<Variant>), Failur
     for setting in &arguments.settings {
         let (key, value) =
             setting.split_once('=').ok_or_else(|| Failure::Input(format!("--set {setting}: expected KEY=VALUE")))?;
+        if base.set.contains_key(key) {
+            return Err(Failure::Input(format!(
+                "--set {setting}: expected each parameter once, and `{key}` is set twice"
+            )));
+        }
         base.set(key, value)?;
     }
     let machine = base.machine.clone();
@@ -202,14 +217,26 @@ fn variants(arguments: &PlanArguments) -> Result<(Machine, Vec<Variant>), Failur
             })
             .collect::<Result<_, Failure>>()?;
     }
+    variants.iter().try_for_each(Variant::check)?;
     Ok((machine, variants))
 }
 
+/// The designs of `--designs`, or all.
 pub(crate) fn designs(texts: &[String]) -> Result<Vec<Choice>, Failure> {
     if texts.is_empty() {
         return Ok(DesignId::ALL.iter().map(|design| Choice::from(*design)).collect());
     }
-    texts.iter().map(|text| Choice::parse(text).map_err(|error| Failure::Input(error.to_string()))).collect()
+    let mut designs = Vec::new();
+    for text in texts {
+        let choice = Choice::parse(text).map_err(Failure::input)?;
+        if designs.contains(&choice) {
+            return Err(Failure::Input(format!(
+                "--designs {text}: expected each design once, and `{choice}` is there twice"
+            )));
+        }
+        designs.push(choice);
+    }
+    Ok(designs)
 }
 
 /// Pieces of work, each with its name.

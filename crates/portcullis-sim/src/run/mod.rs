@@ -22,7 +22,7 @@ pub use adversary::{
 use any_domain::AnyDesign;
 pub use churn::Churn;
 pub use rings::Rings;
-pub use workload::{WORKLOADS, WorkloadError, WorkloadInfo};
+pub use workload::{ParameterInfo, WORKLOADS, WorkloadError, WorkloadInfo};
 pub use world::LabUnit;
 
 use crate::account::Account;
