@@ -90,6 +90,8 @@ pub struct Choice {
     pub design: &'static str,
     /// Its parameters, where they differ from the defaults.
     pub options: Options,
+    /// The largest batch.
+    pub batch: usize,
 }
 
 impl Best {
@@ -98,7 +100,11 @@ impl Best {
         let of_item = |item| {
             let rows: Vec<CompareRow> = comparison.results.iter().filter(|row| row.item == item).cloned().collect();
             let choice = |protection| {
-                best(&rows, protection).map(|(row, _)| Choice { design: row.design, options: row.options })
+                best(&rows, protection).map(|(row, _)| Choice {
+                    design: row.design,
+                    options: row.options,
+                    batch: row.batch,
+                })
             };
             Self { strict: choice(Protection::Strict), deferred: choice(Protection::Deferred) }
         };
@@ -212,11 +218,12 @@ fn exposure((_, outcome): Candidate<'_>) -> String {
     }
 }
 
-/// What the design promises of a window that was seen.
+/// What the design promises of a window that was seen, and what is not up to the design.
 fn bound(outcome: &RunOutcome) -> String {
+    let grace = number(outcome.grace_us.unwrap_or_default());
     match outcome.bound_us {
-        Some(0) => "until the hardware has worked off its queue".to_owned(),
-        Some(bound_us) => format!("bound {} µs", count(bound_us)),
+        Some(0) => format!("until the hardware has worked off its queue, which takes {grace} µs at most"),
+        Some(bound_us) => format!("bound {} µs + {grace} µs for timers and the hardware", count(bound_us)),
         None => "no bound".to_owned(),
     }
 }
