@@ -8,6 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use portcullis::SubPage;
 use portcullis::designs::{Choice, DesignId};
 use portcullis_sim::compare::{ClockMode, ComparePlan, Input, Item, Settings};
+use portcullis_sim::number::exact;
 use portcullis_sim::prefetch::{NO_SUCH_HARDWARE, Prefetching};
 use portcullis_sim::{Machine, Work};
 use portcullis_trace::{AccessLog, Events, Trace};
@@ -119,7 +120,7 @@ impl<'a> Planned<'a> {
         let clock = match plan.clock {
             ClockMode::Model => "model clock".to_owned(),
             ClockMode::Trace => "the trace's clock".to_owned(),
-            ClockMode::Scale(factor) => format!("pauses × {factor}"),
+            ClockMode::Scale(factor) => format!("pauses × {}", exact(factor)),
         };
         let Item { machine, set, .. } = &plan.items[item];
         let mut changed: String = set.iter().map(|(key, value)| format!("   {key}={}", word(value))).collect();
@@ -252,11 +253,20 @@ fn work(arguments: &PlanArguments, bar: &ProgressBar) -> Result<(Works, Vec<Inpu
         let trace = bundled::read(DEFAULT_TRACE).map_err(Failure::input)?;
         traces.push((bundled::file_name(DEFAULT_TRACE), trace));
     }
+    if arguments.inputs().filter(|path| is_standard_input(path)).count() > 1 {
+        return Err(Failure::Input(
+            "`-` is there twice; expected it once, for standard input can be read once".to_owned(),
+        ));
+    }
     for path in &arguments.traces {
-        bar.set_message(format!("reading {}", path.display()));
+        let name = name_of(path);
+        bar.set_message(format!("reading {name}"));
         bar.set_length(std::fs::metadata(path).map_or(0, |file| file.len()));
-        let trace = Trace::read(path, |bytes| bar.set_position(bytes)).map_err(Failure::input)?;
-        traces.push((path.display().to_string(), trace));
+        let trace = match is_standard_input(path) {
+            true => Trace::read_from(&name, io::stdin().lock(), |_| {}),
+            false => Trace::read(path, |bytes| bar.set_position(bytes)),
+        };
+        traces.push((name, trace.map_err(Failure::input)?));
     }
     if arguments.accesses.is_some() && traces.len() != 1 {
         return Err(Failure::Input("--accesses belongs to one trace; give exactly one".to_owned()));
@@ -278,9 +288,23 @@ fn work(arguments: &PlanArguments, bar: &ProgressBar) -> Result<(Works, Vec<Inpu
     Ok((works, inputs))
 }
 
+/// Whether the path stands for what is piped into this program. A file of that name is `./-`.
+fn is_standard_input(path: &Path) -> bool {
+    path == Path::new("-")
+}
+
+fn name_of(path: &Path) -> String {
+    if is_standard_input(path) { "standard input".to_owned() } else { path.display().to_string() }
+}
+
 fn join(trace: &Trace, path: &Path) -> Result<portcullis_trace::Joined, Failure> {
-    let log = AccessLog::read(path, |_| {}).map_err(Failure::input)?;
-    portcullis_trace::join(trace, &log).map_err(|error| Failure::Input(format!("{}: {error}", path.display())))
+    let name = name_of(path);
+    let log = match is_standard_input(path) {
+        true => AccessLog::read_from(&name, io::stdin().lock(), |_| {}),
+        false => AccessLog::read(path, |_| {}),
+    };
+    let log = log.map_err(Failure::input)?;
+    portcullis_trace::join(trace, &log).map_err(|error| Failure::Input(format!("{name}: {error}")))
 }
 
 fn print_input(out: &mut impl Write, input: &Input) -> io::Result<()> {

@@ -368,11 +368,12 @@ fn exposure(outcome: &RunOutcome) -> String {
     }
 }
 
-/// What the design promises of a window that was seen.
+/// What the design promises of a window that was seen, and what is not up to the design.
 fn bound(outcome: &RunOutcome) -> String {
+    let grace = number(outcome.grace_us.unwrap_or_default());
     match outcome.bound_us {
-        Some(0) => "until the hardware has worked off its queue".to_owned(),
-        Some(bound_us) => format!("bound {} µs", count(bound_us)),
+        Some(0) => format!("until the hardware has worked off its queue, which takes {grace} µs at most"),
+        Some(bound_us) => format!("bound {} µs + {grace} µs for timers and the hardware", count(bound_us)),
         None => "no bound".to_owned(),
     }
 }

@@ -6,6 +6,7 @@ mod any_domain;
 mod backlog;
 mod churn;
 mod driver;
+mod grace;
 mod live;
 mod observers;
 mod ranges;
