@@ -2,9 +2,9 @@
 
 use super::Job;
 
-/// How late a timer may be seen to be, for each core, in picoseconds: whoever holds the lock of a flush queue or of an allocator
-/// masks the interrupts of its core for as long as a flush or a search of some hundreds of ranges takes, and every other core
-/// may be in front of it.
+/// How late a timer may be seen to be, for each core, in picoseconds: a core that holds the lock of a flush queue or
+/// of an allocator masks its interrupts for as long as a flush or a search of some hundreds of ranges takes, and every other core may
+/// be in front of it.
 const LATE_PER_CORE_PS: u64 = 20_000_000;
 /// Descriptors that a full invalidation queue holds: what the hardware may have to work off first.
 const QUEUE_DESCRIPTORS: u64 = 256;

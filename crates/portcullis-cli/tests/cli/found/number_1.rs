@@ -6,7 +6,7 @@ use super::super::{DISK, bundled, printed, text};
 use std::fs;
 
 #[test]
-fn found_1_an_input_is_no_target_whatever_it_is_called() {
+fn found_1_an_input_is_no_target_by_any_name() {
     let folder = Folder::new("inputs");
     let bytes = fs::read(bundled(DISK)).expect("a trace");
     let (trace, log) = (folder.put("my.trace.xz", &bytes), folder.put("my.qemu.xz", "a log"));
