@@ -159,7 +159,8 @@ pub(super) fn windows(platform: Native<true>) -> Result<Subject<'static>, BenchE
             Ok(())
         })
     };
-    let parts = vec![("window, taken", RING as f64), ("window, claimed", RING as f64), ("window, returned", RING as f64)];
+    let parts =
+        vec![("window, taken", RING as f64), ("window, claimed", RING as f64), ("window, returned", RING as f64)];
     Ok(Subject { parts, take_sample: Box::new(take_sample) })
 }
 

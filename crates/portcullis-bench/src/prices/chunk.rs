@@ -118,12 +118,8 @@ impl Pages<'_> {
             entry.store_bits(cleared);
             self.platform.table_barrier(std::slice::from_ref(entry));
             if PART >= SUBMIT {
-                let command = Invalidation::Pages {
-                    domain: DomainId(1),
-                    first: Iova::from_pfn(page),
-                    mask: 0,
-                    leaf_only: true,
-                };
+                let command =
+                    Invalidation::Pages { domain: DomainId(1), first: Iova::from_pfn(page), mask: 0, leaf_only: true };
                 if self.iommu.submit(&[command]).is_err() {
                     return;
                 }

@@ -6,14 +6,16 @@ use crate::host::Native;
 use crate::iommu::{Empty, Queued};
 use crate::meter::Meter;
 use crate::work::Buffers;
-use crate::work::raw::parts::{self, range};
 use crate::work::raw;
+use crate::work::raw::parts::{self, range};
 use portcullis::design::Design;
 use portcullis::{Access, Domain, DomainConfig, Invalidation, Iommu, Iova, PAGE_SIZE, PhysAddr, Protection};
 use std::hint::black_box;
 
 /// Pages of a mapping of several.
 pub(super) const SEVERAL: u64 = 32;
+/// How often a sample goes round the ring.
+const TURNS: usize = 4;
 /// Unmaps of a batch.
 const BATCH: usize = 64;
 /// Commands of a long submission.
@@ -90,7 +92,7 @@ impl<'i, D: Design<Native<true>, &'i Empty>> Ring<'i, D> {
         let take_sample = move |part, meter: &mut Meter| {
             if part == 0 {
                 meter.start();
-                self.turn()?;
+                (0..TURNS).try_for_each(|_| self.turn())?;
                 meter.stop();
                 return Ok(self.domain.tick()?);
             }
@@ -109,23 +111,41 @@ impl<'i, D: Design<Native<true>, &'i Empty>> Ring<'i, D> {
             }
             Ok(self.domain.tick()?)
         };
-        Subject { parts: parts.map(|part| (part, RING as f64)).to_vec(), take_sample: Box::new(take_sample) }
+        let ring = RING as f64;
+        let [turns, maps, unmaps, batches] = parts;
+        let parts = vec![(turns, TURNS as f64 * ring), (maps, ring), (unmaps, ring), (batches, ring)];
+        Subject { parts, take_sample: Box::new(take_sample) }
     }
 }
 
 /// The way into a domain and out of it: a design that does nothing.
 pub(super) fn face(iommu: &Empty) -> Result<Subject<'_>, BenchError> {
-    Ok(Ring::<parts::Nothing>::new(iommu, Protection::None)?.subject(["face", "face, maps", "face, unmaps", "face, batches"]))
+    Ok(Ring::<parts::Nothing>::new(iommu, Protection::None)?.subject([
+        "face",
+        "face, maps",
+        "face, unmaps",
+        "face, batches",
+    ]))
 }
 
 /// A mapper with its table, whose allocator counts.
 pub(super) fn bare(iommu: &Empty) -> Result<Subject<'_>, BenchError> {
-    Ok(Ring::<parts::Bare>::new(iommu, Protection::Strict)?.subject(["bare", "bare, maps", "bare, unmaps", "bare, batches"]))
+    Ok(Ring::<parts::Bare>::new(iommu, Protection::Strict)?.subject([
+        "bare",
+        "bare, maps",
+        "bare, unmaps",
+        "bare, batches",
+    ]))
 }
 
 /// The same, with unmaps that wait in a queue.
 pub(super) fn queued(iommu: &Empty) -> Result<Subject<'_>, BenchError> {
-    Ok(Ring::<parts::Bare>::new(iommu, Protection::Deferred)?.subject(["deferred", "deferred, maps", "deferred, unmaps", "deferred, batches"]))
+    Ok(Ring::<parts::Bare>::new(iommu, Protection::Deferred)?.subject([
+        "deferred",
+        "deferred, maps",
+        "deferred, unmaps",
+        "deferred, batches",
+    ]))
 }
 
 /// The table by itself: walks, maps, unmaps of what was claimed, and those that claim; of one page and of several.

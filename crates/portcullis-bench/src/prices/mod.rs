@@ -112,7 +112,8 @@ fn of_steps(sampler: &Sampler, levels: f64) -> BTreeMap<&'static str, f64> {
     cycles.insert("table_clear", less("table, unmap", walk));
     cycles.insert("table_claim", less("table, claim and unmap", timed("table, unmap")));
     let further = 2.0 * (SEVERAL - 1) as f64;
-    let several = less("table, map of several", timed("table, map")) + less("table, unmap of several", timed("table, unmap"));
+    let several =
+        less("table, map of several", timed("table, map")) + less("table, unmap of several", timed("table, unmap"));
     cycles.insert("table_entry", several / further);
     cycles.insert("table_exchange", less("exchange", timed("store")));
     cycles.insert("table_scan", timed("scan"));
@@ -121,7 +122,8 @@ fn of_steps(sampler: &Sampler, levels: f64) -> BTreeMap<&'static str, f64> {
     cycles.insert("table_page", timed("lent frame") / 2.0);
 
     // A mapper beside its table: split as its maps and unmaps by themselves are.
-    let by_maps = |pair: f64, maps: f64, unmaps: f64| pair * if maps + unmaps > 0.0 { maps / (maps + unmaps) } else { 0.5 };
+    let by_maps =
+        |pair: f64, maps: f64, unmaps: f64| pair * if maps + unmaps > 0.0 { maps / (maps + unmaps) } else { 0.5 };
     let bare = less("bare", timed("table, map") + timed("table, claim and unmap"));
     let maps = less("bare, maps", timed("table, map"));
     let unmaps = less("bare, unmaps", timed("table, claim and unmap"));

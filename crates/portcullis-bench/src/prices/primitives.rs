@@ -48,12 +48,14 @@ pub(super) fn locks(platform: &Native<true>) -> Subject<'static> {
 
 /// Entries written one by one: by stores, with the barrier of a coherent machine behind each, by compare-exchange; and read.
 pub(super) fn entries(platform: Native<true>) -> Subject<'static> {
+    // Short as these are, a sample has many.
+    const TURNS: usize = 64;
     let table = tables(1);
     let words: Box<[AtomicU64]> = (0..ENTRIES).map(|_| AtomicU64::new(0)).collect();
     let take_sample = move |part, meter: &mut crate::meter::Meter| {
         let bits = black_box(0);
         meter.start();
-        for _ in 0..RING / ENTRIES {
+        for _ in 0..TURNS {
             let entries = black_box(&table[0][..]);
             match part {
                 0 => entries.iter().for_each(|entry| entry.store_bits(bits)),
@@ -73,7 +75,7 @@ pub(super) fn entries(platform: Native<true>) -> Subject<'static> {
         meter.stop();
         Ok(())
     };
-    let ring = RING as f64;
+    let ring = (TURNS * ENTRIES) as f64;
     let parts = vec![("store", ring), ("store and barrier", ring), ("exchange", ring), ("scan", ring)];
     Subject { parts, take_sample: Box::new(take_sample) }
 }

@@ -58,7 +58,8 @@ impl Sampler {
                 (subject.take_sample)(number, &mut self.meter)?;
                 let spent = self.meter.take();
                 drop(alone);
-                let cycles = spent.cycles.or(self.assumed_hz.map(|hz| spent.ns * hz / 1e9)).ok_or(BenchError::NoClock)?;
+                let cycles =
+                    spent.cycles.or(self.assumed_hz.map(|hz| spent.ns * hz / 1e9)).ok_or(BenchError::NoClock)?;
                 self.hz.push(cycles / spent.ns * 1e9);
                 self.cycles.entry(name).or_default().push(cycles / operations);
             }

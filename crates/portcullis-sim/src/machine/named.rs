@@ -66,10 +66,10 @@ pub(super) fn r210_cx3() -> Machine {
             window_take: WINDOW_FIND + 2 * ATOMIC,
             window_claim: WINDOW_FIND + ATOMIC,
             window_return: WINDOW_FIND + ATOMIC,
-            chunk_map: 44,   // as `map`, for want of a shorter way that was measured
-            chunk_unmap: 26, // as `unmap`, likewise
+            chunk_map: 44,                    // as `map`, for want of a shorter way that was measured
+            chunk_unmap: 26,                  // as `unmap`, likewise
             chunk_take: WINDOW_FIND + ATOMIC, // a host without cheaper words of a CPU's own
-            chunk_write: CHUNK_SPEND, // assumed: a load and a store in the L1 cache
+            chunk_write: CHUNK_SPEND,         // assumed: a load and a store in the L1 cache
             chunk_find: WINDOW_FIND,
             chunk_clear: CHUNK_SPEND, // assumed: likewise
             chunk_entry: 10,          // assumed, as `table_entry`

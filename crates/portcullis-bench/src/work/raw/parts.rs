@@ -10,7 +10,8 @@ use portcullis::iova::{Claim, IovaAllocator, IovaRequest};
 use portcullis::proof::{Committed, Proof};
 use portcullis::table::{FreedTables, SecondLevelTable, TableRule};
 use portcullis::{
-    Access, CommitError, Iommu, Iova, IovaRange, PAGE_SIZE, PhysAddr, Platform, RawMapError, RawUnmapError, Request, Segment,
+    Access, CommitError, Iommu, Iova, IovaRange, PAGE_SIZE, PhysAddr, Platform, RawMapError, RawUnmapError, Request,
+    Segment,
 };
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
