@@ -4,6 +4,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use portcullis::{Protection, SubPage};
 #[cfg(target_os = "linux")]
 use portcullis_bench::Workload;
+use portcullis_sim::PayloadRule;
 use portcullis_sim::compare::ClockMode;
 use portcullis_sim::prefetch::Prefetching;
 use std::path::PathBuf;
@@ -21,12 +22,16 @@ pub(crate) struct Arguments {
 #[derive(Subcommand)]
 pub(crate) enum Command {
     /// The same work under every design: cost, misses, memory, stale window, estimated rate
+    // After an error clap would show the options that were given as a usage, also those that exclude each other.
+    #[command(override_usage = "portcullis compare [OPTIONS] [TRACES]...")]
     Compare(Box<CompareArguments>),
     /// A malicious device against every design: what got through after hand-back, for how long, by rule
+    #[command(override_usage = "portcullis attack [OPTIONS] [TRACES]...")]
     Attack(Box<AttackArguments>),
     /// Published tables and figures made again, what was published beside what comes of it; and some of our own
     ///
     /// The traces that they need are in the program. All of them take about half a minute on two cores.
+    #[command(override_usage = "portcullis figures [OPTIONS] [IDS]...")]
     Figures(FiguresArguments),
     /// The protection layer on the CPUs of this machine: nanoseconds, cycles and instructions of a map and its unmap
     ///
@@ -109,10 +114,11 @@ pub(crate) struct FiguresArguments {
 /// Which designs on which work and machine.
 #[derive(Args)]
 pub(crate) struct PlanArguments {
-    /// Traces: text of ftrace, trace-cmd report or perf script, plain, xz, gz or zst; replayed one by one. Without any, the
-    /// bundled one
+    /// Traces: text of ftrace, trace-cmd report or perf script, plain, xz, gz or zst; replayed one by one; `-` is standard input.
+    /// Without any, the bundled one
     pub(crate) traces: Vec<PathBuf>,
-    /// A synthetic workload instead, such as rings:count=40,ring=256,burst=16,tx=0.05,pages=1,idle=4096
+    /// A synthetic workload instead, such as rings:count=40,ring=256,burst=16,tx=0.05,pages=1,idle=4096; `list workloads` explains
+    /// the parameters
     #[arg(long, conflicts_with_all = ["traces", "accesses"])]
     pub(crate) workload: Option<String>,
     /// Only these designs, by id; parameters as in eiovar:k=512:queue=per-core,magazine; `list designs` shows them
@@ -124,7 +130,7 @@ pub(crate) struct PlanArguments {
     /// The machine, by id; or a file that `portcullis machine` wrote
     #[arg(long, default_value = "cascadelake-cx5")]
     pub(crate) machine: String,
-    /// The device's own accesses: the `.qemu` log of the one trace given
+    /// The device's own accesses: the `.qemu` log of the one trace given; `-` is standard input
     #[arg(long, value_name = "FILE")]
     pub(crate) accesses: Option<PathBuf>,
     /// Largest batch of unmaps under one commit, for all designs
@@ -137,13 +143,17 @@ pub(crate) struct PlanArguments {
     /// from a page of the domain's own
     #[arg(long, default_value = "expose", value_parser = sub_page)]
     pub(crate) sub_page: SubPage,
+    /// How much of each buffer a network card writes: bytes, as 128, or a share, as 0.5. Without it, what the capture shows, or a range
+    /// from one byte to all
+    #[arg(long, value_name = "BYTES|FRACTION", value_parser = payload)]
+    pub(crate) payload: Option<PayloadRule>,
     /// Virtual time: model, trace, or scale=K
     #[arg(long, default_value = "model", value_parser = clock)]
     pub(crate) clock: ClockMode,
-    /// Sets a hardware parameter; `list machines --json` shows them
+    /// Sets a value of the machine, such as cores=8, core_hz=2.5e9, link_gbps=25 or iotlb_entries=64; `list machines --json` shows all
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(crate) settings: Vec<String>,
-    /// Runs with each of these values of a hardware parameter, and with each combination where there are several sweeps
+    /// Runs with each of these values of one of those, and with each combination where there are several sweeps
     #[arg(long = "sweep", value_name = "KEY=A,B,C")]
     pub(crate) sweeps: Vec<String>,
     /// A prefetcher of the IOTLB, which no hardware has: none, adjacent:direction=both|up, next:depth=N, markov:rows=N:slots=N,
@@ -219,6 +229,11 @@ fn protection(text: &str) -> Result<Protection, String> {
 fn sub_page(text: &str) -> Result<SubPage, String> {
     let named = SubPage::ALL.into_iter().find(|sub_page| sub_page.name() == text);
     named.ok_or_else(|| "expected expose, refuse or bounce".to_owned())
+}
+
+fn payload(text: &str) -> Result<PayloadRule, String> {
+    PayloadRule::parse(text)
+        .ok_or_else(|| "expected bytes from 1 on, or a share above 0 up to 1 with a point in it, as 0.5".to_owned())
 }
 
 fn prefetching(text: &str) -> Result<Prefetching, String> {

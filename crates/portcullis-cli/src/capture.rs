@@ -22,5 +22,8 @@ Limits:
   - intel_iommu:* are not used for the comparison, but --accesses needs them to line a device log up with the trace.
   - Passed-through devices (iommu=pt) make no iommu: events. Where none is in a trace, the dma:* events alone are read: not
     coherent memory (dma_alloc), and of scatter lists not always how long each piece is.
+  - How much of a buffer is payload shows in the events dma_sync_*_for_cpu, which -e dma includes, and where an unmap names fewer
+    bytes than were mapped. The kernel syncs, and prints these events, only where a device does not see the CPUs' caches or
+    bounces; on other hosts, x86 among them, only with CONFIG_DMA_API_DEBUG.
   - A trace shows addresses and sizes, not data. It does show which buffers a driver reuses.
 ";

@@ -7,7 +7,7 @@ use crate::plan::{Head, Planned, progress_bar};
 use crate::show::show;
 use crate::table::{NO_SUCH_HARDWARE, NO_SUCH_HARDWARE_NOTE, count, gbps, number, percent, plain, textwrap};
 use portcullis::Protection;
-use portcullis_sim::advice::{Best, advise};
+use portcullis_sim::advice::{Advice, Best, Sensitivity, advise};
 use portcullis_sim::compare::{CompareRow, Comparison, Measurement};
 use serde::Serialize;
 use std::io::{self, Write};
@@ -20,8 +20,9 @@ struct Document<'d> {
     #[serde(flatten)]
     comparison: &'d Comparison,
     violations: &'d [String],
-    best: Vec<Best>,
-    advice: &'d [String],
+    best: Vec<&'d Best>,
+    advice: Vec<&'d str>,
+    sensitivity: Vec<Option<&'d Sensitivity>>,
 }
 
 pub(crate) fn compare(arguments: &CompareArguments, out: &mut impl Write) -> Result<(), Failure> {
@@ -35,8 +36,13 @@ pub(crate) fn compare(arguments: &CompareArguments, out: &mut impl Write) -> Res
         bar.set_message(run.to_owned());
         bar.inc(1);
     });
+    let constants = plan.items.iter().map(|item| item.machine.assumed.len()).sum::<usize>();
+    bar.set_length((plan.runs() + constants) as u64);
+    let advice = advise(plan, &comparison, |constant| {
+        bar.set_message(format!("trying {constant}"));
+        bar.inc(1);
+    });
     bar.finish_and_clear();
-    let advice = advise(&comparison, &plan.items);
     let mut violations: Vec<String> =
         comparison.results.iter().chain(&comparison.equal_batch).filter_map(CompareRow::violation).collect();
     let tested = |item| comparison.results.iter().any(|row| row.item == item && row.outcome().is_some());
@@ -46,16 +52,17 @@ pub(crate) fn compare(arguments: &CompareArguments, out: &mut impl Write) -> Res
         head: planned.head(arguments.plan.workload.is_some().then_some(plan.seed)),
         comparison: &comparison,
         violations: &violations,
-        best: Best::of_each(&comparison, plan.items.len()),
-        advice: &advice,
+        best: advice.iter().map(|advice| &advice.best).collect(),
+        advice: advice.iter().map(|advice| advice.text.as_str()).collect(),
+        sensitivity: advice.iter().map(|advice| advice.sensitivity.as_ref()).collect(),
     };
     let table = |out: &mut _| print(out, &planned, &comparison, &advice);
     show(out, &document, page.as_ref(), arguments.json, table, &violations)
 }
 
-fn print(out: &mut impl Write, planned: &Planned<'_>, comparison: &Comparison, advice: &[String]) -> io::Result<()> {
+fn print(out: &mut impl Write, planned: &Planned<'_>, comparison: &Comparison, advice: &[Advice]) -> io::Result<()> {
     let cores = planned.plan.items.first().map_or(0, |item| item.machine.cores);
-    for (index, sentences) in advice.iter().enumerate() {
+    for (index, advice) in advice.iter().enumerate() {
         if index > 0 {
             writeln!(out)?;
         }
@@ -70,7 +77,7 @@ fn print(out: &mut impl Write, planned: &Planned<'_>, comparison: &Comparison, a
             writeln!(out, "\nAll designs at equal batches of unmaps, each batch with one wait:")?;
             print_rows(out, &equal, true)?;
         }
-        writeln!(out, "\n{}", textwrap(sentences))?;
+        writeln!(out, "\n{}", textwrap(&advice.text))?;
     }
     let footnote = format!(
         "Gb/s are estimates: the lower of what the bus and the machine's cores ({}), if the work spreads evenly over \

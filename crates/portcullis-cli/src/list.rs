@@ -6,7 +6,7 @@ use crate::figures::{FigureInfo, table_of};
 use crate::table::plain;
 use portcullis::design::OptionInfo;
 use portcullis::designs::DesignId;
-use portcullis_sim::{Machine, WORKLOADS, Work, WorkloadInfo};
+use portcullis_sim::{Machine, ParameterInfo, WORKLOADS, Work, WorkloadInfo};
 use serde::Serialize;
 use std::io::Write;
 
@@ -56,6 +56,7 @@ struct WorkloadEntry {
     id: &'static str,
     description: &'static str,
     defaults: serde_json::Value,
+    parameters: Vec<ParameterInfo>,
 }
 
 pub(crate) fn list(arguments: &ListArguments, out: &mut impl Write) -> Result<(), Failure> {
@@ -83,11 +84,7 @@ pub(crate) fn list(arguments: &ListArguments, out: &mut impl Write) -> Result<()
         parts.push(table.trim_fmt());
     }
     if let Some(workloads) = &document.workloads {
-        let mut table = plain(&["workload", "what it does"], 2);
-        for workload in workloads {
-            table.add_row([workload.id, workload.description]);
-        }
-        parts.push(table.trim_fmt());
+        parts.push(workload_paragraphs(workloads));
     }
     if let Some(figures) = &document.figures {
         parts.push(table_of(figures));
@@ -150,6 +147,21 @@ fn workloads() -> Vec<WorkloadEntry> {
         id: info.id,
         description: info.description,
         defaults: Work::parse(info.id).map_or(serde_json::Value::Null, |work| work.parameters()),
+        parameters: info.parameters(),
     };
     WORKLOADS.iter().map(entry).collect()
+}
+
+/// A paragraph for each workload: what it does, and a line for each parameter.
+fn workload_paragraphs(workloads: &[WorkloadEntry]) -> String {
+    let paragraph = |workload: &WorkloadEntry| {
+        let does = format!("  {:<13} {}", "does", workload.description);
+        let parameter = |one: &ParameterInfo| {
+            let ParameterInfo { key, default, expected, description } = one;
+            format!("  {:<13} {key} = {default}: {description}; {expected}", "parameter")
+        };
+        let lines = std::iter::once(does).chain(workload.parameters.iter().map(parameter));
+        std::iter::once(workload.id.to_owned()).chain(lines).collect::<Vec<_>>().join("\n")
+    };
+    workloads.iter().map(paragraph).collect::<Vec<_>>().join("\n\n")
 }

@@ -74,7 +74,7 @@ impl Item<'_> {
             Protection::Deferred => &self.best.deferred,
             Protection::None => &None,
         };
-        best.as_ref() == Some(&run.design)
+        best.as_ref().is_some_and(|best| (&best.design, best.batch) == (&run.design, run.batch))
     }
 }
 
@@ -178,22 +178,25 @@ fn tiles(item: &Item<'_>) -> Markup {
     }
 }
 
-/// What the design promises of a window that was seen.
+/// What the design promises of a window that was seen, and what is not up to the design.
 fn bound(run: &Run) -> Markup {
+    let grace_us = run.grace_us.unwrap_or_default();
     html! {
         @match run.bound_us {
-            Some(0.0) => "until the hardware has worked off its queue",
-            Some(bound_us) => { "bound " (microseconds(bound_us)) },
+            Some(0.0) => { "until the hardware has worked off its queue, which takes " (microseconds(grace_us)) " at most" },
+            Some(bound_us) => { "bound " (microseconds(bound_us)) " + " (microseconds(grace_us)) },
             None => "no bound",
         }
     }
 }
 
 fn bound_cell(run: &Run) -> Markup {
-    match run.bound_us {
+    match (run.bound_us, run.grace_us) {
         _ if run.unbounded() => html! { td { "none" } },
-        Some(0.0) if run.protection == Protection::Deferred => html! { td { "queue" } },
-        bound_us => cell(bound_us, number),
+        (Some(bound_us), Some(grace_us)) if run.protection == Protection::Deferred => html! {
+            td { (shown(bound_us, &number(bound_us))) " + " (shown(grace_us, &number(grace_us))) }
+        },
+        (bound_us, _) => cell(bound_us, number),
     }
 }
 
@@ -278,7 +281,7 @@ fn columns() -> Markup {
         (
             "window µs seen, bound µs",
             "how long an unmapped page was seen within the device’s reach at most; how long the design says that an unmap waits until \
-             the hardware is told, to which timers and the hardware add what they take (queue: the hardware alone)",
+             the hardware is told, + what timers and the hardware may take beside it",
         ),
         ("stale pages", "pages that were still within reach when handed back"),
         ("batch", "how many unmaps in a row share an invalidation and a wait at most; their buffers go back together"),

@@ -111,8 +111,16 @@ pub(super) struct Comparison {
 /// The best of each protection.
 #[derive(Deserialize)]
 pub(super) struct Best {
-    pub(super) strict: Option<Design>,
-    pub(super) deferred: Option<Design>,
+    pub(super) strict: Option<Chosen>,
+    pub(super) deferred: Option<Chosen>,
+}
+
+/// A design, its parameters and its batch.
+#[derive(Deserialize)]
+pub(super) struct Chosen {
+    #[serde(flatten)]
+    pub(super) design: Design,
+    pub(super) batch: u64,
 }
 
 /// What a run was made on.
@@ -171,6 +179,8 @@ pub(super) struct Run {
     pub(super) stale_window_us_max: Option<f64>,
     /// None without bound.
     pub(super) bound_us: Option<f64>,
+    /// What timers and the hardware may take beside the bound.
+    pub(super) grace_us: Option<f64>,
     pub(super) stale_window_us_over_time: Option<Vec<f64>>,
     pub(super) stale_window_piece_us: Option<f64>,
     pub(super) stale_accesses: Option<f64>,

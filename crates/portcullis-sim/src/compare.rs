@@ -1,10 +1,12 @@
 //! The same work under every design: the runs, their results, and what to make of them.
 
 use crate::machine::Machine;
-use crate::outcome::{self, RunOutcome};
+use crate::number::exact;
+use crate::outcome::{self, Recorded, RunOutcome};
 use crate::parallel;
 use crate::prefetch::Hints;
 use crate::run::{self, Job, Pace, RunError, Work};
+use crate::traffic::PayloadRule;
 use portcullis::design::Options;
 use portcullis::designs::Choice;
 use portcullis::{Protection, SubPage};
@@ -58,7 +60,7 @@ impl Serialize for ClockMode {
         match self {
             Self::Model => serializer.serialize_str("model"),
             Self::Trace => serializer.serialize_str("trace"),
-            Self::Scale(factor) => serializer.collect_str(&format_args!("scale={factor}")),
+            Self::Scale(factor) => serializer.collect_str(&format_args!("scale={}", exact(*factor))),
         }
     }
 }
@@ -113,6 +115,8 @@ pub struct ComparePlan {
     pub hints: Hints,
     /// What domains do about parts of pages.
     pub sub_page: SubPage,
+    /// How full buffers are.
+    pub payload: PayloadRule,
 }
 
 /// One run of a comparison.
@@ -254,6 +258,22 @@ impl ComparePlan {
             seed: self.seed,
             leaf_only_hint: self.leaf_only_hint,
             hints: self.hints,
+            payload: self.payload,
+        }
+    }
+
+    /// Makes the run at `pace` and, where a trace tells at what speed it was recorded, once more at that.
+    fn measure(&self, item: &Item, pace: Pace, choice: Choice, protection: Protection, batch: usize) -> Measurement {
+        let run = |pace| outcome::run(&self.job(item, pace, choice, protection, batch));
+        let recorded = || match (&item.work, pace) {
+            (Work::Trace(..), Pace::Gaps(_)) => {
+                run(Pace::Timestamps).map(|outcome| Some(Recorded::of(&outcome, &item.machine)))
+            }
+            _ => Ok(None),
+        };
+        match run(pace).and_then(|outcome| Ok(RunOutcome { recorded: recorded()?, ..outcome })) {
+            Ok(outcome) => Measurement::Done(Box::new(outcome)),
+            Err(error) => Measurement::Failed(error),
         }
     }
 
@@ -276,10 +296,7 @@ impl ComparePlan {
         let run = |&(index, pace, (choice, protection, batch, _)): &_| {
             let item: &Item = &self.items[index];
             let job = self.job(item, pace, choice, protection, batch);
-            let outcome = match outcome::run(&job) {
-                Ok(outcome) => Measurement::Done(Box::new(outcome)),
-                Err(error) => Measurement::Failed(error),
-            };
+            let outcome = self.measure(item, pace, choice, protection, batch);
             let (trace, set, prefetcher) = (item.name.clone(), item.set.clone(), job.prefetching().spec());
             let (info, options, sub_page) = (choice.design.info(), choice.options, job.sub_page());
             let (design, no_such_hardware, item) = (info.id, info.is_hypothetical(), index);

@@ -19,11 +19,17 @@ mod parallel;
 mod platform;
 pub mod prefetch;
 pub mod priced;
+mod rates;
 mod run;
+mod traffic;
 
 pub use account::Account;
 pub use engine::CostBook;
 pub use machine::{Machine, MachineError};
-pub use outcome::{Limit, PrefetchCounts, RiotlbCounts, RunOutcome, run};
+pub use outcome::{Limit, PrefetchCounts, Recorded, RiotlbCounts, RunOutcome, run};
 pub use platform::LabPlatform;
-pub use run::{Churn, Job, LabUnit, Pace, Rings, RunError, WORKLOADS, Work, WorkloadError, WorkloadInfo, machine_pace};
+pub use run::{
+    Churn, Job, LabUnit, Pace, ParameterInfo, Rings, RunError, WORKLOADS, Work, WorkloadError, WorkloadInfo,
+    machine_pace,
+};
+pub use traffic::{PayloadRule, Traffic};

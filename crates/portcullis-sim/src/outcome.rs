@@ -1,7 +1,9 @@
 //! What a run came to, in the terms of design comparisons.
 
 use crate::machine::Machine;
+use crate::rates::Needs;
 use crate::run::{Job, Measured, RunError, measure};
+use crate::traffic::Traffic;
 use portcullis::platform::{LockClass, Phase};
 use serde::Serialize;
 
@@ -48,9 +50,10 @@ pub struct RunOutcome {
     pub stale_window_us_mean: Option<f64>,
     /// The longest of those.
     pub stale_window_us_max: Option<f64>,
-    /// How long the design says that an unmap waits for the hardware to be told; `None` without bound. Timers and the hardware
-    /// take what they take beside it.
+    /// How long the design says that an unmap waits for the hardware to be told; `None` without bound.
     pub bound_us: Option<u64>,
+    /// What timers and the hardware may take beside it, as the malicious device allows for.
+    pub grace_us: Option<f64>,
     /// The age of the oldest buffer that was handed back and still within reach: the greatest in each piece of the run, at
     /// most 100 pieces, from the end of warm-up to the last window.
     pub stale_window_us_over_time: Option<Vec<f64>>,
@@ -80,16 +83,68 @@ pub struct RunOutcome {
     pub riotlb: Option<RiotlbCounts>,
     /// What came of prefetching, if there is any.
     pub prefetch: Option<PrefetchCounts>,
-    /// What the CPUs could carry.
+    /// Buffers that a batch had on average, and the most, where unmaps are collected.
+    pub batch_buffers_mean: Option<f64>,
+    /// The most that one had.
+    pub batch_buffers_max: Option<u64>,
+    /// How long a buffer waited on average for the end of its batch, from its unmap to its hand-back.
+    pub batch_wait_us_mean: Option<f64>,
+    /// The longest that one waited.
+    pub batch_wait_us_max: Option<f64>,
+    /// For what kind of device the work is.
+    pub traffic: Traffic,
+    /// Bytes of the buffers that the device moved, at least.
+    pub payload_bytes_min: u64,
+    /// At most: more than at least where it is not known how full buffers were.
+    pub payload_bytes_max: u64,
+    /// What the CPUs could carry, with `payload_bytes_max`.
     pub cpu_gbps: f64,
     /// What the bus could carry.
     pub pcie_gbps: Option<f64>,
-    /// The lower of the two, and no more than the machine reaches unprotected. An estimate.
+    /// What this work reaches with no protection.
+    pub unprotected_gbps: f64,
+    /// The lower of what CPUs and bus could carry, and no more than the link or the disks do. An estimate.
     pub estimate_gbps: f64,
+    /// Likewise, with `payload_bytes_min`; `null` where the two are the same.
+    pub estimate_gbps_min: Option<f64>,
+    /// Mappings per second at `estimate_gbps`: requests, where the traffic is a disk's.
+    pub estimate_operations_per_second: f64,
+    /// CPU time of protection at `estimate_gbps`, in percent of one core.
+    pub estimate_cpu_percent: f64,
     /// What holds it down.
     pub limit: Limit,
-    /// The estimate as a share of the unprotected rate.
+    /// The estimate as a share of what this work reaches with no protection.
     pub estimate_vs_none: f64,
+    /// Likewise, with `payload_bytes_min`; `null` where the two are the same.
+    pub estimate_vs_none_min: Option<f64>,
+    /// The same work at the speed at which it was recorded; `null` where the clock is that already, or nothing was recorded.
+    pub recorded: Option<Recorded>,
+}
+
+/// A run at the times of its trace.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Recorded {
+    /// Book cycles of protection.
+    pub cycles_per_page: f64,
+    /// CPU time of protection, in percent of one core.
+    pub cpu_percent: f64,
+    /// The longest from hand-back to completed invalidation.
+    pub stale_window_us_max: Option<f64>,
+    /// How long a buffer waited on average for the end of its batch.
+    pub batch_wait_us_mean: Option<f64>,
+}
+
+impl Recorded {
+    /// What matters of a run that was made at the times of its trace.
+    pub(crate) fn of(outcome: &RunOutcome, machine: &Machine) -> Self {
+        let cycles = outcome.cycles_per_page * outcome.pages as f64;
+        Self {
+            cycles_per_page: outcome.cycles_per_page,
+            cpu_percent: 100.0 * cycles / (outcome.span_us.max(1.0) * 1e-6 * machine.core_hz),
+            stale_window_us_max: outcome.stale_window_us_max,
+            batch_wait_us_mean: outcome.batch_wait_us_mean,
+        }
+    }
 }
 
 /// How devices go through rings: of each, one entry is cached, and the one behind it. All but the first number and the last are entries
@@ -143,9 +198,11 @@ pub enum Limit {
     Cpu,
     /// The bounded number of bytes in flight on the bus.
     Pcie,
-    /// The machine's unprotected rate.
+    /// The machine's link.
     #[default]
     Link,
+    /// Its disks.
+    Disk,
 }
 
 impl Limit {
@@ -155,6 +212,7 @@ impl Limit {
             Self::Cpu => "cpu",
             Self::Pcie => "pcie",
             Self::Link => "link",
+            Self::Disk => "disk",
         }
     }
 }
@@ -178,7 +236,10 @@ impl RunOutcome {
         let per_page = |count: u64| if measured.pages == 0 { 0.0 } else { count as f64 / measured.pages as f64 };
         let translated = (!info.physical_addresses()).then_some(());
         let mean = |sum: f64, count: u64| (count > 0).then(|| sum / count as f64);
-        let busy = account.cycles() as f64 + machine.unprotected_cycles_per_byte * measured.bytes as f64;
+        let needs = Needs::of(machine, job.traffic(), measured);
+        let (most, least) = (needs.most(), needs.least());
+        let is_range = measured.payload.known().is_none();
+        let busy = needs.busy_seconds() * machine.core_hz;
         let percent = |cycles: u64| if busy == 0.0 { 0.0 } else { 100.0 * cycles as f64 / busy };
         let lock_wait = |classes: &[LockClass]| classes.iter().map(|class| account.lock_wait_cycles(*class)).sum();
         // Where one lock is around allocator and table, it is the allocator's.
@@ -186,7 +247,6 @@ impl RunOutcome {
             lock_wait(&[LockClass::IovaAllocator, LockClass::Magazine, LockClass::Depot, LockClass::Domain]);
         let invalidation_wait: u64 = lock_wait(&[LockClass::InvalidationQueue, LockClass::FlushQueue]);
         let other_wait: u64 = lock_wait(&[LockClass::Attachment, LockClass::Table]);
-        let rates = Rates::new(machine, measured, busy);
         let invalidations = counters.invalidations_page + counters.invalidations_domain + counters.invalidations_global;
         Self {
             operations: measured.operations,
@@ -212,6 +272,7 @@ impl RunOutcome {
                 .and_then(|()| mean(measured.window_ps_sum as f64 / PS_PER_US, measured.windows)),
             stale_window_us_max: translated.map(|()| measured.window_ps_max as f64 / PS_PER_US),
             bound_us: translated.and(measured.bound_us),
+            grace_us: translated.and(measured.bound_us).map(|_| job.grace_ps() as f64 / PS_PER_US),
             stale_window_us_over_time: translated
                 .map(|()| measured.oldest_stale_ps.iter().map(|age_ps| *age_ps as f64 / PS_PER_US).collect()),
             stale_window_piece_us: translated.map(|()| measured.piece_ps as f64 / PS_PER_US),
@@ -241,40 +302,28 @@ impl RunOutcome {
                 useless: counters.prefetches_useless,
                 unmapped: counters.prefetches_unmapped,
             }),
-            cpu_gbps: rates.cpu_gbps,
-            pcie_gbps: rates.pcie_gbps,
-            estimate_gbps: rates.estimate().0,
-            limit: rates.estimate().1,
-            estimate_vs_none: rates.estimate().0 / machine.unprotected_gbps(),
+            batch_buffers_mean: mean(measured.batches.buffers as f64, measured.batches.commits),
+            batch_buffers_max: (measured.batches.commits > 0).then_some(measured.batches.buffers_max),
+            batch_wait_us_mean: mean(measured.batches.wait_ps_sum as f64 / PS_PER_US, measured.batches.buffers),
+            batch_wait_us_max: (measured.batches.commits > 0).then(|| measured.batches.wait_ps_max as f64 / PS_PER_US),
+            traffic: job.traffic(),
+            payload_bytes_min: measured.payload.min,
+            payload_bytes_max: measured.payload.max,
+            cpu_gbps: needs.cpu_gbps(),
+            pcie_gbps: needs.bus_gbps(),
+            unprotected_gbps: needs.unprotected_gbps(),
+            estimate_gbps: most.gbps,
+            estimate_gbps_min: is_range.then_some(least.gbps),
+            estimate_operations_per_second: most.operations_per_second,
+            estimate_cpu_percent: if most.seconds > 0.0 {
+                100.0 * account.cycles() as f64 / machine.core_hz / most.seconds
+            } else {
+                0.0
+            },
+            limit: most.limit,
+            estimate_vs_none: most.share,
+            estimate_vs_none_min: is_range.then_some(least.share),
+            recorded: None,
         }
-    }
-}
-
-/// The ceilings of a run, in Gb/s.
-struct Rates {
-    cpu_gbps: f64,
-    pcie_gbps: Option<f64>,
-    link_gbps: f64,
-}
-
-impl Rates {
-    /// CPU: the machine's cores at its clock, each byte costing what it does unprotected and its share of the protection.
-    /// Bus: the bytes in flight over the mean time that a transaction is in flight.
-    fn new(machine: &Machine, measured: &Measured, busy_cycles: f64) -> Self {
-        let bits = measured.bytes as f64 * 8.0;
-        let seconds = busy_cycles / (machine.core_hz * f64::from(machine.cores));
-        let cpu_gbps = if seconds > 0.0 { bits / seconds / 1e9 } else { 0.0 };
-        let pcie_gbps = (measured.transactions > 0).then(|| {
-            let mean_ps = measured.latency_ps_sum as f64 / measured.transactions as f64;
-            machine.bytes_in_flight as f64 * 8.0 / mean_ps * 1e3
-        });
-        Self { cpu_gbps, pcie_gbps, link_gbps: machine.unprotected_gbps() }
-    }
-
-    fn estimate(&self) -> (f64, Limit) {
-        let pcie_gbps = self.pcie_gbps.unwrap_or(f64::INFINITY);
-        let lower = if pcie_gbps < self.cpu_gbps { (pcie_gbps, Limit::Pcie) } else { (self.cpu_gbps, Limit::Cpu) };
-        // A machine whose CPUs are full unprotected has its CPU ceiling at its rate, but for rounding.
-        if lower.0 < self.link_gbps * (1.0 - 1e-9) { lower } else { (self.link_gbps, Limit::Link) }
     }
 }

@@ -3,6 +3,7 @@
 use crate::machine::Machine;
 use crate::prefetch::Hints;
 use crate::run::{self, Job, Pace, RunError, Work};
+use crate::traffic::PayloadRule;
 use portcullis::design::Options;
 use portcullis::designs::DesignId;
 use portcullis::platform::Phase;
@@ -31,6 +32,7 @@ pub fn page_1(machine: &Machine, design: DesignId) -> Result<f64, RunError> {
         seed: 1,
         leaf_only_hint: true,
         hints: Hints::NONE,
+        payload: PayloadRule::default(),
     })?;
     let account = &measured.account;
     Ok((account.cycles() - account.phase_cycles(Phase::Invalidate)) as f64 / measured.pages.max(1) as f64)

@@ -88,6 +88,18 @@ pub enum TraceError {
         /// What an event of the first looks like.
         expected: &'static str,
     },
+    /// Another capture follows the first. Nothing tells what was mapped between the two.
+    #[error(
+        "{file}:{line}: a second capture begins here ({sign}): expected one capture; give each as a file of its own"
+    )]
+    SecondCapture {
+        /// The file as it was named.
+        file: String,
+        /// The first line of the second capture.
+        line: u64,
+        /// What shows it.
+        sign: &'static str,
+    },
     /// A line in the midst of good ones that cannot be understood.
     #[error("{file}:{line}: expected {expected}, found `{found}`")]
     Malformed {

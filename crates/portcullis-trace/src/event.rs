@@ -1,7 +1,7 @@
 //! What the events say: the words after the event's name, the same in every tool that prints them.
 
 use super::error::Flaw;
-use super::list::{List, Numbers, UNPARSED, check_run};
+use super::list::{List, Numbers, Pieces, UNPARSED, check_run};
 use super::scan::{Scan, field};
 use portcullis::{Access, PAGE_SIZE};
 
@@ -25,6 +25,10 @@ pub(super) enum Event<'a> {
     DmaUnmap { device: &'a [u8], iova: u64, size: u64 },
     /// `dma:dma_unmap_sg`, before its `iommu:unmap`.
     DmaUnmapList { device: &'a [u8], phys: Numbers<'a> },
+    /// `dma:dma_sync_single_for_cpu` of what a device has written: the driver is about to look at these bytes.
+    Sync { device: &'a [u8], iova: u64, size: u64 },
+    /// `dma:dma_sync_sg_for_cpu`: the same for a scatter list.
+    SyncList { device: &'a [u8], pieces: Pieces<'a> },
     /// `intel_iommu:qi_submit` of an IOTLB invalidation: the descriptor's two quadwords.
     Invalidate { qw0: u64, qw1: u64 },
     /// Any other.
@@ -34,7 +38,8 @@ pub(super) enum Event<'a> {
 /// Whether [`Event::parse`] reads the words of this event.
 pub(super) fn is_known(name: &[u8]) -> bool {
     let dma = name.strip_prefix(b"dma_map_").or_else(|| name.strip_prefix(b"dma_unmap_"));
-    matches!(name, b"map" | b"unmap" | b"qi_submit") || matches!(dma, Some(b"page" | b"resource" | b"phys" | b"sg"))
+    matches!(name, b"map" | b"unmap" | b"qi_submit" | b"dma_sync_single_for_cpu" | b"dma_sync_sg_for_cpu")
+        || matches!(dma, Some(b"page" | b"resource" | b"phys" | b"sg"))
 }
 
 impl<'a> Event<'a> {
@@ -47,6 +52,8 @@ impl<'a> Event<'a> {
             b"dma_map_sg" => dma_map_list(text),
             b"dma_unmap_page" | b"dma_unmap_resource" | b"dma_unmap_phys" => dma_unmap(text),
             b"dma_unmap_sg" => dma_unmap_list(text),
+            b"dma_sync_single_for_cpu" => sync(text),
+            b"dma_sync_sg_for_cpu" => sync_list(text),
             b"qi_submit" => invalidate(text),
             _ => Ok(Self::Other),
         }
@@ -131,14 +138,36 @@ fn dma_unmap(text: &[u8]) -> Result<Event<'_>, Flaw> {
 
 /// `dma_addr=… size=…`: any bytes, also those of a device that no IOMMU serves.
 fn dma_run(text: &[u8]) -> Result<(u64, u64), Flaw> {
+    let (iova, size) = dma_numbers(text)?;
+    check_run(iova, size)?;
+    Ok((iova, size))
+}
+
+fn dma_numbers(text: &[u8]) -> Result<(u64, u64), Flaw> {
     if text.starts_with(UNPARSED) {
         return Err(Flaw::Expected("the event in words, not the fields of a record that the tool could not read"));
     }
     let expected = Flaw::Expected("`dma_addr=` and a hexadecimal address");
     let iova = whole(field(text, b"dma_addr="), Scan::hexadecimal, expected)?;
     let size = whole(field(text, b"size="), Scan::decimal, Flaw::Expected("`size=` and a decimal number of bytes"))?;
-    check_run(iova, size)?;
     Ok((iova, size))
+}
+
+/// Linux lets a driver sync no bytes at all. What only the CPU has written tells nothing of what the device did.
+fn sync(text: &[u8]) -> Result<Event<'_>, Flaw> {
+    let (iova, size) = dma_numbers(text)?;
+    match size > 0 && access(text)? != Access::DeviceReads {
+        true => Ok(Event::Sync { device: device(text)?, iova, size }),
+        false => Ok(Event::Other),
+    }
+}
+
+fn sync_list(text: &[u8]) -> Result<Event<'_>, Flaw> {
+    let pieces = Pieces::parse(text)?;
+    match access(text)? {
+        Access::DeviceReads => Ok(Event::Other),
+        _ => Ok(Event::SyncList { device: device(text)?, pieces }),
+    }
 }
 
 fn dma_map_list(text: &[u8]) -> Result<Event<'_>, Flaw> {

@@ -8,6 +8,7 @@
 
 mod dma;
 mod number;
+mod payload;
 
 pub(super) use dma::Readings;
 
@@ -79,13 +80,27 @@ struct Grouper {
     waiting: Vec<Waiting>,
     /// Who announced an unmap: `dma_unmap_sg` comes before the unmap itself.
     announced: FxHashMap<u32, u16>,
+    /// The first piece of the mapping that each context unmapped last, until the `dma:` event of that unmap comes.
+    ended: FxHashMap<u32, u32>,
+    /// Bytes that are known to be payload, by first piece.
+    payloads: FxHashMap<u32, u64>,
 }
 
 impl Grouper {
     /// Takes the next event.
     fn record(&mut self, record: &Record<'_>) -> Result<(), Flaw> {
-        if record.event == Event::Other {
-            return Ok(());
+        // Who synced is not asked: a task that does nothing else has no part in the trace.
+        match record.event {
+            Event::Other => return Ok(()),
+            Event::Sync { device, iova, size } => {
+                self.sync(device, iova, size);
+                return Ok(());
+            }
+            Event::SyncList { device, pieces } => {
+                pieces.iter().for_each(|(iova, size)| self.sync(device, iova, size));
+                return Ok(());
+            }
+            _ => {}
         }
         let context = self.context(record.place)?;
         match record.event {
@@ -101,9 +116,10 @@ impl Grouper {
                 self.claim(context, (device, access), list.runs(), list.complete);
                 Ok(())
             }
-            Event::DmaUnmap { device, iova, .. } => {
+            Event::DmaUnmap { device, iova, size } => {
                 let device = self.device(device)?;
                 self.settle(context, device, iova >> PAGE_SHIFT);
+                self.unmapped(context, device, iova, size);
                 Ok(())
             }
             Event::DmaUnmapList { device, .. } => {
@@ -115,7 +131,7 @@ impl Grouper {
                 self.invalidate(qw0, qw1);
                 Ok(())
             }
-            Event::Other => Ok(()),
+            Event::Sync { .. } | Event::SyncList { .. } | Event::Other => Ok(()),
         }
     }
 
@@ -223,9 +239,12 @@ impl Grouper {
 
     /// The mapping of `owner`, which [`Grouper::fits`], ends. If there is none, the unmap is unmatched.
     fn end(&mut self, unmap: Waiting, owner: Option<Owner>) {
-        let Waiting { iova_pfn, pages, operation, .. } = unmap;
+        let Waiting { iova_pfn, pages, operation, context, .. } = unmap;
         match owner.and_then(|owner| self.gather(iova_pfn, iova_pfn + pages, owner)) {
-            Some(first) => self.operations[operation as usize].mapping = first,
+            Some(first) => {
+                self.operations[operation as usize].mapping = first;
+                self.ended.insert(context, first);
+            }
             None => self.unmatched.push(UnmatchedUnmap { at_operation: operation, iova_pfn, pages }),
         }
     }

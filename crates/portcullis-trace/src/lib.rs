@@ -10,6 +10,9 @@
 //! as they can: of coherent memory (`dma_alloc`) nothing, and of scatter lists not how long each piece is. Such a capture may
 //! also come from a system whose devices no IOMMU serves, with physical addresses for I/O addresses.
 //!
+//! How much of a buffer is payload shows where its driver syncs a part of it for the CPU before it looks
+//! (`dma_sync_single_for_cpu`, `dma_sync_sg_for_cpu`), or unmaps fewer bytes than it has mapped: [`Trace::payloads`].
+//!
 //! `perf script` does not tell interrupts from tasks; there [`Context::level`] is always [`Level::Task`].
 //!
 //! [`AccessLog`] holds the accesses of the device itself, and [`join()`] finds the mapping behind each.
@@ -176,6 +179,16 @@ pub struct UnmatchedUnmap {
     pub pages: u64,
 }
 
+/// How much of a mapping is payload, as far as its driver has shown it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Payload {
+    /// Index into [`Trace::mappings`].
+    pub mapping: u32,
+    /// What was synced for the CPU while it was mapped, summed: more than there is, where a page is used again while it stays
+    /// mapped. Where nothing was, the bytes of an unmap that names fewer than were mapped.
+    pub bytes: u64,
+}
+
 /// Everything that a trace says.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Trace {
@@ -202,6 +215,9 @@ pub struct Trace {
     pub invalidations: Vec<TracedInvalidation>,
     /// The unmaps that are no operations, in the order of the trace.
     pub unmatched: Vec<UnmatchedUnmap>,
+    /// The mappings whose driver has shown how much of them is payload, in order. Of scatter lists only where there are `iommu:`
+    /// events.
+    pub payloads: Vec<Payload>,
 }
 
 impl Trace {
@@ -226,6 +242,12 @@ impl Trace {
     pub fn segments_of(&self, mapping: &TraceMapping) -> &[Segment] {
         &self.segments[mapping.segments()]
     }
+
+    /// How much of the mapping with this index is payload; `None`: the trace does not tell.
+    pub fn payload_of(&self, mapping: u32) -> Option<u64> {
+        let at = self.payloads.binary_search_by_key(&mapping, |payload| payload.mapping).ok()?;
+        Some(self.payloads[at].bytes)
+    }
 }
 
 fn read_lines<R: Read>(name: String, mut lines: Lines<R>, mut progress: impl FnMut(u64)) -> Result<Trace, TraceError> {
@@ -248,6 +270,9 @@ fn read_lines<R: Read>(name: String, mut lines: Lines<R>, mut progress: impl FnM
         };
         match line {
             Ok(Line::Record(record)) => {
+                if tally.begins_again(&record) {
+                    return Err(second_capture(&lines, "time goes back to the first event"));
+                }
                 tally.record(&record);
                 let at = |flaw: Flaw| flaw.at(&lines.file, lines.number, text, format::ANY);
                 readings.record(&record).map_err(at)?;
@@ -256,6 +281,9 @@ fn read_lines<R: Read>(name: String, mut lines: Lines<R>, mut progress: impl FnM
                 }
             }
             Ok(Line::Lost(events)) => tally.lost_events = tally.lost_events.saturating_add(events),
+            Ok(Line::Comment) if tally.records > 0 && Format::is_beginning(text) => {
+                return Err(second_capture(&lines, "a header after events"));
+            }
             Ok(Line::Comment) => {}
             Err(flaw) => return Err(tally.failed(flaw, format, &lines)),
         }
@@ -292,6 +320,10 @@ fn not_a_trace(file: String, line: u64, found: &str) -> TraceError {
     TraceError::OtherKind { file, line, wanted: "a trace", found: found.to_owned(), expected: format::ANY }
 }
 
+fn second_capture<R: Read>(lines: &Lines<R>, sign: &'static str) -> TraceError {
+    TraceError::SecondCapture { file: lines.file.clone(), line: lines.number, sign }
+}
+
 /// What is counted line by line, whatever the lines mean.
 #[derive(Default)]
 struct Tally {
@@ -303,6 +335,8 @@ struct Tally {
     last_of_cpu_ns: Vec<u64>,
     out_of_order: u64,
     dma_events: bool,
+    /// The time of the first event in the file.
+    begun_ns: u64,
     first_ns: u64,
     last_ns: u64,
     /// The beginning of the file, while no event has been seen.
@@ -310,6 +344,13 @@ struct Tally {
 }
 
 impl Tally {
+    /// Whether a CPU that was past the first event of the file is back there or before: lines that were moved are not moved so far.
+    fn begins_again(&self, record: &Record<'_>) -> bool {
+        let place = record.place;
+        let last_ns = self.last_of_cpu_ns.get(usize::from(place.cpu));
+        self.records > 0 && place.time_ns <= self.begun_ns && last_ns.is_some_and(|&last_ns| last_ns > self.begun_ns)
+    }
+
     fn record(&mut self, record: &Record<'_>) {
         let place = record.place;
         self.dma_events |= matches!(record.event, Event::DmaMap { .. } | Event::DmaMapList { .. });
@@ -320,7 +361,7 @@ impl Tally {
         self.out_of_order += u64::from(place.time_ns < self.last_of_cpu_ns[cpu]);
         self.last_of_cpu_ns[cpu] = place.time_ns;
         if self.records == 0 {
-            (self.first_ns, self.last_ns) = (place.time_ns, place.time_ns);
+            (self.begun_ns, self.first_ns, self.last_ns) = (place.time_ns, place.time_ns, place.time_ns);
         }
         self.records += 1;
         if self.last_cpu.replace(place.cpu) != Some(place.cpu) {

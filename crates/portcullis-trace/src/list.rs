@@ -75,11 +75,34 @@ impl<'a> Numbers<'a> {
     }
 }
 
+/// The pieces that a driver syncs of a scatter list. Checked when it was made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Pieces<'a> {
+    addresses: Numbers<'a>,
+    sizes: Numbers<'a>,
+}
+
+impl<'a> Pieces<'a> {
+    /// `dma_addrs={…} sizes={…}`.
+    pub(super) fn parse(text: &'a [u8]) -> Result<Self, Flaw> {
+        let addresses = Numbers::parse(text, [b"dma_addrs="; 2], 8, Flaw::Expected("`dma_addrs={…}`"))?;
+        let sizes = Numbers::parse(text, [b"sizes=", b"lengths="], 4, Flaw::Expected("`sizes={…}`"))?;
+        match addresses.iter().count() == sizes.iter().count() {
+            true => Ok(Self { addresses, sizes }),
+            false => Err(Flaw::Expected("as many sizes as addresses")),
+        }
+    }
+
+    /// Each as its first address and its size, which may be 0: where several pieces became one run, the list ends with empty ones.
+    pub(super) fn iter(self) -> impl Iterator<Item = (u64, u64)> + Clone {
+        self.addresses.iter().zip(self.sizes.iter())
+    }
+}
+
 /// A scatter list. Checked when it was made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct List<'a> {
-    addresses: Numbers<'a>,
-    sizes: Numbers<'a>,
+    pieces: Pieces<'a>,
     /// The words of the event.
     text: &'a [u8],
     /// Whether the kernel printed all of it; it stops at 128.
@@ -89,20 +112,15 @@ pub(super) struct List<'a> {
 impl<'a> List<'a> {
     /// The words of `dma_map_sg`.
     pub(super) fn parse(text: &'a [u8]) -> Result<Self, Flaw> {
-        let addresses = Numbers::parse(text, [b"dma_addrs="; 2], 8, Flaw::Expected("`dma_addrs={…}`"))?;
-        let sizes = Numbers::parse(text, [b"sizes=", b"lengths="], 4, Flaw::Expected("`sizes={…}`"))?;
-        let list = Self { addresses, sizes, text, complete: is_complete(text, addresses)? };
-        if addresses.iter().count() != sizes.iter().count() {
-            return Err(Flaw::Expected("as many sizes as addresses"));
-        }
-        addresses.iter().zip(sizes.iter()).try_for_each(|(start, size)| check_run(start, size))?;
-        Ok(list)
+        let pieces = Pieces::parse(text)?;
+        pieces.iter().try_for_each(|(start, size)| check_run(start, size))?;
+        Ok(Self { pieces, text, complete: is_complete(text, pieces.addresses)? })
     }
 
     /// The runs of I/O addresses that it became, each as its first address and the one after its last. They may be fewer than
     /// the pieces.
     pub(super) fn runs(self) -> impl Iterator<Item = (u64, u64)> + Clone {
-        self.addresses.iter().zip(self.sizes.iter()).map(|(start, size)| (start, start + size))
+        self.pieces.iter().map(|(start, size)| (start, start + size))
     }
 
     /// Where its pieces lie; how long each is, no event tells.

@@ -9,6 +9,8 @@ use std::path::Path;
 
 /// The longest line that is read, in bytes, its end included. A scatter list of 128 pieces takes 4 KiB.
 pub(super) const LINE_BYTES_MAX: usize = 1 << 20;
+/// That of UTF-8.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 const BUFFER_BYTES: usize = 256 << 10;
 
 /// The lines of a file, one at a time.
@@ -67,6 +69,13 @@ impl<R: Read> Lines<R> {
             return if self.number == 0 { Err(TraceError::Empty { file: self.file.clone() }) } else { Ok(false) };
         }
         self.number += 1;
+        // Editors and shells of other systems put one at the beginning of a file.
+        if self.number == 1 && self.line.starts_with(BYTE_ORDER_MARK) {
+            self.line.drain(..BYTE_ORDER_MARK.len());
+            if self.line.is_empty() {
+                return Err(TraceError::Empty { file: self.file.clone() });
+            }
+        }
         if self.line.last() == Some(&b'\n') {
             self.line.pop();
             if self.line.last() == Some(&b'\r') {

@@ -253,13 +253,14 @@ fn batches_and_bounds_are_not_hidden() {
     assert!(advice.contains(&cost), "on the same basis as what strict costs, {cost}: {advice}");
     let (window_us, bound_us) = (float(deferred, "stale_window_us_max"), float(deferred, "bound_us"));
     assert!(window_us < bound_us, "so that they can be told apart: {deferred}");
-    let seen = format!("seen up to {} µs, bound {} µs", number(window_us), number(bound_us));
+    let grace_us = float(deferred, "grace_us");
+    let (window, bound, grace) = (number(window_us), number(bound_us), number(grace_us));
+    let seen = format!("seen up to {window} µs, bound {bound} µs + {grace} µs for timers and the hardware");
     assert!(advice.contains(&seen), "{seen} in {advice}");
     let (answer, rest) = page.split_once("<h3>Cost against exposure").expect("a picture");
     let tile = format!(
-        "seen up to <data value=\"{window_us}\">{}</data>\u{a0}µs, bound <data value=\"{bound_us}\">{}</data>\u{a0}µs",
-        number(window_us),
-        number(bound_us)
+        "seen up to <data value=\"{window_us}\">{window}</data>\u{a0}µs, bound <data value=\"{bound_us}\">{bound}</data>\u{a0}µs \
+         + <data value=\"{grace_us}\">{grace}</data>\u{a0}µs"
     );
     assert!(answer.contains(&tile), "{tile} in {answer}");
     assert_eq!(times(answer, "in batches of <data value=\"64\">64</data>"), 2, "both are cheap for it");
@@ -282,10 +283,15 @@ fn batches_and_bounds_are_not_hidden() {
 fn a_window_that_only_the_hardware_bounds_says_so() {
     let (page, document) = compared("hardware.html", &[&bundled(RECEIVE), "--designs", "none,freebsd,macos"]);
     check(&page, &document);
-    let said = "until the hardware has worked off its queue";
-    assert!(document["advice"][0].as_str().is_some_and(|advice| advice.contains(said)), "{}", document["advice"]);
-    assert!(page.contains(&format!("\u{a0}µs, {said}")), "in the tile");
-    assert_eq!(times(&page, "<td>queue</td>"), 2, "with batches and without");
+    let grace_us = float(super::row(&document, "macos", "deferred"), "grace_us");
+    let grace = number(grace_us);
+    let said = format!("until the hardware has worked off its queue, which takes {grace} µs at most");
+    assert!(document["advice"][0].as_str().is_some_and(|advice| advice.contains(&said)), "{}", document["advice"]);
+    let shown = format!("<data value=\"{grace_us}\">{grace}</data>");
+    let tile = format!("\u{a0}µs, until the hardware has worked off its queue, which takes {shown}\u{a0}µs at most");
+    assert!(page.contains(&tile), "{tile}");
+    let cell = format!("<td><data value=\"0\">0</data> + {shown}</td>");
+    assert_eq!(times(&page, &cell), 2, "with batches and without: {cell}");
 }
 
 #[test]

@@ -81,6 +81,8 @@ fn check_row(row: &Value) {
         row.get("bound_us").is_some_and(|bound| bound.is_u64() != unbounded && bound.is_null() == unbounded),
         "{row}"
     );
+    let bound_us = row["bound_us"].as_f64();
+    assert_eq!(row["grace_us"].as_f64().filter(|grace_us| *grace_us > 0.0).is_some(), bound_us.is_some(), "{row}");
     let ages = row["stale_window_us_over_time"].as_array();
     assert!(if physical { ages.is_none() } else { ages.is_some_and(|ages| ages.len() <= 100) }, "{row}");
     for key in ["trace", "design", "protection", "limit"] {

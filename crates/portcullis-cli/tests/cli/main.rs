@@ -6,6 +6,7 @@ mod bad_input;
 mod bench;
 mod determinism;
 mod figures;
+mod found;
 mod html;
 mod html_target;
 mod human;

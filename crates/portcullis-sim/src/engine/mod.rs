@@ -22,6 +22,7 @@ use fiber::{Fiber, Suspender};
 use lock::Turnstile;
 use portcullis::platform::{Phase, Step, Wait};
 use portcullis_model::Vtd;
+use rustc_hash::FxHashMap;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -67,6 +68,9 @@ pub struct Event(pub u64);
 /// A core that wants to go on at a time. Ordered by time, then core.
 type Turn = Reverse<(u64, Core)>;
 
+/// How often each step of the protection layer was charged.
+pub(crate) type StepCounts = FxHashMap<Step, u64>;
+
 /// The state of one virtual core.
 struct CoreState {
     now_ps: Cell<u64>,
@@ -80,6 +84,8 @@ struct CoreState {
     /// Whether it is inside a single unmap that has not taken the mapping down yet.
     taking_down: Cell<bool>,
     account: RefCell<Account>,
+    /// How often each step was charged, where that is counted.
+    steps: RefCell<StepCounts>,
     suspender: RefCell<Option<Suspender>>,
 }
 
@@ -96,6 +102,7 @@ pub struct Engine {
     /// The clock while no core runs: before and after a run.
     outside_ps: Cell<u64>,
     locks: RefCell<Vec<Turnstile>>,
+    counts_steps: Cell<bool>,
     costs: CostBook,
     frequency: Frequency,
     coherent: bool,
@@ -124,6 +131,11 @@ impl Drop for Stop<'_> {
 }
 
 impl CoreState {
+    #[cold]
+    fn count(&self, step: Step) {
+        *self.steps.borrow_mut().entry(step).or_default() += 1;
+    }
+
     fn takes_interrupts(&self) -> bool {
         self.masked.get() == 0 && !self.in_interrupt.get()
     }
@@ -140,6 +152,7 @@ impl Engine {
             charging: Cell::new(false),
             taking_down: Cell::new(false),
             account: RefCell::default(),
+            steps: RefCell::default(),
             suspender: RefCell::default(),
         };
         Self {
@@ -150,6 +163,7 @@ impl Engine {
             horizon_ps: Cell::new(0),
             outside_ps: Cell::new(0),
             locks: RefCell::default(),
+            counts_steps: Cell::new(false),
             costs,
             frequency,
             coherent,
@@ -194,6 +208,26 @@ impl Engine {
             total.add(&core.account.borrow());
         }
         total
+    }
+
+    /// From now on counts how often each step is charged.
+    pub(crate) fn count_steps(&self) {
+        self.counts_steps.set(true);
+    }
+
+    /// What is counted begins now.
+    pub(crate) fn forget_steps(&self) {
+        self.cores.iter().for_each(|core| core.steps.borrow_mut().clear());
+    }
+
+    /// What has been counted, by core.
+    pub(crate) fn steps_by_core(&self) -> Vec<StepCounts> {
+        self.cores.iter().map(|core| core.steps.borrow().clone()).collect()
+    }
+
+    /// The cycles that have been charged to each core.
+    pub(crate) fn cycles_by_core(&self) -> Vec<u64> {
+        self.cores.iter().map(|core| core.account.borrow().cycles()).collect()
     }
 
     /// Forgets the longest search so far: what is measured begins now.
@@ -354,6 +388,9 @@ impl Engine {
         }
         let cycles = self.costs.of(step);
         self.charge(cycles);
+        if self.counts_steps.get() && state.charging.get() {
+            state.count(step);
+        }
         if step == Step::RegisterRead && state.charging.get() {
             // A read stalls the core until the hardware answers.
             state.account.borrow_mut().of_which_hardware_wait(cycles);

@@ -1,6 +1,7 @@
 //! The runs of a figure: each in its own words, several at a time.
 
 use super::{FigureError, Traces};
+use crate::PayloadRule;
 use crate::machine::Machine;
 use crate::outcome::RunOutcome;
 use crate::parallel;
@@ -123,6 +124,7 @@ impl Run<'_> {
             seed: SEED,
             leaf_only_hint: true,
             hints,
+            payload: PayloadRule::Shown,
         };
         make(&job).map_err(|error| FigureError::Run { run: self.label(), error })
     }

@@ -26,12 +26,14 @@ pub(super) struct Driver<'w> {
     batches: Vec<AnyBatch<'w>>,
     /// The mappings of the batch that has not been committed, all of one device.
     members: Vec<(Slot, Live)>,
+    /// When each of them was unmapped.
+    since_ps: Vec<u64>,
 }
 
 impl<'w> Driver<'w> {
     pub(super) fn new(world: &'w World, core: usize, batch_max: usize) -> Self {
         let batches = world.domains.iter().map(DynDomain::raw_batch).collect();
-        Self { world, core, batch_max, stream: Stream::default(), batches, members: Vec::new() }
+        Self { world, core, batch_max, stream: Stream::default(), batches, members: Vec::new(), since_ps: Vec::new() }
     }
 
     /// From now on maps for queue `ring`.
@@ -153,7 +155,12 @@ impl<'w> Driver<'w> {
                 let mut tally = world.tally.borrow_mut();
                 if !world.warm.get() {
                     tally.operations += 1;
-                    tally.bytes += segments.iter().map(|segment| segment.len).sum::<u64>();
+                    let bytes = segments.iter().map(|segment| segment.len).sum::<u64>();
+                    tally.bytes += bytes;
+                    tally.payload += world.payload(slot, access, bytes);
+                    let work = &mut tally.work_by_core[self.core];
+                    work.operations += 1;
+                    work.bytes += bytes;
                     tally.pages += segments.iter().map(Segment::pages).sum::<u64>();
                 }
                 tally.table_pages_max = tally.table_pages_max.max(world.table_pages());
@@ -272,6 +279,7 @@ impl<'w> Driver<'w> {
         if self.members.first().is_some_and(|(_, first)| first.device != live.device) {
             self.commit();
         }
+        let begun_ps = world.engine.now_ps();
         let batch = &mut self.batches[live.device];
         let unmap = || live.ranges.iter().try_fold(false, |any, range| Ok(any_domain::unmap(batch, *range)? || any));
         match world.engine.charged(unmap) {
@@ -279,6 +287,7 @@ impl<'w> Driver<'w> {
             Err(error) => return world.fail(RunError::Unmap(error)),
         }
         self.members.push((slot, live));
+        self.since_ps.push(begun_ps);
         if self.members.len() >= self.batch_max {
             self.commit();
         }
@@ -296,6 +305,7 @@ impl<'w> Driver<'w> {
             return;
         }
         world.arm(device);
+        self.note_waits();
         for (slot, live) in &members {
             self.hand_back(*slot, live);
         }
@@ -303,6 +313,22 @@ impl<'w> Driver<'w> {
         self.members = members;
         world.worked();
         self.work_off_backlog(device);
+    }
+
+    /// Counts how long the buffers of the batch have waited for this moment.
+    fn note_waits(&mut self) {
+        let (world, since_ps) = (self.world, self.since_ps.drain(..));
+        if world.warm.get() {
+            return;
+        }
+        let (now_ps, batches) = (world.engine.now_ps(), &mut world.tally.borrow_mut().batches);
+        batches.commits += 1;
+        batches.buffers_max = batches.buffers_max.max(since_ps.len() as u64);
+        for since_ps in since_ps {
+            batches.buffers += 1;
+            batches.wait_ps_sum += u128::from(now_ps - since_ps);
+            batches.wait_ps_max = batches.wait_ps_max.max(now_ps - since_ps);
+        }
     }
 
     fn hand_back(&self, slot: Slot, live: &Live) {
@@ -377,6 +403,9 @@ impl<'w> Driver<'w> {
         else {
             return;
         };
+        let len = segments.iter().map(|segment| segment.len).sum();
+        // Where it is not known, as much as can be: no more is claimed than a range.
+        let mut left = world.payload(slot, access, len).max;
         let mut done_ps = world.engine.now_ps();
         for (index, segment) in segments.iter().enumerate() {
             let start = world.look(slot, |live| {
@@ -384,13 +413,14 @@ impl<'w> Driver<'w> {
                 world.info.addressing.segment_iova(&segments, index, range)
             });
             let Some(start) = start else { return };
-            let mut done = 0;
-            while done < segment.len {
+            let (mut done, len) = (0, segment.len.min(left));
+            while done < len {
                 let at = Iova::new(start.as_u64() + done);
-                let piece = (PAGE_SIZE - at.page_offset()).min(segment.len - done);
+                let piece = (PAGE_SIZE - at.page_offset()).min(len - done);
                 done_ps = self.transact(device, at, piece, access.rights());
                 done += piece;
             }
+            left -= len;
         }
         world.engine.sleep_until(done_ps);
     }

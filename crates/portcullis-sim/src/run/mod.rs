@@ -6,11 +6,13 @@ mod any_domain;
 mod backlog;
 mod churn;
 mod driver;
+mod grace;
 mod live;
 mod observers;
 mod ranges;
 mod replay;
 mod rings;
+mod shown;
 mod workload;
 mod world;
 
@@ -21,13 +23,16 @@ pub use adversary::{
 use any_domain::AnyDesign;
 pub use churn::Churn;
 pub use rings::Rings;
-pub use workload::{WORKLOADS, WorkloadError, WorkloadInfo};
+pub use workload::{ParameterInfo, WORKLOADS, WorkloadError, WorkloadInfo};
 pub use world::LabUnit;
 
 use crate::account::Account;
+use crate::engine::{Engine, StepCounts};
 use crate::machine::Machine;
 use crate::platform::buffers_end;
 use crate::prefetch::{Hints, Prefetching};
+use crate::rates::Needs;
+use crate::traffic::{Payload, PayloadRule, Traffic};
 use observers::{Exposure, Residual, RunEvent};
 use portcullis::design::{Info, Options};
 use portcullis::designs::DesignId;
@@ -41,7 +46,7 @@ use portcullis_vtd::{BringUpError, QueueUse};
 use std::rc::Rc;
 use std::sync::Arc;
 use thiserror::Error;
-use world::World;
+use world::{BatchTally, CoreWork, World};
 
 /// What a run does.
 #[derive(Clone)]
@@ -133,9 +138,16 @@ pub struct Job<'m> {
     pub leaf_only_hint: bool,
     /// What the driver tells the hardware.
     pub hints: Hints,
+    /// How full buffers are.
+    pub payload: PayloadRule,
 }
 
 impl Job<'_> {
+    /// What kind of device the work is for.
+    pub fn traffic(&self) -> Traffic {
+        Traffic::of(&self.work, self.machine)
+    }
+
     /// What becomes of parts of pages in it; `None` where addresses are physical, so that nothing can be done about them, or those of
     /// entries, so that nothing has to be.
     pub fn sub_page(&self) -> Option<SubPage> {
@@ -177,6 +189,8 @@ impl Pace {
         factor * bytes as f64 * 8.0 / machine.unprotected_gbps() * 1e3
     }
 }
+
+const PS_PER_SECOND: f64 = 1e12;
 
 /// The longest trace that is replayed, in microseconds: 30 days. The hardware's clock ends after 53.
 const SPAN_US_MAX: u64 = 30 * 24 * 3600 * 1_000_000;
@@ -233,7 +247,14 @@ pub(crate) struct Measured {
     pub(crate) queue: QueueUse,
     pub(crate) operations: u64,
     pub(crate) pages: u64,
+    /// Bytes of the buffers, and what of those the device moved.
     pub(crate) bytes: u64,
+    pub(crate) payload: Payload,
+    pub(crate) work_by_core: Vec<CoreWork>,
+    pub(crate) cycles_by_core: Vec<u64>,
+    /// How often each core was charged each step, where that was asked for.
+    pub(crate) steps_by_core: Vec<StepCounts>,
+    pub(crate) batches: BatchTally,
     pub(crate) transactions: u64,
     pub(crate) latency_ps_sum: u128,
     pub(crate) faults: u64,
@@ -289,11 +310,12 @@ fn measured_pace(machine: &Machine, work: &Work, seed: u64) -> Result<Pace, RunE
             seed,
             leaf_only_hint: true,
             hints: Hints::NONE,
+            payload: PayloadRule::Shown,
         })
     };
     // How long it takes is close to linear in the factor; two runs give the line, and a third corrects it.
     let (still, once) = (unprotected(0.0)?, unprotected(1.0)?);
-    let target_ps = still.bytes as f64 * 8.0 / machine.unprotected_gbps() * 1e3;
+    let target_ps = Needs::of(machine, Traffic::of(work, machine), &still).unprotected_seconds() * PS_PER_SECOND;
     let solve = |f0: f64, t0: u64, f1: f64, t1: u64| {
         let slope = (t1 as f64 - t0 as f64) / (f1 - f0);
         if slope > 0.0 { (f1 + (target_ps - t1 as f64) / slope).max(0.0) } else { 0.0 }
@@ -307,19 +329,24 @@ fn measured_pace(machine: &Machine, work: &Work, seed: u64) -> Result<Pace, RunE
 }
 
 pub(crate) fn measure(job: &Job<'_>) -> Result<Measured, RunError> {
-    measure_on(job, |_| ()).map(|(measured, _)| measured)
+    measure_on(job, |_, _| ()).map(|(measured, _)| measured)
+}
+
+/// Makes the run, and counts the steps that are charged.
+pub(crate) fn measure_steps(job: &Job<'_>) -> Result<Measured, RunError> {
+    measure_on(job, |engine, _| engine.count_steps()).map(|(measured, _)| measured)
 }
 
 /// Makes the run, and returns what was measured and all that the IOTLB was asked for, warm-up included.
 pub(crate) fn measure_and_log(job: &Job<'_>) -> Result<(Measured, IotlbLog), RunError> {
-    let (measured, vtd) = measure_on(job, Vtd::record_iotlb)?;
+    let (measured, vtd) = measure_on(job, |_, vtd| vtd.record_iotlb())?;
     Ok((measured, vtd.take_iotlb_log()))
 }
 
 /// Makes the run on hardware that is prepared first.
-fn measure_on(job: &Job<'_>, prepare: impl FnOnce(&Vtd)) -> Result<(Measured, Arc<Vtd>), RunError> {
+fn measure_on(job: &Job<'_>, prepare: impl FnOnce(&Engine, &Vtd)) -> Result<(Measured, Arc<Vtd>), RunError> {
     let mut world = World::new(job, AnyDesign::listed(job.design), None)?;
-    prepare(&world.vtd);
+    prepare(&world.engine, &world.vtd);
     let exposure = world.subscribe(Exposure::of(&world, job.protection));
     let residual = world.subscribe(Residual::default());
     let world = world.ready();
@@ -340,6 +367,17 @@ fn measure_on(job: &Job<'_>, prepare: impl FnOnce(&Vtd)) -> Result<(Measured, Ar
         operations: tally.operations,
         pages: tally.pages,
         bytes: tally.bytes,
+        payload: tally.payload,
+        work_by_core: tally.work_by_core,
+        cycles_by_core: world
+            .engine
+            .cycles_by_core()
+            .iter()
+            .zip(&start.cycles_by_core)
+            .map(|(now, then)| now - then)
+            .collect(),
+        batches: tally.batches,
+        steps_by_core: world.engine.steps_by_core(),
         transactions: tally.transactions,
         latency_ps_sum: tally.latency_ps_sum,
         faults: tally.faults,
@@ -391,6 +429,7 @@ fn perform(world: &Rc<World>, job: &Job<'_>) -> Start {
 /// Where the measured part of a run begins.
 struct Start {
     account: Account,
+    cycles_by_core: Vec<u64>,
     counters: Counters,
     queue: QueueUse,
     now_ps: u64,
@@ -400,10 +439,12 @@ impl Start {
     fn of(world: &World) -> Self {
         world.warm.set(false);
         world.engine.forget_longest_search();
+        world.engine.forget_steps();
         world.tally.borrow_mut().table_pages_max = world.table_pages();
         world.tell(&RunEvent::WarmedUp);
         Self {
             account: world.engine.account(),
+            cycles_by_core: world.engine.cycles_by_core(),
             counters: world.vtd.counters(),
             queue: world.unit.queue_use(),
             now_ps: world.engine.now_ps(),

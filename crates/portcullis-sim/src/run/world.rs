@@ -5,12 +5,14 @@ use super::backlog::Backlog;
 use super::live::{Buffer, Live, Slot};
 use super::observers::{Observer, RunEvent};
 use super::ranges::Ranges;
+use super::shown::ShownPayloads;
 use super::{Job, RunError, Work, replay};
 use crate::engine::{Engine, Event};
 use crate::platform::LabPlatform;
 use crate::prefetch::Hints;
+use crate::traffic::{Payload, PayloadSource, Traffic};
 use portcullis::design::Info;
-use portcullis::{DomainConfig, DynDomain, PhysAddr, Segment, SourceId};
+use portcullis::{Access, DomainConfig, DynDomain, PhysAddr, Segment, SourceId};
 use portcullis_model::{Device, ModelMmio, Ram, Vtd};
 use portcullis_vtd::Unit;
 use std::cell::{Cell, RefCell};
@@ -63,12 +65,35 @@ impl MapUnderWay {
     }
 }
 
+/// What a core has mapped.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct CoreWork {
+    pub(crate) operations: u64,
+    pub(crate) bytes: u64,
+}
+
+/// What buffers wait for the end of their batch: from their unmap to their hand-back.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct BatchTally {
+    pub(crate) commits: u64,
+    pub(crate) buffers: u64,
+    pub(crate) buffers_max: u64,
+    pub(crate) wait_ps_sum: u128,
+    pub(crate) wait_ps_max: u64,
+}
+
 /// What is counted outside the account of the cores.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tally {
     pub(super) operations: u64,
     pub(super) pages: u64,
+    /// Bytes of the buffers.
     pub(super) bytes: u64,
+    /// What of those the device moves.
+    pub(super) payload: Payload,
+    /// What each core has mapped.
+    pub(super) work_by_core: Vec<CoreWork>,
+    pub(super) batches: BatchTally,
     pub(super) transactions: u64,
     pub(super) latency_ps_sum: u128,
     pub(super) faults: u64,
@@ -113,6 +138,9 @@ pub(super) struct World {
     pub(super) worked_ps: Cell<u64>,
     /// What the driver tells the hardware.
     pub(super) hints: Hints,
+    /// What is known of how full buffers are: by rule, and by the capture.
+    payload: PayloadSource,
+    shown: ShownPayloads,
     /// Who watches.
     observers: Vec<Rc<RefCell<dyn Observer>>>,
 }
@@ -167,7 +195,7 @@ impl World {
             devices: RefCell::new(devices.iter().map(model).collect()),
             live: RefCell::default(),
             live_ranges: RefCell::default(),
-            tally: RefCell::default(),
+            tally: RefCell::new(Tally { work_by_core: vec![CoreWork::default(); cores], ..Tally::default() }),
             backlog: RefCell::default(),
             waits_for_room: !matches!(job.work, Work::Trace(..)),
             ring_entries: match &job.work {
@@ -180,8 +208,19 @@ impl World {
             warm: Cell::new(true),
             worked_ps: Cell::new(0),
             hints: job.prefetching().hints,
+            payload: PayloadSource {
+                traffic: Traffic::of(&job.work, machine),
+                rule: job.payload,
+                full: !matches!(job.work, Work::Trace(..)),
+            },
+            shown: ShownPayloads::of(&job.work),
             observers: Vec::new(),
         })
+    }
+
+    /// How much of a buffer of `len` bytes its device moves.
+    pub(super) fn payload(&self, slot: Slot, access: Access, len: u64) -> Payload {
+        self.payload.of(access, len, self.shown.of_mapping(slot, len))
     }
 
     /// Has `observer` watch the run.

@@ -32,7 +32,12 @@ pub(super) fn parse(line: &[u8]) -> Result<Line<'_>, Flaw> {
 
 /// Whether only the kernel writes such a line.
 pub(super) fn is_header(line: &[u8]) -> bool {
-    line.starts_with(b"# tracer: ") || line.starts_with(ENTRIES) || notice(line).and_then(lost).is_some()
+    is_beginning(line) || line.starts_with(ENTRIES) || notice(line).and_then(lost).is_some()
+}
+
+/// `# tracer: nop`, which the kernel prints above all else.
+pub(super) fn is_beginning(line: &[u8]) -> bool {
+    line.starts_with(b"# tracer: ")
 }
 
 /// `function: text`; the function tracer's own lines have no such colon.

@@ -81,6 +81,11 @@ impl Format {
         }
     }
 
+    /// Whether a capture begins with this line, and has no other like it.
+    pub(super) fn is_beginning(line: &[u8]) -> bool {
+        ftrace::is_beginning(line) || trace_cmd::is_beginning(line)
+    }
+
     /// In words, what kind of capture begins with this line. `None`: none that is known.
     pub(super) fn of_capture(line: &[u8]) -> Option<String> {
         let is_event = || matches!(Self::parse_untold(line), Ok(Line::Record(_)));

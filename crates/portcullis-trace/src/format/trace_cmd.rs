@@ -36,14 +36,20 @@ pub(super) fn parse(line: &[u8]) -> Result<Line<'_>, Flaw> {
 
 /// Whether only trace-cmd writes such a line: `cpus=4`, `version = 7`, `CPU 1 is empty`, `CPU:1 [12 EVENTS DROPPED]`.
 pub(super) fn is_header(line: &[u8]) -> bool {
-    let number_between = |before: &[u8], after: &[u8]| {
-        let mut scan = Scan(line.trim_ascii_end());
-        scan.literal(before).and_then(|()| scan.decimal()).is_some() && scan.0 == after
-    };
-    number_between(b"cpus=", b"")
-        || number_between(b"version = ", b"")
-        || number_between(b"CPU ", b" is empty")
+    is_beginning(line)
+        || has_number_between(line, b"version = ", b"")
+        || has_number_between(line, b"CPU ", b" is empty")
         || notice(line).is_some_and(|text| text == b"SUBBUFFER START" || dropped(text).is_some())
+}
+
+/// `cpus=4`, which trace-cmd prints before the first event.
+pub(super) fn is_beginning(line: &[u8]) -> bool {
+    has_number_between(line, b"cpus=", b"")
+}
+
+fn has_number_between(line: &[u8], before: &[u8], after: &[u8]) -> bool {
+    let mut scan = Scan(line.trim_ascii_end());
+    scan.literal(before).and_then(|()| scan.decimal()).is_some() && scan.0 == after
 }
 
 /// `1234 EVENTS DROPPED`. Where the ring buffer did not count them, there is no number: at least one.

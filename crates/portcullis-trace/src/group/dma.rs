@@ -11,6 +11,7 @@
 //! `dma_alloc` does not tell where its memory lies; it makes no mapping here.
 
 use super::Grouper;
+use super::payload::LOOKED_AT_MAX;
 use crate::columns::{Place, Record};
 use crate::error::Flaw;
 use crate::event::{Event, PHYSICAL_END};
@@ -133,7 +134,12 @@ impl Buffers {
                 self.grouper.invalidate(qw0, qw1);
                 Ok(())
             }
-            Event::Map { .. } | Event::Unmap { .. } | Event::Other => Ok(()),
+            Event::Sync { device, iova, size } => {
+                self.sync(device, iova, size);
+                Ok(())
+            }
+            // A list is known here by where it lies in memory, which its sync does not tell.
+            Event::SyncList { .. } | Event::Map { .. } | Event::Unmap { .. } | Event::Other => Ok(()),
         }
     }
 
@@ -143,10 +149,12 @@ impl Buffers {
         self.grouper.operation(place, context, first, OperationKind::Map)
     }
 
-    /// The youngest mapping of that name ends, if it is as long as its unmap says. Else the unmap is unmatched.
+    /// The youngest mapping of that name ends, if it takes as many pages as its unmap says and no fewer bytes. Else the unmap is
+    /// unmatched.
     fn unmap(&mut self, place: Place, key: Key, size: Option<u64>, (iova_pfn, pages): (u64, u64)) -> Result<(), Flaw> {
         self.grouper.counts.unmaps += 1;
-        let is_meant = |first: u32| size.is_none_or(|size| size == self.grouper.segments[first as usize].len);
+        let mapped = |first: u32| (u64::from(self.grouper.pieces[first as usize].pages), self.grouper.bytes_of(first));
+        let is_meant = |first: u32| size.is_none_or(|size| mapped(first).0 == pages && mapped(first).1 >= size);
         let Some(first) = self.live.get(&key).copied().filter(|&first| is_meant(first)) else {
             let at_operation = self.grouper.operations.len() as u32;
             self.grouper.unmatched.push(UnmatchedUnmap { at_operation, iova_pfn, pages });
@@ -156,8 +164,22 @@ impl Buffers {
             Some(older) => self.live.insert(key, older),
             None => self.live.remove(&key),
         };
+        if let Some(size) = size {
+            self.grouper.ended_with(first, size);
+        }
         let context = self.grouper.context(place)?;
         self.grouper.operation(place, context, first, OperationKind::Unmap)
+    }
+
+    /// A driver is about to look at these bytes.
+    fn sync(&mut self, device: &[u8], iova: u64, size: u64) {
+        let Some(&device) = self.grouper.device_index.get(device) else { return };
+        let mut near = self.live.range(..=(iova, device, Name::Address)).rev().take(LOOKED_AT_MAX);
+        let nearest = near.find(|&(&(_, owner, name), _)| (owner, name) == (device, Name::Address));
+        if let Some((&(start, ..), &first)) = nearest {
+            let bytes = self.grouper.bytes_of(first);
+            self.grouper.look_at(first, bytes, (iova - start, size));
+        }
     }
 
     /// `size` bytes at `iova` that lie at `phys`.

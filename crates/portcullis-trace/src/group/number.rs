@@ -2,7 +2,7 @@
 
 use super::{Grouper, NONE};
 use crate::{
-    Events, Format, Operation, OperationKind, Statistics, Trace, TraceMapping, UNKNOWN_DEVICE, UnmatchedUnmap,
+    Events, Format, Operation, OperationKind, Payload, Statistics, Trace, TraceMapping, UNKNOWN_DEVICE, UnmatchedUnmap,
 };
 use portcullis::Access;
 use std::num::NonZeroU32;
@@ -44,6 +44,9 @@ impl Grouper {
             });
         }
         drop((self.pieces, self.segments));
+        let payload = |(first, bytes): (u32, u64)| Payload { mapping: new_index[first as usize], bytes };
+        let mut payloads: Vec<_> = self.payloads.into_iter().map(payload).filter(|it| it.mapping != NONE).collect();
+        payloads.sort_unstable_by_key(|payload| payload.mapping);
 
         let mut operations = self.operations;
         let mut invalidations = self.invalidations.iter_mut().peekable();
@@ -84,6 +87,7 @@ impl Grouper {
             contexts: self.contexts,
             invalidations: self.invalidations,
             unmatched,
+            payloads,
         }
     }
 }

@@ -106,7 +106,7 @@ fn the_name_of_the_file_tells_nothing() {
 #[test]
 fn lines_that_fit_several_formats_decide_nothing() {
     // Their names are too long for trace-cmd's padding, or nothing is known of their words.
-    let open = "  fio-1  [000]     1.000001: cache_tag_flush_range: dmar0\n  fio-1  [000]     2.000001: sched_switch:  x\n\n# \n";
+    let open = "  fio-1  [000]     0.000001: cache_tag_flush_range: dmar0\n  fio-1  [000]     0.500001: sched_switch:  x\n\n# \n";
     for (text, format) in [(KERNEL, Format::Ftrace), (TRACE_CMD, Format::TraceCmd)] {
         let trace = read(format!("{open}{text}")).unwrap();
         assert_eq!(trace.format, format);

@@ -8,8 +8,10 @@ mod grouping;
 mod joining;
 mod malformed;
 mod one_kind_of_event;
+mod payloads;
 mod printed;
 mod properties;
+mod second_capture;
 
 use lzma_rust2::XzReader;
 use portcullis_trace::{Trace, TraceError};

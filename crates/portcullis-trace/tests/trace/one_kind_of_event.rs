@@ -260,11 +260,11 @@ fn a_flaw_of_dma_events_counts_only_where_they_stand_alone() {
 #[test]
 fn events_out_of_order_are_counted() {
     let mut text = Text::default();
-    text.map(TASK, 0x5000, 0x9000, 4096).map(OTHER_CPU, 0x6000, 0xa000, 4096);
-    text.time_us = 0;
-    text.map(TASK, 0x7000, 0xb000, 4096);
-    assert_eq!(text.read().statistics.out_of_order, 0, "not older than the first");
-    text.time_us = 0;
-    text.map(OTHER_CPU, 0x8000, 0xc000, 4096);
+    text.map(TASK, 0x5000, 0x9000, 4096).map(TASK, 0x6000, 0xa000, 4096).map(OTHER_CPU, 0x7000, 0xb000, 4096);
+    text.time_us = 1;
+    text.map(TASK, 0x8000, 0xc000, 4096);
+    assert_eq!(text.read().statistics.out_of_order, 0, "not older than the one before it on its CPU");
+    text.time_us = 1;
+    text.map(OTHER_CPU, 0x9000, 0xd000, 4096);
     assert_eq!(text.read().statistics.out_of_order, 1);
 }

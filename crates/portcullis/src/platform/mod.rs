@@ -83,7 +83,7 @@ pub enum Phase {
 }
 
 /// A step of the protection layer, announced to [`Platform::probe`] just before it is taken.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Step {
     /// What follows belongs to this phase. Costs nothing itself.

@@ -1,0 +1,81 @@
+//! What to choose and why, from the numbers of one comparison. The rules stand in `ranking`, and in `docs/advice.md` for users.
+
+mod ranking;
+mod sensitivity;
+#[cfg(test)]
+mod tests;
+mod text;
+
+pub use sensitivity::{Sensitivity, Tried};
+
+use crate::compare::{ComparePlan, CompareRow, Comparison};
+use portcullis::Protection;
+use portcullis::design::Options;
+use ranking::{Candidate, LINUX, Ranking};
+use serde::Serialize;
+
+/// The advice on one piece of work.
+#[derive(Clone, Debug)]
+pub struct Advice {
+    /// One paragraph.
+    pub text: String,
+    /// The best run of each protection.
+    pub best: Best,
+    /// Which assumptions it hangs on; `None` where that was not tried.
+    pub sensitivity: Option<Sensitivity>,
+}
+
+/// The best run of each protection for one piece of work, by the rules of the advice.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Best {
+    /// Among the strict ones.
+    pub strict: Option<Choice>,
+    /// Among the deferred ones.
+    pub deferred: Option<Choice>,
+}
+
+/// A design, its parameters, and its batches.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Choice {
+    /// The design.
+    pub design: &'static str,
+    /// Its parameters, where they differ from the defaults.
+    pub options: Options,
+    /// The largest batch of unmaps.
+    pub batch: usize,
+}
+
+impl Choice {
+    fn of(candidate: Candidate<'_>) -> Self {
+        let row = candidate.row;
+        Self { design: row.design, options: row.options, batch: row.batch }
+    }
+}
+
+impl Best {
+    fn of(rows: &[CompareRow]) -> Self {
+        let choice = |protection| Ranking::of(rows, protection, None).best().map(Choice::of);
+        Self { strict: choice(Protection::Strict), deferred: choice(Protection::Deferred) }
+    }
+}
+
+/// The run of today's Linux under `protection`.
+fn linux(rows: &[CompareRow], protection: Protection) -> Option<Candidate<'_>> {
+    let is_it = |row: &&CompareRow| row.label() == LINUX && row.protection == protection && row.batch == 1;
+    rows.iter().find(is_it).and_then(Candidate::of)
+}
+
+/// Advice on each of the plan's pieces of work, in their order. What it hangs on is tried; `progress` is told of each constant.
+pub fn advise(plan: &ComparePlan, comparison: &Comparison, mut progress: impl FnMut(&str)) -> Vec<Advice> {
+    let of_item = |item| {
+        let all = comparison.results.iter().chain(&comparison.equal_batch);
+        all.filter(|row| row.item == item).cloned().collect::<Vec<_>>()
+    };
+    let advise_item = |index: usize| {
+        let rows = of_item(index);
+        let sensitivity = Sensitivity::of(plan, index, &rows, &mut progress);
+        let text = text::of(&rows, &plan.items[index].machine, sensitivity.as_ref());
+        Advice { text, best: Best::of(&rows), sensitivity }
+    };
+    (0..plan.items.len()).map(advise_item).collect()
+}

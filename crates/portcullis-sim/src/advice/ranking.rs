@@ -1,0 +1,87 @@
+//! Which run is best, and which are as good.
+//!
+//! The rules: a run is judged by its share of the unprotected rate; where buffers may be nearly empty, by the lower end. Shares within
+//! [`TIE`] of the best are a tie, and the simplest wins it: what Linux can do today, before another kernel, before drivers that unmap in
+//! batches as well. What needs hardware that does not exist is never ranked, nor what has failed a check.
+
+use crate::compare::CompareRow;
+use crate::outcome::RunOutcome;
+use portcullis::Protection;
+
+/// Shares of the unprotected rate that differ by no more than this are equal: the model's prices are no better.
+pub(crate) const TIE: f64 = 0.02;
+
+/// The design that Linux has today.
+pub(super) const LINUX: &str = "magazine";
+
+/// A run that ended.
+#[derive(Clone, Copy)]
+pub(super) struct Candidate<'r> {
+    pub(super) row: &'r CompareRow,
+    pub(super) outcome: &'r RunOutcome,
+}
+
+/// What has to change for a run's design to be used.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Effort {
+    /// An option of today's Linux.
+    Option,
+    /// Another kernel.
+    Kernel,
+    /// Another kernel, and drivers that unmap in batches.
+    Drivers,
+}
+
+impl<'r> Candidate<'r> {
+    pub(super) fn of(row: &'r CompareRow) -> Option<Self> {
+        row.outcome().map(|outcome| Self { row, outcome })
+    }
+
+    pub(super) fn effort(&self) -> Effort {
+        match (self.row.batch, self.row.label() == LINUX) {
+            (1, true) => Effort::Option,
+            (1, false) => Effort::Kernel,
+            _ => Effort::Drivers,
+        }
+    }
+
+    /// Its share of the unprotected rate, at worst.
+    pub(super) fn share(&self) -> f64 {
+        self.outcome.estimate_vs_none_min.unwrap_or(self.outcome.estimate_vs_none)
+    }
+
+    /// Whether it costs so little that it makes no difference.
+    pub(super) fn is_free(&self) -> bool {
+        self.share() >= 1.0 - TIE
+    }
+}
+
+/// The best runs: those within [`TIE`] of the best share, the simplest first, and of those as simple the cheapest.
+pub(super) struct Ranking<'r> {
+    pub(super) tied: Vec<Candidate<'r>>,
+    /// How many there were.
+    pub(super) of: usize,
+}
+
+impl<'r> Ranking<'r> {
+    /// Of the runs under `protection`; with batches of at most `batch`, if that is given.
+    pub(super) fn of(rows: &'r [CompareRow], protection: Protection, batch: Option<usize>) -> Self {
+        let may_win = |row: &&CompareRow| {
+            let is_asked_for = row.protection == protection && batch.is_none_or(|batch| row.batch == batch);
+            is_asked_for && !row.no_such_hardware && row.violation().is_none()
+        };
+        let mut all: Vec<Candidate<'_>> = rows.iter().filter(may_win).filter_map(Candidate::of).collect();
+        let (of, best) = (all.len(), all.iter().map(Candidate::share).fold(0.0, f64::max));
+        all.retain(|one| one.share() >= best - TIE);
+        all.sort_by(|one, other| {
+            let cycles = one.outcome.cycles_per_page.total_cmp(&other.outcome.cycles_per_page);
+            one.effort().cmp(&other.effort()).then(cycles)
+        });
+        Self { tied: all, of }
+    }
+
+    /// The simplest of the best.
+    pub(super) fn best(&self) -> Option<Candidate<'r>> {
+        self.tied.first().copied()
+    }
+}

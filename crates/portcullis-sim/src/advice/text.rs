@@ -1,0 +1,379 @@
+//! The advice in words.
+
+use super::linux;
+use super::ranking::{Candidate, Effort, Ranking, TIE};
+use super::sensitivity::Sensitivity;
+use crate::compare::{CompareRow, EQUAL_BATCHES};
+use crate::machine::Machine;
+use crate::number::{count, gbps, number, percent};
+use crate::outcome::{Limit, RunOutcome};
+use crate::traffic::Traffic;
+use portcullis::Protection;
+use std::cmp::Ordering;
+
+/// The paragraph for the runs of one piece of work.
+pub(super) fn of(rows: &[CompareRow], machine: &Machine, sensitivity: Option<&Sensitivity>) -> String {
+    let mut sentences = match rows.iter().find_map(|row| row.prefetcher.clone()) {
+        Some(prefetcher) => without_such_hardware(rows, &prefetcher),
+        None => match (linux(rows, Protection::Strict), linux(rows, Protection::Deferred)) {
+            (Some(strict), deferred) => with_linux(rows, strict, deferred),
+            _ => without_linux(rows),
+        },
+    };
+    if rows.iter().all(|row| row.prefetcher.is_none()) {
+        sentences.extend(search(rows, machine));
+        sentences.extend(at_the_recorded_speed(rows));
+        sentences.extend(sensitivity.map(Sensitivity::sentence));
+    }
+    sentences.extend(rings(rows));
+    sentences.extend(payload(rows));
+    sentences.extend(beyond_the_link(rows));
+    sentences.join(" ")
+}
+
+/// Today's Linux comes first: it can be had without another kernel.
+fn with_linux(rows: &[CompareRow], strict: Candidate<'_>, deferred: Option<Candidate<'_>>) -> Vec<String> {
+    let mut sentences = Vec::new();
+    if strict.is_free() {
+        sentences.push(format!(
+            "Turn strict protection on: with Linux as it is (`magazine`, kernel option `iommu.strict=1`) it costs next to nothing \
+             here, an estimated {} of the unprotected rate; {}.",
+            loss(&strict),
+            limit(strict.outcome)
+        ));
+        sentences.push(format!("It takes {}.", cpu_time(strict.outcome)));
+        sentences.extend(nothing_is_better(rows));
+        return sentences;
+    }
+    sentences.push(format!(
+        "Strict protection with Linux as it is (`magazine`, kernel option `iommu.strict=1`) costs an estimated {} of the unprotected \
+         rate at full speed; {}.",
+        loss(&strict),
+        limit(strict.outcome)
+    ));
+    sentences.push(format!("It takes {}.", cpu_time(strict.outcome)));
+    if let Some(deferred) = deferred {
+        sentences.push(format!("Deferred, its default, costs {}, and {}", loss(&deferred), exposure(deferred.outcome)));
+    }
+    let lower: Vec<String> = EQUAL_BATCHES.into_iter().filter_map(|batch| lower(rows, &strict, batch)).collect();
+    if lower.is_empty() {
+        sentences.push(format!("No other design here makes strict cheaper by more than {}.", percent(TIE)));
+    } else {
+        sentences.push(format!("What would lower it: {}.", lower.join("; ")));
+    }
+    sentences
+        .extend(Ranking::of(rows, Protection::Strict, None).best().and_then(|best| price_of_batches(best.outcome)));
+    sentences.extend(deferred.and_then(|deferred| shorter_window(rows, &deferred)));
+    sentences
+}
+
+/// What to choose among designs that are all no option of Linux.
+fn without_linux(rows: &[CompareRow]) -> Vec<String> {
+    let (strict, deferred) =
+        (Ranking::of(rows, Protection::Strict, None), Ranking::of(rows, Protection::Deferred, None));
+    let mut sentences = Vec::new();
+    match (strict.best(), deferred.best()) {
+        (None, None) => return vec!["There is no strict or deferred run here to choose.".to_owned()],
+        (Some(best), None) => sentences.push(choose(&strict, best, "it is the only protection that was run here")),
+        (None, Some(best)) => {
+            sentences.push(choose(&deferred, best, "no strict run is here to compare with"));
+            sentences.push(format!("But {}", exposure(best.outcome)));
+        }
+        (Some(best), Some(other)) if other.share() - best.share() <= TIE => {
+            sentences.push(choose(&strict, best, "deferred protection is estimated to carry no more"));
+        }
+        (Some(best), Some(other)) => {
+            let because = format!(
+                "no buffer stays within the device's reach after its unmap; that costs an estimated {} of the unprotected rate",
+                loss(&best)
+            );
+            sentences.push(choose(&strict, best, &because));
+            sentences.push(format!(
+                "If that is too much, {} would cost {} instead, and {}",
+                name(&other),
+                loss(&other),
+                exposure(other.outcome)
+            ));
+        }
+    }
+    sentences.extend(strict.best().and_then(|best| without_batches(rows, &best)));
+    sentences.extend(strict.best().and_then(|best| price_of_batches(best.outcome)));
+    sentences
+}
+
+/// What is best where drivers do not batch, next to a choice whose drivers do.
+fn without_batches(rows: &[CompareRow], chosen: &Candidate<'_>) -> Option<String> {
+    let best = Ranking::of(rows, Protection::Strict, Some(1)).best().filter(|_| chosen.row.batch > 1)?;
+    Some(format!("Without batches {} is the best, at {} of unprotected.", name(&best), share(best.outcome)))
+}
+
+fn choose(ranking: &Ranking<'_>, best: Candidate<'_>, because: &str) -> String {
+    let tied = match ranking.tied.len() {
+        0 | 1 => String::new(),
+        all if all == ranking.of => {
+            format!(" All {all} runs are within {} of each other: none is the winner.", percent(TIE))
+        }
+        all => format!(" {} more are within {} of it; it is the simplest.", all - 1, percent(TIE)),
+    };
+    format!(
+        "Choose {}, because {because}. It is estimated at {}, {} of unprotected; {}.{tied}",
+        name(&best),
+        rate(best.outcome),
+        share(best.outcome),
+        limit(best.outcome)
+    )
+}
+
+/// Where today's Linux is as good as all.
+fn nothing_is_better(rows: &[CompareRow]) -> Option<String> {
+    let ranking = Ranking::of(rows, Protection::Strict, Some(1));
+    let others = ranking.of.checked_sub(1).filter(|others| *others > 0)?;
+    Some(if ranking.tied.len() == ranking.of {
+        format!("All {others} other strict designs are within {} of it: none is better here.", percent(TIE))
+    } else {
+        format!(
+            "Of the {others} other strict designs {} are within {} of it, and none is better.",
+            ranking.tied.len() - 1,
+            percent(TIE)
+        )
+    })
+}
+
+/// What lowers the price of strict protection, at batches of `batch`.
+fn lower(rows: &[CompareRow], today: &Candidate<'_>, batch: usize) -> Option<String> {
+    let ranking = Ranking::of(rows, Protection::Strict, Some(batch));
+    let best = ranking.best().filter(|best| best.share() > today.share() + TIE)?;
+    let same = ranking.tied.iter().skip(1).filter(|other| other.effort() == best.effort());
+    let same: Vec<String> = same.map(|other| format!("`{}`", other.row.label())).collect();
+    let alike = match same.as_slice() {
+        [] => String::new(),
+        [one] => format!(" or {one}"),
+        [most @ .., last] => format!(", {} or {last}", most.join(", ")),
+    };
+    let what = match best.effort() {
+        Effort::Option | Effort::Kernel => "another kernel with".to_owned(),
+        Effort::Drivers => format!("drivers that unmap in batches of up to {batch}, and another kernel with"),
+    };
+    let linux = rows
+        .iter()
+        .find(|row| row.label() == today.row.label() && row.protection == Protection::Strict && row.batch == batch);
+    let beside = match linux.and_then(Candidate::of).filter(|_| batch > 1 && best.row.label() != today.row.label()) {
+        Some(linux) => format!(", where `magazine` in the same batches would cost {}", loss(&linux)),
+        None => String::new(),
+    };
+    Some(format!("{what} `{}`{alike} ({} instead{beside})", best.row.label(), loss(&best)))
+}
+
+/// A deferred design that costs no more than today's and is bounded more narrowly.
+fn shorter_window(rows: &[CompareRow], today: &Candidate<'_>) -> Option<String> {
+    let at_equal_batches =
+        rows.iter().filter(|row| row.batch == today.row.batch && row.protection == Protection::Deferred);
+    let bound = |candidate: &Candidate<'_>| candidate.outcome.bound_us.filter(|bound_us| *bound_us > 0);
+    let better =
+        at_equal_batches.filter(|row| !row.no_such_hardware && row.violation().is_none()).filter_map(Candidate::of);
+    let better = better
+        .filter(|other| other.share() >= today.share() - TIE && bound(other) < bound(today) && bound(other).is_some());
+    let best = better.min_by_key(bound)?;
+    Some(format!(
+        "`{}` deferred, without batches and in another kernel, would cost {} and bound the window by {} µs instead of {} µs.",
+        best.row.label(),
+        loss(&best),
+        count(bound(&best)?),
+        count(bound(today)?)
+    ))
+}
+
+/// What drivers pay for batches with: buffers that come back later.
+fn price_of_batches(outcome: &RunOutcome) -> Option<String> {
+    let (buffers, wait) = (outcome.batch_buffers_mean?, outcome.batch_wait_us_mean?);
+    let recorded = outcome.recorded.and_then(|recorded| recorded.batch_wait_us_mean);
+    let recorded = recorded.map(|wait| format!(", and {} µs at the recorded load", number(wait))).unwrap_or_default();
+    Some(format!(
+        "The price of batches: one holds {} buffers here on average, at most {}, and a buffer waits {} µs on average for its return, at \
+         most {} µs{recorded}.",
+        number(buffers),
+        count(outcome.batch_buffers_max?),
+        number(wait),
+        number(outcome.batch_wait_us_max?)
+    ))
+}
+
+/// Where the model clock and the recorded speed disagree about which design is cheapest.
+fn at_the_recorded_speed(rows: &[CompareRow]) -> Option<String> {
+    let strict = |row: &&CompareRow| row.protection == Protection::Strict && row.batch == 1 && !row.no_such_hardware;
+    let all: Vec<Candidate<'_>> = rows.iter().filter(strict).filter_map(Candidate::of).collect();
+    let cheapest = |cycles: &dyn Fn(&Candidate<'_>) -> Option<f64>| {
+        let priced = all.iter().filter_map(|one| Some((one, cycles(one)?)));
+        priced.min_by(|(_, one), (_, other)| one.total_cmp(other)).map(|(one, _)| one)
+    };
+    let recorded_cycles = |one: &Candidate<'_>| one.outcome.recorded.map(|recorded| recorded.cycles_per_page);
+    let (modelled, recorded) = (cheapest(&|one| Some(one.outcome.cycles_per_page))?, cheapest(&recorded_cycles)?);
+    let (here, there) = (recorded_cycles(recorded)?, recorded_cycles(modelled)?);
+    (here < there * (1.0 - TIE)).then(|| {
+        format!(
+            "At the recorded speed the order is another: there `{}` is the cheapest without batches, with {} cycles per page, and `{}` \
+             takes {}; the table is for full speed (`--clock trace` shows the other).",
+            recorded.row.label(),
+            number(here),
+            modelled.row.label(),
+            number(there)
+        )
+    })
+}
+
+/// Hardware that does not exist is no ground for advice.
+fn without_such_hardware(rows: &[CompareRow], prefetcher: &str) -> Vec<String> {
+    let mut sentences = vec![format!(
+        "There is no such hardware as an IOTLB with the prefetcher `{prefetcher}`: these numbers say what it would do, and \
+         recommend nothing."
+    )];
+    if let Some(strict) = Ranking::of(rows, Protection::Strict, None).best() {
+        sentences.push(format!(
+            "With it, {} would be estimated at {}, {} of unprotected, with {} IOTLB misses per page.",
+            name(&strict),
+            rate(strict.outcome),
+            share(strict.outcome),
+            number(strict.outcome.iotlb_misses_per_page)
+        ));
+    }
+    sentences
+}
+
+/// Designs for hardware that does not exist are compared, and never chosen.
+fn rings(rows: &[CompareRow]) -> Option<String> {
+    let row = rows.iter().find(|row| row.no_such_hardware)?;
+    Some(format!(
+        "There is no such hardware as `{}` needs: its numbers say what it would do, and recommend nothing.",
+        row.design
+    ))
+}
+
+/// Where it is not known how full buffers were.
+fn payload(rows: &[CompareRow]) -> Option<String> {
+    let outcome = rows.iter().find_map(CompareRow::outcome)?;
+    let (least, most) = (outcome.payload_bytes_min, outcome.payload_bytes_max);
+    (least < most).then(|| {
+        "How full the received buffers were is not known here: rates and shares are ranges, from one byte in each to all of it. \
+         `--payload` sets it."
+            .to_owned()
+    })
+}
+
+/// Runs whose pauses are shorter than the link would make them.
+fn beyond_the_link(rows: &[CompareRow]) -> Option<String> {
+    // What the pauses are set by is met within a fraction of this.
+    const WITHIN: f64 = 1.01;
+    let beyond = |row: &CompareRow| {
+        let outcome = row.outcome()?;
+        outcome.achieved_gbps.filter(|gbps| *gbps > outcome.unprotected_gbps * WITHIN)
+    };
+    let best = rows.iter().filter_map(|row| Some((row, beyond(row)?)));
+    let (row, achieved) = best.max_by(|(_, a), (_, b)| a.partial_cmp(b).unwrap_or(Ordering::Equal))?;
+    let unprotected = row.outcome().map_or(0.0, |outcome| outcome.unprotected_gbps);
+    Some(format!(
+        "`{}` {} moved {} Gb/s in this run, more than the {} that this work reaches unprotected: no link is modelled.",
+        row.label(),
+        row.protection,
+        gbps(achieved),
+        gbps(unprotected)
+    ))
+}
+
+/// A warning where the search for addresses is what costs.
+fn search(rows: &[CompareRow], machine: &Machine) -> Option<String> {
+    let share = |candidate: &Candidate<'_>| {
+        let outcome = candidate.outcome;
+        let per_page = outcome.operations as f64 / outcome.pages.max(1) as f64;
+        let steps = outcome.search_steps_mean? * machine.costs.tree_search as f64 * per_page;
+        Some(steps / outcome.cycles_per_page)
+    };
+    let strict = |row: &&CompareRow| row.protection == Protection::Strict && row.batch == 1;
+    let all = rows.iter().filter(strict).filter_map(Candidate::of);
+    let worst = all.filter_map(|one| Some((one, share(&one)?))).max_by(|(_, a), (_, b)| a.total_cmp(b));
+    let (candidate, share) = worst.filter(|(_, share)| *share > 0.2)?;
+    Some(format!(
+        "{} of what `{}` costs here is the search for a free address ({} steps each).",
+        percent(share),
+        candidate.row.label(),
+        number(candidate.outcome.search_steps_mean?)
+    ))
+}
+
+/// With its batches, which are a part of what makes it cheap.
+fn name(candidate: &Candidate<'_>) -> String {
+    let row = candidate.row;
+    let batches = if row.batch == 1 { String::new() } else { format!(" in batches of {}", row.batch) };
+    format!("`{}` {}{batches}", row.label(), row.protection)
+}
+
+fn limit(outcome: &RunOutcome) -> &'static str {
+    match outcome.limit {
+        Limit::Link => "the link is the limit",
+        Limit::Disk => "the disks are the limit",
+        Limit::Cpu => "the CPUs are the limit",
+        Limit::Pcie => "translations are the limit: bytes in flight wait for page walks",
+    }
+}
+
+/// What protection takes of the CPUs, at full speed and as recorded.
+fn cpu_time(outcome: &RunOutcome) -> String {
+    let recorded = outcome
+        .recorded
+        .map(|recorded| format!("{} of one core at the recorded load, and ", share_of_core(recorded.cpu_percent)));
+    format!("{}{} at full speed", recorded.unwrap_or_default(), share_of_core(outcome.estimate_cpu_percent))
+}
+
+fn share_of_core(percent: f64) -> String {
+    format!("{} %", number(percent))
+}
+
+fn rate(outcome: &RunOutcome) -> String {
+    if outcome.traffic == Traffic::Disk {
+        return format!("{} requests per second", count(outcome.estimate_operations_per_second.round() as u64));
+    }
+    match outcome.estimate_gbps_min {
+        Some(least) => format!("{} to {} Gb/s", number(least), gbps(outcome.estimate_gbps)),
+        None => format!("{} Gb/s", gbps(outcome.estimate_gbps)),
+    }
+}
+
+/// The share of the unprotected rate; a range where it is one.
+fn share(outcome: &RunOutcome) -> String {
+    range(outcome.estimate_vs_none_min.unwrap_or(outcome.estimate_vs_none), outcome.estimate_vs_none)
+}
+
+/// What a run costs, as a share of the unprotected rate: never "-0 %".
+fn loss(candidate: &Candidate<'_>) -> String {
+    let outcome = candidate.outcome;
+    let of = |share: f64| (1.0 - share).max(0.0);
+    range(of(outcome.estimate_vs_none), of(outcome.estimate_vs_none_min.unwrap_or(outcome.estimate_vs_none)))
+}
+
+fn range(low: f64, high: f64) -> String {
+    match (percent(low), percent(high)) {
+        (low, high) if low == high => low,
+        (low, high) => format!("{} to {high}", low.trim_end_matches(" %")),
+    }
+}
+
+fn exposure(outcome: &RunOutcome) -> String {
+    match outcome.stale_window_us_max {
+        Some(window_us) if window_us > 0.0 => format!(
+            "the device can reach a buffer after it is back in use: seen up to {} µs, {} ({} stale pages were seen to translate).",
+            number(window_us),
+            bound(outcome),
+            count(outcome.stale_accesses)
+        ),
+        _ => "no window was seen in which the device could reach a buffer after its unmap.".to_owned(),
+    }
+}
+
+/// What the design promises of a window that was seen, and what is not up to the design.
+fn bound(outcome: &RunOutcome) -> String {
+    let grace = number(outcome.grace_us.unwrap_or_default());
+    match outcome.bound_us {
+        Some(0) => format!("until the hardware has worked off its queue, which takes {grace} µs at most"),
+        Some(bound_us) => format!("bound {} µs + {grace} µs for timers and the hardware", count(bound_us)),
+        None => "no bound".to_owned(),
+    }
+}

@@ -1,0 +1,170 @@
+//! What a piece of work carries: for which kind of device, and how many bytes of each buffer.
+
+use crate::machine::Machine;
+use crate::run::Work;
+use portcullis::Access;
+use portcullis_trace::{Events, Trace};
+use serde::{Serialize, Serializer};
+use std::fmt;
+
+/// The kind of device that the buffers are for. It decides what limits the rate.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Traffic {
+    /// A network card: its link is the limit, and packets may be shorter than their buffers.
+    #[default]
+    Network,
+    /// A disk: requests and bytes per second are limits, and it fills its buffers.
+    Disk,
+}
+
+/// What disks read and write is a multiple of this.
+const SECTOR_BYTES: u64 = 512;
+
+impl Traffic {
+    /// The traffic of `work` on `machine`: a trace is a disk's if all its buffers are whole sectors, which headers of packets never are.
+    /// A capture without `dma:` events shows whole pages only, and tells nothing. Where the machine has no disks, or nothing else, all
+    /// traffic is the same.
+    pub fn of(work: &Work, machine: &Machine) -> Self {
+        match (machine.link_gbps, machine.disk_iops) {
+            (None, _) => Self::Disk,
+            (_, None) => Self::Network,
+            _ => match work {
+                Work::Trace(trace, _) if is_of_sectors(trace) => Self::Disk,
+                _ => Self::Network,
+            },
+        }
+    }
+}
+
+fn is_of_sectors(trace: &Trace) -> bool {
+    let whole = |bytes: u64| bytes.is_multiple_of(SECTOR_BYTES);
+    trace.events != Events::Iommu
+        && trace.segments.iter().all(|segment| whole(segment.len) && whole(segment.phys.as_u64()))
+}
+
+/// How many bytes of a buffer a network card writes, as a user says.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub enum PayloadRule {
+    /// As many as the capture shows; where it shows none, from one byte to all.
+    #[default]
+    Shown,
+    /// So many, or all of a smaller buffer.
+    Bytes(u64),
+    /// This share of each.
+    Share(f64),
+}
+
+impl PayloadRule {
+    /// Reads a number of bytes, `128`, or a share with a point in it, `0.5`.
+    pub fn parse(text: &str) -> Option<Self> {
+        if text.contains('.') {
+            return text.parse().ok().filter(|share| *share > 0.0 && *share <= 1.0).map(Self::Share);
+        }
+        text.parse().ok().filter(|bytes| *bytes > 0).map(Self::Bytes)
+    }
+}
+
+impl fmt::Display for PayloadRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Shown => f.write_str("shown"),
+            Self::Bytes(bytes) => write!(f, "{bytes}"),
+            // With a point, so that it is read as a share again.
+            Self::Share(share) => write!(f, "{share:?}"),
+        }
+    }
+}
+
+impl Serialize for PayloadRule {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// Bytes that a device moves: at least, and at most.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Payload {
+    pub(crate) min: u64,
+    pub(crate) max: u64,
+}
+
+impl Payload {
+    const fn exactly(bytes: u64) -> Self {
+        Self { min: bytes, max: bytes }
+    }
+
+    /// How many there are, where that is known.
+    pub(crate) fn known(self) -> Option<u64> {
+        (self.min == self.max).then_some(self.max)
+    }
+}
+
+impl std::ops::AddAssign for Payload {
+    fn add_assign(&mut self, other: Self) {
+        self.min += other.min;
+        self.max += other.max;
+    }
+}
+
+/// What is known of the payload of a run's buffers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PayloadSource {
+    pub(crate) traffic: Traffic,
+    pub(crate) rule: PayloadRule,
+    /// Whether buffers are full where nothing says otherwise: those of synthetic work are.
+    pub(crate) full: bool,
+}
+
+impl PayloadSource {
+    /// The payload of a buffer of `len` bytes. `shown` is what the capture tells of it.
+    pub(crate) fn of(self, access: Access, len: u64, shown: Option<Payload>) -> Payload {
+        // What is sent was filled by its owner; a disk fills what it is given.
+        if access == Access::DeviceReads || self.traffic == Traffic::Disk {
+            return Payload::exactly(len);
+        }
+        match self.rule {
+            PayloadRule::Bytes(bytes) => Payload::exactly(bytes.min(len)),
+            PayloadRule::Share(share) => Payload::exactly(((len as f64 * share).round() as u64).clamp(1.min(len), len)),
+            PayloadRule::Shown if self.full => Payload::exactly(len),
+            PayloadRule::Shown => shown.unwrap_or(Payload { min: 1.min(len), max: len }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOURCE: PayloadSource = PayloadSource { traffic: Traffic::Network, rule: PayloadRule::Shown, full: false };
+
+    #[test]
+    fn bytes_have_no_point_and_shares_do() {
+        assert_eq!(PayloadRule::parse("128"), Some(PayloadRule::Bytes(128)));
+        assert_eq!(PayloadRule::parse("0.5"), Some(PayloadRule::Share(0.5)));
+        assert_eq!(PayloadRule::parse("1.0").map(|rule| rule.to_string()), Some("1.0".to_owned()));
+        for text in ["0", "-1", "0.0", "1.5", "NaN.", "many", ""] {
+            assert_eq!(PayloadRule::parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn only_what_a_network_card_writes_is_unknown() {
+        let range = SOURCE.of(Access::DeviceWrites, 1522, None);
+        assert_eq!((range, range.known()), (Payload { min: 1, max: 1522 }, None));
+        assert_eq!(SOURCE.of(Access::DeviceReads, 54, None).known(), Some(54));
+        let disk = PayloadSource { traffic: Traffic::Disk, ..SOURCE };
+        assert_eq!(disk.of(Access::DeviceWrites, 4096, None).known(), Some(4096));
+        let shown = Some(Payload { min: 98, max: 98 });
+        assert_eq!(SOURCE.of(Access::DeviceWrites, 1522, shown).known(), Some(98));
+    }
+
+    #[test]
+    fn what_the_user_says_comes_before_what_the_capture_shows() {
+        let shown = Some(Payload { min: 98, max: 98 });
+        let said = |rule| PayloadSource { rule, ..SOURCE }.of(Access::DeviceWrites, 1522, shown).known();
+        assert_eq!(said(PayloadRule::Bytes(128)), Some(128));
+        assert_eq!(said(PayloadRule::Bytes(9000)), Some(1522));
+        assert_eq!(said(PayloadRule::Share(0.5)), Some(761));
+    }
+}
