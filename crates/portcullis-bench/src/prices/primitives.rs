@@ -22,7 +22,7 @@ fn tables(count: usize) -> Vec<Box<Frame>> {
     (0..count).map(|_| Box::new(std::array::from_fn(|_| Entry::new(0)))).collect()
 }
 
-/// A lock that nobody else wants, and a turn of a spin.
+/// A lock that is free, and a turn of a spin.
 pub(super) fn locks(platform: &Native<true>) -> Subject<'static> {
     let lock = Padded(platform.lock(LockClass::IovaAllocator, 0u64));
     let (word, platform) = (AtomicU64::new(0), *platform);
