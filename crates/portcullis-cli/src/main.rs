@@ -11,7 +11,9 @@ mod compare;
 mod figures;
 mod html;
 mod list;
+#[cfg(target_os = "linux")]
 mod machine;
+mod machine_file;
 mod plan;
 mod replacement;
 mod show;
