@@ -46,9 +46,9 @@ impl ClockMode {
         }
     }
 
-    pub(crate) fn pace(self, machine: &Machine, work: &Work, seed: u64) -> Pace {
+    pub(crate) fn pace(self, machine: &Machine, work: &Work, payload: PayloadRule, seed: u64) -> Pace {
         match self {
-            Self::Model => run::machine_pace(machine, work, seed),
+            Self::Model => run::machine_pace(machine, work, payload, seed),
             Self::Trace => Pace::Timestamps,
             Self::Scale(factor) => Pace::Gaps(factor),
         }
@@ -282,9 +282,14 @@ impl ComparePlan {
         self.items.len() * self.jobs().len()
     }
 
+    /// The pace of an item.
+    pub(crate) fn pace_of(&self, item: &Item) -> Pace {
+        self.clock.pace(&item.machine, &item.work, self.payload, self.seed)
+    }
+
     /// The pace of each item, in their order.
     pub(crate) fn paces(&self) -> Vec<Pace> {
-        parallel::each(&self.items, |item| self.clock.pace(&item.machine, &item.work, self.seed), |_| {})
+        parallel::each(&self.items, |item| self.pace_of(item), |_| {})
     }
 
     /// Makes the runs, several at a time; `progress` is told when one begins. An error of one run stands in its row.

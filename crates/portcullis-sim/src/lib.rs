@@ -26,8 +26,9 @@ mod traffic;
 pub use account::Account;
 pub use engine::CostBook;
 pub use machine::{Machine, MachineError};
-pub use outcome::{Limit, PrefetchCounts, Recorded, RiotlbCounts, RunOutcome, run};
+pub use outcome::{PrefetchCounts, Recorded, RiotlbCounts, RunOutcome, run};
 pub use platform::LabPlatform;
+pub use rates::Limit;
 pub use run::{
     Churn, Job, LabUnit, Pace, ParameterInfo, Rings, RunError, WORKLOADS, Work, WorkloadError, WorkloadInfo,
     machine_pace,

@@ -1,7 +1,7 @@
 //! What a run came to, in the terms of design comparisons.
 
 use crate::machine::Machine;
-use crate::rates::Needs;
+use crate::rates::{Limit, Needs};
 use crate::run::{Job, Measured, RunError, measure};
 use crate::traffic::Traffic;
 use portcullis::platform::{LockClass, Phase};
@@ -190,33 +190,6 @@ pub struct PrefetchCounts {
     pub unmapped: u64,
 }
 
-/// What holds the estimate down.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Limit {
-    /// The CPUs.
-    Cpu,
-    /// The bounded number of bytes in flight on the bus.
-    Pcie,
-    /// The machine's link.
-    #[default]
-    Link,
-    /// Its disks.
-    Disk,
-}
-
-impl Limit {
-    /// The word for it in a table.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Cpu => "cpu",
-            Self::Pcie => "pcie",
-            Self::Link => "link",
-            Self::Disk => "disk",
-        }
-    }
-}
-
 const PS_PER_US: f64 = 1e6;
 
 /// Makes the run.
@@ -236,9 +209,9 @@ impl RunOutcome {
         let per_page = |count: u64| if measured.pages == 0 { 0.0 } else { count as f64 / measured.pages as f64 };
         let translated = (!info.physical_addresses()).then_some(());
         let mean = |sum: f64, count: u64| (count > 0).then(|| sum / count as f64);
-        let needs = Needs::of(machine, job.traffic(), measured);
+        let needs = Needs::of(machine, job.traffic(), &measured.usage);
         let (most, least) = (needs.most(), needs.least());
-        let is_range = measured.payload.known().is_none();
+        let is_range = measured.usage.payload.known().is_none();
         let busy = needs.busy_seconds() * machine.core_hz;
         let percent = |cycles: u64| if busy == 0.0 { 0.0 } else { 100.0 * cycles as f64 / busy };
         let lock_wait = |classes: &[LockClass]| classes.iter().map(|class| account.lock_wait_cycles(*class)).sum();
@@ -249,7 +222,7 @@ impl RunOutcome {
         let other_wait: u64 = lock_wait(&[LockClass::Attachment, LockClass::Table]);
         let invalidations = counters.invalidations_page + counters.invalidations_domain + counters.invalidations_global;
         Self {
-            operations: measured.operations,
+            operations: measured.usage.operations,
             pages: measured.pages,
             span_us: measured.span_ps as f64 / PS_PER_US,
             cycles_per_page: per_page(account.cycles()),
@@ -307,8 +280,8 @@ impl RunOutcome {
             batch_wait_us_mean: mean(measured.batches.wait_ps_sum as f64 / PS_PER_US, measured.batches.buffers),
             batch_wait_us_max: (measured.batches.commits > 0).then(|| measured.batches.wait_ps_max as f64 / PS_PER_US),
             traffic: job.traffic(),
-            payload_bytes_min: measured.payload.min,
-            payload_bytes_max: measured.payload.max,
+            payload_bytes_min: measured.usage.payload.min,
+            payload_bytes_max: measured.usage.payload.max,
             cpu_gbps: needs.cpu_gbps(),
             pcie_gbps: needs.bus_gbps(),
             unprotected_gbps: needs.unprotected_gbps(),

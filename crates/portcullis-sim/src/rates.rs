@@ -5,9 +5,57 @@
 //! those that it has.
 
 use crate::machine::Machine;
-use crate::outcome::Limit;
-use crate::run::Measured;
-use crate::traffic::Traffic;
+use crate::traffic::{Payload, Traffic};
+use serde::Serialize;
+
+/// What holds the estimate down.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Limit {
+    /// The CPUs.
+    Cpu,
+    /// The bounded number of bytes in flight on the bus.
+    Pcie,
+    /// The machine's link.
+    #[default]
+    Link,
+    /// Its disks.
+    Disk,
+}
+
+impl Limit {
+    /// The word for it in a table.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+            Self::Pcie => "pcie",
+            Self::Link => "link",
+            Self::Disk => "disk",
+        }
+    }
+}
+
+/// What a core has mapped.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct CoreWork {
+    pub(crate) operations: u64,
+    pub(crate) bytes: u64,
+}
+
+/// What a run has used of each resource.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Usage {
+    pub(crate) operations: u64,
+    /// What of the buffers the device moved.
+    pub(crate) payload: Payload,
+    /// What each core mapped, and the cycles of protection that it was charged.
+    pub(crate) work_by_core: Vec<CoreWork>,
+    pub(crate) cycles_by_core: Vec<u64>,
+    pub(crate) transactions: u64,
+    /// How many there are at least, where buffers are as empty as they may be.
+    pub(crate) transactions_min: u64,
+    pub(crate) latency_ps_sum: u128,
+}
 
 /// What needs how long for all of a run's work, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -17,9 +65,10 @@ pub(crate) struct Needs {
     busy: f64,
     /// Without protection.
     cpu_unprotected: f64,
-    /// What is in flight on the bus waits for translations. `None` where nothing is accessed.
-    bus: Option<f64>,
-    /// The link or the disks, where all buffers are full, and where they are as empty as they may be.
+    /// What is in flight on the bus waits for translations. Where all buffers are full, and where they are as empty as they may be.
+    bus: f64,
+    bus_min: f64,
+    /// The link or the disks, likewise.
     device: f64,
     device_min: f64,
     bits: f64,
@@ -43,14 +92,14 @@ pub(crate) struct Reached {
 const NEARLY: f64 = 1.0 - 1e-9;
 
 impl Needs {
-    pub(crate) fn of(machine: &Machine, traffic: Traffic, measured: &Measured) -> Self {
-        let unprotected = measured.work_by_core.iter().map(|work| match traffic {
+    pub(crate) fn of(machine: &Machine, traffic: Traffic, usage: &Usage) -> Self {
+        let unprotected = usage.work_by_core.iter().map(|work| match traffic {
             Traffic::Network => machine.unprotected_cycles_per_byte * work.bytes as f64,
             Traffic::Disk => machine.unprotected_cycles_per_request * work.operations as f64,
         });
         let unprotected: Vec<f64> = unprotected.collect();
         let busy: Vec<f64> =
-            unprotected.iter().zip(&measured.cycles_by_core).map(|(one, two)| one + *two as f64).collect();
+            unprotected.iter().zip(&usage.cycles_by_core).map(|(one, two)| one + *two as f64).collect();
         let seconds = |cycles: &[f64]| {
             let busiest = cycles.iter().copied().fold(0.0, f64::max);
             busiest.max(cycles.iter().sum::<f64>() / f64::from(machine.cores)) / machine.core_hz
@@ -58,24 +107,25 @@ impl Needs {
         let device = |bytes: u64| match traffic {
             Traffic::Network => bytes as f64 * 8.0 / (machine.link_gbps.unwrap_or(f64::INFINITY) * 1e9),
             Traffic::Disk => {
-                let requests = measured.operations as f64 / machine.disk_iops.unwrap_or(f64::INFINITY);
+                let requests = usage.operations as f64 / machine.disk_iops.unwrap_or(f64::INFINITY);
                 requests.max(bytes as f64 / machine.disk_bytes_per_second.unwrap_or(f64::INFINITY))
             }
         };
-        let bus = (measured.transactions > 0).then(|| {
-            let mean = measured.latency_ps_sum as f64 / measured.transactions as f64 / 1e12;
-            measured.payload.max as f64 / machine.bytes_in_flight as f64 * mean
-        });
+        // As many transactions are in flight as fit, full or not, and each takes what they took on average.
+        let in_flight = (machine.bytes_in_flight / machine.transaction_bytes).max(1) as f64;
+        let mean = usage.latency_ps_sum as f64 / usage.transactions.max(1) as f64 / 1e12;
+        let bus = |transactions: u64| transactions as f64 * mean / in_flight;
         Self {
             cpu: seconds(&busy),
             busy: busy.iter().sum::<f64>() / machine.core_hz,
             cpu_unprotected: seconds(&unprotected),
-            bus,
-            device: device(measured.payload.max),
-            device_min: device(measured.payload.min),
-            bits: measured.payload.max as f64 * 8.0,
-            bits_min: measured.payload.min as f64 * 8.0,
-            operations: measured.operations as f64,
+            bus: bus(usage.transactions),
+            bus_min: bus(usage.transactions_min.min(usage.transactions)),
+            device: device(usage.payload.max),
+            device_min: device(usage.payload.min),
+            bits: usage.payload.max as f64 * 8.0,
+            bits_min: usage.payload.min as f64 * 8.0,
+            operations: usage.operations as f64,
             traffic,
         }
     }
@@ -101,28 +151,22 @@ impl Needs {
         if self.cpu > 0.0 { self.bits / self.cpu / 1e9 } else { 0.0 }
     }
 
-    /// How long the bus is needed.
-    pub(crate) fn bus_seconds(&self) -> f64 {
-        self.bus.unwrap_or(0.0)
-    }
-
     /// What the bus could carry.
     pub(crate) fn bus_gbps(&self) -> Option<f64> {
-        self.bus.filter(|seconds| *seconds > 0.0).map(|seconds| self.bits / seconds / 1e9)
+        (self.bus > 0.0).then(|| self.bits / self.bus / 1e9)
     }
 
     /// With full buffers.
     pub(crate) fn most(&self) -> Reached {
-        self.reached(self.bits, self.device)
+        self.reached(self.bits, self.bus, self.device)
     }
 
     /// With buffers as empty as they may be.
     pub(crate) fn least(&self) -> Reached {
-        self.reached(self.bits_min, self.device_min)
+        self.reached(self.bits_min, self.bus_min, self.device_min)
     }
 
-    fn reached(&self, bits: f64, device: f64) -> Reached {
-        let bus = self.bus.unwrap_or(0.0);
+    fn reached(&self, bits: f64, bus: f64, device: f64) -> Reached {
         let (worked, limit) = if bus > self.cpu { (bus, Limit::Pcie) } else { (self.cpu, Limit::Cpu) };
         let of_device = if self.traffic == Traffic::Disk { Limit::Disk } else { Limit::Link };
         let (seconds, limit) = if device >= worked * NEARLY { (device, of_device) } else { (worked, limit) };

@@ -1,7 +1,5 @@
 //! What a piece of work carries: for which kind of device, and how many bytes of each buffer.
 
-use crate::machine::Machine;
-use crate::run::Work;
 use portcullis::Access;
 use portcullis_trace::{Events, Trace};
 use serde::{Serialize, Serializer};
@@ -21,23 +19,9 @@ pub enum Traffic {
 /// What disks read and write is a multiple of this.
 const SECTOR_BYTES: u64 = 512;
 
-impl Traffic {
-    /// The traffic of `work` on `machine`: a trace is a disk's if all its buffers are whole sectors, which headers of packets never are.
-    /// A capture without `dma:` events shows whole pages only, and tells nothing. Where the machine has no disks, or nothing else, all
-    /// traffic is the same.
-    pub fn of(work: &Work, machine: &Machine) -> Self {
-        match (machine.link_gbps, machine.disk_iops) {
-            (None, _) => Self::Disk,
-            (_, None) => Self::Network,
-            _ => match work {
-                Work::Trace(trace, _) if is_of_sectors(trace) => Self::Disk,
-                _ => Self::Network,
-            },
-        }
-    }
-}
-
-fn is_of_sectors(trace: &Trace) -> bool {
+/// Whether a trace is a disk's: all its buffers are whole sectors, which headers of packets never are. A capture without `dma:` events
+/// shows whole pages only, and tells nothing.
+pub(crate) fn is_of_sectors(trace: &Trace) -> bool {
     let whole = |bytes: u64| bytes.is_multiple_of(SECTOR_BYTES);
     trace.events != Events::Iommu
         && trace.segments.iter().all(|segment| whole(segment.len) && whole(segment.phys.as_u64()))

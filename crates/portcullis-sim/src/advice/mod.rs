@@ -62,7 +62,7 @@ impl Best {
 /// The run of today's Linux under `protection`.
 fn linux(rows: &[CompareRow], protection: Protection) -> Option<Candidate<'_>> {
     let is_it = |row: &&CompareRow| row.label() == LINUX && row.protection == protection && row.batch == 1;
-    rows.iter().find(is_it).and_then(Candidate::of)
+    rows.iter().find(is_it).filter(|row| row.violation().is_none()).and_then(Candidate::of)
 }
 
 /// Advice on each of the plan's pieces of work, in their order. What it hangs on is tried; `progress` is told of each constant.

@@ -59,8 +59,8 @@ impl<'r> Candidate<'r> {
 /// The best runs: those within [`TIE`] of the best share, the simplest first, and of those as simple the cheapest.
 pub(super) struct Ranking<'r> {
     pub(super) tied: Vec<Candidate<'r>>,
-    /// How many there were.
-    pub(super) of: usize,
+    /// All that were ranked, the simplest first.
+    pub(super) all: Vec<Candidate<'r>>,
 }
 
 impl<'r> Ranking<'r> {
@@ -71,13 +71,18 @@ impl<'r> Ranking<'r> {
             is_asked_for && !row.no_such_hardware && row.violation().is_none()
         };
         let mut all: Vec<Candidate<'_>> = rows.iter().filter(may_win).filter_map(Candidate::of).collect();
-        let (of, best) = (all.len(), all.iter().map(Candidate::share).fold(0.0, f64::max));
-        all.retain(|one| one.share() >= best - TIE);
+        let best = all.iter().map(Candidate::share).fold(0.0, f64::max);
         all.sort_by(|one, other| {
             let cycles = one.outcome.cycles_per_page.total_cmp(&other.outcome.cycles_per_page);
             one.effort().cmp(&other.effort()).then(cycles)
         });
-        Self { tied: all, of }
+        let tied = all.iter().copied().filter(|one| one.share() >= best - TIE).collect();
+        Self { tied, all }
+    }
+
+    /// Whether no run is better than another.
+    pub(super) fn is_all_tied(&self) -> bool {
+        self.tied.len() == self.all.len()
     }
 
     /// The simplest of the best.

@@ -1,11 +1,12 @@
 //! Which assumed constants the advice hangs on: each is tried at both ends of its range, by itself.
 //!
 //! What a step costs is counted, not run again: a run's cycles are linear in it. Where that says that the advice would be another, the
-//! runs are made, and they decide. What changes how hardware behaves is always run.
+//! runs are made, and they decide. What changes how hardware behaves, or how long cores wait, is run; where all such constants together,
+//! at the ends that are worst or best for all, move no share, none of them by itself does.
 
 use super::linux;
-use super::ranking::{Candidate, Ranking, TIE};
-use crate::compare::{ComparePlan, CompareRow, EQUAL_BATCHES, Item};
+use super::ranking::{Candidate, Effort, Ranking, TIE};
+use crate::compare::{ComparePlan, CompareRow, Item};
 use crate::machine::Machine;
 use crate::number::{count, number, percent};
 use crate::parallel;
@@ -23,6 +24,8 @@ pub struct Sensitivity {
     pub constants: usize,
     /// Those with which the advice would be another.
     pub changes: Vec<Tried>,
+    /// Those that could not be tried: a run failed, or there is no such machine.
+    pub untried: Vec<String>,
 }
 
 /// An assumed constant at an end of its range, and what would come of it.
@@ -38,34 +41,37 @@ pub struct Tried {
     pub then: String,
 }
 
-/// Costs that are not charged by step: of waiting, and of making entries visible.
+/// What only says how much of a resource the work needs: nothing in a run depends on it.
+const OF_THE_ESTIMATE: [&str; 5] = [
+    "unprotected_cycles_per_byte",
+    "unprotected_cycles_per_request",
+    "link_gbps",
+    "disk_iops",
+    "disk_bytes_per_second",
+];
+/// What makes translations longer when it is smaller.
+const CACHES: [&str; 5] = ["iotlb_entries", "ptcache_l1_entries", "ptcache_l2_entries", "ptcache_l3_entries", "walkers"];
+/// What makes them longer when it is larger.
+const LATENCIES: [&str; 2] = ["memory_read_ps", "hit_ps"];
+/// Costs that are not charged by step: of waiting for each other, and of making entries visible.
 const COSTS_OF_WAITING: [&str; 7] =
     ["lock", "line_transfer", "handoff_per_waiter", "poll", "line_flush", "line_flush_next", "store_fence"];
-/// What acts on the rate by the time that translations take, and by nothing else.
-const TRANSLATION: [&str; 7] = [
-    "iotlb_entries",
-    "iotlb_ways",
-    "ptcache_l1_entries",
-    "ptcache_l2_entries",
-    "ptcache_l3_entries",
-    "memory_read_ps",
-    "walkers",
-];
-/// The most that a translation can take, in terms of one that reads memory once: a read for each level.
-const READS_MAX: f64 = 4.0;
-/// How many of the best of each batch are tried.
-const TRIED_PER_BATCH: usize = 2;
+/// How many of the best of each batch are tried, one that would be named among them.
+const TRIED_PER_BATCH: usize = 3;
+/// Shares that move by less than this have not moved.
+const UNMOVED: f64 = 0.002;
 
 /// A strict run that the advice may speak of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Run {
     choice: Choice,
     batch: usize,
+    effort: Effort,
     /// Whether it is today's Linux.
     is_today: bool,
 }
 
-/// Its share of the unprotected rate, at worst.
+/// The share of the unprotected rate of each run, at worst.
 type Shares = Vec<f64>;
 
 struct Trial<'p> {
@@ -74,11 +80,14 @@ struct Trial<'p> {
     pace: Pace,
     runs: Vec<Run>,
     measured: Vec<Measured>,
+    base: Shares,
+    /// Groups of constants that move nothing, even all together.
+    idle: Vec<&'static str>,
 }
 
 impl Sensitivity {
-    /// What the advice on item `index` hangs on. `None` where nothing is assumed, where parameters are swept or hardware is
-    /// hypothetical, and where there is no strict run.
+    /// What the advice on item `index` hangs on. `None` where nothing is assumed, where values are swept or hardware is hypothetical,
+    /// and where there is no strict run.
     pub(super) fn of(
         plan: &ComparePlan,
         index: usize,
@@ -94,21 +103,32 @@ impl Sensitivity {
         if runs.is_empty() {
             return None;
         }
-        let pace = plan.clock.pace(&item.machine, &item.work, plan.seed);
-        let mut trial = Trial { plan, item, pace, runs, measured: Vec::new() };
-        trial.measured = trial.measure(&item.machine, true)?;
-        let base = trial.shares(&item.machine, &trial.measured);
-        let mut changes = Vec::new();
+        let trial = Trial::new(plan, item, runs)?;
+        let (mut changes, mut untried) = (Vec::new(), Vec::new());
         for (key, range) in &item.machine.assumed {
             progress(key);
-            changes.extend(range.iter().filter_map(|at| trial.attempt(key, *at, &base)));
+            for at in range {
+                match trial.attempt(key, *at) {
+                    Some(change) => changes.extend(change),
+                    None if !untried.contains(key) => untried.push(key.clone()),
+                    None => {}
+                }
+            }
         }
-        Some(Self { constants: item.machine.assumed.len(), changes })
+        Some(Self { constants: item.machine.assumed.len(), changes, untried })
     }
 
     /// In words.
     pub(super) fn sentence(&self) -> String {
-        let tried = format!("Each of the {} assumed constants was tried at both ends of its range", self.constants);
+        let tried = match self.untried.len() {
+            0 => format!("Each of the {} assumed constants was tried at both ends of its range", self.constants),
+            untried => format!(
+                "Of the {} assumed constants {} were tried at both ends of their ranges (not: {})",
+                self.constants,
+                self.constants - untried,
+                self.untried.join(", ")
+            ),
+        };
         if self.changes.is_empty() {
             return format!("{tried}: none changes this.");
         }
@@ -129,26 +149,57 @@ fn candidates(rows: &[CompareRow]) -> Vec<Run> {
     let run = |candidate: &Candidate<'_>, is_today| {
         let row = candidate.row;
         let design = DesignId::ALL.iter().find(|design| design.info().id == row.design)?;
-        Some(Run { choice: Choice { design: *design, options: row.options }, batch: row.batch, is_today })
+        let choice = Choice { design: *design, options: row.options };
+        Some(Run { choice, batch: row.batch, effort: candidate.effort(), is_today })
     };
-    let mut runs: Vec<Run> = linux(rows, Protection::Strict).and_then(|today| run(&today, true)).into_iter().collect();
+    let mut runs: Vec<Run> =
+        linux(rows, Protection::Strict).and_then(|today| run(&today, true)).into_iter().collect();
     let batches: BTreeSet<usize> = rows.iter().map(|row| row.batch).collect();
     for batch in batches {
         let ranking = Ranking::of(rows, Protection::Strict, Some(batch));
-        for candidate in ranking.tied.iter().take(TRIED_PER_BATCH) {
-            let there = |run: &Run| {
-                (run.choice.design.info().id, run.choice.options, run.batch)
-                    == (candidate.row.design, candidate.row.options, candidate.row.batch)
-            };
-            if !runs.iter().any(there) {
-                runs.extend(run(candidate, false));
-            }
+        let mut all = ranking.all.clone();
+        all.sort_by(|one, other| other.share().total_cmp(&one.share()));
+        for candidate in ranking.best().iter().chain(all.iter().take(TRIED_PER_BATCH)) {
+            let found = run(candidate, false);
+            let is_there = |found: &Run| runs.iter().any(|run| (run.choice, run.batch) == (found.choice, found.batch));
+            runs.extend(found.filter(|found| !is_there(found)));
         }
     }
     runs
 }
 
-impl Trial<'_> {
+impl<'p> Trial<'p> {
+    fn new(plan: &'p ComparePlan, item: &'p Item, runs: Vec<Run>) -> Option<Self> {
+        let pace = plan.pace_of(item);
+        let mut trial = Self { plan, item, pace, runs, measured: Vec::new(), base: Vec::new(), idle: Vec::new() };
+        trial.measured = trial.measure(&item.machine, true)?;
+        trial.base = trial.shares(&item.machine, &trial.measured);
+        let translation = (&CACHES[..], &LATENCIES[..]);
+        for (falling, rising) in [translation, (&[][..], &COSTS_OF_WAITING[..])] {
+            if trial.moves_nothing(falling, rising) {
+                trial.idle.extend(falling.iter().chain(rising));
+            }
+        }
+        Some(trial)
+    }
+
+    /// Whether no share moves where all of these are at their worst, nor where all are at their best.
+    fn moves_nothing(&self, falling: &[&str], rising: &[&str]) -> bool {
+        let is_unmoved = |worst: bool| {
+            let mut machine = self.item.machine.clone();
+            for (keys, end) in [(falling, usize::from(!worst)), (rising, usize::from(worst))] {
+                for key in keys {
+                    if let Some(range) = self.item.machine.assumed.get(*key) {
+                        set(&mut machine, key, range[end])?;
+                    }
+                }
+            }
+            let shares = self.shares(&machine, &self.measure(&machine, false)?);
+            Some(shares.iter().zip(&self.base).all(|(now, then)| (now - then).abs() < UNMOVED))
+        };
+        is_unmoved(true) == Some(true) && is_unmoved(false) == Some(true)
+    }
+
     /// Makes the runs on `machine`. `None` where one of them fails: then nothing is known.
     fn measure(&self, machine: &Machine, with_steps: bool) -> Option<Vec<Measured>> {
         let item = Item { machine: machine.clone(), ..self.item.clone() };
@@ -160,35 +211,29 @@ impl Trial<'_> {
     }
 
     fn shares(&self, machine: &Machine, measured: &[Measured]) -> Shares {
-        let traffic = crate::Traffic::of(&self.item.work, &self.item.machine);
+        let traffic = self.item.work.traffic(machine);
         let share = |measured: &Measured| {
-            let needs = Needs::of(machine, traffic, measured);
+            let needs = Needs::of(machine, traffic, &measured.usage);
             needs.least().share.min(needs.most().share)
         };
         measured.iter().map(share).collect()
     }
 
-    /// What would be so with `key` at `at`, if that is not what is so now.
-    fn attempt(&self, key: &str, at: f64, base: &Shares) -> Option<Tried> {
+    /// What would be so with `key` at `at`, if that is not what is so now. `None` where it cannot be tried.
+    fn attempt(&self, key: &str, at: f64) -> Option<Option<Tried>> {
         let mut machine = self.item.machine.clone();
         let value = machine.get(key)?;
-        // Whole numbers are written as such, for most values are.
-        machine.set(key, &if at.fract() == 0.0 { format!("{at:.0}") } else { at.to_string() }).ok()?;
-        machine.check().ok()?;
-        if TRANSLATION.contains(&key) && self.translations_do_not_matter() {
-            return None;
-        }
-        let is_of_machine = machine.costs == self.item.machine.costs && machine.iommu == self.item.machine.iommu;
-        let is_by_step = machine.iommu == self.item.machine.iommu && !COSTS_OF_WAITING.contains(&key);
-        let changed = |measured: &[Measured]| self.change(base, &self.shares(&machine, measured));
-        let then = if is_of_machine {
-            changed(&self.measured)
-        } else if is_by_step {
-            changed(&self.repriced(&machine)).and_then(|_| changed(&self.measure(&machine, false)?))
+        set(&mut machine, key, at)?;
+        let answer = |measured: &[Measured]| self.change(&self.shares(&machine, measured));
+        let is_by_step = machine.costs != self.item.machine.costs && !COSTS_OF_WAITING.contains(&key);
+        let then = if OF_THE_ESTIMATE.contains(&key) {
+            answer(&self.measured)
+        } else if self.idle.contains(&key) || is_by_step && answer(&self.repriced(&machine)).is_none() {
+            None
         } else {
-            changed(&self.measure(&machine, false)?)
+            answer(&self.measure(&machine, false)?)
         };
-        Some(Tried { key: key.to_owned(), value, at, then: then? })
+        Some(then.map(|then| Tried { key: key.to_owned(), value, at, then }))
     }
 
     /// What was measured, with the prices of `machine`.
@@ -196,7 +241,7 @@ impl Trial<'_> {
         let (old, new) = (&self.item.machine.costs, &machine.costs);
         let reprice = |measured: &Measured| {
             let mut measured = measured.clone();
-            for (cycles, steps) in measured.cycles_by_core.iter_mut().zip(&measured.steps_by_core) {
+            for (cycles, steps) in measured.usage.cycles_by_core.iter_mut().zip(&measured.steps_by_core) {
                 let (before, after) = steps.iter().fold((0, 0), |(before, after), (step, times)| {
                     (before + old.of(*step) * times, after + new.of(*step) * times)
                 });
@@ -207,33 +252,99 @@ impl Trial<'_> {
         self.measured.iter().map(reprice).collect()
     }
 
-    /// Whether the bus is not the limit, however long translations take.
-    fn translations_do_not_matter(&self) -> bool {
-        let traffic = crate::Traffic::of(&self.item.work, &self.item.machine);
-        self.measured.iter().all(|measured| {
-            let needs = Needs::of(&self.item.machine, traffic, measured);
-            needs.bus_seconds() * READS_MAX < needs.most().seconds
-        })
+    /// How the answer differs: whether today's Linux costs anything, and what would be named as better at each batch.
+    fn change(&self, now: &Shares) -> Option<String> {
+        change(&self.runs, &self.base, now)
+    }
+}
+
+/// Sets a value to the end of its range, as far as there can be such a machine. Most values are whole numbers.
+fn set(machine: &mut Machine, key: &str, at: f64) -> Option<()> {
+    machine.set(key, &format!("{at:.0}")).ok().filter(|()| at.fract() == 0.0).or_else(|| machine.set(key, &at.to_string()).ok())?;
+    machine.check().ok()
+}
+
+/// How the answer from `now` differs from that from `base`.
+fn change(runs: &[Run], base: &Shares, now: &Shares) -> Option<String> {
+    let today = runs.iter().position(|run| run.is_today);
+    let is_free = |share: f64| share >= 1.0 - TIE;
+    if let Some(today) = today
+        && is_free(base[today]) != is_free(now[today])
+    {
+        return Some(match is_free(now[today]) {
+            true => "strict protection would cost next to nothing with Linux as it is".to_owned(),
+            false => format!("strict protection would cost {} with Linux as it is", percent(1.0 - now[today])),
+        });
+    }
+    // Where it costs nothing, no other design is spoken of.
+    if today.is_some_and(|today| is_free(base[today])) {
+        return None;
+    }
+    let batches: BTreeSet<usize> = runs.iter().map(|run| run.batch).collect();
+    batches.into_iter().find_map(|batch| {
+        let (was, is) = (best(runs, batch, base), best(runs, batch, now));
+        let kept = was.first().is_some_and(|was| is.contains(was));
+        let name = |index: usize| format!("`{}`", runs[index].choice);
+        let in_batches = if batch == 1 { String::new() } else { format!(" in batches of {batch}") };
+        match (was.first(), is.first()) {
+            (None, None) => None,
+            (Some(_), Some(_)) if kept => None,
+            (None, Some(is)) => Some(format!("{}{in_batches} would lower the cost of strict protection", name(*is))),
+            (Some(was), None) => Some(format!("{}{in_batches} would not lower the cost of strict protection", name(*was))),
+            (Some(was), Some(is)) => Some(format!("{} would be better than {}{in_batches}", name(*is), name(*was))),
+        }
+    })
+}
+
+/// The runs of `batch` that are better than today's, if there is one, by more than a tie, and tie with the best: the simplest first.
+fn best(runs: &[Run], batch: usize, shares: &Shares) -> Vec<usize> {
+    let floor = runs.iter().position(|run| run.is_today).map_or(f64::NEG_INFINITY, |today| shares[today] + TIE);
+    let of_batch = || (0..runs.len()).filter(|index| runs[*index].batch == batch && shares[*index] > floor);
+    let most = of_batch().map(|index| shares[index]).fold(f64::NEG_INFINITY, f64::max);
+    let mut tied: Vec<usize> = of_batch().filter(|index| shares[*index] >= most - TIE).collect();
+    tied.sort_by_key(|index| runs[*index].effort);
+    let simplest = tied.first().map(|index| runs[*index].effort);
+    tied.retain(|index| Some(runs[*index].effort) == simplest);
+    tied
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BATCHED: Run = Run { batch: 64, effort: Effort::Drivers, ..run(DesignId::Portcullis) };
+
+    const fn run(design: DesignId) -> Run {
+        let choice = Choice { design, options: portcullis::design::Options::NONE };
+        Run { choice, batch: 1, effort: Effort::Kernel, is_today: false }
     }
 
-    /// How the answer differs: whether today's Linux costs anything, and whether what was best at some batch still is.
-    fn change(&self, base: &Shares, now: &Shares) -> Option<String> {
-        let is_free = |share: f64| share >= 1.0 - TIE;
-        if let Some(today) = self.runs.iter().position(|run| run.is_today)
-            && is_free(base[today]) != is_free(now[today])
-        {
-            return Some(match is_free(now[today]) {
-                true => "strict protection would cost next to nothing with Linux as it is".to_owned(),
-                false => format!("strict protection would cost {} with Linux as it is", percent(1.0 - now[today])),
-            });
-        }
-        let of_batch = |batch| (0..self.runs.len()).filter(move |index| self.runs[*index].batch == batch);
-        let best =
-            |batch, shares: &Shares| of_batch(batch).max_by(|one, other| shares[*one].total_cmp(&shares[*other]));
-        EQUAL_BATCHES.into_iter().find_map(|batch| {
-            let (was, is) = (best(batch, base)?, best(batch, now)?);
-            (now[is] > now[was] + TIE)
-                .then(|| format!("`{}` would be better than `{}`", self.runs[is].choice, self.runs[was].choice))
-        })
+    fn changed(base: [f64; 3], now: [f64; 3]) -> Option<String> {
+        let today = Run { is_today: true, effort: Effort::Option, ..run(DesignId::Magazine) };
+        change(&[today, run(DesignId::Identity), BATCHED], &base.to_vec(), &now.to_vec())
+    }
+
+    #[test]
+    fn whether_strict_costs_anything_comes_first() {
+        assert!(changed([1.0, 1.0, 1.0], [0.9, 1.0, 1.0]).is_some_and(|then| then.contains("would cost 10 %")));
+        assert!(changed([0.9, 1.0, 1.0], [0.99, 1.0, 1.0]).is_some_and(|then| then.contains("next to nothing")));
+        assert_eq!(changed([1.0, 1.0, 1.0], [1.0, 0.5, 0.5]), None, "then no other is spoken of");
+    }
+
+    #[test]
+    fn crossing_a_tie_is_a_change() {
+        let then = changed([0.9, 0.915, 0.5], [0.88, 0.915, 0.5]).expect("identity lowers the cost now");
+        assert!(then.contains("`identity` would lower the cost"), "{then}");
+        let then = changed([0.5, 0.4, 0.8], [0.5, 0.4, 0.51]).expect("batches are of no use now");
+        assert!(then.contains("`portcullis` in batches of 64 would not lower"), "{then}");
+        assert_eq!(changed([0.5, 0.6, 0.8], [0.55, 0.65, 0.7]), None);
+    }
+
+    #[test]
+    fn another_that_is_better_by_more_than_a_tie_is_a_change() {
+        let runs = [run(DesignId::Identity), run(DesignId::Portcullis)];
+        let of = |now: [f64; 2]| change(&runs, &vec![0.8, 0.7], &now.to_vec());
+        assert_eq!(of([0.8, 0.81]), None, "a tie");
+        assert_eq!(of([0.7, 0.8]).as_deref(), Some("`portcullis` would be better than `identity`"));
     }
 }

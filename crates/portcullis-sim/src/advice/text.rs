@@ -6,7 +6,8 @@ use super::sensitivity::Sensitivity;
 use crate::compare::{CompareRow, EQUAL_BATCHES};
 use crate::machine::Machine;
 use crate::number::{count, gbps, number, percent};
-use crate::outcome::{Limit, RunOutcome};
+use crate::outcome::RunOutcome;
+use crate::rates::Limit;
 use crate::traffic::Traffic;
 use portcullis::Protection;
 use std::cmp::Ordering;
@@ -97,7 +98,8 @@ fn without_linux(rows: &[CompareRow]) -> Vec<String> {
         }
     }
     sentences.extend(strict.best().and_then(|best| without_batches(rows, &best)));
-    sentences.extend(strict.best().and_then(|best| price_of_batches(best.outcome)));
+    let price = strict.best().and_then(|best| price_of_batches(best.outcome));
+    sentences.extend(price.map(|price| format!("Mind {price}.")));
     sentences
 }
 
@@ -108,29 +110,27 @@ fn without_batches(rows: &[CompareRow], chosen: &Candidate<'_>) -> Option<String
 }
 
 fn choose(ranking: &Ranking<'_>, best: Candidate<'_>, because: &str) -> String {
+    let estimate =
+        format!("estimated at {}, {} of unprotected; {}", rate(best.outcome), share(best.outcome), limit(best.outcome));
+    let all = ranking.all.len();
+    if all > 1 && ranking.is_all_tied() {
+        let protection = best.row.protection;
+        return format!("All {all} {protection} runs are within {} of each other, {estimate}: none is better.", percent(TIE));
+    }
     let tied = match ranking.tied.len() {
         0 | 1 => String::new(),
-        all if all == ranking.of => {
-            format!(" All {all} runs are within {} of each other: none is the winner.", percent(TIE))
-        }
-        all => format!(" {} more are within {} of it; it is the simplest.", all - 1, percent(TIE)),
+        more => format!(" {} more are within {} of it; it is the simplest.", more - 1, percent(TIE)),
     };
-    format!(
-        "Choose {}, because {because}. It is estimated at {}, {} of unprotected; {}.{tied}",
-        name(&best),
-        rate(best.outcome),
-        share(best.outcome),
-        limit(best.outcome)
-    )
+    format!("Choose {}, because {because}. It is {estimate}.{tied}", name(&best))
 }
 
 /// Where today's Linux is as good as all.
 fn nothing_is_better(rows: &[CompareRow]) -> Option<String> {
     let ranking = Ranking::of(rows, Protection::Strict, Some(1));
-    let others = ranking.of.checked_sub(1).filter(|others| *others > 0)?;
-    Some(if others == 1 && ranking.tied.len() == 2 {
+    let others = ranking.all.len().checked_sub(1).filter(|others| *others > 0)?;
+    Some(if others == 1 && ranking.is_all_tied() {
         format!("The other strict design is within {} of it: it is no better here.", percent(TIE))
-    } else if ranking.tied.len() == ranking.of {
+    } else if ranking.is_all_tied() {
         format!("All {others} other strict designs are within {} of it: none is better here.", percent(TIE))
     } else {
         format!(
@@ -144,8 +144,10 @@ fn nothing_is_better(rows: &[CompareRow]) -> Option<String> {
 /// What lowers the price of strict protection, at batches of `batch`.
 fn lower(rows: &[CompareRow], today: &Candidate<'_>, batch: usize) -> Option<String> {
     let ranking = Ranking::of(rows, Protection::Strict, Some(batch));
-    let best = ranking.best().filter(|best| best.share() > today.share() + TIE)?;
-    let same = ranking.tied.iter().skip(1).filter(|other| other.effort() == best.effort());
+    let better: Vec<&Candidate<'_>> = ranking.tied.iter().filter(|one| one.share() > today.share() + TIE).collect();
+    let best = *better.first()?;
+    let is_todays = |one: &Candidate<'_>| one.row.label() == today.row.label();
+    let same = better.iter().skip(1).filter(|other| other.effort() == best.effort() && !is_todays(other));
     let same: Vec<String> = same.map(|other| format!("`{}`", other.row.label())).collect();
     let alike = match same.as_slice() {
         [] => String::new(),
@@ -154,16 +156,16 @@ fn lower(rows: &[CompareRow], today: &Candidate<'_>, batch: usize) -> Option<Str
     };
     let what = match best.effort() {
         Effort::Option | Effort::Kernel => "another kernel with".to_owned(),
+        Effort::Drivers if is_todays(best) => format!("drivers that unmap in batches of up to {batch}, with"),
         Effort::Drivers => format!("drivers that unmap in batches of up to {batch}, and another kernel with"),
     };
-    let linux = rows
-        .iter()
-        .find(|row| row.label() == today.row.label() && row.protection == Protection::Strict && row.batch == batch);
-    let beside = match linux.and_then(Candidate::of).filter(|_| batch > 1 && best.row.label() != today.row.label()) {
-        Some(linux) => format!(", where `magazine` in the same batches would cost {}", loss(&linux)),
+    let in_batches = ranking.all.iter().find(|one| is_todays(one)).filter(|_| batch > 1 && !is_todays(best));
+    let compared = match in_batches {
+        Some(linux) => format!(", where `magazine` in the same batches would cost {}", loss(linux)),
         None => String::new(),
     };
-    Some(format!("{what} `{}`{alike} ({} instead{beside})", best.row.label(), loss(&best)))
+    let price = price_of_batches(best.outcome).map(|price| format!("; {price}")).unwrap_or_default();
+    Some(format!("{what} `{}`{alike} ({} instead{compared}{price})", best.row.label(), loss(best)))
 }
 
 /// A deferred design that costs no more than today's and is bounded more narrowly.
@@ -191,8 +193,8 @@ fn price_of_batches(outcome: &RunOutcome) -> Option<String> {
     let recorded = outcome.recorded.and_then(|recorded| recorded.batch_wait_us_mean);
     let recorded = recorded.map(|wait| format!(", and {} µs at the recorded load", number(wait))).unwrap_or_default();
     Some(format!(
-        "The price of batches: one holds {} buffers here on average, at most {}, and a buffer waits {} µs on average for its return, at \
-         most {} µs{recorded}.",
+        "the price of batches: one holds {} buffers on average, at most {}, and a buffer waits {} µs on average for its return, at most {} \
+         µs{recorded}",
         number(buffers),
         count(outcome.batch_buffers_max?),
         number(wait),
@@ -202,8 +204,7 @@ fn price_of_batches(outcome: &RunOutcome) -> Option<String> {
 
 /// Where the model clock and the recorded speed disagree about which design is cheapest.
 fn at_the_recorded_speed(rows: &[CompareRow]) -> Option<String> {
-    let strict = |row: &&CompareRow| row.protection == Protection::Strict && row.batch == 1 && !row.no_such_hardware;
-    let all: Vec<Candidate<'_>> = rows.iter().filter(strict).filter_map(Candidate::of).collect();
+    let all = Ranking::of(rows, Protection::Strict, Some(1)).all;
     let cheapest = |cycles: &dyn Fn(&Candidate<'_>) -> Option<f64>| {
         let priced = all.iter().filter_map(|one| Some((one, cycles(one)?)));
         priced.min_by(|(_, one), (_, other)| one.total_cmp(other)).map(|(one, _)| one)
@@ -255,8 +256,8 @@ fn payload(rows: &[CompareRow]) -> Option<String> {
     let outcome = rows.iter().find_map(CompareRow::outcome)?;
     let (least, most) = (outcome.payload_bytes_min, outcome.payload_bytes_max);
     (least < most).then(|| {
-        "How full the received buffers were is not known here: rates and shares are ranges, from one byte in each to all of it. \
-         `--payload` sets it."
+        "How full the received buffers were is not known here: rates and shares are ranges, from what is certain, a byte in each where \
+         nothing is, to all of it. `--payload` sets it."
             .to_owned()
     })
 }
@@ -289,9 +290,8 @@ fn search(rows: &[CompareRow], machine: &Machine) -> Option<String> {
         let steps = outcome.search_steps_mean? * machine.costs.tree_search as f64 * per_page;
         Some(steps / outcome.cycles_per_page)
     };
-    let strict = |row: &&CompareRow| row.protection == Protection::Strict && row.batch == 1;
-    let all = rows.iter().filter(strict).filter_map(Candidate::of);
-    let worst = all.filter_map(|one| Some((one, share(&one)?))).max_by(|(_, a), (_, b)| a.total_cmp(b));
+    let all = Ranking::of(rows, Protection::Strict, Some(1)).all;
+    let worst = all.into_iter().filter_map(|one| Some((one, share(&one)?))).max_by(|(_, a), (_, b)| a.total_cmp(b));
     let (candidate, share) = worst.filter(|(_, share)| *share > 0.2)?;
     Some(format!(
         "{} of what `{}` costs here is the search for a free address ({} steps each).",
@@ -334,7 +334,7 @@ fn rate(outcome: &RunOutcome) -> String {
         return format!("{} requests per second", count(outcome.estimate_operations_per_second.round() as u64));
     }
     match outcome.estimate_gbps_min {
-        Some(least) => format!("{} to {} Gb/s", number(least), gbps(outcome.estimate_gbps)),
+        Some(least) => format!("{} to {} Gb/s", gbps(least), gbps(outcome.estimate_gbps)),
         None => format!("{} Gb/s", gbps(outcome.estimate_gbps)),
     }
 }

@@ -70,7 +70,7 @@ impl<'b> Bench<'b> {
             Ok(work) => work,
             Err(_) => Work::Trace((self.traces)(name)?, None),
         };
-        let (pace, live_pages) = (machine_pace(&self.machine, &work, SEED), work.live_pages_max());
+        let (pace, live_pages) = (machine_pace(&self.machine, &work, PayloadRule::Shown, SEED), work.live_pages_max());
         Ok(Subject { name, work, pace, live_pages })
     }
 

@@ -6,6 +6,7 @@ mod value;
 pub use value::MachineError;
 
 use crate::engine::{CostBook, Frequency};
+use crate::traffic::Traffic;
 use portcullis_model::Parameters;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -59,10 +60,24 @@ impl Machine {
         Self::all().into_iter().find(|machine| machine.id == id)
     }
 
-    /// What it reaches with no IOMMU, in Gb/s.
-    pub fn unprotected_gbps(&self) -> f64 {
+    /// The traffic of work that looks like a disk's, or does not. Where the machine has no disks, or nothing else, all traffic is the same.
+    pub(crate) fn traffic(&self, looks_like_a_disks: bool) -> Traffic {
+        match (self.link_gbps, self.disk_iops) {
+            (None, _) => Traffic::Disk,
+            (_, None) => Traffic::Network,
+            _ if looks_like_a_disks => Traffic::Disk,
+            _ => Traffic::Network,
+        }
+    }
+
+    /// What its link or its disks carry at most, in Gb/s.
+    pub(crate) fn unprotected_gbps(&self, traffic: Traffic) -> f64 {
         let disks = self.disk_bytes_per_second.map(|bytes| bytes * 8.0 / 1e9);
-        self.link_gbps.or(disks).unwrap_or_default()
+        match traffic {
+            Traffic::Network => self.link_gbps.or(disks),
+            Traffic::Disk => disks.or(self.link_gbps),
+        }
+        .unwrap_or_default()
     }
 
     /// The clock of a core.

@@ -157,7 +157,9 @@ impl<'w> Driver<'w> {
                     tally.operations += 1;
                     let bytes = segments.iter().map(|segment| segment.len).sum::<u64>();
                     tally.bytes += bytes;
-                    tally.payload += world.payload(slot, access, bytes);
+                    let payload = world.payload(slot, access, bytes);
+                    tally.payload += payload;
+                    tally.transactions_min += payload.min.div_ceil(world.transaction_bytes);
                     let work = &mut tally.work_by_core[self.core];
                     work.operations += 1;
                     work.bytes += bytes;

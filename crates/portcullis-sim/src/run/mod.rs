@@ -31,8 +31,8 @@ use crate::engine::{Engine, StepCounts};
 use crate::machine::Machine;
 use crate::platform::buffers_end;
 use crate::prefetch::{Hints, Prefetching};
-use crate::rates::Needs;
-use crate::traffic::{Payload, PayloadRule, Traffic};
+use crate::rates::{Needs, Usage};
+use crate::traffic::{self, PayloadRule, Traffic};
 use observers::{Exposure, Residual, RunEvent};
 use portcullis::design::{Info, Options};
 use portcullis::designs::DesignId;
@@ -46,7 +46,7 @@ use portcullis_vtd::{BringUpError, QueueUse};
 use std::rc::Rc;
 use std::sync::Arc;
 use thiserror::Error;
-use world::{BatchTally, CoreWork, World};
+use world::{BatchTally, World};
 
 /// What a run does.
 #[derive(Clone)]
@@ -67,6 +67,11 @@ impl Work {
             Self::Rings(rings) => rings.count as usize,
             Self::Churn(churn) => churn.cores as usize,
         }
+    }
+
+    /// What kind of device it is for on `machine`.
+    pub fn traffic(&self, machine: &Machine) -> Traffic {
+        machine.traffic(matches!(self, Self::Trace(trace, _) if traffic::is_of_sectors(trace)))
     }
 
     /// The most pages that it has mapped at once, warm-up included.
@@ -145,7 +150,7 @@ pub struct Job<'m> {
 impl Job<'_> {
     /// What kind of device the work is for.
     pub fn traffic(&self) -> Traffic {
-        Traffic::of(&self.work, self.machine)
+        self.work.traffic(self.machine)
     }
 
     /// What becomes of parts of pages in it; `None` where addresses are physical, so that nothing can be done about them, or those of
@@ -186,7 +191,7 @@ impl Pace {
             Self::Gaps(factor) => factor,
             Self::Timestamps => 1.0,
         };
-        factor * bytes as f64 * 8.0 / machine.unprotected_gbps() * 1e3
+        factor * bytes as f64 * 8.0 / machine.unprotected_gbps(Traffic::Network) * 1e3
     }
 }
 
@@ -245,18 +250,13 @@ pub(crate) struct Measured {
     pub(crate) account: Account,
     pub(crate) counters: Counters,
     pub(crate) queue: QueueUse,
-    pub(crate) operations: u64,
     pub(crate) pages: u64,
-    /// Bytes of the buffers, and what of those the device moved.
+    /// Bytes of the buffers.
     pub(crate) bytes: u64,
-    pub(crate) payload: Payload,
-    pub(crate) work_by_core: Vec<CoreWork>,
-    pub(crate) cycles_by_core: Vec<u64>,
+    pub(crate) usage: Usage,
     /// How often each core was charged each step, where that was asked for.
     pub(crate) steps_by_core: Vec<StepCounts>,
     pub(crate) batches: BatchTally,
-    pub(crate) transactions: u64,
-    pub(crate) latency_ps_sum: u128,
     pub(crate) faults: u64,
     pub(crate) unexplained_accesses: u64,
     pub(crate) stale_accesses: u64,
@@ -281,18 +281,18 @@ pub(crate) struct Measured {
 ///
 /// It takes unprotected runs to tell. Where those cannot be made, because the work has buffers that no device could be given
 /// at their own addresses, the pauses alone are made to last as long as the bytes would take.
-pub fn machine_pace(machine: &Machine, work: &Work, seed: u64) -> Pace {
-    measured_pace(machine, work, seed).unwrap_or_else(|_| match work {
+pub fn machine_pace(machine: &Machine, work: &Work, payload: PayloadRule, seed: u64) -> Pace {
+    measured_pace(machine, work, payload, seed).unwrap_or_else(|_| match work {
         Work::Trace(trace, _) => {
             let bytes: u64 = trace.segments.iter().map(|segment| segment.len).sum();
-            let (bytes_us, span_us) = (bytes as f64 * 8.0 / machine.unprotected_gbps() / 1e3, trace.statistics.span_us);
+            let (bytes_us, span_us) = (bytes as f64 * 8.0 / machine.unprotected_gbps(work.traffic(machine)) / 1e3, trace.statistics.span_us);
             Pace::Gaps(bytes_us / (span_us as f64).max(1.0))
         }
         Work::Rings(_) | Work::Churn(_) => Pace::Gaps(1.0),
     })
 }
 
-fn measured_pace(machine: &Machine, work: &Work, seed: u64) -> Result<Pace, RunError> {
+fn measured_pace(machine: &Machine, work: &Work, payload: PayloadRule, seed: u64) -> Result<Pace, RunError> {
     // How far devices can address has no part in the rate without an IOMMU, but might stop the run.
     let mut wide = machine.clone();
     (wide.iommu.four_level, wide.iommu.address_bits) = (true, 48);
@@ -310,12 +310,12 @@ fn measured_pace(machine: &Machine, work: &Work, seed: u64) -> Result<Pace, RunE
             seed,
             leaf_only_hint: true,
             hints: Hints::NONE,
-            payload: PayloadRule::Shown,
+            payload,
         })
     };
     // How long it takes is close to linear in the factor; two runs give the line, and a third corrects it.
     let (still, once) = (unprotected(0.0)?, unprotected(1.0)?);
-    let target_ps = Needs::of(machine, Traffic::of(work, machine), &still).unprotected_seconds() * PS_PER_SECOND;
+    let target_ps = Needs::of(machine, work.traffic(machine), &still.usage).unprotected_seconds() * PS_PER_SECOND;
     let solve = |f0: f64, t0: u64, f1: f64, t1: u64| {
         let slope = (t1 as f64 - t0 as f64) / (f1 - f0);
         if slope > 0.0 { (f1 + (target_ps - t1 as f64) / slope).max(0.0) } else { 0.0 }
@@ -360,26 +360,25 @@ fn measure_on(job: &Job<'_>, prepare: impl FnOnce(&Engine, &Vtd)) -> Result<(Mea
     let windows = exposure.windows(worked_ps);
     let over_time = exposure.over_time(worked_ps);
     let residual_bytes_ps = residual.borrow().since_warm_up(worked_ps);
+    let cycles_by_core = world.engine.cycles_by_core();
+    let cycles_since = cycles_by_core.iter().zip(&start.cycles_by_core).map(|(now, then)| now - then);
     let measured = Measured {
         account: world.engine.account().since(&start.account),
         counters: since(&world.vtd.counters(), &start.counters),
         queue: queue_use_since(world.unit.queue_use(), start.queue),
-        operations: tally.operations,
         pages: tally.pages,
         bytes: tally.bytes,
-        payload: tally.payload,
-        work_by_core: tally.work_by_core,
-        cycles_by_core: world
-            .engine
-            .cycles_by_core()
-            .iter()
-            .zip(&start.cycles_by_core)
-            .map(|(now, then)| now - then)
-            .collect(),
+        usage: Usage {
+            operations: tally.operations,
+            payload: tally.payload,
+            work_by_core: tally.work_by_core,
+            cycles_by_core: cycles_since.collect(),
+            transactions: tally.transactions,
+            transactions_min: tally.transactions_min,
+            latency_ps_sum: tally.latency_ps_sum,
+        },
         batches: tally.batches,
         steps_by_core: world.engine.steps_by_core(),
-        transactions: tally.transactions,
-        latency_ps_sum: tally.latency_ps_sum,
         faults: tally.faults,
         unexplained_accesses: job.work.unexplained_accesses(),
         stale_accesses: tally.stale_accesses,

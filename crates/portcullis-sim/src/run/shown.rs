@@ -3,42 +3,43 @@
 use super::Work;
 use super::live::Slot;
 use crate::traffic::Payload;
-use portcullis::PAGE_SIZE;
+use portcullis::{PAGE_SIZE, Segment};
 use portcullis_trace::{Joined, Target, Trace};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
-/// By the numbers of mappings.
-pub(super) enum ShownPayloads {
-    /// There is no capture.
-    Nothing,
-    /// What its `dma:` events tell.
-    Events(Arc<Trace>),
-    /// The furthest byte that the device was seen to access. The log does not tell how far that access went.
-    Accesses(FxHashMap<Slot, u64>),
+/// What there is of a capture; nothing of synthetic work.
+pub(super) struct ShownPayloads(Option<Captured>);
+
+struct Captured {
+    trace: Arc<Trace>,
+    /// By mapping, where the device's accesses were logged: the furthest byte that it was seen to access. The log does not tell how far
+    /// that access went.
+    furthest: Option<FxHashMap<Slot, u64>>,
 }
 
 impl ShownPayloads {
     pub(super) fn of(work: &Work) -> Self {
-        match work {
-            Work::Trace(trace, Some(joined)) => Self::Accesses(furthest(trace, joined)),
-            Work::Trace(trace, None) => Self::Events(trace.clone()),
-            Work::Rings(_) | Work::Churn(_) => Self::Nothing,
-        }
+        Self(match work {
+            Work::Trace(trace, joined) => {
+                let furthest = joined.as_ref().map(|joined| furthest(trace, joined));
+                Some(Captured { trace: trace.clone(), furthest })
+            }
+            Work::Rings(_) | Work::Churn(_) => None,
+        })
     }
 
-    /// What is known of the buffer of `len` bytes in mapping `slot`.
+    /// What is known of the buffer of `len` bytes in mapping `slot`. Its `dma:` events are exact; a page that carries one packet after the
+    /// other while it is mapped has more payload than bytes.
     pub(super) fn of_mapping(&self, slot: Slot, len: u64) -> Option<Payload> {
-        match self {
-            Self::Nothing => None,
-            Self::Events(trace) => {
-                trace.payload_of(slot).map(|bytes| Payload { min: bytes.min(len), max: bytes.min(len) })
-            }
-            Self::Accesses(furthest) => Some(match furthest.get(&slot) {
-                Some(at) => Payload { min: (at + 1).min(len), max: len },
-                None => Payload { min: 0, max: 0 },
-            }),
+        let Captured { trace, furthest } = self.0.as_ref()?;
+        if let Some(bytes) = trace.payload_of(slot) {
+            return Some(Payload { min: bytes, max: bytes });
         }
+        Some(match furthest.as_ref()?.get(&slot) {
+            Some(at) => Payload { min: (at + 1).min(len), max: len },
+            None => Payload { min: 0, max: 0 },
+        })
     }
 }
 
@@ -56,13 +57,13 @@ fn furthest(trace: &Trace, joined: &Joined) -> FxHashMap<Slot, u64> {
 }
 
 /// Bytes of the buffer before byte `offset` of its page `page`.
-fn bytes_before(segments: &[portcullis::Segment], page: u64, offset: u64) -> u64 {
+fn bytes_before(segments: &[Segment], page: u64, offset: u64) -> u64 {
     let (mut pages, mut bytes) = (0, 0);
     for segment in segments {
         let further = segment.pages();
         if page < pages + further {
-            return bytes
-                + ((page - pages) * PAGE_SIZE + offset).saturating_sub(segment.phys.page_offset()).min(segment.len);
+            let into = (page - pages) * PAGE_SIZE + offset;
+            return bytes + into.saturating_sub(segment.phys.page_offset()).min(segment.len);
         }
         pages += further;
         bytes += segment.len;

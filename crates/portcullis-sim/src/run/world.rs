@@ -10,7 +10,8 @@ use super::{Job, RunError, Work, replay};
 use crate::engine::{Engine, Event};
 use crate::platform::LabPlatform;
 use crate::prefetch::Hints;
-use crate::traffic::{Payload, PayloadSource, Traffic};
+use crate::rates::CoreWork;
+use crate::traffic::{Payload, PayloadSource};
 use portcullis::design::Info;
 use portcullis::{Access, DomainConfig, DynDomain, PhysAddr, Segment, SourceId};
 use portcullis_model::{Device, ModelMmio, Ram, Vtd};
@@ -65,13 +66,6 @@ impl MapUnderWay {
     }
 }
 
-/// What a core has mapped.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct CoreWork {
-    pub(crate) operations: u64,
-    pub(crate) bytes: u64,
-}
-
 /// What buffers wait for the end of their batch: from their unmap to their hand-back.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct BatchTally {
@@ -91,6 +85,8 @@ pub(super) struct Tally {
     pub(super) bytes: u64,
     /// What of those the device moves.
     pub(super) payload: Payload,
+    /// Transactions that those take at least.
+    pub(super) transactions_min: u64,
     /// What each core has mapped.
     pub(super) work_by_core: Vec<CoreWork>,
     pub(super) batches: BatchTally,
@@ -139,6 +135,7 @@ pub(super) struct World {
     /// What the driver tells the hardware.
     pub(super) hints: Hints,
     /// What is known of how full buffers are: by rule, and by the capture.
+    pub(super) transaction_bytes: u64,
     payload: PayloadSource,
     shown: ShownPayloads,
     /// Who watches.
@@ -208,8 +205,9 @@ impl World {
             warm: Cell::new(true),
             worked_ps: Cell::new(0),
             hints: job.prefetching().hints,
+            transaction_bytes: machine.transaction_bytes,
             payload: PayloadSource {
-                traffic: Traffic::of(&job.work, machine),
+                traffic: job.traffic(),
                 rule: job.payload,
                 full: !matches!(job.work, Work::Trace(..)),
             },

@@ -3,7 +3,7 @@
 use super::{every_protection, job, machine, measured};
 use portcullis::designs::DesignId;
 use portcullis::{Access, Protection};
-use portcullis_sim::{Job, Pace, Work, machine_pace};
+use portcullis_sim::{Job, Pace, PayloadRule, Work, machine_pace};
 use portcullis_trace::{AccessLog, Joined, Target, Trace, join};
 use std::path::Path;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ fn replays_without_fault(name: &str) {
     let machine = machine("cascadelake-cx5");
     let explained = joined.accesses.len() as f64;
     let work = Work::Trace(trace.clone(), Some(joined.clone()));
-    let model = machine_pace(&machine, &work, 1);
+    let model = machine_pace(&machine, &work, PayloadRule::Shown, 1);
     let mut without = Vec::new();
     for (design, protection) in every_protection() {
         for pace in [model, Pace::Timestamps] {

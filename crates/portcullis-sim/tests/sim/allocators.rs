@@ -4,12 +4,12 @@ use super::{every_trace, job, machine, measured, replay, rings};
 use portcullis::Protection::{self, Deferred, Strict};
 use portcullis::designs::{Choice, DesignId};
 use portcullis::invalidation::QUEUE_TIMEOUT_US;
-use portcullis_sim::{Job, Pace, RunOutcome, Work, machine_pace};
+use portcullis_sim::{Job, Pace, PayloadRule, RunOutcome, Work, machine_pace};
 
 fn run_on(machine_id: &str, work: Work, choice: &str, protection: Protection) -> RunOutcome {
     let machine = machine(machine_id);
     let Choice { design, options } = Choice::parse(choice).expect("a design");
-    let pace = machine_pace(&machine, &work, 1);
+    let pace = machine_pace(&machine, &work, PayloadRule::Shown, 1);
     measured(&Job { options, pace, ..job(&machine, work, design, protection) })
 }
 
@@ -79,7 +79,7 @@ fn the_window_of_queues_per_core_is_bounded() {
     let machine = machine("cascadelake-cx5");
     for (name, trace) in every_trace() {
         let work = replay(&trace);
-        for pace in [machine_pace(&machine, &work, 1), Pace::Timestamps] {
+        for pace in [machine_pace(&machine, &work, PayloadRule::Shown, 1), Pace::Timestamps] {
             let outcome = measured(&Job { pace, ..job(&machine, work.clone(), DesignId::Magazine, Deferred) });
             let window_us = outcome.stale_window_us_max.expect("it translates");
             let bound_us = QUEUE_TIMEOUT_US as f64 + FLUSH_US;

@@ -3,13 +3,13 @@
 use super::{job, machine, measured, rings};
 use portcullis::Protection::{self, Deferred, Strict};
 use portcullis::designs::DesignId;
-use portcullis_sim::{Job, machine_pace};
+use portcullis_sim::{Job, PayloadRule, machine_pace};
 
 /// Misses of PTcache-L3 per page.
 fn misses(design: DesignId, protection: Protection, parameters: &str) -> f64 {
     let machine = machine("cascadelake-cx5");
     let work = rings(parameters);
-    let pace = machine_pace(&machine, &work, 1);
+    let pace = machine_pace(&machine, &work, PayloadRule::Shown, 1);
     measured(&Job { batch: 64, pace, ..job(&machine, work, design, protection) }).ptcache_l3_misses_per_page
 }
 
