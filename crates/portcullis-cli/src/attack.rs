@@ -5,7 +5,7 @@ use crate::arguments::AttackArguments;
 use crate::html::Target;
 use crate::plan::{Head, Planned, progress_bar};
 use crate::show::show;
-use crate::table::{NO_SUCH_HARDWARE, NO_SUCH_HARDWARE_NOTE, count, number, plain, textwrap};
+use crate::table::{Column, NO_SUCH_HARDWARE, NO_SUCH_HARDWARE_NOTE, count, fitted, number, wrap};
 use portcullis::Protection;
 use portcullis_sim::attack::{self, AttackRow, Entry, Found};
 use serde::Serialize;
@@ -60,16 +60,25 @@ fn print(
         }
         planned.print_head(out, index)?;
         print_rows(out, rows)?;
-        writeln!(out, "\n{}", textwrap(conclusion))?;
+        writeln!(out, "\n{}", wrap(conclusion))?;
     }
     Ok(())
 }
 
 fn print_rows(out: &mut impl Write, rows: &[&AttackRow]) -> io::Result<()> {
-    let header =
-        ["design", "protection", "got through\naccesses", "window us\nmax", "bound +\ngrace us", "stale\nbytes·us"];
-    let header = [&header[..], &["verdict", "probes", "cached\nat unmap", "rest of pages\nbytes·us"]].concat();
-    let mut table = plain(&header, 2);
+    let columns = [
+        Column::words("design"),
+        Column::words("protection"),
+        Column::numbers("got through\naccesses"),
+        Column::numbers("window us\nmax"),
+        Column::numbers("bound +\ngrace us").worth(5),
+        Column::numbers("stale\nbytes·us").worth(4),
+        Column::numbers("verdict"),
+        Column::numbers("probes").worth(2),
+        Column::numbers("cached\nat unmap").worth(3),
+        Column::numbers("rest of pages\nbytes·us").worth(1),
+    ];
+    let mut table = Vec::new();
     let dash = || "-".to_owned();
     for row in rows {
         let attacked = &row.attacked;
@@ -87,7 +96,7 @@ fn print_rows(out: &mut impl Write, rows: &[&AttackRow]) -> io::Result<()> {
             None => "none".to_owned(),
         };
         let mark = if row.choice.design.info().is_hypothetical() { NO_SUCH_HARDWARE } else { "" };
-        table.add_row([
+        table.push(vec![
             row.choice.to_string(),
             format!("{}{mark}", row.protection),
             each(&|found| format!("{} {}", found.rule, count(found.accesses))),
@@ -100,7 +109,7 @@ fn print_rows(out: &mut impl Write, rows: &[&AttackRow]) -> io::Result<()> {
             number(attacked.residual_bytes_us),
         ]);
     }
-    writeln!(out, "{}", table.trim_fmt())?;
+    writeln!(out, "{}", fitted(&columns, &table, "`--json` and `--csv` have all columns"))?;
     if rows.iter().any(|row| row.choice.design.info().is_hypothetical()) {
         writeln!(out, "{NO_SUCH_HARDWARE_NOTE}")?;
     }

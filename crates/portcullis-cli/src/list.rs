@@ -3,7 +3,7 @@
 use crate::Failure;
 use crate::arguments::{ListArguments, Listed};
 use crate::figures::{FigureInfo, table_of};
-use crate::table::plain;
+use crate::table::{Column, Layout, wrap_behind};
 use portcullis::design::OptionInfo;
 use portcullis::designs::DesignId;
 use portcullis_sim::{Machine, WORKLOADS, Work, WorkloadInfo};
@@ -76,24 +76,22 @@ pub(crate) fn list(arguments: &ListArguments, out: &mut impl Write) -> Result<()
         parts.push(design_paragraphs(designs));
     }
     if let Some(machines) = &document.machines {
-        let mut table = plain(&["machine", "what it is"], 2);
-        for machine in machines {
-            table.add_row([&machine.id, &machine.description]);
-        }
-        parts.push(table.trim_fmt());
+        parts.push(described("machine", "what it is", machines.iter().map(|one| (&*one.id, &*one.description))));
     }
     if let Some(workloads) = &document.workloads {
-        let mut table = plain(&["workload", "what it does"], 2);
-        for workload in workloads {
-            table.add_row([workload.id, workload.description]);
-        }
-        parts.push(table.trim_fmt());
+        parts.push(described("workload", "what it does", workloads.iter().map(|one| (one.id, one.description))));
     }
     if let Some(figures) = &document.figures {
         parts.push(table_of(figures));
     }
     writeln!(out, "{}", parts.join("\n\n"))?;
     Ok(())
+}
+
+/// Names, and what each stands for.
+fn described<'a>(name: &str, meaning: &str, all: impl Iterator<Item = (&'a str, &'a str)>) -> String {
+    let rows: Vec<Vec<String>> = all.map(|(id, description)| vec![id.to_owned(), description.to_owned()]).collect();
+    Layout::of(&[name, meaning].map(Column::words), &rows).table(&rows)
 }
 
 fn designs() -> Vec<DesignEntry> {
@@ -139,7 +137,7 @@ fn design_paragraphs(designs: &[DesignEntry]) -> String {
         ];
         facts.extend(design.options.iter().map(|option| ("parameter", parameter(option))));
         facts.extend(design.breaches.iter().map(|one| ("gives up", breach(one))));
-        let lines = facts.iter().map(|(name, fact)| format!("  {name:<13} {fact}"));
+        let lines = facts.iter().map(|(name, fact)| wrap_behind(&format!("  {name:<13} "), &" ".repeat(16), fact));
         std::iter::once(design.id.to_owned()).chain(lines).collect::<Vec<_>>().join("\n")
     };
     designs.iter().map(paragraph).collect::<Vec<_>>().join("\n\n")
