@@ -1,14 +1,15 @@
 //! `portcullis attack`.
 
-use crate::Failure;
 use crate::arguments::AttackArguments;
 use crate::html::Target;
 use crate::plan::{Head, Planned, progress_bar};
 use crate::show::show;
 use crate::table::{Column, NO_SUCH_HARDWARE, NO_SUCH_HARDWARE_NOTE, count, fitted, number, wrap};
+use crate::{Failure, flat};
 use portcullis::Protection;
 use portcullis_sim::attack::{self, AttackRow, Entry, Found};
 use serde::Serialize;
+use serde_json::json;
 use std::io::{self, Write};
 
 #[derive(Serialize)]
@@ -44,8 +45,18 @@ pub(crate) fn attack(arguments: &AttackArguments, out: &mut impl Write) -> Resul
         violations: &violations,
         conclusions: &conclusions,
     };
-    let table = |out: &mut _| print(out, &planned, &items, &conclusions);
+    let table = |out: &mut _| match arguments.csv {
+        true => print_entries(out, &document.results),
+        false => print(out, &planned, &items, &conclusions),
+    };
     show(out, &document, page.as_ref(), arguments.json, table, &violations)
+}
+
+fn print_entries(out: &mut impl Write, entries: &[Entry<'_>]) -> io::Result<()> {
+    let rows = entries.iter().map(serde_json::to_value).collect::<Result<Vec<_>, _>>()?;
+    // What only some designs and some runs have.
+    let template = json!({"in_burst_entries_max": null, "refused_maps": null, "given_up_maps": null, "error": null});
+    flat::write(out, &template, &rows)
 }
 
 fn print(

@@ -1,17 +1,20 @@
 //! `portcullis compare`.
 
-use crate::Failure;
 use crate::arguments::CompareArguments;
 use crate::html::Target;
 use crate::plan::{Head, Planned, progress_bar};
 use crate::show::show;
 use crate::table::{Column, Layout, NO_SUCH_HARDWARE, NO_SUCH_HARDWARE_NOTE, count, number, wrap};
+use crate::{Failure, flat};
 use portcullis::Protection;
 use portcullis_sim::advice::{Advice, Best, Sensitivity, advise};
 use portcullis_sim::compare::{CompareRow, Comparison, Item, Measurement};
 use portcullis_sim::number::{gbps_range, percent_range, thousands};
-use portcullis_sim::{RunOutcome, Traffic};
+use portcullis_sim::totals::{Total, totals};
+use portcullis_sim::{PrefetchCounts, Recorded, RiotlbCounts, RunOutcome, Traffic};
 use serde::Serialize;
+use serde_json::Value;
+use std::collections::BTreeSet;
 use std::io::{self, Write};
 
 #[derive(Serialize)]
@@ -21,6 +24,9 @@ struct Document<'d> {
     head: Head<'d>,
     #[serde(flatten)]
     comparison: &'d Comparison,
+    /// Of several pieces of work together.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    all: &'d [Total],
     violations: &'d [String],
     best: Vec<&'d Best>,
     advice: Vec<&'d str>,
@@ -49,33 +55,66 @@ pub(crate) fn compare(arguments: &CompareArguments, out: &mut impl Write) -> Res
         comparison.results.iter().chain(&comparison.equal_batch).filter_map(CompareRow::violation).collect();
     let tested = |item| comparison.results.iter().any(|row| row.item == item && row.outcome().is_some());
     violations.extend(planned.untested(tested));
+    let all = totals(&comparison);
     let document = Document {
         schema: "portcullis.compare/1",
         head: planned.head(arguments.plan.workload.is_some().then_some(plan.seed)),
         comparison: &comparison,
+        all: &all,
         violations: &violations,
         best: advice.iter().map(|advice| &advice.best).collect(),
         advice: advice.iter().map(|advice| advice.text.as_str()).collect(),
         sensitivity: advice.iter().map(|advice| advice.sensitivity.as_ref()).collect(),
     };
-    let table = |out: &mut _| print(out, &planned, &comparison, &advice);
+    let table = |out: &mut _| match arguments.csv {
+        true => print_rows(out, &comparison),
+        false => print(out, &planned, &comparison, &advice, &all),
+    };
     show(out, &document, page.as_ref(), arguments.json, table, &violations)
 }
 
-fn print(out: &mut impl Write, planned: &Planned<'_>, comparison: &Comparison, advice: &[Advice]) -> io::Result<()> {
+/// Both lists of rows, and in which of them each stands.
+fn print_rows(out: &mut impl Write, comparison: &Comparison) -> io::Result<()> {
+    let lists = [("own", &comparison.results), ("equal", &comparison.equal_batch)];
+    let rows = lists.into_iter().flat_map(|(table, rows)| rows.iter().map(move |row| TableRow { table, row }));
+    let rows = rows.map(serde_json::to_value).collect::<Result<Vec<_>, _>>()?;
+    let with_all_parts = RunOutcome {
+        riotlb: Some(RiotlbCounts::default()),
+        prefetch: Some(PrefetchCounts::default()),
+        recorded: Some(Recorded::default()),
+        ..RunOutcome::default()
+    };
+    let mut template = serde_json::to_value(with_all_parts)?;
+    template["error"] = Value::Null;
+    flat::write(out, &template, &rows)
+}
+
+#[derive(Serialize)]
+struct TableRow<'r> {
+    table: &'static str,
+    #[serde(flatten)]
+    row: &'r CompareRow,
+}
+
+fn print(
+    out: &mut impl Write,
+    planned: &Planned<'_>,
+    comparison: &Comparison,
+    advice: &[Advice],
+    all: &[Total],
+) -> io::Result<()> {
     let items = &planned.plan.items;
     for (index, (item, advice)) in items.iter().zip(advice).enumerate() {
-        if index > 0 {
-            writeln!(out)?;
-        }
         planned.print_head(out, index)?;
         if let Some(why) = why_a_disk(item) {
             writeln!(out, "{}\n", wrap(why))?;
         }
         print_tables(out, &comparison.at_equal_batches(index))?;
-        writeln!(out, "{}", wrap(&advice.text))?;
+        writeln!(out, "{}\n", wrap(&advice.text))?;
     }
-    writeln!(out, "\n{}", wrap(&footnote(items, comparison)))
+    let names: BTreeSet<&str> = items.iter().map(|item| item.name.as_str()).collect();
+    crate::totals::print(out, all, &Vec::from_iter(names))?;
+    writeln!(out, "{}", wrap(&footnote(items, comparison)))
 }
 
 /// A user whose network driver maps whole sectors must be able to tell, and to say otherwise.

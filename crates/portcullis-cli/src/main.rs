@@ -9,12 +9,14 @@ mod bundled;
 mod capture;
 mod compare;
 mod figures;
+mod flat;
 mod html;
 mod list;
 mod plan;
 mod replacement;
 mod show;
 mod table;
+mod totals;
 
 use arguments::{Arguments, Command, CompareArguments};
 use clap::Parser;

@@ -128,8 +128,7 @@ impl<'a> Planned<'a> {
         let mut facts = vec![format!("machine {} (assumed)", machine.id)];
         facts.push("costs from its cost book, not your CPU".to_owned());
         facts.push(clock);
-        let word = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        facts.extend(set.iter().map(|(key, value)| format!("{key}={}", word(value))));
+        facts.extend(words_of(set));
         let prefetching = Prefetching::of(machine.iommu.prefetcher, plan.hints);
         facts.extend(prefetching.spec().map(|spec| format!("prefetcher {spec} ({NO_SUCH_HARDWARE})")));
         facts.extend(plan.batch.map(|batch| format!("batches of {batch}")));
@@ -143,6 +142,12 @@ impl<'a> Planned<'a> {
         }
         writeln!(out, "{}\n", side_by_side(&facts, "   "))
     }
+}
+
+/// What was changed about the hardware, as users write it.
+pub(crate) fn words_of(set: &Settings) -> Vec<String> {
+    let word = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    set.iter().map(|(key, value)| format!("{key}={}", word(value))).collect()
 }
 
 pub(crate) fn progress_bar() -> ProgressBar {

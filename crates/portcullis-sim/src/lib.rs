@@ -20,6 +20,7 @@ mod platform;
 pub mod prefetch;
 mod rates;
 mod run;
+pub mod totals;
 mod traffic;
 
 pub use account::Account;

@@ -48,7 +48,12 @@ pub fn low_gbps(rate: f64) -> String {
 
 /// A range of shares, as percentages.
 pub fn percent_range(least: Option<f64>, most: f64) -> String {
-    range(least.map(|least| format!("{:.0}", 100.0 * least)), percent(most))
+    range(least.map(low_percent), percent(most))
+}
+
+/// The lower end of a range of shares; what follows says that it is a percentage.
+pub fn low_percent(share: f64) -> String {
+    format!("{:.0}", 100.0 * share)
 }
 
 /// A rate in thousands.
