@@ -4,7 +4,7 @@ use super::document::{Protection, Run, Share, Traffic};
 use super::page::{cell, counted, design_cells, heads, scrolled, shown, whole};
 use super::picture;
 use maud::{Markup, html};
-use portcullis_sim::number::{gbps, low_gbps, low_percent, number, percent, thousands};
+use portcullis_sim::number::{gbps, low_percent, number, percent, thousands};
 use std::collections::BTreeSet;
 
 /// Runs with batches of up to so many unmaps.
@@ -56,7 +56,7 @@ pub(super) fn rate(run: &Run) -> Option<(Markup, &'static str)> {
             let requests = run.estimate_operations_per_second?;
             (shown(requests, &thousands(requests)), "kIO/s")
         }
-        _ => (range(run.estimate_gbps_min, run.estimate_gbps?, low_gbps, gbps), "Gb/s"),
+        _ => (range(run.estimate_gbps_min, run.estimate_gbps?, gbps, gbps), "Gb/s"),
     })
 }
 

@@ -33,17 +33,12 @@ pub fn percent(share: f64) -> String {
 
 /// A rate in Gb/s.
 pub fn gbps(rate: f64) -> String {
-    format!("{rate:.1}")
+    if rate < 1.0 { format!("{rate:.2}") } else { format!("{rate:.1}") }
 }
 
 /// A range of rates in Gb/s, where `least` is known to be less.
 pub fn gbps_range(least: Option<f64>, most: f64) -> String {
-    range(least.map(low_gbps), gbps(most))
-}
-
-/// The lower end of a range of rates in Gb/s, which may be far below the other.
-pub fn low_gbps(rate: f64) -> String {
-    if rate < 1.0 { format!("{rate:.2}") } else { gbps(rate) }
+    range(least.map(gbps), gbps(most))
 }
 
 /// A range of shares, as percentages.

@@ -3,7 +3,7 @@
 
 use super::{DISK, RECEIVE, SEND, bundled, float, portcullis, printed, rows, text, written};
 use portcullis_report::page;
-use portcullis_sim::number::{count, gbps, number, percent};
+use portcullis_sim::number::{count, gbps, low_percent, number, percent, thousands};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
@@ -106,6 +106,7 @@ fn check_numbers(page: &str, document: &Value) -> usize {
                     shown += 1;
                     assert!(numbers.contains(&value.to_bits()), "{value}, shown as {words}, is not in the document");
                     let ways = [number(value), count(value as u64), gbps(value), percent(value)];
+                    let ways = [&ways[..], &[thousands(value), low_percent(value)]].concat();
                     assert!(ways.contains(&words), "{value} is shown as {words}");
                 }
                 None => {
@@ -184,7 +185,6 @@ fn every_number_of_the_page_is_in_the_document() {
         "<h3>All numbers",
         "<h3>Misses by level",
         "<h3>The stale window over time",
-        "All designs at equal batches",
         "What was assumed",
         "How to reproduce",
         &format!("portcullis compare {path} --json --html"),
@@ -202,16 +202,24 @@ fn every_design_and_protection_is_a_point_with_its_name() {
     let (page, document) = compared("points.html", &[&bundled(SEND), "--designs", designs]);
     check(&page, &document);
     let of = |protection: &str| rows(&document).iter().filter(|row| row["protection"] == protection).count();
-    for cost in pictures(&page)[0] {
+    assert_eq!(pictures(&page).len(), 6, "three for each of two batches");
+    let [alone, together] = [0, 1].map(|index| pictures(&page)[index]);
+    for (cost, unprotected) in
+        [(alone, 1), (together, 0)].into_iter().flat_map(|(both, one)| both.map(|cost| (cost, one)))
+    {
         // A disc has a rim.
         assert_eq!(times(cost, "<circle"), 2 * of("strict"));
-        assert_eq!(times(cost, "<polygon") - of("deferred"), 1, "none and static lie on each other");
-        for name in ["none, static", "eiovar:k=64:queue=per-core", "magazine:queue=global"] {
+        assert_eq!(times(cost, "<polygon") - of("deferred"), unprotected, "none and static lie on each other");
+        assert_eq!(times(cost, "none, static"), unprotected);
+        for name in ["eiovar:k=64:queue=per-core", "magazine:queue=global"] {
             assert!(cost.contains(name), "{name}");
         }
-        assert_eq!(times(cost, "font-weight=\"bold\""), 2, "what the advice speaks of");
     }
-    let [misses, over_time] = [1, 2].map(|index| pictures(&page)[index]);
+    for form in [0, 1] {
+        let bold = times(alone[form], "font-weight=\"bold\"") + times(together[form], "font-weight=\"bold\"");
+        assert_eq!(bold, 2, "what the advice speaks of, once");
+    }
+    let [misses, over_time] = [2, 4].map(|index| pictures(&page)[index]);
     for picture in misses {
         let translated = rows(&document).iter().filter(|row| row["memory_reads_per_page"].as_f64() > Some(0.0)).count();
         assert!(times(picture, "fill=\"var(--iotlb)\"") <= translated && translated > of("strict"));
@@ -222,59 +230,76 @@ fn every_design_and_protection_is_a_point_with_its_name() {
     }
 }
 
-/// What makes a design cheap, and what an observed maximum is worth.
+/// What is side by side unmaps alike: in each picture and in each table.
 #[test]
-fn batches_and_bounds_are_not_hidden() {
-    let designs = "none,macos,solaris,identity,portcullis";
+fn no_picture_and_no_table_mixes_batches() {
+    let designs = "none,solaris,identity,portcullis";
     let (page, document) = compared("batches.html", &[&bundled(RECEIVE), "--designs", designs]);
     check(&page, &document);
-    let advice = document["advice"][0].as_str().expect("advice");
-    assert_eq!(times(advice, "`portcullis` strict in batches of 64"), 1, "{advice}");
-    for batch in [1, 64] {
-        let all = rows(&document).iter().chain(document["equal_batch"].as_array().expect("results"));
-        let strict = all.filter(|row| row["protection"] == "strict" && row["batch"] == batch);
-        let best = strict.max_by(|one, other| float(one, "estimate_gbps").total_cmp(&float(other, "estimate_gbps")));
-        let best = best.expect("a run");
-        let (design, rate) = (best["design"].as_str().expect("a design"), gbps(float(best, "estimate_gbps")));
-        let batches = if batch == 1 { "without batches" } else { "in batches of 64" };
-        assert!(advice.contains(&format!("`{design}` {batches} ({rate} Gb/s)")), "{design}, {rate}: {advice}");
-    }
-    let strict = |batch| {
-        let mut all = rows(&document).iter().chain(document["equal_batch"].as_array().expect("results"));
-        let wanted =
-            |row: &&Value| row["design"] == "portcullis" && row["protection"] == "strict" && row["batch"] == batch;
-        float(all.find(wanted).expect("a run"), "cycles_per_page")
+    let all = ["results", "equal_batch"].map(|key| document[key].as_array().expect("rows").clone()).concat();
+    let cycles = |batch: u64, design: &str, protection: &str| {
+        let wanted = |row: &&Value| row["batch"] == batch && row["design"] == design && row["protection"] == protection;
+        float(all.iter().find(wanted).expect("a run"), "cycles_per_page")
     };
-    let [together, alone] = [strict(64), strict(1)].map(number);
-    let said = format!("takes {together} cycles per page in batches of 64, and would take {alone} without batches.");
-    assert!(alone.contains(',') && advice.contains(&said), "as tables have it, {said}: {advice}");
-    let deferred = super::row(&document, "portcullis", "deferred");
-    let cost = format!("would cost {} instead", percent(1.0 - float(deferred, "estimate_vs_none")));
-    assert!(advice.contains(&cost), "on the same basis as what strict costs, {cost}: {advice}");
-    let (window_us, bound_us) = (float(deferred, "stale_window_us_max"), float(deferred, "bound_us"));
-    assert!(window_us < bound_us, "so that they can be told apart: {deferred}");
-    let seen = format!("seen up to {} µs, bound {} µs", number(window_us), number(bound_us));
-    assert!(advice.contains(&seen), "{seen} in {advice}");
-    let (answer, rest) = page.split_once("<h3>Cost against exposure").expect("a picture");
-    let tile = format!(
-        "seen up to <data value=\"{window_us}\">{}</data>\u{a0}µs, bound <data value=\"{bound_us}\">{}</data>\u{a0}µs",
-        number(window_us),
-        number(bound_us)
-    );
-    assert!(answer.contains(&tile), "{tile} in {answer}");
-    assert_eq!(times(answer, "in batches of <data value=\"64\">64</data>"), 2, "both are cheap for it");
-    for picture in pictures(&page)[0] {
-        assert_eq!((times(picture, "solaris, no bound"), times(picture, "no bound")), (1, 1));
-        assert_eq!(
-            (times(picture, "portcullis, 64 at once"), times(picture, "at once")),
-            (2, 2),
-            "strict and deferred"
-        );
+    let (_, numbers) = page.split_once("<h3>All numbers").expect("tables");
+    let tables: Vec<&str> = numbers.split("<h4>").skip(1).collect();
+    let titles =
+        ["Each unmap by itself</h4>", "In batches of up to <data value=\"64\">64</data>, each with one wait</h4>"];
+    for (batch, other, table, title) in [(1, 64, tables[0], titles[0]), (64, 1, tables[1], titles[1])] {
+        let table = table.strip_prefix(title).and_then(|rest| rest.split("</table>").next()).expect(title);
+        for (design, protection) in
+            [("identity", "strict"), ("solaris", "deferred"), ("portcullis", "strict"), ("portcullis", "deferred")]
+        {
+            let cell = |batch| format!("<td><data value=\"{}\">", cycles(batch, design, protection));
+            assert_eq!((times(table, &cell(batch)), times(table, &cell(other))), (1, 0), "{design} {protection}");
+        }
+        assert_eq!(times(table, "<th class=\"word\" scope=\"row\">none</th>"), usize::from(batch == 1));
+        assert_eq!(times(table, "<td>none</td>"), 1, "the bound of `solaris`");
     }
-    let table = rest.split("<h3>All numbers").nth(1).and_then(|rest| rest.split("</table>").next()).expect("a table");
-    assert_eq!((times(table, ">batch</th>"), times(table, "<td>none</td>")), (1, 1), "{table}");
-    let batched = rows(&document).iter().filter(|row| row["batch"] == 64).count();
-    assert_eq!(times(table, "<td><data value=\"64\">64</data></td>"), batched, "{table}");
+    // Where a dot is tells what it costs: the same name is further to the left where it is cheaper, on the same scale.
+    let names = |picture: &str| ["identity", "solaris, no bound", "portcullis"].map(|name| times(picture, name));
+    let [alone, together] = [0, 1].map(|index| pictures(&page)[index]);
+    for form in [0, 1] {
+        assert_eq!(names(alone[form]), names(together[form]));
+        let discs = |picture: &str| -> Vec<i32> {
+            let at = |disc: &str| disc.split('"').next().and_then(|at| at.parse().ok()).expect("a place");
+            picture.split("<circle cx=\"").skip(1).map(at).collect()
+        };
+        let (alone, together) = (discs(alone[form]), discs(together[form]));
+        assert_eq!((alone.len(), together.len()), (4, 4), "two, each with a rim");
+        assert!(together.iter().max() < alone.iter().max(), "{together:?} are cheaper than {alone:?}");
+    }
+}
+
+/// The tile is that of the very run that the advice speaks of: batches are a part of its name.
+#[test]
+fn what_is_best_is_best_in_its_batches() {
+    let (page, document) = compared("best.html", &[&bundled(RECEIVE)]);
+    let best = &document["best"][0]["strict"];
+    let all = ["results", "equal_batch"].map(|key| document[key].as_array().expect("rows").clone()).concat();
+    let same = |row: &&Value| {
+        row["protection"] == "strict" && ["design", "options", "batch"].iter().all(|key| row[key] == best[key])
+    };
+    let run = all.iter().find(same).expect("it ran");
+    assert_eq!(best["batch"], 64, "so that it can be told from the run without batches");
+    let (tiles, rest) = page.split_once("<h3>").expect("more than tiles");
+    let value = |key: &str| format!("<data value=\"{}\">", float(run, key));
+    assert_eq!((times(tiles, &value("estimate_gbps")), times(tiles, &value("estimate_gbps_min"))), (1, 1), "a range");
+    assert!(tiles.contains("in batches of <data value=\"64\">64</data>"));
+    assert_eq!(times(rest, "<tr class=\"best\">"), 2, "one of each protection");
+}
+
+#[test]
+fn a_disk_has_requests() {
+    let (page, document) = compared("disk.html", &[&bundled(DISK), "--designs", "none,stock"]);
+    check(&page, &document);
+    let stock = super::row(&document, "stock", "strict");
+    let requests = float(stock, "estimate_operations_per_second");
+    let cell = format!("<td><data value=\"{requests}\">{}</data></td><td>disk</td>", thousands(requests));
+    assert!(page.contains(&cell), "{cell}");
+    assert!(page.contains("taken for a disk’s traffic") && page.contains("kIO/s<br>(est.)"));
+    assert_eq!(times(&page, "(est.)"), times(&page, "kIO/s<br>(est.)"), "and no other rate");
+    assert!(times(page.split_once("<h3>").expect("tiles").0, "kIO/s, ") >= 2, "in the tiles as well");
 }
 
 /// Where the only bound is the queue of the hardware, a bound of 0 beside a window would contradict it.
@@ -316,7 +341,16 @@ fn several_traces_have_a_section_each_and_contents() {
     }
     assert!(page.contains("the timestamps of the trace") && page.contains("dropped: no invalidation"));
     let bold = |section: &str| times(section, "<tr class=\"best\">");
-    assert!(body.split("<section").skip(1).all(|section| bold(section) == 2), "the best of each protection");
+    let sections: Vec<&str> = body.split("<section").skip(1).collect();
+    let (all, one_each) = sections.split_last().expect("sections");
+    assert!(one_each.iter().all(|section| bold(section) == 2), "the best of each protection");
+    assert!(all.starts_with(" id=\"all\">") && contents.contains("href=\"#all\""), "and one for all");
+    for total in document["all"].as_array().expect("totals") {
+        assert!(
+            all.contains(&format!("<data value=\"{}\">", float(total, "cycles_per_page")))
+                || total["protection"] == "none"
+        );
+    }
 }
 
 #[test]
@@ -334,8 +368,8 @@ fn a_workload_shows_its_seed_and_a_changed_machine_its_values() {
     ] {
         assert!(page.contains(part), "{part}");
     }
-    assert!(page.contains("All unmap in batches of <data value=\"8\">8</data>.") && !page.contains("at once"));
-    assert!(!page.contains("equal batches") && !page.contains("batch</th>"), "all are equal as it is");
+    let title = "<h4>In batches of up to <data value=\"8\">8</data>, each with one wait</h4>";
+    assert_eq!((times(&page, "<h4>"), times(&page, title)), (4, 4), "three pictures and a table");
 }
 
 #[test]
