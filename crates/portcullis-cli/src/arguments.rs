@@ -22,12 +22,16 @@ pub(crate) struct Arguments {
 #[derive(Subcommand)]
 pub(crate) enum Command {
     /// The same work under every design: cost, misses, memory, stale window, estimated rate
+    // After an error clap would show the options that were given as a usage, also those that exclude each other.
+    #[command(override_usage = "portcullis compare [OPTIONS] [TRACES]...")]
     Compare(Box<CompareArguments>),
     /// A malicious device against every design: what got through after hand-back, for how long, by rule
+    #[command(override_usage = "portcullis attack [OPTIONS] [TRACES]...")]
     Attack(Box<AttackArguments>),
     /// Published tables and figures made again, what was published beside what comes of it; and some of our own
     ///
     /// The traces that they need are in the program. All of them take about half a minute on two cores.
+    #[command(override_usage = "portcullis figures [OPTIONS] [IDS]...")]
     Figures(FiguresArguments),
     /// The protection layer on the CPUs of this machine: nanoseconds, cycles and instructions of a map and its unmap
     ///
@@ -105,10 +109,11 @@ pub(crate) struct FiguresArguments {
 /// Which designs on which work and machine.
 #[derive(Args)]
 pub(crate) struct PlanArguments {
-    /// Traces: text of ftrace, trace-cmd report or perf script, plain, xz, gz or zst; replayed one by one. Without any, the
-    /// bundled one
+    /// Traces: text of ftrace, trace-cmd report or perf script, plain, xz, gz or zst; replayed one by one; `-` is standard input.
+    /// Without any, the bundled one
     pub(crate) traces: Vec<PathBuf>,
-    /// A synthetic workload instead, such as rings:count=40,ring=256,burst=16,tx=0.05,pages=1,idle=4096
+    /// A synthetic workload instead, such as rings:count=40,ring=256,burst=16,tx=0.05,pages=1,idle=4096; `list workloads` explains
+    /// the parameters
     #[arg(long, conflicts_with_all = ["traces", "accesses"])]
     pub(crate) workload: Option<String>,
     /// Only these designs, by id; parameters as in eiovar:k=512:queue=per-core,magazine; `list designs` shows them
@@ -120,7 +125,7 @@ pub(crate) struct PlanArguments {
     /// The machine, by id
     #[arg(long, default_value = "cascadelake-cx5")]
     pub(crate) machine: String,
-    /// The device's own accesses: the `.qemu` log of the one trace given
+    /// The device's own accesses: the `.qemu` log of the one trace given; `-` is standard input
     #[arg(long, value_name = "FILE")]
     pub(crate) accesses: Option<PathBuf>,
     /// Largest batch of unmaps under one commit, for all designs
@@ -140,10 +145,10 @@ pub(crate) struct PlanArguments {
     /// Virtual time: model, trace, or scale=K
     #[arg(long, default_value = "model", value_parser = clock)]
     pub(crate) clock: ClockMode,
-    /// Sets a hardware parameter; `list machines --json` shows them
+    /// Sets a value of the machine, such as cores=8, core_hz=2.5e9, link_gbps=25 or iotlb_entries=64; `list machines --json` shows all
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(crate) settings: Vec<String>,
-    /// Runs with each of these values of a hardware parameter, and with each combination where there are several sweeps
+    /// Runs with each of these values of one of those, and with each combination where there are several sweeps
     #[arg(long = "sweep", value_name = "KEY=A,B,C")]
     pub(crate) sweeps: Vec<String>,
     /// A prefetcher of the IOTLB, which no hardware has: none, adjacent:direction=both|up, next:depth=N, markov:rows=N:slots=N,

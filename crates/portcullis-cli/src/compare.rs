@@ -187,6 +187,9 @@ fn print_tables(out: &mut impl Write, tables: &[(usize, Vec<&CompareRow>)]) -> i
         }
         writeln!(out)?;
     }
+    if tables.is_empty() {
+        writeln!(out, "{}\n", layout.table(&[]))?;
+    }
     match layout.left_out("`--json` and `--csv` have all columns") {
         Some(note) => writeln!(out, "{note}\n"),
         None => Ok(()),

@@ -6,7 +6,7 @@ use crate::figures::{FigureInfo, table_of};
 use crate::table::{Column, Layout, wrap_behind};
 use portcullis::design::OptionInfo;
 use portcullis::designs::DesignId;
-use portcullis_sim::{Machine, WORKLOADS, Work, WorkloadInfo};
+use portcullis_sim::{Machine, ParameterInfo, WORKLOADS, Work, WorkloadInfo};
 use serde::Serialize;
 use std::io::Write;
 
@@ -56,6 +56,7 @@ struct WorkloadEntry {
     id: &'static str,
     description: &'static str,
     defaults: serde_json::Value,
+    parameters: Vec<ParameterInfo>,
 }
 
 pub(crate) fn list(arguments: &ListArguments, out: &mut impl Write) -> Result<(), Failure> {
@@ -79,7 +80,7 @@ pub(crate) fn list(arguments: &ListArguments, out: &mut impl Write) -> Result<()
         parts.push(described("machine", "what it is", machines.iter().map(|one| (&*one.id, &*one.description))));
     }
     if let Some(workloads) = &document.workloads {
-        parts.push(described("workload", "what it does", workloads.iter().map(|one| (one.id, one.description))));
+        parts.push(workload_paragraphs(workloads));
     }
     if let Some(figures) = &document.figures {
         parts.push(table_of(figures));
@@ -123,6 +124,11 @@ fn designs() -> Vec<DesignEntry> {
     DesignId::ALL.iter().map(entry).collect()
 }
 
+/// A line of a paragraph, or several where it is long.
+fn fact(name: &str, text: &str) -> String {
+    wrap_behind(&format!("  {name:<13} "), &" ".repeat(16), text)
+}
+
 /// A paragraph for each design: what the JSON says of it, a line each.
 fn design_paragraphs(designs: &[DesignEntry]) -> String {
     let paragraph = |design: &DesignEntry| {
@@ -137,7 +143,7 @@ fn design_paragraphs(designs: &[DesignEntry]) -> String {
         ];
         facts.extend(design.options.iter().map(|option| ("parameter", parameter(option))));
         facts.extend(design.breaches.iter().map(|one| ("gives up", breach(one))));
-        let lines = facts.iter().map(|(name, fact)| wrap_behind(&format!("  {name:<13} "), &" ".repeat(16), fact));
+        let lines = facts.iter().map(|(name, text)| fact(name, text));
         std::iter::once(design.id.to_owned()).chain(lines).collect::<Vec<_>>().join("\n")
     };
     designs.iter().map(paragraph).collect::<Vec<_>>().join("\n\n")
@@ -148,6 +154,21 @@ fn workloads() -> Vec<WorkloadEntry> {
         id: info.id,
         description: info.description,
         defaults: Work::parse(info.id).map_or(serde_json::Value::Null, |work| work.parameters()),
+        parameters: info.parameters(),
     };
     WORKLOADS.iter().map(entry).collect()
+}
+
+/// A paragraph for each workload: what it does, and a line for each parameter.
+fn workload_paragraphs(workloads: &[WorkloadEntry]) -> String {
+    let paragraph = |workload: &WorkloadEntry| {
+        let does = fact("does", workload.description);
+        let parameter = |one: &ParameterInfo| {
+            let ParameterInfo { key, default, expected, description } = one;
+            fact("parameter", &format!("{key} = {default}: {description}; {expected}"))
+        };
+        let lines = std::iter::once(does).chain(workload.parameters.iter().map(parameter));
+        std::iter::once(workload.id.to_owned()).chain(lines).collect::<Vec<_>>().join("\n")
+    };
+    workloads.iter().map(paragraph).collect::<Vec<_>>().join("\n\n")
 }

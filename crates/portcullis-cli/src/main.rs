@@ -32,6 +32,8 @@ const BAD_INPUT: u8 = 2;
 
 /// Why the program ends without a result.
 enum Failure {
+    /// Arguments that are none.
+    Usage(clap::Error),
     /// Bad usage or input, with what was expected.
     Input(String),
     /// A check failed.
@@ -65,7 +67,7 @@ impl Failure {
             Self::Check(_) => CHECK_FAILED,
             // Whoever read our output has seen enough.
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => FINE,
-            Self::Input(_) | Self::Output(_) => BAD_INPUT,
+            Self::Usage(_) | Self::Input(_) | Self::Output(_) => BAD_INPUT,
             Self::Several(failures) => failures.iter().map(Self::status).find(|status| *status != FINE).unwrap_or(FINE),
         }
     }
@@ -73,6 +75,8 @@ impl Failure {
     /// Says what is wrong, on standard error.
     fn report(&self) {
         match self {
+            // What cannot be said on standard error can be said nowhere.
+            Self::Usage(error) => drop(error.print()),
             Self::Input(message) => eprintln!("portcullis: {message}"),
             Self::Output(_) if self.status() == FINE => {}
             Self::Output(error) => eprintln!("portcullis: the result could not be written: {error}"),
@@ -89,11 +93,15 @@ fn verdict(failed: &[String]) -> Result<(), Failure> {
     if failed.is_empty() { Ok(()) } else { Err(Failure::Check(failed.to_vec())) }
 }
 
-fn main() -> ExitCode {
-    let command = Arguments::parse().command;
+fn run() -> Result<(), Failure> {
+    let command = match Arguments::try_parse() {
+        Ok(arguments) => arguments.command,
+        Err(error) if error.use_stderr() => return Err(Failure::Usage(error)),
+        // Help and the version are results as others are.
+        Err(help) => return help.print().and_then(|()| io::stdout().flush()).map_err(Failure::Output),
+    };
     let mut out = io::stdout().lock();
-    let result = match command.unwrap_or_else(|| Command::Compare(Box::new(CompareArguments::parse_from(["compare"]))))
-    {
+    match command.unwrap_or_else(|| Command::Compare(Box::new(CompareArguments::parse_from(["compare"])))) {
         Command::Compare(arguments) => compare::compare(&arguments, &mut out),
         Command::Attack(arguments) => attack::attack(&arguments, &mut out),
         Command::Figures(arguments) => figures::figures(&arguments, &mut out),
@@ -101,8 +109,11 @@ fn main() -> ExitCode {
         Command::Bench(arguments) => bench::bench(&arguments, &mut out),
         Command::List(arguments) => list::list(&arguments, &mut out),
         Command::CaptureHelp => out.write_all(capture::HELP.as_bytes()).map_err(Failure::Output),
-    };
-    let status = result.map_or_else(
+    }
+}
+
+fn main() -> ExitCode {
+    let status = run().map_or_else(
         |failure| {
             failure.report();
             failure.status()

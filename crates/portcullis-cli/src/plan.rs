@@ -8,6 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use portcullis::SubPage;
 use portcullis::designs::{Choice, DesignId};
 use portcullis_sim::compare::{ClockMode, ComparePlan, Input, Item, Settings};
+use portcullis_sim::number::exact;
 use portcullis_sim::prefetch::{NO_SUCH_HARDWARE, Prefetching};
 use portcullis_sim::{Machine, Work};
 use portcullis_trace::{AccessLog, Events, Trace};
@@ -123,7 +124,7 @@ impl<'a> Planned<'a> {
         let clock = match plan.clock {
             ClockMode::Model => "model clock: as fast as the machine can".to_owned(),
             ClockMode::Trace => "the trace's clock".to_owned(),
-            ClockMode::Scale(factor) => format!("pauses × {factor}"),
+            ClockMode::Scale(factor) => format!("pauses × {}", exact(factor)),
         };
         let mut facts = vec![format!("machine {} (assumed)", machine.id)];
         facts.push("costs from its cost book, not your CPU".to_owned());
@@ -146,7 +147,6 @@ impl<'a> Planned<'a> {
 
 /// What was changed about the hardware, as users write it.
 pub(crate) fn words_of(set: &Settings) -> Vec<String> {
-    let word = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     set.iter().map(|(key, value)| format!("{key}={}", word(value))).collect()
 }
 
@@ -166,6 +166,11 @@ fn machine(arguments: &PlanArguments) -> Result<Machine, Failure> {
     Ok(machine)
 }
 
+/// A value as it is written on the command line.
+fn word(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
 /// A machine, and what was changed about it.
 #[derive(Clone)]
 struct Variant {
@@ -180,6 +185,12 @@ impl Variant {
         self.set.insert(key.to_owned(), value);
         Ok(())
     }
+
+    /// Whether there can be such a machine, now that everything is set: no order of the options is to matter.
+    fn check(&self) -> Result<(), Failure> {
+        let values: Vec<String> = self.set.iter().map(|(key, value)| format!("{key}={}", word(value))).collect();
+        self.machine.check().map_err(|error| Failure::Input(format!("{}: {error}", values.join(", "))))
+    }
 }
 
 /// The machine as it is set, and with each combination of what is swept: the last sweep changes fastest.
@@ -188,6 +199,11 @@ fn variants(arguments: &PlanArguments) -> Result<(Machine, Vec<Variant>), Failur
     for setting in &arguments.settings {
         let (key, value) =
             setting.split_once('=').ok_or_else(|| Failure::Input(format!("--set {setting}: expected KEY=VALUE")))?;
+        if base.set.contains_key(key) {
+            return Err(Failure::Input(format!(
+                "--set {setting}: expected each parameter once, and `{key}` is set twice"
+            )));
+        }
         base.set(key, value)?;
     }
     let machine = base.machine.clone();
@@ -212,14 +228,26 @@ fn variants(arguments: &PlanArguments) -> Result<(Machine, Vec<Variant>), Failur
             })
             .collect::<Result<_, Failure>>()?;
     }
+    variants.iter().try_for_each(Variant::check)?;
     Ok((machine, variants))
 }
 
+/// The designs of `--designs`, or all.
 pub(crate) fn designs(texts: &[String]) -> Result<Vec<Choice>, Failure> {
     if texts.is_empty() {
         return Ok(DesignId::ALL.iter().map(|design| Choice::from(*design)).collect());
     }
-    texts.iter().map(|text| Choice::parse(text).map_err(|error| Failure::Input(error.to_string()))).collect()
+    let mut designs = Vec::new();
+    for text in texts {
+        let choice = Choice::parse(text).map_err(Failure::input)?;
+        if designs.contains(&choice) {
+            return Err(Failure::Input(format!(
+                "--designs {text}: expected each design once, and `{choice}` is there twice"
+            )));
+        }
+        designs.push(choice);
+    }
+    Ok(designs)
 }
 
 /// Pieces of work, each with its name.
@@ -235,11 +263,20 @@ fn work(arguments: &PlanArguments, bar: &ProgressBar) -> Result<(Works, Vec<Inpu
         let trace = bundled::read(DEFAULT_TRACE).map_err(Failure::input)?;
         traces.push((bundled::file_name(DEFAULT_TRACE), trace));
     }
+    if arguments.inputs().filter(|path| is_standard_input(path)).count() > 1 {
+        return Err(Failure::Input(
+            "`-` is there twice; expected it once, for standard input can be read once".to_owned(),
+        ));
+    }
     for path in &arguments.traces {
-        bar.set_message(format!("reading {}", path.display()));
+        let name = name_of(path);
+        bar.set_message(format!("reading {name}"));
         bar.set_length(std::fs::metadata(path).map_or(0, |file| file.len()));
-        let trace = Trace::read(path, |bytes| bar.set_position(bytes)).map_err(Failure::input)?;
-        traces.push((path.display().to_string(), trace));
+        let trace = match is_standard_input(path) {
+            true => Trace::read_from(&name, io::stdin().lock(), |_| {}),
+            false => Trace::read(path, |bytes| bar.set_position(bytes)),
+        };
+        traces.push((name, trace.map_err(Failure::input)?));
     }
     if arguments.accesses.is_some() && traces.len() != 1 {
         return Err(Failure::Input("--accesses belongs to one trace; give exactly one".to_owned()));
@@ -261,9 +298,23 @@ fn work(arguments: &PlanArguments, bar: &ProgressBar) -> Result<(Works, Vec<Inpu
     Ok((works, inputs))
 }
 
+/// Whether the path stands for what is piped into this program. A file of that name is `./-`.
+fn is_standard_input(path: &Path) -> bool {
+    path == Path::new("-")
+}
+
+fn name_of(path: &Path) -> String {
+    if is_standard_input(path) { "standard input".to_owned() } else { path.display().to_string() }
+}
+
 fn join(trace: &Trace, path: &Path) -> Result<portcullis_trace::Joined, Failure> {
-    let log = AccessLog::read(path, |_| {}).map_err(Failure::input)?;
-    portcullis_trace::join(trace, &log).map_err(|error| Failure::Input(format!("{}: {error}", path.display())))
+    let name = name_of(path);
+    let log = match is_standard_input(path) {
+        true => AccessLog::read_from(&name, io::stdin().lock(), |_| {}),
+        false => AccessLog::read(path, |_| {}),
+    };
+    let log = log.map_err(Failure::input)?;
+    portcullis_trace::join(trace, &log).map_err(|error| Failure::Input(format!("{name}: {error}")))
 }
 
 fn print_input(out: &mut impl Write, input: &Input) -> io::Result<()> {

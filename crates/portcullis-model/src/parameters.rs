@@ -201,10 +201,11 @@ impl Parameters {
         }
     }
 
-    /// Sets the parameter `key` from text, as in `--set iotlb_entries=64`.
+    /// Sets the parameter `key` from text, as in `--set iotlb_entries=64`. Whether such hardware can be shows only when all are
+    /// set: [`Parameters::check`].
     ///
     /// # Errors
-    /// [`ParameterError`]; then nothing has changed.
+    /// [`ParameterError`] where there is no such parameter, or it takes no such value; then nothing has changed.
     pub fn set(&mut self, key: &str, value: &str) -> Result<(), ParameterError> {
         let refused = |reason: String| ParameterError::Value { key: key.into(), value: value.into(), reason };
         let mut all = serde_json::to_value(&*self).map_err(|error| refused(error.to_string()))?;
@@ -213,9 +214,7 @@ impl Parameters {
             return Err(ParameterError::Unknown { key: key.into(), known });
         };
         *slot = serde_json::from_str(value).unwrap_or_else(|_| Value::String(value.into()));
-        let changed: Self = serde_json::from_value(all).map_err(|error| refused(error.to_string()))?;
-        changed.check()?;
-        *self = changed;
+        *self = serde_json::from_value(all).map_err(|error| refused(error.to_string()))?;
         Ok(())
     }
 
@@ -229,6 +228,11 @@ impl Parameters {
         let widest = if self.four_level { 48 } else { 39 };
         let checks = [
             ("iotlb_entries", cache(self.iotlb_entries), "at most 1048576"),
+            (
+                "iotlb_ways",
+                self.iotlb_ways == 0 || self.iotlb_entries.is_multiple_of(self.iotlb_ways),
+                "0, or such that `iotlb_entries` is a multiple of it: sets are whole",
+            ),
             ("ptcache_l1_entries", cache(self.ptcache_l1_entries), "at most 1048576"),
             ("ptcache_l2_entries", cache(self.ptcache_l2_entries), "at most 1048576"),
             ("ptcache_l3_entries", cache(self.ptcache_l3_entries), "at most 1048576"),
@@ -336,12 +340,31 @@ mod tests {
         assert!(value.contains("`many`") && value.contains("`iotlb_entries`"), "{value}");
         assert!(parameters.set("iotlb_entries", "-1").is_err());
         assert!(parameters.set("iotlb_replacement", "fifo").unwrap_err().to_string().contains("clear-when-full"));
-        assert!(matches!(parameters.set("walkers", "0"), Err(ParameterError::Range { key: "walkers", .. })));
-        assert!(matches!(
-            parameters.set("domain_id_bits", "7"),
-            Err(ParameterError::Range { key: "domain_id_bits", .. })
-        ));
-        assert!(parameters.set("iotlb_entries", "1000000000").is_err());
         assert_eq!(parameters, Parameters::cascadelake());
+    }
+
+    #[test]
+    fn what_cannot_be_is_found_when_all_is_set() {
+        let checked = |settings: &[(&str, &str)]| {
+            let mut parameters = Parameters::cascadelake();
+            settings.iter().try_for_each(|(key, value)| parameters.set(key, value))?;
+            parameters.check()
+        };
+        for (refused, value) in [
+            ("walkers", "0"),
+            ("domain_id_bits", "7"),
+            ("iotlb_entries", "1000000000"),
+            ("iotlb_ways", "3"),
+            ("iotlb_ways", "256"),
+        ] {
+            let error = checked(&[(refused, value)]);
+            assert!(matches!(error, Err(ParameterError::Range { key, .. }) if key == refused), "{refused}: {error:?}");
+        }
+        for (entries, ways) in [("129", "3"), ("128", "128"), ("0", "4"), ("7", "0")] {
+            let mut both = [("iotlb_ways", ways), ("iotlb_entries", entries)];
+            assert_eq!(checked(&both), Ok(()), "{both:?}");
+            both.reverse();
+            assert_eq!(checked(&both), Ok(()), "{both:?}");
+        }
     }
 }

@@ -209,12 +209,13 @@ fn tiles(item: &Item<'_>, runs: &[&Run]) -> Markup {
     }
 }
 
-/// What the design promises of a window that was seen.
+/// What the design promises of a window that was seen, and what is not up to the design.
 fn bound(run: &Run) -> Markup {
+    let grace_us = run.grace_us.unwrap_or_default();
     html! {
         @match run.bound_us {
-            Some(0.0) => "until the hardware has worked off its queue",
-            Some(bound_us) => { "bound " (microseconds(bound_us)) },
+            Some(0.0) => { "until the hardware has worked off its queue, which takes " (microseconds(grace_us)) " at most" },
+            Some(bound_us) => { "bound " (microseconds(bound_us)) " + " (microseconds(grace_us)) },
             None => "no bound",
         }
     }

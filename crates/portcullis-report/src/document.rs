@@ -111,16 +111,16 @@ pub(super) struct Comparison {
     pub(super) all: Vec<Total>,
 }
 
-/// The best run of each protection.
+/// The best of each protection.
 #[derive(Deserialize)]
 pub(super) struct Best {
-    pub(super) strict: Option<BestRun>,
-    pub(super) deferred: Option<BestRun>,
+    pub(super) strict: Option<Chosen>,
+    pub(super) deferred: Option<Chosen>,
 }
 
-/// Which run it is.
+/// A design, its parameters and its batch.
 #[derive(Deserialize)]
-pub(super) struct BestRun {
+pub(super) struct Chosen {
     #[serde(flatten)]
     pub(super) design: Design,
     pub(super) batch: u64,
@@ -231,6 +231,8 @@ pub(super) struct Run {
     pub(super) stale_window_us_max: Option<f64>,
     /// None without bound.
     pub(super) bound_us: Option<f64>,
+    /// What timers and the hardware may take beside the bound.
+    pub(super) grace_us: Option<f64>,
     pub(super) stale_window_us_over_time: Option<Vec<f64>>,
     pub(super) stale_window_piece_us: Option<f64>,
     pub(super) stale_accesses: Option<f64>,

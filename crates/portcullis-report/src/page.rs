@@ -287,7 +287,9 @@ fn literal(value: &Value) -> Markup {
         },
         Value::String(word) => html! { (word) },
         // A range.
-        Value::Array(ends) => html! { @for (index, end) in ends.iter().enumerate() { @if index > 0 { " to " } (literal(end)) } },
+        Value::Array(ends) => {
+            html! { @for (index, end) in ends.iter().enumerate() { @if index > 0 { " to " } (literal(end)) } }
+        }
         other => html! { (other.to_string()) },
     }
 }

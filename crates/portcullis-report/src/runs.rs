@@ -123,10 +123,12 @@ fn unless_nothing(run: &Run, value: Option<f64>) -> Option<f64> {
 }
 
 fn bound_cell(run: &Run) -> Markup {
-    match run.bound_us {
+    match (run.bound_us, run.grace_us) {
         _ if run.unbounded() => html! { td { "none" } },
-        Some(0.0) if run.protection == Protection::Deferred => html! { td { "queue" } },
-        bound_us => cell(bound_us, number),
+        (Some(bound_us), Some(grace_us)) if run.protection == Protection::Deferred => html! {
+            td { (shown(bound_us, &number(bound_us))) " + " (shown(grace_us, &number(grace_us))) }
+        },
+        (bound_us, _) => cell(bound_us, number),
     }
 }
 
@@ -163,7 +165,7 @@ pub(super) fn columns() -> Markup {
         (
             "window µs seen, bound µs",
             "how long an unmapped page was seen within the device’s reach at most; how long the design says that an unmap waits until \
-             the hardware is told, to which timers and the hardware add what they take (queue: the hardware alone)",
+             the hardware is told, + what timers and the hardware may take beside it",
         ),
         ("stale pages", "pages that were still within reach when handed back"),
         ("CPU % as recorded", "what protection takes of one core at the speed at which the work was recorded"),

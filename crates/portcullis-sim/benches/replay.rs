@@ -9,7 +9,7 @@ use portcullis::design::Options;
 use portcullis::designs::DesignId;
 use portcullis::{Protection, SubPage};
 use portcullis_sim::prefetch::Hints;
-use portcullis_sim::{Job, Machine, Work, machine_pace, run};
+use portcullis_sim::{Job, Machine, PayloadRule, Work, machine_pace, run};
 use portcullis_trace::Trace;
 use std::hint::black_box;
 use std::io::Cursor;
@@ -67,7 +67,6 @@ fn every_design(criterion: &mut Criterion, name: &str, work: &Work, expected: &E
                 seed: SEED,
                 leaf_only_hint: true,
                 hints: Hints::NONE,
-                payload: PayloadRule::Shown,
                 payload: PayloadRule::Shown,
             };
             bench(&mut group, &job, expected);

@@ -1,6 +1,7 @@
 //! The same work under every design: the runs, their results, and what to make of them.
 
 use crate::machine::Machine;
+use crate::number::exact;
 use crate::outcome::{self, Recorded, RunOutcome};
 use crate::parallel;
 use crate::prefetch::Hints;
@@ -59,7 +60,7 @@ impl Serialize for ClockMode {
         match self {
             Self::Model => serializer.serialize_str("model"),
             Self::Trace => serializer.serialize_str("trace"),
-            Self::Scale(factor) => serializer.collect_str(&format_args!("scale={factor}")),
+            Self::Scale(factor) => serializer.collect_str(&format_args!("scale={}", exact(*factor))),
         }
     }
 }

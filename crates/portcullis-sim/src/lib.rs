@@ -28,5 +28,8 @@ pub use engine::CostBook;
 pub use machine::{Machine, MachineError};
 pub use outcome::{Limit, PrefetchCounts, Recorded, RiotlbCounts, RunOutcome, run};
 pub use platform::LabPlatform;
-pub use run::{Churn, Job, LabUnit, Pace, Rings, RunError, WORKLOADS, Work, WorkloadError, WorkloadInfo, machine_pace};
+pub use run::{
+    Churn, Job, LabUnit, Pace, ParameterInfo, Rings, RunError, WORKLOADS, Work, WorkloadError, WorkloadInfo,
+    machine_pace,
+};
 pub use traffic::{PayloadRule, Traffic};

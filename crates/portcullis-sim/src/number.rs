@@ -26,6 +26,13 @@ pub fn number(value: f64) -> String {
     }
 }
 
+/// A number with every digit that it has, and no row of zeros: as users write it, or with an exponent.
+pub fn exact(value: f64) -> String {
+    let (plain, exponent) = (value.to_string(), format!("{value:e}"));
+    const ROOM: usize = 6;
+    if plain.len() <= exponent.len().max(ROOM) { plain } else { exponent }
+}
+
 /// A share, as a percentage.
 pub fn percent(share: f64) -> String {
     format!("{:.0} %", 100.0 * share)
@@ -71,6 +78,12 @@ mod tests {
     #[test]
     fn thousands_are_set_apart() {
         assert_eq!([0, 12, 999, 1000, 28045, 1_234_567].map(count), ["0", "12", "999", "1,000", "28,045", "1,234,567"]);
+    }
+
+    #[test]
+    fn no_digit_is_lost_and_none_is_idle() {
+        let all = [0.0, 0.0625, 1000.0, 0.5, 1e-300, 5e-324, 0.1 + 0.2, 123.456].map(exact);
+        assert_eq!(all, ["0", "0.0625", "1000", "0.5", "1e-300", "5e-324", "0.30000000000000004", "123.456"]);
     }
 
     #[test]

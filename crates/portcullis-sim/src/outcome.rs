@@ -50,9 +50,10 @@ pub struct RunOutcome {
     pub stale_window_us_mean: Option<f64>,
     /// The longest of those.
     pub stale_window_us_max: Option<f64>,
-    /// How long the design says that an unmap waits for the hardware to be told; `None` without bound. Timers and the hardware
-    /// take what they take beside it.
+    /// How long the design says that an unmap waits for the hardware to be told; `None` without bound.
     pub bound_us: Option<u64>,
+    /// What timers and the hardware may take beside it, as the malicious device allows for.
+    pub grace_us: Option<f64>,
     /// The age of the oldest buffer that was handed back and still within reach: the greatest in each piece of the run, at
     /// most 100 pieces, from the end of warm-up to the last window.
     pub stale_window_us_over_time: Option<Vec<f64>>,
@@ -271,6 +272,7 @@ impl RunOutcome {
                 .and_then(|()| mean(measured.window_ps_sum as f64 / PS_PER_US, measured.windows)),
             stale_window_us_max: translated.map(|()| measured.window_ps_max as f64 / PS_PER_US),
             bound_us: translated.and(measured.bound_us),
+            grace_us: translated.and(measured.bound_us).map(|_| job.grace_ps() as f64 / PS_PER_US),
             stale_window_us_over_time: translated
                 .map(|()| measured.oldest_stale_ps.iter().map(|age_ps| *age_ps as f64 / PS_PER_US).collect()),
             stale_window_piece_us: translated.map(|()| measured.piece_ps as f64 / PS_PER_US),

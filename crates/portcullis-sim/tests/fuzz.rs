@@ -13,7 +13,7 @@ use portcullis::design::Options;
 use portcullis::designs::DesignId;
 use portcullis::{Protection, SubPage};
 use portcullis_sim::prefetch::Hints;
-use portcullis_sim::{Job, Machine, Pace, Work, run};
+use portcullis_sim::{Job, Machine, Pace, PayloadRule, Work, run};
 use portcullis_trace::{AccessLog, Trace, join};
 use printed::{STYLES, Style, printed};
 use proptest::collection::vec;

@@ -87,7 +87,7 @@ pub struct Statistics {
     pub unmatched_unmaps: u64,
     /// Events that the tracer had no room for, by its own account.
     pub lost_events: u64,
-    /// Events that are older than the one before them on their CPU: lines were moved, or captures put together.
+    /// Events that are older than the one before them on their CPU: lines were moved.
     pub out_of_order: u64,
     /// CPUs that an event came from.
     pub cpus: u64,

@@ -1,40 +1,40 @@
 //! `--html FILE`: what a page may replace, and what is there when it could not be written.
 
 use super::bad_input::refused;
-use super::{DISK, bundled, printed, text};
+use super::{printed, text};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
 /// A run that takes no time.
-const SMALL: [&str; 5] = ["compare", "--workload", "rings:ring=16,operations=64", "--designs", "none,stock"];
+pub(super) const SMALL: [&str; 5] = ["compare", "--workload", "rings:ring=16,operations=64", "--designs", "none,stock"];
 
 /// A folder of its own for a test.
-struct Folder(PathBuf);
+pub(super) struct Folder(PathBuf);
 
 impl Folder {
-    fn new(name: &str) -> Self {
+    pub(super) fn new(name: &str) -> Self {
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         let _ = fs::remove_dir_all(&path);
         fs::create_dir_all(&path).expect("a new folder");
         Self(path)
     }
 
-    fn path(&self, name: &str) -> String {
+    pub(super) fn path(&self, name: &str) -> String {
         self.0.join(name).display().to_string()
     }
 
-    fn put(&self, name: &str, contents: impl AsRef<[u8]>) -> String {
+    pub(super) fn put(&self, name: &str, contents: impl AsRef<[u8]>) -> String {
         fs::write(self.0.join(name), contents).expect("a new file");
         self.path(name)
     }
 
-    fn read(&self, name: &str) -> String {
+    pub(super) fn read(&self, name: &str) -> String {
         fs::read_to_string(self.0.join(name)).expect("a file of text")
     }
 
     /// What is in it, by name.
-    fn names(&self) -> Vec<String> {
+    pub(super) fn names(&self) -> Vec<String> {
         let entries = fs::read_dir(&self.0).expect("a folder");
         let mut names: Vec<String> =
             entries.map(|entry| entry.expect("a file").file_name().into_string().expect("a name")).collect();
@@ -44,57 +44,8 @@ impl Folder {
 }
 
 /// Writes a page to `path`.
-fn paged(path: &str) {
+pub(super) fn paged(path: &str) {
     printed(&[&SMALL[..], &["--html", path]].concat());
-}
-
-#[test]
-fn an_input_is_no_target_whatever_it_is_called() {
-    let folder = Folder::new("inputs");
-    let bytes = fs::read(bundled(DISK)).expect("a trace");
-    let (trace, log) = (folder.put("my.trace.xz", &bytes), folder.put("my.qemu.xz", "a log"));
-    let mut other_names = vec![folder.path("../inputs/my.trace.xz")];
-    #[cfg(unix)]
-    {
-        other_names.extend(["soft.html", "hard.html"].map(|name| folder.path(name)));
-        std::os::unix::fs::symlink(&trace, &other_names[1]).expect("a link");
-        fs::hard_link(&trace, &other_names[2]).expect("a link");
-    }
-    for command in ["compare", "attack"] {
-        for target in [&trace].into_iter().chain(&other_names) {
-            refused(&[command, &trace, "--html", target], &[target, "is one of the inputs"]);
-            refused(&[command, &bundled(DISK), &trace, "--json", "--html", target], &["is one of the inputs"]);
-        }
-        refused(&[command, &trace, "--accesses", &log, "--html", &log], &[&log, "is one of the inputs"]);
-    }
-    // Nothing is an input and a page, and nothing is read before that is found.
-    let page = folder.path("page.html");
-    paged(&page);
-    refused(&["compare", &page, "--html", &page], &[&page, "is one of the inputs"]);
-    assert_eq!((fs::read(trace).expect("still a trace"), folder.read("my.qemu.xz").as_str()), (bytes, "a log"));
-}
-
-#[test]
-fn a_file_that_is_no_page_stays() {
-    let folder = Folder::new("foreign");
-    let foreign = [
-        ("my.trace.xz", fs::read(bundled(DISK)).expect("a trace")),
-        ("notes.txt", b"as it was".to_vec()),
-        ("other.html", b"<!DOCTYPE html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>".to_vec()),
-    ];
-    for (name, bytes) in foreign {
-        let path = folder.put(name, &bytes);
-        let parts = [&path, "is not a page that this program wrote", "--html takes the file to write it to"];
-        // The trace was to be read: it is the name of the page that is missing.
-        refused(&["compare", "--designs", "magazine", "--html", &path], &parts);
-        refused(&["attack", "--designs", "magazine", "--json", "--html", &path], &parts);
-        // That the input is bad would be found later.
-        refused(&["compare", "no/such.trace", "--html", &path], &parts);
-        assert_eq!(fs::read(&path).expect("a file"), bytes, "{name}");
-    }
-    #[cfg(unix)]
-    refused(&["compare", "--html", "/dev/null"], &["/dev/null", "is not a page"]);
-    assert_eq!(folder.names(), ["my.trace.xz", "notes.txt", "other.html"]);
 }
 
 #[test]
@@ -146,33 +97,13 @@ fn a_target_that_cannot_be_written_is_refused() {
 /// Runs the program where no file may be longer than a page has to be. What a write then gets is an error like that of a full
 /// disk, after `before`; else it is a signal that ends the process.
 #[cfg(target_os = "linux")]
-fn out_of_space(before: &str, arguments: &[&str]) -> Output {
+pub(super) fn out_of_space(before: &str, arguments: &[&str]) -> Output {
     let script = format!("{before} ulimit -c 0; ulimit -f 1; exec \"$0\" \"$@\"");
     let shell = std::process::Command::new("sh")
         .args(["-c", &script, env!("CARGO_BIN_EXE_portcullis")])
         .args(arguments)
         .output();
     shell.expect("a shell")
-}
-
-#[test]
-#[cfg(target_os = "linux")]
-fn a_full_disk_leaves_the_old_page_and_the_result() {
-    let folder = Folder::new("full");
-    let page = folder.path("page.html");
-    paged(&page);
-    let old = folder.read("page.html");
-    for face in [&[][..], &["--json"]] {
-        let arguments = [&SMALL[..], face, &["--html", &page]].concat();
-        let output = out_of_space("trap '' XFSZ;", &arguments);
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{said}");
-        assert!(said.contains(&page) && said.contains("the page cannot be written"), "{said}");
-        assert!(folder.read("page.html") == old && folder.names() == ["page.html"]);
-        assert!(text(&output.stdout) == printed(&arguments), "what a run with space prints");
-        // With space there is a new page, which says how the program was called.
-        fs::write(&page, &old).expect("the page as it was");
-    }
 }
 
 /// Both are said; the status is that of the check.

@@ -4,8 +4,10 @@ mod attack;
 mod bad_input;
 #[cfg(target_os = "linux")]
 mod bench;
+mod csv;
 mod determinism;
 mod figures;
+mod found;
 mod html;
 mod html_target;
 mod human;

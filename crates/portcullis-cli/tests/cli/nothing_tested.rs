@@ -1,6 +1,6 @@
 //! Where nothing was tested there is no good news: exit status 1, and a sentence that says so.
 
-use super::{DISK, bundled, portcullis, rows, text, written};
+use super::{portcullis, rows, text, written};
 use serde_json::Value;
 use std::process::{Command, Stdio};
 
@@ -16,38 +16,6 @@ pub(super) fn untested(arguments: &[&str], complaint: &str) -> Value {
     serde_json::from_str(text(&output.stdout)).expect("one JSON document all the same")
 }
 
-#[test]
-fn no_design_offers_the_protection() {
-    let complaint =
-        |protection| format!("check failed: nothing was tested: none of these designs offers {protection} protection");
-    for (command, designs, protection) in
-        [("attack", "solaris", "strict"), ("compare", "fast-and-safe", "deferred"), ("compare", "solaris", "strict")]
-    {
-        let page = written("untested.html", "");
-        let arguments = [command, "--designs", designs, "--protection", protection, "--html", &page];
-        let document = untested(&arguments, &complaint(protection));
-        assert!(rows(&document).is_empty());
-        let page = std::fs::read_to_string(page).expect("a page");
-        assert!(page.contains("role=\"alert\"") && page.contains("nothing was tested"), "{command}");
-        assert_eq!(document["violations"].as_array().map(Vec::len), Some(1));
-    }
-    // What has no protection is a test of something.
-    let tested = ["compare", "--workload", "rings:ring=16,operations=64", "--designs", "none,solaris", "--protection"];
-    assert_eq!(portcullis(&[&tested[..], &["strict"]].concat()).status.code(), Some(0));
-}
-
-#[test]
-fn every_run_failed() {
-    let disk = bundled(DISK);
-    for command in ["compare", "attack"] {
-        for designs in ["stock", "static"] {
-            let arguments = [command, &disk, "--designs", designs, "--set", "address_bits=13"];
-            let document = untested(&arguments, &format!("nothing was tested, for every run failed ({disk})"));
-            assert!(!rows(&document).is_empty() && rows(&document).iter().all(|row| row["error"].is_string()));
-        }
-    }
-}
-
 /// One good trace does not speak for another.
 #[test]
 fn every_run_on_one_trace_failed() {
@@ -57,14 +25,6 @@ fn every_run_on_one_trace_failed() {
     let document = untested(&["compare", &near, &far, "--designs", "stock"], &format!("every run failed ({far})"));
     assert_eq!(document["violations"].as_array().map(Vec::len), Some(1));
     assert!(rows(&document)[0]["error"].is_null());
-}
-
-#[test]
-#[cfg(target_os = "linux")]
-fn a_workload_that_takes_more_threads() {
-    let arguments = ["bench", "--threads", "1", "--workload", "cross-cpu"];
-    let document = untested(&arguments, "nothing was timed: none of these workloads takes these numbers of threads");
-    assert!(rows(&document).is_empty());
 }
 
 /// A reader that has seen enough is no failure, and hides none.

@@ -84,10 +84,10 @@ fn what_cannot_be_is_refused_by_name() {
         refused(&["compare", "--prefetch", prefetcher], &[message]);
     }
     let sweeps = [
-        ("iotlb=1,2", "there is no hardware parameter `iotlb`"),
+        ("iotlb=1,2", "a machine has no value `iotlb`"),
         ("walkers", "expected KEY=A,B,C"),
         ("walkers=1,2,1", "expected each value of `walkers` once, and `1` is there twice"),
-        ("walkers=1,0", "the hardware parameter `walkers` must be from 1 to 1024"),
+        ("walkers=1,0", "`walkers` must be from 1 to 1024"),
         ("prefetcher=none,stride", "there is no prefetcher `stride`"),
     ];
     for (sweep, message) in sweeps {

@@ -2,6 +2,8 @@
 
 mod ranking;
 mod sensitivity;
+#[cfg(test)]
+mod tests;
 mod text;
 
 pub use sensitivity::{Sensitivity, Tried};

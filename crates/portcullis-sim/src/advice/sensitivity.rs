@@ -115,7 +115,8 @@ impl Sensitivity {
         let change = |tried: &Tried| {
             format!("with `{}` at {} instead of {}, {}", tried.key, plain(tried.at), plain(tried.value), tried.then)
         };
-        format!("{tried}; this would change {}.", self.changes.iter().map(change).collect::<Vec<_>>().join("; "))
+        let changes: Vec<String> = self.changes.iter().map(change).collect();
+        format!("{tried}. What would change this: {}.", changes.join("; "))
     }
 }
 

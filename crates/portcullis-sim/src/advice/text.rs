@@ -96,8 +96,15 @@ fn without_linux(rows: &[CompareRow]) -> Vec<String> {
             ));
         }
     }
+    sentences.extend(strict.best().and_then(|best| without_batches(rows, &best)));
     sentences.extend(strict.best().and_then(|best| price_of_batches(best.outcome)));
     sentences
+}
+
+/// What is best where drivers do not batch, next to a choice whose drivers do.
+fn without_batches(rows: &[CompareRow], chosen: &Candidate<'_>) -> Option<String> {
+    let best = Ranking::of(rows, Protection::Strict, Some(1)).best().filter(|_| chosen.row.batch > 1)?;
+    Some(format!("Without batches {} is the best, at {} of unprotected.", name(&best), share(best.outcome)))
 }
 
 fn choose(ranking: &Ranking<'_>, best: Candidate<'_>, because: &str) -> String {
@@ -361,11 +368,12 @@ fn exposure(outcome: &RunOutcome) -> String {
     }
 }
 
-/// What the design promises of a window that was seen.
+/// What the design promises of a window that was seen, and what is not up to the design.
 fn bound(outcome: &RunOutcome) -> String {
+    let grace = number(outcome.grace_us.unwrap_or_default());
     match outcome.bound_us {
-        Some(0) => "until the hardware has worked off its queue".to_owned(),
-        Some(bound_us) => format!("bound {} µs", count(bound_us)),
+        Some(0) => format!("until the hardware has worked off its queue, which takes {grace} µs at most"),
+        Some(bound_us) => format!("bound {} µs + {grace} µs for timers and the hardware", count(bound_us)),
         None => "no bound".to_owned(),
     }
 }

@@ -3,7 +3,7 @@
 
 use super::driver::Driver;
 use super::live::{Buffer, Slot};
-use super::workload::{WorkloadError, parameters};
+use super::workload::{self, OPERATIONS_MAX, Parameter, Range, WorkloadError};
 use super::world::World;
 use super::{Pace, RunError, replay};
 use crate::machine::Machine;
@@ -35,22 +35,46 @@ impl Default for Churn {
     }
 }
 
+/// What it is called on the command line.
+pub(super) const ID: &str = "churn";
+
+pub(super) const PARAMETERS: &[Parameter<Churn>] = &[
+    Parameter {
+        key: "live",
+        range: Range::Whole(1..=1 << 18),
+        description: "mappings that are live at a time, on all cores together",
+        set: |churn, value| churn.live = value as u32,
+    },
+    Parameter {
+        key: "cores",
+        range: Range::Whole(1..=1024),
+        description: "cores that map and unmap",
+        set: |churn, value| churn.cores = value as u32,
+    },
+    Parameter {
+        key: "burst",
+        range: Range::Whole(1..=1 << 16),
+        description: "buffers that a core unmaps, and then maps, at a time",
+        set: |churn, value| churn.burst = value as u32,
+    },
+    Parameter {
+        key: "background",
+        range: Range::Any(0..=16),
+        description: "steps of other programs for each mapping: in each they take an object, and with some a page",
+        set: |churn, value| churn.background = value,
+    },
+    Parameter {
+        key: "operations",
+        range: Range::Whole(1..=OPERATIONS_MAX),
+        description: "buffers mapped after warm-up",
+        set: |churn, value| churn.operations = value as u64,
+    },
+];
+
 impl Churn {
     /// Reads `live=16384,cores=4,burst=16,background=1,operations=1000000`, each of them optional.
     pub(super) fn parse(text: &str) -> Result<Self, WorkloadError> {
-        let mut churn = Self::default();
-        for parameter in parameters(text) {
-            let parameter = parameter?;
-            match parameter.key {
-                "live" => churn.live = parameter.whole(1..=1 << 18)? as u32,
-                "cores" => churn.cores = parameter.whole(1..=1024)? as u32,
-                "burst" => churn.burst = parameter.whole(1..=1 << 16)? as u32,
-                "background" => churn.background = parameter.share(0..=16)?,
-                "operations" => churn.operations = parameter.whole(1..=1 << 32)?,
-                _ => return Err(parameter.unknown("churn", "live, cores, burst, background, operations")),
-            }
-        }
-        Ok(churn)
+        workload::parse(ID, PARAMETERS, text)
     }
 
     /// Mappings that a core has live.

@@ -6,6 +6,7 @@ mod any_domain;
 mod backlog;
 mod churn;
 mod driver;
+mod grace;
 mod live;
 mod observers;
 mod ranges;
@@ -22,7 +23,7 @@ pub use adversary::{
 use any_domain::AnyDesign;
 pub use churn::Churn;
 pub use rings::Rings;
-pub use workload::{WORKLOADS, WorkloadError, WorkloadInfo};
+pub use workload::{ParameterInfo, WORKLOADS, WorkloadError, WorkloadInfo};
 pub use world::LabUnit;
 
 use crate::account::Account;

@@ -9,7 +9,7 @@
 
 use super::driver::Driver;
 use super::live::{Buffer, Slot};
-use super::workload::{WorkloadError, parameters};
+use super::workload::{self, OPERATIONS_MAX, Parameter, Range, WorkloadError};
 use super::world::World;
 use super::{Pace, replay};
 use crate::machine::Machine;
@@ -41,7 +41,7 @@ pub struct Rings {
     pub ring: u32,
     /// Buffers served at a time.
     pub burst: u32,
-    /// Transmit buffers per receive buffer.
+    /// The share of receive buffers for which a transmit buffer is mapped too.
     pub tx: f64,
     /// Pages of a receive buffer.
     pub pages: u32,
@@ -57,23 +57,58 @@ impl Default for Rings {
     }
 }
 
+/// What it is called on the command line.
+pub(super) const ID: &str = "rings";
+
+pub(super) const PARAMETERS: &[Parameter<Rings>] = &[
+    Parameter {
+        key: "count",
+        range: Range::Whole(1..=1024),
+        description: "rings, and the cores that serve them",
+        set: |rings, value| rings.count = value as u32,
+    },
+    Parameter {
+        key: "ring",
+        range: Range::Whole(1..=1 << 16),
+        description: "receive buffers in each ring",
+        set: |rings, value| rings.ring = value as u32,
+    },
+    Parameter {
+        key: "burst",
+        range: Range::Whole(1..=1 << 16),
+        description: "buffers that a core serves at a time; no more than are in its ring",
+        set: |rings, value| rings.burst = value as u32,
+    },
+    Parameter {
+        key: "tx",
+        range: Range::Any(0..=1),
+        description: "share of receive buffers for which a transmit buffer of 64 bytes is mapped too, until the next burst",
+        set: |rings, value| rings.tx = value,
+    },
+    Parameter {
+        key: "pages",
+        range: Range::Whole(1..=1 << 10),
+        description: "pages of a receive buffer",
+        set: |rings, value| rings.pages = value as u32,
+    },
+    Parameter {
+        key: "idle",
+        range: Range::Whole(0..=1 << 16),
+        description: "buffers of a page in an idle ring: mapped during warm-up, one for every 64 pages of the other rings, and never unmapped",
+        set: |rings, value| rings.idle = value as u32,
+    },
+    Parameter {
+        key: "operations",
+        range: Range::Whole(1..=OPERATIONS_MAX),
+        description: "receive buffers that all rings together map after warm-up",
+        set: |rings, value| rings.operations = value as u64,
+    },
+];
+
 impl Rings {
     /// Reads `count=40,ring=256,burst=16,tx=0.05,pages=1,idle=0,operations=40000`, each of them optional.
     pub(super) fn parse(text: &str) -> Result<Self, WorkloadError> {
-        let mut rings = Self::default();
-        for parameter in parameters(text) {
-            let parameter = parameter?;
-            match parameter.key {
-                "count" => rings.count = parameter.whole(1..=1024)? as u32,
-                "ring" => rings.ring = parameter.whole(1..=1 << 16)? as u32,
-                "burst" => rings.burst = parameter.whole(1..=1 << 16)? as u32,
-                "pages" => rings.pages = parameter.whole(1..=1 << 10)? as u32,
-                "idle" => rings.idle = parameter.whole(0..=1 << 16)? as u32,
-                "operations" => rings.operations = parameter.whole(1..=1 << 32)?,
-                "tx" => rings.tx = parameter.share(0..=16)?,
-                _ => return Err(parameter.unknown("rings", "count, ring, burst, tx, pages, idle, operations")),
-            }
-        }
+        let mut rings: Self = workload::parse(ID, PARAMETERS, text)?;
         rings.burst = rings.burst.min(rings.ring);
         let pages = u64::from(rings.count) * u64::from(rings.ring) * u64::from(rings.pages);
         if pages > PAGES_MAX {

@@ -1,8 +1,11 @@
 //! Synthetic workloads by name, with parameters as users write them: `rings:count=40,ring=256`.
 
 use super::Work;
-use super::churn::Churn;
-use super::rings::Rings;
+use super::churn::{self, Churn};
+use super::rings::{self, Rings};
+use serde::Serialize;
+use serde_json::{Value, json};
+use std::fmt;
 use std::ops::RangeInclusive;
 use thiserror::Error;
 
@@ -11,21 +14,47 @@ use thiserror::Error;
 pub struct WorkloadInfo {
     /// The name on the command line.
     pub id: &'static str,
-    /// What it does, and its parameters at their defaults.
+    /// What it does.
+    pub description: &'static str,
+    parameters: fn() -> Vec<ParameterInfo>,
+}
+
+impl WorkloadInfo {
+    /// Its parameters.
+    pub fn parameters(&self) -> Vec<ParameterInfo> {
+        (self.parameters)()
+    }
+}
+
+/// A parameter of a workload, for a list of them. The field names are JSON keys.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct ParameterInfo {
+    /// Its name.
+    pub key: &'static str,
+    /// What it is unless given.
+    pub default: Value,
+    /// What it may be, in words.
+    pub expected: String,
+    /// What it means.
     pub description: &'static str,
 }
 
 /// The workloads that [`Work::parse`] knows.
 pub const WORKLOADS: &[WorkloadInfo] = &[
     WorkloadInfo {
-        id: "rings",
-        description: "receive rings, each served by a core of its own; rings:count=1,ring=256,burst=16,tx=0,pages=1,idle=0,operations=40000",
+        id: rings::ID,
+        description: "receive rings, each served by a core of its own, all in one domain",
+        parameters: || describe(rings::PARAMETERS),
     },
     WorkloadInfo {
-        id: "churn",
-        description: "mappings of random lifetimes in memory that others use too, all unmapped at the end; churn:live=16384,cores=4,burst=16,background=0,operations=100000",
+        id: churn::ID,
+        description: "mappings of random lifetimes in memory that others use too, all unmapped at the end",
+        parameters: || describe(churn::PARAMETERS),
     },
 ];
+
+/// The most operations that are asked of synthetic work: hours of a design that searches long for each address.
+pub(super) const OPERATIONS_MAX: u64 = 10_000_000;
 
 /// A workload that cannot be.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -44,8 +73,11 @@ pub enum WorkloadError {
         /// What was given.
         key: String,
         /// What it has.
-        expected: &'static str,
+        expected: String,
     },
+    /// Given more than once.
+    #[error("`{0}` is given twice; expected each parameter once")]
+    Twice(&'static str),
     /// More buffers than the simulated host has memory for.
     #[error("count × ring × pages is {pages} pages of buffers; expected at most {most}")]
     TooMany {
@@ -66,10 +98,83 @@ pub enum WorkloadError {
     },
 }
 
-/// One parameter as it was written.
-pub(super) struct Parameter<'t> {
-    pub(super) key: &'t str,
-    value: &'t str,
+/// A parameter of the workload `W`: what is read, explained, and said of what cannot be.
+pub(super) struct Parameter<W> {
+    pub(super) key: &'static str,
+    pub(super) range: Range,
+    pub(super) description: &'static str,
+    /// Takes a value of that range.
+    pub(super) set: fn(&mut W, f64),
+}
+
+/// What a parameter may be.
+pub(super) enum Range {
+    /// A whole number between these, which a floating-point number holds as it is.
+    Whole(RangeInclusive<u64>),
+    /// Any number between these.
+    Any(RangeInclusive<u32>),
+}
+
+impl Range {
+    fn parse(&self, text: &str) -> Option<f64> {
+        match self {
+            Self::Whole(range) => {
+                text.parse().ok().filter(|number| range.contains(number)).map(|number: u64| number as f64)
+            }
+            Self::Any(range) => {
+                let bounds = f64::from(*range.start())..=f64::from(*range.end());
+                text.parse().ok().filter(|number| bounds.contains(number))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Range {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Whole(range) => write!(formatter, "a whole number from {} to {}", range.start(), range.end()),
+            Self::Any(range) => write!(formatter, "a number from {} to {}", range.start(), range.end()),
+        }
+    }
+}
+
+fn describe<W: Default + Serialize>(parameters: &[Parameter<W>]) -> Vec<ParameterInfo> {
+    let defaults = json!(W::default());
+    let info = |parameter: &Parameter<W>| ParameterInfo {
+        key: parameter.key,
+        default: defaults[parameter.key].clone(),
+        expected: parameter.range.to_string(),
+        description: parameter.description,
+    };
+    parameters.iter().map(info).collect()
+}
+
+/// Reads `key=value,key=value`; what is not given is at its default.
+pub(super) fn parse<W: Default>(
+    workload: &'static str,
+    parameters: &[Parameter<W>],
+    text: &str,
+) -> Result<W, WorkloadError> {
+    let mut work = W::default();
+    let mut given = Vec::new();
+    for pair in text.split(',').filter(|pair| !pair.is_empty()) {
+        let (key, value) = pair.split_once('=').ok_or_else(|| WorkloadError::Form(pair.to_owned()))?;
+        let Some(parameter) = parameters.iter().find(|parameter| parameter.key == key) else {
+            let expected = parameters.iter().map(|parameter| parameter.key).collect::<Vec<_>>().join(", ");
+            return Err(WorkloadError::Parameter { workload, key: key.to_owned(), expected });
+        };
+        if given.contains(&parameter.key) {
+            return Err(WorkloadError::Twice(parameter.key));
+        }
+        given.push(parameter.key);
+        let refused = || WorkloadError::Value {
+            key: key.to_owned(),
+            value: value.to_owned(),
+            expected: parameter.range.to_string(),
+        };
+        (parameter.set)(&mut work, parameter.range.parse(value).ok_or_else(refused)?);
+    }
+    Ok(work)
 }
 
 impl Work {
@@ -80,50 +185,40 @@ impl Work {
     pub fn parse(text: &str) -> Result<Self, WorkloadError> {
         let (name, parameters) = text.split_once(':').unwrap_or((text, ""));
         match name {
-            "rings" => Rings::parse(parameters).map(Self::Rings),
-            "churn" => Churn::parse(parameters).map(Self::Churn),
+            rings::ID => Rings::parse(parameters).map(Self::Rings),
+            churn::ID => Churn::parse(parameters).map(Self::Churn),
             _ => Err(WorkloadError::Unknown(name.to_owned())),
         }
     }
 
     /// The parameters of synthetic work; null for a trace.
-    pub fn parameters(&self) -> serde_json::Value {
+    pub fn parameters(&self) -> Value {
         match self {
-            Self::Trace(..) => serde_json::Value::Null,
-            Self::Rings(rings) => serde_json::json!(rings),
-            Self::Churn(churn) => serde_json::json!(churn),
+            Self::Trace(..) => Value::Null,
+            Self::Rings(rings) => json!(rings),
+            Self::Churn(churn) => json!(churn),
         }
     }
 }
 
-/// The parameters in `text`.
-pub(super) fn parameters(text: &str) -> impl Iterator<Item = Result<Parameter<'_>, WorkloadError>> {
-    text.split(',').filter(|pair| !pair.is_empty()).map(|pair| {
-        let (key, value) = pair.split_once('=').ok_or_else(|| WorkloadError::Form(pair.to_owned()))?;
-        Ok(Parameter { key, value })
-    })
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl Parameter<'_> {
-    /// A whole number in `range`.
-    pub(super) fn whole(&self, range: RangeInclusive<u64>) -> Result<u64, WorkloadError> {
-        let number = self.value.parse().ok().filter(|number| range.contains(number));
-        number.ok_or_else(|| self.refused(format!("a whole number from {} to {}", range.start(), range.end())))
-    }
-
-    /// A number in `range`.
-    pub(super) fn share(&self, range: RangeInclusive<u32>) -> Result<f64, WorkloadError> {
-        let bounds = f64::from(*range.start())..=f64::from(*range.end());
-        let number = self.value.parse().ok().filter(|number| bounds.contains(number));
-        number.ok_or_else(|| self.refused(format!("a number from {} to {}", range.start(), range.end())))
-    }
-
-    fn refused(&self, expected: String) -> WorkloadError {
-        WorkloadError::Value { key: self.key.to_owned(), value: self.value.to_owned(), expected }
-    }
-
-    /// That the workload has no such parameter, but those.
-    pub(super) fn unknown(&self, workload: &'static str, expected: &'static str) -> WorkloadError {
-        WorkloadError::Parameter { workload, key: self.key.to_owned(), expected }
+    #[test]
+    fn every_parameter_is_read_and_explained() {
+        for info in WORKLOADS {
+            let defaults = Work::parse(info.id).expect("a workload").parameters();
+            let parameters = info.parameters();
+            assert_eq!(defaults.as_object().map(serde_json::Map::len), Some(parameters.len()), "{}", info.id);
+            for ParameterInfo { key, default, expected, description } in parameters {
+                assert_eq!(defaults[key], default);
+                assert!(default.is_number() && !description.is_empty(), "{key}");
+                let least = expected.split_whitespace().rev().nth(2).expect("a lower bound");
+                let other = if default == json!(1) { "2" } else { least };
+                let changed = Work::parse(&format!("{}:{key}={other}", info.id)).map(|work| work.parameters());
+                assert_eq!(changed.map(|all| all[key].as_f64()), Ok(other.parse().ok()), "{key}");
+            }
+        }
     }
 }

@@ -13,7 +13,7 @@ use portcullis::designs::DesignId;
 use portcullis::{Protection, SubPage};
 use portcullis_sim::attack::{Attacked, PROBES_CACHED_MIN};
 use portcullis_sim::prefetch::Hints;
-use portcullis_sim::{Job, Machine, Pace, Work};
+use portcullis_sim::{Job, Machine, Pace, PayloadRule, Work};
 use portcullis_trace::Trace;
 use std::path::Path;
 use std::sync::Arc;
@@ -38,6 +38,7 @@ fn job<'m>(machine: &'m Machine, work: Work, design: DesignId, protection: Prote
         seed: 1,
         leaf_only_hint: true,
         hints: Hints::NONE,
+        payload: PayloadRule::Shown,
     }
 }
 

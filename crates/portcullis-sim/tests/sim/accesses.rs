@@ -1,6 +1,8 @@
 //! The device's own accesses: each bundled trace with the log of what its device did meanwhile.
 
 use super::{every_protection, job, machine, measured};
+use portcullis::designs::DesignId;
+use portcullis::{Access, Protection};
 use portcullis_sim::{Job, Pace, Work, machine_pace};
 use portcullis_trace::{AccessLog, Joined, Target, Trace, join};
 use std::path::Path;
@@ -77,4 +79,32 @@ fn an_access_to_what_is_not_mapped_is_a_fault() {
 fn so_is_one_that_comes_after_the_last_operation() {
     let faults = faults_with_a_wild(|joined| joined.accesses.len() - 1);
     assert!(faults.iter().all(|faults| *faults == 1), "{faults:?}");
+}
+
+#[test]
+fn the_furthest_access_is_the_least_that_a_buffer_held() {
+    let machine = machine("cascadelake-cx5");
+    let (trace, joined) = pair("q-e1000e-rx.strict.2cpu");
+    let payload = |joined: Joined| {
+        let work = Work::Trace(trace.clone(), Some(Arc::new(joined)));
+        let outcome = measured(&job(&machine, work, DesignId::Unprotected, Protection::None));
+        (outcome.payload_bytes_min, outcome.payload_bytes_max)
+    };
+    // Which buffers were written is known, and not how far: a log has where an access began.
+    let (least, most) = payload((*joined).clone());
+    let capacity: u64 = trace.segments.iter().map(|segment| segment.len).sum();
+    assert!(least > 0 && least < most && most < capacity, "{least} to {most} of {capacity}");
+    // One more access, to the last byte of a buffer that was written.
+    let mut further = (*joined).clone();
+    let is_received = |mapping: u32| trace.mappings[mapping as usize].access == Access::DeviceWrites;
+    let last = further.accesses.iter_mut().rev().find_map(|access| match &mut access.target {
+        Target::Mapping { mapping, page: 0, offset } if is_received(*mapping) => Some((*mapping, offset)),
+        _ => None,
+    });
+    let (mapping, offset) = last.expect("a buffer was written");
+    let buffer = trace.segments_of(&trace.mappings[mapping as usize])[0];
+    let end = (buffer.phys.page_offset() + buffer.len - 1).min(4095);
+    let gained = end - u64::from(*offset);
+    *offset = end as u16;
+    assert_eq!(payload(further), (least + gained, most));
 }

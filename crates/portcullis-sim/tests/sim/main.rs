@@ -2,6 +2,7 @@
 //! themselves. A file for each subject, and so more of them than in other folders.
 
 mod accesses;
+mod advice;
 mod allocators;
 mod batches;
 mod capture;
@@ -16,6 +17,7 @@ mod measures;
 mod oracle;
 mod placement;
 mod prefetching;
+mod rates;
 mod riommu;
 mod shared_commits;
 mod span;
@@ -26,7 +28,7 @@ use portcullis::design::Options;
 use portcullis::designs::DesignId;
 use portcullis::{Protection, SubPage};
 use portcullis_sim::prefetch::Hints;
-use portcullis_sim::{Job, Machine, Pace, RunOutcome, Work, run};
+use portcullis_sim::{Job, Machine, Pace, PayloadRule, RunOutcome, Work, run};
 use portcullis_trace::Trace;
 use std::path::Path;
 use std::sync::Arc;

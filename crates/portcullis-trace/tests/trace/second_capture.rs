@@ -37,7 +37,7 @@ fn a_file_that_holds_a_capture_twice_is_refused() {
 
 /// What no header shows, the clock does.
 #[test]
-fn whoever_prints_it() {
+fn a_clock_that_goes_back_begins_another() {
     let events = events();
     let lines = events.lines().count() as u64;
     assert_eq!(second(events.repeat(2)), lines + 1);

@@ -4,7 +4,7 @@ use super::super::any_domain::AnyDesign;
 use super::super::observers::Residual;
 use super::super::world::{LabUnit, World};
 use super::super::{Job, RunError, perform};
-use super::{Adversary, Found, grace_ps};
+use super::{Adversary, Found};
 use crate::platform::LabPlatform;
 use portcullis::Protection;
 use portcullis::design::Design;
@@ -115,7 +115,7 @@ fn run(job: &Job<'_>, design: AnyDesign, broken: Broken) -> Attacked {
     }
     // Closing the domains takes invalidations.
     world.vtd.refuse_invalidations(false);
-    let grace_us = bound_us.map(|_| grace_ps(job) as f64 / PS_PER_US);
+    let grace_us = bound_us.map(|_| job.grace_ps() as f64 / PS_PER_US);
     let translated = (!world.info.physical_addresses()).then_some(());
     let residual_bytes_ps = residual.borrow().total(world.worked_ps.get());
     let mut adversary = adversary.borrow_mut();

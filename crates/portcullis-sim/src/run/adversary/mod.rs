@@ -48,13 +48,6 @@ const SEEN_PER_STEP: usize = 2;
 const NEIGHBOURHOOD: u64 = 8;
 /// Below this address designs look first, so half of the guesses are there.
 const LOW_PFN: u64 = 1 << (32 - PAGE_SHIFT);
-
-/// How late a timer may be seen to be, for each core, in picoseconds: whoever holds the lock of a flush queue or of an allocator
-/// masks the interrupts of its core for as long as a flush or a search of some hundreds of ranges takes, and every other core
-/// may be in front of it.
-const LATE_PER_CORE_PS: u64 = 20_000_000;
-/// Descriptors that a full invalidation queue holds: what the hardware may have to work off first.
-const QUEUE_DESCRIPTORS: u64 = 256;
 const PS_PER_US: u64 = 1_000_000;
 
 /// An access that no mapping explains, while maps were under way that may yet.
@@ -152,7 +145,7 @@ impl Adversary {
     /// The adversary of a run of `job` in `world`.
     pub(super) fn new(job: &Job<'_>, world: &World) -> Self {
         let (iommu, bound_us) = (&job.machine.iommu, world.bound_us());
-        let bound_ps = bound_us.map(|bound_us| bound_us.saturating_mul(PS_PER_US).saturating_add(grace_ps(job)));
+        let bound_ps = bound_us.map(|bound_us| bound_us.saturating_mul(PS_PER_US).saturating_add(job.grace_ps()));
         let is_by_entry = matches!(world.info.addressing, Addressing::Entries { .. });
         let mut sources: Vec<SourceId> = world.devices.borrow().iter().map(Device::source).collect();
         sources.push(Self::stranger(&sources));
@@ -499,13 +492,4 @@ fn place(live: &Live, page: &LivePage) -> Place {
 fn is_reserved(pfn: u64) -> bool {
     let (first, pages) = INTERRUPT_RANGE;
     pfn == 0 || (first..first + pages).contains(&pfn)
-}
-
-/// How much longer than its design says a buffer may be reached, for reasons that are not the design's: the bound is until the
-/// hardware is told. The timer that tells it goes by whole microseconds and may be [late](LATE_PER_CORE_PS), and the hardware
-/// may have a full queue to work off first, and then the flush itself.
-pub(super) fn grace_ps(job: &Job<'_>) -> u64 {
-    let iommu = &job.machine.iommu;
-    let descriptor_ps = iommu.invalidation_ps.max(iommu.wait_ps);
-    PS_PER_US + LATE_PER_CORE_PS * job.work.cores() as u64 + (QUEUE_DESCRIPTORS + 2) * descriptor_ps
 }

@@ -1,0 +1,121 @@
+//! The rules, on rows made up for each.
+
+use super::ranking::Ranking;
+use super::text;
+use crate::compare::{CompareRow, Measurement, Settings};
+use crate::machine::Machine;
+use crate::outcome::{Recorded, RunOutcome};
+use portcullis::Protection;
+use portcullis::design::Options;
+
+fn row(design: &'static str, batch: usize, share: f64, cycles_per_page: f64) -> CompareRow {
+    let outcome = RunOutcome { estimate_vs_none: share, cycles_per_page, ..RunOutcome::default() };
+    CompareRow {
+        item: 0,
+        trace: "a trace".to_owned(),
+        design,
+        options: Options::NONE,
+        no_such_hardware: design == "riommu",
+        protection: Protection::Strict,
+        sub_page: None,
+        batch,
+        prefetcher: None,
+        set: Settings::new(),
+        outcome: Measurement::Done(Box::new(outcome)),
+    }
+}
+
+fn best(rows: &[CompareRow], batch: Option<usize>) -> (&'static str, usize) {
+    let best = Ranking::of(rows, Protection::Strict, batch).best().expect("a strict run");
+    (best.row.design, best.row.batch)
+}
+
+#[test]
+fn the_simplest_wins_a_tie() {
+    let mut rows =
+        vec![row("portcullis", 64, 1.0, 100.0), row("identity", 1, 0.995, 200.0), row("magazine", 1, 0.985, 900.0)];
+    assert_eq!(best(&rows, None), ("magazine", 1));
+    rows.pop();
+    assert_eq!(best(&rows, None), ("identity", 1), "no drivers to change");
+    // Of those that are as simple, the cheapest.
+    rows.push(row("eiovar", 1, 0.999, 199.0));
+    assert_eq!(best(&rows, None), ("eiovar", 1));
+    assert_eq!(Ranking::of(&rows, Protection::Strict, None).tied.len(), 3);
+}
+
+#[test]
+fn what_is_better_by_more_than_a_tie_wins() {
+    let rows = [row("portcullis", 64, 0.90, 100.0), row("identity", 1, 0.87, 200.0), row("magazine", 1, 0.5, 900.0)];
+    assert_eq!(best(&rows, None), ("portcullis", 64));
+    assert_eq!(best(&rows, Some(1)), ("identity", 1), "at equal batches");
+    assert!(Ranking::of(&rows, Protection::Deferred, None).best().is_none());
+}
+
+#[test]
+fn a_range_counts_by_its_lower_end() {
+    let mut rows = [row("portcullis", 1, 0.98, 100.0), row("magazine", 1, 0.99, 200.0)];
+    let Measurement::Done(outcome) = &mut rows[1].outcome else { unreachable!("it was done") };
+    outcome.estimate_vs_none_min = Some(0.7);
+    assert_eq!(best(&rows, None), ("portcullis", 1));
+}
+
+#[test]
+fn neither_hardware_that_does_not_exist_wins_nor_what_failed_a_check() {
+    let mut rows = [row("riommu", 1, 1.0, 1.0), row("eiovar", 1, 0.99, 1.0), row("magazine", 1, 0.2, 200.0)];
+    let Measurement::Done(outcome) = &mut rows[1].outcome else { unreachable!("it was done") };
+    outcome.stale_accesses = 1;
+    assert_eq!(best(&rows, None), ("magazine", 1));
+}
+
+/// The paragraph for `rows`.
+fn said(rows: &[CompareRow]) -> String {
+    text::of(rows, &Machine::by_id("cascadelake-cx5").expect("a machine"), None)
+}
+
+/// With what it takes at the recorded speed.
+fn recorded(mut row: CompareRow, cycles_per_page: f64) -> CompareRow {
+    let Measurement::Done(outcome) = &mut row.outcome else { unreachable!("it was done") };
+    let recorded =
+        Recorded { cycles_per_page, cpu_percent: 1.0, stale_window_us_max: Some(0.0), batch_wait_us_mean: None };
+    outcome.recorded = Some(recorded);
+    row
+}
+
+#[test]
+fn another_order_at_the_recorded_speed_is_said() {
+    let rows = |identity| {
+        [recorded(row("magazine", 1, 0.5, 900.0), 900.0), recorded(row("identity", 1, 0.6, 800.0), identity)]
+    };
+    let reversed = said(&rows(1000.0));
+    assert!(
+        reversed.contains("At the recorded speed the order is another: there `magazine` is the cheapest"),
+        "{reversed}"
+    );
+    assert!(!said(&rows(800.0)).contains("the order is another"));
+}
+
+#[test]
+fn where_all_are_equal_none_is_the_winner() {
+    let today =
+        said(&[row("magazine", 1, 1.0, 900.0), row("identity", 1, 1.0, 100.0), row("portcullis", 64, 1.0, 10.0)]);
+    assert!(today.starts_with("Turn strict protection on") && today.contains("none is better here"), "{today}");
+    assert!(!today.contains("`portcullis`") && !today.contains("`identity`"), "{today}");
+    let others = said(&[row("identity", 1, 0.9, 100.0), row("eiovar", 1, 0.9, 10.0)]);
+    assert!(others.contains("none is the winner"), "{others}");
+}
+
+#[test]
+fn what_lowers_the_cost_is_named_at_equal_batches() {
+    let batched = [row("magazine", 64, 0.6, 600.0), row("portcullis", 64, 0.9, 100.0)];
+    let single = [row("magazine", 1, 0.5, 900.0), row("identity", 1, 0.515, 890.0)];
+    let text = said(&[&single[..], &batched].concat());
+    assert!(
+        text.starts_with("Strict protection with Linux as it is (`magazine`, kernel option `iommu.strict=1`) costs"),
+        "{text}"
+    );
+    assert!(text.contains("in batches of up to 64, and another kernel with `portcullis`"), "{text}");
+    assert!(text.contains("where `magazine` in the same batches would cost 40 %"), "{text}");
+    // A tie lowers nothing.
+    assert!(!text.contains("`identity`"), "{text}");
+    assert!(said(&single).contains("No other design here makes strict cheaper"), "{}", said(&single));
+}

@@ -1,0 +1,100 @@
+//! The advice, by its rules: what it says on real traces, and on what it hangs.
+
+use super::{bundled, machine, replay};
+use portcullis::designs::{Choice, DesignId};
+use portcullis::{Protection, SubPage};
+use portcullis_sim::advice::{Advice, advise};
+use portcullis_sim::compare::{ClockMode, ComparePlan, Item, Settings};
+use portcullis_sim::prefetch::Hints;
+use portcullis_sim::{Machine, PayloadRule};
+
+fn plan(name: &str, machine: Machine, designs: &[DesignId]) -> ComparePlan {
+    let item = Item { name: name.to_owned(), work: replay(&bundled(name)), machine, set: Settings::new() };
+    ComparePlan {
+        items: vec![item],
+        designs: designs.iter().map(|design| Choice::from(*design)).collect(),
+        protections: vec![Protection::Strict, Protection::Deferred],
+        batch: None,
+        clock: ClockMode::Model,
+        seed: 1,
+        leaf_only_hint: true,
+        hints: Hints::NONE,
+        sub_page: SubPage::Expose,
+        payload: PayloadRule::Shown,
+    }
+}
+
+fn advice(plan: &ComparePlan) -> Advice {
+    let comparison = plan.execute(|_| ());
+    advise(plan, &comparison, |_| ()).remove(0)
+}
+
+/// Those that Linux has, and those that it might.
+const DESIGNS: [DesignId; 4] = [DesignId::Unprotected, DesignId::Magazine, DesignId::FastAndSafe, DesignId::Portcullis];
+
+#[test]
+fn on_disks_strict_costs_next_to_nothing_and_the_first_sentence_says_how_to_turn_it_on() {
+    for name in ["q-nvme-randread4k.strict.2cpu", "nvme-seqread128k.strict.4cpu"] {
+        let advice = advice(&plan(name, machine("cascadelake-cx5"), &DESIGNS));
+        let first = advice.text.split(". ").next().unwrap_or_default();
+        assert!(first.starts_with("Turn strict protection on") && first.contains("`iommu.strict=1`"), "{first}");
+        assert!(first.contains("next to nothing") && first.contains("disks are the limit"), "{first}");
+        // All are equal, and none is called the winner: what can be had today is named, and no other design.
+        let best = advice.best.strict.expect("a strict run");
+        assert_eq!((best.design, best.batch), ("magazine", 1), "the simplest wins a tie");
+        assert!(advice.text.contains("none is better here"), "{}", advice.text);
+        assert!(!advice.text.contains("`portcullis`") && !advice.text.contains("Choose"), "{}", advice.text);
+    }
+}
+
+#[test]
+fn on_received_packets_it_says_what_strict_costs_today_and_what_would_lower_it() {
+    let advice = advice(&plan("q-e1000e-rx.strict.2cpu", machine("cascadelake-cx5"), &DESIGNS));
+    let first = advice.text.split(". ").next().unwrap_or_default();
+    for part in
+        ["Strict protection with Linux as it is", "`iommu.strict=1`", "costs an estimated", " %", "CPUs are the limit"]
+    {
+        assert!(first.contains(part), "{part} in {first}");
+    }
+    let at = |part: &str| advice.text.find(part).unwrap_or_else(|| panic!("{part} in {}", advice.text));
+    let order =
+        [at("Deferred, its default"), at("What would lower it"), at("The price of batches"), at("assumed constants")];
+    assert!(order.is_sorted(), "{}", advice.text);
+    // A design in batches is compared with today's in the same.
+    assert!(advice.text.contains("where `magazine` in the same batches would cost"), "{}", advice.text);
+    assert!(advice.text.contains("`--payload` sets it"), "{}", advice.text);
+}
+
+#[test]
+fn it_hangs_on_what_would_change_it() {
+    let name = "q-nvme-randread4k.strict.2cpu";
+    let mut machine = machine("cascadelake-cx5");
+    machine
+        .assumed
+        .retain(|key, _| key == "unprotected_cycles_per_request" || key == "invalidation_ps" || key == "map");
+    let of =
+        |machine: &Machine| advice(&plan(name, machine.clone(), &DESIGNS)).sensitivity.expect("constants are assumed");
+    // Nearer than these, none of them matters.
+    for (key, range) in
+        [("unprotected_cycles_per_request", [5_000.0, 6_000.0]), ("invalidation_ps", [300_000.0, 400_000.0])]
+    {
+        machine.assumed.insert(key.to_owned(), range);
+    }
+    let narrow = of(&machine);
+    assert_eq!((narrow.constants, narrow.changes.len()), (3, 0), "{narrow:?}");
+    // Each way of trying finds a change: by arithmetic, by runs of other hardware, and by runs where counted steps say so.
+    for (key, at) in [("unprotected_cycles_per_request", 50_000.0), ("invalidation_ps", 3_000_000.0), ("map", 5_000.0)]
+    {
+        let mut wide = machine.clone();
+        let range = wide.assumed.get_mut(key).expect("it is assumed");
+        range[1] = at;
+        let found = of(&wide);
+        let [change] = &found.changes[..] else { panic!("{key}: {found:?}") };
+        assert_eq!((change.key.as_str(), change.at), (key, at));
+        assert!(change.then.starts_with("strict protection would cost "), "{change:?}");
+        // What it says is what comes of such a machine.
+        wide.set(key, &format!("{at:.0}")).expect("a value");
+        let there = advice(&plan(name, wide, &DESIGNS));
+        assert!(there.text.starts_with("Strict protection with Linux as it is"), "{key}: {}", there.text);
+    }
+}
