@@ -119,13 +119,14 @@ fn print(
 
 /// A user whose network driver maps whole sectors must be able to tell, and to say otherwise.
 fn why_a_disk(item: &Item) -> Option<&'static str> {
-    (Traffic::of(&item.work, &item.machine) == Traffic::Disk).then(|| match item.machine.link_gbps {
-        Some(_) => {
-            "This is taken for a disk's traffic, because all buffers are whole sectors. For a network card's: \
-             `--set disk_iops=null --set disk_bytes_per_second=null`."
-        }
-        None => "This is taken for a disk's traffic, because the machine has no link.",
-    })
+    match (Traffic::of(&item.work, &item.machine), item.machine.link_gbps) {
+        (Traffic::Network, _) => None,
+        (Traffic::Disk, None) => Some("This is taken for a disk's traffic, because the machine has no link."),
+        (Traffic::Disk, Some(_)) => Some(
+            "This is taken for a disk's traffic, because all buffers are whole sectors. For a network card's: `--set disk_iops=null \
+             --set disk_bytes_per_second=null`.",
+        ),
+    }
 }
 
 /// What the rates are.

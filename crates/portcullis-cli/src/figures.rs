@@ -143,7 +143,7 @@ fn print(out: &mut impl Write, figure: &Figure, made: &Made) -> io::Result<()> {
 
 /// Columns for which there is no room follow below, again behind the names of the rows.
 fn print_grid(out: &mut impl Write, grid: &Grid) -> io::Result<()> {
-    writeln!(out, "{}\n{}", wrap(&grid.title), wrap(&grid.quantity))?;
+    writeln!(out, "{}\n{}", wrap(&grid.title), wrap(grid.quantity))?;
     let cell = |value: &Option<f64>| value.map_or("-".to_owned(), number);
     let mut at = 0;
     while at < grid.columns.len() {

@@ -191,9 +191,9 @@ mod tests {
     fn what_is_worth_least_goes_first() {
         let (columns, rows) = (columns(), [row()]);
         let left_out = |width| Layout::within(width, &columns, &rows).left_out("see there");
-        assert_eq!(left_out(32), None);
-        assert_eq!(left_out(31).as_deref(), Some("No room for: inval/page; see there."));
-        assert_eq!(left_out(15).as_deref(), Some("No room for: inval/page, stale pages; see there."));
+        assert_eq!(left_out(31), None);
+        assert_eq!(left_out(30).as_deref(), Some("No room for: inval/page; see there."));
+        assert_eq!(left_out(22).as_deref(), Some("No room for: inval/page, stale pages; see there."));
     }
 
     #[test]

@@ -49,8 +49,9 @@ fn the_readme_and_its_pages_show_what_the_program_finds() {
 fn at_equal_batches() -> String {
     let document = json(&["compare", "--json"]);
     let all = ["results", "equal_batch"].map(|key| document[key].as_array().expect("rows"));
-    let mut table =
-        String::from("| strict, of the rate without protection | without batches | in batches of 64 |\n|---|---:|---:|\n");
+    let mut table = String::from(
+        "| strict, of the rate without protection | without batches | in batches of 64 |\n|---|---:|---:|\n",
+    );
     for row in all[0].iter().filter(|row| row["protection"] == "strict" && row["no_such_hardware"] == false) {
         let shares = [1, 64].map(|batch| {
             let same = |other: &&Value| {
