@@ -45,6 +45,9 @@ pub(crate) enum Failure {
     /// The fast paths have become longer.
     #[error("{0} of the counts are above their limits; where that is meant, `cargo xtask bench --check --update`")]
     Instructions(usize),
+    /// A cost book of this machine is not what its designs take.
+    #[error("{outside} of the pairs are priced outside {low} to {high} of what they take")]
+    Prices { outside: usize, low: f64, high: f64 },
     /// The test that is to catch a flaw does not pass without it.
     #[error("{0} does not pass, or is not there, where nothing is planted")]
     MutantTest(String),

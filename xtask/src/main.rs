@@ -78,13 +78,17 @@ enum Chore {
     },
     /// Writes the tables of the README and of its pages in docs anew, from what the program prints.
     Readme,
-    /// How many operations per second the lab replays, under every design.
+    /// How many operations per second the lab replays, under every design; and whether a cost book of this machine comes near what
+    /// a pair takes here.
     ///
     /// With --check, nothing is timed: instructions are counted, under callgrind.
     Bench {
         /// Instead, what a map and an unmap cost here: ours beside Linux, Rust crates and the machine's floor.
         #[arg(long)]
         peers: bool,
+        /// The second of these alone.
+        #[arg(long, conflicts_with_all = ["peers", "check"])]
+        machine: bool,
         /// How often each of them is run.
         #[arg(long, requires = "peers", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
         rounds: u32,
@@ -122,6 +126,7 @@ fn perform(chore: &Chore) -> Result<(), Failure> {
         Chore::Mutants { only, .. } => mutants::mutants(&workspace, only.as_deref()),
         Chore::Readme => readme::readme(&workspace),
         Chore::Bench { peers: false, check: true, update, .. } => bench::instructions::check(&workspace, *update),
+        Chore::Bench { machine: true, .. } => bench::machine(&workspace),
         Chore::Bench { peers: false, .. } => bench::bench(&workspace),
         Chore::Bench { rounds, check, .. } => {
             peers::bench(&workspace, &peers::Options { rounds: *rounds, check: *check })

@@ -14,6 +14,7 @@ mod host;
 #[allow(unsafe_code, reason = "what hardware promises")]
 mod iommu;
 mod meter;
+mod prices;
 mod repeat;
 mod row;
 mod statistics;
@@ -29,6 +30,7 @@ pub use case::{execute, rows};
 pub use group::Effort;
 pub use host::Native;
 pub use meter::CyclesFrom;
+pub use prices::{Prices, ROUNDS, prices};
 pub use repeat::repeat;
 pub use row::{BenchRow, Timed};
 pub use statistics::Spread;
@@ -87,6 +89,12 @@ pub enum BenchError {
     /// The machine cannot do what the workload needs.
     #[error("this machine cannot flush single cache lines without waiting (CLFLUSHOPT)")]
     NoFlush,
+    /// There is no memory.
+    #[error("no memory")]
+    NoMemory,
+    /// Nothing tells how long a cycle is.
+    #[error("this machine has no counter of cycles, and does not say how fast its clock is (cpufreq)")]
+    NoClock,
     /// The thread at the other end has failed.
     #[error("the other thread has given up")]
     Abandoned,

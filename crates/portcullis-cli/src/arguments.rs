@@ -48,6 +48,17 @@ pub(crate) enum Command {
     #[cfg(target_os = "linux")]
     #[command(after_long_help = bench_workloads())]
     Bench(BenchArguments),
+    /// This host as a machine, in JSON: what Linux says of it, and what each step of the layer takes here
+    ///
+    /// `portcullis machine > mine.json`, then `--machine mine.json`, and costs are those of your CPU. It takes a few seconds, and
+    /// no root. Each step is timed in many short samples, on one CPU; of these the one counts that a quarter do not exceed, so that
+    /// what disturbs some of them does not show. Keep the machine quiet, and use the profile `benchmark`: `cargo run --profile benchmark
+    /// -- machine`.
+    ///
+    /// What cannot be measured from a program, such as the sizes of the IOMMU's caches, is in `assumed`, each value with a range. How
+    /// long invalidations take is read from the kernel where root may, and Linux counts it (CONFIG_DMAR_PERF).
+    #[cfg(target_os = "linux")]
+    Machine,
     /// What there is
     List(ListArguments),
     /// How to record a trace on a Linux host, and what it costs
@@ -122,7 +133,7 @@ pub(crate) struct PlanArguments {
     /// Only these protections of designs that protect
     #[arg(long, value_delimiter = ',', value_parser = protection, default_value = "strict,deferred")]
     pub(crate) protection: Vec<Protection>,
-    /// The machine, by id
+    /// The machine, by id; or a file that `portcullis machine` wrote
     #[arg(long, default_value = "cascadelake-cx5")]
     pub(crate) machine: String,
     /// The device's own accesses: the `.qemu` log of the one trace given; `-` is standard input

@@ -76,7 +76,7 @@ fn name(row: &BenchRow) -> String {
 }
 
 /// The profile that this program is built with. Only `benchmark` links all crates as one.
-const PROFILE: &str = env!("PORTCULLIS_PROFILE");
+pub(crate) const PROFILE: &str = env!("PORTCULLIS_PROFILE");
 
 /// What stands below the table.
 const LEGEND: &str = "Medians over samples; a pair is the map and the unmap of one buffer, by each thread; of cross-cpu, by both \

@@ -12,6 +12,7 @@ mod figures;
 mod flat;
 mod html;
 mod list;
+mod machine;
 mod plan;
 mod replacement;
 mod show;
@@ -107,6 +108,8 @@ fn run() -> Result<(), Failure> {
         Command::Figures(arguments) => figures::figures(&arguments, &mut out),
         #[cfg(target_os = "linux")]
         Command::Bench(arguments) => bench::bench(&arguments, &mut out),
+        #[cfg(target_os = "linux")]
+        Command::Machine => machine::machine(&mut out),
         Command::List(arguments) => list::list(&arguments, &mut out),
         Command::CaptureHelp => out.write_all(capture::HELP.as_bytes()).map_err(Failure::Output),
     }

@@ -3,7 +3,7 @@
 use crate::arguments::PlanArguments;
 use crate::html::Origin;
 use crate::table::{count, side_by_side, wrap};
-use crate::{Failure, bundled};
+use crate::{Failure, bundled, machine};
 use indicatif::{ProgressBar, ProgressStyle};
 use portcullis::SubPage;
 use portcullis::designs::{Choice, DesignId};
@@ -26,11 +26,18 @@ pub(crate) struct Planned<'a> {
     arguments: &'a PlanArguments,
     pub(crate) plan: ComparePlan,
     /// The machine before anything is swept.
-    machine: Machine,
+    base: Base,
     /// Items of each piece of work.
     variants: usize,
     /// The traces that it goes over; none where its work is synthetic.
     inputs: Vec<Input>,
+}
+
+/// A machine, and where it comes from.
+struct Base {
+    machine: Machine,
+    /// Whether from a file, whose costs were measured.
+    is_file: bool,
 }
 
 /// What every JSON document begins with.
@@ -56,7 +63,7 @@ pub(crate) struct Head<'p> {
 
 impl<'a> Planned<'a> {
     pub(crate) fn new(arguments: &'a PlanArguments, bar: &ProgressBar) -> Result<Self, Failure> {
-        let (machine, variants) = variants(arguments)?;
+        let (base, variants) = variants(arguments)?;
         let designs = designs(&arguments.designs)?;
         let (works, inputs) = work(arguments, bar)?;
         let items = works.iter().flat_map(|(name, work)| {
@@ -76,7 +83,7 @@ impl<'a> Planned<'a> {
             sub_page: arguments.sub_page,
             payload: arguments.payload.unwrap_or_default(),
         };
-        Ok(Self { arguments, plan, machine, variants: variants.len(), inputs })
+        Ok(Self { arguments, plan, base, variants: variants.len(), inputs })
     }
 
     /// What a failed check says where nothing was tested. `tested` tells whether a piece of work has a result.
@@ -99,8 +106,8 @@ impl<'a> Planned<'a> {
             origin: Origin::of_this_run(),
             input: &self.inputs,
             workload: self.arguments.workload.as_deref(),
-            machine: &self.machine.id,
-            assumed: &self.machine,
+            machine: &self.base.machine.id,
+            assumed: &self.base.machine,
             set: &self.arguments.settings,
             sweep: &self.arguments.sweeps,
             clock: self.plan.clock,
@@ -126,8 +133,12 @@ impl<'a> Planned<'a> {
             ClockMode::Trace => "the trace's clock".to_owned(),
             ClockMode::Scale(factor) => format!("pauses × {}", exact(factor)),
         };
-        let mut facts = vec![format!("machine {} (assumed)", machine.id)];
-        facts.push("costs from its cost book, not your CPU".to_owned());
+        let mut facts = match self.base.is_file {
+            true => vec![format!("machine {}: {} (measured)", self.arguments.machine, machine.id)],
+            false => {
+                vec![format!("machine {} (assumed)", machine.id), "costs from its cost book, not your CPU".to_owned()]
+            }
+        };
         facts.push(clock);
         facts.extend(words_of(set));
         let prefetching = Prefetching::of(machine.iommu.prefetcher, plan.hints);
@@ -154,16 +165,6 @@ pub(crate) fn progress_bar() -> ProgressBar {
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}").expect("a valid template");
     // Hidden by itself where standard error is no terminal.
     ProgressBar::new(0).with_style(style)
-}
-
-fn machine(arguments: &PlanArguments) -> Result<Machine, Failure> {
-    let mut machine = Machine::by_id(&arguments.machine).ok_or_else(|| {
-        let all = Machine::all();
-        let known: Vec<&str> = all.iter().map(|machine| machine.id.as_str()).collect();
-        Failure::Input(format!("no machine `{}`; there are: {}", arguments.machine, known.join(", ")))
-    })?;
-    machine.iommu.prefetcher = arguments.prefetch.prefetcher;
-    Ok(machine)
 }
 
 /// A value as it is written on the command line.
@@ -194,8 +195,11 @@ impl Variant {
 }
 
 /// The machine as it is set, and with each combination of what is swept: the last sweep changes fastest.
-fn variants(arguments: &PlanArguments) -> Result<(Machine, Vec<Variant>), Failure> {
-    let mut base = Variant { machine: machine(arguments)?, set: Settings::new() };
+fn variants(arguments: &PlanArguments) -> Result<(Base, Vec<Variant>), Failure> {
+    let (mut machine, is_file) = machine::find(&arguments.machine)?;
+    // A prefetcher of the file's stays, unless another is asked for.
+    machine.iommu.prefetcher = arguments.prefetch.prefetcher.or(machine.iommu.prefetcher);
+    let mut base = Variant { machine, set: Settings::new() };
     for setting in &arguments.settings {
         let (key, value) =
             setting.split_once('=').ok_or_else(|| Failure::Input(format!("--set {setting}: expected KEY=VALUE")))?;
@@ -206,7 +210,7 @@ fn variants(arguments: &PlanArguments) -> Result<(Machine, Vec<Variant>), Failur
         }
         base.set(key, value)?;
     }
-    let machine = base.machine.clone();
+    let before = Base { machine: base.machine.clone(), is_file };
     let mut variants = vec![base];
     for sweep in &arguments.sweeps {
         let expected = |what: &str| Failure::Input(format!("--sweep {sweep}: expected {what}"));
@@ -229,7 +233,7 @@ fn variants(arguments: &PlanArguments) -> Result<(Machine, Vec<Variant>), Failur
             .collect::<Result<_, Failure>>()?;
     }
     variants.iter().try_for_each(Variant::check)?;
-    Ok((machine, variants))
+    Ok((before, variants))
 }
 
 /// The designs of `--designs`, or all.

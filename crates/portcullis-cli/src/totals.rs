@@ -10,6 +10,9 @@ use std::io::{self, Write};
 
 /// A table for each setting of the hardware and each batch, all with the same columns.
 pub(crate) fn print(out: &mut impl Write, all: &[Total], names: &[&str]) -> io::Result<()> {
+    if all.is_empty() {
+        return Ok(());
+    }
     let columns = [
         Column::words("design"),
         Column::words("protection"),

@@ -18,6 +18,7 @@ mod parallel;
 #[allow(unsafe_code, reason = "implements `portcullis::Platform`")]
 mod platform;
 pub mod prefetch;
+pub mod priced;
 mod rates;
 mod run;
 pub mod totals;

@@ -1,5 +1,7 @@
 //! The raw face of a domain without devices: the IOMMUs of this crate attach none, so what is mapped is reached by none.
 
+pub(crate) mod parts;
+
 use portcullis::design::Design;
 use portcullis::{Access, Domain, DomainConfig, Iommu, Iova, NewDomainError, PhysAddr, Platform, RawMapError};
 

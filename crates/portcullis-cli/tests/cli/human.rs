@@ -169,6 +169,7 @@ fn no_line_is_wider_than_the_terminal() {
             assert!(text.lines().count() <= tallest, "{command:?} makes use of {columns} columns");
             tallest = text.lines().count();
             let dropped = text.contains("No room for: ");
+            assert!(text.matches("No room for: ").count() <= 1, "{text}");
             if columns != 130 {
                 assert_eq!(dropped, columns < 130 && command[0] != "list", "{command:?} in {columns}:\n{text}");
             }

@@ -12,6 +12,8 @@ mod html;
 mod html_target;
 mod human;
 mod json;
+#[cfg(target_os = "linux")]
+mod machine;
 mod narrow_space;
 mod nothing_tested;
 mod prefetching;

@@ -37,10 +37,20 @@ pub struct CostBook {
     pub window_claim: u64,
     /// Finding a window and giving pages back to it.
     pub window_return: u64,
+    /// A map that may find its place in a chunk, beside the steps below: a shorter way than `map`.
+    pub chunk_map: u64,
+    /// An unmap that may find its mapping in a chunk, beside the steps below.
+    pub chunk_unmap: u64,
     /// Moving the cursor of a chunk.
     pub chunk_take: u64,
+    /// Writing translations of a chunk, whose entries are at hand.
+    pub chunk_write: u64,
     /// Finding the table of a chunk by an address.
     pub chunk_find: u64,
+    /// Clearing translations of a chunk, whose entries are at hand.
+    pub chunk_clear: u64,
+    /// Writing or clearing in a chunk: each further neighbour.
+    pub chunk_entry: u64,
     /// Spending pages of a chunk.
     pub chunk_return: u64,
     /// Finding the ring of a stream, and taking the entry at its tail.
@@ -104,6 +114,12 @@ impl CostBook {
         first + self.table_entry * (entries as u64 - 1)
     }
 
+    /// Going over `entries` of a chunk, the first of which takes `first`.
+    #[inline(always)]
+    fn of_chunk(&self, first: u64, entries: usize) -> u64 {
+        first + self.chunk_entry * (entries as u64).saturating_sub(1)
+    }
+
     /// Going over `entries` of a ring, the first of which takes `first`.
     fn of_ring(&self, first: u64, entries: usize) -> u64 {
         first + self.ring_entry * (entries as u64).saturating_sub(1)
@@ -128,8 +144,12 @@ impl CostBook {
             Step::WindowTake => self.window_take,
             Step::WindowClaim => self.window_claim,
             Step::WindowReturn => self.window_return,
+            Step::ChunkMap => self.chunk_map,
+            Step::ChunkUnmap => self.chunk_unmap,
             Step::ChunkTake => self.chunk_take,
+            Step::ChunkWrite { entries } => self.of_chunk(self.chunk_write, entries),
             Step::ChunkFind => self.chunk_find,
+            Step::ChunkClear { entries } => self.of_chunk(self.chunk_clear, entries),
             Step::ChunkReturn => self.chunk_return,
             Step::RingTake { entries } => self.of_ring(self.ring_take, entries),
             Step::RingWrite { entries } => self.of_ring(self.ring_write, entries),

@@ -400,6 +400,8 @@ impl Engine {
             step,
             Step::Map
                 | Step::Unmap
+                | Step::ChunkMap
+                | Step::ChunkUnmap
                 | Step::TreeSearch { .. }
                 | Step::TreeFind
                 | Step::TreeInsert

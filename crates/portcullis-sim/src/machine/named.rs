@@ -66,8 +66,13 @@ pub(super) fn r210_cx3() -> Machine {
             window_take: WINDOW_FIND + 2 * ATOMIC,
             window_claim: WINDOW_FIND + ATOMIC,
             window_return: WINDOW_FIND + ATOMIC,
+            chunk_map: 44,                    // as `map`, for want of a shorter way that was measured
+            chunk_unmap: 26,                  // as `unmap`, likewise
             chunk_take: WINDOW_FIND + ATOMIC, // a host without cheaper words of a CPU's own
+            chunk_write: CHUNK_SPEND,         // assumed: a load and a store in the L1 cache
             chunk_find: WINDOW_FIND,
+            chunk_clear: CHUNK_SPEND, // assumed: likewise
+            chunk_entry: 10,          // assumed, as `table_entry`
             chunk_return: WINDOW_FIND + CHUNK_SPEND,
             // The tail and the state of the entry are exchanged. That a map and an unmap take about 131 cycles each where walks snoop
             // [R] is no price here, but what the sum is held against.
@@ -109,8 +114,13 @@ pub(super) fn r210_cx3() -> Machine {
             ("window_take", 30.0, 120.0),
             ("window_claim", 20.0, 70.0),
             ("window_return", 20.0, 70.0),
+            ("chunk_map", 10.0, 90.0),
+            ("chunk_unmap", 10.0, 60.0),
             ("chunk_take", 20.0, 70.0),
+            ("chunk_write", 3.0, 20.0),
             ("chunk_find", 5.0, 20.0),
+            ("chunk_clear", 3.0, 20.0),
+            ("chunk_entry", 1.0, 20.0),
             ("chunk_return", 8.0, 30.0),
             ("table_read", 15.0, 60.0),
             ("table_scan", 0.0, 4.0),
@@ -188,8 +198,13 @@ pub(super) fn cascadelake_cx5() -> Machine {
             window_take: WINDOW_FIND + EXCHANGE + ATOMIC,
             window_claim: WINDOW_FIND + ATOMIC,
             window_return: WINDOW_FIND + ATOMIC,
+            chunk_map: 30,   // as `map`, for want of a shorter way that was measured
+            chunk_unmap: 30, // as `unmap`, likewise
             chunk_take: WINDOW_FIND + ATOMIC, // a host without cheaper words of a CPU's own
+            chunk_write: CHUNK_SPEND, // assumed: a load and a store in the L1 cache
             chunk_find: WINDOW_FIND,
+            chunk_clear: CHUNK_SPEND, // assumed: likewise
+            chunk_entry: 11,          // assumed, as `table_entry`
             chunk_return: WINDOW_FIND + CHUNK_SPEND,
             ring_take: WINDOW_FIND + SECOND_CACHE + 2 * EXCHANGE,
             ring_write: CHUNK_SPEND + BARRIER,
@@ -237,8 +252,13 @@ pub(super) fn cascadelake_cx5() -> Machine {
             ("window_take", 13.0, 52.0),
             ("window_claim", 9.0, 34.0),
             ("window_return", 9.0, 34.0),
+            ("chunk_map", 10.0, 100.0),
+            ("chunk_unmap", 10.0, 100.0),
             ("chunk_take", 9.0, 34.0),
+            ("chunk_write", 3.0, 20.0),
             ("chunk_find", 5.0, 20.0),
+            ("chunk_clear", 3.0, 20.0),
+            ("chunk_entry", 1.0, 22.0),
             ("chunk_return", 8.0, 30.0),
             ("table_read", 4.0, 16.0),
             ("table_scan", 0.0, 4.0),

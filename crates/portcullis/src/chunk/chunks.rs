@@ -237,7 +237,7 @@ impl<P: Platform> Chunks<P> {
         let (end, next) = split(before);
         if next < end {
             let rest = self.taken(next, end - next).entries;
-            platform.probe(Step::TableClear { entries: rest.len() });
+            platform.probe(Step::ChunkClear { entries: rest.len() });
             page_states::spend_unused(rest);
         }
     }

@@ -99,7 +99,10 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
     fn map_general(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
         match self.map_in_chunk(request)? {
             Some(range) => Ok(range),
-            None => self.base.map_by_allocator(request),
+            None => {
+                self.base.space.platform().probe(Step::Map);
+                self.base.map_by_allocator(request)
+            }
         }
     }
 
@@ -205,7 +208,10 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
                 self.schedule_sweep_if_none();
                 Ok(committed)
             }
-            None => self.base.unmap_by_allocator(range),
+            None => {
+                space.platform().probe(Step::Unmap);
+                self.base.unmap_by_allocator(range)
+            }
         }
     }
 
@@ -265,7 +271,7 @@ unsafe impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
     unsafe fn map(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
         let space = &self.base.space;
         space.platform().probe(Step::Enter(Phase::Other));
-        space.platform().probe(Step::Map);
+        space.platform().probe(Step::ChunkMap);
         if has_place(request)
             && space.is_plain(request)
             && let Ok(Some(taken)) = self.take_and_write(request)
@@ -290,7 +296,7 @@ unsafe impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
         let platform = space.platform();
         out.admit_unmap_of(space.tag())?;
         platform.probe(Step::Enter(Phase::Other));
-        platform.probe(Step::Unmap);
+        platform.probe(Step::ChunkUnmap);
         match allocator.chunks_of(range) {
             Some(chunks) => {
                 if let Err(refused) = self.clear(chunks, range) {
@@ -299,7 +305,10 @@ unsafe impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
                 out.revoked.push(Revoked { range, due: Due::Invalidation, leaf_only: true });
                 Ok(())
             }
-            None => self.base.take_down(range, out),
+            None => {
+                platform.probe(Step::Unmap);
+                self.base.take_down(range, out)
+            }
         }
     }
 
@@ -307,7 +316,7 @@ unsafe impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
     fn unmap_now(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
         let platform = self.base.space.platform();
         platform.probe(Step::Enter(Phase::Other));
-        platform.probe(Step::Unmap);
+        platform.probe(Step::ChunkUnmap);
         // Twice, so that what takes one page is built for one. That need not ask `chunks_of`: where a page is not in the upper
         // half, `Chunks::entries` finds none, and the general way takes it.
         let committed = match range.pages() {

@@ -74,7 +74,7 @@ impl Idle {
 #[inline(always)]
 pub(crate) fn write<P: Platform>(platform: &P, entries: &[Entry], segments: &[Segment], rights: Rights) {
     debug_assert_eq!(segments.iter().map(Segment::pages).sum::<u64>(), entries.len() as u64);
-    platform.probe(Step::TableWrite { entries: entries.len() });
+    platform.probe(Step::ChunkWrite { entries: entries.len() });
     let first = entries.first().expect("a mapping has a page");
     // A sum, and no mask of 64 bits: nothing overlaps.
     let flags = rights.bits() + Idle::of(first.load_bits()).0;
@@ -141,7 +141,7 @@ pub(crate) fn clear<'e, P: Platform>(platform: &P, entries: &'e [Entry], range: 
         return None;
     }
     let entries = &entries[..pages as usize];
-    platform.probe(Step::TableClear { entries: entries.len() });
+    platform.probe(Step::ChunkClear { entries: entries.len() });
     let cleared = Cleared { first, bits: CLEARED | pages << GONE_SHIFT | bits & GENERATION };
     first.store_bits(cleared.bits);
     store_others(entries, Idle::of(bits).next().0, 0);

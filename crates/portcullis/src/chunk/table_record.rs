@@ -72,7 +72,7 @@ impl TableRecord {
         self.generation ^= odd;
         while odd != 0 {
             let entries = unit_entries(tables.linked(number), odd.trailing_zeros());
-            platform.probe(Step::TableWrite { entries: entries.len() });
+            platform.probe(Step::ChunkClear { entries: entries.len() });
             page_states::spend_unused(entries);
             odd &= odd - 1;
         }

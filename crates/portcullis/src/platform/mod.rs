@@ -121,10 +121,24 @@ pub enum Step {
     WindowClaim,
     /// Pages of a window come back to it.
     WindowReturn,
+    /// A map begins that may find its place in a chunk: it goes a shorter way than [`Map`](Step::Map).
+    ChunkMap,
+    /// An unmap begins that may find its mapping in a chunk: likewise.
+    ChunkUnmap,
     /// The cursor of a stream is moved on.
     ChunkTake,
+    /// `entries` neighbouring entries of a chunk are written, where the chunk has them: nothing is walked, nothing is looked for.
+    ChunkWrite {
+        /// How many.
+        entries: usize,
+    },
     /// The table of a chunk is looked up by an address in it.
     ChunkFind,
+    /// `entries` neighbouring entries of a chunk are cleared.
+    ChunkClear {
+        /// How many.
+        entries: usize,
+    },
     /// Pages of a chunk are spent.
     ChunkReturn,
     /// Entries are taken from the tail of a ring.

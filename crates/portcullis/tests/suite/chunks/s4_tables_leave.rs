@@ -246,7 +246,7 @@ fn an_unmap_that_comes_too_late_keeps_the_table_that_it_walks() {
             type Meanwhile = Mutex<Option<Box<dyn FnOnce() + Send>>>;
             let meanwhile: &Meanwhile = Box::leak(Box::default());
             let handler = Box::leak(Box::new(|moment: Moment| {
-                if matches!(moment, Moment::Before(Step::TableClear { .. })) {
+                if matches!(moment, Moment::Before(Step::ChunkClear { .. })) {
                     let run = meanwhile.lock().expect("not poisoned").take();
                     run.into_iter().for_each(|run| run());
                 }

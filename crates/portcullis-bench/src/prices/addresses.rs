@@ -1,0 +1,168 @@
+//! Allocators of addresses by themselves.
+
+use super::sampler::{RING, Subject};
+use crate::BenchError;
+use crate::host::Native;
+use crate::meter::Meter;
+use crate::work::raw::parts::{free, range};
+use portcullis::iova::{IovaAllocator, IovaRequest, MagazineAllocator, TreeAllocator, WindowAllocator};
+use portcullis::{Access, IovaRange, Lifetime, MapError, Stream};
+use std::hint::black_box;
+
+/// Bits of the addresses.
+const WIDTH: u8 = 48;
+/// Ranges that are taken at a time and lie in one magazine.
+const FEW: usize = 32;
+/// Nodes that a search passes, fewer and more.
+pub(super) const NODES: [usize; 2] = [64, 576];
+
+const fn request(pages: u64) -> IovaRequest {
+    IovaRequest { pages, access: Access::DeviceWrites, stream: Stream(None), lifetime: Lifetime::Transient }
+}
+
+fn refused(error: MapError) -> BenchError {
+    BenchError::Map(error.into())
+}
+
+/// Takes as many pages as there are slots.
+#[inline(always)]
+fn fill<A: IovaAllocator<Native<true>>>(
+    allocator: &A,
+    platform: &Native<true>,
+    slots: &mut [IovaRange],
+) -> Result<(), BenchError> {
+    let request = black_box(request(1));
+    for slot in slots {
+        *slot = allocator.allocate(platform, &request).map_err(refused)?;
+    }
+    Ok(())
+}
+
+#[inline(always)]
+fn claim<A: IovaAllocator<Native<true>>>(
+    allocator: &A,
+    platform: &Native<true>,
+    range: IovaRange,
+) -> Result<(), BenchError> {
+    let _ = black_box(allocator.claim(platform, range).map_err(|error| BenchError::Unmap(error.into()))?);
+    Ok(())
+}
+
+fn slots(count: usize) -> Box<[IovaRange]> {
+    vec![range(0, 1); count].into()
+}
+
+/// Magazines: taking and giving back within one.
+pub(super) fn magazines(platform: Native<true>) -> Result<Subject<'static>, BenchError> {
+    let allocator = MagazineAllocator::new(&platform, WIDTH, &[]).map_err(|_| BenchError::NoMemory)?;
+    let mut slots = slots(RING);
+    let take_sample = move |_, meter: &mut Meter| {
+        meter.start();
+        for slots in slots.chunks_mut(FEW) {
+            fill(&allocator, &platform, slots)?;
+            slots.iter().for_each(|range| free(&allocator, &platform, *range));
+        }
+        meter.stop();
+        Ok(())
+    };
+    Ok(Subject { parts: vec![("magazine", RING as f64)], take_sample: Box::new(take_sample) })
+}
+
+/// The tree of Linux: a ring of pages taken, claimed, and claimed and given back, in their order.
+pub(super) fn tree(platform: Native<true>) -> Result<Subject<'static>, BenchError> {
+    let allocator = TreeAllocator::new(&platform, WIDTH, &[]).map_err(|_| BenchError::NoMemory)?;
+    let mut slots = slots(RING);
+    let take_sample = move |part, meter: &mut Meter| {
+        if part == 0 {
+            meter.start();
+        }
+        fill(&allocator, &platform, &mut slots)?;
+        if part == 0 {
+            meter.stop();
+        } else {
+            meter.start();
+        }
+        if part == 1 {
+            for range in &slots {
+                claim(&allocator, &platform, *range)?;
+            }
+            meter.stop();
+        }
+        for range in &slots {
+            if part != 1 {
+                claim(&allocator, &platform, *range)?;
+            }
+            free(&allocator, &platform, *range);
+        }
+        if part == 2 {
+            meter.stop();
+        }
+        Ok(())
+    };
+    let parts = vec![("tree, taken", RING as f64), ("tree, claimed", RING as f64), ("tree, given back", RING as f64)];
+    Ok(Subject { parts, take_sample: Box::new(take_sample) })
+}
+
+/// A search past nodes between which there is too little room.
+pub(super) fn searches(platform: Native<true>) -> Result<Subject<'static>, BenchError> {
+    let crowd = |nodes: usize| -> Result<_, BenchError> {
+        let allocator = TreeAllocator::new(&platform, WIDTH, &[]).map_err(|_| BenchError::NoMemory)?;
+        // A page below each node is free, so that none is skipped.
+        let mut all = slots(2 * nodes);
+        fill(&allocator, &platform, &mut all)?;
+        for range in all.iter().skip(1).step_by(2) {
+            claim(&allocator, &platform, *range)?;
+            free(&allocator, &platform, *range);
+        }
+        Ok((allocator, all[0]))
+    };
+    let mut crowds = [crowd(NODES[0])?, crowd(NODES[1])?];
+    let take_sample = move |part: usize, meter: &mut Meter| {
+        const SEARCHES: usize = 16;
+        let (allocator, top) = &mut crowds[part];
+        meter.start();
+        for _ in 0..SEARCHES {
+            // The highest goes and comes again: the next search begins there.
+            claim(allocator, &platform, *top)?;
+            free(allocator, &platform, *top);
+            *top = allocator.allocate(&platform, &request(1)).map_err(refused)?;
+            let wide = allocator.allocate(&platform, &request(2)).map_err(refused)?;
+            claim(allocator, &platform, wide)?;
+            free(allocator, &platform, wide);
+        }
+        meter.stop();
+        Ok(())
+    };
+    let parts = vec![("search, short", 16.0), ("search, long", 16.0)];
+    Ok(Subject { parts, take_sample: Box::new(take_sample) })
+}
+
+/// Windows: a ring of pages taken, claimed, and given back.
+pub(super) fn windows(platform: Native<true>) -> Result<Subject<'static>, BenchError> {
+    let allocator = WindowAllocator::new(&platform, WIDTH, &[], WINDOW_PAGES).map_err(|_| BenchError::NoMemory)?;
+    let mut slots = slots(RING);
+    let take_sample = move |part, meter: &mut Meter| {
+        let timed = |is_timed: bool, meter: &mut Meter, work: &mut dyn FnMut() -> Result<(), BenchError>| {
+            if is_timed {
+                meter.start();
+            }
+            work()?;
+            if is_timed {
+                meter.stop();
+            }
+            Ok::<(), BenchError>(())
+        };
+        timed(part == 0, meter, &mut || fill(&allocator, &platform, &mut slots))?;
+        timed(part == 1, meter, &mut || slots.iter().try_for_each(|range| claim(&allocator, &platform, *range)))?;
+        timed(part == 2, meter, &mut || {
+            slots.iter().for_each(|range| free(&allocator, &platform, *range));
+            Ok(())
+        })
+    };
+    let parts =
+        vec![("window, taken", RING as f64), ("window, claimed", RING as f64), ("window, returned", RING as f64)];
+    Ok(Subject { parts, take_sample: Box::new(take_sample) })
+}
+
+/// Pages of a window, as the design has them.
+const WINDOW_PAGES: u64 = 64;

@@ -1,0 +1,207 @@
+//! What processors do: locks, barriers, flushes, copies, and lines of the caches on their way from one to another.
+
+use super::sampler::{RING, Subject};
+use crate::BenchError;
+use crate::host::Native;
+use crate::host::cpus::{Undisturbed, pin};
+use crate::work::raw::parts;
+use portcullis::Platform;
+use portcullis::platform::{Lock, LockClass, Padded, Wait};
+use portcullis::table::{ENTRIES, Entry, Frame};
+use std::hint::{black_box, spin_loop};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+
+/// Entries of a cache line.
+const LINE_ENTRIES: usize = 8;
+/// Tables of those that are flushed: many lines, so that none comes again soon.
+const TABLES: usize = 16;
+
+fn tables(count: usize) -> Vec<Box<Frame>> {
+    (0..count).map(|_| Box::new(std::array::from_fn(|_| Entry::new(0)))).collect()
+}
+
+/// A lock that nobody else wants, and a turn of a spin.
+pub(super) fn locks(platform: &Native<true>) -> Subject<'static> {
+    let lock = Padded(platform.lock(LockClass::IovaAllocator, 0u64));
+    let (word, platform) = (AtomicU64::new(0), *platform);
+    let take_sample = move |part, meter: &mut crate::meter::Meter| {
+        meter.start();
+        for _ in 0..RING {
+            match part {
+                0 => lock.0.with(|value| *value = black_box(*value + 1)),
+                1 => {
+                    black_box(word.load(Ordering::Acquire));
+                    platform.pause(Wait::Invalidation);
+                }
+                // What counting alone takes, in the lock's line.
+                _ => word.store(black_box(word.load(Ordering::Relaxed) + 1), Ordering::Relaxed),
+            }
+        }
+        meter.stop();
+        Ok(())
+    };
+    let ring = RING as f64;
+    Subject { parts: vec![("lock", ring), ("poll", ring), ("counting", ring)], take_sample: Box::new(take_sample) }
+}
+
+/// Entries written one by one: by stores, with the barrier of a coherent machine behind each, by compare-exchange; and read.
+pub(super) fn entries(platform: Native<true>) -> Subject<'static> {
+    // Short as these are, a sample has many.
+    const TURNS: usize = 64;
+    let table = tables(1);
+    let words: Box<[AtomicU64]> = (0..ENTRIES).map(|_| AtomicU64::new(0)).collect();
+    let take_sample = move |part, meter: &mut crate::meter::Meter| {
+        let bits = black_box(0);
+        meter.start();
+        for _ in 0..TURNS {
+            let entries = black_box(&table[0][..]);
+            match part {
+                0 => entries.iter().for_each(|entry| entry.store_bits(bits)),
+                1 => entries.iter().for_each(|entry| {
+                    entry.store_bits(bits);
+                    platform.table_barrier(std::slice::from_ref(entry));
+                }),
+                2 => words.iter().for_each(|word| {
+                    let seen = word.load(Ordering::Acquire);
+                    black_box(word.compare_exchange(seen, bits, Ordering::AcqRel, Ordering::Acquire).is_ok());
+                }),
+                _ => {
+                    black_box(entries.iter().fold(0, |all, entry| all | entry.load_bits()));
+                }
+            }
+        }
+        meter.stop();
+        Ok(())
+    };
+    let ring = (TURNS * ENTRIES) as f64;
+    let parts = vec![("store", ring), ("store and barrier", ring), ("exchange", ring), ("scan", ring)];
+    Subject { parts, take_sample: Box::new(take_sample) }
+}
+
+/// Lines of entries that are flushed, one at a time and eight; `None` where single lines cannot be.
+pub(super) fn flushes() -> Option<Subject<'static>> {
+    let platform = Native::not_coherent()?;
+    let tables = tables(TABLES);
+    let mut turn = 0;
+    let take_sample = move |part, meter: &mut crate::meter::Meter| {
+        let table = &tables[turn % TABLES];
+        turn += 1;
+        meter.start();
+        match part {
+            0 => table.iter().for_each(|entry| {
+                entry.store_bits(black_box(0));
+                platform.table_barrier(std::slice::from_ref(entry));
+            }),
+            1 => table.chunks(LINE_ENTRIES * LINE_ENTRIES).for_each(|lines| {
+                lines.iter().for_each(|entry| entry.store_bits(black_box(0)));
+                platform.table_barrier(lines);
+            }),
+            // The first line of each such piece.
+            _ => table.chunks(LINE_ENTRIES * LINE_ENTRIES).for_each(|lines| {
+                lines.iter().for_each(|entry| entry.store_bits(black_box(0)));
+                platform.table_barrier(&lines[..LINE_ENTRIES]);
+            }),
+        }
+        meter.stop();
+        Ok(())
+    };
+    let (single, pieces) = (ENTRIES as f64, (ENTRIES / LINE_ENTRIES / LINE_ENTRIES) as f64);
+    let parts = vec![("flushed entry", single), ("eight flushed lines", pieces), ("one flushed line", pieces)];
+    Some(Subject { parts, take_sample: Box::new(take_sample) })
+}
+
+/// Table pages, lent and given back.
+pub(super) fn frames(platform: Native<true>) -> Subject<'static> {
+    const FRAMES: usize = 64;
+    let take_sample = move |_, meter: &mut crate::meter::Meter| {
+        meter.start();
+        for _ in 0..FRAMES {
+            parts::lend_frame(&platform).map_err(|_| BenchError::NoMemory)?;
+        }
+        meter.stop();
+        Ok(())
+    };
+    Subject { parts: vec![("lent frame", FRAMES as f64)], take_sample: Box::new(take_sample) }
+}
+
+/// Memory that is copied, from where no cache has it.
+pub(super) fn copies() -> Subject<'static> {
+    const KIB: usize = 1024;
+    const PIECE: usize = 128 * KIB;
+    const PIECES: usize = 384;
+    // Neither of zeroes: the system would lend pages of those when they are written, in the middle of a sample.
+    let (from, mut to) = (vec![1u8; PIECE * PIECES], vec![2u8; PIECE * PIECES]);
+    let mut turn = 0;
+    let take_sample = move |_, meter: &mut crate::meter::Meter| {
+        let at = turn % PIECES * PIECE;
+        turn += 1;
+        let (from, to) = (black_box(&from[at..at + PIECE]), &mut to[at..at + PIECE]);
+        meter.start();
+        to.copy_from_slice(from);
+        meter.stop();
+        black_box(to);
+        Ok(())
+    };
+    Subject { parts: vec![("copied KiB", (PIECE / KIB) as f64)], take_sample: Box::new(take_sample) }
+}
+
+/// The thread that sends a line back.
+pub(super) struct Partner {
+    line: Arc<Padded<AtomicU64>>,
+    ends: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Partner {
+    /// On a CPU of its own.
+    pub(super) fn new(cpu: usize) -> Self {
+        let (line, ends) = (Arc::new(Padded(AtomicU64::new(0))), Arc::new(AtomicBool::new(false)));
+        let (theirs, over) = (line.clone(), ends.clone());
+        let thread = std::thread::spawn(move || {
+            // Where it cannot be kept there it does no harm: the samples are long, and the quickest count.
+            pin(cpu);
+            // For some milliseconds in all.
+            let _alone = Undisturbed::new();
+            // Relaxed, both: nothing else is handed over with the line.
+            while !over.load(Ordering::Relaxed) {
+                let seen = theirs.0.load(Ordering::Relaxed);
+                if seen % 2 == 1 {
+                    theirs.0.store(seen + 1, Ordering::Relaxed);
+                }
+                spin_loop();
+            }
+        });
+        Self { line, ends, thread: Some(thread) }
+    }
+
+    /// A line that goes there and comes back.
+    pub(super) fn transfers(&self) -> Subject<'_> {
+        const ROUNDS: u64 = 256;
+        let take_sample = move |_, meter: &mut crate::meter::Meter| {
+            let line = &self.line.0;
+            meter.start();
+            for _ in 0..ROUNDS {
+                let next = line.load(Ordering::Relaxed) + 1;
+                line.store(next, Ordering::Relaxed);
+                while line.load(Ordering::Relaxed) == next {
+                    spin_loop();
+                }
+            }
+            meter.stop();
+            Ok(())
+        };
+        Subject { parts: vec![("line transfer", 2.0 * ROUNDS as f64)], take_sample: Box::new(take_sample) }
+    }
+}
+
+impl Drop for Partner {
+    fn drop(&mut self) {
+        self.ends.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // It does not panic.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Many short samples of each subject, spread over all of the time that there is.
+
+use crate::BenchError;
+use crate::host::cpus::Undisturbed;
+use crate::meter::{CyclesFrom, Meter};
+use std::collections::BTreeMap;
+use std::thread;
+use std::time::Duration;
+
+/// Operations of a sample of most subjects: a ring, once round.
+pub(super) const RING: usize = 1024;
+
+/// What takes a sample of the part with that number, on the meter.
+type TakeSample<'s> = Box<dyn FnMut(usize, &mut Meter) -> Result<(), BenchError> + 's>;
+
+/// Something that is timed, in one part or several.
+pub(super) struct Subject<'s> {
+    /// What its parts are called, and how many operations a sample of each has.
+    pub(super) parts: Vec<(&'static str, f64)>,
+    pub(super) take_sample: TakeSample<'s>,
+}
+
+/// What a clock of the processor says, and what all samples together do.
+pub(super) struct Sampler {
+    meter: Meter,
+    /// For a machine on which nothing counts cycles.
+    assumed_hz: Option<f64>,
+    hz: Vec<f64>,
+    cycles: BTreeMap<&'static str, Vec<f64>>,
+    pub(super) undisturbed: bool,
+}
+
+/// The sample that a quarter of all do not exceed: what disturbs a sample only ever makes it longer, and a clock that was
+/// measured wrongly does not come in quarters.
+fn quartile(samples: &[f64]) -> f64 {
+    let mut samples = samples.to_vec();
+    samples.sort_by(f64::total_cmp);
+    samples.get(samples.len() / 4).copied().unwrap_or(0.0)
+}
+
+impl Sampler {
+    /// For the calling thread. Without counters and without a chain of additions, cycles are those of a clock of `assumed_hz`.
+    pub(super) fn new(assumed_hz: Option<f64>) -> Result<Self, BenchError> {
+        let meter = Meter::new();
+        if meter.cycles_from().is_none() && assumed_hz.is_none() {
+            return Err(BenchError::NoClock);
+        }
+        Ok(Self { meter, assumed_hz, hz: Vec::new(), cycles: BTreeMap::new(), undisturbed: true })
+    }
+
+    /// Takes one sample of each part of each subject, one after the other.
+    pub(super) fn round(&mut self, subjects: &mut [Subject<'_>]) -> Result<(), BenchError> {
+        for subject in subjects {
+            for (number, &(name, operations)) in subject.parts.iter().enumerate() {
+                let alone = Undisturbed::new();
+                self.undisturbed &= alone.is_so();
+                self.meter.calibrate();
+                (subject.take_sample)(number, &mut self.meter)?;
+                let spent = self.meter.take();
+                drop(alone);
+                let cycles =
+                    spent.cycles.or(self.assumed_hz.map(|hz| spent.ns * hz / 1e9)).ok_or(BenchError::NoClock)?;
+                self.hz.push(cycles / spent.ns * 1e9);
+                self.cycles.entry(name).or_default().push(cycles / operations);
+            }
+            // Others want the CPU too, and a system stops real-time threads that leave them nothing.
+            thread::sleep(Duration::from_micros(100));
+        }
+        Ok(())
+    }
+
+    /// Cycles of an operation of the part of that name; 0 where there is no sample of it.
+    pub(super) fn cycles(&self, name: &str) -> f64 {
+        self.cycles.get(name).map_or(0.0, |samples| quartile(samples))
+    }
+
+    /// Whether there is a sample of it.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.cycles.contains_key(name)
+    }
+
+    /// The clock, in the middle of all samples.
+    pub(super) fn hz(&self) -> f64 {
+        let mut hz = self.hz.clone();
+        hz.sort_by(f64::total_cmp);
+        hz.get(hz.len() / 2).copied().unwrap_or(0.0)
+    }
+
+    pub(super) fn cycles_from(&self) -> Option<CyclesFrom> {
+        self.meter.cycles_from()
+    }
+}

@@ -1,0 +1,222 @@
+//! Parts of the library by themselves, for prices of single steps: a table that no device walks, a mapper whose allocator does next to
+//! nothing, and addresses that go back on the benchmark's word.
+
+use portcullis::design::{AssembledMapper, Design, DesignInfo, DomainSetup, Info, Mapper, Usage};
+use portcullis::designs::{Magazine, Unprotected};
+use portcullis::error::{MapError, NewDomainError, NoMemory, UnmapError};
+use portcullis::invalidation::{Deferral, Revocation};
+use portcullis::iommu::{AttachError, Capabilities, DomainId, SourceId};
+use portcullis::iova::{Claim, IovaAllocator, IovaRequest};
+use portcullis::proof::{Committed, Proof};
+use portcullis::table::{FreedTables, SecondLevelTable, TableRule};
+use portcullis::{
+    Access, CommitError, Iommu, Iova, IovaRange, PAGE_SIZE, PhysAddr, Platform, RawMapError, RawUnmapError, Request,
+    Segment,
+};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// Levels of a table for 48 bits of address.
+const LEVELS: u8 = 4;
+
+/// Pages side by side.
+///
+/// # Panics
+/// If there are none, or if they wrap.
+#[inline(always)]
+pub(crate) fn range(first: u64, pages: u64) -> IovaRange {
+    IovaRange::new(first, pages).expect("a few pages of low numbers")
+}
+
+/// A table by itself, with the rule of those in which claims are made by marks.
+pub(crate) struct Table<P> {
+    table: SecondLevelTable,
+    platform: P,
+}
+
+impl<P: Platform> Table<P> {
+    /// Its pages stay with the process.
+    pub(crate) fn new(platform: P, capabilities: &Capabilities) -> Result<Self, NoMemory> {
+        Ok(Self { table: SecondLevelTable::new(&platform, LEVELS, capabilities, TableRule::Kept)?, platform })
+    }
+
+    /// Levels that a walk goes down.
+    pub(crate) const fn levels(&self) -> u8 {
+        self.table.levels()
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_mapped(&self, page: u64) -> bool {
+        // SAFETY: the platform of `new`; pages of this table stay.
+        unsafe { self.table.lookup(&self.platform, Iova::from_pfn(page)) }.is_some()
+    }
+
+    /// Maps `pages` pages to memory at `phys`, marked as for [`claim_and_unmap`](Self::claim_and_unmap).
+    #[inline(always)]
+    pub(crate) fn map(&self, first: u64, pages: u64, phys: PhysAddr, access: Access) -> Result<(), MapError> {
+        let segments = [Segment { phys, len: pages * PAGE_SIZE }];
+        // SAFETY: the platform of `new`; the benchmark has one thread, and maps no page twice: that would be refused.
+        unsafe { self.table.map(&self.platform, range(first, pages), &segments, access.rights(), true) }
+    }
+
+    #[inline(always)]
+    pub(crate) fn unmap(&self, first: u64, pages: u64) {
+        // SAFETY: the platform of `new`; one thread, so nobody else unmaps it. No device walks what is cleared.
+        unsafe { self.table.unmap(&self.platform, range(first, pages), &mut FreedTables::new()) };
+    }
+
+    #[inline(always)]
+    pub(crate) fn claim_and_unmap(&self, first: u64, pages: u64) -> Result<(), UnmapError> {
+        // SAFETY: as in `unmap`.
+        unsafe { self.table.claim_and_unmap(&self.platform, range(first, pages)) }
+    }
+}
+
+/// Takes a table page from the host, and gives it back.
+#[inline(always)]
+pub(crate) fn lend_frame(platform: &impl Platform) -> Result<(), NoMemory> {
+    let frame = platform.allocate_frame()?;
+    // SAFETY: just lent, and never shown to anyone.
+    unsafe { platform.free_frame(frame) };
+    Ok(())
+}
+
+/// Gives a range back to its allocator.
+#[inline(always)]
+pub(crate) fn free<P: Platform>(allocator: &impl IovaAllocator<P>, platform: &P, range: IovaRange) {
+    // SAFETY: no device can be attached, so none reaches anything.
+    allocator.free(platform, range, &unsafe { Proof::trusted() });
+}
+
+/// A stack of pages: the last one given back comes first, as with most allocators, so that a map waits for what the unmap before it
+/// has written. It does no more than it must.
+pub(crate) struct LastFirst {
+    pages: Box<[AtomicU64]>,
+    free: AtomicUsize,
+}
+
+impl LastFirst {
+    /// Pages there are: more than are ever mapped or waiting in a queue.
+    const PAGES: usize = 1 << 12;
+    /// The lowest of them.
+    const FIRST: u64 = 1 << 13;
+
+    fn new() -> Self {
+        let pages = (0..Self::PAGES as u64).rev().map(|page| AtomicU64::new(Self::FIRST + page)).collect();
+        Self { pages, free: AtomicUsize::new(Self::PAGES) }
+    }
+}
+
+// SAFETY: one thread maps and unmaps, so a page is on the stack or handed out. Only single pages are asked for, and claims are left
+// to the table.
+unsafe impl<P: Platform> IovaAllocator<P> for LastFirst {
+    const TABLE_CLAIM_PAGES_MAX: u64 = 1;
+
+    #[inline(always)]
+    fn allocate(&self, _platform: &P, _request: &IovaRequest) -> Result<IovaRange, MapError> {
+        // Relaxed, and no change in one step: there is one thread.
+        let left = self.free.load(Ordering::Relaxed).checked_sub(1).ok_or(NoMemory)?;
+        self.free.store(left, Ordering::Relaxed);
+        Ok(range(self.pages[left].load(Ordering::Relaxed), 1))
+    }
+
+    #[inline(always)]
+    fn claim(&self, _platform: &P, _range: IovaRange) -> Result<Claim, UnmapError> {
+        Ok(Claim::ByTable)
+    }
+
+    #[inline(always)]
+    fn free(&self, _platform: &P, range: IovaRange, _proof: &Proof) {
+        let free = self.free.load(Ordering::Relaxed);
+        self.pages[free].store(range.first_pfn(), Ordering::Relaxed);
+        self.free.store(free + 1, Ordering::Relaxed);
+    }
+
+    fn live(&self) -> usize {
+        Self::PAGES - self.free.load(Ordering::Relaxed)
+    }
+}
+
+/// A design of nothing but a mapper and its table.
+pub(crate) struct Bare;
+
+impl DesignInfo for Bare {
+    const INFO: Info = Info { id: "bare", ..Magazine::INFO };
+}
+
+// SAFETY: an assembled mapper is a sound one, of sound parts; no device can be attached to an IOMMU of this crate.
+unsafe impl<P: Platform, I: Iommu> Design<P, I> for Bare {
+    type Mapper = AssembledMapper<LastFirst, P, I>;
+
+    unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+        AssembledMapper::new(LastFirst::new(), Deferral::PER_CPU, setup)
+    }
+}
+
+/// A design that does nothing: what is left is the way into a domain and out of it.
+pub(crate) struct Nothing;
+
+impl DesignInfo for Nothing {
+    const INFO: Info = Info { id: "nothing", ..Unprotected::INFO };
+}
+
+// SAFETY: it offers no protection; no device can be attached to an IOMMU of this crate.
+unsafe impl<P: Platform, I: Iommu> Design<P, I> for Nothing {
+    type Mapper = Idle<<Unprotected as Design<P, I>>::Mapper>;
+
+    unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+        // SAFETY: the caller's promise, passed on.
+        Ok(Idle(unsafe { <Unprotected as Design<P, I>>::build(setup) }?))
+    }
+}
+
+/// Maps each buffer at its own address, by saying so.
+pub(crate) struct Idle<M>(M);
+
+// SAFETY: no device can be attached to an IOMMU of this crate, so none reaches anything.
+unsafe impl<M: Mapper> Mapper for Idle<M> {
+    #[inline(always)]
+    unsafe fn map(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
+        Ok(range(request.segments()[0].phys.pfn(), request.pages()))
+    }
+
+    fn unmap(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
+        self.0.unmap(range, out)
+    }
+
+    #[inline(always)]
+    fn unmap_now(&self, _range: IovaRange) -> Result<Committed, RawUnmapError> {
+        Ok(Committed::Deferred)
+    }
+
+    fn commit(&self, revocation: &mut Revocation) -> Result<Committed, CommitError> {
+        self.0.commit(revocation)
+    }
+
+    fn tick(&self) -> Result<(), CommitError> {
+        self.0.tick()
+    }
+
+    fn due_us(&self) -> Option<u64> {
+        self.0.due_us()
+    }
+
+    fn table_pages(&self) -> usize {
+        self.0.table_pages()
+    }
+
+    fn usage(&self) -> Usage {
+        self.0.usage()
+    }
+
+    fn id(&self) -> DomainId {
+        self.0.id()
+    }
+
+    fn attach(&self, device: SourceId) -> Result<(), AttachError> {
+        self.0.attach(device)
+    }
+
+    fn detach(&self, device: SourceId) -> Result<(), AttachError> {
+        self.0.detach(device)
+    }
+}

@@ -1,0 +1,206 @@
+//! `portcullis machine`: from what Linux says and what was measured to a document.
+
+use super::host::{self, Link};
+use super::latency::{self, Latency};
+use crate::Failure;
+use crate::bench::PROFILE;
+use crate::plan::progress_bar;
+use portcullis_bench::{self as bench, CyclesFrom, Prices};
+use portcullis_sim::Machine;
+use std::io::Write;
+use std::path::Path;
+
+/// The name of what is described.
+const ID: &str = "this-host";
+/// Where values come from that this host does not show.
+const BASE: &str = "cascadelake-cx5";
+/// The rates of links that servers have, in Gb/s.
+const LINKS_GBPS: [f64; 2] = [1.0, 400.0];
+/// Of the values beside the cost book, those that no host shows, or not to everyone.
+const NOT_SHOWN: [&str; 12] = [
+    "unprotected_cycles_per_byte",
+    "bytes_in_flight",
+    "transaction_bytes",
+    "iotlb_entries",
+    "ptcache_l1_entries",
+    "ptcache_l2_entries",
+    "ptcache_l3_entries",
+    "walkers",
+    "memory_read_ps",
+    "hit_ps",
+    "invalidation_ps",
+    "wait_ps",
+];
+/// Those of disks.
+const OF_DISKS: [&str; 3] = ["disk_iops", "disk_bytes_per_second", "unprotected_cycles_per_request"];
+
+pub(crate) fn machine(out: &mut impl Write) -> Result<(), Failure> {
+    let bar = progress_bar();
+    bar.set_length(bench::ROUNDS as u64);
+    bar.set_message("pricing steps");
+    let cpufreq = Path::new("/sys/devices/system/cpu/cpu0/cpufreq");
+    let prices = bench::prices(host::clock_hz(cpufreq), || bar.inc(1));
+    bar.finish_and_clear();
+    let found = Found {
+        processor: host::processor(Path::new("/proc/cpuinfo")),
+        cores: std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32),
+        link: host::link(Path::new("/sys/class/net")),
+        disks: host::disks(Path::new("/sys/block")),
+        latency: std::fs::read_to_string("/sys/kernel/debug/iommu/intel/dmar_perf_latency")
+            .ok()
+            .and_then(|text| latency::parse(&text)),
+    };
+    let machine = describe(&found, &prices.map_err(Failure::input)?)?;
+    machine.check().map_err(Failure::input)?;
+    writeln!(out, "{}", serde_json::to_string_pretty(&machine).map_err(Failure::input)?)?;
+    Ok(())
+}
+
+/// What Linux says.
+struct Found {
+    processor: Option<String>,
+    cores: u32,
+    link: Link,
+    disks: Vec<String>,
+    latency: Option<Latency>,
+}
+
+fn describe(found: &Found, prices: &Prices) -> Result<Machine, Failure> {
+    let mut machine = Machine::by_id(BASE).ok_or_else(|| Failure::Input(format!("no machine `{BASE}`")))?;
+    machine.id = ID.to_owned();
+    machine.description = found.processor.clone().unwrap_or_else(|| "a processor without a name".to_owned());
+    machine.source = source(found, prices);
+    machine.cores = found.cores.min(4096);
+    // To ten megahertz, as clocks are named.
+    machine.core_hz = (prices.core_hz / 1e7).round() * 1e7;
+    machine.link_gbps = match &found.link {
+        Link::Known { gbps, .. } => Some(*gbps),
+        Link::Unknown { .. } => machine.link_gbps,
+        // All its traffic is its disks'; without these either, a link is assumed.
+        Link::None => machine.link_gbps.filter(|_| found.disks.is_empty()),
+    };
+    let mut unknown: Vec<String> = NOT_SHOWN.map(str::to_owned).to_vec();
+    if found.disks.is_empty() {
+        (machine.disk_iops, machine.disk_bytes_per_second, machine.unprotected_cycles_per_request) = (None, None, 0.0);
+        for key in OF_DISKS {
+            machine.assumed.remove(key);
+        }
+    } else {
+        unknown.extend(OF_DISKS.map(str::to_owned));
+    }
+    for (key, cycles) in &prices.cycles {
+        machine.set(key, &(cycles.round() as u64).to_string()).map_err(Failure::input)?;
+    }
+    let costs = serde_json::to_value(&machine.costs).map_err(Failure::input)?;
+    let steps = costs.as_object().into_iter().flatten().map(|(key, _)| key);
+    unknown.extend(steps.filter(|key| !prices.cycles.contains_key(key.as_str())).cloned());
+    for key in unknown {
+        let value = machine.get(&key).unwrap_or_default();
+        let [low, high] = machine.assumed.get(&key).copied().unwrap_or([value, value]);
+        // Another machine's value says less about this one than about that.
+        machine.assumed.insert(key, [low.min(value / 2.0), high.max(value * 2.0)]);
+    }
+    if machine.link_gbps.is_some() && !matches!(found.link, Link::Known { .. }) {
+        machine.assumed.insert("link_gbps".to_owned(), LINKS_GBPS);
+    }
+    if let Some(latency) = found.latency {
+        take_latency(&mut machine, latency);
+    }
+    Ok(machine)
+}
+
+/// What the kernel has counted is a command and its wait together: two thirds and one, as is assumed of the machines with a name.
+fn take_latency(machine: &mut Machine, latency: Latency) {
+    let part = |share: f64| (latency.ns * 1e3 * share) as u64;
+    (machine.iommu.invalidation_ps, machine.iommu.wait_ps) = (part(2.0 / 3.0), part(1.0 / 3.0));
+    let [low, high] = latency.range_ns.map(|ns| ns * 1e3);
+    machine.assumed.insert("invalidation_ps".to_owned(), [low / 3.0, high]);
+    machine.assumed.insert("wait_ps".to_owned(), [low / 6.0, high / 2.0]);
+}
+
+/// How the values came about.
+fn source(found: &Found, prices: &Prices) -> String {
+    let cycles = match prices.cycles_from {
+        Some(CyclesFrom::Counter) => "counted by the processor",
+        Some(CyclesFrom::Calibrated) => "ticks scaled by a chain of additions",
+        None => "time at the clock that cpufreq names",
+    };
+    let quiet = if prices.undisturbed { "" } else { ", with other programs on the CPU" };
+    let link = match &found.link {
+        Link::Known { name, .. } => format!("link as {name} says"),
+        Link::Unknown { name } => format!("link assumed, for {name} does not say how fast it is"),
+        Link::None => "no network interface with a device".to_owned(),
+    };
+    let disks = match &found.disks[..] {
+        [] => "no disks".to_owned(),
+        disks => format!("rates of disks assumed ({})", disks.join(", ")),
+    };
+    let waits = match found.latency {
+        Some(_) => "waits of the IOMMU from dmar_perf_latency",
+        None => "waits of the IOMMU assumed",
+    };
+    format!(
+        "prices of steps measured here by portcullis {} (profile {PROFILE}), cycles {cycles}{quiet}; {link}; {disks}; {waits}; what is in \
+         `assumed`, and what the IOMMU can do, is {BASE}'s",
+        env!("CARGO_PKG_VERSION")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    fn prices() -> Prices {
+        let cycles = BTreeMap::from([("lock", 11.4), ("table_read", 2.6)]);
+        Prices { core_hz: 2.6037e9, cycles_from: None, undisturbed: true, cycles }
+    }
+
+    fn found(link: Link, disks: &[&str]) -> Found {
+        let disks = disks.iter().map(|disk| (*disk).to_owned()).collect();
+        Found { processor: None, cores: 6, link, disks, latency: None }
+    }
+
+    #[test]
+    fn what_was_measured_is_not_assumed() {
+        let known = Link::Known { name: "eth0".to_owned(), gbps: 25.0 };
+        let machine = describe(&found(known, &["sda"]), &prices()).ok().expect("a machine");
+        assert_eq!(machine.check(), Ok(()));
+        assert_eq!((machine.costs.lock, machine.costs.table_read), (11, 3));
+        assert_eq!((machine.cores, machine.core_hz, machine.link_gbps), (6, 2.6e9, Some(25.0)));
+        for key in ["lock", "table_read", "link_gbps", "cores", "core_hz"] {
+            assert!(!machine.assumed.contains_key(key), "{key}");
+        }
+        for key in ["table_write", "ring_take", "invalidation_ps", "disk_iops", "bytes_in_flight"] {
+            assert!(machine.assumed.contains_key(key), "{key}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_there_is_not_assumed_either() {
+        let unknown = || Link::Unknown { name: "eth0".to_owned() };
+        for (link, disks, has_link, has_disks) in [
+            (unknown(), &[][..], true, false),
+            (unknown(), &["vda"][..], true, true),
+            (Link::None, &["vda"][..], false, true),
+            // There must be something.
+            (Link::None, &[][..], true, false),
+        ] {
+            let machine = describe(&found(link, disks), &prices()).ok().expect("a machine");
+            assert_eq!(machine.check(), Ok(()));
+            assert_eq!((machine.link_gbps.is_some(), machine.disk_iops.is_some()), (has_link, has_disks));
+            assert_eq!(machine.assumed.contains_key("link_gbps"), has_link);
+            assert_eq!(machine.assumed.contains_key("disk_iops"), has_disks);
+        }
+    }
+
+    #[test]
+    fn what_the_kernel_has_counted_bounds_both_of_its_parts() {
+        let mut found = found(Link::None, &["vda"]);
+        found.latency = Some(Latency { ns: 600.0, range_ns: [300.0, 900.0] });
+        let machine = describe(&found, &prices()).ok().expect("a machine");
+        assert_eq!((machine.iommu.invalidation_ps, machine.iommu.wait_ps), (400_000, 200_000));
+        assert_eq!(machine.assumed["invalidation_ps"], [100_000.0, 900_000.0]);
+        assert_eq!(machine.check(), Ok(()));
+    }
+}

@@ -1,0 +1,39 @@
+//! A machine by its id, or from a file that `portcullis machine` has written.
+
+use crate::Failure;
+use portcullis_sim::Machine;
+use std::fs::File;
+use std::io::BufReader;
+use std::path::Path;
+
+/// The machine that `name` stands for, and whether it comes from a file.
+///
+/// The id of a machine is that machine. What exists, or ends as JSON does, is a file.
+pub(crate) fn find(name: &str) -> Result<(Machine, bool), Failure> {
+    if let Some(machine) = Machine::by_id(name) {
+        return Ok((machine, false));
+    }
+    let path = Path::new(name);
+    if path.exists() || path.extension().is_some_and(|extension| extension == "json") {
+        return Ok((read(path)?, true));
+    }
+    let known: Vec<String> = Machine::all().into_iter().map(|machine| machine.id).collect();
+    Err(Failure::Input(format!(
+        "no machine `{name}`; there are: {}, and files as `machine` writes them",
+        known.join(", ")
+    )))
+}
+
+fn read(path: &Path) -> Result<Machine, Failure> {
+    let refused = |reason: String| Failure::Input(format!("{}: {reason}", path.display()));
+    let file = File::open(path).map_err(|error| refused(error.to_string()))?;
+    let mut json = serde_json::Deserializer::from_reader(BufReader::new(file));
+    let machine: Machine = serde_path_to_error::deserialize(&mut json).map_err(|error| {
+        let (key, reason) = (error.path().to_string(), error.inner());
+        // Of a mistake in the text itself, or at the top, there is no key; the reason names what is missing.
+        refused(if [".", "?"].contains(&key.as_str()) { reason.to_string() } else { format!("`{key}`: {reason}") })
+    })?;
+    json.end().map_err(|error| refused(error.to_string()))?;
+    machine.check().map_err(|error| refused(error.to_string()))?;
+    Ok(machine)
+}

@@ -1,0 +1,125 @@
+//! `machine` and `--machine FILE`: what the document says, and which documents are refused. Not a word about how long anything takes.
+
+use super::{DISK, bundled, compared, json, portcullis, printed, text, written};
+use serde_json::{Value, json};
+use std::sync::OnceLock;
+
+/// What the program says of this host, measured once.
+fn document() -> &'static Value {
+    static DOCUMENT: OnceLock<Value> = OnceLock::new();
+    DOCUMENT.get_or_init(|| json(&["machine"]))
+}
+
+/// The document as a file, after an edit.
+fn edited(name: &str, edit: impl FnOnce(&mut Value)) -> String {
+    let mut edited = document().clone();
+    edit(&mut edited);
+    written(name, edited.to_string())
+}
+
+fn keys(value: &Value) -> Vec<&str> {
+    value.as_object().expect("an object").keys().map(String::as_str).collect()
+}
+
+#[test]
+fn it_has_the_keys_of_every_machine() {
+    let listed = json(&["list", "machines", "--json"]);
+    for machine in listed["machines"].as_array().expect("machines") {
+        assert_eq!(keys(machine), keys(document()));
+        assert_eq!(keys(&machine["costs"]), keys(&document()["costs"]));
+    }
+    assert_eq!(document()["id"], "this-host");
+}
+
+#[test]
+fn what_is_assumed_is_there_and_what_was_measured_is_not_assumed() {
+    let (machine, assumed) = (document(), &document()["assumed"]);
+    for key in keys(assumed) {
+        let value = [machine, &machine["costs"], &machine["iommu"]].into_iter().find_map(|part| part.get(key));
+        let value = value.and_then(Value::as_f64).unwrap_or_else(|| panic!("{key} is no number of the machine"));
+        let [low, high] = [0, 1].map(|end| assumed[key][end].as_f64().expect("an end"));
+        assert!(low <= value && value <= high, "{key}");
+    }
+    for key in [
+        "lock",
+        "map",
+        "unmap",
+        "table_read",
+        "table_write",
+        "tree_find",
+        "chunk_take",
+        "list_pop",
+        "copy_kib",
+        "core_hz",
+    ] {
+        assert!(!keys(assumed).contains(&key), "{key}");
+    }
+    // No program can see these.
+    for key in ["register_write", "handoff_per_waiter", "iotlb_entries", "memory_read_ps", "wait_ps"] {
+        assert!(keys(assumed).contains(&key), "{key}");
+    }
+    assert!(machine["source"].as_str().is_some_and(|source| source.contains("measured here")));
+}
+
+#[test]
+fn it_is_taken_where_a_machine_is() {
+    let file = written("mine.json", document().to_string());
+    let work = ["--workload", "rings:operations=500", "--designs", "stock,portcullis"];
+    let compared = compared(&[&["--machine", &file][..], &work].concat());
+    assert_eq!((&compared["machine"], &compared["assumed"]), (&json!("this-host"), document()));
+    let head = |machine: &str| printed(&[&["compare", "--machine", machine][..], &work].concat());
+    assert!(head(&file).contains(&format!("machine {file}: this-host (measured)   ")));
+    assert!(head("r210-cx3").contains("machine r210-cx3 (assumed)   costs from its cost book, not your CPU   "));
+    printed(&["attack", "--machine", &file, "--workload", "rings:operations=4000", "--designs", "stock"]);
+    let set = printed(&[&["compare", "--machine", &file, "--set", "lock=77"][..], &work].concat());
+    assert!(set.contains("lock=77"), "{set}");
+}
+
+/// Status 2, with all of these.
+fn refused(file: &str, expected: &[&str]) {
+    let output = portcullis(&["compare", &bundled(DISK), "--machine", file]);
+    let said = text(&output.stderr);
+    assert_eq!((output.status.code(), text(&output.stdout)), (Some(2), ""), "{said}");
+    assert!(said.contains(&format!("portcullis: {file}: ")), "{said}");
+    assert!(expected.iter().all(|expected| said.contains(expected)), "{said}");
+}
+
+#[test]
+fn wrong_documents_are_refused_with_file_key_and_reason() {
+    let cost = |key: &str, value: Value| edited(&format!("{key}.json"), |machine| machine["costs"][key] = value);
+    refused(&cost("lock", json!("dear")), &["`costs.lock`", "invalid type: string \"dear\", expected u64"]);
+    refused(&cost("poll", json!(-1)), &["`costs.poll`", "invalid value: integer `-1`, expected u64"]);
+    refused(&cost("map", json!(1.5)), &["`costs.map`", "invalid type: floating point `1.5`, expected u64"]);
+    refused(&cost("unmap", json!(10_000_000_000_u64)), &["`unmap`", "at most 1000000000 cycles"]);
+    refused(&cost("locks", json!(1)), &["`costs.locks`", "unknown field `locks`", "`lock`"]);
+    let without = |part: &str, key: &str| {
+        edited(&format!("without-{key}.json"), |machine| {
+            let part = if part.is_empty() { machine } else { &mut machine[part] };
+            part.as_object_mut().expect("an object").remove(key);
+        })
+    };
+    refused(&without("costs", "tree_find"), &["`costs`", "missing field `tree_find`"]);
+    refused(&without("iommu", "walkers"), &["`iommu`", "missing field `walkers`"]);
+    refused(&without("", "cores"), &["missing field `cores`"]);
+    let with = |key: &str, value: Value| edited(&format!("with-{key}.json"), |machine| machine[key] = value);
+    refused(&with("core", json!(1)), &["`core`", "unknown field `core`"]);
+    refused(&with("cores", json!(0)), &["`cores`", "from 1 to 4096"]);
+    refused(&with("core_hz", json!(3.3)), &["`core_hz`", "from 10 MHz to 100 GHz"]);
+    refused(&with("assumed", json!({"weather": [0, 1]})), &["`weather`", "the name of a number of the machine"]);
+    refused(&with("assumed", json!({"lock": [1e6, 2e6]})), &["`lock`", "within its range in `assumed`"]);
+    refused(&with("assumed", json!({"lock": [1]})), &["`assumed.lock", "invalid length 1"]);
+    refused(&edited("walkers.json", |machine| machine["iommu"]["walkers"] = json!(0)), &["`walkers`"]);
+}
+
+#[test]
+fn what_is_no_document_is_refused() {
+    refused(&written("cut.json", "{\"id\": \"mine\","), &["EOF while parsing", "line 1"]);
+    refused(&written("empty.json", ""), &["EOF while parsing"]);
+    refused(&written("two.json", format!("{0}{0}", document())), &["trailing characters"]);
+    refused(&written("text.json", "mine"), &["expected value at line 1"]);
+    refused("nowhere.json", &["No such file"]);
+    refused(&written("no-ending", "[1]"), &["invalid"]);
+    let output = portcullis(&["compare", "--machine", "nowhere"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("no machine `nowhere`; there are: r210-cx3, cascadelake-cx5"));
+}
