@@ -12,7 +12,9 @@ mod figures;
 mod flat;
 mod html;
 mod list;
+#[cfg(target_os = "linux")]
 mod machine;
+mod machine_file;
 mod plan;
 mod replacement;
 mod show;

@@ -3,7 +3,7 @@
 use crate::arguments::PlanArguments;
 use crate::html::Origin;
 use crate::table::{count, side_by_side, wrap};
-use crate::{Failure, bundled, machine};
+use crate::{Failure, bundled, machine_file};
 use indicatif::{ProgressBar, ProgressStyle};
 use portcullis::SubPage;
 use portcullis::designs::{Choice, DesignId};
@@ -196,7 +196,7 @@ impl Variant {
 
 /// The machine as it is set, and with each combination of what is swept: the last sweep changes fastest.
 fn variants(arguments: &PlanArguments) -> Result<(Base, Vec<Variant>), Failure> {
-    let (mut machine, is_file) = machine::find(&arguments.machine)?;
+    let (mut machine, is_file) = machine_file::find(&arguments.machine)?;
     // A prefetcher of the file's stays, unless another is asked for.
     machine.iommu.prefetcher = arguments.prefetch.prefetcher.or(machine.iommu.prefetcher);
     let mut base = Variant { machine, set: Settings::new() };

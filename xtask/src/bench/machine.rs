@@ -70,8 +70,7 @@ fn price(workspace: &Workspace) -> Result<Cycles, Failure> {
     let example = target.join("release/examples").join(EXAMPLE);
     let machine = path.display().to_string();
     let said = output(&example, &[&[machine.as_str()], &DESIGNS[..]].concat())?;
-    let of = |design| said.lines().find_map(|line| line.strip_prefix(design)?.trim().parse().ok());
-    cycles(&example, of)
+    cycles(&example, |design| said.lines().find_map(|line| line.strip_prefix(design)?.trim().parse().ok()))
 }
 
 /// Times the pairs.

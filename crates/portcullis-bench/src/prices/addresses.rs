@@ -13,6 +13,8 @@ use std::hint::black_box;
 const WIDTH: u8 = 48;
 /// Ranges that are taken at a time and lie in one magazine.
 const FEW: usize = 32;
+/// How often a sample takes so many.
+const TURNS: usize = 128;
 /// Nodes that a search passes, fewer and more.
 pub(super) const NODES: [usize; 2] = [64, 576];
 
@@ -55,17 +57,22 @@ fn slots(count: usize) -> Box<[IovaRange]> {
 /// Magazines: taking and giving back within one.
 pub(super) fn magazines(platform: Native<true>) -> Result<Subject<'static>, BenchError> {
     let allocator = MagazineAllocator::new(&platform, WIDTH, &[]).map_err(|_| BenchError::NoMemory)?;
-    let mut slots = slots(RING);
-    let take_sample = move |_, meter: &mut Meter| {
-        meter.start();
-        for slots in slots.chunks_mut(FEW) {
-            fill(&allocator, &platform, slots)?;
+    let mut slots = slots(FEW);
+    let mut turns = move |count: usize| {
+        (0..count).try_for_each(|_| {
+            fill(&allocator, &platform, &mut slots)?;
             slots.iter().for_each(|range| free(&allocator, &platform, *range));
-        }
+            Ok::<(), BenchError>(())
+        })
+    };
+    let take_sample = move |_, meter: &mut Meter| {
+        turns(TURNS / 8)?;
+        meter.start();
+        turns(TURNS)?;
         meter.stop();
         Ok(())
     };
-    Ok(Subject { parts: vec![("magazine", RING as f64)], take_sample: Box::new(take_sample) })
+    Ok(Subject { parts: vec![("magazine", (FEW * TURNS) as f64)], take_sample: Box::new(take_sample) })
 }
 
 /// The tree of Linux: a ring of pages taken, claimed, and claimed and given back, in their order.

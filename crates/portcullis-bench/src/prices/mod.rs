@@ -121,7 +121,7 @@ fn of_steps(sampler: &Sampler, levels: f64) -> BTreeMap<&'static str, f64> {
     cycles.insert("store_fence", less("store and barrier", timed("store")));
     cycles.insert("table_page", timed("lent frame") / 2.0);
 
-    // A mapper beside its table: split as its maps and unmaps by themselves are.
+    // What a mapper takes beyond its table, split as its maps and unmaps by themselves are.
     let by_maps =
         |pair: f64, maps: f64, unmaps: f64| pair * if maps + unmaps > 0.0 { maps / (maps + unmaps) } else { 0.5 };
     let bare = less("bare", timed("table, map") + timed("table, claim and unmap"));

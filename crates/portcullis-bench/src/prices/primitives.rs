@@ -15,6 +15,8 @@ use std::thread::JoinHandle;
 
 /// Entries of a cache line.
 const LINE_ENTRIES: usize = 8;
+/// Entries of eight of them.
+const PIECE: usize = 8 * LINE_ENTRIES;
 /// Tables of those that are flushed: many lines, so that none comes again soon.
 const TABLES: usize = 16;
 
@@ -22,7 +24,7 @@ fn tables(count: usize) -> Vec<Box<Frame>> {
     (0..count).map(|_| Box::new(std::array::from_fn(|_| Entry::new(0)))).collect()
 }
 
-/// A lock that nobody else wants, and a turn of a spin.
+/// A lock that is free, and a turn of a spin.
 pub(super) fn locks(platform: &Native<true>) -> Subject<'static> {
     let lock = Padded(platform.lock(LockClass::IovaAllocator, 0u64));
     let (word, platform) = (AtomicU64::new(0), *platform);
@@ -86,28 +88,29 @@ pub(super) fn flushes() -> Option<Subject<'static>> {
     let tables = tables(TABLES);
     let mut turn = 0;
     let take_sample = move |part, meter: &mut crate::meter::Meter| {
-        let table = &tables[turn % TABLES];
         turn += 1;
+        let pieces = || tables.iter().flat_map(|table| table.chunks(PIECE));
+        let store = |entry: &Entry| entry.store_bits(black_box(0));
         meter.start();
         match part {
-            0 => table.iter().for_each(|entry| {
-                entry.store_bits(black_box(0));
+            0 => tables[turn % TABLES].iter().for_each(|entry| {
+                store(entry);
                 platform.table_barrier(std::slice::from_ref(entry));
             }),
-            1 => table.chunks(LINE_ENTRIES * LINE_ENTRIES).for_each(|lines| {
-                lines.iter().for_each(|entry| entry.store_bits(black_box(0)));
+            1 => pieces().for_each(|lines| {
+                lines.iter().for_each(store);
                 platform.table_barrier(lines);
             }),
             // The first line of each such piece.
-            _ => table.chunks(LINE_ENTRIES * LINE_ENTRIES).for_each(|lines| {
-                lines.iter().for_each(|entry| entry.store_bits(black_box(0)));
+            _ => pieces().for_each(|lines| {
+                lines.iter().for_each(store);
                 platform.table_barrier(&lines[..LINE_ENTRIES]);
             }),
         }
         meter.stop();
         Ok(())
     };
-    let (single, pieces) = (ENTRIES as f64, (ENTRIES / LINE_ENTRIES / LINE_ENTRIES) as f64);
+    let (single, pieces) = (ENTRIES as f64, (TABLES * ENTRIES / PIECE) as f64);
     let parts = vec![("flushed entry", single), ("eight flushed lines", pieces), ("one flushed line", pieces)];
     Some(Subject { parts, take_sample: Box::new(take_sample) })
 }

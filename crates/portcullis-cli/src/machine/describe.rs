@@ -89,7 +89,7 @@ fn describe(found: &Found, prices: &Prices) -> Result<Machine, Failure> {
         unknown.extend(OF_DISKS.map(str::to_owned));
     }
     for (key, cycles) in &prices.cycles {
-        machine.set(key, &(cycles.round() as u64).to_string()).map_err(Failure::input)?;
+        machine.set(key, &whole(*cycles).to_string()).map_err(Failure::input)?;
     }
     let costs = serde_json::to_value(&machine.costs).map_err(Failure::input)?;
     let steps = costs.as_object().into_iter().flatten().map(|(key, _)| key);
@@ -107,6 +107,15 @@ fn describe(found: &Found, prices: &Prices) -> Result<Machine, Failure> {
         take_latency(&mut machine, latency);
     }
     Ok(machine)
+}
+
+/// In whole cycles, as a cost book has them. What takes less than a quarter of one hides behind the steps around it; what takes more is
+/// not for nothing, though it be less than half.
+fn whole(cycles: f64) -> u64 {
+    match cycles.round() as u64 {
+        0 if cycles >= 0.25 => 1,
+        rounded => rounded,
+    }
 }
 
 /// What the kernel has counted is a command and its wait together: two thirds and one, as is assumed of the machines with a name.

@@ -128,7 +128,9 @@ fn choose(ranking: &Ranking<'_>, best: Candidate<'_>, because: &str) -> String {
 fn nothing_is_better(rows: &[CompareRow]) -> Option<String> {
     let ranking = Ranking::of(rows, Protection::Strict, Some(1));
     let others = ranking.of.checked_sub(1).filter(|others| *others > 0)?;
-    Some(if ranking.tied.len() == ranking.of {
+    Some(if others == 1 && ranking.tied.len() == 2 {
+        format!("The other strict design is within {} of it: it is no better here.", percent(TIE))
+    } else if ranking.tied.len() == ranking.of {
         format!("All {others} other strict designs are within {} of it: none is better here.", percent(TIE))
     } else {
         format!(

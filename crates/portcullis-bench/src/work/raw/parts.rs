@@ -60,7 +60,7 @@ impl<P: Platform> Table<P> {
 
     #[inline(always)]
     pub(crate) fn unmap(&self, first: u64, pages: u64) {
-        // SAFETY: the platform of `new`; one thread, so nobody else unmaps it. No device walks what is cleared.
+        // SAFETY: the platform of `new`; one thread, so none else unmaps it. No device walks what is cleared.
         unsafe { self.table.unmap(&self.platform, range(first, pages), &mut FreedTables::new()) };
     }
 
