@@ -9,6 +9,7 @@ mod determinism;
 mod figures;
 mod found;
 mod html;
+mod html_batches;
 mod html_target;
 mod human;
 mod json;
