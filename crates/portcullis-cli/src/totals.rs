@@ -19,9 +19,9 @@ pub(crate) fn print(out: &mut impl Write, all: &[Total], names: &[&str]) -> io::
         Column::numbers("cycles/\npage"),
         Column::numbers("window us\nmax"),
         Column::numbers("stale\npages").worth(1),
-        Column::numbers("of none,\nall time"),
-        Column::numbers("of none,\nat worst"),
-        Column::words("worst on"),
+        Column::numbers("of none\nin all"),
+        Column::numbers("of none\nat worst"),
+        Column::words("worst on").worth(2),
     ];
     let tables = tables(all);
     let cells: Vec<Vec<Vec<String>>> =

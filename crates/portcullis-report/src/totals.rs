@@ -47,7 +47,7 @@ fn table(totals: &[&Total]) -> Markup {
         thead {
             tr {
                 th.word scope="col" { "design" } th.word scope="col" { "protection" }
-                (heads(&["cycles/\npage", "window µs\nmax", "stale\npages", "of none,\nall time", "of none,\nat worst"]))
+                (heads(&["cycles/\npage", "window µs\nmax", "stale\npages", "of none\nin all", "of none\nat worst"]))
                 th.word scope="col" { "worst on" }
             }
         }
