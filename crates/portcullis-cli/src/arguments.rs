@@ -73,6 +73,9 @@ pub(crate) struct CompareArguments {
     /// One JSON document on standard output
     #[arg(long)]
     pub(crate) json: bool,
+    /// The rows of that document on standard output, as comma-separated values
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) csv: bool,
     /// Writes a page with pictures to this file as well; it needs no network. Replaces an earlier page or an empty file, and no
     /// other
     #[arg(long, value_name = "FILE")]
@@ -86,6 +89,9 @@ pub(crate) struct AttackArguments {
     /// One JSON document on standard output
     #[arg(long)]
     pub(crate) json: bool,
+    /// The rows of that document on standard output, as comma-separated values
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) csv: bool,
     /// Writes a page with pictures to this file as well; it needs no network. Replaces an earlier page or an empty file, and no
     /// other
     #[arg(long, value_name = "FILE")]

@@ -1,14 +1,15 @@
 //! `portcullis attack`.
 
-use crate::Failure;
 use crate::arguments::AttackArguments;
 use crate::html::Target;
 use crate::plan::{Head, Planned, progress_bar};
 use crate::show::show;
-use crate::table::{NO_SUCH_HARDWARE, NO_SUCH_HARDWARE_NOTE, count, number, plain, textwrap};
+use crate::table::{Column, NO_SUCH_HARDWARE, NO_SUCH_HARDWARE_NOTE, count, fitted, number, wrap};
+use crate::{Failure, flat};
 use portcullis::Protection;
 use portcullis_sim::attack::{self, AttackRow, Entry, Found};
 use serde::Serialize;
+use serde_json::json;
 use std::io::{self, Write};
 
 #[derive(Serialize)]
@@ -44,8 +45,18 @@ pub(crate) fn attack(arguments: &AttackArguments, out: &mut impl Write) -> Resul
         violations: &violations,
         conclusions: &conclusions,
     };
-    let table = |out: &mut _| print(out, &planned, &items, &conclusions);
+    let table = |out: &mut _| match arguments.csv {
+        true => print_entries(out, &document.results),
+        false => print(out, &planned, &items, &conclusions),
+    };
     show(out, &document, page.as_ref(), arguments.json, table, &violations)
+}
+
+fn print_entries(out: &mut impl Write, entries: &[Entry<'_>]) -> io::Result<()> {
+    let rows = entries.iter().map(serde_json::to_value).collect::<Result<Vec<_>, _>>()?;
+    // What only some designs and some runs have.
+    let template = json!({"in_burst_entries_max": null, "refused_maps": null, "given_up_maps": null, "error": null});
+    flat::write(out, &template, &rows)
 }
 
 fn print(
@@ -60,16 +71,25 @@ fn print(
         }
         planned.print_head(out, index)?;
         print_rows(out, rows)?;
-        writeln!(out, "\n{}", textwrap(conclusion))?;
+        writeln!(out, "\n{}", wrap(conclusion))?;
     }
     Ok(())
 }
 
 fn print_rows(out: &mut impl Write, rows: &[&AttackRow]) -> io::Result<()> {
-    let header =
-        ["design", "protection", "got through\naccesses", "window us\nmax", "bound +\ngrace us", "stale\nbytes·us"];
-    let header = [&header[..], &["verdict", "probes", "cached\nat unmap", "rest of pages\nbytes·us"]].concat();
-    let mut table = plain(&header, 2);
+    let columns = [
+        Column::words("design"),
+        Column::words("protection"),
+        Column::numbers("got through\naccesses"),
+        Column::numbers("window us\nmax"),
+        Column::numbers("bound +\ngrace us").worth(5),
+        Column::numbers("stale\nbytes·us").worth(4),
+        Column::numbers("verdict"),
+        Column::numbers("probes").worth(2),
+        Column::numbers("cached\nat unmap").worth(3),
+        Column::numbers("rest of pages\nbytes·us").worth(1),
+    ];
+    let mut table = Vec::new();
     let dash = || "-".to_owned();
     for row in rows {
         let attacked = &row.attacked;
@@ -87,7 +107,7 @@ fn print_rows(out: &mut impl Write, rows: &[&AttackRow]) -> io::Result<()> {
             None => "none".to_owned(),
         };
         let mark = if row.choice.design.info().is_hypothetical() { NO_SUCH_HARDWARE } else { "" };
-        table.add_row([
+        table.push(vec![
             row.choice.to_string(),
             format!("{}{mark}", row.protection),
             each(&|found| format!("{} {}", found.rule, count(found.accesses))),
@@ -100,7 +120,7 @@ fn print_rows(out: &mut impl Write, rows: &[&AttackRow]) -> io::Result<()> {
             number(attacked.residual_bytes_us),
         ]);
     }
-    writeln!(out, "{}", table.trim_fmt())?;
+    writeln!(out, "{}", fitted(&columns, &table, "`--json` and `--csv` have all columns"))?;
     if rows.iter().any(|row| row.choice.design.info().is_hypothetical()) {
         writeln!(out, "{NO_SUCH_HARDWARE_NOTE}")?;
     }

@@ -5,7 +5,7 @@ use crate::arguments::BenchArguments;
 use crate::html::Origin;
 use crate::plan::{designs, progress_bar};
 use crate::show::show;
-use crate::table::{number, plain, textwrap};
+use crate::table::{Column, fitted, number, wrap};
 use portcullis_bench::{self as bench, BenchError, BenchPlan, BenchRow, CyclesFrom, Effort, Workload};
 use serde::Serialize;
 use std::io::{self, Write};
@@ -84,8 +84,19 @@ const LEGEND: &str = "Medians over samples; a pair is the map and the unmap of o
     bench --help`.";
 
 fn print(out: &mut impl Write, rows: &[BenchRow]) -> io::Result<()> {
-    let header = ["workload", "design", "protection", "threads", "ns/\npair", "cycles/\npair", "min", "p90"];
-    let mut table = plain(&[&header[..], &["instr./\npair", "remark"]].concat(), 3);
+    let columns = [
+        Column::words("workload"),
+        Column::words("design"),
+        Column::words("protection"),
+        Column::numbers("threads"),
+        Column::numbers("ns/\npair"),
+        Column::numbers("cycles/\npair"),
+        Column::numbers("min").worth(2),
+        Column::numbers("p90").worth(1),
+        Column::numbers("instr./\npair").worth(3),
+        Column::words("remark"),
+    ];
+    let mut table = Vec::new();
     let dash = || "-".to_owned();
     let number = |value: Option<f64>| value.map_or_else(dash, number);
     for row in rows {
@@ -100,7 +111,7 @@ fn print(out: &mut impl Write, rows: &[BenchRow]) -> io::Result<()> {
             },
             (Ok(_), None) => String::new(),
         };
-        table.add_row([
+        table.push(vec![
             row.workload.id().to_owned(),
             row.choice.to_string(),
             row.protection.to_string(),
@@ -114,5 +125,5 @@ fn print(out: &mut impl Write, rows: &[BenchRow]) -> io::Result<()> {
         ]);
     }
     let legend = format!("{LEGEND} This program is built with the profile `{PROFILE}`; `benchmark` is the fastest.");
-    writeln!(out, "{}\n\n{}", table.trim_fmt(), textwrap(&legend))
+    writeln!(out, "{}\n\n{}", fitted(&columns, &table, "`--json` has all columns"), wrap(&legend))
 }

@@ -1,15 +1,20 @@
 //! `portcullis compare`.
 
-use crate::Failure;
 use crate::arguments::CompareArguments;
 use crate::html::Target;
 use crate::plan::{Head, Planned, progress_bar};
 use crate::show::show;
-use crate::table::{NO_SUCH_HARDWARE, NO_SUCH_HARDWARE_NOTE, count, gbps, number, percent, plain, textwrap};
+use crate::table::{Column, Layout, NO_SUCH_HARDWARE, NO_SUCH_HARDWARE_NOTE, count, number, wrap};
+use crate::{Failure, flat};
 use portcullis::Protection;
 use portcullis_sim::advice::{Advice, Best, Sensitivity, advise};
-use portcullis_sim::compare::{CompareRow, Comparison, Measurement};
+use portcullis_sim::compare::{CompareRow, Comparison, Item, Measurement};
+use portcullis_sim::number::{gbps_range, percent_range, thousands};
+use portcullis_sim::totals::{Total, totals};
+use portcullis_sim::{PrefetchCounts, Recorded, RiotlbCounts, RunOutcome, Traffic};
 use serde::Serialize;
+use serde_json::Value;
+use std::collections::BTreeSet;
 use std::io::{self, Write};
 
 #[derive(Serialize)]
@@ -19,6 +24,9 @@ struct Document<'d> {
     head: Head<'d>,
     #[serde(flatten)]
     comparison: &'d Comparison,
+    /// Of several pieces of work together.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    all: &'d [Total],
     violations: &'d [String],
     best: Vec<&'d Best>,
     advice: Vec<&'d str>,
@@ -47,88 +55,197 @@ pub(crate) fn compare(arguments: &CompareArguments, out: &mut impl Write) -> Res
         comparison.results.iter().chain(&comparison.equal_batch).filter_map(CompareRow::violation).collect();
     let tested = |item| comparison.results.iter().any(|row| row.item == item && row.outcome().is_some());
     violations.extend(planned.untested(tested));
+    let all = totals(&comparison);
     let document = Document {
         schema: "portcullis.compare/1",
         head: planned.head(arguments.plan.workload.is_some().then_some(plan.seed)),
         comparison: &comparison,
+        all: &all,
         violations: &violations,
         best: advice.iter().map(|advice| &advice.best).collect(),
         advice: advice.iter().map(|advice| advice.text.as_str()).collect(),
         sensitivity: advice.iter().map(|advice| advice.sensitivity.as_ref()).collect(),
     };
-    let table = |out: &mut _| print(out, &planned, &comparison, &advice);
+    let table = |out: &mut _| match arguments.csv {
+        true => print_rows(out, &comparison),
+        false => print(out, &planned, &comparison, &advice, &all),
+    };
     show(out, &document, page.as_ref(), arguments.json, table, &violations)
 }
 
-fn print(out: &mut impl Write, planned: &Planned<'_>, comparison: &Comparison, advice: &[Advice]) -> io::Result<()> {
-    let cores = planned.plan.items.first().map_or(0, |item| item.machine.cores);
-    for (index, advice) in advice.iter().enumerate() {
-        if index > 0 {
-            writeln!(out)?;
-        }
-        planned.print_head(out, index)?;
-        let of_item = |rows: &[CompareRow]| rows.iter().filter(|row| row.item == index).cloned().collect::<Vec<_>>();
-        let own = of_item(&comparison.results);
-        // Where designs batch by themselves, and others do not, the reader must see it.
-        let batches = own.iter().any(|row| row.batch != own[0].batch);
-        print_rows(out, &own, batches)?;
-        let equal = of_item(&comparison.equal_batch);
-        if !equal.is_empty() {
-            writeln!(out, "\nAll designs at equal batches of unmaps, each batch with one wait:")?;
-            print_rows(out, &equal, true)?;
-        }
-        writeln!(out, "\n{}", textwrap(&advice.text))?;
-    }
-    let footnote = format!(
-        "Gb/s are estimates: the lower of what the bus and the machine's cores ({}), if the work spreads evenly over \
-         them, could carry.",
-        cores
-    );
-    writeln!(out, "\n{}", textwrap(&footnote))
+/// Both lists of rows, and in which of them each stands.
+fn print_rows(out: &mut impl Write, comparison: &Comparison) -> io::Result<()> {
+    let lists = [("own", &comparison.results), ("equal", &comparison.equal_batch)];
+    let rows = lists.into_iter().flat_map(|(table, rows)| rows.iter().map(move |row| TableRow { table, row }));
+    let rows = rows.map(serde_json::to_value).collect::<Result<Vec<_>, _>>()?;
+    let with_all_parts = RunOutcome {
+        riotlb: Some(RiotlbCounts::default()),
+        prefetch: Some(PrefetchCounts::default()),
+        recorded: Some(Recorded::default()),
+        ..RunOutcome::default()
+    };
+    let mut template = serde_json::to_value(with_all_parts)?;
+    template["error"] = Value::Null;
+    flat::write(out, &template, &rows)
 }
 
-fn print_rows(out: &mut impl Write, rows: &[CompareRow], with_batch: bool) -> io::Result<()> {
-    let mut header =
-        vec!["design", "protection", "cycles/\npage", "IOTLB\nmisses/p", "L3\nmisses/p", "inval/\npage", "tables\nmax"];
-    header.extend(["window us\nmax", "stale\npages", "Gb/s\n(est.)", "limit", "of none"]);
-    if with_batch {
-        header.insert(2, "batch");
-    }
-    let mut table = plain(&header, 2);
-    let mut refused = Vec::new();
-    for row in rows {
-        let mark = if row.no_such_hardware { NO_SUCH_HARDWARE } else { "" };
-        let mut cells = vec![row.label(), format!("{}{mark}", row.protection)];
-        if with_batch {
-            cells.push(row.batch.to_string());
+#[derive(Serialize)]
+struct TableRow<'r> {
+    table: &'static str,
+    #[serde(flatten)]
+    row: &'r CompareRow,
+}
+
+fn print(
+    out: &mut impl Write,
+    planned: &Planned<'_>,
+    comparison: &Comparison,
+    advice: &[Advice],
+    all: &[Total],
+) -> io::Result<()> {
+    let items = &planned.plan.items;
+    for (index, (item, advice)) in items.iter().zip(advice).enumerate() {
+        planned.print_head(out, index)?;
+        if let Some(why) = why_a_disk(item) {
+            writeln!(out, "{}\n", wrap(why))?;
         }
-        match &row.outcome {
-            Measurement::Done(outcome) => {
-                let unprotected = row.protection == Protection::None;
-                let or_dash = |value: f64| if unprotected && value == 0.0 { "-".to_owned() } else { number(value) };
-                cells.extend([
-                    or_dash(outcome.cycles_per_page),
-                    or_dash(outcome.iotlb_misses_per_page),
-                    or_dash(outcome.ptcache_l3_misses_per_page),
-                    or_dash(outcome.invalidations_per_page),
-                    count(outcome.table_pages_max),
-                    outcome.stale_window_us_max.map_or("∞".to_owned(), number),
-                    count(outcome.stale_accesses),
-                    gbps(outcome.estimate_gbps),
-                    outcome.limit.name().to_owned(),
-                    percent(outcome.estimate_vs_none),
-                ]);
+        print_tables(out, &comparison.at_equal_batches(index))?;
+        writeln!(out, "{}\n", wrap(&advice.text))?;
+    }
+    let names: BTreeSet<&str> = items.iter().map(|item| item.name.as_str()).collect();
+    crate::totals::print(out, all, &Vec::from_iter(names))?;
+    writeln!(out, "{}", wrap(&footnote(items, comparison)))
+}
+
+/// A user whose network driver maps whole sectors must be able to tell, and to say otherwise.
+fn why_a_disk(item: &Item) -> Option<&'static str> {
+    match (Traffic::of(&item.work, &item.machine), item.machine.link_gbps) {
+        (Traffic::Network, _) => None,
+        (Traffic::Disk, None) => Some("This is taken for a disk's traffic, because the machine has no link."),
+        (Traffic::Disk, Some(_)) => Some(
+            "This is taken for a disk's traffic, because all buffers are whole sectors. For a network card's: `--set disk_iops=null \
+             --set disk_bytes_per_second=null`.",
+        ),
+    }
+}
+
+/// What the rates are.
+fn footnote(items: &[Item], comparison: &Comparison) -> String {
+    let mut of_cores: Vec<String> = Vec::new();
+    for item in items {
+        let (used, all) = (item.work.cores(), item.machine.cores);
+        let of = format!("{} of {} cores", used.min(all as usize), count(all.into()));
+        if !of_cores.contains(&of) {
+            of_cores.push(of);
+        }
+    }
+    let traffic = |wanted| items.iter().any(|item| Traffic::of(&item.work, &item.machine) == wanted);
+    let (rates, device) = match (traffic(Traffic::Network), traffic(Traffic::Disk)) {
+        (true, true) => ("Gb/s and kIO/s", "link or disks"),
+        (false, true) => ("kIO/s", "disks"),
+        _ => ("Gb/s", "link"),
+    };
+    let recorded = comparison.results.iter().filter_map(CompareRow::outcome).any(|outcome| outcome.recorded.is_some());
+    let recorded = if recorded {
+        " `CPU %` is what protection takes of one core at the recorded load, which is far below full speed in most captures."
+    } else {
+        ""
+    };
+    format!(
+        "{rates} are estimates at full speed: the least of what the CPUs that have the work ({}), the bus, and the {device} can \
+         carry. `of none` is the share of the rate without protection.{recorded}",
+        of_cores.join(" or ")
+    )
+}
+
+/// How a table is called that has batches of up to `batch` unmaps.
+fn title(batch: usize) -> String {
+    match batch {
+        1 => "Each unmap by itself:".to_owned(),
+        _ => format!("In batches of up to {batch}, each with one wait:"),
+    }
+}
+
+/// A table for each batch, all with the same columns.
+fn print_tables(out: &mut impl Write, tables: &[(usize, Vec<&CompareRow>)]) -> io::Result<()> {
+    let rows = || tables.iter().flat_map(|(_, rows)| rows.iter().copied());
+    let outcomes = || rows().filter_map(CompareRow::outcome);
+    let traffic = outcomes().next().map(|outcome| outcome.traffic).unwrap_or_default();
+    let recorded = outcomes().any(|outcome| outcome.recorded.is_some());
+    let columns = columns(traffic, recorded);
+    let cells: Vec<Vec<Vec<String>>> =
+        tables.iter().map(|(_, rows)| rows.iter().map(|row| cells(row, recorded)).collect()).collect();
+    let layout = Layout::of(&columns, cells.iter().flatten());
+    for ((batch, rows), cells) in tables.iter().zip(&cells) {
+        writeln!(out, "{}\n{}", title(*batch), layout.table(cells))?;
+        if rows.iter().any(|row| row.no_such_hardware) {
+            writeln!(out, "{NO_SUCH_HARDWARE_NOTE}")?;
+        }
+        for row in rows {
+            if let Measurement::Failed(error) = &row.outcome {
+                writeln!(out, "{}", wrap(&format!("no result for {} {}: {error}", row.label(), row.protection)))?;
             }
-            Measurement::Failed(error) => refused.push(format!("{} {}: {error}", row.label(), row.protection)),
         }
-        table.add_row(cells);
+        writeln!(out)?;
     }
-    writeln!(out, "{}", table.trim_fmt())?;
-    if rows.iter().any(|row| row.no_such_hardware) {
-        writeln!(out, "{NO_SUCH_HARDWARE_NOTE}")?;
+    if tables.is_empty() {
+        writeln!(out, "{}\n", layout.table(&[]))?;
     }
-    for refusal in refused {
-        writeln!(out, "no result for {refusal}")?;
+    match layout.left_out("`--json` and `--csv` have all columns") {
+        Some(note) => writeln!(out, "{note}\n"),
+        None => Ok(()),
     }
-    Ok(())
+}
+
+fn columns(traffic: Traffic, recorded: bool) -> Vec<Column> {
+    let rate = match traffic {
+        Traffic::Network => "Gb/s\n(est.)",
+        Traffic::Disk => "kIO/s\n(est.)",
+    };
+    let mut columns = vec![
+        Column::words("design"),
+        Column::words("protection"),
+        Column::numbers("cycles/\npage"),
+        Column::numbers("IOTLB\nmisses/p").worth(4),
+        Column::numbers("L3\nmisses/p").worth(3),
+        Column::numbers("inval/\npage").worth(1),
+        Column::numbers("tables\nmax").worth(2),
+        Column::numbers("window us\nmax"),
+        Column::numbers("stale\npages").worth(5),
+    ];
+    if recorded {
+        columns.push(Column::numbers("CPU % as\nrecorded").worth(7));
+    }
+    columns.extend([Column::numbers(rate), Column::numbers("limit").worth(6), Column::numbers("of none")]);
+    columns
+}
+
+fn cells(row: &CompareRow, recorded: bool) -> Vec<String> {
+    let mark = if row.no_such_hardware { NO_SUCH_HARDWARE } else { "" };
+    let mut cells = vec![row.label(), format!("{}{mark}", row.protection)];
+    let Some(outcome) = row.outcome() else { return cells };
+    let unprotected = row.protection == Protection::None;
+    let or_dash = |value: f64| if unprotected && value == 0.0 { "-".to_owned() } else { number(value) };
+    cells.extend([
+        or_dash(outcome.cycles_per_page),
+        or_dash(outcome.iotlb_misses_per_page),
+        or_dash(outcome.ptcache_l3_misses_per_page),
+        or_dash(outcome.invalidations_per_page),
+        count(outcome.table_pages_max),
+        outcome.stale_window_us_max.map_or("∞".to_owned(), number),
+        count(outcome.stale_accesses),
+    ]);
+    if recorded {
+        cells.push(outcome.recorded.map_or("-".to_owned(), |recorded| or_dash(recorded.cpu_percent)));
+    }
+    cells.extend([rate(outcome), outcome.limit.name().to_owned()]);
+    cells.push(percent_range(outcome.estimate_vs_none_min, outcome.estimate_vs_none));
+    cells
+}
+
+fn rate(outcome: &RunOutcome) -> String {
+    match outcome.traffic {
+        Traffic::Network => gbps_range(outcome.estimate_gbps_min, outcome.estimate_gbps),
+        Traffic::Disk => thousands(outcome.estimate_operations_per_second),
+    }
 }

@@ -4,9 +4,9 @@ use crate::arguments::FiguresArguments;
 use crate::html::{Origin, Target};
 use crate::plan::progress_bar;
 use crate::show::show;
-use crate::table::{number, plain, textwrap};
+use crate::table::{Column, Layout, number, wrap, wrap_behind};
 use crate::{Failure, bundled};
-use portcullis_sim::figures::{Figure, Grid, Made, Point};
+use portcullis_sim::figures::{Figure, Grid, GridRow, Made, Point};
 use portcullis_sim::prefetch::NO_SUCH_HARDWARE;
 use serde::Serialize;
 use std::io::{self, Write};
@@ -53,11 +53,9 @@ impl FigureInfo {
 
 /// A table of what there is.
 pub(crate) fn table_of(figures: &[FigureInfo]) -> String {
-    let mut table = plain(&["figure", "what it shows", "source"], 3);
-    for figure in figures {
-        table.add_row([figure.id, figure.title, figure.source]);
-    }
-    table.trim_fmt()
+    let rows: Vec<Vec<String>> =
+        figures.iter().map(|figure| [figure.id, figure.title, figure.source].map(str::to_owned).to_vec()).collect();
+    Layout::of(&["figure", "what it shows", "source"].map(Column::words), &rows).table(&rows)
 }
 
 #[derive(Serialize)]
@@ -123,34 +121,46 @@ fn make(figure: &Figure) -> Result<Made, Failure> {
 
 fn print(out: &mut impl Write, figure: &Figure, made: &Made) -> io::Result<()> {
     let hypothetical = if figure.is_hypothetical { format!(" ({NO_SUCH_HARDWARE})") } else { String::new() };
-    writeln!(out, "{}: {}{hypothetical}\n{}\n", figure.id, figure.title, figure.source)?;
+    let title = format!("{}: {}{hypothetical}", figure.id, figure.title);
+    writeln!(out, "{}\n{}\n", wrap(&title), wrap(figure.source))?;
     for grid in &made.tables {
         print_grid(out, grid)?;
     }
     let held: Vec<&Point> = made.points.iter().filter(|point| point.within.is_some()).collect();
     let within = held.iter().filter(|point| point.within == Some(true)).count();
-    writeln!(
-        out,
-        "{within} of the {} numbers that are held against something are within their tolerance.",
-        held.len()
-    )?;
+    let verdict =
+        format!("{within} of the {} numbers that are held against something are within their tolerance.", held.len());
+    writeln!(out, "{}", wrap(&verdict))?;
     for violation in held.iter().filter_map(|point| point.violation()) {
-        writeln!(out, "  {violation}")?;
+        writeln!(out, "{}", wrap_behind("  ", "    ", &violation))?;
     }
     writeln!(out)?;
     for finding in &made.findings {
-        writeln!(out, "{}", textwrap(finding))?;
+        writeln!(out, "{}", wrap(finding))?;
     }
     writeln!(out)
 }
 
+/// Columns for which there is no room follow below, again behind the names of the rows.
 fn print_grid(out: &mut impl Write, grid: &Grid) -> io::Result<()> {
-    writeln!(out, "{}\n{}", grid.title, grid.quantity)?;
-    let header: Vec<&str> = [grid.across].into_iter().chain(grid.columns.iter().map(String::as_str)).collect();
-    let mut table = plain(&header, 1);
-    for row in &grid.rows {
-        let values = row.values.iter().map(|value| value.map_or("-".to_owned(), number));
-        table.add_row(std::iter::once(row.name.clone()).chain(values).collect::<Vec<_>>());
+    writeln!(out, "{}\n{}", wrap(&grid.title), wrap(grid.quantity))?;
+    let cell = |value: &Option<f64>| value.map_or("-".to_owned(), number);
+    let mut at = 0;
+    while at < grid.columns.len() {
+        let columns_from = |to: usize| -> Vec<Column> {
+            let heads = grid.columns[at..to].iter().map(|head| Column::numbers(head));
+            std::iter::once(Column::words(grid.across)).chain(heads).collect()
+        };
+        let rows_to = |to: usize| -> Vec<Vec<String>> {
+            let row =
+                |row: &GridRow| std::iter::once(row.name.clone()).chain(row.values[at..to].iter().map(cell)).collect();
+            grid.rows.iter().map(row).collect()
+        };
+        let fits = |to: &usize| !Layout::of(&columns_from(*to), &rows_to(*to)).is_tight();
+        let to = (at + 1..=grid.columns.len()).rev().find(fits).unwrap_or(at + 1);
+        let rows = rows_to(to);
+        writeln!(out, "{}\n", Layout::of(&columns_from(to), &rows).table(&rows))?;
+        at = to;
     }
-    writeln!(out, "{}\n", table.trim_fmt())
+    Ok(())
 }

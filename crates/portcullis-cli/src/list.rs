@@ -3,7 +3,7 @@
 use crate::Failure;
 use crate::arguments::{ListArguments, Listed};
 use crate::figures::{FigureInfo, table_of};
-use crate::table::plain;
+use crate::table::{Column, Layout, wrap_behind};
 use portcullis::design::OptionInfo;
 use portcullis::designs::DesignId;
 use portcullis_sim::{Machine, ParameterInfo, WORKLOADS, Work, WorkloadInfo};
@@ -77,11 +77,7 @@ pub(crate) fn list(arguments: &ListArguments, out: &mut impl Write) -> Result<()
         parts.push(design_paragraphs(designs));
     }
     if let Some(machines) = &document.machines {
-        let mut table = plain(&["machine", "what it is"], 2);
-        for machine in machines {
-            table.add_row([&machine.id, &machine.description]);
-        }
-        parts.push(table.trim_fmt());
+        parts.push(described("machine", "what it is", machines.iter().map(|one| (&*one.id, &*one.description))));
     }
     if let Some(workloads) = &document.workloads {
         parts.push(workload_paragraphs(workloads));
@@ -91,6 +87,12 @@ pub(crate) fn list(arguments: &ListArguments, out: &mut impl Write) -> Result<()
     }
     writeln!(out, "{}", parts.join("\n\n"))?;
     Ok(())
+}
+
+/// Names, and what each stands for.
+fn described<'a>(name: &str, meaning: &str, all: impl Iterator<Item = (&'a str, &'a str)>) -> String {
+    let rows: Vec<Vec<String>> = all.map(|(id, description)| vec![id.to_owned(), description.to_owned()]).collect();
+    Layout::of(&[name, meaning].map(Column::words), &rows).table(&rows)
 }
 
 fn designs() -> Vec<DesignEntry> {
@@ -122,6 +124,11 @@ fn designs() -> Vec<DesignEntry> {
     DesignId::ALL.iter().map(entry).collect()
 }
 
+/// A line of a paragraph, or several where it is long.
+fn fact(name: &str, text: &str) -> String {
+    wrap_behind(&format!("  {name:<13} "), &" ".repeat(16), text)
+}
+
 /// A paragraph for each design: what the JSON says of it, a line each.
 fn design_paragraphs(designs: &[DesignEntry]) -> String {
     let paragraph = |design: &DesignEntry| {
@@ -136,7 +143,7 @@ fn design_paragraphs(designs: &[DesignEntry]) -> String {
         ];
         facts.extend(design.options.iter().map(|option| ("parameter", parameter(option))));
         facts.extend(design.breaches.iter().map(|one| ("gives up", breach(one))));
-        let lines = facts.iter().map(|(name, fact)| format!("  {name:<13} {fact}"));
+        let lines = facts.iter().map(|(name, text)| fact(name, text));
         std::iter::once(design.id.to_owned()).chain(lines).collect::<Vec<_>>().join("\n")
     };
     designs.iter().map(paragraph).collect::<Vec<_>>().join("\n\n")
@@ -155,10 +162,10 @@ fn workloads() -> Vec<WorkloadEntry> {
 /// A paragraph for each workload: what it does, and a line for each parameter.
 fn workload_paragraphs(workloads: &[WorkloadEntry]) -> String {
     let paragraph = |workload: &WorkloadEntry| {
-        let does = format!("  {:<13} {}", "does", workload.description);
+        let does = fact("does", workload.description);
         let parameter = |one: &ParameterInfo| {
             let ParameterInfo { key, default, expected, description } = one;
-            format!("  {:<13} {key} = {default}: {description}; {expected}", "parameter")
+            fact("parameter", &format!("{key} = {default}: {description}; {expected}"))
         };
         let lines = std::iter::once(does).chain(workload.parameters.iter().map(parameter));
         std::iter::once(workload.id.to_owned()).chain(lines).collect::<Vec<_>>().join("\n")

@@ -9,6 +9,7 @@ mod bundled;
 mod capture;
 mod compare;
 mod figures;
+mod flat;
 mod html;
 mod list;
 #[cfg(target_os = "linux")]
@@ -18,6 +19,7 @@ mod plan;
 mod replacement;
 mod show;
 mod table;
+mod totals;
 
 use arguments::{Arguments, Command, CompareArguments};
 use clap::Parser;

@@ -2,7 +2,7 @@
 
 use crate::arguments::PlanArguments;
 use crate::html::Origin;
-use crate::table::count;
+use crate::table::{count, side_by_side, wrap};
 use crate::{Failure, bundled, machine_file};
 use indicatif::{ProgressBar, ProgressStyle};
 use portcullis::SubPage;
@@ -122,32 +122,43 @@ impl<'a> Planned<'a> {
         let plan = &self.plan;
         match self.inputs.get(item / self.variants) {
             Some(input) => print_input(out, input)?,
-            None => writeln!(out, "{}   synthetic, seed {}", plan.items[item].name, plan.seed)?,
+            None => {
+                let facts = [plan.items[item].name.clone(), format!("synthetic, seed {}", plan.seed)];
+                writeln!(out, "{}", side_by_side(&facts, "   "))?;
+            }
         }
+        let Item { machine, set, .. } = &plan.items[item];
         let clock = match plan.clock {
-            ClockMode::Model => "model clock".to_owned(),
+            ClockMode::Model => "model clock: as fast as the machine can".to_owned(),
             ClockMode::Trace => "the trace's clock".to_owned(),
             ClockMode::Scale(factor) => format!("pauses × {}", exact(factor)),
         };
-        let Item { machine, set, .. } = &plan.items[item];
-        let mut changed: String = set.iter().map(|(key, value)| format!("   {key}={}", word(value))).collect();
+        let mut facts = match self.base.is_file {
+            true => vec![format!("machine {}: {} (measured)", self.arguments.machine, machine.id)],
+            false => {
+                vec![format!("machine {} (assumed)", machine.id), "costs from its cost book, not your CPU".to_owned()]
+            }
+        };
+        facts.push(clock);
+        facts.extend(words_of(set));
         let prefetching = Prefetching::of(machine.iommu.prefetcher, plan.hints);
-        if let Some(spec) = prefetching.spec() {
-            changed.push_str(&format!("   prefetcher {spec} ({NO_SUCH_HARDWARE})"));
+        facts.extend(prefetching.spec().map(|spec| format!("prefetcher {spec} ({NO_SUCH_HARDWARE})")));
+        facts.extend(plan.batch.map(|batch| format!("batches of {batch}")));
+        if !plan.leaf_only_hint {
+            facts.push("no invalidation hint".to_owned());
         }
-        let batch = plan.batch.map(|batch| format!("   batches of {batch}")).unwrap_or_default();
-        let costs = match self.base.is_file {
-            true => format!("{}: {} (measured)", self.arguments.machine, machine.id),
-            false => format!("{} (assumed)   costs from its cost book, not your CPU", machine.id),
-        };
-        let hint = if plan.leaf_only_hint { "" } else { "   no invalidation hint" };
-        let parts = match plan.sub_page {
-            SubPage::Expose => "",
-            SubPage::Refuse => "   parts of pages refused",
-            SubPage::Bounce => "   parts of pages bounced",
-        };
-        writeln!(out, "machine {costs}   {clock}{changed}{batch}{hint}{parts}\n")
+        match plan.sub_page {
+            SubPage::Expose => {}
+            SubPage::Refuse => facts.push("parts of pages refused".to_owned()),
+            SubPage::Bounce => facts.push("parts of pages bounced".to_owned()),
+        }
+        writeln!(out, "{}\n", side_by_side(&facts, "   "))
     }
+}
+
+/// What was changed about the hardware, as users write it.
+pub(crate) fn words_of(set: &Settings) -> Vec<String> {
+    set.iter().map(|(key, value)| format!("{key}={}", word(value))).collect()
 }
 
 pub(crate) fn progress_bar() -> ProgressBar {
@@ -312,28 +323,22 @@ fn join(trace: &Trace, path: &Path) -> Result<portcullis_trace::Joined, Failure>
 
 fn print_input(out: &mut impl Write, input: &Input) -> io::Result<()> {
     let s = &input.statistics;
-    writeln!(
-        out,
-        "{}  {} maps  {} pages  {} CPUs  {} unmaps precede the capture",
-        input.file,
-        count(s.maps),
-        count(s.pages),
-        s.cpus,
-        count(s.unmatched_unmaps)
-    )?;
+    let mut facts = vec![input.file.clone()];
+    facts.extend([format!("{} maps", count(s.maps)), format!("{} pages", count(s.pages)), format!("{} CPUs", s.cpus)]);
+    facts.push(format!("{} unmaps precede the capture", count(s.unmatched_unmaps)));
+    writeln!(out, "{}", side_by_side(&facts, "  "))?;
+    let mut warn = |text: &str| writeln!(out, "{}", wrap(text));
     if s.lost_events > 0 {
-        writeln!(out, "warning: the tracer lost {} events; what they did is missing here", count(s.lost_events))?;
+        warn(&format!("warning: the tracer lost {} events; what they did is missing here", count(s.lost_events)))?;
     }
     if s.out_of_order > 0 {
-        writeln!(out, "warning: {} events are older than the one before them on their CPU", count(s.out_of_order))?;
+        warn(&format!("warning: {} events are older than the one before them on their CPU", count(s.out_of_order)))?;
     }
     match input.events {
-        Events::Both => {}
-        Events::Iommu => writeln!(
-            out,
-            "warning: without dma: events whole pages count as data, read and written; rates are too high where buffers are smaller"
-        )?,
-        Events::Dma => writeln!(out, "read from dma: events alone; coherent buffers are not in it")?,
+        Events::Both => Ok(()),
+        Events::Iommu => warn(
+            "warning: without dma: events whole pages count as data, read and written; rates are too high where buffers are smaller",
+        ),
+        Events::Dma => warn("read from dma: events alone; coherent buffers are not in it"),
     }
-    Ok(())
 }

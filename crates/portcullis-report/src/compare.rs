@@ -1,17 +1,17 @@
 //! The page of `compare`.
 
-use super::document::{Best, Comparison, Input, Protection, Run, Subject};
-use super::page::{
-    Page, cell, counted, design_cells, facts, figure, frame, heads, hypothetical, microseconds, prose, protections,
-    scrolled, sentences, shown, whole,
-};
-use super::{ReportError, ink, picture};
+use super::document::{Best, Comparison, Input, Protection, Run, Subject, Traffic};
+use super::page::{Page, counted, facts, figure, frame, hypothetical, microseconds, prose, protections, sentences};
+use super::picture::DrawError;
+use super::runs::{Batch, columns, misses_table, rate, share, table};
+use super::{ReportError, ink, picture, totals};
 use maud::{Markup, html};
-use portcullis_sim::number::{gbps, number, percent};
 
 const QUESTION: &str = "What does protecting this server’s DMA cost, and what is safe?";
-const RATES: &str = "estimates: the lower of what the bus and the machine’s cores could carry, if the work spreads evenly over \
-                     them, and never above the unprotected rate";
+const RATES: &str = "estimates at full speed: the least of what the CPUs that have the work in the capture, the bus, and the link or \
+                     the disks can carry";
+/// Id and name of the section on all work.
+const ALL: (&str, &str) = ("all", "All of these together");
 
 /// The part of a document that belongs to one trace or workload.
 struct Item<'d> {
@@ -30,8 +30,15 @@ pub(super) fn page(document: &Comparison) -> Result<String, ReportError> {
     let id = |index: usize| format!("work-{index}");
     let sections =
         items.iter().enumerate().map(|(index, item)| section(item, &id(index))).collect::<Result<Vec<_>, _>>()?;
-    let contents: Vec<_> = items.iter().enumerate().map(|(index, item)| (id(index), item.name.clone())).collect();
-    let body = html! { @for section in &sections { (section) } };
+    let mut contents: Vec<_> = items.iter().enumerate().map(|(index, item)| (id(index), item.name.clone())).collect();
+    let together = !document.all.is_empty();
+    if together {
+        contents.push((ALL.0.to_owned(), ALL.1.to_owned()));
+    }
+    let body = html! {
+        @for section in &sections { (section) }
+        @if together { (totals::section(ALL.0, ALL.1, &document.all)) }
+    };
     let (setting, assumed) = (&document.setting, &[("rates", RATES)]);
     Ok(frame(&Page { question: QUESTION, setting, contents: &contents, assumed, body }))
 }
@@ -74,39 +81,71 @@ impl Item<'_> {
             Protection::Deferred => &self.best.deferred,
             Protection::None => &None,
         };
-        best.as_ref().is_some_and(|best| (&best.design, best.batch) == (&run.design, run.batch))
+        best.as_ref().is_some_and(|best| best.design == run.design && best.batch == run.batch)
     }
 }
 
+/// Something for each batch. What is of interest in the first is left out of sight in the others, if `closed`.
+fn each(
+    batches: &[Batch<'_>],
+    closed: bool,
+    show: impl Fn(&Batch<'_>) -> Result<Option<Markup>, DrawError>,
+) -> Result<Option<Markup>, DrawError> {
+    let mut shown = Vec::new();
+    for batch in batches {
+        if let Some(content) = show(batch)? {
+            shown.push((batch.title(), content));
+        }
+    }
+    let markup = html! {
+        @for (index, (title, content)) in shown.iter().enumerate() {
+            @if closed && index > 0 { details { summary { (title) } (content) } }
+            @else { h4 { (title) } (content) }
+        }
+    };
+    Ok((!shown.is_empty()).then_some(markup))
+}
+
 fn section(item: &Item<'_>, id: &str) -> Result<Markup, ReportError> {
-    let there = |protection| item.runs.iter().any(|run| run.protection == protection);
-    let reach = html! { "↑ how long a device still reaches a buffer after its unmap, at most" };
-    let cost = figure(&reach, &html! { "CPU cycles per page: what it costs →" }, |form| {
-        picture::cost(item.runs, same_batch(item.runs).is_none(), |run| item.is_best(run), form)
+    let batches = Batch::all(item.runs, item.equal_batch);
+    let all: Vec<&Run> = batches.iter().flat_map(|batch| batch.runs.iter().copied()).collect();
+    let there = |protection| all.iter().any(|run| run.protection == protection);
+    let cost = each(&batches, false, |batch| {
+        let reach = html! { "↑ how long a device still reaches a buffer after its unmap, at most" };
+        figure(&reach, &html! { "CPU cycles per page: what it costs →" }, |form| {
+            picture::cost(&batch.runs, &all, |run| item.is_best(run), form)
+        })
     })?;
-    let misses = figure(&html! {}, &html! { "misses per page, each a read of memory →" }, |form| {
-        picture::misses(item.runs, form)
+    let tables = each(&batches, false, |batch| Ok(Some(table(&batch.runs, |run| item.is_best(run)))))?;
+    let misses = each(&batches, true, |batch| {
+        let below = html! { "misses per page, each a read of memory →" };
+        let picture = figure(&html! {}, &below, |form| picture::misses(&batch.runs, form))?;
+        Ok(picture.map(|picture| html! { (picture) (misses_table(&batch.runs)) }))
     })?;
-    let age = html! { "↑ age of the oldest buffer that is back in use and still within reach" };
-    let over_time =
-        figure(&age, &html! { "time since the start of the run →" }, |form| picture::over_time(item.runs, form))?;
+    let over_time = each(&batches, true, |batch| {
+        let age = html! { "↑ age of the oldest buffer that is back in use and still within reach" };
+        figure(&age, &html! { "time since the start of the run →" }, |form| picture::over_time(&batch.runs, form))
+    })?;
     Ok(html! {
         section id=(id) {
             h2 { (item.name) }
             @if let Some(input) = item.input { (facts(input)) }
+            @if all.iter().any(|run| run.traffic == Some(Traffic::Disk)) {
+                p.quiet { "This is taken for a disk’s traffic: all buffers are whole sectors, or the machine has no link." }
+            }
             (hypothetical(item.subject))
-            (answer(item))
+            (answer(item, &all))
             @if let Some(cost) = cost {
                 h3 { "Cost against exposure" }
                 p.quiet {
                     "Left is cheap, low is safe. What the answer speaks of is in bold."
-                    @if let Some(batch) = same_batch(item.runs).filter(|batch| *batch > 1) { " All unmap in batches of " (counted(batch)) "." }
+                    @if batches.len() > 1 { " Each picture has one batch, so that what is side by side unmaps alike." }
                 }
                 (protections(there))
                 (cost)
             }
             h3 { "All numbers" }
-            (table(item.runs, |run| item.is_best(run)))
+            @if let Some(tables) = tables { (tables) }
             (columns())
             @if let Some(misses) = misses {
                 h3 { "Misses by level" }
@@ -120,30 +159,22 @@ fn section(item: &Item<'_>, id: &str) -> Result<Markup, ReportError> {
                     }
                 }
                 (misses)
-                (misses_table(item.runs))
             }
             @if let Some(over_time) = over_time {
                 h3 { "The stale window over time" }
                 (over_time)
             }
-            @if !item.equal_batch.is_empty() {
-                details {
-                    summary { "All designs at equal batches" }
-                    p.quiet { "Where unmaps are collected, each batch takes one wait; its buffers go back together." }
-                    (table(item.equal_batch, |_| false))
-                }
-            }
         }
     })
 }
 
-fn answer(item: &Item<'_>) -> Markup {
+fn answer(item: &Item<'_>, runs: &[&Run]) -> Markup {
     let sentences = sentences(item.advice);
     html! {
         div.answer {
             @if let Some((first, others)) = sentences.split_first() {
                 p.lead { (prose(first)) }
-                (tiles(item))
+                (tiles(item, runs))
                 @if !others.is_empty() { ul { @for sentence in others { li { (prose(sentence)) } } } }
             }
         }
@@ -151,17 +182,17 @@ fn answer(item: &Item<'_>) -> Markup {
 }
 
 /// No protection, and the best of each, side by side.
-fn tiles(item: &Item<'_>) -> Markup {
-    let unprotected = item.runs.iter().find(|run| run.protection == Protection::None);
-    let best = |protection| item.runs.iter().find(|run| run.protection == protection && item.is_best(run));
+fn tiles(item: &Item<'_>, runs: &[&Run]) -> Markup {
+    let unprotected = runs.iter().find(|run| run.protection == Protection::None);
+    let best = |protection| runs.iter().find(|run| run.protection == protection && item.is_best(run));
     let tiles = [unprotected, best(Protection::Strict), best(Protection::Deferred)];
     html! {
         ul.tiles {
             @for run in tiles.into_iter().flatten() {
                 li style={ "--ink:" (ink::Ink::of(run.protection).variable()) } {
                     b { @if run.protection == Protection::None { "no protection" } @else { (run.design.label()) " " (run.protection.name()) } }
-                    @if let (Some(rate), Some(share)) = (run.estimate_gbps, run.estimate_vs_none) {
-                        span.rate { (shown(rate, &gbps(rate))) " " small { "Gb/s, " (shown(share, &percent(share))) } }
+                    @if let (Some((rate, unit)), Some(share)) = (rate(run), share(run.share)) {
+                        span.rate { (rate) " " small { (unit) ", " (share) } }
                     }
                     span.quiet {
                         @if run.protection != Protection::None && run.batch > 1 { "in batches of " (counted(run.batch)) "; " }
@@ -186,114 +217,6 @@ fn bound(run: &Run) -> Markup {
             Some(0.0) => { "until the hardware has worked off its queue, which takes " (microseconds(grace_us)) " at most" },
             Some(bound_us) => { "bound " (microseconds(bound_us)) " + " (microseconds(grace_us)) },
             None => "no bound",
-        }
-    }
-}
-
-fn bound_cell(run: &Run) -> Markup {
-    match (run.bound_us, run.grace_us) {
-        _ if run.unbounded() => html! { td { "none" } },
-        (Some(bound_us), Some(grace_us)) if run.protection == Protection::Deferred => html! {
-            td { (shown(bound_us, &number(bound_us))) " + " (shown(grace_us, &number(grace_us))) }
-        },
-        (bound_us, _) => cell(bound_us, number),
-    }
-}
-
-/// The batch of all runs, where it is the same.
-fn same_batch(runs: &[Run]) -> Option<u64> {
-    let batch = runs.first()?.batch;
-    runs.iter().all(|run| run.batch == batch).then_some(batch)
-}
-
-/// The table that a terminal shows, and what bounds the windows. Where batches differ the reader must see it.
-fn table(runs: &[Run], is_best: impl Fn(&Run) -> bool) -> Markup {
-    let with_batch = same_batch(runs).is_none();
-    let table = html! {
-        thead {
-            tr {
-                th.word scope="col" { "design" } th.word scope="col" { "protection" }
-                @if with_batch { th scope="col" { "batch" } }
-                (heads(&["cycles/\npage", "IOTLB\nmisses/p", "L3\nmisses/p", "inval/\npage", "tables\nmax", "window\nµs seen",
-                    "bound\nµs", "stale\npages", "Gb/s\n(est.)", "limit", "of none"]))
-            }
-        }
-        tbody {
-            @for run in runs.iter().filter(|run| run.error.is_none()) {
-                tr.best[is_best(run)] {
-                    (design_cells(&run.design, run.protection))
-                    @if with_batch { td { (counted(run.batch)) } }
-                    @for value in [run.cycles_per_page, run.iotlb_misses_per_page, run.ptcache_l3_misses_per_page, run.invalidations_per_page] {
-                        // Where nothing is translated there is nothing to count.
-                        (cell(value.filter(|value| run.protection != Protection::None || *value != 0.0), number))
-                    }
-                    (cell(run.table_pages_max, whole))
-                    @if run.stale_window_us_max.is_none() { td { "∞" } } @else { (cell(run.stale_window_us_max, number)) }
-                    (bound_cell(run))
-                    (cell(run.stale_accesses, whole))
-                    (cell(run.estimate_gbps, gbps))
-                    td { (run.limit.as_deref().unwrap_or("–")) }
-                    (cell(run.estimate_vs_none, percent))
-                }
-            }
-        }
-    };
-    html! {
-        (scrolled("All numbers", &table))
-        @for run in runs {
-            @if let Some(error) = &run.error {
-                p { "No result for " code { (run.design.label()) } " " (run.protection.name()) ": " (error) }
-            }
-        }
-    }
-}
-
-fn misses_table(runs: &[Run]) -> Markup {
-    let table = html! {
-        thead {
-            tr {
-                th.word scope="col" { "design" } th.word scope="col" { "protection" }
-                @for (name, _, _) in picture::LEVELS { th scope="col" { (name) } }
-                th scope="col" { "reads of memory" }
-            }
-        }
-        tbody {
-            @for run in runs.iter().filter(|run| run.memory_reads_per_page.is_some_and(|reads| reads > 0.0)) {
-                tr {
-                    (design_cells(&run.design, run.protection))
-                    @for (_, _, misses) in picture::LEVELS { (cell(misses(run), number)) }
-                    (cell(run.memory_reads_per_page, number))
-                }
-            }
-        }
-    };
-    html! { details { summary { "Misses per page in numbers" } (scrolled("Misses per page", &table)) } }
-}
-
-fn columns() -> Markup {
-    let meanings = [
-        ("cycles/page", "CPU cycles in map, unmap and flushes, waits included, per page mapped"),
-        (
-            "IOTLB, L3 misses/p",
-            "device accesses per page that needed a walk, and walks that missed the cache of pointers to leaf tables",
-        ),
-        ("inval/page, tables max", "invalidation commands per page; table pages in use at most"),
-        (
-            "window µs seen, bound µs",
-            "how long an unmapped page was seen within the device’s reach at most; how long the design says that an unmap waits until \
-             the hardware is told, + what timers and the hardware may take beside it",
-        ),
-        ("stale pages", "pages that were still within reach when handed back"),
-        ("batch", "how many unmaps in a row share an invalidation and a wait at most; their buffers go back together"),
-        (
-            "Gb/s, limit, of none",
-            "an estimate from the above: what it is bound by (CPUs, bus or link), and its share of the unprotected rate",
-        ),
-    ];
-    html! {
-        details {
-            summary { "What the columns say" }
-            dl { @for (name, meaning) in meanings { dt { (name) } dd { (meaning) } } }
         }
     }
 }

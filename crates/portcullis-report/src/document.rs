@@ -106,6 +106,9 @@ pub(super) struct Comparison {
     pub(super) equal_batch: Vec<Run>,
     pub(super) best: Vec<Best>,
     pub(super) advice: Vec<String>,
+    /// Of several pieces of work together.
+    #[serde(default)]
+    pub(super) all: Vec<Total>,
 }
 
 /// The best of each protection.
@@ -123,6 +126,37 @@ pub(super) struct Chosen {
     pub(super) batch: u64,
 }
 
+/// A design over several pieces of work.
+#[derive(Deserialize)]
+pub(super) struct Total {
+    #[serde(flatten)]
+    pub(super) design: Design,
+    pub(super) protection: Protection,
+    pub(super) batch: u64,
+    pub(super) set: Map<String, Value>,
+    pub(super) cycles_per_page: f64,
+    pub(super) stale_window_us_max: Option<f64>,
+    pub(super) stale_accesses: f64,
+    #[serde(flatten)]
+    pub(super) share: Share,
+    pub(super) worst: Worst,
+}
+
+/// Where it does worst.
+#[derive(Deserialize)]
+pub(super) struct Worst {
+    pub(super) trace: String,
+    #[serde(flatten)]
+    pub(super) share: Share,
+}
+
+/// A share of what is reached with no protection: a range where it is not known how full buffers were.
+#[derive(Clone, Copy, Deserialize)]
+pub(super) struct Share {
+    pub(super) estimate_vs_none: Option<f64>,
+    pub(super) estimate_vs_none_min: Option<f64>,
+}
+
 /// What a run was made on.
 #[derive(Clone, PartialEq, Deserialize)]
 pub(super) struct Subject {
@@ -138,11 +172,7 @@ pub(super) struct Subject {
 impl Subject {
     /// What to call it: the work, and what was changed where that is swept.
     pub(super) fn title(&self, setting: &Setting) -> String {
-        let changed = self.set.iter().filter(|_| !setting.sweep.is_empty());
-        changed.fold(self.trace.clone(), |title, (key, value)| match value {
-            Value::String(word) => format!("{title}, {key}={word}"),
-            other => format!("{title}, {key}={other}"),
-        })
+        if setting.sweep.is_empty() { self.trace.clone() } else { with_settings(&self.trace, &self.set) }
     }
 
     /// The trace, if the work is one.
@@ -154,6 +184,28 @@ impl Subject {
     pub(super) fn hypothetical(&self) -> Option<&str> {
         self.prefetcher.as_deref()
     }
+}
+
+/// A title, and what was changed about the hardware.
+pub(super) fn with_settings(title: &str, set: &Map<String, Value>) -> String {
+    set.iter().fold(title.to_owned(), |title, (key, value)| match value {
+        Value::String(word) => format!("{title}, {key}={word}"),
+        other => format!("{title}, {key}={other}"),
+    })
+}
+
+/// For which kind of device the work is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Traffic {
+    Network,
+    Disk,
+}
+
+/// The same work at the speed at which it was recorded.
+#[derive(Deserialize)]
+pub(super) struct Recorded {
+    pub(super) cpu_percent: f64,
 }
 
 /// One run. Where it failed there is an error and no numbers.
@@ -184,9 +236,15 @@ pub(super) struct Run {
     pub(super) stale_window_us_over_time: Option<Vec<f64>>,
     pub(super) stale_window_piece_us: Option<f64>,
     pub(super) stale_accesses: Option<f64>,
+    pub(super) traffic: Option<Traffic>,
     pub(super) estimate_gbps: Option<f64>,
+    /// `None` where it is known how full buffers were.
+    pub(super) estimate_gbps_min: Option<f64>,
+    pub(super) estimate_operations_per_second: Option<f64>,
     pub(super) limit: Option<String>,
-    pub(super) estimate_vs_none: Option<f64>,
+    #[serde(flatten)]
+    pub(super) share: Share,
+    pub(super) recorded: Option<Recorded>,
 }
 
 impl Run {

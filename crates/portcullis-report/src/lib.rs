@@ -11,6 +11,8 @@ mod figures;
 mod ink;
 mod page;
 mod picture;
+mod runs;
+mod totals;
 
 pub use page::BEGINNING;
 

@@ -286,6 +286,10 @@ fn literal(value: &Value) -> Markup {
             (None, None) => html! { (value.to_string()) },
         },
         Value::String(word) => html! { (word) },
+        // A range.
+        Value::Array(ends) => {
+            html! { @for (index, end) in ends.iter().enumerate() { @if index > 0 { " to " } (literal(end)) } }
+        }
         other => html! { (other.to_string()) },
     }
 }

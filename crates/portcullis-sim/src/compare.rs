@@ -14,7 +14,7 @@ use portcullis_trace::{Events, Format, Statistics};
 use serde::ser::Error;
 use serde::{Serialize, Serializer};
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Batches at which all designs are compared side by side.
 pub const EQUAL_BATCHES: [usize; 2] = [1, 64];
@@ -179,6 +179,11 @@ impl CompareRow {
         format!("{}{}", self.design, self.options)
     }
 
+    fn is_same_but_for_batch(&self, other: &Self) -> bool {
+        (self.item, self.design, self.options, self.protection)
+            == (other.item, other.design, other.options, other.protection)
+    }
+
     /// What was measured, if the run ended.
     pub fn outcome(&self) -> Option<&RunOutcome> {
         match &self.outcome {
@@ -210,6 +215,30 @@ pub struct Comparison {
     pub results: Vec<CompareRow>,
     /// The same designs at [`EQUAL_BATCHES`], where that is not their own.
     pub equal_batch: Vec<CompareRow>,
+}
+
+impl Comparison {
+    /// The runs of an item by batch, each with all designs in the order of the plan. What does not protect unmaps nothing, and stands
+    /// with the first.
+    pub fn at_equal_batches(&self, item: usize) -> Vec<(usize, Vec<&CompareRow>)> {
+        let own: Vec<&CompareRow> = self.results.iter().filter(|row| row.item == item).collect();
+        let equal: Vec<&CompareRow> = self.equal_batch.iter().filter(|row| row.item == item).collect();
+        let all = || own.iter().chain(&equal);
+        let is_protected = |row: &&&CompareRow| row.protection != Protection::None;
+        let mut batches: BTreeSet<usize> = all().filter(is_protected).map(|row| row.batch).collect();
+        if batches.is_empty() {
+            batches = all().map(|row| row.batch).collect();
+        }
+        let first = batches.first().copied();
+        let runs_at = |batch| {
+            let runs = own.iter().copied().filter_map(|row| match row.protection {
+                Protection::None => (Some(batch) == first).then_some(row),
+                _ => all().copied().find(|other| other.is_same_but_for_batch(row) && other.batch == batch),
+            });
+            runs.collect()
+        };
+        batches.iter().map(|batch| (*batch, runs_at(*batch))).collect()
+    }
 }
 
 impl ComparePlan {

@@ -21,6 +21,7 @@ pub mod prefetch;
 pub mod priced;
 mod rates;
 mod run;
+pub mod totals;
 mod traffic;
 
 pub use account::Account;

@@ -40,7 +40,35 @@ pub fn percent(share: f64) -> String {
 
 /// A rate in Gb/s.
 pub fn gbps(rate: f64) -> String {
-    format!("{rate:.1}")
+    if rate < 1.0 { format!("{rate:.2}") } else { format!("{rate:.1}") }
+}
+
+/// A range of rates in Gb/s, where `least` is known to be less.
+pub fn gbps_range(least: Option<f64>, most: f64) -> String {
+    range(least.map(gbps), gbps(most))
+}
+
+/// A range of shares, as percentages.
+pub fn percent_range(least: Option<f64>, most: f64) -> String {
+    range(least.map(low_percent), percent(most))
+}
+
+/// The lower end of a range of shares; what follows says that it is a percentage.
+pub fn low_percent(share: f64) -> String {
+    format!("{:.0}", 100.0 * share)
+}
+
+/// A rate in thousands.
+pub fn thousands(rate: f64) -> String {
+    number(rate / 1000.0)
+}
+
+/// One number where both ends look the same.
+fn range(least: Option<String>, most: String) -> String {
+    match least {
+        Some(least) if most.trim_end_matches(" %") != least => format!("{least}–{most}"),
+        _ => most,
+    }
 }
 
 #[cfg(test)]
@@ -64,5 +92,14 @@ mod tests {
             [0.0, 0.00004, 0.0123, 1.5, 42.25, 123.4, 4567.8].map(number),
             ["0", "4.0e-5", "0.0123", "1.50", "42.2", "123", "4,568"]
         );
+    }
+
+    #[test]
+    fn a_range_is_seen_to_be_one() {
+        assert_eq!(gbps_range(Some(0.0062), 9.43), "0.01–9.4");
+        assert_eq!(gbps_range(Some(2.25), 9.43), "2.2–9.4");
+        assert_eq!([gbps_range(None, 9.43), gbps_range(Some(9.42), 9.43)], ["9.4", "9.4"]);
+        assert_eq!(percent_range(Some(0.372), 0.389), "37–39 %");
+        assert_eq!([percent_range(None, 0.389), percent_range(Some(0.391), 0.389)], ["39 %", "39 %"]);
     }
 }

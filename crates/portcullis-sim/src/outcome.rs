@@ -122,7 +122,7 @@ pub struct RunOutcome {
 }
 
 /// A run at the times of its trace.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Recorded {
     /// Book cycles of protection.
     pub cycles_per_page: f64,

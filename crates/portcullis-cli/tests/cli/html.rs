@@ -3,7 +3,7 @@
 
 use super::{DISK, RECEIVE, SEND, bundled, float, portcullis, printed, rows, text, written};
 use portcullis_report::page;
-use portcullis_sim::number::{count, gbps, number, percent};
+use portcullis_sim::number::{count, gbps, low_percent, number, percent, thousands};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
@@ -106,6 +106,7 @@ fn check_numbers(page: &str, document: &Value) -> usize {
                     shown += 1;
                     assert!(numbers.contains(&value.to_bits()), "{value}, shown as {words}, is not in the document");
                     let ways = [number(value), count(value as u64), gbps(value), percent(value)];
+                    let ways = [&ways[..], &[thousands(value), low_percent(value)]].concat();
                     assert!(ways.contains(&words), "{value} is shown as {words}");
                 }
                 None => {
@@ -123,7 +124,7 @@ fn check_numbers(page: &str, document: &Value) -> usize {
     shown
 }
 
-fn check(page: &str, document: &Value) -> usize {
+pub(super) fn check(page: &str, document: &Value) -> usize {
     check_nesting(page);
     check_self_contained(page);
     check_numbers(page, document)
@@ -140,18 +141,18 @@ fn run(command: &str, name: &str, arguments: &[&str]) -> (String, Value) {
     (page, document)
 }
 
-fn compared(name: &str, arguments: &[&str]) -> (String, Value) {
+pub(super) fn compared(name: &str, arguments: &[&str]) -> (String, Value) {
     run("compare", name, arguments)
 }
 
 /// The pictures of a page, each for a wide page and for a phone.
-fn pictures(page: &str) -> Vec<[&str; 2]> {
+pub(super) fn pictures(page: &str) -> Vec<[&str; 2]> {
     let svgs: Vec<&str> =
         page.split("<svg ").skip(1).map(|svg| svg.split("</svg>").next().unwrap_or_default()).collect();
     svgs.chunks(2).map(|both| [both[0], both[1]]).collect()
 }
 
-fn times(page: &str, what: &str) -> usize {
+pub(super) fn times(page: &str, what: &str) -> usize {
     page.matches(what).count()
 }
 
@@ -184,7 +185,6 @@ fn every_number_of_the_page_is_in_the_document() {
         "<h3>All numbers",
         "<h3>Misses by level",
         "<h3>The stale window over time",
-        "All designs at equal batches",
         "What was assumed",
         "How to reproduce",
         &format!("portcullis compare {path} --json --html"),
@@ -202,16 +202,24 @@ fn every_design_and_protection_is_a_point_with_its_name() {
     let (page, document) = compared("points.html", &[&bundled(SEND), "--designs", designs]);
     check(&page, &document);
     let of = |protection: &str| rows(&document).iter().filter(|row| row["protection"] == protection).count();
-    for cost in pictures(&page)[0] {
+    assert_eq!(pictures(&page).len(), 6, "three for each of two batches");
+    let [alone, together] = [0, 1].map(|index| pictures(&page)[index]);
+    for (cost, unprotected) in
+        [(alone, 1), (together, 0)].into_iter().flat_map(|(both, one)| both.map(|cost| (cost, one)))
+    {
         // A disc has a rim.
         assert_eq!(times(cost, "<circle"), 2 * of("strict"));
-        assert_eq!(times(cost, "<polygon") - of("deferred"), 1, "none and static lie on each other");
-        for name in ["none, static", "eiovar:k=64:queue=per-core", "magazine:queue=global"] {
+        assert_eq!(times(cost, "<polygon") - of("deferred"), unprotected, "none and static lie on each other");
+        assert_eq!(times(cost, "none, static"), unprotected);
+        for name in ["eiovar:k=64:queue=per-core", "magazine:queue=global"] {
             assert!(cost.contains(name), "{name}");
         }
-        assert_eq!(times(cost, "font-weight=\"bold\""), 2, "what the advice speaks of");
     }
-    let [misses, over_time] = [1, 2].map(|index| pictures(&page)[index]);
+    for form in [0, 1] {
+        let bold = times(alone[form], "font-weight=\"bold\"") + times(together[form], "font-weight=\"bold\"");
+        assert_eq!(bold, 2, "what the advice speaks of, once");
+    }
+    let [misses, over_time] = [2, 4].map(|index| pictures(&page)[index]);
     for picture in misses {
         let translated = rows(&document).iter().filter(|row| row["memory_reads_per_page"].as_f64() > Some(0.0)).count();
         assert!(times(picture, "fill=\"var(--iotlb)\"") <= translated && translated > of("strict"));
@@ -220,62 +228,6 @@ fn every_design_and_protection_is_a_point_with_its_name() {
     for picture in over_time {
         assert_eq!(times(picture, "opacity=\"0.3\""), of("deferred"), "a strip for each that leaves anything stale");
     }
-}
-
-/// What makes a design cheap, and what an observed maximum is worth.
-#[test]
-fn batches_and_bounds_are_not_hidden() {
-    let designs = "none,macos,solaris,identity,portcullis";
-    let (page, document) = compared("batches.html", &[&bundled(RECEIVE), "--designs", designs]);
-    check(&page, &document);
-    let advice = document["advice"][0].as_str().expect("advice");
-    assert_eq!(times(advice, "`portcullis` strict in batches of 64"), 1, "{advice}");
-    for batch in [1, 64] {
-        let all = rows(&document).iter().chain(document["equal_batch"].as_array().expect("results"));
-        let strict = all.filter(|row| row["protection"] == "strict" && row["batch"] == batch);
-        let best = strict.max_by(|one, other| float(one, "estimate_gbps").total_cmp(&float(other, "estimate_gbps")));
-        let best = best.expect("a run");
-        let (design, rate) = (best["design"].as_str().expect("a design"), gbps(float(best, "estimate_gbps")));
-        let batches = if batch == 1 { "without batches" } else { "in batches of 64" };
-        assert!(advice.contains(&format!("`{design}` {batches} ({rate} Gb/s)")), "{design}, {rate}: {advice}");
-    }
-    let strict = |batch| {
-        let mut all = rows(&document).iter().chain(document["equal_batch"].as_array().expect("results"));
-        let wanted =
-            |row: &&Value| row["design"] == "portcullis" && row["protection"] == "strict" && row["batch"] == batch;
-        float(all.find(wanted).expect("a run"), "cycles_per_page")
-    };
-    let [together, alone] = [strict(64), strict(1)].map(number);
-    let said = format!("takes {together} cycles per page in batches of 64, and would take {alone} without batches.");
-    assert!(alone.contains(',') && advice.contains(&said), "as tables have it, {said}: {advice}");
-    let deferred = super::row(&document, "portcullis", "deferred");
-    let cost = format!("would cost {} instead", percent(1.0 - float(deferred, "estimate_vs_none")));
-    assert!(advice.contains(&cost), "on the same basis as what strict costs, {cost}: {advice}");
-    let (window_us, bound_us) = (float(deferred, "stale_window_us_max"), float(deferred, "bound_us"));
-    assert!(window_us < bound_us, "so that they can be told apart: {deferred}");
-    let grace_us = float(deferred, "grace_us");
-    let (window, bound, grace) = (number(window_us), number(bound_us), number(grace_us));
-    let seen = format!("seen up to {window} µs, bound {bound} µs + {grace} µs for timers and the hardware");
-    assert!(advice.contains(&seen), "{seen} in {advice}");
-    let (answer, rest) = page.split_once("<h3>Cost against exposure").expect("a picture");
-    let tile = format!(
-        "seen up to <data value=\"{window_us}\">{window}</data>\u{a0}µs, bound <data value=\"{bound_us}\">{bound}</data>\u{a0}µs \
-         + <data value=\"{grace_us}\">{grace}</data>\u{a0}µs"
-    );
-    assert!(answer.contains(&tile), "{tile} in {answer}");
-    assert_eq!(times(answer, "in batches of <data value=\"64\">64</data>"), 2, "both are cheap for it");
-    for picture in pictures(&page)[0] {
-        assert_eq!((times(picture, "solaris, no bound"), times(picture, "no bound")), (1, 1));
-        assert_eq!(
-            (times(picture, "portcullis, 64 at once"), times(picture, "at once")),
-            (2, 2),
-            "strict and deferred"
-        );
-    }
-    let table = rest.split("<h3>All numbers").nth(1).and_then(|rest| rest.split("</table>").next()).expect("a table");
-    assert_eq!((times(table, ">batch</th>"), times(table, "<td>none</td>")), (1, 1), "{table}");
-    let batched = rows(&document).iter().filter(|row| row["batch"] == 64).count();
-    assert_eq!(times(table, "<td><data value=\"64\">64</data></td>"), batched, "{table}");
 }
 
 /// Where the only bound is the queue of the hardware, a bound of 0 beside a window would contradict it.
@@ -322,7 +274,16 @@ fn several_traces_have_a_section_each_and_contents() {
     }
     assert!(page.contains("the timestamps of the trace") && page.contains("dropped: no invalidation"));
     let bold = |section: &str| times(section, "<tr class=\"best\">");
-    assert!(body.split("<section").skip(1).all(|section| bold(section) == 2), "the best of each protection");
+    let sections: Vec<&str> = body.split("<section").skip(1).collect();
+    let (all, one_each) = sections.split_last().expect("sections");
+    assert!(one_each.iter().all(|section| bold(section) == 2), "the best of each protection");
+    assert!(all.starts_with(" id=\"all\">") && contents.contains("href=\"#all\""), "and one for all");
+    for total in document["all"].as_array().expect("totals") {
+        assert!(
+            all.contains(&format!("<data value=\"{}\">", float(total, "cycles_per_page")))
+                || total["protection"] == "none"
+        );
+    }
 }
 
 #[test]
@@ -340,8 +301,8 @@ fn a_workload_shows_its_seed_and_a_changed_machine_its_values() {
     ] {
         assert!(page.contains(part), "{part}");
     }
-    assert!(page.contains("All unmap in batches of <data value=\"8\">8</data>.") && !page.contains("at once"));
-    assert!(!page.contains("equal batches") && !page.contains("batch</th>"), "all are equal as it is");
+    let title = "<h4>In batches of up to <data value=\"8\">8</data>, each with one wait</h4>";
+    assert_eq!((times(&page, "<h4>"), times(&page, title)), (4, 4), "three pictures and a table");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! What is meant for people: tables, advice and lists.
 
-use super::{RECEIVE, bundled, json, printed};
+use super::{DISK, RECEIVE, bundled, json, printed, program, text};
+use portcullis_sim::number::number;
 use serde_json::Value;
 
 /// The one line that begins with these words.
@@ -38,7 +39,9 @@ fn without_arguments_the_bundled_trace_is_compared() {
         }
     }
     assert_eq!(heads, expected);
-    for column in ["cycles/", "IOTLB", "inval/", "tables", "window us", "Gb/s", "limit", "of none"] {
+    for column in
+        ["cycles/", "IOTLB", "L3", "inval/", "tables", "window us", "stale", "CPU % as", "Gb/s", "limit", "of none"]
+    {
         assert!(table.contains(column), "{column} in\n{table}");
     }
     assert!(line(table, &["none", "none"]).contains("100 %"));
@@ -91,16 +94,92 @@ fn the_advice_rests_on_the_numbers() {
     assert!(searching.contains("is the search for a free address"), "{searching}");
 }
 
+/// Designs that batch by themselves never stand next to others that do not.
 #[test]
-fn both_faces_show_the_same_numbers() {
+fn tables_are_at_equal_batches() {
     let document = super::compared(&[&bundled(RECEIVE)]);
     let text = printed(&["compare", &bundled(RECEIVE)]);
-    let table = text.split("\n\n").nth(1).expect("a table");
-    let strict = super::row(&document, "stock", "strict");
-    let shown = line(table, &["stock", "strict"]);
-    let rate = format!("{:.1}", super::float(strict, "estimate_gbps"));
-    let share = format!("{:.0} %", 100.0 * super::float(strict, "estimate_vs_none"));
-    assert!(shown.contains(&rate) && shown.ends_with(&share), "{rate}, {share} in {shown}");
+    let tables: Vec<&str> = text.split("\n\n").collect();
+    let all = ["results", "equal_batch"].map(|key| document[key].as_array().expect("rows").clone()).concat();
+    for (batch, table, title) in
+        [(1, tables[1], "Each unmap by itself:\n"), (64, tables[2], "In batches of up to 64, each with one wait:\n")]
+    {
+        assert!(table.starts_with(title) && !table.contains("batch  "), "{table}");
+        let mut shown = 0;
+        for row in all.iter().filter(|row| row["batch"] == batch) {
+            let [design, protection] = ["design", "protection"].map(|key| row[key].as_str().expect("a word"));
+            let line = line(table, &[design, protection]);
+            let cycles = number(super::float(row, "cycles_per_page"));
+            let cycles = if protection == "none" { "-" } else { &cycles };
+            let recorded = super::float(&row["recorded"], "cpu_percent");
+            let recorded = if protection == "none" { "-".to_owned() } else { number(recorded) };
+            let [least, most] = ["estimate_gbps_min", "estimate_gbps"].map(|key| super::float(row, key));
+            let rate = format!("{least:.2}–{most:.1}");
+            let share = format!("{:.0} %", 100.0 * super::float(row, "estimate_vs_none"));
+            for part in [cycles, &recorded, &rate] {
+                assert!(line.split_whitespace().any(|word| word == part), "{part} in {line}");
+            }
+            assert!(line.ends_with(&share), "{share} in {line}");
+            shown += 1;
+        }
+        let rows = table.lines().filter(|line| line.ends_with(" %")).count();
+        assert_eq!(rows, shown, "nothing else: {table}");
+    }
+    let one = printed(&["compare", &bundled(RECEIVE), "--batch", "8"]);
+    assert_eq!(one.matches("In batches of up to 8, each with one wait:").count(), 1);
+    assert!(!one.contains("Each unmap by itself"), "{one}");
+}
+
+#[test]
+fn a_disk_has_requests_and_says_why_it_is_one() {
+    let arguments = ["compare", &bundled(DISK), "--designs", "none,stock"];
+    let (text, document) = (printed(&arguments), super::compared(&arguments[1..]));
+    assert!(text.contains("because all buffers are whole sectors") && text.contains("kIO/s"), "{text}");
+    let stock = super::row(&document, "stock", "strict");
+    let requests = number(super::float(stock, "estimate_operations_per_second") / 1000.0);
+    let table = text.split("\n\n").nth(2).expect("a table");
+    assert!(line(table, &["stock", "strict"]).contains(&format!(" {requests}   disk ")), "{requests} in {table}");
+    assert!(!text.contains("Gb/s"), "{text}");
+    let set = ["--set", "disk_iops=null", "--set", "disk_bytes_per_second=null"];
+    let network = printed(&[&arguments[..], &set].concat());
+    assert!(network.contains("Gb/s") && !network.contains("kIO/s") && !network.contains("sectors"), "{network}");
+    let no_link = printed(&[&arguments[..], &["--set", "link_gbps=null"]].concat());
+    assert!(no_link.contains("because the machine has no link"), "{no_link}");
+}
+
+#[test]
+fn no_line_is_wider_than_the_terminal() {
+    let disk = bundled(DISK);
+    let commands: [&[&str]; 6] = [
+        &["compare"],
+        &["compare", "--designs", "none,eiovar:k=64:queue=per-core", "--no-hint", "--set", "ptcache_l3_entries=9"],
+        &["compare", &disk, "--designs", "none,stock,portcullis"],
+        &["compare", &disk, &bundled(RECEIVE), "--designs", "none,magazine,fast-and-safe"],
+        &["attack", "--designs", "none,eiovar:k=64:queue=per-core,macos"],
+        &["list"],
+    ];
+    for command in commands {
+        let mut tallest = usize::MAX;
+        for columns in [60, 80, 130, 200] {
+            let output = program(command).env("COLUMNS", columns.to_string()).output().expect("the program starts");
+            let text = text(&output.stdout);
+            // The path of a trace stays whole.
+            for line in text.lines().filter(|line| !line.contains("/../")) {
+                assert!(line.chars().count() <= columns, "{columns}: {line}");
+                assert_eq!(line.trim_end(), line, "{columns}");
+            }
+            assert!(text.lines().count() <= tallest, "{command:?} makes use of {columns} columns");
+            tallest = text.lines().count();
+            let dropped = text.contains("No room for: ");
+            assert!(text.matches("No room for: ").count() <= 1 || columns < 130, "{text}");
+            if columns != 130 {
+                assert_eq!(dropped, columns < 130 && command[0] != "list", "{command:?} in {columns}:\n{text}");
+            }
+            for always in ["cycles/", "window us", "(est.)", "of none"] {
+                assert!(command[0] != "compare" || text.contains(always), "{always} in {columns} columns");
+            }
+        }
+    }
 }
 
 #[test]
@@ -124,12 +203,14 @@ fn lists_tell_what_there_is() {
         let id = string(design, "id");
         let paragraph = text.split("\n\n").find(|paragraph| paragraph.lines().next() == Some(&id));
         let paragraph = paragraph.unwrap_or_else(|| panic!("no paragraph for {id} in\n{text}"));
+        // It is wrapped.
+        let paragraph = paragraph.split_whitespace().collect::<Vec<_>>().join(" ");
         for fact in ["source", "allocator", "invalidation", "tables"].map(|key| string(design, key)) {
             assert!(paragraph.contains(&fact), "{id}: {fact}");
         }
         for breach in design["breaches"].as_array().unwrap() {
             let [rule, protection, bound] = ["rule", "protection", "bound"].map(|key| string(breach, key));
-            assert!(paragraph.contains(&format!("gives up      {rule} under {protection}: {bound}")), "{id}: {rule}");
+            assert!(paragraph.contains(&format!("gives up {rule} under {protection}: {bound}")), "{id}: {rule}");
         }
     }
     let stock = document["designs"].as_array().unwrap().iter().find(|design| design["id"] == "stock").unwrap();

@@ -4,10 +4,12 @@ mod attack;
 mod bad_input;
 #[cfg(target_os = "linux")]
 mod bench;
+mod csv;
 mod determinism;
 mod figures;
 mod found;
 mod html;
+mod html_batches;
 mod html_target;
 mod human;
 mod json;
@@ -40,8 +42,15 @@ fn written(name: &str, contents: impl AsRef<[u8]>) -> String {
     path.display().to_string()
 }
 
+/// The program, with lines as long as without a terminal, wherever the tests run.
+fn program(arguments: &[&str]) -> Command {
+    let mut program = Command::new(env!("CARGO_BIN_EXE_portcullis"));
+    program.args(arguments).env_remove("COLUMNS");
+    program
+}
+
 fn portcullis(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_portcullis")).args(arguments).output().expect("the program starts")
+    program(arguments).output().expect("the program starts")
 }
 
 fn text(bytes: &[u8]) -> &str {

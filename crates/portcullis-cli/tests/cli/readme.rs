@@ -17,7 +17,7 @@ fn path(page: &str) -> String {
 #[test]
 fn the_readme_and_its_pages_show_what_the_program_finds() {
     let text = printed(&[]);
-    let (headline, _) = text.split_once("\n\nAll designs at").expect("the headline table");
+    let (headline, _) = text.split_once("\n\nIn batches of").expect("the first table");
     let tables = [
         ("README.md", "compare", format!("```text\n{headline}\n```")),
         ("docs/designs.md", "batches", at_equal_batches()),
@@ -45,40 +45,24 @@ fn the_readme_and_its_pages_show_what_the_program_finds() {
     assert!(stale.is_empty(), "{stale:?} do not show what the program prints; `cargo xtask readme` writes them anew");
 }
 
-/// A picture cannot be compared; the line under which it was taken can.
-#[test]
-fn the_picture_of_the_readme_shows_the_advice_of_today() {
-    let readme = read("README.md");
-    let (before, _) = readme.split_once("](docs/report.png)").expect("the picture");
-    let (_, shown) = before.rsplit_once("![").expect("its description");
-    let text = printed(&[]);
-    let advice =
-        text.split("\n\n").find(|paragraph| paragraph.starts_with("Choose ")).expect("advice").replace('\n', " ");
-    let first = advice.split_inclusive(". ").next().expect("a sentence").trim_end();
-    // It is wrapped, as all of the README is.
-    assert_eq!(
-        shown.replace('\n', " "),
-        first,
-        "take docs/report.png again, 1120 by 1390 pixels from the top of the page of `portcullis compare --html`, and \
-         describe it in the README by the first sentence of its answer"
-    );
-}
-
 /// What strict designs carry on that trace at equal batches.
 fn at_equal_batches() -> String {
     let document = json(&["compare", "--json"]);
     let all = ["results", "equal_batch"].map(|key| document[key].as_array().expect("rows"));
-    let mut table = String::from("| strict, Gb/s (est.) | without batches | in batches of 64 |\n|---|---:|---:|\n");
+    let mut table = String::from(
+        "| strict, of the rate without protection | without batches | in batches of 64 |\n|---|---:|---:|\n",
+    );
     for row in all[0].iter().filter(|row| row["protection"] == "strict" && row["no_such_hardware"] == false) {
-        let gbps = [1, 64].map(|batch| {
+        let shares = [1, 64].map(|batch| {
             let same = |other: &&Value| {
                 other["design"] == row["design"] && other["protection"] == "strict" && other["batch"] == batch
             };
             let found = all[0].iter().chain(all[1]).find(same).expect("a run with these batches");
-            portcullis_sim::number::gbps(found["estimate_gbps"].as_f64().expect("an estimate"))
+            let share = found["estimate_vs_none"].as_f64().expect("a share");
+            portcullis_sim::number::percent_range(found["estimate_vs_none_min"].as_f64(), share)
         });
         let design = row["design"].as_str().expect("an id");
-        writeln!(table, "| `{design}` | {} | {} |", gbps[0], gbps[1]).expect("a string takes all");
+        writeln!(table, "| `{design}` | {} | {} |", shares[0], shares[1]).expect("a string takes all");
     }
     table.trim_end().to_owned()
 }

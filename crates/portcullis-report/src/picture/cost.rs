@@ -75,17 +75,17 @@ impl Cost {
 /// Height of the line at the edge of a band that says what it means.
 const CAPTION: u32 = 20;
 
-/// The picture, or nothing where no run ended. `with_batch`: names say the batch, for it is not the same for all. `is_best`
-/// says which runs the advice speaks of.
+/// The picture of `runs`, which all have the same batch, or nothing where none ended. The scale of cost is for `all` that has a picture
+/// of this kind, so that these can be compared. `is_best` says which runs the advice speaks of.
 pub(crate) fn cost(
-    runs: &[Run],
-    with_batch: bool,
+    runs: &[&Run],
+    all: &[&Run],
     is_best: impl Fn(&Run) -> bool,
     form: Form,
 ) -> Result<Option<String>, DrawError> {
-    let dot = |run: &Run| {
+    let dot = |run: &&Run| {
         Some(Dot {
-            name: name(run, with_batch),
+            name: name(run),
             protection: run.protection,
             cycles: run.cycles_per_page?,
             reach: Reach::new(run.protection, run.stale_window_us_max)?,
@@ -97,7 +97,7 @@ pub(crate) fn cost(
         return Ok(None);
     }
     let scale = scale(&dots, form);
-    let cost = Cost::new(&dots);
+    let cost = Cost::new(&all.iter().filter_map(dot).collect::<Vec<_>>());
     let right = cost.axis(form).overhang(form);
     let margins = Margins { left: form.pick(76, 54), right, top: 8, bottom: 26 };
     let height = scale.length() as u32 + margins.top + margins.bottom;
@@ -106,10 +106,9 @@ pub(crate) fn cost(
     svg((form.width(), height), label, |area| draw(area, &dots, (&cost, &scale), margins, form)).map(Some)
 }
 
-fn name(run: &Run, with_batch: bool) -> String {
-    let batch = if with_batch && run.batch > 1 { format!(", {} at once", run.batch) } else { String::new() };
+fn name(run: &Run) -> String {
     let bound = if run.unbounded() { ", no bound" } else { "" };
-    format!("{}{batch}{bound}", run.design.label())
+    format!("{}{bound}", run.design.label())
 }
 
 /// Bands with room for the names of their dots.

@@ -17,9 +17,9 @@ pub(crate) const LEVELS: [Level; 4] = [
 ];
 
 /// The picture, or nothing where no device access was translated.
-pub(crate) fn misses(runs: &[Run], form: Form) -> Result<Option<String>, DrawError> {
+pub(crate) fn misses(runs: &[&Run], form: Form) -> Result<Option<String>, DrawError> {
     let runs: Vec<&Run> =
-        runs.iter().filter(|run| run.memory_reads_per_page.is_some_and(|reads| reads > 0.0)).collect();
+        runs.iter().copied().filter(|run| run.memory_reads_per_page.is_some_and(|reads| reads > 0.0)).collect();
     if runs.is_empty() {
         return Ok(None);
     }

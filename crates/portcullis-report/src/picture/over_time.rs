@@ -26,8 +26,8 @@ impl<'r> Strip<'r> {
 }
 
 /// The picture, or nothing where no run left anything stale.
-pub(crate) fn over_time(runs: &[Run], form: Form) -> Result<Option<String>, DrawError> {
-    let strips: Vec<Strip<'_>> = runs.iter().filter_map(Strip::new).collect();
+pub(crate) fn over_time(runs: &[&Run], form: Form) -> Result<Option<String>, DrawError> {
+    let strips: Vec<Strip<'_>> = runs.iter().copied().filter_map(Strip::new).collect();
     if strips.is_empty() {
         return Ok(None);
     }
