@@ -119,7 +119,7 @@ fn print(
 
 /// A user whose network driver maps whole sectors must be able to tell, and to say otherwise.
 fn why_a_disk(item: &Item) -> Option<&'static str> {
-    match (Traffic::of(&item.work, &item.machine), item.machine.link_gbps) {
+    match (item.work.traffic(&item.machine), item.machine.link_gbps) {
         (Traffic::Network, _) => None,
         (Traffic::Disk, None) => Some("This is taken for a disk's traffic, because the machine has no link."),
         (Traffic::Disk, Some(_)) => Some(
@@ -139,18 +139,14 @@ fn footnote(items: &[Item], comparison: &Comparison) -> String {
             of_cores.push(of);
         }
     }
-    let traffic = |wanted| items.iter().any(|item| Traffic::of(&item.work, &item.machine) == wanted);
+    let traffic = |wanted| items.iter().any(|item| item.work.traffic(&item.machine) == wanted);
     let (rates, device) = match (traffic(Traffic::Network), traffic(Traffic::Disk)) {
         (true, true) => ("Gb/s and kIO/s", "link or disks"),
         (false, true) => ("kIO/s", "disks"),
         _ => ("Gb/s", "link"),
     };
     let recorded = comparison.results.iter().filter_map(CompareRow::outcome).any(|outcome| outcome.recorded.is_some());
-    let recorded = if recorded {
-        " `CPU %` is what protection takes of one core at the recorded load, which is far below full speed in most captures."
-    } else {
-        ""
-    };
+    let recorded = if recorded { " `CPU %` is what protection takes of one core at the recorded load." } else { "" };
     format!(
         "{rates} are estimates at full speed: the least of what the CPUs that have the work ({}), the bus, and the {device} can \
          carry. `of none` is the share of the rate without protection.{recorded}",

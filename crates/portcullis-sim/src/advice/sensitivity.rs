@@ -50,7 +50,8 @@ const OF_THE_ESTIMATE: [&str; 5] = [
     "disk_bytes_per_second",
 ];
 /// What makes translations longer when it is smaller.
-const CACHES: [&str; 5] = ["iotlb_entries", "ptcache_l1_entries", "ptcache_l2_entries", "ptcache_l3_entries", "walkers"];
+const CACHES: [&str; 5] =
+    ["iotlb_entries", "ptcache_l1_entries", "ptcache_l2_entries", "ptcache_l3_entries", "walkers"];
 /// What makes them longer when it is larger.
 const LATENCIES: [&str; 2] = ["memory_read_ps", "hit_ps"];
 /// Costs that are not charged by step: of waiting for each other, and of making entries visible.
@@ -152,8 +153,7 @@ fn candidates(rows: &[CompareRow]) -> Vec<Run> {
         let choice = Choice { design: *design, options: row.options };
         Some(Run { choice, batch: row.batch, effort: candidate.effort(), is_today })
     };
-    let mut runs: Vec<Run> =
-        linux(rows, Protection::Strict).and_then(|today| run(&today, true)).into_iter().collect();
+    let mut runs: Vec<Run> = linux(rows, Protection::Strict).and_then(|today| run(&today, true)).into_iter().collect();
     let batches: BTreeSet<usize> = rows.iter().map(|row| row.batch).collect();
     for batch in batches {
         let ranking = Ranking::of(rows, Protection::Strict, Some(batch));
@@ -260,7 +260,11 @@ impl<'p> Trial<'p> {
 
 /// Sets a value to the end of its range, as far as there can be such a machine. Most values are whole numbers.
 fn set(machine: &mut Machine, key: &str, at: f64) -> Option<()> {
-    machine.set(key, &format!("{at:.0}")).ok().filter(|()| at.fract() == 0.0).or_else(|| machine.set(key, &at.to_string()).ok())?;
+    machine
+        .set(key, &format!("{at:.0}"))
+        .ok()
+        .filter(|()| at.fract() == 0.0)
+        .or_else(|| machine.set(key, &at.to_string()).ok())?;
     machine.check().ok()
 }
 
@@ -290,7 +294,9 @@ fn change(runs: &[Run], base: &Shares, now: &Shares) -> Option<String> {
             (None, None) => None,
             (Some(_), Some(_)) if kept => None,
             (None, Some(is)) => Some(format!("{}{in_batches} would lower the cost of strict protection", name(*is))),
-            (Some(was), None) => Some(format!("{}{in_batches} would not lower the cost of strict protection", name(*was))),
+            (Some(was), None) => {
+                Some(format!("{}{in_batches} would not lower the cost of strict protection", name(*was)))
+            }
             (Some(was), Some(is)) => Some(format!("{} would be better than {}{in_batches}", name(*is), name(*was))),
         }
     })

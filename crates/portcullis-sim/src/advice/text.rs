@@ -115,7 +115,10 @@ fn choose(ranking: &Ranking<'_>, best: Candidate<'_>, because: &str) -> String {
     let all = ranking.all.len();
     if all > 1 && ranking.is_all_tied() {
         let protection = best.row.protection;
-        return format!("All {all} {protection} runs are within {} of each other, {estimate}: none is better.", percent(TIE));
+        return format!(
+            "All {all} {protection} runs are within {} of each other, {estimate}: none is better.",
+            percent(TIE)
+        );
     }
     let tied = match ranking.tied.len() {
         0 | 1 => String::new(),

@@ -285,7 +285,8 @@ pub fn machine_pace(machine: &Machine, work: &Work, payload: PayloadRule, seed: 
     measured_pace(machine, work, payload, seed).unwrap_or_else(|_| match work {
         Work::Trace(trace, _) => {
             let bytes: u64 = trace.segments.iter().map(|segment| segment.len).sum();
-            let (bytes_us, span_us) = (bytes as f64 * 8.0 / machine.unprotected_gbps(work.traffic(machine)) / 1e3, trace.statistics.span_us);
+            let (bytes_us, span_us) =
+                (bytes as f64 * 8.0 / machine.unprotected_gbps(work.traffic(machine)) / 1e3, trace.statistics.span_us);
             Pace::Gaps(bytes_us / (span_us as f64).max(1.0))
         }
         Work::Rings(_) | Work::Churn(_) => Pace::Gaps(1.0),

@@ -27,12 +27,13 @@ fn misses(outcome: &RunOutcome) -> u64 {
     (outcome.iotlb_misses_per_page * outcome.pages as f64).round() as u64
 }
 
-/// Transactions of a run with one in flight: each takes the time of a hit, and each table entry read adds its own. So the
-/// mean latency, which the rate of the bus shows, says by how many the reads were divided.
+/// Transactions of a run with one in flight: each takes the time of a hit, and each table entry read adds its own. The rate of the bus
+/// shows how long all of them took, and so says how many there were.
 fn transactions(machine: &Machine, outcome: &RunOutcome) -> f64 {
-    let mean_ps = machine.bytes_in_flight as f64 * 8.0 / outcome.pcie_gbps.expect("there was traffic") * 1e3;
+    let bits = outcome.payload_bytes_max as f64 * 8.0;
+    let took_ps = bits / outcome.pcie_gbps.expect("there was traffic") * 1e3;
     let walked_ps = (reads(outcome) * machine.iommu.memory_read_ps) as f64;
-    walked_ps / (mean_ps - machine.iommu.hit_ps as f64)
+    (took_ps - walked_ps) / machine.iommu.hit_ps as f64
 }
 
 /// Where a buffer lies in its pages and how long it is; pages, transactions.
