@@ -70,7 +70,7 @@ fn it_ends_with_what_can_be_had_today_and_what_would_be_better() {
         "of one core at the recorded load",
         "after it is back in use",
         "What would lower it",
-        "The price of batches",
+        "the price of batches",
         "assumed constants",
         "`--payload` sets it",
     ] {

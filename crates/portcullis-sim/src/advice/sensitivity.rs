@@ -289,7 +289,7 @@ fn change(runs: &[Run], base: &Shares, now: &Shares) -> Option<String> {
         let (was, is) = (best(runs, batch, base), best(runs, batch, now));
         let kept = was.first().is_some_and(|was| is.contains(was));
         let name = |index: usize| format!("`{}`", runs[index].choice);
-        let in_batches = if batch == 1 { String::new() } else { format!(" in batches of {batch}") };
+        let in_batches = if batch == 1 { " without batches".to_owned() } else { format!(" in batches of {batch}") };
         match (was.first(), is.first()) {
             (None, None) => None,
             (Some(_), Some(_)) if kept => None,
@@ -340,7 +340,7 @@ mod tests {
     #[test]
     fn crossing_a_tie_is_a_change() {
         let then = changed([0.9, 0.915, 0.5], [0.88, 0.915, 0.5]).expect("identity lowers the cost now");
-        assert!(then.contains("`identity` would lower the cost"), "{then}");
+        assert!(then.contains("`identity` without batches would lower the cost"), "{then}");
         let then = changed([0.5, 0.4, 0.8], [0.5, 0.4, 0.51]).expect("batches are of no use now");
         assert!(then.contains("`portcullis` in batches of 64 would not lower"), "{then}");
         assert_eq!(changed([0.5, 0.6, 0.8], [0.55, 0.65, 0.7]), None);
@@ -351,6 +351,6 @@ mod tests {
         let runs = [run(DesignId::Identity), run(DesignId::Portcullis)];
         let of = |now: [f64; 2]| change(&runs, &vec![0.8, 0.7], &now.to_vec());
         assert_eq!(of([0.8, 0.81]), None, "a tie");
-        assert_eq!(of([0.7, 0.8]).as_deref(), Some("`portcullis` would be better than `identity`"));
+        assert_eq!(of([0.7, 0.8]).as_deref(), Some("`portcullis` would be better than `identity` without batches"));
     }
 }

@@ -62,8 +62,6 @@ fn with_linux(rows: &[CompareRow], strict: Candidate<'_>, deferred: Option<Candi
     } else {
         sentences.push(format!("What would lower it: {}.", lower.join("; ")));
     }
-    sentences
-        .extend(Ranking::of(rows, Protection::Strict, None).best().and_then(|best| price_of_batches(best.outcome)));
     sentences.extend(deferred.and_then(|deferred| shorter_window(rows, &deferred)));
     sentences
 }

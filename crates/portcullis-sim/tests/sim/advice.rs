@@ -58,7 +58,7 @@ fn on_received_packets_it_says_what_strict_costs_today_and_what_would_lower_it()
     }
     let at = |part: &str| advice.text.find(part).unwrap_or_else(|| panic!("{part} in {}", advice.text));
     let order =
-        [at("Deferred, its default"), at("What would lower it"), at("The price of batches"), at("assumed constants")];
+        [at("Deferred, its default"), at("What would lower it"), at("the price of batches"), at("assumed constants")];
     assert!(order.is_sorted(), "{}", advice.text);
     // A design in batches is compared with today's in the same.
     assert!(advice.text.contains("where `magazine` in the same batches would cost"), "{}", advice.text);
@@ -97,4 +97,32 @@ fn it_hangs_on_what_would_change_it() {
         let there = advice(&plan(name, wide, &DESIGNS));
         assert!(there.text.starts_with("Strict protection with Linux as it is"), "{key}: {}", there.text);
     }
+}
+
+#[test]
+fn what_is_set_is_not_assumed_and_what_is_swept_is_not_tried() {
+    let name = "q-nvme-randread4k.strict.2cpu";
+    let mut machine = machine("cascadelake-cx5");
+    machine.assumed.retain(|key, _| key == "map" || key == "unmap");
+    machine.set("map", "40").expect("a price");
+    let mut plan = plan(name, machine, &DESIGNS);
+    assert_eq!(advice(&plan).sensitivity.map(|sensitivity| sensitivity.constants), Some(1));
+    plan.items.push(plan.items[0].clone());
+    assert!(advice(&plan).sensitivity.is_none(), "the same work twice: something is swept");
+}
+
+#[test]
+fn with_batches_of_its_own_choice_it_is_tried_as_well() {
+    let mut machine = machine("cascadelake-cx5");
+    machine.assumed.retain(|key, _| key == "chunk_write");
+    machine.assumed.insert("chunk_write".to_owned(), [3.0, 20_000.0]);
+    let mut plan =
+        plan("q-e1000e-rx.strict.2cpu", machine, &[DesignId::Unprotected, DesignId::Identity, DesignId::Portcullis]);
+    plan.batch = Some(16);
+    let sensitivity = advice(&plan).sensitivity.expect("constants are assumed");
+    let then = sensitivity.changes.first().map(|change| change.then.as_str());
+    assert!(
+        then.is_some_and(|then| then == "`identity` would be better than `portcullis` in batches of 16"),
+        "{sensitivity:?}"
+    );
 }
