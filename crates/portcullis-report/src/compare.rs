@@ -181,11 +181,16 @@ fn answer(item: &Item<'_>, runs: &[&Run]) -> Markup {
     }
 }
 
-/// No protection, and the best of each, side by side.
+/// The design of today's Linux.
+const LINUX: &str = "magazine";
+
+/// No protection, strict protection as Linux has it today, and the best of each protection, side by side.
 fn tiles(item: &Item<'_>, runs: &[&Run]) -> Markup {
     let unprotected = runs.iter().find(|run| run.protection == Protection::None);
     let best = |protection| runs.iter().find(|run| run.protection == protection && item.is_best(run));
-    let tiles = [unprotected, best(Protection::Strict), best(Protection::Deferred)];
+    let is_linux = |run: &Run| run.protection == Protection::Strict && run.batch == 1 && run.design.label() == LINUX;
+    let linux = runs.iter().find(|run| is_linux(run) && run.error.is_none() && !item.is_best(run));
+    let tiles = [unprotected, linux, best(Protection::Strict), best(Protection::Deferred)];
     html! {
         ul.tiles {
             @for run in tiles.into_iter().flatten() {

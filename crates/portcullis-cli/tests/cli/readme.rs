@@ -45,6 +45,24 @@ fn the_readme_and_its_pages_show_what_the_program_finds() {
     assert!(stale.is_empty(), "{stale:?} do not show what the program prints; `cargo xtask readme` writes them anew");
 }
 
+/// A picture cannot be compared; the line under which it was taken can.
+#[test]
+fn the_picture_of_the_readme_shows_the_advice_of_today() {
+    let readme = read("README.md");
+    let (before, _) = readme.split_once("](docs/report.png)").expect("the picture");
+    let (_, shown) = before.rsplit_once("![").expect("its description");
+    let document = json(&["compare", "--json"]);
+    let advice = document["advice"][0].as_str().expect("advice");
+    let first = advice.split_inclusive(". ").next().expect("a sentence").trim_end();
+    // It is wrapped, as all of the README is.
+    assert_eq!(
+        shown.replace('\n', " "),
+        first,
+        "take docs/report.png again, 1120 by 1390 pixels from the top of the page of `portcullis compare --html`, and \
+         describe it in the README by the first sentence of its answer"
+    );
+}
+
 /// What strict designs carry on that trace at equal batches.
 fn at_equal_batches() -> String {
     let document = json(&["compare", "--json"]);

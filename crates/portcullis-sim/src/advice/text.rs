@@ -111,7 +111,8 @@ fn choose(ranking: &Ranking<'_>, best: Candidate<'_>, because: &str) -> String {
     let estimate =
         format!("estimated at {}, {} of unprotected; {}", rate(best.outcome), share(best.outcome), limit(best.outcome));
     let all = ranking.all.len();
-    if all > 1 && ranking.is_all_tied() {
+    let differ = ranking.all.iter().any(|other| other.row.label() != best.row.label());
+    if differ && ranking.is_all_tied() {
         let protection = best.row.protection;
         return format!(
             "All {all} {protection} runs are within {} of each other, {estimate}: none is better.",
