@@ -134,7 +134,7 @@ fn source(found: &Found, prices: &Prices) -> String {
         Some(CyclesFrom::Calibrated) => "ticks scaled by a chain of additions",
         None => "time at the clock that cpufreq names",
     };
-    let quiet = if prices.undisturbed { "" } else { ", with other programs on the CPU" };
+    let quiet = if prices.has_priority { "" } else { ", without real-time priority" };
     let link = match &found.link {
         Link::Known { name, .. } => format!("link as {name} says"),
         Link::Unknown { name } => format!("link assumed, for {name} does not say how fast it is"),
@@ -162,7 +162,7 @@ mod tests {
 
     fn prices() -> Prices {
         let cycles = BTreeMap::from([("lock", 11.4), ("table_read", 2.6)]);
-        Prices { core_hz: 2.6037e9, cycles_from: None, undisturbed: true, cycles }
+        Prices { core_hz: 2.6037e9, cycles_from: None, has_priority: true, cycles }
     }
 
     fn found(link: Link, disks: &[&str]) -> Found {
