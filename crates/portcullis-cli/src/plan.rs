@@ -9,7 +9,7 @@ use portcullis::SubPage;
 use portcullis::designs::{Choice, DesignId};
 use portcullis_sim::compare::{ClockMode, ComparePlan, Input, Item, Settings};
 use portcullis_sim::number::exact;
-use portcullis_sim::prefetch::{NO_SUCH_HARDWARE, Prefetching};
+use portcullis_sim::prefetch::{Hints, NO_SUCH_HARDWARE, Prefetching};
 use portcullis_sim::{Machine, Work};
 use portcullis_trace::{AccessLog, Events, Trace};
 use serde::Serialize;
@@ -36,7 +36,7 @@ pub(crate) struct Planned<'a> {
 /// A machine, and where it comes from.
 struct Base {
     machine: Machine,
-    /// Whether from a file, whose costs were measured.
+    /// Whether from a file.
     is_file: bool,
 }
 
@@ -79,7 +79,7 @@ impl<'a> Planned<'a> {
             clock: arguments.clock,
             seed: arguments.seed,
             leaf_only_hint: !arguments.no_hint,
-            hints: arguments.prefetch.hints,
+            hints: arguments.prefetch.map_or(Hints::NONE, |prefetching| prefetching.hints),
             sub_page: arguments.sub_page,
             payload: arguments.payload.unwrap_or_default(),
         };
@@ -137,7 +137,7 @@ impl<'a> Planned<'a> {
         }
         let batch = plan.batch.map(|batch| format!("   batches of {batch}")).unwrap_or_default();
         let costs = match self.base.is_file {
-            true => format!("{}: {} (measured)", self.arguments.machine, machine.id),
+            true => format!("{}: {} (a file; {})", self.arguments.machine, machine.id, assumed(machine)),
             false => format!("{} (assumed)   costs from its cost book, not your CPU", machine.id),
         };
         let hint = if plan.leaf_only_hint { "" } else { "   no invalidation hint" };
@@ -154,6 +154,15 @@ pub(crate) fn progress_bar() -> ProgressBar {
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}").expect("a valid template");
     // Hidden by itself where standard error is no terminal.
     ProgressBar::new(0).with_style(style)
+}
+
+/// How many values of a machine are assumed.
+fn assumed(machine: &Machine) -> String {
+    match machine.assumed.len() {
+        0 => "none of its values is assumed".to_owned(),
+        1 => "1 of its values is assumed".to_owned(),
+        several => format!("{several} of its values are assumed"),
+    }
 }
 
 /// A value as it is written on the command line.
@@ -186,8 +195,10 @@ impl Variant {
 /// The machine as it is set, and with each combination of what is swept: the last sweep changes fastest.
 fn variants(arguments: &PlanArguments) -> Result<(Base, Vec<Variant>), Failure> {
     let (mut machine, is_file) = machine_file::find(&arguments.machine)?;
-    // A prefetcher of the file's stays, unless another is asked for.
-    machine.iommu.prefetcher = arguments.prefetch.prefetcher.or(machine.iommu.prefetcher);
+    // A prefetcher of the file's stays, unless another is asked for, or none.
+    if let Some(prefetching) = arguments.prefetch {
+        machine.iommu.prefetcher = prefetching.prefetcher;
+    }
     let mut base = Variant { machine, set: Settings::new() };
     for setting in &arguments.settings {
         let (key, value) =

@@ -152,12 +152,13 @@ impl Pages<'_> {
         }
         let written = slots().filter_map(|page| self.entry(page)).map(Entry::load_bits).filter(|bits| is_mapped(*bits));
         check(all_differ(written, RING), "entries written")?;
+        // All entries have been written since the part began. What is not in the ring any more is cleared, if anything is.
+        let all = || self.tables.iter().flat_map(|table| table.iter()).map(Entry::load_bits);
+        let mapped = if part < CLEAR { TABLES * ENTRIES } else { RING };
+        check(all().filter(|bits| is_mapped(*bits)).count() == mapped, "entries written and cleared")?;
         if part < CLEAR {
             return Ok(());
         }
-        // All entries have been written since the part began, so what is not in the ring any more is cleared, and returned or not.
-        let all = || self.tables.iter().flat_map(|table| table.iter()).map(Entry::load_bits);
-        check(all().filter(|bits| is_mapped(*bits)).count() == RING, "entries cleared")?;
         let cleared = if part < RETURN { TABLES * ENTRIES - RING } else { 0 };
         check(all().filter(|bits| bits & CLEARED != 0).count() == cleared, "pages returned")?;
         check(submitted == if part < SUBMIT { 0 } else { (TURNS * RING) as u64 }, "submissions of unmaps")

@@ -181,9 +181,8 @@ pub(super) fn queued(iommu: &Empty) -> Result<Subject<'_>, BenchError> {
 }
 
 /// The table by itself: walks, maps, unmaps of what was claimed, and those that claim; of one page and of several.
-pub(super) fn table(platform: Native<true>, iommu: &Empty) -> Result<(Subject<'static>, f64), BenchError> {
+pub(super) fn table(platform: Native<true>, iommu: &Empty) -> Result<Subject<'static>, BenchError> {
     let table = parts::Table::new(platform, &iommu.capabilities()).map_err(|_| BenchError::NoMemory)?;
-    let levels = f64::from(table.levels());
     let take_sample = move |part: usize, meter: &mut Meter| {
         let pages = if part < 4 { 1 } else { SEVERAL };
         let (access, pages) = (black_box(Access::DeviceWrites), black_box(pages));
@@ -238,7 +237,7 @@ pub(super) fn table(platform: Native<true>, iommu: &Empty) -> Result<(Subject<'s
         ("table, map of several", several),
         ("table, unmap of several", several),
     ];
-    Ok((Subject { parts, take_sample: Box::new(take_sample) }, levels))
+    Ok(Subject { parts, take_sample: Box::new(take_sample) })
 }
 
 /// Submissions to a ring in memory, of one command and of many.

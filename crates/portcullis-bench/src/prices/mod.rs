@@ -13,6 +13,7 @@ use super::BenchError;
 use super::host::{Native, cpus};
 use super::iommu::{Empty, Queued};
 use super::meter::CyclesFrom;
+use super::work::raw::parts::LEVELS;
 use addresses::NODES;
 use mapping::{COMMANDS, SEVERAL};
 use sampler::{Sampler, Subject};
@@ -20,9 +21,10 @@ use std::collections::BTreeMap;
 use std::thread;
 
 /// Rounds: samples of each part.
-pub const ROUNDS: usize = 120;
-/// Rounds after which those of two CPUs have their turn.
-const PART: usize = 15;
+pub const ROUNDS: usize = 480;
+/// Sets of all that is timed, each in memory of its own, which rounds take by turns. Where memory lies decides which lines meet in the
+/// caches, and would decide about whole runs.
+const SETS: usize = 8;
 
 /// What was measured.
 #[derive(Clone, Debug)]
@@ -59,38 +61,23 @@ fn measure(assumed_hz: Option<f64>, mut progress: impl FnMut()) -> Result<Prices
         return Err(BenchError::Pin(first));
     }
     let platform = Native::coherent();
-    let empty = [(); 5].map(|()| Empty::new(true));
-    let queue = Queued::new(&platform);
-    let (table, levels) = mapping::table(platform, &empty[0])?;
-    let mut subjects: Vec<Subject<'_>> = vec![
-        table,
-        mapping::bare(&empty[1])?,
-        mapping::queued(&empty[2])?,
-        mapping::face(&empty[3])?,
-        chunk::chunk(platform, &empty[4])?,
-        mapping::queue(&queue),
-        addresses::magazines(platform)?,
-        addresses::tree(platform)?,
-        addresses::searches(platform)?,
-        addresses::windows(platform)?,
-        primitives::locks(&platform),
-        primitives::entries(),
-        primitives::frames(platform),
-        primitives::copies(),
-    ];
-    subjects.extend(primitives::flushes());
+    let hardware: Vec<Hardware> = (0..SETS).map(|_| Hardware::new(&platform)).collect();
+    let sets: Result<Vec<_>, BenchError> = hardware.iter().map(|hardware| subjects(platform, hardware)).collect();
+    let mut sets = sets?;
+    let mut copied = [primitives::copies()];
     let other = cpus::of_another_core(first, &cpus);
     let mut sampler = Sampler::new(assumed_hz)?;
-    for _ in 0..ROUNDS / PART {
-        for _ in 0..PART {
-            sampler.round(&mut subjects)?;
+    for _ in 0..ROUNDS / SETS {
+        for (set, subjects) in sets.iter_mut().enumerate() {
+            sampler.round(set, subjects)?;
+            sampler.round(set, &mut copied)?;
             progress();
         }
         // By itself: its partner keeps the other CPU busy.
         if let Some(partner) = other.and_then(primitives::Partner::new) {
             let mut transfers = [partner.transfers()];
-            for _ in 0..PART {
-                sampler.round(&mut transfers)?;
+            for set in 0..SETS {
+                sampler.round(set, &mut transfers)?;
             }
         }
     }
@@ -98,12 +85,46 @@ fn measure(assumed_hz: Option<f64>, mut progress: impl FnMut()) -> Result<Prices
         core_hz: sampler.hz(),
         cycles_from: sampler.cycles_from(),
         has_priority: sampler.has_priority,
-        cycles: of_steps(&sampler, levels),
+        cycles: of_steps(&sampler),
     })
 }
 
+/// What the domains of a set are made on.
+struct Hardware {
+    empty: [Empty; 5],
+    queue: Queued,
+}
+
+impl Hardware {
+    fn new(platform: &Native<true>) -> Self {
+        Self { empty: [(); 5].map(|()| Empty::new(true)), queue: Queued::new(platform) }
+    }
+}
+
+/// A set: all that one CPU can time, but copying, which takes much memory.
+fn subjects<'h>(platform: Native<true>, hardware: &'h Hardware) -> Result<Vec<Subject<'h>>, BenchError> {
+    let Hardware { empty, queue } = hardware;
+    let mut subjects = vec![
+        mapping::table(platform, &empty[0])?,
+        mapping::bare(&empty[1])?,
+        mapping::queued(&empty[2])?,
+        mapping::face(&empty[3])?,
+        chunk::chunk(platform, &empty[4])?,
+        mapping::queue(queue),
+        addresses::magazines(platform)?,
+        addresses::tree(platform)?,
+        addresses::searches(platform)?,
+        addresses::windows(platform)?,
+        primitives::locks(&platform),
+        primitives::entries(),
+        primitives::frames(platform),
+    ];
+    subjects.extend(primitives::flushes());
+    Ok(subjects)
+}
+
 /// From what was timed to prices. A difference that is below zero by more than rounding is no price, and left out.
-fn of_steps(sampler: &Sampler, levels: f64) -> BTreeMap<&'static str, f64> {
+fn of_steps(sampler: &Sampler) -> BTreeMap<&'static str, f64> {
     let timed = |name| sampler.cycles(name);
     let mut cycles = BTreeMap::new();
     let mut price = |name, of_step: f64| {
@@ -118,7 +139,7 @@ fn of_steps(sampler: &Sampler, levels: f64) -> BTreeMap<&'static str, f64> {
 
     // Of a walk the levels are alike; what a map or an unmap takes beyond its walk is writing, clearing or claiming.
     let walk = timed("table, walk");
-    price("table_read", walk / levels);
+    price("table_read", walk / f64::from(LEVELS));
     price("table_write", timed("table, map") - walk);
     price("table_clear", timed("table, unmap") - walk);
     price("table_claim", timed("table, claim and unmap") - timed("table, unmap"));
@@ -176,3 +197,6 @@ fn of_steps(sampler: &Sampler, levels: f64) -> BTreeMap<&'static str, f64> {
 fn share(part: f64, other: f64) -> f64 {
     if part >= 0.0 && other >= 0.0 { part / (part + other) } else { f64::NAN }
 }
+
+#[cfg(test)]
+mod tests;

@@ -26,7 +26,8 @@ pub(super) struct Sampler {
     /// For a machine on which nothing counts cycles.
     assumed_hz: Option<f64>,
     hz: Vec<f64>,
-    cycles: BTreeMap<&'static str, Vec<f64>>,
+    /// Samples of each part, by sets.
+    cycles: BTreeMap<&'static str, BTreeMap<usize, Vec<f64>>>,
     /// Whether all samples ran at real-time priority.
     pub(super) has_priority: bool,
 }
@@ -59,8 +60,8 @@ impl Sampler {
         Ok(Self { meter, assumed_hz, hz: Vec::new(), cycles: BTreeMap::new(), has_priority: true })
     }
 
-    /// Takes one sample of each part of each subject, one after the other.
-    pub(super) fn round(&mut self, subjects: &mut [Subject<'_>]) -> Result<(), BenchError> {
+    /// Takes one sample of each part of each subject of that set, one after the other.
+    pub(super) fn round(&mut self, set: usize, subjects: &mut [Subject<'_>]) -> Result<(), BenchError> {
         for subject in subjects {
             for (number, &(name, operations)) in subject.parts.iter().enumerate() {
                 let alone = Undisturbed::new();
@@ -72,7 +73,7 @@ impl Sampler {
                 let cycles =
                     spent.cycles.or(self.assumed_hz.map(|hz| spent.ns * hz / 1e9)).ok_or(BenchError::NoClock)?;
                 self.hz.push(cycles / spent.ns * 1e9);
-                self.cycles.entry(name).or_default().push(cycles / operations);
+                self.cycles.entry(name).or_default().entry(set).or_default().push(cycles / operations);
             }
             // Others want the CPU too, and a system stops real-time threads that leave them nothing.
             thread::sleep(Duration::from_micros(100));
@@ -80,9 +81,11 @@ impl Sampler {
         Ok(())
     }
 
-    /// Cycles of an operation of the part of that name; no number where there is no sample of it.
+    /// Cycles of an operation of the part of that name, in the set where it takes the fewest; no number where there is no sample of it.
     pub(super) fn cycles(&self, name: &str) -> f64 {
-        self.cycles.get(name).map_or(f64::NAN, |samples| quartile(samples))
+        self.cycles
+            .get(name)
+            .map_or(f64::NAN, |sets| sets.values().map(|samples| quartile(samples)).fold(f64::NAN, f64::min))
     }
 
     /// The clock, in the middle of all samples.
