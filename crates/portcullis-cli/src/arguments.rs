@@ -162,11 +162,12 @@ pub(crate) struct PlanArguments {
     /// Runs with each of these values of one of those, and with each combination where there are several sweeps
     #[arg(long = "sweep", value_name = "KEY=A,B,C")]
     pub(crate) sweeps: Vec<String>,
-    /// A prefetcher of the IOTLB, which no hardware has: none, adjacent:direction=both|up, next:depth=N, markov:rows=N:slots=N,
-    /// recency:length=N, distance:rows=N:slots=N; the last three with :form=baseline|modified, all with :buffer=N. Behind it
-    /// +map-hint=reads or +map-hint=all: the driver says what it has mapped; +unmap-hint: it says what the device is done with
-    #[arg(long, value_name = "PREFETCHER", default_value = "none", hide_default_value = true, value_parser = prefetching)]
-    pub(crate) prefetch: Prefetching,
+    /// A prefetcher of the IOTLB, which no hardware has, in place of the machine's: none, adjacent:direction=both|up, next:depth=N,
+    /// markov:rows=N:slots=N, recency:length=N, distance:rows=N:slots=N; the last three with :form=baseline|modified, all with
+    /// :buffer=N. Behind it +map-hint=reads or +map-hint=all: the driver says what it has mapped; +unmap-hint: it says what the device is
+    /// done with
+    #[arg(long, value_name = "PREFETCHER", value_parser = prefetching)]
+    pub(crate) prefetch: Option<Prefetching>,
     /// Seed of what synthetic workloads draw, and malicious devices
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,

@@ -9,7 +9,7 @@ use portcullis::SubPage;
 use portcullis::designs::{Choice, DesignId};
 use portcullis_sim::compare::{ClockMode, ComparePlan, Input, Item, Settings};
 use portcullis_sim::number::exact;
-use portcullis_sim::prefetch::{NO_SUCH_HARDWARE, Prefetching};
+use portcullis_sim::prefetch::{Hints, NO_SUCH_HARDWARE, Prefetching};
 use portcullis_sim::{Machine, Work};
 use portcullis_trace::{AccessLog, Events, Trace};
 use serde::Serialize;
@@ -36,7 +36,7 @@ pub(crate) struct Planned<'a> {
 /// A machine, and where it comes from.
 struct Base {
     machine: Machine,
-    /// Whether from a file, whose costs were measured.
+    /// Whether from a file.
     is_file: bool,
 }
 
@@ -79,7 +79,7 @@ impl<'a> Planned<'a> {
             clock: arguments.clock,
             seed: arguments.seed,
             leaf_only_hint: !arguments.no_hint,
-            hints: arguments.prefetch.hints,
+            hints: arguments.prefetch.map_or(Hints::NONE, |prefetching| prefetching.hints),
             sub_page: arguments.sub_page,
             payload: arguments.payload.unwrap_or_default(),
         };
@@ -134,7 +134,7 @@ impl<'a> Planned<'a> {
             ClockMode::Scale(factor) => format!("pauses × {}", exact(factor)),
         };
         let mut facts = match self.base.is_file {
-            true => vec![format!("machine {}: {} (measured)", self.arguments.machine, machine.id)],
+            true => vec![format!("machine {}: {} (a file; {})", self.arguments.machine, machine.id, assumed(machine))],
             false => {
                 vec![format!("machine {} (assumed)", machine.id), "costs from its cost book, not your CPU".to_owned()]
             }
@@ -167,6 +167,15 @@ pub(crate) fn progress_bar() -> ProgressBar {
     ProgressBar::new(0).with_style(style)
 }
 
+/// How many values of a machine are assumed.
+fn assumed(machine: &Machine) -> String {
+    match machine.assumed.len() {
+        0 => "none of its values is assumed".to_owned(),
+        1 => "1 of its values is assumed".to_owned(),
+        several => format!("{several} of its values are assumed"),
+    }
+}
+
 /// A value as it is written on the command line.
 fn word(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
@@ -197,8 +206,10 @@ impl Variant {
 /// The machine as it is set, and with each combination of what is swept: the last sweep changes fastest.
 fn variants(arguments: &PlanArguments) -> Result<(Base, Vec<Variant>), Failure> {
     let (mut machine, is_file) = machine_file::find(&arguments.machine)?;
-    // A prefetcher of the file's stays, unless another is asked for.
-    machine.iommu.prefetcher = arguments.prefetch.prefetcher.or(machine.iommu.prefetcher);
+    // A prefetcher of the file's stays, unless another is asked for, or none.
+    if let Some(prefetching) = arguments.prefetch {
+        machine.iommu.prefetcher = prefetching.prefetcher;
+    }
     let mut base = Variant { machine, set: Settings::new() };
     for setting in &arguments.settings {
         let (key, value) =

@@ -16,6 +16,25 @@ pub(crate) fn available() -> Vec<usize> {
     (0..libc::CPU_SETSIZE as usize).filter(|cpu| unsafe { libc::CPU_ISSET(*cpu, &set) }).collect()
 }
 
+/// One of `cpus` that is of another core than `cpu`: threads of one core share its first caches. `None` where there is none, or where
+/// Linux does not say which CPUs a core has.
+pub(crate) fn of_another_core(cpu: usize, cpus: &[usize]) -> Option<usize> {
+    let file = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
+    let siblings = listed(&std::fs::read_to_string(file).ok()?)?;
+    cpus.iter()
+        .copied()
+        .find(|other| *other != cpu && !siblings.iter().any(|(low, high)| (low..=high).contains(&other)))
+}
+
+/// The ranges of a list of CPUs as Linux writes it: `0,4` or `0-1,8`. `None` where it is no such list.
+fn listed(list: &str) -> Option<Vec<(usize, usize)>> {
+    let range = |range: &str| {
+        let (low, high) = range.split_once('-').unwrap_or((range, range));
+        Some((low.parse().ok()?, high.parse().ok()?))
+    };
+    list.trim().split(',').map(range).collect()
+}
+
 /// Has the calling thread run on `cpu` only. Returns whether it does.
 pub(crate) fn pin(cpu: usize) -> bool {
     // SAFETY: zeroes are a set; `cpu` came from one; as many bytes as it has.
@@ -53,4 +72,25 @@ fn schedule(policy: libc::c_int, priority: libc::c_int) -> bool {
     let parameters = libc::sched_param { sched_priority: priority };
     // SAFETY: the parameters live as long as the call; the calling thread.
     unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) == 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{listed, of_another_core};
+
+    #[test]
+    fn lists_of_cpus() {
+        assert_eq!(listed("0\n"), Some(vec![(0, 0)]));
+        assert_eq!(listed("0,4\n"), Some(vec![(0, 0), (4, 4)]));
+        assert_eq!(listed("0-1,8-11\n"), Some(vec![(0, 1), (8, 11)]));
+        for no_list in ["", "\n", "0,", "a", "0-", "-1"] {
+            assert_eq!(listed(no_list), None, "{no_list}");
+        }
+    }
+
+    #[test]
+    fn a_cpu_is_of_no_other_core_than_itself() {
+        assert_eq!(of_another_core(0, &[0]), None);
+        assert_eq!(of_another_core(usize::MAX, &[0, 1]), None, "there is no such CPU");
+    }
 }

@@ -1,6 +1,6 @@
 //! Allocators of addresses by themselves.
 
-use super::sampler::{RING, Subject};
+use super::sampler::{RING, Subject, all_differ, check};
 use crate::BenchError;
 use crate::host::Native;
 use crate::meter::Meter;
@@ -50,6 +50,18 @@ fn claim<A: IovaAllocator<Native<true>>>(
     Ok(())
 }
 
+/// Whether `slots` have been filled, each with a page of its own, and `allocator` knows.
+fn check_filled<A: IovaAllocator<Native<true>>>(allocator: &A, slots: &[IovaRange]) -> Result<(), BenchError> {
+    check(
+        allocator.live() == slots.len() && all_differ(slots.iter().map(|range| range.first_pfn()), slots.len()),
+        "addresses taken",
+    )
+}
+
+fn check_returned<A: IovaAllocator<Native<true>>>(allocator: &A) -> Result<(), BenchError> {
+    check(allocator.live() == 0, "addresses given back")
+}
+
 fn slots(count: usize) -> Box<[IovaRange]> {
     vec![range(0, 1); count].into()
 }
@@ -58,19 +70,20 @@ fn slots(count: usize) -> Box<[IovaRange]> {
 pub(super) fn magazines(platform: Native<true>) -> Result<Subject<'static>, BenchError> {
     let allocator = MagazineAllocator::new(&platform, WIDTH, &[]).map_err(|_| BenchError::NoMemory)?;
     let mut slots = slots(FEW);
-    let mut turns = move |count: usize| {
-        (0..count).try_for_each(|_| {
-            fill(&allocator, &platform, &mut slots)?;
-            slots.iter().for_each(|range| free(&allocator, &platform, *range));
-            Ok::<(), BenchError>(())
-        })
-    };
     let take_sample = move |_, meter: &mut Meter| {
+        let mut turns = |count: usize| {
+            (0..count).try_for_each(|_| {
+                fill(&allocator, &platform, &mut slots)?;
+                slots.iter().for_each(|range| free(&allocator, &platform, *range));
+                Ok::<(), BenchError>(())
+            })
+        };
         turns(TURNS / 8)?;
         meter.start();
         turns(TURNS)?;
         meter.stop();
-        Ok(())
+        check(all_differ(slots.iter().map(|range| range.first_pfn()), FEW), "addresses taken")?;
+        check_returned(&allocator)
     };
     Ok(Subject { parts: vec![("magazine", (FEW * TURNS) as f64)], take_sample: Box::new(take_sample) })
 }
@@ -86,7 +99,9 @@ pub(super) fn tree(platform: Native<true>) -> Result<Subject<'static>, BenchErro
         fill(&allocator, &platform, &mut slots)?;
         if part == 0 {
             meter.stop();
-        } else {
+        }
+        check_filled(&allocator, &slots)?;
+        if part != 0 {
             meter.start();
         }
         if part == 1 {
@@ -104,7 +119,7 @@ pub(super) fn tree(platform: Native<true>) -> Result<Subject<'static>, BenchErro
         if part == 2 {
             meter.stop();
         }
-        Ok(())
+        check_returned(&allocator)
     };
     let parts = vec![("tree, taken", RING as f64), ("tree, claimed", RING as f64), ("tree, given back", RING as f64)];
     Ok(Subject { parts, take_sample: Box::new(take_sample) })
@@ -121,12 +136,14 @@ pub(super) fn searches(platform: Native<true>) -> Result<Subject<'static>, Bench
             claim(&allocator, &platform, *range)?;
             free(&allocator, &platform, *range);
         }
-        Ok((allocator, all[0]))
+        let lowest = all.iter().map(|range| range.first_pfn()).min().unwrap_or(0);
+        Ok((allocator, all[0], lowest))
     };
     let mut crowds = [crowd(NODES[0])?, crowd(NODES[1])?];
     let take_sample = move |part: usize, meter: &mut Meter| {
         const SEARCHES: usize = 16;
-        let (allocator, top) = &mut crowds[part];
+        let (allocator, top, lowest) = &mut crowds[part];
+        let (first, mut below) = (*top, true);
         meter.start();
         for _ in 0..SEARCHES {
             // The highest goes and comes again: the next search begins there.
@@ -134,11 +151,13 @@ pub(super) fn searches(platform: Native<true>) -> Result<Subject<'static>, Bench
             free(allocator, &platform, *top);
             *top = allocator.allocate(&platform, &request(1)).map_err(refused)?;
             let wide = allocator.allocate(&platform, &request(2)).map_err(refused)?;
+            below &= wide.first_pfn() < *lowest;
             claim(allocator, &platform, wide)?;
             free(allocator, &platform, wide);
         }
         meter.stop();
-        Ok(())
+        // The first room for two pages is below all nodes.
+        check(below && *top == first, "searches past all nodes")
     };
     let parts = vec![("search, short", 16.0), ("search, long", 16.0)];
     Ok(Subject { parts, take_sample: Box::new(take_sample) })
@@ -160,11 +179,13 @@ pub(super) fn windows(platform: Native<true>) -> Result<Subject<'static>, BenchE
             Ok::<(), BenchError>(())
         };
         timed(part == 0, meter, &mut || fill(&allocator, &platform, &mut slots))?;
+        check_filled(&allocator, &slots)?;
         timed(part == 1, meter, &mut || slots.iter().try_for_each(|range| claim(&allocator, &platform, *range)))?;
         timed(part == 2, meter, &mut || {
             slots.iter().for_each(|range| free(&allocator, &platform, *range));
             Ok(())
-        })
+        })?;
+        check_returned(&allocator)
     };
     let parts =
         vec![("window, taken", RING as f64), ("window, claimed", RING as f64), ("window, returned", RING as f64)];

@@ -3,10 +3,10 @@
 //! Its steps take a few cycles each and overlap, so that none can be timed by itself. They are timed as they are done, one more in each
 //! part: a step takes what its part takes beyond the one before.
 
-use super::sampler::{RING, Subject};
+use super::sampler::{RING, Subject, all_differ, check};
 use crate::BenchError;
 use crate::host::Native;
-use crate::iommu::Empty;
+use crate::iommu::{Empty, submissions};
 use crate::meter::Meter;
 use crate::work::Buffers;
 use portcullis::platform::CpuWords;
@@ -24,6 +24,8 @@ const CLEAR: usize = 4;
 const SUBMIT: usize = 5;
 const RETURN: usize = 6;
 
+/// How often a sample goes round the ring: with once more before it, round all tables.
+const TURNS: usize = 4;
 /// Tables that the pages of the ring come from, over and over.
 const TABLES: usize = 8;
 /// The word of the cursor.
@@ -32,6 +34,11 @@ const CURSOR: usize = 1;
 const MAPPED: u64 = 1 << 53;
 const CLEARED: u64 = 1 << 9;
 const GENERATION: u64 = 1 << 10;
+
+#[inline(always)]
+const fn is_mapped(bits: u64) -> bool {
+    bits >> MAPPED.trailing_zeros() == 1
+}
 
 struct Pages<'i> {
     platform: Native<true>,
@@ -111,7 +118,7 @@ impl Pages<'_> {
                 return;
             }
             let bits = entry.load_bits();
-            if bits >> MAPPED.trailing_zeros() != 1 {
+            if !is_mapped(bits) {
                 return;
             }
             let cleared = CLEARED | 1 << 12 | bits & GENERATION;
@@ -131,34 +138,88 @@ impl Pages<'_> {
     }
 }
 
+impl Pages<'_> {
+    /// Whether the steps of a sample of that part were taken, which made so many submissions.
+    fn check(&self, part: usize, submitted: u64) -> Result<(), BenchError> {
+        let slots = || self.slots.iter().copied();
+        check(all_differ(slots(), RING), "pages taken")?;
+        if part < TAKE {
+            return Ok(());
+        }
+        check(slots().all(|page| page < (TABLES * ENTRIES) as u64), "pages taken of a chunk")?;
+        if part < WRITE {
+            return Ok(());
+        }
+        let written = slots().filter_map(|page| self.entry(page)).map(Entry::load_bits).filter(|bits| is_mapped(*bits));
+        check(all_differ(written, RING), "entries written")?;
+        // All entries have been written since the part began. What is not in the ring any more is cleared, if anything is.
+        let all = || self.tables.iter().flat_map(|table| table.iter()).map(Entry::load_bits);
+        let mapped = if part < CLEAR { TABLES * ENTRIES } else { RING };
+        check(all().filter(|bits| is_mapped(*bits)).count() == mapped, "entries written and cleared")?;
+        if part < CLEAR {
+            return Ok(());
+        }
+        let cleared = if part < RETURN { TABLES * ENTRIES - RING } else { 0 };
+        check(all().filter(|bits| bits & CLEARED != 0).count() == cleared, "pages returned")?;
+        check(submitted == if part < SUBMIT { 0 } else { (TURNS * RING) as u64 }, "submissions of unmaps")
+    }
+}
+
 /// The parts one after the other. Entries of one part are of no use to the next, so each goes round once before it is timed.
-pub(super) fn chunk<'i>(platform: Native<true>, iommu: &'i Empty) -> Result<Subject<'i>, BenchError> {
+pub(super) fn chunk(platform: Native<true>, iommu: &Empty) -> Result<Subject<'_>, BenchError> {
+    of_tables(platform, iommu, TABLES)
+}
+
+/// The same where `length` of the tables are found.
+fn of_tables(platform: Native<true>, iommu: &Empty, length: usize) -> Result<Subject<'_>, BenchError> {
     let table = || Box::new(std::array::from_fn(|_| Entry::new(0)));
     let mut pages = Pages {
         platform,
         iommu,
         cursors: CpuWords::new(&platform, 0).map_err(|_| BenchError::NoMemory)?,
         tables: (0..TABLES).map(|_| table()).collect(),
-        length: AtomicUsize::new(TABLES),
+        length: AtomicUsize::new(length),
         slots: vec![0; RING].into(),
         buffers: Buffers::new(0, 2 * RING as u64, 1),
     };
-    let mut turn = move |part| match part {
-        0 => pages.turn::<0>(),
-        TAKE => pages.turn::<TAKE>(),
-        WRITE => pages.turn::<WRITE>(),
-        FIND => pages.turn::<FIND>(),
-        CLEAR => pages.turn::<CLEAR>(),
-        SUBMIT => pages.turn::<SUBMIT>(),
-        _ => pages.turn::<RETURN>(),
-    };
     let take_sample = move |part, meter: &mut Meter| {
-        const TURNS: usize = 4;
-        turn(part);
+        let mut turn = || match part {
+            0 => pages.turn::<0>(),
+            TAKE => pages.turn::<TAKE>(),
+            WRITE => pages.turn::<WRITE>(),
+            FIND => pages.turn::<FIND>(),
+            CLEAR => pages.turn::<CLEAR>(),
+            SUBMIT => pages.turn::<SUBMIT>(),
+            _ => pages.turn::<RETURN>(),
+        };
+        turn();
+        let before = submissions();
         meter.start();
-        (0..TURNS).for_each(|_| turn(part));
+        (0..TURNS).for_each(|_| turn());
         meter.stop();
-        Ok(())
+        pages.check(part, submissions() - before)
     };
-    Ok(Subject { parts: PARTS.map(|part| (part, 4.0 * RING as f64)).to_vec(), take_sample: Box::new(take_sample) })
+    let operations = (TURNS * RING) as f64;
+    Ok(Subject { parts: PARTS.map(|part| (part, operations)).to_vec(), take_sample: Box::new(take_sample) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{PARTS, TABLES, WRITE, of_tables};
+    use crate::host::Native;
+    use crate::iommu::Empty;
+    use crate::meter::Meter;
+
+    /// Tables that are not found make every later step do nothing, in no time.
+    #[test]
+    fn steps_that_are_not_taken_are_found() {
+        let iommu = Empty::new(true);
+        for length in [0, TABLES - 1, TABLES] {
+            let mut subject = of_tables(Native::coherent(), &iommu, length).expect("memory");
+            for part in 0..PARTS.len() {
+                let taken = (subject.take_sample)(part, &mut Meter::new());
+                assert_eq!(taken.is_ok(), length == TABLES || part < WRITE, "{}: {taken:?}", PARTS[part]);
+            }
+        }
+    }
 }

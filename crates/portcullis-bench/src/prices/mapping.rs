@@ -1,14 +1,16 @@
 //! Maps and unmaps in parts: the way into a domain and out, a mapper with its table and next to nothing else, and the table by itself.
 
-use super::sampler::{RING, Subject};
+use super::sampler::{RING, Subject, check};
 use crate::BenchError;
 use crate::host::Native;
-use crate::iommu::{Empty, Queued};
+use crate::iommu::{Empty, Queued, Watched, submissions};
 use crate::meter::Meter;
+use crate::tables::Tables;
 use crate::work::Buffers;
 use crate::work::raw;
 use crate::work::raw::parts::{self, range};
 use portcullis::design::Design;
+use portcullis::iommu::Translation;
 use portcullis::{Access, Domain, DomainConfig, Invalidation, Iommu, Iova, PAGE_SIZE, PhysAddr, Protection};
 use std::hint::black_box;
 
@@ -23,21 +25,36 @@ pub(super) const COMMANDS: usize = 17;
 /// Where the table's pages are: in one leaf table after the other.
 const FIRST_PAGE: u64 = 1 << 13;
 
+/// What a ring does on the meter.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Timed {
+    /// Unmaps and maps by turns.
+    Turns,
+    Maps,
+    Unmaps,
+    /// Unmaps in batches.
+    Batches,
+}
+
 /// A ring of single pages in a domain, each unmapped and another mapped in its place.
 struct Ring<'i, D: Design<Native<true>, &'i Empty>> {
     domain: Domain<D, Native<true>, &'i Empty>,
     slots: Box<[Iova]>,
     buffers: Buffers,
+    /// What devices would walk.
+    tables: Option<Tables>,
 }
 
-impl<'i, D: Design<Native<true>, &'i Empty>> Ring<'i, D> {
+impl<'i, D: Design<Native<true>, &'i Empty> + 'i> Ring<'i, D> {
     fn new(iommu: &'i Empty, protection: Protection) -> Result<Self, BenchError> {
         let memory = [Buffers::memory(1)];
         let mut config = DomainConfig::new(protection);
         config.memory = &memory;
         let domain = raw::domain::<D, _, _>(iommu, Native::coherent(), &config)?;
-        let mut ring =
-            Self { domain, slots: vec![Iova::new(0); RING].into(), buffers: Buffers::new(0, 2 * RING as u64, 1) };
+        // More than the turns of a sample use evenly: what it leaves differs from what it has found.
+        let buffers = Buffers::new(0, 3 * RING as u64, 1);
+        let tables = iommu.tables().filter(|tables| !matches!(tables.0, Translation::PassThrough));
+        let mut ring = Self { domain, slots: vec![Iova::new(0); RING].into(), buffers, tables };
         ring.map()?;
         Ok(ring)
     }
@@ -84,74 +101,88 @@ impl<'i, D: Design<Native<true>, &'i Empty>> Ring<'i, D> {
         Ok(())
     }
 
-    /// All in turn, all maps, all unmaps, or all unmaps in batches.
-    fn subject(mut self, parts: [&'static str; 4]) -> Subject<'i>
-    where
-        D: 'i,
-    {
-        let take_sample = move |part, meter: &mut Meter| {
-            if part == 0 {
+    /// Where a device would find what is mapped there; without tables, it sees the address itself.
+    fn reached(&self, slot: Iova) -> Option<PhysAddr> {
+        match self.tables {
+            Some(tables) => tables.leaf(slot).map(|leaf| leaf.phys()),
+            None => Some(PhysAddr::new(slot.as_u64())),
+        }
+    }
+
+    /// Whether each slot leads to its buffer, when all were taken from `buffers` on.
+    fn check_mapped(&self, mut buffers: Buffers) -> Result<(), BenchError> {
+        check(self.slots.iter().all(|slot| self.reached(*slot) == Some(buffers.take())), "maps")
+    }
+
+    fn check_unmapped(&self) -> Result<(), BenchError> {
+        check(self.tables.is_none() || self.slots.iter().all(|slot| self.reached(*slot).is_none()), "unmaps")
+    }
+
+    fn sample(&mut self, timed: Timed, meter: &mut Meter) -> Result<(), BenchError> {
+        let mut buffers = self.buffers;
+        if timed == Timed::Turns {
+            let submitted = submissions();
+            meter.start();
+            (0..TURNS).try_for_each(|_| self.turn())?;
+            meter.stop();
+            let unmaps = if self.tables.is_some() { (TURNS * RING) as u64 } else { 0 };
+            check(submissions() - submitted == unmaps, "unmaps of turns")?;
+            (0..(TURNS - 1) * RING).for_each(|_| _ = buffers.take());
+        } else {
+            if timed != Timed::Maps {
                 meter.start();
-                (0..TURNS).try_for_each(|_| self.turn())?;
-                meter.stop();
-                return Ok(self.domain.tick()?);
             }
-            if part > 1 {
-                meter.start();
-            }
-            if part == 3 { self.unmap_in_batches() } else { self.unmap() }?;
-            if part > 1 {
+            if timed == Timed::Batches { self.unmap_in_batches() } else { self.unmap() }?;
+            if timed != Timed::Maps {
                 meter.stop();
-            } else {
+            }
+            self.check_unmapped()?;
+            if timed == Timed::Maps {
                 meter.start();
             }
             self.map()?;
-            if part == 1 {
+            if timed == Timed::Maps {
                 meter.stop();
             }
-            Ok(self.domain.tick()?)
-        };
-        let ring = RING as f64;
-        let [turns, maps, unmaps, batches] = parts;
-        let parts = vec![(turns, TURNS as f64 * ring), (maps, ring), (unmaps, ring), (batches, ring)];
-        Subject { parts, take_sample: Box::new(take_sample) }
+        }
+        self.check_mapped(buffers)?;
+        Ok(self.domain.tick()?)
+    }
+
+    fn subject<const PARTS: usize>(mut self, parts: [(&'static str, Timed); PARTS]) -> Subject<'i> {
+        let operations = |timed| (if timed == Timed::Turns { TURNS * RING } else { RING }) as f64;
+        Subject {
+            parts: parts.map(|(name, timed)| (name, operations(timed))).to_vec(),
+            take_sample: Box::new(move |part, meter| self.sample(parts[part].1, meter)),
+        }
     }
 }
 
 /// The way into a domain and out of it: a design that does nothing.
 pub(super) fn face(iommu: &Empty) -> Result<Subject<'_>, BenchError> {
-    Ok(Ring::<parts::Nothing>::new(iommu, Protection::None)?.subject([
-        "face",
-        "face, maps",
-        "face, unmaps",
-        "face, batches",
-    ]))
+    let parts = [("face", Timed::Turns), ("face, maps", Timed::Maps), ("face, unmaps", Timed::Unmaps)];
+    Ok(Ring::<parts::Nothing>::new(iommu, Protection::None)?.subject(parts))
 }
 
 /// A mapper with its table, whose allocator counts.
 pub(super) fn bare(iommu: &Empty) -> Result<Subject<'_>, BenchError> {
-    Ok(Ring::<parts::Bare>::new(iommu, Protection::Strict)?.subject([
-        "bare",
-        "bare, maps",
-        "bare, unmaps",
-        "bare, batches",
-    ]))
+    let parts = [
+        ("bare", Timed::Turns),
+        ("bare, maps", Timed::Maps),
+        ("bare, unmaps", Timed::Unmaps),
+        ("bare, batches", Timed::Batches),
+    ];
+    Ok(Ring::<parts::Bare>::new(iommu, Protection::Strict)?.subject(parts))
 }
 
 /// The same, with unmaps that wait in a queue.
 pub(super) fn queued(iommu: &Empty) -> Result<Subject<'_>, BenchError> {
-    Ok(Ring::<parts::Bare>::new(iommu, Protection::Deferred)?.subject([
-        "deferred",
-        "deferred, maps",
-        "deferred, unmaps",
-        "deferred, batches",
-    ]))
+    Ok(Ring::<parts::Bare>::new(iommu, Protection::Deferred)?.subject([("deferred, unmaps", Timed::Unmaps)]))
 }
 
 /// The table by itself: walks, maps, unmaps of what was claimed, and those that claim; of one page and of several.
-pub(super) fn table(platform: Native<true>, iommu: &Empty) -> Result<(Subject<'static>, f64), BenchError> {
+pub(super) fn table(platform: Native<true>, iommu: &Empty) -> Result<Subject<'static>, BenchError> {
     let table = parts::Table::new(platform, &iommu.capabilities()).map_err(|_| BenchError::NoMemory)?;
-    let levels = f64::from(table.levels());
     let take_sample = move |part: usize, meter: &mut Meter| {
         let pages = if part < 4 { 1 } else { SEVERAL };
         let (access, pages) = (black_box(Access::DeviceWrites), black_box(pages));
@@ -164,16 +195,22 @@ pub(super) fn table(platform: Native<true>, iommu: &Empty) -> Result<(Subject<'s
         for first in firsts() {
             map(first)?;
         }
-        match part {
-            1 | 4 => meter.stop(),
-            _ => meter.start(),
+        if part == 1 || part == 4 {
+            meter.stop();
+        }
+        let last = pages - 1;
+        let are_mapped = |mapped: bool| {
+            firsts().all(|first| table.is_mapped(first) == mapped && table.is_mapped(first + last) == mapped)
+        };
+        check(are_mapped(true), "maps of a table")?;
+        if part != 1 && part != 4 {
+            meter.start();
         }
         match part {
             0 => {
-                for first in firsts() {
-                    black_box(table.is_mapped(first));
-                }
+                let found = firsts().filter(|first| black_box(table.is_mapped(*first))).count();
                 meter.stop();
+                check(found == RING, "walks of a table")?;
                 firsts().for_each(|first| table.unmap(first, pages));
             }
             3 => {
@@ -189,7 +226,7 @@ pub(super) fn table(platform: Native<true>, iommu: &Empty) -> Result<(Subject<'s
                 }
             }
         }
-        Ok(())
+        check(are_mapped(false), "unmaps of a table")
     };
     let (one, several) = (RING as f64, RING as f64 / SEVERAL as f64);
     let parts = vec![
@@ -200,11 +237,11 @@ pub(super) fn table(platform: Native<true>, iommu: &Empty) -> Result<(Subject<'s
         ("table, map of several", several),
         ("table, unmap of several", several),
     ];
-    Ok((Subject { parts, take_sample: Box::new(take_sample) }, levels))
+    Ok(Subject { parts, take_sample: Box::new(take_sample) })
 }
 
-/// Submissions: to nothing, and to a ring in memory, of one command and of many.
-pub(super) fn submissions<'i>(empty: &'i Empty, queued: &'i Queued) -> Subject<'i> {
+/// Submissions to a ring in memory, of one command and of many.
+pub(super) fn queue(queue: &Queued) -> Subject<'_> {
     let command = |page| Invalidation::Pages {
         domain: portcullis::DomainId(1),
         first: Iova::from_pfn(page),
@@ -213,19 +250,18 @@ pub(super) fn submissions<'i>(empty: &'i Empty, queued: &'i Queued) -> Subject<'
     };
     let take_sample = move |part, meter: &mut Meter| {
         let many: [Invalidation; COMMANDS] = std::array::from_fn(|page| command(black_box(page as u64)));
+        let written = queue.written();
         meter.start();
         for page in 0..RING as u64 {
-            let submitted = match part {
-                0 => empty.submit(&[command(page)]),
-                1 => queued.submit(&[command(page)]),
-                _ => queued.submit(&many),
-            };
+            let submitted = if part == 0 { queue.submit(&[command(page)]) } else { queue.submit(&many) };
             submitted.map_err(|error| BenchError::Commit(portcullis::CommitError(error)))?;
         }
         meter.stop();
-        Ok(())
+        // Each with a wait behind it.
+        let descriptors = if part == 0 { 2 } else { COMMANDS + 1 };
+        check(queue.written() - written == RING * descriptors, "submissions")
     };
     let ring = RING as f64;
-    let parts = vec![("submission", ring), ("queued command", ring), ("queued commands", ring)];
+    let parts = vec![("queued command", ring), ("queued commands", ring)];
     Subject { parts, take_sample: Box::new(take_sample) }
 }

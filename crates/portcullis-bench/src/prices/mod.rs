@@ -13,6 +13,7 @@ use super::BenchError;
 use super::host::{Native, cpus};
 use super::iommu::{Empty, Queued};
 use super::meter::CyclesFrom;
+use super::work::raw::parts::LEVELS;
 use addresses::NODES;
 use mapping::{COMMANDS, SEVERAL};
 use sampler::{Sampler, Subject};
@@ -20,7 +21,10 @@ use std::collections::BTreeMap;
 use std::thread;
 
 /// Rounds: samples of each part.
-pub const ROUNDS: usize = 120;
+pub const ROUNDS: usize = 480;
+/// Sets of all that is timed, each in memory of its own, which rounds take by turns. Where memory lies decides which lines meet in the
+/// caches, and would decide about whole runs.
+const SETS: usize = 8;
 
 /// What was measured.
 #[derive(Clone, Debug)]
@@ -29,9 +33,10 @@ pub struct Prices {
     pub core_hz: f64,
     /// Where cycles come from; `None` where they are those of the clock that was assumed.
     pub cycles_from: Option<CyclesFrom>,
-    /// Whether nothing else ran on the CPU during samples.
-    pub undisturbed: bool,
-    /// Cycles of each step, by its name in a cost book. Those that this machine cannot show are missing.
+    /// Whether samples ran at real-time priority: other programs do not get the CPU then.
+    pub has_priority: bool,
+    /// Cycles of each step, by its name in a cost book. Those that this machine cannot show are missing, and those whose two timings
+    /// contradict each other.
     pub cycles: BTreeMap<&'static str, f64>,
 }
 
@@ -56,114 +61,142 @@ fn measure(assumed_hz: Option<f64>, mut progress: impl FnMut()) -> Result<Prices
         return Err(BenchError::Pin(first));
     }
     let platform = Native::coherent();
-    let empty = [(); 5].map(|()| Empty::new(true));
-    let queue = Queued::new(&platform);
-    let (table, levels) = mapping::table(platform, &empty[0])?;
-    let mut subjects: Vec<Subject<'_>> = vec![
-        table,
-        mapping::bare(&empty[1])?,
-        mapping::queued(&empty[2])?,
-        mapping::face(&empty[3])?,
-        chunk::chunk(platform, &empty[4])?,
-        mapping::submissions(&empty[4], &queue),
-        addresses::magazines(platform)?,
-        addresses::tree(platform)?,
-        addresses::searches(platform)?,
-        addresses::windows(platform)?,
-        primitives::locks(&platform),
-        primitives::entries(platform),
-        primitives::frames(platform),
-        primitives::copies(),
-    ];
-    subjects.extend(primitives::flushes());
+    let hardware: Vec<Hardware> = (0..SETS).map(|_| Hardware::new(&platform)).collect();
+    let sets: Result<Vec<_>, BenchError> = hardware.iter().map(|hardware| subjects(platform, hardware)).collect();
+    let mut sets = sets?;
+    let mut copied = [primitives::copies()];
+    let other = cpus::of_another_core(first, &cpus);
     let mut sampler = Sampler::new(assumed_hz)?;
-    for _ in 0..ROUNDS {
-        sampler.round(&mut subjects)?;
-        progress();
-    }
-    if let Some(&second) = cpus.get(1) {
-        let partner = primitives::Partner::new(second);
-        let mut transfers = [partner.transfers()];
-        for _ in 0..ROUNDS {
-            sampler.round(&mut transfers)?;
+    for _ in 0..ROUNDS / SETS {
+        for (set, subjects) in sets.iter_mut().enumerate() {
+            sampler.round(set, subjects)?;
+            sampler.round(set, &mut copied)?;
+            progress();
+        }
+        // By itself: its partner keeps the other CPU busy.
+        if let Some(partner) = other.and_then(primitives::Partner::new) {
+            let mut transfers = [partner.transfers()];
+            for set in 0..SETS {
+                sampler.round(set, &mut transfers)?;
+            }
         }
     }
     Ok(Prices {
         core_hz: sampler.hz(),
         cycles_from: sampler.cycles_from(),
-        undisturbed: sampler.undisturbed,
-        cycles: of_steps(&sampler, levels),
+        has_priority: sampler.has_priority,
+        cycles: of_steps(&sampler),
     })
 }
 
-/// From what was timed to prices.
-fn of_steps(sampler: &Sampler, levels: f64) -> BTreeMap<&'static str, f64> {
+/// What the domains of a set are made on.
+struct Hardware {
+    empty: [Empty; 5],
+    queue: Queued,
+}
+
+impl Hardware {
+    fn new(platform: &Native<true>) -> Self {
+        Self { empty: [(); 5].map(|()| Empty::new(true)), queue: Queued::new(platform) }
+    }
+}
+
+/// A set: all that one CPU can time, but copying, which takes much memory.
+fn subjects<'h>(platform: Native<true>, hardware: &'h Hardware) -> Result<Vec<Subject<'h>>, BenchError> {
+    let Hardware { empty, queue } = hardware;
+    let mut subjects = vec![
+        mapping::table(platform, &empty[0])?,
+        mapping::bare(&empty[1])?,
+        mapping::queued(&empty[2])?,
+        mapping::face(&empty[3])?,
+        chunk::chunk(platform, &empty[4])?,
+        mapping::queue(queue),
+        addresses::magazines(platform)?,
+        addresses::tree(platform)?,
+        addresses::searches(platform)?,
+        addresses::windows(platform)?,
+        primitives::locks(&platform),
+        primitives::entries(),
+        primitives::frames(platform),
+    ];
+    subjects.extend(primitives::flushes());
+    Ok(subjects)
+}
+
+/// From what was timed to prices. A difference that is below zero by more than rounding is no price, and left out.
+fn of_steps(sampler: &Sampler) -> BTreeMap<&'static str, f64> {
     let timed = |name| sampler.cycles(name);
-    let less = |name, than: f64| (timed(name) - than).max(0.0);
     let mut cycles = BTreeMap::new();
-    let lock = less("lock", timed("counting"));
-    cycles.insert("lock", lock);
-    cycles.insert("poll", timed("poll"));
+    let mut price = |name, of_step: f64| {
+        // No number where something is missing: that compares as false.
+        if of_step > -0.5 {
+            cycles.insert(name, of_step.max(0.0));
+        }
+    };
+    let lock = timed("lock") - timed("counting");
+    price("lock", lock);
+    price("poll", timed("poll"));
 
     // Of a walk the levels are alike; what a map or an unmap takes beyond its walk is writing, clearing or claiming.
     let walk = timed("table, walk");
-    cycles.insert("table_read", walk / levels);
-    cycles.insert("table_write", less("table, map", walk));
-    cycles.insert("table_clear", less("table, unmap", walk));
-    cycles.insert("table_claim", less("table, claim and unmap", timed("table, unmap")));
+    price("table_read", walk / f64::from(LEVELS));
+    price("table_write", timed("table, map") - walk);
+    price("table_clear", timed("table, unmap") - walk);
+    price("table_claim", timed("table, claim and unmap") - timed("table, unmap"));
+    // Barriers are timed with what they stand behind, and are not to be paid for twice.
+    price("store_fence", 0.0);
+    let of_several = timed("table, map of several") + timed("table, unmap of several");
     let further = 2.0 * (SEVERAL - 1) as f64;
-    let several =
-        less("table, map of several", timed("table, map")) + less("table, unmap of several", timed("table, unmap"));
-    cycles.insert("table_entry", several / further);
-    cycles.insert("table_exchange", less("exchange", timed("store")));
-    cycles.insert("table_scan", timed("scan"));
-    cycles.insert("chunk_entry", timed("store"));
-    cycles.insert("store_fence", less("store and barrier", timed("store")));
-    cycles.insert("table_page", timed("lent frame") / 2.0);
+    price("table_entry", (of_several - timed("table, map") - timed("table, unmap")) / further);
+    price("table_exchange", timed("exchange") - timed("store"));
+    price("table_scan", timed("scan"));
+    price("chunk_entry", timed("store"));
+    price("table_page", timed("lent frame") / 2.0);
 
     // What a mapper takes beyond its table, split as its maps and unmaps by themselves are.
-    let by_maps =
-        |pair: f64, maps: f64, unmaps: f64| pair * if maps + unmaps > 0.0 { maps / (maps + unmaps) } else { 0.5 };
-    let bare = less("bare", timed("table, map") + timed("table, claim and unmap"));
-    let maps = less("bare, maps", timed("table, map"));
-    let unmaps = less("bare, unmaps", timed("table, claim and unmap"));
-    let map = by_maps(bare, maps, unmaps);
-    cycles.insert("map", map);
-    cycles.insert("unmap", bare - map);
-    cycles.insert("flush_queue_push", less("deferred, unmaps", timed("bare, batches") + lock));
+    let bare = timed("bare") - timed("table, map") - timed("table, claim and unmap");
+    let maps = timed("bare, maps") - timed("table, map");
+    let map = bare * share(maps, timed("bare, unmaps") - timed("table, claim and unmap"));
+    price("map", map);
+    price("unmap", bare - map);
+    price("flush_queue_push", timed("deferred, unmaps") - timed("bare, batches") - lock);
 
     // Of a command's submission the ring is the rest, which is priced as a lock and a register.
-    cycles.insert("queue_descriptor", less("queued commands", timed("queued command")) / (COMMANDS - 1) as f64);
+    price("queue_descriptor", (timed("queued commands") - timed("queued command")) / (COMMANDS - 1) as f64);
 
-    let pair = timed("magazine");
-    cycles.insert("list_pop", (pair / 2.0 - lock).max(0.0));
-    cycles.insert("list_push", (pair / 2.0 - lock).max(0.0));
-    cycles.insert("tree_insert", less("tree, taken", lock));
-    cycles.insert("tree_find", less("tree, claimed", lock));
-    cycles.insert("tree_erase", less("tree, given back", timed("tree, claimed") + lock));
-    cycles.insert("tree_search", less("search, long", timed("search, short")) / (NODES[1] - NODES[0]) as f64);
-    cycles.insert("window_take", timed("window, taken"));
-    cycles.insert("window_claim", timed("window, claimed"));
-    cycles.insert("window_return", timed("window, returned"));
+    let list = timed("magazine") / 2.0 - lock;
+    price("list_pop", list);
+    price("list_push", list);
+    price("tree_insert", timed("tree, taken") - lock);
+    price("tree_find", timed("tree, claimed") - lock);
+    price("tree_erase", timed("tree, given back") - timed("tree, claimed") - lock);
+    price("tree_search", (timed("search, long") - timed("search, short")) / (NODES[1] - NODES[0]) as f64);
+    price("window_take", timed("window, taken"));
+    price("window_claim", timed("window, claimed"));
+    price("window_return", timed("window, returned"));
 
     // The short way in and out, with the submission that is a part of it; its steps one more at a time.
-    let step = |part: usize| less(chunk::PARTS[part], timed(chunk::PARTS[part - 1]));
-    let face_map = by_maps(timed("face"), timed("face, maps"), timed("face, unmaps"));
-    cycles.insert("chunk_map", face_map);
-    cycles.insert("chunk_unmap", timed("face") - face_map + step(5));
-    cycles.insert("chunk_take", step(1));
-    cycles.insert("chunk_write", step(2));
-    cycles.insert("chunk_find", step(3));
-    cycles.insert("chunk_clear", step(4));
-    cycles.insert("chunk_return", step(6));
+    let step = |part: usize| timed(chunk::PARTS[part]) - timed(chunk::PARTS[part - 1]);
+    let face_map = timed("face") * share(timed("face, maps"), timed("face, unmaps"));
+    price("chunk_map", face_map);
+    price("chunk_unmap", timed("face") - face_map + step(5));
+    price("chunk_take", step(1));
+    price("chunk_write", step(2));
+    price("chunk_find", step(3));
+    price("chunk_clear", step(4));
+    price("chunk_return", step(6));
 
-    if sampler.has("flushed entry") {
-        cycles.insert("line_flush", less("flushed entry", timed("store")));
-        cycles.insert("line_flush_next", less("eight flushed lines", timed("one flushed line")) / 7.0);
-    }
-    if sampler.has("line transfer") {
-        cycles.insert("line_transfer", timed("line transfer"));
-    }
-    cycles.insert("copy_kib", timed("copied KiB"));
+    price("line_flush", timed("flushed entry") - timed("store"));
+    price("line_flush_next", (timed("eight flushed lines") - timed("one flushed line")) / 7.0);
+    price("line_transfer", timed("line transfer"));
+    price("copy_kib", timed("copied KiB"));
     cycles
 }
+
+/// The share that `part` has of both; no number where either is below zero.
+fn share(part: f64, other: f64) -> f64 {
+    if part >= 0.0 && other >= 0.0 { part / (part + other) } else { f64::NAN }
+}
+
+#[cfg(test)]
+mod tests;

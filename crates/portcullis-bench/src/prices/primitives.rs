@@ -1,6 +1,6 @@
 //! What processors do: locks, barriers, flushes, copies, and lines of the caches on their way from one to another.
 
-use super::sampler::{RING, Subject};
+use super::sampler::{RING, Subject, check};
 use crate::BenchError;
 use crate::host::Native;
 use crate::host::cpus::{Undisturbed, pin};
@@ -8,10 +8,10 @@ use crate::work::raw::parts;
 use portcullis::Platform;
 use portcullis::platform::{Lock, LockClass, Padded, Wait};
 use portcullis::table::{ENTRIES, Entry, Frame};
-use std::hint::{black_box, spin_loop};
-use std::sync::Arc;
+use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::JoinHandle;
+use std::sync::{Arc, mpsc};
+use std::thread::{Builder, JoinHandle};
 
 /// Entries of a cache line.
 const LINE_ENTRIES: usize = 8;
@@ -29,6 +29,8 @@ pub(super) fn locks(platform: &Native<true>) -> Subject<'static> {
     let lock = Padded(platform.lock(LockClass::IovaAllocator, 0u64));
     let (word, platform) = (AtomicU64::new(0), *platform);
     let take_sample = move |part, meter: &mut crate::meter::Meter| {
+        let counted = || lock.0.with(|value| *value) + word.load(Ordering::Relaxed);
+        let before = counted();
         meter.start();
         for _ in 0..RING {
             match part {
@@ -42,43 +44,44 @@ pub(super) fn locks(platform: &Native<true>) -> Subject<'static> {
             }
         }
         meter.stop();
-        Ok(())
+        check(part == 1 || counted() - before == RING as u64, "counting, with a lock and without")
     };
     let ring = RING as f64;
     Subject { parts: vec![("lock", ring), ("poll", ring), ("counting", ring)], take_sample: Box::new(take_sample) }
 }
 
-/// Entries written one by one: by stores, with the barrier of a coherent machine behind each, by compare-exchange; and read.
-pub(super) fn entries(platform: Native<true>) -> Subject<'static> {
+/// Entries written one by one, by stores and by compare-exchange; and read.
+pub(super) fn entries() -> Subject<'static> {
     // Short as these are, a sample has many.
     const TURNS: usize = 64;
     let table = tables(1);
     let words: Box<[AtomicU64]> = (0..ENTRIES).map(|_| AtomicU64::new(0)).collect();
+    let mut bits = 0;
     let take_sample = move |part, meter: &mut crate::meter::Meter| {
-        let bits = black_box(0);
+        // The other parts find what the first of this round has written.
+        bits = black_box(if part == 0 { bits + 1 } else { bits });
+        let mut read = bits;
         meter.start();
         for _ in 0..TURNS {
             let entries = black_box(&table[0][..]);
             match part {
                 0 => entries.iter().for_each(|entry| entry.store_bits(bits)),
-                1 => entries.iter().for_each(|entry| {
-                    entry.store_bits(bits);
-                    platform.table_barrier(std::slice::from_ref(entry));
-                }),
-                2 => words.iter().for_each(|word| {
+                1 => words.iter().for_each(|word| {
                     let seen = word.load(Ordering::Acquire);
                     black_box(word.compare_exchange(seen, bits, Ordering::AcqRel, Ordering::Acquire).is_ok());
                 }),
                 _ => {
-                    black_box(entries.iter().fold(0, |all, entry| all | entry.load_bits()));
+                    read = black_box(entries.iter().fold(0, |all, entry| all | entry.load_bits()));
                 }
             }
         }
         meter.stop();
-        Ok(())
+        let are_written = table[0].iter().all(|entry| entry.load_bits() == bits)
+            && (part != 1 || words.iter().all(|word| word.load(Ordering::Relaxed) == bits));
+        check(are_written && read == bits, "entries written and read")
     };
     let ring = (TURNS * ENTRIES) as f64;
-    let parts = vec![("store", ring), ("store and barrier", ring), ("exchange", ring), ("scan", ring)];
+    let parts = vec![("store", ring), ("exchange", ring), ("scan", ring)];
     Subject { parts, take_sample: Box::new(take_sample) }
 }
 
@@ -89,11 +92,12 @@ pub(super) fn flushes() -> Option<Subject<'static>> {
     let mut turn = 0;
     let take_sample = move |part, meter: &mut crate::meter::Meter| {
         turn += 1;
+        let table = &tables[if part == 0 { turn % TABLES } else { TABLES - 1 }];
         let pieces = || tables.iter().flat_map(|table| table.chunks(PIECE));
-        let store = |entry: &Entry| entry.store_bits(black_box(0));
+        let store = |entry: &Entry| entry.store_bits(black_box(turn as u64));
         meter.start();
         match part {
-            0 => tables[turn % TABLES].iter().for_each(|entry| {
+            0 => table.iter().for_each(|entry| {
                 store(entry);
                 platform.table_barrier(std::slice::from_ref(entry));
             }),
@@ -108,7 +112,8 @@ pub(super) fn flushes() -> Option<Subject<'static>> {
             }),
         }
         meter.stop();
-        Ok(())
+        // No more than the last: what is read comes into the caches again.
+        check(table.last().is_some_and(|entry| entry.load_bits() == turn as u64), "entries written and flushed")
     };
     let (single, pieces) = (ENTRIES as f64, (TABLES * ENTRIES / PIECE) as f64);
     let parts = vec![("flushed entry", single), ("eight flushed lines", pieces), ("one flushed line", pieces)];
@@ -144,8 +149,8 @@ pub(super) fn copies() -> Subject<'static> {
         meter.start();
         to.copy_from_slice(from);
         meter.stop();
-        black_box(to);
-        Ok(())
+        let to = black_box(to);
+        check(to.first() == from.first() && to.last() == from.last(), "copying")
     };
     Subject { parts: vec![("copied KiB", (PIECE / KIB) as f64)], take_sample: Box::new(take_sample) }
 }
@@ -158,25 +163,29 @@ pub(super) struct Partner {
 }
 
 impl Partner {
-    /// On a CPU of its own.
-    pub(super) fn new(cpu: usize) -> Self {
+    /// On a CPU of its own; `None` where it cannot be kept there, for two threads that spin on one CPU wait for the scheduler.
+    pub(super) fn new(cpu: usize) -> Option<Self> {
         let (line, ends) = (Arc::new(Padded(AtomicU64::new(0))), Arc::new(AtomicBool::new(false)));
         let (theirs, over) = (line.clone(), ends.clone());
-        let thread = std::thread::spawn(move || {
-            // Where it cannot be kept there it does no harm: the samples are long, and the quickest count.
-            pin(cpu);
+        let (said, pinned) = mpsc::channel();
+        let body = move || {
+            let is_pinned = pin(cpu);
+            if said.send(is_pinned).is_err() || !is_pinned {
+                return;
+            }
             // For some milliseconds in all.
             let _alone = Undisturbed::new();
-            // Relaxed, both: nothing else is handed over with the line.
+            // Relaxed, both: nothing else is handed over with the line. No pause: it would be a part of the price.
             while !over.load(Ordering::Relaxed) {
                 let seen = theirs.0.load(Ordering::Relaxed);
                 if seen % 2 == 1 {
                     theirs.0.store(seen + 1, Ordering::Relaxed);
                 }
-                spin_loop();
             }
-        });
-        Self { line, ends, thread: Some(thread) }
+        };
+        let thread = Some(Builder::new().spawn(body).ok()?);
+        let partner = Self { line, ends, thread };
+        pinned.recv().unwrap_or(false).then_some(partner)
     }
 
     /// A line that goes there and comes back.
@@ -184,16 +193,15 @@ impl Partner {
         const ROUNDS: u64 = 256;
         let take_sample = move |_, meter: &mut crate::meter::Meter| {
             let line = &self.line.0;
+            let before = line.load(Ordering::Relaxed);
             meter.start();
             for _ in 0..ROUNDS {
                 let next = line.load(Ordering::Relaxed) + 1;
                 line.store(next, Ordering::Relaxed);
-                while line.load(Ordering::Relaxed) == next {
-                    spin_loop();
-                }
+                while line.load(Ordering::Relaxed) == next {}
             }
             meter.stop();
-            Ok(())
+            check(line.load(Ordering::Relaxed) - before == 2 * ROUNDS, "transfers of a line")
         };
         Subject { parts: vec![("line transfer", 2.0 * ROUNDS as f64)], take_sample: Box::new(take_sample) }
     }

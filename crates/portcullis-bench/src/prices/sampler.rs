@@ -3,7 +3,7 @@
 use crate::BenchError;
 use crate::host::cpus::Undisturbed;
 use crate::meter::{CyclesFrom, Meter};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::thread;
 use std::time::Duration;
 
@@ -26,8 +26,20 @@ pub(super) struct Sampler {
     /// For a machine on which nothing counts cycles.
     assumed_hz: Option<f64>,
     hz: Vec<f64>,
-    cycles: BTreeMap<&'static str, Vec<f64>>,
-    pub(super) undisturbed: bool,
+    /// Samples of each part, by sets.
+    cycles: BTreeMap<&'static str, BTreeMap<usize, Vec<f64>>>,
+    /// Whether all samples ran at real-time priority.
+    pub(super) has_priority: bool,
+}
+
+/// An error unless what was timed has been done.
+pub(super) fn check(is_done: bool, work: &str) -> Result<(), BenchError> {
+    if is_done { Ok(()) } else { Err(BenchError::Check(format!("what was timed has not been done: {work}"))) }
+}
+
+/// Whether there are so many numbers, all different.
+pub(super) fn all_differ(numbers: impl Iterator<Item = u64>, count: usize) -> bool {
+    numbers.collect::<HashSet<u64>>().len() == count
 }
 
 /// The sample that a quarter of all do not exceed: what disturbs a sample only ever makes it longer, and a clock that was
@@ -35,7 +47,7 @@ pub(super) struct Sampler {
 fn quartile(samples: &[f64]) -> f64 {
     let mut samples = samples.to_vec();
     samples.sort_by(f64::total_cmp);
-    samples.get(samples.len() / 4).copied().unwrap_or(0.0)
+    samples.get(samples.len() / 4).copied().unwrap_or(f64::NAN)
 }
 
 impl Sampler {
@@ -45,15 +57,15 @@ impl Sampler {
         if meter.cycles_from().is_none() && assumed_hz.is_none() {
             return Err(BenchError::NoClock);
         }
-        Ok(Self { meter, assumed_hz, hz: Vec::new(), cycles: BTreeMap::new(), undisturbed: true })
+        Ok(Self { meter, assumed_hz, hz: Vec::new(), cycles: BTreeMap::new(), has_priority: true })
     }
 
-    /// Takes one sample of each part of each subject, one after the other.
-    pub(super) fn round(&mut self, subjects: &mut [Subject<'_>]) -> Result<(), BenchError> {
+    /// Takes one sample of each part of each subject of that set, one after the other.
+    pub(super) fn round(&mut self, set: usize, subjects: &mut [Subject<'_>]) -> Result<(), BenchError> {
         for subject in subjects {
             for (number, &(name, operations)) in subject.parts.iter().enumerate() {
                 let alone = Undisturbed::new();
-                self.undisturbed &= alone.is_so();
+                self.has_priority &= alone.is_so();
                 self.meter.calibrate();
                 (subject.take_sample)(number, &mut self.meter)?;
                 let spent = self.meter.take();
@@ -61,7 +73,7 @@ impl Sampler {
                 let cycles =
                     spent.cycles.or(self.assumed_hz.map(|hz| spent.ns * hz / 1e9)).ok_or(BenchError::NoClock)?;
                 self.hz.push(cycles / spent.ns * 1e9);
-                self.cycles.entry(name).or_default().push(cycles / operations);
+                self.cycles.entry(name).or_default().entry(set).or_default().push(cycles / operations);
             }
             // Others want the CPU too, and a system stops real-time threads that leave them nothing.
             thread::sleep(Duration::from_micros(100));
@@ -69,14 +81,11 @@ impl Sampler {
         Ok(())
     }
 
-    /// Cycles of an operation of the part of that name; 0 where there is no sample of it.
+    /// Cycles of an operation of the part of that name, in the set where it takes the fewest; no number where there is no sample of it.
     pub(super) fn cycles(&self, name: &str) -> f64 {
-        self.cycles.get(name).map_or(0.0, |samples| quartile(samples))
-    }
-
-    /// Whether there is a sample of it.
-    pub(super) fn has(&self, name: &str) -> bool {
-        self.cycles.contains_key(name)
+        self.cycles
+            .get(name)
+            .map_or(f64::NAN, |sets| sets.values().map(|samples| quartile(samples)).fold(f64::NAN, f64::min))
     }
 
     /// The clock, in the middle of all samples.

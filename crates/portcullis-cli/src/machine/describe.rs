@@ -98,10 +98,10 @@ fn describe(found: &Found, prices: &Prices) -> Result<Machine, Failure> {
         let value = machine.get(&key).unwrap_or_default();
         let [low, high] = machine.assumed.get(&key).copied().unwrap_or([value, value]);
         // Another machine's value says less about this one than about that.
-        machine.assumed.insert(key, [low.min(value / 2.0), high.max(value * 2.0)]);
+        assume(&mut machine, &key, [low.min(value / 2.0), high.max(value * 2.0)]);
     }
     if machine.link_gbps.is_some() && !matches!(found.link, Link::Known { .. }) {
-        machine.assumed.insert("link_gbps".to_owned(), LINKS_GBPS);
+        assume(&mut machine, "link_gbps", LINKS_GBPS);
     }
     if let Some(latency) = found.latency {
         take_latency(&mut machine, latency);
@@ -123,8 +123,22 @@ fn take_latency(machine: &mut Machine, latency: Latency) {
     let part = |share: f64| (latency.ns * 1e3 * share) as u64;
     (machine.iommu.invalidation_ps, machine.iommu.wait_ps) = (part(2.0 / 3.0), part(1.0 / 3.0));
     let [low, high] = latency.range_ns.map(|ns| ns * 1e3);
-    machine.assumed.insert("invalidation_ps".to_owned(), [low / 3.0, high]);
-    machine.assumed.insert("wait_ps".to_owned(), [low / 6.0, high / 2.0]);
+    assume(machine, "invalidation_ps", [low / 3.0, high]);
+    assume(machine, "wait_ps", [low / 6.0, high / 2.0]);
+}
+
+/// Has the value called `key` assumed to lie in `range`: outwards to whole numbers where it is one, and to the value itself at an end that
+/// no machine can have.
+fn assume(machine: &mut Machine, key: &str, range: [f64; 2]) {
+    let Some(value) = machine.get(key) else { return };
+    let can_be = |end: &f64| {
+        let mut machine = machine.clone();
+        machine.set(key, &end.to_string()).is_ok() && machine.check().is_ok()
+    };
+    let [low, high] = range;
+    let [low, high] =
+        [[low, low.floor()], [high, high.ceil()]].map(|ends| ends.into_iter().find(can_be).unwrap_or(value));
+    machine.assumed.insert(key.to_owned(), [low.min(value), high.max(value)]);
 }
 
 /// How the values came about.
@@ -134,7 +148,7 @@ fn source(found: &Found, prices: &Prices) -> String {
         Some(CyclesFrom::Calibrated) => "ticks scaled by a chain of additions",
         None => "time at the clock that cpufreq names",
     };
-    let quiet = if prices.undisturbed { "" } else { ", with other programs on the CPU" };
+    let quiet = if prices.has_priority { "" } else { ", without real-time priority" };
     let link = match &found.link {
         Link::Known { name, .. } => format!("link as {name} says"),
         Link::Unknown { name } => format!("link assumed, for {name} does not say how fast it is"),
@@ -162,7 +176,7 @@ mod tests {
 
     fn prices() -> Prices {
         let cycles = BTreeMap::from([("lock", 11.4), ("table_read", 2.6)]);
-        Prices { core_hz: 2.6037e9, cycles_from: None, undisturbed: true, cycles }
+        Prices { core_hz: 2.6037e9, cycles_from: None, has_priority: true, cycles }
     }
 
     fn found(link: Link, disks: &[&str]) -> Found {
@@ -201,6 +215,43 @@ mod tests {
             assert_eq!(machine.assumed.contains_key("link_gbps"), has_link);
             assert_eq!(machine.assumed.contains_key("disk_iops"), has_disks);
         }
+    }
+
+    /// The document with everything in it that may be.
+    fn full(ns: f64, range_ns: [f64; 2]) -> Machine {
+        let mut found = found(Link::Unknown { name: "eth0".to_owned() }, &["vda"]);
+        found.latency = Some(Latency { ns, range_ns });
+        describe(&found, &prices()).ok().expect("a machine")
+    }
+
+    #[test]
+    fn every_end_of_a_range_can_be_set() {
+        for machine in [full(316.23, [100.0, 1000.0]), full(7_001.0, [6_500.5, 7_500.1])] {
+            let ranges = machine.assumed.clone();
+            for (key, end) in ranges.iter().flat_map(|(key, range)| range.map(|end| (key, end))) {
+                let mut changed = machine.clone();
+                assert_eq!(changed.set(key, &end.to_string()), Ok(()), "{key} at {end}");
+                assert_eq!((changed.check(), changed.get(key)), (Ok(()), Some(end)), "{key} at {end}");
+            }
+            for (key, [low, high]) in ranges {
+                assert!(low < high, "{key}: from {low} to {high}");
+            }
+        }
+    }
+
+    #[test]
+    fn ends_are_rounded_outwards() {
+        let machine = full(500.0, [100.0, 1000.1]);
+        assert_eq!(machine.assumed["invalidation_ps"], [33_333.0, 1_000_100.0]);
+        assert_eq!(machine.assumed["wait_ps"], [16_666.0, 500_050.0]);
+    }
+
+    #[test]
+    fn an_end_that_no_machine_can_have_is_none() {
+        let mut machine = full(500.0, [100.0, 1000.0]);
+        machine.iommu.walkers = 1;
+        assume(&mut machine, "walkers", [0.5, 1e9]);
+        assert_eq!(machine.assumed["walkers"], [1.0, 1.0]);
     }
 
     #[test]

@@ -68,11 +68,39 @@ fn it_is_taken_where_a_machine_is() {
     let compared = compared(&[&["--machine", &file][..], &work].concat());
     assert_eq!((&compared["machine"], &compared["assumed"]), (&json!("this-host"), document()));
     let head = |machine: &str| printed(&[&["compare", "--machine", machine][..], &work].concat());
-    assert!(head(&file).contains(&format!("machine {file}: this-host (measured)   ")));
+    let assumed = keys(&document()["assumed"]).len();
+    let of_file = format!("machine {file}: this-host (a file; {assumed} of its values are assumed)   ");
+    assert!(head(&file).contains(&of_file), "{of_file}");
     assert!(head("r210-cx3").contains("machine r210-cx3 (assumed)   costs from its cost book, not your CPU   "));
     printed(&["attack", "--machine", &file, "--workload", "rings:operations=4000", "--designs", "stock"]);
     let set = printed(&[&["compare", "--machine", &file, "--set", "lock=77"][..], &work].concat());
     assert!(set.contains("lock=77"), "{set}");
+}
+
+#[test]
+fn what_a_file_assumes_is_counted() {
+    let assumed = |count: usize| {
+        let edit = |machine: &mut Value| {
+            let all = machine["assumed"].as_object().expect("ranges").clone();
+            machine["assumed"] = all.into_iter().take(count).collect();
+        };
+        let file = edited(&format!("assumes-{count}.json"), edit);
+        printed(&["compare", "--machine", &file, "--workload", "rings:operations=500", "--designs", "stock"])
+    };
+    assert!(assumed(0).contains("this-host (a file; none of its values is assumed)   "));
+    assert!(assumed(1).contains("this-host (a file; 1 of its values is assumed)   "));
+}
+
+#[test]
+fn a_prefetcher_of_the_file_stays_unless_another_is_asked_for_or_none() {
+    let file = edited("prefetches.json", |machine| machine["iommu"]["prefetcher"] = json!("next"));
+    let prefetcher = |arguments: &[&str]| {
+        let work = ["--machine", &file, "--workload", "rings:operations=500", "--designs", "stock"];
+        compared(&[&work[..], arguments].concat())["results"][0]["prefetcher"].clone()
+    };
+    assert_eq!(prefetcher(&[]), "next:depth=1:buffer=16");
+    assert_eq!(prefetcher(&["--prefetch", "recency:length=9"]), "recency:length=9:form=modified:buffer=16");
+    assert_eq!(prefetcher(&["--prefetch", "none"]), Value::Null);
 }
 
 /// Status 2, with all of these.
@@ -104,7 +132,7 @@ fn wrong_documents_are_refused_with_file_key_and_reason() {
     let with = |key: &str, value: Value| edited(&format!("with-{key}.json"), |machine| machine[key] = value);
     refused(&with("core", json!(1)), &["`core`", "unknown field `core`"]);
     refused(&with("cores", json!(0)), &["`cores`", "from 1 to 4096"]);
-    refused(&with("core_hz", json!(3.3)), &["`core_hz`", "from 10 MHz to 100 GHz"]);
+    refused(&with("core_hz", json!(3.3)), &["`core_hz`", "from 100 MHz to 100 GHz"]);
     refused(&with("assumed", json!({"weather": [0, 1]})), &["`weather`", "the name of a number of the machine"]);
     refused(&with("assumed", json!({"lock": [1e6, 2e6]})), &["`lock`", "within its range in `assumed`"]);
     refused(&with("assumed", json!({"lock": [1]})), &["`assumed.lock", "invalid length 1"]);

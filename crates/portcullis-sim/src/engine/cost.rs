@@ -37,9 +37,9 @@ pub struct CostBook {
     pub window_claim: u64,
     /// Finding a window and giving pages back to it.
     pub window_return: u64,
-    /// A map that may find its place in a chunk, beside the steps below: a shorter way than `map`.
+    /// A map that has its place in a chunk, beside the steps below: a shorter way than `map`, and instead of it.
     pub chunk_map: u64,
-    /// An unmap that may find its mapping in a chunk, beside the steps below.
+    /// An unmap that has its mapping in a chunk, beside the steps below; instead of `unmap`.
     pub chunk_unmap: u64,
     /// Moving the cursor of a chunk.
     pub chunk_take: u64,

@@ -96,11 +96,11 @@ impl Machine {
         let within = |value: f64, low: f64, high: f64| (low..=high).contains(&value);
         let or_none = |value: Option<f64>, low: f64, high: f64| value.is_none_or(|value| within(value, low, high));
         let checks = [
-            ("core_hz", within(self.core_hz, 1e7, 1e11), "from 10 MHz to 100 GHz, in hertz"),
+            ("core_hz", within(self.core_hz, 1e8, 1e11), "from 100 MHz to 100 GHz, in hertz"),
             ("cores", (1..=4096).contains(&self.cores), "from 1 to 4096"),
             ("link_gbps", or_none(self.link_gbps, 1e-3, 1e5), "from 0.001 to 100000, in Gb/s"),
             ("link_gbps", self.link_gbps.is_some() || self.disk_iops.is_some(), "there where `disk_iops` is not"),
-            ("unprotected_cycles_per_byte", within(self.unprotected_cycles_per_byte, 0.0, 1e6), "from 0 to 1000000"),
+            ("unprotected_cycles_per_byte", within(self.unprotected_cycles_per_byte, 0.0, 1e4), "from 0 to 10000"),
             ("disk_iops", or_none(self.disk_iops, 1.0, 1e12), "from 1 to 10^12 requests per second"),
             ("disk_bytes_per_second", or_none(self.disk_bytes_per_second, 1.0, 1e15), "from 1 to 10^15"),
             (
@@ -182,9 +182,15 @@ mod tests {
             let error = changed.set(key, value).expect_err(key).to_string();
             assert!(error.contains(&format!("`{key}`")) && changed == machine, "{error}");
         }
-        for (key, value) in
-            [("cores", "0"), ("core_hz", "3.3"), ("link_gbps", "-1"), ("lock", "10000000000"), ("walkers", "0")]
-        {
+        for (key, value) in [
+            ("cores", "0"),
+            ("core_hz", "3.3"),
+            ("core_hz", "9.9e7"),
+            ("link_gbps", "-1"),
+            ("unprotected_cycles_per_byte", "10001"),
+            ("lock", "10000000000"),
+            ("walkers", "0"),
+        ] {
             let mut changed = machine.clone();
             changed.set(key, value).expect(key);
             assert!(matches!(changed.check(), Err(MachineError::Range { key: named, .. }) if named == key), "{key}");

@@ -4,7 +4,8 @@
 //! takes with the modelled hardware comes from a whole run.
 
 use super::{job, machine, measured, rings};
-use portcullis::designs::{DesignId, Stock};
+use portcullis::design::Design;
+use portcullis::designs::{DesignId, Portcullis, Stock};
 use portcullis::iommu::AttachError;
 use portcullis::platform::Phase;
 use portcullis::{
@@ -70,27 +71,57 @@ unsafe impl Iommu for Instant {
 
 /// What mapping a page and unmapping it again is charged, each by itself, when all tables are there.
 fn map_and_unmap(machine: &Machine, protection: Protection) -> (Account, Account) {
+    pairs_of::<Stock>(machine, protection, 1)
+}
+
+/// The same for a mapping of so many pages, with a design.
+fn pairs_of<D>(machine: &Machine, protection: Protection, pages: u64) -> (Account, Account)
+where
+    D: Design<LabPlatform, Instant> + 'static,
+{
     let engine = Rc::new(Engine::new(1, machine.frequency(), machine.costs.clone(), machine.iommu.coherent));
     let ram = Arc::new(Ram::with_flushing(PhysAddr::new(1 << 35), 1 << 20));
     let platform = LabPlatform::new(engine.clone(), ram, 0);
-    let domain = Domain::<Stock, _, _>::new(Instant { coherent: machine.iommu.coherent }, platform, protection)
-        .expect("a domain");
+    let domain =
+        Domain::<D, _, _>::new(Instant { coherent: machine.iommu.coherent }, platform, protection).expect("a domain");
     let spent = Rc::new(RefCell::new(Vec::new()));
     let (inner, out) = (engine.clone(), spent.clone());
     let body = move || {
-        for phys in [PhysAddr::new(0x5000), PhysAddr::new(0x6000)] {
+        for phys in [PhysAddr::new(1 << 24), PhysAddr::new(1 << 25)] {
             let start = inner.account();
             // SAFETY: no memory is behind the model but its own.
-            let map = || unsafe { domain.map_raw(phys, PAGE_SIZE, Access::DeviceWrites) };
+            let map = || unsafe { domain.map_raw(phys, pages * PAGE_SIZE, Access::DeviceWrites) };
             let iova = inner.charged(map).expect("mapped");
             let mapped = inner.account();
-            inner.charged(|| domain.unmap_raw(iova, PAGE_SIZE)).expect("unmapped");
+            inner.charged(|| domain.unmap_raw(iova, pages * PAGE_SIZE)).expect("unmapped");
             out.borrow_mut().push((mapped.since(&start), inner.account().since(&mapped)));
         }
     };
     engine.run(vec![Box::new(body)]);
     // The first pair added the tables.
     spent.borrow()[1]
+}
+
+/// A map in a chunk is charged its own entry, one that goes elsewhere that of any other map, and none both; unmaps likewise.
+#[test]
+fn each_map_and_unmap_is_charged_one_entry() {
+    // More than all other steps together.
+    const ENTRY: u64 = 1_000_000;
+    let counted = |entries: [u64; 4], protection, pages| {
+        let mut machine = machine("cascadelake-cx5");
+        let costs = &mut machine.costs;
+        [costs.map, costs.unmap, costs.chunk_map, costs.chunk_unmap] = entries;
+        let (map, unmap) = pairs_of::<Portcullis>(&machine, protection, pages);
+        [map.cycles() / ENTRY, unmap.cycles() / ENTRY]
+    };
+    for protection in [Protection::Strict, Protection::Deferred] {
+        for (pages, is_in_chunk) in [(1, true), (2, true), (2048, false)] {
+            let (of_chunks, of_others) = (u64::from(is_in_chunk), u64::from(!is_in_chunk));
+            let chunks = counted([0, 0, ENTRY, ENTRY], protection, pages);
+            let others = counted([ENTRY, ENTRY, 0, 0], protection, pages);
+            assert_eq!((chunks, others), ([of_chunks; 2], [of_others; 2]), "{protection}, {pages} pages");
+        }
+    }
 }
 
 /// A published number and ours, in cycles.

@@ -154,6 +154,9 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
             || self.chunks().take(platform, &IovaRequest::of(request), grow),
         );
         let Some(taken) = taken? else { return Ok(None) };
+        // Only now: a map that finds no place in a chunk is charged as any other.
+        platform.probe(Step::Enter(Phase::Other));
+        platform.probe(Step::ChunkMap);
         platform.probe(Step::Enter(Phase::Table));
         page_states::write(platform, taken.entries, request.segments(), request.access().rights());
         Ok(Some(taken))
@@ -181,6 +184,9 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
             // SAFETY: within a walk.
             let entries = unsafe { self.chunks().entries(range.first_pfn()) };
             let cleared = page_states::clear(platform, entries, range)?;
+            // Only now: an unmap that finds no mapping in a chunk goes the general way, and is charged there.
+            platform.probe(Step::Enter(Phase::Other));
+            platform.probe(Step::ChunkUnmap);
             platform.probe(Step::Enter(Phase::Invalidate));
             let proof = match space.invalidate_shared(&[command]) {
                 Ok(proof) => proof,
@@ -200,6 +206,7 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         let AssembledMapper { allocator, policy, space, .. } = &self.base;
         match allocator.chunks_of(range) {
             Some(chunks) => {
+                space.platform().probe(Step::ChunkUnmap);
                 if let Err(refused) = self.clear(chunks, range) {
                     // What is reserved in the upper half may hold what was placed there.
                     return self.base.unmap_placed(range, refused);
@@ -271,7 +278,6 @@ unsafe impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
     unsafe fn map(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
         let space = &self.base.space;
         space.platform().probe(Step::Enter(Phase::Other));
-        space.platform().probe(Step::ChunkMap);
         if has_place(request)
             && space.is_plain(request)
             && let Ok(Some(taken)) = self.take_and_write(request)
@@ -296,9 +302,9 @@ unsafe impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
         let platform = space.platform();
         out.admit_unmap_of(space.tag())?;
         platform.probe(Step::Enter(Phase::Other));
-        platform.probe(Step::ChunkUnmap);
         match allocator.chunks_of(range) {
             Some(chunks) => {
+                platform.probe(Step::ChunkUnmap);
                 if let Err(refused) = self.clear(chunks, range) {
                     return self.base.take_down_placed(range, refused, out);
                 }
@@ -316,7 +322,6 @@ unsafe impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
     fn unmap_now(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
         let platform = self.base.space.platform();
         platform.probe(Step::Enter(Phase::Other));
-        platform.probe(Step::ChunkUnmap);
         // Twice, so that what takes one page is built for one. That need not ask `chunks_of`: where a page is not in the upper
         // half, `Chunks::entries` finds none, and the general way takes it.
         let committed = match range.pages() {

@@ -121,9 +121,9 @@ pub enum Step {
     WindowClaim,
     /// Pages of a window come back to it.
     WindowReturn,
-    /// A map begins that may find its place in a chunk: it goes a shorter way than [`Map`](Step::Map).
+    /// A map has its place in a chunk: it goes a shorter way than [`Map`](Step::Map).
     ChunkMap,
-    /// An unmap begins that may find its mapping in a chunk: likewise.
+    /// An unmap has its mapping in a chunk: likewise.
     ChunkUnmap,
     /// The cursor of a stream is moved on.
     ChunkTake,

@@ -15,8 +15,8 @@ use portcullis::{
 };
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Levels of a table for 48 bits of address.
-const LEVELS: u8 = 4;
+/// Levels of a table for 48 bits of address: those that a walk goes down.
+pub(crate) const LEVELS: u8 = 4;
 
 /// Pages side by side.
 ///
@@ -37,11 +37,6 @@ impl<P: Platform> Table<P> {
     /// Its pages stay with the process.
     pub(crate) fn new(platform: P, capabilities: &Capabilities) -> Result<Self, NoMemory> {
         Ok(Self { table: SecondLevelTable::new(&platform, LEVELS, capabilities, TableRule::Kept)?, platform })
-    }
-
-    /// Levels that a walk goes down.
-    pub(crate) const fn levels(&self) -> u8 {
-        self.table.levels()
     }
 
     #[inline(always)]
