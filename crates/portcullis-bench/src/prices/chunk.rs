@@ -216,9 +216,9 @@ mod tests {
         let iommu = Empty::new(true);
         for length in [0, TABLES - 1, TABLES] {
             let mut subject = of_tables(Native::coherent(), &iommu, length).expect("memory");
-            for part in 0..PARTS.len() {
+            for (part, name) in PARTS.iter().enumerate() {
                 let taken = (subject.take_sample)(part, &mut Meter::new());
-                assert_eq!(taken.is_ok(), length == TABLES || part < WRITE, "{}: {taken:?}", PARTS[part]);
+                assert_eq!(taken.is_ok(), length == TABLES || part < WRITE, "{name}: {taken:?}");
             }
         }
     }

@@ -265,3 +265,32 @@ pub(super) fn queue(queue: &Queued) -> Subject<'_> {
     let parts = vec![("queued command", ring), ("queued commands", ring)];
     Subject { parts, take_sample: Box::new(take_sample) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{Ring, Timed};
+    use crate::BenchError;
+    use crate::iommu::Empty;
+    use crate::meter::Meter;
+    use crate::tests::planted::{Flaw, Planted};
+    use portcullis::Protection;
+
+    /// What a sample of a flawed design says.
+    fn sample<const FLAW: u8>(timed: Timed) -> Result<(), BenchError> {
+        let iommu = Empty::new(true);
+        Ring::<Planted<FLAW>>::new(&iommu, Protection::Strict)?.sample(timed, &mut Meter::new())
+    }
+
+    #[test]
+    fn work_that_is_not_done_is_found() {
+        for timed in [Timed::Turns, Timed::Maps, Timed::Unmaps, Timed::Batches] {
+            sample::<{ Flaw::NONE }>(timed).expect("a sound design");
+            let is_found = |sampled| assert!(matches!(sampled, Err(BenchError::Check(_))), "{sampled:?}");
+            is_found(sample::<{ Flaw::MAPS_ONE_PAGE_FOR_ALL }>(timed));
+            if timed != Timed::Turns {
+                is_found(sample::<{ Flaw::LEAVES_ENTRIES }>(timed));
+            }
+        }
+        assert!(sample::<{ Flaw::SUBMITS_NOTHING }>(Timed::Turns).is_err());
+    }
+}

@@ -1,6 +1,6 @@
 //! What does less than it should is found.
 
-mod planted;
+pub(super) mod planted;
 
 use super::case::{Case, Setting, singles};
 use super::group::ThreadGroup;

@@ -10,18 +10,18 @@ use portcullis::{
 };
 
 /// The flaws by number, for they are part of a type.
-pub(super) struct Flaw;
+pub(crate) struct Flaw;
 
 impl Flaw {
-    pub(super) const NONE: u8 = 0;
-    pub(super) const SUBMITS_NOTHING: u8 = 1;
-    pub(super) const LEAVES_ENTRIES: u8 = 2;
-    pub(super) const INVALIDATES_OTHERS: u8 = 3;
-    pub(super) const SUBMITS_TWICE: u8 = 4;
-    pub(super) const MAPS_ONE_PAGE_FOR_ALL: u8 = 5;
+    pub(crate) const NONE: u8 = 0;
+    pub(crate) const SUBMITS_NOTHING: u8 = 1;
+    pub(crate) const LEAVES_ENTRIES: u8 = 2;
+    pub(crate) const INVALIDATES_OTHERS: u8 = 3;
+    pub(crate) const SUBMITS_TWICE: u8 = 4;
+    pub(crate) const MAPS_ONE_PAGE_FOR_ALL: u8 = 5;
 }
 
-pub(super) struct Planted<const FLAW: u8>;
+pub(crate) struct Planted<const FLAW: u8>;
 
 impl<const FLAW: u8> DesignInfo for Planted<FLAW> {
     const INFO: Info = Info { id: "planted", ..Magazine::INFO };
@@ -38,7 +38,7 @@ unsafe impl<P: Platform, I: Iommu + Copy, const FLAW: u8> Design<P, I> for Plant
     }
 }
 
-pub(super) struct Flawed<M, I, const FLAW: u8> {
+pub(crate) struct Flawed<M, I, const FLAW: u8> {
     inner: M,
     iommu: I,
 }
