@@ -113,6 +113,8 @@ pub struct RunOutcome {
     pub estimate_cpu_percent: f64,
     /// What holds it down.
     pub limit: Limit,
+    /// What holds `estimate_gbps_min` down.
+    pub limit_min: Option<Limit>,
     /// The estimate as a share of what this work reaches with no protection.
     pub estimate_vs_none: f64,
     /// Likewise, with `payload_bytes_min`; `null` where the two are the same.
@@ -258,7 +260,8 @@ impl RunOutcome {
             lock_wait_percent: percent(iova_wait + invalidation_wait + other_wait),
             lock_wait_iova_percent: percent(iova_wait),
             lock_wait_invalidation_percent: percent(invalidation_wait),
-            achieved_gbps: (measured.span_ps > 0).then(|| measured.bytes as f64 * 8.0 / measured.span_ps as f64 * 1e3),
+            achieved_gbps: (measured.span_ps > 0)
+                .then(|| measured.usage.payload.max as f64 * 8.0 / measured.span_ps as f64 * 1e3),
             riotlb: info.is_hypothetical().then_some(RiotlbCounts {
                 switches: counters.ring_switches,
                 out_of_order: counters.ring_out_of_order,
@@ -294,6 +297,7 @@ impl RunOutcome {
                 0.0
             },
             limit: most.limit,
+            limit_min: is_range.then_some(least.limit),
             estimate_vs_none: most.share,
             estimate_vs_none_min: is_range.then_some(least.share),
             recorded: None,

@@ -12,7 +12,7 @@ fn it_is_marked_and_never_chosen() {
     assert!(said.lines().any(|line| line.starts_with("riommu") && line.contains(" strict * ")), "{said}");
     assert!(said.contains("*  no such hardware") && said.replace('\n', " ").contains("recommend nothing"), "{said}");
     assert!(
-        said.contains("Strict protection with Linux as it is (`magazine`") && !said.contains("kernel with `riommu`"),
+        said.contains("Strict protection with Linux as it is (`magazine`") && !said.contains("changed to `riommu`"),
         "{said}"
     );
     let document = json(&[&designs[..], &["--json"]].concat());

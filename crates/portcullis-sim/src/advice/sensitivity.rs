@@ -26,6 +26,8 @@ pub struct Sensitivity {
     pub changes: Vec<Tried>,
     /// Those that could not be tried: a run failed, or there is no such machine.
     pub untried: Vec<String>,
+    /// What strict protection with Linux as it is costs over all of that, as shares of the unprotected rate: least and most.
+    pub cost_today: Option<[f64; 2]>,
 }
 
 /// An assumed constant at an end of its range, and what would come of it.
@@ -37,6 +39,9 @@ pub struct Tried {
     pub value: f64,
     /// What was tried.
     pub at: f64,
+    /// What was set with it, where one alone would not show.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub with: Option<(String, f64)>,
     /// What would then be so.
     pub then: String,
 }
@@ -54,11 +59,13 @@ const CACHES: [&str; 5] =
     ["iotlb_entries", "ptcache_l1_entries", "ptcache_l2_entries", "ptcache_l3_entries", "walkers"];
 /// What makes them longer when it is larger.
 const LATENCIES: [&str; 2] = ["memory_read_ps", "hit_ps"];
+/// A faster disk has more of both: one alone leaves the other as the limit.
+const TOGETHER: [&str; 2] = ["disk_iops", "disk_bytes_per_second"];
 /// Costs that are not charged by step: of waiting for each other, and of making entries visible.
 const COSTS_OF_WAITING: [&str; 7] =
     ["lock", "line_transfer", "handoff_per_waiter", "poll", "line_flush", "line_flush_next", "store_fence"];
 /// How many of the best of each batch are tried, one that would be named among them.
-const TRIED_PER_BATCH: usize = 3;
+const TRIED_PER_BATCH: usize = 2;
 /// Shares that move by less than this have not moved.
 const UNMOVED: f64 = 0.002;
 
@@ -105,18 +112,24 @@ impl Sensitivity {
             return None;
         }
         let trial = Trial::new(plan, item, runs)?;
-        let (mut changes, mut untried) = (Vec::new(), Vec::new());
+        let (mut changes, mut untried, mut costs) = (Vec::new(), Vec::new(), Vec::new());
+        let today = trial.runs.iter().position(|run| run.is_today);
         for (key, range) in &item.machine.assumed {
             progress(key);
-            for at in range {
-                match trial.attempt(key, *at) {
-                    Some(change) => changes.extend(change),
+            for end in 0..range.len() {
+                match trial.attempt(key, end) {
+                    Some((shares, change)) => {
+                        changes.extend(change);
+                        costs.extend(today.map(|today| (1.0 - shares[today]).max(0.0)));
+                    }
                     None if !untried.contains(key) => untried.push(key.clone()),
                     None => {}
                 }
             }
         }
-        Some(Self { constants: item.machine.assumed.len(), changes, untried })
+        let least = costs.iter().copied().reduce(f64::min);
+        let cost_today = least.map(|least| [least, costs.iter().copied().fold(0.0, f64::max)]);
+        Some(Self { constants: item.machine.assumed.len(), changes, untried, cost_today })
     }
 
     /// In words.
@@ -130,14 +143,32 @@ impl Sensitivity {
                 self.untried.join(", ")
             ),
         };
-        if self.changes.is_empty() {
-            return format!("{tried}: none changes this.");
-        }
-        let change = |tried: &Tried| {
-            format!("with `{}` at {} instead of {}, {}", tried.key, plain(tried.at), plain(tried.value), tried.then)
+        let cost = match self.cost_today.map(|ends| ends.map(percent)) {
+            Some([least, most]) if least != most => {
+                format!(
+                    ", and strict protection with Linux as it is costs {} to {most} over all of that",
+                    least.trim_end_matches(" %")
+                )
+            }
+            _ => String::new(),
         };
-        let changes: Vec<String> = self.changes.iter().map(change).collect();
-        format!("{tried}. What would change this: {}.", changes.join("; "))
+        if self.changes.is_empty() {
+            return format!("{tried}: with none would other designs be better{cost}.");
+        }
+        // What comes of several is said once.
+        let mut thens: Vec<(&str, Vec<String>)> = Vec::new();
+        for change in &self.changes {
+            let also =
+                change.with.as_ref().map(|(key, at)| format!(" and `{key}` at {}", plain(*at))).unwrap_or_default();
+            let at = format!("`{}` at {} (assumed: {}){also}", change.key, plain(change.at), plain(change.value));
+            match thens.iter_mut().find(|(then, _)| *then == change.then) {
+                Some((_, all)) => all.push(at),
+                None => thens.push((&change.then, vec![at])),
+            }
+        }
+        let changes: Vec<String> =
+            thens.iter().map(|(then, all)| format!("with {}, {then}", all.join(" or "))).collect();
+        format!("{tried}{cost}. What would change this: {}.", changes.join("; "))
     }
 }
 
@@ -219,21 +250,32 @@ impl<'p> Trial<'p> {
         measured.iter().map(share).collect()
     }
 
-    /// What would be so with `key` at `at`, if that is not what is so now. `None` where it cannot be tried.
-    fn attempt(&self, key: &str, at: f64) -> Option<Option<Tried>> {
+    /// The shares with `key` at an end of its range, and what would then be so, if that is not what is so now. `None` where it cannot be
+    /// tried.
+    fn attempt(&self, key: &str, end: usize) -> Option<(Shares, Option<Tried>)> {
         let mut machine = self.item.machine.clone();
-        let value = machine.get(key)?;
+        let (value, at) = (machine.get(key)?, machine.assumed.get(key)?[end]);
+        let partner = TOGETHER.iter().find(|other| TOGETHER.contains(&key) && **other != key);
+        let with = partner.and_then(|partner| Some(((*partner).to_owned(), machine.assumed.get(*partner)?[end])));
         set(&mut machine, key, at)?;
-        let answer = |measured: &[Measured]| self.change(&self.shares(&machine, measured));
+        if let Some((partner, at)) = &with {
+            set(&mut machine, partner, *at)?;
+        }
         let is_by_step = machine.costs != self.item.machine.costs && !COSTS_OF_WAITING.contains(&key);
-        let then = if OF_THE_ESTIMATE.contains(&key) {
-            answer(&self.measured)
-        } else if self.idle.contains(&key) || is_by_step && answer(&self.repriced(&machine)).is_none() {
-            None
+        let counted = || self.shares(&machine, &self.repriced(&machine));
+        let shares = if OF_THE_ESTIMATE.contains(&key) {
+            self.shares(&machine, &self.measured)
+        } else if self.idle.contains(&key) {
+            self.base.clone()
+        } else if is_by_step && self.change(&counted()).is_none() {
+            counted()
         } else {
-            answer(&self.measure(&machine, false)?)
+            self.shares(&machine, &self.measure(&machine, false)?)
         };
-        Some(then.map(|then| Tried { key: key.to_owned(), value, at, then }))
+        // Of two that go together the first is named.
+        let then = self.change(&shares).filter(|_| TOGETHER[1] != key || with.is_none());
+        let tried = then.map(|then| Tried { key: key.to_owned(), value, at, with, then });
+        Some((shares, tried))
     }
 
     /// What was measured, with the prices of `machine`.

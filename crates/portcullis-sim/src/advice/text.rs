@@ -1,7 +1,7 @@
 //! The advice in words.
 
 use super::linux;
-use super::ranking::{Candidate, Effort, Ranking, TIE};
+use super::ranking::{Candidate, Effort, LINUX, Ranking, TIE};
 use super::sensitivity::Sensitivity;
 use crate::compare::{CompareRow, EQUAL_BATCHES};
 use crate::machine::Machine;
@@ -18,7 +18,7 @@ pub(super) fn of(rows: &[CompareRow], machine: &Machine, sensitivity: Option<&Se
         Some(prefetcher) => without_such_hardware(rows, &prefetcher),
         None => match (linux(rows, Protection::Strict), linux(rows, Protection::Deferred)) {
             (Some(strict), deferred) => with_linux(rows, strict, deferred),
-            _ => without_linux(rows),
+            _ => without_linux(rows).into_iter().chain(batched_linux(rows)).collect(),
         },
     };
     if rows.iter().all(|row| row.prefetcher.is_none()) {
@@ -56,7 +56,13 @@ fn with_linux(rows: &[CompareRow], strict: Candidate<'_>, deferred: Option<Candi
     if let Some(deferred) = deferred {
         sentences.push(format!("Deferred, its default, costs {}, and {}", loss(&deferred), exposure(deferred.outcome)));
     }
-    let lower: Vec<String> = EQUAL_BATCHES.into_iter().filter_map(|batch| lower(rows, &strict, batch)).collect();
+    let (mut lower, mut floor) = (Vec::new(), strict.share());
+    for batch in EQUAL_BATCHES {
+        if let Some((share, text)) = self::lower(rows, &strict, batch, floor) {
+            lower.push(text);
+            floor = share;
+        }
+    }
     if lower.is_empty() {
         sentences.push(format!("No other design here makes strict cheaper by more than {}.", percent(TIE)));
     } else {
@@ -101,6 +107,16 @@ fn without_linux(rows: &[CompareRow]) -> Vec<String> {
     sentences
 }
 
+/// Where the batches that were asked for leave out Linux as it is.
+fn batched_linux(rows: &[CompareRow]) -> Option<String> {
+    let is_batched = |row: &&CompareRow| row.label() == LINUX && row.batch > 1;
+    rows.iter().find(is_batched)?;
+    Some(
+        "Linux as it is does not unmap in batches: what it costs today (`iommu.strict=1`) is shown without `--batch`."
+            .to_owned(),
+    )
+}
+
 /// What is best where drivers do not batch, next to a choice whose drivers do.
 fn without_batches(rows: &[CompareRow], chosen: &Candidate<'_>) -> Option<String> {
     let best = Ranking::of(rows, Protection::Strict, Some(1)).best().filter(|_| chosen.row.batch > 1)?;
@@ -121,7 +137,8 @@ fn choose(ranking: &Ranking<'_>, best: Candidate<'_>, because: &str) -> String {
     }
     let tied = match ranking.tied.len() {
         0 | 1 => String::new(),
-        more => format!(" {} more are within {} of it; it is the simplest.", more - 1, percent(TIE)),
+        2 => format!(" One more is within {} of it, and no simpler.", percent(TIE)),
+        more => format!(" {} more are within {} of it, and none is simpler.", more - 1, percent(TIE)),
     };
     format!("Choose {}, because {because}. It is {estimate}.{tied}", name(&best))
 }
@@ -143,10 +160,10 @@ fn nothing_is_better(rows: &[CompareRow]) -> Option<String> {
     })
 }
 
-/// What lowers the price of strict protection, at batches of `batch`.
-fn lower(rows: &[CompareRow], today: &Candidate<'_>, batch: usize) -> Option<String> {
+/// What lowers the price of strict protection at batches of `batch`, by more than a tie above the share `floor`, and its own share.
+fn lower(rows: &[CompareRow], today: &Candidate<'_>, batch: usize, floor: f64) -> Option<(f64, String)> {
     let ranking = Ranking::of(rows, Protection::Strict, Some(batch));
-    let better: Vec<&Candidate<'_>> = ranking.tied.iter().filter(|one| one.share() > today.share() + TIE).collect();
+    let better: Vec<&Candidate<'_>> = ranking.tied.iter().filter(|one| one.share() > floor + TIE).collect();
     let best = *better.first()?;
     let is_todays = |one: &Candidate<'_>| one.row.label() == today.row.label();
     let same = better.iter().skip(1).filter(|other| other.effort() == best.effort() && !is_todays(other));
@@ -157,9 +174,9 @@ fn lower(rows: &[CompareRow], today: &Candidate<'_>, batch: usize) -> Option<Str
         [most @ .., last] => format!(", {} or {last}", most.join(", ")),
     };
     let what = match best.effort() {
-        Effort::Option | Effort::Kernel => "another kernel with".to_owned(),
+        Effort::Option | Effort::Kernel => "a kernel that is changed to".to_owned(),
         Effort::Drivers if is_todays(best) => format!("drivers that unmap in batches of up to {batch}, with"),
-        Effort::Drivers => format!("drivers that unmap in batches of up to {batch}, and another kernel with"),
+        Effort::Drivers => format!("drivers that unmap in batches of up to {batch}, and a kernel that is changed to"),
     };
     let in_batches = ranking.all.iter().find(|one| is_todays(one)).filter(|_| batch > 1 && !is_todays(best));
     let compared = match in_batches {
@@ -167,7 +184,8 @@ fn lower(rows: &[CompareRow], today: &Candidate<'_>, batch: usize) -> Option<Str
         None => String::new(),
     };
     let price = price_of_batches(best.outcome).map(|price| format!("; {price}")).unwrap_or_default();
-    Some(format!("{what} `{}`{alike} ({} instead{compared}{price})", best.row.label(), loss(best)))
+    let text = format!("{what} `{}`{alike} ({} instead{compared}{price})", best.row.label(), loss(best));
+    Some((best.share(), text))
 }
 
 /// A deferred design that costs no more than today's and is bounded more narrowly.
@@ -181,11 +199,14 @@ fn shorter_window(rows: &[CompareRow], today: &Candidate<'_>) -> Option<String> 
         .filter(|other| other.share() >= today.share() - TIE && bound(other) < bound(today) && bound(other).is_some());
     let best = better.min_by_key(bound)?;
     Some(format!(
-        "`{}` deferred, without batches and in another kernel, would cost {} and bound the window by {} µs instead of {} µs.",
+        "`{}` deferred, without batches and in a kernel that is changed to it, would cost {} and bound the window by {} µs + {} µs instead of {} µs \
+         + {} µs.",
         best.row.label(),
         loss(&best),
         count(bound(&best)?),
-        count(bound(today)?)
+        number(best.outcome.grace_us.unwrap_or_default()),
+        count(bound(today)?),
+        number(today.outcome.grace_us.unwrap_or_default())
     ))
 }
 
@@ -258,8 +279,8 @@ fn payload(rows: &[CompareRow]) -> Option<String> {
     let outcome = rows.iter().find_map(CompareRow::outcome)?;
     let (least, most) = (outcome.payload_bytes_min, outcome.payload_bytes_max);
     (least < most).then(|| {
-        "How full the received buffers were is not known here: rates and shares are ranges, from what is certain, a byte in each where \
-         nothing is, to all of it. `--payload` sets it."
+        "It is not known how full the received buffers were. Rates are ranges: the low end is for the bytes that are certain (one in each \
+         buffer where nothing is known), the high end for full buffers. `--payload` sets it."
             .to_owned()
     })
 }
@@ -267,7 +288,7 @@ fn payload(rows: &[CompareRow]) -> Option<String> {
 /// Runs whose pauses are shorter than the link would make them.
 fn beyond_the_link(rows: &[CompareRow]) -> Option<String> {
     // What the pauses are set by is met within a fraction of this.
-    const WITHIN: f64 = 1.01;
+    const WITHIN: f64 = 1.05;
     let beyond = |row: &CompareRow| {
         let outcome = row.outcome()?;
         outcome.achieved_gbps.filter(|gbps| *gbps > outcome.unprotected_gbps * WITHIN)
@@ -310,25 +331,28 @@ fn name(candidate: &Candidate<'_>) -> String {
     format!("`{}` {}{batches}", row.label(), row.protection)
 }
 
-fn limit(outcome: &RunOutcome) -> &'static str {
-    match outcome.limit {
+fn limit(outcome: &RunOutcome) -> String {
+    let of = |limit| match limit {
         Limit::Link => "the link is the limit",
         Limit::Disk => "the disks are the limit",
         Limit::Cpu => "the CPUs are the limit",
         Limit::Pcie => "translations are the limit: bytes in flight wait for page walks",
+    };
+    match outcome.limit_min.filter(|least| *least != outcome.limit) {
+        Some(least) => format!("with full buffers {}, and with nearly empty ones {}", of(outcome.limit), of(least)),
+        None => of(outcome.limit).to_owned(),
     }
 }
 
 /// What protection takes of the CPUs, at full speed and as recorded.
 fn cpu_time(outcome: &RunOutcome) -> String {
-    let recorded = outcome
-        .recorded
-        .map(|recorded| format!("{} of one core at the recorded load, and ", share_of_core(recorded.cpu_percent)));
-    format!("{}{} at full speed", recorded.unwrap_or_default(), share_of_core(outcome.estimate_cpu_percent))
-}
-
-fn share_of_core(percent: f64) -> String {
-    format!("{} %", number(percent))
+    let at_full_speed = format!("{} % of one core at full speed", number(outcome.estimate_cpu_percent));
+    match outcome.recorded {
+        Some(recorded) => {
+            format!("{} % of one core at the recorded load, and {at_full_speed}", number(recorded.cpu_percent))
+        }
+        None => at_full_speed,
+    }
 }
 
 fn rate(outcome: &RunOutcome) -> String {

@@ -128,7 +128,9 @@ impl Machine {
         }
         self.iommu.check()?;
         for (key, [low, high]) in &self.assumed {
-            let value = self.get(key).ok_or_else(|| range(key, "the name of a number of the machine, in `assumed`"))?;
+            let value = self.get(key).ok_or_else(|| {
+                range(key, "a number of the machine, for `assumed` has a range of it; else take it out there too")
+            })?;
             if !within(value, *low, *high) {
                 return Err(range(key, "within its range in `assumed`"));
             }

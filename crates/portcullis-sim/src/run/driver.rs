@@ -156,7 +156,6 @@ impl<'w> Driver<'w> {
                 if !world.warm.get() {
                     tally.operations += 1;
                     let bytes = segments.iter().map(|segment| segment.len).sum::<u64>();
-                    tally.bytes += bytes;
                     let payload = world.payload(slot, access, bytes);
                     tally.payload += payload;
                     tally.transactions_min += payload.min.div_ceil(world.transaction_bytes);

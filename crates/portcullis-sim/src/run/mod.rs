@@ -251,8 +251,6 @@ pub(crate) struct Measured {
     pub(crate) counters: Counters,
     pub(crate) queue: QueueUse,
     pub(crate) pages: u64,
-    /// Bytes of the buffers.
-    pub(crate) bytes: u64,
     pub(crate) usage: Usage,
     /// How often each core was charged each step, where that was asked for.
     pub(crate) steps_by_core: Vec<StepCounts>,
@@ -368,7 +366,6 @@ fn measure_on(job: &Job<'_>, prepare: impl FnOnce(&Engine, &Vtd)) -> Result<(Mea
         counters: since(&world.vtd.counters(), &start.counters),
         queue: queue_use_since(world.unit.queue_use(), start.queue),
         pages: tally.pages,
-        bytes: tally.bytes,
         usage: Usage {
             operations: tally.operations,
             payload: tally.payload,

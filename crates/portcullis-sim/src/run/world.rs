@@ -81,9 +81,7 @@ pub(crate) struct BatchTally {
 pub(super) struct Tally {
     pub(super) operations: u64,
     pub(super) pages: u64,
-    /// Bytes of the buffers.
-    pub(super) bytes: u64,
-    /// What of those the device moves.
+    /// What of the buffers the device moves.
     pub(super) payload: Payload,
     /// Transactions that those take at least.
     pub(super) transactions_min: u64,
