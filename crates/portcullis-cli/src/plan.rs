@@ -293,7 +293,7 @@ fn work(arguments: &PlanArguments, bar: &ProgressBar) -> Result<(Works, Vec<Inpu
         };
         traces.push((name, trace.map_err(Failure::input)?));
     }
-    if arguments.accesses.is_some() && traces.len() != 1 {
+    if arguments.accesses.is_some() && arguments.traces.len() != 1 {
         return Err(Failure::Input("--accesses belongs to one trace; give exactly one".to_owned()));
     }
     let mut works = Vec::new();

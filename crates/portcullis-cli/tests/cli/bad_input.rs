@@ -159,6 +159,7 @@ fn accesses_that_do_not_belong() {
     let (disk, receive) = (bundled(DISK), bundled(RECEIVE));
     let log = bundled("q-nvme-randread4k.strict.2cpu.qemu.xz");
     refused(&["compare", &disk, &receive, "--accesses", &log], &["--accesses", "exactly one"]);
+    refused(&["compare", "--accesses", &log], &["--accesses", "exactly one"]);
     refused(&["compare", &receive, "--accesses", &log], &[&log, "different runs"]);
     refused(&["compare", &receive, "--accesses", &receive], &[&receive, ":1: ", "expected an event of the log"]);
     let prose = written("prose.qemu", "Dear reader,\n");
