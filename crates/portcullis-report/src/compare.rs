@@ -138,7 +138,7 @@ fn section(item: &Item<'_>, id: &str) -> Result<Markup, ReportError> {
             @if let Some(cost) = cost {
                 h3 { "Cost against exposure" }
                 p.quiet {
-                    "Left is cheap, low is safe. What the answer speaks of is in bold."
+                    "Left is cheap, low is safe. The best of each protection is in bold."
                     @if batches.len() > 1 { " Each picture has one batch, so that what is side by side unmaps alike." }
                 }
                 (protections(there))

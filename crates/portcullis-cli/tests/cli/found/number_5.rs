@@ -50,7 +50,7 @@ fn found_5_a_buffers_capacity_is_no_payload() {
     let strict = row(&shown, "magazine", "strict");
     let (least, most) = (float(strict, "estimate_gbps_min"), float(strict, "estimate_gbps"));
     assert!(least < 0.05 * most, "from a byte in each buffer to all of it: {least} to {most}");
-    assert!(shown["advice"][0].as_str().is_some_and(|advice| advice.contains("rates and shares are ranges")));
+    assert!(shown["advice"][0].as_str().is_some_and(|advice| advice.contains("Rates are ranges")));
     let said = of(&["--payload", "128"]);
     let strict = row(&said, "magazine", "strict");
     assert!(strict["estimate_gbps_min"].is_null() && float(strict, "estimate_gbps") < 0.2 * most, "{strict}");
