@@ -43,6 +43,7 @@ pub(crate) fn machine(out: &mut impl Write) -> Result<(), Failure> {
     bar.finish_and_clear();
     let found = Found {
         processor: host::processor(Path::new("/proc/cpuinfo")),
+        is_virtual: host::is_virtual(Path::new("/proc/cpuinfo")),
         cores: std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32),
         link: host::link(Path::new("/sys/class/net")),
         disks: host::disks(Path::new("/sys/block")),
@@ -56,9 +57,13 @@ pub(crate) fn machine(out: &mut impl Write) -> Result<(), Failure> {
     Ok(())
 }
 
+/// How many times longer the way between two processors may be when a hypervisor has moved them, or shorter. Assumed.
+const MOVED: f64 = 5.0;
+
 /// What Linux says.
 struct Found {
     processor: Option<String>,
+    is_virtual: bool,
     cores: u32,
     link: Link,
     disks: Vec<String>,
@@ -99,6 +104,11 @@ fn describe(found: &Found, prices: &Prices) -> Result<Machine, Failure> {
         let [low, high] = machine.assumed.get(&key).copied().unwrap_or([value, value]);
         // Another machine's value says less about this one than about that.
         assume(&mut machine, &key, [low.min(value / 2.0), high.max(value * 2.0)]);
+    }
+    // Measured, and yet another the next time: a hypervisor moves processors near to each other and apart.
+    if found.is_virtual && prices.cycles.contains_key("line_transfer") {
+        let cycles = machine.costs.line_transfer as f64;
+        assume(&mut machine, "line_transfer", [cycles / MOVED, cycles * MOVED]);
     }
     if machine.link_gbps.is_some() && !matches!(found.link, Link::Known { .. }) {
         assume(&mut machine, "link_gbps", LINKS_GBPS);
@@ -163,8 +173,8 @@ fn source(found: &Found, prices: &Prices) -> String {
         None => "waits of the IOMMU assumed",
     };
     format!(
-        "prices of steps measured here by portcullis {} (profile {PROFILE}), cycles {cycles}{quiet}; {link}; {disks}; {waits}; what is in \
-         `assumed`, and what the IOMMU can do, is {BASE}'s",
+        "prices of steps measured here by portcullis {} (profile {PROFILE}), cycles {cycles}{quiet}; {link}; {disks}; {waits}; what was \
+         not measured, and what the IOMMU can do, is {BASE}'s",
         env!("CARGO_PKG_VERSION")
     )
 }
@@ -181,7 +191,20 @@ mod tests {
 
     fn found(link: Link, disks: &[&str]) -> Found {
         let disks = disks.iter().map(|disk| (*disk).to_owned()).collect();
-        Found { processor: None, cores: 6, link, disks, latency: None }
+        Found { processor: None, is_virtual: false, cores: 6, link, disks, latency: None }
+    }
+
+    #[test]
+    fn the_way_between_processors_that_a_hypervisor_moves_has_a_range() {
+        let mut prices = prices();
+        prices.cycles.insert("line_transfer", 150.0);
+        let of = |is_virtual| {
+            let found = Found { is_virtual, ..found(Link::None, &["sda"]) };
+            let machine = describe(&found, &prices).ok().expect("a machine");
+            assert_eq!((machine.costs.line_transfer, machine.check()), (150, Ok(())));
+            machine.assumed.get("line_transfer").copied()
+        };
+        assert_eq!((of(true), of(false)), (Some([30.0, 750.0]), None));
     }
 
     #[test]

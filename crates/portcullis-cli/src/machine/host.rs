@@ -63,6 +63,12 @@ pub(super) fn processor(cpuinfo: &Path) -> Option<String> {
     text.lines().find_map(named).filter(|name| !name.is_empty())
 }
 
+/// Whether a hypervisor decides where the processors of this machine are.
+pub(super) fn is_virtual(cpuinfo: &Path) -> bool {
+    let has_flag = |line: &str| line.starts_with("flags") && line.split_whitespace().any(|flag| flag == "hypervisor");
+    fs::read_to_string(cpuinfo).is_ok_and(|text| text.lines().any(has_flag))
+}
+
 /// The clock of CPU 0 in hertz, as its driver says (cpufreq).
 pub(super) fn clock_hz(cpufreq: &Path) -> Option<f64> {
     let khz = |file| line(&cpufreq.join(file))?.parse::<f64>().ok().filter(|khz| *khz > 0.0);
@@ -134,10 +140,16 @@ mod tests {
 
     #[test]
     fn names_and_clocks_where_there_are_any() {
-        let root =
-            tree("cpu", &[("cpuinfo", "processor\t: 0\nmodel name\t: A CPU\n"), ("scaling_cur_freq", "2100000\n")]);
+        let root = tree(
+            "cpu",
+            &[
+                ("cpuinfo", "processor\t: 0\nmodel name\t: A CPU\nflags\t\t: fpu hypervisor\n"),
+                ("scaling_cur_freq", "2100000\n"),
+            ],
+        );
         assert_eq!(processor(&root.join("cpuinfo")).as_deref(), Some("A CPU"));
         assert_eq!(clock_hz(&root), Some(2.1e9));
+        assert!(is_virtual(&root.join("cpuinfo")) && !is_virtual(&root.join("none")));
         assert_eq!((processor(&root.join("none")), clock_hz(&root.join("none"))), (None, None));
         fs::remove_dir_all(&root).expect("removed");
     }
