@@ -60,6 +60,9 @@ pub(crate) fn machine(out: &mut impl Write) -> Result<(), Failure> {
 /// How many times longer the way between two processors may be when a hypervisor has moved them, or shorter. Assumed.
 const MOVED: f64 = 5.0;
 
+/// What is left of two timings that are several times as long: measured, and yet often another by a fifth or more the next time.
+const A_SMALL_DIFFERENCE: &str = "chunk_unmap";
+
 /// What Linux says.
 struct Found {
     processor: Option<String>,
@@ -104,6 +107,10 @@ fn describe(found: &Found, prices: &Prices) -> Result<Machine, Failure> {
         let [low, high] = machine.assumed.get(&key).copied().unwrap_or([value, value]);
         // Another machine's value says less about this one than about that.
         assume(&mut machine, &key, [low.min(value / 2.0), high.max(value * 2.0)]);
+    }
+    if prices.cycles.contains_key(A_SMALL_DIFFERENCE) {
+        let cycles = machine.get(A_SMALL_DIFFERENCE).unwrap_or_default();
+        assume(&mut machine, A_SMALL_DIFFERENCE, [cycles / 2.0, cycles * 2.0]);
     }
     // Measured, and yet another the next time: a hypervisor moves processors near to each other and apart.
     if found.is_virtual && prices.cycles.contains_key("line_transfer") {
@@ -192,6 +199,14 @@ mod tests {
     fn found(link: Link, disks: &[&str]) -> Found {
         let disks = disks.iter().map(|disk| (*disk).to_owned()).collect();
         Found { processor: None, is_virtual: false, cores: 6, link, disks, latency: None }
+    }
+
+    #[test]
+    fn a_small_difference_has_a_range() {
+        let mut prices = prices();
+        prices.cycles.insert("chunk_unmap", 16.2);
+        let machine = describe(&found(Link::None, &["sda"]), &prices).ok().expect("a machine");
+        assert_eq!((machine.costs.chunk_unmap, machine.assumed["chunk_unmap"]), (16, [8.0, 32.0]));
     }
 
     #[test]
