@@ -215,6 +215,9 @@ pub struct Comparison {
     pub results: Vec<CompareRow>,
     /// The same designs at [`EQUAL_BATCHES`], where that is not their own.
     pub equal_batch: Vec<CompareRow>,
+    /// The pace at which each item was run.
+    #[serde(skip)]
+    pub(crate) paces: Vec<Pace>,
 }
 
 impl Comparison {
@@ -311,21 +314,17 @@ impl ComparePlan {
         self.items.len() * self.jobs().len()
     }
 
-    /// The pace of an item.
-    pub(crate) fn pace_of(&self, item: &Item) -> Pace {
-        self.clock.pace(&item.machine, &item.work, self.payload, self.seed)
-    }
-
     /// The pace of each item, in their order.
     pub(crate) fn paces(&self) -> Vec<Pace> {
-        parallel::each(&self.items, |item| self.pace_of(item), |_| {})
+        parallel::each(&self.items, |item| self.clock.pace(&item.machine, &item.work, self.payload, self.seed), |_| {})
     }
 
     /// Makes the runs, several at a time; `progress` is told when one begins. An error of one run stands in its row.
     pub fn execute(&self, mut progress: impl FnMut(&str)) -> Comparison {
         let mut jobs = Vec::new();
-        for (index, pace) in self.paces().into_iter().enumerate() {
-            jobs.extend(self.jobs().into_iter().map(|job| (index, pace, job)));
+        let paces = self.paces();
+        for (index, pace) in paces.iter().enumerate() {
+            jobs.extend(self.jobs().into_iter().map(|job| (index, *pace, job)));
         }
         let run = |&(index, pace, (choice, protection, batch, _)): &_| {
             let item: &Item = &self.items[index];
@@ -351,7 +350,7 @@ impl ComparePlan {
         let rows = parallel::each(&jobs, run, |(_, _, (choice, protection, ..))| {
             progress(&format!("{choice} {protection}"));
         });
-        let mut comparison = Comparison { results: Vec::new(), equal_batch: Vec::new() };
+        let mut comparison = Comparison { results: Vec::new(), equal_batch: Vec::new(), paces };
         for ((_, _, (.., own)), row) in jobs.into_iter().zip(rows) {
             if own { comparison.results.push(row) } else { comparison.equal_batch.push(row) }
         }

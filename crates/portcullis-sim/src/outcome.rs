@@ -211,7 +211,8 @@ impl RunOutcome {
         let per_page = |count: u64| if measured.pages == 0 { 0.0 } else { count as f64 / measured.pages as f64 };
         let translated = (!info.physical_addresses()).then_some(());
         let mean = |sum: f64, count: u64| (count > 0).then(|| sum / count as f64);
-        let needs = Needs::of(machine, job.traffic(), &measured.usage);
+        let traffic = job.traffic();
+        let needs = Needs::of(machine, traffic, &measured.usage);
         let (most, least) = (needs.most(), needs.least());
         let is_range = measured.usage.payload.known().is_none();
         let busy = needs.busy_seconds() * machine.core_hz;
@@ -282,7 +283,7 @@ impl RunOutcome {
             batch_buffers_max: (measured.batches.commits > 0).then_some(measured.batches.buffers_max),
             batch_wait_us_mean: mean(measured.batches.wait_ps_sum as f64 / PS_PER_US, measured.batches.buffers),
             batch_wait_us_max: (measured.batches.commits > 0).then(|| measured.batches.wait_ps_max as f64 / PS_PER_US),
-            traffic: job.traffic(),
+            traffic,
             payload_bytes_min: measured.usage.payload.min,
             payload_bytes_max: measured.usage.payload.max,
             cpu_gbps: needs.cpu_gbps(),

@@ -182,7 +182,7 @@ mod tests {
     }
 
     fn of(results: Vec<CompareRow>) -> Vec<Total> {
-        totals(&Comparison { results, equal_batch: Vec::new() })
+        totals(&Comparison { results, equal_batch: Vec::new(), paces: Vec::new() })
     }
 
     #[test]

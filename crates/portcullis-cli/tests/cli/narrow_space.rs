@@ -69,7 +69,7 @@ fn the_table_says_which_run_has_no_result_and_why() {
 fn a_wider_space_has_room() {
     let path = wide_capture("narrow-not.trace");
     for width in ["address_bits=31", "address_bits=39"] {
-        let document = compared(&[&path, "--batch", "1", "--set", width]);
+        let document = compared(&[&path, "--set", width]);
         for row in rows(&document) {
             // Two bits of the address say the rights, the kernel's allocator has nothing that low, or half is for small requests.
             let narrow = ["identity", "kmalloc", "portcullis"];

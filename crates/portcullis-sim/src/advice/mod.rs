@@ -73,7 +73,7 @@ pub fn advise(plan: &ComparePlan, comparison: &Comparison, mut progress: impl Fn
     };
     let advise_item = |index: usize| {
         let rows = of_item(index);
-        let sensitivity = Sensitivity::of(plan, index, &rows, &mut progress);
+        let sensitivity = Sensitivity::of(plan, index, comparison.paces[index], &rows, &mut progress);
         let text = text::of(&rows, &plan.items[index].machine, sensitivity.as_ref());
         Advice { text, best: Best::of(&rows), sensitivity }
     };

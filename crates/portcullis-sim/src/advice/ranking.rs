@@ -11,6 +11,11 @@ use portcullis::Protection;
 /// Shares of the unprotected rate that differ by no more than this are equal: the model's prices are no better.
 pub(crate) const TIE: f64 = 0.02;
 
+/// Whether a share of the unprotected rate is as good as all of it.
+pub(super) fn is_free(share: f64) -> bool {
+    share >= 1.0 - TIE
+}
+
 /// The design that Linux has today.
 pub(super) const LINUX: &str = "magazine";
 
@@ -52,7 +57,7 @@ impl<'r> Candidate<'r> {
 
     /// Whether it costs so little that it makes no difference.
     pub(super) fn is_free(&self) -> bool {
-        self.share() >= 1.0 - TIE
+        is_free(self.share())
     }
 }
 

@@ -5,7 +5,7 @@
 //! at the ends that are worst or best for all, move no share, none of them by itself does.
 
 use super::linux;
-use super::ranking::{Candidate, Effort, Ranking, TIE};
+use super::ranking::{Candidate, Effort, Ranking, TIE, is_free};
 use crate::compare::{ComparePlan, CompareRow, Item};
 use crate::machine::Machine;
 use crate::number::{count, number, percent};
@@ -94,11 +94,12 @@ struct Trial<'p> {
 }
 
 impl Sensitivity {
-    /// What the advice on item `index` hangs on. `None` where nothing is assumed, where values are swept or hardware is hypothetical,
+    /// What the advice on item `index`, run at `pace`, hangs on. `None` where nothing is assumed, where values are swept or hardware is hypothetical,
     /// and where there is no strict run.
     pub(super) fn of(
         plan: &ComparePlan,
         index: usize,
+        pace: Pace,
         rows: &[CompareRow],
         progress: &mut impl FnMut(&str),
     ) -> Option<Self> {
@@ -111,7 +112,7 @@ impl Sensitivity {
         if runs.is_empty() {
             return None;
         }
-        let trial = Trial::new(plan, item, runs)?;
+        let trial = Trial::new(plan, item, pace, runs)?;
         let (mut changes, mut untried, mut costs) = (Vec::new(), Vec::new(), Vec::new());
         let today = trial.runs.iter().position(|run| run.is_today);
         for (key, range) in &item.machine.assumed {
@@ -200,8 +201,7 @@ fn candidates(rows: &[CompareRow]) -> Vec<Run> {
 }
 
 impl<'p> Trial<'p> {
-    fn new(plan: &'p ComparePlan, item: &'p Item, runs: Vec<Run>) -> Option<Self> {
-        let pace = plan.pace_of(item);
+    fn new(plan: &'p ComparePlan, item: &'p Item, pace: Pace, runs: Vec<Run>) -> Option<Self> {
         let mut trial = Self { plan, item, pace, runs, measured: Vec::new(), base: Vec::new(), idle: Vec::new() };
         trial.measured = trial.measure(&item.machine, true)?;
         trial.base = trial.shares(&item.machine, &trial.measured);
@@ -313,7 +313,6 @@ fn set(machine: &mut Machine, key: &str, at: f64) -> Option<()> {
 /// How the answer from `now` differs from that from `base`.
 fn change(runs: &[Run], base: &Shares, now: &Shares) -> Option<String> {
     let today = runs.iter().position(|run| run.is_today);
-    let is_free = |share: f64| share >= 1.0 - TIE;
     if let Some(today) = today
         && is_free(base[today]) != is_free(now[today])
     {

@@ -190,24 +190,25 @@ fn lower(rows: &[CompareRow], today: &Candidate<'_>, batch: usize, floor: f64) -
 
 /// A deferred design that costs no more than today's and is bounded more narrowly.
 fn shorter_window(rows: &[CompareRow], today: &Candidate<'_>) -> Option<String> {
-    let at_equal_batches =
-        rows.iter().filter(|row| row.batch == today.row.batch && row.protection == Protection::Deferred);
     let bound = |candidate: &Candidate<'_>| candidate.outcome.bound_us.filter(|bound_us| *bound_us > 0);
-    let better =
-        at_equal_batches.filter(|row| !row.no_such_hardware && row.violation().is_none()).filter_map(Candidate::of);
-    let better = better
-        .filter(|other| other.share() >= today.share() - TIE && bound(other) < bound(today) && bound(other).is_some());
-    let best = better.min_by_key(bound)?;
-    Some(format!(
-        "`{}` deferred, without batches and in a kernel that is changed to it, would cost {} and bound the window by {} µs + {} µs instead of {} µs \
-         + {} µs.",
-        best.row.label(),
-        loss(&best),
-        count(bound(&best)?),
-        number(best.outcome.grace_us.unwrap_or_default()),
-        count(bound(today)?),
-        number(today.outcome.grace_us.unwrap_or_default())
-    ))
+    let limit = bound(today)?;
+    let all = Ranking::of(rows, Protection::Deferred, Some(today.row.batch)).all;
+    let as_cheap = all.iter().filter(|other| other.share() >= today.share() - TIE);
+    let (best, bound_us) =
+        as_cheap.filter_map(|other| Some((other, bound(other)?))).min_by_key(|(_, bound_us)| *bound_us)?;
+    let grace = |candidate: &Candidate<'_>| number(candidate.outcome.grace_us.unwrap_or_default());
+    (bound_us < limit).then(|| {
+        format!(
+            "`{}` deferred, without batches and in a kernel that is changed to it, would cost {} and bound the window by {} µs + {} µs \
+             instead of {} µs + {} µs.",
+            best.row.label(),
+            loss(best),
+            count(bound_us),
+            grace(best),
+            count(limit),
+            grace(today)
+        )
+    })
 }
 
 /// What drivers pay for batches with: buffers that come back later.
@@ -288,7 +289,7 @@ fn payload(rows: &[CompareRow]) -> Option<String> {
 /// Runs whose pauses are shorter than the link would make them.
 fn beyond_the_link(rows: &[CompareRow]) -> Option<String> {
     // What the pauses are set by is met within a fraction of this.
-    const WITHIN: f64 = 1.05;
+    const WITHIN: f64 = 1.01;
     let beyond = |row: &CompareRow| {
         let outcome = row.outcome()?;
         outcome.achieved_gbps.filter(|gbps| *gbps > outcome.unprotected_gbps * WITHIN)
