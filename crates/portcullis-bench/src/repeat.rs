@@ -3,13 +3,13 @@
 use super::BenchError;
 use super::case::{fill, typed_worker};
 use super::host::Native;
-use super::iommu::Empty;
+use super::iommu::{Empty, Queued};
 use super::meter::Meter;
 use super::work::{Batches, Singles, Worker};
 use super::workload::Workload;
 use portcullis::design::Design;
 use portcullis::designs::{Choice, Visitor};
-use portcullis::{Domain, DomainConfig, Protection};
+use portcullis::{Domain, DomainConfig, Iommu, Protection};
 
 /// Maps and unmaps `pairs` times as `workload` does, on the calling thread.
 ///
@@ -19,28 +19,33 @@ use portcullis::{Domain, DomainConfig, Protection};
 /// A [`BenchError`].
 ///
 /// # Panics
-/// If the workload is one of several threads or rings, or of other hardware.
+/// If the workload is one of several threads or rings, or of hardware that does not snoop.
 pub fn repeat(choice: Choice, protection: Protection, workload: Workload, pairs: u64) -> Result<(), BenchError> {
     let mut config = DomainConfig::new(protection);
     config.options = choice.options;
-    let iommu = Empty::new(true);
-    choice.design.visit(Repeat { config, workload, pairs, iommu: &iommu })
+    match workload {
+        Workload::Page1Queued => {
+            let iommu = Queued::new(&Native::coherent());
+            choice.design.visit(Repeat { config, workload, pairs, iommu: &iommu })
+        }
+        _ => choice.design.visit(Repeat { config, workload, pairs, iommu: &Empty::new(true) }),
+    }
 }
 
-struct Repeat<'r> {
+struct Repeat<'r, I> {
     config: DomainConfig<'r>,
     workload: Workload,
     pairs: u64,
-    iommu: &'r Empty,
+    iommu: &'r I,
 }
 
-impl<'r> Visitor<Native<true>, &'r Empty> for Repeat<'r> {
+impl<'r, I: Iommu> Visitor<Native<true>, &'r I> for Repeat<'r, I> {
     type Output = Result<(), BenchError>;
 
-    fn visit<D: Design<Native<true>, &'r Empty>>(self) -> Self::Output {
+    fn visit<D: Design<Native<true>, &'r I>>(self) -> Self::Output {
         let domain = Domain::<D, _, _>::with_config(self.iommu, Native::coherent(), &self.config)?;
         let mut worker: Box<dyn Worker + '_> = match self.workload {
-            Workload::Page1 | Workload::Descriptor64 => {
+            Workload::Page1 | Workload::Page1Queued | Workload::Descriptor64 => {
                 Box::new(Singles::new(&domain, fill(&domain, self.workload, 0)?))
             }
             Workload::Page1Batch64 => Box::new(Batches::new(&domain, fill(&domain, self.workload, 0)?)),
