@@ -4,6 +4,7 @@ use super::check::Checks;
 use super::group::{self, Effort, ThreadGroup};
 use super::host::{Native, cpus};
 use super::iommu::{Empty, Queued, Watched};
+use super::meter;
 use super::row::{BenchRow, Timed};
 use super::verify::verify;
 use super::work::{
@@ -56,6 +57,7 @@ pub fn execute(plan: &BenchPlan, mut progress: impl FnMut(&str)) -> Result<Vec<B
     if asked > cpus.len() {
         return Err(BenchError::Threads { asked, cpus: cpus.len() });
     }
+    meter::warm_up();
     let row = |case: Case| {
         let Case { choice, protection, threads, workload } = case;
         progress(&format!("{} {choice} {protection} {threads}", workload.id()));

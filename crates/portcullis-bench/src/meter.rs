@@ -10,7 +10,7 @@ use super::host::{chain_of_additions, moment, ticks};
 use serde::Serialize;
 use std::sync::OnceLock;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Where cycles come from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
@@ -111,6 +111,20 @@ fn cycles_per_tick() -> Option<f64> {
     };
     let fastest = (0..CHAINS).filter_map(chain).min()?;
     Some(CHAIN as f64 / fastest.max(1) as f64)
+}
+
+/// Runs until the processor's speed has not changed for a while, or for so long that it never will: one that was idle begins slowly.
+pub(super) fn warm_up() {
+    const STABLE: Duration = Duration::from_millis(50);
+    const LONGEST: Duration = Duration::from_millis(300);
+    let begun = Instant::now();
+    let (mut speed, mut since) = (0.0, begun);
+    while since.elapsed() < STABLE && begun.elapsed() < LONGEST {
+        let Some(now) = cycles_per_tick() else { return };
+        if (now / speed - 1.0_f64).abs() > 0.02 {
+            (speed, since) = (now, Instant::now());
+        }
+    }
 }
 
 /// Ticks per nanosecond: of a counter that runs at one rate, so once is enough.

@@ -24,7 +24,7 @@ pub enum Workload {
     Page1Typed,
     /// See [`Page1Typed`](Self::Page1Typed).
     Page1Batch64Typed,
-    /// The first again, with every entry flushed from the caches.
+    /// The first again, with every entry written back from the caches.
     Page1NonCoherent,
 }
 
@@ -73,7 +73,7 @@ impl Workload {
             Self::CrossCpu => "mapped by one thread, unmapped by another: both together, for even numbers of threads",
             Self::Page1Typed => "as page-1, through the face that owns its buffers; under strict protection only",
             Self::Page1Batch64Typed => "as page-1-batch-64, through the same",
-            Self::Page1NonCoherent => "as page-1, every entry flushed from the caches",
+            Self::Page1NonCoherent => "as page-1, every entry written back from the caches",
         }
     }
 

@@ -22,6 +22,8 @@ use portcullis::platform::{CpuHint, LockClass, Wait};
 use portcullis::table::{Entry, Frame};
 use portcullis::{NoMemory, PhysAddr, Platform};
 use std::sync::OnceLock;
+#[cfg(target_arch = "x86_64")]
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::{Ordering, fence};
 
 /// Bytes of a cache line that is flushed.
@@ -43,7 +45,7 @@ impl Native<true> {
 }
 
 impl Native<false> {
-    /// A machine whose IOMMU does not; `None` where a cache line cannot be flushed without waiting for the one before it.
+    /// A machine whose IOMMU does not; `None` where a cache line cannot be written back without waiting for the one before it.
     pub fn not_coherent() -> Option<Self> {
         prepare();
         can_flush().then_some(Self(()))
@@ -68,11 +70,19 @@ fn cpus() -> u32 {
     u32::try_from(configured).unwrap_or(1).max(1) + 1
 }
 
+/// Whether lines are written back by CLWB, which leaves them in the cache. Relaxed: written once, before any platform is made.
+#[cfg(target_arch = "x86_64")]
+static WRITES_BACK: AtomicBool = AtomicBool::new(false);
+
 #[cfg(target_arch = "x86_64")]
 fn can_flush() -> bool {
-    // CPUID leaf 7, EBX bit 23: CLFLUSHOPT.
-    let highest = core::arch::x86_64::__cpuid(0).eax;
-    highest >= 7 && core::arch::x86_64::__cpuid_count(7, 0).ebx >> 23 & 1 != 0
+    if core::arch::x86_64::__cpuid(0).eax < 7 {
+        return false;
+    }
+    // CPUID leaf 7, EBX: bit 24 says CLWB, bit 23 CLFLUSHOPT.
+    let features = core::arch::x86_64::__cpuid_count(7, 0).ebx;
+    WRITES_BACK.store(features >> 24 & 1 != 0, Ordering::Relaxed);
+    features >> 23 & 0b11 != 0
 }
 
 #[cfg(not(target_arch = "x86_64"))]
@@ -85,11 +95,18 @@ fn can_flush() -> bool {
 #[inline]
 fn flush(entries: &[Entry]) {
     let range = entries.as_ptr_range();
-    let mut line = range.start as usize & !(LINE_BYTES - 1);
-    while line < range.end as usize {
-        // SAFETY: a flush of a line that holds a part of `entries`; `not_coherent` has seen that there is the instruction.
-        unsafe { std::arch::asm!("clflushopt byte ptr [{}]", in(reg) line, options(nostack, preserves_flags)) };
-        line += LINE_BYTES;
+    let first = range.start as usize & !(LINE_BYTES - 1);
+    let lines = (first..range.end as usize).step_by(LINE_BYTES);
+    if WRITES_BACK.load(Ordering::Relaxed) {
+        for line in lines {
+            // SAFETY: writes back a line that holds a part of `entries`; `not_coherent` has seen that there is the instruction.
+            unsafe { std::arch::asm!("clwb byte ptr [{}]", in(reg) line, options(nostack, preserves_flags)) };
+        }
+    } else {
+        for line in lines {
+            // SAFETY: the same, by the older instruction, which takes it out of the caches as well.
+            unsafe { std::arch::asm!("clflushopt byte ptr [{}]", in(reg) line, options(nostack, preserves_flags)) };
+        }
     }
     // SAFETY: a fence.
     unsafe { core::arch::x86_64::_mm_sfence() };
