@@ -7,6 +7,7 @@
 mod bytes;
 pub(super) mod counters;
 pub(super) mod cpus;
+mod flush;
 mod frames;
 mod lock;
 #[cfg(target_arch = "x86_64")]
@@ -22,13 +23,7 @@ use portcullis::platform::{CpuHint, LockClass, Wait};
 use portcullis::table::{Entry, Frame};
 use portcullis::{NoMemory, PhysAddr, Platform};
 use std::sync::OnceLock;
-#[cfg(target_arch = "x86_64")]
-use std::sync::atomic::AtomicBool;
 use std::sync::atomic::{Ordering, fence};
-
-/// Bytes of a cache line that is flushed.
-#[cfg(target_arch = "x86_64")]
-const LINE_BYTES: usize = 64;
 
 /// This machine. `COHERENT` says whether walkers are taken to snoop the caches; where not, entries are flushed line by line.
 ///
@@ -48,7 +43,7 @@ impl Native<false> {
     /// A machine whose IOMMU does not; `None` where a cache line cannot be written back without waiting for the one before it.
     pub fn not_coherent() -> Option<Self> {
         prepare();
-        can_flush().then_some(Self(()))
+        flush::can_flush().then_some(Self(()))
     }
 }
 
@@ -60,6 +55,7 @@ fn prepare() {
         rseq::prepare();
         time::prepare();
         walks::prepare();
+        flush::prepare();
     });
 }
 
@@ -68,53 +64,6 @@ fn cpus() -> u32 {
     // SAFETY: a question without arguments in memory.
     let configured = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
     u32::try_from(configured).unwrap_or(1).max(1) + 1
-}
-
-/// Whether lines are written back by CLWB, which leaves them in the cache. Relaxed: written once, before any platform is made.
-#[cfg(target_arch = "x86_64")]
-static WRITES_BACK: AtomicBool = AtomicBool::new(false);
-
-#[cfg(target_arch = "x86_64")]
-fn can_flush() -> bool {
-    if core::arch::x86_64::__cpuid(0).eax < 7 {
-        return false;
-    }
-    // CPUID leaf 7, EBX: bit 24 says CLWB, bit 23 CLFLUSHOPT.
-    let features = core::arch::x86_64::__cpuid_count(7, 0).ebx;
-    WRITES_BACK.store(features >> 24 & 1 != 0, Ordering::Relaxed);
-    features >> 23 & 0b11 != 0
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn can_flush() -> bool {
-    false
-}
-
-/// Writes the lines of `entries` back to memory, where a walker that does not snoop finds them.
-#[cfg(target_arch = "x86_64")]
-#[inline]
-fn flush(entries: &[Entry]) {
-    let range = entries.as_ptr_range();
-    let first = range.start as usize & !(LINE_BYTES - 1);
-    let lines = (first..range.end as usize).step_by(LINE_BYTES);
-    if WRITES_BACK.load(Ordering::Relaxed) {
-        for line in lines {
-            // SAFETY: writes back a line that holds a part of `entries`; `not_coherent` has seen that there is the instruction.
-            unsafe { std::arch::asm!("clwb byte ptr [{}]", in(reg) line, options(nostack, preserves_flags)) };
-        }
-    } else {
-        for line in lines {
-            // SAFETY: the same, by the older instruction, which takes it out of the caches as well.
-            unsafe { std::arch::asm!("clflushopt byte ptr [{}]", in(reg) line, options(nostack, preserves_flags)) };
-        }
-    }
-    // SAFETY: a fence.
-    unsafe { core::arch::x86_64::_mm_sfence() };
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn flush(_entries: &[Entry]) {
-    unreachable!("a platform that is not coherent was not made")
 }
 
 // SAFETY: `frames` lends zeroed pages, each to one user until it is back, that stay where they are; `bytes` lends addresses
@@ -143,7 +92,7 @@ unsafe impl<const COHERENT: bool> Platform for Native<COHERENT> {
         let frame = frames::allocate()?;
         if !COHERENT {
             // SAFETY: just lent, to this call.
-            flush(unsafe { self.frame(frame) });
+            flush::flush(unsafe { self.frame(frame) });
         }
         Ok(frame)
     }
@@ -153,7 +102,7 @@ unsafe impl<const COHERENT: bool> Platform for Native<COHERENT> {
         if !COHERENT {
             for page in 0..count as u64 {
                 // SAFETY: just lent, to this call.
-                flush(unsafe { self.frame(PhysAddr::from_pfn(first.pfn() + page)) });
+                flush::flush(unsafe { self.frame(PhysAddr::from_pfn(first.pfn() + page)) });
             }
         }
         Ok(first)
@@ -182,7 +131,7 @@ unsafe impl<const COHERENT: bool> Platform for Native<COHERENT> {
     /// by being uncached. On x86 this is no instruction, only an order for the compiler.
     #[inline(always)]
     fn table_barrier(&self, entries: &[Entry]) {
-        if COHERENT { fence(Ordering::Release) } else { flush(entries) }
+        if COHERENT { fence(Ordering::Release) } else { flush::flush(entries) }
     }
 
     #[cfg(target_arch = "x86_64")]
