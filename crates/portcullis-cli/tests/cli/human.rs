@@ -151,7 +151,7 @@ fn a_disk_has_requests_and_says_why_it_is_one() {
 fn no_line_is_wider_than_the_terminal() {
     let disk = bundled(DISK);
     let commands: [&[&str]; 6] = [
-        &["compare", "--protection", "deferred"],
+        &["compare"],
         &["compare", "--designs", "none,eiovar:k=64:queue=per-core", "--no-hint", "--set", "ptcache_l3_entries=9"],
         &["compare", &disk, "--designs", "none,stock,portcullis"],
         &["compare", &disk, &bundled(RECEIVE), "--designs", "none,magazine,fast-and-safe"],

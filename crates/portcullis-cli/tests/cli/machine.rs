@@ -133,7 +133,10 @@ fn wrong_documents_are_refused_with_file_key_and_reason() {
     refused(&with("core", json!(1)), &["`core`", "unknown field `core`"]);
     refused(&with("cores", json!(0)), &["`cores`", "from 1 to 4096"]);
     refused(&with("core_hz", json!(3.3)), &["`core_hz`", "from 100 MHz to 100 GHz"]);
-    refused(&with("assumed", json!({"weather": [0, 1]})), &["`weather`", "a number of the machine"]);
+    refused(
+        &with("assumed", json!({"weather": [0, 1]})),
+        &["`weather`", "a number of the machine, for `assumed` has a range of it"],
+    );
     refused(&with("assumed", json!({"lock": [1e6, 2e6]})), &["`lock`", "within its range in `assumed`"]);
     refused(&with("assumed", json!({"lock": [1]})), &["`assumed.lock", "invalid length 1"]);
     refused(&edited("walkers.json", |machine| machine["iommu"]["walkers"] = json!(0)), &["`walkers`"]);
