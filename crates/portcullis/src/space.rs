@@ -20,10 +20,13 @@ use alloc::boxed::Box;
 /// Tags handed out so far.
 static TAGS: StaticCounter = StaticCounter::new(0);
 
-/// A tag for the unmaps of a domain, which no other domain has.
+/// Low bits of a tag that are zero, for a batch to count its unmaps in.
+pub(crate) const TAG_SHIFT: u32 = 8;
+
+/// A tag for the unmaps of a domain, which no other domain has. Never zero.
 pub(crate) fn next_tag() -> u64 {
     // Relaxed: only uniqueness matters.
-    TAGS.fetch_add(1, Ordering::Relaxed) as u64
+    (TAGS.fetch_add(1, Ordering::Relaxed) as u64 + 1) << TAG_SHIFT
 }
 
 /// A domain of the IOMMU and the table that it translates through.

@@ -77,13 +77,13 @@ unsafe impl<M: Mapper, I: Iommu, const FLAW: u8> Mapper for Flawed<M, I, FLAW> {
                 Ok(Committed::Deferred)
             }
             Flaw::INVALIDATES_OTHERS => {
-                let first = revocation.revoked()[0].range.start();
+                let first = revocation.revoked().next().expect("an unmap").range.start();
                 *revocation = Revocation::new();
                 self.submit(first, 0);
                 Ok(Committed::Deferred)
             }
             Flaw::SUBMITS_TWICE => {
-                self.submit(revocation.revoked()[0].range.start(), 0);
+                self.submit(revocation.revoked().next().expect("an unmap").range.start(), 0);
                 self.inner.commit(revocation)
             }
             _ => self.inner.commit(revocation),

@@ -4,7 +4,7 @@ use super::{Fifo, Live, Worker, raw};
 use crate::BenchError;
 use crate::meter::Meter;
 use portcullis::design::Design;
-use portcullis::{Domain, Iommu, IovaRange, Platform, UnmapError};
+use portcullis::{Domain, Iommu, Platform};
 
 /// Mappings of a batch.
 pub(crate) const BATCH: u64 = 64;
@@ -29,7 +29,7 @@ impl<'d, D: Design<P, I>, P: Platform, I: Iommu> Batches<'d, D, P, I> {
         let slots = &mut fifo.slots[fifo.place.at..fifo.place.at + BATCH as usize];
         let mut batch = self.domain.raw_batch();
         for slot in slots.iter() {
-            batch.unmap(IovaRange::covering(*slot, fifo.len).ok_or(UnmapError::BadRange)?)?;
+            batch.unmap_raw(*slot, fifo.len)?;
         }
         batch.commit()?;
         for slot in slots {

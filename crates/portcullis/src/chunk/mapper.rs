@@ -10,7 +10,9 @@ use super::reclaim::Reclaim;
 use crate::address::{IovaRange, Segment};
 use crate::design::{AssembledMapper, DomainSetup, LockFree, Mapper, Parts, Usage};
 use crate::error::{CommitError, MapError, NewDomainError, NoMemory, RawMapError, RawUnmapError, UnmapError};
-use crate::invalidation::{CPU_QUEUE_CAPACITY, Commands, Deferral, Due, Flushes, Revocation, Revoked, Submissions};
+use crate::invalidation::{
+    CPU_QUEUE_CAPACITY, Commands, Deferral, Flushes, Revocation, Submissions, within_one_command,
+};
 use crate::iommu::{AttachError, DomainId, Invalidation, Iommu, SourceId};
 use crate::iova::{Claim, IovaAllocator, IovaRequest, Kept, MagazineAllocator, never_handed_out};
 use crate::placement::Placement;
@@ -23,7 +25,7 @@ use crate::sync::{AtomicU8, Ordering, fence};
 use crate::table::TableRule;
 
 /// Unmaps of a CPU that wait for a flush at most: half of what Linux has.
-const QUEUED_MAX: usize = CPU_QUEUE_CAPACITY.div_ceil(2);
+const QUEUED_MAX: usize = if cfg!(loom) { 2 } else { CPU_QUEUE_CAPACITY / 2 };
 /// How long they wait at most, in microseconds. About as long as a busy CPU takes to fill its queue: one that has fallen quiet
 /// is not to leave pages open for longer.
 const QUEUED_US_MAX: u64 = 500;
@@ -43,6 +45,8 @@ pub(super) enum UnmapWay {
 /// The mapper.
 pub struct Chunked<P: Platform, I: Iommu> {
     pub(super) base: AssembledMapper<Halves<P>, P, I>,
+    /// Pages, an aligned run of them, within which what unmaps leave of neighbours becomes one.
+    joins_within: u64,
     /// What [`unmap_way`](Self::unmap_way) is while no unmap has to schedule a sweep.
     usual_way: UnmapWay,
     /// An [`UnmapWay`]. Relaxed: for an unmap that reads what was there a moment before there is one more sweep, see
@@ -87,7 +91,8 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         }
         let has_commands = base.space.capabilities().address_mask_max.is_some();
         let usual_way = if is_strict && has_commands { UnmapWay::OneCommand } else { UnmapWay::General };
-        Ok(Self { base, usual_way, unmap_way: AtomicU8::new(usual_way as u8), reclaim })
+        let joins_within = within_one_command(CHUNK_PAGES, base.space.capabilities());
+        Ok(Self { base, joins_within, usual_way, unmap_way: AtomicU8::new(usual_way as u8), reclaim })
     }
 
     fn chunks(&self) -> &Chunks<P> {
@@ -134,7 +139,8 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         let Some(Taken { range, entries }) = self.take_and_write(request)? else { return Ok(None) };
         if let Err(error) = space.sync_map(range) {
             // Taken back, and never spent: quarantined (S11).
-            let _ = page_states::clear(space.platform(), entries, range);
+            let _ = page_states::clear(space.platform(), entries, range)
+                .map(|cleared| cleared.make_visible(space.platform()));
             return Err(error.into());
         }
         Ok(Some(range))
@@ -183,7 +189,7 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
             };
             // SAFETY: within a walk.
             let entries = unsafe { self.chunks().entries(range.first_pfn()) };
-            let cleared = page_states::clear(platform, entries, range)?;
+            let cleared = page_states::clear(platform, entries, range)?.make_visible(platform);
             // Only now: an unmap that finds no mapping in a chunk goes the general way, and is charged there.
             platform.probe(Step::Enter(Phase::Other));
             platform.probe(Step::ChunkUnmap);
@@ -199,6 +205,60 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         })
     }
 
+    /// Clears the mapping at exactly `range`, if it is one in a chunk. The commit makes that visible.
+    #[inline(always)]
+    fn clear_for_commit(&self, range: IovaRange) -> bool {
+        let space = &self.base.space;
+        let platform = space.platform();
+        if space.has_panicked() {
+            // It could not be committed.
+            return false;
+        }
+        platform.probe(Step::Enter(Phase::Table));
+        platform.probe(Step::ChunkFind);
+        let is_cleared = platform.walk(|| {
+            // SAFETY: within a walk.
+            let entries = unsafe { self.chunks().entries(range.first_pfn()) };
+            page_states::clear(platform, entries, range).is_some()
+        });
+        if is_cleared {
+            platform.probe(Step::Enter(Phase::Other));
+            platform.probe(Step::ChunkUnmap);
+        }
+        is_cleared
+    }
+
+    /// An unmap that finds no mapping in a chunk: of the lower half, of what was placed, or refused.
+    #[inline(never)]
+    fn take_down_general(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
+        let AssembledMapper { allocator, space, .. } = &self.base;
+        match allocator.chunks_of(range) {
+            Some(chunks) => {
+                let refused = if space.has_panicked() { UnmapError::Poisoned } else { self.refusal(chunks, range) };
+                self.base.take_down_placed(range, refused, out)
+            }
+            None => {
+                space.platform().probe(Step::Unmap);
+                self.base.take_down(range, out)
+            }
+        }
+    }
+
+    /// Makes visible what unmaps have cleared for this commit: each cache line once, where they are neighbours.
+    fn make_visible(&self, revocation: &Revocation) {
+        let platform = self.base.space.platform();
+        for run in revocation.revoked().map(|revoked| revoked.range) {
+            if self.base.allocator.chunks_of(run).is_some() {
+                // A walk: of two unmaps that raced for one mapping the other may have spent it by now.
+                platform.walk(|| {
+                    // SAFETY: within a walk.
+                    let entries = unsafe { self.chunks().entries(run.first_pfn()) };
+                    page_states::make_visible(platform, &entries[..entries.len().min(run.pages() as usize)]);
+                });
+            }
+        }
+    }
+
     /// An unmap, committed, that is not one command: deferred, of the lower half, with other commands, the one that
     /// schedules a sweep, or refused.
     #[inline(never)]
@@ -211,7 +271,8 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
                     // What is reserved in the upper half may hold what was placed there.
                     return self.base.unmap_placed(range, refused);
                 }
-                let committed = space.poison_on_panic(|| policy.commit_one(space, allocator, range))?;
+                let committed =
+                    space.poison_on_panic(|| policy.commit_one(space, allocator, range, self.joins_within))?;
                 self.schedule_sweep_if_none();
                 Ok(committed)
             }
@@ -222,8 +283,7 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         }
     }
 
-    /// Clears the mapping at exactly `range`, which lies in `chunks`. It is not invalidated yet.
-    #[inline(always)]
+    /// Clears the mapping at exactly `range`, which lies in `chunks`, and makes that visible. It is not invalidated yet.
     fn clear(&self, chunks: &Chunks<P>, range: IovaRange) -> Result<(), UnmapError> {
         if self.base.space.has_panicked() {
             // It could not be committed.
@@ -234,11 +294,16 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         platform.probe(Step::ChunkFind);
         // SAFETY: within a walk.
         let entries = || unsafe { chunks.entries(range.first_pfn()) };
-        let cleared = platform.walk(|| page_states::clear(platform, entries(), range).is_some());
-        if !cleared {
-            return Err(platform.walk(|| page_states::refusal(entries(), range)));
-        }
-        Ok(())
+        let clear = || page_states::clear(platform, entries(), range).map(|cleared| cleared.make_visible(platform));
+        if platform.walk(|| clear().is_some()) { Ok(()) } else { Err(self.refusal(chunks, range)) }
+    }
+
+    /// Why no mapping is at exactly `range`, which lies in `chunks`.
+    #[cold]
+    fn refusal(&self, chunks: &Chunks<P>, range: IovaRange) -> UnmapError {
+        // SAFETY: within a walk.
+        let refusal = || page_states::refusal(unsafe { chunks.entries(range.first_pfn()) }, range);
+        self.base.space.platform().walk(refusal)
     }
 
     /// Unmaps of pages of chunks come by here once they are committed, but for those of one command: they have read that no sweep is
@@ -298,24 +363,18 @@ unsafe impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
 
     #[inline(always)]
     fn unmap(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
-        let AssembledMapper { allocator, space, .. } = &self.base;
-        let platform = space.platform();
-        out.admit_unmap_of(space.tag())?;
+        let platform = self.base.space.platform();
+        out.admit_unmap_of(self.base.space.tag(), range.pages())?;
         platform.probe(Step::Enter(Phase::Other));
-        match allocator.chunks_of(range) {
-            Some(chunks) => {
-                platform.probe(Step::ChunkUnmap);
-                if let Err(refused) = self.clear(chunks, range) {
-                    return self.base.take_down_placed(range, refused, out);
-                }
-                out.revoked.push(Revoked { range, due: Due::Invalidation, leaf_only: true });
-                Ok(())
-            }
-            None => {
-                platform.probe(Step::Unmap);
-                self.base.take_down(range, out)
-            }
+        let cleared = match range.pages() {
+            1 => self.clear_for_commit(IovaRange::of(range.first_pfn(), 1)),
+            _ => self.clear_for_commit(range),
+        };
+        if !cleared {
+            return self.take_down_general(range, out);
         }
+        out.join(range, self.joins_within);
+        Ok(())
     }
 
     #[inline(always)]
@@ -337,6 +396,7 @@ unsafe impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
 
     #[inline(always)]
     fn commit(&self, revocation: &mut Revocation) -> Result<Committed, CommitError> {
+        self.make_visible(revocation);
         let committed = self.base.commit(revocation)?;
         // Not with the unmaps: if the batch is held for long, that sweep comes and goes before this.
         self.schedule_sweep_if_none();
@@ -426,13 +486,12 @@ unsafe impl<P: Platform> IovaAllocator<P> for Halves<P> {
     fn free(&self, platform: &P, range: IovaRange, proof: &Proof) {
         match self.chunks_of(range) {
             Some(chunks) => {
-                platform.probe(Step::ChunkReturn);
                 // A walk: a range that is not spent keeps its table, but of two unmaps that raced for one mapping the other may
                 // have spent it by now.
                 platform.walk(|| {
                     // SAFETY: within a walk.
                     let entries = unsafe { chunks.entries(range.first_pfn()) };
-                    entries.first().into_iter().for_each(|first| page_states::spend(first, proof));
+                    page_states::spend(platform, &entries[..entries.len().min(range.pages() as usize)], proof);
                 });
             }
             None => self.below.free(platform, range, proof),

@@ -131,8 +131,8 @@ fn store_line(line: &[Entry; LINE_ENTRIES], bits: u64, step: u64, from: usize) {
     }
 }
 
-/// Clears the mapping at exactly `range`, whose entries are the first of `entries`, and makes that visible. Its first page is not
-/// spent yet. `None` if there is no such mapping: then [`refusal`] says why.
+/// Clears the mapping at exactly `range`, whose entries are the first of `entries`. That is yet to be made visible, and its first page
+/// is not spent yet. `None` if there is no such mapping: then [`refusal`] says why.
 #[inline(always)]
 pub(crate) fn clear<'e, P: Platform>(platform: &P, entries: &'e [Entry], range: IovaRange) -> Option<Cleared<'e>> {
     let first = entries.first()?;
@@ -142,27 +142,35 @@ pub(crate) fn clear<'e, P: Platform>(platform: &P, entries: &'e [Entry], range: 
     }
     let entries = &entries[..pages as usize];
     platform.probe(Step::ChunkClear { entries: entries.len() });
-    let cleared = Cleared { first, bits: CLEARED | pages << GONE_SHIFT | bits & GENERATION };
+    let cleared = Cleared { entries, bits: CLEARED | pages << GONE_SHIFT | bits & GENERATION };
     first.store_bits(cleared.bits);
     store_others(entries, Idle::of(bits).next().0, 0);
-    platform.table_barrier(entries);
     Some(cleared)
 }
 
-/// What [`clear`] has left of the first page of a mapping, until it is spent.
+/// What [`clear`] has left of a mapping, until it is spent.
 #[derive(Clone, Copy)]
 pub(crate) struct Cleared<'e> {
-    first: &'e Entry,
+    entries: &'e [Entry],
+    /// Of the first entry.
     bits: u64,
 }
 
 impl Cleared<'_> {
+    /// Shows the walker that the mapping is gone.
+    #[inline(always)]
+    pub(crate) fn make_visible<P: Platform>(self, platform: &P) -> Self {
+        platform.table_barrier(self.entries);
+        self
+    }
+
     /// Ends the generation as [`spend`] does, but only of this mapping: of two unmaps that have raced, the later finds another
     /// state.
     #[inline(always)]
     pub(crate) fn spend(self, _proof: &Proof) {
-        if self.first.load_bits() == self.bits {
-            self.first.store_bits(self.bits ^ END);
+        let first = &self.entries[0];
+        if first.load_bits() == self.bits {
+            first.store_bits(self.bits ^ END);
         }
     }
 }
@@ -177,15 +185,44 @@ pub(crate) fn refusal(entries: &[Entry], range: IovaRange) -> UnmapError {
     }
 }
 
-/// Ends the generation for the first page of a mapping that was cleared, now that its invalidation has completed.
+/// Shows the walker that mappings were cleared which lie side by side, and whose entries these are: each cache line is flushed once.
+/// Nothing is left to be shown where another unmap of the same mappings has come before.
+#[inline]
+pub(crate) fn make_visible<P: Platform>(platform: &P, entries: &[Entry]) {
+    if entries.iter().any(|entry| entry.load_bits() & CLEARED != 0) {
+        platform.table_barrier(entries);
+    }
+}
+
+/// Ends the generation for the first pages of mappings that were cleared, now that their invalidation has completed. They lie side by
+/// side, and `entries` are theirs.
 ///
 /// Release: a CPU that finds the chunk spent knows that its invalidations are over. Hardware sees no difference, so nothing is
-/// flushed. Where it is cleared no more, another unmap of the same mapping has come before.
-#[inline(always)]
-pub(crate) fn spend(first: &Entry, _proof: &Proof) {
-    let bits = first.load_bits();
-    if bits & CLEARED != 0 {
-        first.store_bits(bits ^ END);
+/// flushed. Where one is cleared no more, another unmap of the same mapping has come before.
+#[inline]
+pub(crate) fn spend<P: Platform>(platform: &P, entries: &[Entry], _proof: &Proof) {
+    let mut at = 0;
+    while let Some(first) = entries.get(at) {
+        let bits = first.load_bits();
+        // As drivers mostly unmap: a cache line at a time of mappings of a page.
+        if bits & !GENERATION == CLEARED | 1 << GONE_SHIFT
+            && let Some(line) = entries[at..].first_chunk::<LINE_ENTRIES>()
+            && line.iter().all(|entry| entry.load_bits() == bits)
+        {
+            for entry in line {
+                platform.probe(Step::ChunkReturn);
+                entry.store_bits(bits ^ END);
+            }
+            at += LINE_ENTRIES;
+            continue;
+        }
+        at += 1;
+        if bits & CLEARED != 0 {
+            platform.probe(Step::ChunkReturn);
+            first.store_bits(bits ^ END);
+            // Its other pages are spent already.
+            at += ((bits >> GONE_SHIFT) & MAPPING_PAGES_MAX) as usize - 1;
+        }
     }
 }
 

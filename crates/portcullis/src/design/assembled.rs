@@ -168,7 +168,8 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
     /// Those of [`Mapper::unmap_now`].
     #[inline(never)]
     pub(crate) fn unmap_by_allocator(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
-        let mut revocation = Revocation::of(self.space.tag());
+        let mut revocation = Revocation::new();
+        revocation.admit_unmap_of(self.space.tag(), range.pages())?;
         self.take_down(range, &mut revocation)?;
         Ok(self.commit(&mut revocation)?)
     }
@@ -197,7 +198,7 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
         });
         match cleared {
             Ok(leaf_only) => {
-                out.revoked.push(Revoked { range, due: Due::Invalidation, leaf_only });
+                out.note(Revoked::one(range, Due::Invalidation, leaf_only));
                 Ok(())
             }
             Err(refused) => self.take_down_placed(range, refused, out),
@@ -236,7 +237,7 @@ unsafe impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Mapper for A
 
     fn unmap(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
         let platform = self.space.platform();
-        out.admit_unmap_of(self.space.tag())?;
+        out.admit_unmap_of(self.space.tag(), range.pages())?;
         platform.probe(Step::Enter(Phase::Other));
         platform.probe(Step::Unmap);
         self.take_down(range, out)
@@ -257,12 +258,14 @@ unsafe impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Mapper for A
         let committed = space.unless_panicked(|| {
             if policy.must_clear(space) {
                 // The domain has been poisoned since the unmap: no map will come and write over what that has left.
-                for revoked in &revocation.revoked {
+                let mut tables = core::mem::take(&mut revocation.tables);
+                for revoked in revocation.revoked() {
                     // SAFETY: this commit has the claim on the mapping, and gives the range back after this.
-                    unsafe { space.unmap(revoked.range, &mut revocation.tables) };
+                    unsafe { space.unmap(revoked.range, &mut tables) };
                 }
+                revocation.tables = tables;
             }
-            if revocation.revoked.iter().any(|revoked| revoked.due != Due::Invalidation) {
+            if revocation.revoked().any(|revoked| revoked.due != Due::Invalidation) {
                 return self.commit_mixed(revocation);
             }
             policy.commit(space, allocator, revocation)

@@ -173,7 +173,7 @@ unsafe impl<P: Platform, I: Iommu> Mapper for DynamicIdentity<P, I> {
 
     fn unmap(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
         let platform = self.base.space.platform();
-        out.admit_unmap_of(self.base.space.tag())?;
+        out.admit_unmap_of(self.base.space.tag(), range.pages())?;
         platform.probe(Step::Enter(Phase::Other));
         platform.probe(Step::Unmap);
         // What is reserved in the three regions holds nothing that is shared, but perhaps something that was placed there.
@@ -181,7 +181,7 @@ unsafe impl<P: Platform, I: Iommu> Mapper for DynamicIdentity<P, I> {
             return self.base.take_down(range, out);
         }
         let due = if self.unshare(range)? { Due::Invalidation } else { Due::Nothing };
-        out.revoked.push(Revoked { range, due, leaf_only: true });
+        out.note(Revoked::one(range, due, true));
         Ok(())
     }
 

@@ -69,7 +69,8 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
     #[cold]
     #[inline(never)]
     pub(crate) fn unmap_placed(&self, range: IovaRange, refused: UnmapError) -> Result<Committed, RawUnmapError> {
-        let mut revocation = Revocation::of(self.space.tag());
+        let mut revocation = Revocation::new();
+        revocation.admit_unmap_of(self.space.tag(), range.pages())?;
         self.take_down_placed(range, refused, &mut revocation)?;
         Ok(super::Mapper::commit(self, &mut revocation)?)
     }
@@ -98,7 +99,7 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
             })
         });
         let leaf_only = cleared.unwrap_or(Err(UnmapError::Poisoned))?;
-        out.revoked.push(Revoked { range, due: Due::InvalidationAtOnce, leaf_only });
+        out.note(Revoked::one(range, Due::InvalidationAtOnce, leaf_only));
         Ok(())
     }
 
@@ -123,13 +124,13 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
     pub(super) fn commit_mixed(&self, revocation: &mut Revocation) -> Result<Committed, CommitError> {
         let Self { allocator, policy, space, placed, .. } = self;
         let platform = space.platform();
-        let of = |due: Due| move |revoked: &&Revoked| revoked.due == due;
+        let of = |due: Due| move |revoked: &Revoked| revoked.due == due;
         // The device reaches these pages by mappings of others, whose unmaps will see to it; or have, if they came first.
         let mut proof = Proof::still_shared();
-        let shared = revocation.revoked.iter().filter(of(Due::Nothing));
+        let shared = revocation.revoked().filter(of(Due::Nothing));
         shared.for_each(|revoked| allocator.free(platform, revoked.range, &proof));
         let mut commands = ArrayVec::<Invalidation, BATCH_MAX>::new_const();
-        let at_once = revocation.revoked.iter().filter(of(Due::InvalidationAtOnce));
+        let at_once = revocation.revoked().filter(of(Due::InvalidationAtOnce));
         commands.extend(at_once.map(|revoked| space.covering(revoked.range, revoked.leaf_only)));
         if !commands.is_empty() {
             platform.probe(Step::Enter(Phase::Invalidate));
@@ -138,11 +139,11 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
                 Err(error) => return Err(self.keep_for_good(revocation, error)),
             };
             platform.probe(Step::Enter(Phase::IovaFree));
-            let at_once = revocation.revoked.iter().filter(of(Due::InvalidationAtOnce));
+            let at_once = revocation.revoked().filter(of(Due::InvalidationAtOnce));
             at_once.for_each(|revoked| placed.give_back(platform, allocator, revoked.range, &proof));
         }
-        revocation.revoked.retain(|revoked| revoked.due == Due::Invalidation);
-        if revocation.revoked.is_empty() {
+        revocation.keep_invalidations();
+        if revocation.is_empty() {
             space.release(core::mem::take(&mut revocation.tables), &proof);
             return Ok(Committed::Lost(proof));
         }
@@ -151,8 +152,7 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
 
     /// Keeps addresses and table pages of a batch for good (S11).
     pub(super) fn keep_for_good(&self, revocation: &mut Revocation, error: QueueError) -> CommitError {
-        revocation.revoked.clear();
-        revocation.tables = crate::table::FreedTables::new();
+        revocation.forget();
         CommitError(error)
     }
 }

@@ -4,7 +4,8 @@
 
 use super::mapping::{Lent, count_lost};
 use super::{DmaBuffer, DomainRef, Mapping, Refused};
-use crate::address::IovaRange;
+use crate::address::{Iova, IovaRange};
+use crate::design::Mapper;
 use crate::error::{CommitError, UnmapError};
 use crate::invalidation::{BATCH_MAX, Revocation, Revoked};
 use crate::iommu::QueueError;
@@ -25,16 +26,30 @@ impl<H: DomainRef> RawBatch<H> {
         Self { domain, revocation: Revocation::new() }
     }
 
+    /// Clears what [`map_raw`](super::Domain::map_raw) mapped: the same address and length. The buffer is not yet back.
+    ///
+    /// # Errors
+    /// Those of [`unmap`](RawBatch::unmap).
+    #[inline(always)]
+    pub fn unmap_raw(&mut self, iova: Iova, len: u64) -> Result<(), UnmapError> {
+        match self.domain.short_way.takes_raw(iova.page_offset(), len) {
+            // Such a domain has no bounce pages to be taken.
+            true => self.domain.mapper.unmap(IovaRange::of(iova.pfn(), 1), &mut self.revocation),
+            false => self.unmap(IovaRange::covering(iova, len).ok_or(UnmapError::BadRange)?),
+        }
+    }
+
     /// Clears the mapping at exactly `range`. The buffer is not yet back.
     ///
     /// # Errors
     /// An [`UnmapError`], [`UnmapError::BatchFull`] among them; nothing has changed then.
+    #[inline(never)]
     pub fn unmap(&mut self, range: IovaRange) -> Result<(), UnmapError> {
         self.domain.unmap_into(range, &mut self.revocation)
     }
 
-    /// What its unmaps leave to be invalidated, in their order.
-    pub fn revoked(&self) -> &[Revoked] {
+    /// What its unmaps leave to be invalidated, in their order. Neighbours that came one after the other may have become one.
+    pub fn revoked(&self) -> impl Iterator<Item = Revoked> + Clone {
         self.revocation.revoked()
     }
 
@@ -60,7 +75,7 @@ impl<H: DomainRef> Drop for RawBatch<H> {
     fn drop(&mut self) {
         // After `commit` there is nothing left. There is no caller to tell of an error: the addresses stay quarantined and the
         // domain is poisoned, so the next map reports it.
-        let unmaps = self.revocation.revoked().len();
+        let unmaps = self.revocation.unmaps();
         if self.commit_so_far().is_err() {
             count_lost(unmaps);
         }

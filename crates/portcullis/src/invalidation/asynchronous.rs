@@ -4,7 +4,7 @@
 //! here with what was submitted, until somebody asks and is told that it is done (S3). To ask in vain costs a read across the
 //! bus; so an unmap asks only about the oldest, and only when it needs the room. By then the hardware is long done.
 
-use super::{BATCH_MAX, QUEUE_TIMEOUT_US, Revocation, Revoked};
+use super::{BATCH_MAX, QUEUE_TIMEOUT_US, Revocation};
 use crate::address::IovaRange;
 use crate::error::{CommitError, NoMemory};
 use crate::iommu::{Invalidation, Iommu, QueueError};
@@ -67,11 +67,11 @@ impl<P: Platform, T: Copy + Send> AsynchronousQueue<P, T> {
         revocation: &mut Revocation,
     ) -> Result<Committed, CommitError> {
         debug_assert!(revocation.tables.is_empty(), "table pages are kept");
-        let done = match &revocation.revoked[..] {
-            revoked if !space.is_poisoned() => self.submit(space, allocator, revoked).map(|()| Committed::Deferred),
-            revoked => self.invalidate(space, allocator, revoked).map(Committed::Lost),
+        let done = match space.is_poisoned() {
+            false => self.submit(space, allocator, revocation).map(|()| Committed::Deferred),
+            true => self.invalidate(space, allocator, revocation).map(Committed::Lost),
         };
-        revocation.revoked.clear();
+        revocation.clear_runs();
         Ok(done?)
     }
 
@@ -80,20 +80,20 @@ impl<P: Platform, T: Copy + Send> AsynchronousQueue<P, T> {
         &self,
         space: &AddressSpace<P, I>,
         allocator: &impl IovaAllocator<P>,
-        revoked: &[Revoked],
+        revocation: &Revocation,
     ) -> Result<(), QueueError> {
         let platform = space.platform();
         platform.probe(Step::Enter(Phase::Invalidate));
         // Filled in place: collecting would move a kilobyte.
         let mut commands = ArrayVec::<Invalidation, BATCH_MAX>::new_const();
-        for revoked in revoked {
+        for revoked in revocation.revoked() {
             commands.push(space.covering(revoked.range, revoked.leaf_only));
         }
         // Without the lock: the hardware is told even while another CPU waits for room.
         let submission = space.submit(&commands)?;
         self.told.with(|told| {
             let mut done = Ok(());
-            for revoked in revoked {
+            for revoked in revocation.revoked() {
                 if told.len() == ASYNCHRONOUS_CAPACITY {
                     done = Self::wait_for_oldest(space, allocator, told);
                 }
@@ -113,14 +113,14 @@ impl<P: Platform, T: Copy + Send> AsynchronousQueue<P, T> {
         &self,
         space: &AddressSpace<P, I>,
         allocator: &impl IovaAllocator<P>,
-        revoked: &[Revoked],
+        revocation: &Revocation,
     ) -> Result<Proof, QueueError> {
         let platform = space.platform();
         platform.probe(Step::Enter(Phase::Invalidate));
         let proof = self.told.with(|told| self.flush(space, allocator, told))?;
         platform.probe(Step::Enter(Phase::IovaFree));
         // Cleared before the flush, as what was queued.
-        revoked.iter().for_each(|revoked| allocator.free(platform, revoked.range, &proof));
+        revocation.revoked().for_each(|revoked| allocator.free(platform, revoked.range, &proof));
         Ok(proof)
     }
 

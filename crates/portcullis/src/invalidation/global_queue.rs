@@ -63,9 +63,9 @@ impl<P: Platform> GlobalQueue<P> {
     ) -> Result<Committed, CommitError> {
         let platform = space.platform();
         platform.probe(Step::Enter(Phase::Invalidate));
-        self.queue.with(|queue| {
+        let queued = self.queue.with(|queue| {
             queue.tables.append(platform, core::mem::take(&mut revocation.tables));
-            for revoked in revocation.revoked.drain(..) {
+            for revoked in revocation.revoked() {
                 if queue.waiting.len() == QUEUE_CAPACITY {
                     let _ = self.flush(queue, space, allocator)?;
                 }
@@ -80,7 +80,9 @@ impl<P: Platform> GlobalQueue<P> {
                 return Ok(Committed::Deferred);
             }
             self.flush(queue, space, allocator).map(Committed::Lost)
-        })
+        });
+        revocation.clear_runs();
+        queued
     }
 
     /// Flushes the queue if its oldest entry has waited long enough.

@@ -4,8 +4,12 @@
 //! waits, on any CPU. Any flush serves the entries of all CPUs that were queued before it began. Flushes are numbered as they
 //! begin, and an entry notes how many had begun when it was queued; so the flushes that serve it are those with that number and
 //! above, and one of them having succeeded is enough.
+//!
+//! Neighbours may wait as one entry, the [`OpenRun`] of a CPU, which single unmaps join without the lock. A flush that begins closes it,
+//! with the lock held, before it tells the hardware: so it serves what has joined by then, and what comes later begins another.
 
-use super::{Flushes, Revoked};
+use super::open_run::{OpenRun, Run};
+use super::{Flushes, Revocation};
 use crate::address::IovaRange;
 use crate::error::{CommitError, NoMemory};
 use crate::iommu::{Invalidation, Iommu};
@@ -20,15 +24,17 @@ use alloc::collections::VecDeque;
 /// Unmaps that wait at most on each CPU in Linux. The model checker sees short queues, so that it sees full ones.
 pub const CPU_QUEUE_CAPACITY: usize = if cfg!(loom) { 1 } else { 256 };
 
-/// An unmap whose translations are cleared but may still be cached by the hardware.
+/// Unmaps whose translations are cleared but may still be cached by the hardware.
 struct Waiting {
-    range: IovaRange,
+    run: Run,
     /// Flushes that had begun when it was queued.
     begun: u64,
 }
 
 /// What a CPU has.
 struct CpuQueue<P: Platform> {
+    /// What the next unmap may join. It is part of the queue, behind what waits there.
+    open: OpenRun,
     queue: P::Lock<Queue>,
     /// Entries of the queue note less: once as many flushes have been served, nothing in it waits. Changed with its lock held.
     noted_below: AtomicU64,
@@ -38,8 +44,8 @@ struct CpuQueue<P: Platform> {
 struct Queue {
     /// Never grows: its capacity is there from the start.
     waiting: VecDeque<Waiting>,
-    /// The pages around them, those included that were served and not yet given back.
-    extent: Option<IovaRange>,
+    /// Unmaps in `waiting`.
+    unmaps: usize,
     tables: FreedTables,
     /// Flushes that had begun when the latest of `tables` was queued.
     tables_begun: u64,
@@ -74,9 +80,9 @@ impl<P: Platform> PerCpuQueues<P> {
         let queue = || {
             let mut waiting = VecDeque::new();
             waiting.try_reserve_exact(capacity).map_err(|_| NoMemory)?;
-            let queue = Queue { waiting, extent: None, tables: FreedTables::new(), tables_begun: 0 };
+            let queue = Queue { waiting, unmaps: 0, tables: FreedTables::new(), tables_begun: 0 };
             let queue = platform.lock(LockClass::FlushQueue, queue);
-            Ok(CpuQueue { queue, noted_below: AtomicU64::new(0) })
+            Ok(CpuQueue { open: OpenRun::none(), queue, noted_below: AtomicU64::new(0) })
         };
         Ok(Self {
             queues: PerCpu::new(platform, queue)?,
@@ -100,37 +106,99 @@ impl<P: Platform> PerCpuQueues<P> {
         &self,
         space: &AddressSpace<P, I>,
         allocator: &impl IovaAllocator<P>,
-        unmaps: &[Revoked],
-        tables: &mut FreedTables,
+        revocation: &mut Revocation,
+    ) -> Result<Committed, CommitError> {
+        let mut tables = core::mem::take(&mut revocation.tables);
+        let mut rest =
+            revocation.revoked().map(|revoked| Run { range: revoked.range, unmaps: revoked.unmaps }).peekable();
+        let queued = self.queue_here(space, allocator, |_, queue, begun| {
+            let platform = space.platform();
+            if !tables.is_empty() {
+                queue.tables_begun = begun;
+                queue.tables.append(platform, core::mem::take(&mut tables));
+            }
+            while let Some(run) = rest.peek() {
+                if !self.has_room(space, allocator, queue, run.unmaps) {
+                    return false;
+                }
+                self.put(platform, queue, *run, begun);
+                rest.next();
+            }
+            true
+        });
+        drop(rest);
+        revocation.clear_runs();
+        queued
+    }
+
+    /// Queues an unmap of pages within an aligned run of `within`, and lets the next ones there join it.
+    ///
+    /// # Errors
+    /// Those of [`push`](Self::push).
+    pub(crate) fn push_one<I: Iommu>(
+        &self,
+        space: &AddressSpace<P, I>,
+        allocator: &impl IovaAllocator<P>,
+        range: IovaRange,
+        within: u64,
+    ) -> Result<Committed, CommitError> {
+        if self.join(space, range) {
+            return Ok(Committed::Deferred);
+        }
+        self.queue_here(space, allocator, |here, queue, begun| {
+            if !self.has_room(space, allocator, queue, 1) {
+                return false;
+            }
+            let (run, end) = (Run { range, unmaps: 1 }, range.end_pfn());
+            let left_here = end.next_multiple_of(within.max(1)) - end;
+            if range.pages() <= within && left_here > 0 {
+                space.platform().probe(Step::FlushQueuePush);
+                here.open.begin(run, left_here.min((self.capacity - queue.unmaps - 1) as u64));
+            } else {
+                self.put(space.platform(), queue, run, begun);
+            }
+            true
+        })
+    }
+
+    /// Queues an unmap of the next pages of the run that this CPU has open, if it may join that. Returns whether it did.
+    ///
+    /// Not in a poisoned domain, where a flush has to come first.
+    #[inline(always)]
+    pub(crate) fn join<I: Iommu>(&self, space: &AddressSpace<P, I>, range: IovaRange) -> bool {
+        let platform = space.platform();
+        platform.probe(Step::Enter(Phase::Invalidate));
+        let joins = !space.is_poisoned() && self.queues.here(platform).open.join(range);
+        if joins {
+            platform.probe(Step::FlushQueuePush);
+        }
+        joins
+    }
+
+    /// Lets `put` queue something on this CPU, with how many flushes have begun, and flushes as often as it says that it had no room
+    /// for all.
+    #[inline(never)]
+    fn queue_here<I: Iommu>(
+        &self,
+        space: &AddressSpace<P, I>,
+        allocator: &impl IovaAllocator<P>,
+        mut put: impl FnMut(&CpuQueue<P>, &mut Queue, u64) -> bool,
     ) -> Result<Committed, CommitError> {
         let platform = space.platform();
         platform.probe(Step::Enter(Phase::Invalidate));
-        let mut rest = unmaps.iter();
-        let mut is_full = || {
+        loop {
             let here = self.queues.here(platform);
-            here.queue.with(|queue| {
+            let is_done = here.queue.with(|queue| {
                 let begun = self.note(here);
-                if !tables.is_empty() {
-                    queue.tables_begun = begun;
-                    queue.tables.append(platform, core::mem::take(tables));
-                }
-                while rest.len() > 0 {
-                    if queue.waiting.len() == self.capacity {
-                        self.release_served(space, allocator, queue);
-                        if queue.waiting.len() == self.capacity {
-                            return true;
-                        }
-                    }
-                    let Some(revoked) = rest.next() else { break };
-                    platform.probe(Step::FlushQueuePush);
-                    queue.waiting.push_back(Waiting { range: revoked.range, begun });
-                    queue.extent = queue.extent.map(|extent| extent.around(revoked.range)).or(Some(revoked.range));
-                    self.due.set_if_none(platform, self.timeout_us);
-                }
-                false
-            })
-        };
-        while is_full() {
+                // Its unmaps count to those that wait.
+                queue.close(here, begun);
+                let is_done = put(here, queue, begun);
+                self.due.set_if_none(platform, self.timeout_us);
+                is_done
+            });
+            if is_done {
+                break;
+            }
             // Without the lock: the flush is waited for, and looks into all queues.
             let _ = self.flush(space)?;
         }
@@ -140,6 +208,29 @@ impl<P: Platform> PerCpuQueues<P> {
         let proof = self.flush(space)?;
         self.queues.here(platform).queue.with(|queue| self.release_served(space, allocator, queue));
         Ok(Committed::Lost(proof))
+    }
+
+    /// Whether there is room for so many unmaps, now that what was served has gone back. An empty queue takes as many as a batch has.
+    fn has_room<I: Iommu>(
+        &self,
+        space: &AddressSpace<P, I>,
+        allocator: &impl IovaAllocator<P>,
+        queue: &mut Queue,
+        unmaps: usize,
+    ) -> bool {
+        let fits = |queue: &Queue| queue.unmaps == 0 || queue.unmaps + unmaps <= self.capacity;
+        if !fits(queue) {
+            self.release_served(space, allocator, queue);
+        }
+        fits(queue)
+    }
+
+    /// Puts unmaps into the queue of a CPU.
+    fn put(&self, platform: &P, queue: &mut Queue, run: Run, begun: u64) {
+        for _ in 0..run.unmaps {
+            platform.probe(Step::FlushQueuePush);
+        }
+        queue.put(run, begun);
     }
 
     /// What entries of `here` note, whose lock is held until they are queued: how many flushes have begun.
@@ -219,7 +310,10 @@ impl<P: Platform> PerCpuQueues<P> {
 
     /// Unmaps that wait now. Takes the lock of each queue.
     pub fn waiting(&self) -> usize {
-        self.queues.iter().map(|cpu| cpu.queue.with(|queue| queue.waiting.len())).sum()
+        self.queues
+            .iter()
+            .map(|cpu| cpu.queue.with(|queue| queue.unmaps + cpu.open.get().map_or(0, |run| run.unmaps)))
+            .sum()
     }
 
     /// The most unmaps that can wait, on all CPUs together.
@@ -242,9 +336,11 @@ impl<P: Platform> PerCpuQueues<P> {
         let mut tables = FreedTables::new();
         for cpu in self.queues.iter() {
             cpu.queue.with(|queue| {
+                queue.close(cpu, 0);
                 for waiting in queue.waiting.drain(..) {
-                    allocator.free(platform, waiting.range, proof);
+                    allocator.free(platform, waiting.run.range, proof);
                 }
+                queue.unmaps = 0;
                 tables.append(platform, core::mem::take(&mut queue.tables));
             });
         }
@@ -258,7 +354,7 @@ impl<P: Platform> PerCpuQueues<P> {
         // SeqCst: whoever did not count this flush has fenced before, see `note`; so the hardware, told after this, reads the
         // entries cleared, and the bounds below are up to date.
         fence(Ordering::SeqCst);
-        let proof = match self.command(space) {
+        let proof = match self.command(space, number) {
             Some(command) => space.invalidate(&[command])?,
             None => self.served.nothing_waits(),
         };
@@ -266,11 +362,11 @@ impl<P: Platform> PerCpuQueues<P> {
         Ok(proof)
     }
 
-    /// The command of a flush that has begun: for all that was queued before, and that no flush has served, if there is any.
+    /// The command of flush `number`, which has begun: for all that was queued before, and that no flush has served, if there is any.
     ///
     /// Each queue in which something may wait is looked into with its lock held. Who has queued before is found there; who does
     /// so later reads, after the same lock, that this flush has begun, and waits for the next.
-    fn command<I: Iommu>(&self, space: &AddressSpace<P, I>) -> Option<Invalidation> {
+    fn command<I: Iommu>(&self, space: &AddressSpace<P, I>, number: u64) -> Option<Invalidation> {
         if self.flushes == Flushes::Domain {
             return Some(Invalidation::Domain(space.id()));
         }
@@ -278,7 +374,12 @@ impl<P: Platform> PerCpuQueues<P> {
         let served = self.served.by_now();
         // Relaxed: ordered by the fence before. CPUs that are idle keep their locks to themselves.
         let may_wait = |cpu: &&CpuQueue<P>| served.leaves(cpu.noted_below.load(Ordering::Relaxed));
-        let extents = self.queues.iter().filter(may_wait).filter_map(|cpu| cpu.queue.with(|queue| queue.extent));
+        let extents = self.queues.iter().filter(may_wait).filter_map(|cpu| {
+            cpu.queue.with(|queue| {
+                queue.close(cpu, number);
+                queue.waiting.iter().map(|waiting| waiting.run.range).reduce(IovaRange::around)
+            })
+        });
         let extent = extents.reduce(IovaRange::around)?;
         Some(space.covering(extent, true))
     }
@@ -294,16 +395,31 @@ impl<P: Platform> PerCpuQueues<P> {
         let served = self.served.by_now();
         platform.probe(Step::Enter(Phase::IovaFree));
         // The counts that entries note never fall from one to the next.
-        while let Some(&Waiting { range, begun }) = queue.waiting.front()
+        while let Some(&Waiting { run, begun }) = queue.waiting.front()
             && let Some(proof) = served.proof(begun)
         {
             queue.waiting.pop_front();
-            allocator.free(platform, range, &proof);
+            queue.unmaps -= run.unmaps;
+            allocator.free(platform, run.range, &proof);
         }
         if let Some(proof) = served.proof(queue.tables_begun) {
             space.release(core::mem::take(&mut queue.tables), &proof);
         }
-        queue.extent = queue.waiting.iter().map(|waiting| waiting.range).reduce(IovaRange::around);
         platform.probe(Step::Enter(Phase::Invalidate));
+    }
+}
+
+impl Queue {
+    fn put(&mut self, run: Run, begun: u64) {
+        self.unmaps += run.unmaps;
+        self.waiting.push_back(Waiting { run, begun });
+    }
+
+    /// Closes the run that is open, if there is one: it waits for the flushes from number `begun` on. The lock is held.
+    fn close<P: Platform>(&mut self, cpu: &CpuQueue<P>, begun: u64) {
+        if let Some(run) = cpu.open.close() {
+            // Of two flushes that have begun, the later may have been here first. What is in front waits for that; then so does this.
+            self.put(run, self.waiting.back().map_or(begun, |last| last.begun.max(begun)));
+        }
     }
 }

@@ -2,8 +2,8 @@
 //! per CPU, or only when an address is used again.
 
 use super::{
-    ASYNCHRONOUS_CAPACITY, AsynchronousQueue, CPU_QUEUE_CAPACITY, Due, GlobalQueue, PerCpuQueues, QUEUE_CAPACITY,
-    QUEUE_TIMEOUT_US, Revocation, Revoked, strict,
+    ASYNCHRONOUS_CAPACITY, AsynchronousQueue, CPU_QUEUE_CAPACITY, GlobalQueue, PerCpuQueues, QUEUE_CAPACITY,
+    QUEUE_TIMEOUT_US, Revocation, strict,
 };
 use crate::address::IovaRange;
 use crate::error::{CommitError, MapError, NewDomainError, SyncError};
@@ -173,7 +173,7 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
         revocation: &mut Revocation,
     ) -> Result<Committed, CommitError> {
         let platform = space.platform();
-        if revocation.revoked.is_empty() {
+        if revocation.is_empty() {
             // Nothing was taken down, so there is nothing to prove, under strict protection as well.
             return Ok(Committed::Deferred);
         }
@@ -182,12 +182,7 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
                 strict::commit(space, allocator, revocation, *commands, *submissions).map(Committed::Lost)
             }
             Self::Global(queue) => queue.push(space, allocator, revocation),
-            Self::PerCpu(queues) => {
-                let Revocation { revoked, tables, .. } = revocation;
-                let queued = queues.push(space, allocator, revoked, tables);
-                revoked.clear();
-                queued
-            }
+            Self::PerCpu(queues) => queues.push(space, allocator, revocation),
             Self::Asynchronous(queue) => queue.push(space, allocator, revocation),
             // No map will come to invalidate, so it is done now.
             Self::AtMap(_) if space.is_poisoned() => {
@@ -197,26 +192,28 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
             Self::AtMap(breach) => {
                 platform.probe(Step::Enter(Phase::IovaFree));
                 let proof = Proof::by_next_map(breach);
-                revocation.revoked.drain(..).for_each(|revoked| allocator.free(platform, revoked.range, &proof));
+                revocation.revoked().for_each(|revoked| allocator.free(platform, revoked.range, &proof));
+                revocation.clear_runs();
                 Ok(Committed::Deferred)
             }
         }
     }
 
-    /// Ends a batch of one, which cleared translations and took no table page with it.
+    /// Ends a batch of one, which cleared translations, took no table page with it, and lies within an aligned run of `within` pages,
+    /// where its allocator finds by itself which mappings were there.
     pub(crate) fn commit_one(
         &self,
         space: &AddressSpace<P, I>,
         allocator: &impl IovaAllocator<P>,
         range: IovaRange,
+        within: u64,
     ) -> Result<Committed, CommitError> {
-        let revoked = Revoked { range, due: Due::Invalidation, leaf_only: true };
         match self {
             // A driver that defers unmaps one by one, and often: no batch is built for that.
-            Self::PerCpu(queues) => queues.push(space, allocator, &[revoked], &mut FreedTables::new()),
+            Self::PerCpu(queues) => queues.push_one(space, allocator, range, within),
             _ => {
                 let mut revocation = Revocation::new();
-                revocation.revoked.push(revoked);
+                revocation.join(range, within);
                 self.commit(space, allocator, &mut revocation)
             }
         }

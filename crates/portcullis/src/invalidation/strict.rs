@@ -3,7 +3,7 @@
 use super::{BATCH_MAX, Commands, Revocation, Revoked, Submissions};
 use crate::address::IovaRange;
 use crate::error::CommitError;
-use crate::iommu::{Capabilities, Invalidation, Iommu};
+use crate::iommu::{Capabilities, Invalidation, Iommu, QueueError};
 use crate::iova::IovaAllocator;
 use crate::platform::{Phase, Platform, Step};
 use crate::proof::Proof;
@@ -20,18 +20,37 @@ pub(super) fn commit<P: Platform, I: Iommu>(
 ) -> Result<Proof, CommitError> {
     let platform = space.platform();
     platform.probe(Step::Enter(Phase::Invalidate));
+    let invalidated = match revocation.only_run() {
+        // As drivers mostly unmap: no list is built for that.
+        Some(run) => invalidate(space, &[space.covering(run.range, run.leaf_only)], submissions),
+        None => invalidate_all(space, revocation, per, submissions),
+    };
+    // Where it fails the ranges and tables leak: quarantined for good (S11).
+    let proof = invalidated.inspect_err(|_| revocation.forget())?;
+    platform.probe(Step::Enter(Phase::IovaFree));
+    revocation.revoked().for_each(|revoked| allocator.free(platform, revoked.range, &proof));
+    revocation.clear_runs();
+    space.release(core::mem::take(&mut revocation.tables), &proof);
+    Ok(proof)
+}
+
+#[inline(never)]
+fn invalidate_all<P: Platform, I: Iommu>(
+    space: &AddressSpace<P, I>,
+    revocation: &mut Revocation,
+    per: Commands,
+    submissions: Submissions,
+) -> Result<Proof, QueueError> {
     // Filled in place: collecting would move a kilobyte.
     let mut commands = ArrayVec::<Invalidation, BATCH_MAX>::new_const();
-    let mut push = |Revoked { range, leaf_only, .. }| {
-        commands.push(space.covering(range, leaf_only));
-    };
+    let mut push = |Revoked { range, leaf_only, .. }| commands.push(space.covering(range, leaf_only));
     match per {
-        Commands::PerUnmap => revocation.revoked.iter().copied().for_each(push),
+        Commands::PerUnmap => revocation.revoked().for_each(push),
         Commands::PerRun { within_pages } => {
             let within_pages = within_one_command(within_pages, space.capabilities());
             // Completions come in any order. The order of the batch is of no more use.
-            sort(&mut revocation.revoked);
-            let mut rest = revocation.revoked.iter().copied();
+            revocation.sort();
+            let mut rest = revocation.revoked();
             let last = rest.next().map(|first| {
                 rest.fold(first, |run, next| {
                     join(run, next, within_pages).unwrap_or_else(|| {
@@ -43,27 +62,23 @@ pub(super) fn commit<P: Platform, I: Iommu>(
             last.into_iter().for_each(push);
         }
     }
-    let tables = core::mem::take(&mut revocation.tables);
-    let invalidated = match submissions {
-        Submissions::Alone => space.invalidate(&commands),
-        Submissions::Shared => space.invalidate_shared(&commands),
-    };
-    // Where it fails the ranges and tables leak: quarantined for good (S11).
-    let proof = invalidated.inspect_err(|_| revocation.revoked.clear())?;
-    platform.probe(Step::Enter(Phase::IovaFree));
-    revocation.revoked.iter().for_each(|revoked| allocator.free(platform, revoked.range, &proof));
-    revocation.revoked.clear();
-    space.release(tables, &proof);
-    Ok(proof)
+    invalidate(space, &commands, submissions)
 }
 
-/// By address. A function of its own, so that it is built once and not for each host and design.
-fn sort(revoked: &mut [Revoked]) {
-    revoked.sort_unstable_by_key(|revoked| revoked.range.first_pfn());
+#[inline(always)]
+fn invalidate<P: Platform, I: Iommu>(
+    space: &AddressSpace<P, I>,
+    commands: &[Invalidation],
+    submissions: Submissions,
+) -> Result<Proof, QueueError> {
+    match submissions {
+        Submissions::Alone => space.invalidate(commands),
+        Submissions::Shared => space.invalidate_shared(commands),
+    }
 }
 
 /// Pages within which neighbours may share a command: more than one command can cover would take the whole domain.
-fn within_one_command(pages: u64, capabilities: &Capabilities) -> u64 {
+pub(crate) fn within_one_command(pages: u64, capabilities: &Capabilities) -> u64 {
     capabilities.address_mask_max.map_or(pages, |mask| pages.min(1 << mask))
 }
 
@@ -75,6 +90,7 @@ fn join(run: Revoked, next: Revoked, within_pages: u64) -> Option<Revoked> {
     touches.then(|| Revoked {
         range: IovaRange::of(first, end - first),
         leaf_only: run.leaf_only && next.leaf_only,
+        unmaps: run.unmaps + next.unmaps,
         ..run
     })
 }
@@ -87,8 +103,7 @@ mod tests {
     /// A run whose mappings took a table page with them is invalidated at all levels, whichever of them did.
     #[test]
     fn all_levels_go_if_any_do() {
-        let revoked =
-            |first, leaf_only| Revoked { range: IovaRange::new(first, 1).unwrap(), due: Due::Invalidation, leaf_only };
+        let revoked = |first, leaf_only| Revoked::one(IovaRange::new(first, 1).unwrap(), Due::Invalidation, leaf_only);
         for (run, next) in [(true, true), (true, false), (false, true)] {
             let joined = join(revoked(4, run), revoked(5, next), 8).unwrap();
             assert_eq!((joined.range, joined.leaf_only), (IovaRange::new(4, 2).unwrap(), run && next));

@@ -87,6 +87,12 @@ impl<P: Platform, I: Iommu> RingMapper<P, I> {
         Ok((ring, entry, count))
     }
 
+    /// The ring and the entries of a mapping that was unmapped.
+    fn noted(&self, revoked: Revoked) -> (&Ring, u32, u32) {
+        let (first, count) = (revoked.range.first_pfn() * ENTRY_PAGES, revoked.range.pages() * ENTRY_PAGES);
+        self.entries(IovaRange::of(first, count)).expect("it was unmapped there")
+    }
+
     /// Makes the mapping at `range` invalid. Returns its ring and its entries.
     fn clear(&self, range: IovaRange) -> Result<(&Ring, u32, u32), UnmapError> {
         let platform = &self.platform;
@@ -150,19 +156,18 @@ impl<P: Platform, I: Iommu> RingMapper<P, I> {
         self.platform.probe(Step::Enter(Phase::Invalidate));
         // Filled in place: collecting would move a kilobyte.
         let mut commands = ArrayVec::<Invalidation, BATCH_MAX>::new_const();
-        for revoked in &revocation.revoked {
-            let (ring, ..) = self.entries(revoked.range).expect("it was unmapped there");
+        for revoked in revocation.revoked() {
+            let (ring, ..) = self.noted(revoked);
             let command = self.invalidation_of(ring);
             if !commands.contains(&command) {
                 commands.push(command);
             }
         }
         // Where it fails the entries stay held: quarantined for good (S11), and no later commit frees them.
-        let proof = self.invalidate(&commands).inspect_err(|_| revocation.revoked.clear())?;
+        let proof = self.invalidate(&commands).inspect_err(|_| revocation.forget())?;
         self.platform.probe(Step::Enter(Phase::IovaFree));
-        for revoked in revocation.revoked.drain(..) {
-            self.give_back(self.entries(revoked.range).expect("it was unmapped there"), &proof);
-        }
+        revocation.revoked().for_each(|revoked| self.give_back(self.noted(revoked), &proof));
+        revocation.clear_runs();
         Ok(Committed::Lost(proof))
     }
 
@@ -191,9 +196,12 @@ unsafe impl<P: Platform, I: Iommu> Mapper for RingMapper<P, I> {
     }
 
     fn unmap(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
-        out.admit_unmap_of(self.tag)?;
+        out.admit_unmap_of(self.tag, 1)?;
         let (ring, first, count) = self.poison_on_panic(|| self.clear(range))?;
-        out.revoked.push(Revoked { range: ring.range(first, count), due: Due::Invalidation, leaf_only: true });
+        let range = ring.range(first, count);
+        // By the entry: page numbers of 64-bit addresses are too long for a batch.
+        let entries = IovaRange::of(range.first_pfn() / ENTRY_PAGES, range.pages() / ENTRY_PAGES);
+        out.note(Revoked::one(entries, Due::Invalidation, true));
         Ok(())
     }
 

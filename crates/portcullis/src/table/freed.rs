@@ -11,19 +11,20 @@ use crate::proof::Proof;
 /// take it for a translation. Dropping the list leaks the pages, which is the safe way to lose them.
 #[derive(Debug, Default)]
 pub struct FreedTables {
-    ends: Option<(PhysAddr, PhysAddr)>,
+    /// The page that was added last, where there is any.
+    head: PhysAddr,
     pages: usize,
 }
 
 impl FreedTables {
     /// An empty list.
     pub const fn new() -> Self {
-        Self { ends: None, pages: 0 }
+        Self { head: PhysAddr::new(0), pages: 0 }
     }
 
     /// Whether no page is on the list.
     pub const fn is_empty(&self) -> bool {
-        self.ends.is_none()
+        self.pages == 0
     }
 
     /// Pages on the list.
@@ -47,11 +48,11 @@ impl FreedTables {
     /// As for [`push`](Self::push).
     pub(super) unsafe fn push_new<'p, P: Platform>(&mut self, platform: &'p P, frame: PhysAddr) -> &'p Entry {
         // Addresses of frames are never zero in a link: zero ends the list.
-        let next = self.ends.map_or(PhysAddr::new(0), |(head, _)| head);
+        let next = if self.is_empty() { PhysAddr::new(0) } else { self.head };
         // SAFETY: the caller owns the page until it is freed.
         let first = unsafe { &platform.frame(frame)[0] };
         first.store(EntryValue::absent_link(next));
-        self.ends = Some((frame, self.ends.map_or(frame, |(_, tail)| tail)));
+        self.head = frame;
         self.pages += 1;
         first
     }
@@ -59,36 +60,44 @@ impl FreedTables {
     /// Takes off the list the page that was added last, without the link. A walker that does not snoop may see the link for
     /// some time yet: an absent entry too.
     pub(super) fn pop<P: Platform>(&mut self, platform: &P) -> Option<PhysAddr> {
-        let (head, tail) = self.ends?;
+        if self.is_empty() {
+            return None;
+        }
+        let head = self.head;
         // SAFETY: `push` took ownership of every page on the list.
         let first = unsafe { &platform.frame(head)[0] };
         let next = first.load().phys();
         first.store(EntryValue::ABSENT);
         self.pages -= 1;
-        self.ends = (self.pages > 0).then_some((next, tail));
+        self.head = next;
         Some(head)
     }
 
-    /// Moves every page of `other` to this list.
+    /// Moves every page of `other` to this list. That one is walked: it should be the shorter.
     pub(crate) fn append<P: Platform>(&mut self, platform: &P, other: Self) {
-        let Some((other_head, other_tail)) = other.ends else { return };
-        match self.ends {
-            None => self.ends = other.ends,
-            Some((head, tail)) => {
-                // SAFETY: `push` took ownership of every page on either list.
-                let last = unsafe { &platform.frame(other_tail)[0] };
-                last.store(EntryValue::absent_link(head));
-                platform.table_barrier(core::slice::from_ref(last));
-                self.ends = Some((other_head, tail));
-            }
+        if other.is_empty() {
+            return;
         }
+        if self.is_empty() {
+            *self = other;
+            return;
+        }
+        // SAFETY: `push` took ownership of every page on either list.
+        let first_entry = |frame| unsafe { &platform.frame(frame)[0] };
+        let mut last = first_entry(other.head);
+        for _ in 1..other.pages {
+            last = first_entry(last.load().phys());
+        }
+        last.store(EntryValue::absent_link(self.head));
+        platform.table_barrier(core::slice::from_ref(last));
+        self.head = other.head;
         self.pages += other.pages;
     }
 }
 
 /// Gives the pages back to the host: nothing can reach them any more (S4).
 pub(crate) fn release<P: Platform>(platform: &P, list: FreedTables, proof: &Proof) {
-    let Some((mut frame, _)) = list.ends else { return };
+    let mut frame = list.head;
     for _ in 0..list.pages {
         // SAFETY: the list owns the page, which the hardware has lost.
         let next = unsafe { platform.frame(frame)[0].load().phys() };

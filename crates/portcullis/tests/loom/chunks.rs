@@ -193,20 +193,26 @@ fn two_flushes(late: fn(&Chunked, Iova), map: fn(&Chunked) -> Iova) -> usize {
         let bench = bench(Protection::Deferred);
         run_on(0);
         let [gone, others @ ..] = map_pages::<{ TABLE as usize }>(&bench, 10);
-        let [first, second, third, _fourth] = map_pages::<{ TABLE as usize }>(&bench, 20);
+        let [first, second, third, _, fifth, sixth, ..] = map_pages::<{ 2 * TABLE as usize }>(&bench, 20);
         unmap_pages(&bench, &others);
         bench.host.advance_us(WINDOW_US);
         bench.domain.tick().expect("the hardware answers");
         // After that flush, which took its neighbours out.
         assert_eq!(bench.reach(gone), Some(10));
+        // One waits on either CPU, so that the second to come is one too many.
+        run_on(1);
+        unmap_pages(&bench, &[first]);
+        run_on(0);
+        unmap_pages(&bench, &[fifth]);
         let other = bench.clone();
         let new = Cell::new(None);
         let unmap_two = move || {
-            unmap_pages(&other, &[first, second]);
+            // The second joins the first, and may find that a flush has closed their run.
+            unmap_pages(&other, &[second, third]);
             late(&other, gone);
         };
         beside(unmap_two, || {
-            unmap_pages(&bench, &[gone, third]);
+            unmap_pages(&bench, &[gone, sixth]);
             new.set(Some(map(&bench)));
         });
         let new = new.get().expect("it has ended");

@@ -246,7 +246,7 @@ fn a_domain_without_protection_commits_no_other_domains_unmaps() {
         let committed = catch_unwind(AssertUnwindSafe(|| other.commit_raw(&mut revocation)));
         assert!(committed.is_err(), "{}: {committed:?}", other.info().id);
         // What was unmapped is still to be committed, where that belongs.
-        assert_eq!(revocation.revoked().len(), 1);
+        assert_eq!(revocation.unmaps(), 1);
         domain.commit_raw(&mut revocation).unwrap();
         assert_eq!(use_page(&iommu, iova), None);
     }

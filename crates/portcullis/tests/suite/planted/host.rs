@@ -13,6 +13,10 @@ pub(crate) enum HostFlaw {
     None,
     /// Never makes an entry visible to a walker that does not snoop.
     ForgetsToFlush,
+    /// Makes only those visible that were written, and not those that were cleared.
+    ForgetsToFlushWhatIsCleared,
+    /// Of several entries makes those of the first cache line visible.
+    FlushesOneLine,
     /// Moves a cursor to its next chunk, and says that it has not: the chunk goes to another stream as well.
     ForgetsACursor,
     /// Ends the round of a mapping that was cleared at the next map, where that should wait for the invalidation.
@@ -23,13 +27,13 @@ pub(crate) enum HostFlaw {
 pub(crate) struct PlantedHost<'h> {
     fake: &'h FakeHost,
     flaw: HostFlaw,
-    /// The first entry of the mapping that was cleared last; null, or a place in a table that has not gone back.
-    cleared: AtomicPtr<Entry>,
+    /// The first entry of the mapping that was written last; null, or a place in a table that has not gone back.
+    written: AtomicPtr<Entry>,
 }
 
 impl<'h> PlantedHost<'h> {
     pub(crate) fn new(fake: &'h FakeHost, flaw: HostFlaw) -> Self {
-        Self { fake, flaw, cleared: AtomicPtr::default() }
+        Self { fake, flaw, written: AtomicPtr::default() }
     }
 }
 
@@ -77,15 +81,23 @@ unsafe impl Platform for PlantedHost<'_> {
             return;
         }
         let first = &entries[0];
-        if self.flaw == HostFlaw::SpendsWhatIsCleared && first.load_bits() & CLEARED != 0 {
-            self.cleared.store(ptr::from_ref(first).cast_mut(), Ordering::Relaxed);
+        let is_written = first.load().is_present();
+        match self.flaw {
+            HostFlaw::SpendsWhatIsCleared if is_written => {
+                self.written.store(ptr::from_ref(first).cast_mut(), Ordering::Relaxed);
+            }
+            HostFlaw::ForgetsToFlushWhatIsCleared if !is_written => return,
+            HostFlaw::FlushesOneLine => return self.fake.table_barrier(&entries[..1]),
+            _ => {}
         }
         self.fake.table_barrier(entries);
     }
 
     fn add_here(&self, words: &CpuWords, word: usize, amount: u64) -> (usize, u64) {
-        // SAFETY: see `cleared`; a script that has this flaw is too short for tables to go back.
-        if let Some(first) = unsafe { self.cleared.swap(ptr::null_mut(), Ordering::Relaxed).as_ref() } {
+        // SAFETY: see `written`; a script that has this flaw is too short for tables to go back.
+        if let Some(first) = unsafe { self.written.load(Ordering::Relaxed).as_ref() }
+            && first.load_bits() & CLEARED != 0
+        {
             first.store_bits(first.load_bits() ^ END);
         }
         self.fake.add_here(words, word, amount)

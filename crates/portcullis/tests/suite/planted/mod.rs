@@ -92,6 +92,65 @@ fn s1_a_host_that_does_not_flush() {
     finds(Rule::Reach, &Machine { coherent: false, ..MACHINE }, Strict, plant);
 }
 
+/// Single pages, as many as lie in three cache lines of their table, and then what `unmap` does.
+fn pages_and(unmap: &[Operation]) -> Vec<Operation> {
+    let pages = (0..PAGES).map(|page| Operation::Map(Buffer::page(100 + 2 * page as u64)));
+    pages.chain(unmap.iter().cloned()).collect()
+}
+
+const PAGES: usize = 24;
+
+/// Of a mapping by itself, of a batch, of those that wait for a flush: what is cleared and not flushed is still reached.
+#[test]
+fn s2_a_host_that_does_not_flush_what_is_cleared() {
+    let machine = Machine { coherent: false, ..MACHINE };
+    fn single(flaw: HostFlaw, bench: &Bench<'_>) -> Result<Tally, Violation> {
+        portcullis_on_host(flaw, bench, &pages_and(&[Operation::Unmap(0)]))
+    }
+    fn batch(flaw: HostFlaw, bench: &Bench<'_>) -> Result<Tally, Violation> {
+        let batch = Operation::Batch { unmaps: (0..PAGES / 2).collect(), map: None, dropped: false };
+        portcullis_on_host(flaw, bench, &pages_and(&[batch, Operation::Advance(10_000)]))
+    }
+    fn run(flaw: HostFlaw, bench: &Bench<'_>) -> Result<Tally, Violation> {
+        let unmaps = vec![Operation::Unmap(0); PAGES];
+        portcullis_on_host(flaw, bench, &pages_and(&[&unmaps[..], &[Operation::Advance(10_000)]].concat()))
+    }
+    const CLEARED: HostFlaw = HostFlaw::ForgetsToFlushWhatIsCleared;
+    finds_beside(
+        |bench, _| single(HostFlaw::None, bench),
+        Rule::Strict,
+        &machine,
+        Strict,
+        |bench, _| single(CLEARED, bench),
+    );
+    // Deferred, the device may still use what it has cached; but the walker is to see the page gone.
+    for (protection, rule) in [(Strict, Rule::Strict), (Deferred, Rule::Reach)] {
+        let without: Plant = |bench, _| batch(HostFlaw::None, bench);
+        finds_beside(without, rule, &machine, protection, |bench, _| batch(CLEARED, bench));
+        // What is unmapped lies in two cache lines.
+        finds_beside(without, rule, &machine, protection, |bench, _| batch(HostFlaw::FlushesOneLine, bench));
+    }
+    let without: Plant = |bench, _| run(HostFlaw::None, bench);
+    finds_beside(without, Rule::Reach, &machine, Deferred, |bench, _| run(CLEARED, bench));
+}
+
+/// What a map has written and not flushed is not reached.
+#[test]
+fn s1_a_host_that_flushes_one_line_of_a_mapping() {
+    fn long(flaw: HostFlaw, bench: &Bench<'_>) -> Result<Tally, Violation> {
+        let segments = vec![Segment { phys: PhysAddr::from_pfn(1000), len: PAGES as u64 * PAGE_SIZE }];
+        portcullis_on_host(flaw, bench, &[Operation::Map(Buffer { segments, access: Access::DeviceWrites })])
+    }
+    let machine = Machine { coherent: false, ..MACHINE };
+    finds_beside(
+        |bench, _| long(HostFlaw::None, bench),
+        Rule::Reach,
+        &machine,
+        Strict,
+        |bench, _| long(HostFlaw::FlushesOneLine, bench),
+    );
+}
+
 #[test]
 fn s1_a_map_that_leaves_an_absent_entry_cached() {
     let plant: Plant = |bench, script| on_hardware(HardwareFlaw::HidesCachingMode, bench, script);

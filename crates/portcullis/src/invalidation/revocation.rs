@@ -1,0 +1,376 @@
+//! What a batch of unmaps leaves to be invalidated: runs of pages, which neighbours join as they come.
+
+use super::BATCH_MAX;
+use crate::address::IovaRange;
+use crate::error::UnmapError;
+use crate::space::TAG_SHIFT;
+use crate::sub_page::Chain;
+use crate::table::FreedTables;
+use arrayvec::ArrayVec;
+
+/// What a commit has to do about a mapping.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Due {
+    /// To have its pages invalidated, now or later, and to give them back to their allocator.
+    Invalidation,
+    /// The same, at once, and to put them back where they were set aside: for mappings that were placed.
+    InvalidationAtOnce,
+    /// Nothing: every page has other mappings at the same address, so that no translation went.
+    Nothing,
+}
+
+/// A mapping that was unmapped, or several side by side, whose translations may still be cached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Revoked {
+    /// Its pages.
+    pub range: IovaRange,
+    /// What is to be done about them.
+    pub due: Due,
+    /// Whether no table page went with it, so that the invalidation may leave cached table pointers alone.
+    pub leaf_only: bool,
+    /// How many mappings they were.
+    pub unmaps: usize,
+}
+
+impl Revoked {
+    /// A mapping by itself.
+    pub(crate) const fn one(range: IovaRange, due: Due, leaf_only: bool) -> Self {
+        Self { range, due, leaf_only, unmaps: 1 }
+    }
+}
+
+/// What a batch of unmaps leaves to be invalidated, up to [`BATCH_MAX`] of them.
+///
+/// Dropping it leaks addresses and table pages, which is safe; [`Mapper::commit`](crate::design::Mapper::commit) is what
+/// should happen to it.
+#[must_use = "addresses and buffers come back only through a commit"]
+#[derive(Debug, Default)]
+pub struct Revocation {
+    /// The run that the next unmap may lengthen: from page `first` to before page `end`. There is none where both are 0.
+    first: u64,
+    end: u64,
+    /// The tag of the address space that its unmaps belong to, once there is one, and below it the room that they take at most: two
+    /// for a long mapping, one for another. Most unmaps look at both by one comparison.
+    owner_and_room: u64,
+    pub(crate) tables: FreedTables,
+    /// The bounce pages of its mappings.
+    pub(crate) bounced: Chain,
+    /// The room that unmaps take which are not in that run.
+    closed_room: u8,
+    /// Long mappings among them.
+    long: u8,
+    /// Their runs.
+    closed: ArrayVec<Packed, BATCH_MAX>,
+}
+
+impl Revocation {
+    /// Nothing to invalidate.
+    pub const fn new() -> Self {
+        Self {
+            first: 0,
+            end: 0,
+            owner_and_room: 0,
+            tables: FreedTables::new(),
+            bounced: Chain::EMPTY,
+            closed_room: 0,
+            long: 0,
+            closed: ArrayVec::new_const(),
+        }
+    }
+
+    /// Lets another unmap of the space `tag` in, of a mapping of so many pages.
+    ///
+    /// # Errors
+    /// [`UnmapError::WrongDomain`] while it holds another's unmaps, [`UnmapError::BatchFull`].
+    #[inline(always)]
+    pub(crate) fn admit_unmap_of(&mut self, tag: u64, pages: u64) -> Result<(), UnmapError> {
+        // Some unmaps of the same space, and room for one.
+        let goes_on = (self.owner_and_room ^ tag).wrapping_sub(1) < BATCH_MAX as u64 - 1;
+        if goes_on && pages < Packed::LONG { Ok(()) } else { self.admit_first_or_long(tag, pages) }
+    }
+
+    #[cold]
+    fn admit_first_or_long(&mut self, tag: u64, pages: u64) -> Result<(), UnmapError> {
+        if self.is_empty() {
+            self.owner_and_room = tag;
+        }
+        if !self.is_of(tag) {
+            return Err(UnmapError::WrongDomain);
+        }
+        if self.room_taken() + Packed::room(pages) > BATCH_MAX { Err(UnmapError::BatchFull) } else { Ok(()) }
+    }
+
+    /// Notes an unmap that was let in.
+    pub(crate) fn note(&mut self, revoked: Revoked) {
+        self.close_run();
+        Packed::push(&mut self.closed, revoked);
+        let room = Packed::room(revoked.range.pages());
+        self.owner_and_room += room as u64;
+        self.closed_room += room as u8;
+        self.long += room as u8 - 1;
+    }
+
+    /// Notes an unmap that was let in, is due for invalidation, took no table page with it, and lies within an aligned run of `within`
+    /// pages. Neighbours in such a run become one: their allocator finds by itself which mappings were there.
+    #[inline(always)]
+    pub(crate) fn join(&mut self, range: IovaRange, within: u64) {
+        // Two page numbers lie in the same aligned run of 2^n pages exactly where their XOR is below 2^n. In order, as drivers mostly
+        // unmap, the next is the neighbour of the last.
+        if self.end == range.first_pfn() && (self.first ^ (range.end_pfn() - 1)) < within {
+            self.end = range.end_pfn();
+        } else {
+            self.join_in_front(range, within);
+        }
+        self.owner_and_room += 1;
+    }
+
+    /// Joins an unmap in front of the run, if it fits there, or begins another.
+    #[cold]
+    fn join_in_front(&mut self, range: IovaRange, within: u64) {
+        if range.end_pfn() != self.first || (range.first_pfn() ^ (self.end - 1)) >= within {
+            self.close_run();
+            self.end = range.end_pfn();
+        }
+        self.first = range.first_pfn();
+    }
+
+    /// The next unmap begins a run.
+    #[cold]
+    fn close_run(&mut self) {
+        if let Some(run) = self.open_run() {
+            Packed::push(&mut self.closed, run);
+            (self.first, self.end, self.closed_room) = (0, 0, self.room_taken() as u8);
+        }
+    }
+
+    fn open_run(&self) -> Option<Revoked> {
+        let range = IovaRange::new(self.first, self.end - self.first)?;
+        let unmaps = self.room_taken() - usize::from(self.closed_room);
+        Some(Revoked { range, due: Due::Invalidation, leaf_only: true, unmaps })
+    }
+
+    /// Whether its unmaps, if there are any, are those of the space `tag`.
+    pub(crate) fn is_of(&self, tag: u64) -> bool {
+        self.is_empty() || self.owner_and_room >> TAG_SHIFT == tag >> TAG_SHIFT
+    }
+
+    /// Whether there is nothing to invalidate.
+    pub const fn is_empty(&self) -> bool {
+        self.room_taken() == 0
+    }
+
+    /// Whether it has no room for another unmap. It has for [`BATCH_MAX`]; each of a mapping of 512 MiB or more takes that of two.
+    pub const fn is_full(&self) -> bool {
+        self.room_taken() == BATCH_MAX
+    }
+
+    /// Unmaps in it.
+    pub const fn unmaps(&self) -> usize {
+        self.room_taken() - self.long as usize
+    }
+
+    const fn room_taken(&self) -> usize {
+        (self.owner_and_room & ((1 << TAG_SHIFT) - 1)) as usize
+    }
+
+    /// What they left, in their order. Neighbours that came one after the other may have become one.
+    pub fn revoked(&self) -> impl Iterator<Item = Revoked> + Clone {
+        Packed::all(&self.closed).chain(self.open_run())
+    }
+
+    /// The only run, where there is one and all of it is joined unmaps.
+    pub(crate) fn only_run(&self) -> Option<Revoked> {
+        if self.closed.is_empty() { self.open_run() } else { None }
+    }
+
+    /// Puts the runs in the order of their addresses, unless lengths stand behind some.
+    pub(crate) fn sort(&mut self) {
+        self.close_run();
+        if self.closed.iter().all(|packed| packed.field(Packed::LENGTH_SHIFT, Packed::KIND_SHIFT) != 0) {
+            self.closed.sort_unstable_by_key(|packed| packed.field(0, Packed::LENGTH_SHIFT));
+        }
+    }
+
+    /// Keeps what is due for invalidation, now or later.
+    pub(crate) fn keep_invalidations(&mut self) {
+        let kept: ArrayVec<Revoked, BATCH_MAX> =
+            self.revoked().filter(|revoked| revoked.due == Due::Invalidation).collect();
+        self.clear_runs();
+        kept.into_iter().for_each(|revoked| self.note(revoked));
+    }
+
+    /// Leaks all that is in it, but for the bounce pages: an invalidation has failed (S11).
+    pub(crate) fn forget(&mut self) {
+        self.clear_runs();
+        drop(core::mem::take(&mut self.tables));
+    }
+
+    /// Forgets the runs.
+    pub(crate) fn clear_runs(&mut self) {
+        self.owner_and_room -= self.room_taken() as u64;
+        (self.first, self.end, self.closed_room, self.long) = (0, 0, 0, 0);
+        self.closed.clear();
+    }
+}
+
+/// A run in seven bytes: 36 bits of its first page number, 17 of its length in pages, two of its kind, one of `leaf_only`.
+///
+/// Where the length is too long for that it stands in another behind this. Where the run is several mappings it is short, and their
+/// number stands above it.
+#[derive(Clone, Copy, Debug)]
+struct Packed([u8; 7]);
+
+impl Packed {
+    const LENGTH_SHIFT: u32 = 36;
+    /// Where the number of mappings is.
+    const UNMAPS_SHIFT: u32 = 46;
+    const KIND_SHIFT: u32 = 53;
+    const LEAF_ONLY_SHIFT: u32 = 55;
+    /// Pages of a run whose length stands behind it.
+    const LONG: u64 = 1 << (Self::KIND_SHIFT - Self::LENGTH_SHIFT);
+    /// The kind of several mappings that are due for invalidation.
+    const SEVERAL: u64 = 3;
+
+    fn push(to: &mut ArrayVec<Self, BATCH_MAX>, Revoked { range, due, leaf_only, unmaps }: Revoked) {
+        debug_assert!(range.first_pfn() >> Self::LENGTH_SHIFT == 0, "a page number of 36 bits");
+        let (pages, is_long) = (range.pages(), range.pages() >= Self::LONG);
+        let (length, kind) = match (due, unmaps) {
+            (_, 2..) => (pages << Self::LENGTH_SHIFT | (unmaps as u64) << Self::UNMAPS_SHIFT, Self::SEVERAL),
+            (due, _) => (if is_long { 0 } else { pages << Self::LENGTH_SHIFT }, due as u64),
+        };
+        let leaf_only = u64::from(leaf_only) << Self::LEAF_ONLY_SHIFT;
+        to.push(Self::of(range.first_pfn() | length | kind << Self::KIND_SHIFT | leaf_only));
+        if is_long {
+            to.push(Self::of(pages));
+        }
+    }
+
+    /// How many a run of so many pages takes.
+    const fn room(pages: u64) -> usize {
+        if pages < Self::LONG { 1 } else { 2 }
+    }
+
+    fn of(bits: u64) -> Self {
+        let [low @ .., _] = bits.to_le_bytes();
+        Self(low)
+    }
+
+    fn bits(self) -> u64 {
+        let [a, b, c, d, e, f, g] = self.0;
+        u64::from_le_bytes([a, b, c, d, e, f, g, 0])
+    }
+
+    /// Bits `from` to before `end`.
+    fn field(self, from: u32, end: u32) -> u64 {
+        self.bits() >> from & ((1 << (end - from)) - 1)
+    }
+
+    fn all(packed: &[Self]) -> impl Iterator<Item = Revoked> + Clone {
+        let mut rest = packed.iter();
+        core::iter::from_fn(move || {
+            let packed = rest.next()?;
+            let first = packed.field(0, Self::LENGTH_SHIFT);
+            let leaf_only = packed.field(Self::LEAF_ONLY_SHIFT, Self::LEAF_ONLY_SHIFT + 1) != 0;
+            let due = match packed.field(Self::KIND_SHIFT, Self::LEAF_ONLY_SHIFT) {
+                Self::SEVERAL => {
+                    let range = IovaRange::of(first, packed.field(Self::LENGTH_SHIFT, Self::UNMAPS_SHIFT));
+                    let unmaps = packed.field(Self::UNMAPS_SHIFT, Self::KIND_SHIFT) as usize;
+                    return Some(Revoked { range, due: Due::Invalidation, leaf_only, unmaps });
+                }
+                2 => Due::Nothing,
+                1 => Due::InvalidationAtOnce,
+                _ => Due::Invalidation,
+            };
+            let pages = match packed.field(Self::LENGTH_SHIFT, Self::KIND_SHIFT) {
+                0 => rest.next()?.bits(),
+                pages => pages,
+            };
+            Some(Revoked::one(IovaRange::of(first, pages), due, leaf_only))
+        })
+    }
+}
+
+const _: () = assert!(Due::Invalidation as u64 == 0 && Due::Nothing as u64 == 2 && BATCH_MAX < 1 << 7);
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+    use proptest::prelude::*;
+
+    const TAG: u64 = 7 << TAG_SHIFT;
+
+    fn any_revoked() -> impl Strategy<Value = Revoked> {
+        let due = prop_oneof![Just(Due::Invalidation), Just(Due::InvalidationAtOnce), Just(Due::Nothing)];
+        let pages = prop_oneof![1..100u64, Packed::LONG - 2..Packed::LONG + 2, Just(1 << 35)];
+        (0..1u64 << 35, pages, due, any::<bool>()).prop_map(|(first, pages, due, leaf_only)| {
+            Revoked::one(IovaRange::new(first, pages).expect("a range"), due, leaf_only)
+        })
+    }
+
+    proptest! {
+        /// What is noted comes back as it was, in its order, however long it is; what finds no room is refused before.
+        #[test]
+        fn runs_come_back_as_they_were_noted(all in prop::collection::vec(any_revoked(), 0..100)) {
+            let (mut revocation, mut noted) = (Revocation::new(), Vec::new());
+            for revoked in all {
+                match revocation.admit_unmap_of(TAG, revoked.range.pages()) {
+                    Ok(()) => {
+                        revocation.note(revoked);
+                        noted.push(revoked);
+                    }
+                    Err(error) => {
+                        prop_assert_eq!(error, UnmapError::BatchFull);
+                        prop_assert!(noted.len() >= BATCH_MAX / 2);
+                    }
+                }
+            }
+            prop_assert!(revocation.revoked().eq(noted.iter().copied()));
+            prop_assert_eq!(revocation.unmaps(), noted.len());
+            revocation.sort();
+            if noted.iter().all(|revoked| revoked.range.pages() < Packed::LONG) {
+                noted.sort_by_key(|revoked| revoked.range.first_pfn());
+                prop_assert!(revocation.revoked().map(|revoked| revoked.range.first_pfn()).is_sorted());
+            }
+            prop_assert!(revocation.revoked().all(|revoked| noted.contains(&revoked)));
+            prop_assert_eq!(revocation.revoked().count(), noted.len());
+        }
+
+        /// Joined or not, the same pages are in it; a run lies within its aligned pages, and unmaps in order are one.
+        #[test]
+        fn neighbours_join(firsts in prop::collection::vec(1..200u64, 1..BATCH_MAX), in_order in any::<bool>(), reversed in any::<bool>()) {
+            let mut firsts = firsts;
+            firsts.sort_unstable();
+            firsts.dedup();
+            if in_order {
+                firsts = (firsts[0]..firsts[0] + firsts.len() as u64).collect();
+            }
+            if reversed {
+                firsts.reverse();
+            }
+            let mut revocation = Revocation::new();
+            for first in &firsts {
+                revocation.admit_unmap_of(TAG, 1).expect("room");
+                revocation.join(IovaRange::new(*first, 1).expect("a page"), 64);
+            }
+            let mut runs: Vec<_> = revocation.revoked().map(|revoked| revoked.range).collect();
+            if reversed {
+                runs.reverse();
+                firsts.reverse();
+            }
+            let pages: Vec<u64> = runs.iter().flat_map(|run| run.first_pfn()..run.end_pfn()).collect();
+            prop_assert_eq!(&pages, &firsts);
+            prop_assert!(revocation.revoked().all(|revoked| revoked.unmaps as u64 == revoked.range.pages()));
+            prop_assert!(runs.iter().all(|run| run.first_pfn() / 64 == (run.end_pfn() - 1) / 64));
+            let gaps = |pair: &[u64]| pair[0] + 1 != pair[1] || pair[1] % 64 == 0;
+            prop_assert_eq!(runs.len(), 1 + firsts.windows(2).filter(|pair| gaps(pair)).count());
+            prop_assert_eq!(revocation.only_run().is_some(), runs.len() == 1);
+        }
+    }
+
+    /// C and kernels keep batches on small stacks.
+    #[test]
+    fn a_batch_is_small() {
+        assert!(size_of::<Revocation>() + size_of::<usize>() <= 512, "{}", size_of::<Revocation>());
+    }
+}
