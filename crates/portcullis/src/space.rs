@@ -12,7 +12,7 @@ use crate::request::{Access, Request};
 use crate::segment_list::SegmentList;
 use crate::sub_page::{Bounce, BouncePages, BouncePool, Chain, SubPage, Sync};
 use crate::submission::Submission;
-use crate::sync::{AtomicBool, AtomicU64, Ordering, PanicFlag, StaticCounter};
+use crate::sync::{AtomicBool, AtomicU64, Ordering, PanicFlag, PanicTag, StaticCounter};
 use crate::table::{self, Frame, FreedTables, LEVEL_BITS, SecondLevelTable, Share, SharedRun, TableRule, Unshare};
 use crate::unwind::on_unwind;
 use alloc::boxed::Box;
@@ -23,7 +23,10 @@ static TAGS: StaticCounter = StaticCounter::new(0);
 /// Low bits of a tag that are zero, for a batch to count its unmaps in.
 pub(crate) const TAG_SHIFT: u32 = 8;
 
-/// A tag for the unmaps of a domain, which no other domain has. Never zero.
+/// The tag of no domain.
+pub(crate) const NO_TAG: u64 = 0;
+
+/// A tag for the unmaps of a domain, which no other domain has. Never [`NO_TAG`].
 pub(crate) fn next_tag() -> u64 {
     // Relaxed: only uniqueness matters.
     (TAGS.fetch_add(1, Ordering::Relaxed) as u64 + 1) << TAG_SHIFT
@@ -37,6 +40,8 @@ pub struct AddressSpace<P: Platform, I: Iommu> {
     id: DomainId,
     /// Tells this space from every other, those with the same id in another IOMMU included.
     tag: u64,
+    /// The tag that unmaps are let into a batch by: `tag`, and none since the first panic. Relaxed: as `panicked`.
+    batch_tag: PanicTag,
     table: SecondLevelTable,
     /// One past the last page that the table translates.
     end_pfn: u64,
@@ -85,6 +90,7 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
             capabilities,
             id,
             tag,
+            batch_tag: PanicTag::new(tag),
             table,
             end_pfn: 1 << (u32::from(levels) * LEVEL_BITS),
             poisoned: AtomicBool::new(false),
@@ -133,6 +139,12 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     #[inline]
     pub(crate) const fn tag(&self) -> u64 {
         self.tag
+    }
+
+    /// The same for unmaps that are to be let into a batch; [`NO_TAG`] where they could not be committed, after a panic.
+    #[inline(always)]
+    pub(crate) fn batch_tag(&self) -> u64 {
+        self.batch_tag.load(Ordering::Relaxed)
     }
 
     /// The table.
@@ -199,6 +211,7 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
         on_unwind(
             || {
                 self.panicked.store(true, Ordering::Relaxed);
+                self.batch_tag.store(NO_TAG, Ordering::Relaxed);
                 self.poison();
             },
             act,

@@ -12,3 +12,4 @@ pub(crate) use core::sync::atomic::AtomicUsize as StaticCounter;
 
 /// For what only a panic sets: no model goes on after one.
 pub(crate) use core::sync::atomic::AtomicBool as PanicFlag;
+pub(crate) use core::sync::atomic::AtomicU64 as PanicTag;

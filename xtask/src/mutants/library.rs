@@ -129,8 +129,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "failed-map-stays-in-its-chunk",
         rule: "S11",
         file: "crates/portcullis/src/chunk/mapper.rs",
-        find: "let _ = page_states::clear(space.platform(), entries, range);",
-        replace: "let _ = entries;",
+        find: "let _ = page_states::clear(platform, entries, range).map(|cleared| cleared.make_visible(platform));",
+        replace: "let _ = (platform, entries);",
         package: "portcullis",
         target: "suite",
         test: "s11_failed_invalidations::a_failed_map_is_taken_back",
@@ -169,12 +169,12 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "failed-commit-frees-table-pages",
         rule: "S4",
         file: "crates/portcullis/src/invalidation/strict.rs",
-        find: "let proof = invalidated.inspect_err(|_| revocation.revoked.clear())?;",
+        find: "let proof = invalidated.inspect_err(|_| revocation.forget())?;",
         replace: r"let proof = match invalidated {
         Ok(proof) => proof,
         Err(error) => {
-            revocation.revoked.clear();
-            space.release(tables, &Proof::never_visible());
+            revocation.clear_runs();
+            space.release(core::mem::take(&mut revocation.tables), &Proof::never_visible());
             return Err(error.into());
         }
     };",
@@ -186,13 +186,14 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "failed-commit-frees-addresses",
         rule: "S3",
         file: "crates/portcullis/src/invalidation/strict.rs",
-        find: "let proof = invalidated.inspect_err(|_| revocation.revoked.clear())?;",
+        find: "let proof = invalidated.inspect_err(|_| revocation.forget())?;",
         replace: r"let proof = match invalidated {
         Ok(proof) => proof,
         Err(error) => {
-            for revoked in revocation.revoked.drain(..) {
+            for revoked in revocation.revoked() {
                 allocator.free(platform, revoked.range, &Proof::never_visible());
             }
+            revocation.forget();
             return Err(error.into());
         }
     };",
@@ -256,8 +257,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "batched-unmap-is-no-walk",
         rule: "S4",
         file: "crates/portcullis/src/chunk/mapper.rs",
-        find: "let cleared = platform.walk(|| page_states::clear(platform, entries(), range).is_some());",
-        replace: "let cleared = page_states::clear(platform, entries(), range).is_some();",
+        find: "let is_cleared = platform.walk(|| {",
+        replace: "let is_cleared = (|f: &dyn Fn() -> bool| f())(&|| {",
         package: "portcullis",
         target: "suite",
         test: "chunks::s4_tables_leave::an_unmap_that_comes_too_late_keeps_the_table_that_it_walks",
@@ -287,9 +288,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "cleared-page-is-not-made-visible",
         rule: "S2",
         file: "crates/portcullis/src/chunk/page_states.rs",
-        find: r"store_others(entries, Idle::of(bits).next().0, 0);
-    platform.table_barrier(entries);",
-        replace: "store_others(entries, Idle::of(bits).next().0, 0);",
+        find: "platform.table_barrier(self.entries);",
+        replace: "let _ = platform;",
         package: "portcullis",
         target: "suite",
         test: "single_pages::walkers_that_do_not_snoop_see_every_map_and_unmap",

@@ -3,6 +3,7 @@
 
 mod driver;
 mod library;
+mod runs;
 mod sample;
 
 pub(crate) use sample::sample;
@@ -80,7 +81,7 @@ impl Mutant {
 
 /// Every flaw.
 fn known() -> impl Iterator<Item = &'static Mutant> {
-    library::MUTANTS.iter().chain(driver::MUTANTS)
+    library::MUTANTS.iter().chain(runs::MUTANTS).chain(driver::MUTANTS)
 }
 
 /// How a run of the test that is named for a flaw has ended.

@@ -25,17 +25,18 @@ impl<'d, D: Design<P, I>, P: Platform, I: Iommu> Batches<'d, D, P, I> {
 
     #[inline(always)]
     fn turn(&mut self) -> Result<(), BenchError> {
-        let fifo = &mut self.fifo;
-        let slots = &mut fifo.slots[fifo.place.at..fifo.place.at + BATCH as usize];
-        let mut batch = self.domain.raw_batch();
+        let (domain, fifo) = (self.domain, &mut self.fifo);
+        let (len, access, mut buffers) = (fifo.len, fifo.access, fifo.place.buffers);
+        let slots = fifo.oldest(BATCH as usize);
+        let mut batch = domain.raw_batch();
         for slot in slots.iter() {
-            batch.unmap_raw(*slot, fifo.len)?;
+            batch.unmap_raw(*slot, len)?;
         }
         batch.commit()?;
         for slot in slots {
-            *slot = raw::map(self.domain, fifo.place.buffers.take(), fifo.len, fifo.access)?;
+            *slot = raw::map(domain, buffers.take(), len, access)?;
         }
-        fifo.place.at = (fifo.place.at + BATCH as usize) % fifo.slots.len();
+        fifo.pass(BATCH as usize, buffers);
         Ok(())
     }
 }

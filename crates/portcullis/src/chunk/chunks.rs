@@ -42,7 +42,7 @@ pub(super) const SLOW_UNITS: u32 = 1;
 /// Pages of a chunk of most streams.
 pub const CHUNK_PAGES: u64 = CHUNK_UNITS as u64 * UNIT_PAGES;
 /// Pages of a table that are handed out.
-const TABLE_PAGES: u64 = TABLE_UNITS as u64 * UNIT_PAGES;
+pub(super) const TABLE_PAGES: u64 = TABLE_UNITS as u64 * UNIT_PAGES;
 /// A quarter of a chunk of 16 pages: larger requests need one of 64.
 const SMALL_PAGES_MAX: u64 = UNIT_PAGES.div_ceil(4);
 /// Half a chunk: larger requests have streams of their own, with chunks of a whole table.

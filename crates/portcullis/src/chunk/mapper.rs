@@ -4,15 +4,13 @@
 //! those that are there to stay, and all where addresses are narrow have theirs below, in the magazines and the tree of
 //! `magazine`: they are the base's, which also commits what is not invalidated at once, for both halves.
 
-use super::chunks::{CHUNK_PAGES, CHUNKED_PAGES_MAX, Chunks, TABLE_IDLE_US, Taken};
+use super::chunks::{CHUNK_PAGES, CHUNKED_PAGES_MAX, Chunks, TABLE_IDLE_US, TABLE_PAGES, Taken};
 use super::page_states;
 use super::reclaim::Reclaim;
 use crate::address::{IovaRange, Segment};
 use crate::design::{AssembledMapper, DomainSetup, LockFree, Mapper, Parts, Usage};
 use crate::error::{CommitError, MapError, NewDomainError, NoMemory, RawMapError, RawUnmapError, UnmapError};
-use crate::invalidation::{
-    CPU_QUEUE_CAPACITY, Commands, Deferral, Flushes, Revocation, Submissions, within_one_command,
-};
+use crate::invalidation::{CPU_QUEUE_CAPACITY, Commands, Deferral, Flushes, Revocation, Submissions};
 use crate::iommu::{AttachError, DomainId, Invalidation, Iommu, SourceId};
 use crate::iova::{Claim, IovaAllocator, IovaRequest, Kept, MagazineAllocator, never_handed_out};
 use crate::placement::Placement;
@@ -45,8 +43,6 @@ pub(super) enum UnmapWay {
 /// The mapper.
 pub struct Chunked<P: Platform, I: Iommu> {
     pub(super) base: AssembledMapper<Halves<P>, P, I>,
-    /// Pages, an aligned run of them, within which what unmaps leave of neighbours becomes one.
-    joins_within: u64,
     /// What [`unmap_way`](Self::unmap_way) is while no unmap has to schedule a sweep.
     usual_way: UnmapWay,
     /// An [`UnmapWay`]. Relaxed: for an unmap that reads what was there a moment before there is one more sweep, see
@@ -91,8 +87,7 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         }
         let has_commands = base.space.capabilities().address_mask_max.is_some();
         let usual_way = if is_strict && has_commands { UnmapWay::OneCommand } else { UnmapWay::General };
-        let joins_within = within_one_command(CHUNK_PAGES, base.space.capabilities());
-        Ok(Self { base, joins_within, usual_way, unmap_way: AtomicU8::new(usual_way as u8), reclaim })
+        Ok(Self { base, usual_way, unmap_way: AtomicU8::new(usual_way as u8), reclaim })
     }
 
     fn chunks(&self) -> &Chunks<P> {
@@ -139,8 +134,8 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         let Some(Taken { range, entries }) = self.take_and_write(request)? else { return Ok(None) };
         if let Err(error) = space.sync_map(range) {
             // Taken back, and never spent: quarantined (S11).
-            let _ = page_states::clear(space.platform(), entries, range)
-                .map(|cleared| cleared.make_visible(space.platform()));
+            let platform = space.platform();
+            let _ = page_states::clear(platform, entries, range).map(|cleared| cleared.make_visible(platform));
             return Err(error.into());
         }
         Ok(Some(range))
@@ -210,10 +205,6 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
     fn clear_for_commit(&self, range: IovaRange) -> bool {
         let space = &self.base.space;
         let platform = space.platform();
-        if space.has_panicked() {
-            // It could not be committed.
-            return false;
-        }
         platform.probe(Step::Enter(Phase::Table));
         platform.probe(Step::ChunkFind);
         let is_cleared = platform.walk(|| {
@@ -233,10 +224,7 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
     fn take_down_general(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
         let AssembledMapper { allocator, space, .. } = &self.base;
         match allocator.chunks_of(range) {
-            Some(chunks) => {
-                let refused = if space.has_panicked() { UnmapError::Poisoned } else { self.refusal(chunks, range) };
-                self.base.take_down_placed(range, refused, out)
-            }
+            Some(chunks) => self.base.take_down_placed(range, self.refusal(chunks, range), out),
             None => {
                 space.platform().probe(Step::Unmap);
                 self.base.take_down(range, out)
@@ -271,8 +259,7 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
                     // What is reserved in the upper half may hold what was placed there.
                     return self.base.unmap_placed(range, refused);
                 }
-                let committed =
-                    space.poison_on_panic(|| policy.commit_one(space, allocator, range, self.joins_within))?;
+                let committed = space.poison_on_panic(|| policy.commit_one::<TABLE_PAGES>(space, allocator, range))?;
                 self.schedule_sweep_if_none();
                 Ok(committed)
             }
@@ -364,7 +351,7 @@ unsafe impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
     #[inline(always)]
     fn unmap(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
         let platform = self.base.space.platform();
-        out.admit_unmap_of(self.base.space.tag(), range.pages())?;
+        out.admit_unmap_of(self.base.space.batch_tag(), range.pages())?;
         platform.probe(Step::Enter(Phase::Other));
         let cleared = match range.pages() {
             1 => self.clear_for_commit(IovaRange::of(range.first_pfn(), 1)),
@@ -373,7 +360,7 @@ unsafe impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
         if !cleared {
             return self.take_down_general(range, out);
         }
-        out.join(range, self.joins_within);
+        out.join::<CHUNK_PAGES>(range);
         Ok(())
     }
 

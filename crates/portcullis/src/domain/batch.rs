@@ -10,6 +10,7 @@ use crate::error::{CommitError, UnmapError};
 use crate::invalidation::{BATCH_MAX, Revocation, Revoked};
 use crate::iommu::QueueError;
 use crate::proof::Committed;
+use crate::request::Access;
 use arrayvec::ArrayVec;
 
 /// A batch of raw unmaps, at most [`BATCH_MAX`]. Dropping it commits it. An error then poisons the domain and is counted in
@@ -101,23 +102,45 @@ impl<H: DomainRef, B: DmaBuffer> Batch<H, B> {
     ///
     /// # Errors
     /// The mapping, with the [`UnmapError`].
+    #[inline(always)]
     pub fn unmap(&mut self, mapping: Mapping<B>) -> Result<(), Refused<Mapping<B>, UnmapError>> {
-        let tag = self.domain.tag;
-        if mapping.tag() != tag {
-            return Err(Refused { value: mapping, error: UnmapError::WrongDomain });
+        let (domain, range) = (&*self.domain, mapping.range());
+        if mapping.tag() != domain.short_way.tag || range.pages() != 1 {
+            return self.unmap_general(mapping);
         }
-        if self.buffers.is_full() {
-            return Err(Refused { value: mapping, error: UnmapError::BatchFull });
-        }
-        let (range, access) = (mapping.range(), mapping.access());
+        let access = mapping.access();
         // As in `Domain::unmap`.
         let lent = mapping.into_lent();
-        match self.domain.unmap_lent_into(lent.segments(), range, &mut self.revocation) {
+        let unmapped = domain.mapper.unmap(IovaRange::of(range.first_pfn(), 1), &mut self.revocation);
+        self.keep(lent, range, access, unmapped)
+    }
+
+    #[inline(never)]
+    fn unmap_general(&mut self, mapping: Mapping<B>) -> Result<(), Refused<Mapping<B>, UnmapError>> {
+        if mapping.tag() != self.domain.tag {
+            return Err(Refused { value: mapping, error: UnmapError::WrongDomain });
+        }
+        let (range, access) = (mapping.range(), mapping.access());
+        let lent = mapping.into_lent();
+        let unmapped = self.domain.unmap_lent_into(lent.segments(), range, &mut self.revocation);
+        self.keep(lent, range, access, unmapped)
+    }
+
+    /// Keeps the buffer of a mapping that was unmapped. There is room for it wherever there was for the unmap.
+    #[inline(always)]
+    fn keep(
+        &mut self,
+        lent: Lent<B>,
+        range: IovaRange,
+        access: Access,
+        unmapped: Result<(), UnmapError>,
+    ) -> Result<(), Refused<Mapping<B>, UnmapError>> {
+        match unmapped {
             Ok(()) => {
                 self.buffers.push(lent);
                 Ok(())
             }
-            Err(error) => Err(Refused { value: Mapping::new(lent, range, access, tag), error }),
+            Err(error) => Err(Refused { value: Mapping::new(lent, range, access, self.domain.tag), error }),
         }
     }
 

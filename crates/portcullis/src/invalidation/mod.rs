@@ -16,7 +16,6 @@ pub use per_cpu_queues::{CPU_QUEUE_CAPACITY, PerCpuQueues};
 pub(crate) use policy::Policy;
 pub use policy::{Commands, Deferral, Flushes, Submissions};
 pub use revocation::{Due, Revocation, Revoked};
-pub(crate) use strict::within_one_command;
 
 /// Unmaps that one commit takes at most.
 pub const BATCH_MAX: usize = 64;

@@ -1,10 +1,10 @@
 //! The run of pages to which single unmaps of a CPU are joined while they wait for a flush: one word, so that to join it is one step.
 //!
 //! ```text
-//!  63                    28 27    21 20    14 13     7 6 0
-//! +------------------------+--------+--------+--------+---+
-//! | end: next page number  |  left  | pages  | unmaps | 0 |
-//! +------------------------+--------+--------+--------+---+
+//!  63                    24 23    17 16       7 6      0
+//! +------------------------+--------+----------+--------+
+//! | end: next page number  |  left  |  pages   | unmaps |
+//! +------------------------+--------+----------+--------+
 //! ```
 //!
 //! It has `pages` pages of so many `unmaps`, and as many as `left` may yet join. All bits are zero where there is no run: page 0 is
@@ -16,12 +16,11 @@
 use crate::address::IovaRange;
 use crate::sync::{AtomicU64, Ordering};
 
-const UNMAPS_SHIFT: u32 = 7;
-const PAGES_SHIFT: u32 = 14;
-const LEFT_SHIFT: u32 = 21;
-const END_SHIFT: u32 = 28;
+const PAGES_SHIFT: u32 = 7;
+const LEFT_SHIFT: u32 = 17;
+const END_SHIFT: u32 = 24;
 /// What seven bits count.
-const COUNT_MAX: u64 = (1 << 7) - 1;
+const UNMAPS_MAX: u64 = (1 << PAGES_SHIFT) - 1;
 const NO_RUN: u64 = 0;
 
 /// The run of a CPU.
@@ -39,31 +38,29 @@ impl OpenRun {
         Self(AtomicU64::new(NO_RUN))
     }
 
-    /// Joins an unmap to the run, if its pages are the next and may. Returns whether it did.
+    /// Joins an unmap to the run, if its pages are the next, another may join, and they lie in one aligned run of `WITHIN` pages. Returns
+    /// whether it did. No mapping reaches beyond such a run.
     #[inline(always)]
-    pub(super) fn join(&self, range: IovaRange) -> bool {
+    pub(super) fn join<const WITHIN: u64>(&self, range: IovaRange) -> bool {
+        const { assert!(WITHIN.is_power_of_two() && WITHIN < 1 << (LEFT_SHIFT - PAGES_SHIFT)) };
         let (first, pages) = (range.first_pfn(), range.pages());
-        if pages > COUNT_MAX {
-            return false;
-        }
         let word = self.0.load(Ordering::Relaxed);
-        // One comparison: where the end is another page the difference has bits above the fields, or wraps; where fewer pages are left it
-        // wraps as well.
-        let above = word.wrapping_sub(first << END_SHIFT).wrapping_sub(pages << LEFT_SHIFT);
-        if above >= (1 << END_SHIFT) - (pages << LEFT_SHIFT) {
+        // One comparison: where the end is another page the difference has bits above the fields, or wraps; where none may join it wraps as
+        // well.
+        let fields = word.wrapping_sub(first << END_SHIFT).wrapping_sub(1 << LEFT_SHIFT);
+        if fields >= (1 << END_SHIFT) - (1 << LEFT_SHIFT) || first % WITHIN == 0 {
             return false;
         }
-        let joined = word + (pages << END_SHIFT) - (pages << LEFT_SHIFT) + (pages << PAGES_SHIFT) + (1 << UNMAPS_SHIFT);
+        let joined = word + (pages << END_SHIFT) - (1 << LEFT_SHIFT) + (pages << PAGES_SHIFT) + 1;
         // Release: who closes the run finds the translations of this unmap cleared.
         self.0.compare_exchange(word, joined, Ordering::Release, Ordering::Relaxed).is_ok()
     }
 
-    /// Begins a run, which as many pages as `left` may join. There is none, and the lock is held.
-    pub(super) fn begin(&self, Run { range, unmaps }: Run, left: u64) {
-        let (pages, left) = (range.pages(), left.min(COUNT_MAX.saturating_sub(range.pages())));
-        debug_assert!(pages <= COUNT_MAX && unmaps as u64 <= pages && self.get().is_none());
-        let word =
-            range.end_pfn() << END_SHIFT | left << LEFT_SHIFT | pages << PAGES_SHIFT | (unmaps as u64) << UNMAPS_SHIFT;
+    /// Begins a run of an unmap, which as many as `left` may join. There is none, and the lock is held.
+    pub(super) fn begin(&self, range: IovaRange, left: usize) {
+        debug_assert!(self.get().is_none());
+        let left = (left as u64).min(UNMAPS_MAX - 1);
+        let word = range.end_pfn() << END_SHIFT | left << LEFT_SHIFT | range.pages() << PAGES_SHIFT | 1;
         // Release: as `join`.
         self.0.store(word, Ordering::Release);
     }
@@ -80,9 +77,9 @@ impl OpenRun {
     }
 
     fn run(word: u64) -> Option<Run> {
-        let count = |shift| word >> shift & COUNT_MAX;
-        let range = IovaRange::new((word >> END_SHIFT).checked_sub(count(PAGES_SHIFT))?, count(PAGES_SHIFT))?;
-        Some(Run { range, unmaps: count(UNMAPS_SHIFT) as usize })
+        let pages = word >> PAGES_SHIFT & ((1 << (LEFT_SHIFT - PAGES_SHIFT)) - 1);
+        let range = IovaRange::new((word >> END_SHIFT).checked_sub(pages)?, pages)?;
+        Some(Run { range, unmaps: (word & UNMAPS_MAX) as usize })
     }
 }
 
@@ -96,29 +93,31 @@ mod tests {
     }
 
     proptest! {
-        /// A run takes its next pages, as long as any are left, and nothing else; closed, it is what has joined it.
+        /// A run takes its next pages, as long as another unmap may join, and nothing else; closed, it is what has joined it.
         #[test]
         fn a_run_is_what_has_joined_it(
-            first in 1..1u64 << 36 - 10, left in 0..64u64, unmaps in prop::collection::vec((-2..3i64, 1..130u64), 0..80),
+            first in 1..1u64 << 36 - 10, left in 0..200usize, unmaps in prop::collection::vec((-2..3i64, 1..65u64), 0..200),
         ) {
+            const WITHIN: u64 = 512;
             let open = OpenRun::none();
-            prop_assert!(!open.join(pages(first, 1)) && open.close().is_none());
-            open.begin(Run { range: pages(first, 1), unmaps: 1 }, left);
-            let (mut end, mut left, mut joined) = (first + 1, left, 1);
+            prop_assert!(!open.join::<WITHIN>(pages(first, 1)) && open.close().is_none());
+            open.begin(pages(first, 1), left);
+            let (mut end, mut left, mut joined) = (first + 1, left.min(126), 1);
             for (off, count) in unmaps {
                 let off = if off.abs() == 2 { off } else { 0 };
-                let count = if count % 3 == 0 { count } else { 1 };
-                let next = pages(end.saturating_add_signed(off).max(1), count);
-                let joins = next.first_pfn() == end && count <= left;
-                prop_assert_eq!(open.join(next), joins, "{} at {}, {} left", next, end, left);
+                let next = end.saturating_add_signed(off).max(1);
+                // None lies in two aligned runs.
+                let count = if count % 3 == 0 { count.min(WITHIN - next % WITHIN) } else { 1 };
+                let joins = next == end && left > 0 && end % WITHIN != 0;
+                prop_assert_eq!(open.join::<WITHIN>(pages(next, count)), joins, "{} at {}, {} left", next, end, left);
                 if joins {
-                    (end, left, joined) = (end + count, left - count, joined + 1);
+                    (end, left, joined) = (end + count, left - 1, joined + 1);
                 }
             }
             let run = Some(Run { range: pages(first, end - first), unmaps: joined });
             prop_assert_eq!(open.get(), run);
             prop_assert_eq!(open.close(), run);
-            prop_assert!(open.close().is_none() && !open.join(pages(end, 1)));
+            prop_assert!(open.close().is_none() && !open.join::<WITHIN>(pages(end, 1)));
         }
     }
 }

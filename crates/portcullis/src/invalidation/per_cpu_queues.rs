@@ -131,53 +131,47 @@ impl<P: Platform> PerCpuQueues<P> {
         queued
     }
 
-    /// Queues an unmap of pages within an aligned run of `within`, and lets the next ones there join it.
+    /// Queues an unmap of pages within an aligned run of `WITHIN`, and lets the next ones there join it.
     ///
     /// # Errors
     /// Those of [`push`](Self::push).
-    pub(crate) fn push_one<I: Iommu>(
+    #[inline(always)]
+    pub(crate) fn push_one<const WITHIN: u64, I: Iommu>(
         &self,
         space: &AddressSpace<P, I>,
         allocator: &impl IovaAllocator<P>,
         range: IovaRange,
-        within: u64,
     ) -> Result<Committed, CommitError> {
-        if self.join(space, range) {
-            return Ok(Committed::Deferred);
-        }
-        self.queue_here(space, allocator, |here, queue, begun| {
-            if !self.has_room(space, allocator, queue, 1) {
-                return false;
-            }
-            let (run, end) = (Run { range, unmaps: 1 }, range.end_pfn());
-            let left_here = end.next_multiple_of(within.max(1)) - end;
-            if range.pages() <= within && left_here > 0 {
-                space.platform().probe(Step::FlushQueuePush);
-                here.open.begin(run, left_here.min((self.capacity - queue.unmaps - 1) as u64));
-            } else {
-                self.put(space.platform(), queue, run, begun);
-            }
-            true
-        })
-    }
-
-    /// Queues an unmap of the next pages of the run that this CPU has open, if it may join that. Returns whether it did.
-    ///
-    /// Not in a poisoned domain, where a flush has to come first.
-    #[inline(always)]
-    pub(crate) fn join<I: Iommu>(&self, space: &AddressSpace<P, I>, range: IovaRange) -> bool {
         let platform = space.platform();
         platform.probe(Step::Enter(Phase::Invalidate));
-        let joins = !space.is_poisoned() && self.queues.here(platform).open.join(range);
-        if joins {
+        // Not in a poisoned domain, where a flush has to come first.
+        if !space.is_poisoned() && self.queues.here(platform).open.join::<WITHIN>(range) {
             platform.probe(Step::FlushQueuePush);
+            return Ok(Committed::Deferred);
         }
-        joins
+        self.begin_run(space, allocator, range)
+    }
+
+    #[inline(never)]
+    fn begin_run<I: Iommu>(
+        &self,
+        space: &AddressSpace<P, I>,
+        allocator: &impl IovaAllocator<P>,
+        range: IovaRange,
+    ) -> Result<Committed, CommitError> {
+        self.queue_here(space, allocator, |here, queue, _| {
+            let has_room = self.has_room(space, allocator, queue, 1);
+            if has_room {
+                space.platform().probe(Step::FlushQueuePush);
+                here.open.begin(range, self.capacity - queue.unmaps - 1);
+            }
+            has_room
+        })
     }
 
     /// Lets `put` queue something on this CPU, with how many flushes have begun, and flushes as often as it says that it had no room
     /// for all.
-    #[inline(never)]
+    #[inline(always)]
     fn queue_here<I: Iommu>(
         &self,
         space: &AddressSpace<P, I>,

@@ -199,21 +199,21 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
         }
     }
 
-    /// Ends a batch of one, which cleared translations, took no table page with it, and lies within an aligned run of `within` pages,
-    /// where its allocator finds by itself which mappings were there.
-    pub(crate) fn commit_one(
+    /// Ends a batch of one, which cleared translations and took no table page with it. It lies within an aligned run of `WITHIN` pages,
+    /// where its allocator finds by itself which mappings were there, so that neighbours may wait together.
+    #[inline(always)]
+    pub(crate) fn commit_one<const WITHIN: u64>(
         &self,
         space: &AddressSpace<P, I>,
         allocator: &impl IovaAllocator<P>,
         range: IovaRange,
-        within: u64,
     ) -> Result<Committed, CommitError> {
         match self {
             // A driver that defers unmaps one by one, and often: no batch is built for that.
-            Self::PerCpu(queues) => queues.push_one(space, allocator, range, within),
+            Self::PerCpu(queues) => queues.push_one::<WITHIN, _>(space, allocator, range),
             _ => {
                 let mut revocation = Revocation::new();
-                revocation.join(range, within);
+                revocation.join::<WITHIN>(range);
                 self.commit(space, allocator, &mut revocation)
             }
         }

@@ -3,7 +3,7 @@
 use super::BATCH_MAX;
 use crate::address::IovaRange;
 use crate::error::UnmapError;
-use crate::space::TAG_SHIFT;
+use crate::space::{NO_TAG, TAG_SHIFT};
 use crate::sub_page::Chain;
 use crate::table::FreedTables;
 use arrayvec::ArrayVec;
@@ -81,7 +81,7 @@ impl Revocation {
     /// Lets another unmap of the space `tag` in, of a mapping of so many pages.
     ///
     /// # Errors
-    /// [`UnmapError::WrongDomain`] while it holds another's unmaps, [`UnmapError::BatchFull`].
+    /// [`UnmapError::Poisoned`] for [`NO_TAG`], [`UnmapError::WrongDomain`] while it holds another's unmaps, [`UnmapError::BatchFull`].
     #[inline(always)]
     pub(crate) fn admit_unmap_of(&mut self, tag: u64, pages: u64) -> Result<(), UnmapError> {
         // Some unmaps of the same space, and room for one.
@@ -90,7 +90,11 @@ impl Revocation {
     }
 
     #[cold]
+    #[inline(never)]
     fn admit_first_or_long(&mut self, tag: u64, pages: u64) -> Result<(), UnmapError> {
+        if tag == NO_TAG {
+            return Err(UnmapError::Poisoned);
+        }
         if self.is_empty() {
             self.owner_and_room = tag;
         }
@@ -110,28 +114,32 @@ impl Revocation {
         self.long += room as u8 - 1;
     }
 
-    /// Notes an unmap that was let in, is due for invalidation, took no table page with it, and lies within an aligned run of `within`
-    /// pages. Neighbours in such a run become one: their allocator finds by itself which mappings were there.
+    /// Notes an unmap that was let in, is due for invalidation, and took no table page with it. Neighbours in an aligned run of `WITHIN`
+    /// pages become one: their allocator finds by itself which mappings were there.
     #[inline(always)]
-    pub(crate) fn join(&mut self, range: IovaRange, within: u64) {
-        // Two page numbers lie in the same aligned run of 2^n pages exactly where their XOR is below 2^n. In order, as drivers mostly
-        // unmap, the next is the neighbour of the last.
-        if self.end == range.first_pfn() && (self.first ^ (range.end_pfn() - 1)) < within {
+    pub(crate) fn join<const WITHIN: u64>(&mut self, range: IovaRange) {
+        // In order, as drivers mostly unmap, the next is the neighbour of the last.
+        if self.end == range.first_pfn() && self.end % WITHIN != 0 && is_within(range, WITHIN) {
             self.end = range.end_pfn();
+            self.owner_and_room += 1;
         } else {
-            self.join_in_front(range, within);
+            self.begin_run(range, WITHIN);
         }
-        self.owner_and_room += 1;
     }
 
     /// Joins an unmap in front of the run, if it fits there, or begins another.
     #[cold]
-    fn join_in_front(&mut self, range: IovaRange, within: u64) {
-        if range.end_pfn() != self.first || (range.first_pfn() ^ (self.end - 1)) >= within {
+    #[inline(never)]
+    fn begin_run(&mut self, range: IovaRange, within: u64) {
+        if !is_within(range, within) {
+            return self.note(Revoked::one(range, Due::Invalidation, true));
+        }
+        if range.end_pfn() != self.first || self.first % within == 0 {
             self.close_run();
             self.end = range.end_pfn();
         }
         self.first = range.first_pfn();
+        self.owner_and_room += 1;
     }
 
     /// The next unmap begins a run.
@@ -202,7 +210,7 @@ impl Revocation {
     /// Leaks all that is in it, but for the bounce pages: an invalidation has failed (S11).
     pub(crate) fn forget(&mut self) {
         self.clear_runs();
-        drop(core::mem::take(&mut self.tables));
+        self.tables = FreedTables::new();
     }
 
     /// Forgets the runs.
@@ -211,6 +219,12 @@ impl Revocation {
         (self.first, self.end, self.closed_room, self.long) = (0, 0, 0, 0);
         self.closed.clear();
     }
+}
+
+/// Whether all of `range` lies in one aligned run of `within` pages, a power of two.
+#[inline(always)]
+const fn is_within(range: IovaRange, within: u64) -> bool {
+    range.first_pfn() ^ (range.end_pfn() - 1) < within
 }
 
 /// A run in seven bytes: 36 bits of its first page number, 17 of its length in pages, two of its kind, one of `leaf_only`.
@@ -351,7 +365,7 @@ mod tests {
             let mut revocation = Revocation::new();
             for first in &firsts {
                 revocation.admit_unmap_of(TAG, 1).expect("room");
-                revocation.join(IovaRange::new(*first, 1).expect("a page"), 64);
+                revocation.join::<64>(IovaRange::new(*first, 1).expect("a page"));
             }
             let mut runs: Vec<_> = revocation.revoked().map(|revoked| revoked.range).collect();
             if reversed {

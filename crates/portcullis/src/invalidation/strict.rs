@@ -20,10 +20,10 @@ pub(super) fn commit<P: Platform, I: Iommu>(
 ) -> Result<Proof, CommitError> {
     let platform = space.platform();
     platform.probe(Step::Enter(Phase::Invalidate));
-    let invalidated = match revocation.only_run() {
+    let invalidated = match revocation.only_run().map(|run| space.covering(run.range, run.leaf_only)) {
         // As drivers mostly unmap: no list is built for that.
-        Some(run) => invalidate(space, &[space.covering(run.range, run.leaf_only)], submissions),
-        None => invalidate_all(space, revocation, per, submissions),
+        Some(command @ Invalidation::Pages { .. }) => invalidate(space, &[command], submissions),
+        _ => invalidate_all(space, revocation, per, submissions),
     };
     // Where it fails the ranges and tables leak: quarantined for good (S11).
     let proof = invalidated.inspect_err(|_| revocation.forget())?;
@@ -43,14 +43,17 @@ fn invalidate_all<P: Platform, I: Iommu>(
 ) -> Result<Proof, QueueError> {
     // Filled in place: collecting would move a kilobyte.
     let mut commands = ArrayVec::<Invalidation, BATCH_MAX>::new_const();
-    let mut push = |Revoked { range, leaf_only, .. }| commands.push(space.covering(range, leaf_only));
+    let mut is_complete = true;
+    let mut push = |Revoked { range, leaf_only, .. }| {
+        is_complete &= commands.try_push(space.covering(range, leaf_only)).is_ok();
+    };
     match per {
         Commands::PerUnmap => revocation.revoked().for_each(push),
         Commands::PerRun { within_pages } => {
             let within_pages = within_one_command(within_pages, space.capabilities());
             // Completions come in any order. The order of the batch is of no more use.
             revocation.sort();
-            let mut rest = revocation.revoked();
+            let mut rest = revocation.revoked().flat_map(|run| pieces(run, within_pages));
             let last = rest.next().map(|first| {
                 rest.fold(first, |run, next| {
                     join(run, next, within_pages).unwrap_or_else(|| {
@@ -62,7 +65,22 @@ fn invalidate_all<P: Platform, I: Iommu>(
             last.into_iter().for_each(push);
         }
     }
-    invalidate(space, &commands, submissions)
+    match is_complete {
+        true => invalidate(space, &commands, submissions),
+        // Hardware whose commands cover next to nothing is told of everything.
+        false => invalidate(space, &[Invalidation::Domain(space.id())], submissions),
+    }
+}
+
+/// A mapping; or what of several side by side one command covers, piece by piece.
+fn pieces(run: Revoked, within_pages: u64) -> impl Iterator<Item = Revoked> {
+    let (mut first, end) = (run.range.first_pfn(), run.range.end_pfn());
+    core::iter::from_fn(move || {
+        let piece_end = if run.unmaps == 1 { end } else { end.min((first | (within_pages - 1)) + 1) };
+        let range = IovaRange::new(first, piece_end - first)?;
+        first = piece_end;
+        Some(Revoked { range, ..run })
+    })
 }
 
 #[inline(always)]
@@ -78,7 +96,7 @@ fn invalidate<P: Platform, I: Iommu>(
 }
 
 /// Pages within which neighbours may share a command: more than one command can cover would take the whole domain.
-pub(crate) fn within_one_command(pages: u64, capabilities: &Capabilities) -> u64 {
+fn within_one_command(pages: u64, capabilities: &Capabilities) -> u64 {
     capabilities.address_mask_max.map_or(pages, |mask| pages.min(1 << mask))
 }
 
@@ -99,6 +117,16 @@ fn join(run: Revoked, next: Revoked, within_pages: u64) -> Option<Revoked> {
 mod tests {
     use super::super::Due;
     use super::*;
+    use alloc::vec::Vec;
+
+    /// Of several mappings each aligned piece; a mapping is one, however long it is.
+    #[test]
+    fn several_mappings_are_cut_where_a_command_ends() {
+        let run = Revoked { unmaps: 3, ..Revoked::one(IovaRange::new(6, 11).unwrap(), Due::Invalidation, true) };
+        let cut = |run| pieces(run, 8).map(|piece| (piece.range.first_pfn(), piece.range.pages())).collect::<Vec<_>>();
+        assert_eq!(cut(run), [(6, 2), (8, 8), (16, 1)]);
+        assert_eq!(cut(Revoked { unmaps: 1, ..run }), [(6, 11)]);
+    }
 
     /// A run whose mappings took a table page with them is invalidated at all levels, whichever of them did.
     #[test]
