@@ -8,8 +8,8 @@ use super::meter;
 use super::row::{BenchRow, Timed};
 use super::verify::verify;
 use super::work::{
-    BATCH, Batches, Buffers, Commit, Consumer, Fifo, Interleaved, Producer, Queue, Singles, Typed, TypedFifo, Worker,
-    raw,
+    BATCH, BURST, Batches, Buffers, Bursts, Consumer, Fifo, Interleaved, Producer, Queue, Singles, Typed, TypedFifo,
+    Worker, raw,
 };
 use super::workload::Workload;
 use super::{BenchError, BenchPlan};
@@ -73,13 +73,13 @@ impl Case {
         let group = ThreadGroup { cpus, effort, period: self.workload.period() };
         design.visit(Closely(self, &Queued::new(&Native::coherent())))?;
         match self.workload {
-            Workload::Page1NonCoherent => {
+            Workload::Page1NonCoherent | Workload::Page1Batch64NonCoherent => {
                 let platform = Native::not_coherent().ok_or(BenchError::NoFlush)?;
-                design.visit(OneByOne(Setting { case: self, group, platform, iommu: &Empty::new(false) }))
+                design.visit(OneRing(Setting { case: self, group, platform, iommu: &Empty::new(false) }))
             }
             Workload::Page1Queued => {
                 let platform = Native::coherent();
-                design.visit(OneByOne(Setting { case: self, group, platform, iommu: &Queued::new(&platform) }))
+                design.visit(OneRing(Setting { case: self, group, platform, iommu: &Queued::new(&platform) }))
             }
             _ => {
                 let platform = Native::coherent();
@@ -109,17 +109,20 @@ pub(super) struct Setting<'r, P, I> {
     pub(super) iommu: &'r I,
 }
 
-/// Workloads of one mapping at a time.
-struct OneByOne<'r, P, I>(Setting<'r, P, I>);
+/// Workloads of one ring through the raw face.
+struct OneRing<'r, P, I>(Setting<'r, P, I>);
 
 /// Every workload.
 struct Any<'r>(Setting<'r, Native<true>, Empty>);
 
-impl<'r, P: Platform + Copy, I: Watched + Send> Visitor<P, &'r I> for OneByOne<'r, P, I> {
+impl<'r, P: Platform + Copy, I: Watched + Send> Visitor<P, &'r I> for OneRing<'r, P, I> {
     type Output = Result<Timed, BenchError>;
 
     fn visit<D: Design<P, &'r I>>(self) -> Self::Output {
-        self.0.in_domain::<D>(singles)
+        self.0.in_domain::<D>(match self.0.case.workload {
+            Workload::Page1Batch64NonCoherent => batches,
+            _ => singles,
+        })
     }
 }
 
@@ -129,7 +132,8 @@ impl<'r> Visitor<Native<true>, &'r Empty> for Any<'r> {
     fn visit<D: Design<Native<true>, &'r Empty>>(self) -> Self::Output {
         self.0.in_domain::<D>(match self.0.case.workload {
             Workload::Page1Batch64 => batches,
-            Workload::Page1Typed | Workload::Page1Batch64Typed => typed,
+            Workload::Page1Batch64Typed | Workload::Ring256 => bursts,
+            Workload::Page1Typed => typed,
             Workload::TwoRings => rings,
             Workload::CrossCpu => hand_offs,
             _ => singles,
@@ -191,16 +195,33 @@ fn batches<D: Design<P, I>, P: Platform, I: Iommu>(
     Timed::each(&group::run(group, checks, &worker)?)
 }
 
-/// The worker of a workload through the typed face.
+fn bursts<D: Design<P, I>, P: Platform, I: Iommu>(
+    group: &ThreadGroup<'_>,
+    checks: &Checks<'_>,
+    domain: &Domain<D, P, I>,
+    workload: Workload,
+) -> Result<Timed, BenchError> {
+    let worker = |thread| Ok(Box::new(bursts_worker(domain, workload, thread)?) as Box<dyn Worker + '_>);
+    Timed::each(&group::run(group, checks, &worker)?)
+}
+
+/// The worker of a workload in bursts.
+pub(super) fn bursts_worker<'d, D: Design<P, I>, P: Platform, I: Iommu>(
+    domain: &'d Domain<D, P, I>,
+    workload: Workload,
+    worker: usize,
+) -> Result<Bursts<'d, D, P, I>, BenchError> {
+    let burst = if workload == Workload::Ring256 { BURST } else { BATCH };
+    Bursts::new(domain, worker as u64, workload.live(), burst, Access::DeviceWrites)
+}
+
+/// The worker of a workload through the typed face, one mapping at a time.
 pub(super) fn typed_worker<'d, D: Design<P, I>, P: Platform, I: Iommu>(
     domain: &'d Domain<D, P, I>,
     workload: Workload,
     worker: usize,
 ) -> Result<Typed<'d, D, P, I>, BenchError> {
-    let (commit, spare) =
-        if workload == Workload::Page1Typed { (Commit::Single, 1) } else { (Commit::Batch, BATCH as usize) };
-    let fifo = TypedFifo::fill(domain, worker as u64, workload.live(), spare, Access::DeviceWrites)?;
-    Ok(Typed::new(domain, fifo, commit))
+    Ok(Typed::new(domain, TypedFifo::fill(domain, worker as u64, workload.live(), 1, Access::DeviceWrites)?))
 }
 
 fn typed<D: Design<P, I>, P: Platform, I: Iommu>(

@@ -1,7 +1,7 @@
 //! Work that is not timed here: so much of it that something outside can count what it takes.
 
 use super::BenchError;
-use super::case::{fill, typed_worker};
+use super::case::{bursts_worker, fill, typed_worker};
 use super::host::Native;
 use super::iommu::{Empty, Queued};
 use super::meter::Meter;
@@ -9,7 +9,7 @@ use super::work::{Batches, Singles, Worker};
 use super::workload::Workload;
 use portcullis::design::Design;
 use portcullis::designs::{Choice, Visitor};
-use portcullis::{Domain, DomainConfig, Iommu, Protection};
+use portcullis::{Domain, DomainConfig, Iommu, Platform, Protection};
 
 /// Maps and unmaps `pairs` times as `workload` does, on the calling thread.
 ///
@@ -19,37 +19,49 @@ use portcullis::{Domain, DomainConfig, Iommu, Protection};
 /// A [`BenchError`].
 ///
 /// # Panics
-/// If the workload is one of several threads or rings, or of hardware that does not snoop.
+/// If the workload is one of several threads or rings.
 pub fn repeat(choice: Choice, protection: Protection, workload: Workload, pairs: u64) -> Result<(), BenchError> {
     let mut config = DomainConfig::new(protection);
     config.options = choice.options;
     match workload {
         Workload::Page1Queued => {
-            let iommu = Queued::new(&Native::coherent());
-            choice.design.visit(Repeat { config, workload, pairs, iommu: &iommu })
+            let platform = Native::coherent();
+            let iommu = Queued::new(&platform);
+            choice.design.visit(Repeat { config, workload, pairs, platform, iommu: &iommu })
         }
-        _ => choice.design.visit(Repeat { config, workload, pairs, iommu: &Empty::new(true) }),
+        Workload::Page1NonCoherent | Workload::Page1Batch64NonCoherent => {
+            let platform = Native::not_coherent().ok_or(BenchError::NoFlush)?;
+            choice.design.visit(Repeat { config, workload, pairs, platform, iommu: &Empty::new(false) })
+        }
+        _ => {
+            let platform = Native::coherent();
+            choice.design.visit(Repeat { config, workload, pairs, platform, iommu: &Empty::new(true) })
+        }
     }
 }
 
-struct Repeat<'r, I> {
+struct Repeat<'r, P, I> {
     config: DomainConfig<'r>,
     workload: Workload,
     pairs: u64,
+    platform: P,
     iommu: &'r I,
 }
 
-impl<'r, I: Iommu> Visitor<Native<true>, &'r I> for Repeat<'r, I> {
+impl<'r, P: Platform, I: Iommu> Visitor<P, &'r I> for Repeat<'r, P, I> {
     type Output = Result<(), BenchError>;
 
-    fn visit<D: Design<Native<true>, &'r I>>(self) -> Self::Output {
-        let domain = Domain::<D, _, _>::with_config(self.iommu, Native::coherent(), &self.config)?;
+    fn visit<D: Design<P, &'r I>>(self) -> Self::Output {
+        let domain = Domain::<D, _, _>::with_config(self.iommu, self.platform, &self.config)?;
         let mut worker: Box<dyn Worker + '_> = match self.workload {
-            Workload::Page1 | Workload::Page1Queued | Workload::Descriptor64 => {
+            Workload::Page1 | Workload::Page1Queued | Workload::Page1NonCoherent | Workload::Descriptor64 => {
                 Box::new(Singles::new(&domain, fill(&domain, self.workload, 0)?))
             }
-            Workload::Page1Batch64 => Box::new(Batches::new(&domain, fill(&domain, self.workload, 0)?)),
-            Workload::Page1Typed | Workload::Page1Batch64Typed => Box::new(typed_worker(&domain, self.workload, 0)?),
+            Workload::Page1Batch64 | Workload::Page1Batch64NonCoherent => {
+                Box::new(Batches::new(&domain, fill(&domain, self.workload, 0)?))
+            }
+            Workload::Page1Typed => Box::new(typed_worker(&domain, self.workload, 0)?),
+            Workload::Page1Batch64Typed | Workload::Ring256 => Box::new(bursts_worker(&domain, self.workload, 0)?),
             other => panic!("{} is not of one ring on one thread", other.id()),
         };
         worker.run(self.pairs, &mut Meter::new())?;

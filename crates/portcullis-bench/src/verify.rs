@@ -37,7 +37,7 @@ pub(super) fn verify<'i, D: Design<Native<true>, &'i Queued>>(
         let map = |mapping| raw::map(&domain, phys(mapping), len, Access::DeviceWrites);
         let mapped = (0..MAPPINGS).map(map).collect::<Result<Vec<_>, _>>()?;
         let pages = |iova: Iova| IovaRange::covering(iova, len).ok_or(UnmapError::BadRange);
-        if matches!(workload, Workload::Page1Batch64 | Workload::Page1Batch64Typed) {
+        if workload.is_batched() {
             let written = iommu.written();
             let mut batch = domain.raw_batch();
             let ranges = mapped.into_iter().map(pages).collect::<Result<Vec<_>, _>>()?;

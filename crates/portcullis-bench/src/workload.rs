@@ -1,6 +1,6 @@
 //! The workloads by name.
 
-use super::work::{BATCH, CHUNK};
+use super::work::{BATCH, BURST, CHUNK};
 use portcullis::Protection;
 use serde::{Serialize, Serializer};
 use thiserror::Error;
@@ -12,7 +12,7 @@ pub enum Workload {
     Page1,
     /// The same, and each submission writes its descriptors and a wait to a ring in memory.
     Page1Queued,
-    /// The same as the first, with 64 unmaps under one commit and 64 maps after it.
+    /// The same as the first, with 64 unmaps under one commit and 64 maps after it, made together.
     Page1Batch64,
     /// Buffers of 64 contiguous pages, 256 live.
     Descriptor64,
@@ -26,6 +26,10 @@ pub enum Workload {
     Page1Batch64Typed,
     /// The first again, with every entry written back from the caches.
     Page1NonCoherent,
+    /// The one in batches again, with every line of entries written back from the caches.
+    Page1Batch64NonCoherent,
+    /// A ring of 256 descriptors, a page each, through the typed face: 16 are unmapped under one commit and mapped together.
+    Ring256,
 }
 
 /// No such workload.
@@ -35,7 +39,7 @@ pub struct UnknownWorkload(String);
 
 impl Workload {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::Page1,
         Self::Page1Queued,
         Self::Page1Batch64,
@@ -45,6 +49,8 @@ impl Workload {
         Self::Page1Typed,
         Self::Page1Batch64Typed,
         Self::Page1NonCoherent,
+        Self::Page1Batch64NonCoherent,
+        Self::Ring256,
     ];
 
     /// Its name.
@@ -59,6 +65,8 @@ impl Workload {
             Self::Page1Typed => "page-1-typed",
             Self::Page1Batch64Typed => "page-1-batch-64-typed",
             Self::Page1NonCoherent => "page-1-noncoherent",
+            Self::Page1Batch64NonCoherent => "page-1-batch-64-noncoherent",
+            Self::Ring256 => "ring-256",
         }
     }
 
@@ -67,13 +75,15 @@ impl Workload {
         match self {
             Self::Page1 => "map and unmap of one 4 KiB page, 1024 live, first in first out; invalidation counted only",
             Self::Page1Queued => "the same; each submission writes its descriptors and a wait to a ring in memory",
-            Self::Page1Batch64 => "as page-1, 64 unmaps under one commit, then 64 maps",
+            Self::Page1Batch64 => "as page-1, 64 unmaps under one commit, then 64 maps together",
             Self::Descriptor64 => "map and unmap of 64 contiguous pages, 256 live",
             Self::TwoRings => "4096 pages that the device writes, 1024 that it reads, served in turn",
             Self::CrossCpu => "mapped by one thread, unmapped by another: both together, for even numbers of threads",
             Self::Page1Typed => "as page-1, through the face that owns its buffers; under strict protection only",
             Self::Page1Batch64Typed => "as page-1-batch-64, through the same",
             Self::Page1NonCoherent => "as page-1, every entry written back from the caches",
+            Self::Page1Batch64NonCoherent => "as page-1-batch-64, every line of entries written back",
+            Self::Ring256 => "256 descriptors of a page that are owned: 16 unmapped under one commit, mapped together",
         }
     }
 
@@ -87,7 +97,12 @@ impl Workload {
 
     /// Whether it can be done under this protection: buffers that are owned go back only when the device has lost them.
     pub fn is_offered(self, protection: Protection) -> bool {
-        protection == Protection::Strict || !matches!(self, Self::Page1Typed | Self::Page1Batch64Typed)
+        protection == Protection::Strict || !matches!(self, Self::Page1Typed | Self::Page1Batch64Typed | Self::Ring256)
+    }
+
+    /// Whether several unmaps have one commit.
+    pub(super) const fn is_batched(self) -> bool {
+        matches!(self, Self::Page1Batch64 | Self::Page1Batch64Typed | Self::Page1Batch64NonCoherent | Self::Ring256)
     }
 
     /// Whether so many threads can do it.
@@ -101,7 +116,7 @@ impl Workload {
     /// Mappings of the ring that it has, or of its larger one.
     pub(super) const fn live(self) -> usize {
         match self {
-            Self::Descriptor64 => 256,
+            Self::Descriptor64 | Self::Ring256 => 256,
             Self::TwoRings => 4096,
             _ => 1024,
         }
@@ -124,7 +139,7 @@ impl Workload {
             Self::TwoRings => 2 * self.live() as u64,
             _ => self.live() as u64,
         };
-        assert!(period.is_multiple_of(BATCH) && period.is_multiple_of(CHUNK));
+        assert!(period.is_multiple_of(BATCH) && period.is_multiple_of(BURST) && period.is_multiple_of(CHUNK));
         period
     }
 }

@@ -230,6 +230,13 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
         })
     }
 
+    /// Whether maps of `segments`, each within a page, need their entries and nothing else.
+    #[inline(always)]
+    pub(crate) fn are_plain(&self, segments: &[Segment]) -> bool {
+        let below = self.plain_below.load(Ordering::Relaxed);
+        segments.iter().all(|segment| segment.phys.as_u64() < below)
+    }
+
     /// From now on nothing [`is_plain`](Self::is_plain).
     pub(crate) fn end_plain_maps(&self) {
         self.plain_below.store(0, Ordering::Relaxed);

@@ -7,8 +7,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "batch-is-not-made-visible",
         rule: "S2",
         file: "crates/portcullis/src/chunk/mapper.rs",
-        find: "self.make_visible(revocation);",
-        replace: "",
+        find: r"allocator.chunks.make_visible(platform, run);
+        platform.probe(Step::Enter(Phase::Invalidate));",
+        replace: "platform.probe(Step::Enter(Phase::Invalidate));",
         package: "portcullis",
         target: "suite",
         test: "planted::s2_a_host_that_does_not_flush_what_is_cleared",

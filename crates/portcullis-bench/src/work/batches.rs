@@ -4,12 +4,12 @@ use super::{Fifo, Live, Worker, raw};
 use crate::BenchError;
 use crate::meter::Meter;
 use portcullis::design::Design;
-use portcullis::{Domain, Iommu, Platform};
+use portcullis::{Domain, Iommu, Platform, Segment};
 
 /// Mappings of a batch.
 pub(crate) const BATCH: u64 = 64;
 
-/// The oldest [`BATCH`] mappings under one commit, then as many new ones.
+/// The oldest [`BATCH`] mappings under one commit, then as many new ones together.
 pub(crate) struct Batches<'d, D: Design<P, I>, P: Platform, I: Iommu> {
     domain: &'d Domain<D, P, I>,
     fifo: Fifo,
@@ -33,9 +33,13 @@ impl<'d, D: Design<P, I>, P: Platform, I: Iommu> Batches<'d, D, P, I> {
             batch.unmap_raw(*slot, len)?;
         }
         batch.commit()?;
-        for slot in slots {
-            *slot = raw::map(domain, buffers.take(), len, access)?;
-        }
+        let new: [Segment; BATCH as usize] = std::array::from_fn(|_| Segment { phys: buffers.take(), len });
+        let mut slots = slots.iter_mut();
+        raw::map_batch(domain, &new, access, |iova| {
+            if let Some(slot) = slots.next() {
+                *slot = iova;
+            }
+        })?;
         fifo.pass(BATCH as usize, buffers);
         Ok(())
     }

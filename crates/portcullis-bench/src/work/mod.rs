@@ -1,6 +1,7 @@
 //! What is timed: the maps and unmaps of one thread, on mappings of its own in a domain that all threads share.
 
 mod batches;
+mod bursts;
 mod hand_off;
 #[allow(unsafe_code, reason = "raw maps, which no device sees")]
 pub(super) mod raw;
@@ -9,9 +10,10 @@ mod rings;
 mod typed;
 
 pub(super) use batches::{BATCH, Batches};
+pub(super) use bursts::{BURST, Bursts};
 pub(super) use hand_off::{CHUNK, Consumer, Producer, Queue};
 pub(super) use rings::Interleaved;
-pub(super) use typed::{Commit, Typed, TypedFifo};
+pub(super) use typed::{Typed, TypedFifo};
 
 use super::BenchError;
 use super::meter::Meter;

@@ -3,7 +3,7 @@
 pub(crate) mod parts;
 
 use portcullis::design::Design;
-use portcullis::{Access, Domain, DomainConfig, Iommu, Iova, NewDomainError, PhysAddr, Platform, RawMapError};
+use portcullis::{Access, Domain, DomainConfig, Iommu, Iova, NewDomainError, PhysAddr, Platform, RawMapError, Segment};
 
 /// A domain as `config` says.
 ///
@@ -31,4 +31,19 @@ pub(crate) fn map<D: Design<P, I>, P: Platform, I: Iommu>(
 ) -> Result<Iova, RawMapError> {
     // SAFETY: no device can be attached.
     unsafe { domain.map_raw(phys, len, access) }
+}
+
+/// [`Domain::map_raw_batch`].
+///
+/// # Errors
+/// The same.
+#[inline(always)]
+pub(crate) fn map_batch<D: Design<P, I>, P: Platform, I: Iommu>(
+    domain: &Domain<D, P, I>,
+    buffers: &[Segment],
+    access: Access,
+    mapped: impl FnMut(Iova),
+) -> Result<(), RawMapError> {
+    // SAFETY: no device can be attached.
+    unsafe { domain.map_raw_batch(buffers, access, mapped) }
 }

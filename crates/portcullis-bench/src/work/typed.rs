@@ -1,6 +1,6 @@
 //! The same through the typed face: buffers are owned, lent while they are mapped, and had back.
 
-use super::{BATCH, Buffers, Live, Worker};
+use super::{Buffers, Live, Worker};
 use crate::BenchError;
 use crate::meter::Meter;
 use portcullis::design::Design;
@@ -11,7 +11,7 @@ use std::mem;
 
 /// A page of memory that is not there: see [`Buffers`].
 #[derive(Debug)]
-struct Page(Segment);
+pub(super) struct Page(pub(super) Segment);
 
 // SAFETY: nothing is at its segment but what a device might do, and there is none; the segment never changes.
 unsafe impl DmaBuffer for Page {
@@ -100,26 +100,16 @@ impl TypedFifo {
     }
 }
 
-/// How many are unmapped under one commit.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Commit {
-    Single,
-    Batch,
-}
-
-/// One mapping at a time or [`BATCH`] of them, first in first out.
+/// One mapping at a time, first in first out.
 pub(crate) struct Typed<'d, D: Design<P, I>, P: Platform, I: Iommu> {
     domain: &'d Domain<D, P, I>,
     fifo: TypedFifo,
-    commit: Commit,
     commits: u64,
 }
 
 impl<'d, D: Design<P, I>, P: Platform, I: Iommu> Typed<'d, D, P, I> {
-    /// Over as many mappings as are whole batches.
-    pub(crate) fn new(domain: &'d Domain<D, P, I>, fifo: TypedFifo, commit: Commit) -> Self {
-        assert!((fifo.slots.len() as u64).is_multiple_of(BATCH));
-        Self { domain, fifo, commit, commits: 0 }
+    pub(crate) fn new(domain: &'d Domain<D, P, I>, fifo: TypedFifo) -> Self {
+        Self { domain, fifo, commits: 0 }
     }
 
     #[inline(never)]
@@ -138,35 +128,15 @@ impl<'d, D: Design<P, I>, P: Platform, I: Iommu> Typed<'d, D, P, I> {
         fifo.spare.push(next);
         Ok(())
     }
-
-    #[inline(never)]
-    fn batches(&mut self, batches: u64) -> Result<(), BenchError> {
-        let (domain, fifo) = (self.domain, &mut self.fifo);
-        let access = fifo.access;
-        let mut spare = mem::take(&mut fifo.spare);
-        for _ in 0..batches {
-            let mut batch = domain.batch();
-            for (slot, next) in fifo.oldest(BATCH as usize).iter_mut().zip(spare.drain(..)) {
-                let new = domain.map(next, access)?;
-                batch.unmap(mem::replace(slot, new)).map_err(|refused| refused.error)?;
-            }
-            spare.extend(batch.commit()?);
-        }
-        fifo.spare = spare;
-        Ok(())
-    }
 }
 
 impl<D: Design<P, I>, P: Platform, I: Iommu> Worker for Typed<'_, D, P, I> {
     fn run(&mut self, pairs: u64, meter: &mut Meter) -> Result<(), BenchError> {
         meter.start();
-        match self.commit {
-            Commit::Single => self.singles(pairs as usize)?,
-            Commit::Batch => self.batches(pairs / BATCH)?,
-        }
+        self.singles(pairs as usize)?;
         meter.stop();
         self.fifo.replaced += pairs;
-        self.commits += if self.commit == Commit::Single { pairs } else { pairs / BATCH };
+        self.commits += pairs;
         Ok(())
     }
 

@@ -26,7 +26,7 @@ use crate::fallible::try_box;
 use crate::iova::IovaRequest;
 use crate::platform::{CpuWords, Deadline, Lock, LockClass, Padded, Platform, Step};
 use crate::proof::Proof;
-use crate::request::Stream;
+use crate::request::{Access, Stream};
 use crate::sync::Ordering;
 use crate::table::{ENTRIES, Entry, Frame};
 use alloc::boxed::Box;
@@ -194,6 +194,35 @@ impl<P: Platform> Chunks<P> {
                 return Ok(Some(self.taken(next, request.pages)));
             }
             if !self.replace_chunk(platform, cursor, before, wanted, grow)? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Takes as many pages for mappings of a page as there are in the chunk that `stream` is in, `pages` at most. `None` where there are as
+    /// many tables as there may be.
+    ///
+    /// They have to be written and, in the end, spent.
+    ///
+    /// # Errors
+    /// [`NoMemory`].
+    #[inline(always)]
+    pub(crate) fn take_pages<'g>(
+        &self,
+        platform: &P,
+        (access, stream): (Access, Stream),
+        pages: u64,
+        grow: impl Fn(u64) -> Result<&'g Frame, NoMemory> + Copy,
+    ) -> Result<Option<Taken<'_>>, NoMemory> {
+        loop {
+            platform.probe(Step::ChunkTake);
+            let (cursor, before) = self.advance(platform, stream, access as usize, pages);
+            let (end, next) = split(before);
+            if next < end {
+                // Who overruns the chunk has all of its rest.
+                return Ok(Some(self.taken(next, pages.min(end - next))));
+            }
+            if !self.replace_chunk(platform, cursor, before, Wanted::Small, grow)? {
                 return Ok(None);
             }
         }
@@ -426,6 +455,29 @@ impl<P: Platform> Chunks<P> {
         // SAFETY: the caller's promise, passed on. A page below the first wraps, and so has a number behind
         // the last table; where there are no chunks its number is small, and the array is empty.
         unsafe { self.tables.get(number) }.map_or(&[], |table| &table[page as usize % ENTRIES..])
+    }
+
+    /// Makes visible that the mappings of a run were cleared: each cache line once.
+    #[inline]
+    pub(crate) fn make_visible(&self, platform: &P, run: IovaRange) {
+        self.with_run(platform, run, |entries| page_states::make_visible(platform, entries));
+    }
+
+    /// Spends the mappings of a run, which were cleared.
+    #[inline]
+    pub(crate) fn spend(&self, platform: &P, run: IovaRange, proof: &Proof) {
+        self.with_run(platform, run, |entries| page_states::spend(platform, entries, proof));
+    }
+
+    /// The entries of pages that lie in one table. A walk: what is not spent keeps its table, but of two unmaps that raced for one mapping the
+    /// other may have spent it by now.
+    #[inline(always)]
+    fn with_run(&self, platform: &P, run: IovaRange, act: impl FnOnce(&[Entry])) {
+        platform.walk(|| {
+            // SAFETY: within a walk.
+            let entries = unsafe { self.entries(run.first_pfn()) };
+            act(&entries[..entries.len().min(run.pages() as usize)]);
+        });
     }
 
     /// Mappings that are not spent. Exact while nobody maps or unmaps.

@@ -163,6 +163,20 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         Ok(Some(taken))
     }
 
+    /// Takes pages of a chunk for mappings of a page, as many as a chunk has at most. `None` where there are as many tables as there may be.
+    #[inline(always)]
+    fn take_pages(&self, access: Access, stream: Stream, pages: usize) -> Result<Option<Taken<'_>>, NoMemory> {
+        let space = &self.base.space;
+        let platform = space.platform();
+        platform.probe(Step::Enter(Phase::IovaAllocate));
+        // SAFETY: as in `take_and_write`.
+        let grow = |pfn| unsafe { space.add_leaf_table(pfn) };
+        space.poison_on_panic(
+            #[inline(always)]
+            || self.chunks().take_pages(platform, (access, stream), (pages as u64).min(CHUNK_PAGES), grow),
+        )
+    }
+
     /// Clears the mapping at `range`, of `ONE` page or of several, has it invalidated, and spends it. `None` where no such
     /// mapping is in a chunk. The hardware has page-selective commands.
     #[inline(always)]
@@ -232,19 +246,43 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         }
     }
 
-    /// Makes visible what unmaps have cleared for this commit: each cache line once, where they are neighbours.
-    fn make_visible(&self, revocation: &Revocation) {
-        let platform = self.base.space.platform();
-        for run in revocation.revoked().map(|revoked| revoked.range) {
-            if self.base.allocator.chunks_of(run).is_some() {
-                // A walk: of two unmaps that raced for one mapping the other may have spent it by now.
-                platform.walk(|| {
-                    // SAFETY: within a walk.
-                    let entries = unsafe { self.chunks().entries(run.first_pfn()) };
-                    page_states::make_visible(platform, &entries[..entries.len().min(run.pages() as usize)]);
-                });
-            }
+    /// Commits unmaps that have left one run. `None` where that is not one command.
+    #[inline(always)]
+    fn commit_run(&self, revocation: &mut Revocation) -> Option<Result<Committed, CommitError>> {
+        let AssembledMapper { allocator, space, .. } = &self.base;
+        let platform = space.platform();
+        let run = revocation.only_run()?.range;
+        if self.unmap_way.load(Ordering::Relaxed) != UnmapWay::OneCommand as u8 || !revocation.is_of(space.batch_tag())
+        {
+            return None;
         }
+        let command @ Invalidation::Pages { .. } = space.covering(run, true) else { return None };
+        allocator.chunks.make_visible(platform, run);
+        platform.probe(Step::Enter(Phase::Invalidate));
+        let proof = match space.invalidate_shared(&[command]) {
+            Ok(proof) => proof,
+            Err(error) => {
+                // The pages stay cleared: quarantined for good (S11).
+                revocation.forget();
+                return Some(Err(CommitError(error)));
+            }
+        };
+        platform.probe(Step::Enter(Phase::IovaFree));
+        allocator.chunks.spend(platform, run, &proof);
+        revocation.clear_runs();
+        Some(Ok(Committed::Lost(proof)))
+    }
+
+    #[inline(never)]
+    fn commit_general(&self, revocation: &mut Revocation) -> Result<Committed, CommitError> {
+        let AssembledMapper { allocator, space, .. } = &self.base;
+        let runs = revocation.revoked().map(|revoked| revoked.range);
+        runs.filter(|run| allocator.chunks_of(*run).is_some())
+            .for_each(|run| allocator.chunks.make_visible(space.platform(), run));
+        let committed = self.base.commit(revocation)?;
+        // Not with the unmaps: if the batch is held for long, that sweep comes and goes before this.
+        self.schedule_sweep_if_none();
+        Ok(committed)
     }
 
     /// An unmap, committed, that is not one command: deferred, of the lower half, with other commands, the one that
@@ -343,6 +381,24 @@ unsafe impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
         }
     }
 
+    #[inline(always)]
+    unsafe fn map_pages(&self, segments: &[Segment], access: Access, stream: Stream) -> Result<IovaRange, RawMapError> {
+        let space = &self.base.space;
+        let platform = space.platform();
+        platform.probe(Step::Enter(Phase::Other));
+        if space.are_plain(segments)
+            && let Ok(Some(taken)) = self.take_pages(access, stream, segments.len())
+        {
+            platform.probe(Step::Enter(Phase::Other));
+            platform.probe(Step::ChunkMap);
+            platform.probe(Step::Enter(Phase::Table));
+            page_states::write_pages(platform, taken.entries, segments, access.rights());
+            return Ok(taken.range);
+        }
+        let [first, ..] = *segments else { return Err(MapError::Empty.into()) };
+        self.map_segment_general(first, access, stream, Lifetime::Transient)
+    }
+
     unsafe fn map_placed(&self, request: &Request<'_>, placement: &Placement) -> Result<IovaRange, RawMapError> {
         // SAFETY: the caller's promise, passed on.
         unsafe { self.base.map_placed(request, placement) }
@@ -383,11 +439,10 @@ unsafe impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
 
     #[inline(always)]
     fn commit(&self, revocation: &mut Revocation) -> Result<Committed, CommitError> {
-        self.make_visible(revocation);
-        let committed = self.base.commit(revocation)?;
-        // Not with the unmaps: if the batch is held for long, that sweep comes and goes before this.
-        self.schedule_sweep_if_none();
-        Ok(committed)
+        match self.commit_run(revocation) {
+            Some(committed) => committed,
+            None => self.commit_general(revocation),
+        }
     }
 
     fn tick(&self) -> Result<(), CommitError> {
@@ -472,15 +527,7 @@ unsafe impl<P: Platform> IovaAllocator<P> for Halves<P> {
     #[inline(always)]
     fn free(&self, platform: &P, range: IovaRange, proof: &Proof) {
         match self.chunks_of(range) {
-            Some(chunks) => {
-                // A walk: a range that is not spent keeps its table, but of two unmaps that raced for one mapping the other may
-                // have spent it by now.
-                platform.walk(|| {
-                    // SAFETY: within a walk.
-                    let entries = unsafe { chunks.entries(range.first_pfn()) };
-                    page_states::spend(platform, &entries[..entries.len().min(range.pages() as usize)], proof);
-                });
-            }
+            Some(chunks) => chunks.spend(platform, range, proof),
             None => self.below.free(platform, range, proof),
         }
     }

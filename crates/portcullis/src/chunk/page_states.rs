@@ -96,6 +96,21 @@ pub(crate) fn write<P: Platform>(platform: &P, entries: &[Entry], segments: &[Se
     platform.table_barrier(entries);
 }
 
+/// Writes the translations of as many mappings of a page as there are `entries`, and makes them visible. The segments lie each in a page,
+/// and at addresses that a leaf can hold.
+///
+/// These pages were handed to the caller, and to no other in this generation.
+#[inline(always)]
+pub(crate) fn write_pages<P: Platform>(platform: &P, entries: &[Entry], segments: &[Segment], rights: Rights) {
+    platform.probe(Step::ChunkWrite { entries: entries.len() });
+    let first = entries.first().expect("a mapping has a page");
+    let flags = rights.bits() + Idle::of(first.load_bits()).0 + (1 << MAPPED_SHIFT);
+    for (entry, segment) in entries.iter().zip(segments) {
+        entry.store_bits((segment.phys.as_u64() & !(PAGE_SIZE - 1)) + flags);
+    }
+    platform.table_barrier(entries);
+}
+
 /// Stores in all of `entries` but the first, in each `step` more than in the one before. `bits` would be that of the first.
 #[inline(always)]
 fn store_others(entries: &[Entry], mut bits: u64, step: u64) {

@@ -20,7 +20,7 @@ use crate::iommu::{AttachError, DomainId, Iommu, SourceId};
 use crate::placement::Placement;
 use crate::platform::Platform;
 use crate::proof::Committed;
-use crate::request::Request;
+use crate::request::{Access, Request, Stream};
 use crate::safety::{Breach, Protection, Rule};
 use crate::sub_page::{BouncePages, SubPage};
 
@@ -212,6 +212,27 @@ pub unsafe trait Mapper: Send + Sync {
     /// The memory is meant for the devices of the domain until the commit of its unmap has returned and the stale window that the
     /// design declares is over; for good, where that window has no bound. None of it holds tables of the library.
     unsafe fn map(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError>;
+
+    /// Makes a mapping of its own for each of the first of `segments`: for as many as find pages side by side, and for one at least.
+    /// Returns these pages. The device may use them when this returns.
+    ///
+    /// There is at least one segment, and each lies in a page.
+    ///
+    /// # Errors
+    /// Those of [`map`](Mapper::map) for the first.
+    ///
+    /// # Safety
+    /// That of [`map`](Mapper::map), for each.
+    #[inline(always)]
+    unsafe fn map_pages(&self, segments: &[Segment], access: Access, stream: Stream) -> Result<IovaRange, RawMapError> {
+        let [first, ..] = segments else { return Err(MapError::Empty.into()) };
+        let first = [*first];
+        let mut request = Request::in_a_page(&first, access);
+        request.stream = stream;
+        // SAFETY: the caller's promise, passed on.
+        let mapped = unsafe { self.map(&request) }?;
+        Ok(IovaRange::of(mapped.first_pfn(), 1))
+    }
 
     /// Makes a mapping where `placement` says. It is unmapped like any other, and its unmap is invalidated and waited for by its
     /// commit, whatever the protection.

@@ -9,9 +9,9 @@ use crate::design::Mapper;
 use crate::error::{CommitError, UnmapError};
 use crate::invalidation::{BATCH_MAX, Revocation, Revoked};
 use crate::iommu::QueueError;
-use crate::proof::Committed;
+use crate::proof::{Committed, Proof};
 use crate::request::Access;
-use arrayvec::ArrayVec;
+use arrayvec::{ArrayVec, Drain};
 
 /// A batch of raw unmaps, at most [`BATCH_MAX`]. Dropping it commits it. An error then poisons the domain and is counted in
 /// [`lost_buffers`](super::lost_buffers).
@@ -58,6 +58,7 @@ impl<H: DomainRef> RawBatch<H> {
     ///
     /// # Errors
     /// [`CommitError`]: no buffer of the batch may be used again (S11).
+    #[inline(always)]
     pub fn commit(mut self) -> Result<(), CommitError> {
         self.commit_so_far()
     }
@@ -66,6 +67,7 @@ impl<H: DomainRef> RawBatch<H> {
     ///
     /// # Errors
     /// The same.
+    #[inline]
     pub fn commit_so_far(&mut self) -> Result<(), CommitError> {
         // Nothing is done for an empty one, so that the drop after a commit takes no lock.
         self.domain.commit_raw(&mut self.revocation)
@@ -149,26 +151,68 @@ impl<H: DomainRef, B: DmaBuffer> Batch<H, B> {
     /// # Errors
     /// [`CommitError`]: the buffers are lost for good (S11).
     pub fn commit(mut self) -> Result<ArrayVec<B, BATCH_MAX>, CommitError> {
-        self.give_back()
+        Ok(self.commit_so_far()?.collect())
     }
 
-    fn give_back(&mut self) -> Result<ArrayVec<B, BATCH_MAX>, CommitError> {
-        // Taken out first: after an error none of them is given back, now or later.
-        let buffers = core::mem::take(&mut self.buffers);
-        if buffers.is_empty() && self.revocation.is_empty() {
-            return Ok(ArrayVec::new());
-        }
-        let proof = match self.domain.commit(&mut self.revocation)? {
-            Committed::Lost(proof) => proof,
-            Committed::Deferred => return Err(CommitError(QueueError::Unproven)),
+    /// Does the same one by one, and leaves an empty batch to go on with. Buffers that are not taken are freed.
+    ///
+    /// # Errors
+    /// The same.
+    #[inline]
+    pub fn commit_so_far(&mut self) -> Result<GivenBack<'_, B>, CommitError> {
+        let proof = match self.prove() {
+            Ok(proof) => proof,
+            Err(error) => {
+                // None of them is given back, now or later.
+                self.buffers.clear();
+                return Err(error);
+            }
         };
-        Ok(buffers.into_iter().map(|buffer| buffer.give_back(&proof)).collect())
+        Ok(GivenBack { buffers: self.buffers.drain(..), proof })
+    }
+
+    fn prove(&mut self) -> Result<Proof, CommitError> {
+        if self.buffers.is_empty() && self.revocation.is_empty() {
+            return Ok(Proof::never_visible());
+        }
+        match self.domain.commit(&mut self.revocation)? {
+            Committed::Lost(proof) => Ok(proof),
+            Committed::Deferred => Err(CommitError(QueueError::Unproven)),
+        }
+    }
+}
+
+/// The buffers of a batch that was committed, in the order of their unmaps.
+pub struct GivenBack<'b, B: DmaBuffer> {
+    buffers: Drain<'b, Lent<B>, BATCH_MAX>,
+    proof: Proof,
+}
+
+impl<B: DmaBuffer> Iterator for GivenBack<'_, B> {
+    type Item = B;
+
+    #[inline]
+    fn next(&mut self) -> Option<B> {
+        Some(self.buffers.next()?.give_back(&self.proof))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.buffers.size_hint()
+    }
+}
+
+impl<B: DmaBuffer> ExactSizeIterator for GivenBack<'_, B> {}
+
+impl<B: DmaBuffer> Drop for GivenBack<'_, B> {
+    fn drop(&mut self) {
+        // The device has lost them: they are freed, and not lost.
+        self.for_each(drop);
     }
 }
 
 impl<H: DomainRef, B: DmaBuffer> Drop for Batch<H, B> {
     fn drop(&mut self) {
         // An error here reaches the driver with the next map, as in `RawBatch`.
-        drop(self.give_back());
+        drop(self.commit_so_far());
     }
 }

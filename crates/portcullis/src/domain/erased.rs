@@ -2,7 +2,7 @@
 //! design.
 
 use super::{Domain, DomainConfig};
-use crate::address::{IovaRange, PhysAddr};
+use crate::address::{IovaRange, PhysAddr, Segment};
 use crate::design::{Addressing, Design, DesignInfo, DomainSetup, Info, Mapper, Usage};
 use crate::designs::{DesignId, Visitor};
 use crate::entry::{Entry, Frame};
@@ -13,7 +13,7 @@ use crate::iommu::{AttachError, Capabilities, DomainId, Invalidation, Iommu, Que
 use crate::placement::Placement;
 use crate::platform::{CpuHint, Lock, LockClass, Platform, Wait};
 use crate::proof::Committed;
-use crate::request::Request;
+use crate::request::{Access, Request, Stream};
 use crate::sub_page::BouncePages;
 use alloc::boxed::Box;
 
@@ -128,6 +128,11 @@ unsafe impl Mapper for Box<dyn Mapper> {
     unsafe fn map(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
         // SAFETY: the caller's promise, passed on.
         unsafe { (**self).map(request) }
+    }
+
+    unsafe fn map_pages(&self, segments: &[Segment], access: Access, stream: Stream) -> Result<IovaRange, RawMapError> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { (**self).map_pages(segments, access, stream) }
     }
 
     unsafe fn map_placed(&self, request: &Request<'_>, placement: &Placement) -> Result<IovaRange, RawMapError> {

@@ -9,13 +9,15 @@
 
 mod batch;
 mod erased;
+mod map_batch;
 mod mapping;
 mod reference;
 mod ring;
 mod unexposed;
 
-pub use batch::{Batch, RawBatch};
+pub use batch::{Batch, GivenBack, RawBatch};
 pub use erased::{DynDomain, Erased};
+pub use map_batch::RUN_BUFFERS_MAX;
 pub use mapping::{DmaBuffer, MapFailure, Mapping, Refused, SharedBuffer, UnmapFailure, leaked_mappings, lost_buffers};
 pub use reference::DomainRef;
 pub use ring::{

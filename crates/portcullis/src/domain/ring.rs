@@ -1,6 +1,6 @@
 //! A ring of descriptors: buffers that the device uses in order, mapped and unmapped by the descriptor.
 
-use super::{Batch, DmaBuffer, DomainRef, MapFailure, Mapping, Refused};
+use super::{Batch, DmaBuffer, DomainRef, Mapping, Refused};
 use crate::address::{PAGE_SIZE, Segment};
 use crate::error::{CommitError, MapError, RawMapError, SyncError, UnmapError};
 use crate::invalidation::BATCH_MAX;
@@ -161,12 +161,20 @@ impl<H: DomainRef> Ring<H> {
         Ok(Self { domain, number, config })
     }
 
+    pub(super) fn domain(&self) -> &H::Target {
+        &self.domain
+    }
+
+    pub(super) const fn access(&self) -> Access {
+        self.config.access
+    }
+
     /// What names the ring in a [`Request`](crate::Request), for the raw face.
     pub const fn stream(&self) -> Stream {
         Stream(Some(self.number))
     }
 
-    /// Maps the buffers of a descriptor, one after the other.
+    /// Maps the buffers of a descriptor, one after the other; what they write is made visible [together](super::Domain::map_batch).
     ///
     /// # Errors
     /// [`DescriptorMapFailure::Refused`] gives all the buffers back, and nothing has changed; after [`DescriptorMapFailure::Lost`] some are
@@ -183,42 +191,33 @@ impl<H: DomainRef> Ring<H> {
             let error = DescriptorError::TooManyPages { pages, most };
             return Err(DescriptorMapFailure::Refused(Refused { value: buffers, error }));
         }
-        let mut mappings = ArrayVec::new();
-        let mut rest = buffers.into_iter();
-        while let Some(buffer) = rest.next() {
-            let failure = match self.domain.map_for(buffer, self.config.access, self.stream()) {
-                Ok(mapping) => {
-                    mappings.push(mapping);
-                    continue;
-                }
-                Err(failure) => failure,
-            };
-            // One has failed, so those that are mapped are taken back.
-            let (mut buffers, lost) = match self.unmap(Descriptor { mappings }) {
-                Ok(buffers) => (buffers, None),
-                Err(DescriptorFailure::Refused { descriptor, buffers, error }) => {
-                    // They stay mapped for good: the domain was poisoned meanwhile, or another has unmapped them.
-                    descriptor.mappings.into_iter().for_each(|mapping| drop(mapping.into_lent()));
-                    let why = if error == UnmapError::Poisoned { QueueError::Panicked } else { QueueError::Unproven };
-                    (buffers, Some(SyncError(why)))
-                }
-                Err(DescriptorFailure::Commit(CommitError(queue))) => (ArrayVec::new(), Some(SyncError(queue))),
-            };
-            let (refused, error) = match failure {
-                MapFailure::Refused(Refused { value, error }) => {
-                    (Some(value), lost.map_or(error.into(), RawMapError::Lost))
-                }
-                MapFailure::Lost(error) => (None, error.into()),
-            };
-            buffers.extend(refused.into_iter().chain(rest));
-            return Err(match error {
-                RawMapError::Lost(error) => DescriptorMapFailure::Lost { buffers, error },
-                RawMapError::Refused(error) => {
-                    DescriptorMapFailure::Refused(Refused { value: buffers, error: error.into() })
-                }
-            });
-        }
-        Ok(Descriptor { mappings })
+        let (mut mappings, mut rest) = (ArrayVec::new(), buffers.into_iter());
+        let mapped = |mapping| mappings.push(mapping);
+        let Err(Refused { value: not_mapped, error }) =
+            self.domain.map_all(rest.by_ref(), self.config.access, self.stream(), mapped)
+        else {
+            return Ok(Descriptor { mappings });
+        };
+        // One has failed, so those that are mapped are taken back.
+        let (mut buffers, lost) = match self.unmap(Descriptor { mappings }) {
+            Ok(buffers) => (buffers, None),
+            Err(DescriptorFailure::Refused { descriptor, buffers, error }) => {
+                // They stay mapped for good: the domain was poisoned meanwhile, or another has unmapped them.
+                descriptor.mappings.into_iter().for_each(|mapping| drop(mapping.into_lent()));
+                let why = if error == UnmapError::Poisoned { QueueError::Panicked } else { QueueError::Unproven };
+                (buffers, Some(SyncError(why)))
+            }
+            Err(DescriptorFailure::Commit(CommitError(queue))) => (ArrayVec::new(), Some(SyncError(queue))),
+        };
+        buffers.extend(not_mapped.into_iter().chain(rest));
+        Err(match (error, lost) {
+            (RawMapError::Lost(error), _) | (RawMapError::Refused(_), Some(error)) => {
+                DescriptorMapFailure::Lost { buffers, error }
+            }
+            (RawMapError::Refused(error), None) => {
+                DescriptorMapFailure::Refused(Refused { value: buffers, error: error.into() })
+            }
+        })
     }
 
     /// Takes the mappings of a descriptor away with one commit, and gives the buffers back in their order. The device has lost

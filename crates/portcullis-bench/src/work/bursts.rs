@@ -1,0 +1,116 @@
+//! A receive ring as drivers serve it: what a poll finds done is unmapped under one commit, and the descriptors are filled anew together.
+
+use super::typed::Page;
+use super::{Buffers, Live, Worker};
+use crate::BenchError;
+use crate::meter::Meter;
+use portcullis::design::Design;
+use portcullis::domain::{Batch, Mapping, Ring, RingConfig};
+use portcullis::{Access, Domain, Iommu, PAGE_SIZE, Platform, Segment};
+use std::hint::black_box;
+
+/// Descriptors that a poll of a ring finds done.
+pub(crate) const BURST: u64 = 16;
+
+/// The ring, through the typed face. A descriptor keeps its buffer.
+pub(crate) struct Bursts<'d, D: Design<P, I>, P: Platform, I: Iommu> {
+    domain: &'d Domain<D, P, I>,
+    ring: Ring<&'d Domain<D, P, I>>,
+    batch: Batch<&'d Domain<D, P, I>, Page>,
+    descriptors: Box<[Option<Mapping<Page>>]>,
+    /// So many are done at once.
+    burst: usize,
+    /// The oldest.
+    at: usize,
+    first: Buffers,
+    access: Access,
+    commits: u64,
+}
+
+impl<'d, D: Design<P, I>, P: Platform, I: Iommu> Bursts<'d, D, P, I> {
+    /// A ring of `live` descriptors, a page each, those of worker `worker`: whole bursts of so many.
+    pub(crate) fn new(
+        domain: &'d Domain<D, P, I>,
+        worker: u64,
+        live: usize,
+        burst: u64,
+        access: Access,
+    ) -> Result<Self, BenchError> {
+        let first = Buffers::new(worker, live as u64, 1);
+        let mut buffers = first;
+        // A driver's sizes and directions are known when it runs.
+        let (len, access) = (black_box(PAGE_SIZE), black_box(access));
+        let config = RingConfig { access, ..RingConfig::default() };
+        let mut ring = domain.ring(config).map_err(|error| BenchError::Check(error.to_string()))?;
+        let mut descriptors = Vec::with_capacity(live);
+        for _ in 0..live as u64 / burst {
+            let burst = (0..burst).map(|_| Page(Segment { phys: buffers.take(), len }));
+            ring.map_batch(burst, |mapping| descriptors.push(Some(mapping))).map_err(|refused| refused.error)?;
+        }
+        Ok(Self {
+            domain,
+            ring,
+            batch: domain.batch(),
+            descriptors: descriptors.into(),
+            burst: burst as usize,
+            at: 0,
+            first,
+            access,
+            commits: 0,
+        })
+    }
+
+    #[inline(always)]
+    fn turn(&mut self) -> Result<(), BenchError> {
+        let done = &mut self.descriptors[self.at..self.at + self.burst];
+        for mapping in done.iter_mut().filter_map(Option::take) {
+            self.batch.unmap(mapping).map_err(|refused| refused.error)?;
+        }
+        let mut descriptors = done.iter_mut();
+        let fill = |mapping| {
+            if let Some(descriptor) = descriptors.next() {
+                *descriptor = Some(mapping);
+            }
+        };
+        self.ring.map_batch(self.batch.commit_so_far()?, fill).map_err(|refused| refused.error)?;
+        self.at += self.burst;
+        if self.at == self.descriptors.len() {
+            self.at = 0;
+        }
+        Ok(())
+    }
+}
+
+impl<D: Design<P, I>, P: Platform, I: Iommu> Worker for Bursts<'_, D, P, I> {
+    #[inline(never)]
+    fn run(&mut self, pairs: u64, meter: &mut Meter) -> Result<(), BenchError> {
+        meter.start();
+        for _ in 0..pairs as usize / self.burst {
+            self.turn()?;
+        }
+        meter.stop();
+        self.commits += pairs / self.burst as u64;
+        Ok(())
+    }
+
+    fn live(&self) -> Vec<Live> {
+        let mut buffers = self.first;
+        let pages = (0..self.descriptors.len()).map(|_| buffers.take());
+        let live = self.descriptors.iter().zip(pages).filter_map(|(mapping, phys)| {
+            mapping.as_ref().map(|mapping| Live { iova: mapping.iova(), phys, pages: 1, access: self.access })
+        });
+        live.collect()
+    }
+
+    fn commits(&self) -> u64 {
+        self.commits
+    }
+
+    fn drain(&mut self) -> Result<(), BenchError> {
+        for mapping in self.descriptors.iter_mut().filter_map(Option::take) {
+            self.domain.unmap(mapping)?;
+            self.commits += 1;
+        }
+        Ok(())
+    }
+}
