@@ -21,6 +21,7 @@ mod identity;
 mod interrupted;
 mod invalidation_at_map;
 mod machines;
+mod map_batch;
 mod ownership;
 mod panics;
 mod placement;

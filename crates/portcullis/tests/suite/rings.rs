@@ -401,7 +401,7 @@ unsafe impl DmaBuffer for Meddler {
     fn segments(&self) -> &[Segment] {
         self.asked.set(self.asked.get() + 1);
         if let (2, Some(iova)) = (self.asked.get(), self.unmaps) {
-            self.domain.unmap_raw(iova, PAGE_SIZE).expect("the first of the descriptor is there");
+            self.domain.unmap_raw(iova, 2 * PAGE_SIZE).expect("the first of the descriptor is there");
         }
         core::slice::from_ref(&self.page)
     }
@@ -413,8 +413,9 @@ fn what_cannot_be_taken_back_is_not_said_to_be_unchanged() {
     let host: &FakeHost = Box::leak(Box::default());
     let iommu: &FakeIommu<'_> = Box::leak(Box::new(FakeIommu::new(host)));
     let domain: &OnFakes<'_, Magazine> = Box::leak(Box::new(self::domain(iommu, host)));
+    // Two pages are mapped by themselves, before the next buffer is asked for its segments.
     let buffer = |pfn, unmaps| {
-        let page = Segment { phys: PhysAddr::from_pfn(pfn), len: PAGE_SIZE };
+        let page = Segment { phys: PhysAddr::from_pfn(pfn), len: 2 * PAGE_SIZE };
         Meddler { page, asked: Cell::new(0), domain, unmaps }
     };
     let probe = domain.map(buffer(1, None), Access::DeviceWrites).unwrap_or_else(|error| panic!("{:?}", error.error()));

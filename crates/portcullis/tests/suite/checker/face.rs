@@ -5,9 +5,9 @@ use super::Checker;
 use super::operation::Buffer;
 use crate::raw_face::RawFace;
 use portcullis::design::Design;
-use portcullis::domain::{DmaBuffer, MapFailure, UnmapFailure};
+use portcullis::domain::{DmaBuffer, MapFailure, Refused, UnmapFailure};
 use portcullis::{
-    CommitError, Iommu, IovaRange, PAGE_SHIFT, Platform, Protection, RawMapError, RawUnmapError, Request, Segment,
+    CommitError, Iommu, Iova, IovaRange, PAGE_SHIFT, Platform, Protection, RawMapError, RawUnmapError, Request, Segment,
 };
 
 /// A buffer that its mapping owns.
@@ -48,6 +48,34 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
             }
             _ => self.domain.raw_map_or_lose(request),
         }
+    }
+
+    /// Maps buffers of one segment each together, by either face likewise. Returns the pages of those that were mapped, and what became of
+    /// the next.
+    pub(super) fn map_batch_by_face(&mut self, buffers: &[Buffer]) -> (Vec<IovaRange>, Result<(), RawMapError>) {
+        let (first, mut ranges) = (&buffers[0], Vec::new());
+        if self.bench.protection == Protection::Strict && first.segments[0].phys.pfn() % 2 == 1 {
+            let all = buffers.iter().map(|buffer| Owned(buffer.segments.clone()));
+            let mapped = self.domain.map_batch(all, first.access, |mapping| {
+                ranges.push(mapping.range());
+                self.owned.push(mapping);
+            });
+            let mapped = mapped.map_err(|Refused { value, error }| {
+                let next = ranges.len() + usize::from(matches!(error, RawMapError::Lost(_)));
+                let taken = buffers[next..].iter().map(|buffer| &buffer.segments).take(value.len());
+                assert!(value.iter().map(|owned| &owned.0).eq(taken), "the buffers that were taken are back");
+                error
+            });
+            return (ranges, mapped);
+        }
+        let segments: Vec<Segment> = buffers.iter().map(|buffer| buffer.segments[0]).collect();
+        let mut iovas = Vec::new();
+        // SAFETY: no memory is behind the IOMMU of a test.
+        let mapped = unsafe { self.domain.map_raw_batch(&segments, first.access, |iova| iovas.push(iova)) };
+        let range = |(iova, segment): (Iova, &Segment)| {
+            self.info.addressing.whole(IovaRange::covering(iova, segment.len).expect("what was mapped"))
+        };
+        (iovas.into_iter().zip(&segments).map(range).collect(), mapped)
     }
 
     /// Unmaps `range` by itself, through the face that it was mapped by. The outer error is the refusal.

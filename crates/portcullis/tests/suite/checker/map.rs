@@ -4,7 +4,9 @@ use super::operation::{Buffer, PHYSICAL_BITS};
 use super::reference::{Held, Reference};
 use super::{ALWAYS_RESERVED, Checker, RESERVED, Violation, fail, ranges};
 use portcullis::design::{Addressing, Design, Usage};
-use portcullis::{Iommu, IovaRange, MapError, PAGE_SHIFT, Platform, RawMapError, Request, Rule};
+use portcullis::{
+    Access, Iommu, IovaRange, MapError, PAGE_SHIFT, PAGE_SIZE, PhysAddr, Platform, RawMapError, Request, Rule, Segment,
+};
 
 impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
     pub(super) fn map(&mut self, buffer: &Buffer) -> Result<Option<IovaRange>, Violation> {
@@ -16,13 +18,54 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
                 self.reference.map(Held::new(range, &buffer.segments, buffer.access, self.info.addressing));
                 Ok(Some(range))
             }
-            // A map may have to invalidate: what is cached as absent, or what was unmapped there and is not committed yet.
-            Err(RawMapError::Refused(MapError::Queue(_)) | RawMapError::Lost(_)) if self.failing => {
-                (self.poisoned, self.quarantined) = (true, self.quarantined + 1);
+            Err(error) => {
+                if !self.failed(error, buffer, request.pages())? {
+                    return Ok(None);
+                }
+                // A map that was refused late has had an address, and given it back; some allocators keep it for the next. And
+                // it may have waited for addresses that were on their way back.
+                let Usage { kept_ranges, queued_unmaps, record_bytes, .. } = self.domain.usage();
+                let back = before.queued_unmaps.saturating_sub(queued_unmaps);
+                let live_ranges = before.live_ranges - back;
+                self.unchanged(Usage {
+                    kept_ranges,
+                    record_bytes,
+                    queued_unmaps: before.queued_unmaps - back,
+                    live_ranges,
+                    ..before
+                })?;
                 Ok(None)
             }
-            Err(RawMapError::Lost(error)) => fail(Rule::Completion, format!("lost without a reason: {error}")),
-            Err(RawMapError::Refused(error)) => {
+        }
+    }
+
+    /// Maps buffers of a page, side by side, together.
+    pub(super) fn map_batch(&mut self, pfn: u64, pages: usize, access: Access) -> Result<(), Violation> {
+        let page = |pfn| Segment { phys: PhysAddr::from_pfn(pfn), len: PAGE_SIZE };
+        let buffer = |page_pfn| Buffer { segments: vec![page(page_pfn)], access };
+        let buffers: Vec<Buffer> = (pfn..).take(pages).map(buffer).collect();
+        let (mapped, result) = self.map_batch_by_face(&buffers);
+        for (range, buffer) in mapped.iter().zip(&buffers) {
+            self.vet(*range, buffer, 1)?;
+            self.reference.map(Held::new(*range, &buffer.segments, access, self.info.addressing));
+        }
+        match result {
+            Ok(()) if mapped.len() == pages => Ok(()),
+            Ok(()) => fail(Rule::Errors, format!("{} of {pages} buffers were mapped", mapped.len())),
+            Err(error) => self.failed(error, &buffers[mapped.len()], 1).map(drop),
+        }
+    }
+
+    /// Whether a map of `buffer` may have failed so, and has changed nothing.
+    fn failed(&mut self, error: RawMapError, buffer: &Buffer, pages: u64) -> Result<bool, Violation> {
+        match error {
+            // A map may have to invalidate: what is cached as absent, or what was unmapped there and is not committed yet.
+            RawMapError::Refused(MapError::Queue(_)) | RawMapError::Lost(_) if self.failing => {
+                (self.poisoned, self.quarantined) = (true, self.quarantined + 1);
+                Ok(false)
+            }
+            RawMapError::Lost(error) => fail(Rule::Completion, format!("lost without a reason: {error}")),
+            RawMapError::Refused(error) => {
                 let justified = match error {
                     MapError::Poisoned => self.poisoned,
                     MapError::Exhausted { .. } => self.bench.machine.address_bits < 32,
@@ -38,21 +81,9 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
                     return fail(Rule::Errors, format!("refused without a reason: {error}"));
                 }
                 if matches!(error, MapError::Exhausted { .. }) {
-                    self.is_full(request.pages())?;
+                    self.is_full(pages)?;
                 }
-                // A map that was refused late has had an address, and given it back; some allocators keep it for the next. And
-                // it may have waited for addresses that were on their way back.
-                let Usage { kept_ranges, queued_unmaps, record_bytes, .. } = self.domain.usage();
-                let back = before.queued_unmaps.saturating_sub(queued_unmaps);
-                let live_ranges = before.live_ranges - back;
-                self.unchanged(Usage {
-                    kept_ranges,
-                    record_bytes,
-                    queued_unmaps: before.queued_unmaps - back,
-                    live_ranges,
-                    ..before
-                })?;
-                Ok(None)
+                Ok(true)
             }
         }
     }

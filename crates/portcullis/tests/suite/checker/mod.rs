@@ -201,6 +201,7 @@ impl<'a, D: Design<P, I>, P: Platform, I: Iommu> Checker<'a, D, P, I> {
         let domain = self.domain;
         match operation {
             Operation::Map(buffer) => self.map(buffer).map(drop),
+            Operation::MapBatch { pfn, pages, access } => self.map_batch(*pfn, *pages, *access),
             Operation::Unmap(which) => match self.pick(*which) {
                 Some(range) => self.unmap_alone(range),
                 None => Ok(()),

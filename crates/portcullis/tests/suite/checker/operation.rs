@@ -67,6 +67,12 @@ pub(crate) struct Buffer {
 #[derive(Clone, Debug)]
 pub(crate) enum Operation {
     Map(Buffer),
+    /// As many buffers of a page, side by side, mapped together.
+    MapBatch {
+        pfn: u64,
+        pages: usize,
+        access: Access,
+    },
     Unmap(usize),
     /// Several unmaps under one commit, with a map before the commit, committed by name or by being dropped.
     Batch {
@@ -128,6 +134,8 @@ fn operation() -> impl Strategy<Value = Operation> {
     let batch = (vec(any::<usize>(), 0..12), prop::option::of(buffer()), any::<bool>());
     prop_oneof![
         24 => buffer().prop_map(Operation::Map),
+        3 => (1..MEMORY_PAGES - 100, 1..100usize, access())
+            .prop_map(|(pfn, pages, access)| Operation::MapBatch { pfn, pages, access }),
         10 => any::<usize>().prop_map(Operation::Unmap),
         8 => batch.prop_map(|(unmaps, map, dropped)| Operation::Batch { unmaps, map, dropped }),
         2 => (1..300usize).prop_map(Operation::Burst),
@@ -152,8 +160,11 @@ fn buffer() -> impl Strategy<Value = Buffer> {
         1 => (large(), small()).prop_map(|(first, second)| vec![first, second]),
         1 => Just(vec![Segment { phys: PhysAddr::new((1 << PHYSICAL_BITS) - 8), len: 16 }]),
     ];
-    let access = prop_oneof![Just(Access::DeviceReads), Just(Access::DeviceWrites), Just(Access::DeviceReadsAndWrites)];
-    (segments, access).prop_map(|(segments, access)| Buffer { segments, access })
+    (segments, access()).prop_map(|(segments, access)| Buffer { segments, access })
+}
+
+fn access() -> impl Strategy<Value = Access> {
+    prop_oneof![Just(Access::DeviceReads), Just(Access::DeviceWrites), Just(Access::DeviceReadsAndWrites)]
 }
 
 /// Anywhere in a page, and across up to three boundaries; often where others are.
