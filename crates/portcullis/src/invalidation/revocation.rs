@@ -119,7 +119,7 @@ impl Revocation {
     #[inline(always)]
     pub(crate) fn join<const WITHIN: u64>(&mut self, range: IovaRange) {
         // In order, as drivers mostly unmap, the next is the neighbour of the last.
-        if self.end == range.first_pfn() && self.end % WITHIN != 0 && is_within(range, WITHIN) {
+        if self.end == range.first_pfn() && !self.end.is_multiple_of(WITHIN) && is_within(range, WITHIN) {
             self.end = range.end_pfn();
             self.owner_and_room += 1;
         } else {
@@ -134,7 +134,7 @@ impl Revocation {
         if !is_within(range, within) {
             return self.note(Revoked::one(range, Due::Invalidation, true));
         }
-        if range.end_pfn() != self.first || self.first % within == 0 {
+        if range.end_pfn() != self.first || self.first.is_multiple_of(within) {
             self.close_run();
             self.end = range.end_pfn();
         }
@@ -376,7 +376,7 @@ mod tests {
             prop_assert_eq!(&pages, &firsts);
             prop_assert!(revocation.revoked().all(|revoked| revoked.unmaps as u64 == revoked.range.pages()));
             prop_assert!(runs.iter().all(|run| run.first_pfn() / 64 == (run.end_pfn() - 1) / 64));
-            let gaps = |pair: &[u64]| pair[0] + 1 != pair[1] || pair[1] % 64 == 0;
+            let gaps = |pair: &[u64]| pair[0] + 1 != pair[1] || pair[1].is_multiple_of(64);
             prop_assert_eq!(runs.len(), 1 + firsts.windows(2).filter(|pair| gaps(pair)).count());
             prop_assert_eq!(revocation.only_run().is_some(), runs.len() == 1);
         }
