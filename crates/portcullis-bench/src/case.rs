@@ -1,6 +1,7 @@
 //! One row after the other: a design under a protection, a workload, a number of threads.
 
 use super::check::Checks;
+use super::driven::Driven;
 use super::group::{self, Effort, ThreadGroup};
 use super::host::{Native, cpus};
 use super::iommu::{Empty, Queued, Watched};
@@ -80,6 +81,11 @@ impl Case {
             Workload::Page1Queued => {
                 let platform = Native::coherent();
                 design.visit(OneRing(Setting { case: self, group, platform, iommu: &Queued::new(&platform) }))
+            }
+            Workload::Page1Driven => {
+                let platform = Native::coherent();
+                let iommu = Driven::new(&platform)?;
+                design.visit(OneRing(Setting { case: self, group, platform, iommu: &iommu }))
             }
             _ => {
                 let platform = Native::coherent();

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// An IOMMU that a benchmark asks what it has seen.
-pub(super) trait Watched: Iommu<Ticket = ()> {
+pub(super) trait Watched: Iommu {
     /// The tables of its one domain.
     fn tables(&self) -> Option<Tables>;
 }
@@ -32,14 +32,15 @@ pub(super) fn submissions() -> u64 {
     SUBMISSIONS.get()
 }
 
+/// Counts one.
 #[inline(always)]
-fn count_submission() {
+pub(super) fn count_submission() {
     SUBMISSIONS.set(SUBMISSIONS.get() + 1);
 }
 
 /// The one domain of an IOMMU.
 #[derive(Debug, Default)]
-struct OneDomain(Mutex<Option<Translation>>);
+pub(super) struct OneDomain(Mutex<Option<Translation>>);
 
 /// Its id.
 const DOMAIN: DomainId = DomainId(1);
@@ -49,7 +50,7 @@ impl OneDomain {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn open(&self, translation: Translation) -> Result<DomainId, AttachError> {
+    pub(super) fn open(&self, translation: Translation) -> Result<DomainId, AttachError> {
         let mut current = self.translation();
         match *current {
             Some(_) => Err(AttachError::NoDomainId),
@@ -60,11 +61,11 @@ impl OneDomain {
         }
     }
 
-    fn close(&self, domain: DomainId) -> Result<(), AttachError> {
+    pub(super) fn close(&self, domain: DomainId) -> Result<(), AttachError> {
         self.translation().take().map(drop).ok_or(AttachError::NoSuchDomain(domain))
     }
 
-    fn tables(&self) -> Option<Tables> {
+    pub(super) fn tables(&self) -> Option<Tables> {
         self.translation().map(Tables)
     }
 }

@@ -8,6 +8,8 @@
 
 mod case;
 mod check;
+#[allow(unsafe_code, reason = "what hardware reads and writes")]
+mod driven;
 mod group;
 #[allow(unsafe_code, reason = "table pages, restartable sequences and counters of this machine")]
 mod host;
@@ -38,6 +40,7 @@ pub use workload::{UnknownWorkload, Workload};
 
 use portcullis::designs::Choice;
 use portcullis::{CommitError, NewDomainError, RawMapError, RawUnmapError, UnmapError};
+use portcullis_vtd::BringUpError;
 use thiserror::Error;
 
 /// What to time.
@@ -72,6 +75,9 @@ pub enum BenchError {
     /// A commit failed.
     #[error("a commit failed: {0}")]
     Commit(#[from] CommitError),
+    /// The unit of the VT-d driver did not come up.
+    #[error("no unit: {0}")]
+    BringUp(#[from] BringUpError),
     /// The work was not what it should have been.
     #[error("check failed: {0}")]
     Check(String),

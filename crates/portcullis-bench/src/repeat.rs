@@ -2,6 +2,7 @@
 
 use super::BenchError;
 use super::case::{bursts_worker, fill, typed_worker};
+use super::driven::Driven;
 use super::host::Native;
 use super::iommu::{Empty, Queued};
 use super::meter::Meter;
@@ -29,6 +30,11 @@ pub fn repeat(choice: Choice, protection: Protection, workload: Workload, pairs:
             let iommu = Queued::new(&platform);
             choice.design.visit(Repeat { config, workload, pairs, platform, iommu: &iommu })
         }
+        Workload::Page1Driven => {
+            let platform = Native::coherent();
+            let iommu = Driven::new(&platform)?;
+            choice.design.visit(Repeat { config, workload, pairs, platform, iommu: &iommu })
+        }
         Workload::Page1NonCoherent | Workload::Page1Batch64NonCoherent => {
             let platform = Native::not_coherent().ok_or(BenchError::NoFlush)?;
             choice.design.visit(Repeat { config, workload, pairs, platform, iommu: &Empty::new(false) })
@@ -54,9 +60,11 @@ impl<'r, P: Platform, I: Iommu> Visitor<P, &'r I> for Repeat<'r, P, I> {
     fn visit<D: Design<P, &'r I>>(self) -> Self::Output {
         let domain = Domain::<D, _, _>::with_config(self.iommu, self.platform, &self.config)?;
         let mut worker: Box<dyn Worker + '_> = match self.workload {
-            Workload::Page1 | Workload::Page1Queued | Workload::Page1NonCoherent | Workload::Descriptor64 => {
-                Box::new(Singles::new(&domain, fill(&domain, self.workload, 0)?))
-            }
+            Workload::Page1
+            | Workload::Page1Queued
+            | Workload::Page1Driven
+            | Workload::Page1NonCoherent
+            | Workload::Descriptor64 => Box::new(Singles::new(&domain, fill(&domain, self.workload, 0)?)),
             Workload::Page1Batch64 | Workload::Page1Batch64NonCoherent => {
                 Box::new(Batches::new(&domain, fill(&domain, self.workload, 0)?))
             }

@@ -12,6 +12,8 @@ pub enum Workload {
     Page1,
     /// The same, and each submission writes its descriptors and a wait to a ring in memory.
     Page1Queued,
+    /// The same through the queue of the VT-d driver, over registers that answer at once.
+    Page1Driven,
     /// The same as the first, with 64 unmaps under one commit and 64 maps after it, made together.
     Page1Batch64,
     /// Buffers of 64 contiguous pages, 256 live.
@@ -39,9 +41,10 @@ pub struct UnknownWorkload(String);
 
 impl Workload {
     /// All of them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Page1,
         Self::Page1Queued,
+        Self::Page1Driven,
         Self::Page1Batch64,
         Self::Descriptor64,
         Self::TwoRings,
@@ -58,6 +61,7 @@ impl Workload {
         match self {
             Self::Page1 => "page-1",
             Self::Page1Queued => "page-1-queued",
+            Self::Page1Driven => "page-1-driven",
             Self::Page1Batch64 => "page-1-batch-64",
             Self::Descriptor64 => "descriptor-64",
             Self::TwoRings => "two-rings",
@@ -75,6 +79,7 @@ impl Workload {
         match self {
             Self::Page1 => "map and unmap of one 4 KiB page, 1024 live, first in first out; invalidation counted only",
             Self::Page1Queued => "the same; each submission writes its descriptors and a wait to a ring in memory",
+            Self::Page1Driven => "the same, through the queue of the VT-d driver, over registers that answer at once",
             Self::Page1Batch64 => "as page-1, 64 unmaps under one commit, then 64 maps together",
             Self::Descriptor64 => "map and unmap of 64 contiguous pages, 256 live",
             Self::TwoRings => "4096 pages that the device writes, 1024 that it reads, served in turn",
