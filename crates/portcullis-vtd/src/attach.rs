@@ -80,6 +80,7 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
     }
 
     /// The descriptor of a command; what the unit cannot do page by page it does to the whole domain, at all levels.
+    #[inline]
     fn descriptor(&self, command: &Invalidation) -> InvalidationDescriptor {
         self.iotlb(match *command {
             Invalidation::Pages { domain, first, mask, leaf_only } if self.selects(first, mask) => {
@@ -90,6 +91,7 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
         })
     }
 
+    #[inline]
     fn selects(&self, first: Iova, mask: u8) -> bool {
         let is_ring = mask == RING_ADDRESS_MASK && RingAddress::of(first).ring != 0 && self.extended.rings();
         self.capability.psi() && (mask <= self.capability.mamv() || is_ring)
@@ -97,6 +99,7 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
 }
 
 /// Whether a page-selective command names a run that is aligned to its size; hardware would invalidate another one.
+#[inline]
 fn is_aligned(command: &Invalidation) -> bool {
     match *command {
         Invalidation::Pages { first, mask, .. } => {

@@ -32,6 +32,7 @@ use crate::spec::registers::{FSTS, IQA, IQH, IQT, QUEUE_INDEX_SHIFT, global};
 use crate::spec::{faults::status, tables::ENTRIES};
 use crate::sync::AtomicU64;
 use crate::unbroken::Unbroken;
+use core::num::NonZeroU64;
 use portcullis::platform::{LockClass, Step, Wait};
 use portcullis::table::Entry;
 use portcullis::{PhysAddr, Platform, QueueError};
@@ -55,17 +56,31 @@ impl From<Submission> for Ticket {
     }
 }
 
-/// A run of descriptors and the wait behind them.
+/// A run of descriptors and the wait behind them: in the low byte the slot in which it begins, and its status lies; above that its
+/// sequence, which begins at one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Submission {
-    /// Where it begins, and its status lies.
-    pub(crate) slot: u16,
-    sequence: u64,
-}
+pub(crate) struct Submission(NonZeroU64);
+
+const SLOT_BITS: u32 = SLOTS.ilog2();
 
 impl Submission {
-    /// None: sequences begin at one.
-    const NONE: Self = Self { slot: 0, sequence: 0 };
+    #[inline]
+    fn new(slot: usize, sequence: u64) -> Self {
+        debug_assert!(slot < SLOTS && sequence > 0);
+        // Sequences begin at one, so it is never zero. 2^56 of them are not used up.
+        Self(NonZeroU64::new(sequence << SLOT_BITS | slot as u64).unwrap_or(NonZeroU64::MIN))
+    }
+
+    /// Where it begins, and its status lies.
+    #[inline]
+    pub(crate) const fn slot(self) -> usize {
+        self.0.get() as usize % SLOTS
+    }
+
+    #[inline]
+    const fn sequence(self) -> u64 {
+        self.0.get() >> SLOT_BITS
+    }
 }
 
 /// How often an invalidation queue was used.
@@ -85,8 +100,9 @@ pub(crate) struct Ring {
     tail: usize,
     /// Of the last submission.
     pub(crate) sequence: u64,
-    /// The submission whose wait is in each slot; none where there is another descriptor.
-    waits: [Submission; SLOTS],
+    /// For each slot in which a submission begins its sequence, and the slot behind its wait once that is written.
+    sequences: [u64; SLOTS],
+    ends: [u16; SLOTS],
     /// The submission that callers may still join: it ends at `tail`, and hardware does not know of it.
     boarding: Option<Ride>,
     /// The last two that callers have shared, the older first, unless they are known to be over.
@@ -102,16 +118,24 @@ impl Ring {
         SLOTS - 1 - distance(self.head, self.tail) - usize::from(self.boarding.is_some())
     }
 
-    /// The waits in the slots from `from` to before `to`, oldest first: in which slot, and whose.
-    fn waits(&self, from: usize, to: usize) -> impl Iterator<Item = (usize, Submission)> + '_ {
-        let slots = (0..distance(from, to)).map(move |step| (from + step) % SLOTS);
-        slots.map(|slot| (slot, self.waits[slot])).filter(|(_, submission)| *submission != Submission::NONE)
+    /// The submissions that have a wait and are not known to be over, oldest first, each with the slot behind its wait.
+    fn submissions(&self) -> impl Iterator<Item = (Submission, usize)> + '_ {
+        let end = self.boarding.map_or(self.tail, |ride| ride.first());
+        let mut first = self.head;
+        core::iter::from_fn(move || {
+            if first == end {
+                return None;
+            }
+            let submission = Submission::new(first, self.sequences[first]);
+            first = usize::from(self.ends[first]);
+            Some((submission, first))
+        })
     }
 
     /// The slot that is written next, taken.
-    fn take(&mut self, holding: Submission) -> usize {
+    #[inline]
+    fn take(&mut self) -> usize {
         let slot = self.tail;
-        self.waits[slot] = holding;
         self.tail = (slot + 1) % SLOTS;
         slot
     }
@@ -144,7 +168,8 @@ impl<P: Platform> Queue<P> {
             head: 0,
             tail: 0,
             sequence: 0,
-            waits: [Submission::NONE; SLOTS],
+            sequences: [0; SLOTS],
+            ends: [0; SLOTS],
             boarding: None,
             departed: [None; 2],
             broken: false,
@@ -192,22 +217,31 @@ impl<P: Platform> Queue<P> {
     }
 
     /// Tries, with the lock for each try, until there is room.
+    #[inline]
     fn when_there_is_room<M: Mmio>(
         &self,
         hardware: &Hardware<M, P>,
         attempt: impl Fn(&mut Ring) -> Option<Ticket>,
     ) -> Result<Ticket, QueueError> {
-        let submitted = hardware.spin(Wait::QueueRoom, || {
+        let attempt = || {
             let attempted = self.ring.with(|ring| match ring.broken {
                 true => Some(Err(QueueError::Descriptor)),
                 false => attempt(ring).map(Ok),
             });
-            let attempted = attempted.unwrap_or_else(|panicked| Some(Err(panicked)));
-            if attempted.is_none() {
-                // A queue that has stopped makes no room.
-                return self.resume_if_stopped(hardware).err().map(Err);
-            }
-            attempted
+            attempted.unwrap_or_else(|panicked| Some(Err(panicked)))
+        };
+        attempt().unwrap_or_else(|| self.spin_for_room(hardware, attempt))
+    }
+
+    #[cold]
+    fn spin_for_room<M: Mmio>(
+        &self,
+        hardware: &Hardware<M, P>,
+        attempt: impl Fn() -> Option<Result<Ticket, QueueError>>,
+    ) -> Result<Ticket, QueueError> {
+        let submitted = hardware.spin(Wait::QueueRoom, || {
+            // A queue that has stopped makes no room.
+            attempt().or_else(|| self.resume_if_stopped(hardware).err().map(Err))
         });
         submitted.unwrap_or(Err(QueueError::Timeout(hardware.wait_us_max)))
     }
@@ -226,45 +260,66 @@ impl<P: Platform> Queue<P> {
         }
         // A submission is one run of slots, so those who wait for submissions go now. The doorbell is for both.
         self.close_boarding(ring, &hardware.platform);
-        hardware.platform.probe(Step::QueueWrite { descriptors: needed });
+        Some(self.write_submission(ring, hardware, descriptors))
+    }
+
+    /// Writes a submission, for which there is room while nobody boards, and tells the hardware.
+    #[inline(always)]
+    fn write_submission<M: Mmio>(
+        &self,
+        ring: &mut Ring,
+        hardware: &Hardware<M, P>,
+        descriptors: impl ExactSizeIterator<Item = InvalidationDescriptor>,
+    ) -> Submission {
+        hardware.platform.probe(Step::QueueWrite { descriptors: descriptors.len() + 1 });
         let submission = self.begin(ring, &hardware.platform);
         self.append(ring, &hardware.platform, descriptors);
         self.close(ring, &hardware.platform, submission);
         ring_doorbell(ring, hardware);
-        Some(submission)
+        submission
     }
 
     /// Whether there is room for `needed` slots, now or after a look at what is over.
+    #[inline]
     fn has_room(&self, ring: &mut Ring, platform: &P, needed: usize) -> bool {
-        if ring.room() < needed {
-            self.reclaim(ring, platform);
-        }
+        ring.room() >= needed || self.makes_room(ring, platform, needed)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn makes_room(&self, ring: &mut Ring, platform: &P, needed: usize) -> bool {
+        self.reclaim(ring, platform);
         ring.room() >= needed
     }
 
     /// Begins a submission in the slot that is written next.
+    #[inline(always)]
     fn begin(&self, ring: &mut Ring, platform: &P) -> Submission {
         ring.sequence += 1;
-        let submission = Submission { slot: ring.tail as u16, sequence: ring.sequence };
+        let submission = Submission::new(ring.tail, ring.sequence);
+        ring.sequences[ring.tail] = ring.sequence;
         // Software's own word, never read by hardware, so no barrier. Whoever still asks about the last submission that began
         // here sees that it is over: that is what let the slot be taken.
-        self.status(platform, submission.slot).store_bits(u64::from((submission.sequence as u32).wrapping_sub(1)));
+        self.status(platform, submission).store_bits(u64::from((ring.sequence as u32).wrapping_sub(1)));
         submission
     }
 
     /// Writes the descriptors of a commit.
+    #[inline(always)]
     fn append(&self, ring: &mut Ring, platform: &P, descriptors: impl Iterator<Item = InvalidationDescriptor>) {
         for descriptor in descriptors {
-            self.write(platform, ring.take(Submission::NONE), descriptor);
+            self.write(platform, ring.take(), descriptor);
         }
         ring.used.commits += 1;
     }
 
     /// Writes the wait of a submission that ends here, and makes all of it visible.
+    #[inline(always)]
     fn close(&self, ring: &mut Ring, platform: &P, submission: Submission) {
-        self.write(platform, ring.take(submission), self.wait(submission));
+        self.write(platform, ring.take(), self.wait(submission));
         ring.used.waits += 1;
-        let first = usize::from(submission.slot);
+        let first = submission.slot();
+        ring.ends[first] = ring.tail as u16;
         self.make_visible(platform, first, distance(first, ring.tail));
     }
 
@@ -273,27 +328,31 @@ impl<P: Platform> Queue<P> {
     /// A wait that has landed was fetched, and so was everything ahead of it: memory tells what the head register would,
     /// without a read across the bus, and tells also that nothing more will be written to the slot's status.
     fn reclaim(&self, ring: &mut Ring, platform: &P) {
-        let over = |&(_, submission): &(usize, Submission)| self.has_landed(platform, submission);
-        if let Some((slot, _)) = ring.waits(ring.head, ring.tail).take_while(over).last() {
-            ring.head = (slot + 1) % SLOTS;
+        let over = |&(submission, _): &(Submission, usize)| self.has_landed(platform, submission);
+        if let Some((_, end)) = ring.submissions().take_while(over).last() {
+            ring.head = end;
         }
         // Within a revolution, so that no later one can take its status out of the reach of comparison.
         ring.departed = ring.departed.map(|ride| ride.filter(|departed| !self.has_landed(platform, *departed)));
     }
 
     /// Whether everything under `ticket` is done.
+    #[inline]
     pub(crate) fn is_done<M: Mmio>(&self, hardware: &Hardware<M, P>, ticket: Ticket) -> Result<bool, QueueError> {
-        let Ticket { submission, turn } = ticket;
-        match self.look(&hardware.platform, submission) {
-            Ok(false) => {
-                if let Some(turn) = turn {
-                    self.move_along(hardware, submission, turn)?;
-                }
-                self.resume_if_stopped(hardware)?;
-                self.look(&hardware.platform, submission)
-            }
+        match self.look(&hardware.platform, ticket.submission) {
+            Ok(false) => self.ask_again(hardware, ticket),
             over => over,
         }
+    }
+
+    #[inline(never)]
+    fn ask_again<M: Mmio>(&self, hardware: &Hardware<M, P>, ticket: Ticket) -> Result<bool, QueueError> {
+        let Ticket { submission, turn } = ticket;
+        if let Some(turn) = turn {
+            self.move_along(hardware, submission, turn)?;
+        }
+        self.resume_if_stopped(hardware)?;
+        self.look(&hardware.platform, submission)
     }
 
     /// Spins until everything under `ticket` is done.
@@ -307,35 +366,40 @@ impl<P: Platform> Queue<P> {
     }
 
     /// What memory tells of `submission`.
+    #[inline]
     fn look(&self, platform: &P, submission: Submission) -> Result<bool, QueueError> {
         // The status first: whatever makes it read as landed, a failure was written before that, and the acquiring load
         // shows it.
         let landed = self.has_landed(platform, submission);
-        match Failure::decode(self.failure(platform, submission.slot).load_bits()) {
-            Some(failure) if failure.sequence >= submission.sequence => Err(failure.error),
+        match Failure::decode(self.failure(platform, submission).load_bits()) {
+            Some(failure) if failure.sequence >= submission.sequence() => Err(failure.error),
             _ => Ok(landed),
         }
     }
 
     /// Whether hardware is through with the wait of `submission`, well or badly.
+    #[inline]
     fn has_landed(&self, platform: &P, submission: Submission) -> bool {
-        let status = self.status(platform, submission.slot).load_bits() as u32;
-        status.wrapping_sub(submission.sequence as u32).cast_signed() >= 0
+        let status = self.status(platform, submission).load_bits() as u32;
+        status.wrapping_sub(submission.sequence() as u32).cast_signed() >= 0
     }
 
-    fn status<'a>(&'a self, platform: &'a P, slot: u16) -> &'a Entry {
-        &self.statuses.entries(platform)[usize::from(slot) * 2]
+    #[inline]
+    fn status<'a>(&'a self, platform: &'a P, submission: Submission) -> &'a Entry {
+        &self.statuses.entries(platform)[submission.slot() * 2]
     }
 
-    fn failure<'a>(&'a self, platform: &'a P, slot: u16) -> &'a Entry {
-        &self.statuses.entries(platform)[usize::from(slot) * 2 + 1]
+    #[inline]
+    fn failure<'a>(&'a self, platform: &'a P, submission: Submission) -> &'a Entry {
+        &self.statuses.entries(platform)[submission.slot() * 2 + 1]
     }
 
     /// The wait that lands `submission`.
+    #[inline(always)]
     fn wait(&self, submission: Submission) -> InvalidationDescriptor {
-        let address = PhysAddr::new(self.statuses.phys().as_u64() + u64::from(submission.slot) * DESCRIPTOR_BYTES);
+        let address = PhysAddr::new(self.statuses.phys().as_u64() + submission.slot() as u64 * DESCRIPTOR_BYTES);
         InvalidationDescriptor::Wait {
-            status: Some(StatusWrite { address, data: submission.sequence as u32 }),
+            status: Some(StatusWrite { address, data: submission.sequence() as u32 }),
             interrupt: false,
             fence: false,
             drain_page_requests: false,
@@ -343,6 +407,7 @@ impl<P: Platform> Queue<P> {
     }
 
     /// Writes a descriptor, the quadword with its type last.
+    #[inline(always)]
     fn write(&self, platform: &P, slot: usize, descriptor: InvalidationDescriptor) {
         let [low, high] = descriptor.encode();
         let entries = self.descriptors.entries(platform);
@@ -351,6 +416,7 @@ impl<P: Platform> Queue<P> {
     }
 
     /// Makes `count` descriptors from `first` on visible to the hardware.
+    #[inline(always)]
     fn make_visible(&self, platform: &P, first: usize, count: usize) {
         let entries = self.descriptors.entries(platform);
         let end = first + count;

@@ -42,12 +42,13 @@ impl<P: Platform> Queue<P> {
         let sane = raw_head & !QUEUE_OFFSET_MASK == 0
             && head < SLOTS
             && distance(ring.head, head) <= distance(ring.head, ring.tail);
-        // Each submission ends in a wait of its own, so the next wait belongs to the one that has the descriptor at the head.
-        let owner = if sane { ring.waits(head, ring.tail).next() } else { None };
+        // The submission that has the descriptor at the head: the first that ends behind it.
+        let has_head = |&(_, end): &(Submission, usize)| distance(ring.head, head) < distance(ring.head, end);
+        let owner = if sane { ring.submissions().find(has_head) } else { None };
         let refused = errors & status::QUEUE_ERROR != 0;
         // Stopped at no descriptor of ours, or in front of a wait that has landed: hardware could not fetch, or is gone and
         // reads as all ones.
-        let lost = owner.is_none_or(|(_, owner)| self.has_landed(&hardware.platform, owner));
+        let lost = owner.is_none_or(|(owner, _)| self.has_landed(&hardware.platform, owner));
         if !sane || (refused && lost) {
             ring.broken = true;
             self.drop_waits(ring, hardware, ring.tail, false);
@@ -57,8 +58,8 @@ impl<P: Platform> Queue<P> {
             // Hardware has dropped every wait that it had fetched and not finished; those from the head on it has not seen.
             self.drop_waits(ring, hardware, head, true);
         }
-        if let Some((wait, owner)) = owner.filter(|_| refused) {
-            self.replace_refused(hardware, head, wait, owner);
+        if let Some((owner, end)) = owner.filter(|_| refused) {
+            self.replace_refused(hardware, head, (end + SLOTS - 1) % SLOTS, owner);
         }
         // A completion that no invalidation of ours asked for, `COMPLETION_ERROR`, stops nothing and hits no submission.
         hardware.write32(FSTS, errors);
@@ -73,21 +74,22 @@ impl<P: Platform> Queue<P> {
         self.fail(hardware, owner, false);
         // Not a wait without any effect, which some implementations refuse too: one that writes to the status of the slot that
         // the owner's wait is in. Nobody unfinished has begun there, unless the owner is nothing but that wait.
-        self.write(&hardware.platform, head, self.wait(Submission { slot: wait as u16, ..owner }));
+        self.write(&hardware.platform, head, self.wait(Submission::new(wait, owner.sequence())));
         self.make_visible(&hardware.platform, head, 1);
     }
 
     /// Fails every submission whose wait lies before `end` and has not landed, and lands it in the hardware's stead.
     fn drop_waits<M: Mmio>(&self, ring: &Ring, hardware: &Hardware<M, P>, end: usize, device: bool) {
-        for (_, submission) in ring.waits(ring.head, end) {
+        let is_before = |&(_, behind): &(Submission, usize)| distance(ring.head, behind) <= distance(ring.head, end);
+        for (submission, _) in ring.submissions().take_while(is_before) {
             if !self.has_landed(&hardware.platform, submission) {
                 self.fail(hardware, submission, device);
-                self.status(&hardware.platform, submission.slot).store_bits(u64::from(submission.sequence as u32));
+                self.status(&hardware.platform, submission).store_bits(u64::from(submission.sequence() as u32));
             }
         }
     }
 
     fn fail<M: Mmio>(&self, hardware: &Hardware<M, P>, submission: Submission, device: bool) {
-        self.failure(&hardware.platform, submission.slot).store_bits(Failure::encode(submission.sequence, device));
+        self.failure(&hardware.platform, submission).store_bits(Failure::encode(submission.sequence(), device));
     }
 }

@@ -27,7 +27,7 @@ use portcullis::{Platform, QueueError};
 /// in microseconds. They would all want the lock at once, and those who come to board would wait behind them, find that the
 /// ride has gone, and depart alone, so that it would never end. So longer than it takes to see that a ride has landed, and no
 /// longer than one might be missed.
-const PATIENCE_US: u64 = if cfg!(loom) { 1 } else { 10 };
+const PATIENCE_US: u32 = if cfg!(loom) { 1 } else { 10 };
 
 /// Nobody has seen it.
 pub(super) const UNSEEN: u64 = u64::MAX;
@@ -46,7 +46,7 @@ pub(super) struct Turn {
     /// When this has landed,
     behind: Submission,
     /// and so long after that was seen, in microseconds.
-    patience_us: u64,
+    patience_us: u32,
 }
 
 impl<P: Platform> Queue<P> {
@@ -60,7 +60,28 @@ impl<P: Platform> Queue<P> {
     }
 
     /// Writes a commit into the next ride, and has that depart where there is nothing to wait for.
+    #[inline]
     fn board<M: Mmio>(
+        &self,
+        ring: &mut Ring,
+        hardware: &Hardware<M, P>,
+        descriptors: impl ExactSizeIterator<Item = InvalidationDescriptor>,
+    ) -> Option<Ticket> {
+        let platform = &hardware.platform;
+        let count = descriptors.len();
+        let [older, last] = ring.departed;
+        let in_flight = older.filter(|departed| !self.has_landed(platform, *departed));
+        if ring.boarding.is_none() && in_flight.is_none() && ring.room() > count {
+            // Nothing to wait for, and nobody on board: a ride of its own.
+            let submission = self.write_submission(ring, hardware, descriptors);
+            ring.departed = [last, Some(submission)];
+            return Some(submission.into());
+        }
+        self.board_next(ring, hardware, descriptors)
+    }
+
+    #[inline(never)]
+    fn board_next<M: Mmio>(
         &self,
         ring: &mut Ring,
         hardware: &Hardware<M, P>,
@@ -81,7 +102,7 @@ impl<P: Platform> Queue<P> {
             self.landing_seen_us.store(UNSEEN, Ordering::Relaxed);
             Ride { submission: self.begin(ring, platform), leader: cpu }
         });
-        let before = ride.descriptors(ring) as u64;
+        let before = ride.descriptors(ring);
         self.append(ring, platform, descriptors);
         self.set_boarding(ring, Some(ride));
         // A full ride gains nothing by waiting.
@@ -92,7 +113,7 @@ impl<P: Platform> Queue<P> {
             return Some(ride.submission.into());
         };
         // Whoever boards on the leader's CPU has interrupted it, or it has moved: act in its stead.
-        let patience_us = if ride.leader == cpu { 0 } else { PATIENCE_US * before };
+        let patience_us = if ride.leader == cpu { 0 } else { PATIENCE_US * before as u32 };
         Some(Ticket { submission: ride.submission, turn: Some(Turn { behind, patience_us }) })
     }
 
@@ -108,7 +129,7 @@ impl<P: Platform> Queue<P> {
     ) -> Result<(), QueueError> {
         // Relaxed: this was the submission's sequence when it was boarded, which comes before; what is read here is that or
         // something later, and it is never set to that again. Who reads it too late looks again under the lock.
-        let is_boarding = || self.boarding.load(Ordering::Relaxed) == submission.sequence;
+        let is_boarding = || self.boarding.load(Ordering::Relaxed) == submission.sequence();
         let platform = &hardware.platform;
         if is_boarding() && self.has_landed(platform, turn.behind) && self.is_out_of_patience(platform, turn) {
             self.ring.with(|ring| {
@@ -131,7 +152,7 @@ impl<P: Platform> Queue<P> {
             self.landing_seen_us.store(platform.now_us(), Ordering::Relaxed);
             return false;
         }
-        platform.now_us() >= seen_us + turn.patience_us
+        platform.now_us() >= seen_us + u64::from(turn.patience_us)
     }
 
     /// Tells the hardware of those on board.
@@ -153,14 +174,19 @@ impl<P: Platform> Queue<P> {
     fn set_boarding(&self, ring: &mut Ring, ride: Option<Ride>) {
         ring.boarding = ride;
         // Relaxed: see `move_along`.
-        self.boarding.store(ride.map_or(0, |ride| ride.submission.sequence), Ordering::Relaxed);
+        self.boarding.store(ride.map_or(0, |ride| ride.submission.sequence()), Ordering::Relaxed);
     }
 }
 
 impl Ride {
+    /// The slot in which it begins.
+    pub(super) fn first(&self) -> usize {
+        self.submission.slot()
+    }
+
     /// Descriptors on board.
     fn descriptors(&self, ring: &Ring) -> usize {
-        distance(usize::from(self.submission.slot), ring.tail)
+        distance(self.submission.slot(), ring.tail)
     }
 }
 
