@@ -50,7 +50,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "flush-leaves-the-run-open",
         rule: "S2",
         file: "crates/portcullis/src/invalidation/per_cpu_queues.rs",
-        find: "queue.close(cpu, number);",
+        find: "queue.close_all(cpu, number);",
         replace: "let _ = number;",
         package: "portcullis",
         target: "loom",

@@ -33,6 +33,9 @@ pub(super) struct Run {
     pub(super) unmaps: usize,
 }
 
+/// Runs that a CPU has open: one for what its devices write and one for what they read.
+pub(super) const OPEN_RUNS: usize = 2;
+
 impl OpenRun {
     pub(super) fn none() -> Self {
         Self(AtomicU64::new(NO_RUN))
@@ -56,7 +59,7 @@ impl OpenRun {
         self.0.compare_exchange(word, joined, Ordering::Release, Ordering::Relaxed).is_ok()
     }
 
-    /// Begins a run of an unmap, which as many as `left` may join. There is none, and the lock is held.
+    /// Begins a run of an unmap, which as many as `left` may join, or a few less. There is none, and the lock is held.
     pub(super) fn begin(&self, range: IovaRange, left: usize) {
         debug_assert!(self.get().is_none());
         let left = (left as u64).min(UNMAPS_MAX - 1);
@@ -69,6 +72,12 @@ impl OpenRun {
     pub(super) fn close(&self) -> Option<Run> {
         // Acquire: pairs with `join`, each of which goes on with the release of the one before.
         Self::run(self.0.swap(NO_RUN, Ordering::Acquire))
+    }
+
+    /// Unmaps that it has and that may yet join.
+    pub(super) fn room(&self) -> usize {
+        let word = self.0.load(Ordering::Relaxed);
+        ((word & UNMAPS_MAX) + (word >> LEFT_SHIFT & UNMAPS_MAX)) as usize
     }
 
     /// The run as it is now, if there is one.

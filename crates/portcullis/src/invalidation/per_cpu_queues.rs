@@ -5,10 +5,10 @@
 //! begin, and an entry notes how many had begun when it was queued; so the flushes that serve it are those with that number and
 //! above, and one of them having succeeded is enough.
 //!
-//! Neighbours may wait as one entry, the [`OpenRun`] of a CPU, which single unmaps join without the lock. A flush that begins closes it,
-//! with the lock held, before it tells the hardware: so it serves what has joined by then, and what comes later begins another.
+//! Neighbours may wait as one entry, an [`OpenRun`] of a CPU, which single unmaps join without the lock. A flush that begins closes those
+//! there are, with the lock held, before it tells the hardware: so it serves what has joined by then, and what comes later begins another.
 
-use super::open_run::{OpenRun, Run};
+use super::open_run::{OPEN_RUNS, OpenRun, Run};
 use super::{Flushes, Revocation};
 use crate::address::IovaRange;
 use crate::error::{CommitError, NoMemory};
@@ -33,8 +33,8 @@ struct Waiting {
 
 /// What a CPU has.
 struct CpuQueue<P: Platform> {
-    /// What the next unmap may join. It is part of the queue, behind what waits there.
-    open: OpenRun,
+    /// What the next unmap may join. They are part of the queue, behind what waits there.
+    open: [OpenRun; OPEN_RUNS],
     queue: P::Lock<Queue>,
     /// Entries of the queue note less: once as many flushes have been served, nothing in it waits. Changed with its lock held.
     noted_below: AtomicU64,
@@ -46,6 +46,8 @@ struct Queue {
     waiting: VecDeque<Waiting>,
     /// Unmaps in `waiting`.
     unmaps: usize,
+    /// Which of the open runs is closed for the next.
+    next_open: usize,
     tables: FreedTables,
     /// Flushes that had begun when the latest of `tables` was queued.
     tables_begun: u64,
@@ -80,9 +82,9 @@ impl<P: Platform> PerCpuQueues<P> {
         let queue = || {
             let mut waiting = VecDeque::new();
             waiting.try_reserve_exact(capacity).map_err(|_| NoMemory)?;
-            let queue = Queue { waiting, unmaps: 0, tables: FreedTables::new(), tables_begun: 0 };
+            let queue = Queue { waiting, unmaps: 0, next_open: 0, tables: FreedTables::new(), tables_begun: 0 };
             let queue = platform.lock(LockClass::FlushQueue, queue);
-            Ok(CpuQueue { open: OpenRun::none(), queue, noted_below: AtomicU64::new(0) })
+            Ok(CpuQueue { open: core::array::from_fn(|_| OpenRun::none()), queue, noted_below: AtomicU64::new(0) })
         };
         Ok(Self {
             queues: PerCpu::new(platform, queue)?,
@@ -111,8 +113,10 @@ impl<P: Platform> PerCpuQueues<P> {
         let mut tables = core::mem::take(&mut revocation.tables);
         let mut rest =
             revocation.revoked().map(|revoked| Run { range: revoked.range, unmaps: revoked.unmaps }).peekable();
-        let queued = self.queue_here(space, allocator, |_, queue, begun| {
+        let queued = self.queue_here(space, allocator, |here, queue, begun| {
             let platform = space.platform();
+            // Their unmaps count to those that wait.
+            queue.close_all(here, begun);
             if !tables.is_empty() {
                 queue.tables_begun = begun;
                 queue.tables.append(platform, core::mem::take(&mut tables));
@@ -145,7 +149,8 @@ impl<P: Platform> PerCpuQueues<P> {
         let platform = space.platform();
         platform.probe(Step::Enter(Phase::Invalidate));
         // Not in a poisoned domain, where a flush has to come first.
-        if !space.is_poisoned() && self.queues.here(platform).open.join::<WITHIN>(range) {
+        let open = &self.queues.here(platform).open;
+        if !space.is_poisoned() && open.iter().any(|open| open.join::<WITHIN>(range)) {
             platform.probe(Step::FlushQueuePush);
             return Ok(Committed::Deferred);
         }
@@ -159,13 +164,23 @@ impl<P: Platform> PerCpuQueues<P> {
         allocator: &impl IovaAllocator<P>,
         range: IovaRange,
     ) -> Result<Committed, CommitError> {
-        self.queue_here(space, allocator, |here, queue, _| {
-            let has_room = self.has_room(space, allocator, queue, 1);
-            if has_room {
-                space.platform().probe(Step::FlushQueuePush);
-                here.open.begin(range, self.capacity - queue.unmaps - 1);
+        self.queue_here(space, allocator, |here, queue, begun| {
+            let run = &here.open[queue.next_open];
+            queue.close(run, begun);
+            // The others keep the room that is left to them, unless there is no other.
+            let taken = queue.unmaps + here.open.iter().map(OpenRun::room).sum::<usize>();
+            if taken >= self.capacity {
+                queue.close_all(here, begun);
+                if !self.has_room(space, allocator, queue, 1) {
+                    return false;
+                }
             }
-            has_room
+            let share = (self.capacity / OPEN_RUNS).max(OPEN_RUNS);
+            let taken = queue.unmaps + here.open.iter().map(OpenRun::room).sum::<usize>();
+            space.platform().probe(Step::FlushQueuePush);
+            run.begin(range, self.capacity.saturating_sub(taken).min(share).saturating_sub(1));
+            queue.next_open = (queue.next_open + 1) % OPEN_RUNS;
+            true
         })
     }
 
@@ -184,8 +199,6 @@ impl<P: Platform> PerCpuQueues<P> {
             let here = self.queues.here(platform);
             let is_done = here.queue.with(|queue| {
                 let begun = self.note(here);
-                // Its unmaps count to those that wait.
-                queue.close(here, begun);
                 let is_done = put(here, queue, begun);
                 self.due.set_if_none(platform, self.timeout_us);
                 is_done
@@ -306,7 +319,11 @@ impl<P: Platform> PerCpuQueues<P> {
     pub fn waiting(&self) -> usize {
         self.queues
             .iter()
-            .map(|cpu| cpu.queue.with(|queue| queue.unmaps + cpu.open.get().map_or(0, |run| run.unmaps)))
+            .map(|cpu| {
+                cpu.queue.with(|queue| {
+                    queue.unmaps + cpu.open.iter().filter_map(OpenRun::get).map(|run| run.unmaps).sum::<usize>()
+                })
+            })
             .sum()
     }
 
@@ -330,7 +347,7 @@ impl<P: Platform> PerCpuQueues<P> {
         let mut tables = FreedTables::new();
         for cpu in self.queues.iter() {
             cpu.queue.with(|queue| {
-                queue.close(cpu, 0);
+                queue.close_all(cpu, 0);
                 for waiting in queue.waiting.drain(..) {
                     allocator.free(platform, waiting.run.range, proof);
                 }
@@ -370,7 +387,7 @@ impl<P: Platform> PerCpuQueues<P> {
         let may_wait = |cpu: &&CpuQueue<P>| served.leaves(cpu.noted_below.load(Ordering::Relaxed));
         let extents = self.queues.iter().filter(may_wait).filter_map(|cpu| {
             cpu.queue.with(|queue| {
-                queue.close(cpu, number);
+                queue.close_all(cpu, number);
                 queue.waiting.iter().map(|waiting| waiting.run.range).reduce(IovaRange::around)
             })
         });
@@ -409,9 +426,13 @@ impl Queue {
         self.waiting.push_back(Waiting { run, begun });
     }
 
-    /// Closes the run that is open, if there is one: it waits for the flushes from number `begun` on. The lock is held.
-    fn close<P: Platform>(&mut self, cpu: &CpuQueue<P>, begun: u64) {
-        if let Some(run) = cpu.open.close() {
+    /// Closes the runs that are open on a CPU: they wait for the flushes from number `begun` on. The lock is held.
+    fn close_all<P: Platform>(&mut self, cpu: &CpuQueue<P>, begun: u64) {
+        cpu.open.iter().for_each(|open| self.close(open, begun));
+    }
+
+    fn close(&mut self, open: &OpenRun, begun: u64) {
+        if let Some(run) = open.close() {
             // Of two flushes that have begun, the later may have been here first. What is in front waits for that; then so does this.
             self.put(run, self.waiting.back().map_or(begun, |last| last.begun.max(begun)));
         }
