@@ -12,9 +12,6 @@ use std::thread;
 /// spin lock runs.
 const SPINS: u32 = 1 << 12;
 
-/// The first of them, in which it only looks.
-const EAGER: u32 = 64;
-
 const FREE: u8 = 0;
 const HELD: u8 = 1;
 /// A holder has panicked: what is protected may be half changed.
@@ -38,7 +35,7 @@ impl<T> SpinLock<T> {
     #[cold]
     fn wait(&self, mut found: u8) {
         loop {
-            for turn in 0..SPINS {
+            for _ in 0..SPINS {
                 if found == BROKEN {
                     // It was taken by looking.
                     self.state.store(BROKEN, Ordering::Relaxed);
@@ -52,10 +49,7 @@ impl<T> SpinLock<T> {
                         return;
                     }
                 }
-                // A critical section here is shorter than the pause that the instruction makes.
-                if turn >= EAGER {
-                    hint::spin_loop();
-                }
+                hint::spin_loop();
             }
             thread::yield_now();
         }

@@ -1,6 +1,7 @@
 //! Time, and the CPU where nothing tells it faster.
 
 use portcullis::platform::CpuHint;
+use std::cell::Cell;
 use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -45,12 +46,31 @@ pub(super) fn now_us() -> u64 {
     epoch.start.elapsed().as_micros() as u64
 }
 
-/// The CPU that runs, asked of the system.
-#[cold]
+/// How often the system's answer is good for.
+const CPU_USES: u32 = 64;
+
+thread_local! {
+    /// The CPU that the system named last, and how often that may be used.
+    static CPU: Cell<(u32, u32)> = const { Cell::new((0, 0)) };
+}
+
+/// The CPU that runs, asked of the system now and then: it is a hint, and the scheduler moves a thread that runs seldom.
+#[inline]
 pub(super) fn slow_cpu() -> CpuHint {
+    let (cpu, uses) = CPU.get();
+    if uses == 0 {
+        return ask_cpu();
+    }
+    CPU.set((cpu, uses - 1));
+    CpuHint(cpu)
+}
+
+#[cold]
+fn ask_cpu() -> CpuHint {
     // SAFETY: a question without arguments. Where it is not answered, the first CPU is as good a hint as any.
-    let cpu = unsafe { libc::sched_getcpu() };
-    CpuHint(u32::try_from(cpu).unwrap_or(0))
+    let cpu = u32::try_from(unsafe { libc::sched_getcpu() }).unwrap_or(0);
+    CPU.set((cpu, CPU_USES));
+    CpuHint(cpu)
 }
 
 /// The time stamp counter, read in program order behind all loads; elsewhere, nanoseconds.

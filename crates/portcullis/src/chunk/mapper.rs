@@ -251,7 +251,7 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
     fn commit_run(&self, revocation: &mut Revocation) -> Option<Result<Committed, CommitError>> {
         let AssembledMapper { allocator, space, .. } = &self.base;
         let platform = space.platform();
-        let run = revocation.only_run()?.range;
+        let run = revocation.only_joined_run()?;
         if self.unmap_way.load(Ordering::Relaxed) != UnmapWay::OneCommand as u8 || !revocation.is_of(space.batch_tag())
         {
             return None;

@@ -168,8 +168,7 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
     /// Those of [`Mapper::unmap_now`].
     #[inline(never)]
     pub(crate) fn unmap_by_allocator(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
-        let mut revocation = Revocation::new();
-        revocation.admit_unmap_of(self.space.tag(), range.pages())?;
+        let mut revocation = Revocation::of(self.space.tag());
         self.take_down(range, &mut revocation)?;
         Ok(self.commit(&mut revocation)?)
     }
@@ -265,7 +264,7 @@ unsafe impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Mapper for A
                 }
                 revocation.tables = tables;
             }
-            if revocation.revoked().any(|revoked| revoked.due != Due::Invalidation) {
+            if revocation.is_mixed() {
                 return self.commit_mixed(revocation);
             }
             policy.commit(space, allocator, revocation)

@@ -69,8 +69,7 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
     #[cold]
     #[inline(never)]
     pub(crate) fn unmap_placed(&self, range: IovaRange, refused: UnmapError) -> Result<Committed, RawUnmapError> {
-        let mut revocation = Revocation::new();
-        revocation.admit_unmap_of(self.space.tag(), range.pages())?;
+        let mut revocation = Revocation::of(self.space.tag());
         self.take_down_placed(range, refused, &mut revocation)?;
         Ok(super::Mapper::commit(self, &mut revocation)?)
     }

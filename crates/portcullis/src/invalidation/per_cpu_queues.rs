@@ -9,7 +9,7 @@
 //! there are, with the lock held, before it tells the hardware: so it serves what has joined by then, and what comes later begins another.
 
 use super::open_run::{OPEN_RUNS, OpenRun, Run};
-use super::{Flushes, Revocation};
+use super::{Flushes, Revocation, Revoked};
 use crate::address::IovaRange;
 use crate::error::{CommitError, NoMemory};
 use crate::iommu::{Invalidation, Iommu};
@@ -110,29 +110,43 @@ impl<P: Platform> PerCpuQueues<P> {
         allocator: &impl IovaAllocator<P>,
         revocation: &mut Revocation,
     ) -> Result<Committed, CommitError> {
-        let mut tables = core::mem::take(&mut revocation.tables);
-        let mut rest =
-            revocation.revoked().map(|revoked| Run { range: revoked.range, unmaps: revoked.unmaps }).peekable();
-        let queued = self.queue_here(space, allocator, |here, queue, begun| {
-            let platform = space.platform();
+        let tables = core::mem::take(&mut revocation.tables);
+        let run = |revoked: Revoked| Run { range: revoked.range, unmaps: revoked.unmaps };
+        let queued = match revocation.only_run() {
+            // As drivers mostly unmap.
+            Some(only) => self.push_runs(space, allocator, core::iter::once(run(only)), tables),
+            None => self.push_runs(space, allocator, revocation.revoked().map(run), tables),
+        };
+        revocation.clear_runs();
+        queued
+    }
+
+    #[inline]
+    fn push_runs<I: Iommu>(
+        &self,
+        space: &AddressSpace<P, I>,
+        allocator: &impl IovaAllocator<P>,
+        runs: impl Iterator<Item = Run>,
+        mut tables: FreedTables,
+    ) -> Result<Committed, CommitError> {
+        let platform = space.platform();
+        let mut runs = runs.peekable();
+        self.queue_here(space, allocator, |here, queue, begun| {
             // Their unmaps count to those that wait.
             queue.close_all(here, begun);
             if !tables.is_empty() {
                 queue.tables_begun = begun;
                 queue.tables.append(platform, core::mem::take(&mut tables));
             }
-            while let Some(run) = rest.peek() {
+            while let Some(run) = runs.peek() {
                 if !self.has_room(space, allocator, queue, run.unmaps) {
                     return false;
                 }
                 self.put(platform, queue, *run, begun);
-                rest.next();
+                runs.next();
             }
             true
-        });
-        drop(rest);
-        revocation.clear_runs();
-        queued
+        })
     }
 
     /// Queues an unmap of pages within an aligned run of `WITHIN`, and lets the next ones there join it.
@@ -175,7 +189,7 @@ impl<P: Platform> PerCpuQueues<P> {
                     return false;
                 }
             }
-            let share = (self.capacity / OPEN_RUNS).max(OPEN_RUNS);
+            let share = self.capacity / OPEN_RUNS;
             let taken = queue.unmaps + here.open.iter().map(OpenRun::room).sum::<usize>();
             space.platform().probe(Step::FlushQueuePush);
             run.begin(range, self.capacity.saturating_sub(taken).min(share).saturating_sub(1));

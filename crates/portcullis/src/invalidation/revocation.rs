@@ -44,9 +44,10 @@ impl Revoked {
 /// Dropping it leaks addresses and table pages, which is safe; [`Mapper::commit`](crate::design::Mapper::commit) is what
 /// should happen to it.
 #[must_use = "addresses and buffers come back only through a commit"]
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Revocation {
-    /// The run that the next unmap may lengthen: from page `first` to before page `end`. There is none where both are 0.
+    /// The last run, from page `first` to before page `end`, which the next unmap may lengthen unless it is [`ALONE`](Self::ALONE). There is
+    /// none where both are 0. It is not packed: most batches of designs that join nothing have no other.
     first: u64,
     end: u64,
     /// The tag of the address space that its unmaps belong to, once there is one, and below it the room that they take at most: two
@@ -57,23 +58,45 @@ pub struct Revocation {
     pub(crate) bounced: Chain,
     /// The room that unmaps take which are not in that run.
     closed_room: u8,
-    /// Long mappings among them.
+    /// Long mappings in all.
     long: u8,
+    /// What is due for the last run, where that is alone, and whether it is for leaves only.
+    due: Due,
+    leaf_only: bool,
+    /// Whether any run is due for something else than an invalidation now or later.
+    is_mixed: bool,
     /// Their runs.
     closed: ArrayVec<Packed, BATCH_MAX>,
 }
 
+impl Default for Revocation {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Revocation {
+    /// In `end`: the run is a mapping that nothing joins. No page number has it.
+    const ALONE: u64 = 1 << 63;
+
     /// Nothing to invalidate.
     pub const fn new() -> Self {
+        Self::of(NO_TAG)
+    }
+
+    /// Nothing to invalidate yet, in the space `tag`: one unmap need not be let in.
+    pub(crate) const fn of(tag: u64) -> Self {
         Self {
             first: 0,
             end: 0,
-            owner_and_room: 0,
+            owner_and_room: tag,
             tables: FreedTables::new(),
             bounced: Chain::EMPTY,
             closed_room: 0,
             long: 0,
+            due: Due::Invalidation,
+            leaf_only: true,
+            is_mixed: false,
             closed: ArrayVec::new_const(),
         }
     }
@@ -105,12 +128,14 @@ impl Revocation {
     }
 
     /// Notes an unmap that was let in.
-    pub(crate) fn note(&mut self, revoked: Revoked) {
+    #[inline]
+    pub(crate) fn note(&mut self, Revoked { range, due, leaf_only, .. }: Revoked) {
         self.close_run();
-        Packed::push(&mut self.closed, revoked);
-        let room = Packed::room(revoked.range.pages());
+        (self.first, self.end) = (range.first_pfn(), range.end_pfn() | Self::ALONE);
+        (self.due, self.leaf_only) = (due, leaf_only);
+        self.is_mixed |= due != Due::Invalidation;
+        let room = Packed::room(range.pages());
         self.owner_and_room += room as u64;
-        self.closed_room += room as u8;
         self.long += room as u8 - 1;
     }
 
@@ -134,7 +159,8 @@ impl Revocation {
         if !is_within(range, within) {
             return self.note(Revoked::one(range, Due::Invalidation, true));
         }
-        if range.end_pfn() != self.first || self.first.is_multiple_of(within) {
+        let is_alone = self.end & Self::ALONE != 0;
+        if range.end_pfn() != self.first || is_alone || self.first.is_multiple_of(within) {
             self.close_run();
             self.end = range.end_pfn();
         }
@@ -143,16 +169,28 @@ impl Revocation {
     }
 
     /// The next unmap begins a run.
-    #[cold]
+    #[inline]
     fn close_run(&mut self) {
-        if let Some(run) = self.open_run() {
-            Packed::push(&mut self.closed, run);
-            (self.first, self.end, self.closed_room) = (0, 0, self.room_taken() as u8);
+        if self.end != 0 {
+            self.pack_run();
         }
     }
 
-    fn open_run(&self) -> Option<Revoked> {
-        let range = IovaRange::new(self.first, self.end - self.first)?;
+    #[cold]
+    #[inline(never)]
+    fn pack_run(&mut self) {
+        if let Some(run) = self.last_run() {
+            Packed::push(&mut self.closed, run);
+        }
+        (self.first, self.end, self.closed_room) = (0, 0, self.room_taken() as u8);
+    }
+
+    #[inline]
+    fn last_run(&self) -> Option<Revoked> {
+        let range = IovaRange::new(self.first, (self.end & !Self::ALONE) - self.first)?;
+        if self.end & Self::ALONE != 0 {
+            return Some(Revoked::one(range, self.due, self.leaf_only));
+        }
         let unmaps = self.room_taken() - usize::from(self.closed_room);
         Some(Revoked { range, due: Due::Invalidation, leaf_only: true, unmaps })
     }
@@ -183,12 +221,25 @@ impl Revocation {
 
     /// What they left, in their order. Neighbours that came one after the other may have become one.
     pub fn revoked(&self) -> impl Iterator<Item = Revoked> + Clone {
-        Packed::all(&self.closed).chain(self.open_run())
+        Packed::all(&self.closed).chain(self.last_run())
     }
 
-    /// The only run, where there is one and all of it is joined unmaps.
+    /// The only run, where there is one.
+    #[inline]
     pub(crate) fn only_run(&self) -> Option<Revoked> {
-        if self.closed.is_empty() { self.open_run() } else { None }
+        if self.closed.is_empty() { self.last_run() } else { None }
+    }
+
+    /// The same where its unmaps have [joined](Self::join) it.
+    #[inline(always)]
+    pub(crate) fn only_joined_run(&self) -> Option<IovaRange> {
+        let is_joined = self.closed.is_empty() && self.end & Self::ALONE == 0;
+        if is_joined { IovaRange::new(self.first, self.end - self.first) } else { None }
+    }
+
+    /// Whether any run is due for something else than an invalidation now or later.
+    pub(crate) const fn is_mixed(&self) -> bool {
+        self.is_mixed
     }
 
     /// Puts the runs in the order of their addresses, unless lengths stand behind some.
@@ -216,7 +267,7 @@ impl Revocation {
     /// Forgets the runs.
     pub(crate) fn clear_runs(&mut self) {
         self.owner_and_room -= self.room_taken() as u64;
-        (self.first, self.end, self.closed_room, self.long) = (0, 0, 0, 0);
+        (self.first, self.end, self.closed_room, self.long, self.is_mixed) = (0, 0, 0, 0, false);
         self.closed.clear();
     }
 }
@@ -379,6 +430,16 @@ mod tests {
             let gaps = |pair: &[u64]| pair[0] + 1 != pair[1] || pair[1].is_multiple_of(64);
             prop_assert_eq!(runs.len(), 1 + firsts.windows(2).filter(|pair| gaps(pair)).count());
             prop_assert_eq!(revocation.only_run().is_some(), runs.len() == 1);
+            prop_assert_eq!(revocation.only_joined_run(), (runs.len() == 1).then_some(runs[0]));
+            // What is alone is joined to nothing, behind it or in front.
+            let (last, alone) = (runs[runs.len() - 1].end_pfn(), revocation.revoked().count());
+            revocation.admit_unmap_of(TAG, 1).expect("room");
+            revocation.note(Revoked::one(IovaRange::new(last + 64, 1).expect("a page"), Due::Invalidation, true));
+            prop_assert_eq!(revocation.only_joined_run(), None);
+            if revocation.admit_unmap_of(TAG, 1).is_ok() {
+                revocation.join::<64>(IovaRange::new(last + 65, 1).expect("a page"));
+                prop_assert_eq!(revocation.revoked().count(), alone + 2);
+            }
         }
     }
 

@@ -20,15 +20,21 @@ pub(super) fn commit<P: Platform, I: Iommu>(
 ) -> Result<Proof, CommitError> {
     let platform = space.platform();
     platform.probe(Step::Enter(Phase::Invalidate));
-    let invalidated = match revocation.only_run().map(|run| space.covering(run.range, run.leaf_only)) {
-        // As drivers mostly unmap: no list is built for that.
-        Some(command @ Invalidation::Pages { .. }) => invalidate(space, &[command], submissions),
+    // As drivers mostly unmap: no list is built for that.
+    let only = revocation.only_run().map(|run| (run, space.covering(run.range, run.leaf_only)));
+    let invalidated = match only {
+        Some((Revoked { unmaps: 1, .. }, command)) | Some((_, command @ Invalidation::Pages { .. })) => {
+            invalidate(space, &[command], submissions)
+        }
         _ => invalidate_all(space, revocation, per, submissions),
     };
     // Where it fails the ranges and tables leak: quarantined for good (S11).
     let proof = invalidated.inspect_err(|_| revocation.forget())?;
     platform.probe(Step::Enter(Phase::IovaFree));
-    revocation.revoked().for_each(|revoked| allocator.free(platform, revoked.range, &proof));
+    match only {
+        Some((run, _)) => allocator.free(platform, run.range, &proof),
+        None => revocation.revoked().for_each(|revoked| allocator.free(platform, revoked.range, &proof)),
+    }
     revocation.clear_runs();
     space.release(core::mem::take(&mut revocation.tables), &proof);
     Ok(proof)
