@@ -75,7 +75,7 @@ unsafe impl Mmio for AtOnce {
                     .with_psi(true)
                     .0
             }
-            ECAP => ExtendedCapability(0).with_qi(true).with_coherent(true).with_pt(true).0,
+            ECAP => ExtendedCapability(0).with_qi(true).with_coherent(true).with_pt(true).with_rings(true).0,
             IQH | IQT => self.tail.load(Ordering::Relaxed),
             _ => 0,
         }

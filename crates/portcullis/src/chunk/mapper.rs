@@ -386,6 +386,7 @@ unsafe impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
         let space = &self.base.space;
         let platform = space.platform();
         platform.probe(Step::Enter(Phase::Other));
+        let [first, ..] = *segments else { return Err(MapError::Empty.into()) };
         if space.are_plain(segments)
             && let Ok(Some(taken)) = self.take_pages(access, stream, segments.len())
         {
@@ -395,7 +396,6 @@ unsafe impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
             page_states::write_pages(platform, taken.entries, segments, access.rights());
             return Ok(taken.range);
         }
-        let [first, ..] = *segments else { return Err(MapError::Empty.into()) };
         self.map_segment_general(first, access, stream, Lifetime::Transient)
     }
 

@@ -33,7 +33,8 @@ pub(super) struct Run {
     pub(super) unmaps: usize,
 }
 
-/// Runs that a CPU has open: one for what its devices write and one for what they read. They never meet, so the model checker sees one.
+/// Runs that a CPU has open, begun in turn: so two streams of unmaps, of what devices write and of what they read, may go on beside each
+/// other. Each is closed by itself, so the model checker sees one.
 pub(super) const OPEN_RUNS: usize = if cfg!(loom) { 1 } else { 2 };
 
 impl OpenRun {
@@ -59,7 +60,7 @@ impl OpenRun {
         self.0.compare_exchange(word, joined, Ordering::Release, Ordering::Relaxed).is_ok()
     }
 
-    /// Begins a run of an unmap, which as many as `left` may join, or a few less. There is none, and the lock is held.
+    /// Begins a run of an unmap, which as many as `left` may join, 126 at most. There is none, and the lock is held.
     pub(super) fn begin(&self, range: IovaRange, left: usize) {
         debug_assert!(self.get().is_none());
         let left = (left as u64).min(UNMAPS_MAX - 1);

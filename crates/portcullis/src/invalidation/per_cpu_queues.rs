@@ -5,8 +5,8 @@
 //! begin, and an entry notes how many had begun when it was queued; so the flushes that serve it are those with that number and
 //! above, and one of them having succeeded is enough.
 //!
-//! Neighbours may wait as one entry, an [`OpenRun`] of a CPU, which single unmaps join without the lock. A flush that begins closes those
-//! there are, with the lock held, before it tells the hardware: so it serves what has joined by then, and what comes later begins another.
+//! Where a flush looks at what waits, neighbours may wait as one entry, an [`OpenRun`] of a CPU, which single unmaps join without the lock.
+//! A flush that begins closes those there are, with the lock held, before it tells the hardware: so it serves what has joined by then, and what comes later begins another.
 
 use super::open_run::{OPEN_RUNS, OpenRun, Run};
 use super::{Flushes, Revocation, Revoked};
@@ -46,6 +46,9 @@ struct Queue {
     waiting: VecDeque<Waiting>,
     /// Unmaps in `waiting`.
     unmaps: usize,
+    /// Flushes that had begun when each open run was begun. It is served by those with that number and above, whoever has joined it since:
+    /// each of them closes it before it tells the hardware.
+    open_begun: [u64; OPEN_RUNS],
     /// Which of the open runs is closed for the next.
     next_open: usize,
     tables: FreedTables,
@@ -82,7 +85,14 @@ impl<P: Platform> PerCpuQueues<P> {
         let queue = || {
             let mut waiting = VecDeque::new();
             waiting.try_reserve_exact(capacity).map_err(|_| NoMemory)?;
-            let queue = Queue { waiting, unmaps: 0, next_open: 0, tables: FreedTables::new(), tables_begun: 0 };
+            let queue = Queue {
+                waiting,
+                unmaps: 0,
+                open_begun: [0; OPEN_RUNS],
+                next_open: 0,
+                tables: FreedTables::new(),
+                tables_begun: 0,
+            };
             let queue = platform.lock(LockClass::FlushQueue, queue);
             Ok(CpuQueue { open: core::array::from_fn(|_| OpenRun::none()), queue, noted_below: AtomicU64::new(0) })
         };
@@ -133,7 +143,7 @@ impl<P: Platform> PerCpuQueues<P> {
         let mut runs = runs.peekable();
         self.queue_here(space, allocator, |here, queue, begun| {
             // Their unmaps count to those that wait.
-            queue.close_all(here, begun);
+            queue.close_all(here);
             if !tables.is_empty() {
                 queue.tables_begun = begun;
                 queue.tables.append(platform, core::mem::take(&mut tables));
@@ -147,6 +157,12 @@ impl<P: Platform> PerCpuQueues<P> {
             }
             true
         })
+    }
+
+    /// Whether a flush looks into the queues, and so closes the runs that are open.
+    #[inline]
+    pub(crate) fn closes_runs(&self) -> bool {
+        self.flushes == Flushes::CoveringRange
     }
 
     /// Queues an unmap of pages within an aligned run of `WITHIN`, and lets the next ones there join it.
@@ -179,21 +195,20 @@ impl<P: Platform> PerCpuQueues<P> {
         range: IovaRange,
     ) -> Result<Committed, CommitError> {
         self.queue_here(space, allocator, |here, queue, begun| {
-            let run = &here.open[queue.next_open];
-            queue.close(run, begun);
+            let next = queue.next_open;
+            queue.close(&here.open, next);
             // The others keep the room that is left to them, unless there is no other.
-            let taken = queue.unmaps + here.open.iter().map(OpenRun::room).sum::<usize>();
-            if taken >= self.capacity {
-                queue.close_all(here, begun);
+            if queue.room_taken(here) >= self.capacity {
+                queue.close_all(here);
                 if !self.has_room(space, allocator, queue, 1) {
                     return false;
                 }
             }
-            let share = self.capacity / OPEN_RUNS;
-            let taken = queue.unmaps + here.open.iter().map(OpenRun::room).sum::<usize>();
             space.platform().probe(Step::FlushQueuePush);
-            run.begin(range, self.capacity.saturating_sub(taken).min(share).saturating_sub(1));
-            queue.next_open = (queue.next_open + 1) % OPEN_RUNS;
+            let left = self.capacity.saturating_sub(queue.room_taken(here)).min(self.capacity / OPEN_RUNS);
+            here.open[next].begin(range, left.saturating_sub(1));
+            queue.open_begun[next] = begun;
+            queue.next_open = (next + 1) % OPEN_RUNS;
             true
         })
     }
@@ -214,7 +229,9 @@ impl<P: Platform> PerCpuQueues<P> {
             let is_done = here.queue.with(|queue| {
                 let begun = self.note(here);
                 let is_done = put(here, queue, begun);
-                self.due.set_if_none(platform, self.timeout_us);
+                if is_done || queue.unmaps > 0 {
+                    self.due.set_if_none(platform, self.timeout_us);
+                }
                 is_done
             });
             if is_done {
@@ -361,7 +378,7 @@ impl<P: Platform> PerCpuQueues<P> {
         let mut tables = FreedTables::new();
         for cpu in self.queues.iter() {
             cpu.queue.with(|queue| {
-                queue.close_all(cpu, 0);
+                queue.close_all(cpu);
                 for waiting in queue.waiting.drain(..) {
                     allocator.free(platform, waiting.run.range, proof);
                 }
@@ -379,7 +396,7 @@ impl<P: Platform> PerCpuQueues<P> {
         // SeqCst: whoever did not count this flush has fenced before, see `note`; so the hardware, told after this, reads the
         // entries cleared, and the bounds below are up to date.
         fence(Ordering::SeqCst);
-        let proof = match self.command(space, number) {
+        let proof = match self.command(space) {
             Some(command) => space.invalidate(&[command])?,
             None => self.served.nothing_waits(),
         };
@@ -387,11 +404,11 @@ impl<P: Platform> PerCpuQueues<P> {
         Ok(proof)
     }
 
-    /// The command of flush `number`, which has begun: for all that was queued before, and that no flush has served, if there is any.
+    /// The command of a flush that has begun: for all that was queued before, and that no flush has served, if there is any.
     ///
     /// Each queue in which something may wait is looked into with its lock held. Who has queued before is found there; who does
     /// so later reads, after the same lock, that this flush has begun, and waits for the next.
-    fn command<I: Iommu>(&self, space: &AddressSpace<P, I>, number: u64) -> Option<Invalidation> {
+    fn command<I: Iommu>(&self, space: &AddressSpace<P, I>) -> Option<Invalidation> {
         if self.flushes == Flushes::Domain {
             return Some(Invalidation::Domain(space.id()));
         }
@@ -401,7 +418,7 @@ impl<P: Platform> PerCpuQueues<P> {
         let may_wait = |cpu: &&CpuQueue<P>| served.leaves(cpu.noted_below.load(Ordering::Relaxed));
         let extents = self.queues.iter().filter(may_wait).filter_map(|cpu| {
             cpu.queue.with(|queue| {
-                queue.close_all(cpu, number);
+                queue.close_all(cpu);
                 queue.waiting.iter().map(|waiting| waiting.run.range).reduce(IovaRange::around)
             })
         });
@@ -440,15 +457,51 @@ impl Queue {
         self.waiting.push_back(Waiting { run, begun });
     }
 
-    /// Closes the runs that are open on a CPU: they wait for the flushes from number `begun` on. The lock is held.
-    fn close_all<P: Platform>(&mut self, cpu: &CpuQueue<P>, begun: u64) {
-        cpu.open.iter().for_each(|open| self.close(open, begun));
+    /// Closes the runs that are open on a CPU. The lock is held.
+    fn close_all<P: Platform>(&mut self, cpu: &CpuQueue<P>) {
+        (0..OPEN_RUNS).for_each(|which| self.close(&cpu.open, which));
     }
 
-    fn close(&mut self, open: &OpenRun, begun: u64) {
-        if let Some(run) = open.close() {
-            // Of two flushes that have begun, the later may have been here first. What is in front waits for that; then so does this.
+    fn close(&mut self, open: &[OpenRun; OPEN_RUNS], which: usize) {
+        if let Some(run) = open[which].close() {
+            // What is in front may wait for a later flush; then so does this.
+            let begun = self.open_begun[which];
             self.put(run, self.waiting.back().map_or(begun, |last| last.begun.max(begun)));
         }
+    }
+
+    /// Unmaps that wait, and that may yet join a run.
+    fn room_taken<P: Platform>(&self, cpu: &CpuQueue<P>) -> usize {
+        self.unmaps + cpu.open.iter().map(OpenRun::room).sum::<usize>()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::platform::fake::FakeHost;
+    use alloc::vec::Vec;
+
+    /// S3: a flush that has begun before a run and closes it late does not serve it by its own number.
+    #[test]
+    fn a_run_waits_for_flushes_that_began_after_it() {
+        let host = FakeHost::default();
+        let queues = PerCpuQueues::new(&&host, 128, 500, Flushes::CoveringRange).expect("memory");
+        let here = queues.queues.here(&&host);
+        here.queue.with(|queue| {
+            here.open[1].begin(IovaRange::of(64, 1), 3);
+            queue.open_begun[1] = 8;
+            assert!(here.open[1].join::<512>(IovaRange::of(65, 1)));
+            queue.close_all(here);
+            let waiting: Vec<_> = queue.waiting.iter().map(|waiting| (waiting.run, waiting.begun)).collect();
+            assert_eq!(waiting, [(Run { range: IovaRange::of(64, 2), unmaps: 2 }, 8)]);
+            // Behind something that waits for longer.
+            queue.put(Run { range: IovaRange::of(1, 1), unmaps: 1 }, 12);
+            here.open[0].begin(IovaRange::of(128, 1), 0);
+            queue.open_begun[0] = 9;
+            queue.close_all(here);
+            assert_eq!(queue.waiting.back().map(|last| last.begun), Some(12));
+            assert_eq!(queue.unmaps, 4);
+        });
     }
 }

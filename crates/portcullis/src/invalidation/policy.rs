@@ -210,7 +210,7 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
     ) -> Result<Committed, CommitError> {
         match self {
             // A driver that defers unmaps one by one, and often: no batch is built for that.
-            Self::PerCpu(queues) => queues.push_one::<WITHIN, _>(space, allocator, range),
+            Self::PerCpu(queues) if queues.closes_runs() => queues.push_one::<WITHIN, _>(space, allocator, range),
             _ => {
                 let mut revocation = Revocation::new();
                 revocation.join::<WITHIN>(range);

@@ -22,7 +22,7 @@ pub enum Due {
 /// A mapping that was unmapped, or several side by side, whose translations may still be cached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Revoked {
-    /// Its pages.
+    /// Its pages; numbers of entries where its addresses are those of [entries](crate::design::Addressing::Entries).
     pub range: IovaRange,
     /// What is to be done about them.
     pub due: Due,
@@ -60,12 +60,12 @@ pub struct Revocation {
     closed_room: u8,
     /// Long mappings in all.
     long: u8,
-    /// What is due for the last run, where that is alone, and whether it is for leaves only.
+    /// Of the last run, where nothing joins it: what is due, and whether no table page went with it.
     due: Due,
     leaf_only: bool,
     /// Whether any run is due for something else than an invalidation now or later.
     is_mixed: bool,
-    /// Their runs.
+    /// The runs before the last, packed.
     closed: ArrayVec<Packed, BATCH_MAX>,
 }
 
@@ -84,7 +84,7 @@ impl Revocation {
         Self::of(NO_TAG)
     }
 
-    /// Nothing to invalidate yet, in the space `tag`: one unmap need not be let in.
+    /// Nothing to invalidate yet, in the space `tag`. The first unmap may be noted without [`admit_unmap_of`](Self::admit_unmap_of).
     pub(crate) const fn of(tag: u64) -> Self {
         Self {
             first: 0,
@@ -205,9 +205,10 @@ impl Revocation {
         self.room_taken() == 0
     }
 
-    /// Whether it has no room for another unmap. It has for [`BATCH_MAX`]; each of a mapping of 512 MiB or more takes that of two.
+    /// Whether it has no room for another unmap. It has for [`BATCH_MAX`]. A mapping of 512 MiB or more takes the room of two, so it may be
+    /// refused where a shorter one is not.
     pub const fn is_full(&self) -> bool {
-        self.room_taken() == BATCH_MAX
+        self.room_taken() >= BATCH_MAX
     }
 
     /// Unmaps in it.
@@ -255,7 +256,13 @@ impl Revocation {
         let kept: ArrayVec<Revoked, BATCH_MAX> =
             self.revoked().filter(|revoked| revoked.due == Due::Invalidation).collect();
         self.clear_runs();
-        kept.into_iter().for_each(|revoked| self.note(revoked));
+        for run in kept {
+            let room = run.unmaps.max(Packed::room(run.range.pages()));
+            self.owner_and_room += room as u64;
+            self.long += (room - run.unmaps) as u8;
+            Packed::push(&mut self.closed, run);
+        }
+        self.closed_room = self.room_taken() as u8;
     }
 
     /// Leaks all that is in it, but for the bounce pages: an invalidation has failed (S11).

@@ -196,7 +196,7 @@ unsafe impl<P: Platform, I: Iommu> Mapper for RingMapper<P, I> {
     }
 
     fn unmap(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
-        out.admit_unmap_of(self.tag, 1)?;
+        out.admit_unmap_of(self.tag, ADDRESSING.whole(range).pages() / ENTRY_PAGES)?;
         let (ring, first, count) = self.poison_on_panic(|| self.clear(range))?;
         let range = ring.range(first, count);
         // By the entry: page numbers of 64-bit addresses are too long for a batch.

@@ -30,7 +30,7 @@ const ENOBUFS: i32 = -105;
 /// The device may keep the memory: it must never be used again (S11).
 const EIO: i32 = -5;
 
-const BATCH_BYTES: usize = 1664;
+const BATCH_BYTES: usize = 512;
 
 #[repr(C, align(8))]
 struct Batch([MaybeUninit<u8>; BATCH_BYTES]);

@@ -1,11 +1,16 @@
 //! S4: what waits in a flush queue waits with its table pages.
 
 use crate::raw_face::RawFace;
-use portcullis::designs::{Choice, Stock};
+use portcullis::designs::{Choice, Portcullis, Stock};
 use portcullis::iommu::fake::FakeIommu;
 use portcullis::platform::fake::{FakeHost, run_on};
 use portcullis::table::Rights;
-use portcullis::{Access, Capabilities, Domain, DomainConfig, Iommu, Iova, PAGE_SIZE, PhysAddr, Protection, SourceId};
+use portcullis::{
+    Access, Capabilities, Domain, DomainConfig, Iommu, Iova, MapOptions, PAGE_SIZE, PhysAddr, Platform, Protection,
+    SourceId, Stream,
+};
+use proptest::collection::vec;
+use proptest::prelude::*;
 
 const DEVICE: SourceId = SourceId(0x28);
 
@@ -50,5 +55,59 @@ fn table_pages_go_with_their_flush_and_not_before() {
             });
             assert!(went.is_some(), "{queue}: the queue never became full");
         }
+    }
+}
+
+proptest! {
+    /// S7: however the unmaps of a CPU come, in order, ring after ring or anywhere, no more wait than may, and those that were the last wait.
+    #[test]
+    fn no_more_wait_on_a_cpu_than_may(unmaps in vec((0..4usize, any::<bool>()), 1..500)) {
+        run_on(0);
+        let host = FakeHost::default();
+        let iommu = FakeIommu::new(&host);
+        let domain = Domain::<Portcullis, _, _>::new(&iommu, &host, Protection::Deferred).expect("a domain");
+        let most = domain.usage().queued_unmaps_max / host.cpus() as usize;
+        prop_assert_eq!(most, 128);
+        let mut rings: Vec<Vec<Iova>> = (0..4u32).map(|ring| {
+            let options = MapOptions { stream: Stream(Some(ring)), ..MapOptions::default() };
+            let map = |page: u64| domain.raw_map_with(PhysAddr::from_pfn(0x1000 + page), PAGE_SIZE, Access::DeviceWrites, &options);
+            (0..unmaps.len() as u64).map(|page| map(page).expect("room")).collect()
+        }).collect();
+        let mut flushes = 0;
+        for (number, (ring, in_order)) in unmaps.iter().enumerate() {
+            let ring = &mut rings[*ring];
+            let iova = ring.remove(if *in_order { 0 } else { ring.len() / 2 });
+            domain.unmap_raw(iova, PAGE_SIZE).expect("mapped");
+            flushes += usize::from(!iommu.take_commands().is_empty());
+            let waiting = domain.usage().queued_unmaps;
+            prop_assert!((1..=most).contains(&waiting), "{} wait", waiting);
+            prop_assert!(flushes > 0 || waiting == number + 1, "{} of {} wait", waiting, number + 1);
+            prop_assert!(domain.due_us().is_some());
+        }
+        // Half of a queue at least goes with each flush.
+        prop_assert!(flushes <= unmaps.len() / (most / 2));
+        host.advance_us(500);
+        domain.tick().expect("the hardware answers");
+        prop_assert_eq!((domain.usage().queued_unmaps, domain.due_us()), (0, None));
+    }
+
+    /// S7: what was joined is counted as so many unmaps, also where a placed mapping is in the batch.
+    #[test]
+    fn a_batch_with_a_placed_mapping_counts_its_unmaps(pages in 1..63u64) {
+        run_on(0);
+        let host = FakeHost::default();
+        let iommu = FakeIommu::new(&host);
+        let domain = Domain::<Portcullis, _, _>::new(&iommu, &host, Protection::Deferred).expect("a domain");
+        let options = MapOptions { at: Some(Iova::new(0x4000_0000)), ..MapOptions::default() };
+        let placed = domain.raw_map_with(PhysAddr::from_pfn(1), PAGE_SIZE, Access::DeviceWrites, &options).expect("a place");
+        let map = |page| domain.raw_map(PhysAddr::from_pfn(100 + page), PAGE_SIZE, Access::DeviceWrites).expect("room");
+        let iovas: Vec<Iova> = (0..pages).map(map).collect();
+        let mut batch = domain.raw_batch();
+        let (before, behind) = iovas.split_at(iovas.len() / 2);
+        for iova in before.iter().chain([&placed]).chain(behind) {
+            batch.unmap_raw(*iova, PAGE_SIZE).expect("mapped");
+        }
+        batch.commit().expect("the hardware answers");
+        prop_assert_eq!(domain.usage().queued_unmaps as u64, pages);
     }
 }
