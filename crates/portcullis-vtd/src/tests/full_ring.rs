@@ -153,6 +153,9 @@ fn a_commit_that_cannot_have_a_wait_of_its_own_finds_no_room() {
             let taken = [&NEARLY_FULL[..], &[Alone(55 - left)]].concat();
             for last in [Shared(left), Shared(left - 1), Alone(left), Alone(left - 1)] {
                 fill(turned, &[&taken[..], &[last, Shared(0), Alone(0), Shared(1)]].concat());
+                // None was shared before, so that the first that is has nothing to wait for.
+                let unshared = [Alone(63), Alone(63), Alone(63), Alone(62 - left), last, Shared(0), Alone(0)];
+                fill(turned, &unshared);
             }
         }
     }
