@@ -172,6 +172,16 @@ impl<'r, P: Platform + Copy, I: Watched + Send> Setting<'r, P, I> {
 pub(super) type Work<D, P, I> =
     fn(&ThreadGroup<'_>, &Checks<'_>, &Domain<D, P, I>, Workload) -> Result<Timed, BenchError>;
 
+/// Times the threads of a group, each with a worker that `make` makes.
+fn each<'l, W: Worker + 'l>(
+    group: &ThreadGroup<'_>,
+    checks: &Checks<'_>,
+    make: impl Fn(usize) -> Result<W, BenchError> + Sync + 'l,
+) -> Result<Timed, BenchError> {
+    let worker = move |thread| Ok(Box::new(make(thread)?) as Box<dyn Worker + 'l>);
+    Timed::each(&group::run(group, checks, &worker)?)
+}
+
 /// Mappings for a ring of the workload, those of worker `worker`.
 pub(super) fn fill<D: Design<P, I>, P: Platform, I: Iommu>(
     domain: &Domain<D, P, I>,
@@ -187,8 +197,7 @@ pub(super) fn singles<D: Design<P, I>, P: Platform, I: Iommu>(
     domain: &Domain<D, P, I>,
     workload: Workload,
 ) -> Result<Timed, BenchError> {
-    let worker = |thread| Ok(Box::new(Singles::new(domain, fill(domain, workload, thread)?)) as Box<dyn Worker + '_>);
-    Timed::each(&group::run(group, checks, &worker)?)
+    each(group, checks, |thread| Ok(Singles::new(domain, fill(domain, workload, thread)?)))
 }
 
 fn batches<D: Design<P, I>, P: Platform, I: Iommu>(
@@ -197,8 +206,7 @@ fn batches<D: Design<P, I>, P: Platform, I: Iommu>(
     domain: &Domain<D, P, I>,
     workload: Workload,
 ) -> Result<Timed, BenchError> {
-    let worker = |thread| Ok(Box::new(Batches::new(domain, fill(domain, workload, thread)?)) as Box<dyn Worker + '_>);
-    Timed::each(&group::run(group, checks, &worker)?)
+    each(group, checks, |thread| Ok(Batches::new(domain, fill(domain, workload, thread)?)))
 }
 
 fn bursts<D: Design<P, I>, P: Platform, I: Iommu>(
@@ -207,8 +215,7 @@ fn bursts<D: Design<P, I>, P: Platform, I: Iommu>(
     domain: &Domain<D, P, I>,
     workload: Workload,
 ) -> Result<Timed, BenchError> {
-    let worker = |thread| Ok(Box::new(bursts_worker(domain, workload, thread)?) as Box<dyn Worker + '_>);
-    Timed::each(&group::run(group, checks, &worker)?)
+    each(group, checks, |thread| bursts_worker(domain, workload, thread))
 }
 
 /// The worker of a workload in bursts.
@@ -236,8 +243,7 @@ fn typed<D: Design<P, I>, P: Platform, I: Iommu>(
     domain: &Domain<D, P, I>,
     workload: Workload,
 ) -> Result<Timed, BenchError> {
-    let worker = |thread| Ok(Box::new(typed_worker(domain, workload, thread)?) as Box<dyn Worker + '_>);
-    Timed::each(&group::run(group, checks, &worker)?)
+    each(group, checks, |thread| typed_worker(domain, workload, thread))
 }
 
 fn rings<D: Design<P, I>, P: Platform, I: Iommu>(
@@ -246,12 +252,11 @@ fn rings<D: Design<P, I>, P: Platform, I: Iommu>(
     domain: &Domain<D, P, I>,
     workload: Workload,
 ) -> Result<Timed, BenchError> {
-    let worker = |thread| {
+    each(group, checks, |thread| {
         let receive = fill(domain, workload, 2 * thread)?;
         let transmit = Fifo::fill(domain, 2 * thread as u64 + 1, workload.live() / 4, 1, Access::DeviceReads)?;
-        Ok(Box::new(Interleaved::new(domain, receive, transmit)) as Box<dyn Worker + '_>)
-    };
-    Timed::each(&group::run(group, checks, &worker)?)
+        Ok(Interleaved::new(domain, receive, transmit))
+    })
 }
 
 /// Threads in pairs: even ones map, odd ones unmap.

@@ -1,7 +1,7 @@
 //! Maps that are made together: what they write is made visible to the device once for a run of pages.
 
 use super::mapping::Lent;
-use super::{DmaBuffer, Domain, DomainRef, Mapping, Refused, Ring};
+use super::{DmaBuffer, Domain, Mapping, Refused};
 use crate::address::{Iova, IovaRange, Segment};
 use crate::design::{Design, Mapper};
 use crate::error::{MapError, RawMapError};
@@ -17,7 +17,7 @@ use arrayvec::ArrayVec;
 pub const RUN_BUFFERS_MAX: usize = 16;
 
 /// Buffers of a run that were not mapped, with the reason.
-type Unmapped<B> = Refused<ArrayVec<B, RUN_BUFFERS_MAX>, RawMapError>;
+pub(super) type Unmapped<B> = Refused<ArrayVec<B, RUN_BUFFERS_MAX>, RawMapError>;
 
 impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     /// Maps buffers, each by itself, as a driver does that fills its ring, and hands each mapping to `mapped` when the device may use it.
@@ -158,20 +158,6 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
             rest = others;
         }
         Ok(())
-    }
-}
-
-impl<H: DomainRef> Ring<H> {
-    /// [`Domain::map_batch`] for this ring: under designs that place addresses by ring, buffers mapped together are neighbours.
-    ///
-    /// # Errors
-    /// The same.
-    pub fn map_batch<B: DmaBuffer>(
-        &mut self,
-        buffers: impl IntoIterator<Item = B>,
-        mapped: impl FnMut(Mapping<B>),
-    ) -> Result<(), Unmapped<B>> {
-        self.domain().map_all(buffers, self.access(), self.stream(), mapped)
     }
 }
 

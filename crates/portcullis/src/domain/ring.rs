@@ -1,5 +1,6 @@
 //! A ring of descriptors: buffers that the device uses in order, mapped and unmapped by the descriptor.
 
+use super::map_batch::Unmapped;
 use super::{Batch, DmaBuffer, DomainRef, Mapping, Refused};
 use crate::address::{PAGE_SIZE, Segment};
 use crate::error::{CommitError, MapError, RawMapError, SyncError, UnmapError};
@@ -161,17 +162,21 @@ impl<H: DomainRef> Ring<H> {
         Ok(Self { domain, number, config })
     }
 
-    pub(super) fn domain(&self) -> &H::Target {
-        &self.domain
-    }
-
-    pub(super) const fn access(&self) -> Access {
-        self.config.access
-    }
-
     /// What names the ring in a [`Request`](crate::Request), for the raw face.
     pub const fn stream(&self) -> Stream {
         Stream(Some(self.number))
+    }
+
+    /// [`Domain::map_batch`](super::Domain::map_batch) for this ring: under designs that place addresses by ring, buffers mapped together are neighbours.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn map_batch<B: DmaBuffer>(
+        &mut self,
+        buffers: impl IntoIterator<Item = B>,
+        mapped: impl FnMut(Mapping<B>),
+    ) -> Result<(), Unmapped<B>> {
+        self.domain.map_all(buffers, self.config.access, self.stream(), mapped)
     }
 
     /// Maps the buffers of a descriptor, one after the other; what they write is made visible [together](super::Domain::map_batch).

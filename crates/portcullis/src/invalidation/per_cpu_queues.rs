@@ -6,7 +6,8 @@
 //! above, and one of them having succeeded is enough.
 //!
 //! Where a flush looks at what waits, neighbours may wait as one entry, an [`OpenRun`] of a CPU, which single unmaps join without the lock.
-//! A flush that begins closes those there are, with the lock held, before it tells the hardware: so it serves what has joined by then, and what comes later begins another.
+//! A flush that begins closes those there are, with the lock held, before it tells the hardware: so it serves what has joined by then,
+//! and what comes later begins another.
 
 use super::open_run::{OPEN_RUNS, OpenRun, Run};
 use super::{Flushes, Revocation, Revoked};

@@ -46,8 +46,8 @@ impl Revoked {
 #[must_use = "addresses and buffers come back only through a commit"]
 #[derive(Debug)]
 pub struct Revocation {
-    /// The last run, from page `first` to before page `end`, which the next unmap may lengthen unless it is [`ALONE`](Self::ALONE). There is
-    /// none where both are 0. It is not packed: most batches of designs that join nothing have no other.
+    /// The last run, from page `first` to before page `end`, which the next unmap may lengthen unless it is [`ALONE`](Self::ALONE).
+    /// There is none where both are 0. It is not packed: most batches of designs that join nothing have no other.
     first: u64,
     end: u64,
     /// The tag of the address space that its unmaps belong to, once there is one, and below it the room that they take at most: two
@@ -281,7 +281,8 @@ impl Revocation {
 
 /// Whether all of `range` lies in one aligned run of `within` pages, a power of two.
 #[inline(always)]
-const fn is_within(range: IovaRange, within: u64) -> bool {
+pub(super) const fn is_within(range: IovaRange, within: u64) -> bool {
+    // Two page numbers lie in the same aligned run of 2^n pages exactly where their XOR is below 2^n.
     range.first_pfn() ^ (range.end_pfn() - 1) < within
 }
 

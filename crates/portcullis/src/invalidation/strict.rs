@@ -1,5 +1,6 @@
 //! Strict protection: invalidate and wait before anything goes back.
 
+use super::revocation::is_within;
 use super::{BATCH_MAX, Commands, Revocation, Revoked, Submissions};
 use crate::address::IovaRange;
 use crate::error::CommitError;
@@ -108,11 +109,12 @@ fn within_one_command(pages: u64, capabilities: &Capabilities) -> u64 {
 
 /// The run that `next` makes of `run`, if it goes on where that ends and both lie within an aligned run of `within_pages`.
 fn join(run: Revoked, next: Revoked, within_pages: u64) -> Option<Revoked> {
-    let (first, end) = (run.range.first_pfn(), next.range.end_pfn());
-    // Two page numbers lie in the same aligned run of 2^n pages exactly where their XOR is below 2^n.
-    let touches = run.range.end_pfn() == next.range.first_pfn() && first ^ (end - 1) < within_pages;
-    touches.then(|| Revoked {
-        range: IovaRange::of(first, end - first),
+    if run.range.end_pfn() != next.range.first_pfn() {
+        return None;
+    }
+    let range = IovaRange::of(run.range.first_pfn(), run.range.pages() + next.range.pages());
+    is_within(range, within_pages).then(|| Revoked {
+        range,
         leaf_only: run.leaf_only && next.leaf_only,
         unmaps: run.unmaps + next.unmaps,
         ..run

@@ -8,6 +8,7 @@ mod chunks;
 #[path = "../compile_fail/mod.rs"]
 mod compile_fail;
 mod contract;
+mod counting;
 mod domains;
 mod entries;
 mod erased;

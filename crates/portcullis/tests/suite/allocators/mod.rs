@@ -1,7 +1,6 @@
 //! The allocators of Linux, past and present, and of other systems, as the papers describe them.
 
 mod buddy;
-mod counting;
 mod eiovar;
 mod gap_tree;
 mod kmalloc;
@@ -11,8 +10,8 @@ mod streams;
 mod vmem;
 mod windows;
 
+use crate::counting::Counting;
 use crate::raw_face::RawFace;
-use counting::Counting;
 use portcullis::design::{Design, Options};
 use portcullis::iommu::fake::FakeIommu;
 use portcullis::platform::fake::{FakeHost, run_on};

@@ -176,7 +176,7 @@ proptest! {
 fn every_request_takes_a_bounded_number_of_steps() {
     on_vmem(48, |bench| {
         let mut live = VecDeque::new();
-        let mut most = super::counting::Steps::default();
+        let mut most = crate::counting::Steps::default();
         let sizes = [1, 17, 2, 100, 16, 3, 65, 600, 33, 1];
         for turn in 0..6000 {
             bench.host.take();

@@ -1,12 +1,13 @@
-//! A host that counts the steps of allocators.
+//! A host that counts the steps of allocators, and the cache lines that are flushed.
 
 use portcullis::platform::fake::FakeHost;
 use portcullis::platform::{CpuHint, LockClass, Step, Wait};
 use portcullis::table::{Entry, Frame};
 use portcullis::{NoMemory, PhysAddr, Platform};
+use std::ops::Range;
 use std::sync::Mutex;
 
-/// How often allocators took each step.
+/// How often each step was taken.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Steps {
     /// Nodes that searches passed.
@@ -19,6 +20,8 @@ pub(crate) struct Steps {
     pub(crate) finds: usize,
     pub(crate) splits: usize,
     pub(crate) joins: usize,
+    /// Cache lines flushed.
+    pub(crate) lines: usize,
 }
 
 /// The fake host, counting.
@@ -73,7 +76,14 @@ unsafe impl Platform for Counting<'_> {
     }
 
     fn table_barrier(&self, entries: &[Entry]) {
+        let line = |entry: *const Entry| entry as usize / 64;
+        let Range { start, end } = entries.as_ptr_range();
+        self.steps.lock().expect("not poisoned").lines += line(end.wrapping_sub(1)) - line(start) + 1;
         self.host.table_barrier(entries)
+    }
+
+    fn walk<R>(&self, walk: impl FnOnce() -> R) -> R {
+        self.host.walk(walk)
     }
 
     fn now_us(&self) -> u64 {
