@@ -10,16 +10,24 @@
 #define BUFFERS (1UL << 33)	/* physical address of the first buffer */
 #define BELOW_4G (DMA_BIT_MASK(32) >> PAGE_SHIFT)
 
+/* What a ring is to do. */
+struct work {
+	const char *workload;
+	unsigned live, burst;
+	size_t size;
+	bool noncoherent;
+};
+
 /* Buffers mapped and unmapped first in, first out, on one CPU. */
 struct ring {
 	struct device device;
 	struct iova_domain *addresses;	/* of the allocator alone */
 	int cpu;
-	unsigned live, at;
+	unsigned live, at, burst;
 	size_t size;
 	unsigned long iova[LIVE];
 	unsigned long buffer[LIVE];
-	unsigned long maps, unmaps, invalidated;
+	unsigned long maps, unmaps, invalidated, flushed;
 	struct queue_end end;
 };
 
@@ -41,13 +49,14 @@ static struct ring *ring_new(struct iommu_domain *domain, int cpu, unsigned live
 	return ring;
 }
 
-static struct ring *ring_filled(struct iommu_domain *domain, int cpu, unsigned live, size_t size)
+static struct ring *ring_filled(struct iommu_domain *domain, int cpu, const struct work *work)
 {
-	struct ring *ring = ring_new(domain, cpu, live, size);
+	struct ring *ring = ring_new(domain, cpu, work->live, work->size);
 
+	ring->burst = work->burst;
 	this_cpu = cpu;
-	for (unsigned slot = 0; slot < live; slot++)
-		ring_map(ring, slot, BUFFERS + slot * size);
+	for (unsigned slot = 0; slot < work->live; slot++)
+		ring_map(ring, slot, BUFFERS + slot * work->size);
 	return ring;
 }
 
@@ -67,6 +76,27 @@ static void ring_body(void *state, unsigned long pairs)
 	ring->maps += pairs;
 	ring->unmaps += pairs;
 	ring->invalidated += invalidations - before;
+}
+
+/* As a driver refills a ring: so many unmapped, one by one, for there is no
+ * other way, then as many mapped. */
+static void burst_body(void *state, unsigned long pairs)
+{
+	struct ring *ring = state;
+	unsigned long before = invalidations, lines = flushed_lines;
+
+	this_cpu = ring->cpu;
+	for (unsigned long pair = 0; pair < pairs; pair += ring->burst) {
+		for (unsigned slot = ring->at; slot < ring->at + ring->burst; slot++)
+			iommu_dma_unmap_page(&ring->device, ring->iova[slot], ring->size, DMA_FROM_DEVICE, 0);
+		for (unsigned slot = ring->at; slot < ring->at + ring->burst; slot++)
+			ring_map(ring, slot, BUFFERS + (pair + slot) % LIVE * ring->size);
+		ring->at = (ring->at + ring->burst) % ring->live;
+	}
+	ring->maps += pairs;
+	ring->unmaps += pairs;
+	ring->invalidated += invalidations - before;
+	ring->flushed += flushed_lines - lines;
 }
 
 /* Maps here, unmaps there. */
@@ -165,29 +195,41 @@ static void check_counts(struct ring *const *rings, int count, bool lazy, unsign
 		peers_wrong("the kernel's code gave %lu warnings", warnings);
 }
 
-static void run_ring(bool lazy, const char *workload, int threads, unsigned live, size_t size, unsigned long pairs)
+/* A line for each entry written and each cleared, where the unit does not snoop. */
+static void check_lines(const struct ring *ring, bool noncoherent)
 {
-	struct peers_row row = { "linux-6.12", lazy ? "deferred" : "strict", workload };
-	struct iommu_domain *domain = vtd_domain();
+	unsigned long least = noncoherent ? ring->maps + ring->unmaps : 0;
+
+	if (ring->flushed < least || (!noncoherent && ring->flushed))
+		peers_wrong("%lu lines written back for %lu unmaps", ring->flushed, ring->unmaps);
+}
+
+static void run_ring(bool lazy, int threads, const struct work *work, unsigned long pairs)
+{
+	struct peers_row row = { "linux-6.12", lazy ? "deferred" : "strict", work->workload };
+	struct iommu_domain *domain = vtd_domain(!work->noncoherent);
+	bool bursts = work->burst > 1 || work->noncoherent;
 	struct peers_thread bodies[CPUS];
 	struct ring *rings[CPUS];
 
 	dma_open(domain, lazy);
 	for (int i = 0; i < threads; i++) {
-		rings[i] = ring_filled(domain, i, live, size);
-		bodies[i] = (struct peers_thread){ ring_body, rings[i] };
+		rings[i] = ring_filled(domain, i, work);
+		bodies[i] = (struct peers_thread){ bursts ? burst_body : ring_body, rings[i] };
 	}
 	if (!peers_measure(&row, bodies, threads, PEERS_EACH, pairs))
 		return;
 	check_counts(rings, threads, lazy, threads);
-	for (int i = 0; i < threads; i++)
+	for (int i = 0; i < threads; i++) {
 		check_translations(rings[i]);
+		check_lines(rings[i], work->noncoherent);
+	}
 }
 
 static void run_cross_cpu(bool lazy, unsigned long pairs)
 {
 	struct peers_row row = { "linux-6.12", lazy ? "deferred" : "strict", "cross-cpu" };
-	struct iommu_domain *domain = vtd_domain();
+	struct iommu_domain *domain = vtd_domain(true);
 	struct queue *queue = kzalloc(sizeof(*queue), GFP_KERNEL);
 	struct ring *maps = ring_new(domain, 0, 0, PAGE_SIZE), *unmaps = ring_new(domain, 1, 0, PAGE_SIZE);
 
@@ -258,15 +300,29 @@ static void run_iova_cross_cpu(unsigned long pairs)
 	peers_measure(&row, (struct peers_thread[]){ { iova_put_body, put }, { iova_take_body, take } }, 2, PEERS_SUM, pairs);
 }
 
+/* The rows of one ring. */
+static const struct work page_1 = { "page-1", LIVE, 1, PAGE_SIZE, false };
+static const struct work descriptor_64 = { "descriptor-64", LIVE / 4, 1, 64 * PAGE_SIZE, false };
+static const struct work batch_64 = { "page-1-batch-64", LIVE, 64, PAGE_SIZE, false };
+static const struct work ring_256 = { "ring-256", 256, 16, PAGE_SIZE, false };
+static const struct work noncoherent = { "page-1-noncoherent", LIVE, 1, PAGE_SIZE, true };
+static const struct work batch_64_noncoherent = { "page-1-batch-64-noncoherent", LIVE, 64, PAGE_SIZE, true };
+
 int main(void)
 {
 	if (iova_cache_get())
 		return 1;
 	peers_begin();
 	for (int lazy = 0; lazy < 2; lazy++) {
-		run_ring(lazy, "page-1", 1, LIVE, PAGE_SIZE, 50000);
-		run_ring(lazy, "page-1", 2, LIVE, PAGE_SIZE, 50000);
-		run_ring(lazy, "descriptor-64", 1, LIVE / 4, 64 * PAGE_SIZE, 10000);
+		run_ring(lazy, 1, &page_1, 50000);
+		run_ring(lazy, 2, &page_1, 50000);
+		run_ring(lazy, 1, &descriptor_64, 10000);
+		run_ring(lazy, 1, &batch_64, 51200);
+		run_ring(lazy, 1, &ring_256, 51200);
+		if (can_write_back()) {
+			run_ring(lazy, 1, &noncoherent, 10240);
+			run_ring(lazy, 1, &batch_64_noncoherent, 10240);
+		}
 		run_cross_cpu(lazy, 50000);
 	}
 	run_iova("page-1", 1, LIVE, PAGE_SIZE, 300000);

@@ -1,5 +1,6 @@
 /* The parts of the stand-ins that no fast path reaches. */
 #include "iommu.h"
+#include <cpuid.h>
 #include <stdio.h>
 #include <sys/mman.h>
 
@@ -7,6 +8,7 @@
 
 __thread int this_cpu;
 __thread unsigned long invalidations;
+__thread unsigned long flushed_lines;
 unsigned long warnings;
 char *arena;
 struct page *arena_pages;
@@ -34,6 +36,13 @@ __attribute__((constructor)) static void open_arena(void)
 	arena = (char *)ALIGN((uintptr_t)map(size + SZ_2M), SZ_2M);
 	madvise(arena, size, MADV_HUGEPAGE);
 	arena_pages = map(ARENA_PAGES * sizeof(*arena_pages));
+}
+
+bool can_write_back(void)
+{
+	unsigned eax, ebx, ecx, edx;
+
+	return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) && ebx & bit_CLFLUSHOPT;
 }
 
 void *iommu_alloc_page_node(int node, gfp_t flags)

@@ -26,7 +26,12 @@ phys_addr_t iommu_iova_to_phys(struct iommu_domain *domain, dma_addr_t iova);
 extern __thread unsigned long invalidations;
 void invalidate(void);
 
-/* A new domain of VT-d, with four levels, coherent. */
-struct iommu_domain *vtd_domain(void);
+/* Lines of tables that this CPU has written back. */
+extern __thread unsigned long flushed_lines;
+/* Whether the processor has the instruction for that. */
+bool can_write_back(void);
+
+/* A new domain of VT-d, with four levels; the unit snoops where it is coherent. */
+struct iommu_domain *vtd_domain(bool coherent);
 
 #endif

@@ -19,9 +19,20 @@ static inline void cache_tag_flush_range(struct dmar_domain *domain, unsigned lo
 	invalidate();
 }
 
-/* Nothing here is mapped in large pages, and every table is coherent. */
+/* Nothing here is mapped in large pages. */
 #define switch_to_super_page(...) __builtin_trap()
-#define clflush_cache_range(...) __builtin_trap()
+
+/* Lines written back and taken out of the caches, between full barriers. */
+static inline void clflush_cache_range(void *address, unsigned size)
+{
+	uintptr_t line = (uintptr_t)address & ~63UL, end = (uintptr_t)address + size;
+
+	__asm__ volatile("mfence" ::: "memory");
+	for (; line < end; line += 64, flushed_lines++)
+		__asm__ volatile("clflushopt (%0)" :: "r"(line) : "memory");
+	__asm__ volatile("mfence" ::: "memory");
+}
+
 #define debug_dma_dump_mappings(device) ((void)(device))
 #include "carved/vtd.inc"
 
@@ -39,14 +50,14 @@ static const struct iommu_domain_ops operations = {
 	.iotlb_sync = intel_iommu_tlb_sync,
 };
 
-struct iommu_domain *vtd_domain(void)
+struct iommu_domain *vtd_domain(bool coherent)
 {
 	struct dmar_domain *domain = kzalloc(sizeof(*domain), GFP_KERNEL);
 
 	domain->gaw = 48;
 	domain->agaw = width_to_agaw(domain->gaw);
 	domain->iommu_superpage = 2;
-	domain->iommu_coherency = true;
+	domain->iommu_coherency = coherent;
 	domain->pgd = iommu_alloc_page_node(NUMA_NO_NODE, GFP_KERNEL);
 	domain->domain.ops = &operations;
 	domain->domain.type = IOMMU_DOMAIN_DMA;

@@ -1,4 +1,4 @@
-//! One row after the other: a design under a protection, a workload, a number of threads.
+//! The rows: a design under a protection, a workload, a number of threads.
 
 use super::check::Checks;
 use super::driven::Driven;
@@ -6,7 +6,7 @@ use super::group::{self, Effort, ThreadGroup};
 use super::host::{Native, cpus};
 use super::iommu::{Empty, Queued, Watched};
 use super::meter;
-use super::row::{BenchRow, Timed};
+use super::row::{BenchRow, Samples, Timed};
 use super::verify::verify;
 use super::work::{
     BATCH, BURST, Batches, Buffers, Bursts, Consumer, Fifo, Interleaved, Producer, Queue, Singles, Typed, TypedFifo,
@@ -28,9 +28,13 @@ pub(super) struct Case {
     pub(super) workload: Workload,
 }
 
-/// How many rows a plan has.
-pub fn rows(plan: &BenchPlan) -> usize {
-    cases(plan).len()
+/// Samples that a row takes before the next row has its turn. What else happens on the machine, and on one that this is a part of, lasts
+/// longer than a turn; taken by turns, the samples of every row see as much of it. Each turn begins with a domain of its own.
+const SAMPLES_PER_TURN: usize = 4;
+
+/// How many turns the rows of a plan take.
+pub fn turns(plan: &BenchPlan) -> usize {
+    cases(plan).len() * plan.effort.samples.div_ceil(SAMPLES_PER_TURN)
 }
 
 fn cases(plan: &BenchPlan) -> Vec<Case> {
@@ -48,10 +52,11 @@ fn cases(plan: &BenchPlan) -> Vec<Case> {
     cases
 }
 
-/// Makes every row, one after the other; tells `progress` before each.
+/// Makes all rows, whose samples are taken by turns; tells `progress` before each turn.
 ///
 /// # Errors
-/// [`BenchError::Threads`] where the machine has not as many CPUs as the plan has threads. What goes wrong in a row is in it.
+/// [`BenchError::Threads`] where the machine has not as many CPUs as the plan has threads. What goes wrong in a row is in it, and it has
+/// no turn any more.
 pub fn execute(plan: &BenchPlan, mut progress: impl FnMut(&str)) -> Result<Vec<BenchRow>, BenchError> {
     let cpus = cpus::available();
     let asked = plan.threads.iter().copied().max().unwrap_or(0);
@@ -59,20 +64,42 @@ pub fn execute(plan: &BenchPlan, mut progress: impl FnMut(&str)) -> Result<Vec<B
         return Err(BenchError::Threads { asked, cpus: cpus.len() });
     }
     meter::warm_up();
-    let row = |case: Case| {
+    let mut rows: Vec<(Case, Result<Option<Samples>, BenchError>)> =
+        cases(plan).into_iter().map(|case| (case, case.verify().map(|()| None))).collect();
+    let mut left = plan.effort.samples;
+    while left > 0 {
+        let effort = Effort { samples: left.min(SAMPLES_PER_TURN), ..plan.effort };
+        left -= effort.samples;
+        for (case, so_far) in &mut rows {
+            let Case { choice, protection, threads, workload } = *case;
+            progress(&format!("{} {choice} {protection} {threads}", workload.id()));
+            let Ok(samples) = so_far else { continue };
+            match (case.run(&cpus[..threads], effort), samples) {
+                (Err(error), _) => *so_far = Err(error),
+                (Ok(now), Some(samples)) => samples.join(now),
+                (Ok(now), samples @ None) => *samples = Some(now),
+            }
+        }
+    }
+    let row = |(case, samples): (Case, Result<Option<Samples>, BenchError>)| {
         let Case { choice, protection, threads, workload } = case;
-        progress(&format!("{} {choice} {protection} {threads}", workload.id()));
-        let outcome = case.run(&cpus[..threads], plan.effort);
+        let no_sample = || BenchError::Check("no sample was taken".to_owned());
+        let outcome = samples.and_then(|samples| Timed::of(&samples.ok_or_else(no_sample)?));
         BenchRow { choice, protection, threads, workload, outcome }
     };
-    Ok(cases(plan).into_iter().map(row).collect())
+    Ok(rows.into_iter().map(row).collect())
 }
 
 impl Case {
-    fn run(self, cpus: &[usize], effort: Effort) -> Result<Timed, BenchError> {
+    /// A look at what the design does, before it is timed.
+    fn verify(self) -> Result<(), BenchError> {
+        self.choice.design.visit(Closely(self, &Queued::new(&Native::coherent())))
+    }
+
+    /// A turn of the row.
+    fn run(self, cpus: &[usize], effort: Effort) -> Result<Samples, BenchError> {
         let design = self.choice.design;
         let group = ThreadGroup { cpus, effort, period: self.workload.period() };
-        design.visit(Closely(self, &Queued::new(&Native::coherent())))?;
         match self.workload {
             Workload::Page1NonCoherent | Workload::Page1Batch64NonCoherent => {
                 let platform = Native::not_coherent().ok_or(BenchError::NoFlush)?;
@@ -95,7 +122,7 @@ impl Case {
     }
 }
 
-/// A look at the design before it is timed.
+/// The design of a case, looked at.
 struct Closely<'r>(Case, &'r Queued);
 
 impl<'r> Visitor<Native<true>, &'r Queued> for Closely<'r> {
@@ -122,7 +149,7 @@ struct OneRing<'r, P, I>(Setting<'r, P, I>);
 struct Any<'r>(Setting<'r, Native<true>, Empty>);
 
 impl<'r, P: Platform + Copy, I: Watched + Send> Visitor<P, &'r I> for OneRing<'r, P, I> {
-    type Output = Result<Timed, BenchError>;
+    type Output = Result<Samples, BenchError>;
 
     fn visit<D: Design<P, &'r I>>(self) -> Self::Output {
         self.0.in_domain::<D>(match self.0.case.workload {
@@ -133,7 +160,7 @@ impl<'r, P: Platform + Copy, I: Watched + Send> Visitor<P, &'r I> for OneRing<'r
 }
 
 impl<'r> Visitor<Native<true>, &'r Empty> for Any<'r> {
-    type Output = Result<Timed, BenchError>;
+    type Output = Result<Samples, BenchError>;
 
     fn visit<D: Design<Native<true>, &'r Empty>>(self) -> Self::Output {
         self.0.in_domain::<D>(match self.0.case.workload {
@@ -149,7 +176,7 @@ impl<'r> Visitor<Native<true>, &'r Empty> for Any<'r> {
 
 impl<'r, P: Platform + Copy, I: Watched + Send> Setting<'r, P, I> {
     /// Has `work` done in a domain of design `D`, and checked.
-    pub(super) fn in_domain<D: Design<P, &'r I>>(&self, work: Work<D, P, &'r I>) -> Result<Timed, BenchError> {
+    pub(super) fn in_domain<D: Design<P, &'r I>>(&self, work: Work<D, P, &'r I>) -> Result<Samples, BenchError> {
         let Self { case, group, platform, iommu } = self;
         let memory = [Buffers::memory(2 * case.threads as u64)];
         let mut config = DomainConfig::new(case.protection);
@@ -170,16 +197,16 @@ impl<'r, P: Platform + Copy, I: Watched + Send> Setting<'r, P, I> {
 
 /// What the threads of a group do in a domain.
 pub(super) type Work<D, P, I> =
-    fn(&ThreadGroup<'_>, &Checks<'_>, &Domain<D, P, I>, Workload) -> Result<Timed, BenchError>;
+    fn(&ThreadGroup<'_>, &Checks<'_>, &Domain<D, P, I>, Workload) -> Result<Samples, BenchError>;
 
 /// Times the threads of a group, each with a worker that `make` makes.
 fn each<'l, W: Worker + 'l>(
     group: &ThreadGroup<'_>,
     checks: &Checks<'_>,
     make: impl Fn(usize) -> Result<W, BenchError> + Sync + 'l,
-) -> Result<Timed, BenchError> {
+) -> Result<Samples, BenchError> {
     let worker = move |thread| Ok(Box::new(make(thread)?) as Box<dyn Worker + 'l>);
-    Timed::each(&group::run(group, checks, &worker)?)
+    Ok(Samples::each(&group::run(group, checks, &worker)?))
 }
 
 /// Mappings for a ring of the workload, those of worker `worker`.
@@ -196,7 +223,7 @@ pub(super) fn singles<D: Design<P, I>, P: Platform, I: Iommu>(
     checks: &Checks<'_>,
     domain: &Domain<D, P, I>,
     workload: Workload,
-) -> Result<Timed, BenchError> {
+) -> Result<Samples, BenchError> {
     each(group, checks, |thread| Ok(Singles::new(domain, fill(domain, workload, thread)?)))
 }
 
@@ -205,7 +232,7 @@ fn batches<D: Design<P, I>, P: Platform, I: Iommu>(
     checks: &Checks<'_>,
     domain: &Domain<D, P, I>,
     workload: Workload,
-) -> Result<Timed, BenchError> {
+) -> Result<Samples, BenchError> {
     each(group, checks, |thread| Ok(Batches::new(domain, fill(domain, workload, thread)?)))
 }
 
@@ -214,7 +241,7 @@ fn bursts<D: Design<P, I>, P: Platform, I: Iommu>(
     checks: &Checks<'_>,
     domain: &Domain<D, P, I>,
     workload: Workload,
-) -> Result<Timed, BenchError> {
+) -> Result<Samples, BenchError> {
     each(group, checks, |thread| bursts_worker(domain, workload, thread))
 }
 
@@ -242,7 +269,7 @@ fn typed<D: Design<P, I>, P: Platform, I: Iommu>(
     checks: &Checks<'_>,
     domain: &Domain<D, P, I>,
     workload: Workload,
-) -> Result<Timed, BenchError> {
+) -> Result<Samples, BenchError> {
     each(group, checks, |thread| typed_worker(domain, workload, thread))
 }
 
@@ -251,7 +278,7 @@ fn rings<D: Design<P, I>, P: Platform, I: Iommu>(
     checks: &Checks<'_>,
     domain: &Domain<D, P, I>,
     workload: Workload,
-) -> Result<Timed, BenchError> {
+) -> Result<Samples, BenchError> {
     each(group, checks, |thread| {
         let receive = fill(domain, workload, 2 * thread)?;
         let transmit = Fifo::fill(domain, 2 * thread as u64 + 1, workload.live() / 4, 1, Access::DeviceReads)?;
@@ -265,8 +292,8 @@ fn hand_offs<D: Design<P, I>, P: Platform, I: Iommu>(
     checks: &Checks<'_>,
     domain: &Domain<D, P, I>,
     _workload: Workload,
-) -> Result<Timed, BenchError> {
-    let alone = Timed::hand_offs(&group::run(group, &checks.of_nothing(), &queue_alone(&queues(group)))?, None)?;
+) -> Result<Samples, BenchError> {
+    let alone = group::run(group, &checks.of_nothing(), &queue_alone(&queues(group)))?;
     let queues = queues(group);
     let (len, access) = (black_box(PAGE_SIZE), black_box(Access::DeviceWrites));
     let worker = |thread: usize| {
@@ -278,7 +305,7 @@ fn hand_offs<D: Design<P, I>, P: Platform, I: Iommu>(
             Box::new(Consumer::new(queue, |iova| Ok(domain.unmap_raw(iova, len)?)))
         })
     };
-    Timed::hand_offs(&group::run(group, checks, &worker)?, Some(&alone))
+    Ok(Samples::hand_offs(&group::run(group, checks, &worker)?, &alone))
 }
 
 /// A queue for every two threads.

@@ -155,6 +155,15 @@ unsafe impl Iommu for Driven {
     }
 
     #[inline]
+    fn try_submit_shared(&self, commands: &[Invalidation]) -> Result<Option<Ticket>, QueueError> {
+        let ticket = self.unit.try_submit_shared(commands)?;
+        if ticket.is_some() {
+            count_submission();
+        }
+        Ok(ticket)
+    }
+
+    #[inline]
     fn is_done(&self, ticket: Ticket) -> Result<bool, QueueError> {
         self.unit.is_done(ticket)
     }

@@ -115,15 +115,34 @@ fn cycles_per_tick() -> Option<f64> {
 
 /// Runs until the processor's speed has not changed for a while, or for so long that it never will: one that was idle begins slowly.
 pub(super) fn warm_up() {
-    const STABLE: Duration = Duration::from_millis(50);
-    const LONGEST: Duration = Duration::from_millis(300);
     let begun = Instant::now();
-    let (mut speed, mut since) = (0.0, begun);
-    while since.elapsed() < STABLE && begun.elapsed() < LONGEST {
-        let Some(now) = cycles_per_tick() else { return };
-        if (now / speed - 1.0_f64).abs() > 0.02 {
-            (speed, since) = (now, Instant::now());
+    let mut steady = Steady::default();
+    while let Some(speed) = cycles_per_tick() {
+        if steady.sees(speed, begun.elapsed()) {
+            return;
         }
+    }
+}
+
+/// A speed, and since when it has not changed.
+#[derive(Default)]
+struct Steady {
+    speed: f64,
+    since: Duration,
+}
+
+impl Steady {
+    const LONG_ENOUGH: Duration = Duration::from_millis(50);
+    const LONGEST: Duration = Duration::from_millis(300);
+    /// What is no change, for two looks at one speed differ.
+    const NOISE: f64 = 0.02;
+
+    /// Takes a look at the time `now`. Returns whether there is to be no other.
+    fn sees(&mut self, speed: f64, now: Duration) -> bool {
+        if (speed / self.speed - 1.0).abs() > Self::NOISE {
+            *self = Self { speed, since: now };
+        }
+        now - self.since >= Self::LONG_ENOUGH || now >= Self::LONGEST
     }
 }
 
@@ -137,4 +156,23 @@ fn ticks_per_ns() -> f64 {
         let (ended, end) = moment();
         (end - start) as f64 / (ended - begun).as_nanos() as f64
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Steady;
+    use std::time::Duration;
+
+    /// When the looks end, in milliseconds, of which there is one each; `speed` says what each sees.
+    fn ends(speed: impl Fn(u64) -> f64) -> u64 {
+        let mut steady = Steady::default();
+        (0..).find(|ms| steady.sees(speed(*ms), Duration::from_millis(*ms))).expect("an end")
+    }
+
+    #[test]
+    fn it_is_warm_when_its_speed_has_not_changed_for_a_while() {
+        assert_eq!(ends(|ms| 1.0 + (ms % 2) as f64 / 100.0), 50, "noise is no change");
+        assert_eq!(ends(|ms| if ms < 40 { 0.5 } else { 1.0 }), 90, "it begins slowly");
+        assert_eq!(ends(|ms| 1.0 + (ms % 2) as f64), 300, "what never rests is not waited for");
+    }
 }

@@ -30,7 +30,7 @@ pub struct BenchRow {
 pub struct Timed {
     /// Samples taken.
     pub samples: usize,
-    /// Pairs of each, by each thread.
+    /// Pairs of each, by each thread; of the shortest, for each round finds out anew how many fill the time.
     pub pairs_per_sample: u64,
     /// Nanoseconds.
     pub ns: Spread,
@@ -46,37 +46,83 @@ pub struct Timed {
     pub undisturbed: bool,
 }
 
-impl Timed {
+/// What the samples of a row have taken so far, of a pair.
+#[derive(Debug)]
+pub(super) struct Samples {
+    taken: Vec<Spent>,
+    /// Of the hand-over from thread to thread by itself.
+    queue: Vec<Spent>,
+    pairs_per_sample: u64,
+    cycles_from: Option<CyclesFrom>,
+    undisturbed: bool,
+}
+
+impl Samples {
     /// What each thread spent.
-    pub(super) fn each(measured: &Measured) -> Result<Self, BenchError> {
-        Self::of(measured, 1.0 / measured.spent.len() as f64, None)
+    pub(super) fn each(measured: &Measured) -> Self {
+        Self::of(measured, 1.0 / measured.spent.len() as f64)
     }
 
     /// What both threads of a hand-off spent together; `alone` is their queue by itself.
-    pub(super) fn hand_offs(measured: &Measured, alone: Option<&Self>) -> Result<Self, BenchError> {
-        let queue = alone.map(|alone| (alone.ns.median, alone.cycles.map(|cycles| cycles.median)));
-        Self::of(measured, 2.0 / measured.spent.len() as f64, queue)
+    pub(super) fn hand_offs(measured: &Measured, alone: &Measured) -> Self {
+        let share = |measured: &Measured| 2.0 / measured.spent.len() as f64;
+        let queue = Self::of(alone, share(alone)).taken;
+        Self { queue, ..Self::of(measured, share(measured)) }
     }
 
     /// The sum over the threads times `share`, for each sample.
-    fn of(measured: &Measured, share: f64, queue: Option<(f64, Option<f64>)>) -> Result<Self, BenchError> {
+    fn of(measured: &Measured, share: f64) -> Self {
         let samples = measured.spent.iter().map(Vec::len).min().unwrap_or(0);
-        let per_pair = |what: &dyn Fn(&Spent) -> Option<f64>| {
-            let sample = |number: usize| {
-                let sum: Option<f64> = measured.spent.iter().map(|thread| what(&thread[number])).sum();
-                sum.map(|sum| sum * share / measured.pairs as f64)
+        let share = share / measured.pairs as f64;
+        let taken = |sample: usize| {
+            let sum = |what: &dyn Fn(&Spent) -> Option<f64>| {
+                measured.spent.iter().map(|thread| what(&thread[sample])).sum::<Option<f64>>().map(|sum| sum * share)
             };
-            (0..samples).map(sample).collect::<Option<Vec<f64>>>().and_then(Spread::of)
+            Some(Spent {
+                ns: sum(&|spent| Some(spent.ns))?,
+                cycles: sum(&|spent| spent.cycles),
+                instructions: sum(&|spent| spent.instructions),
+            })
         };
-        Ok(Self {
-            samples,
+        Self {
+            taken: (0..samples).filter_map(taken).collect(),
+            queue: Vec::new(),
             pairs_per_sample: measured.pairs,
-            ns: per_pair(&|spent| Some(spent.ns)).ok_or_else(|| BenchError::Check("no sample was taken".to_owned()))?,
-            cycles: per_pair(&|spent| spent.cycles),
             cycles_from: measured.cycles_from,
-            instructions: per_pair(&|spent| spent.instructions).map(|instructions| instructions.median),
-            queue,
             undisturbed: measured.undisturbed,
+        }
+    }
+
+    /// With those of a later round.
+    pub(super) fn join(&mut self, later: Self) {
+        let Self { taken, queue, pairs_per_sample, undisturbed, .. } = later;
+        self.taken.extend(taken);
+        self.queue.extend(queue);
+        self.pairs_per_sample = self.pairs_per_sample.min(pairs_per_sample);
+        self.undisturbed &= undisturbed;
+    }
+}
+
+/// `what` of each sample; `None` where one has none, or there is no sample.
+fn spread(samples: &[Spent], what: impl Fn(&Spent) -> Option<f64>) -> Option<Spread> {
+    samples.iter().map(what).collect::<Option<Vec<f64>>>().and_then(Spread::of)
+}
+
+impl Timed {
+    /// Their middle, and how far they spread.
+    pub(super) fn of(samples: &Samples) -> Result<Self, BenchError> {
+        let Samples { taken, queue, pairs_per_sample, cycles_from, undisturbed } = samples;
+        let ns = |samples| spread(samples, |spent| Some(spent.ns));
+        let cycles = |samples| spread(samples, |spent| spent.cycles);
+        Ok(Self {
+            samples: taken.len(),
+            pairs_per_sample: *pairs_per_sample,
+            ns: ns(taken).ok_or_else(|| BenchError::Check("no sample was taken".to_owned()))?,
+            cycles: cycles(taken),
+            cycles_from: *cycles_from,
+            instructions: spread(taken, |spent| spent.instructions).map(|instructions| instructions.median),
+            queue: ns(queue).map(|ns| (ns.median, cycles(queue).map(|cycles| cycles.median))),
+            undisturbed: *undisturbed,
         })
     }
 }

@@ -1,7 +1,7 @@
 //! `portcullis bench`: every design does every workload. Nothing here is about how long anything takes.
 
 use portcullis::designs::{Choice, DesignId};
-use portcullis_bench::{BenchError, BenchPlan, Effort, Workload, execute, rows};
+use portcullis_bench::{BenchError, BenchPlan, Effort, Workload, execute, turns};
 use serde_json::Value;
 use std::thread::available_parallelism;
 
@@ -23,7 +23,7 @@ fn every_design_does_every_workload() {
     };
     let mut announced = 0;
     let done = execute(&plan, |_| announced += 1).expect("as many threads as CPUs");
-    assert_eq!((done.len(), announced), (rows(&plan), rows(&plan)));
+    assert_eq!((done.len(), announced), (turns(&plan), turns(&plan)));
     for row in &done {
         let timed = match &row.outcome {
             Ok(timed) => timed,
@@ -34,6 +34,25 @@ fn every_design_does_every_workload() {
         assert!(timed.pairs_per_sample >= row.workload.period());
         assert_eq!(timed.queue.is_some(), row.workload == Workload::CrossCpu);
         assert!(row.workload != Workload::CrossCpu || row.threads == 2);
+    }
+}
+
+/// Two rows of six samples take two turns each, one after the other.
+#[test]
+fn rows_take_their_samples_by_turns() {
+    let plan = BenchPlan {
+        designs: [DesignId::Portcullis, DesignId::Magazine].map(Choice::from).to_vec(),
+        threads: vec![1],
+        workloads: vec![Workload::Page1Typed],
+        effort: Effort { samples: 6, ..LITTLE },
+    };
+    let mut seen = Vec::new();
+    let rows = execute(&plan, |row| seen.push(row.to_owned())).expect("one thread");
+    let [first, second] = ["portcullis", "magazine"].map(|design| format!("page-1-typed {design} strict 1"));
+    assert_eq!(seen, [first.clone(), second.clone(), first, second]);
+    assert_eq!(turns(&plan), seen.len());
+    for row in rows {
+        assert_eq!(row.outcome.expect("a row").samples, 6);
     }
 }
 

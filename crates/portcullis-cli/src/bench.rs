@@ -36,7 +36,7 @@ pub(crate) fn bench(arguments: &BenchArguments, out: &mut impl Write) -> Result<
         effort: Effort { samples: usize::from(arguments.samples), ..Effort::default() },
     };
     let bar = progress_bar();
-    bar.set_length(bench::rows(&plan) as u64);
+    bar.set_length(bench::turns(&plan) as u64);
     let rows = bench::execute(&plan, |row| {
         bar.set_message(row.to_owned());
         bar.inc(1);

@@ -12,7 +12,7 @@ use portcullis::{Iova, PAGE_SIZE, PhysAddr};
 use portcullis_model::{Clock, Device, DmaError, Host, ModelMmio, Parameters, Ram, Vtd};
 use portcullis_vtd::spec::faults::FaultReason;
 use portcullis_vtd::spec::registers::*;
-use portcullis_vtd::{Unit, UnitConfig};
+use portcullis_vtd::{TakeOver, Unit, UnitConfig};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -238,7 +238,9 @@ impl Bench {
         let config = UnitConfig { physical_bits: parameters.physical_bits, wait_us_max, ..UnitConfig::default() };
         let before = ram.allocated();
         // SAFETY: the unit has no other driver.
-        let unit = unsafe { Unit::take_over(ModelMmio::new(Arc::clone(vtd), host), host, config) };
+        let unit = unsafe {
+            Unit::take_over(ModelMmio::new(Arc::clone(vtd), host), host, config, TakeOver::Always, |_| Ok(()))
+        };
         let unit = unit.expect("the unit comes up");
         let (device, iova) = (&self.devices[0], Iova::new(0x7_f000));
         let write = |data: &[u8]| device.write(vtd, ram, host.now_ps(), iova, data);

@@ -37,7 +37,7 @@ const PHASE_BY_INDEX: [Phase; PHASES] =
 const fn class_index(class: LockClass) -> usize {
     match class {
         LockClass::Attachment => 0,
-        LockClass::FlushQueue => 1,
+        LockClass::CentralFlushQueue | LockClass::FlushQueue => 1,
         LockClass::InvalidationQueue => 2,
         LockClass::IovaAllocator => 3,
         LockClass::Magazine => 4,

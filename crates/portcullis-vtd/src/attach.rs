@@ -14,30 +14,52 @@ use portcullis::{Iova, PhysAddr, Platform};
 /// Under caching mode, what hardware caches of a device without a context entry carries this id (§6.1), so no domain gets it.
 const ABSENT: DomainId = DomainId(0);
 
-/// Who is where. Its lock is held while attaching and detaching wait for their flush: both are rare, both are bounded, and
-/// nobody must find the tables between two states.
+/// Who is where. Its lock is let go while attaching and detaching wait for their flush; what others must not touch meanwhile is marked.
+/// After a panic it stays so for good.
 pub(crate) struct Attachments {
     pub(crate) tables: DeviceTables,
-    domains: BTreeMap<DomainId, Translation>,
-    devices: BTreeMap<SourceId, DomainId>,
+    /// Whether the hardware knows the tables. Before that nothing of them is cached, and there is no queue.
+    pub(crate) is_shown: bool,
+    domains: BTreeMap<DomainId, OpenDomain>,
+    devices: BTreeMap<SourceId, Attached>,
     /// Where the search for a free id goes on, so that a closed domain's id rests for as long as there are others.
     next_id: u16,
     last_id: u16,
+}
+
+struct OpenDomain {
+    translation: Translation,
+    /// Its close waits for the hardware: nothing is attached to it.
+    is_closing: bool,
+}
+
+struct Attached {
+    domain: DomainId,
+    /// The attach or detach of the device waits for the hardware.
+    is_busy: bool,
 }
 
 impl Attachments {
     /// Nobody anywhere. Domain ids have `id_bits` bits, at most 16.
     pub(crate) fn new(tables: DeviceTables, id_bits: u8) -> Self {
         let last_id = u16::MAX >> (16 - id_bits);
-        Self { tables, domains: BTreeMap::new(), devices: BTreeMap::new(), next_id: 1, last_id }
+        let (domains, devices) = (BTreeMap::new(), BTreeMap::new());
+        Self { tables, is_shown: false, domains, devices, next_id: 1, last_id }
     }
 
     fn open(&mut self, translation: Translation) -> Result<DomainId, AttachError> {
         let mut ids = (self.next_id..=self.last_id).chain(1..self.next_id).map(DomainId);
         let id = ids.find(|id| !self.domains.contains_key(id)).ok_or(AttachError::NoDomainId)?;
-        self.domains.insert(id, translation);
+        self.domains.insert(id, OpenDomain { translation, is_closing: false });
         self.next_id = if id.0 >= self.last_id { 1 } else { id.0 + 1 };
         Ok(id)
+    }
+
+    /// The attach or detach of `device` is over, and it is where it was before, or is now.
+    fn settle(&mut self, device: SourceId) {
+        if let Some(attached) = self.devices.get_mut(&device) {
+            attached.is_busy = false;
+        }
     }
 }
 
@@ -72,11 +94,16 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
             let scope = ContextScope::Device { domain: ABSENT, source: device, function_mask: 0 };
             self.invalidate(&[InvalidationDescriptor::ContextCache(scope), self.iotlb(IotlbScope::Domain(domain))])
         } else if self.capability.rwbf() {
-            // An invalidation would flush the write buffer as well; here nothing absent was cached, so there is none (§6.8).
-            self.hardware.flush_write_buffer().map_err(|timeout| QueueError::Timeout(timeout.limit_us))
+            // For the write buffer, which any invalidation flushes (§6.8). The command for that alone is one of a register that has no lock.
+            self.invalidate(&[self.iotlb(IotlbScope::Domain(domain))])
         } else {
             Ok(())
         }
+    }
+
+    /// Invalidates what hardware may have cached: nothing, where it does not know the tables.
+    fn flush(&self, is_shown: bool, descriptors: &[InvalidationDescriptor]) -> Result<(), QueueError> {
+        if is_shown { self.invalidate(descriptors) } else { Ok(()) }
     }
 
     /// The descriptor of a command; what the unit cannot do page by page it does to the whole domain, at all levels.
@@ -107,6 +134,12 @@ fn is_aligned(command: &Invalidation) -> bool {
         }
         Invalidation::Domain(_) | Invalidation::Global => true,
     }
+}
+
+/// Whether commands may share a submission.
+#[inline]
+fn fits_a_ride(commands: &[Invalidation]) -> bool {
+    commands.len() <= BURST_MAX && commands.iter().all(is_aligned)
 }
 
 // SAFETY: the unit translates from bring-up on, and is not turned off before it is given up. A device has a context entry while it is
@@ -140,50 +173,75 @@ unsafe impl<M: Mmio, P: Platform> Iommu for Unit<M, P> {
     }
 
     unsafe fn close_domain(&self, domain: DomainId) -> Result<(), AttachError> {
+        let is_shown = self.attachments.with(|attachments| {
+            let Attachments { tables, is_shown, domains, devices, .. } = attachments;
+            let open = domains.get_mut(&domain).filter(|open| !open.is_closing);
+            let open = open.ok_or(AttachError::NoSuchDomain(domain))?;
+            let of_domain = || devices.iter().filter(|(_, attached)| attached.domain == domain);
+            if let Some((device, _)) = of_domain().find(|(_, attached)| attached.is_busy) {
+                return Err(AttachError::Busy(*device));
+            }
+            of_domain().for_each(|(device, _)| tables.remove(&self.hardware.platform, *device));
+            open.is_closing = true;
+            Ok::<bool, AttachError>(*is_shown)
+        })??;
+        let contexts = InvalidationDescriptor::ContextCache(ContextScope::Domain(domain));
+        let flushed = self.flush(is_shown, &[contexts, self.iotlb(IotlbScope::Domain(domain))]);
         self.attachments.with(|attachments| {
-            if !attachments.domains.contains_key(&domain) {
-                return Err(AttachError::NoSuchDomain(domain));
+            if flushed.is_ok() {
+                attachments.devices.retain(|_, attached| attached.domain != domain);
+                attachments.domains.remove(&domain);
+            } else if let Some(open) = attachments.domains.get_mut(&domain) {
+                open.is_closing = false;
             }
-            for (device, _) in attachments.devices.iter().filter(|(_, of)| **of == domain) {
-                attachments.tables.remove(&self.hardware.platform, *device);
-            }
-            let contexts = InvalidationDescriptor::ContextCache(ContextScope::Domain(domain));
-            self.invalidate(&[contexts, self.iotlb(IotlbScope::Domain(domain))])?;
-            attachments.devices.retain(|_, of| *of != domain);
-            attachments.domains.remove(&domain);
-            Ok(())
-        })?
+        })?;
+        Ok(flushed?)
     }
 
     fn attach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError> {
-        self.attachments.with(|attachments| {
-            let translation = *attachments.domains.get(&domain).ok_or(AttachError::NoSuchDomain(domain))?;
+        let platform = &self.hardware.platform;
+        let is_shown = self.attachments.with(|attachments| {
+            let open = attachments.domains.get(&domain).filter(|open| !open.is_closing);
+            let translation = open.ok_or(AttachError::NoSuchDomain(domain))?.translation;
             if attachments.devices.contains_key(&device) {
                 return Err(AttachError::Attached(device));
             }
-            let platform = &self.hardware.platform;
             attachments.tables.insert(platform, device, self.context(domain, translation))?;
             // Recorded before it is announced: should that fail, hardware may use the entry all the same, and only a detach
             // or a close, which flush, may forget it.
-            attachments.devices.insert(device, domain);
-            self.announce(domain, device).map_err(|error| {
+            attachments.devices.insert(device, Attached { domain, is_busy: true });
+            Ok(attachments.is_shown)
+        })??;
+        let announced = if is_shown { self.announce(domain, device) } else { Ok(()) };
+        self.attachments.with(|attachments| {
+            if announced.is_err() {
                 attachments.tables.remove(platform, device);
-                AttachError::Queue(error)
-            })
-        })?
+            }
+            attachments.settle(device);
+        })?;
+        Ok(announced?)
     }
 
     fn detach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError> {
-        self.attachments.with(|attachments| {
-            if attachments.devices.get(&device) != Some(&domain) {
-                return Err(AttachError::NotAttached(device));
+        let is_shown = self.attachments.with(|attachments| {
+            let Attachments { tables, is_shown, domains, devices, .. } = attachments;
+            let attached = devices.get_mut(&device).filter(|attached| attached.domain == domain);
+            let attached = attached.ok_or(AttachError::NotAttached(device))?;
+            if attached.is_busy || domains.get(&domain).is_some_and(|open| open.is_closing) {
+                return Err(AttachError::Busy(device));
             }
-            attachments.tables.remove(&self.hardware.platform, device);
-            let scope = ContextScope::Device { domain, source: device, function_mask: 0 };
-            self.invalidate(&[InvalidationDescriptor::ContextCache(scope), self.iotlb(IotlbScope::Domain(domain))])?;
-            attachments.devices.remove(&device);
-            Ok(())
-        })?
+            tables.remove(&self.hardware.platform, device);
+            attached.is_busy = true;
+            Ok::<bool, AttachError>(*is_shown)
+        })??;
+        let context = ContextScope::Device { domain, source: device, function_mask: 0 };
+        let contexts = InvalidationDescriptor::ContextCache(context);
+        let flushed = self.flush(is_shown, &[contexts, self.iotlb(IotlbScope::Domain(domain))]);
+        self.attachments.with(|attachments| match flushed {
+            Ok(()) => _ = attachments.devices.remove(&device),
+            Err(_) => attachments.settle(device),
+        })?;
+        Ok(flushed?)
     }
 
     /// More commands than 64 go in several submissions, and all but the last are waited for: a submission's wait
@@ -205,10 +263,19 @@ unsafe impl<M: Mmio, P: Platform> Iommu for Unit<M, P> {
     /// More commands than 64 go alone.
     fn submit_shared(&self, commands: &[Invalidation]) -> Result<Ticket, QueueError> {
         // A command that is refused here fails nobody else.
-        if commands.len() > BURST_MAX || !commands.iter().all(is_aligned) {
+        if !fits_a_ride(commands) {
             return self.submit(commands);
         }
         self.queue.submit_shared(&self.hardware, commands.iter().map(|command| self.descriptor(command)))
+    }
+
+    #[inline]
+    fn try_submit_shared(&self, commands: &[Invalidation]) -> Result<Option<Ticket>, QueueError> {
+        // What is refused, or waited for in between, is left to `submit_shared`.
+        if !fits_a_ride(commands) {
+            return Ok(None);
+        }
+        self.queue.try_submit_shared(&self.hardware, commands.iter().map(|command| self.descriptor(command)))
     }
 
     fn is_done(&self, ticket: Ticket) -> Result<bool, QueueError> {

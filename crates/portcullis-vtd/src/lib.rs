@@ -40,5 +40,5 @@ mod units;
 pub use hardware::RegisterTimeout;
 pub use mmio::Mmio;
 pub use queue::{QueueUse, Ticket};
-pub use unit::{BringUpError, Unit, UnitConfig};
+pub use unit::{BringUpError, TakeOver, Unit, UnitConfig};
 pub use units::{UNITS_MAX, UnitCount, Units, UnitsTicket};

@@ -15,7 +15,7 @@ impl Stopped {
     }
 
     /// No register and no table has held the address yet.
-    const fn never_told() -> Self {
+    pub(crate) const fn never_told() -> Self {
         Self(())
     }
 }

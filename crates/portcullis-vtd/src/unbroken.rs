@@ -1,55 +1,92 @@
-//! A lock that a panic has not broken.
+//! A lock that answers with an error where it is not to be taken: after a panic, and while its owner has closed it.
 
 // Not modelled by loom: no model goes on after a panic.
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicU8, Ordering};
 use portcullis::QueueError;
 use portcullis::platform::Lock;
 
-/// A lock of the platform with a note of whether a panic has come out of it. The lock itself would answer with another panic, in a
-/// drop perhaps; this answers with an error. Only a CPU that waits for the lock meanwhile has passed the note, and panics.
+const OPEN: u8 = 0;
+/// The owner has closed it.
+const CLOSED: u8 = 1;
+/// A panic has come out of it: what is protected may be half changed.
+const BROKEN: u8 = 2;
+
+/// A lock of the platform with a note of whether it may be taken. After a panic the lock itself would answer with another, in a drop
+/// perhaps. Only a CPU that waits for the lock meanwhile has passed the note.
 pub(crate) struct Unbroken<L> {
     lock: L,
-    /// Relaxed: a CPU that reads it too early is turned away by the lock.
-    broken: AtomicBool,
+    /// Relaxed: a CPU that reads it too early is turned away by the lock, or is as one that came before the lock was closed.
+    state: AtomicU8,
 }
 
 impl<L> Unbroken<L> {
     pub(crate) fn new(lock: L) -> Self {
-        Self { lock, broken: AtomicBool::new(false) }
+        Self { lock, state: AtomicU8::new(OPEN) }
     }
 
-    pub(crate) fn is_broken(&self) -> bool {
-        self.broken.load(Ordering::Relaxed)
+    /// One that is not taken until it is [reopened](Self::reopen).
+    pub(crate) fn closed(lock: L) -> Self {
+        Self { lock, state: AtomicU8::new(CLOSED) }
+    }
+
+    /// From now on it is not taken. Takes no lock, so it may be called whoever holds this one.
+    pub(crate) fn close(&self) {
+        let _ = self.state.compare_exchange(OPEN, CLOSED, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// Runs `critical` with the lock held, and has it taken again from then on.
+    ///
+    /// # Errors
+    /// [`QueueError::Panicked`].
+    pub(crate) fn reopen<T, R>(&self, critical: impl FnOnce(&mut T) -> R) -> Result<R, QueueError>
+    where
+        L: Lock<T>,
+    {
+        if self.state.load(Ordering::Relaxed) == BROKEN {
+            return Err(QueueError::Panicked);
+        }
+        let result = self.hold(critical);
+        let _ = self.state.compare_exchange(CLOSED, OPEN, Ordering::Relaxed, Ordering::Relaxed);
+        Ok(result)
     }
 
     /// Runs `critical` with the lock held.
     ///
     /// # Errors
-    /// [`QueueError::Panicked`] where an earlier one has panicked: what is protected may be half changed.
+    /// [`QueueError::Panicked`] where an earlier one has panicked: what is protected may be half changed. [`QueueError::Halted`] where it
+    /// is closed.
     #[inline]
     pub(crate) fn with<T, R>(&self, critical: impl FnOnce(&mut T) -> R) -> Result<R, QueueError>
     where
         L: Lock<T>,
     {
+        match self.state.load(Ordering::Relaxed) {
+            OPEN => Ok(self.hold(critical)),
+            state => Err(if state == CLOSED { QueueError::Halted } else { QueueError::Panicked }),
+        }
+    }
+
+    #[inline]
+    fn hold<T, R>(&self, critical: impl FnOnce(&mut T) -> R) -> R
+    where
+        L: Lock<T>,
+    {
         /// Notes the panic.
-        struct Unwinding<'l>(&'l AtomicBool);
+        struct Unwinding<'l>(&'l AtomicU8);
         impl Drop for Unwinding<'_> {
             fn drop(&mut self) {
-                self.0.store(true, Ordering::Relaxed);
+                self.0.store(BROKEN, Ordering::Relaxed);
             }
         }
-        if self.is_broken() {
-            return Err(QueueError::Panicked);
-        }
         // Outside for a lock that panics itself, and inside for a CPU that comes while the lock is being let go.
-        let outside = Unwinding(&self.broken);
+        let outside = Unwinding(&self.state);
         let result = self.lock.with(|value| {
-            let inside = Unwinding(&self.broken);
+            let inside = Unwinding(&self.state);
             let result = critical(value);
             core::mem::forget(inside);
             result
         });
         core::mem::forget(outside);
-        Ok(result)
+        result
     }
 }

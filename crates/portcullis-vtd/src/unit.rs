@@ -12,6 +12,7 @@ use crate::spec::registers::{
 };
 use crate::unbroken::Unbroken;
 use crate::{Mmio, tables::DeviceTables};
+use portcullis::iommu::AttachError;
 use portcullis::platform::LockClass;
 use portcullis::{NoMemory, Platform, QueueError};
 use thiserror::Error;
@@ -80,6 +81,31 @@ pub enum BringUpError {
     /// No memory for the tables.
     #[error(transparent)]
     NoMemory(#[from] NoMemory),
+    /// A device that was to be let in from the start was refused.
+    #[error("a device could not be let in: {0}")]
+    Admission(#[from] AttachError),
+}
+
+/// From whom [`Unit::take_over`] takes a unit that is on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TakeOver {
+    /// From nobody: the unit has to be off.
+    Never,
+    /// From firmware, which may have left translation on. Where the invalidation queue is on, an operating system uses the unit.
+    Firmware,
+    /// From anyone, as a kernel must that was started by one that has crashed.
+    Always,
+}
+
+impl TakeOver {
+    /// Bits of the global status with which it takes no unit.
+    const fn refused(self) -> u32 {
+        match self {
+            Self::Never => global::TRANSLATION | global::QUEUED_INVALIDATION,
+            Self::Firmware => global::QUEUED_INVALIDATION,
+            Self::Always => 0,
+        }
+    }
 }
 
 /// One remapping unit, translating.
@@ -105,32 +131,57 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
     /// [`BringUpError`], [`BringUpError::InUse`] where the unit is on. Where it was refused before it was touched, it keeps the state
     /// in which it was.
     pub fn bring_up(mmio: M, platform: P, config: UnitConfig) -> Result<Self, BringUpError> {
-        let hardware = Hardware::new(mmio, platform, config.wait_us_max);
-        let identity = identify(&hardware)?;
-        let in_use = global::TRANSLATION | global::QUEUED_INVALIDATION;
-        if identity.status & in_use != 0 {
-            return Err(BringUpError::InUse { status: identity.status });
-        }
-        Self::own(hardware, identity, config)
+        Self::bring_up_with(mmio, platform, config, |_| Ok(()))
     }
 
-    /// Takes a unit over in whatever state firmware, another kernel or a [`Unit`] that was dropped has left it. Its translation is on
-    /// afterwards, with every device shut out, and was never off if it was on before.
+    /// Does what [`bring_up`](Unit::bring_up) does, and shuts out every device but those that `admit` attaches, which are never shut out:
+    /// it is called before the hardware knows of the tables. The unit takes no invalidations then, so nothing is mapped there.
     ///
     /// # Errors
-    /// [`BringUpError`]. Translation that was on stays on, and may still serve the devices of the owner before.
+    /// Those of [`bring_up`](Unit::bring_up), and [`BringUpError::Admission`].
+    pub fn bring_up_with(
+        mmio: M,
+        platform: P,
+        config: UnitConfig,
+        admit: impl FnOnce(&Self) -> Result<(), AttachError>,
+    ) -> Result<Self, BringUpError> {
+        // SAFETY: a unit that is off has no driver.
+        unsafe { Self::take_over(mmio, platform, config, TakeOver::Never, admit) }
+    }
+
+    /// Takes a unit over in whatever state those have left it `from` whom it may be taken: firmware, another kernel, a [`Unit`] that was
+    /// dropped. Its translation is on afterwards, with every device shut out but those that `admit` [attaches](Unit::bring_up_with),
+    /// and was never off if it was on before.
+    ///
+    /// # Errors
+    /// [`BringUpError`], [`BringUpError::InUse`] where it may not be taken. Translation that was on stays on, and may still serve the
+    /// devices of the owner before.
     ///
     /// # Safety
     /// The unit has no other driver any more. One that went on would wait for invalidations that are never made.
-    pub unsafe fn take_over(mmio: M, platform: P, config: UnitConfig) -> Result<Self, BringUpError> {
+    pub unsafe fn take_over(
+        mmio: M,
+        platform: P,
+        config: UnitConfig,
+        from: TakeOver,
+        admit: impl FnOnce(&Self) -> Result<(), AttachError>,
+    ) -> Result<Self, BringUpError> {
         let hardware = Hardware::new(mmio, platform, config.wait_us_max);
         let identity = identify(&hardware)?;
+        if identity.status & from.refused() != 0 {
+            return Err(BringUpError::InUse { status: identity.status });
+        }
         halt_queue(&hardware)?;
-        Self::own(hardware, identity, config)
+        Self::own(hardware, identity, config, admit)
     }
 
     /// Sets the unit up for this driver. Its queue is off.
-    fn own(hardware: Hardware<M, P>, identity: Identity, config: UnitConfig) -> Result<Self, BringUpError> {
+    fn own(
+        hardware: Hardware<M, P>,
+        identity: Identity,
+        config: UnitConfig,
+        admit: impl FnOnce(&Self) -> Result<(), AttachError>,
+    ) -> Result<Self, BringUpError> {
         let Identity { capability, extended, domain_id_bits, .. } = identity;
         let [root, descriptors, statuses] = Page::allocate_all(&hardware.platform)?;
         let queue = Queue::new(&hardware.platform, descriptors, statuses);
@@ -145,7 +196,13 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
             fault_records: hardware.platform.lock(LockClass::Attachment, ()),
             hardware,
         };
-        if let Err(error) = unit.shut_out() {
+        if let Err(error) = admit(&unit) {
+            unit.release(&Stopped::never_told());
+            return Err(error.into());
+        }
+        // What was recorded for the owner before is nobody's.
+        unit.faults(&mut |_| {});
+        if let Err(error) = unit.show() {
             // With translation on, the hardware may use our root by now, so the pages stay out of use. With translation off they are
             // ours again once the queue is off, too.
             if halt_queue(&unit.hardware).is_ok()
@@ -160,17 +217,19 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
         Ok(unit)
     }
 
-    /// Gives the unit an empty root table and a queue. Where translation is on already, every device is shut out when this returns.
-    fn shut_out(&self) -> Result<(), BringUpError> {
+    /// Gives the unit its root table and a queue. Where translation is on already, it goes by that table when this returns.
+    fn show(&self) -> Result<(), BringUpError> {
         let hardware = &self.hardware;
-        // Faults are polled for. What was recorded for the owner before is nobody's.
+        // Faults are polled for.
         hardware.write32(FECTL, fault_event::MASKED);
-        self.faults(&mut |_| {});
         hardware.write32(FSTS, status::QUEUE_ERRORS);
         if self.capability.rwbf() {
             hardware.flush_write_buffer()?;
         }
-        let root = self.attachments.with(|attachments| attachments.tables.root())?;
+        let root = self.attachments.with(|attachments| {
+            attachments.is_shown = true;
+            attachments.tables.root()
+        })?;
         hardware.write64(RTADDR, root.as_u64());
         hardware.enable(global::ROOT_TABLE)?;
         self.queue.start(hardware)?;
@@ -192,6 +251,37 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
             }
         }
         Ok(())
+    }
+
+    /// Turns the invalidation queue off, for a suspend, a reboot or another kernel, and leaves translation on: devices reach what they
+    /// reached, and no more. Interrupts it has none. Takes no lock, and waits for the hardware for [`UnitConfig::wait_us_max`] at most twice;
+    /// so it may be called with interrupts off, and when the CPUs that hold locks have been stopped.
+    ///
+    /// Nobody maps, unmaps, commits, ticks, attaches or detaches from then on: invalidations fail with [`QueueError::Halted`], and what fails
+    /// is lost (S11). What has not completed by then fails in the same way once the unit has [resumed](Unit::resume).
+    ///
+    /// # Errors
+    /// [`RegisterTimeout`] where the queue does not stop.
+    pub fn halt(&self) -> Result<(), RegisterTimeout> {
+        self.queue.close();
+        halt_queue(&self.hardware)
+    }
+
+    /// Brings a unit back that was [halted](Unit::halt), and may have lost power since: registers, tables, queue, translation. To be called
+    /// before devices can do DMA again, by one CPU, with interrupts off or on.
+    ///
+    /// # Errors
+    /// [`BringUpError`]; the queue is halted still.
+    pub fn resume(&self) -> Result<(), BringUpError> {
+        let hardware = &self.hardware;
+        let begun = || {
+            identify(hardware)?;
+            // On where it was not halted by this driver. What it has in flight is dropped, and asked for no more.
+            halt_queue(hardware)?;
+            self.show()?;
+            self.translate()
+        };
+        begun().inspect_err(|_| self.queue.close())
     }
 
     /// Turns translation off and gives the tables back.

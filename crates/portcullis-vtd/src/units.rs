@@ -58,12 +58,12 @@ impl<'a, U: Iommu, P: Platform, F: Fn(SourceId) -> Option<usize> + Send + Sync> 
         Ok((self.unit_of)(device).and_then(|index| Some((self.units.get(index)?, ids[index]?))))
     }
 
-    /// Hands one turn of commands to every unit, by `submit`.
-    fn submit_burst(
+    /// Hands one turn of commands to every unit, by `submit`. Returns what each has answered.
+    fn submit_burst<T: Copy>(
         &self,
         commands: &[Invalidation],
-        submit: impl Fn(&U, &[Invalidation]) -> Result<U::Ticket, QueueError>,
-    ) -> Result<UnitsTicket<U::Ticket>, QueueError> {
+        submit: impl Fn(&U, &[Invalidation]) -> Result<T, QueueError>,
+    ) -> Result<[Option<T>; UNITS_MAX], QueueError> {
         let mut tickets = [None; UNITS_MAX];
         for (index, unit) in self.units.iter().enumerate() {
             let translated: Result<ArrayVec<_, BURST_MAX>, QueueError> = self.domains.with(|domains| {
@@ -71,7 +71,7 @@ impl<'a, U: Iommu, P: Platform, F: Fn(SourceId) -> Option<usize> + Send + Sync> 
             });
             tickets[index] = Some(submit(unit, &translated?)?);
         }
-        Ok(UnitsTicket(tickets))
+        Ok(tickets)
     }
 
     fn wait_for(&self, ticket: UnitsTicket<U::Ticket>) -> Result<(), QueueError> {
@@ -193,10 +193,10 @@ unsafe impl<U: Iommu, P: Platform, F: Fn(SourceId) -> Option<usize> + Send + Syn
         let mut rest = commands;
         while rest.len() > BURST_MAX {
             let (burst, others) = rest.split_at(BURST_MAX);
-            self.wait_for(self.submit_burst(burst, U::submit)?)?;
+            self.wait_for(UnitsTicket(self.submit_burst(burst, U::submit)?))?;
             rest = others;
         }
-        self.submit_burst(rest, U::submit)
+        self.submit_burst(rest, U::submit).map(UnitsTicket)
     }
 
     /// More commands than 64 go alone.
@@ -204,7 +204,17 @@ unsafe impl<U: Iommu, P: Platform, F: Fn(SourceId) -> Option<usize> + Send + Syn
         if commands.len() > BURST_MAX {
             return self.submit(commands);
         }
-        self.submit_burst(commands, U::submit_shared)
+        self.submit_burst(commands, U::submit_shared).map(UnitsTicket)
+    }
+
+    fn try_submit_shared(&self, commands: &[Invalidation]) -> Result<Option<Self::Ticket>, QueueError> {
+        if commands.len() > BURST_MAX {
+            return Ok(None);
+        }
+        let tickets = self.submit_burst(commands, U::try_submit_shared)?;
+        // Whoever had room does it again with the others, which harms nobody.
+        let have_all_room = tickets.iter().flatten().all(Option::is_some);
+        Ok(have_all_room.then(|| UnitsTicket(tickets.map(Option::flatten))))
     }
 
     fn is_done(&self, ticket: Self::Ticket) -> Result<bool, QueueError> {

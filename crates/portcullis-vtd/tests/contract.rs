@@ -17,8 +17,8 @@ const CASES: &[Case] = &[
     Case {
         name: "a unit is taken from its owner without a promise",
         program: "pub fn take<M: Mmio, P: Platform>(mmio: M, host: P) -> Result<Unit<M, P>, BringUpError> { @ }",
-        wrong: "Unit::take_over(mmio, host, UnitConfig::default())",
-        right: "unsafe { Unit::take_over(mmio, host, UnitConfig::default()) }",
+        wrong: "Unit::take_over(mmio, host, UnitConfig::default(), TakeOver::Always, |_| Ok(()))",
+        right: "unsafe { Unit::take_over(mmio, host, UnitConfig::default(), TakeOver::Always, |_| Ok(())) }",
         code: "E0133",
         says: "take_over` is unsafe and requires",
     },
@@ -48,7 +48,7 @@ const CASES: &[Case] = &[
 
 const USES: &str = "#![allow(unused_imports)]
     use portcullis::Platform;
-    use portcullis_vtd::{BringUpError, Mmio, RegisterTimeout, Unit, UnitConfig};
+    use portcullis_vtd::{BringUpError, Mmio, RegisterTimeout, TakeOver, Unit, UnitConfig};
 ";
 
 #[test]

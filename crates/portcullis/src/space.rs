@@ -58,6 +58,9 @@ pub struct AddressSpace<P: Platform, I: Iommu> {
     closed: bool,
 }
 
+/// An invalidation that was not done at once: the ticket of its submission, or none where there was no room for it.
+pub(crate) struct Pending<T>(Result<Option<T>, QueueError>);
+
 impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     /// Opens a domain over an empty table that translates addresses of up to `width` bits.
     ///
@@ -414,7 +417,7 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
         covering(self.id, range, leaf_only, &self.capabilities)
     }
 
-    /// Submits the commands and waits until they have taken effect, for at most [`INVALIDATION_TIMEOUT_US`](crate::INVALIDATION_TIMEOUT_US).
+    /// Submits the commands and waits until they have taken effect, for at most [`Platform::wait_us_max`].
     ///
     /// # Errors
     /// A [`QueueError`]; the domain is then poisoned (S11).
@@ -434,6 +437,35 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
             // The hardware was done before the clock was read.
             Ok(Some(proof)) => Ok(proof),
             _ => self.await_shared(ticket, commands),
+        }
+    }
+
+    /// The first part of [`invalidate_shared`](Self::invalidate_shared), which waits for nothing; [`invalidate_pending`](Self::invalidate_pending)
+    /// is the rest of it, where there is one. To be called in a walk, which must be over before the other.
+    #[inline(always)]
+    pub(crate) fn invalidate_at_once(&self, commands: &[Invalidation]) -> Result<Proof, Pending<I::Ticket>> {
+        let ticket = self.iommu.try_submit_shared(commands);
+        if let Ok(Some(ticket)) = ticket
+            && let Ok(Some(proof)) = Proof::ask(&self.iommu, ticket)
+        {
+            return Ok(proof);
+        }
+        Err(Pending(ticket))
+    }
+
+    /// Waits for what [`invalidate_at_once`](Self::invalidate_at_once) has begun.
+    ///
+    /// # Errors
+    /// Those of [`invalidate_shared`](Self::invalidate_shared).
+    #[cold]
+    pub(crate) fn invalidate_pending(
+        &self,
+        Pending(ticket): Pending<I::Ticket>,
+        commands: &[Invalidation],
+    ) -> Result<Proof, QueueError> {
+        match ticket.transpose() {
+            Some(ticket) => self.await_shared(ticket, commands),
+            None => self.invalidate_shared(commands),
         }
     }
 
@@ -468,13 +500,13 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     /// Whether a submission has taken effect.
     ///
     /// # Errors
-    /// A [`QueueError`], [`QueueError::Timeout`] where it has not for more than [`INVALIDATION_TIMEOUT_US`](crate::INVALIDATION_TIMEOUT_US); the domain is
+    /// A [`QueueError`], [`QueueError::Timeout`] where it has not for more than [`Platform::wait_us_max`]; the domain is
     /// then poisoned (S11).
     pub(crate) fn is_done(&self, submission: Submission<I::Ticket>) -> Result<Option<Proof>, QueueError> {
         submission.look(&self.platform, &self.iommu).inspect_err(|_| self.poison())
     }
 
-    /// Waits until a submission has taken effect, for at most [`INVALIDATION_TIMEOUT_US`](crate::INVALIDATION_TIMEOUT_US) since it was made.
+    /// Waits until a submission has taken effect, for at most [`Platform::wait_us_max`] since it was made.
     ///
     /// # Errors
     /// Those of [`is_done`](Self::is_done).

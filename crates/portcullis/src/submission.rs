@@ -4,10 +4,6 @@ use crate::iommu::{Iommu, QueueError};
 use crate::platform::{Platform, Wait};
 use crate::proof::Proof;
 
-/// How long one submission is waited for, in microseconds. A commit whose shared submission fails otherwise makes another,
-/// alone, and waits for that as long.
-pub const INVALIDATION_TIMEOUT_US: u64 = 1_000_000;
-
 /// What the hardware was told, and when, on the platform's clock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Submission<T> {
@@ -24,21 +20,21 @@ impl<T: Copy + Send> Submission<T> {
     /// Whether it has taken effect.
     ///
     /// # Errors
-    /// A [`QueueError`], [`QueueError::Timeout`] where it has not for more than [`INVALIDATION_TIMEOUT_US`].
+    /// A [`QueueError`], [`QueueError::Timeout`] where it has not for more than [`Platform::wait_us_max`].
     pub(crate) fn look(
         self,
         platform: &impl Platform,
         iommu: &impl Iommu<Ticket = T>,
     ) -> Result<Option<Proof>, QueueError> {
         // The clock first: a CPU that was stopped for long looks once more before it gives up.
-        let late = platform.now_us() > self.submitted_us + INVALIDATION_TIMEOUT_US;
-        match Proof::ask(iommu, self.ticket) {
-            Ok(None) if late => Err(QueueError::Timeout(INVALIDATION_TIMEOUT_US)),
-            done => done,
+        let waited_us = platform.now_us().saturating_sub(self.submitted_us);
+        match Proof::ask(iommu, self.ticket)? {
+            None if waited_us > platform.wait_us_max() => Err(QueueError::Timeout(platform.wait_us_max())),
+            done => Ok(done),
         }
     }
 
-    /// Waits until it has taken effect, for at most [`INVALIDATION_TIMEOUT_US`] since it was made.
+    /// Waits until it has taken effect, for at most [`Platform::wait_us_max`] since it was made.
     ///
     /// # Errors
     /// Those of [`look`](Self::look).

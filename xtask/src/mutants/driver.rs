@@ -59,7 +59,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "units-do-not-wait-for-earlier-bursts",
         rule: "S11",
         file: "crates/portcullis-vtd/src/units.rs",
-        find: r"            self.wait_for(self.submit_burst(burst, U::submit)?)?;",
+        find: r"            self.wait_for(UnitsTicket(self.submit_burst(burst, U::submit)?))?;",
         replace: r"            self.submit_burst(burst, U::submit)?;",
         package: "portcullis-vtd",
         target: "lib",
@@ -69,8 +69,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "units-ignore-the-error-of-earlier-bursts",
         rule: "S11",
         file: "crates/portcullis-vtd/src/units.rs",
-        find: r"            self.wait_for(self.submit_burst(burst, U::submit)?)?;",
-        replace: r"            let _ = self.wait_for(self.submit_burst(burst, U::submit)?);",
+        find: r"            self.wait_for(UnitsTicket(self.submit_burst(burst, U::submit)?))?;",
+        replace: r"            let _ = self.wait_for(UnitsTicket(self.submit_burst(burst, U::submit)?));",
         package: "portcullis-vtd",
         target: "lib",
         test: "tests::long_submissions::a_refused_command_fails_the_submission_whichever_piece_it_is_in",
@@ -79,8 +79,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "units-wait-for-the-first-burst-only",
         rule: "S11",
         file: "crates/portcullis-vtd/src/units.rs",
-        find: r"            self.wait_for(self.submit_burst(burst, U::submit)?)?;",
-        replace: r"            let ticket = self.submit_burst(burst, U::submit)?;
+        find: r"            self.wait_for(UnitsTicket(self.submit_burst(burst, U::submit)?))?;",
+        replace: r"            let ticket = UnitsTicket(self.submit_burst(burst, U::submit)?);
             if rest.len() == commands.len() {
                 self.wait_for(ticket)?;
             }",
@@ -92,8 +92,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "units-wait-for-the-last-full-burst-only",
         rule: "S11",
         file: "crates/portcullis-vtd/src/units.rs",
-        find: r"            self.wait_for(self.submit_burst(burst, U::submit)?)?;",
-        replace: r"            let ticket = self.submit_burst(burst, U::submit)?;
+        find: r"            self.wait_for(UnitsTicket(self.submit_burst(burst, U::submit)?))?;",
+        replace: r"            let ticket = UnitsTicket(self.submit_burst(burst, U::submit)?);
             if others.len() <= BURST_MAX {
                 self.wait_for(ticket)?;
             }",
@@ -192,8 +192,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "bring-up-takes-a-unit-in-use",
         rule: "S1",
         file: "crates/portcullis-vtd/src/unit.rs",
-        find: r"if identity.status & in_use != 0 {",
-        replace: r"if identity.status & in_use == u32::MAX {",
+        find: r"if identity.status & from.refused() != 0 {",
+        replace: r"if identity.status & from.refused() == u32::MAX {",
         package: "portcullis-vtd",
         target: "lib",
         test: "tests::bring_up::what_is_dropped_keeps_translating",
@@ -322,8 +322,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "misaligned-command-rides",
         rule: "S11",
         file: "crates/portcullis-vtd/src/attach.rs",
-        find: r"if commands.len() > BURST_MAX || !commands.iter().all(is_aligned) {",
-        replace: r"if commands.len() > BURST_MAX {",
+        find: r"commands.len() <= BURST_MAX && commands.iter().all(is_aligned)",
+        replace: r"commands.len() <= BURST_MAX",
         package: "portcullis-vtd",
         target: "lib",
         test: "tests::shared_commits::a_misaligned_run_does_not_board",
@@ -332,8 +332,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "only-the-first-rider-must-be-aligned",
         rule: "S11",
         file: "crates/portcullis-vtd/src/attach.rs",
-        find: r"if commands.len() > BURST_MAX || !commands.iter().all(is_aligned) {",
-        replace: r"if commands.len() > BURST_MAX || !commands.iter().take(1).all(is_aligned) {",
+        find: r"commands.len() <= BURST_MAX && commands.iter().all(is_aligned)",
+        replace: r"commands.len() <= BURST_MAX && commands.iter().take(1).all(is_aligned)",
         package: "portcullis-vtd",
         target: "lib",
         test: "tests::shared_commits::a_misaligned_run_does_not_board",
@@ -352,8 +352,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "long-submissions-ride",
         rule: "S7",
         file: "crates/portcullis-vtd/src/attach.rs",
-        find: r"if commands.len() > BURST_MAX || !commands.iter().all(is_aligned) {",
-        replace: r"if !commands.iter().all(is_aligned) {",
+        find: r"commands.len() <= BURST_MAX && commands.iter().all(is_aligned)",
+        replace: r"commands.iter().all(is_aligned)",
         package: "portcullis-vtd",
         target: "lib",
         test: "tests::long_submissions::pieces_are_as_large_as_can_be_and_no_larger",
@@ -362,7 +362,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "closed-domain-keeps-its-devices",
         rule: "S6",
         file: "crates/portcullis-vtd/src/attach.rs",
-        find: r"            attachments.devices.retain(|_, of| *of != domain);
+        find: r"                attachments.devices.retain(|_, attached| attached.domain != domain);
 ",
         replace: r"",
         package: "portcullis-vtd",
@@ -373,28 +373,19 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "close-forgets-all-devices",
         rule: "S1",
         file: "crates/portcullis-vtd/src/attach.rs",
-        find: r"attachments.devices.retain(|_, of| *of != domain);",
+        find: r"attachments.devices.retain(|_, attached| attached.domain != domain);",
         replace: r"attachments.devices.clear();",
         package: "portcullis-vtd",
         target: "lib",
         test: "tests::domains::the_devices_of_a_closed_domain_are_free_and_those_of_others_are_not",
     },
     Mutant {
-        name: "close-flushes-before-it-cuts-off",
+        name: "close-does-not-cut-off",
         rule: "S10",
         file: "crates/portcullis-vtd/src/attach.rs",
-        find: r"            for (device, _) in attachments.devices.iter().filter(|(_, of)| **of == domain) {
-                attachments.tables.remove(&self.hardware.platform, *device);
-            }
-            let contexts = InvalidationDescriptor::ContextCache(ContextScope::Domain(domain));
-            self.invalidate(&[contexts, self.iotlb(IotlbScope::Domain(domain))])?;
+        find: r"            of_domain().for_each(|(device, _)| tables.remove(&self.hardware.platform, *device));
 ",
-        replace: r"            let contexts = InvalidationDescriptor::ContextCache(ContextScope::Domain(domain));
-            self.invalidate(&[contexts, self.iotlb(IotlbScope::Domain(domain))])?;
-            for (device, _) in attachments.devices.iter().filter(|(_, of)| **of == domain) {
-                attachments.tables.remove(&self.hardware.platform, *device);
-            }
-",
+        replace: r"",
         package: "portcullis-vtd",
         target: "lib",
         test: "tests::domains::a_close_that_fails_cuts_its_devices_off_and_keeps_them",
@@ -403,14 +394,13 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "failed-close-forgets-the-devices",
         rule: "S10",
         file: "crates/portcullis-vtd/src/attach.rs",
-        find: r"            let contexts = InvalidationDescriptor::ContextCache(ContextScope::Domain(domain));
-            self.invalidate(&[contexts, self.iotlb(IotlbScope::Domain(domain))])?;
-            attachments.devices.retain(|_, of| *of != domain);
-",
-        replace: r"            let contexts = InvalidationDescriptor::ContextCache(ContextScope::Domain(domain));
-            attachments.devices.retain(|_, of| *of != domain);
-            self.invalidate(&[contexts, self.iotlb(IotlbScope::Domain(domain))])?;
-",
+        find: r"            if flushed.is_ok() {
+                attachments.devices.retain(",
+        replace: r"            if flushed.is_err() {
+                attachments.devices.retain(|_, attached| attached.domain != domain);
+            }
+            if flushed.is_ok() {
+                attachments.devices.retain(",
         package: "portcullis-vtd",
         target: "lib",
         test: "tests::domains::a_close_that_fails_cuts_its_devices_off_and_keeps_them",
@@ -419,13 +409,12 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "failed-close-forgets-the-domain",
         rule: "S10",
         file: "crates/portcullis-vtd/src/attach.rs",
-        find: r"            let contexts = InvalidationDescriptor::ContextCache(ContextScope::Domain(domain));
-            self.invalidate(&[contexts, self.iotlb(IotlbScope::Domain(domain))])?;
-",
-        replace: r"            let contexts = InvalidationDescriptor::ContextCache(ContextScope::Domain(domain));
-            attachments.domains.remove(&domain);
-            self.invalidate(&[contexts, self.iotlb(IotlbScope::Domain(domain))])?;
-",
+        find: r"            } else if let Some(open) = attachments.domains.get_mut(&domain) {
+                open.is_closing = false;
+            }",
+        replace: r"            } else {
+                attachments.domains.remove(&domain);
+            }",
         package: "portcullis-vtd",
         target: "lib",
         test: "tests::domains::a_close_that_fails_cuts_its_devices_off_and_keeps_them",
@@ -525,10 +514,69 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "reclaim-goes-past-what-has-not-landed",
         rule: "S2",
         file: "crates/portcullis-vtd/src/queue/mod.rs",
-        find: r"take_while(over)",
-        replace: r"filter(over)",
+        find: r"take_while(|(submission, _)| self.has_landed(platform, *submission))",
+        replace: r"filter(|(submission, _)| self.has_landed(platform, *submission))",
         package: "portcullis-vtd",
         target: "lib",
         test: "tests::queue::a_slot_whose_wait_has_not_landed_is_not_taken_again",
+    },
+    Mutant {
+        name: "resume-leaves-what-was-in-flight",
+        rule: "S11",
+        file: "crates/portcullis-vtd/src/queue/recovery.rs",
+        find: r"            self.drop_waits(ring, hardware, ring.tail, QueueError::Halted);
+",
+        replace: r"",
+        package: "portcullis-vtd",
+        target: "lib",
+        test: "tests::halts::a_unit_comes_back_with_all_that_it_had",
+    },
+    Mutant {
+        name: "resume-does-not-flush",
+        rule: "S2",
+        file: "crates/portcullis-vtd/src/unit.rs",
+        find: r"        self.invalidate(&[InvalidationDescriptor::ContextCache(ContextScope::Global), self.iotlb(IotlbScope::Global)])?;
+        Ok(())",
+        replace: r"        Ok(())",
+        package: "portcullis-vtd",
+        target: "lib",
+        test: "tests::halts::a_unit_comes_back_with_all_that_it_had",
+    },
+    Mutant {
+        name: "halt-lets-submissions-in",
+        rule: "S7",
+        file: "crates/portcullis-vtd/src/unit.rs",
+        find: r"        self.queue.close();
+        halt_queue(&self.hardware)",
+        replace: r"        halt_queue(&self.hardware)",
+        package: "portcullis-vtd",
+        target: "lib",
+        test: "tests::halts::a_unit_comes_back_with_all_that_it_had",
+    },
+    Mutant {
+        name: "admission-comes-after-the-root",
+        rule: "S1",
+        file: "crates/portcullis-vtd/src/unit.rs",
+        find: r"        if let Err(error) = admit(&unit) {
+            unit.release(&Stopped::never_told());
+            return Err(error.into());
+        }
+",
+        replace: r"        unit.show()?;
+        admit(&unit)?;
+",
+        package: "portcullis-vtd",
+        target: "lib",
+        test: "tests::halts::devices_are_admitted_before_translation",
+    },
+    Mutant {
+        name: "device-is-taken-while-it-is-moved",
+        rule: "S1",
+        file: "crates/portcullis-vtd/src/attach.rs",
+        find: r"if attached.is_busy || ",
+        replace: r"if ",
+        package: "portcullis-vtd",
+        target: "lib",
+        test: "tests::halts::a_device_that_is_being_moved_is_left_alone",
     },
 ];

@@ -1,4 +1,4 @@
-//! The one table: who takes how many cycles for what, and how that compares to Linux.
+//! Two tables: who takes how many cycles for what, and how that compares to Linux.
 
 use super::results::{Contender, Results, Spread, Work};
 use std::fmt::Write as _;
@@ -11,11 +11,20 @@ struct Column {
     goal: Option<f64>,
 }
 
-const COLUMNS: [Column; 4] = [
+/// One buffer at a time.
+const SINGLES: [Column; 4] = [
     Column { heading: "page-1", workload: "page-1", threads: 1, goal: Some(10.0) },
     Column { heading: "page-1, 2 threads", workload: "page-1", threads: 2, goal: Some(14.0) },
     Column { heading: "descriptor-64", workload: "descriptor-64", threads: 1, goal: Some(5.0) },
     Column { heading: "cross-cpu", workload: "cross-cpu", threads: 2, goal: None },
+];
+
+/// Several buffers at a time, as drivers refill a ring, and units that do not snoop.
+const BURSTS: [Column; 4] = [
+    Column { heading: "page-1-batch-64", workload: "page-1-batch-64", threads: 1, goal: None },
+    Column { heading: "ring-256", workload: "ring-256", threads: 1, goal: None },
+    Column { heading: "page-1-noncoherent", workload: "page-1-noncoherent", threads: 1, goal: None },
+    Column { heading: "batch-64-noncoherent", workload: "page-1-batch-64-noncoherent", threads: 1, goal: None },
 ];
 
 /// What the floor prints beside the floors.
@@ -48,28 +57,42 @@ fn is_met((goal, ratio): &(f64, Option<Spread>)) -> bool {
 
 /// How many goals are missed. What was not measured is missed.
 pub(super) fn missed(results: &Results) -> usize {
-    COLUMNS.iter().filter_map(|column| verdict(results, column)).filter(|verdict| !is_met(verdict)).count()
+    SINGLES
+        .iter()
+        .chain(&BURSTS)
+        .filter_map(|column| verdict(results, column))
+        .filter(|verdict| !is_met(verdict))
+        .count()
 }
 
-/// The table and what is to be said about it; `version` is that of Linux.
+/// The tables and what is to be said about them; `version` is that of Linux.
 pub(super) fn render(results: &Results, version: &str) -> String {
-    let shown = |work: &Work| COLUMNS.iter().any(|column| column.work() == *work);
-    let mut rows = vec![["".to_owned()].into_iter().chain(COLUMNS.map(|column| column.heading.to_owned())).collect()];
-    for contender in results.contenders(shown) {
-        let cells = COLUMNS.iter().map(|column| cell(results, contender, &column.work()));
-        rows.push([name(contender)].into_iter().chain(cells).collect::<Vec<_>>());
-    }
-    let goals = COLUMNS.iter().map(|column| goal(verdict(results, column)));
-    rows.push(["portcullis against Linux".to_owned()].into_iter().chain(goals).collect());
     format!(
         "Cycles for a map and an unmap: the median of {} rounds, and from the lowest to the highest.\n\
          Beside them, by how much Linux {version}, strict, takes more: compared round by round, and the median of that.\n\n\
-         {}\n{}{}",
+         {}\n{}\n{}{}",
         results.rounds(),
-        aligned(&rows),
+        table(results, &SINGLES),
+        table(results, &BURSTS),
         notes(results),
         results.errors.iter().map(|error| format!("\nNot measured: {error}")).collect::<String>(),
     )
+}
+
+/// A row for each who was measured at any of `columns`, and one for the goals, where there are some.
+fn table(results: &Results, columns: &[Column]) -> String {
+    let shown = |work: &Work| columns.iter().any(|column| column.work() == *work);
+    let headings = columns.iter().map(|column| column.heading.to_owned());
+    let mut rows: Vec<Vec<String>> = vec![["".to_owned()].into_iter().chain(headings).collect()];
+    for contender in results.contenders(shown) {
+        let cells = columns.iter().map(|column| cell(results, contender, &column.work()));
+        rows.push([name(contender)].into_iter().chain(cells).collect());
+    }
+    if columns.iter().any(|column| column.goal.is_some()) {
+        let goals = columns.iter().map(|column| goal(verdict(results, column)));
+        rows.push(["portcullis against Linux".to_owned()].into_iter().chain(goals).collect());
+    }
+    aligned(&rows)
 }
 
 fn name(contender: &Contender) -> String {
@@ -108,7 +131,7 @@ fn goal(verdict: Option<(f64, Option<Spread>)>) -> String {
 /// Columns aligned: the first to the left, the others to the right.
 fn aligned(rows: &[Vec<String>]) -> String {
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..=COLUMNS.len()).map(width).collect();
+    let widths: Vec<usize> = (0..rows[0].len()).map(width).collect();
     let mut text = String::new();
     for row in rows {
         write!(text, "{:<width$}", row[0], width = widths[0]).expect("a string takes all");
@@ -135,7 +158,8 @@ fn notes(results: &Results) -> String {
          Cycles: {}.\n\
          With two threads, a column says what each of them takes; for cross-cpu, both together, without waiting.\n\
          An invalidation is an empty function everywhere. linux-6.12-iova and the crates hand out addresses and write no table;\n\
-         two threads share a crate's allocator behind a lock. What a peer leaves out is in benches/peers/README.md.",
+         two threads share a crate's allocator behind a lock. Linux unmaps the buffers of a burst one by one; ring-256 is our typed face.\n\
+         What a peer leaves out is in benches/peers/README.md.",
         instructions.join(", "),
         results.cycles_from.iter().map(|from| cycles_from(from)).collect::<Vec<_>>().join("; "),
     )

@@ -8,9 +8,13 @@ use std::mem;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::thread;
 
-/// Turns that a waiter spins before it lets another thread have its CPU. In a kernel it would never have to: whoever holds a
+/// Looks of a waiter before it lets another thread have its CPU. In a kernel it would never have to: whoever holds a
 /// spin lock runs.
 const SPINS: u32 = 1 << 12;
+
+/// Pauses between two looks of a waiter: one at first, then twice as many each time, up to so many. Every look takes the line from the
+/// holder, who needs it to let go; a waiter who looks less often lets it finish, and start again.
+const PAUSES_MAX: u32 = 64;
 
 const FREE: u8 = 0;
 const HELD: u8 = 1;
@@ -34,6 +38,7 @@ impl<T> SpinLock<T> {
     /// After the lock was found in this state.
     #[cold]
     fn wait(&self, mut found: u8) {
+        let mut pauses = 1;
         loop {
             for _ in 0..SPINS {
                 if found == BROKEN {
@@ -49,7 +54,10 @@ impl<T> SpinLock<T> {
                         return;
                     }
                 }
-                hint::spin_loop();
+                for _ in 0..pauses {
+                    hint::spin_loop();
+                }
+                pauses = (2 * pauses).min(PAUSES_MAX);
             }
             thread::yield_now();
         }

@@ -13,16 +13,17 @@ use portcullis::platform::CpuWords;
 use portcullis::table::{ENTRIES, Entry, EntryValue, Frame};
 use portcullis::{Access, DomainId, Invalidation, Iommu, Iova, PAGE_SIZE, PhysAddr, Platform};
 use std::hint::black_box;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// The parts, each with the steps of those before it.
-pub(super) const PARTS: [&str; 7] = ["nothing", "take", "write", "find", "clear", "submit", "return"];
+pub(super) const PARTS: [&str; 8] = ["nothing", "take", "write", "find", "clear", "submit", "return", "join"];
 const TAKE: usize = 1;
 const WRITE: usize = 2;
 const FIND: usize = 3;
 const CLEAR: usize = 4;
 const SUBMIT: usize = 5;
 const RETURN: usize = 6;
+const JOIN: usize = 7;
 
 /// How often a sample goes round the ring: with once more before it, round all tables.
 const TURNS: usize = 4;
@@ -34,6 +35,8 @@ const CURSOR: usize = 1;
 const MAPPED: u64 = 1 << 53;
 const CLEARED: u64 = 1 << 9;
 const GENERATION: u64 = 1 << 10;
+/// Where the end of the run begins that unmaps join; below it are their number.
+const END_SHIFT: u32 = 24;
 
 #[inline(always)]
 const fn is_mapped(bits: u64) -> bool {
@@ -49,6 +52,8 @@ struct Pages<'i> {
     length: AtomicUsize,
     slots: Box<[u64]>,
     buffers: Buffers,
+    /// The run that unmaps join.
+    open: AtomicU64,
 }
 
 impl Pages<'_> {
@@ -135,6 +140,18 @@ impl Pages<'_> {
                 entry.store_bits(cleared ^ (CLEARED | GENERATION));
             }
         });
+        if PART >= JOIN {
+            self.join(page);
+        }
+    }
+
+    /// Joins a page to the run. Where it is not the next, it begins another.
+    #[inline(always)]
+    fn join(&self, page: u64) {
+        let word = self.open.load(Ordering::Relaxed);
+        let is_next = word >> END_SHIFT == page;
+        let run = if is_next { word } else { (page << END_SHIFT) | (word % (1 << END_SHIFT)) };
+        let _ = self.open.compare_exchange(word, run + (1 << END_SHIFT) + 1, Ordering::Release, Ordering::Relaxed);
     }
 }
 
@@ -161,7 +178,9 @@ impl Pages<'_> {
         }
         let cleared = if part < RETURN { TABLES * ENTRIES - RING } else { 0 };
         check(all().filter(|bits| bits & CLEARED != 0).count() == cleared, "pages returned")?;
-        check(submitted == if part < SUBMIT { 0 } else { (TURNS * RING) as u64 }, "submissions of unmaps")
+        check(submitted == if part < SUBMIT { 0 } else { (TURNS * RING) as u64 }, "submissions of unmaps")?;
+        let joined = if part < JOIN { 0 } else { ((TURNS + 1) * RING) as u64 };
+        check(self.open.load(Ordering::Relaxed) % (1 << END_SHIFT) == joined, "unmaps that have joined")
     }
 }
 
@@ -181,8 +200,10 @@ fn of_tables(platform: Native<true>, iommu: &Empty, length: usize) -> Result<Sub
         length: AtomicUsize::new(length),
         slots: vec![0; RING].into(),
         buffers: Buffers::new(0, 2 * RING as u64, 1),
+        open: AtomicU64::new(0),
     };
     let take_sample = move |part, meter: &mut Meter| {
+        pages.open.store(0, Ordering::Relaxed);
         let mut turn = || match part {
             0 => pages.turn::<0>(),
             TAKE => pages.turn::<TAKE>(),
@@ -190,7 +211,8 @@ fn of_tables(platform: Native<true>, iommu: &Empty, length: usize) -> Result<Sub
             FIND => pages.turn::<FIND>(),
             CLEAR => pages.turn::<CLEAR>(),
             SUBMIT => pages.turn::<SUBMIT>(),
-            _ => pages.turn::<RETURN>(),
+            RETURN => pages.turn::<RETURN>(),
+            _ => pages.turn::<JOIN>(),
         };
         turn();
         let before = submissions();

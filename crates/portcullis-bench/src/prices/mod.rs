@@ -185,6 +185,7 @@ fn of_steps(sampler: &Sampler) -> BTreeMap<&'static str, f64> {
     price("chunk_find", step(3));
     price("chunk_clear", step(4));
     price("chunk_return", step(6));
+    price("flush_queue_join", step(7));
 
     price("line_flush", timed("flushed entry") - timed("store"));
     price("line_flush_next", (timed("eight flushed lines") - timed("one flushed line")) / 7.0);

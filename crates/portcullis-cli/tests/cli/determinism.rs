@@ -14,7 +14,7 @@ fn a_trace_twice() {
 #[test]
 fn a_workload_twice_with_one_seed_and_otherwise_with_another() {
     let with = |seed| {
-        let workload = "rings:count=3,ring=128,tx=0.3,operations=6000";
+        let workload = "rings:count=3,ring=128,tx=0.3,operations=2000";
         printed(&["compare", "--workload", workload, "--seed", seed, "--json"])
     };
     assert_eq!(with("5"), with("5"));

@@ -150,12 +150,14 @@ fn a_disk_has_requests_and_says_why_it_is_one() {
 #[test]
 fn no_line_is_wider_than_the_terminal() {
     let disk = bundled(DISK);
+    let little = ["--workload", "rings:count=2,ring=64,operations=1000"];
+    let parameters = ["--designs", "none,eiovar:k=64:queue=per-core", "--no-hint", "--set", "ptcache_l3_entries=9"];
     let commands: [&[&str]; 6] = [
-        &["compare"],
-        &["compare", "--designs", "none,eiovar:k=64:queue=per-core", "--no-hint", "--set", "ptcache_l3_entries=9"],
-        &["compare", &disk, "--designs", "none,stock,portcullis"],
-        &["compare", &disk, &bundled(RECEIVE), "--designs", "none,magazine,fast-and-safe"],
-        &["attack", "--designs", "none,eiovar:k=64:queue=per-core,macos"],
+        &[&["compare"], &little[..]].concat(),
+        &[&["compare"], &little[..], &parameters].concat(),
+        &["compare", &disk, "--designs", "none,portcullis"],
+        &["compare", &disk, &bundled(RECEIVE), "--designs", "none,magazine"],
+        &[&["attack", "--designs", "none,eiovar:k=64:queue=per-core,macos"], &little[..]].concat(),
         &["list"],
     ];
     for command in commands {

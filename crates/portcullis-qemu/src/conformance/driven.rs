@@ -7,11 +7,11 @@ use super::wiring::{Wired, WiredUnit, Wiring};
 use super::{Checked, Stage, Trouble};
 use portcullis::design::Design;
 use portcullis::domain::DomainConfig;
-use portcullis::iommu::SourceId;
+use portcullis::iommu::{Iommu, SourceId, Translation};
 use portcullis::{Access, Domain, Iova, IovaRange, PAGE_SIZE, PhysAddr, Protection, RawMapError, Request, Segment};
 use portcullis_vtd::spec::descriptors::InvalidationDescriptor;
 use portcullis_vtd::spec::faults::FaultReason;
-use portcullis_vtd::{BringUpError, Unit, UnitConfig};
+use portcullis_vtd::{BringUpError, TakeOver, Unit, UnitConfig};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -52,11 +52,21 @@ impl Stage {
         Ok((wired, unit))
     }
 
+    /// Brings the unit up with device [`A`] passed through from the start.
+    pub(super) fn bring_up_with_a(&self) -> Result<Driven, BringUpError> {
+        let wired = Wired::new(self.rig.clone(), self.wiring.clone());
+        let unit = Unit::bring_up_with(wired.clone(), wired.clone(), CONFIG, |unit| {
+            // SAFETY: nothing of Rust lies in the memory of a rig.
+            unit.attach(unsafe { unit.open_domain(Translation::PassThrough) }?, A)
+        })?;
+        Ok(Driven::new(wired, unit, &self.wiring))
+    }
+
     /// Takes the unit over from its last owner.
     pub(super) fn take_over(&self) -> Result<Driven, BringUpError> {
         let wired = Wired::new(self.rig.clone(), self.wiring.clone());
         // SAFETY: no check drives a unit that it takes over.
-        let unit = unsafe { Unit::take_over(wired.clone(), wired.clone(), CONFIG) }?;
+        let unit = unsafe { Unit::take_over(wired.clone(), wired.clone(), CONFIG, TakeOver::Always, |_| Ok(())) }?;
         Ok(Driven::new(wired, unit, &self.wiring))
     }
 

@@ -89,6 +89,8 @@ pub struct CostBook {
     pub store_fence: u64,
     /// Putting an unmap into a flush queue.
     pub flush_queue_push: u64,
+    /// Joining one to a run that waits on its CPU.
+    pub flush_queue_join: u64,
     /// Writing one descriptor.
     pub queue_descriptor: u64,
     /// Writing a register of the IOMMU.
@@ -169,6 +171,7 @@ impl CostBook {
             }
             Step::TablePage => self.table_page,
             Step::FlushQueuePush => self.flush_queue_push,
+            Step::FlushQueueJoin => self.flush_queue_join,
             Step::QueueWrite { descriptors } => self.queue_descriptor * descriptors as u64,
             Step::RegisterWrite => self.register_write,
             Step::RegisterRead => self.register_read,

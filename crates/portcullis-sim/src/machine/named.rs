@@ -96,9 +96,10 @@ pub(super) fn r210_cx3() -> Machine {
             line_flush_next: 156,
             store_fence: 0,
             flush_queue_push: 205 - LOCK,
-            queue_descriptor: 30, // assumed
-            register_write: 100,  // assumed: a posted write
-            register_read: 500,   // assumed: a round trip to the chipset
+            flush_queue_join: WINDOW_FIND + ATOMIC, // assumed: a word of the CPU's own, exchanged
+            queue_descriptor: 30,                   // assumed
+            register_write: 100,                    // assumed: a posted write
+            register_read: 500,                     // assumed: a round trip to the chipset
             lock: LOCK,
             line_transfer: 100,     // assumed: one socket, shared L3
             handoff_per_waiter: 50, // assumed: waiters read the line one after the other
@@ -128,6 +129,7 @@ pub(super) fn r210_cx3() -> Machine {
             ("table_exchange", 12.0, 50.0),
             ("table_entry", 5.0, 20.0),
             ("table_page", 500.0, 4000.0),
+            ("flush_queue_join", 20.0, 70.0),
             ("queue_descriptor", 10.0, 100.0),
             ("register_write", 50.0, 300.0),
             ("register_read", 200.0, 1500.0),
@@ -227,6 +229,7 @@ pub(super) fn cascadelake_cx5() -> Machine {
             line_flush_next: 9,
             store_fence: 0,
             flush_queue_push: 60, // assumed
+            flush_queue_join: WINDOW_FIND + EXCHANGE, // a word of the CPU's own, exchanged
             queue_descriptor: 15, // assumed
             register_write: 100,  // assumed: a posted write
             register_read: 700,   // assumed: a round trip to the root complex
@@ -265,6 +268,7 @@ pub(super) fn cascadelake_cx5() -> Machine {
             ("table_claim", 8.0, 40.0),
             ("table_page", 200.0, 2000.0),
             ("flush_queue_push", 20.0, 200.0),
+            ("flush_queue_join", 9.0, 38.0),
             ("queue_descriptor", 5.0, 50.0),
             ("register_write", 50.0, 300.0),
             ("register_read", 300.0, 1500.0),

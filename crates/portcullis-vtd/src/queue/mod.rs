@@ -24,14 +24,14 @@ mod shared;
 use recovery::Failure;
 use shared::{Ride, Turn, UNSEEN};
 
-use crate::Mmio;
-use crate::hardware::{Hardware, RegisterTimeout};
+use crate::hardware::Hardware;
 use crate::page::{Page, Stopped};
 use crate::spec::descriptors::{DESCRIPTOR_BYTES, InvalidationDescriptor, StatusWrite};
 use crate::spec::registers::{FSTS, IQA, IQH, IQT, QUEUE_INDEX_SHIFT, global};
 use crate::spec::{faults::status, tables::ENTRIES};
 use crate::sync::AtomicU64;
 use crate::unbroken::Unbroken;
+use crate::{BringUpError, Mmio};
 use core::num::NonZeroU64;
 use portcullis::platform::{LockClass, Step, Wait};
 use portcullis::table::Entry;
@@ -96,23 +96,34 @@ pub struct QueueUse {
 pub(crate) struct Ring {
     /// The oldest slot that is not known to be over. Behind the hardware's head, never before it.
     head: usize,
+    /// The sequence of the submission that begins there, and of the last one: each has the number that follows the one before it.
+    oldest: u64,
+    sequence: u64,
     /// The slot that is written next.
     tail: usize,
-    /// Of the last submission.
-    pub(crate) sequence: u64,
-    /// For each slot in which a submission begins its sequence, and the slot behind its wait once that is written.
-    sequences: [u64; SLOTS],
-    ends: [u16; SLOTS],
     /// The submission that callers may still join: it ends at `tail`, and hardware does not know of it.
     boarding: Option<Ride>,
     /// The last two that callers have shared, the older first, unless they are known to be over.
     departed: [Option<Submission>; 2],
     /// The queue stopped in a state that cannot be resumed.
     broken: bool,
-    used: QueueUse,
+    /// Times that commands were handed in.
+    commits: u64,
+    /// For each slot in which a submission begins, the slot behind its wait once that is written.
+    ends: [u8; SLOTS],
 }
 
+const _: () = assert!(SLOTS <= 1 << u8::BITS, "a byte names a slot");
+
 impl Ring {
+    /// Goes on with another sequence. All that was submitted is over.
+    #[cfg(test)]
+    pub(crate) fn skip(&mut self, sequences: u64) {
+        self.head = self.tail;
+        self.sequence += sequences;
+        self.oldest = self.sequence + 1;
+    }
+
     /// Slots that may be written. One always stays free, for a full ring would look empty, and one for a wait that is owed.
     fn room(&self) -> usize {
         SLOTS - 1 - distance(self.head, self.tail) - usize::from(self.boarding.is_some())
@@ -121,13 +132,13 @@ impl Ring {
     /// The submissions that have a wait and are not known to be over, oldest first, each with the slot behind its wait.
     fn submissions(&self) -> impl Iterator<Item = (Submission, usize)> + '_ {
         let end = self.boarding.map_or(self.tail, |ride| ride.first());
-        let mut first = self.head;
+        let (mut first, mut sequence) = (self.head, self.oldest);
         core::iter::from_fn(move || {
             if first == end {
                 return None;
             }
-            let submission = Submission::new(first, self.sequences[first]);
-            first = usize::from(self.ends[first]);
+            let submission = Submission::new(first, sequence);
+            (first, sequence) = (usize::from(self.ends[first]), sequence + 1);
             Some((submission, first))
         })
     }
@@ -166,26 +177,32 @@ impl<P: Platform> Queue<P> {
     pub(crate) fn new(platform: &P, descriptors: Page, statuses: Page) -> Self {
         let ring = Ring {
             head: 0,
-            tail: 0,
+            oldest: 1,
             sequence: 0,
-            sequences: [0; SLOTS],
-            ends: [0; SLOTS],
+            tail: 0,
             boarding: None,
             departed: [None; 2],
             broken: false,
-            used: QueueUse::default(),
+            commits: 0,
+            ends: [0; SLOTS],
         };
-        let ring = Unbroken::new(platform.lock(LockClass::InvalidationQueue, ring));
+        let ring = Unbroken::closed(platform.lock(LockClass::InvalidationQueue, ring));
         let landing_seen_us = AtomicU64::new(UNSEEN);
         Self { descriptors, statuses, ring, boarding: AtomicU64::new(0), landing_seen_us }
     }
 
-    /// Tells the hardware where the queue is, and turns it on.
-    pub(crate) fn start<M: Mmio>(&self, hardware: &Hardware<M, P>) -> Result<(), RegisterTimeout> {
+    /// Tells the hardware where the queue is, and turns it on. It was off, from the beginning or since it was [closed](Self::close).
+    pub(crate) fn start<M: Mmio>(&self, hardware: &Hardware<M, P>) -> Result<(), BringUpError> {
+        self.begin_anew(hardware)?;
         hardware.write64(IQT, 0);
         // Size 0: one page, of 128-bit descriptors.
         hardware.write64(IQA, self.descriptors.phys().as_u64());
-        hardware.enable(global::QUEUED_INVALIDATION)
+        Ok(hardware.enable(global::QUEUED_INVALIDATION)?)
+    }
+
+    /// Lets nobody submit any more. Takes no lock.
+    pub(crate) fn close(&self) {
+        self.ring.close();
     }
 
     /// Waits until the hardware has fetched everything, as it must before the queue is turned off.
@@ -202,7 +219,12 @@ impl<P: Platform> Queue<P> {
 
     /// How often it was used.
     pub(crate) fn used(&self) -> QueueUse {
-        self.ring.with(|ring| ring.used).unwrap_or_default()
+        // Every submission has a wait, but the one that boards.
+        let used = |ring: &mut Ring| QueueUse {
+            commits: ring.commits,
+            waits: ring.sequence - u64::from(ring.boarding.is_some()),
+        };
+        self.ring.with(used).unwrap_or_default()
     }
 
     /// Submits `descriptors`, at most [`BURST_MAX`], and a wait behind them. Spins for room, without the lock.
@@ -223,14 +245,16 @@ impl<P: Platform> Queue<P> {
         hardware: &Hardware<M, P>,
         attempt: impl Fn(&mut Ring) -> Option<Ticket>,
     ) -> Result<Ticket, QueueError> {
-        let attempt = || {
-            let attempted = self.ring.with(|ring| match ring.broken {
-                true => Some(Err(QueueError::Descriptor)),
-                false => attempt(ring).map(Ok),
-            });
-            attempted.unwrap_or_else(|panicked| Some(Err(panicked)))
-        };
-        attempt().unwrap_or_else(|| self.spin_for_room(hardware, attempt))
+        match self.once(&attempt)? {
+            Some(ticket) => Ok(ticket),
+            None => self.spin_for_room(hardware, || self.once(&attempt).transpose()),
+        }
+    }
+
+    /// Tries once. `None` where there is no room.
+    #[inline]
+    fn once(&self, attempt: impl Fn(&mut Ring) -> Option<Ticket>) -> Result<Option<Ticket>, QueueError> {
+        self.ring.with(|ring| if ring.broken { Err(QueueError::Descriptor) } else { Ok(attempt(ring)) })?
     }
 
     #[cold]
@@ -274,7 +298,7 @@ impl<P: Platform> Queue<P> {
         hardware.platform.probe(Step::QueueWrite { descriptors: descriptors.len() + 1 });
         let submission = self.begin(ring, &hardware.platform);
         self.append(ring, &hardware.platform, descriptors);
-        self.close(ring, &hardware.platform, submission);
+        self.end(ring, &hardware.platform, submission);
         ring_doorbell(ring, hardware);
         submission
     }
@@ -297,7 +321,6 @@ impl<P: Platform> Queue<P> {
     fn begin(&self, ring: &mut Ring, platform: &P) -> Submission {
         ring.sequence += 1;
         let submission = Submission::new(ring.tail, ring.sequence);
-        ring.sequences[ring.tail] = ring.sequence;
         // Software's own word, never read by hardware, so no barrier. Whoever still asks about the last submission that began
         // here sees that it is over: that is what let the slot be taken.
         self.status(platform, submission).store_bits(u64::from((ring.sequence as u32).wrapping_sub(1)));
@@ -310,16 +333,15 @@ impl<P: Platform> Queue<P> {
         for descriptor in descriptors {
             self.write(platform, ring.take(), descriptor);
         }
-        ring.used.commits += 1;
+        ring.commits += 1;
     }
 
     /// Writes the wait of a submission that ends here, and makes all of it visible.
     #[inline(always)]
-    fn close(&self, ring: &mut Ring, platform: &P, submission: Submission) {
+    fn end(&self, ring: &mut Ring, platform: &P, submission: Submission) {
         self.write(platform, ring.take(), self.wait(submission));
-        ring.used.waits += 1;
         let first = submission.slot();
-        ring.ends[first] = ring.tail as u16;
+        ring.ends[first] = ring.tail as u8;
         self.make_visible(platform, first, distance(first, ring.tail));
     }
 
@@ -328,10 +350,11 @@ impl<P: Platform> Queue<P> {
     /// A wait that has landed was fetched, and so was everything ahead of it: memory tells what the head register would,
     /// without a read across the bus, and tells also that nothing more will be written to the slot's status.
     fn reclaim(&self, ring: &mut Ring, platform: &P) {
-        let over = |&(submission, _): &(Submission, usize)| self.has_landed(platform, submission);
-        if let Some((_, end)) = ring.submissions().take_while(over).last() {
-            ring.head = end;
+        let (mut head, mut oldest) = (ring.head, ring.oldest);
+        for (_, end) in ring.submissions().take_while(|(submission, _)| self.has_landed(platform, *submission)) {
+            (head, oldest) = (end, oldest + 1);
         }
+        (ring.head, ring.oldest) = (head, oldest);
         // Within a revolution, so that no later one can take its status out of the reach of comparison.
         ring.departed = ring.departed.map(|ride| ride.filter(|departed| !self.has_landed(platform, *departed)));
     }

@@ -7,8 +7,7 @@ use crate::spec::faults::status;
 use crate::spec::registers::{FSTS, IQH, QUEUE_INDEX_SHIFT, QUEUE_OFFSET_MASK};
 use portcullis::{Platform, QueueError};
 
-/// The last submission of a slot that failed, as one word: the sequence shifted left, and in bit 0 whether a device was at
-/// fault. Zero: none.
+/// The last submission of a slot that failed, as one word: the sequence, and below it why. Zero: none.
 #[derive(Clone, Copy)]
 pub(super) struct Failure {
     pub(super) sequence: u64,
@@ -16,13 +15,18 @@ pub(super) struct Failure {
 }
 
 impl Failure {
-    fn encode(sequence: u64, device: bool) -> u64 {
-        sequence << 1 | u64::from(device)
+    /// Why, by number.
+    const ERRORS: [QueueError; 3] = [QueueError::Descriptor, QueueError::Device, QueueError::Halted];
+    const SHIFT: u32 = 2;
+
+    fn encode(self) -> u64 {
+        let error = Self::ERRORS.iter().position(|error| *error == self.error).unwrap_or(0);
+        self.sequence << Self::SHIFT | error as u64
     }
 
     pub(super) fn decode(word: u64) -> Option<Self> {
-        let error = if word & 1 == 0 { QueueError::Descriptor } else { QueueError::Device };
-        (word != 0).then_some(Self { sequence: word >> 1, error })
+        let error = *Self::ERRORS.get(word as usize % (1 << Self::SHIFT)).unwrap_or(&QueueError::Descriptor);
+        (word != 0).then_some(Self { sequence: word >> Self::SHIFT, error })
     }
 }
 
@@ -51,12 +55,12 @@ impl<P: Platform> Queue<P> {
         let lost = owner.is_none_or(|(owner, _)| self.has_landed(&hardware.platform, owner));
         if !sane || (refused && lost) {
             ring.broken = true;
-            self.drop_waits(ring, hardware, ring.tail, false);
+            self.drop_waits(ring, hardware, ring.tail, QueueError::Descriptor);
             return;
         }
         if errors & status::TIMEOUT_ERROR != 0 {
             // Hardware has dropped every wait that it had fetched and not finished; those from the head on it has not seen.
-            self.drop_waits(ring, hardware, head, true);
+            self.drop_waits(ring, hardware, head, QueueError::Device);
         }
         if let Some((owner, end)) = owner.filter(|_| refused) {
             self.replace_refused(hardware, head, (end + SLOTS - 1) % SLOTS, owner);
@@ -71,7 +75,7 @@ impl<P: Platform> Queue<P> {
     /// of it. The rest of the owner stays, its wait at `wait` too, which tells when the hardware is through: the failure is
     /// written before the wait can land, and outweighs it.
     fn replace_refused<M: Mmio>(&self, hardware: &Hardware<M, P>, head: usize, wait: usize, owner: Submission) {
-        self.fail(hardware, owner, false);
+        self.fail(hardware, owner, QueueError::Descriptor);
         // Not a wait without any effect, which some implementations refuse too: one that writes to the status of the slot that
         // the owner's wait is in. Nobody unfinished has begun there, unless the owner is nothing but that wait.
         self.write(&hardware.platform, head, self.wait(Submission::new(wait, owner.sequence())));
@@ -79,17 +83,32 @@ impl<P: Platform> Queue<P> {
     }
 
     /// Fails every submission whose wait lies before `end` and has not landed, and lands it in the hardware's stead.
-    fn drop_waits<M: Mmio>(&self, ring: &Ring, hardware: &Hardware<M, P>, end: usize, device: bool) {
+    fn drop_waits<M: Mmio>(&self, ring: &Ring, hardware: &Hardware<M, P>, end: usize, error: QueueError) {
         let is_before = |&(_, behind): &(Submission, usize)| distance(ring.head, behind) <= distance(ring.head, end);
         for (submission, _) in ring.submissions().take_while(is_before) {
             if !self.has_landed(&hardware.platform, submission) {
-                self.fail(hardware, submission, device);
+                self.fail(hardware, submission, error);
                 self.status(&hardware.platform, submission).store_bits(u64::from(submission.sequence() as u32));
             }
         }
     }
 
-    fn fail<M: Mmio>(&self, hardware: &Hardware<M, P>, submission: Submission, device: bool) {
-        self.failure(&hardware.platform, submission).store_bits(Failure::encode(submission.sequence(), device));
+    fn fail<M: Mmio>(&self, hardware: &Hardware<M, P>, submission: Submission, error: QueueError) {
+        let failure = Failure { sequence: submission.sequence(), error };
+        self.failure(&hardware.platform, submission).store_bits(failure.encode());
+    }
+
+    /// Begins anew, now that the hardware's queue is off: what it has not done by now it never will.
+    ///
+    /// # Errors
+    /// [`QueueError::Panicked`].
+    pub(super) fn begin_anew<M: Mmio>(&self, hardware: &Hardware<M, P>) -> Result<(), QueueError> {
+        self.ring.reopen(|ring| {
+            self.close_boarding(ring, &hardware.platform);
+            self.drop_waits(ring, hardware, ring.tail, QueueError::Halted);
+            // The hardware's head begins at zero, and so does its tail.
+            (ring.head, ring.tail, ring.oldest) = (0, 0, ring.sequence + 1);
+            (ring.departed, ring.broken) = ([None; 2], false);
+        })
     }
 }

@@ -59,6 +59,16 @@ impl<P: Platform> Queue<P> {
         self.when_there_is_room(hardware, |ring| self.board(ring, hardware, descriptors.clone()))
     }
 
+    /// The same where there is room; `None` where there is none.
+    #[inline]
+    pub(crate) fn try_submit_shared<M: Mmio>(
+        &self,
+        hardware: &Hardware<M, P>,
+        descriptors: impl ExactSizeIterator<Item = InvalidationDescriptor> + Clone,
+    ) -> Result<Option<Ticket>, QueueError> {
+        self.once(|ring| self.board(ring, hardware, descriptors.clone()))
+    }
+
     /// Writes a commit into the next ride, and has that depart where there is nothing to wait for.
     #[inline]
     fn board<M: Mmio>(
@@ -166,7 +176,7 @@ impl<P: Platform> Queue<P> {
         if let Some(ride) = ring.boarding {
             platform.probe(Step::QueueWrite { descriptors: 1 });
             self.set_boarding(ring, None);
-            self.close(ring, platform, ride.submission);
+            self.end(ring, platform, ride.submission);
             ring.departed = [ring.departed[1], Some(ride.submission)];
         }
     }

@@ -4,7 +4,7 @@ use super::host::Host;
 use crate::spec::descriptors::{ContextScope, InvalidationDescriptor, IotlbScope};
 use crate::spec::faults::status;
 use crate::spec::registers::*;
-use crate::{BringUpError, RegisterTimeout, Unit, UnitConfig};
+use crate::{BringUpError, RegisterTimeout, TakeOver, Unit, UnitConfig};
 use portcullis::{NoMemory, QueueError};
 use std::sync::atomic::Ordering;
 
@@ -19,7 +19,7 @@ fn refusal(host: &Host, fake: &FakeUnit<'_>) -> BringUpError {
 
 fn take_over<'u>(host: &'u Host, fake: &'u FakeUnit<'u>) -> Result<Driver<'u>, BringUpError> {
     // SAFETY: no test drives a unit that it takes over.
-    unsafe { Unit::take_over(fake, host, CONFIG) }
+    unsafe { Unit::take_over(fake, host, CONFIG, TakeOver::Always, |_| Ok(())) }
 }
 
 fn shut_down(unit: Driver<'_>) -> Result<(), RegisterTimeout> {

@@ -62,6 +62,9 @@ pub(super) struct State {
     pub(super) commands: Vec<u32>,
     /// How often translation went off.
     pub(super) opened: usize,
+    /// Of the device that is watched, its context when the root table was set.
+    pub(super) watched: Option<SourceId>,
+    pub(super) seen_at_root: Vec<Option<ContextEntry>>,
 }
 
 pub(super) struct FakeUnit<'h> {
@@ -89,6 +92,14 @@ impl<'h> FakeUnit<'h> {
 
     pub(super) fn take_executed(&self) -> Vec<InvalidationDescriptor> {
         self.with(|state| core::mem::take(&mut state.executed))
+    }
+
+    /// Takes the power away, and gives it back: registers are as they come out of reset.
+    pub(super) fn lose_power(&self) {
+        self.with(|state| {
+            let State { version, capability, extended, .. } = *state;
+            *state = State { version, capability, extended, ..State::default() };
+        });
     }
 
     /// Writes the status of the held wait number `index`.
@@ -169,11 +180,13 @@ impl<'h> FakeUnit<'h> {
         }
     }
 
-    fn command(state: &mut State, value: u32) {
+    fn command(&self, state: &mut State, value: u32) {
         let lasting = global::TRANSLATION | global::QUEUED_INVALIDATION;
         let mut next = state.status & !lasting | value & lasting;
         if value & global::ROOT_TABLE != 0 {
             next |= global::ROOT_TABLE;
+            let watched = state.watched;
+            state.seen_at_root.extend(watched.map(|device| self.context_below(state.root, device)));
         }
         if value & global::WRITE_BUFFER_FLUSH != 0 {
             state.write_buffer_flushes += 1;
@@ -232,7 +245,7 @@ unsafe impl Mmio for &FakeUnit<'_> {
 
     unsafe fn write32(&self, offset: u32, value: u32) {
         self.with(|state| match offset {
-            GCMD => FakeUnit::command(state, value),
+            GCMD => self.command(state, value),
             FSTS => state.faults &= !(value & (status::QUEUE_ERRORS | status::OVERFLOW)),
             FECTL => assert_eq!(value, fault_event::MASKED),
             PMEN => state.protected = value & protected_memory::ENABLE | value >> 31,

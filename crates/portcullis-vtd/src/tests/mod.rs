@@ -6,6 +6,7 @@ mod every_unit;
 mod fake_unit;
 mod faults;
 mod full_ring;
+mod halts;
 mod host;
 mod long_submissions;
 mod panics;

@@ -5,7 +5,7 @@
 //! `magazine`: they are the base's, which also commits what is not invalidated at once, for both halves.
 
 use super::chunks::{CHUNK_PAGES, CHUNKED_PAGES_MAX, Chunks, TABLE_IDLE_US, TABLE_PAGES, Taken};
-use super::page_states;
+use super::page_states::{self, ClearedMark};
 use super::reclaim::Reclaim;
 use crate::address::{IovaRange, Segment};
 use crate::design::{AssembledMapper, DomainSetup, LockFree, Mapper, Parts, Usage};
@@ -18,9 +18,10 @@ use crate::platform::{Phase, Platform, Step};
 use crate::proof::{Committed, Proof};
 use crate::request::{Access, Lifetime, Request, Stream};
 use crate::safety::Protection;
+use crate::space::Pending;
 use crate::sub_page::BouncePages;
 use crate::sync::{AtomicU8, Ordering, fence};
-use crate::table::TableRule;
+use crate::table::{Frame, TableRule};
 
 /// Unmaps of a CPU that wait for a flush at most: half of what Linux has.
 const QUEUED_MAX: usize = if cfg!(loom) { 2 } else { CPU_QUEUE_CAPACITY / 2 };
@@ -141,18 +142,23 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         Ok(Some(range))
     }
 
+    /// Adds the leaf table of a page in the upper half.
+    #[inline(always)]
+    fn grow<'s>(&'s self) -> impl Fn(u64) -> Result<&'s Frame, NoMemory> + Copy {
+        // SAFETY: the upper half has leaves of 4 KiB only, and reaches no further than the width.
+        move |pfn| unsafe { self.base.space.add_leaf_table(pfn) }
+    }
+
     /// Takes pages of a chunk and writes their entries. `None` where there are as many tables as there may be.
     #[inline(always)]
     fn take_and_write(&self, request: &Request<'_>) -> Result<Option<Taken<'_>>, NoMemory> {
         let space = &self.base.space;
         let platform = space.platform();
         platform.probe(Step::Enter(Phase::IovaAllocate));
-        // SAFETY: the upper half has leaves of 4 KiB only, and reaches no further than the width.
-        let grow = |pfn| unsafe { space.add_leaf_table(pfn) };
         // A chunk is replaced under a lock. The attribute keeps the rest, every map of a single page, in line.
         let taken = space.poison_on_panic(
             #[inline(always)]
-            || self.chunks().take(platform, &IovaRequest::of(request), grow),
+            || self.chunks().take(platform, &IovaRequest::of(request), self.grow()),
         );
         let Some(taken) = taken? else { return Ok(None) };
         // Only now: a map that finds no place in a chunk is charged as any other.
@@ -169,11 +175,9 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         let space = &self.base.space;
         let platform = space.platform();
         platform.probe(Step::Enter(Phase::IovaAllocate));
-        // SAFETY: as in `take_and_write`.
-        let grow = |pfn| unsafe { space.add_leaf_table(pfn) };
         space.poison_on_panic(
             #[inline(always)]
-            || self.chunks().take_pages(platform, (access, stream), (pages as u64).min(CHUNK_PAGES), grow),
+            || self.chunks().take_pages(platform, (access, stream), (pages as u64).min(CHUNK_PAGES), self.grow()),
         )
     }
 
@@ -185,17 +189,17 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         let platform = space.platform();
         platform.probe(Step::Enter(Phase::Table));
         platform.probe(Step::ChunkFind);
-        // A walk until the range is spent. A mapping keeps its table until then; but of two unmaps that race for it one may be
-        // late, and still be here when the other has spent it.
-        platform.walk(|| {
-            let (range, command) = match ONE {
-                true => {
-                    let first = range.start();
-                    let command = Invalidation::Pages { domain: space.id(), first, mask: 0, leaf_only: true };
-                    (IovaRange::of(range.first_pfn(), 1), command)
-                }
-                false => (range, space.covering(range, true)),
-            };
+        let (range, command) = match ONE {
+            true => {
+                let first = range.start();
+                let command = Invalidation::Pages { domain: space.id(), first, mask: 0, leaf_only: true };
+                (IovaRange::of(range.first_pfn(), 1), command)
+            }
+            false => (range, space.covering(range, true)),
+        };
+        // A walk until the range is spent, where the hardware has done the command by then. A mapping keeps its table until it is spent;
+        // but of two unmaps that race for it one may be late, and still be here when the other has spent it.
+        let done = platform.walk(|| {
             // SAFETY: within a walk.
             let entries = unsafe { self.chunks().entries(range.first_pfn()) };
             let cleared = page_states::clear(platform, entries, range)?.make_visible(platform);
@@ -203,15 +207,39 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
             platform.probe(Step::Enter(Phase::Other));
             platform.probe(Step::ChunkUnmap);
             platform.probe(Step::Enter(Phase::Invalidate));
-            let proof = match space.invalidate_shared(&[command]) {
+            let proof = match space.invalidate_at_once(&[command]) {
                 Ok(proof) => proof,
-                Err(error) => return Some(Err(CommitError(error))),
+                Err(pending) => return Some(Err((pending, cleared.mark()))),
             };
             platform.probe(Step::Enter(Phase::IovaFree));
             platform.probe(Step::ChunkReturn);
             cleared.spend(&proof);
             Some(Ok(Committed::Lost(proof)))
-        })
+        })?;
+        Some(done.or_else(|(pending, mark)| self.await_and_spend(range, command, pending, mark)))
+    }
+
+    /// Waits for the invalidation of a mapping that was cleared, outside of any walk, and spends it.
+    #[cold]
+    #[inline(never)]
+    fn await_and_spend(
+        &self,
+        range: IovaRange,
+        command: Invalidation,
+        pending: Pending<I::Ticket>,
+        mark: ClearedMark,
+    ) -> Result<Committed, CommitError> {
+        let space = &self.base.space;
+        let platform = space.platform();
+        let proof = space.invalidate_pending(pending, &[command]).map_err(CommitError)?;
+        platform.probe(Step::Enter(Phase::IovaFree));
+        platform.probe(Step::ChunkFind);
+        platform.walk(|| {
+            platform.probe(Step::ChunkReturn);
+            // SAFETY: within a walk.
+            mark.spend(unsafe { self.chunks().entries(range.first_pfn()) }, &proof);
+        });
+        Ok(Committed::Lost(proof))
     }
 
     /// Clears the mapping at exactly `range`, if it is one in a chunk. The commit makes that visible.

@@ -102,6 +102,7 @@ pub(crate) fn write<P: Platform>(platform: &P, entries: &[Entry], segments: &[Se
 /// These pages were handed to the caller, and to no other in this generation.
 #[inline(always)]
 pub(crate) fn write_pages<P: Platform>(platform: &P, entries: &[Entry], segments: &[Segment], rights: Rights) {
+    debug_assert!(segments.iter().take(entries.len()).all(|segment| segment.pages() == 1));
     platform.probe(Step::ChunkWrite { entries: entries.len() });
     let first = entries.first().expect("a mapping has a page");
     let flags = rights.bits() + Idle::of(first.load_bits()).0 + (1 << MAPPED_SHIFT);
@@ -179,13 +180,33 @@ impl Cleared<'_> {
         self
     }
 
+    /// What [`spend`](Self::spend) goes by, for after the walk.
+    #[inline(always)]
+    pub(crate) fn mark(self) -> ClearedMark {
+        ClearedMark(self.bits)
+    }
+
     /// Ends the generation as [`spend`] does, but only of this mapping: of two unmaps that have raced, the later finds another
     /// state.
     #[inline(always)]
-    pub(crate) fn spend(self, _proof: &Proof) {
-        let first = &self.entries[0];
-        if first.load_bits() == self.bits {
-            first.store_bits(self.bits ^ END);
+    pub(crate) fn spend(self, proof: &Proof) {
+        self.mark().spend(self.entries, proof);
+    }
+}
+
+/// What the first entry of a mapping says that was cleared, and not spent.
+#[derive(Clone, Copy)]
+pub(crate) struct ClearedMark(u64);
+
+impl ClearedMark {
+    /// Ends the generation of the mapping, whose entries are the first of `entries`. Nothing is left to be ended where another unmap of the
+    /// same mapping has come before, with which the table may have gone.
+    #[inline(always)]
+    pub(crate) fn spend(self, entries: &[Entry], _proof: &Proof) {
+        if let Some(first) = entries.first()
+            && first.load_bits() == self.0
+        {
+            first.store_bits(self.0 ^ END);
         }
     }
 }

@@ -49,7 +49,7 @@ impl<P: Platform, T: Copy + Send> AsynchronousQueue<P, T> {
     pub fn new(platform: &P) -> Result<Self, NoMemory> {
         let mut told = VecDeque::new();
         told.try_reserve_exact(ASYNCHRONOUS_CAPACITY).map_err(|_| NoMemory)?;
-        let told = platform.lock(LockClass::FlushQueue, told);
+        let told = platform.lock(LockClass::CentralFlushQueue, told);
         Ok(Self { told, due: Deadline::none(), len: AtomicUsize::new(0) })
     }
 

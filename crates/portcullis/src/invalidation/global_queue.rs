@@ -44,7 +44,7 @@ impl<P: Platform> GlobalQueue<P> {
     pub fn new(platform: &P) -> Result<Self, NoMemory> {
         let mut waiting = Vec::new();
         waiting.try_reserve_exact(QUEUE_CAPACITY).map_err(|_| NoMemory)?;
-        let queue = platform.lock(LockClass::FlushQueue, Queue { waiting, tables: FreedTables::new() });
+        let queue = platform.lock(LockClass::CentralFlushQueue, Queue { waiting, tables: FreedTables::new() });
         Ok(Self { queue, due: Deadline::none(), len: AtomicUsize::new(0) })
     }
 

@@ -182,7 +182,7 @@ impl<P: Platform> PerCpuQueues<P> {
         // Not in a poisoned domain, where a flush has to come first.
         let open = &self.queues.here(platform).open;
         if !space.is_poisoned() && open.iter().any(|open| open.join::<WITHIN>(range)) {
-            platform.probe(Step::FlushQueuePush);
+            platform.probe(Step::FlushQueueJoin);
             return Ok(Committed::Deferred);
         }
         self.begin_run(space, allocator, range)

@@ -106,6 +106,9 @@ pub enum QueueError {
     /// A design that said that it was strict did not wait for an invalidation.
     #[error("the design has no proof that the device has lost the buffer")]
     Unproven,
+    /// The driver of the IOMMU has halted its invalidation queue, for a suspend or a reboot, and the invalidation was not done before.
+    #[error("the IOMMU's invalidation queue is halted")]
+    Halted,
     /// The invalidation was not asked for: a panic has left half changed what would have been needed for it.
     #[error("an earlier panic has left the bookkeeping half changed")]
     Panicked,
@@ -127,6 +130,9 @@ pub enum AttachError {
     /// The device is not attached to this domain.
     #[error("device {:04x} is not attached to this domain", .0.0)]
     NotAttached(SourceId),
+    /// Another call attaches or detaches the device, and waits for the hardware.
+    #[error("device {:04x} is being attached or detached", .0.0)]
+    Busy(SourceId),
     /// The IOMMU cannot translate in that way.
     #[error("the IOMMU has no such translation")]
     Unsupported,
@@ -177,7 +183,7 @@ pub unsafe trait Iommu: Send + Sync {
     /// (S10). Blocks until done.
     ///
     /// # Errors
-    /// After [`AttachError::Queue`] the id stays in use and the caller must keep the tables.
+    /// After [`AttachError::Queue`] and [`AttachError::Busy`] the id stays in use and the caller must keep the tables.
     ///
     /// # Safety
     /// The caller has [opened](Iommu::open_domain) the domain, and not closed it since: the id may be another's by now.
@@ -213,6 +219,16 @@ pub unsafe trait Iommu: Send + Sync {
     /// Those of [`submit`](Iommu::submit).
     fn submit_shared(&self, commands: &[Invalidation]) -> Result<Self::Ticket, QueueError> {
         self.submit(commands)
+    }
+
+    /// Does what [`submit_shared`](Iommu::submit_shared) does if that takes no waiting; `None` where it would, and the caller hands the
+    /// commands in once more. It is called within walks of software. As it stands here it is right where `submit_shared` never waits.
+    ///
+    /// # Errors
+    /// Those of [`submit`](Iommu::submit).
+    #[inline]
+    fn try_submit_shared(&self, commands: &[Invalidation]) -> Result<Option<Self::Ticket>, QueueError> {
+        self.submit_shared(commands).map(Some)
     }
 
     /// Whether everything submitted under `ticket` has taken effect, in-flight DMA drained.
@@ -261,6 +277,11 @@ macro_rules! forward {
     #[inline]
     fn submit_shared(&self, commands: &[Invalidation]) -> Result<Self::Ticket, QueueError> {
         (**self).submit_shared(commands)
+    }
+
+    #[inline]
+    fn try_submit_shared(&self, commands: &[Invalidation]) -> Result<Option<Self::Ticket>, QueueError> {
+        (**self).try_submit_shared(commands)
     }
 
     #[inline]

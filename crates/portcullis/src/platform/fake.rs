@@ -2,8 +2,8 @@
 
 pub mod hooks;
 
-use super::NoMemory;
 use super::{CopyMemory, CpuHint, Lock, LockClass, Platform, Wait};
+use super::{INVALIDATION_TIMEOUT_US, NoMemory};
 use crate::address::{PAGE_SIZE, PhysAddr};
 use crate::entry::{ENTRIES, Entry, EntryValue, Frame};
 use core::fmt;
@@ -101,6 +101,8 @@ std::thread_local! {
     static CPU: core::cell::Cell<u32> = const { core::cell::Cell::new(0) };
     /// The class of the lock that this thread took last and still holds.
     static HELD: core::cell::Cell<Option<LockClass>> = const { core::cell::Cell::new(None) };
+    /// Walks of this thread, one in the other.
+    static WALKING: core::cell::Cell<usize> = const { core::cell::Cell::new(0) };
 }
 #[cfg(loom)]
 loom::thread_local! {
@@ -108,11 +110,26 @@ loom::thread_local! {
     static CPU: core::cell::Cell<u32> = core::cell::Cell::new(0);
     /// The class of the lock that this thread took last and still holds.
     static HELD: core::cell::Cell<Option<LockClass>> = core::cell::Cell::new(None);
+    /// Walks of this thread, one in the other.
+    static WALKING: core::cell::Cell<usize> = core::cell::Cell::new(0);
 }
 
 /// Moves this thread to `cpu`, taken modulo [`CPUS`]. Threads start on the first.
 pub fn run_on(cpu: u32) {
     CPU.with(|here| here.set(cpu % CPUS));
+}
+
+/// Does what an interrupt would: it ends before the walks go on that it breaks into, so it may wait within these.
+pub fn interrupt(handler: impl FnOnce()) {
+    /// Goes back to what was interrupted, by a panic too.
+    struct Interrupted(usize);
+    impl Drop for Interrupted {
+        fn drop(&mut self) {
+            WALKING.with(|walking| walking.set(self.0));
+        }
+    }
+    let _interrupted = Interrupted(WALKING.with(|walking| walking.replace(0)));
+    handler();
 }
 
 /// What [`lost_buffers`](crate::domain::lost_buffers) has counted on this thread, so that tests that run at the same time do not see
@@ -135,6 +152,8 @@ pub(crate) fn mapping_leaked() {
 
 /// A fake host. Dropping it panics if, on this thread, a mapping was dropped without an unmap meanwhile, or if a table page came
 /// back while a [fake IOMMU](crate::iommu::fake::FakeIommu) could still walk it. Share it by reference: `&FakeHost` is a platform too.
+/// Whoever waits for hardware within a walk of software, or with a lock held but that of a [central
+/// queue](LockClass::CentralFlushQueue), meets a panic.
 ///
 /// Its clock stands still until [`advance_us`](FakeHost::advance_us) is called or somebody spins (a microsecond a turn).
 #[derive(Debug)]
@@ -144,6 +163,7 @@ pub struct FakeHost {
     /// Physical addresses are those of this process.
     of_process: bool,
     now_us: AtomicU64,
+    wait_us_max: AtomicU64,
     walks: CriticalMutex<Walks>,
     leaked_before: usize,
 }
@@ -171,8 +191,15 @@ impl FakeHost {
     /// A host whose walker snoops the caches, or not.
     pub fn new(coherent: bool) -> Self {
         let frames = Frames { next: FRAMES_BASE, ..Frames::default() };
-        let (now_us, walks) = (AtomicU64::new(0), CriticalMutex::default());
-        Self { frames: Mutex::new(frames), coherent, of_process: false, now_us, walks, leaked_before: LEAKED.get() }
+        Self {
+            frames: Mutex::new(frames),
+            coherent,
+            of_process: false,
+            now_us: AtomicU64::new(0),
+            wait_us_max: AtomicU64::new(INVALIDATION_TIMEOUT_US),
+            walks: CriticalMutex::default(),
+            leaked_before: LEAKED.get(),
+        }
     }
 
     /// A host whose physical addresses are those of this process: pages lie where they say, and memory is [copied](CopyMemory). So what is
@@ -186,6 +213,11 @@ impl FakeHost {
     /// From now on cannot tell when walks are over.
     pub fn tell_no_walks(&self) {
         self.walks.lock().expect("not poisoned").are_untold = true;
+    }
+
+    /// From now on waits for an invalidation for so long at most.
+    pub fn limit_waits(&self, us: u64) {
+        self.wait_us_max.store(us, Ordering::Relaxed);
     }
 
     /// From now on lends at most `pages` table pages more.
@@ -390,8 +422,10 @@ unsafe impl Platform for FakeHost {
                 // Any of that era stands for this one.
                 let at = walks.begun.iter().position(|begun| *begun == self.1).expect("this one has begun");
                 walks.begun.swap_remove(at);
+                WALKING.with(|walking| walking.set(walking.get() - 1));
             }
         }
+        WALKING.with(|walking| walking.set(walking.get() + 1));
         let _walk = Walk(&self.walks, era);
         walk()
     }
@@ -411,7 +445,15 @@ unsafe impl Platform for FakeHost {
         self.now_us.load(Ordering::Relaxed)
     }
 
-    fn pause(&self, _wait: Wait) {
+    fn wait_us_max(&self) -> u64 {
+        self.wait_us_max.load(Ordering::Relaxed)
+    }
+
+    /// A panic within a walk, and with a lock held, which would mask interrupts.
+    fn pause(&self, wait: Wait) {
+        assert_eq!(WALKING.with(core::cell::Cell::get), 0, "{wait:?} is waited for within a walk");
+        let held = HELD.with(core::cell::Cell::get).filter(|held| *held != LockClass::CentralFlushQueue);
+        assert_eq!(held, None, "{wait:?} is waited for with a lock held");
         self.advance_us(1);
         #[cfg(loom)]
         loom::thread::yield_now();

@@ -20,6 +20,9 @@ use thiserror::Error;
 #[error("the host has no memory left for protection tables")]
 pub struct NoMemory;
 
+/// How long an invalidation is waited for, in microseconds, on a host that does not [say otherwise](Platform::wait_us_max).
+pub const INVALIDATION_TIMEOUT_US: u64 = 1_000_000;
+
 /// A lock that the platform made.
 pub trait Lock<T>: Send + Sync {
     /// Runs `critical` with the lock held.
@@ -34,8 +37,10 @@ pub trait Lock<T>: Send + Sync {
 /// What a lock protects. Locks are taken in this order, never the other way round.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum LockClass {
-    /// A queue of unmaps that wait for their flush, the global one or a CPU's. The global one is held while the flush is waited
-    /// for.
+    /// The one queue of a domain in which unmaps wait for the hardware, in designs that have such. It is held while that is waited for, as
+    /// in the systems that these designs are taken from.
+    CentralFlushQueue,
+    /// The queue of a CPU in which unmaps wait for their flush.
     FlushQueue,
     /// The devices and domain ids of an IOMMU.
     Attachment,
@@ -199,6 +204,8 @@ pub enum Step {
     TablePage,
     /// An unmap is put into a flush queue.
     FlushQueuePush,
+    /// An unmap joins the run of its neighbours that waits on this CPU.
+    FlushQueueJoin,
     /// Descriptors are written to an invalidation queue.
     QueueWrite {
         /// How many.
@@ -348,8 +355,8 @@ pub unsafe trait Platform: Send + Sync {
 
     /// Runs `walk`, in which software uses table pages that nothing else keeps where they are. Walks may nest, in interrupts.
     ///
-    /// In RCU's words a read-side critical section: in a kernel, between `rcu_read_lock` and `rcu_read_unlock`. A host that does nothing here keeps the default of
-    /// [`walks_now`](Platform::walks_now) too.
+    /// In RCU's words a read-side critical section: in a kernel, between `rcu_read_lock` and `rcu_read_unlock`. None lasts while hardware is
+    /// waited for. A host that does nothing here keeps the default of [`walks_now`](Platform::walks_now) too.
     #[inline(always)]
     fn walk<R>(&self, walk: impl FnOnce() -> R) -> R {
         walk()
@@ -373,7 +380,15 @@ pub unsafe trait Platform: Send + Sync {
     /// Time in microseconds since some fixed moment. Never goes back.
     fn now_us(&self) -> u64;
 
-    /// Called in every turn of every spin.
+    /// How long an invalidation is waited for at most, in microseconds. Asked where one does not complete at once. A commit whose shared
+    /// submission fails otherwise makes another, alone, and waits for that as long.
+    fn wait_us_max(&self) -> u64 {
+        INVALIDATION_TIMEOUT_US
+    }
+
+    /// Called in every turn of every spin. No walk goes on then, and no lock is held but one of [`LockClass::CentralFlushQueue`]; so under
+    /// designs without such a queue, `portcullis` among them, interrupts are masked only if the caller of the library has masked them, and a
+    /// host whose caller may sleep can sleep here.
     fn pause(&self, wait: Wait);
 
     /// Told of every step before it is taken. Does nothing natively.
@@ -472,6 +487,10 @@ unsafe impl<P: Platform> Platform for &P {
     #[inline]
     fn pause(&self, wait: Wait) {
         (**self).pause(wait)
+    }
+
+    fn wait_us_max(&self) -> u64 {
+        (**self).wait_us_max()
     }
 
     #[inline(always)]

@@ -42,4 +42,5 @@ mod shared_leaves;
 mod single_pages;
 mod sub_page;
 mod tables;
+mod waits;
 mod whole_lock;

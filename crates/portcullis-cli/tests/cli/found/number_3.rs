@@ -20,7 +20,7 @@ fn found_3_no_window_is_longer_than_the_bound_and_what_is_added_to_it() {
     assert!(traces.len() >= 6, "{traces:?}");
     let mut beyond_bound = 0;
     for trace in traces {
-        let document = compared(&[&bundled(&trace)]);
+        let document = compared(&[&bundled(&trace), "--designs", "stock,macos,magazine,portcullis"]);
         let equal = document["equal_batch"].as_array().expect("the same at equal batches");
         for row in rows(&document).iter().chain(equal) {
             assert_eq!(row["bound_us"].is_null(), row["grace_us"].is_null(), "{row}");

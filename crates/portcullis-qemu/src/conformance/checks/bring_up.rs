@@ -2,7 +2,7 @@
 
 use crate::conformance::driven::{gone, page};
 use crate::conformance::raw::{HIGH, IOVA, PHYS};
-use crate::conformance::rig::{A, Hardware};
+use crate::conformance::rig::{A, B, Hardware};
 use crate::conformance::wiring::Wired;
 use crate::conformance::{Check, Checked, DMA_BYTES, Seen, Stage, Trouble, agree, dma, write_refused};
 use portcullis::designs::Magazine;
@@ -27,6 +27,8 @@ pub(super) const CHECKS: &[Check] = &[
     Check::driven("a-forgotten-unit-lets-no-device-through", forgotten),
     Check::driven("a-take-over-lets-no-device-through", taken_over),
     Check::driven("bring-up-may-be-repeated", repeated),
+    Check::driven("bring-up-admits-devices", admits),
+    Check::driven("a-halted-unit-comes-back", halted),
     Check::driven("shut-down-lets-everybody-through", shut_down),
     Check::driven("shut-down-gives-its-pages-back", gives_back),
 ];
@@ -169,6 +171,34 @@ fn lost<K>(stage: &Stage, lose: impl FnOnce(Unit<Wired, Wired>) -> K) -> Checked
     let again = stage.bring_up().err();
     agree!(matches!(again, Some(BringUpError::InUse { .. })), true, "brought up again: {again:?}");
     drop(kept);
+    Ok(())
+}
+
+fn admits(stage: &Stage) -> Checked {
+    let driven = stage.bring_up_with_a()?;
+    agree!(driven.write(A, Iova::new(PHYS), PhysAddr::new(PHYS))?, Seen::Landed, "a device that was let in");
+    agree!(driven.write(B, Iova::new(PHYS), page(0))?.is_blocked(), true, "another");
+    Ok(())
+}
+
+/// Devices reach what they did, and no more, while the queue is off and when it is back.
+fn halted(stage: &Stage) -> Checked {
+    let driven = stage.driven()?;
+    let space = driven.strict::<Magazine>()?;
+    let [kept, unmapped] = [space.map(page(1), PAGE_SIZE, BOTH)?, space.map(page(2), PAGE_SIZE, BOTH)?];
+    agree!(driven.write(A, unmapped, page(2))?, Seen::Landed, "what is mapped");
+    space.domain.unmap_raw(unmapped, PAGE_SIZE)?;
+    for round in 0..3 {
+        driven.unit.halt()?;
+        agree!(driven.write(A, kept, page(1))?, Seen::Landed, "what is mapped, halted {round}");
+        agree!(driven.write(A, unmapped, page(2))?, gone(unmapped), "what was unmapped before, halted {round}");
+        driven.unit.resume()?;
+        agree!(driven.write(A, kept, page(1))?, Seen::Landed, "what is mapped, resumed {round}");
+        let again = space.map(page(3), PAGE_SIZE, BOTH)?;
+        agree!(driven.write(A, again, page(3))?, Seen::Landed, "what is mapped now {round}");
+        space.domain.unmap_raw(again, PAGE_SIZE)?;
+        agree!(driven.write(A, again, page(3))?, gone(again), "what is unmapped now {round}");
+    }
     Ok(())
 }
 

@@ -1,7 +1,7 @@
 //! A host on which an interrupt may come before every step that is announced, before every flush, around every lock and every
 //! step of a cursor, and while somebody waits.
 
-use portcullis::platform::fake::{FakeHost, FakeLock};
+use portcullis::platform::fake::{self, FakeHost, FakeLock};
 use portcullis::platform::{CopyMemory, CpuHint, CpuWords, Lock, LockClass, Step, Wait};
 use portcullis::table::{Entry, Frame};
 use portcullis::{NoMemory, PhysAddr, Platform};
@@ -36,7 +36,7 @@ fn masked<R>(critical: impl FnOnce() -> R) -> R {
 
 fn interrupt(handler: Handler<'_>, moment: Moment) {
     if !MASKED.get() {
-        masked(|| handler(moment));
+        masked(|| fake::interrupt(|| handler(moment)));
     }
 }
 

@@ -1,0 +1,218 @@
+//! Units that are taken over while devices work, and units that are halted and come back.
+
+use super::domains::TABLES;
+use super::fake_unit::*;
+use super::host::Host;
+use super::{bring_up, close, finish, open, page};
+use crate::spec::descriptors::{ContextScope, InvalidationDescriptor};
+use crate::spec::registers::*;
+use crate::{BringUpError, RegisterTimeout, TakeOver, Unit, UnitConfig};
+use portcullis::iommu::{AttachError, DomainId, Iommu, QueueError, SourceId, Translation};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+const DEVICE: SourceId = SourceId(0x0118);
+const OTHER: SourceId = SourceId(0x0200);
+const CONFIG: UnitConfig = UnitConfig { physical_bits: 46, wait_us_max: 50, leaf_only_hint: true };
+
+fn running(fake: &FakeUnit<'_>) -> [bool; 2] {
+    let status = fake.with(|state| state.status);
+    [global::TRANSLATION, global::QUEUED_INVALIDATION].map(|bit| status & bit != 0)
+}
+
+/// Who is let in is in the tables before the hardware knows of them, whether or not it translates by then.
+#[test]
+fn devices_are_admitted_before_translation() {
+    for (status, caching) in [(0, false), (global::TRANSLATION, false), (0, true), (global::TRANSLATION, true)] {
+        let host = Host::new(true);
+        let fake = FakeUnit::with_capabilities(&host, CAPABILITY.with_cm(caching).with_rwbf(caching), EXTENDED);
+        fake.with(|state| (state.status, state.watched) = (status, Some(DEVICE)));
+        let mut domain = DomainId(0);
+        let admit = |unit: &Unit<_, _>| {
+            // What is attached by mistake is taken out again, and a domain that nobody needs closed.
+            let needless = open(unit, TABLES)?;
+            unit.attach(needless, DEVICE)?;
+            unit.detach(needless, DEVICE)?;
+            unit.attach(needless, OTHER)?;
+            close(unit, needless)?;
+            domain = open(unit, Translation::PassThrough)?;
+            unit.attach(domain, DEVICE)
+        };
+        // SAFETY: no memory is behind the fake unit.
+        let unit = unsafe { Unit::take_over(&fake, &host, CONFIG, TakeOver::Firmware, admit) }.expect("a sound unit");
+        assert_eq!(fake.with(|state| state.seen_at_root.clone()), [fake.context(DEVICE)]);
+        assert_eq!(fake.context(DEVICE).map(|context| context.domain), Some(domain));
+        assert_eq!(fake.context(OTHER), None);
+        assert_eq!((running(&fake), fake.with(|state| state.opened)), ([true; 2], 0));
+        assert_eq!(unit.attach(domain, DEVICE), Err(AttachError::Attached(DEVICE)));
+        unit.detach(domain, DEVICE).expect("attached");
+    }
+}
+
+/// No command is given for a unit that cannot be admitted to, nothing stays behind, and commands fail before there is a queue.
+#[test]
+fn a_refused_admission_leaves_the_unit_as_it_was() {
+    let host = Host::new(true);
+    let fake = FakeUnit::new(&host);
+    let admit = |unit: &Unit<_, _>| {
+        assert_eq!(unit.submit(&[page(1, 2)]).err(), Some(QueueError::Halted));
+        assert_eq!(unit.submit_shared(&[page(1, 2)]).err(), Some(QueueError::Halted));
+        unit.attach(open(unit, TABLES)?, DEVICE)?;
+        unit.attach(DomainId(77), OTHER)
+    };
+    let refused = Unit::bring_up_with(&fake, &host, CONFIG, admit).err();
+    assert_eq!(refused, Some(BringUpError::Admission(AttachError::NoSuchDomain(DomainId(77)))));
+    assert_eq!((fake.with(|state| (state.commands.len(), state.tail_writes)), host.fake.frames_lent()), ((0, 0), 0));
+}
+
+#[test]
+fn a_unit_is_taken_from_those_whom_the_policy_names() {
+    let queue = global::QUEUED_INVALIDATION;
+    for (status, taken_from) in [
+        (0, &[TakeOver::Never, TakeOver::Firmware, TakeOver::Always][..]),
+        (global::TRANSLATION, &[TakeOver::Firmware, TakeOver::Always]),
+        (queue, &[TakeOver::Always]),
+        (global::TRANSLATION | queue, &[TakeOver::Always]),
+    ] {
+        for from in [TakeOver::Never, TakeOver::Firmware, TakeOver::Always] {
+            let host = Host::new(true);
+            let fake = FakeUnit::new(&host);
+            fake.with(|state| state.status = status);
+            // SAFETY: no memory is behind the fake unit.
+            let taken = unsafe { Unit::take_over(&fake, &host, CONFIG, from, |_| Ok(())) };
+            if taken_from.contains(&from) {
+                assert!(taken.is_ok(), "{from:?} {status:#x}");
+                assert_eq!(running(&fake), [true; 2]);
+            } else {
+                assert_eq!(taken.err(), Some(BringUpError::InUse { status }), "{from:?}");
+                assert_eq!((fake.with(|state| state.commands.len()), host.fake.frames_lent()), (0, 0));
+            }
+        }
+    }
+}
+
+/// A halt takes no lock, and leaves devices where they are; what is in flight, boards or comes later fails; and after a loss of power as
+/// without one all is as before.
+#[test]
+fn a_unit_comes_back_with_all_that_it_had() {
+    for power_is_lost in [false, true] {
+        for locked in [false, true] {
+            let host = Host::new(true);
+            let fake = FakeUnit::new(&host);
+            let unit = bring_up(&fake, &host);
+            let domain = open(&unit, TABLES).expect("an id");
+            unit.attach(domain, DEVICE).expect("a free device");
+            let context = fake.context(DEVICE);
+            let done = unit.submit(&[page(domain.0, 1)]).expect("room");
+            fake.behave(Behaviour::Holding);
+            let in_flight = [2, 3].map(|pfn| unit.submit_shared(&[page(domain.0, pfn)]).expect("room"));
+            let on_board = unit.submit_shared(&[page(domain.0, 4)]).expect("room");
+            if locked {
+                unit.queue.ring.with(|_| unit.halt()).expect("no panic").expect("it stops");
+            } else {
+                unit.halt().expect("it stops");
+            }
+            assert_eq!((running(&fake), fake.context(DEVICE)), ([true, false], context));
+            for refused in [unit.submit(&[page(domain.0, 5)]), unit.submit_shared(&[page(domain.0, 5)])] {
+                assert_eq!(refused, Err(QueueError::Halted));
+            }
+            assert_eq!(unit.try_submit_shared(&[page(domain.0, 5)]), Err(QueueError::Halted));
+            assert_eq!(
+                unit.detach(domain, DEVICE),
+                Err(AttachError::Queue(QueueError::Halted)),
+                "it cannot be flushed"
+            );
+            if power_is_lost {
+                fake.lose_power();
+            }
+            fake.take_executed();
+            fake.behave(Behaviour::Prompt);
+            fake.with(|state| (state.watched, state.opened) = (Some(DEVICE), 0));
+            unit.resume().expect("a sound unit");
+            assert_eq!((running(&fake), fake.with(|state| state.opened)), ([true; 2], 0));
+            // The detach that failed has cleared the entry; a device that must reach nothing does not again.
+            assert_eq!(fake.with(|state| state.seen_at_root.clone()), [None]);
+            assert_eq!(fake.take_executed()[0], InvalidationDescriptor::ContextCache(ContextScope::Global));
+            assert_eq!(unit.is_done(done), Ok(true));
+            for ticket in [in_flight[0], in_flight[1], on_board] {
+                assert_eq!(finish(&unit, &host, ticket), Err(QueueError::Halted));
+            }
+            unit.detach(domain, DEVICE).expect("attached still");
+            unit.attach(domain, DEVICE).expect("a free device");
+            assert_eq!(fake.context(DEVICE), context);
+            for pfn in 0..1000 {
+                let ticket = unit.submit_shared(&[page(domain.0, pfn)]).expect("room");
+                assert_eq!(finish(&unit, &host, ticket), Ok(()), "{pfn}");
+            }
+        }
+    }
+}
+
+/// Devices that were not touched meanwhile are where they were when the root is set, before translation comes on.
+#[test]
+fn devices_are_back_before_translation() {
+    let host = Host::new(false);
+    let fake = FakeUnit::new(&host);
+    let unit = bring_up(&fake, &host);
+    let domain = open(&unit, TABLES).expect("an id");
+    unit.attach(domain, DEVICE).expect("a free device");
+    for _ in 0..3 {
+        unit.halt().expect("it stops");
+        fake.lose_power();
+        fake.with(|state| state.watched = Some(DEVICE));
+        unit.resume().expect("a sound unit");
+        assert_eq!(fake.with(|state| state.seen_at_root.clone()), [fake.context(DEVICE)]);
+        assert_eq!(fake.context(DEVICE).map(|context| context.domain), Some(domain));
+        let commands = fake.with(|state| state.commands.clone());
+        assert_eq!(commands, [global::ROOT_TABLE, global::QUEUED_INVALIDATION, global::TRANSLATION]);
+    }
+}
+
+#[test]
+fn a_unit_that_does_not_come_back_stays_halted() {
+    let host = Host::new(true);
+    let fake = FakeUnit::new(&host);
+    let unit = bring_up(&fake, &host);
+    fake.with(|state| state.stuck = global::QUEUED_INVALIDATION);
+    assert_eq!(unit.halt(), Err(RegisterTimeout { offset: GSTS, limit_us: 1000 }));
+    assert_eq!(unit.submit(&[page(1, 1)]), Err(QueueError::Halted), "it was halted as far as it could be");
+    fake.with(|state| state.gone = true);
+    assert!(matches!(unit.resume(), Err(BringUpError::NoUnit { .. })));
+    fake.with(|state| (state.gone, state.stuck) = (false, 0));
+    fake.behave(Behaviour::Silent);
+    assert_eq!(unit.resume(), Err(BringUpError::Queue(QueueError::Timeout(1000))));
+    assert_eq!(unit.submit(&[page(1, 1)]), Err(QueueError::Halted));
+    fake.behave(Behaviour::Prompt);
+    unit.resume().expect("at last");
+    unit.submit(&[page(1, 1)]).expect("room");
+}
+
+/// While an attach or a detach waits, which no lock makes others wait for, the device is nobody else's.
+#[test]
+fn a_device_that_is_being_moved_is_left_alone() {
+    let host: &Host = Box::leak(Box::new(Host::new(true)));
+    let fake: &FakeUnit<'_> =
+        Box::leak(Box::new(FakeUnit::with_capabilities(host, CAPABILITY.with_cm(true), EXTENDED)));
+    let unit: &super::Driver<'_> = Box::leak(Box::new(bring_up(fake, host)));
+    let domain = open(unit, TABLES).expect("an id");
+    let interrupts = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&interrupts);
+    host.on_pause(move || {
+        // Once for each wait: what is allowed waits as well.
+        if count.fetch_add(1, Ordering::Relaxed) % 2 == 1 {
+            return;
+        }
+        assert_eq!(unit.attach(domain, DEVICE).err().map(drop), Some(()));
+        assert_eq!(unit.detach(domain, DEVICE), Err(AttachError::Busy(DEVICE)));
+        assert_eq!(close(unit, domain), Err(AttachError::Busy(DEVICE)));
+        let other = open(unit, TABLES).expect("an id");
+        assert_ne!(other, domain);
+    });
+    fake.behave(Behaviour::Slow(1));
+    unit.attach(domain, DEVICE).expect("a free device");
+    fake.behave(Behaviour::Slow(1));
+    unit.detach(domain, DEVICE).expect("an attached device");
+    assert!(interrupts.load(Ordering::Relaxed) >= 2);
+    assert_eq!(fake.context(DEVICE), None);
+    close(unit, domain).expect("no device is in it");
+}

@@ -1,0 +1,107 @@
+//! Waits for hardware: nothing is held meanwhile, and all of them end when the host says.
+
+use crate::raw_face::{RawFace, open};
+use portcullis::design::Design;
+use portcullis::designs::{DesignId, Portcullis, Visitor};
+use portcullis::iommu::fake::{Behaviour, FakeIommu};
+use portcullis::platform::fake::FakeHost;
+use portcullis::platform::{Lock, LockClass, Wait};
+use portcullis::{
+    Access, CommitError, Domain, DomainConfig, INVALIDATION_TIMEOUT_US, IovaRange, MapError, PAGE_SIZE, PhysAddr,
+    Platform, Protection, QueueError, RawUnmapError, Segment, SourceId,
+};
+use std::panic::catch_unwind;
+
+/// Long enough for whatever waits.
+const TICK_US: u64 = 200_000;
+const DEVICE: SourceId = SourceId(0x28);
+
+/// All that waits, in a domain whose hardware answers when time passes and not before. The host panics where a walk or a lock is held.
+struct Waits<'h> {
+    host: &'h FakeHost,
+    iommu: &'h FakeIommu<'h>,
+    protection: Protection,
+}
+
+impl<'h> Visitor<&'h FakeHost, &'h FakeIommu<'h>> for Waits<'h> {
+    type Output = ();
+
+    fn visit<D: Design<&'h FakeHost, &'h FakeIommu<'h>>>(self) {
+        let Self { host, iommu, protection } = self;
+        let memory = [Segment { phys: PhysAddr::new(0), len: 1 << 40 }];
+        let config = DomainConfig { memory: &memory, ..DomainConfig::new(protection) };
+        let domain = open::<D, _, _>(iommu, host, &config).expect("a domain");
+        domain.attach(DEVICE).expect("a device");
+        iommu.behave(Behaviour::Slow);
+        for pages in [1, 3, 64, 200, 512] {
+            let len = pages * PAGE_SIZE;
+            let map = |number: u64| {
+                domain.raw_map(PhysAddr::from_pfn(0x1_0000 + number * 512), len, Access::DeviceWrites).expect("room")
+            };
+            // More than any queue holds.
+            for number in 0..300 {
+                domain.unmap_raw(map(number), len).expect("the hardware answers");
+            }
+            let mapped: Vec<_> = (0..64).map(map).collect();
+            let mut batch = domain.raw_batch();
+            for iova in mapped {
+                batch.unmap(IovaRange::covering(iova, len).expect("its range")).expect("mapped");
+            }
+            batch.commit().expect("the hardware answers");
+            host.advance_us(TICK_US);
+            domain.tick().expect("the hardware answers");
+        }
+        domain.detach(DEVICE).expect("attached");
+    }
+}
+
+#[test]
+fn nothing_is_held_while_hardware_is_waited_for() {
+    for design in DesignId::under_test() {
+        for protection in design.info().protections {
+            let host = FakeHost::default();
+            let iommu = FakeIommu::new(&host);
+            let before_us = host.now_us();
+            design.visit(Waits { host: &host, iommu: &iommu, protection: *protection });
+            let waits = design.info().physical_addresses() || host.now_us() - before_us > 5 * TICK_US;
+            assert!(waits, "{} {protection}: no time passed but between ticks", design.info().id);
+        }
+    }
+}
+
+/// The host notices.
+#[test]
+fn whoever_waits_in_a_walk_or_with_a_lock_is_found() {
+    let host = FakeHost::default();
+    let lock = host.lock(LockClass::InvalidationQueue, ());
+    host.pause(Wait::Invalidation);
+    let in_walk = catch_unwind(|| FakeHost::default().walk(|| FakeHost::default().pause(Wait::Invalidation)));
+    let with_lock = catch_unwind(std::panic::AssertUnwindSafe(|| lock.with(|()| host.pause(Wait::QueueRoom))));
+    for (found, words) in [(in_walk, "within a walk"), (with_lock, "with a lock held")] {
+        let complaint = found.expect_err("a panic");
+        let complaint = complaint.downcast_ref::<String>().expect("words");
+        assert!(complaint.contains(words), "{complaint}");
+    }
+    host.pause(Wait::Invalidation);
+}
+
+/// A host that cannot spin for a second says so, and what times out is lost as ever (S11).
+#[test]
+fn a_wait_ends_when_the_host_says() {
+    for limit_us in [0, 50, INVALIDATION_TIMEOUT_US] {
+        let host = FakeHost::default();
+        host.limit_waits(limit_us);
+        let iommu = FakeIommu::new(&host);
+        let domain = Domain::<Portcullis, _, _>::new(&iommu, &host, Protection::Strict).expect("a domain");
+        let map = || domain.raw_map(PhysAddr::from_pfn(0x100), PAGE_SIZE, Access::DeviceWrites);
+        let iova = map().expect("room");
+        iommu.behave(Behaviour::Silent);
+        let begun_us = host.now_us();
+        let lost = RawUnmapError::Commit(CommitError(QueueError::Timeout(limit_us)));
+        assert_eq!(domain.unmap_raw(iova, PAGE_SIZE), Err(lost));
+        let waited_us = host.now_us() - begun_us;
+        assert!((limit_us..=limit_us + 2).contains(&waited_us), "{waited_us} of {limit_us}");
+        assert_eq!(map(), Err(MapError::Poisoned));
+        iommu.behave(Behaviour::Prompt);
+    }
+}
