@@ -199,23 +199,27 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         };
         // A walk until the range is spent, where the hardware has done the command by then. A mapping keeps its table until it is spent;
         // but of two unmaps that race for it one may be late, and still be here when the other has spent it.
-        let done = platform.walk(|| {
-            // SAFETY: within a walk.
-            let entries = unsafe { self.chunks().entries(range.first_pfn()) };
-            let cleared = page_states::clear(platform, entries, range)?.make_visible(platform);
-            // Only now: an unmap that finds no mapping in a chunk goes the general way, and is charged there.
-            platform.probe(Step::Enter(Phase::Other));
-            platform.probe(Step::ChunkUnmap);
-            platform.probe(Step::Enter(Phase::Invalidate));
-            let proof = match space.invalidate_at_once(&[command]) {
-                Ok(proof) => proof,
-                Err(pending) => return Some(Err((pending, cleared.mark()))),
-            };
-            platform.probe(Step::Enter(Phase::IovaFree));
-            platform.probe(Step::ChunkReturn);
-            cleared.spend(&proof);
-            Some(Ok(Committed::Lost(proof)))
-        })?;
+        let done = platform.walk(
+            // In line, as all of it is.
+            #[inline(always)]
+            || {
+                // SAFETY: within a walk.
+                let entries = unsafe { self.chunks().entries(range.first_pfn()) };
+                let cleared = page_states::clear(platform, entries, range)?.make_visible(platform);
+                // Only now: an unmap that finds no mapping in a chunk goes the general way, and is charged there.
+                platform.probe(Step::Enter(Phase::Other));
+                platform.probe(Step::ChunkUnmap);
+                platform.probe(Step::Enter(Phase::Invalidate));
+                let proof = match space.invalidate_at_once(&[command]) {
+                    Ok(proof) => proof,
+                    Err(pending) => return Some(Err((pending, cleared.mark()))),
+                };
+                platform.probe(Step::Enter(Phase::IovaFree));
+                platform.probe(Step::ChunkReturn);
+                cleared.spend(&proof);
+                Some(Ok(Committed::Lost(proof)))
+            },
+        )?;
         Some(done.or_else(|(pending, mark)| self.await_and_spend(range, command, pending, mark)))
     }
 

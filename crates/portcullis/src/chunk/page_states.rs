@@ -189,8 +189,8 @@ impl Cleared<'_> {
     /// Ends the generation as [`spend`] does, but only of this mapping: of two unmaps that have raced, the later finds another
     /// state.
     #[inline(always)]
-    pub(crate) fn spend(self, proof: &Proof) {
-        self.mark().spend(self.entries, proof);
+    pub(crate) fn spend(self, _proof: &Proof) {
+        self.mark().spend_first(&self.entries[0]);
     }
 }
 
@@ -201,11 +201,13 @@ pub(crate) struct ClearedMark(u64);
 impl ClearedMark {
     /// Ends the generation of the mapping, whose entries are the first of `entries`. Nothing is left to be ended where another unmap of the
     /// same mapping has come before, with which the table may have gone.
-    #[inline(always)]
     pub(crate) fn spend(self, entries: &[Entry], _proof: &Proof) {
-        if let Some(first) = entries.first()
-            && first.load_bits() == self.0
-        {
+        entries.first().into_iter().for_each(|first| self.spend_first(first));
+    }
+
+    #[inline(always)]
+    fn spend_first(self, first: &Entry) {
+        if first.load_bits() == self.0 {
             first.store_bits(self.0 ^ END);
         }
     }
