@@ -207,6 +207,11 @@ unsafe impl Iommu for Empty {
     }
 
     #[inline]
+    fn try_submit_shared(&self, commands: &[Invalidation]) -> Result<Option<()>, QueueError> {
+        self.submit(commands).map(Some)
+    }
+
+    #[inline]
     fn is_done(&self, (): ()) -> Result<bool, QueueError> {
         Ok(true)
     }
@@ -255,6 +260,11 @@ unsafe impl Iommu for Queued {
             ring.tail.store((ring.written % SLOTS) as u64 * DESCRIPTOR_BYTES, Ordering::Release);
         });
         Ok(())
+    }
+
+    #[inline]
+    fn try_submit_shared(&self, commands: &[Invalidation]) -> Result<Option<()>, QueueError> {
+        self.submit(commands).map(Some)
     }
 
     #[inline]

@@ -203,8 +203,10 @@ unsafe impl<M: Mmio, P: Platform> Iommu for Unit<M, P> {
         let is_shown = self.attachments.with(|attachments| {
             let open = attachments.domains.get(&domain).filter(|open| !open.is_closing);
             let translation = open.ok_or(AttachError::NoSuchDomain(domain))?.translation;
-            if attachments.devices.contains_key(&device) {
-                return Err(AttachError::Attached(device));
+            match attachments.devices.get(&device) {
+                Some(attached) if attached.is_busy => return Err(AttachError::Busy(device)),
+                Some(_) => return Err(AttachError::Attached(device)),
+                None => {}
             }
             attachments.tables.insert(platform, device, self.context(domain, translation))?;
             // Recorded before it is announced: should that fail, hardware may use the entry all the same, and only a detach

@@ -2,6 +2,7 @@
 
 use crate::Mmio;
 use crate::spec::registers::{GCMD, GSTS, global};
+use core::sync::atomic::{AtomicBool, Ordering};
 use portcullis::Platform;
 use portcullis::platform::{Step, Wait};
 use thiserror::Error;
@@ -44,11 +45,14 @@ pub(crate) struct Hardware<M, P> {
     pub(crate) platform: P,
     /// Time limit of every wait.
     pub(crate) wait_us_max: u64,
+    /// Translation was asked for, and is kept on by whatever is asked for from then on: the status may not show it yet. Relaxed: for those who
+    /// come later, and for one who has stopped the CPU that asked.
+    translates: AtomicBool,
 }
 
 impl<M: Mmio, P: Platform> Hardware<M, P> {
     pub(crate) fn new(mmio: M, platform: P, wait_us_max: u64) -> Self {
-        Self { mmio, platform, wait_us_max }
+        Self { mmio, platform, wait_us_max, translates: AtomicBool::new(false) }
     }
 
     pub(crate) fn read32(&self, offset: u32) -> u32 {
@@ -86,19 +90,30 @@ impl<M: Mmio, P: Platform> Hardware<M, P> {
 
     /// Gives the command `bit` and waits until its status reads set. Commands must not overlap: the caller is alone.
     pub(crate) fn enable(&self, bit: u32) -> Result<(), RegisterTimeout> {
-        self.write32(GCMD, (self.read32(GSTS) & !global::ONE_SHOT) | bit);
+        self.write32(GCMD, self.lasting() | bit);
         self.settle(GSTS, bit, bit)
+    }
+
+    /// What commands leave as it is.
+    fn lasting(&self) -> u32 {
+        let translation = if self.translates.load(Ordering::Relaxed) { global::TRANSLATION } else { 0 };
+        self.read32(GSTS) & !global::ONE_SHOT | translation
+    }
+
+    /// Notes that translation is asked for, or is off.
+    pub(crate) fn keep_translating(&self, translates: bool) {
+        self.translates.store(translates, Ordering::Relaxed);
     }
 
     /// Takes the command `bit` back and waits until its status reads clear. The caller is alone.
     pub(crate) fn disable(&self, bit: u32) -> Result<(), RegisterTimeout> {
-        self.write32(GCMD, self.read32(GSTS) & !global::ONE_SHOT & !bit);
+        self.write32(GCMD, self.lasting() & !bit);
         self.settle(GSTS, bit, 0)
     }
 
     /// Flushes the write buffer between the CPU and memory and waits for it (§6.8). The caller is alone.
     pub(crate) fn flush_write_buffer(&self) -> Result<(), RegisterTimeout> {
-        self.write32(GCMD, (self.read32(GSTS) & !global::ONE_SHOT) | global::WRITE_BUFFER_FLUSH);
+        self.write32(GCMD, self.lasting() | global::WRITE_BUFFER_FLUSH);
         self.settle(GSTS, global::WRITE_BUFFER_FLUSH, 0)
     }
 }

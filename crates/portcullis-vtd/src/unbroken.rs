@@ -24,7 +24,7 @@ impl<L> Unbroken<L> {
         Self { lock, state: AtomicU8::new(OPEN) }
     }
 
-    /// One that is not taken until it is [reopened](Self::reopen).
+    /// One that is not taken until it is [opened](Self::open).
     pub(crate) fn closed(lock: L) -> Self {
         Self { lock, state: AtomicU8::new(CLOSED) }
     }
@@ -34,20 +34,23 @@ impl<L> Unbroken<L> {
         let _ = self.state.compare_exchange(OPEN, CLOSED, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// Runs `critical` with the lock held, and has it taken again from then on.
+    /// From now on it is taken again.
+    pub(crate) fn open(&self) {
+        let _ = self.state.compare_exchange(CLOSED, OPEN, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// Runs `critical` with the lock held, for the owner who has closed it.
     ///
     /// # Errors
     /// [`QueueError::Panicked`].
-    pub(crate) fn reopen<T, R>(&self, critical: impl FnOnce(&mut T) -> R) -> Result<R, QueueError>
+    pub(crate) fn with_closed<T, R>(&self, critical: impl FnOnce(&mut T) -> R) -> Result<R, QueueError>
     where
         L: Lock<T>,
     {
         if self.state.load(Ordering::Relaxed) == BROKEN {
             return Err(QueueError::Panicked);
         }
-        let result = self.hold(critical);
-        let _ = self.state.compare_exchange(CLOSED, OPEN, Ordering::Relaxed, Ordering::Relaxed);
-        Ok(result)
+        Ok(self.hold(critical))
     }
 
     /// Runs `critical` with the lock held.

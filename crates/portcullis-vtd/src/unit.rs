@@ -12,6 +12,7 @@ use crate::spec::registers::{
 };
 use crate::unbroken::Unbroken;
 use crate::{Mmio, tables::DeviceTables};
+use core::sync::atomic::{AtomicBool, Ordering};
 use portcullis::iommu::AttachError;
 use portcullis::platform::LockClass;
 use portcullis::{NoMemory, Platform, QueueError};
@@ -81,6 +82,9 @@ pub enum BringUpError {
     /// No memory for the tables.
     #[error(transparent)]
     NoMemory(#[from] NoMemory),
+    /// Another call brings the unit up or back, or has halted it meanwhile.
+    #[error("the VT-d unit is being brought up, brought back or halted by another call")]
+    Changing,
     /// A device that was to be let in from the start was refused.
     #[error("a device could not be let in: {0}")]
     Admission(#[from] AttachError),
@@ -122,6 +126,10 @@ pub struct Unit<M: Mmio, P: Platform> {
     pub(crate) attachments: Unbroken<P::Lock<Attachments>>,
     /// Reading a fault record and clearing it are one step.
     pub(crate) fault_records: P::Lock<()>,
+    /// Whether it was brought up, or back, and nobody is about to bring it back.
+    is_up: AtomicBool,
+    /// Whether it was halted since somebody began to bring it back.
+    is_halted: AtomicBool,
 }
 
 impl<M: Mmio, P: Platform> Unit<M, P> {
@@ -135,7 +143,7 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
     }
 
     /// Does what [`bring_up`](Unit::bring_up) does, and shuts out every device but those that `admit` attaches, which are never shut out:
-    /// it is called before the hardware knows of the tables. The unit takes no invalidations then, so nothing is mapped there.
+    /// it is called before the hardware knows of the tables. The unit takes no invalidations then, so nothing is unmapped there.
     ///
     /// # Errors
     /// Those of [`bring_up`](Unit::bring_up), and [`BringUpError::Admission`].
@@ -194,6 +202,8 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
             queue,
             attachments: Unbroken::new(hardware.platform.lock(LockClass::Attachment, attachments)),
             fault_records: hardware.platform.lock(LockClass::Attachment, ()),
+            is_up: AtomicBool::new(false),
+            is_halted: AtomicBool::new(false),
             hardware,
         };
         if let Err(error) = admit(&unit) {
@@ -214,6 +224,7 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
         }
         // Where this fails, translation may be on, or come on later: the pages stay out of use.
         unit.translate()?;
+        *unit.is_up.get_mut() = true;
         Ok(unit)
     }
 
@@ -241,6 +252,7 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
 
     fn translate(&self) -> Result<(), BringUpError> {
         let hardware = &self.hardware;
+        hardware.keep_translating(true);
         hardware.enable(global::TRANSLATION)?;
         if self.capability.plmr() || self.capability.phmr() {
             // The regions that firmware protected while nothing translated would stay out of reach of every domain.
@@ -263,25 +275,48 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
     /// # Errors
     /// [`RegisterTimeout`] where the queue does not stop.
     pub fn halt(&self) -> Result<(), RegisterTimeout> {
+        // SeqCst, as in `resume`: either that finds that it is halted, or this finds its queue on.
+        self.is_halted.store(true, Ordering::SeqCst);
         self.queue.close();
         halt_queue(&self.hardware)
     }
 
     /// Brings a unit back that was [halted](Unit::halt), and may have lost power since: registers, tables, queue, translation. To be called
-    /// before devices can do DMA again, by one CPU, with interrupts off or on.
+    /// before devices can do DMA again, with interrupts off or on. A unit that was not halted is halted first.
     ///
     /// # Errors
-    /// [`BringUpError`]; the queue is halted still.
+    /// [`BringUpError`], [`BringUpError::Changing`] where another call is at it or halts it; the queue is halted then, still or again.
     pub fn resume(&self) -> Result<(), BringUpError> {
+        // Acquire and Release: who comes next finds what the last one has left.
+        if !self.is_up.swap(false, Ordering::Acquire) {
+            return Err(BringUpError::Changing);
+        }
+        let resumed = self.resume_alone();
+        if resumed.is_err() {
+            self.queue.close();
+        }
+        self.is_up.store(true, Ordering::Release);
+        resumed
+    }
+
+    fn resume_alone(&self) -> Result<(), BringUpError> {
         let hardware = &self.hardware;
-        let begun = || {
-            identify(hardware)?;
-            // On where it was not halted by this driver. What it has in flight is dropped, and asked for no more.
+        self.is_halted.store(false, Ordering::SeqCst);
+        self.queue.close();
+        let Identity { status, .. } = identify(hardware)?;
+        if status & global::TRANSLATION == 0 {
+            // Power was lost. It comes on by the last command, and not before the tables are there.
+            hardware.keep_translating(false);
+        }
+        halt_queue(hardware)?;
+        self.show()?;
+        self.translate()?;
+        if self.is_halted.load(Ordering::SeqCst) {
+            self.queue.close();
             halt_queue(hardware)?;
-            self.show()?;
-            self.translate()
-        };
-        begun().inspect_err(|_| self.queue.close())
+            return Err(BringUpError::Changing);
+        }
+        Ok(())
     }
 
     /// Turns translation off and gives the tables back.
@@ -293,6 +328,7 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
     /// All memory is meant for every device behind the unit from then on: there is none, or none does DMA.
     pub unsafe fn shut_down(mut self) -> Result<(), RegisterTimeout> {
         let hardware = &self.hardware;
+        hardware.keep_translating(false);
         if hardware.read32(GSTS) & global::TRANSLATION != 0 {
             hardware.disable(global::TRANSLATION)?;
         }

@@ -1,7 +1,7 @@
 //! What the hardware was told, and the wait for it.
 
 use crate::iommu::{Iommu, QueueError};
-use crate::platform::{Platform, Wait};
+use crate::platform::{Platform, WAIT_US_LEAST, Wait};
 use crate::proof::Proof;
 
 /// What the hardware was told, and when, on the platform's clock.
@@ -29,7 +29,9 @@ impl<T: Copy + Send> Submission<T> {
         // The clock first: a CPU that was stopped for long looks once more before it gives up.
         let waited_us = platform.now_us().saturating_sub(self.submitted_us);
         match Proof::ask(iommu, self.ticket)? {
-            None if waited_us > platform.wait_us_max() => Err(QueueError::Timeout(platform.wait_us_max())),
+            None if waited_us > WAIT_US_LEAST && waited_us > platform.wait_us_max() => {
+                Err(QueueError::Timeout(platform.wait_us_max().max(WAIT_US_LEAST)))
+            }
             done => Ok(done),
         }
     }

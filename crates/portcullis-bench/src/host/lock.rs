@@ -8,7 +8,7 @@ use std::mem;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::thread;
 
-/// Looks of a waiter before it lets another thread have its CPU. In a kernel it would never have to: whoever holds a
+/// Pauses of a waiter before it lets another thread have its CPU. In a kernel it would never have to: whoever holds a
 /// spin lock runs.
 const SPINS: u32 = 1 << 12;
 
@@ -40,7 +40,8 @@ impl<T> SpinLock<T> {
     fn wait(&self, mut found: u8) {
         let mut pauses = 1;
         loop {
-            for _ in 0..SPINS {
+            let mut paused = 0;
+            while paused < SPINS {
                 if found == BROKEN {
                     // It was taken by looking.
                     self.state.store(BROKEN, Ordering::Relaxed);
@@ -57,6 +58,7 @@ impl<T> SpinLock<T> {
                 for _ in 0..pauses {
                     hint::spin_loop();
                 }
+                paused += pauses;
                 pauses = (2 * pauses).min(PAUSES_MAX);
             }
             thread::yield_now();

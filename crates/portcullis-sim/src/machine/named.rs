@@ -229,7 +229,7 @@ pub(super) fn cascadelake_cx5() -> Machine {
             line_flush_next: 9,
             store_fence: 0,
             flush_queue_push: 60, // assumed
-            flush_queue_join: WINDOW_FIND + EXCHANGE, // a word of the CPU's own, exchanged
+            flush_queue_join: WINDOW_FIND + EXCHANGE, // assumed: a word of the CPU's own, exchanged
             queue_descriptor: 15, // assumed
             register_write: 100,  // assumed: a posted write
             register_read: 700,   // assumed: a round trip to the root complex

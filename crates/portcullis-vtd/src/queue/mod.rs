@@ -191,13 +191,17 @@ impl<P: Platform> Queue<P> {
         Self { descriptors, statuses, ring, boarding: AtomicU64::new(0), landing_seen_us }
     }
 
-    /// Tells the hardware where the queue is, and turns it on. It was off, from the beginning or since it was [closed](Self::close).
+    /// Tells the hardware where the queue is, turns it on, and lets submissions in. It was off, from the beginning or since it was
+    /// [closed](Self::close). A CPU that had looked before that, and comes now, writes behind the beginning of the new ring; should its
+    /// doorbell be lost, the next one is for it as well, and one follows: the caller flushes.
     pub(crate) fn start<M: Mmio>(&self, hardware: &Hardware<M, P>) -> Result<(), BringUpError> {
         self.begin_anew(hardware)?;
         hardware.write64(IQT, 0);
         // Size 0: one page, of 128-bit descriptors.
         hardware.write64(IQA, self.descriptors.phys().as_u64());
-        Ok(hardware.enable(global::QUEUED_INVALIDATION)?)
+        hardware.enable(global::QUEUED_INVALIDATION)?;
+        self.ring.open();
+        Ok(())
     }
 
     /// Lets nobody submit any more. Takes no lock.

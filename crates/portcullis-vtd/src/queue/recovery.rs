@@ -98,12 +98,12 @@ impl<P: Platform> Queue<P> {
         self.failure(&hardware.platform, submission).store_bits(failure.encode());
     }
 
-    /// Begins anew, now that the hardware's queue is off: what it has not done by now it never will.
+    /// Begins anew, now that the hardware's queue is off and ours closed: what it has not done by now it never will.
     ///
     /// # Errors
     /// [`QueueError::Panicked`].
     pub(super) fn begin_anew<M: Mmio>(&self, hardware: &Hardware<M, P>) -> Result<(), QueueError> {
-        self.ring.reopen(|ring| {
+        self.ring.with_closed(|ring| {
             self.close_boarding(ring, &hardware.platform);
             self.drop_waits(ring, hardware, ring.tail, QueueError::Halted);
             // The hardware's head begins at zero, and so does its tail.

@@ -57,6 +57,8 @@ fn a_refused_admission_leaves_the_unit_as_it_was() {
     let admit = |unit: &Unit<_, _>| {
         assert_eq!(unit.submit(&[page(1, 2)]).err(), Some(QueueError::Halted));
         assert_eq!(unit.submit_shared(&[page(1, 2)]).err(), Some(QueueError::Halted));
+        assert_eq!(unit.resume(), Err(BringUpError::Changing), "it is not up yet");
+        unit.halt().expect("it is off");
         unit.attach(open(unit, TABLES)?, DEVICE)?;
         unit.attach(DomainId(77), OTHER)
     };
@@ -202,7 +204,7 @@ fn a_device_that_is_being_moved_is_left_alone() {
         if count.fetch_add(1, Ordering::Relaxed) % 2 == 1 {
             return;
         }
-        assert_eq!(unit.attach(domain, DEVICE).err().map(drop), Some(()));
+        assert_eq!(unit.attach(domain, DEVICE), Err(AttachError::Busy(DEVICE)));
         assert_eq!(unit.detach(domain, DEVICE), Err(AttachError::Busy(DEVICE)));
         assert_eq!(close(unit, domain), Err(AttachError::Busy(DEVICE)));
         let other = open(unit, TABLES).expect("an id");
@@ -215,4 +217,66 @@ fn a_device_that_is_being_moved_is_left_alone() {
     assert!(interrupts.load(Ordering::Relaxed) >= 2);
     assert_eq!(fake.context(DEVICE), None);
     close(unit, domain).expect("no device is in it");
+}
+
+/// While a close waits, nothing is attached to the domain, taken out of it, or closed once more.
+#[test]
+fn a_domain_that_is_being_closed_is_left_alone() {
+    let host: &Host = Box::leak(Box::new(Host::new(true)));
+    let fake: &FakeUnit<'_> = Box::leak(Box::new(FakeUnit::new(host)));
+    let unit: &super::Driver<'_> = Box::leak(Box::new(bring_up(fake, host)));
+    let domain = open(unit, TABLES).expect("an id");
+    unit.attach(domain, DEVICE).expect("a free device");
+    let interrupts = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&interrupts);
+    host.on_pause(move || {
+        count.fetch_add(1, Ordering::Relaxed);
+        let closed = AttachError::NoSuchDomain(domain);
+        assert_eq!(unit.attach(domain, OTHER), Err(closed));
+        assert_eq!(unit.detach(domain, DEVICE), Err(AttachError::Busy(DEVICE)));
+        assert_eq!(close(unit, domain), Err(closed));
+    });
+    fake.behave(Behaviour::Slow(1));
+    close(unit, domain).expect("it is flushed");
+    assert!(interrupts.load(Ordering::Relaxed) > 0, "it has waited");
+    assert_eq!([DEVICE, OTHER].map(|device| fake.context(device)), [None; 2]);
+}
+
+/// A halt that comes while the unit is brought back is not undone, one that does so at the same time is turned away, and translation is not
+/// turned off by a command that goes by a status which does not show it yet.
+#[test]
+fn a_halt_in_the_middle_of_a_resume_holds() {
+    for stuck in [0, global::TRANSLATION] {
+        let host: &Host = Box::leak(Box::new(Host::new(true)));
+        let fake: &FakeUnit<'_> = Box::leak(Box::new(FakeUnit::new(host)));
+        let unit: &super::Driver<'_> = Box::leak(Box::new(bring_up(fake, host)));
+        unit.halt().expect("it stops");
+        fake.lose_power();
+        let interrupts = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&interrupts);
+        host.on_pause(move || {
+            if count.fetch_add(1, Ordering::Relaxed) == 0 {
+                assert_eq!(unit.resume(), Err(BringUpError::Changing));
+                unit.halt().expect("it stops");
+            }
+        });
+        fake.behave(if stuck == 0 { Behaviour::Slow(1) } else { Behaviour::Prompt });
+        fake.with(|state| state.stuck = stuck);
+        let resumed = unit.resume();
+        assert!(interrupts.load(Ordering::Relaxed) > 0, "it has waited");
+        assert!(resumed.is_err(), "{stuck:#x}");
+        assert_eq!(unit.submit(&[page(1, 1)]), Err(QueueError::Halted));
+        assert!(!running(fake)[1], "the queue is off");
+        if stuck != 0 {
+            // The last command was that of the halt.
+            let last = fake.with(|state| *state.commands.last().expect("commands"));
+            assert_eq!(last, global::TRANSLATION, "what was asked for and is not yet there is asked for still");
+        }
+        fake.with(|state| state.stuck = 0);
+        fake.behave(Behaviour::Prompt);
+        unit.resume().expect("a sound unit");
+        assert_eq!(running(fake), [true; 2]);
+        let ticket = unit.submit(&[page(1, 1)]).expect("room");
+        assert_eq!(finish(unit, host, ticket), Ok(()));
+    }
 }

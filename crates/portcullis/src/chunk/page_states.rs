@@ -199,8 +199,9 @@ impl Cleared<'_> {
 pub(crate) struct ClearedMark(u64);
 
 impl ClearedMark {
-    /// Ends the generation of the mapping, whose entries are the first of `entries`. Nothing is left to be ended where another unmap of the
-    /// same mapping has come before, with which the table may have gone.
+    /// Ends the generation of the mapping, whose entries are the first of `entries`, in a later walk. Where another unmap of the same mapping
+    /// has come before, its table may have gone, and the entry mostly has another state; that it is never the same one two generations, or a
+    /// fresh table, later is not known: such unmaps that race are not told apart, see above.
     pub(crate) fn spend(self, entries: &[Entry], _proof: &Proof) {
         entries.first().into_iter().for_each(|first| self.spend_first(first));
     }

@@ -336,6 +336,11 @@ unsafe impl Iommu for FakeIommu<'_> {
         Ok(Ticket(Some(number)))
     }
 
+    /// It never waits.
+    fn try_submit_shared(&self, commands: &[Invalidation]) -> Result<Option<Ticket>, QueueError> {
+        self.submit(commands).map(Some)
+    }
+
     fn is_done(&self, ticket: Ticket) -> Result<bool, QueueError> {
         let mut state = self.state();
         let Some(number) = ticket.0 else { return Ok(false) };

@@ -130,7 +130,7 @@ pub enum AttachError {
     /// The device is not attached to this domain.
     #[error("device {:04x} is not attached to this domain", .0.0)]
     NotAttached(SourceId),
-    /// Another call attaches or detaches the device, and waits for the hardware.
+    /// Another call attaches or detaches the device, or closes its domain, and waits for the hardware.
     #[error("device {:04x} is being attached or detached", .0.0)]
     Busy(SourceId),
     /// The IOMMU cannot translate in that way.
@@ -192,13 +192,13 @@ pub unsafe trait Iommu: Send + Sync {
     /// Lets `device` reach memory through the domain.
     ///
     /// # Errors
-    /// [`AttachError::Attached`] where it has a domain already.
+    /// [`AttachError::Attached`] where it has a domain already, [`AttachError::Busy`] where it is about to have one or to lose it.
     fn attach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError>;
 
     /// Takes `device` out of the domain; when this returns, it reaches nothing. Blocks until done.
     ///
     /// # Errors
-    /// After [`AttachError::Queue`] the device must be assumed to reach memory still.
+    /// After [`AttachError::Queue`] and [`AttachError::Busy`] the device must be assumed to reach memory still.
     fn detach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError>;
 
     /// Hands commands to the hardware and returns without waiting. May spin for room in the queue, for a bounded time.
@@ -222,13 +222,14 @@ pub unsafe trait Iommu: Send + Sync {
     }
 
     /// Does what [`submit_shared`](Iommu::submit_shared) does if that takes no waiting; `None` where it would, and the caller hands the
-    /// commands in once more. It is called within walks of software. As it stands here it is right where `submit_shared` never waits.
+    /// commands in once more. It is called within walks of software. As it stands here it is right anywhere, and each single unmap ends its
+    /// walk before it submits, and begins another: an implementation that knows better does better.
     ///
     /// # Errors
     /// Those of [`submit`](Iommu::submit).
     #[inline]
-    fn try_submit_shared(&self, commands: &[Invalidation]) -> Result<Option<Self::Ticket>, QueueError> {
-        self.submit_shared(commands).map(Some)
+    fn try_submit_shared(&self, _commands: &[Invalidation]) -> Result<Option<Self::Ticket>, QueueError> {
+        Ok(None)
     }
 
     /// Whether everything submitted under `ticket` has taken effect, in-flight DMA drained.

@@ -23,6 +23,10 @@ pub struct NoMemory;
 /// How long an invalidation is waited for, in microseconds, on a host that does not [say otherwise](Platform::wait_us_max).
 pub const INVALIDATION_TIMEOUT_US: u64 = 1_000_000;
 
+/// The least that [`Platform::wait_us_max`] may ask for, in microseconds: longer than a commit that shares its submission may be kept waiting
+/// for it by the others.
+pub const WAIT_US_LEAST: u64 = 1_000;
+
 /// A lock that the platform made.
 pub trait Lock<T>: Send + Sync {
     /// Runs `critical` with the lock held.
@@ -380,8 +384,8 @@ pub unsafe trait Platform: Send + Sync {
     /// Time in microseconds since some fixed moment. Never goes back.
     fn now_us(&self) -> u64;
 
-    /// How long an invalidation is waited for at most, in microseconds. Asked where one does not complete at once. A commit whose shared
-    /// submission fails otherwise makes another, alone, and waits for that as long.
+    /// How long an invalidation is waited for at most, in microseconds; less than [`WAIT_US_LEAST`] is taken for that. Asked where one does not
+    /// complete at once. A commit whose shared submission fails otherwise makes another, alone, and waits for that as long.
     fn wait_us_max(&self) -> u64 {
         INVALIDATION_TIMEOUT_US
     }
