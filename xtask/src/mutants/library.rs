@@ -65,40 +65,12 @@ pub(super) const MUTANTS: &[Mutant] = &[
         test: "single_pages::a_buffer_ends_where_its_last_byte_lies",
     },
     Mutant {
-        name: "page-unmap-spends-whatever-became-of-it",
-        rule: "S11",
-        file: "crates/portcullis/src/chunk/mapper.rs",
-        find: "Err(error) => return Some(Err(CommitError(error))),",
-        replace: r"Err(error) => {
-                cleared.spend(&Proof::never_visible());
-                return Some(Err(CommitError(error)));
-            }",
-        package: "portcullis",
-        target: "suite",
-        test: "s11_failed_invalidations::pages_of_a_chunk_stay_quarantined",
-    },
-    Mutant {
-        name: "unmap-spends-whatever-became-of-it",
-        rule: "S11",
-        file: "crates/portcullis/src/chunk/mapper.rs",
-        find: "Err(error) => return Some(Err(CommitError(error))),",
-        replace: r"Err(error) if ONE => return Some(Err(CommitError(error))),
-            Err(error) => {
-                cleared.spend(&Proof::never_visible());
-                return Some(Err(CommitError(error)));
-            }",
-        package: "portcullis",
-        target: "suite",
-        test: "s11_failed_invalidations::a_failed_unmap_gives_nothing_back",
-    },
-    Mutant {
         name: "page-is-spent-before-its-invalidation",
         rule: "S3",
         file: "crates/portcullis/src/chunk/mapper.rs",
-        find: r"            platform.probe(Step::Enter(Phase::Invalidate));
-            let proof = match space.invalidate_shared(&[command]) {",
-        replace: r"        cleared.spend(&Proof::never_visible());
-        let proof = match space.invalidate_shared(&[command]) {",
+        find: r"let proof = match space.invalidate_at_once(&[command]) {",
+        replace: r"cleared.spend(&Proof::never_visible());
+                let proof = match space.invalidate_at_once(&[command]) {",
         package: "portcullis",
         target: "loom",
         test: "spending::a_page_is_handed_out_after_its_invalidation",

@@ -5,6 +5,7 @@ mod driver;
 mod library;
 mod runs;
 mod sample;
+mod unit;
 
 pub(crate) use sample::sample;
 
@@ -81,7 +82,7 @@ impl Mutant {
 
 /// Every flaw.
 fn known() -> impl Iterator<Item = &'static Mutant> {
-    library::MUTANTS.iter().chain(runs::MUTANTS).chain(driver::MUTANTS)
+    library::MUTANTS.iter().chain(runs::MUTANTS).chain(driver::MUTANTS).chain(unit::MUTANTS)
 }
 
 /// How a run of the test that is named for a flaw has ended.

@@ -189,13 +189,10 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         let platform = space.platform();
         platform.probe(Step::Enter(Phase::Table));
         platform.probe(Step::ChunkFind);
-        let (range, command) = match ONE {
-            true => {
-                let first = range.start();
-                let command = Invalidation::Pages { domain: space.id(), first, mask: 0, leaf_only: true };
-                (IovaRange::of(range.first_pfn(), 1), command)
-            }
-            false => (range, space.covering(range, true)),
+        let range = if ONE { IovaRange::of(range.first_pfn(), 1) } else { range };
+        let command = match ONE {
+            true => Invalidation::Pages { domain: space.id(), first: range.start(), mask: 0, leaf_only: true },
+            false => space.covering(range, true),
         };
         // A walk until the range is spent, where the hardware has done the command by then. A mapping keeps its table until it is spent;
         // but of two unmaps that race for it one may be late, and still be here when the other has spent it.

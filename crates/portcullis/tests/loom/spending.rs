@@ -27,6 +27,8 @@ struct Hardware {
     fake: FakeIommu<'static>,
     /// By the number of a page in its table. Relaxed: what orders them must be the library.
     lost: [AtomicBool; TABLE as usize],
+    /// Whether an unmap may submit within its walk, and spends its page there; or does so in another.
+    in_walks: bool,
 }
 
 impl Hardware {
@@ -49,6 +51,10 @@ unsafe impl Iommu for Hardware {
             }
         }
         Ok(())
+    }
+
+    fn try_submit_shared(&self, commands: &[Invalidation]) -> Result<Option<()>, QueueError> {
+        if self.in_walks { self.submit(commands).map(Some) } else { Ok(None) }
     }
 
     fn is_done(&self, (): ()) -> Result<bool, QueueError> {
@@ -81,7 +87,7 @@ fn spent_beside_a_map(pages: u64, unmap: Unmap) -> usize {
         let all = FakeIommu::new(host).capabilities();
         let fake = FakeIommu::with_capabilities(host, Capabilities { leaf_2m: false, leaf_1g: false, ..all });
         let lost = core::array::from_fn(|_| AtomicBool::new(false));
-        let hardware: &'static Hardware = Box::leak(Box::new(Hardware { fake, lost }));
+        let hardware: &'static Hardware = Box::leak(Box::new(Hardware { fake, lost, in_walks: pages == 1 }));
         let config = DomainConfig { address_bits: ADDRESS_BITS, ..DomainConfig::new(Protection::Strict) };
         run_on(1);
         let domain = Arc::new(Small::with_config(hardware, host, &config).expect("a domain"));

@@ -1,0 +1,149 @@
+//! Flaws of the VT-d driver: of how a unit comes up, is halted and comes back, and of devices that are moved meanwhile; and of waits.
+
+use super::Mutant;
+
+pub(super) const MUTANTS: &[Mutant] = &[
+    Mutant {
+        name: "resume-leaves-what-was-in-flight",
+        rule: "S11",
+        file: "crates/portcullis-vtd/src/queue/recovery.rs",
+        find: r"            self.drop_waits(ring, hardware, ring.tail, QueueError::Halted);
+",
+        replace: r"",
+        package: "portcullis-vtd",
+        target: "lib",
+        test: "tests::halts::a_unit_comes_back_with_all_that_it_had",
+    },
+    Mutant {
+        name: "resume-does-not-flush",
+        rule: "S2",
+        file: "crates/portcullis-vtd/src/unit.rs",
+        find: r"        self.invalidate(&[InvalidationDescriptor::ContextCache(ContextScope::Global), self.iotlb(IotlbScope::Global)])?;
+        Ok(())",
+        replace: r"        Ok(())",
+        package: "portcullis-vtd",
+        target: "lib",
+        test: "tests::halts::a_unit_comes_back_with_all_that_it_had",
+    },
+    Mutant {
+        name: "halt-lets-submissions-in",
+        rule: "S7",
+        file: "crates/portcullis-vtd/src/unit.rs",
+        find: r"        self.queue.close();
+        halt_queue(&self.hardware)",
+        replace: r"        halt_queue(&self.hardware)",
+        package: "portcullis-vtd",
+        target: "lib",
+        test: "tests::halts::a_unit_comes_back_with_all_that_it_had",
+    },
+    Mutant {
+        name: "admission-comes-after-the-root",
+        rule: "S1",
+        file: "crates/portcullis-vtd/src/unit.rs",
+        find: r"        if let Err(error) = admit(&unit) {
+            unit.release(&Stopped::never_told());
+            return Err(error.into());
+        }
+",
+        replace: r"        unit.show()?;
+        admit(&unit)?;
+",
+        package: "portcullis-vtd",
+        target: "lib",
+        test: "tests::halts::devices_are_admitted_before_translation",
+    },
+    Mutant {
+        name: "device-is-taken-while-it-is-moved",
+        rule: "S1",
+        file: "crates/portcullis-vtd/src/attach.rs",
+        find: r"if attached.is_busy || ",
+        replace: r"if ",
+        package: "portcullis-vtd",
+        target: "lib",
+        test: "tests::halts::a_device_that_is_being_moved_is_left_alone",
+    },
+    Mutant {
+        name: "device-joins-a-domain-that-is-being-closed",
+        rule: "S10",
+        file: "crates/portcullis-vtd/src/attach.rs",
+        find: r"attachments.domains.get(&domain).filter(|open| !open.is_closing)",
+        replace: r"attachments.domains.get(&domain)",
+        package: "portcullis-vtd",
+        target: "lib",
+        test: "tests::halts::a_domain_that_is_being_closed_is_left_alone",
+    },
+    Mutant {
+        name: "close-does-not-look-for-devices-that-are-moved",
+        rule: "S10",
+        file: "crates/portcullis-vtd/src/attach.rs",
+        find: r"of_domain().find(|(_, attached)| attached.is_busy)",
+        replace: r"of_domain().find(|_| false)",
+        package: "portcullis-vtd",
+        target: "lib",
+        test: "tests::halts::a_device_that_is_being_moved_is_left_alone",
+    },
+    Mutant {
+        name: "halt-goes-by-a-status-that-is-behind",
+        rule: "S1",
+        file: "crates/portcullis-vtd/src/hardware.rs",
+        find: r"self.read32(GSTS) & !global::ONE_SHOT | translation",
+        replace: r"self.read32(GSTS) & !global::ONE_SHOT | translation & 0",
+        package: "portcullis-vtd",
+        target: "lib",
+        test: "tests::halts::a_halt_in_the_middle_of_a_resume_holds",
+    },
+    Mutant {
+        name: "halt-during-a-resume-is-undone",
+        rule: "S7",
+        file: "crates/portcullis-vtd/src/unit.rs",
+        find: r"if self.is_halted.load(Ordering::SeqCst) {",
+        replace: r"if false {",
+        package: "portcullis-vtd",
+        target: "lib",
+        test: "tests::halts::a_halt_in_the_middle_of_a_resume_holds",
+    },
+    Mutant {
+        name: "unmap-waits-within-its-walk",
+        rule: "S4",
+        file: "crates/portcullis/src/chunk/mapper.rs",
+        find: r"Err(pending) => return Some(Err((pending, cleared.mark()))),",
+        replace: r#"Err(pending) => space.invalidate_pending(pending, &[command]).expect("an answer"),"#,
+        package: "portcullis",
+        target: "suite",
+        test: "waits::nothing_is_held_while_hardware_is_waited_for",
+    },
+    Mutant {
+        name: "page-unmap-spends-whatever-became-of-it",
+        rule: "S11",
+        file: "crates/portcullis/src/chunk/mapper.rs",
+        find: "let proof = space.invalidate_pending(pending, &[command]).map_err(CommitError)?;",
+        replace: r"let proof = match space.invalidate_pending(pending, &[command]) {
+            Ok(proof) => proof,
+            Err(error) => {
+                mark.spend(unsafe { self.chunks().entries(range.first_pfn()) }, &Proof::never_visible());
+                return Err(CommitError(error));
+            }
+        };",
+        package: "portcullis",
+        target: "suite",
+        test: "s11_failed_invalidations::pages_of_a_chunk_stay_quarantined",
+    },
+    Mutant {
+        name: "unmap-spends-whatever-became-of-it",
+        rule: "S11",
+        file: "crates/portcullis/src/chunk/mapper.rs",
+        find: "let proof = space.invalidate_pending(pending, &[command]).map_err(CommitError)?;",
+        replace: r"let proof = match space.invalidate_pending(pending, &[command]) {
+            Ok(proof) => proof,
+            Err(error) => {
+                if range.pages() > 1 {
+                    mark.spend(unsafe { self.chunks().entries(range.first_pfn()) }, &Proof::never_visible());
+                }
+                return Err(CommitError(error));
+            }
+        };",
+        package: "portcullis",
+        target: "suite",
+        test: "s11_failed_invalidations::a_failed_unmap_gives_nothing_back",
+    },
+];
