@@ -246,9 +246,11 @@ fn a_domain_that_is_being_closed_is_left_alone() {
 /// turned off by a command that goes by a status which does not show it yet.
 #[test]
 fn a_halt_in_the_middle_of_a_resume_holds() {
-    for stuck in [0, global::TRANSLATION] {
+    // In the flush at its end, in its last step, and before there is a queue.
+    for stuck in [0, global::TRANSLATION, global::WRITE_BUFFER_FLUSH] {
         let host: &Host = Box::leak(Box::new(Host::new(true)));
-        let fake: &FakeUnit<'_> = Box::leak(Box::new(FakeUnit::new(host)));
+        let capability = CAPABILITY.with_rwbf(stuck == global::WRITE_BUFFER_FLUSH);
+        let fake: &FakeUnit<'_> = Box::leak(Box::new(FakeUnit::with_capabilities(host, capability, EXTENDED)));
         let unit: &super::Driver<'_> = Box::leak(Box::new(bring_up(fake, host)));
         unit.halt().expect("it stops");
         fake.lose_power();
@@ -258,6 +260,7 @@ fn a_halt_in_the_middle_of_a_resume_holds() {
             if count.fetch_add(1, Ordering::Relaxed) == 0 {
                 assert_eq!(unit.resume(), Err(BringUpError::Changing));
                 unit.halt().expect("it stops");
+                fake.with(|state| state.status &= !global::WRITE_BUFFER_FLUSH);
             }
         });
         fake.behave(if stuck == 0 { Behaviour::Slow(1) } else { Behaviour::Prompt });
@@ -265,9 +268,12 @@ fn a_halt_in_the_middle_of_a_resume_holds() {
         let resumed = unit.resume();
         assert!(interrupts.load(Ordering::Relaxed) > 0, "it has waited");
         assert!(resumed.is_err(), "{stuck:#x}");
+        if stuck == global::WRITE_BUFFER_FLUSH {
+            assert_eq!(resumed, Err(BringUpError::Changing), "nothing else was in its way");
+        }
         assert_eq!(unit.submit(&[page(1, 1)]), Err(QueueError::Halted));
         assert!(!running(fake)[1], "the queue is off");
-        if stuck != 0 {
+        if stuck == global::TRANSLATION {
             // The last command was that of the halt.
             let last = fake.with(|state| *state.commands.last().expect("commands"));
             assert_eq!(last, global::TRANSLATION, "what was asked for and is not yet there is asked for still");
