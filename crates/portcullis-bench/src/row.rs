@@ -30,7 +30,7 @@ pub struct BenchRow {
 pub struct Timed {
     /// Samples taken.
     pub samples: usize,
-    /// Pairs of each, by each thread; of the shortest, for each round finds out anew how many fill the time.
+    /// Pairs of a sample, by each thread: the smallest number over all turns, each of which finds out how many fill the time.
     pub pairs_per_sample: u64,
     /// Nanoseconds.
     pub ns: Spread,

@@ -37,7 +37,7 @@ fn every_design_does_every_workload() {
     }
 }
 
-/// Two rows of six samples take two turns each, one after the other.
+/// Two rows of six samples take two turns each, alternately.
 #[test]
 fn rows_take_their_samples_by_turns() {
     let plan = BenchPlan {

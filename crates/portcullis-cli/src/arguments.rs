@@ -37,8 +37,8 @@ pub(crate) enum Command {
     ///
     /// Every workload is maps and unmaps, in pairs, in one domain. Each thread has a CPU and live mappings of its own. There is no
     /// device and no IOMMU: what is timed is the code that a kernel or a driver would run. An invalidation is an empty function
-    /// that counts; under page-1-queued it writes descriptors and a wait to a ring in memory, under a lock. Nobody waits for
-    /// hardware that is not there.
+    /// that counts; under page-1-queued it writes descriptors and a wait to a ring in memory, under a lock, and under page-1-driven it
+    /// goes through the queue of the VT-d driver. Nobody waits for hardware that is not there.
     ///
     /// What is timed is checked: under strict protection one commit makes one submission, live pages translate as they should,
     /// and what was unmapped reads back clear.
@@ -192,7 +192,7 @@ pub(crate) struct BenchArguments {
     /// Only these workloads
     #[arg(long, value_delimiter = ',')]
     pub(crate) workload: Vec<String>,
-    /// Samples of each row
+    /// Samples of each row. Rows take them by turns, a few at a time, so that all see the same phases of the machine
     #[arg(long, default_value_t = 31, value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) samples: u16,
     /// One JSON document on standard output
@@ -203,7 +203,7 @@ pub(crate) struct BenchArguments {
 /// What stands below the help of `bench`.
 #[cfg(target_os = "linux")]
 fn bench_workloads() -> String {
-    let line = |workload: Workload| format!("\n  {:<20} {}", workload.id(), workload.description());
+    let line = |workload: Workload| format!("\n  {:<28} {}", workload.id(), workload.description());
     Workload::ALL.map(line).into_iter().fold("Workloads:".to_owned(), |all, line| all + &line)
 }
 

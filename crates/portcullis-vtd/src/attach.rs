@@ -203,10 +203,10 @@ unsafe impl<M: Mmio, P: Platform> Iommu for Unit<M, P> {
         let is_shown = self.attachments.with(|attachments| {
             let open = attachments.domains.get(&domain).filter(|open| !open.is_closing);
             let translation = open.ok_or(AttachError::NoSuchDomain(domain))?.translation;
-            match attachments.devices.get(&device) {
-                Some(attached) if attached.is_busy => return Err(AttachError::Busy(device)),
-                Some(_) => return Err(AttachError::Attached(device)),
-                None => {}
+            if let Some(attached) = attachments.devices.get(&device) {
+                let is_leaving =
+                    attached.is_busy || attachments.domains.get(&attached.domain).is_some_and(|of| of.is_closing);
+                return Err(if is_leaving { AttachError::Busy(device) } else { AttachError::Attached(device) });
             }
             attachments.tables.insert(platform, device, self.context(domain, translation))?;
             // Recorded before it is announced: should that fail, hardware may use the entry all the same, and only a detach

@@ -64,8 +64,8 @@ pub enum BringUpError {
     /// The fault recording registers overlap others.
     #[error("the VT-d unit shows its fault recording registers at {0:#x}, on top of others")]
     FaultRecords(u32),
-    /// Translation or the invalidation queue is on: the unit has a driver, or its last one left it on. [`Unit::take_over`] takes it.
-    #[error("the VT-d unit is in use (status {status:#x}): only `take_over` takes it from its owner")]
+    /// The unit is on, and the policy does not allow taking it: it has a driver, or its last one left it on. See [`TakeOver`].
+    #[error("the VT-d unit is in use (status {status:#x}), and its owner is none from whom it may be taken over")]
     InUse {
         /// The global status register.
         status: u32,
@@ -76,7 +76,7 @@ pub enum BringUpError {
     /// A register did not take the state that was asked for.
     #[error(transparent)]
     Register(#[from] RegisterTimeout),
-    /// The first invalidation failed.
+    /// The first invalidation failed, or an earlier panic has left the queue unusable.
     #[error("the first invalidation failed: {0}")]
     Queue(#[from] QueueError),
     /// No memory for the tables.
@@ -143,7 +143,7 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
     }
 
     /// Does what [`bring_up`](Unit::bring_up) does, and shuts out every device but those that `admit` attaches, which are never shut out:
-    /// it is called before the hardware knows of the tables. The unit takes no invalidations then, so nothing is unmapped there.
+    /// `admit` runs before the hardware sees the tables. It must not unmap, for the unit takes no invalidations then.
     ///
     /// # Errors
     /// Those of [`bring_up`](Unit::bring_up), and [`BringUpError::Admission`].
@@ -157,9 +157,9 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
         unsafe { Self::take_over(mmio, platform, config, TakeOver::Never, admit) }
     }
 
-    /// Takes a unit over in whatever state those have left it `from` whom it may be taken: firmware, another kernel, a [`Unit`] that was
-    /// dropped. Its translation is on afterwards, with every device shut out but those that `admit` [attaches](Unit::bring_up_with),
-    /// and was never off if it was on before.
+    /// Takes over a unit that is on, if `from` allows it: from firmware, from another kernel, or from a [`Unit`] that was dropped, which needs
+    /// [`TakeOver::Always`]. Its translation is on afterwards, with every device shut out but those that `admit`
+    /// [attaches](Unit::bring_up_with), and was never off if it was on before.
     ///
     /// # Errors
     /// [`BringUpError`], [`BringUpError::InUse`] where it may not be taken. Translation that was on stays on, and may still serve the
@@ -266,11 +266,12 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
     }
 
     /// Turns the invalidation queue off, for a suspend, a reboot or another kernel, and leaves translation on: devices reach what they
-    /// reached, and no more. Interrupts it has none. Takes no lock, and waits for the hardware for [`UnitConfig::wait_us_max`] at most twice;
-    /// so it may be called with interrupts off, and when the CPUs that hold locks have been stopped.
+    /// reached, and no more. The driver uses no interrupts. This takes no lock, and waits for the hardware for [`UnitConfig::wait_us_max`] at
+    /// most twice; so it may be called with interrupts off, and when the CPUs that hold locks have been stopped.
     ///
-    /// Nobody maps, unmaps, commits, ticks, attaches or detaches from then on: invalidations fail with [`QueueError::Halted`], and what fails
-    /// is lost (S11). What has not completed by then fails in the same way once the unit has [resumed](Unit::resume).
+    /// Callers must not map, unmap, commit, tick, attach or detach until the unit has [resumed](Unit::resume). An invalidation that they
+    /// submit meanwhile fails with [`QueueError::Halted`], which poisons its domain (S11). One that is still pending fails when the unit
+    /// resumes, or times out before that.
     ///
     /// # Errors
     /// [`RegisterTimeout`] where the queue does not stop.
@@ -282,10 +283,12 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
     }
 
     /// Brings a unit back that was [halted](Unit::halt), and may have lost power since: registers, tables, queue, translation. To be called
-    /// before devices can do DMA again, with interrupts off or on. A unit that was not halted is halted first.
+    /// before devices can do DMA again, with interrupts off or on. A unit that was not halted is halted first. This takes locks, so no CPU
+    /// that holds one may be stopped.
     ///
     /// # Errors
-    /// [`BringUpError`], [`BringUpError::Changing`] where another call is at it or halts it; the queue is halted then, still or again.
+    /// [`BringUpError`]. [`BringUpError::Changing`] means that another call brings the unit back, or that it was halted meanwhile. After an
+    /// error of its own attempt the queue takes no submissions.
     pub fn resume(&self) -> Result<(), BringUpError> {
         // Acquire and Release: who comes next finds what the last one has left.
         if !self.is_up.swap(false, Ordering::Acquire) {

@@ -207,6 +207,7 @@ unsafe impl<U: Iommu, P: Platform, F: Fn(SourceId) -> Option<usize> + Send + Syn
         self.submit_burst(commands, U::submit_shared).map(UnitsTicket)
     }
 
+    /// `None` may follow a submission to some of the units.
     fn try_submit_shared(&self, commands: &[Invalidation]) -> Result<Option<Self::Ticket>, QueueError> {
         if commands.len() > BURST_MAX {
             return Ok(None);

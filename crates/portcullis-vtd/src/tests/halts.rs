@@ -227,10 +227,12 @@ fn a_domain_that_is_being_closed_is_left_alone() {
     let unit: &super::Driver<'_> = Box::leak(Box::new(bring_up(fake, host)));
     let domain = open(unit, TABLES).expect("an id");
     unit.attach(domain, DEVICE).expect("a free device");
+    let other = open(unit, TABLES).expect("an id");
     let interrupts = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&interrupts);
     host.on_pause(move || {
         count.fetch_add(1, Ordering::Relaxed);
+        assert_eq!(unit.attach(other, DEVICE), Err(AttachError::Busy(DEVICE)));
         let closed = AttachError::NoSuchDomain(domain);
         assert_eq!(unit.attach(domain, OTHER), Err(closed));
         assert_eq!(unit.detach(domain, DEVICE), Err(AttachError::Busy(DEVICE)));

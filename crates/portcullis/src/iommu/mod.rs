@@ -106,7 +106,7 @@ pub enum QueueError {
     /// A design that said that it was strict did not wait for an invalidation.
     #[error("the design has no proof that the device has lost the buffer")]
     Unproven,
-    /// The driver of the IOMMU has halted its invalidation queue, for a suspend or a reboot, and the invalidation was not done before.
+    /// The driver halted the invalidation queue, for a suspend or a reboot, before this invalidation was done.
     #[error("the IOMMU's invalidation queue is halted")]
     Halted,
     /// The invalidation was not asked for: a panic has left half changed what would have been needed for it.
@@ -221,9 +221,9 @@ pub unsafe trait Iommu: Send + Sync {
         self.submit(commands)
     }
 
-    /// Does what [`submit_shared`](Iommu::submit_shared) does if that takes no waiting; `None` where it would, and the caller hands the
-    /// commands in once more. It is called within walks of software. As it stands here it is right anywhere, and each single unmap ends its
-    /// walk before it submits, and begins another: an implementation that knows better does better.
+    /// Submits the commands as [`submit_shared`](Iommu::submit_shared) does if that needs no waiting, and returns `None` if it does; then the
+    /// caller submits them by that. It must not wait, for it is called inside a [walk](crate::Platform::walk) of software. The default
+    /// returns `None`: each unmap then submits after its walk, and needs a second one. Override it for speed.
     ///
     /// # Errors
     /// Those of [`submit`](Iommu::submit).

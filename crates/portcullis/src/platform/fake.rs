@@ -119,7 +119,7 @@ pub fn run_on(cpu: u32) {
     CPU.with(|here| here.set(cpu % CPUS));
 }
 
-/// Does what an interrupt would: it ends before the walks go on that it breaks into, so it may wait within these.
+/// Runs `handler` as an interrupt would. It may wait, although the code that it interrupts is inside a walk.
 pub fn interrupt(handler: impl FnOnce()) {
     /// Goes back to what was interrupted, by a panic too.
     struct Interrupted(usize);

@@ -23,8 +23,7 @@ pub struct NoMemory;
 /// How long an invalidation is waited for, in microseconds, on a host that does not [say otherwise](Platform::wait_us_max).
 pub const INVALIDATION_TIMEOUT_US: u64 = 1_000_000;
 
-/// The least that [`Platform::wait_us_max`] may ask for, in microseconds: longer than a commit that shares its submission may be kept waiting
-/// for it by the others.
+/// The smallest limit of a wait, in microseconds. A commit that shares a submission may wait almost this long for the others.
 pub const WAIT_US_LEAST: u64 = 1_000;
 
 /// A lock that the platform made.
@@ -41,8 +40,8 @@ pub trait Lock<T>: Send + Sync {
 /// What a lock protects. Locks are taken in this order, never the other way round.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum LockClass {
-    /// The one queue of a domain in which unmaps wait for the hardware, in designs that have such. It is held while that is waited for, as
-    /// in the systems that these designs are taken from.
+    /// A domain-wide queue of unmaps. The designs that have one hold its lock while the hardware works, as the systems do that they are taken
+    /// from.
     CentralFlushQueue,
     /// The queue of a CPU in which unmaps wait for their flush.
     FlushQueue,
@@ -384,8 +383,9 @@ pub unsafe trait Platform: Send + Sync {
     /// Time in microseconds since some fixed moment. Never goes back.
     fn now_us(&self) -> u64;
 
-    /// How long an invalidation is waited for at most, in microseconds; less than [`WAIT_US_LEAST`] is taken for that. Asked where one does not
-    /// complete at once. A commit whose shared submission fails otherwise makes another, alone, and waits for that as long.
+    /// How long an invalidation is waited for at most, in microseconds. Smaller values count as [`WAIT_US_LEAST`]. It is asked for where an
+    /// invalidation does not complete at once. A commit whose shared submission fails otherwise makes another, alone, and waits for that as
+    /// long. The driver limits waits for room in its queue.
     fn wait_us_max(&self) -> u64 {
         INVALIDATION_TIMEOUT_US
     }
