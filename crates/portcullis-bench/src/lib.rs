@@ -93,7 +93,7 @@ pub enum BenchError {
     #[error("a thread cannot be kept on CPU {0}")]
     Pin(usize),
     /// The machine cannot do what the workload needs.
-    #[error("this machine cannot flush single cache lines without waiting: it has neither CLWB nor CLFLUSHOPT")]
+    #[error("this machine has no instruction that writes a single cache line back")]
     NoFlush,
     /// There is no memory.
     #[error("no memory")]

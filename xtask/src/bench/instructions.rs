@@ -50,7 +50,7 @@ pub(crate) fn check(workspace: &Workspace, update: bool) -> Result<(), Failure> 
     let mut above = 0;
     stages.stage("count", "instructions per pair, of each line of the limits", |workspace| {
         let program = workspace.root.join(&workspace.target).join("benchmark/examples").join(PROGRAM);
-        println!("{:<14} {:<9} {:<22} {:>9} {:>9}", "design", "protection", "workload", "counted", "limit");
+        println!("{:<14} {:<9} {:<28} {:>9} {:>9}", "design", "protection", "workload", "counted", "limit");
         for limit in &mut limits {
             let counted = instructions_per_pair(&program, limit)?;
             if update {
@@ -60,7 +60,7 @@ pub(crate) fn check(workspace: &Workspace, update: bool) -> Result<(), Failure> 
             above += usize::from(is_above);
             let Limit { design, protection, workload, limit, .. } = limit;
             let remark = if is_above { "  above" } else { "" };
-            println!("{design:<14} {protection:<9} {workload:<22} {counted:>9.1} {limit:>9.1}{remark}");
+            println!("{design:<14} {protection:<9} {workload:<28} {counted:>9.1} {limit:>9.1}{remark}");
         }
         Ok(())
     })?;

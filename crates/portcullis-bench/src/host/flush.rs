@@ -1,17 +1,17 @@
 //! Writing cache lines back to memory, where a walker that does not snoop finds them.
 //!
-//! CLWB leaves a line in the cache, and the next map finds it there. CLFLUSHOPT, where there is no CLWB, takes it out.
+//! CLWB leaves a line in the cache, and the next map finds it there. CLFLUSHOPT, where there is no CLWB, takes it out; so does CLFLUSH, where
+//! there is neither, and each waits for the one before it.
 
 use portcullis::table::Entry;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// No instruction writes a line back without waiting for the one before it.
-const NONE: u8 = 0;
+const CLFLUSH: u8 = 0;
 const CLFLUSHOPT: u8 = 1;
 const CLWB: u8 = 2;
 
 /// The instruction that is used. Relaxed: written once, before any platform is made.
-static INSTRUCTION: AtomicU8 = AtomicU8::new(NONE);
+static INSTRUCTION: AtomicU8 = AtomicU8::new(CLFLUSH);
 
 /// Finds the instruction.
 #[cfg(target_arch = "x86_64")]
@@ -24,7 +24,7 @@ pub(super) fn prepare() {
     let instruction = match (features >> 24 & 1, features >> 23 & 1) {
         (1, _) => CLWB,
         (_, 1) => CLFLUSHOPT,
-        _ => NONE,
+        _ => CLFLUSH,
     };
     INSTRUCTION.store(instruction, Ordering::Relaxed);
 }
@@ -32,9 +32,9 @@ pub(super) fn prepare() {
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) fn prepare() {}
 
-/// Whether there is one.
-pub(super) fn can_flush() -> bool {
-    INSTRUCTION.load(Ordering::Relaxed) != NONE
+/// Whether single lines can be written back.
+pub(super) const fn can_flush() -> bool {
+    cfg!(target_arch = "x86_64")
 }
 
 /// Writes the lines of `entries` back. [`can_flush`] has said that this can be done.
@@ -42,23 +42,26 @@ pub(super) fn can_flush() -> bool {
 #[inline]
 pub(super) fn flush(entries: &[Entry]) {
     // SAFETY: `prepare` has seen that there is the instruction.
-    unsafe { write_back(entries, INSTRUCTION.load(Ordering::Relaxed) == CLWB) }
+    unsafe { write_back(entries, INSTRUCTION.load(Ordering::Relaxed)) }
 }
 
-/// The same, by CLWB or by CLFLUSHOPT.
+/// The same, by that instruction.
 ///
 /// # Safety
 /// The processor has it.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-unsafe fn write_back(entries: &[Entry], by_clwb: bool) {
+unsafe fn write_back(entries: &[Entry], by: u8) {
     for line in lines(entries) {
-        if by_clwb {
+        match by {
             // SAFETY: writes back a line that holds a part of `entries`; the caller says that there is the instruction.
-            unsafe { std::arch::asm!("clwb byte ptr [{}]", in(reg) line, options(nostack, preserves_flags)) };
-        } else {
+            CLWB => unsafe { std::arch::asm!("clwb byte ptr [{}]", in(reg) line, options(nostack, preserves_flags)) },
             // SAFETY: as above, and takes it out of the caches.
-            unsafe { std::arch::asm!("clflushopt byte ptr [{}]", in(reg) line, options(nostack, preserves_flags)) };
+            CLFLUSHOPT => unsafe {
+                std::arch::asm!("clflushopt byte ptr [{}]", in(reg) line, options(nostack, preserves_flags));
+            },
+            // SAFETY: as above; every processor of this architecture has it.
+            _ => unsafe { core::arch::x86_64::_mm_clflush(line as *const u8) },
         }
     }
     // SAFETY: a fence.
@@ -101,18 +104,16 @@ mod tests {
         }
     }
 
-    /// Both instructions, where there are such: what was written is there still.
+    /// All instructions, where there are such: what was written is there still.
     #[test]
     fn what_is_written_back_is_not_lost() {
         prepare();
         let instruction = INSTRUCTION.load(Ordering::Relaxed);
         // Whatever has CLWB has CLFLUSHOPT.
-        for (by_clwb, needs) in [(true, CLWB), (false, CLFLUSHOPT)] {
+        for by in CLFLUSH..=instruction {
             let entries = numbered();
-            if instruction >= needs {
-                // SAFETY: it is there.
-                unsafe { write_back(&entries.0, by_clwb) };
-            }
+            // SAFETY: it is there.
+            unsafe { write_back(&entries.0, by) };
             assert!((0..).zip(&entries.0).all(|(number, entry)| entry.load_bits() == number));
         }
     }

@@ -40,7 +40,7 @@ impl Native<true> {
 }
 
 impl Native<false> {
-    /// A machine whose IOMMU does not; `None` where a cache line cannot be written back without waiting for the one before it.
+    /// A machine whose IOMMU does not; `None` where single cache lines cannot be written back.
     pub fn not_coherent() -> Option<Self> {
         prepare();
         flush::can_flush().then_some(Self(()))
