@@ -4,7 +4,10 @@ use super::{SEND, bundled, printed};
 
 #[test]
 fn a_trace_twice() {
-    for arguments in [vec!["--json"], vec!["--json", "--clock", "trace", "--batch", "64"], vec![]] {
+    // All designs as JSON, and some as they are printed and by another clock.
+    let few = ["--designs", "none,stock,identity,magazine,portcullis"];
+    let other = [&["--json", "--clock", "trace", "--batch", "64"], &few[..]].concat();
+    for arguments in [vec!["--json"], other, few.to_vec()] {
         let path = bundled(SEND);
         let arguments = [vec!["compare", &path], arguments].concat();
         assert_eq!(printed(&arguments), printed(&arguments), "{arguments:?}");

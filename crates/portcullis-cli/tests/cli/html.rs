@@ -331,9 +331,11 @@ fn a_name_is_text_and_no_markup() {
 #[test]
 fn what_is_printed_stays_the_same() {
     let (trace, path) = (bundled(DISK), written("beside.html", ""));
-    assert_eq!(printed(&["compare", &trace, "--html", &path]), printed(&["compare", &trace]));
+    let few = ["--designs", "none,magazine,portcullis"];
+    let with = |more: &[&str]| printed(&[&["compare", &trace], &few[..], more].concat());
+    assert_eq!(with(&["--html", &path]), with(&[]));
     let document = |arguments: &[&str]| {
-        let mut document = super::compared(&[&[trace.as_str()], arguments].concat());
+        let mut document = super::compared(&[&[trace.as_str()], &few[..], arguments].concat());
         document.as_object_mut().unwrap().remove("command");
         document
     };

@@ -275,10 +275,11 @@ fn protection_costs_something_and_deferring_it_less() {
 #[test]
 fn several_traces_are_replayed_one_by_one() {
     let paths = [SEND, DISK].map(bundled);
-    let both = compared(&[&paths[0], &paths[1]]);
+    let few = ["--designs", "none,stock,solaris,magazine,portcullis"];
+    let both = compared(&[&[paths[0].as_str(), &paths[1]], &few[..]].concat());
     let files: Vec<_> = both["input"].as_array().unwrap().iter().map(|input| input["file"].clone()).collect();
     assert_eq!(files, paths);
-    let alone: Vec<Value> = paths.iter().map(|path| compared(&[path])).collect();
+    let alone: Vec<Value> = paths.iter().map(|path| compared(&[&[path.as_str()], &few[..]].concat())).collect();
     let expected: Vec<Value> = alone.iter().flat_map(|document| rows(document).to_vec()).collect();
     assert_eq!(rows(&both), expected, "in order, and neither changes the other");
     assert!(alone.iter().all(|document| document.get("all").is_none()), "one has no total");
