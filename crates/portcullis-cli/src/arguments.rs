@@ -38,7 +38,7 @@ pub(crate) enum Command {
     /// Every workload is maps and unmaps, in pairs, in one domain. Each thread has a CPU and live mappings of its own. There is no
     /// device and no IOMMU: what is timed is the code that a kernel or a driver would run. An invalidation is an empty function
     /// that counts; under page-1-queued it writes descriptors and a wait to a ring in memory, under a lock, and under page-1-driven it
-    /// goes through the queue of the VT-d driver. Nobody waits for hardware that is not there.
+    /// goes through the queue of the VT-d driver. There is no hardware, and so no wait for it.
     ///
     /// What is timed is checked: under strict protection one commit makes one submission, live pages translate as they should,
     /// and what was unmapped reads back clear.

@@ -14,8 +14,8 @@ use portcullis::{Iova, PhysAddr, Platform};
 /// Under caching mode, what hardware caches of a device without a context entry carries this id (§6.1), so no domain gets it.
 const ABSENT: DomainId = DomainId(0);
 
-/// Who is where. Its lock is let go while attaching and detaching wait for their flush; what others must not touch meanwhile is marked.
-/// After a panic it stays so for good.
+/// The open domains and the attached devices. The lock is released while an attach, a detach or a close waits for its flush. Until that
+/// has completed, the device or domain is marked and other calls refuse it. After a panic the mark stays.
 pub(crate) struct Attachments {
     pub(crate) tables: DeviceTables,
     /// Whether the hardware knows the tables. Before that nothing of them is cached, and there is no queue.

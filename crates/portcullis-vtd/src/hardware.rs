@@ -45,8 +45,8 @@ pub(crate) struct Hardware<M, P> {
     pub(crate) platform: P,
     /// Time limit of every wait.
     pub(crate) wait_us_max: u64,
-    /// Translation was asked for, and is kept on by whatever is asked for from then on: the status may not show it yet. Relaxed: for those who
-    /// come later, and for one who has stopped the CPU that asked.
+    /// Translation was requested, and every later command keeps it on, even if the status does not show it yet. Relaxed: the flag is a single
+    /// word, and it is stored before the command that it stands for.
     translates: AtomicBool,
 }
 

@@ -29,7 +29,7 @@ impl<L> Unbroken<L> {
         Self { lock, state: AtomicU8::new(CLOSED) }
     }
 
-    /// From now on it is not taken. Takes no lock, so it may be called whoever holds this one.
+    /// Refuses the lock from now on. This takes no lock, so any CPU may hold this one meanwhile.
     pub(crate) fn close(&self) {
         let _ = self.state.compare_exchange(OPEN, CLOSED, Ordering::Relaxed, Ordering::Relaxed);
     }
@@ -39,7 +39,7 @@ impl<L> Unbroken<L> {
         let _ = self.state.compare_exchange(CLOSED, OPEN, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// Runs `critical` with the lock held, for the owner who has closed it.
+    /// Runs `critical` with the lock held, even if it is closed.
     ///
     /// # Errors
     /// [`QueueError::Panicked`].

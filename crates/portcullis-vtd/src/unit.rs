@@ -93,7 +93,7 @@ pub enum BringUpError {
 /// From whom [`Unit::take_over`] takes a unit that is on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TakeOver {
-    /// From nobody: the unit has to be off.
+    /// The unit has to be off.
     Never,
     /// From firmware, which may have left translation on. Where the invalidation queue is on, an operating system uses the unit.
     Firmware,
@@ -126,7 +126,7 @@ pub struct Unit<M: Mmio, P: Platform> {
     pub(crate) attachments: Unbroken<P::Lock<Attachments>>,
     /// Reading a fault record and clearing it are one step.
     pub(crate) fault_records: P::Lock<()>,
-    /// Whether it was brought up, or back, and nobody is about to bring it back.
+    /// Whether it was brought up, and no call is bringing it back.
     is_up: AtomicBool,
     /// Whether it was halted since somebody began to bring it back.
     is_halted: AtomicBool,
@@ -210,7 +210,7 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
             unit.release(&Stopped::never_told());
             return Err(error.into());
         }
-        // What was recorded for the owner before is nobody's.
+        // Faults of the previous owner are dropped.
         unit.faults(&mut |_| {});
         if let Err(error) = unit.show() {
             // With translation on, the hardware may use our root by now, so the pages stay out of use. With translation off they are
@@ -290,7 +290,7 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
     /// [`BringUpError`]. [`BringUpError::Changing`] means that another call brings the unit back, or that it was halted meanwhile. After an
     /// error of its own attempt the queue takes no submissions.
     pub fn resume(&self) -> Result<(), BringUpError> {
-        // Acquire and Release: who comes next finds what the last one has left.
+        // Acquire and Release: the next call sees all that the last one has written.
         if !self.is_up.swap(false, Ordering::Acquire) {
             return Err(BringUpError::Changing);
         }

@@ -213,7 +213,7 @@ unsafe impl<U: Iommu, P: Platform, F: Fn(SourceId) -> Option<usize> + Send + Syn
             return Ok(None);
         }
         let tickets = self.submit_burst(commands, U::try_submit_shared)?;
-        // Whoever had room does it again with the others, which harms nobody.
+        // A unit that had room does it again with the others, which is harmless.
         let have_all_room = tickets.iter().flatten().all(Option::is_some);
         Ok(have_all_room.then(|| UnitsTicket(tickets.map(Option::flatten))))
     }

@@ -8,7 +8,7 @@ use std::mem;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::thread;
 
-/// Pauses of a waiter before it lets another thread have its CPU. In a kernel it would never have to: whoever holds a
+/// Pauses of a waiter before it lets another thread have its CPU. In a kernel that is not needed: the holder of a
 /// spin lock runs.
 const SPINS: u32 = 1 << 12;
 

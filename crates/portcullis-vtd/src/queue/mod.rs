@@ -204,7 +204,7 @@ impl<P: Platform> Queue<P> {
         Ok(())
     }
 
-    /// Lets nobody submit any more. Takes no lock.
+    /// Refuses submissions from now on. Takes no lock.
     pub(crate) fn close(&self) {
         self.ring.close();
     }
@@ -228,7 +228,7 @@ impl<P: Platform> Queue<P> {
             commits: ring.commits,
             waits: ring.sequence - u64::from(ring.boarding.is_some()),
         };
-        self.ring.with(used).unwrap_or_default()
+        self.ring.with_closed(used).unwrap_or_default()
     }
 
     /// Submits `descriptors`, at most [`BURST_MAX`], and a wait behind them. Spins for room, without the lock.

@@ -15,12 +15,19 @@ const DEVICE: SourceId = SourceId(0x0118);
 const OTHER: SourceId = SourceId(0x0200);
 const CONFIG: UnitConfig = UnitConfig { physical_bits: 46, wait_us_max: 50, leaf_only_hint: true };
 
+/// A unit for interrupts to refer to.
+fn leaked(capability: Capability) -> (&'static Host, &'static FakeUnit<'static>, &'static super::Driver<'static>) {
+    let host: &Host = Box::leak(Box::new(Host::new(true)));
+    let fake: &FakeUnit<'_> = Box::leak(Box::new(FakeUnit::with_capabilities(host, capability, EXTENDED)));
+    (host, fake, Box::leak(Box::new(bring_up(fake, host))))
+}
+
 fn running(fake: &FakeUnit<'_>) -> [bool; 2] {
     let status = fake.with(|state| state.status);
     [global::TRANSLATION, global::QUEUED_INVALIDATION].map(|bit| status & bit != 0)
 }
 
-/// Who is let in is in the tables before the hardware knows of them, whether or not it translates by then.
+/// An admitted device is in the tables before the hardware sees them, whether or not translation is on by then.
 #[test]
 fn devices_are_admitted_before_translation() {
     for (status, caching) in [(0, false), (global::TRANSLATION, false), (0, true), (global::TRANSLATION, true)] {
@@ -29,7 +36,7 @@ fn devices_are_admitted_before_translation() {
         fake.with(|state| (state.status, state.watched) = (status, Some(DEVICE)));
         let mut domain = DomainId(0);
         let admit = |unit: &Unit<_, _>| {
-            // What is attached by mistake is taken out again, and a domain that nobody needs closed.
+            // A device that was attached by mistake is detached, and an unneeded domain is closed.
             let needless = open(unit, TABLES)?;
             unit.attach(needless, DEVICE)?;
             unit.detach(needless, DEVICE)?;
@@ -115,6 +122,7 @@ fn a_unit_comes_back_with_all_that_it_had() {
                 unit.halt().expect("it stops");
             }
             assert_eq!((running(&fake), fake.context(DEVICE)), ([true, false], context));
+            assert!(unit.queue_use().commits > 0, "what it was used for is known still");
             for refused in [unit.submit(&[page(domain.0, 5)]), unit.submit_shared(&[page(domain.0, 5)])] {
                 assert_eq!(refused, Err(QueueError::Halted));
             }
@@ -189,13 +197,10 @@ fn a_unit_that_does_not_come_back_stays_halted() {
     unit.submit(&[page(1, 1)]).expect("room");
 }
 
-/// While an attach or a detach waits, which no lock makes others wait for, the device is nobody else's.
+/// While an attach or a detach waits, other calls for the device are refused; no lock makes them wait.
 #[test]
 fn a_device_that_is_being_moved_is_left_alone() {
-    let host: &Host = Box::leak(Box::new(Host::new(true)));
-    let fake: &FakeUnit<'_> =
-        Box::leak(Box::new(FakeUnit::with_capabilities(host, CAPABILITY.with_cm(true), EXTENDED)));
-    let unit: &super::Driver<'_> = Box::leak(Box::new(bring_up(fake, host)));
+    let (host, fake, unit) = leaked(CAPABILITY.with_cm(true));
     let domain = open(unit, TABLES).expect("an id");
     let interrupts = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&interrupts);
@@ -222,9 +227,7 @@ fn a_device_that_is_being_moved_is_left_alone() {
 /// While a close waits, nothing is attached to the domain, taken out of it, or closed once more.
 #[test]
 fn a_domain_that_is_being_closed_is_left_alone() {
-    let host: &Host = Box::leak(Box::new(Host::new(true)));
-    let fake: &FakeUnit<'_> = Box::leak(Box::new(FakeUnit::new(host)));
-    let unit: &super::Driver<'_> = Box::leak(Box::new(bring_up(fake, host)));
+    let (host, fake, unit) = leaked(CAPABILITY);
     let domain = open(unit, TABLES).expect("an id");
     unit.attach(domain, DEVICE).expect("a free device");
     let other = open(unit, TABLES).expect("an id");
@@ -250,10 +253,7 @@ fn a_domain_that_is_being_closed_is_left_alone() {
 fn a_halt_in_the_middle_of_a_resume_holds() {
     // In the flush at its end, in its last step, and before there is a queue.
     for stuck in [0, global::TRANSLATION, global::WRITE_BUFFER_FLUSH] {
-        let host: &Host = Box::leak(Box::new(Host::new(true)));
-        let capability = CAPABILITY.with_rwbf(stuck == global::WRITE_BUFFER_FLUSH);
-        let fake: &FakeUnit<'_> = Box::leak(Box::new(FakeUnit::with_capabilities(host, capability, EXTENDED)));
-        let unit: &super::Driver<'_> = Box::leak(Box::new(bring_up(fake, host)));
+        let (host, fake, unit) = leaked(CAPABILITY.with_rwbf(stuck == global::WRITE_BUFFER_FLUSH));
         unit.halt().expect("it stops");
         fake.lose_power();
         let interrupts = Arc::new(AtomicUsize::new(0));

@@ -152,8 +152,8 @@ pub(crate) fn mapping_leaked() {
 
 /// A fake host. Dropping it panics if, on this thread, a mapping was dropped without an unmap meanwhile, or if a table page came
 /// back while a [fake IOMMU](crate::iommu::fake::FakeIommu) could still walk it. Share it by reference: `&FakeHost` is a platform too.
-/// Whoever waits for hardware within a walk of software, or with a lock held but that of a [central
-/// queue](LockClass::CentralFlushQueue), meets a panic.
+/// A wait for hardware within a walk of software panics, and so does one with a lock held, but for that of a [central
+/// queue](LockClass::CentralFlushQueue).
 ///
 /// Its clock stands still until [`advance_us`](FakeHost::advance_us) is called or somebody spins (a microsecond a turn).
 #[derive(Debug)]

@@ -71,7 +71,7 @@ fn nothing_is_held_while_hardware_is_waited_for() {
 
 /// The host notices.
 #[test]
-fn whoever_waits_in_a_walk_or_with_a_lock_is_found() {
+fn a_wait_in_a_walk_or_with_a_lock_is_found() {
     let host = FakeHost::default();
     let lock = host.lock(LockClass::InvalidationQueue, ());
     host.pause(Wait::Invalidation);
