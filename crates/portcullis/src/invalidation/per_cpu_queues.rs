@@ -266,8 +266,9 @@ impl<P: Platform> PerCpuQueues<P> {
 
     /// Puts unmaps into the queue of a CPU.
     fn put(&self, platform: &P, queue: &mut Queue, run: Run, begun: u64) {
-        for _ in 0..run.unmaps {
-            platform.probe(Step::FlushQueuePush);
+        platform.probe(Step::FlushQueuePush);
+        for _ in 1..run.unmaps {
+            platform.probe(Step::FlushQueueJoin);
         }
         queue.put(run, begun);
     }
