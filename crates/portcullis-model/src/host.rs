@@ -4,7 +4,7 @@ use crate::mmio::Clock;
 use crate::ram::Ram;
 use crate::slab::{PagePool, Slab};
 use crate::vtd::Vtd;
-use portcullis::platform::{CpuHint, Lock, LockClass, Platform, Wait};
+use portcullis::platform::{CpuHint, Lock, LockClass, Platform, Unreadable, Wait};
 use portcullis::table::{Entry, Frame};
 use portcullis::{NoMemory, PhysAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -106,6 +106,14 @@ unsafe impl Platform for Host {
 
     unsafe fn free_frame(&self, frame: PhysAddr) {
         self.ram.free(frame);
+    }
+
+    fn read_foreign(&self, at: PhysAddr, words: &mut [u64]) -> Result<(), Unreadable> {
+        for (offset, word) in (0..).step_by(8).zip(words) {
+            let at = at.checked_add(offset).ok_or(Unreadable)?;
+            *word = self.ram.read_u64(at).ok_or(Unreadable)?;
+        }
+        Ok(())
     }
 
     fn allocate_bytes(&self, bytes: u64, below: PhysAddr) -> Result<PhysAddr, NoMemory> {

@@ -1,7 +1,7 @@
 //! The platform: the machine's memory for tables, this process's locks and clock.
 
 use super::memory::GuestMemory;
-use portcullis::platform::{CopyMemory, CpuHint, Lock, LockClass, Platform, Wait};
+use portcullis::platform::{CopyMemory, CpuHint, Lock, LockClass, Platform, Unreadable, Wait};
 use portcullis::table::{Entry, Frame};
 use portcullis::{NoMemory, PhysAddr};
 use std::sync::atomic::{Ordering, fence};
@@ -64,6 +64,15 @@ unsafe impl Platform for QemuHost {
 
     unsafe fn free_frame(&self, frame: PhysAddr) {
         self.memory.free(frame);
+    }
+
+    fn read_foreign(&self, at: PhysAddr, words: &mut [u64]) -> Result<(), Unreadable> {
+        let len = words.len() as u64 * 8;
+        at.as_u64().checked_add(len).filter(|end| *end <= self.memory.bytes()).ok_or(Unreadable)?;
+        for (address, word) in (at.as_u64()..).step_by(8).zip(words) {
+            *word = self.memory.read_u64(PhysAddr::new(address));
+        }
+        Ok(())
     }
 
     fn allocate_bytes(&self, bytes: u64, below: PhysAddr) -> Result<PhysAddr, NoMemory> {

@@ -1,67 +1,17 @@
 //! Domains, the devices in them, and the commands of the protection layer: a unit as an [`Iommu`].
 
+use crate::attachments::{Attachments, Refusal, Spares, with_spares};
 use crate::queue::{BURST_MAX, Ticket};
 use crate::spec::descriptors::{ContextScope, InvalidationDescriptor, IotlbScope};
 use crate::spec::registers::{large_pages, widths};
 use crate::spec::tables::{ContextEntry, TranslationType};
-use crate::tables::DeviceTables;
 use crate::{Mmio, Unit};
-use alloc::collections::BTreeMap;
 use portcullis::iommu::{AttachError, Capabilities, DomainId, Invalidation, Iommu, QueueError, SourceId, Translation};
 use portcullis::riommu::format::{RING_ADDRESS_MASK, RingAddress};
 use portcullis::{Iova, PhysAddr, Platform};
 
 /// Under caching mode, what hardware caches of a device without a context entry carries this id (§6.1), so no domain gets it.
 const ABSENT: DomainId = DomainId(0);
-
-/// The open domains and the attached devices. The lock is released while an attach, a detach or a close waits for its flush. Until that
-/// has completed, the device or domain is marked and other calls refuse it. After a panic the mark stays.
-pub(crate) struct Attachments {
-    pub(crate) tables: DeviceTables,
-    /// Whether the hardware knows the tables. Before that nothing of them is cached, and there is no queue.
-    pub(crate) is_shown: bool,
-    domains: BTreeMap<DomainId, OpenDomain>,
-    devices: BTreeMap<SourceId, Attached>,
-    /// Where the search for a free id goes on, so that a closed domain's id rests for as long as there are others.
-    next_id: u16,
-    last_id: u16,
-}
-
-struct OpenDomain {
-    translation: Translation,
-    /// Its close waits for the hardware: nothing is attached to it.
-    is_closing: bool,
-}
-
-struct Attached {
-    domain: DomainId,
-    /// The attach or detach of the device waits for the hardware.
-    is_busy: bool,
-}
-
-impl Attachments {
-    /// Nobody anywhere. Domain ids have `id_bits` bits, at most 16.
-    pub(crate) fn new(tables: DeviceTables, id_bits: u8) -> Self {
-        let last_id = u16::MAX >> (16 - id_bits);
-        let (domains, devices) = (BTreeMap::new(), BTreeMap::new());
-        Self { tables, is_shown: false, domains, devices, next_id: 1, last_id }
-    }
-
-    fn open(&mut self, translation: Translation) -> Result<DomainId, AttachError> {
-        let mut ids = (self.next_id..=self.last_id).chain(1..self.next_id).map(DomainId);
-        let id = ids.find(|id| !self.domains.contains_key(id)).ok_or(AttachError::NoDomainId)?;
-        self.domains.insert(id, OpenDomain { translation, is_closing: false });
-        self.next_id = if id.0 >= self.last_id { 1 } else { id.0 + 1 };
-        Ok(id)
-    }
-
-    /// The attach or detach of `device` is over, and it is where it was before, or is now.
-    fn settle(&mut self, device: SourceId) {
-        if let Some(attached) = self.devices.get_mut(&device) {
-            attached.is_busy = false;
-        }
-    }
-}
 
 impl<M: Mmio, P: Platform> Unit<M, P> {
     /// Whether a context entry may lead to this.
@@ -99,6 +49,29 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
         } else {
             Ok(())
         }
+    }
+
+    /// Takes the lock for each attempt, and none while what it was short of is obtained.
+    fn with_spares<R>(
+        &self,
+        attempt: impl Fn(&mut Attachments, &mut Spares) -> Result<R, Refusal<AttachError>>,
+    ) -> Result<R, AttachError> {
+        with_spares(&self.hardware.platform, |spares| {
+            let tried = self.attachments.with(|attachments| attempt(attachments, spares));
+            tried.unwrap_or_else(|panicked| Err(AttachError::from(panicked).into()))
+        })
+    }
+
+    /// Flushes what the hardware may have cached of a device whose entry was cleared, and forgets the device.
+    pub(crate) fn end_detach(&self, is_shown: bool, domain: DomainId, device: SourceId) -> Result<(), AttachError> {
+        let context = ContextScope::Device { domain, source: device, function_mask: 0 };
+        let contexts = InvalidationDescriptor::ContextCache(context);
+        let flushed = self.flush(is_shown, &[contexts, self.iotlb(IotlbScope::Domain(domain))]);
+        self.attachments.with(|attachments| match flushed {
+            Ok(()) => attachments.forget(device),
+            Err(_) => attachments.settle(device),
+        })?;
+        Ok(flushed?)
     }
 
     /// Invalidates what hardware may have cached: nothing, where it does not know the tables.
@@ -169,51 +142,27 @@ unsafe impl<M: Mmio, P: Platform> Iommu for Unit<M, P> {
         if !self.supports(translation) {
             return Err(AttachError::Unsupported);
         }
-        self.attachments.with(|attachments| attachments.open(translation))?
+        self.with_spares(|attachments, spares| attachments.open(translation, spares))
     }
 
     unsafe fn close_domain(&self, domain: DomainId) -> Result<(), AttachError> {
         let is_shown = self.attachments.with(|attachments| {
-            let Attachments { tables, is_shown, domains, devices, .. } = attachments;
-            let open = domains.get_mut(&domain).filter(|open| !open.is_closing);
-            let open = open.ok_or(AttachError::NoSuchDomain(domain))?;
-            let of_domain = || devices.iter().filter(|(_, attached)| attached.domain == domain);
-            if let Some((device, _)) = of_domain().find(|(_, attached)| attached.is_busy) {
-                return Err(AttachError::Busy(*device));
-            }
-            of_domain().for_each(|(device, _)| tables.remove(&self.hardware.platform, *device));
-            open.is_closing = true;
-            Ok::<bool, AttachError>(*is_shown)
+            attachments.begin_close(&self.hardware.platform, domain)?;
+            Ok::<bool, AttachError>(attachments.is_shown)
         })??;
         let contexts = InvalidationDescriptor::ContextCache(ContextScope::Domain(domain));
         let flushed = self.flush(is_shown, &[contexts, self.iotlb(IotlbScope::Domain(domain))]);
-        self.attachments.with(|attachments| {
-            if flushed.is_ok() {
-                attachments.devices.retain(|_, attached| attached.domain != domain);
-                attachments.domains.remove(&domain);
-            } else if let Some(open) = attachments.domains.get_mut(&domain) {
-                open.is_closing = false;
-            }
-        })?;
+        self.attachments.with(|attachments| attachments.end_close(domain, flushed.is_ok()))?;
         Ok(flushed?)
     }
 
     fn attach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError> {
         let platform = &self.hardware.platform;
-        let is_shown = self.attachments.with(|attachments| {
-            let open = attachments.domains.get(&domain).filter(|open| !open.is_closing);
-            let translation = open.ok_or(AttachError::NoSuchDomain(domain))?.translation;
-            if let Some(attached) = attachments.devices.get(&device) {
-                let is_leaving =
-                    attached.is_busy || attachments.domains.get(&attached.domain).is_some_and(|of| of.is_closing);
-                return Err(if is_leaving { AttachError::Busy(device) } else { AttachError::Attached(device) });
-            }
-            attachments.tables.insert(platform, device, self.context(domain, translation))?;
-            // Recorded before it is announced: should that fail, hardware may use the entry all the same, and only a detach
-            // or a close, which flush, may forget it.
-            attachments.devices.insert(device, Attached { domain, is_busy: true });
+        let is_shown = self.with_spares(|attachments, spares| {
+            let context = |translation| self.context(domain, translation);
+            attachments.begin_attach(platform, domain, device, context, spares)?;
             Ok(attachments.is_shown)
-        })??;
+        })?;
         let announced = if is_shown { self.announce(domain, device) } else { Ok(()) };
         self.attachments.with(|attachments| {
             if announced.is_err() {
@@ -226,24 +175,10 @@ unsafe impl<M: Mmio, P: Platform> Iommu for Unit<M, P> {
 
     fn detach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError> {
         let is_shown = self.attachments.with(|attachments| {
-            let Attachments { tables, is_shown, domains, devices, .. } = attachments;
-            let attached = devices.get_mut(&device).filter(|attached| attached.domain == domain);
-            let attached = attached.ok_or(AttachError::NotAttached(device))?;
-            if attached.is_busy || domains.get(&domain).is_some_and(|open| open.is_closing) {
-                return Err(AttachError::Busy(device));
-            }
-            tables.remove(&self.hardware.platform, device);
-            attached.is_busy = true;
-            Ok::<bool, AttachError>(*is_shown)
+            attachments.begin_detach(&self.hardware.platform, domain, device)?;
+            Ok::<bool, AttachError>(attachments.is_shown)
         })??;
-        let context = ContextScope::Device { domain, source: device, function_mask: 0 };
-        let contexts = InvalidationDescriptor::ContextCache(context);
-        let flushed = self.flush(is_shown, &[contexts, self.iotlb(IotlbScope::Domain(domain))]);
-        self.attachments.with(|attachments| match flushed {
-            Ok(()) => _ = attachments.devices.remove(&device),
-            Err(_) => attachments.settle(device),
-        })?;
-        Ok(flushed?)
+        self.end_detach(is_shown, domain, device)
     }
 
     /// More commands than 64 go in several submissions, and all but the last are waited for: a submission's wait

@@ -16,15 +16,18 @@ extern crate alloc;
 
 #[allow(unsafe_code, reason = "what hardware promises")]
 mod attach;
+mod attachments;
 pub mod dmar;
 mod faults;
 #[allow(unsafe_code, reason = "one write can open the gate")]
 mod hardware;
+mod inherit;
 #[allow(unsafe_code, reason = "what registers promise")]
 mod mmio;
 #[allow(unsafe_code, reason = "pages that hardware shares")]
 mod page;
 mod queue;
+mod sorted;
 pub mod spec;
 mod sync;
 mod tables;
@@ -38,6 +41,7 @@ mod unit;
 mod units;
 
 pub use hardware::RegisterTimeout;
+pub use inherit::InheritanceError;
 pub use mmio::Mmio;
 pub use queue::{QueueUse, Ticket};
 pub use unit::{BringUpError, TakeOver, Unit, UnitConfig};

@@ -27,6 +27,11 @@ impl Stopped {
 pub(crate) struct Page(Option<PhysAddr>);
 
 impl Page {
+    /// No page.
+    pub(crate) const fn none() -> Self {
+        Self(None)
+    }
+
     pub(crate) fn allocate<P: Platform>(platform: &P) -> Result<Self, NoMemory> {
         platform.allocate_frame().map(|phys| Self(Some(phys)))
     }

@@ -1,20 +1,50 @@
 //! The root table and the context tables of one unit, in memory.
 
 use crate::page::{Page, Stopped};
+use crate::sorted::{Room, Short, SortedMap};
 use crate::spec::tables::{ContextEntry, RootEntry, context_index, root_index};
-use alloc::collections::BTreeMap;
 use portcullis::iommu::SourceId;
 use portcullis::{NoMemory, PhysAddr, Platform};
 
 /// One root table; a context table for each bus that ever had a device attached.
 pub(crate) struct DeviceTables {
     root: Page,
-    contexts: BTreeMap<usize, Page>,
+    contexts: SortedMap<usize, Page>,
+}
+
+/// A context table that may be needed, obtained with no lock held.
+#[derive(Default)]
+pub(crate) struct SpareTable {
+    page: Option<Page>,
+    room: Room<usize, Page>,
+    is_wanted: bool,
+}
+
+impl SpareTable {
+    /// Allocates what the last attempt did not find. No lock may be held.
+    pub(crate) fn obtain<P: Platform>(&mut self, platform: &P) -> Result<(), NoMemory> {
+        if self.is_wanted && self.page.is_none() {
+            self.page = Some(Page::allocate(platform)?);
+        }
+        self.room.obtain()
+    }
+
+    /// Gives back what was not needed. No lock may be held.
+    pub(crate) fn release<P: Platform>(self, platform: &P) {
+        if let Some(mut page) = self.page {
+            page.release(platform, &Stopped::never_told());
+        }
+    }
 }
 
 impl DeviceTables {
-    pub(crate) fn new(root: Page) -> Self {
-        Self { root, contexts: BTreeMap::new() }
+    pub(crate) const fn new(root: Page) -> Self {
+        Self { root, contexts: SortedMap::new() }
+    }
+
+    /// The tables, to be released with no lock held; none are left here.
+    pub(crate) fn take(&mut self) -> Self {
+        core::mem::replace(self, Self::new(Page::none()))
     }
 
     /// Where the root table is.
@@ -23,25 +53,33 @@ impl DeviceTables {
     }
 
     /// Writes the entry of a device that has none, and makes it visible.
+    ///
+    /// # Errors
+    /// [`Short`], and nothing has changed: the first device of a bus needs a context table.
     pub(crate) fn insert<P: Platform>(
         &mut self,
         platform: &P,
         device: SourceId,
         entry: ContextEntry,
-    ) -> Result<(), NoMemory> {
+        spare: &mut SpareTable,
+    ) -> Result<(), Short> {
         let bus = root_index(device);
-        if !self.contexts.contains_key(&bus) {
-            let table = Page::allocate(platform)?;
-            write(platform, &self.root, bus, RootEntry { context_table: table.phys() }.encode());
-            self.contexts.insert(bus, table);
+        if let Some(table) = self.contexts.get(bus) {
+            write(platform, table, context_index(device), entry.encode());
+            return Ok(());
         }
-        write(platform, &self.contexts[&bus], context_index(device), entry.encode());
+        spare.is_wanted = true;
+        let slot = self.contexts.slot(&mut spare.room)?;
+        let table = spare.page.take().ok_or(Short)?;
+        write(platform, &table, context_index(device), entry.encode());
+        write(platform, &self.root, bus, RootEntry { context_table: table.phys() }.encode());
+        slot.fill(bus, table);
         Ok(())
     }
 
     /// Clears the entry of a device, and makes that visible. What the unit has cached of it stays.
     pub(crate) fn remove<P: Platform>(&self, platform: &P, device: SourceId) {
-        if let Some(table) = self.contexts.get(&root_index(device)) {
+        if let Some(table) = self.contexts.get(root_index(device)) {
             write(platform, table, context_index(device), [0, 0]);
         }
     }
@@ -50,7 +88,6 @@ impl DeviceTables {
     pub(crate) fn release<P: Platform>(&mut self, platform: &P, stopped: &Stopped) {
         self.root.release(platform, stopped);
         self.contexts.values_mut().for_each(|table| table.release(platform, stopped));
-        self.contexts.clear();
     }
 }
 

@@ -1,7 +1,8 @@
 //! One remapping unit: how it comes up and how it is shut down.
 
-use crate::attach::Attachments;
+use crate::attachments::Attachments;
 use crate::hardware::{Hardware, RegisterTimeout};
+use crate::inherit::{InheritanceError, inherit};
 use crate::page::{Page, Stopped};
 use crate::queue::{Queue, QueueUse};
 use crate::spec::descriptors::{ContextScope, InvalidationDescriptor, IotlbScope};
@@ -85,6 +86,9 @@ pub enum BringUpError {
     /// Another call brings the unit up or back, or has halted it meanwhile.
     #[error("the VT-d unit is being brought up, brought back or halted by another call")]
     Changing,
+    /// The unit translates, and what its previous owner has left cannot be carried on.
+    #[error(transparent)]
+    Inheritance(#[from] InheritanceError),
     /// A device that was to be let in from the start was refused.
     #[error("a device could not be let in: {0}")]
     Admission(#[from] AttachError),
@@ -158,15 +162,25 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
     }
 
     /// Takes over a unit that is on, if `from` allows it: from firmware, from another kernel, or from a [`Unit`] that was dropped, which needs
-    /// [`TakeOver::Always`]. Its translation is on afterwards, with every device shut out but those that `admit`
-    /// [attaches](Unit::bring_up_with), and was never off if it was on before.
+    /// [`TakeOver::Always`]. Its translation is on afterwards, and was never off if it was on before.
+    ///
+    /// Where it was on, the devices of the previous owner are *inherited*: they go on under their old domain ids through the tables
+    /// that lie there, so that what is in flight lands where that owner wanted it, and nowhere else.
+    /// [`inherited_devices`](Unit::inherited_devices) lists them. Each is to be reset and then
+    /// [released](Unit::release_inherited); until it is, [`attach`](portcullis::Iommu::attach) refuses it with
+    /// [`AttachError::Inherited`], in `admit` too, which may release it first: then it changes from one owner's tables to the other's
+    /// in one step. Ids of inherited domains are not used again. All other devices are shut out but those that `admit`
+    /// [attaches](Unit::bring_up_with).
     ///
     /// # Errors
-    /// [`BringUpError`], [`BringUpError::InUse`] where it may not be taken. Translation that was on stays on, and may still serve the
-    /// devices of the owner before.
+    /// [`BringUpError`], [`BringUpError::InUse`] where it may not be taken, [`BringUpError::Inheritance`] where it cannot go on with what
+    /// the previous owner has left: the unit was not touched then, nor after [`BringUpError::NoMemory`] and
+    /// [`BringUpError::Admission`]. Translation that was on stays on, and may still serve the devices of that owner.
     ///
     /// # Safety
-    /// The unit has no other driver any more. One that went on would wait for invalidations that are never made.
+    /// The unit has no other driver any more. One that went on would wait for invalidations that are never made. The tables of the
+    /// previous owner, and the memory to which they lead, are left to the inherited devices until these are released: what is mapped for
+    /// a device that is passed through is all memory.
     pub unsafe fn take_over(
         mmio: M,
         platform: P,
@@ -179,36 +193,11 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
         if identity.status & from.refused() != 0 {
             return Err(BringUpError::InUse { status: identity.status });
         }
-        halt_queue(&hardware)?;
-        Self::own(hardware, identity, config, admit)
-    }
-
-    /// Sets the unit up for this driver. Its queue is off.
-    fn own(
-        hardware: Hardware<M, P>,
-        identity: Identity,
-        config: UnitConfig,
-        admit: impl FnOnce(&Self) -> Result<(), AttachError>,
-    ) -> Result<Self, BringUpError> {
-        let Identity { capability, extended, domain_id_bits, .. } = identity;
-        let [root, descriptors, statuses] = Page::allocate_all(&hardware.platform)?;
-        let queue = Queue::new(&hardware.platform, descriptors, statuses);
-        let attachments = Attachments::new(DeviceTables::new(root), domain_id_bits);
-        let mut unit = Self {
-            capability,
-            extended,
-            physical_bits: config.physical_bits,
-            leaf_only_hint: config.leaf_only_hint,
-            queue,
-            attachments: Unbroken::new(hardware.platform.lock(LockClass::Attachment, attachments)),
-            fault_records: hardware.platform.lock(LockClass::Attachment, ()),
-            is_up: AtomicBool::new(false),
-            is_halted: AtomicBool::new(false),
-            hardware,
-        };
-        if let Err(error) = admit(&unit) {
+        let mut unit = Self::prepare(hardware, &identity, config)?;
+        let admitted = admit(&unit).map_err(BringUpError::from);
+        if let Err(error) = admitted.and_then(|()| Ok(halt_queue(&unit.hardware)?)) {
             unit.release(&Stopped::never_told());
-            return Err(error.into());
+            return Err(error);
         }
         // Faults of the previous owner are dropped.
         unit.faults(&mut |_| {});
@@ -226,6 +215,35 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
         unit.translate()?;
         *unit.is_up.get_mut() = true;
         Ok(unit)
+    }
+
+    /// Makes all that the driver needs, with the devices of the previous owner in it, and gives the unit no command.
+    fn prepare(hardware: Hardware<M, P>, identity: &Identity, config: UnitConfig) -> Result<Self, BringUpError> {
+        let Identity { capability, extended, domain_id_bits, status } = *identity;
+        let platform = &hardware.platform;
+        let [root, descriptors, statuses] = Page::allocate_all(platform)?;
+        let mut queue = Queue::new(platform, descriptors, statuses);
+        let mut attachments = Attachments::new(DeviceTables::new(root), domain_id_bits);
+        if status & global::TRANSLATION != 0
+            && let Err(error) = inherit(&hardware, capability, extended, &mut attachments)
+        {
+            let stopped = Stopped::never_told();
+            attachments.tables.release(platform, &stopped);
+            queue.release(platform, &stopped);
+            return Err(error);
+        }
+        Ok(Self {
+            capability,
+            extended,
+            physical_bits: config.physical_bits,
+            leaf_only_hint: config.leaf_only_hint,
+            queue,
+            attachments: Unbroken::new(platform.lock(LockClass::Attachment, attachments)),
+            fault_records: platform.lock(LockClass::Attachment, ()),
+            is_up: AtomicBool::new(false),
+            is_halted: AtomicBool::new(false),
+            hardware,
+        })
     }
 
     /// Gives the unit its root table and a queue. Where translation is on already, it goes by that table when this returns.
@@ -322,7 +340,7 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
         Ok(())
     }
 
-    /// Turns translation off and gives the tables back.
+    /// Turns translation off and gives the tables back. Those of a previous owner, through which inherited devices go, are its own.
     ///
     /// # Errors
     /// [`RegisterTimeout`] where the unit does not stop; its pages then stay out of use for good (S4).
@@ -345,8 +363,8 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
     /// Gives the pages back. After a panic with the lock held they are kept: which of them there are is not known.
     fn release(&mut self, stopped: &Stopped) {
         let platform = &self.hardware.platform;
-        let released = self.attachments.with(|attachments| attachments.tables.release(platform, stopped));
-        if released.is_ok() {
+        if let Ok(mut tables) = self.attachments.with(|attachments| attachments.tables.take()) {
+            tables.release(platform, stopped);
             self.queue.release(platform, stopped);
         }
     }

@@ -1,6 +1,5 @@
 //! Several units as one, for domains whose devices sit behind more than one of them.
 
-use alloc::collections::BTreeMap;
 use arrayvec::ArrayVec;
 use portcullis::Platform;
 use portcullis::iommu::{AttachError, Capabilities, DomainId, Invalidation, Iommu, QueueError, SourceId, Translation};
@@ -9,6 +8,7 @@ use thiserror::Error;
 
 use crate::hardware::spin;
 use crate::queue::BURST_MAX;
+use crate::sorted::{Room, Short, SortedMap};
 
 /// Units that one [`Units`] joins at most.
 pub const UNITS_MAX: usize = 8;
@@ -33,7 +33,7 @@ pub struct Units<'a, U, P: Platform, F> {
     platform: P,
     unit_of: F,
     wait_us_max: u64,
-    domains: P::Lock<BTreeMap<DomainId, Ids>>,
+    domains: P::Lock<SortedMap<DomainId, Ids>>,
 }
 
 impl<'a, U: Iommu, P: Platform, F: Fn(SourceId) -> Option<usize> + Send + Sync> Units<'a, U, P, F> {
@@ -46,15 +46,14 @@ impl<'a, U: Iommu, P: Platform, F: Fn(SourceId) -> Option<usize> + Send + Sync> 
         if units.is_empty() || units.len() > UNITS_MAX {
             return Err(UnitCount(units.len()));
         }
-        let domains = platform.lock(LockClass::Attachment, BTreeMap::new());
+        let domains = platform.lock(LockClass::Attachment, SortedMap::new());
         Ok(Self { units, platform, unit_of, wait_us_max, domains })
     }
 
     /// The unit of a device, and the id that the domain has there. The lock is not held while a unit takes its own, which is
     /// of the same class.
     fn place(&self, domain: DomainId, device: SourceId) -> Result<Option<(&'a U, DomainId)>, AttachError> {
-        let ids =
-            self.domains.with(|domains| domains.get(&domain).copied()).ok_or(AttachError::NoSuchDomain(domain))?;
+        let ids = self.domains.with(|domains| domains.get(domain).copied()).ok_or(AttachError::NoSuchDomain(domain))?;
         Ok((self.unit_of)(device).and_then(|index| Some((self.units.get(index)?, ids[index]?))))
     }
 
@@ -74,6 +73,26 @@ impl<'a, U: Iommu, P: Platform, F: Fn(SourceId) -> Option<usize> + Send + Sync> 
         Ok(tickets)
     }
 
+    /// Gives a domain that has these ids one of its own. Allocates with the lock released, and then looks again.
+    fn note(&self, ids: Ids) -> Result<DomainId, AttachError> {
+        let mut room = Room::default();
+        loop {
+            let noted = self.domains.with(|domains| {
+                let id = (1..=u16::MAX).map(DomainId).find(|id| !domains.contains(*id));
+                let id = id.ok_or(AttachError::NoDomainId)?;
+                Ok(domains.slot(&mut room).map(|slot| {
+                    slot.fill(id, ids);
+                    id
+                }))
+            });
+            match noted {
+                Ok(Ok(id)) => return Ok(id),
+                Ok(Err(Short)) => room.obtain()?,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
     fn wait_for(&self, ticket: UnitsTicket<U::Ticket>) -> Result<(), QueueError> {
         let finished = spin(&self.platform, Wait::Invalidation, self.wait_us_max, || match self.is_done(ticket) {
             Ok(false) => None,
@@ -86,11 +105,11 @@ impl<'a, U: Iommu, P: Platform, F: Fn(SourceId) -> Option<usize> + Send + Sync> 
 
 /// The command as unit `index` knows it; `None` where the domain is closed there, and so has nothing cached.
 fn translate(
-    domains: &BTreeMap<DomainId, Ids>,
+    domains: &SortedMap<DomainId, Ids>,
     index: usize,
     command: &Invalidation,
 ) -> Result<Option<Invalidation>, QueueError> {
-    let local = |domain| domains.get(&domain).map(|ids| ids[index]).ok_or(QueueError::Unsupported);
+    let local = |domain| domains.get(domain).map(|ids| ids[index]).ok_or(QueueError::Unsupported);
     Ok(match *command {
         Invalidation::Pages { domain, first, mask, leaf_only } => {
             local(domain)?.map(|domain| Invalidation::Pages { domain, first, mask, leaf_only })
@@ -140,14 +159,7 @@ unsafe impl<U: Iommu, P: Platform, F: Fn(SourceId) -> Option<usize> + Send + Syn
                 }
             }
         }
-        let id = opened.and_then(|()| {
-            self.domains.with(|domains| {
-                let id = (1..=u16::MAX).map(DomainId).find(|id| !domains.contains_key(id));
-                let id = id.ok_or(AttachError::NoDomainId)?;
-                domains.insert(id, ids);
-                Ok(id)
-            })
-        });
+        let id = opened.and_then(|()| self.note(ids));
         if id.is_err() {
             for (unit, local) in self.units.iter().zip(ids) {
                 // Nobody has used it; should its flush fail, the id stays taken on that unit, which harms no one.
@@ -162,7 +174,7 @@ unsafe impl<U: Iommu, P: Platform, F: Fn(SourceId) -> Option<usize> + Send + Syn
         for (index, unit) in self.units.iter().enumerate() {
             let with_id = |set: Option<DomainId>| -> Result<Option<DomainId>, AttachError> {
                 self.domains.with(|domains| {
-                    let ids = domains.get_mut(&domain).ok_or(AttachError::NoSuchDomain(domain))?;
+                    let ids = domains.get_mut(domain).ok_or(AttachError::NoSuchDomain(domain))?;
                     Ok(core::mem::replace(&mut ids[index], set))
                 })
             };
@@ -175,7 +187,7 @@ unsafe impl<U: Iommu, P: Platform, F: Fn(SourceId) -> Option<usize> + Send + Syn
                 return Err(error);
             }
         }
-        self.domains.with(|domains| domains.remove(&domain));
+        self.domains.with(|domains| domains.remove(domain));
         Ok(())
     }
 

@@ -1,9 +1,9 @@
 //! What connects the driver to a rig: its platform, its registers, its IOMMU. Straight, unless a test crosses some wires to
 //! see that the suite notices.
 
-use super::rig::Rig;
+use super::rig::{MEMORY_END, Rig};
 use portcullis::iommu::{AttachError, Capabilities, Invalidation, Iommu, SourceId, Translation};
-use portcullis::platform::{CpuHint, Lock, LockClass, Platform, Wait};
+use portcullis::platform::{CpuHint, Lock, LockClass, Platform, Unreadable, Wait};
 use portcullis::table::{Entry, Frame};
 use portcullis::{Access, DomainId, NoMemory, PhysAddr, QueueError};
 use portcullis_vtd::spec::descriptors::InvalidationDescriptor;
@@ -173,6 +173,17 @@ unsafe impl Platform for Wired {
 
     unsafe fn free_frame(&self, frame: PhysAddr) {
         self.rig.free(frame);
+    }
+
+    fn read_foreign(&self, at: PhysAddr, words: &mut [u64]) -> Result<(), Unreadable> {
+        let end = at.as_u64().checked_add(words.len() as u64 * 8);
+        end.filter(|end| *end <= MEMORY_END).ok_or(Unreadable)?;
+        for (address, word) in (at.as_u64()..).step_by(8).zip(words) {
+            let mut bytes = [0; 8];
+            self.rig.load(PhysAddr::new(address), &mut bytes);
+            *word = u64::from_le_bytes(bytes);
+        }
+        Ok(())
     }
 
     fn table_barrier(&self, entries: &[Entry]) {

@@ -82,6 +82,14 @@ pub mod global {
     pub const ONE_SHOT: u32 = ROOT_TABLE | FAULT_LOG | WRITE_BUFFER_FLUSH | INTERRUPT_TABLE;
 }
 
+/// Bits of [`RTADDR`] (§10.4.6).
+pub mod root_table {
+    /// The table.
+    pub const ADDRESS: u64 = !0xfff;
+    /// Table mode. Zero is legacy mode.
+    pub const MODE: u64 = 3 << 10;
+}
+
 /// Bits of [`FECTL`] and [`IECTL`] (§10.4.10, §10.4.25).
 pub mod fault_event {
     /// Interrupt mask: no message is sent.

@@ -124,7 +124,7 @@ impl<'h> FakeUnit<'h> {
 
     fn context_below(&self, root: u64, device: SourceId) -> Option<ContextEntry> {
         let read = |address: u64| {
-            let word = |at| self.host.fake.hardware_read(PhysAddr::new(at)).expect("a table that is lent");
+            let word = |at| self.host.hardware_read(PhysAddr::new(at)).expect("a table");
             [word(address), word(address + 8)]
         };
         let root = RootEntry::decode(read(root + 16 * root_index(device) as u64)).expect("a valid root entry")?;
@@ -236,6 +236,7 @@ unsafe impl Mmio for &FakeUnit<'_> {
             ECAP => state.extended,
             IQH => state.head,
             IQT => state.tail,
+            RTADDR => state.root,
             other => match state.records.get(&(other & !15)) {
                 Some(record) => record[usize::from(other & 8 != 0)],
                 None => 0,

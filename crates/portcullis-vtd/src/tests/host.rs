@@ -1,9 +1,10 @@
 //! The fake host with a record of the steps it is told of, and a switch that breaks it.
 
 use portcullis::platform::fake::{FakeHost, FakeLock};
-use portcullis::platform::{CpuHint, LockClass, Step, Wait};
+use portcullis::platform::{CpuHint, LockClass, Step, Unreadable, Wait};
 use portcullis::table::{Entry, Frame};
-use portcullis::{NoMemory, PhysAddr, Platform};
+use portcullis::{NoMemory, PAGE_SIZE, PhysAddr, Platform};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock};
 
@@ -11,6 +12,8 @@ pub(super) struct Host {
     pub(super) fake: FakeHost,
     pub(super) forget_barriers: AtomicBool,
     steps: Mutex<Vec<Step>>,
+    /// Words of memory that belongs to another kernel, by address. Its page zero is there, and empty.
+    foreign: Mutex<BTreeMap<u64, u64>>,
     /// An interrupt that comes in every turn of every spin.
     on_pause: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
@@ -21,6 +24,7 @@ impl Host {
             fake: FakeHost::new(coherent),
             forget_barriers: AtomicBool::new(false),
             steps: Mutex::default(),
+            foreign: Mutex::new((0..PAGE_SIZE / 8).map(|word| (word * 8, 0)).collect()),
             on_pause: OnceLock::new(),
         }
     }
@@ -28,6 +32,25 @@ impl Host {
     /// Has `interrupt` come in every turn of every spin from now on.
     pub(super) fn on_pause(&self, interrupt: impl Fn() + Send + Sync + 'static) {
         assert!(self.on_pause.set(Box::new(interrupt)).is_ok(), "one interrupt");
+    }
+
+    /// Writes an entry of two quadwords into memory of another kernel, in a page that is zero otherwise.
+    pub(super) fn write_foreign(&self, page: u64, index: usize, [low, high]: [u64; 2]) {
+        let mut foreign = self.foreign.lock().expect("not poisoned");
+        (0..PAGE_SIZE / 8).for_each(|word| _ = foreign.entry(page + word * 8).or_insert(0));
+        let at = page + index as u64 * 16;
+        foreign.extend([(at, low), (at + 8, high)]);
+    }
+
+    /// All words of other kernels.
+    pub(super) fn foreign(&self) -> BTreeMap<u64, u64> {
+        self.foreign.lock().expect("not poisoned").clone()
+    }
+
+    /// The word at `phys` as hardware reads it, whoever has written it.
+    pub(super) fn hardware_read(&self, phys: PhysAddr) -> Option<u64> {
+        let foreign = self.foreign.lock().expect("not poisoned").get(&phys.as_u64()).copied();
+        foreign.or_else(|| self.fake.hardware_read(phys))
     }
 
     pub(super) fn take_steps(&self) -> Vec<Step> {
@@ -63,6 +86,13 @@ unsafe impl Platform for Host {
     unsafe fn free_frame(&self, frame: PhysAddr) {
         // SAFETY: the caller's promise, passed on.
         unsafe { self.fake.free_frame(frame) }
+    }
+
+    fn read_foreign(&self, at: PhysAddr, words: &mut [u64]) -> Result<(), Unreadable> {
+        for (address, word) in (at.as_u64()..).step_by(8).zip(words) {
+            *word = self.hardware_read(PhysAddr::new(address)).ok_or(Unreadable)?;
+        }
+        Ok(())
     }
 
     fn table_barrier(&self, entries: &[Entry]) {

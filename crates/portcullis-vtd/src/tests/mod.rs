@@ -8,6 +8,7 @@ mod faults;
 mod full_ring;
 mod halts;
 mod host;
+mod inherits;
 mod long_submissions;
 mod panics;
 mod queue;

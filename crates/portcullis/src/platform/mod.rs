@@ -20,6 +20,11 @@ use thiserror::Error;
 #[error("the host has no memory left for protection tables")]
 pub struct NoMemory;
 
+/// The host cannot read memory that it has not lent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[error("the host cannot read memory of another owner")]
+pub struct Unreadable;
+
 /// How long an invalidation is waited for, in microseconds, on a host that does not [say otherwise](Platform::wait_us_max).
 pub const INVALIDATION_TIMEOUT_US: u64 = 1_000_000;
 
@@ -312,6 +317,17 @@ pub unsafe trait Platform: Send + Sync {
     /// hardware can reach it any more (S4).
     unsafe fn free_frame(&self, frame: PhysAddr);
 
+    /// Copies words from memory that this platform has not lent: the tables of a previous kernel, when a driver takes hardware over from it.
+    /// They begin at a multiple of 8 and lie in one page. A kernel maps the page for as long as it reads. Called without locks, on slow
+    /// paths only.
+    ///
+    /// # Errors
+    /// [`Unreadable`]: there is no memory at `at`, where a read may do something, or the host reads only what it lends. `words` holds
+    /// anything then.
+    fn read_foreign(&self, _at: PhysAddr, _words: &mut [u64]) -> Result<(), Unreadable> {
+        Err(Unreadable)
+    }
+
     /// Memory of the kernel's general allocator, from a zone that ends at `below`: `bytes` bytes, aligned to the power of two
     /// that they round up to. The design `kmalloc` asks for it, for the sake of its address; nobody touches the memory.
     ///
@@ -438,6 +454,10 @@ unsafe impl<P: Platform> Platform for &P {
     unsafe fn free_frame(&self, frame: PhysAddr) {
         // SAFETY: the caller's promise, passed on.
         unsafe { (**self).free_frame(frame) }
+    }
+
+    fn read_foreign(&self, at: PhysAddr, words: &mut [u64]) -> Result<(), Unreadable> {
+        (**self).read_foreign(at, words)
     }
 
     #[inline]

@@ -6,7 +6,8 @@ use crate::conformance::rig::{A, B, Hardware};
 use crate::conformance::wiring::Wired;
 use crate::conformance::{Check, Checked, DMA_BYTES, Seen, Stage, Trouble, agree, dma, write_refused};
 use portcullis::designs::Magazine;
-use portcullis::{Access, Capabilities, Domain, Iommu, Iova, PAGE_SIZE, PhysAddr, Protection};
+use portcullis::iommu::AttachError;
+use portcullis::{Access, Capabilities, Domain, DomainId, Iommu, Iova, PAGE_SIZE, PhysAddr, Protection};
 use portcullis_vtd::spec::faults::{FaultReason, status};
 use portcullis_vtd::spec::registers::{FSTS, GSTS, global};
 use portcullis_vtd::{BringUpError, Unit};
@@ -26,6 +27,7 @@ pub(super) const CHECKS: &[Check] = &[
     Check::driven("a-dropped-unit-lets-no-device-through", dropped),
     Check::driven("a-forgotten-unit-lets-no-device-through", forgotten),
     Check::driven("a-take-over-lets-no-device-through", taken_over),
+    Check::driven("a-take-over-carries-devices-on", carries_on),
     Check::driven("bring-up-may-be-repeated", repeated),
     Check::driven("bring-up-admits-devices", admits),
     Check::driven("a-halted-unit-comes-back", halted),
@@ -48,13 +50,41 @@ fn shuts_out(stage: &Stage) -> Checked {
 
 fn forgets(stage: &Stage) -> Checked {
     let raw = stage.raw()?;
-    raw.one_page()?;
+    let table = raw.one_page()?;
     agree!(raw.write(A, IOVA, PHYS)?, Seen::Landed, "under the owner before");
     let (wait, _) = raw.wait(0);
     raw.run(&[wait])?;
+    // That owner has not come to flush it.
+    raw.clear(table, IOVA, 1)?;
     let driven = stage.take_over()?;
-    let seen = driven.write(A, Iova::new(IOVA), page(0))?;
-    agree!(seen, write_refused(A, IOVA, FaultReason::RootNotPresent), "what it had cached");
+    agree!(driven.write(A, Iova::new(IOVA), PhysAddr::new(PHYS))?, gone(Iova::new(IOVA)), "what it had cached");
+    Ok(())
+}
+
+/// A device goes on as its previous owner has left it, until it is released.
+fn carries_on(stage: &Stage) -> Checked {
+    let raw = stage.raw()?;
+    raw.one_page()?;
+    let (wait, _) = raw.wait(0);
+    raw.run(&[wait])?;
+    let driven = stage.take_over()?;
+    agree!(driven.unit.inherited_devices().collect::<Vec<_>>(), [A], "inherited devices");
+    agree!(driven.write(A, Iova::new(IOVA), PhysAddr::new(PHYS))?, Seen::Landed, "under the owner after");
+    agree!(raw.write(A, HIGH, PHYS)?, write_refused(A, HIGH, FaultReason::NoWrite), "what was not mapped");
+    let refused = raw.write(B, IOVA, PHYS)?;
+    agree!(refused, write_refused(B, IOVA, FaultReason::ContextNotPresent), "a device in no domain");
+    let space = driven.open::<Magazine>(Protection::Strict)?;
+    agree!(driven.iommu.attach(DomainId(1), A), Err(AttachError::NoSuchDomain(DomainId(1))), "its old domain");
+    let inherited = Err(AttachError::Inherited(A));
+    agree!(space.domain.attach(A), inherited, "another domain");
+    driven.unit.release_inherited(A)?;
+    agree!(driven.unit.inherited_devices().count(), 0, "inherited devices");
+    let seen = driven.write(A, Iova::new(IOVA), PhysAddr::new(PHYS))?;
+    agree!(seen, write_refused(A, IOVA, FaultReason::ContextNotPresent), "what was released");
+    space.domain.attach(A)?;
+    let iova = space.map(page(1), PAGE_SIZE, BOTH)?;
+    agree!(driven.write(A, iova, page(1))?, Seen::Landed, "what its own domain has mapped");
+    agree!(driven.write(A, Iova::new(IOVA), PhysAddr::new(PHYS))?, gone(Iova::new(IOVA)), "what was mapped once");
     Ok(())
 }
 

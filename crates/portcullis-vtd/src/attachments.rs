@@ -1,0 +1,255 @@
+//! Which domains are open, and which devices are in them: what a unit has one lock for. Nothing is allocated while it is held.
+
+use crate::sorted::{Room, Short, SortedMap};
+use crate::spec::tables::ContextEntry;
+use crate::tables::{DeviceTables, SpareTable};
+use portcullis::iommu::{AttachError, DomainId, SourceId, Translation};
+use portcullis::{NoMemory, Platform};
+
+/// The open domains and the attached devices. The lock is released while an attach, a detach or a close waits for its flush. Until that
+/// has completed, the device or domain is marked and other calls refuse it. After a panic the mark stays.
+pub(crate) struct Attachments {
+    pub(crate) tables: DeviceTables,
+    /// Whether the hardware knows the tables. Before that nothing of them is cached, and there is no queue.
+    pub(crate) is_shown: bool,
+    domains: SortedMap<DomainId, Standing>,
+    devices: SortedMap<SourceId, Attached>,
+    /// Where the search for a free id goes on, so that a closed domain's id rests for as long as there are others.
+    next_id: u16,
+    last_id: u16,
+}
+
+/// How it stands with a domain.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    Open(Translation),
+    /// Its close waits for the hardware: nothing is attached to it.
+    Closing(Translation),
+    /// The owner before has opened it. Nothing is attached to it, and its id is never free: only that owner knew what it has told devices
+    /// and caches of it.
+    Inherited,
+}
+
+struct Attached {
+    domain: DomainId,
+    /// The attach or detach of the device waits for the hardware.
+    is_busy: bool,
+}
+
+/// What a call may need, obtained with no lock held.
+#[derive(Default)]
+pub(crate) struct Spares {
+    domains: Room<DomainId, Standing>,
+    devices: Room<SourceId, Attached>,
+    table: SpareTable,
+}
+
+impl Spares {
+    /// Allocates what the last attempt did not find. No lock may be held.
+    pub(crate) fn obtain<P: Platform>(&mut self, platform: &P) -> Result<(), NoMemory> {
+        self.domains.obtain()?;
+        self.devices.obtain()?;
+        self.table.obtain(platform)
+    }
+
+    /// Gives back what was not needed. No lock may be held.
+    pub(crate) fn release<P: Platform>(self, platform: &P) {
+        self.table.release(platform);
+    }
+}
+
+/// Why an attempt changed nothing.
+pub(crate) enum Refusal<E> {
+    /// It can be made again once [`Spares::obtain`] has got what was missing.
+    Short,
+    For(E),
+}
+
+impl<E> From<Short> for Refusal<E> {
+    fn from(Short: Short) -> Self {
+        Self::Short
+    }
+}
+
+impl From<AttachError> for Refusal<AttachError> {
+    fn from(error: AttachError) -> Self {
+        Self::For(error)
+    }
+}
+
+/// Makes an attempt, and makes it again with what it was short of.
+pub(crate) fn with_spares<P: Platform, R, E: From<NoMemory>>(
+    platform: &P,
+    mut attempt: impl FnMut(&mut Spares) -> Result<R, Refusal<E>>,
+) -> Result<R, E> {
+    let mut spares = Spares::default();
+    let result = loop {
+        match attempt(&mut spares) {
+            Ok(result) => break Ok(result),
+            Err(Refusal::For(error)) => break Err(error),
+            Err(Refusal::Short) => {
+                if let Err(error) = spares.obtain(platform) {
+                    break Err(error.into());
+                }
+            }
+        }
+    };
+    spares.release(platform);
+    result
+}
+
+impl Attachments {
+    /// Nobody anywhere. Domain ids have `id_bits` bits, at most 16.
+    pub(crate) fn new(tables: DeviceTables, id_bits: u8) -> Self {
+        let last_id = u16::MAX >> (16 - id_bits);
+        let (domains, devices) = (SortedMap::new(), SortedMap::new());
+        Self { tables, is_shown: false, domains, devices, next_id: 1, last_id }
+    }
+
+    /// The largest domain id that the hardware knows.
+    pub(crate) fn last_id(&self) -> DomainId {
+        DomainId(self.last_id)
+    }
+
+    pub(crate) fn open(
+        &mut self,
+        translation: Translation,
+        spares: &mut Spares,
+    ) -> Result<DomainId, Refusal<AttachError>> {
+        let mut ids = (self.next_id..=self.last_id).chain(1..self.next_id).map(DomainId);
+        let id = ids.find(|id| !self.domains.contains(*id)).ok_or(AttachError::NoDomainId)?;
+        self.domains.slot(&mut spares.domains)?.fill(id, Standing::Open(translation));
+        self.next_id = if id.0 >= self.last_id { 1 } else { id.0 + 1 };
+        Ok(id)
+    }
+
+    /// Takes the devices of a domain out of the tables, and marks it.
+    pub(crate) fn begin_close<P: Platform>(&mut self, platform: &P, domain: DomainId) -> Result<(), AttachError> {
+        let Some(Standing::Open(translation)) = self.domains.get(domain).copied() else {
+            return Err(AttachError::NoSuchDomain(domain));
+        };
+        let of_domain = || self.devices.iter().filter(|(_, attached)| attached.domain == domain);
+        if let Some((device, _)) = of_domain().find(|(_, attached)| attached.is_busy) {
+            return Err(AttachError::Busy(device));
+        }
+        of_domain().for_each(|(device, _)| self.tables.remove(platform, device));
+        self.stand(domain, Standing::Closing(translation));
+        Ok(())
+    }
+
+    /// Forgets a domain of which nothing is cached any more, or leaves it open.
+    pub(crate) fn end_close(&mut self, domain: DomainId, is_flushed: bool) {
+        if is_flushed {
+            self.devices.retain(|attached| attached.domain != domain);
+            self.domains.remove(domain);
+        } else if let Some(Standing::Closing(translation)) = self.domains.get(domain).copied() {
+            self.stand(domain, Standing::Open(translation));
+        }
+    }
+
+    fn stand(&mut self, domain: DomainId, now: Standing) {
+        if let Some(standing) = self.domains.get_mut(domain) {
+            *standing = now;
+        }
+    }
+
+    /// Writes the entry of a device, and marks it until it is [settled](Self::settle).
+    pub(crate) fn begin_attach<P: Platform>(
+        &mut self,
+        platform: &P,
+        domain: DomainId,
+        device: SourceId,
+        context: impl FnOnce(Translation) -> ContextEntry,
+        spares: &mut Spares,
+    ) -> Result<(), Refusal<AttachError>> {
+        let Some(Standing::Open(translation)) = self.domains.get(domain).copied() else {
+            return Err(AttachError::NoSuchDomain(domain).into());
+        };
+        if let Some(attached) = self.devices.get(device) {
+            return Err(match self.domains.get(attached.domain) {
+                _ if attached.is_busy => AttachError::Busy(device),
+                Some(Standing::Closing(_)) => AttachError::Busy(device),
+                Some(Standing::Inherited) => AttachError::Inherited(device),
+                _ => AttachError::Attached(device),
+            }
+            .into());
+        }
+        let slot = self.devices.slot(&mut spares.devices)?;
+        self.tables.insert(platform, device, context(translation), &mut spares.table)?;
+        // Recorded before it is announced: should that fail, hardware may use the entry all the same, and only a detach or a
+        // close, which flush, may forget it.
+        slot.fill(device, Attached { domain, is_busy: true });
+        Ok(())
+    }
+
+    /// Clears the entry of a device of `domain`, and marks it.
+    pub(crate) fn begin_detach<P: Platform>(
+        &mut self,
+        platform: &P,
+        domain: DomainId,
+        device: SourceId,
+    ) -> Result<(), AttachError> {
+        let attached = self.devices.get_mut(device).filter(|attached| attached.domain == domain);
+        let attached = attached.ok_or(AttachError::NotAttached(device))?;
+        match self.domains.get(domain) {
+            Some(Standing::Closing(_)) => return Err(AttachError::Busy(device)),
+            Some(Standing::Inherited) => return Err(AttachError::Inherited(device)),
+            _ if attached.is_busy => return Err(AttachError::Busy(device)),
+            _ => {}
+        }
+        attached.is_busy = true;
+        self.tables.remove(platform, device);
+        Ok(())
+    }
+
+    /// Nothing of the device is cached any more.
+    pub(crate) fn forget(&mut self, device: SourceId) {
+        self.devices.remove(device);
+    }
+
+    /// The attach or detach of `device` is over, and it is where it was before, or is now.
+    pub(crate) fn settle(&mut self, device: SourceId) {
+        if let Some(attached) = self.devices.get_mut(device) {
+            attached.is_busy = false;
+        }
+    }
+
+    /// Takes a device on with the entry that its previous owner has given it.
+    pub(crate) fn inherit<P: Platform>(
+        &mut self,
+        platform: &P,
+        device: SourceId,
+        entry: ContextEntry,
+        spares: &mut Spares,
+    ) -> Result<(), Short> {
+        let of_domain = self.domains.slot(&mut spares.domains)?;
+        let of_device = self.devices.slot(&mut spares.devices)?;
+        self.tables.insert(platform, device, entry, &mut spares.table)?;
+        of_domain.fill(entry.domain, Standing::Inherited);
+        of_device.fill(device, Attached { domain: entry.domain, is_busy: false });
+        Ok(())
+    }
+
+    /// Clears the entry of an inherited device, and marks it. Returns the domain in which it was.
+    pub(crate) fn begin_release<P: Platform>(
+        &mut self,
+        platform: &P,
+        device: SourceId,
+    ) -> Result<DomainId, AttachError> {
+        let domains = &self.domains;
+        let is_inherited = |attached: &&mut Attached| domains.get(attached.domain) == Some(&Standing::Inherited);
+        let attached = self.devices.get_mut(device).filter(is_inherited).ok_or(AttachError::NotAttached(device))?;
+        if attached.is_busy {
+            return Err(AttachError::Busy(device));
+        }
+        attached.is_busy = true;
+        self.tables.remove(platform, device);
+        Ok(attached.domain)
+    }
+
+    /// The first inherited device behind `device`, or of all.
+    pub(crate) fn inherited_after(&self, device: Option<SourceId>) -> Option<SourceId> {
+        let is_inherited = |attached: &Attached| self.domains.get(attached.domain) == Some(&Standing::Inherited);
+        self.devices.iter_after(device).find(|(_, attached)| is_inherited(attached)).map(|(device, _)| device)
+    }
+}

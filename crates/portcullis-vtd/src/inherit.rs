@@ -1,0 +1,140 @@
+//! What a unit goes on with that is taken over while it translates: the devices of its previous owner. Their context entries are copied
+//! into tables of ours, so that hardware finds the same domain ids and the same second-level tables. What the previous owner has written
+//! is read and never changed, and all of it is read before the unit is touched.
+
+use crate::attachments::{Attachments, with_spares};
+use crate::hardware::Hardware;
+use crate::spec::registers::{Capability, ExtendedCapability, RTADDR, root_table};
+use crate::spec::tables::{ContextEntry, RootEntry, TABLE_ENTRIES, TranslationType};
+use crate::{BringUpError, Mmio, Unit};
+use alloc::vec::Vec;
+use portcullis::iommu::{AttachError, SourceId};
+use portcullis::{NoMemory, PhysAddr, Platform};
+use thiserror::Error;
+
+/// Why a unit that translates was not taken over: its previous owner has left something that cannot be carried on. The unit was not touched.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
+pub enum InheritanceError {
+    /// The root table is none of legacy mode.
+    #[error("the VT-d unit translates in another mode than legacy mode: its root table register reads {0:#x}")]
+    Mode(u64),
+    /// The host [cannot read](Platform::read_foreign) a table.
+    #[error("the host cannot read the table of the VT-d unit's previous owner at {0}")]
+    Unreadable(PhysAddr),
+    /// A root entry has reserved bits set.
+    #[error("the root entry that was inherited for bus {bus:#04x} is malformed: {high:#018x}:{low:#018x}")]
+    Root {
+        /// Whose.
+        bus: u8,
+        /// The low quadword.
+        low: u64,
+        /// The high quadword.
+        high: u64,
+    },
+    /// A context entry has reserved bits set, or asks for what the hardware cannot do.
+    #[error("the context entry that was inherited for device {:04x} is malformed: {high:#018x}:{low:#018x}", .device.0)]
+    Context {
+        /// Whose.
+        device: SourceId,
+        /// The low quadword.
+        low: u64,
+        /// The high quadword.
+        high: u64,
+    },
+}
+
+/// Copies the context entries of a unit that translates. Nothing but `attachments` has changed after an error.
+pub(crate) fn inherit<M: Mmio, P: Platform>(
+    hardware: &Hardware<M, P>,
+    capability: Capability,
+    extended: ExtendedCapability,
+    attachments: &mut Attachments,
+) -> Result<(), BringUpError> {
+    let platform = &hardware.platform;
+    let register = hardware.read64(RTADDR);
+    if register & root_table::MODE != 0 {
+        return Err(InheritanceError::Mode(register).into());
+    }
+    let (mut root, mut contexts) = (Table::new()?, Table::new()?);
+    root.read(platform, PhysAddr::new(register & root_table::ADDRESS))?;
+    for (bus, [low, high]) in (0..=u8::MAX).zip(root.entries()) {
+        let malformed = InheritanceError::Root { bus, low, high };
+        let Some(entry) = RootEntry::decode([low, high]).map_err(|_| malformed)? else { continue };
+        contexts.read(platform, entry.context_table)?;
+        for (function, [low, high]) in (0..=u8::MAX).zip(contexts.entries()) {
+            let device = SourceId(u16::from(bus) << 8 | u16::from(function));
+            let malformed = InheritanceError::Context { device, low, high };
+            let Some(entry) = ContextEntry::decode([low, high]).map_err(|_| malformed)? else { continue };
+            if !is_understood(capability, extended, &entry) || entry.domain > attachments.last_id() {
+                return Err(malformed.into());
+            }
+            with_spares::<_, _, NoMemory>(
+                platform,
+                |spares| Ok(attachments.inherit(platform, device, entry, spares)?),
+            )?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether the hardware translates by such an entry. One by which it refuses all requests was written by mistake, or is not what it looks
+/// like.
+fn is_understood(capability: Capability, extended: ExtendedCapability, entry: &ContextEntry) -> bool {
+    let has_type = match entry.translation_type {
+        TranslationType::Untranslated => true,
+        TranslationType::WithDeviceTlb => extended.dt(),
+        TranslationType::PassThrough => extended.pt(),
+        TranslationType::Rings => extended.rings(),
+    };
+    // Bit n of SAGAW stands for n + 2 levels.
+    has_type && u32::from(capability.sagaw()) >> (entry.levels - 2) & 1 != 0
+}
+
+/// A copy of a table of two quadwords an entry. Not on the stack, which is small in kernels.
+struct Table(Vec<u64>);
+
+impl Table {
+    fn new() -> Result<Self, NoMemory> {
+        let mut words = Vec::new();
+        words.try_reserve_exact(TABLE_ENTRIES * 2).map_err(|_| NoMemory)?;
+        words.resize(TABLE_ENTRIES * 2, 0);
+        Ok(Self(words))
+    }
+
+    fn read<P: Platform>(&mut self, platform: &P, at: PhysAddr) -> Result<(), InheritanceError> {
+        platform.read_foreign(at, &mut self.0).map_err(|_| InheritanceError::Unreadable(at))
+    }
+
+    fn entries(&self) -> impl Iterator<Item = [u64; 2]> {
+        self.0.as_chunks().0.iter().copied()
+    }
+}
+
+impl<M: Mmio, P: Platform> Unit<M, P> {
+    /// The devices that a take-over has found attached and that were not released since, in the order of their numbers. They still reach
+    /// what the previous owner has mapped for them. Takes a lock for each; it is not held in between. None after a panic with it held.
+    pub fn inherited_devices(&self) -> impl Iterator<Item = SourceId> {
+        let mut last = None;
+        core::iter::from_fn(move || {
+            let next = self.attachments.with(|attachments| attachments.inherited_after(last)).ok()??;
+            last = Some(next);
+            last
+        })
+    }
+
+    /// Shuts an inherited device out: it no longer reaches what the previous owner has mapped for it. To be called when the device has been
+    /// reset; one that still works for that owner is refused in the middle of it. Afterwards it may be attached to a domain. Blocks until the
+    /// hardware has forgotten its entry and all translations of its old domain; other inherited devices of that domain keep theirs.
+    ///
+    /// # Errors
+    /// [`AttachError::NotAttached`] where it is not inherited, or was released. [`AttachError::Busy`] while another call releases it. After
+    /// [`AttachError::Queue`] it must be assumed to reach memory still, and can be released again.
+    pub fn release_inherited(&self, device: SourceId) -> Result<(), AttachError> {
+        let (is_shown, domain) = self.attachments.with(|attachments| {
+            let domain = attachments.begin_release(&self.hardware.platform, device)?;
+            Ok::<_, AttachError>((attachments.is_shown, domain))
+        })??;
+        self.end_detach(is_shown, domain, device)
+    }
+}

@@ -1,0 +1,167 @@
+//! A map in one piece of memory, sorted by key. It allocates nothing itself, so that it can be changed with a lock held: memory is
+//! brought to it as [`Room`], which is obtained before the lock is taken and dropped after it is released.
+
+use alloc::vec::Vec;
+use portcullis::NoMemory;
+
+pub(crate) struct SortedMap<K, V>(Vec<(K, V)>);
+
+/// Memory for a map that is full. Empty until a [`slot`](SortedMap::slot) has been asked for that was not there.
+pub(crate) struct Room<K, V> {
+    memory: Vec<(K, V)>,
+    /// Entries that the map is to have room for.
+    wanted: usize,
+}
+
+/// Room for one more entry.
+pub(crate) struct Slot<'m, K, V>(&'m mut Vec<(K, V)>);
+
+/// Something has to be obtained before the next attempt.
+#[derive(Debug)]
+pub(crate) struct Short;
+
+impl<K, V> Default for Room<K, V> {
+    fn default() -> Self {
+        Self { memory: Vec::new(), wanted: 0 }
+    }
+}
+
+impl<K, V> Room<K, V> {
+    /// Allocates what the last attempt did not find. No lock may be held.
+    pub(crate) fn obtain(&mut self) -> Result<(), NoMemory> {
+        if self.memory.capacity() < self.wanted {
+            // Nothing lies in it, so that nothing is moved.
+            self.memory = Vec::new();
+            self.memory.try_reserve_exact(self.wanted).map_err(|_| NoMemory)?;
+        }
+        Ok(())
+    }
+}
+
+impl<K: Ord + Copy, V> SortedMap<K, V> {
+    pub(crate) const fn new() -> Self {
+        Self(Vec::new())
+    }
+
+    /// Room for one more entry, if need be in the memory of `room`, which then has the map's old one.
+    ///
+    /// # Errors
+    /// [`Short`]: `room` knows how much is missing.
+    pub(crate) fn slot(&mut self, room: &mut Room<K, V>) -> Result<Slot<'_, K, V>, Short> {
+        /// The least that is allocated.
+        const LEAST: usize = 8;
+        let len = self.0.len();
+        if len == self.0.capacity() {
+            if room.memory.capacity() <= len {
+                room.wanted = (2 * len).max(LEAST);
+                return Err(Short);
+            }
+            room.memory.append(&mut self.0);
+            core::mem::swap(&mut self.0, &mut room.memory);
+        }
+        Ok(Slot(&mut self.0))
+    }
+
+    fn find(&self, key: K) -> Result<usize, usize> {
+        self.0.binary_search_by_key(&key, |(key, _)| *key)
+    }
+
+    pub(crate) fn contains(&self, key: K) -> bool {
+        self.find(key).is_ok()
+    }
+
+    pub(crate) fn get(&self, key: K) -> Option<&V> {
+        self.find(key).ok().map(|at| &self.0[at].1)
+    }
+
+    pub(crate) fn get_mut(&mut self, key: K) -> Option<&mut V> {
+        self.find(key).ok().map(|at| &mut self.0[at].1)
+    }
+
+    pub(crate) fn remove(&mut self, key: K) {
+        if let Ok(at) = self.find(key) {
+            self.0.remove(at);
+        }
+    }
+
+    /// Takes out what `keep` refuses.
+    pub(crate) fn retain(&mut self, mut keep: impl FnMut(&V) -> bool) {
+        self.0.retain(|(_, value)| keep(value));
+    }
+
+    /// All entries in the order of their keys.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (K, &V)> {
+        self.0.iter().map(|(key, value)| (*key, value))
+    }
+
+    /// Those behind `key`, or all.
+    pub(crate) fn iter_after(&self, key: Option<K>) -> impl Iterator<Item = (K, &V)> {
+        let first = key.map_or(0, |key| self.0.partition_point(|(other, _)| *other <= key));
+        self.0[first..].iter().map(|(key, value)| (*key, value))
+    }
+
+    pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut V> {
+        self.0.iter_mut().map(|(_, value)| value)
+    }
+}
+
+impl<K: Ord, V> Slot<'_, K, V> {
+    /// Puts an entry there, in the place of one with the same key.
+    pub(crate) fn fill(self, key: K, value: V) {
+        match self.0.binary_search_by(|(other, _)| other.cmp(&key)) {
+            Ok(at) => self.0[at] = (key, value),
+            // There is room, so this moves entries and allocates nothing.
+            Err(at) => self.0.insert(at, (key, value)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Room, SortedMap};
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn it_holds_what_a_tree_holds() {
+        let (mut map, mut tree) = (SortedMap::new(), BTreeMap::new());
+        let mut room = Room::default();
+        for step in 0..2000_u32 {
+            let key = (step * 7919) % 257;
+            if step % 5 < 3 {
+                if map.slot(&mut room).is_err() {
+                    room.obtain().expect("memory");
+                }
+                map.slot(&mut room).expect("room was brought").fill(key, step);
+                tree.insert(key, step);
+            } else {
+                map.remove(key);
+                tree.remove(&key);
+            }
+            assert_eq!(map.get(key), tree.get(&key));
+            assert_eq!(map.contains(key + 1), tree.contains_key(&(key + 1)));
+        }
+        assert!(map.iter().map(|(key, value)| (key, *value)).eq(tree.iter().map(|(key, value)| (*key, *value))));
+        assert!(map.iter_after(Some(100)).map(|(key, _)| key).eq(tree.range(101..).map(|(key, _)| *key)));
+        map.retain(|value| value % 2 == 0);
+        tree.retain(|_, value| *value % 2 == 0);
+        assert!(map.iter_after(None).map(|(key, _)| key).eq(tree.keys().copied()));
+    }
+
+    /// A map that is full says so, and is changed by room alone.
+    #[test]
+    fn nothing_is_allocated_without_room() {
+        let mut map = SortedMap::<u32, ()>::new();
+        let mut room = Room::default();
+        assert!(map.slot(&mut room).is_err());
+        room.obtain().expect("memory");
+        let capacity = room.memory.capacity();
+        for key in 0..capacity as u32 {
+            map.slot(&mut room).expect("room").fill(key, ());
+        }
+        assert_eq!((map.0.capacity(), room.memory.capacity()), (capacity, 0), "it took the memory that was brought");
+        assert!(map.slot(&mut room).is_err(), "full");
+        room.obtain().expect("memory");
+        map.slot(&mut room).expect("room").fill(77, ());
+        assert_eq!(room.memory.capacity(), capacity, "the old memory goes back with the room");
+    }
+}
