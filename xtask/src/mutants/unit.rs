@@ -40,12 +40,14 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "admission-comes-after-the-root",
         rule: "S1",
         file: "crates/portcullis-vtd/src/unit.rs",
-        find: r"        if let Err(error) = admit(&unit) {
+        find: r"        let admitted = admit(&unit).map_err(BringUpError::from);
+        if let Err(error) = admitted.and_then(|()| Ok(halt_queue(&unit.hardware)?)) {
             unit.release(&Stopped::never_told());
-            return Err(error.into());
+            return Err(error);
         }
 ",
-        replace: r"        unit.show()?;
+        replace: r"        halt_queue(&unit.hardware)?;
+        unit.show()?;
         admit(&unit)?;
 ",
         package: "portcullis-vtd",
@@ -55,9 +57,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "device-is-taken-while-it-is-moved",
         rule: "S1",
-        file: "crates/portcullis-vtd/src/attach.rs",
-        find: r"if attached.is_busy || ",
-        replace: r"if ",
+        file: "crates/portcullis-vtd/src/attachments.rs",
+        find: r"_ if attached.is_busy => AttachError::Busy(device),",
+        replace: r"_ if false => AttachError::Busy(device),",
         package: "portcullis-vtd",
         target: "lib",
         test: "tests::halts::a_device_that_is_being_moved_is_left_alone",
@@ -65,9 +67,11 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "device-joins-a-domain-that-is-being-closed",
         rule: "S10",
-        file: "crates/portcullis-vtd/src/attach.rs",
-        find: r"attachments.domains.get(&domain).filter(|open| !open.is_closing)",
-        replace: r"attachments.domains.get(&domain)",
+        file: "crates/portcullis-vtd/src/attachments.rs",
+        find: r"let Some(Standing::Open(translation)) = self.domains.get(domain).copied() else {
+            return Err(AttachError::NoSuchDomain(domain).into());",
+        replace: r"let Some(Standing::Open(translation) | Standing::Closing(translation)) = self.domains.get(domain).copied() else {
+            return Err(AttachError::NoSuchDomain(domain).into());",
         package: "portcullis-vtd",
         target: "lib",
         test: "tests::halts::a_domain_that_is_being_closed_is_left_alone",
@@ -75,7 +79,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "close-does-not-look-for-devices-that-are-moved",
         rule: "S10",
-        file: "crates/portcullis-vtd/src/attach.rs",
+        file: "crates/portcullis-vtd/src/attachments.rs",
         find: r"of_domain().find(|(_, attached)| attached.is_busy)",
         replace: r"of_domain().find(|_| false)",
         package: "portcullis-vtd",
@@ -101,6 +105,61 @@ pub(super) const MUTANTS: &[Mutant] = &[
         package: "portcullis-vtd",
         target: "lib",
         test: "tests::halts::a_halt_in_the_middle_of_a_resume_holds",
+    },
+    Mutant {
+        name: "take-over-cuts-devices-off",
+        rule: "S1",
+        file: "crates/portcullis-vtd/src/unit.rs",
+        find: r"        if status & global::TRANSLATION != 0
+            && let Err(error)",
+        replace: r"        if status == 0
+            && let Err(error)",
+        package: "portcullis-vtd",
+        target: "lib",
+        test: "tests::inherits::devices_go_on_until_they_are_released",
+    },
+    Mutant {
+        name: "inherited-id-is-handed-out",
+        rule: "S1",
+        file: "crates/portcullis-vtd/src/attachments.rs",
+        find: r"ids.find(|id| !self.domains.contains(*id))",
+        replace: r"ids.find(|id| self.domains.get(*id).is_none_or(|standing| *standing == Standing::Inherited))",
+        package: "portcullis-vtd",
+        target: "lib",
+        test: "tests::inherits::ids_of_the_previous_owner_are_never_used",
+    },
+    Mutant {
+        name: "release-of-an-inherited-device-does-not-flush",
+        rule: "S2",
+        file: "crates/portcullis-vtd/src/inherit.rs",
+        find: r"        self.end_detach(is_shown, domain, device)",
+        replace: r"        self.end_detach(is_shown && false, domain, device)",
+        package: "portcullis-vtd",
+        target: "lib",
+        test: "tests::inherits::devices_go_on_until_they_are_released",
+    },
+    Mutant {
+        name: "list-of-devices-grows-under-its-lock",
+        rule: "S12",
+        file: "crates/portcullis-vtd/src/sorted.rs",
+        find: r"                return Err(Short);",
+        replace: r"                if room.obtain().is_err() {
+                    return Err(Short);
+                }",
+        package: "portcullis-vtd",
+        target: "lib",
+        test: "tests::memory::every_allocation_can_be_refused",
+    },
+    Mutant {
+        name: "attach-loses-the-page-that-it-did-not-need",
+        rule: "S4",
+        file: "crates/portcullis-vtd/src/attachments.rs",
+        find: r"    spares.release(platform);
+    result",
+        replace: r"    result",
+        package: "portcullis-vtd",
+        target: "lib",
+        test: "tests::memory::what_another_call_has_brought_meanwhile_goes_back",
     },
     Mutant {
         name: "unmap-waits-within-its-walk",

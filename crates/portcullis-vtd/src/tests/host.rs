@@ -16,6 +16,8 @@ pub(super) struct Host {
     foreign: Mutex<BTreeMap<u64, u64>>,
     /// An interrupt that comes in every turn of every spin.
     on_pause: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    /// One that comes before every page that is lent.
+    on_lend: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 impl Host {
@@ -26,12 +28,18 @@ impl Host {
             steps: Mutex::default(),
             foreign: Mutex::new((0..PAGE_SIZE / 8).map(|word| (word * 8, 0)).collect()),
             on_pause: OnceLock::new(),
+            on_lend: OnceLock::new(),
         }
     }
 
     /// Has `interrupt` come in every turn of every spin from now on.
     pub(super) fn on_pause(&self, interrupt: impl Fn() + Send + Sync + 'static) {
         assert!(self.on_pause.set(Box::new(interrupt)).is_ok(), "one interrupt");
+    }
+
+    /// Has `interrupt` come before every page that is lent from now on.
+    pub(super) fn on_lend(&self, interrupt: impl Fn() + Send + Sync + 'static) {
+        assert!(self.on_lend.set(Box::new(interrupt)).is_ok(), "one interrupt");
     }
 
     /// Writes an entry of two quadwords into memory of another kernel, in a page that is zero otherwise.
@@ -75,6 +83,9 @@ unsafe impl Platform for Host {
     }
 
     fn allocate_frame(&self) -> Result<PhysAddr, NoMemory> {
+        if let Some(interrupt) = self.on_lend.get() {
+            interrupt();
+        }
         self.fake.allocate_frame()
     }
 

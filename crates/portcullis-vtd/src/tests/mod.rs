@@ -10,11 +10,13 @@ mod halts;
 mod host;
 mod inherits;
 mod long_submissions;
+mod memory;
 mod panics;
 mod queue;
 mod recovery;
 mod rings;
 mod shared_commits;
+mod strict_host;
 mod units;
 
 use crate::spec::descriptors::{InvalidationDescriptor, IotlbScope};

@@ -139,7 +139,7 @@ pub enum AttachError {
     /// The IOMMU cannot translate in that way.
     #[error("the IOMMU has no such translation")]
     Unsupported,
-    /// No memory for a context table.
+    /// No memory for a context table, or for what is noted of domains and devices. Nothing has changed.
     #[error(transparent)]
     NoMemory(#[from] crate::platform::NoMemory),
     /// The flush that must go with it failed.
@@ -174,7 +174,7 @@ pub unsafe trait Iommu: Send + Sync {
     /// Opens a domain over `translation`, with no device in it. Its id is in no cache.
     ///
     /// # Errors
-    /// [`AttachError::NoDomainId`], [`AttachError::Unsupported`].
+    /// [`AttachError::NoDomainId`], [`AttachError::Unsupported`], [`AttachError::NoMemory`].
     ///
     /// # Safety
     /// At any time, the tables lead only to memory that is meant for the devices of the domain. No other domain has the same tables,
@@ -195,7 +195,8 @@ pub unsafe trait Iommu: Send + Sync {
     /// Lets `device` reach memory through the domain.
     ///
     /// # Errors
-    /// [`AttachError::Attached`] where it has a domain already, [`AttachError::Busy`] where it is about to have one or to lose it.
+    /// [`AttachError::Attached`] where it has a domain already, [`AttachError::Busy`] where it is about to have one or to lose it,
+    /// [`AttachError::Inherited`] where that is one of a previous owner.
     fn attach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError>;
 
     /// Takes `device` out of the domain; when this returns, it reaches nothing. Blocks until done.
