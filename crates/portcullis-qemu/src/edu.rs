@@ -82,15 +82,40 @@ impl Edu {
     }
 
     fn transfer(&self, iova: Iova, (at, len): (usize, usize), command: u64) -> Result<(), EduError> {
-        /// The machine's clock jumps to the end of the transfer, so that one look is enough nearly always.
-        const LOOKS_MAX: u32 = 100_000;
+        let state = self.begin(iova, (at, len), command)?;
+        self.until_idle(state)
+    }
+
+    /// Begins what [`store`](Edu::store) does, which goes on by itself.
+    ///
+    /// # Errors
+    /// [`EduError::Length`].
+    pub fn begin_store(&self, iova: Iova, len: usize) -> Result<(), EduError> {
+        self.begin(iova, (0, len), START | TO_MEMORY).map(drop)
+    }
+
+    /// Waits for what was begun.
+    ///
+    /// # Errors
+    /// [`EduError::Busy`].
+    pub fn finish(&self) -> Result<(), EduError> {
+        self.until_idle(self.registers.read64(COMMAND))
+    }
+
+    /// Starts a DMA. Returns what the command register reads then.
+    fn begin(&self, iova: Iova, (at, len): (usize, usize), command: u64) -> Result<u64, EduError> {
         if len == 0 || at.checked_add(len).is_none_or(|end| end > DMA_BYTES_MAX) {
             return Err(EduError::Length(len));
         }
         let (memory, buffer) = (iova.as_u64(), BUFFER + at as u64);
         let (source, destination) = if command & TO_MEMORY != 0 { (buffer, memory) } else { (memory, buffer) };
         let start = [(SOURCE, source), (DESTINATION, destination), (COUNT, len as u64), (COMMAND, command)];
-        let mut state = self.registers.write_and_read64(&start, COMMAND);
+        Ok(self.registers.write_and_read64(&start, COMMAND))
+    }
+
+    fn until_idle(&self, mut state: u64) -> Result<(), EduError> {
+        /// The machine's clock jumps to the end of the transfer, so that one look is enough nearly always.
+        const LOOKS_MAX: u32 = 100_000;
         let mut looks = 0..LOOKS_MAX;
         let over = looks.find(|_| {
             let busy = state & START != 0;

@@ -17,18 +17,32 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Where the zone of small allocations begins, and where it ends at the latest.
-const ZONE_BASE: u64 = 1 << 20;
-/// Where table pages begin: above what firmware would use.
-const TABLES_BASE: u64 = 16 << 20;
-/// Where buffers begin.
-const BUFFERS_BASE: u64 = 64 << 20;
+/// What a kernel takes its memory from, zone by zone.
+#[derive(Clone, Copy)]
+pub(super) struct Reserve {
+    /// Where the zone of small allocations begins.
+    zone: u64,
+    /// Where table pages begin, and that zone ends at the latest.
+    tables: u64,
+    /// Where buffers begin, and table pages end.
+    buffers: u64,
+    /// Where buffers end.
+    end: u64,
+}
+
+impl Reserve {
+    /// Of the kernel that starts the machine: above what firmware would use.
+    pub(super) const FIRST: Self = Self { zone: 1 << 20, tables: 16 << 20, buffers: 64 << 20, end: 192 << 20 };
+    /// Of one that is started when the first has crashed, which has never used it.
+    pub(super) const CRASH: Self = Self { zone: 192 << 20, tables: 194 << 20, buffers: 208 << 20, end: 256 << 20 };
+}
 
 /// The memory of a machine, from address zero on.
 pub struct GuestMemory {
     base: NonNull<u8>,
     bytes: u64,
     file: OwnedFd,
+    reserve: Reserve,
     tables: Mutex<Pages>,
     buffers: Mutex<Runs>,
     small: Mutex<Slab>,
@@ -59,19 +73,27 @@ impl GuestMemory {
     /// # Errors
     /// [`QtestError::Start`].
     pub(super) fn new(bytes: u64) -> Result<Self, QtestError> {
-        assert!(bytes > BUFFERS_BASE && bytes.is_multiple_of(PAGE_SIZE), "room for tables and buffers");
         let file = memfd("guest-memory")?;
+        rustix::fs::ftruncate(&file, bytes).map_err(|error| QtestError::Start(io::Error::from(error)))?;
+        Self::over(file, bytes, Reserve::FIRST)
+    }
+
+    /// The memory of a machine that another process has started: the `bytes` bytes of `file`. What is allocated comes from `reserve`.
+    ///
+    /// # Errors
+    /// [`QtestError::Start`].
+    pub(super) fn over(file: OwnedFd, bytes: u64, reserve: Reserve) -> Result<Self, QtestError> {
+        assert!(bytes >= reserve.end && bytes.is_multiple_of(PAGE_SIZE), "room for tables and buffers");
         let failed = |error: rustix::io::Errno| QtestError::Start(io::Error::from(error));
-        rustix::fs::ftruncate(&file, bytes).map_err(failed)?;
         // SAFETY: a new mapping, at a place that the kernel chooses.
         let base = unsafe {
             mmap(core::ptr::null_mut(), bytes as usize, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &file, 0)
         };
         let base = NonNull::new(base.map_err(failed)?.cast()).expect("the kernel maps nothing at zero by itself");
-        let tables = Mutex::new(Pages { freed: Vec::new(), next: TABLES_BASE, lent: 0 });
-        let zone = PagePool::new(PhysAddr::new(ZONE_BASE), TABLES_BASE - ZONE_BASE);
-        let buffers = Mutex::new(Runs { freed: BTreeMap::new(), next: BUFFERS_BASE, pages_lent: 0 });
-        Ok(Self { base, bytes, file, tables, buffers, small: Mutex::new(Slab::new(zone)) })
+        let tables = Mutex::new(Pages { freed: Vec::new(), next: reserve.tables, lent: 0 });
+        let zone = PagePool::new(PhysAddr::new(reserve.zone), reserve.tables - reserve.zone);
+        let buffers = Mutex::new(Runs { freed: BTreeMap::new(), next: reserve.buffers, pages_lent: 0 });
+        Ok(Self { base, bytes, file, reserve, tables, buffers, small: Mutex::new(Slab::new(zone)) })
     }
 
     pub(super) fn file(&self) -> &OwnedFd {
@@ -88,7 +110,7 @@ impl GuestMemory {
         let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
         let page = match tables.freed.pop() {
             Some(page) => page,
-            None if tables.next < BUFFERS_BASE => {
+            None if tables.next < self.reserve.buffers => {
                 tables.next += PAGE_SIZE;
                 tables.next - PAGE_SIZE
             }
@@ -115,7 +137,7 @@ impl GuestMemory {
             Some(run) => run,
             None => {
                 let end = pages.checked_mul(PAGE_SIZE).and_then(|len| buffers.next.checked_add(len));
-                let end = end.filter(|end| *end <= self.bytes).ok_or(NoMemory)?;
+                let end = end.filter(|end| *end <= self.reserve.end).ok_or(NoMemory)?;
                 PhysAddr::new(core::mem::replace(&mut buffers.next, end))
             }
         };

@@ -54,6 +54,11 @@ impl Protocol {
         Self { socket: BufReader::new(socket), line: String::new(), commands: 0, lost: false }
     }
 
+    /// The socket.
+    pub(super) fn socket(&self) -> &UnixStream {
+        self.socket.get_ref()
+    }
+
     /// Commands sent so far.
     pub fn commands(&self) -> u64 {
         self.commands

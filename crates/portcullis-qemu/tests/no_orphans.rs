@@ -40,7 +40,7 @@ fn is_child() -> bool {
 #[test]
 fn ends_when_dropped() {
     let machine = machine();
-    let process = machine.process_id();
+    let process = machine.process_id().unwrap();
     assert!(runs(process));
     let other = machine.clone();
     drop(machine);
@@ -54,8 +54,8 @@ fn ends_when_its_owner_panics() {
     let (tell, told) = mpsc::channel();
     let owner = std::thread::spawn(move || {
         let machine = machine();
-        tell.send(machine.process_id()).unwrap();
-        assert!(!runs(machine.process_id()), "this thread is meant to panic");
+        tell.send(machine.process_id().unwrap()).unwrap();
+        assert!(!runs(machine.process_id().unwrap()), "this thread is meant to panic");
     });
     let process = told.recv().unwrap();
     owner.join().unwrap_err();
@@ -66,7 +66,7 @@ fn ends_when_its_owner_panics() {
 fn ends_when_its_parent_is_killed() {
     if is_child() {
         let machine = machine();
-        println!("{ANNOUNCEMENT}{}", machine.process_id());
+        println!("{ANNOUNCEMENT}{}", machine.process_id().unwrap());
         // Until it is killed, or its parent has gone.
         let _ = std::io::stdin().read_line(&mut String::new());
         panic!("nobody has killed this process");

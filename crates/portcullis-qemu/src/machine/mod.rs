@@ -1,5 +1,6 @@
 //! A machine: QEMU with a VT-d unit and devices behind it.
 
+mod hand_over;
 mod pci;
 
 pub use pci::{Bar, Function};
@@ -11,7 +12,9 @@ use crate::host::QemuHost;
 use portcullis::iommu::SourceId;
 use portcullis_vtd::Mmio;
 use std::ffi::OsString;
+use std::io::{self, Write as _};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Where the registers of the unit are.
@@ -41,6 +44,7 @@ pub struct QemuSetup {
     accelerator: Accelerator,
     address_bits: Option<u8>,
     caching_mode: bool,
+    is_paused: bool,
     arguments: Vec<OsString>,
     files: Vec<OwnedFd>,
 }
@@ -62,6 +66,13 @@ impl QemuSetup {
     #[must_use]
     pub fn caching_mode(mut self) -> Self {
         self.caching_mode = true;
+        self
+    }
+
+    /// The machine's clock stands still until it is [let go](QemuMachine::let_go).
+    #[must_use]
+    pub fn paused(mut self) -> Self {
+        self.is_paused = true;
         self
     }
 
@@ -99,7 +110,10 @@ impl QemuSetup {
 pub struct QemuMachine {
     protocol: Mutex<Protocol>,
     memory: Arc<GuestMemory>,
-    process: Process,
+    /// None where another process has started it.
+    process: Option<Process>,
+    /// Where its commands go by which the clock is let go.
+    monitor: Option<UnixStream>,
 }
 
 impl QemuMachine {
@@ -141,10 +155,19 @@ impl QemuMachine {
         arguments.push("-device".into());
         arguments.push(format!("intel-iommu,aw-bits={bits},caching-mode={caching_mode}").into());
         arguments.extend(setup.arguments);
+        let mut files = setup.files;
+        let mut monitor = None;
+        if setup.is_paused {
+            let (ours, theirs) = UnixStream::pair().map_err(QtestError::Start)?;
+            let socket = format!("socket,id=monitor,fd={}", theirs.as_raw_fd());
+            arguments.extend(["-S", "-chardev", &socket, "-mon", "chardev=monitor"].map(OsString::from));
+            files.push(theirs.into());
+            monitor = Some(ours);
+        }
         let mut inherited = vec![memory.file(), &firmware];
-        inherited.extend(&setup.files);
+        inherited.extend(&files);
         let (process, protocol) = Process::start(&arguments, &inherited)?;
-        let machine = Self { protocol: Mutex::new(protocol), memory, process };
+        let machine = Self { protocol: Mutex::new(protocol), memory, process: Some(process), monitor };
         // Answered only by a QEMU that has taken its arguments. What it says otherwise is more use than a closed socket.
         let alive = machine.protocol().read('l', VTD_BASE).map(drop);
         match alive {
@@ -175,14 +198,24 @@ impl QemuMachine {
         Function::new(self.clone(), source)
     }
 
-    /// What QEMU has written to standard error so far.
-    pub fn messages(&self) -> String {
-        self.process.messages()
+    /// Lets the clock of a machine go that was [paused](QemuSetup::paused). What waits for it, as a DMA of `edu` does, happens soon after
+    /// this has returned.
+    ///
+    /// # Errors
+    /// [`QtestError::Start`] where it was not, or QEMU has gone.
+    pub fn let_go(&self) -> Result<(), MachineError> {
+        let mut monitor = self.monitor.as_ref().ok_or(QtestError::Start(io::ErrorKind::NotConnected.into()))?;
+        monitor.write_all(b"cont\n").map_err(QtestError::Start)
     }
 
-    /// The id of its process.
-    pub fn process_id(&self) -> u32 {
-        self.process.id()
+    /// What QEMU has written to standard error so far. Only the process that has started it knows.
+    pub fn messages(&self) -> String {
+        self.process.as_ref().map(Process::messages).unwrap_or_default()
+    }
+
+    /// The id of its process. `None` in another than has started it.
+    pub fn process_id(&self) -> Option<u32> {
+        self.process.as_ref().map(Process::id)
     }
 
     /// Reads 4 bytes of a register.

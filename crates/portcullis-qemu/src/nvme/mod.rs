@@ -68,6 +68,10 @@ const DOORBELLS: u64 = 0x1000;
 const CREATE_SUBMISSION: u64 = 0x01;
 const CREATE_COMPLETION: u64 = 0x05;
 const IDENTIFY: u64 = 0x06;
+/// Of the drive's settings: it keeps what protects a block beside it.
+const PROTECTION_TYPE: u64 = 0x7;
+/// The controller makes that and takes it off again (PRACT), so that none of it is in memory.
+const PROTECTION_BY_DEVICE: u64 = 1 << 29;
 /// The only namespace.
 const NAMESPACE: u64 = 1;
 
@@ -118,6 +122,8 @@ pub struct Nvme<'d, D: Design<P, I>, P: Platform, I: Iommu> {
     commands: [Option<Option<Mapping<GuestBuffer>>>; DEPTH],
     blocks: u64,
     block_bytes: u64,
+    /// What every read and write says besides where it goes.
+    flags: u64,
 }
 
 impl<'d, D: Design<P, I>, P: Platform, I: Iommu> Nvme<'d, D, P, I> {
@@ -126,19 +132,16 @@ impl<'d, D: Design<P, I>, P: Platform, I: Iommu> Nvme<'d, D, P, I> {
     /// # Errors
     /// A [`DriverError`]; nothing stays mapped, unless the controller does not stop.
     pub fn start(function: &Function, domain: &'d Domain<D, P, I>) -> Result<Self, DriverError> {
-        let found = function.read(0x08) >> 8;
-        if found != CLASS {
-            return Err(DriverError::Identity { found, expected: "class 0x010802, an NVMe controller" });
-        }
-        let registers = function.enable();
+        let registers = enable(function)?;
         let ring = |access| domain.ring(RingConfig { pages_per_descriptor: DATA_PAGES_MAX, access });
         let (reads, writes) = (ring(Access::DeviceWrites)?, ring(Access::DeviceReads)?);
         let shared = Shared::new(domain, registers.machine().memory(), SHARED_PAGES)?;
         let doorbell_bytes = 4 << (registers.read64(CAPABILITIES) >> 32 & 0xf);
         let [admin, io] = [0, 1].map(|id| Queue::new(id, DOORBELLS, doorbell_bytes));
         let commands = [const { None }; DEPTH];
-        let (blocks, block_bytes) = (0, 0);
-        let mut this = Self { registers, domain, shared, admin, io, reads, writes, commands, blocks, block_bytes };
+        let (blocks, block_bytes, flags) = (0, 0, 0);
+        let mut this =
+            Self { registers, domain, shared, admin, io, reads, writes, commands, blocks, block_bytes, flags };
         match this.bring_up() {
             Ok(()) => Ok(this),
             Err(error) => Err(this.stop().err().unwrap_or(error)),
@@ -146,7 +149,7 @@ impl<'d, D: Design<P, I>, P: Platform, I: Iommu> Nvme<'d, D, P, I> {
     }
 
     fn bring_up(&mut self) -> Result<(), DriverError> {
-        self.disable()?;
+        disable(&self.registers)?;
         self.registers.write32(ADMIN_SIZES, u32::from(ENTRIES - 1) << 16 | u32::from(ENTRIES - 1));
         self.registers.write64(ADMIN_SUBMISSION, self.shared.iova(self.admin.submissions));
         self.registers.write64(ADMIN_COMPLETION, self.shared.iova(self.admin.completions));
@@ -157,7 +160,9 @@ impl<'d, D: Design<P, I>, P: Platform, I: Iommu> Nvme<'d, D, P, I> {
         self.administer(CREATE_COMPLETION, 0, self.io.completions, queue | 1 << 32)?;
         self.administer(CREATE_SUBMISSION, 0, self.io.submissions, queue | (u64::from(self.io.id) << 16 | 1) << 32)?;
         self.administer(IDENTIFY, NAMESPACE, IDENTITY, 0)?;
-        let format = self.shared.read(IDENTITY + 24) >> 16 & 0xf;
+        let settings = self.shared.read(IDENTITY + 24);
+        let format = settings >> 16 & 0xf;
+        self.flags = if settings >> 40 & PROTECTION_TYPE != 0 { PROTECTION_BY_DEVICE } else { 0 };
         let formats = self.shared.read(IDENTITY + 128 + format / 2 * 8) >> (format % 2 * 32);
         let block_shift = formats >> 16 & 0xff;
         if !(9..=12).contains(&block_shift) {
@@ -247,7 +252,7 @@ impl<'d, D: Design<P, I>, P: Platform, I: Iommu> Nvme<'d, D, P, I> {
         };
         let head = opcode | (id as u64) << 16 | NAMESPACE << 32;
         let [first, others] = data_pointers(&self.shared, id, iova, len);
-        self.io.put(&self.shared, [head, 0, 0, first, others, block, len / self.block_bytes - 1, 0]);
+        self.io.put(&self.shared, [head, 0, 0, first, others, block, len / self.block_bytes - 1 | self.flags, 0]);
         self.commands[id] = Some(data);
         CommandId(id as u16)
     }
@@ -297,14 +302,31 @@ impl<'d, D: Design<P, I>, P: Platform, I: Iommu> Nvme<'d, D, P, I> {
     /// # Errors
     /// [`DriverError::Silent`]: it may still do DMA, so everything stays mapped, for good. [`DriverError::Unmap`].
     pub fn stop(self) -> Result<Vec<GuestBuffer>, DriverError> {
-        self.disable()?;
+        disable(&self.registers)?;
         let unfinished = take_back(self.domain, self.commands.into_iter().flatten().flatten())?;
         self.shared.close(self.domain)?;
         Ok(unfinished)
     }
+}
 
-    fn disable(&self) -> Result<(), DriverError> {
-        self.registers.write32(CONFIGURATION, 0);
-        within("stop", || (self.registers.read32(STATUS) & READY == 0).then_some(()))
+/// Stops a controller, whoever has started it: what is in flight ends, and the controller does no more DMA.
+///
+/// # Errors
+/// [`DriverError::Identity`]. [`DriverError::Silent`]: it may still do DMA.
+pub fn reset(function: &Function) -> Result<(), DriverError> {
+    disable(&enable(function)?)
+}
+
+/// The registers, if it is a controller.
+fn enable(function: &Function) -> Result<Bar, DriverError> {
+    let found = function.read(0x08) >> 8;
+    if found != CLASS {
+        return Err(DriverError::Identity { found, expected: "class 0x010802, an NVMe controller" });
     }
+    Ok(function.enable())
+}
+
+fn disable(registers: &Bar) -> Result<(), DriverError> {
+    registers.write32(CONFIGURATION, 0);
+    within("stop", || (registers.read32(STATUS) & READY == 0).then_some(()))
 }

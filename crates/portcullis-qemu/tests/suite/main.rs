@@ -4,4 +4,5 @@ mod breakage;
 mod differential;
 mod edu;
 mod firmware;
+mod take_over;
 mod traffic;

@@ -229,7 +229,7 @@ fn all_designs_move_data_and_give_memory_back() {
     unsafe { Arc::into_inner(unit).expect("the domains have gone").shut_down() }.unwrap();
     assert_eq!(memory.tables_lent(), 0, "{}: tables are lost", Rule::Teardown);
     drop(edu);
-    let process = machine.process_id();
+    let process = machine.process_id().expect("this process has started it");
     assert!(Arc::into_inner(machine).is_some(), "no other has the machine");
     assert!(!std::fs::exists(format!("/proc/{process}")).unwrap(), "QEMU, process {process}, is still there");
 }
