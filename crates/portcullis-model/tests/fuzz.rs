@@ -5,13 +5,14 @@
 mod fuzzing;
 
 use fuzzing::fuzz;
-use portcullis::iommu::{Invalidation, Iommu, SourceId, Translation};
+use portcullis::iommu::{DomainId, Invalidation, Iommu, SourceId, Translation};
 use portcullis::platform::{Platform, Wait};
 use portcullis::table::{EntryValue, Rights};
 use portcullis::{Iova, PAGE_SIZE, PhysAddr};
 use portcullis_model::{Clock, Device, DmaError, Host, ModelMmio, Parameters, Ram, Vtd};
 use portcullis_vtd::spec::faults::FaultReason;
 use portcullis_vtd::spec::registers::*;
+use portcullis_vtd::spec::tables::{ContextEntry, RootEntry, TranslationType};
 use portcullis_vtd::{BringUpError, TakeOver, Unit, UnitConfig};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -54,6 +55,13 @@ enum Step {
     /// Translation through the root table in this page.
     Translate {
         page: u64,
+    },
+    /// Translation as a driver sets it up: from this page on a root table, a context table with this device in it, and what lies there as
+    /// its second-level table.
+    Own {
+        page: u64,
+        device: usize,
+        domain: u16,
     },
     /// A device moves bytes, or asks where it would lead.
     Dma {
@@ -126,6 +134,8 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(page, slot, value)| Step::Poke { word: page * PAGE_SIZE / 8 + slot, value }),
         4 => (0..ABUSED, prop_oneof![0..512u64, any::<u64>()]).prop_map(|(page, tail)| Step::Queue { page, tail }),
         4 => (0..ABUSED).prop_map(|page| Step::Translate { page }),
+        3 => (0..ABUSED, 0..DEVICES.len(), 0..20u16)
+            .prop_map(|(page, device, domain)| Step::Own { page, device, domain }),
         12 => dma.prop_map(|(device, iova, len, how)| Step::Dma { device, iova, len, how }),
         6 => time.prop_map(|ps| Step::Advance { ps }),
         3 => Just(Step::Next),
@@ -195,6 +205,25 @@ impl Bench {
                 write(RTADDR, 8, address(page));
                 write(GCMD, 4, on | u64::from(global::ROOT_TABLE | global::TRANSLATION));
             }
+            Step::Own { page, device, domain } => {
+                let levels = if self.vtd.parameters().four_level { 4 } else { 3 };
+                let context_table = PhysAddr::new(address(page + 1));
+                let context = ContextEntry {
+                    faults_disabled: false,
+                    translation_type: TranslationType::Untranslated,
+                    table: PhysAddr::new(address(page + 2)),
+                    levels,
+                    domain: DomainId(domain),
+                };
+                let root = RootEntry { context_table };
+                for (table, slot, words) in [(page, 0, root.encode()), (page + 1, device, context.encode())] {
+                    let mut bytes = vec![0; PAGE_SIZE as usize];
+                    bytes[slot * 16..slot * 16 + 8].copy_from_slice(&words[0].to_le_bytes());
+                    bytes[slot * 16 + 8..slot * 16 + 16].copy_from_slice(&words[1].to_le_bytes());
+                    assert!(ram.write_bytes(PhysAddr::new(address(table)), &bytes));
+                }
+                self.perform(&Step::Translate { page });
+            }
             Step::Dma { device, iova, len, how } => self.dma(device, Iova::new(iova), len, how),
             Step::Advance { ps } => self.host.advance_ps(ps),
             Step::Next => {
@@ -252,9 +281,11 @@ impl Bench {
             take_over()
         });
         let unit = unit.expect("the unit comes up");
-        for device in unit.inherited_devices() {
+        let inherited: Vec<SourceId> = unit.inherited_devices().collect();
+        for device in inherited {
             unit.release_inherited(device).expect("it was inherited");
         }
+        assert_eq!(unit.inherited_devices().count(), 0);
         let (device, iova) = (&self.devices[0], Iova::new(0x7_f000));
         let write = |data: &[u8]| device.write(vtd, ram, host.now_ps(), iova, data);
         let refused = |data: &[u8]| match write(data) {

@@ -118,7 +118,7 @@ impl TakeOver {
 
 /// One remapping unit, translating.
 ///
-/// A device that is attached to no domain reaches nothing. Dropping or forgetting the unit leaves the gate shut: it goes on
+/// A device that is attached to no domain reaches nothing, unless it is [inherited](Unit::take_over). Dropping or forgetting the unit leaves the gate shut: it goes on
 /// translating as it did, through tables that stay out of use for good. Only [`shut_down`](Unit::shut_down) turns it off.
 pub struct Unit<M: Mmio, P: Platform> {
     pub(crate) hardware: Hardware<M, P>,

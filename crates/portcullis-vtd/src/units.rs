@@ -27,7 +27,8 @@ type Ids = [Option<DomainId>; UNITS_MAX];
 
 /// Several units as one [`Iommu`]. A domain exists on all of them; what they can do is what each of them can.
 ///
-/// Its domain ids are its own, the ones on the units may differ. The units are not used otherwise meanwhile.
+/// Its domain ids are its own, the ones on the units may differ. The units are not used otherwise meanwhile, but to tell
+/// of faults and to release [inherited](crate::Unit::take_over) devices.
 pub struct Units<'a, U, P: Platform, F> {
     units: &'a [U],
     platform: P,

@@ -252,7 +252,8 @@ impl<'d, D: Design<P, I>, P: Platform, I: Iommu> Nvme<'d, D, P, I> {
         };
         let head = opcode | (id as u64) << 16 | NAMESPACE << 32;
         let [first, others] = data_pointers(&self.shared, id, iova, len);
-        self.io.put(&self.shared, [head, 0, 0, first, others, block, len / self.block_bytes - 1 | self.flags, 0]);
+        let blocks = (len / self.block_bytes - 1) | self.flags;
+        self.io.put(&self.shared, [head, 0, 0, first, others, block, blocks, 0]);
         self.commands[id] = Some(data);
         CommandId(id as u16)
     }
