@@ -361,8 +361,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "closed-domain-keeps-its-devices",
         rule: "S6",
-        file: "crates/portcullis-vtd/src/attach.rs",
-        find: r"                attachments.devices.retain(|_, attached| attached.domain != domain);
+        file: "crates/portcullis-vtd/src/attachments.rs",
+        find: r"            self.devices.retain(|attached| attached.domain != domain);
 ",
         replace: r"",
         package: "portcullis-vtd",
@@ -372,9 +372,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "close-forgets-all-devices",
         rule: "S1",
-        file: "crates/portcullis-vtd/src/attach.rs",
-        find: r"attachments.devices.retain(|_, attached| attached.domain != domain);",
-        replace: r"attachments.devices.clear();",
+        file: "crates/portcullis-vtd/src/attachments.rs",
+        find: r"self.devices.retain(|attached| attached.domain != domain);",
+        replace: r"self.devices.retain(|_| false);",
         package: "portcullis-vtd",
         target: "lib",
         test: "tests::domains::the_devices_of_a_closed_domain_are_free_and_those_of_others_are_not",
@@ -382,8 +382,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "close-does-not-cut-off",
         rule: "S10",
-        file: "crates/portcullis-vtd/src/attach.rs",
-        find: r"            of_domain().for_each(|(device, _)| tables.remove(&self.hardware.platform, *device));
+        file: "crates/portcullis-vtd/src/attachments.rs",
+        find: r"        of_domain().for_each(|(device, _)| self.tables.remove(platform, device));
 ",
         replace: r"",
         package: "portcullis-vtd",
@@ -393,14 +393,14 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "failed-close-forgets-the-devices",
         rule: "S10",
-        file: "crates/portcullis-vtd/src/attach.rs",
-        find: r"            if flushed.is_ok() {
-                attachments.devices.retain(",
-        replace: r"            if flushed.is_err() {
-                attachments.devices.retain(|_, attached| attached.domain != domain);
-            }
-            if flushed.is_ok() {
-                attachments.devices.retain(",
+        file: "crates/portcullis-vtd/src/attachments.rs",
+        find: r"        if is_flushed {
+            self.devices.retain(",
+        replace: r"        if !is_flushed {
+            self.devices.retain(|attached| attached.domain != domain);
+        }
+        if is_flushed {
+            self.devices.retain(",
         package: "portcullis-vtd",
         target: "lib",
         test: "tests::domains::a_close_that_fails_cuts_its_devices_off_and_keeps_them",
@@ -408,13 +408,13 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "failed-close-forgets-the-domain",
         rule: "S10",
-        file: "crates/portcullis-vtd/src/attach.rs",
-        find: r"            } else if let Some(open) = attachments.domains.get_mut(&domain) {
-                open.is_closing = false;
-            }",
-        replace: r"            } else {
-                attachments.domains.remove(&domain);
-            }",
+        file: "crates/portcullis-vtd/src/attachments.rs",
+        find: r"        } else if let Some(Standing::Closing(translation)) = self.domains.get(domain).copied() {
+            self.stand(domain, Standing::Open(translation));
+        }",
+        replace: r"        } else {
+            self.domains.remove(domain);
+        }",
         package: "portcullis-vtd",
         target: "lib",
         test: "tests::domains::a_close_that_fails_cuts_its_devices_off_and_keeps_them",
