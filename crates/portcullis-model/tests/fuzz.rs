@@ -256,8 +256,8 @@ impl Bench {
         }
     }
 
-    /// The driver on what is left. Devices that had translations are carried on, and then released, or the driver refuses that and gets a unit
-    /// that does not translate. Then translations that were cached before reach nothing, and a page is mapped, written by a
+    /// The driver on what is left. Devices that had translations are carried on, and then released, or the driver refuses that and gets
+    /// a unit that does not translate. Then translations that were cached before reach nothing, and a page is mapped, written by a
     /// device, and unmapped.
     fn works(&self) {
         let (host, vtd, ram) = (&self.host, &self.vtd, self.host.ram());

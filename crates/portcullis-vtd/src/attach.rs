@@ -116,7 +116,8 @@ fn fits_a_ride(commands: &[Invalidation]) -> bool {
 }
 
 // SAFETY: the unit translates from bring-up on, and is not turned off before it is given up. A device has a context entry while it is
-// attached, and an entry leads to the tables of its domain, or, while it is inherited, to what `take_over` was promised that is left to it. What goes is flushed, and waited for, before it is noted as gone.
+// attached, and an entry leads to the tables of its domain; while it is inherited, to what the caller of `take_over` has left to it.
+// What goes is flushed, and waited for, before it is noted as gone.
 unsafe impl<M: Mmio, P: Platform> Iommu for Unit<M, P> {
     type Ticket = Ticket;
 

@@ -25,8 +25,7 @@ enum Standing {
     Open(Translation),
     /// Its close waits for the hardware: nothing is attached to it.
     Closing(Translation),
-    /// The owner before has opened it. Nothing is attached to it, and its id is never free: only that owner knew what it has told devices
-    /// and caches of it.
+    /// It was opened by the owner before. Nothing is attached to it, and its id is never free.
     Inherited,
 }
 
@@ -58,7 +57,7 @@ impl Spares {
     }
 }
 
-/// Why an attempt changed nothing.
+/// Why an attempt has changed nothing.
 pub(crate) enum Refusal<E> {
     /// It can be made again once [`Spares::obtain`] has got what was missing.
     Short,
@@ -99,7 +98,7 @@ pub(crate) fn with_spares<P: Platform, R, E: From<NoMemory>>(
 }
 
 impl Attachments {
-    /// Nobody anywhere. Domain ids have `id_bits` bits, at most 16.
+    /// No domains and no devices. Domain ids have `id_bits` bits, at most 16.
     pub(crate) fn new(tables: DeviceTables, id_bits: u8) -> Self {
         let last_id = u16::MAX >> (16 - id_bits);
         let (domains, devices) = (SortedMap::new(), SortedMap::new());

@@ -33,7 +33,7 @@ pub enum InheritanceError {
         high: u64,
     },
     /// A context entry has reserved bits set, or asks for what the hardware cannot do.
-    #[error("the context entry that was inherited for device {:04x} is malformed: {high:#018x}:{low:#018x}", .device.0)]
+    #[error("the context entry that was inherited for device {:04x} is malformed or not supported: {high:#018x}:{low:#018x}", .device.0)]
     Context {
         /// Whose.
         device: SourceId,
@@ -78,8 +78,7 @@ pub(crate) fn inherit<M: Mmio, P: Platform>(
     Ok(())
 }
 
-/// Whether the hardware translates by such an entry. One by which it refuses all requests was written by mistake, or is not what it looks
-/// like.
+/// Whether the hardware translates by such an entry. One that it refuses was corrupted, or is in a format that this driver does not know.
 fn is_understood(capability: Capability, extended: ExtendedCapability, entry: &ContextEntry) -> bool {
     let has_type = match entry.translation_type {
         TranslationType::Untranslated => true,
@@ -123,9 +122,9 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
         })
     }
 
-    /// Shuts an inherited device out: it no longer reaches what the previous owner has mapped for it. To be called when the device has been
-    /// reset; one that still works for that owner is refused in the middle of it. Afterwards it may be attached to a domain. Blocks until the
-    /// hardware has forgotten its entry and all translations of its old domain; other inherited devices of that domain keep theirs.
+    /// Shuts an inherited device out: it no longer reaches what the previous owner has mapped for it. Call it once the device has been
+    /// reset, or the DMA that it still does for that owner is refused. Afterwards it may be attached to a domain. Blocks until the hardware
+    /// has forgotten its entry and all translations of its old domain; other inherited devices of that domain keep their entries.
     ///
     /// # Errors
     /// [`AttachError::NotAttached`] where it is not inherited, or was released. [`AttachError::Busy`] while another call releases it. After

@@ -118,8 +118,9 @@ impl TakeOver {
 
 /// One remapping unit, translating.
 ///
-/// A device that is attached to no domain reaches nothing, unless it is [inherited](Unit::take_over). Dropping or forgetting the unit leaves the gate shut: it goes on
-/// translating as it did, through tables that stay out of use for good. Only [`shut_down`](Unit::shut_down) turns it off.
+/// A device that is attached to no domain reaches nothing, unless it is [inherited](Unit::take_over). Dropping or forgetting the unit
+/// leaves the gate shut: it goes on translating as it did, through tables that stay out of use for good. Only
+/// [`shut_down`](Unit::shut_down) turns it off.
 pub struct Unit<M: Mmio, P: Platform> {
     pub(crate) hardware: Hardware<M, P>,
     pub(crate) capability: Capability,
@@ -179,8 +180,8 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
     ///
     /// # Safety
     /// The unit has no other driver any more. One that went on would wait for invalidations that are never made. The tables of the
-    /// previous owner, and the memory to which they lead, are left to the inherited devices until these are released: what is mapped for
-    /// a device that is passed through is all memory.
+    /// previous owner, and the memory to which they lead, are left to the inherited devices until these are released. One that the
+    /// previous owner has passed through reaches all memory until then.
     pub unsafe fn take_over(
         mmio: M,
         platform: P,

@@ -162,7 +162,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         file: "crates/portcullis-vtd/src/units.rs",
         find: r"                with_id(Some(local))?;
                 return Err(error);",
-        replace: r"                self.domains.with(|domains| domains.remove(&domain));
+        replace: r"                self.domains.with(|domains| domains.remove(domain));
                 return Err(error);",
         package: "portcullis-vtd",
         target: "lib",

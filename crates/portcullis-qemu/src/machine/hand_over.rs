@@ -15,9 +15,9 @@ use std::sync::{Arc, Mutex};
 const MEMORY_VARIABLE: &str = "PORTCULLIS_MACHINE_MEMORY";
 
 impl QemuMachine {
-    /// Has `command` start a process to which the machine [was handed over](Self::handed_over): its standard input is QEMU's socket. Until
-    /// that process has ended, commands of this one would get its answers, and so none may be given; memory may be looked at. QEMU still ends
-    /// with the thread that has started it.
+    /// Has `command` start a process to which the machine [was handed over](Self::handed_over): its standard input is QEMU's socket. Give
+    /// no command here until that process has ended, for each would get the other's answers. Memory may be looked at. QEMU still ends with
+    /// the thread that has started it.
     ///
     /// # Errors
     /// [`QtestError::Start`].

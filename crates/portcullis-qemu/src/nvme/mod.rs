@@ -310,7 +310,7 @@ impl<'d, D: Design<P, I>, P: Platform, I: Iommu> Nvme<'d, D, P, I> {
     }
 }
 
-/// Stops a controller, whoever has started it: what is in flight ends, and the controller does no more DMA.
+/// Stops a controller that another driver may have started: what is in flight ends, and the controller does no more DMA.
 ///
 /// # Errors
 /// [`DriverError::Identity`]. [`DriverError::Silent`]: it may still do DMA.

@@ -55,7 +55,7 @@ impl Host {
         self.foreign.lock().expect("not poisoned").clone()
     }
 
-    /// The word at `phys` as hardware reads it, whoever has written it.
+    /// The word at `phys` as hardware reads it, in memory of this host or of another kernel.
     pub(super) fn hardware_read(&self, phys: PhysAddr) -> Option<u64> {
         let foreign = self.foreign.lock().expect("not poisoned").get(&phys.as_u64()).copied();
         foreign.or_else(|| self.fake.hardware_read(phys))

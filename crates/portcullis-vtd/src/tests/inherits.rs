@@ -237,9 +237,9 @@ fn what_cannot_be_carried_on_is_refused() {
     }
 }
 
-/// Firmware that has left translation on is a previous owner as well; where translation is off, nobody is.
+/// Firmware that has left translation on is a previous owner as well. Nothing is inherited where translation is off.
 #[test]
-fn whoever_has_left_translation_on_is_the_previous_owner() {
+fn firmware_leaves_devices_too() {
     for (status, devices) in [(global::TRANSLATION, &DEVICES[..]), (0, &[]), (global::QUEUED_INVALIDATION, &[])] {
         let host = Host::new(true);
         let fake = FakeUnit::new(&host);

@@ -64,7 +64,7 @@ impl<'a> Rig<'a> {
         }
     }
 
-    /// Takes a unit over, from nobody perhaps.
+    /// Takes a unit over, on or off.
     fn take_over(&self, index: usize) -> Driver<'a> {
         let config = UnitConfig { wait_us_max: 50, ..UnitConfig::default() };
         self.call("take over", Keeps::Everything, || {
