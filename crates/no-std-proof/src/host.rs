@@ -2,7 +2,7 @@
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
-use portcullis::platform::{CpuHint, Lock, LockClass, Wait};
+use portcullis::platform::{Context, CpuHint, Lock, LockClass, Wait, WordLines};
 use portcullis::table::{ENTRIES, Entry, Frame};
 use portcullis::{NoMemory, PAGE_SIZE, PhysAddr, Platform};
 
@@ -29,6 +29,7 @@ fn index_of(phys: PhysAddr) -> usize {
 // SAFETY: a page of the pool is handed out once until it comes back, zeroed, and never moves.
 unsafe impl Platform for Host {
     type Lock<T: Send> = TryLock<T>;
+    type CpuWords = WordLines;
 
     fn lock<T: Send>(&self, _: LockClass, value: T) -> TryLock<T> {
         TryLock { held: AtomicBool::new(false), value: UnsafeCell::new(value) }
@@ -42,7 +43,7 @@ unsafe impl Platform for Host {
         1
     }
 
-    fn allocate_frame(&self) -> Result<PhysAddr, NoMemory> {
+    fn allocate_frame(&self, _: Context) -> Result<PhysAddr, NoMemory> {
         let index = TAKEN.iter().position(|taken| !taken.swap(true, Ordering::Acquire)).ok_or(NoMemory)?;
         let page = &POOL[index];
         page.0.iter().for_each(|word| word.store(0, Ordering::Relaxed));
@@ -61,8 +62,12 @@ unsafe impl Platform for Host {
     }
 
     /// For walkers that snoop: entries have only to be in the cache.
-    fn table_barrier(&self, _: &[Entry]) {
+    fn table_barrier(&self, _: &[Entry], _: bool) {
         fence(Ordering::SeqCst);
+    }
+
+    fn cpu_words(&self, value: u64) -> Result<WordLines, NoMemory> {
+        WordLines::new(self, value)
     }
 
     /// This host has no clock; every look takes a microsecond.

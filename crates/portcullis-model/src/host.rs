@@ -4,7 +4,7 @@ use crate::mmio::Clock;
 use crate::ram::Ram;
 use crate::slab::{PagePool, Slab};
 use crate::vtd::Vtd;
-use portcullis::platform::{CpuHint, Lock, LockClass, Platform, Unreadable, Wait};
+use portcullis::platform::{Context, CpuHint, Lock, LockClass, Platform, Unreadable, Wait, WordLines};
 use portcullis::table::{Entry, Frame};
 use portcullis::{NoMemory, PhysAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -79,6 +79,7 @@ impl Clock for Host {
 // SAFETY: `Ram` hands out a page to one caller at a time, zeroed; its pages stay where they are for as long as it lives.
 unsafe impl Platform for Host {
     type Lock<T: Send> = HostLock<T>;
+    type CpuWords = WordLines;
 
     fn lock<T: Send>(&self, _class: LockClass, value: T) -> HostLock<T> {
         HostLock(Mutex::new(value))
@@ -92,11 +93,11 @@ unsafe impl Platform for Host {
         1
     }
 
-    fn allocate_frame(&self) -> Result<PhysAddr, NoMemory> {
+    fn allocate_frame(&self, _context: Context) -> Result<PhysAddr, NoMemory> {
         self.ram.allocate()
     }
 
-    fn allocate_frames(&self, count: usize) -> Result<PhysAddr, NoMemory> {
+    fn allocate_frames(&self, _context: Context, count: usize) -> Result<PhysAddr, NoMemory> {
         self.ram.allocate_run(count)
     }
 
@@ -124,9 +125,15 @@ unsafe impl Platform for Host {
         self.small.lock().unwrap_or_else(PoisonError::into_inner).free(at);
     }
 
-    fn table_barrier(&self, entries: &[Entry]) {
+    fn table_barrier(&self, entries: &[Entry], coherent: bool) {
         // Entries are stored with release and read with acquire, so nothing else is needed where walkers snoop.
-        self.ram.flush(entries);
+        if !coherent {
+            self.ram.flush(entries);
+        }
+    }
+
+    fn cpu_words(&self, value: u64) -> Result<WordLines, NoMemory> {
+        WordLines::new(self, value)
     }
 
     fn now_us(&self) -> u64 {

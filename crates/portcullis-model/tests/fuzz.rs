@@ -303,7 +303,7 @@ impl Bench {
             let slot = (iova.as_u64() >> (12 + 9 * (level - 1))) as usize & 511;
             let slot = &ram.frame(table)[slot..=slot];
             slot[0].store(entry);
-            host.table_barrier(slot);
+            host.table_barrier(slot, false);
             leaf.get_or_insert(slot);
             entry = EntryValue::table(table);
         }
@@ -317,7 +317,7 @@ impl Bench {
 
         let leaf = leaf.expect("a table has a leaf");
         leaf[0].store(EntryValue::ABSENT);
-        host.table_barrier(leaf);
+        host.table_barrier(leaf, false);
         let pages = if parameters.page_selective {
             Invalidation::Pages { domain, first: iova, mask: 0, leaf_only: true }
         } else {

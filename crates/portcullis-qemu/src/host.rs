@@ -1,7 +1,7 @@
 //! The platform: the machine's memory for tables, this process's locks and clock.
 
 use super::memory::GuestMemory;
-use portcullis::platform::{CopyMemory, CpuHint, Lock, LockClass, Platform, Unreadable, Wait};
+use portcullis::platform::{Context, CopyMemory, CpuHint, Lock, LockClass, Platform, Unreadable, Wait, WordLines};
 use portcullis::table::{Entry, Frame};
 use portcullis::{NoMemory, PhysAddr};
 use std::sync::atomic::{Ordering, fence};
@@ -41,6 +41,7 @@ impl QemuHost {
 // SAFETY: the memory hands out a page to one caller at a time, zeroed, and stays mapped for as long as it lives.
 unsafe impl Platform for QemuHost {
     type Lock<T: Send> = QemuLock<T>;
+    type CpuWords = WordLines;
 
     fn lock<T: Send>(&self, _class: LockClass, value: T) -> QemuLock<T> {
         QemuLock(Mutex::new(value))
@@ -54,7 +55,7 @@ unsafe impl Platform for QemuHost {
         1
     }
 
-    fn allocate_frame(&self) -> Result<PhysAddr, NoMemory> {
+    fn allocate_frame(&self, _context: Context) -> Result<PhysAddr, NoMemory> {
         self.memory.allocate()
     }
 
@@ -87,9 +88,13 @@ unsafe impl Platform for QemuHost {
         Some(&*self.memory)
     }
 
-    fn table_barrier(&self, _entries: &[Entry]) {
+    fn table_barrier(&self, _entries: &[Entry], _coherent: bool) {
         // QEMU walks tables through its CPU's caches, whatever its registers say; so a fence is all that it takes here.
         fence(Ordering::SeqCst);
+    }
+
+    fn cpu_words(&self, value: u64) -> Result<WordLines, NoMemory> {
+        WordLines::new(self, value)
     }
 
     fn now_us(&self) -> u64 {

@@ -43,7 +43,7 @@ const fn class_index(class: LockClass) -> usize {
         LockClass::Magazine => 4,
         LockClass::Depot => 5,
         LockClass::Domain => 6,
-        LockClass::Table => 7,
+        LockClass::Table | LockClass::TableReserve => 7,
     }
 }
 

@@ -8,12 +8,18 @@ use crate::spec::tables::{ContextEntry, TranslationType};
 use crate::{Mmio, Unit};
 use portcullis::iommu::{AttachError, Capabilities, DomainId, Invalidation, Iommu, QueueError, SourceId, Translation};
 use portcullis::riommu::format::{RING_ADDRESS_MASK, RingAddress};
+use portcullis::table::Walker;
 use portcullis::{Iova, PhysAddr, Platform};
 
 /// Under caching mode, what hardware caches of a device without a context entry carries this id (§6.1), so no domain gets it.
 const ABSENT: DomainId = DomainId(0);
 
 impl<M: Mmio, P: Platform> Unit<M, P> {
+    /// Its walker, which reads root and context tables as it reads those of domains (ECAP.C).
+    pub(crate) const fn walker(&self) -> Walker<'_, P> {
+        Walker::new(&self.hardware.platform, self.extended.coherent())
+    }
+
     /// Whether a context entry may lead to this.
     fn supports(&self, translation: Translation) -> bool {
         let sagaw = self.capability.sagaw();
@@ -56,7 +62,7 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
         &self,
         attempt: impl Fn(&mut Attachments, &mut Spares) -> Result<R, Refusal<AttachError>>,
     ) -> Result<R, AttachError> {
-        with_spares(&self.hardware.platform, |spares| {
+        with_spares(self.walker(), |spares| {
             let tried = self.attachments.with(|attachments| attempt(attachments, spares));
             tried.unwrap_or_else(|panicked| Err(AttachError::from(panicked).into()))
         })
@@ -148,7 +154,7 @@ unsafe impl<M: Mmio, P: Platform> Iommu for Unit<M, P> {
 
     unsafe fn close_domain(&self, domain: DomainId) -> Result<(), AttachError> {
         let is_shown = self.attachments.with(|attachments| {
-            attachments.begin_close(&self.hardware.platform, domain)?;
+            attachments.begin_close(self.walker(), domain)?;
             Ok::<bool, AttachError>(attachments.is_shown)
         })??;
         let contexts = InvalidationDescriptor::ContextCache(ContextScope::Domain(domain));
@@ -158,16 +164,15 @@ unsafe impl<M: Mmio, P: Platform> Iommu for Unit<M, P> {
     }
 
     fn attach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError> {
-        let platform = &self.hardware.platform;
         let is_shown = self.with_spares(|attachments, spares| {
             let context = |translation| self.context(domain, translation);
-            attachments.begin_attach(platform, domain, device, context, spares)?;
+            attachments.begin_attach(self.walker(), domain, device, context, spares)?;
             Ok(attachments.is_shown)
         })?;
         let announced = if is_shown { self.announce(domain, device) } else { Ok(()) };
         self.attachments.with(|attachments| {
             if announced.is_err() {
-                attachments.tables.remove(platform, device);
+                attachments.tables.remove(self.walker(), device);
             }
             attachments.settle(device);
         })?;
@@ -176,7 +181,7 @@ unsafe impl<M: Mmio, P: Platform> Iommu for Unit<M, P> {
 
     fn detach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError> {
         let is_shown = self.attachments.with(|attachments| {
-            attachments.begin_detach(&self.hardware.platform, domain, device)?;
+            attachments.begin_detach(self.walker(), domain, device)?;
             Ok::<bool, AttachError>(attachments.is_shown)
         })??;
         self.end_detach(is_shown, domain, device)

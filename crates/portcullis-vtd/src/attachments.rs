@@ -4,6 +4,7 @@ use crate::sorted::{Room, Short, SortedMap};
 use crate::spec::tables::ContextEntry;
 use crate::tables::{DeviceTables, SpareTable};
 use portcullis::iommu::{AttachError, DomainId, SourceId, Translation};
+use portcullis::table::Walker;
 use portcullis::{NoMemory, Platform};
 
 /// The open domains and the attached devices. The lock is released while an attach, a detach or a close waits for its flush. Until that
@@ -45,10 +46,10 @@ pub(crate) struct Spares {
 
 impl Spares {
     /// Allocates what the last attempt did not find. No lock may be held.
-    pub(crate) fn obtain<P: Platform>(&mut self, platform: &P) -> Result<(), NoMemory> {
-        self.domains.obtain()?;
-        self.devices.obtain()?;
-        self.table.obtain(platform)
+    pub(crate) fn obtain<P: Platform>(&mut self, walker: Walker<'_, P>) -> Result<(), NoMemory> {
+        self.domains.obtain(walker.platform())?;
+        self.devices.obtain(walker.platform())?;
+        self.table.obtain(walker)
     }
 
     /// Gives back what was not needed. No lock may be held.
@@ -78,7 +79,7 @@ impl From<AttachError> for Refusal<AttachError> {
 
 /// Makes an attempt, and makes it again with what it was short of.
 pub(crate) fn with_spares<P: Platform, R, E: From<NoMemory>>(
-    platform: &P,
+    walker: Walker<'_, P>,
     mut attempt: impl FnMut(&mut Spares) -> Result<R, Refusal<E>>,
 ) -> Result<R, E> {
     let mut spares = Spares::default();
@@ -87,13 +88,13 @@ pub(crate) fn with_spares<P: Platform, R, E: From<NoMemory>>(
             Ok(result) => break Ok(result),
             Err(Refusal::For(error)) => break Err(error),
             Err(Refusal::Short) => {
-                if let Err(error) = spares.obtain(platform) {
+                if let Err(error) = spares.obtain(walker) {
                     break Err(error.into());
                 }
             }
         }
     };
-    spares.release(platform);
+    spares.release(walker.platform());
     result
 }
 
@@ -123,7 +124,11 @@ impl Attachments {
     }
 
     /// Takes the devices of a domain out of the tables, and marks it.
-    pub(crate) fn begin_close<P: Platform>(&mut self, platform: &P, domain: DomainId) -> Result<(), AttachError> {
+    pub(crate) fn begin_close<P: Platform>(
+        &mut self,
+        walker: Walker<'_, P>,
+        domain: DomainId,
+    ) -> Result<(), AttachError> {
         let Some(Standing::Open(translation)) = self.domains.get(domain).copied() else {
             return Err(AttachError::NoSuchDomain(domain));
         };
@@ -131,7 +136,7 @@ impl Attachments {
         if let Some((device, _)) = of_domain().find(|(_, attached)| attached.is_busy) {
             return Err(AttachError::Busy(device));
         }
-        of_domain().for_each(|(device, _)| self.tables.remove(platform, device));
+        of_domain().for_each(|(device, _)| self.tables.remove(walker, device));
         self.stand(domain, Standing::Closing(translation));
         Ok(())
     }
@@ -155,7 +160,7 @@ impl Attachments {
     /// Writes the entry of a device, and marks it until it is [settled](Self::settle).
     pub(crate) fn begin_attach<P: Platform>(
         &mut self,
-        platform: &P,
+        walker: Walker<'_, P>,
         domain: DomainId,
         device: SourceId,
         context: impl FnOnce(Translation) -> ContextEntry,
@@ -174,7 +179,7 @@ impl Attachments {
             .into());
         }
         let slot = self.devices.slot(&mut spares.devices)?;
-        self.tables.insert(platform, device, context(translation), &mut spares.table)?;
+        self.tables.insert(walker, device, context(translation), &mut spares.table)?;
         // Recorded before it is announced: should that fail, hardware may use the entry all the same, and only a detach or a
         // close, which flush, may forget it.
         slot.fill(device, Attached { domain, is_busy: true });
@@ -184,7 +189,7 @@ impl Attachments {
     /// Clears the entry of a device of `domain`, and marks it.
     pub(crate) fn begin_detach<P: Platform>(
         &mut self,
-        platform: &P,
+        walker: Walker<'_, P>,
         domain: DomainId,
         device: SourceId,
     ) -> Result<(), AttachError> {
@@ -197,7 +202,7 @@ impl Attachments {
             _ => {}
         }
         attached.is_busy = true;
-        self.tables.remove(platform, device);
+        self.tables.remove(walker, device);
         Ok(())
     }
 
@@ -216,14 +221,14 @@ impl Attachments {
     /// Takes a device on with the entry that its previous owner has given it.
     pub(crate) fn inherit<P: Platform>(
         &mut self,
-        platform: &P,
+        walker: Walker<'_, P>,
         device: SourceId,
         entry: ContextEntry,
         spares: &mut Spares,
     ) -> Result<(), Short> {
         let of_domain = self.domains.slot(&mut spares.domains)?;
         let of_device = self.devices.slot(&mut spares.devices)?;
-        self.tables.insert(platform, device, entry, &mut spares.table)?;
+        self.tables.insert(walker, device, entry, &mut spares.table)?;
         of_domain.fill(entry.domain, Standing::Inherited);
         of_device.fill(device, Attached { domain: entry.domain, is_busy: false });
         Ok(())
@@ -232,7 +237,7 @@ impl Attachments {
     /// Clears the entry of an inherited device, and marks it. Returns the domain in which it was.
     pub(crate) fn begin_release<P: Platform>(
         &mut self,
-        platform: &P,
+        walker: Walker<'_, P>,
         device: SourceId,
     ) -> Result<DomainId, AttachError> {
         let domains = &self.domains;
@@ -242,7 +247,7 @@ impl Attachments {
             return Err(AttachError::Busy(device));
         }
         attached.is_busy = true;
-        self.tables.remove(platform, device);
+        self.tables.remove(walker, device);
         Ok(attached.domain)
     }
 

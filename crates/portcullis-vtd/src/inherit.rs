@@ -4,11 +4,13 @@
 
 use crate::attachments::{Attachments, with_spares};
 use crate::hardware::Hardware;
+use crate::sorted::try_reserve;
 use crate::spec::registers::{Capability, ExtendedCapability, RTADDR, root_table};
 use crate::spec::tables::{ContextEntry, RootEntry, TABLE_ENTRIES, TranslationType};
 use crate::{BringUpError, Mmio, Unit};
 use alloc::vec::Vec;
 use portcullis::iommu::{AttachError, SourceId};
+use portcullis::table::Walker;
 use portcullis::{NoMemory, PhysAddr, Platform};
 use thiserror::Error;
 
@@ -52,11 +54,12 @@ pub(crate) fn inherit<M: Mmio, P: Platform>(
     attachments: &mut Attachments,
 ) -> Result<(), BringUpError> {
     let platform = &hardware.platform;
+    let walker = Walker::new(platform, extended.coherent());
     let register = hardware.read64(RTADDR);
     if register & root_table::MODE != 0 {
         return Err(InheritanceError::Mode(register).into());
     }
-    let (mut root, mut contexts) = (Table::new()?, Table::new()?);
+    let (mut root, mut contexts) = (Table::new(platform)?, Table::new(platform)?);
     root.read(platform, PhysAddr::new(register & root_table::ADDRESS))?;
     for (bus, [low, high]) in (0..=u8::MAX).zip(root.entries()) {
         let malformed = InheritanceError::Root { bus, low, high };
@@ -69,10 +72,7 @@ pub(crate) fn inherit<M: Mmio, P: Platform>(
             if !is_understood(capability, extended, &entry) || entry.domain > attachments.last_id() {
                 return Err(malformed.into());
             }
-            with_spares::<_, _, NoMemory>(
-                platform,
-                |spares| Ok(attachments.inherit(platform, device, entry, spares)?),
-            )?;
+            with_spares::<_, _, NoMemory>(walker, |spares| Ok(attachments.inherit(walker, device, entry, spares)?))?;
         }
     }
     Ok(())
@@ -94,9 +94,8 @@ fn is_understood(capability: Capability, extended: ExtendedCapability, entry: &C
 struct Table(Vec<u64>);
 
 impl Table {
-    fn new() -> Result<Self, NoMemory> {
-        let mut words = Vec::new();
-        words.try_reserve_exact(TABLE_ENTRIES * 2).map_err(|_| NoMemory)?;
+    fn new<P: Platform>(platform: &P) -> Result<Self, NoMemory> {
+        let mut words = try_reserve(platform, TABLE_ENTRIES * 2)?;
         words.resize(TABLE_ENTRIES * 2, 0);
         Ok(Self(words))
     }
@@ -131,7 +130,7 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
     /// [`AttachError::Queue`] it must be assumed to reach memory still, and can be released again.
     pub fn release_inherited(&self, device: SourceId) -> Result<(), AttachError> {
         let (is_shown, domain) = self.attachments.with(|attachments| {
-            let domain = attachments.begin_release(&self.hardware.platform, device)?;
+            let domain = attachments.begin_release(self.walker(), device)?;
             Ok::<_, AttachError>((attachments.is_shown, domain))
         })??;
         self.end_detach(is_shown, domain, device)

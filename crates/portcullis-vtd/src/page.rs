@@ -1,6 +1,7 @@
 //! Pages that the unit reads or writes: the one place that touches memory the platform lends.
 
-use portcullis::table::Entry;
+use portcullis::platform::Context;
+use portcullis::table::{Entry, Walker};
 use portcullis::{NoMemory, PhysAddr, Platform};
 
 /// Proof that hardware reads and writes no page of ours any more: it was seen with translation and queue off.
@@ -32,18 +33,18 @@ impl Page {
         Self(None)
     }
 
-    pub(crate) fn allocate<P: Platform>(platform: &P) -> Result<Self, NoMemory> {
-        platform.allocate_frame().map(|phys| Self(Some(phys)))
+    pub(crate) fn allocate<P: Platform>(walker: Walker<'_, P>) -> Result<Self, NoMemory> {
+        walker.allocate_frame(Context::MaySleep).map(|phys| Self(Some(phys)))
     }
 
     /// Several pages, or none.
-    pub(crate) fn allocate_all<const N: usize, P: Platform>(platform: &P) -> Result<[Self; N], NoMemory> {
+    pub(crate) fn allocate_all<const N: usize, P: Platform>(walker: Walker<'_, P>) -> Result<[Self; N], NoMemory> {
         let mut pages = [const { Self(None) }; N];
         for index in 0..N {
-            match Self::allocate(platform) {
+            match Self::allocate(walker) {
                 Ok(page) => pages[index] = page,
                 Err(NoMemory) => {
-                    pages.iter_mut().for_each(|page| page.release(platform, &Stopped::never_told()));
+                    pages.iter_mut().for_each(|page| page.release(walker.platform(), &Stopped::never_told()));
                     return Err(NoMemory);
                 }
             }

@@ -2,7 +2,15 @@
 //! brought to it as [`Room`], which is obtained before the lock is taken and dropped after it is released.
 
 use alloc::vec::Vec;
-use portcullis::NoMemory;
+use portcullis::platform::Context;
+use portcullis::{NoMemory, Platform};
+
+/// A vector with room for `capacity`, which the host may sleep to find.
+pub(crate) fn try_reserve<T, P: Platform>(platform: &P, capacity: usize) -> Result<Vec<T>, NoMemory> {
+    let mut all = Vec::new();
+    platform.allocate(Context::MaySleep, || all.try_reserve_exact(capacity)).map_err(|_| NoMemory)?;
+    Ok(all)
+}
 
 pub(crate) struct SortedMap<K, V>(Vec<(K, V)>);
 
@@ -28,11 +36,10 @@ impl<K, V> Default for Room<K, V> {
 
 impl<K, V> Room<K, V> {
     /// Allocates what the last attempt did not find. No lock may be held.
-    pub(crate) fn obtain(&mut self) -> Result<(), NoMemory> {
+    pub(crate) fn obtain<P: Platform>(&mut self, platform: &P) -> Result<(), NoMemory> {
         if self.memory.capacity() < self.wanted {
             // Nothing lies in it, so that nothing is moved.
-            self.memory = Vec::new();
-            self.memory.try_reserve_exact(self.wanted).map_err(|_| NoMemory)?;
+            self.memory = try_reserve(platform, self.wanted)?;
         }
         Ok(())
     }
@@ -119,6 +126,7 @@ impl<K: Ord, V> Slot<'_, K, V> {
 #[cfg(test)]
 mod tests {
     use super::{Room, SortedMap};
+    use portcullis::platform::fake::FakeHost;
     use std::collections::BTreeMap;
 
     #[test]
@@ -129,7 +137,7 @@ mod tests {
             let key = (step * 7919) % 257;
             if step % 5 < 3 {
                 if map.slot(&mut room).is_err() {
-                    room.obtain().expect("memory");
+                    room.obtain(&FakeHost::default()).expect("memory");
                 }
                 map.slot(&mut room).expect("room was brought").fill(key, step);
                 tree.insert(key, step);
@@ -153,14 +161,14 @@ mod tests {
         let mut map = SortedMap::<u32, ()>::new();
         let mut room = Room::default();
         assert!(map.slot(&mut room).is_err());
-        room.obtain().expect("memory");
+        room.obtain(&FakeHost::default()).expect("memory");
         let capacity = room.memory.capacity();
         for key in 0..capacity as u32 {
             map.slot(&mut room).expect("room").fill(key, ());
         }
         assert_eq!((map.0.capacity(), room.memory.capacity()), (capacity, 0), "it took the memory that was brought");
         assert!(map.slot(&mut room).is_err(), "full");
-        room.obtain().expect("memory");
+        room.obtain(&FakeHost::default()).expect("memory");
         map.slot(&mut room).expect("room").fill(77, ());
         assert_eq!(room.memory.capacity(), capacity, "the old memory goes back with the room");
     }

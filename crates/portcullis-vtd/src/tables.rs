@@ -4,6 +4,7 @@ use crate::page::{Page, Stopped};
 use crate::sorted::{Room, Short, SortedMap};
 use crate::spec::tables::{ContextEntry, RootEntry, context_index, root_index};
 use portcullis::iommu::SourceId;
+use portcullis::table::Walker;
 use portcullis::{NoMemory, PhysAddr, Platform};
 
 /// One root table; a context table for each bus that ever had a device attached.
@@ -22,11 +23,11 @@ pub(crate) struct SpareTable {
 
 impl SpareTable {
     /// Allocates what the last attempt did not find. No lock may be held.
-    pub(crate) fn obtain<P: Platform>(&mut self, platform: &P) -> Result<(), NoMemory> {
+    pub(crate) fn obtain<P: Platform>(&mut self, walker: Walker<'_, P>) -> Result<(), NoMemory> {
         if self.is_wanted && self.page.is_none() {
-            self.page = Some(Page::allocate(platform)?);
+            self.page = Some(Page::allocate(walker)?);
         }
-        self.room.obtain()
+        self.room.obtain(walker.platform())
     }
 
     /// Gives back what was not needed. No lock may be held.
@@ -58,29 +59,29 @@ impl DeviceTables {
     /// [`Short`], and nothing has changed: the first device of a bus needs a context table.
     pub(crate) fn insert<P: Platform>(
         &mut self,
-        platform: &P,
+        walker: Walker<'_, P>,
         device: SourceId,
         entry: ContextEntry,
         spare: &mut SpareTable,
     ) -> Result<(), Short> {
         let bus = root_index(device);
         if let Some(table) = self.contexts.get(bus) {
-            write(platform, table, context_index(device), entry.encode());
+            write(walker, table, context_index(device), entry.encode());
             return Ok(());
         }
         spare.is_wanted = true;
         let slot = self.contexts.slot(&mut spare.room)?;
         let table = spare.page.take().ok_or(Short)?;
-        write(platform, &table, context_index(device), entry.encode());
-        write(platform, &self.root, bus, RootEntry { context_table: table.phys() }.encode());
+        write(walker, &table, context_index(device), entry.encode());
+        write(walker, &self.root, bus, RootEntry { context_table: table.phys() }.encode());
         slot.fill(bus, table);
         Ok(())
     }
 
     /// Clears the entry of a device, and makes that visible. What the unit has cached of it stays.
-    pub(crate) fn remove<P: Platform>(&self, platform: &P, device: SourceId) {
+    pub(crate) fn remove<P: Platform>(&self, walker: Walker<'_, P>, device: SourceId) {
         if let Some(table) = self.contexts.get(root_index(device)) {
-            write(platform, table, context_index(device), [0, 0]);
+            write(walker, table, context_index(device), [0, 0]);
         }
     }
 
@@ -93,11 +94,11 @@ impl DeviceTables {
 
 /// Writes an entry of two quadwords so that hardware, which reads both at once, sees the old one or the new one: while it is
 /// present, only its low quadword changes, and the high one is written while it is not.
-fn write<P: Platform>(platform: &P, table: &Page, index: usize, [low, high]: [u64; 2]) {
-    let entry = &table.entries(platform)[index * 2..index * 2 + 2];
+fn write<P: Platform>(walker: Walker<'_, P>, table: &Page, index: usize, [low, high]: [u64; 2]) {
+    let entry = &table.entries(walker.platform())[index * 2..index * 2 + 2];
     if low != 0 {
         entry[1].store_bits(high);
     }
     entry[0].store_bits(low);
-    platform.table_barrier(entry);
+    walker.show(entry);
 }

@@ -16,6 +16,7 @@ use crate::{Mmio, tables::DeviceTables};
 use core::sync::atomic::{AtomicBool, Ordering};
 use portcullis::iommu::AttachError;
 use portcullis::platform::LockClass;
+use portcullis::table::Walker;
 use portcullis::{NoMemory, Platform, QueueError};
 use thiserror::Error;
 
@@ -222,7 +223,7 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
     fn prepare(hardware: Hardware<M, P>, identity: &Identity, config: UnitConfig) -> Result<Self, BringUpError> {
         let Identity { capability, extended, domain_id_bits, status } = *identity;
         let platform = &hardware.platform;
-        let [root, descriptors, statuses] = Page::allocate_all(platform)?;
+        let [root, descriptors, statuses] = Page::allocate_all(Walker::new(platform, identity.extended.coherent()))?;
         let mut queue = Queue::new(platform, descriptors, statuses);
         let mut attachments = Attachments::new(DeviceTables::new(root), domain_id_bits);
         if status & global::TRANSLATION != 0

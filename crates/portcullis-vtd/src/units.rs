@@ -88,7 +88,7 @@ impl<'a, U: Iommu, P: Platform, F: Fn(SourceId) -> Option<usize> + Send + Sync> 
             });
             match noted {
                 Ok(Ok(id)) => return Ok(id),
-                Ok(Err(Short)) => room.obtain()?,
+                Ok(Err(Short)) => room.obtain(&self.platform)?,
                 Err(error) => return Err(error),
             }
         }

@@ -1,15 +1,127 @@
 //! Memory that may not be there.
 
 use crate::error::NoMemory;
+use crate::platform::{Context, Platform};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
+/// A vector with room for `capacity`, and with nothing in it.
+pub(crate) fn try_reserve<T, P: Platform>(platform: &P, context: Context, capacity: usize) -> Result<Vec<T>, NoMemory> {
+    try_reserve_by(|allocate| platform.allocate(context, allocate), capacity)
+}
+
+/// The same, where `host` tells the host that the global allocator is asked, and runs what asks it.
+pub(crate) fn try_reserve_by<T>(host: impl FnOnce(&mut dyn FnMut()), capacity: usize) -> Result<Vec<T>, NoMemory> {
+    let (mut all, mut reserved) = (Vec::new(), Err(NoMemory));
+    host(&mut || reserved = all.try_reserve_exact(capacity).map_err(|_| NoMemory));
+    reserved.map(|()| all)
+}
+
+/// A vector of `count` of what `make` makes.
+pub(crate) fn try_fill<T, P: Platform>(
+    platform: &P,
+    context: Context,
+    count: usize,
+    make: impl FnMut() -> T,
+) -> Result<Vec<T>, NoMemory> {
+    let mut all = try_reserve(platform, context, count)?;
+    all.resize_with(count, make);
+    Ok(all)
+}
+
 /// `Box::new` that reports exhaustion.
-pub(crate) fn try_box<T>(value: T) -> Result<Box<T>, NoMemory> {
-    let mut one = Vec::new();
-    one.try_reserve_exact(1).map_err(|_| NoMemory)?;
-    one.push(value);
-    let slice: Box<[T]> = one.into_boxed_slice();
+pub(crate) fn try_box<T, P: Platform>(platform: &P, context: Context, value: T) -> Result<Box<T>, NoMemory> {
+    Ok(boxed(try_reserve(platform, context, 1)?, value))
+}
+
+/// Moves `value` into `room`, which is for one value exactly.
+pub(crate) fn boxed<T>(mut room: Vec<T>, value: T) -> Box<T> {
+    debug_assert!(room.is_empty());
+    room.push(value);
+    let slice: Box<[T]> = room.into_boxed_slice();
     // SAFETY: a slice of one value has the layout of the value, so the box may own it as such.
-    Ok(unsafe { Box::from_raw(Box::into_raw(slice).cast::<T>()) })
+    unsafe { Box::from_raw(Box::into_raw(slice).cast::<T>()) }
+}
+
+/// Memory that something under a lock may want: made while no lock is held, for host allocators may take their time.
+pub(crate) struct Spare<M> {
+    made: Option<M>,
+    /// How much it is to be made for.
+    wanted: usize,
+}
+
+impl<M> Spare<M> {
+    /// What was made already, for an amount of one.
+    pub(crate) const fn of(made: M) -> Self {
+        Self { made: Some(made), wanted: 1 }
+    }
+
+    /// Nothing: whoever needs more fails.
+    pub(crate) const fn none() -> Self {
+        Self { made: None, wanted: 0 }
+    }
+
+    /// What was made for so much.
+    ///
+    /// # Errors
+    /// [`NoMemory`] where nothing was made yet, or for another amount; that is noted.
+    pub(crate) fn take(&mut self, wanted: usize) -> Result<M, NoMemory> {
+        let made = if self.wanted == wanted { self.made.take() } else { None };
+        self.wanted = wanted;
+        made.ok_or(NoMemory)
+    }
+}
+
+/// Runs `act`, in which locks are held, as often as it finds that it needs memory; between that it has `make` make it.
+///
+/// # Errors
+/// Those of `act` and `make`.
+pub(crate) fn with_spare<M, R, E: From<NoMemory> + PartialEq>(
+    mut make: impl FnMut(usize) -> Result<M, NoMemory>,
+    mut act: impl FnMut(&mut Spare<M>) -> Result<R, E>,
+) -> Result<R, E> {
+    let mut spare = Spare::none();
+    loop {
+        match act(&mut spare) {
+            Err(error) if error == NoMemory.into() && spare.made.is_none() => spare.made = Some(make(spare.wanted)?),
+            done => return done,
+        }
+    }
+}
+
+/// Moves what `all` has into `larger`, if that has more room; then `larger` has what `all` was.
+pub(crate) fn move_into<T>(all: &mut Vec<T>, larger: &mut Vec<T>) {
+    if larger.capacity() > all.capacity() {
+        larger.append(all);
+        core::mem::swap(all, larger);
+    }
+}
+
+/// A block of values for a list of such, and a list with more room where the old one is full.
+pub(crate) struct Block<T> {
+    block: Vec<T>,
+    larger: Vec<Vec<T>>,
+}
+
+impl<T> Block<T> {
+    /// A block of `len` values, and room for `blocks` such blocks.
+    pub(crate) fn new<P: Platform>(
+        platform: &P,
+        context: Context,
+        len: usize,
+        blocks: usize,
+    ) -> Result<Self, NoMemory> {
+        Ok(Self { block: try_reserve(platform, context, len)?, larger: try_reserve(platform, context, blocks)? })
+    }
+
+    /// How many blocks the next one is to have room for: more than the list has, where that is full.
+    pub(crate) fn room_wanted(blocks: &Vec<Vec<T>>) -> usize {
+        if blocks.len() < blocks.capacity() { 0 } else { (2 * blocks.len()).max(4) }
+    }
+
+    /// Adds it to the list that has asked for it.
+    pub(crate) fn add_to(mut self, blocks: &mut Vec<Vec<T>>) {
+        move_into(blocks, &mut self.larger);
+        blocks.push(self.block);
+    }
 }

@@ -2,6 +2,7 @@
 
 use crate::address::Segment;
 use crate::error::NoMemory;
+use crate::fallible::move_into;
 use alloc::vec::Vec;
 use arrayvec::ArrayVec;
 
@@ -17,12 +18,16 @@ pub(crate) struct SegmentList {
 }
 
 impl SegmentList {
-    /// What `segments` gives. If `joins`, neighbours that meet where a page ends are joined: not where each segment has addresses of
+    /// What `segments` gives, in `room` for so many where they are more than a few. If `joins`, neighbours that meet where a page ends are joined: not where each segment has addresses of
     /// its own, which are found by its number.
     ///
     /// # Errors
     /// [`NoMemory`].
-    pub(crate) fn collect(segments: impl IntoIterator<Item = Segment>, joins: bool) -> Result<Self, NoMemory> {
+    pub(crate) fn collect(
+        room: impl Fn(usize) -> Result<Vec<Segment>, NoMemory>,
+        segments: impl IntoIterator<Item = Segment>,
+        joins: bool,
+    ) -> Result<Self, NoMemory> {
         let mut list = Self::default();
         let mut segments = segments.into_iter();
         let Some(mut last) = segments.next() else { return Ok(list) };
@@ -31,10 +36,10 @@ impl SegmentList {
             match end.and_then(|_| last.len.checked_add(next.len)) {
                 // One without a length is for the request to refuse.
                 Some(len) if joins && last.len > 0 && next.len > 0 => last.len = len,
-                _ => list.push(core::mem::replace(&mut last, next))?,
+                _ => list.push(&room, core::mem::replace(&mut last, next))?,
             }
         }
-        list.push(last)?;
+        list.push(&room, last)?;
         Ok(list)
     }
 
@@ -42,19 +47,26 @@ impl SegmentList {
         if self.many.is_empty() { &self.few } else { &self.many }
     }
 
-    /// Adds one.
+    /// Adds one, in `room` for so many where there are too many.
     ///
     /// # Errors
     /// [`NoMemory`].
-    pub(crate) fn push(&mut self, segment: Segment) -> Result<(), NoMemory> {
+    pub(crate) fn push(
+        &mut self,
+        room: impl Fn(usize) -> Result<Vec<Segment>, NoMemory>,
+        segment: Segment,
+    ) -> Result<(), NoMemory> {
         if self.many.is_empty() {
             let Err(full) = self.few.try_push(segment) else { return Ok(()) };
-            self.many.try_reserve(2 * FEW).map_err(|_| NoMemory)?;
+            self.many = room(2 * FEW)?;
             self.many.extend_from_slice(&self.few);
             self.many.push(full.element());
             return Ok(());
         }
-        self.many.try_reserve(1).map_err(|_| NoMemory)?;
+        if self.many.len() == self.many.capacity() {
+            let mut larger = room(2 * self.many.len())?;
+            move_into(&mut self.many, &mut larger);
+        }
         self.many.push(segment);
         Ok(())
     }

@@ -6,14 +6,16 @@ use crate::fallible::try_box;
 use crate::iommu::{
     AttachError, Capabilities, DomainId, Invalidation, Iommu, QueueError, SourceId, Translation, covering,
 };
-use crate::platform::{Phase, Platform, Step};
+use crate::platform::{Context, Phase, Platform, Step};
 use crate::proof::Proof;
 use crate::request::{Access, Request};
 use crate::segment_list::SegmentList;
 use crate::sub_page::{Bounce, BouncePages, BouncePool, Chain, SubPage, Sync};
 use crate::submission::Submission;
 use crate::sync::{AtomicBool, AtomicU64, Ordering, PanicFlag, PanicTag, StaticCounter};
-use crate::table::{self, Frame, FreedTables, LEVEL_BITS, SecondLevelTable, Share, SharedRun, TableRule, Unshare};
+use crate::table::{
+    self, Frame, FreedTables, LEVEL_BITS, SecondLevelTable, Share, SharedRun, TableReserve, TableRule, Unshare, Walker,
+};
 use crate::unwind::on_unwind;
 use alloc::boxed::Box;
 
@@ -43,6 +45,7 @@ pub struct AddressSpace<P: Platform, I: Iommu> {
     /// The tag that unmaps are let into a batch by: `tag`, and none since the first panic. Relaxed: as `panicked`.
     batch_tag: PanicTag,
     table: SecondLevelTable,
+    reserve: TableReserve<P>,
     /// One past the last page that the table translates.
     end_pfn: u64,
     /// Set by the first invalidation that failed, or the first panic; from then on nothing is mapped. Relaxed: it only has to be
@@ -74,13 +77,14 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
             1..=48 if capabilities.four_level => 4,
             _ => return Err(NewDomainError::Width(width)),
         };
-        let table = SecondLevelTable::new(&platform, levels, &capabilities, rule)?;
+        let walker = Walker::new(&platform, capabilities.coherent);
+        let table = SecondLevelTable::new(walker, levels, &capabilities, rule)?;
         // SAFETY: the table is this space's alone, and goes after the domain has been closed.
         let id = match unsafe { iommu.open_domain(Translation::Tables { root: table.root(), levels }) } {
             Ok(id) => id,
             Err(error) => {
                 // SAFETY: no other CPU has the table.
-                let pages = unsafe { table.dismantle(&platform) };
+                let pages = unsafe { table.dismantle(walker) };
                 table::release(&platform, pages, &Proof::never_visible());
                 return Err(error.into());
             }
@@ -88,6 +92,7 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
         let tag = next_tag();
         let plain_below = if capabilities.caches_absent { 0 } else { 1 << capabilities.physical_bits.min(52) };
         Ok(Self {
+            reserve: TableReserve::new(&platform, false),
             platform,
             iommu,
             capabilities,
@@ -104,13 +109,21 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
         })
     }
 
+    /// The same for a mapper that writes tables with a lock held: no map asks the host for a page, for hosts may take their time.
+    /// [`make_room`](Self::make_room) has to come before.
+    #[must_use]
+    pub(crate) fn with_reserve_first(mut self) -> Self {
+        self.reserve = TableReserve::new(&self.platform, true);
+        self
+    }
+
     /// The same with bounce pages where `sub_page` asks for them.
     ///
     /// # Errors
     /// [`NewDomainError::CannotBounce`] from a host that copies nothing, [`NewDomainError::NoMemory`].
     pub fn with_sub_page(mut self, sub_page: SubPage) -> Result<Self, NewDomainError> {
         if sub_page == SubPage::Bounce {
-            self.bounce = Some(try_box(BouncePool::new(&self.platform)?)?);
+            self.bounce = Some(try_box(&self.platform, Context::MaySleep, BouncePool::new(&self.platform)?)?);
         }
         Ok(self)
     }
@@ -124,6 +137,12 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     #[inline]
     pub const fn platform(&self) -> &P {
         &self.platform
+    }
+
+    /// The walker of the IOMMU.
+    #[inline(always)]
+    pub(crate) const fn walker(&self) -> Walker<'_, P> {
+        Walker::new(&self.platform, self.capabilities.coherent).with_reserve(&self.reserve)
     }
 
     /// What the IOMMU can do.
@@ -154,6 +173,40 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     #[inline]
     pub const fn table(&self) -> &SecondLevelTable {
         &self.table
+    }
+
+    /// Table pages in use, those that are kept for maps among them.
+    pub(crate) fn table_pages(&self) -> usize {
+        self.table.pages() + self.reserve.pages()
+    }
+
+    /// Table pages that a map of `pages` pages adds at most, wherever its addresses lie.
+    pub(crate) fn tables_max(&self, pages: u64) -> usize {
+        self.table.tables_max(pages)
+    }
+
+    /// Keeps `tables` table pages for maps that find none at the host, until another call says otherwise.
+    ///
+    /// # Errors
+    /// [`NoMemory`]; those that the host had are kept.
+    pub(crate) fn reserve_tables(&self, tables: usize) -> Result<(), NoMemory> {
+        self.reserve.want(tables);
+        self.reserve.trim(&self.platform, 0);
+        self.reserve.fill(self.walker(), Context::MaySleep, 0)
+    }
+
+    /// Sees to it that a map of `pages` pages finds its tables in the reserve, unless others take them first. Not to be called with a
+    /// lock held.
+    ///
+    /// # Errors
+    /// [`NoMemory`].
+    pub(crate) fn make_room(&self, pages: u64) -> Result<(), NoMemory> {
+        self.reserve.fill(self.walker(), Context::Atomic, self.tables_max(pages))
+    }
+
+    /// Gives back what [`make_room`](Self::make_room) has taken and no map has used, but for what the next one needs that has a page.
+    pub(crate) fn give_room_back(&self) {
+        self.reserve.trim(&self.platform, self.tables_max(1));
     }
 
     /// Lets a device in.
@@ -262,8 +315,8 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     /// # Safety
     /// Nothing larger than 4 KiB is mapped around `pfn`, which is below what the table translates.
     pub(crate) unsafe fn add_leaf_table(&self, pfn: u64) -> Result<&Frame, NoMemory> {
-        // SAFETY: the caller's promise, passed on; the platform is the one of `new`.
-        unsafe { self.table.add_leaf_table(&self.platform, pfn) }
+        // SAFETY: the caller's promise, passed on; the walker is that of `new`.
+        unsafe { self.table.add_leaf_table(self.walker(), pfn) }
     }
 
     /// Takes out the leaf table that translates page `pfn`, and returns it.
@@ -272,8 +325,8 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     /// [`add_leaf_table`](Self::add_leaf_table) has added it, and nothing is mapped in it; nobody takes it out at the same time;
     /// the page is freed after an all-levels invalidation, and after the walks of software that may be at it.
     pub(crate) unsafe fn remove_leaf_table(&self, pfn: u64) -> PhysAddr {
-        // SAFETY: the caller's promise, passed on; the platform is the one of `new`.
-        unsafe { self.table.remove_leaf_table(&self.platform, pfn) }
+        // SAFETY: the caller's promise, passed on; the walker is that of `new`.
+        unsafe { self.table.remove_leaf_table(self.walker(), pfn) }
     }
 
     /// Writes translations, with or without marks ([`SecondLevelTable::map`]). [`sync_map`](Self::sync_map) has to follow.
@@ -291,8 +344,8 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
         access: Access,
         marked: bool,
     ) -> Result<(), MapError> {
-        // SAFETY: the caller's promise, passed on; the platform is the one of `new`.
-        unsafe { self.table.map(&self.platform, range, segments, access.rights(), marked) }
+        // SAFETY: the caller's promise, passed on; the walker is that of `new`.
+        unsafe { self.table.map(self.walker(), range, segments, access.rights(), marked) }
     }
 
     /// Ends a map: invalidates `range` where the IOMMU caches absent entries, or may still walk table pages that were there
@@ -322,8 +375,8 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     /// `range` is exactly that of a mapping which nobody else unmaps; where empty table pages are freed, no other map or unmap
     /// runs meanwhile.
     pub unsafe fn unmap(&self, range: IovaRange, freed: &mut FreedTables) -> bool {
-        // SAFETY: the caller's promise, passed on; the platform is the one of `new`.
-        unsafe { self.table.unmap(&self.platform, range, freed) }
+        // SAFETY: the caller's promise, passed on; the walker is that of `new`.
+        unsafe { self.table.unmap(self.walker(), range, freed) }
     }
 
     /// Claims the mapping at exactly `range` by its marks in the table, and clears its translations.
@@ -337,8 +390,8 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     /// # Safety
     /// Mappings with marks are claimed in no other way.
     pub unsafe fn claim_and_unmap(&self, range: IovaRange) -> Result<(), UnmapError> {
-        // SAFETY: the caller's promise, passed on; the platform is the one of `new`.
-        unsafe { self.table.claim_and_unmap(&self.platform, range) }
+        // SAFETY: the caller's promise, passed on; the walker is that of `new`.
+        unsafe { self.table.claim_and_unmap(self.walker(), range) }
     }
 
     /// Counts a mapping of pages that mappings share ([`SecondLevelTable::share`]). Returns whether it could: false where a
@@ -356,8 +409,8 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     /// `run` is below what the table translates; its addresses are in no mapping that is not shared, and all that share one of
     /// them mean the same memory and the same rights.
     pub unsafe fn share(&self, run: &SharedRun) -> Result<bool, RawMapError> {
-        // SAFETY: the caller's promise, passed on; the platform is the one of `new`.
-        match unsafe { self.table.share(&self.platform, run) }? {
+        // SAFETY: the caller's promise, passed on; the walker is that of `new`.
+        match unsafe { self.table.share(self.walker(), run) }? {
             Share::Counted => Ok(true),
             Share::Full => Ok(false),
             Share::Undone(counted) => {
@@ -382,8 +435,8 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     /// # Safety
     /// That of [`share`](Self::share).
     pub unsafe fn unshare(&self, run: &SharedRun) -> Result<bool, UnmapError> {
-        // SAFETY: the caller's promise, passed on; the platform is the one of `new`.
-        match unsafe { self.table.unshare(&self.platform, run) }? {
+        // SAFETY: the caller's promise, passed on; the walker is that of `new`.
+        match unsafe { self.table.unshare(self.walker(), run) }? {
             Unshare::Kept => Ok(false),
             Unshare::Cleared => Ok(true),
             Unshare::Undone(absent) => {
@@ -406,7 +459,7 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     /// It did so once, and no CPU walks the page.
     pub(crate) unsafe fn release_leaf_table(&self, page: PhysAddr, proof: &Proof) {
         self.platform.probe(Step::TablePage);
-        // SAFETY: the caller's promise, passed on; the platform is the one of `new`.
+        // SAFETY: the caller's promise, passed on; the walker is that of `new`.
         unsafe { table::release_page(&self.platform, page, proof) };
     }
 
@@ -522,17 +575,22 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     /// Teardown (S10): the IOMMU forgets the devices and what it has cached, then the table pages and those that `forgotten`
     /// returns, of unmaps not yet flushed, go back to the host. If the IOMMU does not answer, or a panic has come out of the domain,
     /// all are kept for good.
-    pub(crate) fn close(&mut self, forgotten: impl FnOnce(&P, &SecondLevelTable, &Proof) -> FreedTables) {
+    pub(crate) fn close(&mut self, forgotten: impl FnOnce(Walker<'_, P>, &SecondLevelTable, &Proof) -> FreedTables) {
         self.closed = true;
+        if !self.has_panicked() {
+            // Whatever becomes of the others: no hardware has seen these.
+            self.reserve.want(0);
+            self.reserve.trim(&self.platform, 0);
+        }
         // SAFETY: `new` has opened it, and `closed` says that this is the only time.
         let Ok(proof) = (unsafe { Proof::close(&self.iommu, self.id) }) else { return };
         if self.has_panicked() {
             // What a panic has left half changed is not looked into: all of it is kept for good.
             return;
         }
-        let waiting = forgotten(&self.platform, &self.table, &proof);
+        let waiting = forgotten(self.walker(), &self.table, &proof);
         // SAFETY: `&mut self`: no other CPU uses the table, and from now on nothing does.
-        let mut pages = unsafe { self.table.dismantle(&self.platform) };
+        let mut pages = unsafe { self.table.dismantle(self.walker()) };
         pages.append(&self.platform, waiting);
         table::release(&self.platform, pages, &proof);
         if let Some(bounce) = &self.bounce {

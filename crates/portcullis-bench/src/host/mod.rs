@@ -19,7 +19,7 @@ pub(super) use frames::look;
 pub(super) use lock::SpinLock;
 pub(super) use time::{chain_of_additions, moment, ticks};
 
-use portcullis::platform::{CpuHint, LockClass, Wait};
+use portcullis::platform::{Context, CpuHint, LockClass, Wait, WordLines};
 use portcullis::table::{Entry, Frame};
 use portcullis::{NoMemory, PhysAddr, Platform};
 use std::sync::OnceLock;
@@ -70,6 +70,7 @@ fn cpus() -> u32 {
 // that do not overlap; `rseq` and the defaults change words in one step; `walks` says why no walk is missed.
 unsafe impl<const COHERENT: bool> Platform for Native<COHERENT> {
     type Lock<T: Send> = SpinLock<T>;
+    type CpuWords = WordLines;
 
     fn lock<T: Send>(&self, _class: LockClass, value: T) -> SpinLock<T> {
         SpinLock::new(value)
@@ -88,24 +89,12 @@ unsafe impl<const COHERENT: bool> Platform for Native<COHERENT> {
         cpus()
     }
 
-    fn allocate_frame(&self) -> Result<PhysAddr, NoMemory> {
-        let frame = frames::allocate()?;
-        if !COHERENT {
-            // SAFETY: just lent, to this call.
-            flush::flush(unsafe { self.frame(frame) });
-        }
-        Ok(frame)
+    fn allocate_frame(&self, _context: Context) -> Result<PhysAddr, NoMemory> {
+        frames::allocate()
     }
 
-    fn allocate_frames(&self, count: usize) -> Result<PhysAddr, NoMemory> {
-        let first = frames::allocate_run(count)?;
-        if !COHERENT {
-            for page in 0..count as u64 {
-                // SAFETY: just lent, to this call.
-                flush::flush(unsafe { self.frame(PhysAddr::from_pfn(first.pfn() + page)) });
-            }
-        }
-        Ok(first)
+    fn allocate_frames(&self, _context: Context, count: usize) -> Result<PhysAddr, NoMemory> {
+        frames::allocate_run(count)
     }
 
     #[inline(always)]
@@ -127,29 +116,28 @@ unsafe impl<const COHERENT: bool> Platform for Native<COHERENT> {
         bytes::free(at, bytes);
     }
 
+    /// What walkers do is known when the program is built: so a benchmark of one kind has no branch for the other.
+    ///
     /// A coherent walker sees stores in the order in which they are made; whatever rings its doorbell is ordered behind them
     /// by being uncached. On x86 this is no instruction, only an order for the compiler.
     #[inline(always)]
-    fn table_barrier(&self, entries: &[Entry]) {
+    fn table_barrier(&self, entries: &[Entry], _coherent: bool) {
         if COHERENT { fence(Ordering::Release) } else { flush::flush(entries) }
+    }
+
+    fn cpu_words(&self, value: u64) -> Result<WordLines, NoMemory> {
+        WordLines::new(self, value)
     }
 
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    fn add_here(&self, words: &portcullis::platform::CpuWords, word: usize, amount: u64) -> (usize, u64) {
+    fn add_here(&self, words: &Self::CpuWords, word: usize, amount: u64) -> (usize, u64) {
         rseq::add_here(words, word, amount)
     }
 
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    fn exchange_at(
-        &self,
-        words: &portcullis::platform::CpuWords,
-        line: usize,
-        word: usize,
-        old: u64,
-        new: u64,
-    ) -> bool {
+    fn exchange_at(&self, words: &Self::CpuWords, line: usize, word: usize, old: u64, new: u64) -> bool {
         rseq::exchange_at(words, line, word, old, new)
     }
 

@@ -10,13 +10,13 @@
 //! registration at all, everybody locks, on the line of the CPU.
 
 use super::time;
-use portcullis::platform::{CpuWords, Padded};
+use portcullis::platform::{CPU_WORDS, CpuWords, Padded, WordLines};
 use std::arch::asm;
 use std::sync::atomic::{AtomicIsize, AtomicU64, Ordering};
 
 /// log2 of the bytes from line to line.
-const LINE_SHIFT: u32 = size_of::<Padded<[AtomicU64; CpuWords::PER_CPU]>>().ilog2();
-const _: () = assert!(size_of::<Padded<[AtomicU64; CpuWords::PER_CPU]>>().is_power_of_two());
+const LINE_SHIFT: u32 = size_of::<Padded<[AtomicU64; CPU_WORDS]>>().ilog2();
+const _: () = assert!(size_of::<Padded<[AtomicU64; CPU_WORDS]>>().is_power_of_two());
 
 /// Offset of the area from the thread pointer; 0, where the thread control block is, for none. Written once, before any
 /// platform is made.
@@ -57,7 +57,7 @@ pub(super) fn cpu() -> Option<u32> {
 
 /// Adds to a word of this CPU's line, or of that of all who have none. Returns the line and what the word held.
 #[inline(always)]
-pub(super) fn add_here(words: &CpuWords, word: usize, amount: u64) -> (usize, u64) {
+pub(super) fn add_here(words: &WordLines, word: usize, amount: u64) -> (usize, u64) {
     let (at, old) = add_in_sequence(words, word, amount).unwrap_or_else(|| add_locked(words, word, amount));
     // Only here: few want to know.
     (at >> LINE_SHIFT, old)
@@ -65,13 +65,13 @@ pub(super) fn add_here(words: &CpuWords, word: usize, amount: u64) -> (usize, u6
 
 /// Adds to a word of this CPU's line; `None` where the thread has none. Returns where the line begins, in bytes.
 #[inline(always)]
-fn add_in_sequence(words: &CpuWords, word: usize, amount: u64) -> Option<(usize, u64)> {
+fn add_in_sequence(words: &WordLines, word: usize, amount: u64) -> Option<(usize, u64)> {
     let area = AREA.load(Ordering::Relaxed);
     if area == 0 {
         return None;
     }
-    assert!(word < CpuWords::PER_CPU);
-    let lines = words.lines();
+    assert!(word < CPU_WORDS);
+    let lines = words.as_slice();
     let last = lines.len() - 1;
     let (at, old): (isize, u64);
     // SAFETY: below `last` the line is one of `lines`, `1 << LINE_SHIFT` bytes each, and `word` one of its words. The kernel lets
@@ -126,20 +126,20 @@ fn add_in_sequence(words: &CpuWords, word: usize, amount: u64) -> Option<(usize,
 
 /// Adds to the word that those share who have no line, or, without a registration of the process, to one of this CPU.
 #[cold]
-fn add_locked(words: &CpuWords, word: usize, amount: u64) -> (usize, u64) {
+fn add_locked(words: &WordLines, word: usize, amount: u64) -> (usize, u64) {
     let line = match AREA.load(Ordering::Relaxed) {
         0 => words.line_of(time::slow_cpu()),
-        _ => words.lines().len() - 1,
+        _ => words.as_slice().len() - 1,
     };
     (line << LINE_SHIFT, words.word(line, word).fetch_add(amount, Ordering::Acquire))
 }
 
 /// Changes a word of `line` from `old` to `new`, if it holds `old` and the line is this CPU's. Returns whether it did.
 #[inline(always)]
-pub(super) fn exchange_at(words: &CpuWords, line: usize, word: usize, old: u64, new: u64) -> bool {
+pub(super) fn exchange_at(words: &WordLines, line: usize, word: usize, old: u64, new: u64) -> bool {
     let area = AREA.load(Ordering::Relaxed);
     let target = words.word(line, word);
-    if area == 0 || line == words.lines().len() - 1 {
+    if area == 0 || line == words.as_slice().len() - 1 {
         return target.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed).is_ok();
     }
     let done: u32;

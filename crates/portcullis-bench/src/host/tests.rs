@@ -2,7 +2,7 @@
 
 use super::cpus::{available, pin};
 use super::{Native, walks};
-use portcullis::platform::{CpuHint, CpuWords, LockClass, Wait};
+use portcullis::platform::{CPU_WORDS, Context, CpuHint, CpuWords, LockClass, Wait, WordLines};
 use portcullis::table::{Entry, Frame};
 use portcullis::{NoMemory, PhysAddr, Platform};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
@@ -13,7 +13,7 @@ const THREADS: usize = 4;
 const TURNS: u64 = 500_000;
 
 /// The words that signal handlers add to, as interrupts would, and how much they have added.
-static WORDS: AtomicPtr<CpuWords> = AtomicPtr::new(std::ptr::null_mut());
+static WORDS: AtomicPtr<WordLines> = AtomicPtr::new(std::ptr::null_mut());
 static BY_SIGNALS: AtomicU64 = AtomicU64::new(0);
 /// There is one handler, so one test at a time.
 static HANDLER: Mutex<()> = Mutex::new(());
@@ -62,9 +62,9 @@ impl Drop for Signals {
 }
 
 /// Has threads and their interrupts change word 3 while they are moved from CPU to CPU, and checks the sum.
-fn hammer<P: Platform>(platform: &P) {
+fn hammer<P: Platform<CpuWords = WordLines>>(platform: &P) {
     let _one = HANDLER.lock().unwrap_or_else(PoisonError::into_inner);
-    let words = CpuWords::new(platform, 0).expect("memory");
+    let words = WordLines::new(platform, 0).expect("memory");
     let cpus = available();
     let begin = Barrier::new(THREADS);
     BY_SIGNALS.store(0, Ordering::Relaxed);
@@ -92,15 +92,15 @@ fn hammer<P: Platform>(platform: &P) {
     assert!(BY_SIGNALS.load(Ordering::Relaxed) > 100, "signals came");
     // Not every exchange can have failed: most come right after their addition.
     assert!(added > THREADS as u64 * TURNS * 2);
-    assert!((0..CpuWords::PER_CPU).filter(|word| *word != 3).all(|word| sum(&words, word) == 0));
+    assert!((0..CPU_WORDS).filter(|word| *word != 3).all(|word| sum(&words, word) == 0));
 }
 
-fn sum(words: &CpuWords, word: usize) -> u64 {
-    (0..words.lines().len()).map(|line| words.word(line, word).load(Ordering::Relaxed)).sum()
+fn sum(words: &WordLines, word: usize) -> u64 {
+    (0..words.as_slice().len()).map(|line| words.word(line, word).load(Ordering::Relaxed)).sum()
 }
 
 /// Adds, and now and then exchanges what it has left for something more.
-fn change<P: Platform>(platform: &P, words: &CpuWords, turn: u64) -> u64 {
+fn change<P: Platform<CpuWords = WordLines>>(platform: &P, words: &WordLines, turn: u64) -> u64 {
     let (line, before) = platform.add_here(words, 3, 1);
     let exchanged = turn.is_multiple_of(3) && platform.exchange_at(words, line, 3, before + 1, before + 1001);
     1 + if exchanged { 1000 } else { 0 }
@@ -117,6 +117,7 @@ struct OneCpu(Native<true>);
 // SAFETY: forwards to a platform that keeps the promises.
 unsafe impl Platform for OneCpu {
     type Lock<T: Send> = <Native<true> as Platform>::Lock<T>;
+    type CpuWords = WordLines;
 
     fn lock<T: Send>(&self, class: LockClass, value: T) -> Self::Lock<T> {
         self.0.lock(class, value)
@@ -130,8 +131,8 @@ unsafe impl Platform for OneCpu {
         2
     }
 
-    fn allocate_frame(&self) -> Result<PhysAddr, NoMemory> {
-        self.0.allocate_frame()
+    fn allocate_frame(&self, context: Context) -> Result<PhysAddr, NoMemory> {
+        self.0.allocate_frame(context)
     }
 
     unsafe fn frame(&self, frame: PhysAddr) -> &Frame {
@@ -144,15 +145,19 @@ unsafe impl Platform for OneCpu {
         unsafe { self.0.free_frame(frame) }
     }
 
-    fn table_barrier(&self, entries: &[Entry]) {
-        self.0.table_barrier(entries);
+    fn table_barrier(&self, entries: &[Entry], coherent: bool) {
+        self.0.table_barrier(entries, coherent);
     }
 
-    fn add_here(&self, words: &CpuWords, word: usize, amount: u64) -> (usize, u64) {
+    fn cpu_words(&self, value: u64) -> Result<WordLines, NoMemory> {
+        self.0.cpu_words(value)
+    }
+
+    fn add_here(&self, words: &WordLines, word: usize, amount: u64) -> (usize, u64) {
         self.0.add_here(words, word, amount)
     }
 
-    fn exchange_at(&self, words: &CpuWords, line: usize, word: usize, old: u64, new: u64) -> bool {
+    fn exchange_at(&self, words: &WordLines, line: usize, word: usize, old: u64, new: u64) -> bool {
         self.0.exchange_at(words, line, word, old, new)
     }
 
@@ -173,7 +178,7 @@ fn nothing_is_lost_where_some_have_no_line() {
 #[test]
 fn an_exchange_needs_what_it_was_told() {
     let platform = Native::coherent();
-    let words = CpuWords::new(&platform, 7).expect("memory");
+    let words = WordLines::new(&platform, 7).expect("memory");
     assert!(pin(available()[0]));
     let (line, before) = platform.add_here(&words, 0, 5);
     assert_eq!(before, 7);
@@ -187,7 +192,7 @@ fn an_exchange_needs_what_it_was_told() {
 #[test]
 fn no_other_cpu_exchanges() {
     let platform = Native::coherent();
-    let words = CpuWords::new(&platform, 0).expect("memory");
+    let words = WordLines::new(&platform, 0).expect("memory");
     let cpus = available();
     let (Some(_), [here, there, ..]) = (super::rseq::cpu(), &cpus[..]) else { return };
     assert!(pin(*here));
@@ -201,7 +206,7 @@ fn no_other_cpu_exchanges() {
 #[test]
 fn a_page_lent_twice_is_zero_both_times() {
     let platform = Native::coherent();
-    let page = platform.allocate_frame().expect("memory");
+    let page = platform.allocate_frame(Context::Atomic).expect("memory");
     // SAFETY: just lent, and nobody has it any more afterwards.
     unsafe {
         let frame = platform.frame(page);

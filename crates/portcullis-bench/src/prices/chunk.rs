@@ -9,7 +9,7 @@ use crate::host::Native;
 use crate::iommu::{Empty, submissions};
 use crate::meter::Meter;
 use crate::work::Buffers;
-use portcullis::platform::CpuWords;
+use portcullis::platform::{CpuWords, WordLines};
 use portcullis::table::{ENTRIES, Entry, EntryValue, Frame};
 use portcullis::{Access, DomainId, Invalidation, Iommu, Iova, PAGE_SIZE, PhysAddr, Platform};
 use std::hint::black_box;
@@ -46,7 +46,7 @@ const fn is_mapped(bits: u64) -> bool {
 struct Pages<'i> {
     platform: Native<true>,
     iommu: &'i Empty,
-    cursors: CpuWords,
+    cursors: WordLines,
     tables: Box<[Box<Frame>]>,
     /// Tables that there are: read by each unmap, as in the design.
     length: AtomicUsize,
@@ -110,7 +110,7 @@ impl Pages<'_> {
         if let Some(entry) = self.entry(page) {
             let flags = rights + (entry.load_bits() & GENERATION);
             entry.store_bits((phys.as_u64() & !(PAGE_SIZE - 1)) + flags + MAPPED);
-            self.platform.table_barrier(std::slice::from_ref(entry));
+            self.platform.table_barrier(std::slice::from_ref(entry), true);
         }
     }
 
@@ -128,7 +128,7 @@ impl Pages<'_> {
             }
             let cleared = CLEARED | 1 << 12 | bits & GENERATION;
             entry.store_bits(cleared);
-            self.platform.table_barrier(std::slice::from_ref(entry));
+            self.platform.table_barrier(std::slice::from_ref(entry), true);
             if PART >= SUBMIT {
                 let command =
                     Invalidation::Pages { domain: DomainId(1), first: Iova::from_pfn(page), mask: 0, leaf_only: true };
@@ -195,7 +195,7 @@ fn of_tables(platform: Native<true>, iommu: &Empty, length: usize) -> Result<Sub
     let mut pages = Pages {
         platform,
         iommu,
-        cursors: CpuWords::new(&platform, 0).map_err(|_| BenchError::NoMemory)?,
+        cursors: WordLines::new(&platform, 0).map_err(|_| BenchError::NoMemory)?,
         tables: (0..TABLES).map(|_| table()).collect(),
         length: AtomicUsize::new(length),
         slots: vec![0; RING].into(),

@@ -99,16 +99,16 @@ pub(super) fn flushes() -> Option<Subject<'static>> {
         match part {
             0 => table.iter().for_each(|entry| {
                 store(entry);
-                platform.table_barrier(std::slice::from_ref(entry));
+                platform.table_barrier(std::slice::from_ref(entry), false);
             }),
             1 => pieces().for_each(|lines| {
                 lines.iter().for_each(store);
-                platform.table_barrier(lines);
+                platform.table_barrier(lines, false);
             }),
             // The first line of each such piece.
             _ => pieces().for_each(|lines| {
                 lines.iter().for_each(store);
-                platform.table_barrier(&lines[..LINE_ENTRIES]);
+                platform.table_barrier(&lines[..LINE_ENTRIES], false);
             }),
         }
         meter.stop();

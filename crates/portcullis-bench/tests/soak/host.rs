@@ -1,7 +1,7 @@
 //! This machine, with its table pages counted and a clock that the work moves on; and an IOMMU that is done at once.
 
 use portcullis::iommu::{AttachError, Translation};
-use portcullis::platform::{CpuHint, CpuWords, LockClass, Wait};
+use portcullis::platform::{Context, CpuHint, LockClass, Wait, WordLines};
 use portcullis::table::{ENTRIES, Entry, EntryValue, Frame, LEVEL_BITS};
 use portcullis::{Capabilities, DomainId, Invalidation, Iommu, NoMemory, PhysAddr, Platform, QueueError, SourceId};
 use portcullis_bench::Native;
@@ -152,6 +152,7 @@ impl Host {
 // SAFETY: forwards to a platform that keeps the promises.
 unsafe impl Platform for Host {
     type Lock<T: Send> = <Native<true> as Platform>::Lock<T>;
+    type CpuWords = WordLines;
 
     fn lock<T: Send>(&self, class: LockClass, value: T) -> Self::Lock<T> {
         self.native.lock(class, value)
@@ -165,9 +166,9 @@ unsafe impl Platform for Host {
         self.native.cpus()
     }
 
-    fn allocate_frame(&self) -> Result<PhysAddr, NoMemory> {
+    fn allocate_frame(&self, context: Context) -> Result<PhysAddr, NoMemory> {
         self.lent.fetch_add(1, Ordering::Relaxed);
-        self.native.allocate_frame()
+        self.native.allocate_frame(context)
     }
 
     unsafe fn frame(&self, frame: PhysAddr) -> &Frame {
@@ -182,15 +183,19 @@ unsafe impl Platform for Host {
         unsafe { self.native.free_frame(frame) }
     }
 
-    fn table_barrier(&self, entries: &[Entry]) {
-        self.native.table_barrier(entries)
+    fn table_barrier(&self, entries: &[Entry], coherent: bool) {
+        self.native.table_barrier(entries, coherent)
     }
 
-    fn add_here(&self, words: &CpuWords, word: usize, amount: u64) -> (usize, u64) {
+    fn cpu_words(&self, value: u64) -> Result<WordLines, NoMemory> {
+        self.native.cpu_words(value)
+    }
+
+    fn add_here(&self, words: &WordLines, word: usize, amount: u64) -> (usize, u64) {
         self.native.add_here(words, word, amount)
     }
 
-    fn exchange_at(&self, words: &CpuWords, line: usize, word: usize, old: u64, new: u64) -> bool {
+    fn exchange_at(&self, words: &WordLines, line: usize, word: usize, old: u64, new: u64) -> bool {
         self.native.exchange_at(words, line, word, old, new)
     }
 

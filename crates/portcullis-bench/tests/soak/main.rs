@@ -12,7 +12,7 @@ use host::{Done, Host};
 use portcullis::chunk::{CHUNK_PAGES, CHUNKED_PAGES_MAX, TABLE_RESERVE};
 use portcullis::design::Usage;
 use portcullis::designs::Portcullis;
-use portcullis::platform::CpuWords;
+use portcullis::platform::CPU_WORDS;
 use portcullis::table::ENTRIES;
 use portcullis::{
     Access, Domain, DomainConfig, MapError, PAGE_SIZE, PhysAddr, Platform, Protection, RawMapError, Request, Segment,
@@ -72,7 +72,7 @@ fn tables_of_chunks(host: &Host, iommu: &Done) -> (usize, usize) {
 /// Leaf tables of chunks that there may be beside those with something in them: each stream may have its current chunk in a table
 /// of its own, each log has an open one, and some are kept.
 fn spare(host: &Host) -> usize {
-    TABLE_RESERVE + (host.cpus() as usize + RINGS as usize) * CpuWords::PER_CPU + LOGS
+    TABLE_RESERVE + (host.cpus() as usize + RINGS as usize) * CPU_WORDS + LOGS
 }
 
 /// Every stream takes a chunk, so that each domain has as many of them at hand, and then time passes.

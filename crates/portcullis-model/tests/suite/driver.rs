@@ -41,7 +41,7 @@ fn one_page(host: Host, parameters: Parameters, levels: u8) {
         let table = ram.allocate().unwrap();
         let slot = (IOVA.as_u64() >> (12 + 9 * (level - 1))) as usize & 511;
         ram.frame(table)[slot].store(entry);
-        host.table_barrier(&ram.frame(table)[slot..=slot]);
+        host.table_barrier(&ram.frame(table)[slot..=slot], false);
         slots.push((table, slot));
         entry = EntryValue::table(table);
     }
@@ -55,7 +55,7 @@ fn one_page(host: Host, parameters: Parameters, levels: u8) {
 
     let (leaf_table, slot) = slots[0];
     ram.frame(leaf_table)[slot].store(EntryValue::ABSENT);
-    host.table_barrier(&ram.frame(leaf_table)[slot..=slot]);
+    host.table_barrier(&ram.frame(leaf_table)[slot..=slot], false);
     write(b"stale").expect("the translation is cached until it is invalidated");
     let pages = Invalidation::Pages { domain, first: IOVA, mask: 0, leaf_only: true };
     let ticket = unit.submit(&[pages]).unwrap();

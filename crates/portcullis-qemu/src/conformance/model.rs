@@ -130,7 +130,7 @@ impl Rig for ModelRig {
     }
 
     fn flush(&self, entries: &[Entry]) {
-        self.host.table_barrier(entries);
+        self.host.table_barrier(entries, false);
     }
 
     fn load(&self, at: PhysAddr, out: &mut [u8]) {

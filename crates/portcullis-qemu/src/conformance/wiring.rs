@@ -3,7 +3,7 @@
 
 use super::rig::{MEMORY_END, Rig};
 use portcullis::iommu::{AttachError, Capabilities, Invalidation, Iommu, SourceId, Translation};
-use portcullis::platform::{CpuHint, Lock, LockClass, Platform, Unreadable, Wait};
+use portcullis::platform::{Context, CpuHint, Lock, LockClass, Platform, Unreadable, Wait, WordLines};
 use portcullis::table::{Entry, Frame};
 use portcullis::{Access, DomainId, NoMemory, PhysAddr, QueueError};
 use portcullis_vtd::spec::descriptors::InvalidationDescriptor;
@@ -150,6 +150,7 @@ impl<T: Send> Lock<T> for RigLock<T> {
 // SAFETY: rigs hand out a page to one caller at a time, zeroed, and keep their memory for as long as they live.
 unsafe impl Platform for Wired {
     type Lock<T: Send> = RigLock<T>;
+    type CpuWords = WordLines;
 
     fn lock<T: Send>(&self, _class: LockClass, value: T) -> RigLock<T> {
         RigLock(Mutex::new(value))
@@ -163,7 +164,7 @@ unsafe impl Platform for Wired {
         1
     }
 
-    fn allocate_frame(&self) -> Result<PhysAddr, NoMemory> {
+    fn allocate_frame(&self, _context: Context) -> Result<PhysAddr, NoMemory> {
         self.rig.allocate()
     }
 
@@ -186,10 +187,14 @@ unsafe impl Platform for Wired {
         Ok(())
     }
 
-    fn table_barrier(&self, entries: &[Entry]) {
-        if self.wiring.reaches_walker(entries) {
+    fn table_barrier(&self, entries: &[Entry], coherent: bool) {
+        if !coherent && self.wiring.reaches_walker(entries) {
             self.rig.flush(entries);
         }
+    }
+
+    fn cpu_words(&self, value: u64) -> Result<WordLines, NoMemory> {
+        WordLines::new(self, value)
     }
 
     fn now_us(&self) -> u64 {

@@ -6,7 +6,7 @@ pub(crate) use host_memory::buffers_end;
 
 use crate::engine::{Engine, LabLock, OneThread};
 use host_memory::HostMemory;
-use portcullis::platform::{CopyMemory, CpuHint, LockClass, Step, Wait};
+use portcullis::platform::{Context, CopyMemory, CpuHint, LockClass, Step, Wait, WordLines};
 use portcullis::table::{Entry, Frame};
 use portcullis::{NoMemory, PhysAddr, Platform};
 use portcullis_model::{Clock, Ram};
@@ -69,6 +69,7 @@ impl Clock for LabPlatform {
 // objects that do not overlap, each aligned to its size.
 unsafe impl Platform for LabPlatform {
     type Lock<T: Send> = LabLock<T>;
+    type CpuWords = WordLines;
 
     fn lock<T: Send>(&self, class: LockClass, value: T) -> LabLock<T> {
         LabLock::new(self.engine().clone(), class, value)
@@ -82,11 +83,11 @@ unsafe impl Platform for LabPlatform {
         self.engine.cores() as u32
     }
 
-    fn allocate_frame(&self) -> Result<PhysAddr, NoMemory> {
+    fn allocate_frame(&self, _context: Context) -> Result<PhysAddr, NoMemory> {
         self.ram.allocate()
     }
 
-    fn allocate_frames(&self, count: usize) -> Result<PhysAddr, NoMemory> {
+    fn allocate_frames(&self, _context: Context, count: usize) -> Result<PhysAddr, NoMemory> {
         self.ram.allocate_run(count)
     }
 
@@ -110,11 +111,15 @@ unsafe impl Platform for LabPlatform {
         Some(&WithoutBytes)
     }
 
-    fn table_barrier(&self, entries: &[Entry]) {
+    fn table_barrier(&self, entries: &[Entry], coherent: bool) {
         self.engine.barrier(entries.len());
-        if self.ram.needs_flushing() {
+        if !coherent && self.ram.needs_flushing() {
             self.ram.flush(entries);
         }
+    }
+
+    fn cpu_words(&self, value: u64) -> Result<WordLines, NoMemory> {
+        WordLines::new(self, value)
     }
 
     #[inline]

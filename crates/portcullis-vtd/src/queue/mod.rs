@@ -442,14 +442,14 @@ impl<P: Platform> Queue<P> {
         entries[slot * 2].store_bits(low);
     }
 
-    /// Makes `count` descriptors from `first` on visible to the hardware.
+    /// Makes `count` descriptors from `first` on visible to the hardware, which snoops the queue whatever its walker does (§10.4.3).
     #[inline(always)]
     fn make_visible(&self, platform: &P, first: usize, count: usize) {
         let entries = self.descriptors.entries(platform);
         let end = first + count;
-        platform.table_barrier(&entries[first * 2..end.min(SLOTS) * 2]);
+        platform.table_barrier(&entries[first * 2..end.min(SLOTS) * 2], true);
         if end > SLOTS {
-            platform.table_barrier(&entries[..(end - SLOTS) * 2]);
+            platform.table_barrier(&entries[..(end - SLOTS) * 2], true);
         }
     }
 

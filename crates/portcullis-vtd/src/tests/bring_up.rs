@@ -1,11 +1,11 @@
-use super::Driver;
 use super::fake_unit::*;
 use super::host::Host;
+use super::{Driver, bring_up};
 use crate::spec::descriptors::{ContextScope, InvalidationDescriptor, IotlbScope};
 use crate::spec::faults::status;
 use crate::spec::registers::*;
 use crate::{BringUpError, RegisterTimeout, TakeOver, Unit, UnitConfig};
-use portcullis::{NoMemory, QueueError};
+use portcullis::{NoMemory, PhysAddr, QueueError};
 use std::sync::atomic::Ordering;
 
 const CONFIG: UnitConfig = UnitConfig { physical_bits: 46, wait_us_max: 50, leaf_only_hint: true };
@@ -89,11 +89,15 @@ fn what_is_dropped_keeps_translating() {
 
 #[test]
 fn without_barriers_a_non_coherent_unit_reads_garbage() {
-    let host = Host::new(false);
-    let fake = FakeUnit::new(&host);
-    host.forget_barriers.store(true, Ordering::Relaxed);
-    // The queue reads as zeros, which is no descriptor.
-    assert_eq!(refusal(&host, &fake), BringUpError::Queue(QueueError::Descriptor));
+    for forgotten in [false, true] {
+        let host = Host::new(false);
+        let fake = FakeUnit::new(&host);
+        host.forget_barriers.store(forgotten, Ordering::Relaxed);
+        let _unit = bring_up(&fake, &host);
+        let root = fake.with(|state| state.root);
+        let is_empty = host.fake.hardware_page(PhysAddr::new(root), false).expect("lent").iter().all(|word| *word == 0);
+        assert_eq!(is_empty, !forgotten);
+    }
 }
 
 #[test]

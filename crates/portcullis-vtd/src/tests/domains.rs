@@ -16,7 +16,7 @@ pub(super) fn drained(scope: IotlbScope) -> InvalidationDescriptor {
 
 #[test]
 fn capabilities_come_from_the_registers() {
-    let host = Host::new(true);
+    let host = Host::new(false);
     let fake = FakeUnit::new(&host);
     let capabilities = bring_up(&fake, &host).capabilities();
     assert!(capabilities.three_level && capabilities.four_level && capabilities.leaf_2m && capabilities.leaf_1g);

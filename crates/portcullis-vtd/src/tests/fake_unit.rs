@@ -69,17 +69,19 @@ pub(super) struct State {
 
 pub(super) struct FakeUnit<'h> {
     host: &'h Host,
+    /// Whether its walker does.
+    snoops: bool,
     state: Mutex<State>,
 }
 
 impl<'h> FakeUnit<'h> {
     pub(super) fn new(host: &'h Host) -> Self {
-        Self::with_capabilities(host, CAPABILITY, EXTENDED)
+        Self::with_capabilities(host, CAPABILITY, EXTENDED.with_coherent(host.coherent))
     }
 
     pub(super) fn with_capabilities(host: &'h Host, capability: Capability, extended: ExtendedCapability) -> Self {
         let state = State { version: 0x10, capability: capability.0, extended: extended.0, ..State::default() };
-        Self { host, state: Mutex::new(state) }
+        Self { host, snoops: extended.coherent(), state: Mutex::new(state) }
     }
 
     pub(super) fn with<R>(&self, act: impl FnOnce(&mut State) -> R) -> R {
@@ -124,7 +126,7 @@ impl<'h> FakeUnit<'h> {
 
     fn context_below(&self, root: u64, device: SourceId) -> Option<ContextEntry> {
         let read = |address: u64| {
-            let word = |at| self.host.hardware_read(PhysAddr::new(at)).expect("a table");
+            let word = |at| self.host.hardware_read(PhysAddr::new(at), self.snoops).expect("a table");
             [word(address), word(address + 8)]
         };
         let root = RootEntry::decode(read(root + 16 * root_index(device) as u64)).expect("a valid root entry")?;
@@ -142,8 +144,9 @@ impl<'h> FakeUnit<'h> {
     }
 
     fn run_queue(&self, state: &mut State) {
+        // The queue is snooped in any case (ECAP.C, §10.4.3).
         let word = |address: u64| {
-            self.host.fake.hardware_read(PhysAddr::new(address)).expect("the queue lies in a page that is lent")
+            self.host.fake.hardware_read(PhysAddr::new(address), true).expect("the queue lies in a page that is lent")
         };
         while state.status & global::QUEUED_INVALIDATION != 0
             && state.faults & (status::QUEUE_ERROR | status::TIMEOUT_ERROR) == 0

@@ -1,7 +1,7 @@
 //! The fake host with a record of the steps it is told of, and a switch that breaks it.
 
 use portcullis::platform::fake::{FakeHost, FakeLock};
-use portcullis::platform::{CpuHint, LockClass, Step, Unreadable, Wait};
+use portcullis::platform::{Context, CpuHint, LockClass, Step, Unreadable, Wait, WordLines};
 use portcullis::table::{Entry, Frame};
 use portcullis::{NoMemory, PAGE_SIZE, PhysAddr, Platform};
 use std::collections::BTreeMap;
@@ -10,6 +10,8 @@ use std::sync::{Mutex, OnceLock};
 
 pub(super) struct Host {
     pub(super) fake: FakeHost,
+    /// Whether the walkers of its units snoop, unless a test says otherwise.
+    pub(super) coherent: bool,
     pub(super) forget_barriers: AtomicBool,
     steps: Mutex<Vec<Step>>,
     /// Words of memory that belongs to another kernel, by address. Its page zero is there, and empty.
@@ -23,7 +25,8 @@ pub(super) struct Host {
 impl Host {
     pub(super) fn new(coherent: bool) -> Self {
         Self {
-            fake: FakeHost::new(coherent),
+            fake: FakeHost::default(),
+            coherent,
             forget_barriers: AtomicBool::new(false),
             steps: Mutex::default(),
             foreign: Mutex::new((0..PAGE_SIZE / 8).map(|word| (word * 8, 0)).collect()),
@@ -55,10 +58,10 @@ impl Host {
         self.foreign.lock().expect("not poisoned").clone()
     }
 
-    /// The word at `phys` as hardware reads it, in memory of this host or of another kernel.
-    pub(super) fn hardware_read(&self, phys: PhysAddr) -> Option<u64> {
+    /// The word at `phys` as hardware reads it that snoops, or does not, in memory of this host or of another kernel.
+    pub(super) fn hardware_read(&self, phys: PhysAddr, snoops: bool) -> Option<u64> {
         let foreign = self.foreign.lock().expect("not poisoned").get(&phys.as_u64()).copied();
-        foreign.or_else(|| self.fake.hardware_read(phys))
+        foreign.or_else(|| self.fake.hardware_read(phys, snoops))
     }
 
     pub(super) fn take_steps(&self) -> Vec<Step> {
@@ -69,6 +72,7 @@ impl Host {
 // SAFETY: forwards to the fake host, which keeps the promises.
 unsafe impl Platform for Host {
     type Lock<T: Send> = FakeLock<T>;
+    type CpuWords = WordLines;
 
     fn lock<T: Send>(&self, class: LockClass, value: T) -> FakeLock<T> {
         self.fake.lock(class, value)
@@ -82,11 +86,11 @@ unsafe impl Platform for Host {
         self.fake.cpus()
     }
 
-    fn allocate_frame(&self) -> Result<PhysAddr, NoMemory> {
+    fn allocate_frame(&self, context: Context) -> Result<PhysAddr, NoMemory> {
         if let Some(interrupt) = self.on_lend.get() {
             interrupt();
         }
-        self.fake.allocate_frame()
+        self.fake.allocate_frame(context)
     }
 
     unsafe fn frame(&self, frame: PhysAddr) -> &Frame {
@@ -101,15 +105,19 @@ unsafe impl Platform for Host {
 
     fn read_foreign(&self, at: PhysAddr, words: &mut [u64]) -> Result<(), Unreadable> {
         for (address, word) in (at.as_u64()..).step_by(8).zip(words) {
-            *word = self.hardware_read(PhysAddr::new(address)).ok_or(Unreadable)?;
+            *word = self.hardware_read(PhysAddr::new(address), true).ok_or(Unreadable)?;
         }
         Ok(())
     }
 
-    fn table_barrier(&self, entries: &[Entry]) {
+    fn table_barrier(&self, entries: &[Entry], coherent: bool) {
         if !self.forget_barriers.load(Ordering::Relaxed) {
-            self.fake.table_barrier(entries);
+            self.fake.table_barrier(entries, coherent);
         }
+    }
+
+    fn cpu_words(&self, value: u64) -> Result<WordLines, NoMemory> {
+        self.fake.cpu_words(value)
     }
 
     fn now_us(&self) -> u64 {

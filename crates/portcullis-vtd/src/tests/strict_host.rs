@@ -5,7 +5,7 @@ use super::fake_unit::FakeUnit;
 use super::host::Host;
 use crate::Mmio;
 use portcullis::platform::fake::FakeLock;
-use portcullis::platform::{CpuHint, Lock, LockClass, Unreadable, Wait};
+use portcullis::platform::{Context, CpuHint, Lock, LockClass, Unreadable, Wait, WordLines};
 use portcullis::table::{Entry, Frame};
 use portcullis::{NoMemory, PhysAddr, Platform};
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -117,6 +117,7 @@ pub(super) struct Strict<'h>(pub(super) &'h Host);
 // SAFETY: forwards to a host that keeps the promises, or lends nothing.
 unsafe impl Platform for Strict<'_> {
     type Lock<T: Send> = StrictLock<T>;
+    type CpuWords = WordLines;
 
     fn lock<T: Send>(&self, class: LockClass, value: T) -> StrictLock<T> {
         StrictLock(outside(|| self.0.lock(class, value)))
@@ -130,10 +131,10 @@ unsafe impl Platform for Strict<'_> {
         outside(|| self.0.cpus())
     }
 
-    fn allocate_frame(&self) -> Result<PhysAddr, NoMemory> {
+    fn allocate_frame(&self, context: Context) -> Result<PhysAddr, NoMemory> {
         outside(|| {
             assert_eq!(LOCKS.get(), 0, "a page is allocated while a lock is held");
-            if is_granted() { self.0.allocate_frame() } else { Err(NoMemory) }
+            if is_granted() { self.0.allocate_frame(context) } else { Err(NoMemory) }
         })
     }
 
@@ -152,8 +153,12 @@ unsafe impl Platform for Strict<'_> {
         outside(|| self.0.read_foreign(at, words))
     }
 
-    fn table_barrier(&self, entries: &[Entry]) {
-        outside(|| self.0.table_barrier(entries));
+    fn table_barrier(&self, entries: &[Entry], coherent: bool) {
+        outside(|| self.0.table_barrier(entries, coherent));
+    }
+
+    fn cpu_words(&self, value: u64) -> Result<WordLines, NoMemory> {
+        outside(|| self.0.cpu_words(value))
     }
 
     fn now_us(&self) -> u64 {

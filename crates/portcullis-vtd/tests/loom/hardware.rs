@@ -38,7 +38,7 @@ impl Hardware {
     }
 
     fn run_queue(&self, state: &mut State) {
-        let word = |address| self.host.hardware_read(PhysAddr::new(address)).expect("a page that is lent");
+        let word = |address| self.host.hardware_read(PhysAddr::new(address), true).expect("a page that is lent");
         while state.head != state.tail {
             let at = state.queue + state.head;
             state.head = (state.head + 16) % PAGE_SIZE;

@@ -18,17 +18,17 @@
 
 use super::open_tables::{Chunk, OpenTables, Wanted};
 use super::page_states::{self, MAPPING_PAGES_MAX};
-use super::table_log::{LOOKS, QUEUES, TableLog};
+use super::table_log::{LOOKS, Lists, QUEUES, TableLog};
 use super::tables::ChunkTables;
 use crate::address::IovaRange;
 use crate::error::NoMemory;
-use crate::fallible::try_box;
+use crate::fallible::{try_box, try_reserve};
 use crate::iova::IovaRequest;
-use crate::platform::{CpuWords, Deadline, Lock, LockClass, Padded, Platform, Step};
+use crate::platform::{CPU_WORDS, Context, CpuWords, Deadline, Lock, LockClass, Padded, Platform, Step, WordLines};
 use crate::proof::Proof;
 use crate::request::{Access, Stream};
 use crate::sync::Ordering;
-use crate::table::{ENTRIES, Entry, Frame};
+use crate::table::{ENTRIES, Entry, Frame, Walker};
 use alloc::boxed::Box;
 
 /// Pages of a unit, of which chunks are made. The model checker sees small ones, so that it sees them end.
@@ -59,6 +59,8 @@ const RINGS: usize = if cfg!(loom) { 1 } else { 128 };
 const TABLES_MAX: u64 = 1 << 18;
 /// Fewer tables than this are not worth it.
 const TABLES_MIN: u64 = if cfg!(loom) { 1 } else { 64 };
+/// Tables that lists have room for at first. The model checker sees them outgrown.
+const ROOM_FIRST: usize = if cfg!(loom) { 1 } else { 8 };
 /// Where chunks begin that there are none of: behind all addresses.
 const NOWHERE: u64 = u64::MAX;
 /// A cursor that has no chunk yet: at the end of one of no pages.
@@ -87,6 +89,8 @@ enum Answer {
     Opened,
     /// Another table has to be linked first, under this number.
     NeedsTable(u32),
+    /// For another table there is no room in the lists, which have room for so many.
+    NeedsRoom(usize),
     /// There are as many tables as there may be.
     Full,
 }
@@ -95,9 +99,11 @@ enum Answer {
 pub(crate) struct Chunks<P: Platform> {
     /// The first page of table 0.
     first_pfn: u64,
+    /// Tables that there may be.
+    numbers: usize,
     tables: ChunkTables,
-    cpus: CpuWords,
-    rings: CpuWords,
+    cpus: P::CpuWords,
+    rings: WordLines,
     /// Written at the end of every chunk. Not beside what every map and unmap reads, and not moved when a domain is made: on a
     /// kernel's stack its kilobytes are too many.
     open_tables: Box<Padded<OpenTables>>,
@@ -129,21 +135,25 @@ impl<P: Platform> Chunks<P> {
         let first_pfn = 1u64 << (u32::from(width) - 1 - crate::PAGE_SHIFT);
         let numbers = (first_pfn / ENTRIES as u64).min(TABLES_MAX);
         let (first_pfn, numbers) = if numbers < TABLES_MIN { (NOWHERE, 0) } else { (first_pfn, numbers) };
-        let mut tables = alloc::vec::Vec::new();
-        tables.try_reserve_exact(reserved.len()).map_err(|_| NoMemory)?;
+        let mut tables = try_reserve(platform, Context::MaySleep, reserved.len())?;
         let number = |pfn: u64| pfn.saturating_sub(first_pfn) / ENTRIES as u64;
         let above = reserved.iter().filter(|(_, end)| *end > first_pfn);
         tables.extend(above.map(|(first, end)| (number(*first), number(end - 1) + 1)));
-        let (cpus, rings) = (CpuWords::new(platform, NO_CHUNK)?, CpuWords::with_lines(RINGS, NO_CHUNK)?);
-        let cursors = (cpus.lines().len() + RINGS) * CpuWords::PER_CPU;
+        let (cpus, rings) = (platform.cpu_words(NO_CHUNK)?, WordLines::with_lines(platform, RINGS, NO_CHUNK)?);
+        let cursors = (cpus.lines() + RINGS) * CPU_WORDS;
         let table_log = TableLog::new(numbers as u32, tables);
         Ok(Self {
             first_pfn,
-            tables: ChunkTables::new(numbers as u32)?,
+            numbers: numbers as usize,
+            tables: ChunkTables::new(platform, numbers as u32)?,
             cpus,
             rings,
-            open_tables: try_box(Padded(OpenTables::new(cursors)?))?,
-            table_log: try_box(Padded(platform.lock(LockClass::IovaAllocator, table_log)))?,
+            open_tables: try_box(platform, Context::MaySleep, Padded(OpenTables::new(platform, cursors)?))?,
+            table_log: try_box(
+                platform,
+                Context::MaySleep,
+                Padded(platform.lock(LockClass::IovaAllocator, table_log)),
+            )?,
             sweep_due: Deadline::none(),
         })
     }
@@ -234,20 +244,20 @@ impl<P: Platform> Chunks<P> {
         match stream {
             Stream(None) => {
                 let (line, before) = platform.add_here(&self.cpus, word, pages);
-                (line * CpuWords::PER_CPU + word, before)
+                (line * CPU_WORDS + word, before)
             }
             Stream(Some(ring)) => {
                 let line = ring as usize % RINGS;
                 // Any CPU may serve a ring. Acquire: as `add_here`.
                 let before = self.rings.word(line, word).fetch_add(pages, Ordering::Acquire);
-                ((self.cpus.lines().len() + line) * CpuWords::PER_CPU + word, before)
+                ((self.cpus.lines() + line) * CPU_WORDS + word, before)
             }
         }
     }
 
     /// Line and word of cursor number `cursor` among those of its kind, and whether it is of a ring.
-    const fn word_of(&self, cursor: usize) -> (usize, usize, bool) {
-        let (line, word, cpus) = (cursor / CpuWords::PER_CPU, cursor % CpuWords::PER_CPU, self.cpus.lines().len());
+    fn word_of(&self, cursor: usize) -> (usize, usize, bool) {
+        let (line, word, cpus) = (cursor / CPU_WORDS, cursor % CPU_WORDS, self.cpus.lines());
         if line < cpus { (line, word, false) } else { (line - cpus, word, true) }
     }
 
@@ -340,14 +350,15 @@ impl<P: Platform> Chunks<P> {
             }
             // Another CPU of the same stream may have been here while this one waited for the lock.
             let answer = self.table_log.0.with(|table_log| {
-                if is_needed() { self.ask(platform, table_log, wanted, log, units) } else { Ok(Answer::Chunk(None)) }
-            })?;
+                if is_needed() { self.ask(platform, table_log, wanted, log, units) } else { Answer::Chunk(None) }
+            });
             match answer {
                 Answer::Chunk(Some(chunk)) => break chunk,
                 Answer::Chunk(None) => return Ok(answer),
                 Answer::Opened => {}
-                // Without the lock: the host is asked for a page.
+                // Without the lock: the host is asked for memory.
                 Answer::NeedsTable(number) => self.link(platform, number, &grow)?,
+                Answer::NeedsRoom(room) => self.make_room(platform, Context::Atomic, (2 * room).max(ROOM_FIRST))?,
                 Answer::Full => match open_tables.take_anywhere(wanted) {
                     Some(chunk) => break chunk,
                     None => return Ok(answer),
@@ -359,22 +370,42 @@ impl<P: Platform> Chunks<P> {
     }
 
     /// What the log of tables has for a stream that takes its chunks of so many units from `log`.
-    fn ask(
-        &self,
-        platform: &P,
-        table_log: &mut TableLog,
-        wanted: Wanted,
-        log: usize,
-        units: u32,
-    ) -> Result<Answer, NoMemory> {
+    fn ask(&self, platform: &P, table_log: &mut TableLog, wanted: Wanted, log: usize, units: u32) -> Answer {
         if wanted == Wanted::Table {
             if let Some(chunk) = table_log.take_table(platform, &self.tables, log) {
-                return Ok(Answer::Chunk(Some(chunk)));
+                return Answer::Chunk(Some(chunk));
             }
         } else if table_log.open_table(platform, &self.tables, &self.open_tables.0, log, units) {
-            return Ok(Answer::Opened);
+            return Answer::Opened;
         }
-        Ok(table_log.number()?.map_or(Answer::Full, Answer::NeedsTable))
+        match table_log.number(self.tables.len()) {
+            Ok(number) => number.map_or(Answer::Full, Answer::NeedsTable),
+            Err(NoMemory) => Answer::NeedsRoom(table_log.numbered()),
+        }
+    }
+
+    /// Makes room for the records of so many tables. Not to be called with a lock held.
+    #[cold]
+    #[inline(never)]
+    fn make_room(&self, platform: &P, context: Context, tables: usize) -> Result<(), NoMemory> {
+        let room = tables.min(self.numbers);
+        let lists = Lists::new(platform, context, room)?;
+        let array = if room > self.tables.len() { Some(self.tables.make(platform, context, room)?) } else { None };
+        let _freed_with_no_lock_held = self.table_log.0.with(|table_log| {
+            array.into_iter().for_each(|array| self.tables.take(array));
+            table_log.take(lists)
+        });
+        Ok(())
+    }
+
+    /// Makes room for the records of so many tables more than there are.
+    ///
+    /// # Errors
+    /// [`NoMemory`].
+    pub(crate) fn reserve(&self, platform: &P, tables: usize) -> Result<(), NoMemory> {
+        let (numbered, room) = self.table_log.0.with(|table_log| (table_log.numbered(), table_log.room()));
+        let wanted = numbered.saturating_add(tables);
+        if wanted > room.min(self.tables.len()) { self.make_room(platform, Context::MaySleep, wanted) } else { Ok(()) }
     }
 
     /// Adds a table under a number of [`Answer::NeedsTable`].
@@ -385,25 +416,17 @@ impl<P: Platform> Chunks<P> {
         number: u32,
         grow: impl Fn(u64) -> Result<&'g Frame, NoMemory>,
     ) -> Result<(), NoMemory> {
-        let linked = grow(self.table_pfn(number)).and_then(|frame| {
-            self.table_log.0.with(|table_log| {
-                self.tables.link(number, frame)?;
-                table_log.add(number);
-                Ok(table_log.is_large())
-            })
+        let frame =
+            grow(self.table_pfn(number)).inspect_err(|_| self.give_number_back(number, &Proof::never_visible()))?;
+        let is_large = self.table_log.0.with(|table_log| {
+            self.tables.link(number, frame);
+            table_log.add(number);
+            table_log.is_large()
         });
-        match linked {
-            Ok(is_large) => {
-                if is_large {
-                    self.sweep_due.set_if_none(platform, TABLE_IDLE_US);
-                }
-                Ok(())
-            }
-            Err(error) => {
-                self.give_number_back(number, &Proof::never_visible());
-                Err(error)
-            }
+        if is_large {
+            self.sweep_due.set_if_none(platform, TABLE_IDLE_US);
         }
+        Ok(())
     }
 
     /// The first page that table `number` translates.
@@ -459,8 +482,8 @@ impl<P: Platform> Chunks<P> {
 
     /// Makes visible that the mappings of a run were cleared: each cache line once.
     #[inline]
-    pub(crate) fn make_visible(&self, platform: &P, run: IovaRange) {
-        self.with_run(platform, run, |entries| page_states::make_visible(platform, entries));
+    pub(crate) fn make_visible(&self, walker: Walker<'_, P>, run: IovaRange) {
+        self.with_run(walker.platform(), run, |entries| page_states::make_visible(walker, entries));
     }
 
     /// Spends the mappings of a run, which were cleared.
@@ -487,7 +510,7 @@ impl<P: Platform> Chunks<P> {
 
     /// Memory of the records, in bytes.
     pub(crate) fn record_bytes(&self) -> usize {
-        let words = size_of_val(self.cpus.lines()) + size_of_val(self.rings.lines());
+        let words = (self.cpus.lines() + RINGS) * size_of::<Padded<[u64; CPU_WORDS]>>();
         self.tables.bytes() + words + self.open_tables.0.bytes() + self.table_log.0.with(|table_log| table_log.bytes())
     }
 }
@@ -522,9 +545,9 @@ mod tests {
             chunks.take(&host, &request, grow).expect("memory").expect("room");
         }
         let lines = host.cpus() as usize + RINGS;
-        let streams = lines * CpuWords::PER_CPU;
+        let streams = lines * CPU_WORDS;
         // The cursors; the pace of each, and the number of its line.
-        let words = lines * size_of::<Padded<[u64; CpuWords::PER_CPU]>>() + (streams + lines) * size_of::<u64>();
+        let words = lines * size_of::<Padded<[u64; CPU_WORDS]>>() + (streams + lines) * size_of::<u64>();
         let log = chunks.table_log.0.with(|table_log| table_log.bytes());
         let numbers = 8 * QUEUES * size_of::<u32>();
         assert!((8 * size_of::<TableRecord>() + numbers..8 * 1024).contains(&log), "{log}");

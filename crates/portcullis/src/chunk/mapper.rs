@@ -14,7 +14,7 @@ use crate::invalidation::{CPU_QUEUE_CAPACITY, Commands, Deferral, Flushes, Revoc
 use crate::iommu::{AttachError, DomainId, Invalidation, Iommu, SourceId};
 use crate::iova::{Claim, IovaAllocator, IovaRequest, Kept, MagazineAllocator, never_handed_out};
 use crate::placement::Placement;
-use crate::platform::{Phase, Platform, Step};
+use crate::platform::{Context, Phase, Platform, Step};
 use crate::proof::{Committed, Proof};
 use crate::request::{Access, Lifetime, Request, Stream};
 use crate::safety::Protection;
@@ -65,7 +65,7 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
     /// # Errors
     /// [`NewDomainError::NoMemory`], and those of [`AssembledMapper::with_parts`].
     pub fn new(setup: DomainSetup<'_, P, I>) -> Result<Self, NewDomainError> {
-        let chunks = Chunks::new(&setup.platform, setup.width, &never_handed_out(setup.reserved)?)?;
+        let chunks = Chunks::new(&setup.platform, setup.width, &never_handed_out(&setup.platform, setup.reserved)?)?;
         let width_below = setup.width - u8::from(!chunks.is_none());
         let below = MagazineAllocator::new(&setup.platform, width_below, setup.reserved)?;
         let reclaim = Reclaim::new(&setup.platform);
@@ -136,7 +136,7 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         if let Err(error) = space.sync_map(range) {
             // Taken back, and never spent: quarantined (S11).
             let platform = space.platform();
-            let _ = page_states::clear(platform, entries, range).map(|cleared| cleared.make_visible(platform));
+            let _ = page_states::clear(platform, entries, range).map(|cleared| cleared.make_visible(space.walker()));
             return Err(error.into());
         }
         Ok(Some(range))
@@ -165,7 +165,7 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         platform.probe(Step::Enter(Phase::Other));
         platform.probe(Step::ChunkMap);
         platform.probe(Step::Enter(Phase::Table));
-        page_states::write(platform, taken.entries, request.segments(), request.access().rights());
+        page_states::write(space.walker(), taken.entries, request.segments(), request.access().rights());
         Ok(Some(taken))
     }
 
@@ -202,7 +202,7 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
             || {
                 // SAFETY: within a walk.
                 let entries = unsafe { self.chunks().entries(range.first_pfn()) };
-                let cleared = page_states::clear(platform, entries, range)?.make_visible(platform);
+                let cleared = page_states::clear(platform, entries, range)?.make_visible(space.walker());
                 // Only now: an unmap that finds no mapping in a chunk goes the general way, and is charged there.
                 platform.probe(Step::Enter(Phase::Other));
                 platform.probe(Step::ChunkUnmap);
@@ -286,7 +286,7 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
             return None;
         }
         let command @ Invalidation::Pages { .. } = space.covering(run, true) else { return None };
-        allocator.chunks.make_visible(platform, run);
+        allocator.chunks.make_visible(space.walker(), run);
         platform.probe(Step::Enter(Phase::Invalidate));
         let proof = match space.invalidate_shared(&[command]) {
             Ok(proof) => proof,
@@ -307,7 +307,7 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         let AssembledMapper { allocator, space, .. } = &self.base;
         let runs = revocation.revoked().map(|revoked| revoked.range);
         runs.filter(|run| allocator.chunks_of(*run).is_some())
-            .for_each(|run| allocator.chunks.make_visible(space.platform(), run));
+            .for_each(|run| allocator.chunks.make_visible(space.walker(), run));
         let committed = self.base.commit(revocation)?;
         // Not with the unmaps: if the batch is held for long, that sweep comes and goes before this.
         self.schedule_sweep_if_none();
@@ -343,12 +343,14 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
             // It could not be committed.
             return Err(UnmapError::Poisoned);
         }
-        let platform = self.base.space.platform();
+        let space = &self.base.space;
+        let platform = space.platform();
         platform.probe(Step::Enter(Phase::Table));
         platform.probe(Step::ChunkFind);
         // SAFETY: within a walk.
         let entries = || unsafe { chunks.entries(range.first_pfn()) };
-        let clear = || page_states::clear(platform, entries(), range).map(|cleared| cleared.make_visible(platform));
+        let clear =
+            || page_states::clear(platform, entries(), range).map(|cleared| cleared.make_visible(space.walker()));
         if platform.walk(|| clear().is_some()) { Ok(()) } else { Err(self.refusal(chunks, range)) }
     }
 
@@ -422,7 +424,7 @@ unsafe impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
             platform.probe(Step::Enter(Phase::Other));
             platform.probe(Step::ChunkMap);
             platform.probe(Step::Enter(Phase::Table));
-            page_states::write_pages(platform, taken.entries, segments, access.rights());
+            page_states::write_pages(space.walker(), taken.entries, segments, access.rights());
             return Ok(taken.range);
         }
         self.map_segment_general(first, access, stream, Lifetime::Transient)
@@ -431,6 +433,19 @@ unsafe impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
     unsafe fn map_placed(&self, request: &Request<'_>, placement: &Placement) -> Result<IovaRange, RawMapError> {
         // SAFETY: the caller's promise, passed on.
         unsafe { self.base.map_placed(request, placement) }
+    }
+
+    fn allocate(&self, context: Context, allocate: &mut dyn FnMut()) {
+        self.base.allocate(context, allocate);
+    }
+
+    fn reserve_tables(&self, tables: usize) -> Result<(), NoMemory> {
+        self.chunks().reserve(self.base.space.platform(), tables)?;
+        self.base.reserve_tables(tables)
+    }
+
+    fn tables_max(&self, pages: u64) -> usize {
+        self.base.tables_max(pages)
     }
 
     #[inline(always)]

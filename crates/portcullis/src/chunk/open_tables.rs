@@ -15,7 +15,7 @@
 use super::chunks::{CHUNK_UNITS, SLOW_UNITS, TABLE_UNITS};
 use super::rate::StreamRates;
 use crate::error::NoMemory;
-use crate::platform::Padded;
+use crate::platform::{Padded, Platform};
 use crate::sync::{AtomicU64, Ordering};
 
 /// The log of most streams, and that of slow ones.
@@ -57,8 +57,9 @@ pub(super) struct OpenTables {
 
 impl OpenTables {
     /// Of nothing yet, for so many streams.
-    pub(super) fn new(streams: usize) -> Result<Self, NoMemory> {
-        Ok(Self { open: core::array::from_fn(|_| Padded(AtomicU64::new(0))), rates: StreamRates::new(streams)? })
+    pub(super) fn new<P: Platform>(platform: &P, streams: usize) -> Result<Self, NoMemory> {
+        let rates = StreamRates::new(platform, streams)?;
+        Ok(Self { open: core::array::from_fn(|_| Padded(AtomicU64::new(0))), rates })
     }
 
     /// The log that the stream of cursor number `cursor` takes its next chunk from, and how many units that has.

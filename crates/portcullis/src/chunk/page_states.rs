@@ -34,6 +34,7 @@ use crate::entry::{Entry, EntryValue, Rights};
 use crate::error::UnmapError;
 use crate::platform::{Platform, Step};
 use crate::proof::Proof;
+use crate::table::Walker;
 
 const GENERATION: u64 = 1 << 10;
 /// Where the length is in the first entry of a mapping.
@@ -72,9 +73,9 @@ impl Idle {
 ///
 /// These pages were handed to the caller, and to no other in this generation.
 #[inline(always)]
-pub(crate) fn write<P: Platform>(platform: &P, entries: &[Entry], segments: &[Segment], rights: Rights) {
+pub(crate) fn write<P: Platform>(walker: Walker<'_, P>, entries: &[Entry], segments: &[Segment], rights: Rights) {
     debug_assert_eq!(segments.iter().map(Segment::pages).sum::<u64>(), entries.len() as u64);
-    platform.probe(Step::ChunkWrite { entries: entries.len() });
+    walker.platform().probe(Step::ChunkWrite { entries: entries.len() });
     let first = entries.first().expect("a mapping has a page");
     // A sum, and no mask of 64 bits: nothing overlaps.
     let flags = rights.bits() + Idle::of(first.load_bits()).0;
@@ -93,7 +94,7 @@ pub(crate) fn write<P: Platform>(platform: &P, entries: &[Entry], segments: &[Se
         }
     }
     first.store_bits(first_leaf + ((entries.len() as u64) << MAPPED_SHIFT));
-    platform.table_barrier(entries);
+    walker.show(entries);
 }
 
 /// Writes the translations of as many mappings of a page as there are `entries`, and makes them visible. The segments lie each in a page,
@@ -101,15 +102,15 @@ pub(crate) fn write<P: Platform>(platform: &P, entries: &[Entry], segments: &[Se
 ///
 /// These pages were handed to the caller, and to no other in this generation.
 #[inline(always)]
-pub(crate) fn write_pages<P: Platform>(platform: &P, entries: &[Entry], segments: &[Segment], rights: Rights) {
+pub(crate) fn write_pages<P: Platform>(walker: Walker<'_, P>, entries: &[Entry], segments: &[Segment], rights: Rights) {
     debug_assert!(segments.iter().take(entries.len()).all(|segment| segment.pages() == 1));
-    platform.probe(Step::ChunkWrite { entries: entries.len() });
+    walker.platform().probe(Step::ChunkWrite { entries: entries.len() });
     let first = entries.first().expect("a mapping has a page");
     let flags = rights.bits() + Idle::of(first.load_bits()).0 + (1 << MAPPED_SHIFT);
     for (entry, segment) in entries.iter().zip(segments) {
         entry.store_bits((segment.phys.as_u64() & !(PAGE_SIZE - 1)) + flags);
     }
-    platform.table_barrier(entries);
+    walker.show(entries);
 }
 
 /// Stores in all of `entries` but the first, in each `step` more than in the one before. `bits` would be that of the first.
@@ -175,8 +176,8 @@ pub(crate) struct Cleared<'e> {
 impl Cleared<'_> {
     /// Shows the walker that the mapping is gone.
     #[inline(always)]
-    pub(crate) fn make_visible<P: Platform>(self, platform: &P) -> Self {
-        platform.table_barrier(self.entries);
+    pub(crate) fn make_visible<P: Platform>(self, walker: Walker<'_, P>) -> Self {
+        walker.show(self.entries);
         self
     }
 
@@ -227,9 +228,9 @@ pub(crate) fn refusal(entries: &[Entry], range: IovaRange) -> UnmapError {
 /// Shows the walker that mappings were cleared which lie side by side, and whose entries these are: each cache line is flushed once.
 /// Nothing is left to be shown where another unmap of the same mappings has come before.
 #[inline]
-pub(crate) fn make_visible<P: Platform>(platform: &P, entries: &[Entry]) {
+pub(crate) fn make_visible<P: Platform>(walker: Walker<'_, P>, entries: &[Entry]) {
     if entries.iter().any(|entry| entry.load_bits() & CLEARED != 0) {
-        platform.table_barrier(entries);
+        walker.show(entries);
     }
 }
 

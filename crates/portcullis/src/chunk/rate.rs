@@ -2,7 +2,8 @@
 
 use super::chunks::{CHUNK_UNITS, TABLE_UNITS, UNIT_PAGES};
 use crate::error::NoMemory;
-use crate::platform::CpuWords;
+use crate::fallible::try_fill;
+use crate::platform::{CPU_WORDS, Context, Platform};
 use crate::sync::{AtomicU64, Ordering};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -37,22 +38,17 @@ pub(super) struct StreamRates {
 
 impl StreamRates {
     /// Of so many streams that have not come yet.
-    pub(super) fn new(streams: usize) -> Result<Self, NoMemory> {
+    pub(super) fn new<P: Platform>(platform: &P, streams: usize) -> Result<Self, NoMemory> {
         let zero = || AtomicU64::new(0);
-        let zeros = |count| -> Result<Box<[AtomicU64]>, NoMemory> {
-            let mut all = Vec::new();
-            all.try_reserve_exact(count).map_err(|_| NoMemory)?;
-            all.resize_with(count, zero);
-            Ok(all.into_boxed_slice())
-        };
-        let (came, numbers) = (zeros(streams)?, zeros(streams.div_ceil(CpuWords::PER_CPU))?);
+        let zeros = |count| try_fill(platform, Context::MaySleep, count, zero).map(Vec::into_boxed_slice);
+        let (came, numbers) = (zeros(streams)?, zeros(streams.div_ceil(CPU_WORDS))?);
         Ok(Self { handed: zero(), mean: zero(), streams: zero(), lines: zero(), numbers, came })
     }
 
     /// As which of all the line of cursor number `cursor` has come, from 0 on, and how many lines have by now: of CPUs or
     /// rings. It comes with this, if it has not before; to others who come for it at the same moment it looks late.
     pub(super) fn line(&self, cursor: usize) -> (u64, u64) {
-        let number = &self.numbers[cursor / CpuWords::PER_CPU];
+        let number = &self.numbers[cursor / CPU_WORDS];
         let mut is = number.load(Ordering::Relaxed);
         if is == 0 {
             is = match number.compare_exchange(0, COMING, Ordering::Relaxed, Ordering::Relaxed) {

@@ -15,9 +15,11 @@ use super::page_states;
 use super::table_record::{ALL, TableRecord, run, runs};
 use super::tables::ChunkTables;
 use crate::error::NoMemory;
-use crate::platform::Platform;
+use crate::fallible::{move_into, try_reserve};
+use crate::platform::{Context, Platform};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use core::mem;
 
 /// Tables that nothing is in, kept for the next chunks. The model checker sees each of them go.
 pub const TABLE_RESERVE: usize = if cfg!(loom) { 0 } else { 16 };
@@ -58,6 +60,32 @@ pub(super) struct TableLog {
     idle_min: usize,
     /// Table numbers that reserved addresses lie in: first, and one past the last.
     reserved: Vec<(u64, u64)>,
+    /// Tables that each list has room for, so that nothing is allocated to move one from list to list.
+    room: usize,
+}
+
+/// Lists with room for more tables, made with no lock held.
+pub(super) struct Lists {
+    room: usize,
+    queues: Vec<VecDeque<u32>>,
+    records: Vec<TableRecord>,
+    unlinked: Vec<u32>,
+}
+
+impl Lists {
+    /// Empty lists with room for so many tables.
+    ///
+    /// # Errors
+    /// [`NoMemory`].
+    pub(super) fn new<P: Platform>(platform: &P, context: Context, room: usize) -> Result<Self, NoMemory> {
+        // Those of the logs, and that of tables with nothing in them.
+        let mut queues = try_reserve(platform, context, QUEUES + 1)?;
+        for _ in 0..=QUEUES {
+            queues.push(VecDeque::from(try_reserve(platform, context, room)?));
+        }
+        let (records, unlinked) = (try_reserve(platform, context, room)?, try_reserve(platform, context, room)?);
+        Ok(Self { room, queues, records, unlinked })
+    }
 }
 
 impl TableLog {
@@ -72,6 +100,7 @@ impl TableLog {
             idle: VecDeque::new(),
             idle_min: 0,
             reserved,
+            room: 0,
         }
     }
 
@@ -207,27 +236,47 @@ impl TableLog {
     /// is none left.
     ///
     /// # Errors
-    /// [`NoMemory`].
-    pub(super) fn number(&mut self) -> Result<Option<u32>, NoMemory> {
+    /// [`NoMemory`] where the lists, or what has room for `linkable` tables, have none for another.
+    pub(super) fn number(&mut self, linkable: usize) -> Result<Option<u32>, NoMemory> {
         if let Some(number) = self.unlinked.pop() {
             return Ok(Some(number));
         }
-        let tables = self.records.len() + 1;
-        // So that nothing is ever allocated to move a table from one list to another.
-        self.unlinked.try_reserve(tables - self.unlinked.len()).map_err(|_| NoMemory)?;
-        let queues = self.logs.iter_mut().flat_map(|log| [&mut log.full, &mut log.lingering]);
-        for queue in queues.chain([&mut self.idle]) {
-            queue.try_reserve(tables - queue.len()).map_err(|_| NoMemory)?;
-        }
         while (self.records.len() as u64) < u64::from(self.numbers) {
             let number = self.records.len() as u64;
-            self.records.try_reserve(1).map_err(|_| NoMemory)?;
+            if self.records.len() >= self.room.min(linkable) {
+                return Err(NoMemory);
+            }
             self.records.push(TableRecord::default());
             if self.reserved.iter().all(|&(first, end)| number < first || end <= number) {
                 return Ok(Some(number as u32));
             }
         }
         Ok(None)
+    }
+
+    /// Numbers that were given to tables, or passed over.
+    pub(super) fn numbered(&self) -> usize {
+        self.records.len()
+    }
+
+    /// Tables that the lists have room for.
+    pub(super) const fn room(&self) -> usize {
+        self.room
+    }
+
+    /// Goes on with these lists, if they have more room. Returns those that are not needed, for whoever is to free them.
+    pub(super) fn take(&mut self, mut lists: Lists) -> Lists {
+        if lists.room > self.room {
+            let queues = self.logs.iter_mut().flat_map(|log| [&mut log.full, &mut log.lingering]);
+            for (queue, larger) in queues.chain([&mut self.idle]).zip(&mut lists.queues) {
+                larger.append(queue);
+                mem::swap(queue, larger);
+            }
+            move_into(&mut self.records, &mut lists.records);
+            move_into(&mut self.unlinked, &mut lists.unlinked);
+            mem::swap(&mut self.room, &mut lists.room);
+        }
+        lists
     }
 
     /// A new table, with nothing in it, under a number from [`number`](Self::number).
@@ -329,11 +378,13 @@ mod tests {
     fn what_a_spent_table_has_overtaken_lingers() {
         let host = FakeHost::default();
         let frames: [Box<Frame>; 4] = core::array::from_fn(|_| Box::new(core::array::from_fn(|_| Entry::new(0))));
-        let tables = ChunkTables::new(64).expect("memory");
+        let tables = ChunkTables::new(&host, 64).expect("memory");
         let mut table_log = TableLog::new(64, Vec::new());
+        assert_eq!(table_log.number(tables.len()), Err(NoMemory), "no list has room");
+        drop(table_log.take(Lists::new(&host, Context::MaySleep, 64).expect("memory")));
         for frame in &frames {
-            let number = table_log.number().expect("memory").expect("a number");
-            tables.link(number, frame).expect("memory");
+            let number = table_log.number(tables.len()).expect("room").expect("a number");
+            tables.link(number, frame);
             table_log.add(number);
             table_log.take_table(&host, &tables, 0).expect("the table just added");
         }

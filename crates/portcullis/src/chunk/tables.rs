@@ -1,7 +1,8 @@
 //! The leaf tables of the chunks by number: found without a lock or a search, on every map and unmap.
 
 use crate::error::NoMemory;
-use crate::fallible::try_box;
+use crate::fallible::{try_box, try_fill};
+use crate::platform::{Context, Platform};
 use crate::sync::{AtomicPtr, AtomicUsize, Ordering};
 use crate::table::{ENTRIES, Entry, Frame};
 use alloc::boxed::Box;
@@ -17,6 +18,9 @@ struct PointerArray {
     /// The array that was outgrown by this one, or null. It may still be read.
     outgrown: *mut PointerArray,
 }
+
+/// An array that nobody reads yet.
+pub(super) struct NewArray(Box<PointerArray>);
 
 /// The leaf tables, by number.
 ///
@@ -36,26 +40,22 @@ pub(super) struct ChunkTables {
     array: AtomicPtr<PointerArray>,
     /// In which nothing is mapped: stands for all that are not linked. It is never written.
     no_table: Vec<Entry>,
-    /// Tables that there may be.
-    numbers: usize,
     /// Memory of all arrays, in bytes. A statistic, so Relaxed.
     array_bytes: AtomicUsize,
 }
 
 impl ChunkTables {
-    /// Room for `numbers` tables.
-    pub(super) fn new(numbers: u32) -> Result<Self, NoMemory> {
-        let numbers = numbers as usize;
-        let no_table = filled(ENTRIES, || Entry::new(0))?;
+    /// No table yet, of `numbers` that there may be.
+    pub(super) fn new<P: Platform>(platform: &P, numbers: u32) -> Result<Self, NoMemory> {
+        let no_table = try_fill(platform, Context::MaySleep, ENTRIES, || Entry::new(0))?;
         let all = Self {
             tables: AtomicPtr::new(ptr::null_mut()),
             length: AtomicUsize::new(0),
             array: AtomicPtr::new(ptr::null_mut()),
             no_table,
-            numbers,
             array_bytes: AtomicUsize::new(0),
         };
-        all.enlarge(numbers.min(TABLES_FIRST))?;
+        all.take(all.make(platform, Context::MaySleep, (numbers as usize).min(TABLES_FIRST))?);
         Ok(all)
     }
 
@@ -63,7 +63,7 @@ impl ChunkTables {
     fn array(&self) -> &[AtomicPtr<Frame>] {
         // Acquire: with the pointer comes the array.
         let array = self.array.load(Ordering::Acquire);
-        // SAFETY: from `enlarge`, which `new` has called; arrays stay until `self` goes.
+        // SAFETY: from `take`, which `new` has called; arrays stay until `self` goes.
         &unsafe { &*array }.tables
     }
 
@@ -109,19 +109,11 @@ impl ChunkTables {
         unsafe { self.pointer(number as usize).load(Ordering::Acquire).as_ref().unwrap_unchecked() }
     }
 
-    /// Links `frame`, all zero, as table `number`. The lock of the [`TableLog`](super::table_log::TableLog) is held.
-    ///
-    /// # Errors
-    /// [`NoMemory`].
-    pub(super) fn link(&self, number: u32, frame: &Frame) -> Result<(), NoMemory> {
-        let number = number as usize;
-        let length = self.array().len();
-        if number >= length {
-            self.enlarge((length * 2).clamp(number + 1, self.numbers))?;
-        }
+    /// Links `frame`, all zero, as table `number`, for which there is [room](Self::len). The lock of the
+    /// [`TableLog`](super::table_log::TableLog) is held.
+    pub(super) fn link(&self, number: u32, frame: &Frame) {
         // Release: with the pointer comes the zeroed page.
-        self.array()[number].store(ptr::from_ref(frame).cast_mut(), Ordering::Release);
-        Ok(())
+        self.array()[number as usize].store(ptr::from_ref(frame).cast_mut(), Ordering::Release);
     }
 
     /// Takes table `number` out. Walks that had begun before may still find it. The lock of the
@@ -135,16 +127,42 @@ impl ChunkTables {
         self.no_table.as_ptr().cast_mut().cast()
     }
 
-    /// Puts an array of `length` in the place of the one that there is, if there is one. No other CPU links or unlinks meanwhile.
-    fn enlarge(&self, length: usize) -> Result<(), NoMemory> {
+    /// Tables for which there is room: numbers below it may be linked.
+    pub(super) fn len(&self) -> usize {
+        // Relaxed: it only grows, and those who link hold the lock under which it does.
+        self.length.load(Ordering::Relaxed)
+    }
+
+    /// An array of `length`, for [`take`](Self::take).
+    ///
+    /// # Errors
+    /// [`NoMemory`].
+    pub(super) fn make<P: Platform>(
+        &self,
+        platform: &P,
+        context: Context,
+        length: usize,
+    ) -> Result<NewArray, NoMemory> {
+        let tables = try_fill(platform, context, length, || AtomicPtr::new(self.no_table()))?.into_boxed_slice();
+        try_box(platform, context, PointerArray { tables, outgrown: ptr::null_mut() }).map(NewArray)
+    }
+
+    /// Puts an array in the place of the one that there is, if that is shorter. The lock of the
+    /// [`TableLog`](super::table_log::TableLog) is held.
+    pub(super) fn take(&self, NewArray(mut new): NewArray) {
+        let length = new.tables.len();
+        if length <= self.len() {
+            return;
+        }
         // Relaxed, like the loads of its tables: the lock brings it, and what they point to is not read.
-        let outgrown = self.array.load(Ordering::Relaxed);
+        new.outgrown = self.array.load(Ordering::Relaxed);
         // SAFETY: null at first, and from here later; arrays stay until `self` goes.
-        let linked = unsafe { outgrown.as_ref() }.into_iter().flat_map(|outgrown| &outgrown.tables);
-        let mut linked = linked.map(|table| table.load(Ordering::Relaxed));
-        let tables = filled(length, || AtomicPtr::new(linked.next().unwrap_or(self.no_table())))?.into_boxed_slice();
-        let bytes = size_of_val(&*tables) + size_of::<PointerArray>();
-        let array = Box::into_raw(try_box(PointerArray { tables, outgrown })?);
+        let linked = unsafe { new.outgrown.as_ref() }.into_iter().flat_map(|outgrown| &outgrown.tables);
+        for (place, table) in new.tables.iter().zip(linked) {
+            place.store(table.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        let bytes = size_of_val(&*new.tables) + size_of::<PointerArray>();
+        let array = Box::into_raw(new);
         // SAFETY: just made.
         let tables = unsafe { &(*array).tables };
         self.array.store(array, Ordering::Release);
@@ -152,7 +170,6 @@ impl ChunkTables {
         self.tables.store(tables.as_ptr().cast_mut(), Ordering::Release);
         self.length.store(length, Ordering::Release);
         self.array_bytes.fetch_add(bytes, Ordering::Relaxed);
-        Ok(())
     }
 
     /// Memory in use, in bytes.
@@ -165,30 +182,24 @@ impl Drop for ChunkTables {
     fn drop(&mut self) {
         let mut array = self.array.load(Ordering::Acquire);
         while !array.is_null() {
-            // SAFETY: a box of `enlarge`, and `&mut self`: it is not read any more.
+            // SAFETY: a box of `take`, and `&mut self`: it is not read any more.
             array = unsafe { Box::from_raw(array) }.outgrown;
         }
     }
 }
 
-/// So many of what `make` makes.
-fn filled<T>(count: usize, make: impl FnMut() -> T) -> Result<Vec<T>, NoMemory> {
-    let mut all = Vec::new();
-    all.try_reserve_exact(count).map_err(|_| NoMemory)?;
-    all.resize_with(count, make);
-    Ok(all)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::platform::fake::FakeHost;
 
     /// Arrays are outgrown three times, and the first is read all the while.
     #[test]
     fn tables_are_found_in_every_array_since_they_were_linked() {
         let frames: Vec<Box<Frame>> =
             (0..6 * TABLES_FIRST).map(|number| Box::new(core::array::from_fn(|_| Entry::new(number as u64)))).collect();
-        let tables = ChunkTables::new(frames.len() as u32).expect("memory");
+        let host = FakeHost::default();
+        let tables = ChunkTables::new(&host, frames.len() as u32).expect("memory");
         let entry = |frame: &AtomicPtr<Frame>| {
             // SAFETY: one of `frames`, or `no_table`; both live on.
             let frame = unsafe { &*frame.load(Ordering::Relaxed) };
@@ -197,7 +208,11 @@ mod tests {
         let first = tables.array();
         // Table 0 stays unlinked.
         for (number, frame) in frames.iter().enumerate().skip(1) {
-            tables.link(number as u32, frame).expect("memory");
+            if number == tables.len() {
+                let room = (2 * number).min(frames.len());
+                tables.take(tables.make(&host, Context::MaySleep, room).expect("memory"));
+            }
+            tables.link(number as u32, frame);
             // SAFETY: all frames live on.
             let found = (0..=number).map(|number| unsafe { tables.get(number) }.expect("within")[1].load_bits());
             assert!(found.eq(0..=number as u64));
@@ -214,16 +229,20 @@ mod tests {
     fn a_number_that_is_used_again_leads_to_its_new_table() {
         let frame = |bits: u64| Box::new(core::array::from_fn(|_| Entry::new(bits)));
         let (old, filling, new): (Box<Frame>, Box<Frame>, Box<Frame>) = (frame(1), frame(2), frame(3));
-        let tables = ChunkTables::new(2 * TABLES_FIRST as u32).expect("memory");
+        let host = FakeHost::default();
+        let tables = ChunkTables::new(&host, 2 * TABLES_FIRST as u32).expect("memory");
         // SAFETY: the frames live on.
         let found = || unsafe { tables.get(0) }.expect("within")[0].load_bits();
-        tables.link(0, &old).expect("memory");
+        tables.link(0, &old);
         assert_eq!(found(), 1);
         tables.unlink(0);
         assert_eq!(found(), 0);
-        tables.link(TABLES_FIRST as u32, &filling).expect("memory");
+        tables.take(tables.make(&host, Context::MaySleep, 2 * TABLES_FIRST).expect("memory"));
+        // One that another CPU was quicker with.
+        tables.take(tables.make(&host, Context::MaySleep, TABLES_FIRST).expect("memory"));
+        tables.link(TABLES_FIRST as u32, &filling);
         assert_eq!((tables.array().len(), found()), (2 * TABLES_FIRST, 0));
-        tables.link(0, &new).expect("memory");
+        tables.link(0, &new);
         assert_eq!(found(), 3);
     }
 }

@@ -4,17 +4,20 @@
 
 use crate::address::IovaRange;
 use crate::design::{DomainSetup, LockFree, Locking, Mapper, Usage};
-use crate::error::{CommitError, MapError, NewDomainError, RawMapError, RawUnmapError, UnmapError};
+use crate::error::{CommitError, MapError, NewDomainError, NoMemory, RawMapError, RawUnmapError, UnmapError};
 use crate::invalidation::{Commands, Deferral, Due, Policy, Revocation, Revoked, Submissions};
 use crate::iommu::{AttachError, DomainId, Iommu, QueueError, SourceId};
 use crate::iova::{Claim, IovaAllocator, IovaRequest, PlacedRanges};
 use crate::placement::Placement;
-use crate::platform::{Phase, Platform, Step};
+use crate::platform::{Context, Phase, Platform, Step};
 use crate::proof::{Committed, Proof};
 use crate::request::Request;
 use crate::space::AddressSpace;
 use crate::sub_page::{BOUNCE_PAGES_MAX, BouncePages};
 use crate::table::{FreedTables, TableRule};
+
+/// How often a map that needs memory under a lock asks the host for it: other CPUs may take what was meant for it.
+const MEMORY_TRIES: usize = 8;
 
 /// The parts, put together.
 pub struct AssembledMapper<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking = LockFree> {
@@ -91,6 +94,7 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
             "maps write over what unmaps have left, and nothing else"
         );
         let space = AddressSpace::new(setup.iommu, setup.platform, setup.width, rule)?.with_sub_page(setup.sub_page)?;
+        let space = if L::IS_HELD { space.with_reserve_first() } else { space };
         let placed = PlacedRanges::new(space.platform(), setup.width, setup.reserved)?;
         Ok(Self { allocator, policy, locking, space, placed })
     }
@@ -110,13 +114,38 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
 
     #[inline(always)]
     fn map_and_sync(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
-        let allocate_and_write = || self.locking.whole(request.pages(), || self.allocate_and_write(request));
+        let allocate_and_write = || {
+            self.with_memory(request.pages(), || {
+                self.locking.whole(request.pages(), || self.allocate_and_write(request))
+            })
+        };
         let range = match allocate_and_write() {
             // Not with a lock held: it waits for the hardware.
             Err(MapError::Exhausted { .. }) if self.policy.drain(&self.space, &self.allocator)? => allocate_and_write(),
             written => written,
         }?;
         self.end_map(range)
+    }
+
+    /// Runs a part of a map of `pages` pages that may hold a lock. What memory it needs is taken from the host with none held; where that was
+    /// not enough, it runs again.
+    #[inline(always)]
+    pub(super) fn with_memory<R>(&self, pages: u64, map: impl Fn() -> Result<R, MapError>) -> Result<R, MapError> {
+        for _ in 1..MEMORY_TRIES {
+            // A map that needs no table does without.
+            let has_room = !L::IS_HELD || self.space.make_room(pages).is_ok();
+            let result = map();
+            if L::IS_HELD {
+                self.space.give_room_back();
+            }
+            match result {
+                // Other CPUs may have taken the tables that were meant for it.
+                Err(MapError::NoMemory(_))
+                    if has_room && (self.allocator.prepare(self.space.platform())? || L::IS_HELD) => {}
+                result => return result,
+            }
+        }
+        map()
     }
 
     /// Ends a map whose translations are written.
@@ -234,6 +263,18 @@ unsafe impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Mapper for A
         self.map_by_placement(request, placement)
     }
 
+    fn allocate(&self, context: Context, allocate: &mut dyn FnMut()) {
+        self.space.platform().allocate(context, allocate);
+    }
+
+    fn reserve_tables(&self, tables: usize) -> Result<(), NoMemory> {
+        self.space.reserve_tables(tables)
+    }
+
+    fn tables_max(&self, pages: u64) -> usize {
+        self.space.tables_max(pages)
+    }
+
     fn unmap(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
         let platform = self.space.platform();
         out.admit_unmap_of(self.space.tag(), range.pages())?;
@@ -290,7 +331,7 @@ unsafe impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Mapper for A
     }
 
     fn table_pages(&self) -> usize {
-        self.space.table().pages()
+        self.space.table_pages()
     }
 
     fn usage(&self) -> Usage {
@@ -336,9 +377,9 @@ unsafe impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Mapper for A
 impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Drop for AssembledMapper<A, P, I, L> {
     fn drop(&mut self) {
         let Self { allocator, policy, space, .. } = self;
-        space.close(|platform, table, proof| {
-            let waiting = policy.close(platform, allocator, proof);
-            allocator.close(platform, table);
+        space.close(|walker, table, proof| {
+            let waiting = policy.close(walker.platform(), allocator, proof);
+            allocator.close(walker, table);
             waiting
         });
     }

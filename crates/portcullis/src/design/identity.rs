@@ -25,12 +25,12 @@
 
 use super::{AssembledMapper, DomainSetup, Mapper, Usage};
 use crate::address::{IovaRange, PAGE_SHIFT, Segment};
-use crate::error::{CommitError, MapError, NewDomainError, RawMapError, UnmapError};
+use crate::error::{CommitError, MapError, NewDomainError, NoMemory, RawMapError, UnmapError};
 use crate::invalidation::{Deferral, Due, Revocation, Revoked};
 use crate::iommu::{AttachError, DomainId, Iommu, SourceId};
 use crate::iova::{Claim, IovaAllocator, IovaRequest, Kept, MagazineAllocator, never_handed_out};
 use crate::placement::Placement;
-use crate::platform::{PerCpuCount, Phase, Platform, Step};
+use crate::platform::{Context, PerCpuCount, Phase, Platform, Step};
 use crate::proof::{Committed, Proof};
 use crate::request::Request;
 use crate::sub_page::BouncePages;
@@ -65,12 +65,12 @@ struct FourthRegion<P: Platform> {
 }
 
 impl Regions {
-    fn new(width: u8, reserved: &[IovaRange]) -> Result<Self, NewDomainError> {
+    fn new<P: Platform>(platform: &P, width: u8, reserved: &[IovaRange]) -> Result<Self, NewDomainError> {
         // A region of less than a page has no addresses.
         let shift = u32::from(width)
             .checked_sub(u32::from(IDENTITY_TAG_BITS) + PAGE_SHIFT)
             .ok_or(NewDomainError::Width(width))?;
-        let mut reserved = never_handed_out(reserved)?;
+        let mut reserved = never_handed_out(platform, reserved)?;
         reserved.retain(|(_, end)| *end > 1 << shift);
         Ok(Self { shift, reserved })
     }
@@ -111,7 +111,7 @@ pub fn dynamic_identity<P: Platform, I: Iommu>(
     deferral: Deferral,
     setup: DomainSetup<'_, P, I>,
 ) -> Result<DynamicIdentity<P, I>, NewDomainError> {
-    let regions = Regions::new(setup.width, setup.reserved)?;
+    let regions = Regions::new(&setup.platform, setup.width, setup.reserved)?;
     let fourth = FourthRegion {
         magazines: MagazineAllocator::new(&setup.platform, setup.width - IDENTITY_TAG_BITS, setup.reserved)?,
         end_pfn: regions.pages(),
@@ -169,6 +169,18 @@ unsafe impl<P: Platform, I: Iommu> Mapper for DynamicIdentity<P, I> {
     unsafe fn map_placed(&self, request: &Request<'_>, placement: &Placement) -> Result<IovaRange, RawMapError> {
         // SAFETY: the caller's promise, passed on.
         unsafe { self.base.map_placed(request, placement) }
+    }
+
+    fn allocate(&self, context: Context, allocate: &mut dyn FnMut()) {
+        self.base.allocate(context, allocate);
+    }
+
+    fn reserve_tables(&self, tables: usize) -> Result<(), NoMemory> {
+        self.base.reserve_tables(tables)
+    }
+
+    fn tables_max(&self, pages: u64) -> usize {
+        self.base.tables_max(pages)
     }
 
     fn unmap(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {

@@ -5,10 +5,10 @@
 
 use crate::address::{IovaRange, PAGE_SHIFT};
 use crate::error::NoMemory;
-use crate::platform::{Lock, LockClass, Platform};
+use crate::fallible::try_fill;
+use crate::platform::{Context, Lock, LockClass, Platform};
 use crate::table::LEVEL_BITS;
 use alloc::boxed::Box;
-use alloc::vec::Vec;
 
 /// Levels that a table has at most.
 const LEVELS_MAX: usize = 4;
@@ -23,6 +23,10 @@ const DIRECTORY_LOCKS: usize = if cfg!(loom) { LEVELS_MAX } else { 16 * LEVELS_M
 pub unsafe trait Locking: Send + Sync {
     /// Whether one CPU at a time works on the table.
     const TABLE_EXCLUSIVE: bool = false;
+
+    /// Whether maps choose addresses or write tables with a lock held. The host is asked for no memory then: it comes before, see
+    /// [`IovaAllocator::prepare`](crate::iova::IovaAllocator::prepare).
+    const IS_HELD: bool = false;
 
     /// Runs all that a map or unmap of `pages` pages does.
     fn whole<R>(&self, _pages: u64, run: impl FnOnce() -> R) -> R {
@@ -55,6 +59,7 @@ impl<P: Platform> TableLock<P> {
 // SAFETY: every closure runs with the one lock held.
 unsafe impl<P: Platform> Locking for TableLock<P> {
     const TABLE_EXCLUSIVE: bool = true;
+    const IS_HELD: bool = true;
 
     fn table<R>(&self, _range: IovaRange, run: impl FnOnce() -> R) -> R {
         self.0.with(|()| run())
@@ -76,6 +81,8 @@ impl<P: Platform> WholeLock<P> {
 
 // SAFETY: promises nothing.
 unsafe impl<P: Platform> Locking for WholeLock<P> {
+    const IS_HELD: bool = true;
+
     fn whole<R>(&self, pages: u64, run: impl FnOnce() -> R) -> R {
         if pages <= self.pages_max { self.lock.with(|()| run()) } else { run() }
     }
@@ -97,9 +104,8 @@ impl<P: Platform> LockPerTable<P> {
     /// # Errors
     /// [`NoMemory`].
     pub fn new(platform: &P, width: u8) -> Result<Self, NoMemory> {
-        let mut directories = Vec::new();
-        directories.try_reserve_exact(DIRECTORY_LOCKS).map_err(|_| NoMemory)?;
-        directories.extend((0..DIRECTORY_LOCKS).map(|_| platform.lock(LockClass::Table, ())));
+        let lock = || platform.lock(LockClass::Table, ());
+        let directories = try_fill(platform, Context::MaySleep, DIRECTORY_LOCKS, lock)?;
         let levels = (u32::from(width) - PAGE_SHIFT).div_ceil(LEVEL_BITS).max(3) as u8;
         Ok(Self { levels, directories: directories.into_boxed_slice() })
     }

@@ -14,11 +14,11 @@ pub use options::{OptionError, OptionInfo, OptionKind, Options, Value};
 pub use physical::{IdentityMapped, Untranslated};
 
 use crate::address::{Iova, IovaRange, PAGE_SHIFT, Segment};
-use crate::error::{CommitError, MapError, NewDomainError, RawMapError, RawUnmapError, UnmapError};
+use crate::error::{CommitError, MapError, NewDomainError, NoMemory, RawMapError, RawUnmapError, UnmapError};
 use crate::invalidation::Revocation;
 use crate::iommu::{AttachError, DomainId, Iommu, SourceId};
 use crate::placement::Placement;
-use crate::platform::Platform;
+use crate::platform::{Context, Platform};
 use crate::proof::Committed;
 use crate::request::{Access, Request, Stream};
 use crate::safety::{Breach, Protection, Rule};
@@ -245,6 +245,27 @@ pub unsafe trait Mapper: Send + Sync {
     /// That of [`map`](Mapper::map).
     unsafe fn map_placed(&self, _request: &Request<'_>, _placement: &Placement) -> Result<IovaRange, RawMapError> {
         Err(RawMapError::Refused(MapError::Unplaceable))
+    }
+
+    /// Runs `allocate`, which asks the global allocator for memory that a domain needs beside its mapper: by [`Platform::allocate`] of the
+    /// host, for a mapper that has one.
+    fn allocate(&self, _context: Context, allocate: &mut dyn FnMut()) {
+        allocate();
+    }
+
+    /// Keeps `tables` table pages, and memory for what it notes of them, for maps that find none at the host: until another call says
+    /// otherwise. Each map takes [`tables_max`](Mapper::tables_max) of its pages at most, and another call fills up what they have taken.
+    /// The host may sleep.
+    ///
+    /// # Errors
+    /// [`NoMemory`]; what the host had is kept.
+    fn reserve_tables(&self, _tables: usize) -> Result<(), NoMemory> {
+        Ok(())
+    }
+
+    /// Table pages that a map of `pages` pages adds at most: none, unless the mapper says otherwise.
+    fn tables_max(&self, _pages: u64) -> usize {
+        0
     }
 
     /// Clears the mapping at exactly `range` and notes in `out` what is to be invalidated. The buffer is not yet back: that

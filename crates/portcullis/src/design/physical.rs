@@ -24,8 +24,8 @@ struct Reachable {
 }
 
 impl Reachable {
-    fn new<P, I>(setup: &DomainSetup<'_, P, I>) -> Result<Self, NewDomainError> {
-        Ok(Self { reserved: never_handed_out(setup.reserved)?, width: setup.width })
+    fn new<P: Platform, I>(setup: &DomainSetup<'_, P, I>) -> Result<Self, NewDomainError> {
+        Ok(Self { reserved: never_handed_out(&setup.platform, setup.reserved)?, width: setup.width })
     }
 
     /// One past the last page number that devices can drive.
@@ -196,7 +196,7 @@ impl<P: Platform, I: Iommu> IdentityMapped<P, I> {
     fn translated(&self, range: IovaRange) -> Result<IovaRange, MapError> {
         for pfn in range.first_pfn()..range.end_pfn() {
             // SAFETY: the identity map is never unmapped.
-            if unsafe { self.space.table().lookup(self.space.platform(), Iova::from_pfn(pfn)) }.is_none() {
+            if unsafe { self.space.table().lookup(self.space.walker(), Iova::from_pfn(pfn)) }.is_none() {
                 return Err(MapError::PhysicalRange(PhysAddr::from_pfn(pfn)));
             }
         }

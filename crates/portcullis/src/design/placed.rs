@@ -8,7 +8,7 @@ use crate::address::IovaRange;
 use crate::error::{CommitError, MapError, RawMapError, RawUnmapError, UnmapError};
 use crate::invalidation::{BATCH_MAX, Due, Revocation, Revoked};
 use crate::iommu::{Invalidation, Iommu, QueueError};
-use crate::iova::IovaAllocator;
+use crate::iova::{IovaAllocator, Record};
 use crate::placement::Placement;
 use crate::platform::{Phase, Platform, Step};
 use crate::proof::{Committed, Proof};
@@ -29,7 +29,12 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
     ) -> Result<IovaRange, RawMapError> {
         self.space.refuse_if_poisoned()?;
         self.space.poison_on_panic(|| {
-            let place_and_write = || self.locking.whole(request.pages(), || self.place_and_write(request, placement));
+            let place_and_write = || {
+                self.with_memory(request.pages(), || {
+                    let record = self.placed.record(self.space.platform())?;
+                    self.locking.whole(request.pages(), || self.place_and_write(request, placement, record))
+                })
+            };
             let range = match place_and_write() {
                 // The address may be waiting in a flush queue. No other address will do, so flush the queue instead of waiting for it.
                 Err(MapError::Exhausted { .. } | MapError::Overlap(_))
@@ -44,10 +49,15 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
     }
 
     /// Takes the pages and writes their translations.
-    fn place_and_write(&self, request: &Request<'_>, placement: &Placement) -> Result<IovaRange, MapError> {
+    fn place_and_write(
+        &self,
+        request: &Request<'_>,
+        placement: &Placement,
+        record: Record,
+    ) -> Result<IovaRange, MapError> {
         let platform = self.space.platform();
         platform.probe(Step::Enter(Phase::IovaAllocate));
-        let range = self.placed.take(platform, &self.allocator, request.pages(), placement)?;
+        let range = self.placed.take(platform, &self.allocator, request.pages(), placement, record)?;
         assert!(range.end_pfn() <= self.space.end_pfn(), "an allocator of more addresses than its domain translates");
         platform.probe(Step::Enter(Phase::Table));
         // SAFETY: the range was set aside, as long as the request, for this call alone; it lies in the table, as just seen; where it

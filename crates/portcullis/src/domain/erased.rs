@@ -7,14 +7,15 @@ use crate::design::{Addressing, Design, DesignInfo, DomainSetup, Info, Mapper, U
 use crate::designs::{DesignId, Visitor};
 use crate::entry::{Entry, Frame};
 use crate::error::{CommitError, NewDomainError, NoMemory, RawMapError, RawUnmapError, UnmapError};
-use crate::fallible::try_box;
+use crate::fallible::{boxed, try_reserve_by};
 use crate::invalidation::Revocation;
 use crate::iommu::{AttachError, Capabilities, DomainId, Invalidation, Iommu, QueueError, SourceId, Translation};
 use crate::placement::Placement;
-use crate::platform::{CpuHint, Lock, LockClass, Platform, Wait};
+use crate::platform::{Context, CpuHint, CpuWords, Lock, LockClass, Platform, Wait};
 use crate::proof::Committed;
 use crate::request::{Access, Request, Stream};
 use crate::sub_page::BouncePages;
+use crate::sync::AtomicU64;
 use alloc::boxed::Box;
 
 /// A domain of any design. Each call of its mapper is one through a table of functions; everything else is as in any [`Domain`].
@@ -48,7 +49,8 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         D::Mapper: 'static,
     {
         let Self { mapper, protection, sub_page, tag, short_way, last, rings, info } = self;
-        let mapper: Box<dyn Mapper> = try_box(mapper)?;
+        let room = try_reserve_by(|allocate| mapper.allocate(Context::MaySleep, allocate), 1)?;
+        let mapper = boxed::<D::Mapper>(room, mapper);
         Ok(Domain { mapper, protection, sub_page, tag, short_way, last, rings, info })
     }
 }
@@ -140,6 +142,18 @@ unsafe impl Mapper for Box<dyn Mapper> {
         unsafe { (**self).map_placed(request, placement) }
     }
 
+    fn allocate(&self, context: Context, allocate: &mut dyn FnMut()) {
+        (**self).allocate(context, allocate);
+    }
+
+    fn reserve_tables(&self, tables: usize) -> Result<(), NoMemory> {
+        (**self).reserve_tables(tables)
+    }
+
+    fn tables_max(&self, pages: u64) -> usize {
+        (**self).tables_max(pages)
+    }
+
     fn unmap(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
         (**self).unmap(range, out)
     }
@@ -192,8 +206,20 @@ impl<T> Lock<T> for Erased {
 }
 
 // SAFETY: there is no value of it.
+unsafe impl CpuWords for Erased {
+    fn lines(&self) -> usize {
+        match *self {}
+    }
+
+    fn word(&self, _line: usize, _word: usize) -> &AtomicU64 {
+        match *self {}
+    }
+}
+
+// SAFETY: there is no value of it.
 unsafe impl Platform for Erased {
     type Lock<T: Send> = Self;
+    type CpuWords = Self;
 
     fn lock<T: Send>(&self, _class: LockClass, _value: T) -> Self {
         *self
@@ -207,7 +233,7 @@ unsafe impl Platform for Erased {
         match *self {}
     }
 
-    fn allocate_frame(&self) -> Result<PhysAddr, NoMemory> {
+    fn allocate_frame(&self, _context: Context) -> Result<PhysAddr, NoMemory> {
         match *self {}
     }
 
@@ -219,7 +245,11 @@ unsafe impl Platform for Erased {
         match *self {}
     }
 
-    fn table_barrier(&self, _entries: &[Entry]) {
+    fn table_barrier(&self, _entries: &[Entry], _coherent: bool) {
+        match *self {}
+    }
+
+    fn cpu_words(&self, _value: u64) -> Result<Self, NoMemory> {
         match *self {}
     }
 

@@ -30,11 +30,12 @@ use unexposed::ShortWay;
 
 use crate::address::{Iova, IovaRange, PAGE_SHIFT, PhysAddr, Segment};
 use crate::design::{Addressing, Design, DomainSetup, Info, Mapper, Options, Usage};
-use crate::error::{CommitError, MapError, NewDomainError, RawMapError, RawUnmapError, UnmapError};
+use crate::error::{CommitError, MapError, NewDomainError, NoMemory, RawMapError, RawUnmapError, UnmapError};
+use crate::fallible::try_reserve_by;
 use crate::invalidation::Revocation;
 use crate::iommu::{AttachError, Capabilities, DomainId, Iommu, QueueError, SourceId};
 use crate::placement::MapOptions;
-use crate::platform::Platform;
+use crate::platform::{Context, Platform};
 use crate::proof::{Committed, Proof};
 use crate::request::{Access, Lifetime, Request, Stream};
 use crate::safety::Protection;
@@ -209,6 +210,21 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         self.mapper.detach(device)
     }
 
+    /// Keeps `tables` table pages, and memory for what is noted of them, for maps that find none at the host, until another call says
+    /// otherwise. So a map in atomic context does not fail for want of a table: it takes [`tables_max`](Domain::tables_max) at most. A call
+    /// fills up what maps have taken. The host may sleep.
+    ///
+    /// # Errors
+    /// [`NoMemory`]; what the host had is kept.
+    pub fn reserve_tables(&self, tables: usize) -> Result<(), NoMemory> {
+        self.mapper.reserve_tables(tables)
+    }
+
+    /// Table pages that a map of `pages` pages adds at most, wherever its addresses lie.
+    pub fn tables_max(&self, pages: u64) -> usize {
+        self.mapper.tables_max(pages)
+    }
+
     /// Table pages in use. Takes no lock.
     pub fn table_pages(&self) -> usize {
         self.mapper.table_pages()
@@ -325,7 +341,8 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         access: Access,
         options: &MapOptions,
     ) -> Result<IovaRange, RawMapError> {
-        let list = SegmentList::collect(segments, self.info.addressing.opens_pages())?;
+        let room = |room| try_reserve_by(|allocate| self.mapper.allocate(Context::Atomic, allocate), room);
+        let list = SegmentList::collect(room, segments, self.info.addressing.opens_pages())?;
         // SAFETY: the caller's promise, passed on.
         unsafe { self.map_as_said(list.as_slice(), access, options) }
     }

@@ -7,9 +7,10 @@
 use super::{BATCH_MAX, QUEUE_TIMEOUT_US, Revocation};
 use crate::address::IovaRange;
 use crate::error::{CommitError, NoMemory};
+use crate::fallible::try_reserve;
 use crate::iommu::{Invalidation, Iommu, QueueError};
 use crate::iova::IovaAllocator;
-use crate::platform::{Deadline, Lock, LockClass, Phase, Platform, Step};
+use crate::platform::{Context, Deadline, Lock, LockClass, Phase, Platform, Step};
 use crate::proof::{Committed, Proof};
 use crate::space::AddressSpace;
 use crate::submission::Submission;
@@ -47,8 +48,7 @@ impl<P: Platform, T: Copy + Send> AsynchronousQueue<P, T> {
     /// # Errors
     /// [`NoMemory`] without room for the entries.
     pub fn new(platform: &P) -> Result<Self, NoMemory> {
-        let mut told = VecDeque::new();
-        told.try_reserve_exact(ASYNCHRONOUS_CAPACITY).map_err(|_| NoMemory)?;
+        let told = VecDeque::from(try_reserve(platform, Context::MaySleep, ASYNCHRONOUS_CAPACITY)?);
         let told = platform.lock(LockClass::CentralFlushQueue, told);
         Ok(Self { told, due: Deadline::none(), len: AtomicUsize::new(0) })
     }

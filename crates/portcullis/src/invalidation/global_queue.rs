@@ -4,9 +4,10 @@
 use super::Revocation;
 use crate::address::IovaRange;
 use crate::error::{CommitError, NoMemory};
+use crate::fallible::try_reserve;
 use crate::iommu::{Invalidation, Iommu};
 use crate::iova::IovaAllocator;
-use crate::platform::{Deadline, Lock, LockClass, Phase, Platform, Step};
+use crate::platform::{Context, Deadline, Lock, LockClass, Phase, Platform, Step};
 use crate::proof::{Committed, Proof};
 use crate::space::AddressSpace;
 use crate::sync::{AtomicUsize, Ordering};
@@ -42,8 +43,7 @@ impl<P: Platform> GlobalQueue<P> {
     /// # Errors
     /// [`NoMemory`] without room for the entries.
     pub fn new(platform: &P) -> Result<Self, NoMemory> {
-        let mut waiting = Vec::new();
-        waiting.try_reserve_exact(QUEUE_CAPACITY).map_err(|_| NoMemory)?;
+        let waiting = try_reserve(platform, Context::MaySleep, QUEUE_CAPACITY)?;
         let queue = platform.lock(LockClass::CentralFlushQueue, Queue { waiting, tables: FreedTables::new() });
         Ok(Self { queue, due: Deadline::none(), len: AtomicUsize::new(0) })
     }

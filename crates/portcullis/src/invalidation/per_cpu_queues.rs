@@ -13,9 +13,10 @@ use super::open_run::{OPEN_RUNS, OpenRun, Run};
 use super::{Flushes, Revocation, Revoked};
 use crate::address::IovaRange;
 use crate::error::{CommitError, NoMemory};
+use crate::fallible::try_reserve;
 use crate::iommu::{Invalidation, Iommu};
 use crate::iova::IovaAllocator;
-use crate::platform::{Deadline, Lock, LockClass, PerCpu, Phase, Platform, Step};
+use crate::platform::{Context, Deadline, Lock, LockClass, PerCpu, Phase, Platform, Step};
 use crate::proof::{Committed, Proof, Served};
 use crate::space::AddressSpace;
 use crate::sync::{AtomicU64, Ordering, fence};
@@ -84,8 +85,7 @@ impl<P: Platform> PerCpuQueues<P> {
     /// [`NoMemory`] without room for the entries.
     pub fn new(platform: &P, capacity: usize, timeout_us: u64, flushes: Flushes) -> Result<Self, NoMemory> {
         let queue = || {
-            let mut waiting = VecDeque::new();
-            waiting.try_reserve_exact(capacity).map_err(|_| NoMemory)?;
+            let waiting = VecDeque::from(try_reserve(platform, Context::MaySleep, capacity)?);
             let queue = Queue {
                 waiting,
                 unmaps: 0,

@@ -14,7 +14,7 @@ use crate::platform::fake::{CriticalMutex, FakeHost};
 use crate::riommu::format::{RingAddress, RingEntry};
 use cached::Cached;
 use core::ops::DerefMut;
-use entries::Entries;
+use entries::{Entries, Hardware};
 use pointers::Pointers;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -134,6 +134,11 @@ impl<'h> FakeIommu<'h> {
         Self { host, capabilities, state }
     }
 
+    /// The memory that it reads.
+    fn hardware(&self) -> Hardware<'h> {
+        Hardware { host: self.host, snoops: self.capabilities.coherent }
+    }
+
     /// The state by now: what was submitted before the clock moved on has taken effect.
     fn state(&self) -> impl DerefMut<Target = State> {
         let now_us = self.host.now_us();
@@ -168,7 +173,7 @@ impl<'h> FakeIommu<'h> {
             Translation::Tables { root, levels } => (root, levels),
             Translation::Rings { device } => {
                 let caches_absent = self.capabilities.caches_absent;
-                let entry = state.entries.get(self.host, (domain, device), iova, caches_absent)?;
+                let entry = state.entries.get(self.hardware(), (domain, device), iova, caches_absent)?;
                 return entry.reach(RingAddress::of(iova).offset).filter(|_| entry.rights.allows(rights));
             }
         };
@@ -200,7 +205,7 @@ impl<'h> FakeIommu<'h> {
             Translation::Rings { device } => {
                 let cached: Vec<(u64, RingEntry)> = state.entries.of_domain(domain).collect();
                 drop(state);
-                let all = cached.into_iter().chain(entries::in_tables(self.host, device));
+                let all = cached.into_iter().chain(entries::in_tables(self.hardware(), device));
                 return all.flat_map(|entry| entries::pages(entry, rights)).collect();
             }
         };
@@ -213,7 +218,7 @@ impl<'h> FakeIommu<'h> {
 
     /// The leaves of the table at `table`, whose first entry translates page `first`.
     fn leaves(&self, table: PhysAddr, level: u32, first: u64, found: &mut Vec<(u64, EntryValue)>) {
-        let Some(words) = self.host.hardware_page(table) else { return };
+        let Some(words) = self.host.hardware_page(table, self.capabilities.coherent) else { return };
         for (index, bits) in words.into_iter().enumerate() {
             let entry = EntryValue::from_bits(bits);
             let pfn = first + ((index as u64) << (LEVEL_BITS * (level - 1)));
@@ -247,7 +252,7 @@ impl<'h> FakeIommu<'h> {
         for level in (1..=lowest).rev() {
             let shift = PAGE_SHIFT + LEVEL_BITS * (level - 1);
             let index = (iova.as_u64() >> shift) & 511;
-            let word = self.host.hardware_read(PhysAddr::new(table.as_u64() + index * 8));
+            let word = self.host.hardware_read(PhysAddr::new(table.as_u64() + index * 8), self.capabilities.coherent);
             let bits = word.expect("the walk reached a table page that was freed (S4)");
             let value = EntryValue::from_bits(bits);
             if !value.is_present() {

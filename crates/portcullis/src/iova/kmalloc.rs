@@ -7,9 +7,10 @@
 use super::{Claim, IovaAllocator, IovaRequest, never_handed_out};
 use crate::address::{IovaRange, PAGE_SHIFT, PhysAddr};
 use crate::error::{MapError, NoMemory, UnmapError};
-use crate::platform::{Lock, LockClass, PerCpuCount, Phase, Platform, Step};
+use crate::fallible::{move_into, try_reserve, with_spare};
+use crate::platform::{Context, Lock, LockClass, PerCpuCount, Phase, Platform, Step};
 use crate::proof::Proof;
-use crate::table::SecondLevelTable;
+use crate::table::{SecondLevelTable, Walker};
 use alloc::vec::Vec;
 
 /// The allocator.
@@ -31,7 +32,7 @@ impl<P: Platform> KmallocAllocator<P> {
     /// [`NoMemory`].
     pub fn new(platform: &P, width: u8, reserved: &[IovaRange]) -> Result<Self, NoMemory> {
         Ok(Self {
-            reserved: never_handed_out(reserved)?,
+            reserved: never_handed_out(platform, reserved)?,
             withheld: platform.lock(LockClass::IovaAllocator, Vec::new()),
             live: PerCpuCount::new(platform)?,
             width,
@@ -40,6 +41,22 @@ impl<P: Platform> KmallocAllocator<P> {
 
     fn is_reserved(&self, range: IovaRange) -> bool {
         self.reserved.iter().any(|(first, end)| *first < range.end_pfn() && range.first_pfn() < *end)
+    }
+
+    /// Keeps the block of `range`.
+    fn withhold(&self, platform: &P, range: IovaRange) -> Result<(), NoMemory> {
+        with_spare(
+            |room| try_reserve(platform, Context::Atomic, room),
+            |spare| {
+                self.withheld.with(|withheld| {
+                    if withheld.len() == withheld.capacity() {
+                        move_into(withheld, &mut spare.take((2 * withheld.len()).max(4))?);
+                    }
+                    withheld.push(range);
+                    Ok(())
+                })
+            },
+        )
     }
 
     /// Gives the block of `range` back.
@@ -67,14 +84,7 @@ unsafe impl<P: Platform> IovaAllocator<P> for KmallocAllocator<P> {
                 return Ok(range);
             }
             // As often as reserved pages have blocks, once for each.
-            self.withheld.with(|withheld| {
-                withheld.try_reserve(1).map_err(|_| {
-                    Self::give_back(platform, range);
-                    NoMemory
-                })?;
-                withheld.push(range);
-                Ok::<(), NoMemory>(())
-            })?;
+            self.withhold(platform, range).inspect_err(|_| Self::give_back(platform, range))?;
         }
     }
 
@@ -93,11 +103,12 @@ unsafe impl<P: Platform> IovaAllocator<P> for KmallocAllocator<P> {
         self.live.sum()
     }
 
-    fn close(&self, platform: &P, table: &SecondLevelTable) {
+    fn close(&self, walker: Walker<'_, P>, table: &SecondLevelTable) {
+        let platform = walker.platform();
         for range in self.withheld.with(core::mem::take) {
             Self::give_back(platform, range);
         }
         // SAFETY: the domain goes, so nobody else uses the table.
-        unsafe { table.for_each_marked(platform, &mut |range| Self::give_back(platform, range)) };
+        unsafe { table.for_each_marked(walker, &mut |range| Self::give_back(platform, range)) };
     }
 }

@@ -15,16 +15,17 @@ pub use freebsd::GapTreeAllocator;
 pub use kmalloc::KmallocAllocator;
 pub use linux::{DEPOT_MAGAZINES_MAX, FreeListAllocator, MAGAZINE_CAPACITY, MagazineAllocator, TreeAllocator};
 pub use macos::{BUDDY_PAGES_MAX, BuddyAllocator};
-pub(crate) use placed::PlacedRanges;
+pub(crate) use placed::{PlacedRanges, Record};
 pub use solaris::{QUANTUM_CACHE_PAGES_MAX, SLAB_PAGES, VmemAllocator};
 
 use crate::address::{Iova, IovaRange, PAGE_SHIFT};
 use crate::error::{MapError, NoMemory, UnmapError};
+use crate::fallible::try_reserve;
 use crate::placement::Placement;
-use crate::platform::Platform;
+use crate::platform::{Context, Platform};
 use crate::proof::Proof;
 use crate::request::{Access, Lifetime, Request, Stream};
-use crate::table::SecondLevelTable;
+use crate::table::{SecondLevelTable, Walker};
 use alloc::vec::Vec;
 
 /// The interrupt range of the x86 architecture, in page numbers: writes there are messages, not DMA (S9).
@@ -90,9 +91,8 @@ pub(crate) fn refuse_interrupts(range: IovaRange) -> Result<(), MapError> {
 }
 
 /// Page 0, the interrupt range and `reserved` (S9), by first page and one past the last: in order, and none overlaps another.
-pub(crate) fn never_handed_out(reserved: &[IovaRange]) -> Result<Vec<(u64, u64)>, NoMemory> {
-    let mut ranges = Vec::new();
-    ranges.try_reserve_exact(reserved.len() + 2).map_err(|_| NoMemory)?;
+pub(crate) fn never_handed_out<P: Platform>(platform: &P, reserved: &[IovaRange]) -> Result<Vec<(u64, u64)>, NoMemory> {
+    let mut ranges = try_reserve(platform, Context::MaySleep, reserved.len() + 2)?;
     ranges.extend([(0, 1), (INTERRUPT_RANGE.0, INTERRUPT_RANGE.0 + INTERRUPT_RANGE.1)]);
     ranges.extend(reserved.iter().map(|range| (range.first_pfn(), range.end_pfn())));
     ranges.sort_unstable();
@@ -125,6 +125,16 @@ pub unsafe trait IovaAllocator<P: Platform>: Send + Sync {
     /// [`MapError::Exhausted`], [`MapError::NoMemory`].
     fn allocate(&self, platform: &P, request: &IovaRequest) -> Result<IovaRange, MapError>;
 
+    /// Takes memory from the host, with no lock held, for an [`allocate`](IovaAllocator::allocate) that has failed with
+    /// [`MapError::NoMemory`]. Returns whether that is to be tried again. Under [`WholeLock`](crate::design::WholeLock) allocators must
+    /// leave it to this; others may take memory in `allocate`, and have nothing to prepare.
+    ///
+    /// # Errors
+    /// [`NoMemory`].
+    fn prepare(&self, _platform: &P) -> Result<bool, NoMemory> {
+        Ok(false)
+    }
+
     /// Claims the mapping at exactly `range` for an unmap: from now on nobody else can unmap it.
     ///
     /// # Errors
@@ -137,7 +147,8 @@ pub unsafe trait IovaAllocator<P: Platform>: Send + Sync {
         None
     }
 
-    /// Takes back a range that was handed out and that the hardware has lost, or will have before a map returns with it.
+    /// Takes back a range that was handed out and that the hardware has lost, or will have before a map returns with it. Locks may be held,
+    /// so this asks for no memory.
     fn free(&self, platform: &P, range: IovaRange, proof: &Proof);
 
     /// Takes `pages` pages where `placement` says out of what may be handed out: for a mapping that is placed, of which the mapper
@@ -176,5 +187,5 @@ pub unsafe trait IovaAllocator<P: Platform>: Send + Sync {
 
     /// Gives back to the host what it has lent beside memory: the domain goes, and the IOMMU has forgotten it. `table` still
     /// shows what was not unmapped.
-    fn close(&self, _platform: &P, _table: &SecondLevelTable) {}
+    fn close(&self, _walker: Walker<'_, P>, _table: &SecondLevelTable) {}
 }

@@ -3,15 +3,20 @@
 //! Their pages are those that the allocator has [set aside](IovaAllocator::set_aside), or those that it never hands out, where a
 //! request names these. So this is kept apart from all that allocators know, and asked when they know nothing.
 
-use super::linux::RangeTree;
+use super::linux::{Node, RangeTree, new_node};
 use super::{IovaAllocator, never_handed_out, refuse_interrupts};
 use crate::address::{Iova, IovaRange, PAGE_SHIFT};
 use crate::error::{MapError, NoMemory, UnmapError};
+use crate::fallible::Spare;
 use crate::placement::Placement;
-use crate::platform::{Lock, LockClass, Platform};
+use crate::platform::{Context, Lock, LockClass, Platform};
 use crate::proof::Proof;
 use crate::sync::{AtomicUsize, Ordering};
+use alloc::boxed::Box;
 use alloc::vec::Vec;
+
+/// Memory for the record of a placed mapping.
+pub(crate) struct Record(Spare<Box<Node>>);
 
 /// The placed mappings of a domain.
 pub(crate) struct PlacedRanges<P: Platform> {
@@ -34,9 +39,17 @@ impl<P: Platform> PlacedRanges<P> {
         Ok(Self {
             ranges: platform.lock(LockClass::IovaAllocator, RangeTree::empty(width)),
             count: AtomicUsize::new(0),
-            never_handed_out: never_handed_out(reserved)?,
+            never_handed_out: never_handed_out(platform, reserved)?,
             width,
         })
+    }
+
+    /// Memory for the record of one mapping, for [`take`](Self::take), around which locks may be held.
+    ///
+    /// # Errors
+    /// [`NoMemory`].
+    pub(crate) fn record(&self, platform: &P) -> Result<Record, NoMemory> {
+        new_node(platform, Context::Atomic).map(|node| Record(Spare::of(node)))
     }
 
     /// `pages` pages where `placement` says. No unmap finds them before they are [published](Self::publish).
@@ -49,10 +62,11 @@ impl<P: Platform> PlacedRanges<P> {
         allocator: &impl IovaAllocator<P>,
         pages: u64,
         placement: &Placement,
+        record: Record,
     ) -> Result<IovaRange, MapError> {
         let Some(range) = placement.at() else {
             let range = allocator.set_aside(platform, pages, placement)?;
-            return self.note(platform, range).inspect_err(|_| {
+            return self.note(platform, range, record).inspect_err(|_| {
                 allocator.put_back(platform, range, &Proof::never_visible());
             });
         };
@@ -74,7 +88,7 @@ impl<P: Platform> PlacedRanges<P> {
         }
         // The record comes last, as above: a request that was given pages finds no record of them by one that was not. What is never
         // handed out is given to one request by the record alone.
-        self.note(platform, range).inspect_err(|_| {
+        self.note(platform, range, record).inspect_err(|_| {
             self.put_back(platform, allocator, range, &Proof::never_visible());
         })
     }
@@ -109,9 +123,9 @@ impl<P: Platform> PlacedRanges<P> {
         self.count.load(Ordering::Relaxed)
     }
 
-    fn note(&self, platform: &P, range: IovaRange) -> Result<IovaRange, MapError> {
+    fn note(&self, platform: &P, range: IovaRange, Record(mut node): Record) -> Result<IovaRange, MapError> {
         self.ranges.with(|ranges| {
-            ranges.set_aside(platform, range.pages(), &Placement::exactly(range))?;
+            ranges.set_aside(platform, range.pages(), &Placement::exactly(range), &mut node)?;
             self.count.store(self.count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
             Ok(range)
         })
@@ -194,6 +208,16 @@ mod tests {
         IovaRange::of(pfn, 1)
     }
 
+    fn take(
+        host: &FakeHost,
+        placed: &PlacedRanges<FakeHost>,
+        allocator: &impl IovaAllocator<FakeHost>,
+        pages: u64,
+        placement: &Placement,
+    ) -> Result<IovaRange, MapError> {
+        placed.take(host, allocator, pages, placement, placed.record(host)?)
+    }
+
     /// Page 16 is the highest below the limit of the one, and the only one for the other: who comes first has it, and the other does
     /// without.
     #[test]
@@ -205,11 +229,11 @@ mod tests {
         let request = Request::new(&segments, Access::DeviceReads).unwrap();
         let options = MapOptions { limit: (17 << PAGE_SHIFT) - 1, ..MapOptions::default() };
         let below = options.placement(&request, None, u64::MAX >> 32).unwrap().unwrap();
-        let act = || assert_eq!(placed.take(&host, &tree, 1, &below), Ok(page(16)));
+        let act = || assert_eq!(take(&host, &placed, &tree, 1, &below), Ok(page(16)));
         let allocator = Racing { tree: &tree, act: Mutex::new(Some(Box::new(act))) };
-        let late = placed.take(&host, &allocator, 1, &Placement::exactly(page(16)));
+        let late = take(&host, &placed, &allocator, 1, &Placement::exactly(page(16)));
         assert_eq!(late, Err(MapError::Overlap(Iova::from_pfn(16))));
-        assert_eq!(placed.take(&host, &allocator, 1, &below), Ok(page(15)), "the next");
+        assert_eq!(take(&host, &placed, &allocator, 1, &below), Ok(page(15)), "the next");
         assert_eq!(placed.len(), 2);
     }
 
@@ -220,12 +244,12 @@ mod tests {
         let reserved = [page(16)];
         let tree = TreeAllocator::new(&host, WIDTH, &reserved).unwrap();
         let placed = PlacedRanges::new(&host, WIDTH, &reserved).unwrap();
-        let act = || assert_eq!(placed.take(&host, &tree, 1, &Placement::exactly(page(16))), Ok(page(16)));
+        let act = || assert_eq!(take(&host, &placed, &tree, 1, &Placement::exactly(page(16))), Ok(page(16)));
         let allocator = Racing { tree: &tree, act: Mutex::new(Some(Box::new(act))) };
         let around = Placement::exactly(IovaRange::of(15, 3));
-        let late = placed.take(&host, &allocator, 3, &around);
+        let late = take(&host, &placed, &allocator, 3, &around);
         assert_eq!(late, Err(MapError::Overlap(Iova::from_pfn(15))));
         placed.give_back(&host, &tree, page(16), &Proof::never_visible());
-        assert_eq!(placed.take(&host, &allocator, 3, &around), Ok(IovaRange::of(15, 3)), "all of it is free");
+        assert_eq!(take(&host, &placed, &allocator, 3, &around), Ok(IovaRange::of(15, 3)), "all of it is free");
     }
 }

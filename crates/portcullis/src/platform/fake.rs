@@ -1,8 +1,8 @@
-//! A host for tests: counts what it lends, fails when told to, and shows a non-coherent walker only what was flushed.
+//! A host for tests: counts what it lends, fails when told to, and shows walkers that do not snoop only what was flushed for them.
 
 pub mod hooks;
 
-use super::{CopyMemory, CpuHint, Lock, LockClass, Platform, Wait};
+use super::{Context, CopyMemory, CpuHint, Lock, LockClass, Platform, Wait, WordLines};
 use super::{INVALIDATION_TIMEOUT_US, NoMemory};
 use crate::address::{PAGE_SIZE, PhysAddr};
 use crate::entry::{ENTRIES, Entry, EntryValue, Frame};
@@ -11,6 +11,7 @@ use std::boxed::Box;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::vec;
 use std::vec::Vec;
 
 /// A mutex that a model checker sees. Those that it does not see guard what no interleaving depends on.
@@ -64,7 +65,7 @@ impl core::ops::Deref for LentFrame {
 #[derive(Debug, Default)]
 struct Frames {
     lent: BTreeMap<u64, LentFrame>,
-    /// What a non-coherent walker sees of each page.
+    /// What a walker that does not snoop sees of each page of which something was flushed.
     flushed: BTreeMap<u64, Box<[u64; ENTRIES]>>,
     next: u64,
     budget: Option<usize>,
@@ -152,14 +153,13 @@ pub(crate) fn mapping_leaked() {
 
 /// A fake host. Dropping it panics if, on this thread, a mapping was dropped without an unmap meanwhile, or if a table page came
 /// back while a [fake IOMMU](crate::iommu::fake::FakeIommu) could still walk it. Share it by reference: `&FakeHost` is a platform too.
-/// A wait for hardware within a walk of software panics, and so does one with a lock held, but for that of a [central
-/// queue](LockClass::CentralFlushQueue).
+/// Asking for memory with a lock held is a panic. So is a wait for hardware within a walk of software, or with a lock held, but for that of
+/// a [central queue](LockClass::CentralFlushQueue).
 ///
 /// Its clock stands still until [`advance_us`](FakeHost::advance_us) is called or somebody spins (a microsecond a turn).
 #[derive(Debug)]
 pub struct FakeHost {
     frames: Mutex<Frames>,
-    coherent: bool,
     /// Physical addresses are those of this process.
     of_process: bool,
     now_us: AtomicU64,
@@ -178,22 +178,18 @@ struct Walks {
     are_untold: bool,
 }
 
+/// What a walker that does not snoop finds where nothing was flushed: what the last owner of the page may have left there.
+/// At any level but the last it is a large leaf, whose memory is out of the way of what tests use.
+const UNFLUSHED: u64 = 1 << 47 | 1 << 7 | 3;
+
 /// Where fake table pages start, out of the way of the addresses that tests use for buffers.
 const FRAMES_BASE: u64 = 1 << 40;
 
 impl Default for FakeHost {
     fn default() -> Self {
-        Self::new(true)
-    }
-}
-
-impl FakeHost {
-    /// A host whose walker snoops the caches, or not.
-    pub fn new(coherent: bool) -> Self {
         let frames = Frames { next: FRAMES_BASE, ..Frames::default() };
         Self {
             frames: Mutex::new(frames),
-            coherent,
             of_process: false,
             now_us: AtomicU64::new(0),
             wait_us_max: AtomicU64::new(INVALIDATION_TIMEOUT_US),
@@ -201,11 +197,13 @@ impl FakeHost {
             leaked_before: LEAKED.get(),
         }
     }
+}
 
+impl FakeHost {
     /// A host whose physical addresses are those of this process: pages lie where they say, and memory is [copied](CopyMemory). So what is
     /// mapped has to be there.
     pub fn of_process() -> Self {
-        let mut host = Self::new(true);
+        let mut host = Self::default();
         host.of_process = true;
         host
     }
@@ -238,7 +236,6 @@ impl FakeHost {
         for at in 0..count {
             let phys = first + at as u64 * PAGE_SIZE;
             frames.lent.insert(phys, LentFrame { all: all.clone(), at });
-            frames.flushed.insert(phys, Box::new([0; ENTRIES]));
         }
         Ok(PhysAddr::new(first))
     }
@@ -268,19 +265,16 @@ impl FakeHost {
     }
 
     /// The first entry of a lent table page that would tell a walker that does not snoop something else than it tells one that
-    /// does: the page, and the number of the entry. While no map or unmap is under way there is none.
+    /// does: the page, and the number of the entry. While no map or unmap is under way, and only such walkers are served, there is none.
     pub fn unflushed(&self) -> Option<(PhysAddr, usize)> {
-        if self.coherent {
-            return None;
-        }
         let frames = self.frames.lock().expect("not poisoned");
         // Hardware ignores the upper bits of an entry, and all of one that grants nothing.
         let seen = |bits: u64| {
             let value = EntryValue::from_bits(bits);
             value.is_present().then(|| (value.phys(), value.rights(), value.is_large()))
         };
-        frames.lent.iter().find_map(|(phys, frame)| {
-            let flushed = &frames.flushed[phys];
+        frames.flushed.iter().find_map(|(phys, flushed)| {
+            let frame = &frames.lent[phys];
             let differs = |index: &usize| seen(frame[*index].load_bits()) != seen(flushed[*index]);
             (0..ENTRIES).find(differs).map(|index| (PhysAddr::new(*phys), index))
         })
@@ -291,11 +285,13 @@ impl FakeHost {
         self.now_us.fetch_add(us, Ordering::Relaxed);
     }
 
-    /// The table page at `phys` as the hardware sees it now, or `None` where none is lent.
-    pub fn hardware_page(&self, phys: PhysAddr) -> Option<Vec<u64>> {
+    /// The table page at `phys` as hardware sees it now that snoops, or does not. `None` where none is lent.
+    pub fn hardware_page(&self, phys: PhysAddr, snoops: bool) -> Option<Vec<u64>> {
         let frames = self.frames.lock().expect("not poisoned");
-        if !self.coherent {
-            return frames.flushed.get(&phys.as_u64()).map(|frame| frame.to_vec());
+        if !snoops && frames.lent.contains_key(&phys.as_u64()) {
+            return Some(
+                frames.flushed.get(&phys.as_u64()).map_or_else(|| vec![UNFLUSHED; ENTRIES], |page| page.to_vec()),
+            );
         }
         let frame = frames.lent.get(&phys.as_u64()).cloned();
         // As in `hardware_read`.
@@ -303,13 +299,13 @@ impl FakeHost {
         frame.map(|frame| frame.iter().map(Entry::load_bits).collect())
     }
 
-    /// The word at `phys` as the hardware sees it now, or `None` where no table page is lent (a walk into a freed page).
-    pub fn hardware_read(&self, phys: PhysAddr) -> Option<u64> {
+    /// The word at `phys` as hardware sees it now that snoops, or does not. `None` where no table page is lent (a walk into a freed page).
+    pub fn hardware_read(&self, phys: PhysAddr, snoops: bool) -> Option<u64> {
         let page = phys.as_u64() & !(PAGE_SIZE - 1);
         let index = (phys.page_offset() / 8) as usize;
         let frames = self.frames.lock().expect("not poisoned");
-        if !self.coherent {
-            return frames.flushed.get(&page).map(|frame| frame[index]);
+        if !snoops && frames.lent.contains_key(&page) {
+            return Some(frames.flushed.get(&page).map_or(UNFLUSHED, |page| page[index]));
         }
         let frame = frames.lent.get(&page).cloned();
         // Under loom every use of an entry may switch threads, so no other lock may be held then.
@@ -322,6 +318,7 @@ impl FakeHost {
 // made.
 unsafe impl Platform for FakeHost {
     type Lock<T: Send> = FakeLock<T>;
+    type CpuWords = WordLines;
 
     fn lock<T: Send>(&self, class: LockClass, value: T) -> FakeLock<T> {
         FakeLock(class, CriticalMutex::new(value))
@@ -335,12 +332,19 @@ unsafe impl Platform for FakeHost {
         CPUS
     }
 
-    fn allocate_frame(&self) -> Result<PhysAddr, NoMemory> {
-        self.lend(1)
+    fn allocate_frame(&self, context: Context) -> Result<PhysAddr, NoMemory> {
+        self.allocate(context, || self.lend(1))
     }
 
-    fn allocate_frames(&self, count: usize) -> Result<PhysAddr, NoMemory> {
-        self.lend(count)
+    fn allocate_frames(&self, context: Context, count: usize) -> Result<PhysAddr, NoMemory> {
+        self.allocate(context, || self.lend(count))
+    }
+
+    /// A panic with a lock held, and where the library says that it may sleep within a walk.
+    fn allocate<R>(&self, context: Context, allocate: impl FnOnce() -> R) -> R {
+        assert_eq!(HELD.with(core::cell::Cell::get), None, "memory is asked for with a lock held");
+        assert!(context == Context::Atomic || WALKING.with(core::cell::Cell::get) == 0, "a walk may not sleep");
+        allocate()
     }
 
     unsafe fn frame(&self, frame: PhysAddr) -> &Frame {
@@ -390,21 +394,25 @@ unsafe impl Platform for FakeHost {
         if self.of_process { Some(self) } else { None }
     }
 
-    fn table_barrier(&self, entries: &[Entry]) {
+    fn table_barrier(&self, entries: &[Entry], coherent: bool) {
         let mut frames = self.frames.lock().expect("not poisoned");
         let Frames { lent, flushed, .. } = &mut *frames;
         let start = entries.as_ptr();
         let home = lent.iter().find(|(_, frame)| frame.as_ptr_range().contains(&start));
         let (phys, frame) = home.expect("a barrier names entries of a lent page");
-        if self.coherent {
+        if coherent {
             return;
         }
-        let seen = flushed.get_mut(phys).expect("every lent page has its flushed twin");
+        let seen = flushed.entry(*phys).or_insert_with(|| Box::new([UNFLUSHED; ENTRIES]));
         // Whole cache lines go, as `clflush` does: eight entries each.
         let first = (start as usize - frame.as_ptr() as usize) / core::mem::size_of::<Entry>();
         for index in first & !7..(first + entries.len()).next_multiple_of(8) {
             seen[index] = frame[index].load_bits();
         }
+    }
+
+    fn cpu_words(&self, value: u64) -> Result<WordLines, NoMemory> {
+        WordLines::new(self, value)
     }
 
     fn walk<R>(&self, walk: impl FnOnce() -> R) -> R {

@@ -3,11 +3,13 @@
 #[cfg(any(feature = "fake", test))]
 pub mod fake;
 
+mod cpu_words;
 mod deadline;
 mod per_cpu;
 
+pub use cpu_words::{CPU_WORDS, CpuWords, WordLines};
 pub(crate) use deadline::Deadline;
-pub use per_cpu::{CpuWords, Padded};
+pub use per_cpu::Padded;
 pub(crate) use per_cpu::{PerCpu, PerCpuCount};
 
 use crate::address::PhysAddr;
@@ -30,6 +32,15 @@ pub const INVALIDATION_TIMEOUT_US: u64 = 1_000_000;
 
 /// The smallest limit of a wait, in microseconds. A commit that shares a submission may wait almost this long for the others.
 pub const WAIT_US_LEAST: u64 = 1_000;
+
+/// Whether the host may sleep to find memory.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Context {
+    /// It may: a domain is opened or closed, a device attached, memory reserved. No lock is held.
+    MaySleep,
+    /// It may not: maps, unmaps, commits and ticks come from any context. No lock of the library is held.
+    Atomic,
+}
 
 /// A lock that the platform made.
 pub trait Lock<T>: Send + Sync {
@@ -65,6 +76,8 @@ pub enum LockClass {
     IovaAllocator,
     /// The table of a domain, or a page of it, where a design has a lock for that.
     Table,
+    /// The table pages that a domain keeps for maps that find none at the host.
+    TableReserve,
 }
 
 /// What a CPU is waiting for while it spins.
@@ -278,6 +291,9 @@ pub unsafe trait Platform: Send + Sync {
     /// The lock type.
     type Lock<T: Send>: Lock<T>;
 
+    /// Words that each CPU has of its own.
+    type CpuWords: CpuWords;
+
     /// Makes a lock.
     fn lock<T: Send>(&self, class: LockClass, value: T) -> Self::Lock<T>;
 
@@ -288,19 +304,26 @@ pub unsafe trait Platform: Send + Sync {
     /// what others have.
     fn cpus(&self) -> u32;
 
-    /// A zeroed table page, already visible to the walker.
+    /// A zeroed table page. The library shows it to walkers that do not snoop.
     ///
     /// # Errors
     /// [`NoMemory`].
-    fn allocate_frame(&self) -> Result<PhysAddr, NoMemory>;
+    fn allocate_frame(&self, context: Context) -> Result<PhysAddr, NoMemory>;
 
     /// `count` table pages side by side in memory, each as [`allocate_frame`](Platform::allocate_frame) lends one, and each to be taken
     /// back by itself. Only the rings of [`riommu`](crate::riommu) ask for more than one.
     ///
     /// # Errors
     /// [`NoMemory`], from a host too that lends no neighbours.
-    fn allocate_frames(&self, count: usize) -> Result<PhysAddr, NoMemory> {
-        if count == 1 { self.allocate_frame() } else { Err(NoMemory) }
+    fn allocate_frames(&self, context: Context, count: usize) -> Result<PhysAddr, NoMemory> {
+        if count == 1 { self.allocate_frame(context) } else { Err(NoMemory) }
+    }
+
+    /// Runs `allocate`, which asks the global allocator for memory, and in which everything that the library has on the heap is allocated.
+    /// A host whose allocator has to know whether it may sleep tells it for that long: Linux's `GFP_KERNEL` or `GFP_ATOMIC`.
+    #[inline(always)]
+    fn allocate<R>(&self, _context: Context, allocate: impl FnOnce() -> R) -> R {
+        allocate()
     }
 
     /// The contents of a table page.
@@ -348,8 +371,16 @@ pub unsafe trait Platform: Send + Sync {
         None
     }
 
-    /// Makes entries visible to the walker: a store fence where it is coherent, a cache-line flush and a fence where not.
-    fn table_barrier(&self, entries: &[Entry]);
+    /// Makes entries visible to the walker of a unit: a store fence where that is [coherent](crate::iommu::Capabilities::coherent), a
+    /// cache-line flush and a fence where it is not. A host may have units of both kinds.
+    fn table_barrier(&self, entries: &[Entry], coherent: bool);
+
+    /// Words of each CPU for a new domain, all of them `value`, in memory of the host's own: where a kernel keeps what belongs to a CPU, an
+    /// instruction that no interrupt can split changes them. [`WordLines`] is for hosts without such memory.
+    ///
+    /// # Errors
+    /// [`NoMemory`].
+    fn cpu_words(&self, value: u64) -> Result<Self::CpuWords, NoMemory>;
 
     /// Adds `amount` to a word of the CPU that runs. Returns whose line that was, and what the word held before.
     ///
@@ -360,7 +391,7 @@ pub unsafe trait Platform: Send + Sync {
     /// As it stands here it is one locked instruction, and right on any host. One that can do better should: a kernel, by an
     /// instruction that interrupts cannot split on memory of its CPU; a program, by a restartable sequence.
     #[inline]
-    fn add_here(&self, words: &CpuWords, word: usize, amount: u64) -> (usize, u64) {
+    fn add_here(&self, words: &Self::CpuWords, word: usize, amount: u64) -> (usize, u64) {
         let line = words.line_of(self.cpu());
         (line, words.word(line, word).fetch_add(amount, Ordering::Acquire))
     }
@@ -368,7 +399,7 @@ pub unsafe trait Platform: Send + Sync {
     /// Changes a word from `old` to `new` if it holds `old` and the caller still runs on the CPU that the line belongs to.
     /// Returns whether it did. A step by itself as [`add_here`](Platform::add_here) is, and releases what the caller has written.
     #[inline]
-    fn exchange_at(&self, words: &CpuWords, line: usize, word: usize, old: u64, new: u64) -> bool {
+    fn exchange_at(&self, words: &Self::CpuWords, line: usize, word: usize, old: u64, new: u64) -> bool {
         words.word(line, word).compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
@@ -419,6 +450,7 @@ pub unsafe trait Platform: Send + Sync {
 // SAFETY: forwards to a platform that keeps the promises.
 unsafe impl<P: Platform> Platform for &P {
     type Lock<T: Send> = P::Lock<T>;
+    type CpuWords = P::CpuWords;
 
     #[inline]
     fn lock<T: Send>(&self, class: LockClass, value: T) -> Self::Lock<T> {
@@ -436,12 +468,17 @@ unsafe impl<P: Platform> Platform for &P {
     }
 
     #[inline]
-    fn allocate_frame(&self) -> Result<PhysAddr, NoMemory> {
-        (**self).allocate_frame()
+    fn allocate_frame(&self, context: Context) -> Result<PhysAddr, NoMemory> {
+        (**self).allocate_frame(context)
     }
 
-    fn allocate_frames(&self, count: usize) -> Result<PhysAddr, NoMemory> {
-        (**self).allocate_frames(count)
+    fn allocate_frames(&self, context: Context, count: usize) -> Result<PhysAddr, NoMemory> {
+        (**self).allocate_frames(context, count)
+    }
+
+    #[inline(always)]
+    fn allocate<R>(&self, context: Context, allocate: impl FnOnce() -> R) -> R {
+        (**self).allocate(context, allocate)
     }
 
     #[inline]
@@ -476,17 +513,21 @@ unsafe impl<P: Platform> Platform for &P {
     }
 
     #[inline]
-    fn table_barrier(&self, entries: &[Entry]) {
-        (**self).table_barrier(entries)
+    fn table_barrier(&self, entries: &[Entry], coherent: bool) {
+        (**self).table_barrier(entries, coherent)
+    }
+
+    fn cpu_words(&self, value: u64) -> Result<P::CpuWords, NoMemory> {
+        (**self).cpu_words(value)
     }
 
     #[inline]
-    fn add_here(&self, words: &CpuWords, word: usize, amount: u64) -> (usize, u64) {
+    fn add_here(&self, words: &P::CpuWords, word: usize, amount: u64) -> (usize, u64) {
         (**self).add_here(words, word, amount)
     }
 
     #[inline]
-    fn exchange_at(&self, words: &CpuWords, line: usize, word: usize, old: u64, new: u64) -> bool {
+    fn exchange_at(&self, words: &P::CpuWords, line: usize, word: usize, old: u64, new: u64) -> bool {
         (**self).exchange_at(words, line, word, old, new)
     }
 

@@ -5,15 +5,18 @@ use super::ring::Ring;
 use super::rings::Rings;
 use crate::address::IovaRange;
 use crate::design::{Addressing, DomainSetup, Mapper, Usage};
-use crate::error::{CommitError, MapError, NewDomainError, RawMapError, RawUnmapError, SyncError, UnmapError};
+use crate::error::{
+    CommitError, MapError, NewDomainError, NoMemory, RawMapError, RawUnmapError, SyncError, UnmapError,
+};
 use crate::invalidation::{BATCH_MAX, Due, Revocation, Revoked};
 use crate::iommu::{AttachError, Capabilities, DomainId, Invalidation, Iommu, QueueError, SourceId, Translation};
-use crate::platform::{Phase, Platform, Step};
+use crate::platform::{Context, Phase, Platform, Step};
 use crate::proof::{Committed, Proof};
 use crate::request::Request;
 use crate::space::next_tag;
 use crate::submission::Submission;
 use crate::sync::{AtomicBool, Ordering};
+use crate::table::Walker;
 use crate::unwind::on_unwind;
 use arrayvec::ArrayVec;
 
@@ -48,7 +51,7 @@ impl<P: Platform, I: Iommu> RingMapper<P, I> {
         if !capabilities.rings {
             return Err(NewDomainError::NoRings);
         }
-        let mut rings = Rings::new(&platform, size, reserved)?;
+        let mut rings = Rings::new(Walker::new(&platform, capabilities.coherent), size, reserved)?;
         // SAFETY: the tables are this domain's alone, and go after it has been closed.
         let id = match unsafe { iommu.open_domain(Translation::Rings { device: rings.device() }) } {
             Ok(id) => id,
@@ -58,6 +61,12 @@ impl<P: Platform, I: Iommu> RingMapper<P, I> {
             }
         };
         Ok(Self { platform, iommu, capabilities, id, tag: next_tag(), rings, is_poisoned: AtomicBool::new(false) })
+    }
+
+    /// The walker of the IOMMU.
+    #[inline(always)]
+    const fn walker(&self) -> Walker<'_, P> {
+        Walker::new(&self.platform, self.capabilities.coherent)
     }
 
     /// Refuses what no ring can hold.
@@ -102,7 +111,7 @@ impl<P: Platform, I: Iommu> RingMapper<P, I> {
         platform.probe(Step::RingFind);
         let (ring, first, count) = self.entries(range)?;
         platform.probe(Step::RingClear { entries: count as usize });
-        ring.clear(platform, first, count)?;
+        ring.clear(self.walker(), first, count)?;
         Ok((ring, first, count))
     }
 
@@ -131,7 +140,7 @@ impl<P: Platform, I: Iommu> RingMapper<P, I> {
     fn take_and_write(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
         let (platform, segments) = (&self.platform, request.segments());
         platform.probe(Step::Enter(Phase::IovaAllocate));
-        let ring = self.rings.of(platform, request)?;
+        let ring = self.rings.of(self.walker(), request)?;
         // As many as a ring has entries at most: a persistent mapping finds room in its ring, which is empty.
         let count = segments.len() as u32;
         platform.probe(Step::RingTake { entries: segments.len() });
@@ -139,12 +148,12 @@ impl<P: Platform, I: Iommu> RingMapper<P, I> {
         let first = taken.ok_or(MapError::RingFull { ring: ring.number, entries: ring.size })?;
         platform.probe(Step::Enter(Phase::Table));
         platform.probe(Step::RingWrite { entries: segments.len() });
-        ring.write(platform, first, segments, request.access().rights());
+        ring.write(self.walker(), first, segments, request.access().rights());
         if self.capabilities.caches_absent {
             platform.probe(Step::Enter(Phase::Invalidate));
             if let Err(error) = self.invalidate(&[self.invalidation_of(ring)]) {
                 // Taken back, and never free: quarantined (S11).
-                let _ = ring.clear(platform, first, count);
+                let _ = ring.clear(self.walker(), first, count);
                 return Err(SyncError(error).into());
             }
         }
@@ -193,6 +202,20 @@ unsafe impl<P: Platform, I: Iommu> Mapper for RingMapper<P, I> {
         }
         self.check(request)?;
         self.poison_on_panic(|| self.take_and_write(request))
+    }
+
+    fn allocate(&self, context: Context, allocate: &mut dyn FnMut()) {
+        self.platform.allocate(context, allocate);
+    }
+
+    /// Makes rings of streams ahead.
+    fn reserve_tables(&self, tables: usize) -> Result<(), NoMemory> {
+        self.rings.reserve(self.walker(), tables)
+    }
+
+    /// Those of a ring.
+    fn tables_max(&self, _pages: u64) -> usize {
+        self.rings.tables_max()
     }
 
     fn unmap(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {

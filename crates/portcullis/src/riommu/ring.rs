@@ -15,6 +15,7 @@ use crate::error::UnmapError;
 use crate::platform::Platform;
 use crate::proof::Proof;
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
+use crate::table::Walker;
 use core::ops::Range;
 
 /// A ring of one domain.
@@ -46,6 +47,11 @@ impl Ring {
     /// Takes the ring if it is not in use. Acquire: its last user is done with it.
     pub(super) fn claim(&self) -> bool {
         self.is_in_use.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    /// Whether it is in use by now.
+    pub(super) fn is_in_use(&self) -> bool {
+        self.is_in_use.load(Ordering::Relaxed)
     }
 
     /// Makes the ring available again. None of its entries is in use.
@@ -113,18 +119,18 @@ impl Ring {
     }
 
     /// Writes the entries of a mapping, which are held from `first` on, and makes them visible. Lengths fit.
-    pub(super) fn write<P: Platform>(&self, platform: &P, first: u32, segments: &[Segment], rights: Rights) {
+    pub(super) fn write<P: Platform>(&self, walker: Walker<'_, P>, first: u32, segments: &[Segment], rights: Rights) {
         // The first entry last: it shows the whole mapping to an unmap.
         for (at, segment) in segments.iter().enumerate().rev() {
             let index = first + at as u32;
             let value = RingEntry { phys: segment.phys, size: segment.len as u32, rights };
-            let entry = self.entry(platform, index);
+            let entry = self.entry(walker.platform(), index);
             // The quadword with the valid bit last: hardware reads both at once.
             entry[0].store_bits(segment.phys.as_u64());
             let count = if index == first { segments.len() as u32 } else { 0 };
             entry[1].store_bits(EntryState::valid(value, count).bits());
         }
-        self.make_visible(platform, first, segments.len() as u32);
+        self.make_visible(walker, first, segments.len() as u32);
     }
 
     /// Makes the entries of the mapping at exactly `range`, `count` of them from `first` on, invalid, and that visible. The device may
@@ -132,7 +138,8 @@ impl Ring {
     ///
     /// # Errors
     /// [`UnmapError::NotMapped`], [`UnmapError::Partial`].
-    pub(super) fn clear<P: Platform>(&self, platform: &P, first: u32, count: u32) -> Result<(), UnmapError> {
+    pub(super) fn clear<P: Platform>(&self, walker: Walker<'_, P>, first: u32, count: u32) -> Result<(), UnmapError> {
+        let platform = walker.platform();
         let asked = self.range(first, count);
         if first >= self.size {
             return Err(UnmapError::NotMapped(asked.start()));
@@ -152,7 +159,7 @@ impl Ring {
             return Err(UnmapError::NotMapped(asked.start()));
         }
         (first + 1..first + count).for_each(|index| self.entry(platform, index)[1].store_bits(EntryState::HELD.bits()));
-        self.make_visible(platform, first, count);
+        self.make_visible(walker, first, count);
         Ok(())
     }
 
@@ -183,13 +190,13 @@ impl Ring {
     }
 
     /// Makes `count` entries from `first` on visible to the walker.
-    fn make_visible<P: Platform>(&self, platform: &P, first: u32, count: u32) {
+    fn make_visible<P: Platform>(&self, walker: Walker<'_, P>, first: u32, count: u32) {
         let (mut at, end) = (first, first + count);
         while at < end {
             let page = at / SLOTS_PER_PAGE;
             let stop = end.min((page + 1) * SLOTS_PER_PAGE);
             let word = |index: u32| (index - page * SLOTS_PER_PAGE) as usize * 2;
-            platform.table_barrier(&self.frame(platform, page)[word(at)..word(stop)]);
+            walker.show(&self.frame(walker.platform(), page)[word(at)..word(stop)]);
             at = stop;
         }
     }

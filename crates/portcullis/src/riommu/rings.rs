@@ -4,14 +4,13 @@ use super::format::{DeviceHeader, RING_SHIFT, RingPointer, SLOTS_PER_PAGE};
 use super::ring::Ring;
 use crate::address::{IovaRange, PAGE_SHIFT, PAGE_SIZE, PhysAddr};
 use crate::error::{MapError, NoMemory};
-use crate::fallible::try_box;
-use crate::platform::Platform;
+use crate::fallible::{try_box, try_reserve};
+use crate::platform::{Context, Platform};
 use crate::proof::Proof;
 use crate::request::{Access, Lifetime, Request, Stream};
 use crate::sync::{AtomicPtr, AtomicUsize, Ordering};
-use crate::table;
+use crate::table::{self, Walker};
 use alloc::boxed::Box;
-use alloc::vec::Vec;
 use core::ptr;
 
 /// Pages of the table of rings.
@@ -48,15 +47,16 @@ impl Rings {
     ///
     /// # Errors
     /// [`NoMemory`], from a host too that lends no table pages side by side.
-    pub(super) fn new<P: Platform>(platform: &P, size: u32, reserved: &[IovaRange]) -> Result<Self, NoMemory> {
+    pub(super) fn new<P: Platform>(walker: Walker<'_, P>, size: u32, reserved: &[IovaRange]) -> Result<Self, NoMemory> {
+        let platform = walker.platform();
         let cpus = platform.cpus().max(1) as usize;
-        let reserved = boxed(reserved.iter().map(|range| (range.first_pfn(), range.end_pfn())))?;
-        let by_stream = no_rings((cpus + STREAMS) * DIRECTIONS)?;
-        let by_number = no_rings(RINGS_MAX)?;
-        let device = platform.allocate_frames(DEVICE_PAGES)?;
+        let reserved = boxed(platform, reserved.iter().map(|range| (range.first_pfn(), range.end_pfn())))?;
+        let by_stream = no_rings(platform, (cpus + STREAMS) * DIRECTIONS)?;
+        let by_number = no_rings(platform, RINGS_MAX)?;
+        let device = walker.allocate_frames(Context::MaySleep, DEVICE_PAGES)?;
         let pages = AtomicUsize::new(DEVICE_PAGES);
         let this = Self { device, size, cpus, by_stream, by_number, numbers: AtomicUsize::new(0), reserved, pages };
-        this.write_slot(platform, 0, DeviceHeader { rings: RINGS_MAX as u16 }.encode());
+        this.write_slot(walker, 0, DeviceHeader { rings: RINGS_MAX as u16 }.encode());
         Ok(this)
     }
 
@@ -101,13 +101,13 @@ impl Rings {
     /// # Errors
     /// [`MapError::NoRing`], [`MapError::NoMemory`].
     #[inline]
-    pub(super) fn of<P: Platform>(&self, platform: &P, request: &Request<'_>) -> Result<&Ring, MapError> {
+    pub(super) fn of<P: Platform>(&self, walker: Walker<'_, P>, request: &Request<'_>) -> Result<&Ring, MapError> {
         if request.lifetime == Lifetime::Persistent {
-            return self.unused(platform, true);
+            return self.unused(walker, Context::Atomic, true);
         }
         let stream = match request.stream {
             Stream(Some(number)) => self.cpus + number as usize % STREAMS,
-            Stream(None) => platform.cpu().0 as usize % self.cpus,
+            Stream(None) => walker.platform().cpu().0 as usize % self.cpus,
         };
         let direction = match request.access() {
             Access::DeviceReads => 0,
@@ -117,17 +117,17 @@ impl Rings {
         let place = &self.by_stream[stream * DIRECTIONS + direction];
         match Self::look(place) {
             Some(ring) => Ok(ring),
-            None => self.first_of_stream(platform, place),
+            None => self.first_of_stream(walker, place),
         }
     }
 
     #[cold]
     fn first_of_stream<'s, P: Platform>(
         &'s self,
-        platform: &P,
+        walker: Walker<'_, P>,
         place: &'s AtomicPtr<Ring>,
     ) -> Result<&'s Ring, MapError> {
-        let ring = self.unused(platform, false)?;
+        let ring = self.unused(walker, Context::Atomic, false)?;
         // AcqRel: others find the ring as it is here; and this CPU the one that another was quicker with.
         match place.compare_exchange(
             ptr::null_mut(),
@@ -145,22 +145,61 @@ impl Rings {
 
     /// A ring that is not in use, for persistent mappings or for others.
     #[cold]
-    fn unused<P: Platform>(&self, platform: &P, is_persistent: bool) -> Result<&Ring, MapError> {
+    fn unused<P: Platform>(
+        &self,
+        walker: Walker<'_, P>,
+        context: Context,
+        is_persistent: bool,
+    ) -> Result<&Ring, MapError> {
         match self.all().find(|ring| ring.is_persistent == is_persistent && ring.claim()) {
             Some(ring) => Ok(ring),
-            None => self.make(platform, is_persistent),
+            None => self.make(walker, context, is_persistent),
         }
     }
 
+    /// Sees to it that so many table pages are those of rings which no stream has taken yet.
+    ///
+    /// # Errors
+    /// [`NoMemory`]; those that were made stay.
+    pub(super) fn reserve<P: Platform>(&self, walker: Walker<'_, P>, pages: usize) -> Result<(), NoMemory> {
+        let wanted = pages.div_ceil(self.tables_max());
+        loop {
+            let kept = self.all().filter(|ring| !ring.is_persistent && !ring.is_in_use()).count();
+            if kept >= wanted {
+                return Ok(());
+            }
+            match self.make(walker, Context::MaySleep, false) {
+                Ok(ring) => ring.release(),
+                // With all numbers given, no stream is given another ring.
+                Err(MapError::NoRing { .. }) => return Ok(()),
+                Err(_) => return Err(NoMemory),
+            }
+        }
+    }
+
+    /// Table pages of the largest ring.
+    pub(super) const fn tables_max(&self) -> usize {
+        let (stream, persistent) = (Ring::pages_of(self.size), Ring::pages_of(PERSISTENT_ENTRIES));
+        if stream > persistent { stream } else { persistent }
+    }
+
     /// One more ring, in use.
-    fn make<P: Platform>(&self, platform: &P, is_persistent: bool) -> Result<&Ring, MapError> {
+    fn make<P: Platform>(
+        &self,
+        walker: Walker<'_, P>,
+        context: Context,
+        is_persistent: bool,
+    ) -> Result<&Ring, MapError> {
+        let platform = walker.platform();
         let size = if is_persistent { PERSISTENT_ENTRIES } else { self.size };
         let pages = Ring::pages_of(size);
-        let table = platform.allocate_frames(pages)?;
-        let made = try_box(Ring::new(table, size, is_persistent)).map_err(MapError::from).and_then(|mut ring| {
-            ring.number = self.take_number()?;
-            Ok(ring)
-        });
+        let table = walker.allocate_frames(context, pages)?;
+        let made = try_box(platform, context, Ring::new(table, size, is_persistent)).map_err(MapError::from).and_then(
+            |mut ring| {
+                ring.number = self.take_number()?;
+                Ok(ring)
+            },
+        );
         let ring = match made {
             Ok(ring) => ring,
             Err(error) => {
@@ -170,7 +209,7 @@ impl Rings {
         };
         self.pages.fetch_add(pages, Ordering::Relaxed);
         let number = usize::from(ring.number);
-        self.write_slot(platform, number, RingPointer { table, size }.encode());
+        self.write_slot(walker, number, RingPointer { table, size }.encode());
         let place = &self.by_number[number - 1];
         // Release: who finds the ring finds it written.
         place.store(Box::into_raw(ring), Ordering::Release);
@@ -193,14 +232,14 @@ impl Rings {
     }
 
     /// Writes a slot of the table of rings that hardware finds absent until now, and makes it visible.
-    fn write_slot<P: Platform>(&self, platform: &P, slot: usize, [low, high]: [u64; 2]) {
+    fn write_slot<P: Platform>(&self, walker: Walker<'_, P>, slot: usize, [low, high]: [u64; 2]) {
         let (page, at) = (slot / SLOTS_PER_PAGE as usize, slot % SLOTS_PER_PAGE as usize * 2);
         // SAFETY: a page of the table, which the platform lends until the domain goes.
-        let frame = unsafe { platform.frame(PhysAddr::new(self.device.as_u64() + page as u64 * PAGE_SIZE)) };
+        let frame = unsafe { walker.platform().frame(PhysAddr::new(self.device.as_u64() + page as u64 * PAGE_SIZE)) };
         // The quadword with the size last: a ring of none is no ring.
         frame[at].store_bits(low);
         frame[at + 1].store_bits(high);
-        platform.table_barrier(&frame[at..at + 2]);
+        walker.show(&frame[at..at + 2]);
     }
 
     /// Gives every table back.
@@ -232,13 +271,12 @@ fn give_back<P: Platform>(platform: &P, first: PhysAddr, pages: usize, proof: &P
     }
 }
 
-fn no_rings(count: usize) -> Result<Box<[AtomicPtr<Ring>]>, NoMemory> {
-    boxed((0..count).map(|_| AtomicPtr::new(ptr::null_mut())))
+fn no_rings<P: Platform>(platform: &P, count: usize) -> Result<Box<[AtomicPtr<Ring>]>, NoMemory> {
+    boxed(platform, (0..count).map(|_| AtomicPtr::new(ptr::null_mut())))
 }
 
-fn boxed<T>(all: impl ExactSizeIterator<Item = T>) -> Result<Box<[T]>, NoMemory> {
-    let mut vec = Vec::new();
-    vec.try_reserve_exact(all.len()).map_err(|_| NoMemory)?;
+fn boxed<T, P: Platform>(platform: &P, all: impl ExactSizeIterator<Item = T>) -> Result<Box<[T]>, NoMemory> {
+    let mut vec = try_reserve(platform, Context::MaySleep, all.len())?;
     vec.extend(all);
     Ok(vec.into_boxed_slice())
 }

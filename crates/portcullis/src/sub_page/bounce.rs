@@ -2,9 +2,10 @@
 
 use super::pages::{is_partial, pieces};
 use crate::address::{PAGE_SIZE, PhysAddr, Segment};
-use crate::error::{MapError, NewDomainError, NoMemory};
+use crate::error::{MapError, NewDomainError};
+use crate::fallible::{Spare, move_into, try_fill, try_reserve, with_spare};
 use crate::iommu::QueueError;
-use crate::platform::{Lock, LockClass, Phase, Platform, Step};
+use crate::platform::{Context, Lock, LockClass, Phase, Platform, Step};
 use crate::proof::Proof;
 use crate::request::{Access, Lifetime, Request};
 use crate::segment_list::SegmentList;
@@ -173,12 +174,14 @@ impl Pages {
     }
 
     /// Adds a page, which is in use.
-    fn add(&mut self, frame: PhysAddr) -> Result<u32, MapError> {
+    fn add(&mut self, frame: PhysAddr, spare: &mut Spare<Vec<Page>>) -> Result<u32, MapError> {
         let number = self.pages.len();
         if number >= BOUNCE_PAGES_MAX {
             return Err(MapError::NoBouncePage { most: BOUNCE_PAGES_MAX });
         }
-        self.pages.try_reserve(1).map_err(|_| NoMemory)?;
+        if number == self.pages.capacity() {
+            move_into(&mut self.pages, &mut spare.take((2 * number).clamp(16, BOUNCE_PAGES_MAX))?);
+        }
         let part = Segment { phys: frame, len: 0 };
         self.pages.push(Page { frame, part, copies_back: false, next: NONE, first_pfn: 0, next_mapping: NONE });
         self.in_use += 1;
@@ -253,9 +256,7 @@ impl<P: Platform> BouncePool<P> {
         if platform.copies().is_none() {
             return Err(NewDomainError::CannotBounce);
         }
-        let mut mappings = Vec::new();
-        mappings.try_reserve_exact(LISTS).map_err(|_| NoMemory)?;
-        mappings.resize(LISTS, NONE);
+        let mappings = try_fill(platform, Context::MaySleep, LISTS, || NONE)?;
         let pages = Pages { pages: Vec::new(), free: NONE, in_use: 0, mappings };
         Ok(Self { pages: platform.lock(LockClass::Domain, pages) })
     }
@@ -308,7 +309,7 @@ impl<P: Platform> BouncePool<P> {
                     Segment { phys: frame, len: PAGE_SIZE }
                 }
             };
-            list.push(seen)?;
+            list.push(|room| try_reserve(platform, Context::Atomic, room), seen)?;
         }
         Ok(list)
     }
@@ -331,12 +332,17 @@ impl<P: Platform> BouncePool<P> {
             return Ok(free);
         }
         platform.probe(Step::TablePage);
-        let frame = platform.allocate_frame()?;
-        let added = self.pages.with(|pages| {
-            let number = pages.add(frame)?;
-            link(pages, number);
-            Ok(number)
-        });
+        let frame = platform.allocate_frame(Context::Atomic)?;
+        let added = with_spare(
+            |room| try_reserve(platform, Context::Atomic, room),
+            |spare| {
+                self.pages.with(|pages| {
+                    let number = pages.add(frame, spare)?;
+                    link(pages, number);
+                    Ok(number)
+                })
+            },
+        );
         match added {
             Ok(number) => Ok((number, frame)),
             Err(error) => {

@@ -16,10 +16,11 @@
 use super::TableRule;
 use super::freed::{FreedTables, release};
 use super::second_level::{Run, SecondLevelTable, frame, index, span};
+use super::walker::Walker;
 use crate::address::{Iova, IovaRange, PhysAddr, Segment};
 use crate::entry::{ENTRIES, Entry, EntryValue, Frame, Rights};
 use crate::error::{MapError, NoMemory};
-use crate::platform::{Platform, Step};
+use crate::platform::{Context, Platform, Step};
 use crate::proof::Proof;
 use crate::sync::Ordering;
 use core::ops::Range;
@@ -59,8 +60,8 @@ impl<'p> Path<'p> {
     }
 
     /// Goes on to the table that the lowest entry points to.
-    fn descend<P: Platform>(&mut self, platform: &'p P) {
-        let next = frame(platform, self.entry(self.level).load().phys());
+    fn descend<P: Platform>(&mut self, walker: Walker<'p, P>) {
+        let next = frame(walker, self.entry(self.level).load().phys());
         self.level -= 1;
         self.tables[usize::from(self.level)] = next;
     }
@@ -124,23 +125,23 @@ impl SecondLevelTable {
     /// [`map`](Self::map) where empty table pages are freed.
     pub(super) fn map_counted<P: Platform>(
         &self,
-        platform: &P,
+        walker: Walker<'_, P>,
         range: IovaRange,
         segments: &[Segment],
         rights: Rights,
     ) -> Result<(), MapError> {
-        let mut path = self.path(platform, range.first_pfn());
+        let mut path = self.path(walker, range.first_pfn());
         let mut missing = 0;
-        self.visit(platform, &mut path, range, segments, |path, leaves| {
+        self.visit(walker, &mut path, range, segments, |path, leaves| {
             missing += leaves.missing_tables(path, range.first_pfn());
             leaves.taken(path).map_or(Ok(()), |taken| Err(MapError::Overlap(taken)))
         })?;
-        let mut spare = new_tables(platform, missing)?;
-        self.visit(platform, &mut path, range, segments, |path, leaves| {
+        let mut spare = new_tables(walker, missing)?;
+        self.visit(walker, &mut path, range, segments, |path, leaves| {
             while path.level > leaves.level {
-                self.link(platform, path, &mut spare);
+                self.link(walker, path, &mut spare);
             }
-            leaves.write(platform, path, rights);
+            leaves.write(walker, path, rights);
             Ok(())
         })?;
         debug_assert!(spare.is_empty(), "what is missing was counted");
@@ -150,7 +151,7 @@ impl SecondLevelTable {
     /// [`unmap`](Self::unmap) where empty table pages are freed.
     pub(super) fn unmap_counted<P: Platform>(
         &self,
-        platform: &P,
+        walker: Walker<'_, P>,
         range: IovaRange,
         flush_whole_page: bool,
         freed: &mut FreedTables,
@@ -158,13 +159,13 @@ impl SecondLevelTable {
         let before = freed.pages();
         let mut pfn = range.first_pfn();
         while pfn < range.end_pfn() {
-            let path = self.path(platform, pfn);
+            let path = self.path(walker, pfn);
             let mut level = path.level;
             let first = index(pfn, level);
             // Above the leaf tables there is one large leaf, which the mapping fills.
             let left = if level == 1 { (range.end_pfn() - pfn) as usize } else { 1 };
             let mut cleared = (ENTRIES - first).min(left);
-            clear(platform, path.table(level), first..first + cleared, flush_whole_page);
+            clear(walker, path.table(level), first..first + cleared, flush_whole_page);
             pfn += cleared as u64 * span(level);
             while let Some(pointer) = path.pointer(level) {
                 let value = pointer.load();
@@ -175,9 +176,9 @@ impl SecondLevelTable {
                 }
                 (level, cleared) = (level + 1, 1);
                 let number = index(path.pfn, level);
-                clear(platform, path.table(level), number..number + 1, flush_whole_page);
+                clear(walker, path.table(level), number..number + 1, flush_whole_page);
                 // SAFETY: the only entry that pointed to the page is cleared, and nobody else walks the table.
-                unsafe { freed.push(platform, value.phys()) };
+                unsafe { freed.push(walker, value.phys()) };
             }
         }
         // Relaxed: a map after this has taken the lock after it. See `is_unsettled`.
@@ -202,16 +203,16 @@ impl SecondLevelTable {
     }
 
     /// The way to page `pfn`, as far as there are tables.
-    fn path<'p, P: Platform>(&self, platform: &'p P, pfn: u64) -> Path<'p> {
-        platform.probe(Step::TableWalk { levels: self.levels });
-        let root = frame(platform, self.root);
+    fn path<'p, P: Platform>(&self, walker: Walker<'p, P>, pfn: u64) -> Path<'p> {
+        walker.platform().probe(Step::TableWalk { levels: self.levels });
+        let root = frame(walker, self.root);
         let mut path = Path { pfn, tables: [root; LEVELS_MAX + 1], levels: self.levels, level: self.levels };
         while path.level > 1 {
             let value = path.entry(path.level).load();
             if !value.is_present() || value.is_large() {
                 break;
             }
-            path.descend(platform);
+            path.descend(walker);
         }
         path
     }
@@ -220,7 +221,7 @@ impl SecondLevelTable {
     /// where there is no table yet. `path` leads to some page of it at first.
     fn visit<'p, 's, P: Platform>(
         &self,
-        platform: &'p P,
+        walker: Walker<'p, P>,
         path: &mut Path<'p>,
         range: IovaRange,
         segments: &'s [Segment],
@@ -230,7 +231,7 @@ impl SecondLevelTable {
         let mut pfn = range.first_pfn();
         while pfn < range.end_pfn() {
             if !path.leads_to(pfn) {
-                *path = self.path(platform, pfn);
+                *path = self.path(walker, pfn);
             }
             let run = pages.run(pfn);
             let large = (2..=path.level).rev().find(|&level| self.may_be_leaf(level) && run.fills(span(level)));
@@ -247,15 +248,15 @@ impl SecondLevelTable {
     }
 
     /// Puts a new table at the end of `path`.
-    fn link<'p, P: Platform>(&self, platform: &'p P, path: &mut Path<'p>, spare: &mut FreedTables) {
-        let new = spare.pop(platform).expect("what is missing was counted");
+    fn link<'p, P: Platform>(&self, walker: Walker<'p, P>, path: &mut Path<'p>, spare: &mut FreedTables) {
+        let new = spare.pop(walker.platform()).expect("what is missing was counted");
         let entry = path.entry(path.level);
-        platform.probe(Step::TableWrite { entries: 1 });
+        walker.platform().probe(Step::TableWrite { entries: 1 });
         entry.store(EntryValue::table(new));
-        platform.table_barrier(core::slice::from_ref(entry));
+        walker.show(core::slice::from_ref(entry));
         self.pages.fetch_add(1, Ordering::Relaxed);
         path.add(path.level, 1);
-        path.descend(platform);
+        path.descend(walker);
     }
 }
 
@@ -276,40 +277,40 @@ impl Leaves<'_> {
         Some(Iova::from_pfn(self.pfn + number as u64 * span(self.level)))
     }
 
-    fn write<P: Platform>(&self, platform: &P, path: &Path<'_>, rights: Rights) {
+    fn write<P: Platform>(&self, walker: Walker<'_, P>, path: &Path<'_>, rights: Rights) {
         let entries = self.entries(path);
-        platform.probe(Step::TableWrite { entries: entries.len() });
+        walker.platform().probe(Step::TableWrite { entries: entries.len() });
         let mut pages = self.pages;
         for entry in entries {
             let phys = PhysAddr::from_pfn(pages.run(self.pfn).phys_pfn);
             entry.store(EntryValue::leaf(phys, rights, self.level > 1));
             pages.skip(span(self.level));
         }
-        platform.table_barrier(entries);
+        walker.show(entries);
         path.add(self.level, entries.len());
     }
 }
 
 /// Clears entries of a table, and makes that visible.
-fn clear<P: Platform>(platform: &P, table: &Frame, numbers: Range<usize>, flush_whole_page: bool) {
+fn clear<P: Platform>(walker: Walker<'_, P>, table: &Frame, numbers: Range<usize>, flush_whole_page: bool) {
     let entries = &table[numbers];
-    platform.probe(Step::TableClear { entries: entries.len() });
+    walker.platform().probe(Step::TableClear { entries: entries.len() });
     entries.iter().for_each(|entry| entry.store(EntryValue::ABSENT));
-    platform.table_barrier(if flush_whole_page { table } else { entries });
+    walker.show(if flush_whole_page { table } else { entries });
 }
 
 /// So many new table pages, or none.
-fn new_tables<P: Platform>(platform: &P, pages: usize) -> Result<FreedTables, NoMemory> {
+fn new_tables<P: Platform>(walker: Walker<'_, P>, pages: usize) -> Result<FreedTables, NoMemory> {
     let mut tables = FreedTables::new();
     for _ in 0..pages {
-        platform.probe(Step::TablePage);
-        match platform.allocate_frame() {
+        walker.platform().probe(Step::TablePage);
+        match walker.allocate_frame(Context::Atomic) {
             Ok(frame) => {
                 // SAFETY: new, so nothing points to it and nobody walks it.
-                unsafe { tables.push_new(platform, frame) };
+                unsafe { tables.push_new(walker.platform(), frame) };
             }
             Err(error) => {
-                release(platform, tables, &Proof::never_visible());
+                release(walker.platform(), tables, &Proof::never_visible());
                 return Err(error);
             }
         }

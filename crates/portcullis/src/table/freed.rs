@@ -1,5 +1,6 @@
 //! Table pages that have left the table but that hardware may still walk.
 
+use super::walker::Walker;
 use crate::address::PhysAddr;
 use crate::entry::{Entry, EntryValue};
 use crate::platform::{Platform, Step};
@@ -36,10 +37,10 @@ impl FreedTables {
     ///
     /// # Safety
     /// `frame` is a table page of `platform` that no entry points to any more and that no CPU walks.
-    pub(super) unsafe fn push<P: Platform>(&mut self, platform: &P, frame: PhysAddr) {
+    pub(super) unsafe fn push<P: Platform>(&mut self, walker: Walker<'_, P>, frame: PhysAddr) {
         // SAFETY: the caller's promise, passed on.
-        let link = unsafe { self.push_new(platform, frame) };
-        platform.table_barrier(core::slice::from_ref(link));
+        let link = unsafe { self.push_new(walker.platform(), frame) };
+        walker.show(core::slice::from_ref(link));
     }
 
     /// Adds a page that no hardware walks, so that the link, which is returned, need not be made visible.
@@ -88,8 +89,8 @@ impl FreedTables {
         for _ in 1..other.pages {
             last = first_entry(last.load().phys());
         }
+        // One absent entry in the place of another: the walker need not see it.
         last.store(EntryValue::absent_link(self.head));
-        platform.table_barrier(core::slice::from_ref(last));
         self.head = other.head;
         self.pages += other.pages;
     }

@@ -4,6 +4,7 @@
 use super::TableRule;
 use super::freed::FreedTables;
 use super::second_level::{SecondLevelTable, frame, index, span};
+use super::walker::Walker;
 use crate::address::IovaRange;
 use crate::entry::{ENTRIES, Entry, EntryValue, LEVEL_BITS};
 use crate::error::UnmapError;
@@ -12,10 +13,10 @@ use crate::platform::{Platform, Step};
 impl SecondLevelTable {
     /// Marks a mapping of several tables or of large leaves, all of it written. The first page comes last: whoever sees its
     /// mark sees the whole mapping.
-    pub(super) fn mark<P: Platform>(&self, platform: &P, range: IovaRange) {
+    pub(super) fn mark<P: Platform>(&self, walker: Walker<'_, P>, range: IovaRange) {
         // The walker ignores marks, so nothing has to be flushed.
         for (pfn, first, last) in [(range.end_pfn() - 1, false, true), (range.first_pfn(), true, false)] {
-            let (entries, _) = self.leaves_from(platform, pfn).expect("it has just been written");
+            let (entries, _) = self.leaves_from(walker, pfn).expect("it has just been written");
             // Until it is marked the mapping is its maker's alone, so a plain store will do.
             entries[0].store(entries[0].load().marked(first, last));
         }
@@ -32,12 +33,16 @@ impl SecondLevelTable {
     /// Unless the table keeps its pages.
     ///
     /// # Safety
-    /// `platform` is the one that the table was made with; mappings with marks are claimed in no other way.
-    pub unsafe fn claim_and_unmap<P: Platform>(&self, platform: &P, range: IovaRange) -> Result<(), UnmapError> {
+    /// `walker` is the one that the table was made with; mappings with marks are claimed in no other way.
+    pub unsafe fn claim_and_unmap<P: Platform>(
+        &self,
+        walker: Walker<'_, P>,
+        range: IovaRange,
+    ) -> Result<(), UnmapError> {
         assert!(self.rule == TableRule::Kept, "a table page that may be freed must not be walked without a claim");
         let not_mapped = UnmapError::NotMapped(range.start());
-        let (entries, pages) = self.leaves_from(platform, range.first_pfn()).ok_or(not_mapped)?;
-        platform.probe(Step::TableClaim);
+        let (entries, pages) = self.leaves_from(walker, range.first_pfn()).ok_or(not_mapped)?;
+        walker.platform().probe(Step::TableClaim);
         let seen = entries[0].load();
         if !(seen.is_present() && seen.is_first() && range.first_pfn().is_multiple_of(pages)) {
             return Err(not_mapped);
@@ -45,7 +50,7 @@ impl SecondLevelTable {
         // Looked at before the claim, so that a wrong length disturbs nobody who has the right one. And once more after it:
         // another CPU may have unmapped what was there, and mapped anew, in between.
         let ends_with_range = || {
-            let mapped = self.extent(platform, range.first_pfn(), entries, pages).ok_or(not_mapped)?;
+            let mapped = self.extent(walker, range.first_pfn(), entries, pages).ok_or(not_mapped)?;
             if mapped == range { Ok(()) } else { Err(UnmapError::Partial { asked: range, mapped }) }
         };
         ends_with_range()?;
@@ -57,11 +62,11 @@ impl SecondLevelTable {
             return Err(error);
         }
         match entries.get(..range.pages() as usize) {
-            Some(entries) if pages == 1 => self.clear(platform, entries),
+            Some(entries) if pages == 1 => self.clear(walker, entries),
             _ => {
                 let (mut pfn, mut freed) = (range.first_pfn(), FreedTables::new());
                 while pfn < range.end_pfn() {
-                    pfn = self.clear_next(platform, pfn, range.end_pfn(), &mut freed);
+                    pfn = self.clear_next(walker, pfn, range.end_pfn(), &mut freed);
                 }
                 debug_assert!(freed.is_empty(), "pages are kept");
             }
@@ -72,14 +77,14 @@ impl SecondLevelTable {
     /// Calls `visit` with every marked mapping that nobody has claimed.
     ///
     /// # Safety
-    /// `platform` is the one that the table was made with; nobody maps or unmaps meanwhile.
-    pub(crate) unsafe fn for_each_marked<P: Platform>(&self, platform: &P, visit: &mut impl FnMut(IovaRange)) {
-        self.visit_marked(platform, frame(platform, self.root), self.levels, 0, visit);
+    /// `walker` is the one that the table was made with; nobody maps or unmaps meanwhile.
+    pub(crate) unsafe fn for_each_marked<P: Platform>(&self, walker: Walker<'_, P>, visit: &mut impl FnMut(IovaRange)) {
+        self.visit_marked(walker, frame(walker, self.root), self.levels, 0, visit);
     }
 
     fn visit_marked<P: Platform>(
         &self,
-        platform: &P,
+        walker: Walker<'_, P>,
         table: &[Entry; ENTRIES],
         level: u8,
         table_pfn: u64,
@@ -91,10 +96,10 @@ impl SecondLevelTable {
                 continue;
             }
             if level > 1 && !value.is_large() {
-                self.visit_marked(platform, frame(platform, value.phys()), level - 1, pfn, visit);
+                self.visit_marked(walker, frame(walker, value.phys()), level - 1, pfn, visit);
             } else if value.is_first() {
                 let rest = if level == 1 { &table[number..] } else { core::slice::from_ref(entry) };
-                visit(self.extent(platform, pfn, rest, span(level)).expect("what begins has an end"));
+                visit(self.extent(walker, pfn, rest, span(level)).expect("what begins has an end"));
             }
         }
     }
@@ -103,7 +108,7 @@ impl SecondLevelTable {
     /// spans `pages` pages there. None where it is not whole, because others are at work on it.
     fn extent<'p, P: Platform>(
         &self,
-        platform: &'p P,
+        walker: Walker<'p, P>,
         first_pfn: u64,
         mut entries: &'p [Entry],
         mut pages: u64,
@@ -120,18 +125,18 @@ impl SecondLevelTable {
                     return IovaRange::new(first_pfn, pfn - first_pfn);
                 }
             }
-            (entries, pages) = self.leaves_from(platform, pfn)?;
+            (entries, pages) = self.leaves_from(walker, pfn)?;
         }
     }
 
     /// The leaf that translates page `pfn`, with those behind it in its table, and the pages that each spans. A large leaf comes
     /// alone: beside it there may be tables. None where no table leads to page `pfn`; the leaf itself may be absent.
-    fn leaves_from<'p, P: Platform>(&self, platform: &'p P, pfn: u64) -> Option<(&'p [Entry], u64)> {
-        platform.probe(Step::TableWalk { levels: self.levels });
+    fn leaves_from<'p, P: Platform>(&self, walker: Walker<'p, P>, pfn: u64) -> Option<(&'p [Entry], u64)> {
+        walker.platform().probe(Step::TableWalk { levels: self.levels });
         if pfn >> (LEVEL_BITS * u32::from(self.levels)) != 0 {
             return None;
         }
-        let mut table = frame(platform, self.root);
+        let mut table = frame(walker, self.root);
         for level in (2..=self.levels).rev() {
             let entry = &table[index(pfn, level)];
             let value: EntryValue = entry.load();
@@ -141,7 +146,7 @@ impl SecondLevelTable {
             if value.is_large() {
                 return Some((core::slice::from_ref(entry), span(level)));
             }
-            table = frame(platform, value.phys());
+            table = frame(walker, value.phys());
         }
         Some((&table[index(pfn, 1)..], 1))
     }

@@ -6,9 +6,12 @@ mod leaf_pages;
 mod marks;
 mod second_level;
 mod shared;
+mod walker;
 
 pub use crate::entry::{ADDRESS_MASK, ENTRIES, Entry, EntryValue, Frame, LEVEL_BITS, Rights, SHARES_MAX};
 pub use freed::FreedTables;
 pub(crate) use freed::{release, release_page};
 pub use second_level::{SecondLevelTable, TableRule};
 pub use shared::{Share, SharedRun, Unshare};
+pub(crate) use walker::TableReserve;
+pub use walker::Walker;

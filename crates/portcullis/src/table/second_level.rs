@@ -6,11 +6,12 @@
 //! table pages is the [`TableRule`].
 
 use super::freed::{FreedTables, release_page};
+use super::walker::Walker;
 use crate::address::{Iova, IovaRange, PAGE_SHIFT, PhysAddr, Segment};
 use crate::entry::{ENTRIES, Entry, EntryValue, Frame, LEVEL_BITS, Rights};
 use crate::error::{MapError, NoMemory};
 use crate::iommu::Capabilities;
-use crate::platform::{Platform, Step};
+use crate::platform::{Context, Platform, Step};
 use crate::proof::Proof;
 use crate::sync::{AtomicUsize, Ordering};
 
@@ -43,7 +44,6 @@ pub struct SecondLevelTable {
     pub(super) levels: u8,
     leaf_2m: bool,
     leaf_1g: bool,
-    coherent: bool,
     physical_bits: u8,
     pub(super) rule: TableRule,
     /// Table pages in use, the root among them. A statistic, so Relaxed.
@@ -68,19 +68,18 @@ impl SecondLevelTable {
     /// # Errors
     /// [`NoMemory`] without a page for the root.
     pub fn new<P: Platform>(
-        platform: &P,
+        walker: Walker<'_, P>,
         levels: u8,
         capabilities: &Capabilities,
         rule: TableRule,
     ) -> Result<Self, NoMemory> {
         debug_assert!(levels == 3 || levels == 4);
-        platform.probe(Step::TablePage);
+        walker.platform().probe(Step::TablePage);
         Ok(Self {
-            root: platform.allocate_frame()?,
+            root: walker.allocate_frame(Context::MaySleep)?,
             levels,
             leaf_2m: capabilities.leaf_2m && rule != TableRule::Overwritten,
             leaf_1g: capabilities.leaf_1g && rule != TableRule::Overwritten,
-            coherent: capabilities.coherent,
             // An entry holds no more, whatever the IOMMU says.
             physical_bits: capabilities.physical_bits.min(52),
             rule,
@@ -97,6 +96,18 @@ impl SecondLevelTable {
     /// Levels of table.
     pub const fn levels(&self) -> u8 {
         self.levels
+    }
+
+    /// Table pages that a map of `pages` pages adds at most, wherever its addresses lie.
+    pub(crate) const fn tables_max(&self, pages: u64) -> usize {
+        let (mut tables, mut level, mut below) = (0, 1, pages);
+        while level < self.levels {
+            // A run that begins in the last entry of a table has one more.
+            below = (below + ENTRIES as u64 - 2) / ENTRIES as u64 + 1;
+            tables += below as usize;
+            level += 1;
+        }
+        tables
     }
 
     /// When its pages leave it.
@@ -121,12 +132,12 @@ impl SecondLevelTable {
     /// [`MapError::NoMemory`], [`MapError::Overlap`], [`MapError::PhysicalRange`].
     ///
     /// # Safety
-    /// `platform` is the one that the table was made with; the segments have as many pages as `range`; `range` is below
+    /// `walker` is the one that the table was made with; the segments have as many pages as `range`; `range` is below
     /// what the table translates, and the caller's alone until it is unmapped; where empty table pages are freed, no other
     /// map or unmap runs meanwhile.
     pub unsafe fn map<P: Platform>(
         &self,
-        platform: &P,
+        walker: Walker<'_, P>,
         range: IovaRange,
         segments: &[Segment],
         rights: Rights,
@@ -137,24 +148,24 @@ impl SecondLevelTable {
         }
         if let TableRule::FreedWhenEmpty { .. } = self.rule {
             assert!(!marked, "claims are not left to a table that frees its pages");
-            return self.map_counted(platform, range, segments, rights);
+            return self.map_counted(walker, range, segments, rights);
         }
         if range.first_pfn() / ENTRIES as u64 == (range.end_pfn() - 1) / ENTRIES as u64
             && range.pages() < ENTRIES as u64
         {
-            return self.map_in_one_table(platform, range, segments, rights, marked);
+            return self.map_in_one_table(walker, range, segments, rights, marked);
         }
         for write in [false, true] {
             let mut pfn = range.first_pfn();
             for segment in segments {
                 let run = Run { pfn, phys_pfn: segment.phys.pfn(), pages: segment.pages() };
-                self.visit_run(platform, run, rights, write)?;
+                self.visit_run(walker, run, rights, write)?;
                 pfn += run.pages;
             }
             debug_assert_eq!(pfn, range.end_pfn());
         }
         if marked {
-            self.mark(platform, range);
+            self.mark(walker, range);
         }
         Ok(())
     }
@@ -172,21 +183,21 @@ impl SecondLevelTable {
     /// The common case: fewer pages than a leaf table holds, all in one.
     fn map_in_one_table<P: Platform>(
         &self,
-        platform: &P,
+        walker: Walker<'_, P>,
         range: IovaRange,
         segments: &[Segment],
         rights: Rights,
         marked: bool,
     ) -> Result<(), MapError> {
         let run = Run { pfn: range.first_pfn(), phys_pfn: segments[0].phys.pfn(), pages: range.pages() };
-        let (table, level) = self.descend(platform, &run)?;
+        let (table, level) = self.descend(walker, &run)?;
         debug_assert_eq!(level, 1, "a run this short fills no large leaf");
         let first = index(range.first_pfn(), level);
         let entries = &table[first..first + range.pages() as usize];
         if let Some(taken) = self.taken(entries) {
             return Err(MapError::Overlap(Iova::from_pfn(range.first_pfn() + taken as u64)));
         }
-        platform.probe(Step::TableWrite { entries: entries.len() });
+        walker.platform().probe(Step::TableWrite { entries: entries.len() });
         let pfns = |segment: &Segment| (segment.phys.pfn()..segment.phys.pfn() + segment.pages()).rev();
         // The last page first: whoever sees the first one's mark sees the whole mapping.
         for (number, phys_pfn) in (0..entries.len()).rev().zip(segments.iter().rev().flat_map(pfns)) {
@@ -194,25 +205,31 @@ impl SecondLevelTable {
             let (first, last) = (marked && number == 0, marked && number == entries.len() - 1);
             entries[number].store(leaf.marked(first, last));
         }
-        platform.table_barrier(entries);
+        walker.show(entries);
         Ok(())
     }
 
     /// Goes over one physically contiguous run, first to prepare (tables present, entries absent), then to write.
-    fn visit_run<P: Platform>(&self, platform: &P, mut run: Run, rights: Rights, write: bool) -> Result<(), MapError> {
+    fn visit_run<P: Platform>(
+        &self,
+        walker: Walker<'_, P>,
+        mut run: Run,
+        rights: Rights,
+        write: bool,
+    ) -> Result<(), MapError> {
         while run.pages > 0 {
-            let (table, level) = self.descend(platform, &run)?;
+            let (table, level) = self.descend(walker, &run)?;
             let first = index(run.pfn, level);
             let count = ((run.pages >> (LEVEL_BITS * (u32::from(level) - 1))) as usize).min(ENTRIES - first);
             // Neighbours go one by one where a large leaf would only fit some of them.
             let count = if level == 1 { count } else { 1 };
             let entries = &table[first..first + count];
             if write {
-                platform.probe(Step::TableWrite { entries: count });
+                walker.platform().probe(Step::TableWrite { entries: count });
                 for (entry, phys_pfn) in entries.iter().zip((run.phys_pfn..).step_by(span(level) as usize)) {
                     entry.store(EntryValue::leaf(PhysAddr::from_pfn(phys_pfn), rights, level > 1));
                 }
-                platform.table_barrier(entries);
+                walker.show(entries);
             } else if let Some(taken) = self.taken(entries) {
                 return Err(MapError::Overlap(Iova::from_pfn(run.pfn + taken as u64 * span(level))));
             }
@@ -223,10 +240,14 @@ impl SecondLevelTable {
 
     /// The table and level for the next leaf of `run`: the largest leaf that the hardware, the alignment and the length
     /// allow, and whose entry does not already point to a table. Missing tables are added on the way.
-    pub(super) fn descend<'p, P: Platform>(&self, platform: &'p P, run: &Run) -> Result<(&'p Frame, u8), MapError> {
-        platform.probe(Step::TableWalk { levels: self.levels });
+    pub(super) fn descend<'p, P: Platform>(
+        &self,
+        walker: Walker<'p, P>,
+        run: &Run,
+    ) -> Result<(&'p Frame, u8), MapError> {
+        walker.platform().probe(Step::TableWalk { levels: self.levels });
         let mut level = self.levels;
-        let mut table = frame(platform, self.root);
+        let mut table = frame(walker, self.root);
         loop {
             let entry = &table[index(run.pfn, level)];
             if level == 1 {
@@ -237,22 +258,22 @@ impl SecondLevelTable {
                 if self.may_be_leaf(level) && run.fills(span(level)) {
                     return Ok((table, level));
                 }
-                value = self.add_table(platform, entry)?;
+                value = self.add_table(walker, entry)?;
             }
             if value.is_large() {
                 return Err(MapError::Overlap(Iova::from_pfn(run.pfn)));
             }
-            self.reach(platform, entry, value);
-            table = frame(platform, value.phys());
+            self.reach(walker, entry, value);
+            table = frame(walker, value.phys());
             level -= 1;
         }
     }
 
     /// Makes a pointer visible that was found at `entry`: whoever installed it may not have come to flushing it, another CPU, or
     /// what this interrupt broke into. Leaves behind it must be reachable when we return.
-    pub(super) fn reach<P: Platform>(&self, platform: &P, entry: &Entry, value: EntryValue) {
-        if !self.coherent && !value.is_flushed() {
-            platform.table_barrier(core::slice::from_ref(entry));
+    pub(super) fn reach<P: Platform>(&self, walker: Walker<'_, P>, entry: &Entry, value: EntryValue) {
+        if !walker.is_coherent() && !value.is_flushed() {
+            walker.show(core::slice::from_ref(entry));
         }
     }
 
@@ -273,14 +294,14 @@ impl SecondLevelTable {
     }
 
     /// Makes `entry` point to a table page, a new one unless another CPU was faster.
-    pub(super) fn add_table<P: Platform>(&self, platform: &P, entry: &Entry) -> Result<EntryValue, NoMemory> {
-        platform.probe(Step::TablePage);
-        let new = platform.allocate_frame()?;
-        platform.probe(Step::TableWrite { entries: 1 });
+    pub(super) fn add_table<P: Platform>(&self, walker: Walker<'_, P>, entry: &Entry) -> Result<EntryValue, NoMemory> {
+        walker.platform().probe(Step::TablePage);
+        let new = walker.allocate_frame(Context::Atomic)?;
+        walker.platform().probe(Step::TableWrite { entries: 1 });
         match entry.install(EntryValue::table(new)) {
             Ok(()) => {
-                platform.table_barrier(core::slice::from_ref(entry));
-                if !self.coherent {
+                walker.show(core::slice::from_ref(entry));
+                if !walker.is_coherent() {
                     entry.set_flushed();
                 }
                 self.pages.fetch_add(1, Ordering::Relaxed);
@@ -288,7 +309,7 @@ impl SecondLevelTable {
             }
             Err(winner) => {
                 // SAFETY: allocated above and never published.
-                unsafe { release_page(platform, new, &Proof::never_visible()) };
+                unsafe { release_page(walker.platform(), new, &Proof::never_visible()) };
                 Ok(winner)
             }
         }
@@ -300,18 +321,18 @@ impl SecondLevelTable {
     /// take all levels.
     ///
     /// # Safety
-    /// `platform` is the one that the table was made with; `range` is exactly that of a mapping which nobody else unmaps; where
+    /// `walker` is the one that the table was made with; `range` is exactly that of a mapping which nobody else unmaps; where
     /// empty table pages are freed, no other map or unmap runs meanwhile.
-    pub unsafe fn unmap<P: Platform>(&self, platform: &P, range: IovaRange, freed: &mut FreedTables) -> bool {
+    pub unsafe fn unmap<P: Platform>(&self, walker: Walker<'_, P>, range: IovaRange, freed: &mut FreedTables) -> bool {
         let before = freed.pages();
         match self.rule {
             TableRule::FreedWhenEmpty { flush_whole_page } => {
-                self.unmap_counted(platform, range, flush_whole_page, freed);
+                self.unmap_counted(walker, range, flush_whole_page, freed);
             }
             TableRule::FreedWhenCovered | TableRule::Kept | TableRule::Overwritten => {
                 let mut pfn = range.first_pfn();
                 while pfn < range.end_pfn() {
-                    pfn = self.clear_next(platform, pfn, range.end_pfn(), freed);
+                    pfn = self.clear_next(walker, pfn, range.end_pfn(), freed);
                 }
             }
         }
@@ -321,42 +342,48 @@ impl SecondLevelTable {
     }
 
     /// The leaf table that translates page `pfn`, if there is one.
-    pub(super) fn leaf_table<'p, P: Platform>(&self, platform: &'p P, pfn: u64) -> Option<&'p Frame> {
-        platform.probe(Step::TableWalk { levels: self.levels });
+    pub(super) fn leaf_table<'p, P: Platform>(&self, walker: Walker<'p, P>, pfn: u64) -> Option<&'p Frame> {
+        walker.platform().probe(Step::TableWalk { levels: self.levels });
         if pfn >> (LEVEL_BITS * u32::from(self.levels)) != 0 {
             return None;
         }
-        let mut table = frame(platform, self.root);
+        let mut table = frame(walker, self.root);
         for level in (2..=self.levels).rev() {
             let value = table[index(pfn, level)].load();
             if !value.is_present() || value.is_large() {
                 return None;
             }
-            table = frame(platform, value.phys());
+            table = frame(walker, value.phys());
         }
         Some(table)
     }
 
-    pub(super) fn clear<P: Platform>(&self, platform: &P, entries: &[Entry]) {
-        platform.probe(Step::TableClear { entries: entries.len() });
+    pub(super) fn clear<P: Platform>(&self, walker: Walker<'_, P>, entries: &[Entry]) {
+        walker.platform().probe(Step::TableClear { entries: entries.len() });
         for entry in entries {
             entry.store(EntryValue::ABSENT);
         }
-        platform.table_barrier(entries);
+        walker.show(entries);
     }
 
     /// Clears from `pfn` on what lies in one table, and returns the first page not done.
-    pub(super) fn clear_next<P: Platform>(&self, platform: &P, pfn: u64, end_pfn: u64, freed: &mut FreedTables) -> u64 {
-        platform.probe(Step::TableWalk { levels: self.levels });
+    pub(super) fn clear_next<P: Platform>(
+        &self,
+        walker: Walker<'_, P>,
+        pfn: u64,
+        end_pfn: u64,
+        freed: &mut FreedTables,
+    ) -> u64 {
+        walker.platform().probe(Step::TableWalk { levels: self.levels });
         let mut level = self.levels;
-        let mut table = frame(platform, self.root);
+        let mut table = frame(walker, self.root);
         loop {
             let first = index(pfn, level);
             let entry = &table[first];
             let value = entry.load();
             if level == 1 {
                 let entries = ((end_pfn - pfn) as usize).min(ENTRIES - first);
-                self.clear(platform, &table[first..first + entries]);
+                self.clear(walker, &table[first..first + entries]);
                 return pfn + entries as u64;
             }
             let covered = self.rule == TableRule::FreedWhenCovered
@@ -368,13 +395,13 @@ impl SecondLevelTable {
                 return next;
             }
             if value.is_large() || covered {
-                self.clear(platform, core::slice::from_ref(entry));
+                self.clear(walker, core::slice::from_ref(entry));
                 if !value.is_large() {
-                    collect(platform, value.phys(), level - 1, freed);
+                    collect(walker, value.phys(), level - 1, freed);
                 }
                 return next;
             }
-            table = frame(platform, value.phys());
+            table = frame(walker, value.phys());
             level -= 1;
         }
     }
@@ -382,14 +409,14 @@ impl SecondLevelTable {
     /// Where `iova` translates to, and with which rights, as the table lies in memory now.
     ///
     /// # Safety
-    /// `platform` is the one that the table was made with; no unmap that may free a table page around `iova` runs meanwhile.
-    pub unsafe fn lookup<P: Platform>(&self, platform: &P, iova: Iova) -> Option<(PhysAddr, Rights)> {
+    /// `walker` is the one that the table was made with; no unmap that may free a table page around `iova` runs meanwhile.
+    pub unsafe fn lookup<P: Platform>(&self, walker: Walker<'_, P>, iova: Iova) -> Option<(PhysAddr, Rights)> {
         let pfn = iova.pfn();
         if pfn >> (LEVEL_BITS * u32::from(self.levels)) != 0 {
             return None;
         }
         let mut level = self.levels;
-        let mut table = frame(platform, self.root);
+        let mut table = frame(walker, self.root);
         loop {
             let value = table[index(pfn, level)].load();
             if !value.is_present() {
@@ -399,7 +426,7 @@ impl SecondLevelTable {
                 let inside = iova.as_u64() & ((span(level) << PAGE_SHIFT) - 1);
                 return Some((PhysAddr::new(value.phys().as_u64() + inside), value.rights()));
             }
-            table = frame(platform, value.phys());
+            table = frame(walker, value.phys());
             level -= 1;
         }
     }
@@ -408,32 +435,32 @@ impl SecondLevelTable {
     ///
     /// # Safety
     /// No CPU uses the table from now on.
-    pub(crate) unsafe fn dismantle<P: Platform>(&self, platform: &P) -> FreedTables {
+    pub(crate) unsafe fn dismantle<P: Platform>(&self, walker: Walker<'_, P>) -> FreedTables {
         let mut freed = FreedTables::new();
-        collect(platform, self.root, self.levels, &mut freed);
+        collect(walker, self.root, self.levels, &mut freed);
         freed
     }
 }
 
 /// Puts the table page `root` of `level` and all below it on the list.
-fn collect<P: Platform>(platform: &P, root: PhysAddr, level: u8, freed: &mut FreedTables) {
+fn collect<P: Platform>(walker: Walker<'_, P>, root: PhysAddr, level: u8, freed: &mut FreedTables) {
     if level > 1 {
-        for entry in frame(platform, root) {
+        for entry in frame(walker, root) {
             let value = entry.load();
             if value.is_present() && !value.is_large() {
-                collect(platform, value.phys(), level - 1, freed);
+                collect(walker, value.phys(), level - 1, freed);
             }
         }
     }
     // SAFETY: the entry that pointed here is gone, and no other mapping lay below it, so no CPU walks it.
-    unsafe { freed.push(platform, root) };
+    unsafe { freed.push(walker, root) };
 }
 
 /// The contents of a table page that is in the table.
-pub(super) fn frame<P: Platform>(platform: &P, phys: PhysAddr) -> &Frame {
+pub(super) fn frame<'p, P: Platform>(walker: Walker<'p, P>, phys: PhysAddr) -> &'p Frame {
     // SAFETY: only pages that are linked into this table get here. Where they are not kept, whoever walks one works on a
     // mapping below it, and a page is unlinked only by the unmap of all that is mapped below; it is freed after that.
-    unsafe { platform.frame(phys) }
+    unsafe { walker.platform().frame(phys) }
 }
 
 /// What is left to do of a physically contiguous run.

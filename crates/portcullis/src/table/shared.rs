@@ -8,6 +8,7 @@
 //! count. What other CPUs do between that look and a count is found by the count, and then those before it are undone.
 
 use super::second_level::{Run, SecondLevelTable, TableRule, index};
+use super::walker::Walker;
 use crate::address::{Iova, IovaRange, PhysAddr, Segment};
 use crate::entry::{ENTRIES, Entry, EntryValue, Rights, SHARES_MAX};
 use crate::error::{MapError, UnmapError};
@@ -101,24 +102,24 @@ impl SecondLevelTable {
     /// Unless the table keeps its pages.
     ///
     /// # Safety
-    /// `platform` is the one that the table was made with; `run` is below what the table translates; its addresses are in
+    /// `walker` is the one that the table was made with; `run` is below what the table translates; its addresses are in
     /// no mapping that is not shared, and all that share one of them mean the same memory and the same rights.
-    pub unsafe fn share<P: Platform>(&self, platform: &P, run: &SharedRun) -> Result<Share, MapError> {
+    pub unsafe fn share<P: Platform>(&self, walker: Walker<'_, P>, run: &SharedRun) -> Result<Share, MapError> {
         self.assert_kept();
         let phys = PhysAddr::from_pfn(run.phys_pfn);
         self.check_physical(&Segment { phys, len: run.range.pages() * crate::PAGE_SIZE })?;
         let mut last: &[Entry] = &[];
         for part in parts(run.range) {
-            last = self.entries_made(platform, part)?;
+            last = self.entries_made(walker, part)?;
             if last.iter().any(|entry| entry.load().shares() == SHARES_MAX) {
                 return Ok(Share::Full);
             }
         }
-        Ok(match self.count(platform, run, last, Count::Up) {
+        Ok(match self.count(walker, run, last, Count::Up) {
             Ok(_) => Share::Counted,
             Err(full) => match before(run.range, full) {
                 Some(counted) => {
-                    self.undo(platform, run, counted, Count::Up);
+                    self.undo(walker, run, counted, Count::Up);
                     Share::Undone(counted)
                 }
                 None => Share::Full,
@@ -136,22 +137,22 @@ impl SecondLevelTable {
     ///
     /// # Safety
     /// That of [`share`](Self::share).
-    pub unsafe fn unshare<P: Platform>(&self, platform: &P, run: &SharedRun) -> Result<Unshare, UnmapError> {
+    pub unsafe fn unshare<P: Platform>(&self, walker: Walker<'_, P>, run: &SharedRun) -> Result<Unshare, UnmapError> {
         self.assert_kept();
         let not_mapped = |pfn| UnmapError::NotMapped(Iova::from_pfn(pfn));
         let mut last: &[Entry] = &[];
         for part in parts(run.range) {
-            last = self.entries(platform, part).ok_or(not_mapped(part.first_pfn()))?;
+            last = self.entries(walker, part).ok_or(not_mapped(part.first_pfn()))?;
             if let Some(absent) = last.iter().position(|entry| entry.load().shares() == 0) {
                 return Err(not_mapped(part.first_pfn() + absent as u64));
             }
         }
-        match self.count(platform, run, last, Count::Down) {
+        match self.count(walker, run, last, Count::Down) {
             Ok(true) => Ok(Unshare::Cleared),
             Ok(false) => Ok(Unshare::Kept),
             Err(absent) => match before(run.range, absent) {
                 Some(counted) => {
-                    self.undo(platform, run, counted, Count::Down);
+                    self.undo(walker, run, counted, Count::Down);
                     Ok(Unshare::Undone(Iova::from_pfn(absent)))
                 }
                 None => Err(not_mapped(absent)),
@@ -165,11 +166,17 @@ impl SecondLevelTable {
 
     /// Counts every page of `run`, the last part of which has the entries `last`, and makes visible what that writes or
     /// clears. Returns whether a page has no mapping left, or the first page that could not be counted.
-    fn count<P: Platform>(&self, platform: &P, run: &SharedRun, last: &[Entry], count: Count) -> Result<bool, u64> {
+    fn count<P: Platform>(
+        &self,
+        walker: Walker<'_, P>,
+        run: &SharedRun,
+        last: &[Entry],
+        count: Count,
+    ) -> Result<bool, u64> {
         let mut any_cleared = false;
         for part in parts(run.range) {
-            let entries = if part.end_pfn() == run.range.end_pfn() { last } else { self.entries_again(platform, part) };
-            platform.probe(match count {
+            let entries = if part.end_pfn() == run.range.end_pfn() { last } else { self.entries_again(walker, part) };
+            walker.platform().probe(match count {
                 Count::Up => Step::TableShare { entries: entries.len() },
                 Count::Down => Step::TableUnshare { entries: entries.len() },
             });
@@ -180,7 +187,7 @@ impl SecondLevelTable {
             // A map makes the leaf visible even where another CPU has written it: that one may not have come to it yet. Nor
             // does it matter whose the count in memory is. An unmap that leaves all leaves there has nothing to show.
             if count == Count::Up || cleared {
-                platform.table_barrier(entries);
+                walker.show(entries);
             }
             any_cleared |= cleared;
         }
@@ -188,33 +195,33 @@ impl SecondLevelTable {
     }
 
     /// Takes back that the pages `counted` of `run` were counted, and makes that visible.
-    fn undo<P: Platform>(&self, platform: &P, run: &SharedRun, counted: IovaRange, count: Count) {
+    fn undo<P: Platform>(&self, walker: Walker<'_, P>, run: &SharedRun, counted: IovaRange, count: Count) {
         for part in parts(counted) {
-            let entries = self.entries_again(platform, part);
+            let entries = self.entries_again(walker, part);
             for (pfn, entry) in (part.first_pfn()..).zip(entries) {
                 // Fails only where a wrong unmap has taken this very count, or others have filled it since: there is nothing to
                 // undo then.
                 let _ = count.opposite().apply(entry, run.leaf(pfn));
             }
-            platform.table_barrier(entries);
+            walker.show(entries);
         }
     }
 
     /// The entries of `part`, which lies in one leaf table, in tables that are added where they are missing.
-    fn entries_made<'p, P: Platform>(&self, platform: &'p P, part: IovaRange) -> Result<&'p [Entry], MapError> {
+    fn entries_made<'p, P: Platform>(&self, walker: Walker<'p, P>, part: IovaRange) -> Result<&'p [Entry], MapError> {
         // A run of one page fills no large leaf.
-        let (table, _) = self.descend(platform, &Run { pfn: part.first_pfn(), phys_pfn: 0, pages: 1 })?;
+        let (table, _) = self.descend(walker, &Run { pfn: part.first_pfn(), phys_pfn: 0, pages: 1 })?;
         Ok(entries_in(table, part))
     }
 
     /// The entries of `part`, which lies in one leaf table, if there is one.
-    fn entries<'p, P: Platform>(&self, platform: &'p P, part: IovaRange) -> Option<&'p [Entry]> {
-        self.leaf_table(platform, part.first_pfn()).map(|table| entries_in(table, part))
+    fn entries<'p, P: Platform>(&self, walker: Walker<'p, P>, part: IovaRange) -> Option<&'p [Entry]> {
+        self.leaf_table(walker, part.first_pfn()).map(|table| entries_in(table, part))
     }
 
     /// The entries of `part`, which have been walked to before.
-    fn entries_again<'p, P: Platform>(&self, platform: &'p P, part: IovaRange) -> &'p [Entry] {
-        self.entries(platform, part).expect("the table keeps its pages")
+    fn entries_again<'p, P: Platform>(&self, walker: Walker<'p, P>, part: IovaRange) -> &'p [Entry] {
+        self.entries(walker, part).expect("the table keeps its pages")
     }
 }
 

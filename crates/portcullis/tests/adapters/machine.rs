@@ -60,7 +60,7 @@ impl Machine {
     /// Whether the device gets to a page of the library's own there.
     pub(crate) fn is_bounced(self, iova: u64, rights: Rights) -> bool {
         let page = |phys: PhysAddr| PhysAddr::new(phys.as_u64() - phys.page_offset());
-        self.reached(iova, rights).is_some_and(|phys| self.host.hardware_page(page(phys)).is_some())
+        self.reached(iova, rights).is_some_and(|phys| self.host.hardware_page(page(phys), true).is_some())
     }
 
     /// What the device reads.

@@ -8,7 +8,7 @@ use portcullis::chunk::TABLE_IDLE_US;
 use portcullis::designs::Portcullis;
 use portcullis::iommu::fake::FakeIommu;
 use portcullis::platform::fake::{FakeHost, run_on};
-use portcullis::platform::{CpuHint, LockClass, Wait};
+use portcullis::platform::{Context, CpuHint, LockClass, Wait, WordLines};
 use portcullis::table::{Entry, Frame};
 use portcullis::{
     Access, Domain, DomainConfig, Iova, MapError, NoMemory, PAGE_SIZE, PhysAddr, Platform, Protection, Request,
@@ -358,6 +358,7 @@ impl Poisoning {
 // page is used by anybody else.
 unsafe impl Platform for Poisoning {
     type Lock<T: Send> = <FakeHost as Platform>::Lock<T>;
+    type CpuWords = WordLines;
 
     fn lock<T: Send>(&self, class: LockClass, value: T) -> Self::Lock<T> {
         self.host.lock(class, value)
@@ -371,8 +372,8 @@ unsafe impl Platform for Poisoning {
         self.host.cpus()
     }
 
-    fn allocate_frame(&self) -> Result<PhysAddr, NoMemory> {
-        self.host.allocate_frame()
+    fn allocate_frame(&self, context: Context) -> Result<PhysAddr, NoMemory> {
+        self.host.allocate_frame(context)
     }
 
     unsafe fn frame(&self, frame: PhysAddr) -> &Frame {
@@ -387,8 +388,12 @@ unsafe impl Platform for Poisoning {
         self.freed.lock().unwrap().push(frame);
     }
 
-    fn table_barrier(&self, entries: &[Entry]) {
-        self.host.table_barrier(entries)
+    fn table_barrier(&self, entries: &[Entry], coherent: bool) {
+        self.host.table_barrier(entries, coherent)
+    }
+
+    fn cpu_words(&self, value: u64) -> Result<WordLines, NoMemory> {
+        self.host.cpu_words(value)
     }
 
     fn walk<R>(&self, walk: impl FnOnce() -> R) -> R {

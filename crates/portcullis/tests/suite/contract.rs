@@ -216,13 +216,15 @@ const CASES: &[Case] = &[
         program: "pub struct Host<P>(P);
             @ impl<P: Platform> Platform for Host<P> {
                 type Lock<T: Send> = P::Lock<T>;
+                type CpuWords = P::CpuWords;
                 fn lock<T: Send>(&self, class: LockClass, value: T) -> P::Lock<T> { self.0.lock(class, value) }
                 fn cpu(&self) -> CpuHint { self.0.cpu() }
                 fn cpus(&self) -> u32 { self.0.cpus() }
-                fn allocate_frame(&self) -> Result<PhysAddr, NoMemory> { Ok(PhysAddr::new(0)) }
+                fn allocate_frame(&self, _: Context) -> Result<PhysAddr, NoMemory> { Ok(PhysAddr::new(0)) }
                 unsafe fn frame(&self, frame: PhysAddr) -> &Frame { unsafe { self.0.frame(frame) } }
                 unsafe fn free_frame(&self, frame: PhysAddr) { unsafe { self.0.free_frame(frame) } }
-                fn table_barrier(&self, _: &[Entry]) {}
+                fn table_barrier(&self, _: &[Entry], _: bool) {}
+                fn cpu_words(&self, value: u64) -> Result<P::CpuWords, NoMemory> { self.0.cpu_words(value) }
                 fn now_us(&self) -> u64 { 0 }
                 fn pause(&self, _: Wait) {}
             }",
@@ -346,7 +348,7 @@ const USES: &str = "#![allow(unused_imports)]
     use portcullis::invalidation::Revocation;
     use portcullis::iommu::AttachError;
     use portcullis::iova::{Claim, IovaAllocator, IovaRequest};
-    use portcullis::platform::{CpuHint, LockClass, Wait};
+    use portcullis::platform::{Context, CpuHint, LockClass, Wait};
     use portcullis::proof::{Committed, Proof};
     use portcullis::table::{Entry, Frame, FreedTables};
     use portcullis::{

@@ -1,7 +1,7 @@
 //! A host that counts the steps of allocators, and the cache lines that are flushed.
 
 use portcullis::platform::fake::FakeHost;
-use portcullis::platform::{CpuHint, LockClass, Step, Wait};
+use portcullis::platform::{Context, CpuHint, LockClass, Step, Wait, WordLines};
 use portcullis::table::{Entry, Frame};
 use portcullis::{NoMemory, PhysAddr, Platform};
 use std::ops::Range;
@@ -48,6 +48,7 @@ impl<'h> Counting<'h> {
 // SAFETY: forwards to the fake, which keeps the promises.
 unsafe impl Platform for Counting<'_> {
     type Lock<T: Send> = <FakeHost as Platform>::Lock<T>;
+    type CpuWords = WordLines;
 
     fn lock<T: Send>(&self, class: LockClass, value: T) -> Self::Lock<T> {
         self.host.lock(class, value)
@@ -61,8 +62,8 @@ unsafe impl Platform for Counting<'_> {
         self.host.cpus()
     }
 
-    fn allocate_frame(&self) -> Result<PhysAddr, NoMemory> {
-        self.host.allocate_frame()
+    fn allocate_frame(&self, context: Context) -> Result<PhysAddr, NoMemory> {
+        self.host.allocate_frame(context)
     }
 
     unsafe fn frame(&self, frame: PhysAddr) -> &Frame {
@@ -75,11 +76,15 @@ unsafe impl Platform for Counting<'_> {
         unsafe { self.host.free_frame(frame) }
     }
 
-    fn table_barrier(&self, entries: &[Entry]) {
+    fn table_barrier(&self, entries: &[Entry], coherent: bool) {
         let line = |entry: *const Entry| entry as usize / 64;
         let Range { start, end } = entries.as_ptr_range();
         self.steps.lock().expect("not poisoned").lines += line(end.wrapping_sub(1)) - line(start) + 1;
-        self.host.table_barrier(entries)
+        self.host.table_barrier(entries, coherent)
+    }
+
+    fn cpu_words(&self, value: u64) -> Result<WordLines, NoMemory> {
+        self.host.cpu_words(value)
     }
 
     fn walk<R>(&self, walk: impl FnOnce() -> R) -> R {

@@ -5,12 +5,13 @@ use portcullis::chunk::{CHUNKED_PAGES_MAX, TABLE_IDLE_US};
 use portcullis::design::Design;
 use portcullis::designs::{DesignId, Visitor};
 use portcullis::iommu::fake::FakeIommu;
+use portcullis::platform::Context;
 use portcullis::platform::fake::FakeHost;
 use portcullis::{Access, DomainConfig, PAGE_SIZE, PhysAddr, Protection, Segment};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-/// The allocator of `std`, which counts.
+/// The allocator of `std`, which counts, and refuses what it is told to.
 struct Counting;
 
 #[global_allocator]
@@ -19,15 +20,107 @@ static COUNTING: Counting = Counting;
 thread_local! {
     /// Bytes that this thread has allocated, less those that it has freed.
     static BYTES: Cell<isize> = const { Cell::new(0) };
+    /// What is going on, where the library is being watched.
+    static WATCH: Cell<Option<Watch>> = const { Cell::new(None) };
+}
+
+/// The library is being watched.
+#[derive(Clone, Copy)]
+struct Watch {
+    /// What its caller may do.
+    caller: Context,
+    /// It has said that it asks the heap for memory.
+    has_said: bool,
+    /// What is not its own runs: a fake.
+    is_elsewhere: bool,
+    /// Requests for memory so far.
+    asked: usize,
+    /// The one that is refused.
+    refused: usize,
+    /// Requests that were not announced, or not as they should have been.
+    wrong: usize,
+}
+
+impl Watch {
+    /// Whether another request for memory, of which the host was told this, is granted.
+    fn grants(said: Option<Context>) -> bool {
+        let Some(mut watch) = WATCH.get() else { return true };
+        let is_right = said.is_some_and(|said| said == Context::Atomic || watch.caller == Context::MaySleep);
+        watch.wrong += usize::from(!is_right);
+        watch.asked += 1;
+        WATCH.set(Some(watch));
+        watch.asked != watch.refused
+    }
+}
+
+/// Watches the library from now on, on this thread: its request for memory number `refused` is refused, none at zero.
+pub(crate) fn watch(refused: usize) {
+    let caller = Context::MaySleep;
+    WATCH.set(Some(Watch { caller, has_said: false, is_elsewhere: true, asked: 0, refused, wrong: 0 }));
+}
+
+/// How often it has asked for memory while it was watched, and how often it has not said so, or said that it may sleep where its caller may not.
+pub(crate) fn end_watch() -> (usize, usize) {
+    WATCH.take().map_or((0, 0), |watch| (watch.asked, watch.wrong))
+}
+
+fn while_watched<R>(change: impl FnOnce(&mut Watch), act: impl FnOnce() -> R) -> R {
+    let Some(before) = WATCH.get() else { return act() };
+    let mut now = before;
+    change(&mut now);
+    WATCH.set(Some(now));
+    let result = act();
+    if let Some(now) = WATCH.get() {
+        let Watch { caller, has_said, is_elsewhere, .. } = before;
+        WATCH.set(Some(Watch { caller, has_said, is_elsewhere, ..now }));
+    }
+    result
+}
+
+/// Calls the library, from a caller that may do so much.
+pub(crate) fn library<R>(caller: Context, act: impl FnOnce() -> R) -> R {
+    while_watched(|watch| (watch.caller, watch.is_elsewhere, watch.has_said) = (caller, false, false), act)
+}
+
+/// What the library calls, and what is no part of it.
+pub(crate) fn elsewhere<R>(act: impl FnOnce() -> R) -> R {
+    while_watched(|watch| watch.is_elsewhere = true, act)
+}
+
+/// The library has said that it asks the heap for memory, in this context.
+pub(crate) fn said<R>(context: Context, act: impl FnOnce() -> R) -> R {
+    let is_wrong = |watch: &Watch| context == Context::MaySleep && watch.caller == Context::Atomic;
+    while_watched(|watch| (watch.has_said, watch.wrong) = (true, watch.wrong + usize::from(is_wrong(watch))), act)
+}
+
+/// The library asks for a table page, in this context. Whether it is to have one.
+pub(crate) fn grants_page(context: Context) -> bool {
+    Watch::grants(Some(context))
 }
 
 fn count(bytes: isize) {
     BYTES.with(|all| all.set(all.get() + bytes));
 }
 
-// SAFETY: forwards to the allocator of the system.
+/// Whether the heap gives memory now.
+fn grants() -> bool {
+    match WATCH.get() {
+        Some(Watch { is_elsewhere: false, has_said, .. }) => Watch::grants(has_said.then_some(Context::Atomic)),
+        _ => true,
+    }
+}
+
+/// Bytes that this thread has on the heap.
+pub(crate) fn bytes() -> isize {
+    BYTES.get()
+}
+
+// SAFETY: forwards to the allocator of the system, or returns no memory.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if !grants() {
+            return std::ptr::null_mut();
+        }
         count(layout.size() as isize);
         // SAFETY: the caller's promise, passed on.
         unsafe { System.alloc(layout) }
@@ -40,6 +133,9 @@ unsafe impl GlobalAlloc for Counting {
     }
 
     unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        if size > layout.size() && !grants() {
+            return std::ptr::null_mut();
+        }
         count(size as isize - layout.size() as isize);
         // SAFETY: as above.
         unsafe { System.realloc(memory, layout, size) }

@@ -23,6 +23,7 @@ mod interrupted;
 mod invalidation_at_map;
 mod machines;
 mod map_batch;
+mod memory;
 mod ownership;
 mod panics;
 mod placement;

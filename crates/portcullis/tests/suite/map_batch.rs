@@ -34,7 +34,7 @@ fn page(pfn: u64) -> Pages {
 #[test]
 fn a_line_is_flushed_twice_for_eight_pages() {
     const BATCH: u64 = 64;
-    let fake = FakeHost::new(false);
+    let fake = FakeHost::default();
     let host = Counting::new(&fake);
     let capabilities = Capabilities { coherent: false, ..FakeIommu::new(&fake).capabilities() };
     let iommu = FakeIommu::with_capabilities(&fake, capabilities);

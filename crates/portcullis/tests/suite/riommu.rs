@@ -255,7 +255,7 @@ fn a_unit_without_rings_and_a_host_without_neighbouring_pages_are_refused() {
 fn walkers_see_entries_when_a_map_returns() {
     for coherent in [true, false] {
         for caches_absent in [true, false] {
-            let host = FakeHost::new(coherent);
+            let host = FakeHost::default();
             let all = FakeIommu::new(&host).capabilities();
             let iommu = FakeIommu::with_capabilities(&host, Capabilities { coherent, caches_absent, ..all });
             let domain = domain(&host, &iommu, 4);

@@ -6,7 +6,7 @@ use portcullis::designs::{Static, Stock, Unprotected};
 use portcullis::invalidation::BATCH_MAX;
 use portcullis::iommu::fake::{Behaviour, FakeIommu};
 use portcullis::platform::fake::FakeHost;
-use portcullis::table::{Rights, SecondLevelTable, TableRule};
+use portcullis::table::{Rights, SecondLevelTable, TableRule, Walker};
 use portcullis::{
     Access, Capabilities, Domain, DomainConfig, Iommu, Iova, IovaRange, MapError, NewDomainError, NoMemory, PAGE_SIZE,
     PhysAddr, Platform, Protection, QueueError, RawUnmapError, Request, Segment, SourceId, SyncError, UnmapError,
@@ -124,11 +124,12 @@ fn a_table_does_not_write_over_a_translation() {
     let host = FakeHost::default();
     for leaf_2m in [false, true] {
         let capabilities = Capabilities { leaf_2m, ..FakeIommu::new(&host).capabilities() };
-        let table = SecondLevelTable::new(&&host, 4, &capabilities, TableRule::FreedWhenCovered).unwrap();
+        let walker = Walker::new(&host, capabilities.coherent);
+        let table = SecondLevelTable::new(walker, 4, &capabilities, TableRule::FreedWhenCovered).unwrap();
         let map = |first_pfn, pages| {
             // SAFETY: what it maps stays mapped; where something lies already, it refuses.
             unsafe {
-                table.map(&&host, range(first_pfn, pages), &[segment(0, pages * PAGE_SIZE)], Rights::WRITE, false)
+                table.map(walker, range(first_pfn, pages), &[segment(0, pages * PAGE_SIZE)], Rights::WRITE, false)
             }
         };
         let overlap = |pfn| Err(MapError::Overlap(Iova::from_pfn(pfn)));
@@ -141,9 +142,9 @@ fn a_table_does_not_write_over_a_translation() {
         assert_eq!(map(0x0ff0, 600), overlap(0x1000));
         // Nothing was written before the overlap was seen.
         // SAFETY: nothing is unmapped meanwhile.
-        assert_eq!(unsafe { table.lookup(&&host, Iova::from_pfn(0x1200)) }, None);
+        assert_eq!(unsafe { table.lookup(walker, Iova::from_pfn(0x1200)) }, None);
         // SAFETY: nothing is unmapped meanwhile.
-        assert_eq!(unsafe { table.lookup(&&host, Iova::from_pfn(0x0ff0)) }, None);
+        assert_eq!(unsafe { table.lookup(walker, Iova::from_pfn(0x0ff0)) }, None);
     }
 }
 
@@ -230,7 +231,7 @@ fn a_host_without_memory() {
     // From none to enough, so that every allocation of a table page is the one that fails once.
     let mut refusals = 0;
     for frames in 0.. {
-        let host = FakeHost::new(frames % 2 == 0);
+        let host = FakeHost::default();
         let capabilities = Capabilities { leaf_2m: false, ..FakeIommu::new(&host).capabilities() };
         let iommu = FakeIommu::with_capabilities(&host, capabilities);
         host.limit_frames(frames);

@@ -6,7 +6,7 @@ use portcullis::iommu::Translation;
 use portcullis::iommu::fake::FakeIommu;
 use portcullis::platform::Step;
 use portcullis::platform::fake::FakeHost;
-use portcullis::table::{Rights, SHARES_MAX, SecondLevelTable, Share, SharedRun, TableRule, Unshare};
+use portcullis::table::{Rights, SHARES_MAX, SecondLevelTable, Share, SharedRun, TableRule, Unshare, Walker};
 use portcullis::{
     Capabilities, Invalidation, Iommu, Iova, IovaRange, MapError, PAGE_SIZE, PhysAddr, Segment, SourceId, UnmapError,
 };
@@ -41,7 +41,9 @@ struct Bench<'h> {
 impl<'h> Bench<'h> {
     fn new(host: &'h FakeHost, levels: u8, capabilities: Capabilities) -> Self {
         let iommu = FakeIommu::with_capabilities(host, capabilities);
-        let table = SecondLevelTable::new(&host, levels, &capabilities, TableRule::Kept).unwrap();
+        let table =
+            SecondLevelTable::new(Walker::new(host, capabilities.coherent), levels, &capabilities, TableRule::Kept)
+                .unwrap();
         let tables = Translation::Tables { root: table.root(), levels };
         // SAFETY: no memory is behind the fake.
         let id = unsafe { iommu.open_domain(tables) }.unwrap();
@@ -53,14 +55,18 @@ impl<'h> Bench<'h> {
         Self::new(host, 3, FakeIommu::new(host).capabilities())
     }
 
+    fn walker(&self) -> Walker<'h, FakeHost> {
+        Walker::new(self.host, self.iommu.capabilities().coherent)
+    }
+
     fn share(&self, run: &SharedRun) -> Result<Share, MapError> {
         // SAFETY: runs are made by `run`, so that an address says what it leads to; other mappings lie below all of them.
-        unsafe { self.table.share(&self.host, run) }
+        unsafe { self.table.share(self.walker(), run) }
     }
 
     fn unshare(&self, run: &SharedRun) -> Result<Unshare, UnmapError> {
         // SAFETY: as above.
-        unsafe { self.table.unshare(&self.host, run) }
+        unsafe { self.table.unshare(self.walker(), run) }
     }
 
     /// Maps `run` until no more mappings of it can be counted, and returns how many those were.
@@ -167,7 +173,7 @@ proptest! {
 
     #[test]
     fn counts_are_those_of_the_reference(levels in 3..=4u8, coherent: bool, (shift, script) in script()) {
-        let host = FakeHost::new(coherent);
+        let host = FakeHost::default();
         let bench = Bench::new(&host, levels, Capabilities { coherent, ..FakeIommu::new(&host).capabilities() });
         let mut reference = Reference::default();
         let own = (IovaRange::new((1 << shift) - 3, 3).expect("three pages"), Cell::new(false));
@@ -225,9 +231,9 @@ fn toggle(bench: &Bench<'_>, (range, mapped): &(IovaRange, Cell<bool>)) -> Resul
     // SAFETY: it lies below the shared pages, and is mapped and unmapped by turns.
     let done = unsafe {
         if mapped.get() {
-            bench.table.claim_and_unmap(&bench.host, *range).map_err(|error| error.to_string())
+            bench.table.claim_and_unmap(bench.walker(), *range).map_err(|error| error.to_string())
         } else {
-            let write = bench.table.map(&bench.host, *range, &[segment], Rights::WRITE, true);
+            let write = bench.table.map(bench.walker(), *range, &[segment], Rights::WRITE, true);
             write.map_err(|error| error.to_string())
         }
     };
@@ -245,7 +251,7 @@ fn compare(
     let shared = reference.edges.iter().map(|pfn| (*pfn, reference.leads_to(*pfn)));
     for (pfn, expected) in shared.chain([(own.first_pfn(), below)]) {
         // SAFETY: nothing is unmapped meanwhile.
-        let found = unsafe { bench.table.lookup(&bench.host, Iova::from_pfn(pfn)) };
+        let found = unsafe { bench.table.lookup(bench.walker(), Iova::from_pfn(pfn)) };
         prop_assert_eq!(found.map(|(phys, rights)| (phys.pfn(), rights)), expected, "page {:#x}", pfn);
         for asked in [Rights::READ, Rights::WRITE] {
             let expected = expected.filter(|(_, rights)| rights.allows(asked)).map(|(phys_pfn, _)| phys_pfn);
@@ -274,7 +280,7 @@ fn memory_that_cannot_be_addressed_and_tables_that_cannot_be_had() {
 /// Between a CPU's count and its flush an interrupt maps the same page. It returns first, and its page is visible by then.
 #[test]
 fn a_leaf_that_its_writer_has_not_flushed_is_visible_to_the_next() {
-    let host = FakeHost::new(false);
+    let host = FakeHost::default();
     let bench = Bench::new(&host, 3, Capabilities { coherent: false, ..FakeIommu::new(&host).capabilities() });
     let shared = run(18, 1, 5, 1);
     // So that the tables are there, and the only flush is that of the leaf.
@@ -289,7 +295,7 @@ fn a_leaf_that_its_writer_has_not_flushed_is_visible_to_the_next() {
         }
     };
     // SAFETY: as in `Bench::share`; the host is the table's, with interrupts.
-    let mapped = unsafe { bench.table.share(&Interrupted::new(&host, &handler), &shared) };
+    let mapped = unsafe { bench.table.share(Walker::new(&Interrupted::new(&host, &handler), false), &shared) };
     assert_eq!((mapped, *interrupts.lock().unwrap()), (Ok(Share::Counted), 1));
     assert_eq!((bench.unshare(&shared), bench.unshare(&shared)), (Ok(Unshare::Kept), Ok(Unshare::Cleared)));
     assert_eq!(bench.walk(shared.range.first_pfn(), Rights::WRITE), None);
@@ -325,7 +331,7 @@ fn a_count_that_finds_no_room_is_undone() {
         },
     );
     // SAFETY: as in `Bench::share`.
-    let mapped = unsafe { bench.table.share(&Interrupted::new(&host, &handler), &whole) };
+    let mapped = unsafe { bench.table.share(Walker::new(&Interrupted::new(&host, &handler), true), &whole) };
     let counted = IovaRange::new(whole.range.first_pfn(), 2).unwrap();
     assert_eq!(mapped, Ok(Share::Undone(counted)));
     // What is named to be invalidated is what may be cached.
@@ -341,7 +347,7 @@ fn a_count_that_finds_no_room_is_undone() {
 #[test]
 fn a_count_of_what_has_gone_is_undone() {
     for coherent in [true, false] {
-        let host = FakeHost::new(coherent);
+        let host = FakeHost::default();
         let bench = Bench::new(&host, 3, Capabilities { coherent, ..FakeIommu::new(&host).capabilities() });
         let whole = run(18, 0, TABLE - 2, 3);
         let [first, second, last] = [0, 1, 2].map(|page| run(18, 0, TABLE - 2 + page, 1));
@@ -354,7 +360,8 @@ fn a_count_of_what_has_gone_is_undone() {
             },
         );
         // SAFETY: as in `Bench::share`.
-        let unmapped = unsafe { bench.table.unshare(&Interrupted::new(&host, &handler), &whole) };
+        let unmapped =
+            unsafe { bench.table.unshare(Walker::new(&Interrupted::new(&host, &handler), coherent), &whole) };
         assert_eq!(unmapped, Ok(Unshare::Undone(last.range.start())));
         assert_eq!(bench.walk(second.range.first_pfn(), Rights::READ), Some(TABLE - 1));
         let counts = [(first, Unshare::Kept), (first, Unshare::Cleared), (second, Unshare::Cleared)];

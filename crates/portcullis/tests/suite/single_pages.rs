@@ -20,7 +20,7 @@ fn on<R>(
     change: impl Fn(&mut Capabilities),
     run: impl FnOnce(&FakeHost, &FakeIommu<'_>, &OnFakes<'_, Portcullis>) -> R,
 ) -> R {
-    let host = FakeHost::new(coherent);
+    let host = FakeHost::default();
     let mut capabilities = FakeIommu::new(&host).capabilities();
     capabilities.coherent = coherent;
     change(&mut capabilities);

@@ -1,5 +1,5 @@
 //! Second-level tables translate what was mapped and nothing else, as software looks it up and as hardware walks it: with
-//! three levels and four, with every size of leaf, and for a walker that sees only what was flushed. The reference and what it is
+//! three levels and four, with every size of leaf, and for a format that sees only what was flushed. The reference and what it is
 //! held against belong together, and so the file is longer than others.
 
 use crate::interrupted::{Interrupted, Moment};
@@ -8,7 +8,7 @@ use portcullis::designs::Stock;
 use portcullis::iommu::Translation;
 use portcullis::iommu::fake::FakeIommu;
 use portcullis::platform::fake::FakeHost;
-use portcullis::table::{Entry, EntryValue, FreedTables, Rights, SecondLevelTable, TableRule};
+use portcullis::table::{Entry, EntryValue, FreedTables, Rights, SecondLevelTable, TableRule, Walker};
 use portcullis::{
     Access, Capabilities, Domain, Invalidation, Iommu, Iova, IovaRange, MapError, NoMemory, PAGE_SIZE, PhysAddr,
     Platform, Protection, Segment, SourceId, UnmapError,
@@ -26,9 +26,9 @@ const COUNTED_WHOLE: TableRule = TableRule::FreedWhenEmpty { flush_whole_page: t
 const MIB2: u64 = 1 << 9;
 const GIB: u64 = 1 << 18;
 
-/// What a walker can do.
+/// What a format can do.
 #[derive(Clone, Copy, Debug)]
-struct Walker {
+struct Format {
     levels: u8,
     leaf_2m: bool,
     leaf_1g: bool,
@@ -36,7 +36,7 @@ struct Walker {
     rule: TableRule,
 }
 
-impl Walker {
+impl Format {
     fn capabilities(self) -> Capabilities {
         let Self { leaf_2m, leaf_1g, coherent, .. } = self;
         Capabilities { leaf_2m, leaf_1g, coherent, ..FakeIommu::new(&FakeHost::default()).capabilities() }
@@ -89,21 +89,31 @@ struct Bench<'h> {
 }
 
 impl<'h> Bench<'h> {
-    fn new(host: &'h FakeHost, walker: Walker) -> Self {
-        let iommu = FakeIommu::with_capabilities(host, walker.capabilities());
-        let table = SecondLevelTable::new(&host, walker.levels, &walker.capabilities(), walker.rule).unwrap();
-        let tables = Translation::Tables { root: table.root(), levels: walker.levels };
+    fn new(host: &'h FakeHost, format: Format) -> Self {
+        let iommu = FakeIommu::with_capabilities(host, format.capabilities());
+        let table = SecondLevelTable::new(
+            Walker::new(host, format.coherent),
+            format.levels,
+            &format.capabilities(),
+            format.rule,
+        )
+        .unwrap();
+        let tables = Translation::Tables { root: table.root(), levels: format.levels };
         // SAFETY: no memory is behind the fake.
         let id = unsafe { iommu.open_domain(tables) }.unwrap();
         iommu.attach(id, DEVICE).unwrap();
-        let Walker { rule, leaf_2m: large_leaves, .. } = walker;
+        let Format { rule, leaf_2m: large_leaves, .. } = format;
         Self { host, iommu, table, rule, large_leaves, live: Vec::new(), edges: BTreeSet::new() }
+    }
+
+    fn walker(&self) -> Walker<'h, FakeHost> {
+        Walker::new(self.host, self.iommu.capabilities().coherent)
     }
 
     fn map(&mut self, run: Run, cut: u64) -> Result<(), TestCaseError> {
         let marked = self.is_marked(run.range);
         // SAFETY: every run is mapped once at a time, in this table's host.
-        let mapped = unsafe { self.table.map(&self.host, run.range, &run.segments(cut), run.rights, marked) };
+        let mapped = unsafe { self.table.map(self.walker(), run.range, &run.segments(cut), run.rights, marked) };
         if self.live.iter().any(|live| live.range.overlaps(run.range)) {
             prop_assert!(matches!(mapped, Err(MapError::Overlap(_))), "{mapped:?}");
         } else {
@@ -124,7 +134,7 @@ impl<'h> Bench<'h> {
         let first = range.first_pfn();
         if self.rule != TableRule::Kept {
             // SAFETY: the run is mapped, and nobody else unmaps it.
-            unsafe { self.table.unmap(&self.host, range, &mut FreedTables::new()) };
+            unsafe { self.table.unmap(self.walker(), range, &mut FreedTables::new()) };
         } else if self.is_marked(range) {
             self.claim(range)?;
         } else {
@@ -134,7 +144,7 @@ impl<'h> Bench<'h> {
             }
             let mut freed = FreedTables::new();
             // SAFETY: as above.
-            prop_assert!(!unsafe { self.table.unmap(&self.host, range, &mut freed) }, "the table keeps its pages");
+            prop_assert!(!unsafe { self.table.unmap(self.walker(), range, &mut freed) }, "the table keeps its pages");
         }
         Ok(())
     }
@@ -146,7 +156,7 @@ impl<'h> Bench<'h> {
 
     fn claim_and_unmap(&self, range: IovaRange) -> Result<(), UnmapError> {
         // SAFETY: in this table mappings with marks are claimed in no other way.
-        unsafe { self.table.claim_and_unmap(&self.host, range) }
+        unsafe { self.table.claim_and_unmap(self.walker(), range) }
     }
 
     /// Unmaps a mapping by its marks: only as a whole, and only once.
@@ -213,7 +223,7 @@ impl<'h> Bench<'h> {
             let iova = Iova::new(Iova::from_pfn(pfn).as_u64() + 0x123);
             let expected = self.live.iter().find_map(|run| run.translate(pfn));
             // SAFETY: nothing is unmapped meanwhile.
-            let found = unsafe { self.table.lookup(&self.host, iova) };
+            let found = unsafe { self.table.lookup(self.walker(), iova) };
             let phys = |pfn: u64| PhysAddr::new(PhysAddr::from_pfn(pfn).as_u64() + 0x123);
             prop_assert_eq!(found, expected.map(|(to, rights)| (phys(to), rights)), "page {:#x}", pfn);
             for asked in [Rights::READ, Rights::WRITE] {
@@ -226,10 +236,10 @@ impl<'h> Bench<'h> {
     }
 }
 
-fn walker() -> impl Strategy<Value = Walker> {
+fn format() -> impl Strategy<Value = Format> {
     let rule = prop_oneof![Just(FREED), Just(TableRule::Kept), Just(COUNTED), Just(COUNTED_WHOLE)];
     (3..=4u8, any::<bool>(), any::<bool>(), any::<bool>(), rule).prop_map(
-        |(levels, leaf_2m, leaf_1g, coherent, rule)| Walker {
+        |(levels, leaf_2m, leaf_1g, coherent, rule)| Format {
             levels,
             leaf_2m,
             leaf_1g: leaf_1g && leaf_2m,
@@ -259,9 +269,9 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, rng_seed: RngSeed::Fixed(0), ..ProptestConfig::default() })]
 
     #[test]
-    fn tables_translate_as_the_reference(walker in walker(), script in prop::collection::vec(operation(), 1..24)) {
-        let host = FakeHost::new(walker.coherent);
-        let mut bench = Bench::new(&host, walker);
+    fn tables_translate_as_the_reference(format in format(), script in prop::collection::vec(operation(), 1..24)) {
+        let host = FakeHost::default();
+        let mut bench = Bench::new(&host, format);
         for operation in script {
             match operation {
                 Operation::Map { run, cut } => bench.map(run, cut)?,
@@ -283,9 +293,9 @@ proptest! {
         script in prop::collection::vec((0..600u64, 1..1100u64, 0..3000u64, any::<bool>(), any::<u64>()), 1..20),
     ) {
         let rule = TableRule::Overwritten;
-        let walker = Walker { levels, leaf_2m: true, leaf_1g: true, coherent, rule };
-        let host = FakeHost::new(coherent);
-        let bench = Bench::new(&host, walker);
+        let format = Format { levels, leaf_2m: true, leaf_1g: true, coherent, rule };
+        let host = FakeHost::default();
+        let bench = Bench::new(&host, format);
         let mut expected = BTreeMap::new();
         for (first, pages, phys, clears, cut) in script {
             // On a boundary of 2 MiB often enough, where a large leaf would fit.
@@ -294,20 +304,20 @@ proptest! {
             let run = Run::new(GIB - MIB2 + off(first), if pages > 1024 { MIB2 } else { pages }, off(phys), rights);
             let range = run.range.first_pfn()..run.range.end_pfn();
             // SAFETY: one after the other, each as long as its run, in this table's host.
-            let mapped = unsafe { bench.table.map(&&host, run.range, &run.segments(cut), rights, false) };
+            let mapped = unsafe { bench.table.map(bench.walker(), run.range, &run.segments(cut), rights, false) };
             prop_assert_eq!(mapped, Ok(()));
             expected.extend(range.clone().map(|pfn| (pfn, run.translate(pfn))));
             if clears {
                 let mut freed = FreedTables::new();
                 // SAFETY: nobody else has the table.
-                prop_assert!(!unsafe { bench.table.unmap(&&host, run.range, &mut freed) }, "the table keeps its pages");
+                prop_assert!(!unsafe { bench.table.unmap(bench.walker(), run.range, &mut freed) }, "the table keeps its pages");
                 expected.extend(range.map(|pfn| (pfn, None)));
             }
             bench.invalidate_everything();
             for (pfn, translation) in &expected {
                 let iova = Iova::from_pfn(*pfn);
                 // SAFETY: nothing is unmapped meanwhile.
-                let found = unsafe { bench.table.lookup(&&host, iova) }.map(|(phys, rights)| (phys.pfn(), rights));
+                let found = unsafe { bench.table.lookup(bench.walker(), iova) }.map(|(phys, rights)| (phys.pfn(), rights));
                 prop_assert_eq!(found, *translation, "page {:#x}", pfn);
                 let allowed = translation.filter(|(_, rights)| rights.allows(Rights::WRITE)).map(|(phys, _)| phys);
                 let reached = bench.iommu.access(DEVICE, iova, Rights::WRITE).map(PhysAddr::pfn);
@@ -321,7 +331,7 @@ proptest! {
 /// Table pages after `run` was mapped into an empty table of four levels.
 fn table_pages(run: Run, leaf_2m: bool, leaf_1g: bool) -> usize {
     let host = FakeHost::default();
-    let mut bench = Bench::new(&host, Walker { levels: 4, leaf_2m, leaf_1g, coherent: true, rule: FREED });
+    let mut bench = Bench::new(&host, Format { levels: 4, leaf_2m, leaf_1g, coherent: true, rule: FREED });
     bench.map(run, 0).unwrap();
     bench.compare().unwrap();
     assert_eq!(bench.table.pages(), host.frames_lent());
@@ -353,10 +363,10 @@ fn the_largest_leaf_that_fits_is_used() {
 /// A directory entry that its installer has not flushed yet serves another mapping all the same, once that one is made.
 #[test]
 fn a_map_in_an_interrupt_of_a_map_is_visible() {
-    let host = FakeHost::new(false);
+    let host = FakeHost::default();
     let capabilities = Capabilities { coherent: false, ..FakeIommu::new(&host).capabilities() };
     let iommu = FakeIommu::with_capabilities(&host, capabilities);
-    let table = SecondLevelTable::new(&&host, 4, &capabilities, FREED).unwrap();
+    let table = SecondLevelTable::new(Walker::new(&host, false), 4, &capabilities, FREED).unwrap();
     // SAFETY: no memory is behind the fake.
     let domain = unsafe { iommu.open_domain(Translation::Tables { root: table.root(), levels: 4 }) }.unwrap();
     iommu.attach(domain, SourceId(1)).unwrap();
@@ -371,12 +381,22 @@ fn a_map_in_an_interrupt_of_a_map_is_visible() {
             return;
         }
         // SAFETY: the page is this mapping's alone, in this table's host.
-        map(&|range, segments| unsafe { table.map(&&host, range, segments, Rights::READ, false) }.unwrap(), 0x1235);
-        assert_eq!(reaches(0x1235), Some(0x505), "a map that has returned is seen by the walker");
+        map(
+            &|range, segments| {
+                unsafe { table.map(Walker::new(&host, false), range, segments, Rights::READ, false) }.unwrap()
+            },
+            0x1235,
+        );
+        assert_eq!(reaches(0x1235), Some(0x505), "a map that has returned is seen by the format");
     };
     let interrupted = Interrupted::new(&host, &handler);
     // SAFETY: as above; the host is the table's, with an interrupt.
-    map(&|range, segments| unsafe { table.map(&interrupted, range, segments, Rights::READ, false) }.unwrap(), 0x1234);
+    map(
+        &|range, segments| {
+            unsafe { table.map(Walker::new(&interrupted, false), range, segments, Rights::READ, false) }.unwrap()
+        },
+        0x1234,
+    );
     assert_eq!(reaches(0x1234), Some(0x504));
     assert!(fired.load(Ordering::Relaxed));
 }
@@ -384,7 +404,7 @@ fn a_map_in_an_interrupt_of_a_map_is_visible() {
 #[test]
 fn a_large_leaf_gives_way_to_a_table_that_is_there() {
     let host = FakeHost::default();
-    let mut bench = Bench::new(&host, Walker { levels: 3, leaf_2m: true, leaf_1g: true, coherent: true, rule: FREED });
+    let mut bench = Bench::new(&host, Format { levels: 3, leaf_2m: true, leaf_1g: true, coherent: true, rule: FREED });
     let one = Run::new(GIB + 5, 1, 9, Rights::WRITE);
     let whole = Run::new(GIB, MIB2, 8 * MIB2, Rights::WRITE);
     bench.map(one, 0).unwrap();
@@ -407,14 +427,16 @@ fn a_large_leaf_gives_way_to_a_table_that_is_there() {
 fn an_unmap_frees_every_table_that_it_covers() {
     let host = FakeHost::default();
     let iommu_capabilities =
-        Walker { levels: 4, leaf_2m: false, leaf_1g: false, coherent: true, rule: FREED }.capabilities();
-    let table = SecondLevelTable::new(&&host, 4, &iommu_capabilities, FREED).unwrap();
+        Format { levels: 4, leaf_2m: false, leaf_1g: false, coherent: true, rule: FREED }.capabilities();
+    let table = SecondLevelTable::new(Walker::new(&host, true), 4, &iommu_capabilities, FREED).unwrap();
     // SAFETY: the runs are mapped once at a time, in this table's host.
-    let map = |run: Run| unsafe { table.map(&&host, run.range, &run.segments(0), run.rights, false) }.unwrap();
+    let map = |run: Run| {
+        unsafe { table.map(Walker::new(&host, true), run.range, &run.segments(0), run.rights, false) }.unwrap()
+    };
     let unmap = |run: Run| {
         let mut freed = FreedTables::new();
         // SAFETY: the run is mapped, and nobody else unmaps it.
-        let any = unsafe { table.unmap(&&host, run.range, &mut freed) };
+        let any = unsafe { table.unmap(Walker::new(&host, true), run.range, &mut freed) };
         assert_eq!(any, freed.pages() > 0);
         freed.pages()
     };
@@ -430,7 +452,7 @@ fn an_unmap_frees_every_table_that_it_covers() {
     map(run(3 * GIB, GIB));
     assert_eq!(unmap(run(3 * GIB, GIB)), 513);
     // SAFETY: nothing is unmapped meanwhile.
-    let found = unsafe { table.lookup(&&host, Iova::from_pfn(GIB - 3)) };
+    let found = unsafe { table.lookup(Walker::new(&host, true), Iova::from_pfn(GIB - 3)) };
     assert_eq!(found, Some((PhysAddr::new(0), Rights::WRITE)));
 }
 
@@ -442,15 +464,15 @@ fn a_refused_map_leaves_a_counted_table_as_it_was() {
         (Run::new(2 * GIB + 7, 1, 3, Rights::READ), Run::new(2 * GIB - 5 * MIB2, 5 * MIB2 + 4, 1, Rights::READ));
     let in_the_way = Run::new(2 * GIB + 3, 1, 9, Rights::READ);
     let run = |in_way: Option<Run>, frames: usize, expected: Result<(), MapError>| {
-        let host = FakeHost::new(false);
-        let walker = Walker { levels: 3, leaf_2m: true, leaf_1g: true, coherent: false, rule: COUNTED };
-        let mut bench = Bench::new(&host, walker);
+        let host = FakeHost::default();
+        let format = Format { levels: 3, leaf_2m: true, leaf_1g: true, coherent: false, rule: COUNTED };
+        let mut bench = Bench::new(&host, format);
         [Some(there), in_way].into_iter().flatten().for_each(|run| bench.map(run, 0).unwrap());
         bench.edges.extend(new.range.first_pfn()..new.range.end_pfn());
         let (pages, lent) = (bench.table.pages(), host.frames_lent());
         host.limit_frames(frames);
         // SAFETY: the run is mapped once, if at all, in this table's host.
-        let mapped = unsafe { bench.table.map(&bench.host, new.range, &new.segments(0), new.rights, false) };
+        let mapped = unsafe { bench.table.map(bench.walker(), new.range, &new.segments(0), new.rights, false) };
         assert_eq!(mapped, expected, "{frames} pages of memory");
         if mapped.is_ok() {
             bench.live.push(new);
@@ -470,13 +492,13 @@ fn a_refused_map_leaves_a_counted_table_as_it_was() {
 #[test]
 fn a_counted_table_page_goes_with_its_last_entry() {
     for (rule, coherent) in [(COUNTED, true), (COUNTED, false), (COUNTED_WHOLE, true), (COUNTED_WHOLE, false)] {
-        let host = FakeHost::new(coherent);
-        let walker = Walker { levels: 4, leaf_2m: true, leaf_1g: false, coherent, rule };
-        let mut bench = Bench::new(&host, walker);
+        let host = FakeHost::default();
+        let format = Format { levels: 4, leaf_2m: true, leaf_1g: false, coherent, rule };
+        let mut bench = Bench::new(&host, format);
         let unmap = |bench: &mut Bench<'_>, run: Run| {
             let mut freed = FreedTables::new();
             // SAFETY: the run is mapped, and nobody else unmaps it.
-            let any = unsafe { bench.table.unmap(&bench.host, run.range, &mut freed) };
+            let any = unsafe { bench.table.unmap(bench.walker(), run.range, &mut freed) };
             bench.live.retain(|live| *live != run);
             bench.compare().unwrap();
             bench.compare_counts().unwrap();

@@ -6,7 +6,7 @@ use portcullis::designs::MacOs;
 use portcullis::iommu::fake::{Behaviour, FakeIommu};
 use portcullis::iova::BUDDY_PAGES_MAX;
 use portcullis::platform::fake::{FakeHost, FakeLock};
-use portcullis::platform::{CpuHint, Lock, LockClass, Step, Wait};
+use portcullis::platform::{Context, CpuHint, Lock, LockClass, Step, Wait, WordLines};
 use portcullis::table::{Entry, Frame};
 use portcullis::{Access, Domain, DomainConfig, NoMemory, PAGE_SIZE, PhysAddr, Platform, Protection};
 use std::cell::RefCell;
@@ -46,6 +46,7 @@ struct Host(FakeHost);
 // SAFETY: forwards to the fake, which keeps the promises.
 unsafe impl Platform for Host {
     type Lock<T: Send> = Noting<T>;
+    type CpuWords = WordLines;
 
     fn lock<T: Send>(&self, class: LockClass, value: T) -> Noting<T> {
         Noting(class, self.0.lock(class, value))
@@ -59,8 +60,8 @@ unsafe impl Platform for Host {
         self.0.cpus()
     }
 
-    fn allocate_frame(&self) -> Result<PhysAddr, NoMemory> {
-        self.0.allocate_frame()
+    fn allocate_frame(&self, context: Context) -> Result<PhysAddr, NoMemory> {
+        self.0.allocate_frame(context)
     }
 
     unsafe fn frame(&self, frame: PhysAddr) -> &Frame {
@@ -73,8 +74,12 @@ unsafe impl Platform for Host {
         unsafe { self.0.free_frame(frame) }
     }
 
-    fn table_barrier(&self, entries: &[Entry]) {
-        self.0.table_barrier(entries)
+    fn table_barrier(&self, entries: &[Entry], coherent: bool) {
+        self.0.table_barrier(entries, coherent)
+    }
+
+    fn cpu_words(&self, value: u64) -> Result<WordLines, NoMemory> {
+        self.0.cpu_words(value)
     }
 
     fn now_us(&self) -> u64 {

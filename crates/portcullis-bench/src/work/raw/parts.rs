@@ -7,8 +7,9 @@ use portcullis::error::{MapError, NewDomainError, NoMemory, UnmapError};
 use portcullis::invalidation::{Deferral, Revocation};
 use portcullis::iommu::{AttachError, Capabilities, DomainId, SourceId};
 use portcullis::iova::{Claim, IovaAllocator, IovaRequest};
+use portcullis::platform::Context;
 use portcullis::proof::{Committed, Proof};
-use portcullis::table::{FreedTables, SecondLevelTable, TableRule};
+use portcullis::table::{FreedTables, SecondLevelTable, TableRule, Walker};
 use portcullis::{
     Access, CommitError, Iommu, Iova, IovaRange, PAGE_SIZE, PhysAddr, Platform, RawMapError, RawUnmapError, Request,
     Segment,
@@ -36,13 +37,21 @@ pub(crate) struct Table<P> {
 impl<P: Platform> Table<P> {
     /// Its pages stay with the process.
     pub(crate) fn new(platform: P, capabilities: &Capabilities) -> Result<Self, NoMemory> {
-        Ok(Self { table: SecondLevelTable::new(&platform, LEVELS, capabilities, TableRule::Kept)?, platform })
+        Ok(Self {
+            table: SecondLevelTable::new(Walker::new(&platform, true), LEVELS, capabilities, TableRule::Kept)?,
+            platform,
+        })
+    }
+
+    #[inline(always)]
+    const fn walker(&self) -> Walker<'_, P> {
+        Walker::new(&self.platform, true)
     }
 
     #[inline(always)]
     pub(crate) fn is_mapped(&self, page: u64) -> bool {
         // SAFETY: the platform of `new`; pages of this table stay.
-        unsafe { self.table.lookup(&self.platform, Iova::from_pfn(page)) }.is_some()
+        unsafe { self.table.lookup(self.walker(), Iova::from_pfn(page)) }.is_some()
     }
 
     /// Maps `pages` pages to memory at `phys`, marked as for [`claim_and_unmap`](Self::claim_and_unmap).
@@ -50,26 +59,26 @@ impl<P: Platform> Table<P> {
     pub(crate) fn map(&self, first: u64, pages: u64, phys: PhysAddr, access: Access) -> Result<(), MapError> {
         let segments = [Segment { phys, len: pages * PAGE_SIZE }];
         // SAFETY: the platform of `new`; the benchmark has one thread, and maps no page twice: that would be refused.
-        unsafe { self.table.map(&self.platform, range(first, pages), &segments, access.rights(), true) }
+        unsafe { self.table.map(self.walker(), range(first, pages), &segments, access.rights(), true) }
     }
 
     #[inline(always)]
     pub(crate) fn unmap(&self, first: u64, pages: u64) {
         // SAFETY: the platform of `new`; one thread, so none else unmaps it. No device walks what is cleared.
-        unsafe { self.table.unmap(&self.platform, range(first, pages), &mut FreedTables::new()) };
+        unsafe { self.table.unmap(self.walker(), range(first, pages), &mut FreedTables::new()) };
     }
 
     #[inline(always)]
     pub(crate) fn claim_and_unmap(&self, first: u64, pages: u64) -> Result<(), UnmapError> {
         // SAFETY: as in `unmap`.
-        unsafe { self.table.claim_and_unmap(&self.platform, range(first, pages)) }
+        unsafe { self.table.claim_and_unmap(self.walker(), range(first, pages)) }
     }
 }
 
 /// Takes a table page from the host, and gives it back.
 #[inline(always)]
 pub(crate) fn lend_frame(platform: &impl Platform) -> Result<(), NoMemory> {
-    let frame = platform.allocate_frame()?;
+    let frame = platform.allocate_frame(Context::Atomic)?;
     // SAFETY: just lent, and never shown to anyone.
     unsafe { platform.free_frame(frame) };
     Ok(())

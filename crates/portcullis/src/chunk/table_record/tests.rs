@@ -5,10 +5,11 @@ use super::super::chunks::{CHUNK_UNITS, SLOW_UNITS};
 use super::page_states::Cleared;
 use super::*;
 use crate::address::{IovaRange, PAGE_SIZE, PhysAddr, Segment};
+use crate::platform::Context;
 use crate::platform::fake::FakeHost;
 use crate::proof::Proof;
 use crate::safety::Rule;
-use crate::table::{Entry, Rights};
+use crate::table::{Entry, Rights, Walker};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
@@ -105,7 +106,12 @@ impl<'t> Model<'t> {
                 let first = self.chunk.0;
                 self.chunk.0 += pages;
                 let segment = Segment { phys: PhysAddr::from_pfn(0x1000), len: pages * PAGE_SIZE };
-                page_states::write(self.host, self.entries(first, first + pages), &[segment], Rights::WRITE);
+                page_states::write(
+                    Walker::new(self.host, true),
+                    self.entries(first, first + pages),
+                    &[segment],
+                    Rights::WRITE,
+                );
                 self.mappings.push(Mapping { first, pages, cleared: None });
             }
             Operation::Clear(which) => {
@@ -134,16 +140,16 @@ impl<'t> Model<'t> {
 #[test]
 fn an_unmap_that_comes_too_late_harms_one_mapping() {
     let host = FakeHost::default();
-    let tables = ChunkTables::new(1).expect("memory");
-    let frame = host.allocate_frame().expect("memory");
+    let tables = ChunkTables::new(&host, 1).expect("memory");
+    let frame = host.allocate_frame(Context::Atomic).expect("memory");
     // SAFETY: it is never freed.
-    tables.link(0, unsafe { host.frame(frame) }).expect("memory");
+    tables.link(0, unsafe { host.frame(frame) });
     let (mut table, chunk) = (TableRecord::default(), run(0, CHUNK_UNITS));
     let pages = u64::from(CHUNK_UNITS) * UNIT_PAGES;
     let entry = |page: u64| &tables.linked(0)[page as usize..][..1];
     // No bit of their addresses is zero where a length may be.
     let segment = Segment { phys: PhysAddr::from_pfn(0x1_ffff), len: PAGE_SIZE };
-    let map = |page| page_states::write(&host, entry(page), &[segment], Rights::WRITE);
+    let map = |page| page_states::write(Walker::new(&host, true), entry(page), &[segment], Rights::WRITE);
     let spend = |cleared: Cleared<'_>| cleared.spend(&Proof::never_visible());
     let clear =
         |page| page_states::clear(&host, entry(page), IovaRange::new(page, 1).expect("a range")).expect("mapped");
@@ -174,10 +180,10 @@ fn first_violation(forgets_joints: bool) -> Option<(Rule, String)> {
     (0..SCRIPTS).find_map(|_| {
         let script = script().new_tree(&mut runner).expect("no script is filtered out").current();
         let host = FakeHost::default();
-        let tables = ChunkTables::new(1).expect("memory");
-        let frame = host.allocate_frame().expect("memory");
+        let tables = ChunkTables::new(&host, 1).expect("memory");
+        let frame = host.allocate_frame(Context::Atomic).expect("memory");
         // SAFETY: it is never freed.
-        tables.link(0, unsafe { host.frame(frame) }).expect("memory");
+        tables.link(0, unsafe { host.frame(frame) });
         let table = TableRecord::default();
         let (chunk, mappings) = ((0, 0), Vec::new());
         let mut model = Model { host: &host, tables: &tables, table, chunk, mappings, forgets_joints };

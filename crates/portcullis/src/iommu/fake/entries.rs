@@ -17,7 +17,7 @@ impl Entries {
     /// The entry that serves `iova`, which stays cached from now on. What is absent does where `caches_absent` says so.
     pub(super) fn get(
         &mut self,
-        host: &FakeHost,
+        hardware: Hardware<'_>,
         (domain, device): (DomainId, PhysAddr),
         iova: Iova,
         caches_absent: bool,
@@ -27,14 +27,14 @@ impl Entries {
         if let Some(cached) = self.0.get(&key(entry)) {
             return *cached;
         }
-        let (pointer, found) =
-            ring_of(host, device, ring).map_or((None, None), |pointer| (Some(pointer), entry_of(host, pointer, entry)));
+        let (pointer, found) = ring_of(hardware, device, ring)
+            .map_or((None, None), |pointer| (Some(pointer), entry_of(hardware, pointer, entry)));
         if found.is_some() || caches_absent {
             self.0.insert(key(entry), found);
         }
         if let (Some(pointer), Some(_)) = (pointer, found) {
             let next = (entry + 1) % pointer.size;
-            if let Some(ahead) = entry_of(host, pointer, next) {
+            if let Some(ahead) = entry_of(hardware, pointer, next) {
                 self.0.entry(key(next)).or_insert(Some(ahead));
             }
         }
@@ -60,10 +60,22 @@ impl Entries {
     }
 }
 
+/// The memory that hardware reads, and how.
+#[derive(Clone, Copy)]
+pub(super) struct Hardware<'h> {
+    pub(super) host: &'h FakeHost,
+    pub(super) snoops: bool,
+}
+
 /// A slot as hardware reads it, 128 bits at once: read again if the half with the valid bit has changed during the read.
-fn slot(host: &FakeHost, table: PhysAddr, index: u64) -> [u64; 2] {
+fn slot(hardware: Hardware<'_>, table: PhysAddr, index: u64) -> [u64; 2] {
     let at = table.as_u64() + index * SLOT_BYTES;
-    let read = |at| host.hardware_read(PhysAddr::new(at)).expect("the walk reached a ring that was freed (S4)");
+    let read = |at| {
+        hardware
+            .host
+            .hardware_read(PhysAddr::new(at), hardware.snoops)
+            .expect("the walk reached a ring that was freed (S4)")
+    };
     let mut high = read(at + 8);
     loop {
         let low = read(at);
@@ -74,25 +86,25 @@ fn slot(host: &FakeHost, table: PhysAddr, index: u64) -> [u64; 2] {
     }
 }
 
-fn ring_of(host: &FakeHost, device: PhysAddr, ring: u16) -> Option<RingPointer> {
-    let header = DeviceHeader::decode(slot(host, device, 0)[0]);
+fn ring_of(hardware: Hardware<'_>, device: PhysAddr, ring: u16) -> Option<RingPointer> {
+    let header = DeviceHeader::decode(slot(hardware, device, 0)[0]);
     if ring == 0 || ring > header.rings {
         return None;
     }
-    RingPointer::decode(slot(host, device, ring.into()))
+    RingPointer::decode(slot(hardware, device, ring.into()))
 }
 
-fn entry_of(host: &FakeHost, ring: RingPointer, entry: u32) -> Option<RingEntry> {
-    if entry < ring.size { RingEntry::decode(slot(host, ring.table, entry.into())) } else { None }
+fn entry_of(hardware: Hardware<'_>, ring: RingPointer, entry: u32) -> Option<RingEntry> {
+    if entry < ring.size { RingEntry::decode(slot(hardware, ring.table, entry.into())) } else { None }
 }
 
 /// Every valid entry in the tables, with the first page of its addresses.
-pub(super) fn in_tables(host: &FakeHost, device: PhysAddr) -> Vec<(u64, RingEntry)> {
-    let header = DeviceHeader::decode(slot(host, device, 0)[0]);
+pub(super) fn in_tables(hardware: Hardware<'_>, device: PhysAddr) -> Vec<(u64, RingEntry)> {
+    let header = DeviceHeader::decode(slot(hardware, device, 0)[0]);
     let mut found = Vec::new();
-    for (ring, words) in (0..=header.rings).zip(slots(host, device)).skip(1) {
+    for (ring, words) in (0..=header.rings).zip(slots(hardware, device)).skip(1) {
         let Some(RingPointer { table, size }) = RingPointer::decode(words) else { continue };
-        for (entry, words) in (0..size).zip(slots(host, table)) {
+        for (entry, words) in (0..size).zip(slots(hardware, table)) {
             let first = RingAddress { ring, entry, offset: 0 }.iova().pfn();
             found.extend(RingEntry::decode(words).map(|entry| (first, entry)));
         }
@@ -101,8 +113,10 @@ pub(super) fn in_tables(host: &FakeHost, device: PhysAddr) -> Vec<(u64, RingEntr
 }
 
 /// The slots of a table, page by page.
-fn slots(host: &FakeHost, table: PhysAddr) -> impl Iterator<Item = [u64; 2]> {
-    let pages = (0..).map_while(move |page| host.hardware_page(PhysAddr::new(table.as_u64() + page * PAGE_SIZE)));
+fn slots(hardware: Hardware<'_>, table: PhysAddr) -> impl Iterator<Item = [u64; 2]> {
+    let pages = (0..).map_while(move |page| {
+        hardware.host.hardware_page(PhysAddr::new(table.as_u64() + page * PAGE_SIZE), hardware.snoops)
+    });
     pages.flat_map(|words| words.as_chunks().0.to_vec())
 }
 

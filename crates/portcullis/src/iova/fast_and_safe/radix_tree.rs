@@ -6,11 +6,12 @@
 //! The memory is bounded by the numbers ever used: 64 records at a time, and 4 KiB for each 32,768 numbers that lie together.
 
 use crate::error::NoMemory;
+use crate::fallible::try_fill;
+use crate::platform::{Context, Platform};
 use crate::sync::{AtomicPtr, AtomicUsize, Ordering};
 use alloc::boxed::Box;
-use alloc::vec::Vec;
 use core::marker::PhantomData;
-use core::{iter, ptr, slice};
+use core::{ptr, slice};
 
 /// log2 of the records in a leaf. The model checker sees small nodes, for it sees each of their entries.
 const LEAF_BITS: u32 = if cfg!(loom) { 1 } else { 6 };
@@ -95,24 +96,27 @@ impl<T: Default + Send + Sync> RadixTree<T> {
     ///
     /// # Panics
     /// If `number` is beyond what a page of a 48-bit address can have.
-    pub(in crate::iova) fn get_or_make(&self, number: u64) -> Result<&T, NoMemory> {
+    pub(in crate::iova) fn get_or_make<P: Platform>(&self, platform: &P, number: u64) -> Result<&T, NoMemory> {
         let height = height(number);
         let mut entry = &self.roots[height - 1];
         for level in (0..height).rev() {
-            let branch = self.grow(entry, ENTRIES, || Entry::new(ptr::null_mut()))?;
+            let branch = self.grow(platform, entry, ENTRIES, || Entry::new(ptr::null_mut()))?;
             entry = &branch[index(number, level)];
         }
-        Ok(&self.grow(entry, RECORDS, T::default)?[place(number)])
+        Ok(&self.grow(platform, entry, RECORDS, T::default)?[place(number)])
     }
 
     /// The node behind `entry`, made now if need be. What it is made of must be what its level calls for.
-    fn grow<N>(&self, entry: &Entry, count: usize, make: impl FnMut() -> N) -> Result<&[N], NoMemory> {
+    fn grow<N, P: Platform>(
+        &self,
+        platform: &P,
+        entry: &Entry,
+        count: usize,
+        make: impl FnMut() -> N,
+    ) -> Result<&[N], NoMemory> {
         let mut node = entry.load(Ordering::Acquire);
         if node.is_null() {
-            let mut items = Vec::new();
-            items.try_reserve_exact(count).map_err(|_| NoMemory)?;
-            items.extend(iter::repeat_with(make).take(count));
-            let new = Box::into_raw(items.into_boxed_slice());
+            let new = Box::into_raw(try_fill(platform, Context::Atomic, count, make)?.into_boxed_slice());
             // Release: whoever finds the node finds it filled in.
             let installed = entry.compare_exchange(ptr::null_mut(), new.cast(), Ordering::AcqRel, Ordering::Acquire);
             node = match installed {
@@ -194,6 +198,7 @@ impl<T> Drop for RadixTree<T> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::platform::fake::FakeHost;
     use std::sync::atomic::{AtomicBool, AtomicU64};
     use std::sync::{Arc, LazyLock};
 
@@ -206,10 +211,10 @@ mod tests {
         let tree = RadixTree::<AtomicU64>::new();
         for number in NUMBERS {
             assert!(tree.get(number).is_none_or(|record| record.load(Ordering::Relaxed) == 0), "{number:#x}");
-            tree.get_or_make(number).unwrap().store(number + 1, Ordering::Relaxed);
+            tree.get_or_make(&FakeHost::default(), number).unwrap().store(number + 1, Ordering::Relaxed);
         }
         for number in NUMBERS {
-            let made = tree.get_or_make(number).unwrap();
+            let made = tree.get_or_make(&FakeHost::default(), number).unwrap();
             assert!(ptr::eq(made, tree.get(number).unwrap()), "{number:#x}");
             assert_eq!(made.load(Ordering::Relaxed), number + 1);
         }
@@ -223,7 +228,7 @@ mod tests {
     fn what_was_never_made_is_not_there() {
         let tree = RadixTree::<AtomicU64>::new();
         assert_eq!((tree.bytes(), NUMBERS.map(|number| tree.get(number).is_some())), (0, [false; 11]));
-        tree.get_or_make(64).unwrap();
+        tree.get_or_make(&FakeHost::default(), 64).unwrap();
         assert_eq!(tree.bytes(), (RECORDS + ENTRIES) * 8, "a branch and a leaf");
         assert!(tree.get(63).is_none() && tree.get(127).is_some() && tree.get(128).is_none());
         assert!(tree.get(u64::MAX).is_none());
@@ -238,7 +243,7 @@ mod tests {
     impl Default for Counted {
         fn default() -> Self {
             if !INTERRUPTED.swap(true, Ordering::Relaxed) {
-                DIRECTORY.get_or_make(1).unwrap();
+                DIRECTORY.get_or_make(&FakeHost::default(), 1).unwrap();
             }
             Self(Arc::clone(&COUNT))
         }
@@ -246,13 +251,13 @@ mod tests {
 
     #[test]
     fn of_two_that_make_a_node_one_frees_its_own() {
-        let record = DIRECTORY.get_or_make(0).unwrap();
+        let record = DIRECTORY.get_or_make(&FakeHost::default(), 0).unwrap();
         assert!(ptr::eq(record, DIRECTORY.get(0).unwrap()) && DIRECTORY.get(1).is_some());
         assert_eq!(Arc::strong_count(&COUNT), 1 + RECORDS);
         // All of them go with the tree.
         let another = RadixTree::<Counted>::new();
         for number in NUMBERS {
-            another.get_or_make(number).unwrap();
+            another.get_or_make(&FakeHost::default(), number).unwrap();
         }
         assert_eq!(Arc::strong_count(&COUNT), 1 + RECORDS + 9 * RECORDS);
         drop(another);

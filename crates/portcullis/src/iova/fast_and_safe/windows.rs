@@ -15,10 +15,11 @@ use super::radix_tree::RadixTree;
 use super::window::{Opening, Unclaimed, WINDOW_PAGES_MAX, Window};
 use crate::address::IovaRange;
 use crate::error::{MapError, NoMemory, UnmapError};
+use crate::fallible::try_fill;
 use crate::iova::linux::{Magazines, may_ever_fit};
 use crate::iova::{Claim, IovaAllocator, IovaRequest, Kept};
 use crate::placement::Placement;
-use crate::platform::{Padded, PerCpu, Phase, Platform, Step};
+use crate::platform::{Context, Padded, PerCpu, Phase, Platform, Step};
 use crate::proof::Proof;
 use crate::request::{Access, Stream};
 use crate::sync::{AtomicU64, Ordering};
@@ -70,9 +71,7 @@ impl Current {
 
 impl Streams {
     fn new<P: Platform>(platform: &P) -> Result<Self, NoMemory> {
-        let mut rings = Vec::new();
-        rings.try_reserve_exact(RINGS).map_err(|_| NoMemory)?;
-        rings.extend((0..RINGS).map(|_| Padded(Current::new())));
+        let rings = try_fill(platform, Context::MaySleep, RINGS, || Padded(Current::new()))?;
         let cpus = PerCpu::new(platform, || Ok(core::array::from_fn(|_| Current::new())))?;
         Ok(Self { cpus, rings })
     }
@@ -149,7 +148,7 @@ impl<P: Platform> WindowAllocator<P> {
     /// A range where no window fits any more.
     fn take_alone(&self, platform: &P, pages: u64) -> Result<IovaRange, MapError> {
         let range = self.underneath.allocate(platform, pages)?;
-        let record = self.windows.get_or_make(range.first_pfn() / self.size);
+        let record = self.windows.get_or_make(platform, range.first_pfn() / self.size);
         record.inspect_err(|_| self.underneath.free(platform, range))?.mark_alone(range.first_pfn() % self.size, pages);
         Ok(range)
     }
@@ -157,7 +156,8 @@ impl<P: Platform> WindowAllocator<P> {
     /// Takes the first pages of a window that nobody has, and lets the stream go on there.
     fn open(&self, platform: &P, stream: &Current, window: IovaRange, pages: u64) -> Result<IovaRange, MapError> {
         let number = window.first_pfn() / self.size;
-        let record = self.windows.get_or_make(number).inspect_err(|_| self.underneath.free(platform, window))?;
+        let record =
+            self.windows.get_or_make(platform, number).inspect_err(|_| self.underneath.free(platform, window))?;
         let new = record.open(number, self.size, pages);
         let old = stream.get();
         let left = self.windows.get(old.number()).map_or(0, |record| record.left_in(old));

@@ -6,6 +6,8 @@
 //! were ranges at once.
 
 use crate::error::NoMemory;
+use crate::fallible::{Block, Spare, with_spare};
+use crate::platform::{Context, Platform};
 use alloc::vec::Vec;
 use core::ops::{Index, IndexMut};
 
@@ -77,16 +79,29 @@ impl IndexMut<Link> for Avl {
     }
 }
 
+/// Memory for nodes, and for a list of so many pieces of it.
+///
+/// # Errors
+/// [`NoMemory`].
+pub(in crate::iova) fn new_chunk<P: Platform>(
+    platform: &P,
+    context: Context,
+    chunks: usize,
+) -> Result<Block<Node>, NoMemory> {
+    Block::new(platform, context, CHUNK_NODES, chunks)
+}
+
 impl Avl {
     /// `limit` pages, of which the first is reserved.
     ///
     /// # Errors
     /// [`NoMemory`].
-    pub(in crate::iova) fn new(limit: u64) -> Result<Self, NoMemory> {
+    pub(in crate::iova) fn new<P: Platform>(platform: &P, limit: u64) -> Result<Self, NoMemory> {
         let mut tree = Self { chunks: Vec::new(), root: NOBODY, spare: NOBODY };
-        let nobody = tree.node()?;
+        with_spare(|room| new_chunk(platform, Context::MaySleep, room), |spare| tree.reserve(spare))?;
+        let nobody = tree.node();
         debug_assert_eq!(nobody, NOBODY);
-        tree.root = tree.node()?;
+        tree.root = tree.node();
         let root = tree.root;
         tree[root] = Node { pages: 1, gap: limit - 1, ..Node::default() };
         tree.settle(root);
@@ -165,16 +180,10 @@ impl Avl {
 
     /// Puts a range into the gap behind `before`, which it must fit.
     ///
-    /// # Errors
-    /// [`NoMemory`]; nothing has changed then.
-    pub(in crate::iova) fn insert_after(
-        &mut self,
-        before: Link,
-        first_pfn: u64,
-        pages: u64,
-        state: State,
-    ) -> Result<(), NoMemory> {
-        let new = self.node()?;
+    /// # Panics
+    /// If no node was [reserved](Self::reserve).
+    pub(in crate::iova) fn insert_after(&mut self, before: Link, first_pfn: u64, pages: u64, state: State) {
+        let new = self.node();
         let gap = first_pfn - self[before].end_pfn();
         let gap_behind = self[before].gap - gap - pages;
         self[before].gap = gap;
@@ -188,7 +197,6 @@ impl Avl {
             }
         }
         self.settle(new);
-        Ok(())
     }
 
     /// Takes a range out, any but the first. What it held goes to the gap before it.
@@ -296,22 +304,33 @@ impl Avl {
         }
     }
 
+    /// Sees to it that there is a node for another range.
+    ///
+    /// # Errors
+    /// [`NoMemory`] where none is left, here or in `spare`.
+    pub(in crate::iova) fn reserve(&mut self, spare: &mut Spare<Block<Node>>) -> Result<(), NoMemory> {
+        let is_full = self.chunks.last().is_none_or(|chunk| chunk.len() == CHUNK_NODES);
+        if self.spare == NOBODY && is_full {
+            Link::try_from((self.chunks.len() + 1) * CHUNK_NODES).map_err(|_| NoMemory)?;
+            spare.take(Block::room_wanted(&self.chunks))?.add_to(&mut self.chunks);
+        }
+        Ok(())
+    }
+
     /// A node that is in no tree.
-    fn node(&mut self) -> Result<Link, NoMemory> {
+    ///
+    /// # Panics
+    /// If none was reserved.
+    fn node(&mut self) -> Link {
         if self.spare != NOBODY {
             let link = self.spare;
             self.spare = self[link].children[LEFT];
-            return Ok(link);
-        }
-        if self.chunks.last().is_none_or(|chunk| chunk.len() == CHUNK_NODES) {
-            let mut chunk = Vec::new();
-            chunk.try_reserve_exact(CHUNK_NODES).map_err(|_| NoMemory)?;
-            self.chunks.try_reserve(1).map_err(|_| NoMemory)?;
-            self.chunks.push(chunk);
+            return link;
         }
         let last = self.chunks.len() - 1;
-        let link = Link::try_from(last * CHUNK_NODES + self.chunks[last].len()).map_err(|_| NoMemory)?;
+        let link = last * CHUNK_NODES + self.chunks[last].len();
+        assert!(self.chunks[last].len() < CHUNK_NODES, "nodes are reserved before they are taken");
         self.chunks[last].push(Node::default());
-        Ok(link)
+        link as Link
     }
 }

@@ -5,12 +5,13 @@
 //! Sizes are not rounded and ranges aligned to nothing but pages. A free page lies on either side of a mapping, so that a
 //! device that runs over the end of its buffer finds nothing; neighbours share the one between them.
 
-use super::avl::{Avl, State};
+use super::avl::{Avl, State, new_chunk};
 use crate::address::{Iova, IovaRange, PAGE_SHIFT};
 use crate::error::{MapError, NoMemory, UnmapError};
+use crate::fallible::with_spare;
 use crate::iova::{Claim, IovaAllocator, IovaRequest, never_handed_out};
 use crate::placement::Placement;
-use crate::platform::{Lock, LockClass, Phase, Platform, Step};
+use crate::platform::{Context, Lock, LockClass, Phase, Platform, Step};
 use crate::proof::Proof;
 use crate::sync::{AtomicUsize, Ordering};
 
@@ -34,13 +35,14 @@ impl<P: Platform> GapTreeAllocator<P> {
     /// [`NoMemory`].
     pub fn new(platform: &P, width: u8, reserved: &[IovaRange]) -> Result<Self, NoMemory> {
         let limit = 1 << (u32::from(width) - PAGE_SHIFT);
-        let mut tree = Avl::new(limit)?;
-        for (first, end) in never_handed_out(reserved)? {
+        let mut tree = Avl::new(platform, limit)?;
+        for (first, end) in never_handed_out(platform, reserved)? {
             // The tree has page 0 already.
             let (first, end) = (first.max(1), end.min(limit));
             if first < end {
                 let before = tree.at_or_below(first);
-                tree.insert_after(before, first, end - first, State::Reserved)?;
+                with_spare(|room| new_chunk(platform, Context::MaySleep, room), |spare| tree.reserve(spare))?;
+                tree.insert_after(before, first, end - first, State::Reserved);
             }
         }
         let tree = platform.lock(LockClass::IovaAllocator, tree);
@@ -69,16 +71,21 @@ unsafe impl<P: Platform> IovaAllocator<P> for GapTreeAllocator<P> {
         platform.probe(Step::Enter(Phase::IovaAllocate));
         let exhausted = MapError::Exhausted { pages, limit_bits: self.width };
         let with_guards = pages.checked_add(2 * GUARD_PAGES).ok_or(exhausted)?;
-        self.tree.with(|tree| {
+        let allocate = |tree: &mut Avl, spare: &mut _| {
+            tree.reserve(spare)?;
             let (before, nodes) = tree.before_gap(with_guards);
             platform.probe(Step::TreeSearch { nodes });
             let before = before.ok_or(exhausted)?;
             platform.probe(Step::TreeInsert);
             let range = IovaRange::new(tree[before].end_pfn() + GUARD_PAGES, pages).ok_or(exhausted)?;
-            tree.insert_after(before, range.first_pfn(), pages, State::Live)?;
+            tree.insert_after(before, range.first_pfn(), pages, State::Live);
             self.note(1);
             Ok(range)
-        })
+        };
+        with_spare(
+            |room| new_chunk(platform, Context::Atomic, room),
+            |spare| self.tree.with(|tree| allocate(tree, spare)),
+        )
     }
 
     fn claim(&self, platform: &P, range: IovaRange) -> Result<Claim, UnmapError> {
@@ -112,7 +119,8 @@ unsafe impl<P: Platform> IovaAllocator<P> for GapTreeAllocator<P> {
             Some(range) => MapError::Overlap(range.start()),
             None => MapError::Exhausted { pages, limit_bits: placement.limit_bits(self.width) },
         };
-        self.tree.with(|tree| {
+        let set_aside = |tree: &mut Avl, spare: &mut _| {
+            tree.reserve(spare)?;
             let (found, nodes) = match placement.at() {
                 Some(range) => {
                     let before = tree.at_or_below(range.first_pfn());
@@ -126,9 +134,13 @@ unsafe impl<P: Platform> IovaAllocator<P> for GapTreeAllocator<P> {
             platform.probe(Step::TreeSearch { nodes });
             let (before, first_pfn) = found.ok_or(refused)?;
             platform.probe(Step::TreeInsert);
-            tree.insert_after(before, first_pfn, pages, State::SetAside)?;
+            tree.insert_after(before, first_pfn, pages, State::SetAside);
             Ok(IovaRange::of(first_pfn, pages))
-        })
+        };
+        with_spare(
+            |room| new_chunk(platform, Context::Atomic, room),
+            |spare| self.tree.with(|tree| set_aside(tree, spare)),
+        )
     }
 
     fn put_back(&self, platform: &P, range: IovaRange, _proof: &Proof) {

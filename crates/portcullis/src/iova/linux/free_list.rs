@@ -3,14 +3,16 @@
 //! A driver maps buffers of few sizes, over and over, so that after a short while every request finds a range on its list and
 //! no search is made. The lists run through the nodes of the tree: keeping a range takes no memory.
 
-use super::range_tree::{Parked, RangeTree, may_ever_fit};
+use super::range_tree::{Node, Parked, RangeTree, may_ever_fit, new_node};
 use crate::address::IovaRange;
 use crate::error::{MapError, NoMemory, UnmapError};
+use crate::fallible::{Spare, with_spare};
 use crate::iova::{Claim, IovaAllocator, IovaRequest, Kept};
 use crate::placement::Placement;
-use crate::platform::{Lock, LockClass, Phase, Platform, Step};
+use crate::platform::{Context, Lock, LockClass, Phase, Platform, Step};
 use crate::proof::Proof;
 use crate::sync::{AtomicUsize, Ordering};
+use alloc::boxed::Box;
 
 /// Lists, and so sizes: up to 2^27 pages, half a terabyte (§5). Larger ranges go back to the tree.
 const ORDERS: usize = 28;
@@ -46,7 +48,7 @@ impl<P: Platform> FreeListAllocator<P> {
     /// [`NoMemory`].
     pub fn new(platform: &P, width: u8, reserved: &[IovaRange], kept_max: Option<usize>) -> Result<Self, NoMemory> {
         let lists = FreeLists {
-            tree: RangeTree::new(width, reserved)?,
+            tree: RangeTree::new(platform, width, reserved)?,
             lists: [Parked::default(); ORDERS],
             kept: 0,
             kept_max: kept_max.unwrap_or(usize::MAX),
@@ -82,7 +84,12 @@ fn order(pages: u64) -> Option<usize> {
 }
 
 impl FreeLists {
-    fn allocate<P: Platform>(&mut self, platform: &P, pages: u64) -> Result<IovaRange, MapError> {
+    fn allocate<P: Platform>(
+        &mut self,
+        platform: &P,
+        pages: u64,
+        spare: &mut Spare<Box<Node>>,
+    ) -> Result<IovaRange, MapError> {
         debug_assert!(self.kept <= self.kept_max);
         let kept = order(pages).and_then(|order| self.tree.unpark(&mut self.lists[order], pages));
         if let Some(range) = kept {
@@ -90,7 +97,7 @@ impl FreeLists {
             self.kept -= 1;
             return Ok(range);
         }
-        self.tree.allocate(platform, pages)
+        self.tree.allocate(platform, pages, spare)
     }
 
     /// Gives up to `count` kept ranges back to the tree, and returns whether any are left.
@@ -121,11 +128,14 @@ unsafe impl<P: Platform> IovaAllocator<P> for FreeListAllocator<P> {
     fn allocate(&self, platform: &P, &IovaRequest { pages, .. }: &IovaRequest) -> Result<IovaRange, MapError> {
         platform.probe(Step::Enter(Phase::IovaAllocate));
         let allocate = || {
-            self.lists.with(|lists| {
-                let result = lists.allocate(platform, pages);
-                self.note(lists, isize::from(result.is_ok()));
-                result
-            })
+            let allocate = |spare: &mut _| {
+                self.lists.with(|lists| {
+                    let result = lists.allocate(platform, pages, spare);
+                    self.note(lists, isize::from(result.is_ok()));
+                    result
+                })
+            };
+            with_spare(|_| new_node(platform, Context::Atomic), allocate)
         };
         match allocate() {
             // Room may be left in what is kept for other sizes (S13).
@@ -152,7 +162,12 @@ unsafe impl<P: Platform> IovaAllocator<P> for FreeListAllocator<P> {
     }
 
     fn set_aside(&self, platform: &P, pages: u64, placement: &Placement) -> Result<IovaRange, MapError> {
-        let set_aside = || self.lists.with(|lists| lists.tree.set_aside(platform, pages, placement));
+        let set_aside = || {
+            with_spare(
+                |_| new_node(platform, Context::Atomic),
+                |spare| self.lists.with(|lists| lists.tree.set_aside(platform, pages, placement, spare)),
+            )
+        };
         match set_aside() {
             Err(MapError::Exhausted { .. } | MapError::Overlap(_)) if self.kept.load(Ordering::Relaxed) > 0 => {
                 self.give_all_back(platform);

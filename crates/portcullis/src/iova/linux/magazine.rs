@@ -11,10 +11,12 @@
 use super::range_tree::may_ever_fit;
 use crate::address::IovaRange;
 use crate::error::{MapError, NoMemory, UnmapError};
+use crate::fallible::try_reserve;
 use crate::iova::{Claim, IovaAllocator, IovaRequest, Kept, TreeAllocator};
 use crate::placement::Placement;
-use crate::platform::{Deadline, Lock, LockClass, PerCpu, Phase, Platform, Step};
+use crate::platform::{Context, Deadline, Lock, LockClass, PerCpu, Phase, Platform, Step};
 use crate::proof::Proof;
+use crate::sync::{AtomicUsize, Ordering};
 use alloc::vec::Vec;
 use core::mem;
 
@@ -39,16 +41,9 @@ struct Pair {
 /// What all CPUs share for one size. Both lists have room for all that they may hold from the start.
 struct Depot {
     full: Vec<Magazine>,
+    /// Addresses come back with locks held, under which no memory is to be asked for. So empty magazines are made before, when addresses
+    /// leave the tree: one for as many as fill it, for it is those that will be in it.
     empty: Vec<Magazine>,
-}
-
-/// What a free leaves for the tree.
-enum Spilled {
-    Nothing,
-    /// The host had no memory for another magazine.
-    Address(u64),
-    /// The depot had no room for it.
-    Magazine(Magazine),
 }
 
 /// The allocator of Linux since 4.7.
@@ -60,6 +55,8 @@ pub(in crate::iova) struct Magazines<P: Platform, const SIZES: usize> {
     smallest: usize,
     cpus: PerCpu<P::Lock<[Pair; SIZES]>>,
     depots: [P::Lock<Depot>; SIZES],
+    /// Addresses of each size that the tree was asked for.
+    of_tree: [AtomicUsize; SIZES],
     tree: TreeAllocator<P>,
     /// When the depots give back; none while none has too many magazines. Whoever adds a magazine looks at it while holding
     /// the depot's lock, and [`tick`](Self::tick) takes that lock after it has taken the moment away; so one of the
@@ -68,10 +65,8 @@ pub(in crate::iova) struct Magazines<P: Platform, const SIZES: usize> {
 }
 
 impl Magazine {
-    fn new() -> Result<Self, NoMemory> {
-        let mut first_pfns = Vec::new();
-        first_pfns.try_reserve_exact(MAGAZINE_CAPACITY).map_err(|_| NoMemory)?;
-        Ok(Self(first_pfns))
+    fn new<P: Platform>(platform: &P, context: Context) -> Result<Self, NoMemory> {
+        try_reserve(platform, context, MAGAZINE_CAPACITY).map(Self)
     }
 
     fn is_empty(&self) -> bool {
@@ -84,8 +79,9 @@ impl Magazine {
 }
 
 impl Pair {
-    fn new() -> Result<Self, NoMemory> {
-        Ok(Self { loaded: Magazine::new()?, previous: Magazine::new()? })
+    fn new<P: Platform>(platform: &P) -> Result<Self, NoMemory> {
+        let magazine = || Magazine::new(platform, Context::MaySleep);
+        Ok(Self { loaded: magazine()?, previous: magazine()? })
     }
 
     fn swap(&mut self) {
@@ -94,11 +90,9 @@ impl Pair {
 }
 
 impl Depot {
-    fn new() -> Result<Self, NoMemory> {
-        let mut depot = Self { full: Vec::new(), empty: Vec::new() };
-        depot.full.try_reserve_exact(DEPOT_MAGAZINES_MAX).map_err(|_| NoMemory)?;
-        depot.empty.try_reserve_exact(DEPOT_MAGAZINES_MAX).map_err(|_| NoMemory)?;
-        Ok(depot)
+    fn new<P: Platform>(platform: &P) -> Result<Self, NoMemory> {
+        let magazines = || try_reserve(platform, Context::MaySleep, DEPOT_MAGAZINES_MAX);
+        Ok(Self { full: magazines()?, empty: magazines()? })
     }
 
     /// Keeps an empty magazine for the next exchange, or frees it when there are enough.
@@ -130,8 +124,9 @@ impl<P: Platform, const SIZES: usize> Magazines<P, SIZES> {
     ) -> Result<Self, NoMemory> {
         Ok(Self {
             smallest,
-            cpus: PerCpu::new(platform, || Ok(platform.lock(LockClass::Magazine, per_size(Pair::new)?)))?,
-            depots: per_size(|| Ok(platform.lock(LockClass::Depot, Depot::new()?)))?,
+            cpus: PerCpu::new(platform, || Ok(platform.lock(LockClass::Magazine, per_size(|| Pair::new(platform))?)))?,
+            depots: per_size(|| Ok(platform.lock(LockClass::Depot, Depot::new(platform)?)))?,
+            of_tree: core::array::from_fn(|_| AtomicUsize::new(0)),
             tree: TreeAllocator::new(platform, width, reserved)?,
             trim_due: Deadline::none(),
         })
@@ -154,20 +149,37 @@ impl<P: Platform, const SIZES: usize> Magazines<P, SIZES> {
         };
         let first_pfn = match kept {
             Some(first_pfn) => Ok(first_pfn),
-            None => match self.tree.allocate_range(platform, size) {
-                Err(MapError::Exhausted { limit_bits, .. }) if may_ever_fit(size, limit_bits) => {
-                    self.empty_all(platform);
-                    self.tree.allocate_range(platform, size)
+            None => {
+                if let Some(index) = self.index_of(pages) {
+                    self.count_of_tree(platform, index);
                 }
-                result => result,
+                match self.tree.allocate_range(platform, size) {
+                    Err(MapError::Exhausted { limit_bits, .. }) if may_ever_fit(size, limit_bits) => {
+                        self.empty_all(platform);
+                        self.tree.allocate_range(platform, size)
+                    }
+                    result => result,
+                }
+                .map(IovaRange::first_pfn)
             }
-            .map(IovaRange::first_pfn),
         };
         let first_pfn = first_pfn.map_err(|error| match error {
             MapError::Exhausted { limit_bits, .. } => MapError::Exhausted { pages, limit_bits },
             other => other,
         })?;
         Ok(IovaRange::new(first_pfn, pages).expect("below the width, so it does not wrap"))
+    }
+
+    /// Counts an address that the tree is asked for, and makes a magazine when they fill one. Where the host has no memory for it, addresses
+    /// go back to the tree that would be in it.
+    fn count_of_tree(&self, platform: &P, index: usize) {
+        // Relaxed: only how many there are matters.
+        let before = self.of_tree[index].fetch_add(1, Ordering::Relaxed);
+        if (before + 1).is_multiple_of(MAGAZINE_CAPACITY)
+            && let Ok(magazine) = Magazine::new(platform, Context::Atomic)
+        {
+            self.depots[index].with(|depot| depot.keep_empty(magazine));
+        }
     }
 
     /// Takes back a range that was handed out.
@@ -261,40 +273,41 @@ impl<P: Platform, const SIZES: usize> Magazines<P, SIZES> {
     fn put(&self, platform: &P, index: usize, first_pfn: u64) {
         let spilled = self.cpus.here(platform).with(|pairs| {
             let pair = &mut pairs[index];
-            let mut spilled = Spilled::Nothing;
+            let mut spilled = None;
             if pair.loaded.is_full() {
                 pair.swap();
             }
             if pair.loaded.is_full() {
-                spilled = self.depots[index].with(|depot| self.exchange_full(platform, depot, pair, first_pfn));
+                spilled = self.depots[index].with(|depot| self.exchange_full(platform, depot, pair))?;
             }
-            if !matches!(spilled, Spilled::Address(_)) {
-                platform.probe(Step::ListPush);
-                pair.loaded.0.push(first_pfn);
-            }
-            spilled
+            platform.probe(Step::ListPush);
+            pair.loaded.0.push(first_pfn);
+            Ok(spilled)
         });
         match spilled {
-            Spilled::Nothing => {}
-            Spilled::Address(first_pfn) => self.tree.free_ranges(platform, core::iter::once(first_pfn)),
-            Spilled::Magazine(mut magazine) => {
+            Ok(None) => {}
+            Err(NoMemory) => self.tree.free_ranges(platform, core::iter::once(first_pfn)),
+            Ok(Some(mut magazine)) => {
                 self.tree.free_ranges(platform, magazine.0.drain(..));
                 self.depots[index].with(|depot| depot.keep_empty(magazine));
             }
         }
     }
 
-    /// Loads an empty magazine in exchange for the full one.
-    fn exchange_full(&self, platform: &P, depot: &mut Depot, pair: &mut Pair, first_pfn: u64) -> Spilled {
-        let Ok(empty) = depot.empty.pop().map_or_else(Magazine::new, Ok) else { return Spilled::Address(first_pfn) };
+    /// Loads an empty magazine in exchange for the full one. Returns that if the depot has no room for it.
+    ///
+    /// # Errors
+    /// [`NoMemory`] where there is none: the host had no memory when it was [made](Self::count_of_tree).
+    fn exchange_full(&self, platform: &P, depot: &mut Depot, pair: &mut Pair) -> Result<Option<Magazine>, NoMemory> {
+        let empty = depot.empty.pop().ok_or(NoMemory)?;
         platform.probe(Step::DepotExchange);
         let full = mem::replace(&mut pair.loaded, empty);
         if depot.full.len() == DEPOT_MAGAZINES_MAX {
-            return Spilled::Magazine(full);
+            return Ok(Some(full));
         }
         depot.full.push(full);
         self.trim_later(platform, depot);
-        Spilled::Nothing
+        Ok(None)
     }
 
     /// Gives everything that is kept back to the tree: what is wanted may be among it, or between it (S13). A magazine at a

@@ -8,5 +8,5 @@ mod tree;
 pub use free_list::FreeListAllocator;
 pub(in crate::iova) use magazine::Magazines;
 pub use magazine::{DEPOT_MAGAZINES_MAX, MAGAZINE_CAPACITY, MagazineAllocator};
-pub(in crate::iova) use range_tree::{RangeTree, may_ever_fit};
+pub(in crate::iova) use range_tree::{Node, RangeTree, may_ever_fit, new_node};
 pub use tree::TreeAllocator;

@@ -9,10 +9,10 @@
 
 use crate::address::{Iova, IovaRange, PAGE_SHIFT};
 use crate::error::{MapError, NoMemory, UnmapError};
-use crate::fallible::try_box;
+use crate::fallible::{Spare, try_box, try_reserve};
 use crate::iova::never_handed_out;
 use crate::placement::Placement;
-use crate::platform::{Platform, Step};
+use crate::platform::{Context, Platform, Step};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::cell::Cell;
@@ -37,7 +37,7 @@ enum State {
 }
 
 /// A range in use.
-struct Node {
+pub(in crate::iova) struct Node {
     link: RBTreeLink,
     first_pfn: u64,
     /// Pages asked for.
@@ -87,17 +87,26 @@ pub(in crate::iova) fn may_ever_fit(pages: u64, width: u8) -> bool {
     pages.checked_next_power_of_two().is_some_and(|size| size <= 1 << (u32::from(width) - PAGE_SHIFT))
 }
 
+/// A node for a tree.
+///
+/// # Errors
+/// [`NoMemory`].
+pub(in crate::iova) fn new_node<P: Platform>(platform: &P, context: Context) -> Result<Box<Node>, NoMemory> {
+    let (state, next_parked) = (Cell::new(State::Live), Cell::new(None));
+    let node = Node { link: RBTreeLink::new(), first_pfn: 0, pages: Cell::new(0), size: 0, state, next_parked };
+    try_box(platform, context, node)
+}
+
 impl RangeTree {
     /// A tree of addresses below `2^width`, without page 0, the interrupt range and `reserved` (S9).
     ///
     /// # Errors
     /// [`NoMemory`].
-    pub(in crate::iova) fn new(width: u8, reserved: &[IovaRange]) -> Result<Self, NoMemory> {
-        let mut spare = Vec::new();
-        spare.try_reserve_exact(SPARE_NODES_MAX).map_err(|_| NoMemory)?;
+    pub(in crate::iova) fn new<P: Platform>(platform: &P, width: u8, reserved: &[IovaRange]) -> Result<Self, NoMemory> {
+        let spare = try_reserve(platform, Context::MaySleep, SPARE_NODES_MAX)?;
         let mut tree = Self { nodes: RBTree::new(NodeAdapter::new()), cached: None, claimed: None, spare, width };
-        for (first, end) in never_handed_out(reserved)? {
-            let mut node = tree.node()?;
+        for (first, end) in never_handed_out(platform, reserved)? {
+            let mut node = new_node(platform, Context::MaySleep)?;
             (node.first_pfn, node.size) = (first, end - first);
             node.pages.set(end - first);
             node.state.set(State::Reserved);
@@ -123,12 +132,17 @@ impl RangeTree {
     /// Puts a range of `pages` pages into the highest gap that it fits.
     ///
     /// # Errors
-    /// [`MapError::Exhausted`], [`MapError::NoMemory`].
-    pub(in crate::iova) fn allocate<P: Platform>(&mut self, platform: &P, pages: u64) -> Result<IovaRange, MapError> {
+    /// [`MapError::Exhausted`], [`MapError::NoMemory`] where no node is left, here or in `spare`.
+    pub(in crate::iova) fn allocate<P: Platform>(
+        &mut self,
+        platform: &P,
+        pages: u64,
+        spare: &mut Spare<Box<Node>>,
+    ) -> Result<IovaRange, MapError> {
         let exhausted = MapError::Exhausted { pages, limit_bits: self.width };
         let size = pages.checked_next_power_of_two().ok_or(exhausted)?;
         let limit = 1u64 << (u32::from(self.width) - PAGE_SHIFT);
-        let node = self.node()?;
+        let node = self.node(spare)?;
         let placed = self.place(platform, node, pages, size, limit.min(LIMIT_4G), true);
         let placed = match placed {
             Err(node) if limit > LIMIT_4G => self.place(platform, node, pages, size, limit, false),
@@ -144,15 +158,16 @@ impl RangeTree {
     /// searched for from the top.
     ///
     /// # Errors
-    /// [`MapError::Exhausted`], [`MapError::Overlap`] where it must be at one place, [`MapError::NoMemory`].
+    /// [`MapError::Exhausted`], [`MapError::Overlap`] where it must be at one place, [`MapError::NoMemory`] where no node is left.
     pub(in crate::iova) fn set_aside<P: Platform>(
         &mut self,
         platform: &P,
         pages: u64,
         placement: &Placement,
+        spare: &mut Spare<Box<Node>>,
     ) -> Result<IovaRange, MapError> {
         let limit = placement.end_pfn().min(1 << (u32::from(self.width) - PAGE_SHIFT));
-        let mut node = self.node()?;
+        let mut node = self.node(spare)?;
         for limit in [limit.min(LIMIT_4G), limit] {
             match self.place_as_said(platform, node, pages, placement, limit) {
                 Ok(range) => return Ok(range),
@@ -300,26 +315,13 @@ impl RangeTree {
         self.keep(node);
     }
 
-    /// A node to fill in: a spare one or a new one.
-    fn node(&mut self) -> Result<Box<Node>, NoMemory> {
-        match self.spare.pop() {
-            Some(node) => Ok(node),
-            None => {
-                let (state, next_parked) = (Cell::new(State::Live), Cell::new(None));
-                try_box(Node {
-                    link: RBTreeLink::new(),
-                    first_pfn: 0,
-                    pages: Cell::new(0),
-                    size: 0,
-                    state,
-                    next_parked,
-                })
-            }
-        }
+    /// A node to fill in.
+    fn node(&mut self, spare: &mut Spare<Box<Node>>) -> Result<Box<Node>, NoMemory> {
+        self.spare.pop().map_or_else(|| spare.take(1), Ok)
     }
 
     /// Keeps a node for reuse, or frees it when there are enough.
-    fn keep(&mut self, node: Box<Node>) {
+    pub(in crate::iova) fn keep(&mut self, node: Box<Node>) {
         if self.spare.len() < self.spare.capacity() {
             self.spare.push(node);
         }

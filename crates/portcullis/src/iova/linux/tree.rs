@@ -1,13 +1,15 @@
 //! Linux's allocator before 4.7: the tree of ranges under one lock, and nothing else.
 
-use super::range_tree::RangeTree;
+use super::range_tree::{Node, RangeTree, new_node};
 use crate::address::IovaRange;
 use crate::error::{MapError, NoMemory, UnmapError};
+use crate::fallible::{Spare, with_spare};
 use crate::iova::{Claim, IovaAllocator, IovaRequest};
 use crate::placement::Placement;
-use crate::platform::{Lock, LockClass, Phase, Platform, Step};
+use crate::platform::{Context, Lock, LockClass, Phase, Platform, Step};
 use crate::proof::Proof;
 use crate::sync::{AtomicUsize, Ordering};
+use alloc::boxed::Box;
 
 /// The allocator. Every address is searched for in the tree, and goes back to it.
 pub struct TreeAllocator<P: Platform> {
@@ -23,17 +25,37 @@ impl<P: Platform> TreeAllocator<P> {
     /// # Errors
     /// [`NoMemory`].
     pub fn new(platform: &P, width: u8, reserved: &[IovaRange]) -> Result<Self, NoMemory> {
-        let tree = platform.lock(LockClass::IovaAllocator, RangeTree::new(width, reserved)?);
+        let tree = platform.lock(LockClass::IovaAllocator, RangeTree::new(platform, width, reserved)?);
         Ok(Self { tree, in_use: AtomicUsize::new(0) })
     }
 
     /// What [`allocate`](IovaAllocator::allocate) does, for a caller that has entered the phase already.
     pub(in crate::iova) fn allocate_range(&self, platform: &P, pages: u64) -> Result<IovaRange, MapError> {
+        with_spare(|_| new_node(platform, Context::Atomic), |spare| self.allocate_with(platform, pages, spare))
+    }
+
+    /// The same for a caller with a lock held: it takes no memory but that of `spare`.
+    pub(in crate::iova) fn allocate_with(
+        &self,
+        platform: &P,
+        pages: u64,
+        spare: &mut Spare<Box<Node>>,
+    ) -> Result<IovaRange, MapError> {
         self.tree.with(|tree| {
-            let range = tree.allocate(platform, pages)?;
+            let range = tree.allocate(platform, pages, spare)?;
             self.in_use.store(self.in_use.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
             Ok(range)
         })
+    }
+
+    /// Keeps a node for [`allocate_with`](Self::allocate_with).
+    ///
+    /// # Errors
+    /// [`NoMemory`].
+    pub(in crate::iova) fn keep_node(&self, platform: &P) -> Result<(), NoMemory> {
+        let node = new_node(platform, Context::Atomic)?;
+        self.tree.with(|tree| tree.keep(node));
+        Ok(())
     }
 
     /// What [`set_aside`](IovaAllocator::set_aside) does, for an allocator that keeps ranges: where it fails, `give_back` makes
@@ -45,7 +67,12 @@ impl<P: Platform> TreeAllocator<P> {
         placement: &Placement,
         give_back: impl FnOnce() -> bool,
     ) -> Result<IovaRange, MapError> {
-        let set_aside = || self.tree.with(|tree| tree.set_aside(platform, pages, placement));
+        let set_aside = || {
+            with_spare(
+                |_| new_node(platform, Context::Atomic),
+                |spare| self.tree.with(|tree| tree.set_aside(platform, pages, placement, spare)),
+            )
+        };
         let result = set_aside();
         let has_room = !matches!(result, Err(MapError::Exhausted { .. } | MapError::Overlap(_)));
         if has_room || !give_back() { result } else { set_aside() }

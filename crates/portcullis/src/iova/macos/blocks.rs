@@ -7,10 +7,10 @@
 
 use crate::address::{Iova, IovaRange};
 use crate::error::{NoMemory, UnmapError};
+use crate::fallible::{Spare, try_fill, with_spare};
 use crate::iova::{never_handed_out, order};
-use crate::platform::{Platform, Step};
+use crate::platform::{Context, Platform, Step};
 use alloc::boxed::Box;
-use alloc::vec::Vec;
 use core::mem;
 use core::num::NonZeroU32;
 
@@ -27,7 +27,7 @@ type Link = Option<NonZeroU32>;
 
 /// What begins at a page, of the sizes that the level of the entry is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Block {
+pub(in crate::iova) enum Block {
     None,
     /// On the list of its order, between these two.
     Free {
@@ -57,13 +57,16 @@ pub(in crate::iova) struct Blocks {
     large: Box<[Block]>,
     /// For each page of a run; empty until the run is split.
     small: Box<[Box<[Block]>]>,
+    /// The entries of a run that is split next.
+    kept: Option<Box<[Block]>>,
 }
 
-fn filled<T: Clone>(value: T, len: usize) -> Result<Box<[T]>, NoMemory> {
-    let mut entries = Vec::new();
-    entries.try_reserve_exact(len).map_err(|_| NoMemory)?;
-    entries.resize(len, value);
-    Ok(entries.into_boxed_slice())
+/// The entries of a run.
+///
+/// # Errors
+/// [`NoMemory`].
+pub(in crate::iova) fn new_run<P: Platform>(platform: &P, context: Context) -> Result<Box<[Block]>, NoMemory> {
+    Ok(try_fill(platform, context, RUN_PAGES as usize, || Block::None)?.into_boxed_slice())
 }
 
 impl Blocks {
@@ -71,18 +74,19 @@ impl Blocks {
     ///
     /// # Errors
     /// [`NoMemory`].
-    pub(in crate::iova) fn new(end: u64, reserved: &[IovaRange]) -> Result<Self, NoMemory> {
+    pub(in crate::iova) fn new<P: Platform>(platform: &P, end: u64, reserved: &[IovaRange]) -> Result<Self, NoMemory> {
         debug_assert!(end <= PAGES_MAX);
         let runs = end.div_ceil(RUN_PAGES) as usize;
-        let (large, small) = (filled(Block::None, runs)?, filled(Box::default(), runs)?);
-        let mut blocks = Self { free: [None; ORDERS], large, small };
+        let large = try_fill(platform, Context::MaySleep, runs, || Block::None)?.into_boxed_slice();
+        let small = try_fill(platform, Context::MaySleep, runs, Box::default)?.into_boxed_slice();
+        let mut blocks = Self { free: [None; ORDERS], large, small, kept: None };
         let mut free_from = 0;
-        for (first, reserved_end) in never_handed_out(reserved)?.into_iter().chain([(end, end)]) {
+        for (first, reserved_end) in never_handed_out(platform, reserved)?.into_iter().chain([(end, end)]) {
             let free_to = first.min(end);
             while free_from < free_to {
                 // The largest that begins here and ends before what is reserved.
                 let order = free_from.trailing_zeros().min((free_to - free_from).ilog2()) as usize;
-                blocks.prepare(free_from, order)?;
+                with_spare(|_| new_run(platform, Context::MaySleep), |spare| blocks.prepare(free_from, order, spare))?;
                 blocks.link(free_from, order);
                 free_from += 1 << order;
             }
@@ -94,7 +98,7 @@ impl Blocks {
     /// A block for `pages` pages, if there is one: the smallest that is free, and of those the one freed last.
     ///
     /// # Errors
-    /// [`NoMemory`].
+    /// [`NoMemory`] where it takes the entries of a run, and none are [kept](Self::keep).
     pub(in crate::iova) fn allocate<P: Platform>(
         &mut self,
         platform: &P,
@@ -104,7 +108,7 @@ impl Blocks {
         let found = (wanted..ORDERS).find_map(|order| Some((order, u64::from(self.free[order]?.get()))));
         let Some((found, first)) = found else { return Ok(None) };
         // What may fail comes before anything is changed.
-        self.prepare(first, wanted)?;
+        self.prepare(first, wanted, &mut Spare::none())?;
         platform.probe(Step::ListPop);
         self.unlink(first, found);
         announce(platform, found - wanted);
@@ -172,12 +176,17 @@ impl Blocks {
 
     /// Makes the entries that are written when a block of `order` is split off at page `first`. All halves that are too small
     /// for the first level lie in one run.
-    fn prepare(&mut self, first: u64, order: usize) -> Result<(), NoMemory> {
+    fn prepare(&mut self, first: u64, order: usize, spare: &mut Spare<Box<[Block]>>) -> Result<(), NoMemory> {
         let run = &mut self.small[(first / RUN_PAGES) as usize];
         if order < RUN_ORDER && run.is_empty() {
-            *run = filled(Block::None, RUN_PAGES as usize)?;
+            *run = self.kept.take().map_or_else(|| spare.take(1), Ok)?;
         }
         Ok(())
+    }
+
+    /// Keeps the entries of a run for an [`allocate`](Self::allocate).
+    pub(in crate::iova) fn keep(&mut self, run: Box<[Block]>) {
+        self.kept = Some(run);
     }
 
     /// What stands in the entry for blocks of `order` at page `first`. Beyond the last page there are none.

@@ -4,14 +4,14 @@
 //! Each takes what the other has no room for, so that a request is refused only where no aligned block is free below the
 //! width. Without addresses above 4 GiB there is no tree.
 
-use super::blocks::{Blocks, PAGES_MAX};
+use super::blocks::{Blocks, PAGES_MAX, new_run};
 use crate::address::{IovaRange, PAGE_SHIFT};
 use crate::error::{MapError, NoMemory, UnmapError};
+use crate::fallible::{Spare, try_reserve};
 use crate::iova::{Claim, IovaAllocator, IovaRequest, TreeAllocator};
-use crate::platform::{Lock, LockClass, Phase, Platform, Step};
+use crate::platform::{Context, Lock, LockClass, Phase, Platform, Step};
 use crate::proof::Proof;
 use crate::sync::{AtomicUsize, Ordering};
-use alloc::vec::Vec;
 
 /// Pages of the largest range that is looked for in the blocks first: 512 MiB.
 pub const BUDDY_PAGES_MAX: u64 = 1 << 17;
@@ -39,15 +39,14 @@ impl<P: Platform> BuddyAllocator<P> {
         let end = 1 << (u32::from(width) - PAGE_SHIFT);
         let blocks_end = PAGES_MAX.min(end);
         let tree = if blocks_end < end {
-            let mut not_the_trees = Vec::new();
-            not_the_trees.try_reserve_exact(reserved.len() + 1).map_err(|_| NoMemory)?;
+            let mut not_the_trees = try_reserve(platform, Context::MaySleep, reserved.len() + 1)?;
             not_the_trees.extend_from_slice(reserved);
             not_the_trees.extend(IovaRange::new(0, blocks_end));
             Some(TreeAllocator::new(platform, width, &not_the_trees)?)
         } else {
             None
         };
-        let blocks = platform.lock(LockClass::IovaAllocator, Blocks::new(blocks_end, reserved)?);
+        let blocks = platform.lock(LockClass::IovaAllocator, Blocks::new(platform, blocks_end, reserved)?);
         Ok(Self { blocks, in_use: AtomicUsize::new(0), blocks_end, tree, width })
     }
 
@@ -60,7 +59,7 @@ impl<P: Platform> BuddyAllocator<P> {
     }
 
     fn allocate_in_tree(&self, platform: &P, pages: u64) -> Result<IovaRange, MapError> {
-        self.tree.as_ref().ok_or(self.exhausted(pages))?.allocate_range(platform, pages)
+        self.tree.as_ref().ok_or(self.exhausted(pages))?.allocate_with(platform, pages, &mut Spare::none())
     }
 
     fn exhausted(&self, pages: u64) -> MapError {
@@ -89,6 +88,13 @@ unsafe impl<P: Platform> IovaAllocator<P> for BuddyAllocator<P> {
                 result => result,
             }
         }
+    }
+
+    fn prepare(&self, platform: &P) -> Result<bool, NoMemory> {
+        let run = new_run(platform, Context::Atomic)?;
+        self.blocks.with(|blocks| blocks.keep(run));
+        self.tree.as_ref().map_or(Ok(()), |tree| tree.keep_node(platform))?;
+        Ok(true)
     }
 
     fn claim(&self, platform: &P, range: IovaRange) -> Result<Claim, UnmapError> {

@@ -6,11 +6,12 @@
 //! ("instant fit"); a mask of the lists that are not empty finds it at once. Only where all of those are empty is the list
 //! below them searched, on which some segments may be large enough.
 
-use super::tags::{Link, List, State, Tag, TagId, Tags};
+use super::tags::{Link, List, State, Tag, TagId, Tags, new_block};
 use crate::address::{IovaRange, PAGE_SHIFT};
 use crate::error::{MapError, NoMemory};
+use crate::fallible::{Block, Spare, with_spare};
 use crate::iova::never_handed_out;
-use crate::platform::{Platform, Step};
+use crate::platform::{Context, Platform, Step};
 
 /// Lists of free segments: no address space has more pages than the last one is for.
 const LISTS: usize = (u64::BITS - PAGE_SHIFT) as usize + 1;
@@ -35,18 +36,18 @@ impl<T> Segments<T> {
     ///
     /// # Errors
     /// [`NoMemory`].
-    pub(in crate::iova) fn new(width: u8, reserved: &[IovaRange]) -> Result<Self, NoMemory> {
+    pub(in crate::iova) fn new<P: Platform>(platform: &P, width: u8, reserved: &[IovaRange]) -> Result<Self, NoMemory> {
         let limit = 1u64 << (u32::from(width) - PAGE_SHIFT);
         let mut segments =
             Self { tags: Tags::new(), free: core::array::from_fn(|_| List::default()), not_empty: 0, width };
         let (mut last, mut end_before) = (None, 0);
-        for (first, end) in never_handed_out(reserved)?.into_iter().chain([(limit, limit)]) {
+        for (first, end) in never_handed_out(platform, reserved)?.into_iter().chain([(limit, limit)]) {
             let (first, end) = (first.min(limit), end.min(limit));
             if end_before < first {
-                last = Some(segments.append(last, end_before, first, State::Free)?);
+                last = Some(segments.append(platform, last, (end_before, first), State::Free)?);
             }
             if first < end {
-                last = Some(segments.append(last, first, end, State::Reserved)?);
+                last = Some(segments.append(platform, last, (first, end), State::Reserved)?);
             }
             end_before = end;
         }
@@ -54,8 +55,14 @@ impl<T> Segments<T> {
     }
 
     /// Adds a segment behind the last one.
-    fn append(&mut self, last: Link, first: u64, end: u64, state: State<T>) -> Result<TagId, NoMemory> {
-        self.tags.reserve(1)?;
+    fn append<P: Platform>(
+        &mut self,
+        platform: &P,
+        last: Link,
+        (first, end): (u64, u64),
+        state: State<T>,
+    ) -> Result<TagId, NoMemory> {
+        with_spare(|room| new_block(platform, Context::MaySleep, room), |spare| self.tags.reserve(1, spare))?;
         let is_free = matches!(state, State::Free);
         let id = self.tags.take(first, end - first, state);
         self.link(last, Some(id));
@@ -68,16 +75,17 @@ impl<T> Segments<T> {
     /// Takes `pages` pages at a multiple of `align`, a power of two, out of a free segment.
     ///
     /// # Errors
-    /// [`MapError::Exhausted`], [`MapError::NoMemory`].
+    /// [`MapError::Exhausted`], [`MapError::NoMemory`] where no tags are left, here or in `spare`.
     pub(in crate::iova) fn allocate<P: Platform>(
         &mut self,
         platform: &P,
         pages: u64,
         align: u64,
         user: T,
+        spare: &mut Spare<Block<Tag<T>>>,
     ) -> Result<TagId, MapError> {
         // What may be left over before and behind.
-        self.tags.reserve(2)?;
+        self.tags.reserve(2, spare)?;
         let id = self.choose(platform, pages, align);
         let id = id.ok_or(MapError::Exhausted { pages, limit_bits: self.width })?;
         platform.probe(Step::ListPop);

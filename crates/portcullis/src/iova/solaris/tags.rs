@@ -5,6 +5,8 @@
 //! tag on average, and the table grows with the tags, by a block at a time and never as a whole (linear hashing).
 
 use crate::error::NoMemory;
+use crate::fallible::{Block, Spare};
+use crate::platform::{Context, Platform};
 use alloc::vec::Vec;
 use core::num::NonZeroU32;
 
@@ -99,6 +101,18 @@ impl List {
     }
 }
 
+/// Memory for tags, and for a list of so many pieces of it.
+///
+/// # Errors
+/// [`NoMemory`].
+pub(in crate::iova) fn new_block<T, P: Platform>(
+    platform: &P,
+    context: Context,
+    blocks: usize,
+) -> Result<Block<Tag<T>>, NoMemory> {
+    Block::new(platform, context, BLOCK, blocks)
+}
+
 impl<T> Tags<T> {
     pub(in crate::iova) fn new() -> Self {
         Self { blocks: Vec::new(), spare: None, spares: 0 }
@@ -120,9 +134,9 @@ impl<T> Tags<T> {
     /// Sees to it that `tags` can be taken, which must not be more than a block has.
     ///
     /// # Errors
-    /// [`NoMemory`].
-    pub(in crate::iova) fn reserve(&mut self, tags: usize) -> Result<(), NoMemory> {
-        if self.spares >= tags { Ok(()) } else { self.grow() }
+    /// [`NoMemory`] where none are left, here or in `spare`.
+    pub(in crate::iova) fn reserve(&mut self, tags: usize, spare: &mut Spare<Block<Tag<T>>>) -> Result<(), NoMemory> {
+        if self.spares >= tags { Ok(()) } else { self.grow(spare) }
     }
 
     /// A tag for a segment, on no list and in no chain.
@@ -191,14 +205,13 @@ impl<T> Tags<T> {
     }
 
     /// Adds a block of spare tags, and with it as many chains: each takes over some of the tags of one that was there.
-    fn grow(&mut self) -> Result<(), NoMemory> {
+    fn grow(&mut self, spare: &mut Spare<Block<Tag<T>>>) -> Result<(), NoMemory> {
         let before = self.len();
         TagId::of_index(before + BLOCK).ok_or(NoMemory)?;
-        let mut block = Vec::new();
-        block.try_reserve_exact(BLOCK).map_err(|_| NoMemory)?;
-        self.blocks.try_reserve(1).map_err(|_| NoMemory)?;
-        block.resize_with(BLOCK, Tag::spare);
-        self.blocks.push(block);
+        spare.take(Block::room_wanted(&self.blocks))?.add_to(&mut self.blocks);
+        if let Some(block) = self.blocks.last_mut() {
+            block.resize_with(BLOCK, Tag::spare);
+        }
         let half = self.len().next_power_of_two() / 2;
         for number in before..self.len() {
             let id = TagId::of_index(number).expect("there are so many");

@@ -9,11 +9,12 @@
 //! The caches of the original are those of the slab allocator, which has a layer of magazines per CPU above what is here.
 
 use super::segments::Segments;
-use super::tags::{List, TagId};
+use super::tags::{List, Tag, TagId, new_block};
 use crate::address::{Iova, IovaRange};
 use crate::error::{MapError, NoMemory, UnmapError};
+use crate::fallible::{Block, Spare, with_spare};
 use crate::iova::{Claim, IovaAllocator, IovaRequest, Kept};
-use crate::platform::{Lock, LockClass, Phase, Platform, Step};
+use crate::platform::{Context, Lock, LockClass, Phase, Platform, Step};
 use crate::proof::Proof;
 use crate::sync::{AtomicUsize, Ordering};
 
@@ -68,6 +69,9 @@ pub struct VmemAllocator<P: Platform> {
     kept: AtomicUsize,
 }
 
+/// Memory for tags.
+type SpareTags = Spare<Block<Tag<Cut>>>;
+
 impl Cut {
     /// A segment that is one mapping.
     const fn mapping(pages: u64) -> Self {
@@ -98,19 +102,29 @@ impl Cut {
 }
 
 impl Vmem {
-    fn allocate<P: Platform>(&mut self, platform: &P, pages: u64) -> Result<IovaRange, MapError> {
+    fn allocate<P: Platform>(
+        &mut self,
+        platform: &P,
+        pages: u64,
+        spare: &mut SpareTags,
+    ) -> Result<IovaRange, MapError> {
         if pages <= QUANTUM_CACHE_PAGES_MAX {
-            match self.allocate_cached(platform, pages) {
+            match self.allocate_cached(platform, pages, spare) {
                 Err(MapError::Exhausted { .. }) => {}
                 done => return done,
             }
         }
-        let id = self.segments.allocate(platform, pages, 1, Cut::mapping(pages))?;
+        let id = self.segments.allocate(platform, pages, 1, Cut::mapping(pages), spare)?;
         Ok(IovaRange::new(self.segments.first_pfn(id), pages).expect("a segment is a range"))
     }
 
     /// A range of the cache for `pages` pages, for which a slab may have to be made.
-    fn allocate_cached<P: Platform>(&mut self, platform: &P, pages: u64) -> Result<IovaRange, MapError> {
+    fn allocate_cached<P: Platform>(
+        &mut self,
+        platform: &P,
+        pages: u64,
+        spare: &mut SpareTags,
+    ) -> Result<IovaRange, MapError> {
         let cache = &mut self.caches[pages as usize - 1];
         let id = match cache.partial.first() {
             Some(id) => id,
@@ -121,7 +135,7 @@ impl Vmem {
                     id
                 } else {
                     let slab = Cut::slab(pages);
-                    let id = self.segments.allocate(platform, SLAB_PAGES, SLAB_PAGES, slab)?;
+                    let id = self.segments.allocate(platform, SLAB_PAGES, SLAB_PAGES, slab, spare)?;
                     self.kept += slab.ranges as usize;
                     id
                 };
@@ -228,7 +242,7 @@ impl<P: Platform> VmemAllocator<P> {
     /// [`NoMemory`].
     pub fn new(platform: &P, width: u8, reserved: &[IovaRange]) -> Result<Self, NoMemory> {
         let caches = core::array::from_fn(|_| Cache::default());
-        let vmem = Vmem { segments: Segments::new(width, reserved)?, caches, kept: 0 };
+        let vmem = Vmem { segments: Segments::new(platform, width, reserved)?, caches, kept: 0 };
         Ok(Self {
             vmem: platform.lock(LockClass::IovaAllocator, vmem),
             live: AtomicUsize::new(0),
@@ -248,15 +262,19 @@ impl<P: Platform> VmemAllocator<P> {
 unsafe impl<P: Platform> IovaAllocator<P> for VmemAllocator<P> {
     fn allocate(&self, platform: &P, &IovaRequest { pages, .. }: &IovaRequest) -> Result<IovaRange, MapError> {
         platform.probe(Step::Enter(Phase::IovaAllocate));
-        self.vmem.with(|vmem| {
-            let result = match vmem.allocate(platform, pages) {
+        let allocate = |vmem: &mut Vmem, spare: &mut SpareTags| {
+            let result = match vmem.allocate(platform, pages, spare) {
                 // Room may be left in what is kept for other sizes (S13). That is a bounded number of slabs.
-                Err(MapError::Exhausted { .. }) if vmem.give_back(platform) => vmem.allocate(platform, pages),
+                Err(MapError::Exhausted { .. }) if vmem.give_back(platform) => vmem.allocate(platform, pages, spare),
                 result => result,
             };
             self.note(vmem, isize::from(result.is_ok()));
             result
-        })
+        };
+        with_spare(
+            |room| new_block(platform, Context::Atomic, room),
+            |spare| self.vmem.with(|vmem| allocate(vmem, spare)),
+        )
     }
 
     fn claim(&self, platform: &P, range: IovaRange) -> Result<Claim, UnmapError> {

@@ -4,7 +4,7 @@
 use super::{FakeHost, FakeLock};
 use crate::address::PhysAddr;
 use crate::entry::{Entry, Frame};
-use crate::platform::{CopyMemory, CpuHint, CpuWords, Lock, LockClass, NoMemory, Platform, Step, Wait};
+use crate::platform::{Context, CopyMemory, CpuHint, Lock, LockClass, NoMemory, Platform, Step, Wait, WordLines};
 use std::boxed::Box;
 use std::cell::Cell;
 use std::panic::resume_unwind;
@@ -79,6 +79,7 @@ pub struct HookedHost<'h>(pub &'h FakeHost);
 // SAFETY: forwards to the fake, which keeps the promises.
 unsafe impl Platform for HookedHost<'_> {
     type Lock<T: Send> = HookedLock<T>;
+    type CpuWords = WordLines;
 
     fn lock<T: Send>(&self, class: LockClass, value: T) -> HookedLock<T> {
         HookedLock(hooked(|| self.0.lock(class, value)))
@@ -92,12 +93,12 @@ unsafe impl Platform for HookedHost<'_> {
         hooked(|| self.0.cpus())
     }
 
-    fn allocate_frame(&self) -> Result<PhysAddr, NoMemory> {
-        hooked(|| self.0.allocate_frame())
+    fn allocate_frame(&self, context: Context) -> Result<PhysAddr, NoMemory> {
+        hooked(|| self.0.allocate_frame(context))
     }
 
-    fn allocate_frames(&self, count: usize) -> Result<PhysAddr, NoMemory> {
-        hooked(|| self.0.allocate_frames(count))
+    fn allocate_frames(&self, context: Context, count: usize) -> Result<PhysAddr, NoMemory> {
+        hooked(|| self.0.allocate_frames(context, count))
     }
 
     unsafe fn frame(&self, frame: PhysAddr) -> &Frame {
@@ -124,15 +125,19 @@ unsafe impl Platform for HookedHost<'_> {
         hooked(|| self.0.copies().map(|_| self as &dyn CopyMemory))
     }
 
-    fn table_barrier(&self, entries: &[Entry]) {
-        hooked(|| self.0.table_barrier(entries));
+    fn table_barrier(&self, entries: &[Entry], coherent: bool) {
+        hooked(|| self.0.table_barrier(entries, coherent));
     }
 
-    fn add_here(&self, words: &CpuWords, word: usize, amount: u64) -> (usize, u64) {
+    fn cpu_words(&self, value: u64) -> Result<WordLines, NoMemory> {
+        hooked(|| self.0.cpu_words(value))
+    }
+
+    fn add_here(&self, words: &WordLines, word: usize, amount: u64) -> (usize, u64) {
         hooked(|| self.0.add_here(words, word, amount))
     }
 
-    fn exchange_at(&self, words: &CpuWords, line: usize, word: usize, old: u64, new: u64) -> bool {
+    fn exchange_at(&self, words: &WordLines, line: usize, word: usize, old: u64, new: u64) -> bool {
         hooked(|| self.0.exchange_at(words, line, word, old, new))
     }
 

@@ -65,7 +65,7 @@ fn ranges(of: [(u64, u64); 2]) -> [IovaRange; 2] {
 
 /// Runs `run` on fresh fakes.
 pub(crate) fn on_bench<T>(machine: &Machine, protection: Protection, run: impl FnOnce(&Bench<'_>) -> T) -> T {
-    let host = FakeHost::new(machine.coherent);
+    let host = FakeHost::default();
     run_on(0);
     let hardware = FakeIommu::with_capabilities(&host, machine.capabilities());
     hardware.behave(machine.behaviour());

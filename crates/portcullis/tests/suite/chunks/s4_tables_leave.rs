@@ -89,7 +89,7 @@ fn a_straggler_keeps_its_table_in(unit: u64) {
 /// to the host; and one that is linked again is found.
 #[test]
 fn walkers_that_do_not_snoop_see_tables_leave_and_come() {
-    let host = FakeHost::new(false);
+    let host = FakeHost::default();
     let all = FakeIommu::new(&host).capabilities();
     let iommu = FakeIommu::with_capabilities(&host, Capabilities { coherent: false, ..all });
     let domain = Small::new(&iommu, &host, Protection::Strict).expect("a domain");

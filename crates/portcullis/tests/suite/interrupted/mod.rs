@@ -2,7 +2,7 @@
 //! step of a cursor, and while somebody waits.
 
 use portcullis::platform::fake::{self, FakeHost, FakeLock};
-use portcullis::platform::{CopyMemory, CpuHint, CpuWords, Lock, LockClass, Step, Wait};
+use portcullis::platform::{Context, CopyMemory, CpuHint, Lock, LockClass, Step, Wait, WordLines};
 use portcullis::table::{Entry, Frame};
 use portcullis::{NoMemory, PhysAddr, Platform};
 use std::cell::Cell;
@@ -74,6 +74,7 @@ impl<'h> Interrupted<'h> {
 // SAFETY: forwards to a host that keeps the promises.
 unsafe impl<'h> Platform for Interrupted<'h> {
     type Lock<T: Send> = MaskingLock<'h, T>;
+    type CpuWords = WordLines;
 
     fn lock<T: Send>(&self, class: LockClass, value: T) -> Self::Lock<T> {
         MaskingLock { lock: self.host.lock(class, value), handler: self.handler }
@@ -87,12 +88,12 @@ unsafe impl<'h> Platform for Interrupted<'h> {
         self.host.cpus()
     }
 
-    fn allocate_frame(&self) -> Result<PhysAddr, NoMemory> {
-        self.host.allocate_frame()
+    fn allocate_frame(&self, context: Context) -> Result<PhysAddr, NoMemory> {
+        self.host.allocate_frame(context)
     }
 
-    fn allocate_frames(&self, count: usize) -> Result<PhysAddr, NoMemory> {
-        self.host.allocate_frames(count)
+    fn allocate_frames(&self, context: Context, count: usize) -> Result<PhysAddr, NoMemory> {
+        self.host.allocate_frames(context, count)
     }
 
     unsafe fn frame(&self, frame: PhysAddr) -> &Frame {
@@ -109,19 +110,23 @@ unsafe impl<'h> Platform for Interrupted<'h> {
         self.host.copies()
     }
 
-    fn table_barrier(&self, entries: &[Entry]) {
+    fn table_barrier(&self, entries: &[Entry], coherent: bool) {
         self.interrupt(Moment::BeforeFlush);
-        self.host.table_barrier(entries);
+        self.host.table_barrier(entries, coherent);
     }
 
-    fn add_here(&self, words: &CpuWords, word: usize, amount: u64) -> (usize, u64) {
+    fn cpu_words(&self, value: u64) -> Result<WordLines, NoMemory> {
+        self.host.cpu_words(value)
+    }
+
+    fn add_here(&self, words: &WordLines, word: usize, amount: u64) -> (usize, u64) {
         self.interrupt(Moment::BeforeAddition);
         let added = self.host.add_here(words, word, amount);
         self.interrupt(Moment::AfterAddition);
         added
     }
 
-    fn exchange_at(&self, words: &CpuWords, line: usize, word: usize, old: u64, new: u64) -> bool {
+    fn exchange_at(&self, words: &WordLines, line: usize, word: usize, old: u64, new: u64) -> bool {
         self.host.exchange_at(words, line, word, old, new)
     }
 

@@ -1,8 +1,8 @@
 //! A host with a flaw.
 
 use portcullis::platform::fake::FakeHost;
-use portcullis::platform::{CpuHint, CpuWords, LockClass, Wait};
-use portcullis::table::{Entry, Frame};
+use portcullis::platform::{Context, CpuHint, LockClass, Wait, WordLines};
+use portcullis::table::{ENTRIES, Entry, Frame};
 use portcullis::{NoMemory, PhysAddr, Platform};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -45,6 +45,7 @@ const END: u64 = CLEARED | 1 << 10;
 // memory would suffer.
 unsafe impl Platform for PlantedHost<'_> {
     type Lock<T: Send> = <FakeHost as Platform>::Lock<T>;
+    type CpuWords = WordLines;
 
     fn lock<T: Send>(&self, class: LockClass, value: T) -> Self::Lock<T> {
         self.fake.lock(class, value)
@@ -58,12 +59,12 @@ unsafe impl Platform for PlantedHost<'_> {
         self.fake.cpus()
     }
 
-    fn allocate_frame(&self) -> Result<PhysAddr, NoMemory> {
-        self.fake.allocate_frame()
+    fn allocate_frame(&self, context: Context) -> Result<PhysAddr, NoMemory> {
+        self.fake.allocate_frame(context)
     }
 
-    fn allocate_frames(&self, count: usize) -> Result<PhysAddr, NoMemory> {
-        self.fake.allocate_frames(count)
+    fn allocate_frames(&self, context: Context, count: usize) -> Result<PhysAddr, NoMemory> {
+        self.fake.allocate_frames(context, count)
     }
 
     unsafe fn frame(&self, frame: PhysAddr) -> &Frame {
@@ -76,7 +77,7 @@ unsafe impl Platform for PlantedHost<'_> {
         unsafe { self.fake.free_frame(frame) }
     }
 
-    fn table_barrier(&self, entries: &[Entry]) {
+    fn table_barrier(&self, entries: &[Entry], coherent: bool) {
         if self.flaw == HostFlaw::ForgetsToFlush {
             return;
         }
@@ -86,14 +87,19 @@ unsafe impl Platform for PlantedHost<'_> {
             HostFlaw::SpendsWhatIsCleared if is_written => {
                 self.written.store(ptr::from_ref(first).cast_mut(), Ordering::Relaxed);
             }
-            HostFlaw::ForgetsToFlushWhatIsCleared if !is_written => return,
-            HostFlaw::FlushesOneLine => return self.fake.table_barrier(&entries[..1]),
+            // A page is new, and not cleared, where all of it is flushed.
+            HostFlaw::ForgetsToFlushWhatIsCleared if !is_written && entries.len() < ENTRIES => return,
+            HostFlaw::FlushesOneLine => return self.fake.table_barrier(&entries[..1], coherent),
             _ => {}
         }
-        self.fake.table_barrier(entries);
+        self.fake.table_barrier(entries, coherent);
     }
 
-    fn add_here(&self, words: &CpuWords, word: usize, amount: u64) -> (usize, u64) {
+    fn cpu_words(&self, value: u64) -> Result<WordLines, NoMemory> {
+        self.fake.cpu_words(value)
+    }
+
+    fn add_here(&self, words: &WordLines, word: usize, amount: u64) -> (usize, u64) {
         // SAFETY: see `written`; a script that has this flaw is too short for tables to go back.
         if let Some(first) = unsafe { self.written.load(Ordering::Relaxed).as_ref() }
             && first.load_bits() & CLEARED != 0
@@ -103,7 +109,7 @@ unsafe impl Platform for PlantedHost<'_> {
         self.fake.add_here(words, word, amount)
     }
 
-    fn exchange_at(&self, words: &CpuWords, line: usize, word: usize, old: u64, new: u64) -> bool {
+    fn exchange_at(&self, words: &WordLines, line: usize, word: usize, old: u64, new: u64) -> bool {
         let done = self.fake.exchange_at(words, line, word, old, new);
         done && self.flaw != HostFlaw::ForgetsACursor
     }

@@ -1,0 +1,158 @@
+//! The host, for those who write what the walker of one unit reads.
+
+use super::freed::{FreedTables, release_page};
+use crate::address::PhysAddr;
+use crate::entry::Entry;
+use crate::error::NoMemory;
+use crate::platform::{Context, Lock, LockClass, Platform};
+use crate::proof::Proof;
+use crate::sync::{AtomicUsize, Ordering};
+
+/// A host, whether the walker of a unit snoops its caches, and where table pages come from.
+pub struct Walker<'p, P: Platform> {
+    platform: &'p P,
+    coherent: bool,
+    reserve: Option<&'p TableReserve<P>>,
+}
+
+impl<P: Platform> Clone for Walker<'_, P> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<P: Platform> Copy for Walker<'_, P> {}
+
+impl<'p, P: Platform> Walker<'p, P> {
+    /// The walker of a unit whose [capabilities](crate::iommu::Capabilities::coherent) say this. Table pages come from the host alone.
+    #[inline(always)]
+    pub const fn new(platform: &'p P, coherent: bool) -> Self {
+        Self { platform, coherent, reserve: None }
+    }
+
+    /// The same with table pages of `reserve` as well.
+    #[inline(always)]
+    pub(crate) const fn with_reserve(self, reserve: &'p TableReserve<P>) -> Self {
+        Self { reserve: Some(reserve), ..self }
+    }
+
+    /// The host.
+    #[inline(always)]
+    pub const fn platform(self) -> &'p P {
+        self.platform
+    }
+
+    /// Whether it snoops.
+    #[inline(always)]
+    pub const fn is_coherent(self) -> bool {
+        self.coherent
+    }
+
+    /// Makes entries visible to the walker.
+    #[inline(always)]
+    pub fn show(self, entries: &[Entry]) {
+        self.platform.table_barrier(entries, self.coherent);
+    }
+
+    /// A table page that the walker finds zeroed: one of the host, or of the reserve where the host has none or a lock is held.
+    ///
+    /// # Errors
+    /// [`NoMemory`].
+    pub fn allocate_frame(self, context: Context) -> Result<PhysAddr, NoMemory> {
+        let Some(reserve) = self.reserve else { return self.allocate_frames(context, 1) };
+        if !reserve.comes_first
+            && let Ok(frame) = self.allocate_frames(context, 1)
+        {
+            return Ok(frame);
+        }
+        reserve.take(self.platform).ok_or(NoMemory)
+    }
+
+    /// Table pages of the host side by side, see [`Platform::allocate_frames`].
+    ///
+    /// # Errors
+    /// [`NoMemory`].
+    pub fn allocate_frames(self, context: Context, count: usize) -> Result<PhysAddr, NoMemory> {
+        let first = match count {
+            1 => self.platform.allocate_frame(context),
+            _ => self.platform.allocate_frames(context, count),
+        }?;
+        if !self.coherent {
+            for page in 0..count as u64 {
+                // SAFETY: just lent, to this call.
+                self.show(unsafe { self.platform.frame(PhysAddr::from_pfn(first.pfn() + page)) });
+            }
+        }
+        Ok(first)
+    }
+}
+
+/// Table pages that a domain keeps for maps that find none at the host.
+pub(crate) struct TableReserve<P: Platform> {
+    pages: P::Lock<FreedTables>,
+    /// How many there are. Written under the lock only, so plain stores suffice; read without it (Relaxed): who finds too few asks again
+    /// under the lock.
+    count: AtomicUsize,
+    /// How many there are to be when no map goes on. Relaxed: a number, and nothing else hangs on it.
+    wanted: AtomicUsize,
+    /// Maps take pages from here only, for they hold a lock.
+    comes_first: bool,
+}
+
+impl<P: Platform> TableReserve<P> {
+    /// An empty reserve. If `comes_first`, the host is not asked by maps.
+    pub(crate) fn new(platform: &P, comes_first: bool) -> Self {
+        let pages = platform.lock(LockClass::TableReserve, FreedTables::new());
+        Self { pages, count: AtomicUsize::new(0), wanted: AtomicUsize::new(0), comes_first }
+    }
+
+    /// Pages that are there now.
+    pub(crate) fn pages(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// From now on there are to be so many. [`fill`](Self::fill) has to follow.
+    pub(crate) fn want(&self, pages: usize) {
+        self.wanted.store(pages, Ordering::Relaxed);
+    }
+
+    /// Takes pages from the host until there are as many as wanted and `more`. Not to be called with a lock held.
+    ///
+    /// # Errors
+    /// [`NoMemory`]; those that the host had stay.
+    pub(crate) fn fill(&self, walker: Walker<'_, P>, context: Context, more: usize) -> Result<(), NoMemory> {
+        while self.count.load(Ordering::Relaxed) < self.wanted.load(Ordering::Relaxed) + more {
+            let frame = walker.allocate_frames(context, 1)?;
+            self.with(|pages| {
+                // SAFETY: just lent, so no entry points to it and no CPU walks it.
+                unsafe { pages.push_new(walker.platform, frame) };
+            });
+        }
+        Ok(())
+    }
+
+    /// Gives the host back what is more than wanted and `more`.
+    pub(crate) fn trim(&self, platform: &P, more: usize) {
+        while self.count.load(Ordering::Relaxed) > self.wanted.load(Ordering::Relaxed) + more
+            && let Some(frame) = self.take(platform)
+        {
+            // SAFETY: taken, and in no table.
+            unsafe { release_page(platform, frame, &Proof::never_visible()) };
+        }
+    }
+
+    fn take(&self, platform: &P) -> Option<PhysAddr> {
+        if self.count.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        self.with(|pages| pages.pop(platform))
+    }
+
+    fn with<R>(&self, act: impl FnOnce(&mut FreedTables) -> R) -> R {
+        self.pages.with(|pages| {
+            let result = act(pages);
+            self.count.store(pages.pages(), Ordering::Relaxed);
+            result
+        })
+    }
+}

@@ -1,0 +1,293 @@
+//! Memory that the host does not have, at each place where it is asked for in turn: table pages and the heap alike. What is asked for is
+//! announced, never with a lock held (the fake host sees to that), and as something to sleep for only where the caller may sleep.
+
+use crate::heap::{self, bytes, elsewhere, end_watch, grants_page, library, said, watch};
+use crate::raw_face::{RawFace, open};
+use portcullis::design::{Addressing, Design};
+use portcullis::designs::{DesignId, Visitor};
+use portcullis::invalidation::BATCH_MAX;
+use portcullis::iommu::fake::{FakeIommu, Ticket};
+use portcullis::iommu::{AttachError, Translation};
+use portcullis::platform::fake::{FakeHost, FakeLock};
+use portcullis::platform::{Context, CopyMemory, CpuHint, LockClass, Wait, WordLines};
+use portcullis::table::{Entry, Frame, Rights};
+use portcullis::{
+    Access, Capabilities, Domain, DomainConfig, DomainId, Invalidation, Iommu, Iova, IovaRange, MapError, MapOptions,
+    NewDomainError, NoMemory, PAGE_SIZE, PhysAddr, Platform, Protection, QueueError, RawMapError, Request, Segment,
+    SourceId,
+};
+
+const DEVICE: SourceId = SourceId(8);
+const ACCESS: Access = Access::DeviceReadsAndWrites;
+/// Pages of the mappings that are made. More than a table has, so that some are added; and enough small ones that lists and trees grow.
+const PAGES: [u64; 4] = [1, 5, 600, 1];
+const SMALL: u64 = 300;
+
+/// The fake host, which tells the heap what the library has said, and that what it does itself is none of the library's.
+struct Watched<'h>(&'h FakeHost);
+
+// SAFETY: forwards to the fake, which keeps the promises.
+unsafe impl Platform for Watched<'_> {
+    type Lock<T: Send> = FakeLock<T>;
+    type CpuWords = WordLines;
+
+    fn lock<T: Send>(&self, class: LockClass, value: T) -> FakeLock<T> {
+        self.0.lock(class, value)
+    }
+
+    fn cpu(&self) -> CpuHint {
+        self.0.cpu()
+    }
+
+    fn cpus(&self) -> u32 {
+        self.0.cpus()
+    }
+
+    fn allocate_frame(&self, context: Context) -> Result<PhysAddr, NoMemory> {
+        self.allocate_frames(context, 1)
+    }
+
+    fn allocate_frames(&self, context: Context, count: usize) -> Result<PhysAddr, NoMemory> {
+        if !grants_page(context) {
+            return Err(NoMemory);
+        }
+        said(context, || elsewhere(|| self.0.allocate_frames(context, count)))
+    }
+
+    fn allocate<R>(&self, context: Context, allocate: impl FnOnce() -> R) -> R {
+        self.0.allocate(context, || said(context, allocate))
+    }
+
+    unsafe fn frame(&self, frame: PhysAddr) -> &Frame {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.0.frame(frame) }
+    }
+
+    unsafe fn free_frame(&self, frame: PhysAddr) {
+        // SAFETY: the caller's promise, passed on.
+        elsewhere(|| unsafe { self.0.free_frame(frame) });
+    }
+
+    fn allocate_bytes(&self, bytes: u64, below: PhysAddr) -> Result<PhysAddr, NoMemory> {
+        elsewhere(|| self.0.allocate_bytes(bytes, below))
+    }
+
+    unsafe fn free_bytes(&self, at: PhysAddr, bytes: u64) {
+        // SAFETY: the caller's promise, passed on.
+        elsewhere(|| unsafe { self.0.free_bytes(at, bytes) });
+    }
+
+    fn copies(&self) -> Option<&dyn CopyMemory> {
+        self.0.copies()
+    }
+
+    fn table_barrier(&self, entries: &[Entry], coherent: bool) {
+        elsewhere(|| self.0.table_barrier(entries, coherent));
+    }
+
+    fn cpu_words(&self, value: u64) -> Result<WordLines, NoMemory> {
+        WordLines::new(self, value)
+    }
+
+    fn now_us(&self) -> u64 {
+        self.0.now_us()
+    }
+
+    fn pause(&self, wait: Wait) {
+        self.0.pause(wait);
+    }
+}
+
+/// The fake IOMMU, whose memory is its own.
+struct Apart<'h> {
+    fake: &'h FakeIommu<'h>,
+}
+
+// SAFETY: forwards to the fake, which reaches no memory.
+unsafe impl Iommu for Apart<'_> {
+    type Ticket = Ticket;
+
+    fn capabilities(&self) -> Capabilities {
+        self.fake.capabilities()
+    }
+
+    unsafe fn open_domain(&self, translation: Translation) -> Result<DomainId, AttachError> {
+        // SAFETY: the caller's promise, passed on.
+        elsewhere(|| unsafe { self.fake.open_domain(translation) })
+    }
+
+    unsafe fn close_domain(&self, domain: DomainId) -> Result<(), AttachError> {
+        // SAFETY: the caller's promise, passed on.
+        elsewhere(|| unsafe { self.fake.close_domain(domain) })
+    }
+
+    fn attach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError> {
+        self.fake.attach(domain, device)
+    }
+
+    fn detach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError> {
+        self.fake.detach(domain, device)
+    }
+
+    fn submit(&self, commands: &[Invalidation]) -> Result<Ticket, QueueError> {
+        elsewhere(|| self.fake.submit(commands))
+    }
+
+    fn is_done(&self, ticket: Ticket) -> Result<bool, QueueError> {
+        elsewhere(|| self.fake.is_done(ticket))
+    }
+}
+
+/// What a driver does, with one request for memory refused. What has failed for it is done again.
+struct Script<'h> {
+    host: &'h Watched<'h>,
+    iommu: &'h Apart<'h>,
+    protection: Protection,
+}
+
+fn segment(page: u64, pages: u64) -> Segment {
+    Segment { phys: PhysAddr::from_pfn(0x10_0000 + page), len: pages * PAGE_SIZE }
+}
+
+/// Calls the library, and once more where it had no memory.
+fn again<T>(caller: Context, mut call: impl FnMut() -> Result<T, NoMemory>) -> T {
+    library(caller, &mut call).or_else(|NoMemory| library(caller, call)).expect("there is memory again")
+}
+
+/// What a map says: anything but a want of memory is a mistake.
+fn no_memory<T>(mapped: Result<T, RawMapError>) -> Result<T, NoMemory> {
+    mapped.map_err(|error| match error {
+        RawMapError::Refused(MapError::NoMemory(error)) => error,
+        error => panic!("{error}"),
+    })
+}
+
+impl<'h> Script<'h> {
+    /// What the device reaches is what is mapped, page by page.
+    fn check<D: Design<&'h Watched<'h>, &'h Apart<'h>>>(&self, live: &[(IovaRange, Segment)]) {
+        if self.protection == Protection::None || !matches!(D::INFO.addressing, Addressing::Own | Addressing::Shared) {
+            return;
+        }
+        for (range, segment) in live {
+            for page in [0, range.pages() - 1] {
+                let reached = self.iommu.fake.access(DEVICE, Iova::from_pfn(range.first_pfn() + page), Rights::WRITE);
+                assert_eq!(reached, Some(PhysAddr::from_pfn(segment.phys.pfn() + page)), "{range} is mapped");
+            }
+        }
+        if self.protection == Protection::Strict {
+            let mut reached = self.iommu.fake.reachable(DEVICE, Rights::WRITE);
+            reached.sort_unstable();
+            reached.dedup();
+            let pages = |(range, segment): &(IovaRange, Segment)| {
+                let (first, phys) = (range.first_pfn(), segment.phys.pfn());
+                (0..range.pages()).map(move |page| (first + page, phys + page))
+            };
+            let mut expected: Vec<_> = live.iter().flat_map(pages).collect();
+            expected.sort_unstable();
+            expected.dedup();
+            assert!(reached == expected, "nothing is half mapped");
+        }
+    }
+}
+
+impl<'h> Visitor<&'h Watched<'h>, &'h Apart<'h>> for Script<'h> {
+    type Output = ();
+
+    fn visit<D: Design<&'h Watched<'h>, &'h Apart<'h>>>(self) {
+        let memory = [Segment { phys: PhysAddr::new(0), len: 1 << 40 }];
+        let config = DomainConfig { memory: &memory, ..DomainConfig::new(self.protection) };
+        let before = (bytes(), self.host.0.frames_lent());
+        let opened = library(Context::MaySleep, || open::<D, _, _>(self.iommu, self.host, &config));
+        let domain: Domain<D, _, _> = opened.unwrap_or_else(|error| {
+            let no_memory = RawMapError::Refused(MapError::NoMemory(NoMemory));
+            // What maps all memory as it opens says that it was a map.
+            assert!(
+                error == NewDomainError::NoMemory(NoMemory) || error == NewDomainError::Identity(no_memory),
+                "{error}"
+            );
+            assert_eq!((bytes(), self.host.0.frames_lent()), before, "what was there of it is back");
+            library(Context::MaySleep, || open(self.iommu, self.host, &config)).expect("there is memory again")
+        });
+        elsewhere(|| domain.attach(DEVICE)).expect("a free device");
+        let mut live = elsewhere(Vec::new);
+        let mut map = |map: &dyn Fn() -> Result<IovaRange, RawMapError>, segment: Segment| {
+            let range = again(Context::Atomic, || no_memory(map()));
+            elsewhere(|| {
+                live.push((range, segment));
+                self.check::<D>(&live);
+            });
+        };
+        again(Context::MaySleep, || domain.reserve_tables(2));
+        let mut page = 0;
+        for pages in PAGES {
+            let one = segment(page, pages);
+            map(&|| domain.raw_map_or_lose(&Request::new(&[one], ACCESS).expect("a buffer")), one);
+            page += pages;
+        }
+        for number in 0..SMALL {
+            let one = segment(page + number, 1);
+            let range = again(Context::Atomic, || {
+                no_memory(domain.raw_map_or_lose(&Request::new(&[one], ACCESS).expect("a page")))
+            });
+            elsewhere(|| live.push((range, one)));
+        }
+        elsewhere(|| self.check::<D>(&live));
+        page += SMALL;
+        // Which designs with physical addresses cannot serve.
+        if !matches!(D::INFO.addressing, Addressing::Physical) {
+            let list: Vec<Segment> = elsewhere(|| (0..40).map(|number| segment(page + 2 * number, 1)).collect());
+            // SAFETY: no memory is behind the IOMMU of a test.
+            let mapped = again(Context::Atomic, || {
+                no_memory(unsafe { domain.map_list(list.iter().copied(), ACCESS, &MapOptions::default()) })
+            });
+            let pages = mapped.pages() / 40;
+            library(Context::Atomic, || domain.unmap_raw(mapped.start(), 40 * pages * PAGE_SIZE)).expect("mapped");
+        }
+        let (batched, single) = live.split_at(live.len() / 2);
+        library(Context::Atomic, || {
+            let mut batch = domain.raw_batch();
+            for some in batched.chunks(BATCH_MAX / 2) {
+                some.iter().for_each(|(range, _)| batch.unmap(*range).expect("mapped"));
+                batch.commit_so_far().expect("the hardware answers");
+            }
+            batch.commit().expect("the hardware answers");
+            single.iter().for_each(|(range, segment)| domain.unmap_raw(range.start(), segment.len).expect("mapped"));
+        });
+        elsewhere(|| self.check::<D>(&[]));
+        self.host.0.advance_us(1_000_000);
+        library(Context::Atomic, || domain.tick()).expect("the hardware answers");
+        library(Context::MaySleep, || drop(domain));
+    }
+}
+
+/// Runs the script with request `refused` refused. Returns how many there were.
+fn run(design: DesignId, protection: Protection, refused: usize) -> usize {
+    let host = FakeHost::default();
+    let fake = FakeIommu::new(&host);
+    let (watched, apart) = (Watched(&host), Apart { fake: &fake });
+    watch(refused);
+    design.visit(Script { host: &watched, iommu: &apart, protection });
+    let (asked, wrong) = end_watch();
+    assert_eq!(wrong, 0, "requests that were not announced as they should have been");
+    assert_eq!((host.frames_lent(), host.bytes_lent()), (0, 0));
+    asked
+}
+
+/// Nothing is lost, half mapped or leaked, and each operation can be done again.
+#[test]
+fn each_request_for_memory_may_be_refused() {
+    for design in DesignId::under_test() {
+        for protection in design.info().protections {
+            let asked = run(design, *protection, 0);
+            assert!(asked > 0, "it asks for none");
+            let before = heap::bytes();
+            for refused in 1.. {
+                // A refusal may bring others.
+                if run(design, *protection, refused) < refused {
+                    break;
+                }
+                assert_eq!(heap::bytes(), before, "{} {protection}, request {refused}", design.info().id);
+            }
+        }
+    }
+}
