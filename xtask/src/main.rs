@@ -1,11 +1,12 @@
-//! Developer chores: `cargo xtask test`, `cargo xtask check`, `cargo xtask conformance`, `cargo xtask fuzz`, `cargo xtask soak`,
-//! `cargo xtask mutants`, `cargo xtask readme`, `cargo xtask bench`.
+//! Developer chores: `cargo xtask test`, `cargo xtask check`, `cargo xtask frames`, `cargo xtask conformance`, `cargo xtask fuzz`,
+//! `cargo xtask soak`, `cargo xtask mutants`, `cargo xtask readme`, `cargo xtask bench`.
 
 mod apt;
 mod bench;
 mod check;
 mod conformance;
 mod failure;
+mod frames;
 mod fuzz;
 mod house;
 mod mutants;
@@ -32,7 +33,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Chore {
-    /// Every test: house rules, the no_std proof, the tests of the workspace (the conformance suite on QEMU among them), the
+    /// Every test: house rules, the no_std proof, the frames of its stack, the tests of the workspace (the conformance suite on QEMU among them), the
     /// loom models.
     Test,
     /// Formatting, clippy and the documentation, with warnings as errors.
@@ -42,6 +43,19 @@ enum Chore {
         /// A line for every check, not only for those that fail.
         #[arg(long)]
         list: bool,
+    },
+    /// How much stack the operations of each design take, with a limit for each: the deepest path through the linked object of a `no_std`
+    /// build, without what the host supplies.
+    Frames {
+        /// The functions on each path, with what each of them takes.
+        #[arg(long)]
+        path: bool,
+        /// Instead, who allocates memory so that a lack of it ends in a panic and not in an error.
+        #[arg(long, conflicts_with = "path")]
+        infallible: bool,
+        /// Only the operations of this design.
+        #[arg(long)]
+        design: Option<String>,
     },
     /// The fuzz targets for a long time, with a fresh seed.
     Fuzz {
@@ -118,6 +132,10 @@ fn perform(chore: &Chore) -> Result<(), Failure> {
         Chore::Test => test::test(&workspace),
         Chore::Check => check::check(&workspace),
         Chore::Conformance { list } => conformance::conformance(&workspace, *list),
+        Chore::Frames { path, infallible, design } => {
+            let (path, infallible, design) = (*path, *infallible, design.clone());
+            frames::frames(&workspace, &frames::Options { path, infallible, design })
+        }
         Chore::Fuzz { seconds, seed } => fuzz::fuzz(&workspace, *seconds, *seed),
         Chore::Soak { operations } => soak::soak(&workspace, *operations),
         Chore::Mutants { sample: Some(size), seed: Some(seed), .. } => {

@@ -1,12 +1,10 @@
 //! `cargo xtask test`: every test.
 
 use crate::failure::Failure;
+use crate::frames;
 use crate::qemu;
 use crate::stages::Stages;
-use crate::workspace::Workspace;
-
-/// The package that proves `no_std`. It has a workspace of its own.
-pub(crate) const NO_STD_PROOF: &str = "crates/no-std-proof/Cargo.toml";
+use crate::workspace::{NO_STD_PROOF, Workspace};
 
 /// The feature with which the design of `examples/` is built.
 const EXAMPLE_DESIGN: &str = "portcullis/example-design";
@@ -16,6 +14,7 @@ pub(crate) fn test(workspace: &Workspace) -> Result<(), Failure> {
     stages.stage("QEMU", "there is one, or it is installed", |_| qemu::require())?;
     let target = workspace.target_beside("no-std-proof");
     stages.cargo("no_std proof", &[], &["build", "--manifest-path", NO_STD_PROOF, "--target-dir", &target])?;
+    stages.stage("frames", "cargo xtask frames", |workspace| frames::frames(workspace, &frames::Options::default()))?;
     // With the design of `examples/`, which goes through every test that goes over the designs.
     stages.cargo("tests", &[], &["test", "--workspace", "--features", EXAMPLE_DESIGN])?;
     loom_models(workspace, &mut stages)?;

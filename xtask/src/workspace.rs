@@ -7,6 +7,9 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+/// The package that proves `no_std`. It has a workspace of its own.
+pub(crate) const NO_STD_PROOF: &str = "crates/no-std-proof/Cargo.toml";
+
 /// The workspace that this program is part of.
 pub(crate) struct Workspace {
     pub(crate) root: PathBuf,

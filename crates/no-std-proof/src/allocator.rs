@@ -22,6 +22,7 @@ static HEAP: Bump = Bump { heap: UnsafeCell::new([0; HEAP_BYTES]), used: AtomicU
 
 // SAFETY: what is handed out lies in the heap, at the alignment asked for, and is never handed out again.
 unsafe impl GlobalAlloc for Bump {
+    #[inline(never)]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let base = self.heap.get().cast::<u8>();
         // Room for the worst misalignment, so that one addition takes it. Relaxed: nobody reads what another has written
@@ -36,5 +37,6 @@ unsafe impl GlobalAlloc for Bump {
         }
     }
 
+    #[inline(never)]
     unsafe fn dealloc(&self, _: *mut u8, _: Layout) {}
 }

@@ -2,7 +2,7 @@
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
-use portcullis::platform::{Context, CpuHint, Lock, LockClass, Wait, WordLines};
+use portcullis::platform::{Context, CopyMemory, CpuHint, Lock, LockClass, Wait, WordLines};
 use portcullis::table::{ENTRIES, Entry, Frame};
 use portcullis::{NoMemory, PAGE_SIZE, PhysAddr, Platform};
 
@@ -35,14 +35,17 @@ unsafe impl Platform for Host {
         TryLock { held: AtomicBool::new(false), value: UnsafeCell::new(value) }
     }
 
+    #[inline(never)]
     fn cpu(&self) -> CpuHint {
         CpuHint(0)
     }
 
+    #[inline(never)]
     fn cpus(&self) -> u32 {
         1
     }
 
+    #[inline(never)]
     fn allocate_frame(&self, _: Context) -> Result<PhysAddr, NoMemory> {
         let index = TAKEN.iter().position(|taken| !taken.swap(true, Ordering::Acquire)).ok_or(NoMemory)?;
         let page = &POOL[index];
@@ -51,17 +54,25 @@ unsafe impl Platform for Host {
         Ok(PhysAddr::new((&raw const *page).addr() as u64))
     }
 
+    #[inline(never)]
     unsafe fn frame(&self, frame: PhysAddr) -> &Frame {
         let words = &POOL[index_of(frame)].0;
         // SAFETY: an entry is a transparent atomic word, so both are 512 of those.
         unsafe { &*(&raw const *words).cast::<Frame>() }
     }
 
+    #[inline(never)]
     unsafe fn free_frame(&self, frame: PhysAddr) {
         TAKEN[index_of(frame)].store(false, Ordering::Release);
     }
 
+    // In line, unlike the others: what it returns is a table of functions, and who calls by it has to be seen to have that one.
+    fn copies(&self) -> Option<&dyn CopyMemory> {
+        Some(&Copies)
+    }
+
     /// For walkers that snoop: entries have only to be in the cache.
+    #[inline(never)]
     fn table_barrier(&self, _: &[Entry], _: bool) {
         fence(Ordering::SeqCst);
     }
@@ -71,12 +82,33 @@ unsafe impl Platform for Host {
     }
 
     /// This host has no clock; every look takes a microsecond.
+    #[inline(never)]
     fn now_us(&self) -> u64 {
         NOW_US.fetch_add(1, Ordering::Relaxed)
     }
 
+    #[inline(never)]
     fn pause(&self, _: Wait) {
         core::hint::spin_loop();
+    }
+}
+
+/// Copies by the processor: devices snoop its cache.
+struct Copies;
+
+// SAFETY: memory is mapped at its physical addresses, so it copies what it is told to.
+unsafe impl CopyMemory for Copies {
+    #[inline(never)]
+    unsafe fn copy(&self, from: PhysAddr, to: PhysAddr, len: u64) {
+        let (from, to) = (from.as_u64() as *const u8, to.as_u64() as *mut u8);
+        // SAFETY: the caller's promise, passed on.
+        unsafe { to.copy_from_nonoverlapping(from, len as usize) }
+    }
+
+    #[inline(never)]
+    unsafe fn clear(&self, at: PhysAddr, len: u64) {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { (at.as_u64() as *mut u8).write_bytes(0, len as usize) }
     }
 }
 

@@ -2,12 +2,14 @@
 //!
 //! That it links is the proof: the panic handler below is a lang item that std has too, so a crate that pulls std in ends the
 //! build with a duplicate. Every design is compiled for real, over a host and registers that a kernel could have, and is
-//! reached through the C functions here.
+//! reached through the C functions here. With the feature `frames`, each operation of each design is a function by itself, too.
 #![no_std]
 
 extern crate alloc;
 
 mod allocator;
+#[cfg(feature = "frames")]
+mod frames;
 mod host;
 mod registers;
 

@@ -25,21 +25,25 @@ unsafe impl Sync for Registers {}
 
 // SAFETY: those of a unit that has no other driver, as `new` was promised.
 unsafe impl Mmio for Registers {
+    #[inline(never)]
     fn read32(&self, offset: u32) -> u32 {
         // SAFETY: within the block that `new` was promised; the driver keeps to the registers that it shows.
         unsafe { self.at::<u32>(offset).read_volatile() }
     }
 
+    #[inline(never)]
     fn read64(&self, offset: u32) -> u64 {
         // SAFETY: as above.
         unsafe { self.at::<u64>(offset).read_volatile() }
     }
 
+    #[inline(never)]
     unsafe fn write32(&self, offset: u32, value: u32) {
         // SAFETY: as above.
         unsafe { self.at::<u32>(offset).write_volatile(value) }
     }
 
+    #[inline(never)]
     unsafe fn write64(&self, offset: u32, value: u64) {
         // SAFETY: as above.
         unsafe { self.at::<u64>(offset).write_volatile(value) }

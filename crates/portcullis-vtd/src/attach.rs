@@ -85,6 +85,27 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
         if is_shown { self.invalidate(descriptors) } else { Ok(()) }
     }
 
+    /// Submits commands that do not fit into a submission. All but the last submission are waited for.
+    #[cold]
+    #[inline(never)]
+    fn submit_bursts(&self, commands: &[Invalidation]) -> Result<Ticket, QueueError> {
+        let mut rest = commands;
+        loop {
+            let (burst, others) = rest.split_at(BURST_MAX.min(rest.len()));
+            let ticket = self.submit_burst(burst)?;
+            if others.is_empty() {
+                return Ok(ticket);
+            }
+            self.queue.wait_for(&self.hardware, ticket)?;
+            rest = others;
+        }
+    }
+
+    #[inline(never)]
+    fn submit_burst(&self, commands: &[Invalidation]) -> Result<Ticket, QueueError> {
+        self.queue.submit(&self.hardware, || commands.iter().map(|command| self.descriptor(command)))
+    }
+
     /// The descriptor of a command; what the unit cannot do page by page it does to the whole domain, at all levels.
     #[inline]
     fn descriptor(&self, command: &Invalidation) -> InvalidationDescriptor {
@@ -193,14 +214,7 @@ unsafe impl<M: Mmio, P: Platform> Iommu for Unit<M, P> {
         if !commands.iter().all(is_aligned) {
             return Err(QueueError::Unsupported);
         }
-        let mut rest = commands;
-        while rest.len() > BURST_MAX {
-            let (burst, others) = rest.split_at(BURST_MAX);
-            let ticket = self.queue.submit(&self.hardware, burst.iter().map(|command| self.descriptor(command)))?;
-            self.queue.wait_for(&self.hardware, ticket)?;
-            rest = others;
-        }
-        self.queue.submit(&self.hardware, rest.iter().map(|command| self.descriptor(command)))
+        if commands.len() > BURST_MAX { self.submit_bursts(commands) } else { self.submit_burst(commands) }
     }
 
     /// More commands than 64 go alone.
@@ -209,7 +223,7 @@ unsafe impl<M: Mmio, P: Platform> Iommu for Unit<M, P> {
         if !fits_a_ride(commands) {
             return self.submit(commands);
         }
-        self.queue.submit_shared(&self.hardware, commands.iter().map(|command| self.descriptor(command)))
+        self.queue.submit_shared(&self.hardware, || commands.iter().map(|command| self.descriptor(command)))
     }
 
     #[inline]
@@ -218,7 +232,25 @@ unsafe impl<M: Mmio, P: Platform> Iommu for Unit<M, P> {
         if !fits_a_ride(commands) {
             return Ok(None);
         }
-        self.queue.try_submit_shared(&self.hardware, commands.iter().map(|command| self.descriptor(command)))
+        self.queue.try_submit_shared(&self.hardware, || commands.iter().map(|command| self.descriptor(command)))
+    }
+
+    fn submit_each(
+        &self,
+        commands: &(impl ExactSizeIterator<Item = Invalidation> + Clone),
+        shares: bool,
+    ) -> Result<Ticket, QueueError> {
+        // Where no descriptor says what is asked for, more is taken out.
+        let expressible = |command: Invalidation| match command {
+            Invalidation::Pages { domain, .. } if !is_aligned(&command) => Invalidation::Domain(domain),
+            command => command,
+        };
+        // Made anew for each attempt, where it is used: it may be large.
+        let descriptors = || commands.clone().map(|command| self.descriptor(&expressible(command)));
+        match shares {
+            true => self.queue.submit_shared(&self.hardware, descriptors),
+            false => self.queue.submit(&self.hardware, descriptors),
+        }
     }
 
     fn is_done(&self, ticket: Ticket) -> Result<bool, QueueError> {

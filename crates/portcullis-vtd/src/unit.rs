@@ -4,7 +4,7 @@ use crate::attachments::Attachments;
 use crate::hardware::{Hardware, RegisterTimeout};
 use crate::inherit::{InheritanceError, inherit};
 use crate::page::{Page, Stopped};
-use crate::queue::{Queue, QueueUse};
+use crate::queue::{Queue, QueueUse, SlotEnds};
 use crate::spec::descriptors::{ContextScope, InvalidationDescriptor, IotlbScope};
 use crate::spec::faults::status;
 use crate::spec::registers::{
@@ -220,11 +220,14 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
     }
 
     /// Makes all that the driver needs, with the devices of the previous owner in it, and gives the unit no command.
+    // Apart, so that what it takes of the stack is not taken when the unit gets its commands.
+    #[inline(never)]
     fn prepare(hardware: Hardware<M, P>, identity: &Identity, config: UnitConfig) -> Result<Self, BringUpError> {
         let Identity { capability, extended, domain_id_bits, status } = *identity;
         let platform = &hardware.platform;
-        let [root, descriptors, statuses] = Page::allocate_all(Walker::new(platform, identity.extended.coherent()))?;
-        let mut queue = Queue::new(platform, descriptors, statuses);
+        let ends = SlotEnds::new(platform)?;
+        let [root, descriptors, statuses] = Page::allocate_all(Walker::new(platform, extended.coherent()))?;
+        let mut queue = Queue::new(platform, descriptors, statuses, ends);
         let mut attachments = Attachments::new(DeviceTables::new(root), domain_id_bits);
         if status & global::TRANSLATION != 0
             && let Err(error) = inherit(&hardware, capability, extended, &mut attachments)
@@ -403,7 +406,7 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
     /// Context-cache and IOTLB invalidations may go together, in this order: hardware starts the second kind only after the
     /// first kind ahead of it is done (§6.5.2.11).
     pub(crate) fn invalidate(&self, descriptors: &[InvalidationDescriptor]) -> Result<(), QueueError> {
-        let ticket = self.queue.submit(&self.hardware, descriptors.iter().copied())?;
+        let ticket = self.queue.submit(&self.hardware, || descriptors.iter().copied())?;
         self.queue.wait_for(&self.hardware, ticket)
     }
 }

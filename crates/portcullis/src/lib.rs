@@ -48,8 +48,8 @@ pub mod designs;
 pub mod domain;
 mod entry;
 pub mod error;
-#[allow(unsafe_code, reason = "a slice of one value becomes the value")]
-mod fallible;
+#[allow(unsafe_code, reason = "parts of a value are made one by one")]
+mod in_place;
 pub mod invalidation;
 #[allow(unsafe_code, reason = "what hardware promises")]
 pub mod iommu;
@@ -68,6 +68,7 @@ mod safety;
 mod segment_list;
 #[cfg(feature = "serde")]
 mod serialise;
+mod sort;
 #[allow(unsafe_code, reason = "table pages have an owner that types cannot show")]
 mod space;
 #[allow(unsafe_code, reason = "memory of buffers is copied")]

@@ -2,45 +2,42 @@
 
 use crate::address::Segment;
 use crate::error::NoMemory;
-use crate::fallible::move_into;
+use crate::platform::memory::move_into;
 use alloc::vec::Vec;
 use arrayvec::ArrayVec;
 
-/// Segments that take no memory of the heap.
-const FEW: usize = 16;
-
-/// A list of segments.
+/// A list of segments. Up to `FEW` of them take no memory of the heap.
 #[derive(Default)]
-pub(crate) struct SegmentList {
+pub(crate) struct SegmentList<const FEW: usize> {
     few: ArrayVec<Segment, FEW>,
     /// All of them, where they are more.
     many: Vec<Segment>,
 }
 
-impl SegmentList {
-    /// What `segments` gives, in `room` for so many where they are more than a few. If `joins`, neighbours that meet where a page ends are joined: not where each segment has addresses of
+impl<const FEW: usize> SegmentList<FEW> {
+    /// Adds what `segments` gives, in `room` for so many where they are more than a few. If `joins`, neighbours that meet where a page ends
+    /// are joined: not where each segment has addresses of
     /// its own, which are found by its number.
     ///
     /// # Errors
     /// [`NoMemory`].
     pub(crate) fn collect(
+        &mut self,
         room: impl Fn(usize) -> Result<Vec<Segment>, NoMemory>,
         segments: impl IntoIterator<Item = Segment>,
         joins: bool,
-    ) -> Result<Self, NoMemory> {
-        let mut list = Self::default();
+    ) -> Result<(), NoMemory> {
         let mut segments = segments.into_iter();
-        let Some(mut last) = segments.next() else { return Ok(list) };
+        let Some(mut last) = segments.next() else { return Ok(()) };
         for next in segments {
             let end = last.phys.checked_add(last.len).filter(|end| *end == next.phys && end.page_offset() == 0);
             match end.and_then(|_| last.len.checked_add(next.len)) {
                 // One without a length is for the request to refuse.
                 Some(len) if joins && last.len > 0 && next.len > 0 => last.len = len,
-                _ => list.push(&room, core::mem::replace(&mut last, next))?,
+                _ => self.push(&room, core::mem::replace(&mut last, next))?,
             }
         }
-        list.push(&room, last)?;
-        Ok(list)
+        self.push(&room, last)
     }
 
     pub(crate) fn as_slice(&self) -> &[Segment] {

@@ -2,15 +2,14 @@
 
 use crate::address::{IovaRange, PhysAddr, Segment};
 use crate::error::{MapError, NewDomainError, NoMemory, RawMapError, SyncError, UnmapError};
-use crate::fallible::try_box;
 use crate::iommu::{
     AttachError, Capabilities, DomainId, Invalidation, Iommu, QueueError, SourceId, Translation, covering,
 };
+use crate::platform::memory::try_box;
 use crate::platform::{Context, Phase, Platform, Step};
 use crate::proof::Proof;
 use crate::request::{Access, Request};
-use crate::segment_list::SegmentList;
-use crate::sub_page::{Bounce, BouncePages, BouncePool, Chain, SubPage, Sync};
+use crate::sub_page::{BouncePages, BouncePool, SubPage};
 use crate::submission::Submission;
 use crate::sync::{AtomicBool, AtomicU64, Ordering, PanicFlag, PanicTag, StaticCounter};
 use crate::table::{
@@ -19,6 +18,9 @@ use crate::table::{
 use crate::unwind::on_unwind;
 use alloc::boxed::Box;
 
+mod bounced;
+mod each;
+mod reserve;
 /// Tags handed out so far.
 static TAGS: StaticCounter = StaticCounter::new(0);
 
@@ -109,23 +111,20 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
         })
     }
 
-    /// The same for a mapper that writes tables with a lock held: no map asks the host for a page, for hosts may take their time.
-    /// [`make_room`](Self::make_room) has to come before.
-    #[must_use]
-    pub(crate) fn with_reserve_first(mut self) -> Self {
-        self.reserve = TableReserve::new(&self.platform, true);
-        self
-    }
-
     /// The same with bounce pages where `sub_page` asks for them.
     ///
     /// # Errors
     /// [`NewDomainError::CannotBounce`] from a host that copies nothing, [`NewDomainError::NoMemory`].
     pub fn with_sub_page(mut self, sub_page: SubPage) -> Result<Self, NewDomainError> {
+        self.set_sub_page(sub_page).map(|()| self)
+    }
+
+    /// The same for one that is where it is to stay.
+    pub(crate) fn set_sub_page(&mut self, sub_page: SubPage) -> Result<(), NewDomainError> {
         if sub_page == SubPage::Bounce {
             self.bounce = Some(try_box(&self.platform, Context::MaySleep, BouncePool::new(&self.platform)?)?);
         }
-        Ok(self)
+        Ok(())
     }
 
     /// The bounce pages, for a [`Mapper`](crate::design::Mapper) to show.
@@ -173,40 +172,6 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     #[inline]
     pub const fn table(&self) -> &SecondLevelTable {
         &self.table
-    }
-
-    /// Table pages in use, those that are kept for maps among them.
-    pub(crate) fn table_pages(&self) -> usize {
-        self.table.pages() + self.reserve.pages()
-    }
-
-    /// Table pages that a map of `pages` pages adds at most, wherever its addresses lie.
-    pub(crate) fn tables_max(&self, pages: u64) -> usize {
-        self.table.tables_max(pages)
-    }
-
-    /// Keeps `tables` table pages for maps that find none at the host, until another call says otherwise.
-    ///
-    /// # Errors
-    /// [`NoMemory`]; those that the host had are kept.
-    pub(crate) fn reserve_tables(&self, tables: usize) -> Result<(), NoMemory> {
-        self.reserve.want(tables);
-        self.reserve.trim(&self.platform, 0);
-        self.reserve.fill(self.walker(), Context::MaySleep, 0)
-    }
-
-    /// Sees to it that a map of `pages` pages finds its tables in the reserve, unless others take them first. Not to be called with a
-    /// lock held.
-    ///
-    /// # Errors
-    /// [`NoMemory`].
-    pub(crate) fn make_room(&self, pages: u64) -> Result<(), NoMemory> {
-        self.reserve.fill(self.walker(), Context::Atomic, self.tables_max(pages))
-    }
-
-    /// Gives back what [`make_room`](Self::make_room) has taken and no map has used, but for what the next one needs that has a page.
-    pub(crate) fn give_room_back(&self) {
-        self.reserve.trim(&self.platform, self.tables_max(1));
     }
 
     /// Lets a device in.
@@ -596,51 +561,6 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
         if let Some(bounce) = &self.bounce {
             bounce.close(&self.platform, &proof);
         }
-    }
-}
-
-/// Without a bounce pool there are no pages to give back. A panic poisons the domain here as elsewhere, and pages that it leaves without
-/// an owner are lost.
-impl<P: Platform, I: Iommu> Bounce for AddressSpace<P, I> {
-    unsafe fn enter(&self, request: &Request<'_>) -> Result<(SegmentList, Chain), MapError> {
-        let Some(bounce) = &self.bounce else { return Err(MapError::PartialPage(request.phys())) };
-        // SAFETY: the caller's promise, passed on.
-        let entered = self.unless_panicked(|| unsafe { bounce.enter(&self.platform, request) });
-        entered.unwrap_or(Err(MapError::Poisoned))
-    }
-
-    fn note(&self, first_pfn: u64, pages: Chain) {
-        if let Some(bounce) = &self.bounce {
-            let _ = self.unless_panicked(|| bounce.note(&self.platform, first_pfn, pages));
-        }
-    }
-
-    fn take(&self, first_pfn: u64, to: &mut Chain) -> Option<Segment> {
-        let bounce = self.bounce.as_ref()?;
-        self.unless_panicked(|| bounce.take(&self.platform, first_pfn, to)).flatten()
-    }
-
-    fn abandon(&self, pages: Chain) {
-        if let Some(bounce) = &self.bounce {
-            let _ = self.unless_panicked(|| bounce.abandon(pages));
-        }
-    }
-
-    unsafe fn settle(&self, pages: Chain) -> Result<(), QueueError> {
-        let Some(bounce) = &self.bounce else { return Ok(()) };
-        // SAFETY: the caller's promise, passed on.
-        self.unless_panicked(|| unsafe { bounce.settle(&self.platform, pages) }).ok_or(QueueError::Panicked)
-    }
-
-    unsafe fn sync(&self, first_pfn: u64, whom: Sync) {
-        if let Some(bounce) = &self.bounce {
-            // SAFETY: the caller's promise, passed on.
-            let _ = self.unless_panicked(|| unsafe { bounce.sync(&self.platform, first_pfn, whom) });
-        }
-    }
-
-    fn in_use(&self) -> usize {
-        self.bounce.as_ref().map_or(0, |bounce| bounce.in_use())
     }
 }
 

@@ -5,8 +5,7 @@ mod format;
 use crate::failure::Failure;
 use crate::house;
 use crate::stages::{Stages, require};
-use crate::test::NO_STD_PROOF;
-use crate::workspace::Workspace;
+use crate::workspace::{NO_STD_PROOF, Workspace};
 
 pub(crate) fn check(workspace: &Workspace) -> Result<(), Failure> {
     require("fmt", "rustfmt")?;
@@ -17,7 +16,8 @@ pub(crate) fn check(workspace: &Workspace) -> Result<(), Failure> {
     stages.stage("formatting", "rustfmt --check, over every Rust file", format::check)?;
     let clippy = ["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"];
     stages.cargo("clippy", &[], &clippy)?;
-    let clippy = ["clippy", "--manifest-path", NO_STD_PROOF, "--target-dir", &proof_target, "--", "-D", "warnings"];
+    let clippy = ["clippy", "--manifest-path", NO_STD_PROOF, "--all-features", "--target-dir", &proof_target];
+    let clippy = [&clippy[..], &["--", "-D", "warnings"]].concat();
     stages.cargo("clippy of the no_std proof", &[], &clippy)?;
     let mut doc = vec!["doc", "--no-deps", "--all-features"];
     for package in workspace.libraries() {

@@ -383,7 +383,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "close-does-not-cut-off",
         rule: "S10",
         file: "crates/portcullis-vtd/src/attachments.rs",
-        find: r"        of_domain().for_each(|(device, _)| self.tables.remove(platform, device));
+        find: r"        of_domain().for_each(|(device, _)| self.tables.remove(walker, device));
 ",
         replace: r"",
         package: "portcullis-vtd",

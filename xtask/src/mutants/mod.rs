@@ -3,6 +3,7 @@
 
 mod driver;
 mod library;
+mod memory;
 mod runs;
 mod sample;
 mod unit;
@@ -82,7 +83,7 @@ impl Mutant {
 
 /// Every flaw.
 fn known() -> impl Iterator<Item = &'static Mutant> {
-    library::MUTANTS.iter().chain(runs::MUTANTS).chain(driver::MUTANTS).chain(unit::MUTANTS)
+    library::MUTANTS.iter().chain(memory::MUTANTS).chain(runs::MUTANTS).chain(driver::MUTANTS).chain(unit::MUTANTS)
 }
 
 /// How a run of the test that is named for a flaw has ended.

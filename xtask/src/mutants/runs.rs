@@ -7,7 +7,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "batch-is-not-made-visible",
         rule: "S2",
         file: "crates/portcullis/src/chunk/mapper.rs",
-        find: r"allocator.chunks.make_visible(platform, run);
+        find: r"allocator.chunks.make_visible(space.walker(), run);
         platform.probe(Step::Enter(Phase::Invalidate));",
         replace: "platform.probe(Step::Enter(Phase::Invalidate));",
         package: "portcullis",
@@ -19,9 +19,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
         rule: "S2",
         file: "crates/portcullis/src/chunk/page_states.rs",
         find: r"    if entries.iter().any(|entry| entry.load_bits() & CLEARED != 0) {
-        platform.table_barrier(entries);",
+        walker.show(entries);",
         replace: r"    if entries.iter().any(|entry| entry.load_bits() & CLEARED != 0) {
-        platform.table_barrier(&entries[..1]);",
+        walker.show(&entries[..1]);",
         package: "portcullis",
         target: "suite",
         test: "planted::s2_a_host_that_does_not_flush_what_is_cleared",
@@ -40,7 +40,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "run-is-cut-short",
         rule: "S2",
         file: "crates/portcullis/src/invalidation/strict.rs",
-        find: "end.min((first | (within_pages - 1)) + 1)",
+        find: "end.min((first | (self.within_pages - 1)) + 1)",
         replace: "end.min(first + 1)",
         package: "portcullis",
         target: "lib",
@@ -92,8 +92,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "kept-run-counts-as-one",
         rule: "S7",
         file: "crates/portcullis/src/invalidation/revocation.rs",
-        find: "Packed::push(&mut self.closed, run);\n        }\n        self.closed_room = self.room_taken() as u8;",
-        replace: "Packed::push(&mut self.closed, Revoked { unmaps: 1, ..run });\n        }\n        self.closed_room = self.room_taken() as u8;",
+        find: "let taken = run.unmaps.max(next - from);",
+        replace: "let (taken, run) = (next - from, Revoked { unmaps: next - from, ..run });",
         package: "portcullis",
         target: "suite",
         test: "s4_flush_queues::a_batch_with_a_placed_mapping_counts_its_unmaps",

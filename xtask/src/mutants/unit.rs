@@ -154,7 +154,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "attach-loses-the-page-that-it-did-not-need",
         rule: "S4",
         file: "crates/portcullis-vtd/src/attachments.rs",
-        find: r"    spares.release(platform);
+        find: r"    spares.release(walker.platform());
     result",
         replace: r"    result",
         package: "portcullis-vtd",

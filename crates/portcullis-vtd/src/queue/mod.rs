@@ -26,16 +26,18 @@ use shared::{Ride, Turn, UNSEEN};
 
 use crate::hardware::Hardware;
 use crate::page::{Page, Stopped};
+use crate::sorted::try_reserve;
 use crate::spec::descriptors::{DESCRIPTOR_BYTES, InvalidationDescriptor, StatusWrite};
 use crate::spec::registers::{FSTS, IQA, IQH, IQT, QUEUE_INDEX_SHIFT, global};
 use crate::spec::{faults::status, tables::ENTRIES};
 use crate::sync::AtomicU64;
 use crate::unbroken::Unbroken;
 use crate::{BringUpError, Mmio};
+use alloc::boxed::Box;
 use core::num::NonZeroU64;
 use portcullis::platform::{LockClass, Step, Wait};
 use portcullis::table::Entry;
-use portcullis::{PhysAddr, Platform, QueueError};
+use portcullis::{NoMemory, PhysAddr, Platform, QueueError};
 
 /// Descriptors that fit into the page.
 pub(crate) const SLOTS: usize = ENTRIES / 2;
@@ -110,7 +112,7 @@ pub(crate) struct Ring {
     /// Times that commands were handed in.
     commits: u64,
     /// For each slot in which a submission begins, the slot behind its wait once that is written.
-    ends: [u8; SLOTS],
+    ends: Box<[u8; SLOTS]>,
 }
 
 const _: () = assert!(SLOTS <= 1 << u8::BITS, "a byte names a slot");
@@ -152,6 +154,17 @@ impl Ring {
     }
 }
 
+/// Memory for [`Ring::ends`]: in the ring itself it would be in every frame through which a new unit goes.
+pub(crate) struct SlotEnds(Box<[u8; SLOTS]>);
+
+impl SlotEnds {
+    pub(crate) fn new<P: Platform>(platform: &P) -> Result<Self, NoMemory> {
+        let mut ends = try_reserve(platform, SLOTS)?;
+        ends.resize(SLOTS, 0);
+        ends.into_boxed_slice().try_into().map(Self).map_err(|_| NoMemory)
+    }
+}
+
 /// Tells the hardware how far the ring is written.
 fn ring_doorbell<M: Mmio, P: Platform>(ring: &Ring, hardware: &Hardware<M, P>) {
     hardware.write64(IQT, (ring.tail as u64) << QUEUE_INDEX_SHIFT);
@@ -174,7 +187,7 @@ pub(crate) struct Queue<P: Platform> {
 }
 
 impl<P: Platform> Queue<P> {
-    pub(crate) fn new(platform: &P, descriptors: Page, statuses: Page) -> Self {
+    pub(crate) fn new(platform: &P, descriptors: Page, statuses: Page, ends: SlotEnds) -> Self {
         let ring = Ring {
             head: 0,
             oldest: 1,
@@ -184,7 +197,7 @@ impl<P: Platform> Queue<P> {
             departed: [None; 2],
             broken: false,
             commits: 0,
-            ends: [0; SLOTS],
+            ends: ends.0,
         };
         let ring = Unbroken::closed(platform.lock(LockClass::InvalidationQueue, ring));
         let landing_seen_us = AtomicU64::new(UNSEEN);
@@ -234,12 +247,16 @@ impl<P: Platform> Queue<P> {
     /// Submits `descriptors`, at most [`BURST_MAX`], and a wait behind them. Spins for room, without the lock.
     ///
     /// The wait needs no fence: hardware completes a wait only after everything ahead of it in the queue (§6.5.2.11).
-    pub(crate) fn submit<M: Mmio>(
+    pub(crate) fn submit<M: Mmio, D: ExactSizeIterator<Item = InvalidationDescriptor>>(
         &self,
         hardware: &Hardware<M, P>,
-        descriptors: impl ExactSizeIterator<Item = InvalidationDescriptor> + Clone,
+        descriptors: impl Fn() -> D,
     ) -> Result<Ticket, QueueError> {
-        self.when_there_is_room(hardware, |ring| self.push(ring, hardware, descriptors.clone()).map(Ticket::from))
+        self.when_there_is_room(hardware, |ring| {
+            // Where it is: it may be large.
+            let mut descriptors = descriptors();
+            self.push(ring, hardware, &mut descriptors).map(Ticket::from)
+        })
     }
 
     /// Tries, with the lock for each try, until there is room.

@@ -51,22 +51,26 @@ pub(super) struct Turn {
 
 impl<P: Platform> Queue<P> {
     /// Submits `descriptors`, at most [`BURST_MAX`], behind one wait with those of others. Spins for room, without the lock.
-    pub(crate) fn submit_shared<M: Mmio>(
+    pub(crate) fn submit_shared<M: Mmio, D: ExactSizeIterator<Item = InvalidationDescriptor>>(
         &self,
         hardware: &Hardware<M, P>,
-        descriptors: impl ExactSizeIterator<Item = InvalidationDescriptor> + Clone,
+        descriptors: impl Fn() -> D,
     ) -> Result<Ticket, QueueError> {
-        self.when_there_is_room(hardware, |ring| self.board(ring, hardware, descriptors.clone()))
+        self.when_there_is_room(hardware, |ring| {
+            // Where it is: it may be large.
+            let mut descriptors = descriptors();
+            self.board(ring, hardware, &mut descriptors)
+        })
     }
 
     /// The same where there is room; `None` where there is none.
     #[inline]
-    pub(crate) fn try_submit_shared<M: Mmio>(
+    pub(crate) fn try_submit_shared<M: Mmio, D: ExactSizeIterator<Item = InvalidationDescriptor>>(
         &self,
         hardware: &Hardware<M, P>,
-        descriptors: impl ExactSizeIterator<Item = InvalidationDescriptor> + Clone,
+        descriptors: impl Fn() -> D,
     ) -> Result<Option<Ticket>, QueueError> {
-        self.once(|ring| self.board(ring, hardware, descriptors.clone()))
+        self.once(|ring| self.board(ring, hardware, descriptors()))
     }
 
     /// Writes a commit into the next ride, and has that depart where there is nothing to wait for.

@@ -22,8 +22,8 @@ use super::table_log::{LOOKS, Lists, QUEUES, TableLog};
 use super::tables::ChunkTables;
 use crate::address::IovaRange;
 use crate::error::NoMemory;
-use crate::fallible::{try_box, try_reserve};
 use crate::iova::IovaRequest;
+use crate::platform::memory::{try_box, try_reserve};
 use crate::platform::{CPU_WORDS, Context, CpuWords, Deadline, Lock, LockClass, Padded, Platform, Step, WordLines};
 use crate::proof::Proof;
 use crate::request::{Access, Stream};
@@ -104,9 +104,8 @@ pub(crate) struct Chunks<P: Platform> {
     tables: ChunkTables,
     cpus: P::CpuWords,
     rings: WordLines,
-    /// Written at the end of every chunk. Not beside what every map and unmap reads, and not moved when a domain is made: on a
-    /// kernel's stack its kilobytes are too many.
-    open_tables: Box<Padded<OpenTables>>,
+    /// Written at the end of every chunk, but not beside what every map and unmap reads.
+    open_tables: OpenTables,
     /// Written at the end of every table. Likewise.
     table_log: Box<Padded<P::Lock<TableLog>>>,
     /// When the tables are swept next.
@@ -128,6 +127,12 @@ const fn begin(chunk: Chunk) -> u64 {
     (first + chunk.units as u64 * UNIT_PAGES) << END_SHIFT | first
 }
 
+/// The log behind its lock. Apart, so that the room for moving it is not in the frame of its caller as well.
+#[inline(never)]
+fn boxed_log<P: Platform>(platform: &P, table_log: TableLog) -> Result<Box<Padded<P::Lock<TableLog>>>, NoMemory> {
+    try_box(platform, Context::MaySleep, Padded(platform.lock(LockClass::IovaAllocator, table_log)))
+}
+
 impl<P: Platform> Chunks<P> {
     /// Chunks in the upper half of the addresses below `2^width`, without what `reserved` has of it, by page numbers: first,
     /// and one past the last. [None](Self::is_none) where that is too little.
@@ -141,19 +146,15 @@ impl<P: Platform> Chunks<P> {
         tables.extend(above.map(|(first, end)| (number(*first), number(end - 1) + 1)));
         let (cpus, rings) = (platform.cpu_words(NO_CHUNK)?, WordLines::with_lines(platform, RINGS, NO_CHUNK)?);
         let cursors = (cpus.lines() + RINGS) * CPU_WORDS;
-        let table_log = TableLog::new(numbers as u32, tables);
+        let table_log = TableLog::new(platform, numbers as u32, tables)?;
         Ok(Self {
             first_pfn,
             numbers: numbers as usize,
             tables: ChunkTables::new(platform, numbers as u32)?,
             cpus,
             rings,
-            open_tables: try_box(platform, Context::MaySleep, Padded(OpenTables::new(platform, cursors)?))?,
-            table_log: try_box(
-                platform,
-                Context::MaySleep,
-                Padded(platform.lock(LockClass::IovaAllocator, table_log)),
-            )?,
+            open_tables: OpenTables::new(platform, cursors)?,
+            table_log: boxed_log(platform, table_log)?,
             sweep_due: Deadline::none(),
         })
     }
@@ -340,7 +341,7 @@ impl<P: Platform> Chunks<P> {
         is_needed: impl Fn() -> bool,
         grow: impl Fn(u64) -> Result<&'g Frame, NoMemory>,
     ) -> Result<Answer, NoMemory> {
-        let open_tables = &self.open_tables.0;
+        let open_tables = &self.open_tables;
         let (log, units) = open_tables.log_of(cursor, wanted);
         let chunk = loop {
             if wanted != Wanted::Table
@@ -375,7 +376,7 @@ impl<P: Platform> Chunks<P> {
             if let Some(chunk) = table_log.take_table(platform, &self.tables, log) {
                 return Answer::Chunk(Some(chunk));
             }
-        } else if table_log.open_table(platform, &self.tables, &self.open_tables.0, log, units) {
+        } else if table_log.open_table(platform, &self.tables, &self.open_tables, log, units) {
             return Answer::Opened;
         }
         match table_log.number(self.tables.len()) {
@@ -446,7 +447,7 @@ impl<P: Platform> Chunks<P> {
 
     /// Finds the tables that are spent. The lock is taken anew for every few.
     pub(crate) fn sweep(&self, platform: &P) {
-        self.table_log.0.with(|table_log| table_log.close_tables(&self.open_tables.0));
+        self.table_log.0.with(|table_log| table_log.close_tables(&self.open_tables));
         for queue in 0..QUEUES {
             let tables = self.table_log.0.with(|table_log| table_log.queue_len(queue));
             for first in (0..tables).step_by(LOOKS) {
@@ -511,7 +512,7 @@ impl<P: Platform> Chunks<P> {
     /// Memory of the records, in bytes.
     pub(crate) fn record_bytes(&self) -> usize {
         let words = (self.cpus.lines() + RINGS) * size_of::<Padded<[u64; CPU_WORDS]>>();
-        self.tables.bytes() + words + self.open_tables.0.bytes() + self.table_log.0.with(|table_log| table_log.bytes())
+        self.tables.bytes() + words + self.open_tables.bytes() + self.table_log.0.with(|table_log| table_log.bytes())
     }
 }
 

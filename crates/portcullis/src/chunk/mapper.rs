@@ -4,24 +4,27 @@
 //! those that are there to stay, and all where addresses are narrow have theirs below, in the magazines and the tree of
 //! `magazine`: they are the base's, which also commits what is not invalidated at once, for both halves.
 
-use super::chunks::{CHUNK_PAGES, CHUNKED_PAGES_MAX, Chunks, TABLE_IDLE_US, TABLE_PAGES, Taken};
+use super::chunks::{CHUNK_PAGES, Chunks, TABLE_IDLE_US, TABLE_PAGES, Taken};
+use super::halves::{Halves, has_place};
 use super::page_states::{self, ClearedMark};
 use super::reclaim::Reclaim;
 use crate::address::{IovaRange, Segment};
 use crate::design::{AssembledMapper, DomainSetup, LockFree, Mapper, Parts, Usage};
 use crate::error::{CommitError, MapError, NewDomainError, NoMemory, RawMapError, RawUnmapError, UnmapError};
-use crate::invalidation::{CPU_QUEUE_CAPACITY, Commands, Deferral, Flushes, Revocation, Submissions};
+use crate::in_place::{Made, part};
+use crate::invalidation::{CPU_QUEUE_CAPACITY, Commands, Deferral, Due, Flushes, Revocation, Revoked, Submissions};
 use crate::iommu::{AttachError, DomainId, Invalidation, Iommu, SourceId};
-use crate::iova::{Claim, IovaAllocator, IovaRequest, Kept, MagazineAllocator, never_handed_out};
+use crate::iova::IovaRequest;
 use crate::placement::Placement;
 use crate::platform::{Context, Phase, Platform, Step};
-use crate::proof::{Committed, Proof};
+use crate::proof::Committed;
 use crate::request::{Access, Lifetime, Request, Stream};
 use crate::safety::Protection;
 use crate::space::Pending;
-use crate::sub_page::BouncePages;
+use crate::sub_page::{Bounce, BouncePages, Chain};
 use crate::sync::{AtomicU8, Ordering, fence};
-use crate::table::{Frame, TableRule};
+use crate::table::{Frame, FreedTables, TableRule};
+use core::mem::MaybeUninit;
 
 /// Unmaps of a CPU that wait for a flush at most: half of what Linux has.
 const QUEUED_MAX: usize = if cfg!(loom) { 2 } else { CPU_QUEUE_CAPACITY / 2 };
@@ -52,23 +55,23 @@ pub struct Chunked<P: Platform, I: Iommu> {
     pub(super) reclaim: Reclaim<P>,
 }
 
-/// The allocators of the two halves. Only that of the lower half is asked for addresses: [`Chunked`] takes those of the upper by
-/// itself, and writes their entries at once. Addresses of both come back here, but for those that an unmap of one command spends.
-pub(super) struct Halves<P: Platform> {
-    pub(super) chunks: Chunks<P>,
-    below: MagazineAllocator<P>,
-}
-
 impl<P: Platform, I: Iommu> Chunked<P, I> {
     /// The mapper of a new domain.
     ///
     /// # Errors
     /// [`NewDomainError::NoMemory`], and those of [`AssembledMapper::with_parts`].
     pub fn new(setup: DomainSetup<'_, P, I>) -> Result<Self, NewDomainError> {
-        let chunks = Chunks::new(&setup.platform, setup.width, &never_handed_out(&setup.platform, setup.reserved)?)?;
-        let width_below = setup.width - u8::from(!chunks.is_none());
-        let below = MagazineAllocator::new(&setup.platform, width_below, setup.reserved)?;
-        let reclaim = Reclaim::new(&setup.platform);
+        let mut mapper = MaybeUninit::uninit();
+        Self::new_in(&mut mapper, setup)?;
+        // SAFETY: made just now.
+        Ok(unsafe { mapper.assume_init() })
+    }
+
+    /// The same, made in `to`.
+    ///
+    /// # Errors
+    /// Those of [`new`](Self::new); nothing is in `to` then.
+    pub(crate) fn new_in(to: &mut MaybeUninit<Self>, setup: DomainSetup<'_, P, I>) -> Result<(), NewDomainError> {
         let parts = Parts {
             commands: Commands::PerRun { within_pages: CHUNK_PAGES },
             submissions: Submissions::Shared,
@@ -81,14 +84,30 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
             locking: LockFree,
         };
         let is_strict = setup.protection == Protection::Strict;
-        let base = AssembledMapper::with_parts(Halves { chunks, below }, parts, setup)?;
-        if base.allocator.chunks.is_none() {
+        let at = to.as_mut_ptr();
+        // SAFETY: the place of the base in `to`, which `Halves::new_in` fills in with the rest.
+        let base = unsafe {
+            let base = part(&raw mut (*at).base);
+            Made::by(base, |base| AssembledMapper::build_in(base, Halves::new_in, parts, setup))
+        }?;
+        let AssembledMapper { space, allocator, .. } = base.get();
+        if allocator.chunks.is_none() {
             // All maps are general ones, and leave the cursors alone.
-            base.space.end_plain_maps();
+            space.end_plain_maps();
         }
-        let has_commands = base.space.capabilities().address_mask_max.is_some();
+        let has_commands = space.capabilities().address_mask_max.is_some();
         let usual_way = if is_strict && has_commands { UnmapWay::OneCommand } else { UnmapWay::General };
-        Ok(Self { base, usual_way, unmap_way: AtomicU8::new(usual_way as u8), reclaim })
+        let reclaim = Reclaim::new(space.platform());
+        base.keep();
+        // Every field: with another in the mapper this does not compile.
+        let _ = |Self { base: _, usual_way: _, unmap_way: _, reclaim: _ }: &Self| {};
+        // SAFETY: within `to`; the base was made just now.
+        unsafe {
+            (&raw mut (*at).usual_way).write(usual_way);
+            (&raw mut (*at).unmap_way).write(AtomicU8::new(usual_way as u8));
+            (&raw mut (*at).reclaim).write(reclaim);
+        }
+        Ok(())
     }
 
     fn chunks(&self) -> &Chunks<P> {
@@ -267,10 +286,10 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
     fn take_down_general(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
         let AssembledMapper { allocator, space, .. } = &self.base;
         match allocator.chunks_of(range) {
-            Some(chunks) => self.base.take_down_placed(range, self.refusal(chunks, range), out),
+            Some(chunks) => self.base.take_down_placed_into(range, self.refusal(chunks, range), out),
             None => {
                 space.platform().probe(Step::Unmap);
-                self.base.take_down(range, out)
+                self.base.take_down_into(range, out)
             }
         }
     }
@@ -337,7 +356,27 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         }
     }
 
+    /// The first half of such an unmap: takes the mapping down. Table pages that go with it are added to `tables`.
+    #[inline(never)]
+    fn take_down_alone(&self, range: IovaRange, tables: &mut FreedTables) -> Result<Revoked, UnmapError> {
+        let AssembledMapper { allocator, space, .. } = &self.base;
+        match allocator.chunks_of(range) {
+            Some(chunks) => {
+                space.platform().probe(Step::ChunkUnmap);
+                match self.clear(chunks, range) {
+                    Ok(()) => Ok(Revoked::one(range, Due::Invalidation, true)),
+                    Err(refused) => self.base.take_down_placed(range, refused, tables),
+                }
+            }
+            None => {
+                space.platform().probe(Step::Unmap);
+                self.base.take_down(range, tables)
+            }
+        }
+    }
+
     /// Clears the mapping at exactly `range`, which lies in `chunks`, and makes that visible. It is not invalidated yet.
+    #[inline(always)]
     fn clear(&self, chunks: &Chunks<P>, range: IovaRange) -> Result<(), UnmapError> {
         if self.base.space.has_panicked() {
             // It could not be committed.
@@ -412,6 +451,11 @@ unsafe impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
         }
     }
 
+    unsafe fn map_apart(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
+        self.base.space.platform().probe(Step::Enter(Phase::Other));
+        self.map_general(request)
+    }
+
     #[inline(always)]
     unsafe fn map_pages(&self, segments: &[Segment], access: Access, stream: Stream) -> Result<IovaRange, RawMapError> {
         let space = &self.base.space;
@@ -481,6 +525,22 @@ unsafe impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
         }
     }
 
+    #[inline(never)]
+    fn unmap_bounced_now(
+        &self,
+        range: IovaRange,
+        pages: &mut Chain,
+    ) -> Result<(Committed, Option<Segment>), RawUnmapError> {
+        let space = &self.base.space;
+        space.platform().probe(Step::Enter(Phase::Other));
+        let mut tables = FreedTables::new();
+        let revoked = self.take_down_alone(range, &mut tables)?;
+        let part = space.take(range.first_pfn(), pages);
+        let committed = self.base.commit_alone(revoked, tables)?;
+        self.schedule_sweep_if_none();
+        Ok((committed, part))
+    }
+
     #[inline(always)]
     fn commit(&self, revocation: &mut Revocation) -> Result<Committed, CommitError> {
         match self.commit_run(revocation) {
@@ -532,83 +592,5 @@ unsafe impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
 
     fn detach(&self, device: SourceId) -> Result<(), AttachError> {
         self.base.detach(device)
-    }
-}
-
-impl<P: Platform, I: Iommu> Drop for Chunked<P, I> {
-    fn drop(&mut self) {
-        if !self.base.space.has_panicked() {
-            self.reclaim.close(&self.base);
-        }
-    }
-}
-
-/// Whether a request may have its place in a chunk.
-#[inline(always)]
-fn has_place(request: &Request<'_>) -> bool {
-    request.pages() <= CHUNKED_PAGES_MAX && request.lifetime == Lifetime::Transient
-}
-
-impl<P: Platform> Halves<P> {
-    #[inline(always)]
-    fn chunks_of(&self, range: IovaRange) -> Option<&Chunks<P>> {
-        self.chunks.contains(range).then_some(&self.chunks)
-    }
-}
-
-// SAFETY: what it hands out is handed out by an allocator that keeps the promises, below the half of the chunks.
-unsafe impl<P: Platform> IovaAllocator<P> for Halves<P> {
-    const TABLE_CLAIM_PAGES_MAX: u64 = MagazineAllocator::<P>::TABLE_CLAIM_PAGES_MAX;
-
-    fn allocate(&self, platform: &P, request: &IovaRequest) -> Result<IovaRange, MapError> {
-        self.below.allocate(platform, request)
-    }
-
-    fn claim(&self, platform: &P, range: IovaRange) -> Result<Claim, UnmapError> {
-        self.below.claim(platform, range)
-    }
-
-    #[inline(always)]
-    fn free(&self, platform: &P, range: IovaRange, proof: &Proof) {
-        match self.chunks_of(range) {
-            Some(chunks) => chunks.spend(platform, range, proof),
-            None => self.below.free(platform, range, proof),
-        }
-    }
-
-    fn live_around(&self, platform: &P, pfn: u64) -> Option<IovaRange> {
-        self.below.live_around(platform, pfn)
-    }
-
-    fn set_aside(&self, platform: &P, pages: u64, placement: &Placement) -> Result<IovaRange, MapError> {
-        match placement.at() {
-            // The pages of the upper half are in chunks, which hand them out in their order.
-            Some(range) if self.chunks.reaches(range) => Err(MapError::Unplaceable),
-            _ => self.below.set_aside(platform, pages, placement),
-        }
-    }
-
-    fn put_back(&self, platform: &P, range: IovaRange, proof: &Proof) {
-        self.below.put_back(platform, range, proof);
-    }
-
-    fn live(&self) -> usize {
-        self.below.live() + self.chunks.live()
-    }
-
-    fn kept(&self) -> Kept {
-        self.below.kept()
-    }
-
-    fn record_bytes(&self) -> usize {
-        self.chunks.record_bytes()
-    }
-
-    fn tick(&self, platform: &P) {
-        self.below.tick(platform);
-    }
-
-    fn due_us(&self) -> Option<u64> {
-        self.below.due_us()
     }
 }

@@ -32,6 +32,7 @@
 //! slow.
 
 mod chunks;
+mod halves;
 mod mapper;
 mod open_tables;
 mod page_states;

@@ -15,8 +15,10 @@
 use super::chunks::{CHUNK_UNITS, SLOW_UNITS, TABLE_UNITS};
 use super::rate::StreamRates;
 use crate::error::NoMemory;
-use crate::platform::{Padded, Platform};
+use crate::platform::memory::try_slice;
+use crate::platform::{Context, Padded, Platform};
 use crate::sync::{AtomicU64, Ordering};
+use alloc::boxed::Box;
 
 /// The log of most streams, and that of slow ones.
 const COMMON: usize = 0;
@@ -50,7 +52,7 @@ pub(super) struct Chunk {
 
 /// The tables that are being filled.
 pub(super) struct OpenTables {
-    open: [Padded<AtomicU64>; LOGS],
+    open: Box<[Padded<AtomicU64>]>,
     /// Of the streams.
     rates: StreamRates,
 }
@@ -58,8 +60,8 @@ pub(super) struct OpenTables {
 impl OpenTables {
     /// Of nothing yet, for so many streams.
     pub(super) fn new<P: Platform>(platform: &P, streams: usize) -> Result<Self, NoMemory> {
-        let rates = StreamRates::new(platform, streams)?;
-        Ok(Self { open: core::array::from_fn(|_| Padded(AtomicU64::new(0))), rates })
+        let open = try_slice(platform, Context::MaySleep, LOGS, || Ok(Padded(AtomicU64::new(0))))?;
+        Ok(Self { open, rates: StreamRates::new(platform, streams)? })
     }
 
     /// The log that the stream of cursor number `cursor` takes its next chunk from, and how many units that has.

@@ -2,7 +2,7 @@
 
 use super::chunks::{CHUNK_UNITS, TABLE_UNITS, UNIT_PAGES};
 use crate::error::NoMemory;
-use crate::fallible::try_fill;
+use crate::platform::memory::try_fill;
 use crate::platform::{CPU_WORDS, Context, Platform};
 use crate::sync::{AtomicU64, Ordering};
 use alloc::boxed::Box;

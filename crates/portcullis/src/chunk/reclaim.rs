@@ -2,19 +2,20 @@
 //! at all levels, out of reach of wrong unmaps, which walk without a mapping to keep the page there, and only then (S4).
 
 use super::chunks::TABLE_IDLE_US;
-use super::mapper::{Chunked, Halves};
+use super::halves::Halves;
+use super::mapper::Chunked;
 use crate::address::{IovaRange, PhysAddr};
 use crate::design::AssembledMapper;
 use crate::error::CommitError;
-use crate::iommu::Iommu;
+use crate::iommu::{COMMANDS_MAX, Iommu};
 use crate::platform::{Lock, LockClass, Phase, Platform, Step};
 use crate::proof::Proof;
 use crate::table::ENTRIES;
-use arrayvec::ArrayVec;
+use alloc::vec::Vec;
 use core::mem;
 
 /// Table pages that go back together at most.
-const LEAVING_MAX: usize = 64;
+const LEAVING_MAX: usize = COMMANDS_MAX;
 
 /// What is on its way to the host.
 pub(super) struct Reclaim<P: Platform>(P::Lock<State>);
@@ -27,8 +28,8 @@ struct State {
 
 /// Table pages on their way to the host.
 struct Leaving {
-    pages: ArrayVec<PhysAddr, LEAVING_MAX>,
-    numbers: ArrayVec<u32, LEAVING_MAX>,
+    /// Each with its number.
+    tables: Vec<(PhysAddr, u32)>,
     /// The walks of software that may still be at them, once the host has named them.
     walks: Option<u64>,
     /// That the hardware has lost them.
@@ -95,41 +96,50 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
     }
 
     /// Takes tables out that were not needed since the last sweep: those that have left the hardware, if there were any.
-    // Its lists are a few kilobytes of stack, which are not to be its caller's as well.
     #[inline(never)]
     fn unlink_tables(&self) -> Result<Option<Leaving>, CommitError> {
         let AssembledMapper { allocator: Halves { chunks, .. }, space, .. } = &self.base;
-        let (mut pages, mut numbers) = (ArrayVec::<_, LEAVING_MAX>::new(), ArrayVec::<_, LEAVING_MAX>::new());
-        let mut commands = ArrayVec::<_, LEAVING_MAX>::new();
-        while !numbers.is_full()
-            && let Some(number) = chunks.unlink()
-        {
-            let pfn = chunks.table_pfn(number);
-            // SAFETY: `add_leaf_table` has added it for `Chunks::take`, and nothing is mapped in it; what `Leaving` waits for
-            // comes before it is freed.
-            pages.push(unsafe { space.remove_leaf_table(pfn) });
-            let range = IovaRange::new(pfn, ENTRIES as u64).expect("below the width");
-            commands.push(space.covering(range, false));
-            numbers.push(number);
-        }
-        if numbers.is_empty() {
+        let mut tables = Vec::new();
+        if tables.try_reserve_exact(LEAVING_MAX).is_err() {
+            // They leave when there is memory for a list of them.
             return Ok(None);
         }
+        while tables.len() < LEAVING_MAX
+            && let Some(number) = chunks.unlink()
+        {
+            // SAFETY: `add_leaf_table` has added it for `Chunks::take`, and nothing is mapped in it; what `Leaving` waits for
+            // comes before it is freed.
+            tables.push((unsafe { space.remove_leaf_table(chunks.table_pfn(number)) }, number));
+        }
+        if tables.is_empty() {
+            return Ok(None);
+        }
+        let command = |(_, number): &(PhysAddr, u32)| {
+            space.covering(IovaRange::of(chunks.table_pfn(*number), ENTRIES as u64), false)
+        };
         // Where it fails the pages are lost for good: the hardware may walk them (S4).
-        let proof = space.invalidate(&commands)?;
+        let proof = space.invalidate_each(&tables.iter().map(command), false)?;
         // Named after they were taken out: a walk that begins later does not find them.
         let walks = space.platform().walks_now();
-        Ok(Some(Leaving { pages, numbers, walks, proof }))
+        Ok(Some(Leaving { tables, walks, proof }))
+    }
+}
+
+impl<P: Platform, I: Iommu> Drop for Chunked<P, I> {
+    fn drop(&mut self) {
+        if !self.base.space.has_panicked() {
+            self.reclaim.close(&self.base);
+        }
     }
 }
 
 impl Leaving {
     /// Gives the pages back to the host, and their numbers to the tables that come.
     fn release<P: Platform, I: Iommu>(self, base: &AssembledMapper<Halves<P>, P, I>) {
-        for page in self.pages {
+        for (page, _) in &self.tables {
             // SAFETY: from `unlink_tables`, and the walks that might have been at it are over.
-            unsafe { base.space.release_leaf_table(page, &self.proof) };
+            unsafe { base.space.release_leaf_table(*page, &self.proof) };
         }
-        self.numbers.into_iter().for_each(|number| base.allocator.chunks.give_number_back(number, &self.proof));
+        self.tables.iter().for_each(|(_, number)| base.allocator.chunks.give_number_back(*number, &self.proof));
     }
 }

@@ -15,8 +15,9 @@ use super::page_states;
 use super::table_record::{ALL, TableRecord, run, runs};
 use super::tables::ChunkTables;
 use crate::error::NoMemory;
-use crate::fallible::{move_into, try_reserve};
+use crate::platform::memory::{move_into, try_reserve, try_slice};
 use crate::platform::{Context, Platform};
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::mem;
@@ -46,7 +47,7 @@ struct Log {
 
 /// The tables of a domain, but for their pages.
 pub(super) struct TableLog {
-    logs: [Log; LOGS],
+    logs: Box<[Log]>,
     records: Vec<TableRecord>,
     /// Tables that are there.
     linked: usize,
@@ -90,9 +91,9 @@ impl Lists {
 
 impl TableLog {
     /// No tables, of `numbers` that there may be; those that touch a range in `reserved` may not.
-    pub(super) fn new(numbers: u32, reserved: Vec<(u64, u64)>) -> Self {
-        Self {
-            logs: core::array::from_fn(|_| Log::default()),
+    pub(super) fn new<P: Platform>(platform: &P, numbers: u32, reserved: Vec<(u64, u64)>) -> Result<Self, NoMemory> {
+        Ok(Self {
+            logs: try_slice(platform, Context::MaySleep, LOGS, || Ok(Log::default()))?,
             records: Vec::new(),
             linked: 0,
             numbers,
@@ -101,11 +102,12 @@ impl TableLog {
             idle_min: 0,
             reserved,
             room: 0,
-        }
+        })
     }
 
     /// Opens another table for chunks of so many units, if the last one has nothing left. Returns whether there is one open now;
     /// where not, another has to be added.
+    #[inline(never)]
     pub(super) fn open_table<P: Platform>(
         &mut self,
         platform: &P,
@@ -135,7 +137,9 @@ impl TableLog {
     /// A table that has nothing left is full.
     fn close_table(&mut self, log: usize) {
         let Log { open, full, .. } = &mut self.logs[log];
-        full.extend(open.take());
+        if let Some(number) = open.take() {
+            full.push_back(number);
+        }
     }
 
     /// A chunk of a whole table. `None` where another has to be added.
@@ -156,6 +160,7 @@ impl TableLog {
     }
 
     /// A table with stragglers and room for a chunk, if one of the next `looks` is.
+    #[inline(never)]
     fn lingering<P: Platform>(
         &mut self,
         platform: &P,
@@ -178,6 +183,7 @@ impl TableLog {
     }
 
     /// One of another log, before a table is added: its oldest, if most of that is spent, or one that lingers there.
+    #[inline(never)]
     fn of_others<P: Platform>(&mut self, platform: &P, tables: &ChunkTables, log: usize, units: u32) -> Option<u32> {
         for other in (0..LOGS).filter(|other| *other != log) {
             let full = &mut self.logs[other].full;
@@ -203,6 +209,7 @@ impl TableLog {
     }
 
     /// The oldest full table, if it is spent, or else the first that is; those that it has overtaken linger.
+    #[inline(never)]
     fn oldest<P: Platform>(&mut self, platform: &P, tables: &ChunkTables, log: usize) -> Option<u32> {
         let Log { full, lingering, further, .. } = &mut self.logs[log];
         let mut overtaken = 0;
@@ -210,14 +217,14 @@ impl TableLog {
             let record = &mut self.records[full[at] as usize];
             record.look(platform, full[at], tables);
             if record.spent() == ALL {
-                lingering.extend(full.drain(..at));
+                move_first(full, lingering, at);
                 return full.pop_front();
             }
             if at >= 2 && record.spent().count_ones() >= OVERTAKEN {
                 overtaken = at - 1;
             }
         }
-        lingering.extend(full.drain(..overtaken));
+        move_first(full, lingering, overtaken);
         // Should those in front stay as they are, one behind them may be spent: some others each time.
         for _ in 0..LOOKS.min(full.len().saturating_sub(LOOKS)) {
             let at = if (LOOKS..full.len() - 1).contains(further) { *further + 1 } else { LOOKS };
@@ -225,7 +232,7 @@ impl TableLog {
             let record = &mut self.records[full[at] as usize];
             record.look(platform, full[at], tables);
             if record.spent() == ALL {
-                lingering.extend(full.drain(..at));
+                move_first(full, lingering, at);
                 return full.pop_front();
             }
         }
@@ -365,6 +372,15 @@ impl TableLog {
     }
 }
 
+/// Moves the first `count` of a list behind the last of another, one by one: a drain takes more stack.
+fn move_first(from: &mut VecDeque<u32>, to: &mut VecDeque<u32>, count: usize) {
+    for _ in 0..count {
+        if let Some(number) = from.pop_front() {
+            to.push_back(number);
+        }
+    }
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::super::chunks::UNIT_PAGES;
@@ -379,7 +395,7 @@ mod tests {
         let host = FakeHost::default();
         let frames: [Box<Frame>; 4] = core::array::from_fn(|_| Box::new(core::array::from_fn(|_| Entry::new(0))));
         let tables = ChunkTables::new(&host, 64).expect("memory");
-        let mut table_log = TableLog::new(64, Vec::new());
+        let mut table_log = TableLog::new(&host, 64, Vec::new()).expect("memory");
         assert_eq!(table_log.number(tables.len()), Err(NoMemory), "no list has room");
         drop(table_log.take(Lists::new(&host, Context::MaySleep, 64).expect("memory")));
         for frame in &frames {

@@ -1,7 +1,7 @@
 //! The leaf tables of the chunks by number: found without a lock or a search, on every map and unmap.
 
 use crate::error::NoMemory;
-use crate::fallible::{try_box, try_fill};
+use crate::platform::memory::{try_box, try_fill};
 use crate::platform::{Context, Platform};
 use crate::sync::{AtomicPtr, AtomicUsize, Ordering};
 use crate::table::{ENTRIES, Entry, Frame};

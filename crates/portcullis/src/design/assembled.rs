@@ -2,9 +2,10 @@
 //!
 //! Mappers that have places of their own for some requests have one of these for all others: `identity`, and that of `chunk`.
 
-use crate::address::IovaRange;
+use crate::address::{IovaRange, Segment};
 use crate::design::{DomainSetup, LockFree, Locking, Mapper, Usage};
 use crate::error::{CommitError, MapError, NewDomainError, NoMemory, RawMapError, RawUnmapError, UnmapError};
+use crate::in_place::{Made, part};
 use crate::invalidation::{Commands, Deferral, Due, Policy, Revocation, Revoked, Submissions};
 use crate::iommu::{AttachError, DomainId, Iommu, QueueError, SourceId};
 use crate::iova::{Claim, IovaAllocator, IovaRequest, PlacedRanges};
@@ -13,8 +14,9 @@ use crate::platform::{Context, Phase, Platform, Step};
 use crate::proof::{Committed, Proof};
 use crate::request::Request;
 use crate::space::AddressSpace;
-use crate::sub_page::{BOUNCE_PAGES_MAX, BouncePages};
+use crate::sub_page::{BOUNCE_PAGES_MAX, Bounce, BouncePages, Chain};
 use crate::table::{FreedTables, TableRule};
+use core::mem::MaybeUninit;
 
 /// How often a map that needs memory under a lock asks the host for it: other CPUs may take what was meant for it.
 const MEMORY_TRIES: usize = 8;
@@ -26,6 +28,22 @@ pub struct AssembledMapper<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Lockin
     pub(super) locking: L,
     pub(crate) space: AddressSpace<P, I>,
     pub(super) placed: PlacedRanges<P>,
+}
+
+/// [`Made::by`] with a frame of its own.
+///
+/// # Errors
+/// Those of `make`.
+///
+/// # Safety
+/// That of [`Made::by`].
+#[inline(never)]
+unsafe fn apart<'r, T>(
+    room: &'r mut MaybeUninit<T>,
+    make: impl FnOnce(&mut MaybeUninit<T>) -> Result<(), NewDomainError>,
+) -> Result<Made<'r, T>, NewDomainError> {
+    // SAFETY: the caller's promise, passed on.
+    unsafe { Made::by(room, make) }
 }
 
 /// What a design is made of beside its allocator.
@@ -60,6 +78,23 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu> AssembledMapper<A, P, I> {
     pub fn new(allocator: A, deferral: Deferral, setup: DomainSetup<'_, P, I>) -> Result<Self, NewDomainError> {
         Self::with_parts(allocator, Parts::of_linux::<P, A>(deferral), setup)
     }
+
+    /// Does the same in `to`, where `allocator` makes the allocator.
+    ///
+    /// # Errors
+    /// Those of [`with_parts`](AssembledMapper::with_parts); nothing is in `to` then.
+    ///
+    /// # Safety
+    /// That of [`build_in`](AssembledMapper::build_in).
+    pub(crate) unsafe fn of_linux_in(
+        to: &mut MaybeUninit<Self>,
+        allocator: impl FnOnce(&mut MaybeUninit<A>, &DomainSetup<'_, P, I>) -> Result<(), NewDomainError>,
+        deferral: Deferral,
+        setup: DomainSetup<'_, P, I>,
+    ) -> Result<(), NewDomainError> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { Self::build_in(to, allocator, Parts::of_linux::<P, A>(deferral), setup) }
+    }
 }
 
 impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, P, I, L> {
@@ -74,6 +109,32 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
     /// [`Flushes::CoveringRange`](crate::invalidation::Flushes::CoveringRange) over such a table, if unmaps leave translations
     /// to a table that maps do not write over, or the other way round, or if a table that frees empty pages has no lock.
     pub fn with_parts(allocator: A, parts: Parts<L>, setup: DomainSetup<'_, P, I>) -> Result<Self, NewDomainError> {
+        let mut mapper = MaybeUninit::uninit();
+        let moved = |to: &mut MaybeUninit<A>, _: &DomainSetup<'_, P, I>| {
+            to.write(allocator);
+            Ok(())
+        };
+        // SAFETY: it writes an allocator.
+        unsafe { Self::build_in(&mut mapper, moved, parts, setup) }?;
+        // SAFETY: made just now.
+        Ok(unsafe { mapper.assume_init() })
+    }
+
+    /// Does what [`with_parts`](AssembledMapper::with_parts) does in `to`, where `allocator` makes the allocator. Each part has its own
+    /// frame while it is made, and they are not all on the stack together.
+    ///
+    /// # Errors
+    /// Those of [`with_parts`](AssembledMapper::with_parts), and of `allocator`; nothing is in `to` then.
+    ///
+    /// # Safety
+    /// Where `allocator` returns no error, it has made an allocator.
+    #[inline(never)]
+    pub(crate) unsafe fn build_in(
+        to: &mut MaybeUninit<Self>,
+        allocator: impl FnOnce(&mut MaybeUninit<A>, &DomainSetup<'_, P, I>) -> Result<(), NewDomainError>,
+        parts: Parts<L>,
+        setup: DomainSetup<'_, P, I>,
+    ) -> Result<(), NewDomainError> {
         let Parts { commands, submissions, deferral, rule, locking } = parts;
         assert!(
             A::TABLE_CLAIM_PAGES_MAX == 0 || rule == TableRule::Kept,
@@ -87,16 +148,49 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
             L::TABLE_EXCLUSIVE || !matches!(rule, TableRule::FreedWhenEmpty { .. }),
             "who frees an empty table page must know that nobody maps there"
         );
-        let policy = Policy::new(&setup.platform, setup.protection, commands, submissions, deferral)?;
+        let at = to.as_mut_ptr();
+        // SAFETY: each part of `to` once.
+        let (to_allocator, to_policy, to_placed, to_space) = unsafe {
+            let (allocator, policy) = (part(&raw mut (*at).allocator), part(&raw mut (*at).policy));
+            (allocator, policy, part(&raw mut (*at).placed), part(&raw mut (*at).space))
+        };
+        // SAFETY: the caller's promise.
+        let allocator = unsafe { Made::by(to_allocator, |to| allocator(to, &setup)) }?;
+        let make_policy = |to: &mut MaybeUninit<_>| {
+            to.write(Policy::new(&setup.platform, setup.protection, commands, submissions, deferral)?);
+            Ok(())
+        };
+        // SAFETY: it writes a policy.
+        let policy = unsafe { apart(to_policy, make_policy) }?;
         assert_eq!(
-            matches!(policy, Policy::AtMap(_)),
+            matches!(policy.get(), Policy::AtMap(_)),
             rule == TableRule::Overwritten,
             "maps write over what unmaps have left, and nothing else"
         );
-        let space = AddressSpace::new(setup.iommu, setup.platform, setup.width, rule)?.with_sub_page(setup.sub_page)?;
-        let space = if L::IS_HELD { space.with_reserve_first() } else { space };
-        let placed = PlacedRanges::new(space.platform(), setup.width, setup.reserved)?;
-        Ok(Self { allocator, policy, locking, space, placed })
+        let make_placed = |to: &mut MaybeUninit<_>| {
+            to.write(PlacedRanges::new(&setup.platform, setup.width, setup.reserved)?);
+            Ok(())
+        };
+        // SAFETY: it writes these ranges.
+        let placed = unsafe { apart(to_placed, make_placed) }?;
+        let DomainSetup { iommu, platform, width, sub_page, .. } = setup;
+        let make_space = |to: &mut MaybeUninit<_>| {
+            to.write(AddressSpace::new(iommu, platform, width, rule)?);
+            Ok(())
+        };
+        // SAFETY: it writes an address space. The last, for it opens a domain of the hardware.
+        let mut space = unsafe { apart(to_space, make_space) }?;
+        if L::IS_HELD {
+            space.get_mut().take_reserve_first();
+        }
+        space.get_mut().set_sub_page(sub_page)?;
+        // SAFETY: within `to`.
+        unsafe { (&raw mut (*at).locking).write(locking) };
+        allocator.keep();
+        policy.keep();
+        placed.keep();
+        space.keep();
+        Ok(())
     }
 
     /// Makes a mapping at an address of the allocator.
@@ -131,21 +225,24 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
     /// not enough, it runs again.
     #[inline(always)]
     pub(super) fn with_memory<R>(&self, pages: u64, map: impl Fn() -> Result<R, MapError>) -> Result<R, MapError> {
-        for _ in 1..MEMORY_TRIES {
+        let mut tries = 0;
+        loop {
             // A map that needs no table does without.
             let has_room = !L::IS_HELD || self.space.make_room(pages).is_ok();
             let result = map();
             if L::IS_HELD {
                 self.space.give_room_back();
             }
+            tries += 1;
             match result {
                 // Other CPUs may have taken the tables that were meant for it.
                 Err(MapError::NoMemory(_))
-                    if has_room && (self.allocator.prepare(self.space.platform())? || L::IS_HELD) => {}
+                    if has_room
+                        && tries < MEMORY_TRIES
+                        && (self.allocator.prepare(self.space.platform())? || L::IS_HELD) => {}
                 result => return result,
             }
         }
-        map()
     }
 
     /// Ends a map whose translations are written.
@@ -161,11 +258,10 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
     /// Takes down a mapping whose map could not be ended, as by an unmap whose commit failed: the hardware may hold something else
     /// there, so the device finds no translation, no driver can unmap it, and the range stays quarantined (S11). That holds for
     /// every policy, for the domain is poisoned: none leaves translations then.
-    // Apart, so that a map does not have the revocation, more than a kilobyte, on its stack.
     #[cold]
     #[inline(never)]
     fn quarantine(&self, range: IovaRange) {
-        let _ = self.take_down(range, &mut Revocation::new());
+        let _ = self.take_down(range, &mut FreedTables::new());
     }
 
     /// Takes an address of the allocator and writes the translations.
@@ -197,39 +293,69 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
     /// Those of [`Mapper::unmap_now`].
     #[inline(never)]
     pub(crate) fn unmap_by_allocator(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
-        let mut revocation = Revocation::of(self.space.tag());
-        self.take_down(range, &mut revocation)?;
-        Ok(self.commit(&mut revocation)?)
+        let mut tables = FreedTables::new();
+        let revoked = self.take_down(range, &mut tables)?;
+        Ok(self.commit_alone(revoked, tables)?)
     }
 
-    /// Claims the mapping at exactly `range`, clears its translations unless the policy leaves them, and notes that in `out`.
+    /// Ends a batch of one, which took these table pages out of the table.
+    ///
+    /// # Errors
+    /// Those of [`Mapper::commit`].
+    pub(crate) fn commit_alone(&self, revoked: Revoked, mut tables: FreedTables) -> Result<Committed, CommitError> {
+        let Self { allocator, policy, space, .. } = self;
+        let committed = space.unless_panicked(|| {
+            if policy.must_clear(space) {
+                // SAFETY: as in `commit`.
+                unsafe { space.unmap(revoked.range, &mut tables) };
+            }
+            match revoked.due {
+                Due::Invalidation => policy.commit_alone(space, allocator, revoked, tables),
+                Due::InvalidationAtOnce => self.commit_placed(revoked, tables),
+                Due::Nothing => {
+                    let proof = Proof::still_shared();
+                    allocator.free(space.platform(), revoked.range, &proof);
+                    space.release(tables, &proof);
+                    Ok(Committed::Lost(proof))
+                }
+            }
+        });
+        committed.unwrap_or(Err(CommitError(QueueError::Panicked)))
+    }
+
+    /// Claims the mapping at exactly `range`, and clears its translations unless the policy leaves them. Table pages that go with these
+    /// are added to `tables`. Returns what is to be committed.
     ///
     /// # Errors
     /// Those of [`Mapper::unmap`].
-    pub(crate) fn take_down(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
+    pub(crate) fn take_down(&self, range: IovaRange, tables: &mut FreedTables) -> Result<Revoked, UnmapError> {
         let cleared = self.space.unless_panicked(
             #[inline(always)]
-            || self.claim_and_clear(range, out),
+            || self.claim_and_clear(range, tables),
         );
         cleared.unwrap_or(Err(UnmapError::Poisoned))
     }
 
+    /// The same, noted in `out`.
+    ///
+    /// # Errors
+    /// Those of [`Mapper::unmap`].
+    #[inline]
+    pub(crate) fn take_down_into(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
+        let revoked = self.take_down(range, &mut out.tables)?;
+        out.note(revoked);
+        Ok(())
+    }
+
     #[inline(always)]
-    fn claim_and_clear(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
+    fn claim_and_clear(&self, range: IovaRange, tables: &mut FreedTables) -> Result<Revoked, UnmapError> {
         let cleared = self.locking.whole(range.pages(), || {
             let claim = self.allocator.claim(self.space.platform(), range)?;
-            if self.policy.leaves_translations(&self.space) {
-                Ok(true)
-            } else {
-                self.clear(claim, range, &mut out.tables)
-            }
+            if self.policy.leaves_translations(&self.space) { Ok(true) } else { self.clear(claim, range, tables) }
         });
         match cleared {
-            Ok(leaf_only) => {
-                out.note(Revoked::one(range, Due::Invalidation, leaf_only));
-                Ok(())
-            }
-            Err(refused) => self.take_down_placed(range, refused, out),
+            Ok(leaf_only) => Ok(Revoked::one(range, Due::Invalidation, leaf_only)),
+            Err(refused) => self.take_down_placed(range, refused, tables),
         }
     }
 
@@ -280,7 +406,7 @@ unsafe impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Mapper for A
         out.admit_unmap_of(self.space.tag(), range.pages())?;
         platform.probe(Step::Enter(Phase::Other));
         platform.probe(Step::Unmap);
-        self.take_down(range, out)
+        self.take_down_into(range, out)
     }
 
     #[inline(always)]
@@ -289,6 +415,21 @@ unsafe impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Mapper for A
         platform.probe(Step::Enter(Phase::Other));
         platform.probe(Step::Unmap);
         self.unmap_by_allocator(range)
+    }
+
+    #[inline(never)]
+    fn unmap_bounced_now(
+        &self,
+        range: IovaRange,
+        pages: &mut Chain,
+    ) -> Result<(Committed, Option<Segment>), RawUnmapError> {
+        let platform = self.space.platform();
+        platform.probe(Step::Enter(Phase::Other));
+        platform.probe(Step::Unmap);
+        let mut tables = FreedTables::new();
+        let revoked = self.take_down(range, &mut tables)?;
+        let part = self.space.take(range.first_pfn(), pages);
+        Ok((self.commit_alone(revoked, tables)?, part))
     }
 
     #[inline(always)]
@@ -305,8 +446,10 @@ unsafe impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Mapper for A
                 }
                 revocation.tables = tables;
             }
-            if revocation.is_mixed() {
-                return self.commit_mixed(revocation);
+            if revocation.is_mixed()
+                && let Some(committed) = self.commit_mixed(revocation)?
+            {
+                return Ok(committed);
             }
             policy.commit(space, allocator, revocation)
         });
@@ -331,7 +474,7 @@ unsafe impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Mapper for A
     }
 
     fn table_pages(&self) -> usize {
-        self.space.table_pages()
+        self.space.table().pages()
     }
 
     fn usage(&self) -> Usage {

@@ -25,7 +25,8 @@
 
 use super::{AssembledMapper, DomainSetup, Mapper, Usage};
 use crate::address::{IovaRange, PAGE_SHIFT, Segment};
-use crate::error::{CommitError, MapError, NewDomainError, NoMemory, RawMapError, UnmapError};
+use crate::error::{CommitError, MapError, NewDomainError, NoMemory, RawMapError, RawUnmapError, UnmapError};
+use crate::in_place::part;
 use crate::invalidation::{Deferral, Due, Revocation, Revoked};
 use crate::iommu::{AttachError, DomainId, Iommu, SourceId};
 use crate::iova::{Claim, IovaAllocator, IovaRequest, Kept, MagazineAllocator, never_handed_out};
@@ -33,9 +34,10 @@ use crate::placement::Placement;
 use crate::platform::{Context, PerCpuCount, Phase, Platform, Step};
 use crate::proof::{Committed, Proof};
 use crate::request::Request;
-use crate::sub_page::BouncePages;
-use crate::table::{Rights, SharedRun};
+use crate::sub_page::{Bounce, BouncePages, Chain};
+use crate::table::{FreedTables, Rights, SharedRun};
 use alloc::vec::Vec;
+use core::mem::MaybeUninit;
 
 /// Bits of an address that say the rights.
 pub const IDENTITY_TAG_BITS: u8 = 2;
@@ -111,14 +113,40 @@ pub fn dynamic_identity<P: Platform, I: Iommu>(
     deferral: Deferral,
     setup: DomainSetup<'_, P, I>,
 ) -> Result<DynamicIdentity<P, I>, NewDomainError> {
+    let mut mapper = MaybeUninit::uninit();
+    dynamic_identity_in(&mut mapper, deferral, setup)?;
+    // SAFETY: made just now.
+    Ok(unsafe { mapper.assume_init() })
+}
+
+/// The same, made in `to`.
+///
+/// # Errors
+/// Those of [`dynamic_identity`]; nothing is in `to` then.
+pub(crate) fn dynamic_identity_in<P: Platform, I: Iommu>(
+    to: &mut MaybeUninit<DynamicIdentity<P, I>>,
+    deferral: Deferral,
+    setup: DomainSetup<'_, P, I>,
+) -> Result<(), NewDomainError> {
     let regions = Regions::new(&setup.platform, setup.width, setup.reserved)?;
-    let fourth = FourthRegion {
-        magazines: MagazineAllocator::new(&setup.platform, setup.width - IDENTITY_TAG_BITS, setup.reserved)?,
-        end_pfn: regions.pages(),
-        shared: PerCpuCount::new(&setup.platform)?,
+    let end_pfn = regions.pages();
+    let fourth = |to: &mut MaybeUninit<FourthRegion<P>>, setup: &DomainSetup<'_, P, I>| {
+        let width = setup.width - IDENTITY_TAG_BITS;
+        to.write(FourthRegion {
+            magazines: MagazineAllocator::new(&setup.platform, width, setup.reserved)?,
+            end_pfn,
+            shared: PerCpuCount::new(&setup.platform)?,
+        });
+        Ok(())
     };
+    let at = to.as_mut_ptr();
     // Kept tables, since its claims are left to the table: shared entries need that too.
-    Ok(DynamicIdentity { regions, base: AssembledMapper::new(fourth, deferral, setup)? })
+    // SAFETY: both parts of `to`, each once; the allocator writes one.
+    unsafe {
+        AssembledMapper::of_linux_in(part(&raw mut (*at).base), fourth, deferral, setup)?;
+        (&raw mut (*at).regions).write(regions);
+    }
+    Ok(())
 }
 
 impl<P: Platform, I: Iommu> DynamicIdentity<P, I> {
@@ -141,6 +169,16 @@ impl<P: Platform, I: Iommu> DynamicIdentity<P, I> {
             return Err(error.into());
         }
         Ok(Some(run.range))
+    }
+
+    /// Takes the mapping at exactly `range` down. Table pages that go with it are added to `tables`. Returns what is to be committed.
+    fn take_down(&self, range: IovaRange, tables: &mut FreedTables) -> Result<Revoked, UnmapError> {
+        // What is reserved in the three regions holds nothing that is shared, but perhaps something that was placed there.
+        if range.end_pfn() <= self.regions.pages() || self.regions.are_reserved(range) {
+            return self.base.take_down(range, tables);
+        }
+        let due = if self.unshare(range)? { Due::Invalidation } else { Due::Nothing };
+        Ok(Revoked::one(range, due, true))
     }
 
     /// Counts a mapping less of what is mapped at `range`. Returns whether any translation went.
@@ -188,13 +226,23 @@ unsafe impl<P: Platform, I: Iommu> Mapper for DynamicIdentity<P, I> {
         out.admit_unmap_of(self.base.space.tag(), range.pages())?;
         platform.probe(Step::Enter(Phase::Other));
         platform.probe(Step::Unmap);
-        // What is reserved in the three regions holds nothing that is shared, but perhaps something that was placed there.
-        if range.end_pfn() <= self.regions.pages() || self.regions.are_reserved(range) {
-            return self.base.take_down(range, out);
-        }
-        let due = if self.unshare(range)? { Due::Invalidation } else { Due::Nothing };
-        out.note(Revoked::one(range, due, true));
+        let revoked = self.take_down(range, &mut out.tables)?;
+        out.note(revoked);
         Ok(())
+    }
+
+    fn unmap_bounced_now(
+        &self,
+        range: IovaRange,
+        pages: &mut Chain,
+    ) -> Result<(Committed, Option<Segment>), RawUnmapError> {
+        let AssembledMapper { space, .. } = &self.base;
+        space.platform().probe(Step::Enter(Phase::Other));
+        space.platform().probe(Step::Unmap);
+        let mut tables = FreedTables::new();
+        let revoked = self.take_down(range, &mut tables)?;
+        let part = space.take(range.first_pfn(), pages);
+        Ok((self.base.commit_alone(revoked, tables)?, part))
     }
 
     fn commit(&self, revocation: &mut Revocation) -> Result<Committed, CommitError> {

@@ -5,7 +5,7 @@
 
 use crate::address::{IovaRange, PAGE_SHIFT};
 use crate::error::NoMemory;
-use crate::fallible::try_fill;
+use crate::platform::memory::try_fill;
 use crate::platform::{Context, Lock, LockClass, Platform};
 use crate::table::LEVEL_BITS;
 use alloc::boxed::Box;

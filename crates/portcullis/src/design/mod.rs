@@ -8,6 +8,7 @@ mod physical;
 mod placed;
 
 pub use assembled::{AssembledMapper, Parts};
+pub(crate) use identity::dynamic_identity_in;
 pub use identity::{DynamicIdentity, IDENTITY_TAG_BITS, dynamic_identity};
 pub use locking::{LockFree, LockPerTable, Locking, TableLock, WholeLock};
 pub use options::{OptionError, OptionInfo, OptionKind, Options, Value};
@@ -22,7 +23,8 @@ use crate::platform::{Context, Platform};
 use crate::proof::Committed;
 use crate::request::{Access, Request, Stream};
 use crate::safety::{Breach, Protection, Rule};
-use crate::sub_page::{BouncePages, SubPage};
+use crate::sub_page::{BouncePages, Chain, SubPage};
+use core::mem::MaybeUninit;
 
 /// What there is to say about a design.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -168,6 +170,37 @@ pub unsafe trait Design<P: Platform, I: Iommu>: DesignInfo {
     /// [`Domain::with_config`](crate::Domain::with_config) sees to. Under [`Protection::None`] all memory, or all of `setup.memory`
     /// where there is a table, is meant for every device that is attached.
     unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError>;
+
+    /// Makes it where it is to lie. A design whose mapper is large may have a way that takes less stack than to make one and move it.
+    ///
+    /// # Errors
+    /// A [`NewDomainError`]; nothing is in `to` then.
+    ///
+    /// # Safety
+    /// That of [`build`](Design::build).
+    #[inline(never)]
+    unsafe fn build_in(to: &mut MaybeUninit<Self::Mapper>, setup: DomainSetup<'_, P, I>) -> Result<(), NewDomainError> {
+        // SAFETY: the caller's promise, passed on.
+        to.write(unsafe { Self::build(setup) }?);
+        Ok(())
+    }
+}
+
+/// The mapper of a design that makes it in place, to be moved.
+///
+/// # Errors
+/// Those of [`Design::build_in`].
+///
+/// # Safety
+/// That of [`Design::build`]; the design makes a mapper where its [`Design::build_in`] returns no error.
+pub(crate) unsafe fn built<D: Design<P, I>, P: Platform, I: Iommu>(
+    setup: DomainSetup<'_, P, I>,
+) -> Result<D::Mapper, NewDomainError> {
+    let mut mapper = MaybeUninit::uninit();
+    // SAFETY: the caller's promise, passed on.
+    unsafe { D::build_in(&mut mapper, setup) }?;
+    // SAFETY: made just now.
+    Ok(unsafe { mapper.assume_init() })
 }
 
 /// What a design is built from.
@@ -185,7 +218,7 @@ pub struct DomainSetup<'c, P, I> {
     /// Physical memory, for designs that map all of it.
     pub memory: &'c [Segment],
     /// The parameters of the design that differ from their defaults.
-    pub options: Options,
+    pub options: &'c Options,
     /// What becomes of parts of pages. A design that hands it to its [`AddressSpace`](crate::AddressSpace), as an assembled mapper does,
     /// has done its part.
     pub sub_page: SubPage,
@@ -212,6 +245,20 @@ pub unsafe trait Mapper: Send + Sync {
     /// The memory is meant for the devices of the domain until the commit of its unmap has returned and the stale window that the
     /// design declares is over; for good, where that window has no bound. None of it holds tables of the library.
     unsafe fn map(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError>;
+
+    /// Does what [`map`](Mapper::map) does, for callers that are off the fast paths: in a frame of its own, and the general way at once
+    /// where there is a short one.
+    ///
+    /// # Errors
+    /// Those of [`map`](Mapper::map).
+    ///
+    /// # Safety
+    /// That of [`map`](Mapper::map).
+    #[inline(never)]
+    unsafe fn map_apart(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.map(request) }
+    }
 
     /// Makes a mapping of its own for each of the first of `segments`: for as many as find pages side by side, and for one at least.
     /// Returns these pages. The device may use them when this returns.
@@ -296,6 +343,24 @@ pub unsafe trait Mapper: Send + Sync {
         Ok(self.commit(&mut revocation)?)
     }
 
+    /// Does what [`unmap_now`](Mapper::unmap_now) does, and takes the [bounce pages](Mapper::bounce_pages) of the mapping to `pages` before the
+    /// commit. Returns a part of the buffer that they stand for, too. Its domain asks for it; a mapper may have a way of its own that takes
+    /// less stack.
+    ///
+    /// # Errors
+    /// Those of [`unmap_now`](Mapper::unmap_now).
+    #[inline(never)]
+    fn unmap_bounced_now(
+        &self,
+        range: IovaRange,
+        pages: &mut Chain,
+    ) -> Result<(Committed, Option<Segment>), RawUnmapError> {
+        let mut revocation = Revocation::new();
+        self.unmap(range, &mut revocation)?;
+        let part = self.bounce_pages().and_then(|BouncePages(bounce)| bounce.take(range.first_pfn(), pages));
+        Ok((self.commit(&mut revocation)?, part))
+    }
+
     /// Flushes what has waited long enough, and gives back what was kept for too long. To be called when
     /// [`due_us`](Mapper::due_us) has come, from a timer.
     ///
@@ -345,7 +410,8 @@ pub struct Usage {
     /// Memory for records of addresses that were in use once, in bytes: it grows with those, and stays. 64 bytes for each 8
     /// pages of the address space at most.
     pub record_bytes: usize,
-    /// Table pages in use.
+    /// Table pages in use. Those that are [reserved](Mapper::reserve_tables) are not, nor those that a design with a lock around its table
+    /// has at hand for the next map: [`tables_max(1)`](Mapper::tables_max) at most.
     pub table_pages: usize,
     /// Unmaps that wait for a flush, or whose invalidation is not known to be done.
     pub queued_unmaps: usize,

@@ -6,14 +6,14 @@
 use super::{AssembledMapper, Locking};
 use crate::address::IovaRange;
 use crate::error::{CommitError, MapError, RawMapError, RawUnmapError, UnmapError};
-use crate::invalidation::{BATCH_MAX, Due, Revocation, Revoked};
-use crate::iommu::{Invalidation, Iommu, QueueError};
+use crate::invalidation::{Counted, Due, Revocation, Revoked};
+use crate::iommu::{Iommu, QueueError};
 use crate::iova::{IovaAllocator, Record};
 use crate::placement::Placement;
 use crate::platform::{Phase, Platform, Step};
 use crate::proof::{Committed, Proof};
 use crate::request::Request;
-use arrayvec::ArrayVec;
+use crate::table::FreedTables;
 
 impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, P, I, L> {
     /// Makes a mapping where `placement` says.
@@ -79,12 +79,13 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
     #[cold]
     #[inline(never)]
     pub(crate) fn unmap_placed(&self, range: IovaRange, refused: UnmapError) -> Result<Committed, RawUnmapError> {
-        let mut revocation = Revocation::of(self.space.tag());
-        self.take_down_placed(range, refused, &mut revocation)?;
-        Ok(super::Mapper::commit(self, &mut revocation)?)
+        let mut tables = FreedTables::new();
+        let revoked = self.take_down_placed(range, refused, &mut tables)?;
+        Ok(self.commit_alone(revoked, tables)?)
     }
 
-    /// Claims the placed mapping at exactly `range`, clears its translations, whatever the policy, and notes that in `out`.
+    /// Claims the placed mapping at exactly `range` and clears its translations, whatever the policy. Table pages that go with these
+    /// are added to `tables`. Returns what is to be committed.
     ///
     /// # Errors
     /// `refused` where there is none.
@@ -94,8 +95,8 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
         &self,
         range: IovaRange,
         refused: UnmapError,
-        out: &mut Revocation,
-    ) -> Result<(), UnmapError> {
+        tables: &mut FreedTables,
+    ) -> Result<Revoked, UnmapError> {
         if refused == UnmapError::Poisoned {
             return Err(refused);
         }
@@ -104,11 +105,25 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
                 self.claim_placed(range, refused)?;
                 self.space.platform().probe(Step::Enter(Phase::Table));
                 // SAFETY: the claim makes this the only unmap of the mapping; the lock as in `place_and_write`.
-                Ok(self.locking.table(range, || unsafe { !self.space.unmap(range, &mut out.tables) }))
+                Ok(self.locking.table(range, || unsafe { !self.space.unmap(range, tables) }))
             })
         });
         let leaf_only = cleared.unwrap_or(Err(UnmapError::Poisoned))?;
-        out.note(Revoked::one(range, Due::InvalidationAtOnce, leaf_only));
+        Ok(Revoked::one(range, Due::InvalidationAtOnce, leaf_only))
+    }
+
+    /// The same, noted in `out`.
+    ///
+    /// # Errors
+    /// `refused` where there is none.
+    pub(crate) fn take_down_placed_into(
+        &self,
+        range: IovaRange,
+        refused: UnmapError,
+        out: &mut Revocation,
+    ) -> Result<(), UnmapError> {
+        let revoked = self.take_down_placed(range, refused, &mut out.tables)?;
+        out.note(revoked);
         Ok(())
     }
 
@@ -124,29 +139,26 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
         })
     }
 
-    /// Ends the part of a batch that the policy has no say in, and leaves the rest to it.
+    /// Ends the part of a batch that the policy has no say in. Returns what there is to say of all of it, where nothing is left to the policy.
     ///
     /// # Errors
     /// [`CommitError`]; nothing of the batch goes back then.
     #[cold]
     #[inline(never)]
-    pub(super) fn commit_mixed(&self, revocation: &mut Revocation) -> Result<Committed, CommitError> {
-        let Self { allocator, policy, space, placed, .. } = self;
+    pub(super) fn commit_mixed(&self, revocation: &mut Revocation) -> Result<Option<Committed>, CommitError> {
+        let Self { allocator, space, placed, .. } = self;
         let platform = space.platform();
         let of = |due: Due| move |revoked: &Revoked| revoked.due == due;
         // The device reaches these pages by mappings of others, whose unmaps will see to it; or have, if they came first.
         let mut proof = Proof::still_shared();
         let shared = revocation.revoked().filter(of(Due::Nothing));
         shared.for_each(|revoked| allocator.free(platform, revoked.range, &proof));
-        let mut commands = ArrayVec::<Invalidation, BATCH_MAX>::new_const();
-        let at_once = revocation.revoked().filter(of(Due::InvalidationAtOnce));
-        commands.extend(at_once.map(|revoked| space.covering(revoked.range, revoked.leaf_only)));
-        if !commands.is_empty() {
-            platform.probe(Step::Enter(Phase::Invalidate));
-            proof = match space.invalidate(&commands) {
-                Ok(proof) => proof,
-                Err(error) => return Err(self.keep_for_good(revocation, error)),
-            };
+        let invalidated = match self.invalidate_placed(revocation) {
+            Ok(invalidated) => invalidated,
+            Err(error) => return Err(self.keep_for_good(revocation, error)),
+        };
+        if let Some(invalidated) = invalidated {
+            proof = invalidated;
             platform.probe(Step::Enter(Phase::IovaFree));
             let at_once = revocation.revoked().filter(of(Due::InvalidationAtOnce));
             at_once.for_each(|revoked| placed.give_back(platform, allocator, revoked.range, &proof));
@@ -154,9 +166,43 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
         revocation.keep_invalidations();
         if revocation.is_empty() {
             space.release(core::mem::take(&mut revocation.tables), &proof);
-            return Ok(Committed::Lost(proof));
+            return Ok(Some(Committed::Lost(proof)));
         }
-        policy.commit(space, allocator, revocation)
+        Ok(None)
+    }
+
+    /// Invalidates what was placed. `None` where none of the batch was.
+    ///
+    /// # Errors
+    /// A [`QueueError`].
+    #[inline(never)]
+    fn invalidate_placed(&self, revocation: &Revocation) -> Result<Option<Proof>, QueueError> {
+        let space = &self.space;
+        let placed = revocation.revoked().filter(|revoked| revoked.due == Due::InvalidationAtOnce);
+        let count = placed.clone().count();
+        if count == 0 {
+            return Ok(None);
+        }
+        space.platform().probe(Step::Enter(Phase::Invalidate));
+        let commands = placed.map(|revoked| space.covering(revoked.range, revoked.leaf_only));
+        space.invalidate_each(&Counted::new(commands, count), false).map(Some)
+    }
+
+    /// Ends a batch of one mapping that was placed.
+    ///
+    /// # Errors
+    /// [`CommitError`]; nothing goes back then (S11).
+    #[cold]
+    #[inline(never)]
+    pub(super) fn commit_placed(&self, revoked: Revoked, tables: FreedTables) -> Result<Committed, CommitError> {
+        let Self { allocator, space, placed, .. } = self;
+        let platform = space.platform();
+        platform.probe(Step::Enter(Phase::Invalidate));
+        let proof = space.invalidate(&[space.covering(revoked.range, revoked.leaf_only)]).map_err(CommitError)?;
+        platform.probe(Step::Enter(Phase::IovaFree));
+        placed.give_back(platform, allocator, revoked.range, &proof);
+        space.release(tables, &proof);
+        Ok(Committed::Lost(proof))
     }
 
     /// Keeps addresses and table pages of a batch for good (S11).

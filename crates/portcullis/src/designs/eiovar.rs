@@ -14,13 +14,16 @@
 //! The allocator comes first, with the claim; it comes again at the end, and gets the address back.
 
 use super::{GLOBAL_WINDOW, queue_kind, queue_option};
-use crate::design::{Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Fit, Info, OptionInfo, OptionKind};
+use crate::design::{
+    Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Fit, Info, OptionInfo, OptionKind, built,
+};
 use crate::error::NewDomainError;
 use crate::invalidation::Deferral;
 use crate::iommu::Iommu;
 use crate::iova::FreeListAllocator;
 use crate::platform::Platform;
 use crate::safety::Protection;
+use core::mem::MaybeUninit;
 
 /// Free lists by power of two over the red-black tree, under its one lock.
 #[derive(Debug)]
@@ -55,8 +58,18 @@ unsafe impl<P: Platform, I: Iommu> Design<P, I> for Eiovar {
     type Mapper = AssembledMapper<FreeListAllocator<P>, P, I>;
 
     unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { built::<Self, P, I>(setup) }
+    }
+
+    unsafe fn build_in(to: &mut MaybeUninit<Self::Mapper>, setup: DomainSetup<'_, P, I>) -> Result<(), NewDomainError> {
         let kept_max = setup.options.count("k").map(|k| usize::try_from(k).unwrap_or(usize::MAX));
-        let allocator = FreeListAllocator::new(&setup.platform, setup.width, setup.reserved, kept_max)?;
-        AssembledMapper::new(allocator, queue_kind(&setup.options, Deferral::Global), setup)
+        let deferral = queue_kind(setup.options, Deferral::Global);
+        let allocator = |to: &mut MaybeUninit<_>, setup: &DomainSetup<'_, P, I>| {
+            to.write(FreeListAllocator::new(&setup.platform, setup.width, setup.reserved, kept_max)?);
+            Ok(())
+        };
+        // SAFETY: it writes an allocator.
+        unsafe { AssembledMapper::of_linux_in(to, allocator, deferral, setup) }
     }
 }

@@ -14,6 +14,7 @@
 
 use crate::design::{
     Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Fit, Info, LockFree, OptionInfo, OptionKind, Parts,
+    built,
 };
 use crate::error::NewDomainError;
 use crate::invalidation::{Commands, Deferral, Submissions};
@@ -22,6 +23,7 @@ use crate::iova::WindowAllocator;
 use crate::platform::Platform;
 use crate::safety::Protection;
 use crate::table::TableRule;
+use core::mem::MaybeUninit;
 
 /// Pages of a window unless the user says otherwise: those of a receive descriptor of the paper's device. The model checker sees
 /// small ones, so that it sees them end.
@@ -58,13 +60,17 @@ unsafe impl<P: Platform, I: Iommu> Design<P, I> for FastAndSafe {
     type Mapper = AssembledMapper<WindowAllocator<P>, P, I>;
 
     unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { built::<Self, P, I>(setup) }
+    }
+
+    unsafe fn build_in(to: &mut MaybeUninit<Self::Mapper>, setup: DomainSetup<'_, P, I>) -> Result<(), NewDomainError> {
         let within_pages = match setup.options.word("window") {
             Some("8") => 8,
             Some("16") => 16,
             Some("32") => 32,
             _ => WINDOW_PAGES,
         };
-        let allocator = WindowAllocator::new(&setup.platform, setup.width, setup.reserved, within_pages)?;
         let parts = Parts {
             commands: Commands::PerRun { within_pages },
             submissions: Submissions::Alone,
@@ -72,6 +78,11 @@ unsafe impl<P: Platform, I: Iommu> Design<P, I> for FastAndSafe {
             rule: TableRule::FreedWhenCovered,
             locking: LockFree,
         };
-        AssembledMapper::with_parts(allocator, parts, setup)
+        let allocator = |to: &mut MaybeUninit<_>, setup: &DomainSetup<'_, P, I>| {
+            to.write(WindowAllocator::new(&setup.platform, setup.width, setup.reserved, within_pages)?);
+            Ok(())
+        };
+        // SAFETY: it writes an allocator.
+        unsafe { AssembledMapper::build_in(to, allocator, parts, setup) }
     }
 }

@@ -13,6 +13,7 @@
 
 use crate::design::{
     Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Fit, Info, OptionInfo, OptionKind, Parts, TableLock,
+    built,
 };
 use crate::error::NewDomainError;
 use crate::invalidation::{Commands, Deferral, Submissions};
@@ -21,6 +22,7 @@ use crate::iova::GapTreeAllocator;
 use crate::platform::Platform;
 use crate::safety::Protection;
 use crate::table::TableRule;
+use core::mem::MaybeUninit;
 
 /// The tree that knows its gaps, guard pages, and table pages that are counted and freed, each under one lock.
 #[derive(Debug)]
@@ -52,7 +54,11 @@ unsafe impl<P: Platform, I: Iommu> Design<P, I> for FreeBsd {
     type Mapper = AssembledMapper<GapTreeAllocator<P>, P, I, TableLock<P>>;
 
     unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
-        let allocator = GapTreeAllocator::new(&setup.platform, setup.width, setup.reserved)?;
+        // SAFETY: the caller's promise, passed on.
+        unsafe { built::<Self, P, I>(setup) }
+    }
+
+    unsafe fn build_in(to: &mut MaybeUninit<Self::Mapper>, setup: DomainSetup<'_, P, I>) -> Result<(), NewDomainError> {
         let parts = Parts {
             commands: Commands::PerUnmap,
             submissions: Submissions::Alone,
@@ -61,6 +67,11 @@ unsafe impl<P: Platform, I: Iommu> Design<P, I> for FreeBsd {
             rule: TableRule::FreedWhenEmpty { flush_whole_page: !setup.options.flag("fixed") },
             locking: TableLock::new(&setup.platform),
         };
-        AssembledMapper::with_parts(allocator, parts, setup)
+        let allocator = |to: &mut MaybeUninit<_>, setup: &DomainSetup<'_, P, I>| {
+            to.write(GapTreeAllocator::new(&setup.platform, setup.width, setup.reserved)?);
+            Ok(())
+        };
+        // SAFETY: it writes an allocator.
+        unsafe { AssembledMapper::build_in(to, allocator, parts, setup) }
     }
 }

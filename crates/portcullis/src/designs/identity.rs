@@ -14,13 +14,15 @@
 
 use super::{PER_CPU_WINDOW, queue_kind, queue_option};
 use crate::design::{
-    Addressing, Design, DesignInfo, DomainSetup, DynamicIdentity, Fit, IDENTITY_TAG_BITS, Info, dynamic_identity,
+    Addressing, Design, DesignInfo, DomainSetup, DynamicIdentity, Fit, IDENTITY_TAG_BITS, Info, built,
+    dynamic_identity_in,
 };
 use crate::error::NewDomainError;
 use crate::invalidation::Deferral;
 use crate::iommu::Iommu;
 use crate::platform::Platform;
 use crate::safety::{Breach, Protection, Rule};
+use core::mem::MaybeUninit;
 
 /// Physical addresses with the rights in front, mapped and unmapped as they are needed.
 #[derive(Debug)]
@@ -53,6 +55,11 @@ unsafe impl<P: Platform, I: Iommu> Design<P, I> for Identity {
     type Mapper = DynamicIdentity<P, I>;
 
     unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
-        dynamic_identity(queue_kind(&setup.options, Deferral::PER_CPU), setup)
+        // SAFETY: the caller's promise, passed on.
+        unsafe { built::<Self, P, I>(setup) }
+    }
+
+    unsafe fn build_in(to: &mut MaybeUninit<Self::Mapper>, setup: DomainSetup<'_, P, I>) -> Result<(), NewDomainError> {
+        dynamic_identity_in(to, queue_kind(setup.options, Deferral::PER_CPU), setup)
     }
 }

@@ -13,13 +13,14 @@
 //! `kmalloc.rs` comes first, and leaves the claim to the table; it comes again at the end, and frees the object.
 
 use super::{PER_CPU_WINDOW, queue_kind, queue_option};
-use crate::design::{Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Info};
+use crate::design::{Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Info, built};
 use crate::error::NewDomainError;
 use crate::invalidation::Deferral;
 use crate::iommu::Iommu;
 use crate::iova::KmallocAllocator;
 use crate::platform::Platform;
 use crate::safety::Protection;
+use core::mem::MaybeUninit;
 
 /// No allocator of its own. What the kernel's hands out decides how the table grows.
 #[derive(Debug)]
@@ -46,7 +47,17 @@ unsafe impl<P: Platform, I: Iommu> Design<P, I> for Kmalloc {
     type Mapper = AssembledMapper<KmallocAllocator<P>, P, I>;
 
     unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
-        let allocator = KmallocAllocator::new(&setup.platform, setup.width, setup.reserved)?;
-        AssembledMapper::new(allocator, queue_kind(&setup.options, Deferral::PER_CPU), setup)
+        // SAFETY: the caller's promise, passed on.
+        unsafe { built::<Self, P, I>(setup) }
+    }
+
+    unsafe fn build_in(to: &mut MaybeUninit<Self::Mapper>, setup: DomainSetup<'_, P, I>) -> Result<(), NewDomainError> {
+        let deferral = queue_kind(setup.options, Deferral::PER_CPU);
+        let allocator = |to: &mut MaybeUninit<_>, setup: &DomainSetup<'_, P, I>| {
+            to.write(KmallocAllocator::new(&setup.platform, setup.width, setup.reserved)?);
+            Ok(())
+        };
+        // SAFETY: it writes an allocator.
+        unsafe { AssembledMapper::of_linux_in(to, allocator, deferral, setup) }
     }
 }

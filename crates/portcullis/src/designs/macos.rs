@@ -11,7 +11,7 @@
 //! An unmap: `domain/mod.rs`, `design/assembled.rs`, `design/locking.rs`, `iova/macos/buddy.rs`, `space.rs`,
 //! `table/second_level.rs`, `invalidation/policy.rs`, `invalidation/asynchronous.rs`.
 
-use crate::design::{Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Fit, Info, Parts, WholeLock};
+use crate::design::{Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Fit, Info, Parts, WholeLock, built};
 use crate::error::NewDomainError;
 use crate::invalidation::{Commands, Deferral, Submissions};
 use crate::iommu::Iommu;
@@ -19,6 +19,7 @@ use crate::iova::{BUDDY_PAGES_MAX, BuddyAllocator};
 use crate::platform::Platform;
 use crate::safety::{Breach, Protection, Rule};
 use crate::table::TableRule;
+use core::mem::MaybeUninit;
 
 /// A buddy allocator whose lock is held while the table is written, and invalidations that nobody waits for.
 #[derive(Debug)]
@@ -49,7 +50,11 @@ unsafe impl<P: Platform, I: Iommu> Design<P, I> for MacOs {
     type Mapper = AssembledMapper<BuddyAllocator<P>, P, I, WholeLock<P>>;
 
     unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
-        let allocator = BuddyAllocator::new(&setup.platform, setup.width, setup.reserved)?;
+        // SAFETY: the caller's promise, passed on.
+        unsafe { built::<Self, P, I>(setup) }
+    }
+
+    unsafe fn build_in(to: &mut MaybeUninit<Self::Mapper>, setup: DomainSetup<'_, P, I>) -> Result<(), NewDomainError> {
         let parts = Parts {
             commands: Commands::PerUnmap,
             submissions: Submissions::Alone,
@@ -57,6 +62,11 @@ unsafe impl<P: Platform, I: Iommu> Design<P, I> for MacOs {
             rule: TableRule::Kept,
             locking: WholeLock::new(&setup.platform, BUDDY_PAGES_MAX),
         };
-        AssembledMapper::with_parts(allocator, parts, setup)
+        let allocator = |to: &mut MaybeUninit<_>, setup: &DomainSetup<'_, P, I>| {
+            to.write(BuddyAllocator::new(&setup.platform, setup.width, setup.reserved)?);
+            Ok(())
+        };
+        // SAFETY: it writes an allocator.
+        unsafe { AssembledMapper::build_in(to, allocator, parts, setup) }
     }
 }

@@ -16,13 +16,14 @@
 //! the address.
 
 use super::{PER_CPU_WINDOW, queue_kind, queue_option};
-use crate::design::{Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Fit, Info};
+use crate::design::{Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Fit, Info, built};
 use crate::error::NewDomainError;
 use crate::invalidation::Deferral;
 use crate::iommu::Iommu;
 use crate::iova::MagazineAllocator;
 use crate::platform::Platform;
 use crate::safety::Protection;
+use core::mem::MaybeUninit;
 
 /// What Linux has done since 4.7, in its mechanism: no one kernel has all of these numbers, see `ARCHITECTURE.md`.
 ///
@@ -51,7 +52,17 @@ unsafe impl<P: Platform, I: Iommu> Design<P, I> for Magazine {
     type Mapper = AssembledMapper<MagazineAllocator<P>, P, I>;
 
     unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
-        let allocator = MagazineAllocator::new(&setup.platform, setup.width, setup.reserved)?;
-        AssembledMapper::new(allocator, queue_kind(&setup.options, Deferral::PER_CPU), setup)
+        // SAFETY: the caller's promise, passed on.
+        unsafe { built::<Self, P, I>(setup) }
+    }
+
+    unsafe fn build_in(to: &mut MaybeUninit<Self::Mapper>, setup: DomainSetup<'_, P, I>) -> Result<(), NewDomainError> {
+        let deferral = queue_kind(setup.options, Deferral::PER_CPU);
+        let allocator = |to: &mut MaybeUninit<_>, setup: &DomainSetup<'_, P, I>| {
+            to.write(MagazineAllocator::new(&setup.platform, setup.width, setup.reserved)?);
+            Ok(())
+        };
+        // SAFETY: it writes an allocator.
+        unsafe { AssembledMapper::of_linux_in(to, allocator, deferral, setup) }
     }
 }

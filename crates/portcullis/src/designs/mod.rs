@@ -44,6 +44,15 @@ macro_rules! designs {
             $(#[cfg($condition)] #[doc = concat!("[`", stringify!($example), "`]")] $example,)*
         }
 
+        /// Calls the macro that is named with the types of all designs, separated by commas: for what needs each of them by name at compile
+        /// time, as tables of functions do.
+        #[macro_export]
+        macro_rules! for_each_design {
+            ($with:ident) => {
+                $with! { $($name),* }
+            };
+        }
+
         impl DesignId {
             /// Every design, in the order of the table of designs.
             pub const ALL: &'static [Self] = &[$(Self::$name,)*];

@@ -11,12 +11,13 @@
 //! `invalidation/per_cpu_queues.rs`.
 
 use crate::chunk::Chunked;
-use crate::design::{Addressing, Design, DesignInfo, DomainSetup, Fit, Info};
+use crate::design::{Addressing, Design, DesignInfo, DomainSetup, Fit, Info, built};
 use crate::error::NewDomainError;
 use crate::invalidation::BATCH_MAX;
 use crate::iommu::Iommu;
 use crate::platform::Platform;
 use crate::safety::{Breach, Protection, Rule};
+use core::mem::MaybeUninit;
 
 /// Chunks of 64 pages, one for each stream of requests, in tables that are filled like a log and given back.
 #[derive(Debug)]
@@ -48,6 +49,11 @@ unsafe impl<P: Platform, I: Iommu> Design<P, I> for Portcullis {
     type Mapper = Chunked<P, I>;
 
     unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
-        Chunked::new(setup)
+        // SAFETY: the caller's promise, passed on.
+        unsafe { built::<Self, P, I>(setup) }
+    }
+
+    unsafe fn build_in(to: &mut MaybeUninit<Self::Mapper>, setup: DomainSetup<'_, P, I>) -> Result<(), NewDomainError> {
+        Chunked::new_in(to, setup)
     }
 }

@@ -11,7 +11,9 @@
 //! An unmap: `domain/mod.rs`, `design/assembled.rs`, `iova/solaris/vmem.rs`, `iova/solaris/segments.rs`,
 //! `invalidation/policy.rs`.
 
-use crate::design::{Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Fit, Info, LockPerTable, Parts};
+use crate::design::{
+    Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Fit, Info, LockPerTable, Parts, built,
+};
 use crate::error::NewDomainError;
 use crate::invalidation::{Commands, Deferral, Submissions};
 use crate::iommu::Iommu;
@@ -19,6 +21,7 @@ use crate::iova::{SLAB_PAGES, VmemAllocator};
 use crate::platform::Platform;
 use crate::safety::{Breach, Protection, Rule};
 use crate::table::TableRule;
+use core::mem::MaybeUninit;
 
 /// Addresses in constant time, and nothing at all at an unmap but to give the address back: the device keeps the buffer until a
 /// map is given the same address.
@@ -50,7 +53,11 @@ unsafe impl<P: Platform, I: Iommu> Design<P, I> for Solaris {
     type Mapper = AssembledMapper<VmemAllocator<P>, P, I, LockPerTable<P>>;
 
     unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
-        let allocator = VmemAllocator::new(&setup.platform, setup.width, setup.reserved)?;
+        // SAFETY: the caller's promise, passed on.
+        unsafe { built::<Self, P, I>(setup) }
+    }
+
+    unsafe fn build_in(to: &mut MaybeUninit<Self::Mapper>, setup: DomainSetup<'_, P, I>) -> Result<(), NewDomainError> {
         let locking = LockPerTable::new(&setup.platform, setup.width)?;
         let parts = Parts {
             commands: Commands::PerUnmap,
@@ -59,6 +66,11 @@ unsafe impl<P: Platform, I: Iommu> Design<P, I> for Solaris {
             rule: TableRule::Overwritten,
             locking,
         };
-        AssembledMapper::with_parts(allocator, parts, setup)
+        let allocator = |to: &mut MaybeUninit<_>, setup: &DomainSetup<'_, P, I>| {
+            to.write(VmemAllocator::new(&setup.platform, setup.width, setup.reserved)?);
+            Ok(())
+        };
+        // SAFETY: it writes an allocator.
+        unsafe { AssembledMapper::build_in(to, allocator, parts, setup) }
     }
 }

@@ -14,13 +14,14 @@
 //! The allocator comes first, with the claim; it comes again at the end, and gets the address back.
 
 use super::{GLOBAL_WINDOW, queue_kind, queue_option};
-use crate::design::{Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Fit, Info};
+use crate::design::{Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Fit, Info, built};
 use crate::error::NewDomainError;
 use crate::invalidation::Deferral;
 use crate::iommu::Iommu;
 use crate::iova::TreeAllocator;
 use crate::platform::Platform;
 use crate::safety::Protection;
+use core::mem::MaybeUninit;
 
 /// The red-black tree with the cached node under one lock; strict, or deferred through one global flush queue.
 #[derive(Debug)]
@@ -47,7 +48,17 @@ unsafe impl<P: Platform, I: Iommu> Design<P, I> for Stock {
     type Mapper = AssembledMapper<TreeAllocator<P>, P, I>;
 
     unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
-        let allocator = TreeAllocator::new(&setup.platform, setup.width, setup.reserved)?;
-        AssembledMapper::new(allocator, queue_kind(&setup.options, Deferral::Global), setup)
+        // SAFETY: the caller's promise, passed on.
+        unsafe { built::<Self, P, I>(setup) }
+    }
+
+    unsafe fn build_in(to: &mut MaybeUninit<Self::Mapper>, setup: DomainSetup<'_, P, I>) -> Result<(), NewDomainError> {
+        let deferral = queue_kind(setup.options, Deferral::Global);
+        let allocator = |to: &mut MaybeUninit<_>, setup: &DomainSetup<'_, P, I>| {
+            to.write(TreeAllocator::new(&setup.platform, setup.width, setup.reserved)?);
+            Ok(())
+        };
+        // SAFETY: it writes an allocator.
+        unsafe { AssembledMapper::of_linux_in(to, allocator, deferral, setup) }
     }
 }

@@ -1,21 +1,23 @@
 //! A domain whose type names neither its design nor its host nor its IOMMU: for adapters, C, and programs whose users choose the
 //! design.
 
+use super::open::Face;
 use super::{Domain, DomainConfig};
 use crate::address::{IovaRange, PhysAddr, Segment};
 use crate::design::{Addressing, Design, DesignInfo, DomainSetup, Info, Mapper, Usage};
 use crate::designs::{DesignId, Visitor};
 use crate::entry::{Entry, Frame};
 use crate::error::{CommitError, NewDomainError, NoMemory, RawMapError, RawUnmapError, UnmapError};
-use crate::fallible::{boxed, try_reserve_by};
+use crate::in_place::try_room;
 use crate::invalidation::Revocation;
 use crate::iommu::{AttachError, Capabilities, DomainId, Invalidation, Iommu, QueueError, SourceId, Translation};
 use crate::placement::Placement;
+use crate::platform::memory::{boxed, try_reserve_by};
 use crate::platform::{Context, CpuHint, CpuWords, Lock, LockClass, Platform, Wait};
 use crate::proof::Committed;
 use crate::request::{Access, Request, Stream};
-use crate::sub_page::BouncePages;
-use crate::sync::AtomicU64;
+use crate::sub_page::{BouncePages, Chain};
+use crate::sync::{AtomicU64, AtomicUsize};
 use alloc::boxed::Box;
 
 /// A domain of any design. Each call of its mapper is one through a table of functions; everything else is as in any [`Domain`].
@@ -90,9 +92,14 @@ impl DynDomain {
 
             fn visit<D: Design<P, I>>(self) -> Self::Output {
                 let Self(iommu, platform, config) = self;
+                let mut mapper = try_room::<D::Mapper, _>(&platform)?;
                 // SAFETY: the promise of the caller of `open_unprotected`, passed on.
-                let domain = unsafe { Domain::<D, P, I>::unprotected(iommu, platform, config) }?;
-                Ok(domain.erase()?)
+                let Face { protection, sub_page, tag, short_way, last } =
+                    unsafe { Domain::<D, P, I>::build_in(&mut mapper, iommu, platform, config) }?;
+                // SAFETY: made just now.
+                let mapper: Box<dyn Mapper> = unsafe { mapper.assume_init() };
+                let rings = AtomicUsize::new(0);
+                Ok(Domain { mapper, protection, sub_page, tag, short_way, last, rings, info: &D::INFO })
             }
         }
         design.visit(Open(iommu, platform, config))
@@ -132,6 +139,11 @@ unsafe impl Mapper for Box<dyn Mapper> {
         unsafe { (**self).map(request) }
     }
 
+    unsafe fn map_apart(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { (**self).map_apart(request) }
+    }
+
     unsafe fn map_pages(&self, segments: &[Segment], access: Access, stream: Stream) -> Result<IovaRange, RawMapError> {
         // SAFETY: the caller's promise, passed on.
         unsafe { (**self).map_pages(segments, access, stream) }
@@ -164,6 +176,14 @@ unsafe impl Mapper for Box<dyn Mapper> {
 
     fn unmap_now(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
         (**self).unmap_now(range)
+    }
+
+    fn unmap_bounced_now(
+        &self,
+        range: IovaRange,
+        pages: &mut Chain,
+    ) -> Result<(Committed, Option<Segment>), RawUnmapError> {
+        (**self).unmap_bounced_now(range, pages)
     }
 
     fn tick(&self) -> Result<(), CommitError> {

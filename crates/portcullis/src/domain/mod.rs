@@ -11,6 +11,7 @@ mod batch;
 mod erased;
 mod map_batch;
 mod mapping;
+mod open;
 mod reference;
 mod ring;
 mod unexposed;
@@ -28,13 +29,13 @@ pub use ring::{
 use mapping::{Lent, Tag};
 use unexposed::ShortWay;
 
-use crate::address::{Iova, IovaRange, PAGE_SHIFT, PhysAddr, Segment};
-use crate::design::{Addressing, Design, DomainSetup, Info, Mapper, Options, Usage};
-use crate::error::{CommitError, MapError, NewDomainError, NoMemory, RawMapError, RawUnmapError, UnmapError};
-use crate::fallible::try_reserve_by;
+use crate::address::{Iova, IovaRange, PhysAddr, Segment};
+use crate::design::{Addressing, Design, Info, Mapper, Options, Usage};
+use crate::error::{CommitError, MapError, NoMemory, RawMapError, RawUnmapError, UnmapError};
 use crate::invalidation::Revocation;
-use crate::iommu::{AttachError, Capabilities, DomainId, Iommu, QueueError, SourceId};
-use crate::placement::MapOptions;
+use crate::iommu::{AttachError, DomainId, Iommu, QueueError, SourceId};
+use crate::placement::{MapOptions, Placement};
+use crate::platform::memory::try_reserve_by;
 use crate::platform::{Context, Platform};
 use crate::proof::{Committed, Proof};
 use crate::request::{Access, Lifetime, Request, Stream};
@@ -42,6 +43,9 @@ use crate::safety::Protection;
 use crate::segment_list::SegmentList;
 use crate::sub_page::SubPage;
 use crate::sync::{AtomicUsize, Ordering};
+
+/// Segments that [`Domain::map_list`] keeps on the stack.
+const LISTED_MAX: usize = 8;
 
 /// What a new domain may be told beyond its protection.
 #[derive(Clone, Copy, Debug)]
@@ -91,88 +95,6 @@ pub struct Domain<D: Design<P, I>, P: Platform, I: Iommu> {
 }
 
 impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
-    /// A domain with 48-bit addresses and nothing reserved beyond page 0 and the interrupt range.
-    ///
-    /// # Errors
-    /// A [`NewDomainError`].
-    pub fn new(iommu: I, platform: P, protection: Protection) -> Result<Self, NewDomainError> {
-        Self::with_config(iommu, platform, &DomainConfig::new(protection))
-    }
-
-    /// A domain as `config` says.
-    ///
-    /// # Errors
-    /// A [`NewDomainError`], [`NewDomainError::Unprotected`] for [`Protection::None`].
-    pub fn with_config(iommu: I, platform: P, config: &DomainConfig<'_>) -> Result<Self, NewDomainError> {
-        Self::refuse_unprotected(&D::INFO, config)?;
-        // SAFETY: there is some protection.
-        unsafe { Self::unprotected(iommu, platform, config) }
-    }
-
-    fn refuse_unprotected(info: &Info, config: &DomainConfig<'_>) -> Result<(), NewDomainError> {
-        match config.protection {
-            Protection::None if info.protections.contains(&Protection::None) => Err(NewDomainError::Unprotected),
-            _ => Ok(()),
-        }
-    }
-
-    /// A domain as `config` says, which may have [`Protection::None`]: then a device reaches memory whether it is mapped or not.
-    ///
-    /// # Errors
-    /// A [`NewDomainError`].
-    ///
-    /// # Safety
-    /// Under [`Protection::None`] all memory, or all of `config.memory` where the design has a table, is meant for every device that
-    /// is attached, whatever other domains protect.
-    pub unsafe fn unprotected(iommu: I, platform: P, config: &DomainConfig<'_>) -> Result<Self, NewDomainError> {
-        if !D::INFO.protections.contains(&config.protection) {
-            return Err(NewDomainError::Protection);
-        }
-        if D::INFO.physical_addresses() && config.sub_page != SubPage::Expose {
-            return Err(NewDomainError::Exposed);
-        }
-        // Where devices reach bytes and not pages, there is nothing to be done.
-        let sub_page = if D::INFO.addressing.opens_pages() { config.sub_page } else { SubPage::Expose };
-        let width = Self::width(config, &iommu.capabilities());
-        if config.address_bits > 64 || width <= PAGE_SHIFT as u8 {
-            return Err(NewDomainError::Width(config.address_bits));
-        }
-        let setup = DomainSetup {
-            iommu,
-            platform,
-            protection: config.protection,
-            width,
-            reserved: config.reserved,
-            memory: config.memory,
-            options: config.options,
-            sub_page,
-        };
-        // SAFETY: the protection is one of the design's and the width one of the hardware's; the rest is the caller's promise.
-        let mapper = unsafe { D::build(setup) }?;
-        if sub_page == SubPage::Bounce && mapper.bounce_pages().is_none() {
-            return Err(NewDomainError::CannotBounce);
-        }
-        let (protection, addressing) = (config.protection, D::INFO.addressing);
-        let tag = Tag::new(addressing, sub_page);
-        let short_way = ShortWay::of(protection, sub_page, addressing, tag);
-        let last = u64::MAX >> (64 - width);
-        Ok(Self { mapper, protection, sub_page, tag, short_way, last, rings: AtomicUsize::new(0), info: &D::INFO })
-    }
-
-    /// Bits of the widest address that it may hand out.
-    fn width(config: &DomainConfig<'_>, capabilities: &Capabilities) -> u8 {
-        if !D::INFO.addressing.opens_pages() {
-            // Addresses of entries are none of a table's, and devices are made for them.
-            return 64;
-        }
-        let by_format = match (capabilities.four_level, capabilities.three_level) {
-            (true, _) => 48,
-            (false, true) => 39,
-            (false, false) => 0,
-        };
-        config.address_bits.min(capabilities.address_bits).min(by_format)
-    }
-
     /// The domain's id in the IOMMU.
     pub fn id(&self) -> DomainId {
         self.mapper.id()
@@ -280,10 +202,30 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         access: Access,
         stream: Stream,
     ) -> Result<IovaRange, RawMapError> {
+        if self.sub_page != SubPage::Expose {
+            // SAFETY: the caller's promise, passed on.
+            return unsafe { self.map_segments_unexposed(segments, access, stream) };
+        }
+        let mut request = Request::new(segments, access)?;
+        request.stream = stream;
+        // SAFETY: as above.
+        unsafe { self.mapper.map(&request) }
+    }
+
+    /// # Safety
+    /// That of [`map_raw`](Domain::map_raw).
+    #[cold]
+    #[inline(never)]
+    unsafe fn map_segments_unexposed(
+        &self,
+        segments: &[Segment],
+        access: Access,
+        stream: Stream,
+    ) -> Result<IovaRange, RawMapError> {
         let mut request = Request::new(segments, access)?;
         request.stream = stream;
         // SAFETY: the caller's promise, passed on.
-        unsafe { self.map_request(&request) }
+        unsafe { self.map_unexposed(&request, None) }
     }
 
     /// Makes the mapping of `request` and returns its pages. Segment *k* lies behind the pages of those before it, at its
@@ -328,7 +270,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     /// and the next begins with the next, they are one, unless each has [an entry of its own](Addressing::Entries). The others lie one
     /// behind the other as in [`map_request`](Domain::map_request).
     ///
-    /// Lists of more than 16 segments are copied to the heap for as long as this takes.
+    /// Lists of more than 8 segments are copied to the heap for as long as this takes.
     ///
     /// # Errors
     /// A [`RawMapError`].
@@ -342,7 +284,8 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         options: &MapOptions,
     ) -> Result<IovaRange, RawMapError> {
         let room = |room| try_reserve_by(|allocate| self.mapper.allocate(Context::Atomic, allocate), room);
-        let list = SegmentList::collect(room, segments, self.info.addressing.opens_pages())?;
+        let mut list = SegmentList::<LISTED_MAX>::default();
+        list.collect(room, segments, self.info.addressing.opens_pages())?;
         // SAFETY: the caller's promise, passed on.
         unsafe { self.map_as_said(list.as_slice(), access, options) }
     }
@@ -358,13 +301,22 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         let mut request = Request::new(segments, access)?;
         (request.stream, request.lifetime) = (options.stream, options.lifetime);
         let placement = options.placement(&request, self.info.addressing.entry_pages(), self.last)?;
-        match (placement, self.sub_page) {
+        match self.sub_page {
             // SAFETY: the caller's promise, passed on.
-            (None, SubPage::Expose) => unsafe { self.mapper.map(&request) },
+            SubPage::Expose => unsafe { self.map_at(&request, placement.as_ref()) },
             // SAFETY: as above.
-            (Some(placement), SubPage::Expose) => unsafe { self.mapper.map_placed(&request, &placement) },
+            _ => unsafe { self.map_unexposed(&request, placement.as_ref()) },
+        }
+    }
+
+    /// # Safety
+    /// That of [`map_raw`](Domain::map_raw).
+    unsafe fn map_at(&self, request: &Request<'_>, placement: Option<&Placement>) -> Result<IovaRange, RawMapError> {
+        match placement {
+            // SAFETY: the caller's promise, passed on.
+            None => unsafe { self.mapper.map_apart(request) },
             // SAFETY: as above.
-            (placement, _) => unsafe { self.map_unexposed(&request, placement.as_ref()) },
+            Some(placement) => unsafe { self.mapper.map_placed(request, placement) },
         }
     }
 

@@ -12,7 +12,7 @@ use crate::platform::Platform;
 use crate::proof::Committed;
 use crate::request::Request;
 use crate::safety::Protection;
-use crate::sub_page::{BouncePages, Chain, SubPage, Sync, is_partial};
+use crate::sub_page::{BouncePages, Chain, SeenSegments, SubPage, Sync, is_partial};
 use core::mem;
 
 /// What goes the short way: a page or a part of one, straight to the mapper. The fields stand for questions of the fast paths that
@@ -77,12 +77,8 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         request: &Request<'_>,
         placement: Option<&Placement>,
     ) -> Result<IovaRange, RawMapError> {
-        let map = |request: &Request<'_>| match placement {
-            // SAFETY: the caller's promise, passed on.
-            None => unsafe { self.mapper.map(request) },
-            // SAFETY: as above.
-            Some(placement) => unsafe { self.mapper.map_placed(request, placement) },
-        };
+        // SAFETY: the caller's promise, passed on.
+        let map = |request: &Request<'_>| unsafe { self.map_at(request, placement) };
         let partial = request.segments().iter().find(|segment| is_partial(segment));
         let (bounce, is_whole) = match (self.mapper.bounce_pages(), partial) {
             (Some(BouncePages(bounce)), _) => (bounce, partial.is_none()),
@@ -96,10 +92,11 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
             }
             return mapped;
         }
+        let mut seen = SeenSegments::default();
         // SAFETY: the caller's promise.
-        let (list, pages) = unsafe { bounce.enter(request) }?;
+        let pages = unsafe { bounce.enter(request, &mut seen) }?;
         let mapped =
-            Request::new(list.as_slice(), request.access()).map_err(RawMapError::from).and_then(|mut whole| {
+            Request::new(seen.as_slice(), request.access()).map_err(RawMapError::from).and_then(|mut whole| {
                 (whole.stream, whole.lifetime) = (request.stream, request.lifetime);
                 map(&whole)
             });
@@ -116,19 +113,19 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     #[cold]
     #[inline(never)]
     pub(super) fn unmap_bounced(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
-        let mut revocation = Revocation::new();
-        self.unmap_into(range, &mut revocation)?;
-        Ok(self.commit(&mut revocation)?)
+        let mut pages = Chain::EMPTY;
+        let (committed, _) = self.mapper.unmap_bounced_now(range, &mut pages)?;
+        self.settle(pages)?;
+        Ok(committed)
     }
 
     /// The same for a buffer that is lent, of these segments.
     fn unmap_bounced_of(&self, buffer: &[Segment], range: IovaRange) -> Result<Committed, RawUnmapError> {
-        let mut revocation = Revocation::new();
-        self.mapper.unmap(range, &mut revocation)?;
-        let taken = self.take_bounced_of(buffer, range, &mut revocation);
-        // The unmap was made, so it is committed, also where it was of another mapping.
-        let committed = self.commit(&mut revocation)?;
-        taken?;
+        let mut pages = Chain::EMPTY;
+        let (committed, taken) = self.mapper.unmap_bounced_now(range, &mut pages)?;
+        // The unmap was made and committed, also where it was of another mapping.
+        self.settle(pages)?;
+        refuse_other(buffer, taken, range)?;
         Ok(committed)
     }
 
@@ -154,15 +151,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         range: IovaRange,
         out: &mut Revocation,
     ) -> Result<(), UnmapError> {
-        let taken = self.take_bounced(range, out);
-        let is_part_of = |of: &Segment, part: Segment| {
-            part.phys.as_u64().checked_sub(of.phys.as_u64()).is_some_and(|before| before < of.len)
-        };
-        let is_its_own = taken.is_some_and(|part| buffer.iter().any(|segment| is_part_of(segment, part)));
-        match buffer.iter().any(is_partial) && !is_its_own {
-            true => Err(UnmapError::NotMapped(range.start())),
-            false => Ok(()),
-        }
+        refuse_other(buffer, self.take_bounced(range, out), range)
     }
 
     /// Commits unmaps; then what devices have written is copied to where it belongs.
@@ -173,11 +162,17 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         let pages = mem::take(&mut revocation.bounced);
         // After an error the pages are lost, for the device may have them still (S11).
         let committed = committed?;
+        self.settle(pages)?;
+        Ok(committed)
+    }
+
+    /// Copies what devices have written to where it belongs. The unmaps of the pages are committed.
+    fn settle(&self, pages: Chain) -> Result<(), CommitError> {
         if let Some(BouncePages(bounce)) = self.mapper.bounce_pages() {
-            // SAFETY: that was their commit. The buffers are the driver's again when this call returns, and not before.
+            // SAFETY: after their commit. The buffers are the driver's again when the caller's call returns, and not before.
             unsafe { bounce.settle(pages) }?;
         }
-        Ok(committed)
+        Ok(())
     }
 
     /// Shows the CPU what the device has written by now of a mapping that goes on, of the raw face, which begins in the page of `iova`.
@@ -232,5 +227,21 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
             _ => self.unmap_pages(range),
         };
         self.unmapped(lent, range, access, committed)
+    }
+}
+
+/// Refuses the bounce pages of another mapping than that of a buffer that was lent, of these segments; `taken` is a part of the buffer
+/// that they stand for.
+///
+/// # Errors
+/// [`UnmapError::NotMapped`].
+fn refuse_other(buffer: &[Segment], taken: Option<Segment>, range: IovaRange) -> Result<(), UnmapError> {
+    let is_part_of = |of: &Segment, part: Segment| {
+        part.phys.as_u64().checked_sub(of.phys.as_u64()).is_some_and(|before| before < of.len)
+    };
+    let is_its_own = taken.is_some_and(|part| buffer.iter().any(|segment| is_part_of(segment, part)));
+    match buffer.iter().any(is_partial) && !is_its_own {
+        true => Err(UnmapError::NotMapped(range.start())),
+        false => Ok(()),
     }
 }

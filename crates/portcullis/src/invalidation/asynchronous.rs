@@ -4,19 +4,18 @@
 //! here with what was submitted, until somebody asks and is told that it is done (S3). To ask in vain costs a read across the
 //! bus; so an unmap asks only about the oldest, and only when it needs the room. By then the hardware is long done.
 
-use super::{BATCH_MAX, QUEUE_TIMEOUT_US, Revocation};
+use super::{QUEUE_TIMEOUT_US, Revoked};
 use crate::address::IovaRange;
 use crate::error::{CommitError, NoMemory};
-use crate::fallible::try_reserve;
 use crate::iommu::{Invalidation, Iommu, QueueError};
 use crate::iova::IovaAllocator;
+use crate::platform::memory::try_reserve;
 use crate::platform::{Context, Deadline, Lock, LockClass, Phase, Platform, Step};
 use crate::proof::{Committed, Proof};
 use crate::space::AddressSpace;
 use crate::submission::Submission;
 use crate::sync::{AtomicUsize, Ordering};
 use alloc::collections::VecDeque;
-use arrayvec::ArrayVec;
 
 /// Unmaps at most whose invalidation is not known to be done. The model checker sees a short queue, so that it sees a full one.
 pub const ASYNCHRONOUS_CAPACITY: usize = if cfg!(loom) { 1 } else { 256 };
@@ -60,18 +59,17 @@ impl<P: Platform, T: Copy + Send> AsynchronousQueue<P, T> {
     /// # Errors
     /// [`CommitError`] where the hardware takes nothing, has failed the oldest, or does not answer in time. What was queued
     /// stays until an invalidation succeeds; those of these unmaps that found no room are lost for good.
+    #[inline(never)]
     pub(crate) fn push<I: Iommu<Ticket = T>>(
         &self,
         space: &AddressSpace<P, I>,
         allocator: &impl IovaAllocator<P>,
-        revocation: &mut Revocation,
+        runs: impl ExactSizeIterator<Item = Revoked> + Clone,
     ) -> Result<Committed, CommitError> {
-        debug_assert!(revocation.tables.is_empty(), "table pages are kept");
         let done = match space.is_poisoned() {
-            false => self.submit(space, allocator, revocation).map(|()| Committed::Deferred),
-            true => self.invalidate(space, allocator, revocation).map(Committed::Lost),
+            false => self.submit(space, allocator, runs).map(|()| Committed::Deferred),
+            true => self.invalidate(space, allocator, runs).map(Committed::Lost),
         };
-        revocation.clear_runs();
         Ok(done?)
     }
 
@@ -80,20 +78,16 @@ impl<P: Platform, T: Copy + Send> AsynchronousQueue<P, T> {
         &self,
         space: &AddressSpace<P, I>,
         allocator: &impl IovaAllocator<P>,
-        revocation: &Revocation,
+        runs: impl ExactSizeIterator<Item = Revoked> + Clone,
     ) -> Result<(), QueueError> {
         let platform = space.platform();
         platform.probe(Step::Enter(Phase::Invalidate));
-        // Filled in place: collecting would move a kilobyte.
-        let mut commands = ArrayVec::<Invalidation, BATCH_MAX>::new_const();
-        for revoked in revocation.revoked() {
-            commands.push(space.covering(revoked.range, revoked.leaf_only));
-        }
         // Without the lock: the hardware is told even while another CPU waits for room.
-        let submission = space.submit(&commands)?;
+        let commands = runs.clone().map(|revoked| space.covering(revoked.range, revoked.leaf_only));
+        let submission = space.submit_each(&commands)?;
         self.told.with(|told| {
             let mut done = Ok(());
-            for revoked in revocation.revoked() {
+            for revoked in runs {
                 if told.len() == ASYNCHRONOUS_CAPACITY {
                     done = Self::wait_for_oldest(space, allocator, told);
                 }
@@ -113,14 +107,14 @@ impl<P: Platform, T: Copy + Send> AsynchronousQueue<P, T> {
         &self,
         space: &AddressSpace<P, I>,
         allocator: &impl IovaAllocator<P>,
-        revocation: &Revocation,
+        runs: impl Iterator<Item = Revoked>,
     ) -> Result<Proof, QueueError> {
         let platform = space.platform();
         platform.probe(Step::Enter(Phase::Invalidate));
         let proof = self.told.with(|told| self.flush(space, allocator, told))?;
         platform.probe(Step::Enter(Phase::IovaFree));
         // Cleared before the flush, as what was queued.
-        revocation.revoked().for_each(|revoked| allocator.free(platform, revoked.range, &proof));
+        runs.for_each(|revoked| allocator.free(platform, revoked.range, &proof));
         Ok(proof)
     }
 

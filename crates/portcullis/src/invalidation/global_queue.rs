@@ -1,12 +1,12 @@
 //! Deferred protection as Linux had it before 4.7: one global queue of unmaps, emptied by one global invalidation when it is
 //! full or old (facts: EiovaR §2.2 and §6.2; "Stock Linux then").
 
-use super::Revocation;
+use super::Revoked;
 use crate::address::IovaRange;
 use crate::error::{CommitError, NoMemory};
-use crate::fallible::try_reserve;
 use crate::iommu::{Invalidation, Iommu};
 use crate::iova::IovaAllocator;
+use crate::platform::memory::try_reserve;
 use crate::platform::{Context, Deadline, Lock, LockClass, Phase, Platform, Step};
 use crate::proof::{Committed, Proof};
 use crate::space::AddressSpace;
@@ -55,17 +55,19 @@ impl<P: Platform> GlobalQueue<P> {
     /// # Errors
     /// [`CommitError`] where a flush failed. What was queued stays until a flush succeeds; those of these unmaps that found
     /// no room are lost for good.
+    #[inline(never)]
     pub(crate) fn push<I: Iommu>(
         &self,
         space: &AddressSpace<P, I>,
         allocator: &impl IovaAllocator<P>,
-        revocation: &mut Revocation,
+        runs: impl Iterator<Item = Revoked>,
+        tables: FreedTables,
     ) -> Result<Committed, CommitError> {
         let platform = space.platform();
         platform.probe(Step::Enter(Phase::Invalidate));
-        let queued = self.queue.with(|queue| {
-            queue.tables.append(platform, core::mem::take(&mut revocation.tables));
-            for revoked in revocation.revoked() {
+        self.queue.with(|queue| {
+            queue.tables.append(platform, tables);
+            for revoked in runs {
                 if queue.waiting.len() == QUEUE_CAPACITY {
                     let _ = self.flush(queue, space, allocator)?;
                 }
@@ -80,9 +82,7 @@ impl<P: Platform> GlobalQueue<P> {
                 return Ok(Committed::Deferred);
             }
             self.flush(queue, space, allocator).map(Committed::Lost)
-        });
-        revocation.clear_runs();
-        queued
+        })
     }
 
     /// Flushes the queue if its oldest entry has waited long enough.

@@ -15,7 +15,8 @@ pub use global_queue::{GlobalQueue, QUEUE_CAPACITY, QUEUE_TIMEOUT_US};
 pub use per_cpu_queues::{CPU_QUEUE_CAPACITY, PerCpuQueues};
 pub(crate) use policy::Policy;
 pub use policy::{Commands, Deferral, Flushes, Submissions};
+pub(crate) use revocation::Counted;
 pub use revocation::{Due, Revocation, Revoked};
 
 /// Unmaps that one commit takes at most.
-pub const BATCH_MAX: usize = 64;
+pub const BATCH_MAX: usize = crate::iommu::COMMANDS_MAX;

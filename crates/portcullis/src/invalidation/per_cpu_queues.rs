@@ -10,12 +10,12 @@
 //! and what comes later begins another.
 
 use super::open_run::{OPEN_RUNS, OpenRun, Run};
-use super::{Flushes, Revocation, Revoked};
+use super::{Flushes, Revoked};
 use crate::address::IovaRange;
 use crate::error::{CommitError, NoMemory};
-use crate::fallible::try_reserve;
 use crate::iommu::{Invalidation, Iommu};
 use crate::iova::IovaAllocator;
+use crate::platform::memory::try_reserve;
 use crate::platform::{Context, Deadline, Lock, LockClass, PerCpu, Phase, Platform, Step};
 use crate::proof::{Committed, Proof, Served};
 use crate::space::AddressSpace;
@@ -115,33 +115,16 @@ impl<P: Platform> PerCpuQueues<P> {
     /// # Errors
     /// [`CommitError`] where a flush failed. What was queued stays until a flush succeeds; those of these unmaps that found
     /// no room are lost for good, and the device may keep them until the domain is closed.
+    #[inline(never)]
     pub(crate) fn push<I: Iommu>(
         &self,
         space: &AddressSpace<P, I>,
         allocator: &impl IovaAllocator<P>,
-        revocation: &mut Revocation,
-    ) -> Result<Committed, CommitError> {
-        let tables = core::mem::take(&mut revocation.tables);
-        let run = |revoked: Revoked| Run { range: revoked.range, unmaps: revoked.unmaps };
-        let queued = match revocation.only_run() {
-            // As drivers mostly unmap.
-            Some(only) => self.push_runs(space, allocator, core::iter::once(run(only)), tables),
-            None => self.push_runs(space, allocator, revocation.revoked().map(run), tables),
-        };
-        revocation.clear_runs();
-        queued
-    }
-
-    #[inline]
-    fn push_runs<I: Iommu>(
-        &self,
-        space: &AddressSpace<P, I>,
-        allocator: &impl IovaAllocator<P>,
-        runs: impl Iterator<Item = Run>,
+        runs: impl Iterator<Item = Revoked>,
         mut tables: FreedTables,
     ) -> Result<Committed, CommitError> {
         let platform = space.platform();
-        let mut runs = runs.peekable();
+        let mut runs = runs.map(|revoked| Run { range: revoked.range, unmaps: revoked.unmaps }).peekable();
         self.queue_here(space, allocator, |here, queue, begun| {
             // Their unmaps count to those that wait.
             queue.close_all(here);

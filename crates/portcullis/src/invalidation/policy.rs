@@ -2,8 +2,8 @@
 //! per CPU, or only when an address is used again.
 
 use super::{
-    ASYNCHRONOUS_CAPACITY, AsynchronousQueue, CPU_QUEUE_CAPACITY, GlobalQueue, PerCpuQueues, QUEUE_CAPACITY,
-    QUEUE_TIMEOUT_US, Revocation, strict,
+    ASYNCHRONOUS_CAPACITY, AsynchronousQueue, CPU_QUEUE_CAPACITY, Due, GlobalQueue, PerCpuQueues, QUEUE_CAPACITY,
+    QUEUE_TIMEOUT_US, Revocation, Revoked, strict,
 };
 use crate::address::IovaRange;
 use crate::error::{CommitError, MapError, NewDomainError, SyncError};
@@ -181,9 +181,28 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
             Self::Strict(commands, submissions) => {
                 strict::commit(space, allocator, revocation, *commands, *submissions).map(Committed::Lost)
             }
-            Self::Global(queue) => queue.push(space, allocator, revocation),
-            Self::PerCpu(queues) => queues.push(space, allocator, revocation),
-            Self::Asynchronous(queue) => queue.push(space, allocator, revocation),
+            Self::Global(queue) => {
+                let tables = core::mem::take(&mut revocation.tables);
+                let queued = queue.push(space, allocator, revocation.revoked(), tables);
+                revocation.clear_runs();
+                queued
+            }
+            Self::PerCpu(queues) => {
+                let tables = core::mem::take(&mut revocation.tables);
+                let queued = match revocation.only_run() {
+                    // As drivers mostly unmap.
+                    Some(only) => queues.push(space, allocator, core::iter::once(only), tables),
+                    None => queues.push(space, allocator, revocation.revoked(), tables),
+                };
+                revocation.clear_runs();
+                queued
+            }
+            Self::Asynchronous(queue) => {
+                debug_assert!(revocation.tables.is_empty(), "table pages are kept");
+                let queued = queue.push(space, allocator, revocation.counted());
+                revocation.clear_runs();
+                queued
+            }
             // No map will come to invalidate, so it is done now.
             Self::AtMap(_) if space.is_poisoned() => {
                 strict::commit(space, allocator, revocation, Commands::PerUnmap, Submissions::Alone)
@@ -212,9 +231,37 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
             // A driver that defers unmaps one by one, and often: no batch is built for that.
             Self::PerCpu(queues) if queues.closes_runs() => queues.push_one::<WITHIN, _>(space, allocator, range),
             _ => {
-                let mut revocation = Revocation::new();
-                revocation.join::<WITHIN>(range);
-                self.commit(space, allocator, &mut revocation)
+                let revoked = Revoked::one(range, Due::Invalidation, true);
+                self.commit_alone(space, allocator, revoked, FreedTables::new())
+            }
+        }
+    }
+
+    /// Ends a batch of one, which has an invalidation due and took these table pages out of the table. It needs no revocation, which
+    /// would be half a kilobyte of stack.
+    #[inline(never)]
+    pub(crate) fn commit_alone(
+        &self,
+        space: &AddressSpace<P, I>,
+        allocator: &impl IovaAllocator<P>,
+        revoked: Revoked,
+        tables: FreedTables,
+    ) -> Result<Committed, CommitError> {
+        match self {
+            Self::Strict(_, submissions) => {
+                strict::commit_one(space, allocator, revoked, tables, *submissions).map(Committed::Lost)
+            }
+            Self::Global(queue) => queue.push(space, allocator, core::iter::once(revoked), tables),
+            Self::PerCpu(queues) => queues.push(space, allocator, core::iter::once(revoked), tables),
+            Self::Asynchronous(queue) => queue.push(space, allocator, core::iter::once(revoked)),
+            Self::AtMap(_) if space.is_poisoned() => {
+                strict::commit_one(space, allocator, revoked, tables, Submissions::Alone).map(Committed::Lost)
+            }
+            Self::AtMap(breach) => {
+                let platform = space.platform();
+                platform.probe(Step::Enter(Phase::IovaFree));
+                allocator.free(platform, revoked.range, &Proof::by_next_map(breach));
+                Ok(Committed::Deferred)
             }
         }
     }

@@ -3,6 +3,7 @@
 use super::BATCH_MAX;
 use crate::address::IovaRange;
 use crate::error::UnmapError;
+use crate::sort::sort_by_key;
 use crate::space::{NO_TAG, TAG_SHIFT};
 use crate::sub_page::Chain;
 use crate::table::FreedTables;
@@ -225,6 +226,16 @@ impl Revocation {
         Packed::all(&self.closed).chain(self.last_run())
     }
 
+    /// The same after [`sort`](Self::sort).
+    pub(super) fn closed_runs(&self) -> impl Iterator<Item = Revoked> + Clone {
+        Packed::all(&self.closed)
+    }
+
+    /// The same where nothing has [joined](Self::join), so that it is known how many they are.
+    pub(super) fn counted(&self) -> impl ExactSizeIterator<Item = Revoked> + Clone {
+        Counted::new(self.revoked(), self.unmaps())
+    }
+
     /// The only run, where there is one.
     #[inline]
     pub(crate) fn only_run(&self) -> Option<Revoked> {
@@ -247,22 +258,29 @@ impl Revocation {
     pub(crate) fn sort(&mut self) {
         self.close_run();
         if self.closed.iter().all(|packed| packed.field(Packed::LENGTH_SHIFT, Packed::KIND_SHIFT) != 0) {
-            self.closed.sort_unstable_by_key(|packed| packed.field(0, Packed::LENGTH_SHIFT));
+            sort_by_key(&mut self.closed, |packed| packed.field(0, Packed::LENGTH_SHIFT));
         }
     }
 
     /// Keeps what is due for invalidation, now or later.
     pub(crate) fn keep_invalidations(&mut self) {
-        let kept: ArrayVec<Revoked, BATCH_MAX> =
-            self.revoked().filter(|revoked| revoked.due == Due::Invalidation).collect();
-        self.clear_runs();
-        for run in kept {
-            let room = run.unmaps.max(Packed::room(run.range.pages()));
-            self.owner_and_room += room as u64;
-            self.long += (room - run.unmaps) as u8;
-            Packed::push(&mut self.closed, run);
+        self.close_run();
+        // In place, for a list of them beside these would take kilobytes of stack.
+        let (mut from, mut to, mut room, mut long) = (0, 0, 0, 0);
+        loop {
+            let Some(run) = Packed::all(&self.closed[from..]).next() else { break };
+            let next = from + if run.unmaps == 1 { Packed::room(run.range.pages()) } else { 1 };
+            if run.due == Due::Invalidation {
+                let taken = run.unmaps.max(next - from);
+                (room, long) = (room + taken, long + taken - run.unmaps);
+                self.closed.copy_within(from..next, to);
+                to += next - from;
+            }
+            from = next;
         }
-        self.closed_room = self.room_taken() as u8;
+        self.closed.truncate(to);
+        self.owner_and_room = self.owner_and_room - self.room_taken() as u64 + room as u64;
+        (self.closed_room, self.long, self.is_mixed) = (room as u8, long as u8, false);
     }
 
     /// Leaks all that is in it, but for the bounce pages: an invalidation has failed (S11).
@@ -278,6 +296,35 @@ impl Revocation {
         self.closed.clear();
     }
 }
+
+/// Runs, and how many are left of them.
+#[derive(Clone)]
+pub(crate) struct Counted<R> {
+    runs: R,
+    left: usize,
+}
+
+impl<R> Counted<R> {
+    pub(crate) const fn new(runs: R, left: usize) -> Self {
+        Self { runs, left }
+    }
+}
+
+impl<R: Iterator> Iterator for Counted<R> {
+    type Item = R::Item;
+
+    #[inline]
+    fn next(&mut self) -> Option<R::Item> {
+        self.left = self.left.saturating_sub(1);
+        self.runs.next()
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.left, Some(self.left))
+    }
+}
+
+impl<R: Iterator> ExactSizeIterator for Counted<R> {}
 
 /// Whether all of `range` lies in one aligned run of `within` pages, a power of two.
 #[inline(always)]

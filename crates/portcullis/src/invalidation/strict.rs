@@ -1,6 +1,6 @@
 //! Strict protection: invalidate and wait before anything goes back.
 
-use super::revocation::is_within;
+use super::revocation::{Counted, is_within};
 use super::{BATCH_MAX, Commands, Revocation, Revoked, Submissions};
 use crate::address::IovaRange;
 use crate::error::CommitError;
@@ -9,7 +9,7 @@ use crate::iova::IovaAllocator;
 use crate::platform::{Phase, Platform, Step};
 use crate::proof::Proof;
 use crate::space::AddressSpace;
-use arrayvec::ArrayVec;
+use crate::table::FreedTables;
 
 /// Submits page-selective commands for the unmaps with one wait behind them all, waits, and frees the addresses and tables.
 pub(super) fn commit<P: Platform, I: Iommu>(
@@ -41,53 +41,118 @@ pub(super) fn commit<P: Platform, I: Iommu>(
     Ok(proof)
 }
 
-#[inline(never)]
+/// Ends a batch of one, with the table pages that it took out of the table.
+pub(super) fn commit_one<P: Platform, I: Iommu>(
+    space: &AddressSpace<P, I>,
+    allocator: &impl IovaAllocator<P>,
+    revoked: Revoked,
+    tables: FreedTables,
+    submissions: Submissions,
+) -> Result<Proof, CommitError> {
+    let platform = space.platform();
+    platform.probe(Step::Enter(Phase::Invalidate));
+    // Where it fails the range and the tables leak: quarantined for good (S11).
+    let proof = invalidate(space, &[space.covering(revoked.range, revoked.leaf_only)], submissions)?;
+    platform.probe(Step::Enter(Phase::IovaFree));
+    allocator.free(platform, revoked.range, &proof);
+    space.release(tables, &proof);
+    Ok(proof)
+}
+
 fn invalidate_all<P: Platform, I: Iommu>(
     space: &AddressSpace<P, I>,
     revocation: &mut Revocation,
     per: Commands,
     submissions: Submissions,
 ) -> Result<Proof, QueueError> {
-    // Filled in place: collecting would move a kilobyte.
-    let mut commands = ArrayVec::<Invalidation, BATCH_MAX>::new_const();
-    let mut is_complete = true;
-    let mut push = |Revoked { range, leaf_only, .. }| {
-        is_complete &= commands.try_push(space.covering(range, leaf_only)).is_ok();
-    };
     match per {
-        Commands::PerUnmap => revocation.revoked().for_each(push),
-        Commands::PerRun { within_pages } => {
-            let within_pages = within_one_command(within_pages, space.capabilities());
-            // Completions come in any order. The order of the batch is of no more use.
-            revocation.sort();
-            let mut rest = revocation.revoked().flat_map(|run| pieces(run, within_pages));
-            let last = rest.next().map(|first| {
-                rest.fold(first, |run, next| {
-                    join(run, next, within_pages).unwrap_or_else(|| {
-                        push(run);
-                        next
-                    })
-                })
-            });
-            last.into_iter().for_each(push);
-        }
-    }
-    match is_complete {
-        true => invalidate(space, &commands, submissions),
-        // Hardware whose commands cover next to nothing is told of everything.
-        false => invalidate(space, &[Invalidation::Domain(space.id())], submissions),
+        Commands::PerUnmap => invalidate_each(space, revocation, submissions),
+        Commands::PerRun { within_pages } => invalidate_runs(space, revocation, within_pages, submissions),
     }
 }
 
-/// A mapping; or what of several side by side one command covers, piece by piece.
-fn pieces(run: Revoked, within_pages: u64) -> impl Iterator<Item = Revoked> {
-    let (mut first, end) = (run.range.first_pfn(), run.range.end_pfn());
-    core::iter::from_fn(move || {
-        let piece_end = if run.unmaps == 1 { end } else { end.min((first | (within_pages - 1)) + 1) };
-        let range = IovaRange::new(first, piece_end - first)?;
-        first = piece_end;
-        Some(Revoked { range, ..run })
-    })
+#[inline(never)]
+fn invalidate_each<P: Platform, I: Iommu>(
+    space: &AddressSpace<P, I>,
+    revocation: &Revocation,
+    submissions: Submissions,
+) -> Result<Proof, QueueError> {
+    let commands = revocation.counted().map(|run| space.covering(run.range, run.leaf_only));
+    space.invalidate_each(&commands, submissions == Submissions::Shared)
+}
+
+#[inline(never)]
+fn invalidate_runs<P: Platform, I: Iommu>(
+    space: &AddressSpace<P, I>,
+    revocation: &mut Revocation,
+    within_pages: u64,
+    submissions: Submissions,
+) -> Result<Proof, QueueError> {
+    let within_pages = within_one_command(within_pages, space.capabilities());
+    // Completions come in any order. The order of the batch is of no more use.
+    revocation.sort();
+    let count = count_of(Joined::new(revocation.closed_runs(), within_pages));
+    if count > BATCH_MAX {
+        // Hardware whose commands cover next to nothing is told of everything.
+        return invalidate(space, &[Invalidation::Domain(space.id())], submissions);
+    }
+    let commands = Counted::new(Joined::new(revocation.closed_runs(), within_pages), count);
+    let commands = commands.map(|run| space.covering(run.range, run.leaf_only));
+    space.invalidate_each(&commands, submissions == Submissions::Shared)
+}
+
+/// How many there are. Apart, so that their iterator is not on the stack while they are submitted.
+#[inline(never)]
+fn count_of(runs: impl Iterator) -> usize {
+    runs.count()
+}
+
+/// What one command covers, of runs in order: a mapping; or what of several side by side it can, piece by piece.
+#[derive(Clone)]
+struct Joined<R> {
+    runs: R,
+    /// What is left of the last run.
+    rest: Option<Revoked>,
+    within_pages: u64,
+}
+
+impl<R: Iterator<Item = Revoked>> Joined<R> {
+    const fn new(runs: R, within_pages: u64) -> Self {
+        Self { runs, rest: None, within_pages }
+    }
+
+    fn piece(&mut self) -> Option<Revoked> {
+        let run = self.rest.take().or_else(|| self.runs.next())?;
+        let (first, end) = (run.range.first_pfn(), run.range.end_pfn());
+        let piece_end = if run.unmaps == 1 { end } else { end.min((first | (self.within_pages - 1)) + 1) };
+        self.rest = IovaRange::new(piece_end, end - piece_end).map(|range| Revoked { range, ..run });
+        Some(Revoked { range: IovaRange::of(first, piece_end - first), ..run })
+    }
+
+    /// Puts back the piece that was taken last.
+    fn put_back(&mut self, piece: Revoked) {
+        let end = self.rest.map_or(piece.range, |rest| rest.range).end_pfn();
+        let first = piece.range.first_pfn();
+        self.rest = Some(Revoked { range: IovaRange::of(first, end - first), ..piece });
+    }
+}
+
+impl<R: Iterator<Item = Revoked>> Iterator for Joined<R> {
+    type Item = Revoked;
+
+    fn next(&mut self) -> Option<Revoked> {
+        let mut run = self.piece()?;
+        while let Some(next) = self.piece() {
+            match join(run, next, self.within_pages) {
+                Some(longer) => run = longer,
+                None => {
+                    self.put_back(next);
+                    break;
+                }
+            }
+        }
+        Some(run)
+    }
 }
 
 #[inline(always)]
@@ -131,7 +196,11 @@ mod tests {
     #[test]
     fn several_mappings_are_cut_where_a_command_ends() {
         let run = Revoked { unmaps: 3, ..Revoked::one(IovaRange::new(6, 11).unwrap(), Due::Invalidation, true) };
-        let cut = |run| pieces(run, 8).map(|piece| (piece.range.first_pfn(), piece.range.pages())).collect::<Vec<_>>();
+        let cut = |run| {
+            Joined::new(core::iter::once(run), 8)
+                .map(|piece| (piece.range.first_pfn(), piece.range.pages()))
+                .collect::<Vec<_>>()
+        };
         assert_eq!(cut(run), [(6, 2), (8, 8), (16, 1)]);
         assert_eq!(cut(Revoked { unmaps: 1, ..run }), [(6, 11)]);
     }

@@ -9,7 +9,11 @@ pub(crate) use covering::covering;
 
 use crate::address::{Iova, PhysAddr};
 use alloc::sync::Arc;
+use arrayvec::ArrayVec;
 use thiserror::Error;
+
+/// Commands that come one by one at most ([`Iommu::submit_each`]).
+pub const COMMANDS_MAX: usize = 64;
 
 /// A domain of translation: the tag of everything that the IOMMU caches.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -236,6 +240,27 @@ pub unsafe trait Iommu: Send + Sync {
         Ok(None)
     }
 
+    /// Hands in commands, at most [`COMMANDS_MAX`], as [`submit_shared`](Iommu::submit_shared) does where `shares`, and otherwise as
+    /// [`submit`](Iommu::submit) does. They come one by one, so that the caller needs no list of them: that would take a kilobyte of stack,
+    /// and the default does have one. Override it where the stack is small, as it is in kernels.
+    ///
+    /// # Errors
+    /// Those of [`submit`](Iommu::submit).
+    ///
+    /// # Panics
+    /// If there are more.
+    #[inline(never)]
+    fn submit_each(
+        &self,
+        commands: &(impl ExactSizeIterator<Item = Invalidation> + Clone),
+        shares: bool,
+    ) -> Result<Self::Ticket, QueueError> {
+        // Filled in place: collecting would move a kilobyte.
+        let mut list = ArrayVec::<Invalidation, COMMANDS_MAX>::new_const();
+        list.extend(commands.clone());
+        if shares { self.submit_shared(&list) } else { self.submit(&list) }
+    }
+
     /// Whether everything submitted under `ticket` has taken effect, in-flight DMA drained.
     ///
     /// Tickets may be asked about in any order, late, or never. One that is asked about late may be told of a failure that was
@@ -287,6 +312,15 @@ macro_rules! forward {
     #[inline]
     fn try_submit_shared(&self, commands: &[Invalidation]) -> Result<Option<Self::Ticket>, QueueError> {
         (**self).try_submit_shared(commands)
+    }
+
+    #[inline]
+    fn submit_each(
+        &self,
+        commands: &(impl ExactSizeIterator<Item = Invalidation> + Clone),
+        shares: bool,
+    ) -> Result<Self::Ticket, QueueError> {
+        (**self).submit_each(commands, shares)
     }
 
     #[inline]

@@ -7,7 +7,7 @@
 use super::{Claim, IovaAllocator, IovaRequest, never_handed_out};
 use crate::address::{IovaRange, PAGE_SHIFT, PhysAddr};
 use crate::error::{MapError, NoMemory, UnmapError};
-use crate::fallible::{move_into, try_reserve, with_spare};
+use crate::platform::memory::{move_into, try_reserve, with_spare};
 use crate::platform::{Context, Lock, LockClass, PerCpuCount, Phase, Platform, Step};
 use crate::proof::Proof;
 use crate::table::{SecondLevelTable, Walker};

@@ -20,11 +20,12 @@ pub use solaris::{QUANTUM_CACHE_PAGES_MAX, SLAB_PAGES, VmemAllocator};
 
 use crate::address::{Iova, IovaRange, PAGE_SHIFT};
 use crate::error::{MapError, NoMemory, UnmapError};
-use crate::fallible::try_reserve;
 use crate::placement::Placement;
+use crate::platform::memory::try_reserve;
 use crate::platform::{Context, Platform};
 use crate::proof::Proof;
 use crate::request::{Access, Lifetime, Request, Stream};
+use crate::sort::sort_by_key;
 use crate::table::{SecondLevelTable, Walker};
 use alloc::vec::Vec;
 
@@ -95,7 +96,7 @@ pub(crate) fn never_handed_out<P: Platform>(platform: &P, reserved: &[IovaRange]
     let mut ranges = try_reserve(platform, Context::MaySleep, reserved.len() + 2)?;
     ranges.extend([(0, 1), (INTERRUPT_RANGE.0, INTERRUPT_RANGE.0 + INTERRUPT_RANGE.1)]);
     ranges.extend(reserved.iter().map(|range| (range.first_pfn(), range.end_pfn())));
-    ranges.sort_unstable();
+    sort_by_key(&mut ranges, |range| *range);
     let mut end_before = 0;
     for (first, end) in &mut ranges {
         // What an earlier range covers already is left out.

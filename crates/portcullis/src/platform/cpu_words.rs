@@ -1,7 +1,7 @@
 //! Words that each CPU has of its own, as the platform makes them.
 
 use super::{Context, CpuHint, NoMemory, Padded, Platform};
-use crate::fallible::try_reserve;
+use crate::platform::memory::try_reserve;
 use crate::sync::AtomicU64;
 use alloc::boxed::Box;
 

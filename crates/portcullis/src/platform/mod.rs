@@ -5,6 +5,7 @@ pub mod fake;
 
 mod cpu_words;
 mod deadline;
+pub(crate) mod memory;
 mod per_cpu;
 
 pub use cpu_words::{CPU_WORDS, CpuWords, WordLines};

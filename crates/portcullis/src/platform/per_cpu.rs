@@ -1,7 +1,7 @@
 //! One of something for each CPU, on cache lines of their own; and a count made of such.
 
 use super::{Context, NoMemory, Platform};
-use crate::fallible::try_reserve;
+use crate::platform::memory::try_reserve;
 use crate::sync::{AtomicUsize, Ordering};
 use alloc::boxed::Box;
 

@@ -8,7 +8,7 @@ use crate::design::{Addressing, DomainSetup, Mapper, Usage};
 use crate::error::{
     CommitError, MapError, NewDomainError, NoMemory, RawMapError, RawUnmapError, SyncError, UnmapError,
 };
-use crate::invalidation::{BATCH_MAX, Due, Revocation, Revoked};
+use crate::invalidation::{Counted, Due, Revocation, Revoked};
 use crate::iommu::{AttachError, Capabilities, DomainId, Invalidation, Iommu, QueueError, SourceId, Translation};
 use crate::platform::{Context, Phase, Platform, Step};
 use crate::proof::{Committed, Proof};
@@ -18,7 +18,6 @@ use crate::submission::Submission;
 use crate::sync::{AtomicBool, Ordering};
 use crate::table::Walker;
 use crate::unwind::on_unwind;
-use arrayvec::ArrayVec;
 
 /// What the addresses of rings are.
 pub(crate) const ADDRESSING: Addressing = Addressing::Entries { pages: ENTRY_PAGES };
@@ -122,8 +121,11 @@ impl<P: Platform, I: Iommu> RingMapper<P, I> {
     }
 
     /// Submits the commands and waits until they have taken effect.
-    fn invalidate(&self, commands: &[Invalidation]) -> Result<Proof, QueueError> {
-        let ticket = self.iommu.submit(commands);
+    fn invalidate(
+        &self,
+        commands: &(impl ExactSizeIterator<Item = Invalidation> + Clone),
+    ) -> Result<Proof, QueueError> {
+        let ticket = self.iommu.submit_each(commands, false);
         let proof = ticket.and_then(|ticket| Submission::now(&self.platform, ticket).spin(&self.platform, &self.iommu));
         proof.inspect_err(|_| self.poison())
     }
@@ -151,7 +153,7 @@ impl<P: Platform, I: Iommu> RingMapper<P, I> {
         ring.write(self.walker(), first, segments, request.access().rights());
         if self.capabilities.caches_absent {
             platform.probe(Step::Enter(Phase::Invalidate));
-            if let Err(error) = self.invalidate(&[self.invalidation_of(ring)]) {
+            if let Err(error) = self.invalidate(&[self.invalidation_of(ring)].into_iter()) {
                 // Taken back, and never free: quarantined (S11).
                 let _ = ring.clear(self.walker(), first, count);
                 return Err(SyncError(error).into());
@@ -162,22 +164,27 @@ impl<P: Platform, I: Iommu> RingMapper<P, I> {
 
     /// The end of a burst: each of its rings is invalidated once, and then its entries are free.
     fn invalidate_and_free(&self, revocation: &mut Revocation) -> Result<Committed, CommitError> {
-        self.platform.probe(Step::Enter(Phase::Invalidate));
-        // Filled in place: collecting would move a kilobyte.
-        let mut commands = ArrayVec::<Invalidation, BATCH_MAX>::new_const();
-        for revoked in revocation.revoked() {
-            let (ring, ..) = self.noted(revoked);
-            let command = self.invalidation_of(ring);
-            if !commands.contains(&command) {
-                commands.push(command);
-            }
-        }
         // Where it fails the entries stay held: quarantined for good (S11), and no later commit frees them.
-        let proof = self.invalidate(&commands).inspect_err(|_| revocation.forget())?;
+        let proof = self.invalidate_rings(revocation).inspect_err(|_| revocation.forget())?;
         self.platform.probe(Step::Enter(Phase::IovaFree));
         revocation.revoked().for_each(|revoked| self.give_back(self.noted(revoked), &proof));
         revocation.clear_runs();
         Ok(Committed::Lost(proof))
+    }
+
+    #[inline(never)]
+    fn invalidate_rings(&self, revocation: &Revocation) -> Result<Proof, QueueError> {
+        self.platform.probe(Step::Enter(Phase::Invalidate));
+        // The first unmap of each ring, by bits in the order of the unmaps: a list of commands would take a kilobyte of stack.
+        let mut firsts = 0u64;
+        for (number, revoked) in revocation.revoked().enumerate() {
+            let ring: *const Ring = self.noted(revoked).0;
+            let mut before = revocation.revoked().take(number);
+            firsts |= u64::from(!before.any(|other| core::ptr::eq(self.noted(other).0, ring))) << number;
+        }
+        let firsts_of_rings = revocation.revoked().enumerate().filter(|(number, _)| firsts >> number & 1 != 0);
+        let commands = firsts_of_rings.map(|(_, revoked)| self.invalidation_of(self.noted(revoked).0));
+        self.invalidate(&Counted::new(commands, firsts.count_ones() as usize))
     }
 
     /// Gives entries back whose ring was invalidated.
@@ -238,7 +245,7 @@ unsafe impl<P: Platform, I: Iommu> Mapper for RingMapper<P, I> {
         self.poison_on_panic(|| {
             let cleared = self.clear(range)?;
             self.platform.probe(Step::Enter(Phase::Invalidate));
-            let proof = self.invalidate(&[self.invalidation_of(cleared.0)]).map_err(CommitError)?;
+            let proof = self.invalidate(&[self.invalidation_of(cleared.0)].into_iter()).map_err(CommitError)?;
             self.platform.probe(Step::Enter(Phase::IovaFree));
             self.give_back(cleared, &proof);
             Ok(Committed::Lost(proof))

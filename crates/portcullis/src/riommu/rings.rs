@@ -4,7 +4,7 @@ use super::format::{DeviceHeader, RING_SHIFT, RingPointer, SLOTS_PER_PAGE};
 use super::ring::Ring;
 use crate::address::{IovaRange, PAGE_SHIFT, PAGE_SIZE, PhysAddr};
 use crate::error::{MapError, NoMemory};
-use crate::fallible::{try_box, try_reserve};
+use crate::platform::memory::{try_box, try_reserve};
 use crate::platform::{Context, Platform};
 use crate::proof::Proof;
 use crate::request::{Access, Lifetime, Request, Stream};

@@ -3,8 +3,8 @@
 use super::pages::{is_partial, pieces};
 use crate::address::{PAGE_SIZE, PhysAddr, Segment};
 use crate::error::{MapError, NewDomainError};
-use crate::fallible::{Spare, move_into, try_fill, try_reserve, with_spare};
 use crate::iommu::QueueError;
+use crate::platform::memory::{Spare, move_into, try_fill, try_reserve, with_spare};
 use crate::platform::{Context, Lock, LockClass, Phase, Platform, Step};
 use crate::proof::Proof;
 use crate::request::{Access, Lifetime, Request};
@@ -26,7 +26,7 @@ const NONE: u32 = u32::MAX;
 /// dropped leaks its pages, up to the bound.
 #[derive(Debug)]
 #[must_use = "its pages come back only through the pool"]
-pub(crate) struct Chain(u32);
+pub struct Chain(u32);
 
 impl Chain {
     /// No page.
@@ -81,15 +81,15 @@ pub struct BouncePages<'m>(pub(crate) &'m dyn Bounce);
 
 /// What a [`BouncePool`] does with the platform of its domain.
 pub(crate) trait Bounce {
-    /// Bounce pages for the parts of pages in `request`, filled; and all of its memory as the device is to see it. No page where
-    /// there is no such part.
+    /// Bounce pages for the parts of pages in `request`, filled; and to `seen` all of its memory as the device is to see it. No page
+    /// where there is no such part.
     ///
     /// # Errors
     /// [`MapError::PartialPage`] where the mapping is to last, [`MapError::NoBouncePage`], [`MapError::NoMemory`].
     ///
     /// # Safety
     /// The memory is there, and nothing else writes it meanwhile.
-    unsafe fn enter(&self, request: &Request<'_>) -> Result<(SegmentList, Chain), MapError>;
+    unsafe fn enter(&self, request: &Request<'_>, seen: &mut SeenSegments) -> Result<Chain, MapError>;
 
     /// Notes that `pages` are those of the mapping at `first_pfn`, which was just made; they may be none.
     fn note(&self, first_pfn: u64, pages: Chain);
@@ -119,6 +119,9 @@ pub(crate) trait Bounce {
     /// Pages in use, those that are lost among them.
     fn in_use(&self) -> usize;
 }
+
+/// What the device is to see of a buffer. Of one in one piece that is its first page, its last, and what lies between.
+pub(crate) type SeenSegments = SegmentList<3>;
 
 /// Who is to see what the other has written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -265,15 +268,20 @@ impl<P: Platform> BouncePool<P> {
     ///
     /// # Safety
     /// That of [`Bounce::enter`].
-    pub(crate) unsafe fn enter(&self, platform: &P, request: &Request<'_>) -> Result<(SegmentList, Chain), MapError> {
+    pub(crate) unsafe fn enter(
+        &self,
+        platform: &P,
+        request: &Request<'_>,
+        seen: &mut SeenSegments,
+    ) -> Result<Chain, MapError> {
         let lasts = request.lifetime == Lifetime::Persistent;
         if let Some(partial) = request.segments().iter().find(|segment| lasts && is_partial(segment)) {
             return Err(MapError::PartialPage(partial.phys));
         }
         let mut taken = Chain::EMPTY;
         // SAFETY: the caller's promise, passed on.
-        match unsafe { self.enter_with(platform, request, &mut taken) } {
-            Ok(list) => Ok((list, taken)),
+        match unsafe { self.enter_with(platform, request, &mut taken, seen) } {
+            Ok(()) => Ok(taken),
             // Not in a drop: after a panic the lock of the pool may be taken no more.
             Err(error) => {
                 self.abandon(taken);
@@ -291,11 +299,11 @@ impl<P: Platform> BouncePool<P> {
         platform: &P,
         request: &Request<'_>,
         taken: &mut Chain,
-    ) -> Result<SegmentList, MapError> {
+        seen: &mut SeenSegments,
+    ) -> Result<(), MapError> {
         let copies_back = request.access() != Access::DeviceReads;
-        let mut list = SegmentList::default();
         for piece in request.segments().iter().flat_map(|segment| pieces(*segment)) {
-            let seen = match is_partial(&piece) {
+            let segment = match is_partial(&piece) {
                 false => piece,
                 true => {
                     let (number, frame) = self.a_page(platform, taken)?;
@@ -309,9 +317,9 @@ impl<P: Platform> BouncePool<P> {
                     Segment { phys: frame, len: PAGE_SIZE }
                 }
             };
-            list.push(|room| try_reserve(platform, Context::Atomic, room), seen)?;
+            seen.push(|room| try_reserve(platform, Context::Atomic, room), segment)?;
         }
-        Ok(list)
+        Ok(())
     }
 
     /// Takes a page that is all zeros or was used before, and puts it on `taken`.
@@ -451,7 +459,7 @@ mod tests {
     fn entered(pool: &BouncePool<FakeHost>, host: &FakeHost, segments: &[Segment]) -> Chain {
         let request = Request::new(segments, Access::DeviceWrites).expect("a byte");
         // SAFETY: the byte is there.
-        unsafe { pool.enter(host, &request) }.expect("a page").1
+        unsafe { pool.enter(host, &request, &mut SeenSegments::default()) }.expect("a page")
     }
 
     fn settled(pool: &BouncePool<FakeHost>, host: &FakeHost, first_pfn: u64) -> bool {

@@ -9,8 +9,8 @@
 mod bounce;
 mod pages;
 
-pub use bounce::{BOUNCE_PAGES_MAX, BouncePages};
-pub(crate) use bounce::{Bounce, BouncePool, Chain, Sync};
+pub use bounce::{BOUNCE_PAGES_MAX, BouncePages, Chain};
+pub(crate) use bounce::{Bounce, BouncePool, SeenSegments, Sync};
 pub(crate) use pages::is_partial;
 
 use core::fmt;

@@ -198,13 +198,7 @@ impl SecondLevelTable {
             return Err(MapError::Overlap(Iova::from_pfn(range.first_pfn() + taken as u64)));
         }
         walker.platform().probe(Step::TableWrite { entries: entries.len() });
-        let pfns = |segment: &Segment| (segment.phys.pfn()..segment.phys.pfn() + segment.pages()).rev();
-        // The last page first: whoever sees the first one's mark sees the whole mapping.
-        for (number, phys_pfn) in (0..entries.len()).rev().zip(segments.iter().rev().flat_map(pfns)) {
-            let leaf = EntryValue::leaf(PhysAddr::from_pfn(phys_pfn), rights, false);
-            let (first, last) = (marked && number == 0, marked && number == entries.len() - 1);
-            entries[number].store(leaf.marked(first, last));
-        }
+        store_leaves(entries, segments, rights, marked);
         walker.show(entries);
         Ok(())
     }
@@ -439,6 +433,30 @@ impl SecondLevelTable {
         let mut freed = FreedTables::new();
         collect(walker, self.root, self.levels, &mut freed);
         freed
+    }
+}
+
+/// Writes the leaves of a mapping in one leaf table. Apart, so that its loop has all registers.
+#[inline(never)]
+fn store_leaves(entries: &[Entry], segments: &[Segment], rights: Rights, marked: bool) {
+    let mut rest = entries;
+    for segment in segments.iter().rev() {
+        let (before, own) = rest.split_at(rest.len() - segment.pages() as usize);
+        for (entry, pfn) in own.iter().zip(segment.phys.pfn()..) {
+            entry.store(EntryValue::leaf(PhysAddr::from_pfn(pfn), rights, false));
+        }
+        rest = before;
+    }
+    if let [first, .., last] = entries
+        && marked
+    {
+        last.store(last.load().marked(false, true));
+        // The last to be stored: whoever sees it sees the whole mapping.
+        first.store(first.load().marked(true, false));
+    } else if let [only] = entries
+        && marked
+    {
+        only.store(only.load().marked(true, true));
     }
 }
 

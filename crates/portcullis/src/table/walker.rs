@@ -106,11 +106,6 @@ impl<P: Platform> TableReserve<P> {
         Self { pages, count: AtomicUsize::new(0), wanted: AtomicUsize::new(0), comes_first }
     }
 
-    /// Pages that are there now.
-    pub(crate) fn pages(&self) -> usize {
-        self.count.load(Ordering::Relaxed)
-    }
-
     /// From now on there are to be so many. [`fill`](Self::fill) has to follow.
     pub(crate) fn want(&self, pages: usize) {
         self.wanted.store(pages, Ordering::Relaxed);

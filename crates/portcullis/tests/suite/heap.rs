@@ -37,8 +37,12 @@ struct Watch {
     asked: usize,
     /// The one that is refused.
     refused: usize,
+    /// All are.
+    refuses_all: bool,
     /// Requests that were not announced, or not as they should have been.
     wrong: usize,
+    /// Bytes that it has on the heap.
+    bytes: isize,
 }
 
 impl Watch {
@@ -49,14 +53,28 @@ impl Watch {
         watch.wrong += usize::from(!is_right);
         watch.asked += 1;
         WATCH.set(Some(watch));
-        watch.asked != watch.refused
+        !watch.refuses_all && watch.asked != watch.refused
     }
 }
 
 /// Watches the library from now on, on this thread: its request for memory number `refused` is refused, none at zero.
 pub(crate) fn watch(refused: usize) {
     let caller = Context::MaySleep;
-    WATCH.set(Some(Watch { caller, has_said: false, is_elsewhere: true, asked: 0, refused, wrong: 0 }));
+    WATCH.set(Some(Watch {
+        caller,
+        has_said: false,
+        is_elsewhere: true,
+        asked: 0,
+        refused,
+        refuses_all: false,
+        wrong: 0,
+        bytes: 0,
+    }));
+}
+
+/// From now on the library is given no memory.
+pub(crate) fn refuse_all() {
+    WATCH.set(WATCH.get().map(|watch| Watch { refuses_all: true, ..watch }));
 }
 
 /// How often it has asked for memory while it was watched, and how often it has not said so, or said that it may sleep where its caller may not.
@@ -100,6 +118,9 @@ pub(crate) fn grants_page(context: Context) -> bool {
 
 fn count(bytes: isize) {
     BYTES.with(|all| all.set(all.get() + bytes));
+    if let Some(watch) = WATCH.get().filter(|watch| !watch.is_elsewhere) {
+        WATCH.set(Some(Watch { bytes: watch.bytes + bytes, ..watch }));
+    }
 }
 
 /// Whether the heap gives memory now.
@@ -110,9 +131,9 @@ fn grants() -> bool {
     }
 }
 
-/// Bytes that this thread has on the heap.
+/// Bytes that the library has on the heap since it was watched.
 pub(crate) fn bytes() -> isize {
-    BYTES.get()
+    WATCH.get().map_or(0, |watch| watch.bytes)
 }
 
 // SAFETY: forwards to the allocator of the system, or returns no memory.

@@ -1,7 +1,7 @@
 //! Memory that the host does not have, at each place where it is asked for in turn: table pages and the heap alike. What is asked for is
 //! announced, never with a lock held (the fake host sees to that), and as something to sleep for only where the caller may sleep.
 
-use crate::heap::{self, bytes, elsewhere, end_watch, grants_page, library, said, watch};
+use crate::heap::{bytes, elsewhere, end_watch, grants_page, library, refuse_all, said, watch};
 use crate::raw_face::{RawFace, open};
 use portcullis::design::{Addressing, Design};
 use portcullis::designs::{DesignId, Visitor};
@@ -196,7 +196,6 @@ impl<'h> Visitor<&'h Watched<'h>, &'h Apart<'h>> for Script<'h> {
     fn visit<D: Design<&'h Watched<'h>, &'h Apart<'h>>>(self) {
         let memory = [Segment { phys: PhysAddr::new(0), len: 1 << 40 }];
         let config = DomainConfig { memory: &memory, ..DomainConfig::new(self.protection) };
-        let before = (bytes(), self.host.0.frames_lent());
         let opened = library(Context::MaySleep, || open::<D, _, _>(self.iommu, self.host, &config));
         let domain: Domain<D, _, _> = opened.unwrap_or_else(|error| {
             let no_memory = RawMapError::Refused(MapError::NoMemory(NoMemory));
@@ -205,7 +204,7 @@ impl<'h> Visitor<&'h Watched<'h>, &'h Apart<'h>> for Script<'h> {
                 error == NewDomainError::NoMemory(NoMemory) || error == NewDomainError::Identity(no_memory),
                 "{error}"
             );
-            assert_eq!((bytes(), self.host.0.frames_lent()), before, "what was there of it is back");
+            assert_eq!((bytes(), self.host.0.frames_lent()), (0, 0), "what was there of it is back");
             library(Context::MaySleep, || open(self.iommu, self.host, &config)).expect("there is memory again")
         });
         elsewhere(|| domain.attach(DEVICE)).expect("a free device");
@@ -236,8 +235,8 @@ impl<'h> Visitor<&'h Watched<'h>, &'h Apart<'h>> for Script<'h> {
         // Which designs with physical addresses cannot serve.
         if !matches!(D::INFO.addressing, Addressing::Physical) {
             let list: Vec<Segment> = elsewhere(|| (0..40).map(|number| segment(page + 2 * number, 1)).collect());
-            // SAFETY: no memory is behind the IOMMU of a test.
             let mapped = again(Context::Atomic, || {
+                // SAFETY: no memory is behind the IOMMU of a test.
                 no_memory(unsafe { domain.map_list(list.iter().copied(), ACCESS, &MapOptions::default()) })
             });
             let pages = mapped.pages() / 40;
@@ -257,6 +256,7 @@ impl<'h> Visitor<&'h Watched<'h>, &'h Apart<'h>> for Script<'h> {
         self.host.0.advance_us(1_000_000);
         library(Context::Atomic, || domain.tick()).expect("the hardware answers");
         library(Context::MaySleep, || drop(domain));
+        assert_eq!(bytes(), 0, "nothing of it is left");
     }
 }
 
@@ -280,14 +280,93 @@ fn each_request_for_memory_may_be_refused() {
         for protection in design.info().protections {
             let asked = run(design, *protection, 0);
             assert!(asked > 0, "it asks for none");
-            let before = heap::bytes();
             for refused in 1.. {
                 // A refusal may bring others.
                 if run(design, *protection, refused) < refused {
                     break;
                 }
-                assert_eq!(heap::bytes(), before, "{} {protection}, request {refused}", design.info().id);
             }
+        }
+    }
+}
+
+/// Maps a page and then more than a table has, with tables for both reserved, or none; then the host has no page left, or no memory at all.
+struct Reserving<'h> {
+    host: &'h Watched<'h>,
+    iommu: &'h Apart<'h>,
+    protection: Protection,
+    reserves: bool,
+    without_heap: bool,
+}
+
+impl<'h> Visitor<&'h Watched<'h>, &'h Apart<'h>> for Reserving<'h> {
+    /// Whether both were mapped; none under a design whose maps add no table.
+    type Output = Option<bool>;
+
+    fn visit<D: Design<&'h Watched<'h>, &'h Apart<'h>>>(self) -> Option<bool> {
+        let memory = [Segment { phys: PhysAddr::new(0), len: 1 << 40 }];
+        let config = DomainConfig { memory: &memory, ..DomainConfig::new(self.protection) };
+        let domain = library(Context::MaySleep, || open::<D, _, _>(self.iommu, self.host, &config)).expect("a domain");
+        // Without a heap there is no node for what is too long for a chunk.
+        let buffers = [segment(0, 1), segment(1000, if self.without_heap { 500 } else { 600 })];
+        let tables = buffers.iter().map(|buffer| domain.tables_max(buffer.pages())).sum();
+        if tables == 0 {
+            return None;
+        }
+        if self.reserves {
+            library(Context::MaySleep, || domain.reserve_tables(tables)).expect("memory");
+        }
+        self.host.0.limit_frames(0);
+        if self.without_heap {
+            refuse_all();
+        }
+        let mapped = buffers.map(|buffer| {
+            let request = Request::new(core::slice::from_ref(&buffer), ACCESS).expect("a buffer");
+            library(Context::Atomic, || no_memory(domain.raw_map_or_lose(&request)))
+        });
+        let are_mapped = mapped.iter().all(Result::is_ok);
+        for (mapped, buffer) in mapped.into_iter().zip(buffers) {
+            let Ok(range) = mapped else { continue };
+            library(Context::Atomic, || domain.unmap_raw(range.start(), buffer.len)).expect("mapped");
+        }
+        library(Context::MaySleep, || drop(domain));
+        Some(are_mapped)
+    }
+}
+
+fn maps_without_memory(design: DesignId, protection: Protection, reserves: bool, without_heap: bool) -> Option<bool> {
+    let host = FakeHost::default();
+    let fake = FakeIommu::new(&host);
+    let (watched, apart) = (Watched(&host), Apart { fake: &fake });
+    watch(0);
+    let are_mapped = design.visit(Reserving { host: &watched, iommu: &apart, protection, reserves, without_heap });
+    end_watch();
+    assert_eq!(host.frames_lent(), 0, "what was reserved is back");
+    are_mapped
+}
+
+#[test]
+fn a_map_finds_its_tables_in_the_reserve() {
+    let mut seen = 0;
+    for design in DesignId::under_test() {
+        for protection in design.info().protections {
+            let maps = |reserves| maps_without_memory(design, *protection, reserves, false);
+            if maps(false).is_some() {
+                assert_eq!((maps(false), maps(true)), (Some(false), Some(true)), "{} {protection}", design.info().id);
+                seen += 1;
+            }
+        }
+    }
+    assert!(seen > 0, "some designs have tables");
+}
+
+/// A design that is to be used in atomic context needs nothing else from the host either.
+#[test]
+fn maps_of_portcullis_need_no_heap_for_reserved_tables() {
+    for protection in [Protection::Strict, Protection::Deferred] {
+        for (reserves, are_mapped) in [(false, false), (true, true)] {
+            let maps = maps_without_memory(DesignId::Portcullis, protection, reserves, true);
+            assert_eq!(maps, Some(are_mapped), "{protection}");
         }
     }
 }

@@ -210,7 +210,7 @@ fn a_revocation_belongs_to_its_domain() {
             width: 48,
             reserved: &[],
             memory: &[],
-            options: Options::NONE,
+            options: &Options::NONE,
             sub_page: SubPage::Expose,
         };
         // SAFETY: the protection is one of the design's, and the width one of the fake's.

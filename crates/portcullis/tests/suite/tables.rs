@@ -1,5 +1,5 @@
 //! Second-level tables translate what was mapped and nothing else, as software looks it up and as hardware walks it: with
-//! three levels and four, with every size of leaf, and for a format that sees only what was flushed. The reference and what it is
+//! three levels and four, with every size of leaf, and for a walker that sees only what was flushed. The reference and what it is
 //! held against belong together, and so the file is longer than others.
 
 use crate::interrupted::{Interrupted, Moment};
@@ -26,7 +26,7 @@ const COUNTED_WHOLE: TableRule = TableRule::FreedWhenEmpty { flush_whole_page: t
 const MIB2: u64 = 1 << 9;
 const GIB: u64 = 1 << 18;
 
-/// What a format can do.
+/// What a walker can do.
 #[derive(Clone, Copy, Debug)]
 struct Format {
     levels: u8,
@@ -380,19 +380,19 @@ fn a_map_in_an_interrupt_of_a_map_is_visible() {
         if moment != Moment::BeforeFlush || fired.swap(true, Ordering::Relaxed) {
             return;
         }
-        // SAFETY: the page is this mapping's alone, in this table's host.
         map(
             &|range, segments| {
+                // SAFETY: the page is this mapping's alone, in this table's host.
                 unsafe { table.map(Walker::new(&host, false), range, segments, Rights::READ, false) }.unwrap()
             },
             0x1235,
         );
-        assert_eq!(reaches(0x1235), Some(0x505), "a map that has returned is seen by the format");
+        assert_eq!(reaches(0x1235), Some(0x505), "a map that has returned is seen by the walker");
     };
     let interrupted = Interrupted::new(&host, &handler);
-    // SAFETY: as above; the host is the table's, with an interrupt.
     map(
         &|range, segments| {
+            // SAFETY: as above; the host is the table's, with an interrupt.
             unsafe { table.map(Walker::new(&interrupted, false), range, segments, Rights::READ, false) }.unwrap()
         },
         0x1234,
@@ -429,8 +429,8 @@ fn an_unmap_frees_every_table_that_it_covers() {
     let iommu_capabilities =
         Format { levels: 4, leaf_2m: false, leaf_1g: false, coherent: true, rule: FREED }.capabilities();
     let table = SecondLevelTable::new(Walker::new(&host, true), 4, &iommu_capabilities, FREED).unwrap();
-    // SAFETY: the runs are mapped once at a time, in this table's host.
     let map = |run: Run| {
+        // SAFETY: the runs are mapped once at a time, in this table's host.
         unsafe { table.map(Walker::new(&host, true), run.range, &run.segments(0), run.rights, false) }.unwrap()
     };
     let unmap = |run: Run| {

@@ -6,7 +6,7 @@
 //! The memory is bounded by the numbers ever used: 64 records at a time, and 4 KiB for each 32,768 numbers that lie together.
 
 use crate::error::NoMemory;
-use crate::fallible::try_fill;
+use crate::platform::memory::try_fill;
 use crate::platform::{Context, Platform};
 use crate::sync::{AtomicPtr, AtomicUsize, Ordering};
 use alloc::boxed::Box;

@@ -15,10 +15,10 @@ use super::radix_tree::RadixTree;
 use super::window::{Opening, Unclaimed, WINDOW_PAGES_MAX, Window};
 use crate::address::IovaRange;
 use crate::error::{MapError, NoMemory, UnmapError};
-use crate::fallible::try_fill;
 use crate::iova::linux::{Magazines, may_ever_fit};
 use crate::iova::{Claim, IovaAllocator, IovaRequest, Kept};
 use crate::placement::Placement;
+use crate::platform::memory::try_fill;
 use crate::platform::{Context, Padded, PerCpu, Phase, Platform, Step};
 use crate::proof::Proof;
 use crate::request::{Access, Stream};
@@ -106,6 +106,7 @@ impl<P: Platform> WindowAllocator<P> {
     ///
     /// # Panics
     /// If `window_pages` is no power of two from 2 to 64.
+    #[inline(always)]
     pub fn new(platform: &P, width: u8, reserved: &[IovaRange], window_pages: u64) -> Result<Self, NoMemory> {
         assert!(window_pages.is_power_of_two() && (2..=WINDOW_PAGES_MAX).contains(&window_pages));
         Ok(Self {

@@ -6,7 +6,7 @@
 //! were ranges at once.
 
 use crate::error::NoMemory;
-use crate::fallible::{Block, Spare, with_spare};
+use crate::platform::memory::{Block, Spare, with_spare};
 use crate::platform::{Context, Platform};
 use alloc::vec::Vec;
 use core::ops::{Index, IndexMut};

@@ -8,9 +8,9 @@
 use super::avl::{Avl, State, new_chunk};
 use crate::address::{Iova, IovaRange, PAGE_SHIFT};
 use crate::error::{MapError, NoMemory, UnmapError};
-use crate::fallible::with_spare;
 use crate::iova::{Claim, IovaAllocator, IovaRequest, never_handed_out};
 use crate::placement::Placement;
+use crate::platform::memory::with_spare;
 use crate::platform::{Context, Lock, LockClass, Phase, Platform, Step};
 use crate::proof::Proof;
 use crate::sync::{AtomicUsize, Ordering};

@@ -6,9 +6,9 @@
 use super::range_tree::{Node, Parked, RangeTree, may_ever_fit, new_node};
 use crate::address::IovaRange;
 use crate::error::{MapError, NoMemory, UnmapError};
-use crate::fallible::{Spare, with_spare};
 use crate::iova::{Claim, IovaAllocator, IovaRequest, Kept};
 use crate::placement::Placement;
+use crate::platform::memory::{Spare, with_spare};
 use crate::platform::{Context, Lock, LockClass, Phase, Platform, Step};
 use crate::proof::Proof;
 use crate::sync::{AtomicUsize, Ordering};

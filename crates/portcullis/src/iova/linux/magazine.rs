@@ -11,12 +11,13 @@
 use super::range_tree::may_ever_fit;
 use crate::address::IovaRange;
 use crate::error::{MapError, NoMemory, UnmapError};
-use crate::fallible::try_reserve;
 use crate::iova::{Claim, IovaAllocator, IovaRequest, Kept, TreeAllocator};
 use crate::placement::Placement;
+use crate::platform::memory::{try_reserve, try_slice};
 use crate::platform::{Context, Deadline, Lock, LockClass, PerCpu, Phase, Platform, Step};
 use crate::proof::Proof;
 use crate::sync::{AtomicUsize, Ordering};
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::mem;
 
@@ -26,6 +27,8 @@ pub const MAGAZINE_CAPACITY: usize = if cfg!(loom) { 1 } else { 127 };
 pub const DEPOT_MAGAZINES_MAX: usize = if cfg!(loom) { 1 } else { 32 };
 /// Sizes of [`MagazineAllocator`]: 1, 2, 4 … 32 pages. Larger ranges go to the tree.
 const LINUX_SIZES: usize = 6;
+/// Addresses that are on the way from a magazine to the tree at most.
+const EMPTIED_AT_ONCE: usize = if MAGAZINE_CAPACITY < 8 { MAGAZINE_CAPACITY } else { 8 };
 /// How often a depot with more full magazines than there are CPUs gives one back, in microseconds.
 const TRIM_INTERVAL_US: u64 = 100_000;
 
@@ -54,7 +57,7 @@ pub(in crate::iova) struct Magazines<P: Platform, const SIZES: usize> {
     /// log2 of the pages of the smallest size.
     smallest: usize,
     cpus: PerCpu<P::Lock<[Pair; SIZES]>>,
-    depots: [P::Lock<Depot>; SIZES],
+    depots: Box<[P::Lock<Depot>]>,
     /// Addresses of each size that the tree was asked for.
     of_tree: [AtomicUsize; SIZES],
     tree: TreeAllocator<P>,
@@ -79,6 +82,9 @@ impl Magazine {
 }
 
 impl Pair {
+    /// Without memory for any address.
+    const NONE: Self = Self { loaded: Magazine(Vec::new()), previous: Magazine(Vec::new()) };
+
     fn new<P: Platform>(platform: &P) -> Result<Self, NoMemory> {
         let magazine = || Magazine::new(platform, Context::MaySleep);
         Ok(Self { loaded: magazine()?, previous: magazine()? })
@@ -104,12 +110,6 @@ impl Depot {
     }
 }
 
-/// Makes one of something for each size.
-fn per_size<T, const SIZES: usize>(mut make: impl FnMut() -> Result<T, NoMemory>) -> Result<[T; SIZES], NoMemory> {
-    let made: arrayvec::ArrayVec<T, SIZES> = (0..SIZES).map(|_| make()).collect::<Result<_, _>>()?;
-    Ok(made.into_inner().unwrap_or_else(|_| unreachable!("as many as there are sizes")))
-}
-
 impl<P: Platform, const SIZES: usize> Magazines<P, SIZES> {
     /// Magazines for ranges of `2^smallest` pages and up, of addresses below `2^width`, without page 0, the interrupt range
     /// and `reserved` (S9).
@@ -122,10 +122,18 @@ impl<P: Platform, const SIZES: usize> Magazines<P, SIZES> {
         reserved: &[IovaRange],
         smallest: usize,
     ) -> Result<Self, NoMemory> {
+        // Made where they are to lie, and given their memory there: moved about they would take kilobytes of stack.
+        let cpus = PerCpu::new(platform, || Ok(platform.lock(LockClass::Magazine, [const { Pair::NONE }; SIZES])))?;
+        for (cpu, index) in cpus.iter().flat_map(|cpu| (0..SIZES).map(move |index| (cpu, index))) {
+            let pair = Pair::new(platform)?;
+            cpu.with(|pairs| pairs[index] = pair);
+        }
         Ok(Self {
             smallest,
-            cpus: PerCpu::new(platform, || Ok(platform.lock(LockClass::Magazine, per_size(|| Pair::new(platform))?)))?,
-            depots: per_size(|| Ok(platform.lock(LockClass::Depot, Depot::new(platform)?)))?,
+            cpus,
+            depots: try_slice(platform, Context::MaySleep, SIZES, || {
+                Ok(platform.lock(LockClass::Depot, Depot::new(platform)?))
+            })?,
             of_tree: core::array::from_fn(|_| AtomicUsize::new(0)),
             tree: TreeAllocator::new(platform, width, reserved)?,
             trim_due: Deadline::none(),
@@ -144,24 +152,25 @@ impl<P: Platform, const SIZES: usize> Magazines<P, SIZES> {
     pub(in crate::iova) fn allocate(&self, platform: &P, pages: u64) -> Result<IovaRange, MapError> {
         // A magazine serves all requests that round up to its size, so its ranges are as large as they may get.
         let (kept, size) = match self.index_of(pages) {
-            Some(index) => (self.take(platform, index), 1 << (self.smallest + index)),
+            Some(index) => {
+                let kept = self.take(platform, index);
+                if kept.is_none() {
+                    self.count_of_tree(platform, index);
+                }
+                (kept, 1 << (self.smallest + index))
+            }
             None => (None, pages),
         };
         let first_pfn = match kept {
             Some(first_pfn) => Ok(first_pfn),
-            None => {
-                if let Some(index) = self.index_of(pages) {
-                    self.count_of_tree(platform, index);
+            None => match self.tree.allocate_range(platform, size) {
+                Err(MapError::Exhausted { limit_bits, .. }) if may_ever_fit(size, limit_bits) => {
+                    self.empty_all(platform);
+                    self.tree.allocate_range(platform, size)
                 }
-                match self.tree.allocate_range(platform, size) {
-                    Err(MapError::Exhausted { limit_bits, .. }) if may_ever_fit(size, limit_bits) => {
-                        self.empty_all(platform);
-                        self.tree.allocate_range(platform, size)
-                    }
-                    result => result,
-                }
-                .map(IovaRange::first_pfn)
+                result => result,
             }
+            .map(IovaRange::first_pfn),
         };
         let first_pfn = first_pfn.map_err(|error| match error {
             MapError::Exhausted { limit_bits, .. } => MapError::Exhausted { pages, limit_bits },
@@ -172,6 +181,7 @@ impl<P: Platform, const SIZES: usize> Magazines<P, SIZES> {
 
     /// Counts an address that the tree is asked for, and makes a magazine when they fill one. Where the host has no memory for it, addresses
     /// go back to the tree that would be in it.
+    #[cold]
     fn count_of_tree(&self, platform: &P, index: usize) {
         // Relaxed: only how many there are matters.
         let before = self.of_tree[index].fetch_add(1, Ordering::Relaxed);
@@ -231,7 +241,7 @@ impl<P: Platform, const SIZES: usize> Magazines<P, SIZES> {
             return;
         }
         platform.probe(Step::Enter(Phase::IovaFree));
-        for depot in &self.depots {
+        for depot in &*self.depots {
             let surplus = depot.with(|depot| {
                 let surplus = if depot.full.len() > self.cpus.len() { depot.full.pop() } else { None };
                 self.trim_later(platform, depot);
@@ -310,24 +320,31 @@ impl<P: Platform, const SIZES: usize> Magazines<P, SIZES> {
         Ok(None)
     }
 
-    /// Gives everything that is kept back to the tree: what is wanted may be among it, or between it (S13). A magazine at a
-    /// time, so that interrupts are not masked for long.
+    /// Gives everything that is kept back to the tree: what is wanted may be among it, or between it (S13). A part of a magazine at a
+    /// time, so that interrupts are not masked for long, and what is on the way takes little stack.
+    #[cold]
+    #[inline(never)]
     fn empty_all(&self, platform: &P) {
         for cpu in self.cpus.iter() {
             for index in 0..SIZES {
                 for loaded in [true, false] {
-                    let addresses: arrayvec::ArrayVec<u64, MAGAZINE_CAPACITY> = cpu.with(|pairs| {
-                        let pair = &mut pairs[index];
-                        let magazine = if loaded { &mut pair.loaded } else { &mut pair.previous };
-                        magazine.0.drain(..).collect()
-                    });
-                    if !addresses.is_empty() {
+                    // No more often, for other CPUs may go on filling it.
+                    for _ in 0..MAGAZINE_CAPACITY.div_ceil(EMPTIED_AT_ONCE) {
+                        let mut addresses = arrayvec::ArrayVec::<u64, EMPTIED_AT_ONCE>::new_const();
+                        cpu.with(|pairs| {
+                            let pair = &mut pairs[index];
+                            let magazine = if loaded { &mut pair.loaded } else { &mut pair.previous };
+                            addresses.extend(magazine.0.drain(..EMPTIED_AT_ONCE.min(magazine.0.len())));
+                        });
+                        if addresses.is_empty() {
+                            break;
+                        }
                         self.tree.free_ranges(platform, addresses.into_iter());
                     }
                 }
             }
         }
-        for depot in &self.depots {
+        for depot in &*self.depots {
             while let Some(mut magazine) = depot.with(|depot| depot.full.pop()) {
                 self.tree.free_ranges(platform, magazine.0.drain(..));
                 depot.with(|depot| depot.keep_empty(magazine));

@@ -9,13 +9,14 @@
 
 use crate::address::{Iova, IovaRange, PAGE_SHIFT};
 use crate::error::{MapError, NoMemory, UnmapError};
-use crate::fallible::{Spare, try_box, try_reserve};
 use crate::iova::never_handed_out;
 use crate::placement::Placement;
+use crate::platform::memory::{Spare, try_box, try_reserve};
 use crate::platform::{Context, Platform, Step};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::cell::Cell;
+use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
 use intrusive_collections::{Bound, KeyAdapter, RBTree, RBTreeLink, intrusive_adapter};
 
@@ -71,7 +72,8 @@ pub(in crate::iova) struct Parked(Option<Position>);
 
 /// The ranges in use, and those never to be used.
 pub(in crate::iova) struct RangeTree {
-    nodes: RBTree<NodeAdapter>,
+    /// Dropped node by node: the tree would call itself for each of its levels.
+    nodes: ManuallyDrop<RBTree<NodeAdapter>>,
     /// Figure 2: usually just above the highest gap.
     cached: Option<Position>,
     /// The node claimed last, if it is still in the tree: the next to be freed, unless CPUs interleave.
@@ -97,14 +99,20 @@ pub(in crate::iova) fn new_node<P: Platform>(platform: &P, context: Context) -> 
     try_box(platform, context, node)
 }
 
+impl Drop for RangeTree {
+    fn drop(&mut self) {
+        while self.nodes.front_mut().remove().is_some() {}
+    }
+}
+
 impl RangeTree {
     /// A tree of addresses below `2^width`, without page 0, the interrupt range and `reserved` (S9).
     ///
     /// # Errors
     /// [`NoMemory`].
     pub(in crate::iova) fn new<P: Platform>(platform: &P, width: u8, reserved: &[IovaRange]) -> Result<Self, NoMemory> {
-        let spare = try_reserve(platform, Context::MaySleep, SPARE_NODES_MAX)?;
-        let mut tree = Self { nodes: RBTree::new(NodeAdapter::new()), cached: None, claimed: None, spare, width };
+        let mut tree = Self::empty(width);
+        tree.spare = try_reserve(platform, Context::MaySleep, SPARE_NODES_MAX)?;
         for (first, end) in never_handed_out(platform, reserved)? {
             let mut node = new_node(platform, Context::MaySleep)?;
             (node.first_pfn, node.size) = (first, end - first);
@@ -117,7 +125,13 @@ impl RangeTree {
 
     /// A tree with nothing in it.
     pub(in crate::iova) fn empty(width: u8) -> Self {
-        Self { nodes: RBTree::new(NodeAdapter::new()), cached: None, claimed: None, spare: Vec::new(), width }
+        Self {
+            nodes: ManuallyDrop::new(RBTree::new(NodeAdapter::new())),
+            cached: None,
+            claimed: None,
+            spare: Vec::new(),
+            width,
+        }
     }
 
     /// From now on the range that was set aside at `first_pfn` may be claimed.

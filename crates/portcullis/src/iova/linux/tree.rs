@@ -3,9 +3,9 @@
 use super::range_tree::{Node, RangeTree, new_node};
 use crate::address::IovaRange;
 use crate::error::{MapError, NoMemory, UnmapError};
-use crate::fallible::{Spare, with_spare};
 use crate::iova::{Claim, IovaAllocator, IovaRequest};
 use crate::placement::Placement;
+use crate::platform::memory::{Spare, with_spare};
 use crate::platform::{Context, Lock, LockClass, Phase, Platform, Step};
 use crate::proof::Proof;
 use crate::sync::{AtomicUsize, Ordering};

@@ -7,8 +7,8 @@
 
 use crate::address::{Iova, IovaRange};
 use crate::error::{NoMemory, UnmapError};
-use crate::fallible::{Spare, try_fill, with_spare};
 use crate::iova::{never_handed_out, order};
+use crate::platform::memory::{Spare, try_fill, with_spare};
 use crate::platform::{Context, Platform, Step};
 use alloc::boxed::Box;
 use core::mem;
@@ -52,7 +52,7 @@ const _: () = assert!(size_of::<Block>() == 12);
 #[derive(Debug)]
 pub(in crate::iova) struct Blocks {
     /// For each order, the free block that was put on the list last.
-    free: [Link; ORDERS],
+    free: Box<[Link]>,
     /// For each run.
     large: Box<[Block]>,
     /// For each page of a run; empty until the run is split.
@@ -79,7 +79,8 @@ impl Blocks {
         let runs = end.div_ceil(RUN_PAGES) as usize;
         let large = try_fill(platform, Context::MaySleep, runs, || Block::None)?.into_boxed_slice();
         let small = try_fill(platform, Context::MaySleep, runs, Box::default)?.into_boxed_slice();
-        let mut blocks = Self { free: [None; ORDERS], large, small, kept: None };
+        let free = try_fill(platform, Context::MaySleep, ORDERS, || None)?.into_boxed_slice();
+        let mut blocks = Self { free, large, small, kept: None };
         let mut free_from = 0;
         for (first, reserved_end) in never_handed_out(platform, reserved)?.into_iter().chain([(end, end)]) {
             let free_to = first.min(end);

@@ -7,8 +7,8 @@
 use super::blocks::{Blocks, PAGES_MAX, new_run};
 use crate::address::{IovaRange, PAGE_SHIFT};
 use crate::error::{MapError, NoMemory, UnmapError};
-use crate::fallible::{Spare, try_reserve};
 use crate::iova::{Claim, IovaAllocator, IovaRequest, TreeAllocator};
+use crate::platform::memory::{Spare, try_reserve};
 use crate::platform::{Context, Lock, LockClass, Phase, Platform, Step};
 use crate::proof::Proof;
 use crate::sync::{AtomicUsize, Ordering};
@@ -35,6 +35,7 @@ impl<P: Platform> BuddyAllocator<P> {
     ///
     /// # Errors
     /// [`NoMemory`].
+    #[inline(always)]
     pub fn new(platform: &P, width: u8, reserved: &[IovaRange]) -> Result<Self, NoMemory> {
         let end = 1 << (u32::from(width) - PAGE_SHIFT);
         let blocks_end = PAGES_MAX.min(end);

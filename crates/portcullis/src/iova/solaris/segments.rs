@@ -9,9 +9,10 @@
 use super::tags::{Link, List, State, Tag, TagId, Tags, new_block};
 use crate::address::{IovaRange, PAGE_SHIFT};
 use crate::error::{MapError, NoMemory};
-use crate::fallible::{Block, Spare, with_spare};
 use crate::iova::never_handed_out;
+use crate::platform::memory::{Block, Spare, try_slice, with_spare};
 use crate::platform::{Context, Platform, Step};
+use alloc::boxed::Box;
 
 /// Lists of free segments: no address space has more pages than the last one is for.
 const LISTS: usize = (u64::BITS - PAGE_SHIFT) as usize + 1;
@@ -19,7 +20,7 @@ const LISTS: usize = (u64::BITS - PAGE_SHIFT) as usize + 1;
 /// The segments of an address space. Whoever uses one has a `T` to say about it.
 pub(in crate::iova) struct Segments<T> {
     tags: Tags<T>,
-    free: [List; LISTS],
+    free: Box<[List]>,
     /// The bit of each list that is not empty.
     not_empty: u64,
     /// Addresses are below `2^width`.
@@ -38,8 +39,12 @@ impl<T> Segments<T> {
     /// [`NoMemory`].
     pub(in crate::iova) fn new<P: Platform>(platform: &P, width: u8, reserved: &[IovaRange]) -> Result<Self, NoMemory> {
         let limit = 1u64 << (u32::from(width) - PAGE_SHIFT);
-        let mut segments =
-            Self { tags: Tags::new(), free: core::array::from_fn(|_| List::default()), not_empty: 0, width };
+        let mut segments = Self {
+            tags: Tags::new(),
+            free: try_slice(platform, Context::MaySleep, LISTS, || Ok(List::default()))?,
+            not_empty: 0,
+            width,
+        };
         let (mut last, mut end_before) = (None, 0);
         for (first, end) in never_handed_out(platform, reserved)?.into_iter().chain([(limit, limit)]) {
             let (first, end) = (first.min(limit), end.min(limit));

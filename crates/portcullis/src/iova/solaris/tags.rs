@@ -5,7 +5,7 @@
 //! tag on average, and the table grows with the tags, by a block at a time and never as a whole (linear hashing).
 
 use crate::error::NoMemory;
-use crate::fallible::{Block, Spare};
+use crate::platform::memory::{Block, Spare};
 use crate::platform::{Context, Platform};
 use alloc::vec::Vec;
 use core::num::NonZeroU32;

@@ -12,11 +12,12 @@ use super::segments::Segments;
 use super::tags::{List, Tag, TagId, new_block};
 use crate::address::{Iova, IovaRange};
 use crate::error::{MapError, NoMemory, UnmapError};
-use crate::fallible::{Block, Spare, with_spare};
 use crate::iova::{Claim, IovaAllocator, IovaRequest, Kept};
+use crate::platform::memory::{Block, Spare, try_slice, with_spare};
 use crate::platform::{Context, Lock, LockClass, Phase, Platform, Step};
 use crate::proof::Proof;
 use crate::sync::{AtomicUsize, Ordering};
+use alloc::boxed::Box;
 
 /// Quantum caches: one for each number of pages from one on.
 const CACHES: usize = 16;
@@ -55,7 +56,7 @@ struct Cache {
 struct Vmem {
     segments: Segments<Cut>,
     /// By pages, from one on.
-    caches: [Cache; CACHES],
+    caches: Box<[Cache]>,
     /// Free ranges in all slabs.
     kept: usize,
 }
@@ -241,7 +242,7 @@ impl<P: Platform> VmemAllocator<P> {
     /// # Errors
     /// [`NoMemory`].
     pub fn new(platform: &P, width: u8, reserved: &[IovaRange]) -> Result<Self, NoMemory> {
-        let caches = core::array::from_fn(|_| Cache::default());
+        let caches = try_slice(platform, Context::MaySleep, CACHES, || Ok(Cache::default()))?;
         let vmem = Vmem { segments: Segments::new(platform, width, reserved)?, caches, kept: 0 };
         Ok(Self {
             vmem: platform.lock(LockClass::IovaAllocator, vmem),

@@ -19,6 +19,8 @@ pub(crate) enum HardwareFlaw {
     LeavesPointers,
     /// Absent entries are cached, and the capabilities do not say so.
     HidesCachingMode,
+    /// The walker does not snoop, and the capabilities say that it does.
+    HidesItsCoherence,
     /// A domain that was closed goes on.
     NeverCloses,
 }
@@ -44,7 +46,11 @@ unsafe impl Iommu for PlantedIommu<'_> {
 
     fn capabilities(&self) -> Capabilities {
         let truth = self.fake.capabilities();
-        Capabilities { caches_absent: truth.caches_absent && self.flaw != HardwareFlaw::HidesCachingMode, ..truth }
+        Capabilities {
+            caches_absent: truth.caches_absent && self.flaw != HardwareFlaw::HidesCachingMode,
+            coherent: truth.coherent || self.flaw == HardwareFlaw::HidesItsCoherence,
+            ..truth
+        }
     }
 
     unsafe fn open_domain(&self, translation: Translation) -> Result<DomainId, AttachError> {

@@ -89,7 +89,9 @@ unsafe impl Platform for PlantedHost<'_> {
             }
             // A page is new, and not cleared, where all of it is flushed.
             HostFlaw::ForgetsToFlushWhatIsCleared if !is_written && entries.len() < ENTRIES => return,
-            HostFlaw::FlushesOneLine => return self.fake.table_barrier(&entries[..1], coherent),
+            HostFlaw::FlushesOneLine if entries.len() < ENTRIES => {
+                return self.fake.table_barrier(&entries[..1], coherent);
+            }
             _ => {}
         }
         self.fake.table_barrier(entries, coherent);

@@ -92,6 +92,13 @@ fn s1_a_host_that_does_not_flush() {
     finds(Rule::Reach, &Machine { coherent: false, ..MACHINE }, Strict, plant);
 }
 
+#[test]
+fn s1_a_unit_that_says_that_it_snoops() {
+    let plant: Plant = |bench, script| portcullis_on_hardware(HardwareFlaw::HidesItsCoherence, bench, script);
+    let without: Plant = |bench, script| portcullis_on_hardware(HardwareFlaw::None, bench, script);
+    finds_beside(without, Rule::Reach, &Machine { coherent: false, ..MACHINE }, Strict, plant);
+}
+
 /// Single pages, as many as lie in three cache lines of their table, and then what `unmap` does.
 fn pages_and(unmap: &[Operation]) -> Vec<Operation> {
     let pages = (0..PAGES).map(|page| Operation::Map(Buffer::page(100 + 2 * page as u64)));

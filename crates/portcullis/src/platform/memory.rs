@@ -1,7 +1,6 @@
 //! Memory that may not be there.
 
-use crate::error::NoMemory;
-use crate::platform::{Context, Platform};
+use super::{Context, NoMemory, Platform};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
@@ -29,6 +28,20 @@ pub(crate) fn try_fill<T, P: Platform>(
     Ok(all)
 }
 
+/// A box of so many of what `make` makes, each of which is made there.
+pub(crate) fn try_slice<T, P: Platform>(
+    platform: &P,
+    context: Context,
+    count: usize,
+    mut make: impl FnMut() -> Result<T, NoMemory>,
+) -> Result<Box<[T]>, NoMemory> {
+    let mut all = try_reserve(platform, context, count)?;
+    for _ in 0..count {
+        all.push(make()?);
+    }
+    Ok(all.into_boxed_slice())
+}
+
 /// `Box::new` that reports exhaustion.
 pub(crate) fn try_box<T, P: Platform>(platform: &P, context: Context, value: T) -> Result<Box<T>, NoMemory> {
     Ok(boxed(try_reserve(platform, context, 1)?, value))
@@ -46,28 +59,32 @@ pub(crate) fn boxed<T>(mut room: Vec<T>, value: T) -> Box<T> {
 /// Memory that something under a lock may want: made while no lock is held, for host allocators may take their time.
 pub(crate) struct Spare<M> {
     made: Option<M>,
-    /// How much it is to be made for.
-    wanted: usize,
+    /// How much that is for.
+    amount: usize,
+    /// It was asked for, and not there.
+    is_wanting: bool,
 }
 
 impl<M> Spare<M> {
     /// What was made already, for an amount of one.
     pub(crate) const fn of(made: M) -> Self {
-        Self { made: Some(made), wanted: 1 }
+        Self { made: Some(made), amount: 1, is_wanting: false }
     }
 
     /// Nothing: whoever needs more fails.
     pub(crate) const fn none() -> Self {
-        Self { made: None, wanted: 0 }
+        Self { made: None, amount: 0, is_wanting: false }
     }
 
     /// What was made for so much.
     ///
     /// # Errors
     /// [`NoMemory`] where nothing was made yet, or for another amount; that is noted.
-    pub(crate) fn take(&mut self, wanted: usize) -> Result<M, NoMemory> {
-        let made = if self.wanted == wanted { self.made.take() } else { None };
-        self.wanted = wanted;
+    #[cold]
+    pub(crate) fn take(&mut self, amount: usize) -> Result<M, NoMemory> {
+        let made = if self.amount == amount { self.made.take() } else { None };
+        self.amount = amount;
+        self.is_wanting = made.is_none();
         made.ok_or(NoMemory)
     }
 }
@@ -76,14 +93,18 @@ impl<M> Spare<M> {
 ///
 /// # Errors
 /// Those of `act` and `make`.
-pub(crate) fn with_spare<M, R, E: From<NoMemory> + PartialEq>(
+#[inline(always)]
+pub(crate) fn with_spare<M, R, E: From<NoMemory>>(
     mut make: impl FnMut(usize) -> Result<M, NoMemory>,
     mut act: impl FnMut(&mut Spare<M>) -> Result<R, E>,
 ) -> Result<R, E> {
     let mut spare = Spare::none();
     loop {
         match act(&mut spare) {
-            Err(error) if error == NoMemory.into() && spare.made.is_none() => spare.made = Some(make(spare.wanted)?),
+            Err(_) if spare.is_wanting => {
+                spare.made = Some(make(spare.amount)?);
+                spare.is_wanting = false;
+            }
             done => return done,
         }
     }

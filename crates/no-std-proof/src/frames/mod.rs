@@ -1,0 +1,79 @@
+//! Each operation of each design as a function by itself, for `cargo xtask frames` to measure the stack below it.
+//!
+//! Types are static here, so that a call goes where it would go in a kernel that has chosen its design. [`FRAME_ROOTS`] leads from the
+//! object to the functions, and for a domain whose design is chosen at run time to the table of functions of its mapper.
+
+mod planted;
+mod roots;
+mod unit;
+
+use crate::host::Host;
+use crate::registers::Registers;
+use portcullis::design::{Design, DesignInfo, Mapper};
+use portcullis::designs::*;
+use portcullis_vtd::Unit;
+
+/// The hardware of every domain here.
+type Hardware = &'static Unit<Registers, Host>;
+
+/// An operation, as xtask reads it out of the object.
+#[repr(C)]
+pub struct Root {
+    design: *const u8,
+    design_len: usize,
+    operation: *const u8,
+    operation_len: usize,
+    function: *const (),
+    /// Both halves of a pointer to the mapper of the design: nothing, and its table of functions. Two of nothing where no call goes by one.
+    mapper: [*const (); 2],
+    /// Whether it is one of those that drivers call for each buffer, or timers.
+    is_fast: usize,
+}
+
+// SAFETY: it is read out of the object, and by no code.
+unsafe impl Sync for Root {}
+
+impl Root {
+    const fn new(design: &'static str, operation: &'static str, is_fast: bool, function: *const ()) -> Self {
+        Self {
+            design: design.as_ptr(),
+            design_len: design.len(),
+            operation: operation.as_ptr(),
+            operation_len: operation.len(),
+            function,
+            mapper: [core::ptr::null(); 2],
+            is_fast: is_fast as usize,
+        }
+    }
+
+    /// The same for a domain that calls its mapper, one of `design`, by a table of functions.
+    const fn through<D: Design<Host, Hardware, Mapper: 'static>>(mut self) -> Self {
+        let mapper: *const dyn Mapper = core::ptr::null::<D::Mapper>();
+        // SAFETY: a pointer to a value behind a trait has two halves, both pointers.
+        self.mapper = unsafe { core::mem::transmute::<*const dyn Mapper, [*const (); 2]>(mapper) };
+        self
+    }
+}
+
+macro_rules! table {
+    ($($design:ident),*) => {
+        /// The operations of every design.
+        #[used]
+        #[unsafe(no_mangle)]
+        pub static FRAME_ROOTS: [[Root; roots::COUNT]; [$(stringify!($design)),*].len()] =
+            [$(roots::of::<$design>($design::INFO.id)),*];
+    };
+}
+
+portcullis::for_each_design!(table);
+
+/// Two designs more: one whose map has a large frame, which has to be found, and the same without.
+#[used]
+#[unsafe(no_mangle)]
+pub static FRAME_PLANTS: [[Root; roots::COUNT]; 2] =
+    [roots::of::<planted::Planted>("planted"), roots::of::<planted::Twin>("twin")];
+
+/// What concerns no design.
+#[used]
+#[unsafe(no_mangle)]
+pub static FRAME_UNIT: [Root; unit::COUNT] = unit::ROOTS;

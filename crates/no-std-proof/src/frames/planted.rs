@@ -1,0 +1,96 @@
+//! A design with a large frame in its map, and its twin without: the check has to find the one and to pass the other.
+
+use super::{Hardware, Host};
+use core::hint::black_box;
+use portcullis::design::{Design, DesignInfo, DomainSetup, Info, Mapper, Usage};
+use portcullis::designs::Portcullis;
+use portcullis::error::{CommitError, NewDomainError, RawMapError, RawUnmapError, UnmapError};
+use portcullis::invalidation::Revocation;
+use portcullis::iommu::AttachError;
+use portcullis::proof::Committed;
+use portcullis::{DomainId, IovaRange, Request, SourceId};
+
+/// The design `portcullis` behind so many words on the stack of each map.
+pub struct Behind<const WORDS: usize>;
+
+/// Behind a page of them.
+pub type Planted = Behind<512>;
+/// Behind one.
+pub type Twin = Behind<1>;
+
+/// Its mapper.
+pub struct Forwarder<const WORDS: usize>(<Portcullis as Design<Host, Hardware>>::Mapper);
+
+impl<const WORDS: usize> DesignInfo for Behind<WORDS> {
+    const INFO: Info = Portcullis::INFO;
+}
+
+// SAFETY: all that it does is the other's.
+unsafe impl<const WORDS: usize> Design<Host, Hardware> for Behind<WORDS> {
+    type Mapper = Forwarder<WORDS>;
+
+    unsafe fn build(setup: DomainSetup<'_, Host, Hardware>) -> Result<Self::Mapper, NewDomainError> {
+        // SAFETY: the caller's promise, passed on.
+        Ok(Forwarder(unsafe { Portcullis::build(setup) }?))
+    }
+}
+
+impl<const WORDS: usize> Forwarder<WORDS> {
+    /// Maps with the words in its frame.
+    #[inline(never)]
+    fn map_behind_words(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
+        let mut words = [0u64; WORDS];
+        black_box(&mut words);
+        // SAFETY: the promise of the caller of `map`, passed on.
+        let mapped = unsafe { self.0.map(request) };
+        black_box(&words);
+        mapped
+    }
+}
+
+// SAFETY: forwards to a mapper that keeps the promises.
+unsafe impl<const WORDS: usize> Mapper for Forwarder<WORDS> {
+    unsafe fn map(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
+        self.map_behind_words(request)
+    }
+
+    fn unmap(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
+        self.0.unmap(range, out)
+    }
+
+    fn commit(&self, revocation: &mut Revocation) -> Result<Committed, CommitError> {
+        self.0.commit(revocation)
+    }
+
+    fn unmap_now(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
+        self.0.unmap_now(range)
+    }
+
+    fn tick(&self) -> Result<(), CommitError> {
+        self.0.tick()
+    }
+
+    fn due_us(&self) -> Option<u64> {
+        self.0.due_us()
+    }
+
+    fn table_pages(&self) -> usize {
+        self.0.table_pages()
+    }
+
+    fn usage(&self) -> Usage {
+        self.0.usage()
+    }
+
+    fn id(&self) -> DomainId {
+        self.0.id()
+    }
+
+    fn attach(&self, device: SourceId) -> Result<(), AttachError> {
+        self.0.attach(device)
+    }
+
+    fn detach(&self, device: SourceId) -> Result<(), AttachError> {
+        self.0.detach(device)
+    }
+}

@@ -1,0 +1,65 @@
+//! The operations of a unit.
+
+use super::{Host, Registers, Root};
+use crate::frames::Hardware;
+use core::mem::MaybeUninit;
+use portcullis::designs::DesignId;
+use portcullis::{DomainConfig, DynDomain, NewDomainError};
+use portcullis_vtd::spec::faults::FaultRecord;
+use portcullis_vtd::{BringUpError, RegisterTimeout, Unit, UnitConfig};
+
+type Vtd = Unit<Registers, Host>;
+
+macro_rules! roots {
+    ($($operation:literal $function:path;)*) => {
+        /// How many there are.
+        pub(super) const COUNT: usize = [$($operation),*].len();
+
+        /// All of them.
+        pub(super) const ROOTS: [Root; COUNT] = [$(Root::new("(unit)", $operation, false, $function as *const ())),*];
+    };
+}
+
+roots! {
+    "bring up" bring_up;
+    "halt" halt;
+    "resume" resume;
+    "faults" faults;
+    "shut down" shut_down;
+    "open, by name" open_by_name;
+}
+
+fn bring_up(to: &mut MaybeUninit<Vtd>, registers: Registers) -> Result<(), BringUpError> {
+    to.write(Unit::bring_up(registers, Host, UnitConfig::default())?);
+    Ok(())
+}
+
+fn halt(unit: &Vtd) -> Result<(), RegisterTimeout> {
+    unit.halt()
+}
+
+fn resume(unit: &Vtd) -> Result<(), BringUpError> {
+    unit.resume()
+}
+
+fn faults(unit: &Vtd, to: &mut [FaultRecord]) -> bool {
+    let mut to = to.iter_mut();
+    unit.faults(&mut |record| to.next().into_iter().for_each(|to| *to = record))
+}
+
+unsafe fn shut_down(unit: &mut MaybeUninit<Vtd>) -> Result<(), RegisterTimeout> {
+    // SAFETY: the caller's promise, passed on.
+    unsafe { unit.assume_init_read().shut_down() }
+}
+
+/// A domain of whatever design.
+fn open_by_name(
+    to: &mut MaybeUninit<DynDomain>,
+    design: &str,
+    unit: Hardware,
+    config: &DomainConfig<'_>,
+) -> Result<bool, NewDomainError> {
+    let Some(design) = DesignId::by_id(design) else { return Ok(false) };
+    to.write(DynDomain::open(design, unit, Host, config)?);
+    Ok(true)
+}

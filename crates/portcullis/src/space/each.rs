@@ -1,0 +1,49 @@
+//! Commands that come one by one: a list of them would take a kilobyte of stack.
+
+use super::AddressSpace;
+use crate::iommu::{Invalidation, Iommu, QueueError};
+use crate::platform::Platform;
+use crate::proof::Proof;
+use crate::submission::Submission;
+
+impl<P: Platform, I: Iommu> AddressSpace<P, I> {
+    /// [`invalidate`](AddressSpace::invalidate) for commands that come one by one; where `shares`, [`invalidate_shared`](AddressSpace::invalidate_shared).
+    ///
+    /// # Errors
+    /// A [`QueueError`]; the domain is then poisoned (S11).
+    pub(crate) fn invalidate_each(
+        &self,
+        commands: &(impl ExactSizeIterator<Item = Invalidation> + Clone),
+        shares: bool,
+    ) -> Result<Proof, QueueError> {
+        if shares {
+            let ticket = self.iommu.submit_each(commands, true);
+            if let Ok(Some(proof)) = ticket.and_then(|ticket| Proof::ask(&self.iommu, ticket)) {
+                // The hardware was done before the clock was read.
+                return Ok(proof);
+            }
+            let shared = self.submission(ticket);
+            match shared.and_then(|submission| submission.spin(&self.platform, &self.iommu)) {
+                Ok(proof) => return Ok(proof),
+                // As in `await_shared`.
+                Err(error @ QueueError::Timeout(_)) => {
+                    self.poison();
+                    return Err(error);
+                }
+                Err(_) => {}
+            }
+        }
+        self.wait(self.submit_each(commands)?)
+    }
+
+    /// [`submit`](AddressSpace::submit) for commands that come one by one.
+    ///
+    /// # Errors
+    /// Those of [`submit`](AddressSpace::submit).
+    pub(crate) fn submit_each(
+        &self,
+        commands: &(impl ExactSizeIterator<Item = Invalidation> + Clone),
+    ) -> Result<Submission<I::Ticket>, QueueError> {
+        self.submission(self.iommu.submit_each(commands, false)).inspect_err(|_| self.poison())
+    }
+}

@@ -1,0 +1,139 @@
+//! Words of CPUs that the host makes: in a kernel they lie in its area for each CPU, where one instruction changes them.
+
+use crate::raw_face::RawFace;
+use portcullis::designs::Portcullis;
+use portcullis::iommu::fake::FakeIommu;
+use portcullis::platform::fake::{CPUS, FakeHost, FakeLock, run_on};
+use portcullis::platform::{CPU_WORDS, Context, CpuHint, CpuWords, LockClass, Wait};
+use portcullis::table::{Entry, Frame};
+use portcullis::{Access, Domain, NoMemory, PAGE_SIZE, PhysAddr, Platform, Protection};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// The areas of the CPUs, at no even distance, as a kernel may have them. A domain has one piece of each.
+struct Areas {
+    words: [AtomicU64; 256],
+    in_use: AtomicUsize,
+    /// Additions by the host's own instruction.
+    added: AtomicUsize,
+}
+
+static AREAS: Areas =
+    Areas { words: [const { AtomicU64::new(0) }; 256], in_use: AtomicUsize::new(0), added: AtomicUsize::new(0) };
+
+/// Where the area of each CPU begins.
+const AREA_OF: [usize; CPUS as usize] = [8, 40, 96, 200];
+
+/// The words of a domain.
+struct OwnWords;
+
+// SAFETY: areas do not overlap, and there is one domain.
+unsafe impl CpuWords for OwnWords {
+    fn lines(&self) -> usize {
+        AREA_OF.len()
+    }
+
+    fn word(&self, line: usize, word: usize) -> &AtomicU64 {
+        &AREAS.words[AREA_OF[line]..][..CPU_WORDS][word]
+    }
+}
+
+impl Drop for OwnWords {
+    fn drop(&mut self) {
+        AREAS.in_use.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+struct Host<'h>(&'h FakeHost);
+
+// SAFETY: forwards to the fake; the test has one thread, so a load and a store are one step.
+unsafe impl Platform for Host<'_> {
+    type Lock<T: Send> = FakeLock<T>;
+    type CpuWords = OwnWords;
+
+    fn lock<T: Send>(&self, class: LockClass, value: T) -> FakeLock<T> {
+        self.0.lock(class, value)
+    }
+
+    fn cpu(&self) -> CpuHint {
+        self.0.cpu()
+    }
+
+    fn cpus(&self) -> u32 {
+        self.0.cpus()
+    }
+
+    fn allocate_frame(&self, context: Context) -> Result<PhysAddr, NoMemory> {
+        self.0.allocate_frame(context)
+    }
+
+    unsafe fn frame(&self, frame: PhysAddr) -> &Frame {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.0.frame(frame) }
+    }
+
+    unsafe fn free_frame(&self, frame: PhysAddr) {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.0.free_frame(frame) }
+    }
+
+    fn table_barrier(&self, entries: &[Entry], coherent: bool) {
+        self.0.table_barrier(entries, coherent);
+    }
+
+    fn cpu_words(&self, value: u64) -> Result<OwnWords, NoMemory> {
+        AREAS.in_use.fetch_add(1, Ordering::Relaxed);
+        let words = OwnWords;
+        for line in 0..words.lines() {
+            (0..CPU_WORDS).for_each(|word| words.word(line, word).store(value, Ordering::Relaxed));
+        }
+        Ok(words)
+    }
+
+    fn add_here(&self, words: &OwnWords, word: usize, amount: u64) -> (usize, u64) {
+        AREAS.added.fetch_add(1, Ordering::Relaxed);
+        let line = words.line_of(self.cpu());
+        let before = words.word(line, word).load(Ordering::Relaxed);
+        words.word(line, word).store(before + amount, Ordering::Relaxed);
+        (line, before)
+    }
+
+    fn now_us(&self) -> u64 {
+        self.0.now_us()
+    }
+
+    fn pause(&self, wait: Wait) {
+        self.0.pause(wait);
+    }
+}
+
+#[test]
+fn streams_move_on_by_words_of_the_host() {
+    let host = FakeHost::default();
+    let iommu = FakeIommu::new(&host);
+    let host = Host(&host);
+    let domain = Domain::<Portcullis, _, _>::new(&iommu, &host, Protection::Strict).expect("a domain");
+    let before: Vec<u64> = AREAS.words.iter().map(|word| word.load(Ordering::Relaxed)).collect();
+    // On two CPUs, which have a chunk each.
+    let mapped = [0, 2].map(|cpu| {
+        run_on(cpu);
+        [(); 3].map(|()| domain.raw_map(PhysAddr::new(0x5000), PAGE_SIZE, Access::DeviceWrites).expect("room").pfn())
+    });
+    run_on(0);
+    for pages in &mapped {
+        assert_eq!([pages[1] - pages[0], pages[2] - pages[1]], [1, 1], "one page after the other");
+    }
+    let changed: Vec<usize> =
+        (0..AREAS.words.len()).filter(|word| AREAS.words[*word].load(Ordering::Relaxed) != before[*word]).collect();
+    let areas: Vec<usize> = [0, 2].iter().map(|cpu| AREA_OF[*cpu]).collect();
+    assert!(
+        changed.len() == 2 && changed.iter().zip(areas).all(|(word, area)| (area..area + CPU_WORDS).contains(word)),
+        "a word of each: {changed:?}"
+    );
+    assert!(AREAS.added.load(Ordering::Relaxed) >= 6, "by the instruction of the host");
+    for pfn in mapped.into_iter().flatten() {
+        domain.unmap_raw(portcullis::Iova::from_pfn(pfn), PAGE_SIZE).expect("mapped");
+    }
+    assert_eq!(AREAS.in_use.load(Ordering::Relaxed), 1);
+    drop(domain);
+    assert_eq!(AREAS.in_use.load(Ordering::Relaxed), 0, "they go back with the domain");
+}

@@ -1,0 +1,285 @@
+//! The deepest path below a function.
+
+use super::image::{Image, Place, Target};
+use super::walk::{Arguments, Callee, Walked, common, walk};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+
+/// What belongs to the host: it has a stack to spare for it, or not, and is not the library's to answer for. A function of the host that
+/// runs something of the library is none of these.
+const HOOKS: [&str; 6] = [
+    "<no_std_proof::host::Host as ",
+    "<no_std_proof::host::Copies as ",
+    "<no_std_proof::registers::Registers as ",
+    "<no_std_proof::allocator::Bump as ",
+    "__rustc::",
+    "no_std_proof::panic",
+];
+
+/// What compilers expect every host to have. They are leaves, and in assembly in most.
+const MEMORY: [&str; 5] = ["memcpy", "memmove", "memset", "memcmp", "bcmp"];
+
+/// What calls itself, how often at most, and why no more often.
+const RECURSIONS: [(&str, u64, &str); 4] = [
+    ("portcullis::table::second_level::collect::<", 4, "once for each level of a table"),
+    ("<portcullis::table::second_level::SecondLevelTable>::visit_marked::<", 4, "likewise"),
+    (
+        "portcullis::iova::fast_and_safe::radix_tree::walk::<",
+        5,
+        "once for each branch, of which there are four, and once for a leaf",
+    ),
+    ("portcullis::iova::fast_and_safe::radix_tree::free::<", 5, "likewise"),
+];
+
+/// What it is that runs something of the library, wherever it comes from.
+const RUNNERS: [&str; 2] = [">::walk::<", ">::with::<"];
+
+/// Tables of functions that library code calls by: those of its own traits.
+const TRAITS: [&str; 2] = [" as portcullis::", " as portcullis_vtd::"];
+
+/// Functions that must not be called: what does them does not tell the caller that there is no memory.
+const FORBIDDEN: [&str; 3] =
+    ["alloc::alloc::handle_alloc_error", "alloc::raw_vec::handle_error", "alloc::raw_vec::capacity_overflow"];
+
+/// Calls over which what a function gets is followed: compilers pass a function on where they might pass the table that it is in.
+const ARGUMENT_CALLS: usize = 3;
+
+/// A function on a path, and the bytes from its return address to that of the next, or to its end.
+pub(super) struct Step {
+    pub(super) function: usize,
+    pub(super) bytes: u64,
+}
+
+/// The call graph of an object.
+pub(super) struct Graph<'i> {
+    pub(super) image: &'i Image,
+    walked: RefCell<HashMap<usize, Result<Walked, String>>>,
+    returning: HashSet<usize>,
+    /// What functions get from all that call them.
+    arguments: HashMap<usize, Arguments>,
+}
+
+impl<'i> Graph<'i> {
+    /// That of what can be reached from `roots`.
+    pub(super) fn new(image: &'i Image) -> Self {
+        let (returning, arguments) = (HashSet::new(), HashMap::new());
+        let mut graph = Self { image, walked: RefCell::default(), returning, arguments };
+        graph.find_returning();
+        for _ in 0..ARGUMENT_CALLS {
+            graph.find_arguments();
+        }
+        graph
+    }
+
+    /// Which functions ever return: what follows the call of one that does not is no part of its caller. A function is taken not to, until
+    /// it is found to.
+    fn find_returning(&mut self) {
+        let functions = 0..self.image.functions.len();
+        self.returning = functions.clone().filter(|index| self.is_hook(*index) && !self.is_panic(*index)).collect();
+        let mut open: Vec<usize> = functions.filter(|index| !self.is_hook(*index)).collect();
+        loop {
+            let returns = |index: usize| self.returning.contains(&index);
+            let (found, rest): (Vec<usize>, Vec<usize>) = open.iter().partition(|index| {
+                walk(self.image, **index, &Arguments::new(), &returns).is_ok_and(|walked| walked.returns)
+            });
+            if found.is_empty() {
+                return;
+            }
+            self.returning.extend(found);
+            open = rest;
+        }
+    }
+
+    /// What functions get from their callers, as far as what those get is known. Of a function that no other calls by name nothing is known.
+    fn find_arguments(&mut self) {
+        let mut found: HashMap<usize, Arguments> = HashMap::new();
+        for index in 0..self.image.functions.len() {
+            let Ok(walked) = self.walked(index) else { continue };
+            for (callee, given) in walked.arguments {
+                let known = found.entry(callee).or_insert_with(|| given.clone());
+                *known = common(known, &given);
+            }
+        }
+        self.arguments = found;
+        self.walked.borrow_mut().clear();
+    }
+
+    fn name(&self, index: usize) -> &str {
+        &self.image.functions[index].name
+    }
+
+    fn is_panic(&self, index: usize) -> bool {
+        self.name(index).contains("begin_unwind") || self.name(index) == "no_std_proof::panic"
+    }
+
+    fn is_hook(&self, index: usize) -> bool {
+        let name = self.name(index);
+        HOOKS.iter().any(|hook| name.starts_with(hook)) && !RUNNERS.iter().any(|runner| name.contains(runner))
+    }
+
+    fn walked(&self, index: usize) -> Result<Walked, String> {
+        let known = self.walked.borrow().get(&index).cloned();
+        known.unwrap_or_else(|| {
+            let given = self.arguments.get(&index).cloned().unwrap_or_default();
+            let walked = walk(self.image, index, &given, &|index| self.returning.contains(&index));
+            self.walked.borrow_mut().insert(index, walked.clone());
+            walked
+        })
+    }
+
+    /// What a call can lead to, and how deep the stack is then; `tables` are those of functions that the callers can have.
+    fn calls(&self, walked: &Walked, tables: &BTreeSet<Place>) -> Result<BTreeMap<usize, u64>, String> {
+        let mut calls = BTreeMap::new();
+        let mut note = |index: usize, depth: u64| {
+            let deepest: &mut u64 = calls.entry(index).or_default();
+            *deepest = depth.max(*deepest);
+        };
+        for (callee, depth) in &walked.calls {
+            match callee {
+                Callee::Function(index) => note(*index, *depth),
+                Callee::Missing(name) if MEMORY.contains(&name.as_str()) => {}
+                Callee::Missing(name) => return Err(format!("calls `{name}`, which is not in the object")),
+                Callee::Unknown(at) => {
+                    return Err(format!("an indirect call at {at:#x}, and where it leads is not known"));
+                }
+                Callee::Slot(slot) => {
+                    let found: BTreeSet<usize> =
+                        tables.iter().filter_map(|table| self.in_slot(*table, *slot)).collect();
+                    if found.is_empty() {
+                        return Err(format!("calls by byte {slot} of a table of functions, and there is none"));
+                    }
+                    found.into_iter().for_each(|index| note(index, *depth));
+                }
+            }
+        }
+        Ok(calls)
+    }
+
+    /// The function in a slot of a table of functions of one of the library's traits.
+    fn in_slot(&self, table: Place, slot: u64) -> Option<usize> {
+        let at = |slot| match self.image.pointer(Place { offset: table.offset + slot, ..table })? {
+            Target::Place(place) => self.image.function_at(place),
+            Target::Missing(_) => None,
+        };
+        // The first method stands behind what drops the value, its size and its alignment.
+        let is_ours = TRAITS.iter().any(|name| at(24).is_some_and(|method| self.name(method).contains(name)));
+        if is_ours { at(slot) } else { None }
+    }
+
+    /// What is reached from `root`, and the tables of functions that calls there can go by: `given`, and all that is named on the way.
+    fn reached(&self, root: usize, given: Option<Place>) -> Result<(BTreeSet<usize>, BTreeSet<Place>), String> {
+        let (mut reached, mut tables) = (BTreeSet::new(), BTreeSet::from_iter(given));
+        loop {
+            let before = (reached.len(), tables.len());
+            let (mut open, mut seen) = (vec![root], BTreeSet::new());
+            while let Some(index) = open.pop() {
+                if self.is_hook(index) || !seen.insert(index) {
+                    continue;
+                }
+                let walked = self.walked(index)?;
+                tables.extend(&walked.data);
+                // A slot that no table has yet may be in one that comes.
+                for (callee, depth) in &walked.calls {
+                    let one = Walked { calls: BTreeMap::from([(callee.clone(), *depth)]), ..Walked::default() };
+                    open.extend(self.calls(&one, &tables).unwrap_or_default().into_keys());
+                }
+            }
+            self.follow_data(&mut tables);
+            reached = seen;
+            if before == (reached.len(), tables.len()) {
+                return Ok((reached, tables));
+            }
+        }
+    }
+
+    /// Adds the data that is pointed to by data.
+    fn follow_data(&self, places: &mut BTreeSet<Place>) {
+        let mut open: Vec<Place> = places.iter().copied().collect();
+        while let Some(place) = open.pop() {
+            for relocation in self.image.sections[place.section].relocations.values() {
+                if let Target::Place(to) = relocation.target(0)
+                    && !self.image.sections[to.section].is_code
+                    && places.insert(to)
+                {
+                    open.push(to);
+                }
+            }
+        }
+    }
+
+    /// The deepest path from function `root` down, whose callers can have a table of functions at `given`. The bytes are those of all its
+    /// functions, with their return addresses.
+    pub(super) fn deepest(&self, root: usize, given: Option<Place>) -> Result<(u64, Vec<Step>), String> {
+        let (_, tables) = self.reached(root, given)?;
+        let mut search = Search { graph: self, tables: &tables, done: HashMap::new(), under_way: Vec::new() };
+        let bytes = search.below(root)? + 8;
+        let mut path = Vec::new();
+        let mut at = Some(root);
+        while let Some(function) = at {
+            let (below, next) = search.done[&function];
+            let rest = next.map_or(0, |next| search.done[&next].0);
+            path.push(Step { function, bytes: below - rest });
+            at = next;
+        }
+        Ok((bytes, path))
+    }
+
+    /// Who calls what must not be called, on any way from `root`.
+    pub(super) fn forbidden(&self, root: usize, given: Option<Place>) -> Result<Vec<(usize, usize)>, String> {
+        let (reached, tables) = self.reached(root, given)?;
+        let mut found = Vec::new();
+        for index in reached {
+            let calls = self.calls(&self.walked(index)?, &tables)?;
+            let is_forbidden = |callee: &usize| FORBIDDEN.iter().any(|name| self.name(*callee).starts_with(name));
+            found.extend(calls.into_keys().filter(is_forbidden).map(|callee| (index, callee)));
+        }
+        Ok(found)
+    }
+}
+
+/// A search for the deepest path, where tables of functions are known.
+struct Search<'g, 'i> {
+    graph: &'g Graph<'i>,
+    tables: &'g BTreeSet<Place>,
+    /// For each function the bytes below its return address, and the next on its deepest path.
+    done: HashMap<usize, (u64, Option<usize>)>,
+    under_way: Vec<usize>,
+}
+
+impl Search<'_, '_> {
+    fn below(&mut self, index: usize) -> Result<u64, String> {
+        if let Some((bytes, _)) = self.done.get(&index) {
+            return Ok(*bytes);
+        }
+        if let Some(at) = self.under_way.iter().position(|above| *above == index) {
+            let names: Vec<&str> = self.under_way[at..].iter().map(|index| self.graph.name(*index)).collect();
+            return Err(format!("a recursion without a bound that is known: {}", names.join("\n    -> ")));
+        }
+        if self.graph.is_hook(index) {
+            self.done.insert(index, (0, None));
+            return Ok(0);
+        }
+        let walked = self.graph.walked(index)?;
+        self.under_way.push(index);
+        let named = |error| format!("{}: {error}", self.graph.name(index));
+        let mut deepest = (walked.frame, None);
+        let mut calls = self.graph.calls(&walked, self.tables).map_err(named)?;
+        let recursion = RECURSIONS.iter().find(|(name, ..)| self.graph.name(index).starts_with(name));
+        // Those above the last, of which the deepest path is then sought.
+        let above = match recursion {
+            Some((_, times, _)) => calls.remove(&index).unwrap_or(0) * (times - 1),
+            None => 0,
+        };
+        for (callee, depth) in calls {
+            // A hook is the host's from its return address on.
+            let bytes = if self.graph.is_hook(callee) { depth } else { depth + self.below(callee)? };
+            if bytes > deepest.0 {
+                deepest = (bytes, Some(callee).filter(|callee| !self.graph.is_hook(*callee)));
+            }
+        }
+        self.under_way.pop();
+        deepest.0 += above;
+        self.done.insert(index, deepest);
+        Ok(deepest.0)
+    }
+}

@@ -1,0 +1,225 @@
+//! The linked object: its functions, and what their relocations lead to.
+
+use object::read::archive::ArchiveFile;
+use object::read::elf::{ElfFile64, FileHeader};
+use object::{
+    LittleEndian, Object, ObjectSection, ObjectSymbol, RelocationFlags, RelocationTarget, SectionIndex, SectionKind,
+    SymbolKind, SymbolSection, elf,
+};
+use std::collections::{BTreeMap, HashMap};
+
+/// A byte of a section.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(super) struct Place {
+    /// Of all members of the archive.
+    pub(super) section: usize,
+    pub(super) offset: u64,
+}
+
+/// What a name or a relocation stands for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Target {
+    Place(Place),
+    /// What no member has.
+    Missing(String),
+}
+
+/// How a relocation is to be read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    /// As an address.
+    Absolute,
+    /// As a distance from the end of the instruction.
+    Relative,
+    /// As the distance of a word that has the address.
+    Word,
+}
+
+/// A relocation: to `symbol`, and so many bytes behind it.
+#[derive(Clone, Debug)]
+pub(super) struct Relocation {
+    pub(super) kind: Kind,
+    symbol: Target,
+    addend: i64,
+}
+
+impl Relocation {
+    /// Where it leads, from a field that ends so many bytes before the end of its instruction, if it is relative.
+    pub(super) fn target(&self, field_to_end: u64) -> Target {
+        let further = match self.kind {
+            Kind::Absolute => self.addend,
+            Kind::Relative | Kind::Word => self.addend + field_to_end as i64,
+        };
+        match &self.symbol {
+            Target::Place(place) => {
+                Target::Place(Place { offset: place.offset.wrapping_add_signed(further), ..*place })
+            }
+            missing => missing.clone(),
+        }
+    }
+}
+
+/// A section with what is in it.
+#[derive(Debug, Default)]
+pub(super) struct Section {
+    pub(super) bytes: Vec<u8>,
+    pub(super) is_code: bool,
+    pub(super) relocations: BTreeMap<u64, Relocation>,
+}
+
+/// A function.
+#[derive(Debug)]
+pub(super) struct Function {
+    /// As a reader would write it.
+    pub(super) name: String,
+    pub(super) place: Place,
+    pub(super) size: u64,
+}
+
+/// The linked object.
+#[derive(Debug, Default)]
+pub(super) struct Image {
+    pub(super) sections: Vec<Section>,
+    pub(super) functions: Vec<Function>,
+    function_at: HashMap<Place, usize>,
+    symbols: HashMap<String, (Place, u64)>,
+}
+
+impl Image {
+    /// Reads a static library.
+    pub(super) fn read(archive: &[u8]) -> Result<Self, String> {
+        let described = |error: object::Error| error.to_string();
+        let mut image = Self::default();
+        let mut members = Vec::new();
+        for member in ArchiveFile::parse(archive).map_err(described)?.members() {
+            let data = member.map_err(described)?.data(archive).map_err(described)?;
+            // Others hold what the compiler wants to know of the library.
+            if data.starts_with(&elf::ELFMAG) {
+                members.push((ElfFile64::<LittleEndian>::parse(data).map_err(described)?, image.sections.len()));
+                let sections = members.last().map_or(0, |(member, _)| member.elf_section_table().len());
+                image.sections.resize_with(image.sections.len() + sections, Section::default);
+            }
+        }
+        for (member, first) in &members {
+            image.add_symbols(member, *first)?;
+        }
+        for (member, first) in &members {
+            image.add_sections(member, *first)?;
+        }
+        Ok(image)
+    }
+
+    fn add_symbols<E: FileHeader>(
+        &mut self,
+        member: &object::read::elf::ElfFile<'_, E>,
+        first: usize,
+    ) -> Result<(), String> {
+        for symbol in member.symbols() {
+            let SymbolSection::Section(SectionIndex(index)) = symbol.section() else { continue };
+            let name = symbol.name().map_err(|error| error.to_string())?;
+            let place = Place { section: first + index, offset: symbol.address() };
+            if symbol.kind() == SymbolKind::Text && symbol.size() > 0 && !self.function_at.contains_key(&place) {
+                self.function_at.insert(place, self.functions.len());
+                let name = format!("{:#}", rustc_demangle::demangle(name));
+                self.functions.push(Function { name, place, size: symbol.size() });
+            }
+            if symbol.is_global() && !name.is_empty() {
+                self.symbols.entry(name.to_owned()).or_insert((place, symbol.size()));
+            }
+        }
+        Ok(())
+    }
+
+    fn add_sections<E: FileHeader>(
+        &mut self,
+        member: &object::read::elf::ElfFile<'_, E>,
+        first: usize,
+    ) -> Result<(), String> {
+        let described = |error: object::Error| error.to_string();
+        for section in member.sections() {
+            let is_code = section.kind() == SectionKind::Text;
+            let is_data = matches!(section.kind(), SectionKind::Data | SectionKind::ReadOnlyData);
+            if !is_code && !is_data && section.kind() != SectionKind::ReadOnlyDataWithRel {
+                continue;
+            }
+            let mut relocations = BTreeMap::new();
+            for (offset, relocation) in section.relocations() {
+                let RelocationTarget::Symbol(index) = relocation.target() else { continue };
+                let symbol = member.symbol_by_index(index).map_err(described)?;
+                let target = match symbol.section() {
+                    SymbolSection::Section(SectionIndex(index)) => {
+                        Target::Place(Place { section: first + index, offset: symbol.address() })
+                    }
+                    _ => {
+                        let name = symbol.name().map_err(described)?;
+                        match self.symbols.get(name) {
+                            Some((place, _)) => Target::Place(*place),
+                            None => Target::Missing(name.to_owned()),
+                        }
+                    }
+                };
+                let RelocationFlags::Elf { r_type } = relocation.flags() else { continue };
+                let kind = match r_type {
+                    elf::R_X86_64_64 | elf::R_X86_64_32 | elf::R_X86_64_32S => Kind::Absolute,
+                    elf::R_X86_64_PC32 | elf::R_X86_64_PLT32 => Kind::Relative,
+                    elf::R_X86_64_GOTPCREL | elf::R_X86_64_GOTPCRELX | elf::R_X86_64_REX_GOTPCRELX => Kind::Word,
+                    other => return Err(format!("a relocation of kind {other}, which is not known here")),
+                };
+                relocations.insert(offset, Relocation { kind, symbol: target, addend: relocation.addend() });
+            }
+            let bytes = section.data().map_err(described)?.to_vec();
+            self.sections[first + section.index().0] = Section { bytes, is_code, relocations };
+        }
+        Ok(())
+    }
+
+    /// Which function begins at a place.
+    pub(super) fn function_at(&self, place: Place) -> Option<usize> {
+        self.function_at.get(&place).copied()
+    }
+
+    /// Where a symbol is that all members know, and its size.
+    pub(super) fn symbol(&self, name: &str) -> Result<(Place, u64), String> {
+        self.symbols.get(name).copied().ok_or_else(|| format!("there is no `{name}` in the object"))
+    }
+
+    /// The word at a place.
+    pub(super) fn word(&self, place: Place) -> Result<u64, String> {
+        let at = place.offset as usize;
+        let word = self.sections[place.section].bytes.get(at..at + 8).and_then(|bytes| bytes.try_into().ok());
+        word.map(u64::from_le_bytes).ok_or_else(|| "a table goes beyond its section".to_owned())
+    }
+
+    /// What the word at a place points to.
+    pub(super) fn pointer(&self, place: Place) -> Option<Target> {
+        self.sections[place.section].relocations.get(&place.offset).map(|relocation| relocation.target(0))
+    }
+
+    /// The text that a pointer at `place` and the length behind it stand for.
+    pub(super) fn text(&self, place: Place) -> Result<String, String> {
+        let length = self.word(Place { offset: place.offset + 8, ..place })? as usize;
+        let Some(Target::Place(text)) = self.pointer(place) else { return Err("a name without a text".to_owned()) };
+        let at = text.offset as usize;
+        let bytes = self.sections[text.section].bytes.get(at..at + length);
+        let text = bytes.and_then(|bytes| std::str::from_utf8(bytes).ok());
+        text.map(str::to_owned).ok_or_else(|| "a name that is no text".to_owned())
+    }
+
+    /// An object of code alone.
+    #[cfg(test)]
+    pub(super) fn of_code(functions: &[(&str, &[u8])], calls: &[(usize, u64, usize)]) -> Self {
+        let mut image = Self::default();
+        for (index, (name, bytes)) in functions.iter().enumerate() {
+            let place = Place { section: index, offset: 0 };
+            image.sections.push(Section { bytes: bytes.to_vec(), is_code: true, relocations: BTreeMap::new() });
+            image.functions.push(Function { name: (*name).to_owned(), place, size: bytes.len() as u64 });
+            image.function_at.insert(place, index);
+        }
+        for (from, offset, to) in calls {
+            let symbol = Target::Place(Place { section: *to, offset: 0 });
+            let relocation = Relocation { kind: Kind::Relative, symbol, addend: -4 };
+            image.sections[*from].relocations.insert(*offset, relocation);
+        }
+        image
+    }
+}

@@ -1,0 +1,210 @@
+//! `cargo xtask frames`: how much stack the operations of each design take, from the linked object of a `no_std` build.
+
+mod graph;
+mod image;
+#[cfg(test)]
+mod tests;
+mod walk;
+
+use crate::failure::Failure;
+use crate::stages::run;
+use crate::workspace::{NO_STD_PROOF, Workspace};
+use graph::{Graph, Step};
+use image::{Image, Place, Target};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::PathBuf;
+
+/// What the deepest path may take of map, unmap, commit and tick of [`FAST_DESIGN`], in bytes.
+const FAST_BYTES_MAX: u64 = 1024;
+/// What it may take of everything else.
+const BYTES_MAX: u64 = 2048;
+/// The design with the narrower limit.
+const FAST_DESIGN: &str = "portcullis";
+/// What is above its limit still, and may not get deeper than this: design, how the names of its operations begin, bytes.
+const NOT_YET: [(&str, &str, u64); 14] = [
+    ("portcullis", "map", 1792),
+    ("portcullis", "unmap", 2112),
+    ("portcullis", "commit", 1552),
+    ("portcullis", "batch", 2192),
+    ("portcullis", "dyn", 2192),
+    ("identity", "unmap, typed", 2176),
+    ("eiovar", "dyn batch", 2112),
+    ("freebsd", "dyn batch", 2112),
+    ("solaris", "dyn batch", 2112),
+    ("macos", "dyn batch", 2112),
+    ("magazine", "dyn batch", 2112),
+    ("fast-and-safe", "dyn batch", 2112),
+    ("(unit)", "bring up", 2112),
+    ("(unit)", "open, by name", 2880),
+];
+/// The large frame that was put into a design, to be found.
+const PLANTED_BYTES: u64 = 4096;
+/// For what it is built: the only machines that the driver is for.
+const TARGET: &str = "x86_64-unknown-linux-gnu";
+/// Indirect jumps within functions and what lies below the stack pointer would be more to follow, and kernels have neither.
+const FLAGS: &str = "-C no-redzone=y -C relocation-model=static -C jump-tables=no -C symbol-mangling-version=v0";
+
+/// An operation.
+struct Root {
+    design: String,
+    operation: String,
+    is_fast: bool,
+    function: usize,
+    /// The table of functions by which it calls its mapper.
+    mapper: Option<Place>,
+}
+
+impl Root {
+    fn bytes_max(&self) -> u64 {
+        if self.is_fast && self.design == FAST_DESIGN { FAST_BYTES_MAX } else { BYTES_MAX }
+    }
+
+    /// The limit, or what the operation takes beyond it and is [known](NOT_YET) to.
+    fn bytes_allowed(&self) -> u64 {
+        let is_known = |(design, operation, _): &&(&str, &str, u64)| {
+            *design == self.design && self.operation.starts_with(operation)
+        };
+        let known = NOT_YET.iter().find(is_known).map_or(0, |(.., bytes)| *bytes);
+        known.max(self.bytes_max())
+    }
+}
+
+/// What is asked for.
+#[derive(Default)]
+pub(crate) struct Options {
+    /// Whether to print the functions of each path.
+    pub(crate) path: bool,
+    /// Whether to look, instead, who allocates so that a lack of memory ends in a panic.
+    pub(crate) infallible: bool,
+    /// Only operations of this design.
+    pub(crate) design: Option<String>,
+}
+
+/// Builds the object and checks it.
+pub(crate) fn frames(workspace: &Workspace, options: &Options) -> Result<(), Failure> {
+    let (path, archive) = build(workspace)?;
+    let found = if options.infallible { infallible(&archive, options) } else { check(&archive, options) };
+    found.map_err(|reason| Failure::Contents { path, reason })
+}
+
+/// The static library, and where it is.
+fn build(workspace: &Workspace) -> Result<(PathBuf, Vec<u8>), Failure> {
+    let target = workspace.target_beside("frames");
+    let arguments = ["build", "--release", "--features", "frames", "--manifest-path", NO_STD_PROOF];
+    let arguments = arguments.into_iter().chain(["--target", TARGET, "--target-dir", &target]);
+    run(workspace, "frames", &[("RUSTFLAGS", FLAGS)], &arguments.collect::<Vec<_>>())?;
+    let path = workspace.root.join(&target).join(TARGET).join("release/libno_std_proof.a");
+    let archive = fs::read(&path).map_err(Failure::file(&path))?;
+    Ok((path, archive))
+}
+
+/// The roots that are asked for.
+fn wanted(image: &Image, options: &Options) -> Result<Vec<Root>, String> {
+    let mut all = roots(image, "FRAME_ROOTS")?;
+    all.extend(roots(image, "FRAME_UNIT")?);
+    all.retain(|root| options.design.as_ref().is_none_or(|design| *design == root.design));
+    Ok(all)
+}
+
+/// Prints what every operation takes, and says which take too much.
+fn check(archive: &[u8], options: &Options) -> Result<(), String> {
+    let image = Image::read(archive)?;
+    let graph = Graph::new(&image);
+    let mut wrong = Vec::new();
+    for root in wanted(&image, options)? {
+        let Root { design, operation, .. } = &root;
+        let (limit, allowed) = (root.bytes_max(), root.bytes_allowed());
+        let (found, is_wrong, path) = match graph.deepest(root.function, root.mapper) {
+            Ok((bytes, path)) => {
+                let verdict = match bytes {
+                    _ if bytes > allowed => "  too deep",
+                    _ if bytes > limit => "  above its limit, as is known",
+                    _ => "",
+                };
+                (format!("{bytes:>6} of {limit:>5}{verdict}"), bytes > allowed, path)
+            }
+            Err(error) => (error, true, Vec::new()),
+        };
+        println!("{design:<14} {operation:<22} {found}");
+        if is_wrong {
+            wrong.push(format!("{design}, {operation}: {}", found.trim()));
+        }
+        if options.path {
+            print!("{}", printed(&image, &path));
+        }
+    }
+    wrong.extend(plants(&image, &graph).err());
+    if wrong.is_empty() { Ok(()) } else { Err(format!("{} too deep:\n{}", wrong.len(), wrong.join("\n"))) }
+}
+
+/// Sees that a large frame that was put into a design is found, and is what makes the difference to its twin.
+fn plants(image: &Image, graph: &Graph<'_>) -> Result<(), String> {
+    let mut bytes = BTreeMap::new();
+    for root in roots(image, "FRAME_PLANTS")?.iter().filter(|root| root.operation == "map") {
+        let (deepest, path) = graph.deepest(root.function, root.mapper)?;
+        let has_it = path.iter().any(|step| {
+            step.bytes >= PLANTED_BYTES && image.functions[step.function].name.contains("::map_behind_words")
+        });
+        bytes.insert(root.design.clone(), (deepest, has_it));
+    }
+    match (bytes.get("planted"), bytes.get("twin")) {
+        (Some((planted, true)), Some((twin, false)))
+            if *planted > BYTES_MAX && *twin + PLANTED_BYTES <= *planted + 64 =>
+        {
+            Ok(())
+        }
+        _ => Err(format!("the frame that was put into a map is not found: {bytes:?}")),
+    }
+}
+
+/// Prints who calls what ends in a panic where there is no memory.
+fn infallible(archive: &[u8], options: &Options) -> Result<(), String> {
+    let image = Image::read(archive)?;
+    let graph = Graph::new(&image);
+    let mut callers = BTreeMap::new();
+    for root in wanted(&image, options)? {
+        for (caller, callee) in graph.forbidden(root.function, root.mapper)? {
+            let roots: &mut BTreeSet<String> = callers.entry((caller, callee)).or_default();
+            roots.insert(format!("{}, {}", root.design, root.operation));
+        }
+    }
+    for ((caller, callee), roots) in &callers {
+        let name = |index: &usize| &image.functions[*index].name;
+        println!("{}\n    calls {}, in {} operations: {}", name(caller), name(callee), roots.len(), first_of(roots));
+    }
+    match callers.len() {
+        0 => Ok(()),
+        count => Err(format!("{count} functions panic where there is no memory")),
+    }
+}
+
+fn first_of(roots: &BTreeSet<String>) -> &str {
+    roots.first().map_or("", String::as_str)
+}
+
+fn printed(image: &Image, path: &[Step]) -> String {
+    path.iter().map(|step| format!("    {:>6}  {}\n", step.bytes, image.functions[step.function].name)).collect()
+}
+
+/// The operations in a table of the object. It has the words of `Root` in `crates/no-std-proof/src/frames`.
+fn roots(image: &Image, table: &str) -> Result<Vec<Root>, String> {
+    const WORDS: u64 = 8;
+    let (table, size) = image.symbol(table)?;
+    let mut roots = Vec::new();
+    for number in 0..size / (WORDS * 8) {
+        let at = |word: u64| Place { offset: table.offset + (number * WORDS + word) * 8, ..table };
+        let operation = image.text(at(2))?;
+        let function = match image.pointer(at(4)) {
+            Some(Target::Place(place)) => image.function_at(place),
+            _ => None,
+        };
+        let function = function.ok_or_else(|| format!("`{operation}` leads to no function"))?;
+        let mapper = match image.pointer(at(6)) {
+            Some(Target::Place(place)) => Some(place),
+            _ => None,
+        };
+        roots.push(Root { design: image.text(at(0))?, operation, is_fast: image.word(at(7))? != 0, function, mapper });
+    }
+    Ok(roots)
+}

@@ -1,0 +1,72 @@
+//! The analysis on functions of a few bytes.
+
+use super::graph::Graph;
+use super::image::Image;
+
+/// `push rbx; sub rsp, 32; call; add rsp, 32; pop rbx; ret`, whose call is at 6.
+const CALLER: &[u8] = &[0x53, 0x48, 0x83, 0xec, 0x20, 0xe8, 0, 0, 0, 0, 0x48, 0x83, 0xc4, 0x20, 0x5b, 0xc3];
+/// `sub rsp, 64; add rsp, 64; ret`
+const LEAF: &[u8] = &[0x48, 0x83, 0xec, 0x40, 0x48, 0x83, 0xc4, 0x40, 0xc3];
+/// `sub rsp, 24; ud2`
+const PANIC: &[u8] = &[0x48, 0x83, 0xec, 0x18, 0x0f, 0x0b];
+
+fn deepest(functions: &[(&str, &[u8])], calls: &[(usize, u64, usize)]) -> Result<(u64, Vec<String>), String> {
+    let image = Image::of_code(functions, calls);
+    let (bytes, path) = Graph::new(&image).deepest(0, None)?;
+    Ok((bytes, path.iter().map(|step| image.functions[step.function].name.clone()).collect()))
+}
+
+#[test]
+fn frames_and_return_addresses_add_up() {
+    let (bytes, path) = deepest(&[("caller", CALLER), ("leaf", LEAF)], &[(0, 6, 1)]).expect("known");
+    assert_eq!(bytes, 8 + 8 + 32 + 8 + 64);
+    assert_eq!(path, ["caller", "leaf"]);
+}
+
+#[test]
+fn hooks_of_the_host_cost_their_return_address() {
+    let hook = "<no_std_proof::host::Host as portcullis::platform::Platform>::cpu";
+    let (bytes, path) = deepest(&[("caller", CALLER), (hook, LEAF)], &[(0, 6, 1)]).expect("known");
+    assert_eq!((bytes, path.len()), (8 + 8 + 32 + 8, 1));
+}
+
+#[test]
+fn what_runs_the_library_in_the_host_is_followed() {
+    let with = "<no_std_proof::host::TryLock<u8> as portcullis::platform::Lock<u8>>::with::<(), closure>";
+    assert_eq!(deepest(&[("caller", CALLER), (with, LEAF)], &[(0, 6, 1)]).expect("known").0, 120);
+}
+
+#[test]
+fn nothing_follows_a_call_that_does_not_return() {
+    // `push rbx; call`, and another function's code behind that.
+    let code: &[u8] = &[0x53, 0xe8, 0, 0, 0, 0, 0x58, 0x58, 0xc3];
+    assert_eq!(deepest(&[("caller", code), ("panic", PANIC)], &[(0, 2, 1)]).expect("known").0, 8 + 8 + 8 + 24);
+}
+
+#[test]
+fn a_large_frame_is_touched_page_by_page() {
+    let code: &[u8] = &[
+        0x4c, 0x8d, 0x9c, 0x24, 0x00, 0xd0, 0xff, 0xff, // lea r11, [rsp - 0x3000]
+        0x48, 0x81, 0xec, 0x00, 0x10, 0x00, 0x00, // sub rsp, 0x1000
+        0x48, 0xc7, 0x04, 0x24, 0x00, 0x00, 0x00, 0x00, // mov qword ptr [rsp], 0
+        0x4c, 0x39, 0xdc, // cmp rsp, r11
+        0x75, 0xec, // jne, to the second
+        0x48, 0x81, 0xc4, 0x00, 0x30, 0x00, 0x00, // add rsp, 0x3000
+        0xc3,
+    ];
+    assert_eq!(deepest(&[("large", code)], &[]).expect("known").0, 8 + 0x3000);
+}
+
+#[test]
+fn what_cannot_be_told_is_an_error_with_a_name() {
+    let recursion = deepest(&[("endless", CALLER)], &[(0, 6, 0)]).expect_err("a recursion");
+    assert!(recursion.contains("recursion") && recursion.contains("endless"), "{recursion}");
+    // `sub rsp, 8; call rax; add rsp, 8; ret`
+    let indirect: &[u8] = &[0x48, 0x83, 0xec, 0x08, 0xff, 0xd0, 0x48, 0x83, 0xc4, 0x08, 0xc3];
+    let error = deepest(&[("jumpy", indirect)], &[]).expect_err("an indirect call");
+    assert!(error.contains("indirect") && error.contains("jumpy"), "{error}");
+    // `test al, al; je over the push; push rbx; ret`
+    let uneven: &[u8] = &[0x84, 0xc0, 0x74, 0x01, 0x53, 0xc3];
+    let error = deepest(&[("uneven", uneven)], &[]).expect_err("two depths");
+    assert!(error.contains("uneven"), "{error}");
+}

@@ -1,0 +1,429 @@
+//! One function: how deep the stack is at each of its calls, found by walking its instructions.
+
+use super::image::{Image, Kind, Place, Target};
+use iced_x86::{
+    Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind,
+    Register,
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What is called.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Callee {
+    Function(usize),
+    /// What no member of the archive has.
+    Missing(String),
+    /// The function so many bytes behind the beginning of a table of functions.
+    Slot(u64),
+    /// Where it leads is not known; this is where it stands.
+    Unknown(u64),
+}
+
+/// What is known of the registers in which a function gets its arguments: a table of functions may come by one, or a function out of one.
+pub(super) type Arguments = BTreeMap<Register, Value>;
+
+/// A function, seen by itself.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Walked {
+    /// Bytes of stack that it takes, its return address not among them.
+    pub(super) frame: u64,
+    /// The deepest that the stack is below its return address when each is called, with the return address of that.
+    pub(super) calls: BTreeMap<Callee, u64>,
+    /// The data that it names.
+    pub(super) data: BTreeSet<Place>,
+    /// Whether it ever returns.
+    pub(super) returns: bool,
+    /// What the functions that it calls get from it, wherever it calls them.
+    pub(super) arguments: BTreeMap<usize, Arguments>,
+}
+
+/// What a register or a word of the stack is known to hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Value {
+    /// The address of something in the object.
+    Address(Target),
+    /// What was loaded from so many bytes behind some pointer.
+    Loaded(u64),
+    /// The address of the stack so many bytes below the return address.
+    Stack(u64),
+}
+
+/// What is the same in both.
+pub(super) fn common<K: Ord + Copy>(one: &BTreeMap<K, Value>, other: &BTreeMap<K, Value>) -> BTreeMap<K, Value> {
+    one.iter().filter(|(key, value)| other.get(key) == Some(value)).map(|(key, value)| (*key, value.clone())).collect()
+}
+
+/// What is known before an instruction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct State {
+    /// Bytes of stack below the return address.
+    depth: u64,
+    registers: BTreeMap<Register, Value>,
+    /// By the depth at which they are.
+    words: BTreeMap<u64, Value>,
+    /// The depth that the stack pointer has just been compared with.
+    compared: Option<u64>,
+}
+
+impl State {
+    /// What is known where both come together. `None` where the stack is not as deep.
+    fn meet(&self, other: &Self) -> Option<Self> {
+        (self.depth == other.depth).then(|| Self {
+            depth: self.depth,
+            registers: common(&self.registers, &other.registers),
+            words: common(&self.words, &other.words),
+            compared: self.compared.filter(|_| self.compared == other.compared),
+        })
+    }
+
+    /// At which depth a word of the stack is that an instruction names.
+    fn word(&self, instruction: &Instruction) -> Option<u64> {
+        if instruction.memory_index() != Register::None {
+            return None;
+        }
+        let base = match instruction.memory_base() {
+            Register::RSP => self.depth,
+            other => match self.registers.get(&other)? {
+                Value::Stack(depth) => *depth,
+                _ => return None,
+            },
+        };
+        Some(base.wrapping_sub(instruction.memory_displacement64()))
+    }
+}
+
+/// The registers that a call leaves as they are.
+const KEPT: [Register; 6] = [Register::RBX, Register::RBP, Register::R12, Register::R13, Register::R14, Register::R15];
+
+/// Walks function `index`, which gets `arguments`. `returns` says which functions are known to return.
+pub(super) fn walk(
+    image: &Image,
+    index: usize,
+    arguments: &Arguments,
+    returns: &dyn Fn(usize) -> bool,
+) -> Result<Walked, String> {
+    let mut walk = Walk { image, index, walked: Walked::default(), states: BTreeMap::new(), open: vec![0] };
+    walk.states.insert(0, State { depth: 0, registers: arguments.clone(), words: BTreeMap::new(), compared: None });
+    let mut factory = InstructionInfoFactory::new();
+    while let Some(offset) = walk.open.pop() {
+        walk.step(offset, returns, &mut factory)?;
+    }
+    Ok(walk.walked)
+}
+
+struct Walk<'i> {
+    image: &'i Image,
+    index: usize,
+    walked: Walked,
+    /// By the offset in the function.
+    states: BTreeMap<u64, State>,
+    /// Where to go on.
+    open: Vec<u64>,
+}
+
+impl Walk<'_> {
+    fn error(&self, offset: u64, what: &str) -> String {
+        format!("{}+{offset:#x}: {what}", self.image.functions[self.index].name)
+    }
+
+    /// Goes on at `offset` with `state`.
+    fn reach(&mut self, offset: u64, state: State) -> Result<(), String> {
+        let known = match self.states.get(&offset) {
+            None => state,
+            Some(before) => match before.meet(&state) {
+                Some(met) if met == *before => return Ok(()),
+                Some(met) => met,
+                None => return Err(self.error(offset, "the stack is not always as deep here")),
+            },
+        };
+        self.states.insert(offset, known);
+        self.open.push(offset);
+        Ok(())
+    }
+
+    fn step(
+        &mut self,
+        offset: u64,
+        returns: &dyn Fn(usize) -> bool,
+        factory: &mut InstructionInfoFactory,
+    ) -> Result<(), String> {
+        let function = &self.image.functions[self.index];
+        let section = &self.image.sections[function.place.section];
+        let from = function.place.offset + offset;
+        let end = (function.place.offset + function.size).min(section.bytes.len() as u64);
+        if from >= end {
+            return Err(self.error(offset, "runs out of its code"));
+        }
+        let bytes = &section.bytes[from as usize..end as usize];
+        let instruction = Decoder::with_ip(64, bytes, offset, DecoderOptions::NONE).decode();
+        if instruction.code() == Code::INVALID {
+            return Err(self.error(offset, "no instruction"));
+        }
+        let next = offset + instruction.len() as u64;
+        // An instruction has at most one that matters here: a second would be data in a move.
+        let relocations: Vec<(Kind, Target)> = section
+            .relocations
+            .range(from..from + instruction.len() as u64)
+            .map(|(at, relocation)| (relocation.kind, relocation.target(function.place.offset + next - at)))
+            .collect();
+        for (_, target) in &relocations {
+            if let Target::Place(place) = target
+                && !self.image.sections[place.section].is_code
+            {
+                self.walked.data.insert(*place);
+            }
+        }
+        let relocation = relocations.into_iter().next();
+        let mut state = self.states[&offset].clone();
+        // A leaf may use what is below its stack pointer.
+        if let Some(depth) = state.word(&instruction).filter(|_| instruction.memory_base() == Register::RSP)
+            && depth < 1 << 32
+            && instruction.mnemonic() != Mnemonic::Lea
+        {
+            self.walked.frame = self.walked.frame.max(depth);
+        }
+        match instruction.flow_control() {
+            FlowControl::Next => {
+                self.change(&mut state, &instruction, relocation, factory, offset)?;
+                self.reach(next, state)
+            }
+            FlowControl::Return => {
+                if state.depth != 0 {
+                    return Err(self.error(offset, "returns with something on the stack"));
+                }
+                self.walked.returns = true;
+                Ok(())
+            }
+            FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch | FlowControl::IndirectBranch => {
+                let falls_through = instruction.flow_control() == FlowControl::ConditionalBranch;
+                if falls_through {
+                    // The end of a loop that touches a large frame page by page: behind it the stack pointer is where it was to be.
+                    if let Some(depth) = state.compared.take().filter(|_| instruction.mnemonic() == Mnemonic::Jne) {
+                        state.depth = depth;
+                        self.walked.frame = self.walked.frame.max(depth);
+                        return self.reach(next, state);
+                    }
+                    self.reach(next, state.clone())?;
+                }
+                if relocation.is_none() && instruction.op0_kind() == OpKind::NearBranch64 {
+                    let to = instruction.near_branch64();
+                    if to >= function.size {
+                        return Err(self.error(offset, "jumps to where there is no function"));
+                    }
+                    return self.reach(to, state);
+                }
+                let callee = self.callee(offset, &instruction, relocation, &state)?;
+                if state.depth != 0 && !matches!(callee, Callee::Function(index) if !returns(index)) {
+                    return Err(self.error(offset, "jumps to another function with something on the stack"));
+                }
+                self.walked.returns |= may_return(&callee, returns);
+                self.note(callee, state.depth, &state);
+                Ok(())
+            }
+            FlowControl::Call | FlowControl::IndirectCall => {
+                let callee = self.callee(offset, &instruction, relocation, &state)?;
+                let goes_on = may_return(&callee, returns);
+                self.note(callee, state.depth + 8, &state);
+                if goes_on {
+                    state.registers.retain(|register, _| KEPT.contains(register));
+                    self.reach(next, state)?;
+                }
+                Ok(())
+            }
+            // `ud2` and its like.
+            FlowControl::Exception | FlowControl::Interrupt => Ok(()),
+            _ => Err(self.error(offset, "an instruction whose successor is not known")),
+        }
+    }
+
+    fn note(&mut self, callee: Callee, depth: u64, state: &State) {
+        if let Callee::Function(index) = callee {
+            let given: Arguments = state
+                .registers
+                .iter()
+                .filter(|(register, value)| !KEPT.contains(register) && matches!(value, Value::Loaded(_)))
+                .map(|(register, value)| (*register, value.clone()))
+                .collect();
+            let known = self.walked.arguments.entry(index).or_insert_with(|| given.clone());
+            *known = common(known, &given);
+        }
+        self.walked.frame = self.walked.frame.max(depth.saturating_sub(8));
+        let deepest = self.walked.calls.entry(callee).or_default();
+        *deepest = depth.max(*deepest);
+    }
+
+    /// What a call or a jump out of the function leads to.
+    fn callee(
+        &self,
+        offset: u64,
+        instruction: &Instruction,
+        relocation: Option<(Kind, Target)>,
+        state: &State,
+    ) -> Result<Callee, String> {
+        let value = match (instruction.op0_kind(), relocation) {
+            (OpKind::NearBranch64, Some((_, target))) | (OpKind::Memory, Some((Kind::Word, target))) => {
+                Some(Value::Address(target))
+            }
+            (OpKind::NearBranch64, None) => {
+                // Within its section.
+                let place = self.image.functions[self.index].place;
+                let offset = place.offset.wrapping_add(instruction.near_branch64());
+                Some(Value::Address(Target::Place(Place { offset, ..place })))
+            }
+            (OpKind::Register, _) => state.registers.get(&instruction.op0_register()).cloned(),
+            (OpKind::Memory, None) => self.loaded(instruction, state),
+            _ => None,
+        };
+        match value {
+            Some(Value::Address(Target::Missing(name))) => Ok(Callee::Missing(name)),
+            Some(Value::Address(Target::Place(place))) => match self.image.function_at(place) {
+                Some(index) => Ok(Callee::Function(index)),
+                None => Err(self.error(offset, "calls what is no function")),
+            },
+            Some(Value::Loaded(slot)) => Ok(Callee::Slot(slot)),
+            _ => Ok(Callee::Unknown(offset)),
+        }
+    }
+
+    /// What is at the place in memory that an instruction names.
+    fn loaded(&self, instruction: &Instruction, state: &State) -> Option<Value> {
+        if let Some(depth) = state.word(instruction) {
+            return state.words.get(&depth).cloned();
+        }
+        let is_table = instruction.memory_index() == Register::None && instruction.memory_base().is_gpr64();
+        is_table.then(|| Value::Loaded(instruction.memory_displacement64()))
+    }
+
+    /// What an instruction changes that is no branch.
+    fn change(
+        &mut self,
+        state: &mut State,
+        instruction: &Instruction,
+        relocation: Option<(Kind, Target)>,
+        factory: &mut InstructionInfoFactory,
+        offset: u64,
+    ) -> Result<(), String> {
+        let value = self.moved(instruction, relocation, state);
+        state.compared = match (instruction.mnemonic(), instruction.op0_register(), instruction.op1_kind()) {
+            (Mnemonic::Cmp, Register::RSP, OpKind::Register) => {
+                match state.registers.get(&instruction.op1_register()) {
+                    Some(Value::Stack(depth)) => Some(*depth),
+                    _ => None,
+                }
+            }
+            _ => None,
+        };
+        let word = (instruction.op0_kind() == OpKind::Memory).then(|| state.word(instruction)).flatten();
+        let depth = state.depth;
+        let info = factory.info(instruction);
+        let writes = |access: OpAccess| {
+            matches!(access, OpAccess::Write | OpAccess::CondWrite | OpAccess::ReadWrite | OpAccess::ReadCondWrite)
+        };
+        let written: Vec<Register> = info
+            .used_registers()
+            .iter()
+            .filter(|used| writes(used.access()))
+            .map(|used| used.register().full_register())
+            .collect();
+        for register in &written {
+            state.registers.remove(register);
+        }
+        if let Some(word) = word.filter(|_| writes(info.op0_access())) {
+            state.words.retain(|at, _| at.abs_diff(word) >= 8);
+            if let Some(value) = &value
+                && instruction.mnemonic() == Mnemonic::Mov
+                && instruction.op1_kind() == OpKind::Register
+                && instruction.op1_register().is_gpr64()
+            {
+                state.words.insert(word, value.clone());
+            }
+        }
+        if written.contains(&Register::RSP) {
+            state.depth = match (instruction.mnemonic(), instruction.op0_register(), instruction.op1_kind()) {
+                (Mnemonic::Push | Mnemonic::Pop, ..) => {
+                    depth.wrapping_add_signed(-i64::from(instruction.stack_pointer_increment()))
+                }
+                (Mnemonic::Sub, Register::RSP, kind) if is_immediate(kind) => {
+                    depth.wrapping_add(instruction.immediate(1))
+                }
+                (Mnemonic::Add, Register::RSP, kind) if is_immediate(kind) => {
+                    depth.wrapping_sub(instruction.immediate(1))
+                }
+                // At entry it is 8 short of a multiple of 16, so this is the most that it can take.
+                (Mnemonic::And, Register::RSP, kind) if is_immediate(kind) => {
+                    // At a call it was at a multiple of 16, so it can lack no more than this.
+                    let align = instruction.immediate(1).wrapping_neg();
+                    depth + align.saturating_sub(16) + 8u64.wrapping_sub(depth) % 16
+                }
+                (Mnemonic::Lea, Register::RSP, _) | (Mnemonic::Mov, Register::RSP, _) => match &value {
+                    Some(Value::Stack(depth)) => *depth,
+                    _ => return Err(self.error(offset, "sets the stack pointer to an unknown value")),
+                },
+                _ => return Err(self.error(offset, "changes the stack pointer in a way that is not known here")),
+            };
+            if state.depth > 1 << 32 {
+                return Err(self.error(offset, "has less than nothing on the stack"));
+            }
+            // What lies below it is gone.
+            let depth = state.depth;
+            state.words.retain(|at, _| *at <= depth);
+            self.walked.frame = self.walked.frame.max(depth);
+            if instruction.mnemonic() == Mnemonic::Push
+                && let Some(value) = value
+            {
+                state.words.insert(depth, value);
+            }
+            return Ok(());
+        }
+        if let Some(value) = value
+            && instruction.op0_kind() == OpKind::Register
+            && matches!(instruction.mnemonic(), Mnemonic::Mov | Mnemonic::Lea | Mnemonic::Pop)
+        {
+            state.registers.insert(instruction.op0_register().full_register(), value);
+        }
+        Ok(())
+    }
+
+    /// What a move or its like moves, where that is known.
+    fn moved(&self, instruction: &Instruction, relocation: Option<(Kind, Target)>, state: &State) -> Option<Value> {
+        match (instruction.mnemonic(), relocation) {
+            (Mnemonic::Mov, Some((Kind::Word, target))) | (Mnemonic::Lea, Some((Kind::Relative, target))) => {
+                Some(Value::Address(target))
+            }
+            (Mnemonic::Mov, Some((Kind::Absolute, target))) if is_immediate(instruction.op1_kind()) => {
+                Some(Value::Address(target))
+            }
+            (_, Some(_)) => None,
+            (Mnemonic::Lea, None) => state.word(instruction).map(Value::Stack),
+            (Mnemonic::Mov, None) => match instruction.op1_kind() {
+                OpKind::Register if instruction.op1_register() == Register::RSP => Some(Value::Stack(state.depth)),
+                OpKind::Register => state.registers.get(&instruction.op1_register()).cloned(),
+                OpKind::Memory if instruction.op0_register().is_gpr64() => self.loaded(instruction, state),
+                _ => None,
+            },
+            (Mnemonic::Push, None) if instruction.op0_kind() == OpKind::Register => {
+                state.registers.get(&instruction.op0_register()).cloned()
+            }
+            (Mnemonic::Pop, None) => state.words.get(&state.depth).cloned(),
+            _ => None,
+        }
+    }
+}
+
+fn may_return(callee: &Callee, returns: &dyn Fn(usize) -> bool) -> bool {
+    match callee {
+        Callee::Function(index) => returns(*index),
+        Callee::Missing(_) | Callee::Slot(_) | Callee::Unknown(_) => true,
+    }
+}
+
+fn is_immediate(kind: OpKind) -> bool {
+    matches!(
+        kind,
+        OpKind::Immediate8
+            | OpKind::Immediate8to64
+            | OpKind::Immediate32
+            | OpKind::Immediate32to64
+            | OpKind::Immediate64
+    )
+}
