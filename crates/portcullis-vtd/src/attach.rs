@@ -6,7 +6,9 @@ use crate::spec::descriptors::{ContextScope, InvalidationDescriptor, IotlbScope}
 use crate::spec::registers::{large_pages, widths};
 use crate::spec::tables::{ContextEntry, TranslationType};
 use crate::{Mmio, Unit};
-use portcullis::iommu::{AttachError, Capabilities, DomainId, Invalidation, Iommu, QueueError, SourceId, Translation};
+use portcullis::iommu::{
+    AttachError, COMMANDS_MAX, Capabilities, DomainId, Invalidation, Iommu, QueueError, SourceId, Translation,
+};
 use portcullis::riommu::format::{RING_ADDRESS_MASK, RingAddress};
 use portcullis::table::Walker;
 use portcullis::{Iova, PhysAddr, Platform};
@@ -240,6 +242,7 @@ unsafe impl<M: Mmio, P: Platform> Iommu for Unit<M, P> {
         commands: &(impl ExactSizeIterator<Item = Invalidation> + Clone),
         shares: bool,
     ) -> Result<Ticket, QueueError> {
+        debug_assert!(commands.len() <= COMMANDS_MAX, "{} commands at once", commands.len());
         // Where no descriptor says what is asked for, more is taken out.
         let expressible = |command: Invalidation| match command {
             Invalidation::Pages { domain, .. } if !is_aligned(&command) => Invalidation::Domain(domain),

@@ -63,6 +63,7 @@ impl<K: Ord + Copy, V> SortedMap<K, V> {
                 room.wanted = (2 * len).max(LEAST);
                 return Err(Short);
             }
+            room.wanted = 0;
             room.memory.append(&mut self.0);
             core::mem::swap(&mut self.0, &mut room.memory);
         }

@@ -404,8 +404,8 @@ impl<P: Platform> Chunks<P> {
     /// # Errors
     /// [`NoMemory`].
     pub(crate) fn reserve(&self, platform: &P, tables: usize) -> Result<(), NoMemory> {
-        let (numbered, room) = self.table_log.0.with(|table_log| (table_log.numbered(), table_log.room()));
-        let wanted = numbered.saturating_add(tables);
+        let (wanted, room) = self.table_log.0.with(|table_log| (table_log.numbered_after(tables), table_log.room()));
+        let wanted = wanted.min(self.numbers);
         if wanted > room.min(self.tables.len()) { self.make_room(platform, Context::MaySleep, wanted) } else { Ok(()) }
     }
 

@@ -33,6 +33,8 @@ impl<P: Platform> Halves<P> {
         let chunks = unsafe { Made::by(to_chunks, |to| Self::make_chunks(to, setup)) }?;
         Self::make_below(to_below, setup, setup.width - u8::from(!chunks.get().is_none()))?;
         chunks.keep();
+        // Every field: with another in the halves this does not compile.
+        let _ = |Self { chunks: _, below: _ }: &Self| {};
         Ok(())
     }
 

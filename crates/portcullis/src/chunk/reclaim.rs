@@ -8,7 +8,8 @@ use crate::address::{IovaRange, PhysAddr};
 use crate::design::AssembledMapper;
 use crate::error::CommitError;
 use crate::iommu::{COMMANDS_MAX, Iommu};
-use crate::platform::{Lock, LockClass, Phase, Platform, Step};
+use crate::platform::memory::try_reserve;
+use crate::platform::{Context, Lock, LockClass, Phase, Platform, Step};
 use crate::proof::Proof;
 use crate::table::ENTRIES;
 use alloc::vec::Vec;
@@ -99,11 +100,13 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
     #[inline(never)]
     fn unlink_tables(&self) -> Result<Option<Leaving>, CommitError> {
         let AssembledMapper { allocator: Halves { chunks, .. }, space, .. } = &self.base;
-        let mut tables = Vec::new();
-        if tables.try_reserve_exact(LEAVING_MAX).is_err() {
-            // They leave when there is memory for a list of them.
+        if !chunks.has_superfluous() {
             return Ok(None);
         }
+        let Ok(mut tables) = try_reserve(space.platform(), Context::Atomic, LEAVING_MAX) else {
+            // They leave when there is memory for a list of them.
+            return Ok(None);
+        };
         while tables.len() < LEAVING_MAX
             && let Some(number) = chunks.unlink()
         {

@@ -266,6 +266,18 @@ impl TableLog {
         self.records.len()
     }
 
+    /// The same, once there are so many tables more.
+    pub(super) fn numbered_after(&self, tables: usize) -> usize {
+        let numbered = self.numbered() as u64;
+        let passed_over = |end: u64, &(first, one_past): &(u64, u64)| {
+            let is_ahead = one_past > numbered && first < end;
+            if is_ahead { end.saturating_add(one_past - first.max(numbered)) } else { end }
+        };
+        // The ranges are in order.
+        let end = self.reserved.iter().fold(numbered.saturating_add(tables as u64), passed_over);
+        usize::try_from(end).unwrap_or(usize::MAX)
+    }
+
     /// Tables that the lists have room for.
     pub(super) const fn room(&self) -> usize {
         self.room
@@ -388,6 +400,22 @@ mod tests {
     use crate::entry::{Entry, Frame};
     use crate::platform::fake::FakeHost;
     use alloc::boxed::Box;
+
+    #[test]
+    fn numbers_passed_over_are_seen_ahead() {
+        let host = FakeHost::default();
+        for tables in 1..20 {
+            let mut table_log = TableLog::new(&host, 64, vec![(0, 2), (5, 6), (9, 20)]).expect("memory");
+            drop(table_log.take(Lists::new(&host, Context::MaySleep, 64).expect("memory")));
+            let ahead = table_log.numbered_after(tables);
+            for _ in 0..tables {
+                table_log.number(64).expect("room").expect("a number");
+            }
+            // What lies right behind the last is passed over with the next.
+            assert!((table_log.numbered()..=table_log.numbered_after(1)).contains(&ahead), "{tables}: {ahead}");
+            assert_eq!(table_log.numbered_after(0), table_log.numbered());
+        }
+    }
 
     /// A table of which more than half is spent has overtaken those before it, but the one just before. One of which half is has not.
     #[test]

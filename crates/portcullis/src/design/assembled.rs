@@ -184,6 +184,8 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
             space.get_mut().take_reserve_first();
         }
         space.get_mut().set_sub_page(sub_page)?;
+        // Every field: with another in the mapper this does not compile.
+        let _ = |Self { allocator: _, policy: _, locking: _, space: _, placed: _ }: &Self| {};
         // SAFETY: within `to`.
         unsafe { (&raw mut (*at).locking).write(locking) };
         allocator.keep();
@@ -231,15 +233,14 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
             let has_room = !L::IS_HELD || self.space.make_room(pages).is_ok();
             let result = map();
             if L::IS_HELD {
-                self.space.give_room_back();
+                self.space.give_room_back(pages);
             }
             tries += 1;
             match result {
-                // Other CPUs may have taken the tables that were meant for it.
+                // One that found no room may have taken the tables that were meant for this one.
                 Err(MapError::NoMemory(_))
-                    if has_room
-                        && tries < MEMORY_TRIES
-                        && (self.allocator.prepare(self.space.platform())? || L::IS_HELD) => {}
+                    if tries < MEMORY_TRIES
+                        && (self.allocator.prepare(self.space.platform())? || L::IS_HELD && has_room) => {}
                 result => return result,
             }
         }

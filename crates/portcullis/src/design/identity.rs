@@ -140,6 +140,8 @@ pub(crate) fn dynamic_identity_in<P: Platform, I: Iommu>(
         Ok(())
     };
     let at = to.as_mut_ptr();
+    // Every field: with another in the mapper this does not compile.
+    let _ = |DynamicIdentity { regions: _, base: _ }: &DynamicIdentity<P, I>| {};
     // Kept tables, since its claims are left to the table: shared entries need that too.
     // SAFETY: both parts of `to`, each once; the allocator writes one.
     unsafe {

@@ -155,7 +155,8 @@ pub trait DesignInfo: 'static {
 ///
 /// # Safety
 /// [`DesignInfo::INFO`] tells the truth about addresses and protections: drivers program devices by it. A design that wraps the
-/// mapper of another answers for what it changes.
+/// mapper of another answers for what it changes. Where [`build_in`](Design::build_in) returns `Ok`, it has made a mapper in `to`; after
+/// an error nothing is there.
 pub unsafe trait Design<P: Platform, I: Iommu>: DesignInfo {
     /// What maps and unmaps for one domain.
     type Mapper: Mapper;

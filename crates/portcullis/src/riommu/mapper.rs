@@ -215,7 +215,7 @@ unsafe impl<P: Platform, I: Iommu> Mapper for RingMapper<P, I> {
         self.platform.allocate(context, allocate);
     }
 
-    /// Makes rings of streams ahead.
+    /// Makes rings of streams ahead. A persistent mapping takes another kind of ring, which is not made ahead.
     fn reserve_tables(&self, tables: usize) -> Result<(), NoMemory> {
         self.rings.reserve(self.walker(), tables)
     }

@@ -25,20 +25,21 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     pub(crate) fn reserve_tables(&self, tables: usize) -> Result<(), NoMemory> {
         self.reserve.want(tables);
         self.reserve.trim(&self.platform, 0);
-        self.reserve.fill(self.walker(), Context::MaySleep, 0)
+        self.reserve.fill(self.walker(), Context::MaySleep, usize::MAX)
     }
 
-    /// Sees to it that a map of `pages` pages finds its tables in the reserve, unless others take them first. Not to be called with a
-    /// lock held.
+    /// Sees to it that a map of `pages` pages finds its tables in the reserve, until
+    /// [`give_room_back`](Self::give_room_back), which has to follow. Not to be called with a lock held.
     ///
     /// # Errors
     /// [`NoMemory`].
     pub(crate) fn make_room(&self, pages: u64) -> Result<(), NoMemory> {
-        self.reserve.fill(self.walker(), Context::Atomic, self.tables_max(pages))
+        self.reserve.claim(self.walker(), self.tables_max(pages))
     }
 
     /// Gives back what [`make_room`](Self::make_room) has taken and no map has used, but for what the next one needs that has a page.
-    pub(crate) fn give_room_back(&self) {
+    pub(crate) fn give_room_back(&self, pages: u64) {
+        self.reserve.end_claim(self.tables_max(pages));
         self.reserve.trim(&self.platform, self.tables_max(1));
     }
 }

@@ -103,7 +103,7 @@ impl SecondLevelTable {
         let (mut tables, mut level, mut below) = (0, 1, pages);
         while level < self.levels {
             // A run that begins in the last entry of a table has one more.
-            below = (below + ENTRIES as u64 - 2) / ENTRIES as u64 + 1;
+            below = below.saturating_add(ENTRIES as u64 - 2) / ENTRIES as u64 + 1;
             tables += below as usize;
             level += 1;
         }

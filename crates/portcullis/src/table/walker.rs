@@ -95,6 +95,8 @@ pub(crate) struct TableReserve<P: Platform> {
     count: AtomicUsize,
     /// How many there are to be when no map goes on. Relaxed: a number, and nothing else hangs on it.
     wanted: AtomicUsize,
+    /// How many more maps that go on may take. Relaxed, too: who reads it too early gives back what another map then asks for again.
+    claimed: AtomicUsize,
     /// Maps take pages from here only, for they hold a lock.
     comes_first: bool,
 }
@@ -103,7 +105,8 @@ impl<P: Platform> TableReserve<P> {
     /// An empty reserve. If `comes_first`, the host is not asked by maps.
     pub(crate) fn new(platform: &P, comes_first: bool) -> Self {
         let pages = platform.lock(LockClass::TableReserve, FreedTables::new());
-        Self { pages, count: AtomicUsize::new(0), wanted: AtomicUsize::new(0), comes_first }
+        let [count, wanted, claimed] = [const { 0 }; 3].map(AtomicUsize::new);
+        Self { pages, count, wanted, claimed, comes_first }
     }
 
     /// From now on there are to be so many. [`fill`](Self::fill) has to follow.
@@ -111,24 +114,47 @@ impl<P: Platform> TableReserve<P> {
         self.wanted.store(pages, Ordering::Relaxed);
     }
 
-    /// Takes pages from the host until there are as many as wanted and `more`. Not to be called with a lock held.
+    /// A map may take so many, until it [ends](Self::end_claim): takes so many from the host at most, unless there are enough. Not to be
+    /// called with a lock held.
+    ///
+    /// # Errors
+    /// [`NoMemory`] where there are fewer than maps may take; the claim stands all the same.
+    pub(crate) fn claim(&self, walker: Walker<'_, P>, pages: usize) -> Result<(), NoMemory> {
+        let claimed = self.claimed.fetch_add(pages, Ordering::Relaxed) + pages;
+        let filled = self.fill(walker, Context::Atomic, pages);
+        if self.count.load(Ordering::Relaxed) >= claimed { Ok(()) } else { filled }
+    }
+
+    /// A map that has claimed so many is over.
+    pub(crate) fn end_claim(&self, pages: usize) {
+        self.claimed.fetch_sub(pages, Ordering::Relaxed);
+    }
+
+    /// Takes pages from the host, so many at most, until there are as many as are wanted and claimed. Not to be called with a lock held.
     ///
     /// # Errors
     /// [`NoMemory`]; those that the host had stay.
-    pub(crate) fn fill(&self, walker: Walker<'_, P>, context: Context, more: usize) -> Result<(), NoMemory> {
-        while self.count.load(Ordering::Relaxed) < self.wanted.load(Ordering::Relaxed) + more {
+    pub(crate) fn fill(&self, walker: Walker<'_, P>, context: Context, at_most: usize) -> Result<(), NoMemory> {
+        let mut taken = 0;
+        while taken < at_most && self.count.load(Ordering::Relaxed) < self.due() {
             let frame = walker.allocate_frames(context, 1)?;
             self.with(|pages| {
                 // SAFETY: just lent, so no entry points to it and no CPU walks it.
                 unsafe { pages.push_new(walker.platform, frame) };
             });
+            taken += 1;
         }
         Ok(())
     }
 
-    /// Gives the host back what is more than wanted and `more`.
+    /// How many there are to be now.
+    fn due(&self) -> usize {
+        self.wanted.load(Ordering::Relaxed).saturating_add(self.claimed.load(Ordering::Relaxed))
+    }
+
+    /// Gives the host back what is more than wanted, claimed and `more`.
     pub(crate) fn trim(&self, platform: &P, more: usize) {
-        while self.count.load(Ordering::Relaxed) > self.wanted.load(Ordering::Relaxed) + more
+        while self.count.load(Ordering::Relaxed) > self.due().saturating_add(more)
             && let Some(frame) = self.take(platform)
         {
             // SAFETY: taken, and in no table.
@@ -149,5 +175,41 @@ impl<P: Platform> TableReserve<P> {
             self.count.store(pages.pages(), Ordering::Relaxed);
             result
         })
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::platform::fake::FakeHost;
+
+    #[test]
+    fn what_one_map_has_claimed_another_does_not_give_back() {
+        let host = FakeHost::default();
+        let (walker, reserve) = (Walker::new(&host, true), TableReserve::new(&host, true));
+        reserve.claim(walker, 3).expect("memory");
+        reserve.claim(walker, 2).expect("memory");
+        reserve.end_claim(2);
+        reserve.trim(&host, 0);
+        assert_eq!(host.frames_lent(), 3);
+        reserve.end_claim(3);
+        reserve.trim(&host, 0);
+        assert_eq!(host.frames_lent(), 0);
+    }
+
+    #[test]
+    fn what_is_kept_anyhow_serves_claims() {
+        let host = FakeHost::default();
+        let (walker, reserve) = (Walker::new(&host, true), TableReserve::new(&host, true));
+        reserve.want(4);
+        reserve.fill(walker, Context::MaySleep, usize::MAX).expect("memory");
+        assert_eq!(host.frames_lent(), 4);
+        host.limit_frames(0);
+        reserve.claim(walker, 4).expect("as many as are kept");
+        assert_eq!(reserve.claim(walker, 1), Err(NoMemory), "one more than are kept");
+        reserve.end_claim(5);
+        reserve.want(0);
+        reserve.trim(&host, 0);
+        assert_eq!(host.frames_lent(), 0);
     }
 }

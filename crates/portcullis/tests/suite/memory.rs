@@ -3,8 +3,9 @@
 
 use crate::heap::{bytes, elsewhere, end_watch, grants_page, library, refuse_all, said, watch};
 use crate::raw_face::{RawFace, open};
+use portcullis::chunk::{CHUNKED_PAGES_MAX, TABLE_IDLE_US};
 use portcullis::design::{Addressing, Design};
-use portcullis::designs::{DesignId, Visitor};
+use portcullis::designs::{DesignId, Portcullis, Visitor};
 use portcullis::invalidation::BATCH_MAX;
 use portcullis::iommu::fake::{FakeIommu, Ticket};
 use portcullis::iommu::{AttachError, Translation};
@@ -87,6 +88,18 @@ unsafe impl Platform for Watched<'_> {
 
     fn cpu_words(&self, value: u64) -> Result<WordLines, NoMemory> {
         WordLines::new(self, value)
+    }
+
+    fn walk<R>(&self, walk: impl FnOnce() -> R) -> R {
+        self.0.walk(walk)
+    }
+
+    fn walks_now(&self) -> Option<u64> {
+        self.0.walks_now()
+    }
+
+    fn walks_are_over(&self, then: u64) -> bool {
+        self.0.walks_are_over(then)
     }
 
     fn now_us(&self) -> u64 {
@@ -260,9 +273,16 @@ impl<'h> Visitor<&'h Watched<'h>, &'h Apart<'h>> for Script<'h> {
     }
 }
 
+/// A host whose own list of walks asks the heap for nothing any more.
+fn warm_host() -> FakeHost {
+    let host = FakeHost::default();
+    host.walk(|| ());
+    host
+}
+
 /// Runs the script with request `refused` refused. Returns how many there were.
 fn run(design: DesignId, protection: Protection, refused: usize) -> usize {
-    let host = FakeHost::default();
+    let host = warm_host();
     let fake = FakeIommu::new(&host);
     let (watched, apart) = (Watched(&host), Apart { fake: &fake });
     watch(refused);
@@ -335,7 +355,7 @@ impl<'h> Visitor<&'h Watched<'h>, &'h Apart<'h>> for Reserving<'h> {
 }
 
 fn maps_without_memory(design: DesignId, protection: Protection, reserves: bool, without_heap: bool) -> Option<bool> {
-    let host = FakeHost::default();
+    let host = warm_host();
     let fake = FakeIommu::new(&host);
     let (watched, apart) = (Watched(&host), Apart { fake: &fake });
     watch(0);
@@ -369,4 +389,46 @@ fn maps_of_portcullis_need_no_heap_for_reserved_tables() {
             assert_eq!(maps, Some(are_mapped), "{protection}");
         }
     }
+}
+
+/// Tables leave by [`tick`](Domain::tick), which needs a list of them. Without memory for it they stay until the next.
+#[test]
+fn tables_leave_once_there_is_memory_for_their_list() {
+    let host = warm_host();
+    let fake = FakeIommu::new(&host);
+    let (watched, apart) = (Watched(&host), Apart { fake: &fake });
+    let config = DomainConfig::new(Protection::Strict);
+    watch(0);
+    let domain = library(Context::MaySleep, || open::<Portcullis, _, _>(&apart, &watched, &config)).expect("a domain");
+    let buffers: Vec<Segment> = elsewhere(|| (0..40).map(|at| segment(at * 512, CHUNKED_PAGES_MAX)).collect());
+    let mut mapped = elsewhere(|| Vec::with_capacity(buffers.len()));
+    library(Context::Atomic, || {
+        for buffer in &buffers {
+            let request = Request::new(core::slice::from_ref(buffer), ACCESS).expect("a buffer");
+            mapped.push(domain.raw_map_or_lose(&request).expect("memory"));
+        }
+        mapped.iter().zip(&buffers).for_each(|(range, buffer)| {
+            domain.unmap_raw(range.start(), buffer.len).expect("mapped");
+        });
+    });
+    let tick = || {
+        host.advance_us(TABLE_IDLE_US);
+        library(Context::Atomic, || domain.tick()).expect("the hardware answers");
+    };
+    // By the second they are known not to have been needed, by the third they would leave.
+    let all = host.frames_lent();
+    tick();
+    let (asked, wrong) = end_watch();
+    assert_eq!(wrong, 0);
+    watch(0);
+    refuse_all();
+    (0..4).for_each(|_| tick());
+    assert_eq!(host.frames_lent(), all, "they stay");
+    let (refused, wrong) = end_watch();
+    assert!(asked > 0 && refused > 0, "the list was asked for");
+    assert_eq!(wrong, 0, "and that was announced");
+    watch(0);
+    (0..4).for_each(|_| tick());
+    assert!(host.frames_lent() < all, "they leave");
+    assert_eq!(end_watch().1, 0);
 }

@@ -25,6 +25,8 @@ use core::mem;
 pub const MAGAZINE_CAPACITY: usize = if cfg!(loom) { 1 } else { 127 };
 /// Full magazines in a depot at most, for each size.
 pub const DEPOT_MAGAZINES_MAX: usize = if cfg!(loom) { 1 } else { 32 };
+/// Empty ones: while the depot is full, the exchange that spills a magazine takes one more.
+const EMPTY_MAGAZINES_MAX: usize = DEPOT_MAGAZINES_MAX + 1;
 /// Sizes of [`MagazineAllocator`]: 1, 2, 4 … 32 pages. Larger ranges go to the tree.
 const LINUX_SIZES: usize = 6;
 /// Addresses that are on the way from a magazine to the tree at most.
@@ -97,14 +99,14 @@ impl Pair {
 
 impl Depot {
     fn new<P: Platform>(platform: &P) -> Result<Self, NoMemory> {
-        let magazines = || try_reserve(platform, Context::MaySleep, DEPOT_MAGAZINES_MAX);
-        Ok(Self { full: magazines()?, empty: magazines()? })
+        let room = |magazines| try_reserve(platform, Context::MaySleep, magazines);
+        Ok(Self { full: room(DEPOT_MAGAZINES_MAX)?, empty: room(EMPTY_MAGAZINES_MAX)? })
     }
 
     /// Keeps an empty magazine for the next exchange, or frees it when there are enough.
     fn keep_empty(&mut self, magazine: Magazine) {
         debug_assert!(magazine.is_empty());
-        if self.empty.len() < DEPOT_MAGAZINES_MAX {
+        if self.empty.len() < EMPTY_MAGAZINES_MAX {
             self.empty.push(magazine);
         }
     }
@@ -345,7 +347,9 @@ impl<P: Platform, const SIZES: usize> Magazines<P, SIZES> {
             }
         }
         for depot in &*self.depots {
-            while let Some(mut magazine) = depot.with(|depot| depot.full.pop()) {
+            // No more often, for other CPUs may go on filling it.
+            for _ in 0..DEPOT_MAGAZINES_MAX {
+                let Some(mut magazine) = depot.with(|depot| depot.full.pop()) else { break };
                 self.tree.free_ranges(platform, magazine.0.drain(..));
                 depot.with(|depot| depot.keep_empty(magazine));
             }
