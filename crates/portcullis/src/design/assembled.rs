@@ -21,6 +21,9 @@ use core::mem::MaybeUninit;
 /// How often a map that needs memory under a lock asks the host for it: other CPUs may take what was meant for it.
 const MEMORY_TRIES: usize = 8;
 
+/// Table pages that such a map asks for at first; twice as many each time that they were not enough.
+const TABLES_FIRST: usize = 16;
+
 /// The parts, put together.
 pub struct AssembledMapper<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking = LockFree> {
     pub(crate) allocator: A,
@@ -227,21 +230,27 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
     /// not enough, it runs again.
     #[inline(always)]
     pub(super) fn with_memory<R>(&self, pages: u64, map: impl Fn() -> Result<R, MapError>) -> Result<R, MapError> {
-        let mut tries = 0;
+        // Few at first: a mapping with large leaves needs few, and one that is refused needs none.
+        let tables_max = self.space.tables_max(pages);
+        let (mut tables, mut tries) = (tables_max.min(TABLES_FIRST), 0);
         loop {
             // A map that needs no table does without.
-            let has_room = !L::IS_HELD || self.space.make_room(pages).is_ok();
+            let has_room = !L::IS_HELD || self.space.make_room(tables).is_ok();
             let result = map();
             if L::IS_HELD {
-                self.space.give_room_back(pages);
+                self.space.give_room_back(tables);
             }
-            tries += 1;
             match result {
                 // One that found no room may have taken the tables that were meant for this one.
                 Err(MapError::NoMemory(_))
                     if tries < MEMORY_TRIES
                         && (self.allocator.prepare(self.space.platform())? || L::IS_HELD && has_room) => {}
                 result => return result,
+            }
+            if L::IS_HELD && tables < tables_max {
+                tables = tables.saturating_mul(2).min(tables_max);
+            } else {
+                tries += 1;
             }
         }
     }

@@ -28,18 +28,18 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
         self.reserve.fill(self.walker(), Context::MaySleep, usize::MAX)
     }
 
-    /// Sees to it that a map of `pages` pages finds its tables in the reserve, until
+    /// Sees to it that a map finds so many tables in the reserve, until
     /// [`give_room_back`](Self::give_room_back), which has to follow. Not to be called with a lock held.
     ///
     /// # Errors
     /// [`NoMemory`].
-    pub(crate) fn make_room(&self, pages: u64) -> Result<(), NoMemory> {
-        self.reserve.claim(self.walker(), self.tables_max(pages))
+    pub(crate) fn make_room(&self, tables: usize) -> Result<(), NoMemory> {
+        self.reserve.claim(self.walker(), tables)
     }
 
     /// Gives back what [`make_room`](Self::make_room) has taken and no map has used, but for what the next one needs that has a page.
-    pub(crate) fn give_room_back(&self, pages: u64) {
-        self.reserve.end_claim(self.tables_max(pages));
+    pub(crate) fn give_room_back(&self, tables: usize) {
+        self.reserve.end_claim(tables);
         self.reserve.trim(&self.platform, self.tables_max(1));
     }
 }
