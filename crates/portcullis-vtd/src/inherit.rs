@@ -18,7 +18,7 @@ use thiserror::Error;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum InheritanceError {
-    /// The root table is none of legacy mode.
+    /// The root table is not one of legacy mode.
     #[error("the VT-d unit translates in another mode than legacy mode: its root table register reads {0:#x}")]
     Mode(u64),
     /// The host [cannot read](Platform::read_foreign) a table.

@@ -67,7 +67,7 @@ pub enum BringUpError {
     #[error("the VT-d unit shows its fault recording registers at {0:#x}, on top of others")]
     FaultRecords(u32),
     /// The unit is on, and the policy does not allow taking it: it has a driver, or its last one left it on. See [`TakeOver`].
-    #[error("the VT-d unit is in use (status {status:#x}), and its owner is none from whom it may be taken over")]
+    #[error("the VT-d unit is in use (status {status:#x}), and the policy does not allow taking it over")]
     InUse {
         /// The global status register.
         status: u32,
@@ -95,7 +95,7 @@ pub enum BringUpError {
     Admission(#[from] AttachError),
 }
 
-/// From whom [`Unit::take_over`] takes a unit that is on.
+/// The owners from which [`Unit::take_over`] takes a unit that is on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TakeOver {
     /// The unit has to be off.

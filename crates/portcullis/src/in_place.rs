@@ -21,7 +21,7 @@ pub(crate) unsafe fn part<'r, T>(at: *mut T) -> &'r mut MaybeUninit<T> {
     unsafe { &mut *at.cast::<MaybeUninit<T>>() }
 }
 
-/// A part that was made, and goes again unless the whole is [kept](Self::keep).
+/// A part that was made. It is dropped unless it is [kept](Self::keep).
 pub(crate) struct Made<'r, T>(&'r mut MaybeUninit<T>);
 
 impl<'r, T> Made<'r, T> {
@@ -73,7 +73,7 @@ mod tests {
     use std::rc::Rc;
 
     #[test]
-    fn what_is_not_kept_goes_again() {
+    fn what_is_not_kept_is_dropped() {
         let owner = Rc::new(());
         let made = |keeps: bool| {
             let mut room = try_room::<Rc<()>, _>(&FakeHost::default()).expect("memory");

@@ -337,7 +337,7 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     /// Clears the translations of a claimed mapping. Returns whether table pages went to `freed`.
     ///
     /// # Safety
-    /// `range` is exactly that of a mapping which nobody else unmaps; where empty table pages are freed, no other map or unmap
+    /// `range` is exactly that of a mapping which no other CPU unmaps; where empty table pages are freed, no other map or unmap
     /// runs meanwhile.
     pub unsafe fn unmap(&self, range: IovaRange, freed: &mut FreedTables) -> bool {
         // SAFETY: the caller's promise, passed on; the walker is that of `new`.
@@ -543,7 +543,7 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     pub(crate) fn close(&mut self, forgotten: impl FnOnce(Walker<'_, P>, &SecondLevelTable, &Proof) -> FreedTables) {
         self.closed = true;
         if !self.has_panicked() {
-            // Whatever becomes of the others: no hardware has seen these.
+            // The other pages may have to be kept; no hardware has seen these.
             self.reserve.want(0);
             self.reserve.trim(&self.platform, 0);
         }

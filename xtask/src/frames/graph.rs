@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 /// What belongs to the host: it has a stack to spare for it, or not, and is not the library's to answer for. A function of the host that
-/// runs something of the library is none of these.
+/// runs code of the library is not among these.
 const HOOKS: [&str; 6] = [
     "<no_std_proof::host::Host as ",
     "<no_std_proof::host::Copies as ",

@@ -1,4 +1,4 @@
-//! Flaws in how memory is asked for, and in whom new tables are shown to.
+//! Flaws in how memory is asked for, and in how new tables are made visible.
 
 use super::Mutant;
 

@@ -52,7 +52,7 @@ unsafe fn shut_down(unit: &mut MaybeUninit<Vtd>) -> Result<(), RegisterTimeout> 
     unsafe { unit.assume_init_read().shut_down() }
 }
 
-/// A domain of whatever design.
+/// A domain of any design.
 fn open_by_name(
     to: &mut MaybeUninit<DynDomain>,
     design: &str,

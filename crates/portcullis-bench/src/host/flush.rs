@@ -109,7 +109,7 @@ mod tests {
     fn what_is_written_back_is_not_lost() {
         prepare();
         let instruction = INSTRUCTION.load(Ordering::Relaxed);
-        // Whatever has CLWB has CLFLUSHOPT.
+        // Every CPU that has CLWB has CLFLUSHOPT.
         for by in CLFLUSH..=instruction {
             let entries = numbered();
             // SAFETY: it is there.

@@ -70,7 +70,7 @@ const CREATE_COMPLETION: u64 = 0x05;
 const IDENTIFY: u64 = 0x06;
 /// Of the drive's settings: it keeps what protects a block beside it.
 const PROTECTION_TYPE: u64 = 0x7;
-/// The controller makes that and takes it off again (PRACT), so that none of it is in memory.
+/// The controller makes that and takes it off again (PRACT), so it never reaches memory.
 const PROTECTION_BY_DEVICE: u64 = 1 << 29;
 /// The only namespace.
 const NAMESPACE: u64 = 1;

@@ -459,7 +459,7 @@ impl<P: Platform> Queue<P> {
         entries[slot * 2].store_bits(low);
     }
 
-    /// Makes `count` descriptors from `first` on visible to the hardware, which snoops the queue whatever its walker does (§10.4.3).
+    /// Makes `count` descriptors from `first` on visible to the hardware, which snoops the queue even where its walker does not snoop (§10.4.3).
     #[inline(always)]
     fn make_visible(&self, platform: &P, first: usize, count: usize) {
         let entries = self.descriptors.entries(platform);

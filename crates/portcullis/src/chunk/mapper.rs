@@ -38,7 +38,7 @@ const QUEUED_US_MAX: u64 = 500;
 pub(super) enum UnmapWay {
     /// By one command for its pages, waited for at once: under strict protection, where the hardware has such commands.
     OneCommand,
-    /// By whatever the policy of the base says.
+    /// As the policy of the base says.
     General,
     /// As in `General`; and this unmap, or one of a batch, schedules a sweep. None is scheduled, although there are many tables.
     GeneralAndSweep,

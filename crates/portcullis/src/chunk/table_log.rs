@@ -283,7 +283,7 @@ impl TableLog {
         self.room
     }
 
-    /// Goes on with these lists, if they have more room. Returns those that are not needed, for whoever is to free them.
+    /// Goes on with these lists, if they have more room. Returns the lists that are not needed; the caller frees them.
     pub(super) fn take(&mut self, mut lists: Lists) -> Lists {
         if lists.room > self.room {
             let queues = self.logs.iter_mut().flat_map(|log| [&mut log.full, &mut log.lingering]);

@@ -19,7 +19,7 @@ struct PointerArray {
     outgrown: *mut PointerArray,
 }
 
-/// An array that nobody reads yet.
+/// An array that is not published yet: no CPU reads it.
 pub(super) struct NewArray(Box<PointerArray>);
 
 /// The leaf tables, by number.

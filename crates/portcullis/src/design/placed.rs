@@ -84,7 +84,7 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
         Ok(self.commit_alone(revoked, tables)?)
     }
 
-    /// Claims the placed mapping at exactly `range` and clears its translations, whatever the policy. Table pages that go with these
+    /// Claims the placed mapping at exactly `range` and clears its translations, under every policy. Table pages that go with these
     /// are added to `tables`. Returns what is to be committed.
     ///
     /// # Errors
@@ -171,7 +171,7 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
         Ok(None)
     }
 
-    /// Invalidates what was placed. `None` where none of the batch was.
+    /// Invalidates the placed mappings of a batch. `None` if it has none.
     ///
     /// # Errors
     /// A [`QueueError`].

@@ -56,7 +56,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     ///
     /// # Safety
     /// Under [`Protection::None`] all memory, or all of `config.memory` where the design has a table, is meant for every device that
-    /// is attached, whatever other domains protect.
+    /// is attached, even if other domains are protected.
     pub unsafe fn unprotected(iommu: I, platform: P, config: &DomainConfig<'_>) -> Result<Self, NewDomainError> {
         let mut domain = MaybeUninit::uninit();
         // SAFETY: the caller's promise, passed on.
@@ -171,7 +171,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         // SAFETY: made just now.
         let mapper = unsafe { to.assume_init_ref() };
         if sub_page == SubPage::Bounce && mapper.bounce_pages().is_none() {
-            // SAFETY: likewise, and not used any more.
+            // SAFETY: made just now, and not used after this.
             unsafe { to.assume_init_drop() };
             return Err(NewDomainError::CannotBounce);
         }
@@ -185,7 +185,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     /// Bits of the widest address that it may hand out.
     fn width(config: &DomainConfig<'_>, capabilities: &Capabilities) -> u8 {
         if !D::INFO.addressing.opens_pages() {
-            // Addresses of entries are none of a table's, and devices are made for them.
+            // The address of an entry does not go through a page table, and the device is made for its width.
             return 64;
         }
         let by_format = match (capabilities.four_level, capabilities.three_level) {

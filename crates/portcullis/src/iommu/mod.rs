@@ -131,7 +131,7 @@ pub enum AttachError {
     /// The device is attached already.
     #[error("device {:04x} is attached already", .0.0)]
     Attached(SourceId),
-    /// The device is still in the domain of a previous owner, from whom the IOMMU was taken over. It has to be reset and released first.
+    /// The device is still in a domain of the previous owner of the IOMMU. It has to be reset and released first.
     #[error("device {:04x} still has the translations of a previous owner", .0.0)]
     Inherited(SourceId),
     /// The device is not attached to this domain.

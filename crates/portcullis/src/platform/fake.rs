@@ -285,7 +285,7 @@ impl FakeHost {
         self.now_us.fetch_add(us, Ordering::Relaxed);
     }
 
-    /// The table page at `phys` as hardware sees it now that snoops, or does not. `None` where none is lent.
+    /// The table page at `phys` as hardware that snoops, or does not, sees it now. `None` if no page is lent there.
     pub fn hardware_page(&self, phys: PhysAddr, snoops: bool) -> Option<Vec<u64>> {
         let frames = self.frames.lock().expect("not poisoned");
         if !snoops && frames.lent.contains_key(&phys.as_u64()) {

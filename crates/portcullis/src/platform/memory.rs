@@ -71,12 +71,12 @@ impl<M> Spare<M> {
         Self { made: Some(made), amount: 1, is_wanting: false }
     }
 
-    /// Nothing: whoever needs more fails.
+    /// Nothing is spare: what needs memory fails.
     pub(crate) const fn none() -> Self {
         Self { made: None, amount: 0, is_wanting: false }
     }
 
-    /// What was made for so much.
+    /// The memory that was made for this amount.
     ///
     /// # Errors
     /// [`NoMemory`] where nothing was made yet, or for another amount; that is noted.

@@ -77,7 +77,7 @@ impl SecondLevelTable {
     /// Calls `visit` with every marked mapping that nobody has claimed.
     ///
     /// # Safety
-    /// `walker` is the one that the table was made with; nobody maps or unmaps meanwhile.
+    /// `walker` is the one that the table was made with; no CPU maps or unmaps meanwhile.
     pub(crate) unsafe fn for_each_marked<P: Platform>(&self, walker: Walker<'_, P>, visit: &mut impl FnMut(IovaRange)) {
         self.visit_marked(walker, frame(walker, self.root), self.levels, 0, visit);
     }

@@ -315,7 +315,7 @@ impl SecondLevelTable {
     /// take all levels.
     ///
     /// # Safety
-    /// `walker` is the one that the table was made with; `range` is exactly that of a mapping which nobody else unmaps; where
+    /// `walker` is the one that the table was made with; `range` is exactly that of a mapping which no other CPU unmaps; where
     /// empty table pages are freed, no other map or unmap runs meanwhile.
     pub unsafe fn unmap<P: Platform>(&self, walker: Walker<'_, P>, range: IovaRange, freed: &mut FreedTables) -> bool {
         let before = freed.pages();
@@ -451,7 +451,7 @@ fn store_leaves(entries: &[Entry], segments: &[Segment], rights: Rights, marked:
         && marked
     {
         last.store(last.load().marked(false, true));
-        // The last to be stored: whoever sees it sees the whole mapping.
+        // The last to be stored: a CPU that sees it sees the whole mapping.
         first.store(first.load().marked(true, false));
     } else if let [only] = entries
         && marked

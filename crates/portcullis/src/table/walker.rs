@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_anyhow_serves_claims() {
+    fn pages_that_are_kept_serve_claims() {
         let host = FakeHost::default();
         let (walker, reserve) = (Walker::new(&host, true), TableReserve::new(&host, true));
         reserve.want(4);

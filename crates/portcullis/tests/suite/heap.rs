@@ -95,7 +95,7 @@ fn while_watched<R>(change: impl FnOnce(&mut Watch), act: impl FnOnce() -> R) ->
     result
 }
 
-/// Calls the library, from a caller that may do so much.
+/// Calls the library, from a caller in this context.
 pub(crate) fn library<R>(caller: Context, act: impl FnOnce() -> R) -> R {
     while_watched(|watch| (watch.caller, watch.is_elsewhere, watch.has_said) = (caller, false, false), act)
 }

@@ -24,7 +24,7 @@ const ACCESS: Access = Access::DeviceReadsAndWrites;
 const PAGES: [u64; 4] = [1, 5, 600, 1];
 const SMALL: u64 = 300;
 
-/// The fake host, which tells the heap what the library has said, and that what it does itself is none of the library's.
+/// The fake host, which tells the heap what the library has said, and keeps its own requests out of the count.
 struct Watched<'h>(&'h FakeHost);
 
 // SAFETY: forwards to the fake, which keeps the promises.

@@ -12,7 +12,7 @@ use portcullis::{
 };
 use std::panic::catch_unwind;
 
-/// Long enough for whatever waits.
+/// Longer than a flush queue of any design keeps an unmap.
 const TICK_US: u64 = 200_000;
 const DEVICE: SourceId = SourceId(0x28);
 

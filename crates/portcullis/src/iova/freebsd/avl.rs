@@ -18,7 +18,7 @@ const CHUNK_NODES: usize = 64;
 pub(in crate::iova) type Link = u32;
 
 /// Where no node is. Its own node, of no height and without gaps, stands for every child that is missing.
-const NOBODY: Link = 0;
+const NULL: Link = 0;
 
 const LEFT: usize = 0;
 const RIGHT: usize = 1;
@@ -97,10 +97,10 @@ impl Avl {
     /// # Errors
     /// [`NoMemory`].
     pub(in crate::iova) fn new<P: Platform>(platform: &P, limit: u64) -> Result<Self, NoMemory> {
-        let mut tree = Self { chunks: Vec::new(), root: NOBODY, spare: NOBODY };
+        let mut tree = Self { chunks: Vec::new(), root: NULL, spare: NULL };
         with_spare(|room| new_chunk(platform, Context::MaySleep, room), |spare| tree.reserve(spare))?;
-        let nobody = tree.node();
-        debug_assert_eq!(nobody, NOBODY);
+        let null = tree.node();
+        debug_assert_eq!(null, NULL);
         tree.root = tree.node();
         let root = tree.root;
         tree[root] = Node { pages: 1, gap: limit - 1, ..Node::default() };
@@ -134,7 +134,7 @@ impl Avl {
     /// answer. Looks at one gap after the other.
     pub(in crate::iova) fn find_gap<T>(&self, fits: impl Fn(u64, u64) -> Option<T>) -> (Option<(Link, T)>, u64) {
         let (mut at, mut visited) = (self.outermost(self.root, LEFT), 0);
-        while at != NOBODY {
+        while at != NULL {
             visited += 1;
             let (first, end) = self.gap_behind(at);
             if let Some(answer) = fits(first, end) {
@@ -154,9 +154,9 @@ impl Avl {
     /// The range behind that of `link`, if there is one.
     fn following(&self, link: Link) -> Link {
         match self[link].children[RIGHT] {
-            NOBODY => {
+            NULL => {
                 let (mut at, mut parent) = (link, self[link].parent);
-                while parent != NOBODY && self[parent].children[RIGHT] == at {
+                while parent != NULL && self[parent].children[RIGHT] == at {
                     (at, parent) = (parent, self[parent].parent);
                 }
                 parent
@@ -167,8 +167,8 @@ impl Avl {
 
     /// The last range that starts at page `pfn` or below.
     pub(in crate::iova) fn at_or_below(&self, pfn: u64) -> Link {
-        let (mut found, mut at) = (NOBODY, self.root);
-        while at != NOBODY {
+        let (mut found, mut at) = (NULL, self.root);
+        while at != NULL {
             if self[at].first_pfn <= pfn {
                 (found, at) = (at, self[at].children[RIGHT]);
             } else {
@@ -190,7 +190,7 @@ impl Avl {
         self[new] = Node { first_pfn, pages, state, gap: gap_behind, ..Node::default() };
         // Below `before` in either case, so that its gap is seen to on the way up.
         match self[before].children[RIGHT] {
-            NOBODY => self.attach(before, RIGHT, new),
+            NULL => self.attach(before, RIGHT, new),
             right => {
                 let next = self.outermost(right, LEFT);
                 self.attach(next, LEFT, new);
@@ -204,7 +204,7 @@ impl Avl {
         let before = self.previous(link);
         self[before].gap += self[link].pages + self[link].gap;
         let [left, right] = self[link].children;
-        let vacant = if left == NOBODY || right == NOBODY {
+        let vacant = if left == NULL || right == NULL {
             link
         } else {
             // The next range, which has nothing on its left, moves into this node.
@@ -216,7 +216,7 @@ impl Avl {
         };
         let [left, right] = self[vacant].children;
         let parent = self[vacant].parent;
-        self.replace(vacant, if left == NOBODY { right } else { left });
+        self.replace(vacant, if left == NULL { right } else { left });
         self[vacant].children[LEFT] = self.spare;
         self.spare = vacant;
         self.settle(parent);
@@ -226,7 +226,7 @@ impl Avl {
     /// The range before that of `link`.
     fn previous(&self, link: Link) -> Link {
         match self[link].children[LEFT] {
-            NOBODY => {
+            NULL => {
                 let (mut at, mut parent) = (link, self[link].parent);
                 while self[parent].children[LEFT] == at {
                     (at, parent) = (parent, self[parent].parent);
@@ -239,7 +239,7 @@ impl Avl {
 
     /// The last node to one side below `at`.
     fn outermost(&self, mut at: Link, side: usize) -> Link {
-        while self[at].children[side] != NOBODY {
+        while self[at].children[side] != NULL {
             at = self[at].children[side];
         }
         at
@@ -247,7 +247,7 @@ impl Avl {
 
     /// Puts heights, largest gaps and balance right from `at` up to the root.
     fn settle(&mut self, mut at: Link) {
-        while at != NOBODY {
+        while at != NULL {
             self.update(at);
             let [left, right] = self[at].children.map(|child| self[child].height);
             if left.abs_diff(right) > 1 {
@@ -286,9 +286,9 @@ impl Avl {
     /// Puts `new` where `old` is.
     fn replace(&mut self, old: Link, new: Link) {
         match self[old].parent {
-            NOBODY => {
+            NULL => {
                 self.root = new;
-                self[new].parent = NOBODY;
+                self[new].parent = NULL;
             }
             parent => {
                 let side = if self[parent].children[LEFT] == old { LEFT } else { RIGHT };
@@ -299,7 +299,7 @@ impl Avl {
 
     fn attach(&mut self, parent: Link, side: usize, child: Link) {
         self[parent].children[side] = child;
-        if child != NOBODY {
+        if child != NULL {
             self[child].parent = parent;
         }
     }
@@ -310,7 +310,7 @@ impl Avl {
     /// [`NoMemory`] where none is left, here or in `spare`.
     pub(in crate::iova) fn reserve(&mut self, spare: &mut Spare<Block<Node>>) -> Result<(), NoMemory> {
         let is_full = self.chunks.last().is_none_or(|chunk| chunk.len() == CHUNK_NODES);
-        if self.spare == NOBODY && is_full {
+        if self.spare == NULL && is_full {
             Link::try_from((self.chunks.len() + 1) * CHUNK_NODES).map_err(|_| NoMemory)?;
             spare.take(Block::room_wanted(&self.chunks))?.add_to(&mut self.chunks);
         }
@@ -322,7 +322,7 @@ impl Avl {
     /// # Panics
     /// If none was reserved.
     fn node(&mut self) -> Link {
-        if self.spare != NOBODY {
+        if self.spare != NULL {
             let link = self.spare;
             self.spare = self[link].children[LEFT];
             return link;
