@@ -170,13 +170,7 @@ impl Attachments {
             return Err(AttachError::NoSuchDomain(domain).into());
         };
         if let Some(attached) = self.devices.get(device) {
-            return Err(match self.domains.get(attached.domain) {
-                _ if attached.is_busy => AttachError::Busy(device),
-                Some(Standing::Closing(_)) => AttachError::Busy(device),
-                Some(Standing::Inherited) => AttachError::Inherited(device),
-                _ => AttachError::Attached(device),
-            }
-            .into());
+            return Err(self.refusal(device, attached).unwrap_or(AttachError::Attached(device)).into());
         }
         let slot = self.devices.slot(&mut spares.devices)?;
         self.tables.insert(walker, device, context(translation), &mut spares.table)?;
@@ -193,17 +187,26 @@ impl Attachments {
         domain: DomainId,
         device: SourceId,
     ) -> Result<(), AttachError> {
-        let attached = self.devices.get_mut(device).filter(|attached| attached.domain == domain);
+        let attached = self.devices.get(device).filter(|attached| attached.domain == domain);
         let attached = attached.ok_or(AttachError::NotAttached(device))?;
-        match self.domains.get(domain) {
-            Some(Standing::Closing(_)) => return Err(AttachError::Busy(device)),
-            Some(Standing::Inherited) => return Err(AttachError::Inherited(device)),
-            _ if attached.is_busy => return Err(AttachError::Busy(device)),
-            _ => {}
+        if let Some(refusal) = self.refusal(device, attached) {
+            return Err(refusal);
         }
-        attached.is_busy = true;
+        if let Some(attached) = self.devices.get_mut(device) {
+            attached.is_busy = true;
+        }
         self.tables.remove(walker, device);
         Ok(())
+    }
+
+    /// Why an attached device may be neither attached nor detached now.
+    fn refusal(&self, device: SourceId, attached: &Attached) -> Option<AttachError> {
+        match self.domains.get(attached.domain) {
+            _ if attached.is_busy => Some(AttachError::Busy(device)),
+            Some(Standing::Closing(_)) => Some(AttachError::Busy(device)),
+            Some(Standing::Inherited) => Some(AttachError::Inherited(device)),
+            _ => None,
+        }
     }
 
     /// Nothing of the device is cached any more.

@@ -134,7 +134,7 @@ pub struct Unit<M: Mmio, P: Platform> {
     pub(crate) fault_records: P::Lock<()>,
     /// Whether it was brought up, and no call is bringing it back.
     is_up: AtomicBool,
-    /// Whether it was halted since somebody began to bring it back.
+    /// Whether it was halted since a call began to bring it back.
     is_halted: AtomicBool,
 }
 

@@ -94,7 +94,7 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
         let tag = next_tag();
         let plain_below = if capabilities.caches_absent { 0 } else { 1 << capabilities.physical_bits.min(52) };
         Ok(Self {
-            reserve: TableReserve::new(&platform, false),
+            reserve: TableReserve::new(&platform),
             platform,
             iommu,
             capabilities,
@@ -111,16 +111,11 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
         })
     }
 
-    /// The same with bounce pages where `sub_page` asks for them.
+    /// Gives it bounce pages where `sub_page` asks for them.
     ///
     /// # Errors
     /// [`NewDomainError::CannotBounce`] from a host that copies nothing, [`NewDomainError::NoMemory`].
-    pub fn with_sub_page(mut self, sub_page: SubPage) -> Result<Self, NewDomainError> {
-        self.set_sub_page(sub_page).map(|()| self)
-    }
-
-    /// The same for one that is where it is to stay.
-    pub(crate) fn set_sub_page(&mut self, sub_page: SubPage) -> Result<(), NewDomainError> {
+    pub fn set_sub_page(&mut self, sub_page: SubPage) -> Result<(), NewDomainError> {
         if sub_page == SubPage::Bounce {
             self.bounce = Some(try_box(&self.platform, Context::MaySleep, BouncePool::new(&self.platform)?)?);
         }
@@ -454,7 +449,7 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
         match ticket.and_then(|ticket| Proof::ask(&self.iommu, ticket)) {
             // The hardware was done before the clock was read.
             Ok(Some(proof)) => Ok(proof),
-            _ => self.await_shared(ticket, commands),
+            _ => self.await_shared(ticket, || self.invalidate(commands)),
         }
     }
 
@@ -482,22 +477,23 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
         commands: &[Invalidation],
     ) -> Result<Proof, QueueError> {
         match ticket.transpose() {
-            Some(ticket) => self.await_shared(ticket, commands),
+            Some(ticket) => self.await_shared(ticket, || self.invalidate(commands)),
             None => self.invalidate_shared(commands),
         }
     }
 
+    /// Waits for a shared submission. Where it has failed, `alone` invalidates once more.
     #[cold]
     fn await_shared(
         &self,
         ticket: Result<I::Ticket, QueueError>,
-        commands: &[Invalidation],
+        alone: impl FnOnce() -> Result<Proof, QueueError>,
     ) -> Result<Proof, QueueError> {
         let shared = self.submission(ticket).and_then(|submission| submission.spin(&self.platform, &self.iommu));
         match shared {
             // The commit has no time left for another.
             Err(QueueError::Timeout(_)) => shared.inspect_err(|_| self.poison()),
-            Err(_) => self.invalidate(commands),
+            Err(_) => alone(),
             Ok(_) => shared,
         }
     }

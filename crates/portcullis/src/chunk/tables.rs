@@ -59,7 +59,7 @@ impl ChunkTables {
         Ok(all)
     }
 
-    /// The array, for who links and unlinks.
+    /// The array, for code that links and unlinks tables.
     fn array(&self) -> &[AtomicPtr<Frame>] {
         // Acquire: with the pointer comes the array.
         let array = self.array.load(Ordering::Acquire);

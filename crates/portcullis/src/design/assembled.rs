@@ -21,7 +21,8 @@ use core::mem::MaybeUninit;
 /// How often a map that needs memory under a lock asks the host for it: other CPUs may take what was meant for it.
 const MEMORY_TRIES: usize = 8;
 
-/// Table pages that such a map asks for at first; twice as many each time that they were not enough.
+/// Table pages that such a map asks for at first; twice as many each time that they were not enough. Those of all but the largest maps,
+/// which would otherwise take their address twice.
 const TABLES_FIRST: usize = 16;
 
 /// The parts, put together.
@@ -240,16 +241,17 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
             if L::IS_HELD {
                 self.space.give_room_back(tables);
             }
-            match result {
-                // One that found no room may have taken the tables that were meant for this one.
-                Err(MapError::NoMemory(_))
-                    if tries < MEMORY_TRIES
-                        && (self.allocator.prepare(self.space.platform())? || L::IS_HELD && has_room) => {}
-                result => return result,
+            if tries == MEMORY_TRIES || !matches!(result, Err(MapError::NoMemory(_))) {
+                return result;
             }
-            if L::IS_HELD && tables < tables_max {
+            if self.allocator.prepare(self.space.platform())? {
+                tries += 1;
+            } else if !L::IS_HELD || !has_room {
+                return result;
+            } else if tables < tables_max {
                 tables = tables.saturating_mul(2).min(tables_max);
             } else {
+                // One that found no room may have taken the tables that were meant for this one.
                 tries += 1;
             }
         }

@@ -172,7 +172,6 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
         allocator: &impl IovaAllocator<P>,
         revocation: &mut Revocation,
     ) -> Result<Committed, CommitError> {
-        let platform = space.platform();
         if revocation.is_empty() {
             // Nothing was taken down, so there is nothing to prove, under strict protection as well.
             return Ok(Committed::Deferred);
@@ -209,6 +208,7 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
                     .map(Committed::Lost)
             }
             Self::AtMap(breach) => {
+                let platform = space.platform();
                 platform.probe(Step::Enter(Phase::IovaFree));
                 let proof = Proof::by_next_map(breach);
                 revocation.revoked().for_each(|revoked| allocator.free(platform, revoked.range, &proof));

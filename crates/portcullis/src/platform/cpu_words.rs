@@ -1,7 +1,8 @@
 //! Words that each CPU has of its own, as the platform makes them.
 
+use super::per_cpu::index_of;
 use super::{Context, CpuHint, NoMemory, Padded, Platform};
-use crate::platform::memory::try_reserve;
+use crate::platform::memory::try_slice;
 use crate::sync::AtomicU64;
 use alloc::boxed::Box;
 
@@ -29,8 +30,7 @@ pub unsafe trait CpuWords: Send + Sync {
     /// The line of `cpu`. CPUs beyond those that the platform spoke of share others' lines.
     #[inline]
     fn line_of(&self, cpu: CpuHint) -> usize {
-        let cpu = cpu.0 as usize;
-        if cpu < self.lines() { cpu } else { cpu % self.lines() }
+        index_of(cpu, self.lines())
     }
 }
 
@@ -49,9 +49,8 @@ impl WordLines {
 
     /// So many lines of words, all of them `value`.
     pub(crate) fn with_lines<P: Platform>(platform: &P, lines: usize, value: u64) -> Result<Self, NoMemory> {
-        let mut all = try_reserve(platform, Context::MaySleep, lines)?;
-        all.resize_with(lines, || Padded(core::array::from_fn(|_| AtomicU64::new(value))));
-        Ok(Self(all.into_boxed_slice()))
+        let line = || Ok(Padded(core::array::from_fn(|_| AtomicU64::new(value))));
+        try_slice(platform, Context::MaySleep, lines, line).map(Self)
     }
 
     /// The words, a line for each CPU by its number.

@@ -1,7 +1,7 @@
 //! One of something for each CPU, on cache lines of their own; and a count made of such.
 
-use super::{Context, NoMemory, Platform};
-use crate::platform::memory::try_reserve;
+use super::{Context, CpuHint, NoMemory, Platform};
+use crate::platform::memory::try_slice;
 use crate::sync::{AtomicUsize, Ordering};
 use alloc::boxed::Box;
 
@@ -9,6 +9,13 @@ use alloc::boxed::Box;
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct Padded<T>(pub T);
+
+/// Which of `len` belongs to `cpu`. A host may have more CPUs than it said at first; they share.
+#[inline(always)]
+pub(super) const fn index_of(cpu: CpuHint, len: usize) -> usize {
+    let cpu = cpu.0 as usize;
+    if cpu < len { cpu } else { cpu % len }
+}
 
 /// One `T` per CPU.
 pub(crate) struct PerCpu<T>(Box<[Padded<T>]>);
@@ -20,20 +27,13 @@ impl<T> PerCpu<T> {
         mut make: impl FnMut() -> Result<T, NoMemory>,
     ) -> Result<Self, NoMemory> {
         let cpus = platform.cpus().max(1) as usize;
-        let mut all = try_reserve(platform, Context::MaySleep, cpus)?;
-        for _ in 0..cpus {
-            all.push(Padded(make()?));
-        }
-        Ok(Self(all.into_boxed_slice()))
+        try_slice(platform, Context::MaySleep, cpus, || make().map(Padded)).map(Self)
     }
 
     /// That of the CPU that runs; another's, should the hint be out of date.
     #[inline]
     pub(crate) fn here<P: Platform>(&self, platform: &P) -> &T {
-        let cpu = platform.cpu().0 as usize;
-        // A host may have more CPUs than it said at first; they share.
-        let index = if cpu < self.0.len() { cpu } else { cpu % self.0.len() };
-        &self.0[index].0
+        &self.0[index_of(platform.cpu(), self.0.len())].0
     }
 
     /// All of them.

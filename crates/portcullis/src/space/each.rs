@@ -22,16 +22,7 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
                 // The hardware was done before the clock was read.
                 return Ok(proof);
             }
-            let shared = self.submission(ticket);
-            match shared.and_then(|submission| submission.spin(&self.platform, &self.iommu)) {
-                Ok(proof) => return Ok(proof),
-                // As in `await_shared`.
-                Err(error @ QueueError::Timeout(_)) => {
-                    self.poison();
-                    return Err(error);
-                }
-                Err(_) => {}
-            }
+            return self.await_shared(ticket, || self.wait(self.submit_each(commands)?));
         }
         self.wait(self.submit_each(commands)?)
     }

@@ -4,13 +4,12 @@ use super::AddressSpace;
 use crate::error::NoMemory;
 use crate::iommu::Iommu;
 use crate::platform::{Context, Platform};
-use crate::table::TableReserve;
 
 impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     /// For a mapper that writes tables with a lock held: no map asks the host for a page, for hosts may take their time.
     /// [`make_room`](Self::make_room) has to come before.
     pub(crate) fn take_reserve_first(&mut self) {
-        self.reserve = TableReserve::new(&self.platform, true);
+        self.reserve.come_first();
     }
 
     /// Table pages that a map of `pages` pages adds at most, wherever its addresses lie.

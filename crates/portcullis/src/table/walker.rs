@@ -90,23 +90,28 @@ impl<'p, P: Platform> Walker<'p, P> {
 /// Table pages that a domain keeps for maps that find none at the host.
 pub(crate) struct TableReserve<P: Platform> {
     pages: P::Lock<FreedTables>,
-    /// How many there are. Written under the lock only, so plain stores suffice; read without it (Relaxed): who finds too few asks again
+    /// How many there are. Written under the lock only, so plain stores suffice; read without it (Relaxed): a map that finds too few asks again
     /// under the lock.
     count: AtomicUsize,
     /// How many there are to be when no map goes on. Relaxed: a number, and nothing else hangs on it.
     wanted: AtomicUsize,
-    /// How many more maps that go on may take. Relaxed, too: who reads it too early gives back what another map then asks for again.
+    /// How many more maps that go on may take. Relaxed, too: a CPU that reads it too early gives back pages that another map then asks for again.
     claimed: AtomicUsize,
     /// Maps take pages from here only, for they hold a lock.
     comes_first: bool,
 }
 
 impl<P: Platform> TableReserve<P> {
-    /// An empty reserve. If `comes_first`, the host is not asked by maps.
-    pub(crate) fn new(platform: &P, comes_first: bool) -> Self {
+    /// An empty reserve.
+    pub(crate) fn new(platform: &P) -> Self {
         let pages = platform.lock(LockClass::TableReserve, FreedTables::new());
         let [count, wanted, claimed] = [const { 0 }; 3].map(AtomicUsize::new);
-        Self { pages, count, wanted, claimed, comes_first }
+        Self { pages, count, wanted, claimed, comes_first: false }
+    }
+
+    /// From now on maps do not ask the host.
+    pub(crate) fn come_first(&mut self) {
+        self.comes_first = true;
     }
 
     /// From now on there are to be so many. [`fill`](Self::fill) has to follow.
@@ -186,7 +191,7 @@ mod tests {
     #[test]
     fn what_one_map_has_claimed_another_does_not_give_back() {
         let host = FakeHost::default();
-        let (walker, reserve) = (Walker::new(&host, true), TableReserve::new(&host, true));
+        let (walker, reserve) = (Walker::new(&host, true), TableReserve::new(&host));
         reserve.claim(walker, 3).expect("memory");
         reserve.claim(walker, 2).expect("memory");
         reserve.end_claim(2);
@@ -200,7 +205,7 @@ mod tests {
     #[test]
     fn pages_that_are_kept_serve_claims() {
         let host = FakeHost::default();
-        let (walker, reserve) = (Walker::new(&host, true), TableReserve::new(&host, true));
+        let (walker, reserve) = (Walker::new(&host, true), TableReserve::new(&host));
         reserve.want(4);
         reserve.fill(walker, Context::MaySleep, usize::MAX).expect("memory");
         assert_eq!(host.frames_lent(), 4);
