@@ -87,20 +87,43 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
         if is_shown { self.invalidate(descriptors) } else { Ok(()) }
     }
 
-    /// Submits commands that do not fit into a submission. All but the last submission are waited for.
+    /// Submits commands that are not the last, and waits for them.
     #[cold]
     #[inline(never)]
-    fn submit_bursts(&self, commands: &[Invalidation]) -> Result<Ticket, QueueError> {
-        let mut rest = commands;
-        loop {
-            let (burst, others) = rest.split_at(BURST_MAX.min(rest.len()));
-            let ticket = self.submit_burst(burst)?;
-            if others.is_empty() {
-                return Ok(ticket);
+    fn submit_and_wait(&self, commands: &[Invalidation]) -> Result<(), QueueError> {
+        let ticket = self.submit_burst(commands)?;
+        self.queue.wait_for(&self.hardware, ticket)
+    }
+
+    #[inline(never)]
+    fn submit_each_alone(
+        &self,
+        commands: &(impl ExactSizeIterator<Item = Invalidation> + Clone),
+    ) -> Result<Ticket, QueueError> {
+        self.queue.submit(&self.hardware, || self.descriptors(commands))
+    }
+
+    #[inline(never)]
+    fn share_each(
+        &self,
+        commands: &(impl ExactSizeIterator<Item = Invalidation> + Clone),
+    ) -> Result<Ticket, QueueError> {
+        self.queue.submit_shared(&self.hardware, || self.descriptors(commands))
+    }
+
+    /// The descriptors of commands that come one by one: made anew for each attempt, where it is made. Where no descriptor says what is
+    /// asked for, more is taken out.
+    #[inline]
+    fn descriptors(
+        &self,
+        commands: &(impl ExactSizeIterator<Item = Invalidation> + Clone),
+    ) -> impl ExactSizeIterator<Item = InvalidationDescriptor> {
+        commands.clone().map(|command| match command {
+            Invalidation::Pages { domain, .. } if !is_aligned(&command) => {
+                self.descriptor(&Invalidation::Domain(domain))
             }
-            self.queue.wait_for(&self.hardware, ticket)?;
-            rest = others;
-        }
+            command => self.descriptor(&command),
+        })
     }
 
     #[inline(never)]
@@ -216,7 +239,13 @@ unsafe impl<M: Mmio, P: Platform> Iommu for Unit<M, P> {
         if !commands.iter().all(is_aligned) {
             return Err(QueueError::Unsupported);
         }
-        if commands.len() > BURST_MAX { self.submit_bursts(commands) } else { self.submit_burst(commands) }
+        let mut rest = commands;
+        while rest.len() > BURST_MAX {
+            let (burst, others) = rest.split_at(BURST_MAX);
+            self.submit_and_wait(burst)?;
+            rest = others;
+        }
+        self.submit_burst(rest)
     }
 
     /// More commands than 64 go alone.
@@ -243,17 +272,8 @@ unsafe impl<M: Mmio, P: Platform> Iommu for Unit<M, P> {
         shares: bool,
     ) -> Result<Ticket, QueueError> {
         debug_assert!(commands.len() <= COMMANDS_MAX, "{} commands at once", commands.len());
-        // Where no descriptor says what is asked for, more is taken out.
-        let expressible = |command: Invalidation| match command {
-            Invalidation::Pages { domain, .. } if !is_aligned(&command) => Invalidation::Domain(domain),
-            command => command,
-        };
-        // Made anew for each attempt, where it is used: it may be large.
-        let descriptors = || commands.clone().map(|command| self.descriptor(&expressible(command)));
-        match shares {
-            true => self.queue.submit_shared(&self.hardware, descriptors),
-            false => self.queue.submit(&self.hardware, descriptors),
-        }
+        // Each in a frame of its own: their descriptors may be large.
+        if shares { self.share_each(commands) } else { self.submit_each_alone(commands) }
     }
 
     fn is_done(&self, ticket: Ticket) -> Result<bool, QueueError> {

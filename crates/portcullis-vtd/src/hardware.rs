@@ -17,6 +17,33 @@ pub struct RegisterTimeout {
     pub limit_us: u64,
 }
 
+/// How long somebody waits for something, who looks again after every pause. Reads no clock before the first.
+pub(crate) struct Patience {
+    limit_us: u64,
+    /// When it began to wait.
+    start_us: Option<u64>,
+    expired: bool,
+}
+
+impl Patience {
+    /// At most so long.
+    pub(crate) const fn new(limit_us: u64) -> Self {
+        Self { limit_us, start_us: None, expired: false }
+    }
+
+    /// Pauses before the next look; false where the last one was made after the time limit.
+    pub(crate) fn pause<P: Platform>(&mut self, platform: &P, wait: Wait) -> bool {
+        if self.expired {
+            return false;
+        }
+        let start_us = *self.start_us.get_or_insert_with(|| platform.now_us());
+        platform.pause(wait);
+        // The clock is read before the look: whoever was kept from running past the limit still looks once more.
+        self.expired = platform.now_us().saturating_sub(start_us) >= self.limit_us;
+        true
+    }
+}
+
 /// Spins until `done` answers; `None` when the time limit has passed without. Reads no clock where it answers at once.
 pub(crate) fn spin<P: Platform, T>(
     platform: &P,
@@ -24,19 +51,13 @@ pub(crate) fn spin<P: Platform, T>(
     limit_us: u64,
     mut done: impl FnMut() -> Option<T>,
 ) -> Option<T> {
-    let mut answer = done();
-    if answer.is_some() {
-        return answer;
+    let mut patience = Patience::new(limit_us);
+    loop {
+        let answer = done();
+        if answer.is_some() || !patience.pause(platform, wait) {
+            return answer;
+        }
     }
-    let start = platform.now_us();
-    let mut expired = false;
-    while answer.is_none() && !expired {
-        platform.pause(wait);
-        // The clock is read before the look: whoever was kept from running past the limit still looks once more.
-        expired = platform.now_us().saturating_sub(start) >= limit_us;
-        answer = done();
-    }
-    answer
 }
 
 /// The registers, and the host that waits for them.

@@ -449,7 +449,7 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
         match ticket.and_then(|ticket| Proof::ask(&self.iommu, ticket)) {
             // The hardware was done before the clock was read.
             Ok(Some(proof)) => Ok(proof),
-            _ => self.await_shared(ticket, || self.invalidate(commands)),
+            _ => self.await_shared(ticket).unwrap_or_else(|| self.invalidate(commands)),
         }
     }
 
@@ -477,24 +477,21 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
         commands: &[Invalidation],
     ) -> Result<Proof, QueueError> {
         match ticket.transpose() {
-            Some(ticket) => self.await_shared(ticket, || self.invalidate(commands)),
+            Some(ticket) => self.await_shared(ticket).unwrap_or_else(|| self.invalidate(commands)),
             None => self.invalidate_shared(commands),
         }
     }
 
-    /// Waits for a shared submission. Where it has failed, `alone` invalidates once more.
+    /// Waits for a shared submission. `None` where it has failed, so that its commands are to be submitted once more, alone.
     #[cold]
-    fn await_shared(
-        &self,
-        ticket: Result<I::Ticket, QueueError>,
-        alone: impl FnOnce() -> Result<Proof, QueueError>,
-    ) -> Result<Proof, QueueError> {
+    #[inline(never)]
+    fn await_shared(&self, ticket: Result<I::Ticket, QueueError>) -> Option<Result<Proof, QueueError>> {
         let shared = self.submission(ticket).and_then(|submission| submission.spin(&self.platform, &self.iommu));
         match shared {
             // The commit has no time left for another.
-            Err(QueueError::Timeout(_)) => shared.inspect_err(|_| self.poison()),
-            Err(_) => alone(),
-            Ok(_) => shared,
+            Err(QueueError::Timeout(_)) => Some(shared.inspect_err(|_| self.poison())),
+            Err(_) => None,
+            Ok(_) => Some(shared),
         }
     }
 

@@ -24,7 +24,7 @@ mod shared;
 use recovery::Failure;
 use shared::{Ride, Turn, UNSEEN};
 
-use crate::hardware::Hardware;
+use crate::hardware::{Hardware, Patience};
 use crate::page::{Page, Stopped};
 use crate::sorted::try_reserve;
 use crate::spec::descriptors::{DESCRIPTOR_BYTES, InvalidationDescriptor, StatusWrite};
@@ -140,7 +140,8 @@ impl Ring {
                 return None;
             }
             let submission = Submission::new(first, sequence);
-            (first, sequence) = (usize::from(self.ends[first]), sequence + 1);
+            // The remainder of a slot is the slot: so that no index is checked.
+            (first, sequence) = (usize::from(self.ends[first % SLOTS]), sequence + 1);
             Some((submission, first))
         })
     }
@@ -266,9 +267,12 @@ impl<P: Platform> Queue<P> {
         hardware: &Hardware<M, P>,
         attempt: impl Fn(&mut Ring) -> Option<Ticket>,
     ) -> Result<Ticket, QueueError> {
-        match self.once(&attempt)? {
-            Some(ticket) => Ok(ticket),
-            None => self.spin_for_room(hardware, || self.once(&attempt).transpose()),
+        let mut patience = Patience::new(hardware.wait_us_max);
+        loop {
+            match self.once(&attempt)? {
+                Some(ticket) => return Ok(ticket),
+                None => self.await_room(hardware, &mut patience)?,
+            }
         }
     }
 
@@ -278,17 +282,16 @@ impl<P: Platform> Queue<P> {
         self.ring.with(|ring| if ring.broken { Err(QueueError::Descriptor) } else { Ok(attempt(ring)) })?
     }
 
+    /// Has somebody who found no room wait a moment before the next try.
     #[cold]
-    fn spin_for_room<M: Mmio>(
-        &self,
-        hardware: &Hardware<M, P>,
-        attempt: impl Fn() -> Option<Result<Ticket, QueueError>>,
-    ) -> Result<Ticket, QueueError> {
-        let submitted = hardware.spin(Wait::QueueRoom, || {
-            // A queue that has stopped makes no room.
-            attempt().or_else(|| self.resume_if_stopped(hardware).err().map(Err))
-        });
-        submitted.unwrap_or(Err(QueueError::Timeout(hardware.wait_us_max)))
+    #[inline(never)]
+    fn await_room<M: Mmio>(&self, hardware: &Hardware<M, P>, patience: &mut Patience) -> Result<(), QueueError> {
+        // A queue that has stopped makes no room.
+        self.resume_if_stopped(hardware)?;
+        match patience.pause(&hardware.platform, Wait::QueueRoom) {
+            true => Ok(()),
+            false => Err(QueueError::Timeout(hardware.wait_us_max)),
+        }
     }
 
     /// Writes a submission where there is room for it.
@@ -401,12 +404,13 @@ impl<P: Platform> Queue<P> {
 
     /// Spins until everything under `ticket` is done.
     pub(crate) fn wait_for<M: Mmio>(&self, hardware: &Hardware<M, P>, ticket: Ticket) -> Result<(), QueueError> {
-        let finished = hardware.spin(Wait::Invalidation, || match self.is_done(hardware, ticket) {
-            Ok(false) => None,
-            Ok(true) => Some(Ok(())),
-            Err(error) => Some(Err(error)),
-        });
-        finished.unwrap_or(Err(QueueError::Timeout(hardware.wait_us_max)))
+        let mut patience = Patience::new(hardware.wait_us_max);
+        while !self.is_done(hardware, ticket)? {
+            if !patience.pause(&hardware.platform, Wait::Invalidation) {
+                return Err(QueueError::Timeout(hardware.wait_us_max));
+            }
+        }
+        Ok(())
     }
 
     /// What memory tells of `submission`.

@@ -294,17 +294,29 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         }
     }
 
-    /// Commits unmaps that have left one run. `None` where that is not one command.
+    /// The only run that unmaps have left, and its command, where they can be committed by that.
     #[inline(always)]
-    fn commit_run(&self, revocation: &mut Revocation) -> Option<Result<Committed, CommitError>> {
-        let AssembledMapper { allocator, space, .. } = &self.base;
-        let platform = space.platform();
+    fn only_command(&self, revocation: &Revocation) -> Option<(IovaRange, Invalidation)> {
         let run = revocation.only_joined_run()?;
+        let space = &self.base.space;
         if self.unmap_way.load(Ordering::Relaxed) != UnmapWay::OneCommand as u8 || !revocation.is_of(space.batch_tag())
         {
             return None;
         }
-        let command @ Invalidation::Pages { .. } = space.covering(run, true) else { return None };
+        let command = space.covering(run, true);
+        matches!(command, Invalidation::Pages { .. }).then_some((run, command))
+    }
+
+    /// Commits unmaps by one command.
+    #[inline(never)]
+    fn commit_run(
+        &self,
+        revocation: &mut Revocation,
+        run: IovaRange,
+        command: Invalidation,
+    ) -> Result<Committed, CommitError> {
+        let AssembledMapper { allocator, space, .. } = &self.base;
+        let platform = space.platform();
         allocator.chunks.make_visible(space.walker(), run);
         platform.probe(Step::Enter(Phase::Invalidate));
         let proof = match space.invalidate_shared(&[command]) {
@@ -312,13 +324,13 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
             Err(error) => {
                 // The pages stay cleared: quarantined for good (S11).
                 revocation.forget();
-                return Some(Err(CommitError(error)));
+                return Err(CommitError(error));
             }
         };
         platform.probe(Step::Enter(Phase::IovaFree));
         allocator.chunks.spend(platform, run, &proof);
         revocation.clear_runs();
-        Some(Ok(Committed::Lost(proof)))
+        Ok(Committed::Lost(proof))
     }
 
     #[inline(never)]
@@ -543,8 +555,8 @@ unsafe impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
 
     #[inline(always)]
     fn commit(&self, revocation: &mut Revocation) -> Result<Committed, CommitError> {
-        match self.commit_run(revocation) {
-            Some(committed) => committed,
+        match self.only_command(revocation) {
+            Some((run, command)) => self.commit_run(revocation, run, command),
             None => self.commit_general(revocation),
         }
     }

@@ -22,7 +22,9 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
                 // The hardware was done before the clock was read.
                 return Ok(proof);
             }
-            return self.await_shared(ticket, || self.wait(self.submit_each(commands)?));
+            if let Some(awaited) = self.await_shared(ticket) {
+                return awaited;
+            }
         }
         self.wait(self.submit_each(commands)?)
     }
