@@ -96,29 +96,28 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
     }
 
     #[inline(never)]
-    fn submit_each_alone(
+    fn submit_each_alone<C: ExactSizeIterator<Item = Invalidation>>(
         &self,
-        commands: &(impl ExactSizeIterator<Item = Invalidation> + Clone),
+        commands: &impl Fn() -> C,
     ) -> Result<Ticket, QueueError> {
-        self.queue.submit(&self.hardware, || self.descriptors(commands))
+        self.queue.submit(&self.hardware, || self.descriptors(commands()))
     }
 
     #[inline(never)]
-    fn share_each(
+    fn share_each<C: ExactSizeIterator<Item = Invalidation>>(
         &self,
-        commands: &(impl ExactSizeIterator<Item = Invalidation> + Clone),
+        commands: &impl Fn() -> C,
     ) -> Result<Ticket, QueueError> {
-        self.queue.submit_shared(&self.hardware, || self.descriptors(commands))
+        self.queue.submit_shared(&self.hardware, || self.descriptors(commands()))
     }
 
-    /// The descriptors of commands that come one by one: made anew for each attempt, where it is made. Where no descriptor says what is
-    /// asked for, more is taken out.
+    /// The descriptors of commands that come one by one. Where no descriptor says what is asked for, more is taken out.
     #[inline]
     fn descriptors(
         &self,
-        commands: &(impl ExactSizeIterator<Item = Invalidation> + Clone),
+        commands: impl ExactSizeIterator<Item = Invalidation>,
     ) -> impl ExactSizeIterator<Item = InvalidationDescriptor> {
-        commands.clone().map(|command| match command {
+        commands.map(|command| match command {
             Invalidation::Pages { domain, .. } if !is_aligned(&command) => {
                 self.descriptor(&Invalidation::Domain(domain))
             }
@@ -266,12 +265,12 @@ unsafe impl<M: Mmio, P: Platform> Iommu for Unit<M, P> {
         self.queue.try_submit_shared(&self.hardware, || commands.iter().map(|command| self.descriptor(command)))
     }
 
-    fn submit_each(
+    fn submit_each<C: ExactSizeIterator<Item = Invalidation>>(
         &self,
-        commands: &(impl ExactSizeIterator<Item = Invalidation> + Clone),
+        commands: &impl Fn() -> C,
         shares: bool,
     ) -> Result<Ticket, QueueError> {
-        debug_assert!(commands.len() <= COMMANDS_MAX, "{} commands at once", commands.len());
+        debug_assert!(commands().len() <= COMMANDS_MAX, "{} commands at once", commands().len());
         // Each in a frame of its own: their descriptors may be large.
         if shares { self.share_each(commands) } else { self.submit_each_alone(commands) }
     }

@@ -4,11 +4,11 @@
 
 use crate::attachments::{Attachments, with_spares};
 use crate::hardware::Hardware;
-use crate::sorted::try_reserve;
+use crate::sorted::try_zeros;
 use crate::spec::registers::{Capability, ExtendedCapability, RTADDR, root_table};
 use crate::spec::tables::{ContextEntry, RootEntry, TABLE_ENTRIES, TranslationType};
 use crate::{BringUpError, Mmio, Unit};
-use alloc::vec::Vec;
+use alloc::boxed::Box;
 use portcullis::iommu::{AttachError, SourceId};
 use portcullis::table::Walker;
 use portcullis::{NoMemory, PhysAddr, Platform};
@@ -91,13 +91,11 @@ fn is_understood(capability: Capability, extended: ExtendedCapability, entry: &C
 }
 
 /// A copy of a table of two quadwords an entry. Not on the stack, which is small in kernels.
-struct Table(Vec<u64>);
+struct Table(Box<[u64]>);
 
 impl Table {
     fn new<P: Platform>(platform: &P) -> Result<Self, NoMemory> {
-        let mut words = try_reserve(platform, TABLE_ENTRIES * 2)?;
-        words.resize(TABLE_ENTRIES * 2, 0);
-        Ok(Self(words))
+        Ok(Self(try_zeros(platform, TABLE_ENTRIES * 2)?))
     }
 
     fn read<P: Platform>(&mut self, platform: &P, at: PhysAddr) -> Result<(), InheritanceError> {

@@ -1,9 +1,20 @@
 //! A map in one piece of memory, sorted by key. It allocates nothing itself, so that it can be changed with a lock held: memory is
 //! brought to it as [`Room`], which is obtained before the lock is taken and dropped after it is released.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use portcullis::platform::Context;
 use portcullis::{NoMemory, Platform};
+
+/// `count` zeros, for which the host may sleep.
+pub(crate) fn try_zeros<T: Default, P: Platform>(platform: &P, count: usize) -> Result<Box<[T]>, NoMemory> {
+    let mut all = try_reserve(platform, count)?;
+    for _ in 0..count {
+        assert!(all.len() < all.capacity(), "it was reserved");
+        all.push(T::default());
+    }
+    Ok(all.into_boxed_slice())
+}
 
 /// A vector with room for `capacity`, which the host may sleep to find.
 pub(crate) fn try_reserve<T, P: Platform>(platform: &P, capacity: usize) -> Result<Vec<T>, NoMemory> {
@@ -64,6 +75,7 @@ impl<K: Ord + Copy, V> SortedMap<K, V> {
                 return Err(Short);
             }
             room.wanted = 0;
+            room.memory.clear();
             room.memory.append(&mut self.0);
             core::mem::swap(&mut self.0, &mut room.memory);
         }
@@ -118,8 +130,11 @@ impl<K: Ord, V> Slot<'_, K, V> {
     pub(crate) fn fill(self, key: K, value: V) {
         match self.0.binary_search_by(|(other, _)| other.cmp(&key)) {
             Ok(at) => self.0[at] = (key, value),
-            // There is room, so this moves entries and allocates nothing.
-            Err(at) => self.0.insert(at, (key, value)),
+            Err(at) => {
+                // So this moves entries, and allocates nothing.
+                assert!(self.0.len() < self.0.capacity(), "a slot is room for an entry");
+                self.0.insert(at, (key, value));
+            }
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::address::Segment;
 use crate::error::NoMemory;
-use crate::platform::memory::move_into;
+use crate::platform::memory::{move_into, push_within};
 use alloc::vec::Vec;
 use arrayvec::ArrayVec;
 
@@ -56,15 +56,15 @@ impl<const FEW: usize> SegmentList<FEW> {
         if self.many.is_empty() {
             let Err(full) = self.few.try_push(segment) else { return Ok(()) };
             self.many = room(2 * FEW)?;
-            self.many.extend_from_slice(&self.few);
-            self.many.push(full.element());
+            let all = self.few.iter().copied().chain([full.element()]);
+            all.for_each(|segment| push_within(&mut self.many, segment));
             return Ok(());
         }
         if self.many.len() == self.many.capacity() {
             let mut larger = room(2 * self.many.len())?;
             move_into(&mut self.many, &mut larger);
         }
-        self.many.push(segment);
+        push_within(&mut self.many, segment);
         Ok(())
     }
 }

@@ -40,6 +40,7 @@ impl<T: Copy + Send> Submission<T> {
     ///
     /// # Errors
     /// Those of [`look`](Self::look).
+    #[inline(never)]
     pub(crate) fn spin(self, platform: &impl Platform, iommu: &impl Iommu<Ticket = T>) -> Result<Proof, QueueError> {
         loop {
             if let Some(proof) = self.look(platform, iommu)? {

@@ -20,9 +20,8 @@ const HOOKS: [&str; 6] = [
 const MEMORY: [&str; 5] = ["memcpy", "memmove", "memset", "memcmp", "bcmp"];
 
 /// What calls itself, how often at most, and why no more often.
-const RECURSIONS: [(&str, u64, &str); 4] = [
-    ("portcullis::table::second_level::collect::<", 4, "once for each level of a table"),
-    ("<portcullis::table::second_level::SecondLevelTable>::visit_marked::<", 4, "likewise"),
+const RECURSIONS: [(&str, u64, &str); 3] = [
+    ("<portcullis::table::second_level::SecondLevelTable>::visit_marked::<", 4, "once for each level of a table"),
     (
         "portcullis::iova::fast_and_safe::radix_tree::walk::<",
         5,

@@ -26,7 +26,7 @@ use shared::{Ride, Turn, UNSEEN};
 
 use crate::hardware::{Hardware, Patience};
 use crate::page::{Page, Stopped};
-use crate::sorted::try_reserve;
+use crate::sorted::try_zeros;
 use crate::spec::descriptors::{DESCRIPTOR_BYTES, InvalidationDescriptor, StatusWrite};
 use crate::spec::registers::{FSTS, IQA, IQH, IQT, QUEUE_INDEX_SHIFT, global};
 use crate::spec::{faults::status, tables::ENTRIES};
@@ -160,9 +160,7 @@ pub(crate) struct SlotEnds(Box<[u8; SLOTS]>);
 
 impl SlotEnds {
     pub(crate) fn new<P: Platform>(platform: &P) -> Result<Self, NoMemory> {
-        let mut ends = try_reserve(platform, SLOTS)?;
-        ends.resize(SLOTS, 0);
-        ends.into_boxed_slice().try_into().map(Self).map_err(|_| NoMemory)
+        try_zeros(platform, SLOTS)?.try_into().map(Self).map_err(|_| NoMemory)
     }
 }
 

@@ -23,7 +23,7 @@ use super::tables::ChunkTables;
 use crate::address::IovaRange;
 use crate::error::NoMemory;
 use crate::iova::IovaRequest;
-use crate::platform::memory::{try_box, try_reserve};
+use crate::platform::memory::{push_within, try_box, try_reserve};
 use crate::platform::{CPU_WORDS, Context, CpuWords, Deadline, Lock, LockClass, Padded, Platform, Step, WordLines};
 use crate::proof::Proof;
 use crate::request::{Access, Stream};
@@ -143,7 +143,7 @@ impl<P: Platform> Chunks<P> {
         let mut tables = try_reserve(platform, Context::MaySleep, reserved.len())?;
         let number = |pfn: u64| pfn.saturating_sub(first_pfn) / ENTRIES as u64;
         let above = reserved.iter().filter(|(_, end)| *end > first_pfn);
-        tables.extend(above.map(|(first, end)| (number(*first), number(end - 1) + 1)));
+        above.for_each(|(first, end)| push_within(&mut tables, (number(*first), number(end - 1) + 1)));
         let (cpus, rings) = (platform.cpu_words(NO_CHUNK)?, WordLines::with_lines(platform, RINGS, NO_CHUNK)?);
         let cursors = (cpus.lines() + RINGS) * CPU_WORDS;
         let table_log = TableLog::new(platform, numbers as u32, tables)?;
@@ -390,11 +390,11 @@ impl<P: Platform> Chunks<P> {
     #[inline(never)]
     fn make_room(&self, platform: &P, context: Context, tables: usize) -> Result<(), NoMemory> {
         let room = tables.min(self.numbers);
-        let lists = Lists::new(platform, context, room)?;
+        let mut lists = Lists::new(platform, context, room)?;
         let array = if room > self.tables.len() { Some(self.tables.make(platform, context, room)?) } else { None };
-        let _freed_with_no_lock_held = self.table_log.0.with(|table_log| {
+        self.table_log.0.with(|table_log| {
             array.into_iter().for_each(|array| self.tables.take(array));
-            table_log.take(lists)
+            table_log.take(&mut lists);
         });
         Ok(())
     }

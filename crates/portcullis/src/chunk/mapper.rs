@@ -133,9 +133,8 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
     fn map_segment_general(
         &self,
         segment: Segment,
-        access: Access,
         stream: Stream,
-        lifetime: Lifetime,
+        (access, lifetime): (Access, Lifetime),
     ) -> Result<IovaRange, RawMapError> {
         let segments = [segment];
         let mut request = Request::new(&segments, access)?;
@@ -144,6 +143,7 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
     }
 
     /// Makes a mapping in a chunk, and all that the hardware asks for. `None` where it has to go to the lower half.
+    #[inline(never)]
     fn map_in_chunk(&self, request: &Request<'_>) -> Result<Option<IovaRange>, RawMapError> {
         let space = &self.base.space;
         if !has_place(request) || self.chunks().is_none() {
@@ -239,6 +239,18 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         Some(done.or_else(|(pending, mark)| self.await_and_spend(range, command, pending, mark)))
     }
 
+    /// The same for any length, in a frame that is gone when the general way is taken.
+    #[inline(never)]
+    fn unmap_chunked(&self, range: IovaRange) -> Option<Result<Committed, CommitError>> {
+        self.clear_invalidate_spend::<false>(range)
+    }
+
+    /// Whether unmaps are one command each.
+    #[inline(always)]
+    fn is_one_command(&self) -> bool {
+        self.unmap_way.load(Ordering::Relaxed) == UnmapWay::OneCommand as u8
+    }
+
     /// Waits for the invalidation of a mapping that was cleared, outside of any walk, and spends it.
     #[cold]
     #[inline(never)]
@@ -299,8 +311,7 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
     fn only_command(&self, revocation: &Revocation) -> Option<(IovaRange, Invalidation)> {
         let run = revocation.only_joined_run()?;
         let space = &self.base.space;
-        if self.unmap_way.load(Ordering::Relaxed) != UnmapWay::OneCommand as u8 || !revocation.is_of(space.batch_tag())
-        {
+        if !self.is_one_command() || !revocation.is_of(space.batch_tag()) {
             return None;
         }
         let command = space.covering(run, true);
@@ -333,12 +344,18 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         Ok(Committed::Lost(proof))
     }
 
+    /// Makes visible what unmaps have cleared in chunks.
     #[inline(never)]
-    fn commit_general(&self, revocation: &mut Revocation) -> Result<Committed, CommitError> {
+    fn make_visible(&self, revocation: &Revocation) {
         let AssembledMapper { allocator, space, .. } = &self.base;
         let runs = revocation.revoked().map(|revoked| revoked.range);
         runs.filter(|run| allocator.chunks_of(*run).is_some())
             .for_each(|run| allocator.chunks.make_visible(space.walker(), run));
+    }
+
+    #[inline(never)]
+    fn commit_general(&self, revocation: &mut Revocation) -> Result<Committed, CommitError> {
+        self.make_visible(revocation);
         let committed = self.base.commit(revocation)?;
         // Not with the unmaps: if the batch is held for long, that sweep comes and goes before this.
         self.schedule_sweep_if_none();
@@ -349,23 +366,37 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
     /// schedules a sweep, or refused.
     #[inline(never)]
     fn unmap_general(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
-        let AssembledMapper { allocator, policy, space, .. } = &self.base;
+        let AssembledMapper { allocator, space, .. } = &self.base;
+        // Each of these takes the place of this frame.
         match allocator.chunks_of(range) {
             Some(chunks) => {
                 space.platform().probe(Step::ChunkUnmap);
-                if let Err(refused) = self.clear(chunks, range) {
-                    // What is reserved in the upper half may hold what was placed there.
-                    return self.base.unmap_placed(range, refused);
-                }
-                let committed = space.poison_on_panic(|| policy.commit_one::<TABLE_PAGES>(space, allocator, range))?;
-                self.schedule_sweep_if_none();
-                Ok(committed)
+                if self.clear(chunks, range) { self.commit_cleared(range) } else { self.unmap_placed(range) }
             }
             None => {
                 space.platform().probe(Step::Unmap);
                 self.base.unmap_by_allocator(range)
             }
         }
+    }
+
+    /// Commits an unmap that has cleared a mapping of chunks.
+    #[inline(never)]
+    fn commit_cleared(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
+        let AssembledMapper { allocator, policy, space, .. } = &self.base;
+        let committed = space.poison_on_panic(
+            #[inline(always)]
+            || policy.commit_one::<TABLE_PAGES>(space, allocator, range),
+        )?;
+        self.schedule_sweep_if_none();
+        Ok(committed)
+    }
+
+    /// An unmap in the upper half that finds no mapping in a chunk. What is reserved there may hold what was placed.
+    #[cold]
+    #[inline(never)]
+    fn unmap_placed(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
+        self.base.unmap_placed(range, self.refusal(self.chunks(), range))
     }
 
     /// The first half of such an unmap: takes the mapping down. Table pages that go with it are added to `tables`.
@@ -376,8 +407,8 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
             Some(chunks) => {
                 space.platform().probe(Step::ChunkUnmap);
                 match self.clear(chunks, range) {
-                    Ok(()) => Ok(Revoked::one(range, Due::Invalidation, true)),
-                    Err(refused) => self.base.take_down_placed(range, refused, tables),
+                    true => Ok(Revoked::one(range, Due::Invalidation, true)),
+                    false => self.base.take_down_placed(range, self.refusal(chunks, range), tables),
                 }
             }
             None => {
@@ -387,27 +418,35 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         }
     }
 
-    /// Clears the mapping at exactly `range`, which lies in `chunks`, and makes that visible. It is not invalidated yet.
+    /// Clears the mapping at exactly `range`, which lies in `chunks`, and makes that visible. It is not invalidated yet. False where there
+    /// is a [reason](Self::refusal) not to.
     #[inline(always)]
-    fn clear(&self, chunks: &Chunks<P>, range: IovaRange) -> Result<(), UnmapError> {
+    fn clear(&self, chunks: &Chunks<P>, range: IovaRange) -> bool {
         if self.base.space.has_panicked() {
             // It could not be committed.
-            return Err(UnmapError::Poisoned);
+            return false;
         }
         let space = &self.base.space;
         let platform = space.platform();
         platform.probe(Step::Enter(Phase::Table));
         platform.probe(Step::ChunkFind);
-        // SAFETY: within a walk.
-        let entries = || unsafe { chunks.entries(range.first_pfn()) };
-        let clear =
-            || page_states::clear(platform, entries(), range).map(|cleared| cleared.make_visible(space.walker()));
-        if platform.walk(|| clear().is_some()) { Ok(()) } else { Err(self.refusal(chunks, range)) }
+        platform.walk(
+            #[inline(always)]
+            move || {
+                // SAFETY: within a walk.
+                let entries = unsafe { chunks.entries(range.first_pfn()) };
+                let cleared = page_states::clear(platform, entries, range);
+                cleared.map(|cleared| cleared.make_visible(space.walker())).is_some()
+            },
+        )
     }
 
-    /// Why no mapping is at exactly `range`, which lies in `chunks`.
+    /// Why no mapping at exactly `range`, which lies in `chunks`, is unmapped.
     #[cold]
     fn refusal(&self, chunks: &Chunks<P>, range: IovaRange) -> UnmapError {
+        if self.base.space.has_panicked() {
+            return UnmapError::Poisoned;
+        }
         // SAFETY: within a walk.
         let refusal = || page_states::refusal(unsafe { chunks.entries(range.first_pfn()) }, range);
         self.base.space.platform().walk(refusal)
@@ -458,7 +497,7 @@ unsafe impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
         }
         // Whatever it was that failed, the general way does it, or says why not.
         match *request.segments() {
-            [segment] => self.map_segment_general(segment, request.access(), request.stream, request.lifetime),
+            [segment] => self.map_segment_general(segment, request.stream, (request.access(), request.lifetime)),
             _ => self.map_general(request),
         }
     }
@@ -483,7 +522,7 @@ unsafe impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
             page_states::write_pages(space.walker(), taken.entries, segments, access.rights());
             return Ok(taken.range);
         }
-        self.map_segment_general(first, access, stream, Lifetime::Transient)
+        self.map_segment_general(first, stream, (access, Lifetime::Transient))
     }
 
     unsafe fn map_placed(&self, request: &Request<'_>, placement: &Placement) -> Result<IovaRange, RawMapError> {
@@ -522,16 +561,27 @@ unsafe impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
 
     #[inline(always)]
     fn unmap_now(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
-        let platform = self.base.space.platform();
-        platform.probe(Step::Enter(Phase::Other));
-        // Twice, so that what takes one page is built for one. That need not ask `chunks_of`: where a page is not in the upper
-        // half, `Chunks::entries` finds none, and the general way takes it.
-        let committed = match range.pages() {
-            _ if self.unmap_way.load(Ordering::Relaxed) != UnmapWay::OneCommand as u8 => None,
-            1 => self.clear_invalidate_spend::<true>(range),
-            _ => self.base.allocator.chunks_of(range).and_then(|_| self.clear_invalidate_spend::<false>(range)),
+        // What takes one page is built for one, and need not ask `chunks_of`: where a page is not in the upper half, `Chunks::entries` finds
+        // none, and the general way takes it.
+        if range.pages() != 1 {
+            return self.unmap_apart(range);
+        }
+        self.base.space.platform().probe(Step::Enter(Phase::Other));
+        let committed = match self.is_one_command() {
+            true => self.clear_invalidate_spend::<true>(range),
+            false => None,
         };
         match committed {
+            Some(committed) => Ok(committed?),
+            None => self.unmap_general(range),
+        }
+    }
+
+    #[inline(always)]
+    fn unmap_apart(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
+        self.base.space.platform().probe(Step::Enter(Phase::Other));
+        let is_chunked = self.is_one_command() && self.base.allocator.chunks_of(range).is_some();
+        match if is_chunked { self.unmap_chunked(range) } else { None } {
             Some(committed) => Ok(committed?),
             None => self.unmap_general(range),
         }

@@ -8,7 +8,7 @@ use crate::address::{IovaRange, PhysAddr};
 use crate::design::AssembledMapper;
 use crate::error::CommitError;
 use crate::iommu::{COMMANDS_MAX, Iommu};
-use crate::platform::memory::try_reserve;
+use crate::platform::memory::{push_within, try_reserve};
 use crate::platform::{Context, Lock, LockClass, Phase, Platform, Step};
 use crate::proof::Proof;
 use crate::table::ENTRIES;
@@ -112,7 +112,8 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         {
             // SAFETY: `add_leaf_table` has added it for `Chunks::take`, and nothing is mapped in it; what `Leaving` waits for
             // comes before it is freed.
-            tables.push((unsafe { space.remove_leaf_table(chunks.table_pfn(number)) }, number));
+            let page = unsafe { space.remove_leaf_table(chunks.table_pfn(number)) };
+            push_within(&mut tables, (page, number));
         }
         if tables.is_empty() {
             return Ok(None);
@@ -121,7 +122,7 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
             space.covering(IovaRange::of(chunks.table_pfn(*number), ENTRIES as u64), false)
         };
         // Where it fails the pages are lost for good: the hardware may walk them (S4).
-        let proof = space.invalidate_each(&tables.iter().map(command), false)?;
+        let proof = space.invalidate_each(&|| tables.iter().map(command), false)?;
         // Named after they were taken out: a walk that begins later does not find them.
         let walks = space.platform().walks_now();
         Ok(Some(Leaving { tables, walks, proof }))

@@ -15,7 +15,7 @@ use super::page_states;
 use super::table_record::{ALL, TableRecord, run, runs};
 use super::tables::ChunkTables;
 use crate::error::NoMemory;
-use crate::platform::memory::{move_into, try_reserve, try_slice};
+use crate::platform::memory::{move_into, push_back_within, push_within, try_reserve, try_slice};
 use crate::platform::{Context, Platform};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -82,7 +82,7 @@ impl Lists {
         // Those of the logs, and that of tables with nothing in them.
         let mut queues = try_reserve(platform, context, QUEUES + 1)?;
         for _ in 0..=QUEUES {
-            queues.push(VecDeque::from(try_reserve(platform, context, room)?));
+            push_within(&mut queues, VecDeque::from(try_reserve(platform, context, room)?));
         }
         let (records, unlinked) = (try_reserve(platform, context, room)?, try_reserve(platform, context, room)?);
         Ok(Self { room, queues, records, unlinked })
@@ -138,7 +138,7 @@ impl TableLog {
     fn close_table(&mut self, log: usize) {
         let Log { open, full, .. } = &mut self.logs[log];
         if let Some(number) = open.take() {
-            full.push_back(number);
+            push_back_within(full, number);
         }
     }
 
@@ -146,7 +146,7 @@ impl TableLog {
     pub(super) fn take_table<P: Platform>(&mut self, platform: &P, tables: &ChunkTables, log: usize) -> Option<Chunk> {
         let number = self.find(platform, tables, log, TABLE_UNITS)?;
         self.records[number as usize].hand_out(platform, number, tables, ALL);
-        self.logs[log].full.push_back(number);
+        push_back_within(&mut self.logs[log].full, number);
         Some(Chunk { first: number * TABLE_UNITS, units: TABLE_UNITS })
     }
 
@@ -177,7 +177,7 @@ impl TableLog {
             if runs(record.spent(), units) != 0 {
                 return Some(number);
             }
-            lingering.push_back(number);
+            push_back_within(lingering, number);
         }
         None
     }
@@ -253,7 +253,7 @@ impl TableLog {
             if self.records.len() >= self.room.min(linkable) {
                 return Err(NoMemory);
             }
-            self.records.push(TableRecord::default());
+            push_within(&mut self.records, TableRecord::default());
             if self.reserved.iter().all(|&(first, end)| number < first || end <= number) {
                 return Ok(Some(number as u32));
             }
@@ -283,31 +283,31 @@ impl TableLog {
         self.room
     }
 
-    /// Goes on with these lists, if they have more room. Returns the lists that are not needed; the caller frees them.
-    pub(super) fn take(&mut self, mut lists: Lists) -> Lists {
+    /// Goes on with these lists, if they have more room. Afterwards they are those that are not needed; the caller frees them.
+    #[inline(never)]
+    pub(super) fn take(&mut self, lists: &mut Lists) {
         if lists.room > self.room {
             let queues = self.logs.iter_mut().flat_map(|log| [&mut log.full, &mut log.lingering]);
             for (queue, larger) in queues.chain([&mut self.idle]).zip(&mut lists.queues) {
-                larger.append(queue);
+                queue.drain(..).for_each(|number| push_back_within(larger, number));
                 mem::swap(queue, larger);
             }
             move_into(&mut self.records, &mut lists.records);
             move_into(&mut self.unlinked, &mut lists.unlinked);
             mem::swap(&mut self.room, &mut lists.room);
         }
-        lists
     }
 
     /// A new table, with nothing in it, under a number from [`number`](Self::number).
     pub(super) fn add(&mut self, number: u32) {
         self.records[number as usize] = TableRecord::default();
         self.linked += 1;
-        self.idle.push_back(number);
+        push_back_within(&mut self.idle, number);
     }
 
     /// A number that was not used, or whose table has gone back to the host.
     pub(super) fn give_number_back(&mut self, number: u32) {
-        self.unlinked.push(number);
+        push_within(&mut self.unlinked, number);
     }
 
     /// Takes out a table that may go back to the host: it was not needed since the last sweep.
@@ -339,9 +339,9 @@ impl TableLog {
             let record = &mut self.records[number as usize];
             record.look(platform, number, tables);
             if record.spent() == ALL {
-                self.idle.push_back(number);
+                push_back_within(&mut self.idle, number);
             } else {
-                self.queue(queue).push_back(number);
+                push_back_within(self.queue(queue), number);
             }
         }
     }
@@ -388,7 +388,7 @@ impl TableLog {
 fn move_first(from: &mut VecDeque<u32>, to: &mut VecDeque<u32>, count: usize) {
     for _ in 0..count {
         if let Some(number) = from.pop_front() {
-            to.push_back(number);
+            push_back_within(to, number);
         }
     }
 }

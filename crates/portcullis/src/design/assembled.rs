@@ -4,7 +4,9 @@
 
 use crate::address::{IovaRange, Segment};
 use crate::design::{DomainSetup, LockFree, Locking, Mapper, Usage};
-use crate::error::{CommitError, MapError, NewDomainError, NoMemory, RawMapError, RawUnmapError, UnmapError};
+use crate::error::{
+    CommitError, MapError, NewDomainError, NoMemory, RawMapError, RawUnmapError, SyncError, UnmapError,
+};
 use crate::in_place::{Made, part};
 use crate::invalidation::{Commands, Deferral, Due, Policy, Revocation, Revoked, Submissions};
 use crate::iommu::{AttachError, DomainId, Iommu, QueueError, SourceId};
@@ -224,7 +226,8 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
             Err(MapError::Exhausted { .. }) if self.policy.drain(&self.space, &self.allocator)? => allocate_and_write(),
             written => written,
         }?;
-        self.end_map(range)
+        self.sync(range).inspect_err(|_| self.quarantine(range))?;
+        Ok(range)
     }
 
     /// Runs a part of a map of `pages` pages that may hold a lock. What memory it needs is taken from the host with none held; where that was
@@ -257,14 +260,11 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
         }
     }
 
-    /// Ends a map whose translations are written.
+    /// Ends a map whose translations are written. Where that fails the mapping has to be taken down.
     #[inline(always)]
-    pub(super) fn end_map(&self, range: IovaRange) -> Result<IovaRange, RawMapError> {
-        if let Err(error) = self.space.sync_map(range).and_then(|()| self.policy.sync_map(&self.space, range)) {
-            self.quarantine(range);
-            return Err(error.into());
-        }
-        Ok(range)
+    pub(super) fn sync(&self, range: IovaRange) -> Result<(), SyncError> {
+        self.space.sync_map(range)?;
+        self.policy.sync_map(&self.space, range)
     }
 
     /// Takes down a mapping whose map could not be ended, as by an unmap whose commit failed: the hardware may hold something else
@@ -316,23 +316,28 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
     /// Those of [`Mapper::commit`].
     pub(crate) fn commit_alone(&self, revoked: Revoked, mut tables: FreedTables) -> Result<Committed, CommitError> {
         let Self { allocator, policy, space, .. } = self;
-        let committed = space.unless_panicked(|| {
-            if policy.must_clear(space) {
-                // SAFETY: as in `commit`.
-                unsafe { space.unmap(revoked.range, &mut tables) };
-            }
-            match revoked.due {
-                Due::Invalidation => policy.commit_alone(space, allocator, revoked, tables),
-                Due::InvalidationAtOnce => self.commit_placed(revoked, tables),
-                Due::Nothing => {
-                    let proof = Proof::still_shared();
-                    allocator.free(space.platform(), revoked.range, &proof);
-                    space.release(tables, &proof);
-                    Ok(Committed::Lost(proof))
+        if space.has_panicked() {
+            return Err(CommitError(QueueError::Panicked));
+        }
+        space.poison_on_panic(
+            #[inline(always)]
+            || {
+                if policy.must_clear(space) {
+                    // SAFETY: as in `clear_left`.
+                    unsafe { space.unmap(revoked.range, &mut tables) };
                 }
-            }
-        });
-        committed.unwrap_or(Err(CommitError(QueueError::Panicked)))
+                match revoked.due {
+                    Due::Invalidation => policy.commit_alone(space, allocator, revoked, tables),
+                    Due::InvalidationAtOnce => self.commit_placed(revoked, tables),
+                    Due::Nothing => {
+                        let proof = Proof::still_shared();
+                        allocator.free(space.platform(), revoked.range, &proof);
+                        space.release(tables, &proof);
+                        Ok(Committed::Lost(proof))
+                    }
+                }
+            },
+        )
     }
 
     /// Claims the mapping at exactly `range`, and clears its translations unless the policy leaves them. Table pages that go with these
@@ -369,6 +374,18 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
             Ok(leaf_only) => Ok(Revoked::one(range, Due::Invalidation, leaf_only)),
             Err(refused) => self.take_down_placed(range, refused, tables),
         }
+    }
+
+    /// Clears the translations that unmaps have left to a map, in a domain that was poisoned since: none will come and write over them.
+    #[cold]
+    #[inline(never)]
+    fn clear_left(&self, revocation: &mut Revocation) {
+        let mut tables = core::mem::take(&mut revocation.tables);
+        for revoked in revocation.revoked() {
+            // SAFETY: this commit has the claim on the mapping, and gives the range back after this.
+            unsafe { self.space.unmap(revoked.range, &mut tables) };
+        }
+        revocation.tables = tables;
     }
 
     /// Clears the translations of a mapping with this claim on it. Returns whether no table page went with it.
@@ -448,24 +465,23 @@ unsafe impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Mapper for A
     fn commit(&self, revocation: &mut Revocation) -> Result<Committed, CommitError> {
         let Self { allocator, policy, space, .. } = self;
         assert!(revocation.is_of(space.tag()), "a revocation is committed where its unmaps were made");
-        let committed = space.unless_panicked(|| {
-            if policy.must_clear(space) {
-                // The domain has been poisoned since the unmap: no map will come and write over what that has left.
-                let mut tables = core::mem::take(&mut revocation.tables);
-                for revoked in revocation.revoked() {
-                    // SAFETY: this commit has the claim on the mapping, and gives the range back after this.
-                    unsafe { space.unmap(revoked.range, &mut tables) };
+        if space.has_panicked() {
+            return Err(self.keep_for_good(revocation, QueueError::Panicked));
+        }
+        space.poison_on_panic(
+            #[inline(always)]
+            || {
+                if policy.must_clear(space) {
+                    self.clear_left(revocation);
                 }
-                revocation.tables = tables;
-            }
-            if revocation.is_mixed()
-                && let Some(committed) = self.commit_mixed(revocation)?
-            {
-                return Ok(committed);
-            }
-            policy.commit(space, allocator, revocation)
-        });
-        committed.unwrap_or_else(|| Err(self.keep_for_good(revocation, QueueError::Panicked)))
+                if revocation.is_mixed()
+                    && let Some(committed) = self.commit_mixed(revocation)?
+                {
+                    return Ok(committed);
+                }
+                policy.commit(space, allocator, revocation)
+            },
+        )
     }
 
     fn tick(&self) -> Result<(), CommitError> {

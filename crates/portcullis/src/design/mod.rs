@@ -344,6 +344,16 @@ pub unsafe trait Mapper: Send + Sync {
         Ok(self.commit(&mut revocation)?)
     }
 
+    /// Does what [`unmap_now`](Mapper::unmap_now) does, for mappings of several pages and for callers that are off the fast paths: so that
+    /// what takes one page has a frame of its own.
+    ///
+    /// # Errors
+    /// Those of [`unmap_now`](Mapper::unmap_now).
+    #[inline(always)]
+    fn unmap_apart(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
+        self.unmap_now(range)
+    }
+
     /// Does what [`unmap_now`](Mapper::unmap_now) does, and takes the [bounce pages](Mapper::bounce_pages) of the mapping to `pages` before the
     /// commit. Returns a part of the buffer that they stand for, too. Its domain asks for it; a mapper may have a way of its own that takes
     /// less stack.

@@ -28,23 +28,36 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
         placement: &Placement,
     ) -> Result<IovaRange, RawMapError> {
         self.space.refuse_if_poisoned()?;
-        self.space.poison_on_panic(|| {
-            let place_and_write = || {
-                self.with_memory(request.pages(), || {
-                    let record = self.placed.record(self.space.platform())?;
-                    self.locking.whole(request.pages(), || self.place_and_write(request, placement, record))
-                })
-            };
-            let range = match place_and_write() {
-                // The address may be waiting in a flush queue. No other address will do, so flush the queue instead of waiting for it.
-                Err(MapError::Exhausted { .. } | MapError::Overlap(_))
-                    if self.policy.flush(&self.space, &self.allocator)? =>
-                {
-                    place_and_write()
-                }
-                written => written,
-            }?;
-            self.end_map(range)
+        self.space.poison_on_panic(
+            #[inline(always)]
+            || {
+                let range = match self.place_with_memory(request, placement) {
+                    // The address may be waiting in a flush queue. No other address will do, so flush the queue instead of waiting for it.
+                    Err(MapError::Exhausted { .. } | MapError::Overlap(_))
+                        if self.policy.flush(&self.space, &self.allocator)? =>
+                    {
+                        self.place_with_memory(request, placement)
+                    }
+                    written => written,
+                }?;
+                self.sync(range).inspect_err(|_| self.quarantine_placed(range))?;
+                Ok(range)
+            },
+        )
+    }
+
+    /// `AssembledMapper::quarantine` for a mapping that was placed.
+    #[cold]
+    #[inline(never)]
+    fn quarantine_placed(&self, range: IovaRange) {
+        let _ = self.take_down_placed(range, UnmapError::NotMapped(range.start()), &mut FreedTables::new());
+    }
+
+    #[inline(never)]
+    fn place_with_memory(&self, request: &Request<'_>, placement: &Placement) -> Result<IovaRange, MapError> {
+        self.with_memory(request.pages(), || {
+            let record = self.placed.record(self.space.platform())?;
+            self.locking.whole(request.pages(), || self.place_and_write(request, placement, record))
         })
     }
 
@@ -81,7 +94,10 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
     pub(crate) fn unmap_placed(&self, range: IovaRange, refused: UnmapError) -> Result<Committed, RawUnmapError> {
         let mut tables = FreedTables::new();
         let revoked = self.take_down_placed(range, refused, &mut tables)?;
-        Ok(self.commit_alone(revoked, tables)?)
+        if self.space.has_panicked() {
+            return Err(CommitError(QueueError::Panicked).into());
+        }
+        Ok(self.space.poison_on_panic(|| self.commit_placed(revoked, tables))?)
     }
 
     /// Claims the placed mapping at exactly `range` and clears its translations, under every policy. Table pages that go with these
@@ -178,14 +194,14 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
     #[inline(never)]
     fn invalidate_placed(&self, revocation: &Revocation) -> Result<Option<Proof>, QueueError> {
         let space = &self.space;
-        let placed = revocation.revoked().filter(|revoked| revoked.due == Due::InvalidationAtOnce);
-        let count = placed.clone().count();
+        let placed = || revocation.revoked().filter(|revoked| revoked.due == Due::InvalidationAtOnce);
+        let count = placed().count();
         if count == 0 {
             return Ok(None);
         }
         space.platform().probe(Step::Enter(Phase::Invalidate));
-        let commands = placed.map(|revoked| space.covering(revoked.range, revoked.leaf_only));
-        space.invalidate_each(&Counted::new(commands, count), false).map(Some)
+        let command = |revoked: Revoked| space.covering(revoked.range, revoked.leaf_only);
+        space.invalidate_each(&|| Counted::new(placed().map(command), count), false).map(Some)
     }
 
     /// Ends a batch of one mapping that was placed.

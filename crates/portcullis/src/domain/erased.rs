@@ -178,6 +178,10 @@ unsafe impl Mapper for Box<dyn Mapper> {
         (**self).unmap_now(range)
     }
 
+    fn unmap_apart(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
+        (**self).unmap_apart(range)
+    }
+
     fn unmap_bounced_now(
         &self,
         range: IovaRange,

@@ -366,7 +366,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     fn unmap_pages(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
         match self.sub_page {
             SubPage::Bounce => self.unmap_bounced(range),
-            _ => self.mapper.unmap_now(range),
+            _ => self.mapper.unmap_apart(range),
         }
     }
 

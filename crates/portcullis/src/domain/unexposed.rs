@@ -77,28 +77,41 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         request: &Request<'_>,
         placement: Option<&Placement>,
     ) -> Result<IovaRange, RawMapError> {
-        // SAFETY: the caller's promise, passed on.
-        let map = |request: &Request<'_>| unsafe { self.map_at(request, placement) };
         let partial = request.segments().iter().find(|segment| is_partial(segment));
-        let (bounce, is_whole) = match (self.mapper.bounce_pages(), partial) {
-            (Some(BouncePages(bounce)), _) => (bounce, partial.is_none()),
-            (None, None) => return map(request),
-            (None, Some(partial)) => return Err(MapError::PartialPage(partial.phys).into()),
-        };
-        if is_whole {
-            let mapped = map(request);
-            if let Ok(range) = mapped {
+        match (self.mapper.bounce_pages(), partial) {
+            // SAFETY: the caller's promise, passed on.
+            (Some(pages), Some(_)) => unsafe { self.map_bounced(pages, request, placement) },
+            (None, Some(partial)) => Err(MapError::PartialPage(partial.phys).into()),
+            // SAFETY: as above.
+            (None, None) => unsafe { self.map_at(request, placement) },
+            (Some(BouncePages(bounce)), None) => {
+                // SAFETY: as above.
+                let range = unsafe { self.map_at(request, placement) }?;
                 bounce.note(range.first_pfn(), Chain::EMPTY);
+                Ok(range)
             }
-            return mapped;
         }
+    }
+
+    /// The mapping of a request that has parts of pages.
+    ///
+    /// # Safety
+    /// That of [`map_raw`](Domain::map_raw).
+    #[inline(never)]
+    unsafe fn map_bounced(
+        &self,
+        BouncePages(bounce): BouncePages<'_>,
+        request: &Request<'_>,
+        placement: Option<&Placement>,
+    ) -> Result<IovaRange, RawMapError> {
         let mut seen = SeenSegments::default();
         // SAFETY: the caller's promise.
         let pages = unsafe { bounce.enter(request, &mut seen) }?;
         let mapped =
             Request::new(seen.as_slice(), request.access()).map_err(RawMapError::from).and_then(|mut whole| {
                 (whole.stream, whole.lifetime) = (request.stream, request.lifetime);
-                map(&whole)
+                // SAFETY: the caller's promise, passed on.
+                unsafe { self.map_at(&whole, placement) }
             });
         match mapped {
             Ok(range) => bounce.note(range.first_pfn(), pages),

@@ -9,7 +9,7 @@ use crate::address::IovaRange;
 use crate::error::{CommitError, NoMemory};
 use crate::iommu::{Invalidation, Iommu, QueueError};
 use crate::iova::IovaAllocator;
-use crate::platform::memory::try_reserve;
+use crate::platform::memory::{push_back_within, try_reserve};
 use crate::platform::{Context, Deadline, Lock, LockClass, Phase, Platform, Step};
 use crate::proof::{Committed, Proof};
 use crate::space::AddressSpace;
@@ -83,7 +83,7 @@ impl<P: Platform, T: Copy + Send> AsynchronousQueue<P, T> {
         let platform = space.platform();
         platform.probe(Step::Enter(Phase::Invalidate));
         // Without the lock: the hardware is told even while another CPU waits for room.
-        let commands = runs.clone().map(|revoked| space.covering(revoked.range, revoked.leaf_only));
+        let commands = || runs.clone().map(|revoked| space.covering(revoked.range, revoked.leaf_only));
         let submission = space.submit_each(&commands)?;
         self.told.with(|told| {
             let mut done = Ok(());
@@ -95,7 +95,7 @@ impl<P: Platform, T: Copy + Send> AsynchronousQueue<P, T> {
                     break;
                 }
                 platform.probe(Step::FlushQueuePush);
-                told.push_back(Told { range: revoked.range, submission });
+                push_back_within(told, Told { range: revoked.range, submission });
             }
             self.note(platform, told);
             done

@@ -6,7 +6,7 @@ use crate::address::IovaRange;
 use crate::error::{CommitError, NoMemory};
 use crate::iommu::{Invalidation, Iommu};
 use crate::iova::IovaAllocator;
-use crate::platform::memory::try_reserve;
+use crate::platform::memory::{push_within, try_reserve};
 use crate::platform::{Context, Deadline, Lock, LockClass, Phase, Platform, Step};
 use crate::proof::{Committed, Proof};
 use crate::space::AddressSpace;
@@ -75,7 +75,7 @@ impl<P: Platform> GlobalQueue<P> {
                 if queue.waiting.is_empty() {
                     self.due.set(platform, QUEUE_TIMEOUT_US);
                 }
-                queue.waiting.push(revoked.range);
+                push_within(&mut queue.waiting, revoked.range);
                 self.len.store(queue.waiting.len(), Ordering::Relaxed);
             }
             if !space.is_poisoned() {

@@ -15,7 +15,7 @@ use crate::address::IovaRange;
 use crate::error::{CommitError, NoMemory};
 use crate::iommu::{Invalidation, Iommu};
 use crate::iova::IovaAllocator;
-use crate::platform::memory::try_reserve;
+use crate::platform::memory::{push_back_within, try_reserve};
 use crate::platform::{Context, Deadline, Lock, LockClass, PerCpu, Phase, Platform, Step};
 use crate::proof::{Committed, Proof, Served};
 use crate::space::AddressSpace;
@@ -439,7 +439,7 @@ impl<P: Platform> PerCpuQueues<P> {
 impl Queue {
     fn put(&mut self, run: Run, begun: u64) {
         self.unmaps += run.unmaps;
-        self.waiting.push_back(Waiting { run, begun });
+        push_back_within(&mut self.waiting, Waiting { run, begun });
     }
 
     /// Closes the runs that are open on a CPU. The lock is held.

@@ -178,44 +178,46 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
         }
         match self {
             Self::Strict(commands, submissions) => {
-                strict::commit(space, allocator, revocation, *commands, *submissions).map(Committed::Lost)
-            }
-            Self::Global(queue) => {
-                let tables = core::mem::take(&mut revocation.tables);
-                let queued = queue.push(space, allocator, revocation.revoked(), tables);
-                revocation.clear_runs();
-                queued
-            }
-            Self::PerCpu(queues) => {
-                let tables = core::mem::take(&mut revocation.tables);
-                let queued = match revocation.only_run() {
-                    // As drivers mostly unmap.
-                    Some(only) => queues.push(space, allocator, core::iter::once(only), tables),
-                    None => queues.push(space, allocator, revocation.revoked(), tables),
-                };
-                revocation.clear_runs();
-                queued
-            }
-            Self::Asynchronous(queue) => {
-                debug_assert!(revocation.tables.is_empty(), "table pages are kept");
-                let queued = queue.push(space, allocator, revocation.counted());
-                revocation.clear_runs();
-                queued
+                strict::commit(space, allocator, revocation, *commands, *submissions)
             }
             // No map will come to invalidate, so it is done now.
             Self::AtMap(_) if space.is_poisoned() => {
                 strict::commit(space, allocator, revocation, Commands::PerUnmap, Submissions::Alone)
-                    .map(Committed::Lost)
             }
-            Self::AtMap(breach) => {
+            _ => self.queue(space, allocator, revocation),
+        }
+    }
+
+    /// The part of [`commit`](Self::commit) that is not strict.
+    #[inline(never)]
+    fn queue(
+        &self,
+        space: &AddressSpace<P, I>,
+        allocator: &impl IovaAllocator<P>,
+        revocation: &mut Revocation,
+    ) -> Result<Committed, CommitError> {
+        let tables = core::mem::take(&mut revocation.tables);
+        let queued = match (self, revocation.only_run()) {
+            (Self::Global(queue), _) => queue.push(space, allocator, revocation.revoked(), tables),
+            // As drivers mostly unmap.
+            (Self::PerCpu(queues), Some(only)) => queues.push(space, allocator, core::iter::once(only), tables),
+            (Self::PerCpu(queues), None) => queues.push(space, allocator, revocation.revoked(), tables),
+            (Self::Asynchronous(queue), _) => {
+                debug_assert!(tables.is_empty(), "table pages are kept");
+                queue.push(space, allocator, revocation.counted())
+            }
+            (Self::AtMap(breach), _) => {
+                debug_assert!(tables.is_empty(), "maps write over what unmaps have left");
                 let platform = space.platform();
                 platform.probe(Step::Enter(Phase::IovaFree));
                 let proof = Proof::by_next_map(breach);
                 revocation.revoked().for_each(|revoked| allocator.free(platform, revoked.range, &proof));
-                revocation.clear_runs();
                 Ok(Committed::Deferred)
             }
-        }
+            (Self::Strict(..), _) => unreachable!("strict commits queue nothing"),
+        };
+        revocation.clear_runs();
+        queued
     }
 
     /// Ends a batch of one, which cleared translations and took no table page with it. It lies within an aligned run of `WITHIN` pages,
@@ -249,13 +251,13 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
     ) -> Result<Committed, CommitError> {
         match self {
             Self::Strict(_, submissions) => {
-                strict::commit_one(space, allocator, revoked, tables, *submissions).map(Committed::Lost)
+                strict::commit_one(space, allocator, revoked, tables, *submissions)
             }
             Self::Global(queue) => queue.push(space, allocator, core::iter::once(revoked), tables),
             Self::PerCpu(queues) => queues.push(space, allocator, core::iter::once(revoked), tables),
             Self::Asynchronous(queue) => queue.push(space, allocator, core::iter::once(revoked)),
             Self::AtMap(_) if space.is_poisoned() => {
-                strict::commit_one(space, allocator, revoked, tables, Submissions::Alone).map(Committed::Lost)
+                strict::commit_one(space, allocator, revoked, tables, Submissions::Alone)
             }
             Self::AtMap(breach) => {
                 let platform = space.platform();

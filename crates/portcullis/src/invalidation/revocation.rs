@@ -255,6 +255,7 @@ impl Revocation {
     }
 
     /// Puts the runs in the order of their addresses, unless lengths stand behind some.
+    #[inline(never)]
     pub(crate) fn sort(&mut self) {
         self.close_run();
         if self.closed.iter().all(|packed| packed.field(Packed::LENGTH_SHIFT, Packed::KIND_SHIFT) != 0) {

@@ -7,7 +7,7 @@ use crate::error::CommitError;
 use crate::iommu::{Capabilities, Invalidation, Iommu, QueueError};
 use crate::iova::IovaAllocator;
 use crate::platform::{Phase, Platform, Step};
-use crate::proof::Proof;
+use crate::proof::{Committed, Proof};
 use crate::space::AddressSpace;
 use crate::table::FreedTables;
 
@@ -18,27 +18,43 @@ pub(super) fn commit<P: Platform, I: Iommu>(
     revocation: &mut Revocation,
     per: Commands,
     submissions: Submissions,
-) -> Result<Proof, CommitError> {
+) -> Result<Committed, CommitError> {
     let platform = space.platform();
     platform.probe(Step::Enter(Phase::Invalidate));
-    // As drivers mostly unmap: no list is built for that.
-    let only = revocation.only_run().map(|run| (run, space.covering(run.range, run.leaf_only)));
-    let invalidated = match only {
-        Some((Revoked { unmaps: 1, .. }, command)) | Some((_, command @ Invalidation::Pages { .. })) => {
-            invalidate(space, &[command], submissions)
-        }
-        _ => invalidate_all(space, revocation, per, submissions),
+    let invalidated = match only_command(space, revocation) {
+        Some(command) => invalidate(space, &[command], submissions),
+        None => invalidate_all(space, revocation, per, submissions),
     };
     // Where it fails the ranges and tables leak: quarantined for good (S11).
     let proof = invalidated.inspect_err(|_| revocation.forget())?;
     platform.probe(Step::Enter(Phase::IovaFree));
-    match only {
-        Some((run, _)) => allocator.free(platform, run.range, &proof),
-        None => revocation.revoked().for_each(|revoked| allocator.free(platform, revoked.range, &proof)),
+    give_back(space, allocator, revocation, &proof);
+    Ok(Committed::Lost(proof))
+}
+
+/// The command for all of them, where they are one run. So drivers mostly unmap, and no list is built for that.
+#[inline]
+fn only_command<P: Platform, I: Iommu>(space: &AddressSpace<P, I>, revocation: &Revocation) -> Option<Invalidation> {
+    let run = revocation.only_run()?;
+    let command = space.covering(run.range, run.leaf_only);
+    (run.unmaps == 1 || matches!(command, Invalidation::Pages { .. })).then_some(command)
+}
+
+/// Gives addresses and tables back. Apart, so that what goes over them is not on the stack while they are invalidated.
+#[inline(never)]
+fn give_back<P: Platform, I: Iommu>(
+    space: &AddressSpace<P, I>,
+    allocator: &impl IovaAllocator<P>,
+    revocation: &mut Revocation,
+    proof: &Proof,
+) {
+    let platform = space.platform();
+    match revocation.only_run() {
+        Some(run) => allocator.free(platform, run.range, proof),
+        None => revocation.revoked().for_each(|revoked| allocator.free(platform, revoked.range, proof)),
     }
     revocation.clear_runs();
-    space.release(core::mem::take(&mut revocation.tables), &proof);
-    Ok(proof)
+    space.release(core::mem::take(&mut revocation.tables), proof);
 }
 
 /// Ends a batch of one, with the table pages that it took out of the table.
@@ -48,7 +64,7 @@ pub(super) fn commit_one<P: Platform, I: Iommu>(
     revoked: Revoked,
     tables: FreedTables,
     submissions: Submissions,
-) -> Result<Proof, CommitError> {
+) -> Result<Committed, CommitError> {
     let platform = space.platform();
     platform.probe(Step::Enter(Phase::Invalidate));
     // Where it fails the range and the tables leak: quarantined for good (S11).
@@ -56,7 +72,7 @@ pub(super) fn commit_one<P: Platform, I: Iommu>(
     platform.probe(Step::Enter(Phase::IovaFree));
     allocator.free(platform, revoked.range, &proof);
     space.release(tables, &proof);
-    Ok(proof)
+    Ok(Committed::Lost(proof))
 }
 
 fn invalidate_all<P: Platform, I: Iommu>(
@@ -77,7 +93,7 @@ fn invalidate_each<P: Platform, I: Iommu>(
     revocation: &Revocation,
     submissions: Submissions,
 ) -> Result<Proof, QueueError> {
-    let commands = revocation.counted().map(|run| space.covering(run.range, run.leaf_only));
+    let commands = || revocation.counted().map(|run| space.covering(run.range, run.leaf_only));
     space.invalidate_each(&commands, submissions == Submissions::Shared)
 }
 
@@ -91,20 +107,23 @@ fn invalidate_runs<P: Platform, I: Iommu>(
     let within_pages = within_one_command(within_pages, space.capabilities());
     // Completions come in any order. The order of the batch is of no more use.
     revocation.sort();
-    let count = count_of(Joined::new(revocation.closed_runs(), within_pages));
+    let count = count_joined(revocation, within_pages);
     if count > BATCH_MAX {
         // Hardware whose commands cover next to nothing is told of everything.
         return invalidate(space, &[Invalidation::Domain(space.id())], submissions);
     }
-    let commands = Counted::new(Joined::new(revocation.closed_runs(), within_pages), count);
-    let commands = commands.map(|run| space.covering(run.range, run.leaf_only));
+    let revocation = &*revocation;
+    let commands = || {
+        let runs = Counted::new(Joined::new(revocation.closed_runs(), within_pages), count);
+        runs.map(|run| space.covering(run.range, run.leaf_only))
+    };
     space.invalidate_each(&commands, submissions == Submissions::Shared)
 }
 
-/// How many there are. Apart, so that their iterator is not on the stack while they are submitted.
+/// How many commands they take. Apart, so that what goes over them is not on the stack while they are submitted.
 #[inline(never)]
-fn count_of(runs: impl Iterator) -> usize {
-    runs.count()
+fn count_joined(revocation: &Revocation, within_pages: u64) -> usize {
+    Joined::new(revocation.closed_runs(), within_pages).count()
 }
 
 /// What one command covers, of runs in order: a mapping; or what of several side by side it can, piece by piece.

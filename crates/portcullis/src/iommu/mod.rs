@@ -241,8 +241,8 @@ pub unsafe trait Iommu: Send + Sync {
     }
 
     /// Hands in commands, at most [`COMMANDS_MAX`], as [`submit_shared`](Iommu::submit_shared) does where `shares`, and otherwise as
-    /// [`submit`](Iommu::submit) does. They come one by one, so that the caller needs no list of them: that would take a kilobyte of stack,
-    /// and the default does have one. Override it where the stack is small, as it is in kernels.
+    /// [`submit`](Iommu::submit) does. They come one by one, and are made anew for each attempt, so that the caller needs no list of them:
+    /// that would take a kilobyte of stack, and the default does have one. Override it where the stack is small, as it is in kernels.
     ///
     /// # Errors
     /// Those of [`submit`](Iommu::submit).
@@ -250,14 +250,14 @@ pub unsafe trait Iommu: Send + Sync {
     /// # Panics
     /// If there are more.
     #[inline(never)]
-    fn submit_each(
+    fn submit_each<C: ExactSizeIterator<Item = Invalidation>>(
         &self,
-        commands: &(impl ExactSizeIterator<Item = Invalidation> + Clone),
+        commands: &impl Fn() -> C,
         shares: bool,
     ) -> Result<Self::Ticket, QueueError> {
         // Filled in place: collecting would move a kilobyte.
         let mut list = ArrayVec::<Invalidation, COMMANDS_MAX>::new_const();
-        list.extend(commands.clone());
+        list.extend(commands());
         if shares { self.submit_shared(&list) } else { self.submit(&list) }
     }
 
@@ -315,9 +315,9 @@ macro_rules! forward {
     }
 
     #[inline]
-    fn submit_each(
+    fn submit_each<C: ExactSizeIterator<Item = Invalidation>>(
         &self,
-        commands: &(impl ExactSizeIterator<Item = Invalidation> + Clone),
+        commands: &impl Fn() -> C,
         shares: bool,
     ) -> Result<Self::Ticket, QueueError> {
         (**self).submit_each(commands, shares)

@@ -7,7 +7,7 @@
 use super::{Claim, IovaAllocator, IovaRequest, never_handed_out};
 use crate::address::{IovaRange, PAGE_SHIFT, PhysAddr};
 use crate::error::{MapError, NoMemory, UnmapError};
-use crate::platform::memory::{move_into, try_reserve, with_spare};
+use crate::platform::memory::{move_into, push_within, try_reserve, with_spare};
 use crate::platform::{Context, Lock, LockClass, PerCpuCount, Phase, Platform, Step};
 use crate::proof::Proof;
 use crate::table::{SecondLevelTable, Walker};
@@ -52,7 +52,7 @@ impl<P: Platform> KmallocAllocator<P> {
                     if withheld.len() == withheld.capacity() {
                         move_into(withheld, &mut spare.take((2 * withheld.len()).max(4))?);
                     }
-                    withheld.push(range);
+                    push_within(withheld, range);
                     Ok(())
                 })
             },

@@ -21,7 +21,7 @@ pub use solaris::{QUANTUM_CACHE_PAGES_MAX, SLAB_PAGES, VmemAllocator};
 use crate::address::{Iova, IovaRange, PAGE_SHIFT};
 use crate::error::{MapError, NoMemory, UnmapError};
 use crate::placement::Placement;
-use crate::platform::memory::try_reserve;
+use crate::platform::memory::{push_within, try_reserve};
 use crate::platform::{Context, Platform};
 use crate::proof::Proof;
 use crate::request::{Access, Lifetime, Request, Stream};
@@ -94,8 +94,9 @@ pub(crate) fn refuse_interrupts(range: IovaRange) -> Result<(), MapError> {
 /// Page 0, the interrupt range and `reserved` (S9), by first page and one past the last: in order, and none overlaps another.
 pub(crate) fn never_handed_out<P: Platform>(platform: &P, reserved: &[IovaRange]) -> Result<Vec<(u64, u64)>, NoMemory> {
     let mut ranges = try_reserve(platform, Context::MaySleep, reserved.len() + 2)?;
-    ranges.extend([(0, 1), (INTERRUPT_RANGE.0, INTERRUPT_RANGE.0 + INTERRUPT_RANGE.1)]);
-    ranges.extend(reserved.iter().map(|range| (range.first_pfn(), range.end_pfn())));
+    let always = [(0, 1), (INTERRUPT_RANGE.0, INTERRUPT_RANGE.0 + INTERRUPT_RANGE.1)];
+    let reserved = reserved.iter().map(|range| (range.first_pfn(), range.end_pfn()));
+    always.into_iter().chain(reserved).for_each(|range| push_within(&mut ranges, range));
     sort_by_key(&mut ranges, |range| *range);
     let mut end_before = 0;
     for (first, end) in &mut ranges {

@@ -2,6 +2,7 @@
 
 use super::{Context, NoMemory, Platform};
 use alloc::boxed::Box;
+use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 /// A vector with room for `capacity`, and with nothing in it.
@@ -16,15 +17,38 @@ pub(crate) fn try_reserve_by<T>(host: impl FnOnce(&mut dyn FnMut()), capacity: u
     reserved.map(|()| all)
 }
 
+/// Adds to a list for which room was made before. It never grows that: so it asks for no memory, perhaps with a lock held, and takes none of
+/// the stack that this would.
+///
+/// # Panics
+/// If there is no room.
+#[inline]
+pub(crate) fn push_within<T>(to: &mut Vec<T>, value: T) {
+    assert!(to.len() < to.capacity(), "room was made before");
+    to.push(value);
+}
+
+/// The same at the end of a queue.
+///
+/// # Panics
+/// If there is no room.
+#[inline]
+pub(crate) fn push_back_within<T>(to: &mut VecDeque<T>, value: T) {
+    assert!(to.len() < to.capacity(), "room was made before");
+    to.push_back(value);
+}
+
 /// A vector of `count` of what `make` makes.
 pub(crate) fn try_fill<T, P: Platform>(
     platform: &P,
     context: Context,
     count: usize,
-    make: impl FnMut() -> T,
+    mut make: impl FnMut() -> T,
 ) -> Result<Vec<T>, NoMemory> {
     let mut all = try_reserve(platform, context, count)?;
-    all.resize_with(count, make);
+    for _ in 0..count {
+        push_within(&mut all, make());
+    }
     Ok(all)
 }
 
@@ -37,7 +61,7 @@ pub(crate) fn try_slice<T, P: Platform>(
 ) -> Result<Box<[T]>, NoMemory> {
     let mut all = try_reserve(platform, context, count)?;
     for _ in 0..count {
-        all.push(make()?);
+        push_within(&mut all, make()?);
     }
     Ok(all.into_boxed_slice())
 }
@@ -50,7 +74,7 @@ pub(crate) fn try_box<T, P: Platform>(platform: &P, context: Context, value: T) 
 /// Moves `value` into `room`, which is for one value exactly.
 pub(crate) fn boxed<T>(mut room: Vec<T>, value: T) -> Box<T> {
     debug_assert!(room.is_empty());
-    room.push(value);
+    push_within(&mut room, value);
     let slice: Box<[T]> = room.into_boxed_slice();
     // SAFETY: a slice of one value has the layout of the value, so the box may own it as such.
     unsafe { Box::from_raw(Box::into_raw(slice).cast::<T>()) }
@@ -113,6 +137,7 @@ pub(crate) fn with_spare<M, R, E: From<NoMemory>>(
 /// Moves what `all` has into `larger`, if that has more room; then `larger` has what `all` was.
 pub(crate) fn move_into<T>(all: &mut Vec<T>, larger: &mut Vec<T>) {
     if larger.capacity() > all.capacity() {
+        assert!(larger.capacity() - larger.len() >= all.len(), "it is empty");
         larger.append(all);
         core::mem::swap(all, larger);
     }
@@ -143,6 +168,6 @@ impl<T> Block<T> {
     /// Adds it to the list that has asked for it.
     pub(crate) fn add_to(mut self, blocks: &mut Vec<Vec<T>>) {
         move_into(blocks, &mut self.larger);
-        blocks.push(self.block);
+        push_within(blocks, self.block);
     }
 }

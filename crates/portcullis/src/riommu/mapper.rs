@@ -121,9 +121,9 @@ impl<P: Platform, I: Iommu> RingMapper<P, I> {
     }
 
     /// Submits the commands and waits until they have taken effect.
-    fn invalidate(
+    fn invalidate<C: ExactSizeIterator<Item = Invalidation>>(
         &self,
-        commands: &(impl ExactSizeIterator<Item = Invalidation> + Clone),
+        commands: &impl Fn() -> C,
     ) -> Result<Proof, QueueError> {
         let ticket = self.iommu.submit_each(commands, false);
         let proof = ticket.and_then(|ticket| Submission::now(&self.platform, ticket).spin(&self.platform, &self.iommu));
@@ -153,7 +153,7 @@ impl<P: Platform, I: Iommu> RingMapper<P, I> {
         ring.write(self.walker(), first, segments, request.access().rights());
         if self.capabilities.caches_absent {
             platform.probe(Step::Enter(Phase::Invalidate));
-            if let Err(error) = self.invalidate(&[self.invalidation_of(ring)].into_iter()) {
+            if let Err(error) = self.invalidate(&|| core::iter::once(self.invalidation_of(ring))) {
                 // Taken back, and never free: quarantined (S11).
                 let _ = ring.clear(self.walker(), first, count);
                 return Err(SyncError(error).into());
@@ -182,9 +182,11 @@ impl<P: Platform, I: Iommu> RingMapper<P, I> {
             let mut before = revocation.revoked().take(number);
             firsts |= u64::from(!before.any(|other| core::ptr::eq(self.noted(other).0, ring))) << number;
         }
-        let firsts_of_rings = revocation.revoked().enumerate().filter(|(number, _)| firsts >> number & 1 != 0);
-        let commands = firsts_of_rings.map(|(_, revoked)| self.invalidation_of(self.noted(revoked).0));
-        self.invalidate(&Counted::new(commands, firsts.count_ones() as usize))
+        self.invalidate(&|| {
+            let firsts_of_rings = revocation.revoked().enumerate().filter(move |(number, _)| firsts >> number & 1 != 0);
+            let commands = firsts_of_rings.map(|(_, revoked)| self.invalidation_of(self.noted(revoked).0));
+            Counted::new(commands, firsts.count_ones() as usize)
+        })
     }
 
     /// Gives entries back whose ring was invalidated.
@@ -245,7 +247,7 @@ unsafe impl<P: Platform, I: Iommu> Mapper for RingMapper<P, I> {
         self.poison_on_panic(|| {
             let cleared = self.clear(range)?;
             self.platform.probe(Step::Enter(Phase::Invalidate));
-            let proof = self.invalidate(&[self.invalidation_of(cleared.0)].into_iter()).map_err(CommitError)?;
+            let proof = self.invalidate(&|| core::iter::once(self.invalidation_of(cleared.0))).map_err(CommitError)?;
             self.platform.probe(Step::Enter(Phase::IovaFree));
             self.give_back(cleared, &proof);
             Ok(Committed::Lost(proof))

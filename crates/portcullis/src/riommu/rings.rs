@@ -4,7 +4,7 @@ use super::format::{DeviceHeader, RING_SHIFT, RingPointer, SLOTS_PER_PAGE};
 use super::ring::Ring;
 use crate::address::{IovaRange, PAGE_SHIFT, PAGE_SIZE, PhysAddr};
 use crate::error::{MapError, NoMemory};
-use crate::platform::memory::{try_box, try_reserve};
+use crate::platform::memory::{push_within, try_box, try_reserve};
 use crate::platform::{Context, Platform};
 use crate::proof::Proof;
 use crate::request::{Access, Lifetime, Request, Stream};
@@ -277,6 +277,6 @@ fn no_rings<P: Platform>(platform: &P, count: usize) -> Result<Box<[AtomicPtr<Ri
 
 fn boxed<T, P: Platform>(platform: &P, all: impl ExactSizeIterator<Item = T>) -> Result<Box<[T]>, NoMemory> {
     let mut vec = try_reserve(platform, Context::MaySleep, all.len())?;
-    vec.extend(all);
+    all.for_each(|value| push_within(&mut vec, value));
     Ok(vec.into_boxed_slice())
 }

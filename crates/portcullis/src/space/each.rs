@@ -11,9 +11,9 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     ///
     /// # Errors
     /// A [`QueueError`]; the domain is then poisoned (S11).
-    pub(crate) fn invalidate_each(
+    pub(crate) fn invalidate_each<C: ExactSizeIterator<Item = Invalidation>>(
         &self,
-        commands: &(impl ExactSizeIterator<Item = Invalidation> + Clone),
+        commands: &impl Fn() -> C,
         shares: bool,
     ) -> Result<Proof, QueueError> {
         if shares {
@@ -33,9 +33,9 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     ///
     /// # Errors
     /// Those of [`submit`](AddressSpace::submit).
-    pub(crate) fn submit_each(
+    pub(crate) fn submit_each<C: ExactSizeIterator<Item = Invalidation>>(
         &self,
-        commands: &(impl ExactSizeIterator<Item = Invalidation> + Clone),
+        commands: &impl Fn() -> C,
     ) -> Result<Submission<I::Ticket>, QueueError> {
         self.submission(self.iommu.submit_each(commands, false)).inspect_err(|_| self.poison())
     }

@@ -4,7 +4,7 @@ use super::pages::{is_partial, pieces};
 use crate::address::{PAGE_SIZE, PhysAddr, Segment};
 use crate::error::{MapError, NewDomainError};
 use crate::iommu::QueueError;
-use crate::platform::memory::{Spare, move_into, try_fill, try_reserve, with_spare};
+use crate::platform::memory::{Spare, move_into, push_within, try_fill, try_reserve, with_spare};
 use crate::platform::{Context, Lock, LockClass, Phase, Platform, Step};
 use crate::proof::Proof;
 use crate::request::{Access, Lifetime, Request};
@@ -186,7 +186,8 @@ impl Pages {
             move_into(&mut self.pages, &mut spare.take((2 * number).clamp(16, BOUNCE_PAGES_MAX))?);
         }
         let part = Segment { phys: frame, len: 0 };
-        self.pages.push(Page { frame, part, copies_back: false, next: NONE, first_pfn: 0, next_mapping: NONE });
+        let page = Page { frame, part, copies_back: false, next: NONE, first_pfn: 0, next_mapping: NONE };
+        push_within(&mut self.pages, page);
         self.in_use += 1;
         Ok(number as u32)
     }

@@ -15,7 +15,7 @@
 
 use super::TableRule;
 use super::freed::{FreedTables, release};
-use super::second_level::{Run, SecondLevelTable, frame, index, span};
+use super::second_level::{LEVELS_MAX, Run, SecondLevelTable, frame, index, span};
 use super::walker::Walker;
 use crate::address::{Iova, IovaRange, PhysAddr, Segment};
 use crate::entry::{ENTRIES, Entry, EntryValue, Frame, Rights};
@@ -24,8 +24,6 @@ use crate::platform::{Context, Platform, Step};
 use crate::proof::Proof;
 use crate::sync::Ordering;
 use core::ops::Range;
-
-const LEVELS_MAX: usize = 4;
 
 /// The tables on the way to a page, from the root down to the lowest that is there.
 #[derive(Clone, Copy)]
@@ -149,6 +147,7 @@ impl SecondLevelTable {
     }
 
     /// [`unmap`](Self::unmap) where empty table pages are freed.
+    #[inline(never)]
     pub(super) fn unmap_counted<P: Platform>(
         &self,
         walker: Walker<'_, P>,

@@ -14,6 +14,10 @@ use crate::iommu::Capabilities;
 use crate::platform::{Context, Platform, Step};
 use crate::proof::Proof;
 use crate::sync::{AtomicUsize, Ordering};
+use arrayvec::ArrayVec;
+
+/// Levels of a table at most.
+pub(super) const LEVELS_MAX: usize = 4;
 
 /// When table pages leave the table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -461,17 +465,32 @@ fn store_leaves(entries: &[Entry], segments: &[Segment], rights: Rights, marked:
 }
 
 /// Puts the table page `root` of `level` and all below it on the list.
+#[inline(never)]
 fn collect<P: Platform>(walker: Walker<'_, P>, root: PhysAddr, level: u8, freed: &mut FreedTables) {
-    if level > 1 {
-        for entry in frame(walker, root) {
+    // The pages on the way down, and which entry of each comes next. A loop, for that takes less stack than to call itself.
+    let mut way = ArrayVec::<(PhysAddr, u16), LEVELS_MAX>::new_const();
+    let mut below = Some(root);
+    loop {
+        if let Some(page) = below.take() {
+            way.push((page, 0));
+        }
+        // A leaf table has none below.
+        let is_leaf = way.len() == usize::from(level);
+        let Some((page, next)) = way.last_mut() else { return };
+        let (page, first) = (*page, if is_leaf { ENTRIES } else { usize::from(*next) });
+        let found = frame(walker, page).iter().enumerate().skip(first).find_map(|(number, entry)| {
             let value = entry.load();
-            if value.is_present() && !value.is_large() {
-                collect(walker, value.phys(), level - 1, freed);
+            (value.is_present() && !value.is_large()).then_some((number, value.phys()))
+        });
+        match found {
+            Some((number, table)) => (*next, below) = (number as u16 + 1, Some(table)),
+            None => {
+                way.pop();
+                // SAFETY: the entry that pointed here is gone, and no other mapping lay below it, so no CPU walks it.
+                unsafe { freed.push(walker, page) };
             }
         }
     }
-    // SAFETY: the entry that pointed here is gone, and no other mapping lay below it, so no CPU walks it.
-    unsafe { freed.push(walker, root) };
 }
 
 /// The contents of a table page that is in the table.

@@ -6,7 +6,7 @@
 //! were ranges at once.
 
 use crate::error::NoMemory;
-use crate::platform::memory::{Block, Spare, with_spare};
+use crate::platform::memory::{Block, Spare, push_within, with_spare};
 use crate::platform::{Context, Platform};
 use alloc::vec::Vec;
 use core::ops::{Index, IndexMut};
@@ -329,8 +329,7 @@ impl Avl {
         }
         let last = self.chunks.len() - 1;
         let link = last * CHUNK_NODES + self.chunks[last].len();
-        assert!(self.chunks[last].len() < CHUNK_NODES, "nodes are reserved before they are taken");
-        self.chunks[last].push(Node::default());
+        push_within(&mut self.chunks[last], Node::default());
         link as Link
     }
 }

@@ -13,7 +13,7 @@ use crate::address::IovaRange;
 use crate::error::{MapError, NoMemory, UnmapError};
 use crate::iova::{Claim, IovaAllocator, IovaRequest, Kept, TreeAllocator};
 use crate::placement::Placement;
-use crate::platform::memory::{try_reserve, try_slice};
+use crate::platform::memory::{push_within, try_reserve, try_slice};
 use crate::platform::{Context, Deadline, Lock, LockClass, PerCpu, Phase, Platform, Step};
 use crate::proof::Proof;
 use crate::sync::{AtomicUsize, Ordering};
@@ -107,7 +107,7 @@ impl Depot {
     fn keep_empty(&mut self, magazine: Magazine) {
         debug_assert!(magazine.is_empty());
         if self.empty.len() < EMPTY_MAGAZINES_MAX {
-            self.empty.push(magazine);
+            push_within(&mut self.empty, magazine);
         }
     }
 }
@@ -209,10 +209,13 @@ impl<P: Platform, const SIZES: usize> Magazines<P, SIZES> {
         pages: u64,
         placement: &Placement,
     ) -> Result<IovaRange, MapError> {
-        self.tree.set_aside_or(platform, pages, placement, || {
-            self.empty_all(platform);
-            true
-        })
+        match self.tree.set_aside_range(platform, pages, placement) {
+            Err(MapError::Exhausted { .. } | MapError::Overlap(_)) => {
+                self.empty_all(platform);
+                self.tree.set_aside_range(platform, pages, placement)
+            }
+            result => result,
+        }
     }
 
     /// Where ranges come from that magazines do not have.
@@ -293,7 +296,7 @@ impl<P: Platform, const SIZES: usize> Magazines<P, SIZES> {
                 spilled = self.depots[index].with(|depot| self.exchange_full(platform, depot, pair))?;
             }
             platform.probe(Step::ListPush);
-            pair.loaded.0.push(first_pfn);
+            push_within(&mut pair.loaded.0, first_pfn);
             Ok(spilled)
         });
         match spilled {
@@ -317,7 +320,7 @@ impl<P: Platform, const SIZES: usize> Magazines<P, SIZES> {
         if depot.full.len() == DEPOT_MAGAZINES_MAX {
             return Ok(Some(full));
         }
-        depot.full.push(full);
+        push_within(&mut depot.full, full);
         self.trim_later(platform, depot);
         Ok(None)
     }

@@ -11,7 +11,7 @@ use crate::address::{Iova, IovaRange, PAGE_SHIFT};
 use crate::error::{MapError, NoMemory, UnmapError};
 use crate::iova::never_handed_out;
 use crate::placement::Placement;
-use crate::platform::memory::{Spare, try_box, try_reserve};
+use crate::platform::memory::{Spare, push_within, try_box, try_reserve};
 use crate::platform::{Context, Platform, Step};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -337,7 +337,7 @@ impl RangeTree {
     /// Keeps a node for reuse, or frees it when there are enough.
     pub(in crate::iova) fn keep(&mut self, node: Box<Node>) {
         if self.spare.len() < self.spare.capacity() {
-            self.spare.push(node);
+            push_within(&mut self.spare, node);
         }
     }
 

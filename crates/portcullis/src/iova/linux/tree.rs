@@ -58,24 +58,18 @@ impl<P: Platform> TreeAllocator<P> {
         Ok(())
     }
 
-    /// What [`set_aside`](IovaAllocator::set_aside) does, for an allocator that keeps ranges: where it fails, `give_back` makes
-    /// room, if there is any to be had, and says so.
-    pub(in crate::iova) fn set_aside_or(
+    /// What [`set_aside`](IovaAllocator::set_aside) does, for an allocator that keeps ranges.
+    #[inline(never)]
+    pub(in crate::iova) fn set_aside_range(
         &self,
         platform: &P,
         pages: u64,
         placement: &Placement,
-        give_back: impl FnOnce() -> bool,
     ) -> Result<IovaRange, MapError> {
-        let set_aside = || {
-            with_spare(
-                |_| new_node(platform, Context::Atomic),
-                |spare| self.tree.with(|tree| tree.set_aside(platform, pages, placement, spare)),
-            )
-        };
-        let result = set_aside();
-        let has_room = !matches!(result, Err(MapError::Exhausted { .. } | MapError::Overlap(_)));
-        if has_room || !give_back() { result } else { set_aside() }
+        with_spare(
+            |_| new_node(platform, Context::Atomic),
+            |spare| self.tree.with(|tree| tree.set_aside(platform, pages, placement, spare)),
+        )
     }
 
     /// The live range around page `pfn`, those aside that have `pages_max` pages or less.
@@ -117,7 +111,7 @@ unsafe impl<P: Platform> IovaAllocator<P> for TreeAllocator<P> {
     }
 
     fn set_aside(&self, platform: &P, pages: u64, placement: &Placement) -> Result<IovaRange, MapError> {
-        self.set_aside_or(platform, pages, placement, || false)
+        self.set_aside_range(platform, pages, placement)
     }
 
     fn put_back(&self, platform: &P, range: IovaRange, _proof: &Proof) {

@@ -8,7 +8,7 @@ use super::blocks::{Blocks, PAGES_MAX, new_run};
 use crate::address::{IovaRange, PAGE_SHIFT};
 use crate::error::{MapError, NoMemory, UnmapError};
 use crate::iova::{Claim, IovaAllocator, IovaRequest, TreeAllocator};
-use crate::platform::memory::{Spare, try_reserve};
+use crate::platform::memory::{Spare, push_within, try_reserve};
 use crate::platform::{Context, Lock, LockClass, Phase, Platform, Step};
 use crate::proof::Proof;
 use crate::sync::{AtomicUsize, Ordering};
@@ -41,8 +41,8 @@ impl<P: Platform> BuddyAllocator<P> {
         let blocks_end = PAGES_MAX.min(end);
         let tree = if blocks_end < end {
             let mut not_the_trees = try_reserve(platform, Context::MaySleep, reserved.len() + 1)?;
-            not_the_trees.extend_from_slice(reserved);
-            not_the_trees.extend(IovaRange::new(0, blocks_end));
+            let blocks = IovaRange::new(0, blocks_end);
+            reserved.iter().copied().chain(blocks).for_each(|range| push_within(&mut not_the_trees, range));
             Some(TreeAllocator::new(platform, width, &not_the_trees)?)
         } else {
             None

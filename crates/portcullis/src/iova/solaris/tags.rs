@@ -5,7 +5,7 @@
 //! tag on average, and the table grows with the tags, by a block at a time and never as a whole (linear hashing).
 
 use crate::error::NoMemory;
-use crate::platform::memory::{Block, Spare};
+use crate::platform::memory::{Block, Spare, push_within};
 use crate::platform::{Context, Platform};
 use alloc::vec::Vec;
 use core::num::NonZeroU32;
@@ -210,7 +210,7 @@ impl<T> Tags<T> {
         TagId::of_index(before + BLOCK).ok_or(NoMemory)?;
         spare.take(Block::room_wanted(&self.blocks))?.add_to(&mut self.blocks);
         if let Some(block) = self.blocks.last_mut() {
-            block.resize_with(BLOCK, Tag::spare);
+            (0..BLOCK).for_each(|_| push_within(block, Tag::spare()));
         }
         let half = self.len().next_power_of_two() / 2;
         for number in before..self.len() {
