@@ -141,9 +141,17 @@ impl<'i> Graph<'i> {
                 Callee::Unknown(at) => {
                     return Err(format!("an indirect call at {at:#x}, and where it leads is not known"));
                 }
-                Callee::Slot(slot) => {
-                    let found: BTreeSet<usize> =
-                        tables.iter().filter_map(|table| self.in_slot(*table, *slot)).collect();
+                Callee::Slot(slot) | Callee::SlotOf(_, slot) => {
+                    let in_slot = |tables: &BTreeSet<Place>| -> BTreeSet<usize> {
+                        tables.iter().filter_map(|table| self.in_slot(*table, *slot)).collect()
+                    };
+                    let mut found = match callee {
+                        Callee::SlotOf(returning, _) => in_slot(&self.named_by(returning, tables)),
+                        _ => BTreeSet::new(),
+                    };
+                    if found.is_empty() {
+                        found = in_slot(tables);
+                    }
                     if found.is_empty() {
                         return Err(format!("calls by byte {slot} of a table of functions, and there is none"));
                     }
@@ -152,6 +160,13 @@ impl<'i> Graph<'i> {
             }
         }
         Ok(calls)
+    }
+
+    /// The data that is named by what a call leads to: a table of functions that it returns is among that.
+    fn named_by(&self, callee: &Callee, tables: &BTreeSet<Place>) -> BTreeSet<Place> {
+        let call = Walked { calls: BTreeMap::from([(callee.clone(), 0)]), ..Walked::default() };
+        let functions = self.calls(&call, tables).unwrap_or_default().into_keys();
+        functions.filter_map(|index| self.walked(index).ok()).flat_map(|walked| walked.data).collect()
     }
 
     /// The function in a slot of a table of functions of one of the library's traits.

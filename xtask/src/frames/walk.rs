@@ -15,6 +15,8 @@ pub(super) enum Callee {
     Missing(String),
     /// The function so many bytes behind the beginning of a table of functions.
     Slot(u64),
+    /// The same, of a table that a call has returned.
+    SlotOf(Box<Callee>, u64),
     /// Where it leads is not known; this is where it stands.
     Unknown(u64),
 }
@@ -44,6 +46,10 @@ pub(super) enum Value {
     Address(Target),
     /// What was loaded from so many bytes behind some pointer.
     Loaded(u64),
+    /// What a call has returned, or a half of it.
+    Returned(Box<Callee>),
+    /// What was loaded from so many bytes behind that.
+    LoadedOf(Box<Callee>, u64),
     /// The address of the stack so many bytes below the return address.
     Stack(u64),
 }
@@ -223,9 +229,12 @@ impl Walk<'_> {
             FlowControl::Call | FlowControl::IndirectCall => {
                 let callee = self.callee(offset, &instruction, relocation, &state)?;
                 let goes_on = may_return(&callee, returns);
-                self.note(callee, state.depth + 8, &state);
+                self.note(callee.clone(), state.depth + 8, &state);
                 if goes_on {
                     state.registers.retain(|register, _| KEPT.contains(register));
+                    for register in [Register::RAX, Register::RDX] {
+                        state.registers.insert(register, Value::Returned(Box::new(callee.clone())));
+                    }
                     self.reach(next, state)?;
                 }
                 Ok(())
@@ -281,6 +290,7 @@ impl Walk<'_> {
                 None => Err(self.error(offset, "calls what is no function")),
             },
             Some(Value::Loaded(slot)) => Ok(Callee::Slot(slot)),
+            Some(Value::LoadedOf(callee, slot)) => Ok(Callee::SlotOf(callee, slot)),
             _ => Ok(Callee::Unknown(offset)),
         }
     }
@@ -291,7 +301,11 @@ impl Walk<'_> {
             return state.words.get(&depth).cloned();
         }
         let is_table = instruction.memory_index() == Register::None && instruction.memory_base().is_gpr64();
-        is_table.then(|| Value::Loaded(instruction.memory_displacement64()))
+        let slot = instruction.memory_displacement64();
+        is_table.then(|| match state.registers.get(&instruction.memory_base()) {
+            Some(Value::Returned(callee)) => Value::LoadedOf(callee.clone(), slot),
+            _ => Value::Loaded(slot),
+        })
     }
 
     /// What an instruction changes that is no branch.
@@ -413,7 +427,7 @@ impl Walk<'_> {
 fn may_return(callee: &Callee, returns: &dyn Fn(usize) -> bool) -> bool {
     match callee {
         Callee::Function(index) => returns(*index),
-        Callee::Missing(_) | Callee::Slot(_) | Callee::Unknown(_) => true,
+        Callee::Missing(_) | Callee::Slot(_) | Callee::SlotOf(..) | Callee::Unknown(_) => true,
     }
 }
 

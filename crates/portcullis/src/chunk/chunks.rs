@@ -371,6 +371,7 @@ impl<P: Platform> Chunks<P> {
     }
 
     /// What the log of tables has for a stream that takes its chunks of so many units from `log`.
+    #[inline(always)]
     fn ask(&self, platform: &P, table_log: &mut TableLog, wanted: Wanted, log: usize, units: u32) -> Answer {
         if wanted == Wanted::Table {
             if let Some(chunk) = table_log.take_table(platform, &self.tables, log) {

@@ -117,13 +117,14 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
     /// A map that takes more than to write its entries.
     #[inline(never)]
     fn map_general(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
-        match self.map_in_chunk(request)? {
-            Some(range) => Ok(range),
-            None => {
-                self.base.space.platform().probe(Step::Map);
-                self.base.map_by_allocator(request)
-            }
-        }
+        let has_place = has_place(request) && !self.chunks().is_none();
+        if has_place { self.map_in_chunk(request) } else { self.map_below(request) }
+    }
+
+    /// A map that goes to the lower half.
+    fn map_below(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
+        self.base.space.platform().probe(Step::Map);
+        self.base.map_by_allocator(request)
     }
 
     /// The same for one segment. By value: were the caller's request lent to it, every map would build that in memory, and a map
@@ -142,23 +143,20 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         self.map_general(&request)
     }
 
-    /// Makes a mapping in a chunk, and all that the hardware asks for. `None` where it has to go to the lower half.
+    /// Makes a mapping in a chunk, and all that the hardware asks for; in the lower half where there are as many tables as there may be.
     #[inline(never)]
-    fn map_in_chunk(&self, request: &Request<'_>) -> Result<Option<IovaRange>, RawMapError> {
+    fn map_in_chunk(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
         let space = &self.base.space;
-        if !has_place(request) || self.chunks().is_none() {
-            return Ok(None);
-        }
         space.refuse_if_poisoned()?;
         space.check_physical(request.segments())?;
-        let Some(Taken { range, entries }) = self.take_and_write(request)? else { return Ok(None) };
+        let Some(Taken { range, entries }) = self.take_and_write(request)? else { return self.map_below(request) };
         if let Err(error) = space.sync_map(range) {
             // Taken back, and never spent: quarantined (S11).
             let platform = space.platform();
             let _ = page_states::clear(platform, entries, range).map(|cleared| cleared.make_visible(space.walker()));
             return Err(error.into());
         }
-        Ok(Some(range))
+        Ok(range)
     }
 
     /// Adds the leaf table of a page in the upper half.
@@ -592,15 +590,16 @@ unsafe impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
         &self,
         range: IovaRange,
         pages: &mut Chain,
-    ) -> Result<(Committed, Option<Segment>), RawUnmapError> {
+        part: &mut Option<Segment>,
+    ) -> Result<Committed, RawUnmapError> {
         let space = &self.base.space;
         space.platform().probe(Step::Enter(Phase::Other));
         let mut tables = FreedTables::new();
         let revoked = self.take_down_alone(range, &mut tables)?;
-        let part = space.take(range.first_pfn(), pages);
-        let committed = self.base.commit_alone(revoked, tables)?;
+        *part = space.take(range.first_pfn(), pages);
+        let committed = self.base.commit_alone(&revoked, tables)?;
         self.schedule_sweep_if_none();
-        Ok((committed, part))
+        Ok(committed)
     }
 
     #[inline(always)]

@@ -156,7 +156,15 @@ impl TableLog {
         self.oldest(platform, tables, log)
             .or_else(|| self.lingering(platform, tables, log, units, LOOKS))
             .or_else(|| self.take_idle())
-            .or_else(|| self.of_others(platform, tables, log, units))
+            .or_else(|| {
+                // Of the others, before a table is added. One after the other on the stack, not one below the other.
+                let others = (0..LOGS).filter(|other| *other != log);
+                let mut one = others.map(|other| {
+                    self.oldest_if_worn(platform, tables, other, units)
+                        .or_else(|| self.lingering(platform, tables, other, units, 1))
+                });
+                one.find_map(|found| found)
+            })
     }
 
     /// A table with stragglers and room for a chunk, if one of the next `looks` is.
@@ -182,24 +190,21 @@ impl TableLog {
         None
     }
 
-    /// One of another log, before a table is added: its oldest, if most of that is spent, or one that lingers there.
+    /// The oldest full table of a log, if most of it is spent, and there is room for a chunk.
     #[inline(never)]
-    fn of_others<P: Platform>(&mut self, platform: &P, tables: &ChunkTables, log: usize, units: u32) -> Option<u32> {
-        for other in (0..LOGS).filter(|other| *other != log) {
-            let full = &mut self.logs[other].full;
-            if let Some(number) = full.front().copied() {
-                let record = &mut self.records[number as usize];
-                record.look(platform, number, tables);
-                if record.spent().count_ones() >= OVERTAKEN && runs(record.spent(), units) != 0 {
-                    return full.pop_front();
-                }
-            }
-            let lingering = self.lingering(platform, tables, other, units, 1);
-            if lingering.is_some() {
-                return lingering;
-            }
-        }
-        None
+    fn oldest_if_worn<P: Platform>(
+        &mut self,
+        platform: &P,
+        tables: &ChunkTables,
+        log: usize,
+        units: u32,
+    ) -> Option<u32> {
+        let full = &mut self.logs[log].full;
+        let number = *full.front()?;
+        let record = &mut self.records[number as usize];
+        record.look(platform, number, tables);
+        let is_worn = record.spent().count_ones() >= OVERTAKEN && runs(record.spent(), units) != 0;
+        if is_worn { full.pop_front() } else { None }
     }
 
     fn take_idle(&mut self) -> Option<u32> {

@@ -307,14 +307,15 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
     pub(crate) fn unmap_by_allocator(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
         let mut tables = FreedTables::new();
         let revoked = self.take_down(range, &mut tables)?;
-        Ok(self.commit_alone(revoked, tables)?)
+        Ok(self.commit_alone(&revoked, tables)?)
     }
 
     /// Ends a batch of one, which took these table pages out of the table.
     ///
     /// # Errors
     /// Those of [`Mapper::commit`].
-    pub(crate) fn commit_alone(&self, revoked: Revoked, mut tables: FreedTables) -> Result<Committed, CommitError> {
+    #[inline(never)]
+    pub(crate) fn commit_alone(&self, revoked: &Revoked, mut tables: FreedTables) -> Result<Committed, CommitError> {
         let Self { allocator, policy, space, .. } = self;
         if space.has_panicked() {
             return Err(CommitError(QueueError::Panicked));
@@ -323,21 +324,25 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
             #[inline(always)]
             || {
                 if policy.must_clear(space) {
-                    // SAFETY: as in `clear_left`.
-                    unsafe { space.unmap(revoked.range, &mut tables) };
+                    tables = self.clear_left_alone(revoked, tables);
                 }
                 match revoked.due {
                     Due::Invalidation => policy.commit_alone(space, allocator, revoked, tables),
                     Due::InvalidationAtOnce => self.commit_placed(revoked, tables),
-                    Due::Nothing => {
-                        let proof = Proof::still_shared();
-                        allocator.free(space.platform(), revoked.range, &proof);
-                        space.release(tables, &proof);
-                        Ok(Committed::Lost(proof))
-                    }
+                    Due::Nothing => Ok(self.give_back_shared(revoked, tables)),
                 }
             },
         )
+    }
+
+    /// Gives the address of a mapping back whose pages other mappings share.
+    #[inline(never)]
+    fn give_back_shared(&self, revoked: &Revoked, tables: FreedTables) -> Committed {
+        let Self { allocator, space, .. } = self;
+        let proof = Proof::still_shared();
+        allocator.free(space.platform(), revoked.range, &proof);
+        space.release(tables, &proof);
+        Committed::Lost(proof)
     }
 
     /// Claims the mapping at exactly `range`, and clears its translations unless the policy leaves them. Table pages that go with these
@@ -386,6 +391,15 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
             unsafe { self.space.unmap(revoked.range, &mut tables) };
         }
         revocation.tables = tables;
+    }
+
+    /// The same for a batch of one.
+    #[cold]
+    #[inline(never)]
+    fn clear_left_alone(&self, revoked: &Revoked, mut tables: FreedTables) -> FreedTables {
+        // SAFETY: as above.
+        unsafe { self.space.unmap(revoked.range, &mut tables) };
+        tables
     }
 
     /// Clears the translations of a mapping with this claim on it. Returns whether no table page went with it.
@@ -451,14 +465,15 @@ unsafe impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Mapper for A
         &self,
         range: IovaRange,
         pages: &mut Chain,
-    ) -> Result<(Committed, Option<Segment>), RawUnmapError> {
+        part: &mut Option<Segment>,
+    ) -> Result<Committed, RawUnmapError> {
         let platform = self.space.platform();
         platform.probe(Step::Enter(Phase::Other));
         platform.probe(Step::Unmap);
         let mut tables = FreedTables::new();
         let revoked = self.take_down(range, &mut tables)?;
-        let part = self.space.take(range.first_pfn(), pages);
-        Ok((self.commit_alone(revoked, tables)?, part))
+        *part = self.space.take(range.first_pfn(), pages);
+        Ok(self.commit_alone(&revoked, tables)?)
     }
 
     #[inline(always)]

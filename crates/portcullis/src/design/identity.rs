@@ -237,14 +237,15 @@ unsafe impl<P: Platform, I: Iommu> Mapper for DynamicIdentity<P, I> {
         &self,
         range: IovaRange,
         pages: &mut Chain,
-    ) -> Result<(Committed, Option<Segment>), RawUnmapError> {
+        part: &mut Option<Segment>,
+    ) -> Result<Committed, RawUnmapError> {
         let AssembledMapper { space, .. } = &self.base;
         space.platform().probe(Step::Enter(Phase::Other));
         space.platform().probe(Step::Unmap);
         let mut tables = FreedTables::new();
         let revoked = self.take_down(range, &mut tables)?;
-        let part = space.take(range.first_pfn(), pages);
-        Ok((self.base.commit_alone(revoked, tables)?, part))
+        *part = space.take(range.first_pfn(), pages);
+        Ok(self.base.commit_alone(&revoked, tables)?)
     }
 
     fn commit(&self, revocation: &mut Revocation) -> Result<Committed, CommitError> {

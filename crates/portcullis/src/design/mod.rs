@@ -355,8 +355,8 @@ pub unsafe trait Mapper: Send + Sync {
     }
 
     /// Does what [`unmap_now`](Mapper::unmap_now) does, and takes the [bounce pages](Mapper::bounce_pages) of the mapping to `pages` before the
-    /// commit. Returns a part of the buffer that they stand for, too. Its domain asks for it; a mapper may have a way of its own that takes
-    /// less stack.
+    /// commit, and to `part` a part of the buffer that they stand for. Its domain asks for it; a mapper may have a way of its own that
+    /// takes less stack.
     ///
     /// # Errors
     /// Those of [`unmap_now`](Mapper::unmap_now).
@@ -365,11 +365,12 @@ pub unsafe trait Mapper: Send + Sync {
         &self,
         range: IovaRange,
         pages: &mut Chain,
-    ) -> Result<(Committed, Option<Segment>), RawUnmapError> {
+        part: &mut Option<Segment>,
+    ) -> Result<Committed, RawUnmapError> {
         let mut revocation = Revocation::new();
         self.unmap(range, &mut revocation)?;
-        let part = self.bounce_pages().and_then(|BouncePages(bounce)| bounce.take(range.first_pfn(), pages));
-        Ok((self.commit(&mut revocation)?, part))
+        *part = self.bounce_pages().and_then(|BouncePages(bounce)| bounce.take(range.first_pfn(), pages));
+        Ok(self.commit(&mut revocation)?)
     }
 
     /// Flushes what has waited long enough, and gives back what was kept for too long. To be called when

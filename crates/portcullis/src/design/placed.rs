@@ -62,6 +62,7 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
     }
 
     /// Takes the pages and writes their translations.
+    #[inline(never)]
     fn place_and_write(
         &self,
         request: &Request<'_>,
@@ -97,7 +98,7 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
         if self.space.has_panicked() {
             return Err(CommitError(QueueError::Panicked).into());
         }
-        Ok(self.space.poison_on_panic(|| self.commit_placed(revoked, tables))?)
+        Ok(self.space.poison_on_panic(|| self.commit_placed(&revoked, tables))?)
     }
 
     /// Claims the placed mapping at exactly `range` and clears its translations, under every policy. Table pages that go with these
@@ -210,7 +211,7 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
     /// [`CommitError`]; nothing goes back then (S11).
     #[cold]
     #[inline(never)]
-    pub(super) fn commit_placed(&self, revoked: Revoked, tables: FreedTables) -> Result<Committed, CommitError> {
+    pub(super) fn commit_placed(&self, revoked: &Revoked, tables: FreedTables) -> Result<Committed, CommitError> {
         let Self { allocator, space, placed, .. } = self;
         let platform = space.platform();
         platform.probe(Step::Enter(Phase::Invalidate));

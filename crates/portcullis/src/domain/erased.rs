@@ -186,8 +186,9 @@ unsafe impl Mapper for Box<dyn Mapper> {
         &self,
         range: IovaRange,
         pages: &mut Chain,
-    ) -> Result<(Committed, Option<Segment>), RawUnmapError> {
-        (**self).unmap_bounced_now(range, pages)
+        part: &mut Option<Segment>,
+    ) -> Result<Committed, RawUnmapError> {
+        (**self).unmap_bounced_now(range, pages, part)
     }
 
     fn tick(&self) -> Result<(), CommitError> {

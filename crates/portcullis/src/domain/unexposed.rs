@@ -126,19 +126,19 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     #[cold]
     #[inline(never)]
     pub(super) fn unmap_bounced(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
-        let mut pages = Chain::EMPTY;
-        let (committed, _) = self.mapper.unmap_bounced_now(range, &mut pages)?;
+        let (mut pages, mut part) = (Chain::EMPTY, None);
+        let committed = self.mapper.unmap_bounced_now(range, &mut pages, &mut part)?;
         self.settle(pages)?;
         Ok(committed)
     }
 
     /// The same for a buffer that is lent, of these segments.
     fn unmap_bounced_of(&self, buffer: &[Segment], range: IovaRange) -> Result<Committed, RawUnmapError> {
-        let mut pages = Chain::EMPTY;
-        let (committed, taken) = self.mapper.unmap_bounced_now(range, &mut pages)?;
+        let (mut pages, mut part) = (Chain::EMPTY, None);
+        let committed = self.mapper.unmap_bounced_now(range, &mut pages, &mut part)?;
         // The unmap was made and committed, also where it was of another mapping.
         self.settle(pages)?;
-        refuse_other(buffer, taken, range)?;
+        refuse_other(buffer, part, range)?;
         Ok(committed)
     }
 

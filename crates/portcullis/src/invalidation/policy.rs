@@ -234,7 +234,7 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
             Self::PerCpu(queues) if queues.closes_runs() => queues.push_one::<WITHIN, _>(space, allocator, range),
             _ => {
                 let revoked = Revoked::one(range, Due::Invalidation, true);
-                self.commit_alone(space, allocator, revoked, FreedTables::new())
+                self.commit_alone(space, allocator, &revoked, FreedTables::new())
             }
         }
     }
@@ -246,16 +246,16 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
         &self,
         space: &AddressSpace<P, I>,
         allocator: &impl IovaAllocator<P>,
-        revoked: Revoked,
+        revoked: &Revoked,
         tables: FreedTables,
     ) -> Result<Committed, CommitError> {
         match self {
             Self::Strict(_, submissions) => {
                 strict::commit_one(space, allocator, revoked, tables, *submissions)
             }
-            Self::Global(queue) => queue.push(space, allocator, core::iter::once(revoked), tables),
-            Self::PerCpu(queues) => queues.push(space, allocator, core::iter::once(revoked), tables),
-            Self::Asynchronous(queue) => queue.push(space, allocator, core::iter::once(revoked)),
+            Self::Global(queue) => queue.push(space, allocator, core::iter::once(*revoked), tables),
+            Self::PerCpu(queues) => queues.push(space, allocator, core::iter::once(*revoked), tables),
+            Self::Asynchronous(queue) => queue.push(space, allocator, core::iter::once(*revoked)),
             Self::AtMap(_) if space.is_poisoned() => {
                 strict::commit_one(space, allocator, revoked, tables, Submissions::Alone)
             }

@@ -61,7 +61,7 @@ fn give_back<P: Platform, I: Iommu>(
 pub(super) fn commit_one<P: Platform, I: Iommu>(
     space: &AddressSpace<P, I>,
     allocator: &impl IovaAllocator<P>,
-    revoked: Revoked,
+    revoked: &Revoked,
     tables: FreedTables,
     submissions: Submissions,
 ) -> Result<Committed, CommitError> {

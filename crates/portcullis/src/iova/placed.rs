@@ -56,6 +56,7 @@ impl<P: Platform> PlacedRanges<P> {
     ///
     /// # Errors
     /// Those of [`IovaAllocator::set_aside`]; [`MapError::BeyondWidth`], [`MapError::Reserved`] for the interrupt range.
+    #[inline(never)]
     pub(crate) fn take(
         &self,
         platform: &P,
@@ -123,6 +124,7 @@ impl<P: Platform> PlacedRanges<P> {
         self.count.load(Ordering::Relaxed)
     }
 
+    #[inline(never)]
     fn note(&self, platform: &P, range: IovaRange, Record(mut node): Record) -> Result<IovaRange, MapError> {
         self.ranges.with(|ranges| {
             ranges.set_aside(platform, range.pages(), &Placement::exactly(range), &mut node)?;

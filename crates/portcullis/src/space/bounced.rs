@@ -24,6 +24,7 @@ impl<P: Platform, I: Iommu> Bounce for AddressSpace<P, I> {
         }
     }
 
+    #[inline(never)]
     fn take(&self, first_pfn: u64, to: &mut Chain) -> Option<Segment> {
         let bounce = self.bounce.as_ref()?;
         self.unless_panicked(|| bounce.take(&self.platform, first_pfn, to)).flatten()

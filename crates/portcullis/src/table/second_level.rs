@@ -164,7 +164,7 @@ impl SecondLevelTable {
             for segment in segments {
                 let run = Run { pfn, phys_pfn: segment.phys.pfn(), pages: segment.pages() };
                 self.visit_run(walker, run, rights, write)?;
-                pfn += run.pages;
+                pfn += segment.pages();
             }
             debug_assert_eq!(pfn, range.end_pfn());
         }
@@ -185,6 +185,7 @@ impl SecondLevelTable {
     }
 
     /// The common case: fewer pages than a leaf table holds, all in one.
+    #[inline(never)]
     fn map_in_one_table<P: Platform>(
         &self,
         walker: Walker<'_, P>,
@@ -208,6 +209,7 @@ impl SecondLevelTable {
     }
 
     /// Goes over one physically contiguous run, first to prepare (tables present, entries absent), then to write.
+    #[inline(never)]
     fn visit_run<P: Platform>(
         &self,
         walker: Walker<'_, P>,

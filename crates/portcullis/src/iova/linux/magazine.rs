@@ -19,6 +19,7 @@ use crate::proof::Proof;
 use crate::sync::{AtomicUsize, Ordering};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use arrayvec::ArrayVec;
 use core::mem;
 
 /// Addresses in a full magazine. The model checker sees small ones, so that it sees exchanges.
@@ -203,6 +204,7 @@ impl<P: Platform, const SIZES: usize> Magazines<P, SIZES> {
     }
 
     /// Takes pages out of the tree, those that are kept notwithstanding.
+    #[inline(never)]
     pub(in crate::iova) fn set_aside(
         &self,
         platform: &P,
@@ -332,31 +334,46 @@ impl<P: Platform, const SIZES: usize> Magazines<P, SIZES> {
     fn empty_all(&self, platform: &P) {
         for cpu in self.cpus.iter() {
             for index in 0..SIZES {
-                for loaded in [true, false] {
+                for is_loaded in [true, false] {
                     // No more often, for other CPUs may go on filling it.
-                    for _ in 0..MAGAZINE_CAPACITY.div_ceil(EMPTIED_AT_ONCE) {
-                        let mut addresses = arrayvec::ArrayVec::<u64, EMPTIED_AT_ONCE>::new_const();
-                        cpu.with(|pairs| {
-                            let pair = &mut pairs[index];
-                            let magazine = if loaded { &mut pair.loaded } else { &mut pair.previous };
-                            addresses.extend(magazine.0.drain(..EMPTIED_AT_ONCE.min(magazine.0.len())));
-                        });
-                        if addresses.is_empty() {
-                            break;
-                        }
-                        self.tree.free_ranges(platform, addresses.into_iter());
-                    }
+                    (0..MAGAZINE_CAPACITY.div_ceil(EMPTIED_AT_ONCE))
+                        .all(|_| self.empty_some(platform, cpu, index, is_loaded));
                 }
             }
         }
         for depot in &*self.depots {
-            // No more often, for other CPUs may go on filling it.
-            for _ in 0..DEPOT_MAGAZINES_MAX {
-                let Some(mut magazine) = depot.with(|depot| depot.full.pop()) else { break };
-                self.tree.free_ranges(platform, magazine.0.drain(..));
-                depot.with(|depot| depot.keep_empty(magazine));
-            }
+            // Likewise.
+            (0..DEPOT_MAGAZINES_MAX).all(|_| self.empty_one(platform, depot));
         }
+    }
+
+    /// Empties a part of a CPU's magazine. Returns whether there was any.
+    #[inline(never)]
+    fn empty_some(&self, platform: &P, cpu: &P::Lock<[Pair; SIZES]>, index: usize, is_loaded: bool) -> bool {
+        let mut addresses = ArrayVec::<u64, EMPTIED_AT_ONCE>::new_const();
+        cpu.with(|pairs| {
+            let pair = &mut pairs[index];
+            let Magazine(magazine) = if is_loaded { &mut pair.loaded } else { &mut pair.previous };
+            while !addresses.is_full()
+                && let Some(first_pfn) = magazine.pop()
+            {
+                addresses.push(first_pfn);
+            }
+        });
+        if !addresses.is_empty() {
+            self.tree.free_ranges(platform, addresses.iter().copied());
+        }
+        !addresses.is_empty()
+    }
+
+    /// Empties a magazine of a depot. Returns whether there was one.
+    #[inline(never)]
+    fn empty_one(&self, platform: &P, depot: &P::Lock<Depot>) -> bool {
+        let Some(mut magazine) = depot.with(|depot| depot.full.pop()) else { return false };
+        self.tree.free_ranges(platform, magazine.0.iter().copied());
+        magazine.0.clear();
+        depot.with(|depot| depot.keep_empty(magazine));
+        true
     }
 
     /// Sees to it that a depot with more magazines than there are CPUs gives some back, one by one. Called under its lock.
