@@ -126,6 +126,11 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
     }
 
     #[inline(never)]
+    fn share_burst(&self, commands: &[Invalidation]) -> Result<Ticket, QueueError> {
+        self.queue.submit_shared(&self.hardware, || commands.iter().map(|command| self.descriptor(command)))
+    }
+
+    #[inline(never)]
     fn submit_burst(&self, commands: &[Invalidation]) -> Result<Ticket, QueueError> {
         self.queue.submit(&self.hardware, || commands.iter().map(|command| self.descriptor(command)))
     }
@@ -248,12 +253,13 @@ unsafe impl<M: Mmio, P: Platform> Iommu for Unit<M, P> {
     }
 
     /// More commands than 64 go alone.
+    #[inline(never)]
     fn submit_shared(&self, commands: &[Invalidation]) -> Result<Ticket, QueueError> {
         // A command that is refused here fails nobody else.
         if !fits_a_ride(commands) {
             return self.submit(commands);
         }
-        self.queue.submit_shared(&self.hardware, || commands.iter().map(|command| self.descriptor(command)))
+        self.share_burst(commands)
     }
 
     #[inline]

@@ -20,26 +20,31 @@ pub struct RegisterTimeout {
 /// How long somebody waits for something, who looks again after every pause. Reads no clock before the first.
 pub(crate) struct Patience {
     limit_us: u64,
-    /// When it began to wait.
-    start_us: Option<u64>,
-    expired: bool,
+    /// When it began to wait; [`NOT_YET`](Self::NOT_YET) before it did, and [`OVER`](Self::OVER) when it is to look once more.
+    start_us: u64,
 }
 
 impl Patience {
+    const NOT_YET: u64 = u64::MAX;
+    const OVER: u64 = u64::MAX - 1;
+
     /// At most so long.
     pub(crate) const fn new(limit_us: u64) -> Self {
-        Self { limit_us, start_us: None, expired: false }
+        Self { limit_us, start_us: Self::NOT_YET }
     }
 
     /// Pauses before the next look; false where the last one was made after the time limit.
     pub(crate) fn pause<P: Platform>(&mut self, platform: &P, wait: Wait) -> bool {
-        if self.expired {
-            return false;
+        match self.start_us {
+            Self::OVER => return false,
+            Self::NOT_YET => self.start_us = platform.now_us(),
+            _ => {}
         }
-        let start_us = *self.start_us.get_or_insert_with(|| platform.now_us());
         platform.pause(wait);
         // The clock is read before the look: whoever was kept from running past the limit still looks once more.
-        self.expired = platform.now_us().saturating_sub(start_us) >= self.limit_us;
+        if platform.now_us().saturating_sub(self.start_us) >= self.limit_us {
+            self.start_us = Self::OVER;
+        }
         true
     }
 }

@@ -4,6 +4,7 @@
 use crate::address::{Iova, IovaRange, PAGE_SHIFT, PAGE_SIZE};
 use crate::error::MapError;
 use crate::request::{Lifetime, Request, Stream};
+use core::num::NonZeroU64;
 
 /// How a mapping is wanted, beyond memory and rights. The default is an address that the design picks, for one DMA of no stream.
 ///
@@ -55,6 +56,7 @@ impl MapOptions {
     /// # Errors
     /// [`MapError::BadLimit`], [`MapError::BadAlignment`], [`MapError::BadBoundary`], [`MapError::CrossesBoundary`],
     /// [`MapError::Misplaced`], [`MapError::BeyondWidth`], [`MapError::PhysicalRange`], [`MapError::Unplaceable`].
+    #[inline(never)]
     pub(crate) fn placement(
         &self,
         request: &Request<'_>,
@@ -110,7 +112,7 @@ impl MapOptions {
         let placement = Placement {
             end_pfn,
             align_pages: (self.alignment >> PAGE_SHIFT).max(1),
-            boundary_pages: boundary.map(|boundary| (boundary >> PAGE_SHIFT).max(1)),
+            boundary_pages: boundary.and_then(|boundary| NonZeroU64::new((boundary >> PAGE_SHIFT).max(1))),
             at: None,
         };
         // What lies as memory does within its pages, and no page can break, is no demand on a design.
@@ -128,7 +130,7 @@ impl MapOptions {
 pub struct Placement {
     end_pfn: u64,
     align_pages: u64,
-    boundary_pages: Option<u64>,
+    boundary_pages: Option<NonZeroU64>,
     at: Option<IovaRange>,
 }
 
@@ -146,7 +148,7 @@ impl Placement {
             return Err(misplaced(self.align_pages << PAGE_SHIFT));
         }
         match self.boundary_pages.filter(|_| self.crossed(range.first_pfn(), range.pages()).is_some()) {
-            Some(boundary) => Err(MapError::CrossesBoundary { len: extent, boundary: boundary << PAGE_SHIFT }),
+            Some(boundary) => Err(MapError::CrossesBoundary { len: extent, boundary: boundary.get() << PAGE_SHIFT }),
             None => Ok(Self { at: Some(range), ..self }),
         }
     }
@@ -202,7 +204,7 @@ impl Placement {
 
     /// The multiple of the boundary within `pages` pages from `first` on.
     fn crossed(&self, first: u64, pages: u64) -> Option<u64> {
-        let boundary = self.boundary_pages?;
+        let boundary = self.boundary_pages?.get();
         let last = first + (pages - 1);
         (first / boundary != last / boundary).then(|| last / boundary * boundary)
     }

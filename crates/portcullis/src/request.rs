@@ -85,6 +85,17 @@ impl<'a> Request<'a> {
         Ok(Self { segments, pages, access, stream: Stream::default(), lifetime: Lifetime::default() })
     }
 
+    /// Has it ask for other segments.
+    ///
+    /// # Errors
+    /// Those of [`new`](Request::new); it has not changed then.
+    #[inline(never)]
+    pub(crate) fn set_segments(&mut self, segments: &'a [Segment]) -> Result<(), MapError> {
+        let request = Request::new(segments, self.access)?;
+        (self.segments, self.pages) = (request.segments, request.pages);
+        Ok(())
+    }
+
     /// A request for a segment that lies in one page or, where an entry leads to it, is no longer than one: then pages are not what it
     /// takes.
     #[inline(always)]

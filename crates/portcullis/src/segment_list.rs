@@ -6,12 +6,17 @@ use crate::platform::memory::{move_into, push_within};
 use alloc::vec::Vec;
 use arrayvec::ArrayVec;
 
-/// A list of segments. Up to `FEW` of them take no memory of the heap.
-#[derive(Default)]
-pub(crate) struct SegmentList<const FEW: usize> {
-    few: ArrayVec<Segment, FEW>,
-    /// All of them, where they are more.
-    many: Vec<Segment>,
+/// A list of segments.
+pub(crate) enum SegmentList<const FEW: usize> {
+    /// Up to so many take no memory of the heap.
+    Few(ArrayVec<Segment, FEW>),
+    Many(Vec<Segment>),
+}
+
+impl<const FEW: usize> Default for SegmentList<FEW> {
+    fn default() -> Self {
+        Self::Few(ArrayVec::new_const())
+    }
 }
 
 impl<const FEW: usize> SegmentList<FEW> {
@@ -41,7 +46,10 @@ impl<const FEW: usize> SegmentList<FEW> {
     }
 
     pub(crate) fn as_slice(&self) -> &[Segment] {
-        if self.many.is_empty() { &self.few } else { &self.many }
+        match self {
+            Self::Few(few) => few,
+            Self::Many(many) => many,
+        }
     }
 
     /// Adds one, in `room` for so many where there are too many.
@@ -53,18 +61,22 @@ impl<const FEW: usize> SegmentList<FEW> {
         room: impl Fn(usize) -> Result<Vec<Segment>, NoMemory>,
         segment: Segment,
     ) -> Result<(), NoMemory> {
-        if self.many.is_empty() {
-            let Err(full) = self.few.try_push(segment) else { return Ok(()) };
-            self.many = room(2 * FEW)?;
-            let all = self.few.iter().copied().chain([full.element()]);
-            all.for_each(|segment| push_within(&mut self.many, segment));
-            return Ok(());
+        match self {
+            Self::Few(few) if !few.is_full() => few.push(segment),
+            Self::Few(few) => {
+                let mut many = room(2 * FEW)?;
+                let all = few.iter().copied().chain([segment]);
+                all.for_each(|segment| push_within(&mut many, segment));
+                *self = Self::Many(many);
+            }
+            Self::Many(many) => {
+                if many.len() == many.capacity() {
+                    let mut larger = room(2 * many.len())?;
+                    move_into(many, &mut larger);
+                }
+                push_within(many, segment);
+            }
         }
-        if self.many.len() == self.many.capacity() {
-            let mut larger = room(2 * self.many.len())?;
-            move_into(&mut self.many, &mut larger);
-        }
-        push_within(&mut self.many, segment);
         Ok(())
     }
 }

@@ -308,6 +308,25 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
         unsafe { self.table.map(self.walker(), range, segments, access.rights(), marked) }
     }
 
+    /// The same over a table that frees no empty pages.
+    ///
+    /// # Errors
+    /// Those of [`map`](Self::map).
+    ///
+    /// # Safety
+    /// That of [`map`](Self::map).
+    #[inline(always)]
+    pub(crate) unsafe fn map_uncounted(
+        &self,
+        range: IovaRange,
+        segments: &[Segment],
+        access: Access,
+        marked: bool,
+    ) -> Result<(), MapError> {
+        // SAFETY: the caller's promise, passed on; the walker is that of `new`.
+        unsafe { self.table.map_uncounted(self.walker(), range, segments, access.rights(), marked) }
+    }
+
     /// Ends a map: invalidates `range` where the IOMMU caches absent entries, or may still walk table pages that were there
     /// before. Not to be called with a lock held.
     ///
@@ -337,6 +356,24 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     pub unsafe fn unmap(&self, range: IovaRange, freed: &mut FreedTables) -> bool {
         // SAFETY: the caller's promise, passed on; the walker is that of `new`.
         unsafe { self.table.unmap(self.walker(), range, freed) }
+    }
+
+    /// The same over a table that frees no empty pages.
+    ///
+    /// # Safety
+    /// That of [`unmap`](Self::unmap).
+    pub(crate) unsafe fn unmap_uncounted(&self, range: IovaRange, freed: &mut FreedTables) -> bool {
+        // SAFETY: the caller's promise, passed on; the walker is that of `new`.
+        unsafe { self.table.unmap_uncounted(self.walker(), range, freed) }
+    }
+
+    /// The same over a table that keeps its pages.
+    ///
+    /// # Safety
+    /// That of [`unmap`](Self::unmap).
+    pub(crate) unsafe fn unmap_kept(&self, range: IovaRange) {
+        // SAFETY: the caller's promise, passed on; the walker is that of `new`.
+        unsafe { self.table.unmap_kept(self.walker(), range) }
     }
 
     /// Claims the mapping at exactly `range` by its marks in the table, and clears its translations.

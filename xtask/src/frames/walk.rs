@@ -250,7 +250,10 @@ impl Walk<'_> {
             let given: Arguments = state
                 .registers
                 .iter()
-                .filter(|(register, value)| !KEPT.contains(register) && matches!(value, Value::Loaded(_)))
+                .filter(|(register, value)| {
+                    let is_of_a_table = matches!(value, Value::Loaded(_) | Value::Returned(_) | Value::LoadedOf(..));
+                    !KEPT.contains(register) && is_of_a_table
+                })
                 .map(|(register, value)| (*register, value.clone()))
                 .collect();
             let known = self.walked.arguments.entry(index).or_insert_with(|| given.clone());

@@ -169,6 +169,11 @@ fn ring_doorbell<M: Mmio, P: Platform>(ring: &Ring, hardware: &Hardware<M, P>) {
     hardware.write64(IQT, (ring.tail as u64) << QUEUE_INDEX_SHIFT);
 }
 
+/// Whether the hardware has stopped fetching, or dropped a wait.
+fn is_stopped<M: Mmio, P: Platform>(hardware: &Hardware<M, P>) -> bool {
+    hardware.read32(FSTS) & status::QUEUE_ERRORS != 0
+}
+
 /// Slots from `from` forward to `to`.
 fn distance(from: usize, to: usize) -> usize {
     (to + SLOTS - from) % SLOTS
@@ -280,12 +285,17 @@ impl<P: Platform> Queue<P> {
         self.ring.with(|ring| if ring.broken { Err(QueueError::Descriptor) } else { Ok(attempt(ring)) })?
     }
 
-    /// Has somebody who found no room wait a moment before the next try.
+    /// Makes room for the next try, or waits a moment where there is none to be had.
     #[cold]
     #[inline(never)]
     fn await_room<M: Mmio>(&self, hardware: &Hardware<M, P>, patience: &mut Patience) -> Result<(), QueueError> {
-        // A queue that has stopped makes no room.
-        self.resume_if_stopped(hardware)?;
+        if self.ring.with(|ring| self.reclaim(ring, &hardware.platform))? {
+            return Ok(());
+        }
+        if is_stopped(hardware) {
+            // A queue that has stopped makes no room. Once it goes on there may be some.
+            return self.resume_alone(hardware);
+        }
         match patience.pause(&hardware.platform, Wait::QueueRoom) {
             true => Ok(()),
             false => Err(QueueError::Timeout(hardware.wait_us_max)),
@@ -301,7 +311,7 @@ impl<P: Platform> Queue<P> {
     ) -> Option<Submission> {
         let needed = descriptors.len() + 1;
         debug_assert!(needed <= BURST_MAX + 1);
-        if !self.has_room(ring, &hardware.platform, needed) {
+        if ring.room() < needed {
             return None;
         }
         // A submission is one run of slots, so those who wait for submissions go now. The doorbell is for both.
@@ -323,19 +333,6 @@ impl<P: Platform> Queue<P> {
         self.end(ring, &hardware.platform, submission);
         ring_doorbell(ring, hardware);
         submission
-    }
-
-    /// Whether there is room for `needed` slots, now or after a look at what is over.
-    #[inline]
-    fn has_room(&self, ring: &mut Ring, platform: &P, needed: usize) -> bool {
-        ring.room() >= needed || self.makes_room(ring, platform, needed)
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn makes_room(&self, ring: &mut Ring, platform: &P, needed: usize) -> bool {
-        self.reclaim(ring, platform);
-        ring.room() >= needed
     }
 
     /// Begins a submission in the slot that is written next.
@@ -367,18 +364,22 @@ impl<P: Platform> Queue<P> {
         self.make_visible(platform, first, distance(first, ring.tail));
     }
 
-    /// Moves `head` past every submission that is over, in ring order.
+    /// Moves `head` past every submission that is over, in ring order. Returns whether there was any.
     ///
     /// A wait that has landed was fetched, and so was everything ahead of it: memory tells what the head register would,
     /// without a read across the bus, and tells also that nothing more will be written to the slot's status.
-    fn reclaim(&self, ring: &mut Ring, platform: &P) {
+    #[cold]
+    #[inline(never)]
+    fn reclaim(&self, ring: &mut Ring, platform: &P) -> bool {
         let (mut head, mut oldest) = (ring.head, ring.oldest);
         for (_, end) in ring.submissions().take_while(|(submission, _)| self.has_landed(platform, *submission)) {
             (head, oldest) = (end, oldest + 1);
         }
+        let is_any = head != ring.head;
         (ring.head, ring.oldest) = (head, oldest);
         // Within a revolution, so that no later one can take its status out of the reach of comparison.
         ring.departed = ring.departed.map(|ride| ride.filter(|departed| !self.has_landed(platform, *departed)));
+        is_any
     }
 
     /// Whether everything under `ticket` is done.
@@ -390,13 +391,40 @@ impl<P: Platform> Queue<P> {
         }
     }
 
+    /// Looks after a submission that has not landed.
     #[inline(never)]
     fn ask_again<M: Mmio>(&self, hardware: &Hardware<M, P>, ticket: Ticket) -> Result<bool, QueueError> {
         let Ticket { submission, turn } = ticket;
         if let Some(turn) = turn {
             self.move_along(hardware, submission, turn)?;
         }
-        self.resume_if_stopped(hardware)?;
+        match is_stopped(hardware) {
+            true => self.resume_and_look(hardware, submission),
+            false => Ok(false),
+        }
+    }
+
+    /// Takes the queue out of an error.
+    ///
+    /// # Errors
+    /// [`QueueError::Panicked`]: the queue stays stopped.
+    #[cold]
+    #[inline(never)]
+    fn resume_alone<M: Mmio>(&self, hardware: &Hardware<M, P>) -> Result<(), QueueError> {
+        self.ring.with(
+            #[inline(always)]
+            |ring| self.resume(ring, hardware),
+        )
+    }
+
+    /// The same, and looks what has become of `submission`.
+    #[cold]
+    #[inline(never)]
+    fn resume_and_look<M: Mmio>(&self, hardware: &Hardware<M, P>, submission: Submission) -> Result<bool, QueueError> {
+        self.ring.with(
+            #[inline(always)]
+            |ring| self.resume(ring, hardware),
+        )?;
         self.look(&hardware.platform, submission)
     }
 
@@ -470,16 +498,5 @@ impl<P: Platform> Queue<P> {
         if end > SLOTS {
             platform.table_barrier(&entries[..(end - SLOTS) * 2], true);
         }
-    }
-
-    /// Takes the queue out of an error, where there is one.
-    ///
-    /// # Errors
-    /// [`QueueError::Panicked`]: the queue stays stopped.
-    fn resume_if_stopped<M: Mmio>(&self, hardware: &Hardware<M, P>) -> Result<(), QueueError> {
-        if hardware.read32(FSTS) & status::QUEUE_ERRORS != 0 {
-            self.ring.with(|ring| self.resume(ring, hardware))?;
-        }
-        Ok(())
     }
 }

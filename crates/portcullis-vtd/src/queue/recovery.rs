@@ -32,6 +32,8 @@ impl Failure {
 
 impl<P: Platform> Queue<P> {
     /// Fails the submissions that an error hit, and lets the queue go on with the others.
+    // In line, so that those who wait have no frame more below their own.
+    #[inline(always)]
     pub(super) fn resume<M: Mmio>(&self, ring: &mut Ring, hardware: &Hardware<M, P>) {
         // Another CPU may have been here since the error was seen.
         let errors = hardware.read32(FSTS) & status::QUEUE_ERRORS;
@@ -53,14 +55,20 @@ impl<P: Platform> Queue<P> {
         // Stopped at no descriptor of ours, or in front of a wait that has landed: hardware could not fetch, or is gone and
         // reads as all ones.
         let lost = owner.is_none_or(|(owner, _)| self.has_landed(&hardware.platform, owner));
-        if !sane || (refused && lost) {
-            ring.broken = true;
-            self.drop_waits(ring, hardware, ring.tail, QueueError::Descriptor);
-            return;
-        }
-        if errors & status::TIMEOUT_ERROR != 0 {
+        ring.broken = !sane || (refused && lost);
+        let dropped = if ring.broken {
+            Some((ring.tail, QueueError::Descriptor))
+        } else if errors & status::TIMEOUT_ERROR != 0 {
             // Hardware has dropped every wait that it had fetched and not finished; those from the head on it has not seen.
-            self.drop_waits(ring, hardware, head, QueueError::Device);
+            Some((head, QueueError::Device))
+        } else {
+            None
+        };
+        if let Some((end, error)) = dropped {
+            self.drop_waits(ring, hardware, end, error);
+        }
+        if ring.broken {
+            return;
         }
         if let Some((owner, end)) = owner.filter(|_| refused) {
             self.replace_refused(hardware, head, (end + SLOTS - 1) % SLOTS, owner);
@@ -74,6 +82,7 @@ impl<P: Platform> Queue<P> {
     /// Fails `owner`, which has the refused descriptor at `head`, and puts a harmless one there: hardware has stopped in front
     /// of it. The rest of the owner stays, its wait at `wait` too, which tells when the hardware is through: the failure is
     /// written before the wait can land, and outweighs it.
+    #[inline(always)]
     fn replace_refused<M: Mmio>(&self, hardware: &Hardware<M, P>, head: usize, wait: usize, owner: Submission) {
         self.fail(hardware, owner, QueueError::Descriptor);
         // Not a wait without any effect, which some implementations refuse too: one that writes to the status of the slot that
@@ -83,6 +92,8 @@ impl<P: Platform> Queue<P> {
     }
 
     /// Fails every submission whose wait lies before `end` and has not landed, and lands it in the hardware's stead.
+    // In line, as `resume`.
+    #[inline(always)]
     fn drop_waits<M: Mmio>(&self, ring: &Ring, hardware: &Hardware<M, P>, end: usize, error: QueueError) {
         let is_before = |&(_, behind): &(Submission, usize)| distance(ring.head, behind) <= distance(ring.head, end);
         for (submission, _) in ring.submissions().take_while(is_before) {

@@ -59,7 +59,7 @@ impl<P: Platform> Queue<P> {
         self.when_there_is_room(hardware, |ring| {
             // Where it is: it may be large.
             let mut descriptors = descriptors();
-            self.board(ring, hardware, &mut descriptors)
+            self.board_next(ring, hardware, &mut descriptors)
         })
     }
 
@@ -91,6 +91,9 @@ impl<P: Platform> Queue<P> {
             ring.departed = [last, Some(submission)];
             return Some(submission.into());
         }
+        if ring.room() <= count {
+            let _ = self.reclaim(ring, platform);
+        }
         self.board_next(ring, hardware, descriptors)
     }
 
@@ -106,7 +109,7 @@ impl<P: Platform> Queue<P> {
         if ring.boarding.is_some_and(|ride| ride.descriptors(ring) + count > BURST_MAX) {
             self.depart(ring, hardware);
         }
-        if !self.has_room(ring, platform, count + usize::from(ring.boarding.is_none())) {
+        if ring.room() < count + usize::from(ring.boarding.is_none()) {
             return None;
         }
         platform.probe(Step::QueueWrite { descriptors: count });
@@ -135,6 +138,7 @@ impl<P: Platform> Queue<P> {
     ///
     /// # Errors
     /// [`QueueError::Panicked`]: the ride will not depart.
+    #[inline(never)]
     pub(super) fn move_along<M: Mmio>(
         &self,
         hardware: &Hardware<M, P>,
@@ -170,12 +174,14 @@ impl<P: Platform> Queue<P> {
     }
 
     /// Tells the hardware of those on board.
+    #[inline(always)]
     fn depart<M: Mmio>(&self, ring: &mut Ring, hardware: &Hardware<M, P>) {
         self.close_boarding(ring, &hardware.platform);
         ring_doorbell(ring, hardware);
     }
 
     /// Writes the wait behind those on board, if there are any. The doorbell has to follow.
+    #[inline(always)]
     pub(super) fn close_boarding(&self, ring: &mut Ring, platform: &P) {
         if let Some(ride) = ring.boarding {
             platform.probe(Step::QueueWrite { descriptors: 1 });

@@ -12,7 +12,7 @@ use crate::address::{IovaRange, Segment};
 use crate::design::{AssembledMapper, DomainSetup, LockFree, Mapper, Parts, Usage};
 use crate::error::{CommitError, MapError, NewDomainError, NoMemory, RawMapError, RawUnmapError, UnmapError};
 use crate::in_place::{Made, part};
-use crate::invalidation::{CPU_QUEUE_CAPACITY, Commands, Deferral, Due, Flushes, Revocation, Revoked, Submissions};
+use crate::invalidation::{CPU_QUEUE_CAPACITY, Commands, Deferral, Flushes, Revocation, Submissions, TakenDown};
 use crate::iommu::{AttachError, DomainId, Invalidation, Iommu, SourceId};
 use crate::iova::IovaRequest;
 use crate::placement::Placement;
@@ -23,7 +23,7 @@ use crate::safety::Protection;
 use crate::space::Pending;
 use crate::sub_page::{Bounce, BouncePages, Chain};
 use crate::sync::{AtomicU8, Ordering, fence};
-use crate::table::{Frame, FreedTables, TableRule};
+use crate::table::{Frame, TableRule};
 use core::mem::MaybeUninit;
 
 /// Unmaps of a CPU that wait for a flush at most: half of what Linux has.
@@ -42,6 +42,20 @@ pub(super) enum UnmapWay {
     General,
     /// As in `General`; and this unmap, or one of a batch, schedules a sweep. None is scheduled, although there are many tables.
     GeneralAndSweep,
+}
+
+/// A mapping that was cleared, and whose invalidation is not known to be done.
+struct Unspent<I: Iommu> {
+    pending: Pending<I::Ticket>,
+    mark: ClearedMark,
+}
+
+/// What a request says beside its memory. It fits into two registers.
+#[derive(Clone, Copy)]
+struct Kind {
+    stream: Stream,
+    access: Access,
+    lifetime: Lifetime,
 }
 
 /// The mapper.
@@ -131,13 +145,9 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
     /// of a page keeps it in registers.
     #[cold]
     #[inline(never)]
-    fn map_segment_general(
-        &self,
-        segment: Segment,
-        stream: Stream,
-        (access, lifetime): (Access, Lifetime),
-    ) -> Result<IovaRange, RawMapError> {
+    fn map_segment_general(&self, segment: Segment, kind: Kind) -> Result<IovaRange, RawMapError> {
         let segments = [segment];
+        let Kind { stream, access, lifetime } = kind;
         let mut request = Request::new(&segments, access)?;
         (request.stream, request.lifetime) = (stream, lifetime);
         self.map_general(&request)
@@ -198,10 +208,10 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         )
     }
 
-    /// Clears the mapping at `range`, of `ONE` page or of several, has it invalidated, and spends it. `None` where no such
-    /// mapping is in a chunk. The hardware has page-selective commands.
+    /// Clears the mapping at `range`, of `ONE` page or of several, has it invalidated, and spends it; or says what is left to be
+    /// [waited for](Self::await_and_spend). `None` where no such mapping is in a chunk. The hardware has page-selective commands.
     #[inline(always)]
-    fn clear_invalidate_spend<const ONE: bool>(&self, range: IovaRange) -> Option<Result<Committed, CommitError>> {
+    fn clear_invalidate_spend<const ONE: bool>(&self, range: IovaRange) -> Option<Result<Committed, Unspent<I>>> {
         let space = &self.base.space;
         let platform = space.platform();
         platform.probe(Step::Enter(Phase::Table));
@@ -213,7 +223,7 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         };
         // A walk until the range is spent, where the hardware has done the command by then. A mapping keeps its table until it is spent;
         // but of two unmaps that race for it one may be late, and still be here when the other has spent it.
-        let done = platform.walk(
+        platform.walk(
             // In line, as all of it is.
             #[inline(always)]
             || {
@@ -226,20 +236,19 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
                 platform.probe(Step::Enter(Phase::Invalidate));
                 let proof = match space.invalidate_at_once(&[command]) {
                     Ok(proof) => proof,
-                    Err(pending) => return Some(Err((pending, cleared.mark()))),
+                    Err(pending) => return Some(Err(Unspent { pending, mark: cleared.mark() })),
                 };
                 platform.probe(Step::Enter(Phase::IovaFree));
                 platform.probe(Step::ChunkReturn);
                 cleared.spend(&proof);
                 Some(Ok(Committed::Lost(proof)))
             },
-        )?;
-        Some(done.or_else(|(pending, mark)| self.await_and_spend(range, command, pending, mark)))
+        )
     }
 
-    /// The same for any length, in a frame that is gone when the general way is taken.
+    /// The same for any length, in a frame that is gone when the rest is done.
     #[inline(never)]
-    fn unmap_chunked(&self, range: IovaRange) -> Option<Result<Committed, CommitError>> {
+    fn unmap_chunked(&self, range: IovaRange) -> Option<Result<Committed, Unspent<I>>> {
         self.clear_invalidate_spend::<false>(range)
     }
 
@@ -249,19 +258,17 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         self.unmap_way.load(Ordering::Relaxed) == UnmapWay::OneCommand as u8
     }
 
-    /// Waits for the invalidation of a mapping that was cleared, outside of any walk, and spends it.
+    /// Waits for the invalidation of the mapping at `range`, which was cleared, outside of any walk, and spends it.
     #[cold]
     #[inline(never)]
     fn await_and_spend(
         &self,
         range: IovaRange,
-        command: Invalidation,
-        pending: Pending<I::Ticket>,
-        mark: ClearedMark,
-    ) -> Result<Committed, CommitError> {
+        Unspent { pending, mark }: Unspent<I>,
+    ) -> Result<Committed, RawUnmapError> {
         let space = &self.base.space;
         let platform = space.platform();
-        let proof = space.invalidate_pending(pending, &[command]).map_err(CommitError)?;
+        let proof = space.invalidate_pending(pending, &[space.covering(range, true)]).map_err(CommitError)?;
         platform.probe(Step::Enter(Phase::IovaFree));
         platform.probe(Step::ChunkFind);
         platform.walk(|| {
@@ -295,13 +302,13 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
     #[inline(never)]
     fn take_down_general(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
         let AssembledMapper { allocator, space, .. } = &self.base;
-        match allocator.chunks_of(range) {
-            Some(chunks) => self.base.take_down_placed_into(range, self.refusal(chunks, range), out),
+        out.note_taken(range, |taken| match allocator.chunks_of(range) {
+            Some(chunks) => self.base.take_down_placed(taken, self.refusal(chunks, range)),
             None => {
                 space.platform().probe(Step::Unmap);
-                self.base.take_down_into(range, out)
+                self.base.take_down(taken)
             }
-        }
+        })
     }
 
     /// The only run that unmaps have left, and its command, where they can be committed by that.
@@ -397,21 +404,22 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         self.base.unmap_placed(range, self.refusal(self.chunks(), range))
     }
 
-    /// The first half of such an unmap: takes the mapping down. Table pages that go with it are added to `tables`.
+    /// The first half of such an unmap: takes the mapping down.
     #[inline(never)]
-    fn take_down_alone(&self, range: IovaRange, tables: &mut FreedTables) -> Result<Revoked, UnmapError> {
+    fn take_down_alone(&self, taken: &mut TakenDown) -> Result<(), UnmapError> {
         let AssembledMapper { allocator, space, .. } = &self.base;
+        let range = taken.revoked.range;
         match allocator.chunks_of(range) {
             Some(chunks) => {
                 space.platform().probe(Step::ChunkUnmap);
                 match self.clear(chunks, range) {
-                    true => Ok(Revoked::one(range, Due::Invalidation, true)),
-                    false => self.base.take_down_placed(range, self.refusal(chunks, range), tables),
+                    true => Ok(()),
+                    false => self.base.take_down_placed(taken, self.refusal(chunks, range)),
                 }
             }
             None => {
                 space.platform().probe(Step::Unmap);
-                self.base.take_down(range, tables)
+                self.base.take_down(taken)
             }
         }
     }
@@ -495,7 +503,10 @@ unsafe impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
         }
         // Whatever it was that failed, the general way does it, or says why not.
         match *request.segments() {
-            [segment] => self.map_segment_general(segment, request.stream, (request.access(), request.lifetime)),
+            [segment] => {
+                let Request { stream, lifetime, .. } = *request;
+                self.map_segment_general(segment, Kind { stream, access: request.access(), lifetime })
+            }
             _ => self.map_general(request),
         }
     }
@@ -520,7 +531,7 @@ unsafe impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
             page_states::write_pages(space.walker(), taken.entries, segments, access.rights());
             return Ok(taken.range);
         }
-        self.map_segment_general(first, stream, (access, Lifetime::Transient))
+        self.map_segment_general(first, Kind { stream, access, lifetime: Lifetime::Transient })
     }
 
     unsafe fn map_placed(&self, request: &Request<'_>, placement: &Placement) -> Result<IovaRange, RawMapError> {
@@ -570,7 +581,8 @@ unsafe impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
             false => None,
         };
         match committed {
-            Some(committed) => Ok(committed?),
+            Some(Ok(committed)) => Ok(committed),
+            Some(Err(unspent)) => self.await_and_spend(range, unspent),
             None => self.unmap_general(range),
         }
     }
@@ -580,12 +592,13 @@ unsafe impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
         self.base.space.platform().probe(Step::Enter(Phase::Other));
         let is_chunked = self.is_one_command() && self.base.allocator.chunks_of(range).is_some();
         match if is_chunked { self.unmap_chunked(range) } else { None } {
-            Some(committed) => Ok(committed?),
+            Some(Ok(committed)) => Ok(committed),
+            Some(Err(unspent)) => self.await_and_spend(range, unspent),
             None => self.unmap_general(range),
         }
     }
 
-    #[inline(never)]
+    #[inline(always)]
     fn unmap_bounced_now(
         &self,
         range: IovaRange,
@@ -594,10 +607,10 @@ unsafe impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
     ) -> Result<Committed, RawUnmapError> {
         let space = &self.base.space;
         space.platform().probe(Step::Enter(Phase::Other));
-        let mut tables = FreedTables::new();
-        let revoked = self.take_down_alone(range, &mut tables)?;
+        let mut taken = TakenDown::of(range);
+        self.take_down_alone(&mut taken)?;
         *part = space.take(range.first_pfn(), pages);
-        let committed = self.base.commit_alone(&revoked, tables)?;
+        let committed = self.base.commit_alone(&mut taken)?;
         self.schedule_sweep_if_none();
         Ok(committed)
     }

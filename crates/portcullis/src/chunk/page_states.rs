@@ -88,10 +88,7 @@ pub(crate) fn write<P: Platform>(walker: Walker<'_, P>, entries: &[Entry], segme
     if segments.len() == 1 {
         store_others(entries, first_leaf, PAGE_SIZE);
     } else {
-        let pfns = |segment: &Segment| segment.phys.pfn()..segment.phys.pfn() + segment.pages();
-        for (entry, phys_pfn) in entries.iter().zip(segments.iter().flat_map(pfns)).skip(1) {
-            entry.store_bits(leaf(PhysAddr::from_pfn(phys_pfn)));
-        }
+        store_others_of(entries, segments, flags);
     }
     first.store_bits(first_leaf + ((entries.len() as u64) << MAPPED_SHIFT));
     walker.show(entries);
@@ -111,6 +108,15 @@ pub(crate) fn write_pages<P: Platform>(walker: Walker<'_, P>, entries: &[Entry],
         entry.store_bits((segment.phys.as_u64() & !(PAGE_SIZE - 1)) + flags);
     }
     walker.show(entries);
+}
+
+/// Stores the leaves of all pages of `segments` but the first. Apart, for most mappings have one segment.
+#[inline(never)]
+fn store_others_of(entries: &[Entry], segments: &[Segment], flags: u64) {
+    let pfns = |segment: &Segment| segment.phys.pfn()..segment.phys.pfn() + segment.pages();
+    for (entry, phys_pfn) in entries.iter().zip(segments.iter().flat_map(pfns)).skip(1) {
+        entry.store_bits(PhysAddr::from_pfn(phys_pfn).as_u64() + flags);
+    }
 }
 
 /// Stores in all of `entries` but the first, in each `step` more than in the one before. `bits` would be that of the first.

@@ -8,7 +8,7 @@ use crate::error::{
     CommitError, MapError, NewDomainError, NoMemory, RawMapError, RawUnmapError, SyncError, UnmapError,
 };
 use crate::in_place::{Made, part};
-use crate::invalidation::{Commands, Deferral, Due, Policy, Revocation, Revoked, Submissions};
+use crate::invalidation::{Commands, Deferral, Due, Policy, Revocation, Submissions, TakenDown};
 use crate::iommu::{AttachError, DomainId, Iommu, QueueError, SourceId};
 use crate::iova::{Claim, IovaAllocator, IovaRequest, PlacedRanges};
 use crate::placement::Placement;
@@ -216,18 +216,35 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
 
     #[inline(always)]
     fn map_and_sync(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
-        let allocate_and_write = || {
-            self.with_memory(request.pages(), || {
-                self.locking.whole(request.pages(), || self.allocate_and_write(request))
-            })
+        let mut is_drained = false;
+        let range = loop {
+            match self.allocate_with_memory(request) {
+                // Not with a lock held: it waits for the hardware.
+                Err(MapError::Exhausted { .. })
+                    if !is_drained && self.policy.drain(&self.space, &self.allocator)? =>
+                {
+                    is_drained = true;
+                }
+                written => break written?,
+            }
         };
-        let range = match allocate_and_write() {
-            // Not with a lock held: it waits for the hardware.
-            Err(MapError::Exhausted { .. }) if self.policy.drain(&self.space, &self.allocator)? => allocate_and_write(),
-            written => written,
-        }?;
         self.sync(range).inspect_err(|_| self.quarantine(range))?;
         Ok(range)
+    }
+
+    #[inline(always)]
+    fn allocate_with_memory(&self, request: &Request<'_>) -> Result<IovaRange, MapError> {
+        self.with_memory(
+            request.pages(),
+            #[inline(always)]
+            || {
+                self.locking.whole(
+                    request.pages(),
+                    #[inline(always)]
+                    || self.allocate_and_write(request),
+                )
+            },
+        )
     }
 
     /// Runs a part of a map of `pages` pages that may hold a lock. What memory it needs is taken from the host with none held; where that was
@@ -273,10 +290,13 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
     #[cold]
     #[inline(never)]
     fn quarantine(&self, range: IovaRange) {
-        let _ = self.take_down(range, &mut FreedTables::new());
+        if !self.space.has_panicked() {
+            let _ = self.space.poison_on_panic(|| self.claim_and_clear(&mut TakenDown::of(range)));
+        }
     }
 
     /// Takes an address of the allocator and writes the translations.
+    #[inline(always)]
     fn allocate_and_write(&self, request: &Request<'_>) -> Result<IovaRange, MapError> {
         let platform = self.space.platform();
         let range = self.allocator.allocate(platform, &IovaRequest::of(request))?;
@@ -286,7 +306,7 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
         platform.probe(Step::Enter(Phase::Table));
         // SAFETY: the allocator has handed the range out, as long as the request, to this call alone; it lies in the table, as just
         // seen; where it matters, the lock keeps others off the table.
-        let write = || unsafe { self.space.map(range, request.segments(), request.access(), marked) };
+        let write = || unsafe { self.write(range, request, marked) };
         if let Err(error) = self.locking.table(range, write) {
             // Nothing was written, so no hardware has seen the range. Where the claim fails, a driver that was never given the
             // range has unmapped it, and its unmap gives it back. A claim that is left to the table cannot have been made: no
@@ -299,23 +319,62 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
         Ok(range)
     }
 
+    /// Writes translations to the table.
+    ///
+    /// # Errors
+    /// Those of [`AddressSpace::map`].
+    ///
+    /// # Safety
+    /// That of [`AddressSpace::map`].
+    #[inline(always)]
+    pub(super) unsafe fn write(&self, range: IovaRange, request: &Request<'_>, marked: bool) -> Result<(), MapError> {
+        let (segments, access) = (request.segments(), request.access());
+        // Only a table with a lock frees empty pages, see `build_in`: the others are not even linked with what that takes.
+        match L::TABLE_EXCLUSIVE {
+            // SAFETY: the caller's promise, passed on.
+            true => unsafe { self.space.map(range, segments, access, marked) },
+            // SAFETY: as above.
+            false => unsafe { self.space.map_uncounted(range, segments, access, marked) },
+        }
+    }
+
+    /// Clears the translations of a mapping that this unmap has claimed. Returns whether table pages went to `tables`.
+    ///
+    /// # Safety
+    /// That of [`AddressSpace::unmap`].
+    #[inline(always)]
+    pub(super) unsafe fn erase(&self, range: IovaRange, tables: &mut FreedTables) -> bool {
+        // Likewise, only a table that claims do not walk frees pages at all.
+        match (L::TABLE_EXCLUSIVE, A::TABLE_CLAIM_PAGES_MAX > 0) {
+            // SAFETY: the caller's promise, passed on.
+            (true, _) => unsafe { self.space.unmap(range, tables) },
+            // SAFETY: as above.
+            (false, false) => unsafe { self.space.unmap_uncounted(range, tables) },
+            (false, true) => {
+                // SAFETY: as above.
+                unsafe { self.space.unmap_kept(range) };
+                false
+            }
+        }
+    }
+
     /// Unmaps the mapping at exactly `range` and commits that: a batch of one.
     ///
     /// # Errors
     /// Those of [`Mapper::unmap_now`].
     #[inline(never)]
     pub(crate) fn unmap_by_allocator(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
-        let mut tables = FreedTables::new();
-        let revoked = self.take_down(range, &mut tables)?;
-        Ok(self.commit_alone(&revoked, tables)?)
+        let mut taken = TakenDown::of(range);
+        self.take_down(&mut taken)?;
+        Ok(self.commit_alone(&mut taken)?)
     }
 
-    /// Ends a batch of one, which took these table pages out of the table.
+    /// Ends a batch of one.
     ///
     /// # Errors
     /// Those of [`Mapper::commit`].
     #[inline(never)]
-    pub(crate) fn commit_alone(&self, revoked: &Revoked, mut tables: FreedTables) -> Result<Committed, CommitError> {
+    pub(crate) fn commit_alone(&self, taken: &mut TakenDown) -> Result<Committed, CommitError> {
         let Self { allocator, policy, space, .. } = self;
         if space.has_panicked() {
             return Err(CommitError(QueueError::Panicked));
@@ -324,12 +383,12 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
             #[inline(always)]
             || {
                 if policy.must_clear(space) {
-                    tables = self.clear_left_alone(revoked, tables);
+                    self.clear_left_alone(taken);
                 }
-                match revoked.due {
-                    Due::Invalidation => policy.commit_alone(space, allocator, revoked, tables),
-                    Due::InvalidationAtOnce => self.commit_placed(revoked, tables),
-                    Due::Nothing => Ok(self.give_back_shared(revoked, tables)),
+                match taken.revoked.due {
+                    Due::Invalidation => policy.commit_alone(space, allocator, taken),
+                    Due::InvalidationAtOnce => self.commit_placed(taken),
+                    Due::Nothing => Ok(self.give_back_shared(taken)),
                 }
             },
         )
@@ -337,48 +396,42 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
 
     /// Gives the address of a mapping back whose pages other mappings share.
     #[inline(never)]
-    fn give_back_shared(&self, revoked: &Revoked, tables: FreedTables) -> Committed {
+    fn give_back_shared(&self, taken: &mut TakenDown) -> Committed {
         let Self { allocator, space, .. } = self;
         let proof = Proof::still_shared();
-        allocator.free(space.platform(), revoked.range, &proof);
-        space.release(tables, &proof);
+        allocator.free(space.platform(), taken.revoked.range, &proof);
+        space.release(core::mem::take(&mut taken.tables), &proof);
         Committed::Lost(proof)
     }
 
-    /// Claims the mapping at exactly `range`, and clears its translations unless the policy leaves them. Table pages that go with these
-    /// are added to `tables`. Returns what is to be committed.
+    /// Claims the mapping at exactly the range of `taken`, and clears its translations unless the policy leaves them. Then `taken` is to be
+    /// committed.
     ///
     /// # Errors
     /// Those of [`Mapper::unmap`].
-    pub(crate) fn take_down(&self, range: IovaRange, tables: &mut FreedTables) -> Result<Revoked, UnmapError> {
-        let cleared = self.space.unless_panicked(
-            #[inline(always)]
-            || self.claim_and_clear(range, tables),
-        );
-        cleared.unwrap_or(Err(UnmapError::Poisoned))
-    }
-
-    /// The same, noted in `out`.
-    ///
-    /// # Errors
-    /// Those of [`Mapper::unmap`].
-    #[inline]
-    pub(crate) fn take_down_into(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
-        let revoked = self.take_down(range, &mut out.tables)?;
-        out.note(revoked);
-        Ok(())
-    }
-
-    #[inline(always)]
-    fn claim_and_clear(&self, range: IovaRange, tables: &mut FreedTables) -> Result<Revoked, UnmapError> {
-        let cleared = self.locking.whole(range.pages(), || {
-            let claim = self.allocator.claim(self.space.platform(), range)?;
-            if self.policy.leaves_translations(&self.space) { Ok(true) } else { self.clear(claim, range, tables) }
-        });
-        match cleared {
-            Ok(leaf_only) => Ok(Revoked::one(range, Due::Invalidation, leaf_only)),
-            Err(refused) => self.take_down_placed(range, refused, tables),
+    pub(crate) fn take_down(&self, taken: &mut TakenDown) -> Result<(), UnmapError> {
+        if self.space.has_panicked() {
+            return Err(UnmapError::Poisoned);
         }
+        match self.space.poison_on_panic(|| self.claim_and_clear(taken)) {
+            Ok(()) => Ok(()),
+            Err(refused) => self.take_down_placed(taken, refused),
+        }
+    }
+
+    #[inline(never)]
+    fn claim_and_clear(&self, TakenDown { revoked, tables }: &mut TakenDown) -> Result<(), UnmapError> {
+        self.locking.whole(
+            revoked.range.pages(),
+            #[inline(always)]
+            || {
+                let claim = self.allocator.claim(self.space.platform(), revoked.range)?;
+                if !self.policy.leaves_translations(&self.space) {
+                    revoked.leaf_only = self.clear(claim, revoked.range, tables)?;
+                }
+                Ok(())
+            },
+        )
     }
 
     /// Clears the translations that unmaps have left to a map, in a domain that was poisoned since: none will come and write over them.
@@ -388,7 +441,7 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
         let mut tables = core::mem::take(&mut revocation.tables);
         for revoked in revocation.revoked() {
             // SAFETY: this commit has the claim on the mapping, and gives the range back after this.
-            unsafe { self.space.unmap(revoked.range, &mut tables) };
+            unsafe { self.erase(revoked.range, &mut tables) };
         }
         revocation.tables = tables;
     }
@@ -396,10 +449,9 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
     /// The same for a batch of one.
     #[cold]
     #[inline(never)]
-    fn clear_left_alone(&self, revoked: &Revoked, mut tables: FreedTables) -> FreedTables {
+    fn clear_left_alone(&self, taken: &mut TakenDown) {
         // SAFETY: as above.
-        unsafe { self.space.unmap(revoked.range, &mut tables) };
-        tables
+        unsafe { self.erase(taken.revoked.range, &mut taken.tables) };
     }
 
     /// Clears the translations of a mapping with this claim on it. Returns whether no table page went with it.
@@ -407,7 +459,7 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
         self.space.platform().probe(Step::Enter(Phase::Table));
         self.locking.table(range, || match claim {
             // SAFETY: the claim makes this the only unmap of the mapping; the lock as in `allocate_and_write`.
-            Claim::Held => Ok(!unsafe { self.space.unmap(range, tables) }),
+            Claim::Held => Ok(!unsafe { self.erase(range, tables) }),
             // SAFETY: only ranges that the allocator leaves to the table are mapped with marks.
             Claim::ByTable => unsafe { self.space.claim_and_unmap(range) }.map(|()| true),
         })
@@ -449,7 +501,7 @@ unsafe impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Mapper for A
         out.admit_unmap_of(self.space.tag(), range.pages())?;
         platform.probe(Step::Enter(Phase::Other));
         platform.probe(Step::Unmap);
-        self.take_down_into(range, out)
+        out.note_taken(range, |taken| self.take_down(taken))
     }
 
     #[inline(always)]
@@ -470,10 +522,10 @@ unsafe impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Mapper for A
         let platform = self.space.platform();
         platform.probe(Step::Enter(Phase::Other));
         platform.probe(Step::Unmap);
-        let mut tables = FreedTables::new();
-        let revoked = self.take_down(range, &mut tables)?;
+        let mut taken = TakenDown::of(range);
+        self.take_down(&mut taken)?;
         *part = self.space.take(range.first_pfn(), pages);
-        Ok(self.commit_alone(&revoked, tables)?)
+        Ok(self.commit_alone(&mut taken)?)
     }
 
     #[inline(always)]

@@ -27,7 +27,7 @@ use super::{AssembledMapper, DomainSetup, Mapper, Usage};
 use crate::address::{IovaRange, PAGE_SHIFT, Segment};
 use crate::error::{CommitError, MapError, NewDomainError, NoMemory, RawMapError, RawUnmapError, UnmapError};
 use crate::in_place::part;
-use crate::invalidation::{Deferral, Due, Revocation, Revoked};
+use crate::invalidation::{Deferral, Due, Revocation, TakenDown};
 use crate::iommu::{AttachError, DomainId, Iommu, SourceId};
 use crate::iova::{Claim, IovaAllocator, IovaRequest, Kept, MagazineAllocator, never_handed_out};
 use crate::placement::Placement;
@@ -35,7 +35,7 @@ use crate::platform::{Context, PerCpuCount, Phase, Platform, Step};
 use crate::proof::{Committed, Proof};
 use crate::request::Request;
 use crate::sub_page::{Bounce, BouncePages, Chain};
-use crate::table::{FreedTables, Rights, SharedRun};
+use crate::table::{Rights, SharedRun};
 use alloc::vec::Vec;
 use core::mem::MaybeUninit;
 
@@ -173,14 +173,17 @@ impl<P: Platform, I: Iommu> DynamicIdentity<P, I> {
         Ok(Some(run.range))
     }
 
-    /// Takes the mapping at exactly `range` down. Table pages that go with it are added to `tables`. Returns what is to be committed.
-    fn take_down(&self, range: IovaRange, tables: &mut FreedTables) -> Result<Revoked, UnmapError> {
+    /// Takes the mapping at exactly the range of `taken` down. Then that is to be committed.
+    fn take_down(&self, taken: &mut TakenDown) -> Result<(), UnmapError> {
+        let range = taken.revoked.range;
         // What is reserved in the three regions holds nothing that is shared, but perhaps something that was placed there.
         if range.end_pfn() <= self.regions.pages() || self.regions.are_reserved(range) {
-            return self.base.take_down(range, tables);
+            return self.base.take_down(taken);
         }
-        let due = if self.unshare(range)? { Due::Invalidation } else { Due::Nothing };
-        Ok(Revoked::one(range, due, true))
+        if !self.unshare(range)? {
+            taken.revoked.due = Due::Nothing;
+        }
+        Ok(())
     }
 
     /// Counts a mapping less of what is mapped at `range`. Returns whether any translation went.
@@ -228,9 +231,7 @@ unsafe impl<P: Platform, I: Iommu> Mapper for DynamicIdentity<P, I> {
         out.admit_unmap_of(self.base.space.tag(), range.pages())?;
         platform.probe(Step::Enter(Phase::Other));
         platform.probe(Step::Unmap);
-        let revoked = self.take_down(range, &mut out.tables)?;
-        out.note(revoked);
-        Ok(())
+        out.note_taken(range, |taken| self.take_down(taken))
     }
 
     fn unmap_bounced_now(
@@ -242,10 +243,10 @@ unsafe impl<P: Platform, I: Iommu> Mapper for DynamicIdentity<P, I> {
         let AssembledMapper { space, .. } = &self.base;
         space.platform().probe(Step::Enter(Phase::Other));
         space.platform().probe(Step::Unmap);
-        let mut tables = FreedTables::new();
-        let revoked = self.take_down(range, &mut tables)?;
+        let mut taken = TakenDown::of(range);
+        self.take_down(&mut taken)?;
         *part = space.take(range.first_pfn(), pages);
-        Ok(self.base.commit_alone(&revoked, tables)?)
+        Ok(self.base.commit_alone(&mut taken)?)
     }
 
     fn commit(&self, revocation: &mut Revocation) -> Result<Committed, CommitError> {

@@ -6,14 +6,13 @@
 use super::{AssembledMapper, Locking};
 use crate::address::IovaRange;
 use crate::error::{CommitError, MapError, RawMapError, RawUnmapError, UnmapError};
-use crate::invalidation::{Counted, Due, Revocation, Revoked};
+use crate::invalidation::{Counted, Due, Revocation, Revoked, TakenDown};
 use crate::iommu::{Iommu, QueueError};
 use crate::iova::{IovaAllocator, Record};
 use crate::placement::Placement;
 use crate::platform::{Phase, Platform, Step};
 use crate::proof::{Committed, Proof};
 use crate::request::Request;
-use crate::table::FreedTables;
 
 impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, P, I, L> {
     /// Makes a mapping where `placement` says.
@@ -31,15 +30,18 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
         self.space.poison_on_panic(
             #[inline(always)]
             || {
-                let range = match self.place_with_memory(request, placement) {
-                    // The address may be waiting in a flush queue. No other address will do, so flush the queue instead of waiting for it.
-                    Err(MapError::Exhausted { .. } | MapError::Overlap(_))
-                        if self.policy.flush(&self.space, &self.allocator)? =>
-                    {
-                        self.place_with_memory(request, placement)
+                let mut is_flushed = false;
+                let range = loop {
+                    match self.place_with_memory(request, placement) {
+                        // The address may be waiting in a flush queue. No other address will do, so flush the queue instead of waiting for it.
+                        Err(MapError::Exhausted { .. } | MapError::Overlap(_))
+                            if !is_flushed && self.policy.flush(&self.space, &self.allocator)? =>
+                        {
+                            is_flushed = true;
+                        }
+                        written => break written?,
                     }
-                    written => written,
-                }?;
+                };
                 self.sync(range).inspect_err(|_| self.quarantine_placed(range))?;
                 Ok(range)
             },
@@ -50,24 +52,33 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
     #[cold]
     #[inline(never)]
     fn quarantine_placed(&self, range: IovaRange) {
-        let _ = self.take_down_placed(range, UnmapError::NotMapped(range.start()), &mut FreedTables::new());
+        let _ = self.take_down_placed(&mut TakenDown::of(range), UnmapError::NotMapped(range.start()));
     }
 
+    // Its parts are in line: a frame for each would lie below the others.
     #[inline(never)]
     fn place_with_memory(&self, request: &Request<'_>, placement: &Placement) -> Result<IovaRange, MapError> {
-        self.with_memory(request.pages(), || {
-            let record = self.placed.record(self.space.platform())?;
-            self.locking.whole(request.pages(), || self.place_and_write(request, placement, record))
-        })
+        self.with_memory(
+            request.pages(),
+            #[inline(always)]
+            || {
+                let mut record = self.placed.record(self.space.platform())?;
+                self.locking.whole(
+                    request.pages(),
+                    #[inline(always)]
+                    || self.place_and_write(request, placement, &mut record),
+                )
+            },
+        )
     }
 
     /// Takes the pages and writes their translations.
-    #[inline(never)]
+    #[inline(always)]
     fn place_and_write(
         &self,
         request: &Request<'_>,
         placement: &Placement,
-        record: Record,
+        record: &mut Record,
     ) -> Result<IovaRange, MapError> {
         let platform = self.space.platform();
         platform.probe(Step::Enter(Phase::IovaAllocate));
@@ -76,7 +87,7 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
         platform.probe(Step::Enter(Phase::Table));
         // SAFETY: the range was set aside, as long as the request, for this call alone; it lies in the table, as just seen; where it
         // matters, the lock keeps others off the table. Without marks, so that no claim by the table finds it.
-        let write = || unsafe { self.space.map(range, request.segments(), request.access(), false) };
+        let write = || unsafe { self.write(range, request, false) };
         if let Err(error) = self.locking.table(range, write) {
             // Nothing was written.
             self.placed.give_back(platform, &self.allocator, range, &Proof::never_visible());
@@ -93,57 +104,39 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
     #[cold]
     #[inline(never)]
     pub(crate) fn unmap_placed(&self, range: IovaRange, refused: UnmapError) -> Result<Committed, RawUnmapError> {
-        let mut tables = FreedTables::new();
-        let revoked = self.take_down_placed(range, refused, &mut tables)?;
+        let mut taken = TakenDown::of(range);
+        self.take_down_placed(&mut taken, refused)?;
         if self.space.has_panicked() {
             return Err(CommitError(QueueError::Panicked).into());
         }
-        Ok(self.space.poison_on_panic(|| self.commit_placed(&revoked, tables))?)
+        Ok(self.space.poison_on_panic(|| self.commit_placed(&mut taken))?)
     }
 
-    /// Claims the placed mapping at exactly `range` and clears its translations, under every policy. Table pages that go with these
-    /// are added to `tables`. Returns what is to be committed.
+    /// Claims the placed mapping at exactly the range of `taken` and clears its translations, under every policy. Then `taken` is to be
+    /// committed.
     ///
     /// # Errors
     /// `refused` where there is none.
     #[cold]
     #[inline(never)]
-    pub(crate) fn take_down_placed(
-        &self,
-        range: IovaRange,
-        refused: UnmapError,
-        tables: &mut FreedTables,
-    ) -> Result<Revoked, UnmapError> {
-        if refused == UnmapError::Poisoned {
-            return Err(refused);
+    pub(crate) fn take_down_placed(&self, taken: &mut TakenDown, refused: UnmapError) -> Result<(), UnmapError> {
+        if refused == UnmapError::Poisoned || self.space.has_panicked() {
+            return Err(UnmapError::Poisoned);
         }
-        let cleared = self.space.unless_panicked(|| {
-            self.locking.whole(range.pages(), || {
-                self.claim_placed(range, refused)?;
-                self.space.platform().probe(Step::Enter(Phase::Table));
-                // SAFETY: the claim makes this the only unmap of the mapping; the lock as in `place_and_write`.
-                Ok(self.locking.table(range, || unsafe { !self.space.unmap(range, tables) }))
-            })
-        });
-        let leaf_only = cleared.unwrap_or(Err(UnmapError::Poisoned))?;
-        Ok(Revoked::one(range, Due::InvalidationAtOnce, leaf_only))
-    }
-
-    /// The same, noted in `out`.
-    ///
-    /// # Errors
-    /// `refused` where there is none.
-    pub(crate) fn take_down_placed_into(
-        &self,
-        range: IovaRange,
-        refused: UnmapError,
-        out: &mut Revocation,
-    ) -> Result<(), UnmapError> {
-        let revoked = self.take_down_placed(range, refused, &mut out.tables)?;
-        out.note(revoked);
+        let TakenDown { revoked, tables } = taken;
+        let range = revoked.range;
+        let claim_and_clear = || {
+            self.claim_placed(range, refused)?;
+            self.space.platform().probe(Step::Enter(Phase::Table));
+            // SAFETY: the claim makes this the only unmap of the mapping; the lock as in `place_and_write`.
+            Ok(self.locking.table(range, || unsafe { !self.erase(range, tables) }))
+        };
+        revoked.leaf_only = self.space.poison_on_panic(|| self.locking.whole(range.pages(), claim_and_clear))?;
+        revoked.due = Due::InvalidationAtOnce;
         Ok(())
     }
 
+    #[inline(never)]
     fn claim_placed(&self, range: IovaRange, refused: UnmapError) -> Result<(), UnmapError> {
         let (Self { allocator, placed, space, .. }, UnmapError::NotMapped(_)) = (self, refused) else {
             // There is something else.
@@ -211,14 +204,15 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
     /// [`CommitError`]; nothing goes back then (S11).
     #[cold]
     #[inline(never)]
-    pub(super) fn commit_placed(&self, revoked: &Revoked, tables: FreedTables) -> Result<Committed, CommitError> {
+    pub(super) fn commit_placed(&self, taken: &mut TakenDown) -> Result<Committed, CommitError> {
         let Self { allocator, space, placed, .. } = self;
+        let TakenDown { revoked, tables } = taken;
         let platform = space.platform();
         platform.probe(Step::Enter(Phase::Invalidate));
         let proof = space.invalidate(&[space.covering(revoked.range, revoked.leaf_only)]).map_err(CommitError)?;
         platform.probe(Step::Enter(Phase::IovaFree));
         placed.give_back(platform, allocator, revoked.range, &proof);
-        space.release(tables, &proof);
+        space.release(core::mem::take(tables), &proof);
         Ok(Committed::Lost(proof))
     }
 

@@ -41,11 +41,11 @@ use crate::proof::{Committed, Proof};
 use crate::request::{Access, Lifetime, Request, Stream};
 use crate::safety::Protection;
 use crate::segment_list::SegmentList;
-use crate::sub_page::SubPage;
+use crate::sub_page::{SeenSegments, SubPage};
 use crate::sync::{AtomicUsize, Ordering};
 
 /// Segments that [`Domain::map_list`] keeps on the stack.
-const LISTED_MAX: usize = 8;
+const LISTED_MAX: usize = 4;
 
 /// What a new domain may be told beyond its protection.
 #[derive(Clone, Copy, Debug)]
@@ -222,10 +222,11 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         access: Access,
         stream: Stream,
     ) -> Result<IovaRange, RawMapError> {
+        let mut seen = SeenSegments::default();
         let mut request = Request::new(segments, access)?;
         request.stream = stream;
         // SAFETY: the caller's promise, passed on.
-        unsafe { self.map_unexposed(&request, None) }
+        unsafe { self.map_unexposed(&mut request, &mut seen, None) }
     }
 
     /// Makes the mapping of `request` and returns its pages. Segment *k* lies behind the pages of those before it, at its
@@ -238,12 +239,22 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     /// That of [`map_raw`](Domain::map_raw).
     #[inline(always)]
     pub unsafe fn map_request(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
-        if self.sub_page != SubPage::Expose {
+        match self.sub_page {
             // SAFETY: the caller's promise, passed on.
-            return unsafe { self.map_unexposed(request, None) };
+            SubPage::Expose => unsafe { self.mapper.map(request) },
+            // SAFETY: as above.
+            _ => unsafe { self.map_request_unexposed(request) },
         }
-        // SAFETY: as above.
-        unsafe { self.mapper.map(request) }
+    }
+
+    /// # Safety
+    /// That of [`map_raw`](Domain::map_raw).
+    #[cold]
+    #[inline(never)]
+    unsafe fn map_request_unexposed(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
+        let (mut seen, mut request) = (SeenSegments::default(), *request);
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.map_unexposed(&mut request, &mut seen, None) }
     }
 
     /// The same as `options` say.
@@ -270,7 +281,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     /// and the next begins with the next, they are one, unless each has [an entry of its own](Addressing::Entries). The others lie one
     /// behind the other as in [`map_request`](Domain::map_request).
     ///
-    /// Lists of more than 8 segments are copied to the heap for as long as this takes.
+    /// Lists of more than 4 segments are copied to the heap for as long as this takes.
     ///
     /// # Errors
     /// A [`RawMapError`].
@@ -292,25 +303,30 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
 
     /// # Safety
     /// That of [`map_raw`](Domain::map_raw).
+    #[inline(never)]
     unsafe fn map_as_said(
         &self,
         segments: &[Segment],
         access: Access,
         options: &MapOptions,
     ) -> Result<IovaRange, RawMapError> {
+        let mut seen = SeenSegments::default();
         let mut request = Request::new(segments, access)?;
         (request.stream, request.lifetime) = (options.stream, options.lifetime);
-        let placement = options.placement(&request, self.info.addressing.entry_pages(), self.last)?;
+        // Where it is: to move it would take as much of the stack again.
+        let placement = options.placement(&request, self.info.addressing.entry_pages(), self.last);
+        let placement = placement.as_ref().map_err(|error| *error)?;
         match self.sub_page {
             // SAFETY: the caller's promise, passed on.
             SubPage::Expose => unsafe { self.map_at(&request, placement.as_ref()) },
             // SAFETY: as above.
-            _ => unsafe { self.map_unexposed(&request, placement.as_ref()) },
+            _ => unsafe { self.map_unexposed(&mut request, &mut seen, placement.as_ref()) },
         }
     }
 
     /// # Safety
     /// That of [`map_raw`](Domain::map_raw).
+    #[inline(never)]
     unsafe fn map_at(&self, request: &Request<'_>, placement: Option<&Placement>) -> Result<IovaRange, RawMapError> {
         match placement {
             // SAFETY: the caller's promise, passed on.
@@ -360,14 +376,19 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         .map(drop)
     }
 
-    /// Not inlined, so that what takes one page stays short; the only caller of the mapper for several pages, so that all of that is
-    /// inlined here.
+    /// Not inlined, so that what takes one page stays short.
     #[inline(never)]
     fn unmap_pages(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
         match self.sub_page {
             SubPage::Bounce => self.unmap_bounced(range),
-            _ => self.mapper.unmap_apart(range),
+            _ => self.unmap_unbounced(range),
         }
+    }
+
+    /// The only caller of the mapper for several pages, so that all of that is inlined here.
+    #[inline(never)]
+    fn unmap_unbounced(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
+        self.mapper.unmap_apart(range)
     }
 
     /// Clears the mapping at exactly `range` and notes in `out` what is to be invalidated: a [`raw_batch`](Domain::raw_batch) that

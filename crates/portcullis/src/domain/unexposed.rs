@@ -66,58 +66,42 @@ impl ShortWay {
 }
 
 impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
-    /// The mapping of `request`, with bounce pages for parts of pages where the domain has such.
+    /// The mapping of `request`, with bounce pages for parts of pages where the domain has such: then it asks for what the device is to see,
+    /// which is in `seen`.
     ///
     /// # Safety
     /// That of [`map_raw`](Domain::map_raw).
-    #[cold]
-    #[inline(never)]
-    pub(super) unsafe fn map_unexposed(
+    // In line, for its callers are there for nothing else: a frame of its own would lie below theirs.
+    #[inline(always)]
+    pub(super) unsafe fn map_unexposed<'s>(
         &self,
-        request: &Request<'_>,
+        request: &mut Request<'s>,
+        seen: &'s mut SeenSegments,
         placement: Option<&Placement>,
     ) -> Result<IovaRange, RawMapError> {
+        let mut pages = Chain::EMPTY;
         let partial = request.segments().iter().find(|segment| is_partial(segment));
-        match (self.mapper.bounce_pages(), partial) {
-            // SAFETY: the caller's promise, passed on.
-            (Some(pages), Some(_)) => unsafe { self.map_bounced(pages, request, placement) },
-            (None, Some(partial)) => Err(MapError::PartialPage(partial.phys).into()),
-            // SAFETY: as above.
-            (None, None) => unsafe { self.map_at(request, placement) },
-            (Some(BouncePages(bounce)), None) => {
-                // SAFETY: as above.
-                let range = unsafe { self.map_at(request, placement) }?;
-                bounce.note(range.first_pfn(), Chain::EMPTY);
-                Ok(range)
+        let bounce = match (self.mapper.bounce_pages(), partial) {
+            (None, Some(partial)) => return Err(MapError::PartialPage(partial.phys).into()),
+            (bounce, _) => bounce.map(|BouncePages(bounce)| bounce),
+        };
+        if let Some(bounce) = bounce.filter(|_| partial.is_some()) {
+            // SAFETY: the caller's promise.
+            pages = unsafe { bounce.enter(request, seen) }?;
+            if let Err(error) = request.set_segments(seen.as_slice()) {
+                bounce.abandon(pages);
+                return Err(error.into());
             }
         }
-    }
-
-    /// The mapping of a request that has parts of pages.
-    ///
-    /// # Safety
-    /// That of [`map_raw`](Domain::map_raw).
-    #[inline(never)]
-    unsafe fn map_bounced(
-        &self,
-        BouncePages(bounce): BouncePages<'_>,
-        request: &Request<'_>,
-        placement: Option<&Placement>,
-    ) -> Result<IovaRange, RawMapError> {
-        let mut seen = SeenSegments::default();
-        // SAFETY: the caller's promise.
-        let pages = unsafe { bounce.enter(request, &mut seen) }?;
-        let mapped =
-            Request::new(seen.as_slice(), request.access()).map_err(RawMapError::from).and_then(|mut whole| {
-                (whole.stream, whole.lifetime) = (request.stream, request.lifetime);
-                // SAFETY: the caller's promise, passed on.
-                unsafe { self.map_at(&whole, placement) }
-            });
-        match mapped {
-            Ok(range) => bounce.note(range.first_pfn(), pages),
-            Err(RawMapError::Refused(_)) => bounce.abandon(pages),
-            // The device may reach them: they are lost, and the memory behind them is as it was.
-            Err(RawMapError::Lost(_)) => drop(pages),
+        // SAFETY: the caller's promise, passed on.
+        let mapped = unsafe { self.map_at(request, placement) };
+        if let Some(bounce) = bounce {
+            match mapped {
+                Ok(range) => bounce.note(range.first_pfn(), pages),
+                Err(RawMapError::Refused(_)) => bounce.abandon(pages),
+                // The device may reach them: they are lost, and the memory behind them is as it was.
+                Err(RawMapError::Lost(_)) => drop(pages),
+            }
         }
         mapped
     }
@@ -133,6 +117,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     }
 
     /// The same for a buffer that is lent, of these segments.
+    #[inline(always)]
     fn unmap_bounced_of(&self, buffer: &[Segment], range: IovaRange) -> Result<Committed, RawUnmapError> {
         let (mut pages, mut part) = (Chain::EMPTY, None);
         let committed = self.mapper.unmap_bounced_now(range, &mut pages, &mut part)?;
@@ -233,12 +218,26 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         if mapping.tag() != self.tag {
             return Err(UnmapFailure::Refused(Refused { value: mapping, error: UnmapError::WrongDomain }));
         }
+        // Each of these takes the place of this frame.
+        match self.sub_page {
+            SubPage::Bounce => self.unmap_lent_bounced(mapping),
+            _ => self.unmap_lent(mapping),
+        }
+    }
+
+    #[inline(never)]
+    fn unmap_lent_bounced<B: DmaBuffer>(&self, mapping: Mapping<B>) -> Result<B, UnmapFailure<B>> {
         let (range, access) = (mapping.range(), mapping.access());
         let lent = mapping.into_lent();
-        let committed = match self.sub_page {
-            SubPage::Bounce => self.unmap_bounced_of(lent.segments(), range),
-            _ => self.unmap_pages(range),
-        };
+        let committed = self.unmap_bounced_of(lent.segments(), range);
+        self.unmapped(lent, range, access, committed)
+    }
+
+    #[inline(never)]
+    fn unmap_lent<B: DmaBuffer>(&self, mapping: Mapping<B>) -> Result<B, UnmapFailure<B>> {
+        let (range, access) = (mapping.range(), mapping.access());
+        let lent = mapping.into_lent();
+        let committed = self.unmap_unbounced(range);
         self.unmapped(lent, range, access, committed)
     }
 }

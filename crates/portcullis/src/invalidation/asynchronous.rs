@@ -4,7 +4,7 @@
 //! here with what was submitted, until somebody asks and is told that it is done (S3). To ask in vain costs a read across the
 //! bus; so an unmap asks only about the oldest, and only when it needs the room. By then the hardware is long done.
 
-use super::{QUEUE_TIMEOUT_US, Revoked};
+use super::{QUEUE_TIMEOUT_US, Revocation, Revoked, TakenDown};
 use crate::address::IovaRange;
 use crate::error::{CommitError, NoMemory};
 use crate::iommu::{Invalidation, Iommu, QueueError};
@@ -60,34 +60,56 @@ impl<P: Platform, T: Copy + Send> AsynchronousQueue<P, T> {
     /// [`CommitError`] where the hardware takes nothing, has failed the oldest, or does not answer in time. What was queued
     /// stays until an invalidation succeeds; those of these unmaps that found no room are lost for good.
     #[inline(never)]
-    pub(crate) fn push<I: Iommu<Ticket = T>>(
+    pub(crate) fn push_all<I: Iommu<Ticket = T>>(
         &self,
         space: &AddressSpace<P, I>,
         allocator: &impl IovaAllocator<P>,
-        runs: impl ExactSizeIterator<Item = Revoked> + Clone,
+        revocation: &mut Revocation,
     ) -> Result<Committed, CommitError> {
-        let done = match space.is_poisoned() {
-            false => self.submit(space, allocator, runs).map(|()| Committed::Deferred),
-            true => self.invalidate(space, allocator, runs).map(Committed::Lost),
+        debug_assert!(revocation.tables.is_empty(), "table pages are kept");
+        let queued = match space.is_poisoned() {
+            false => self.submit(space, allocator, || revocation.counted()),
+            true => self.invalidate(space, allocator, || revocation.counted()),
         };
-        Ok(done?)
+        revocation.clear_runs();
+        queued
+    }
+
+    /// The same for one.
+    ///
+    /// # Errors
+    /// The same.
+    #[inline(never)]
+    pub(crate) fn push_alone<I: Iommu<Ticket = T>>(
+        &self,
+        space: &AddressSpace<P, I>,
+        allocator: &impl IovaAllocator<P>,
+        taken: &mut TakenDown,
+    ) -> Result<Committed, CommitError> {
+        debug_assert!(taken.tables.is_empty(), "table pages are kept");
+        let revoked = taken.revoked;
+        match space.is_poisoned() {
+            false => self.submit(space, allocator, || core::iter::once(revoked)),
+            true => self.invalidate(space, allocator, || core::iter::once(revoked)),
+        }
     }
 
     /// Tells the hardware, and queues the unmaps.
-    fn submit<I: Iommu<Ticket = T>>(
+    #[inline(never)]
+    fn submit<I: Iommu<Ticket = T>, R: ExactSizeIterator<Item = Revoked>>(
         &self,
         space: &AddressSpace<P, I>,
         allocator: &impl IovaAllocator<P>,
-        runs: impl ExactSizeIterator<Item = Revoked> + Clone,
-    ) -> Result<(), QueueError> {
+        runs: impl Fn() -> R,
+    ) -> Result<Committed, CommitError> {
         let platform = space.platform();
         platform.probe(Step::Enter(Phase::Invalidate));
         // Without the lock: the hardware is told even while another CPU waits for room.
-        let commands = || runs.clone().map(|revoked| space.covering(revoked.range, revoked.leaf_only));
+        let commands = || runs().map(|revoked| space.covering(revoked.range, revoked.leaf_only));
         let submission = space.submit_each(&commands)?;
         self.told.with(|told| {
             let mut done = Ok(());
-            for revoked in runs {
+            for revoked in runs() {
                 if told.len() == ASYNCHRONOUS_CAPACITY {
                     done = Self::wait_for_oldest(space, allocator, told);
                 }
@@ -99,23 +121,25 @@ impl<P: Platform, T: Copy + Send> AsynchronousQueue<P, T> {
             }
             self.note(platform, told);
             done
-        })
+        })?;
+        Ok(Committed::Deferred)
     }
 
     /// In a poisoned domain: invalidates all that is queued and the unmaps, waits, and gives all of it back.
-    fn invalidate<I: Iommu<Ticket = T>>(
+    #[inline(never)]
+    fn invalidate<I: Iommu<Ticket = T>, R: Iterator<Item = Revoked>>(
         &self,
         space: &AddressSpace<P, I>,
         allocator: &impl IovaAllocator<P>,
-        runs: impl Iterator<Item = Revoked>,
-    ) -> Result<Proof, QueueError> {
+        runs: impl Fn() -> R,
+    ) -> Result<Committed, CommitError> {
         let platform = space.platform();
         platform.probe(Step::Enter(Phase::Invalidate));
         let proof = self.told.with(|told| self.flush(space, allocator, told))?;
         platform.probe(Step::Enter(Phase::IovaFree));
         // Cleared before the flush, as what was queued.
-        runs.for_each(|revoked| allocator.free(platform, revoked.range, &proof));
-        Ok(proof)
+        runs().for_each(|revoked| allocator.free(platform, revoked.range, &proof));
+        Ok(Committed::Lost(proof))
     }
 
     /// Gives back what the hardware has done, if nobody has asked for long enough.

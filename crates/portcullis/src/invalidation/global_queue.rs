@@ -1,7 +1,7 @@
 //! Deferred protection as Linux had it before 4.7: one global queue of unmaps, emptied by one global invalidation when it is
 //! full or old (facts: EiovaR §2.2 and §6.2; "Stock Linux then").
 
-use super::Revoked;
+use super::{Revocation, Revoked, TakenDown};
 use crate::address::IovaRange;
 use crate::error::{CommitError, NoMemory};
 use crate::iommu::{Invalidation, Iommu};
@@ -56,7 +56,34 @@ impl<P: Platform> GlobalQueue<P> {
     /// [`CommitError`] where a flush failed. What was queued stays until a flush succeeds; those of these unmaps that found
     /// no room are lost for good.
     #[inline(never)]
-    pub(crate) fn push<I: Iommu>(
+    pub(crate) fn push_all<I: Iommu>(
+        &self,
+        space: &AddressSpace<P, I>,
+        allocator: &impl IovaAllocator<P>,
+        revocation: &mut Revocation,
+    ) -> Result<Committed, CommitError> {
+        let tables = core::mem::take(&mut revocation.tables);
+        let queued = self.push(space, allocator, revocation.revoked(), tables);
+        revocation.clear_runs();
+        queued
+    }
+
+    /// The same for one.
+    ///
+    /// # Errors
+    /// The same.
+    #[inline(never)]
+    pub(crate) fn push_alone<I: Iommu>(
+        &self,
+        space: &AddressSpace<P, I>,
+        allocator: &impl IovaAllocator<P>,
+        taken: &mut TakenDown,
+    ) -> Result<Committed, CommitError> {
+        self.push(space, allocator, core::iter::once(taken.revoked), core::mem::take(&mut taken.tables))
+    }
+
+    #[inline(always)]
+    fn push<I: Iommu>(
         &self,
         space: &AddressSpace<P, I>,
         allocator: &impl IovaAllocator<P>,

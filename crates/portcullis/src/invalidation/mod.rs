@@ -15,7 +15,7 @@ pub use global_queue::{GlobalQueue, QUEUE_CAPACITY, QUEUE_TIMEOUT_US};
 pub use per_cpu_queues::{CPU_QUEUE_CAPACITY, PerCpuQueues};
 pub(crate) use policy::Policy;
 pub use policy::{Commands, Deferral, Flushes, Submissions};
-pub(crate) use revocation::Counted;
+pub(crate) use revocation::{Counted, TakenDown};
 pub use revocation::{Due, Revocation, Revoked};
 
 /// Unmaps that one commit takes at most.

@@ -10,7 +10,7 @@
 //! and what comes later begins another.
 
 use super::open_run::{OPEN_RUNS, OpenRun, Run};
-use super::{Flushes, Revoked};
+use super::{Flushes, Revocation, Revoked, TakenDown};
 use crate::address::IovaRange;
 use crate::error::{CommitError, NoMemory};
 use crate::iommu::{Invalidation, Iommu};
@@ -116,22 +116,52 @@ impl<P: Platform> PerCpuQueues<P> {
     /// [`CommitError`] where a flush failed. What was queued stays until a flush succeeds; those of these unmaps that found
     /// no room are lost for good, and the device may keep them until the domain is closed.
     #[inline(never)]
-    pub(crate) fn push<I: Iommu>(
+    pub(crate) fn push_all<I: Iommu>(
+        &self,
+        space: &AddressSpace<P, I>,
+        allocator: &impl IovaAllocator<P>,
+        revocation: &mut Revocation,
+    ) -> Result<Committed, CommitError> {
+        let mut tables = core::mem::take(&mut revocation.tables);
+        let queued = self.push(space, allocator, revocation.revoked(), &mut tables);
+        revocation.clear_runs();
+        queued
+    }
+
+    /// The same for one.
+    ///
+    /// # Errors
+    /// The same.
+    #[inline(never)]
+    pub(crate) fn push_alone<I: Iommu>(
+        &self,
+        space: &AddressSpace<P, I>,
+        allocator: &impl IovaAllocator<P>,
+        TakenDown { revoked, tables }: &mut TakenDown,
+    ) -> Result<Committed, CommitError> {
+        let run = Run { range: revoked.range, unmaps: revoked.unmaps };
+        self.queue_here(space, allocator, |here, queue, begun| {
+            queue.begin_batch(space.platform(), here, tables, begun);
+            let has_room = self.has_room(space, allocator, queue, run.unmaps);
+            if has_room {
+                self.put(space.platform(), queue, run, begun);
+            }
+            has_room
+        })
+    }
+
+    #[inline(always)]
+    fn push<I: Iommu>(
         &self,
         space: &AddressSpace<P, I>,
         allocator: &impl IovaAllocator<P>,
         runs: impl Iterator<Item = Revoked>,
-        mut tables: FreedTables,
+        tables: &mut FreedTables,
     ) -> Result<Committed, CommitError> {
         let platform = space.platform();
         let mut runs = runs.map(|revoked| Run { range: revoked.range, unmaps: revoked.unmaps }).peekable();
         self.queue_here(space, allocator, |here, queue, begun| {
-            // Their unmaps count to those that wait.
-            queue.close_all(here);
-            if !tables.is_empty() {
-                queue.tables_begun = begun;
-                queue.tables.append(platform, core::mem::take(&mut tables));
-            }
+            queue.begin_batch(platform, here, tables, begun);
             while let Some(run) = runs.peek() {
                 if !self.has_room(space, allocator, queue, run.unmaps) {
                     return false;
@@ -381,8 +411,8 @@ impl<P: Platform> PerCpuQueues<P> {
         // SeqCst: whoever did not count this flush has fenced before, see `note`; so the hardware, told after this, reads the
         // entries cleared, and the bounds below are up to date.
         fence(Ordering::SeqCst);
-        let proof = match self.command(space) {
-            Some(command) => space.invalidate(&[command])?,
+        let proof = match &self.command(space) {
+            Some(command) => space.invalidate(core::slice::from_ref(command))?,
             None => self.served.nothing_waits(),
         };
         self.served.note(number, &proof);
@@ -393,6 +423,7 @@ impl<P: Platform> PerCpuQueues<P> {
     ///
     /// Each queue in which something may wait is looked into with its lock held. Who has queued before is found there; who does
     /// so later reads, after the same lock, that this flush has begun, and waits for the next.
+    #[inline(never)]
     fn command<I: Iommu>(&self, space: &AddressSpace<P, I>) -> Option<Invalidation> {
         if self.flushes == Flushes::Domain {
             return Some(Invalidation::Domain(space.id()));
@@ -437,6 +468,16 @@ impl<P: Platform> PerCpuQueues<P> {
 }
 
 impl Queue {
+    /// Begins to take a batch, which took these table pages out of the table.
+    fn begin_batch<P: Platform>(&mut self, platform: &P, cpu: &CpuQueue<P>, tables: &mut FreedTables, begun: u64) {
+        // Their unmaps count to those that wait.
+        self.close_all(cpu);
+        if !tables.is_empty() {
+            self.tables_begun = begun;
+            self.tables.append(platform, core::mem::take(tables));
+        }
+    }
+
     fn put(&mut self, run: Run, begun: u64) {
         self.unmaps += run.unmaps;
         push_back_within(&mut self.waiting, Waiting { run, begun });

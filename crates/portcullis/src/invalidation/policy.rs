@@ -3,7 +3,7 @@
 
 use super::{
     ASYNCHRONOUS_CAPACITY, AsynchronousQueue, CPU_QUEUE_CAPACITY, Due, GlobalQueue, PerCpuQueues, QUEUE_CAPACITY,
-    QUEUE_TIMEOUT_US, Revocation, Revoked, strict,
+    QUEUE_TIMEOUT_US, Revocation, Revoked, TakenDown, strict,
 };
 use crate::address::IovaRange;
 use crate::error::{CommitError, MapError, NewDomainError, SyncError};
@@ -177,12 +177,10 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
             return Ok(Committed::Deferred);
         }
         match self {
-            Self::Strict(commands, submissions) => {
-                strict::commit(space, allocator, revocation, *commands, *submissions)
-            }
+            Self::Strict(commands, submissions) => strict::commit(space, allocator, revocation, commands, *submissions),
             // No map will come to invalidate, so it is done now.
             Self::AtMap(_) if space.is_poisoned() => {
-                strict::commit(space, allocator, revocation, Commands::PerUnmap, Submissions::Alone)
+                strict::commit(space, allocator, revocation, &Commands::PerUnmap, Submissions::Alone)
             }
             _ => self.queue(space, allocator, revocation),
         }
@@ -196,28 +194,14 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
         allocator: &impl IovaAllocator<P>,
         revocation: &mut Revocation,
     ) -> Result<Committed, CommitError> {
-        let tables = core::mem::take(&mut revocation.tables);
-        let queued = match (self, revocation.only_run()) {
-            (Self::Global(queue), _) => queue.push(space, allocator, revocation.revoked(), tables),
-            // As drivers mostly unmap.
-            (Self::PerCpu(queues), Some(only)) => queues.push(space, allocator, core::iter::once(only), tables),
-            (Self::PerCpu(queues), None) => queues.push(space, allocator, revocation.revoked(), tables),
-            (Self::Asynchronous(queue), _) => {
-                debug_assert!(tables.is_empty(), "table pages are kept");
-                queue.push(space, allocator, revocation.counted())
-            }
-            (Self::AtMap(breach), _) => {
-                debug_assert!(tables.is_empty(), "maps write over what unmaps have left");
-                let platform = space.platform();
-                platform.probe(Step::Enter(Phase::IovaFree));
-                let proof = Proof::by_next_map(breach);
-                revocation.revoked().for_each(|revoked| allocator.free(platform, revoked.range, &proof));
-                Ok(Committed::Deferred)
-            }
-            (Self::Strict(..), _) => unreachable!("strict commits queue nothing"),
-        };
-        revocation.clear_runs();
-        queued
+        // Each of these takes the place of this frame.
+        match self {
+            Self::Global(queue) => queue.push_all(space, allocator, revocation),
+            Self::PerCpu(queues) => queues.push_all(space, allocator, revocation),
+            Self::Asynchronous(queue) => queue.push_all(space, allocator, revocation),
+            Self::AtMap(breach) => leave_all(breach, space, allocator, revocation),
+            Self::Strict(..) => unreachable!("a strict commit leaves nothing for later"),
+        }
     }
 
     /// Ends a batch of one, which cleared translations and took no table page with it. It lies within an aligned run of `WITHIN` pages,
@@ -234,37 +218,27 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
             Self::PerCpu(queues) if queues.closes_runs() => queues.push_one::<WITHIN, _>(space, allocator, range),
             _ => {
                 let revoked = Revoked::one(range, Due::Invalidation, true);
-                self.commit_alone(space, allocator, &revoked, FreedTables::new())
+                self.commit_alone(space, allocator, &mut TakenDown { revoked, tables: FreedTables::new() })
             }
         }
     }
 
-    /// Ends a batch of one, which has an invalidation due and took these table pages out of the table. It needs no revocation, which
-    /// would be half a kilobyte of stack.
+    /// Ends a batch of one, which has an invalidation due. It needs no revocation, which would be half a kilobyte of stack.
     #[inline(never)]
     pub(crate) fn commit_alone(
         &self,
         space: &AddressSpace<P, I>,
         allocator: &impl IovaAllocator<P>,
-        revoked: &Revoked,
-        tables: FreedTables,
+        taken: &mut TakenDown,
     ) -> Result<Committed, CommitError> {
+        // Each of these takes the place of this frame.
         match self {
-            Self::Strict(_, submissions) => {
-                strict::commit_one(space, allocator, revoked, tables, *submissions)
-            }
-            Self::Global(queue) => queue.push(space, allocator, core::iter::once(*revoked), tables),
-            Self::PerCpu(queues) => queues.push(space, allocator, core::iter::once(*revoked), tables),
-            Self::Asynchronous(queue) => queue.push(space, allocator, core::iter::once(*revoked)),
-            Self::AtMap(_) if space.is_poisoned() => {
-                strict::commit_one(space, allocator, revoked, tables, Submissions::Alone)
-            }
-            Self::AtMap(breach) => {
-                let platform = space.platform();
-                platform.probe(Step::Enter(Phase::IovaFree));
-                allocator.free(platform, revoked.range, &Proof::by_next_map(breach));
-                Ok(Committed::Deferred)
-            }
+            Self::Strict(_, submissions) => strict::commit_one(space, allocator, taken, *submissions),
+            Self::Global(queue) => queue.push_alone(space, allocator, taken),
+            Self::PerCpu(queues) => queues.push_alone(space, allocator, taken),
+            Self::Asynchronous(queue) => queue.push_alone(space, allocator, taken),
+            Self::AtMap(_) if space.is_poisoned() => strict::commit_one(space, allocator, taken, Submissions::Alone),
+            Self::AtMap(breach) => leave_alone(breach, space, allocator, taken),
         }
     }
 
@@ -325,4 +299,34 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
             }
         }
     }
+}
+
+/// Gives addresses back whose translations stay as they are, until a map writes over them and invalidates.
+#[inline(never)]
+fn leave_all<P: Platform, I: Iommu>(
+    breach: &'static Breach,
+    space: &AddressSpace<P, I>,
+    allocator: &impl IovaAllocator<P>,
+    revocation: &mut Revocation,
+) -> Result<Committed, CommitError> {
+    let platform = space.platform();
+    platform.probe(Step::Enter(Phase::IovaFree));
+    let proof = Proof::by_next_map(breach);
+    revocation.revoked().for_each(|revoked| allocator.free(platform, revoked.range, &proof));
+    revocation.clear_runs();
+    Ok(Committed::Deferred)
+}
+
+/// The same of one mapping.
+#[inline(never)]
+fn leave_alone<P: Platform, I: Iommu>(
+    breach: &'static Breach,
+    space: &AddressSpace<P, I>,
+    allocator: &impl IovaAllocator<P>,
+    taken: &TakenDown,
+) -> Result<Committed, CommitError> {
+    let platform = space.platform();
+    platform.probe(Step::Enter(Phase::IovaFree));
+    allocator.free(platform, taken.revoked.range, &Proof::by_next_map(breach));
+    Ok(Committed::Deferred)
 }

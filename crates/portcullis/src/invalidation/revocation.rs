@@ -40,6 +40,20 @@ impl Revoked {
     }
 }
 
+/// What an unmap by itself leaves to be committed.
+pub(crate) struct TakenDown {
+    pub(crate) revoked: Revoked,
+    /// Table pages that it took out of the table.
+    pub(crate) tables: FreedTables,
+}
+
+impl TakenDown {
+    /// Of an unmap of `range` that is yet to be made.
+    pub(crate) const fn of(range: IovaRange) -> Self {
+        Self { revoked: Revoked::one(range, Due::Invalidation, true), tables: FreedTables::new() }
+    }
+}
+
 /// What a batch of unmaps leaves to be invalidated, up to [`BATCH_MAX`] of them.
 ///
 /// Dropping it leaks addresses and table pages, which is safe; [`Mapper::commit`](crate::design::Mapper::commit) is what
@@ -138,6 +152,22 @@ impl Revocation {
         let room = Packed::room(range.pages());
         self.owner_and_room += room as u64;
         self.long += room as u8 - 1;
+    }
+
+    /// Notes an unmap of `range` that was let in, if `take_down` makes it.
+    ///
+    /// # Errors
+    /// Those of `take_down`.
+    #[inline(always)]
+    pub(crate) fn note_taken(
+        &mut self,
+        range: IovaRange,
+        take_down: impl FnOnce(&mut TakenDown) -> Result<(), UnmapError>,
+    ) -> Result<(), UnmapError> {
+        let mut taken = TakenDown { tables: core::mem::take(&mut self.tables), ..TakenDown::of(range) };
+        let result = take_down(&mut taken);
+        self.tables = taken.tables;
+        result.inspect(|()| self.note(taken.revoked))
     }
 
     /// Notes an unmap that was let in, is due for invalidation, and took no table page with it. Neighbours in an aligned run of `WITHIN`

@@ -1,7 +1,7 @@
 //! Strict protection: invalidate and wait before anything goes back.
 
 use super::revocation::{Counted, is_within};
-use super::{BATCH_MAX, Commands, Revocation, Revoked, Submissions};
+use super::{BATCH_MAX, Commands, Revocation, Revoked, Submissions, TakenDown};
 use crate::address::IovaRange;
 use crate::error::CommitError;
 use crate::iommu::{Capabilities, Invalidation, Iommu, QueueError};
@@ -9,25 +9,55 @@ use crate::iova::IovaAllocator;
 use crate::platform::{Phase, Platform, Step};
 use crate::proof::{Committed, Proof};
 use crate::space::AddressSpace;
-use crate::table::FreedTables;
 
 /// Submits page-selective commands for the unmaps with one wait behind them all, waits, and frees the addresses and tables.
+#[inline(always)]
 pub(super) fn commit<P: Platform, I: Iommu>(
     space: &AddressSpace<P, I>,
     allocator: &impl IovaAllocator<P>,
     revocation: &mut Revocation,
-    per: Commands,
+    per: &Commands,
     submissions: Submissions,
 ) -> Result<Committed, CommitError> {
-    let platform = space.platform();
-    platform.probe(Step::Enter(Phase::Invalidate));
-    let invalidated = match only_command(space, revocation) {
-        Some(command) => invalidate(space, &[command], submissions),
-        None => invalidate_all(space, revocation, per, submissions),
-    };
+    match only_command(space, revocation) {
+        Some(command) => commit_command(space, allocator, revocation, &command, submissions),
+        None => commit_list(space, allocator, revocation, per, submissions),
+    }
+}
+
+/// Commits unmaps that take one command.
+#[inline(never)]
+fn commit_command<P: Platform, I: Iommu>(
+    space: &AddressSpace<P, I>,
+    allocator: &impl IovaAllocator<P>,
+    revocation: &mut Revocation,
+    command: &Invalidation,
+    submissions: Submissions,
+) -> Result<Committed, CommitError> {
+    space.platform().probe(Step::Enter(Phase::Invalidate));
+    let invalidated = invalidate(space, core::slice::from_ref(command), submissions);
     // Where it fails the ranges and tables leak: quarantined for good (S11).
     let proof = invalidated.inspect_err(|_| revocation.forget())?;
-    platform.probe(Step::Enter(Phase::IovaFree));
+    give_back(space, allocator, revocation, &proof);
+    Ok(Committed::Lost(proof))
+}
+
+/// Commits unmaps that take several.
+#[inline(never)]
+fn commit_list<P: Platform, I: Iommu>(
+    space: &AddressSpace<P, I>,
+    allocator: &impl IovaAllocator<P>,
+    revocation: &mut Revocation,
+    per: &Commands,
+    submissions: Submissions,
+) -> Result<Committed, CommitError> {
+    space.platform().probe(Step::Enter(Phase::Invalidate));
+    let invalidated = match per {
+        Commands::PerUnmap => invalidate_each(space, revocation, submissions),
+        Commands::PerRun { within_pages } => invalidate_runs(space, revocation, *within_pages, submissions),
+    };
+    // As above.
+    let proof = invalidated.inspect_err(|_| revocation.forget())?;
     give_back(space, allocator, revocation, &proof);
     Ok(Committed::Lost(proof))
 }
@@ -49,6 +79,7 @@ fn give_back<P: Platform, I: Iommu>(
     proof: &Proof,
 ) {
     let platform = space.platform();
+    platform.probe(Step::Enter(Phase::IovaFree));
     match revocation.only_run() {
         Some(run) => allocator.free(platform, run.range, proof),
         None => revocation.revoked().for_each(|revoked| allocator.free(platform, revoked.range, proof)),
@@ -57,12 +88,12 @@ fn give_back<P: Platform, I: Iommu>(
     space.release(core::mem::take(&mut revocation.tables), proof);
 }
 
-/// Ends a batch of one, with the table pages that it took out of the table.
+/// Ends a batch of one.
+#[inline(never)]
 pub(super) fn commit_one<P: Platform, I: Iommu>(
     space: &AddressSpace<P, I>,
     allocator: &impl IovaAllocator<P>,
-    revoked: &Revoked,
-    tables: FreedTables,
+    TakenDown { revoked, tables }: &mut TakenDown,
     submissions: Submissions,
 ) -> Result<Committed, CommitError> {
     let platform = space.platform();
@@ -71,20 +102,8 @@ pub(super) fn commit_one<P: Platform, I: Iommu>(
     let proof = invalidate(space, &[space.covering(revoked.range, revoked.leaf_only)], submissions)?;
     platform.probe(Step::Enter(Phase::IovaFree));
     allocator.free(platform, revoked.range, &proof);
-    space.release(tables, &proof);
+    space.release(core::mem::take(tables), &proof);
     Ok(Committed::Lost(proof))
-}
-
-fn invalidate_all<P: Platform, I: Iommu>(
-    space: &AddressSpace<P, I>,
-    revocation: &mut Revocation,
-    per: Commands,
-    submissions: Submissions,
-) -> Result<Proof, QueueError> {
-    match per {
-        Commands::PerUnmap => invalidate_each(space, revocation, submissions),
-        Commands::PerRun { within_pages } => invalidate_runs(space, revocation, within_pages, submissions),
-    }
 }
 
 #[inline(never)]
@@ -140,6 +159,7 @@ impl<R: Iterator<Item = Revoked>> Joined<R> {
         Self { runs, rest: None, within_pages }
     }
 
+    #[inline(always)]
     fn piece(&mut self) -> Option<Revoked> {
         let run = self.rest.take().or_else(|| self.runs.next())?;
         let (first, end) = (run.range.first_pfn(), run.range.end_pfn());

@@ -56,21 +56,35 @@ impl<P: Platform> PlacedRanges<P> {
     ///
     /// # Errors
     /// Those of [`IovaAllocator::set_aside`]; [`MapError::BeyondWidth`], [`MapError::Reserved`] for the interrupt range.
-    #[inline(never)]
+    #[inline(always)]
     pub(crate) fn take(
         &self,
         platform: &P,
         allocator: &impl IovaAllocator<P>,
         pages: u64,
         placement: &Placement,
-        record: Record,
+        record: &mut Record,
     ) -> Result<IovaRange, MapError> {
-        let Some(range) = placement.at() else {
-            let range = allocator.set_aside(platform, pages, placement)?;
-            return self.note(platform, range, record).inspect_err(|_| {
-                allocator.put_back(platform, range, &Proof::never_visible());
-            });
+        let range = match placement.at() {
+            Some(range) => self.take_exactly(platform, allocator, range)?,
+            None => allocator.set_aside(platform, pages, placement)?,
         };
+        // The record comes last: a request that was given pages finds no record of them by one that was not. What is never handed out is
+        // given to one request by the record alone.
+        self.note(platform, range, record).inspect_err(|_| match placement.at() {
+            Some(range) => self.put_back(platform, allocator, range, &Proof::never_visible()),
+            None => allocator.put_back(platform, range, &Proof::never_visible()),
+        })
+    }
+
+    /// The part of [`take`](Self::take) that sets pages aside where a request names them.
+    #[inline(always)]
+    fn take_exactly(
+        &self,
+        platform: &P,
+        allocator: &impl IovaAllocator<P>,
+        range: IovaRange,
+    ) -> Result<IovaRange, MapError> {
         let end_pfn = 1 << (u32::from(self.width) - PAGE_SHIFT);
         if range.end_pfn() > end_pfn {
             let iova = Iova::from_pfn(end_pfn.max(range.first_pfn()));
@@ -78,7 +92,7 @@ impl<P: Platform> PlacedRanges<P> {
         }
         refuse_interrupts(range)?;
         let mut taken = range.first_pfn();
-        for piece in self.handed_out_in(range) {
+        while let Some(piece) = self.handed_out_from(taken, range.end_pfn()) {
             let set_aside = allocator.set_aside(platform, piece.pages(), &Placement::exactly(piece));
             if let Err(error) = set_aside {
                 let done = IovaRange::new(range.first_pfn(), taken - range.first_pfn());
@@ -87,11 +101,7 @@ impl<P: Platform> PlacedRanges<P> {
             }
             taken = piece.end_pfn();
         }
-        // The record comes last, as above: a request that was given pages finds no record of them by one that was not. What is never
-        // handed out is given to one request by the record alone.
-        self.note(platform, range, record).inspect_err(|_| {
-            self.put_back(platform, allocator, range, &Proof::never_visible());
-        })
+        Ok(range)
     }
 
     /// From now on an unmap finds the mapping at `range`: its translations are written.
@@ -108,6 +118,7 @@ impl<P: Platform> PlacedRanges<P> {
     }
 
     /// Takes a range back that was claimed, or not published.
+    #[inline(never)]
     pub(crate) fn give_back(&self, platform: &P, allocator: &impl IovaAllocator<P>, range: IovaRange, proof: &Proof) {
         // As it was taken, backwards: what is the allocator's again is in no record.
         self.forget(platform, range);
@@ -125,9 +136,9 @@ impl<P: Platform> PlacedRanges<P> {
     }
 
     #[inline(never)]
-    fn note(&self, platform: &P, range: IovaRange, Record(mut node): Record) -> Result<IovaRange, MapError> {
+    fn note(&self, platform: &P, range: IovaRange, Record(node): &mut Record) -> Result<IovaRange, MapError> {
         self.ranges.with(|ranges| {
-            ranges.set_aside(platform, range.pages(), &Placement::exactly(range), &mut node)?;
+            ranges.set_aside(platform, range.pages(), &Placement::exactly(range), node)?;
             self.count.store(self.count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
             Ok(range)
         })
@@ -140,20 +151,26 @@ impl<P: Platform> PlacedRanges<P> {
         });
     }
 
+    #[inline(never)]
     fn put_back(&self, platform: &P, allocator: &impl IovaAllocator<P>, range: IovaRange, proof: &Proof) {
-        self.handed_out_in(range).for_each(|piece| allocator.put_back(platform, piece, proof));
+        let mut first = range.first_pfn();
+        while let Some(piece) = self.handed_out_from(first, range.end_pfn()) {
+            allocator.put_back(platform, piece, proof);
+            first = piece.end_pfn();
+        }
     }
 
-    /// The parts of `range` that the allocator would hand out.
-    fn handed_out_in(&self, range: IovaRange) -> impl Iterator<Item = IovaRange> {
-        let mut first = range.first_pfn();
-        let gaps = self.never_handed_out.iter().copied().chain([(range.end_pfn(), range.end_pfn())]);
-        gaps.filter_map(move |(reserved_first, reserved_end)| {
-            let end = reserved_first.min(range.end_pfn());
-            let piece = end.checked_sub(first).and_then(|pages| IovaRange::new(first, pages));
-            first = first.max(reserved_end);
-            piece
-        })
+    /// The first pages of those from `first` to before `end` that the allocator would hand out, up to some that it would not.
+    #[inline(never)]
+    fn handed_out_from(&self, first: u64, end: u64) -> Option<IovaRange> {
+        let mut first = first;
+        for (reserved_first, reserved_end) in &self.never_handed_out {
+            if first < *reserved_first {
+                return IovaRange::new(first, end.min(*reserved_first).checked_sub(first)?);
+            }
+            first = first.max(*reserved_end);
+        }
+        IovaRange::new(first, end.checked_sub(first)?)
     }
 }
 

@@ -121,6 +121,7 @@ impl Leaves<'_> {
 
 impl SecondLevelTable {
     /// [`map`](Self::map) where empty table pages are freed.
+    #[inline(never)]
     pub(super) fn map_counted<P: Platform>(
         &self,
         walker: Walker<'_, P>,
@@ -202,6 +203,7 @@ impl SecondLevelTable {
     }
 
     /// The way to page `pfn`, as far as there are tables.
+    #[inline(always)]
     fn path<'p, P: Platform>(&self, walker: Walker<'p, P>, pfn: u64) -> Path<'p> {
         walker.platform().probe(Step::TableWalk { levels: self.levels });
         let root = frame(walker, self.root);
@@ -291,6 +293,7 @@ impl Leaves<'_> {
 }
 
 /// Clears entries of a table, and makes that visible.
+#[inline(never)]
 fn clear<P: Platform>(walker: Walker<'_, P>, table: &Frame, numbers: Range<usize>, flush_whole_page: bool) {
     let entries = &table[numbers];
     walker.platform().probe(Step::TableClear { entries: entries.len() });

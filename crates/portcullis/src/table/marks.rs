@@ -2,7 +2,6 @@
 //! first one away has claimed the mapping for an unmap.
 
 use super::TableRule;
-use super::freed::FreedTables;
 use super::second_level::{SecondLevelTable, frame, index, span};
 use super::walker::Walker;
 use crate::address::IovaRange;
@@ -63,13 +62,8 @@ impl SecondLevelTable {
         }
         match entries.get(..range.pages() as usize) {
             Some(entries) if pages == 1 => self.clear(walker, entries),
-            _ => {
-                let (mut pfn, mut freed) = (range.first_pfn(), FreedTables::new());
-                while pfn < range.end_pfn() {
-                    pfn = self.clear_next(walker, pfn, range.end_pfn(), &mut freed);
-                }
-                debug_assert!(freed.is_empty(), "pages are kept");
-            }
+            // SAFETY: just claimed.
+            _ => unsafe { self.unmap_kept(walker, range) },
         }
         Ok(())
     }

@@ -147,31 +147,70 @@ impl SecondLevelTable {
         rights: Rights,
         marked: bool,
     ) -> Result<(), MapError> {
-        for segment in segments {
-            self.check_physical(segment)?;
-        }
         if let TableRule::FreedWhenEmpty { .. } = self.rule {
+            for segment in segments {
+                self.check_physical(segment)?;
+            }
             assert!(!marked, "claims are not left to a table that frees its pages");
             return self.map_counted(walker, range, segments, rights);
+        }
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.map_uncounted(walker, range, segments, rights, marked) }
+    }
+
+    /// The same where empty table pages are not freed.
+    ///
+    /// # Errors
+    /// Those of [`map`](Self::map).
+    ///
+    /// # Safety
+    /// That of [`map`](Self::map).
+    #[inline(always)]
+    pub(crate) unsafe fn map_uncounted<P: Platform>(
+        &self,
+        walker: Walker<'_, P>,
+        range: IovaRange,
+        segments: &[Segment],
+        rights: Rights,
+        marked: bool,
+    ) -> Result<(), MapError> {
+        for segment in segments {
+            self.check_physical(segment)?;
         }
         if range.first_pfn() / ENTRIES as u64 == (range.end_pfn() - 1) / ENTRIES as u64
             && range.pages() < ENTRIES as u64
         {
             return self.map_in_one_table(walker, range, segments, rights, marked);
         }
-        for write in [false, true] {
-            let mut pfn = range.first_pfn();
-            for segment in segments {
-                let run = Run { pfn, phys_pfn: segment.phys.pfn(), pages: segment.pages() };
-                self.visit_run(walker, run, rights, write)?;
-                pfn += segment.pages();
-            }
-            debug_assert_eq!(pfn, range.end_pfn());
-        }
+        self.map_runs(walker, range, segments, rights)?;
         if marked {
             self.mark(walker, range);
         }
         Ok(())
+    }
+
+    /// The general case. All runs are prepared before any is written.
+    #[inline(never)]
+    fn map_runs<P: Platform>(
+        &self,
+        walker: Walker<'_, P>,
+        range: IovaRange,
+        segments: &[Segment],
+        rights: Rights,
+    ) -> Result<(), MapError> {
+        let (mut pfn, mut next, mut write) = (range.first_pfn(), 0, false);
+        loop {
+            if let Some(segment) = segments.get(next) {
+                let run = Run { pfn, phys_pfn: segment.phys.pfn(), pages: segment.pages() };
+                self.visit_run(walker, run, rights, write)?;
+                (pfn, next) = (pfn + segment.pages(), next + 1);
+            } else if write {
+                debug_assert_eq!(pfn, range.end_pfn());
+                return Ok(());
+            } else {
+                (pfn, next, write) = (range.first_pfn(), 0, true);
+            }
+        }
     }
 
     /// Refuses what lies beyond what the IOMMU can address.
@@ -209,7 +248,7 @@ impl SecondLevelTable {
     }
 
     /// Goes over one physically contiguous run, first to prepare (tables present, entries absent), then to write.
-    #[inline(never)]
+    #[inline(always)]
     fn visit_run<P: Platform>(
         &self,
         walker: Walker<'_, P>,
@@ -240,6 +279,7 @@ impl SecondLevelTable {
 
     /// The table and level for the next leaf of `run`: the largest leaf that the hardware, the alignment and the length
     /// allow, and whose entry does not already point to a table. Missing tables are added on the way.
+    #[inline(always)]
     pub(super) fn descend<'p, P: Platform>(
         &self,
         walker: Walker<'p, P>,
@@ -324,19 +364,53 @@ impl SecondLevelTable {
     /// `walker` is the one that the table was made with; `range` is exactly that of a mapping which no other CPU unmaps; where
     /// empty table pages are freed, no other map or unmap runs meanwhile.
     pub unsafe fn unmap<P: Platform>(&self, walker: Walker<'_, P>, range: IovaRange, freed: &mut FreedTables) -> bool {
+        let TableRule::FreedWhenEmpty { flush_whole_page } = self.rule else {
+            // SAFETY: the caller's promise, passed on.
+            return unsafe { self.unmap_uncounted(walker, range, freed) };
+        };
         let before = freed.pages();
-        match self.rule {
-            TableRule::FreedWhenEmpty { flush_whole_page } => {
-                self.unmap_counted(walker, range, flush_whole_page, freed);
-            }
-            TableRule::FreedWhenCovered | TableRule::Kept | TableRule::Overwritten => {
-                let mut pfn = range.first_pfn();
-                while pfn < range.end_pfn() {
-                    pfn = self.clear_next(walker, pfn, range.end_pfn(), freed);
-                }
+        self.unmap_counted(walker, range, flush_whole_page, freed);
+        self.note_gone(freed.pages() - before)
+    }
+
+    /// The same where empty table pages are not freed, or only where an unmap covers all that they translate.
+    ///
+    /// # Safety
+    /// That of [`unmap`](Self::unmap).
+    #[inline]
+    pub(crate) unsafe fn unmap_uncounted<P: Platform>(
+        &self,
+        walker: Walker<'_, P>,
+        range: IovaRange,
+        freed: &mut FreedTables,
+    ) -> bool {
+        let before = freed.pages();
+        let mut pfn = range.first_pfn();
+        while pfn < range.end_pfn() {
+            let table;
+            (pfn, table) = self.clear_next(walker, pfn, range.end_pfn());
+            if let Some((root, level)) = table {
+                collect(walker, root, level, freed);
             }
         }
-        let gone = freed.pages() - before;
+        self.note_gone(freed.pages() - before)
+    }
+
+    /// The same where table pages stay.
+    ///
+    /// # Safety
+    /// That of [`unmap`](Self::unmap).
+    pub(crate) unsafe fn unmap_kept<P: Platform>(&self, walker: Walker<'_, P>, range: IovaRange) {
+        let mut pfn = range.first_pfn();
+        while pfn < range.end_pfn() {
+            let gone;
+            (pfn, gone) = self.clear_next(walker, pfn, range.end_pfn());
+            debug_assert!(gone.is_none(), "pages are kept");
+        }
+    }
+
+    /// Counts pages that have left the table. Returns whether there are any.
+    fn note_gone(&self, gone: usize) -> bool {
         self.pages.fetch_sub(gone, Ordering::Relaxed);
         gone > 0
     }
@@ -366,14 +440,15 @@ impl SecondLevelTable {
         walker.show(entries);
     }
 
-    /// Clears from `pfn` on what lies in one table, and returns the first page not done.
+    /// Clears from `pfn` on what lies in one table. Returns the first page not done, and the table page that went, with its level, where
+    /// tables go when they are covered.
+    #[inline(always)]
     pub(super) fn clear_next<P: Platform>(
         &self,
         walker: Walker<'_, P>,
         pfn: u64,
         end_pfn: u64,
-        freed: &mut FreedTables,
-    ) -> u64 {
+    ) -> (u64, Option<(PhysAddr, u8)>) {
         walker.platform().probe(Step::TableWalk { levels: self.levels });
         let mut level = self.levels;
         let mut table = frame(walker, self.root);
@@ -384,7 +459,7 @@ impl SecondLevelTable {
             if level == 1 {
                 let entries = ((end_pfn - pfn) as usize).min(ENTRIES - first);
                 self.clear(walker, &table[first..first + entries]);
-                return pfn + entries as u64;
+                return (pfn + entries as u64, None);
             }
             let covered = self.rule == TableRule::FreedWhenCovered
                 && pfn.is_multiple_of(span(level))
@@ -392,14 +467,11 @@ impl SecondLevelTable {
             let next = (pfn & !(span(level) - 1)) + span(level);
             if !value.is_present() {
                 // A claimed mapping has no hole; nothing lies below this entry to be cleared.
-                return next;
+                return (next, None);
             }
             if value.is_large() || covered {
                 self.clear(walker, core::slice::from_ref(entry));
-                if !value.is_large() {
-                    collect(walker, value.phys(), level - 1, freed);
-                }
-                return next;
+                return (next, (!value.is_large()).then_some((value.phys(), level - 1)));
             }
             table = frame(walker, value.phys());
             level -= 1;

@@ -31,7 +31,7 @@ const EMPTY_MAGAZINES_MAX: usize = DEPOT_MAGAZINES_MAX + 1;
 /// Sizes of [`MagazineAllocator`]: 1, 2, 4 … 32 pages. Larger ranges go to the tree.
 const LINUX_SIZES: usize = 6;
 /// Addresses that are on the way from a magazine to the tree at most.
-const EMPTIED_AT_ONCE: usize = if MAGAZINE_CAPACITY < 8 { MAGAZINE_CAPACITY } else { 8 };
+const EMPTIED_AT_ONCE: usize = if MAGAZINE_CAPACITY < 4 { MAGAZINE_CAPACITY } else { 4 };
 /// How often a depot with more full magazines than there are CPUs gives one back, in microseconds.
 const TRIM_INTERVAL_US: u64 = 100_000;
 

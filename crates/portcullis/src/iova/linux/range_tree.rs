@@ -11,7 +11,7 @@ use crate::address::{Iova, IovaRange, PAGE_SHIFT};
 use crate::error::{MapError, NoMemory, UnmapError};
 use crate::iova::never_handed_out;
 use crate::placement::Placement;
-use crate::platform::memory::{Spare, push_within, try_box, try_reserve};
+use crate::platform::memory::{Spare, boxed, push_within, try_reserve};
 use crate::platform::{Context, Platform, Step};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -93,10 +93,11 @@ pub(in crate::iova) fn may_ever_fit(pages: u64, width: u8) -> bool {
 ///
 /// # Errors
 /// [`NoMemory`].
+#[inline(never)]
 pub(in crate::iova) fn new_node<P: Platform>(platform: &P, context: Context) -> Result<Box<Node>, NoMemory> {
+    let room = try_reserve(platform, context, 1)?;
     let (state, next_parked) = (Cell::new(State::Live), Cell::new(None));
-    let node = Node { link: RBTreeLink::new(), first_pfn: 0, pages: Cell::new(0), size: 0, state, next_parked };
-    try_box(platform, context, node)
+    Ok(boxed(room, Node { link: RBTreeLink::new(), first_pfn: 0, pages: Cell::new(0), size: 0, state, next_parked }))
 }
 
 impl Drop for RangeTree {
@@ -173,6 +174,7 @@ impl RangeTree {
     ///
     /// # Errors
     /// [`MapError::Exhausted`], [`MapError::Overlap`] where it must be at one place, [`MapError::NoMemory`] where no node is left.
+    #[inline(always)]
     pub(in crate::iova) fn set_aside<P: Platform>(
         &mut self,
         platform: &P,
@@ -195,6 +197,7 @@ impl RangeTree {
         })
     }
 
+    #[inline(always)]
     fn place_as_said<P: Platform>(
         &mut self,
         platform: &P,
@@ -343,6 +346,7 @@ impl RangeTree {
 
     /// Figure 2, alloc_iova: from the right neighbour down, until the gap to the left one is wide enough. Gives the node
     /// back where there is no such gap.
+    #[inline(always)]
     fn place<P: Platform>(
         &mut self,
         platform: &P,

@@ -68,7 +68,13 @@ impl<P: Platform> TreeAllocator<P> {
     ) -> Result<IovaRange, MapError> {
         with_spare(
             |_| new_node(platform, Context::Atomic),
-            |spare| self.tree.with(|tree| tree.set_aside(platform, pages, placement, spare)),
+            #[inline(always)]
+            |spare| {
+                self.tree.with(
+                    #[inline(always)]
+                    |tree| tree.set_aside(platform, pages, placement, spare),
+                )
+            },
         )
     }
 
