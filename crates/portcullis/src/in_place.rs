@@ -1,16 +1,7 @@
 //! Values that are made where they are to lie. One that is made on the stack and moved takes several times its size there, and the
 //! stacks of kernels are small.
 
-use crate::error::NoMemory;
-use crate::platform::memory::try_box;
-use crate::platform::{Context, Platform};
-use alloc::boxed::Box;
 use core::mem::MaybeUninit;
-
-/// A box with room for a value.
-pub(crate) fn try_room<T, P: Platform>(platform: &P) -> Result<Box<MaybeUninit<T>>, NoMemory> {
-    try_box(platform, Context::MaySleep, MaybeUninit::uninit())
-}
 
 /// A part of a value that is being made, as room for it.
 ///
@@ -69,14 +60,16 @@ impl<T> Drop for Made<'_, T> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::platform::Context;
     use crate::platform::fake::FakeHost;
+    use crate::platform::memory::try_room;
     use std::rc::Rc;
 
     #[test]
     fn what_is_not_kept_is_dropped() {
         let owner = Rc::new(());
         let made = |keeps: bool| {
-            let mut room = try_room::<Rc<()>, _>(&FakeHost::default()).expect("memory");
+            let mut room = try_room::<Rc<()>, _>(&FakeHost::default(), Context::MaySleep).expect("memory");
             // SAFETY: it writes a value.
             let made = unsafe {
                 Made::by(&mut *room, |room| {

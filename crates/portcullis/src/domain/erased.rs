@@ -8,10 +8,10 @@ use crate::design::{Addressing, Design, DesignInfo, DomainSetup, Info, Mapper, U
 use crate::designs::{DesignId, Visitor};
 use crate::entry::{Entry, Frame};
 use crate::error::{CommitError, NewDomainError, NoMemory, RawMapError, RawUnmapError, UnmapError};
-use crate::in_place::try_room;
 use crate::invalidation::Revocation;
 use crate::iommu::{AttachError, Capabilities, DomainId, Invalidation, Iommu, QueueError, SourceId, Translation};
 use crate::placement::Placement;
+use crate::platform::memory::try_room;
 use crate::platform::memory::{boxed, try_reserve_by};
 use crate::platform::{Context, CpuHint, CpuWords, Lock, LockClass, Platform, Wait};
 use crate::proof::Committed;
@@ -92,7 +92,7 @@ impl DynDomain {
 
             fn visit<D: Design<P, I>>(self) -> Self::Output {
                 let Self(iommu, platform, config) = self;
-                let mut mapper = try_room::<D::Mapper, _>(&platform)?;
+                let mut mapper = try_room::<D::Mapper, _>(&platform, Context::MaySleep)?;
                 // SAFETY: the promise of the caller of `open_unprotected`, passed on.
                 let Face { protection, sub_page, tag, short_way, last } =
                     unsafe { Domain::<D, P, I>::build_in(&mut mapper, iommu, platform, config) }?;

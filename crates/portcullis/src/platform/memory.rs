@@ -4,6 +4,7 @@ use super::{Context, NoMemory, Platform};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use core::mem::MaybeUninit;
 
 /// A vector with room for `capacity`, and with nothing in it.
 pub(crate) fn try_reserve<T, P: Platform>(platform: &P, context: Context, capacity: usize) -> Result<Vec<T>, NoMemory> {
@@ -71,10 +72,24 @@ pub(crate) fn try_box<T, P: Platform>(platform: &P, context: Context, value: T) 
     Ok(boxed(try_reserve(platform, context, 1)?, value))
 }
 
+/// A box with room for a value, which is not moved there.
+pub(crate) fn try_room<T, P: Platform>(platform: &P, context: Context) -> Result<Box<MaybeUninit<T>>, NoMemory> {
+    let mut room = try_reserve::<MaybeUninit<T>, P>(platform, context, 1)?;
+    // SAFETY: reserved, and room may be of any bytes.
+    unsafe { room.set_len(1) };
+    Ok(of_one(room))
+}
+
 /// Moves `value` into `room`, which is for one value exactly.
 pub(crate) fn boxed<T>(mut room: Vec<T>, value: T) -> Box<T> {
     debug_assert!(room.is_empty());
     push_within(&mut room, value);
+    of_one(room)
+}
+
+/// The memory of a vector of one value.
+fn of_one<T>(room: Vec<T>) -> Box<T> {
+    assert_eq!(room.len(), 1);
     let slice: Box<[T]> = room.into_boxed_slice();
     // SAFETY: a slice of one value has the layout of the value, so the box may own it as such.
     unsafe { Box::from_raw(Box::into_raw(slice).cast::<T>()) }

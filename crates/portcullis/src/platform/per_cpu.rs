@@ -1,7 +1,7 @@
 //! One of something for each CPU, on cache lines of their own; and a count made of such.
 
 use super::{Context, CpuHint, NoMemory, Platform};
-use crate::platform::memory::try_slice;
+use crate::platform::memory::{push_within, try_reserve};
 use crate::sync::{AtomicUsize, Ordering};
 use alloc::boxed::Box;
 
@@ -22,12 +22,18 @@ pub(crate) struct PerCpu<T>(Box<[Padded<T>]>);
 
 impl<T> PerCpu<T> {
     /// Makes one for each CPU of `platform`.
+    #[inline(always)]
     pub(crate) fn new<P: Platform>(
         platform: &P,
         mut make: impl FnMut() -> Result<T, NoMemory>,
     ) -> Result<Self, NoMemory> {
         let cpus = platform.cpus().max(1) as usize;
-        try_slice(platform, Context::MaySleep, cpus, || make().map(Padded)).map(Self)
+        let mut all = try_reserve(platform, Context::MaySleep, cpus)?;
+        for _ in 0..cpus {
+            // Padded last: a result of something padded would be moved about with its padding.
+            push_within(&mut all, Padded(make()?));
+        }
+        Ok(Self(all.into_boxed_slice()))
     }
 
     /// That of the CPU that runs; another's, should the hint be out of date.

@@ -119,18 +119,42 @@ impl<P: Platform, const SIZES: usize> Magazines<P, SIZES> {
     ///
     /// # Errors
     /// [`NoMemory`].
+    #[inline(always)]
     pub(in crate::iova) fn new(
         platform: &P,
         width: u8,
         reserved: &[IovaRange],
         smallest: usize,
     ) -> Result<Self, NoMemory> {
-        // Made where they are to lie, and given their memory there: moved about they would take kilobytes of stack.
-        let cpus = PerCpu::new(platform, || Ok(platform.lock(LockClass::Magazine, [const { Pair::NONE }; SIZES])))?;
+        // One after the other: what each takes of the stack does not add up.
+        let cpus = Self::bare_cpus(platform)?;
+        Self::fill_cpus(platform, &cpus)?;
+        Self::over(platform, cpus, width, reserved, smallest)
+    }
+
+    /// The magazines of all CPUs without memory: with it they would be moved about on the stack.
+    #[inline(never)]
+    fn bare_cpus(platform: &P) -> Result<PerCpu<P::Lock<[Pair; SIZES]>>, NoMemory> {
+        PerCpu::new(platform, || Ok(platform.lock(LockClass::Magazine, [const { Pair::NONE }; SIZES])))
+    }
+
+    #[inline(never)]
+    fn fill_cpus(platform: &P, cpus: &PerCpu<P::Lock<[Pair; SIZES]>>) -> Result<(), NoMemory> {
         for (cpu, index) in cpus.iter().flat_map(|cpu| (0..SIZES).map(move |index| (cpu, index))) {
             let pair = Pair::new(platform)?;
             cpu.with(|pairs| pairs[index] = pair);
         }
+        Ok(())
+    }
+
+    #[inline(never)]
+    fn over(
+        platform: &P,
+        cpus: PerCpu<P::Lock<[Pair; SIZES]>>,
+        width: u8,
+        reserved: &[IovaRange],
+        smallest: usize,
+    ) -> Result<Self, NoMemory> {
         Ok(Self {
             smallest,
             cpus,
@@ -389,6 +413,7 @@ impl<P: Platform> MagazineAllocator<P> {
     ///
     /// # Errors
     /// [`NoMemory`].
+    #[inline(always)]
     pub fn new(platform: &P, width: u8, reserved: &[IovaRange]) -> Result<Self, NoMemory> {
         Ok(Self(Magazines::new(platform, width, reserved, 0)?))
     }
