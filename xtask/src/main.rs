@@ -45,14 +45,11 @@ enum Chore {
         list: bool,
     },
     /// How much stack the operations of each design take, with a limit for each: the deepest path through the linked object of a `no_std`
-    /// build, without what the host supplies.
+    /// build, without what the host supplies. And that none of them panics for want of memory.
     Frames {
         /// The functions on each path, with what each of them takes.
         #[arg(long)]
         path: bool,
-        /// Instead, who allocates memory so that a lack of it ends in a panic and not in an error.
-        #[arg(long, conflicts_with = "path")]
-        infallible: bool,
         /// Only the operations of this design.
         #[arg(long)]
         design: Option<String>,
@@ -132,9 +129,8 @@ fn perform(chore: &Chore) -> Result<(), Failure> {
         Chore::Test => test::test(&workspace),
         Chore::Check => check::check(&workspace),
         Chore::Conformance { list } => conformance::conformance(&workspace, *list),
-        Chore::Frames { path, infallible, design } => {
-            let (path, infallible, design) = (*path, *infallible, design.clone());
-            frames::frames(&workspace, &frames::Options { path, infallible, design })
+        Chore::Frames { path, design } => {
+            frames::frames(&workspace, &frames::Options { path: *path, design: design.clone() })
         }
         Chore::Fuzz { seconds, seed } => fuzz::fuzz(&workspace, *seconds, *seed),
         Chore::Soak { operations } => soak::soak(&workspace, *operations),

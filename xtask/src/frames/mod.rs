@@ -1,4 +1,5 @@
-//! `cargo xtask frames`: how much stack the operations of each design take, from the linked object of a `no_std` build.
+//! `cargo xtask frames`: how much stack the operations of each design take, and whether any of them panics where there is no memory, from
+//! the linked object of a `no_std` build.
 
 mod graph;
 mod image;
@@ -11,7 +12,7 @@ use crate::stages::run;
 use crate::workspace::{NO_STD_PROOF, Workspace};
 use graph::{Graph, Step};
 use image::{Image, Place, Target};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
@@ -21,23 +22,6 @@ const FAST_BYTES_MAX: u64 = 1024;
 const BYTES_MAX: u64 = 2048;
 /// The design with the narrower limit.
 const FAST_DESIGN: &str = "portcullis";
-/// What is above its limit still, and may not get deeper than this: design, how the names of its operations begin, bytes.
-const NOT_YET: [(&str, &str, u64); 14] = [
-    ("portcullis", "map", 1792),
-    ("portcullis", "unmap", 2112),
-    ("portcullis", "commit", 1552),
-    ("portcullis", "batch", 2192),
-    ("portcullis", "dyn", 2192),
-    ("identity", "unmap, typed", 2176),
-    ("eiovar", "dyn batch", 2112),
-    ("freebsd", "dyn batch", 2112),
-    ("solaris", "dyn batch", 2112),
-    ("macos", "dyn batch", 2112),
-    ("magazine", "dyn batch", 2112),
-    ("fast-and-safe", "dyn batch", 2112),
-    ("(unit)", "bring up", 2112),
-    ("(unit)", "open, by name", 2880),
-];
 /// The large frame that was put into a design, to be found.
 const PLANTED_BYTES: u64 = 4096;
 /// For what it is built: the only machines that the driver is for.
@@ -59,15 +43,6 @@ impl Root {
     fn bytes_max(&self) -> u64 {
         if self.is_fast && self.design == FAST_DESIGN { FAST_BYTES_MAX } else { BYTES_MAX }
     }
-
-    /// The limit, or what the operation takes beyond it and is [known](NOT_YET) to.
-    fn bytes_allowed(&self) -> u64 {
-        let is_known = |(design, operation, _): &&(&str, &str, u64)| {
-            *design == self.design && self.operation.starts_with(operation)
-        };
-        let known = NOT_YET.iter().find(is_known).map_or(0, |(.., bytes)| *bytes);
-        known.max(self.bytes_max())
-    }
 }
 
 /// What is asked for.
@@ -75,8 +50,6 @@ impl Root {
 pub(crate) struct Options {
     /// Whether to print the functions of each path.
     pub(crate) path: bool,
-    /// Whether to look, instead, who allocates so that a lack of memory ends in a panic.
-    pub(crate) infallible: bool,
     /// Only operations of this design.
     pub(crate) design: Option<String>,
 }
@@ -84,8 +57,7 @@ pub(crate) struct Options {
 /// Builds the object and checks it.
 pub(crate) fn frames(workspace: &Workspace, options: &Options) -> Result<(), Failure> {
     let (path, archive) = build(workspace)?;
-    let found = if options.infallible { infallible(&archive, options) } else { check(&archive, options) };
-    found.map_err(|reason| Failure::Contents { path, reason })
+    check(&archive, options).map_err(|reason| Failure::Contents { path, reason })
 }
 
 /// The static library, and where it is.
@@ -114,15 +86,11 @@ fn check(archive: &[u8], options: &Options) -> Result<(), String> {
     let mut wrong = Vec::new();
     for root in wanted(&image, options)? {
         let Root { design, operation, .. } = &root;
-        let (limit, allowed) = (root.bytes_max(), root.bytes_allowed());
+        let limit = root.bytes_max();
         let (found, is_wrong, path) = match graph.deepest(root.function, root.mapper) {
             Ok((bytes, path)) => {
-                let verdict = match bytes {
-                    _ if bytes > allowed => "  too deep",
-                    _ if bytes > limit => "  above its limit, as is known",
-                    _ => "",
-                };
-                (format!("{bytes:>6} of {limit:>5}{verdict}"), bytes > allowed, path)
+                let verdict = if bytes > limit { "  too deep" } else { "" };
+                (format!("{bytes:>6} of {limit:>5}{verdict}"), bytes > limit, path)
             }
             Err(error) => (error, true, Vec::new()),
         };
@@ -130,57 +98,37 @@ fn check(archive: &[u8], options: &Options) -> Result<(), String> {
         if is_wrong {
             wrong.push(format!("{design}, {operation}: {}", found.trim()));
         }
+        for (caller, _) in graph.forbidden(root.function, root.mapper)? {
+            let caller = &image.functions[caller].name;
+            wrong.push(format!("{design}, {operation}: panics where there is no memory, in {caller}"));
+        }
         if options.path {
             print!("{}", printed(&image, &path));
         }
     }
     wrong.extend(plants(&image, &graph).err());
-    if wrong.is_empty() { Ok(()) } else { Err(format!("{} too deep:\n{}", wrong.len(), wrong.join("\n"))) }
+    if wrong.is_empty() { Ok(()) } else { Err(format!("{} wrong:\n{}", wrong.len(), wrong.join("\n"))) }
 }
 
-/// Sees that a large frame that was put into a design is found, and is what makes the difference to its twin.
+/// Sees that what was put into a design is found, a large frame and a list that grows, and not in its twin.
 fn plants(image: &Image, graph: &Graph<'_>) -> Result<(), String> {
-    let mut bytes = BTreeMap::new();
+    let mut found = BTreeMap::new();
     for root in roots(image, "FRAME_PLANTS")?.iter().filter(|root| root.operation == "map") {
         let (deepest, path) = graph.deepest(root.function, root.mapper)?;
-        let has_it = path.iter().any(|step| {
+        let has_frame = path.iter().any(|step| {
             step.bytes >= PLANTED_BYTES && image.functions[step.function].name.contains("::map_behind_words")
         });
-        bytes.insert(root.design.clone(), (deepest, has_it));
+        let grows = !graph.forbidden(root.function, root.mapper)?.is_empty();
+        found.insert(root.design.clone(), (deepest, has_frame, grows));
     }
-    match (bytes.get("planted"), bytes.get("twin")) {
-        (Some((planted, true)), Some((twin, false)))
+    match (found.get("planted"), found.get("twin")) {
+        (Some((planted, true, true)), Some((twin, false, false)))
             if *planted > BYTES_MAX && *twin + PLANTED_BYTES <= *planted + 64 =>
         {
             Ok(())
         }
-        _ => Err(format!("the frame that was put into a map is not found: {bytes:?}")),
+        _ => Err(format!("what was put into a map is not found: {found:?}")),
     }
-}
-
-/// Prints who calls what ends in a panic where there is no memory.
-fn infallible(archive: &[u8], options: &Options) -> Result<(), String> {
-    let image = Image::read(archive)?;
-    let graph = Graph::new(&image);
-    let mut callers = BTreeMap::new();
-    for root in wanted(&image, options)? {
-        for (caller, callee) in graph.forbidden(root.function, root.mapper)? {
-            let roots: &mut BTreeSet<String> = callers.entry((caller, callee)).or_default();
-            roots.insert(format!("{}, {}", root.design, root.operation));
-        }
-    }
-    for ((caller, callee), roots) in &callers {
-        let name = |index: &usize| &image.functions[*index].name;
-        println!("{}\n    calls {}, in {} operations: {}", name(caller), name(callee), roots.len(), first_of(roots));
-    }
-    match callers.len() {
-        0 => Ok(()),
-        count => Err(format!("{count} functions panic where there is no memory")),
-    }
-}
-
-fn first_of(roots: &BTreeSet<String>) -> &str {
-    roots.first().map_or("", String::as_str)
 }
 
 fn printed(image: &Image, path: &[Step]) -> String {

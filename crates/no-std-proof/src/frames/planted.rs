@@ -1,6 +1,8 @@
-//! A design with a large frame in its map, and its twin without: the check has to find the one and to pass the other.
+//! A design with a large frame in its map, and a list that grows there, and its twin without: the check has to find the one and to pass
+//! the other.
 
 use super::{Hardware, Host};
+use alloc::vec::Vec;
 use core::hint::black_box;
 use portcullis::design::{Design, DesignInfo, DomainSetup, Info, Mapper, Usage};
 use portcullis::designs::Portcullis;
@@ -13,7 +15,7 @@ use portcullis::{DomainId, IovaRange, Request, SourceId};
 /// The design `portcullis` behind so many words on the stack of each map.
 pub struct Behind<const WORDS: usize>;
 
-/// Behind a page of them.
+/// Behind a page of them, and a list.
 pub type Planted = Behind<512>;
 /// Behind one.
 pub type Twin = Behind<1>;
@@ -41,6 +43,11 @@ impl<const WORDS: usize> Forwarder<WORDS> {
     fn map_behind_words(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
         let mut words = [0u64; WORDS];
         black_box(&mut words);
+        let mut list = Vec::new();
+        if WORDS > 1 {
+            list.push(words[0]);
+        }
+        black_box(&list);
         // SAFETY: the promise of the caller of `map`, passed on.
         let mapped = unsafe { self.0.map(request) };
         black_box(&words);

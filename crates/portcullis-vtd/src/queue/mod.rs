@@ -400,7 +400,7 @@ impl<P: Platform> Queue<P> {
         }
         match is_stopped(hardware) {
             true => self.resume_and_look(hardware, submission),
-            false => Ok(false),
+            false => self.look(&hardware.platform, submission),
         }
     }
 

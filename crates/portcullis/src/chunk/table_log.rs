@@ -411,7 +411,7 @@ mod tests {
         let host = FakeHost::default();
         for tables in 1..20 {
             let mut table_log = TableLog::new(&host, 64, vec![(0, 2), (5, 6), (9, 20)]).expect("memory");
-            drop(table_log.take(Lists::new(&host, Context::MaySleep, 64).expect("memory")));
+            table_log.take(&mut Lists::new(&host, Context::MaySleep, 64).expect("memory"));
             let ahead = table_log.numbered_after(tables);
             for _ in 0..tables {
                 table_log.number(64).expect("room").expect("a number");
@@ -430,7 +430,7 @@ mod tests {
         let tables = ChunkTables::new(&host, 64).expect("memory");
         let mut table_log = TableLog::new(&host, 64, Vec::new()).expect("memory");
         assert_eq!(table_log.number(tables.len()), Err(NoMemory), "no list has room");
-        drop(table_log.take(Lists::new(&host, Context::MaySleep, 64).expect("memory")));
+        table_log.take(&mut Lists::new(&host, Context::MaySleep, 64).expect("memory"));
         for frame in &frames {
             let number = table_log.number(tables.len()).expect("room").expect("a number");
             tables.link(number, frame);

@@ -234,7 +234,7 @@ mod tests {
         pages: u64,
         placement: &Placement,
     ) -> Result<IovaRange, MapError> {
-        placed.take(host, allocator, pages, placement, placed.record(host)?)
+        placed.take(host, allocator, pages, placement, &mut placed.record(host)?)
     }
 
     /// Page 16 is the highest below the limit of the one, and the only one for the other: who comes first has it, and the other does
