@@ -371,18 +371,22 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
     /// schedules a sweep, or refused.
     #[inline(never)]
     fn unmap_general(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
-        let AssembledMapper { allocator, space, .. } = &self.base;
-        // Each of these takes the place of this frame.
-        match allocator.chunks_of(range) {
-            Some(chunks) => {
-                space.platform().probe(Step::ChunkUnmap);
-                if self.clear(chunks, range) { self.commit_cleared(range) } else { self.unmap_placed(range) }
-            }
-            None => {
-                space.platform().probe(Step::Unmap);
-                self.base.unmap_by_allocator(range)
-            }
+        let AssembledMapper { allocator, policy, space, .. } = &self.base;
+        // Each of the calls takes the place of this frame.
+        let Some(chunks) = allocator.chunks_of(range) else {
+            space.platform().probe(Step::Unmap);
+            return self.base.unmap_by_allocator(range);
+        };
+        space.platform().probe(Step::ChunkUnmap);
+        if !self.clear(chunks, range) {
+            return self.unmap_placed(range);
         }
+        // A driver that defers unmaps one by one, and often: it takes no more than this.
+        if policy.join::<TABLE_PAGES>(space, range) {
+            self.schedule_sweep_if_none();
+            return Ok(Committed::Deferred);
+        }
+        self.commit_cleared(range)
     }
 
     /// Commits an unmap that has cleared a mapping of chunks.
@@ -391,7 +395,7 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         let AssembledMapper { allocator, policy, space, .. } = &self.base;
         let committed = space.poison_on_panic(
             #[inline(always)]
-            || policy.commit_one::<TABLE_PAGES>(space, allocator, range),
+            || policy.commit_one(space, allocator, range),
         )?;
         self.schedule_sweep_if_none();
         Ok(committed)
@@ -468,6 +472,7 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
     }
 
     #[cold]
+    #[inline(never)]
     fn schedule_sweep(&self) {
         self.unmap_way.store(self.usual_way as u8, Ordering::Relaxed);
         // SeqCst, as the fence in `tick`: either this finds that the last sweep is no longer due, and schedules another, or that

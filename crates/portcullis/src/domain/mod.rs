@@ -381,11 +381,11 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     fn unmap_pages(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
         match self.sub_page {
             SubPage::Bounce => self.unmap_bounced(range),
-            _ => self.unmap_unbounced(range),
+            _ => self.mapper.unmap_apart(range),
         }
     }
 
-    /// The only caller of the mapper for several pages, so that all of that is inlined here.
+    /// The same where nothing is bounced, in a frame that is gone where the mapper takes a general way.
     #[inline(never)]
     fn unmap_unbounced(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
         self.mapper.unmap_apart(range)

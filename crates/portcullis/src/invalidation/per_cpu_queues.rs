@@ -179,30 +179,26 @@ impl<P: Platform> PerCpuQueues<P> {
         self.flushes == Flushes::CoveringRange
     }
 
-    /// Queues an unmap of pages within an aligned run of `WITHIN`, and lets the next ones there join it.
-    ///
-    /// # Errors
-    /// Those of [`push`](Self::push).
+    /// Has an unmap of pages within an aligned run of `WITHIN` join those that wait there. Returns whether it could.
     #[inline(always)]
-    pub(crate) fn push_one<const WITHIN: u64, I: Iommu>(
-        &self,
-        space: &AddressSpace<P, I>,
-        allocator: &impl IovaAllocator<P>,
-        range: IovaRange,
-    ) -> Result<Committed, CommitError> {
+    pub(crate) fn join<const WITHIN: u64, I: Iommu>(&self, space: &AddressSpace<P, I>, range: IovaRange) -> bool {
         let platform = space.platform();
         platform.probe(Step::Enter(Phase::Invalidate));
         // Not in a poisoned domain, where a flush has to come first.
         let open = &self.queues.here(platform).open;
-        if !space.is_poisoned() && open.iter().any(|open| open.join::<WITHIN>(range)) {
+        let is_joined = !space.is_poisoned() && open.iter().any(|open| open.join::<WITHIN>(range));
+        if is_joined {
             platform.probe(Step::FlushQueueJoin);
-            return Ok(Committed::Deferred);
         }
-        self.begin_run(space, allocator, range)
+        is_joined
     }
 
+    /// Queues an unmap that could not [join](Self::join) others, and lets the next ones there join it.
+    ///
+    /// # Errors
+    /// Those of [`push_all`](Self::push_all).
     #[inline(never)]
-    fn begin_run<I: Iommu>(
+    pub(crate) fn begin_run<I: Iommu>(
         &self,
         space: &AddressSpace<P, I>,
         allocator: &impl IovaAllocator<P>,

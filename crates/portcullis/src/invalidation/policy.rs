@@ -2,8 +2,8 @@
 //! per CPU, or only when an address is used again.
 
 use super::{
-    ASYNCHRONOUS_CAPACITY, AsynchronousQueue, CPU_QUEUE_CAPACITY, Due, GlobalQueue, PerCpuQueues, QUEUE_CAPACITY,
-    QUEUE_TIMEOUT_US, Revocation, Revoked, TakenDown, strict,
+    ASYNCHRONOUS_CAPACITY, AsynchronousQueue, CPU_QUEUE_CAPACITY, GlobalQueue, PerCpuQueues, QUEUE_CAPACITY,
+    QUEUE_TIMEOUT_US, Revocation, TakenDown, strict,
 };
 use crate::address::IovaRange;
 use crate::error::{CommitError, MapError, NewDomainError, SyncError};
@@ -204,22 +204,24 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
         }
     }
 
-    /// Ends a batch of one, which cleared translations and took no table page with it. It lies within an aligned run of `WITHIN` pages,
-    /// where its allocator finds by itself which mappings were there, so that neighbours may wait together.
+    /// Has an unmap, which cleared translations and took no table page with it, wait with others for a flush. Returns whether it could. It
+    /// lies within an aligned run of `WITHIN` pages, where its allocator finds by itself which mappings were there.
     #[inline(always)]
-    pub(crate) fn commit_one<const WITHIN: u64>(
+    pub(crate) fn join<const WITHIN: u64>(&self, space: &AddressSpace<P, I>, range: IovaRange) -> bool {
+        matches!(self, Self::PerCpu(queues) if queues.closes_runs() && queues.join::<WITHIN, _>(space, range))
+    }
+
+    /// Ends a batch of one, an unmap that could not [join](Self::join) others.
+    #[inline(always)]
+    pub(crate) fn commit_one(
         &self,
         space: &AddressSpace<P, I>,
         allocator: &impl IovaAllocator<P>,
         range: IovaRange,
     ) -> Result<Committed, CommitError> {
         match self {
-            // A driver that defers unmaps one by one, and often: no batch is built for that.
-            Self::PerCpu(queues) if queues.closes_runs() => queues.push_one::<WITHIN, _>(space, allocator, range),
-            _ => {
-                let revoked = Revoked::one(range, Due::Invalidation, true);
-                self.commit_alone(space, allocator, &mut TakenDown { revoked, tables: FreedTables::new() })
-            }
+            Self::PerCpu(queues) if queues.closes_runs() => queues.begin_run(space, allocator, range),
+            _ => self.commit_alone(space, allocator, &mut TakenDown::of(range)),
         }
     }
 
