@@ -242,8 +242,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "unit-does-not-wait-for-earlier-bursts",
         rule: "S11",
         file: "crates/portcullis-vtd/src/attach.rs",
-        find: r"            self.queue.wait_for(&self.hardware, ticket)?;",
-        replace: r"            let _ = ticket;",
+        find: r"            self.submit_and_wait(burst)?;",
+        replace: r"            let _ = self.submit_burst(burst)?;",
         package: "portcullis-vtd",
         target: "lib",
         test: "tests::long_submissions::a_refused_command_fails_the_submission_whichever_piece_it_is_in",
@@ -252,8 +252,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "unit-ignores-the-error-of-earlier-bursts",
         rule: "S11",
         file: "crates/portcullis-vtd/src/attach.rs",
-        find: r"            self.queue.wait_for(&self.hardware, ticket)?;",
-        replace: r"            let _ = self.queue.wait_for(&self.hardware, ticket);",
+        find: r"            self.submit_and_wait(burst)?;",
+        replace: r"            let _ = self.submit_and_wait(burst);",
         package: "portcullis-vtd",
         target: "lib",
         test: "tests::long_submissions::a_refused_command_fails_the_submission_whichever_piece_it_is_in",
@@ -262,9 +262,11 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "unit-waits-for-the-first-burst-only",
         rule: "S11",
         file: "crates/portcullis-vtd/src/attach.rs",
-        find: r"            self.queue.wait_for(&self.hardware, ticket)?;",
+        find: r"            self.submit_and_wait(burst)?;",
         replace: r"            if rest.len() == commands.len() {
-                self.queue.wait_for(&self.hardware, ticket)?;
+                self.submit_and_wait(burst)?;
+            } else {
+                let _ = self.submit_burst(burst)?;
             }",
         package: "portcullis-vtd",
         target: "lib",
@@ -274,9 +276,11 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "unit-waits-for-the-last-full-burst-only",
         rule: "S11",
         file: "crates/portcullis-vtd/src/attach.rs",
-        find: r"            self.queue.wait_for(&self.hardware, ticket)?;",
+        find: r"            self.submit_and_wait(burst)?;",
         replace: r"            if others.len() <= BURST_MAX {
-                self.queue.wait_for(&self.hardware, ticket)?;
+                self.submit_and_wait(burst)?;
+            } else {
+                let _ = self.submit_burst(burst)?;
             }",
         package: "portcullis-vtd",
         target: "lib",
@@ -286,8 +290,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "unit-ignores-a-dropped-wait-of-earlier-bursts",
         rule: "S11",
         file: "crates/portcullis-vtd/src/attach.rs",
-        find: r"            self.queue.wait_for(&self.hardware, ticket)?;",
-        replace: r"            match self.queue.wait_for(&self.hardware, ticket) {
+        find: r"            self.submit_and_wait(burst)?;",
+        replace: r"            match self.submit_and_wait(burst) {
                 Err(QueueError::Device) => {}
                 other => other?,
             }",
@@ -299,8 +303,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "unit-ignores-a-time-out-of-earlier-bursts",
         rule: "S11",
         file: "crates/portcullis-vtd/src/attach.rs",
-        find: r"            self.queue.wait_for(&self.hardware, ticket)?;",
-        replace: r"            match self.queue.wait_for(&self.hardware, ticket) {
+        find: r"            self.submit_and_wait(burst)?;",
+        replace: r"            match self.submit_and_wait(burst) {
                 Err(QueueError::Timeout(_)) => {}
                 other => other?,
             }",
@@ -473,8 +477,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "ring-written-to-the-last-slot",
         rule: "S2",
         file: "crates/portcullis-vtd/src/queue/mod.rs",
-        find: r"ring.room() >= needed ||",
-        replace: r"ring.room() + 1 >= needed ||",
+        find: r"if ring.room() < needed {",
+        replace: r"if ring.room() + 1 < needed {",
         package: "portcullis-vtd",
         target: "lib",
         test: "tests::full_ring::a_commit_that_cannot_have_a_wait_of_its_own_finds_no_room",
@@ -506,8 +510,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "full-ring-does-not-look-for-errors",
         rule: "S7",
         file: "crates/portcullis-vtd/src/queue/mod.rs",
-        find: r"attempt().or_else(|| self.resume_if_stopped(hardware).err().map(Err))",
-        replace: r"attempt()",
+        find: r"        if is_stopped(hardware) {",
+        replace: r"        if false {",
         package: "portcullis-vtd",
         target: "lib",
         test: "tests::full_ring::a_full_ring_that_has_stopped_goes_on_whole",

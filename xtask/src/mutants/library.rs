@@ -67,7 +67,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "page-is-spent-before-its-invalidation",
         rule: "S3",
-        file: "crates/portcullis/src/chunk/mapper.rs",
+        file: "crates/portcullis/src/chunk/unmaps.rs",
         find: r"let proof = match space.invalidate_at_once(&[command]) {",
         replace: r"cleared.spend(&Proof::never_visible());
                 let proof = match space.invalidate_at_once(&[command]) {",
@@ -121,7 +121,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "failed-map-stays",
         rule: "S11",
         file: "crates/portcullis/src/design/assembled.rs",
-        find: "let _ = self.take_down(range, &mut FreedTables::new());",
+        find: "let _ = self.space.poison_on_panic(|| self.claim_and_clear(&mut TakenDown::of(range)));",
         replace: "",
         package: "portcullis",
         target: "suite",
@@ -186,9 +186,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "batched-unmap-schedules-no-sweep",
         rule: "S7",
-        file: "crates/portcullis/src/chunk/mapper.rs",
-        find: "        self.schedule_sweep_if_none();\n        Ok(committed)",
-        replace: "        Ok(committed)",
+        file: "crates/portcullis/src/chunk/unmaps.rs",
+        find: "this.\n        self.schedule_sweep_if_none();",
+        replace: "this.",
         package: "portcullis",
         target: "suite",
         test: "chunks::s4_tables_leave::tables_go_after_batched_unmaps",
@@ -228,7 +228,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "batched-unmap-is-no-walk",
         rule: "S4",
-        file: "crates/portcullis/src/chunk/mapper.rs",
+        file: "crates/portcullis/src/chunk/unmaps.rs",
         find: "let is_cleared = platform.walk(|| {",
         replace: "let is_cleared = (|f: &dyn Fn() -> bool| f())(&|| {",
         package: "portcullis",
@@ -292,9 +292,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
         rule: "S4",
         file: "crates/portcullis/src/chunk/table_log.rs",
         find: r"if record.spent() == ALL {
-                self.idle.push_back(number);",
+                push_back_within(&mut self.idle, number);",
         replace: r"if record.spent() | 1 == ALL {
-                self.idle.push_back(number);",
+                push_back_within(&mut self.idle, number);",
         package: "portcullis",
         target: "suite",
         test: "chunks::s4_tables_leave::a_straggler_keeps_its_table",
@@ -356,9 +356,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "cpus-that-come-later-have-no-line",
         rule: "S7",
-        file: "crates/portcullis/src/platform/cpu_words.rs",
-        find: "if cpu < self.lines() {",
-        replace: "if cpu > self.lines() {",
+        file: "crates/portcullis/src/platform/per_cpu.rs",
+        find: "if cpu < len {",
+        replace: "if cpu > len {",
         package: "portcullis",
         target: "lib",
         test: "platform::cpu_words::tests::cpus_that_the_platform_did_not_speak_of_share_lines",

@@ -58,8 +58,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "device-is-taken-while-it-is-moved",
         rule: "S1",
         file: "crates/portcullis-vtd/src/attachments.rs",
-        find: r"_ if attached.is_busy => AttachError::Busy(device),",
-        replace: r"_ if false => AttachError::Busy(device),",
+        find: r"_ if attached.is_busy => Some(AttachError::Busy(device)),",
+        replace: r"_ if false => Some(AttachError::Busy(device)),",
         package: "portcullis-vtd",
         target: "lib",
         test: "tests::halts::a_device_that_is_being_moved_is_left_alone",
@@ -164,8 +164,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "unmap-waits-within-its-walk",
         rule: "S4",
-        file: "crates/portcullis/src/chunk/mapper.rs",
-        find: r"Err(pending) => return Some(Err((pending, cleared.mark()))),",
+        file: "crates/portcullis/src/chunk/unmaps.rs",
+        find: r"Err(pending) => return Some(Err(Unspent { pending, mark: cleared.mark() })),",
         replace: r#"Err(pending) => space.invalidate_pending(pending, &[command]).expect("an answer"),"#,
         package: "portcullis",
         target: "suite",
@@ -174,13 +174,13 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "page-unmap-spends-whatever-became-of-it",
         rule: "S11",
-        file: "crates/portcullis/src/chunk/mapper.rs",
-        find: "let proof = space.invalidate_pending(pending, &[command]).map_err(CommitError)?;",
-        replace: r"let proof = match space.invalidate_pending(pending, &[command]) {
+        file: "crates/portcullis/src/chunk/unmaps.rs",
+        find: "let proof = space.invalidate_pending(pending, &[space.covering(range, true)]).map_err(CommitError)?;",
+        replace: r"let proof = match space.invalidate_pending(pending, &[space.covering(range, true)]) {
             Ok(proof) => proof,
             Err(error) => {
                 mark.spend(unsafe { self.chunks().entries(range.first_pfn()) }, &Proof::never_visible());
-                return Err(CommitError(error));
+                return Err(CommitError(error).into());
             }
         };",
         package: "portcullis",
@@ -190,15 +190,15 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "unmap-spends-whatever-became-of-it",
         rule: "S11",
-        file: "crates/portcullis/src/chunk/mapper.rs",
-        find: "let proof = space.invalidate_pending(pending, &[command]).map_err(CommitError)?;",
-        replace: r"let proof = match space.invalidate_pending(pending, &[command]) {
+        file: "crates/portcullis/src/chunk/unmaps.rs",
+        find: "let proof = space.invalidate_pending(pending, &[space.covering(range, true)]).map_err(CommitError)?;",
+        replace: r"let proof = match space.invalidate_pending(pending, &[space.covering(range, true)]) {
             Ok(proof) => proof,
             Err(error) => {
                 if range.pages() > 1 {
                     mark.spend(unsafe { self.chunks().entries(range.first_pfn()) }, &Proof::never_visible());
                 }
-                return Err(CommitError(error));
+                return Err(CommitError(error).into());
             }
         };",
         package: "portcullis",

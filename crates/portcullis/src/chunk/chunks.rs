@@ -23,14 +23,13 @@ use super::tables::ChunkTables;
 use crate::address::IovaRange;
 use crate::error::NoMemory;
 use crate::iova::IovaRequest;
-use crate::platform::memory::{boxed, push_within, try_reserve};
-use crate::platform::{CPU_WORDS, Context, CpuWords, Deadline, Lock, LockClass, Padded, Platform, Step, WordLines};
+use crate::platform::memory::{push_within, try_reserve};
+use crate::platform::{CPU_WORDS, Context, CpuWords, Deadline, Lock, Padded, Platform, Step, WordLines};
 use crate::proof::Proof;
 use crate::request::{Access, Stream};
 use crate::sync::Ordering;
 use crate::table::{ENTRIES, Entry, Frame, Walker};
 use alloc::boxed::Box;
-use alloc::vec::Vec;
 
 /// Pages of a unit, of which chunks are made. The model checker sees small ones, so that it sees them end.
 pub(super) const UNIT_PAGES: u64 = if cfg!(loom) { 1 } else { 16 };
@@ -128,18 +127,6 @@ const fn begin(chunk: Chunk) -> u64 {
     (first + chunk.units as u64 * UNIT_PAGES) << END_SHIFT | first
 }
 
-/// The log behind its lock. Apart, so that the room for moving it is not in the frame of its caller as well.
-#[inline(never)]
-fn boxed_log<P: Platform>(
-    platform: &P,
-    numbers: u32,
-    reserved: Vec<(u64, u64)>,
-) -> Result<Box<Padded<P::Lock<TableLog>>>, NoMemory> {
-    let room = try_reserve(platform, Context::MaySleep, 1)?;
-    let table_log = TableLog::new(platform, numbers, reserved)?;
-    Ok(boxed(room, Padded(platform.lock(LockClass::IovaAllocator, table_log))))
-}
-
 impl<P: Platform> Chunks<P> {
     /// Chunks in the upper half of the addresses below `2^width`, without what `reserved` has of it, by page numbers: first,
     /// and one past the last. [None](Self::is_none) where that is too little.
@@ -153,7 +140,7 @@ impl<P: Platform> Chunks<P> {
         above.for_each(|(first, end)| push_within(&mut tables, (number(*first), number(end - 1) + 1)));
         let (cpus, rings) = (platform.cpu_words(NO_CHUNK)?, WordLines::with_lines(platform, RINGS, NO_CHUNK)?);
         let cursors = (cpus.lines() + RINGS) * CPU_WORDS;
-        let table_log = boxed_log(platform, numbers as u32, tables)?;
+        let table_log = TableLog::boxed(platform, numbers as u32, tables)?;
         Ok(Self {
             first_pfn,
             numbers: numbers as usize,

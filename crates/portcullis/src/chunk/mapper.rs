@@ -4,23 +4,22 @@
 //! those that are there to stay, and all where addresses are narrow have theirs below, in the magazines and the tree of
 //! `magazine`: they are the base's, which also commits what is not invalidated at once, for both halves.
 
-use super::chunks::{CHUNK_PAGES, Chunks, TABLE_IDLE_US, TABLE_PAGES, Taken};
+use super::chunks::{CHUNK_PAGES, Chunks, TABLE_IDLE_US, Taken};
 use super::halves::{Halves, has_place};
-use super::page_states::{self, ClearedMark};
+use super::page_states::{self};
 use super::reclaim::Reclaim;
 use crate::address::{IovaRange, Segment};
 use crate::design::{AssembledMapper, DomainSetup, LockFree, Mapper, Parts, Usage};
 use crate::error::{CommitError, MapError, NewDomainError, NoMemory, RawMapError, RawUnmapError, UnmapError};
 use crate::in_place::{Made, part};
 use crate::invalidation::{CPU_QUEUE_CAPACITY, Commands, Deferral, Flushes, Revocation, Submissions, TakenDown};
-use crate::iommu::{AttachError, DomainId, Invalidation, Iommu, SourceId};
+use crate::iommu::{AttachError, DomainId, Iommu, SourceId};
 use crate::iova::IovaRequest;
 use crate::placement::Placement;
 use crate::platform::{Context, Phase, Platform, Step};
 use crate::proof::Committed;
 use crate::request::{Access, Lifetime, Request, Stream};
 use crate::safety::Protection;
-use crate::space::Pending;
 use crate::sub_page::{Bounce, BouncePages, Chain};
 use crate::sync::{AtomicU8, Ordering, fence};
 use crate::table::{Frame, TableRule};
@@ -42,12 +41,6 @@ pub(super) enum UnmapWay {
     General,
     /// As in `General`; and this unmap, or one of a batch, schedules a sweep. None is scheduled, although there are many tables.
     GeneralAndSweep,
-}
-
-/// A mapping that was cleared, and whose invalidation is not known to be done.
-struct Unspent<I: Iommu> {
-    pending: Pending<I::Ticket>,
-    mark: ClearedMark,
 }
 
 /// What a request says beside its memory. It fits into two registers.
@@ -124,7 +117,7 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         Ok(())
     }
 
-    fn chunks(&self) -> &Chunks<P> {
+    pub(super) fn chunks(&self) -> &Chunks<P> {
         &self.base.allocator.chunks
     }
 
@@ -208,264 +201,16 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         )
     }
 
-    /// Clears the mapping at `range`, of `ONE` page or of several, has it invalidated, and spends it; or says what is left to be
-    /// [waited for](Self::await_and_spend). `None` where no such mapping is in a chunk. The hardware has page-selective commands.
-    #[inline(always)]
-    fn clear_invalidate_spend<const ONE: bool>(&self, range: IovaRange) -> Option<Result<Committed, Unspent<I>>> {
-        let space = &self.base.space;
-        let platform = space.platform();
-        platform.probe(Step::Enter(Phase::Table));
-        platform.probe(Step::ChunkFind);
-        let range = if ONE { IovaRange::of(range.first_pfn(), 1) } else { range };
-        let command = match ONE {
-            true => Invalidation::Pages { domain: space.id(), first: range.start(), mask: 0, leaf_only: true },
-            false => space.covering(range, true),
-        };
-        // A walk until the range is spent, where the hardware has done the command by then. A mapping keeps its table until it is spent;
-        // but of two unmaps that race for it one may be late, and still be here when the other has spent it.
-        platform.walk(
-            // In line, as all of it is.
-            #[inline(always)]
-            || {
-                // SAFETY: within a walk.
-                let entries = unsafe { self.chunks().entries(range.first_pfn()) };
-                let cleared = page_states::clear(platform, entries, range)?.make_visible(space.walker());
-                // Only now: an unmap that finds no mapping in a chunk goes the general way, and is charged there.
-                platform.probe(Step::Enter(Phase::Other));
-                platform.probe(Step::ChunkUnmap);
-                platform.probe(Step::Enter(Phase::Invalidate));
-                let proof = match space.invalidate_at_once(&[command]) {
-                    Ok(proof) => proof,
-                    Err(pending) => return Some(Err(Unspent { pending, mark: cleared.mark() })),
-                };
-                platform.probe(Step::Enter(Phase::IovaFree));
-                platform.probe(Step::ChunkReturn);
-                cleared.spend(&proof);
-                Some(Ok(Committed::Lost(proof)))
-            },
-        )
-    }
-
-    /// The same for any length, in a frame that is gone when the rest is done.
-    #[inline(never)]
-    fn unmap_chunked(&self, range: IovaRange) -> Option<Result<Committed, Unspent<I>>> {
-        self.clear_invalidate_spend::<false>(range)
-    }
-
     /// Whether unmaps are one command each.
     #[inline(always)]
-    fn is_one_command(&self) -> bool {
+    pub(super) fn is_one_command(&self) -> bool {
         self.unmap_way.load(Ordering::Relaxed) == UnmapWay::OneCommand as u8
-    }
-
-    /// Waits for the invalidation of the mapping at `range`, which was cleared, outside of any walk, and spends it.
-    #[cold]
-    #[inline(never)]
-    fn await_and_spend(
-        &self,
-        range: IovaRange,
-        Unspent { pending, mark }: Unspent<I>,
-    ) -> Result<Committed, RawUnmapError> {
-        let space = &self.base.space;
-        let platform = space.platform();
-        let proof = space.invalidate_pending(pending, &[space.covering(range, true)]).map_err(CommitError)?;
-        platform.probe(Step::Enter(Phase::IovaFree));
-        platform.probe(Step::ChunkFind);
-        platform.walk(|| {
-            platform.probe(Step::ChunkReturn);
-            // SAFETY: within a walk.
-            mark.spend(unsafe { self.chunks().entries(range.first_pfn()) }, &proof);
-        });
-        Ok(Committed::Lost(proof))
-    }
-
-    /// Clears the mapping at exactly `range`, if it is one in a chunk. The commit makes that visible.
-    #[inline(always)]
-    fn clear_for_commit(&self, range: IovaRange) -> bool {
-        let space = &self.base.space;
-        let platform = space.platform();
-        platform.probe(Step::Enter(Phase::Table));
-        platform.probe(Step::ChunkFind);
-        let is_cleared = platform.walk(|| {
-            // SAFETY: within a walk.
-            let entries = unsafe { self.chunks().entries(range.first_pfn()) };
-            page_states::clear(platform, entries, range).is_some()
-        });
-        if is_cleared {
-            platform.probe(Step::Enter(Phase::Other));
-            platform.probe(Step::ChunkUnmap);
-        }
-        is_cleared
-    }
-
-    /// An unmap that finds no mapping in a chunk: of the lower half, of what was placed, or refused.
-    #[inline(never)]
-    fn take_down_general(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
-        let AssembledMapper { allocator, space, .. } = &self.base;
-        out.note_taken(range, |taken| match allocator.chunks_of(range) {
-            Some(chunks) => self.base.take_down_placed(taken, self.refusal(chunks, range)),
-            None => {
-                space.platform().probe(Step::Unmap);
-                self.base.take_down(taken)
-            }
-        })
-    }
-
-    /// The only run that unmaps have left, and its command, where they can be committed by that.
-    #[inline(always)]
-    fn only_command(&self, revocation: &Revocation) -> Option<(IovaRange, Invalidation)> {
-        let run = revocation.only_joined_run()?;
-        let space = &self.base.space;
-        if !self.is_one_command() || !revocation.is_of(space.batch_tag()) {
-            return None;
-        }
-        let command = space.covering(run, true);
-        matches!(command, Invalidation::Pages { .. }).then_some((run, command))
-    }
-
-    /// Commits unmaps by one command.
-    #[inline(never)]
-    fn commit_run(
-        &self,
-        revocation: &mut Revocation,
-        run: IovaRange,
-        command: Invalidation,
-    ) -> Result<Committed, CommitError> {
-        let AssembledMapper { allocator, space, .. } = &self.base;
-        let platform = space.platform();
-        allocator.chunks.make_visible(space.walker(), run);
-        platform.probe(Step::Enter(Phase::Invalidate));
-        let proof = match space.invalidate_shared(&[command]) {
-            Ok(proof) => proof,
-            Err(error) => {
-                // The pages stay cleared: quarantined for good (S11).
-                revocation.forget();
-                return Err(CommitError(error));
-            }
-        };
-        platform.probe(Step::Enter(Phase::IovaFree));
-        allocator.chunks.spend(platform, run, &proof);
-        revocation.clear_runs();
-        Ok(Committed::Lost(proof))
-    }
-
-    /// Makes visible what unmaps have cleared in chunks.
-    #[inline(never)]
-    fn make_visible(&self, revocation: &Revocation) {
-        let AssembledMapper { allocator, space, .. } = &self.base;
-        let runs = revocation.revoked().map(|revoked| revoked.range);
-        runs.filter(|run| allocator.chunks_of(*run).is_some())
-            .for_each(|run| allocator.chunks.make_visible(space.walker(), run));
-    }
-
-    #[inline(never)]
-    fn commit_general(&self, revocation: &mut Revocation) -> Result<Committed, CommitError> {
-        self.make_visible(revocation);
-        let committed = self.base.commit(revocation)?;
-        // Not with the unmaps: if the batch is held for long, that sweep comes and goes before this.
-        self.schedule_sweep_if_none();
-        Ok(committed)
-    }
-
-    /// An unmap, committed, that is not one command: deferred, of the lower half, with other commands, the one that
-    /// schedules a sweep, or refused.
-    #[inline(never)]
-    fn unmap_general(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
-        let AssembledMapper { allocator, policy, space, .. } = &self.base;
-        // Each of the calls takes the place of this frame.
-        let Some(chunks) = allocator.chunks_of(range) else {
-            space.platform().probe(Step::Unmap);
-            return self.base.unmap_by_allocator(range);
-        };
-        space.platform().probe(Step::ChunkUnmap);
-        if !self.clear(chunks, range) {
-            return self.unmap_placed(range);
-        }
-        // A driver that defers unmaps one by one, and often: it takes no more than this.
-        if policy.join::<TABLE_PAGES>(space, range) {
-            self.schedule_sweep_if_none();
-            return Ok(Committed::Deferred);
-        }
-        self.commit_cleared(range)
-    }
-
-    /// Commits an unmap that has cleared a mapping of chunks.
-    #[inline(never)]
-    fn commit_cleared(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
-        let AssembledMapper { allocator, policy, space, .. } = &self.base;
-        let committed = space.poison_on_panic(
-            #[inline(always)]
-            || policy.commit_one(space, allocator, range),
-        )?;
-        self.schedule_sweep_if_none();
-        Ok(committed)
-    }
-
-    /// An unmap in the upper half that finds no mapping in a chunk. What is reserved there may hold what was placed.
-    #[cold]
-    #[inline(never)]
-    fn unmap_placed(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
-        self.base.unmap_placed(range, self.refusal(self.chunks(), range))
-    }
-
-    /// The first half of such an unmap: takes the mapping down.
-    #[inline(never)]
-    fn take_down_alone(&self, taken: &mut TakenDown) -> Result<(), UnmapError> {
-        let AssembledMapper { allocator, space, .. } = &self.base;
-        let range = taken.revoked.range;
-        match allocator.chunks_of(range) {
-            Some(chunks) => {
-                space.platform().probe(Step::ChunkUnmap);
-                match self.clear(chunks, range) {
-                    true => Ok(()),
-                    false => self.base.take_down_placed(taken, self.refusal(chunks, range)),
-                }
-            }
-            None => {
-                space.platform().probe(Step::Unmap);
-                self.base.take_down(taken)
-            }
-        }
-    }
-
-    /// Clears the mapping at exactly `range`, which lies in `chunks`, and makes that visible. It is not invalidated yet. False where there
-    /// is a [reason](Self::refusal) not to.
-    #[inline(always)]
-    fn clear(&self, chunks: &Chunks<P>, range: IovaRange) -> bool {
-        if self.base.space.has_panicked() {
-            // It could not be committed.
-            return false;
-        }
-        let space = &self.base.space;
-        let platform = space.platform();
-        platform.probe(Step::Enter(Phase::Table));
-        platform.probe(Step::ChunkFind);
-        platform.walk(
-            #[inline(always)]
-            move || {
-                // SAFETY: within a walk.
-                let entries = unsafe { chunks.entries(range.first_pfn()) };
-                let cleared = page_states::clear(platform, entries, range);
-                cleared.map(|cleared| cleared.make_visible(space.walker())).is_some()
-            },
-        )
-    }
-
-    /// Why no mapping at exactly `range`, which lies in `chunks`, is unmapped.
-    #[cold]
-    fn refusal(&self, chunks: &Chunks<P>, range: IovaRange) -> UnmapError {
-        if self.base.space.has_panicked() {
-            return UnmapError::Poisoned;
-        }
-        // SAFETY: within a walk.
-        let refusal = || page_states::refusal(unsafe { chunks.entries(range.first_pfn()) }, range);
-        self.base.space.platform().walk(refusal)
     }
 
     /// Unmaps of pages of chunks come by here once they are committed, but for those of one command: they have read that no sweep is
     /// left to them. Those of the lower half, committed by themselves, leave no table to be swept.
     #[inline(always)]
-    fn schedule_sweep_if_none(&self) {
+    pub(super) fn schedule_sweep_if_none(&self) {
         if self.is_sweep_left_to_unmaps() {
             self.schedule_sweep();
         }

@@ -41,6 +41,7 @@ mod reclaim;
 mod table_log;
 mod table_record;
 mod tables;
+mod unmaps;
 
 pub use chunks::{CHUNK_PAGES, CHUNKED_PAGES_MAX, TABLE_IDLE_US};
 pub use mapper::Chunked;

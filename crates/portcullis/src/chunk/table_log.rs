@@ -15,8 +15,8 @@ use super::page_states;
 use super::table_record::{ALL, TableRecord, run, runs};
 use super::tables::ChunkTables;
 use crate::error::NoMemory;
-use crate::platform::memory::{move_into, push_back_within, push_within, try_reserve, try_slice};
-use crate::platform::{Context, Platform};
+use crate::platform::memory::{boxed, move_into, push_back_within, push_within, try_reserve, try_slice};
+use crate::platform::{Context, LockClass, Padded, Platform};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -103,6 +103,18 @@ impl TableLog {
             reserved,
             room: 0,
         })
+    }
+
+    /// The same behind its lock, made in the box: to move it there would take room in the frames of its callers.
+    #[inline(never)]
+    pub(super) fn boxed<P: Platform>(
+        platform: &P,
+        numbers: u32,
+        reserved: Vec<(u64, u64)>,
+    ) -> Result<Box<Padded<P::Lock<Self>>>, NoMemory> {
+        let room = try_reserve(platform, Context::MaySleep, 1)?;
+        let table_log = Self::new(platform, numbers, reserved)?;
+        Ok(boxed(room, Padded(platform.lock(LockClass::IovaAllocator, table_log))))
     }
 
     /// Opens another table for chunks of so many units, if the last one has nothing left. Returns whether there is one open now;

@@ -8,16 +8,16 @@ use crate::error::{
     CommitError, MapError, NewDomainError, NoMemory, RawMapError, RawUnmapError, SyncError, UnmapError,
 };
 use crate::in_place::{Made, part};
-use crate::invalidation::{Commands, Deferral, Due, Policy, Revocation, Submissions, TakenDown};
+use crate::invalidation::{Commands, Deferral, Policy, Revocation, Submissions, TakenDown};
 use crate::iommu::{AttachError, DomainId, Iommu, QueueError, SourceId};
-use crate::iova::{Claim, IovaAllocator, IovaRequest, PlacedRanges};
+use crate::iova::{IovaAllocator, IovaRequest, PlacedRanges};
 use crate::placement::Placement;
 use crate::platform::{Context, Phase, Platform, Step};
 use crate::proof::{Committed, Proof};
 use crate::request::Request;
 use crate::space::AddressSpace;
 use crate::sub_page::{BOUNCE_PAGES_MAX, Bounce, BouncePages, Chain};
-use crate::table::{FreedTables, TableRule};
+use crate::table::TableRule;
 use core::mem::MaybeUninit;
 
 /// How often a map that needs memory under a lock asks the host for it: other CPUs may take what was meant for it.
@@ -336,133 +336,6 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
             // SAFETY: as above.
             false => unsafe { self.space.map_uncounted(range, segments, access, marked) },
         }
-    }
-
-    /// Clears the translations of a mapping that this unmap has claimed. Returns whether table pages went to `tables`.
-    ///
-    /// # Safety
-    /// That of [`AddressSpace::unmap`].
-    #[inline(always)]
-    pub(super) unsafe fn erase(&self, range: IovaRange, tables: &mut FreedTables) -> bool {
-        // Likewise, only a table that claims do not walk frees pages at all.
-        match (L::TABLE_EXCLUSIVE, A::TABLE_CLAIM_PAGES_MAX > 0) {
-            // SAFETY: the caller's promise, passed on.
-            (true, _) => unsafe { self.space.unmap(range, tables) },
-            // SAFETY: as above.
-            (false, false) => unsafe { self.space.unmap_uncounted(range, tables) },
-            (false, true) => {
-                // SAFETY: as above.
-                unsafe { self.space.unmap_kept(range) };
-                false
-            }
-        }
-    }
-
-    /// Unmaps the mapping at exactly `range` and commits that: a batch of one.
-    ///
-    /// # Errors
-    /// Those of [`Mapper::unmap_now`].
-    #[inline(never)]
-    pub(crate) fn unmap_by_allocator(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
-        let mut taken = TakenDown::of(range);
-        self.take_down(&mut taken)?;
-        Ok(self.commit_alone(&mut taken)?)
-    }
-
-    /// Ends a batch of one.
-    ///
-    /// # Errors
-    /// Those of [`Mapper::commit`].
-    #[inline(never)]
-    pub(crate) fn commit_alone(&self, taken: &mut TakenDown) -> Result<Committed, CommitError> {
-        let Self { allocator, policy, space, .. } = self;
-        if space.has_panicked() {
-            return Err(CommitError(QueueError::Panicked));
-        }
-        space.poison_on_panic(
-            #[inline(always)]
-            || {
-                if policy.must_clear(space) {
-                    self.clear_left_alone(taken);
-                }
-                match taken.revoked.due {
-                    Due::Invalidation => policy.commit_alone(space, allocator, taken),
-                    Due::InvalidationAtOnce => self.commit_placed(taken),
-                    Due::Nothing => Ok(self.give_back_shared(taken)),
-                }
-            },
-        )
-    }
-
-    /// Gives the address of a mapping back whose pages other mappings share.
-    #[inline(never)]
-    fn give_back_shared(&self, taken: &mut TakenDown) -> Committed {
-        let Self { allocator, space, .. } = self;
-        let proof = Proof::still_shared();
-        allocator.free(space.platform(), taken.revoked.range, &proof);
-        space.release(core::mem::take(&mut taken.tables), &proof);
-        Committed::Lost(proof)
-    }
-
-    /// Claims the mapping at exactly the range of `taken`, and clears its translations unless the policy leaves them. Then `taken` is to be
-    /// committed.
-    ///
-    /// # Errors
-    /// Those of [`Mapper::unmap`].
-    pub(crate) fn take_down(&self, taken: &mut TakenDown) -> Result<(), UnmapError> {
-        if self.space.has_panicked() {
-            return Err(UnmapError::Poisoned);
-        }
-        match self.space.poison_on_panic(|| self.claim_and_clear(taken)) {
-            Ok(()) => Ok(()),
-            Err(refused) => self.take_down_placed(taken, refused),
-        }
-    }
-
-    #[inline(never)]
-    fn claim_and_clear(&self, TakenDown { revoked, tables }: &mut TakenDown) -> Result<(), UnmapError> {
-        self.locking.whole(
-            revoked.range.pages(),
-            #[inline(always)]
-            || {
-                let claim = self.allocator.claim(self.space.platform(), revoked.range)?;
-                if !self.policy.leaves_translations(&self.space) {
-                    revoked.leaf_only = self.clear(claim, revoked.range, tables)?;
-                }
-                Ok(())
-            },
-        )
-    }
-
-    /// Clears the translations that unmaps have left to a map, in a domain that was poisoned since: none will come and write over them.
-    #[cold]
-    #[inline(never)]
-    fn clear_left(&self, revocation: &mut Revocation) {
-        let mut tables = core::mem::take(&mut revocation.tables);
-        for revoked in revocation.revoked() {
-            // SAFETY: this commit has the claim on the mapping, and gives the range back after this.
-            unsafe { self.erase(revoked.range, &mut tables) };
-        }
-        revocation.tables = tables;
-    }
-
-    /// The same for a batch of one.
-    #[cold]
-    #[inline(never)]
-    fn clear_left_alone(&self, taken: &mut TakenDown) {
-        // SAFETY: as above.
-        unsafe { self.erase(taken.revoked.range, &mut taken.tables) };
-    }
-
-    /// Clears the translations of a mapping with this claim on it. Returns whether no table page went with it.
-    fn clear(&self, claim: Claim, range: IovaRange, tables: &mut FreedTables) -> Result<bool, UnmapError> {
-        self.space.platform().probe(Step::Enter(Phase::Table));
-        self.locking.table(range, || match claim {
-            // SAFETY: the claim makes this the only unmap of the mapping; the lock as in `allocate_and_write`.
-            Claim::Held => Ok(!unsafe { self.erase(range, tables) }),
-            // SAFETY: only ranges that the allocator leaves to the table are mapped with marks.
-            Claim::ByTable => unsafe { self.space.claim_and_unmap(range) }.map(|()| true),
-        })
     }
 }
 

@@ -6,6 +6,7 @@ mod locking;
 mod options;
 mod physical;
 mod placed;
+mod unmaps;
 
 pub use assembled::{AssembledMapper, Parts};
 pub(crate) use identity::dynamic_identity_in;

@@ -36,10 +36,7 @@ fn commit_command<P: Platform, I: Iommu>(
 ) -> Result<Committed, CommitError> {
     space.platform().probe(Step::Enter(Phase::Invalidate));
     let invalidated = invalidate(space, core::slice::from_ref(command), submissions);
-    // Where it fails the ranges and tables leak: quarantined for good (S11).
-    let proof = invalidated.inspect_err(|_| revocation.forget())?;
-    give_back(space, allocator, revocation, &proof);
-    Ok(Committed::Lost(proof))
+    conclude(space, allocator, revocation, invalidated)
 }
 
 /// Commits unmaps that take several.
@@ -56,10 +53,7 @@ fn commit_list<P: Platform, I: Iommu>(
         Commands::PerUnmap => invalidate_each(space, revocation, submissions),
         Commands::PerRun { within_pages } => invalidate_runs(space, revocation, *within_pages, submissions),
     };
-    // As above.
-    let proof = invalidated.inspect_err(|_| revocation.forget())?;
-    give_back(space, allocator, revocation, &proof);
-    Ok(Committed::Lost(proof))
+    conclude(space, allocator, revocation, invalidated)
 }
 
 /// The command for all of them, where they are one run. So drivers mostly unmap, and no list is built for that.
@@ -70,22 +64,25 @@ fn only_command<P: Platform, I: Iommu>(space: &AddressSpace<P, I>, revocation: &
     (run.unmaps == 1 || matches!(command, Invalidation::Pages { .. })).then_some(command)
 }
 
-/// Gives addresses and tables back. Apart, so that what goes over them is not on the stack while they are invalidated.
+/// Gives addresses and tables back, if they were invalidated. Apart, so that what goes over them is not on the stack while that is waited for.
 #[inline(never)]
-fn give_back<P: Platform, I: Iommu>(
+fn conclude<P: Platform, I: Iommu>(
     space: &AddressSpace<P, I>,
     allocator: &impl IovaAllocator<P>,
     revocation: &mut Revocation,
-    proof: &Proof,
-) {
+    invalidated: Result<Proof, QueueError>,
+) -> Result<Committed, CommitError> {
     let platform = space.platform();
+    // Where it fails the ranges and tables leak: quarantined for good (S11).
+    let proof = invalidated.inspect_err(|_| revocation.forget())?;
     platform.probe(Step::Enter(Phase::IovaFree));
     match revocation.only_run() {
-        Some(run) => allocator.free(platform, run.range, proof),
-        None => revocation.revoked().for_each(|revoked| allocator.free(platform, revoked.range, proof)),
+        Some(run) => allocator.free(platform, run.range, &proof),
+        None => revocation.revoked().for_each(|revoked| allocator.free(platform, revoked.range, &proof)),
     }
     revocation.clear_runs();
-    space.release(core::mem::take(&mut revocation.tables), proof);
+    space.release(core::mem::take(&mut revocation.tables), &proof);
+    Ok(Committed::Lost(proof))
 }
 
 /// Ends a batch of one.
