@@ -17,33 +17,32 @@ pub struct RegisterTimeout {
     pub limit_us: u64,
 }
 
-/// How long somebody waits for something, who looks again after every pause. Reads no clock before the first.
+/// How long somebody waits for something, who looks again and again. Reads no clock before the first look was in vain.
 pub(crate) struct Patience {
     limit_us: u64,
-    /// When it began to wait; [`NOT_YET`](Self::NOT_YET) before it did, and [`OVER`](Self::OVER) when it is to look once more.
+    /// When it began, or one of the two below.
     start_us: u64,
 }
 
 impl Patience {
+    /// Nobody has waited yet.
     const NOT_YET: u64 = u64::MAX;
+    /// The time limit has passed, and the last look is being made.
     const OVER: u64 = u64::MAX - 1;
 
-    /// At most so long.
+    /// So long at most.
     pub(crate) const fn new(limit_us: u64) -> Self {
         Self { limit_us, start_us: Self::NOT_YET }
     }
 
-    /// Pauses before the next look; false where the last one was made after the time limit.
-    pub(crate) fn pause<P: Platform>(&mut self, platform: &P, wait: Wait) -> bool {
+    /// Whether to look once more, after a look that was in vain. The clock is read before the look, so one that was kept from running past
+    /// the limit still looks once more.
+    pub(crate) fn lasts<P: Platform>(&mut self, platform: &P) -> bool {
         match self.start_us {
             Self::OVER => return false,
             Self::NOT_YET => self.start_us = platform.now_us(),
+            start_us if platform.now_us().saturating_sub(start_us) >= self.limit_us => self.start_us = Self::OVER,
             _ => {}
-        }
-        platform.pause(wait);
-        // The clock is read before the look: whoever was kept from running past the limit still looks once more.
-        if platform.now_us().saturating_sub(self.start_us) >= self.limit_us {
-            self.start_us = Self::OVER;
         }
         true
     }
@@ -59,9 +58,10 @@ pub(crate) fn spin<P: Platform, T>(
     let mut patience = Patience::new(limit_us);
     loop {
         let answer = done();
-        if answer.is_some() || !patience.pause(platform, wait) {
+        if answer.is_some() || !patience.lasts(platform) {
             return answer;
         }
+        platform.pause(wait);
     }
 }
 

@@ -1,25 +1,25 @@
 //! The address space of a domain: its table behind its id in the IOMMU, from opening to teardown.
 
 use crate::address::{IovaRange, PhysAddr, Segment};
-use crate::error::{MapError, NewDomainError};
+use crate::error::{MapError, NewDomainError, NoMemory, SyncError, UnmapError};
 use crate::iommu::{
     AttachError, Capabilities, DomainId, Invalidation, Iommu, QueueError, SourceId, Translation, covering,
 };
 use crate::platform::memory::try_box;
-use crate::platform::{Context, Platform, Step};
+use crate::platform::{Context, Phase, Platform, Step};
 use crate::proof::Proof;
-use crate::request::Request;
+use crate::request::{Access, Request};
 use crate::sub_page::{BouncePages, BouncePool, SubPage};
 use crate::submission::Submission;
 use crate::sync::{AtomicBool, AtomicU64, Ordering, PanicFlag, PanicTag, StaticCounter};
-use crate::table::{self, FreedTables, LEVEL_BITS, SecondLevelTable, TableReserve, TableRule, Walker};
+use crate::table::{self, Frame, FreedTables, LEVEL_BITS, SecondLevelTable, TableReserve, TableRule, Walker};
 use crate::unwind::on_unwind;
 use alloc::boxed::Box;
 
 mod bounced;
 mod each;
 mod reserve;
-mod translations;
+mod sharing;
 
 /// Tags handed out so far.
 static TAGS: StaticCounter = StaticCounter::new(0);
@@ -265,6 +265,130 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     #[inline(always)]
     pub(crate) fn check_physical(&self, segments: &[Segment]) -> Result<(), MapError> {
         segments.iter().try_for_each(|segment| self.table.check_physical(segment))
+    }
+
+    /// The leaf table that translates page `pfn`, added now if it is not there.
+    ///
+    /// # Errors
+    /// [`NoMemory`].
+    ///
+    /// # Safety
+    /// Nothing larger than 4 KiB is mapped around `pfn`, which is below what the table translates.
+    pub(crate) unsafe fn add_leaf_table(&self, pfn: u64) -> Result<&Frame, NoMemory> {
+        // SAFETY: the caller's promise, passed on; the walker is that of `new`.
+        unsafe { self.table.add_leaf_table(self.walker(), pfn) }
+    }
+
+    /// Takes out the leaf table that translates page `pfn`, and returns it.
+    ///
+    /// # Safety
+    /// [`add_leaf_table`](Self::add_leaf_table) has added it, and nothing is mapped in it; nobody takes it out at the same time;
+    /// the page is freed after an all-levels invalidation, and after the walks of software that may be at it.
+    pub(crate) unsafe fn remove_leaf_table(&self, pfn: u64) -> PhysAddr {
+        // SAFETY: the caller's promise, passed on; the walker is that of `new`.
+        unsafe { self.table.remove_leaf_table(self.walker(), pfn) }
+    }
+
+    /// Writes translations, with or without marks ([`SecondLevelTable::map`]). [`sync_map`](Self::sync_map) has to follow.
+    ///
+    /// # Errors
+    /// Those of [`SecondLevelTable::map`].
+    ///
+    /// # Safety
+    /// The segments have as many pages as `range`; `range` is below what the table translates, and the caller's alone until
+    /// it is unmapped; where empty table pages are freed, no other map or unmap runs meanwhile.
+    pub unsafe fn map(
+        &self,
+        range: IovaRange,
+        segments: &[Segment],
+        access: Access,
+        marked: bool,
+    ) -> Result<(), MapError> {
+        // SAFETY: the caller's promise, passed on; the walker is that of `new`.
+        unsafe { self.table.map(self.walker(), range, segments, access.rights(), marked) }
+    }
+
+    /// The same over a table that frees no empty pages.
+    ///
+    /// # Errors
+    /// Those of [`map`](Self::map).
+    ///
+    /// # Safety
+    /// That of [`map`](Self::map).
+    #[inline(always)]
+    pub(crate) unsafe fn map_uncounted(
+        &self,
+        range: IovaRange,
+        segments: &[Segment],
+        access: Access,
+        marked: bool,
+    ) -> Result<(), MapError> {
+        // SAFETY: the caller's promise, passed on; the walker is that of `new`.
+        unsafe { self.table.map_uncounted(self.walker(), range, segments, access.rights(), marked) }
+    }
+
+    /// Ends a map: invalidates `range` where the IOMMU caches absent entries, or may still walk table pages that were there
+    /// before. Not to be called with a lock held.
+    ///
+    /// # Errors
+    /// [`SyncError`] where that failed: the domain is poisoned, and neither range nor memory must be used again.
+    #[inline(always)]
+    pub fn sync_map(&self, range: IovaRange) -> Result<(), SyncError> {
+        if self.capabilities.caches_absent || self.table.is_unsettled() {
+            self.invalidate_mapped(range)?;
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn invalidate_mapped(&self, range: IovaRange) -> Result<(), SyncError> {
+        self.platform.probe(Step::Enter(Phase::Invalidate));
+        // All levels: the hardware may hold an entry of a directory that was absent, or that led to a table page which is gone.
+        let command = self.covering(range, false);
+        Ok(self.invalidate(&[command]).map(drop)?)
+    }
+
+    /// Clears the translations of a claimed mapping. Returns whether table pages went to `freed`.
+    ///
+    /// # Safety
+    /// `range` is exactly that of a mapping which no other CPU unmaps; where empty table pages are freed, no other map or unmap
+    /// runs meanwhile.
+    pub unsafe fn unmap(&self, range: IovaRange, freed: &mut FreedTables) -> bool {
+        // SAFETY: the caller's promise, passed on; the walker is that of `new`.
+        unsafe { self.table.unmap(self.walker(), range, freed) }
+    }
+
+    /// The same over a table that frees no empty pages.
+    ///
+    /// # Safety
+    /// That of [`unmap`](Self::unmap).
+    pub(crate) unsafe fn unmap_uncounted(&self, range: IovaRange, freed: &mut FreedTables) -> bool {
+        // SAFETY: the caller's promise, passed on; the walker is that of `new`.
+        unsafe { self.table.unmap_uncounted(self.walker(), range, freed) }
+    }
+
+    /// The same over a table that keeps its pages.
+    ///
+    /// # Safety
+    /// That of [`unmap`](Self::unmap).
+    pub(crate) unsafe fn unmap_kept(&self, range: IovaRange) {
+        // SAFETY: the caller's promise, passed on; the walker is that of `new`.
+        unsafe { self.table.unmap_kept(self.walker(), range) }
+    }
+
+    /// Claims the mapping at exactly `range` by its marks in the table, and clears its translations.
+    ///
+    /// # Errors
+    /// Those of [`SecondLevelTable::claim_and_unmap`].
+    ///
+    /// # Panics
+    /// If the table does not keep its pages.
+    ///
+    /// # Safety
+    /// Mappings with marks are claimed in no other way.
+    pub unsafe fn claim_and_unmap(&self, range: IovaRange) -> Result<(), UnmapError> {
+        // SAFETY: the caller's promise, passed on; the walker is that of `new`.
+        unsafe { self.table.claim_and_unmap(self.walker(), range) }
     }
 
     /// Gives table pages back to the host.

@@ -67,7 +67,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "page-is-spent-before-its-invalidation",
         rule: "S3",
-        file: "crates/portcullis/src/chunk/unmaps.rs",
+        file: "crates/portcullis/src/chunk/mapper.rs",
         find: r"let proof = match space.invalidate_at_once(&[command]) {",
         replace: r"cleared.spend(&Proof::never_visible());
                 let proof = match space.invalidate_at_once(&[command]) {",
@@ -186,7 +186,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "batched-unmap-schedules-no-sweep",
         rule: "S7",
-        file: "crates/portcullis/src/chunk/unmaps.rs",
+        file: "crates/portcullis/src/chunk/general_unmaps.rs",
         find: "this.\n        self.schedule_sweep_if_none();",
         replace: "this.",
         package: "portcullis",
@@ -228,7 +228,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "batched-unmap-is-no-walk",
         rule: "S4",
-        file: "crates/portcullis/src/chunk/unmaps.rs",
+        file: "crates/portcullis/src/chunk/mapper.rs",
         find: "let is_cleared = platform.walk(|| {",
         replace: "let is_cleared = (|f: &dyn Fn() -> bool| f())(&|| {",
         package: "portcullis",

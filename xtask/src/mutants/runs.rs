@@ -6,7 +6,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "batch-is-not-made-visible",
         rule: "S2",
-        file: "crates/portcullis/src/chunk/unmaps.rs",
+        file: "crates/portcullis/src/chunk/mapper.rs",
         find: r"allocator.chunks.make_visible(space.walker(), run);
         platform.probe(Step::Enter(Phase::Invalidate));",
         replace: "platform.probe(Step::Enter(Phase::Invalidate));",

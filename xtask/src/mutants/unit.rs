@@ -164,7 +164,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "unmap-waits-within-its-walk",
         rule: "S4",
-        file: "crates/portcullis/src/chunk/unmaps.rs",
+        file: "crates/portcullis/src/chunk/mapper.rs",
         find: r"Err(pending) => return Some(Err(Unspent { pending, mark: cleared.mark() })),",
         replace: r#"Err(pending) => space.invalidate_pending(pending, &[command]).expect("an answer"),"#,
         package: "portcullis",
@@ -174,7 +174,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "page-unmap-spends-whatever-became-of-it",
         rule: "S11",
-        file: "crates/portcullis/src/chunk/unmaps.rs",
+        file: "crates/portcullis/src/chunk/general_unmaps.rs",
         find: "let proof = space.invalidate_pending(pending, &[space.covering(range, true)]).map_err(CommitError)?;",
         replace: r"let proof = match space.invalidate_pending(pending, &[space.covering(range, true)]) {
             Ok(proof) => proof,
@@ -190,7 +190,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "unmap-spends-whatever-became-of-it",
         rule: "S11",
-        file: "crates/portcullis/src/chunk/unmaps.rs",
+        file: "crates/portcullis/src/chunk/general_unmaps.rs",
         find: "let proof = space.invalidate_pending(pending, &[space.covering(range, true)]).map_err(CommitError)?;",
         replace: r"let proof = match space.invalidate_pending(pending, &[space.covering(range, true)]) {
             Ok(proof) => proof,

@@ -274,7 +274,8 @@ impl<P: Platform> Queue<P> {
         loop {
             match self.once(&attempt)? {
                 Some(ticket) => return Ok(ticket),
-                None => self.await_room(hardware, &mut patience)?,
+                None if self.await_room(hardware, &mut patience) => {}
+                None => return Err(QueueError::Timeout(hardware.wait_us_max)),
             }
         }
     }
@@ -285,21 +286,41 @@ impl<P: Platform> Queue<P> {
         self.ring.with(|ring| if ring.broken { Err(QueueError::Descriptor) } else { Ok(attempt(ring)) })?
     }
 
-    /// Makes room for the next try, or waits a moment where there is none to be had.
+    /// Makes room for the next attempt, or waits a moment where there is none to be had. False after the time limit, however often there was
+    /// room that others have taken.
+    // No more than a yes, so that `resume_alone` takes the place of this frame: the next attempt says why the ring is not to be taken.
     #[cold]
     #[inline(never)]
-    fn await_room<M: Mmio>(&self, hardware: &Hardware<M, P>, patience: &mut Patience) -> Result<(), QueueError> {
-        if self.ring.with(|ring| self.reclaim(ring, &hardware.platform))? {
-            return Ok(());
+    fn await_room<M: Mmio>(&self, hardware: &Hardware<M, P>, patience: &mut Patience) -> bool {
+        let platform = &hardware.platform;
+        if !self.reclaim_alone(platform) {
+            if is_stopped(hardware) {
+                // A queue that has stopped makes no room. Once it goes on there may be some.
+                return self.resume_alone(hardware, patience);
+            }
+            platform.pause(Wait::QueueRoom);
         }
-        if is_stopped(hardware) {
-            // A queue that has stopped makes no room. Once it goes on there may be some.
-            return self.resume_alone(hardware);
-        }
-        match patience.pause(&hardware.platform, Wait::QueueRoom) {
-            true => Ok(()),
-            false => Err(QueueError::Timeout(hardware.wait_us_max)),
-        }
+        patience.lasts(platform)
+    }
+
+    /// Whether something is over.
+    #[inline(never)]
+    fn reclaim_alone(&self, platform: &P) -> bool {
+        let reclaimed = self.ring.with(
+            #[inline(always)]
+            |ring| self.reclaim(ring, platform),
+        );
+        reclaimed.unwrap_or(true)
+    }
+
+    /// Takes the queue out of an error. Returns what [`await_room`](Self::await_room) does.
+    #[inline(never)]
+    fn resume_alone<M: Mmio>(&self, hardware: &Hardware<M, P>, patience: &mut Patience) -> bool {
+        let _ = self.ring.with(
+            #[inline(always)]
+            |ring| self.resume(ring, hardware),
+        );
+        patience.lasts(&hardware.platform)
     }
 
     /// Writes a submission where there is room for it.
@@ -368,8 +389,7 @@ impl<P: Platform> Queue<P> {
     ///
     /// A wait that has landed was fetched, and so was everything ahead of it: memory tells what the head register would,
     /// without a read across the bus, and tells also that nothing more will be written to the slot's status.
-    #[cold]
-    #[inline(never)]
+    #[inline(always)]
     fn reclaim(&self, ring: &mut Ring, platform: &P) -> bool {
         let (mut head, mut oldest) = (ring.head, ring.oldest);
         for (_, end) in ring.submissions().take_while(|(submission, _)| self.has_landed(platform, *submission)) {
@@ -404,20 +424,7 @@ impl<P: Platform> Queue<P> {
         }
     }
 
-    /// Takes the queue out of an error.
-    ///
-    /// # Errors
-    /// [`QueueError::Panicked`]: the queue stays stopped.
-    #[cold]
-    #[inline(never)]
-    fn resume_alone<M: Mmio>(&self, hardware: &Hardware<M, P>) -> Result<(), QueueError> {
-        self.ring.with(
-            #[inline(always)]
-            |ring| self.resume(ring, hardware),
-        )
-    }
-
-    /// The same, and looks what has become of `submission`.
+    /// Takes the queue out of an error, and looks what has become of `submission`.
     #[cold]
     #[inline(never)]
     fn resume_and_look<M: Mmio>(&self, hardware: &Hardware<M, P>, submission: Submission) -> Result<bool, QueueError> {
@@ -432,9 +439,10 @@ impl<P: Platform> Queue<P> {
     pub(crate) fn wait_for<M: Mmio>(&self, hardware: &Hardware<M, P>, ticket: Ticket) -> Result<(), QueueError> {
         let mut patience = Patience::new(hardware.wait_us_max);
         while !self.is_done(hardware, ticket)? {
-            if !patience.pause(&hardware.platform, Wait::Invalidation) {
+            if !patience.lasts(&hardware.platform) {
                 return Err(QueueError::Timeout(hardware.wait_us_max));
             }
+            hardware.platform.pause(Wait::Invalidation);
         }
         Ok(())
     }

@@ -92,9 +92,15 @@ impl<P: Platform> Queue<P> {
             return Some(submission.into());
         }
         if ring.room() <= count {
-            let _ = self.reclaim(ring, platform);
+            self.reclaim_held(ring, platform);
         }
         self.board_next(ring, hardware, descriptors)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn reclaim_held(&self, ring: &mut Ring, platform: &P) {
+        let _ = self.reclaim(ring, platform);
     }
 
     #[inline(never)]

@@ -6,20 +6,21 @@
 
 use super::chunks::{CHUNK_PAGES, Chunks, TABLE_IDLE_US, Taken};
 use super::halves::{Halves, has_place};
-use super::page_states::{self};
+use super::page_states::{self, ClearedMark};
 use super::reclaim::Reclaim;
 use crate::address::{IovaRange, Segment};
 use crate::design::{AssembledMapper, DomainSetup, LockFree, Mapper, Parts, Usage};
 use crate::error::{CommitError, MapError, NewDomainError, NoMemory, RawMapError, RawUnmapError, UnmapError};
 use crate::in_place::{Made, part};
 use crate::invalidation::{CPU_QUEUE_CAPACITY, Commands, Deferral, Flushes, Revocation, Submissions, TakenDown};
-use crate::iommu::{AttachError, DomainId, Iommu, SourceId};
+use crate::iommu::{AttachError, DomainId, Invalidation, Iommu, SourceId};
 use crate::iova::IovaRequest;
 use crate::placement::Placement;
 use crate::platform::{Context, Phase, Platform, Step};
 use crate::proof::Committed;
 use crate::request::{Access, Lifetime, Request, Stream};
 use crate::safety::Protection;
+use crate::space::Pending;
 use crate::sub_page::{Bounce, BouncePages, Chain};
 use crate::sync::{AtomicU8, Ordering, fence};
 use crate::table::{Frame, TableRule};
@@ -41,6 +42,12 @@ pub(super) enum UnmapWay {
     General,
     /// As in `General`; and this unmap, or one of a batch, schedules a sweep. None is scheduled, although there are many tables.
     GeneralAndSweep,
+}
+
+/// A mapping that was cleared, and whose invalidation is not known to be done.
+pub(super) struct Unspent<I: Iommu> {
+    pub(super) pending: Pending<I::Ticket>,
+    pub(super) mark: ClearedMark,
 }
 
 /// What a request says beside its memory. It fits into two registers.
@@ -199,6 +206,104 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
             #[inline(always)]
             || self.chunks().take_pages(platform, (access, stream), (pages as u64).min(CHUNK_PAGES), self.grow()),
         )
+    }
+
+    /// Clears the mapping at `range`, of `ONE` page or of several, has it invalidated, and spends it; or says what is left to be
+    /// [waited for](Self::await_and_spend). `None` where no such mapping is in a chunk. The hardware has page-selective commands.
+    #[inline(always)]
+    pub(super) fn clear_invalidate_spend<const ONE: bool>(
+        &self,
+        range: IovaRange,
+    ) -> Option<Result<Committed, Unspent<I>>> {
+        let space = &self.base.space;
+        let platform = space.platform();
+        platform.probe(Step::Enter(Phase::Table));
+        platform.probe(Step::ChunkFind);
+        let range = if ONE { IovaRange::of(range.first_pfn(), 1) } else { range };
+        let command = match ONE {
+            true => Invalidation::Pages { domain: space.id(), first: range.start(), mask: 0, leaf_only: true },
+            false => space.covering(range, true),
+        };
+        // A walk until the range is spent, where the hardware has done the command by then. A mapping keeps its table until it is spent;
+        // but of two unmaps that race for it one may be late, and still be here when the other has spent it.
+        platform.walk(
+            // In line, as all of it is.
+            #[inline(always)]
+            || {
+                // SAFETY: within a walk.
+                let entries = unsafe { self.chunks().entries(range.first_pfn()) };
+                let cleared = page_states::clear(platform, entries, range)?.make_visible(space.walker());
+                // Only now: an unmap that finds no mapping in a chunk goes the general way, and is charged there.
+                platform.probe(Step::Enter(Phase::Other));
+                platform.probe(Step::ChunkUnmap);
+                platform.probe(Step::Enter(Phase::Invalidate));
+                let proof = match space.invalidate_at_once(&[command]) {
+                    Ok(proof) => proof,
+                    Err(pending) => return Some(Err(Unspent { pending, mark: cleared.mark() })),
+                };
+                platform.probe(Step::Enter(Phase::IovaFree));
+                platform.probe(Step::ChunkReturn);
+                cleared.spend(&proof);
+                Some(Ok(Committed::Lost(proof)))
+            },
+        )
+    }
+
+    /// Clears the mapping at exactly `range`, if it is one in a chunk. The commit makes that visible.
+    #[inline(always)]
+    pub(super) fn clear_for_commit(&self, range: IovaRange) -> bool {
+        let space = &self.base.space;
+        let platform = space.platform();
+        platform.probe(Step::Enter(Phase::Table));
+        platform.probe(Step::ChunkFind);
+        let is_cleared = platform.walk(|| {
+            // SAFETY: within a walk.
+            let entries = unsafe { self.chunks().entries(range.first_pfn()) };
+            page_states::clear(platform, entries, range).is_some()
+        });
+        if is_cleared {
+            platform.probe(Step::Enter(Phase::Other));
+            platform.probe(Step::ChunkUnmap);
+        }
+        is_cleared
+    }
+
+    /// The only run that unmaps have left, and its command, where they can be committed by that.
+    #[inline(always)]
+    pub(super) fn only_command(&self, revocation: &Revocation) -> Option<(IovaRange, Invalidation)> {
+        let run = revocation.only_joined_run()?;
+        let space = &self.base.space;
+        if !self.is_one_command() || !revocation.is_of(space.batch_tag()) {
+            return None;
+        }
+        let command = space.covering(run, true);
+        matches!(command, Invalidation::Pages { .. }).then_some((run, command))
+    }
+
+    /// Commits unmaps by one command.
+    #[inline(never)]
+    pub(super) fn commit_run(
+        &self,
+        revocation: &mut Revocation,
+        run: IovaRange,
+        command: Invalidation,
+    ) -> Result<Committed, CommitError> {
+        let AssembledMapper { allocator, space, .. } = &self.base;
+        let platform = space.platform();
+        allocator.chunks.make_visible(space.walker(), run);
+        platform.probe(Step::Enter(Phase::Invalidate));
+        let proof = match space.invalidate_shared(&[command]) {
+            Ok(proof) => proof,
+            Err(error) => {
+                // The pages stay cleared: quarantined for good (S11).
+                revocation.forget();
+                return Err(CommitError(error));
+            }
+        };
+        platform.probe(Step::Enter(Phase::IovaFree));
+        allocator.chunks.spend(platform, run, &proof);
+        revocation.clear_runs();
+        Ok(Committed::Lost(proof))
     }
 
     /// Whether unmaps are one command each.

@@ -32,6 +32,7 @@
 //! slow.
 
 mod chunks;
+mod general_unmaps;
 mod halves;
 mod mapper;
 mod open_tables;
@@ -41,7 +42,6 @@ mod reclaim;
 mod table_log;
 mod table_record;
 mod tables;
-mod unmaps;
 
 pub use chunks::{CHUNK_PAGES, CHUNKED_PAGES_MAX, TABLE_IDLE_US};
 pub use mapper::Chunked;

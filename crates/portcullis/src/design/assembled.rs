@@ -3,22 +3,18 @@
 //! Mappers that have places of their own for some requests have one of these for all others: `identity`, and that of `chunk`.
 
 use crate::address::{IovaRange, Segment};
-use crate::design::{DomainSetup, LockFree, Locking, Mapper, Usage};
-use crate::error::{
-    CommitError, MapError, NewDomainError, NoMemory, RawMapError, RawUnmapError, SyncError, UnmapError,
-};
-use crate::in_place::{Made, part};
-use crate::invalidation::{Commands, Deferral, Policy, Revocation, Submissions, TakenDown};
+use crate::design::{LockFree, Locking, Mapper, Usage};
+use crate::error::{CommitError, MapError, NoMemory, RawMapError, RawUnmapError, SyncError, UnmapError};
+use crate::invalidation::{Due, Policy, Revocation, TakenDown};
 use crate::iommu::{AttachError, DomainId, Iommu, QueueError, SourceId};
-use crate::iova::{IovaAllocator, IovaRequest, PlacedRanges};
+use crate::iova::{Claim, IovaAllocator, IovaRequest, PlacedRanges};
 use crate::placement::Placement;
 use crate::platform::{Context, Phase, Platform, Step};
 use crate::proof::{Committed, Proof};
 use crate::request::Request;
 use crate::space::AddressSpace;
 use crate::sub_page::{BOUNCE_PAGES_MAX, Bounce, BouncePages, Chain};
-use crate::table::TableRule;
-use core::mem::MaybeUninit;
+use crate::table::FreedTables;
 
 /// How often a map that needs memory under a lock asks the host for it: other CPUs may take what was meant for it.
 const MEMORY_TRIES: usize = 8;
@@ -36,171 +32,7 @@ pub struct AssembledMapper<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Lockin
     pub(super) placed: PlacedRanges<P>,
 }
 
-/// [`Made::by`] with a frame of its own.
-///
-/// # Errors
-/// Those of `make`.
-///
-/// # Safety
-/// That of [`Made::by`].
-#[inline(never)]
-unsafe fn apart<'r, T>(
-    room: &'r mut MaybeUninit<T>,
-    make: impl FnOnce(&mut MaybeUninit<T>) -> Result<(), NewDomainError>,
-) -> Result<Made<'r, T>, NewDomainError> {
-    // SAFETY: the caller's promise, passed on.
-    unsafe { Made::by(room, make) }
-}
-
-/// What a design is made of beside its allocator.
-#[derive(Debug)]
-pub struct Parts<L> {
-    /// What one command covers under strict protection.
-    pub commands: Commands,
-    /// With whom its commits wait.
-    pub submissions: Submissions,
-    /// What becomes of unmaps under deferred protection.
-    pub deferral: Deferral,
-    /// What becomes of table pages.
-    pub rule: TableRule,
-    /// The locks.
-    pub locking: L,
-}
-
-impl Parts<LockFree> {
-    /// As Linux has them: no locks but the allocator's, a command per unmap, table pages freed by the unmap that
-    /// covers them, or kept where claims walk the table.
-    pub fn of_linux<P: Platform, A: IovaAllocator<P>>(deferral: Deferral) -> Self {
-        let rule = if A::TABLE_CLAIM_PAGES_MAX > 0 { TableRule::Kept } else { TableRule::FreedWhenCovered };
-        Self { commands: Commands::PerUnmap, submissions: Submissions::Alone, deferral, rule, locking: LockFree }
-    }
-}
-
-impl<A: IovaAllocator<P>, P: Platform, I: Iommu> AssembledMapper<A, P, I> {
-    /// Puts `allocator` over a new domain with the parts [of Linux](Parts::of_linux).
-    ///
-    /// # Errors
-    /// Those of [`with_parts`](AssembledMapper::with_parts).
-    pub fn new(allocator: A, deferral: Deferral, setup: DomainSetup<'_, P, I>) -> Result<Self, NewDomainError> {
-        Self::with_parts(allocator, Parts::of_linux::<P, A>(deferral), setup)
-    }
-
-    /// Does the same in `to`, where `allocator` makes the allocator.
-    ///
-    /// # Errors
-    /// Those of [`with_parts`](AssembledMapper::with_parts); nothing is in `to` then.
-    ///
-    /// # Safety
-    /// That of [`build_in`](AssembledMapper::build_in).
-    pub(crate) unsafe fn of_linux_in(
-        to: &mut MaybeUninit<Self>,
-        allocator: impl FnOnce(&mut MaybeUninit<A>, &DomainSetup<'_, P, I>) -> Result<(), NewDomainError>,
-        deferral: Deferral,
-        setup: DomainSetup<'_, P, I>,
-    ) -> Result<(), NewDomainError> {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { Self::build_in(to, allocator, Parts::of_linux::<P, A>(deferral), setup) }
-    }
-}
-
 impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, P, I, L> {
-    /// Puts `allocator` and the other parts over a new domain.
-    ///
-    /// # Errors
-    /// [`NewDomainError::Protection`] for [`Protection::None`](crate::Protection::None), [`NewDomainError::NoMemory`], and
-    /// those of [`AddressSpace::new`].
-    ///
-    /// # Panics
-    /// If claims are left to a table that does not keep its pages, with [`Deferral::Asynchronous`] or
-    /// [`Flushes::CoveringRange`](crate::invalidation::Flushes::CoveringRange) over such a table, if unmaps leave translations
-    /// to a table that maps do not write over, or the other way round, or if a table that frees empty pages has no lock.
-    pub fn with_parts(allocator: A, parts: Parts<L>, setup: DomainSetup<'_, P, I>) -> Result<Self, NewDomainError> {
-        let mut mapper = MaybeUninit::uninit();
-        let moved = |to: &mut MaybeUninit<A>, _: &DomainSetup<'_, P, I>| {
-            to.write(allocator);
-            Ok(())
-        };
-        // SAFETY: it writes an allocator.
-        unsafe { Self::build_in(&mut mapper, moved, parts, setup) }?;
-        // SAFETY: made just now.
-        Ok(unsafe { mapper.assume_init() })
-    }
-
-    /// Does what [`with_parts`](AssembledMapper::with_parts) does in `to`, where `allocator` makes the allocator. Each part has its own
-    /// frame while it is made, and they are not all on the stack together.
-    ///
-    /// # Errors
-    /// Those of [`with_parts`](AssembledMapper::with_parts), and of `allocator`; nothing is in `to` then.
-    ///
-    /// # Safety
-    /// Where `allocator` returns no error, it has made an allocator.
-    #[inline(never)]
-    pub(crate) unsafe fn build_in(
-        to: &mut MaybeUninit<Self>,
-        allocator: impl FnOnce(&mut MaybeUninit<A>, &DomainSetup<'_, P, I>) -> Result<(), NewDomainError>,
-        parts: Parts<L>,
-        setup: DomainSetup<'_, P, I>,
-    ) -> Result<(), NewDomainError> {
-        let Parts { commands, submissions, deferral, rule, locking } = parts;
-        assert!(
-            A::TABLE_CLAIM_PAGES_MAX == 0 || rule == TableRule::Kept,
-            "claims walk the table before they own anything"
-        );
-        assert!(
-            !deferral.leaves_pointers() || rule == TableRule::Kept,
-            "a table page is freed after an invalidation of all levels that was waited for"
-        );
-        assert!(
-            L::TABLE_EXCLUSIVE || !matches!(rule, TableRule::FreedWhenEmpty { .. }),
-            "who frees an empty table page must know that nobody maps there"
-        );
-        let at = to.as_mut_ptr();
-        // SAFETY: each part of `to` once.
-        let (to_allocator, to_policy, to_placed, to_space) = unsafe {
-            let (allocator, policy) = (part(&raw mut (*at).allocator), part(&raw mut (*at).policy));
-            (allocator, policy, part(&raw mut (*at).placed), part(&raw mut (*at).space))
-        };
-        // SAFETY: the caller's promise.
-        let allocator = unsafe { Made::by(to_allocator, |to| allocator(to, &setup)) }?;
-        let make_policy = |to: &mut MaybeUninit<_>| {
-            to.write(Policy::new(&setup.platform, setup.protection, commands, submissions, deferral)?);
-            Ok(())
-        };
-        // SAFETY: it writes a policy.
-        let policy = unsafe { apart(to_policy, make_policy) }?;
-        assert_eq!(
-            matches!(policy.get(), Policy::AtMap(_)),
-            rule == TableRule::Overwritten,
-            "maps write over what unmaps have left, and nothing else"
-        );
-        let make_placed = |to: &mut MaybeUninit<_>| {
-            to.write(PlacedRanges::new(&setup.platform, setup.width, setup.reserved)?);
-            Ok(())
-        };
-        // SAFETY: it writes these ranges.
-        let placed = unsafe { apart(to_placed, make_placed) }?;
-        let DomainSetup { iommu, platform, width, sub_page, .. } = setup;
-        let make_space = |to: &mut MaybeUninit<_>| {
-            to.write(AddressSpace::new(iommu, platform, width, rule)?);
-            Ok(())
-        };
-        // SAFETY: it writes an address space. The last, for it opens a domain of the hardware.
-        let mut space = unsafe { apart(to_space, make_space) }?;
-        if L::IS_HELD {
-            space.get_mut().take_reserve_first();
-        }
-        space.get_mut().set_sub_page(sub_page)?;
-        // Every field: with another in the mapper this does not compile.
-        let _ = |Self { allocator: _, policy: _, locking: _, space: _, placed: _ }: &Self| {};
-        // SAFETY: within `to`.
-        unsafe { (&raw mut (*at).locking).write(locking) };
-        allocator.keep();
-        policy.keep();
-        placed.keep();
-        space.keep();
-        Ok(())
-    }
-
     /// Makes a mapping at an address of the allocator.
     ///
     /// # Errors
@@ -336,6 +168,133 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
             // SAFETY: as above.
             false => unsafe { self.space.map_uncounted(range, segments, access, marked) },
         }
+    }
+
+    /// Clears the translations of a mapping that this unmap has claimed. Returns whether table pages went to `tables`.
+    ///
+    /// # Safety
+    /// That of [`AddressSpace::unmap`].
+    #[inline(always)]
+    pub(super) unsafe fn erase(&self, range: IovaRange, tables: &mut FreedTables) -> bool {
+        // Likewise, only a table that claims do not walk frees pages at all.
+        match (L::TABLE_EXCLUSIVE, A::TABLE_CLAIM_PAGES_MAX > 0) {
+            // SAFETY: the caller's promise, passed on.
+            (true, _) => unsafe { self.space.unmap(range, tables) },
+            // SAFETY: as above.
+            (false, false) => unsafe { self.space.unmap_uncounted(range, tables) },
+            (false, true) => {
+                // SAFETY: as above.
+                unsafe { self.space.unmap_kept(range) };
+                false
+            }
+        }
+    }
+
+    /// Unmaps the mapping at exactly `range` and commits that: a batch of one.
+    ///
+    /// # Errors
+    /// Those of [`Mapper::unmap_now`].
+    #[inline(never)]
+    pub(crate) fn unmap_by_allocator(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
+        let mut taken = TakenDown::of(range);
+        self.take_down(&mut taken)?;
+        Ok(self.commit_alone(&mut taken)?)
+    }
+
+    /// Ends a batch of one.
+    ///
+    /// # Errors
+    /// Those of [`Mapper::commit`].
+    #[inline(never)]
+    pub(crate) fn commit_alone(&self, taken: &mut TakenDown) -> Result<Committed, CommitError> {
+        let Self { allocator, policy, space, .. } = self;
+        if space.has_panicked() {
+            return Err(CommitError(QueueError::Panicked));
+        }
+        space.poison_on_panic(
+            #[inline(always)]
+            || {
+                if policy.must_clear(space) {
+                    self.clear_left_alone(taken);
+                }
+                match taken.revoked.due {
+                    Due::Invalidation => policy.commit_alone(space, allocator, taken),
+                    Due::InvalidationAtOnce => self.commit_placed(taken),
+                    Due::Nothing => Ok(self.give_back_shared(taken)),
+                }
+            },
+        )
+    }
+
+    /// Gives the address of a mapping back whose pages other mappings share.
+    #[inline(never)]
+    fn give_back_shared(&self, taken: &mut TakenDown) -> Committed {
+        let Self { allocator, space, .. } = self;
+        let proof = Proof::still_shared();
+        allocator.free(space.platform(), taken.revoked.range, &proof);
+        space.release(core::mem::take(&mut taken.tables), &proof);
+        Committed::Lost(proof)
+    }
+
+    /// Claims the mapping at exactly the range of `taken`, and clears its translations unless the policy leaves them. Then `taken` is to be
+    /// committed.
+    ///
+    /// # Errors
+    /// Those of [`Mapper::unmap`].
+    pub(crate) fn take_down(&self, taken: &mut TakenDown) -> Result<(), UnmapError> {
+        if self.space.has_panicked() {
+            return Err(UnmapError::Poisoned);
+        }
+        match self.space.poison_on_panic(|| self.claim_and_clear(taken)) {
+            Ok(()) => Ok(()),
+            Err(refused) => self.take_down_placed(taken, refused),
+        }
+    }
+
+    #[inline(never)]
+    fn claim_and_clear(&self, TakenDown { revoked, tables }: &mut TakenDown) -> Result<(), UnmapError> {
+        self.locking.whole(
+            revoked.range.pages(),
+            #[inline(always)]
+            || {
+                let claim = self.allocator.claim(self.space.platform(), revoked.range)?;
+                if !self.policy.leaves_translations(&self.space) {
+                    revoked.leaf_only = self.clear(claim, revoked.range, tables)?;
+                }
+                Ok(())
+            },
+        )
+    }
+
+    /// Clears the translations that unmaps have left to a map, in a domain that was poisoned since: none will come and write over them.
+    #[cold]
+    #[inline(never)]
+    fn clear_left(&self, revocation: &mut Revocation) {
+        let mut tables = core::mem::take(&mut revocation.tables);
+        for revoked in revocation.revoked() {
+            // SAFETY: this commit has the claim on the mapping, and gives the range back after this.
+            unsafe { self.erase(revoked.range, &mut tables) };
+        }
+        revocation.tables = tables;
+    }
+
+    /// The same for a batch of one.
+    #[cold]
+    #[inline(never)]
+    fn clear_left_alone(&self, taken: &mut TakenDown) {
+        // SAFETY: as above.
+        unsafe { self.erase(taken.revoked.range, &mut taken.tables) };
+    }
+
+    /// Clears the translations of a mapping with this claim on it. Returns whether no table page went with it.
+    fn clear(&self, claim: Claim, range: IovaRange, tables: &mut FreedTables) -> Result<bool, UnmapError> {
+        self.space.platform().probe(Step::Enter(Phase::Table));
+        self.locking.table(range, || match claim {
+            // SAFETY: the claim makes this the only unmap of the mapping; the lock as in `allocate_and_write`.
+            Claim::Held => Ok(!unsafe { self.erase(range, tables) }),
+            // SAFETY: only ranges that the allocator leaves to the table are mapped with marks.
+            Claim::ByTable => unsafe { self.space.claim_and_unmap(range) }.map(|()| true),
+        })
     }
 }
 

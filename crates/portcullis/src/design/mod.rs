@@ -4,15 +4,16 @@ mod assembled;
 mod identity;
 mod locking;
 mod options;
+mod parts;
 mod physical;
 mod placed;
-mod unmaps;
 
-pub use assembled::{AssembledMapper, Parts};
+pub use assembled::AssembledMapper;
 pub(crate) use identity::dynamic_identity_in;
 pub use identity::{DynamicIdentity, IDENTITY_TAG_BITS, dynamic_identity};
 pub use locking::{LockFree, LockPerTable, Locking, TableLock, WholeLock};
 pub use options::{OptionError, OptionInfo, OptionKind, Options, Value};
+pub use parts::Parts;
 pub use physical::{IdentityMapped, Untranslated};
 
 use crate::address::{Iova, IovaRange, PAGE_SHIFT, Segment};

@@ -5,12 +5,11 @@
 //! mapped --claim--> claimed --clear--> cleared --the hardware has lost it--> on the list of its size
 //! ```
 //!
-//! A map: `domain/mod.rs`, `design/assembled.rs`, `iova/linux/free_list.rs`, `iova/linux/range_tree.rs`,
-//! `space/translations.rs`, `table/second_level.rs`.
+//! A map: `domain/mod.rs`, `design/assembled.rs`, `iova/linux/free_list.rs`, `iova/linux/range_tree.rs`, `space.rs`,
+//! `table/second_level.rs`.
 //!
-//! An unmap: `domain/mod.rs`, `design/assembled.rs`, `design/unmaps.rs`, `iova/linux/free_list.rs`,
-//! `iova/linux/range_tree.rs`, `space/translations.rs`, `table/second_level.rs`, `invalidation/policy.rs`,
-//! `invalidation/strict.rs`.
+//! An unmap: `domain/mod.rs`, `design/assembled.rs`, `iova/linux/free_list.rs`, `iova/linux/range_tree.rs`, `space.rs`,
+//! `table/second_level.rs`, `invalidation/policy.rs`, `invalidation/strict.rs`.
 //!
 //! The allocator comes first, with the claim; it comes again at the end, and gets the address back.
 

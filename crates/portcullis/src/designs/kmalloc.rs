@@ -5,10 +5,10 @@
 //! mapped --claim by its marks, clear--> cleared --the hardware has lost it--> free_bytes: memory of the host
 //! ```
 //!
-//! A map: `domain/mod.rs`, `design/assembled.rs`, `iova/kmalloc.rs`, `space/translations.rs`, `table/second_level.rs`.
+//! A map: `domain/mod.rs`, `design/assembled.rs`, `iova/kmalloc.rs`, `space.rs`, `table/second_level.rs`.
 //!
-//! An unmap: `domain/mod.rs`, `design/assembled.rs`, `design/unmaps.rs`, `iova/kmalloc.rs`, `space/translations.rs`,
-//! `table/marks.rs`, `table/second_level.rs`, `invalidation/policy.rs`, `invalidation/strict.rs`.
+//! An unmap: `domain/mod.rs`, `design/assembled.rs`, `iova/kmalloc.rs`, `space.rs`, `table/marks.rs`,
+//! `table/second_level.rs`, `invalidation/policy.rs`, `invalidation/strict.rs`.
 //!
 //! `kmalloc.rs` comes first, and leaves the claim to the table; it comes again at the end, and frees the object.
 

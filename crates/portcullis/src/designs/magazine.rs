@@ -6,11 +6,10 @@
 //! ```
 //!
 //! A map: `domain/mod.rs`, `design/assembled.rs`, `iova/linux/magazine.rs`, `iova/linux/tree.rs`,
-//! `iova/linux/range_tree.rs`, `space/translations.rs`, `table/second_level.rs`.
+//! `iova/linux/range_tree.rs`, `space.rs`, `table/second_level.rs`.
 //!
-//! An unmap: `domain/mod.rs`, `design/assembled.rs`, `design/unmaps.rs`, `iova/linux/magazine.rs`,
-//! `space/translations.rs`, `table/marks.rs`, `table/second_level.rs`, `invalidation/policy.rs`,
-//! `invalidation/strict.rs`.
+//! An unmap: `domain/mod.rs`, `design/assembled.rs`, `iova/linux/magazine.rs`, `space.rs`, `table/marks.rs`,
+//! `table/second_level.rs`, `invalidation/policy.rs`, `invalidation/strict.rs`.
 //!
 //! The two files of the tree only where neither magazine nor depot has an address. At an unmap the magazine comes first, and
 //! leaves the claim to the table. `strict.rs` goes back to `space.rs`, which submits and waits, and to the magazine, which gets

@@ -4,12 +4,11 @@
 //!
 //! A map: `domain/mod.rs`, `chunk/mapper.rs`, `space.rs`, `chunk/chunks.rs`, `chunk/tables.rs`, `chunk/page_states.rs`.
 //!
-//! An unmap: `domain/mod.rs`, `chunk/mapper.rs`, `chunk/unmaps.rs`, `chunk/chunks.rs`, `chunk/tables.rs`,
-//! `chunk/page_states.rs`, `space.rs`.
+//! An unmap: `domain/mod.rs`, `chunk/mapper.rs`, `chunk/chunks.rs`, `chunk/tables.rs`, `chunk/page_states.rs`, `space.rs`.
 //!
-//! `chunk/mapper.rs` and `chunk/unmaps.rs` call the others one after the other, but for `tables.rs`, which `chunks.rs`
-//! asks; and an unmap ends where it had cleared: in `page_states.rs`, which spends. Deferred, it ends in the queue of
-//! its CPU: `invalidation/policy.rs`, `invalidation/per_cpu_queues.rs`.
+//! `chunk/mapper.rs` calls the others one after the other, but for `tables.rs`, which `chunks.rs` asks; and an unmap ends where
+//! it had cleared: in `page_states.rs`, which spends. Deferred, it ends in the queue of its CPU: `invalidation/policy.rs`,
+//! `invalidation/per_cpu_queues.rs`.
 
 use crate::chunk::Chunked;
 use crate::design::{Addressing, Design, DesignInfo, DomainSetup, Fit, Info, built};

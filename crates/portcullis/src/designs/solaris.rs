@@ -6,10 +6,10 @@
 //! ```
 //!
 //! A map: `domain/mod.rs`, `design/assembled.rs`, `iova/solaris/vmem.rs`, `iova/solaris/segments.rs`,
-//! `design/locking.rs`, `space/translations.rs`, `table/second_level.rs`, `invalidation/policy.rs`.
+//! `design/locking.rs`, `space.rs`, `table/second_level.rs`, `invalidation/policy.rs`.
 //!
-//! An unmap: `domain/mod.rs`, `design/assembled.rs`, `design/unmaps.rs`, `iova/solaris/vmem.rs`,
-//! `iova/solaris/segments.rs`, `invalidation/policy.rs`.
+//! An unmap: `domain/mod.rs`, `design/assembled.rs`, `iova/solaris/vmem.rs`, `iova/solaris/segments.rs`,
+//! `invalidation/policy.rs`.
 
 use crate::design::{
     Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Fit, Info, LockPerTable, Parts, built,

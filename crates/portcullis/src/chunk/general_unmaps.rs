@@ -1,68 +1,19 @@
-//! Unmaps of the design `portcullis`: one by one, in batches, and what becomes of those that find no mapping in a chunk.
-//!
-//! The short way is one command for a mapping of a chunk, waited for at once. All others are calls that take the place of its frame.
+//! Unmaps of the design `portcullis` that do not go the short way, which is one command for a mapping of a chunk, done at once. They are calls
+//! that take the place of the frame of that.
 
 use super::chunks::{Chunks, TABLE_PAGES};
-use super::mapper::Chunked;
-use super::page_states::{self, ClearedMark};
+use super::mapper::{Chunked, Unspent};
+use super::page_states;
 use crate::address::IovaRange;
 use crate::design::{AssembledMapper, Mapper};
 use crate::error::{CommitError, RawUnmapError, UnmapError};
 use crate::invalidation::{Revocation, TakenDown};
-use crate::iommu::{Invalidation, Iommu};
+use crate::iommu::Iommu;
 use crate::platform::{Phase, Platform, Step};
 use crate::proof::Committed;
-use crate::space::Pending;
-
-/// A mapping that was cleared, and whose invalidation is not known to be done.
-pub(super) struct Unspent<I: Iommu> {
-    pending: Pending<I::Ticket>,
-    mark: ClearedMark,
-}
 
 impl<P: Platform, I: Iommu> Chunked<P, I> {
-    /// Clears the mapping at `range`, of `ONE` page or of several, has it invalidated, and spends it; or says what is left to be
-    /// [waited for](Self::await_and_spend). `None` where no such mapping is in a chunk. The hardware has page-selective commands.
-    #[inline(always)]
-    pub(super) fn clear_invalidate_spend<const ONE: bool>(
-        &self,
-        range: IovaRange,
-    ) -> Option<Result<Committed, Unspent<I>>> {
-        let space = &self.base.space;
-        let platform = space.platform();
-        platform.probe(Step::Enter(Phase::Table));
-        platform.probe(Step::ChunkFind);
-        let range = if ONE { IovaRange::of(range.first_pfn(), 1) } else { range };
-        let command = match ONE {
-            true => Invalidation::Pages { domain: space.id(), first: range.start(), mask: 0, leaf_only: true },
-            false => space.covering(range, true),
-        };
-        // A walk until the range is spent, where the hardware has done the command by then. A mapping keeps its table until it is spent;
-        // but of two unmaps that race for it one may be late, and still be here when the other has spent it.
-        platform.walk(
-            // In line, as all of it is.
-            #[inline(always)]
-            || {
-                // SAFETY: within a walk.
-                let entries = unsafe { self.chunks().entries(range.first_pfn()) };
-                let cleared = page_states::clear(platform, entries, range)?.make_visible(space.walker());
-                // Only now: an unmap that finds no mapping in a chunk goes the general way, and is charged there.
-                platform.probe(Step::Enter(Phase::Other));
-                platform.probe(Step::ChunkUnmap);
-                platform.probe(Step::Enter(Phase::Invalidate));
-                let proof = match space.invalidate_at_once(&[command]) {
-                    Ok(proof) => proof,
-                    Err(pending) => return Some(Err(Unspent { pending, mark: cleared.mark() })),
-                };
-                platform.probe(Step::Enter(Phase::IovaFree));
-                platform.probe(Step::ChunkReturn);
-                cleared.spend(&proof);
-                Some(Ok(Committed::Lost(proof)))
-            },
-        )
-    }
-
-    /// The same for any length, in a frame that is gone when the rest is done.
+    /// [`clear_invalidate_spend`](Self::clear_invalidate_spend) for any length, in a frame that is gone when the rest is done.
     #[inline(never)]
     pub(super) fn unmap_chunked(&self, range: IovaRange) -> Option<Result<Committed, Unspent<I>>> {
         self.clear_invalidate_spend::<false>(range)
@@ -89,25 +40,6 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         Ok(Committed::Lost(proof))
     }
 
-    /// Clears the mapping at exactly `range`, if it is one in a chunk. The commit makes that visible.
-    #[inline(always)]
-    pub(super) fn clear_for_commit(&self, range: IovaRange) -> bool {
-        let space = &self.base.space;
-        let platform = space.platform();
-        platform.probe(Step::Enter(Phase::Table));
-        platform.probe(Step::ChunkFind);
-        let is_cleared = platform.walk(|| {
-            // SAFETY: within a walk.
-            let entries = unsafe { self.chunks().entries(range.first_pfn()) };
-            page_states::clear(platform, entries, range).is_some()
-        });
-        if is_cleared {
-            platform.probe(Step::Enter(Phase::Other));
-            platform.probe(Step::ChunkUnmap);
-        }
-        is_cleared
-    }
-
     /// An unmap that finds no mapping in a chunk: of the lower half, of what was placed, or refused.
     #[inline(never)]
     pub(super) fn take_down_general(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
@@ -119,44 +51,6 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
                 self.base.take_down(taken)
             }
         })
-    }
-
-    /// The only run that unmaps have left, and its command, where they can be committed by that.
-    #[inline(always)]
-    pub(super) fn only_command(&self, revocation: &Revocation) -> Option<(IovaRange, Invalidation)> {
-        let run = revocation.only_joined_run()?;
-        let space = &self.base.space;
-        if !self.is_one_command() || !revocation.is_of(space.batch_tag()) {
-            return None;
-        }
-        let command = space.covering(run, true);
-        matches!(command, Invalidation::Pages { .. }).then_some((run, command))
-    }
-
-    /// Commits unmaps by one command.
-    #[inline(never)]
-    pub(super) fn commit_run(
-        &self,
-        revocation: &mut Revocation,
-        run: IovaRange,
-        command: Invalidation,
-    ) -> Result<Committed, CommitError> {
-        let AssembledMapper { allocator, space, .. } = &self.base;
-        let platform = space.platform();
-        allocator.chunks.make_visible(space.walker(), run);
-        platform.probe(Step::Enter(Phase::Invalidate));
-        let proof = match space.invalidate_shared(&[command]) {
-            Ok(proof) => proof,
-            Err(error) => {
-                // The pages stay cleared: quarantined for good (S11).
-                revocation.forget();
-                return Err(CommitError(error));
-            }
-        };
-        platform.probe(Step::Enter(Phase::IovaFree));
-        allocator.chunks.spend(platform, run, &proof);
-        revocation.clear_runs();
-        Ok(Committed::Lost(proof))
     }
 
     /// Makes visible what unmaps have cleared in chunks.
