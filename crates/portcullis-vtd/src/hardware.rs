@@ -35,14 +35,17 @@ impl Patience {
         Self { limit_us, start_us: Self::NOT_YET }
     }
 
-    /// Whether to look once more, after a look that was in vain. The clock is read before the look, so one that was kept from running past
-    /// the limit still looks once more.
-    pub(crate) fn lasts<P: Platform>(&mut self, platform: &P) -> bool {
+    /// Pauses before another look, after one that was in vain; false where that one was made after the time limit.
+    pub(crate) fn pause<P: Platform>(&mut self, platform: &P, wait: Wait) -> bool {
         match self.start_us {
             Self::OVER => return false,
             Self::NOT_YET => self.start_us = platform.now_us(),
-            start_us if platform.now_us().saturating_sub(start_us) >= self.limit_us => self.start_us = Self::OVER,
             _ => {}
+        }
+        platform.pause(wait);
+        // The clock is read before the look: whoever was kept from running past the limit still looks once more.
+        if platform.now_us().saturating_sub(self.start_us) >= self.limit_us {
+            self.start_us = Self::OVER;
         }
         true
     }
@@ -58,10 +61,9 @@ pub(crate) fn spin<P: Platform, T>(
     let mut patience = Patience::new(limit_us);
     loop {
         let answer = done();
-        if answer.is_some() || !patience.lasts(platform) {
+        if answer.is_some() || !patience.pause(platform, wait) {
             return answer;
         }
-        platform.pause(wait);
     }
 }
 

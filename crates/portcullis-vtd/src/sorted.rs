@@ -75,6 +75,7 @@ impl<K: Ord + Copy, V> SortedMap<K, V> {
                 return Err(Short);
             }
             room.wanted = 0;
+            // It is empty. So the compiler sees that it does not grow.
             room.memory.clear();
             room.memory.append(&mut self.0);
             core::mem::swap(&mut self.0, &mut room.memory);

@@ -314,7 +314,7 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     /// Those of [`map`](Self::map).
     ///
     /// # Safety
-    /// That of [`map`](Self::map).
+    /// That of [`map`](Self::map), and of [`SecondLevelTable::map_uncounted`].
     #[inline(always)]
     pub(crate) unsafe fn map_uncounted(
         &self,
@@ -361,7 +361,7 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     /// The same over a table that frees no empty pages.
     ///
     /// # Safety
-    /// That of [`unmap`](Self::unmap).
+    /// That of [`unmap`](Self::unmap), and of [`SecondLevelTable::unmap_uncounted`].
     pub(crate) unsafe fn unmap_uncounted(&self, range: IovaRange, freed: &mut FreedTables) -> bool {
         // SAFETY: the caller's promise, passed on; the walker is that of `new`.
         unsafe { self.table.unmap_uncounted(self.walker(), range, freed) }
@@ -370,7 +370,7 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     /// The same over a table that keeps its pages.
     ///
     /// # Safety
-    /// That of [`unmap`](Self::unmap).
+    /// That of [`unmap`](Self::unmap), and of [`SecondLevelTable::unmap_kept`].
     pub(crate) unsafe fn unmap_kept(&self, range: IovaRange) {
         // SAFETY: the caller's promise, passed on; the walker is that of `new`.
         unsafe { self.table.unmap_kept(self.walker(), range) }

@@ -161,11 +161,23 @@ impl<'i> Graph<'i> {
         Ok(calls)
     }
 
-    /// The data that is named by what a call leads to: a table of functions that it returns is among that.
+    /// The data that is named by what a call leads to, and by all that this calls: a table of functions that it returns is among that.
     fn named_by(&self, callee: &Callee, tables: &BTreeSet<Place>) -> BTreeSet<Place> {
-        let call = Walked { calls: BTreeMap::from([(callee.clone(), 0)]), ..Walked::default() };
-        let functions = self.calls(&call, tables).unwrap_or_default().into_keys();
-        functions.filter_map(|index| self.walked(index).ok()).flat_map(|walked| walked.data).collect()
+        let called = |callee: &Callee| {
+            let call = Walked { calls: BTreeMap::from([(callee.clone(), 0)]), ..Walked::default() };
+            self.calls(&call, tables).unwrap_or_default().into_keys()
+        };
+        let (mut open, mut seen, mut named) = (Vec::from_iter(called(callee)), BTreeSet::new(), BTreeSet::new());
+        while let Some(index) = open.pop() {
+            if !self.is_hook(index)
+                && seen.insert(index)
+                && let Ok(walked) = self.walked(index)
+            {
+                named.extend(&walked.data);
+                open.extend(walked.calls.keys().flat_map(called));
+            }
+        }
+        named
     }
 
     /// The function in a slot of a table of functions of one of the library's traits.

@@ -98,9 +98,12 @@ fn check(archive: &[u8], options: &Options) -> Result<(), String> {
         if is_wrong {
             wrong.push(format!("{design}, {operation}: {}", found.trim()));
         }
-        for (caller, _) in graph.forbidden(root.function, root.mapper)? {
-            let caller = &image.functions[caller].name;
-            wrong.push(format!("{design}, {operation}: panics where there is no memory, in {caller}"));
+        match graph.forbidden(root.function, root.mapper) {
+            Ok(callers) => wrong.extend(callers.iter().map(|(caller, _)| {
+                let caller = &image.functions[*caller].name;
+                format!("{design}, {operation}: panics where there is no memory, in {caller}")
+            })),
+            Err(error) => wrong.push(format!("{design}, {operation}: {error}")),
         }
         if options.path {
             print!("{}", printed(&image, &path));

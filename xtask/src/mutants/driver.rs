@@ -484,6 +484,30 @@ pub(super) const MUTANTS: &[Mutant] = &[
         test: "tests::full_ring::a_commit_that_cannot_have_a_wait_of_its_own_finds_no_room",
     },
     Mutant {
+        name: "next-ride-written-to-the-last-slot",
+        rule: "S2",
+        file: "crates/portcullis-vtd/src/queue/shared.rs",
+        find: r"if ring.room() < count + usize::from(ring.boarding.is_none()) {",
+        replace: r"if ring.room() < count {",
+        package: "portcullis-vtd",
+        target: "lib",
+        test: "tests::full_ring::a_commit_that_cannot_have_a_wait_of_its_own_finds_no_room",
+    },
+    Mutant {
+        name: "a-wait-for-room-that-resumes-has-no-end",
+        rule: "S7",
+        file: "crates/portcullis-vtd/src/queue/mod.rs",
+        find: r"        patience.pause(&hardware.platform, Wait::QueueRoom)
+    }",
+        replace: r"        hardware.platform.pause(Wait::QueueRoom);
+        let _ = patience;
+        true
+    }",
+        package: "portcullis-vtd",
+        target: "lib",
+        test: "tests::full_ring::an_error_that_comes_again_and_again_does_not_keep_a_commit",
+    },
+    Mutant {
         name: "lone-ride-written-to-the-last-slot",
         rule: "S2",
         file: "crates/portcullis-vtd/src/queue/shared.rs",
@@ -510,8 +534,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "full-ring-does-not-look-for-errors",
         rule: "S7",
         file: "crates/portcullis-vtd/src/queue/mod.rs",
-        find: r"        if is_stopped(hardware) {",
-        replace: r"        if false {",
+        find: r"        match has_error(hardware) {
+            true => self.resume_alone(",
+        replace: r"        match false {
+            true => self.resume_alone(",
         package: "portcullis-vtd",
         target: "lib",
         test: "tests::full_ring::a_full_ring_that_has_stopped_goes_on_whole",

@@ -128,6 +128,16 @@ pub(super) const MUTANTS: &[Mutant] = &[
         test: "s11_failed_invalidations::a_failed_map_is_taken_back",
     },
     Mutant {
+        name: "failed-placed-map-stays",
+        rule: "S11",
+        file: "crates/portcullis/src/design/placed.rs",
+        find: "let _ = self.take_down_placed(&mut TakenDown::of(range), UnmapError::NotMapped(range.start()));",
+        replace: "",
+        package: "portcullis",
+        target: "suite",
+        test: "s11_failed_invalidations::a_failed_placed_map_is_taken_back",
+    },
+    Mutant {
         name: "tables-leave-though-their-invalidation-failed",
         rule: "S4",
         file: "crates/portcullis/src/chunk/reclaim.rs",

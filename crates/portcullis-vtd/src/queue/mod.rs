@@ -169,8 +169,8 @@ fn ring_doorbell<M: Mmio, P: Platform>(ring: &Ring, hardware: &Hardware<M, P>) {
     hardware.write64(IQT, (ring.tail as u64) << QUEUE_INDEX_SHIFT);
 }
 
-/// Whether the hardware has stopped fetching, or dropped a wait.
-fn is_stopped<M: Mmio, P: Platform>(hardware: &Hardware<M, P>) -> bool {
+/// Whether the hardware reports an error of the queue.
+fn has_error<M: Mmio, P: Platform>(hardware: &Hardware<M, P>) -> bool {
     hardware.read32(FSTS) & status::QUEUE_ERRORS != 0
 }
 
@@ -270,10 +270,18 @@ impl<P: Platform> Queue<P> {
         hardware: &Hardware<M, P>,
         attempt: impl Fn(&mut Ring) -> Option<Ticket>,
     ) -> Result<Ticket, QueueError> {
-        let mut patience = Patience::new(hardware.wait_us_max);
+        let (mut is_full, mut patience) = (false, Patience::new(hardware.wait_us_max));
         loop {
-            match self.once(&attempt)? {
+            // What is over makes room, for this attempt and no other: the lock is held from one to the other.
+            let tried = self.once(|ring| {
+                if is_full {
+                    self.reclaim(ring, &hardware.platform);
+                }
+                attempt(ring)
+            })?;
+            match tried {
                 Some(ticket) => return Ok(ticket),
+                None if !is_full => is_full = true,
                 None if self.await_room(hardware, &mut patience) => {}
                 None => return Err(QueueError::Timeout(hardware.wait_us_max)),
             }
@@ -286,41 +294,26 @@ impl<P: Platform> Queue<P> {
         self.ring.with(|ring| if ring.broken { Err(QueueError::Descriptor) } else { Ok(attempt(ring)) })?
     }
 
-    /// Makes room for the next attempt, or waits a moment where there is none to be had. False after the time limit, however often there was
-    /// room that others have taken.
+    /// Waits a moment for room. False where that has taken too long.
     // No more than a yes, so that `resume_alone` takes the place of this frame: the next attempt says why the ring is not to be taken.
     #[cold]
     #[inline(never)]
     fn await_room<M: Mmio>(&self, hardware: &Hardware<M, P>, patience: &mut Patience) -> bool {
-        let platform = &hardware.platform;
-        if !self.reclaim_alone(platform) {
-            if is_stopped(hardware) {
-                // A queue that has stopped makes no room. Once it goes on there may be some.
-                return self.resume_alone(hardware, patience);
-            }
-            platform.pause(Wait::QueueRoom);
+        // A queue that has stopped makes no room.
+        match has_error(hardware) {
+            true => self.resume_alone(hardware, patience),
+            false => patience.pause(&hardware.platform, Wait::QueueRoom),
         }
-        patience.lasts(platform)
     }
 
-    /// Whether something is over.
-    #[inline(never)]
-    fn reclaim_alone(&self, platform: &P) -> bool {
-        let reclaimed = self.ring.with(
-            #[inline(always)]
-            |ring| self.reclaim(ring, platform),
-        );
-        reclaimed.unwrap_or(true)
-    }
-
-    /// Takes the queue out of an error. Returns what [`await_room`](Self::await_room) does.
+    /// Takes the queue out of an error, and does the rest of [`await_room`](Self::await_room).
     #[inline(never)]
     fn resume_alone<M: Mmio>(&self, hardware: &Hardware<M, P>, patience: &mut Patience) -> bool {
         let _ = self.ring.with(
             #[inline(always)]
             |ring| self.resume(ring, hardware),
         );
-        patience.lasts(&hardware.platform)
+        patience.pause(&hardware.platform, Wait::QueueRoom)
     }
 
     /// Writes a submission where there is room for it.
@@ -385,21 +378,20 @@ impl<P: Platform> Queue<P> {
         self.make_visible(platform, first, distance(first, ring.tail));
     }
 
-    /// Moves `head` past every submission that is over, in ring order. Returns whether there was any.
+    /// Moves `head` past every submission that is over, in ring order.
     ///
     /// A wait that has landed was fetched, and so was everything ahead of it: memory tells what the head register would,
     /// without a read across the bus, and tells also that nothing more will be written to the slot's status.
-    #[inline(always)]
-    fn reclaim(&self, ring: &mut Ring, platform: &P) -> bool {
+    #[cold]
+    #[inline(never)]
+    fn reclaim(&self, ring: &mut Ring, platform: &P) {
         let (mut head, mut oldest) = (ring.head, ring.oldest);
         for (_, end) in ring.submissions().take_while(|(submission, _)| self.has_landed(platform, *submission)) {
             (head, oldest) = (end, oldest + 1);
         }
-        let is_any = head != ring.head;
         (ring.head, ring.oldest) = (head, oldest);
         // Within a revolution, so that no later one can take its status out of the reach of comparison.
         ring.departed = ring.departed.map(|ride| ride.filter(|departed| !self.has_landed(platform, *departed)));
-        is_any
     }
 
     /// Whether everything under `ticket` is done.
@@ -418,7 +410,7 @@ impl<P: Platform> Queue<P> {
         if let Some(turn) = turn {
             self.move_along(hardware, submission, turn)?;
         }
-        match is_stopped(hardware) {
+        match has_error(hardware) {
             true => self.resume_and_look(hardware, submission),
             false => self.look(&hardware.platform, submission),
         }
@@ -439,10 +431,9 @@ impl<P: Platform> Queue<P> {
     pub(crate) fn wait_for<M: Mmio>(&self, hardware: &Hardware<M, P>, ticket: Ticket) -> Result<(), QueueError> {
         let mut patience = Patience::new(hardware.wait_us_max);
         while !self.is_done(hardware, ticket)? {
-            if !patience.lasts(&hardware.platform) {
+            if !patience.pause(&hardware.platform, Wait::Invalidation) {
                 return Err(QueueError::Timeout(hardware.wait_us_max));
             }
-            hardware.platform.pause(Wait::Invalidation);
         }
         Ok(())
     }

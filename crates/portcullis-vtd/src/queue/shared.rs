@@ -92,15 +92,10 @@ impl<P: Platform> Queue<P> {
             return Some(submission.into());
         }
         if ring.room() <= count {
-            self.reclaim_held(ring, platform);
+            // Here, not in `board_next`: the two frames must not add up.
+            self.reclaim(ring, platform);
         }
         self.board_next(ring, hardware, descriptors)
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn reclaim_held(&self, ring: &mut Ring, platform: &P) {
-        let _ = self.reclaim(ring, platform);
     }
 
     #[inline(never)]

@@ -3,10 +3,11 @@
 
 use super::fake_unit::*;
 use super::host::Host;
-use super::{bring_up, finish, page, page_descriptor, without_waits};
+use super::{Driver, bring_up, finish, page, page_descriptor, without_waits};
 use crate::Ticket;
 use crate::queue::{BURST_MAX, SLOTS};
 use crate::spec::descriptors::InvalidationDescriptor;
+use crate::spec::faults::status;
 use portcullis::iommu::{Invalidation, Iommu, QueueError};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -28,7 +29,7 @@ impl Commit {
         first..first + count as u64
     }
 
-    fn submit(self, unit: &super::Driver<'_>, index: usize) -> Result<Ticket, QueueError> {
+    fn submit(self, unit: &Driver<'_>, index: usize) -> Result<Ticket, QueueError> {
         let commands: Vec<Invalidation> = self.pages(index).map(|pfn| page(7, pfn)).collect();
         match self {
             Alone(_) => unit.submit(&commands),
@@ -187,6 +188,39 @@ fn a_full_ring_that_has_stopped_goes_on_whole() {
             assert_eq!(without_waits(fake.take_executed()), descriptors(pages.skip(1)));
         }
     }
+}
+
+/// A unit whose ring has no room for as many commands, of which the hardware does as `behaviour` says.
+fn full_unit(behaviour: Behaviour) -> (&'static Host, &'static FakeUnit<'static>, Driver<'static>) {
+    let host: &'static Host = Box::leak(Box::new(Host::new(true)));
+    let fake: &'static FakeUnit<'static> = Box::leak(Box::new(FakeUnit::new(host)));
+    let unit = bring_up(fake, host);
+    fake.behave(behaviour);
+    (0..3).for_each(|index| _ = Alone(BURST_MAX).submit(&unit, index).expect("room"));
+    (host, fake, unit)
+}
+
+/// An error that stops nothing, and that a device may cause as often as it likes.
+#[test]
+fn an_error_that_comes_again_and_again_does_not_keep_a_commit() {
+    let (host, fake, unit) = full_unit(Behaviour::Silent);
+    let fail = || fake.with(|state| state.faults |= status::COMPLETION_ERROR);
+    fail();
+    host.on_pause(fail);
+    assert_eq!(Alone(BURST_MAX).submit(&unit, 3).err(), Some(QueueError::Timeout(1000)));
+}
+
+/// A CPU that was kept from running past the time limit looks once more, and takes what has come over meanwhile.
+#[test]
+fn a_cpu_that_was_stopped_while_it_waited_for_room_looks_once_more() {
+    let (host, fake, unit) = full_unit(Behaviour::Holding);
+    host.on_pause(|| {
+        host.fake.advance_us(1_000_000);
+        while fake.with(|state| !state.held.is_empty()) {
+            fake.land(0);
+        }
+    });
+    assert!(Alone(BURST_MAX).submit(&unit, 3).is_ok());
 }
 
 fn commit() -> impl Strategy<Value = Commit> {

@@ -346,8 +346,8 @@ pub unsafe trait Mapper: Send + Sync {
         Ok(self.commit(&mut revocation)?)
     }
 
-    /// Does what [`unmap_now`](Mapper::unmap_now) does, for mappings of several pages and for callers that are off the fast paths: so that
-    /// what takes one page has a frame of its own.
+    /// Does what [`unmap_now`](Mapper::unmap_now) does, for mappings of several pages and for callers to whom the stack matters more than speed.
+    /// A mapper may override it with a shallower path.
     ///
     /// # Errors
     /// Those of [`unmap_now`](Mapper::unmap_now).

@@ -11,8 +11,7 @@ use crate::error::{CommitError, NewDomainError, NoMemory, RawMapError, RawUnmapE
 use crate::invalidation::Revocation;
 use crate::iommu::{AttachError, Capabilities, DomainId, Invalidation, Iommu, QueueError, SourceId, Translation};
 use crate::placement::Placement;
-use crate::platform::memory::try_room;
-use crate::platform::memory::{boxed, try_reserve_by};
+use crate::platform::memory::{boxed, try_reserve_by, try_room};
 use crate::platform::{Context, CpuHint, CpuWords, Lock, LockClass, Platform, Wait};
 use crate::proof::Committed;
 use crate::request::{Access, Request, Stream};

@@ -84,6 +84,8 @@ impl<P: Platform> PerCpuQueues<P> {
     /// # Errors
     /// [`NoMemory`] without room for the entries.
     pub fn new(platform: &P, capacity: usize, timeout_us: u64, flushes: Flushes) -> Result<Self, NoMemory> {
+        // An empty queue takes an unmap in any case.
+        let capacity = capacity.max(1);
         let queue = || {
             let waiting = VecDeque::from(try_reserve(platform, Context::MaySleep, capacity)?);
             let queue = Queue {

@@ -262,7 +262,7 @@ impl Revocation {
     }
 
     /// The same where nothing has [joined](Self::join), so that it is known how many they are.
-    pub(super) fn counted(&self) -> impl ExactSizeIterator<Item = Revoked> + Clone {
+    pub(super) fn counted(&self) -> impl ExactSizeIterator<Item = Revoked> {
         Counted::new(self.revoked(), self.unmaps())
     }
 
@@ -329,7 +329,6 @@ impl Revocation {
 }
 
 /// Runs, and how many are left of them.
-#[derive(Clone)]
 pub(crate) struct Counted<R> {
     runs: R,
     left: usize,

@@ -143,7 +143,6 @@ fn count_joined(revocation: &Revocation, within_pages: u64) -> usize {
 }
 
 /// What one command covers, of runs in order: a mapping; or what of several side by side it can, piece by piece.
-#[derive(Clone)]
 struct Joined<R> {
     runs: R,
     /// What is left of the last run.

@@ -160,7 +160,7 @@ impl<P: Platform> PlacedRanges<P> {
         }
     }
 
-    /// The first pages of those from `first` to before `end` that the allocator would hand out, up to some that it would not.
+    /// The first run of pages in `first..end` that the allocator may hand out.
     #[inline(never)]
     fn handed_out_from(&self, first: u64, end: u64) -> Option<IovaRange> {
         let mut first = first;

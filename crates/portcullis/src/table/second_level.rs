@@ -164,7 +164,7 @@ impl SecondLevelTable {
     /// Those of [`map`](Self::map).
     ///
     /// # Safety
-    /// That of [`map`](Self::map).
+    /// That of [`map`](Self::map); the rule is not [`TableRule::FreedWhenEmpty`].
     #[inline(always)]
     pub(crate) unsafe fn map_uncounted<P: Platform>(
         &self,
@@ -174,6 +174,7 @@ impl SecondLevelTable {
         rights: Rights,
         marked: bool,
     ) -> Result<(), MapError> {
+        debug_assert!(!matches!(self.rule, TableRule::FreedWhenEmpty { .. }));
         for segment in segments {
             self.check_physical(segment)?;
         }
@@ -373,10 +374,10 @@ impl SecondLevelTable {
         self.note_gone(freed.pages() - before)
     }
 
-    /// The same where empty table pages are not freed, or only where an unmap covers all that they translate.
+    /// The same where table pages are not freed, or only where an unmap covers all that they translate.
     ///
     /// # Safety
-    /// That of [`unmap`](Self::unmap).
+    /// That of [`unmap`](Self::unmap); the rule is not [`TableRule::FreedWhenEmpty`].
     #[inline]
     pub(crate) unsafe fn unmap_uncounted<P: Platform>(
         &self,
@@ -384,6 +385,7 @@ impl SecondLevelTable {
         range: IovaRange,
         freed: &mut FreedTables,
     ) -> bool {
+        debug_assert!(!matches!(self.rule, TableRule::FreedWhenEmpty { .. }));
         let before = freed.pages();
         let mut pfn = range.first_pfn();
         while pfn < range.end_pfn() {
@@ -399,7 +401,7 @@ impl SecondLevelTable {
     /// The same where table pages stay.
     ///
     /// # Safety
-    /// That of [`unmap`](Self::unmap).
+    /// That of [`unmap`](Self::unmap); the rule is [`TableRule::Kept`] or [`TableRule::Overwritten`].
     pub(crate) unsafe fn unmap_kept<P: Platform>(&self, walker: Walker<'_, P>, range: IovaRange) {
         let mut pfn = range.first_pfn();
         while pfn < range.end_pfn() {

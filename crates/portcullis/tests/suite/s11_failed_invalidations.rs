@@ -6,12 +6,13 @@ use portcullis::chunk::CHUNKED_PAGES_MAX;
 use portcullis::chunk::TABLE_IDLE_US;
 use portcullis::design::Design;
 use portcullis::designs::{DesignId, Portcullis, Visitor};
+use portcullis::error::RawMapError;
 use portcullis::iommu::fake::{Behaviour, FakeIommu};
 use portcullis::platform::fake::FakeHost;
 use portcullis::table::Rights;
 use portcullis::{
-    Access, Capabilities, Domain, DomainConfig, Invalidation, Iommu, Iova, IovaRange, MapError, PAGE_SIZE, PhysAddr,
-    Protection, RawUnmapError, Segment, SourceId, SyncError,
+    Access, Capabilities, Domain, DomainConfig, Invalidation, Iommu, Iova, IovaRange, MapError, MapOptions, PAGE_SIZE,
+    PhysAddr, Protection, RawUnmapError, Segment, SourceId, SyncError,
 };
 
 type OnFakes<'h, D> = Domain<D, &'h FakeHost, &'h FakeIommu<'h>>;
@@ -219,6 +220,44 @@ impl<'h> Visitor<&'h FakeHost, &'h FakeIommu<'h>> for OnMap<'_, 'h> {
 #[test]
 fn a_failed_map_is_taken_back() {
     for_each(&[CACHES_ABSENT], |design, case, host, iommu| design.visit(OnMap(case, host, iommu)));
+}
+
+struct OnPlacedMap<'c, 'h>(&'c Case, &'h FakeHost, &'h FakeIommu<'h>);
+
+impl<'h> Visitor<&'h FakeHost, &'h FakeIommu<'h>> for OnPlacedMap<'_, 'h> {
+    /// Whether the design places mappings.
+    type Output = bool;
+
+    fn visit<D: Design<&'h FakeHost, &'h FakeIommu<'h>>>(self) -> bool {
+        let Self(case, host, iommu) = self;
+        let what = format!("{} {case:?}", D::INFO.id);
+        let mapped = Mapped::<D>::new(host, iommu, case);
+        iommu.behave(case.behaviour);
+        let (phys, at) = (PhysAddr::from_pfn(BUFFERS_PFN + 0x4000), Iova::from_pfn(0x8_0000));
+        let options = MapOptions { at: Some(at), ..MapOptions::default() };
+        // SAFETY: no memory is behind the IOMMU.
+        let placed =
+            unsafe { mapped.domain.map_raw_with(phys, case.pages * PAGE_SIZE, Access::DeviceWrites, &options) };
+        mapped.forget();
+        match placed {
+            Err(RawMapError::Lost(_)) => {}
+            Err(RawMapError::Refused(MapError::Unplaceable)) => return false,
+            other => panic!("{what}: {other:?}"),
+        }
+        let reached = (0..case.pages).find_map(|page| mapped.reach(at.pfn() + page));
+        assert_eq!(reached, None, "{what}: S11");
+        true
+    }
+}
+
+/// The same where the request has said at which address.
+#[test]
+fn a_failed_placed_map_is_taken_back() {
+    let mut placing = 0;
+    for_each(&[CACHES_ABSENT], |design, case, host, iommu| {
+        placing += usize::from(design.visit(OnPlacedMap(case, host, iommu)));
+    });
+    assert!(placing > 0, "some design places mappings");
 }
 
 /// A chunk whose pages are all unmapped, but for one whose unmap failed, is not handed out again; nor is the one that failed

@@ -329,6 +329,7 @@ impl Avl {
         }
         let last = self.chunks.len() - 1;
         let link = last * CHUNK_NODES + self.chunks[last].len();
+        debug_assert!(self.chunks[last].len() < CHUNK_NODES, "a link says chunk and place");
         push_within(&mut self.chunks[last], Node::default());
         link as Link
     }
