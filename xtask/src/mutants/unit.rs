@@ -165,7 +165,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "unmap-waits-within-its-walk",
         rule: "S4",
         file: "crates/portcullis/src/chunk/mapper.rs",
-        find: r"Err(pending) => return Some(Err(Unspent { pending, mark: cleared.mark() })),",
+        find: r"Err(pending) => {
+                        *left = Some(Unspent { pending, mark: cleared.mark() });
+                        return None;
+                    }",
         replace: r#"Err(pending) => space.invalidate_pending(pending, &[command]).expect("an answer"),"#,
         package: "portcullis",
         target: "suite",

@@ -13,12 +13,6 @@ use crate::platform::{Phase, Platform, Step};
 use crate::proof::Committed;
 
 impl<P: Platform, I: Iommu> Chunked<P, I> {
-    /// [`clear_invalidate_spend`](Self::clear_invalidate_spend) for any length, in a frame that is gone when the rest is done.
-    #[inline(never)]
-    pub(super) fn unmap_chunked(&self, range: IovaRange) -> Option<Result<Committed, Unspent<I>>> {
-        self.clear_invalidate_spend::<false>(range)
-    }
-
     /// Waits for the invalidation of the mapping at `range`, which was cleared, outside of any walk, and spends it.
     #[cold]
     #[inline(never)]

@@ -17,7 +17,7 @@ use crate::iommu::{AttachError, DomainId, Invalidation, Iommu, SourceId};
 use crate::iova::IovaRequest;
 use crate::placement::Placement;
 use crate::platform::{Context, Phase, Platform, Step};
-use crate::proof::Committed;
+use crate::proof::{Committed, Proof};
 use crate::request::{Access, Lifetime, Request, Stream};
 use crate::safety::Protection;
 use crate::space::Pending;
@@ -208,13 +208,26 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         )
     }
 
-    /// Clears the mapping at `range`, of `ONE` page or of several, has it invalidated, and spends it; or says what is left to be
-    /// [waited for](Self::await_and_spend). `None` where no such mapping is in a chunk. The hardware has page-selective commands.
+    /// Unmaps the mapping at `range`, of `ONE` page or of several, by one command, if it is one in a chunk; any other the general way.
+    /// The hardware has page-selective commands.
     #[inline(always)]
-    pub(super) fn clear_invalidate_spend<const ONE: bool>(
+    pub(super) fn unmap_by_command<const ONE: bool>(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
+        let mut left = None;
+        match (self.clear_invalidate_spend::<ONE>(range, &mut left), left) {
+            (Some(proof), _) => Ok(Committed::Lost(proof)),
+            (None, Some(unspent)) => self.await_and_spend(range, unspent),
+            (None, None) => self.unmap_general(range),
+        }
+    }
+
+    /// Clears the mapping, has it invalidated, and spends it. `None` where no such mapping is in a chunk, or where something is
+    /// `left` to be [waited for](Self::await_and_spend).
+    #[inline(always)]
+    fn clear_invalidate_spend<const ONE: bool>(
         &self,
         range: IovaRange,
-    ) -> Option<Result<Committed, Unspent<I>>> {
+        left: &mut Option<Unspent<I>>,
+    ) -> Option<Proof> {
         let space = &self.base.space;
         let platform = space.platform();
         platform.probe(Step::Enter(Phase::Table));
@@ -239,12 +252,15 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
                 platform.probe(Step::Enter(Phase::Invalidate));
                 let proof = match space.invalidate_at_once(&[command]) {
                     Ok(proof) => proof,
-                    Err(pending) => return Some(Err(Unspent { pending, mark: cleared.mark() })),
+                    Err(pending) => {
+                        *left = Some(Unspent { pending, mark: cleared.mark() });
+                        return None;
+                    }
                 };
                 platform.probe(Step::Enter(Phase::IovaFree));
                 platform.probe(Step::ChunkReturn);
                 cleared.spend(&proof);
-                Some(Ok(Committed::Lost(proof)))
+                Some(proof)
             },
         )
     }
@@ -431,26 +447,14 @@ unsafe impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
             return self.unmap_apart(range);
         }
         self.base.space.platform().probe(Step::Enter(Phase::Other));
-        let committed = match self.is_one_command() {
-            true => self.clear_invalidate_spend::<true>(range),
-            false => None,
-        };
-        match committed {
-            Some(Ok(committed)) => Ok(committed),
-            Some(Err(unspent)) => self.await_and_spend(range, unspent),
-            None => self.unmap_general(range),
-        }
+        if self.is_one_command() { self.unmap_by_command::<true>(range) } else { self.unmap_general(range) }
     }
 
     #[inline(always)]
     fn unmap_apart(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
         self.base.space.platform().probe(Step::Enter(Phase::Other));
         let is_chunked = self.is_one_command() && self.base.allocator.chunks_of(range).is_some();
-        match if is_chunked { self.unmap_chunked(range) } else { None } {
-            Some(Ok(committed)) => Ok(committed),
-            Some(Err(unspent)) => self.await_and_spend(range, unspent),
-            None => self.unmap_general(range),
-        }
+        if is_chunked { self.unmap_by_command::<false>(range) } else { self.unmap_general(range) }
     }
 
     #[inline(always)]

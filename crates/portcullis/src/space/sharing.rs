@@ -7,12 +7,12 @@ use crate::platform::Platform;
 use crate::table::{Share, SharedRun, Unshare};
 
 impl<P: Platform, I: Iommu> AddressSpace<P, I> {
-    /// Counts a mapping of pages that mappings share ([`SecondLevelTable::share`]). Returns whether it could: false where a
+    /// Counts a mapping of pages that mappings share ([`SecondLevelTable::share`](crate::table::SecondLevelTable::share)). Returns whether it could: false where a
     /// page has as many as can be counted. [`sync_map`](Self::sync_map) has to follow where it could. Not to be called with a
     /// lock held.
     ///
     /// # Errors
-    /// Those of [`SecondLevelTable::share`]; [`SyncError`] where translations that it had to take back could not be invalidated: the
+    /// Those of [`SecondLevelTable::share`](crate::table::SecondLevelTable::share); [`SyncError`] where translations that it had to take back could not be invalidated: the
     /// domain is poisoned.
     ///
     /// # Panics
@@ -36,7 +36,7 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
         }
     }
 
-    /// Counts a mapping less of pages that mappings share ([`SecondLevelTable::unshare`]). Returns whether any translation
+    /// Counts a mapping less of pages that mappings share ([`SecondLevelTable::unshare`](crate::table::SecondLevelTable::unshare)). Returns whether any translation
     /// went. Not to be called with a lock held.
     ///
     /// # Errors
