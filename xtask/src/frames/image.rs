@@ -205,9 +205,11 @@ impl Image {
         text.map(str::to_owned).ok_or_else(|| "a name that is no text".to_owned())
     }
 
-    /// An object of code alone.
+    /// An object of functions, one to a section, and behind them tables of functions, each with the one method of a trait. A name, at so
+    /// many bytes in a section, is of what a section begins with.
     #[cfg(test)]
-    pub(super) fn of_code(functions: &[(&str, &[u8])], calls: &[(usize, u64, usize)]) -> Self {
+    pub(super) fn of_code(functions: &[(&str, &[u8])], methods: &[usize], names: &[(usize, u64, usize)]) -> Self {
+        let begin = |section| Target::Place(Place { section, offset: 0 });
         let mut image = Self::default();
         for (index, (name, bytes)) in functions.iter().enumerate() {
             let place = Place { section: index, offset: 0 };
@@ -215,9 +217,13 @@ impl Image {
             image.functions.push(Function { name: (*name).to_owned(), place, size: bytes.len() as u64 });
             image.function_at.insert(place, index);
         }
-        for (from, offset, to) in calls {
-            let symbol = Target::Place(Place { section: *to, offset: 0 });
-            let relocation = Relocation { kind: Kind::Relative, symbol, addend: -4 };
+        for method in methods {
+            let pointer = Relocation { kind: Kind::Absolute, symbol: begin(*method), addend: 0 };
+            let relocations = BTreeMap::from([(24, pointer)]);
+            image.sections.push(Section { bytes: vec![0; 32], is_code: false, relocations });
+        }
+        for (from, offset, to) in names {
+            let relocation = Relocation { kind: Kind::Relative, symbol: begin(*to), addend: -4 };
             image.sections[*from].relocations.insert(*offset, relocation);
         }
         image

@@ -11,7 +11,15 @@ const LEAF: &[u8] = &[0x48, 0x83, 0xec, 0x40, 0x48, 0x83, 0xc4, 0x40, 0xc3];
 const PANIC: &[u8] = &[0x48, 0x83, 0xec, 0x18, 0x0f, 0x0b];
 
 fn deepest(functions: &[(&str, &[u8])], calls: &[(usize, u64, usize)]) -> Result<(u64, Vec<String>), String> {
-    let image = Image::of_code(functions, calls);
+    deepest_with_tables(functions, &[], calls)
+}
+
+fn deepest_with_tables(
+    functions: &[(&str, &[u8])],
+    methods: &[usize],
+    names: &[(usize, u64, usize)],
+) -> Result<(u64, Vec<String>), String> {
+    let image = Image::of_code(functions, methods, names);
     let (bytes, path) = Graph::new(&image).deepest(0, None)?;
     Ok((bytes, path.iter().map(|step| image.functions[step.function].name.clone()).collect()))
 }
@@ -69,4 +77,30 @@ fn what_cannot_be_told_is_an_error_with_a_name() {
     let uneven: &[u8] = &[0x84, 0xc0, 0x74, 0x01, 0x53, 0xc3];
     let error = deepest(&[("uneven", uneven)], &[]).expect_err("two depths");
     assert!(error.contains("uneven"), "{error}");
+}
+
+#[test]
+fn a_call_by_a_table_that_a_call_returned_leads_to_that_table_and_no_other() {
+    // `sub rsp, 8; lea rcx, other; call; call [rax + 24]; add rsp, 8; ret`
+    let of_the_returned: &[u8] = &[
+        0x48, 0x83, 0xec, 0x08, 0x48, 0x8d, 0x0d, 0, 0, 0, 0, 0xe8, 0, 0, 0, 0, 0xff, 0x50, 0x18, 0x48, 0x83, 0xc4,
+        0x08, 0xc3,
+    ];
+    // The same, but with `mov rax, [rbx]` before the second call: of a table that may be any.
+    let of_any: &[u8] = &[
+        0x48, 0x83, 0xec, 0x08, 0x48, 0x8d, 0x0d, 0, 0, 0, 0, 0xe8, 0, 0, 0, 0, 0x48, 0x8b, 0x03, 0xff, 0x50, 0x18,
+        0x48, 0x83, 0xc4, 0x08, 0xc3,
+    ];
+    // `lea rax, small; ret`
+    let table: &[u8] = &[0x48, 0x8d, 0x05, 0, 0, 0, 0, 0xc3];
+    let small: &[u8] = &[0x50, 0x58, 0xc3];
+    let (small_name, large_name) = ("<small as portcullis::Method>::call", "<large as portcullis::Method>::call");
+    // The table of what is small is the fifth section, the other is the sixth.
+    let names = [(0, 7, 5), (0, 12, 1), (1, 3, 4)];
+    let below = |caller| {
+        let functions = [("caller", caller), ("table", table), (small_name, small), (large_name, LEAF)];
+        deepest_with_tables(&functions, &[2, 3], &names).expect("known")
+    };
+    assert_eq!(below(of_the_returned), (8 + 8 + 8 + 8, vec!["caller".to_owned(), small_name.to_owned()]));
+    assert_eq!(below(of_any), (8 + 8 + 8 + 64, vec!["caller".to_owned(), large_name.to_owned()]));
 }

@@ -13,6 +13,7 @@
 //! A run is begun and closed with the lock of its queue held. Unmaps join it without: each by one exchange, which fails where another
 //! has come before, or where the run was closed.
 
+use super::Revoked;
 use crate::address::IovaRange;
 use crate::sync::{AtomicU64, Ordering};
 
@@ -31,6 +32,13 @@ pub(super) struct OpenRun(AtomicU64);
 pub(super) struct Run {
     pub(super) range: IovaRange,
     pub(super) unmaps: usize,
+}
+
+impl Run {
+    /// What one entry of a revocation covers.
+    pub(super) fn of(revoked: Revoked) -> Self {
+        Self { range: revoked.range, unmaps: revoked.unmaps }
+    }
 }
 
 /// Runs that a CPU has open, begun in turn: so two streams of unmaps, of what devices write and of what they read, may go on beside each

@@ -10,7 +10,7 @@
 //! and what comes later begins another.
 
 use super::open_run::{OPEN_RUNS, OpenRun, Run};
-use super::{Flushes, Revocation, Revoked, TakenDown};
+use super::{Flushes, Revocation, TakenDown};
 use crate::address::IovaRange;
 use crate::error::{CommitError, NoMemory};
 use crate::iommu::{Invalidation, Iommu};
@@ -124,8 +124,21 @@ impl<P: Platform> PerCpuQueues<P> {
         allocator: &impl IovaAllocator<P>,
         revocation: &mut Revocation,
     ) -> Result<Committed, CommitError> {
+        let platform = space.platform();
         let mut tables = core::mem::take(&mut revocation.tables);
-        let queued = self.push(space, allocator, revocation.revoked(), &mut tables);
+        let mut runs = revocation.revoked().map(Run::of).peekable();
+        let queued = self.queue_here(space, allocator, |here, queue, begun| {
+            queue.begin_batch(platform, here, &mut tables, begun);
+            while let Some(run) = runs.peek() {
+                if !self.has_room(space, allocator, queue, run.unmaps) {
+                    return false;
+                }
+                self.put(platform, queue, *run, begun);
+                runs.next();
+            }
+            true
+        });
+        drop(runs);
         revocation.clear_runs();
         queued
     }
@@ -141,7 +154,7 @@ impl<P: Platform> PerCpuQueues<P> {
         allocator: &impl IovaAllocator<P>,
         TakenDown { revoked, tables }: &mut TakenDown,
     ) -> Result<Committed, CommitError> {
-        let run = Run { range: revoked.range, unmaps: revoked.unmaps };
+        let run = Run::of(*revoked);
         self.queue_here(space, allocator, |here, queue, begun| {
             queue.begin_batch(space.platform(), here, tables, begun);
             let has_room = self.has_room(space, allocator, queue, run.unmaps);
@@ -149,29 +162,6 @@ impl<P: Platform> PerCpuQueues<P> {
                 self.put(space.platform(), queue, run, begun);
             }
             has_room
-        })
-    }
-
-    #[inline(always)]
-    fn push<I: Iommu>(
-        &self,
-        space: &AddressSpace<P, I>,
-        allocator: &impl IovaAllocator<P>,
-        runs: impl Iterator<Item = Revoked>,
-        tables: &mut FreedTables,
-    ) -> Result<Committed, CommitError> {
-        let platform = space.platform();
-        let mut runs = runs.map(|revoked| Run { range: revoked.range, unmaps: revoked.unmaps }).peekable();
-        self.queue_here(space, allocator, |here, queue, begun| {
-            queue.begin_batch(platform, here, tables, begun);
-            while let Some(run) = runs.peek() {
-                if !self.has_room(space, allocator, queue, run.unmaps) {
-                    return false;
-                }
-                self.put(platform, queue, *run, begun);
-                runs.next();
-            }
-            true
         })
     }
 

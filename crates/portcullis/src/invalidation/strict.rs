@@ -11,7 +11,7 @@ use crate::proof::{Committed, Proof};
 use crate::space::AddressSpace;
 
 /// Submits page-selective commands for the unmaps with one wait behind them all, waits, and frees the addresses and tables.
-#[inline(always)]
+#[inline(never)]
 pub(super) fn commit<P: Platform, I: Iommu>(
     space: &AddressSpace<P, I>,
     allocator: &impl IovaAllocator<P>,
@@ -19,39 +19,11 @@ pub(super) fn commit<P: Platform, I: Iommu>(
     per: &Commands,
     submissions: Submissions,
 ) -> Result<Committed, CommitError> {
-    match only_command(space, revocation) {
-        Some(command) => commit_command(space, allocator, revocation, &command, submissions),
-        None => commit_list(space, allocator, revocation, per, submissions),
-    }
-}
-
-/// Commits unmaps that take one command.
-#[inline(never)]
-fn commit_command<P: Platform, I: Iommu>(
-    space: &AddressSpace<P, I>,
-    allocator: &impl IovaAllocator<P>,
-    revocation: &mut Revocation,
-    command: &Invalidation,
-    submissions: Submissions,
-) -> Result<Committed, CommitError> {
     space.platform().probe(Step::Enter(Phase::Invalidate));
-    let invalidated = invalidate(space, core::slice::from_ref(command), submissions);
-    conclude(space, allocator, revocation, invalidated)
-}
-
-/// Commits unmaps that take several.
-#[inline(never)]
-fn commit_list<P: Platform, I: Iommu>(
-    space: &AddressSpace<P, I>,
-    allocator: &impl IovaAllocator<P>,
-    revocation: &mut Revocation,
-    per: &Commands,
-    submissions: Submissions,
-) -> Result<Committed, CommitError> {
-    space.platform().probe(Step::Enter(Phase::Invalidate));
-    let invalidated = match per {
-        Commands::PerUnmap => invalidate_each(space, revocation, submissions),
-        Commands::PerRun { within_pages } => invalidate_runs(space, revocation, *within_pages, submissions),
+    let invalidated = match (only_command(space, revocation), per) {
+        (Some(command), _) => invalidate(space, &[command], submissions),
+        (None, Commands::PerUnmap) => invalidate_each(space, revocation, submissions),
+        (None, Commands::PerRun { within_pages }) => invalidate_runs(space, revocation, *within_pages, submissions),
     };
     conclude(space, allocator, revocation, invalidated)
 }
@@ -190,7 +162,7 @@ impl<R: Iterator<Item = Revoked>> Iterator for Joined<R> {
     }
 }
 
-#[inline(always)]
+#[inline(never)]
 fn invalidate<P: Platform, I: Iommu>(
     space: &AddressSpace<P, I>,
     commands: &[Invalidation],

@@ -129,6 +129,9 @@ impl SecondLevelTable {
         segments: &[Segment],
         rights: Rights,
     ) -> Result<(), MapError> {
+        for segment in segments {
+            self.check_physical(segment)?;
+        }
         let mut path = self.path(walker, range.first_pfn());
         let mut missing = 0;
         self.visit(walker, &mut path, range, segments, |path, leaves| {
