@@ -1,5 +1,7 @@
 //! Why a chore was not done.
 
+pub(crate) mod linux;
+
 use std::io;
 use std::path::PathBuf;
 use thiserror::Error;
@@ -32,7 +34,7 @@ pub(crate) enum Failure {
     #[error("{}: {reason}", .path.display())]
     Contents { path: PathBuf, reason: String },
     /// There is no QEMU, and none could be installed.
-    #[error("the conformance suite needs QEMU: {0}; install it, or name one in PORTCULLIS_QEMU")]
+    #[error("QEMU is needed: {0}; install it, or name one in PORTCULLIS_QEMU")]
     Qemu(String),
     /// The kernel's source is not to be had.
     #[error(
@@ -69,6 +71,9 @@ pub(crate) enum Failure {
     /// House rules are broken.
     #[error("stage `house rules` failed: {} broken; to repeat it:\n    cargo test --package xtask house", .0)]
     House(usize),
+    /// Something about a kernel or its module.
+    #[error(transparent)]
+    Linux(#[from] linux::Error),
 }
 
 impl Failure {

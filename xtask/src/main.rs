@@ -1,5 +1,5 @@
 //! Developer chores: `cargo xtask test`, `cargo xtask check`, `cargo xtask frames`, `cargo xtask conformance`, `cargo xtask fuzz`,
-//! `cargo xtask soak`, `cargo xtask mutants`, `cargo xtask readme`, `cargo xtask bench`.
+//! `cargo xtask soak`, `cargo xtask mutants`, `cargo xtask readme`, `cargo xtask bench`, `cargo xtask linux`.
 
 mod apt;
 mod bench;
@@ -9,6 +9,7 @@ mod failure;
 mod frames;
 mod fuzz;
 mod house;
+mod linux;
 mod mutants;
 mod peers;
 mod qemu;
@@ -111,6 +112,11 @@ enum Chore {
         #[arg(long, requires = "check", conflicts_with = "peers")]
         update: bool,
     },
+    /// The module for Linux kernels.
+    Linux {
+        #[command(subcommand)]
+        command: linux::Linux,
+    },
 }
 
 fn main() -> ExitCode {
@@ -145,5 +151,6 @@ fn perform(chore: &Chore) -> Result<(), Failure> {
         Chore::Bench { rounds, check, .. } => {
             peers::bench(&workspace, &peers::Options { rounds: *rounds, check: *check })
         }
+        Chore::Linux { command } => linux::linux(&workspace, command),
     }
 }

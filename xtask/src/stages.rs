@@ -25,20 +25,20 @@ impl<'w> Stages<'w> {
         self.stage(name, &line, |workspace| run(workspace, name, variables, arguments))
     }
 
-    /// A stage; `what` says what it does.
-    pub(crate) fn stage(
+    /// A stage; `what` says what it does. Its result is that of `work`.
+    pub(crate) fn stage<T>(
         &mut self,
         name: &str,
         what: &str,
-        work: impl FnOnce(&Workspace) -> Result<(), Failure>,
-    ) -> Result<(), Failure> {
+        work: impl FnOnce(&Workspace) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
         println!("\n==> {name}: {what}");
         let begun = Instant::now();
-        work(self.workspace)?;
+        let result = work(self.workspace)?;
         let seconds = begun.elapsed().as_secs_f64();
         println!("==> {name}: ok, {seconds:.1} s");
         self.done.push((name.to_owned(), seconds));
-        Ok(())
+        Ok(result)
     }
 
     /// All stages have succeeded: says so.

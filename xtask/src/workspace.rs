@@ -9,6 +9,8 @@ use std::process::Command;
 
 /// The package that proves `no_std`. It has a workspace of its own.
 pub(crate) const NO_STD_PROOF: &str = "crates/no-std-proof/Cargo.toml";
+/// The Rust half of the kernel module. It has a workspace of its own, too.
+pub(crate) const KERNEL_MODULE: &str = "crates/portcullis-linux/Cargo.toml";
 
 /// The workspace that this program is part of.
 pub(crate) struct Workspace {

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/* The streaming half of the DMA API: buffers are mapped just before a device uses them, and unmapped just after. */
+#include <linux/dma-map-ops.h>
+#include <linux/dma-mapping.h>
+#include <linux/module.h>
+#include <linux/scatterlist.h>
+
+#include "portcullis.h"
+
+#define CREATE_TRACE_POINTS
+#include "trace.h"
+
+/* The narrowest domain, in bits: less than that has hardly room beside what is reserved. */
+#define NARROWEST_BITS 24
+
+static u64 limit_of(struct device *dev, u64 mask)
+{
+	return min_not_zero(mask, dev->bus_dma_limit);
+}
+
+static __always_inline dma_addr_t note_map(struct pc_device *device, u64 at, u64 phys, size_t size,
+					   enum dma_data_direction dir)
+{
+	if (unlikely(at == DMA_MAPPING_ERROR)) {
+		this_cpu_inc(device->counts->failed);
+		return at;
+	}
+	this_cpu_inc(device->counts->maps);
+	this_cpu_add(device->counts->bytes, size);
+	trace_portcullis_map(&device->pdev->dev, at, phys, size, dir);
+	return at;
+}
+
+static __always_inline dma_addr_t map(struct device *dev, u64 phys, size_t size, enum dma_data_direction dir)
+{
+	struct pc_device *device = pc_device_of(dev);
+	u64 limit = limit_of(dev, *dev->dma_mask);
+
+	if (likely(limit >= device->last))
+		return note_map(device, pcr_map(device->space, phys, size, dir), phys, size, dir);
+	return note_map(device, pcr_map_with(device->space, phys, size, dir, limit, false), phys, size, dir);
+}
+
+static dma_addr_t map_page(struct device *dev, struct page *page, unsigned long offset, size_t size,
+			   enum dma_data_direction dir, unsigned long attrs)
+{
+	return map(dev, page_to_phys(page) + offset, size, dir);
+}
+
+static dma_addr_t map_resource(struct device *dev, phys_addr_t phys, size_t size, enum dma_data_direction dir,
+			       unsigned long attrs)
+{
+	return map(dev, phys, size, dir);
+}
+
+static void unmap_page(struct device *dev, dma_addr_t at, size_t size, enum dma_data_direction dir, unsigned long attrs)
+{
+	struct pc_device *device = pc_device_of(dev);
+
+	/* Before: another CPU may be given the address as soon as it is unmapped. */
+	trace_portcullis_unmap(dev, at, size, dir);
+	/* The DMA API has no way to tell the driver. What the device may still write must not be used. */
+	if (WARN_ONCE(pcr_unmap(device->space, at, size), "portcullis: %s: %pad was not unmapped\n", dev_name(dev), &at)) {
+		this_cpu_inc(device->counts->failed);
+		return;
+	}
+	this_cpu_inc(device->counts->unmaps);
+	pc_has_unmapped(device);
+}
+
+u64 pcs_next_piece(void **list, u64 *len)
+{
+	struct scatterlist *piece = *list;
+
+	*list = sg_next(piece);
+	*len = piece->length;
+	return sg_phys(piece);
+}
+
+/* The pages that a piece takes. */
+static u64 extent_of(struct scatterlist *piece)
+{
+	return PAGE_ALIGN(offset_in_page(piece->offset) + piece->length);
+}
+
+/* Where the first page of a mapped list is. */
+static u64 start_of(struct scatterlist *list)
+{
+	return sg_dma_address(list) & PAGE_MASK;
+}
+
+static int map_sg(struct device *dev, struct scatterlist *list, int count, enum dma_data_direction dir,
+		  unsigned long attrs)
+{
+	struct pc_device *device = pc_device_of(dev);
+	u64 limit = limit_of(dev, *dev->dma_mask), at, first;
+	struct scatterlist *piece;
+	size_t bytes = 0;
+	int i;
+
+	/* All pieces lie in one run of pages, each from a page of its own: one map, one unmap. */
+	first = pcr_map_list(device->space, list, count, dir, limit, false);
+	if (unlikely(first == DMA_MAPPING_ERROR)) {
+		this_cpu_inc(device->counts->failed);
+		return -ENOMEM;
+	}
+	at = first;
+	for_each_sg(list, piece, count, i) {
+		sg_dma_address(piece) = at + offset_in_page(piece->offset);
+		sg_dma_len(piece) = piece->length;
+		at += extent_of(piece);
+		bytes += piece->length;
+		trace_portcullis_map(dev, sg_dma_address(piece), sg_phys(piece), piece->length, dir);
+	}
+	this_cpu_inc(device->counts->maps);
+	this_cpu_add(device->counts->bytes, bytes);
+	return count;
+}
+
+static void unmap_sg(struct device *dev, struct scatterlist *list, int count, enum dma_data_direction dir,
+		     unsigned long attrs)
+{
+	struct pc_device *device = pc_device_of(dev);
+	struct scatterlist *piece;
+	int i;
+
+	for_each_sg(list, piece, count, i)
+		trace_portcullis_unmap(dev, sg_dma_address(piece), sg_dma_len(piece), dir);
+	if (WARN_ONCE(pcr_unmap_list(device->space, start_of(list)), "portcullis: %s: a list at %#llx was not unmapped\n",
+		      dev_name(dev), start_of(list))) {
+		this_cpu_inc(device->counts->failed);
+		return;
+	}
+	this_cpu_inc(device->counts->unmaps);
+	pc_has_unmapped(device);
+}
+
+/*
+ * A driver says here what its device can drive, mostly before it maps anything. Then a domain that is no wider takes its place, so that
+ * no map has to ask for a low address. Later, each map has its limit.
+ */
+static int dma_supported(struct device *dev, u64 mask)
+{
+	struct pc_device *device = pc_device_of(dev);
+	u64 limit = limit_of(dev, mask);
+	struct pcr_space_use use;
+
+	if (limit >= device->last)
+		return 1;
+	if (fls64(limit + 1) - 1 < NARROWEST_BITS)
+		return 0;
+	pcr_space_use(device->space, &use);
+	if (!use.live_ranges)
+		pc_reopen(device, fls64(limit + 1) - 1);
+	return 1;
+}
+
+/* Any width above the narrowest does: addresses are the domain's. */
+static u64 get_required_mask(struct device *dev)
+{
+	return DMA_BIT_MASK(32);
+}
+
+const struct dma_map_ops pc_ops = {
+	.alloc = pc_alloc,
+	.free = pc_free,
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 11, 0)
+	.alloc_pages_op = pc_alloc_pages,
+#else
+	.alloc_pages = pc_alloc_pages,
+#endif
+	.free_pages = pc_free_pages,
+	.mmap = pc_mmap,
+	.get_sgtable = pc_get_sgtable,
+	.map_page = map_page,
+	.unmap_page = unmap_page,
+	.map_sg = map_sg,
+	.unmap_sg = unmap_sg,
+	.map_resource = map_resource,
+	.unmap_resource = unmap_page,
+	.dma_supported = dma_supported,
+	.get_required_mask = get_required_mask,
+};

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/* What the Rust half needs of a host: memory, locks, words of each CPU, time, RCU, the log. */
+#include <linux/cpufeature.h>
+#include <linux/mm.h>
+#include <linux/module.h>
+#include <linux/rcupdate.h>
+#include <linux/sched.h>
+#include <linux/slab.h>
+#include <linux/spinlock.h>
+#include <linux/timekeeping.h>
+#include <asm/cacheflush.h>
+
+#include "portcullis.h"
+
+/* As Platform and LockClass of the library have them. */
+#define CPU_WORDS 8
+#define LOCK_CLASSES 10
+
+static atomic64_t pages_lent, allocations_lent;
+
+s64 pc_pages_lent(void) { return atomic64_read(&pages_lent); }
+s64 pc_allocations_lent(void) { return atomic64_read(&allocations_lent); }
+
+/*
+ * Tasks that may sleep for memory. Rust's allocator is not told, so it is noted who asks: the library says when. An interrupt that has
+ * come in the meantime runs with the same `current`, and is no task.
+ */
+static struct task_struct *sleepers[16];
+static atomic_t sleeper_count;
+
+int pcs_may_sleep(void)
+{
+	int slot;
+
+	for (slot = 0; slot < ARRAY_SIZE(sleepers); slot++)
+		if (!cmpxchg(&sleepers[slot], NULL, current)) {
+			atomic_inc(&sleeper_count);
+			return slot;
+		}
+	/* More than that at once do without. */
+	return -1;
+}
+
+void pcs_may_not_sleep(int slot)
+{
+	if (slot < 0)
+		return;
+	atomic_dec(&sleeper_count);
+	smp_store_release(&sleepers[slot], NULL);
+}
+
+static bool may_sleep(void)
+{
+	int slot;
+
+	if (!atomic_read(&sleeper_count) || !in_task() || irqs_disabled())
+		return false;
+	for (slot = 0; slot < ARRAY_SIZE(sleepers); slot++)
+		if (READ_ONCE(sleepers[slot]) == current)
+			return true;
+	return false;
+}
+
+static gfp_t gfp_of(bool sleeps)
+{
+	return (sleeps ? GFP_KERNEL : GFP_ATOMIC) | __GFP_NOWARN;
+}
+
+void *pcs_alloc(size_t bytes, size_t align)
+{
+	void *at;
+
+	/* kmalloc aligns a power of two to itself. */
+	if (align > ARCH_KMALLOC_MINALIGN)
+		bytes = roundup_pow_of_two(max(bytes, align));
+	/* kvmalloc may sleep, and kvfree takes either. */
+	at = may_sleep() ? kvmalloc(bytes, gfp_of(true)) : kmalloc(bytes, gfp_of(false));
+	if (at)
+		atomic64_inc(&allocations_lent);
+	return at;
+}
+
+void pcs_free(void *at)
+{
+	atomic64_dec(&allocations_lent);
+	/* Large ones come from domains as they are opened, and go in a task as well; in an interrupt all are of kmalloc. */
+	kvfree(at);
+}
+
+u64 pcs_page_alloc(bool sleeps)
+{
+	unsigned long at = get_zeroed_page(gfp_of(sleeps));
+
+	if (!at)
+		return 0;
+	atomic64_inc(&pages_lent);
+	return virt_to_phys((void *)at);
+}
+
+void pcs_page_free(u64 phys)
+{
+	atomic64_dec(&pages_lent);
+	free_page((unsigned long)phys_to_virt(phys));
+}
+
+#ifdef CONFIG_LOCKDEP
+static struct lock_class_key lock_keys[LOCK_CLASSES];
+#endif
+
+void pcs_lock_init(void *lock, u32 class)
+{
+#ifdef CONFIG_LOCKDEP
+	BUILD_BUG_ON(sizeof(raw_spinlock_t) > 128);
+	__raw_spin_lock_init(lock, "portcullis", &lock_keys[class], LD_WAIT_SPIN);
+#else
+	/* As large as a lock is in Rust, unless that was built with room for more. */
+	BUILD_BUG_ON(sizeof(raw_spinlock_t) > sizeof(u64));
+	raw_spin_lock_init((raw_spinlock_t *)lock);
+#endif
+}
+
+unsigned long pcs_lock(void *lock)
+{
+	unsigned long flags;
+
+	raw_spin_lock_irqsave((raw_spinlock_t *)lock, flags);
+	return flags;
+}
+
+void pcs_unlock(void *lock, unsigned long flags) { raw_spin_unlock_irqrestore((raw_spinlock_t *)lock, flags); }
+
+u32 pcs_cpu(void) { return raw_smp_processor_id(); }
+u32 pcs_cpus(void) { return nr_cpu_ids; }
+
+u64 __percpu *pcs_words_alloc(void)
+{
+	return __alloc_percpu(CPU_WORDS * sizeof(u64), SMP_CACHE_BYTES);
+}
+
+void pcs_words_free(u64 __percpu *words) { free_percpu(words); }
+u64 *pcs_words_of(u64 __percpu *words, u32 cpu) { return per_cpu_ptr(words, cpu); }
+
+/* One instruction each on a line of this CPU's own, which no interrupt splits; that the CPU stays the same takes preemption off. */
+u64 pcs_add_here(u64 __percpu *words, size_t word, u64 amount, u32 *cpu)
+{
+	u64 after;
+
+	preempt_disable();
+	*cpu = raw_smp_processor_id();
+	after = this_cpu_add_return(words[word], amount);
+	preempt_enable();
+	return after - amount;
+}
+
+bool pcs_exchange_at(u64 __percpu *words, u32 cpu, size_t word, u64 old, u64 new)
+{
+	bool done;
+
+	preempt_disable();
+	done = raw_smp_processor_id() == cpu && this_cpu_cmpxchg(words[word], old, new) == old;
+	preempt_enable();
+	return done;
+}
+
+/* Never goes back, and may be asked in any context. */
+u64 pcs_now_ns(void) { return ktime_get_mono_fast_ns(); }
+
+void pcs_rcu_lock(void) { rcu_read_lock(); }
+void pcs_rcu_unlock(void) { rcu_read_unlock(); }
+u64 pcs_rcu_now(void) { return start_poll_synchronize_rcu(); }
+bool pcs_rcu_is_over(u64 name) { return poll_state_synchronize_rcu(name); }
+
+void pcs_flush(void *from, size_t bytes)
+{
+	char *line = (char *)((unsigned long)from & ~(boot_cpu_data.x86_clflush_size - 1ul)), *end = (char *)from + bytes;
+
+	/* CLWB where there is one, else CLFLUSHOPT, else CLFLUSH: the kernel has patched in which. */
+	for (; line < end; line += boot_cpu_data.x86_clflush_size)
+		clwb(line);
+	/* Orders all three before the register that is written next. */
+	wmb();
+}
+
+void pcs_panic(const char *text, size_t len)
+{
+	pr_emerg("%.*s\n", (int)len, text);
+	BUG();
+}
+
+void pcs_print(const char *text, size_t len) { pr_warn_ratelimited("%.*s\n", (int)len, text); }

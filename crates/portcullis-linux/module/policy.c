@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/*
+ * Which devices are protected, and how: the parameter `protect`, when the module is loaded and later in sysfs.
+ *
+ *   protect=all                                      every device that can be, by `portcullis`, strict
+ *   protect=0000:00:04.0,0000:00:05.0=magazine/deferred
+ *
+ * Protection begins when a driver is bound and ends when it has gone; an entry that is taken back has no effect until then.
+ */
+#include <linux/ctype.h>
+#include <linux/module.h>
+#include <linux/pci.h>
+#include <linux/slab.h>
+
+#include "portcullis.h"
+
+#define ENTRIES 64
+#define TEXT_BYTES 4096
+
+struct entry {
+	bool is_all;
+	int domain;
+	u8 bus, devfn;
+	struct pc_policy policy;
+};
+
+static DEFINE_MUTEX(entries_lock);
+static struct entry *entries;
+static int entry_count;
+
+static bool is_for(const struct entry *entry, struct pci_dev *pdev)
+{
+	return entry->is_all || (entry->domain == pci_domain_nr(pdev->bus) && entry->bus == pdev->bus->number &&
+				 entry->devfn == pdev->devfn);
+}
+
+/* What is said of a device itself goes before what is said of all. */
+static bool find(struct pci_dev *pdev, struct pc_policy *policy, bool *is_named)
+{
+	const struct entry *found = NULL;
+	int i;
+
+	mutex_lock(&entries_lock);
+	for (i = 0; i < entry_count; i++)
+		if (is_for(&entries[i], pdev) && (!found || found->is_all))
+			found = &entries[i];
+	if (found) {
+		*policy = found->policy;
+		*is_named = !found->is_all;
+	}
+	mutex_unlock(&entries_lock);
+	return found;
+}
+
+/* ---- reading ---- */
+
+static int read_policy(char *text, struct pc_policy *policy)
+{
+	char *protection = text ? strchr(text, '/') : NULL;
+
+	*policy = (struct pc_policy) { .design = "portcullis" };
+	if (!text)
+		return 0;
+	if (protection)
+		*protection++ = 0;
+	if (strscpy(policy->design, text, sizeof(policy->design)) < 0 ||
+	    pcr_has_design(policy->design, strlen(policy->design))) {
+		pr_err("protect: there is no design \"%s\"; there are portcullis and magazine\n", text);
+		return -EINVAL;
+	}
+	if (protection && strcmp(protection, "strict") && strcmp(protection, "deferred")) {
+		pr_err("protect: \"%s\" is neither strict nor deferred\n", protection);
+		return -EINVAL;
+	}
+	policy->is_deferred = protection && !strcmp(protection, "deferred");
+	return 0;
+}
+
+/* A device that has a driver is in use: its buffers are not mapped. */
+static int refuse_bound(struct pci_dev *pdev)
+{
+	int error = 0;
+
+	device_lock(&pdev->dev);
+	if (pdev->dev.driver && !pdev->dev.dma_ops) {
+		pr_err("protect: %s is bound to %s. Unbind it first: echo %s > /sys/bus/pci/drivers/%s/unbind\n", pci_name(pdev),
+		       pdev->dev.driver->name, pci_name(pdev), pdev->dev.driver->name);
+		error = -EBUSY;
+	}
+	device_unlock(&pdev->dev);
+	return error;
+}
+
+static int read_device(char *text, struct entry *entry)
+{
+	unsigned int domain, bus, slot, function;
+	struct pci_dev *pdev;
+	int end = 0, error;
+
+	if (sscanf(text, "%x:%x:%x.%u%n", &domain, &bus, &slot, &function, &end) != 4 || text[end] || bus > 255 ||
+	    slot > 31 || function > 7) {
+		pr_err("protect: \"%s\" is no device; one is 0000:00:04.0, or all\n", text);
+		return -EINVAL;
+	}
+	entry->domain = domain;
+	entry->bus = bus;
+	entry->devfn = PCI_DEVFN(slot, function);
+	pdev = pci_get_domain_bus_and_slot(domain, bus, entry->devfn);
+	if (!pdev) {
+		pr_err("protect: there is no device %s\n", text);
+		return -ENODEV;
+	}
+	error = refuse_bound(pdev);
+	pci_dev_put(pdev);
+	return error;
+}
+
+static int read_entry(char *text, struct entry *entry)
+{
+	char *policy = strchr(text, '=');
+	int error;
+
+	if (policy)
+		*policy++ = 0;
+	error = read_policy(policy, &entry->policy);
+	entry->is_all = !strcmp(text, "all");
+	return error ?: entry->is_all ? 0 : read_device(text, entry);
+}
+
+static int read_entries(char *text, struct entry *to, int *count)
+{
+	char *word;
+
+	*count = 0;
+	while ((word = strsep(&text, ",")) != NULL) {
+		int error;
+
+		word = strim(word);
+		if (!*word)
+			continue;
+		if (*count == ENTRIES) {
+			pr_err("protect: more than %d entries\n", ENTRIES);
+			return -E2BIG;
+		}
+		error = read_entry(word, &to[*count]);
+		if (error)
+			return error;
+		++*count;
+	}
+	return 0;
+}
+
+static int set_protect(const char *text, const struct kernel_param *parameter)
+{
+	struct entry *read = kcalloc(ENTRIES, sizeof(*read), GFP_KERNEL);
+	char *copy = kstrndup(text, TEXT_BYTES, GFP_KERNEL);
+	int count, error = -ENOMEM;
+
+	if (read && copy)
+		error = read_entries(copy, read, &count);
+	if (!error) {
+		/* All or nothing. */
+		mutex_lock(&entries_lock);
+		swap(entries, read);
+		entry_count = count;
+		mutex_unlock(&entries_lock);
+	}
+	kfree(copy);
+	kfree(read);
+	return error;
+}
+
+static int get_protect(char *to, const struct kernel_param *parameter)
+{
+	int i, at = 0;
+
+	mutex_lock(&entries_lock);
+	for (i = 0; i < entry_count; i++) {
+		const struct entry *entry = &entries[i];
+
+		if (entry->is_all)
+			at += scnprintf(to + at, PAGE_SIZE - at, "all");
+		else
+			at += scnprintf(to + at, PAGE_SIZE - at, "%04x:%02x:%02x.%u", entry->domain, entry->bus,
+					PCI_SLOT(entry->devfn), PCI_FUNC(entry->devfn));
+		at += scnprintf(to + at, PAGE_SIZE - at, "=%s/%s%s", entry->policy.design,
+				entry->policy.is_deferred ? "deferred" : "strict", i + 1 < entry_count ? "," : "\n");
+	}
+	mutex_unlock(&entries_lock);
+	return at;
+}
+
+/* When the module goes, or is refused. */
+static void free_protect(void *unused)
+{
+	kfree(entries);
+}
+
+static const struct kernel_param_ops protect_ops = { .set = set_protect, .get = get_protect, .free = free_protect };
+module_param_cb(protect, &protect_ops, NULL, 0600);
+MODULE_PARM_DESC(protect, "DEVICE[=DESIGN[/strict|deferred]],...; DEVICE is all, or as in 0000:00:04.0");
+
+/* ---- drivers come and go ---- */
+
+/* Shut out, for a device that was named is not let loose: a driver that programs it finds that nothing gets through. */
+static void shut_out(struct pci_dev *pdev)
+{
+	if (!pc_pass_through(pdev, false))
+		pr_err("%s stays shut out until its driver is unbound\n", pci_name(pdev));
+}
+
+static void bind(struct pci_dev *pdev)
+{
+	struct pc_policy policy;
+	bool is_named;
+
+	if (!find(pdev, &policy, &is_named) || !pc_protect(pdev, &policy))
+		return;
+	if (is_named)
+		shut_out(pdev);
+	else
+		pr_warn("%s passes through, for it cannot be protected\n", pci_name(pdev));
+}
+
+static void unbound(struct pci_dev *pdev)
+{
+	/* One that was shut out is let through again. */
+	if (!pc_unprotect(pdev))
+		pc_pass_through(pdev, true);
+}
+
+static int on_event(struct notifier_block *block, unsigned long event, void *data)
+{
+	struct pci_dev *pdev = to_pci_dev(data);
+
+	switch (event) {
+	case BUS_NOTIFY_ADD_DEVICE:
+		pc_pass_through(pdev, true);
+		break;
+	case BUS_NOTIFY_BIND_DRIVER:
+		bind(pdev);
+		break;
+	case BUS_NOTIFY_DRIVER_NOT_BOUND:
+	case BUS_NOTIFY_UNBOUND_DRIVER:
+		unbound(pdev);
+		break;
+	case BUS_NOTIFY_REMOVED_DEVICE:
+		pc_pass_through(pdev, false);
+		break;
+	}
+	return NOTIFY_DONE;
+}
+
+static struct notifier_block notifier = { .notifier_call = on_event };
+
+/* The devices that are there pass through; none comes or goes meanwhile. */
+int pc_policy_start(void)
+{
+	struct pci_dev *pdev = NULL;
+	struct pc_policy policy;
+	bool is_named;
+
+	for_each_pci_dev(pdev)
+		if (pdev->dev.driver && find(pdev, &policy, &is_named))
+			pr_warn("%s is bound to %s, and passes through until it is bound anew\n", pci_name(pdev),
+				pdev->dev.driver->name);
+	return bus_register_notifier(&pci_bus_type, &notifier);
+}
+
+/* No device is protected any more. */
+void pc_policy_stop(void)
+{
+	bus_unregister_notifier(&pci_bus_type, &notifier);
+}

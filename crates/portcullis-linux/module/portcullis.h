@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* What the files of the C half share, and both halves offer each other: pcr_ is Rust's, pcs_ is C's. */
+#ifndef PORTCULLIS_H
+#define PORTCULLIS_H
+
+#include <linux/dma-map-ops.h>
+#include <linux/hrtimer.h>
+#include <linux/list.h>
+#include <linux/pci.h>
+#include <linux/percpu.h>
+#include <linux/types.h>
+#include <linux/version.h>
+
+#undef pr_fmt
+#define pr_fmt(fmt) "portcullis: " fmt
+
+/* ---- What Rust offers. The structures are those of unit.rs and space.rs. ---- */
+
+struct pcr_unit;
+struct pcr_space;
+
+struct pcr_place {
+	u64 base, bytes;
+	u32 segment, physical_bits;
+};
+
+struct pcr_unit_use {
+	u64 capability, extended_capability, commits, waits;
+	u32 address_bits, pass_through;
+};
+
+struct pcr_opening {
+	const char *design;
+	size_t design_len;
+	u16 segment, source;
+	u8 address_bits;
+	bool is_deferred, maps_reserved;
+};
+
+struct pcr_space_use {
+	u64 live_ranges, queued_unmaps, table_pages, record_bytes, window_us_max;
+};
+
+int pcr_table(const void *table, size_t len, u64 direct_map);
+int pcr_place(u32 index, struct pcr_place *out);
+int pcr_unit_of(u16 segment, u16 source);
+int pcr_bring_up(void __iomem *registers, u8 physical_bits, const u16 *sources, size_t count, struct pcr_unit **out);
+int pcr_take_down(struct pcr_unit *unit);
+int pcr_halt(struct pcr_unit *unit);
+int pcr_open_gate(struct pcr_unit *unit);
+int pcr_pass_through(struct pcr_unit *unit, u16 source, bool on);
+void pcr_unit_use(struct pcr_unit *unit, struct pcr_unit_use *out);
+bool pcr_faults(struct pcr_unit *unit, void *context);
+
+int pcr_has_design(const char *name, size_t len);
+u32 pcr_reserved(const struct pcr_opening *opening);
+int pcr_open(struct pcr_unit *unit, const struct pcr_opening *opening, struct pcr_space **out);
+void pcr_close(struct pcr_space *space);
+int pcr_attach(struct pcr_space *space, u16 source);
+int pcr_detach(struct pcr_space *space, u16 source);
+u64 pcr_map(struct pcr_space *space, u64 phys, u64 len, u32 direction);
+u64 pcr_map_with(struct pcr_space *space, u64 phys, u64 len, u32 direction, u64 limit, bool is_lasting);
+u64 pcr_map_list(struct pcr_space *space, void *list, u32 count, u32 direction, u64 limit, bool is_lasting);
+int pcr_unmap(struct pcr_space *space, u64 iova, u64 len);
+int pcr_unmap_list(struct pcr_space *space, u64 iova);
+s64 pcr_tick(struct pcr_space *space);
+void pcr_space_use(struct pcr_space *space, struct pcr_space_use *out);
+
+/* ---- What C offers: host.c, units.c and dma.c; kernel.rs says what each does. ---- */
+
+void *pcs_alloc(size_t bytes, size_t align);
+void pcs_free(void *at);
+int pcs_may_sleep(void);
+void pcs_may_not_sleep(int slot);
+u64 pcs_page_alloc(bool may_sleep);
+void pcs_page_free(u64 phys);
+void pcs_lock_init(void *lock, u32 class);
+unsigned long pcs_lock(void *lock);
+void pcs_unlock(void *lock, unsigned long flags);
+u32 pcs_cpu(void);
+u32 pcs_cpus(void);
+u64 __percpu *pcs_words_alloc(void);
+void pcs_words_free(u64 __percpu *words);
+u64 *pcs_words_of(u64 __percpu *words, u32 cpu);
+u64 pcs_add_here(u64 __percpu *words, size_t word, u64 amount, u32 *cpu);
+bool pcs_exchange_at(u64 __percpu *words, u32 cpu, size_t word, u64 old, u64 new);
+u64 pcs_now_ns(void);
+void pcs_rcu_lock(void);
+void pcs_rcu_unlock(void);
+u64 pcs_rcu_now(void);
+bool pcs_rcu_is_over(u64 name);
+void pcs_flush(void *from, size_t bytes);
+void pcs_panic(const char *text, size_t len) __noreturn;
+void pcs_print(const char *text, size_t len);
+u32 pcs_buses(u16 segment, u16 bridge);
+u64 pcs_next_piece(void **list, u64 *len);
+void pcs_fault(void *context, u16 source, u64 page, bool is_write, u32 reason);
+
+/* ---- host.c ---- */
+
+/* Memory that the Rust half has: zero when all is closed. */
+s64 pc_pages_lent(void);
+s64 pc_allocations_lent(void);
+
+/* ---- units.c ---- */
+
+#define PC_UNITS_MAX 16
+
+struct pc_unit {
+	struct pcr_unit *rust;
+	void __iomem *registers;
+	struct pcr_place place;
+	atomic64_t faults, faults_lost;
+};
+
+extern struct pc_unit pc_units[PC_UNITS_MAX];
+extern int pc_unit_count;
+
+int pc_units_up(void);
+void pc_units_down(void);
+void pc_units_halt(bool opens_gate);
+/* The unit that serves a device; null where none does. */
+struct pc_unit *pc_unit_of(struct pci_dev *pdev);
+/* Lets a device through that has come, or shuts out one that has gone. */
+int pc_pass_through(struct pci_dev *pdev, bool on);
+
+/* ---- protect.c ---- */
+
+#define PC_NAME_BYTES 16
+
+struct pc_policy {
+	char design[PC_NAME_BYTES];
+	bool is_deferred;
+};
+
+struct pc_counts {
+	u64 maps, unmaps, bytes, failed;
+};
+
+/* A protected device: from before its driver is bound until after that has gone. */
+struct pc_device {
+	struct dma_map_ops ops;		/* a copy of its own: the way from the device to here */
+	struct pcr_space *space;
+	u64 last;			/* the highest address that its domain hands out */
+	bool is_ticking;
+	struct hrtimer timer;
+	struct pc_counts __percpu *counts;
+	struct pc_unit *unit;
+	struct pci_dev *pdev;
+	struct device_link *link;
+	struct pc_policy policy;
+	atomic64_t lasting, faults;
+	struct list_head list;		/* under pc_devices_lock */
+};
+
+/* What goes down behind all protected devices. */
+extern struct platform_device *pc_platform;
+extern struct list_head pc_devices;
+extern struct mutex pc_devices_lock;
+
+int pc_protect(struct pci_dev *pdev, const struct pc_policy *policy);
+/* Whether the device was protected. */
+bool pc_unprotect(struct pci_dev *pdev);
+/* Opens another domain, of `bits` bits, while nothing is mapped. */
+int pc_reopen(struct pc_device *device, u8 bits);
+void pc_start_ticking(struct pc_device *device);
+
+static inline struct pc_device *pc_device_of(struct device *dev)
+{
+	return container_of(dev->dma_ops, struct pc_device, ops);
+}
+
+/* Somebody has to call tick while anything waits for it. An unmap sees to that. */
+static inline void pc_has_unmapped(struct pc_device *device)
+{
+	if (unlikely(!READ_ONCE(device->is_ticking)))
+		pc_start_ticking(device);
+}
+
+/* ---- policy.c ---- */
+
+int pc_policy_start(void);
+void pc_policy_stop(void);
+
+/* ---- dma.c, coherent.c ---- */
+
+extern const struct dma_map_ops pc_ops;
+
+void *pc_alloc(struct device *dev, size_t size, dma_addr_t *at, gfp_t gfp, unsigned long attrs);
+void pc_free(struct device *dev, size_t size, void *memory, dma_addr_t at, unsigned long attrs);
+struct page *pc_alloc_pages(struct device *dev, size_t size, dma_addr_t *at, enum dma_data_direction dir, gfp_t gfp);
+void pc_free_pages(struct device *dev, size_t size, struct page *page, dma_addr_t at, enum dma_data_direction dir);
+int pc_mmap(struct device *dev, struct vm_area_struct *vma, void *memory, dma_addr_t at, size_t size,
+	    unsigned long attrs);
+int pc_get_sgtable(struct device *dev, struct sg_table *sgt, void *memory, dma_addr_t at, size_t size,
+		   unsigned long attrs);
+
+/* ---- report.c ---- */
+
+void pc_report_start(void);
+void pc_report_stop(void);
+
+#endif

@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/* A device is protected: it gets a domain and our DMA operations before its driver is bound, and loses both after that has gone. */
+#include <linux/module.h>
+#include <linux/pci.h>
+#include <linux/platform_device.h>
+#include <linux/slab.h>
+
+#include "portcullis.h"
+
+/* Addresses of domains are of so many bits at most: tables of four levels. */
+#define WIDEST_BITS 48
+/* How soon what an unmap has queued is looked after: the window of deferred protection, and what table pages may idle. */
+#define DEFERRED_TICK_US 500
+#define STRICT_TICK_US 100000
+
+LIST_HEAD(pc_devices);
+DEFINE_MUTEX(pc_devices_lock);
+
+static bool map_reserved;
+module_param(map_reserved, bool, 0644);
+MODULE_PARM_DESC(map_reserved, "map what firmware reserves for a device (RMRR) into its domain, instead of refusing to protect it");
+
+static bool unisolated;
+module_param(unisolated, bool, 0644);
+MODULE_PARM_DESC(unisolated, "protect devices that others can reach without passing the IOMMU");
+
+/* ---- time ---- */
+
+static enum hrtimer_restart on_tick(struct hrtimer *timer)
+{
+	struct pc_device *device = container_of(timer, struct pc_device, timer);
+	s64 due_us = pcr_tick(device->space);
+
+	if (due_us < 0) {
+		WRITE_ONCE(device->is_ticking, false);
+		/*
+		 * Either an unmap that queues something now finds that nobody ticks, or this finds what it has queued. Deferred unmaps
+		 * queue by a locked instruction, so theirs needs no barrier.
+		 */
+		smp_mb();
+		due_us = pcr_tick(device->space);
+		if (due_us < 0 || xchg(&device->is_ticking, true))
+			return HRTIMER_NORESTART;
+	}
+	hrtimer_forward_now(timer, ns_to_ktime(due_us * NSEC_PER_USEC));
+	return HRTIMER_RESTART;
+}
+
+void pc_start_ticking(struct pc_device *device)
+{
+	u64 us = device->policy.is_deferred ? DEFERRED_TICK_US : STRICT_TICK_US;
+
+	if (!xchg(&device->is_ticking, true))
+		hrtimer_start(&device->timer, ns_to_ktime(us * NSEC_PER_USEC), HRTIMER_MODE_REL_SOFT);
+}
+
+/* The driver maps and unmaps no more. */
+static void stop_ticking(struct pc_device *device)
+{
+	hrtimer_cancel(&device->timer);
+	WRITE_ONCE(device->is_ticking, false);
+}
+
+/* ---- what cannot be protected ---- */
+
+/* Whose requests carry an id that is not its own, or not its own alone. */
+static bool shares_id(struct pci_dev *pdev)
+{
+	struct pci_bus *bus;
+
+	if (pdev->dma_alias_mask) {
+		pr_err("%s is not protected: it uses the ids of other functions too\n", pci_name(pdev));
+		return true;
+	}
+	for (bus = pdev->bus; !pci_is_root_bus(bus); bus = bus->parent) {
+		struct pci_dev *bridge = bus->self;
+
+		/* A bus of virtual functions has no bridge. */
+		if (!bridge)
+			continue;
+		if (!pci_is_pcie(bridge) || pci_pcie_type(bridge) == PCI_EXP_TYPE_PCI_BRIDGE ||
+		    pci_pcie_type(bridge) == PCI_EXP_TYPE_PCIE_BRIDGE) {
+			pr_err("%s is not protected: behind the bridge %s to conventional PCI all devices have one id\n",
+			       pci_name(pdev), pci_name(bridge));
+			return true;
+		}
+	}
+	return false;
+}
+
+static bool is_isolating(struct pci_dev *port)
+{
+	const u16 wanted = PCI_ACS_SV | PCI_ACS_RR | PCI_ACS_CR | PCI_ACS_UF;
+	u16 control = 0;
+
+	if (port->acs_cap)
+		pci_read_config_word(port, port->acs_cap + PCI_ACS_CTRL, &control);
+	return (control & wanted) == wanted;
+}
+
+/* The port of a switch below which devices reach each other without passing the IOMMU; null where there is none. */
+static struct pci_dev *open_port(struct pci_dev *pdev)
+{
+	struct pci_bus *bus;
+
+	for (bus = pdev->bus; !pci_is_root_bus(bus); bus = bus->parent)
+		if (bus->self && pci_pcie_type(bus->self) == PCI_EXP_TYPE_DOWNSTREAM && !is_isolating(bus->self))
+			return bus->self;
+	return NULL;
+}
+
+static bool is_exposed(struct pci_dev *pdev)
+{
+	struct pci_dev *port = open_port(pdev);
+
+	if (!port || unisolated)
+		return false;
+	pr_err("%s is not protected: others behind the switch port %s reach it without passing the IOMMU; unisolated=1 accepts that\n",
+	       pci_name(pdev), pci_name(port));
+	return true;
+}
+
+static bool is_reserved_for(struct pci_dev *pdev, const struct pcr_opening *opening)
+{
+	u32 regions = map_reserved ? 0 : pcr_reserved(opening);
+
+	if (!regions)
+		return false;
+	pr_err("%s is not protected: firmware reserves %u regions of memory for it (RMRR); map_reserved=1 maps them for it\n",
+	       pci_name(pdev), regions);
+	return true;
+}
+
+/* ---- coming ---- */
+
+static struct pcr_opening opening_of(struct pci_dev *pdev, const struct pc_policy *policy, u8 bits)
+{
+	return (struct pcr_opening) {
+		.design = policy->design,
+		.design_len = strlen(policy->design),
+		.segment = pci_domain_nr(pdev->bus),
+		.source = PCI_DEVID(pdev->bus->number, pdev->devfn),
+		.address_bits = bits,
+		.is_deferred = policy->is_deferred,
+		.maps_reserved = map_reserved,
+	};
+}
+
+static struct pc_device *make(struct pci_dev *pdev, const struct pc_policy *policy, struct pc_unit *unit)
+{
+	struct pc_device *device = kzalloc(sizeof(*device), GFP_KERNEL);
+
+	if (!device)
+		return NULL;
+	device->counts = alloc_percpu(struct pc_counts);
+	if (!device->counts) {
+		kfree(device);
+		return NULL;
+	}
+	device->ops = pc_ops;
+	device->unit = unit;
+	device->pdev = pci_dev_get(pdev);
+	/* Called by the module's own notifier, so it is there. */
+	__module_get(THIS_MODULE);
+	device->policy = *policy;
+	hrtimer_init(&device->timer, CLOCK_MONOTONIC, HRTIMER_MODE_REL_SOFT);
+	device->timer.function = on_tick;
+	return device;
+}
+
+static void drop(struct pc_device *device)
+{
+	pci_dev_put(device->pdev);
+	module_put(THIS_MODULE);
+	free_percpu(device->counts);
+	kfree(device);
+}
+
+static int open(struct pc_device *device)
+{
+	struct pcr_unit_use use;
+	struct pcr_opening opening;
+	u8 bits;
+	int error;
+
+	pcr_unit_use(device->unit->rust, &use);
+	bits = min_t(u32, WIDEST_BITS, use.address_bits);
+	opening = opening_of(device->pdev, &device->policy, bits);
+	/* From here on the device is shut out. */
+	error = pcr_pass_through(device->unit->rust, opening.source, false);
+	if (error)
+		return error;
+	error = pcr_open(device->unit->rust, &opening, &device->space);
+	if (error)
+		pcr_pass_through(device->unit->rust, opening.source, true);
+	else
+		device->last = DMA_BIT_MASK(bits);
+	return error;
+}
+
+/* The device has no driver yet that does DMA. Its lock is held. */
+int pc_protect(struct pci_dev *pdev, const struct pc_policy *policy)
+{
+	struct pcr_opening opening = opening_of(pdev, policy, WIDEST_BITS);
+	struct pc_unit *unit = pc_unit_of(pdev);
+	struct pc_device *device;
+	int error;
+
+	if (!unit) {
+		pr_err("%s is not protected: no unit serves it\n", pci_name(pdev));
+		return -ENODEV;
+	}
+	if (pdev->dev.dma_ops) {
+		pr_err("%s is not protected: something else handles its DMA\n", pci_name(pdev));
+		return -EBUSY;
+	}
+	if (shares_id(pdev) || is_exposed(pdev) || is_reserved_for(pdev, &opening))
+		return -EOPNOTSUPP;
+	device = make(pdev, policy, unit);
+	if (!device)
+		return -ENOMEM;
+	error = open(device);
+	if (error) {
+		drop(device);
+		return error;
+	}
+	/* Shut down, before a reboot, ahead of the unit. */
+	device->link = device_link_add(&pdev->dev, &pc_platform->dev, DL_FLAG_STATELESS);
+	set_dma_ops(&pdev->dev, &device->ops);
+	mutex_lock(&pc_devices_lock);
+	list_add_tail(&device->list, &pc_devices);
+	mutex_unlock(&pc_devices_lock);
+	pr_info("%s is protected: %s, %s\n", pci_name(pdev), policy->design, policy->is_deferred ? "deferred" : "strict");
+	return 0;
+}
+
+int pc_reopen(struct pc_device *device, u8 bits)
+{
+	struct pcr_opening opening = opening_of(device->pdev, &device->policy, bits);
+	struct pcr_space *before = device->space, *after;
+	int error = pcr_detach(before, opening.source);
+
+	if (error)
+		return error;
+	error = pcr_open(device->unit->rust, &opening, &after);
+	if (error)
+		/* Back as it was; where not even that can be done, the device stays shut out. */
+		return pcr_attach(before, opening.source) ?: error;
+	stop_ticking(device);
+	device->space = after;
+	device->last = DMA_BIT_MASK(bits);
+	pcr_close(before);
+	return 0;
+}
+
+/* ---- going ---- */
+
+bool pc_unprotect(struct pci_dev *pdev)
+{
+	struct pc_device *device;
+	struct pcr_space_use use;
+
+	if (!pdev->dev.dma_ops || pdev->dev.dma_ops->map_page != pc_ops.map_page)
+		return false;
+	device = pc_device_of(&pdev->dev);
+	mutex_lock(&pc_devices_lock);
+	list_del(&device->list);
+	mutex_unlock(&pc_devices_lock);
+	set_dma_ops(&pdev->dev, NULL);
+	if (device->link)
+		device_link_del(device->link);
+	stop_ticking(device);
+	pcr_tick(device->space);
+	pcr_space_use(device->space, &use);
+	if (use.live_ranges > use.queued_unmaps)
+		pr_warn("%s: its driver has left %llu buffers mapped\n", pci_name(pdev), use.live_ranges - use.queued_unmaps);
+	pcr_close(device->space);
+	if (pcr_pass_through(device->unit->rust, PCI_DEVID(pdev->bus->number, pdev->devfn), true))
+		pr_err("%s stays shut out\n", pci_name(pdev));
+	drop(device);
+	return true;
+}

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* portcullis_test.ko: what its files share. */
+#ifndef PORTCULLIS_TEST_H
+#define PORTCULLIS_TEST_H
+
+#include <linux/fs.h>
+#include <linux/pci.h>
+
+#undef pr_fmt
+#define pr_fmt(fmt) "portcullis_test: " fmt
+
+/* What was written to a file, as a string in `to`. */
+int test_text(const char __user *from, size_t len, char *to, size_t room);
+
+extern const struct file_operations test_pairs;
+extern const struct file_operations test_attack;
+extern struct pci_driver test_edu;
+
+#endif

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/* QEMU's edu device as an attacker: "edu" in QEMU's documentation of devices. */
+#include <linux/delay.h>
+#include <linux/dma-mapping.h>
+#include <linux/io.h>
+#include <linux/module.h>
+
+#include "test.h"
+
+#define EDU_BUFFER 0x40000
+#define EDU_FROM 0x80
+#define EDU_TO 0x88
+#define EDU_COUNT 0x90
+#define EDU_COMMAND 0x98
+#define EDU_START 1
+#define EDU_TO_MEMORY 2
+
+static void __iomem *edu_registers;
+static struct pci_dev *edu_device;
+
+/* Has the device write to an address. It takes 100 ms, and says nothing of what came of it. */
+static int edu_write(dma_addr_t at)
+{
+	int turns;
+
+	writeq(EDU_BUFFER, edu_registers + EDU_FROM);
+	writeq(at, edu_registers + EDU_TO);
+	writeq(16, edu_registers + EDU_COUNT);
+	writeq(EDU_START | EDU_TO_MEMORY, edu_registers + EDU_COMMAND);
+	for (turns = 0; turns < 1000; turns++) {
+		if (!(readq(edu_registers + EDU_COMMAND) & EDU_START))
+			return 0;
+		msleep(2);
+	}
+	pr_err("the device does not end its write\n");
+	return -EIO;
+}
+
+/* The device's own buffer is all zero, so a byte of 0xaa that is still there was not written. */
+static int attack(u8 *memory)
+{
+	bool lands_before, lands_after;
+	dma_addr_t at;
+	int error;
+
+	memset(memory, 0xaa, PAGE_SIZE);
+	at = dma_map_single(&edu_device->dev, memory, PAGE_SIZE, DMA_FROM_DEVICE);
+	if (dma_mapping_error(&edu_device->dev, at))
+		return -ENOMEM;
+	/* The translation is cached when the buffer is unmapped. */
+	error = edu_write(at);
+	lands_before = !READ_ONCE(memory[0]);
+	memset(memory, 0xaa, PAGE_SIZE);
+	dma_unmap_single(&edu_device->dev, at, PAGE_SIZE, DMA_FROM_DEVICE);
+	error = error ?: edu_write(at);
+	lands_after = !READ_ONCE(memory[0]);
+	pr_info("attack: while mapped %s, after the unmap %s\n", lands_before ? "landed" : "refused",
+		lands_after ? "landed" : "refused");
+	return error;
+}
+
+static ssize_t attack_write(struct file *file, const char __user *from, size_t len, loff_t *pos)
+{
+	unsigned int times;
+	char text[16];
+	u8 *memory;
+	int error = test_text(from, len, text, sizeof(text)) ?: kstrtouint(text, 10, &times);
+
+	if (error)
+		return error;
+	if (!edu_device)
+		return -ENODEV;
+	memory = (u8 *)get_zeroed_page(GFP_KERNEL);
+	if (!memory)
+		return -ENOMEM;
+	while (!error && times--)
+		error = attack(memory);
+	free_page((unsigned long)memory);
+	return error ?: len;
+}
+
+const struct file_operations test_attack = { .owner = THIS_MODULE, .write = attack_write };
+
+static int edu_probe(struct pci_dev *pdev, const struct pci_device_id *id)
+{
+	int error = pcim_enable_device(pdev) ?: dma_set_mask_and_coherent(&pdev->dev, DMA_BIT_MASK(64));
+
+	if (error)
+		return error;
+	edu_registers = pcim_iomap(pdev, 0, 0);
+	if (!edu_registers)
+		return -ENOMEM;
+	pci_set_master(pdev);
+	/* It drives 28 bits unless it is told so otherwise; the guest gives it dma_mask=-1. */
+	edu_device = pdev;
+	return 0;
+}
+
+static void edu_remove(struct pci_dev *pdev)
+{
+	edu_device = NULL;
+}
+
+static const struct pci_device_id edu_ids[] = { { PCI_DEVICE(0x1234, 0x11e8) }, {} };
+struct pci_driver test_edu = {
+	.name = "portcullis_edu",
+	.id_table = edu_ids,
+	.probe = edu_probe,
+	.remove = edu_remove,
+};

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/* The remapping units: where they are, how they come up under live devices, their faults, and their end. */
+#include <linux/acpi.h>
+#include <linux/io.h>
+#include <linux/module.h>
+#include <linux/pci.h>
+#include <linux/slab.h>
+#include <linux/timer.h>
+
+#include "portcullis.h"
+
+#define GSTS 0x1c
+#define IN_USE (BIT(31) | BIT(26) | BIT(25))	/* translation, queued invalidation, interrupt remapping */
+#define SOURCES 65536
+#define FAULTS_MS 100
+
+struct pc_unit pc_units[PC_UNITS_MAX];
+int pc_unit_count;
+
+static struct acpi_table_header *dmar;
+
+u32 pcs_buses(u16 segment, u16 bridge)
+{
+	struct pci_dev *pdev = pci_get_domain_bus_and_slot(segment, PCI_BUS_NUM(bridge), bridge & 0xff);
+	u32 found = 0;
+
+	if (pdev && pdev->subordinate)
+		found = pdev->subordinate->busn_res.start | pdev->subordinate->busn_res.end << 8 | 1 << 16;
+	pci_dev_put(pdev);
+	return found;
+}
+
+/* A virtual function is behind the unit of its physical function. */
+static u16 scope_of(struct pci_dev *pdev)
+{
+	struct pci_dev *physical = pci_physfn(pdev);
+
+	return PCI_DEVID(physical->bus->number, physical->devfn);
+}
+
+struct pc_unit *pc_unit_of(struct pci_dev *pdev)
+{
+	int index = pcr_unit_of(pci_domain_nr(pdev->bus), scope_of(pdev));
+
+	return index < 0 ? NULL : &pc_units[index];
+}
+
+int pc_pass_through(struct pci_dev *pdev, bool on)
+{
+	struct pc_unit *unit = pc_unit_of(pdev);
+	int error = unit ? pcr_pass_through(unit->rust, PCI_DEVID(pdev->bus->number, pdev->devfn), on) : 0;
+
+	/* It is so already. */
+	return error == (on ? -EBUSY : -EINVAL) ? 0 : error;
+}
+
+static int find(u32 index)
+{
+	struct pc_unit *unit = &pc_units[index];
+	u32 status;
+	int error = pcr_place(index, &unit->place);
+
+	if (error)
+		return error;
+	unit->registers = ioremap(unit->place.base, unit->place.bytes);
+	if (!unit->registers)
+		return -ENOMEM;
+	status = readl(unit->registers + GSTS);
+	if (!(status & IN_USE))
+		return 0;
+	/* Whoever remaps interrupts has the invalidation queue, and that cannot have two owners. */
+	pr_err("the unit at %#llx is in use (status %#x): %s; boot with intel_iommu=off intremap=off%s\n", unit->place.base,
+	       status, status & BIT(25) ? "Linux remaps interrupts with it" : "Linux, or firmware, translates with it",
+	       status & BIT(25) ? " (and nox2apic where firmware has turned x2APIC on)" : "");
+	return -EBUSY;
+}
+
+/* Every function that is there: also those whose bridge says that they do no DMA. */
+static size_t sources_of(struct pc_unit *unit, u16 *sources)
+{
+	struct pci_dev *pdev = NULL;
+	size_t count = 0;
+
+	for_each_pci_dev(pdev)
+		if (pc_unit_of(pdev) == unit && count < SOURCES)
+			sources[count++] = PCI_DEVID(pdev->bus->number, pdev->devfn);
+	return count;
+}
+
+static int bring_up(struct pc_unit *unit)
+{
+	u16 *sources = kvmalloc_array(SOURCES, sizeof(*sources), GFP_KERNEL);
+	struct pcr_unit_use use;
+	size_t count;
+	int error;
+
+	if (!sources)
+		return -ENOMEM;
+	count = sources_of(unit, sources);
+	error = pcr_bring_up(unit->registers, unit->place.physical_bits, sources, count, &unit->rust);
+	kvfree(sources);
+	if (error)
+		return error;
+	pcr_unit_use(unit->rust, &use);
+	pr_info("unit at %#llx up: %zu devices pass through, cap %#llx ecap %#llx\n", unit->place.base, count, use.capability,
+		use.extended_capability);
+	return 0;
+}
+
+/* Faults are polled for: they are rare, and no interrupt is set up. */
+static void poll_faults(struct timer_list *timer);
+static DEFINE_TIMER(fault_timer, poll_faults);
+
+static void poll_faults(struct timer_list *timer)
+{
+	int index;
+
+	for (index = 0; index < pc_unit_count; index++)
+		if (pcr_faults(pc_units[index].rust, &pc_units[index]))
+			atomic64_inc(&pc_units[index].faults_lost);
+	mod_timer(timer, jiffies + msecs_to_jiffies(FAULTS_MS));
+}
+
+/* From the timer. */
+void pcs_fault(void *context, u16 source, u64 page, bool is_write, u32 reason)
+{
+	struct pc_unit *unit = context;
+
+	atomic64_inc(&unit->faults);
+	pr_warn_ratelimited("fault: %04x:%02x:%02x.%u %s %#llx refused, reason %u\n", unit->place.segment,
+			    PCI_BUS_NUM(source), PCI_SLOT(source), PCI_FUNC(source), is_write ? "write to" : "read of",
+			    page, reason);
+}
+
+int pc_units_up(void)
+{
+	int error, count, index;
+
+	if (ACPI_FAILURE(acpi_get_table(ACPI_SIG_DMAR, 0, &dmar))) {
+		pr_err("this machine has no DMAR table: there is no VT-d, or firmware has it turned off\n");
+		return -ENODEV;
+	}
+	count = pcr_table(dmar, dmar->length, PAGE_OFFSET);
+	if (count <= 0 || count > PC_UNITS_MAX) {
+		error = count < 0 ? count : -ENODEV;
+		if (count >= 0)
+			pr_err("the DMAR table has %d units, and 1 to %d are supported\n", count, PC_UNITS_MAX);
+		goto out;
+	}
+	/* All are looked at before the first is touched. */
+	for (index = 0; index < count; index++) {
+		error = find(index);
+		if (error)
+			goto out;
+	}
+	for (index = 0; index < count; index++) {
+		error = bring_up(&pc_units[index]);
+		if (error)
+			goto out;
+		pc_unit_count++;
+	}
+	mod_timer(&fault_timer, jiffies + msecs_to_jiffies(FAULTS_MS));
+	return 0;
+out:
+	pc_units_down();
+	return error;
+}
+
+void pc_units_down(void)
+{
+	int index;
+
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 2, 0)
+	timer_shutdown_sync(&fault_timer);
+#else
+	del_timer_sync(&fault_timer);
+#endif
+	for (index = 0; index < pc_unit_count; index++)
+		if (pcr_take_down(pc_units[index].rust))
+			pr_err("the unit at %#llx does not stop\n", pc_units[index].place.base);
+	pc_unit_count = 0;
+	for (index = 0; index < PC_UNITS_MAX; index++)
+		if (pc_units[index].registers) {
+			iounmap(pc_units[index].registers);
+			pc_units[index].registers = NULL;
+		}
+	acpi_put_table(dmar);
+}
+
+void pc_units_halt(bool opens_gate)
+{
+	int index;
+
+	for (index = 0; index < pc_unit_count; index++) {
+		if (opens_gate)
+			pcr_open_gate(pc_units[index].rust);
+		else
+			pcr_halt(pc_units[index].rust);
+	}
+}

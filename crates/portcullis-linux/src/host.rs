@@ -1,0 +1,136 @@
+//! Linux as a host.
+
+use crate::kernel;
+use crate::lock::SpinLock;
+use crate::words::PerCpuWords;
+use core::sync::atomic::{AtomicU64, Ordering, compiler_fence};
+use portcullis::platform::{Context, CpuHint, LockClass, Wait};
+use portcullis::table::{Entry, Frame};
+use portcullis::{NoMemory, PhysAddr, Platform};
+
+/// Where the kernel has mapped all of its memory: `page_offset_base`. Written once, before a unit is brought up.
+pub(crate) static DIRECT_MAP: AtomicU64 = AtomicU64::new(0);
+
+/// How long an invalidation may take, in microseconds. A softirq may wait for that long.
+const WAIT_US_MAX: u64 = 100_000;
+
+#[derive(Clone, Copy)]
+pub(crate) struct Host;
+
+// SAFETY: pages are those of the page allocator, which has them in the direct map for good. A lock is the kernel's. Words of a CPU are
+// changed with preemption off, by one instruction. Walks are read-side sections of RCU.
+unsafe impl Platform for Host {
+    type Lock<T: Send> = SpinLock<T>;
+    type CpuWords = PerCpuWords;
+
+    fn lock<T: Send>(&self, class: LockClass, value: T) -> SpinLock<T> {
+        SpinLock::new(class, value)
+    }
+
+    #[inline]
+    fn cpu(&self) -> CpuHint {
+        // SAFETY: may be asked anywhere.
+        CpuHint(unsafe { kernel::pcs_cpu() })
+    }
+
+    fn cpus(&self) -> u32 {
+        // SAFETY: as above.
+        unsafe { kernel::pcs_cpus() }
+    }
+
+    fn allocate_frame(&self, context: Context) -> Result<PhysAddr, NoMemory> {
+        // SAFETY: sleeps only where it may.
+        match unsafe { kernel::pcs_page_alloc(context == Context::MaySleep) } {
+            0 => Err(NoMemory),
+            phys => Ok(PhysAddr::new(phys)),
+        }
+    }
+
+    #[inline]
+    fn allocate<R>(&self, context: Context, allocate: impl FnOnce() -> R) -> R {
+        if context == Context::Atomic {
+            return allocate();
+        }
+        // SAFETY: the library says that it may.
+        let slot = unsafe { kernel::pcs_may_sleep() };
+        let result = allocate();
+        // SAFETY: its counterpart.
+        unsafe { kernel::pcs_may_not_sleep(slot) };
+        result
+    }
+
+    #[inline]
+    unsafe fn frame(&self, frame: PhysAddr) -> &Frame {
+        let at = frame.as_u64().wrapping_add(DIRECT_MAP.load(Ordering::Relaxed));
+        // SAFETY: a page that this host has lent, in the direct map.
+        unsafe { &*core::ptr::with_exposed_provenance(at as usize) }
+    }
+
+    unsafe fn free_frame(&self, frame: PhysAddr) {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { kernel::pcs_page_free(frame.as_u64()) }
+    }
+
+    #[inline]
+    fn table_barrier(&self, entries: &[Entry], coherent: bool) {
+        if coherent {
+            // x86 lets other observers see stores in their order, and a register, which is uncached, is written behind them all.
+            compiler_fence(Ordering::SeqCst);
+        } else {
+            // SAFETY: lines of pages that this host has lent.
+            unsafe { kernel::pcs_flush(entries.as_ptr().cast(), size_of_val(entries)) }
+        }
+    }
+
+    fn cpu_words(&self, value: u64) -> Result<PerCpuWords, NoMemory> {
+        PerCpuWords::new(value)
+    }
+
+    #[inline]
+    fn add_here(&self, words: &PerCpuWords, word: usize, amount: u64) -> (usize, u64) {
+        let mut cpu = 0;
+        // SAFETY: words that are there.
+        let before = unsafe { kernel::pcs_add_here(words.as_ptr(), word, amount, &raw mut cpu) };
+        (cpu as usize, before)
+    }
+
+    #[inline]
+    fn exchange_at(&self, words: &PerCpuWords, line: usize, word: usize, old: u64, new: u64) -> bool {
+        // SAFETY: as above.
+        unsafe { kernel::pcs_exchange_at(words.as_ptr(), line as u32, word, old, new) }
+    }
+
+    #[inline(always)]
+    fn walk<R>(&self, walk: impl FnOnce() -> R) -> R {
+        // SAFETY: sections nest, anywhere.
+        unsafe { kernel::pcs_rcu_lock() };
+        let result = walk();
+        // SAFETY: its counterpart.
+        unsafe { kernel::pcs_rcu_unlock() };
+        result
+    }
+
+    fn walks_now(&self) -> Option<u64> {
+        // SAFETY: may be asked anywhere.
+        Some(unsafe { kernel::pcs_rcu_now() })
+    }
+
+    fn walks_are_over(&self, then: u64) -> bool {
+        // SAFETY: as above.
+        unsafe { kernel::pcs_rcu_is_over(then) }
+    }
+
+    fn now_us(&self) -> u64 {
+        // SAFETY: as above.
+        unsafe { kernel::pcs_now_ns() / 1000 }
+    }
+
+    fn wait_us_max(&self) -> u64 {
+        WAIT_US_MAX
+    }
+
+    #[inline]
+    fn pause(&self, _: Wait) {
+        core::hint::spin_loop();
+    }
+}

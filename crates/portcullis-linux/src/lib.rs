@@ -1,0 +1,31 @@
+//! The Rust half of `portcullis.ko`: `host` is Linux as a platform, [`unit`] and [`space`] are the face for the C half, which
+//! calls nothing else. What this half asks of the C half is in `kernel`; both lists are in `module/portcullis.h` too.
+#![no_std]
+#![deny(unsafe_code)]
+
+extern crate alloc;
+
+#[allow(unsafe_code, reason = "the kernel's allocator")]
+mod allocator;
+mod errno;
+#[allow(unsafe_code, reason = "pages of the kernel, its locks and its CPUs")]
+mod host;
+#[allow(unsafe_code, reason = "functions in C")]
+mod kernel;
+#[allow(unsafe_code, reason = "the kernel's spin locks")]
+mod lock;
+#[allow(unsafe_code, reason = "the kernel's log")]
+mod log;
+#[allow(unsafe_code, reason = "room for values that are made in place")]
+mod memory;
+#[cfg(feature = "planted-no-invalidation")]
+#[allow(unsafe_code, reason = "a flaw, for a test")]
+mod planted;
+#[allow(unsafe_code, reason = "registers of hardware")]
+mod registers;
+#[allow(unsafe_code, reason = "called from C")]
+pub mod space;
+#[allow(unsafe_code, reason = "called from C")]
+pub mod unit;
+#[allow(unsafe_code, reason = "memory of each CPU")]
+mod words;

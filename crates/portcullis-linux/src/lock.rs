@@ -1,0 +1,44 @@
+//! The kernel's raw spin lock, taken with interrupts off.
+
+use crate::kernel::{pcs_lock, pcs_lock_init, pcs_unlock};
+use core::cell::UnsafeCell;
+use core::ffi::c_void;
+use portcullis::platform::{Lock, LockClass};
+
+/// Words of a `raw_spinlock_t`; the C half checks that it is no larger.
+const LOCK_WORDS: usize = if cfg!(feature = "large-locks") { 16 } else { 1 };
+
+pub(crate) struct SpinLock<T> {
+    raw: UnsafeCell<[u64; LOCK_WORDS]>,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the value is reached with the lock held, by one at a time.
+unsafe impl<T: Send> Sync for SpinLock<T> {}
+
+impl<T> SpinLock<T> {
+    /// An open lock. It may be moved until it is taken for the first time: nothing in it refers to itself.
+    pub(crate) fn new(class: LockClass, value: T) -> Self {
+        let mut raw = UnsafeCell::new([0; LOCK_WORDS]);
+        // SAFETY: room for a lock.
+        unsafe { pcs_lock_init((&raw mut *raw.get_mut()).cast(), class as u32) };
+        Self { raw, value: UnsafeCell::new(value) }
+    }
+
+    fn raw(&self) -> *mut c_void {
+        self.raw.get().cast()
+    }
+}
+
+impl<T: Send> Lock<T> for SpinLock<T> {
+    #[inline]
+    fn with<R>(&self, critical: impl FnOnce(&mut T) -> R) -> R {
+        // SAFETY: a lock, made in `new`. A panic ends in `BUG()`, so nobody leaves without giving it back.
+        let flags = unsafe { pcs_lock(self.raw()) };
+        // SAFETY: the lock is held.
+        let result = critical(unsafe { &mut *self.value.get() });
+        // SAFETY: taken above.
+        unsafe { pcs_unlock(self.raw(), flags) };
+        result
+    }
+}

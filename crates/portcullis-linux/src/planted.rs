@@ -1,0 +1,42 @@
+//! A flaw: unmaps are said to be done although the hardware was told nothing. A test has to find it.
+
+use portcullis::SourceId;
+use portcullis::iommu::{AttachError, Capabilities, DomainId, Invalidation, Iommu, QueueError, Translation};
+
+/// A unit that is never told of an unmap.
+pub(crate) struct Deaf<U>(pub(crate) U);
+
+// SAFETY: it breaks S2, for that is what it is for.
+unsafe impl<U: Iommu> Iommu for Deaf<U> {
+    type Ticket = ();
+
+    fn capabilities(&self) -> Capabilities {
+        self.0.capabilities()
+    }
+
+    unsafe fn open_domain(&self, translation: Translation) -> Result<DomainId, AttachError> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.0.open_domain(translation) }
+    }
+
+    unsafe fn close_domain(&self, domain: DomainId) -> Result<(), AttachError> {
+        // SAFETY: as above.
+        unsafe { self.0.close_domain(domain) }
+    }
+
+    fn attach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError> {
+        self.0.attach(domain, device)
+    }
+
+    fn detach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError> {
+        self.0.detach(domain, device)
+    }
+
+    fn submit(&self, _: &[Invalidation]) -> Result<(), QueueError> {
+        Ok(())
+    }
+
+    fn is_done(&self, (): ()) -> Result<bool, QueueError> {
+        Ok(true)
+    }
+}

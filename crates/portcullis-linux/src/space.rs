@@ -1,0 +1,365 @@
+//! Domains: opened for a device when its driver is bound, mapped and unmapped by the DMA API, closed when the driver has gone.
+
+use crate::errno::{EINVAL, ENODEV, ENOMEM, Errno};
+use crate::host::Host;
+use crate::kernel::pcs_next_piece;
+use crate::log::{print, refused};
+use crate::memory::room;
+use crate::unit::{SharedUnit, Unit, buses, dmar};
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::ffi::c_void;
+use core::fmt;
+use portcullis::designs::{Magazine, Portcullis};
+use portcullis::{
+    Access, Domain, DomainConfig, Iova, IovaRange, Lifetime, MapOptions, NewDomainError, NoMemory, PhysAddr, Platform,
+    Protection, RawMapError, RawUnmapError, Segment, SourceId,
+};
+
+/// Defines the designs that a device can have, and what calls them: each by a branch, for the kernel makes calls by pointer slow.
+macro_rules! designs {
+    ($($name:literal $design:ident;)*) => {
+        /// A domain of one of the designs.
+        enum AnyDomain {
+            $(
+                $design(Box<Domain<$design, Host, SharedUnit>>),
+            )*
+        }
+
+        impl AnyDomain {
+            /// The designs by name.
+            const NAMES: &[&str] = &[$($name),*];
+
+            fn open(design: &str, unit: SharedUnit, config: &DomainConfig<'_>) -> Result<Option<Self>, NewDomainError> {
+                match design {
+                    $(
+                        $name => {
+                            let mut room = room()?;
+                            Domain::<$design, _, _>::with_config_in(&mut room, unit, Host, config)?;
+                            // SAFETY: made just now.
+                            Ok(Some(Self::$design(unsafe { room.assume_init() })))
+                        }
+                    )*
+                    _ => Ok(None),
+                }
+            }
+        }
+
+        macro_rules! each {
+            ($any:expr, $domain:ident => $call:expr) => {
+                match $any {
+                    $(AnyDomain::$design($domain) => $call,)*
+                }
+            };
+        }
+    };
+}
+
+designs! {
+    "portcullis" Portcullis;
+    "magazine" Magazine;
+}
+
+/// Table pages that a domain keeps for maps that find none: those of one large map in each direction, and of its rings.
+const RESERVED_TABLES: usize = 16;
+
+/// A domain with its device.
+pub struct Space {
+    domain: AnyDomain,
+}
+
+/// What a new domain is for.
+#[repr(C)]
+pub struct Opening {
+    /// The name of the design.
+    design: *const u8,
+    design_len: usize,
+    segment: u16,
+    source: u16,
+    address_bits: u8,
+    is_deferred: bool,
+    /// Whether what firmware reserves for the device is mapped for it; else such a device is refused.
+    maps_reserved: bool,
+}
+
+/// Opens a domain and attaches its device, which nothing lets through any more.
+///
+/// # Safety
+/// `opening` names a design by so many bytes. The space is closed before the unit is taken down.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pcr_open(unit: &Unit, opening: &Opening, out: &mut *mut Space) -> i32 {
+    // SAFETY: the caller's promise.
+    let design = unsafe { core::slice::from_raw_parts(opening.design, opening.design_len) };
+    let Ok(design) = core::str::from_utf8(design) else { return EINVAL };
+    let mut reserved = Vec::new();
+    for region in reserved_of(opening) {
+        if reserved.try_reserve(1).is_err() {
+            return ENOMEM;
+        }
+        reserved.push(region);
+    }
+    let protection = if opening.is_deferred { Protection::Deferred } else { Protection::Strict };
+    let config =
+        DomainConfig { address_bits: opening.address_bits, reserved: &reserved, ..DomainConfig::new(protection) };
+    // SAFETY: the caller's promise.
+    let domain = match AnyDomain::open(design, unsafe { unit.shared() }, &config) {
+        Ok(Some(domain)) => domain,
+        Ok(None) => {
+            print(format_args!("there is no design {design:?}; there are {}", Names(AnyDomain::NAMES)));
+            return EINVAL;
+        }
+        Err(error) => return refused("a domain was not opened", &error),
+    };
+    if let Err(error) = each!(&domain, domain => domain.reserve_tables(RESERVED_TABLES)) {
+        return refused("tables were not reserved", &NewDomainError::from(error));
+    }
+    if opening.maps_reserved
+        && let Err(error) = reserved.iter().try_for_each(|region| map_reserved(&domain, *region))
+    {
+        return refused("what firmware reserves was not mapped", &error);
+    }
+    let Ok(room) = room() else { return ENOMEM };
+    let space = Box::write(room, Space { domain });
+    let attached = pcr_attach(&space, opening.source);
+    if attached == 0 {
+        *out = Box::into_raw(space);
+    }
+    attached
+}
+
+/// Names one after the other.
+struct Names(&'static [&'static str]);
+
+impl fmt::Display for Names {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|name| write!(to, "{name} "))
+    }
+}
+
+/// The regions that firmware reserves for a device.
+fn reserved_of(opening: &Opening) -> impl Iterator<Item = IovaRange> {
+    let (segment, source) = (opening.segment, SourceId(opening.source));
+    let regions = dmar().map(|dmar| dmar.reserved_for(segment, source, buses(segment)));
+    regions.into_iter().flatten().map(|region| region.range)
+}
+
+fn map_reserved(domain: &AnyDomain, region: IovaRange) -> Result<(), RawMapError> {
+    let segments =
+        [Segment { phys: PhysAddr::new(region.start().as_u64()), len: region.pages() << portcullis::PAGE_SHIFT }];
+    let options = MapOptions::fixed(region.start());
+    // SAFETY: firmware has the device use this memory, which the kernel leaves to it.
+    each!(domain, domain => unsafe { domain.map_list(segments, Access::DeviceReadsAndWrites, &options) }).map(drop)
+}
+
+/// How many regions firmware reserves for a device.
+#[unsafe(no_mangle)]
+pub extern "C" fn pcr_reserved(opening: &Opening) -> u32 {
+    reserved_of(opening).count() as u32
+}
+
+/// Attaches a device that was detached.
+#[unsafe(no_mangle)]
+pub extern "C" fn pcr_attach(space: &Space, source: u16) -> i32 {
+    match each!(&space.domain, domain => domain.attach(SourceId(source))) {
+        Ok(()) => 0,
+        Err(error) => refused("the device was not attached", &error),
+    }
+}
+
+/// Shuts a device out.
+#[unsafe(no_mangle)]
+pub extern "C" fn pcr_detach(space: &Space, source: u16) -> i32 {
+    match each!(&space.domain, domain => domain.detach(SourceId(source))) {
+        Ok(()) => 0,
+        Err(error) => refused("the device was not detached", &error),
+    }
+}
+
+/// Closes a domain: its device is shut out, then it is gone.
+///
+/// # Safety
+/// From [`pcr_open`], and not used any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pcr_close(space: *mut Space) {
+    // SAFETY: the caller's promise.
+    drop(unsafe { Box::from_raw(space) });
+}
+
+/// As Linux numbers directions.
+const fn access_of(direction: u32) -> Access {
+    match direction {
+        1 => Access::DeviceReads,
+        2 => Access::DeviceWrites,
+        _ => Access::DeviceReadsAndWrites,
+    }
+}
+
+/// `DMA_MAPPING_ERROR`.
+const NOT_MAPPED: u64 = u64::MAX;
+
+#[cold]
+#[inline(never)]
+fn not_mapped(error: RawMapError) -> u64 {
+    refused("map", &error);
+    NOT_MAPPED
+}
+
+#[cold]
+#[inline(never)]
+fn not_unmapped(error: &RawUnmapError) -> i32 {
+    refused("unmap", error)
+}
+
+/// Maps a buffer for the device. All ones where that fails.
+///
+/// # Safety
+/// The memory is meant for the device until its unmap has returned, as drivers promise by the DMA API.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pcr_map(space: &Space, phys: u64, len: u64, direction: u32) -> u64 {
+    // SAFETY: the caller's promise, passed on.
+    match each!(&space.domain, domain => unsafe { domain.map_raw(PhysAddr::new(phys), len, access_of(direction)) }) {
+        Ok(iova) => iova.as_u64(),
+        Err(error) => not_mapped(error),
+    }
+}
+
+/// The same for what stays, or what has to lie at or below `limit`.
+///
+/// # Safety
+/// That of [`pcr_map`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pcr_map_with(
+    space: &Space,
+    phys: u64,
+    len: u64,
+    direction: u32,
+    limit: u64,
+    is_lasting: bool,
+) -> u64 {
+    let (phys, access, options) = (PhysAddr::new(phys), access_of(direction), options_of(limit, is_lasting));
+    // SAFETY: the caller's promise, passed on.
+    match each!(&space.domain, domain => unsafe { domain.map_raw_with(phys, len, access, &options) }) {
+        Ok(iova) => iova.as_u64(),
+        Err(error) => not_mapped(error),
+    }
+}
+
+fn options_of(limit: u64, is_lasting: bool) -> MapOptions {
+    let lifetime = if is_lasting { Lifetime::Persistent } else { Lifetime::Transient };
+    MapOptions { lifetime, limit, ..MapOptions::default() }
+}
+
+/// The pieces of a scatter list.
+struct Pieces {
+    next: *mut c_void,
+    left: u32,
+}
+
+impl Iterator for Pieces {
+    type Item = Segment;
+
+    fn next(&mut self) -> Option<Segment> {
+        self.left = self.left.checked_sub(1)?;
+        let mut len = 0;
+        // SAFETY: so many are left.
+        let phys = unsafe { pcs_next_piece(&raw mut self.next, &raw mut len) };
+        Some(Segment { phys: PhysAddr::new(phys), len })
+    }
+}
+
+/// Maps `count` pieces of a scatter list side by side, each from a page of its own. Returns where the first page is, which is no error
+/// number, or all ones.
+///
+/// # Safety
+/// That of [`pcr_map`]; `list` has so many pieces.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pcr_map_list(
+    space: &Space,
+    list: *mut c_void,
+    count: u32,
+    direction: u32,
+    limit: u64,
+    is_lasting: bool,
+) -> u64 {
+    let (access, options) = (access_of(direction), options_of(limit, is_lasting));
+    let pieces = || Pieces { next: list, left: count };
+    // SAFETY: the caller's promise, passed on.
+    match each!(&space.domain, domain => unsafe { domain.map_list(pieces(), access, &options) }) {
+        Ok(range) => range.start().as_u64(),
+        Err(error) => not_mapped(error),
+    }
+}
+
+/// Takes a mapping away. When this returns 0, the device has lost the buffer, or under deferred protection will within the window.
+#[unsafe(no_mangle)]
+pub extern "C" fn pcr_unmap(space: &Space, iova: u64, len: u64) -> i32 {
+    match each!(&space.domain, domain => domain.unmap_raw(Iova::new(iova), len)) {
+        Ok(()) => 0,
+        Err(error) => not_unmapped(&error),
+    }
+}
+
+/// The same for a mapping whose length only the domain knows.
+#[unsafe(no_mangle)]
+pub extern "C" fn pcr_unmap_list(space: &Space, iova: u64) -> i32 {
+    match each!(&space.domain, domain => domain.unmap_raw_at(Iova::new(iova))) {
+        Ok(_) => 0,
+        Err(error) => not_unmapped(&error),
+    }
+}
+
+/// Does what is due. Returns in how many microseconds the next thing is, or a negative number where nothing is.
+#[unsafe(no_mangle)]
+pub extern "C" fn pcr_tick(space: &Space) -> i64 {
+    each!(&space.domain, domain => {
+        if let Err(error) = domain.tick() {
+            refused("a flush failed", &error);
+        }
+        // At once is not sooner than a microsecond from now.
+        domain.due_us().map_or(-1, |due| due.saturating_sub(Host.now_us()).clamp(1, 1 << 32) as i64)
+    })
+}
+
+/// What a domain uses.
+#[repr(C)]
+pub struct SpaceUse {
+    live_ranges: u64,
+    queued_unmaps: u64,
+    table_pages: u64,
+    record_bytes: u64,
+    /// The longest that a device keeps an unmapped buffer, in microseconds; 0 under strict protection.
+    window_us_max: u64,
+}
+
+/// Says what a domain uses.
+#[unsafe(no_mangle)]
+pub extern "C" fn pcr_space_use(space: &Space, out: &mut SpaceUse) {
+    let usage = each!(&space.domain, domain => domain.usage());
+    *out = SpaceUse {
+        live_ranges: usage.live_ranges as u64,
+        queued_unmaps: usage.queued_unmaps as u64,
+        table_pages: usage.table_pages as u64,
+        record_bytes: usage.record_bytes as u64,
+        window_us_max: usage.window_us_max.unwrap_or(u64::MAX),
+    };
+}
+
+/// Whether the design of that name is there.
+///
+/// # Safety
+/// The name has so many bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pcr_has_design(name: *const u8, len: usize) -> i32 {
+    // SAFETY: the caller's promise.
+    let name = unsafe { core::slice::from_raw_parts(name, len) };
+    match AnyDomain::NAMES.iter().any(|design| design.as_bytes() == name) {
+        true => 0,
+        false => ENODEV,
+    }
+}
+
+impl Errno for NoMemory {
+    fn errno(&self) -> i32 {
+        ENOMEM
+    }
+}

@@ -1,0 +1,28 @@
+//! Programs that are run for what they print.
+
+use crate::failure::Failure;
+use crate::failure::linux::{Error, tail};
+use std::process::{Command, Output, Stdio};
+
+/// What a command prints to its standard output. It must succeed.
+pub(super) fn output(command: &mut Command) -> Result<String, Failure> {
+    let output = run(command)?;
+    if output.status.success() {
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    } else {
+        let all = [output.stdout, output.stderr].concat();
+        Err(Error::Command { command: line(command), output: tail(&String::from_utf8_lossy(&all)) }.into())
+    }
+}
+
+/// How a command ends, and what it prints.
+pub(super) fn run(command: &mut Command) -> Result<Output, Failure> {
+    let output = command.stdin(Stdio::null()).output();
+    output.map_err(|error| Failure::Program { program: command.get_program().to_string_lossy().into_owned(), error })
+}
+
+/// The command as one would type it.
+pub(super) fn line(command: &Command) -> String {
+    let words = [command.get_program()].into_iter().chain(command.get_args());
+    words.map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
+}

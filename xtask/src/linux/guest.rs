@@ -1,0 +1,190 @@
+//! A machine that QEMU simulates, with an IOMMU: boots a kernel, which runs a job.
+
+use super::initramfs::Initramfs;
+use super::kernel::Kernel;
+use super::modules::Library;
+use super::packages::Store;
+use crate::failure::Failure;
+use crate::failure::linux::{Error, tail};
+use crate::qemu;
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// The package with a busybox that needs no libraries.
+const BUSYBOX: &str = "busybox-static";
+/// What `guest/init` says behind a job, with how the job ended.
+const DONE: &str = "JOB-DONE ";
+/// What a kernel says when it is not well.
+const COMPLAINTS: [&str; 5] = ["BUG:", "WARNING:", "Call Trace", "Kernel panic", "rcu: INFO"];
+
+/// What is to be booted.
+pub(crate) struct Guest<'a> {
+    /// For its files, and for errors.
+    pub(crate) name: &'a str,
+    pub(crate) kernel: &'a Kernel,
+    /// More of the kernel's command line.
+    pub(crate) append: &'a str,
+    pub(crate) cpus: u32,
+    pub(crate) memory_mib: u32,
+    /// Whether time is counted in instructions: one of them takes a nanosecond. It needs `cpus` to be 1.
+    pub(crate) icount: bool,
+    /// Options of the IOMMU.
+    pub(crate) iommu: &'a str,
+    /// More of QEMU's arguments.
+    pub(crate) devices: &'a [&'a str],
+    /// Modules of the kernel that the job loads.
+    pub(crate) modules: &'a [&'a str],
+    /// Files of this machine, and where the guest has them.
+    pub(crate) files: &'a [(&'a str, &'a Path)],
+    /// A script for its shell.
+    pub(crate) job: &'a str,
+    /// Lines with one of these may be complaints of the kernel.
+    pub(crate) allowed: &'a [&'a str],
+    /// How long it may take, on this machine's clock.
+    pub(crate) limit: Duration,
+}
+
+/// What a guest has printed.
+pub(crate) struct Transcript {
+    pub(crate) lines: Vec<String>,
+    /// How long it took.
+    pub(crate) elapsed: Duration,
+}
+
+impl Guest<'_> {
+    /// Boots, and waits for the end of the job. The job must succeed, and the kernel must not complain.
+    pub(crate) fn run(&self, store: &Store) -> Result<Transcript, Failure> {
+        let logs = store.folder.join("logs");
+        fs::create_dir_all(&logs).map_err(Failure::file(&logs))?;
+        let log = logs.join(format!("{}.log", self.name));
+        let archive = logs.join(format!("{}.cpio", self.name));
+        fs::write(&archive, self.initramfs(store)?).map_err(Failure::file(&archive))?;
+        let console = File::create(&log).map_err(Failure::file(&log))?;
+        let errors = console.try_clone().map_err(Failure::file(&log))?;
+        let mut command = self.command(&qemu::require()?, &archive);
+        let begun = Instant::now();
+        let machine = command.stdin(Stdio::null()).stdout(console).stderr(errors).spawn();
+        let program = || command.get_program().to_string_lossy().into_owned();
+        let mut machine = machine.map_err(|error| Failure::Program { program: program(), error })?;
+        let end = wait(&mut machine, self.limit).map_err(|error| Failure::Program { program: program(), error })?;
+        let elapsed = begun.elapsed();
+        let bytes = fs::read(&log).map_err(Failure::file(&log))?;
+        let text = String::from_utf8_lossy(&bytes);
+        let lines: Vec<String> = text.lines().map(|line| line.trim_end().to_owned()).collect();
+        match self.wrong(end, &lines) {
+            Some(reason) => Err(Error::Guest { name: self.name.to_owned(), reason, log, console: tail(&text) }.into()),
+            None => Ok(Transcript { lines, elapsed }),
+        }
+    }
+
+    fn initramfs(&self, store: &Store) -> Result<Vec<u8>, Failure> {
+        let busybox = store.unpacked("guest", &[BUSYBOX.to_owned()])?.join("bin/busybox");
+        let mut archive = Initramfs::new(&busybox, self.job)?;
+        archive.modules(&Library::read(self.kernel)?, self.modules)?;
+        for (name, file) in self.files {
+            archive.copy(name, file)?;
+        }
+        archive.finish()
+    }
+
+    fn command(&self, qemu: &Path, initramfs: &Path) -> Command {
+        let mut command = Command::new(qemu);
+        if self.icount {
+            command.args(["-accel", "tcg,thread=single", "-icount", "shift=0,sleep=off"]);
+        } else {
+            command.args(["-accel", "tcg,thread=multi"]);
+        }
+        command.args(["-machine", "q35", "-cpu", "max", "-smp", &self.cpus.to_string()]);
+        command.args(["-m", &self.memory_mib.to_string(), "-device", &format!("intel-iommu,{}", self.iommu)]);
+        // A machine that panics ends.
+        command.args(["-nodefaults", "-display", "none", "-serial", "stdio", "-no-reboot"]);
+        command.arg("-kernel").arg(self.kernel.image()).arg("-initrd").arg(initramfs);
+        // Warnings are of level 4, and those below the given level are printed.
+        command.args(["-append", &format!("console=ttyS0 panic=1 loglevel=5 {}", self.append)]);
+        command.args(self.devices);
+        command
+    }
+
+    /// What is wrong with how a guest ended and with what it printed. `end` is none where it had to be stopped.
+    fn wrong(&self, end: Option<ExitStatus>, lines: &[String]) -> Option<String> {
+        if let Some(line) = lines.iter().find(|line| is_complaint(line, self.allowed)) {
+            return Some(format!("its kernel complains: {line}"));
+        }
+        let Some(status) = end else {
+            return Some(format!("it has not ended after {} s", self.limit.as_secs()));
+        };
+        match job_status(lines) {
+            Some("0") if status.success() => None,
+            Some("0") => Some(format!("QEMU ended with {status}")),
+            Some(other) => Some(format!("its job ended with {other}")),
+            None => Some("its job has not ended".to_owned()),
+        }
+    }
+}
+
+fn is_complaint(line: &str, allowed: &[&str]) -> bool {
+    COMPLAINTS.iter().any(|complaint| line.contains(complaint)) && !allowed.iter().any(|text| line.contains(text))
+}
+
+/// What the job ended with, if it did. The kernel may have printed in front of it, on the same line.
+fn job_status(lines: &[String]) -> Option<&str> {
+    let end = lines.iter().rev().find_map(|line| line.split_once(DONE));
+    end.and_then(|(_, status)| status.split_whitespace().next())
+}
+
+/// Waits so long, and no longer.
+fn wait(machine: &mut Child, limit: Duration) -> std::io::Result<Option<ExitStatus>> {
+    let begun = Instant::now();
+    while begun.elapsed() < limit {
+        if let Some(status) = machine.try_wait()? {
+            return Ok(Some(status));
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+    machine.kill()?;
+    machine.wait()?;
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{is_complaint, job_status, wait};
+    use std::process::Command;
+    use std::time::{Duration, Instant};
+
+    fn lines(text: &str) -> Vec<String> {
+        text.lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn the_end_of_a_job_is_found() {
+        assert_eq!(job_status(&lines("a\n[    1.2] noiseJOB-DONE 0\nreboot: Power down")), Some("0"));
+        assert_eq!(job_status(&lines("JOB-DONE 3")), Some("3"));
+        assert_eq!(job_status(&lines("JOB-DONE \n")), None);
+        assert_eq!(job_status(&lines("JOB")), None);
+    }
+
+    #[test]
+    fn complaints_are_found_unless_allowed() {
+        let line = "[    3.1] WARNING: CPU: 0 PID: 60 at lib/x.c:3 f+0x1/0x2";
+        assert!(is_complaint(line, &[]));
+        assert!(is_complaint(line, &["lib/y.c"]));
+        assert!(!is_complaint(line, &["lib/x.c:3"]));
+        assert!(is_complaint("BUG: TASK stack guard page was hit", &[]));
+        assert!(!is_complaint("e1000e: Copyright", &[]));
+    }
+
+    #[test]
+    fn what_does_not_end_is_stopped() {
+        let begun = Instant::now();
+        let mut endless = Command::new("sleep").arg("60").spawn().expect("a program of every system");
+        assert!(wait(&mut endless, Duration::from_millis(100)).expect("ours to stop").is_none());
+        let mut short = Command::new("true").spawn().expect("a program of every system");
+        let end = wait(&mut short, Duration::from_secs(60)).expect("ours");
+        assert!(end.is_some_and(|status| status.success()));
+        assert!(begun.elapsed() < Duration::from_secs(30));
+    }
+}

@@ -1,0 +1,119 @@
+//! What a guest has instead of disks: busybox, modules and a job, as the archive that a kernel unpacks when it starts.
+
+use super::modules::Library;
+use crate::failure::Failure;
+use cpio::newc::{self, Builder, ModeFileType};
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{self, Write};
+use std::path::Path;
+
+/// The first program.
+const INIT: &str = include_str!("guest/init");
+/// What jobs use.
+const LIBRARY: &str = include_str!("guest/lib.sh");
+
+/// The archive under way.
+pub(super) struct Initramfs {
+    bytes: Vec<u8>,
+    entries: u32,
+    folders: BTreeSet<String>,
+}
+
+impl Initramfs {
+    /// An archive that starts, and runs the job.
+    pub(super) fn new(busybox: &Path, job: &str) -> Result<Self, Failure> {
+        let mut archive = Self { bytes: Vec::new(), entries: 0, folders: BTreeSet::new() };
+        archive.copy("bin/busybox", busybox)?;
+        archive.add("bin/sh", ModeFileType::Symlink, b"busybox")?;
+        archive.file("init", INIT.as_bytes())?;
+        archive.file("lib.sh", LIBRARY.as_bytes())?;
+        archive.file("job.sh", job.as_bytes())?;
+        Ok(archive)
+    }
+
+    /// A file of this machine.
+    pub(super) fn copy(&mut self, name: &str, file: &Path) -> Result<(), Failure> {
+        self.file(name, &fs::read(file).map_err(Failure::file(file))?)
+    }
+
+    /// These modules with what they need, in `/modules`. For each of them a list says in which order `load` inserts which.
+    pub(super) fn modules(&mut self, library: &Library, names: &[&str]) -> Result<(), Failure> {
+        let mut there = BTreeSet::new();
+        for name in names {
+            let order = library.with_needs(name)?;
+            let list: String = order.iter().map(|module| format!("{}\n", module.name)).collect();
+            self.file(&format!("modules/{}.load", name.replace('-', "_")), list.as_bytes())?;
+            for module in order {
+                if there.insert(module.name.clone()) {
+                    self.file(&format!("modules/{}.ko", module.name), &module.bytes)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The whole archive.
+    pub(super) fn finish(self) -> Result<Vec<u8>, Failure> {
+        newc::trailer(self.bytes).map_err(Failure::file("the initramfs"))
+    }
+
+    fn file(&mut self, name: &str, bytes: &[u8]) -> Result<(), Failure> {
+        self.add(name, ModeFileType::Regular, bytes)
+    }
+
+    /// An entry, and before it the folders that it is in: a kernel makes none by itself.
+    fn add(&mut self, name: &str, kind: ModeFileType, bytes: &[u8]) -> Result<(), Failure> {
+        for (end, _) in name.match_indices('/') {
+            if self.folders.insert(name[..end].to_owned()) {
+                self.write(&name[..end], ModeFileType::Directory, b"").map_err(Failure::file(name))?;
+            }
+        }
+        self.write(name, kind, bytes).map_err(Failure::file(name))
+    }
+
+    fn write(&mut self, name: &str, kind: ModeFileType, bytes: &[u8]) -> io::Result<()> {
+        let size = u32::try_from(bytes.len()).map_err(io::Error::other)?;
+        // A kernel takes entries of the same number for one file of several names.
+        self.entries += 1;
+        let entry = Builder::new(name).ino(self.entries).mode(0o755).set_mode_file_type(kind);
+        let mut writer = entry.write(&mut self.bytes, size);
+        writer.write_all(bytes)?;
+        writer.finish()?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Initramfs;
+    use cpio::newc::Reader;
+    use std::io::{Cursor, Read};
+
+    #[test]
+    fn the_archive_holds_the_job_and_every_folder_before_what_is_in_it() {
+        let busybox = std::env::temp_dir().join(format!("portcullis-busybox-{}", std::process::id()));
+        std::fs::write(&busybox, b"program").expect("a new file");
+        let archive = Initramfs::new(&busybox, "echo done\n");
+        std::fs::remove_file(&busybox).expect("ours");
+        let mut rest = Cursor::new(archive.expect("a readable file").finish().expect("memory"));
+        let mut found = Vec::new();
+        loop {
+            let mut entry = Reader::new(&mut rest).expect("an entry");
+            if entry.entry().is_trailer() {
+                break;
+            }
+            let (name, mode) = (entry.entry().name().to_owned(), entry.entry().mode());
+            let mut text = String::new();
+            entry.read_to_string(&mut text).expect("text");
+            entry.finish().expect("its end");
+            found.push((name, mode, text));
+        }
+        let names: Vec<&str> = found.iter().map(|(name, ..)| name.as_str()).collect();
+        assert_eq!(names, ["bin", "bin/busybox", "bin/sh", "init", "lib.sh", "job.sh"]);
+        assert_eq!(found[0].1, 0o040_755);
+        assert_eq!((found[1].1, found[1].2.as_str()), (0o100_755, "program"));
+        assert_eq!((found[2].1, found[2].2.as_str()), (0o120_755, "busybox"));
+        assert_eq!(found[5].2, "echo done\n");
+    }
+}

@@ -1,0 +1,166 @@
+//! The kernels that the module is for: Debian's, unpacked, or the headers of one that is installed.
+
+use super::packages::{self, Store};
+use crate::failure::Failure;
+use crate::failure::linux::Error;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// What the packages with headers are named.
+const HEADERS: &str = "linux-headers-";
+/// What the packages are named that are for this machine, and the kernels in them.
+const MACHINE: &str = "-amd64";
+
+/// A series of Debian's kernels.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub(crate) enum Series {
+    /// The newest that Debian 12 has, in its backports.
+    #[value(name = "6.12")]
+    Six12,
+    /// What Debian 12 installs.
+    #[value(name = "6.1")]
+    Six1,
+}
+
+impl Series {
+    fn prefix(self) -> &'static str {
+        match self {
+            Self::Six12 => "linux-headers-6.12.",
+            Self::Six1 => "linux-headers-6.1.0-",
+        }
+    }
+}
+
+/// What a module is built against.
+pub(crate) struct Headers {
+    /// What `uname -r` prints there.
+    pub(crate) version: String,
+    pub(super) folder: PathBuf,
+}
+
+/// A kernel to boot, and its headers.
+pub(crate) struct Kernel {
+    pub(crate) headers: Headers,
+    root: PathBuf,
+}
+
+impl Kernel {
+    /// The newest of a series that the distribution has.
+    pub(crate) fn newest(store: &Store, series: Series) -> Result<Self, Failure> {
+        let names = packages::named(series.prefix())?;
+        let Some(version) = newest(&names) else {
+            let why = format!("no {}*{MACHINE} in the list of packages", series.prefix());
+            return Err(Error::NotToBeHad { what: "a kernel with its headers".to_owned(), why }.into());
+        };
+        let headers = format!("{HEADERS}{version}");
+        // What is signed is the same, with a signature behind it; it may lag behind its headers, so what is not signed is better.
+        let signed = format!("linux-image-{version}");
+        let unsigned = format!("{signed}-unsigned");
+        let image = if packages::named(&signed)?.contains(&unsigned) { unsigned } else { signed };
+        // Its makefiles and its tools are in packages that kernels share.
+        let mut wanted = packages::depends(&headers)?;
+        wanted.retain(|name| name.starts_with(HEADERS) || name.starts_with("linux-kbuild-"));
+        wanted.extend([headers.clone(), image]);
+        let root = store.unpacked(version, &wanted)?;
+        let folder = root.join("usr/src").join(headers);
+        mend(&root, &folder)?;
+        Ok(Self { headers: Headers { version: version.to_owned(), folder }, root })
+    }
+
+    /// What boots.
+    pub(super) fn image(&self) -> PathBuf {
+        self.root.join(format!("boot/vmlinuz-{}", self.headers.version))
+    }
+
+    /// Where its modules are.
+    pub(super) fn modules(&self) -> PathBuf {
+        self.root.join("lib/modules").join(&self.headers.version)
+    }
+}
+
+impl Headers {
+    /// Those in a folder that is there already.
+    pub(crate) fn installed(folder: &Path) -> Result<Self, Failure> {
+        let folder = fs::canonicalize(folder).map_err(Failure::file(folder))?;
+        // What modules say that they are for. What makefiles print is another version where a distribution has its own.
+        let path = folder.join("include/generated/utsrelease.h");
+        let text = fs::read_to_string(&path).map_err(Failure::file(&path))?;
+        match release(&text) {
+            Some(version) => Ok(Self { version: version.to_owned(), folder }),
+            None => Err(Failure::Contents { path, reason: "has no UTS_RELEASE".to_owned() }),
+        }
+    }
+}
+
+/// The version in the header that has it.
+fn release(header: &str) -> Option<&str> {
+    let value = header.lines().find_map(|line| line.strip_prefix("#define UTS_RELEASE "))?;
+    value.trim().strip_prefix('"')?.strip_suffix('"')
+}
+
+/// Makes the makefile of unpacked headers lead to where the others are unpacked: it has the path where they would be installed.
+fn mend(root: &Path, headers: &Path) -> Result<(), Failure> {
+    let path = headers.join("Makefile");
+    let text = fs::read_to_string(&path).map_err(Failure::file(&path))?;
+    let unpacked = root.join("usr/src");
+    let mended = text.replace("include /usr/src/", &format!("include {}/", unpacked.display()));
+    if mended == text && !text.contains(&format!("include {}/", unpacked.display())) {
+        return Err(Failure::Contents { path, reason: "includes nothing from /usr/src".to_owned() });
+    }
+    fs::write(&path, mended).map_err(Failure::file(path))
+}
+
+/// The version of the newest kernel that any of these packages has the headers of.
+fn newest(names: &[String]) -> Option<&str> {
+    // Kernels for clouds lack drivers, and those for real time have other locks.
+    let is_plain = |version: &&str| !["-cloud-", "-rt-", "common"].iter().any(|other| version.contains(other));
+    let versions = names.iter().filter_map(|name| name.strip_prefix(HEADERS));
+    versions.filter(|version| version.ends_with(MACHINE)).filter(is_plain).max_by_key(|version| numbers(version))
+}
+
+/// The numbers in a version.
+fn numbers(version: &str) -> Vec<u64> {
+    version.split(|letter: char| !letter.is_ascii_digit()).filter_map(|number| number.parse().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{mend, newest, release};
+    use std::fs;
+
+    #[test]
+    fn the_newest_is_found_by_its_numbers() {
+        let names = [
+            "linux-headers-6.12.117+deb12-common",
+            "linux-headers-6.12.99+deb12-amd64",
+            "linux-headers-6.12.111+deb12-amd64",
+            "linux-headers-6.12.120+deb12-cloud-amd64",
+            "linux-headers-6.12.121+deb12-rt-amd64",
+            "linux-headers-6.12.122+deb12-arm64",
+        ];
+        assert_eq!(newest(&names.map(str::to_owned)), Some("6.12.111+deb12-amd64"));
+        assert_eq!(newest(&["linux-headers-6.12.117+deb12-common".to_owned()]), None);
+    }
+
+    #[test]
+    fn the_version_is_that_of_the_header() {
+        assert_eq!(release("#define UTS_RELEASE \"6.1.0-56-amd64\"\n"), Some("6.1.0-56-amd64"));
+        assert_eq!(release("#define UTS_VERSION \"6.1\"\n"), None);
+    }
+
+    #[test]
+    fn the_makefile_leads_into_the_unpacked_tree_however_often_it_is_mended() {
+        let root = std::env::temp_dir().join(format!("portcullis-headers-{}", std::process::id()));
+        fs::create_dir_all(&root).expect("a new folder");
+        let path = root.join("Makefile");
+        fs::write(&path, "include /usr/src/linux-headers-1-common/Makefile\n").expect("a new file");
+        let results = [mend(&root, &root).is_ok(), mend(&root, &root).is_ok()];
+        let text = fs::read_to_string(&path).expect("our file");
+        fs::write(&path, "all:\n").expect("our file");
+        let other = mend(&root, &root);
+        fs::remove_dir_all(&root).expect("ours");
+        assert_eq!(results, [true; 2]);
+        assert_eq!(text, format!("include {}/usr/src/linux-headers-1-common/Makefile\n", root.display()));
+        assert!(other.is_err(), "a makefile of another kind is not left as it is");
+    }
+}

@@ -1,0 +1,137 @@
+//! The modules of an unpacked kernel: which others each of them needs.
+
+use super::kernel::Kernel;
+use super::packages::files;
+use crate::failure::Failure;
+use lzma_rust2::XzReader;
+use object::read::elf::ElfFile64;
+use object::{LittleEndian, Object, ObjectSection};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+/// The modules of a kernel.
+pub(super) struct Library {
+    /// Of each, by its name, with underscores.
+    files: BTreeMap<String, PathBuf>,
+    /// Those that are part of the kernel's image.
+    built_in: BTreeSet<String>,
+    folder: PathBuf,
+}
+
+/// A module.
+pub(super) struct Module {
+    pub(super) name: String,
+    pub(super) bytes: Vec<u8>,
+}
+
+impl Library {
+    pub(super) fn read(kernel: &Kernel) -> Result<Self, Failure> {
+        let folder = kernel.modules();
+        let list = folder.join("modules.builtin");
+        let text = fs::read_to_string(&list).map_err(Failure::file(list))?;
+        let built_in = text.lines().filter_map(|line| name_of(Path::new(line))).collect();
+        let mut found = BTreeMap::new();
+        let mut folders = vec![folder.join("kernel")];
+        while let Some(folder) = folders.pop() {
+            for path in files(&folder)? {
+                if path.is_dir() {
+                    folders.push(path);
+                } else if let Some(name) = name_of(&path) {
+                    found.insert(name, path);
+                }
+            }
+        }
+        Ok(Self { files: found, built_in, folder })
+    }
+
+    /// A module and all that it needs, each behind what it needs itself. Nothing where it is built in.
+    pub(super) fn with_needs(&self, name: &str) -> Result<Vec<Module>, Failure> {
+        let mut order = Vec::new();
+        self.add(&name.replace('-', "_"), &mut order)?;
+        Ok(order)
+    }
+
+    fn add(&self, name: &str, order: &mut Vec<Module>) -> Result<(), Failure> {
+        if self.built_in.contains(name) || order.iter().any(|module| module.name == name) {
+            return Ok(());
+        }
+        let Some(path) = self.files.get(name) else {
+            return Err(Failure::Contents { path: self.folder.clone(), reason: format!("has no module {name}") });
+        };
+        let bytes = unpacked(path)?;
+        let (needed, wished) =
+            needs(&bytes).map_err(|error| Failure::Contents { path: path.clone(), reason: error.to_string() })?;
+        // What a module would like to have before it need not be there.
+        let wished = wished.into_iter().filter(|name| self.files.contains_key(name));
+        for other in needed.into_iter().chain(wished) {
+            self.add(&other, order)?;
+        }
+        order.push(Module { name: name.to_owned(), bytes });
+        Ok(())
+    }
+}
+
+/// What a module is called whose file this is.
+fn name_of(path: &Path) -> Option<String> {
+    let file = path.file_name()?.to_str()?;
+    let name = file.strip_suffix(".ko").or_else(|| file.strip_suffix(".ko.xz"))?;
+    Some(name.replace('-', "_"))
+}
+
+/// What a module's file holds.
+fn unpacked(path: &Path) -> Result<Vec<u8>, Failure> {
+    let packed = fs::read(path).map_err(Failure::file(path))?;
+    if path.extension().is_none_or(|extension| extension != "xz") {
+        return Ok(packed);
+    }
+    let mut bytes = Vec::new();
+    XzReader::new(&packed[..], false).read_to_end(&mut bytes).map_err(Failure::file(path))?;
+    Ok(bytes)
+}
+
+/// The modules that one must have before it, and those that it wishes to have.
+fn needs(module: &[u8]) -> Result<(Vec<String>, Vec<String>), object::Error> {
+    let module = ElfFile64::<LittleEndian>::parse(module)?;
+    match module.section_by_name(".modinfo") {
+        Some(section) => Ok(needs_in(&String::from_utf8_lossy(section.data()?))),
+        None => Ok((Vec::new(), Vec::new())),
+    }
+}
+
+fn needs_in(information: &str) -> (Vec<String>, Vec<String>) {
+    let plain = |name: &str| name.replace('-', "_");
+    let (mut needed, mut wished) = (Vec::new(), Vec::new());
+    for entry in information.split('\0') {
+        if let Some(names) = entry.strip_prefix("depends=") {
+            needed.extend(names.split(',').filter(|name| !name.is_empty()).map(plain));
+        } else if let Some(names) = entry.strip_prefix("softdep=") {
+            let before = names.split_whitespace().skip_while(|word| *word != "pre:").skip(1);
+            wished.extend(before.take_while(|word| *word != "post:").map(plain));
+        }
+    }
+    (needed, wished)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{name_of, needs_in};
+    use std::path::Path;
+
+    #[test]
+    fn needs_are_read_from_what_a_module_says() {
+        let text = "license=GPL\0depends=nvme-core,t10_pi\0softdep=pre: crc32c aes-x post: later\0name=nvme\0";
+        let (needed, wished) = needs_in(text);
+        assert_eq!(needed, ["nvme_core", "t10_pi"]);
+        assert_eq!(wished, ["crc32c", "aes_x"]);
+        assert_eq!(needs_in("depends=\0softdep=post: later\0"), (Vec::new(), Vec::new()));
+    }
+
+    #[test]
+    fn names_have_underscores() {
+        assert_eq!(name_of(Path::new("kernel/a/nvme-core.ko.xz")).as_deref(), Some("nvme_core"));
+        assert_eq!(name_of(Path::new("e1000e.ko")).as_deref(), Some("e1000e"));
+        assert_eq!(name_of(Path::new("modules.order")), None);
+    }
+}

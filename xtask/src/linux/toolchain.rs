@@ -1,0 +1,61 @@
+//! A compiler that has the source of `core` and `alloc`: a kernel needs them built its own way.
+
+use super::command::output;
+use super::packages::{self, Store};
+use crate::failure::Failure;
+use crate::failure::linux::Error;
+use crate::workspace::Workspace;
+use std::env;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Debian's compiler, kept current because browsers need it, and the source that belongs to it.
+const PACKAGES: [&str; 2] = ["rustc-web", "rust-web-src"];
+/// Where a sysroot has that source.
+const SOURCE: &str = "lib/rustlib/src/rust/library";
+
+/// A compiler for cargo to use.
+pub(super) struct Toolchain {
+    variables: Vec<(&'static str, PathBuf)>,
+}
+
+impl Toolchain {
+    /// The compiler that builds the rest of the workspace, if it has the source. Otherwise Debian's, unpacked.
+    pub(super) fn find(workspace: &Workspace, store: &Store) -> Result<Self, Failure> {
+        let rustc = env::var_os("RUSTC").unwrap_or_else(|| OsString::from("rustc"));
+        let sysroot = output(Command::new(rustc).args(["--print", "sysroot"]).current_dir(&workspace.root))?;
+        if Path::new(sysroot.trim()).join(SOURCE).is_dir() {
+            return Ok(Self { variables: Vec::new() });
+        }
+        for package in PACKAGES {
+            if !packages::named(package)?.iter().any(|name| name == package) {
+                let what = "the source of core and alloc".to_owned();
+                let why = format!("no {package} in the list of packages; `rustup component add rust-src` adds it");
+                return Err(Error::NotToBeHad { what, why }.into());
+            }
+        }
+        let root = store.unpacked("rust", &lacking(PACKAGES.map(str::to_owned).to_vec())?)?;
+        let libraries = root.join("usr/lib/x86_64-linux-gnu");
+        Ok(Self { variables: vec![("RUSTC", root.join("usr/bin/rustc")), ("LD_LIBRARY_PATH", libraries)] })
+    }
+
+    /// Makes a cargo command use it.
+    pub(super) fn apply(&self, command: &mut Command) {
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
+    }
+}
+
+/// These packages, and those that they depend on and this machine does not have.
+fn lacking(mut packages: Vec<String>) -> Result<Vec<String>, Failure> {
+    let mut next = 0;
+    while let Some(package) = packages.get(next) {
+        for name in packages::depends(package)? {
+            if !packages.contains(&name) && !packages::is_installed(&name)? {
+                packages.push(name);
+            }
+        }
+        next += 1;
+    }
+    Ok(packages)
+}
