@@ -12,8 +12,14 @@
 /* What was written to a file, as a string in `to`. */
 int test_text(const char __user *from, size_t len, char *to, size_t room);
 
+/* How long the CPU was busy since it started, for differences. */
+int test_busy_ns(u64 *busy_ns);
+
 extern const struct file_operations test_pairs;
+extern const struct file_operations test_datagrams;
+extern const struct file_operations test_reads;
 extern const struct file_operations test_attack;
+extern const struct file_operations test_exhaust;
 extern struct pci_driver test_edu;
 
 #endif

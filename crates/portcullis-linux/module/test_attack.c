@@ -36,45 +36,54 @@ static int edu_write(dma_addr_t at)
 	return -EIO;
 }
 
-/* The device's own buffer is all zero, so a byte of 0xaa that is still there was not written. */
-static int attack(u8 *memory)
+/* Whether the write lands. The device's own buffer is all zero, so a byte of 0xaa that is still there was not written. */
+static int lands(u8 *memory, dma_addr_t at, bool *landed)
 {
-	bool lands_before, lands_after;
-	dma_addr_t at;
 	int error;
 
 	memset(memory, 0xaa, PAGE_SIZE);
-	at = dma_map_single(&edu_device->dev, memory, PAGE_SIZE, DMA_FROM_DEVICE);
+	error = edu_write(at);
+	*landed = !READ_ONCE(memory[0]);
+	return error;
+}
+
+/* By the address that the DMA API has given, whose translation is cached when it is unmapped; or by that of the memory. */
+static int attack(u8 *memory, bool by_memory)
+{
+	bool before, after;
+	dma_addr_t at = dma_map_single(&edu_device->dev, memory, PAGE_SIZE, DMA_FROM_DEVICE), target;
+	int error;
+
 	if (dma_mapping_error(&edu_device->dev, at))
 		return -ENOMEM;
-	/* The translation is cached when the buffer is unmapped. */
-	error = edu_write(at);
-	lands_before = !READ_ONCE(memory[0]);
-	memset(memory, 0xaa, PAGE_SIZE);
+	target = by_memory ? virt_to_phys(memory) : at;
+	error = lands(memory, target, &before);
 	dma_unmap_single(&edu_device->dev, at, PAGE_SIZE, DMA_FROM_DEVICE);
-	error = error ?: edu_write(at);
-	lands_after = !READ_ONCE(memory[0]);
-	pr_info("attack: while mapped %s, after the unmap %s\n", lands_before ? "landed" : "refused",
-		lands_after ? "landed" : "refused");
+	error = error ?: lands(memory, target, &after);
+	if (!error)
+		pr_info("attack: %s, while mapped %s, after the unmap %s\n", by_memory ? "memory" : "buffer",
+			before ? "landed" : "refused", after ? "landed" : "refused");
 	return error;
 }
 
 static ssize_t attack_write(struct file *file, const char __user *from, size_t len, loff_t *pos)
 {
+	char text[32], by[8];
 	unsigned int times;
-	char text[16];
 	u8 *memory;
-	int error = test_text(from, len, text, sizeof(text)) ?: kstrtouint(text, 10, &times);
+	int error = test_text(from, len, text, sizeof(text));
 
 	if (error)
 		return error;
+	if (sscanf(text, "%7s %u", by, &times) != 2 || (strcmp(by, "memory") && strcmp(by, "buffer")))
+		return -EINVAL;
 	if (!edu_device)
 		return -ENODEV;
 	memory = (u8 *)get_zeroed_page(GFP_KERNEL);
 	if (!memory)
 		return -ENOMEM;
 	while (!error && times--)
-		error = attack(memory);
+		error = attack(memory, !strcmp(by, "memory"));
 	free_page((unsigned long)memory);
 	return error ?: len;
 }

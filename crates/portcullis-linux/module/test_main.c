@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /*
- * Not for servers: an attacker, and a count of instructions, both through the DMA API, so that whoever serves the device is tried. In
+ * Not for servers: an attacker, and counts of instructions, all through the DMA API, so that whoever serves the device is tried. In
  * /sys/kernel/debug/portcullis_test; what they find goes to the log.
  *
  *   echo 0000:00:04.0 2048 16384 32 > pairs    maps and unmaps of 2 KiB, so many pairs, 32 at a time
- *   echo 3 > attack                            QEMU's edu device writes to a buffer after its unmap, three times
+ *   echo 10.0.2.99 1400 10000 > datagrams      so many datagrams of 1,400 bytes, to another card of this machine
+ *   echo /dev/nvme0n1 10000 > reads            so many reads of 4 KiB
+ *   echo buffer 3 > attack      QEMU's edu device writes to a buffer before and after its unmap, three times
+ *   echo memory 3 > attack      the same, by the address of the memory instead of that of the mapping
+ *   echo 0000:00:04.0 > exhaust maps with interrupts off when no memory is left
  */
 #include <linux/debugfs.h>
 #include <linux/module.h>
+#include <linux/tick.h>
 #include <linux/uaccess.h>
 
 #include "test.h"
@@ -24,6 +29,22 @@ int test_text(const char __user *from, size_t len, char *to, size_t room)
 	return 0;
 }
 
+/*
+ * How long the CPU was busy. What is measured also waits, for a device or for room in a queue, and how long says more of the simulated
+ * device than of the work. Idle time is counted apart where it is for a disk.
+ */
+int test_busy_ns(u64 *busy_ns)
+{
+	u64 idle_us = get_cpu_idle_time_us(0, NULL), disk_us = get_cpu_iowait_time_us(0, NULL);
+
+	if (num_online_cpus() != 1 || idle_us == -1ull || disk_us == -1ull) {
+		pr_err("busy time is known where there is one CPU, and idle time is counted\n");
+		return -EINVAL;
+	}
+	*busy_ns = ktime_get_ns() - (idle_us + disk_us) * NSEC_PER_USEC;
+	return 0;
+}
+
 static int __init portcullis_test_init(void)
 {
 	int error = pci_register_driver(&test_edu);
@@ -32,7 +53,10 @@ static int __init portcullis_test_init(void)
 		return error;
 	folder = debugfs_create_dir("portcullis_test", NULL);
 	debugfs_create_file("pairs", 0200, folder, NULL, &test_pairs);
+	debugfs_create_file("datagrams", 0200, folder, NULL, &test_datagrams);
+	debugfs_create_file("reads", 0200, folder, NULL, &test_reads);
 	debugfs_create_file("attack", 0200, folder, NULL, &test_attack);
+	debugfs_create_file("exhaust", 0200, folder, NULL, &test_exhaust);
 	return 0;
 }
 

@@ -18,6 +18,9 @@ pub(crate) enum Error {
     /// The kernel's build has a warning about the module.
     #[error("the module for {version} is built with a warning:\n    {line}")]
     Warning { version: String, line: String },
+    /// A test does not see a flaw.
+    #[error("the flaw `{flaw}` was planted, and the test passes")]
+    NotFound { flaw: String },
     /// A guest did not do its job, or the kernel complained.
     #[error("guest `{name}`: {reason}; all it printed is in {}{}", .log.display(), ended(.console))]
     Guest { name: String, reason: String, log: PathBuf, console: String },

@@ -31,8 +31,8 @@ pub(crate) struct Guest<'a> {
     pub(crate) memory_mib: u32,
     /// Whether time is counted in instructions: one of them takes a nanosecond. It needs `cpus` to be 1.
     pub(crate) icount: bool,
-    /// Options of the IOMMU.
-    pub(crate) iommu: &'a str,
+    /// Options of the IOMMU, if there is one.
+    pub(crate) iommu: Option<&'a str>,
     /// More of QEMU's arguments.
     pub(crate) devices: &'a [&'a str],
     /// Modules of the kernel that the job loads.
@@ -98,7 +98,10 @@ impl Guest<'_> {
             command.args(["-accel", "tcg,thread=multi"]);
         }
         command.args(["-machine", "q35", "-cpu", "max", "-smp", &self.cpus.to_string()]);
-        command.args(["-m", &self.memory_mib.to_string(), "-device", &format!("intel-iommu,{}", self.iommu)]);
+        command.args(["-m", &self.memory_mib.to_string()]);
+        if let Some(options) = self.iommu {
+            command.args(["-device", &format!("intel-iommu,{options}")]);
+        }
         // A machine that panics ends.
         command.args(["-nodefaults", "-display", "none", "-serial", "stdio", "-no-reboot"]);
         command.arg("-kernel").arg(self.kernel.image()).arg("-initrd").arg(initramfs);

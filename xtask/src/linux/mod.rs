@@ -9,6 +9,8 @@ mod module;
 mod modules;
 mod object;
 mod packages;
+mod scratch;
+mod test;
 mod toolchain;
 
 use crate::failure::Failure;
@@ -32,6 +34,13 @@ pub(crate) enum Linux {
         #[arg(long)]
         kernel: Option<PathBuf>,
     },
+    /// Boots kernels of the distribution in QEMU with the module: an attacker is refused, a disk and a network card work, memory may be
+    /// missing, and the module is refused where it has to be.
+    Test {
+        /// Further machines, and an older kernel.
+        #[arg(long)]
+        full: bool,
+    },
     /// Boots a kernel of the distribution in QEMU, with an e1000e and the modules that are built for it in /modules, and prints what
     /// it prints.
     Boot {
@@ -52,6 +61,7 @@ pub(crate) fn linux(workspace: &Workspace, command: &Linux) -> Result<(), Failur
     let store = Store::open(workspace)?;
     match command {
         Linux::Build { kernel } => build(workspace, &store, kernel.as_ref()),
+        Linux::Test { full } => test::test(workspace, &store, *full),
         Linux::Boot { job, series, append, modules } => boot(&store, job, *series, append, modules),
     }
 }
@@ -83,7 +93,7 @@ fn boot(store: &Store, job: &Path, series: Series, append: &str, modules: &[Stri
         cpus: 2,
         memory_mib: 1024,
         icount: false,
-        iommu: "intremap=off",
+        iommu: Some("intremap=off"),
         devices: &["-netdev", "user,id=net", "-device", "e1000e,netdev=net"],
         modules: &modules.iter().map(String::as_str).collect::<Vec<_>>(),
         files: &built.as_ref().map_or(Vec::new(), Modules::files),

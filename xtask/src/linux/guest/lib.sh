@@ -1,5 +1,16 @@
 # What jobs use: `. /lib.sh`.
 
+PARAMETER=/sys/module/portcullis/parameters/protect
+SEEN=/sys/kernel/debug/portcullis
+TESTS=/sys/kernel/debug/portcullis_test
+
+# fail TEXT: the job is over, and has failed.
+fail() {
+	echo "FAILED $*"
+	dmesg | grep portcullis | tail -20
+	exit 1
+}
+
 # load NAME [PARAMETERS]: inserts a module with these parameters, and before it what it needs and is not there yet.
 load() {
 	name=$(echo "$1" | tr - _)
@@ -15,3 +26,58 @@ load() {
 		fi
 	done
 }
+
+# said TEXT: whether the module has said so since `hush`.
+said() { dmesg | grep -q "portcullis: .*$1"; }
+hush() { dmesg -c >/dev/null; }
+
+# pci_of NUMBER: the device with these vendor and device numbers, as in 1234:11e8.
+pci_of() {
+	for device in /sys/bus/pci/devices/*; do
+		numbers=$(cat "$device/vendor" "$device/device" | sed s/0x// | tr '\n' :)
+		[ "$numbers" = "$1:" ] && basename "$device"
+	done
+}
+
+driver_of() { basename "$(readlink "/sys/bus/pci/devices/$1/driver")"; }
+unbind() { echo "$1" >"/sys/bus/pci/devices/$1/driver/unbind"; }
+bind() { echo "$1" >"/sys/bus/pci/drivers/$2/bind"; }
+
+# protect DEVICE[=POLICY]: binds the driver of a device anew, with the device protected.
+protect() {
+	device=${1%%=*}
+	driver=$(driver_of "$device")
+	listed=$(cat $PARAMETER)
+	unbind "$device" && echo "${listed:+$listed,}$1" >$PARAMETER && bind "$device" "$driver" || return
+	grep -q "^$device " $SEEN/devices
+}
+
+# count DEVICE NAME: a number of a device.
+count() { sed -n "s/^$1 .* $2 \([0-9]*\).*/\1/p" $SEEN/devices; }
+# of_units NAME: a number of the units, summed up.
+of_units() { sed -n "s/.* $1 \([0-9]*\).*/\1/p" $SEEN/units | awk '{ sum += $1 } END { print sum + 0 }'; }
+
+# until_true COMMAND...: waits for it, ten seconds at most.
+until_true() {
+	for turn in $(seq 100); do
+		"$@" >/dev/null 2>&1 && return
+		usleep 100000
+	done
+	return 1
+}
+
+# The first network card, with QEMU's router behind it.
+card() { basename "$(readlink -f /sys/class/net/eth0/device)"; }
+card_up() {
+	until_true [ -e /sys/class/net/eth0 ] || return
+	ifconfig eth0 10.0.2.15 netmask 255.255.255.0 up
+	until_true ping -c 1 -W 1 10.0.2.2
+}
+# fetched: the checksum of what the host sends.
+fetched() { nc 10.0.2.100 80 </dev/null | md5sum | cut -d' ' -f1; }
+
+# The first disk.
+disk() { basename "$(readlink -f /sys/class/nvme/nvme0/device)"; }
+disk_up() { until_true [ -b /dev/nvme0n1 ]; }
+# sum_of FROM COUNT: the checksum of so many MiB of the disk, read past all caches.
+sum_of() { dd if=/dev/nvme0n1 bs=1M skip="$1" count="$2" iflag=direct 2>/dev/null | md5sum | cut -d' ' -f1; }

@@ -1,0 +1,39 @@
+# A device writes to a buffer after its unmap: the write lands while the device passes through, and is refused when it is protected.
+. /lib.sh
+load portcullis || fail "the module is not loaded"
+load portcullis_test || fail "the tests are not loaded"
+edu=$(pci_of 1234:11e8)
+
+# attacked WORD WHILE AFTER: three attacks end so.
+attacked() {
+	hush
+	echo "$1 3" >$TESTS/attack || fail "the attacker does not work"
+	until_true [ "$(dmesg | grep -c "attack: $1, while mapped $2, after the unmap $3")" = 3 ]
+}
+
+attacked buffer landed landed || fail "no write lands, so nothing is shown"
+protect "$edu" || fail "the attacker is not protected"
+attacked buffer landed refused || fail "S2 strict: the device has written to a buffer after its unmap"
+until_true [ "$(of_units faults)" -ge 3 ] || fail "S2 strict: the writes were refused, and no fault was recorded"
+# By the address of the memory itself, as a driver would that knows nothing of an IOMMU.
+attacked memory refused refused || fail "S1 reach: the device has written to memory that was never mapped for it"
+
+# What is refused, with the reason.
+refuses() {
+	hush
+	if echo "$2" >$PARAMETER; then fail "protect=$2 is taken"; fi
+	said "$1" || fail "protect=$2 is refused, and the reason is not: $1"
+}
+before=$(cat $PARAMETER)
+refuses "there is no design" "$edu=nonesuch"
+refuses "neither strict nor deferred" "$edu=portcullis/lax"
+refuses "there is no device 0000:00:1e.7" "0000:00:1e.7"
+refuses "is no device; one is" "edu"
+unbind "$edu" && echo >$PARAMETER && bind "$edu" portcullis_edu || fail "the attacker is not let through again"
+refuses "is bound to portcullis_edu. Unbind it first" "$edu"
+[ -z "$(cat $PARAMETER)" ] || fail "a list that was refused has changed something"
+attacked buffer landed landed || fail "the attacker is protected after it was let through"
+
+rmmod portcullis_test || fail "the tests are not unloaded"
+rmmod portcullis || fail "the module is not unloaded"
+dmesg | grep -q "gone, and nothing is left behind" || fail "memory is left behind"

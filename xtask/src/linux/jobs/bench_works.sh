@@ -1,0 +1,76 @@
+# What works take, one after another. A number is worth something only where what was meant was so, before and after. In front of this:
+# MODE is none, linux or ours; EXPECT is what serves the devices: the type of their groups, or DESIGN/PROTECTION.
+. /lib.sh
+DATAGRAMS=10000
+READS=10000
+SENDER=0000:00:04.0
+RECEIVER=0000:00:05.0
+DISK=0000:00:06.0
+
+# serves DEVICE: what serves it.
+serves() {
+	group=/sys/bus/pci/devices/$1/iommu_group
+	if [ -e "$group" ]; then
+		cat "$group/type"
+	elif [ -e $SEEN/devices ]; then
+		sed -n "s,^$1 design \([a-z]*\) protection \([a-z]*\) .*,\1/\2,p" $SEEN/devices
+	else
+		echo none
+	fi
+}
+is_as_meant() {
+	for device in $SENDER $RECEIVER $DISK; do
+		[ "$(serves $device)" = "$EXPECT" ] || fail "$device is served by $(serves $device) instead of $EXPECT"
+		[ $MODE != ours ] || [ "$(count $device failed)" = 0 ] || fail "a map or an unmap of $device has failed"
+	done
+}
+maps() { if [ $MODE = ours ]; then count "$1" maps; else echo 0; fi; }
+# have_mapped COUNT DEVICE BEFORE: whether a device of ours has mapped so often since it had mapped BEFORE.
+have_mapped() { [ $MODE != ours ] || [ $(($(maps "$2") - $3)) -ge "$1" ] || fail "$2 has mapped less than $1 times"; }
+# work NAME FILE ARGUMENTS: has the tests do it; the log's last line is what came of it.
+work() {
+	echo "$3" >$TESTS/$2 || fail "$1 does not work"
+	echo "work $1 $(dmesg | grep portcullis_test: | tail -n 1)"
+}
+received() { cat "/sys/class/net/$1/statistics/rx_packets"; }
+name_of() { ls "/sys/bus/pci/devices/$1/net"; }
+is_linked() { [ "$(cat "/sys/class/net/$1/carrier")" = 1 ]; }
+
+if [ $MODE = ours ]; then
+	load portcullis && echo "$SENDER=$EXPECT,$RECEIVER=$EXPECT,$DISK=$EXPECT" >$PARAMETER || fail "the module is not loaded"
+fi
+load portcullis_test && load e1000e && load nvme && disk_up || fail "a driver is not loaded"
+is_as_meant
+# What the walkers of tables can do.
+sed -n 's/.* ecap \([^ ]*\).*/ecap \1/p' $SEEN/units 2>/dev/null
+sed 's/^/ecap 0x/' /sys/class/iommu/*/intel-iommu/ecap 2>/dev/null
+
+# The cards are still: nothing else maps.
+for pair in "2k 2048 16384 32" "64k 65536 4096 1"; do
+	set -- $pair
+	echo "$SENDER $2 1024 $4" >$TESTS/pairs || fail "pairs do not work"
+	before=$(maps $SENDER)
+	work "pair-$1" pairs "$SENDER $2 $3 $4"
+	have_mapped "$3" $SENDER "$before"
+done
+
+# One card sends to the other, which has another address and drops what comes.
+from=$(name_of $SENDER) to=$(name_of $RECEIVER)
+for file in /proc/sys/net/ipv6/conf/*/disable_ipv6; do echo 1 >"$file"; done
+ifconfig "$from" 10.0.2.15 netmask 255.255.255.0 up && ifconfig "$to" 10.9.9.9 netmask 255.255.255.0 up || fail "a card is not up"
+until_true is_linked "$from" && until_true is_linked "$to" || fail "a card has no link"
+arp -i "$from" -s 10.0.2.99 "$(cat "/sys/class/net/$to/address")" || fail "there is no way to the other card"
+for bytes in 64 1400; do
+	echo "10.0.2.99 $bytes 2000" >$TESTS/datagrams || fail "datagrams do not work"
+	sent=$(maps $SENDER) got=$(maps $RECEIVER) before=$(received "$to")
+	work "datagram-$bytes" datagrams "10.0.2.99 $bytes $DATAGRAMS"
+	have_mapped "$DATAGRAMS" $SENDER "$sent"
+	have_mapped $((DATAGRAMS / 100 * 99)) $RECEIVER "$got"
+	[ $((($(received "$to") - before) * 100)) -ge $((DATAGRAMS * 99)) ] || fail "$to has not received what $from has sent"
+done
+
+echo "/dev/nvme0n1 1000" >$TESTS/reads || fail "reads do not work"
+before=$(maps $DISK)
+work nvme-read-4k reads "/dev/nvme0n1 $READS"
+have_mapped "$READS" $DISK "$before"
+is_as_meant

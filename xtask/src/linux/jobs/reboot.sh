@@ -1,0 +1,9 @@
+# The machine is started anew while protected devices work.
+. /lib.sh
+load e1000e && load nvme && load portcullis && card_up && disk_up || fail "a device does not work"
+protect "$(card)" && protect "$(disk)" && card_up && disk_up || fail "a device is not protected"
+(while sum_of 0 8 >/dev/null; do :; done) &
+ping -i 0.01 10.0.2.2 >/dev/null &
+usleep 500000
+echo "JOB-DONE 0"
+reboot -f

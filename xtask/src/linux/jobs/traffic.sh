@@ -1,0 +1,54 @@
+# The units come up under a disk and a network card that are in use; then both are protected, while one device beside them is not; drivers
+# come and go; every byte is right.
+. /lib.sh
+load e1000e && load nvme && card_up && disk_up || fail "a device does not work"
+dd if=/dev/urandom of=/tmp/data bs=1M count=8 2>/dev/null
+dd if=/tmp/data of=/dev/nvme0n1 bs=1M oflag=direct 2>/dev/null
+right=$(md5sum </tmp/data | cut -d' ' -f1)
+sent=$(fetched)
+[ "$(sum_of 0 8)" = "$right" ] && [ "$sent" != "$(md5sum </dev/null | cut -d' ' -f1)" ] || fail "a device does not work"
+
+# Live traffic.
+(for turn in 1 2 3; do [ "$(sum_of 0 8)" = "$right" ] || echo WRONG; done >/tmp/disk) &
+ping -c 20 -i 0.1 10.0.2.2 >/tmp/card &
+usleep 300000
+load portcullis || fail "the module is not loaded"
+wait
+[ ! -s /tmp/disk ] || fail "the disk was read wrongly while the module was loaded"
+grep -q "20 packets received" /tmp/card || fail "packets were lost while the module was loaded"
+[ "$(of_units faults)" = 0 ] || fail "a device was shut out while the module was loaded"
+
+protect "$(card)=$POLICY" && protect "$(disk)=$POLICY" && card_up && disk_up || fail "a device is not protected"
+for round in 1 2; do
+	for part in 0 1 2 3; do
+		(
+			[ "$(sum_of $((2 * part)) 2)" = "$(dd if=/tmp/data bs=1M skip=$((2 * part)) count=2 2>/dev/null | md5sum | cut -d' ' -f1)" ] ||
+				echo "round $round, reader $part"
+		) >>/tmp/wrong &
+		(
+			dd if=/tmp/data of=/dev/nvme0n1 bs=16k seek=$((1024 + 512 * part)) oflag=direct 2>/dev/null
+			[ "$(sum_of $((16 + 8 * part)) 8)" = "$right" ] || echo "round $round, writer $part"
+		) >>/tmp/wrong &
+	done
+	([ "$(fetched)" = "$sent" ] || echo "round $round, card") >>/tmp/wrong &
+	ping -c 100 -i 0.01 -s 1400 10.0.2.2 >/tmp/pings &
+	wait
+	[ ! -s /tmp/wrong ] || fail "wrong bytes: $(cat /tmp/wrong)"
+	grep -q "100 packets received" /tmp/pings || fail "packets were lost"
+	driver=$(driver_of "$(card)")
+	device=$(card)
+	unbind "$device" && bind "$device" "$driver" && card_up || fail "the card is not bound anew"
+done
+cat $SEEN/devices $SEEN/units
+[ "$(count "$(disk)" maps)" -gt 500 ] && [ "$(count "$(card)" maps)" -gt 100 ] || fail "the domains were not used"
+[ "$(count "$(disk)" failed)" = 0 ] && [ "$(count "$(card)" failed)" = 0 ] || fail "a map or an unmap has failed"
+[ "$(of_units faults)" = 0 ] || fail "S5 rights: a device was refused what it needed"
+if rmmod portcullis 2>/dev/null; then fail "the module is unloaded while devices are protected"; fi
+
+device=$(disk)
+unbind "$device" && unbind "$(card)" || fail "a driver does not go"
+[ ! -s $SEEN/devices ] || fail "a device is protected without a driver"
+rmmod portcullis || fail "the module is not unloaded"
+dmesg | grep -q "gone, and nothing is left behind" || fail "memory is left behind"
+dmesg | grep "buffers mapped" && fail "a driver has left buffers mapped"
+bind "$device" nvme && disk_up && [ "$(sum_of 0 8)" = "$right" ] || fail "the disk does not work without the module"
