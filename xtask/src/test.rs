@@ -2,6 +2,7 @@
 
 use crate::failure::Failure;
 use crate::frames;
+use crate::linux;
 use crate::qemu;
 use crate::stages::Stages;
 use crate::workspace::{NO_STD_PROOF, Workspace};
@@ -18,7 +19,11 @@ pub(crate) fn test(workspace: &Workspace) -> Result<(), Failure> {
     // With the design of `examples/`, which goes through every test that goes over the designs.
     stages.cargo("tests", &[], &["test", "--workspace", "--features", EXAMPLE_DESIGN])?;
     loom_models(workspace, &mut stages)?;
+    let skipped = stages.stage("kernel module", "cargo xtask linux test", linux::test)?;
     stages.finish();
+    if let Some(why) = skipped {
+        println!("\n1 stage skipped: the kernel module was not tested, for {why}");
+    }
     Ok(())
 }
 

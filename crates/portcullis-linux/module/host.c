@@ -73,8 +73,8 @@ void *pcs_alloc(size_t bytes, size_t align)
 	/* kmalloc aligns a power of two to itself. */
 	if (align > ARCH_KMALLOC_MINALIGN)
 		bytes = roundup_pow_of_two(max(bytes, align));
-	/* kvmalloc may sleep, and kvfree takes either. */
-	at = may_sleep() ? kvmalloc(bytes, gfp_of(true)) : kmalloc(bytes, gfp_of(false));
+	/* Not kvmalloc: what is freed may be freed in any context. */
+	at = kmalloc(bytes, gfp_of(may_sleep()));
 	if (at)
 		atomic64_inc(&allocations_lent);
 	return at;
@@ -83,8 +83,7 @@ void *pcs_alloc(size_t bytes, size_t align)
 void pcs_free(void *at)
 {
 	atomic64_dec(&allocations_lent);
-	/* Large ones come from domains as they are opened, and go in a task as well; in an interrupt all are of kmalloc. */
-	kvfree(at);
+	kfree(at);
 }
 
 u64 pcs_page_alloc(bool sleeps)

@@ -149,7 +149,7 @@ struct pc_device {
 	struct pci_dev *pdev;
 	struct device_link *link;
 	struct pc_policy policy;
-	atomic64_t lasting, faults;
+	atomic64_t lasting;
 	struct list_head list;		/* under pc_devices_lock */
 };
 

@@ -247,8 +247,11 @@ int pc_reopen(struct pc_device *device, u8 bits)
 		/* Back as it was; where not even that can be done, the device stays shut out. */
 		return pcr_attach(before, opening.source) ?: error;
 	stop_ticking(device);
+	/* Who reads the list of devices asks their domains. */
+	mutex_lock(&pc_devices_lock);
 	device->space = after;
 	device->last = DMA_BIT_MASK(bits);
+	mutex_unlock(&pc_devices_lock);
 	pcr_close(before);
 	return 0;
 }

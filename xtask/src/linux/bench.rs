@@ -1,21 +1,23 @@
 //! `cargo xtask linux bench`: how many instructions it takes to map and to unmap, to send a datagram, and to read from a disk, by who
 //! serves the devices.
 
-use super::bench_lines::{self, Taken};
-use super::bench_report::{self, Measured};
+use super::bench_lines;
+use super::bench_report::{Report, Row};
 use super::command::output;
-use super::guest::Guest;
+use super::guest::{Guest, Transcript};
 use super::kernel::{Kernel, Series};
-use super::module;
+use super::module::{self, Modules};
 use super::object;
 use super::packages::Store;
 use super::scratch::Scratch;
 use crate::failure::Failure;
 use crate::qemu;
-use crate::stages::Stages;
 use crate::workspace::Workspace;
+use std::collections::BTreeMap;
 use std::process::Command;
 use std::time::Duration;
+
+const WORKS: &str = include_str!("jobs/bench_works.sh");
 
 /// Who serves the devices.
 #[derive(Clone, Copy)]
@@ -30,12 +32,7 @@ struct Configuration {
 const NONE: &str = "intel_iommu=off";
 const CONFIGURATIONS: [Configuration; 7] = [
     Configuration { name: "none", append: NONE, mode: "none", expect: "none" },
-    Configuration {
-        name: "pass-through",
-        append: "intel_iommu=on,sm_off iommu=pt",
-        mode: "linux",
-        expect: "identity",
-    },
+    Configuration { name: "pass-through", append: "intel_iommu=on,sm_off iommu=pt", mode: "linux", expect: "identity" },
     Configuration {
         name: "linux-strict",
         append: "intel_iommu=on,sm_off iommu.strict=1 iommu.passthrough=0",
@@ -53,8 +50,8 @@ const CONFIGURATIONS: [Configuration; 7] = [
     Configuration { name: "magazine-strict", append: NONE, mode: "ours", expect: "magazine/strict" },
 ];
 
-/// Two network cards on one wire, where `bench_works.sh` expects them.
-const CARDS: [&str; 8] = [
+/// Two network cards on one wire, and a disk, where `bench_works.sh` expects them.
+const DEVICES: [&str; 10] = [
     "-netdev",
     "hubport,id=net0,hubid=0",
     "-device",
@@ -63,11 +60,53 @@ const CARDS: [&str; 8] = [
     "hubport,id=net1,hubid=0",
     "-device",
     "e1000e,netdev=net1,addr=5",
+    "-device",
+    "nvme,drive=disk,serial=one,addr=6",
 ];
 
+/// Every work in every configuration. The results go to the standard output, and what is going on to the other.
 pub(super) fn bench(workspace: &Workspace, store: &Store, json: bool) -> Result<(), Failure> {
-    let mut stages = if json { Stages::quiet(workspace) } else { Stages::new(workspace, "linux bench") };
-    let kernel =
-        stages.stage("kernel", "a 6.12 of the distribution, unpacked", |_| Kernel::newest(store, Series::Six12))?;
-    todo!()
+    let kernel = Kernel::newest(store, Series::Six12)?;
+    let core = object::build(workspace, store, &[])?;
+    let modules = module::build(workspace, store, &kernel.headers, &core)?;
+    let qemu = output(Command::new(qemu::require()?).arg("--version"))?;
+    let mut report = Report {
+        kernel: kernel.headers.version.clone(),
+        qemu: qemu.lines().next().unwrap_or_default().to_owned(),
+        coherent: BTreeMap::new(),
+        rows: Vec::new(),
+    };
+    for configuration in CONFIGURATIONS {
+        eprintln!("xtask: {}", configuration.name);
+        let transcript = run(store, &kernel, &modules, configuration)?;
+        let taken = bench_lines::works(configuration.name, &transcript.lines)?;
+        if configuration.mode != "none" {
+            let coherent = bench_lines::is_coherent(configuration.name, &transcript.lines)?;
+            report.coherent.insert(configuration.name, coherent);
+        }
+        report.rows.push(Row { configuration: configuration.name, taken });
+    }
+    println!("{}", if json { report.json() } else { report.table() });
+    Ok(())
+}
+
+fn run(store: &Store, kernel: &Kernel, modules: &Modules, configuration: Configuration) -> Result<Transcript, Failure> {
+    let disk = Scratch::new(store)?.disk();
+    let Configuration { name, append, mode, expect } = configuration;
+    let guest = Guest {
+        name: &format!("bench-{name}"),
+        kernel,
+        append,
+        cpus: 1,
+        memory_mib: 512,
+        icount: true,
+        iommu: Some("intremap=off"),
+        devices: &[&["-drive", &disk], &DEVICES[..]].concat(),
+        modules: &["e1000e", "nvme"],
+        files: &modules.files(),
+        job: &format!("MODE={mode}\nEXPECT={expect}\n{WORKS}"),
+        allowed: &[],
+        limit: Duration::from_secs(240),
+    };
+    guest.run(store)
 }

@@ -42,18 +42,33 @@ impl Modules {
 pub(super) fn build(workspace: &Workspace, store: &Store, headers: &Headers, core: &Core) -> Result<Modules, Failure> {
     let name = format!("{}{}", headers.version, core.flavour);
     let folder = store.folder.join(format!("module-{name}"));
-    remake(&folder)?;
-    for file in files(&workspace.root.join(SOURCE))? {
-        copy_into(&folder, &file)?;
-    }
-    // By this name kbuild knows that it is not to be compiled.
-    let shipped = folder.join("core.o_shipped");
-    fs::copy(&core.path, &shipped).map_err(Failure::file(&shipped))?;
+    lay_out(workspace, core, &folder, |_| true)?;
     make(headers, &folder)?;
     let built = store.folder.join(name);
     fs::create_dir_all(&built).map_err(Failure::file(&built))?;
     let module = |name: &str| copy_into(&built, &folder.join(name));
     Ok(Modules { portcullis: module("portcullis.ko")?, test: module("portcullis_test.ko")? })
+}
+
+/// Makes a folder from which DKMS builds the module for any kernel: without what tests it.
+pub(super) fn dkms(workspace: &Workspace, store: &Store, core: &Core) -> Result<PathBuf, Failure> {
+    let folder = store.folder.join("dkms");
+    lay_out(workspace, core, &folder, |name| !name.starts_with("test"))?;
+    Ok(folder)
+}
+
+/// Both halves, and of the C half the files with these names.
+fn lay_out(workspace: &Workspace, core: &Core, folder: &Path, is_wanted: impl Fn(&str) -> bool) -> Result<(), Failure> {
+    remake(folder)?;
+    for file in files(&workspace.root.join(SOURCE))? {
+        if is_wanted(&file.file_name().unwrap_or_default().to_string_lossy()) {
+            copy_into(folder, &file)?;
+        }
+    }
+    // By this name kbuild knows that it is not to be compiled.
+    let shipped = folder.join("core.o_shipped");
+    fs::copy(&core.path, &shipped).map_err(Failure::file(shipped))?;
+    Ok(())
 }
 
 fn copy_into(folder: &Path, file: &Path) -> Result<PathBuf, Failure> {

@@ -61,7 +61,7 @@ fn unfetched(packages: &[String]) -> Result<Error, Failure> {
             });
         }
     }
-    Ok(Error::Command { command: format!("apt-get download {}", packages.join(" ")), output: String::new() })
+    Ok(Error::NotDownloaded { packages: packages.to_vec() })
 }
 
 /// An empty folder.

@@ -1,0 +1,186 @@
+//! What `cargo xtask linux bench` prints.
+
+use super::bench_lines::{Taken, WORKS};
+use serde_json::json;
+use std::collections::BTreeMap;
+
+/// What one configuration took.
+pub(super) struct Row {
+    pub(super) configuration: &'static str,
+    /// In the order of `WORKS`.
+    pub(super) taken: Vec<Taken>,
+}
+
+/// A run.
+pub(super) struct Report {
+    /// What `uname -r` prints.
+    pub(super) kernel: String,
+    /// What QEMU says of its version.
+    pub(super) qemu: String,
+    /// Whether the walker of tables is coherent, of each configuration that translates.
+    pub(super) coherent: BTreeMap<&'static str, bool>,
+    /// That without an IOMMU first.
+    pub(super) rows: Vec<Row>,
+}
+
+impl Report {
+    pub(super) fn json(&self) -> String {
+        let results = self.rows.iter().flat_map(|row| {
+            row.taken.iter().map(|taken| {
+                json!({
+                    "configuration": row.configuration,
+                    "work": taken.work,
+                    "instructions": taken.instructions,
+                })
+            })
+        });
+        let document = json!({
+            "kernel": self.kernel,
+            "qemu": self.qemu,
+            "coherent": self.coherent,
+            "results": results.collect::<Vec<_>>(),
+        });
+        format!("{document:#}")
+    }
+
+    pub(super) fn table(&self) -> String {
+        let head = ["instructions"].into_iter().chain(WORKS).map(str::to_owned).collect();
+        let lines: Vec<Vec<String>> = [head].into_iter().chain(self.rows.iter().map(|row| self.line(row))).collect();
+        format!(
+            "{}\n{} on {}.\nInstructions on one CPU, whose hardware answers at once: nobody waits, and nobody contends. {}\n\
+             A pair is a map (the first number) and its unmap, by the whole DMA API, those of 2 KiB 32 at a time. A datagram is sent \
+             and received\nby the same CPU. In brackets: more than without an IOMMU.\n",
+            aligned(&lines),
+            self.kernel,
+            self.qemu,
+            self.walkers()
+        )
+    }
+
+    fn line(&self, row: &Row) -> Vec<String> {
+        let works = row.taken.iter().enumerate().map(|(index, taken)| {
+            let whole = grouped(taken.instructions);
+            match taken.halves {
+                Some([map, unmap]) => format!("{whole} ({} + {})", grouped(map), grouped(unmap)),
+                None => format!("{whole} {}", over(taken.instructions, self.rows[0].taken[index].instructions)),
+            }
+        });
+        [row.configuration.to_owned()].into_iter().chain(works).collect()
+    }
+
+    /// What decides whether tables have to be written back from the cache, which takes instructions.
+    fn walkers(&self) -> String {
+        let said = |coherent: bool| if coherent { "coherent" } else { "non-coherent" };
+        let mut kinds = self.coherent.values();
+        match kinds.next() {
+            Some(first) if kinds.all(|other| other == first) => {
+                format!("The walkers of tables, Linux's and ours, are {}.", said(*first))
+            }
+            _ => {
+                let each = self.coherent.iter().map(|(name, coherent)| format!("{} in {name}", said(*coherent)));
+                format!("The walkers of tables are {}.", each.collect::<Vec<_>>().join(", "))
+            }
+        }
+    }
+}
+
+/// How much more `taken` is.
+fn over(taken: u64, none: u64) -> String {
+    let sign = if taken < none { "-" } else { "+" };
+    format!("({sign}{})", grouped(taken.abs_diff(none)))
+}
+
+/// A number with a comma before every three digits.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index) % 3 == 0 {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// The first column begins where the others begin, the rest end where the others end.
+fn aligned(lines: &[Vec<String>]) -> String {
+    let columns = lines.first().map_or(0, Vec::len);
+    let widths: Vec<usize> =
+        (0..columns).map(|column| lines.iter().map(|line| line[column].len()).max().unwrap_or(0)).collect();
+    let mut text = String::new();
+    for line in lines {
+        text += &format!("{:<width$}", line[0], width = widths[0]);
+        for (cell, width) in line.iter().zip(&widths).skip(1) {
+            text += &format!("  {cell:>width$}");
+        }
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Report, Row, Taken, WORKS, grouped, over};
+    use std::collections::BTreeMap;
+
+    fn report() -> Report {
+        let row = |configuration, scale| Row {
+            configuration,
+            taken: WORKS
+                .map(|work| Taken {
+                    work,
+                    instructions: 600 * scale,
+                    halves: work.starts_with("pair").then_some([250 * scale, 350 * scale]),
+                })
+                .into(),
+        };
+        Report {
+            kernel: "6.12.1".to_owned(),
+            qemu: "QEMU emulator version 7.2.0".to_owned(),
+            coherent: BTreeMap::from([("linux-strict", false), ("magazine-strict", false)]),
+            rows: vec![row("none", 1), row("linux-strict", 3)],
+        }
+    }
+
+    #[test]
+    fn the_table_has_wholes_and_differences() {
+        let table = report().table();
+        let line = table.lines().nth(2).expect("the second configuration");
+        assert_eq!(
+            line.split_whitespace().collect::<Vec<_>>().join(" "),
+            "linux-strict 1,800 (750 + 1,050) 1,800 (750 + 1,050) 1,800 (+1,200) 1,800 (+1,200) 1,800 (+1,200)"
+        );
+        assert!(table.contains("6.12.1 on QEMU emulator version 7.2.0."));
+        assert!(table.contains("are non-coherent."));
+    }
+
+    #[test]
+    fn walkers_that_differ_are_named() {
+        let mut report = report();
+        report.coherent.insert("linux-lazy", true);
+        assert!(
+            report
+                .table()
+                .contains("are coherent in linux-lazy, non-coherent in linux-strict, non-coherent in magazine-strict.")
+        );
+    }
+
+    #[test]
+    fn the_document_has_every_result() {
+        let document: serde_json::Value = serde_json::from_str(&report().json()).expect("our document");
+        let results = document["results"].as_array().expect("a list");
+        assert_eq!(results.len(), 10);
+        assert_eq!(results[5]["configuration"], "linux-strict");
+        assert_eq!(results[5]["work"], "pair-2k");
+        assert_eq!(results[5]["instructions"], 1800);
+        assert_eq!(document["kernel"], "6.12.1");
+    }
+
+    #[test]
+    fn numbers_are_grouped_and_have_signs() {
+        assert_eq!([0, 999, 1000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
+        assert_eq!(over(10, 12), "(-2)");
+        assert_eq!(over(1012, 12), "(+1,000)");
+    }
+}
