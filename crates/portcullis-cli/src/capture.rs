@@ -20,6 +20,8 @@ million maps per second expect the server to slow down visibly while it records.
 Limits:
   - dma:* events exist since Linux 6.12; without them a mapping has no device, no direction and no exact length.
   - intel_iommu:* are not used for the comparison, but --accesses needs them to line a device log up with the trace.
+  - Devices that portcullis.ko protects make no iommu: events. Record -e portcullis, the module's own, instead of the others:
+    they say what dma:* say, on older kernels too, and of scatter lists how long each piece is.
   - Passed-through devices (iommu=pt) make no iommu: events. Where none is in a trace, the dma:* events alone are read: not
     coherent memory (dma_alloc), and of scatter lists not always how long each piece is.
   - How much of a buffer is payload shows in the events dma_sync_*_for_cpu, which -e dma includes, and where an unmap names fewer

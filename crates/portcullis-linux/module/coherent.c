@@ -18,11 +18,6 @@ static gfp_t any_zone(gfp_t gfp)
 	return gfp & ~(__GFP_DMA | __GFP_DMA32 | __GFP_HIGHMEM | __GFP_COMP);
 }
 
-static u64 limit_of(struct device *dev)
-{
-	return min_not_zero(dev->coherent_dma_mask, dev->bus_dma_limit);
-}
-
 static bool note(struct pc_device *device, u64 at)
 {
 	if (at == DMA_MAPPING_ERROR) {
@@ -55,7 +50,7 @@ struct page *pc_alloc_pages(struct device *dev, size_t size, dma_addr_t *at, enu
 
 	if (!page)
 		return NULL;
-	*at = pcr_map_with(device->space, page_to_phys(page), PAGE_ALIGN(size), dir, limit_of(dev), true);
+	*at = pcr_map_with(device->space, page_to_phys(page), PAGE_ALIGN(size), dir, dev->coherent_dma_mask, true);
 	if (note(device, *at))
 		return page;
 	__free_pages(page, get_order(size));
@@ -97,7 +92,7 @@ static u64 map_single_pages(struct device *dev, struct page **pages, size_t coun
 
 	if (sg_alloc_table_from_pages(&table, pages, count, 0, count << PAGE_SHIFT, GFP_KERNEL))
 		return DMA_MAPPING_ERROR;
-	at = pcr_map_list(pc_device_of(dev)->space, table.sgl, table.orig_nents, DMA_BIDIRECTIONAL, limit_of(dev), true);
+	at = pcr_map_list(pc_device_of(dev)->space, table.sgl, table.orig_nents, DMA_BIDIRECTIONAL, dev->coherent_dma_mask, true);
 	sg_free_table(&table);
 	return at;
 }

@@ -13,11 +13,6 @@
 /* The narrowest domain, in bits: less than that has hardly room beside what is reserved. */
 #define NARROWEST_BITS 24
 
-static u64 limit_of(struct device *dev, u64 mask)
-{
-	return min_not_zero(mask, dev->bus_dma_limit);
-}
-
 static __always_inline dma_addr_t note_map(struct pc_device *device, u64 at, u64 phys, size_t size,
 					   enum dma_data_direction dir)
 {
@@ -34,7 +29,7 @@ static __always_inline dma_addr_t note_map(struct pc_device *device, u64 at, u64
 static __always_inline dma_addr_t map(struct device *dev, u64 phys, size_t size, enum dma_data_direction dir)
 {
 	struct pc_device *device = pc_device_of(dev);
-	u64 limit = limit_of(dev, *dev->dma_mask);
+	u64 limit = *dev->dma_mask;
 
 	if (likely(limit >= device->last))
 		return note_map(device, pcr_map(device->space, phys, size, dir), phys, size, dir);
@@ -93,7 +88,7 @@ static int map_sg(struct device *dev, struct scatterlist *list, int count, enum 
 		  unsigned long attrs)
 {
 	struct pc_device *device = pc_device_of(dev);
-	u64 limit = limit_of(dev, *dev->dma_mask), at, first;
+	u64 limit = *dev->dma_mask, at, first;
 	struct scatterlist *piece;
 	size_t bytes = 0;
 	int i;
@@ -142,16 +137,16 @@ static void unmap_sg(struct device *dev, struct scatterlist *list, int count, en
 static int dma_supported(struct device *dev, u64 mask)
 {
 	struct pc_device *device = pc_device_of(dev);
-	u64 limit = limit_of(dev, mask);
+	u8 bits = fls64(mask + 1) - 1;
 	struct pcr_space_use use;
 
-	if (limit >= device->last)
+	if (mask >= device->last)
 		return 1;
-	if (fls64(limit + 1) - 1 < NARROWEST_BITS)
+	if (bits < NARROWEST_BITS)
 		return 0;
 	pcr_space_use(device->space, &use);
 	if (!use.live_ranges)
-		pc_reopen(device, fls64(limit + 1) - 1);
+		pc_reopen(device, bits);
 	return 1;
 }
 

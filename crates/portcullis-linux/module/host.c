@@ -164,20 +164,15 @@ bool pcs_exchange_at(u64 __percpu *words, u32 cpu, size_t word, u64 old, u64 new
 /* Never goes back, and may be asked in any context. */
 u64 pcs_now_ns(void) { return ktime_get_mono_fast_ns(); }
 
-void pcs_rcu_lock(void) { rcu_read_lock(); }
-void pcs_rcu_unlock(void) { rcu_read_unlock(); }
+/* Preemption off for a few dozen instructions: cheaper than rcu_read_lock, and grace periods wait for it as well. */
+void pcs_rcu_lock(void) { rcu_read_lock_sched(); }
+void pcs_rcu_unlock(void) { rcu_read_unlock_sched(); }
 u64 pcs_rcu_now(void) { return start_poll_synchronize_rcu(); }
 bool pcs_rcu_is_over(u64 name) { return poll_state_synchronize_rcu(name); }
 
-void pcs_flush(void *from, size_t bytes)
+u32 pc_flush_instruction(void)
 {
-	char *line = (char *)((unsigned long)from & ~(boot_cpu_data.x86_clflush_size - 1ul)), *end = (char *)from + bytes;
-
-	/* CLWB where there is one, else CLFLUSHOPT, else CLFLUSH: the kernel has patched in which. */
-	for (; line < end; line += boot_cpu_data.x86_clflush_size)
-		clwb(line);
-	/* Orders all three before the register that is written next. */
-	wmb();
+	return boot_cpu_has(X86_FEATURE_CLWB) ? 2 : boot_cpu_has(X86_FEATURE_CLFLUSHOPT) ? 1 : 0;
 }
 
 void pcs_panic(const char *text, size_t len)

@@ -245,7 +245,7 @@ static int on_event(struct notifier_block *block, unsigned long event, void *dat
 		unbound(pdev);
 		break;
 	case BUS_NOTIFY_REMOVED_DEVICE:
-		pc_pass_through(pdev, false);
+		pc_forget(pdev);
 		break;
 	}
 	return NOTIFY_DONE;

@@ -41,7 +41,7 @@ struct pcr_space_use {
 	u64 live_ranges, queued_unmaps, table_pages, record_bytes, window_us_max;
 };
 
-int pcr_table(const void *table, size_t len, u64 direct_map);
+int pcr_table(const void *table, size_t len, u64 direct_map, u32 flush_instruction);
 int pcr_place(u32 index, struct pcr_place *out);
 int pcr_unit_of(u16 segment, u16 source);
 int pcr_bring_up(void __iomem *registers, u8 physical_bits, const u16 *sources, size_t count, struct pcr_unit **out);
@@ -89,7 +89,6 @@ void pcs_rcu_lock(void);
 void pcs_rcu_unlock(void);
 u64 pcs_rcu_now(void);
 bool pcs_rcu_is_over(u64 name);
-void pcs_flush(void *from, size_t bytes);
 void pcs_panic(const char *text, size_t len) __noreturn;
 void pcs_print(const char *text, size_t len);
 u32 pcs_buses(u16 segment, u16 bridge);
@@ -101,6 +100,8 @@ void pcs_fault(void *context, u16 source, u64 page, bool is_write, u32 reason);
 /* Memory that the Rust half has: zero when all is closed. */
 s64 pc_pages_lent(void);
 s64 pc_allocations_lent(void);
+/* How lines of the cache are written back: flush.rs numbers the instructions. */
+u32 pc_flush_instruction(void);
 
 /* ---- units.c ---- */
 
@@ -121,8 +122,9 @@ void pc_units_down(void);
 void pc_units_halt(bool opens_gate);
 /* The unit that serves a device; null where none does. */
 struct pc_unit *pc_unit_of(struct pci_dev *pdev);
-/* Lets a device through that has come, or shuts out one that has gone. */
+/* Lets a device through, or shuts it out. */
 int pc_pass_through(struct pci_dev *pdev, bool on);
+void pc_forget(struct pci_dev *pdev);
 
 /* ---- protect.c ---- */
 
@@ -142,6 +144,7 @@ struct pc_device {
 	struct dma_map_ops ops;		/* a copy of its own: the way from the device to here */
 	struct pcr_space *space;
 	u64 last;			/* the highest address that its domain hands out */
+	u32 reserved;			/* mappings that are firmware's, and not its driver's */
 	bool is_ticking;
 	struct hrtimer timer;
 	struct pc_counts __percpu *counts;

@@ -185,17 +185,22 @@ static int open(struct pc_device *device)
 
 	pcr_unit_use(device->unit->rust, &use);
 	bits = min_t(u32, WIDEST_BITS, use.address_bits);
+	/* What the bus above the device carries, where that is less. */
+	if (device->pdev->dev.bus_dma_limit)
+		bits = min_t(u8, bits, fls64(device->pdev->dev.bus_dma_limit + 1) - 1);
 	opening = opening_of(device->pdev, &device->policy, bits);
 	/* From here on the device is shut out. */
 	error = pcr_pass_through(device->unit->rust, opening.source, false);
 	if (error)
 		return error;
 	error = pcr_open(device->unit->rust, &opening, &device->space);
-	if (error)
+	if (error) {
 		pcr_pass_through(device->unit->rust, opening.source, true);
-	else
-		device->last = DMA_BIT_MASK(bits);
-	return error;
+		return error;
+	}
+	device->last = DMA_BIT_MASK(bits);
+	device->reserved = opening.maps_reserved ? pcr_reserved(&opening) : 0;
+	return 0;
 }
 
 /* The device has no driver yet that does DMA. Its lock is held. */
@@ -275,8 +280,9 @@ bool pc_unprotect(struct pci_dev *pdev)
 	stop_ticking(device);
 	pcr_tick(device->space);
 	pcr_space_use(device->space, &use);
-	if (use.live_ranges > use.queued_unmaps)
-		pr_warn("%s: its driver has left %llu buffers mapped\n", pci_name(pdev), use.live_ranges - use.queued_unmaps);
+	if (use.live_ranges > use.queued_unmaps + device->reserved)
+		pr_warn("%s: its driver has left %llu buffers mapped\n", pci_name(pdev),
+			use.live_ranges - use.queued_unmaps - device->reserved);
 	pcr_close(device->space);
 	if (pcr_pass_through(device->unit->rust, PCI_DEVID(pdev->bus->number, pdev->devfn), true))
 		pr_err("%s stays shut out\n", pci_name(pdev));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-/* What a datagram takes, from the call that sends it to where the other network card of this machine has received it. */
+/* What a datagram takes, from the call that sends it to where another card of this machine has received it. */
 #include <linux/delay.h>
 #include <linux/in.h>
 #include <linux/inet.h>

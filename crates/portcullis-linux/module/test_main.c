@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /*
- * Not for servers: an attacker, and counts of instructions, all through the DMA API, so that whoever serves the device is tried. In
- * /sys/kernel/debug/portcullis_test; what they find goes to the log.
+ * Not for servers: an attacker, and counts of instructions, all through the DMA API, so that whoever serves the device
+ * is tried. In /sys/kernel/debug/portcullis_test; what they find goes to the log.
  *
  *   echo 0000:00:04.0 2048 16384 32 > pairs    maps and unmaps of 2 KiB, so many pairs, 32 at a time
  *   echo 10.0.2.99 1400 10000 > datagrams      so many datagrams of 1,400 bytes, to another card of this machine
@@ -30,18 +30,18 @@ int test_text(const char __user *from, size_t len, char *to, size_t room)
 }
 
 /*
- * How long the CPU was busy. What is measured also waits, for a device or for room in a queue, and how long says more of the simulated
- * device than of the work. Idle time is counted apart where it is for a disk.
+ * How long the CPU was busy. Whoever sends also waits, for room in a queue, and how long says more of the simulated
+ * card than of the work.
  */
 int test_busy_ns(u64 *busy_ns)
 {
-	u64 idle_us = get_cpu_idle_time_us(0, NULL), disk_us = get_cpu_iowait_time_us(0, NULL);
+	u64 idle_us = get_cpu_idle_time_us(0, NULL);
 
-	if (num_online_cpus() != 1 || idle_us == -1ull || disk_us == -1ull) {
+	if (num_online_cpus() != 1 || idle_us == -1ull) {
 		pr_err("busy time is known where there is one CPU, and idle time is counted\n");
 		return -EINVAL;
 	}
-	*busy_ns = ktime_get_ns() - (idle_us + disk_us) * NSEC_PER_USEC;
+	*busy_ns = ktime_get_ns() - idle_us * NSEC_PER_USEC;
 	return 0;
 }
 

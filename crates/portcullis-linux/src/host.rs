@@ -1,6 +1,6 @@
 //! Linux as a host.
 
-use crate::kernel;
+use crate::{flush, kernel};
 use crate::lock::SpinLock;
 use crate::words::PerCpuWords;
 use core::sync::atomic::{AtomicU64, Ordering, compiler_fence};
@@ -77,8 +77,7 @@ unsafe impl Platform for Host {
             // x86 lets other observers see stores in their order, and a register, which is uncached, is written behind them all.
             compiler_fence(Ordering::SeqCst);
         } else {
-            // SAFETY: lines of pages that this host has lent.
-            unsafe { kernel::pcs_flush(entries.as_ptr().cast(), size_of_val(entries)) }
+            flush::write_back(entries);
         }
     }
 

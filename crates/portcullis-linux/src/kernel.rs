@@ -34,8 +34,6 @@ unsafe extern "C" {
     /// A name for the grace period of all read-side sections that there are now.
     pub(crate) fn pcs_rcu_now() -> u64;
     pub(crate) fn pcs_rcu_is_over(name: u64) -> bool;
-    /// Writes lines of the cache back that a walker does not snoop, and waits until that is done.
-    pub(crate) fn pcs_flush(from: *const c_void, bytes: usize);
     pub(crate) fn pcs_panic(text: *const c_char, len: usize) -> !;
     pub(crate) fn pcs_print(text: *const c_char, len: usize);
     /// The buses behind a bridge: 0 where there is none, else secondary | subordinate << 8 | 1 << 16.

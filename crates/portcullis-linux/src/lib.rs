@@ -8,6 +8,8 @@ extern crate alloc;
 #[allow(unsafe_code, reason = "the kernel's allocator")]
 mod allocator;
 mod errno;
+#[allow(unsafe_code, reason = "instructions that no intrinsic has")]
+mod flush;
 #[allow(unsafe_code, reason = "pages of the kernel, its locks and its CPUs")]
 mod host;
 #[allow(unsafe_code, reason = "functions in C")]

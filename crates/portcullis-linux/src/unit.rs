@@ -73,10 +73,12 @@ pub(crate) fn buses(segment: u16) -> impl Fn(SourceId) -> Option<RangeInclusive<
 /// Tells of the DMAR table. Returns how many units it has, or a negative error number.
 ///
 /// # Safety
-/// `table` has `len` bytes that do not change until the module goes.
+/// `table` has `len` bytes that do not change until the module goes. The processor has the instruction.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pcr_table(table: *const u8, len: usize, direct_map: u64) -> i32 {
+pub unsafe extern "C" fn pcr_table(table: *const u8, len: usize, direct_map: u64, flush_instruction: u8) -> i32 {
     DIRECT_MAP.store(direct_map, Ordering::Relaxed);
+    // SAFETY: the kernel has asked the processor.
+    unsafe { crate::flush::use_instruction(flush_instruction) };
     // SAFETY: the caller's promise.
     match Dmar::parse(unsafe { core::slice::from_raw_parts(table, len) }) {
         Ok(dmar) => {

@@ -17,7 +17,7 @@ pub(super) enum Event<'a> {
     Map { iova: u64, size: u64, phys: u64 },
     /// `iommu:unmap`: a run of pages goes. Whole pages.
     Unmap { iova: u64, size: u64 },
-    /// `dma:dma_map_page` and its like: who mapped these bytes, and why.
+    /// `dma:dma_map_page` and its like, among them `portcullis:portcullis_map`: who mapped these bytes, and why.
     DmaMap { device: &'a [u8], access: Access, iova: u64, size: u64, phys: u64 },
     /// `dma:dma_map_sg`: the same for a scatter list.
     DmaMapList { device: &'a [u8], access: Access, list: List<'a> },
@@ -39,6 +39,7 @@ pub(super) enum Event<'a> {
 pub(super) fn is_known(name: &[u8]) -> bool {
     let dma = name.strip_prefix(b"dma_map_").or_else(|| name.strip_prefix(b"dma_unmap_"));
     matches!(name, b"map" | b"unmap" | b"qi_submit" | b"dma_sync_single_for_cpu" | b"dma_sync_sg_for_cpu")
+        || matches!(name, b"portcullis_map" | b"portcullis_unmap")
         || matches!(dma, Some(b"page" | b"resource" | b"phys" | b"sg"))
 }
 
@@ -48,9 +49,9 @@ impl<'a> Event<'a> {
         match name {
             b"map" => map(text),
             b"unmap" => unmap(text),
-            b"dma_map_page" | b"dma_map_resource" | b"dma_map_phys" => dma_map(text),
+            b"dma_map_page" | b"dma_map_resource" | b"dma_map_phys" | b"portcullis_map" => dma_map(text),
             b"dma_map_sg" => dma_map_list(text),
-            b"dma_unmap_page" | b"dma_unmap_resource" | b"dma_unmap_phys" => dma_unmap(text),
+            b"dma_unmap_page" | b"dma_unmap_resource" | b"dma_unmap_phys" | b"portcullis_unmap" => dma_unmap(text),
             b"dma_unmap_sg" => dma_unmap_list(text),
             b"dma_sync_single_for_cpu" => sync(text),
             b"dma_sync_sg_for_cpu" => sync_list(text),

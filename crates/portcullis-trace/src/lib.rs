@@ -10,6 +10,10 @@
 //! as they can: of coherent memory (`dma_alloc`) nothing, and of scatter lists not how long each piece is. Such a capture may
 //! also come from a system whose devices no IOMMU serves, with physical addresses for I/O addresses.
 //!
+//! The kernel module `portcullis.ko` has events of its own, `portcullis:portcullis_map` and `portcullis:portcullis_unmap`. They say
+//! what `dma_map_page` and `dma_unmap_page` say, of each piece of a scatter list too, and count as such. A capture has to have
+//! the one or the other: of both, every buffer would be mapped twice.
+//!
 //! How much of a buffer is payload shows where its driver syncs a part of it for the CPU before it looks
 //! (`dma_sync_single_for_cpu`, `dma_sync_sg_for_cpu`), or unmaps fewer bytes than it has mapped: [`Trace::payloads`].
 //!

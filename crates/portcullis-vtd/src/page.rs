@@ -1,7 +1,7 @@
 //! Pages that the unit reads or writes: the one place that touches memory the platform lends.
 
 use portcullis::platform::Context;
-use portcullis::table::{Entry, Walker};
+use portcullis::table::{Frame, Walker};
 use portcullis::{NoMemory, PhysAddr, Platform};
 
 /// Proof that hardware reads and writes no page of ours any more: it was seen with translation and queue off.
@@ -57,13 +57,16 @@ impl Page {
         self.0.unwrap_or_default()
     }
 
-    /// Its entries; none once released.
+    /// Its entries.
+    ///
+    /// # Panics
+    /// Once it was released.
     #[inline]
-    pub(crate) fn entries<'a, P: Platform>(&'a self, platform: &'a P) -> &'a [Entry] {
+    pub(crate) fn entries<'a, P: Platform>(&'a self, platform: &'a P) -> &'a Frame {
         match self.0 {
             // SAFETY: the platform made the page, and `release`, which needs it exclusively, has not given it back.
             Some(phys) => unsafe { platform.frame(phys) },
-            None => &[],
+            None => unreachable!("a page that was given back is used"),
         }
     }
 

@@ -9,7 +9,6 @@ use super::kernel::{Kernel, Series};
 use super::module::{self, Modules};
 use super::object;
 use super::packages::Store;
-use super::scratch::Scratch;
 use crate::failure::Failure;
 use crate::qemu;
 use crate::workspace::Workspace;
@@ -50,8 +49,8 @@ const CONFIGURATIONS: [Configuration; 7] = [
     Configuration { name: "magazine-strict", append: NONE, mode: "ours", expect: "magazine/strict" },
 ];
 
-/// Two network cards on one wire, and a disk, where `bench_works.sh` expects them.
-const DEVICES: [&str; 10] = [
+/// Two network cards on one wire, and an empty disk that is no file of this machine, where `bench_works.sh` expects them.
+const DEVICES: [&str; 12] = [
     "-netdev",
     "hubport,id=net0,hubid=0",
     "-device",
@@ -60,6 +59,8 @@ const DEVICES: [&str; 10] = [
     "hubport,id=net1,hubid=0",
     "-device",
     "e1000e,netdev=net1,addr=5",
+    "-blockdev",
+    "null-co,node-name=disk,size=67108864,read-zeroes=on",
     "-device",
     "nvme,drive=disk,serial=one,addr=6",
 ];
@@ -91,7 +92,6 @@ pub(super) fn bench(workspace: &Workspace, store: &Store, json: bool) -> Result<
 }
 
 fn run(store: &Store, kernel: &Kernel, modules: &Modules, configuration: Configuration) -> Result<Transcript, Failure> {
-    let disk = Scratch::new(store)?.disk();
     let Configuration { name, append, mode, expect } = configuration;
     let guest = Guest {
         name: &format!("bench-{name}"),
@@ -101,7 +101,7 @@ fn run(store: &Store, kernel: &Kernel, modules: &Modules, configuration: Configu
         memory_mib: 512,
         icount: true,
         iommu: Some("intremap=off"),
-        devices: &[&["-drive", &disk], &DEVICES[..]].concat(),
+        devices: &DEVICES,
         modules: &["e1000e", "nvme"],
         files: &modules.files(),
         job: &format!("MODE={mode}\nEXPECT={expect}\n{WORKS}"),

@@ -47,9 +47,9 @@ impl Report {
         let head = ["instructions"].into_iter().chain(WORKS).map(str::to_owned).collect();
         let lines: Vec<Vec<String>> = [head].into_iter().chain(self.rows.iter().map(|row| self.line(row))).collect();
         format!(
-            "{}\n{} on {}.\nInstructions on one CPU, whose hardware answers at once: nobody waits, and nobody contends. {}\n\
-             A pair is a map (the first number) and its unmap, by the whole DMA API, those of 2 KiB 32 at a time. A datagram is sent \
-             and received\nby the same CPU. In brackets: more than without an IOMMU.\n",
+            "{}\n{} on {}.\nInstructions on one CPU, whose hardware answers at once: nobody waits, and nobody contends.\n{}\n\
+             A pair is a map (the first number) and its unmap by the whole DMA API, those of 2 KiB 32 at a time. A datagram is sent\n\
+             and received by the same CPU; a read goes up to where its interrupt is served. In brackets: more than without an IOMMU.",
             aligned(&lines),
             self.kernel,
             self.qemu,
@@ -95,7 +95,7 @@ fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
     for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index) % 3 == 0 {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
             text.push(',');
         }
         text.push(digit);
@@ -125,7 +125,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     fn report() -> Report {
-        let row = |configuration, scale| Row {
+        let row = |configuration, scale: u64| Row {
             configuration,
             taken: WORKS
                 .map(|work| Taken {

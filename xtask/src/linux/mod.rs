@@ -4,10 +4,12 @@ mod bench;
 mod bench_lines;
 mod bench_report;
 mod command;
+mod dmar;
 mod fitness;
 mod guest;
 mod initramfs;
 mod kernel;
+mod kexec;
 mod module;
 mod modules;
 mod object;
@@ -43,6 +45,9 @@ pub(crate) enum Linux {
         /// Further machines, and an older kernel.
         #[arg(long)]
         full: bool,
+        /// Instead, the tests of these names, as the others print them.
+        #[arg(value_name = "NAME", conflicts_with = "full")]
+        only: Vec<String>,
     },
     /// Counts the instructions of maps and unmaps, datagrams and reads from a disk, in QEMU: without an IOMMU, with Linux's own drivers
     /// of it, and with the module.
@@ -71,7 +76,7 @@ pub(crate) fn linux(workspace: &Workspace, command: &Linux) -> Result<(), Failur
     let store = Store::open(workspace)?;
     match command {
         Linux::Build { kernel } => build(workspace, &store, kernel.as_ref()),
-        Linux::Test { full } => test::test(workspace, &store, *full),
+        Linux::Test { full, only } => test::test(workspace, &store, *full, only),
         Linux::Bench { json } => bench::bench(workspace, &store, *json),
         Linux::Boot { job, series, append, modules } => boot(&store, job, *series, append, modules),
     }
@@ -80,7 +85,7 @@ pub(crate) fn linux(workspace: &Workspace, command: &Linux) -> Result<(), Failur
 /// The tests of every run. Returns why they were skipped, where the distribution has no kernel or no compiler for it.
 pub(crate) fn test(workspace: &Workspace) -> Result<Option<String>, Failure> {
     let tests_for_others = std::env::var("CI").is_ok_and(|value| value == "true");
-    match Store::open(workspace).and_then(|store| test::test(workspace, &store, false)) {
+    match Store::open(workspace).and_then(|store| test::test(workspace, &store, false, &[])) {
         Err(Failure::Linux(error)) if error.is_absence(tests_for_others) => Ok(Some(error.to_string())),
         tested => tested.map(|()| None),
     }

@@ -99,6 +99,22 @@ fn with_dma_events_alone_the_mappings_are_the_same() {
     }
 }
 
+/// The same words under other names.
+#[test]
+fn the_events_of_the_kernel_module_say_what_dma_events_say() {
+    let mut text = Text::default();
+    let words = "dir=FROM_DEVICE dma_addr=fffff200 size=1536";
+    text.event(TASK, &format!("portcullis_map: {DEVICE} {words} phys_addr=81200"));
+    text.event(TASK, "portcullis_map: 0000:00:05.0 dir=TO_DEVICE dma_addr=fffff200 size=64 phys_addr=92200");
+    text.event(INTERRUPT, &format!("portcullis_unmap: {DEVICE} {words}"));
+    let trace = text.read();
+    assert_eq!((trace.events, trace.devices.len(), trace.mappings.len()), (Events::Dma, 2, 2));
+    assert_eq!(trace.segments, segments(&[(0x81200, 1536), (0x92200, 64)]));
+    let ways: Vec<_> = trace.mappings.iter().map(|it| (it.access, it.unmap_operation.map(u32::from))).collect();
+    assert_eq!(ways, [(Access::DeviceWrites, Some(2)), (Access::DeviceReads, None)]);
+    assert_eq!((trace.statistics.maps, trace.statistics.unmaps, trace.statistics.unmatched_maps), (2, 1, 1));
+}
+
 #[test]
 fn an_iommu_event_decides_however_late() {
     let mut text = Text::default();

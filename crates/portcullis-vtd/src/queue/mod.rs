@@ -36,7 +36,7 @@ use crate::{BringUpError, Mmio};
 use alloc::boxed::Box;
 use core::num::NonZeroU64;
 use portcullis::platform::{LockClass, Step, Wait};
-use portcullis::table::Entry;
+use portcullis::table::{Entry, Frame};
 use portcullis::{NoMemory, PhysAddr, Platform, QueueError};
 
 /// Descriptors that fit into the page.
@@ -341,10 +341,12 @@ impl<P: Platform> Queue<P> {
         hardware: &Hardware<M, P>,
         descriptors: impl ExactSizeIterator<Item = InvalidationDescriptor>,
     ) -> Submission {
-        hardware.platform.probe(Step::QueueWrite { descriptors: descriptors.len() + 1 });
-        let submission = self.begin(ring, &hardware.platform);
-        self.append(ring, &hardware.platform, descriptors);
-        self.end(ring, &hardware.platform, submission);
+        let platform = &hardware.platform;
+        platform.probe(Step::QueueWrite { descriptors: descriptors.len() + 1 });
+        let page = self.descriptors.entries(platform);
+        let submission = self.begin(ring, platform);
+        Self::append(ring, page, descriptors);
+        self.end(ring, platform, page, submission);
         ring_doorbell(ring, hardware);
         submission
     }
@@ -360,22 +362,22 @@ impl<P: Platform> Queue<P> {
         submission
     }
 
-    /// Writes the descriptors of a commit.
+    /// Writes the descriptors of a commit to their page.
     #[inline(always)]
-    fn append(&self, ring: &mut Ring, platform: &P, descriptors: impl Iterator<Item = InvalidationDescriptor>) {
+    fn append(ring: &mut Ring, page: &Frame, descriptors: impl Iterator<Item = InvalidationDescriptor>) {
         for descriptor in descriptors {
-            self.write(platform, ring.take(), descriptor);
+            write(page, ring.take(), descriptor);
         }
         ring.commits += 1;
     }
 
     /// Writes the wait of a submission that ends here, and makes all of it visible.
     #[inline(always)]
-    fn end(&self, ring: &mut Ring, platform: &P, submission: Submission) {
-        self.write(platform, ring.take(), self.wait(submission));
+    fn end(&self, ring: &mut Ring, platform: &P, page: &Frame, submission: Submission) {
+        write(page, ring.take(), self.wait(submission));
         let first = submission.slot();
         ring.ends[first] = ring.tail as u8;
-        self.make_visible(platform, first, distance(first, ring.tail));
+        make_visible(platform, page, first, distance(first, ring.tail));
     }
 
     /// Moves `head` past every submission that is over, in ring order.
@@ -478,24 +480,27 @@ impl<P: Platform> Queue<P> {
             drain_page_requests: false,
         }
     }
+}
 
-    /// Writes a descriptor, the quadword with its type last.
-    #[inline(always)]
-    fn write(&self, platform: &P, slot: usize, descriptor: InvalidationDescriptor) {
-        let [low, high] = descriptor.encode();
-        let entries = self.descriptors.entries(platform);
-        entries[slot * 2 + 1].store_bits(high);
-        entries[slot * 2].store_bits(low);
-    }
+/// Writes a descriptor, the quadword with its type last.
+#[inline(always)]
+fn write(page: &Frame, slot: usize, descriptor: InvalidationDescriptor) {
+    let [low, high] = descriptor.encode();
+    // The remainder of a slot is the slot: so that no index is checked.
+    let slot = slot % SLOTS;
+    page[slot * 2 + 1].store_bits(high);
+    page[slot * 2].store_bits(low);
+}
 
-    /// Makes `count` descriptors from `first` on visible to the hardware, which snoops the queue even where its walker does not snoop (§10.4.3).
-    #[inline(always)]
-    fn make_visible(&self, platform: &P, first: usize, count: usize) {
-        let entries = self.descriptors.entries(platform);
-        let end = first + count;
-        platform.table_barrier(&entries[first * 2..end.min(SLOTS) * 2], true);
-        if end > SLOTS {
-            platform.table_barrier(&entries[..(end - SLOTS) * 2], true);
+/// Makes `count` descriptors from `first` on visible to the hardware, which snoops the queue even where its walker does not snoop (§10.4.3).
+#[inline(always)]
+fn make_visible<P: Platform>(platform: &P, page: &Frame, first: usize, count: usize) {
+    let to_end = &page[first % SLOTS * 2..];
+    match to_end.get(..count * 2) {
+        Some(all) => platform.table_barrier(all, true),
+        None => {
+            platform.table_barrier(to_end, true);
+            platform.table_barrier(&page[..count * 2 - to_end.len()], true);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Errors of the queue: who pays, and how the others go on (§6.5.2.10).
 
-use super::{Queue, Ring, SLOTS, Submission, distance, ring_doorbell};
+use super::{Queue, Ring, SLOTS, Submission, distance, make_visible, ring_doorbell, write};
 use crate::Mmio;
 use crate::hardware::Hardware;
 use crate::spec::faults::status;
@@ -87,8 +87,9 @@ impl<P: Platform> Queue<P> {
         self.fail(hardware, owner, QueueError::Descriptor);
         // Not a wait without any effect, which some implementations refuse too: one that writes to the status of the slot that
         // the owner's wait is in. Nobody unfinished has begun there, unless the owner is nothing but that wait.
-        self.write(&hardware.platform, head, self.wait(Submission::new(wait, owner.sequence())));
-        self.make_visible(&hardware.platform, head, 1);
+        let page = self.descriptors.entries(&hardware.platform);
+        write(page, head, self.wait(Submission::new(wait, owner.sequence())));
+        make_visible(&hardware.platform, page, head, 1);
     }
 
     /// Fails every submission whose wait lies before `end` and has not landed, and lands it in the hardware's stead.

@@ -121,7 +121,7 @@ impl<P: Platform> Queue<P> {
             Ride { submission: self.begin(ring, platform), leader: cpu }
         });
         let before = ride.descriptors(ring);
-        self.append(ring, platform, descriptors);
+        Self::append(ring, self.descriptors.entries(platform), descriptors);
         self.set_boarding(ring, Some(ride));
         // A full ride gains nothing by waiting.
         let [older, _] = ring.departed;
@@ -187,7 +187,7 @@ impl<P: Platform> Queue<P> {
         if let Some(ride) = ring.boarding {
             platform.probe(Step::QueueWrite { descriptors: 1 });
             self.set_boarding(ring, None);
-            self.end(ring, platform, ride.submission);
+            self.end(ring, platform, self.descriptors.entries(platform), ride.submission);
             ring.departed = [ring.departed[1], Some(ride.submission)];
         }
     }

@@ -1,0 +1,44 @@
+//! Writing cache lines back to memory, where a walker that does not snoop finds them.
+
+use core::arch::asm;
+use core::sync::atomic::{AtomicU8, Ordering};
+use portcullis::table::Entry;
+
+// As the C half numbers them. CLWB leaves a line in the cache, where the next map finds it; the others take it out.
+const CLFLUSH: u8 = 0;
+const CLFLUSHOPT: u8 = 1;
+const CLWB: u8 = 2;
+
+/// Of every processor that has a VT-d unit.
+const LINE_BYTES: usize = 64;
+
+/// Relaxed: written once, before a unit is brought up.
+static INSTRUCTION: AtomicU8 = AtomicU8::new(CLFLUSH);
+
+/// Says which instruction is to be used.
+///
+/// # Safety
+/// The processor has it.
+pub(crate) unsafe fn use_instruction(number: u8) {
+    INSTRUCTION.store(number, Ordering::Relaxed);
+}
+
+/// Writes the lines of `entries` back, before any register is written.
+#[inline(always)]
+pub(crate) fn write_back(entries: &[Entry]) {
+    let range = entries.as_ptr_range();
+    let (mut line, end) = (range.start.addr() & !(LINE_BYTES - 1), range.end.addr());
+    while line < end {
+        match INSTRUCTION.load(Ordering::Relaxed) {
+            // SAFETY: changes no memory, only where it is held; `use_instruction` was promised that there is the instruction.
+            CLWB => unsafe { asm!("clwb byte ptr [{}]", in(reg) line, options(nostack, preserves_flags)) },
+            // SAFETY: as above.
+            CLFLUSHOPT => unsafe { asm!("clflushopt byte ptr [{}]", in(reg) line, options(nostack, preserves_flags)) },
+            // SAFETY: as above; every processor of this architecture has it.
+            _ => unsafe { asm!("clflush byte ptr [{}]", in(reg) line, options(nostack, preserves_flags)) },
+        }
+        line += LINE_BYTES;
+    }
+    // SAFETY: a fence; all three are behind it before what is stored later, registers among it.
+    unsafe { asm!("sfence", options(nostack, preserves_flags)) };
+}
