@@ -40,6 +40,9 @@ static bool find(struct pci_dev *pdev, struct pc_policy *policy, bool *is_named)
 	const struct entry *found = NULL;
 	int i;
 
+	/* A bridge does no DMA of its own. */
+	if (pdev->hdr_type != PCI_HEADER_TYPE_NORMAL)
+		return false;
 	mutex_lock(&entries_lock);
 	for (i = 0; i < entry_count; i++)
 		if (is_for(&entries[i], pdev) && (!found || found->is_all))
@@ -76,13 +79,16 @@ static int read_policy(char *text, struct pc_policy *policy)
 	return 0;
 }
 
-/* A device that has a driver is in use: its buffers are not mapped. */
+/* A device that has a driver is in use: its buffers are not mapped. One that was named before is protected, or shut out. */
 static int refuse_bound(struct pci_dev *pdev)
 {
+	struct pc_policy policy;
+	bool is_named = false;
 	int error = 0;
 
+	find(pdev, &policy, &is_named);
 	device_lock(&pdev->dev);
-	if (pdev->dev.driver && !pdev->dev.dma_ops) {
+	if (pdev->dev.driver && !pdev->dev.dma_ops && !is_named) {
 		pr_err("protect: %s is bound to %s. Unbind it first: echo %s > /sys/bus/pci/drivers/%s/unbind\n", pci_name(pdev),
 		       pdev->dev.driver->name, pci_name(pdev), pdev->dev.driver->name);
 		error = -EBUSY;
@@ -110,7 +116,12 @@ static int read_device(char *text, struct entry *entry)
 		pr_err("protect: there is no device %s\n", text);
 		return -ENODEV;
 	}
-	error = refuse_bound(pdev);
+	if (pdev->hdr_type == PCI_HEADER_TYPE_NORMAL) {
+		error = refuse_bound(pdev);
+	} else {
+		pr_err("protect: %s is a bridge, which does no DMA\n", text);
+		error = -EINVAL;
+	}
 	pci_dev_put(pdev);
 	return error;
 }

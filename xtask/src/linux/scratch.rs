@@ -15,8 +15,9 @@ pub(super) struct Scratch {
 }
 
 impl Scratch {
-    pub(super) fn new(store: &Store) -> Result<Self, Failure> {
-        let folder = store.folder.join("scratch");
+    /// For the guest of this name.
+    pub(super) fn new(store: &Store, name: &str) -> Result<Self, Failure> {
+        let folder = store.folder.join("scratch").join(name);
         fs::create_dir_all(&folder).map_err(Failure::file(&folder))?;
         // No two pages are the same.
         let bytes: Vec<u8> =

@@ -56,8 +56,10 @@ protect() {
 count() { sed -n "s/^$1 .* $2 \([0-9]*\).*/\1/p" $SEEN/devices; }
 # of_units NAME: a number of the units, summed up.
 of_units() { sed -n "s/.* $1 \([0-9]*\).*/\1/p" $SEEN/units | awk '{ sum += $1 } END { print sum + 0 }'; }
+# has_faults COUNT: whether so many were recorded. They are looked for ten times a second.
+has_faults() { [ "$(of_units faults)" -ge "$1" ]; }
 
-# until_true COMMAND...: waits for it, ten seconds at most.
+# until_true COMMAND...: waits for it, ten seconds at most. What the shell puts in for $(...) it puts in once.
 until_true() {
 	for turn in $(seq 100); do
 		"$@" >/dev/null 2>&1 && return
@@ -66,13 +68,23 @@ until_true() {
 	return 1
 }
 
-# The first network card, with QEMU's router behind it.
-card() { basename "$(readlink -f /sys/class/net/eth0/device)"; }
-card_up() {
-	until_true [ -e /sys/class/net/eth0 ] || return
-	ifconfig eth0 10.0.2.15 netmask 255.255.255.0 up
-	until_true ping -c 1 -W 1 10.0.2.2
+# name_of CARD: the network interface of a network card.
+name_of() { ls "/sys/bus/pci/devices/$1/net"; }
+is_linked() { [ "$(cat "/sys/class/net/$1/carrier")" = 1 ]; }
+# starts CARD NETWORK: a network card gets its address in 10.0.NETWORK.0/24, where QEMU's router is. It takes seconds to have a link.
+starts() { until_true name_of "$1" && ifconfig "$(name_of "$1")" "10.0.$2.15" netmask 255.255.255.0 up; }
+comes_up() { starts "$1" "$2" && until_true is_linked "$(name_of "$1")"; }
+# reaches CARD NETWORK: whether packets get to that router and back.
+reaches() { comes_up "$1" "$2" && until_true ping -c 1 -W 1 "10.0.$2.2"; }
+# is_cut_off CARD NETWORK: whether they do not.
+is_cut_off() {
+	comes_up "$1" "$2" || return
+	if ping -c 2 -W 1 "10.0.$2.2" >/dev/null; then return 1; fi
 }
+
+# The first network card.
+card() { basename "$(readlink -f /sys/class/net/eth0/device)"; }
+card_up() { until_true [ -e /sys/class/net/eth0 ] && reaches "$(card)" 2; }
 # fetched: the checksum of what the host sends.
 fetched() { nc 10.0.2.100 80 </dev/null | md5sum | cut -d' ' -f1; }
 

@@ -8,13 +8,13 @@ edu=$(pci_of 1234:11e8)
 attacked() {
 	hush
 	echo "$1 3" >$TESTS/attack || fail "the attacker does not work"
-	until_true [ "$(dmesg | grep -c "attack: $1, while mapped $2, after the unmap $3")" = 3 ]
+	[ "$(dmesg | grep -c "attack: $1, while mapped $2, after the unmap $3")" = 3 ]
 }
 
 attacked buffer landed landed || fail "no write lands, so nothing is shown"
 protect "$edu" || fail "the attacker is not protected"
 attacked buffer landed refused || fail "S2 strict: the device has written to a buffer after its unmap"
-until_true [ "$(of_units faults)" -ge 3 ] || fail "S2 strict: the writes were refused, and no fault was recorded"
+until_true has_faults 3 || fail "S2 strict: the writes were refused, and no fault was recorded"
 # By the address of the memory itself, as a driver would that knows nothing of an IOMMU.
 attacked memory refused refused || fail "S1 reach: the device has written to memory that was never mapped for it"
 

@@ -46,7 +46,7 @@ sed -n 's/.* ecap \([^ ]*\).*/ecap \1/p' $SEEN/units 2>/dev/null
 sed 's/^/ecap 0x/' /sys/class/iommu/*/intel-iommu/ecap 2>/dev/null
 
 # The cards are still: nothing else maps.
-for pair in "2k 2048 16384 32" "64k 65536 4096 1"; do
+for pair in "2k 2048 16384 32" "64k 65536 16384 1"; do
 	set -- $pair
 	echo "$SENDER $2 1024 $4" >$TESTS/pairs || fail "pairs do not work"
 	before=$(maps $SENDER)
@@ -69,7 +69,7 @@ for bytes in 64 1400; do
 	[ $((($(received "$to") - before) * 100)) -ge $((DATAGRAMS * 99)) ] || fail "$to has not received what $from has sent"
 done
 
-echo "/dev/nvme0n1 1000" >$TESTS/reads || fail "reads do not work"
+echo "/dev/nvme0n1 2000" >$TESTS/reads || fail "reads do not work"
 before=$(maps $DISK)
 work nvme-read-4k reads "/dev/nvme0n1 $READS"
 have_mapped "$READS" $DISK "$before"

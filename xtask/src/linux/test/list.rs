@@ -1,0 +1,179 @@
+//! The machines of the tests, and what each does.
+
+use super::scenario::{PLAIN, Scenario, With};
+
+const STRICT: &[(&str, &str)] = &[("POLICY", "portcullis/strict")];
+const DEFERRED: &[(&str, &str)] = &[("POLICY", "portcullis/deferred")];
+const MAGAZINE: &[(&str, &str)] = &[("POLICY", "magazine/strict")];
+
+pub(super) const ATTACK: Scenario = Scenario { name: "attack", job: include_str!("../jobs/attack.sh"), ..PLAIN };
+const TRAFFIC: Scenario =
+    Scenario { name: "traffic", job: include_str!("../jobs/traffic.sh"), cpus: 4, has_traffic: true, ..PLAIN };
+const MEMORY: Scenario = Scenario { name: "memory", job: include_str!("../jobs/memory.sh"), cpus: 1, ..PLAIN };
+const REFUSED: Scenario = Scenario { job: include_str!("../jobs/refused.sh"), cpus: 1, ..PLAIN };
+
+/// A network card behind a bridge to conventional PCI, and one behind a switch that does not keep its ports apart.
+const BRIDGES: &[&str] = &[
+    "-device",
+    "pcie-root-port,id=port1,chassis=1",
+    "-device",
+    "pcie-pci-bridge,id=bridge,bus=port1",
+    "-netdev",
+    "user,id=net3,net=10.0.3.0/24",
+    "-device",
+    "e1000,netdev=net3,bus=bridge,addr=3",
+    "-device",
+    "pcie-root-port,id=port2,chassis=2",
+    "-device",
+    "x3130-upstream,id=switch,bus=port2",
+    "-device",
+    "xio3130-downstream,id=port3,bus=switch,chassis=3",
+    "-netdev",
+    "user,id=net4,net=10.0.4.0/24",
+    "-device",
+    "e1000e,netdev=net4,bus=port3",
+];
+const POLICY: Scenario = Scenario {
+    name: "policy",
+    job: include_str!("../jobs/policy.sh"),
+    has_traffic: true,
+    devices: BRIDGES,
+    modules: &["e1000"],
+    ..PLAIN
+};
+const RESERVED: Scenario = Scenario {
+    name: "reserved",
+    job: include_str!("../jobs/reserved.sh"),
+    devices: &["-netdev", "user,id=net", "-device", "e1000e,netdev=net,addr=0x10"],
+    modules: &["e1000e"],
+    with: With::Reserved,
+    ..PLAIN
+};
+
+/// Those of every run.
+pub(super) const SCENARIOS: [Scenario; 9] = [
+    ATTACK,
+    Scenario { variables: STRICT, ..TRAFFIC },
+    Scenario { variables: STRICT, ..MEMORY },
+    Scenario { name: "reboot", job: include_str!("../jobs/reboot.sh"), has_traffic: true, ..PLAIN },
+    POLICY,
+    RESERVED,
+    Scenario {
+        name: "refused-translating",
+        variables: &[("REASON", "in use .*translates with it; boot with intel_iommu=off")],
+        append: "intel_iommu=on",
+        ..REFUSED
+    },
+    Scenario {
+        name: "refused-remapping",
+        variables: &[("REASON", "remaps interrupts with it; boot with intel_iommu=off intremap=off")],
+        iommu: Some("intremap=on"),
+        ..REFUSED
+    },
+    Scenario { name: "refused-without", variables: &[("REASON", "no DMAR table")], iommu: None, ..REFUSED },
+];
+
+/// A port at which cards come and go. The kernel drives it itself, as on servers, and not through firmware.
+const HOT_PORT: &[&str] = &[
+    "-global",
+    "ICH9-LPC.acpi-pci-hotplug-with-bridge-support=off",
+    "-device",
+    "pcie-root-port,id=hot,chassis=1",
+    "-netdev",
+    "user,id=net",
+];
+const HOTPLUG: Scenario = Scenario {
+    name: "hotplug",
+    job: include_str!("../jobs/hotplug.sh"),
+    devices: HOT_PORT,
+    modules: &["e1000e"],
+    with: With::Monitor,
+    ..PLAIN
+};
+
+/// Five network cards and five disks; `models.sh` knows of them.
+const CARDS_AND_DISKS: &[&str] = &[
+    "-netdev",
+    "user,id=net1,net=10.0.11.0/24",
+    "-device",
+    "e1000e,netdev=net1,addr=0x11",
+    "-netdev",
+    "user,id=net2,net=10.0.12.0/24",
+    "-device",
+    "e1000,netdev=net2,addr=0x12",
+    "-netdev",
+    "user,id=net3,net=10.0.13.0/24",
+    "-device",
+    "vmxnet3,netdev=net3,addr=0x13",
+    "-netdev",
+    "user,id=net4,net=10.0.14.0/24",
+    "-device",
+    "rtl8139,netdev=net4,addr=0x14",
+    "-netdev",
+    "user,id=net5,net=10.0.15.0/24",
+    "-device",
+    "virtio-net-pci,netdev=net5,addr=0x15,iommu_platform=on,disable-legacy=on",
+    "-device",
+    "virtio-blk-pci,drive=disk1,addr=0x16,iommu_platform=on,disable-legacy=on",
+    "-device",
+    "nvme,drive=disk2,serial=one,addr=0x17",
+    "-device",
+    "qemu-xhci,id=usb,addr=0x18",
+    "-device",
+    "usb-storage,drive=disk3,bus=usb.0",
+    "-device",
+    "megasas,id=raid,addr=0x19",
+    "-device",
+    "scsi-hd,drive=disk4,bus=raid.0",
+    // At 00:1f.2, where the machine has it.
+    "-device",
+    "ide-hd,drive=disk5,bus=ide.0",
+];
+const MODELS: Scenario = Scenario {
+    name: "models",
+    job: include_str!("../jobs/models.sh"),
+    devices: CARDS_AND_DISKS,
+    disks: 5,
+    modules: &[
+        "e1000e",
+        "e1000",
+        "vmxnet3",
+        "8139cp",
+        "virtio_net",
+        "virtio_blk",
+        "nvme",
+        "xhci_pci",
+        "usb_storage",
+        "megaraid_sas",
+        "sd_mod",
+        "ahci",
+    ],
+    ..PLAIN
+};
+const KEXEC: Scenario =
+    Scenario { name: "kexec", job: include_str!("../jobs/kexec.sh"), has_traffic: true, with: With::Kexec, ..PLAIN };
+
+/// Those that `--full` adds.
+pub(super) const FURTHER: [Scenario; 8] = [
+    Scenario { name: "traffic-deferred", variables: DEFERRED, ..TRAFFIC },
+    Scenario { name: "memory-magazine", variables: MAGAZINE, ..MEMORY },
+    Scenario { name: "traffic-magazine", variables: MAGAZINE, ..TRAFFIC },
+    Scenario { name: "traffic-preempt", variables: STRICT, append: "intel_iommu=off preempt=full", ..TRAFFIC },
+    Scenario {
+        name: "traffic-caching-mode",
+        variables: STRICT,
+        iommu: Some("intremap=off,caching-mode=on,aw-bits=48"),
+        ..TRAFFIC
+    },
+    HOTPLUG,
+    MODELS,
+    KEXEC,
+];
+
+/// One of those that `--full` adds, whose output is read.
+pub(super) const TRACE: Scenario =
+    Scenario { name: "trace", job: include_str!("../jobs/trace.sh"), has_traffic: true, ..PLAIN };
+
+/// Those of `--full` on an older kernel, with the same Rust half.
+pub(super) const OLDER: [Scenario; 2] =
+    [Scenario { name: "older-attack", ..ATTACK }, Scenario { name: "older-traffic", variables: STRICT, ..TRAFFIC }];

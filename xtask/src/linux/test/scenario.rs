@@ -1,0 +1,126 @@
+//! A machine and what it is to do.
+
+use crate::failure::Failure;
+use crate::linux::dmar;
+use crate::linux::guest::{Guest, Transcript};
+use crate::linux::kernel::Kernel;
+use crate::linux::kexec;
+use crate::linux::module::Modules;
+use crate::linux::packages::Store;
+use crate::linux::scratch::Scratch;
+use std::path::PathBuf;
+use std::process;
+use std::time::Duration;
+
+/// A machine and what it is to do.
+#[derive(Clone, Copy)]
+pub(super) struct Scenario {
+    pub(super) name: &'static str,
+    pub(super) job: &'static str,
+    /// Variables of the job's shell.
+    pub(super) variables: &'static [(&'static str, &'static str)],
+    pub(super) append: &'static str,
+    pub(super) cpus: u32,
+    /// Options of the machine's IOMMU; `None` for a machine without one.
+    pub(super) iommu: Option<&'static str>,
+    /// Whether it has a disk and a network card, and not only the attacker.
+    pub(super) has_traffic: bool,
+    /// More of QEMU's arguments, and how many disks more they name: `disk1` and so on.
+    pub(super) devices: &'static [&'static str],
+    pub(super) disks: u32,
+    /// More of the kernel's modules.
+    pub(super) modules: &'static [&'static str],
+    pub(super) with: With,
+}
+
+/// What few machines have.
+#[derive(Clone, Copy)]
+pub(super) enum With {
+    Nothing,
+    /// QEMU's monitor at the second serial port: the guest changes its own machine.
+    Monitor,
+    /// A table of firmware's that reserves memory for the attacker and for the device 0000:00:10.0.
+    Reserved,
+    /// A kernel, and the program that starts it.
+    Kexec,
+}
+
+/// What most have in common.
+pub(super) const PLAIN: Scenario = Scenario {
+    name: "",
+    job: "",
+    variables: &[],
+    append: "intel_iommu=off",
+    cpus: 2,
+    iommu: Some("intremap=off"),
+    has_traffic: false,
+    devices: &[],
+    disks: 0,
+    modules: &[],
+    with: With::Nothing,
+};
+const ATTACKER: [&str; 2] = ["-device", "edu,dma_mask=0xffffffffffff,addr=1"];
+
+impl Scenario {
+    pub(super) fn run(&self, store: &Store, kernel: &Kernel, modules: &Modules) -> Result<Transcript, Failure> {
+        let scratch = Scratch::new(store, self.name)?;
+        let devices = self.devices(&scratch)?;
+        let mut drivers = self.modules.to_vec();
+        if self.has_traffic {
+            drivers.extend(["e1000e", "nvme"]);
+        }
+        let further = self.files(&scratch, kernel)?;
+        let mut files = modules.files();
+        files.extend(further.iter().map(|(name, path)| (*name, path.as_path())));
+        let assigned = self.variables.iter().map(|(name, value)| format!("{name}='{value}'\n"));
+        let guest = Guest {
+            name: self.name,
+            kernel,
+            append: self.append,
+            cpus: self.cpus,
+            memory_mib: 512,
+            icount: false,
+            iommu: self.iommu,
+            devices: &devices.iter().map(String::as_str).collect::<Vec<_>>(),
+            modules: &drivers,
+            files: &files,
+            job: &assigned.chain([self.job.to_owned()]).collect::<String>(),
+            allowed: &[],
+            limit: Duration::from_secs(180),
+        };
+        guest.run(store)
+    }
+
+    /// What QEMU is told of the machine's devices.
+    fn devices(&self, scratch: &Scratch) -> Result<Vec<String>, Failure> {
+        let mut all = ATTACKER.map(str::to_owned).to_vec();
+        let mut add = |arguments: &[&str]| all.extend(arguments.iter().map(|&argument| argument.to_owned()));
+        if self.has_traffic {
+            add(&["-netdev", &scratch.card(), "-device", "e1000e,netdev=net"]);
+            add(&["-drive", &scratch.disk("disk")?, "-device", "nvme,drive=disk,serial=one"]);
+        }
+        for number in 1..=self.disks {
+            add(&["-drive", &scratch.disk(&format!("disk{number}"))?]);
+        }
+        add(self.devices);
+        if let With::Monitor = self.with {
+            // QEMU connects to itself, by a name that is no file.
+            let socket = format!("path=portcullis-{}-{},abstract=on", process::id(), self.name);
+            add(&["-chardev", &format!("socket,id=monitor,{socket},server=on,wait=off"), "-mon", "chardev=monitor"]);
+            add(&["-chardev", &format!("socket,id=wire,{socket}"), "-serial", "chardev:wire"]);
+        }
+        Ok(all)
+    }
+
+    /// What the guest has as files besides the modules.
+    fn files(&self, scratch: &Scratch, kernel: &Kernel) -> Result<Vec<(&'static str, PathBuf)>, Failure> {
+        match self.with {
+            With::Nothing | With::Monitor => Ok(Vec::new()),
+            With::Reserved => {
+                let table = dmar::table(0x1fff_0000..0x2000_0000, &[(0x01, 0), (0x10, 0)]);
+                Ok(vec![(dmar::PLACE, scratch.file("dmar.aml", &table)?)])
+            }
+            With::Kexec => Ok(vec![("bin/kexec", kexec::program(scratch)?), ("vmlinuz", kernel.image())]),
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! The module's own trace, read by the program that compares designs.
+
+use super::list::TRACE;
+use crate::failure::Failure;
+use crate::linux::command::output;
+use crate::linux::kernel::Kernel;
+use crate::linux::module::Modules;
+use crate::linux::packages::Store;
+use crate::workspace::{Workspace, cargo};
+use serde::Deserialize;
+use std::fs;
+use std::process::Command;
+
+/// What `trace.sh` prints in front of the trace, and behind it.
+const BEGIN: &str = "TRACE-BEGIN";
+const END: &str = "TRACE-END";
+
+/// What the program says of a trace.
+#[derive(Debug, PartialEq, Eq, Deserialize)]
+struct Counted {
+    maps: u64,
+    unmaps: u64,
+    unmatched_maps: u64,
+    unmatched_unmaps: u64,
+}
+
+#[derive(Deserialize)]
+struct Document {
+    input: Vec<Counted>,
+}
+
+impl Counted {
+    fn read(document: &str) -> Option<Self> {
+        let document: Document = serde_json::from_str(document).ok()?;
+        document.input.into_iter().next()
+    }
+}
+
+/// A guest traces devices from before their drivers come until after they have gone. The program sees every map, and an unmap for each.
+pub(super) fn compared(
+    workspace: &Workspace,
+    store: &Store,
+    kernel: &Kernel,
+    modules: &Modules,
+) -> Result<(), Failure> {
+    let transcript = TRACE.run(store, kernel, modules)?;
+    let trace = between(&transcript.lines).join("\n") + "\n";
+    let path = store.folder.join("logs/trace.txt");
+    fs::write(&path, &trace).map_err(Failure::file(&path))?;
+    let mut command = Command::new(cargo());
+    command.args(["run", "--quiet", "--release", "--package", "portcullis-cli", "--", "compare", "--json"]);
+    let printed = output(command.arg(&path).current_dir(&workspace.root))?;
+    let count = |event: &str| trace.matches(&format!(": {event}: ")).count() as u64;
+    let (maps, unmaps) = (count("portcullis_map"), count("portcullis_unmap"));
+    let expected = Counted { maps, unmaps, unmatched_maps: 0, unmatched_unmaps: 0 };
+    let counted = Counted::read(&printed);
+    if maps > 0 && counted.as_ref() == Some(&expected) {
+        return Ok(());
+    }
+    let reason = format!("`portcullis compare` counts {counted:?} where there is {expected:?}");
+    Err(Failure::Contents { path, reason })
+}
+
+/// The lines between the two that the job prints for that.
+fn between(lines: &[String]) -> &[String] {
+    let at = |mark: &str| lines.iter().position(|line| line == mark);
+    match (at(BEGIN), at(END)) {
+        (Some(begin), Some(end)) if begin < end => &lines[begin + 1..end],
+        _ => &[],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Counted, between};
+
+    fn lines(text: &[&str]) -> Vec<String> {
+        text.iter().map(|&line| line.to_owned()).collect()
+    }
+
+    #[test]
+    fn the_trace_is_between_its_marks() {
+        assert_eq!(between(&lines(&["a", "TRACE-BEGIN", "b", "c", "TRACE-END", "d"])), ["b", "c"]);
+        assert!(between(&lines(&["TRACE-END", "TRACE-BEGIN", "b"])).is_empty());
+        assert!(between(&lines(&["TRACE-BEGIN", "b"])).is_empty());
+    }
+
+    #[test]
+    fn the_counts_are_those_of_the_first_trace() {
+        let document =
+            r#"{"input": [{"file": "x", "maps": 3, "unmaps": 2, "unmatched_maps": 1, "unmatched_unmaps": 0}]}"#;
+        let expected = Counted { maps: 3, unmaps: 2, unmatched_maps: 1, unmatched_unmaps: 0 };
+        assert_eq!(Counted::read(document), Some(expected));
+        assert_eq!(Counted::read("{}"), None);
+    }
+}
