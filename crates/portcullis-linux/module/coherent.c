@@ -18,6 +18,16 @@ static gfp_t any_zone(gfp_t gfp)
 	return gfp & ~(__GFP_DMA | __GFP_DMA32 | __GFP_HIGHMEM | __GFP_COMP);
 }
 
+/* What drivers rely on: memory that the device can drive, at a multiple of its size. */
+static struct pcr_wish wish_of(struct device *dev, size_t size)
+{
+	return (struct pcr_wish) {
+		.limit = dev->coherent_dma_mask >= pc_device_of(dev)->last ? U64_MAX : dev->coherent_dma_mask,
+		.alignment = roundup_pow_of_two(size),
+		.is_lasting = true,
+	};
+}
+
 static bool note(struct pc_device *device, u64 at)
 {
 	if (at == DMA_MAPPING_ERROR) {
@@ -34,8 +44,8 @@ static bool unmap(struct device *dev, dma_addr_t at, bool is_list, size_t size)
 	struct pc_device *device = pc_device_of(dev);
 	int error = is_list ? pcr_unmap_list(device->space, at) : pcr_unmap(device->space, at, size);
 
-	if (WARN_ONCE(error, "portcullis: %s: %pad was not unmapped\n", dev_name(dev), &at)) {
-		this_cpu_inc(device->counts->failed);
+	if (error) {
+		pc_was_not_unmapped(device, at, error);
 		return false;
 	}
 	atomic64_dec(&device->lasting);
@@ -47,10 +57,11 @@ struct page *pc_alloc_pages(struct device *dev, size_t size, dma_addr_t *at, enu
 {
 	struct pc_device *device = pc_device_of(dev);
 	struct page *page = alloc_pages_node(dev_to_node(dev), any_zone(gfp) | __GFP_ZERO, get_order(size));
+	struct pcr_wish wish = wish_of(dev, PAGE_ALIGN(size));
 
 	if (!page)
 		return NULL;
-	*at = pcr_map_with(device->space, page_to_phys(page), PAGE_ALIGN(size), dir, dev->coherent_dma_mask, true);
+	*at = pcr_map_with(device->space, page_to_phys(page), PAGE_ALIGN(size), dir, &wish);
 	if (note(device, *at))
 		return page;
 	__free_pages(page, get_order(size));
@@ -87,12 +98,13 @@ static struct page **single_pages(struct device *dev, size_t count, gfp_t gfp)
 
 static u64 map_single_pages(struct device *dev, struct page **pages, size_t count)
 {
+	struct pcr_wish wish = wish_of(dev, count << PAGE_SHIFT);
 	struct sg_table table;
 	u64 at;
 
 	if (sg_alloc_table_from_pages(&table, pages, count, 0, count << PAGE_SHIFT, GFP_KERNEL))
 		return DMA_MAPPING_ERROR;
-	at = pcr_map_list(pc_device_of(dev)->space, table.sgl, table.orig_nents, DMA_BIDIRECTIONAL, dev->coherent_dma_mask, true);
+	at = pcr_map_list(pc_device_of(dev)->space, table.sgl, table.orig_nents, DMA_BIDIRECTIONAL, &wish);
 	sg_free_table(&table);
 	return at;
 }
@@ -106,17 +118,16 @@ static void *alloc_scattered(struct device *dev, size_t size, dma_addr_t *at, gf
 
 	if (!pages)
 		return NULL;
-	memory = vmap(pages, count, VM_MAP, PAGE_KERNEL);
-	if (!memory)
-		goto out;
-	*at = map_single_pages(dev, pages, count);
-	if (note(pc_device_of(dev), *at)) {
-		kvfree(pages);
-		return memory;
+	/* The pages, and their list, are the mapping's. */
+	memory = vmap(pages, count, VM_MAP | VM_MAP_PUT_PAGES, PAGE_KERNEL);
+	if (!memory) {
+		free_single(pages, count);
+		return NULL;
 	}
-	vunmap(memory);
-out:
-	free_single(pages, count);
+	*at = map_single_pages(dev, pages, count);
+	if (note(pc_device_of(dev), *at))
+		return memory;
+	vfree(memory);
 	return NULL;
 }
 
@@ -132,17 +143,6 @@ void *pc_alloc(struct device *dev, size_t size, dma_addr_t *at, gfp_t gfp, unsig
 	return scatters ? alloc_scattered(dev, size, at, gfp) : NULL;
 }
 
-static void free_scattered(void *memory, size_t count)
-{
-	struct page **pages = kvcalloc(count, sizeof(*pages), GFP_KERNEL | __GFP_NOFAIL);
-	size_t i;
-
-	for (i = 0; i < count; i++)
-		pages[i] = vmalloc_to_page(memory + (i << PAGE_SHIFT));
-	vunmap(memory);
-	free_single(pages, count);
-}
-
 void pc_free(struct device *dev, size_t size, void *memory, dma_addr_t at, unsigned long attrs)
 {
 	size = PAGE_ALIGN(size);
@@ -151,7 +151,7 @@ void pc_free(struct device *dev, size_t size, void *memory, dma_addr_t at, unsig
 		return;
 	}
 	if (unmap(dev, at, true, size))
-		free_scattered(memory, size >> PAGE_SHIFT);
+		vfree(memory);
 }
 
 static struct page *page_at(void *memory, size_t index)

@@ -29,11 +29,12 @@ static __always_inline dma_addr_t note_map(struct pc_device *device, u64 at, u64
 static __always_inline dma_addr_t map(struct device *dev, u64 phys, size_t size, enum dma_data_direction dir)
 {
 	struct pc_device *device = pc_device_of(dev);
-	u64 limit = *dev->dma_mask;
+	struct pcr_wish wish;
 
-	if (likely(limit >= device->last))
+	if (likely(*dev->dma_mask >= device->last))
 		return note_map(device, pcr_map(device->space, phys, size, dir), phys, size, dir);
-	return note_map(device, pcr_map_with(device->space, phys, size, dir, limit, false), phys, size, dir);
+	wish = (struct pcr_wish) { .limit = *dev->dma_mask, .alignment = 1 };
+	return note_map(device, pcr_map_with(device->space, phys, size, dir, &wish), phys, size, dir);
 }
 
 static dma_addr_t map_page(struct device *dev, struct page *page, unsigned long offset, size_t size,
@@ -51,12 +52,13 @@ static dma_addr_t map_resource(struct device *dev, phys_addr_t phys, size_t size
 static void unmap_page(struct device *dev, dma_addr_t at, size_t size, enum dma_data_direction dir, unsigned long attrs)
 {
 	struct pc_device *device = pc_device_of(dev);
+	int error;
 
 	/* Before: another CPU may be given the address as soon as it is unmapped. */
 	trace_portcullis_unmap(dev, at, size, dir);
-	/* The DMA API has no way to tell the driver. What the device may still write must not be used. */
-	if (WARN_ONCE(pcr_unmap(device->space, at, size), "portcullis: %s: %pad was not unmapped\n", dev_name(dev), &at)) {
-		this_cpu_inc(device->counts->failed);
+	error = pcr_unmap(device->space, at, size);
+	if (unlikely(error)) {
+		pc_was_not_unmapped(device, at, error);
 		return;
 	}
 	this_cpu_inc(device->counts->unmaps);
@@ -84,22 +86,52 @@ static u64 start_of(struct scatterlist *list)
 	return sg_dma_address(list) & PAGE_MASK;
 }
 
+/* Whether a piece would lie across a boundary that its device cannot cross. */
+static bool is_broken(struct device *dev, struct scatterlist *list, int count, u64 at)
+{
+	u64 mask = dma_get_seg_boundary(dev);
+	struct scatterlist *piece;
+	int i;
+
+	for_each_sg(list, piece, count, i) {
+		if (((at + offset_in_page(piece->offset)) & mask) + piece->length - 1 > mask)
+			return true;
+		at += extent_of(piece);
+	}
+	return false;
+}
+
+/* All pieces in one run of pages, each from a page of its own: one map, one unmap. Returns where that begins. */
+static u64 map_run(struct device *dev, struct scatterlist *list, int count, enum dma_data_direction dir)
+{
+	struct pc_device *device = pc_device_of(dev);
+	struct pcr_wish wish = { .limit = *dev->dma_mask, .alignment = 1 };
+	u64 at;
+
+	if (likely(wish.limit >= device->last))
+		wish.limit = U64_MAX;
+	at = pcr_map_list(device->space, list, count, dir, &wish);
+	if (at == DMA_MAPPING_ERROR || !is_broken(dev, list, count, at))
+		return at;
+	/* Within one boundary none is crossed, if all of it is no longer than that. */
+	pcr_unmap_list(device->space, at);
+	wish.boundary = (u64)dma_get_seg_boundary(dev) + 1;
+	return pcr_map_list(device->space, list, count, dir, &wish);
+}
+
 static int map_sg(struct device *dev, struct scatterlist *list, int count, enum dma_data_direction dir,
 		  unsigned long attrs)
 {
 	struct pc_device *device = pc_device_of(dev);
-	u64 limit = *dev->dma_mask, at, first;
+	u64 at = map_run(dev, list, count, dir);
 	struct scatterlist *piece;
 	size_t bytes = 0;
 	int i;
 
-	/* All pieces lie in one run of pages, each from a page of its own: one map, one unmap. */
-	first = pcr_map_list(device->space, list, count, dir, limit, false);
-	if (unlikely(first == DMA_MAPPING_ERROR)) {
+	if (unlikely(at == DMA_MAPPING_ERROR)) {
 		this_cpu_inc(device->counts->failed);
 		return -ENOMEM;
 	}
-	at = first;
 	for_each_sg(list, piece, count, i) {
 		sg_dma_address(piece) = at + offset_in_page(piece->offset);
 		sg_dma_len(piece) = piece->length;
@@ -117,13 +149,13 @@ static void unmap_sg(struct device *dev, struct scatterlist *list, int count, en
 {
 	struct pc_device *device = pc_device_of(dev);
 	struct scatterlist *piece;
-	int i;
+	int i, error;
 
 	for_each_sg(list, piece, count, i)
 		trace_portcullis_unmap(dev, sg_dma_address(piece), sg_dma_len(piece), dir);
-	if (WARN_ONCE(pcr_unmap_list(device->space, start_of(list)), "portcullis: %s: a list at %#llx was not unmapped\n",
-		      dev_name(dev), start_of(list))) {
-		this_cpu_inc(device->counts->failed);
+	error = pcr_unmap_list(device->space, start_of(list));
+	if (unlikely(error)) {
+		pc_was_not_unmapped(device, start_of(list), error);
 		return;
 	}
 	this_cpu_inc(device->counts->unmaps);
@@ -159,7 +191,7 @@ static u64 get_required_mask(struct device *dev)
 const struct dma_map_ops pc_ops = {
 	.alloc = pc_alloc,
 	.free = pc_free,
-#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 11, 0)
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 10, 0)
 	.alloc_pages_op = pc_alloc_pages,
 #else
 	.alloc_pages = pc_alloc_pages,

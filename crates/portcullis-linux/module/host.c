@@ -12,6 +12,10 @@
 
 #include "portcullis.h"
 
+#ifdef CONFIG_PREEMPT_RT
+#error "with PREEMPT_RT, memory is not to be had where the library asks for it"
+#endif
+
 /* As Platform and LockClass of the library have them. */
 #define CPU_WORDS 8
 #define LOCK_CLASSES 10
@@ -53,7 +57,8 @@ static bool may_sleep(void)
 {
 	int slot;
 
-	if (!atomic_read(&sleeper_count) || !in_task() || irqs_disabled())
+	/* Who reclaims memory may write to a disk of ours, by maps that must not sleep. */
+	if (!atomic_read(&sleeper_count) || !in_task() || irqs_disabled() || current->flags & PF_MEMALLOC)
 		return false;
 	for (slot = 0; slot < ARRAY_SIZE(sleepers); slot++)
 		if (READ_ONCE(sleepers[slot]) == current)
@@ -161,8 +166,8 @@ bool pcs_exchange_at(u64 __percpu *words, u32 cpu, size_t word, u64 old, u64 new
 	return done;
 }
 
-/* Never goes back, and may be asked in any context. */
-u64 pcs_now_ns(void) { return ktime_get_mono_fast_ns(); }
+/* Not in an NMI. */
+u64 pcs_now_ns(void) { return ktime_get_ns(); }
 
 /* Preemption off for a few dozen instructions: cheaper than rcu_read_lock, and grace periods wait for it as well. */
 void pcs_rcu_lock(void) { rcu_read_lock_sched(); }
@@ -170,7 +175,7 @@ void pcs_rcu_unlock(void) { rcu_read_unlock_sched(); }
 u64 pcs_rcu_now(void) { return start_poll_synchronize_rcu(); }
 bool pcs_rcu_is_over(u64 name) { return poll_state_synchronize_rcu(name); }
 
-u32 pc_flush_instruction(void)
+u8 pc_flush_instruction(void)
 {
 	return boot_cpu_has(X86_FEATURE_CLWB) ? 2 : boot_cpu_has(X86_FEATURE_CLFLUSHOPT) ? 1 : 0;
 }

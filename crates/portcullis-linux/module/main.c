@@ -42,7 +42,7 @@ static struct platform_driver driver = { .driver = { .name = "portcullis" }, .sh
 /* Hardware that loses power forgets its tables, and devices would be let through before they are told anew. */
 static int on_suspend(struct notifier_block *block, unsigned long event, void *data)
 {
-	if (event != PM_SUSPEND_PREPARE && event != PM_HIBERNATION_PREPARE)
+	if (event != PM_SUSPEND_PREPARE && event != PM_HIBERNATION_PREPARE && event != PM_RESTORE_PREPARE)
 		return NOTIFY_DONE;
 	pr_err("this machine does not sleep while portcullis is loaded; unload it first\n");
 	return NOTIFY_BAD;

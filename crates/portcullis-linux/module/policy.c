@@ -161,6 +161,22 @@ static int read_entries(char *text, struct entry *to, int *count)
 	return 0;
 }
 
+/* What is bound already passes through, and whoever believes that it is protected is told. */
+static void warn_of_bound(void)
+{
+	struct pci_dev *pdev = NULL;
+	struct pc_policy policy;
+	bool is_named;
+
+	for_each_pci_dev(pdev) {
+		device_lock(&pdev->dev);
+		if (pdev->dev.driver && !pdev->dev.dma_ops && find(pdev, &policy, &is_named))
+			pr_warn("%s is bound to %s, and not protected until it is bound anew\n", pci_name(pdev),
+				pdev->dev.driver->name);
+		device_unlock(&pdev->dev);
+	}
+}
+
 static int set_protect(const char *text, const struct kernel_param *parameter)
 {
 	struct entry *read = kcalloc(ENTRIES, sizeof(*read), GFP_KERNEL);
@@ -175,6 +191,9 @@ static int set_protect(const char *text, const struct kernel_param *parameter)
 		swap(entries, read);
 		entry_count = count;
 		mutex_unlock(&entries_lock);
+		/* Before the units are up, what starts them warns. */
+		if (pc_unit_count)
+			warn_of_bound();
 	}
 	kfree(copy);
 	kfree(read);
@@ -216,8 +235,24 @@ MODULE_PARM_DESC(protect, "DEVICE[=DESIGN[/strict|deferred]],...; DEVICE is all,
 /* Shut out, for a device that was named is not let loose: a driver that programs it finds that nothing gets through. */
 static void shut_out(struct pci_dev *pdev)
 {
-	if (!pc_pass_through(pdev, false))
+	if (pc_pass_through(pdev, false))
+		pr_err("%s cannot even be shut out: it reaches all memory\n", pci_name(pdev));
+	else
 		pr_err("%s stays shut out until its driver is unbound\n", pci_name(pdev));
+}
+
+static void unprotect(void *pdev)
+{
+	pc_unprotect(pdev);
+}
+
+/*
+ * The device is protected until the last resource is released that its driver has left to the driver core, also where probing fails: what
+ * is registered first is released last.
+ */
+static int protect(struct pci_dev *pdev, const struct pc_policy *policy)
+{
+	return pc_protect(pdev, policy) ?: devm_add_action_or_reset(&pdev->dev, unprotect, pdev);
 }
 
 static void bind(struct pci_dev *pdev)
@@ -225,19 +260,12 @@ static void bind(struct pci_dev *pdev)
 	struct pc_policy policy;
 	bool is_named;
 
-	if (!find(pdev, &policy, &is_named) || !pc_protect(pdev, &policy))
+	if (!find(pdev, &policy, &is_named) || !protect(pdev, &policy))
 		return;
 	if (is_named)
 		shut_out(pdev);
 	else
 		pr_warn("%s passes through, for it cannot be protected\n", pci_name(pdev));
-}
-
-static void unbound(struct pci_dev *pdev)
-{
-	/* One that was shut out is let through again. */
-	if (!pc_unprotect(pdev))
-		pc_pass_through(pdev, true);
 }
 
 static int on_event(struct notifier_block *block, unsigned long event, void *data)
@@ -253,7 +281,8 @@ static int on_event(struct notifier_block *block, unsigned long event, void *dat
 		break;
 	case BUS_NOTIFY_DRIVER_NOT_BOUND:
 	case BUS_NOTIFY_UNBOUND_DRIVER:
-		unbound(pdev);
+		/* One that was shut out is let through again. */
+		pc_pass_through(pdev, true);
 		break;
 	case BUS_NOTIFY_REMOVED_DEVICE:
 		pc_forget(pdev);
@@ -267,14 +296,7 @@ static struct notifier_block notifier = { .notifier_call = on_event };
 /* The devices that are there pass through; none comes or goes meanwhile. */
 int pc_policy_start(void)
 {
-	struct pci_dev *pdev = NULL;
-	struct pc_policy policy;
-	bool is_named;
-
-	for_each_pci_dev(pdev)
-		if (pdev->dev.driver && find(pdev, &policy, &is_named))
-			pr_warn("%s is bound to %s, and passes through until it is bound anew\n", pci_name(pdev),
-				pdev->dev.driver->name);
+	warn_of_bound();
 	return bus_register_notifier(&pci_bus_type, &notifier);
 }
 

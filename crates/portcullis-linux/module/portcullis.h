@@ -29,19 +29,30 @@ struct pcr_unit_use {
 	u32 address_bits, pass_through;
 };
 
+struct pcr_window {
+	u64 start, bytes;
+};
+
 struct pcr_opening {
 	const char *design;
 	size_t design_len;
+	const struct pcr_window *windows;
+	size_t window_count;
 	u16 segment, source;
 	u8 address_bits;
 	bool is_deferred, maps_reserved;
+};
+
+struct pcr_wish {
+	u64 limit, alignment, boundary;
+	bool is_lasting;
 };
 
 struct pcr_space_use {
 	u64 live_ranges, queued_unmaps, table_pages, record_bytes, window_us_max;
 };
 
-int pcr_table(const void *table, size_t len, u64 direct_map, u32 flush_instruction);
+int pcr_table(const void *table, size_t len, u64 direct_map, u8 flush_instruction);
 int pcr_place(u32 index, struct pcr_place *out);
 int pcr_unit_of(u16 segment, u16 source);
 int pcr_bring_up(void __iomem *registers, u8 physical_bits, const u16 *sources, size_t count, struct pcr_unit **out);
@@ -59,8 +70,8 @@ void pcr_close(struct pcr_space *space);
 int pcr_attach(struct pcr_space *space, u16 source);
 int pcr_detach(struct pcr_space *space, u16 source);
 u64 pcr_map(struct pcr_space *space, u64 phys, u64 len, u32 direction);
-u64 pcr_map_with(struct pcr_space *space, u64 phys, u64 len, u32 direction, u64 limit, bool is_lasting);
-u64 pcr_map_list(struct pcr_space *space, void *list, u32 count, u32 direction, u64 limit, bool is_lasting);
+u64 pcr_map_with(struct pcr_space *space, u64 phys, u64 len, u32 direction, const struct pcr_wish *wish);
+u64 pcr_map_list(struct pcr_space *space, void *list, u32 count, u32 direction, const struct pcr_wish *wish);
 int pcr_unmap(struct pcr_space *space, u64 iova, u64 len);
 int pcr_unmap_list(struct pcr_space *space, u64 iova);
 s64 pcr_tick(struct pcr_space *space);
@@ -101,7 +112,7 @@ void pcs_fault(void *context, u16 source, u64 page, bool is_write, u32 reason);
 s64 pc_pages_lent(void);
 s64 pc_allocations_lent(void);
 /* How lines of the cache are written back: flush.rs numbers the instructions. */
-u32 pc_flush_instruction(void);
+u8 pc_flush_instruction(void);
 
 /* ---- units.c ---- */
 
@@ -144,6 +155,7 @@ struct pc_device {
 	struct dma_map_ops ops;		/* a copy of its own: the way from the device to here */
 	struct pcr_space *space;
 	u64 last;			/* the highest address that its domain hands out */
+	bool maps_reserved;		/* what firmware reserves for it */
 	u32 reserved;			/* mappings that are firmware's, and not its driver's */
 	bool is_ticking;
 	struct hrtimer timer;
@@ -162,8 +174,7 @@ extern struct list_head pc_devices;
 extern struct mutex pc_devices_lock;
 
 int pc_protect(struct pci_dev *pdev, const struct pc_policy *policy);
-/* Whether the device was protected. */
-bool pc_unprotect(struct pci_dev *pdev);
+void pc_unprotect(struct pci_dev *pdev);
 /* Opens another domain, of `bits` bits, while nothing is mapped. */
 int pc_reopen(struct pc_device *device, u8 bits);
 void pc_start_ticking(struct pc_device *device);
@@ -179,6 +190,9 @@ static inline void pc_has_unmapped(struct pc_device *device)
 	if (unlikely(!READ_ONCE(device->is_ticking)))
 		pc_start_ticking(device);
 }
+
+/* An unmap has failed, and the buffer goes back to its driver all the same: the DMA API knows no other way. */
+void pc_was_not_unmapped(struct pc_device *device, dma_addr_t at, int error);
 
 /* ---- policy.c ---- */
 

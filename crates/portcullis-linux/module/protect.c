@@ -9,6 +9,8 @@
 
 /* Addresses of domains are of so many bits at most: tables of four levels. */
 #define WIDEST_BITS 48
+/* Windows of a host bridge that are looked at. */
+#define WINDOWS 16
 /* How soon what an unmap has queued is looked after: the window of deferred protection, and what table pages may idle. */
 #define DEFERRED_TICK_US 500
 #define STRICT_TICK_US 100000
@@ -42,6 +44,9 @@ static enum hrtimer_restart on_tick(struct hrtimer *timer)
 		if (due_us < 0 || xchg(&device->is_ticking, true))
 			return HRTIMER_NORESTART;
 	}
+	/* What is due may be a page that idles, and an unmap that comes before that finds the timer running. */
+	if (device->policy.is_deferred)
+		due_us = min_t(s64, due_us, DEFERRED_TICK_US);
 	hrtimer_forward_now(timer, ns_to_ktime(due_us * NSEC_PER_USEC));
 	return HRTIMER_RESTART;
 }
@@ -59,6 +64,17 @@ static void stop_ticking(struct pc_device *device)
 {
 	hrtimer_cancel(&device->timer);
 	WRITE_ONCE(device->is_ticking, false);
+}
+
+/* ---- what goes wrong ---- */
+
+void pc_was_not_unmapped(struct pc_device *device, dma_addr_t at, int error)
+{
+	this_cpu_inc(device->counts->failed);
+	pr_err_ratelimited("%s: %pad was not unmapped: error %d\n", pci_name(device->pdev), &at, error);
+	/* The hardware has not confirmed it, so the device may write there still: it must not write anywhere (S11). */
+	if (error == -EIO)
+		pci_clear_master(device->pdev);
 }
 
 /* ---- what cannot be protected ---- */
@@ -88,23 +104,43 @@ static bool shares_id(struct pci_dev *pdev)
 	return false;
 }
 
-static bool is_isolating(struct pci_dev *port)
+/*
+ * Has a port send requests up, and refuse those that carry an id from elsewhere, as far as it can. Linux does that only where it drives the
+ * IOMMU itself. Returns what is on.
+ */
+static u16 isolate(struct pci_dev *port)
 {
-	const u16 wanted = PCI_ACS_SV | PCI_ACS_RR | PCI_ACS_CR | PCI_ACS_UF;
-	u16 control = 0;
+	u16 able, control;
 
-	if (port->acs_cap)
-		pci_read_config_word(port, port->acs_cap + PCI_ACS_CTRL, &control);
-	return (control & wanted) == wanted;
+	if (!port->acs_cap)
+		return 0;
+	pci_read_config_word(port, port->acs_cap + PCI_ACS_CAP, &able);
+	pci_read_config_word(port, port->acs_cap + PCI_ACS_CTRL, &control);
+	control |= able & (PCI_ACS_SV | PCI_ACS_RR | PCI_ACS_CR | PCI_ACS_UF);
+	pci_write_config_word(port, port->acs_cap + PCI_ACS_CTRL, control);
+	return control;
 }
 
-/* The port of a switch below which devices reach each other without passing the IOMMU; null where there is none. */
+/* Below a switch, devices reach each other unless the port sends all up; below any port, they may use the ids of others. */
+static u16 wanted_of(struct pci_dev *port)
+{
+	switch (pci_pcie_type(port)) {
+	case PCI_EXP_TYPE_DOWNSTREAM:
+		return PCI_ACS_SV | PCI_ACS_RR | PCI_ACS_CR | PCI_ACS_UF;
+	case PCI_EXP_TYPE_ROOT_PORT:
+		return PCI_ACS_SV;
+	default:
+		return 0;
+	}
+}
+
+/* The port that does not keep a device apart; null where there is none. */
 static struct pci_dev *open_port(struct pci_dev *pdev)
 {
 	struct pci_bus *bus;
 
 	for (bus = pdev->bus; !pci_is_root_bus(bus); bus = bus->parent)
-		if (bus->self && pci_pcie_type(bus->self) == PCI_EXP_TYPE_DOWNSTREAM && !is_isolating(bus->self))
+		if (bus->self && wanted_of(bus->self) & ~isolate(bus->self))
 			return bus->self;
 	return NULL;
 }
@@ -115,14 +151,14 @@ static bool is_exposed(struct pci_dev *pdev)
 
 	if (!port || unisolated)
 		return false;
-	pr_err("%s is not protected: others behind the switch port %s reach it without passing the IOMMU; unisolated=1 accepts that\n",
+	pr_err("%s is not protected: the port %s does not keep it apart from other devices (ACS); unisolated=1 accepts that\n",
 	       pci_name(pdev), pci_name(port));
 	return true;
 }
 
 static bool is_reserved_for(struct pci_dev *pdev, const struct pcr_opening *opening)
 {
-	u32 regions = map_reserved ? 0 : pcr_reserved(opening);
+	u32 regions = opening->maps_reserved ? 0 : pcr_reserved(opening);
 
 	if (!regions)
 		return false;
@@ -133,7 +169,22 @@ static bool is_reserved_for(struct pci_dev *pdev, const struct pcr_opening *open
 
 /* ---- coming ---- */
 
-static struct pcr_opening opening_of(struct pci_dev *pdev, const struct pc_policy *policy, u8 bits)
+/* Memory of other devices: an address there may never reach the IOMMU. */
+static size_t windows_of(struct pci_dev *pdev, struct pcr_window *windows, size_t room)
+{
+	struct pci_host_bridge *bridge = pci_find_host_bridge(pdev->bus);
+	struct resource_entry *window;
+	size_t count = 0;
+
+	resource_list_for_each_entry(window, &bridge->windows)
+		if (resource_type(window->res) == IORESOURCE_MEM && count < room)
+			windows[count++] = (struct pcr_window) {
+				window->res->start - window->offset, resource_size(window->res)
+			};
+	return count;
+}
+
+static struct pcr_opening opening_of(struct pci_dev *pdev, const struct pc_policy *policy, u8 bits, bool maps_reserved)
 {
 	return (struct pcr_opening) {
 		.design = policy->design,
@@ -142,8 +193,18 @@ static struct pcr_opening opening_of(struct pci_dev *pdev, const struct pc_polic
 		.source = PCI_DEVID(pdev->bus->number, pdev->devfn),
 		.address_bits = bits,
 		.is_deferred = policy->is_deferred,
-		.maps_reserved = map_reserved,
+		.maps_reserved = maps_reserved,
 	};
+}
+
+static int open_space(struct pc_device *device, u8 bits, struct pcr_space **space)
+{
+	struct pcr_opening opening = opening_of(device->pdev, &device->policy, bits, device->maps_reserved);
+	struct pcr_window windows[WINDOWS];
+
+	opening.windows = windows;
+	opening.window_count = windows_of(device->pdev, windows, WINDOWS);
+	return pcr_open(device->unit->rust, &opening, space);
 }
 
 static struct pc_device *make(struct pci_dev *pdev, const struct pc_policy *policy, struct pc_unit *unit)
@@ -153,15 +214,15 @@ static struct pc_device *make(struct pci_dev *pdev, const struct pc_policy *poli
 	if (!device)
 		return NULL;
 	device->counts = alloc_percpu(struct pc_counts);
-	if (!device->counts) {
+	/* The notifier may still run when the module is on its way out. */
+	if (!device->counts || !try_module_get(THIS_MODULE)) {
+		free_percpu(device->counts);
 		kfree(device);
 		return NULL;
 	}
 	device->ops = pc_ops;
 	device->unit = unit;
 	device->pdev = pci_dev_get(pdev);
-	/* Called by the module's own notifier, so it is there. */
-	__module_get(THIS_MODULE);
 	device->policy = *policy;
 	hrtimer_init(&device->timer, CLOCK_MONOTONIC, HRTIMER_MODE_REL_SOFT);
 	device->timer.function = on_tick;
@@ -176,10 +237,20 @@ static void drop(struct pc_device *device)
 	kfree(device);
 }
 
+static u16 source_of(struct pci_dev *pdev)
+{
+	return PCI_DEVID(pdev->bus->number, pdev->devfn);
+}
+
+static void let_through(struct pc_device *device)
+{
+	if (pcr_pass_through(device->unit->rust, source_of(device->pdev), true))
+		pr_err("%s stays shut out\n", pci_name(device->pdev));
+}
+
 static int open(struct pc_device *device)
 {
 	struct pcr_unit_use use;
-	struct pcr_opening opening;
 	u8 bits;
 	int error;
 
@@ -188,25 +259,29 @@ static int open(struct pc_device *device)
 	/* What the bus above the device carries, where that is less. */
 	if (device->pdev->dev.bus_dma_limit)
 		bits = min_t(u8, bits, fls64(device->pdev->dev.bus_dma_limit + 1) - 1);
-	opening = opening_of(device->pdev, &device->policy, bits);
 	/* From here on the device is shut out. */
-	error = pcr_pass_through(device->unit->rust, opening.source, false);
+	error = pcr_pass_through(device->unit->rust, source_of(device->pdev), false);
 	if (error)
 		return error;
-	error = pcr_open(device->unit->rust, &opening, &device->space);
-	if (error) {
-		pcr_pass_through(device->unit->rust, opening.source, true);
-		return error;
-	}
-	device->last = DMA_BIT_MASK(bits);
-	device->reserved = opening.maps_reserved ? pcr_reserved(&opening) : 0;
-	return 0;
+	error = open_space(device, bits, &device->space);
+	if (error)
+		let_through(device);
+	else
+		device->last = DMA_BIT_MASK(bits);
+	return error;
+}
+
+static void close(struct pc_device *device)
+{
+	pcr_close(device->space);
+	let_through(device);
 }
 
 /* The device has no driver yet that does DMA. Its lock is held. */
 int pc_protect(struct pci_dev *pdev, const struct pc_policy *policy)
 {
-	struct pcr_opening opening = opening_of(pdev, policy, WIDEST_BITS);
+	bool maps_reserved = READ_ONCE(map_reserved);
+	struct pcr_opening opening = opening_of(pdev, policy, WIDEST_BITS, maps_reserved);
 	struct pc_unit *unit = pc_unit_of(pdev);
 	struct pc_device *device;
 	int error;
@@ -219,11 +294,18 @@ int pc_protect(struct pci_dev *pdev, const struct pc_policy *policy)
 		pr_err("%s is not protected: something else handles its DMA\n", pci_name(pdev));
 		return -EBUSY;
 	}
+	/* The devices behind it use its id, and their drivers do not ask it for addresses. */
+	if (pdev->dev.driver && !strcmp(pdev->dev.driver->name, "vmd")) {
+		pr_err("%s is not protected: it stands for the disks behind it (VMD)\n", pci_name(pdev));
+		return -EOPNOTSUPP;
+	}
 	if (shares_id(pdev) || is_exposed(pdev) || is_reserved_for(pdev, &opening))
 		return -EOPNOTSUPP;
 	device = make(pdev, policy, unit);
 	if (!device)
 		return -ENOMEM;
+	device->maps_reserved = maps_reserved;
+	device->reserved = maps_reserved ? pcr_reserved(&opening) : 0;
 	error = open(device);
 	if (error) {
 		drop(device);
@@ -231,6 +313,12 @@ int pc_protect(struct pci_dev *pdev, const struct pc_policy *policy)
 	}
 	/* Shut down, before a reboot, ahead of the unit. */
 	device->link = device_link_add(&pdev->dev, &pc_platform->dev, DL_FLAG_STATELESS);
+	if (!device->link) {
+		pr_err("%s is not protected: nothing would stop it ahead of its unit\n", pci_name(pdev));
+		close(device);
+		drop(device);
+		return -EINVAL;
+	}
 	set_dma_ops(&pdev->dev, &device->ops);
 	mutex_lock(&pc_devices_lock);
 	list_add_tail(&device->list, &pc_devices);
@@ -241,16 +329,15 @@ int pc_protect(struct pci_dev *pdev, const struct pc_policy *policy)
 
 int pc_reopen(struct pc_device *device, u8 bits)
 {
-	struct pcr_opening opening = opening_of(device->pdev, &device->policy, bits);
 	struct pcr_space *before = device->space, *after;
-	int error = pcr_detach(before, opening.source);
+	int error = pcr_detach(before, source_of(device->pdev));
 
 	if (error)
 		return error;
-	error = pcr_open(device->unit->rust, &opening, &after);
+	error = open_space(device, bits, &after);
 	if (error)
 		/* Back as it was; where not even that can be done, the device stays shut out. */
-		return pcr_attach(before, opening.source) ?: error;
+		return pcr_attach(before, source_of(device->pdev)) ?: error;
 	stop_ticking(device);
 	/* Who reads the list of devices asks their domains. */
 	mutex_lock(&pc_devices_lock);
@@ -263,29 +350,23 @@ int pc_reopen(struct pc_device *device, u8 bits)
 
 /* ---- going ---- */
 
-bool pc_unprotect(struct pci_dev *pdev)
+/* The driver has gone, and all that the driver core has held for it. */
+void pc_unprotect(struct pci_dev *pdev)
 {
-	struct pc_device *device;
+	struct pc_device *device = pc_device_of(&pdev->dev);
 	struct pcr_space_use use;
 
-	if (!pdev->dev.dma_ops || pdev->dev.dma_ops->map_page != pc_ops.map_page)
-		return false;
-	device = pc_device_of(&pdev->dev);
 	mutex_lock(&pc_devices_lock);
 	list_del(&device->list);
 	mutex_unlock(&pc_devices_lock);
 	set_dma_ops(&pdev->dev, NULL);
-	if (device->link)
-		device_link_del(device->link);
+	device_link_del(device->link);
 	stop_ticking(device);
 	pcr_tick(device->space);
 	pcr_space_use(device->space, &use);
 	if (use.live_ranges > use.queued_unmaps + device->reserved)
 		pr_warn("%s: its driver has left %llu buffers mapped\n", pci_name(pdev),
 			use.live_ranges - use.queued_unmaps - device->reserved);
-	pcr_close(device->space);
-	if (pcr_pass_through(device->unit->rust, PCI_DEVID(pdev->bus->number, pdev->devfn), true))
-		pr_err("%s stays shut out\n", pci_name(pdev));
+	close(device);
 	drop(device);
-	return true;
 }

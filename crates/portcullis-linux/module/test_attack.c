@@ -90,12 +90,19 @@ static ssize_t attack_write(struct file *file, const char __user *from, size_t l
 
 const struct file_operations test_attack = { .owner = THIS_MODULE, .write = attack_write };
 
+static bool fail_probe;
+module_param(fail_probe, bool, 0444);
+MODULE_PARM_DESC(fail_probe, "the attacker's driver asks for memory, and fails then");
+
 static int edu_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 {
 	int error = pcim_enable_device(pdev) ?: dma_set_mask_and_coherent(&pdev->dev, DMA_BIT_MASK(64));
+	dma_addr_t unused;
 
 	if (error)
 		return error;
+	if (fail_probe)
+		return dmam_alloc_coherent(&pdev->dev, PAGE_SIZE, &unused, GFP_KERNEL) ? -EIO : -ENOMEM;
 	edu_registers = pcim_iomap(pdev, 0, 0);
 	if (!edu_registers)
 		return -ENOMEM;

@@ -6,6 +6,7 @@
 #include <linux/pci.h>
 #include <linux/slab.h>
 #include <linux/timer.h>
+#include <asm/pci.h>
 
 #include "portcullis.h"
 
@@ -40,8 +41,12 @@ static u16 scope_of(struct pci_dev *pdev)
 
 struct pc_unit *pc_unit_of(struct pci_dev *pdev)
 {
-	int index = pcr_unit_of(pci_domain_nr(pdev->bus), scope_of(pdev));
+	int index;
 
+	/* What is behind a VMD has a segment that no unit knows, and its requests carry the VMD's id: so it goes where that goes. */
+	if (is_vmd(pdev->bus) || pci_domain_nr(pdev->bus) > U16_MAX)
+		return NULL;
+	index = pcr_unit_of(pci_domain_nr(pdev->bus), scope_of(pdev));
 	return index < 0 ? NULL : &pc_units[index];
 }
 
@@ -101,7 +106,7 @@ int pc_pass_through(struct pci_dev *pdev, bool on)
 	int error;
 
 	if (!passing.unit)
-		return 0;
+		return on ? 0 : -ENODEV;
 	error = pass_own(passing.unit, pdev, on);
 	/* It is so already, and a shared id may have been shut for another device. */
 	if (error == (on ? -EBUSY : -EINVAL))

@@ -1,8 +1,8 @@
 //! Linux as a host.
 
-use crate::{flush, kernel};
 use crate::lock::SpinLock;
 use crate::words::PerCpuWords;
+use crate::{flush, kernel};
 use core::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 use portcullis::platform::{Context, CpuHint, LockClass, Wait};
 use portcullis::table::{Entry, Frame};

@@ -68,12 +68,33 @@ pub struct Space {
     domain: AnyDomain,
 }
 
+/// A range of addresses on the bus.
+#[repr(C)]
+pub struct Window {
+    start: u64,
+    bytes: u64,
+}
+
+/// What a mapping has to be, beyond being there.
+#[repr(C)]
+pub struct Wish {
+    /// The highest address that the device can drive; all ones where any will do.
+    limit: u64,
+    alignment: u64,
+    /// What it does not cross; 0 for none.
+    boundary: u64,
+    is_lasting: bool,
+}
+
 /// What a new domain is for.
 #[repr(C)]
 pub struct Opening {
     /// The name of the design.
     design: *const u8,
     design_len: usize,
+    /// Memory of other devices, which is never handed out.
+    windows: *const Window,
+    window_count: usize,
     segment: u16,
     source: u16,
     address_bits: u8,
@@ -85,18 +106,22 @@ pub struct Opening {
 /// Opens a domain and attaches its device, which nothing lets through any more.
 ///
 /// # Safety
-/// `opening` names a design by so many bytes. The space is closed before the unit is taken down.
+/// `opening` names a design by so many bytes, and so many windows. The space is closed before the unit is taken down.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcr_open(unit: &Unit, opening: &Opening, out: &mut *mut Space) -> i32 {
     // SAFETY: the caller's promise.
     let design = unsafe { core::slice::from_raw_parts(opening.design, opening.design_len) };
     let Ok(design) = core::str::from_utf8(design) else { return EINVAL };
     let mut reserved = Vec::new();
-    for region in reserved_of(opening) {
-        if reserved.try_reserve(1).is_err() {
-            return ENOMEM;
-        }
-        reserved.push(region);
+    if collect(&mut reserved, reserved_of(opening)).is_err() {
+        return ENOMEM;
+    }
+    let of_firmware = reserved.len();
+    // SAFETY: the caller's promise.
+    let windows = unsafe { core::slice::from_raw_parts(opening.windows, opening.window_count) };
+    let windows = windows.iter().filter_map(|window| IovaRange::covering(Iova::new(window.start), window.bytes));
+    if collect(&mut reserved, windows).is_err() {
+        return ENOMEM;
     }
     let protection = if opening.is_deferred { Protection::Deferred } else { Protection::Strict };
     let config =
@@ -114,7 +139,7 @@ pub unsafe extern "C" fn pcr_open(unit: &Unit, opening: &Opening, out: &mut *mut
         return refused("tables were not reserved", &NewDomainError::from(error));
     }
     if opening.maps_reserved
-        && let Err(error) = reserved.iter().try_for_each(|region| map_reserved(&domain, *region))
+        && let Err(error) = reserved[..of_firmware].iter().try_for_each(|region| map_reserved(&domain, *region))
     {
         return refused("what firmware reserves was not mapped", &error);
     }
@@ -125,6 +150,14 @@ pub unsafe extern "C" fn pcr_open(unit: &Unit, opening: &Opening, out: &mut *mut
         *out = Box::into_raw(space);
     }
     attached
+}
+
+fn collect<T>(to: &mut Vec<T>, from: impl Iterator<Item = T>) -> Result<(), NoMemory> {
+    for item in from {
+        to.try_reserve(1).map_err(|_| NoMemory)?;
+        to.push(item);
+    }
+    Ok(())
 }
 
 /// Names one after the other.
@@ -223,20 +256,13 @@ pub unsafe extern "C" fn pcr_map(space: &Space, phys: u64, len: u64, direction: 
     }
 }
 
-/// The same for what stays, or what has to lie at or below `limit`.
+/// The same for what has to be as `wish` says.
 ///
 /// # Safety
 /// That of [`pcr_map`].
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pcr_map_with(
-    space: &Space,
-    phys: u64,
-    len: u64,
-    direction: u32,
-    limit: u64,
-    is_lasting: bool,
-) -> u64 {
-    let (phys, access, options) = (PhysAddr::new(phys), access_of(direction), options_of(limit, is_lasting));
+pub unsafe extern "C" fn pcr_map_with(space: &Space, phys: u64, len: u64, direction: u32, wish: &Wish) -> u64 {
+    let (phys, access, options) = (PhysAddr::new(phys), access_of(direction), options_of(wish));
     // SAFETY: the caller's promise, passed on.
     match each!(&space.domain, domain => unsafe { domain.map_raw_with(phys, len, access, &options) }) {
         Ok(iova) => iova.as_u64(),
@@ -244,9 +270,10 @@ pub unsafe extern "C" fn pcr_map_with(
     }
 }
 
-fn options_of(limit: u64, is_lasting: bool) -> MapOptions {
-    let lifetime = if is_lasting { Lifetime::Persistent } else { Lifetime::Transient };
-    MapOptions { lifetime, limit, ..MapOptions::default() }
+fn options_of(wish: &Wish) -> MapOptions {
+    let lifetime = if wish.is_lasting { Lifetime::Persistent } else { Lifetime::Transient };
+    let boundary = (wish.boundary != 0).then_some(wish.boundary);
+    MapOptions { lifetime, limit: wish.limit, alignment: wish.alignment, boundary, ..MapOptions::default() }
 }
 
 /// The pieces of a scatter list.
@@ -278,10 +305,9 @@ pub unsafe extern "C" fn pcr_map_list(
     list: *mut c_void,
     count: u32,
     direction: u32,
-    limit: u64,
-    is_lasting: bool,
+    wish: &Wish,
 ) -> u64 {
-    let (access, options) = (access_of(direction), options_of(limit, is_lasting));
+    let (access, options) = (access_of(direction), options_of(wish));
     let pieces = || Pieces { next: list, left: count };
     // SAFETY: the caller's promise, passed on.
     match each!(&space.domain, domain => unsafe { domain.map_list(pieces(), access, &options) }) {

@@ -34,6 +34,13 @@ refuses "is bound to portcullis_edu. Unbind it first" "$edu"
 [ -z "$(cat $PARAMETER)" ] || fail "a list that was refused has changed something"
 attacked buffer landed landed || fail "the attacker is protected after it was let through"
 
+# A driver that fails when it has asked for memory: that goes while the device is still protected, and then nothing is left.
+rmmod portcullis_test && echo "$edu" >$PARAMETER || fail "the attacker's driver does not go"
+hush
+load portcullis_test fail_probe=1 || fail "the tests are not loaded"
+said "$edu is protected" && [ ! -s $SEEN/devices ] || fail "a driver that has failed has left something"
+dmesg | grep "buffers mapped" && fail "memory of a driver that has failed stays mapped"
+
 rmmod portcullis_test || fail "the tests are not unloaded"
 rmmod portcullis || fail "the module is not unloaded"
 dmesg | grep -q "gone, and nothing is left behind" || fail "memory is left behind"
