@@ -300,8 +300,14 @@ int pc_policy_start(void)
 	return bus_register_notifier(&pci_bus_type, &notifier);
 }
 
-/* No device is protected any more. */
+/* No device is protected any more, and with its lock held, whoever ended the protection of one has left this code. */
 void pc_policy_stop(void)
 {
+	struct pci_dev *pdev = NULL;
+
 	bus_unregister_notifier(&pci_bus_type, &notifier);
+	for_each_pci_dev(pdev) {
+		device_lock(&pdev->dev);
+		device_unlock(&pdev->dev);
+	}
 }
