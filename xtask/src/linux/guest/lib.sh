@@ -56,7 +56,7 @@ protect() {
 count() { sed -n "s/^$1 .* $2 \([0-9]*\).*/\1/p" $SEEN/devices; }
 # of_units NAME: a number of the units, summed up.
 of_units() { sed -n "s/.* $1 \([0-9]*\).*/\1/p" $SEEN/units | awk '{ sum += $1 } END { print sum + 0 }'; }
-# has_faults COUNT: whether so many were recorded. They are looked for ten times a second.
+# has_faults COUNT: whether so many were recorded. They are looked for ten times a second, and hardware may note one for several.
 has_faults() { [ "$(of_units faults)" -ge "$1" ]; }
 
 # until_true COMMAND...: waits for it, ten seconds at most. What the shell puts in for $(...) it puts in once.
