@@ -12,7 +12,7 @@ use crate::failure::Failure;
 use crate::failure::linux::Error;
 use crate::stages::Stages;
 use crate::workspace::Workspace;
-use list::{ATTACK, FURTHER, OLDER, SCENARIOS, TRACE};
+use list::{ATTACK, FURTHER, OLDER, SCENARIOS, SOAK, TRACE};
 use scenario::Scenario;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -43,7 +43,8 @@ pub(super) fn test(workspace: &Workspace, store: &Store, full: bool, only: &[Str
             found(store, &kernel, &build(workspace, &kernel, &[PLANTED])?)
         })?;
     }
-    let further = FURTHER.into_iter().filter(|scenario| is_meant(scenario, false));
+    let named = Some(SOAK).filter(|scenario| only.iter().any(|name| name == scenario.name));
+    let further = FURTHER.into_iter().filter(|scenario| is_meant(scenario, false)).chain(named);
     let meant: Vec<Scenario> =
         SCENARIOS.into_iter().filter(|scenario| is_meant(scenario, true)).chain(further).collect();
     stages.stage("guests", "the module at work, and refused", |_| run_all(store, &kernel, &modules, &meant))?;

@@ -174,6 +174,24 @@ pub(super) const FURTHER: [Scenario; 8] = [
 pub(super) const TRACE: Scenario =
     Scenario { name: "trace", job: include_str!("../jobs/trace.sh"), has_traffic: true, ..PLAIN };
 
+/// For ten minutes, and so only when it is named.
+pub(super) const SOAK: Scenario = Scenario {
+    name: "soak",
+    job: include_str!("../jobs/soak.sh"),
+    variables: &[("POLICY", "portcullis/strict"), ("SECONDS_LONG", "600")],
+    devices: &[
+        "-netdev",
+        "user,id=net5,net=10.0.5.0/24",
+        "-device",
+        "e1000e,netdev=net5",
+        "-device",
+        "nvme,drive=disk1,serial=two",
+    ],
+    disks: 1,
+    limit_s: 1200,
+    ..TRAFFIC
+};
+
 /// Those of `--full` on an older kernel, with the same Rust half.
 pub(super) const OLDER: [Scenario; 2] =
     [Scenario { name: "older-attack", ..ATTACK }, Scenario { name: "older-traffic", variables: STRICT, ..TRAFFIC }];

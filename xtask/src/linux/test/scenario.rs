@@ -31,6 +31,8 @@ pub(super) struct Scenario {
     /// More of the kernel's modules.
     pub(super) modules: &'static [&'static str],
     pub(super) with: With,
+    /// How long it may take, in seconds.
+    pub(super) limit_s: u64,
 }
 
 /// What few machines have.
@@ -58,6 +60,7 @@ pub(super) const PLAIN: Scenario = Scenario {
     disks: 0,
     modules: &[],
     with: With::Nothing,
+    limit_s: 180,
 };
 const ATTACKER: [&str; 2] = ["-device", "edu,dma_mask=0xffffffffffff,addr=1"];
 
@@ -86,7 +89,7 @@ impl Scenario {
             files: &files,
             job: &assigned.chain([self.job.to_owned()]).collect::<String>(),
             allowed: &[],
-            limit: Duration::from_secs(180),
+            limit: Duration::from_secs(self.limit_s),
         };
         guest.run(store)
     }
