@@ -72,9 +72,11 @@ void pc_was_not_unmapped(struct pc_device *device, dma_addr_t at, int error)
 {
 	this_cpu_inc(device->counts->failed);
 	pr_err_ratelimited("%s: %pad was not unmapped: error %d\n", pci_name(device->pdev), &at, error);
+	if (error != -EIO)
+		return;
 	/* The hardware has not confirmed it, so the device may write there still: it must not write anywhere (S11). */
-	if (error == -EIO)
-		pci_clear_master(device->pdev);
+	pci_clear_master(device->pdev);
+	pr_err_ratelimited("%s has lost bus mastering: bind its driver anew\n", pci_name(device->pdev));
 }
 
 /* ---- what cannot be protected ---- */
