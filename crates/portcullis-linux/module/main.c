@@ -39,7 +39,7 @@ static void shut_down(struct platform_device *device)
 
 static struct platform_driver driver = { .driver = { .name = "portcullis" }, .shutdown = shut_down };
 
-/* Hardware that loses power forgets its tables, and devices would be let through before they are told anew. */
+/* Hardware that loses power forgets its tables, and lets devices through until the driver has set them up again. */
 static int on_suspend(struct notifier_block *block, unsigned long event, void *data)
 {
 	if (event != PM_SUSPEND_PREPARE && event != PM_HIBERNATION_PREPARE && event != PM_RESTORE_PREPARE)

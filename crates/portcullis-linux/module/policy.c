@@ -161,7 +161,7 @@ static int read_entries(char *text, struct entry *to, int *count)
 	return 0;
 }
 
-/* What is bound already passes through, and whoever believes that it is protected is told. */
+/* A device that is bound already passes through: the log warns an administrator who expects it to be protected. */
 static void warn_of_bound(void)
 {
 	struct pci_dev *pdev = NULL;
@@ -171,7 +171,7 @@ static void warn_of_bound(void)
 	for_each_pci_dev(pdev) {
 		device_lock(&pdev->dev);
 		if (pdev->dev.driver && !pdev->dev.dma_ops && find(pdev, &policy, &is_named))
-			pr_warn("%s is bound to %s, and not protected until it is bound anew\n", pci_name(pdev),
+			pr_warn("%s is bound to %s, and not protected until it is bound again\n", pci_name(pdev),
 				pdev->dev.driver->name);
 		device_unlock(&pdev->dev);
 	}
@@ -300,7 +300,7 @@ int pc_policy_start(void)
 	return bus_register_notifier(&pci_bus_type, &notifier);
 }
 
-/* No device is protected any more, and with its lock held, whoever ended the protection of one has left this code. */
+/* No device is protected any more. Taking each device's lock once waits for an unprotect that is still returning. */
 void pc_policy_stop(void)
 {
 	struct pci_dev *pdev = NULL;

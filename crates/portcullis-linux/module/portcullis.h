@@ -184,7 +184,7 @@ static inline struct pc_device *pc_device_of(struct device *dev)
 	return container_of(dev->dma_ops, struct pc_device, ops);
 }
 
-/* Somebody has to call tick while anything waits for it. An unmap sees to that. */
+/* The timer runs while anything waits for a tick: an unmap starts it. */
 static inline void pc_has_unmapped(struct pc_device *device)
 {
 	if (unlikely(!READ_ONCE(device->is_ticking)))

@@ -36,7 +36,7 @@ static enum hrtimer_restart on_tick(struct hrtimer *timer)
 	if (due_us < 0) {
 		WRITE_ONCE(device->is_ticking, false);
 		/*
-		 * Either an unmap that queues something now finds that nobody ticks, or this finds what it has queued. Deferred unmaps
+		 * Either an unmap that queues something now finds the timer stopped, or this finds what it has queued. Deferred unmaps
 		 * queue by a locked instruction, so theirs needs no barrier.
 		 */
 		smp_mb();
@@ -76,7 +76,7 @@ void pc_was_not_unmapped(struct pc_device *device, dma_addr_t at, int error)
 		return;
 	/* The hardware has not confirmed it, so the device may write there still: it must not write anywhere (S11). */
 	pci_clear_master(device->pdev);
-	pr_err_ratelimited("%s has lost bus mastering: bind its driver anew\n", pci_name(device->pdev));
+	pr_err_ratelimited("%s has lost bus mastering: bind its driver again\n", pci_name(device->pdev));
 }
 
 /* ---- what cannot be protected ---- */

@@ -11,7 +11,7 @@
 
 #include "test.h"
 
-#define PORT 9	/* whoever listens there would discard */
+#define PORT 9	/* discard */
 #define BYTES_MAX 1472
 #define SETTLE_MS 20
 

@@ -46,7 +46,7 @@ static int exhaust(struct device *dev, void *memory, dma_addr_t *at)
 	unsigned long flags;
 	unsigned int count, again, k;
 
-	/* Nobody else runs on this CPU meanwhile, and nobody sleeps. */
+	/* Nothing else runs on this CPU until interrupts are on again. */
 	local_irq_save(flags);
 	take_all(&taken);
 	count = map_until_refused(dev, memory, at);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /*
- * Not for servers: an attacker, and counts of instructions, all through the DMA API, so that whoever serves the device
+ * Not for servers: an attacker, and counts of instructions, all through the DMA API, so that any provider of it
  * is tried. In /sys/kernel/debug/portcullis_test; what they find goes to the log.
  *
  *   echo 0000:00:04.0 2048 16384 32 > pairs    maps and unmaps of 2 KiB, so many pairs, 32 at a time
@@ -30,8 +30,8 @@ int test_text(const char __user *from, size_t len, char *to, size_t room)
 }
 
 /*
- * How long the CPU was busy. Whoever sends also waits, for room in a queue, and how long says more of the simulated
- * card than of the work.
+ * How long the CPU was busy. A sender also waits for room in a queue, and that time says more of the simulated card
+ * than of the work.
  */
 int test_busy_ns(u64 *busy_ns)
 {

@@ -29,7 +29,7 @@ static void done(struct kiocb *kiocb, long got)
 }
 
 /*
- * Nobody sleeps until a read is done: an idle CPU of an instruction clock jumps to its next timer, and on to the next,
+ * A read is waited for in a loop, without sleep: an idle CPU of an instruction clock jumps to its next timer, and on to the next,
  * until QEMU has answered, so that what is counted would depend on how busy the host is. How often the loop turns does
  * too, but that is known.
  */

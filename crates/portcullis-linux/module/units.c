@@ -137,7 +137,7 @@ static int find(u32 index)
 	status = readl(unit->registers + GSTS);
 	if (!(status & IN_USE))
 		return 0;
-	/* Whoever remaps interrupts has the invalidation queue, and that cannot have two owners. */
+	/* Interrupt remapping uses the invalidation queue, which can have one owner only. */
 	pr_err("the unit at %#llx is in use (status %#x): %s; boot with intel_iommu=off intremap=off%s\n", unit->place.base,
 	       status, status & BIT(25) ? "Linux remaps interrupts with it" : "Linux, or firmware, translates with it",
 	       status & BIT(25) ? " (and nox2apic where firmware has turned x2APIC on)" : "");

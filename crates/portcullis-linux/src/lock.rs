@@ -33,7 +33,7 @@ impl<T> SpinLock<T> {
 impl<T: Send> Lock<T> for SpinLock<T> {
     #[inline]
     fn with<R>(&self, critical: impl FnOnce(&mut T) -> R) -> R {
-        // SAFETY: a lock, made in `new`. A panic ends in `BUG()`, so nobody leaves without giving it back.
+        // SAFETY: a lock, made in `new`. A panic ends in `BUG()`, so the unlock below always runs.
         let flags = unsafe { pcs_lock(self.raw()) };
         // SAFETY: the lock is held.
         let result = critical(unsafe { &mut *self.value.get() });

@@ -29,7 +29,7 @@ pub(crate) type SharedUnit = crate::planted::Deaf<&'static VtdUnit>;
 pub struct Unit {
     vtd: VtdUnit,
     registers: Registers,
-    /// The domain of devices that nobody has asked to protect.
+    /// The domain of devices that are not protected.
     pass_through: DomainId,
 }
 
@@ -83,7 +83,7 @@ pub unsafe extern "C" fn pcr_table(table: *const u8, len: usize, direct_map: u64
     match Dmar::parse(unsafe { core::slice::from_raw_parts(table, len) }) {
         Ok(dmar) => {
             TABLE_BYTES.store(len, Ordering::Relaxed);
-            // Release: whoever finds the table finds its length.
+            // Release: a reader that sees the table sees its length.
             TABLE.store(table.cast_mut(), Ordering::Release);
             dmar.units().count() as i32
         }
@@ -130,7 +130,7 @@ pub extern "C" fn pcr_unit_of(segment: u16, source: u16) -> i32 {
 /// Brings a unit up with all of `sources` passed through, none of which is shut out at any moment.
 ///
 /// # Safety
-/// `registers` is the mapped register block of a unit that nobody else drives. `sources` has `count` ids.
+/// `registers` is the mapped register block of a unit without another driver. `sources` has `count` ids.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcr_bring_up(
     registers: *mut u8,
@@ -210,7 +210,7 @@ pub unsafe extern "C" fn pcr_open_gate(unit: &Unit) -> i32 {
     }
     // What is on, without translation; what acts once must not be written again.
     let stays = unit.registers.read32(GSTS) & !global::ONE_SHOT & !global::TRANSLATION;
-    // SAFETY: the driver was halted, and the caller promises that nobody needs the gate.
+    // SAFETY: the driver was halted, and the caller promises that no device relies on translation.
     unsafe { unit.registers.write32(GCMD, stays) };
     0
 }

@@ -20,7 +20,7 @@ impl PerCpuWords {
         let words = Self(NonNull::new(unsafe { pcs_words_alloc() }).ok_or(NoMemory)?);
         for line in 0..words.lines() {
             for word in 0..CPU_WORDS {
-                // Relaxed: nobody else has them yet.
+                // Relaxed: they are not shared yet.
                 words.word(line, word).store(value, core::sync::atomic::Ordering::Relaxed);
             }
         }
@@ -35,7 +35,7 @@ impl PerCpuWords {
 
 impl Drop for PerCpuWords {
     fn drop(&mut self) {
-        // SAFETY: from `new`, and nobody has them any more.
+        // SAFETY: from `new`, and no reference to them is left.
         unsafe { pcs_words_free(self.as_ptr()) }
     }
 }

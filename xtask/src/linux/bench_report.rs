@@ -47,7 +47,7 @@ impl Report {
         let head = ["instructions"].into_iter().chain(WORKS).map(str::to_owned).collect();
         let lines: Vec<Vec<String>> = [head].into_iter().chain(self.rows.iter().map(|row| self.line(row))).collect();
         format!(
-            "{}\n{} on {}.\nInstructions on one CPU, whose hardware answers at once: nobody waits, and nobody contends.\n{}\n\
+            "{}\n{} on {}.\nInstructions on one CPU, whose hardware answers at once: no waiting, and no contention.\n{}\n\
              A pair is a map (the first number) and its unmap by the whole DMA API, those of 2 KiB 32 at a time. A datagram is sent\n\
              and received by the same CPU; a read goes up to where its interrupt is served. In brackets: more than without an IOMMU.",
             aligned(&lines),

@@ -38,7 +38,7 @@ impl Modules {
     }
 }
 
-/// Builds the modules for a kernel. The folder is made anew, for kbuild does not see that another half was put there.
+/// Builds the modules for a kernel. The folder is recreated, for kbuild does not notice that core.o_shipped has changed.
 pub(super) fn build(workspace: &Workspace, store: &Store, headers: &Headers, core: &Core) -> Result<Modules, Failure> {
     let name = format!("{}{}", headers.version, core.flavour);
     let folder = store.folder.join(format!("module-{name}"));
@@ -77,11 +77,11 @@ fn copy_into(folder: &Path, file: &Path) -> Result<PathBuf, Failure> {
     Ok(copy)
 }
 
-/// Runs the kernel's makefiles. No warning is let pass, whoever has it: the compiler, objtool, or what joins the modules.
+/// Runs the kernel's makefiles. A warning of the compiler, of objtool or of modpost is an error.
 fn make(headers: &Headers, folder: &Path) -> Result<(), Failure> {
     let mut command = Command::new("make");
     command.arg("-C").arg(&headers.folder).arg(format!("M={}", folder.display()));
-    // What describes types to BPF needs a program that few machines have, and nobody asks for it.
+    // BTF needs pahole, which few machines have.
     command.args(["CONFIG_DEBUG_INFO_BTF_MODULES=", "modules"]);
     let output = run(&mut command)?;
     let printed = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();

@@ -27,7 +27,7 @@ impl Scratch {
         Ok(Self { folder, sent })
     }
 
-    /// A network with a router at 10.0.2.2, and 10.0.2.100 that sends a file to whoever connects.
+    /// A network with a router at 10.0.2.2, and 10.0.2.100, which sends a file to each client.
     pub(super) fn card(&self) -> String {
         format!("user,id=net,guestfwd=tcp:10.0.2.100:80-cmd:cat {}", self.sent.display())
     }

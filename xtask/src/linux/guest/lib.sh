@@ -43,7 +43,7 @@ driver_of() { basename "$(readlink "/sys/bus/pci/devices/$1/driver")"; }
 unbind() { echo "$1" >"/sys/bus/pci/devices/$1/driver/unbind"; }
 bind() { echo "$1" >"/sys/bus/pci/drivers/$2/bind"; }
 
-# protect DEVICE[=POLICY]: binds the driver of a device anew, with the device protected.
+# protect DEVICE[=POLICY]: unbinds the driver of a device, and binds it again with the device protected.
 protect() {
 	device=${1%%=*}
 	driver=$(driver_of "$device")

@@ -13,7 +13,7 @@ comes() {
 	done
 	return 1
 }
-# It takes five seconds, as on servers: somebody may think better of it.
+# It takes five seconds, as on servers: an operator may press the button again to cancel.
 has_gone() { [ ! -e "/sys/bus/pci/devices/$card" ]; }
 
 for round in 1 2; do

@@ -9,7 +9,7 @@ start_all() { starts "$direct" 2 && starts "$bridged" 3 && starts "$switched" 4;
 all_work() { start_all && reaches "$direct" 2 && reaches "$bridged" 3 && reaches "$switched" 4 && disk_up; }
 all_work || fail "a device does not work with the module loaded"
 
-# again LIST: the drivers of what cannot be protected come anew, with these devices named.
+# again LIST: unbinds the drivers of what cannot be protected, and binds them again with these devices named.
 again() {
 	unbind "$bridged" && unbind "$switched" && echo "$1" >$PARAMETER && bind "$bridged" e1000 && bind "$switched" e1000e || fail "a driver does not come again"
 }
@@ -35,7 +35,7 @@ echo 1 >/sys/module/portcullis/parameters/unisolated
 protect "$switched" && reaches "$switched" 4 || fail "unisolated=1 does not protect what is behind a switch"
 
 # All that can be, from the first driver on.
-rmmod e1000e && rmmod e1000 && rmmod nvme && rmmod portcullis && load portcullis protect=all || fail "the module is not loaded anew"
+rmmod e1000e && rmmod e1000 && rmmod nvme && rmmod portcullis && load portcullis protect=all || fail "the module is not loaded again"
 hush
 load e1000e && load e1000 && load nvme && load portcullis_test || fail "a driver is not loaded"
 all_work || fail "a device does not work with protect=all"

@@ -1,4 +1,4 @@
-# The machine is started anew while protected devices work.
+# The machine reboots while protected devices are busy.
 . /lib.sh
 load e1000e && load nvme && load portcullis && card_up && disk_up || fail "a device does not work"
 protect "$(card)" && protect "$(disk)" && card_up && disk_up || fail "a device is not protected"

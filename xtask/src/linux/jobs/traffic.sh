@@ -37,7 +37,7 @@ for round in 1 2; do
 	grep -q "100 packets received" /tmp/pings || fail "packets were lost"
 	driver=$(driver_of "$(card)")
 	device=$(card)
-	unbind "$device" && bind "$device" "$driver" && card_up || fail "the card is not bound anew"
+	unbind "$device" && bind "$device" "$driver" && card_up || fail "the card is not bound again"
 done
 cat $SEEN/devices $SEEN/units
 [ "$(count "$(disk)" maps)" -gt 500 ] && [ "$(count "$(card)" maps)" -gt 100 ] || fail "the domains were not used"
