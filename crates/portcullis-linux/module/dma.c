@@ -93,56 +93,62 @@ static u64 start_of(struct scatterlist *list)
 	return sg_dma_address(list) & PAGE_MASK;
 }
 
-/* Whether a piece would lie across a boundary that its device cannot cross. */
-static bool is_broken(struct device *dev, struct scatterlist *list, int count, u64 at)
+/* Tells the pieces of a list where they are. False where one would lie across a boundary that its device cannot cross. */
+static bool place(struct device *dev, struct scatterlist *list, int count, u64 at)
 {
 	u64 mask = dma_get_seg_boundary(dev);
 	struct scatterlist *piece;
 	int i;
 
 	for_each_sg(list, piece, count, i) {
-		if (((at + offset_in_page(piece->offset)) & mask) + piece->length - 1 > mask)
-			return true;
+		sg_dma_address(piece) = at + offset_in_page(piece->offset);
+		sg_dma_len(piece) = piece->length;
+		if ((sg_dma_address(piece) & mask) + piece->length - 1 > mask)
+			return false;
 		at += extent_of(piece);
 	}
-	return false;
+	return true;
 }
 
-/* All pieces in one run of pages, each from a page of its own: one map, one unmap. Returns where that begins. */
-static u64 map_run(struct device *dev, struct scatterlist *list, int count, enum dma_data_direction dir)
+/* All pieces in one run of pages, each from a page of its own: one map, one unmap. */
+static bool map_run(struct device *dev, struct scatterlist *list, int count, enum dma_data_direction dir)
 {
 	struct pc_device *device = pc_device_of(dev);
 	struct pcr_wish wish = { .limit = *dev->dma_mask, .alignment = 1 };
+	int error;
 	u64 at;
 
 	if (likely(wish.limit >= device->last))
 		wish.limit = U64_MAX;
 	at = pcr_map_list(device->space, list, count, dir, &wish);
-	if (at == DMA_MAPPING_ERROR || !is_broken(dev, list, count, at))
-		return at;
+	if (at == DMA_MAPPING_ERROR)
+		return false;
+	if (place(dev, list, count, at))
+		return true;
 	/* Within one boundary none is crossed, if all of it is no longer than that. */
-	pcr_unmap_list(device->space, at);
+	error = pcr_unmap_list(device->space, at);
+	if (error) {
+		pc_was_not_unmapped(device, at, error);
+		return false;
+	}
 	wish.boundary = (u64)dma_get_seg_boundary(dev) + 1;
-	return pcr_map_list(device->space, list, count, dir, &wish);
+	at = pcr_map_list(device->space, list, count, dir, &wish);
+	return at != DMA_MAPPING_ERROR && place(dev, list, count, at);
 }
 
 static int map_sg(struct device *dev, struct scatterlist *list, int count, enum dma_data_direction dir,
 		  unsigned long attrs)
 {
 	struct pc_device *device = pc_device_of(dev);
-	u64 at = map_run(dev, list, count, dir);
 	struct scatterlist *piece;
 	size_t bytes = 0;
 	int i;
 
-	if (unlikely(at == DMA_MAPPING_ERROR)) {
+	if (unlikely(!map_run(dev, list, count, dir))) {
 		this_cpu_inc(device->counts->failed);
 		return -ENOMEM;
 	}
 	for_each_sg(list, piece, count, i) {
-		sg_dma_address(piece) = at + offset_in_page(piece->offset);
-		sg_dma_len(piece) = piece->length;
-		at += extent_of(piece);
 		bytes += piece->length;
 		trace_portcullis_map(dev, sg_dma_address(piece), sg_phys(piece), piece->length, dir);
 	}

@@ -136,7 +136,7 @@ pub unsafe extern "C" fn pcr_open(unit: &Unit, opening: &Opening, out: &mut *mut
         Err(error) => return refused("a domain was not opened", &error),
     };
     if let Err(error) = each!(&domain, domain => domain.reserve_tables(RESERVED_TABLES)) {
-        return refused("tables were not reserved", &NewDomainError::from(error));
+        return refused("tables were not reserved", &error);
     }
     if opening.maps_reserved
         && let Err(error) = reserved[..of_firmware].iter().try_for_each(|region| map_reserved(&domain, *region))

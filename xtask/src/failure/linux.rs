@@ -21,6 +21,9 @@ pub(crate) enum Error {
     /// The kernel's build has a warning about the module.
     #[error("the module for {version} is built with a warning:\n    {line}")]
     Warning { version: String, line: String },
+    /// A test was named that there is not.
+    #[error("there is no test `{name}`; there are {names}")]
+    NoSuchTest { name: String, names: String },
     /// A test does not see a flaw.
     #[error("the flaw `{flaw}` was planted, and the test passes")]
     NotFound { flaw: String },

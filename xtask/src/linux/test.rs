@@ -12,7 +12,7 @@ use crate::failure::Failure;
 use crate::failure::linux::Error;
 use crate::stages::Stages;
 use crate::workspace::Workspace;
-use list::{ATTACK, FURTHER, OLDER, SCENARIOS, SOAK, TRACE};
+use list::{FINDER, FURTHER, OLDER, SCENARIOS, SOAK, TRACE};
 use scenario::Scenario;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -20,8 +20,6 @@ use std::thread;
 
 /// The flaw that has to be found: unmaps of which the hardware is not told.
 const PLANTED: &str = "planted-no-invalidation";
-/// The machine that has to find it.
-const FINDER: Scenario = Scenario { name: "attack-flaw", ..ATTACK };
 /// Machines that run beside each other.
 const AT_ONCE: usize = 2;
 
@@ -31,6 +29,11 @@ pub(super) fn test(workspace: &Workspace, store: &Store, full: bool, only: &[Str
     let is_meant = |scenario: &Scenario, of_every_run: bool| {
         if only.is_empty() { full || of_every_run } else { only.iter().any(|name| name == scenario.name) }
     };
+    if let Some(unknown) = only.iter().find(|name| !list::names().any(|known| known == name.as_str())) {
+        return Err(
+            Error::NoSuchTest { name: unknown.clone(), names: list::names().collect::<Vec<_>>().join(", ") }.into()
+        );
+    }
     let mut stages = Stages::new(workspace, "linux test");
     let kernel =
         stages.stage("kernel", "a 6.12 of the distribution, unpacked", |_| Kernel::newest(store, Series::Six12))?;

@@ -33,8 +33,6 @@ work() {
 	echo "work $1 $(dmesg | grep portcullis_test: | tail -n 1)"
 }
 received() { cat "/sys/class/net/$1/statistics/rx_packets"; }
-name_of() { ls "/sys/bus/pci/devices/$1/net"; }
-is_linked() { [ "$(cat "/sys/class/net/$1/carrier")" = 1 ]; }
 
 if [ $MODE = ours ]; then
 	load portcullis && echo "$SENDER=$EXPECT,$RECEIVER=$EXPECT,$DISK=$EXPECT" >$PARAMETER || fail "the module is not loaded"

@@ -7,6 +7,8 @@ const DEFERRED: &[(&str, &str)] = &[("POLICY", "portcullis/deferred")];
 const MAGAZINE: &[(&str, &str)] = &[("POLICY", "magazine/strict")];
 
 pub(super) const ATTACK: Scenario = Scenario { name: "attack", job: include_str!("../jobs/attack.sh"), ..PLAIN };
+/// The same by a module with a flaw.
+pub(super) const FINDER: Scenario = Scenario { name: "attack-flaw", ..ATTACK };
 const TRAFFIC: Scenario =
     Scenario { name: "traffic", job: include_str!("../jobs/traffic.sh"), cpus: 4, has_traffic: true, ..PLAIN };
 const MEMORY: Scenario = Scenario { name: "memory", job: include_str!("../jobs/memory.sh"), cpus: 1, ..PLAIN };
@@ -195,3 +197,21 @@ pub(super) const SOAK: Scenario = Scenario {
 /// Those of `--full` on an older kernel, with the same Rust half.
 pub(super) const OLDER: [Scenario; 2] =
     [Scenario { name: "older-attack", ..ATTACK }, Scenario { name: "older-traffic", variables: STRICT, ..TRAFFIC }];
+
+/// The names of all of them.
+pub(super) fn names() -> impl Iterator<Item = &'static str> {
+    let alone = [FINDER, TRACE, SOAK];
+    alone.into_iter().chain(SCENARIOS).chain(FURTHER).chain(OLDER).map(|scenario| scenario.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::names;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_machine_has_a_name_of_its_own() {
+        assert_eq!(names().collect::<BTreeSet<_>>().len(), names().count());
+        assert!(names().all(|name| !name.is_empty()));
+    }
+}
