@@ -25,7 +25,7 @@ use crate::platform::Platform;
 use crate::safety::Protection;
 use core::mem::MaybeUninit;
 
-/// What Linux has done since 4.7, in its mechanism: no one kernel has all of these numbers, see `ARCHITECTURE.md`.
+/// What Linux has done since 4.7, in its mechanism: no one kernel has all of these numbers, see `docs/decisions.md`.
 ///
 /// It keeps table pages where Linux frees those that one unmap covers, because claims walk the table without a lock.
 #[derive(Debug)]

@@ -26,7 +26,7 @@ pub struct Portcullis;
 impl DesignInfo for Portcullis {
     const INFO: Info = Info {
         id: "portcullis",
-        source: "this project (ARCHITECTURE.md)",
+        source: "this project (docs/portcullis.md)",
         allocator: "chunks of 64 pages, one for each stream of requests (a ring, else a CPU and a direction), handed out in order; what is free is in the table; `magazine` for large, narrow and lasting ones",
         invalidation: "strict: one page-selective for all neighbours in a chunk that a batch unmaps, leaf only, in a submission that commits share; deferred: a queue per CPU, flushed by one leaf-only command around all that waits",
         tables: "given back: those not needed for 0.1 s, beyond a reserve of 16",

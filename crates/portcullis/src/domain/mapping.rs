@@ -7,6 +7,7 @@ use crate::proof::Proof;
 use crate::request::Access;
 use crate::sub_page::{SubPage, is_partial};
 use crate::sync::{Ordering, StaticCounter};
+use core::error::Error;
 use core::fmt;
 use core::mem::ManuallyDrop;
 
@@ -275,6 +276,22 @@ impl<B: DmaBuffer> UnmapFailure<B> {
         }
     }
 }
+
+impl<B: DmaBuffer> fmt::Display for MapFailure<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error().fmt(f)
+    }
+}
+
+impl<B: DmaBuffer> fmt::Display for UnmapFailure<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error().fmt(f)
+    }
+}
+
+impl<B: DmaBuffer + fmt::Debug> Error for MapFailure<B> {}
+
+impl<B: DmaBuffer + fmt::Debug> Error for UnmapFailure<B> {}
 
 impl<B: DmaBuffer> From<Refused<Mapping<B>, UnmapError>> for UnmapFailure<B> {
     fn from(refused: Refused<Mapping<B>, UnmapError>) -> Self {

@@ -9,6 +9,8 @@
 
 mod batch;
 mod erased;
+#[cfg(any(feature = "fake", test))]
+pub mod fake;
 mod map_batch;
 mod mapping;
 mod open;

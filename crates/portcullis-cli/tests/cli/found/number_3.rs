@@ -62,13 +62,12 @@ fn found_3_the_readme_names_the_time_limit_of_a_commit() {
     let seconds = INVALIDATION_TIMEOUT_US / 1_000_000;
     assert_eq!(seconds * 1_000_000, INVALIDATION_TIMEOUT_US);
     let readme = format!(
-        "a commit spins until the hardware is done, for at most {seconds} s, and once more where a submission that it shared \
+        "A commit spins until the hardware is done, for at most {seconds} s, and once more where a submission that it shared \
          has failed"
     );
     assert!(read("README.md").contains(&readme), "{readme}");
-    let architecture =
-        format!("a commit spins for at most `INVALIDATION_TIMEOUT_US`, {seconds} s, and once more where");
-    assert!(read("ARCHITECTURE.md").contains(&architecture), "{architecture}");
+    let design = format!("A commit spins for at most `INVALIDATION_TIMEOUT_US`, {seconds} s");
+    assert!(read("docs/portcullis.md").contains(&design), "{design}");
 }
 
 /// The same design in other batches is another row; which of them is best must show.
