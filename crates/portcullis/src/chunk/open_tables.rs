@@ -25,7 +25,7 @@ const COMMON: usize = 0;
 const SLOW: usize = 1;
 /// Logs behind them, for lines of cursors that have one of their own: as long as no more lines have come than these. The model
 /// checker sees none, but all share.
-const OWN_LOGS: usize = if cfg!(loom) { 0 } else { 8 };
+const OWN_LOGS: usize = if cfg!(loom) { 0 } else { 16 };
 /// Logs that tables are filled for.
 pub(super) const LOGS: usize = 2 + OWN_LOGS;
 const TABLE_SHIFT: u32 = 32;
