@@ -45,7 +45,7 @@ macro_rules! address {
                 self.0 & (PAGE_SIZE - 1)
             }
 
-            /// The address `bytes` further on, or `None` where it would wrap.
+            /// The address `bytes` further on, or `None` if it would wrap.
             #[inline]
             pub const fn checked_add(self, bytes: u64) -> Option<Self> {
                 match self.0.checked_add(bytes) {

@@ -51,20 +51,20 @@ extern crate alloc;
 struct Readme;
 
 mod address;
-#[allow(unsafe_code, reason = "table pages have an owner that types cannot show")]
+#[allow(unsafe_code, reason = "types cannot express who owns a table page")]
 pub mod chunk;
-#[allow(unsafe_code, reason = "what a mapper promises")]
+#[allow(unsafe_code, reason = "mappers make promises that types cannot check")]
 pub mod design;
-#[allow(unsafe_code, reason = "what a design builds is trusted with memory")]
+#[allow(unsafe_code, reason = "the mapper that a design builds is trusted with memory")]
 pub mod designs;
-#[allow(unsafe_code, reason = "buffers on loan to a device")]
+#[allow(unsafe_code, reason = "buffers are lent to devices")]
 pub mod domain;
 mod entry;
 pub mod error;
-#[allow(unsafe_code, reason = "parts of a value are made one by one")]
+#[allow(unsafe_code, reason = "the parts of a value are initialized one by one")]
 mod in_place;
 pub mod invalidation;
-#[allow(unsafe_code, reason = "what hardware promises")]
+#[allow(unsafe_code, reason = "hardware makes promises that types cannot check")]
 pub mod iommu;
 #[allow(unsafe_code, reason = "the tree keeps a pointer to one of its own nodes")]
 pub mod iova;
@@ -75,20 +75,20 @@ mod placement;
 pub mod platform;
 pub mod proof;
 mod request;
-#[allow(unsafe_code, reason = "table pages have an owner that types cannot show")]
+#[allow(unsafe_code, reason = "types cannot express who owns a table page")]
 pub mod riommu;
 mod safety;
 mod segment_list;
 #[cfg(feature = "serde")]
 mod serialise;
 mod sort;
-#[allow(unsafe_code, reason = "table pages have an owner that types cannot show")]
+#[allow(unsafe_code, reason = "types cannot express who owns a table page")]
 mod space;
-#[allow(unsafe_code, reason = "memory of buffers is copied")]
+#[allow(unsafe_code, reason = "the memory of buffers is copied")]
 pub mod sub_page;
 mod submission;
 mod sync;
-#[allow(unsafe_code, reason = "table pages have an owner that types cannot show")]
+#[allow(unsafe_code, reason = "types cannot express who owns a table page")]
 pub mod table;
 mod unwind;
 

@@ -16,7 +16,7 @@ use arrayvec::{ArrayVec, Drain};
 
 /// A batch of raw unmaps, at most [`BATCH_MAX`]. Dropping it commits it. If that commit fails, the domain is poisoned
 /// and the unmaps are counted in [`lost_buffers`](super::lost_buffers).
-#[must_use = "an error of its commit should be looked at"]
+#[must_use = "check its commit for an error"]
 pub struct RawBatch<H: DomainRef> {
     domain: H,
     revocation: Revocation,
@@ -90,7 +90,7 @@ impl<H: DomainRef> Drop for RawBatch<H> {
 
 /// A batch of unmaps that holds the buffers until it commits, at most [`BATCH_MAX`]. Dropping it commits it and then
 /// frees the buffers. If that commit fails, they are [lost](super::lost_buffers) and the domain is poisoned.
-#[must_use = "buffers come back by its commit"]
+#[must_use = "its buffers come back when it commits"]
 pub struct Batch<H: DomainRef, B: DmaBuffer> {
     domain: H,
     revocation: Revocation,

@@ -189,7 +189,7 @@ impl<B: DmaBuffer> Mapping<B> {
         B: SharedBuffer,
     {
         let is_bounced = self.tag.bounces() && self.buffer.segments().iter().any(is_partial);
-        assert!(!is_bounced, "a buffer of which parts are bounced is not shared with the device");
+        assert!(!is_bounced, "a buffer with bounced parts is not shared with the device");
         &self.buffer.0
     }
 

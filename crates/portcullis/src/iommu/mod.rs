@@ -108,7 +108,7 @@ pub enum QueueError {
     #[error("the invalidation did not complete within {0} µs")]
     Timeout(u64),
     /// This IOMMU does not support the page-selective command.
-    #[error("the IOMMU has no such invalidation")]
+    #[error("the IOMMU does not support this invalidation")]
     Unsupported,
     /// A design that declares strict protection did not wait for an invalidation.
     #[error("the design has no proof that the device has lost the buffer")]
@@ -132,7 +132,7 @@ pub enum AttachError {
     #[error("domain {} is not open", .0.0)]
     NoSuchDomain(DomainId),
     /// The device is already attached.
-    #[error("device {:04x} is attached already", .0.0)]
+    #[error("device {:04x} is already attached", .0.0)]
     Attached(SourceId),
     /// The device is still in a domain of the previous owner of the IOMMU. It has to be reset and released first.
     #[error("device {:04x} still has the translations of a previous owner", .0.0)]
@@ -144,7 +144,7 @@ pub enum AttachError {
     #[error("device {:04x} is being attached or detached", .0.0)]
     Busy(SourceId),
     /// The IOMMU does not support that kind of translation.
-    #[error("the IOMMU has no such translation")]
+    #[error("the IOMMU does not support this kind of translation")]
     Unsupported,
     /// No memory for a context table, or for the records of domains and devices. Nothing has changed.
     #[error(transparent)]

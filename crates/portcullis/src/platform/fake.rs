@@ -351,8 +351,8 @@ unsafe impl Platform for FakeHost {
 
     /// Panics if a lock is held, or if the library allows sleeping inside a walk.
     fn allocate<R>(&self, context: Context, allocate: impl FnOnce() -> R) -> R {
-        assert_eq!(HELD.with(core::cell::Cell::get), None, "memory is asked for with a lock held");
-        assert!(context == Context::Atomic || WALKING.with(core::cell::Cell::get) == 0, "a walk may not sleep");
+        assert_eq!(HELD.with(core::cell::Cell::get), None, "memory is requested with a lock held");
+        assert!(context == Context::Atomic || WALKING.with(core::cell::Cell::get) == 0, "a walk must not sleep");
         allocate()
     }
 

@@ -26,7 +26,7 @@ pub(crate) fn try_reserve_by<T>(host: impl FnOnce(&mut dyn FnMut()), capacity: u
 /// If there is no room.
 #[inline]
 pub(crate) fn push_within<T>(to: &mut Vec<T>, value: T) {
-    assert!(to.len() < to.capacity(), "room was made before");
+    assert!(to.len() < to.capacity(), "the list has no room left");
     to.push(value);
 }
 
@@ -36,7 +36,7 @@ pub(crate) fn push_within<T>(to: &mut Vec<T>, value: T) {
 /// If there is no room.
 #[inline]
 pub(crate) fn push_back_within<T>(to: &mut VecDeque<T>, value: T) {
-    assert!(to.len() < to.capacity(), "room was made before");
+    assert!(to.len() < to.capacity(), "the list has no room left");
     to.push_back(value);
 }
 
@@ -155,7 +155,7 @@ pub(crate) fn with_spare<M, R, E: From<NoMemory>>(
 /// Moves the values of `all` into `larger` if that has the larger capacity, and swaps the two.
 pub(crate) fn move_into<T>(all: &mut Vec<T>, larger: &mut Vec<T>) {
     if larger.capacity() > all.capacity() {
-        assert!(larger.capacity() - larger.len() >= all.len(), "it is empty");
+        assert!(larger.capacity() - larger.len() >= all.len(), "the larger list has no room");
         larger.append(all);
         core::mem::swap(all, larger);
     }
