@@ -34,7 +34,7 @@ pub enum MapError {
         /// The address width searched, in bits.
         limit_bits: u8,
     },
-    /// A translation exists where the new one would go.
+    /// Another translation exists at the address.
     #[error("I/O address {0} is already mapped")]
     Overlap(Iova),
     /// A limit below which there is no page: fewer than 12 bits.

@@ -23,8 +23,7 @@
 //!
 //! Types cannot express the following limits:
 //!
-//! - An invalidation must reach the unit that the device is behind: the host names the right unit, and that unit has
-//!   only one driver.
+//! - An invalidation must reach the unit that the device is behind. It must be the right unit, with only one driver.
 //! - DMA that began before an invalidation is complete after it only if the unit drains reads and writes (VT-d's
 //!   `CAP.DRD` and `CAP.DWD`). The driver requests draining; a unit without it may let a DMA land late.
 //! - Protection works in pages. If a buffer shares a page with other data, the device reaches that data as well (S8),

@@ -164,7 +164,7 @@ impl Placement {
         Self { end_pfn: range.end_pfn(), align_pages: 1, boundary_pages: None, at: Some(range) }
     }
 
-    /// One past the last page that may be used.
+    /// One past the last page that the mapping may use.
     pub const fn end_pfn(&self) -> u64 {
         self.end_pfn
     }

@@ -5,7 +5,7 @@ use core::fmt;
 /// How mappings are protected.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Protection {
-    /// None: devices reach all memory.
+    /// Devices reach all memory.
     None,
     /// Once an unmap returns, the device has lost the buffer.
     Strict,

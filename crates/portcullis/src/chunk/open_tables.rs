@@ -37,7 +37,7 @@ const TABLE_SHIFT: u32 = 32;
 pub(super) enum Wanted {
     /// A small one is enough.
     Small,
-    /// One of 64 pages.
+    /// A chunk of 64 pages.
     Chunk,
     /// A whole table.
     Table,

@@ -54,7 +54,7 @@ pub(super) struct TableLog {
     records: Vec<TableRecord>,
     /// The number of linked tables.
     linked: usize,
-    /// The number of numbers that tables may have.
+    /// How many numbers there are for tables.
     numbers: u32,
     /// Numbers that were used before, and whose tables were freed.
     unlinked: Vec<u32>,
@@ -284,12 +284,12 @@ impl TableLog {
         Ok(None)
     }
 
-    /// The number of numbers that were given to tables or skipped.
+    /// How many numbers were given to tables or skipped.
     pub(super) fn numbered(&self) -> usize {
         self.records.len()
     }
 
-    /// The same number, after `tables` more tables.
+    /// How many numbers will have been given or skipped after `tables` more tables.
     pub(super) fn numbered_after(&self, tables: usize) -> usize {
         let numbered = self.numbered() as u64;
         let passed_over = |end: u64, &(first, one_past): &(u64, u64)| {

@@ -22,7 +22,7 @@ pub unsafe trait DmaBuffer: 'static {
     fn segments(&self) -> &[Segment];
 }
 
-/// Mappings dropped without an unmap so far.
+/// The number of mappings dropped without an unmap so far.
 static LEAKED: StaticCounter = StaticCounter::new(0);
 
 /// The number of mappings that have been dropped without an unmap since the program started. Zero in a correct driver.
@@ -37,7 +37,7 @@ pub fn leaked_mappings() -> usize {
 /// without a reference to its contents.
 pub unsafe trait SharedBuffer: DmaBuffer {}
 
-/// Buffers and raw unmaps lost so far.
+/// The number of buffers and raw unmaps lost so far.
 static LOST: StaticCounter = StaticCounter::new(0);
 
 /// The number of buffers that were lost for good since the program started: because their mapping was dropped, because
@@ -114,7 +114,7 @@ const BOUNCED: u64 = 62;
 const ENTRIES_OF_PAGE: u64 = 1;
 const _: () = assert!(ENTRIES_OF_PAGE + (ENTRY_PAGES_MAX.ilog2() as u64) < BOUNCED);
 
-/// Tags handed out so far.
+/// The number of tags given out so far.
 static DOMAIN_TAGS: StaticCounter = StaticCounter::new(0);
 
 impl Tag {
@@ -149,7 +149,7 @@ impl Tag {
         }
     }
 
-    /// Whether its domain bounces parts of pages.
+    /// Whether its domain bounces partial pages.
     const fn bounces(self) -> bool {
         self.code() == BOUNCED
     }

@@ -91,7 +91,7 @@ pub struct Domain<D: Design<P, I>, P: Platform, I: Iommu> {
     short_way: ShortWay,
     /// The highest address that it may allocate.
     last: u64,
-    /// Rings made so far.
+    /// The number of rings made so far.
     rings: AtomicUsize,
     info: &'static Info,
 }
@@ -150,7 +150,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         self.mapper.tables_max(pages)
     }
 
-    /// Table pages in use. Takes no lock.
+    /// The number of table pages in use. Takes no lock.
     pub fn table_pages(&self) -> usize {
         self.mapper.table_pages()
     }
@@ -452,7 +452,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     ) -> Result<Mapping<B>, MapFailure<B>> {
         let lent = Lent::new(buffer);
         let mapped = match self.protection {
-            // SAFETY: that of a `DmaBuffer`, which is `Lent`.
+            // SAFETY: the memory belongs to a `DmaBuffer`, which is held as `Lent`.
             Protection::Strict => unsafe { self.map_as_said(lent.segments(), access, options) },
             _ => Err(MapError::NotStrict.into()),
         };

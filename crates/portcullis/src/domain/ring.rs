@@ -12,7 +12,7 @@ use crate::table::ENTRIES;
 use arrayvec::ArrayVec;
 use thiserror::Error;
 
-/// Pages of the largest descriptor: one buffer of 2 MiB, which a single leaf may translate.
+/// The number of pages of the largest descriptor: one buffer of 2 MiB, which a single leaf may translate.
 pub const DESCRIPTOR_PAGES_MAX: u64 = ENTRIES as u64;
 
 /// The settings of a ring.
@@ -75,7 +75,7 @@ pub enum DescriptorMapFailure<B: DmaBuffer> {
 /// Why not all buffers of a descriptor came back.
 #[derive(Debug)]
 pub enum DescriptorFailure<B: DmaBuffer> {
-    /// Some mappings were refused and are as they were.
+    /// Some unmaps were refused. Their mappings have not changed.
     Refused {
         /// The refused mappings.
         descriptor: Descriptor<B>,

@@ -33,8 +33,8 @@ pub(super) struct ShortWay {
 impl ShortWay {
     pub(super) fn of(protection: Protection, sub_page: SubPage, addressing: Addressing, tag: Tag) -> Self {
         let exposes = sub_page == SubPage::Expose;
-        // A typed mapping holds its whole range. The range of an entry is more than one page, so it cannot go this
-        // way.
+        // A typed mapping holds its whole range. The range of an entry can be more than one page, so it cannot go
+        // this way.
         let is_typed = exposes && addressing.opens_pages();
         Self {
             raw: if exposes { PAGE_SIZE } else { 0 },

@@ -32,7 +32,7 @@ pub enum Translation {
     Tables {
         /// The root table page.
         root: PhysAddr,
-        /// Levels of table: 3 (39-bit addresses) or 4 (48-bit).
+        /// The number of table levels: 3 (39-bit addresses) or 4 (48-bit).
         levels: u8,
     },
     /// By the rings of [`riommu`](crate::riommu).

@@ -275,7 +275,7 @@ impl FakeHost {
     /// walkers are non-snooping.
     pub fn unflushed(&self) -> Option<(PhysAddr, usize)> {
         let frames = self.frames.lock().expect("not poisoned");
-        // Hardware ignores the upper bits of an entry, and all of one that grants nothing.
+        // Hardware ignores the upper bits of an entry, and every bit of an entry that grants no rights.
         let seen = |bits: u64| {
             let value = EntryValue::from_bits(bits);
             value.is_present().then(|| (value.phys(), value.rights(), value.is_large()))
@@ -287,7 +287,7 @@ impl FakeHost {
         })
     }
 
-    /// Lets time pass.
+    /// Advances the clock.
     pub fn advance_us(&self, us: u64) {
         self.now_us.fetch_add(us, Ordering::Relaxed);
     }
@@ -302,7 +302,7 @@ impl FakeHost {
             );
         }
         let frame = frames.lent.get(&phys.as_u64()).cloned();
-        // As in `hardware_read`.
+        // For the reason given in `hardware_read`.
         drop(frames);
         frame.map(|frame| frame.iter().map(Entry::load_bits).collect())
     }
@@ -359,7 +359,7 @@ unsafe impl Platform for FakeHost {
     unsafe fn frame(&self, frame: PhysAddr) -> &Frame {
         let frames = self.frames.lock().expect("not poisoned");
         let page: *const Frame = &**frames.lent.get(&frame.as_u64()).expect("a table page that is not lent was used");
-        // SAFETY: the page does not move or go before `free_frame`, which the caller promises not to call meanwhile.
+        // SAFETY: the page stays until `free_frame`, which the caller promises not to call meanwhile.
         unsafe { &*page }
     }
 

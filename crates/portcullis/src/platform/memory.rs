@@ -68,7 +68,7 @@ pub(crate) fn try_slice<T, P: Platform>(
     Ok(all.into_boxed_slice())
 }
 
-/// `Box::new` that reports exhaustion.
+/// A fallible `Box::new`.
 pub(crate) fn try_box<T, P: Platform>(platform: &P, context: Context, value: T) -> Result<Box<T>, NoMemory> {
     Ok(boxed(try_reserve(platform, context, 1)?, value))
 }

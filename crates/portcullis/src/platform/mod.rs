@@ -46,7 +46,7 @@ pub enum Context {
     Atomic,
 }
 
-/// A lock that the platform made.
+/// A lock of the platform.
 pub trait Lock<T>: Send + Sync {
     /// Runs `critical` with the lock held.
     ///
@@ -59,7 +59,7 @@ pub trait Lock<T>: Send + Sync {
     fn with<R>(&self, critical: impl FnOnce(&mut T) -> R) -> R;
 }
 
-/// What a lock protects. Locks are taken in this order, never the other way round.
+/// What a lock protects. Locks are always taken in this order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum LockClass {
     /// The queue of unmaps of a whole domain. Designs that have such a queue hold its lock while the hardware works,
@@ -104,11 +104,11 @@ pub enum Phase {
     IovaAllocate,
     /// Finding the mapping to remove.
     IovaFind,
-    /// Giving an address back.
+    /// Freeing an address.
     IovaFree,
     /// Writing or clearing translations.
     Table,
-    /// Taking translations out of the hardware, or queueing them for it.
+    /// Invalidating translations in the hardware, or queueing them for it.
     Invalidate,
     /// Everything else.
     Other,
@@ -129,21 +129,21 @@ pub enum Step {
         /// The number of nodes visited.
         nodes: u64,
     },
-    /// A tree is descended to find a node.
+    /// A tree is searched for a node.
     TreeFind,
-    /// A node goes into a tree.
+    /// A node is inserted into a tree.
     TreeInsert,
-    /// A node leaves a tree.
+    /// A node is removed from a tree.
     TreeErase,
-    /// An address is taken off a list or out of a magazine.
+    /// An address is taken from a list or a magazine.
     ListPop,
-    /// An address is put on a list or into a magazine.
+    /// An address is put into a list or a magazine.
     ListPush,
     /// A magazine is exchanged for another.
     DepotExchange,
     /// A hash table is searched for a range.
     HashFind,
-    /// A part of a segment of addresses is cut off.
+    /// A segment of addresses is split.
     SegmentSplit,
     /// Two adjacent segments of addresses are joined.
     SegmentJoin,
@@ -162,72 +162,72 @@ pub enum Step {
     /// `entries` adjacent entries of a chunk are written. The chunk knows where they are: no table is walked or
     /// searched.
     ChunkWrite {
-        /// How many.
+        /// The number of entries.
         entries: usize,
     },
-    /// The table of a chunk is looked up by an address in it.
+    /// The table of a chunk is found by an address in it.
     ChunkFind,
     /// `entries` adjacent entries of a chunk are cleared.
     ChunkClear {
-        /// How many.
+        /// The number of entries.
         entries: usize,
     },
     /// Pages of a chunk are spent.
     ChunkReturn,
     /// Entries are taken from the tail of a ring.
     RingTake {
-        /// How many.
+        /// The number of entries.
         entries: usize,
     },
     /// Entries of a ring are written.
     RingWrite {
-        /// How many.
+        /// The number of entries.
         entries: usize,
     },
-    /// A ring is looked up by an address of it.
+    /// A ring is found by one of its addresses.
     RingFind,
     /// Entries of a ring are made invalid.
     RingClear {
-        /// How many.
+        /// The number of entries.
         entries: usize,
     },
     /// Entries of a ring are made free.
     RingReturn {
-        /// How many.
+        /// The number of entries.
         entries: usize,
     },
     /// `entries` adjacent entries of a translation table are read, to see whether their pages are in use.
     TableScan {
-        /// How many.
+        /// The number of entries.
         entries: usize,
     },
-    /// A translation table is walked down.
+    /// A translation table is walked.
     TableWalk {
         /// The number of levels of the table. The walk may end early, at a large leaf.
         levels: u8,
     },
     /// `entries` adjacent entries of a translation table are written.
     TableWrite {
-        /// How many.
+        /// The number of entries.
         entries: usize,
     },
     /// A mapping is claimed by the mark in its first entry.
     TableClaim,
     /// `entries` adjacent entries of a translation table are cleared.
     TableClear {
-        /// How many.
+        /// The number of entries.
         entries: usize,
     },
     /// The reference counts of `entries` adjacent shared entries are incremented one by one, and absent entries are
     /// written.
     TableShare {
-        /// How many.
+        /// The number of entries.
         entries: usize,
     },
     /// The reference counts of `entries` adjacent shared entries are decremented one by one, and entries whose count
     /// reaches zero are cleared.
     TableUnshare {
-        /// How many.
+        /// The number of entries.
         entries: usize,
     },
     /// A table page is allocated from the host or freed.
@@ -238,7 +238,7 @@ pub enum Step {
     FlushQueueJoin,
     /// Descriptors are written to an invalidation queue.
     QueueWrite {
-        /// How many.
+        /// The number of descriptors.
         descriptors: usize,
     },
     /// A register of the IOMMU is written.
@@ -360,7 +360,6 @@ pub unsafe trait Platform: Send + Sync {
     /// # Errors
     /// [`Unreadable`] if there is no memory at `at`, if a read there could have side effects, or if the host reads
     /// only memory that it allocated. The contents of `words` are then unspecified.
-    /// anything then.
     fn read_foreign(&self, _at: PhysAddr, _words: &mut [u64]) -> Result<(), Unreadable> {
         Err(Unreadable)
     }

@@ -220,7 +220,7 @@ impl Pages {
         }
     }
 
-    /// The first page of the mapping at `first_pfn`.
+    /// The first bounce page of the mapping at `first_pfn`.
     fn find(&self, first_pfn: u64) -> Option<&Page> {
         let mut page = self.get(self.mappings[list_of(first_pfn)])?;
         while page.first_pfn != first_pfn {
