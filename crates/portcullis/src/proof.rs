@@ -88,8 +88,8 @@ pub enum Committed {
     Deferred,
 }
 
-/// The number of the latest flush that has succeeded. It proves the invalidation of everything that any CPU had queued
-/// before that flush began.
+/// One past the highest number of a flush that has succeeded. That flush proves the invalidation of everything that any
+/// CPU had queued before it began.
 #[derive(Debug)]
 pub(crate) struct Served(AtomicU64);
 
