@@ -45,7 +45,7 @@ macro_rules! address {
                 self.0 & (PAGE_SIZE - 1)
             }
 
-            /// The address `bytes` further on, or `None` where it would wrap.
+            /// The address `bytes` further on, or `None` if it would wrap.
             #[inline]
             pub const fn checked_add(self, bytes: u64) -> Option<Self> {
                 match self.0.checked_add(bytes) {
@@ -78,7 +78,7 @@ address! {
     PhysAddr
 }
 
-/// How many pages the bytes `[offset, offset + len)` of a page-aligned area touch.
+/// The number of pages that the bytes `[offset, offset + len)` of a page-aligned area touch.
 ///
 /// `offset` is below [`PAGE_SIZE`]; the sum must not wrap.
 #[inline]
@@ -104,7 +104,7 @@ impl IovaRange {
         }
     }
 
-    /// The same, for pages that are known to be a run: some, below a width or below an address.
+    /// Makes a range as [`new`](Self::new) does, for pages that are known not to be empty and not to wrap.
     #[inline(always)]
     pub(crate) const fn of(first_pfn: u64, pages: u64) -> Self {
         debug_assert!(Self::new(first_pfn, pages).is_some());
@@ -144,7 +144,7 @@ impl IovaRange {
         Iova::from_pfn(self.first_pfn)
     }
 
-    /// The shortest run that both lie in.
+    /// The shortest run that contains both.
     #[inline]
     pub(crate) fn around(self, other: Self) -> Self {
         let first = self.first_pfn.min(other.first_pfn);
@@ -180,7 +180,7 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// How many pages the segment touches.
+    /// The number of pages that the segment touches.
     #[inline]
     pub const fn pages(&self) -> u64 {
         pages_spanned(self.phys.page_offset(), self.len)

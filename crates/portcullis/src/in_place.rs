@@ -1,28 +1,28 @@
-//! Values that are made where they are to lie. One that is made on the stack and moved takes several times its size there, and the
-//! stacks of kernels are small.
+//! Making values in place. A value that is made on the stack and then moved takes several times its size there, and
+//! kernel stacks are small.
 
 use core::mem::MaybeUninit;
 
-/// A part of a value that is being made, as room for it.
+/// A part of a value that is being made, as uninitialized memory.
 ///
 /// # Safety
-/// `at` points into room for the whole that lives for `'r`, and nothing else uses that part of it meanwhile.
+/// `at` points into memory for the whole value that lives for `'r`, and nothing else uses that part of it meanwhile.
 pub(crate) unsafe fn part<'r, T>(at: *mut T) -> &'r mut MaybeUninit<T> {
-    // SAFETY: the caller's promise, passed on; room may be of any bytes.
+    // SAFETY: the caller's promise, passed on; `MaybeUninit` may hold any bytes.
     unsafe { &mut *at.cast::<MaybeUninit<T>>() }
 }
 
-/// A part that was made. It is dropped unless it is [kept](Self::keep).
+/// A part that has been made. Dropping this drops the part, unless it was [kept](Self::keep).
 pub(crate) struct Made<'r, T>(&'r mut MaybeUninit<T>);
 
 impl<'r, T> Made<'r, T> {
-    /// What `make` makes in `room`.
+    /// Makes a part in `room` by calling `make`.
     ///
     /// # Errors
-    /// Those of `make`, after which nothing is there.
+    /// Those of `make`; `room` is uninitialized then.
     ///
     /// # Safety
-    /// Where `make` returns no error, it has made a value in the room that it was given.
+    /// If `make` returns no error, it has initialized the memory that it was given.
     #[inline(always)]
     pub(crate) unsafe fn by<E>(
         room: &'r mut MaybeUninit<T>,
@@ -32,19 +32,19 @@ impl<'r, T> Made<'r, T> {
         Ok(Self(room))
     }
 
-    /// What has been made by now.
+    /// The part.
     pub(crate) fn get(&self) -> &T {
         // SAFETY: `by` has made it.
         unsafe { self.0.assume_init_ref() }
     }
 
-    /// The same, to be changed.
+    /// The part, mutably.
     pub(crate) fn get_mut(&mut self) -> &mut T {
         // SAFETY: `by` has made it.
         unsafe { self.0.assume_init_mut() }
     }
 
-    /// The whole is made.
+    /// Keeps the part: the whole value has been made.
     pub(crate) fn keep(self) {
         core::mem::forget(self);
     }
@@ -70,7 +70,7 @@ mod tests {
         let owner = Rc::new(());
         let made = |keeps: bool| {
             let mut room = try_room::<Rc<()>, _>(&FakeHost::default(), Context::MaySleep).expect("memory");
-            // SAFETY: it writes a value.
+            // SAFETY: the closure initializes it.
             let made = unsafe {
                 Made::by(&mut *room, |room| {
                     room.write(owner.clone());

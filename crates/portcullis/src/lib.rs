@@ -1,57 +1,69 @@
-//! Fast and safe I/O memory protection: decides which memory a device may reach by DMA, for how long, and at what price.
+//! Fast and safe I/O memory protection: decides which memory a device may reach by DMA, for how long, and at what
+//! price.
 //!
-//! The modules follow the life of one mapping: [`domain`] takes the request, [`iova`] picks an address, [`table`] writes the
-//! translation, [`invalidation`] takes it away, [`iommu`] is what the hardware must offer. Beside them, [`platform`] is what
-//! the host must supply, and [`design`] and [`designs`] are the named wholes. [`chunk`] is one of those, whole.
+//! The modules follow the life of one mapping: [`domain`] takes the request, [`iova`] picks an address, [`table`]
+//! writes the translation, and [`invalidation`] removes it. Two modules are traits for the outside: [`iommu`] is what
+//! the hardware must offer, and [`platform`] is what the host must supply. [`design`] says what a protection design
+//! is, and [`designs`] lists the designs by name. [`chunk`] contains all of the design `portcullis`.
 //!
 //! # The contract
 //!
-//! What compiles without `unsafe` is strict: a buffer that is lent by the typed face is in reach of the device alone (with
-//! [`Domain::map_shared`], of the device and of atomic or volatile accesses) until the hardware has confirmed that the device has lost
-//! it, a panic or a forgotten value notwithstanding. That rests on promises, each written where the `unsafe` is: of the host
-//! ([`Platform`]), of the hardware ([`Iommu`]; of a VT-d unit, `portcullis_vtd::Mmio`), of a design, its mapper and their parts
-//! ([`design::Design`], [`design::Mapper`], [`iova::IovaAllocator`], [`design::Locking`]), of a buffer ([`domain::DmaBuffer`],
-//! [`domain::SharedBuffer`]), and of callers that map by address ([`Domain::map_raw`]) or without protection ([`Domain::unprotected`]).
-//! What no type can show:
+//! A program without `unsafe` gets strict protection. From the map until the hardware has confirmed that the device
+//! has lost the buffer, only the device can reach a buffer that was mapped through the typed interface. This also
+//! holds after a panic, and for a mapping that is forgotten. A buffer mapped with [`Domain::map_shared`] is also open
+//! to atomic or volatile accesses by the CPU. This guarantee rests on promises, each stated where the corresponding
+//! `unsafe` is:
 //!
-//! - An invalidation reaches the hardware that the device is behind: the unit is the right one, with one driver.
-//! - What a device had begun before an invalidation is over after it where the unit drains: VT-d's `CAP.DWD` and `CAP.DRD`. The driver
-//!   asks for it; a unit without them may let a DMA land late.
-//! - A page is the unit of protection. Of a buffer that shares a page with others the device reaches these as well (S8), for as long as
-//!   one of them is mapped, unless the domain refuses or bounces parts of pages ([`SubPage`]).
-//! - What the driver programs into the device is its own affair: an address of another mapping in the same domain is in reach.
-//! - Peer devices that need no IOMMU, firmware's regions and interrupts written as DMA are outside.
-//! - A mapping that is dropped or forgotten stays mapped until its domain goes; its buffer is lost, which is counted in
-//!   [`domain::lost_buffers`] where it was dropped.
+//! - by the host ([`Platform`]);
+//! - by the hardware ([`Iommu`]; for a VT-d unit, `portcullis_vtd::Mmio`);
+//! - by a design, its mapper and their parts ([`design::Design`], [`design::Mapper`], [`iova::IovaAllocator`],
+//!   [`design::Locking`]);
+//! - by a buffer ([`domain::DmaBuffer`], [`domain::SharedBuffer`]);
+//! - by callers that map by address ([`Domain::map_raw`]) or without protection ([`Domain::unprotected`]).
 //!
-//! It is one crate, although a large one: designs, allocators, tables and invalidation are parts of one mapper, and who links it
-//! takes one design out of it. What no design of a program needs, its linker leaves out.
+//! Types cannot express the following limits:
+//!
+//! - An invalidation must reach the unit that the device is behind. It must be the right unit, with only one driver.
+//! - DMA that began before an invalidation is complete after it only if the unit drains reads and writes (VT-d's
+//!   `CAP.DRD` and `CAP.DWD`). The driver requests draining; a unit without it may let a DMA land late.
+//! - Protection works in pages. If a buffer shares a page with other data, the device reaches that data as well (S8),
+//!   for as long as any buffer in that page is mapped. A domain can refuse or bounce partial pages instead
+//!   ([`SubPage`]).
+//! - The library does not check what the driver programs into the device. The device can use the address of any other
+//!   mapping in the same domain.
+//! - Traffic between peer devices that bypasses the IOMMU, regions reserved by the firmware, and interrupts sent as
+//!   DMA writes are out of scope.
+//! - A mapping that is dropped or forgotten stays mapped until its domain is dropped. Its buffer is lost.
+//!   [`domain::lost_buffers`] counts the dropped ones, but cannot count the forgotten ones.
+//!
+//! The library is one large crate because designs, allocators, tables and invalidation are parts of one mapper. A
+//! program normally uses one design, and its linker leaves out the code of all others.
 #![cfg_attr(not(any(test, feature = "fake", loom)), no_std)]
 #![deny(missing_docs)]
 #![deny(unsafe_code)]
 
 extern crate alloc;
 
-/// The examples of the README, compiled.
+/// The examples of the README, compiled as documentation tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
 
 mod address;
-#[allow(unsafe_code, reason = "table pages have an owner that types cannot show")]
+#[allow(unsafe_code, reason = "types cannot express who owns a table page")]
 pub mod chunk;
-#[allow(unsafe_code, reason = "what a mapper promises")]
+#[allow(unsafe_code, reason = "mappers make promises that types cannot check")]
 pub mod design;
-#[allow(unsafe_code, reason = "what a design builds is trusted with memory")]
+#[allow(unsafe_code, reason = "the mapper that a design builds is trusted with memory")]
 pub mod designs;
-#[allow(unsafe_code, reason = "buffers on loan to a device")]
+#[allow(unsafe_code, reason = "buffers are lent to devices")]
 pub mod domain;
 mod entry;
 pub mod error;
-#[allow(unsafe_code, reason = "parts of a value are made one by one")]
+#[allow(unsafe_code, reason = "the parts of a value are initialized one by one")]
 mod in_place;
 pub mod invalidation;
-#[allow(unsafe_code, reason = "what hardware promises")]
+#[allow(unsafe_code, reason = "hardware makes promises that types cannot check")]
 pub mod iommu;
 #[allow(unsafe_code, reason = "the tree keeps a pointer to one of its own nodes")]
 pub mod iova;
@@ -62,20 +74,20 @@ mod placement;
 pub mod platform;
 pub mod proof;
 mod request;
-#[allow(unsafe_code, reason = "table pages have an owner that types cannot show")]
+#[allow(unsafe_code, reason = "types cannot express who owns a table page")]
 pub mod riommu;
 mod safety;
 mod segment_list;
 #[cfg(feature = "serde")]
 mod serialise;
 mod sort;
-#[allow(unsafe_code, reason = "table pages have an owner that types cannot show")]
+#[allow(unsafe_code, reason = "types cannot express who owns a table page")]
 mod space;
-#[allow(unsafe_code, reason = "memory of buffers is copied")]
+#[allow(unsafe_code, reason = "the memory of buffers is copied")]
 pub mod sub_page;
 mod submission;
 mod sync;
-#[allow(unsafe_code, reason = "table pages have an owner that types cannot show")]
+#[allow(unsafe_code, reason = "types cannot express who owns a table page")]
 pub mod table;
 mod unwind;
 

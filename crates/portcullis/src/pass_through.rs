@@ -3,20 +3,20 @@
 use crate::error::NewDomainError;
 use crate::iommu::{AttachError, DomainId, Iommu, SourceId, Translation};
 
-/// A domain of the IOMMU that passes its devices through.
+/// A domain of the IOMMU that passes its devices through untranslated.
 pub(crate) struct PassThrough<I: Iommu> {
     iommu: I,
     id: DomainId,
 }
 
 impl<I: Iommu> PassThrough<I> {
-    /// Opens it.
+    /// Opens the domain.
     ///
     /// # Errors
     /// Those of [`Iommu::open_domain`].
     ///
     /// # Safety
-    /// All memory is meant for every device that is let in.
+    /// All memory is intended for every device that is attached.
     pub(crate) unsafe fn new(iommu: I) -> Result<Self, NewDomainError> {
         // SAFETY: the caller's promise, passed on.
         let id = unsafe { iommu.open_domain(Translation::PassThrough) }?;
@@ -28,7 +28,7 @@ impl<I: Iommu> PassThrough<I> {
         self.id
     }
 
-    /// Lets a device in.
+    /// Attaches a device.
     ///
     /// # Errors
     /// Those of [`Iommu::attach`].
@@ -36,7 +36,7 @@ impl<I: Iommu> PassThrough<I> {
         self.iommu.attach(self.id, device)
     }
 
-    /// Takes a device out.
+    /// Detaches a device.
     ///
     /// # Errors
     /// Those of [`Iommu::detach`].
@@ -47,8 +47,8 @@ impl<I: Iommu> PassThrough<I> {
 
 impl<I: Iommu> Drop for PassThrough<I> {
     fn drop(&mut self) {
-        // If the IOMMU does not answer, the id stays in use; nothing else is kept for it.
-        // SAFETY: `new` has opened it, and this is the only place that closes it.
+        // If the IOMMU does not answer, the id stays in use. Nothing else is kept for it.
+        // SAFETY: `new` has opened the domain, and this is the only place that closes it.
         let _ = unsafe { self.iommu.close_domain(self.id) };
     }
 }

@@ -1,15 +1,16 @@
-//! Where a mapping may lie, for requests that cannot do with any address: the limit of a device, an alignment, a boundary that is not
-//! to be crossed, or the one address that it must be.
+//! Constraints on the address of a mapping: the limit of a device, an alignment, a boundary that must not be crossed,
+//! or a fixed address.
 
 use crate::address::{Iova, IovaRange, PAGE_SHIFT, PAGE_SIZE};
 use crate::error::MapError;
 use crate::request::{Lifetime, Request, Stream};
 use core::num::NonZeroU64;
 
-/// How a mapping is wanted, beyond memory and rights. The default is an address that the design picks, for one DMA of no stream.
+/// How to map, apart from memory and rights. The default is an address that the design chooses, for one DMA and no
+/// particular stream.
 ///
-/// Limit, alignment and boundary are what DMA masks and the constraints of devices say, in bytes; they hold for what the device
-/// sees, from the first byte of the first segment to the last byte of the last.
+/// Limit, alignment and boundary express DMA masks and other constraints of devices, in bytes. They apply to what the
+/// device sees, from the first byte of the first segment to the last byte of the last.
 ///
 /// ```
 /// use portcullis::{Lifetime, MapOptions};
@@ -20,18 +21,21 @@ use core::num::NonZeroU64;
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MapOptions {
-    /// The ring that the mapping belongs to, where known.
+    /// The ring that the mapping belongs to, if known.
     pub stream: Stream,
     /// How long the mapping is expected to live.
     pub lifetime: Lifetime,
-    /// The highest address that the device can drive here, as a DMA mask has it; [`u64::MAX`] where the width of the domain will do.
+    /// The highest address that the device can use here, as in a DMA mask. [`u64::MAX`] means that only the width of
+    /// the domain limits it.
     pub limit: u64,
-    /// The first byte is at a multiple of it, in bytes: a power of two.
+    /// The first byte lies at a multiple of this number of bytes, a power of two.
     pub alignment: u64,
-    /// No multiple of it lies within the mapping, in bytes: a power of two. One beyond the addresses of the domain is no demand.
+    /// No multiple of this number of bytes, a power of two, lies within the mapping. A boundary beyond the addresses
+    /// of the domain has no effect.
     pub boundary: Option<u64>,
-    /// The address of the first byte, where it must be this one. It may lie in a region that is [reserved](crate::DomainConfig::reserved),
-    /// which is only never handed out, but not where writes are interrupts (S9).
+    /// The address of the first byte, if it must be a particular one. It may lie in a
+    /// [reserved](crate::DomainConfig::reserved) region, because such regions are only excluded from allocation. It
+    /// must not lie in the interrupt range, where writes are interrupts (S9).
     pub at: Option<Iova>,
 }
 
@@ -43,15 +47,15 @@ impl Default for MapOptions {
 }
 
 impl MapOptions {
-    /// For what stays as long as the driver runs, at exactly `at`. With the address of the memory itself it is an identity
-    /// mapping, as the regions of firmware (RMRR) and doorbells of other devices need it.
+    /// Options for a persistent mapping at exactly `at`. If `at` is the address of the memory itself, this is an
+    /// identity mapping, as firmware regions (RMRR) and doorbells of other devices need it.
     pub const fn fixed(at: Iova) -> Self {
         let lifetime = Lifetime::Persistent;
         Self { stream: Stream(None), lifetime, limit: u64::MAX, alignment: 1, boundary: None, at: Some(at) }
     }
 
-    /// Where `request` may lie in a domain of addresses up to `last`, which are those of entries of `entry_pages` pages or go by the page;
-    /// `None` where any of these will do.
+    /// The constraints on `request` in a domain with addresses up to `last`. `entry_pages` is the width of an entry if
+    /// the addresses are those of entries. `None` if any address satisfies the constraints.
     ///
     /// # Errors
     /// [`MapError::BadLimit`], [`MapError::BadAlignment`], [`MapError::BadBoundary`], [`MapError::CrossesBoundary`],
@@ -77,8 +81,9 @@ impl MapOptions {
         }
         let boundary = self.boundary.filter(|boundary| *boundary <= last);
         if let Some(pages) = entry_pages {
-            // Where memory lies in its pages is not where its entry begins, and no entry can be chosen. What its first byte is at is
-            // a multiple of all that is no wider than an entry.
+            // The start of an entry is unrelated to the offset of the memory in its page, and no particular entry can
+            // be chosen. The address of the first byte is a multiple of every power of two up to the width of an
+            // entry.
             let is_within = |boundary| matches!(request.segments(), [one] if one.len <= boundary);
             let is_met = self.limit >= last
                 && self.alignment >> PAGE_SHIFT <= pages
@@ -88,13 +93,14 @@ impl MapOptions {
         }
         let offset = request.phys().page_offset();
         let pages = request.pages();
-        // The place within the page is that of the memory.
+        // A mapping keeps the offset of the memory within the page.
         if offset & (self.alignment - 1) != 0 {
             return Err(MapError::Misplaced { phys: request.phys(), alignment: self.alignment });
         }
         let extent = request.extent().ok_or(MapError::PhysicalRange(request.phys()))?;
         if let Some(boundary) = boundary {
-            // Where the mapping begins at a multiple of its size, rounded up, nothing else is crossed than this.
+            // A mapping that begins at a multiple of its size, rounded up to a power of two, can cross a boundary only
+            // in these cases.
             let crosses = match boundary < PAGE_SIZE {
                 true => offset / boundary != (offset + extent - 1) / boundary,
                 false => pages > boundary >> PAGE_SHIFT,
@@ -103,7 +109,7 @@ impl MapOptions {
                 return Err(MapError::CrossesBoundary { len: extent, boundary });
             }
         }
-        // The last page may be used in part, and only that part must lie below the limit.
+        // The last page may be used only in part, and only that part must lie below the limit.
         let unused = (pages << PAGE_SHIFT).saturating_sub(offset + extent);
         let end_pfn = match self.limit.checked_add(1) {
             None => 1 << (u64::BITS - PAGE_SHIFT),
@@ -115,7 +121,7 @@ impl MapOptions {
             boundary_pages: boundary.and_then(|boundary| NonZeroU64::new((boundary >> PAGE_SHIFT).max(1))),
             at: None,
         };
-        // What lies as memory does within its pages, and no page can break, is no demand on a design.
+        // If every page satisfies the constraints as the memory lies in it, the design is not constrained.
         let is_anywhere = self.limit >= last && placement.align_pages == 1 && (pages == 1 || boundary.is_none());
         match self.at {
             None if is_anywhere => Ok(None),
@@ -125,7 +131,7 @@ impl MapOptions {
     }
 }
 
-/// Where pages may lie: what [`MapOptions`] say, checked, in pages.
+/// Constraints on the pages of a mapping: [`MapOptions`] after checking, in pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Placement {
     end_pfn: u64,
@@ -135,7 +141,7 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// The one place that begins at `at`, for a request that takes `extent` bytes.
+    /// The placement at exactly `at`, for a request that takes `extent` bytes.
     fn fixed(self, at: Iova, request: &Request<'_>, extent: u64) -> Result<Self, MapError> {
         let misplaced = |alignment| MapError::Misplaced { phys: request.phys(), alignment };
         if at.page_offset() != request.phys().page_offset() {
@@ -153,34 +159,35 @@ impl Placement {
         }
     }
 
-    /// Exactly `range`.
+    /// The placement at exactly `range`.
     pub(crate) const fn exactly(range: IovaRange) -> Self {
         Self { end_pfn: range.end_pfn(), align_pages: 1, boundary_pages: None, at: Some(range) }
     }
 
-    /// One past the last page that may be used.
+    /// One past the last page that the mapping may use.
     pub const fn end_pfn(&self) -> u64 {
         self.end_pfn
     }
 
-    /// Bits of the addresses below its limit and below `2^width`.
+    /// The width of the addresses below its limit and below `2^width`, in bits.
     pub(crate) fn limit_bits(&self, width: u8) -> u8 {
         let last_pfn = self.end_pfn.saturating_sub(1);
         width.min((u64::BITS - last_pfn.leading_zeros() + PAGE_SHIFT) as u8)
     }
 
-    /// The pages, where they must be these.
+    /// The pages, if they are fixed.
     pub const fn at(&self) -> Option<IovaRange> {
         self.at
     }
 
-    /// The first of the lowest `pages` pages in `[floor, ceiling)` that may be used.
+    /// The first page of the lowest suitable run of `pages` pages in `[floor, ceiling)`.
     pub fn lowest(&self, floor: u64, ceiling: u64, pages: u64) -> Option<u64> {
         let first = match self.at {
             Some(at) => Some(at.first_pfn()).filter(|first| *first >= floor)?,
             None => {
                 let first = floor.checked_next_multiple_of(self.align_pages)?;
-                // A multiple of the boundary is one of the alignment, or else `first` is one of both.
+                // A multiple of the boundary is a multiple of the alignment as well; otherwise the alignment is the
+                // larger, and `first` is a multiple of both.
                 self.crossed(first, pages).unwrap_or(first)
             }
         };
@@ -188,7 +195,7 @@ impl Placement {
         (end <= ceiling.min(self.end_pfn)).then_some(first)
     }
 
-    /// The first of the highest such pages.
+    /// The first page of the highest suitable run of `pages` pages in `[floor, ceiling)`.
     pub fn highest(&self, floor: u64, ceiling: u64, pages: u64) -> Option<u64> {
         if self.at.is_some() {
             return self.lowest(floor, ceiling, pages);
@@ -202,14 +209,14 @@ impl Placement {
         (floor <= first).then_some(first)
     }
 
-    /// The multiple of the boundary within `pages` pages from `first` on.
+    /// The multiple of the boundary that lies within `pages` pages from `first` on, if there is one.
     fn crossed(&self, first: u64, pages: u64) -> Option<u64> {
         let boundary = self.boundary_pages?.get();
         let last = first + (pages - 1);
         (first / boundary != last / boundary).then(|| last / boundary * boundary)
     }
 
-    /// Whether a mapping of physical addresses, which nobody can choose, lies where it may.
+    /// Whether a mapping at physical addresses, which cannot be chosen, satisfies the constraints.
     pub(crate) fn allows(&self, range: IovaRange) -> bool {
         match self.at {
             Some(at) => at == range,

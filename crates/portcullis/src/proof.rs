@@ -1,25 +1,25 @@
 //! What the hardware has confirmed, as a type.
 //!
-//! A buffer goes back to its owner, an address to its allocator and a table page to the host only against a [`Proof`] (S2, S3, S4,
-//! S11). There are three kinds. One is that the hardware has said so: `Proof::ask` and `Proof::close` put the question and make
-//! a proof of the answer, so that no other safe code can. The second is a reason with a name, for what no invalidation is needed for.
-//! The third is the word of a mapper that is written outside, which is unsafe.
+//! A buffer goes back to its owner, an address to its allocator and a table page to the host only against a [`Proof`]
+//! (S2, S3, S4, S11). There are three kinds of proof. The first is the answer of the hardware: `Proof::ask` and
+//! `Proof::close` ask it and make the proof themselves, so no other safe code can. The second is a named reason why no
+//! invalidation is needed. The third is a promise by a mapper outside this crate, which is unsafe.
 //!
-//! A proof is not copied: it is lent to those who give something back, by the commit that it belongs to. It names no range, so the
-//! commit answers for what it is used on. Two things outlast a commit: a flush that serves what other CPUs have queued (`Served`),
-//! and table pages that have left the hardware and wait for walks of software.
+//! A proof cannot be copied. The commit that it belongs to lends it to the code that gives something back. It names no
+//! range, so the commit is responsible for what it is used on. Two things outlast a commit: a flush that serves unmaps
+//! queued by other CPUs (`Served`), and table pages that the hardware has lost and that wait for software walks.
 
 use crate::iommu::{AttachError, DomainId, Iommu, QueueError};
 use crate::safety::{Breach, Rule};
 use crate::sync::{AtomicU64, Ordering};
 
-/// That the device no longer reaches something by the mapping that it belonged to.
+/// Proof that the device can no longer reach something through the mapping that it belonged to.
 #[derive(Debug)]
-#[must_use = "what it proves may go back now"]
+#[must_use = "something can be given back against this proof"]
 pub struct Proof(());
 
 impl Proof {
-    /// Asks the hardware whether what was submitted under `ticket` has taken effect. `None` where it has not, yet.
+    /// Asks the hardware whether everything submitted under `ticket` has taken effect. `None` if it has not yet.
     ///
     /// # Errors
     /// Those of [`Iommu::is_done`].
@@ -28,7 +28,7 @@ impl Proof {
         Ok(if iommu.is_done(ticket)? { Some(Self(())) } else { None })
     }
 
-    /// Closes a domain: the IOMMU has detached its devices and forgotten what it had cached of it (S10).
+    /// Closes a domain: the IOMMU has detached its devices and dropped everything cached for it (S10).
     ///
     /// # Errors
     /// Those of [`Iommu::close_domain`].
@@ -41,91 +41,95 @@ impl Proof {
         unsafe { iommu.close_domain(domain) }.map(|()| Self(()))
     }
 
-    /// The caller's word, for a [`Mapper`](crate::design::Mapper) that is not put together from the parts of this crate.
+    /// The promise of a caller, for a [`Mapper`](crate::design::Mapper) that is not assembled from the parts of this
+    /// crate.
     ///
     /// # Safety
-    /// The device no longer reaches any of what the proof is used for, which is all that the [`Committed`] covers that it goes into, by
-    /// the mapping that this belonged to: an invalidation of it has ended, or the caller knows it from elsewhere. For memory, and for
-    /// no address or table page, it is enough that no code of the program relies on what it holds.
-    #[allow(unsafe_code, reason = "buffers are freed on this word")]
+    /// The device can no longer reach anything that the proof is used for, through the mapping that it belonged to.
+    /// That is everything covered by the [`Committed`] that the proof goes into. Either an invalidation has completed,
+    /// or the caller knows it for another reason. For memory, but not for an address or a table page, it is enough
+    /// that no code of the program relies on the contents.
+    #[allow(unsafe_code, reason = "buffers are freed because of this promise")]
     pub unsafe fn trusted() -> Self {
         Self(())
     }
 
-    /// The reason that no hardware has ever seen it: no translation led to it.
+    /// For something that the hardware has never seen: no translation led to it.
     pub(crate) const fn never_visible() -> Self {
         Self(())
     }
 
-    /// The reason that other mappings have it at the same address, with the same rights. What goes back is a share: the memory and
-    /// the address stay in use, and the last of those mappings has them invalidated.
+    /// For a share: other mappings have the same memory at the same address, with the same rights. Memory and address
+    /// stay in use, and the last of those mappings has them invalidated.
     pub(crate) const fn still_shared() -> Self {
         Self(())
     }
 
-    /// The reason that the next map of the address invalidates it before it returns, which `declared` says of the design.
+    /// For an address that the next map invalidates before it returns, as the design states in `declared`.
     ///
     /// # Panics
-    /// If what is declared is another breach.
+    /// If `declared` is another breach.
     pub(crate) const fn by_next_map(declared: &Breach) -> Self {
         assert!(
             matches!(declared.rule, Rule::Strict),
-            "a design that leaves invalidations to its maps says that it breaks S2"
+            "a design that leaves invalidations to its maps must declare that it breaks S2"
         );
         Self(())
     }
 }
 
-/// What has become of a batch of unmaps.
+/// The result of committing a batch of unmaps.
 #[derive(Debug)]
 #[must_use = "buffers go back only against a proof"]
 pub enum Committed {
     /// The device has lost the buffers.
     Lost(Proof),
-    /// It may keep them for as long as the design declares.
+    /// The device may still reach them for as long as the design declares.
     Deferred,
 }
 
-/// Which flushes have succeeded, by number: the proof for what any CPU had queued before one of them began.
+/// One past the highest number of a flush that has succeeded. That flush proves the invalidation of everything that any
+/// CPU had queued before it began.
 #[derive(Debug)]
 pub(crate) struct Served(AtomicU64);
 
 impl Served {
-    /// None yet.
+    /// No flush yet.
     pub(crate) fn none() -> Self {
         Self(AtomicU64::new(0))
     }
 
-    /// Notes that the flush called `number` has succeeded.
+    /// Records that flush `number` has succeeded.
     pub(crate) fn note(&self, number: u64, _proof: &Proof) {
-        // Release: who finds its entries served knows that the flush is over.
+        // Release: a CPU that finds its entries served knows that the flush has completed.
         self.0.fetch_max(number + 1, Ordering::Release);
     }
 
-    /// What is served by now.
+    /// The flushes that have succeeded by now.
     pub(crate) fn by_now(&self) -> ServedByNow {
         // Acquire: pairs with `note`.
         ServedByNow(self.0.load(Ordering::Acquire))
     }
 
-    /// The proof for a flush that finds nothing that waits: others have served all that was queued before it began. The caller has
-    /// looked into every queue in which something may wait, with its lock held.
+    /// The proof for a flush that finds nothing waiting: other flushes have served everything that was queued before
+    /// it began. The caller has looked into every queue in which something may wait, with the lock of each.
     pub(crate) const fn nothing_waits(&self) -> Proof {
         Proof(())
     }
 }
 
-/// What is served for sure: one past the highest number of a flush that has succeeded.
+/// One past the highest number of a flush that has succeeded.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ServedByNow(u64);
 
 impl ServedByNow {
-    /// Whether something may wait in a queue whose entries note less than `noted_below`.
+    /// Whether something may still wait in a queue whose entries have numbers below `noted_below`.
     pub(crate) const fn leaves(self, noted_below: u64) -> bool {
         noted_below > self.0
     }
 
-    /// The proof for what was queued when `begun` flushes had begun, if one that began later has succeeded.
+    /// The proof for something that was queued when `begun` flushes had begun, if a flush that began later has
+    /// succeeded.
     pub(crate) fn proof(self, begun: u64) -> Option<Proof> {
         (begun < self.0).then_some(Proof(()))
     }

@@ -1,10 +1,10 @@
-//! What a driver asks for: which memory, which rights, on whose behalf.
+//! A request for a mapping: the memory, the rights, and the stream that it belongs to.
 
 use crate::address::{PAGE_SIZE, PhysAddr, Segment};
 use crate::error::MapError;
 use crate::table::Rights;
 
-/// What the device will do with a buffer, seen from the device.
+/// How the device will access a buffer.
 ///
 /// Linux calls these `DMA_TO_DEVICE`, `DMA_FROM_DEVICE` and `DMA_BIDIRECTIONAL`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -29,9 +29,9 @@ impl Access {
     }
 }
 
-/// The queue of a device that a mapping belongs to. Designs that place addresses by ring use it.
+/// The queue of a device that a mapping belongs to. Designs that allocate addresses by ring use it.
 ///
-/// `None` where the caller does not know; a design then falls back to the CPU and the direction.
+/// `None` if the caller does not know. A design then uses the CPU and the direction instead.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Stream(pub Option<u32>);
 
@@ -45,16 +45,16 @@ pub enum Lifetime {
     Persistent,
 }
 
-/// One mapping to be made: a buffer of one or more segments, seen by the device as one run of pages.
+/// A request for one mapping: a buffer of one or more segments, which the device sees as one run of pages.
 ///
-/// Every segment starts on a page of its own; the device sees segment *k* at the offset in its first page at which it lies
+/// Every segment starts on a new page. The device sees segment *k* at the offset within its first page that it has
 /// physically.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     segments: &'a [Segment],
     pages: u64,
     access: Access,
-    /// The ring that the mapping belongs to, where known.
+    /// The ring that the mapping belongs to, if known.
     pub stream: Stream,
     /// How long the mapping is expected to live.
     pub lifetime: Lifetime,
@@ -64,8 +64,8 @@ impl<'a> Request<'a> {
     /// A request for `segments`, with unknown stream and a transient lifetime.
     ///
     /// # Errors
-    /// [`MapError::Empty`] without segments or with an empty one, [`MapError::PhysicalRange`] where a segment wraps or the
-    /// pages cannot be counted.
+    /// [`MapError::Empty`] if there are no segments or one is empty; [`MapError::PhysicalRange`] if a segment wraps or
+    /// the pages cannot be counted.
     #[inline]
     pub fn new(segments: &'a [Segment], access: Access) -> Result<Self, MapError> {
         if segments.is_empty() {
@@ -85,10 +85,10 @@ impl<'a> Request<'a> {
         Ok(Self { segments, pages, access, stream: Stream::default(), lifetime: Lifetime::default() })
     }
 
-    /// Has it ask for other segments.
+    /// Replaces the segments of the request.
     ///
     /// # Errors
-    /// Those of [`new`](Request::new); it has not changed then.
+    /// Those of [`new`](Request::new); the request has not changed then.
     #[inline(never)]
     pub(crate) fn set_segments(&mut self, segments: &'a [Segment]) -> Result<(), MapError> {
         let request = Request::new(segments, self.access)?;
@@ -96,21 +96,21 @@ impl<'a> Request<'a> {
         Ok(())
     }
 
-    /// A request for a segment that lies in one page or, where an entry leads to it, is no longer than one: then pages are not what it
-    /// takes.
+    /// A request for one segment. It lies within one page or, under designs whose addresses are those of entries, is
+    /// no longer than a page; the number of pages is then not used.
     #[inline(always)]
     pub(crate) const fn in_a_page(segment: &'a [Segment; 1], access: Access) -> Self {
         debug_assert!(segment[0].len <= PAGE_SIZE);
         Self { segments: segment, pages: 1, access, stream: Stream(None), lifetime: Lifetime::Transient }
     }
 
-    /// The segments, none empty.
+    /// The segments, none of them empty.
     #[inline]
     pub const fn segments(&self) -> &'a [Segment] {
         self.segments
     }
 
-    /// Pages that the mapping takes: the sum over the segments.
+    /// The number of pages that the mapping takes: the sum over its segments.
     #[inline]
     pub const fn pages(&self) -> u64 {
         self.pages
@@ -122,15 +122,15 @@ impl<'a> Request<'a> {
         self.access
     }
 
-    /// Bytes from the first that the device sees to the last, those of pages in between that are no part of a segment among them.
-    /// `None` where they cannot be counted.
+    /// The number of bytes from the first that the device sees to the last, including bytes in between that belong to
+    /// no segment. `None` if they cannot be counted.
     pub(crate) fn extent(&self) -> Option<u64> {
         let last = self.segments.last()?;
         let before = (self.pages - last.pages()).checked_mul(PAGE_SIZE)?;
         Some(before.checked_add(last.phys.page_offset() + last.len)? - self.phys().page_offset())
     }
 
-    /// Physical address of the first byte.
+    /// The physical address of the first byte.
     #[inline]
     pub const fn phys(&self) -> PhysAddr {
         self.segments[0].phys

@@ -1,4 +1,4 @@
-//! The safety rules by name, and how a design declares that it breaks one by construction.
+//! The safety rules by name, and the declaration of a design that breaks one by construction.
 
 use core::fmt;
 
@@ -9,7 +9,7 @@ pub enum Protection {
     None,
     /// Once an unmap returns, the device has lost the buffer.
     Strict,
-    /// The device may keep an unmapped buffer for a bounded time. Linux calls it lazy.
+    /// The device may reach an unmapped buffer for a bounded time. Linux calls this lazy.
     Deferred,
 }
 
@@ -35,14 +35,15 @@ impl fmt::Display for Protection {
 pub enum Rule {
     /// S1: a device reaches only memory that is mapped for it, or that a declared stale window still covers.
     Reach,
-    /// S2: under strict protection, once an unmap has returned, no access through its addresses succeeds, but for pages that
-    /// another live mapping has at the same address (S8).
+    /// S2: under strict protection, once an unmap has returned, no access through its addresses succeeds, except to
+    /// pages that another live mapping has at the same address (S8).
     Strict,
-    /// S3: no address is handed out while it is live, nor before its invalidation has completed.
+    /// S3: no address is allocated while it is live, or before its invalidation has completed.
     Reuse,
-    /// S4: no table page is freed before an all-levels invalidation of its range and every software walk of it are over.
+    /// S4: no table page is freed before an all-levels invalidation of its range has completed and every software walk
+    /// of it has ended.
     Tables,
-    /// S5: a right is never wider than was asked for.
+    /// S5: rights are never wider than requested.
     Rights,
     /// S6: a refused operation changes nothing and leaks nothing.
     Errors,
@@ -50,9 +51,9 @@ pub enum Rule {
     Bounds,
     /// S8: what the device can reach of a page beyond its live buffers is reported.
     SubPage,
-    /// S9: reserved addresses are never handed out.
+    /// S9: reserved addresses are never allocated.
     Reserved,
-    /// S10: teardown takes away the context, the cached translations and the tables, in that order.
+    /// S10: teardown removes the context, the cached translations and the tables, in that order.
     Teardown,
     /// S11: a time-out or queue error never returns a buffer.
     Completion,
@@ -65,11 +66,11 @@ pub enum Rule {
 /// A rule that a design breaks by construction, under one of its protections.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Breach {
-    /// Under which protection.
+    /// The protection under which it breaks the rule.
     pub protection: Protection,
-    /// Which rule.
+    /// The rule.
     pub rule: Rule,
-    /// What bounds the damage, in a few words.
+    /// The limits of the damage, in a few words.
     pub bound: &'static str,
 }
 

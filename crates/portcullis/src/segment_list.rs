@@ -1,4 +1,4 @@
-//! Segments that come one by one, side by side for as long as a map takes.
+//! Collecting segments into a contiguous list for the duration of a map.
 
 use crate::address::Segment;
 use crate::error::NoMemory;
@@ -8,7 +8,7 @@ use arrayvec::ArrayVec;
 
 /// A list of segments.
 pub(crate) enum SegmentList<const FEW: usize> {
-    /// Up to so many take no memory of the heap.
+    /// Up to `FEW` segments need no heap memory.
     Few(ArrayVec<Segment, FEW>),
     Many(Vec<Segment>),
 }
@@ -20,9 +20,9 @@ impl<const FEW: usize> Default for SegmentList<FEW> {
 }
 
 impl<const FEW: usize> SegmentList<FEW> {
-    /// Adds what `segments` gives, in `room` for so many where they are more than a few. If `joins`, neighbours that meet where a page ends
-    /// are joined: not where each segment has addresses of
-    /// its own, which are found by its number.
+    /// Adds the segments of `segments`. `room` allocates space for a number of segments if there are more than `FEW`.
+    /// If `joins` is true, segments that meet at a page boundary are joined. It must be false if each segment has
+    /// addresses of its own, which are found by its index.
     ///
     /// # Errors
     /// [`NoMemory`].
@@ -37,7 +37,7 @@ impl<const FEW: usize> SegmentList<FEW> {
         for next in segments {
             let end = last.phys.checked_add(last.len).filter(|end| *end == next.phys && end.page_offset() == 0);
             match end.and_then(|_| last.len.checked_add(next.len)) {
-                // One without a length is for the request to refuse.
+                // An empty segment is kept, so that the request refuses it.
                 Some(len) if joins && last.len > 0 && next.len > 0 => last.len = len,
                 _ => self.push(&room, core::mem::replace(&mut last, next))?,
             }
@@ -52,7 +52,7 @@ impl<const FEW: usize> SegmentList<FEW> {
         }
     }
 
-    /// Adds one, in `room` for so many where there are too many.
+    /// Adds one segment. `room` allocates space for a number of segments if the list is full.
     ///
     /// # Errors
     /// [`NoMemory`].

@@ -1,31 +1,31 @@
-//! Protections and parameters of designs as they stand in documents: the words that users write.
+//! Serialization of protections and of parameters of designs, with the names that users write.
 
 use crate::design::{Options, Value};
 use crate::{Protection, SubPage};
 use serde::{Serialize, Serializer};
 
-/// Its name.
+/// As its name.
 impl Serialize for Protection {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(self.name())
     }
 }
 
-/// Its name.
+/// As its name.
 impl Serialize for SubPage {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(self.name())
     }
 }
 
-/// A map of those that were given.
+/// As a map of the options that were given.
 impl Serialize for Options {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self.iter())
     }
 }
 
-/// A number, a word, or for a flag `true`.
+/// As a number, a string, or `true` for a flag.
 impl Serialize for Value {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match *self {

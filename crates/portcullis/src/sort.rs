@@ -1,9 +1,9 @@
-//! Sorting on a small stack: what `core` has for it takes frames of a kilobyte, and calls itself.
+//! Sorting on a small stack. The sort of `core` is recursive and has stack frames of a kilobyte.
 
-/// How far apart what is compared lies, from pass to pass (Ciura, 2001).
+/// The distances between compared elements, one for each pass (Ciura, 2001).
 const GAPS: [usize; 8] = [701, 301, 132, 57, 23, 10, 4, 1];
 
-/// Puts `values` in the order of their keys, by Shell's method: for a batch, or a few hundred ranges.
+/// Sorts `values` by their keys with Shellsort. Intended for a batch or a few hundred ranges.
 pub(crate) fn sort_by_key<T: Copy, K: Ord>(values: &mut [T], key: impl Fn(&T) -> K) {
     if values.is_sorted_by_key(&key) {
         return;

@@ -1,4 +1,4 @@
-//! The address space of a domain: its table behind its id in the IOMMU, from opening to teardown.
+//! The address space of a domain: its table and its id in the IOMMU, from opening to teardown.
 
 use crate::address::{IovaRange, PhysAddr, Segment};
 use crate::error::{MapError, NewDomainError, NoMemory, SyncError, UnmapError};
@@ -21,16 +21,16 @@ mod each;
 mod reserve;
 mod sharing;
 
-/// Tags handed out so far.
+/// The number of tags given out so far.
 static TAGS: StaticCounter = StaticCounter::new(0);
 
-/// Low bits of a tag that are zero, for a batch to count its unmaps in.
+/// The number of low bits of a tag that are zero, in which a batch counts its unmaps.
 pub(crate) const TAG_SHIFT: u32 = 8;
 
-/// The tag of no domain.
+/// A tag that no domain has.
 pub(crate) const NO_TAG: u64 = 0;
 
-/// A tag for the unmaps of a domain, which no other domain has. Never [`NO_TAG`].
+/// A tag for the unmaps of a domain, different from that of every other domain. Never [`NO_TAG`].
 pub(crate) fn next_tag() -> u64 {
     // Relaxed: only uniqueness matters.
     (TAGS.fetch_add(1, Ordering::Relaxed) as u64 + 1) << TAG_SHIFT
@@ -42,35 +42,36 @@ pub struct AddressSpace<P: Platform, I: Iommu> {
     iommu: I,
     capabilities: Capabilities,
     id: DomainId,
-    /// Tells this space from every other, those with the same id in another IOMMU included.
+    /// Tells this space from every other, including those with the same id in another IOMMU.
     tag: u64,
-    /// The tag that unmaps are let into a batch by: `tag`, and none since the first panic. Relaxed: as `panicked`.
+    /// The tag that unmaps need to enter a batch: `tag`, or [`NO_TAG`] after the first panic. Relaxed: as `panicked`.
     batch_tag: PanicTag,
     table: SecondLevelTable,
     reserve: TableReserve<P>,
     /// One past the last page that the table translates.
     end_pfn: u64,
-    /// Set by the first invalidation that failed, or the first panic; from then on nothing is mapped. Relaxed: it only has to be
-    /// seen some time after, and the buffers concerned are quarantined either way.
+    /// Set by the first failed invalidation or the first panic. From then on nothing is mapped. Relaxed: other CPUs
+    /// need to see it only at some later time, and the buffers concerned are quarantined in any case.
     poisoned: AtomicBool,
-    /// Set by the first panic where locks are taken; from then on none is. Relaxed: a lock that a panic has left is not taken
-    /// again in any case, see [`Lock`](crate::platform::Lock). This is so that the caller gets an error instead of another panic.
+    /// Set by the first panic in code that takes locks. From then on no lock is taken. Relaxed: a lock that a panic
+    /// has left is not taken again in any case, see [`Lock`](crate::platform::Lock). The flag gives the caller an
+    /// error instead of another panic.
     panicked: PanicFlag,
-    /// A map to memory below this address needs its entries and nothing else. Relaxed: as `poisoned`.
+    /// A map to memory below this address needs only its entries to be written. Relaxed: as `poisoned`.
     plain_below: AtomicU64,
-    /// Where parts of pages are bounced.
+    /// The bounce pages, if the domain bounces partial pages.
     bounce: Option<Box<BouncePool<P>>>,
     closed: bool,
 }
 
-/// An invalidation that was not done at once: the ticket of its submission, or none where there was no room for it.
+/// An invalidation that did not complete at once: the ticket of its submission, or `None` if there was no room for it.
 pub(crate) struct Pending<T>(Result<Option<T>, QueueError>);
 
 impl<P: Platform, I: Iommu> AddressSpace<P, I> {
-    /// Opens a domain over an empty table that translates addresses of up to `width` bits.
+    /// Opens a domain with an empty table that translates addresses of up to `width` bits.
     ///
     /// # Errors
-    /// [`NewDomainError::Width`] where the hardware has no such table, [`NewDomainError::NoMemory`], and those of
+    /// [`NewDomainError::Width`] if the hardware supports no such table, [`NewDomainError::NoMemory`], and those of
     /// [`Iommu::open_domain`].
     pub fn new(iommu: I, platform: P, width: u8, rule: TableRule) -> Result<Self, NewDomainError> {
         let capabilities = iommu.capabilities();
@@ -81,11 +82,11 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
         };
         let walker = Walker::new(&platform, capabilities.coherent);
         let table = SecondLevelTable::new(walker, levels, &capabilities, rule)?;
-        // SAFETY: the table is this space's alone, and goes after the domain has been closed.
+        // SAFETY: the table belongs to this space alone, and is freed only after the domain has been closed.
         let id = match unsafe { iommu.open_domain(Translation::Tables { root: table.root(), levels }) } {
             Ok(id) => id,
             Err(error) => {
-                // SAFETY: no other CPU has the table.
+                // SAFETY: no other CPU knows the table.
                 let pages = unsafe { table.dismantle(walker) };
                 table::release(&platform, pages, &Proof::never_visible());
                 return Err(error.into());
@@ -111,10 +112,10 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
         })
     }
 
-    /// Gives it bounce pages where `sub_page` asks for them.
+    /// Creates bounce pages if `sub_page` needs them.
     ///
     /// # Errors
-    /// [`NewDomainError::CannotBounce`] from a host that copies nothing, [`NewDomainError::NoMemory`].
+    /// [`NewDomainError::CannotBounce`] from a host that cannot copy memory, [`NewDomainError::NoMemory`].
     pub fn set_sub_page(&mut self, sub_page: SubPage) -> Result<(), NewDomainError> {
         if sub_page == SubPage::Bounce {
             self.bounce = Some(try_box(&self.platform, Context::MaySleep, BouncePool::new(&self.platform)?)?);
@@ -122,7 +123,7 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
         Ok(())
     }
 
-    /// The bounce pages, for a [`Mapper`](crate::design::Mapper) to show.
+    /// The bounce pages, which a [`Mapper`](crate::design::Mapper) returns from its own method.
     pub fn bounce_pages(&self) -> Option<BouncePages<'_>> {
         self.bounce.is_some().then_some(BouncePages(self))
     }
@@ -151,13 +152,13 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
         self.id
     }
 
-    /// What tells this space from every other.
+    /// The tag, which tells this space from every other.
     #[inline]
     pub(crate) const fn tag(&self) -> u64 {
         self.tag
     }
 
-    /// The same for unmaps that are to be let into a batch; [`NO_TAG`] where they could not be committed, after a panic.
+    /// The tag for unmaps that enter a batch; [`NO_TAG`] if they could not be committed, after a panic.
     #[inline(always)]
     pub(crate) fn batch_tag(&self) -> u64 {
         self.batch_tag.load(Ordering::Relaxed)
@@ -169,7 +170,7 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
         &self.table
     }
 
-    /// Lets a device in.
+    /// Attaches a device.
     ///
     /// # Errors
     /// Those of [`Iommu::attach`].
@@ -177,7 +178,7 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
         self.iommu.attach(self.id, device)
     }
 
-    /// Takes a device out.
+    /// Detaches a device.
     ///
     /// # Errors
     /// Those of [`Iommu::detach`].
@@ -185,13 +186,13 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
         self.iommu.detach(self.id, device)
     }
 
-    /// Whether an invalidation has failed, or a panic has come out of the domain.
+    /// Whether an invalidation has failed, or code of the domain has panicked.
     #[inline]
     pub fn is_poisoned(&self) -> bool {
         self.poisoned.load(Ordering::Relaxed)
     }
 
-    /// Refuses where an invalidation has failed, or a panic has come out of the domain.
+    /// Returns an error if an invalidation has failed, or if code of the domain has panicked.
     ///
     /// # Errors
     /// [`MapError::Poisoned`].
@@ -200,7 +201,7 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
         if self.is_poisoned() { Err(MapError::Poisoned) } else { Ok(()) }
     }
 
-    /// Whether what the domain's locks protect may be half changed.
+    /// Whether the state behind the domain's locks may be half changed.
     #[inline]
     pub(crate) fn has_panicked(&self) -> bool {
         self.panicked.load(Ordering::Relaxed)
@@ -212,16 +213,17 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
         self.end_pfn
     }
 
-    /// Does something that takes locks. `None`, and nothing is done, where an earlier one has panicked.
+    /// Runs `act`, which takes locks. Returns `None` without running it if an earlier call has panicked.
     ///
-    /// A panic poisons the domain, once the locks are let go: a CPU that waits for one panics in turn, as [`Lock`](crate::platform::Lock)
-    /// says. What takes no lock needs none of this: it leaves nothing behind that other CPUs do not meet at any time.
+    /// A panic poisons the domain after the locks are released. A CPU that waits for one of them panics in turn, as
+    /// [`Lock`](crate::platform::Lock) says. Code that takes no lock does not need this: it leaves no state behind
+    /// that other CPUs could not meet at any time.
     #[inline(always)]
     pub(crate) fn unless_panicked<R>(&self, act: impl FnOnce() -> R) -> Option<R> {
         if self.has_panicked() { None } else { Some(self.poison_on_panic(act)) }
     }
 
-    /// Does the same without asking: for maps, which have asked whether the domain is poisoned.
+    /// Does the same without the check, for maps, which have already checked that the domain is not poisoned.
     #[inline(always)]
     pub(crate) fn poison_on_panic<R>(&self, act: impl FnOnce() -> R) -> R {
         on_unwind(
@@ -234,11 +236,11 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
         )
     }
 
-    /// Whether a map needs its entries and nothing else: the IOMMU can address the memory and does not cache what is absent, no
-    /// invalidation has failed, and [`end_plain_maps`](Self::end_plain_maps) was not called.
+    /// Whether a map needs only its entries to be written: the IOMMU can address the memory and does not cache absent
+    /// entries, no invalidation has failed, and [`end_plain_maps`](Self::end_plain_maps) was not called.
     #[inline(always)]
     pub(crate) fn is_plain(&self, request: &Request<'_>) -> bool {
-        // The limit is a multiple of the page size: a buffer within a page lies below it as soon as its first byte does.
+        // The limit is a multiple of the page size: a buffer within a page lies below it if its first byte does.
         let below = self.plain_below.load(Ordering::Relaxed);
         request.segments().iter().all(|segment| match request.pages() {
             1 => segment.phys.as_u64() < below,
@@ -246,19 +248,19 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
         })
     }
 
-    /// Whether maps of `segments`, each within a page, need their entries and nothing else.
+    /// Whether maps of `segments`, each within a page, need only their entries to be written.
     #[inline(always)]
     pub(crate) fn are_plain(&self, segments: &[Segment]) -> bool {
         let below = self.plain_below.load(Ordering::Relaxed);
         segments.iter().all(|segment| segment.phys.as_u64() < below)
     }
 
-    /// From now on nothing [`is_plain`](Self::is_plain).
+    /// From now on no map [is plain](Self::is_plain).
     pub(crate) fn end_plain_maps(&self) {
         self.plain_below.store(0, Ordering::Relaxed);
     }
 
-    /// Refuses segments that lie beyond what the IOMMU can address.
+    /// Returns an error if a segment lies beyond what the IOMMU can address.
     ///
     /// # Errors
     /// [`MapError::PhysicalRange`].
@@ -267,7 +269,7 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
         segments.iter().try_for_each(|segment| self.table.check_physical(segment))
     }
 
-    /// The leaf table that translates page `pfn`, added now if it is not there.
+    /// The leaf table that translates page `pfn`, which is added if it does not exist.
     ///
     /// # Errors
     /// [`NoMemory`].
@@ -279,24 +281,26 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
         unsafe { self.table.add_leaf_table(self.walker(), pfn) }
     }
 
-    /// Takes out the leaf table that translates page `pfn`, and returns it.
+    /// Removes the leaf table that translates page `pfn`, and returns its page.
     ///
     /// # Safety
-    /// [`add_leaf_table`](Self::add_leaf_table) has added it, and nothing is mapped in it; nobody takes it out at the same time;
-    /// the page is freed after an all-levels invalidation, and after the walks of software that may be at it.
+    /// [`add_leaf_table`](Self::add_leaf_table) has added the table, and nothing is mapped in it. No other CPU removes
+    /// it at the same time. The page is freed only after an all-levels invalidation and after the software walks that
+    /// may use it.
     pub(crate) unsafe fn remove_leaf_table(&self, pfn: u64) -> PhysAddr {
         // SAFETY: the caller's promise, passed on; the walker is that of `new`.
         unsafe { self.table.remove_leaf_table(self.walker(), pfn) }
     }
 
-    /// Writes translations, with or without marks ([`SecondLevelTable::map`]). [`sync_map`](Self::sync_map) has to follow.
+    /// Writes translations, with or without marks ([`SecondLevelTable::map`]). The caller must then call
+    /// [`sync_map`](Self::sync_map).
     ///
     /// # Errors
     /// Those of [`SecondLevelTable::map`].
     ///
     /// # Safety
-    /// The segments have as many pages as `range`; `range` is below what the table translates, and the caller's alone until
-    /// it is unmapped; where empty table pages are freed, no other map or unmap runs meanwhile.
+    /// The segments have as many pages as `range`. `range` lies within what the table translates, and belongs to the
+    /// caller alone until it is unmapped. If the table frees empty pages, no other map or unmap runs meanwhile.
     pub unsafe fn map(
         &self,
         range: IovaRange,
@@ -308,7 +312,7 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
         unsafe { self.table.map(self.walker(), range, segments, access.rights(), marked) }
     }
 
-    /// The same over a table that frees no empty pages.
+    /// Maps as [`map`](Self::map) does, in a table that does not free empty pages.
     ///
     /// # Errors
     /// Those of [`map`](Self::map).
@@ -327,11 +331,11 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
         unsafe { self.table.map_uncounted(self.walker(), range, segments, access.rights(), marked) }
     }
 
-    /// Ends a map: invalidates `range` where the IOMMU caches absent entries, or may still walk table pages that were there
-    /// before. Not to be called with a lock held.
+    /// Completes a map. Invalidates `range` if the IOMMU caches absent entries, or if it may still walk table pages
+    /// that were there before. Must not be called with a lock held.
     ///
     /// # Errors
-    /// [`SyncError`] where that failed: the domain is poisoned, and neither range nor memory must be used again.
+    /// [`SyncError`] if that failed: the domain is poisoned, and neither the range nor the memory may be used again.
     #[inline(always)]
     pub fn sync_map(&self, range: IovaRange) -> Result<(), SyncError> {
         if self.capabilities.caches_absent || self.table.is_unsettled() {
@@ -343,22 +347,23 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     #[cold]
     fn invalidate_mapped(&self, range: IovaRange) -> Result<(), SyncError> {
         self.platform.probe(Step::Enter(Phase::Invalidate));
-        // All levels: the hardware may hold an entry of a directory that was absent, or that led to a table page which is gone.
+        // All levels: the hardware may have cached a directory entry that was absent, or that led to a table page
+        // which has been removed.
         let command = self.covering(range, false);
         Ok(self.invalidate(&[command]).map(drop)?)
     }
 
-    /// Clears the translations of a claimed mapping. Returns whether table pages went to `freed`.
+    /// Clears the translations of a claimed mapping. Returns whether table pages were added to `freed`.
     ///
     /// # Safety
-    /// `range` is exactly that of a mapping which no other CPU unmaps; where empty table pages are freed, no other map or unmap
-    /// runs meanwhile.
+    /// `range` is exactly that of a mapping that no other CPU unmaps. If the table frees empty pages, no other map or
+    /// unmap runs meanwhile.
     pub unsafe fn unmap(&self, range: IovaRange, freed: &mut FreedTables) -> bool {
         // SAFETY: the caller's promise, passed on; the walker is that of `new`.
         unsafe { self.table.unmap(self.walker(), range, freed) }
     }
 
-    /// The same over a table that frees no empty pages.
+    /// Unmaps as [`unmap`](Self::unmap) does, in a table that does not free empty pages.
     ///
     /// # Safety
     /// That of [`unmap`](Self::unmap), and of [`SecondLevelTable::unmap_uncounted`].
@@ -367,7 +372,7 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
         unsafe { self.table.unmap_uncounted(self.walker(), range, freed) }
     }
 
-    /// The same over a table that keeps its pages.
+    /// Unmaps as [`unmap`](Self::unmap) does, in a table that keeps its pages.
     ///
     /// # Safety
     /// That of [`unmap`](Self::unmap), and of [`SecondLevelTable::unmap_kept`].
@@ -385,30 +390,31 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     /// If the table does not keep its pages.
     ///
     /// # Safety
-    /// Mappings with marks are claimed in no other way.
+    /// Marked mappings are claimed only by this method.
     pub unsafe fn claim_and_unmap(&self, range: IovaRange) -> Result<(), UnmapError> {
         // SAFETY: the caller's promise, passed on; the walker is that of `new`.
         unsafe { self.table.claim_and_unmap(self.walker(), range) }
     }
 
-    /// Gives table pages back to the host.
+    /// Frees table pages.
     pub(crate) fn release(&self, tables: FreedTables, proof: &Proof) {
         self.table.note_lost(&tables, proof);
         table::release(&self.platform, tables, proof);
     }
 
-    /// Gives back a page that [`remove_leaf_table`](Self::remove_leaf_table) has returned.
+    /// Frees a page that [`remove_leaf_table`](Self::remove_leaf_table) has returned.
     ///
     /// # Safety
-    /// It did so once, and no CPU walks the page.
+    /// The page was returned by that call and has not been freed since, and no CPU walks it.
     pub(crate) unsafe fn release_leaf_table(&self, page: PhysAddr, proof: &Proof) {
         self.platform.probe(Step::TablePage);
         // SAFETY: the caller's promise, passed on; the walker is that of `new`.
         unsafe { table::release_page(&self.platform, page, proof) };
     }
 
-    /// The command that covers `range`: the smallest aligned power of two of pages around it, or the whole domain where the
-    /// hardware has no such command. A domain-selective command takes all levels, so it serves either hint.
+    /// The command that covers `range`: the smallest aligned power of two of pages around it, or the whole domain if
+    /// the hardware has no page-selective command of that size. A domain-selective command drops all levels, so it is
+    /// correct with and without the hint.
     #[inline(always)]
     pub(crate) fn covering(&self, range: IovaRange, leaf_only: bool) -> Invalidation {
         covering(self.id, range, leaf_only, &self.capabilities)
@@ -422,8 +428,9 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
         self.wait(self.submit(commands)?)
     }
 
-    /// Does what [`invalidate`](Self::invalidate) does, but lets the commands share a submission with those of others. Where that
-    /// fails, which the commands of another may have caused, they are submitted once more, alone, and waited for anew.
+    /// Invalidates as [`invalidate`](Self::invalidate) does, but lets the commands share a submission with those of
+    /// others. If that fails, which may be due to another caller's commands, they are submitted again in a submission
+    /// of their own, with a new time limit.
     ///
     /// # Errors
     /// A [`QueueError`]; the domain is then poisoned (S11).
@@ -437,8 +444,9 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
         }
     }
 
-    /// The first part of [`invalidate_shared`](Self::invalidate_shared), which waits for nothing; [`invalidate_pending`](Self::invalidate_pending)
-    /// is the rest of it, where there is one. To be called in a walk, which must be over before the other.
+    /// The first part of [`invalidate_shared`](Self::invalidate_shared), which does not wait. If it returns a
+    /// [`Pending`], the rest is [`invalidate_pending`](Self::invalidate_pending). Call this part within a walk, and
+    /// the other part after the walk.
     #[inline(always)]
     pub(crate) fn invalidate_at_once(&self, commands: &[Invalidation]) -> Result<Proof, Pending<I::Ticket>> {
         let ticket = self.iommu.try_submit_shared(commands);
@@ -466,20 +474,21 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
         }
     }
 
-    /// Waits for a shared submission. `None` where it has failed, so that its commands are to be submitted once more, alone.
+    /// Waits for a shared submission. `None` if it has failed, so that its commands have to be submitted again in a
+    /// submission of their own.
     #[cold]
     #[inline(never)]
     fn await_shared(&self, ticket: Result<I::Ticket, QueueError>) -> Option<Result<Proof, QueueError>> {
         let shared = self.submission(ticket).and_then(|submission| submission.spin(&self.platform, &self.iommu));
         match shared {
-            // The commit has no time left for another.
+            // The commit has no time left for another submission.
             Err(QueueError::Timeout(_)) => Some(shared.inspect_err(|_| self.poison())),
             Err(_) => None,
             Ok(_) => Some(shared),
         }
     }
 
-    /// Submits the commands and does not wait.
+    /// Submits the commands without waiting.
     ///
     /// # Errors
     /// A [`QueueError`]; the domain is then poisoned (S11).
@@ -487,7 +496,7 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
         self.submission(self.iommu.submit(commands)).inspect_err(|_| self.poison())
     }
 
-    /// What has been submitted just now.
+    /// A submission made just now.
     fn submission(&self, ticket: Result<I::Ticket, QueueError>) -> Result<Submission<I::Ticket>, QueueError> {
         Ok(Submission::now(&self.platform, ticket?))
     }
@@ -495,13 +504,13 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     /// Whether a submission has taken effect.
     ///
     /// # Errors
-    /// A [`QueueError`], [`QueueError::Timeout`] where it has not for more than [`Platform::wait_us_max`]; the domain is
-    /// then poisoned (S11).
+    /// A [`QueueError`]; [`QueueError::Timeout`] if it has not taken effect for more than [`Platform::wait_us_max`].
+    /// The domain is then poisoned (S11).
     pub(crate) fn is_done(&self, submission: Submission<I::Ticket>) -> Result<Option<Proof>, QueueError> {
         submission.look(&self.platform, &self.iommu).inspect_err(|_| self.poison())
     }
 
-    /// Waits until a submission has taken effect, for at most [`Platform::wait_us_max`] since it was made.
+    /// Waits until a submission has taken effect, for at most [`Platform::wait_us_max`] from its submission.
     ///
     /// # Errors
     /// Those of [`is_done`](Self::is_done).
@@ -514,24 +523,24 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
         self.end_plain_maps();
     }
 
-    /// Teardown (S10): the IOMMU forgets the devices and what it has cached, then the table pages and those that `forgotten`
-    /// returns, of unmaps not yet flushed, go back to the host. If the IOMMU does not answer, or a panic has come out of the domain,
-    /// all are kept for good.
+    /// Teardown (S10). The IOMMU detaches the devices and drops everything cached. Then the table pages are freed,
+    /// together with those that `forgotten` returns, which belong to unmaps that were not flushed yet. If the IOMMU
+    /// does not answer, or if code of the domain has panicked, all pages are kept for good.
     pub(crate) fn close(&mut self, forgotten: impl FnOnce(Walker<'_, P>, &SecondLevelTable, &Proof) -> FreedTables) {
         self.closed = true;
         if !self.has_panicked() {
-            // The other pages may have to be kept; no hardware has seen these.
+            // The other pages may have to be kept. No hardware has seen these.
             self.reserve.want(0);
             self.reserve.trim(&self.platform, 0);
         }
-        // SAFETY: `new` has opened it, and `closed` says that this is the only time.
+        // SAFETY: `new` has opened the domain, and `closed` ensures that it is closed once.
         let Ok(proof) = (unsafe { Proof::close(&self.iommu, self.id) }) else { return };
         if self.has_panicked() {
-            // What a panic has left half changed is not looked into: all of it is kept for good.
+            // State that a panic has left half changed is not inspected: all of it is kept for good.
             return;
         }
         let waiting = forgotten(self.walker(), &self.table, &proof);
-        // SAFETY: `&mut self`: no other CPU uses the table, and from now on nothing does.
+        // SAFETY: `&mut self`: no other CPU uses the table, and nothing uses it from now on.
         let mut pages = unsafe { self.table.dismantle(self.walker()) };
         pages.append(&self.platform, waiting);
         table::release(&self.platform, pages, &proof);

@@ -1,10 +1,10 @@
-//! What the hardware was told, and the wait for it.
+//! A submission to the hardware, and the wait for it.
 
 use crate::iommu::{Iommu, QueueError};
 use crate::platform::{Platform, WAIT_US_LEAST, Wait};
 use crate::proof::Proof;
 
-/// What the hardware was told, and when, on the platform's clock.
+/// A submission to the hardware, with its time on the platform's clock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Submission<T> {
     ticket: T,
@@ -12,7 +12,7 @@ pub(crate) struct Submission<T> {
 }
 
 impl<T: Copy + Send> Submission<T> {
-    /// What has been submitted just now.
+    /// A submission made just now.
     pub(crate) fn now(platform: &impl Platform, ticket: T) -> Self {
         Self { ticket, submitted_us: platform.now_us() }
     }
@@ -20,13 +20,13 @@ impl<T: Copy + Send> Submission<T> {
     /// Whether it has taken effect.
     ///
     /// # Errors
-    /// A [`QueueError`], [`QueueError::Timeout`] where it has not for more than [`Platform::wait_us_max`].
+    /// A [`QueueError`]; [`QueueError::Timeout`] if it has not taken effect for more than [`Platform::wait_us_max`].
     pub(crate) fn look(
         self,
         platform: &impl Platform,
         iommu: &impl Iommu<Ticket = T>,
     ) -> Result<Option<Proof>, QueueError> {
-        // The clock first: a CPU that was stopped for long looks once more before it gives up.
+        // The clock is read first: a CPU that was stopped for a long time asks once more before it gives up.
         let waited_us = platform.now_us().saturating_sub(self.submitted_us);
         match Proof::ask(iommu, self.ticket)? {
             None if waited_us > WAIT_US_LEAST && waited_us > platform.wait_us_max() => {
@@ -36,7 +36,7 @@ impl<T: Copy + Send> Submission<T> {
         }
     }
 
-    /// Waits until it has taken effect, for at most [`Platform::wait_us_max`] since it was made.
+    /// Waits until it has taken effect, for at most [`Platform::wait_us_max`] from its submission.
     ///
     /// # Errors
     /// Those of [`look`](Self::look).

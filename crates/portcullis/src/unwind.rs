@@ -1,6 +1,6 @@
-//! What is left to do where a hook of the host has panicked.
+//! Cleanup after a panic in a hook of the host.
 
-/// Does something, and where that panics, `then` on the way out.
+/// Runs `act`, and runs `then` if `act` unwinds.
 #[inline(always)]
 pub(crate) fn on_unwind<R>(then: impl Fn(), act: impl FnOnce() -> R) -> R {
     struct Unwinding<F: Fn()>(F);

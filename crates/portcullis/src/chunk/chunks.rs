@@ -1,20 +1,21 @@
-//! Chunks: runs of pages that streams hand out to themselves, one after the other.
+//! Chunks: runs of pages from which streams allocate consecutive addresses.
 //!
-//! A stream is one direction of a ring or, where the driver names no ring, of a CPU. It has a current chunk and a cursor in it,
-//! so consecutive requests get consecutive pages. Taking some is one addition to a word, which for a CPU's own stream no other
-//! CPU touches. What is free is in the table itself ([`page_states`]); the next chunk comes from the [`OpenTables`], and the
-//! [`TableLog`] says in what order tables are used. Large requests of a stream have a cursor of their own, in chunks of a whole
-//! table.
+//! A stream is one direction of a ring or, if the driver names no ring, of a CPU. It has a current chunk and a cursor
+//! in it, so consecutive requests get consecutive pages. Taking pages is one addition to a word; the word of a CPU's
+//! stream is not touched by any other CPU. The tables themselves record what is free ([`page_states`]). The next chunk
+//! comes from the [`OpenTables`], and the [`TableLog`] decides in what order tables are used. Large requests of a
+//! stream have a cursor of their own, whose chunks are whole tables.
 //!
 //! ```text
 //! cursor  63             32 31              0
 //!        +-----------------+-----------------+
-//!        | end of chunk    | next page       |   pages of all tables are numbered; from the end on, another chunk is needed
+//!        | end of chunk    | next page       |   both count the pages of all tables
 //!        +-----------------+-----------------+
 //! ```
 //!
-//! The addition comes first and the look at what it gave after. The first request that overruns the chunk gives up its unused
-//! rest; and each that the chunk could not serve looks for the next, once in 64 pages.
+//! Once the next page has reached the end, the stream needs another chunk. The addition comes first; then the previous
+//! value is checked. The first request that overruns the chunk spends its unused tail. Every request that the chunk
+//! could not serve looks for the next chunk, which happens once in 64 pages.
 
 use super::open_tables::{Chunk, OpenTables, Wanted};
 use super::page_states::{self, MAPPING_PAGES_MAX};
@@ -31,39 +32,40 @@ use crate::sync::Ordering;
 use crate::table::{ENTRIES, Entry, Frame, Walker};
 use alloc::boxed::Box;
 
-/// Pages of a unit, of which chunks are made. The model checker sees small ones, so that it sees them end.
+/// The number of pages in a unit. Chunks consist of units. Under the model checker units are small, so that it sees
+/// them end.
 pub(super) const UNIT_PAGES: u64 = if cfg!(loom) { 1 } else { 16 };
-/// Units of a leaf table.
+/// The number of units in a leaf table.
 pub(super) const TABLE_UNITS: u32 = if cfg!(loom) { 4 } else { ENTRIES as u32 / UNIT_PAGES as u32 };
-/// Units of a chunk of most streams.
+/// The number of units in a chunk of most streams.
 pub(super) const CHUNK_UNITS: u32 = if cfg!(loom) { 2 } else { 4 };
-/// Units of a chunk of slow streams.
+/// The number of units in a chunk of slow streams.
 pub(super) const SLOW_UNITS: u32 = 1;
-/// Pages of a chunk of most streams.
+/// The number of pages in a chunk of most streams.
 pub const CHUNK_PAGES: u64 = CHUNK_UNITS as u64 * UNIT_PAGES;
-/// Pages of a table that are handed out.
+/// The number of pages of a table that are handed out.
 pub(super) const TABLE_PAGES: u64 = TABLE_UNITS as u64 * UNIT_PAGES;
-/// A quarter of a chunk of 16 pages: larger requests need one of 64.
+/// A quarter of a 16-page chunk. Larger requests need a 64-page chunk.
 const SMALL_PAGES_MAX: u64 = UNIT_PAGES.div_ceil(4);
-/// Half a chunk: larger requests have streams of their own, with chunks of a whole table.
+/// Half a chunk. Larger requests have cursors of their own, whose chunks are whole tables.
 const MIDDLE_PAGES_MAX: u64 = CHUNK_PAGES / 2;
-/// How long unused table pages are kept, in microseconds: from one sweep to the next. A page is found to be unused by the first sweep
-/// after its last use, leaves the table at the second, 64 of them at a time, and goes back to the host at the third, if no walk
-/// of software is left that had begun before it left.
+/// How long unused table pages are kept, in microseconds: the time from one sweep to the next. The first sweep after
+/// the last use of a table finds that it is unused. The second unlinks it, together with at most 63 others. The third
+/// frees its page if no software walk that began before the unlinking is still running.
 pub const TABLE_IDLE_US: u64 = 100_000;
-/// Requests of more pages find no place here.
+/// The largest request that chunks serve, in pages.
 pub const CHUNKED_PAGES_MAX: u64 = if TABLE_PAGES < MAPPING_PAGES_MAX { TABLE_PAGES } else { MAPPING_PAGES_MAX };
-/// Rings with a cursor of their own. Rings whose numbers are equal modulo this share one.
+/// The number of cursor lines for rings. Rings whose numbers are equal modulo this share one.
 const RINGS: usize = if cfg!(loom) { 1 } else { 128 };
-/// Tables at most: 512 GiB of addresses.
+/// The largest number of tables: 512 GiB of addresses.
 const TABLES_MAX: u64 = 1 << 18;
-/// Fewer tables than this are not worth it.
+/// The smallest number of tables for which chunks are worthwhile.
 const TABLES_MIN: u64 = if cfg!(loom) { 1 } else { 64 };
-/// Tables that lists have room for at first. The model checker sees them outgrown.
+/// The initial capacity of lists of tables. Under the model checker it is small, so that lists outgrow it.
 const ROOM_FIRST: usize = if cfg!(loom) { 1 } else { 8 };
-/// Where chunks begin that there are none of: behind all addresses.
+/// The first page if there are no chunks: beyond all addresses.
 const NOWHERE: u64 = u64::MAX;
-/// A cursor that has no chunk yet: at the end of one of no pages.
+/// A cursor that has no chunk yet: at the end of a chunk of no pages.
 const NO_CHUNK: u64 = 0;
 
 /// The entries of a unit in its table.
@@ -72,7 +74,7 @@ pub(super) fn unit_entries(table: &Frame, unit: u32) -> &[Entry] {
     &table[first..first + UNIT_PAGES as usize]
 }
 
-/// Pages that were taken: nobody else has them until they are spent.
+/// Pages that were taken. No other caller gets them until they are spent.
 #[derive(Clone, Copy)]
 pub(crate) struct Taken<'c> {
     /// The pages.
@@ -81,17 +83,17 @@ pub(crate) struct Taken<'c> {
     pub(crate) entries: &'c [Entry],
 }
 
-/// What the log of tables says to a stream that needs a chunk.
+/// The answer of the log of tables to a stream that needs a chunk.
 enum Answer {
-    /// There is one for it, or none is needed any more.
+    /// The chunk for the stream, or `None` if it does not need one any more.
     Chunk(Option<Chunk>),
-    /// A table is open now.
+    /// A table was opened.
     Opened,
-    /// Another table has to be linked first, under this number.
+    /// Another table must be linked first, under this number.
     NeedsTable(u32),
-    /// For another table there is no room in the lists, which have room for so many.
+    /// The lists have no room for another table. They hold this many.
     NeedsRoom(usize),
-    /// There are as many tables as there may be.
+    /// The largest number of tables has been reached.
     Full,
 }
 
@@ -99,16 +101,16 @@ enum Answer {
 pub(crate) struct Chunks<P: Platform> {
     /// The first page of table 0.
     first_pfn: u64,
-    /// Tables that there may be.
+    /// The largest number of tables here.
     numbers: usize,
     tables: ChunkTables,
     cpus: P::CpuWords,
     rings: WordLines,
-    /// Written at the end of every chunk, but not beside what every map and unmap reads.
+    /// Written at the end of every chunk. It lies on other cache lines than what every map and unmap reads.
     open_tables: OpenTables,
-    /// Written at the end of every table. Likewise.
+    /// Written at the end of every table, and on cache lines of its own for the same reason.
     table_log: Box<Padded<P::Lock<TableLog>>>,
-    /// When the tables are swept next.
+    /// When the next sweep of the tables is due.
     pub(super) sweep_due: Deadline,
 }
 
@@ -128,8 +130,9 @@ const fn begin(chunk: Chunk) -> u64 {
 }
 
 impl<P: Platform> Chunks<P> {
-    /// Chunks in the upper half of the addresses below `2^width`, without what `reserved` has of it, by page numbers: first,
-    /// and one past the last. [None](Self::is_none) where that is too little.
+    /// Chunks in the upper half of the addresses below `2^width`, except for the ranges in `reserved`, each given as
+    /// its first page number and one past its last. If too few addresses are left, the result [is
+    /// empty](Self::is_none).
     pub(crate) fn new(platform: &P, width: u8, reserved: &[(u64, u64)]) -> Result<Self, NoMemory> {
         let first_pfn = 1u64 << (u32::from(width) - 1 - crate::PAGE_SHIFT);
         let numbers = (first_pfn / ENTRIES as u64).min(TABLES_MAX);
@@ -153,26 +156,26 @@ impl<P: Platform> Chunks<P> {
         })
     }
 
-    /// Whether there is no room for any.
+    /// Whether there is no room for chunks.
     pub(crate) const fn is_none(&self) -> bool {
         self.first_pfn == NOWHERE
     }
 
-    /// Whether `range` lies here.
+    /// Whether `range` lies in the part of the address space that has chunks.
     #[inline(always)]
     pub(crate) const fn contains(&self, range: IovaRange) -> bool {
         range.first_pfn() >= self.first_pfn
     }
 
-    /// Whether any of `range` lies here.
+    /// Whether any page of `range` lies there.
     pub(crate) const fn reaches(&self, range: IovaRange) -> bool {
         range.end_pfn() > self.first_pfn
     }
 
-    /// Takes the next pages of the stream that `request` belongs to: at most [`CHUNKED_PAGES_MAX`]. `None` where there are as
-    /// many tables as there may be. `grow` adds the leaf table of a page to the domain's table.
+    /// Takes the next pages of the stream that `request` belongs to, at most [`CHUNKED_PAGES_MAX`]. `None` if the
+    /// largest number of tables has been reached. `grow` adds the leaf table of a page to the domain's table.
     ///
-    /// They have to be written and, in the end, spent.
+    /// The caller must write the pages and, in the end, spend them.
     ///
     /// # Errors
     /// [`NoMemory`].
@@ -204,10 +207,10 @@ impl<P: Platform> Chunks<P> {
         }
     }
 
-    /// Takes as many pages for mappings of a page as there are in the chunk that `stream` is in, `pages` at most. `None` where there are as
-    /// many tables as there may be.
+    /// Takes up to `pages` pages for one-page mappings, as many as the current chunk of `stream` still has. `None` if
+    /// the largest number of tables has been reached.
     ///
-    /// They have to be written and, in the end, spent.
+    /// The caller must write the pages and, in the end, spend them.
     ///
     /// # Errors
     /// [`NoMemory`].
@@ -224,7 +227,7 @@ impl<P: Platform> Chunks<P> {
             let (cursor, before) = self.advance(platform, stream, access as usize, pages);
             let (end, next) = split(before);
             if next < end {
-                // Who overruns the chunk has all of its rest.
+                // The request that overruns the chunk gets all of its remaining pages.
                 return Ok(Some(self.taken(next, pages.min(end - next))));
             }
             if !self.replace_chunk(platform, cursor, before, Wanted::Small, grow)? {
@@ -233,7 +236,7 @@ impl<P: Platform> Chunks<P> {
         }
     }
 
-    /// Moves the cursor of a stream on. Returns its number, and where it was.
+    /// Advances the cursor of a stream. Returns the number of the cursor and its previous value.
     #[inline(always)]
     fn advance(&self, platform: &P, stream: Stream, word: usize, pages: u64) -> (usize, u64) {
         match stream {
@@ -243,14 +246,15 @@ impl<P: Platform> Chunks<P> {
             }
             Stream(Some(ring)) => {
                 let line = ring as usize % RINGS;
-                // Any CPU may serve a ring. Acquire: as `add_here`.
+                // Any CPU may serve a ring. Acquire: as in `add_here`.
                 let before = self.rings.word(line, word).fetch_add(pages, Ordering::Acquire);
                 ((self.cpus.lines() + line) * CPU_WORDS + word, before)
             }
         }
     }
 
-    /// Line and word of cursor number `cursor` among those of its kind, and whether it is of a ring.
+    /// The line and word of cursor number `cursor` among the cursors of CPUs or of rings, and whether it is one of a
+    /// ring.
     fn word_of(&self, cursor: usize) -> (usize, usize, bool) {
         let (line, word, cpus) = (cursor / CPU_WORDS, cursor % CPU_WORDS, self.cpus.lines());
         if line < cpus { (line, word, false) } else { (line - cpus, word, true) }
@@ -265,7 +269,7 @@ impl<P: Platform> Chunks<P> {
         }
     }
 
-    /// Has no use for what is left of the chunk that a cursor was in `before`.
+    /// Spends the unused tail of a chunk; `before` is the cursor value before the overrun.
     #[cold]
     fn give_up(&self, platform: &P, before: u64) {
         let (end, next) = split(before);
@@ -276,8 +280,8 @@ impl<P: Platform> Chunks<P> {
         }
     }
 
-    /// Gives up what is left of the chunk in which cursor number `cursor` was, at `before`, and gives it another. Returns
-    /// whether it may have one now: not where there are as many tables as there may be.
+    /// Spends the unused tail of the chunk of cursor number `cursor`, whose value was `before`, and gives the cursor
+    /// the next chunk. Returns false if there is none because the largest number of tables has been reached.
     #[cold]
     fn replace_chunk<'g>(
         &self,
@@ -292,16 +296,18 @@ impl<P: Platform> Chunks<P> {
         let position = if is_ring { self.rings.word(line, word) } else { self.cpus.word(line, word) };
         let replace = |now, new| match is_ring {
             false => platform.exchange_at(&self.cpus, line, word, now, new),
-            // Release: with the chunk comes its table.
+            // Release: publishes the table together with the chunk.
             true => position.compare_exchange(now, new, Ordering::AcqRel, Ordering::Relaxed).is_ok(),
         };
         let end = split(before).0;
-        // Relaxed: it only tells whether there is something to do. Otherwise another request of the stream has done it.
+        // Relaxed: it only tells whether anything is left to do. If not, another request of the stream has replaced
+        // the chunk.
         let at_end =
             || Some(position.load(Ordering::Relaxed)).filter(|now| split(*now).0 == end && split(*now).1 >= end);
         let Some(mut now) = at_end() else { return Ok(true) };
-        // Where there is no chunk, the cursor goes back to the end: each request that found nothing has added to it, and these
-        // additions must never carry into the upper half. Where this fails, the next request does it.
+        // If there is no chunk, the cursor is set back to the end: each request that found nothing has added to it,
+        // and these additions must never carry into the upper half. If the exchange fails, the next request sets it
+        // back.
         let next = self.next_chunk(platform, cursor, wanted, || at_end().is_some(), grow);
         let next = match next {
             Ok(Answer::Chunk(Some(next))) => next,
@@ -313,9 +319,9 @@ impl<P: Platform> Chunks<P> {
         };
         while !replace(now, begin(next)) {
             match at_end().filter(|then| *then != now) {
-                // Others were given too little meanwhile.
+                // The addition of another request has overrun the chunk meanwhile.
                 Some(then) => now = then,
-                // Another request of the stream was faster, or this CPU is no longer that of the cursor.
+                // Another request of the stream was faster, or this is no longer the CPU of the cursor.
                 None => {
                     self.give_up(platform, begin(next));
                     break;
@@ -325,8 +331,8 @@ impl<P: Platform> Chunks<P> {
         Ok(true)
     }
 
-    /// The next chunk of the stream of `cursor`, which has come to the end of one, unless it is not needed any more, or there
-    /// is none. For requests of a few pages it may be a small one.
+    /// The next chunk for the stream of `cursor`, which has reached the end of its chunk. `None` if the chunk is no
+    /// longer needed or there is none. For requests of a few pages it may be a small chunk.
     fn next_chunk<'g>(
         &self,
         platform: &P,
@@ -343,7 +349,7 @@ impl<P: Platform> Chunks<P> {
             {
                 break chunk;
             }
-            // Another CPU of the same stream may have been here while this one waited for the lock.
+            // Another CPU of the same stream may have got a chunk while this one waited for the lock.
             let answer = self.table_log.0.with(|table_log| {
                 if is_needed() { self.ask(platform, table_log, wanted, log, units) } else { Answer::Chunk(None) }
             });
@@ -351,7 +357,7 @@ impl<P: Platform> Chunks<P> {
                 Answer::Chunk(Some(chunk)) => break chunk,
                 Answer::Chunk(None) => return Ok(answer),
                 Answer::Opened => {}
-                // Without the lock: the host is asked for memory.
+                // Done without the lock, because it asks the host for memory.
                 Answer::NeedsTable(number) => self.link(platform, number, &grow)?,
                 Answer::NeedsRoom(room) => self.make_room(platform, Context::Atomic, (2 * room).max(ROOM_FIRST))?,
                 Answer::Full => match open_tables.take_anywhere(wanted) {
@@ -364,7 +370,7 @@ impl<P: Platform> Chunks<P> {
         Ok(Answer::Chunk(Some(chunk)))
     }
 
-    /// What the log of tables has for a stream that takes its chunks of so many units from `log`.
+    /// Asks the log of tables for a chunk of `units` units from `log`, or for an open table that has one.
     #[inline(always)]
     fn ask(&self, platform: &P, table_log: &mut TableLog, wanted: Wanted, log: usize, units: u32) -> Answer {
         if wanted == Wanted::Table {
@@ -380,7 +386,7 @@ impl<P: Platform> Chunks<P> {
         }
     }
 
-    /// Makes room for the records of so many tables. Not to be called with a lock held.
+    /// Makes room for the records of `tables` tables. Must not be called with a lock held.
     #[cold]
     #[inline(never)]
     fn make_room(&self, platform: &P, context: Context, tables: usize) -> Result<(), NoMemory> {
@@ -394,7 +400,7 @@ impl<P: Platform> Chunks<P> {
         Ok(())
     }
 
-    /// Makes room for the records of so many tables more than there are.
+    /// Makes room for the records of `tables` more tables.
     ///
     /// # Errors
     /// [`NoMemory`].
@@ -404,7 +410,7 @@ impl<P: Platform> Chunks<P> {
         if wanted > room.min(self.tables.len()) { self.make_room(platform, Context::MaySleep, wanted) } else { Ok(()) }
     }
 
-    /// Adds a table under a number of [`Answer::NeedsTable`].
+    /// Adds a table under a number from [`Answer::NeedsTable`].
     #[cold]
     fn link<'g>(
         &self,
@@ -430,17 +436,19 @@ impl<P: Platform> Chunks<P> {
         self.first_pfn + number as u64 * ENTRIES as u64
     }
 
-    /// Gives back a number that was not used, or one of [`unlink`](Self::unlink) whose table page is the host's again.
+    /// Gives back a number that was not used, or a number from [`unlink`](Self::unlink) after its table page was
+    /// freed.
     pub(crate) fn give_number_back(&self, number: u32, _proof: &Proof) {
         self.table_log.0.with(|table_log| table_log.give_number_back(number));
     }
 
-    /// Takes out a table that was not needed since the last sweep. From now on only walks that had begun before may find it.
+    /// Unlinks a table that was not needed since the last sweep. From now on only walks that had begun before may find
+    /// it.
     pub(crate) fn unlink(&self) -> Option<u32> {
         self.table_log.0.with(|table_log| table_log.take_superfluous().inspect(|number| self.tables.unlink(*number)))
     }
 
-    /// Finds the tables that are spent. The lock is taken anew for every few.
+    /// Finds the tables that are spent. The lock is released and taken again after every few tables.
     pub(crate) fn sweep(&self, platform: &P) {
         self.table_log.0.with(|table_log| table_log.close_tables(&self.open_tables));
         for queue in 0..QUEUES {
@@ -453,17 +461,17 @@ impl<P: Platform> Chunks<P> {
         self.table_log.0.with(TableLog::end_sweep);
     }
 
-    /// Whether there are more tables than are kept in any case.
+    /// Whether there are more tables than the reserve.
     pub(crate) fn is_large(&self) -> bool {
         self.table_log.0.with(|table_log| table_log.is_large())
     }
 
-    /// Whether the next sweep finds a table to give back, unless it is needed until then.
+    /// Whether the next sweep will find a table to free, unless the table is needed before that.
     pub(crate) fn has_superfluous(&self) -> bool {
         self.table_log.0.with(|table_log| table_log.has_superfluous())
     }
 
-    /// The entries from page `pfn` on, as far as its table goes. Empty where there is no table.
+    /// The entries from page `pfn` to the end of its table. Empty if there is no table.
     ///
     /// # Safety
     /// As for [`ChunkTables::get`].
@@ -471,25 +479,25 @@ impl<P: Platform> Chunks<P> {
     pub(crate) unsafe fn entries(&self, pfn: u64) -> &[Entry] {
         let page = pfn.wrapping_sub(self.first_pfn);
         let number = usize::try_from(page / ENTRIES as u64).unwrap_or(usize::MAX);
-        // SAFETY: the caller's promise, passed on. A page below the first wraps, and so has a number behind
-        // the last table; where there are no chunks its number is small, and the array is empty.
+        // SAFETY: the caller's promise, passed on. A page below the first one wraps to a number beyond the last table;
+        // if there are no chunks, the number may be small, but the array is empty.
         unsafe { self.tables.get(number) }.map_or(&[], |table| &table[page as usize % ENTRIES..])
     }
 
-    /// Makes visible that the mappings of a run were cleared: each cache line once.
+    /// Makes the cleared entries of a run of mappings visible. Each cache line is flushed once.
     #[inline]
     pub(crate) fn make_visible(&self, walker: Walker<'_, P>, run: IovaRange) {
         self.with_run(walker.platform(), run, |entries| page_states::make_visible(walker, entries));
     }
 
-    /// Spends the mappings of a run, which were cleared.
+    /// Spends a run of cleared mappings.
     #[inline]
     pub(crate) fn spend(&self, platform: &P, run: IovaRange, proof: &Proof) {
         self.with_run(platform, run, |entries| page_states::spend(platform, entries, proof));
     }
 
-    /// The entries of pages that lie in one table. A walk: what is not spent keeps its table, but of two unmaps that raced for one mapping the
-    /// other may have spent it by now.
+    /// Runs `act` on the entries of a run of pages, which lie in one table. This is done in a walk: a mapping that is
+    /// not spent keeps its table, but if two unmaps raced for a mapping, the other one may have spent it by now.
     #[inline(always)]
     fn with_run(&self, platform: &P, run: IovaRange, act: impl FnOnce(&[Entry])) {
         platform.walk(|| {
@@ -499,19 +507,19 @@ impl<P: Platform> Chunks<P> {
         });
     }
 
-    /// Mappings that are not spent. Exact while nobody maps or unmaps.
+    /// The number of mappings that are not spent. Exact only while no map or unmap is running.
     pub(crate) fn live(&self) -> usize {
         self.table_log.0.with(|table_log| table_log.live(&self.tables))
     }
 
-    /// Memory of the records, in bytes.
+    /// The memory of the records, in bytes.
     pub(crate) fn record_bytes(&self) -> usize {
         let words = (self.cpus.lines() + RINGS) * size_of::<Padded<[u64; CPU_WORDS]>>();
         self.tables.bytes() + words + self.open_tables.bytes() + self.table_log.0.with(|table_log| table_log.bytes())
     }
 }
 
-// `Access` in the order of the words of a line.
+// The words of a line are in the order of `Access`.
 const _: () = {
     use crate::request::Access;
     assert!(Access::DeviceReads as usize == 0 && Access::DeviceReadsAndWrites as usize == 2)
@@ -523,7 +531,7 @@ mod tests {
     use crate::platform::fake::FakeHost;
     use crate::request::{Access, Lifetime};
 
-    /// S7: what is said to be used for records is what they are.
+    /// S7: the memory reported for records is the memory in use.
     #[test]
     fn records_are_counted() {
         use crate::chunk::table_record::TableRecord;
@@ -542,7 +550,7 @@ mod tests {
         }
         let lines = host.cpus() as usize + RINGS;
         let streams = lines * CPU_WORDS;
-        // The cursors; the pace of each, and the number of its line.
+        // The cursors, the rate of each stream, and the number of each line.
         let words = lines * size_of::<Padded<[u64; CPU_WORDS]>>() + (streams + lines) * size_of::<u64>();
         let log = chunks.table_log.0.with(|table_log| table_log.bytes());
         let numbers = 8 * QUEUES * size_of::<u32>();
@@ -550,13 +558,13 @@ mod tests {
         assert_eq!(chunks.record_bytes(), chunks.tables.bytes() + words + log);
     }
 
-    /// Where there is no table any more each request adds to its cursor in vain. However many do, the end stays what it is: the
-    /// next page never carries into it.
+    /// When no further table may be added, every request still adds to its cursor and fails. The additions must never
+    /// carry into the end of the chunk, however many there are.
     #[test]
     fn vain_additions_never_add_up() {
         let host = FakeHost::default();
         let chunks = Chunks::new(&host, 28, &[]).expect("memory");
-        // Nothing is spent, so that all tables fill up. Ring 2 comes when there is no chunk left for it.
+        // Nothing is spent, so all tables fill up. Ring 2 makes its first request when no chunk is left.
         let frames: [Box<Frame>; 64] = core::array::from_fn(|_| Box::new(core::array::from_fn(|_| Entry::new(0))));
         let take = |ring, pages| {
             let stream = Stream(ring);
@@ -565,7 +573,7 @@ mod tests {
             chunks.take(&host, &request, grow).expect("memory").is_some()
         };
         let requests = [(None, 1), (Some(1), CHUNKED_PAGES_MAX), (Some(1), 1), (None, CHUNKED_PAGES_MAX)];
-        // At first one of each, and then as many as there is room for.
+        // At first one of each, then as many as there is room for.
         for at_most in [1, usize::MAX] {
             for (ring, pages) in requests {
                 let taken = (0..at_most).take_while(|_| take(ring, pages)).count();

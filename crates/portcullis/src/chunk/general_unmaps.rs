@@ -1,5 +1,6 @@
-//! Unmaps of the design `portcullis` that do not go the short way, which is one command for a mapping of a chunk, done at once. They are calls
-//! that take the place of the frame of that.
+//! Unmaps and commits of the design `portcullis` that do not take the fast path, which is one command for a mapping in
+//! a chunk, completed at once. The fast path makes tail calls to these functions, so that their stack frames replace
+//! its own.
 
 use super::chunks::{Chunks, TABLE_PAGES};
 use super::mapper::{Chunked, Unspent};
@@ -13,7 +14,7 @@ use crate::platform::{Phase, Platform, Step};
 use crate::proof::Committed;
 
 impl<P: Platform, I: Iommu> Chunked<P, I> {
-    /// Waits for the invalidation of the mapping at `range`, which was cleared, outside of any walk, and spends it.
+    /// Waits for the invalidation of the cleared mapping at `range`, outside of any walk, and spends the mapping.
     #[cold]
     #[inline(never)]
     pub(super) fn await_and_spend(
@@ -34,7 +35,8 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         Ok(Committed::Lost(proof))
     }
 
-    /// An unmap that finds no mapping in a chunk: of the lower half, of what was placed, or refused.
+    /// An unmap that finds no mapping in a chunk: the mapping lies in the lower half, or was placed, or the unmap is
+    /// refused.
     #[inline(never)]
     pub(super) fn take_down_general(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
         let AssembledMapper { allocator, space, .. } = &self.base;
@@ -47,7 +49,7 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         })
     }
 
-    /// Makes visible what unmaps have cleared in chunks.
+    /// Makes the entries visible that unmaps have cleared in chunks.
     #[inline(never)]
     fn make_visible(&self, revocation: &Revocation) {
         let AssembledMapper { allocator, space, .. } = &self.base;
@@ -60,17 +62,18 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
     pub(super) fn commit_general(&self, revocation: &mut Revocation) -> Result<Committed, CommitError> {
         self.make_visible(revocation);
         let committed = self.base.commit(revocation)?;
-        // Not with the unmaps: if the batch is held for long, that sweep comes and goes before this.
+        // Done at the commit and not at each unmap: if the batch is held for a long time, the sweep would be over
+        // before the commit.
         self.schedule_sweep_if_none();
         Ok(committed)
     }
 
-    /// An unmap, committed, that is not one command: deferred, of the lower half, with other commands, the one that
-    /// schedules a sweep, or refused.
+    /// An unmap with its commit that does not take one command: it is deferred, lies in the lower half, needs other
+    /// commands, has to schedule a sweep, or is refused.
     #[inline(never)]
     pub(super) fn unmap_general(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
         let AssembledMapper { allocator, policy, space, .. } = &self.base;
-        // Each of the calls takes the place of this frame.
+        // Each call is a tail call, so its frame replaces this one.
         let Some(chunks) = allocator.chunks_of(range) else {
             space.platform().probe(Step::Unmap);
             return self.base.unmap_by_allocator(range);
@@ -79,7 +82,7 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         if !self.clear(chunks, range) {
             return self.unmap_placed(range);
         }
-        // A driver that defers unmaps one by one, and often: it takes no more than this.
+        // The path for drivers that defer unmaps, one by one and often: it needs nothing further.
         if policy.join::<TABLE_PAGES>(space, range) {
             self.schedule_sweep_if_none();
             return Ok(Committed::Deferred);
@@ -87,7 +90,7 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         self.commit_cleared(range)
     }
 
-    /// Commits an unmap that has cleared a mapping of chunks.
+    /// Commits an unmap whose mapping in a chunk has been cleared.
     #[inline(never)]
     fn commit_cleared(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
         let AssembledMapper { allocator, policy, space, .. } = &self.base;
@@ -99,14 +102,14 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         Ok(committed)
     }
 
-    /// An unmap in the upper half that finds no mapping in a chunk. What is reserved there may hold what was placed.
+    /// An unmap in the upper half that finds no mapping in a chunk. Reserved ranges there may hold placed mappings.
     #[cold]
     #[inline(never)]
     fn unmap_placed(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
         self.base.unmap_placed(range, self.refusal(self.chunks(), range))
     }
 
-    /// The first half of such an unmap: takes the mapping down.
+    /// The first half of an unmap with its commit: takes the mapping down.
     #[inline(never)]
     pub(super) fn take_down_alone(&self, taken: &mut TakenDown) -> Result<(), UnmapError> {
         let AssembledMapper { allocator, space, .. } = &self.base;
@@ -126,12 +129,12 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         }
     }
 
-    /// Clears the mapping at exactly `range`, which lies in `chunks`, and makes that visible. It is not invalidated yet. False where there
-    /// is a [reason](Self::refusal) not to.
+    /// Clears the mapping at exactly `range`, which lies in `chunks`, and makes that visible. It is not invalidated
+    /// yet. False if there is a [reason](Self::refusal) not to clear it.
     #[inline(always)]
     fn clear(&self, chunks: &Chunks<P>, range: IovaRange) -> bool {
         if self.base.space.has_panicked() {
-            // It could not be committed.
+            // The unmap could not be committed.
             return false;
         }
         let space = &self.base.space;
@@ -149,7 +152,7 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         )
     }
 
-    /// Why no mapping at exactly `range`, which lies in `chunks`, is unmapped.
+    /// The reason why no mapping at exactly `range`, which lies in `chunks`, is unmapped.
     #[cold]
     fn refusal(&self, chunks: &Chunks<P>, range: IovaRange) -> UnmapError {
         if self.base.space.has_panicked() {

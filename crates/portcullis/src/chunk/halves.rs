@@ -1,4 +1,4 @@
-//! The allocators of the two halves of the addresses, as one.
+//! The allocators of the two halves of the address space, as one allocator.
 
 use super::chunks::{CHUNKED_PAGES_MAX, Chunks};
 use crate::address::IovaRange;
@@ -12,33 +12,34 @@ use crate::proof::Proof;
 use crate::request::{Lifetime, Request};
 use core::mem::MaybeUninit;
 
-/// The allocators of the two halves. Only that of the lower half is asked for addresses: [`Chunked`] takes those of the upper by
-/// itself, and writes their entries at once. Addresses of both come back here, but for those that an unmap of one command spends.
+/// The allocators of the two halves. Only the one of the lower half allocates addresses here. [`Chunked`] takes those
+/// of the upper half itself, and writes their entries at once. Addresses of both halves are freed here, except those
+/// that an unmap by one command spends itself.
 pub(super) struct Halves<P: Platform> {
     pub(super) chunks: Chunks<P>,
     pub(super) below: MagazineAllocator<P>,
 }
 
 impl<P: Platform> Halves<P> {
-    /// Those of a new domain, made in `to`.
+    /// Makes the allocators of a new domain in `to`.
     ///
     /// # Errors
-    /// [`NewDomainError::NoMemory`]; nothing is in `to` then.
+    /// [`NewDomainError::NoMemory`]; `to` is uninitialized then.
     #[inline(never)]
     pub(super) fn new_in<I>(to: &mut MaybeUninit<Self>, setup: &DomainSetup<'_, P, I>) -> Result<(), NewDomainError> {
         let at = to.as_mut_ptr();
-        // SAFETY: each part of `to` once.
+        // SAFETY: each part of `to` is used once.
         let (to_chunks, to_below) = unsafe { (part(&raw mut (*at).chunks), part(&raw mut (*at).below)) };
-        // SAFETY: it writes them.
+        // SAFETY: `make_chunks` initializes it if it returns no error.
         let chunks = unsafe { Made::by(to_chunks, |to| Self::make_chunks(to, setup)) }?;
         Self::make_below(to_below, setup, setup.width - u8::from(!chunks.get().is_none()))?;
         chunks.keep();
-        // Every field: with another in the halves this does not compile.
+        // Names every field: if `Halves` gets another one, this does not compile.
         let _ = |Self { chunks: _, below: _ }: &Self| {};
         Ok(())
     }
 
-    // Each with a frame of its own.
+    // Two functions, so that each has a stack frame of its own.
     #[inline(never)]
     fn make_chunks<I>(to: &mut MaybeUninit<Chunks<P>>, setup: &DomainSetup<'_, P, I>) -> Result<(), NewDomainError> {
         to.write(Chunks::new(&setup.platform, setup.width, &never_handed_out(&setup.platform, setup.reserved)?)?);
@@ -55,14 +56,14 @@ impl<P: Platform> Halves<P> {
         Ok(())
     }
 
-    /// The chunks, where `range` lies in their half.
+    /// The chunks, if `range` lies in their half.
     #[inline(always)]
     pub(super) fn chunks_of(&self, range: IovaRange) -> Option<&Chunks<P>> {
         self.chunks.contains(range).then_some(&self.chunks)
     }
 }
 
-// SAFETY: what it hands out is handed out by an allocator that keeps the promises, below the half of the chunks.
+// SAFETY: `below` allocates all addresses, below the half of the chunks, and keeps the promises.
 unsafe impl<P: Platform> IovaAllocator<P> for Halves<P> {
     const TABLE_CLAIM_PAGES_MAX: u64 = MagazineAllocator::<P>::TABLE_CLAIM_PAGES_MAX;
 
@@ -88,7 +89,7 @@ unsafe impl<P: Platform> IovaAllocator<P> for Halves<P> {
 
     fn set_aside(&self, platform: &P, pages: u64, placement: &Placement) -> Result<IovaRange, MapError> {
         match placement.at() {
-            // The pages of the upper half are in chunks, which hand them out in their order.
+            // The pages of the upper half belong to chunks, which hand them out in order.
             Some(range) if self.chunks.reaches(range) => Err(MapError::Unplaceable),
             _ => self.below.set_aside(platform, pages, placement),
         }
@@ -119,7 +120,7 @@ unsafe impl<P: Platform> IovaAllocator<P> for Halves<P> {
     }
 }
 
-/// Whether a request may have its place in a chunk.
+/// Whether a chunk may serve the request.
 #[inline(always)]
 pub(super) fn has_place(request: &Request<'_>) -> bool {
     request.pages() <= CHUNKED_PAGES_MAX && request.lifetime == Lifetime::Transient

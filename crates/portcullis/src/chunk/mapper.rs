@@ -1,8 +1,9 @@
 //! The mapper of the design `portcullis`.
 //!
-//! Small and middling requests for one DMA have their place in the upper half of the addresses, in [`Chunks`]. Large ones,
-//! those that are there to stay, and all where addresses are narrow have theirs below, in the magazines and the tree of
-//! `magazine`: they are the base's, which also commits what is not invalidated at once, for both halves.
+//! Transient requests of up to [`CHUNKED_PAGES_MAX`](super::CHUNKED_PAGES_MAX) pages are served by [`Chunks`], in the
+//! upper half of the addresses. Larger requests, persistent ones, and all requests in narrow address spaces are served
+//! from the lower half, by the magazines and the tree of `magazine`. These belong to the base mapper, which also
+//! commits for both halves whatever is not invalidated at once.
 
 use super::chunks::{CHUNK_PAGES, Chunks, TABLE_IDLE_US, Taken};
 use super::halves::{Halves, has_place};
@@ -26,31 +27,33 @@ use crate::sync::{AtomicU8, Ordering, fence};
 use crate::table::{Frame, TableRule};
 use core::mem::MaybeUninit;
 
-/// Unmaps of a CPU that wait for a flush at most: half of what Linux has.
+/// The largest number of unmaps of a CPU that wait for a flush: half of Linux's number.
 const QUEUED_MAX: usize = if cfg!(loom) { 2 } else { CPU_QUEUE_CAPACITY / 2 };
-/// How long they wait at most, in microseconds. About as long as a busy CPU takes to fill its queue: one that has fallen quiet
-/// is not to leave pages open for longer.
+/// The longest time that they wait, in microseconds. A busy CPU fills its queue in about this time, and a CPU that has
+/// become idle should not leave pages open for longer.
 const QUEUED_US_MAX: u64 = 500;
 
-/// How a mapping is unmapped that is no part of a batch.
+/// How a single mapping that is not part of a batch is unmapped.
 #[derive(Clone, Copy)]
 #[repr(u8)]
 pub(super) enum UnmapWay {
-    /// By one command for its pages, waited for at once: under strict protection, where the hardware has such commands.
+    /// By one command for its pages, which is waited for at once: under strict protection, if the hardware has
+    /// page-selective commands.
     OneCommand,
-    /// As the policy of the base says.
+    /// By the policy of the base mapper.
     General,
-    /// As in `General`; and this unmap, or one of a batch, schedules a sweep. None is scheduled, although there are many tables.
+    /// As in `General`; in addition this unmap, or the commit of a batch, schedules a sweep. There are many tables and
+    /// no sweep is scheduled.
     GeneralAndSweep,
 }
 
-/// A mapping that was cleared, and whose invalidation is not known to be done.
+/// A mapping that is cleared, and whose invalidation is not known to have completed.
 pub(super) struct Unspent<I: Iommu> {
     pub(super) pending: Pending<I::Ticket>,
     pub(super) mark: ClearedMark,
 }
 
-/// What a request says beside its memory. It fits into two registers.
+/// The properties of a request other than its memory. They fit into two registers.
 #[derive(Clone, Copy)]
 struct Kind {
     stream: Stream,
@@ -58,13 +61,14 @@ struct Kind {
     lifetime: Lifetime,
 }
 
-/// The mapper.
+/// The mapper of the design `portcullis`.
 pub struct Chunked<P: Platform, I: Iommu> {
     pub(super) base: AssembledMapper<Halves<P>, P, I>,
-    /// What [`unmap_way`](Self::unmap_way) is while no unmap has to schedule a sweep.
+    /// The value of [`unmap_way`](Self::unmap_way) while no unmap has to schedule a sweep.
     usual_way: UnmapWay,
-    /// An [`UnmapWay`]. Relaxed: for an unmap that reads what was there a moment before there is one more sweep, see
-    /// `give_tables_back`; the first that reads `GeneralAndSweep` fences, see `schedule_sweep`.
+    /// An [`UnmapWay`]. Relaxed: an unmap may read a value that has just been replaced, and because of that
+    /// `give_tables_back` makes one more sweep. The first unmap that reads `GeneralAndSweep` issues a fence, see
+    /// `schedule_sweep`.
     unmap_way: AtomicU8,
     pub(super) reclaim: Reclaim<P>,
 }
@@ -81,10 +85,10 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         Ok(unsafe { mapper.assume_init() })
     }
 
-    /// The same, made in `to`.
+    /// Makes the mapper as [`new`](Self::new) does, in the place `to`.
     ///
     /// # Errors
-    /// Those of [`new`](Self::new); nothing is in `to` then.
+    /// Those of [`new`](Self::new); `to` is uninitialized then.
     pub(crate) fn new_in(to: &mut MaybeUninit<Self>, setup: DomainSetup<'_, P, I>) -> Result<(), NewDomainError> {
         let parts = Parts {
             commands: Commands::PerRun { within_pages: CHUNK_PAGES },
@@ -99,21 +103,21 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         };
         let is_strict = setup.protection == Protection::Strict;
         let at = to.as_mut_ptr();
-        // SAFETY: the place of the base in `to`, which `Halves::new_in` fills in with the rest.
+        // SAFETY: the base's place inside `to`, which `build_in` fills, with `Halves::new_in` for its allocator.
         let base = unsafe {
             let base = part(&raw mut (*at).base);
             Made::by(base, |base| AssembledMapper::build_in(base, Halves::new_in, parts, setup))
         }?;
         let AssembledMapper { space, allocator, .. } = base.get();
         if allocator.chunks.is_none() {
-            // All maps are general ones, and leave the cursors alone.
+            // All maps take the general path, so no cursor is used.
             space.end_plain_maps();
         }
         let has_commands = space.capabilities().address_mask_max.is_some();
         let usual_way = if is_strict && has_commands { UnmapWay::OneCommand } else { UnmapWay::General };
         let reclaim = Reclaim::new(space.platform());
         base.keep();
-        // Every field: with another in the mapper this does not compile.
+        // Names every field: if the mapper gets another one, this does not compile.
         let _ = |Self { base: _, usual_way: _, unmap_way: _, reclaim: _ }: &Self| {};
         // SAFETY: within `to`; the base was made just now.
         unsafe {
@@ -128,21 +132,22 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         &self.base.allocator.chunks
     }
 
-    /// A map that takes more than to write its entries.
+    /// Maps a request that needs more than its entries to be written.
     #[inline(never)]
     fn map_general(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
         let has_place = has_place(request) && !self.chunks().is_none();
         if has_place { self.map_in_chunk(request) } else { self.map_below(request) }
     }
 
-    /// A map that goes to the lower half.
+    /// Maps in the lower half.
     fn map_below(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
         self.base.space.platform().probe(Step::Map);
         self.base.map_by_allocator(request)
     }
 
-    /// The same for one segment. By value: were the caller's request lent to it, every map would build that in memory, and a map
-    /// of a page keeps it in registers.
+    /// Maps one segment in the general way. It takes the segment by value: if it took the caller's request by
+    /// reference, every map would have to build the request in memory, whereas a map of one page keeps it in
+    /// registers.
     #[cold]
     #[inline(never)]
     fn map_segment_general(&self, segment: Segment, kind: Kind) -> Result<IovaRange, RawMapError> {
@@ -153,7 +158,8 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         self.map_general(&request)
     }
 
-    /// Makes a mapping in a chunk, and all that the hardware asks for; in the lower half where there are as many tables as there may be.
+    /// Makes a mapping in a chunk, and does everything else that the hardware requires. If the largest number of
+    /// tables has been reached, it maps in the lower half.
     #[inline(never)]
     fn map_in_chunk(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
         let space = &self.base.space;
@@ -161,7 +167,7 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         space.check_physical(request.segments())?;
         let Some(Taken { range, entries }) = self.take_and_write(request)? else { return self.map_below(request) };
         if let Err(error) = space.sync_map(range) {
-            // Taken back, and never spent: quarantined (S11).
+            // The mapping is cleared and never spent: its pages are quarantined (S11).
             let platform = space.platform();
             let _ = page_states::clear(platform, entries, range).map(|cleared| cleared.make_visible(space.walker()));
             return Err(error.into());
@@ -169,26 +175,27 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         Ok(range)
     }
 
-    /// Adds the leaf table of a page in the upper half.
+    /// Returns a function that adds the leaf table of a page in the upper half.
     #[inline(always)]
     fn grow<'s>(&'s self) -> impl Fn(u64) -> Result<&'s Frame, NoMemory> + Copy {
-        // SAFETY: the upper half has leaves of 4 KiB only, and reaches no further than the width.
+        // SAFETY: the upper half has only leaves of 4 KiB, and lies within the width of the table.
         move |pfn| unsafe { self.base.space.add_leaf_table(pfn) }
     }
 
-    /// Takes pages of a chunk and writes their entries. `None` where there are as many tables as there may be.
+    /// Takes pages of a chunk and writes their entries. `None` if the largest number of tables has been reached.
     #[inline(always)]
     fn take_and_write(&self, request: &Request<'_>) -> Result<Option<Taken<'_>>, NoMemory> {
         let space = &self.base.space;
         let platform = space.platform();
         platform.probe(Step::Enter(Phase::IovaAllocate));
-        // A chunk is replaced under a lock. The attribute keeps the rest, every map of a single page, in line.
+        // Replacing a chunk takes a lock. The attribute keeps the rest, which every map of a single page executes,
+        // inline.
         let taken = space.poison_on_panic(
             #[inline(always)]
             || self.chunks().take(platform, &IovaRequest::of(request), self.grow()),
         );
         let Some(taken) = taken? else { return Ok(None) };
-        // Only now: a map that finds no place in a chunk is charged as any other.
+        // Reported only now: a map that gets no place in a chunk is charged like any other.
         platform.probe(Step::Enter(Phase::Other));
         platform.probe(Step::ChunkMap);
         platform.probe(Step::Enter(Phase::Table));
@@ -196,7 +203,8 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         Ok(Some(taken))
     }
 
-    /// Takes pages of a chunk for mappings of a page, as many as a chunk has at most. `None` where there are as many tables as there may be.
+    /// Takes pages for one-page mappings, at most a chunk of them. `None` if the largest number of tables has been
+    /// reached.
     #[inline(always)]
     fn take_pages(&self, access: Access, stream: Stream, pages: usize) -> Result<Option<Taken<'_>>, NoMemory> {
         let space = &self.base.space;
@@ -208,8 +216,8 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         )
     }
 
-    /// Unmaps the mapping at `range`, of `ONE` page or of several, by one command, if it is one in a chunk; any other the general way.
-    /// The hardware has page-selective commands.
+    /// Unmaps the mapping at `range` by one command if it lies in a chunk, and in the general way if not. `ONE` says
+    /// that it is a single page. The hardware must have page-selective commands.
     #[inline(always)]
     pub(super) fn unmap_by_command<const ONE: bool>(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
         let mut left = None;
@@ -220,8 +228,8 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         }
     }
 
-    /// Clears the mapping, has it invalidated, and spends it. `None` where no such mapping is in a chunk, or where something is
-    /// `left` to be [waited for](Self::await_and_spend).
+    /// Clears the mapping, has it invalidated, and spends it. `None` if no such mapping is in a chunk, or if its
+    /// invalidation is `left` to be [waited for](Self::await_and_spend).
     #[inline(always)]
     fn clear_invalidate_spend<const ONE: bool>(
         &self,
@@ -237,16 +245,18 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
             true => Invalidation::Pages { domain: space.id(), first: range.start(), mask: 0, leaf_only: true },
             false => space.covering(range, true),
         };
-        // A walk until the range is spent, where the hardware has done the command by then. A mapping keeps its table until it is spent;
-        // but of two unmaps that race for it one may be late, and still be here when the other has spent it.
+        // One walk lasts until the range is spent, if the hardware completes the command by then. A mapping keeps its
+        // table until it is spent. But if two unmaps race for a mapping, the later one may still be here when the
+        // other has spent it.
         platform.walk(
-            // In line, as all of it is.
+            // Inlined, as everything in this function is.
             #[inline(always)]
             || {
                 // SAFETY: within a walk.
                 let entries = unsafe { self.chunks().entries(range.first_pfn()) };
                 let cleared = page_states::clear(platform, entries, range)?.make_visible(space.walker());
-                // Only now: an unmap that finds no mapping in a chunk goes the general way, and is charged there.
+                // Reported only now: an unmap that finds no mapping in a chunk takes the general path, and is charged
+                // there.
                 platform.probe(Step::Enter(Phase::Other));
                 platform.probe(Step::ChunkUnmap);
                 platform.probe(Step::Enter(Phase::Invalidate));
@@ -265,7 +275,7 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         )
     }
 
-    /// Clears the mapping at exactly `range`, if it is one in a chunk. The commit makes that visible.
+    /// Clears the mapping at exactly `range` if it lies in a chunk. The commit makes that visible.
     #[inline(always)]
     pub(super) fn clear_for_commit(&self, range: IovaRange) -> bool {
         let space = &self.base.space;
@@ -284,7 +294,7 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         is_cleared
     }
 
-    /// The only run that unmaps have left, and its command, where they can be committed by that.
+    /// If the unmaps have left a single run and it can be committed by one command, returns the run and the command.
     #[inline(always)]
     pub(super) fn only_command(&self, revocation: &Revocation) -> Option<(IovaRange, Invalidation)> {
         let run = revocation.only_joined_run()?;
@@ -296,7 +306,7 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         matches!(command, Invalidation::Pages { .. }).then_some((run, command))
     }
 
-    /// Commits unmaps by one command.
+    /// Commits a run of unmaps by one command.
     #[inline(never)]
     pub(super) fn commit_run(
         &self,
@@ -311,7 +321,7 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         let proof = match space.invalidate_shared(&[command]) {
             Ok(proof) => proof,
             Err(error) => {
-                // The pages stay cleared: quarantined for good (S11).
+                // The pages stay cleared, and so are quarantined for good (S11).
                 revocation.forget();
                 return Err(CommitError(error));
             }
@@ -322,14 +332,15 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         Ok(Committed::Lost(proof))
     }
 
-    /// Whether unmaps are one command each.
+    /// Whether each unmap takes one command.
     #[inline(always)]
     pub(super) fn is_one_command(&self) -> bool {
         self.unmap_way.load(Ordering::Relaxed) == UnmapWay::OneCommand as u8
     }
 
-    /// Unmaps of pages of chunks come by here once they are committed, but for those of one command: they have read that no sweep is
-    /// left to them. Those of the lower half, committed by themselves, leave no table to be swept.
+    /// Called after the commit of unmaps in chunks, except by those that took one command: they have read that no
+    /// unmap has to schedule a sweep. Single unmaps of the lower half do not call this, because they leave no table to
+    /// sweep.
     #[inline(always)]
     pub(super) fn schedule_sweep_if_none(&self) {
         if self.is_sweep_left_to_unmaps() {
@@ -341,26 +352,26 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
     #[inline(never)]
     fn schedule_sweep(&self) {
         self.unmap_way.store(self.usual_way as u8, Ordering::Relaxed);
-        // SeqCst, as the fence in `tick`: either this finds that the last sweep is no longer due, and schedules another, or that
-        // sweep finds that another is wanted.
+        // SeqCst, as the fence in `tick`: either this call finds that the last sweep is no longer due and schedules
+        // another, or that sweep finds that another is wanted.
         fence(Ordering::SeqCst);
         self.chunks().sweep_due.set_if_none(self.base.space.platform(), TABLE_IDLE_US);
     }
 
-    /// Whether the next unmap schedules a sweep.
+    /// Whether the next unmap must schedule a sweep.
     #[inline(always)]
     pub(super) fn is_sweep_left_to_unmaps(&self) -> bool {
         self.unmap_way.load(Ordering::Relaxed) == UnmapWay::GeneralAndSweep as u8
     }
 
-    /// From now on the next unmap schedules a sweep.
+    /// Makes the next unmap schedule a sweep.
     pub(super) fn leave_sweep_to_unmaps(&self) {
         self.unmap_way.store(UnmapWay::GeneralAndSweep as u8, Ordering::Relaxed);
     }
 }
 
-// SAFETY: a page of a chunk is handed out again when its mapping has been spent, which takes the proof of its invalidation; the rest is
-// an assembled mapper's.
+// SAFETY: a page of a chunk is handed out again only when its mapping has been spent, which takes the proof of its
+// invalidation; the base mapper keeps the promises for everything else.
 unsafe impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
     #[inline(always)]
     unsafe fn map(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
@@ -372,7 +383,7 @@ unsafe impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
         {
             return Ok(taken.range);
         }
-        // Whatever it was that failed, the general way does it, or says why not.
+        // Whatever the reason, the general path makes the mapping or returns the error.
         match *request.segments() {
             [segment] => {
                 let Request { stream, lifetime, .. } = *request;
@@ -441,8 +452,8 @@ unsafe impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
 
     #[inline(always)]
     fn unmap_now(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
-        // What takes one page is built for one, and need not ask `chunks_of`: where a page is not in the upper half, `Chunks::entries` finds
-        // none, and the general way takes it.
+        // The path for one page does not call `chunks_of`: if the page is not in the upper half, `Chunks::entries` is
+        // empty for it, and the unmap takes the general path.
         if range.pages() != 1 {
             return self.unmap_apart(range);
         }

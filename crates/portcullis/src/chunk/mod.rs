@@ -1,35 +1,92 @@
-//! The design `portcullis`, whole: addresses that streams hand out to themselves, in tables that say themselves what is free.
+//! The design `portcullis`. Each stream of requests allocates consecutive addresses from a chunk of its own, and the
+//! entries of the leaf tables themselves record which pages are free.
+//!
+//! # Terms
+//!
+//! - A *page* is 4 KiB of IOVA space. Its entry in a leaf table holds its translation and its state.
+//! - A *unit* is 16 pages with adjacent entries. A leaf table has 32 units.
+//! - A *chunk* is the run of pages that a stream receives at a time. It has 4 units (64 pages) for most streams, and 1
+//!   unit for slow ones. Requests of more than 32 pages use separate chunks of a whole leaf table.
+//! - A *stream* is one direction of a ring or, if the driver names no ring, of a CPU. Its *cursor* is the position in
+//!   its chunk.
+//! - A *table* is here always a leaf table, of 512 pages. Tables are numbered from the first page of the upper half of
+//!   the address space; chunks lie only there.
+//!
+//! The lower half is managed as in the design `magazine`. It takes requests of more than 511 pages, persistent
+//! mappings, and all mappings if the address space is too narrow for chunks or if no further table may be added.
+//! Requests with a [placement](crate::Placement) never use chunks.
 //!
 //! # The life of a page
 //!
-//! Pages are handed out in generations, of which the entry of a page knows two: this one and the other.
+//! A page is handed out again and again; each time is a *generation*. One bit of the entry tells the current generation
+//! from the next. In each generation, the page goes through these states:
+//!
+//! - *fresh*: not handed out yet, or handed out and not yet written;
+//! - *mapped*: a device may use it;
+//! - *cleared*: unmapped, but the device may still have the translation cached;
+//! - *spent*: finished in this generation. For the first page of a mapping this means that the device has lost the
+//!   mapping.
 //!
 //! ```text
-//!                    map                    unmap              the invalidation has completed
-//!              Chunks::take
-//!              page_states::write     page_states::clear     Cleared::spend, page_states::spend
+//!                  taken             written              unmapped              the invalidation has completed
+//!              Chunks::take    page_states::write    page_states::clear    Cleared::spend, page_states::spend
 //!
-//! first page   fresh ------> mapped ------------> cleared ------------> spent: fresh in the other generation
-//! other pages  fresh ------> mapped ------------> spent
-//! unused rest  fresh ------> spent, where a chunk is replaced before its end
+//! first page        fresh ----------> mapped ------------> cleared ------------> spent (fresh in the next generation)
+//! other pages       fresh ----------> mapped ------------> spent
+//! unused tail       fresh ------------------------------> spent (Chunks::give_up, when the chunk is replaced)
 //! ```
 //!
-//! To make a spent page fresh nothing is written, as a rule: `TableRecord::look` finds that all pages of a unit are spent, and
-//! notes that the unit is now in the other generation. Only where a chunk is made of units in different generations does
-//! `TableRecord::hand_out` write some of them over, so that all begin in the same.
+//! Only the first page of a mapping waits for the invalidation. The other pages are marked spent at once, which is safe
+//! because the units that a mapping covers become available in order, the first one first. No unit of a mapping is
+//! therefore handed out again before the first page of that mapping is spent.
 //!
-//! A table page lives longer. It is given a number, put into the domain's table, linked by its number, and added to the log of
-//! tables; then it is opened, filled chunk by chunk, and, when its pages are spent, filled again. One that is not needed for a
-//! while is unlinked, waits until the hardware and all walks of software have left it, and goes back to the host.
+//! Handing out a page writes nothing. `TableRecord::look` finds that all pages of a unit are spent, and records that
+//! the unit is now in the next generation, in which the same entries mean *fresh*. There is one exception: if the units
+//! of a chunk are in different generations, `TableRecord::hand_out` rewrites some of them, so that all begin in the
+//! same one.
+//!
+//! `page_states.rs` shows the bits of an entry in each state.
+//!
+//! # The life of a table
+//!
+//! 1. A stream needs a chunk and no table has one. The table gets a number (`TableLog::number`), its page is allocated
+//!    and put into the domain's table (`AddressSpace::add_leaf_table`), the number is linked to the page
+//!    (`ChunkTables::link`), and the table is added to the log of tables (`TableLog::add`).
+//! 2. The table is opened (`TableLog::open_table`). Streams take its chunks one by one (`OpenTables::take`). A stream
+//!    with large requests takes the whole table instead (`TableLog::take_table`).
+//! 3. When all of its chunks have been taken, the table is full. It queues behind the other full tables of its log.
+//! 4. When all of its pages are spent, it is opened again. If a straggler keeps one of its chunks in use while younger
+//!    tables become spent, its other chunks are handed out again without waiting for the straggler.
+//! 5. If it is not needed for a while, it is unlinked (`reclaim.rs`). Its page waits until an all-levels invalidation
+//!    has completed and all software walks that might have found it have ended. Then the page is freed, and the number
+//!    can be used again.
+//!
+//! # What a map and an unmap do
+//!
+//! A map of one page advances the cursor of its stream by one atomic addition, finds the table by its number with two
+//! loads, each of which depends on the one before, and stores the entry. An unmap finds the entry in the same way,
+//! after a bounds check, verifies that a mapping of the given length begins there, clears it, invalidates it, and
+//! spends it. Neither takes a lock in this folder. When a chunk ends, about once in 64 pages, the stream takes the next
+//! one from the open table by one atomic exchange. When the open table has no chunk left, the next table is chosen
+//! under the lock of the log.
 //!
 //! # Where to read
 //!
-//! `designs/portcullis.rs` lists the files of a map and of an unmap, in order. Both find a table by its number in `tables.rs`,
-//! by three loads, each of which needs the one before, and no lock: of the array, of where its pointers are, and of the table.
-//! Once in 64 pages a map needs another chunk, from `open_tables.rs`, and once in a table another table, from `table_log.rs`.
-//! Where that has none, `table/leaf_pages.rs` adds one to the domain's table; `Chunked::tick` lets `reclaim.rs` take out those
-//! that are not needed. Beside these, `table_record.rs` is what the log knows of one table, and `rate.rs` which streams are
-//! slow.
+//! `designs/portcullis.rs` lists the files that a map and an unmap go through, in order. In this folder:
+//!
+//! - `mapper.rs`: the mapper of the design, with the fast paths of map, unmap and commit;
+//! - `general_unmaps.rs`: all other unmaps and commits;
+//! - `halves.rs`: the allocators of the two halves of the address space, as one allocator;
+//! - `chunks.rs`: cursors, taking pages, and replacing a chunk;
+//! - `page_states.rs`: the states of a page and the bits of its entry;
+//! - `tables.rs`: finding a table by its number, without a lock;
+//! - `open_tables.rs`: the open tables, from which streams take chunks without a lock;
+//! - `table_log.rs`: the order in which tables are filled again;
+//! - `table_record.rs`: what the log knows of one table: which units are handed out, and which of them are spent;
+//! - `rate.rs`: which streams are slow;
+//! - `reclaim.rs`: freeing the pages of tables that are not needed.
+//!
+//! `table/leaf_pages.rs` adds a leaf table to the domain's table and removes it.
 
 mod chunks;
 mod general_unmaps;

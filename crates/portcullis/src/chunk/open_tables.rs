@@ -1,16 +1,18 @@
-//! What streams take their next chunk from: the tables that are being filled, a word each. No lock is taken for a chunk, only
-//! for a table.
+//! The open tables, from which streams take their next chunk: one word for each. Taking a chunk needs no lock; opening
+//! a table does.
 //!
-//! There are logs of tables that all share, so that what many streams use at the same time lies in few tables. A few CPUs or
-//! rings have one each instead: a table more for each is no matter then, and the entries that one CPU writes no other has in its
-//! cache.
+//! Most streams share a log of tables, so that what many streams use at the same time lies in few tables. If there are
+//! only a few CPUs or rings, each has a log of its own instead. A few more tables do not matter then, and the entries
+//! that one CPU writes are in no other CPU's cache.
 //!
 //! ```text
 //! 63             32 31              0
 //! +----------------+-----------------+
-//! | table          | left            |   a bit for the first unit of each chunk that is left; none: another table is opened
+//! | table          | left            |   a bit for the first unit of each chunk that is left
 //! +----------------+-----------------+
 //! ```
+//!
+//! If no such bit is set, the next table is opened.
 
 use super::chunks::{CHUNK_UNITS, SLOW_UNITS, TABLE_UNITS};
 use super::rate::StreamRates;
@@ -20,22 +22,22 @@ use crate::platform::{Context, Padded, Platform};
 use crate::sync::{AtomicU64, Ordering};
 use alloc::boxed::Box;
 
-/// The log of most streams, and that of slow ones.
+/// The log of most streams. The log of slow streams.
 const COMMON: usize = 0;
 const SLOW: usize = 1;
-/// Logs behind them, for lines of cursors that have one of their own: as long as no more lines have come than these. The model
-/// checker sees none, but all share.
+/// The number of further logs, each for one line of cursors. They are used as long as no more lines than this have
+/// appeared. Under the model checker there are none, so that all streams share.
 const OWN_LOGS: usize = if cfg!(loom) { 0 } else { 16 };
-/// Logs that tables are filled for.
+/// The number of logs.
 pub(super) const LOGS: usize = 2 + OWN_LOGS;
 const TABLE_SHIFT: u32 = 32;
 
-/// What chunk a stream needs.
+/// The kind of chunk that a stream needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Wanted {
-    /// A small one will do.
+    /// A small one is enough.
     Small,
-    /// One of 64 pages.
+    /// A chunk of 64 pages.
     Chunk,
     /// A whole table.
     Table,
@@ -44,31 +46,33 @@ pub(super) enum Wanted {
 /// A run of units that a stream hands out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Chunk {
-    /// Number of its first unit.
+    /// The number of its first unit, counted over all tables.
     pub(super) first: u32,
-    /// How many.
+    /// The number of units.
     pub(super) units: u32,
 }
 
-/// The tables that are being filled.
+/// The open tables, one for each log.
 pub(super) struct OpenTables {
     open: Box<[Padded<AtomicU64>]>,
-    /// Of the streams.
+    /// The rates of the streams.
     rates: StreamRates,
 }
 
 impl OpenTables {
-    /// Of nothing yet, for so many streams.
+    /// No open tables yet, for `streams` streams.
     pub(super) fn new<P: Platform>(platform: &P, streams: usize) -> Result<Self, NoMemory> {
         let open = try_slice(platform, Context::MaySleep, LOGS, || Ok(Padded(AtomicU64::new(0))))?;
         Ok(Self { open, rates: StreamRates::new(platform, streams)? })
     }
 
-    /// The log that the stream of cursor number `cursor` takes its next chunk from, and how many units that has.
+    /// The log from which the stream of cursor number `cursor` takes its next chunk, and the number of units in that
+    /// chunk.
     pub(super) fn log_of(&self, cursor: usize, wanted: Wanted) -> (usize, u32) {
         let (line, lines) = self.rates.line(cursor);
         let is_alone = lines <= OWN_LOGS as u64;
-        // What is left in an own table from when there were few comes first.
+        // A table of the stream's own log that is still open, from the time when there were few lines, is used up
+        // first.
         let own = (line < OWN_LOGS as u64).then_some(2 + line as usize).filter(|own| is_alone || self.is_open(*own));
         let log = own.unwrap_or(COMMON);
         match wanted {
@@ -78,25 +82,25 @@ impl OpenTables {
         }
     }
 
-    /// The stream of `cursor` has been given its next chunk, of so many units.
+    /// Records that the stream of `cursor` was given its next chunk, of `units` units.
     pub(super) fn note(&self, cursor: usize, units: u32) {
-        // Few have logs of their own, whatever their pace is. So they write nothing that all of them read.
+        // While each line has its own log, rates do not matter, so nothing is written that all of them would read.
         if self.rates.lines() > OWN_LOGS as u64 {
             self.rates.note(cursor, units);
         }
     }
 
-    /// Takes a chunk of so many units, if the open table of `log` has one left.
+    /// Takes a chunk of `units` units if the open table of `log` has one left.
     pub(super) fn take(&self, log: usize, units: u32) -> Option<Chunk> {
         let take_lowest = |word| Self::has_left(word).then(|| word & (word - 1));
-        // Acquire: with the chunk come its entries as whoever opened the table has found or left them. Those who have taken
-        // others from it since go on with the release of `open`.
+        // Acquire: with the chunk, its entries are visible as the CPU that opened the table has found or left them.
+        // The exchanges of other CPUs since then continue the release sequence of `open`.
         let word = self.open[log].0.fetch_update(Ordering::Acquire, Ordering::Relaxed, take_lowest).ok()?;
         let number = (word >> TABLE_SHIFT) as u32;
         Some(Chunk { first: number * TABLE_UNITS + word.trailing_zeros(), units })
     }
 
-    /// Takes a chunk that will do from whatever open table has one: for those who find no other table any more.
+    /// Takes a suitable chunk from any open table, when no other table can be found or added.
     pub(super) fn take_anywhere(&self, wanted: Wanted) -> Option<Chunk> {
         (0..LOGS).find_map(|log| match wanted {
             Wanted::Table => None,
@@ -106,21 +110,22 @@ impl OpenTables {
         })
     }
 
-    /// Whether the open table of `log` has a chunk left. Where it has none, that stays so as long as the caller holds the lock
-    /// of the [`TableLog`](super::table_log::TableLog).
+    /// Whether the open table of `log` has a chunk left. If it has none, that does not change while the caller holds
+    /// the lock of the [`TableLog`](super::table_log::TableLog).
     pub(super) fn is_open(&self, log: usize) -> bool {
-        // Relaxed: only under that lock is a table opened.
+        // Relaxed: tables are opened only under that lock.
         Self::has_left(self.open[log].0.load(Ordering::Relaxed))
     }
 
-    /// Opens table `number` for `log`, whose last one has nothing left. The chunks that begin at the units `firsts` are handed
-    /// out by it, all of them spent.
+    /// Opens table `number` for `log`, whose last table has nothing left. Its chunks begin at the units `firsts`, and
+    /// all of them are spent.
     pub(super) fn open(&self, log: usize, number: u32, firsts: u32) {
-        // Release: as `take` says. A store, for there is nothing left that anybody could take meanwhile.
+        // Release: pairs with the Acquire in `take`. A plain store, because nothing is left that another CPU could
+        // take meanwhile.
         self.open[log].0.store(u64::from(number) << TABLE_SHIFT | u64::from(firsts), Ordering::Release);
     }
 
-    /// Memory of the records, in bytes.
+    /// The memory of the records, in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.rates.bytes()
     }

@@ -1,7 +1,8 @@
-//! Leaf tables whose entries say themselves which pages are free: what the design `portcullis` allocates by.
+//! The states of a page, as the entries of leaf tables record them. The design `portcullis` allocates from these
+//! entries.
 //!
-//! Pages are handed out in generations, of which an entry knows two: this one and the other. In each a page goes through these
-//! states, and its entry shows which:
+//! A page is handed out in generations. One bit of its entry tells the current generation from the next. In each
+//! generation a page goes through the following states, and its entry shows which one it is in:
 //!
 //! ```text
 //!                      63 62 61  53 52 51   21 20   12 11  10   9   8  2  1 0
@@ -10,24 +11,27 @@
 //! mapped, first page  |  0  | pages| 0|     address     | 0| gen | 0 |  0  |W|R|
 //! mapped, other pages |  0  |  0   | 0|     address     | 0| gen | 0 |  0  |W|R|
 //! cleared, first page |  0  |  0   | 0|    0    | pages | 0| gen | 1 |  0  |0|0|  the device may have it cached
-//! spent, first page   |  0  |  0   | 0|    0    | pages | 0|!gen | 0 |  0  |0|0|  and it is fresh in the next generation
-//! spent, other pages  |  0  |  0   | 0|    0    |   0   | 0|!gen | 0 |  0  |0|0|  likewise
+//! spent, first page   |  0  |  0   | 0|    0    | pages | 0|!gen | 0 |  0  |0|0|  fresh in the next generation
+//! spent, other pages  |  0  |  0   | 0|    0    |   0   | 0|!gen | 0 |  0  |0|0|  fresh in the next generation
 //!                     +-----+------+--+---------+-------+--+-----+---+-----+-+-+
 //! ```
 //!
-//! Hardware ignores bits 61:52 and 10 of a leaf, and of an absent entry all but the rights. Bit 9 would be the dirty flag of a
-//! leaf where hardware kept such flags (scalable mode, SSADE), which it is never told to. Bits 63:53 are zero unless a mapping
-//! begins there. The other bits that say a state lie below bit 32, where an instruction takes them as a constant.
+//! Hardware ignores bits 61:52 and bit 10 of a leaf, and everything but the rights of an absent entry. Bit 9 would be
+//! the dirty flag of a leaf if hardware kept such flags (scalable mode, SSADE); the library never enables them. Bits
+//! 63:53 are zero except in the first entry of a mapping. The other state bits are below bit 32, so that an
+//! instruction can take them as a constant.
 //!
-//! A page becomes spent when its invalidation has completed: the first page of a mapping just then, the others as they are
-//! cleared. Only the first page waits for the invalidation: its chunk cannot be handed out again before that page is spent. So
-//! a page that somebody has taken and not yet written holds its chunk back as much as one that is mapped or waits for its
-//! invalidation: nothing is counted, and no step is shared between CPUs (S3). An entry with any length in it is fresh when its
-//! generation has ended once more: [`TableRecord`](super::table_record::TableRecord) notes in which generation each unit is.
+//! The first page of a mapping becomes spent when the invalidation has completed; its other pages are marked spent
+//! when they are cleared. Waiting for the first page is enough, because no unit of the mapping is handed out again
+//! before that page is spent. A page that was taken and not written yet is not spent either, so it keeps its chunk
+//! from being handed out just as a mapped or cleared page does. No counter is needed, and no step is shared between
+//! CPUs (S3). The length in a fresh entry is left over from an earlier generation and has no meaning.
+//! [`TableRecord`](super::table_record::TableRecord) records which generation each unit is in.
 //!
-//! A mapping is known by its first entry alone, which holds its length; so an unmap of a part of one, or of one that is gone,
-//! is refused by a look. The look is not atomic with what follows: of two unmaps of one mapping at the same moment, a mistake
-//! that is one of the raw face, both may be let through, and the second may clear what is there by then.
+//! A mapping is identified by its first entry alone, which holds its length. An unmap reads that entry, and is refused
+//! if it covers only a part of a mapping or if the mapping is gone. This check and the clearing after it are not one
+//! atomic step. If two unmaps of one mapping run at the same moment, which only a mistake through the raw interface
+//! can cause, both may pass the check, and the second may clear whatever is there by then.
 
 use crate::address::{IovaRange, PAGE_SIZE, PhysAddr, Segment};
 use crate::entry::{Entry, EntryValue, Rights};
@@ -37,54 +41,56 @@ use crate::proof::Proof;
 use crate::table::Walker;
 
 const GENERATION: u64 = 1 << 10;
-/// Where the length is in the first entry of a mapping.
+/// The position of the length in the first entry of a mapping.
 const MAPPED_SHIFT: u32 = 53;
-/// Where it is when the mapping is gone.
+/// The position of the length after the mapping was cleared.
 const GONE_SHIFT: u32 = 12;
 const CLEARED: u64 = 1 << 9;
-/// What changes in the first entry of a mapping when its generation ends.
+/// The bits that change in the first entry of a mapping when it is spent.
 const END: u64 = CLEARED | GENERATION;
-/// Entries of a cache line.
+/// The number of entries in a cache line.
 const LINE_ENTRIES: usize = 8;
-/// Pages of the longest mapping: what nine bits say. One of all of a table is better off with a large leaf.
+/// The number of pages of the longest mapping: nine bits hold the length. A mapping of a whole table is better served
+/// by a large leaf.
 pub(crate) const MAPPING_PAGES_MAX: u64 = (1 << 9) - 1;
 
-/// The look of an entry that is not handed out: fresh in one generation, spent in the other.
+/// The bits of an entry that is not in use: fresh in one generation, spent in the other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Idle(u64);
 
 impl Idle {
-    /// As table pages come from the host: fresh in the first generation.
+    /// The value in table pages as the host allocates them: fresh in the first generation.
     pub(crate) const FIRST: Self = Self(0);
 
-    /// The other: what entries that are fresh like this one will be when they are spent.
+    /// The other value: entries that are fresh with this one will have the other when they are spent.
     pub(crate) const fn next(self) -> Self {
         Self(self.0 ^ GENERATION)
     }
 
-    /// The look in the generation that an entry shows: this one until it is spent, and the other from then on.
+    /// The value for the generation bit of an entry. It stays the same until the page is spent, and is the other one
+    /// from then on.
     const fn of(bits: u64) -> Self {
         Self(bits & GENERATION)
     }
 }
 
-/// Writes the translations of a mapping of as many pages as there are `entries`, and makes them visible. The segments lie at
-/// addresses that a leaf can hold.
+/// Writes the translations of one mapping, whose pages are those of `entries`, and makes them visible. The segments
+/// must lie at addresses that a leaf can hold.
 ///
-/// These pages were handed to the caller, and to no other in this generation.
+/// The pages were handed to the caller, and to no other caller in this generation.
 #[inline(always)]
 pub(crate) fn write<P: Platform>(walker: Walker<'_, P>, entries: &[Entry], segments: &[Segment], rights: Rights) {
     debug_assert_eq!(segments.iter().map(Segment::pages).sum::<u64>(), entries.len() as u64);
     walker.platform().probe(Step::ChunkWrite { entries: entries.len() });
     let first = entries.first().expect("a mapping has a page");
-    // A sum, and no mask of 64 bits: nothing overlaps.
+    // An addition instead of an OR with a 64-bit mask: the bits do not overlap.
     let flags = rights.bits() + Idle::of(first.load_bits()).0;
     let leaf = |phys: PhysAddr| {
         debug_assert_eq!(EntryValue::leaf(phys, rights, false).phys(), PhysAddr::from_pfn(phys.pfn()));
         (phys.as_u64() & !(PAGE_SIZE - 1)) + flags
     };
     let first_leaf = leaf(segments[0].phys);
-    // The first page last: it shows the whole mapping.
+    // The first entry is written last: it makes the whole mapping visible to unmaps.
     if segments.len() == 1 {
         store_others(entries, first_leaf, PAGE_SIZE);
     } else {
@@ -94,10 +100,10 @@ pub(crate) fn write<P: Platform>(walker: Walker<'_, P>, entries: &[Entry], segme
     walker.show(entries);
 }
 
-/// Writes the translations of as many mappings of a page as there are `entries`, and makes them visible. The segments lie each in a page,
-/// and at addresses that a leaf can hold.
+/// Writes the translations of one-page mappings, one for each of `entries`, and makes them visible. Each segment must
+/// lie within a page, at an address that a leaf can hold.
 ///
-/// These pages were handed to the caller, and to no other in this generation.
+/// The pages were handed to the caller, and to no other caller in this generation.
 #[inline(always)]
 pub(crate) fn write_pages<P: Platform>(walker: Walker<'_, P>, entries: &[Entry], segments: &[Segment], rights: Rights) {
     debug_assert!(segments.iter().take(entries.len()).all(|segment| segment.pages() == 1));
@@ -110,7 +116,8 @@ pub(crate) fn write_pages<P: Platform>(walker: Walker<'_, P>, entries: &[Entry],
     walker.show(entries);
 }
 
-/// Stores the leaves of all pages of `segments` but the first. Apart, for most mappings have one segment.
+/// Stores the leaves of all pages of `segments` except the first. A function of its own, because most mappings have
+/// one segment.
 #[inline(never)]
 fn store_others_of(entries: &[Entry], segments: &[Segment], flags: u64) {
     let pfns = |segment: &Segment| segment.phys.pfn()..segment.phys.pfn() + segment.pages();
@@ -119,14 +126,15 @@ fn store_others_of(entries: &[Entry], segments: &[Segment], flags: u64) {
     }
 }
 
-/// Stores in all of `entries` but the first, in each `step` more than in the one before. `bits` would be that of the first.
+/// Stores a value in each of `entries` except the first. Each value is `step` more than the one before; `bits` would
+/// be the value of the first.
 #[inline(always)]
 fn store_others(entries: &[Entry], mut bits: u64, step: u64) {
     if entries.len() <= 1 {
         return;
     }
-    // A cache line at a time: long mappings mostly begin with one. Compilers make no vectors of atomic stores, and of their
-    // loops no longer steps.
+    // One cache line at a time: long mappings mostly begin at the start of one. Compilers do not vectorize atomic
+    // stores, nor do they unroll loops of them.
     let rest = if let Some((line, rest)) = entries.split_first_chunk() {
         store_line(line, bits, step, 1);
         bits = bits.wrapping_add(LINE_ENTRIES as u64 * step);
@@ -146,7 +154,7 @@ fn store_others(entries: &[Entry], mut bits: u64, step: u64) {
     }
 }
 
-/// The same for a cache line of entries, from number `from` on.
+/// Does the same for the entries of one cache line, from index `from` on.
 #[inline(always)]
 fn store_line(line: &[Entry; LINE_ENTRIES], bits: u64, step: u64, from: usize) {
     for (number, entry) in line.iter().enumerate().skip(from) {
@@ -154,8 +162,8 @@ fn store_line(line: &[Entry; LINE_ENTRIES], bits: u64, step: u64, from: usize) {
     }
 }
 
-/// Clears the mapping at exactly `range`, whose entries are the first of `entries`. That is yet to be made visible, and its first page
-/// is not spent yet. `None` if there is no such mapping: then [`refusal`] says why.
+/// Clears the mapping at exactly `range`, whose entries are the first of `entries`. The caller still has to make that
+/// visible and to spend the first page. `None` if there is no such mapping; [`refusal`] then says why.
 #[inline(always)]
 pub(crate) fn clear<'e, P: Platform>(platform: &P, entries: &'e [Entry], range: IovaRange) -> Option<Cleared<'e>> {
     let first = entries.first()?;
@@ -171,44 +179,45 @@ pub(crate) fn clear<'e, P: Platform>(platform: &P, entries: &'e [Entry], range: 
     Some(cleared)
 }
 
-/// What [`clear`] has left of a mapping, until it is spent.
+/// A mapping that [`clear`] has cleared and that is not spent yet.
 #[derive(Clone, Copy)]
 pub(crate) struct Cleared<'e> {
     entries: &'e [Entry],
-    /// Of the first entry.
+    /// The value of the first entry.
     bits: u64,
 }
 
 impl Cleared<'_> {
-    /// Shows the walker that the mapping is gone.
+    /// Makes the cleared entries visible to the walker.
     #[inline(always)]
     pub(crate) fn make_visible<P: Platform>(self, walker: Walker<'_, P>) -> Self {
         walker.show(self.entries);
         self
     }
 
-    /// What [`spend`](Self::spend) goes by, for after the walk.
+    /// The value that [`spend`](Self::spend) compares with, to be kept beyond the walk.
     #[inline(always)]
     pub(crate) fn mark(self) -> ClearedMark {
         ClearedMark(self.bits)
     }
 
-    /// Ends the generation as [`spend`] does, but only of this mapping: of two unmaps that have raced, the later finds another
-    /// state.
+    /// Spends the first page as [`spend`] does, but only if it still belongs to this mapping: if two unmaps have
+    /// raced, the later one finds another state.
     #[inline(always)]
     pub(crate) fn spend(self, _proof: &Proof) {
         self.mark().spend_first(&self.entries[0]);
     }
 }
 
-/// What the first entry of a mapping says that was cleared, and not spent.
+/// The value of the first entry of a mapping that is cleared and not spent.
 #[derive(Clone, Copy)]
 pub(crate) struct ClearedMark(u64);
 
 impl ClearedMark {
-    /// Ends the generation of the mapping, whose entries are the first of `entries`, in a later walk. Where another unmap of the same mapping
-    /// has come before, its table may have gone, and the entry mostly has another state; that it is never the same one two generations, or a
-    /// fresh table, later is not known: such unmaps that race are not told apart, see above.
+    /// Spends the mapping in a later walk; `entries` begin with its entries. If another unmap of the same mapping came
+    /// first, the table may be gone, and the entry is mostly in another state. The entry might hold the same value
+    /// again two generations later, or in a fresh table; this is not excluded, because racing unmaps of one mapping
+    /// are not told apart (see the description of this module).
     pub(crate) fn spend(self, entries: &[Entry], _proof: &Proof) {
         entries.first().into_iter().for_each(|first| self.spend_first(first));
     }
@@ -221,7 +230,7 @@ impl ClearedMark {
     }
 }
 
-/// Why no mapping is at exactly `range`, whose entries are the first of `entries`.
+/// The reason why no mapping is at exactly `range`, whose entries are the first of `entries`.
 #[cold]
 pub(crate) fn refusal(entries: &[Entry], range: IovaRange) -> UnmapError {
     let mapped = entries.first().map_or(0, |first| first.load_bits() >> MAPPED_SHIFT);
@@ -231,8 +240,8 @@ pub(crate) fn refusal(entries: &[Entry], range: IovaRange) -> UnmapError {
     }
 }
 
-/// Shows the walker that mappings were cleared which lie side by side, and whose entries these are: each cache line is flushed once.
-/// Nothing is left to be shown where another unmap of the same mappings has come before.
+/// Makes visible to the walker that adjacent mappings were cleared; `entries` are their entries. Each cache line is
+/// flushed once. If another unmap of the same mappings has come first, nothing is left to be made visible.
 #[inline]
 pub(crate) fn make_visible<P: Platform>(walker: Walker<'_, P>, entries: &[Entry]) {
     if entries.iter().any(|entry| entry.load_bits() & CLEARED != 0) {
@@ -240,17 +249,17 @@ pub(crate) fn make_visible<P: Platform>(walker: Walker<'_, P>, entries: &[Entry]
     }
 }
 
-/// Ends the generation for the first pages of mappings that were cleared, now that their invalidation has completed. They lie side by
-/// side, and `entries` are theirs.
+/// Spends the first pages of adjacent cleared mappings, whose invalidation has completed; `entries` are their entries.
 ///
-/// Release: a CPU that finds the chunk spent knows that its invalidations are over. Hardware sees no difference, so nothing is
-/// flushed. Where one is cleared no more, another unmap of the same mapping has come before.
+/// Release: a CPU that finds a chunk spent knows that its invalidations have completed. Hardware sees no difference,
+/// so nothing is flushed. An entry that is no longer cleared belongs to a mapping that another unmap has spent
+/// already.
 #[inline]
 pub(crate) fn spend<P: Platform>(platform: &P, entries: &[Entry], _proof: &Proof) {
     let mut at = 0;
     while let Some(first) = entries.get(at) {
         let bits = first.load_bits();
-        // As drivers mostly unmap: a cache line at a time of mappings of a page.
+        // The common case: a cache line full of one-page mappings.
         if bits & !GENERATION == CLEARED | 1 << GONE_SHIFT
             && let Some(line) = entries[at..].first_chunk::<LINE_ENTRIES>()
             && line.iter().all(|entry| entry.load_bits() == bits)
@@ -272,28 +281,28 @@ pub(crate) fn spend<P: Platform>(platform: &P, entries: &[Entry], _proof: &Proof
     }
 }
 
-/// Ends the generation for pages that the caller was handed and has no use for: no translation led to them in this generation.
+/// Spends pages that were handed to the caller and not used: no translation led to them in this generation.
 pub(crate) fn spend_unused(entries: &[Entry]) {
     entries.iter().for_each(|entry| entry.store_bits(Idle::of(entry.load_bits()).next().0));
 }
 
 /// Whether a page that was handed out in this generation is spent.
 ///
-/// Acquire, in `load_bits`: what ended the generation is over.
+/// Acquire, in `load_bits`: the invalidation before the spend has completed.
 #[inline(always)]
 pub(crate) fn is_spent(entry: &Entry, generation: Idle) -> bool {
     Idle::of(entry.load_bits()) != generation
 }
 
-/// Looks for an entry that is not spent in this generation, from the one numbered `from` on and before `end`. Returns its
-/// number, or that of the first one not known to be spent, and how many entries were looked at.
+/// Searches `entries` from index `from` up to `end` for the first entry that is not known to be spent in this
+/// generation. Returns its index, or an index of at least `end` if all are spent; and how many entries were read.
 ///
-/// Those of a mapping are spent when its first is, for that one is the last to be.
+/// The pages of a mapping are all spent once its first page is, because the first page is spent last.
 #[inline]
 pub(crate) fn first_unspent(entries: &[Entry], from: usize, end: usize, generation: Idle) -> (usize, usize) {
     let (mut at, mut looks) = (from, 0);
     while at < end {
-        // A cache line at a time, so that no look waits for the length that another finds; a whole one without a loop.
+        // One cache line at a time, so that no read waits for the length in another entry; a whole line needs no loop.
         let rest = &entries[at..end];
         let (line, is_over) = match rest.first_chunk::<LINE_ENTRIES>() {
             Some(line) => (&line[..], are_spent(line, generation)),
@@ -304,8 +313,9 @@ pub(crate) fn first_unspent(entries: &[Entry], from: usize, end: usize, generati
             at += line.iter().position(|entry| !is_spent(entry, generation)).unwrap_or(line.len());
             break;
         }
-        // Mapped, and yet spent? Unmaps have raced for a mapping and left the next one here in the wrong generation. Its
-        // address is no length: those behind it are not to suffer.
+        // A mapped entry that counts as spent: unmaps have raced for one mapping, and left the mapping after it in the
+        // wrong generation. The bits where a length would be are then part of its address, so no other entry may be
+        // skipped.
         let first = line[0].load_bits();
         let pages = if first >> MAPPED_SHIFT == 0 { first >> GONE_SHIFT } else { 1 };
         at += line.len().max(pages as usize);
@@ -313,7 +323,8 @@ pub(crate) fn first_unspent(entries: &[Entry], from: usize, end: usize, generati
     (at, looks)
 }
 
-/// Whether all of `entries`, handed out in this generation, are spent. What is tested is the same for all, and tested once.
+/// Whether all of `entries`, which were handed out in this generation, are spent. All entries are combined first, and
+/// the generation bit is tested once.
 #[inline(always)]
 fn are_spent(entries: &[Entry], generation: Idle) -> bool {
     let bits = entries.iter().map(Entry::load_bits);
@@ -324,7 +335,7 @@ fn are_spent(entries: &[Entry], generation: Idle) -> bool {
     }
 }
 
-/// How many mappings begin among `entries` whose generation has not ended.
+/// The number of mappings among `entries` that are not spent.
 pub(crate) fn live(entries: &[Entry]) -> usize {
     let is_live = |bits: u64| bits >> MAPPED_SHIFT != 0 || bits & CLEARED != 0;
     entries.iter().filter(|entry| is_live(entry.load_bits())).count()

@@ -1,4 +1,4 @@
-//! How fast streams use up what they are handed, and who is slow beside the others.
+//! How fast streams use up their chunks, and which streams are slow compared with the others.
 
 use super::chunks::{CHUNK_UNITS, TABLE_UNITS, UNIT_PAGES};
 use crate::error::NoMemory;
@@ -8,36 +8,38 @@ use crate::sync::{AtomicU64, Ordering};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-/// A stream is slow that takes so many times longer for its pages than the mean page has taken.
+/// A stream is slow if it takes more than this many times as long for its pages as the mean page has taken.
 const SLOW: u64 = 4;
-/// With so many streams of equal pace nobody is slow: the chunks of all of them lie in a handful of tables.
+/// Up to this many streams of equal rate, no stream counts as slow: the chunks of all of them lie in a handful of
+/// tables.
 const FEW_STREAMS: u64 = 16;
-/// Pages that the mean pace remembers.
+/// The number of pages over which the mean is taken.
 const PACE_PAGES: u64 = 1 << 14;
-/// The number of a line that is just coming.
+/// The number of a line while it is being assigned.
 const COMING: u64 = u64::MAX;
-/// Bits that the units of a chunk take.
+/// The number of bits for the units of a chunk.
 const UNIT_BITS: u32 = TABLE_UNITS.ilog2() + 1;
 
-/// The pace of streams, in pages that all of them were handed meanwhile: no clock is asked.
+/// The rates of streams. Time is measured in pages that all streams together were handed, so no clock is read.
 ///
-/// All of it is Relaxed, and may miss what happens at the same moment: it decides where addresses are best, and nothing else.
+/// All accesses are Relaxed and may miss a concurrent change: the rates only influence which addresses are chosen.
 pub(super) struct StreamRates {
-    /// Pages handed out so far.
+    /// The number of pages handed out so far.
     handed: AtomicU64,
-    /// Pages that are handed out to all while a stream is handed 64, in the mean over pages.
+    /// The number of pages handed out to all streams while one stream is handed 64, as a mean over pages.
     mean: AtomicU64,
-    /// Streams that have come, and lines of cursors that these are in.
+    /// The number of streams that have appeared, and of the lines of cursors that they are in.
     streams: AtomicU64,
     lines: AtomicU64,
-    /// As which of all each line has come, counted from 1; [`COMING`] while that is being found out, and 0 before.
+    /// The number of each line, counted from 1 in the order of appearance; [`COMING`] while it is being assigned, and
+    /// 0 before.
     numbers: Box<[AtomicU64]>,
-    /// What `handed` was when each stream came last, above the units of the chunk that it was given.
+    /// The value of `handed` when each stream last got a chunk; the low bits hold the number of units in that chunk.
     came: Box<[AtomicU64]>,
 }
 
 impl StreamRates {
-    /// Of so many streams that have not come yet.
+    /// The rates of `streams` streams, none of which has appeared yet.
     pub(super) fn new<P: Platform>(platform: &P, streams: usize) -> Result<Self, NoMemory> {
         let zero = || AtomicU64::new(0);
         let zeros = |count| try_fill(platform, Context::MaySleep, count, zero).map(Vec::into_boxed_slice);
@@ -45,8 +47,9 @@ impl StreamRates {
         Ok(Self { handed: zero(), mean: zero(), streams: zero(), lines: zero(), numbers, came })
     }
 
-    /// As which of all the line of cursor number `cursor` has come, from 0 on, and how many lines have by now: of CPUs or
-    /// rings. It comes with this, if it has not before; to others who come for it at the same moment it looks late.
+    /// The number of the line of cursor number `cursor`, counted from 0 in the order of appearance, and the number of
+    /// lines of CPUs and rings so far. The first call for a line assigns its number. Other callers at the same moment
+    /// get a very large number.
     pub(super) fn line(&self, cursor: usize) -> (u64, u64) {
         let number = &self.numbers[cursor / CPU_WORDS];
         let mut is = number.load(Ordering::Relaxed);
@@ -62,28 +65,28 @@ impl StreamRates {
         (is - 1, self.lines())
     }
 
-    /// Lines that have come.
+    /// The number of lines that have appeared.
     pub(super) fn lines(&self) -> u64 {
         self.lines.load(Ordering::Relaxed)
     }
 
-    /// Pages that all streams were handed while that of `cursor` used up its last chunk, as if that had 64; and the units of
-    /// that chunk.
+    /// The number of pages that all streams were handed while the stream of `cursor` used up its last chunk, scaled to
+    /// a chunk of 64 pages; and the number of units in that chunk.
     fn turn(&self, cursor: usize) -> (u64, u64) {
         let came = self.came[cursor].load(Ordering::Relaxed);
         let (then, units) = (came >> UNIT_BITS, came & ((1 << UNIT_BITS) - 1));
-        // A power of two, so no division.
+        // A power of two, so a shift replaces the division.
         (
             (self.handed.load(Ordering::Relaxed).saturating_sub(then) * u64::from(CHUNK_UNITS)) >> units.max(1).ilog2(),
             units,
         )
     }
 
-    /// Whether the stream of `cursor` is slower than the others.
+    /// Whether the stream of `cursor` is slow compared with the others.
     pub(super) fn is_slow(&self, cursor: usize) -> bool {
         let chunk_pages = u64::from(CHUNK_UNITS) * UNIT_PAGES;
         match self.turn(cursor) {
-            // Among many, it has to show first that it is not.
+            // Among many streams, a new one counts as slow until it has shown otherwise.
             (_, 0) => self.streams.load(Ordering::Relaxed) > FEW_STREAMS,
             (turn, _) => {
                 let mean = self.mean.load(Ordering::Relaxed).max(self.streams.load(Ordering::Relaxed) * chunk_pages);
@@ -92,7 +95,7 @@ impl StreamRates {
         }
     }
 
-    /// The stream of `cursor` has been given its next chunk, of so many units.
+    /// Records that the stream of `cursor` was given its next chunk, of `units` units.
     pub(super) fn note(&self, cursor: usize, units: u32) {
         let (turn, last) = self.turn(cursor);
         let pages = last * UNIT_PAGES;
@@ -104,12 +107,12 @@ impl StreamRates {
         if last != 0 {
             self.came[cursor].store(came, Ordering::Relaxed);
         } else if self.came[cursor].swap(came, Ordering::Relaxed) == 0 {
-            // No other has come for it meanwhile.
+            // No other caller has recorded this stream meanwhile.
             self.streams.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Memory of the records, in bytes.
+    /// The memory of the records, in bytes.
     pub(super) fn bytes(&self) -> usize {
         size_of_val(&*self.came) + size_of_val(&*self.numbers)
     }

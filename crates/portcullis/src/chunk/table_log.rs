@@ -1,13 +1,15 @@
-//! Which table is used next: the order in which leaf tables are filled and come back.
+//! The order in which leaf tables are filled, and filled again.
 //!
-//! Tables are filled like a log. The open table hands out its chunks one after the other, to whoever comes ([`OpenTables`]): so
-//! what all streams fill at the same time, and what their devices will walk to at the same time, lies in few tables. Full
-//! tables queue behind one another, and the oldest, once all of it is spent, is filled again. A table that younger ones
-//! overtake has a straggler in it: what is spent of it is filled before another table is begun, so that a straggler pins a
-//! chunk and not a table. Before a table is added, each log looks at the others' first ones as well.
+//! Tables are filled like a log. The open table hands out its chunks one after the other to all streams
+//! ([`OpenTables`]), so the pages that streams fill at the same time, and that their devices will walk to at the same
+//! time, lie in few tables. Full tables queue in order, and the oldest is filled again once all of it is spent. If
+//! younger tables overtake a table, it has a straggler in it. Its spent parts are then filled before another table is
+//! begun, so that a straggler pins a chunk and not a table. Before a table is added, a log also looks at the first
+//! tables of the other logs.
 //!
-//! Streams that are much slower than the others, acknowledgements beside data, would each keep a chunk in some table of long
-//! ago. Where there are many streams, the slow ones have a log of their own, with chunks of a quarter.
+//! Streams that are much slower than the others, such as acknowledgements next to data, would each keep a chunk in
+//! some old table. If there are many streams, the slow ones have a log of their own, with chunks of a quarter of the
+//! size.
 
 use super::chunks::TABLE_UNITS;
 use super::open_tables::{Chunk, LOGS, OpenTables};
@@ -22,50 +24,51 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::mem;
 
-/// Tables that nothing is in, kept for the next chunks. The model checker sees each of them go.
+/// The number of empty tables that are kept for the next chunks. Zero under the model checker, so that it sees every
+/// one of them freed.
 pub const TABLE_RESERVE: usize = if cfg!(loom) { 0 } else { 16 };
-/// Tables that are looked at before another is begun: the oldest, and those with stragglers. The time under the lock is bounded
-/// by it.
+/// The number of tables that are looked at before another is begun: the oldest ones, and those with stragglers. It
+/// bounds the time under the lock.
 pub(super) const LOOKS: usize = 8;
-/// Queues of tables.
+/// The number of queues of tables: two for each log.
 pub(super) const QUEUES: usize = 2 * LOGS;
-/// Where the larger part of a table is spent, its time has come; what is older and has less of it spent has stragglers.
+/// When a table has at least this many units spent, its turn has come; older tables with fewer have stragglers.
 const OVERTAKEN: u32 = TABLE_UNITS / 2 + 1;
 
-/// Tables that are filled one after the other, for some of the streams.
+/// A sequence of tables that are filled one after the other, for some of the streams.
 #[derive(Default)]
 struct Log {
-    /// The table that is being filled, or was until nothing was left of it. What is left is for [`OpenTables`] to say.
+    /// The table that is being filled, or whose last chunk has been taken. [`OpenTables`] records what is left of it.
     open: Option<u32>,
     /// Full tables, the oldest first.
     full: VecDeque<u32>,
-    /// Which of them was looked at last, beside the oldest.
+    /// The index in `full` of the table that was looked at last, beyond the oldest ones.
     further: usize,
-    /// Those with stragglers.
+    /// Tables with stragglers.
     lingering: VecDeque<u32>,
 }
 
-/// The tables of a domain, but for their pages.
+/// What is known of the tables of a domain, apart from their pages.
 pub(super) struct TableLog {
     logs: Box<[Log]>,
     records: Vec<TableRecord>,
-    /// Tables that are there.
+    /// The number of linked tables.
     linked: usize,
-    /// Numbers that may be given to tables.
+    /// How many numbers there are for tables.
     numbers: u32,
-    /// Those given before, whose tables went back to the host.
+    /// Numbers that were used before, and whose tables were freed.
     unlinked: Vec<u32>,
     /// Tables with nothing in them.
     idle: VecDeque<u32>,
-    /// The fewest of those since the last sweep.
+    /// The smallest length of `idle` since the last sweep.
     idle_min: usize,
-    /// Table numbers that reserved addresses lie in: first, and one past the last.
+    /// Ranges of table numbers that contain reserved addresses: first, and one past the last.
     reserved: Vec<(u64, u64)>,
-    /// Tables that each list has room for, so that nothing is allocated to move one from list to list.
+    /// The capacity of each list in tables, so that moving a table from list to list allocates nothing.
     room: usize,
 }
 
-/// Lists with room for more tables, made with no lock held.
+/// Lists with room for more tables, allocated while no lock is held.
 pub(super) struct Lists {
     room: usize,
     queues: Vec<VecDeque<u32>>,
@@ -74,12 +77,12 @@ pub(super) struct Lists {
 }
 
 impl Lists {
-    /// Empty lists with room for so many tables.
+    /// Empty lists with room for `room` tables.
     ///
     /// # Errors
     /// [`NoMemory`].
     pub(super) fn new<P: Platform>(platform: &P, context: Context, room: usize) -> Result<Self, NoMemory> {
-        // Those of the logs, and that of tables with nothing in them.
+        // The queues of the logs, and the list of idle tables.
         let mut queues = try_reserve(platform, context, QUEUES + 1)?;
         for _ in 0..=QUEUES {
             push_within(&mut queues, VecDeque::from(try_reserve(platform, context, room)?));
@@ -90,7 +93,7 @@ impl Lists {
 }
 
 impl TableLog {
-    /// No tables, of `numbers` that there may be; those that touch a range in `reserved` may not.
+    /// A log with no tables. There may be up to `numbers`, except those that touch a range in `reserved`.
     pub(super) fn new<P: Platform>(platform: &P, numbers: u32, reserved: Vec<(u64, u64)>) -> Result<Self, NoMemory> {
         Ok(Self {
             logs: try_slice(platform, Context::MaySleep, LOGS, || Ok(Log::default()))?,
@@ -105,7 +108,8 @@ impl TableLog {
         })
     }
 
-    /// The same behind its lock, made in the box: to move it there would take room in the frames of its callers.
+    /// Makes the log behind its lock, directly in the box: moving it there would take space in the stack frames of its
+    /// callers.
     #[inline(never)]
     pub(super) fn boxed<P: Platform>(
         platform: &P,
@@ -117,8 +121,8 @@ impl TableLog {
         Ok(boxed(room, Padded(platform.lock(LockClass::IovaAllocator, table_log))))
     }
 
-    /// Opens another table for chunks of so many units, if the last one has nothing left. Returns whether there is one open now;
-    /// where not, another has to be added.
+    /// Opens another table for chunks of `units` units if the last one has nothing left. Returns whether a table is
+    /// open now; if not, one has to be added.
     #[inline(never)]
     pub(super) fn open_table<P: Platform>(
         &mut self,
@@ -136,7 +140,7 @@ impl TableLog {
         let record = &mut self.records[number as usize];
         let firsts = runs(record.spent(), units);
         let mut rest = firsts;
-        // As if they all were handed out now: until somebody takes them, they are fresh.
+        // All chunks are recorded as handed out now. Their entries stay fresh until a stream takes them.
         while rest != 0 {
             record.hand_out(platform, number, tables, run(rest.trailing_zeros(), units));
             rest &= rest - 1;
@@ -146,7 +150,7 @@ impl TableLog {
         true
     }
 
-    /// A table that has nothing left is full.
+    /// Moves an open table that has nothing left to the full ones.
     fn close_table(&mut self, log: usize) {
         let Log { open, full, .. } = &mut self.logs[log];
         if let Some(number) = open.take() {
@@ -154,7 +158,7 @@ impl TableLog {
         }
     }
 
-    /// A chunk of a whole table. `None` where another has to be added.
+    /// A chunk of a whole table. `None` if a table has to be added.
     pub(super) fn take_table<P: Platform>(&mut self, platform: &P, tables: &ChunkTables, log: usize) -> Option<Chunk> {
         let number = self.find(platform, tables, log, TABLE_UNITS)?;
         self.records[number as usize].hand_out(platform, number, tables, ALL);
@@ -162,14 +166,15 @@ impl TableLog {
         Some(Chunk { first: number * TABLE_UNITS, units: TABLE_UNITS })
     }
 
-    /// A table with spent chunks of so many units.
+    /// A table with spent chunks of `units` units.
     fn find<P: Platform>(&mut self, platform: &P, tables: &ChunkTables, log: usize, units: u32) -> Option<u32> {
-        // The idle ones when nothing else is found: so those that are not needed stay idle however much is mapped, and go back.
+        // Idle tables come last. Those that are not needed then stay idle, however much is mapped, and are freed.
         self.oldest(platform, tables, log)
             .or_else(|| self.lingering(platform, tables, log, units, LOOKS))
             .or_else(|| self.take_idle())
             .or_else(|| {
-                // Of the others, before a table is added. One after the other on the stack, not one below the other.
+                // Before a table is added, looks in the other logs. One call after the other, so that their stack
+                // frames do not add up.
                 let others = (0..LOGS).filter(|other| *other != log);
                 let mut one = others.map(|other| {
                     self.oldest_if_worn(platform, tables, other, units)
@@ -179,7 +184,7 @@ impl TableLog {
             })
     }
 
-    /// A table with stragglers and room for a chunk, if one of the next `looks` is.
+    /// A table with stragglers and room for a chunk, if there is one among the next `looks`.
     #[inline(never)]
     fn lingering<P: Platform>(
         &mut self,
@@ -202,7 +207,7 @@ impl TableLog {
         None
     }
 
-    /// The oldest full table of a log, if most of it is spent, and there is room for a chunk.
+    /// The oldest full table of a log, if most of it is spent and it has room for a chunk.
     #[inline(never)]
     fn oldest_if_worn<P: Platform>(
         &mut self,
@@ -225,7 +230,8 @@ impl TableLog {
         number
     }
 
-    /// The oldest full table, if it is spent, or else the first that is; those that it has overtaken linger.
+    /// The oldest full table if it is spent, or else the first that is. Tables that it has overtaken are moved to
+    /// `lingering`.
     #[inline(never)]
     fn oldest<P: Platform>(&mut self, platform: &P, tables: &ChunkTables, log: usize) -> Option<u32> {
         let Log { full, lingering, further, .. } = &mut self.logs[log];
@@ -242,7 +248,7 @@ impl TableLog {
             }
         }
         move_first(full, lingering, overtaken);
-        // Should those in front stay as they are, one behind them may be spent: some others each time.
+        // If the first tables do not become spent, a later one may be: looks at a few others each time.
         for _ in 0..LOOKS.min(full.len().saturating_sub(LOOKS)) {
             let at = if (LOOKS..full.len() - 1).contains(further) { *further + 1 } else { LOOKS };
             *further = at;
@@ -256,11 +262,11 @@ impl TableLog {
         None
     }
 
-    /// A number for another table, until [`add`](Self::add) or [`give_number_back`](Self::give_number_back). `None` where there
-    /// is none left.
+    /// A number for another table. The caller then calls [`add`](Self::add) or
+    /// [`give_number_back`](Self::give_number_back). `None` if no number is left.
     ///
     /// # Errors
-    /// [`NoMemory`] where the lists, or what has room for `linkable` tables, have none for another.
+    /// [`NoMemory`] if the lists, or the array with room for `linkable` tables, have no room for another.
     pub(super) fn number(&mut self, linkable: usize) -> Result<Option<u32>, NoMemory> {
         if let Some(number) = self.unlinked.pop() {
             return Ok(Some(number));
@@ -278,12 +284,12 @@ impl TableLog {
         Ok(None)
     }
 
-    /// Numbers that were given to tables, or passed over.
+    /// How many numbers were given to tables or skipped.
     pub(super) fn numbered(&self) -> usize {
         self.records.len()
     }
 
-    /// The same, once there are so many tables more.
+    /// How many numbers will have been given or skipped after `tables` more tables.
     pub(super) fn numbered_after(&self, tables: usize) -> usize {
         let numbered = self.numbered() as u64;
         let passed_over = |end: u64, &(first, one_past): &(u64, u64)| {
@@ -295,12 +301,13 @@ impl TableLog {
         usize::try_from(end).unwrap_or(usize::MAX)
     }
 
-    /// Tables that the lists have room for.
+    /// The number of tables that the lists have room for.
     pub(super) const fn room(&self) -> usize {
         self.room
     }
 
-    /// Goes on with these lists, if they have more room. Afterwards they are those that are not needed; the caller frees them.
+    /// Replaces the lists by these if these have more room. `lists` then holds the ones that are not needed, which the
+    /// caller frees.
     #[inline(never)]
     pub(super) fn take(&mut self, lists: &mut Lists) {
         if lists.room > self.room {
@@ -315,30 +322,30 @@ impl TableLog {
         }
     }
 
-    /// A new table, with nothing in it, under a number from [`number`](Self::number).
+    /// Adds an empty table, under a number from [`number`](Self::number).
     pub(super) fn add(&mut self, number: u32) {
         self.records[number as usize] = TableRecord::default();
         self.linked += 1;
         push_back_within(&mut self.idle, number);
     }
 
-    /// A number that was not used, or whose table has gone back to the host.
+    /// Gives back a number that was not used, or whose table was freed.
     pub(super) fn give_number_back(&mut self, number: u32) {
         push_within(&mut self.unlinked, number);
     }
 
-    /// Takes out a table that may go back to the host: it was not needed since the last sweep.
+    /// Removes a table that was not needed since the last sweep, so that it can be freed.
     pub(super) fn take_superfluous(&mut self) -> Option<u32> {
         if self.idle_min <= TABLE_RESERVE {
             return None;
         }
         self.idle_min -= 1;
         self.linked -= 1;
-        // The one that has been there longest: the next chunks come from those that were used last.
+        // The one that has been idle longest: the next chunks come from the tables that were used last.
         self.idle.pop_front()
     }
 
-    /// How many tables are in a queue: those full of each log, and those lingering.
+    /// The number of tables in a queue. Each log has two: full tables, and tables with stragglers.
     pub(super) fn queue_len(&mut self, queue: usize) -> usize {
         self.queue(queue).len()
     }
@@ -348,8 +355,8 @@ impl TableLog {
         if queue.is_multiple_of(2) { full } else { lingering }
     }
 
-    /// Of the first `count` tables of a queue takes out those that are spent, and puts the others behind the last: once round,
-    /// and they are in their order again.
+    /// Looks at the first `count` tables of a queue. Moves those that are spent to the idle ones, and the others to
+    /// the back of the queue: after one complete round they are in their order again.
     pub(super) fn sweep_some<P: Platform>(&mut self, platform: &P, tables: &ChunkTables, queue: usize, count: usize) {
         for _ in 0..count {
             let Some(number) = self.queue(queue).pop_front() else { return };
@@ -363,34 +370,34 @@ impl TableLog {
         }
     }
 
-    /// Sees which of the open tables are full.
+    /// Moves the open tables that have nothing left to the full ones.
     pub(super) fn close_tables(&mut self, open_tables: &OpenTables) {
         (0..LOGS).filter(|log| !open_tables.is_open(*log)).for_each(|log| self.close_table(log));
     }
 
-    /// All queues were swept.
+    /// Ends a sweep of all queues.
     pub(super) fn end_sweep(&mut self) {
         self.idle_min = self.idle.len();
     }
 
-    /// Whether there are more tables than are kept in any case.
+    /// Whether there are more tables than the reserve.
     pub(super) const fn is_large(&self) -> bool {
         self.linked > TABLE_RESERVE
     }
 
-    /// Whether the next sweep finds a table to give back, unless it is needed until then.
+    /// Whether the next sweep will find a table to free, unless the table is needed before that.
     pub(super) fn has_superfluous(&self) -> bool {
         self.idle.len() > TABLE_RESERVE
     }
 
-    /// Memory of the lists, in bytes.
+    /// The memory of the lists, in bytes.
     pub(super) fn bytes(&self) -> usize {
         let queues = self.logs.iter().flat_map(|log| [&log.full, &log.lingering]).chain([&self.idle]);
         let numbers = queues.map(VecDeque::capacity).sum::<usize>() + self.unlinked.capacity();
         numbers * size_of::<u32>() + self.records.capacity() * size_of::<TableRecord>()
     }
 
-    /// Mappings whose generations have not ended.
+    /// The number of mappings that are not spent.
     pub(super) fn live(&self, tables: &ChunkTables) -> usize {
         let of_log = |log: &Log| {
             let of = |number: &u32| page_states::live(tables.linked(*number));
@@ -401,7 +408,7 @@ impl TableLog {
     }
 }
 
-/// Moves the first `count` of a list behind the last of another, one by one: a drain takes more stack.
+/// Moves the first `count` elements of a list to the back of another, one by one: a drain takes more stack.
 fn move_first(from: &mut VecDeque<u32>, to: &mut VecDeque<u32>, count: usize) {
     for _ in 0..count {
         if let Some(number) = from.pop_front() {
@@ -428,13 +435,14 @@ mod tests {
             for _ in 0..tables {
                 table_log.number(64).expect("room").expect("a number");
             }
-            // What lies right behind the last is passed over with the next.
+            // Numbers that are skipped directly after the last one are counted with the next table.
             assert!((table_log.numbered()..=table_log.numbered_after(1)).contains(&ahead), "{tables}: {ahead}");
             assert_eq!(table_log.numbered_after(0), table_log.numbered());
         }
     }
 
-    /// A table of which more than half is spent has overtaken those before it, but the one just before. One of which half is has not.
+    /// A table of which more than half is spent has overtaken the tables before it, except the one directly before it.
+    /// A table of which exactly half is spent has not.
     #[test]
     fn what_a_spent_table_has_overtaken_lingers() {
         let host = FakeHost::default();

@@ -1,4 +1,4 @@
-//! What is known of a leaf table of the chunks: which of its units are handed out, and which of these have come back.
+//! The record of a leaf table: which of its units are handed out, and which of those have been spent.
 
 #[cfg(test)]
 mod tests;
@@ -11,31 +11,32 @@ use crate::platform::{Platform, Step};
 /// All units of a table.
 pub(super) const ALL: u32 = u32::MAX >> (u32::BITS - TABLE_UNITS);
 
-/// What is known of a table. Its units, the smallest chunks, are bits.
+/// The record of a table. Each unit is a bit.
 #[derive(Clone, Copy, Default)]
 pub(super) struct TableRecord {
-    /// Handed out, and not known to be spent.
+    /// Units that are handed out and not known to be spent.
     out: u32,
-    /// In which of the two generations each is.
+    /// The generation that each unit is in, of two.
     generation: u32,
-    /// Handed out together with the one before, which is out as well. A mapping that begins there may end here, and of what it
-    /// has here nobody sees whether it is spent: so these come back in their order.
+    /// Units that were handed out in one chunk with the unit before, which is still out as well. A mapping that begins
+    /// in the unit before may end in this one, and the pages that it has here do not show whether it is spent. Joined
+    /// units therefore become available in order.
     joined: u32,
-    /// In each, a page that was not spent when last looked at.
+    /// For each unit, the index of a page that was not spent when it was last looked at.
     watch: [u8; TABLE_UNITS as usize],
 }
 
 impl TableRecord {
-    /// Looks what is spent by now. It is fresh, then.
+    /// Finds the units that are spent by now, and makes them available in the next generation.
     ///
-    /// What a unit is joined to comes first (S3): all pages of a mapping but the first are as good as spent while the device may
-    /// have them cached.
+    /// A unit does not become available before the unit that it is joined to (S3): all pages of a mapping except the
+    /// first look spent while the device may still have them cached.
     pub(super) fn look<P: Platform>(&mut self, platform: &P, number: u32, tables: &ChunkTables) {
         let entries = tables.linked(number);
         let mut unknown = self.out;
         while unknown != 0 {
             let unit = unknown.trailing_zeros();
-            // With those that were handed out together with it.
+            // Together with the units that are joined to it.
             let units = 1 + (u64::from(self.joined) >> (unit + 1)).trailing_ones();
             unknown &= !run(unit, units);
             let generation = if self.generation & (1 << unit) == 0 { Idle::FIRST } else { Idle::FIRST.next() };
@@ -60,10 +61,11 @@ impl TableRecord {
         }
     }
 
-    /// Hands `units` out, all of which are spent, as one chunk.
+    /// Hands out `units`, all of which are spent, as one chunk.
     ///
-    /// A mapping may lie in several, and takes its generation from its first page: so all of them begin that of the first. Each
-    /// has been used as often as chance would have it.
+    /// A mapping may extend over several units, and takes its generation from its first page. All units therefore
+    /// begin in the generation of the first one. They may differ before this, because each unit has been used a
+    /// different number of times.
     pub(super) fn hand_out<P: Platform>(&mut self, platform: &P, number: u32, tables: &ChunkTables, units: u32) {
         self.out |= units;
         self.joined |= units & (units - 1);
@@ -78,24 +80,24 @@ impl TableRecord {
         }
     }
 
-    /// Units that may be handed out.
+    /// Units that can be handed out.
     pub(super) const fn spent(&self) -> u32 {
         ALL & !self.out
     }
 }
 
-/// So many units from one on.
+/// A mask of `units` units from `first` on.
 pub(super) const fn run(first: u32, units: u32) -> u32 {
     (((1u64 << units) - 1) << first) as u32
 }
 
-/// Which of `units` begin an aligned run of `length` of them.
+/// The units that begin an aligned run of `length` units, all of which are in `units`.
 pub(super) const fn runs(mut units: u32, length: u32) -> u32 {
     let mut covered = 1;
     while covered < length {
         units &= units >> covered;
         covered *= 2;
     }
-    // Every `length`th bit.
+    // Keeps every `length`th bit.
     units & (u32::MAX / ((1u64 << length) - 1) as u32)
 }

@@ -1,6 +1,7 @@
-//! Unmaps committed together. Nothing goes back before the commit.
+//! Unmaps that are committed together. No buffer goes back before the commit.
 //!
-//! A batch borrows its domain, or owns a share of it where it is made from an `Arc`: then it may lie in a `static`, or behind a pointer of C.
+//! A batch borrows its domain, or owns a share of it if it is made from an `Arc`. Such a batch can be stored in a
+//! `static`, or behind a pointer held by C code.
 
 use super::mapping::{Lent, count_lost};
 use super::{DmaBuffer, DomainRef, Mapping, Refused};
@@ -13,48 +14,50 @@ use crate::proof::{Committed, Proof};
 use crate::request::Access;
 use arrayvec::{ArrayVec, Drain};
 
-/// A batch of raw unmaps, at most [`BATCH_MAX`]. Dropping it commits it. An error then poisons the domain and is counted in
-/// [`lost_buffers`](super::lost_buffers).
-#[must_use = "an error of its commit should be looked at"]
+/// A batch of raw unmaps, at most [`BATCH_MAX`]. Dropping it commits it. If that commit fails, the domain is poisoned
+/// and the unmaps are counted in [`lost_buffers`](super::lost_buffers).
+#[must_use = "check its commit for an error"]
 pub struct RawBatch<H: DomainRef> {
     domain: H,
     revocation: Revocation,
 }
 
 impl<H: DomainRef> RawBatch<H> {
-    /// An empty batch of the domain that `domain` leads to, which it keeps.
+    /// An empty batch. It keeps `domain`, the pointer to its domain.
     pub const fn new(domain: H) -> Self {
         Self { domain, revocation: Revocation::new() }
     }
 
-    /// Clears what [`map_raw`](super::Domain::map_raw) mapped: the same address and length. The buffer is not yet back.
+    /// Clears a mapping of [`map_raw`](super::Domain::map_raw), given the same address and length. The device keeps
+    /// the buffer until the commit.
     ///
     /// # Errors
     /// Those of [`unmap`](RawBatch::unmap).
     #[inline(always)]
     pub fn unmap_raw(&mut self, iova: Iova, len: u64) -> Result<(), UnmapError> {
         match self.domain.short_way.takes_raw(iova.page_offset(), len) {
-            // Such a domain has no bounce pages to be taken.
+            // A domain that takes this path has no bounce pages.
             true => self.domain.mapper.unmap(IovaRange::of(iova.pfn(), 1), &mut self.revocation),
             false => self.unmap(IovaRange::covering(iova, len).ok_or(UnmapError::BadRange)?),
         }
     }
 
-    /// Clears the mapping at exactly `range`. The buffer is not yet back.
+    /// Clears the mapping at exactly `range`. The device keeps the buffer until the commit.
     ///
     /// # Errors
-    /// An [`UnmapError`], [`UnmapError::BatchFull`] among them; nothing has changed then.
+    /// An [`UnmapError`], including [`UnmapError::BatchFull`]; nothing has changed then.
     #[inline(never)]
     pub fn unmap(&mut self, range: IovaRange) -> Result<(), UnmapError> {
         self.domain.unmap_into(range, &mut self.revocation)
     }
 
-    /// What its unmaps leave to be invalidated, in their order. Neighbours that came one after the other may have become one.
+    /// What the unmaps of the batch have to invalidate, in their order. Consecutive unmaps of adjacent ranges may be
+    /// merged into one.
     pub fn revoked(&self) -> impl Iterator<Item = Revoked> + Clone {
         self.revocation.revoked()
     }
 
-    /// Ends the batch: the buffers are the driver's again when this returns.
+    /// Commits the batch. When this returns, its buffers belong to the driver again.
     ///
     /// # Errors
     /// [`CommitError`]: no buffer of the batch may be used again (S11).
@@ -63,21 +66,21 @@ impl<H: DomainRef> RawBatch<H> {
         self.commit_so_far()
     }
 
-    /// Does what [`commit`](RawBatch::commit) does, and leaves an empty batch to go on with.
+    /// Commits the batch as [`commit`](RawBatch::commit) does, and leaves an empty batch for further use.
     ///
     /// # Errors
-    /// The same.
+    /// Those of [`commit`](RawBatch::commit).
     #[inline]
     pub fn commit_so_far(&mut self) -> Result<(), CommitError> {
-        // Nothing is done for an empty one, so that the drop after a commit takes no lock.
+        // An empty batch is not committed, so the drop after a commit takes no lock.
         self.domain.commit_raw(&mut self.revocation)
     }
 }
 
 impl<H: DomainRef> Drop for RawBatch<H> {
     fn drop(&mut self) {
-        // After `commit` there is nothing left. There is no caller to tell of an error: the addresses stay quarantined and the
-        // domain is poisoned, so the next map reports it.
+        // After `commit` nothing is left. A drop cannot return an error: the addresses stay quarantined and the domain
+        // is poisoned, so the next map reports it.
         let unmaps = self.revocation.unmaps();
         if self.commit_so_far().is_err() {
             count_lost(unmaps);
@@ -85,9 +88,9 @@ impl<H: DomainRef> Drop for RawBatch<H> {
     }
 }
 
-/// A batch of unmaps that holds the buffers until it commits, at most [`BATCH_MAX`]. Dropping it commits it, and frees the buffers if
-/// that succeeds; if not, they are [lost](super::lost_buffers), and the domain is poisoned.
-#[must_use = "buffers come back by its commit"]
+/// A batch of unmaps that holds the buffers until it commits, at most [`BATCH_MAX`]. Dropping it commits it and then
+/// frees the buffers. If that commit fails, they are [lost](super::lost_buffers) and the domain is poisoned.
+#[must_use = "its buffers come back when it commits"]
 pub struct Batch<H: DomainRef, B: DmaBuffer> {
     domain: H,
     revocation: Revocation,
@@ -95,7 +98,7 @@ pub struct Batch<H: DomainRef, B: DmaBuffer> {
 }
 
 impl<H: DomainRef, B: DmaBuffer> Batch<H, B> {
-    /// An empty batch of the domain that `domain` leads to, which it keeps.
+    /// An empty batch. It keeps `domain`, the pointer to its domain.
     pub const fn new(domain: H) -> Self {
         Self { domain, revocation: Revocation::new(), buffers: ArrayVec::new_const() }
     }
@@ -103,7 +106,7 @@ impl<H: DomainRef, B: DmaBuffer> Batch<H, B> {
     /// Clears the mapping and keeps its buffer until the commit.
     ///
     /// # Errors
-    /// The mapping, with the [`UnmapError`].
+    /// Gives the mapping back with an [`UnmapError`].
     #[inline(always)]
     pub fn unmap(&mut self, mapping: Mapping<B>) -> Result<(), Refused<Mapping<B>, UnmapError>> {
         let (domain, range) = (&*self.domain, mapping.range());
@@ -111,7 +114,7 @@ impl<H: DomainRef, B: DmaBuffer> Batch<H, B> {
             return self.unmap_general(mapping);
         }
         let access = mapping.access();
-        // As in `Domain::unmap`.
+        // See `Domain::unmap`.
         let lent = mapping.into_lent();
         let unmapped = domain.mapper.unmap(IovaRange::of(range.first_pfn(), 1), &mut self.revocation);
         self.keep(lent, range, access, unmapped)
@@ -128,7 +131,7 @@ impl<H: DomainRef, B: DmaBuffer> Batch<H, B> {
         self.keep(lent, range, access, unmapped)
     }
 
-    /// Keeps the buffer of a mapping that was unmapped. There is room for it wherever there was for the unmap.
+    /// Keeps the buffer of an unmapped mapping. The revocation had room for its unmap, so `buffers` has room for it.
     #[inline(always)]
     fn keep(
         &mut self,
@@ -146,7 +149,7 @@ impl<H: DomainRef, B: DmaBuffer> Batch<H, B> {
         }
     }
 
-    /// Ends the batch and gives the buffers back, in the order of their unmaps.
+    /// Commits the batch and gives the buffers back, in the order of their unmaps.
     ///
     /// # Errors
     /// [`CommitError`]: the buffers are lost for good (S11).
@@ -154,16 +157,17 @@ impl<H: DomainRef, B: DmaBuffer> Batch<H, B> {
         Ok(self.commit_so_far()?.collect())
     }
 
-    /// Does the same one by one, and leaves an empty batch to go on with. Buffers that are not taken are freed.
+    /// Commits the batch, gives the buffers back one by one, and leaves an empty batch for further use. Buffers that
+    /// the caller does not take from the iterator are freed.
     ///
     /// # Errors
-    /// The same.
+    /// Those of [`commit`](Batch::commit).
     #[inline]
     pub fn commit_so_far(&mut self) -> Result<GivenBack<'_, B>, CommitError> {
         let proof = match self.prove() {
             Ok(proof) => proof,
             Err(error) => {
-                // None of them is given back, now or later.
+                // None of the buffers is given back, now or later.
                 self.buffers.clear();
                 return Err(error);
             }
@@ -182,7 +186,7 @@ impl<H: DomainRef, B: DmaBuffer> Batch<H, B> {
     }
 }
 
-/// The buffers of a batch that was committed, in the order of their unmaps.
+/// The buffers of a committed batch, in the order of their unmaps.
 pub struct GivenBack<'b, B: DmaBuffer> {
     buffers: Drain<'b, Lent<B>, BATCH_MAX>,
     proof: Proof,
@@ -205,14 +209,14 @@ impl<B: DmaBuffer> ExactSizeIterator for GivenBack<'_, B> {}
 
 impl<B: DmaBuffer> Drop for GivenBack<'_, B> {
     fn drop(&mut self) {
-        // The device has lost them: they are freed, and not lost.
+        // The device has lost these buffers, so they are freed.
         self.for_each(drop);
     }
 }
 
 impl<H: DomainRef, B: DmaBuffer> Drop for Batch<H, B> {
     fn drop(&mut self) {
-        // An error here reaches the driver with the next map, as in `RawBatch`.
+        // As in `RawBatch`, the next map reports the error.
         drop(self.commit_so_far());
     }
 }

@@ -1,5 +1,5 @@
-//! A domain whose type names neither its design nor its host nor its IOMMU: for adapters, C, and programs whose users choose the
-//! design.
+//! A domain whose type names neither its design nor its host nor its IOMMU. Adapters, C code, and programs whose users
+//! choose the design need it.
 
 use super::open::Face;
 use super::{Domain, DomainConfig};
@@ -19,7 +19,8 @@ use crate::sub_page::{BouncePages, Chain};
 use crate::sync::{AtomicU64, AtomicUsize};
 use alloc::boxed::Box;
 
-/// A domain of any design. Each call of its mapper is one through a table of functions; everything else is as in any [`Domain`].
+/// A domain of any design. Each call of its mapper goes through a table of functions. In all else it behaves as any
+/// [`Domain`].
 ///
 /// ```
 /// use portcullis::designs::DesignId;
@@ -36,15 +37,15 @@ use alloc::boxed::Box;
 /// ```
 pub type DynDomain = Domain<Erased, Erased, Erased>;
 
-/// Stands for the design, the host and the IOMMU of a [`DynDomain`] where types are wanted for them. There is no value of it.
+/// Takes the place of the design, the host and the IOMMU in the type of a [`DynDomain`]. It has no values.
 #[derive(Clone, Copy, Debug)]
 pub enum Erased {}
 
 impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
-    /// The same domain, with its devices and all that is mapped, behind a type that does not name its design.
+    /// Turns the domain, with its devices and mappings, into one whose type does not name its design.
     ///
     /// # Errors
-    /// [`NoMemory`]; the domain is gone then.
+    /// [`NoMemory`]; the domain has been dropped then.
     pub fn erase(self) -> Result<DynDomain, NoMemory>
     where
         D::Mapper: 'static,
@@ -57,7 +58,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
 }
 
 impl DynDomain {
-    /// A domain of `design`, with all that [`Domain::with_config`] checks.
+    /// A domain of `design`. All checks of [`Domain::with_config`] apply.
     ///
     /// # Errors
     /// A [`NewDomainError`].
@@ -68,11 +69,11 @@ impl DynDomain {
         config: &DomainConfig<'_>,
     ) -> Result<Self, NewDomainError> {
         Self::refuse_unprotected(design.info(), config)?;
-        // SAFETY: there is some protection.
+        // SAFETY: the protection is not `None`.
         unsafe { Self::open_unprotected(design, iommu, platform, config) }
     }
 
-    /// The same, which may have [`Protection::None`](crate::Protection::None).
+    /// A domain of `design`, which may have [`Protection::None`](crate::Protection::None).
     ///
     /// # Errors
     /// A [`NewDomainError`].
@@ -106,7 +107,8 @@ impl DynDomain {
 }
 
 impl DesignInfo for Erased {
-    /// Of no design: [`Domain::info`] tells which one it is. It offers no protection, so that no domain is made by it.
+    /// Describes no real design; [`Domain::info`] describes the actual one. It lists no protection, so no domain can
+    /// be made from it.
     const INFO: Info = Info {
         id: "erased",
         source: "a design that is chosen at run time",
@@ -229,7 +231,7 @@ impl<T> Lock<T> for Erased {
     }
 }
 
-// SAFETY: there is no value of it.
+// SAFETY: the type has no values.
 unsafe impl CpuWords for Erased {
     fn lines(&self) -> usize {
         match *self {}
@@ -240,7 +242,7 @@ unsafe impl CpuWords for Erased {
     }
 }
 
-// SAFETY: there is no value of it.
+// SAFETY: the type has no values.
 unsafe impl Platform for Erased {
     type Lock<T: Send> = Self;
     type CpuWords = Self;
@@ -286,7 +288,7 @@ unsafe impl Platform for Erased {
     }
 }
 
-// SAFETY: there is no value of it.
+// SAFETY: the type has no values.
 unsafe impl Iommu for Erased {
     type Ticket = Self;
 

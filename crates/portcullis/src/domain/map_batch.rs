@@ -1,4 +1,4 @@
-//! Maps that are made together: what they write is made visible to the device once for a run of pages.
+//! Maps that are made together: the entries of a run of pages are made visible to the device at once.
 
 use super::mapping::Lent;
 use super::{DmaBuffer, Domain, Mapping, Refused};
@@ -13,17 +13,19 @@ use crate::request::{Access, Stream};
 use crate::safety::Protection;
 use arrayvec::ArrayVec;
 
-/// Buffers that are mapped at once, at most.
+/// The largest number of buffers that are mapped at once.
 pub const RUN_BUFFERS_MAX: usize = 16;
 
-/// Buffers of a run that were not mapped, with the reason.
+/// The buffers of a run that were not mapped, with the reason.
 pub(super) type Unmapped<B> = Refused<ArrayVec<B, RUN_BUFFERS_MAX>, RawMapError>;
 
 impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
-    /// Maps buffers, each by itself, as a driver does that fills its ring, and hands each mapping to `mapped` when the device may use it.
+    /// Maps several buffers, each with a mapping of its own, as a driver does when it fills its ring. Each mapping is
+    /// passed to `mapped` as soon as the device may use it.
     ///
-    /// Where buffers are pages or parts of one, designs that can write their translations side by side, and make those of a run visible
-    /// at once. That saves most of what [`table_barrier`](Platform::table_barrier) takes, which is much where walkers do not snoop.
+    /// If a buffer is a page or lies within one, designs that support it write the translations of consecutive buffers
+    /// side by side and make them visible together. This saves most calls of
+    /// [`table_barrier`](Platform::table_barrier), which are expensive where page walkers do not snoop.
     ///
     /// ```
     /// # use portcullis::domain::DmaBuffer;
@@ -55,8 +57,8 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     /// ```
     ///
     /// # Errors
-    /// Buffers that were taken and are not mapped, [`RUN_BUFFERS_MAX`] at most, with the error of the first. That one is not among them,
-    /// but lost for good, where the error is [`RawMapError::Lost`] (S11).
+    /// The buffers that were taken from `buffers` and not mapped, at most [`RUN_BUFFERS_MAX`], with the error of the
+    /// first. If that error is [`RawMapError::Lost`], the first is not among them: it is lost for good (S11).
     pub fn map_batch<B: DmaBuffer>(
         &self,
         buffers: impl IntoIterator<Item = B>,
@@ -76,7 +78,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     ) -> Result<(), Unmapped<B>> {
         let mut buffers = buffers.into_iter();
         loop {
-            // None is dropped before the device is known not to have it, by a panic either.
+            // From here on no buffer is dropped, not even by a panic, until the device is known not to have it.
             let mut run = ArrayVec::<Lent<B>, RUN_BUFFERS_MAX>::new();
             let mut pages = ArrayVec::<Segment, RUN_BUFFERS_MAX>::new();
             let mut other = None;
@@ -123,14 +125,16 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         }
     }
 
-    /// Maps physically contiguous buffers, each by itself, and hands the address of the first byte of each for the device to `mapped`, in
-    /// their order: what [`map_batch`](Domain::map_batch) is for the raw face.
+    /// Maps several physically contiguous buffers, each with a mapping of its own. Passes the address at which the
+    /// device sees the first byte of each to `mapped`, in order. This is [`map_batch`](Domain::map_batch) for the raw
+    /// interface.
     ///
     /// # Errors
-    /// A [`RawMapError`] of the first buffer whose address was not handed over; it and those behind it are not mapped.
+    /// The [`RawMapError`] of the first buffer whose address was not passed on. That buffer and all after it are not
+    /// mapped.
     ///
     /// # Safety
-    /// That of [`map_raw`](Domain::map_raw), for each.
+    /// That of [`map_raw`](Domain::map_raw), for each buffer.
     pub unsafe fn map_raw_batch(
         &self,
         buffers: &[Segment],
@@ -161,11 +165,11 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     }
 }
 
-/// What becomes of buffers that were taken, of which the first was not mapped.
+/// The buffers to give back, when the first of `buffers` could not be mapped.
 #[cold]
 #[inline(never)]
 fn unmapped<B: DmaBuffer>(buffers: impl Iterator<Item = Lent<B>>, error: RawMapError) -> Unmapped<B> {
-    // The device may have what is lost.
+    // A lost buffer is not given back, because the device may reach it.
     let lost = usize::from(matches!(error, RawMapError::Lost(_)));
     let mut buffers = buffers;
     buffers.by_ref().take(lost).for_each(drop);

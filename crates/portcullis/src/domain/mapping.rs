@@ -1,4 +1,4 @@
-//! Buffers while the device has them.
+//! Buffers that a device can reach, and the type that owns them meanwhile.
 
 use crate::address::{Iova, IovaRange, Segment};
 use crate::design::{Addressing, ENTRY_PAGES_MAX};
@@ -14,19 +14,19 @@ use core::mem::ManuallyDrop;
 /// Memory that can be lent to a device.
 ///
 /// # Safety
-/// The segments are physical memory that belongs to the buffer, wherever the value is moved and for as long as it is not
-/// dropped; they are the same at every call. While the value is not in reach of its owner, as in a mapping, the memory has no other
-/// user than the device, which may write it: there is no clone of the value and no reference into its memory. `'static`, so that a
-/// forgotten mapping outlives everything.
+/// The segments are physical memory that belongs to the buffer until the value is dropped, wherever the value is
+/// moved. Every call returns the same segments. While the owner cannot access the value, as inside a mapping, the
+/// device is the only user of the memory and may write it: no clone of the value and no reference into its memory
+/// exists. The `'static` bound lets a forgotten mapping live forever.
 pub unsafe trait DmaBuffer: 'static {
     /// The physical pieces of the buffer, in order.
     fn segments(&self) -> &[Segment];
 }
 
-/// Mappings dropped without an unmap so far.
+/// The number of mappings dropped without an unmap so far.
 static LEAKED: StaticCounter = StaticCounter::new(0);
 
-/// How many mappings have been dropped, not unmapped, since the program started. A driver without bugs keeps this at zero.
+/// The number of mappings that have been dropped without an unmap since the program started. Zero in a correct driver.
 pub fn leaked_mappings() -> usize {
     LEAKED.load(Ordering::Relaxed)
 }
@@ -34,16 +34,17 @@ pub fn leaked_mappings() -> usize {
 /// Memory that CPU and device may use at the same time, such as a ring of descriptors.
 ///
 /// # Safety
-/// Every access that the type offers is sound while a device reads and writes the memory: atomic or volatile, and without a
-/// reference to its contents.
+/// Every access that the type offers is sound while a device reads and writes the memory: atomic or volatile, and
+/// without a reference to its contents.
 pub unsafe trait SharedBuffer: DmaBuffer {}
 
-/// Buffers and raw unmaps lost so far.
+/// The number of buffers and raw unmaps lost so far.
 static LOST: StaticCounter = StaticCounter::new(0);
 
-/// How many buffers were lost for good since the program started: because their mapping was dropped, because an invalidation
-/// failed (S11), or because a panic came while the device had them. A mapping that is forgotten is not counted. The unmaps of a [`RawBatch`](super::RawBatch) count as well
-/// where its commit fails in its drop, for then no error tells of them.
+/// The number of buffers that were lost for good since the program started: because their mapping was dropped, because
+/// an invalidation failed (S11), or because of a panic while the device had them. A forgotten mapping is not counted.
+/// If the commit fails in the drop of a [`RawBatch`](super::RawBatch), its unmaps are counted as well, because no
+/// error reports them.
 pub fn lost_buffers() -> usize {
     LOST.load(Ordering::Relaxed)
 }
@@ -56,12 +57,12 @@ pub(super) fn count_lost(buffers: usize) {
     crate::platform::fake::buffers_lost(buffers);
 }
 
-/// A buffer on loan to a device: without a proof that the device has lost it, or has never had it, it is neither given back nor
-/// freed. Dropped, as in unwinding, it is lost for good.
+/// A buffer lent to a device. It is given back or freed only against a proof that the device has lost it or never had
+/// it. If it is dropped, for example by unwinding, the buffer is lost for good.
 pub(super) struct Lent<B: DmaBuffer>(ManuallyDrop<B>);
 
 impl<B: DmaBuffer> Lent<B> {
-    /// Before any translation leads to it.
+    /// Lends `buffer`. No translation may lead to it yet.
     #[inline(always)]
     pub(super) const fn new(buffer: B) -> Self {
         Self(ManuallyDrop::new(buffer))
@@ -72,7 +73,7 @@ impl<B: DmaBuffer> Lent<B> {
         self.0.segments()
     }
 
-    /// Back to its owner, who may free it.
+    /// Gives the buffer back to its owner, who may free it.
     #[inline(always)]
     pub(super) fn give_back(self, _proof: &Proof) -> B {
         let mut this = ManuallyDrop::new(self);
@@ -88,10 +89,10 @@ impl<B: DmaBuffer> Drop for Lent<B> {
     }
 }
 
-/// A buffer that the device may reach. Its owner cannot, until the domain's `unmap` gives it back.
+/// A buffer that the device may reach. Its owner cannot use it until the domain's `unmap` gives it back.
 ///
-/// Dropping a mapping leaks it: it stays mapped and its buffer is never freed, so nothing can be corrupted; it is counted in
-/// [`leaked_mappings`], and the fake host of this crate fails the test that did it.
+/// Dropping a mapping leaks it: it stays mapped and its buffer is never freed, so memory is never corrupted. The leak
+/// is counted in [`leaked_mappings`], and the fake host of this crate fails the test that caused it.
 #[must_use = "dropping a mapping leaks its buffer; give it to `Domain::unmap`"]
 pub struct Mapping<B: DmaBuffer> {
     buffer: Lent<B>,
@@ -100,31 +101,31 @@ pub struct Mapping<B: DmaBuffer> {
     tag: Tag,
 }
 
-/// Tells mappings of a domain from others', domains with the same IOMMU id included. The lowest bits say what its addresses are, and
-/// whether it bounces parts of pages.
+/// Tells the mappings of one domain from those of all others, including domains with the same id in another IOMMU. The
+/// lowest bits encode the domain's [`Addressing`], and whether it bounces partial pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Tag(u64);
 
-/// Bits of a [`Tag`] for that.
+/// The number of bits of a [`Tag`] that hold this code.
 const ADDRESSING_BITS: u32 = 6;
-/// What stands there for physical addresses, for addresses by the page in a domain that bounces, and for those of entries of one page.
-/// No width of entries comes up to the first two.
+/// The codes of physical addresses, of page addresses in a domain that bounces, and of entries of one page. The codes
+/// of wider entries follow the last one, and stay below the other two.
 const PHYSICAL: u64 = 63;
 const BOUNCED: u64 = 62;
 const ENTRIES_OF_PAGE: u64 = 1;
 const _: () = assert!(ENTRIES_OF_PAGE + (ENTRY_PAGES_MAX.ilog2() as u64) < BOUNCED);
 
-/// Tags handed out so far.
+/// The number of tags given out so far.
 static DOMAIN_TAGS: StaticCounter = StaticCounter::new(0);
 
 impl Tag {
-    /// What no mapping has: the numbers do not come that far.
+    /// A tag that no mapping has: the counter never gets this far.
     pub(super) const NO_DOMAIN: Self = Self(u64::MAX);
 
-    /// One of its own.
+    /// A tag for a new domain.
     ///
     /// # Panics
-    /// If entries are wider than they may be.
+    /// If an entry's width is not a power of two, or is more than [`ENTRY_PAGES_MAX`].
     pub(super) fn new(addressing: Addressing, sub_page: SubPage) -> Self {
         let code = match addressing {
             Addressing::Own | Addressing::Shared if sub_page == SubPage::Bounce => BOUNCED,
@@ -140,7 +141,7 @@ impl Tag {
         Self(number << ADDRESSING_BITS | code)
     }
 
-    /// What tells where segments are. Of addresses by the page it is all the same who has them.
+    /// What tells where segments are. `Own` stands for `Shared` as well: both lay out segments in the same way.
     const fn addressing(self) -> Addressing {
         match self.code() {
             0 | BOUNCED => Addressing::Own,
@@ -149,7 +150,7 @@ impl Tag {
         }
     }
 
-    /// Whether its domain bounces parts of pages.
+    /// Whether its domain bounces partial pages.
     const fn bounces(self) -> bool {
         self.code() == BOUNCED
     }
@@ -165,7 +166,7 @@ impl<B: DmaBuffer> Mapping<B> {
         Self { buffer, range, access, tag }
     }
 
-    /// What to program into the device: the address of the first byte.
+    /// The address of the buffer's first byte, to program into the device.
     pub fn iova(&self) -> Iova {
         self.segment_iova(0)
     }
@@ -181,14 +182,15 @@ impl<B: DmaBuffer> Mapping<B> {
     /// The buffer, for a CPU that uses it while the device does.
     ///
     /// # Panics
-    /// If parts of it are [bounced](crate::SubPage::Bounce): the device has other pages then, and an unmap copies from these to the
-    /// buffer. [`map_shared`](super::Domain::map_shared) refuses such a buffer, so that nothing panics which has come by it.
+    /// If parts of it are [bounced](crate::SubPage::Bounce). The device then uses other pages, and an unmap copies
+    /// them to the buffer. [`map_shared`](super::Domain::map_shared) refuses such a buffer, so this never panics for a
+    /// mapping that it returned.
     pub fn shared(&self) -> &B
     where
         B: SharedBuffer,
     {
         let is_bounced = self.tag.bounces() && self.buffer.segments().iter().any(is_partial);
-        assert!(!is_bounced, "a buffer of which parts are bounced is not shared with the device");
+        assert!(!is_bounced, "a buffer with bounced parts is not shared with the device");
         &self.buffer.0
     }
 
@@ -206,7 +208,7 @@ impl<B: DmaBuffer> Mapping<B> {
         self.tag
     }
 
-    /// The buffer by itself, now that the mapping is being taken away.
+    /// Takes the buffer out of a mapping that is being unmapped.
     #[inline(always)]
     pub(super) fn into_lent(self) -> Lent<B> {
         let this = ManuallyDrop::new(self);
@@ -243,8 +245,8 @@ pub struct Refused<T, E> {
 pub enum MapFailure<B: DmaBuffer> {
     /// Nothing has changed; here is the buffer.
     Refused(Refused<B, MapError>),
-    /// It was mapped, and an invalidation that this needed failed: the device may reach the buffer, which is lost for good
-    /// (S11).
+    /// The buffer was mapped, but an invalidation that the map needed failed. The device may reach the buffer, which
+    /// is lost for good (S11).
     Lost(SyncError),
 }
 
@@ -323,7 +325,7 @@ mod tests {
         assert_eq!((physical.addressing(), physical.bounces()), (Addressing::Physical, false));
     }
 
-    /// Its code would be that of physical addresses.
+    /// The code of such an entry would be that of physical addresses.
     #[test]
     #[should_panic(expected = "no entry has 4611686018427387904 pages")]
     fn no_entry_is_wider_than_the_addresses_that_there_are() {

@@ -1,11 +1,13 @@
-//! A domain: what a driver maps its buffers through.
+//! A domain: the object through which a driver maps its buffers.
 //!
-//! The raw face ([`Domain::map_raw`], [`Domain::unmap_raw`]) is for C and for kernels whose drivers keep addresses only; the
-//! typed face ([`Domain::map`], [`Domain::unmap`], [`Domain::batch`]) owns a buffer while the device has it, and is there
-//! only under strict protection: what it gives back is its owner's alone.
+//! There are two interfaces. The raw interface ([`Domain::map_raw`], [`Domain::unmap_raw`]) is for C, and for kernels
+//! whose drivers keep only addresses. The typed interface ([`Domain::map`], [`Domain::unmap`], [`Domain::batch`]) owns
+//! a buffer while the device can reach it. It works only under strict protection, because a buffer that it gives back
+//! must belong to its owner alone.
 //!
-//! What a device does to memory is outside what a compiler can see. Whoever maps memory through the raw face, and whoever
-//! programs the device, answers for it: the memory must be meant for that device until the mapping is gone.
+//! A compiler cannot see what a device does to memory. The code that maps memory through the raw interface, and the
+//! code that programs the device, are responsible for it: until the mapping is gone, the memory must be intended for
+//! that device.
 
 mod batch;
 mod erased;
@@ -46,30 +48,30 @@ use crate::segment_list::SegmentList;
 use crate::sub_page::{SeenSegments, SubPage};
 use crate::sync::{AtomicUsize, Ordering};
 
-/// Segments that [`Domain::map_list`] keeps on the stack.
+/// Lists of up to this many segments stay on the stack in [`Domain::map_list`].
 const LISTED_MAX: usize = 4;
 
-/// What a new domain may be told beyond its protection.
+/// Settings of a new domain. Only the protection has no default.
 #[derive(Clone, Copy, Debug)]
 pub struct DomainConfig<'c> {
     /// How mappings are protected.
     pub protection: Protection,
-    /// The devices can drive addresses of this many bits, 13 to 64. The IOMMU and its tables may be narrower; then theirs
-    /// counts. Where addresses are those of [entries](Addressing::Entries), devices are taken to drive all 64.
+    /// The number of address bits that the devices can drive, 13 to 64. If the IOMMU or its tables are narrower, their
+    /// width applies. If addresses are those of [entries](Addressing::Entries), devices are assumed to drive all 64.
     pub address_bits: u8,
-    /// Ranges never to be handed out: those that the firmware reserves and the windows of bridges. Page 0 and the interrupt
-    /// range need not be named.
+    /// Ranges that are never allocated: those that the firmware reserves, and the windows of bridges. Page 0 and the
+    /// interrupt range are always reserved and need not be listed.
     pub reserved: &'c [IovaRange],
     /// Physical memory in whole pages, for designs that map all of it once.
     pub memory: &'c [Segment],
-    /// Parameters of the design, where they are not to be its defaults. Those that it does not have are ignored.
+    /// Parameters of the design that differ from its defaults. A design ignores parameters that it does not have.
     pub options: Options,
-    /// What becomes of pages of which a buffer has a part only (S8).
+    /// What the domain does with a page that a buffer covers only in part (S8).
     pub sub_page: SubPage,
 }
 
 impl DomainConfig<'_> {
-    /// 48-bit addresses, nothing reserved, no memory named, the defaults of the design, parts of pages exposed.
+    /// 48-bit addresses, no reserved ranges, no memory, the design's default options, and partial pages exposed.
     pub const fn new(protection: Protection) -> Self {
         let (options, sub_page) = (Options::NONE, SubPage::Expose);
         Self { protection, address_bits: 48, reserved: &[], memory: &[], options, sub_page }
@@ -78,20 +80,20 @@ impl DomainConfig<'_> {
 
 /// An address space for one or more devices, managed by design `D`.
 ///
-/// All methods may be called from several CPUs and from interrupts. Somebody has to call [`tick`](Domain::tick) from a timer
-/// when [`due_us`](Domain::due_us) says so.
+/// All methods may be called from several CPUs and from interrupts. The host must call [`tick`](Domain::tick) from a
+/// timer when [`due_us`](Domain::due_us) says so.
 ///
-/// Dropping the domain detaches its devices, waits until the IOMMU has forgotten them, and only then frees its tables (S10);
-/// buffers still mapped stay lost to their owners, see [`Mapping`].
+/// Dropping the domain detaches its devices, waits until the IOMMU has dropped everything cached for them, and only
+/// then frees the tables (S10). Buffers that are still mapped stay lost to their owners; see [`Mapping`].
 pub struct Domain<D: Design<P, I>, P: Platform, I: Iommu> {
     mapper: D::Mapper,
     protection: Protection,
     sub_page: SubPage,
     tag: Tag,
     short_way: ShortWay,
-    /// The highest address that it may hand out.
+    /// The highest address that it may allocate.
     last: u64,
-    /// Rings made so far.
+    /// The number of rings made so far.
     rings: AtomicUsize,
     info: &'static Info,
 }
@@ -102,7 +104,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         self.mapper.id()
     }
 
-    /// What there is to say about its design.
+    /// The description of its design.
     pub fn info(&self) -> &'static Info {
         self.info
     }
@@ -112,8 +114,8 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         self.protection
     }
 
-    /// What becomes of pages of which a buffer has a part only. [`SubPage::Expose`] where devices reach [no more than the
-    /// part](Addressing::Entries).
+    /// What the domain does with a page that a buffer covers only in part. Always [`SubPage::Expose`] if devices reach
+    /// [only the part itself](Addressing::Entries).
     pub fn sub_page(&self) -> SubPage {
         self.sub_page
     }
@@ -126,7 +128,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         self.mapper.attach(device)
     }
 
-    /// Takes `device` out of the domain; it reaches nothing when this returns.
+    /// Removes `device` from the domain. When this returns, the device reaches nothing.
     ///
     /// # Errors
     /// An [`AttachError`].
@@ -134,53 +136,59 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         self.mapper.detach(device)
     }
 
-    /// Keeps `tables` table pages, and memory for what is noted of them, for maps that find none at the host, until another call says
-    /// otherwise. So a map in atomic context does not fail for want of a table: it takes [`tables_max`](Domain::tables_max) at most. A call
-    /// fills up what maps have taken. The host may sleep.
+    /// Keeps a reserve of `tables` table pages, and of memory for their records, for maps that get no memory from the
+    /// host. The size holds until another call changes it. A map adds at most [`tables_max`](Domain::tables_max) table
+    /// pages, so with that many in reserve a map in atomic context does not fail for lack of a table page. A further
+    /// call refills what maps have used up. The host may sleep.
     ///
     /// # Errors
-    /// [`NoMemory`]; what the host had is kept.
+    /// [`NoMemory`]; the reserve keeps what the host could supply.
     pub fn reserve_tables(&self, tables: usize) -> Result<(), NoMemory> {
         self.mapper.reserve_tables(tables)
     }
 
-    /// Table pages that a map of `pages` pages adds at most, wherever its addresses lie.
+    /// The largest number of table pages that a map of `pages` pages adds, wherever its addresses are.
     pub fn tables_max(&self, pages: u64) -> usize {
         self.mapper.tables_max(pages)
     }
 
-    /// Table pages in use. Takes no lock.
+    /// The number of table pages in use. Takes no lock.
     pub fn table_pages(&self) -> usize {
         self.mapper.table_pages()
     }
 
-    /// What is in use now, and its limits (S7). May take locks. Exact while nothing is mapped or unmapped.
+    /// What is in use now, and its limits (S7). May take locks. The figures are exact only while no map or unmap is
+    /// running.
     pub fn usage(&self) -> Usage {
         self.mapper.usage()
     }
 
-    /// Flushes what has waited long enough, and gives back what was kept for too long. Call it when [`due_us`](Domain::due_us) has come, or every millisecond.
+    /// Flushes the unmaps that have waited long enough, and frees what has been kept for long enough. Call it at the
+    /// time that [`due_us`](Domain::due_us) returns, or every millisecond.
     ///
     /// # Errors
-    /// [`CommitError`] where the flush failed.
+    /// [`CommitError`] if the flush failed.
     pub fn tick(&self) -> Result<(), CommitError> {
         self.mapper.tick()
     }
 
-    /// When the next [`tick`](Domain::tick) has work to do, in microseconds of the platform's clock.
+    /// The time at which the next [`tick`](Domain::tick) has work to do, in microseconds of the platform's clock.
+    /// `None` if no work is pending.
     pub fn due_us(&self) -> Option<u64> {
         self.mapper.due_us()
     }
 
-    /// Maps a physically contiguous buffer of `len` bytes and returns the address of its first byte for the device.
+    /// Maps a physically contiguous buffer of `len` bytes and returns the address at which the device sees its first
+    /// byte.
     ///
     /// # Errors
     /// A [`RawMapError`].
     ///
     /// # Safety
-    /// The memory is meant for the devices of the domain until its unmap has returned without error and the stale window that the
-    /// design declares is over; for good, where that window has no bound. None of it holds tables of the library. In a domain that
-    /// [bounces](SubPage::Bounce), no CPU writes it while it is mapped, or uses it while it is unmapped: it is copied then.
+    /// Until its unmap has returned without error and the stale window that the design declares is over, the memory is
+    /// intended for the devices of the domain; if that window has no bound, forever. None of the memory holds tables
+    /// of the library. In a domain that [bounces](SubPage::Bounce) partial pages, no CPU writes the buffer while it is
+    /// mapped, and no CPU accesses it during the unmap, which copies to it.
     #[inline(always)]
     pub unsafe fn map_raw(&self, phys: PhysAddr, len: u64, access: Access) -> Result<Iova, RawMapError> {
         let (segment, offset) = (Segment { phys, len }, self.short_way.offset_of(phys));
@@ -193,7 +201,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         Ok(Iova::new(range.start().as_u64() + offset))
     }
 
-    /// The mapping of a buffer of any length. Not inlined, so that what takes one page stays short.
+    /// Maps a buffer of any length. Not inlined, to keep the path for a single page short.
     ///
     /// # Safety
     /// That of [`map_raw`](Domain::map_raw).
@@ -231,8 +239,8 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         unsafe { self.map_unexposed(&mut request, &mut seen, None) }
     }
 
-    /// Makes the mapping of `request` and returns its pages. Segment *k* lies behind the pages of those before it, at its
-    /// offset in its first page.
+    /// Maps `request` and returns its pages. Segment *k* follows the pages of the segments before it, at its physical
+    /// offset within its first page.
     ///
     /// # Errors
     /// A [`RawMapError`].
@@ -259,7 +267,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         unsafe { self.map_unexposed(&mut request, &mut seen, None) }
     }
 
-    /// The same as `options` say.
+    /// Maps as [`map_raw`](Domain::map_raw) does, with `options`.
     ///
     /// # Errors
     /// A [`RawMapError`].
@@ -279,11 +287,12 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         Ok(self.info.addressing.segment_iova(&segments, 0, range))
     }
 
-    /// Maps a list of segments, which need not stand in memory side by side, and returns its pages. Where one segment ends with a page
-    /// and the next begins with the next, they are one, unless each has [an entry of its own](Addressing::Entries). The others lie one
-    /// behind the other as in [`map_request`](Domain::map_request).
+    /// Maps a list of segments, which need not be physically contiguous, and returns the pages of the mapping. If the
+    /// next segment follows the last in memory, and the boundary between them is a page boundary, the two are mapped
+    /// as one segment, unless each segment has [its own entry](Addressing::Entries). Otherwise segments follow one
+    /// another as in [`map_request`](Domain::map_request).
     ///
-    /// Lists of more than 4 segments are copied to the heap for as long as this takes.
+    /// A list of more than 4 segments is copied to the heap for the duration of the call.
     ///
     /// # Errors
     /// A [`RawMapError`].
@@ -315,7 +324,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         let mut seen = SeenSegments::default();
         let mut request = Request::new(segments, access)?;
         (request.stream, request.lifetime) = (options.stream, options.lifetime);
-        // Where it is: to move it would take as much of the stack again.
+        // Kept by reference: moving it would take the same stack space again.
         let placement = options.placement(&request, self.info.addressing.entry_pages(), self.last);
         let placement = placement.as_ref().map_err(|error| *error)?;
         match self.sub_page {
@@ -338,18 +347,19 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         }
     }
 
-    /// Unmaps the mapping that begins in the page of `iova`, however long it is, and returns its pages.
+    /// Unmaps the mapping that begins in the page of `iova`, whatever its length, and returns its pages.
     ///
     /// # Errors
-    /// Those of [`unmap_raw`](Domain::unmap_raw); [`UnmapError::LengthUnknown`] under a design whose mappings share addresses, or whose
-    /// addresses are physical.
+    /// Those of [`unmap_raw`](Domain::unmap_raw). [`UnmapError::LengthUnknown`] if mappings of the design share
+    /// addresses, or if its addresses are physical.
     pub fn unmap_raw_at(&self, iova: Iova) -> Result<IovaRange, RawUnmapError> {
         if matches!(self.info.addressing, Addressing::Shared | Addressing::Physical) {
             return Err(UnmapError::LengthUnknown(iova).into());
         }
         let page = self.info.addressing.whole(IovaRange::of(iova.pfn(), 1));
         match self.unmap_pages(page) {
-            // What is refused has not changed, so it is there to be unmapped: by one caller, whoever comes first.
+            // A refused unmap changes nothing, so the mapping can still be unmapped by its full range. If several
+            // callers race, one of them succeeds.
             Err(RawUnmapError::Refused(UnmapError::Partial { mapped, .. }))
                 if mapped.first_pfn() == page.first_pfn() =>
             {
@@ -359,16 +369,17 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         }
     }
 
-    /// Unmaps what [`map_raw`](Domain::map_raw) mapped: the same address and length. Under strict protection the device has
-    /// lost the buffer when this returns, by this mapping: where another buffer of one of its pages is mapped, the device reaches that
-    /// whole page by the address of the other, unless the domain does not [expose](SubPage::Expose) parts of pages (S8).
+    /// Unmaps a mapping of [`map_raw`](Domain::map_raw), given the same address and length. Under strict protection
+    /// the device can no longer reach the buffer through this mapping when the call returns. If another buffer in one
+    /// of its pages is mapped, the device still reaches that whole page through the other mapping, unless the domain
+    /// refuses or bounces partial pages (S8, [`SubPage`]).
     ///
-    /// It is a mistake to unmap a typed mapping by it: the device loses that early, and [`unmap`](Domain::unmap) may then refuse it, so
-    /// that its buffer stays lent.
+    /// Do not unmap a typed mapping with this call. The device would lose it early, and [`unmap`](Domain::unmap) may
+    /// then refuse it, so that its buffer is never given back.
     ///
     /// # Errors
-    /// [`RawUnmapError::Refused`] leaves the mapping as it was. After [`RawUnmapError::Commit`] the buffer must never be
-    /// used again (S11).
+    /// [`RawUnmapError::Refused`] leaves the mapping as it was. After [`RawUnmapError::Commit`] the buffer must never
+    /// be used again (S11).
     #[inline(always)]
     pub fn unmap_raw(&self, iova: Iova, len: u64) -> Result<(), RawUnmapError> {
         match self.short_way.takes_raw(iova.page_offset(), len) {
@@ -378,7 +389,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         .map(drop)
     }
 
-    /// Not inlined, so that what takes one page stays short.
+    /// Not inlined, to keep the path for a single page short.
     #[inline(never)]
     fn unmap_pages(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
         match self.sub_page {
@@ -387,33 +398,37 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         }
     }
 
-    /// The same where nothing is bounced, in a frame that is gone where the mapper takes a general way.
+    /// Unmaps a range in a domain that does not bounce. A function of its own, so that its stack frame is gone when
+    /// the mapper takes its general path.
     #[inline(never)]
     fn unmap_unbounced(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
         self.mapper.unmap_apart(range)
     }
 
-    /// Clears the mapping at exactly `range` and notes in `out` what is to be invalidated: a [`raw_batch`](Domain::raw_batch) that
-    /// borrows no domain, for callers in C. The buffer is not back before [`commit_raw`](Domain::commit_raw).
+    /// Clears the mapping at exactly `range` and records in `out` what has to be invalidated. It does what a
+    /// [`raw_batch`](Domain::raw_batch) does, but without borrowing the domain, for callers in C. The buffer belongs
+    /// to the device until [`commit_raw`](Domain::commit_raw) has returned.
     ///
     /// # Errors
-    /// An [`UnmapError`], [`UnmapError::BatchFull`] and [`UnmapError::WrongDomain`] among them; nothing has changed then.
+    /// An [`UnmapError`], including [`UnmapError::BatchFull`] and [`UnmapError::WrongDomain`]; nothing has changed
+    /// then.
     pub fn unmap_raw_into(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
         self.unmap_into(range, out)
     }
 
-    /// Ends a batch of [`unmap_raw_into`](Domain::unmap_raw_into). Its buffers are the driver's again, and it may be used anew.
+    /// Commits a batch of [`unmap_raw_into`](Domain::unmap_raw_into). Its buffers belong to the driver again, and the
+    /// batch can be reused.
     ///
     /// # Errors
     /// [`CommitError`]: no buffer of the batch may be used again (S11).
     ///
     /// # Panics
-    /// If its unmaps are another domain's.
+    /// If the batch holds unmaps of another domain.
     pub fn commit_raw(&self, revocation: &mut Revocation) -> Result<(), CommitError> {
         if revocation.is_empty() { Ok(()) } else { self.commit(revocation).map(drop) }
     }
 
-    /// Collects raw unmaps to be committed together.
+    /// A batch of raw unmaps that are committed together.
     pub const fn raw_batch(&self) -> RawBatch<&Self> {
         RawBatch::new(self)
     }
@@ -421,13 +436,13 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     /// Maps `buffer` and keeps it until [`unmap`](Domain::unmap) gives it back.
     ///
     /// # Errors
-    /// [`MapFailure::Refused`] gives the buffer back, with [`MapError::NotStrict`] where the device might keep it beyond the unmap;
-    /// after [`MapFailure::Lost`] it is lost for good (S11).
+    /// [`MapFailure::Refused`] gives the buffer back. Its error is [`MapError::NotStrict`] if the device might reach
+    /// the buffer after its unmap. After [`MapFailure::Lost`] the buffer is lost for good (S11).
     pub fn map<B: DmaBuffer>(&self, buffer: B, access: Access) -> Result<Mapping<B>, MapFailure<B>> {
         self.map_for(buffer, access, Stream::default())
     }
 
-    /// The same as `options` say.
+    /// Maps as [`map`](Domain::map) does, with `options`.
     ///
     /// # Errors
     /// Those of [`map`](Domain::map).
@@ -439,15 +454,16 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     ) -> Result<Mapping<B>, MapFailure<B>> {
         let lent = Lent::new(buffer);
         let mapped = match self.protection {
-            // SAFETY: that of a `DmaBuffer`, which is `Lent`.
+            // SAFETY: the memory belongs to a `DmaBuffer`, which is held as `Lent`.
             Protection::Strict => unsafe { self.map_as_said(lent.segments(), access, options) },
             _ => Err(MapError::NotStrict.into()),
         };
         self.mapping(lent, mapped, access)
     }
 
-    /// Maps memory that the CPU uses while the device does, such as a ring of descriptors, through [`Mapping::shared`]. It is
-    /// expected to stay for as long as the driver runs. [`unmap`](Domain::unmap) takes it away.
+    /// Maps memory that the CPU uses while the device does, such as a ring of descriptors. The CPU uses it through
+    /// [`Mapping::shared`]. The mapping is expected to exist for as long as the driver runs. [`unmap`](Domain::unmap)
+    /// removes it.
     ///
     /// # Errors
     /// Those of [`map`](Domain::map).
@@ -457,7 +473,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
 
     #[inline(always)]
     fn map_for<B: DmaBuffer>(&self, buffer: B, access: Access, stream: Stream) -> Result<Mapping<B>, MapFailure<B>> {
-        // From here on it is not dropped before the device is known not to have it, by a panic either.
+        // From here on the buffer is not dropped, not even by a panic, until the device is known not to have it.
         let lent = Lent::new(buffer);
         let mapped = match (lent.segments(), self.protection) {
             (&[segment], _) if self.short_way.takes_typed(segment.phys.page_offset(), segment.len) => {
@@ -466,7 +482,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
                 request.stream = stream;
                 // SAFETY: the memory is that of a `DmaBuffer`, which has no other user until it is given back.
                 let mapped = unsafe { self.mapper.map(&request) };
-                // Known to be one page, so that the range need not go through memory.
+                // Known to be one page, so the range need not pass through memory.
                 mapped.map(|range| IovaRange::of(range.first_pfn(), 1))
             }
             // SAFETY: as above.
@@ -476,7 +492,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         self.mapping(lent, mapped, access)
     }
 
-    /// What has become of a buffer that was to be mapped.
+    /// Turns the result of a map into a mapping or a failure.
     #[inline(always)]
     fn mapping<B: DmaBuffer>(
         &self,
@@ -494,19 +510,20 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         }
     }
 
-    /// Takes the mapping away and gives the buffer back. The device has lost it, by this mapping: where another buffer of one of its
-    /// pages is mapped, the device reaches that whole page by the address of the other, unless the domain does not
-    /// [expose](SubPage::Expose) parts of pages (S8).
+    /// Removes the mapping and gives the buffer back. The device can no longer reach the buffer through this mapping.
+    /// If another buffer in one of its pages is mapped, the device still reaches that whole page through the other
+    /// mapping, unless the domain refuses or bounces partial pages (S8, [`SubPage`]).
     ///
     /// # Errors
-    /// [`UnmapFailure::Refused`] gives the mapping back; after [`UnmapFailure::Commit`] the buffer is lost for good (S11).
+    /// [`UnmapFailure::Refused`] gives the mapping back; after [`UnmapFailure::Commit`] the buffer is lost for good
+    /// (S11).
     #[inline(always)]
     pub fn unmap<B: DmaBuffer>(&self, mapping: Mapping<B>) -> Result<B, UnmapFailure<B>> {
         if mapping.tag() != self.short_way.tag {
             return self.unmap_unexposed(mapping);
         }
         let (range, access) = (mapping.range(), mapping.access());
-        // Not as a mapping, which the driver would have dropped: what is lost from here on is not its mistake.
+        // From here on held as `Lent`, not as `Mapping`: if the buffer is lost now, that is not a leak by the driver.
         let lent = mapping.into_lent();
         let committed = match range.pages() {
             1 => self.mapper.unmap_now(IovaRange::of(range.first_pfn(), 1)),
@@ -515,7 +532,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         self.unmapped(lent, range, access, committed)
     }
 
-    /// What has become of a buffer that was to be unmapped.
+    /// Turns the result of an unmap into the buffer or a failure.
     #[inline(always)]
     fn unmapped<B: DmaBuffer>(
         &self,
@@ -535,12 +552,12 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         }
     }
 
-    /// Collects unmaps to be committed together: one wait for all of them.
+    /// A batch of unmaps that are committed together, with one wait for all of them.
     pub const fn batch<B: DmaBuffer>(&self) -> Batch<&Self, B> {
         Batch::new(self)
     }
 
-    /// A ring of descriptors. Its number is its own until 2^32 have been made.
+    /// A ring of descriptors. Its number is unique until the domain has made 2^32 rings.
     ///
     /// # Errors
     /// A [`RingError`].
@@ -562,7 +579,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         Ok(())
     }
 
-    /// The same for a buffer that is lent, of these segments.
+    /// Unmaps as `unmap_into` does, for a lent buffer that consists of the segments `lent`.
     #[inline(always)]
     fn unmap_lent_into(&self, lent: &[Segment], range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
         self.mapper.unmap(range, out)?;

@@ -1,4 +1,4 @@
-//! How a domain is opened: on the stack, or where it is to lie.
+//! Opening a domain: as a return value, or in place.
 
 use super::mapping::Tag;
 use super::unexposed::ShortWay;
@@ -14,7 +14,7 @@ use crate::sub_page::SubPage;
 use crate::sync::AtomicUsize;
 use core::mem::MaybeUninit;
 
-/// What a domain is beside its mapper, when it is new.
+/// The fields of a new domain other than its mapper.
 pub(super) struct Face {
     pub(super) protection: Protection,
     pub(super) sub_page: SubPage,
@@ -32,13 +32,13 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         Self::with_config(iommu, platform, &DomainConfig::new(protection))
     }
 
-    /// A domain as `config` says.
+    /// A domain with the settings in `config`.
     ///
     /// # Errors
-    /// A [`NewDomainError`], [`NewDomainError::Unprotected`] for [`Protection::None`].
+    /// A [`NewDomainError`]; [`NewDomainError::Unprotected`] for [`Protection::None`].
     pub fn with_config(iommu: I, platform: P, config: &DomainConfig<'_>) -> Result<Self, NewDomainError> {
         Self::refuse_unprotected(&D::INFO, config)?;
-        // SAFETY: there is some protection.
+        // SAFETY: the protection is not `None`.
         unsafe { Self::unprotected(iommu, platform, config) }
     }
 
@@ -49,14 +49,15 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         }
     }
 
-    /// A domain as `config` says, which may have [`Protection::None`]: then a device reaches memory whether it is mapped or not.
+    /// A domain with the settings in `config`, which may name [`Protection::None`]. A device then reaches memory
+    /// whether it is mapped or not.
     ///
     /// # Errors
     /// A [`NewDomainError`].
     ///
     /// # Safety
-    /// Under [`Protection::None`] all memory, or all of `config.memory` where the design has a table, is meant for every device that
-    /// is attached, even if other domains are protected.
+    /// Under [`Protection::None`] all memory, or all of `config.memory` if the design has a table, is intended for
+    /// every device that is attached, even if other domains are protected.
     pub unsafe fn unprotected(iommu: I, platform: P, config: &DomainConfig<'_>) -> Result<Self, NewDomainError> {
         let mut domain = MaybeUninit::uninit();
         // SAFETY: the caller's promise, passed on.
@@ -65,7 +66,8 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         Ok(unsafe { domain.assume_init() })
     }
 
-    /// The same as [`with_config`](Domain::with_config), made where it is to lie: for stacks that are small, as those of kernels are.
+    /// Makes a domain as [`with_config`](Domain::with_config) does, in the place `to`. Use it where stacks are small,
+    /// as in kernels.
     ///
     /// ```
     /// use portcullis::designs::Portcullis;
@@ -85,7 +87,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     /// ```
     ///
     /// # Errors
-    /// A [`NewDomainError`]; nothing is in `to` then.
+    /// A [`NewDomainError`]; `to` is uninitialized then.
     pub fn with_config_in<'d>(
         to: &'d mut MaybeUninit<Self>,
         iommu: I,
@@ -93,14 +95,14 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         config: &DomainConfig<'_>,
     ) -> Result<&'d mut Self, NewDomainError> {
         Self::refuse_unprotected(&D::INFO, config)?;
-        // SAFETY: there is some protection.
+        // SAFETY: the protection is not `None`.
         unsafe { Self::unprotected_in(to, iommu, platform, config) }
     }
 
-    /// The same as [`unprotected`](Domain::unprotected), made where it is to lie.
+    /// Makes a domain as [`unprotected`](Domain::unprotected) does, in the place `to`.
     ///
     /// # Errors
-    /// A [`NewDomainError`]; nothing is in `to` then.
+    /// A [`NewDomainError`]; `to` is uninitialized then.
     ///
     /// # Safety
     /// That of [`unprotected`](Domain::unprotected).
@@ -111,12 +113,12 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         config: &DomainConfig<'_>,
     ) -> Result<&'d mut Self, NewDomainError> {
         let at = to.as_mut_ptr();
-        // SAFETY: the place of the mapper in `to`, as room for one.
+        // SAFETY: the mapper's place inside `to`, as uninitialized memory for one.
         let mapper = unsafe { in_place::part(&raw mut (*at).mapper) };
         // SAFETY: the caller's promise, passed on.
         let Face { protection, sub_page, tag, short_way, last } =
             unsafe { Self::build_in(mapper, iommu, platform, config) }?;
-        // Every field: with another in the domain this does not compile.
+        // Names every field: if `Domain` gets another one, this does not compile.
         let _ = |Self { mapper: _, protection: _, sub_page: _, tag: _, short_way: _, last: _, rings: _, info: _ }: &Self| {};
         // SAFETY: within `to`; the mapper was made just now.
         unsafe {
@@ -131,10 +133,10 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         }
     }
 
-    /// Makes the mapper of a new domain in `to`. Returns what the domain is beside it.
+    /// Makes the mapper of a new domain in `to`. Returns the domain's other fields.
     ///
     /// # Errors
-    /// A [`NewDomainError`]; nothing is in `to` then.
+    /// A [`NewDomainError`]; `to` is uninitialized then.
     ///
     /// # Safety
     /// That of [`unprotected`](Domain::unprotected).
@@ -150,7 +152,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         if D::INFO.physical_addresses() && config.sub_page != SubPage::Expose {
             return Err(NewDomainError::Exposed);
         }
-        // Where devices reach bytes and not pages, there is nothing to be done.
+        // If devices reach single bytes and not whole pages, partial pages need no protection.
         let sub_page = if D::INFO.addressing.opens_pages() { config.sub_page } else { SubPage::Expose };
         let width = Self::width(config, &iommu.capabilities());
         if config.address_bits > 64 || width <= PAGE_SHIFT as u8 {
@@ -166,7 +168,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
             options: &config.options,
             sub_page,
         };
-        // SAFETY: the protection is one of the design's and the width one of the hardware's; the rest is the caller's promise.
+        // SAFETY: the design offers this protection and the hardware this width; the caller promises the rest.
         unsafe { D::build_in(to, setup) }?;
         // SAFETY: made just now.
         let mapper = unsafe { to.assume_init_ref() };
@@ -182,10 +184,10 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         Ok(Face { protection, sub_page, tag, short_way, last })
     }
 
-    /// Bits of the widest address that it may hand out.
+    /// The width in bits of the addresses that the domain may allocate.
     fn width(config: &DomainConfig<'_>, capabilities: &Capabilities) -> u8 {
         if !D::INFO.addressing.opens_pages() {
-            // The address of an entry does not go through a page table, and the device is made for its width.
+            // The address of an entry does not go through a page table, and the device is built for its width.
             return 64;
         }
         let by_format = match (capabilities.four_level, capabilities.three_level) {

@@ -1,4 +1,4 @@
-//! What leads to a domain, so that what is built on it may borrow the domain or own a share of it.
+//! Pointers to a domain: a batch or a ring can borrow its domain or own a share of it.
 
 use super::Domain;
 use crate::design::Design;
@@ -8,11 +8,12 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::ops::Deref;
 
-/// What leads to a [`Domain`]: a reference, an `Arc`, a `Box`; or a handle of a kernel's own, which promises what these do.
+/// A pointer to a [`Domain`]: a reference, an `Arc`, a `Box`, or a kernel's own handle that keeps the same promises.
 ///
 /// # Safety
-/// It dereferences to the same domain for as long as it exists, also after it has been moved, and the domain outlives it. A batch
-/// asks it anew for each unmap and for the commit, and gives buffers of one domain back on the proof of that same domain.
+/// The pointer dereferences to the same domain for as long as it exists, also after it has been moved, and the domain
+/// outlives it. A batch dereferences it again for each unmap and for the commit, and gives buffers of one domain back
+/// on the proof of that same domain.
 pub unsafe trait DomainRef: Deref<Target = Domain<Self::Design, Self::Platform, Self::Iommu>> {
     /// The design of the domain.
     type Design: Design<Self::Platform, Self::Iommu>;
@@ -22,7 +23,7 @@ pub unsafe trait DomainRef: Deref<Target = Domain<Self::Design, Self::Platform, 
     type Iommu: Iommu;
 }
 
-// SAFETY: what is borrowed stays where it is.
+// SAFETY: a borrowed domain does not move.
 unsafe impl<D: Design<P, I>, P: Platform, I: Iommu> DomainRef for &Domain<D, P, I> {
     type Design = D;
     type Platform = P;

@@ -1,4 +1,5 @@
-//! A ring of descriptors: buffers that the device uses in order, mapped and unmapped by the descriptor.
+//! A ring of descriptors: buffers that the device uses in order. Each descriptor's buffers are mapped and unmapped
+//! together.
 
 use super::map_batch::Unmapped;
 use super::{Batch, DmaBuffer, DomainRef, Mapping, Refused};
@@ -11,14 +12,14 @@ use crate::table::ENTRIES;
 use arrayvec::ArrayVec;
 use thiserror::Error;
 
-/// Pages of the largest descriptor: one buffer of 2 MiB, which a single leaf may translate.
+/// The number of pages of the largest descriptor: one buffer of 2 MiB, which a single leaf may translate.
 pub const DESCRIPTOR_PAGES_MAX: u64 = ENTRIES as u64;
 
-/// What a ring is to be like.
+/// The settings of a ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RingConfig {
-    /// Pages that the buffers of a descriptor take together at most: 1 to [`DESCRIPTOR_PAGES_MAX`]. Of buffers it has [`BATCH_MAX`]
-    /// at most, for one commit unmaps them.
+    /// The largest number of pages that the buffers of one descriptor take together: 1 to [`DESCRIPTOR_PAGES_MAX`]. A
+    /// descriptor has at most [`BATCH_MAX`] buffers, because one commit unmaps them all.
     pub pages_per_descriptor: u64,
     /// What the device does with the buffers.
     pub access: Access,
@@ -31,11 +32,11 @@ impl Default for RingConfig {
     }
 }
 
-/// A ring that cannot be.
+/// Why a ring cannot be made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum RingError {
-    /// More pages than a descriptor has, or none.
+    /// More pages than a descriptor can have, or zero.
     #[error("there are no descriptors of {0} pages; expected 1 to {max}", max = DESCRIPTOR_PAGES_MAX)]
     PagesPerDescriptor(u64),
 }
@@ -44,10 +45,10 @@ pub enum RingError {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum DescriptorError {
-    /// Its buffers take more pages than descriptors of this ring may.
+    /// Its buffers take more pages than this ring allows for a descriptor.
     #[error("the buffers take {pages} pages; expected at most {most}")]
     TooManyPages {
-        /// Pages of all buffers.
+        /// The pages of all its buffers.
         pages: u64,
         /// [`RingConfig::pages_per_descriptor`].
         most: u64,
@@ -64,9 +65,9 @@ pub enum DescriptorMapFailure<B: DmaBuffer> {
     Refused(Refused<ArrayVec<B, BATCH_MAX>, DescriptorError>),
     /// Some of the buffers are lost for good (S11).
     Lost {
-        /// Those that are not.
+        /// The buffers that are not lost.
         buffers: ArrayVec<B, BATCH_MAX>,
-        /// Why the first of the others is.
+        /// Why the first of the others is lost.
         error: SyncError,
     },
 }
@@ -74,20 +75,20 @@ pub enum DescriptorMapFailure<B: DmaBuffer> {
 /// Why not all buffers of a descriptor came back.
 #[derive(Debug)]
 pub enum DescriptorFailure<B: DmaBuffer> {
-    /// Some mappings were refused and are as they were.
+    /// Some unmaps were refused. Their mappings have not changed.
     Refused {
-        /// Those.
+        /// The refused mappings.
         descriptor: Descriptor<B>,
-        /// Why the first of them was.
+        /// Why the first of them was refused.
         error: UnmapError,
-        /// The buffers of the others, which are back.
+        /// The buffers of the other mappings, given back.
         buffers: ArrayVec<B, BATCH_MAX>,
     },
     /// The invalidation failed: the buffers are lost for good (S11).
     Commit(CommitError),
 }
 
-/// The mapped buffers of a descriptor, one mapping each. Dropping it leaks them, as it does with each [`Mapping`].
+/// The mapped buffers of a descriptor, one mapping each. Dropping it leaks them, as dropping a [`Mapping`] does.
 #[derive(Debug)]
 #[must_use = "dropping a descriptor leaks its buffers; give it to `Ring::unmap`"]
 pub struct Descriptor<B: DmaBuffer> {
@@ -100,19 +101,20 @@ impl<B: DmaBuffer> Descriptor<B> {
         &self.mappings
     }
 
-    /// The mappings by themselves, for [`Domain::unmap`](super::Domain::unmap) or a batch of the caller's.
+    /// The mappings, to be unmapped one by one with [`Domain::unmap`](super::Domain::unmap) or in the caller's own
+    /// batch.
     pub fn into_mappings(self) -> ArrayVec<Mapping<B>, BATCH_MAX> {
         self.mappings
     }
 }
 
-/// A ring of descriptors in a domain: buffers mapped through it are known to belong together.
+/// A ring of descriptors in a domain. The library knows that buffers mapped through it belong together.
 ///
-/// Every design serves it. Under those that place addresses by ring, such as
-/// [`FastAndSafe`](crate::designs::FastAndSafe), the pages of a descriptor are neighbours, and one invalidation takes them
-/// all away. A buffer of several segments is a scatter list, and one mapping. One of 2 MiB that is aligned to its size takes one
-/// entry of the table, where the IOMMU and the design have such, and one command: strict protection of huge pages, which Fast & Safe
-/// (SOSP'24, §5) leaves to the future.
+/// Every design supports rings. Under designs that allocate addresses by ring, such as
+/// [`FastAndSafe`](crate::designs::FastAndSafe), the pages of a descriptor are adjacent, and one invalidation covers
+/// them all. A buffer of several segments is a scatter list, and becomes one mapping. A buffer of 2 MiB that is
+/// aligned to its size takes one table entry, where the IOMMU and the design support that, and one command. This gives
+/// strict protection to huge pages, which Fast & Safe (SOSP'24, §5) leaves as future work.
 ///
 /// ```
 /// # use portcullis::domain::DmaBuffer;
@@ -150,7 +152,8 @@ pub struct Ring<H: DomainRef> {
 }
 
 impl<H: DomainRef> Ring<H> {
-    /// A ring of the domain that `domain` leads to, which it keeps. Its number is its own until 2^32 have been made.
+    /// A ring in the domain that `domain` points to. The ring keeps `domain`. Its number is unique until the domain
+    /// has made 2^32 rings.
     ///
     /// # Errors
     /// A [`RingError`].
@@ -162,15 +165,16 @@ impl<H: DomainRef> Ring<H> {
         Ok(Self { domain, number, config })
     }
 
-    /// What names the ring in a [`Request`](crate::Request), for the raw face.
+    /// The stream that identifies the ring in a [`Request`](crate::Request), for the raw interface.
     pub const fn stream(&self) -> Stream {
         Stream(Some(self.number))
     }
 
-    /// [`Domain::map_batch`](super::Domain::map_batch) for this ring: under designs that place addresses by ring, buffers mapped together are neighbours.
+    /// Maps as [`Domain::map_batch`](super::Domain::map_batch) does, for this ring. Under designs that allocate
+    /// addresses by ring, buffers that are mapped together are adjacent.
     ///
     /// # Errors
-    /// The same.
+    /// Those of [`Domain::map_batch`](super::Domain::map_batch).
     pub fn map_batch<B: DmaBuffer>(
         &mut self,
         buffers: impl IntoIterator<Item = B>,
@@ -179,17 +183,18 @@ impl<H: DomainRef> Ring<H> {
         self.domain.map_all(buffers, self.config.access, self.stream(), mapped)
     }
 
-    /// Maps the buffers of a descriptor, one after the other; what they write is made visible [together](super::Domain::map_batch).
+    /// Maps the buffers of a descriptor, each with a mapping of its own. Their entries are made visible
+    /// [together](super::Domain::map_batch).
     ///
     /// # Errors
-    /// [`DescriptorMapFailure::Refused`] gives all the buffers back, and nothing has changed; after [`DescriptorMapFailure::Lost`] some are
-    /// lost for good (S11).
+    /// [`DescriptorMapFailure::Refused`] gives all buffers back, and nothing has changed. After
+    /// [`DescriptorMapFailure::Lost`] some are lost for good (S11).
     pub fn map<B: DmaBuffer>(
         &mut self,
         buffers: ArrayVec<B, BATCH_MAX>,
     ) -> Result<Descriptor<B>, DescriptorMapFailure<B>> {
         let most = self.config.pages_per_descriptor;
-        // Not counted page by page where it is too long for that.
+        // A segment that is too long is not counted page by page.
         let pages_of = |segment: &Segment| if segment.len > most * PAGE_SIZE { most + 1 } else { segment.pages() };
         let pages = buffers.iter().flat_map(DmaBuffer::segments).map(pages_of).fold(0, u64::saturating_add);
         if pages > most {
@@ -203,11 +208,12 @@ impl<H: DomainRef> Ring<H> {
         else {
             return Ok(Descriptor { mappings });
         };
-        // One has failed, so those that are mapped are taken back.
+        // One buffer could not be mapped, so the mapped ones are unmapped.
         let (mut buffers, lost) = match self.unmap(Descriptor { mappings }) {
             Ok(buffers) => (buffers, None),
             Err(DescriptorFailure::Refused { descriptor, buffers, error }) => {
-                // They stay mapped for good: the domain was poisoned meanwhile, or another has unmapped them.
+                // These stay mapped for good: the domain has been poisoned meanwhile, or another caller has unmapped
+                // them.
                 descriptor.mappings.into_iter().for_each(|mapping| drop(mapping.into_lent()));
                 let why = if error == UnmapError::Poisoned { QueueError::Panicked } else { QueueError::Unproven };
                 (buffers, Some(SyncError(why)))
@@ -225,11 +231,10 @@ impl<H: DomainRef> Ring<H> {
         })
     }
 
-    /// Takes the mappings of a descriptor away with one commit, and gives the buffers back in their order. The device has lost
-    /// them.
+    /// Unmaps all buffers of a descriptor with one commit and gives them back in order. The device has lost them.
     ///
     /// # Errors
-    /// [`DescriptorFailure`].
+    /// A [`DescriptorFailure`].
     pub fn unmap<B: DmaBuffer>(
         &self,
         descriptor: Descriptor<B>,

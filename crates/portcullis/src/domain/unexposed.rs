@@ -1,4 +1,4 @@
-//! Maps and unmaps in domains that do not open whole pages for the parts of them that buffers have.
+//! Maps and unmaps in domains that refuse or bounce partial pages.
 
 use super::mapping::Tag;
 use super::{DmaBuffer, Domain, Mapping, Refused, UnmapFailure};
@@ -15,24 +15,26 @@ use crate::safety::Protection;
 use crate::sub_page::{BouncePages, Chain, SeenSegments, SubPage, Sync, is_partial};
 use core::mem;
 
-/// What goes the short way: a page or a part of one, straight to the mapper. The fields stand for questions of the fast paths that
-/// would take instructions of their own.
+/// Which requests take the short way, straight to the mapper: buffers that lie in one page. The fields are
+/// precomputed, so that the fast paths need few instructions.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ShortWay {
-    /// In how many bytes from the first of its page on a buffer of the raw face has to lie: those of the page, or none.
+    /// A buffer of the raw interface must lie within this many bytes from the start of its page: the size of a page,
+    /// or 0 if none may take the short way.
     raw: u64,
-    /// Zero where the typed face may map so; all ones elsewhere.
+    /// 0 if the typed interface may map this way; all ones otherwise.
     typed: u64,
-    /// The bits of a physical address that are also those of the address for devices.
+    /// The bits of a physical address that the address for the device shares.
     offset: u64,
-    /// The tag of mappings that may be unmapped so.
+    /// The tag of mappings that may be unmapped this way.
     pub(super) tag: Tag,
 }
 
 impl ShortWay {
     pub(super) fn of(protection: Protection, sub_page: SubPage, addressing: Addressing, tag: Tag) -> Self {
         let exposes = sub_page == SubPage::Expose;
-        // A typed mapping knows all of its addresses. Where they are those of an entry, they are more than a page.
+        // A typed mapping holds its whole range. The range of an entry can be more than one page, so it cannot go
+        // this way.
         let is_typed = exposes && addressing.opens_pages();
         Self {
             raw: if exposes { PAGE_SIZE } else { 0 },
@@ -42,22 +44,25 @@ impl ShortWay {
         }
     }
 
-    /// How far behind the first address of its mapping a device sees the byte at `phys`, the first of a buffer: as far as that is in
-    /// its page, unless the address is that of an entry.
+    /// How far after the start of its mapping a device sees the byte at `phys`, the first byte of a buffer: its offset
+    /// within its page, or 0 if the address is that of an entry.
     #[inline(always)]
     pub(super) const fn offset_of(self, phys: PhysAddr) -> u64 {
         phys.as_u64() & self.offset
     }
 
-    /// Whether `len` bytes that begin at `offset` in a page lie in it, and may go the short way. No bytes may not.
+    /// Whether `len` bytes that begin at `offset` in a page lie within the page and may take the short way. False if
+    /// `len` is 0.
     #[inline(always)]
     pub(super) const fn takes_raw(self, offset: u64, len: u64) -> bool {
-        // The bound is 0 or a power of two, so both are asked for. A length of 0 wraps, and is beyond it.
+        // `raw` is 0 or a power of two, so one comparison of the OR checks both values. A length of 0 wraps, and
+        // fails.
         let last = len.wrapping_sub(1);
         last | offset.wrapping_add(last) < self.raw
     }
 
-    /// The same, to map by the typed face. It is put as takes that face the fewest instructions.
+    /// Whether such a buffer may be mapped the short way through the typed interface. The expression is the one that
+    /// takes the fewest instructions there.
     #[inline(always)]
     pub(super) const fn takes_typed(self, offset: u64, len: u64) -> bool {
         // `offset ^ (PAGE_SIZE - 1)` is `PAGE_SIZE - 1 - offset`. A length of 0 wraps, and fails.
@@ -66,12 +71,12 @@ impl ShortWay {
 }
 
 impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
-    /// The mapping of `request`, with bounce pages for parts of pages where the domain has such: then it asks for what the device is to see,
-    /// which is in `seen`.
+    /// Maps `request`. If the domain bounces and the request has partial pages, bounce pages take their place:
+    /// `request` then names the segments that the device is to see, which are stored in `seen`.
     ///
     /// # Safety
     /// That of [`map_raw`](Domain::map_raw).
-    // In line, for its callers are there for nothing else: a frame of its own would lie below theirs.
+    // Inlined because its callers do nothing else: otherwise its stack frame would add to theirs.
     #[inline(always)]
     pub(super) unsafe fn map_unexposed<'s>(
         &self,
@@ -86,7 +91,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
             (bounce, _) => bounce.map(|BouncePages(bounce)| bounce),
         };
         if let Some(bounce) = bounce.filter(|_| partial.is_some()) {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller's promise, passed on.
             pages = unsafe { bounce.enter(request, seen) }?;
             if let Err(error) = request.set_segments(seen.as_slice()) {
                 bounce.abandon(pages);
@@ -99,7 +104,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
             match mapped {
                 Ok(range) => bounce.note(range.first_pfn(), pages),
                 Err(RawMapError::Refused(_)) => bounce.abandon(pages),
-                // The device may reach them: they are lost, and the memory behind them is as it was.
+                // The device may reach the bounce pages, so they are lost. The buffer's own memory is untouched.
                 Err(RawMapError::Lost(_)) => drop(pages),
             }
         }
@@ -116,19 +121,19 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         Ok(committed)
     }
 
-    /// The same for a buffer that is lent, of these segments.
+    /// Unmaps as `unmap_bounced` does, for a lent buffer that consists of the segments `buffer`.
     #[inline(always)]
     fn unmap_bounced_of(&self, buffer: &[Segment], range: IovaRange) -> Result<Committed, RawUnmapError> {
         let (mut pages, mut part) = (Chain::EMPTY, None);
         let committed = self.mapper.unmap_bounced_now(range, &mut pages, &mut part)?;
-        // The unmap was made and committed, also where it was of another mapping.
+        // The unmap has been made and committed, even if it was that of another mapping.
         self.settle(pages)?;
         refuse_other(buffer, part, range)?;
         Ok(committed)
     }
 
-    /// The bounce pages of a mapping that was unmapped go with that to its commit. Until then no other has its addresses. Returns a
-    /// part of the buffer that they stand for.
+    /// Moves the bounce pages of an unmapped mapping into `out`, which holds them until the commit. Until then no
+    /// other mapping gets their addresses. Returns a part of the buffer that they stand for.
     #[cold]
     #[inline(never)]
     pub(super) fn take_bounced(&self, range: IovaRange, out: &mut Revocation) -> Option<Segment> {
@@ -136,7 +141,8 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         bounce.take(range.first_pfn(), &mut out.bounced)
     }
 
-    /// The same for a buffer that is lent, whose pages these have to be. Where they are not, the raw face has unmapped it early. A
+    /// Takes the bounce pages as `take_bounced` does, for a lent buffer that consists of the segments `buffer`, and
+    /// checks that they stand for a part of it. If they do not, the raw interface has unmapped the buffer early. A
     /// copy to it may then still be under way, so it never goes back to its owner.
     ///
     /// # Errors
@@ -152,34 +158,37 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         refuse_other(buffer, self.take_bounced(range, out), range)
     }
 
-    /// Commits unmaps; then what devices have written is copied to where it belongs.
+    /// Commits unmaps, then copies what devices have written to the buffers.
     #[cold]
     #[inline(never)]
     pub(super) fn commit_bounced(&self, revocation: &mut Revocation) -> Result<Committed, CommitError> {
         let committed = self.mapper.commit(revocation);
         let pages = mem::take(&mut revocation.bounced);
-        // After an error the pages are lost, for the device may have them still (S11).
+        // After an error the bounce pages are lost, because the device may still reach them (S11).
         let committed = committed?;
         self.settle(pages)?;
         Ok(committed)
     }
 
-    /// Copies what devices have written to where it belongs. The unmaps of the pages are committed.
+    /// Copies what devices have written to the buffers. The unmaps of the bounce pages must be committed.
     fn settle(&self, pages: Chain) -> Result<(), CommitError> {
         if let Some(BouncePages(bounce)) = self.mapper.bounce_pages() {
-            // SAFETY: after their commit. The buffers are the driver's again when the caller's call returns, and not before.
+            // SAFETY: the unmaps are committed. The buffers belong to the driver again only when the caller's call
+            // returns.
             unsafe { bounce.settle(pages) }?;
         }
         Ok(())
     }
 
-    /// Shows the CPU what the device has written by now of a mapping that goes on, of the raw face, which begins in the page of `iova`.
+    /// Makes what the device has written so far visible to the CPU, for a raw mapping that stays mapped. The mapping
+    /// begins in the page of `iova`.
     ///
-    /// That takes something where the domain [bounces](SubPage::Bounce): parts of pages are copied. Caches of the CPU that devices do not
-    /// snoop are the host's affair, here and in [`sync_for_device`](Domain::sync_for_device).
+    /// This does work only in a domain that [bounces](SubPage::Bounce): it copies the partial pages. The host is
+    /// responsible for CPU caches that devices do not snoop, here and in [`sync_for_device`](Domain::sync_for_device).
     ///
     /// # Safety
-    /// The mapping is the caller's, and stays mapped during the call. Nothing else uses the buffer during the call.
+    /// The mapping belongs to the caller and stays mapped during the call. Nothing else uses the buffer during the
+    /// call.
     pub unsafe fn sync_for_cpu(&self, iova: Iova) {
         if self.sub_page == SubPage::Bounce {
             // SAFETY: the caller's promise, passed on.
@@ -187,7 +196,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         }
     }
 
-    /// Shows the device what the CPU has written by now of a buffer whose mapping goes on.
+    /// Makes what the CPU has written so far visible to the device, for a raw mapping that stays mapped.
     ///
     /// # Safety
     /// That of [`sync_for_cpu`](Domain::sync_for_cpu).
@@ -198,7 +207,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         }
     }
 
-    /// Copies bounced parts of the mapping that begins in the page of `iova`.
+    /// Copies the bounced parts of the mapping that begins in the page of `iova`.
     ///
     /// # Safety
     /// That of [`sync_for_cpu`](Domain::sync_for_cpu).
@@ -211,14 +220,15 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         }
     }
 
-    /// Unmaps a mapping that is none of this domain's, or of one that does not expose.
+    /// Unmaps a mapping that does not take the short way: it belongs to another domain, or the domain does not expose
+    /// pages.
     #[cold]
     #[inline(never)]
     pub(super) fn unmap_unexposed<B: DmaBuffer>(&self, mapping: Mapping<B>) -> Result<B, UnmapFailure<B>> {
         if mapping.tag() != self.tag {
             return Err(UnmapFailure::Refused(Refused { value: mapping, error: UnmapError::WrongDomain }));
         }
-        // Each of these takes the place of this frame.
+        // Each call is a tail call, so its frame replaces this one.
         match self.sub_page {
             SubPage::Bounce => self.unmap_lent_bounced(mapping),
             _ => self.unmap_lent(mapping),
@@ -242,8 +252,8 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     }
 }
 
-/// Refuses the bounce pages of another mapping than that of a buffer that was lent, of these segments; `taken` is a part of the buffer
-/// that they stand for.
+/// Checks that the bounce pages that were taken are those of the lent buffer, which consists of the segments `buffer`.
+/// `taken` is a part of the buffer that the bounce pages stand for.
 ///
 /// # Errors
 /// [`UnmapError::NotMapped`].

@@ -1,10 +1,11 @@
-//! One command for several pages.
+//! Covering several pages with one command.
 
 use super::{Capabilities, DomainId, Invalidation};
 use crate::address::{Iova, IovaRange};
 
-/// The command that covers `range`: the smallest aligned power of two of pages around it, or the whole domain where the
-/// hardware has no such command. A domain-selective command takes all levels, so it serves either hint.
+/// The command that covers `range`: the smallest aligned power of two of pages around it, or the whole domain if the
+/// hardware has no page-selective command of that size. A domain-selective command drops all levels, so it is correct
+/// with and without the hint.
 #[inline]
 pub(crate) fn covering(
     domain: DomainId,
@@ -29,7 +30,7 @@ mod tests {
     use crate::iommu::fake::FakeIommu;
     use crate::platform::fake::FakeHost;
 
-    /// Wherever a range begins: the command covers it, is aligned, and half of it would not do.
+    /// For each start and length, the command covers the range and is aligned, and half of it would not be enough.
     #[test]
     fn commands_are_the_smallest_that_cover() {
         let host = FakeHost::default();

@@ -1,6 +1,6 @@
-//! An IOMMU for tests that caches as much as any hardware could, every translation and every table pointer that it has ever seen,
-//! until it is invalidated; and that invalidates as late as it may, so that a caller that does not wait is caught. Its host
-//! learns of each table page that comes back while a pointer to it may be cached.
+//! An IOMMU for tests. It caches as much as any hardware could: every translation and every table pointer that it has
+//! ever seen, until it is invalidated. It also invalidates as late as allowed, so that a caller that does not wait is
+//! caught. It tells its host about each table page that is freed while a pointer to it may be cached.
 
 mod cached;
 mod entries;
@@ -20,29 +20,29 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::vec::Vec;
 
-/// What the fake does with submissions.
+/// How the fake treats submissions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Behaviour {
-    /// Completes them when it is asked about them or later ones, and when the host's clock moves on.
+    /// Completes a submission when asked about it or a later one, and when the host's clock advances.
     #[default]
     Prompt,
-    /// Completes them when the host's clock moves on, however often it is asked.
+    /// Completes submissions only when the host's clock advances.
     Slow,
-    /// Takes the commands and never completes them.
+    /// Accepts the commands and never completes them.
     Silent,
     /// Refuses the commands.
     Failing,
 }
 
-/// A submission, by number. `None` for one that never completes.
+/// The number of a submission. `None` for one that never completes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ticket(Option<u64>);
 
-/// A submission that has not taken effect.
+/// A submission that has not taken effect yet.
 #[derive(Debug)]
 struct Waiting {
     number: u64,
-    /// When it came, on the host's clock.
+    /// When it was submitted, on the host's clock.
     submitted_us: u64,
     commands: Vec<Invalidation>,
 }
@@ -54,21 +54,21 @@ struct State {
     pointers: Pointers,
     entries: Entries,
     commands: Vec<Invalidation>,
-    /// In the order of their numbers.
+    /// In order of submission number.
     waiting: VecDeque<Waiting>,
-    /// Submissions accepted so far.
+    /// The number of submissions accepted so far.
     submissions: u64,
     behaviour: Behaviour,
 }
 
 impl State {
-    /// Has nothing of `domain` cached but pointers.
+    /// Drops everything cached for `domain` except table pointers.
     fn forget(&mut self, domain: DomainId) {
         self.cached.forget(domain, 0..=u64::MAX);
         self.entries.forget(domain, 0..=u64::MAX);
     }
 
-    /// Lets submissions take effect, the oldest first, for as long as `done` says.
+    /// Lets submissions take effect, oldest first, while `done` returns true.
     fn complete(&mut self, done: impl Fn(&Waiting) -> bool) {
         while self.waiting.front().is_some_and(&done) {
             let Some(waiting) = self.waiting.pop_front() else { break };
@@ -100,7 +100,7 @@ pub struct FakeIommu<'h> {
 }
 
 impl<'h> FakeIommu<'h> {
-    /// An IOMMU with every table format and address masks up to 18.
+    /// An IOMMU that supports every table format and address masks up to 18.
     pub fn new(host: &'h FakeHost) -> Self {
         Self::with_capabilities(
             host,
@@ -134,12 +134,12 @@ impl<'h> FakeIommu<'h> {
         Self { host, capabilities, state }
     }
 
-    /// The memory that it reads.
+    /// The memory that the fake reads, and whether it snoops.
     fn hardware(&self) -> Hardware<'h> {
         Hardware { host: self.host, snoops: self.capabilities.coherent }
     }
 
-    /// The state by now: what was submitted before the clock moved on has taken effect.
+    /// The current state: everything submitted before the clock last advanced has taken effect.
     fn state(&self) -> impl DerefMut<Target = State> {
         let now_us = self.host.now_us();
         let mut state = self.state.lock().expect("not poisoned");
@@ -147,24 +147,24 @@ impl<'h> FakeIommu<'h> {
         state
     }
 
-    /// Sets what happens to submissions.
+    /// Sets how submissions are treated.
     pub fn behave(&self, behaviour: Behaviour) {
         self.state().behaviour = behaviour;
     }
 
-    /// Takes the commands received so far, in order, whether or not they have taken effect.
+    /// Takes the commands received so far, in order, whether they have taken effect or not.
     pub fn take_commands(&self) -> Vec<Invalidation> {
         core::mem::take(&mut self.state().commands)
     }
 
-    /// Whether a translation of page `pfn` would be used without a walk.
+    /// Whether the IOMMU would translate page `pfn` without a walk.
     pub fn is_cached(&self, domain: DomainId, pfn: u64) -> bool {
         let state = self.state();
         state.cached.get(domain, pfn).is_some_and(|entry| entry.is_present()) || state.entries.is_cached(domain, pfn)
     }
 
-    /// Where a DMA by `device` to `iova` would land, if it is let through. What it uses stays cached until invalidated, and
-    /// so does what it found absent where the capabilities say that this may be.
+    /// The physical address that a DMA by `device` to `iova` reaches, if it is allowed. The translation stays cached
+    /// until it is invalidated. An absent entry is cached as well if the capabilities allow that.
     pub fn access(&self, device: SourceId, iova: Iova, rights: Rights) -> Option<PhysAddr> {
         let mut state = self.state();
         let (&domain, &(translation, _)) = state.domains.iter().find(|(_, (_, devices))| devices.contains(&device))?;
@@ -191,8 +191,9 @@ impl<'h> FakeIommu<'h> {
         entry.rights().allows(rights).then(|| PhysAddr::new(entry.phys().as_u64() + iova.page_offset()))
     }
 
-    /// Every page that `device` could reach by some address, with the rights: by the tables as they lie in memory, and by what is
-    /// cached. As (page of the address, page of memory). Of a device that passes through, none.
+    /// Every page that `device` could reach by some address with the given rights, through the tables in memory or
+    /// through cached entries. Each result is (page of the address, page of memory). Empty for a device that is passed
+    /// through.
     pub fn reachable(&self, device: SourceId, rights: Rights) -> Vec<(u64, u64)> {
         let state = self.state();
         let of = |(_, devices): &(Translation, Vec<SourceId>)| devices.contains(&device);
@@ -216,7 +217,7 @@ impl<'h> FakeIommu<'h> {
         reached.map(|(pfn, entry)| (*pfn, entry.phys().pfn())).collect()
     }
 
-    /// The leaves of the table at `table`, whose first entry translates page `first`.
+    /// Collects the leaves of the table at `table`, whose first entry translates page `first`.
     fn leaves(&self, table: PhysAddr, level: u32, first: u64, found: &mut Vec<(u64, EntryValue)>) {
         let Some(words) = self.host.hardware_page(table, self.capabilities.coherent) else { return };
         for (index, bits) in words.into_iter().enumerate() {
@@ -237,7 +238,8 @@ impl<'h> FakeIommu<'h> {
         }
     }
 
-    /// Walks the tables as they lie in memory, from the lowest one known on, and returns a 4 KiB view of the leaf.
+    /// Walks the tables in memory, starting at the lowest table with a cached pointer, and returns a 4 KiB view of the
+    /// leaf.
     fn walk(
         &self,
         (root, levels): (PhysAddr, u32),
@@ -274,7 +276,7 @@ impl<'h> FakeIommu<'h> {
     }
 }
 
-// SAFETY: it reaches no memory at all; `access` only tells what a device would reach.
+// SAFETY: it reaches no memory at all; `access` only reports what a device would reach.
 unsafe impl Iommu for FakeIommu<'_> {
     type Ticket = Ticket;
 
@@ -295,7 +297,7 @@ unsafe impl Iommu for FakeIommu<'_> {
         if matches!(state.behaviour, Behaviour::Silent | Behaviour::Failing) {
             return Err(AttachError::Queue(QueueError::Timeout(0)));
         }
-        // The flush that goes with it is waited for, and so is all that was submitted before.
+        // The flush that belongs to this is waited for, and so is everything submitted earlier.
         state.complete(|_| true);
         state.domains.remove(&domain).ok_or(AttachError::NoSuchDomain(domain))?;
         state.forget(domain);
@@ -341,7 +343,7 @@ unsafe impl Iommu for FakeIommu<'_> {
         Ok(Ticket(Some(number)))
     }
 
-    /// It never waits.
+    /// It never has to wait.
     fn try_submit_shared(&self, commands: &[Invalidation]) -> Result<Option<Ticket>, QueueError> {
         self.submit(commands).map(Some)
     }

@@ -1,4 +1,4 @@
-//! What the hardware must offer: domains, invalidation commands, and a way to see them done.
+//! What the hardware must offer: domains, invalidation commands, and a way to see that they have completed.
 
 #[cfg(any(feature = "fake", test))]
 pub mod fake;
@@ -12,77 +12,80 @@ use alloc::sync::Arc;
 use arrayvec::ArrayVec;
 use thiserror::Error;
 
-/// Commands that come one by one at most ([`Iommu::submit_each`]).
+/// The largest number of commands of one [`Iommu::submit_each`].
 pub const COMMANDS_MAX: usize = 64;
 
-/// A domain of translation: the tag of everything that the IOMMU caches.
+/// The id of a domain: the tag of everything that the IOMMU caches for it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct DomainId(pub u16);
 
-/// A PCI requester (bus 15:8, device 7:3, function 2:0): who is behind a DMA.
+/// The id of a PCI requester (bus 15:8, device 7:3, function 2:0): the source of a DMA.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SourceId(pub u16);
 
-/// What a domain's devices see.
+/// How the addresses of a domain's devices are translated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Translation {
-    /// Physical addresses, untranslated and unprotected.
+    /// Not at all: devices use physical addresses and are not restricted.
     PassThrough,
-    /// The second-level table at `root`.
+    /// By the second-level table at `root`.
     Tables {
-        /// The table page nearest the root.
+        /// The root table page.
         root: PhysAddr,
-        /// Levels of table: 3 (39-bit addresses) or 4 (48-bit).
+        /// The number of table levels: 3 (39-bit addresses) or 4 (48-bit).
         levels: u8,
     },
-    /// The rings of [`riommu`](crate::riommu).
+    /// By the rings of [`riommu`](crate::riommu).
     Rings {
-        /// The table of rings, in pages side by side.
+        /// The table of rings, in contiguous pages.
         device: PhysAddr,
     },
 }
 
-/// What this IOMMU can do. Constant for its life.
+/// What this IOMMU can do. It never changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Capabilities {
-    /// Whether tables of 3 levels (39-bit addresses) are understood.
+    /// Whether tables of 3 levels (39-bit addresses) are supported.
     pub three_level: bool,
-    /// Whether tables of 4 levels (48-bit addresses) are understood.
+    /// Whether tables of 4 levels (48-bit addresses) are supported.
     pub four_level: bool,
-    /// Whether a 2 MiB leaf is understood.
+    /// Whether 2 MiB leaves are supported.
     pub leaf_2m: bool,
-    /// Whether a 1 GiB leaf is understood.
+    /// Whether 1 GiB leaves are supported.
     pub leaf_1g: bool,
-    /// Largest address mask of a page-selective invalidation: it covers `2^mask` pages. `None`: only whole domains.
+    /// The largest address mask of a page-selective invalidation, which covers `2^mask` pages. `None` if only whole
+    /// domains can be invalidated.
     pub address_mask_max: Option<u8>,
-    /// Whether the walker snoops the CPU's caches. If not, entries must be flushed before it can see them.
+    /// Whether the walker snoops the CPU caches. If not, entries must be flushed before it can see them.
     pub coherent: bool,
     /// Whether absent entries may be cached, so that a map must invalidate too (VT-d caching mode).
     pub caches_absent: bool,
     /// Whether devices can be passed through untranslated.
     pub pass_through: bool,
-    /// Whether devices can go through the rings of [`riommu`](crate::riommu), whose addresses have 64 bits. No real IOMMU has them.
+    /// Whether devices can use the rings of [`riommu`](crate::riommu), which have 64-bit addresses. No real IOMMU
+    /// supports them.
     pub rings: bool,
-    /// Width of the widest address that devices can use, in bits. It may be less than what a table resolves.
+    /// The width of the addresses that devices can use, in bits. It may be less than what a table can translate.
     pub address_bits: u8,
-    /// Width of a physical address, in bits.
+    /// The width of a physical address, in bits.
     pub physical_bits: u8,
 }
 
 /// One invalidation command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Invalidation {
-    /// Page-selective (PSI): the `2^mask` pages from `first` on; `first` is aligned to them.
+    /// Page-selective (PSI): the `2^mask` pages from `first` on. `first` is a multiple of that size.
     Pages {
-        /// Whose translations.
+        /// The domain whose translations are dropped.
         domain: DomainId,
         /// The first page.
         first: Iova,
-        /// log2 of the number of pages, at most [`Capabilities::address_mask_max`]. 36 for all addresses of a ring, also where that
-        /// maximum is less.
+        /// log2 of the number of pages, at most [`Capabilities::address_mask_max`]. 36 stands for all addresses of a
+        /// ring, even if that maximum is less.
         mask: u8,
-        /// The invalidation hint: no table page went, so cached table pointers may stay. Without it all those on the way to
-        /// these pages go, of every level, whatever else they lead to.
+        /// The invalidation hint: no table page was removed, so cached table pointers may stay. Without the hint the
+        /// IOMMU drops all cached pointers on the path to these pages, at every level, even though they serve other
+        /// pages as well.
         leaf_only: bool,
     },
     /// Domain-selective (DSI), all levels.
@@ -91,29 +94,29 @@ pub enum Invalidation {
     Global,
 }
 
-/// The invalidation queue failed. No buffer may be returned on it (S11).
+/// A failure of the invalidation queue. No buffer may be returned after it (S11).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum QueueError {
     /// The hardware refused a descriptor.
     #[error("the IOMMU refused an invalidation descriptor")]
     Descriptor,
-    /// A device did not answer an invalidation of its own translations.
+    /// A device did not answer an invalidation of its own cached translations.
     #[error("a device did not answer an invalidation")]
     Device,
-    /// The wait was not answered within the time limit.
+    /// The invalidation did not complete within the time limit.
     #[error("the invalidation did not complete within {0} µs")]
     Timeout(u64),
-    /// A page-selective command that this IOMMU cannot express.
-    #[error("the IOMMU has no such invalidation")]
+    /// This IOMMU does not support the page-selective command.
+    #[error("the IOMMU does not support this invalidation")]
     Unsupported,
-    /// A design that said that it was strict did not wait for an invalidation.
+    /// A design that declares strict protection did not wait for an invalidation.
     #[error("the design has no proof that the device has lost the buffer")]
     Unproven,
     /// The driver halted the invalidation queue, for a suspend or a reboot, before this invalidation was done.
     #[error("the IOMMU's invalidation queue is halted")]
     Halted,
-    /// The invalidation was not asked for: a panic has left half changed what would have been needed for it.
+    /// The invalidation was not submitted: an earlier panic has left the state that it needs half changed.
     #[error("an earlier panic has left the bookkeeping half changed")]
     Panicked,
 }
@@ -128,8 +131,8 @@ pub enum AttachError {
     /// The domain id is not open.
     #[error("domain {} is not open", .0.0)]
     NoSuchDomain(DomainId),
-    /// The device is attached already.
-    #[error("device {:04x} is attached already", .0.0)]
+    /// The device is already attached.
+    #[error("device {:04x} is already attached", .0.0)]
     Attached(SourceId),
     /// The device is still in a domain of the previous owner of the IOMMU. It has to be reset and released first.
     #[error("device {:04x} still has the translations of a previous owner", .0.0)]
@@ -137,91 +140,98 @@ pub enum AttachError {
     /// The device is not attached to this domain.
     #[error("device {:04x} is not attached to this domain", .0.0)]
     NotAttached(SourceId),
-    /// Another call attaches or detaches the device, or closes its domain, and waits for the hardware.
+    /// Another call is attaching or detaching the device, or closing its domain, and waits for the hardware.
     #[error("device {:04x} is being attached or detached", .0.0)]
     Busy(SourceId),
-    /// The IOMMU cannot translate in that way.
-    #[error("the IOMMU has no such translation")]
+    /// The IOMMU does not support that kind of translation.
+    #[error("the IOMMU does not support this kind of translation")]
     Unsupported,
-    /// No memory for a context table, or for what is noted of domains and devices. Nothing has changed.
+    /// No memory for a context table, or for the records of domains and devices. Nothing has changed.
     #[error(transparent)]
     NoMemory(#[from] crate::platform::NoMemory),
-    /// The flush that must go with it failed.
+    /// The flush that the change needs failed.
     #[error(transparent)]
     Queue(#[from] QueueError),
 }
 
-/// All that the hardware must offer.
+/// The operations of the hardware.
 ///
-/// Implementations may be called from several CPUs and from interrupts at once. Every table entry that the caller has made
-/// visible through [`Platform::table_barrier`](crate::Platform::table_barrier) before [`submit`](Iommu::submit) is seen by
-/// the commands submitted.
+/// Implementations may be called from several CPUs and from interrupts at once. If the caller has made a table entry
+/// visible through [`Platform::table_barrier`](crate::Platform::table_barrier) before [`submit`](Iommu::submit), the
+/// submitted commands take it into account.
 ///
 /// # Safety
-/// Memory goes back to its owners on its word. Implementations promise that
-/// * a device reaches memory only through the domain that it is attached to, and nothing where it is attached to none;
-/// * [`open_domain`](Iommu::open_domain) hands out an id that is in use nowhere else, until [`close_domain`](Iommu::close_domain)
-///   has returned without error; then nothing of the domain is cached, and its tables are not read any more;
+/// Memory is given back to its owners because an implementation says so. An implementation promises that
+/// * a device reaches memory only through the domain that it is attached to, and nothing if it is attached to none;
+/// * [`open_domain`](Iommu::open_domain) returns an id that nothing else uses until
+///   [`close_domain`](Iommu::close_domain) has returned without error; from then on nothing of the domain is cached,
+///   and its tables are not read any more;
 /// * after [`detach`](Iommu::detach) has returned without error, the device reaches nothing;
-/// * [`is_done`](Iommu::is_done) says yes only where all commands of the submission have taken effect, and what a device had begun
-///   by the translations that they took away is over;
+/// * [`is_done`](Iommu::is_done) returns true only if all commands of the submission have taken effect, and all DMA
+///   that used the dropped translations is complete;
 /// * [`capabilities`](Iommu::capabilities) are those of the hardware, and never change.
 ///
-/// These hold after a panic in any of them, too.
+/// These promises also hold after a panic in any of the methods.
 pub unsafe trait Iommu: Send + Sync {
-    /// What [`submit`](Iommu::submit) hands out to be asked about later.
+    /// Identifies a submission in later calls.
     type Ticket: Copy + Send;
 
     /// What this IOMMU can do.
     fn capabilities(&self) -> Capabilities;
 
-    /// Opens a domain over `translation`, with no device in it. Its id is in no cache.
+    /// Opens a domain with the given `translation` and no devices. No cache holds anything for its id.
     ///
     /// # Errors
     /// [`AttachError::NoDomainId`], [`AttachError::Unsupported`], [`AttachError::NoMemory`].
     ///
     /// # Safety
-    /// At any time, the tables lead only to memory that is meant for the devices of the domain. No other domain has the same tables,
-    /// for an invalidation names one id. They stay allocated until [`close_domain`](Iommu::close_domain) has returned without error.
-    /// Under [`Translation::PassThrough`] all memory is meant for every device that is attached.
+    /// At any time, the tables lead only to memory that is intended for the devices of the domain. No other domain
+    /// uses the same tables, because an invalidation names one id. The tables stay allocated until
+    /// [`close_domain`](Iommu::close_domain) has returned without error. Under [`Translation::PassThrough`] all memory
+    /// is intended for every device that is attached.
     unsafe fn open_domain(&self, translation: Translation) -> Result<DomainId, AttachError>;
 
-    /// Detaches every device of the domain, flushes what the IOMMU has cached of it, and frees its id, in that order
-    /// (S10). Blocks until done.
+    /// Detaches every device of the domain, flushes everything cached for it, and frees its id, in that order (S10).
+    /// Blocks until done.
     ///
     /// # Errors
-    /// After [`AttachError::Queue`] and [`AttachError::Busy`] the id stays in use and the caller must keep the tables.
+    /// After [`AttachError::Queue`] and [`AttachError::Busy`] the id stays in use, and the caller must keep the
+    /// tables.
     ///
     /// # Safety
-    /// The caller has [opened](Iommu::open_domain) the domain, and not closed it since: the id may be another's by now.
+    /// The caller has [opened](Iommu::open_domain) the domain and not closed it since: after a close, the id may
+    /// belong to another domain.
     unsafe fn close_domain(&self, domain: DomainId) -> Result<(), AttachError>;
 
     /// Lets `device` reach memory through the domain.
     ///
     /// # Errors
-    /// [`AttachError::Attached`] where it has a domain already, [`AttachError::Busy`] where it is about to have one or to lose it,
-    /// [`AttachError::Inherited`] where that is one of a previous owner.
+    /// [`AttachError::Attached`] if the device is in a domain already; [`AttachError::Busy`] if another call is
+    /// attaching or detaching it; [`AttachError::Inherited`] if it is still in a domain of a previous owner of the
+    /// IOMMU.
     fn attach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError>;
 
-    /// Takes `device` out of the domain; when this returns, it reaches nothing. Blocks until done.
+    /// Removes `device` from the domain. When this returns, the device reaches nothing. Blocks until done.
     ///
     /// # Errors
-    /// After [`AttachError::Queue`] and [`AttachError::Busy`] the device must be assumed to reach memory still.
+    /// After [`AttachError::Queue`] and [`AttachError::Busy`] the device must be assumed to still reach memory.
     fn detach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError>;
 
-    /// Hands commands to the hardware and returns without waiting. May spin for room in the queue, for a bounded time.
+    /// Submits commands to the hardware and returns without waiting for them. May spin for room in the queue, for a
+    /// bounded time.
     ///
     /// # Errors
     /// A [`QueueError`]; some of the commands may have been executed.
     fn submit(&self, commands: &[Invalidation]) -> Result<Self::Ticket, QueueError>;
 
-    /// Hands commands to the hardware as [`submit`](Iommu::submit) does, or has them ride with those of other callers behind
-    /// one wait, perhaps a little later.
+    /// Submits commands as [`submit`](Iommu::submit) does, or combines them with the commands of other callers behind
+    /// one wait descriptor, perhaps a little later.
     ///
-    /// Polling [`is_done`](Iommu::is_done) drives progress: the caller polls until it is told. A caller that stops polling delays
-    /// no other. It may be called from interrupts that nest in any other call. A time limit counts from this call.
-    /// A ride may fail for another rider's sake: then nothing is known of the caller's own commands, which may be handed in
-    /// again by `submit`, where only their own errors hit them.
+    /// Polling [`is_done`](Iommu::is_done) drives progress: the caller polls until it gets an answer. A caller that
+    /// stops polling delays no other caller. This may be called from interrupts that nest inside any other call. A
+    /// time limit counts from this call. A shared submission can fail because of another caller's commands. The state
+    /// of the caller's own commands is then unknown. The caller may submit them again with `submit`, where only their
+    /// own errors affect them.
     ///
     /// # Errors
     /// Those of [`submit`](Iommu::submit).
@@ -229,9 +239,10 @@ pub unsafe trait Iommu: Send + Sync {
         self.submit(commands)
     }
 
-    /// Submits the commands as [`submit_shared`](Iommu::submit_shared) does if that needs no waiting, and returns `None` if it does; then the
-    /// caller submits them by that. It must not wait, for it is called inside a [walk](crate::Platform::walk) of software. The default
-    /// returns `None`: each unmap then submits after its walk, and needs a second one. Override it for speed.
+    /// Submits the commands as [`submit_shared`](Iommu::submit_shared) does, if that needs no waiting. Otherwise
+    /// returns `None`, and the caller calls `submit_shared`. This must not wait, because it is called inside a
+    /// software [walk](crate::Platform::walk). The default returns `None`: each unmap then submits after its walk, and
+    /// needs a second walk. Override it for speed.
     ///
     /// # Errors
     /// Those of [`submit`](Iommu::submit).
@@ -240,15 +251,16 @@ pub unsafe trait Iommu: Send + Sync {
         Ok(None)
     }
 
-    /// Hands in commands, at most [`COMMANDS_MAX`], as [`submit_shared`](Iommu::submit_shared) does where `shares`, and otherwise as
-    /// [`submit`](Iommu::submit) does. They come one by one, and are made anew for each attempt, so that the caller needs no list of them:
-    /// that would take a kilobyte of stack, and the default does have one. Override it where the stack is small, as it is in kernels.
+    /// Submits at most [`COMMANDS_MAX`] commands, as [`submit_shared`](Iommu::submit_shared) does if `shares` is true,
+    /// and otherwise as [`submit`](Iommu::submit) does. `commands` returns an iterator that makes the commands one by
+    /// one, and may be called again for another attempt, so the caller needs no list. The default collects them in a
+    /// list of its own, which takes a kilobyte of stack. Override it where stacks are small, as in kernels.
     ///
     /// # Errors
     /// Those of [`submit`](Iommu::submit).
     ///
     /// # Panics
-    /// If there are more.
+    /// If there are more commands than that.
     #[inline(never)]
     fn submit_each<C: ExactSizeIterator<Item = Invalidation>>(
         &self,
@@ -261,13 +273,13 @@ pub unsafe trait Iommu: Send + Sync {
         if shares { self.submit_shared(&list) } else { self.submit(&list) }
     }
 
-    /// Whether everything submitted under `ticket` has taken effect, in-flight DMA drained.
+    /// Whether everything submitted under `ticket` has taken effect and in-flight DMA has drained.
     ///
-    /// Tickets may be asked about in any order, late, or never. One that is asked about late may be told of a failure that was
-    /// another's, but never of a completion that was.
+    /// A caller may ask about tickets in any order, late, or never. A late question may return the failure of another
+    /// submission, but never the completion of another submission.
     ///
     /// # Errors
-    /// A [`QueueError`] where it never will.
+    /// A [`QueueError`] if it never will.
     fn is_done(&self, ticket: Self::Ticket) -> Result<bool, QueueError>;
 }
 

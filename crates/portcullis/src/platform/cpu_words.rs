@@ -1,4 +1,4 @@
-//! Words that each CPU has of its own, as the platform makes them.
+//! Per-CPU words, which the platform supplies.
 
 use super::per_cpu::index_of;
 use super::{Context, CpuHint, NoMemory, Padded, Platform};
@@ -6,28 +6,29 @@ use crate::platform::memory::try_slice;
 use crate::sync::AtomicU64;
 use alloc::boxed::Box;
 
-/// Words of each CPU.
+/// The number of words per CPU.
 pub const CPU_WORDS: usize = 8;
 
-/// Words that each CPU has of its own: a line of them for each.
+/// Per-CPU words: a line of words for each CPU.
 ///
-/// A word is changed either by [`Platform::add_here`] and [`Platform::exchange_at`] alone, so that a platform may do without a
-/// locked bus, or by locked instructions alone, as those of rings are, which have no CPU.
+/// A word is changed either only by [`Platform::add_here`] and [`Platform::exchange_at`], so that a platform can do
+/// without locked instructions, or only by locked instructions. The words of rings are of the second kind, because
+/// they belong to no CPU.
 ///
 /// # Safety
-/// Addresses are handed out by them. Implementations promise that [`word`](CpuWords::word) gives the same word for the same numbers at any
-/// time, and another for others.
+/// Address allocation depends on these words. An implementation promises that [`word`](CpuWords::word) always returns
+/// the same word for the same numbers, and different words for different numbers.
 pub unsafe trait CpuWords: Send + Sync {
-    /// How many lines there are: one at least.
+    /// The number of lines, at least one.
     fn lines(&self) -> usize;
 
     /// Word `word` of line `line`.
     ///
     /// # Panics
-    /// If there is none.
+    /// If there is no such word.
     fn word(&self, line: usize, word: usize) -> &AtomicU64;
 
-    /// The line of `cpu`. CPUs beyond those that the platform spoke of share others' lines.
+    /// The line of `cpu`. CPUs beyond the number that the platform reported share the lines of others.
     #[inline]
     fn line_of(&self, cpu: CpuHint) -> usize {
         index_of(cpu, self.lines())
@@ -47,20 +48,20 @@ impl WordLines {
         Self::with_lines(platform, platform.cpus().max(1) as usize, value)
     }
 
-    /// So many lines of words, all of them `value`.
+    /// `lines` lines of words, all set to `value`.
     pub(crate) fn with_lines<P: Platform>(platform: &P, lines: usize, value: u64) -> Result<Self, NoMemory> {
         let line = || Ok(Padded(core::array::from_fn(|_| AtomicU64::new(value))));
         try_slice(platform, Context::MaySleep, lines, line).map(Self)
     }
 
-    /// The words, a line for each CPU by its number.
+    /// The words, one line per CPU, indexed by CPU number.
     #[inline]
     pub const fn as_slice(&self) -> &[Padded<[AtomicU64; CPU_WORDS]>] {
         &self.0
     }
 }
 
-// SAFETY: they are elements of arrays.
+// SAFETY: the words are distinct elements of arrays.
 unsafe impl CpuWords for WordLines {
     #[inline]
     fn lines(&self) -> usize {

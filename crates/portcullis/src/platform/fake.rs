@@ -1,4 +1,5 @@
-//! A host for tests: counts what it lends, fails when told to, and shows walkers that do not snoop only what was flushed for them.
+//! A host for tests. It counts what it allocates, fails on request, and shows walkers that do not snoop only what was
+//! flushed for them.
 
 pub mod hooks;
 
@@ -14,13 +15,13 @@ use std::sync::{Arc, Mutex};
 use std::vec;
 use std::vec::Vec;
 
-/// A mutex that a model checker sees. Those that it does not see guard what no interleaving depends on.
+/// A mutex that the model checker knows. The other mutexes guard state on which no interleaving depends.
 #[cfg(loom)]
 pub(crate) use loom::sync::Mutex as CriticalMutex;
 #[cfg(not(loom))]
 pub(crate) use std::sync::Mutex as CriticalMutex;
 
-/// A lock of [`FakeHost`]. Taking one out of the order of [`LockClass`] is a panic.
+/// A lock of [`FakeHost`]. It panics if locks are not taken in the order of [`LockClass`].
 #[derive(Debug)]
 pub struct FakeLock<T>(LockClass, CriticalMutex<T>);
 
@@ -28,7 +29,7 @@ impl<T: Send> Lock<T> for FakeLock<T> {
     fn with<R>(&self, critical: impl FnOnce(&mut T) -> R) -> R {
         let held = HELD.with(|held| held.replace(Some(self.0)));
         assert!(held < Some(self.0), "a lock of class {:?} was taken inside one of class {held:?}", self.0);
-        /// Notes that the lock is let go, after a panic too.
+        /// Records the release of the lock, also after a panic.
         struct Outside(Option<LockClass>);
         impl Drop for Outside {
             fn drop(&mut self) {
@@ -40,13 +41,13 @@ impl<T: Send> Lock<T> for FakeLock<T> {
     }
 }
 
-/// A page as the processor aligns it.
+/// A page with the alignment that the processor requires.
 #[derive(Debug)]
-// Not under a model checker, whose stacks are too small to build one that is aligned.
+// Not aligned under the model checker: its stacks are too small to build an aligned page.
 #[cfg_attr(not(loom), repr(align(4096)))]
 struct AlignedFrame(Frame);
 
-/// A page of those that were lent side by side.
+/// One of the pages that were allocated together.
 #[derive(Clone, Debug)]
 struct LentFrame {
     all: Arc<[AlignedFrame]>,
@@ -61,22 +62,23 @@ impl core::ops::Deref for LentFrame {
     }
 }
 
-/// Lent pages by address. On the heap, so that they stay where they are; shared, so that none goes while it is walked.
+/// Allocated pages by address. They are on the heap so that they do not move, and shared so that none is freed during
+/// a walk.
 #[derive(Debug, Default)]
 struct Frames {
     lent: BTreeMap<u64, LentFrame>,
-    /// What a walker that does not snoop sees of each page of which something was flushed.
+    /// What a non-snooping walker sees of each page of which something was flushed.
     flushed: BTreeMap<u64, Box<[u64; ENTRIES]>>,
     next: u64,
     budget: Option<usize>,
-    /// Bytes lent, by address.
+    /// Pieces of memory from `allocate_bytes`, with their sizes, by address.
     bytes: BTreeMap<u64, u64>,
     watchers: Watchers,
-    /// A table page that went back too early (S4).
+    /// A table page that was freed too early (S4).
     freed_while_walked: Option<PhysAddr>,
 }
 
-/// Those that know whether hardware may still walk a table page.
+/// Callbacks that know whether hardware may still walk a table page.
 #[derive(Default)]
 struct Watchers(Vec<Arc<dyn Fn(PhysAddr) -> bool + Send + Sync>>);
 
@@ -93,7 +95,7 @@ std::thread_local! {
     static LOST: core::cell::Cell<usize> = const { core::cell::Cell::new(0) };
 }
 
-/// CPUs of a fake host.
+/// The number of CPUs of a fake host.
 pub const CPUS: u32 = if cfg!(loom) { 2 } else { 4 };
 
 #[cfg(not(loom))]
@@ -102,7 +104,7 @@ std::thread_local! {
     static CPU: core::cell::Cell<u32> = const { core::cell::Cell::new(0) };
     /// The class of the lock that this thread took last and still holds.
     static HELD: core::cell::Cell<Option<LockClass>> = const { core::cell::Cell::new(None) };
-    /// Walks of this thread, one in the other.
+    /// The nesting depth of walks on this thread.
     static WALKING: core::cell::Cell<usize> = const { core::cell::Cell::new(0) };
 }
 #[cfg(loom)]
@@ -111,18 +113,18 @@ loom::thread_local! {
     static CPU: core::cell::Cell<u32> = core::cell::Cell::new(0);
     /// The class of the lock that this thread took last and still holds.
     static HELD: core::cell::Cell<Option<LockClass>> = core::cell::Cell::new(None);
-    /// Walks of this thread, one in the other.
+    /// The nesting depth of walks on this thread.
     static WALKING: core::cell::Cell<usize> = core::cell::Cell::new(0);
 }
 
-/// Moves this thread to `cpu`, taken modulo [`CPUS`]. Threads start on the first.
+/// Moves this thread to `cpu`, modulo [`CPUS`]. Threads start on CPU 0.
 pub fn run_on(cpu: u32) {
     CPU.with(|here| here.set(cpu % CPUS));
 }
 
-/// Runs `handler` as an interrupt would. It may wait, although the code that it interrupts is inside a walk.
+/// Runs `handler` as an interrupt would. The handler may wait even if the interrupted code is inside a walk.
 pub fn interrupt(handler: impl FnOnce()) {
-    /// Goes back to what was interrupted, by a panic too.
+    /// Restores the interrupted state, also after a panic.
     struct Interrupted(usize);
     impl Drop for Interrupted {
         fn drop(&mut self) {
@@ -133,8 +135,8 @@ pub fn interrupt(handler: impl FnOnce()) {
     handler();
 }
 
-/// What [`lost_buffers`](crate::domain::lost_buffers) has counted on this thread, so that tests that run at the same time do not see
-/// each other's.
+/// The number of buffers that [`lost_buffers`](crate::domain::lost_buffers) has counted on this thread. Tests that run
+/// at the same time do not see each other's.
 pub fn lost_here() -> usize {
     LOST.get()
 }
@@ -145,22 +147,25 @@ pub(crate) fn buffers_lost(buffers: usize) {
 
 pub(crate) fn mapping_leaked() {
     if std::thread::panicking() {
-        // It is no mistake of the driver's.
+        // During a panic the drop is not a mistake of the driver.
         return;
     }
     LEAKED.set(LEAKED.get() + 1);
 }
 
-/// A fake host. Dropping it panics if, on this thread, a mapping was dropped without an unmap meanwhile, or if a table page came
-/// back while a [fake IOMMU](crate::iommu::fake::FakeIommu) could still walk it. Share it by reference: `&FakeHost` is a platform too.
-/// Asking for memory with a lock held is a panic. So is a wait for hardware within a walk of software, or with a lock held, but for that of
-/// a [central queue](LockClass::CentralFlushQueue).
+/// A fake host. Share it by reference: `&FakeHost` is a platform too.
 ///
-/// Its clock stands still until [`advance_us`](FakeHost::advance_us) is called or somebody spins (a microsecond a turn).
+/// Dropping it panics if, on this thread, a mapping was dropped without an unmap during its lifetime, or if a table
+/// page was freed while a [fake IOMMU](crate::iommu::fake::FakeIommu) could still walk it. It panics if memory is
+/// requested with a lock held. It also panics if the library waits for hardware inside a software walk, or with a lock
+/// held other than that of a [central queue](LockClass::CentralFlushQueue).
+///
+/// Its clock stands still except when [`advance_us`](FakeHost::advance_us) is called, or when a caller spins (one
+/// microsecond per iteration).
 #[derive(Debug)]
 pub struct FakeHost {
     frames: Mutex<Frames>,
-    /// Physical addresses are those of this process.
+    /// Physical addresses are addresses of this process.
     of_process: bool,
     now_us: AtomicU64,
     wait_us_max: AtomicU64,
@@ -168,21 +173,21 @@ pub struct FakeHost {
     leaked_before: usize,
 }
 
-/// The walks that go on.
+/// The running walks.
 #[derive(Debug, Default)]
 struct Walks {
     era: u64,
-    /// In which era each of those that go on has begun.
+    /// The era in which each running walk began.
     begun: Vec<u64>,
-    /// The host is one that cannot tell when they are over.
+    /// The host pretends that it cannot tell when walks have ended.
     are_untold: bool,
 }
 
-/// What a walker that does not snoop finds where nothing was flushed: what the last owner of the page may have left there.
-/// At any level but the last it is a large leaf, whose memory is out of the way of what tests use.
+/// What a non-snooping walker finds where nothing was flushed: data that a previous owner of the page may have left.
+/// At any level but the last it reads as a large leaf, to memory outside the range that tests use.
 const UNFLUSHED: u64 = 1 << 47 | 1 << 7 | 3;
 
-/// Where fake table pages start, out of the way of the addresses that tests use for buffers.
+/// Where fake table pages start, outside the range of addresses that tests use for buffers.
 const FRAMES_BASE: u64 = 1 << 40;
 
 impl Default for FakeHost {
@@ -200,30 +205,30 @@ impl Default for FakeHost {
 }
 
 impl FakeHost {
-    /// A host whose physical addresses are those of this process: pages lie where they say, and memory is [copied](CopyMemory). So what is
-    /// mapped has to be there.
+    /// A host whose physical addresses are addresses of this process: pages lie at the addresses they report, and
+    /// memory is really [copied](CopyMemory). Mapped memory must therefore exist.
     pub fn of_process() -> Self {
         let mut host = Self::default();
         host.of_process = true;
         host
     }
 
-    /// From now on cannot tell when walks are over.
+    /// From now on the host cannot tell when walks have ended.
     pub fn tell_no_walks(&self) {
         self.walks.lock().expect("not poisoned").are_untold = true;
     }
 
-    /// From now on waits for an invalidation for so long at most.
+    /// From now on the library waits at most this long for an invalidation.
     pub fn limit_waits(&self, us: u64) {
         self.wait_us_max.store(us, Ordering::Relaxed);
     }
 
-    /// From now on lends at most `pages` table pages more.
+    /// From now on the host allocates at most `pages` more table pages.
     pub fn limit_frames(&self, pages: usize) {
         self.frames.lock().expect("not poisoned").budget = Some(pages);
     }
 
-    /// Lends pages side by side, all or none.
+    /// Allocates contiguous pages, all or none.
     fn lend(&self, count: usize) -> Result<PhysAddr, NoMemory> {
         let mut frames = self.frames.lock().expect("not poisoned");
         if let Some(budget) = &mut frames.budget {
@@ -240,35 +245,37 @@ impl FakeHost {
         Ok(PhysAddr::new(first))
     }
 
-    /// Table pages lent and not yet back.
+    /// The number of table pages that are allocated.
     pub fn frames_lent(&self) -> usize {
         self.frames.lock().expect("not poisoned").lent.len()
     }
 
-    /// Pieces of memory lent by [`allocate_bytes`](Platform::allocate_bytes) and not yet back.
+    /// The number of pieces of memory from [`allocate_bytes`](Platform::allocate_bytes) that have not been freed.
     pub fn bytes_lent(&self) -> usize {
         self.frames.lock().expect("not poisoned").bytes.len()
     }
 
-    /// Has `watcher` asked of each table page that goes back whether hardware may still walk it.
+    /// Registers `watcher`, which is asked about each freed table page: whether hardware may still walk it.
     ///
-    /// Not under a model checker: there each look at what the watcher looks at is another place to switch threads.
+    /// Not available under the model checker, where every access of the watcher would be one more point to switch
+    /// threads.
     #[cfg(not(loom))]
     pub(crate) fn watch_frees(&self, watcher: Arc<dyn Fn(PhysAddr) -> bool + Send + Sync>) {
         self.frames.lock().expect("not poisoned").watchers.0.push(watcher);
     }
 
-    /// A table page that went back to this host while hardware could still walk it (S4), if there was one. A test that does not ask
-    /// fails when the host is dropped.
+    /// Returns a table page that was freed while hardware could still walk it (S4), if there was one. If a test does
+    /// not take it, dropping the host panics.
     pub fn take_freed_while_walked(&self) -> Option<PhysAddr> {
         self.frames.lock().expect("not poisoned").freed_while_walked.take()
     }
 
-    /// The first entry of a lent table page that would tell a walker that does not snoop something else than it tells one that
-    /// does: the page, and the number of the entry. While no map or unmap is under way, and only such walkers are served, there is none.
+    /// The first entry of an allocated table page that means something else to a non-snooping walker than to a
+    /// snooping one: the page, and the index of the entry. There is none while no map or unmap is running, if all
+    /// walkers are non-snooping.
     pub fn unflushed(&self) -> Option<(PhysAddr, usize)> {
         let frames = self.frames.lock().expect("not poisoned");
-        // Hardware ignores the upper bits of an entry, and all of one that grants nothing.
+        // Hardware ignores the upper bits of an entry, and every bit of an entry that grants no rights.
         let seen = |bits: u64| {
             let value = EntryValue::from_bits(bits);
             value.is_present().then(|| (value.phys(), value.rights(), value.is_large()))
@@ -280,12 +287,13 @@ impl FakeHost {
         })
     }
 
-    /// Lets time pass.
+    /// Advances the clock.
     pub fn advance_us(&self, us: u64) {
         self.now_us.fetch_add(us, Ordering::Relaxed);
     }
 
-    /// The table page at `phys` as hardware that snoops, or does not, sees it now. `None` if no page is lent there.
+    /// The contents of the table page at `phys` as hardware sees them now; `snoops` says whether that hardware snoops.
+    /// `None` if no page is allocated there.
     pub fn hardware_page(&self, phys: PhysAddr, snoops: bool) -> Option<Vec<u64>> {
         let frames = self.frames.lock().expect("not poisoned");
         if !snoops && frames.lent.contains_key(&phys.as_u64()) {
@@ -294,12 +302,13 @@ impl FakeHost {
             );
         }
         let frame = frames.lent.get(&phys.as_u64()).cloned();
-        // As in `hardware_read`.
+        // For the reason given in `hardware_read`.
         drop(frames);
         frame.map(|frame| frame.iter().map(Entry::load_bits).collect())
     }
 
-    /// The word at `phys` as hardware sees it now that snoops, or does not. `None` where no table page is lent (a walk into a freed page).
+    /// The word at `phys` as hardware sees it now; `snoops` says whether that hardware snoops. `None` if no table page
+    /// is allocated there (a walk into a freed page).
     pub fn hardware_read(&self, phys: PhysAddr, snoops: bool) -> Option<u64> {
         let page = phys.as_u64() & !(PAGE_SIZE - 1);
         let index = (phys.page_offset() / 8) as usize;
@@ -308,14 +317,14 @@ impl FakeHost {
             return Some(frames.flushed.get(&page).map_or(UNFLUSHED, |page| page[index]));
         }
         let frame = frames.lent.get(&page).cloned();
-        // Under loom every use of an entry may switch threads, so no other lock may be held then.
+        // Under loom every use of an entry may switch threads, so no other lock may be held at this point.
         drop(frames);
         frame.map(|frame| frame[index].load_bits())
     }
 }
 
-// SAFETY: pages lie on the heap and are kept in `lent` until they are freed, so they neither move nor have another user; they are zeroed when
-// made.
+// SAFETY: pages lie on the heap and are kept in `lent` until they are freed, so they do not move and have no other
+// user; they are zeroed when they are made.
 unsafe impl Platform for FakeHost {
     type Lock<T: Send> = FakeLock<T>;
     type CpuWords = WordLines;
@@ -340,22 +349,22 @@ unsafe impl Platform for FakeHost {
         self.allocate(context, || self.lend(count))
     }
 
-    /// A panic with a lock held, and where the library says that it may sleep within a walk.
+    /// Panics if a lock is held, or if the library allows sleeping inside a walk.
     fn allocate<R>(&self, context: Context, allocate: impl FnOnce() -> R) -> R {
-        assert_eq!(HELD.with(core::cell::Cell::get), None, "memory is asked for with a lock held");
-        assert!(context == Context::Atomic || WALKING.with(core::cell::Cell::get) == 0, "a walk may not sleep");
+        assert_eq!(HELD.with(core::cell::Cell::get), None, "memory is requested with a lock held");
+        assert!(context == Context::Atomic || WALKING.with(core::cell::Cell::get) == 0, "a walk must not sleep");
         allocate()
     }
 
     unsafe fn frame(&self, frame: PhysAddr) -> &Frame {
         let frames = self.frames.lock().expect("not poisoned");
         let page: *const Frame = &**frames.lent.get(&frame.as_u64()).expect("a table page that is not lent was used");
-        // SAFETY: the page does not move or go before `free_frame`, which the caller promises not to call meanwhile.
+        // SAFETY: the page stays until `free_frame`, which the caller promises not to call meanwhile.
         unsafe { &*page }
     }
 
     unsafe fn free_frame(&self, frame: PhysAddr) {
-        // Not with the lock held: a watcher has locks of its own, with which others ask for frames.
+        // Called without the lock: a watcher takes locks of its own, and holders of those may ask for frames.
         let watchers = self.frames.lock().expect("not poisoned").watchers.0.clone();
         let is_walked = watchers.iter().any(|watcher| watcher(frame));
         let mut frames = self.frames.lock().expect("not poisoned");
@@ -367,7 +376,7 @@ unsafe impl Platform for FakeHost {
         assert!(freed.is_some(), "table page {frame} was freed twice");
     }
 
-    /// The lowest place that is free. As in `kmalloc`, nothing is smaller than 8 bytes.
+    /// Returns the lowest free place. As in `kmalloc`, no piece is smaller than 8 bytes.
     fn allocate_bytes(&self, bytes: u64, below: PhysAddr) -> Result<PhysAddr, NoMemory> {
         let mut frames = self.frames.lock().expect("not poisoned");
         let size = bytes.checked_next_power_of_two().ok_or(NoMemory)?.max(8);
@@ -404,7 +413,7 @@ unsafe impl Platform for FakeHost {
             return;
         }
         let seen = flushed.entry(*phys).or_insert_with(|| Box::new([UNFLUSHED; ENTRIES]));
-        // Whole cache lines go, as `clflush` does: eight entries each.
+        // Whole cache lines are flushed, as by `clflush`: eight entries each.
         let first = (start as usize - frame.as_ptr() as usize) / core::mem::size_of::<Entry>();
         for index in first & !7..(first + entries.len()).next_multiple_of(8) {
             seen[index] = frame[index].load_bits();
@@ -422,12 +431,12 @@ unsafe impl Platform for FakeHost {
             walks.begun.push(era);
             era
         };
-        /// Ends the walk, by a panic too.
+        /// Ends the walk, also after a panic.
         struct Walk<'w>(&'w CriticalMutex<Walks>, u64);
         impl Drop for Walk<'_> {
             fn drop(&mut self) {
                 let mut walks = self.0.lock().expect("not poisoned");
-                // Any of that era stands for this one.
+                // Any walk of that era can stand for this one.
                 let at = walks.begun.iter().position(|begun| *begun == self.1).expect("this one has begun");
                 walks.begun.swap_remove(at);
                 WALKING.with(|walking| walking.set(walking.get() - 1));
@@ -457,7 +466,7 @@ unsafe impl Platform for FakeHost {
         self.wait_us_max.load(Ordering::Relaxed)
     }
 
-    /// A panic within a walk, and with a lock held, which would mask interrupts.
+    /// Panics inside a walk, and with a lock held, because a lock would mask interrupts.
     fn pause(&self, wait: Wait) {
         assert_eq!(WALKING.with(core::cell::Cell::get), 0, "{wait:?} is waited for within a walk");
         let held = HELD.with(core::cell::Cell::get).filter(|held| *held != LockClass::CentralFlushQueue);
@@ -468,7 +477,7 @@ unsafe impl Platform for FakeHost {
     }
 }
 
-// SAFETY: physical addresses are pointers, where `copies` shows this; devices are a part of the program.
+// SAFETY: physical addresses are pointers on every host whose `copies` returns this; devices are part of the program.
 unsafe impl CopyMemory for FakeHost {
     unsafe fn copy(&self, from: PhysAddr, to: PhysAddr, len: u64) {
         let (from, to) = (pointer(from).cast_const(), pointer(to));
@@ -482,7 +491,7 @@ unsafe impl CopyMemory for FakeHost {
     }
 }
 
-/// Where a byte of a host [of this process](FakeHost::of_process) is.
+/// The byte at an address of a host [of this process](FakeHost::of_process).
 fn pointer(at: PhysAddr) -> *mut u8 {
     core::ptr::with_exposed_provenance_mut(at.as_u64() as usize)
 }

@@ -1,4 +1,4 @@
-//! Memory that may not be there.
+//! Fallible memory allocation.
 
 use super::{Context, NoMemory, Platform};
 use alloc::boxed::Box;
@@ -6,40 +6,41 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::mem::MaybeUninit;
 
-/// A vector with room for `capacity`, and with nothing in it.
+/// An empty vector with capacity for `capacity` values.
 pub(crate) fn try_reserve<T, P: Platform>(platform: &P, context: Context, capacity: usize) -> Result<Vec<T>, NoMemory> {
     try_reserve_by(|allocate| platform.allocate(context, allocate), capacity)
 }
 
-/// The same, where `host` tells the host that the global allocator is asked, and runs what asks it.
+/// Reserves as `try_reserve` does. `host` tells the host that the global allocator is about to be called, and runs the
+/// call.
 pub(crate) fn try_reserve_by<T>(host: impl FnOnce(&mut dyn FnMut()), capacity: usize) -> Result<Vec<T>, NoMemory> {
     let (mut all, mut reserved) = (Vec::new(), Err(NoMemory));
     host(&mut || reserved = all.try_reserve_exact(capacity).map_err(|_| NoMemory));
     reserved.map(|()| all)
 }
 
-/// Adds to a list for which room was made before. It never grows that: so it asks for no memory, perhaps with a lock held, and takes none of
-/// the stack that this would.
+/// Pushes to a list that already has the capacity. It never grows the list, so it allocates nothing, perhaps with a
+/// lock held, and needs none of the stack that allocating takes.
 ///
 /// # Panics
 /// If there is no room.
 #[inline]
 pub(crate) fn push_within<T>(to: &mut Vec<T>, value: T) {
-    assert!(to.len() < to.capacity(), "room was made before");
+    assert!(to.len() < to.capacity(), "the list has no room left");
     to.push(value);
 }
 
-/// The same at the end of a queue.
+/// Pushes to the back of a queue in the same way.
 ///
 /// # Panics
 /// If there is no room.
 #[inline]
 pub(crate) fn push_back_within<T>(to: &mut VecDeque<T>, value: T) {
-    assert!(to.len() < to.capacity(), "room was made before");
+    assert!(to.len() < to.capacity(), "the list has no room left");
     to.push_back(value);
 }
 
-/// A vector of `count` of what `make` makes.
+/// A vector of `count` values from `make`.
 pub(crate) fn try_fill<T, P: Platform>(
     platform: &P,
     context: Context,
@@ -53,7 +54,7 @@ pub(crate) fn try_fill<T, P: Platform>(
     Ok(all)
 }
 
-/// A box of so many of what `make` makes, each of which is made there.
+/// A boxed slice of `count` values from `make`, each made in place.
 pub(crate) fn try_slice<T, P: Platform>(
     platform: &P,
     context: Context,
@@ -67,27 +68,27 @@ pub(crate) fn try_slice<T, P: Platform>(
     Ok(all.into_boxed_slice())
 }
 
-/// `Box::new` that reports exhaustion.
+/// A fallible `Box::new`.
 pub(crate) fn try_box<T, P: Platform>(platform: &P, context: Context, value: T) -> Result<Box<T>, NoMemory> {
     Ok(boxed(try_reserve(platform, context, 1)?, value))
 }
 
-/// A box with room for a value, which is not moved there.
+/// A box with uninitialized memory for a value, so that the value is made in place.
 pub(crate) fn try_room<T, P: Platform>(platform: &P, context: Context) -> Result<Box<MaybeUninit<T>>, NoMemory> {
     let mut room = try_reserve::<MaybeUninit<T>, P>(platform, context, 1)?;
-    // SAFETY: reserved, and room may be of any bytes.
+    // SAFETY: the capacity was reserved, and `MaybeUninit` may hold any bytes.
     unsafe { room.set_len(1) };
     Ok(of_one(room))
 }
 
-/// Moves `value` into `room`, which is for one value exactly.
+/// Moves `value` into `room`, whose capacity is exactly one value.
 pub(crate) fn boxed<T>(mut room: Vec<T>, value: T) -> Box<T> {
     debug_assert!(room.is_empty());
     push_within(&mut room, value);
     of_one(room)
 }
 
-/// The memory of a vector of one value.
+/// Turns a vector of one value into a box.
 fn of_one<T>(room: Vec<T>) -> Box<T> {
     assert_eq!(room.len(), 1);
     let slice: Box<[T]> = room.into_boxed_slice();
@@ -95,30 +96,31 @@ fn of_one<T>(room: Vec<T>) -> Box<T> {
     unsafe { Box::from_raw(Box::into_raw(slice).cast::<T>()) }
 }
 
-/// Memory that something under a lock may want: made while no lock is held, for host allocators may take their time.
+/// Memory that code under a lock may need. It is allocated while no lock is held, because the host's allocator may be
+/// slow.
 pub(crate) struct Spare<M> {
     made: Option<M>,
-    /// How much that is for.
+    /// The amount that it was made for.
     amount: usize,
-    /// It was asked for, and not there.
+    /// Memory was needed and was not available.
     is_wanting: bool,
 }
 
 impl<M> Spare<M> {
-    /// What was made already, for an amount of one.
+    /// Memory that is already allocated, for an amount of one.
     pub(crate) const fn of(made: M) -> Self {
         Self { made: Some(made), amount: 1, is_wanting: false }
     }
 
-    /// Nothing is spare: what needs memory fails.
+    /// No memory: code that needs some fails.
     pub(crate) const fn none() -> Self {
         Self { made: None, amount: 0, is_wanting: false }
     }
 
-    /// The memory that was made for this amount.
+    /// Takes the memory, which must have been made for this amount.
     ///
     /// # Errors
-    /// [`NoMemory`] where nothing was made yet, or for another amount; that is noted.
+    /// [`NoMemory`] if there is none, or if it was made for another amount; the need is recorded.
     #[cold]
     pub(crate) fn take(&mut self, amount: usize) -> Result<M, NoMemory> {
         let made = if self.amount == amount { self.made.take() } else { None };
@@ -128,7 +130,8 @@ impl<M> Spare<M> {
     }
 }
 
-/// Runs `act`, in which locks are held, as often as it finds that it needs memory; between that it has `make` make it.
+/// Runs `act`, which takes locks. If `act` finds that it needs memory, allocates it with `make` while no lock is held,
+/// and runs `act` again.
 ///
 /// # Errors
 /// Those of `act` and `make`.
@@ -149,23 +152,23 @@ pub(crate) fn with_spare<M, R, E: From<NoMemory>>(
     }
 }
 
-/// Moves what `all` has into `larger`, if that has more room; then `larger` has what `all` was.
+/// Moves the values of `all` into `larger` if that has the larger capacity, and swaps the two.
 pub(crate) fn move_into<T>(all: &mut Vec<T>, larger: &mut Vec<T>) {
     if larger.capacity() > all.capacity() {
-        assert!(larger.capacity() - larger.len() >= all.len(), "it is empty");
+        assert!(larger.capacity() - larger.len() >= all.len(), "the larger list has no room");
         larger.append(all);
         core::mem::swap(all, larger);
     }
 }
 
-/// A block of values for a list of such, and a list with more room where the old one is full.
+/// A block of values to be added to a list of blocks, with a larger list in case the old one is full.
 pub(crate) struct Block<T> {
     block: Vec<T>,
     larger: Vec<Vec<T>>,
 }
 
 impl<T> Block<T> {
-    /// A block of `len` values, and room for `blocks` such blocks.
+    /// A block of `len` values, and a list with capacity for `blocks` blocks.
     pub(crate) fn new<P: Platform>(
         platform: &P,
         context: Context,
@@ -175,12 +178,12 @@ impl<T> Block<T> {
         Ok(Self { block: try_reserve(platform, context, len)?, larger: try_reserve(platform, context, blocks)? })
     }
 
-    /// How many blocks the next one is to have room for: more than the list has, where that is full.
+    /// The capacity that the next [`Block`] must bring for the list: 0 if the list is not full.
     pub(crate) fn room_wanted(blocks: &Vec<Vec<T>>) -> usize {
         if blocks.len() < blocks.capacity() { 0 } else { (2 * blocks.len()).max(4) }
     }
 
-    /// Adds it to the list that has asked for it.
+    /// Adds the block to the list that needed it.
     pub(crate) fn add_to(mut self, blocks: &mut Vec<Vec<T>>) {
         move_into(blocks, &mut self.larger);
         push_within(blocks, self.block);

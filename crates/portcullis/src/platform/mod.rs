@@ -1,4 +1,4 @@
-//! What a host must supply: locks, table pages, time and a hint of the CPU.
+//! What a host must supply: locks, memory for tables, time, and a hint of the current CPU.
 
 #[cfg(any(feature = "fake", test))]
 pub mod fake;
@@ -23,42 +23,47 @@ use thiserror::Error;
 #[error("the host has no memory left for protection tables")]
 pub struct NoMemory;
 
-/// The host cannot read memory that it has not lent.
+/// The host cannot read memory that it did not allocate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[error("the host cannot read memory of another owner")]
 pub struct Unreadable;
 
-/// How long an invalidation is waited for, in microseconds, on a host that does not [say otherwise](Platform::wait_us_max).
+/// How long the library waits for an invalidation, in microseconds, on a host that does not set [another
+/// limit](Platform::wait_us_max).
 pub const INVALIDATION_TIMEOUT_US: u64 = 1_000_000;
 
-/// The smallest limit of a wait, in microseconds. A commit that shares a submission may wait almost this long for the others.
+/// The smallest limit of a wait, in microseconds. A commit whose commands share a submission with others may wait
+/// almost this long for them.
 pub const WAIT_US_LEAST: u64 = 1_000;
 
 /// Whether the host may sleep to find memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Context {
-    /// It may: a domain is opened or closed, a device attached, memory reserved. No lock is held.
+    /// The host may sleep: a domain is being opened or closed, a device attached, or memory reserved. The library
+    /// holds no lock.
     MaySleep,
-    /// It may not: maps, unmaps, commits and ticks come from any context. No lock of the library is held.
+    /// The host must not sleep: maps, unmaps, commits and ticks come from any context. The library holds no lock.
     Atomic,
 }
 
-/// A lock that the platform made.
+/// A lock of the platform.
 pub trait Lock<T>: Send + Sync {
     /// Runs `critical` with the lock held.
     ///
-    /// Interrupts that may use the same lock must be masked meanwhile: maps and unmaps run in them.
+    /// The implementation must mask every interrupt in which maps or unmaps can run, because they may take the same
+    /// lock.
     ///
     /// # Panics
-    /// If an earlier `critical` has panicked, unless the host has stopped by then: what is protected may be half changed.
+    /// If an earlier `critical` panicked, unless the host has stopped by then: the protected value may be half
+    /// changed.
     fn with<R>(&self, critical: impl FnOnce(&mut T) -> R) -> R;
 }
 
-/// What a lock protects. Locks are taken in this order, never the other way round.
+/// What a lock protects. Locks are always taken in this order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum LockClass {
-    /// A domain-wide queue of unmaps. The designs that have one hold its lock while the hardware works, as the systems do that they are taken
-    /// from.
+    /// The queue of unmaps of a whole domain. Designs that have such a queue hold its lock while the hardware works,
+    /// as the systems they are taken from do.
     CentralFlushQueue,
     /// The queue of a CPU in which unmaps wait for their flush.
     FlushQueue,
@@ -66,18 +71,18 @@ pub enum LockClass {
     Attachment,
     /// The invalidation queue of an IOMMU.
     InvalidationQueue,
-    /// What belongs to a domain as a whole: all that a map or unmap does, where a design does it under one lock; table pages that
-    /// wait to go back to the host.
+    /// State of a domain as a whole: everything that a map or unmap does, in designs that use a single lock, and the
+    /// table pages that wait to be freed.
     Domain,
-    /// The magazines of a CPU.
+    /// The magazines of one CPU.
     Magazine,
-    /// The magazines that CPUs exchange.
+    /// The depot, through which CPUs exchange magazines.
     Depot,
     /// The central part of an IOVA allocator.
     IovaAllocator,
-    /// The table of a domain, or a page of it, where a design has a lock for that.
+    /// The table of a domain, or one of its pages, in designs that lock it.
     Table,
-    /// The table pages that a domain keeps for maps that find none at the host.
+    /// The reserve of table pages that a domain keeps for maps that get no memory from the host.
     TableReserve,
 }
 
@@ -88,7 +93,7 @@ pub enum Wait {
     Invalidation,
     /// Room in the invalidation queue.
     QueueRoom,
-    /// A register to take the state that was asked for.
+    /// A register to reach the requested state.
     Register,
 }
 
@@ -97,231 +102,238 @@ pub enum Wait {
 pub enum Phase {
     /// Choosing an address.
     IovaAllocate,
-    /// Finding the mapping that is to go.
+    /// Finding the mapping to remove.
     IovaFind,
-    /// Giving an address back.
+    /// Freeing an address.
     IovaFree,
     /// Writing or clearing translations.
     Table,
-    /// Taking translations out of the hardware, or queueing them for it.
+    /// Invalidating translations in the hardware, or queueing them for it.
     Invalidate,
     /// Everything else.
     Other,
 }
 
-/// A step of the protection layer, announced to [`Platform::probe`] just before it is taken.
+/// A step of the protection layer. [`Platform::probe`] is called with it just before it is taken.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Step {
-    /// What follows belongs to this phase. Costs nothing itself.
+    /// The following steps belong to this phase. The step itself costs nothing.
     Enter(Phase),
     /// A map begins.
     Map,
     /// An unmap begins.
     Unmap,
-    /// A search goes on from node to node of a tree, or of a list of free segments. Announced once, when it has ended.
+    /// A search has visited nodes of a tree, or of a list of free segments. Reported once, at its end.
     TreeSearch {
-        /// How many nodes it passed.
+        /// The number of nodes visited.
         nodes: u64,
     },
-    /// A tree is descended to find a node.
+    /// A tree is searched for a node.
     TreeFind,
-    /// A node goes into a tree.
+    /// A node is inserted into a tree.
     TreeInsert,
-    /// A node leaves a tree.
+    /// A node is removed from a tree.
     TreeErase,
-    /// An address is taken off a list or out of a magazine.
+    /// An address is taken from a list or a magazine.
     ListPop,
-    /// An address is put on a list or into a magazine.
+    /// An address is put into a list or a magazine.
     ListPush,
     /// A magazine is exchanged for another.
     DepotExchange,
-    /// A range is looked up in a hash table.
+    /// A hash table is searched for a range.
     HashFind,
-    /// A part of a segment of addresses is cut off.
+    /// A segment of addresses is split.
     SegmentSplit,
-    /// Two neighbouring segments of addresses become one.
+    /// Two adjacent segments of addresses are joined.
     SegmentJoin,
     /// Pages are taken from a window and marked.
     WindowTake,
     /// A mapping in a window is claimed by the mark of its first page.
     WindowClaim,
-    /// Pages of a window come back to it.
+    /// Pages go back to their window.
     WindowReturn,
-    /// A map has its place in a chunk: it goes a shorter way than [`Map`](Step::Map).
+    /// A map takes its pages from a chunk. This path is shorter than that of [`Map`](Step::Map).
     ChunkMap,
-    /// An unmap has its mapping in a chunk: likewise.
+    /// An unmap finds its mapping in a chunk. This path is shorter than that of [`Unmap`](Step::Unmap).
     ChunkUnmap,
-    /// The cursor of a stream is moved on.
+    /// The cursor of a stream is advanced.
     ChunkTake,
-    /// `entries` neighbouring entries of a chunk are written, where the chunk has them: nothing is walked, nothing is looked for.
+    /// `entries` adjacent entries of a chunk are written. The chunk knows where they are: no table is walked or
+    /// searched.
     ChunkWrite {
-        /// How many.
+        /// The number of entries.
         entries: usize,
     },
-    /// The table of a chunk is looked up by an address in it.
+    /// The table of a chunk is found by an address in it.
     ChunkFind,
-    /// `entries` neighbouring entries of a chunk are cleared.
+    /// `entries` adjacent entries of a chunk are cleared.
     ChunkClear {
-        /// How many.
+        /// The number of entries.
         entries: usize,
     },
     /// Pages of a chunk are spent.
     ChunkReturn,
     /// Entries are taken from the tail of a ring.
     RingTake {
-        /// How many.
+        /// The number of entries.
         entries: usize,
     },
     /// Entries of a ring are written.
     RingWrite {
-        /// How many.
+        /// The number of entries.
         entries: usize,
     },
-    /// A ring is looked up by an address of it.
+    /// A ring is found by one of its addresses.
     RingFind,
     /// Entries of a ring are made invalid.
     RingClear {
-        /// How many.
+        /// The number of entries.
         entries: usize,
     },
     /// Entries of a ring are made free.
     RingReturn {
-        /// How many.
+        /// The number of entries.
         entries: usize,
     },
-    /// `entries` neighbouring entries of a translation table are read, to see whether anybody has their pages.
+    /// `entries` adjacent entries of a translation table are read, to see whether their pages are in use.
     TableScan {
-        /// How many.
+        /// The number of entries.
         entries: usize,
     },
-    /// A translation table is walked down.
+    /// A translation table is walked.
     TableWalk {
-        /// How many levels it has. The walk may end at a large leaf before the last.
+        /// The number of levels of the table. The walk may end early, at a large leaf.
         levels: u8,
     },
-    /// `entries` neighbouring entries of a translation table are written.
+    /// `entries` adjacent entries of a translation table are written.
     TableWrite {
-        /// How many.
+        /// The number of entries.
         entries: usize,
     },
     /// A mapping is claimed by the mark in its first entry.
     TableClaim,
-    /// `entries` neighbouring entries of a translation table are cleared.
+    /// `entries` adjacent entries of a translation table are cleared.
     TableClear {
-        /// How many.
+        /// The number of entries.
         entries: usize,
     },
-    /// `entries` neighbouring entries that mappings share are counted up, one by one, and written where they are absent.
+    /// The reference counts of `entries` adjacent shared entries are incremented one by one, and absent entries are
+    /// written.
     TableShare {
-        /// How many.
+        /// The number of entries.
         entries: usize,
     },
-    /// `entries` neighbouring entries that mappings share are counted down, one by one, and cleared where none is left.
+    /// The reference counts of `entries` adjacent shared entries are decremented one by one, and entries whose count
+    /// reaches zero are cleared.
     TableUnshare {
-        /// How many.
+        /// The number of entries.
         entries: usize,
     },
-    /// A table page is taken from or given back to the host.
+    /// A table page is allocated from the host or freed.
     TablePage,
     /// An unmap is put into a flush queue.
     FlushQueuePush,
-    /// An unmap joins the run of its neighbours that waits on this CPU.
+    /// An unmap joins the run of adjacent unmaps that waits on this CPU.
     FlushQueueJoin,
     /// Descriptors are written to an invalidation queue.
     QueueWrite {
-        /// How many.
+        /// The number of descriptors.
         descriptors: usize,
     },
     /// A register of the IOMMU is written.
     RegisterWrite,
     /// A register of the IOMMU is read.
     RegisterRead,
-    /// Memory is copied, see [`CopyMemory`].
+    /// Memory is copied; see [`CopyMemory`].
     Copy {
-        /// How much.
+        /// The number of bytes.
         bytes: u64,
     },
     /// Memory is set to zero.
     Clear {
-        /// How much.
+        /// The number of bytes.
         bytes: u64,
     },
 }
 
-/// A hint of the CPU that runs: correctness never rests on it, for the caller may be moved at any time.
+/// A hint of the current CPU. Correctness never depends on it, because the caller may be migrated at any time.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct CpuHint(pub u32);
 
-/// Copies memory that devices use and memory of their drivers.
+/// Copies between memory that devices use and memory of their drivers.
 ///
-/// What it writes is visible to devices when it returns, and what it reads is what devices have written by then: where they do not
-/// snoop the caches, it flushes and invalidates cache lines.
+/// What it writes is visible to devices when it returns, and what it reads is what devices have written by then. If
+/// devices do not snoop the CPU caches, it flushes and invalidates cache lines.
 ///
 /// # Safety
-/// Implementations do just that. Pages from [`Platform::allocate_frame`] are memory, too.
+/// An implementation does exactly this. It also copies to and from pages of [`Platform::allocate_frame`].
 pub unsafe trait CopyMemory {
-    /// Copies `len` bytes of physical memory, which may be none. Neither piece crosses into another page.
+    /// Copies `len` bytes of physical memory; `len` may be 0. Neither the source nor the destination crosses a page
+    /// boundary.
     ///
     /// # Safety
-    /// There is memory at both places, they do not overlap, and nothing else but devices uses what is written.
+    /// Both places are memory, they do not overlap, and nothing but devices uses the destination.
     unsafe fn copy(&self, from: PhysAddr, to: PhysAddr, len: u64);
 
-    /// Sets `len` bytes to zero, which may be none. They lie in one page.
+    /// Sets `len` bytes to zero; `len` may be 0. They lie in one page.
     ///
     /// # Safety
     /// That of [`copy`](CopyMemory::copy).
     unsafe fn clear(&self, at: PhysAddr, len: u64);
 }
 
-/// All that a host must supply.
+/// The services of a host.
 ///
 /// # Safety
-/// Table pages are read by hardware and by other CPUs. Implementations promise that
-/// * [`allocate_frame`](Platform::allocate_frame) hands out a page-aligned page that nothing else uses, all zero, until
-///   [`free_frame`](Platform::free_frame) takes it back, and [`allocate_frames`](Platform::allocate_frames) such pages side by side;
-/// * [`frame`](Platform::frame) gives the same memory for the same page, valid for as long as the page is allocated;
-/// * [`allocate_bytes`](Platform::allocate_bytes) hands out memory as it was asked for, which nothing else uses until
+/// Hardware and other CPUs read table pages. An implementation promises that
+/// * [`allocate_frame`](Platform::allocate_frame) returns a page-aligned, zeroed page that nothing else uses until
+///   [`free_frame`](Platform::free_frame) takes it back; [`allocate_frames`](Platform::allocate_frames) returns
+///   several such pages that are physically contiguous;
+/// * [`frame`](Platform::frame) returns the same memory for the same page, valid for as long as the page is allocated;
+/// * [`allocate_bytes`](Platform::allocate_bytes) returns memory as requested, which nothing else uses until
 ///   [`free_bytes`](Platform::free_bytes) takes it back;
-/// * [`add_here`](Platform::add_here) and [`exchange_at`](Platform::exchange_at) are steps as they say;
-/// * a [`lock`](Platform::lock) lets in one at a time, each to the same value, and none after a panic inside, as a mutex of `std`
-///   does whose result is unwrapped. A host that aborts on panics has nothing to do for that;
-/// * where [`walks_are_over`](Platform::walks_are_over) says so, no walk goes on that had begun before
-///   [`walks_now`](Platform::walks_now) gave the name, and each that begins later sees what had been written before that.
+/// * [`add_here`](Platform::add_here) and [`exchange_at`](Platform::exchange_at) are atomic as they describe;
+/// * a [`lock`](Platform::lock) admits one caller at a time, always to the same value, and none after a panic inside
+///   it, as a `std` mutex does whose result is unwrapped. A host that aborts on panics need not do anything for this;
+/// * once [`walks_are_over`](Platform::walks_are_over) has returned true for a token, every walk that had begun before
+///   [`walks_now`](Platform::walks_now) returned that token has ended, and each later walk sees what was written
+///   before that.
 pub unsafe trait Platform: Send + Sync {
     /// The lock type.
     type Lock<T: Send>: Lock<T>;
 
-    /// Words that each CPU has of its own.
+    /// A set of words per CPU.
     type CpuWords: CpuWords;
 
     /// Makes a lock.
     fn lock<T: Send>(&self, class: LockClass, value: T) -> Self::Lock<T>;
 
-    /// The CPU that runs, as a hint.
+    /// A hint of the current CPU.
     fn cpu(&self) -> CpuHint;
 
-    /// How many CPUs there are: [`cpu`](Platform::cpu) gives numbers below it. Domains ask once; CPUs that come later share
-    /// what others have.
+    /// The number of CPUs; [`cpu`](Platform::cpu) returns numbers below it. A domain asks once. CPUs that are added
+    /// later share the per-CPU data of others.
     fn cpus(&self) -> u32;
 
-    /// A zeroed table page. The library shows it to walkers that do not snoop.
+    /// Allocates a zeroed table page. The library makes its contents visible to walkers that do not snoop.
     ///
     /// # Errors
     /// [`NoMemory`].
     fn allocate_frame(&self, context: Context) -> Result<PhysAddr, NoMemory>;
 
-    /// `count` table pages side by side in memory, each as [`allocate_frame`](Platform::allocate_frame) lends one, and each to be taken
-    /// back by itself. Only the rings of [`riommu`](crate::riommu) ask for more than one.
+    /// Allocates `count` physically contiguous table pages, each as [`allocate_frame`](Platform::allocate_frame) does.
+    /// Each is freed on its own. Only the rings of [`riommu`](crate::riommu) ask for more than one.
     ///
     /// # Errors
-    /// [`NoMemory`], from a host too that lends no neighbours.
+    /// [`NoMemory`], also from a host that does not support contiguous pages.
     fn allocate_frames(&self, context: Context, count: usize) -> Result<PhysAddr, NoMemory> {
         if count == 1 { self.allocate_frame(context) } else { Err(NoMemory) }
     }
 
-    /// Runs `allocate`, which asks the global allocator for memory, and in which everything that the library has on the heap is allocated.
-    /// A host whose allocator has to know whether it may sleep tells it for that long: Linux's `GFP_KERNEL` or `GFP_ATOMIC`.
+    /// Runs `allocate`, which calls the global allocator. The library makes all of its heap allocations inside such a
+    /// call. If the host's allocator must know whether it may sleep, the host sets that here for the duration of the
+    /// call: Linux's `GFP_KERNEL` or `GFP_ATOMIC`.
     #[inline(always)]
     fn allocate<R>(&self, _context: Context, allocate: impl FnOnce() -> R) -> R {
         allocate()
@@ -334,96 +346,103 @@ pub unsafe trait Platform: Send + Sync {
     /// reference lives.
     unsafe fn frame(&self, frame: PhysAddr) -> &Frame;
 
-    /// Takes a table page back.
+    /// Frees a table page.
     ///
     /// # Safety
-    /// `frame` came from [`allocate_frame`](Platform::allocate_frame) of this platform, no reference to it lives, and no
-    /// hardware can reach it any more (S4).
+    /// `frame` came from [`allocate_frame`](Platform::allocate_frame) of this platform, no reference to it lives, and
+    /// no hardware can reach it any more (S4).
     unsafe fn free_frame(&self, frame: PhysAddr);
 
-    /// Copies words from memory that this platform has not lent: the tables of a previous kernel, when a driver takes hardware over from it.
-    /// They begin at a multiple of 8 and lie in one page. A kernel maps the page for as long as it reads. Called without locks, on slow
-    /// paths only.
+    /// Copies words from memory that this platform did not allocate: the tables of a previous kernel, when a driver
+    /// takes the hardware over from it. The words begin at a multiple of 8 and lie in one page. A kernel maps the page
+    /// for the duration of the read. Called without locks, and only on slow paths.
     ///
     /// # Errors
-    /// [`Unreadable`]: there is no memory at `at`, where a read may do something, or the host reads only what it lends. `words` holds
-    /// anything then.
+    /// [`Unreadable`] if there is no memory at `at`, if a read there could have side effects, or if the host reads
+    /// only memory that it allocated. The contents of `words` are then unspecified.
     fn read_foreign(&self, _at: PhysAddr, _words: &mut [u64]) -> Result<(), Unreadable> {
         Err(Unreadable)
     }
 
-    /// Memory of the kernel's general allocator, from a zone that ends at `below`: `bytes` bytes, aligned to the power of two
-    /// that they round up to. The design `kmalloc` asks for it, for the sake of its address; nobody touches the memory.
+    /// Allocates memory from the kernel's general allocator, in a zone that ends at `below`: `bytes` bytes, aligned to
+    /// `bytes` rounded up to a power of two. The design `kmalloc` uses only the address; the memory itself is never
+    /// accessed.
     ///
     /// # Errors
-    /// [`NoMemory`]; a host that is not to run that design need not have any.
+    /// [`NoMemory`]. A host that does not run that design need not support this.
     fn allocate_bytes(&self, _bytes: u64, _below: PhysAddr) -> Result<PhysAddr, NoMemory> {
         Err(NoMemory)
     }
 
-    /// Takes back what [`allocate_bytes`](Platform::allocate_bytes) handed out for `bytes` bytes at `at`.
+    /// Frees memory of [`allocate_bytes`](Platform::allocate_bytes): `bytes` bytes at `at`.
     ///
     /// # Safety
-    /// It did so, and has not had it back since.
+    /// The memory came from that call with the same `bytes`, and has not been freed since.
     unsafe fn free_bytes(&self, _at: PhysAddr, _bytes: u64) {}
 
-    /// What copies memory, for domains that [bounce](crate::SubPage::Bounce) parts of pages; `None` from a host that has no such domains.
+    /// Returns what copies memory, for domains that [bounce](crate::SubPage::Bounce) partial pages. `None` if the host
+    /// does not support such domains.
     fn copies(&self) -> Option<&dyn CopyMemory> {
         None
     }
 
-    /// Makes entries visible to the walker of a unit: a store fence where that is [coherent](crate::iommu::Capabilities::coherent), a
-    /// cache-line flush and a fence where it is not. A host may have units of both kinds.
+    /// Makes entries visible to the walker of a unit. If the unit is [coherent](crate::iommu::Capabilities::coherent),
+    /// this is a store fence; otherwise it is a cache-line flush and a fence. A host may have units of both kinds.
     fn table_barrier(&self, entries: &[Entry], coherent: bool);
 
-    /// Words of each CPU for a new domain, all of them `value`, in memory of the host's own: where a kernel keeps what belongs to a CPU, an
-    /// instruction that no interrupt can split changes them. [`WordLines`] is for hosts without such memory.
+    /// Makes the per-CPU words of a new domain, all set to `value`. They lie where the host keeps per-CPU data, so
+    /// that an instruction that no interrupt can split can change them. A host without such memory uses [`WordLines`].
     ///
     /// # Errors
     /// [`NoMemory`].
     fn cpu_words(&self, value: u64) -> Result<Self::CpuWords, NoMemory>;
 
-    /// Adds `amount` to a word of the CPU that runs. Returns whose line that was, and what the word held before.
+    /// Adds `amount` to a word of the current CPU. Returns the line of that CPU, and what the word held before.
     ///
-    /// A step by itself with respect to every other [`add_here`](Platform::add_here) and
-    /// [`exchange_at`](Platform::exchange_at) of the same words: those of interrupts, of other threads, and of callers who are
-    /// moved to another CPU in the middle. Acquires what the last exchange released.
+    /// The addition is atomic with respect to every other [`add_here`](Platform::add_here) and
+    /// [`exchange_at`](Platform::exchange_at) of the same words: those of interrupts, of other threads, and of callers
+    /// that are migrated to another CPU in the middle. It acquires what the last exchange released.
     ///
-    /// As it stands here it is one locked instruction, and right on any host. One that can do better should: a kernel, by an
-    /// instruction that interrupts cannot split on memory of its CPU; a program, by a restartable sequence.
+    /// The default is one locked instruction, and correct on any host. A host that can do better should override it: a
+    /// kernel with an instruction that interrupts cannot split, on per-CPU memory; a program with a restartable
+    /// sequence.
     #[inline]
     fn add_here(&self, words: &Self::CpuWords, word: usize, amount: u64) -> (usize, u64) {
         let line = words.line_of(self.cpu());
         (line, words.word(line, word).fetch_add(amount, Ordering::Acquire))
     }
 
-    /// Changes a word from `old` to `new` if it holds `old` and the caller still runs on the CPU that the line belongs to.
-    /// Returns whether it did. A step by itself as [`add_here`](Platform::add_here) is, and releases what the caller has written.
+    /// Changes a word from `old` to `new` if it holds `old` and the caller still runs on the CPU that the line belongs
+    /// to. Returns whether it did so. Atomic as [`add_here`](Platform::add_here) is. It releases what the caller has
+    /// written.
     #[inline]
     fn exchange_at(&self, words: &Self::CpuWords, line: usize, word: usize, old: u64, new: u64) -> bool {
         words.word(line, word).compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// Runs `walk`, in which software uses table pages that nothing else keeps where they are. Walks may nest, in interrupts.
+    /// Runs `walk`, in which software uses table pages that nothing else keeps allocated. Walks may nest, in
+    /// interrupts.
     ///
-    /// In RCU's words a read-side critical section: in a kernel, between `rcu_read_lock` and `rcu_read_unlock`. None lasts while hardware is
-    /// waited for. A host that does nothing here keeps the default of [`walks_now`](Platform::walks_now) too.
+    /// This is a read-side critical section in RCU's terms; a kernel brackets it with `rcu_read_lock` and
+    /// `rcu_read_unlock`. No walk lasts while the library waits for hardware. A host that does nothing here must keep
+    /// the default of [`walks_now`](Platform::walks_now).
     #[inline(always)]
     fn walk<R>(&self, walk: impl FnOnce() -> R) -> R {
         walk()
     }
 
-    /// A token for the grace period of all walks that are going on, as RCU has them. A walk that begins later, on any CPU, reads
-    /// what the caller had written before the call: it cannot find what was already unlinked, so it need not be waited for.
+    /// Returns a grace-period token, as in RCU: it stands for all walks that are running now. A walk that begins
+    /// later, on any CPU, sees what the caller had written before the call. It cannot find what was already unlinked,
+    /// so it need not be waited for.
     ///
-    /// `None` from a host that cannot tell when walks are over. Then a domain keeps the table pages that it no longer needs until it
-    /// goes.
+    /// `None` from a host that cannot tell when walks have ended. A domain then keeps table pages that it no longer
+    /// needs until it is dropped.
     fn walks_now(&self) -> Option<u64> {
         None
     }
 
-    /// Whether the walks that `then` names have ended, and all that they have read was read before this says so: what had been
-    /// taken out before [`walks_now`](Platform::walks_now) gave that name may be freed.
+    /// Whether the walks that the token `then` stands for have ended. If so, all their reads happened before this call
+    /// returned: what had been unlinked before [`walks_now`](Platform::walks_now) returned the token may be freed.
     fn walks_are_over(&self, _then: u64) -> bool {
         false
     }
@@ -431,19 +450,21 @@ pub unsafe trait Platform: Send + Sync {
     /// Time in microseconds since some fixed moment. Never goes back.
     fn now_us(&self) -> u64;
 
-    /// How long an invalidation is waited for at most, in microseconds. Smaller values count as [`WAIT_US_LEAST`]. It is asked for where an
-    /// invalidation does not complete at once. A commit whose shared submission fails otherwise makes another, alone, and waits for that as
-    /// long. The driver limits waits for room in its queue.
+    /// The longest time to wait for an invalidation, in microseconds. Values below [`WAIT_US_LEAST`] count as
+    /// [`WAIT_US_LEAST`]. The library calls this only for an invalidation that does not complete at once. If a shared
+    /// submission fails, the commit makes another of its own, and may wait for that one as long again. The driver
+    /// limits its waits for room in the queue itself.
     fn wait_us_max(&self) -> u64 {
         INVALIDATION_TIMEOUT_US
     }
 
-    /// Called in every turn of every spin. No walk goes on then, and no lock is held but one of [`LockClass::CentralFlushQueue`]; so under
-    /// designs without such a queue, `portcullis` among them, interrupts are masked only if the caller of the library has masked them, and a
-    /// host whose caller may sleep can sleep here.
+    /// Called in every iteration of every spin loop. At that point no walk is running and no lock is held except one
+    /// of [`LockClass::CentralFlushQueue`]. Under designs without such a queue, `portcullis` among them, interrupts
+    /// are therefore masked only if the library's caller has masked them, and a host whose caller may sleep can sleep
+    /// here.
     fn pause(&self, wait: Wait);
 
-    /// Told of every step before it is taken. Does nothing natively.
+    /// Called with every step before it is taken. A native host does nothing.
     #[inline(always)]
     fn probe(&self, _step: Step) {}
 }

@@ -1,4 +1,4 @@
-//! Pages that devices use in place of those of which a buffer has a part, where the domain has a pool of them.
+//! Bounce pages in the address space of a domain that bounces partial pages.
 
 use super::AddressSpace;
 use crate::address::Segment;
@@ -8,8 +8,8 @@ use crate::platform::Platform;
 use crate::request::Request;
 use crate::sub_page::{Bounce, Chain, SeenSegments, Sync};
 
-/// Without a bounce pool there are no pages to give back. A panic poisons the domain here as elsewhere, and pages that it leaves without
-/// an owner are lost.
+/// Without a bounce pool there are no pages to give back. As elsewhere, a panic poisons the domain. Pages that a panic
+/// leaves without an owner are lost.
 impl<P: Platform, I: Iommu> Bounce for AddressSpace<P, I> {
     unsafe fn enter(&self, request: &Request<'_>, seen: &mut SeenSegments) -> Result<Chain, MapError> {
         let Some(bounce) = &self.bounce else { return Err(MapError::PartialPage(request.phys())) };

@@ -1,4 +1,4 @@
-//! Commands that come one by one: a list of them would take a kilobyte of stack.
+//! Commands that are made one by one: a list of them would take a kilobyte of stack.
 
 use super::AddressSpace;
 use crate::iommu::{Invalidation, Iommu, QueueError};
@@ -7,7 +7,9 @@ use crate::proof::Proof;
 use crate::submission::Submission;
 
 impl<P: Platform, I: Iommu> AddressSpace<P, I> {
-    /// [`invalidate`](AddressSpace::invalidate) for commands that come one by one; where `shares`, [`invalidate_shared`](AddressSpace::invalidate_shared).
+    /// Invalidates as [`invalidate`](AddressSpace::invalidate) does, or as
+    /// [`invalidate_shared`](AddressSpace::invalidate_shared) does if `shares` is true, with commands that are made
+    /// one by one.
     ///
     /// # Errors
     /// A [`QueueError`]; the domain is then poisoned (S11).
@@ -29,7 +31,7 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
         self.wait(self.submit_each(commands)?)
     }
 
-    /// [`submit`](AddressSpace::submit) for commands that come one by one.
+    /// Submits as [`submit`](AddressSpace::submit) does, with commands that are made one by one.
     ///
     /// # Errors
     /// Those of [`submit`](AddressSpace::submit).

@@ -1,4 +1,4 @@
-//! Pages that mappings share, in the space of a domain.
+//! Mappings that share pages, in the address space of a domain.
 
 use super::AddressSpace;
 use crate::error::{RawMapError, SyncError, UnmapError};
@@ -7,28 +7,30 @@ use crate::platform::Platform;
 use crate::table::{Share, SharedRun, Unshare};
 
 impl<P: Platform, I: Iommu> AddressSpace<P, I> {
-    /// Counts a mapping of pages that mappings share ([`SecondLevelTable::share`](crate::table::SecondLevelTable::share)). Returns whether it could: false where a
-    /// page has as many as can be counted. [`sync_map`](Self::sync_map) has to follow where it could. Not to be called with a
+    /// Adds a mapping to the counts of pages that mappings share
+    /// ([`SecondLevelTable::share`](crate::table::SecondLevelTable::share)). Returns false if the count of a page is
+    /// full. If it returns true, the caller must then call [`sync_map`](Self::sync_map). Must not be called with a
     /// lock held.
     ///
     /// # Errors
-    /// Those of [`SecondLevelTable::share`](crate::table::SecondLevelTable::share); [`SyncError`] where translations that it had to take back could not be invalidated: the
-    /// domain is poisoned.
+    /// Those of [`SecondLevelTable::share`](crate::table::SecondLevelTable::share); [`SyncError`] if translations that
+    /// it had to undo could not be invalidated, which poisons the domain.
     ///
     /// # Panics
     /// If the table does not keep its pages.
     ///
     /// # Safety
-    /// `run` is below what the table translates; its addresses are in no mapping that is not shared, and all that share one of
-    /// them mean the same memory and the same rights.
+    /// `run` lies within what the table translates. No mapping outside the shared ones uses its addresses, and all
+    /// mappings that share an address have the same memory and the same rights.
     pub unsafe fn share(&self, run: &SharedRun) -> Result<bool, RawMapError> {
         // SAFETY: the caller's promise, passed on; the walker is that of `new`.
         match unsafe { self.table.share(self.walker(), run) }? {
             Share::Counted => Ok(true),
             Share::Full => Ok(false),
             Share::Undone(counted) => {
-                // For a moment these pages had a mapping more, for somebody who had asked for just that; an unmap that came
-                // then found it, and left the invalidation to it. So this is an unmap, and strict whatever the protection.
+                // For a moment these pages had one more mapping, and the same memory and rights were requested for it.
+                // An unmap at that moment saw that mapping, and left the invalidation to it. So undoing it is an
+                // unmap, which is strict under every protection.
                 let command = self.covering(counted, true);
                 let _ = self.invalidate(&[command]).map_err(SyncError)?;
                 Ok(false)
@@ -36,8 +38,9 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
         }
     }
 
-    /// Counts a mapping less of pages that mappings share ([`SecondLevelTable::unshare`](crate::table::SecondLevelTable::unshare)). Returns whether any translation
-    /// went. Not to be called with a lock held.
+    /// Subtracts a mapping from the counts of pages that mappings share
+    /// ([`SecondLevelTable::unshare`](crate::table::SecondLevelTable::unshare)). Returns whether any translation was
+    /// cleared. Must not be called with a lock held.
     ///
     /// # Errors
     /// [`UnmapError::NotMapped`]; nothing has changed then.
@@ -53,7 +56,7 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
             Unshare::Kept => Ok(false),
             Unshare::Cleared => Ok(true),
             Unshare::Undone(absent) => {
-                // Where this fails the domain is poisoned, and the next map says so; the unmap is refused in any case.
+                // If this fails, the domain is poisoned and the next map reports it. The unmap is refused in any case.
                 let _ = self.sync_map(run.range);
                 Err(UnmapError::NotMapped(absent))
             }

@@ -1,4 +1,4 @@
-//! The pages that devices use in place of those which buffers have in part.
+//! Bounce pages, which devices use in place of pages that buffers cover only in part.
 
 use super::pages::{is_partial, pieces};
 use crate::address::{PAGE_SIZE, PhysAddr, Segment};
@@ -13,23 +13,23 @@ use crate::table;
 use alloc::vec::Vec;
 use core::mem;
 
-/// Bounce pages of a domain at most, those that are free among them: 64 MiB of memory, what Linux gives its `swiotlb`.
+/// The largest number of bounce pages of a domain, in use or free: 64 MiB of memory, the size of Linux's `swiotlb`.
 pub const BOUNCE_PAGES_MAX: usize = (64 << 20) / PAGE_SIZE as usize;
 
-/// Lists of mappings, by the first page of their addresses. A power of two.
+/// The number of hash lists of mappings, keyed by the first page of their addresses. A power of two.
 const LISTS: usize = 1024;
 
-/// No page.
+/// Stands for no page.
 const NONE: u32 = u32::MAX;
 
-/// Bounce pages that belong together, as a list of their numbers. They are nobody else's until the list is given back. A list that is
-/// dropped leaks its pages, up to the bound.
+/// A list of bounce pages that belong together, by number. No other code uses them until the list is given back.
+/// Dropping a list leaks its pages, up to the bound.
 #[derive(Debug)]
-#[must_use = "its pages come back only through the pool"]
+#[must_use = "its pages must go back to the pool"]
 pub struct Chain(u32);
 
 impl Chain {
-    /// No page.
+    /// A list without pages.
     pub(crate) const EMPTY: Self = Self(NONE);
 
     pub(crate) const fn is_empty(&self) -> bool {
@@ -43,17 +43,18 @@ impl Default for Chain {
     }
 }
 
-/// A page.
+/// A bounce page.
 #[derive(Clone, Copy, Debug)]
 struct Page {
     frame: PhysAddr,
-    /// The part of a buffer that it stands for. It lies at the same place in the page.
+    /// The part of a buffer that it stands for. The copy lies at the same offset in the bounce page.
     part: Segment,
     /// Whether the device may have written it.
     copies_back: bool,
-    /// The next of its list.
+    /// The next page of its list.
     next: u32,
-    /// Of the first page of a mapping: the first page of its addresses, and the next mapping on the same list.
+    /// Valid in the first page of a mapping: the first page of its addresses. `next_mapping` is the next mapping on
+    /// the same hash list.
     first_pfn: u64,
     next_mapping: u32,
 }
@@ -63,67 +64,70 @@ struct Pages {
     pages: Vec<Page>,
     free: u32,
     in_use: usize,
-    /// The mappings, by [`list_of`].
+    /// The hash lists of mappings, by [`list_of`].
     mappings: Vec<u32>,
 }
 
-/// The bounce pages of a domain: those that are in use, by the address of their mapping, and those that are free.
+/// The bounce pages of a domain: those in use, by the address of their mapping, and those that are free.
 ///
-/// A page is in one place at a time: on the list of the free ones, on that of a mapping, or with the map, unmap or commit that has
-/// taken it. So nothing but taking and giving happens with the lock held.
+/// At any time a page is in one place: on the list of free pages, on that of a mapping, or with the map, unmap or
+/// commit that has taken it. The lock is therefore held only while lists change, not while memory is copied.
 pub(crate) struct BouncePool<P: Platform> {
     pages: P::Lock<Pages>,
 }
 
-/// What a mapper has for domains that bounce, to be used by its [`Domain`](crate::Domain) alone.
+/// The bounce pages of a mapper, for its [`Domain`](crate::Domain) only.
 #[derive(Clone, Copy)]
 pub struct BouncePages<'m>(pub(crate) &'m dyn Bounce);
 
-/// What a [`BouncePool`] does with the platform of its domain.
+/// The operations of a [`BouncePool`], with the platform of its domain.
 pub(crate) trait Bounce {
-    /// Bounce pages for the parts of pages in `request`, filled; and to `seen` all of its memory as the device is to see it. No page
-    /// where there is no such part.
+    /// Takes bounce pages for the partial pages in `request` and fills them. Adds all memory of the request to `seen`
+    /// as the device is to see it. The list is empty if there is no partial page.
     ///
     /// # Errors
-    /// [`MapError::PartialPage`] where the mapping is to last, [`MapError::NoBouncePage`], [`MapError::NoMemory`].
+    /// [`MapError::PartialPage`] if the mapping is persistent, [`MapError::NoBouncePage`], [`MapError::NoMemory`].
     ///
     /// # Safety
-    /// The memory is there, and nothing else writes it meanwhile.
+    /// The memory exists, and nothing else writes it meanwhile.
     unsafe fn enter(&self, request: &Request<'_>, seen: &mut SeenSegments) -> Result<Chain, MapError>;
 
-    /// Notes that `pages` are those of the mapping at `first_pfn`, which was just made; they may be none.
+    /// Records `pages`, which may be empty, for the mapping at `first_pfn`, which was just made.
     fn note(&self, first_pfn: u64, pages: Chain);
 
-    /// Takes the pages of the mapping at `first_pfn`, which was unmapped and whose addresses are not free yet, and adds them to `to`.
-    /// Returns a part of the buffer that they stand for.
+    /// Takes the bounce pages of the mapping at `first_pfn`, which was unmapped and whose addresses are not free yet,
+    /// and adds them to `to`. Returns a part of the buffer that they stand for.
     fn take(&self, first_pfn: u64, to: &mut Chain) -> Option<Segment>;
 
-    /// Gives pages back that no device has seen.
+    /// Gives back bounce pages that no device has seen.
     fn abandon(&self, pages: Chain);
 
-    /// Copies back what devices may have written, and gives the pages back.
+    /// Copies back what devices may have written, and gives the bounce pages back.
     ///
     /// # Errors
-    /// [`QueueError::Panicked`] where an earlier panic has poisoned the domain: nothing is copied then.
+    /// [`QueueError::Panicked`] if an earlier panic has poisoned the domain; nothing is copied then.
     ///
     /// # Safety
-    /// Their mappings were unmapped and that was committed; the memory of the buffers is there, and nothing else uses it meanwhile.
+    /// The mappings were unmapped and the unmaps committed. The memory of the buffers exists, and nothing else uses it
+    /// meanwhile.
     unsafe fn settle(&self, pages: Chain) -> Result<(), QueueError>;
 
-    /// Copies what devices may have written of the mapping at `first_pfn` to its buffer, or the buffer to where they see it.
+    /// Copies the bounced parts of the mapping at `first_pfn`: to the buffer what devices may have written, or from
+    /// the buffer to the bounce pages.
     ///
     /// # Safety
-    /// The mapping is not unmapped meanwhile; the memory of its buffer is there, and nothing else uses it meanwhile.
+    /// The mapping is not unmapped meanwhile. The memory of its buffer exists, and nothing else uses it meanwhile.
     unsafe fn sync(&self, first_pfn: u64, whom: Sync);
 
-    /// Pages in use, those that are lost among them.
+    /// The number of bounce pages in use, including those that are lost.
     fn in_use(&self) -> usize;
 }
 
-/// What the device is to see of a buffer. Of one in one piece that is its first page, its last, and what lies between.
+/// The segments of a buffer as the device is to see them. A buffer of one segment has at most three: its first page,
+/// its last page, and everything in between.
 pub(crate) type SeenSegments = SegmentList<3>;
 
-/// Who is to see what the other has written.
+/// The direction of a copy: who needs to see what the other has written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Sync {
     /// The CPU.
@@ -132,14 +136,14 @@ pub(crate) enum Sync {
     ForDevice,
 }
 
-/// The list on which a mapping is.
+/// The hash list of a mapping.
 fn list_of(first_pfn: u64) -> usize {
     // Fibonacci hashing: the upper half of the product is well mixed.
     (first_pfn.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % LISTS
 }
 
 impl Page {
-    /// Copies the part one way or the other; nothing to the CPU that the device cannot have written.
+    /// Copies the part in one direction. Copies nothing to the CPU that the device cannot have written.
     ///
     /// # Safety
     /// That of [`Bounce::sync`].
@@ -176,7 +180,7 @@ impl Pages {
         Some((number, frame))
     }
 
-    /// Adds a page, which is in use.
+    /// Adds a new page, which is in use.
     fn add(&mut self, frame: PhysAddr, spare: &mut Spare<Vec<Page>>) -> Result<u32, MapError> {
         let number = self.pages.len();
         if number >= BOUNCE_PAGES_MAX {
@@ -192,7 +196,7 @@ impl Pages {
         Ok(number as u32)
     }
 
-    /// Gives a whole list back.
+    /// Puts a whole list on the list of free pages.
     fn give_back(&mut self, first: u32) {
         let mut number = first;
         while let Some(page) = self.pages.get_mut(number as usize) {
@@ -204,8 +208,8 @@ impl Pages {
     }
 
     fn note(&mut self, first_pfn: u64, first: u32) {
-        // What is noted there belongs to a mapping that somebody unmapped before its map had returned. Its buffer may be in other use by
-        // now, so nothing is copied there any more: the pages are lost.
+        // Pages that are still recorded there belong to a mapping that was unmapped before its map had returned. Its
+        // buffer may be in other use by now, so nothing is copied to it any more, and the pages are lost.
         let mut stale = Chain::EMPTY;
         let _ = self.take(first_pfn, &mut stale);
         let list = list_of(first_pfn);
@@ -216,7 +220,7 @@ impl Pages {
         }
     }
 
-    /// The first page of the mapping at `first_pfn`.
+    /// The first bounce page of the mapping at `first_pfn`.
     fn find(&self, first_pfn: u64) -> Option<&Page> {
         let mut page = self.get(self.mappings[list_of(first_pfn)])?;
         while page.first_pfn != first_pfn {
@@ -225,7 +229,8 @@ impl Pages {
         Some(page)
     }
 
-    /// Takes the list of the mapping at `first_pfn`, if there is one, and puts it in front of `to`. Returns a part of its buffer.
+    /// Takes the list of the mapping at `first_pfn`, if there is one, and puts it before `to`. Returns a part of its
+    /// buffer.
     fn take(&mut self, first_pfn: u64, to: &mut Chain) -> Option<Segment> {
         let list = list_of(first_pfn);
         let (mut before, mut number) = (None, self.mappings[list]);
@@ -252,10 +257,10 @@ impl Pages {
 }
 
 impl<P: Platform> BouncePool<P> {
-    /// None yet.
+    /// A pool without pages.
     ///
     /// # Errors
-    /// [`NewDomainError::CannotBounce`] from a host that copies nothing, [`NewDomainError::NoMemory`].
+    /// [`NewDomainError::CannotBounce`] from a host that cannot copy memory, [`NewDomainError::NoMemory`].
     pub(crate) fn new(platform: &P) -> Result<Self, NewDomainError> {
         if platform.copies().is_none() {
             return Err(NewDomainError::CannotBounce);
@@ -283,7 +288,7 @@ impl<P: Platform> BouncePool<P> {
         // SAFETY: the caller's promise, passed on.
         match unsafe { self.enter_with(platform, request, &mut taken, seen) } {
             Ok(()) => Ok(taken),
-            // Not in a drop: after a panic the lock of the pool may be taken no more.
+            // Not done in a drop: after a panic the lock of the pool must not be taken again.
             Err(error) => {
                 self.abandon(taken);
                 Err(error)
@@ -291,7 +296,7 @@ impl<P: Platform> BouncePool<P> {
         }
     }
 
-    /// The same, with the pages that it takes in `taken`, after an error as well.
+    /// Does the same. The pages that it takes are in `taken`, also after an error.
     ///
     /// # Safety
     /// That of [`Bounce::enter`].
@@ -308,7 +313,7 @@ impl<P: Platform> BouncePool<P> {
                 false => piece,
                 true => {
                     let (number, frame) = self.a_page(platform, taken)?;
-                    // SAFETY: the page is this call's alone, and the caller's promise.
+                    // SAFETY: the page belongs to this call alone, and the caller's promise.
                     unsafe { fill(platform, frame, piece) };
                     self.pages.with(|pages| {
                         if let Some(page) = pages.get_mut(number) {
@@ -323,7 +328,7 @@ impl<P: Platform> BouncePool<P> {
         Ok(())
     }
 
-    /// Takes a page that is all zeros or was used before, and puts it on `taken`.
+    /// Takes a page, which is all zeros or was used before, and adds it to `taken`.
     fn a_page(&self, platform: &P, taken: &mut Chain) -> Result<(u32, PhysAddr), MapError> {
         platform.probe(Step::Enter(Phase::Other));
         platform.probe(Step::ListPop);
@@ -386,7 +391,7 @@ impl<P: Platform> BouncePool<P> {
         let mut number = pages.0;
         while let Some(page) = self.pages.with(|all| all.get(number).copied()) {
             platform.probe(Step::ListPush);
-            // SAFETY: the page is one of this pool, and the caller's promise.
+            // SAFETY: the page belongs to this pool, and the caller's promise.
             unsafe { page.copy(platform, Sync::ForCpu) };
             number = page.next;
         }
@@ -401,7 +406,7 @@ impl<P: Platform> BouncePool<P> {
         platform.probe(Step::HashFind);
         let mut next = self.pages.with(|all| all.find(first_pfn).copied());
         while let Some(page) = next {
-            // SAFETY: the page is one of this pool, and the caller's promise.
+            // SAFETY: the page belongs to this pool, and the caller's promise.
             unsafe { page.copy(platform, whom) };
             next = self.pages.with(|all| all.get(page.next).copied());
         }
@@ -411,32 +416,32 @@ impl<P: Platform> BouncePool<P> {
         self.pages.with(|pages| pages.in_use)
     }
 
-    /// Gives all pages to the host, now that the domain is closed.
+    /// Frees all pages. The domain must be closed.
     pub(crate) fn close(&self, platform: &P, proof: &Proof) {
         let pages = self.pages.with(|all| mem::take(&mut all.pages));
         for page in pages {
-            // SAFETY: the page belongs to the pool, and no device reaches anything by the domain any more.
+            // SAFETY: the page belongs to the pool, and no device reaches anything through the domain any more.
             unsafe { table::release_page(platform, page.frame, proof) };
         }
     }
 }
 
-/// Where `part` lies in the page that stands for its own.
+/// The place of `part` in the bounce page that stands for its page.
 fn at_the_same_place(frame: PhysAddr, part: Segment) -> PhysAddr {
     PhysAddr::new(frame.as_u64() + part.phys.page_offset())
 }
 
-/// Copies `part` into a page, and has zeros beside it. What the device does not write is copied back as it was.
+/// Copies `part` into a page and clears the rest of the page. What the device does not write is copied back unchanged.
 ///
 /// # Safety
-/// `frame` is a page of the caller's, the memory of `part` is there, and nothing else writes it meanwhile.
+/// `frame` is a page of the caller's, the memory of `part` exists, and nothing else writes it meanwhile.
 unsafe fn fill<P: Platform>(platform: &P, frame: PhysAddr, part: Segment) {
     let Some(memory) = platform.copies() else { return };
     let (offset, len) = (part.phys.page_offset(), part.len);
     platform.probe(Step::Clear { bytes: PAGE_SIZE - len });
     platform.probe(Step::Copy { bytes: len });
     let behind = offset + len;
-    // SAFETY: all of it lies in the page, and the caller's promise.
+    // SAFETY: all of it lies within the page, and the caller's promise.
     unsafe {
         memory.clear(frame, offset);
         memory.clear(PhysAddr::new(frame.as_u64() + behind), PAGE_SIZE - behind);
@@ -450,7 +455,7 @@ mod tests {
     use crate::platform::fake::FakeHost;
     use std::boxed::Box;
 
-    /// A byte of this process, and a request for it.
+    /// A byte of this process, and its segment.
     fn a_byte(value: u8) -> (Box<u8>, [Segment; 1]) {
         let byte = Box::new(value);
         let phys = PhysAddr::new((&raw const *byte).expose_provenance() as u64);
@@ -459,7 +464,7 @@ mod tests {
 
     fn entered(pool: &BouncePool<FakeHost>, host: &FakeHost, segments: &[Segment]) -> Chain {
         let request = Request::new(segments, Access::DeviceWrites).expect("a byte");
-        // SAFETY: the byte is there.
+        // SAFETY: the byte exists.
         unsafe { pool.enter(host, &request, &mut SeenSegments::default()) }.expect("a page")
     }
 
@@ -467,7 +472,7 @@ mod tests {
         let mut taken = Chain::EMPTY;
         let found = pool.take(host, first_pfn, &mut taken).is_some();
         assert_eq!(found, !taken.is_empty());
-        // SAFETY: the bytes are there.
+        // SAFETY: the bytes exist.
         unsafe { pool.settle(host, taken) };
         found
     }
@@ -492,7 +497,8 @@ mod tests {
         assert_eq!(host.frames_lent(), 0);
     }
 
-    /// Somebody has unmapped the first before its map had returned: its pages are still noted when the address is used again.
+    /// A mapping was unmapped before its map had returned: its pages are still recorded when the address is used
+    /// again.
     #[test]
     fn what_was_left_at_an_address_is_copied_nowhere() {
         let host = FakeHost::of_process();

@@ -1,10 +1,10 @@
-//! What becomes of memory that shares a page with a buffer (S8).
+//! Memory that shares a page with a buffer (S8).
 //!
-//! A page is the unit of protection: who maps a part of one opens all of it to the device. A domain either lets that be, or refuses such
-//! buffers, or has the device use whole pages of the domain's own in their place, and copies.
+//! A page is the unit of protection: mapping a part of a page opens all of it to the device. A domain either exposes
+//! such pages, or refuses such buffers, or lets the device use whole pages of the domain in their place and copies.
 //!
-//! Copying is what "True IOMMU Protection from DMA Attacks" (ASPLOS'16) does for all buffers, and Linux, through its `swiotlb`, for those
-//! parts of buffers of untrusted devices that are no whole pages.
+//! "True IOMMU Protection from DMA Attacks" (ASPLOS'16) copies all buffers. For untrusted devices Linux copies the
+//! parts of buffers that are not whole pages, through its `swiotlb`.
 
 mod bounce;
 mod pages;
@@ -15,25 +15,27 @@ pub(crate) use pages::is_partial;
 
 use core::fmt;
 
-/// What a domain does about pages of which a buffer has a part only.
+/// What a domain does with a page that a buffer covers only in part.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub enum SubPage {
-    /// Maps the page: the device reaches all of it, for as long as one mapping of it lives.
+    /// Maps the page: the device reaches all of it for as long as any mapping of it exists.
     #[default]
     Expose,
     /// Refuses the buffer.
     Refuse,
-    /// Maps a page of the domain's own in its place, with the part of the buffer in it and zeros beside that. The map copies the part
-    /// there; the unmap copies it back if the device may have written it.
+    /// Maps a bounce page of the domain in its place. The bounce page holds the part of the buffer, and zeros
+    /// elsewhere. The map copies the part to the bounce page. If the device may have written the part, the unmap
+    /// copies it back.
     ///
-    /// What is expected to stay, or is shared with the CPU, is refused: its copy would not follow it. At most [`BOUNCE_PAGES_MAX`] pages
-    /// are in use, which [`Usage`](crate::design::Usage) tells; the domain keeps them until it goes. So a stale translation of
-    /// deferred protection leads to a page of this kind and to nothing else.
+    /// Persistent and shared mappings of partial pages are refused, because the copy would not follow later changes.
+    /// At most [`BOUNCE_PAGES_MAX`] bounce pages are in use, which [`Usage`](crate::design::Usage) reports. The domain
+    /// keeps them until it is dropped. A stale translation under deferred protection therefore leads to a bounce page
+    /// and to nothing else.
     Bounce,
 }
 
 impl SubPage {
-    /// All of them.
+    /// All variants.
     pub const ALL: [Self; 3] = [Self::Expose, Self::Refuse, Self::Bounce];
 
     /// The name on the command line and in JSON.

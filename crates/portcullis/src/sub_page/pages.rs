@@ -1,15 +1,15 @@
-//! A segment, cut where pages end: a part of a page, whole pages, a part of a page.
+//! Cutting a segment at page boundaries: a partial page, whole pages, a partial page.
 
 use crate::address::{PAGE_SIZE, PhysAddr, Segment};
 
-/// Whether a segment has a part of some page only.
+/// Whether a segment covers some page only in part.
 pub(crate) const fn is_partial(segment: &Segment) -> bool {
     (segment.phys.page_offset() | segment.len) & (PAGE_SIZE - 1) != 0
 }
 
-/// The pieces of `segment`, in order; each but those in between lies in one page.
+/// The pieces of `segment`, in order. The first and the last piece each lie within one page.
 ///
-/// The segment is one of a [`Request`](crate::Request): it is not empty, and does not wrap.
+/// The segment must belong to a [`Request`](crate::Request): it is not empty and does not wrap.
 pub(super) fn pieces(segment: Segment) -> impl Iterator<Item = Segment> {
     let offset = segment.phys.page_offset();
     let first = if offset == 0 { 0 } else { segment.len.min(PAGE_SIZE - offset) };
@@ -28,7 +28,7 @@ mod tests {
     use std::vec::Vec;
 
     proptest! {
-        /// Against going over it byte by byte.
+        /// Compares with a byte-by-byte computation.
         #[test]
         fn a_segment_is_cut_where_pages_end(start in 0..3 * PAGE_SIZE, len in 1..5 * PAGE_SIZE) {
             let segment = Segment { phys: PhysAddr::new(start), len };

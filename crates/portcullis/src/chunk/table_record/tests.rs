@@ -1,5 +1,5 @@
-//! What a table takes for spent, beside what is: one table, a stream that fills its chunks with mappings of any length, and unmaps
-//! whose invalidations are over at any time later.
+//! Compares what a table record takes to be spent with what is spent. A stream fills chunks of one table with mappings
+//! of any length; they are unmapped, and their invalidations complete at any later time.
 
 use super::super::chunks::{CHUNK_UNITS, SLOW_UNITS};
 use super::page_states::Cleared;
@@ -17,17 +17,17 @@ use proptest::test_runner::TestRunner;
 use std::format;
 use std::string::String;
 
-/// Scripts that are run. The flaw is found in one of them.
+/// The number of scripts that are run. The flaw is found in one of them.
 const SCRIPTS: usize = 64;
 
-/// One step of a script. Mappings are named by a number that is taken modulo how many there are.
+/// One step of a script. A mapping is named by a number, modulo the number of mappings.
 #[derive(Clone, Debug)]
 enum Operation {
-    /// The stream makes a mapping of so many pages; in a chunk of so many units, should it need another.
+    /// The stream makes a mapping of this many pages. If it needs another chunk, the chunk has this many units.
     Map(u64, u32),
     /// A mapping is cleared.
     Clear(usize),
-    /// The invalidation of one that was cleared is over.
+    /// The invalidation of a cleared mapping completes.
     Spend(usize),
 }
 
@@ -42,7 +42,7 @@ fn script() -> impl Strategy<Value = Vec<Operation>> {
     vec(operation, 1..100)
 }
 
-/// Pages of a mapping, by their place in the table, and what is left of it once it is cleared.
+/// The pages of a mapping by their index in the table, and what is left of it once it is cleared.
 struct Mapping<'t> {
     first: u64,
     pages: u64,
@@ -53,11 +53,11 @@ struct Model<'t> {
     host: &'t FakeHost,
     tables: &'t ChunkTables,
     table: TableRecord,
-    /// The first page of the stream's chunk that is left, and its end.
+    /// The first unused page of the stream's chunk, and the end of the chunk.
     chunk: (u64, u64),
-    /// Those that are not spent.
+    /// The mappings that are not spent.
     mappings: Vec<Mapping<'t>>,
-    /// Which units were handed out together is forgotten.
+    /// The flaw: the record forgets which units were handed out together.
     forgets_joints: bool,
 }
 
@@ -66,7 +66,7 @@ impl<'t> Model<'t> {
         &self.tables.linked(0)[first as usize..end as usize]
     }
 
-    /// Gives up what is left of the chunk and takes another, if one is spent: one that no mapping lies in (S3).
+    /// Gives up what is left of the chunk and takes another, if one is spent. No mapping may lie in it (S3).
     fn next_chunk(&mut self, units: u32) -> Result<bool, (Rule, String)> {
         let (first, end) = core::mem::take(&mut self.chunk);
         page_states::spend_unused(self.entries(first, end));
@@ -135,8 +135,9 @@ impl<'t> Model<'t> {
     }
 }
 
-/// Two unmaps race for one mapping, and the later clears what has come back by then and been handed out again, before its new
-/// owner writes. That mapping takes its generation from it, and is lost. Those beside it are not.
+/// Two unmaps race for one mapping. The later one clears a page that has been handed out again by then, before its new
+/// owner writes it. The new mapping takes its generation from that page, and is lost. The mappings beside it are not
+/// affected.
 #[test]
 fn an_unmap_that_comes_too_late_harms_one_mapping() {
     let host = FakeHost::default();
@@ -147,7 +148,7 @@ fn an_unmap_that_comes_too_late_harms_one_mapping() {
     let (mut table, chunk) = (TableRecord::default(), run(0, CHUNK_UNITS));
     let pages = u64::from(CHUNK_UNITS) * UNIT_PAGES;
     let entry = |page: u64| &tables.linked(0)[page as usize..][..1];
-    // No bit of their addresses is zero where a length may be.
+    // The address has no zero bit where a length may be.
     let segment = Segment { phys: PhysAddr::from_pfn(0x1_ffff), len: PAGE_SIZE };
     let map = |page| page_states::write(Walker::new(&host, true), entry(page), &[segment], Rights::WRITE);
     let spend = |cleared: Cleared<'_>| cleared.spend(&Proof::never_visible());
@@ -168,7 +169,7 @@ fn an_unmap_that_comes_too_late_harms_one_mapping() {
     (1..8).for_each(|page| spend(clear(page)));
     table.look(&host, 0, &tables);
     assert_eq!(table.spent() & chunk, 0, "{}: pages from 8 on are mapped", Rule::Reuse);
-    // All but the lost one come back.
+    // All but the lost mapping come back.
     (8..pages).for_each(|page| spend(clear(page)));
     table.look(&host, 0, &tables);
     assert_eq!(table.spent(), ALL);
@@ -191,8 +192,8 @@ fn first_violation(forgets_joints: bool) -> Option<(Rule, String)> {
     })
 }
 
-/// A mapping that spans units is cleared, and waits: its later pages look spent. Its last unit must not come back, as a smaller
-/// chunk, before its first.
+/// A mapping that spans units is cleared, and its invalidation has not completed: its later pages look spent. Its last
+/// unit must not become available, in a smaller chunk, before its first.
 #[test]
 fn planted_s3_units_that_come_back_out_of_their_order() {
     assert_eq!(first_violation(false), None, "without the flaw");

@@ -7,13 +7,13 @@ use std::boxed::Box;
 use std::collections::BTreeMap;
 use std::vec::Vec;
 
-/// Pages whose translations lie side by side: neighbours are mostly used together.
+/// The number of pages in a group. Neighboring pages are mostly used together.
 const GROUP_PAGES: u64 = 64;
 
 type Group = Box<[Option<EntryValue>; GROUP_PAGES as usize]>;
 
-/// The translations that devices have used, absent ones among them. The key is one number, for speed: the domain above, the group
-/// of pages below.
+/// The translations that devices have used, including absent ones. For speed the key is a single number: the domain in
+/// the upper bits, the group of pages in the lower.
 #[derive(Debug, Default)]
 pub(super) struct Cached(BTreeMap<u128, Group>);
 
@@ -35,7 +35,7 @@ impl Cached {
     pub(super) fn of_domain(&self, domain: DomainId) -> impl Iterator<Item = (u64, EntryValue)> + '_ {
         let groups = self.0.range(key(domain, 0)..=key(domain, u64::MAX));
         groups.flat_map(|(&number, group)| {
-            // Without the domain.
+            // The cast drops the domain.
             let first = (number as u64) * GROUP_PAGES;
             group.iter().enumerate().filter_map(move |(at, entry)| entry.map(|entry| (first + at as u64, entry)))
         })
@@ -46,7 +46,7 @@ impl Cached {
         let groups = key(domain, *pages.start())..=key(domain, *pages.end());
         let mut empty = Vec::new();
         for (&number, group) in self.0.range_mut(groups) {
-            // Without the domain.
+            // The cast drops the domain.
             let first = (number as u64) * GROUP_PAGES;
             for (at, entry) in group.iter_mut().enumerate() {
                 if pages.contains(&(first + at as u64)) {
@@ -85,7 +85,8 @@ mod tests {
         pages.iter().copied().filter(|pfn| cached.get(domain, *pfn).is_some()).collect()
     }
 
-    /// Neighbours in the group, in the next one and in the domains before and after stay; what is absent goes like any other.
+    /// Pages in the same group, in the next group, and in the domains before and after stay cached. Absent entries are
+    /// dropped like all others.
     #[test]
     fn only_the_named_pages_are_forgotten() {
         let pages = [0, 1, 62, 63, 64, 65, 127, 128];

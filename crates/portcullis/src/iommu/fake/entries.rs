@@ -1,4 +1,5 @@
-//! Entries of rings that were ever read: cached until they are invalidated, each with the one behind it.
+//! Ring entries that were read at some time. Each stays cached until it is invalidated, together with the entry after
+//! it.
 
 use super::super::DomainId;
 use crate::address::{Iova, PAGE_SHIFT, PAGE_SIZE, PhysAddr};
@@ -9,12 +10,13 @@ use core::ops::RangeInclusive;
 use std::collections::BTreeMap;
 use std::vec::Vec;
 
-/// By domain, and first page of the addresses of an entry. None for one that was found absent.
+/// Cached entries by domain and first page of the entry's addresses. `None` for an entry that was found absent.
 #[derive(Debug, Default)]
 pub(super) struct Entries(BTreeMap<(DomainId, u64), Option<RingEntry>>);
 
 impl Entries {
-    /// The entry that serves `iova`, which stays cached from now on. What is absent does where `caches_absent` says so.
+    /// The entry that serves `iova`. It stays cached from now on. An absent entry is cached only if `caches_absent` is
+    /// true.
     pub(super) fn get(
         &mut self,
         hardware: Hardware<'_>,
@@ -45,7 +47,7 @@ impl Entries {
         self.0.get(&(domain, pfn & !(ENTRY_PAGES - 1))).is_some_and(Option::is_some)
     }
 
-    /// Those of `domain` that are cached, with the first page of their addresses.
+    /// The cached entries of `domain`, each with the first page of its addresses.
     pub(super) fn of_domain(&self, domain: DomainId) -> impl Iterator<Item = (u64, RingEntry)> {
         self.0.iter().filter(move |((of, _), _)| *of == domain).filter_map(|((_, pfn), entry)| Some((*pfn, (*entry)?)))
     }
@@ -60,14 +62,14 @@ impl Entries {
     }
 }
 
-/// The memory that hardware reads, and how.
+/// The memory that hardware reads, and whether it snoops.
 #[derive(Clone, Copy)]
 pub(super) struct Hardware<'h> {
     pub(super) host: &'h FakeHost,
     pub(super) snoops: bool,
 }
 
-/// A slot as hardware reads it, 128 bits at once: read again if the half with the valid bit has changed during the read.
+/// Reads a slot as hardware does, 128 bits at once: reads again if the half with the valid bit changed in between.
 fn slot(hardware: Hardware<'_>, table: PhysAddr, index: u64) -> [u64; 2] {
     let at = table.as_u64() + index * SLOT_BYTES;
     let read = |at| {
@@ -112,7 +114,7 @@ pub(super) fn in_tables(hardware: Hardware<'_>, device: PhysAddr) -> Vec<(u64, R
     found
 }
 
-/// The slots of a table, page by page.
+/// The slots of a table, read page by page.
 fn slots(hardware: Hardware<'_>, table: PhysAddr) -> impl Iterator<Item = [u64; 2]> {
     let pages = (0..).map_while(move |page| {
         hardware.host.hardware_page(PhysAddr::new(table.as_u64() + page * PAGE_SIZE), hardware.snoops)
@@ -120,7 +122,7 @@ fn slots(hardware: Hardware<'_>, table: PhysAddr) -> impl Iterator<Item = [u64; 
     pages.flat_map(|words| words.as_chunks().0.to_vec())
 }
 
-/// The pages of address by which an entry leads somewhere, each with a page of memory that it leads to.
+/// The pages of addresses through which an entry leads somewhere, each with a page of memory that it leads to.
 pub(super) fn pages((first, entry): (u64, RingEntry), rights: Rights) -> impl Iterator<Item = (u64, u64)> {
     let size = if entry.rights.allows(rights) { u64::from(entry.size) } else { 0 };
     let phys = entry.phys.as_u64();

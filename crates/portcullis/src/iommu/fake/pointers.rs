@@ -1,21 +1,21 @@
-//! Table pointers that the fake has cached: where its walks begin.
+//! Table pointers that the fake has cached. Its walks begin at them.
 
 use super::{DomainId, Invalidation};
 use crate::address::PhysAddr;
 use crate::entry::LEVEL_BITS;
 use std::collections::BTreeMap;
 
-/// Every pointer to a table that a walk has followed, by domain, level of the table, and which of that level it is.
+/// Every table pointer that a walk has followed, by domain, level of the table, and index of the table in that level.
 #[derive(Debug, Default)]
 pub(super) struct Pointers(BTreeMap<(DomainId, u32, u64), PhysAddr>);
 
-/// Which table of `level` translates page `pfn`.
+/// The index of the table of `level` that translates page `pfn`.
 const fn number(pfn: u64, level: u32) -> u64 {
     pfn >> (LEVEL_BITS * level)
 }
 
 impl Pointers {
-    /// The lowest table known that translates page `pfn`, and its level; below `levels`.
+    /// The lowest table with a cached pointer that translates page `pfn`, and its level, which is below `levels`.
     pub(super) fn lowest(&self, domain: DomainId, pfn: u64, levels: u32) -> Option<(PhysAddr, u32)> {
         (1..levels).find_map(|level| Some((*self.0.get(&(domain, level, number(pfn, level)))?, level)))
     }
@@ -25,13 +25,14 @@ impl Pointers {
         self.0.insert((domain, level, number(pfn, level)), table);
     }
 
-    /// Whether a walk may begin at, or come by, the table page `frame`.
+    /// Whether a walk may start at, or pass through, the table page `frame`.
     #[cfg(not(loom))]
     pub(super) fn lead_to(&self, frame: PhysAddr) -> bool {
         self.0.values().any(|table| *table == frame)
     }
 
-    /// Drops what a command names: of a page-selective one all that lead to its pages, unless it is for leaves only.
+    /// Drops the pointers that a command names. A page-selective command drops all pointers on the path to its pages,
+    /// unless it is for leaves only.
     pub(super) fn invalidate(&mut self, command: Invalidation) {
         match command {
             Invalidation::Pages { leaf_only: true, .. } => {}
@@ -45,7 +46,7 @@ impl Pointers {
         }
     }
 
-    /// Drops all of a domain.
+    /// Drops all pointers of a domain.
     pub(super) fn forget(&mut self, domain: DomainId) {
         self.0.retain(|&(owner, ..), _| owner != domain);
     }

@@ -1,5 +1,5 @@
-//! A fake host of which any hook may panic, once: for tests of what a panic leaves behind. Other parts of a test join in by
-//! [`hooked`].
+//! A fake host any of whose hooks can be made to panic, once. It is for tests of the state that a panic leaves behind.
+//! Other parts of a test add their own hooks with [`hooked`].
 
 use super::{FakeHost, FakeLock};
 use crate::address::PhysAddr;
@@ -10,26 +10,26 @@ use std::cell::Cell;
 use std::panic::resume_unwind;
 
 std::thread_local! {
-    /// Hooks until one panics; none does at zero.
+    /// The number of hooks until one panics; 0 if none is to panic.
     static LEFT: Cell<usize> = const { Cell::new(0) };
-    /// Locks that are held.
+    /// The number of locks held.
     static HELD: Cell<usize> = const { Cell::new(0) };
-    /// Whether one was when a hook panicked.
+    /// Whether a lock was held when a hook panicked.
     static WITH_A_LOCK: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Has hook number `number` from now on, on this thread, panic. None at zero.
+/// Makes hook number `number`, counted from now on this thread, panic. 0 means no panic.
 pub fn panic_at(number: usize) {
     LEFT.set(number);
     WITH_A_LOCK.set(false);
 }
 
-/// Whether the hook has panicked that was to.
+/// Whether the panic has happened.
 pub fn has_panicked() -> bool {
     LEFT.get() == 0
 }
 
-/// Whether it did so with a lock held.
+/// Whether a lock was held when it happened.
 pub fn with_a_lock() -> bool {
     WITH_A_LOCK.get()
 }
@@ -39,12 +39,12 @@ fn hook() {
     LEFT.set(left.saturating_sub(1));
     if left == 1 {
         WITH_A_LOCK.set(HELD.get() > 0);
-        // Without a word on standard error.
+        // Prints nothing to standard error.
         resume_unwind(Box::new("a hook"));
     }
 }
 
-/// What `act` gives, between two hooks.
+/// Runs `act` between two hooks.
 pub fn hooked<R>(act: impl FnOnce() -> R) -> R {
     hook();
     let result = act();
@@ -52,7 +52,7 @@ pub fn hooked<R>(act: impl FnOnce() -> R) -> R {
     result
 }
 
-/// A lock of the fake host, with hooks inside.
+/// A lock of the fake host, with hooks inside it.
 #[derive(Debug)]
 pub struct HookedLock<T>(FakeLock<T>);
 
@@ -72,7 +72,7 @@ impl<T: Send> Lock<T> for HookedLock<T> {
     }
 }
 
-/// The fake host, with hooks before and after all that it does.
+/// The fake host, with hooks before and after each of its operations.
 #[derive(Debug)]
 pub struct HookedHost<'h>(pub &'h FakeHost);
 
