@@ -238,7 +238,7 @@ unsafe impl<P: Platform, I: Iommu> Mapper for RingMapper<P, I> {
     }
 
     fn commit(&self, revocation: &mut Revocation) -> Result<Committed, CommitError> {
-        assert!(revocation.is_of(self.tag), "a revocation is committed where its unmaps were made");
+        assert!(revocation.is_of(self.tag), "a revocation must be committed by the mapper of its unmaps");
         self.poison_on_panic(|| self.invalidate_and_free(revocation))
     }
 
