@@ -267,7 +267,7 @@ impl Revocation {
         Packed::all(&self.closed)
     }
 
-    /// The runs with their number, which is known if no unmap has [joined](Self::join) another.
+    /// The runs and their number. No unmap may have [joined](Self::join) another, so each run is one unmap.
     pub(super) fn counted(&self) -> impl ExactSizeIterator<Item = Revoked> {
         Counted::new(self.revoked(), self.unmaps())
     }

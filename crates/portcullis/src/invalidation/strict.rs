@@ -29,7 +29,8 @@ pub(super) fn commit<P: Platform, I: Iommu>(
     conclude(space, allocator, revocation, invalidated)
 }
 
-/// The command for all unmaps, if they form one run. This is how drivers mostly unmap, and it needs no list.
+/// The command for all unmaps, if they form one run that one command covers. This is how drivers mostly unmap, and it
+/// needs no list.
 #[inline]
 fn only_command<P: Platform, I: Iommu>(space: &AddressSpace<P, I>, revocation: &Revocation) -> Option<Invalidation> {
     let run = revocation.only_run()?;
