@@ -164,8 +164,7 @@ impl<P: Platform, T: Copy + Send> AsynchronousQueue<P, T> {
             if !self.due.is_due(platform) {
                 return Ok(());
             }
-            // If some entries are not done, or the hardware has failed, a later tick tries again, but not the very
-            // next one.
+            // If some entries are not done, or the hardware has failed, the next tick tries again, one timeout later.
             self.due.clear();
             let done = match space.is_poisoned() {
                 false => Self::reap(space, allocator, told),

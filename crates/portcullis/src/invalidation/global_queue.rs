@@ -183,7 +183,8 @@ impl<P: Platform> GlobalQueue<P> {
         allocator: &impl IovaAllocator<P>,
     ) -> Result<Proof, CommitError> {
         let platform = space.platform();
-        // If the flush fails, the entries stay in quarantine until a flush succeeds (S11). The next tick tries again, one timeout later.
+        // If the flush fails, the entries stay in quarantine until a flush succeeds (S11). The next tick tries again,
+        // one timeout later.
         let flushed = space.invalidate(&[Invalidation::Global]);
         let proof = flushed.inspect_err(|_| self.due.set(platform, QUEUE_TIMEOUT_US))?;
         platform.probe(Step::Enter(Phase::IovaFree));

@@ -325,7 +325,8 @@ impl<P: Platform> PerCpuQueues<P> {
             return Ok(());
         }
         platform.probe(Step::Enter(Phase::Invalidate));
-        // If the flush fails, the entries stay in quarantine until a flush succeeds (S11). The next tick tries again, one timeout later.
+        // If the flush fails, the entries stay in quarantine until a flush succeeds (S11). The next tick tries again,
+        // one timeout later.
         self.flush_and_release(space, allocator).inspect_err(|_| self.due.set(platform, self.timeout_us))
     }
 

@@ -217,10 +217,10 @@ impl<T> Tags<T> {
         }
         let half = self.len().next_power_of_two() / 2;
         for number in before..self.len() {
-            let id = TagId::of_index(number).expect("there are so many");
+            let id = TagId::of_index(number).expect("a tag has this number");
             self.put(id);
             if before > 0 {
-                let split = TagId::of_index(number & (half - 1)).expect("it was there");
+                let split = TagId::of_index(number & (half - 1)).expect("an old tag has this number");
                 let mut link = self.get_mut(split).chain.take();
                 while let Some(id) = link {
                     link = self.get_mut(id).chained.take();
