@@ -125,7 +125,7 @@ pub fn dynamic_identity<P: Platform, I: Iommu>(
 /// Does what [`dynamic_identity`] does, and makes the mapper in `to`.
 ///
 /// # Errors
-/// Those of [`dynamic_identity`]; `to` is then left empty.
+/// Those of [`dynamic_identity`]; `to` then holds nothing.
 pub(crate) fn dynamic_identity_in<P: Platform, I: Iommu>(
     to: &mut MaybeUninit<DynamicIdentity<P, I>>,
     deferral: Deferral,

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! free: in a window that no stream has --open--> the next pages of the stream's window --write--> mapped
-//! mapped --claim by the mark in the window's record, clear--> cleared --one command for neighbours--> out of the window
+//! mapped --claim by its mark in the window's record, clear--> cleared --one command for neighbours--> out of window
 //! a window that is sealed, and whose pages are all back, is free as a whole, and kept in a magazine
 //! ```
 //!

@@ -54,8 +54,7 @@ pub struct SecondLevelTable {
     pub(super) rule: TableRule,
     /// Table pages in use, including the root. A statistic, so Relaxed.
     pub(super) pages: AtomicUsize,
-    /// Table pages that left the table while addresses beside them may be mapped, and that the hardware may still
-    /// walk.
+    /// Table pages that left the table and that the hardware may still walk, while others may map in their place.
     pub(super) detached: AtomicUsize,
 }
 

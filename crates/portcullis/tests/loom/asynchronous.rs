@@ -64,7 +64,7 @@ fn a_full_space_beside_an_unmap() {
         unmapped.join().unwrap();
         let usage = bench.domain.usage();
         assert_eq!((usage.queued_unmaps, usage.live_ranges), (usize::from(new.is_err()), 3));
-        assert_eq!(bench.domain.due_us().is_some(), new.is_err(), "what waits is due some time, and nothing else");
+        assert_eq!(bench.domain.due_us().is_some(), new.is_err(), "a tick is due exactly if an unmap waits");
         bench.close();
     });
     assert!(WAITED.load(Ordering::Relaxed) > 0, "in some interleavings the unmap comes first");
@@ -90,7 +90,7 @@ fn the_timer_beside_unmaps_on_another_cpu() {
         ticked.join().unwrap().expect("the hardware answers");
         let queued = bench.domain.usage().queued_unmaps;
         LEFT.fetch_add(queued, Ordering::Relaxed);
-        assert_eq!(queued > 0, bench.domain.due_us().is_some(), "what waits is due some time, and nothing else");
+        assert_eq!(queued > 0, bench.domain.due_us().is_some(), "a tick is due exactly if an unmap waits");
         bench.host.advance_us(QUEUE_TIMEOUT_US);
         bench.domain.tick().expect("the hardware answers");
         let usage = bench.domain.usage();

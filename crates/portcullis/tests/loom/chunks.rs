@@ -468,7 +468,7 @@ fn an_unmap_beside_the_last_sweep() {
         while domain.due_us().is_some() {
             tick_bare_after_a_period(platform, &domain);
             ticks += 1;
-            assert!(ticks < 10, "it comes to rest");
+            assert!(ticks < 10, "the ticks end");
         }
         assert_eq!(domain.usage().table_pages, pages - 1, "S7: the table is still there");
         // One tick takes the table out, and one gives it back.

@@ -1,4 +1,5 @@
-//! Magazines of one address and depots of one magazine: every second free goes to the depot, and every third to the tree.
+//! Magazines of one address and depots of one magazine: every second free goes to the depot, and every third to the
+//! tree.
 
 use super::{Bench, check_with};
 use loom::thread;

@@ -65,7 +65,7 @@ fn the_timer_beside_unmaps_on_another_cpu() {
         assert_eq!(bench.reach(new), Some(30));
         let queued = bench.domain.usage().queued_unmaps;
         LEFT.fetch_add(queued, Ordering::Relaxed);
-        assert!(queued == 0 || bench.domain.due_us().is_some(), "what waits is due some time");
+        assert!(queued == 0 || bench.domain.due_us().is_some(), "a tick is due if an unmap waits");
         bench.host.advance_us(QUEUE_TIMEOUT_US);
         bench.domain.tick().expect("the hardware answers");
         assert_eq!((bench.domain.usage().queued_unmaps, bench.domain.usage().live_ranges), (0, 1));

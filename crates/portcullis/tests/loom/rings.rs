@@ -66,7 +66,7 @@ impl Ringed {
         let host: &FakeHost = Box::leak(Box::default());
         let fake = FakeIommu::new(host);
         let hardware: &Hardware = Box::leak(Box::new(Hardware { fake, has_invalidated: AtomicBool::new(false) }));
-        let options = Options::parse(RIommu::INFO.options, &format!("ring={size}")).expect("so many entries");
+        let options = Options::parse(RIommu::INFO.options, &format!("ring={size}")).expect("a valid size");
         let config = DomainConfig { options, ..DomainConfig::new(Protection::Strict) };
         let domain = Domain::with_config(hardware, host, &config).expect("a domain");
         domain.attach(DEVICE).expect("a device");
@@ -180,7 +180,7 @@ fn two_cpus_begin_a_stream() {
         let pages = bench.domain.usage().table_pages;
         SPARE.fetch_add(pages - 2, Ordering::Relaxed);
         let another = bench.map_on(1, 40).expect("room");
-        assert_eq!(bench.domain.usage().table_pages, 3, "what is spare is used");
+        assert_eq!(bench.domain.usage().table_pages, 3, "the spare ring is used");
         bench.close(both.map(|(range, _)| range).into_iter().chain([another]));
     });
     assert!(SPARE.load(Ordering::Relaxed) > 0, "both make a ring in some interleavings");

@@ -85,7 +85,7 @@ fn a_seal_beside_the_last_free() {
         assert_ne!(new.pfn() / WINDOW, gone.pfn() / WINDOW, "one page is left there");
         freed.join().unwrap().expect("mapped");
         let usage = bench.domain.usage();
-        assert_eq!((usage.live_ranges, usage.kept_ranges), (1, 2), "one has come back, the other is at hand");
+        assert_eq!((usage.live_ranges, usage.kept_ranges), (1, 2), "one window has come back, and the other is open");
         assert_eq!(bench.reach(new), Some(20));
         bench.unmap(new, 2).expect("mapped");
         every_window_is_there_once(&bench);
