@@ -2,8 +2,8 @@
 //!
 //! It has no locks. A directory entry is installed by compare-exchange, and the loser of a race uses the winner's
 //! page. Leaves are written without synchronisation, because the IOVA allocator gives every page to one mapping at a
-//! time, and only one caller claims the unmap of a mapping. If mappings share pages instead, `shared` works on their
-//! leaves. The [`TableRule`] says what happens to table pages.
+//! time, and only one caller claims the unmap of a mapping. For mappings that share pages, see `shared`. The
+//! [`TableRule`] says what happens to table pages.
 
 use super::freed::{FreedTables, release_page};
 use super::walker::Walker;
@@ -29,14 +29,13 @@ pub enum TableRule {
     /// entries. Only one map or unmap runs at a time. Pages go to the caller as above, but others may map in their
     /// place before the invalidation is over. Those maps then invalidate as well.
     FreedWhenEmpty {
-        /// Whether an unmap flushes the whole table page whose entries it clears, or only those entries. This matters
-        /// only for walkers that do not snoop.
+        /// Whether an unmap flushes the whole table page whose entries it clears, or only those entries, for walkers
+        /// that do not snoop.
         flush_whole_page: bool,
     },
     /// Not by an unmap. Every CPU may therefore walk the table at any time, even where nothing is mapped, and claims
-    /// can be left to the table. A page is freed with the domain. It is freed earlier if the mapper that added it as
-    /// a leaf table takes it out itself, as `portcullis` does in its half of the addresses, after waiting for
-    /// software walks.
+    /// can be left to the table. A page is freed with the domain, or earlier if the mapper that added it as a leaf
+    /// table takes it out. `portcullis` does so in its half of the addresses, and waits for software walks.
     Kept,
     /// Not before the domain is closed. A map overwrites existing leaves, which unmaps have left behind. All leaves
     /// are of 4 KiB, so that nothing smaller is ever written in the place of a larger one.
@@ -128,12 +127,12 @@ impl SecondLevelTable {
 
     /// Writes the translations of `range` to `segments`, which together have as many pages, and makes them visible.
     ///
-    /// Mappings made with `marked` must be unmapped by [`claim_and_unmap`](Self::claim_and_unmap), others by
-    /// [`unmap`](Self::unmap).
+    /// [`claim_and_unmap`](Self::claim_and_unmap) must unmap `marked` mappings, and [`unmap`](Self::unmap) the
+    /// others.
     ///
     /// The caller owns `range`: it is in no other mapping. Everything that can fail is done before the first entry is
     /// written, so a refused map leaves no translation that the device might have used (S6). Table pages that it
-    /// added stay, empty. Only a table that frees empty pages keeps none of them.
+    /// added stay, empty, unless the table frees empty pages.
     ///
     /// # Errors
     /// [`MapError::NoMemory`], [`MapError::Overlap`], [`MapError::PhysicalRange`].
@@ -261,7 +260,7 @@ impl SecondLevelTable {
             let (table, level) = self.descend(walker, &run)?;
             let first = index(run.pfn, level);
             let count = ((run.pages >> (LEVEL_BITS * (u32::from(level) - 1))) as usize).min(ENTRIES - first);
-            // Neighbours are visited one by one if a large leaf may fit only some of them.
+            // Visit neighbours one by one if a large leaf may fit only some of them.
             let count = if level == 1 { count } else { 1 };
             let entries = &table[first..first + count];
             if write {
@@ -358,8 +357,8 @@ impl SecondLevelTable {
 
     /// Clears the translations of `range`, a whole mapping that the caller has claimed, and makes that visible.
     ///
-    /// Table pages that translated nothing else go to `freed`. Returns whether there were any. If so, the
-    /// invalidation must cover all levels.
+    /// Table pages that translated nothing else go to `freed`. Returns whether there were any: the invalidation must
+    /// then cover all levels.
     ///
     /// # Safety
     /// `walker` is the one that the table was made with. `range` is exactly that of a mapping that no other CPU
@@ -442,8 +441,8 @@ impl SecondLevelTable {
         walker.show(entries);
     }
 
-    /// Clears from `pfn` on, within one table. Returns the first page not yet cleared. If tables are freed when they
-    /// are covered, also returns the table page that was taken out, if any, with its level.
+    /// Clears from `pfn` on, within one table. Returns the first page not yet cleared and, if tables are freed when
+    /// covered, the table page that was taken out, with its level.
     #[inline(always)]
     pub(super) fn clear_next<P: Platform>(
         &self,
@@ -483,8 +482,7 @@ impl SecondLevelTable {
     /// The address that `iova` translates to, and the rights, according to the table in memory now.
     ///
     /// # Safety
-    /// `walker` is the one that the table was made with. No unmap that may free a table page around `iova` runs
-    /// meanwhile.
+    /// `walker` is the one that the table was made with. Meanwhile no unmap may free a table page around `iova`.
     pub unsafe fn lookup<P: Platform>(&self, walker: Walker<'_, P>, iova: Iova) -> Option<(PhysAddr, Rights)> {
         let pfn = iova.pfn();
         if pfn >> (LEVEL_BITS * u32::from(self.levels)) != 0 {
@@ -544,8 +542,7 @@ fn store_leaves(entries: &[Entry], segments: &[Segment], rights: Rights, marked:
 /// Puts the table page `root` of `level`, and all pages below it, on the list.
 #[inline(never)]
 fn collect<P: Platform>(walker: Walker<'_, P>, root: PhysAddr, level: u8, freed: &mut FreedTables) {
-    // The pages on the path down, and the next entry of each. This is a loop, because recursion would take more
-    // stack.
+    // The pages on the path down, and the next entry of each. A loop takes less stack than recursion.
     let mut way = ArrayVec::<(PhysAddr, u16), LEVELS_MAX>::new_const();
     let mut below = Some(root);
     loop {
@@ -564,8 +561,7 @@ fn collect<P: Platform>(walker: Walker<'_, P>, root: PhysAddr, level: u8, freed:
             Some((number, table)) => (*next, below) = (number as u16 + 1, Some(table)),
             None => {
                 way.pop();
-                // SAFETY: the entry that pointed here is cleared, and no other mapping lay below it, so no CPU walks
-                // it.
+                // SAFETY: the entry that pointed here is cleared, and no other mapping lay below, so no CPU walks it.
                 unsafe { freed.push(walker, page) };
             }
         }
@@ -575,8 +571,7 @@ fn collect<P: Platform>(walker: Walker<'_, P>, root: PhysAddr, level: u8, freed:
 /// The contents of a table page that is in the table.
 pub(super) fn frame<'p, P: Platform>(walker: Walker<'p, P>, phys: PhysAddr) -> &'p Frame {
     // SAFETY: only pages linked into this table are passed here. If pages are not kept, a CPU that walks a page works
-    // on a mapping below it. Such a page is unlinked only by the unmap of everything mapped below it, and it is freed
-    // after that.
+    // on a mapping below it. Such a page is unlinked only by the unmap of everything below it, and freed after that.
     unsafe { walker.platform().frame(phys) }
 }
 
