@@ -30,7 +30,7 @@ use core::mem::MaybeUninit;
 pub struct Identity;
 
 /// A count in the entry does not say whose mappings it counts. A wrong unmap may take one mapping too early, which
-/// shuts a device out. It never leaves one behind.
+/// shuts a device out. It never leaves a mapping too many.
 const fn wrong_unmaps(protection: Protection) -> Breach {
     let bound = "a wrong unmap of shared pages goes unnoticed: a device may lose a page too early, and never keeps one";
     Breach { protection, rule: Rule::Errors, bound }

@@ -126,7 +126,7 @@ pub unsafe trait IovaAllocator<P: Platform>: Send + Sync {
     const TABLE_CLAIM_PAGES_MAX: u64 = 0;
 
     /// Hands out a range of `request.pages` pages that is in no other mapping and not reserved, and for which no
-    /// translation is cached. Only if the domain leaves invalidation to its maps, translations may still be cached
+    /// translation is cached. A translation may still be cached only if the domain leaves invalidation to its maps
     /// ([`Deferral::AtMap`](crate::invalidation::Deferral::AtMap)).
     ///
     /// # Errors
