@@ -1,4 +1,4 @@
-//! The least that a host can be: one CPU, a fixed pool of table pages, memory mapped at its physical addresses.
+//! A minimal host: one CPU, a fixed pool of table pages, and memory mapped at its physical addresses.
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
@@ -6,10 +6,10 @@ use portcullis::platform::{Context, CopyMemory, CpuHint, Lock, LockClass, Wait, 
 use portcullis::table::{ENTRIES, Entry, Frame};
 use portcullis::{NoMemory, PAGE_SIZE, PhysAddr, Platform};
 
-/// Table pages that there are.
+/// The number of table pages.
 const FRAMES: usize = 256;
 
-/// A page that becomes a [`Frame`]; of words, for a static cannot be made of entries.
+/// A page that becomes a [`Frame`]. It is made of words, because a static cannot be made of entries.
 #[repr(C, align(4096))]
 struct RawFrame([AtomicU64; ENTRIES]);
 
@@ -21,12 +21,12 @@ static NOW_US: AtomicU64 = AtomicU64::new(0);
 #[derive(Clone, Copy)]
 pub(crate) struct Host;
 
-/// The place in the pool of the page at `phys`.
+/// The index in the pool of the page at `phys`.
 fn index_of(phys: PhysAddr) -> usize {
     (phys.as_u64() - POOL.as_ptr().addr() as u64) as usize / PAGE_SIZE as usize
 }
 
-// SAFETY: a page of the pool is handed out once until it comes back, zeroed, and never moves.
+// SAFETY: a page of the pool is handed out zeroed, once until it comes back, and never moves.
 unsafe impl Platform for Host {
     type Lock<T: Send> = TryLock<T>;
     type CpuWords = WordLines;
@@ -57,7 +57,7 @@ unsafe impl Platform for Host {
     #[inline(never)]
     unsafe fn frame(&self, frame: PhysAddr) -> &Frame {
         let words = &POOL[index_of(frame)].0;
-        // SAFETY: an entry is a transparent atomic word, so both are 512 of those.
+        // SAFETY: an entry is a transparent atomic word, so both types are 512 such words.
         unsafe { &*(&raw const *words).cast::<Frame>() }
     }
 
@@ -66,12 +66,13 @@ unsafe impl Platform for Host {
         TAKEN[index_of(frame)].store(false, Ordering::Release);
     }
 
-    // In line, unlike the others: what it returns is a table of functions, and who calls by it has to be seen to have that one.
+    // This one is inlined, unlike the others: it returns a table of functions, and the analysis must see which table
+    // its callers use.
     fn copies(&self) -> Option<&dyn CopyMemory> {
         Some(&Copies)
     }
 
-    /// For walkers that snoop: entries have only to be in the cache.
+    /// This serves only walkers that snoop: entries just have to be in the cache.
     #[inline(never)]
     fn table_barrier(&self, _: &[Entry], _: bool) {
         fence(Ordering::SeqCst);
@@ -81,7 +82,7 @@ unsafe impl Platform for Host {
         WordLines::new(self, value)
     }
 
-    /// This host has no clock; every look takes a microsecond.
+    /// This host has no clock: every call advances the time by a microsecond.
     #[inline(never)]
     fn now_us(&self) -> u64 {
         NOW_US.fetch_add(1, Ordering::Relaxed)
@@ -93,10 +94,10 @@ unsafe impl Platform for Host {
     }
 }
 
-/// Copies by the processor: devices snoop its cache.
+/// Copies with the CPU, whose cache devices snoop.
 struct Copies;
 
-// SAFETY: memory is mapped at its physical addresses, so it copies what it is told to.
+// SAFETY: memory is mapped at its physical addresses, so it copies exactly the requested bytes.
 unsafe impl CopyMemory for Copies {
     #[inline(never)]
     unsafe fn copy(&self, from: PhysAddr, to: PhysAddr, len: u64) {
@@ -112,19 +113,19 @@ unsafe impl CopyMemory for Copies {
     }
 }
 
-/// A lock for one CPU that takes no interrupts: whoever finds it held holds it himself.
+/// A lock for one CPU that takes no interrupts: a caller that finds it held already holds it itself.
 pub(crate) struct TryLock<T> {
     held: AtomicBool,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: `with` lets one in at a time, and whoever is in may be on any CPU.
+// SAFETY: `with` admits one caller at a time, and that caller may be on any CPU.
 unsafe impl<T: Send> Sync for TryLock<T> {}
 
 impl<T: Send> Lock<T> for TryLock<T> {
     fn with<R>(&self, critical: impl FnOnce(&mut T) -> R) -> R {
         assert!(!self.held.swap(true, Ordering::Acquire), "a lock was taken twice");
-        // SAFETY: `held` was not set, so nobody else has a reference until it is cleared below.
+        // SAFETY: `held` was not set, so there is no other reference until it is cleared below.
         let result = critical(unsafe { &mut *self.value.get() });
         self.held.store(false, Ordering::Release);
         result

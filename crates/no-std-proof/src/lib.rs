@@ -1,8 +1,9 @@
 //! A kernel in miniature around the protection layer and the VT-d driver, without std.
 //!
-//! That it links is the proof: the panic handler below is a lang item that std has too, so a crate that pulls std in ends the
-//! build with a duplicate. Every design is compiled for real, over a host and registers that a kernel could have, and is
-//! reached through the C functions here. With the feature `frames`, each operation of each design is a function by itself, too.
+//! The proof is that it links. The panic handler below is a lang item that std has too, so a crate that pulls in std
+//! breaks the build with a duplicate. Every design is compiled in full, over a host and registers that a kernel could
+//! have, and is reached through the C functions here. With the feature `frames`, each operation of each design is
+//! also a separate function.
 #![no_std]
 
 extern crate alloc;
@@ -29,16 +30,17 @@ fn panic(_: &PanicInfo<'_>) -> ! {
     }
 }
 
-/// An open address space, and its unit, which the domain keeps alive as well.
+/// An open address space and its unit. The domain keeps the unit alive as well.
 pub struct Handle(DynDomain, Arc<Unit<Registers, Host>>);
 
-/// Brings up the VT-d unit at `registers` and opens an address space under design number `design` (in the order of the table
-/// of designs) with protection 0 (none), 1 (strict) or 2 (deferred), over the first `memory_bytes` of memory. Null if any of
-/// it is refused; a unit that has come up by then stays on, with every device shut out.
+/// Brings up the VT-d unit at `registers`, and opens an address space under design number `design` (in the order of
+/// the table of designs) with protection 0 (none), 1 (strict) or 2 (deferred), over the first `memory_bytes` of
+/// memory. Returns null if any of it is refused. A unit that has come up by then stays on, with every device shut
+/// out.
 ///
 /// # Safety
-/// `registers` is the mapped register block of a VT-d unit that has no other driver, until the space is closed. Without protection, all
-/// memory is meant for every device that is attached.
+/// `registers` is the mapped register block of a VT-d unit that has no other driver until the space is closed.
+/// Without protection, all memory is meant for every device that is attached.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn portcullis_open(
     registers: *mut u8,
@@ -64,23 +66,25 @@ pub unsafe extern "C" fn portcullis_open(
         return core::ptr::null_mut();
     }
     let config = DomainConfig { memory: &memory, ..DomainConfig::new(protection) };
-    // SAFETY: without protection, the caller has promised it.
+    // SAFETY: without protection, the caller has promised this.
     match unsafe { DynDomain::open_unprotected(*design, unit.clone(), Host, &config) } {
         Ok(domain) => Box::into_raw(Box::new(Handle(domain, unit))),
         Err(_) => core::ptr::null_mut(),
     }
 }
 
-/// Lets the device with this source id into the space.
+/// Attaches the device with this source id to the space.
 #[unsafe(no_mangle)]
 pub extern "C" fn portcullis_attach(handle: &Handle, device: u16) -> bool {
     handle.0.attach(SourceId(device)).is_ok()
 }
 
-/// Maps a buffer for the device to read (`access` 1), write (2) or both (3). The address for the device goes to `iova`.
+/// Maps a buffer for the device to read (`access` 1), write (2) or both (3). The address for the device is stored in
+/// `iova`.
 ///
 /// # Safety
-/// The memory is meant for the devices of the space until an unmap of it has returned true and the window of its design is over.
+/// The memory is meant for the devices of the space until an unmap of it has returned true and the window of its
+/// design is over.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn portcullis_map(handle: &Handle, phys: u64, len: u64, access: u8, iova: &mut u64) -> bool {
     let access = match access {
@@ -99,22 +103,22 @@ pub unsafe extern "C" fn portcullis_map(handle: &Handle, phys: u64, len: u64, ac
     }
 }
 
-/// Takes a mapping away. The buffer is the caller's again only if this returns true.
+/// Unmaps a mapping. The buffer belongs to the caller again only if this returns true.
 #[unsafe(no_mangle)]
 pub extern "C" fn portcullis_unmap(handle: &Handle, iova: u64, len: u64) -> bool {
     handle.0.unmap_raw(Iova::new(iova), len).is_ok()
 }
 
-/// Flushes what has waited long enough; to be called from a timer.
+/// Flushes what has waited long enough. The kernel must call it from a timer.
 #[unsafe(no_mangle)]
 pub extern "C" fn portcullis_tick(handle: &Handle) -> bool {
     handle.0.tick().is_ok()
 }
 
-/// Closes the space and shuts the unit down. Returns whether it has stopped.
+/// Closes the space and shuts the unit down. Returns whether the unit has stopped.
 ///
 /// # Safety
-/// `handle` came from [`portcullis_open`] and is used no more. No device behind the unit does DMA any more.
+/// `handle` came from [`portcullis_open`] and is not used again. No device behind the unit does DMA any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn portcullis_close(handle: *mut Handle) -> bool {
     // SAFETY: made by `Box::into_raw`, and the caller gives it up.

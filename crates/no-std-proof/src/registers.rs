@@ -7,8 +7,8 @@ pub(crate) struct Registers(*mut u8);
 
 impl Registers {
     /// # Safety
-    /// `base` points to the mapped register block of a VT-d unit that has no other driver, and stays mapped for as long as this value
-    /// lives.
+    /// `base` points to the mapped register block of a VT-d unit that has no other driver, and the block stays mapped
+    /// as long as this value lives.
     pub(crate) unsafe fn new(base: *mut u8) -> Self {
         Self(base)
     }
@@ -20,14 +20,15 @@ impl Registers {
 
 // SAFETY: a register block may be used from any CPU.
 unsafe impl Send for Registers {}
-// SAFETY: accesses are single volatile loads and stores, which registers take from several CPUs at once.
+// SAFETY: accesses are single volatile loads and stores, which the registers accept from several CPUs at once.
 unsafe impl Sync for Registers {}
 
-// SAFETY: those of a unit that has no other driver, as `new` was promised.
+// SAFETY: the registers are those of a unit that has no other driver, as promised to `new`.
 unsafe impl Mmio for Registers {
     #[inline(never)]
     fn read32(&self, offset: u32) -> u32 {
-        // SAFETY: within the block that `new` was promised; the driver keeps to the registers that it shows.
+        // SAFETY: within the block that was promised to `new`. The driver accesses only registers that the block
+        // reports.
         unsafe { self.at::<u32>(offset).read_volatile() }
     }
 

@@ -1,7 +1,8 @@
-//! Each operation of each design as a function by itself, for `cargo xtask frames` to measure the stack below it.
+//! Each operation of each design as a separate function, so that `cargo xtask frames` can measure the stack below it.
 //!
-//! Types are static here, so that a call goes where it would go in a kernel that has chosen its design. [`FRAME_ROOTS`] leads from the
-//! object to the functions, and for a domain whose design is chosen at run time to the table of functions of its mapper.
+//! Types are static here, so that calls go where they would go in a kernel that has chosen its design.
+//! [`FRAME_ROOTS`] leads from the object to the functions. For a domain whose design is chosen at run time, it also
+//! leads to the table of functions of its mapper.
 
 mod planted;
 mod roots;
@@ -16,7 +17,7 @@ use portcullis_vtd::Unit;
 /// The hardware of every domain here.
 type Hardware = &'static Unit<Registers, Host>;
 
-/// An operation, as xtask reads it out of the object.
+/// An operation, as xtask reads it from the object.
 #[repr(C)]
 pub struct Root {
     design: *const u8,
@@ -24,13 +25,14 @@ pub struct Root {
     operation: *const u8,
     operation_len: usize,
     function: *const (),
-    /// Both halves of a pointer to the mapper of the design: nothing, and its table of functions. Two of nothing where no call goes by one.
+    /// Both halves of a pointer to the mapper of the design: null, and its table of functions. Both are null if no
+    /// call goes through such a table.
     mapper: [*const (); 2],
-    /// Whether it is one of those that drivers call for each buffer, or timers.
+    /// Whether drivers call it for each buffer, or timers do.
     is_fast: usize,
 }
 
-// SAFETY: it is read out of the object, and by no code.
+// SAFETY: it is read from the object, and by no code.
 unsafe impl Sync for Root {}
 
 impl Root {
@@ -46,10 +48,10 @@ impl Root {
         }
     }
 
-    /// The same for a domain that calls its mapper, one of `design`, by a table of functions.
+    /// The same operation for a domain that calls its mapper, one of design `D`, through a table of functions.
     const fn through<D: Design<Host, Hardware, Mapper: 'static>>(mut self) -> Self {
         let mapper: *const dyn Mapper = core::ptr::null::<D::Mapper>();
-        // SAFETY: a pointer to a value behind a trait has two halves, both pointers.
+        // SAFETY: a pointer to a trait object has two halves, both pointers.
         self.mapper = unsafe { core::mem::transmute::<*const dyn Mapper, [*const (); 2]>(mapper) };
         self
     }
@@ -67,13 +69,13 @@ macro_rules! table {
 
 portcullis::for_each_design!(table);
 
-/// Two designs more: one whose map has a large frame, which has to be found, and the same without.
+/// Two more designs: one whose map has a large frame, which must be found, and its twin without.
 #[used]
 #[unsafe(no_mangle)]
 pub static FRAME_PLANTS: [[Root; roots::COUNT]; 2] =
     [roots::of::<planted::Planted>("planted"), roots::of::<planted::Twin>("twin")];
 
-/// What concerns no design.
+/// The operations that belong to no design.
 #[used]
 #[unsafe(no_mangle)]
 pub static FRAME_UNIT: [Root; unit::COUNT] = unit::ROOTS;

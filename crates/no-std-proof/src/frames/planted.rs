@@ -1,5 +1,5 @@
-//! A design with a large frame in its map, and a list that grows there, and its twin without: the check has to find the one and to pass
-//! the other.
+//! A design whose map has a large frame and a growing list, and its twin without. The check must find the first, and
+//! pass the second.
 
 use super::{Hardware, Host};
 use alloc::vec::Vec;
@@ -12,22 +12,22 @@ use portcullis::iommu::AttachError;
 use portcullis::proof::Committed;
 use portcullis::{DomainId, IovaRange, Request, SourceId};
 
-/// The design `portcullis` behind so many words on the stack of each map.
+/// The design `portcullis` with `WORDS` words on the stack of each map.
 pub struct Behind<const WORDS: usize>;
 
-/// Behind a page of them, and a list.
+/// With a page of words, and a list.
 pub type Planted = Behind<512>;
-/// Behind one.
+/// With one word.
 pub type Twin = Behind<1>;
 
-/// Its mapper.
+/// The mapper of [`Behind`].
 pub struct Forwarder<const WORDS: usize>(<Portcullis as Design<Host, Hardware>>::Mapper);
 
 impl<const WORDS: usize> DesignInfo for Behind<WORDS> {
     const INFO: Info = Portcullis::INFO;
 }
 
-// SAFETY: all that it does is the other's.
+// SAFETY: everything that it does, `portcullis` does.
 unsafe impl<const WORDS: usize> Design<Host, Hardware> for Behind<WORDS> {
     type Mapper = Forwarder<WORDS>;
 

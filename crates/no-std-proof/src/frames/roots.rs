@@ -13,10 +13,10 @@ use portcullis::{
 
 type Space<D> = Domain<D, Host, Hardware>;
 
-/// A buffer of a driver, as small as one can be.
+/// A driver's buffer, as small as possible.
 pub struct Buffer(&'static Segment);
 
-// SAFETY: there are none.
+// SAFETY: no such buffer is ever made.
 unsafe impl DmaBuffer for Buffer {
     fn segments(&self) -> &[Segment] {
         core::slice::from_ref(self.0)
@@ -25,10 +25,10 @@ unsafe impl DmaBuffer for Buffer {
 
 macro_rules! roots {
     ($($kind:ident $operation:literal $function:path;)*) => {
-        /// How many there are.
+        /// The number of operations.
         pub(super) const COUNT: usize = [$($operation),*].len();
 
-        /// Those of design `D`.
+        /// The operations of design `D`.
         pub(super) const fn of<D: Design<Host, Hardware, Mapper: 'static>>(design: &'static str) -> [Root; COUNT] {
             [$(roots!($kind D, design, $operation, $function)),*]
         }
@@ -81,7 +81,7 @@ roots! {
     fast_dyn "dyn tick" tick_dyn;
 }
 
-/// Where a domain is to lie is the caller's to say; what comes back is small.
+/// The caller says where the domain is to lie, and the return value is small.
 unsafe fn open<D: Design<Host, Hardware>>(
     to: &mut MaybeUninit<Space<D>>,
     unit: Hardware,
@@ -205,7 +205,7 @@ fn commit_typed<D: Design<Host, Hardware>>(batch: &mut Batch<&Space<D>, Buffer>)
     batch.commit_so_far().map(drop)
 }
 
-/// With the batch on the stack, as a driver may have it.
+/// The batch is on the stack, where a driver may have it.
 fn batch<D: Design<Host, Hardware>>(space: &Space<D>, iovas: &[Iova], len: u64) -> Result<(), RawUnmapError> {
     let mut batch: RawBatch<&Space<D>> = space.raw_batch();
     for iova in iovas {

@@ -12,10 +12,10 @@ type Vtd = Unit<Registers, Host>;
 
 macro_rules! roots {
     ($($operation:literal $function:path;)*) => {
-        /// How many there are.
+        /// The number of operations.
         pub(super) const COUNT: usize = [$($operation),*].len();
 
-        /// All of them.
+        /// All operations.
         pub(super) const ROOTS: [Root; COUNT] = [$(Root::new("(unit)", $operation, false, $function as *const ())),*];
     };
 }
@@ -52,7 +52,7 @@ unsafe fn shut_down(unit: &mut MaybeUninit<Vtd>) -> Result<(), RegisterTimeout> 
     unsafe { unit.assume_init_read().shut_down() }
 }
 
-/// A domain of any design.
+/// Opens a domain of any design.
 fn open_by_name(
     to: &mut MaybeUninit<DynDomain>,
     design: &str,

@@ -1,6 +1,8 @@
-//! The mapper of most designs: an allocator, a table with its rule and its locks, and strict or deferred invalidation.
+//! The mapper of most designs: an allocator, a table with its rule and its locks, and strict or deferred
+//! invalidation.
 //!
-//! Mappers that have places of their own for some requests have one of these for all others: `identity`, and that of `chunk`.
+//! Mappers that treat some requests specially use one of these for all the others: `identity`, and the mapper of
+//! `chunk`.
 
 use crate::address::{IovaRange, Segment};
 use crate::design::{LockFree, Locking, Mapper, Usage};
@@ -16,14 +18,15 @@ use crate::space::AddressSpace;
 use crate::sub_page::{BOUNCE_PAGES_MAX, Bounce, BouncePages, Chain};
 use crate::table::FreedTables;
 
-/// How often a map that needs memory under a lock asks the host for it: other CPUs may take what was meant for it.
+/// How often a map that needs memory under a lock asks the host for it. More than one try is needed, because other
+/// CPUs may take the memory first.
 const MEMORY_TRIES: usize = 8;
 
-/// Table pages that such a map asks for at first; twice as many each time that they were not enough. Those of all but the largest maps,
-/// which would otherwise take their address twice.
+/// Table pages that such a map asks for at first. Each time they are not enough, it asks for twice as many. This
+/// number is enough for all but the largest maps; a map that finds too few takes its address again.
 const TABLES_FIRST: usize = 16;
 
-/// The parts, put together.
+/// A mapper assembled from its parts.
 pub struct AssembledMapper<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking = LockFree> {
     pub(crate) allocator: A,
     pub(crate) policy: Policy<P, I>,
@@ -33,7 +36,7 @@ pub struct AssembledMapper<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Lockin
 }
 
 impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, P, I, L> {
-    /// Makes a mapping at an address of the allocator.
+    /// Makes a mapping at an address that the allocator chooses.
     ///
     /// # Errors
     /// Those of [`Mapper::map`].
@@ -51,7 +54,7 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
         let mut is_drained = false;
         let range = loop {
             match self.allocate_with_memory(request) {
-                // Not with a lock held: it waits for the hardware.
+                // No lock may be held here: draining waits for the hardware.
                 Err(MapError::Exhausted { .. })
                     if !is_drained && self.policy.drain(&self.space, &self.allocator)? =>
                 {
@@ -79,15 +82,15 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
         )
     }
 
-    /// Runs a part of a map of `pages` pages that may hold a lock. What memory it needs is taken from the host with none held; where that was
-    /// not enough, it runs again.
+    /// Runs a part of a map of `pages` pages that may hold a lock. The memory that it needs is taken from the host
+    /// beforehand, while no lock is held. If that was not enough, the part runs again.
     #[inline(always)]
     pub(super) fn with_memory<R>(&self, pages: u64, map: impl Fn() -> Result<R, MapError>) -> Result<R, MapError> {
-        // Few at first: a mapping with large leaves needs few, and one that is refused needs none.
+        // Start with few: a mapping with large leaves needs few, and one that is refused needs none.
         let tables_max = self.space.tables_max(pages);
         let (mut tables, mut tries) = (tables_max.min(TABLES_FIRST), 0);
         loop {
-            // A map that needs no table does without.
+            // Go on even if there is no room: the map may need no table page.
             let has_room = !L::IS_HELD || self.space.make_room(tables).is_ok();
             let result = map();
             if L::IS_HELD {
@@ -103,22 +106,23 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
             } else if tables < tables_max {
                 tables = tables.saturating_mul(2).min(tables_max);
             } else {
-                // One that found no room may have taken the tables that were meant for this one.
+                // Another map that found no room may have taken the table pages that were meant for this one.
                 tries += 1;
             }
         }
     }
 
-    /// Ends a map whose translations are written. Where that fails the mapping has to be taken down.
+    /// Completes a map whose translations are written. If this fails, the caller has to take the mapping down.
     #[inline(always)]
     pub(super) fn sync(&self, range: IovaRange) -> Result<(), SyncError> {
         self.space.sync_map(range)?;
         self.policy.sync_map(&self.space, range)
     }
 
-    /// Takes down a mapping whose map could not be ended, as by an unmap whose commit failed: the hardware may hold something else
-    /// there, so the device finds no translation, no driver can unmap it, and the range stays quarantined (S11). That holds for
-    /// every policy, for the domain is poisoned: none leaves translations then.
+    /// Takes down a mapping whose map could not be completed, like an unmap whose commit failed. The hardware may
+    /// hold something else for the range, so the device must find no translation, no driver can unmap the range, and
+    /// it stays quarantined (S11). This clears the translations under every policy, because the domain is poisoned
+    /// and no policy leaves translations in a poisoned domain.
     #[cold]
     #[inline(never)]
     fn quarantine(&self, range: IovaRange) {
@@ -127,22 +131,23 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
         }
     }
 
-    /// Takes an address of the allocator and writes the translations.
+    /// Takes an address from the allocator and writes the translations.
     #[inline(always)]
     fn allocate_and_write(&self, request: &Request<'_>) -> Result<IovaRange, MapError> {
         let platform = self.space.platform();
         let range = self.allocator.allocate(platform, &IovaRequest::of(request))?;
-        // A table wraps: an address beyond it would lead where another does, and be invalidated by its own name only.
+        // Table indices wrap: an address beyond the table would lead to another mapping's entries, and only its own
+        // name would be invalidated.
         assert!(range.end_pfn() <= self.space.end_pfn(), "an allocator of more addresses than its domain translates");
         let marked = range.pages() <= A::TABLE_CLAIM_PAGES_MAX;
         platform.probe(Step::Enter(Phase::Table));
-        // SAFETY: the allocator has handed the range out, as long as the request, to this call alone; it lies in the table, as just
-        // seen; where it matters, the lock keeps others off the table.
+        // SAFETY: the allocator has handed the range to this call alone, and it is as long as the request. It lies
+        // within the table, as checked above. Where it matters, the lock keeps other CPUs off the table.
         let write = || unsafe { self.write(range, request, marked) };
         if let Err(error) = self.locking.table(range, write) {
-            // Nothing was written, so no hardware has seen the range. Where the claim fails, a driver that was never given the
-            // range has unmapped it, and its unmap gives it back. A claim that is left to the table cannot have been made: no
-            // mark was written.
+            // Nothing was written, so the hardware has not seen the range. If the claim fails, a driver that was
+            // never given the range has unmapped it, and that unmap gives it back. A claim that is left to the table
+            // cannot have been made, because no mark was written.
             if self.allocator.claim(platform, range).is_ok() {
                 self.allocator.free(platform, range, &Proof::never_visible());
             }
@@ -161,7 +166,8 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
     #[inline(always)]
     pub(super) unsafe fn write(&self, range: IovaRange, request: &Request<'_>, marked: bool) -> Result<(), MapError> {
         let (segments, access) = (request.segments(), request.access());
-        // Only a table with a lock frees empty pages, see `build_in`: the others are not even linked with what that takes.
+        // Only a table with a lock frees empty pages, see `build_in`. The other designs do not even link the code for
+        // it.
         match L::TABLE_EXCLUSIVE {
             // SAFETY: the caller's promise, passed on.
             true => unsafe { self.space.map(range, segments, access, marked) },
@@ -170,13 +176,14 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
         }
     }
 
-    /// Clears the translations of a mapping that this unmap has claimed. Returns whether table pages went to `tables`.
+    /// Clears the translations of a mapping that the caller has claimed. Returns whether table pages went to
+    /// `tables`.
     ///
     /// # Safety
     /// That of [`AddressSpace::unmap`].
     #[inline(always)]
     pub(super) unsafe fn erase(&self, range: IovaRange, tables: &mut FreedTables) -> bool {
-        // Likewise, only a table that claims do not walk frees pages at all.
+        // Likewise, a table frees pages only if claims do not walk it.
         match (L::TABLE_EXCLUSIVE, A::TABLE_CLAIM_PAGES_MAX > 0) {
             // SAFETY: the caller's promise, passed on.
             (true, _) => unsafe { self.space.unmap(range, tables) },
@@ -190,10 +197,7 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
         }
     }
 
-    /// Unmaps the mapping at exactly `range` and commits that: a batch of one.
-    ///
-    /// # Errors
-    /// Those of [`Mapper::unmap_now`].
+    /// Unmaps the mapping at exactly `range` and commits the unmap: a batch of one.
     #[inline(never)]
     pub(crate) fn unmap_by_allocator(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
         let mut taken = TakenDown::of(range);
@@ -201,10 +205,7 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
         Ok(self.commit_alone(&mut taken)?)
     }
 
-    /// Ends a batch of one.
-    ///
-    /// # Errors
-    /// Those of [`Mapper::commit`].
+    /// Commits a batch of one unmap.
     #[inline(never)]
     pub(crate) fn commit_alone(&self, taken: &mut TakenDown) -> Result<Committed, CommitError> {
         let Self { allocator, policy, space, .. } = self;
@@ -226,7 +227,7 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
         )
     }
 
-    /// Gives the address of a mapping back whose pages other mappings share.
+    /// Gives back the address of a mapping whose pages other mappings share.
     #[inline(never)]
     fn give_back_shared(&self, taken: &mut TakenDown) -> Committed {
         let Self { allocator, space, .. } = self;
@@ -236,8 +237,8 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
         Committed::Lost(proof)
     }
 
-    /// Claims the mapping at exactly the range of `taken`, and clears its translations unless the policy leaves them. Then `taken` is to be
-    /// committed.
+    /// Claims the mapping at exactly the range of `taken`, and clears its translations unless the policy leaves them.
+    /// The caller must then commit `taken`.
     ///
     /// # Errors
     /// Those of [`Mapper::unmap`].
@@ -266,19 +267,20 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
         )
     }
 
-    /// Clears the translations that unmaps have left to a map, in a domain that was poisoned since: none will come and write over them.
+    /// Clears the translations that unmaps have left for a later map to overwrite, after the domain was poisoned: no
+    /// map will overwrite them any more.
     #[cold]
     #[inline(never)]
     fn clear_left(&self, revocation: &mut Revocation) {
         let mut tables = core::mem::take(&mut revocation.tables);
         for revoked in revocation.revoked() {
-            // SAFETY: this commit has the claim on the mapping, and gives the range back after this.
+            // SAFETY: this commit holds the claim on the mapping, and gives the range back only afterwards.
             unsafe { self.erase(revoked.range, &mut tables) };
         }
         revocation.tables = tables;
     }
 
-    /// The same for a batch of one.
+    /// Does what [`clear_left`](Self::clear_left) does, for a batch of one.
     #[cold]
     #[inline(never)]
     fn clear_left_alone(&self, taken: &mut TakenDown) {
@@ -286,20 +288,21 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
         unsafe { self.erase(taken.revoked.range, &mut taken.tables) };
     }
 
-    /// Clears the translations of a mapping with this claim on it. Returns whether no table page went with it.
+    /// Clears the translations of a mapping on which the caller holds `claim`. Returns whether no table page was
+    /// freed with them.
     fn clear(&self, claim: Claim, range: IovaRange, tables: &mut FreedTables) -> Result<bool, UnmapError> {
         self.space.platform().probe(Step::Enter(Phase::Table));
         self.locking.table(range, || match claim {
-            // SAFETY: the claim makes this the only unmap of the mapping; the lock as in `allocate_and_write`.
+            // SAFETY: the claim makes this the only unmap of the mapping. The lock works as in `allocate_and_write`.
             Claim::Held => Ok(!unsafe { self.erase(range, tables) }),
-            // SAFETY: only ranges that the allocator leaves to the table are mapped with marks.
+            // SAFETY: only ranges whose claims the allocator leaves to the table are mapped with marks.
             Claim::ByTable => unsafe { self.space.claim_and_unmap(range) }.map(|()| true),
         })
     }
 }
 
-// SAFETY: the allocator hands each address to one mapping at a time, the policy gives it back with the proof of its invalidation, and
-// the table leads to nothing else.
+// SAFETY: the allocator hands each address to one mapping at a time, the policy gives it back with the proof of its
+// invalidation, and the table leads to nothing else.
 unsafe impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Mapper for AssembledMapper<A, P, I, L> {
     #[inline(always)]
     unsafe fn map(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
@@ -363,7 +366,7 @@ unsafe impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Mapper for A
     #[inline(always)]
     fn commit(&self, revocation: &mut Revocation) -> Result<Committed, CommitError> {
         let Self { allocator, policy, space, .. } = self;
-        assert!(revocation.is_of(space.tag()), "a revocation is committed where its unmaps were made");
+        assert!(revocation.is_of(space.tag()), "a revocation must be committed by the mapper of its unmaps");
         if space.has_panicked() {
             return Err(self.keep_for_good(revocation, QueueError::Panicked));
         }
@@ -394,7 +397,7 @@ unsafe impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Mapper for A
 
     fn due_us(&self) -> Option<u64> {
         if self.space.has_panicked() {
-            // No tick does anything any more.
+            // Ticks no longer do anything.
             return None;
         }
         [self.policy.due_us(), self.allocator.due_us()].into_iter().flatten().min()
@@ -423,7 +426,7 @@ unsafe impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Mapper for A
                 window_us_max: policy.window_us_max(),
             }
         });
-        // After a panic the rest is behind locks that are not taken any more.
+        // After a panic the other numbers are behind locks that are no longer taken.
         usage.unwrap_or_else(|| Usage { table_pages: self.table_pages(), ..Usage::default() })
     }
 

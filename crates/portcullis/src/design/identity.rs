@@ -1,27 +1,29 @@
-//! Dynamic identity mapping: the address of a page is its physical address, with the rights in front (ATC'15, §4.1).
+//! Dynamic identity mapping: the address of a page is its physical address, with the rights in the top bits (ATC'15,
+//! §4.1).
 //!
 //! ```text
 //!  width-1  width-2   width-3                  0
 //! +--------+--------+---------------------------+
 //! | writes | reads  | physical address          |   three regions
 //! +--------+--------+---------------------------+
-//! |   0    |   0    | an allocator's            |   the fourth
+//! |   0    |   0    | an allocator's address    |   the fourth
 //! +--------+--------+---------------------------+
 //! ```
 //!
-//! So no address is looked for, no list kept and no lock taken. All mappings of a page with the same rights have one entry,
-//! which counts them; with other rights it has another entry, so that no right is ever wider than was asked for (S5). What
-//! cannot be mapped like that goes to the fourth region: several segments, memory beyond `2^(width - 2)`, what would come to
-//! a reserved address (S9), and what has as many mappings as can be counted.
+//! A map therefore searches for no address, keeps no list and takes no lock. All mappings of a page with the same
+//! rights share one entry, which counts them. Mappings of the page with other rights have another entry, so that
+//! rights are never wider than requested (S5). The fourth region takes what cannot be mapped like that: requests of
+//! several segments, memory beyond `2^(width - 2)`, memory whose address would be reserved (S9), and pages whose
+//! count of mappings is full.
 //!
-//! Only the unmap that takes the count of a page to zero has it invalidated. That is enough for S2: before, the device reaches
-//! the page by the mapping of another, as it would at any other address (S8). That no allocator holds an address back until it
-//! is invalidated is no breach of S3. When a page is mapped again in between, on another CPU or, under deferred protection,
-//! before the flush, what the hardware may still hold says the same as the new entry: the same memory, the same rights. The
-//! invalidation that comes late only has it walked to again.
+//! Only the unmap that takes the count of a page to zero invalidates it. That is enough for S2: before that, the
+//! device reaches the page through another mapping, as it would at any other address (S8). No allocator holds an
+//! address back until it is invalidated, and that does not break S3. The page may be mapped again in between, on
+//! another CPU or, under deferred protection, before the flush. What the hardware may still hold then equals the new
+//! entry: the same memory, the same rights. The late invalidation only causes another page walk.
 //!
-//! A count does not say whose mappings it counts. An unmap of a part of one, or of what somebody else has mapped, is refused
-//! only where it meets a page without any (S6).
+//! A count does not say whose mappings it counts. An unmap of a part of a mapping, or of another driver's mapping, is
+//! refused only if it meets a page with no mapping at all (S6).
 
 use super::{AssembledMapper, DomainSetup, Mapper, Usage};
 use crate::address::{IovaRange, PAGE_SHIFT, Segment};
@@ -39,36 +41,37 @@ use crate::table::{Rights, SharedRun};
 use alloc::vec::Vec;
 use core::mem::MaybeUninit;
 
-/// Bits of an address that say the rights.
+/// Address bits that encode the rights.
 pub const IDENTITY_TAG_BITS: u8 = 2;
 
-/// The mapper: the three regions of rights, and a mapper of the usual kind for the fourth, which commits for all of them.
+/// The mapper: the three regions of rights, and an ordinary mapper for the fourth, which commits for all of them.
 pub struct DynamicIdentity<P: Platform, I: Iommu> {
     regions: Regions,
     base: AssembledMapper<FourthRegion<P>, P, I>,
 }
 
-/// Where the regions of the three rights lie.
+/// The layout of the three regions of rights.
 struct Regions {
-    /// log2 of the pages of a region.
+    /// log2 of the pages in a region.
     shift: u32,
-    /// Page numbers, first and end, that no device may be given, where they are not in the fourth region.
+    /// Reserved ranges that do not lie entirely in the fourth region, as first and end page numbers. No device may be
+    /// given them.
     reserved: Vec<(u64, u64)>,
 }
 
-/// The allocator of the fourth region, which also counts the mappings in the three others.
+/// The allocator of the fourth region, which also counts the mappings in the other three.
 struct FourthRegion<P: Platform> {
     magazines: MagazineAllocator<P>,
-    /// One past its last page number.
+    /// One past the last page number of the region.
     end_pfn: u64,
-    /// Mappings in the other regions that are not back. They are as many as the driver has, on lines of their own, since
-    /// nothing else is touched by every CPU.
+    /// Mappings in the other three regions that are not yet given back. A driver may have any number of them. Each
+    /// CPU counts on its own cache line, because nothing else here is written by every CPU.
     shared: PerCpuCount,
 }
 
 impl Regions {
     fn new<P: Platform>(platform: &P, width: u8, reserved: &[IovaRange]) -> Result<Self, NewDomainError> {
-        // A region of less than a page has no addresses.
+        // A region smaller than a page has no addresses.
         let shift = u32::from(width)
             .checked_sub(u32::from(IDENTITY_TAG_BITS) + PAGE_SHIFT)
             .ok_or(NewDomainError::Width(width))?;
@@ -77,12 +80,12 @@ impl Regions {
         Ok(Self { shift, reserved })
     }
 
-    /// Pages of each.
+    /// Pages in each region.
     const fn pages(&self) -> u64 {
         1 << self.shift
     }
 
-    /// Where `segment` is mapped for `rights`, if it can be.
+    /// Where `segment` is mapped with `rights`, if it can be.
     fn of_memory(&self, segment: &Segment, rights: Rights) -> Option<SharedRun> {
         let phys_pfn = segment.phys.pfn();
         if phys_pfn + segment.pages() > self.pages() {
@@ -97,7 +100,7 @@ impl Regions {
         self.reserved.iter().any(|(first, end)| *first < range.end_pfn() && range.first_pfn() < *end)
     }
 
-    /// What `range` leads to, if it lies in one of the three.
+    /// What `range` leads to, if it lies in one of the three regions.
     fn at(&self, range: IovaRange) -> Option<SharedRun> {
         let rights = Rights::from_bits(range.first_pfn() >> self.shift)?;
         let phys_pfn = range.first_pfn() & (self.pages() - 1);
@@ -105,10 +108,10 @@ impl Regions {
     }
 }
 
-/// The mapper of a new domain.
+/// Makes the mapper of a new domain.
 ///
 /// # Errors
-/// [`NewDomainError::Width`] where two bits for the rights would leave no page, and those of [`AssembledMapper::new`].
+/// [`NewDomainError::Width`] if two bits for the rights would leave no page, and those of [`AssembledMapper::new`].
 pub fn dynamic_identity<P: Platform, I: Iommu>(
     deferral: Deferral,
     setup: DomainSetup<'_, P, I>,
@@ -119,10 +122,10 @@ pub fn dynamic_identity<P: Platform, I: Iommu>(
     Ok(unsafe { mapper.assume_init() })
 }
 
-/// The same, made in `to`.
+/// Does what [`dynamic_identity`] does, and makes the mapper in `to`.
 ///
 /// # Errors
-/// Those of [`dynamic_identity`]; nothing is in `to` then.
+/// Those of [`dynamic_identity`]; `to` then holds nothing.
 pub(crate) fn dynamic_identity_in<P: Platform, I: Iommu>(
     to: &mut MaybeUninit<DynamicIdentity<P, I>>,
     deferral: Deferral,
@@ -140,10 +143,10 @@ pub(crate) fn dynamic_identity_in<P: Platform, I: Iommu>(
         Ok(())
     };
     let at = to.as_mut_ptr();
-    // Every field: with another in the mapper this does not compile.
+    // Names every field: a new field in the mapper breaks the build here.
     let _ = |DynamicIdentity { regions: _, base: _ }: &DynamicIdentity<P, I>| {};
-    // Kept tables, since its claims are left to the table: shared entries need that too.
-    // SAFETY: both parts of `to`, each once; the allocator writes one.
+    // This selects tables that are kept, because claims are left to the table. Shared entries need kept tables too.
+    // SAFETY: both parts of `to` are made, each once, and the closure writes an allocator.
     unsafe {
         AssembledMapper::of_linux_in(part(&raw mut (*at).base), fourth, deferral, setup)?;
         (&raw mut (*at).regions).write(regions);
@@ -152,31 +155,32 @@ pub(crate) fn dynamic_identity_in<P: Platform, I: Iommu>(
 }
 
 impl<P: Platform, I: Iommu> DynamicIdentity<P, I> {
-    /// Makes the mapping in the region of its rights. `None` where it has to go to the fourth.
+    /// Makes the mapping in the region of its rights. `None` if it has to go to the fourth region.
     fn map_in_region(&self, request: &Request<'_>) -> Result<Option<IovaRange>, RawMapError> {
         let AssembledMapper { space, allocator, .. } = &self.base;
         space.refuse_if_poisoned()?;
         let &[segment] = request.segments() else { return Ok(None) };
         let Some(run) = self.regions.of_memory(&segment, request.access().rights()) else { return Ok(None) };
         space.platform().probe(Step::Enter(Phase::Table));
-        // SAFETY: a run of one of the regions, in which every address means the memory and the rights that it says; whatever
-        // is not shared lies in the fourth.
+        // SAFETY: the run lies in one of the three regions, where every address encodes its memory and its rights.
+        // Mappings that are not shared lie in the fourth region.
         if !unsafe { space.share(&run) }? {
             return Ok(None);
         }
         allocator.shared.add(space.platform());
         if let Err(error) = space.sync_map(run.range) {
-            // As in `AssembledMapper`: taken back, and quarantined, here by a domain that maps nothing any more.
+            // Take the mapping back, as `AssembledMapper` does. It is quarantined, because this domain maps nothing
+            // any more.
             let _ = self.unshare(run.range);
             return Err(error.into());
         }
         Ok(Some(run.range))
     }
 
-    /// Takes the mapping at exactly the range of `taken` down. Then that is to be committed.
+    /// Takes down the mapping at exactly the range of `taken`. The caller must then commit `taken`.
     fn take_down(&self, taken: &mut TakenDown) -> Result<(), UnmapError> {
         let range = taken.revoked.range;
-        // What is reserved in the three regions holds nothing that is shared, but perhaps something that was placed there.
+        // Reserved ranges in the three regions hold no shared mappings, but they may hold placed ones.
         if range.end_pfn() <= self.regions.pages() || self.regions.are_reserved(range) {
             return self.base.take_down(taken);
         }
@@ -186,7 +190,7 @@ impl<P: Platform, I: Iommu> DynamicIdentity<P, I> {
         Ok(())
     }
 
-    /// Counts a mapping less of what is mapped at `range`. Returns whether any translation went.
+    /// Subtracts one mapping from each page of `range`. Returns whether any translation was removed.
     fn unshare(&self, range: IovaRange) -> Result<bool, UnmapError> {
         self.base.space.platform().probe(Step::Enter(Phase::Table));
         let run = self.regions.at(range).ok_or(UnmapError::NotMapped(range.start()))?;
@@ -195,8 +199,8 @@ impl<P: Platform, I: Iommu> DynamicIdentity<P, I> {
     }
 }
 
-// SAFETY: in the three regions an address leads to the memory that it names, with the rights that it names, for as long as any
-// mapping counts; the fourth is an assembled mapper's.
+// SAFETY: in the three regions an address leads to the memory that it encodes, with the rights that it encodes, as
+// long as the entry counts any mapping. The fourth region belongs to an assembled mapper.
 unsafe impl<P: Platform, I: Iommu> Mapper for DynamicIdentity<P, I> {
     unsafe fn map(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
         let platform = self.base.space.platform();
@@ -208,7 +212,7 @@ unsafe impl<P: Platform, I: Iommu> Mapper for DynamicIdentity<P, I> {
         }
     }
 
-    /// In the fourth region, or in what is reserved.
+    /// Places the mapping in the fourth region or in a reserved range.
     unsafe fn map_placed(&self, request: &Request<'_>, placement: &Placement) -> Result<IovaRange, RawMapError> {
         // SAFETY: the caller's promise, passed on.
         unsafe { self.base.map_placed(request, placement) }
@@ -286,7 +290,8 @@ unsafe impl<P: Platform, I: Iommu> Mapper for DynamicIdentity<P, I> {
     }
 }
 
-// SAFETY: forwards to an allocator that keeps the promises; what it does not hand out only changes a count.
+// SAFETY: it forwards to an allocator that keeps the promises. A range that this allocator did not hand out only
+// changes a count.
 unsafe impl<P: Platform> IovaAllocator<P> for FourthRegion<P> {
     const TABLE_CLAIM_PAGES_MAX: u64 = MagazineAllocator::<P>::TABLE_CLAIM_PAGES_MAX;
 
@@ -312,7 +317,7 @@ unsafe impl<P: Platform> IovaAllocator<P> for FourthRegion<P> {
 
     fn set_aside(&self, platform: &P, pages: u64, placement: &Placement) -> Result<IovaRange, MapError> {
         match placement.at() {
-            // In the other regions an address says which memory it is.
+            // In the other regions an address encodes its memory.
             Some(range) if range.end_pfn() > self.end_pfn => Err(MapError::Unplaceable),
             _ => self.magazines.set_aside(platform, pages, placement),
         }

@@ -1,7 +1,7 @@
-//! The locks of designs that have more than their allocator's: what ATC'15, Table 1, found in other systems.
+//! The locks of designs that have more locks than their allocator's, as ATC'15, Table 1, found them in other systems.
 //!
-//! None of them is needed for safety here, but for [`TableLock`] where table pages are counted: the table is lock-free. They are
-//! what those systems do, and what their cores wait for.
+//! The table is lock-free, so safety here needs none of them, except [`TableLock`] where table pages are counted.
+//! They reproduce what those systems lock, and so what their cores wait for.
 
 use crate::address::{IovaRange, PAGE_SHIFT};
 use crate::error::NoMemory;
@@ -10,47 +10,49 @@ use crate::platform::{Context, Lock, LockClass, Platform};
 use crate::table::LEVEL_BITS;
 use alloc::boxed::Box;
 
-/// Levels that a table has at most.
+/// The most levels that a table has.
 const LEVELS_MAX: usize = 4;
-/// Locks of [`LockPerTable`], for the directories of 16 GiB. The model checker has one of each level to look after.
+/// The number of locks of [`LockPerTable`]: enough for the directories of 16 GiB. The model checker has one for each
+/// level, so that it has fewer to explore.
 const DIRECTORY_LOCKS: usize = if cfg!(loom) { LEVELS_MAX } else { 16 * LEVELS_MAX };
 
 /// The locks around the parts of a map or unmap.
 ///
 /// # Safety
-/// Table pages are freed on its word. Implementations promise that, where [`TABLE_EXCLUSIVE`](Locking::TABLE_EXCLUSIVE) says so,
-/// [`table`](Locking::table) never runs two closures at the same time.
+/// Table pages are freed on the word of this trait. An implementation that sets
+/// [`TABLE_EXCLUSIVE`](Locking::TABLE_EXCLUSIVE) promises that [`table`](Locking::table) never runs two closures at
+/// the same time.
 pub unsafe trait Locking: Send + Sync {
-    /// Whether one CPU at a time works on the table.
+    /// Whether only one CPU at a time works on the table.
     const TABLE_EXCLUSIVE: bool = false;
 
-    /// Whether maps choose addresses or write tables with a lock held. The host is asked for no memory then: it comes before, see
-    /// [`IovaAllocator::prepare`](crate::iova::IovaAllocator::prepare).
+    /// Whether maps choose addresses or write tables while they hold a lock. The host is not asked for memory while
+    /// the lock is held, but beforehand; see [`IovaAllocator::prepare`](crate::iova::IovaAllocator::prepare).
     const IS_HELD: bool = false;
 
-    /// Runs all that a map or unmap of `pages` pages does.
+    /// Runs a whole map or unmap of `pages` pages.
     fn whole<R>(&self, _pages: u64, run: impl FnOnce() -> R) -> R {
         run()
     }
 
-    /// Runs what it does to the table.
+    /// Runs the part of a map or unmap that works on the table.
     fn table<R>(&self, _range: IovaRange, run: impl FnOnce() -> R) -> R {
         run()
     }
 }
 
-/// None: the table needs none, and the allocator has its own.
+/// No lock: the table needs none, and the allocator has its own.
 #[derive(Debug)]
 pub struct LockFree;
 
-// SAFETY: promises nothing.
+// SAFETY: it promises nothing.
 unsafe impl Locking for LockFree {}
 
-/// One lock around all that is done to the table (FreeBSD).
+/// One lock around all work on the table (FreeBSD).
 pub struct TableLock<P: Platform>(P::Lock<()>);
 
 impl<P: Platform> TableLock<P> {
-    /// Makes it.
+    /// Makes the lock.
     pub fn new(platform: &P) -> Self {
         Self(platform.lock(LockClass::Table, ()))
     }
@@ -66,20 +68,20 @@ unsafe impl<P: Platform> Locking for TableLock<P> {
     }
 }
 
-/// One lock around the whole of short maps and unmaps, allocator and table together (XNU).
+/// One lock around all of a short map or unmap, allocator and table together (XNU).
 pub struct WholeLock<P: Platform> {
     lock: P::Lock<()>,
     pages_max: u64,
 }
 
 impl<P: Platform> WholeLock<P> {
-    /// Makes it, for mappings of at most `pages_max` pages.
+    /// Makes the lock, for mappings of at most `pages_max` pages.
     pub fn new(platform: &P, pages_max: u64) -> Self {
         Self { lock: platform.lock(LockClass::Domain, ()), pages_max }
     }
 }
 
-// SAFETY: promises nothing.
+// SAFETY: it promises nothing.
 unsafe impl<P: Platform> Locking for WholeLock<P> {
     const IS_HELD: bool = true;
 
@@ -88,18 +90,19 @@ unsafe impl<P: Platform> Locking for WholeLock<P> {
     }
 }
 
-/// A lock for each directory of the table, taken for its step of a walk and let go before the next (illumos). Every walk begins
-/// with that of the root, which is what all cores come by. Leaves are written with none: no two mappings have the same.
+/// One lock for each directory of the table, held for one step of a walk and released before the next (illumos).
+/// Every walk begins with the lock of the root, where all cores meet. Leaf entries are written without a lock: no two
+/// mappings share one.
 ///
-/// The original has readers and writers. Taking a lock to read writes its cache line just so, and that is what it costs.
+/// The original has reader-writer locks. Taking such a lock to read also writes its cache line, and that is its cost.
 pub struct LockPerTable<P: Platform> {
     levels: u8,
-    /// A directory has the one that its place in the table hashes to.
+    /// A directory uses the lock that its place in the table hashes to.
     directories: Box<[P::Lock<()>]>,
 }
 
 impl<P: Platform> LockPerTable<P> {
-    /// Makes them, for a table of addresses below `2^width`.
+    /// Makes the locks for a table of addresses below `2^width`.
     ///
     /// # Errors
     /// [`NoMemory`].
@@ -111,11 +114,11 @@ impl<P: Platform> LockPerTable<P> {
     }
 }
 
-// SAFETY: promises nothing.
+// SAFETY: it promises nothing.
 unsafe impl<P: Platform> Locking for LockPerTable<P> {
     fn table<R>(&self, range: IovaRange, run: impl FnOnce() -> R) -> R {
         for level in (2..=self.levels).rev() {
-            // A range below two directories, which is rare, comes by the first.
+            // A range may span two directories, which is rare. It then takes only the lock of the first.
             let directory = (range.first_pfn() >> (LEVEL_BITS * u32::from(level))) as usize;
             let lock = directory * LEVELS_MAX + usize::from(level);
             self.directories[lock % DIRECTORY_LOCKS].with(|()| ());
@@ -129,7 +132,7 @@ mod tests {
     use super::*;
     use crate::platform::fake::FakeHost;
 
-    /// Cores that work on neighbouring directories do not meet: sixteen of each level have a lock each.
+    /// Cores that work on neighbouring directories do not contend: each level has sixteen locks.
     #[test]
     fn there_are_locks_for_sixteen_directories_of_each_level() {
         let host = FakeHost::default();

@@ -1,4 +1,4 @@
-//! What a design is: a named whole of allocator, invalidation and table rule.
+//! Designs: a design is a named combination of allocator, invalidation and table rule.
 
 mod assembled;
 mod identity;
@@ -28,67 +28,69 @@ use crate::safety::{Breach, Protection, Rule};
 use crate::sub_page::{BouncePages, Chain, SubPage};
 use core::mem::MaybeUninit;
 
-/// What there is to say about a design.
+/// The description of a design.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Info {
     /// The name on the command line and in JSON.
     pub id: &'static str,
-    /// Where it comes from: system and paper.
+    /// Its origin: system and paper.
     pub source: &'static str,
     /// Where addresses come from.
     pub allocator: &'static str,
-    /// When translations are taken out of the hardware.
+    /// When translations are removed from the hardware.
     pub invalidation: &'static str,
-    /// What becomes of table pages.
+    /// What happens to table pages.
     pub tables: &'static str,
-    /// The protections that it offers.
+    /// The protections that the design offers.
     pub protections: &'static [Protection],
-    /// The rules that it breaks by construction. The checker must find each.
+    /// The rules that the design breaks by construction. The checker must find each breach.
     pub breaches: &'static [Breach],
-    /// What its addresses are.
+    /// What the design's addresses are.
     pub addressing: Addressing,
-    /// When it may refuse a request for want of addresses (S13).
+    /// When the design may refuse a request for lack of addresses (S13).
     pub fit: Option<Fit>,
-    /// The largest batch of unmaps under one commit, unless the user says otherwise.
+    /// The largest number of unmaps in one commit, unless the user sets another.
     pub batch_default: usize,
-    /// The parameters that it takes.
+    /// The parameters that the design takes.
     pub options: &'static [OptionInfo],
 }
 
 impl Info {
-    /// Whether the device sees physical addresses, so that the segments of a request stay apart.
+    /// Whether devices see physical addresses, so that the segments of a request stay apart.
     pub const fn physical_addresses(&self) -> bool {
         matches!(self.addressing, Addressing::Physical)
     }
 
-    /// Whether it is for hardware that there is not: it is compared, and never recommended.
+    /// Whether the design is for hardware that does not exist. Such a design is compared, but never recommended.
     pub const fn is_hypothetical(&self) -> bool {
         matches!(self.addressing, Addressing::Entries { .. })
     }
 
-    /// Whether it says that it breaks `rule` under `protection`.
+    /// Whether the design declares that it breaks `rule` under `protection`.
     pub fn breaks(&self, protection: Protection, rule: Rule) -> bool {
         self.breaches.iter().any(|breach| (breach.protection, breach.rule) == (protection, rule))
     }
 }
 
-/// Pages of the widest entry that there may be: those of all addresses of 64 bits.
+/// Pages of the widest possible entry: all of a 64-bit address space.
 pub const ENTRY_PAGES_MAX: u64 = 1 << (u64::BITS - PAGE_SHIFT);
 
 /// What the addresses of a design are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Addressing {
-    /// Each mapping has some of its own.
+    /// Each mapping has its own addresses.
     Own,
-    /// Mappings of the same memory with the same rights have the same; others have some of their own.
+    /// Mappings of the same memory with the same rights may share addresses. All others have their own.
     Shared,
-    /// Those of the memory itself: the segments of a request stay apart.
+    /// Physical addresses: the segments of a request stay apart.
     Physical,
-    /// Those of entries, each of which leads to one segment, from its first byte to its last: devices reach nothing of the pages around
-    /// it. The segments of a mapping have one entry each, one behind the other, so that devices see a run of addresses for each
-    /// (rIOMMU, ASPLOS'15, §4). A mapper takes any addresses of an entry for all of it: see [`whole`](Self::whole).
+    /// Addresses of entries. Each entry leads to one segment, from its first byte to its last, so that devices reach
+    /// nothing of the pages around it. Each segment of a mapping has one entry. The entries follow one another, so
+    /// that devices see a separate run of addresses for each segment (rIOMMU, ASPLOS'15, §4). A mapper takes any
+    /// address range within an entry to mean the whole entry: see [`whole`](Self::whole).
     Entries {
-        /// How wide an entry is: a power of two of pages, [`ENTRY_PAGES_MAX`] at most; no domain is made of another. Entries begin at multiples of it.
+        /// The width of an entry: a power of two of pages, at most [`ENTRY_PAGES_MAX`]. No domain is created with any
+        /// other width. Entries begin at multiples of it.
         pages: u64,
     },
 }
@@ -108,15 +110,15 @@ impl Addressing {
         Iova::new(Iova::from_pfn(range.first_pfn() + before).as_u64() + segment.phys.page_offset())
     }
 
-    /// The addresses of all entries of which `range` has a part; of addresses by the page, `range` itself.
+    /// The addresses of all entries that `range` touches. For designs without entries, `range` itself.
     pub fn whole(self, range: IovaRange) -> IovaRange {
         let Self::Entries { pages } = self else { return range };
-        // Entries are powers of two of pages, so the end of the last page number there is ends one too.
+        // Entries are powers of two of pages, so the last page number that exists also ends an entry.
         let first = range.first_pfn() & !(pages - 1);
         IovaRange::of(first, range.end_pfn().next_multiple_of(pages) - first)
     }
 
-    /// How wide an entry is, where addresses are those of entries.
+    /// The width of an entry, for designs with entries.
     pub(crate) const fn entry_pages(self) -> Option<u64> {
         match self {
             Self::Entries { pages } => Some(pages),
@@ -124,21 +126,21 @@ impl Addressing {
         }
     }
 
-    /// Whether a device that reaches a part of a page reaches the page.
+    /// Whether a device that reaches a part of a page reaches the whole page.
     pub(crate) const fn opens_pages(self) -> bool {
         !matches!(self, Self::Entries { .. })
     }
 }
 
-/// How tightly a design fills its addresses. It refuses a request only where no aligned power of two of free pages would hold
-/// the request and its guard pages; a partly used grain counts as full.
+/// How tightly a design fills its addresses. The design refuses a request only if no aligned power of two of free
+/// pages could hold the request and its guard pages. A partly used grain counts as full.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fit {
-    /// Pages that a mapping needs beside its own.
+    /// Pages that a mapping needs in addition to its own.
     pub guard_pages: u64,
-    /// What addresses are taken by, in pages: a power of two.
+    /// The unit in which addresses are taken, in pages: a power of two.
     pub grain_pages: u64,
-    /// Bits of the address that say something else, so that so many fewer are left to fill.
+    /// Address bits that have another meaning, so that the usable addresses are fewer by this many bits.
     pub tag_bits: u8,
 }
 
@@ -147,18 +149,18 @@ impl Fit {
     pub const TIGHT: Self = Self { guard_pages: 0, grain_pages: 1, tag_bits: 0 };
 }
 
-/// The domain-independent half of a design: its name.
+/// The part of a design that does not depend on the domain: its description.
 pub trait DesignInfo: 'static {
-    /// What there is to say about it.
+    /// The description.
     const INFO: Info;
 }
 
-/// A design, as a type to name it by.
+/// A design, as a type that names it.
 ///
 /// # Safety
-/// [`DesignInfo::INFO`] tells the truth about addresses and protections: drivers program devices by it. A design that wraps the
-/// mapper of another answers for what it changes. Where [`build_in`](Design::build_in) returns `Ok`, it has made a mapper in `to`; after
-/// an error nothing is there.
+/// [`DesignInfo::INFO`] tells the truth about addresses and protections, because drivers program devices by it. A
+/// design that wraps the mapper of another is responsible for what it changes. If [`build_in`](Design::build_in)
+/// returns `Ok`, it has made a mapper in `to`; if it returns an error, `to` holds nothing.
 pub unsafe trait Design<P: Platform, I: Iommu>: DesignInfo {
     /// What maps and unmaps for one domain.
     type Mapper: Mapper;
@@ -169,15 +171,16 @@ pub unsafe trait Design<P: Platform, I: Iommu>: DesignInfo {
     /// A [`NewDomainError`].
     ///
     /// # Safety
-    /// `setup` has a protection that the design offers, and a width that the hardware has, as
-    /// [`Domain::with_config`](crate::Domain::with_config) sees to. Under [`Protection::None`] all memory, or all of `setup.memory`
-    /// where there is a table, is meant for every device that is attached.
+    /// `setup` has a protection that the design offers and a width that the hardware has, as
+    /// [`Domain::with_config`](crate::Domain::with_config) ensures. Under [`Protection::None`], all memory is meant
+    /// for every device that is attached. If the design has a table, this covers only all of `setup.memory`.
     unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError>;
 
-    /// Makes it where it is to lie. A design whose mapper is large may have a way that takes less stack than to make one and move it.
+    /// Makes the mapper in place, in `to`. A design with a large mapper may override this with a way that takes less
+    /// stack than making one and moving it.
     ///
     /// # Errors
-    /// A [`NewDomainError`]; nothing is in `to` then.
+    /// A [`NewDomainError`]; `to` then holds nothing.
     ///
     /// # Safety
     /// That of [`build`](Design::build).
@@ -189,13 +192,13 @@ pub unsafe trait Design<P: Platform, I: Iommu>: DesignInfo {
     }
 }
 
-/// The mapper of a design that makes it in place, to be moved.
+/// Makes the mapper of a design that builds in place, and returns it by value.
 ///
 /// # Errors
 /// Those of [`Design::build_in`].
 ///
 /// # Safety
-/// That of [`Design::build`]; the design makes a mapper where its [`Design::build_in`] returns no error.
+/// That of [`Design::build`]. The design's [`Design::build_in`] must have made a mapper whenever it returns no error.
 pub(crate) unsafe fn built<D: Design<P, I>, P: Platform, I: Iommu>(
     setup: DomainSetup<'_, P, I>,
 ) -> Result<D::Mapper, NewDomainError> {
@@ -206,7 +209,7 @@ pub(crate) unsafe fn built<D: Design<P, I>, P: Platform, I: Iommu>(
     Ok(unsafe { mapper.assume_init() })
 }
 
-/// What a design is built from.
+/// What a design builds a mapper from.
 pub struct DomainSetup<'c, P, I> {
     /// The hardware.
     pub iommu: I,
@@ -214,30 +217,33 @@ pub struct DomainSetup<'c, P, I> {
     pub platform: P,
     /// One of the protections that the design offers.
     pub protection: Protection,
-    /// The device can drive addresses of this many bits.
+    /// The number of address bits that the devices can drive.
     pub width: u8,
-    /// Addresses never to be handed out, beyond page 0 and the interrupt range.
+    /// Addresses that must never be handed out, in addition to page 0 and the interrupt range.
     pub reserved: &'c [IovaRange],
     /// Physical memory, for designs that map all of it.
     pub memory: &'c [Segment],
     /// The parameters of the design that differ from their defaults.
     pub options: &'c Options,
-    /// What becomes of parts of pages. A design that hands it to its [`AddressSpace`](crate::AddressSpace), as an assembled mapper does,
-    /// has done its part.
+    /// What to do with parts of pages. A design only has to hand this to its [`AddressSpace`](crate::AddressSpace),
+    /// as an assembled mapper does.
     pub sub_page: SubPage,
 }
 
 /// Maps and unmaps for one domain. All methods may be called from several CPUs and from interrupts.
 ///
 /// # Safety
-/// Buffers go back to their owners on its word. Implementations promise that the devices of the domain reach
-/// * what has been [mapped](Mapper::map), at the addresses returned, with the rights asked for, and nothing else, unless the
-///   protection is [`Protection::None`];
-/// * no mapping any more once the commit of its unmap has returned [`Committed::Lost`], unless they reach its memory by another
-///   mapping of the same;
-/// * nothing of a map that was [refused](RawMapError::Refused), and the mapping as it was after an unmap that was refused.
+/// Buffers go back to their owners on the word of this trait. Implementations promise that the devices of the domain
+/// reach
+/// * memory that has been [mapped](Mapper::map), at the addresses returned, with the rights requested, and nothing
+///   else, unless the protection is [`Protection::None`];
+/// * no mapping once the commit of its unmap has returned [`Committed::Lost`], unless they reach its memory through
+///   another mapping of the same memory;
+/// * nothing of a map that was [refused](RawMapError::Refused), and after an unmap that was refused, the mapping as
+///   it was.
 ///
-/// All of that holds after a panic in any method, too. What a method had begun by then stays mapped, or is lost, for good.
+/// All of this also holds after a panic in any method. What the method had begun by then stays mapped, or stays lost,
+/// for good.
 pub unsafe trait Mapper: Send + Sync {
     /// Makes a mapping. The device may use it when this returns.
     ///
@@ -245,12 +251,13 @@ pub unsafe trait Mapper: Send + Sync {
     /// A [`RawMapError`].
     ///
     /// # Safety
-    /// The memory is meant for the devices of the domain until the commit of its unmap has returned and the stale window that the
-    /// design declares is over; for good, where that window has no bound. None of it holds tables of the library.
+    /// The memory is meant for the devices of the domain until the commit of its unmap has returned and the stale
+    /// window that the design declares is over. If that window has no bound, the memory is meant for them for good.
+    /// None of the memory holds tables of the library.
     unsafe fn map(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError>;
 
-    /// Does what [`map`](Mapper::map) does, for callers that are off the fast paths: in a frame of its own, and the general way at once
-    /// where there is a short one.
+    /// Does what [`map`](Mapper::map) does, for callers off the fast paths: it has its own stack frame, and it takes
+    /// the general path at once where [`map`](Mapper::map) tries a fast path first.
     ///
     /// # Errors
     /// Those of [`map`](Mapper::map).
@@ -263,16 +270,16 @@ pub unsafe trait Mapper: Send + Sync {
         unsafe { self.map(request) }
     }
 
-    /// Makes a mapping of its own for each of the first of `segments`: for as many as find pages side by side, and for one at least.
-    /// Returns these pages. The device may use them when this returns.
+    /// Makes one mapping for each of the first of `segments`: for as many as get neighbouring pages, and for at least
+    /// one. Returns these pages. The device may use them when this returns.
     ///
-    /// There is at least one segment, and each lies in a page.
+    /// There must be at least one segment, and each must lie within a page.
     ///
     /// # Errors
     /// Those of [`map`](Mapper::map) for the first.
     ///
     /// # Safety
-    /// That of [`map`](Mapper::map), for each.
+    /// That of [`map`](Mapper::map), for each segment.
     #[inline(always)]
     unsafe fn map_pages(&self, segments: &[Segment], access: Access, stream: Stream) -> Result<IovaRange, RawMapError> {
         let [first, ..] = segments else { return Err(MapError::Empty.into()) };
@@ -284,12 +291,12 @@ pub unsafe trait Mapper: Send + Sync {
         Ok(IovaRange::of(mapped.first_pfn(), 1))
     }
 
-    /// Makes a mapping where `placement` says. It is unmapped like any other, and its unmap is invalidated and waited for by its
-    /// commit, whatever the protection.
+    /// Makes a mapping where `placement` says. It is unmapped like any other. Whatever the protection, the commit of
+    /// its unmap invalidates it and waits.
     ///
     /// # Errors
-    /// Those of [`map`](Mapper::map); [`MapError::Unplaceable`] where the design cannot choose its
-    /// addresses, or not so.
+    /// Those of [`map`](Mapper::map); [`MapError::Unplaceable`] if the design cannot choose its addresses, or cannot
+    /// choose them in this way.
     ///
     /// # Safety
     /// That of [`map`](Mapper::map).
@@ -297,36 +304,37 @@ pub unsafe trait Mapper: Send + Sync {
         Err(RawMapError::Refused(MapError::Unplaceable))
     }
 
-    /// Runs `allocate`, which asks the global allocator for memory that a domain needs beside its mapper: by [`Platform::allocate`] of the
-    /// host, for a mapper that has one.
+    /// Runs `allocate`, which asks the global allocator for memory that a domain needs besides its mapper. A mapper
+    /// that has a host runs it through [`Platform::allocate`].
     fn allocate(&self, _context: Context, allocate: &mut dyn FnMut()) {
         allocate();
     }
 
-    /// Keeps `tables` table pages, and memory for what it notes of them, for maps that find none at the host: until another call says
-    /// otherwise. Each map takes [`tables_max`](Mapper::tables_max) of its pages at most, and another call fills up what they have taken.
-    /// The host may sleep.
+    /// Keeps `tables` table pages, and memory for their records, in reserve for maps that get none from the host,
+    /// until the next call. Each map takes at most [`tables_max`](Mapper::tables_max) of these pages, and another
+    /// call refills the reserve. The host may sleep.
     ///
     /// # Errors
-    /// [`NoMemory`]; what the host had is kept.
+    /// [`NoMemory`]; the pages that the host had are kept.
     fn reserve_tables(&self, _tables: usize) -> Result<(), NoMemory> {
         Ok(())
     }
 
-    /// Table pages that a map of `pages` pages adds at most: none, unless the mapper says otherwise.
+    /// The most table pages that a map of `pages` pages adds: none, unless the mapper overrides this.
     fn tables_max(&self, _pages: u64) -> usize {
         0
     }
 
-    /// Clears the mapping at exactly `range` and notes in `out` what is to be invalidated. The buffer is not yet back: that
-    /// takes a [`commit`](Mapper::commit).
+    /// Clears the mapping at exactly `range` and records in `out` what has to be invalidated. The driver must not
+    /// reuse the buffer yet: that takes a [`commit`](Mapper::commit).
     ///
     /// # Errors
     /// An [`UnmapError`]; nothing has changed then.
     fn unmap(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError>;
 
-    /// Ends a batch of unmaps. When it returns without error, the buffers are the driver's again; under strict protection
-    /// the device has lost them, and there is a proof of it. `revocation` is empty then, whatever the result.
+    /// Commits a batch of unmaps. When it returns without error, the buffers belong to the driver again. Under strict
+    /// protection the device has lost them, and the result holds a proof of it. `revocation` is empty afterwards,
+    /// whatever the result.
     ///
     /// # Errors
     /// [`CommitError`]: no buffer of the batch may be used again (S11).
@@ -335,7 +343,8 @@ pub unsafe trait Mapper: Send + Sync {
     /// If the unmaps of `revocation` were made by another mapper.
     fn commit(&self, revocation: &mut Revocation) -> Result<Committed, CommitError>;
 
-    /// Unmaps the mapping at exactly `range` and commits that. Unless the mapper has a shorter way, a batch of one.
+    /// Unmaps the mapping at exactly `range` and commits the unmap. Unless the mapper has a shorter path, this is a
+    /// batch of one.
     ///
     /// # Errors
     /// Those of [`unmap`](Mapper::unmap) and [`commit`](Mapper::commit).
@@ -346,8 +355,8 @@ pub unsafe trait Mapper: Send + Sync {
         Ok(self.commit(&mut revocation)?)
     }
 
-    /// Does what [`unmap_now`](Mapper::unmap_now) does, for mappings of several pages and for callers to whom the stack matters more than speed.
-    /// A mapper may override it with a shallower path.
+    /// Does what [`unmap_now`](Mapper::unmap_now) does, for mappings of several pages and for callers that care more
+    /// about stack than about speed. A mapper may override it with a shallower path.
     ///
     /// # Errors
     /// Those of [`unmap_now`](Mapper::unmap_now).
@@ -356,9 +365,9 @@ pub unsafe trait Mapper: Send + Sync {
         self.unmap_now(range)
     }
 
-    /// Does what [`unmap_now`](Mapper::unmap_now) does, and takes the [bounce pages](Mapper::bounce_pages) of the mapping to `pages` before the
-    /// commit, and to `part` a part of the buffer that they stand for. Its domain asks for it; a mapper may have a way of its own that
-    /// takes less stack.
+    /// Does what [`unmap_now`](Mapper::unmap_now) does. Before the commit it moves the [bounce
+    /// pages](Mapper::bounce_pages) of the mapping to `pages`, and stores in `part` the part of the buffer that they
+    /// stand for. The domain calls it; a mapper may override it with a path that takes less stack.
     ///
     /// # Errors
     /// Those of [`unmap_now`](Mapper::unmap_now).
@@ -375,23 +384,25 @@ pub unsafe trait Mapper: Send + Sync {
         Ok(self.commit(&mut revocation)?)
     }
 
-    /// Flushes what has waited long enough, and gives back what was kept for too long. To be called when
-    /// [`due_us`](Mapper::due_us) has come, from a timer.
+    /// Flushes what has waited long enough, and gives back what was kept for too long. The host must call it from a
+    /// timer when [`due_us`](Mapper::due_us) has come.
     ///
     /// # Errors
-    /// [`CommitError`] where the flush failed.
+    /// [`CommitError`] if the flush failed.
     fn tick(&self) -> Result<(), CommitError>;
 
-    /// When the next [`tick`](Mapper::tick) has work to do, in microseconds of the platform's clock.
+    /// When the next [`tick`](Mapper::tick) has work to do, in microseconds of the platform's clock. `None` if none
+    /// has.
     fn due_us(&self) -> Option<u64>;
 
     /// Table pages in use. Takes no lock.
     fn table_pages(&self) -> usize;
 
-    /// What is in use now, and its limits (S7). May take locks. Exact while nothing is mapped or unmapped.
+    /// What is in use now, and the limits (S7). It may take locks. It is exact while nothing is mapped or unmapped.
     fn usage(&self) -> Usage;
 
-    /// What its domain bounces parts of pages through: that of its [`AddressSpace`](crate::AddressSpace::bounce_pages).
+    /// The pages through which the domain bounces parts of pages: those of its
+    /// [`AddressSpace`](crate::AddressSpace::bounce_pages).
     fn bounce_pages(&self) -> Option<BouncePages<'_>> {
         None
     }
@@ -399,49 +410,51 @@ pub unsafe trait Mapper: Send + Sync {
     /// The domain's id.
     fn id(&self) -> DomainId;
 
-    /// Lets a device into the domain.
+    /// Attaches a device to the domain.
     ///
     /// # Errors
     /// An [`AttachError`].
     fn attach(&self, device: SourceId) -> Result<(), AttachError>;
 
-    /// Takes a device out of the domain.
+    /// Detaches a device from the domain.
     ///
     /// # Errors
     /// An [`AttachError`].
     fn detach(&self, device: SourceId) -> Result<(), AttachError>;
 }
 
-/// What a domain uses, and the limits that it keeps (S7).
+/// What a domain uses, and the limits that it keeps to (S7).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Usage {
-    /// Ranges handed out and not yet back, those that wait for a flush among them.
+    /// Ranges that are handed out and not yet given back, including those that wait for a flush.
     pub live_ranges: usize,
-    /// Ranges that are free, but kept for the next requests of their size.
+    /// Ranges that are free, but kept for later requests of their size.
     pub kept_ranges: usize,
-    /// The most of those; `None` where, for each size, only the most that were ever in use at once bound them.
+    /// The upper bound of `kept_ranges`. `None` if the only bound, for each size, is the most ranges that were ever
+    /// in use at once.
     pub kept_ranges_max: Option<usize>,
-    /// Memory for records of addresses that were in use once, in bytes: it grows with those, and stays. 64 bytes for each 8
-    /// pages of the address space at most.
+    /// Memory for records of addresses that were once in use, in bytes. It grows with the number of such addresses
+    /// and never shrinks. It is at most 64 bytes for each 8 pages of the address space.
     pub record_bytes: usize,
-    /// Table pages in use. Those that are [reserved](Mapper::reserve_tables) are not, nor those that a design with a lock around its table
-    /// has at hand for the next map: [`tables_max(1)`](Mapper::tables_max) at most.
+    /// Table pages in use. This does not count those that are [reserved](Mapper::reserve_tables). Nor does it count
+    /// those that a design with a lock around its table holds ready for the next map: at most
+    /// [`tables_max(1)`](Mapper::tables_max).
     pub table_pages: usize,
-    /// Unmaps that wait for a flush, or whose invalidation is not known to be done.
+    /// Unmaps that wait for a flush, or whose invalidation is not known to have completed.
     pub queued_unmaps: usize,
-    /// The most that can wait.
+    /// The most unmaps that can wait.
     pub queued_unmaps_max: usize,
-    /// Bounce pages that stand for parts of pages, those that are lost among them.
+    /// Bounce pages that stand for parts of pages, including those that are lost.
     pub bounce_pages: usize,
-    /// The most of those.
+    /// The upper bound of `bounce_pages`.
     pub bounce_pages_max: usize,
-    /// The longest that one waits for the hardware to be told, in microseconds, if [`Mapper::tick`] is called when due; `None`
-    /// without bound.
+    /// The longest time that an unmap waits until the hardware is told of it, in microseconds, if [`Mapper::tick`] is
+    /// called when due. `None` if there is no bound.
     pub window_us_max: Option<u64>,
 }
 
 impl Default for Usage {
-    /// Nothing, with nothing to bound.
+    /// Nothing in use, and nothing to bound.
     fn default() -> Self {
         Self {
             live_ranges: 0,

@@ -1,10 +1,10 @@
-//! The parameters of a design, as they are written behind its id: `eiovar:k=512`, `freebsd:fixed`.
+//! The parameters of a design, as written after its id: `eiovar:k=512`, `freebsd:fixed`.
 
 use core::fmt;
 use core::ops::RangeInclusive;
 use thiserror::Error;
 
-/// Parameters that one design takes at most.
+/// The most parameters that one design takes.
 const OPTIONS_MAX: usize = 8;
 
 /// A parameter that a design takes.
@@ -12,22 +12,22 @@ const OPTIONS_MAX: usize = 8;
 pub struct OptionInfo {
     /// Its name.
     pub key: &'static str,
-    /// What it may be.
+    /// The values that it accepts.
     pub kind: OptionKind,
-    /// What it is unless given, in words.
+    /// Its default value, in words.
     pub default: &'static str,
     /// What it does.
     pub description: &'static str,
 }
 
-/// What a parameter may be.
+/// The values that a parameter accepts.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum OptionKind {
-    /// A whole number between these.
+    /// A whole number in this range.
     Count(RangeInclusive<u64>),
     /// One of these words.
     Word(&'static [&'static str]),
-    /// Given or not, with nothing behind it.
+    /// A flag that is given or not, with no value.
     Flag,
 }
 
@@ -38,15 +38,15 @@ pub enum Value {
     Count(u64),
     /// A word.
     Word(&'static str),
-    /// That it was given.
+    /// The flag was given.
     Flag,
 }
 
-/// The parameters of a design that were given, in the order in which the design names them.
+/// The parameters that were given, in the order in which the design lists them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Options([Option<(&'static str, Value)>; OPTIONS_MAX]);
 
-/// A parameter that cannot be.
+/// A parameter that is not valid.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum OptionError<'t> {
     /// The design has no parameter of this name.
@@ -54,29 +54,30 @@ pub enum OptionError<'t> {
     Unknown {
         /// What was given.
         key: &'t str,
-        /// What there is.
+        /// The parameters that the design has.
         expected: &'static [OptionInfo],
     },
-    /// Not what the parameter may be.
+    /// A value that the parameter does not accept.
     #[error("`{key}={value}`: expected {expected}")]
     Value {
         /// The parameter.
         key: &'static str,
         /// What was given.
         value: &'t str,
-        /// What it may be.
+        /// The values that it accepts.
         expected: &'static OptionKind,
     },
-    /// Given twice.
+    /// The parameter was given twice.
     #[error("`{0}` is given twice")]
     Twice(&'static str),
 }
 
 impl Options {
-    /// Nothing but defaults.
+    /// All parameters at their defaults.
     pub const NONE: Self = Self([None; OPTIONS_MAX]);
 
-    /// Reads `key=value:flag:key=value` for a design that takes `infos`. A parameter at its default is as good as not given.
+    /// Reads `key=value:flag:key=value` for a design that takes `infos`. A parameter given at its default counts as
+    /// not given.
     ///
     /// # Errors
     /// An [`OptionError`].
@@ -127,7 +128,7 @@ impl Options {
         self.iter().find(|(name, _)| *name == key).map(|(_, value)| value)
     }
 
-    /// What was given.
+    /// The parameters that were given.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, Value)> {
         self.0.iter().copied().flatten()
     }
@@ -164,7 +165,7 @@ impl fmt::Display for Value {
 }
 
 impl fmt::Display for Options {
-    /// As it is written behind the id: `:k=64:queue=per-core`, `:fixed`.
+    /// Writes the parameters as they appear after the id: `:k=64:queue=per-core`, `:fixed`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.iter().try_for_each(|(key, value)| match value {
             Value::Flag => write!(f, ":{key}"),
@@ -173,7 +174,7 @@ impl fmt::Display for Options {
     }
 }
 
-/// What parameters there are, for a message.
+/// Lists a design's parameters in a message.
 struct Keys<'i>(&'i [OptionInfo]);
 
 impl fmt::Display for Keys<'_> {
@@ -188,7 +189,7 @@ impl fmt::Display for Keys<'_> {
     }
 }
 
-/// `a, b or c`.
+/// Writes `a, b or c`.
 fn list<'w>(f: &mut fmt::Formatter<'_>, words: impl ExactSizeIterator<Item = &'w str>) -> fmt::Result {
     let last = words.len().saturating_sub(1);
     for (number, word) in words.enumerate() {

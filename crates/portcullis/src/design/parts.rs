@@ -1,4 +1,4 @@
-//! The parts of an assembled mapper, put together where it is to lie.
+//! The parts of an assembled mapper, and how they are put together in place.
 
 use super::{AssembledMapper, DomainSetup, LockFree, Locking};
 use crate::error::NewDomainError;
@@ -11,7 +11,7 @@ use crate::space::AddressSpace;
 use crate::table::TableRule;
 use core::mem::MaybeUninit;
 
-/// [`Made::by`] with a frame of its own.
+/// Does what [`Made::by`] does, in its own stack frame.
 ///
 /// # Errors
 /// Those of `make`.
@@ -27,24 +27,24 @@ unsafe fn apart<'r, T>(
     unsafe { Made::by(room, make) }
 }
 
-/// What a design is made of beside its allocator.
+/// The parts of a design other than its allocator.
 #[derive(Debug)]
 pub struct Parts<L> {
     /// What one command covers under strict protection.
     pub commands: Commands,
-    /// With whom its commits wait.
+    /// Which commits wait together.
     pub submissions: Submissions,
-    /// What becomes of unmaps under deferred protection.
+    /// How deferred protection treats unmaps.
     pub deferral: Deferral,
-    /// What becomes of table pages.
+    /// What happens to table pages.
     pub rule: TableRule,
     /// The locks.
     pub locking: L,
 }
 
 impl Parts<LockFree> {
-    /// As Linux has them: no locks but the allocator's, a command per unmap, table pages freed by the unmap that
-    /// covers them, or kept where claims walk the table.
+    /// The parts as Linux has them: no locks but the allocator's, one command per unmap, and table pages freed by an
+    /// unmap that covers them. Where claims walk the table, table pages are kept instead.
     pub fn of_linux<P: Platform, A: IovaAllocator<P>>(deferral: Deferral) -> Self {
         let rule = if A::TABLE_CLAIM_PAGES_MAX > 0 { TableRule::Kept } else { TableRule::FreedWhenCovered };
         Self { commands: Commands::PerUnmap, submissions: Submissions::Alone, deferral, rule, locking: LockFree }
@@ -52,7 +52,7 @@ impl Parts<LockFree> {
 }
 
 impl<A: IovaAllocator<P>, P: Platform, I: Iommu> AssembledMapper<A, P, I> {
-    /// Puts `allocator` over a new domain with the parts [of Linux](Parts::of_linux).
+    /// Combines `allocator` with the parts [of Linux](Parts::of_linux) over a new domain.
     ///
     /// # Errors
     /// Those of [`with_parts`](AssembledMapper::with_parts).
@@ -60,10 +60,10 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu> AssembledMapper<A, P, I> {
         Self::with_parts(allocator, Parts::of_linux::<P, A>(deferral), setup)
     }
 
-    /// Does the same in `to`, where `allocator` makes the allocator.
+    /// Does what [`new`](AssembledMapper::new) does, in `to`; `allocator` makes the allocator.
     ///
     /// # Errors
-    /// Those of [`with_parts`](AssembledMapper::with_parts); nothing is in `to` then.
+    /// Those of [`with_parts`](AssembledMapper::with_parts); `to` then holds nothing.
     ///
     /// # Safety
     /// That of [`build_in`](AssembledMapper::build_in).
@@ -79,36 +79,39 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu> AssembledMapper<A, P, I> {
 }
 
 impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, P, I, L> {
-    /// Puts `allocator` and the other parts over a new domain.
+    /// Combines `allocator` and the other parts over a new domain.
     ///
     /// # Errors
-    /// [`NewDomainError::Protection`] for [`Protection::None`](crate::Protection::None), [`NewDomainError::NoMemory`], and
-    /// those of [`AddressSpace::new`].
+    /// [`NewDomainError::Protection`] for [`Protection::None`](crate::Protection::None),
+    /// [`NewDomainError::NoMemory`], and those of [`AddressSpace::new`].
     ///
     /// # Panics
-    /// If claims are left to a table that does not keep its pages, with [`Deferral::Asynchronous`] or
-    /// [`Flushes::CoveringRange`](crate::invalidation::Flushes::CoveringRange) over such a table, if unmaps leave translations
-    /// to a table that maps do not write over, or the other way round, or if a table that frees empty pages has no lock.
+    /// In any of these cases:
+    /// * claims are left to a table that does not keep its pages;
+    /// * [`Deferral::Asynchronous`] or [`Flushes::CoveringRange`](crate::invalidation::Flushes::CoveringRange) is
+    ///   used over such a table;
+    /// * unmaps leave translations in a table that maps do not overwrite, or the other way round;
+    /// * a table that frees empty pages has no lock.
     pub fn with_parts(allocator: A, parts: Parts<L>, setup: DomainSetup<'_, P, I>) -> Result<Self, NewDomainError> {
         let mut mapper = MaybeUninit::uninit();
         let moved = |to: &mut MaybeUninit<A>, _: &DomainSetup<'_, P, I>| {
             to.write(allocator);
             Ok(())
         };
-        // SAFETY: it writes an allocator.
+        // SAFETY: the closure writes an allocator.
         unsafe { Self::build_in(&mut mapper, moved, parts, setup) }?;
         // SAFETY: made just now.
         Ok(unsafe { mapper.assume_init() })
     }
 
-    /// Does what [`with_parts`](AssembledMapper::with_parts) does in `to`, where `allocator` makes the allocator. Each part has its own
-    /// frame while it is made, and they are not all on the stack together.
+    /// Does what [`with_parts`](AssembledMapper::with_parts) does in `to`, where `allocator` makes the allocator.
+    /// Each part is made in its own stack frame, so that the parts are never on the stack together.
     ///
     /// # Errors
-    /// Those of [`with_parts`](AssembledMapper::with_parts), and of `allocator`; nothing is in `to` then.
+    /// Those of [`with_parts`](AssembledMapper::with_parts) and of `allocator`; `to` then holds nothing.
     ///
     /// # Safety
-    /// Where `allocator` returns no error, it has made an allocator.
+    /// If `allocator` returns no error, it has made an allocator.
     #[inline(never)]
     pub(crate) unsafe fn build_in(
         to: &mut MaybeUninit<Self>,
@@ -119,18 +122,18 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
         let Parts { commands, submissions, deferral, rule, locking } = parts;
         assert!(
             A::TABLE_CLAIM_PAGES_MAX == 0 || rule == TableRule::Kept,
-            "claims walk the table before they own anything"
+            "claims that walk the table need a table that keeps its pages"
         );
         assert!(
             !deferral.leaves_pointers() || rule == TableRule::Kept,
-            "a table page is freed after an invalidation of all levels that was waited for"
+            "table pages can be freed only after a completed invalidation of all levels"
         );
         assert!(
             L::TABLE_EXCLUSIVE || !matches!(rule, TableRule::FreedWhenEmpty { .. }),
-            "who frees an empty table page must know that nobody maps there"
+            "a table that frees its empty pages needs a lock"
         );
         let at = to.as_mut_ptr();
-        // SAFETY: each part of `to` once.
+        // SAFETY: each part of `to` is taken once.
         let (to_allocator, to_policy, to_placed, to_space) = unsafe {
             let (allocator, policy) = (part(&raw mut (*at).allocator), part(&raw mut (*at).policy));
             (allocator, policy, part(&raw mut (*at).placed), part(&raw mut (*at).space))
@@ -141,33 +144,33 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
             to.write(Policy::new(&setup.platform, setup.protection, commands, submissions, deferral)?);
             Ok(())
         };
-        // SAFETY: it writes a policy.
+        // SAFETY: the closure writes a policy.
         let policy = unsafe { apart(to_policy, make_policy) }?;
         assert_eq!(
             matches!(policy.get(), Policy::AtMap(_)),
             rule == TableRule::Overwritten,
-            "maps write over what unmaps have left, and nothing else"
+            "maps overwrite translations if, and only if, unmaps leave them"
         );
         let make_placed = |to: &mut MaybeUninit<_>| {
             to.write(PlacedRanges::new(&setup.platform, setup.width, setup.reserved)?);
             Ok(())
         };
-        // SAFETY: it writes these ranges.
+        // SAFETY: the closure writes the ranges.
         let placed = unsafe { apart(to_placed, make_placed) }?;
         let DomainSetup { iommu, platform, width, sub_page, .. } = setup;
         let make_space = |to: &mut MaybeUninit<_>| {
             to.write(AddressSpace::new(iommu, platform, width, rule)?);
             Ok(())
         };
-        // SAFETY: it writes an address space. The last, for it opens a domain of the hardware.
+        // SAFETY: the closure writes an address space. It comes last, because it opens a domain of the hardware.
         let mut space = unsafe { apart(to_space, make_space) }?;
         if L::IS_HELD {
             space.get_mut().take_reserve_first();
         }
         space.get_mut().set_sub_page(sub_page)?;
-        // Every field: with another in the mapper this does not compile.
+        // Names every field: a new field in the mapper breaks the build here.
         let _ = |Self { allocator: _, policy: _, locking: _, space: _, placed: _ }: &Self| {};
-        // SAFETY: within `to`.
+        // SAFETY: the field lies within `to`.
         unsafe { (&raw mut (*at).locking).write(locking) };
         allocator.keep();
         policy.keep();

@@ -1,4 +1,5 @@
-//! Addresses that are physical addresses: untranslated, or through an identity map that is made once. Neither protects anything.
+//! Designs whose addresses are physical addresses: untranslated, or through an identity map that is made once.
+//! Neither protects anything.
 
 use crate::address::{Iova, IovaRange, PAGE_SHIFT, PhysAddr, Segment};
 use crate::design::{DomainSetup, Mapper, Usage};
@@ -15,11 +16,11 @@ use crate::space::AddressSpace;
 use crate::table::TableRule;
 use alloc::vec::Vec;
 
-/// Which physical addresses a device may be given.
+/// The physical addresses that a device may be given.
 struct Reachable {
-    /// Page numbers, first and end, that no device may be given.
+    /// Ranges that no device may be given, as first and end page numbers.
     reserved: Vec<(u64, u64)>,
-    /// Bits of address that devices can drive.
+    /// Address bits that devices can drive.
     width: u8,
 }
 
@@ -33,7 +34,7 @@ impl Reachable {
         1 << (self.width as u32 - PAGE_SHIFT)
     }
 
-    /// The addresses of the memory of `request`, reserved or not.
+    /// The addresses of the memory of `request`, whether reserved or not.
     fn drivable(&self, request: &Request<'_>) -> Result<IovaRange, MapError> {
         let &[segment] = request.segments() else { return Err(MapError::NotContiguous) };
         let range = IovaRange::covering(Iova::new(segment.phys.as_u64()), segment.len).expect("a request is not empty");
@@ -44,7 +45,8 @@ impl Reachable {
         Err(MapError::BeyondWidth { iova, limit_bits: self.width })
     }
 
-    /// The same, where they are where `placement` says. What is reserved may be asked for, for it leads to itself.
+    /// The addresses of the memory of `request`, if `placement` allows them. A request may name a reserved range,
+    /// because the range leads to itself.
     fn placed(&self, request: &Request<'_>, placement: &Placement) -> Result<IovaRange, MapError> {
         let range = self.drivable(request)?;
         match placement.at() {
@@ -70,12 +72,12 @@ impl Reachable {
     }
 }
 
-/// No unmap of these mappers leaves anything to be invalidated.
+/// Checks that `revocation` is empty: no unmap of these mappers leaves anything to invalidate.
 ///
 /// # Panics
-/// If there is something, for then another mapper's unmaps have left it.
+/// If `revocation` is not empty. Another mapper's unmaps must then have filled it.
 fn refuse_others(revocation: &Revocation) {
-    assert!(revocation.is_empty(), "a revocation is committed where its unmaps were made");
+    assert!(revocation.is_empty(), "a revocation must be committed by the mapper of its unmaps");
 }
 
 /// A mapper whose devices pass through.
@@ -99,7 +101,7 @@ impl<I: Iommu> Untranslated<I> {
     }
 }
 
-// SAFETY: it protects nothing, and says so.
+// SAFETY: it offers no protection, and declares that.
 unsafe impl<I: Iommu> Mapper for Untranslated<I> {
     unsafe fn map(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
         Ok(self.reachable.range(request)?)
@@ -159,7 +161,7 @@ pub struct IdentityMapped<P: Platform, I: Iommu> {
 }
 
 impl<P: Platform, I: Iommu> IdentityMapped<P, I> {
-    /// Maps all of `setup.memory` at its own addresses, but for what is reserved.
+    /// Maps all of `setup.memory` at its own addresses, except for reserved ranges.
     ///
     /// # Errors
     /// Those of [`AddressSpace::new`]; [`NewDomainError::BadRange`], [`NewDomainError::Identity`].
@@ -174,10 +176,10 @@ impl<P: Platform, I: Iommu> IdentityMapped<P, I> {
             let whole_pages = memory.phys.page_offset() == 0 && memory.len.is_multiple_of(1 << PAGE_SHIFT);
             let range = IovaRange::new(memory.phys.pfn(), memory.len >> PAGE_SHIFT).filter(|_| whole_pages);
             let range = range.ok_or(NewDomainError::BadRange(memory.phys))?;
-            // What the device cannot drive needs no translation.
+            // Addresses that the device cannot drive need no translation.
             let (mut pfn, end) = (range.first_pfn(), range.end_pfn().min(this.reachable.limit()));
             while pfn < end {
-                // Up to the next reserved page, or over it.
+                // Map up to the next reserved range, or skip it.
                 let hole = this.reachable.reserved.iter().find(|(_, hole_end)| *hole_end > pfn);
                 match hole {
                     Some(&(first, hole_end)) if first <= pfn => pfn = hole_end,
@@ -192,7 +194,7 @@ impl<P: Platform, I: Iommu> IdentityMapped<P, I> {
         Ok(this)
     }
 
-    /// `range`, if the identity map has it.
+    /// Returns `range` if the identity map has all of it.
     fn translated(&self, range: IovaRange) -> Result<IovaRange, MapError> {
         for pfn in range.first_pfn()..range.end_pfn() {
             // SAFETY: the identity map is never unmapped.
@@ -206,14 +208,14 @@ impl<P: Platform, I: Iommu> IdentityMapped<P, I> {
     fn map_identity(&self, pfn: u64, pages: u64) -> Result<(), NewDomainError> {
         let segment = Segment { phys: PhysAddr::from_pfn(pfn), len: pages << PAGE_SHIFT };
         let range = IovaRange::new(pfn, pages).ok_or(NewDomainError::BadRange(segment.phys))?;
-        // SAFETY: the space is being made, so everything in it is this call's alone.
+        // SAFETY: the space is still being made, so this call alone uses it.
         let mapped = unsafe { self.space.map(range, &[segment], Access::DeviceReadsAndWrites, false) };
         let mapped = mapped.map_err(RawMapError::from);
         mapped.and_then(|()| Ok(self.space.sync_map(range)?)).map_err(NewDomainError::Identity)
     }
 }
 
-// SAFETY: it protects nothing, and says so.
+// SAFETY: it offers no protection, and declares that.
 unsafe impl<P: Platform, I: Iommu> Mapper for IdentityMapped<P, I> {
     unsafe fn map(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
         Ok(self.translated(self.reachable.range(request)?)?)

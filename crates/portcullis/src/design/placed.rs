@@ -1,7 +1,8 @@
-//! Mappings whose requests say where they are to be, in a domain of [`AssembledMapper`].
+//! Mappings at places that their requests name, in a domain of [`AssembledMapper`].
 //!
-//! They are for what stays: rings below the limit of a device, the regions of firmware. Nothing of them is deferred, so that what
-//! was reserved, or is another request's only place, is never held back by a queue.
+//! They are for long-lived mappings: rings below the address limit of a device, and firmware regions. Their
+//! invalidation is never deferred. A queue therefore never holds back a reserved range, or the only place that
+//! another request can use.
 
 use super::{AssembledMapper, Locking};
 use crate::address::IovaRange;
@@ -33,7 +34,8 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
                 let mut is_flushed = false;
                 let range = loop {
                     match self.place_with_memory(request, placement) {
-                        // The address may be waiting in a flush queue. No other address will do, so flush the queue instead of waiting for it.
+                        // The range may be waiting in a flush queue. No other range will do, so flush the queue
+                        // instead of waiting for it.
                         Err(MapError::Exhausted { .. } | MapError::Overlap(_))
                             if !is_flushed && self.policy.flush(&self.space, &self.allocator)? =>
                         {
@@ -48,14 +50,14 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
         )
     }
 
-    /// `AssembledMapper::quarantine` for a mapping that was placed.
+    /// Does what `AssembledMapper::quarantine` does, for a placed mapping.
     #[cold]
     #[inline(never)]
     fn quarantine_placed(&self, range: IovaRange) {
         let _ = self.take_down_placed(&mut TakenDown::of(range), UnmapError::NotMapped(range.start()));
     }
 
-    // Its parts are in line: a frame for each would lie below the others.
+    // Its parts are inlined: otherwise the stack frame of each would lie below the others.
     #[inline(never)]
     fn place_with_memory(&self, request: &Request<'_>, placement: &Placement) -> Result<IovaRange, MapError> {
         self.with_memory(
@@ -85,8 +87,9 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
         let range = self.placed.take(platform, &self.allocator, request.pages(), placement, record)?;
         assert!(range.end_pfn() <= self.space.end_pfn(), "an allocator of more addresses than its domain translates");
         platform.probe(Step::Enter(Phase::Table));
-        // SAFETY: the range was set aside, as long as the request, for this call alone; it lies in the table, as just seen; where it
-        // matters, the lock keeps others off the table. Without marks, so that no claim by the table finds it.
+        // SAFETY: the range was set aside for this call alone, and it is as long as the request. It lies within the
+        // table, as checked above. Where it matters, the lock keeps other CPUs off the table. The range has no marks,
+        // so that no claim by the table finds it.
         let write = || unsafe { self.write(range, request, false) };
         if let Err(error) = self.locking.table(range, write) {
             // Nothing was written.
@@ -97,10 +100,10 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
         Ok(range)
     }
 
-    /// Unmaps the placed mapping at exactly `range` and commits that.
+    /// Unmaps the placed mapping at exactly `range` and commits the unmap.
     ///
     /// # Errors
-    /// `refused` where there is none.
+    /// `refused` if there is no such mapping.
     #[cold]
     #[inline(never)]
     pub(crate) fn unmap_placed(&self, range: IovaRange, refused: UnmapError) -> Result<Committed, RawUnmapError> {
@@ -112,11 +115,11 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
         Ok(self.space.poison_on_panic(|| self.commit_placed(&mut taken))?)
     }
 
-    /// Claims the placed mapping at exactly the range of `taken` and clears its translations, under every policy. Then `taken` is to be
-    /// committed.
+    /// Claims the placed mapping at exactly the range of `taken` and clears its translations, under every policy. The
+    /// caller must then commit `taken`.
     ///
     /// # Errors
-    /// `refused` where there is none.
+    /// `refused` if there is no such mapping.
     #[cold]
     #[inline(never)]
     pub(crate) fn take_down_placed(&self, taken: &mut TakenDown, refused: UnmapError) -> Result<(), UnmapError> {
@@ -128,7 +131,7 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
         let claim_and_clear = || {
             self.claim_placed(range, refused)?;
             self.space.platform().probe(Step::Enter(Phase::Table));
-            // SAFETY: the claim makes this the only unmap of the mapping; the lock as in `place_and_write`.
+            // SAFETY: the claim makes this the only unmap of the mapping. The lock works as in `place_and_write`.
             Ok(self.locking.table(range, || unsafe { !self.erase(range, tables) }))
         };
         revoked.leaf_only = self.space.poison_on_panic(|| self.locking.whole(range.pages(), claim_and_clear))?;
@@ -139,7 +142,7 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
     #[inline(never)]
     fn claim_placed(&self, range: IovaRange, refused: UnmapError) -> Result<(), UnmapError> {
         let (Self { allocator, placed, space, .. }, UnmapError::NotMapped(_)) = (self, refused) else {
-            // There is something else.
+            // Something else is mapped there.
             return Err(refused);
         };
         let claimed = if placed.is_empty() { Err(refused) } else { placed.claim(space.platform(), range) };
@@ -149,17 +152,19 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
         })
     }
 
-    /// Ends the part of a batch that the policy has no say in. Returns what there is to say of all of it, where nothing is left to the policy.
+    /// Commits the part of a batch that does not go through the policy. Returns the result for the whole batch if
+    /// nothing is left for the policy.
     ///
     /// # Errors
-    /// [`CommitError`]; nothing of the batch goes back then.
+    /// [`CommitError`]; no address or table page of the batch is then given back.
     #[cold]
     #[inline(never)]
     pub(super) fn commit_mixed(&self, revocation: &mut Revocation) -> Result<Option<Committed>, CommitError> {
         let Self { allocator, space, placed, .. } = self;
         let platform = space.platform();
         let of = |due: Due| move |revoked: &Revoked| revoked.due == due;
-        // The device reaches these pages by mappings of others, whose unmaps will see to it; or have, if they came first.
+        // The device reaches these pages through other mappings. The unmaps of those invalidate them, or have already
+        // done so.
         let mut proof = Proof::still_shared();
         let shared = revocation.revoked().filter(of(Due::Nothing));
         shared.for_each(|revoked| allocator.free(platform, revoked.range, &proof));
@@ -181,7 +186,7 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
         Ok(None)
     }
 
-    /// Invalidates the placed mappings of a batch. `None` if it has none.
+    /// Invalidates the placed mappings of a batch. `None` if the batch has none.
     ///
     /// # Errors
     /// A [`QueueError`].
@@ -198,10 +203,10 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
         space.invalidate_each(&|| Counted::new(placed().map(command), count), false).map(Some)
     }
 
-    /// Ends a batch of one mapping that was placed.
+    /// Commits a batch of one placed mapping.
     ///
     /// # Errors
-    /// [`CommitError`]; nothing goes back then (S11).
+    /// [`CommitError`]; nothing is then given back (S11).
     #[cold]
     #[inline(never)]
     pub(super) fn commit_placed(&self, taken: &mut TakenDown) -> Result<Committed, CommitError> {
@@ -216,7 +221,7 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
         Ok(Committed::Lost(proof))
     }
 
-    /// Keeps addresses and table pages of a batch for good (S11).
+    /// Never gives back the addresses and table pages of a batch (S11).
     pub(super) fn keep_for_good(&self, revocation: &mut Revocation, error: QueueError) -> CommitError {
         revocation.forget();
         CommitError(error)

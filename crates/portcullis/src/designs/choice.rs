@@ -8,25 +8,25 @@ use thiserror::Error;
 /// A design and the parameters that it was given.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Choice {
-    /// Which design.
+    /// Its parameters that differ from the defaults.
     pub design: DesignId,
     /// Its parameters, where they differ from the defaults.
     pub options: Options,
 }
 
-/// A choice that cannot be.
+/// A choice that is not valid.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum ChoiceError<'t> {
-    /// No such design.
+    /// There is no design of this name.
     #[error("no design `{0}`; there are: {list}", list = Ids)]
     Unknown(&'t str),
-    /// A parameter that the design does not take, or not so.
+    /// The design does not take this parameter, or not with this value.
     #[error("{0}: {1}")]
     Option(&'static str, OptionError<'t>),
 }
 
 impl Choice {
-    /// Reads an id, and parameters behind it: `id`, `id:key=value`, `id:flag`, `id:key=value:key=value`.
+    /// Reads an id and the parameters after it: `id`, `id:key=value`, `id:flag`, `id:key=value:key=value`.
     ///
     /// # Errors
     /// A [`ChoiceError`].
@@ -40,7 +40,7 @@ impl Choice {
 }
 
 impl From<DesignId> for Choice {
-    /// The design with its defaults.
+    /// Chooses the design with its defaults.
     fn from(design: DesignId) -> Self {
         Self { design, options: Options::NONE }
     }
@@ -52,7 +52,7 @@ impl fmt::Display for Choice {
     }
 }
 
-/// The ids of all designs, for a message.
+/// Lists the ids of all designs in a message.
 struct Ids;
 
 impl fmt::Display for Ids {

@@ -8,10 +8,10 @@
 //! A map: `domain/mod.rs`, `design/assembled.rs`, `iova/linux/free_list.rs`, `iova/linux/range_tree.rs`, `space.rs`,
 //! `table/second_level.rs`.
 //!
-//! An unmap: `domain/mod.rs`, `design/assembled.rs`, `iova/linux/free_list.rs`, `iova/linux/range_tree.rs`, `space.rs`,
-//! `table/second_level.rs`, `invalidation/policy.rs`, `invalidation/strict.rs`.
+//! An unmap: `domain/mod.rs`, `design/assembled.rs`, `iova/linux/free_list.rs`, `iova/linux/range_tree.rs`,
+//! `space.rs`, `table/second_level.rs`, `invalidation/policy.rs`, `invalidation/strict.rs`.
 //!
-//! The allocator comes first, with the claim; it comes again at the end, and gets the address back.
+//! An unmap calls the allocator twice: first for the claim, and at the end to give the address back.
 
 use super::{GLOBAL_WINDOW, queue_kind, queue_option};
 use crate::design::{
@@ -53,7 +53,7 @@ impl DesignInfo for Eiovar {
     };
 }
 
-// SAFETY: an assembled mapper is a sound one, of whatever sound parts.
+// SAFETY: an assembled mapper of sound parts is sound.
 unsafe impl<P: Platform, I: Iommu> Design<P, I> for Eiovar {
     type Mapper = AssembledMapper<FreeListAllocator<P>, P, I>;
 
@@ -69,7 +69,7 @@ unsafe impl<P: Platform, I: Iommu> Design<P, I> for Eiovar {
             to.write(FreeListAllocator::new(&setup.platform, setup.width, setup.reserved, kept_max)?);
             Ok(())
         };
-        // SAFETY: it writes an allocator.
+        // SAFETY: the closure writes an allocator.
         unsafe { AssembledMapper::of_linux_in(to, allocator, deferral, setup) }
     }
 }

@@ -1,16 +1,17 @@
-//! Fast & Safe: windows of neighbouring addresses, one invalidation for each, cached table pointers kept (SOSP'24, §3).
+//! Fast & Safe: windows of neighbouring addresses, one invalidation per window, and cached table pointers that stay
+//! cached (SOSP'24, §3).
 //!
 //! ```text
-//! free: in a window that nobody has --open--> the next pages of the stream's window --write--> mapped
-//! mapped --claim by the mark in the window's record, clear--> cleared --one command for neighbours--> out of the window
+//! free: in a window that no stream has --open--> the next pages of the stream's window --write--> mapped
+//! mapped --claim by its mark in the window's record, clear--> cleared --one command for neighbours--> out of window
 //! a window that is sealed, and whose pages are all back, is free as a whole, and kept in a magazine
 //! ```
 //!
-//! A map: `domain/mod.rs`, `design/assembled.rs`, `iova/fast_and_safe/windows.rs`, `iova/fast_and_safe/window.rs`, `space.rs`,
-//! `table/second_level.rs`.
+//! A map: `domain/mod.rs`, `design/assembled.rs`, `iova/fast_and_safe/windows.rs`, `iova/fast_and_safe/window.rs`,
+//! `space.rs`, `table/second_level.rs`.
 //!
-//! An unmap: `domain/mod.rs`, `design/assembled.rs`, `iova/fast_and_safe/windows.rs`, `iova/fast_and_safe/window.rs`, `space.rs`,
-//! `table/second_level.rs`, `invalidation/policy.rs`, `invalidation/strict.rs`.
+//! An unmap: `domain/mod.rs`, `design/assembled.rs`, `iova/fast_and_safe/windows.rs`, `iova/fast_and_safe/window.rs`,
+//! `space.rs`, `table/second_level.rs`, `invalidation/policy.rs`, `invalidation/strict.rs`.
 
 use crate::design::{
     Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Fit, Info, LockFree, OptionInfo, OptionKind, Parts,
@@ -25,12 +26,12 @@ use crate::safety::Protection;
 use crate::table::TableRule;
 use core::mem::MaybeUninit;
 
-/// Pages of a window unless the user says otherwise: those of a receive descriptor of the paper's device. The model checker sees
-/// small ones, so that it sees them end.
+/// Pages of a window unless the user sets another number: those of a receive descriptor of the paper's device. The
+/// model checker uses small windows, so that it sees them end.
 const WINDOW_PAGES: u64 = if cfg!(loom) { 4 } else { 64 };
 
-/// What the paper describes, with what its published patch lacks: windows that are shared in order by transmit descriptors, and
-/// that come back however they were used.
+/// The design of the paper, with two things that its published patch lacks: transmit descriptors share windows in
+/// order, and every window comes back, however it was used.
 #[derive(Debug)]
 pub struct FastAndSafe;
 
@@ -55,7 +56,7 @@ impl DesignInfo for FastAndSafe {
     };
 }
 
-// SAFETY: an assembled mapper is a sound one, of whatever sound parts.
+// SAFETY: an assembled mapper of sound parts is sound.
 unsafe impl<P: Platform, I: Iommu> Design<P, I> for FastAndSafe {
     type Mapper = AssembledMapper<WindowAllocator<P>, P, I>;
 
@@ -82,7 +83,7 @@ unsafe impl<P: Platform, I: Iommu> Design<P, I> for FastAndSafe {
             to.write(WindowAllocator::new(&setup.platform, setup.width, setup.reserved, within_pages)?);
             Ok(())
         };
-        // SAFETY: it writes an allocator.
+        // SAFETY: the closure writes an allocator.
         unsafe { AssembledMapper::build_in(to, allocator, parts, setup) }
     }
 }

@@ -5,11 +5,12 @@
 //! mapped --claim--> claimed --clear--> cleared, and an empty table page leaves --the hardware has lost it--> free
 //! ```
 //!
-//! A map: `domain/mod.rs`, `design/assembled.rs`, `iova/freebsd/gap_tree.rs`, `iova/freebsd/avl.rs`, `design/locking.rs`,
-//! `space.rs`, `table/second_level.rs`, `table/counted.rs`.
+//! A map: `domain/mod.rs`, `design/assembled.rs`, `iova/freebsd/gap_tree.rs`, `iova/freebsd/avl.rs`,
+//! `design/locking.rs`, `space.rs`, `table/second_level.rs`, `table/counted.rs`.
 //!
-//! An unmap: `domain/mod.rs`, `design/assembled.rs`, `iova/freebsd/gap_tree.rs`, `iova/freebsd/avl.rs`, `design/locking.rs`,
-//! `space.rs`, `table/second_level.rs`, `table/counted.rs`, `invalidation/policy.rs`, `invalidation/strict.rs`.
+//! An unmap: `domain/mod.rs`, `design/assembled.rs`, `iova/freebsd/gap_tree.rs`, `iova/freebsd/avl.rs`,
+//! `design/locking.rs`, `space.rs`, `table/second_level.rs`, `table/counted.rs`, `invalidation/policy.rs`,
+//! `invalidation/strict.rs`.
 
 use crate::design::{
     Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Fit, Info, OptionInfo, OptionKind, Parts, TableLock,
@@ -24,7 +25,8 @@ use crate::safety::Protection;
 use crate::table::TableRule;
 use core::mem::MaybeUninit;
 
-/// The tree that knows its gaps, guard pages, and table pages that are counted and freed, each under one lock.
+/// A tree that knows its gaps, guard pages, and table pages that are counted and freed. The tree and the table have
+/// one lock each.
 #[derive(Debug)]
 pub struct FreeBsd;
 
@@ -49,7 +51,7 @@ impl DesignInfo for FreeBsd {
     };
 }
 
-// SAFETY: an assembled mapper is a sound one, of whatever sound parts.
+// SAFETY: an assembled mapper of sound parts is sound.
 unsafe impl<P: Platform, I: Iommu> Design<P, I> for FreeBsd {
     type Mapper = AssembledMapper<GapTreeAllocator<P>, P, I, TableLock<P>>;
 
@@ -62,7 +64,7 @@ unsafe impl<P: Platform, I: Iommu> Design<P, I> for FreeBsd {
         let parts = Parts {
             commands: Commands::PerUnmap,
             submissions: Submissions::Alone,
-            // Never: it offers no deferred protection.
+            // Never used: the design offers no deferred protection.
             deferral: Deferral::Global,
             rule: TableRule::FreedWhenEmpty { flush_whole_page: !setup.options.flag("fixed") },
             locking: TableLock::new(&setup.platform),
@@ -71,7 +73,7 @@ unsafe impl<P: Platform, I: Iommu> Design<P, I> for FreeBsd {
             to.write(GapTreeAllocator::new(&setup.platform, setup.width, setup.reserved)?);
             Ok(())
         };
-        // SAFETY: it writes an allocator.
+        // SAFETY: the closure writes an allocator.
         unsafe { AssembledMapper::build_in(to, allocator, parts, setup) }
     }
 }

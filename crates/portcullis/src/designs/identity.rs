@@ -10,7 +10,8 @@
 //! An unmap: `domain/mod.rs`, `design/identity.rs`, `space/sharing.rs`, `table/shared.rs`, `design/assembled.rs`,
 //! `invalidation/policy.rs`, `invalidation/strict.rs`.
 //!
-//! `design/assembled.rs` only commits, but for the fourth region, whose maps and unmaps are those of `magazine`.
+//! For the three regions of rights, `design/assembled.rs` only commits. The fourth region maps and unmaps like
+//! `magazine`.
 
 use super::{PER_CPU_WINDOW, queue_kind, queue_option};
 use crate::design::{
@@ -24,11 +25,12 @@ use crate::platform::Platform;
 use crate::safety::{Breach, Protection, Rule};
 use core::mem::MaybeUninit;
 
-/// Physical addresses with the rights in front, mapped and unmapped as they are needed.
+/// Physical addresses with the rights in the top bits, mapped and unmapped on demand.
 #[derive(Debug)]
 pub struct Identity;
 
-/// A count in the entry does not say whose mappings it counts. One taken too early shuts a device out; none is ever left over.
+/// A count in the entry does not say whose mappings it counts. A wrong unmap may take one mapping too early, which
+/// shuts a device out. It never leaves a mapping too many.
 const fn wrong_unmaps(protection: Protection) -> Breach {
     let bound = "a wrong unmap of shared pages goes unnoticed: a device may lose a page too early, and never keeps one";
     Breach { protection, rule: Rule::Errors, bound }
@@ -50,7 +52,7 @@ impl DesignInfo for Identity {
     };
 }
 
-// SAFETY: that of dynamic identity mapping is a sound mapper.
+// SAFETY: the mapper of dynamic identity mapping is sound.
 unsafe impl<P: Platform, I: Iommu> Design<P, I> for Identity {
     type Mapper = DynamicIdentity<P, I>;
 

@@ -14,7 +14,7 @@ use crate::iommu::Iommu;
 use crate::platform::Platform;
 use crate::safety::{Breach, Protection, Rule};
 
-/// All memory mapped once, at its own addresses: what translation alone costs.
+/// All memory mapped once at its own addresses: it shows what translation alone costs.
 #[derive(Debug)]
 pub struct Static;
 
@@ -38,7 +38,7 @@ impl DesignInfo for Static {
     };
 }
 
-// SAFETY: it offers no protection, and its mapper maps nothing but what was there from the start.
+// SAFETY: it offers no protection, and its mapper maps nothing beyond the identity map made at the start.
 unsafe impl<P: Platform, I: Iommu> Design<P, I> for Static {
     type Mapper = IdentityMapped<P, I>;
 

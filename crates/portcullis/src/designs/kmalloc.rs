@@ -10,7 +10,8 @@
 //! An unmap: `domain/mod.rs`, `design/assembled.rs`, `iova/kmalloc.rs`, `space.rs`, `table/marks.rs`,
 //! `table/second_level.rs`, `invalidation/policy.rs`, `invalidation/strict.rs`.
 //!
-//! `kmalloc.rs` comes first, and leaves the claim to the table; it comes again at the end, and frees the object.
+//! An unmap calls `kmalloc.rs` twice: first, to learn that the claim is left to the table, and at the end, to free
+//! the object.
 
 use super::{PER_CPU_WINDOW, queue_kind, queue_option};
 use crate::design::{Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Info, built};
@@ -22,7 +23,8 @@ use crate::platform::Platform;
 use crate::safety::Protection;
 use core::mem::MaybeUninit;
 
-/// No allocator of its own. What the kernel's hands out decides how the table grows.
+/// A design without an address allocator. The addresses that the host's memory allocator hands out decide how the
+/// table grows.
 #[derive(Debug)]
 pub struct Kmalloc;
 
@@ -42,7 +44,7 @@ impl DesignInfo for Kmalloc {
     };
 }
 
-// SAFETY: an assembled mapper is a sound one, of whatever sound parts.
+// SAFETY: an assembled mapper of sound parts is sound.
 unsafe impl<P: Platform, I: Iommu> Design<P, I> for Kmalloc {
     type Mapper = AssembledMapper<KmallocAllocator<P>, P, I>;
 
@@ -57,7 +59,7 @@ unsafe impl<P: Platform, I: Iommu> Design<P, I> for Kmalloc {
             to.write(KmallocAllocator::new(&setup.platform, setup.width, setup.reserved)?);
             Ok(())
         };
-        // SAFETY: it writes an allocator.
+        // SAFETY: the closure writes an allocator.
         unsafe { AssembledMapper::of_linux_in(to, allocator, deferral, setup) }
     }
 }

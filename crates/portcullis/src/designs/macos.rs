@@ -5,8 +5,8 @@
 //! mapped --claim, clear--> cleared --submit, do not wait--> waiting --the queue has passed its ticket--> free, merged
 //! ```
 //!
-//! A map: `domain/mod.rs`, `design/assembled.rs`, `design/locking.rs`, `iova/macos/buddy.rs`, `iova/macos/blocks.rs`, `space.rs`,
-//! `table/second_level.rs`.
+//! A map: `domain/mod.rs`, `design/assembled.rs`, `design/locking.rs`, `iova/macos/buddy.rs`, `iova/macos/blocks.rs`,
+//! `space.rs`, `table/second_level.rs`.
 //!
 //! An unmap: `domain/mod.rs`, `design/assembled.rs`, `design/locking.rs`, `iova/macos/buddy.rs`, `space.rs`,
 //! `table/second_level.rs`, `invalidation/policy.rs`, `invalidation/asynchronous.rs`.
@@ -21,7 +21,7 @@ use crate::safety::{Breach, Protection, Rule};
 use crate::table::TableRule;
 use core::mem::MaybeUninit;
 
-/// A buddy allocator whose lock is held while the table is written, and invalidations that nobody waits for.
+/// A buddy allocator whose lock is held while the table is written, and invalidations that no CPU waits for.
 #[derive(Debug)]
 pub struct MacOs;
 
@@ -45,7 +45,7 @@ impl DesignInfo for MacOs {
     };
 }
 
-// SAFETY: an assembled mapper is a sound one, of whatever sound parts.
+// SAFETY: an assembled mapper of sound parts is sound.
 unsafe impl<P: Platform, I: Iommu> Design<P, I> for MacOs {
     type Mapper = AssembledMapper<BuddyAllocator<P>, P, I, WholeLock<P>>;
 
@@ -66,7 +66,7 @@ unsafe impl<P: Platform, I: Iommu> Design<P, I> for MacOs {
             to.write(BuddyAllocator::new(&setup.platform, setup.width, setup.reserved)?);
             Ok(())
         };
-        // SAFETY: it writes an allocator.
+        // SAFETY: the closure writes an allocator.
         unsafe { AssembledMapper::build_in(to, allocator, parts, setup) }
     }
 }

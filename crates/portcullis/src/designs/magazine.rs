@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! free: in a magazine of the CPU, else the depot, else the tree --allocate--> taken --write, mark--> mapped
-//! mapped --the first mark goes: claimed--> cleared --the hardware has lost it--> free: in a magazine of the CPU
+//! mapped --the first mark is cleared: claimed--> cleared --the hardware has lost it--> free: in a magazine of the CPU
 //! ```
 //!
 //! A map: `domain/mod.rs`, `design/assembled.rs`, `iova/linux/magazine.rs`, `iova/linux/tree.rs`,
@@ -11,9 +11,9 @@
 //! An unmap: `domain/mod.rs`, `design/assembled.rs`, `iova/linux/magazine.rs`, `space.rs`, `table/marks.rs`,
 //! `table/second_level.rs`, `invalidation/policy.rs`, `invalidation/strict.rs`.
 //!
-//! The two files of the tree only where neither magazine nor depot has an address. At an unmap the magazine comes first, and
-//! leaves the claim to the table. `strict.rs` goes back to `space.rs`, which submits and waits, and to the magazine, which gets
-//! the address.
+//! A map reaches the two files of the tree only if neither magazine nor depot has an address. An unmap calls the
+//! magazine first, which leaves the claim to the table. `strict.rs` then calls `space.rs`, which submits and waits,
+//! and gives the address back to the magazine.
 
 use super::{PER_CPU_WINDOW, queue_kind, queue_option};
 use crate::design::{Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Fit, Info, built};
@@ -25,9 +25,10 @@ use crate::platform::Platform;
 use crate::safety::Protection;
 use core::mem::MaybeUninit;
 
-/// What Linux has done since 4.7, in its mechanism: no one kernel has all of these numbers, see `docs/decisions.md`.
+/// The mechanism of Linux since 4.7. No single kernel has all of these numbers, see `docs/decisions.md`.
 ///
-/// It keeps table pages where Linux frees those that one unmap covers, because claims walk the table without a lock.
+/// Linux frees table pages that one unmap covers. This design keeps them, because claims walk the table without a
+/// lock.
 #[derive(Debug)]
 pub struct Magazine;
 
@@ -47,7 +48,7 @@ impl DesignInfo for Magazine {
     };
 }
 
-// SAFETY: an assembled mapper is a sound one, of whatever sound parts.
+// SAFETY: an assembled mapper of sound parts is sound.
 unsafe impl<P: Platform, I: Iommu> Design<P, I> for Magazine {
     type Mapper = AssembledMapper<MagazineAllocator<P>, P, I>;
 
@@ -62,7 +63,7 @@ unsafe impl<P: Platform, I: Iommu> Design<P, I> for Magazine {
             to.write(MagazineAllocator::new(&setup.platform, setup.width, setup.reserved)?);
             Ok(())
         };
-        // SAFETY: it writes an allocator.
+        // SAFETY: the closure writes an allocator.
         unsafe { AssembledMapper::of_linux_in(to, allocator, deferral, setup) }
     }
 }

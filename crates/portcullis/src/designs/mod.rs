@@ -1,14 +1,15 @@
-//! The designs. To add one, write its file and name it in the list below: every comparison, test and table picks it up.
+//! The designs. To add one, write its file and name it in the list below: every comparison, test and table picks it
+//! up.
 //!
-//! One file for each, and so more of them than in other folders. Its page lists the files of a map and of an unmap under strict
-//! protection in reading order, of the raw face; the typed one has `domain/mapping.rs` at both ends. Not in the lists is what
-//! every design stands on: the ground floor (`address.rs`, `entry.rs`, `error.rs`, `proof.rs`, `request.rs`), the doors of
-//! folders, which have the types (`design/mod.rs`, `iova/mod.rs`, `invalidation/mod.rs`), and what `iommu/` and `platform/` ask
-//! of hardware and host. Nor are the parts that an `AssembledMapper` asks and that have nothing to do in most designs:
-//! `design/locking.rs` without a lock runs what it is given, `invalidation/policy.rs` is asked at the end of a map, and
-//! `table/freed.rs` at the end of an unmap.
+//! Each design has one file, so this folder has more files than others. The module page of a design lists, in reading
+//! order, the files of a raw map and of a raw unmap under strict protection. The typed calls have `domain/mapping.rs`
+//! at both ends. The lists leave out what every design uses: `address.rs`, `entry.rs`, `error.rs`, `proof.rs` and
+//! `request.rs`; the module files with the types (`design/mod.rs`, `iova/mod.rs`, `invalidation/mod.rs`); and the
+//! calls of `iommu/` and `platform/` to hardware and host. They also leave out the parts of an `AssembledMapper` that
+//! do nothing in most designs: without a lock, `design/locking.rs` only runs its closure, `invalidation/policy.rs` is
+//! called at the end of a map, and `table/freed.rs` at the end of an unmap.
 //!
-//! Behind the semicolon are examples, which only tests pick up.
+//! The examples follow the semicolon. Only tests pick them up.
 
 mod choice;
 
@@ -44,8 +45,8 @@ macro_rules! designs {
             $(#[cfg($condition)] #[doc = concat!("[`", stringify!($example), "`]")] $example,)*
         }
 
-        /// Calls the macro that is named with the types of all designs, separated by commas: for what needs each of them by name at compile
-        /// time, as tables of functions do.
+        /// Calls the macro `$with` with the types of all designs, separated by commas. It is for code that needs each
+        /// design by name at compile time, such as tables of functions.
         #[macro_export]
         macro_rules! for_each_design {
             ($with:ident) => {
@@ -56,10 +57,10 @@ macro_rules! designs {
         impl DesignId {
             /// Every design, in the order of the table of designs.
             pub const ALL: &'static [Self] = &[$(Self::$name,)*];
-            /// Those that show how to add one.
+            /// The examples, which show how to add a design.
             const EXAMPLES: &'static [Self] = &[$(#[cfg($condition)] Self::$example,)*];
 
-            /// What there is to say about it.
+            /// The description of the design.
             pub const fn info(self) -> &'static Info {
                 match self {
                     $(Self::$name => &$name::INFO,)*
@@ -117,12 +118,12 @@ impl DesignId {
     }
 }
 
-/// Something to be done with a design whose type is chosen at run time.
+/// A generic action on a design whose type is chosen at run time.
 pub trait Visitor<P: Platform, I: Iommu> {
-    /// What comes of it.
+    /// The result of the action.
     type Output;
 
-    /// Does it.
+    /// Runs the action for the design `D`.
     fn visit<D: Design<P, I>>(self) -> Self::Output;
 }
 
@@ -136,7 +137,7 @@ const fn queue_option(default: &'static str) -> OptionInfo {
     }
 }
 
-/// The flush queue that was asked for, or `default`.
+/// The flush queue that the options choose, or `default`.
 fn queue_kind(options: &Options, default: Deferral) -> Deferral {
     match options.word("queue") {
         Some("global") => Deferral::Global,
@@ -145,13 +146,13 @@ fn queue_kind(options: &Options, default: Deferral) -> Deferral {
     }
 }
 
-/// What deferred protection gives up with the global queue.
+/// The breach of deferred protection with the global queue.
 const GLOBAL_WINDOW: Breach = Breach {
     protection: Protection::Deferred,
     rule: Rule::Strict,
     bound: "250 unmaps or 10 ms, whichever comes first",
 };
-/// What it gives up with a queue per core.
+/// The breach of deferred protection with a queue per CPU.
 const PER_CPU_WINDOW: Breach = Breach {
     protection: Protection::Deferred,
     rule: Rule::Strict,

@@ -14,7 +14,7 @@ use crate::iommu::Iommu;
 use crate::platform::Platform;
 use crate::safety::{Breach, Protection, Rule};
 
-/// No protection and no translation: what every other design is measured against.
+/// No protection and no translation: the baseline for every other design.
 #[derive(Debug)]
 pub struct Unprotected;
 

@@ -1,14 +1,17 @@
-//! The design that this project is for: contiguous addresses from chunks, found in the table itself, in constant time.
+//! The design that this project proposes: contiguous addresses from chunks, found in the table itself, in constant
+//! time.
 //!
-//! The life of a page under it is drawn at the door of its folder, `chunk/mod.rs`.
+//! The module page of its folder, `chunk/mod.rs`, draws the life of a page.
 //!
-//! A map: `domain/mod.rs`, `chunk/mapper.rs`, `space.rs`, `chunk/chunks.rs`, `chunk/tables.rs`, `chunk/page_states.rs`.
+//! A map: `domain/mod.rs`, `chunk/mapper.rs`, `space.rs`, `chunk/chunks.rs`, `chunk/tables.rs`,
+//! `chunk/page_states.rs`.
 //!
-//! An unmap: `domain/mod.rs`, `chunk/mapper.rs`, `chunk/chunks.rs`, `chunk/tables.rs`, `chunk/page_states.rs`, `space.rs`.
+//! An unmap: `domain/mod.rs`, `chunk/mapper.rs`, `chunk/chunks.rs`, `chunk/tables.rs`, `chunk/page_states.rs`,
+//! `space.rs`.
 //!
-//! `chunk/mapper.rs` calls the others one after the other, but for `tables.rs`, which `chunks.rs` asks; and an unmap ends where
-//! it had cleared: in `page_states.rs`, which spends. Deferred, it ends in the queue of its CPU: `invalidation/policy.rs`,
-//! `invalidation/per_cpu_queues.rs`.
+//! `chunk/mapper.rs` calls the others one after the other, except `tables.rs`, which `chunks.rs` calls. A strict
+//! unmap ends in `page_states.rs`, where it cleared its pages and now spends them. A deferred unmap ends in the queue
+//! of its CPU: `invalidation/policy.rs`, `invalidation/per_cpu_queues.rs`.
 
 use crate::chunk::Chunked;
 use crate::design::{Addressing, Design, DesignInfo, DomainSetup, Fit, Info, built};
@@ -37,14 +40,15 @@ impl DesignInfo for Portcullis {
             bound: "128 unmaps of a CPU or 0.5 ms, whichever comes first",
         }],
         addressing: Addressing::Own,
-        // The upper half of the addresses belongs to the chunks; whatever finds no place there has the lower half.
+        // The upper half of the addresses belongs to the chunks. Requests that find no place there use the lower
+        // half.
         fit: Some(Fit { tag_bits: 1, ..Fit::TIGHT }),
         batch_default: BATCH_MAX,
         options: &[],
     };
 }
 
-// SAFETY: the mapper of `chunk` is a sound one.
+// SAFETY: the mapper of `chunk` is sound.
 unsafe impl<P: Platform, I: Iommu> Design<P, I> for Portcullis {
     type Mapper = Chunked<P, I>;
 

@@ -1,12 +1,13 @@
-//! rIOMMU (ASPLOS'15): rings, for hardware that has them. No IOMMU does.
+//! rIOMMU (ASPLOS'15): rings, for hardware that has them. No real IOMMU has them.
 //!
 //! ```text
-//! free --map: the tail goes on--> valid --unmap--> held --the burst ends: its ring is invalidated once--> free
+//! free --map: the tail advances--> valid --unmap--> held --the burst ends: its ring is invalidated once--> free
 //! ```
 //!
 //! A map: `domain/mod.rs`, `riommu/mapper.rs`, `riommu/rings.rs`, `riommu/ring.rs`, `riommu/format.rs`.
 //!
-//! An unmap: `domain/mod.rs`, `riommu/mapper.rs`, `riommu/rings.rs`, `riommu/ring.rs`, `riommu/format.rs`, `submission.rs`.
+//! An unmap: `domain/mod.rs`, `riommu/mapper.rs`, `riommu/rings.rs`, `riommu/ring.rs`, `riommu/format.rs`,
+//! `submission.rs`.
 
 use crate::design::{Design, DesignInfo, DomainSetup, Info, OptionInfo, OptionKind};
 use crate::error::NewDomainError;
@@ -17,10 +18,10 @@ use crate::riommu::format::RING_ENTRIES_MAX;
 use crate::riommu::{ADDRESSING, RingMapper};
 use crate::safety::Protection;
 
-/// Entries of a ring, unless the user says otherwise.
+/// Entries of a ring, unless the user sets another number.
 const RING_DEFAULT: u64 = 4096;
 
-/// A ring for each stream of requests and direction, in a flat table that hardware follows in order.
+/// A ring for each stream of requests and direction, in a flat table that the hardware follows in order.
 #[derive(Debug)]
 pub struct RIommu;
 
@@ -45,7 +46,7 @@ impl DesignInfo for RIommu {
     };
 }
 
-// SAFETY: the mapper of `riommu` is a sound one.
+// SAFETY: the mapper of `riommu` is sound.
 unsafe impl<P: Platform, I: Iommu> Design<P, I> for RIommu {
     type Mapper = RingMapper<P, I>;
 

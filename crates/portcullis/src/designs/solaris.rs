@@ -23,12 +23,12 @@ use crate::safety::{Breach, Protection, Rule};
 use crate::table::TableRule;
 use core::mem::MaybeUninit;
 
-/// Addresses in constant time, and nothing at all at an unmap but to give the address back: the device keeps the buffer until a
-/// map is given the same address.
+/// Addresses in constant time. An unmap only gives the address back, so the device keeps the buffer until a map is
+/// given the same address.
 #[derive(Debug)]
 pub struct Solaris;
 
-/// What it gives up: an address is invalidated by the map that uses it again.
+/// The breach: an address is invalidated only by the map that uses it again.
 const AT_MAP: Breach =
     Breach { protection: Protection::Deferred, rule: Rule::Strict, bound: "none: until a map uses the address again" };
 
@@ -48,7 +48,7 @@ impl DesignInfo for Solaris {
     };
 }
 
-// SAFETY: an assembled mapper is a sound one, of whatever sound parts.
+// SAFETY: an assembled mapper of sound parts is sound.
 unsafe impl<P: Platform, I: Iommu> Design<P, I> for Solaris {
     type Mapper = AssembledMapper<VmemAllocator<P>, P, I, LockPerTable<P>>;
 
@@ -70,7 +70,7 @@ unsafe impl<P: Platform, I: Iommu> Design<P, I> for Solaris {
             to.write(VmemAllocator::new(&setup.platform, setup.width, setup.reserved)?);
             Ok(())
         };
-        // SAFETY: it writes an allocator.
+        // SAFETY: the closure writes an allocator.
         unsafe { AssembledMapper::build_in(to, allocator, parts, setup) }
     }
 }

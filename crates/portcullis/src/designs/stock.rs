@@ -11,7 +11,7 @@
 //! An unmap: `domain/mod.rs`, `design/assembled.rs`, `iova/linux/tree.rs`, `iova/linux/range_tree.rs`, `space.rs`,
 //! `table/second_level.rs`, `invalidation/policy.rs`, `invalidation/strict.rs`.
 //!
-//! The allocator comes first, with the claim; it comes again at the end, and gets the address back.
+//! An unmap calls the allocator twice: first for the claim, and at the end to give the address back.
 
 use super::{GLOBAL_WINDOW, queue_kind, queue_option};
 use crate::design::{Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Fit, Info, built};
@@ -43,7 +43,7 @@ impl DesignInfo for Stock {
     };
 }
 
-// SAFETY: an assembled mapper is a sound one, of whatever sound parts.
+// SAFETY: an assembled mapper of sound parts is sound.
 unsafe impl<P: Platform, I: Iommu> Design<P, I> for Stock {
     type Mapper = AssembledMapper<TreeAllocator<P>, P, I>;
 
@@ -58,7 +58,7 @@ unsafe impl<P: Platform, I: Iommu> Design<P, I> for Stock {
             to.write(TreeAllocator::new(&setup.platform, setup.width, setup.reserved)?);
             Ok(())
         };
-        // SAFETY: it writes an allocator.
+        // SAFETY: the closure writes an allocator.
         unsafe { AssembledMapper::of_linux_in(to, allocator, deferral, setup) }
     }
 }

@@ -1,8 +1,9 @@
 //! Deferred protection as XNU has it: an unmap submits its invalidation and does not wait for it (ATC'15, §3.4).
 //!
-//! The buffer goes back at once, so that the device keeps it for as long as the hardware takes. The address does not: it stays
-//! here with what was submitted, until somebody asks and is told that it is done (S3). To ask in vain costs a read across the
-//! bus; so an unmap asks only about the oldest, and only when it needs the room. By then the hardware is long done.
+//! The buffer goes back at once, so the device keeps it until the hardware has finished. The address does not: it
+//! stays here with its submission until a CPU asks and learns that the invalidation is done (S3). A question that
+//! comes too early costs a read across the bus for nothing. An unmap therefore asks only about the oldest entry, and
+//! only when it needs the room. By then the hardware has long finished.
 
 use super::{QUEUE_TIMEOUT_US, Revocation, Revoked, TakenDown};
 use crate::address::IovaRange;
@@ -17,10 +18,11 @@ use crate::submission::Submission;
 use crate::sync::{AtomicUsize, Ordering};
 use alloc::collections::VecDeque;
 
-/// Unmaps at most whose invalidation is not known to be done. The model checker sees a short queue, so that it sees a full one.
+/// The most unmaps whose invalidation is not known to be done. The model checker uses a short queue, so that it sees
+/// a full one.
 pub const ASYNCHRONOUS_CAPACITY: usize = if cfg!(loom) { 1 } else { 256 };
 
-/// An unmap that the hardware has been told of.
+/// An unmap whose invalidation has been submitted.
 struct Told<T> {
     range: IovaRange,
     submission: Submission<T>,
@@ -28,37 +30,39 @@ struct Told<T> {
 
 /// The unmaps whose invalidation is not known to be done, roughly the oldest first. `T` is the IOMMU's ticket.
 ///
-/// Each is asked about by itself, and the first that is not done keeps those behind it: nothing rests on the order in which
-/// hardware finishes.
+/// Each entry is checked by itself, and the first that is not done holds back those behind it. The queue does not
+/// depend on the order in which the hardware finishes.
 pub struct AsynchronousQueue<P: Platform, T: Copy + Send> {
     /// Never grows: its capacity is [`ASYNCHRONOUS_CAPACITY`] from the start.
     told: P::Lock<VecDeque<Told<T>>>,
-    /// When to ask, if nobody has done so before; none while the queue is empty.
+    /// When a tick has to ask, unless another CPU has done so before. It is none while the queue is empty.
     ///
-    /// This and `len` are written under the lock. Without it they are advice (Relaxed): whoever acts on them takes the lock
-    /// and looks again.
+    /// This and `len` are written under the lock. Without the lock they are hints (Relaxed): a CPU that acts on them
+    /// takes the lock and looks again.
     due: Deadline,
     len: AtomicUsize,
 }
 
 impl<P: Platform, T: Copy + Send> AsynchronousQueue<P, T> {
-    /// An empty queue.
+    /// Makes an empty queue.
     ///
     /// # Errors
-    /// [`NoMemory`] without room for the entries.
+    /// [`NoMemory`] if there is no memory for the entries.
     pub fn new(platform: &P) -> Result<Self, NoMemory> {
         let told = VecDeque::from(try_reserve(platform, Context::MaySleep, ASYNCHRONOUS_CAPACITY)?);
         let told = platform.lock(LockClass::CentralFlushQueue, told);
         Ok(Self { told, due: Deadline::none(), len: AtomicUsize::new(0) })
     }
 
-    /// Tells the hardware of the unmaps. Where the queue is full, waits for the oldest.
+    /// Tells the hardware of the unmaps. If the queue is full, waits for the oldest entry.
     ///
-    /// In a poisoned domain nothing is deferred any more: all that is queued is invalidated before the buffers go back.
+    /// In a poisoned domain nothing is deferred any more: everything queued is invalidated before the buffers go
+    /// back.
     ///
     /// # Errors
-    /// [`CommitError`] where the hardware takes nothing, has failed the oldest, or does not answer in time. What was queued
-    /// stays until an invalidation succeeds; those of these unmaps that found no room are lost for good.
+    /// [`CommitError`] if the hardware accepts no commands, has failed the oldest entry, or does not answer in time.
+    /// Queued entries stay until an invalidation succeeds. Those of these unmaps that found no room are lost for
+    /// good.
     #[inline(never)]
     pub(crate) fn push_all<I: Iommu<Ticket = T>>(
         &self,
@@ -75,10 +79,10 @@ impl<P: Platform, T: Copy + Send> AsynchronousQueue<P, T> {
         queued
     }
 
-    /// The same for one.
+    /// Does what [`push_all`](Self::push_all) does, for one unmap.
     ///
     /// # Errors
-    /// The same.
+    /// Those of [`push_all`](Self::push_all).
     #[inline(never)]
     pub(crate) fn push_alone<I: Iommu<Ticket = T>>(
         &self,
@@ -104,7 +108,7 @@ impl<P: Platform, T: Copy + Send> AsynchronousQueue<P, T> {
     ) -> Result<Committed, CommitError> {
         let platform = space.platform();
         platform.probe(Step::Enter(Phase::Invalidate));
-        // Without the lock: the hardware is told even while another CPU waits for room.
+        // The lock is not held here, so the hardware is told even while another CPU waits for room.
         let commands = || runs().map(|revoked| space.covering(revoked.range, revoked.leaf_only));
         let submission = space.submit_each(&commands)?;
         self.told.with(|told| {
@@ -125,7 +129,7 @@ impl<P: Platform, T: Copy + Send> AsynchronousQueue<P, T> {
         Ok(Committed::Deferred)
     }
 
-    /// In a poisoned domain: invalidates all that is queued and the unmaps, waits, and gives all of it back.
+    /// Used in a poisoned domain: invalidates the queued unmaps and these, waits, and gives all of them back.
     #[inline(never)]
     fn invalidate<I: Iommu<Ticket = T>, R: Iterator<Item = Revoked>>(
         &self,
@@ -137,15 +141,15 @@ impl<P: Platform, T: Copy + Send> AsynchronousQueue<P, T> {
         platform.probe(Step::Enter(Phase::Invalidate));
         let proof = self.told.with(|told| self.flush(space, allocator, told))?;
         platform.probe(Step::Enter(Phase::IovaFree));
-        // Cleared before the flush, as what was queued.
+        // These unmaps were cleared before the flush, as were the queued ones.
         runs().for_each(|revoked| allocator.free(platform, revoked.range, &proof));
         Ok(Committed::Lost(proof))
     }
 
-    /// Gives back what the hardware has done, if nobody has asked for long enough.
+    /// Gives back the entries that the hardware has finished, if no CPU has asked for long enough.
     ///
     /// # Errors
-    /// [`CommitError`] where the hardware has failed.
+    /// [`CommitError`] if the hardware has failed.
     pub(crate) fn tick<I: Iommu<Ticket = T>>(
         &self,
         space: &AddressSpace<P, I>,
@@ -160,7 +164,7 @@ impl<P: Platform, T: Copy + Send> AsynchronousQueue<P, T> {
             if !self.due.is_due(platform) {
                 return Ok(());
             }
-            // Where not all is done, or the hardware has failed, the next tick may try, but not at once.
+            // If some entries are not done, or the hardware has failed, the next tick tries again, one timeout later.
             self.due.clear();
             let done = match space.is_poisoned() {
                 false => Self::reap(space, allocator, told),
@@ -171,10 +175,10 @@ impl<P: Platform, T: Copy + Send> AsynchronousQueue<P, T> {
         })
     }
 
-    /// Waits until the hardware has done all that is queued, and gives it back.
+    /// Waits until the hardware has finished everything queued, and gives it back.
     ///
     /// # Errors
-    /// A [`QueueError`] where it has failed, or does not answer in time.
+    /// A [`QueueError`] if the hardware has failed, or does not answer in time.
     pub(crate) fn drain<I: Iommu<Ticket = T>>(
         &self,
         space: &AddressSpace<P, I>,
@@ -192,7 +196,7 @@ impl<P: Platform, T: Copy + Send> AsynchronousQueue<P, T> {
         })
     }
 
-    /// Frees what is queued, now that the IOMMU has forgotten the domain.
+    /// Frees all queued entries, after the IOMMU has forgotten the domain.
     pub(super) fn close(&self, platform: &P, allocator: &impl IovaAllocator<P>, proof: &Proof) {
         self.told.with(|told| told.drain(..).for_each(|told| allocator.free(platform, told.range, proof)));
     }
@@ -202,7 +206,7 @@ impl<P: Platform, T: Copy + Send> AsynchronousQueue<P, T> {
         self.len.load(Ordering::Relaxed)
     }
 
-    /// Whether there are none.
+    /// Whether there are no such unmaps.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -212,7 +216,7 @@ impl<P: Platform, T: Copy + Send> AsynchronousQueue<P, T> {
         self.due.get()
     }
 
-    /// Gives back what is done, up to the first that is not.
+    /// Gives back the entries that are done, up to the first that is not.
     fn reap<I: Iommu<Ticket = T>>(
         space: &AddressSpace<P, I>,
         allocator: &impl IovaAllocator<P>,
@@ -225,7 +229,7 @@ impl<P: Platform, T: Copy + Send> AsynchronousQueue<P, T> {
         Ok(())
     }
 
-    /// Waits for the oldest, and gives it back.
+    /// Waits for the oldest entry, and gives it back.
     fn wait_for_oldest<I: Iommu<Ticket = T>>(
         space: &AddressSpace<P, I>,
         allocator: &impl IovaAllocator<P>,
@@ -237,8 +241,8 @@ impl<P: Platform, T: Copy + Send> AsynchronousQueue<P, T> {
         Ok(())
     }
 
-    /// Invalidates the whole domain, whatever has become of what was submitted, and gives everything back. All of it was
-    /// cleared before it was queued, and so before this.
+    /// Invalidates the whole domain, whatever happened to the earlier submissions, and gives everything back. All
+    /// entries were cleared before they were queued, and so before this invalidation.
     fn flush<I: Iommu<Ticket = T>>(
         &self,
         space: &AddressSpace<P, I>,
@@ -253,7 +257,7 @@ impl<P: Platform, T: Copy + Send> AsynchronousQueue<P, T> {
         Ok(proof)
     }
 
-    /// Gives the oldest back: the hardware has done it.
+    /// Gives back the oldest entry, whose invalidation is done.
     fn free_oldest<I: Iommu<Ticket = T>>(
         space: &AddressSpace<P, I>,
         allocator: &impl IovaAllocator<P>,
@@ -268,7 +272,7 @@ impl<P: Platform, T: Copy + Send> AsynchronousQueue<P, T> {
         }
     }
 
-    /// Notes, under the lock, how many there are now, and sees to it that somebody asks about them.
+    /// Records how many entries there are now, and sets a deadline for the next check. The lock is held.
     fn note(&self, platform: &P, told: &VecDeque<Told<T>>) {
         self.len.store(told.len(), Ordering::Relaxed);
         match told.len() {

@@ -1,5 +1,5 @@
-//! Deferred protection as Linux had it before 4.7: one global queue of unmaps, emptied by one global invalidation when it is
-//! full or old (facts: EiovaR §2.2 and §6.2; "Stock Linux then").
+//! Deferred protection as Linux had it before 4.7: one global queue of unmaps, emptied by one global invalidation
+//! when it is full or its oldest entry is old (facts: EiovaR §2.2 and §6.2; "Stock Linux then").
 
 use super::{Revocation, Revoked, TakenDown};
 use crate::address::IovaRange;
@@ -14,9 +14,9 @@ use crate::sync::{AtomicUsize, Ordering};
 use crate::table::FreedTables;
 use alloc::vec::Vec;
 
-/// Unmaps that wait at most: the high-water mark at which the queue is flushed.
+/// The most unmaps that wait: the high-water mark at which the queue is flushed.
 pub const QUEUE_CAPACITY: usize = 250;
-/// How long the oldest waits, in microseconds, before a tick flushes the queue.
+/// How long the oldest unmap waits, in microseconds, before a tick flushes the queue.
 pub const QUEUE_TIMEOUT_US: u64 = 10_000;
 
 /// Unmaps whose translations are cleared but may still be cached by the hardware.
@@ -26,22 +26,23 @@ struct Queue {
     tables: FreedTables,
 }
 
-/// A global flush queue. One lock guards it, and it is held while the flush is waited for: nobody queues meanwhile.
+/// A global flush queue. One lock guards it, and is held while the flush waits for the hardware. No CPU can queue
+/// meanwhile.
 pub struct GlobalQueue<P: Platform> {
     queue: P::Lock<Queue>,
-    /// When the oldest entry will have waited long enough; none while the queue is empty.
+    /// When the oldest entry will have waited long enough. It is none while the queue is empty.
     ///
-    /// This and `len` are written under the lock. Without it they are advice (Relaxed): whoever acts on them takes the lock
-    /// and looks again.
+    /// This and `len` are written under the lock. Without the lock they are hints (Relaxed): a CPU that acts on them
+    /// takes the lock and looks again.
     due: Deadline,
     len: AtomicUsize,
 }
 
 impl<P: Platform> GlobalQueue<P> {
-    /// An empty queue.
+    /// Makes an empty queue.
     ///
     /// # Errors
-    /// [`NoMemory`] without room for the entries.
+    /// [`NoMemory`] if there is no memory for the entries.
     pub fn new(platform: &P) -> Result<Self, NoMemory> {
         let waiting = try_reserve(platform, Context::MaySleep, QUEUE_CAPACITY)?;
         let queue = platform.lock(LockClass::CentralFlushQueue, Queue { waiting, tables: FreedTables::new() });
@@ -53,8 +54,8 @@ impl<P: Platform> GlobalQueue<P> {
     /// In a poisoned domain nothing is deferred any more: the queue is flushed before the buffers go back.
     ///
     /// # Errors
-    /// [`CommitError`] where a flush failed. What was queued stays until a flush succeeds; those of these unmaps that found
-    /// no room are lost for good.
+    /// [`CommitError`] if a flush failed. Queued entries stay until a flush succeeds. Those of these unmaps that
+    /// found no room are lost for good.
     #[inline(never)]
     pub(crate) fn push_all<I: Iommu>(
         &self,
@@ -68,10 +69,10 @@ impl<P: Platform> GlobalQueue<P> {
         queued
     }
 
-    /// The same for one.
+    /// Does what [`push_all`](Self::push_all) does, for one unmap.
     ///
     /// # Errors
-    /// The same.
+    /// Those of [`push_all`](Self::push_all).
     #[inline(never)]
     pub(crate) fn push_alone<I: Iommu>(
         &self,
@@ -115,7 +116,7 @@ impl<P: Platform> GlobalQueue<P> {
     /// Flushes the queue if its oldest entry has waited long enough.
     ///
     /// # Errors
-    /// [`CommitError`] where the flush failed.
+    /// [`CommitError`] if the flush failed.
     pub(crate) fn tick<I: Iommu>(
         &self,
         space: &AddressSpace<P, I>,
@@ -136,7 +137,7 @@ impl<P: Platform> GlobalQueue<P> {
     /// Flushes the queue, however long its entries have waited. Returns whether there were any.
     ///
     /// # Errors
-    /// [`CommitError`] where the flush failed.
+    /// [`CommitError`] if the flush failed.
     pub(super) fn flush_now<I: Iommu>(
         &self,
         space: &AddressSpace<P, I>,
@@ -164,7 +165,8 @@ impl<P: Platform> GlobalQueue<P> {
         self.due.get()
     }
 
-    /// Frees what waits, now that the IOMMU has forgotten the domain, but for the table pages: these it returns.
+    /// Frees all waiting entries, after the IOMMU has forgotten the domain. It does not free their table pages, but
+    /// returns them.
     pub(super) fn close(&self, platform: &P, allocator: &impl IovaAllocator<P>, proof: &Proof) -> FreedTables {
         self.queue.with(|queue| {
             for range in queue.waiting.drain(..) {
@@ -181,7 +183,8 @@ impl<P: Platform> GlobalQueue<P> {
         allocator: &impl IovaAllocator<P>,
     ) -> Result<Proof, CommitError> {
         let platform = space.platform();
-        // Where it fails the entries stay, quarantined until a flush succeeds (S11). The next tick may try, but not at once.
+        // If the flush fails, the entries stay in quarantine until a flush succeeds (S11). The next tick tries again,
+        // one timeout later.
         let flushed = space.invalidate(&[Invalidation::Global]);
         let proof = flushed.inspect_err(|_| self.due.set(platform, QUEUE_TIMEOUT_US))?;
         platform.probe(Step::Enter(Phase::IovaFree));

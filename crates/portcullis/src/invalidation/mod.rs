@@ -1,6 +1,7 @@
-//! Taking translations away: what an unmap leaves to be invalidated, who is told of it, and when.
+//! How translations are revoked: what an unmap leaves to invalidate, when the hardware is told of it, and what is
+//! then given back.
 //!
-//! What goes back afterwards goes back against a [`Proof`](crate::proof::Proof).
+//! Everything that is given back afterwards needs a [`Proof`](crate::proof::Proof).
 
 mod asynchronous;
 mod global_queue;
@@ -18,5 +19,5 @@ pub use policy::{Commands, Deferral, Flushes, Submissions};
 pub(crate) use revocation::{Counted, TakenDown};
 pub use revocation::{Due, Revocation, Revoked};
 
-/// Unmaps that one commit takes at most.
+/// The most unmaps in one commit.
 pub const BATCH_MAX: usize = crate::iommu::COMMANDS_MAX;

@@ -1,13 +1,14 @@
 //! Deferred protection with a flush queue per CPU (ATC'15, §5; Linux since 4.7).
 //!
-//! A CPU queues its unmaps behind a lock of its own and flushes when its queue is full: the domain, or what lies around all that
-//! waits, on any CPU. Any flush serves the entries of all CPUs that were queued before it began. Flushes are numbered as they
-//! begin, and an entry notes how many had begun when it was queued; so the flushes that serve it are those with that number and
-//! above, and one of them having succeeded is enough.
+//! A CPU queues its unmaps behind its own lock, and flushes when its queue is full. The flush invalidates either the
+//! domain, or the range around everything that waits on any CPU. A flush serves the entries of all CPUs that were
+//! queued before it began. Flushes are numbered as they begin, and an entry records how many had begun when it was
+//! queued. The flushes that serve it are therefore those with that number and above, and it is enough that one of
+//! them has succeeded.
 //!
-//! Where a flush looks at what waits, neighbours may wait as one entry, an [`OpenRun`] of a CPU, which single unmaps join without the lock.
-//! A flush that begins closes those there are, with the lock held, before it tells the hardware: so it serves what has joined by then,
-//! and what comes later begins another.
+//! If a flush looks at the waiting entries, neighbours may wait as one entry: an [`OpenRun`] of a CPU, which single
+//! unmaps join without the lock. A flush that begins closes the open runs, with the lock held, before it tells the
+//! hardware. It therefore serves the unmaps that have joined by then, and later unmaps begin another run.
 
 use super::open_run::{OPEN_RUNS, OpenRun, Run};
 use super::{Flushes, Revocation, TakenDown};
@@ -23,66 +24,71 @@ use crate::sync::{AtomicU64, Ordering, fence};
 use crate::table::FreedTables;
 use alloc::collections::VecDeque;
 
-/// Unmaps that wait at most on each CPU in Linux. The model checker sees short queues, so that it sees full ones.
+/// The most unmaps that wait on each CPU in Linux. The model checker uses short queues, so that it sees full ones.
 pub const CPU_QUEUE_CAPACITY: usize = if cfg!(loom) { 1 } else { 256 };
 
 /// Unmaps whose translations are cleared but may still be cached by the hardware.
 struct Waiting {
     run: Run,
-    /// Flushes that had begun when it was queued.
+    /// The number of flushes that had begun when it was queued.
     begun: u64,
 }
 
-/// What a CPU has.
+/// The state of one CPU.
 struct CpuQueue<P: Platform> {
-    /// What the next unmap may join. They are part of the queue, behind what waits there.
+    /// The runs that the next unmap may join. They are part of the queue, behind its waiting entries.
     open: [OpenRun; OPEN_RUNS],
     queue: P::Lock<Queue>,
-    /// Entries of the queue note less: once as many flushes have been served, nothing in it waits. Changed with its lock held.
+    /// Every entry of the queue records a number below this. Once the flushes below it are served, nothing in the
+    /// queue waits. It is changed with the lock of the queue held.
     noted_below: AtomicU64,
 }
 
 /// The unmaps of one CPU, the oldest first.
 struct Queue {
-    /// Never grows: its capacity is there from the start.
+    /// Never grows: it has its full capacity from the start.
     waiting: VecDeque<Waiting>,
     /// Unmaps in `waiting`.
     unmaps: usize,
-    /// Flushes that had begun when each open run was begun. It is served by those with that number and above, whoever has joined it since:
-    /// each of them closes it before it tells the hardware.
+    /// For each open run, the number of flushes that had begun when the run was begun. The run is served by flushes
+    /// with that number and above, even for unmaps that joined later: each such flush closes the run before it tells
+    /// the hardware.
     open_begun: [u64; OPEN_RUNS],
-    /// Which of the open runs is closed for the next.
+    /// The open run that is closed to make place for the next.
     next_open: usize,
     tables: FreedTables,
-    /// Flushes that had begun when the latest of `tables` was queued.
+    /// The number of flushes that had begun when the latest of `tables` was queued.
     tables_begun: u64,
 }
 
 /// The flush queues of a domain.
 pub struct PerCpuQueues<P: Platform> {
     queues: PerCpu<CpuQueue<P>>,
-    /// Unmaps that wait at most in each.
+    /// The most unmaps that wait in each queue.
     capacity: usize,
-    /// How long they wait at most, in microseconds.
+    /// The longest that they wait, in microseconds.
     timeout_us: u64,
     flushes: Flushes,
-    /// Flushes that have begun: the number of the next.
+    /// The number of flushes that have begun, and so the number of the next flush.
     begun: AtomicU64,
-    /// Which have succeeded. See [`PerCpuQueues::flush`] for the order of the two.
+    /// The flushes that have succeeded. See [`PerCpuQueues::flush`] for the order of the two.
     served: Served,
-    /// When the oldest entry will have waited long enough; none where nothing was queued since the last timed flush.
+    /// When the oldest entry will have waited long enough. It is none if nothing was queued since the last timed
+    /// flush.
     ///
-    /// A push looks at it with its queue's lock held, after it has read how many flushes have begun; a tick takes it away
-    /// before its flush begins, and takes every lock after that has succeeded. So a push that counts the tick's flush, or
-    /// takes its lock after the tick, finds none and sets one; any other is served by that flush, and found in its queue.
+    /// A push looks at it with the lock of its queue held, after it has read how many flushes have begun. A tick
+    /// clears it before its flush begins, and takes every lock after the flush has succeeded. A push that counts the
+    /// tick's flush, or takes its lock after the tick, therefore finds no deadline and sets one. Any other push is
+    /// served by that flush, and the tick finds it in its queue.
     due: Deadline,
 }
 
 impl<P: Platform> PerCpuQueues<P> {
-    /// Empty queues, one for each CPU of `platform`, with room for `capacity` unmaps each, which wait for `timeout_us` at most.
+    /// Makes empty queues, one for each CPU of `platform`. Each has room for `capacity` unmaps, which wait for at
+    /// most `timeout_us`.
     ///
     /// # Errors
-    /// [`NoMemory`] without room for the entries.
+    /// [`NoMemory`] if there is no memory for the entries.
     pub fn new(platform: &P, capacity: usize, timeout_us: u64, flushes: Flushes) -> Result<Self, NoMemory> {
         // An empty queue takes an unmap in any case.
         let capacity = capacity.max(1);
@@ -115,8 +121,8 @@ impl<P: Platform> PerCpuQueues<P> {
     /// In a poisoned domain nothing is deferred any more: a flush comes before the buffers go back.
     ///
     /// # Errors
-    /// [`CommitError`] where a flush failed. What was queued stays until a flush succeeds; those of these unmaps that found
-    /// no room are lost for good, and the device may keep them until the domain is closed.
+    /// [`CommitError`] if a flush failed. Queued entries stay until a flush succeeds. Those of these unmaps that
+    /// found no room are lost for good, and the device may keep them until the domain is closed.
     #[inline(never)]
     pub(crate) fn push_all<I: Iommu>(
         &self,
@@ -143,10 +149,10 @@ impl<P: Platform> PerCpuQueues<P> {
         queued
     }
 
-    /// The same for one.
+    /// Does what [`push_all`](Self::push_all) does, for one unmap.
     ///
     /// # Errors
-    /// The same.
+    /// Those of [`push_all`](Self::push_all).
     #[inline(never)]
     pub(crate) fn push_alone<I: Iommu>(
         &self,
@@ -165,18 +171,19 @@ impl<P: Platform> PerCpuQueues<P> {
         })
     }
 
-    /// Whether a flush looks into the queues, and so closes the runs that are open.
+    /// Whether a flush looks into the queues, and so closes the open runs.
     #[inline]
     pub(crate) fn closes_runs(&self) -> bool {
         self.flushes == Flushes::CoveringRange
     }
 
-    /// Has an unmap of pages within an aligned run of `WITHIN` join those that wait there. Returns whether it could.
+    /// Joins an unmap to those that wait on this CPU. Its pages lie within an aligned run of `WITHIN` pages. Returns
+    /// whether it could join.
     #[inline(always)]
     pub(crate) fn join<const WITHIN: u64, I: Iommu>(&self, space: &AddressSpace<P, I>, range: IovaRange) -> bool {
         let platform = space.platform();
         platform.probe(Step::Enter(Phase::Invalidate));
-        // Not in a poisoned domain, where a flush has to come first.
+        // Unmaps do not join in a poisoned domain, where a flush has to come first.
         let open = &self.queues.here(platform).open;
         let is_joined = !space.is_poisoned() && open.iter().any(|open| open.join::<WITHIN>(range));
         if is_joined {
@@ -185,7 +192,7 @@ impl<P: Platform> PerCpuQueues<P> {
         is_joined
     }
 
-    /// Queues an unmap that could not [join](Self::join) others, and lets the next ones there join it.
+    /// Queues an unmap that could not [join](Self::join) others, and lets the next ones on this CPU join it.
     ///
     /// # Errors
     /// Those of [`push_all`](Self::push_all).
@@ -199,7 +206,7 @@ impl<P: Platform> PerCpuQueues<P> {
         self.queue_here(space, allocator, |here, queue, begun| {
             let next = queue.next_open;
             queue.close(&here.open, next);
-            // The others keep the room that is left to them, unless there is no other.
+            // The other runs keep the room that was left to them, unless no room remains.
             if queue.room_taken(here) >= self.capacity {
                 queue.close_all(here);
                 if !self.has_room(space, allocator, queue, 1) {
@@ -215,8 +222,8 @@ impl<P: Platform> PerCpuQueues<P> {
         })
     }
 
-    /// Lets `put` queue something on this CPU, with how many flushes have begun, and flushes as often as it says that it had no room
-    /// for all.
+    /// Lets `put` queue something on this CPU, and tells it how many flushes have begun. Flushes and tries again each
+    /// time `put` returns that it had no room for everything.
     #[inline(always)]
     fn queue_here<I: Iommu>(
         &self,
@@ -239,7 +246,7 @@ impl<P: Platform> PerCpuQueues<P> {
             if is_done {
                 break;
             }
-            // Without the lock: the flush is waited for, and looks into all queues.
+            // The lock is not held here: the flush waits for the hardware, and looks into all queues.
             let _ = self.flush(space)?;
         }
         if !space.is_poisoned() {
@@ -250,7 +257,8 @@ impl<P: Platform> PerCpuQueues<P> {
         Ok(Committed::Lost(proof))
     }
 
-    /// Whether there is room for so many unmaps, now that what was served has gone back. An empty queue takes as many as a batch has.
+    /// Whether there is room for `unmaps` more unmaps. If not at first, gives back what was served and looks again.
+    /// An empty queue takes a whole batch in any case.
     fn has_room<I: Iommu>(
         &self,
         space: &AddressSpace<P, I>,
@@ -265,7 +273,7 @@ impl<P: Platform> PerCpuQueues<P> {
         fits(queue)
     }
 
-    /// Puts unmaps into the queue of a CPU.
+    /// Puts the unmaps of a run into the queue of a CPU.
     fn put(&self, platform: &P, queue: &mut Queue, run: Run, begun: u64) {
         platform.probe(Step::FlushQueuePush);
         for _ in 1..run.unmaps {
@@ -274,29 +282,31 @@ impl<P: Platform> PerCpuQueues<P> {
         queue.put(run, begun);
     }
 
-    /// What entries of `here` note, whose lock is held until they are queued: how many flushes have begun.
+    /// Returns what new entries of `here` have to record: how many flushes have begun. The lock of `here` is held
+    /// until the entries are queued.
     ///
-    /// A flush that begins after this looks at what it is to take out after the translations of these entries were cleared.
+    /// A flush that begins after this looks at its work only after the translations of these entries were cleared.
     #[inline]
     fn note(&self, here: &CpuQueue<P>) -> u64 {
         if self.flushes == Flushes::Domain {
-            // SeqCst: the cleared entries must have left this CPU before it reads how many flushes have begun. Otherwise a flush
-            // that it does not count might begin, succeed, and let the hardware read an entry that is not yet cleared. It pairs
-            // with the fence in `flush`.
+            // SeqCst: the cleared entries must have left this CPU before it reads how many flushes have begun.
+            // Otherwise a flush that it does not count might begin, succeed, and let the hardware read an entry that
+            // is not yet cleared. This pairs with the fence in `flush`.
             fence(Ordering::SeqCst);
             return self.begun.load(Ordering::Acquire);
         }
         loop {
             // Acquire: see `due`.
             let begun = self.begun.load(Ordering::Acquire);
-            // Relaxed: it was changed under this lock.
+            // Relaxed: the bound is changed under this lock.
             if here.noted_below.load(Ordering::Relaxed) > begun {
                 return begun;
             }
             here.noted_below.store(begun + 1, Ordering::Relaxed);
-            // SeqCst, pairs with that of `flush`: either that flush finds the new bound, or the next look above finds that it
-            // has begun. So each flush that an entry does not count takes this lock, and what was cleared before it was
-            // released is cleared for the hardware that is told then. Once for each flush.
+            // SeqCst, pairs with the fence in `flush`: either that flush sees the new bound, or the next look above
+            // sees that the flush has begun. Each flush that an entry does not count therefore takes this lock, and
+            // what was cleared before the lock was released is clear for the hardware that the flush then tells. This
+            // fence runs once per flush.
             fence(Ordering::SeqCst);
         }
     }
@@ -304,7 +314,7 @@ impl<P: Platform> PerCpuQueues<P> {
     /// Flushes if the oldest entry of the domain has waited long enough, and empties all queues.
     ///
     /// # Errors
-    /// [`CommitError`] where the flush failed.
+    /// [`CommitError`] if the flush failed.
     pub(crate) fn tick<I: Iommu>(
         &self,
         space: &AddressSpace<P, I>,
@@ -315,14 +325,15 @@ impl<P: Platform> PerCpuQueues<P> {
             return Ok(());
         }
         platform.probe(Step::Enter(Phase::Invalidate));
-        // Where it fails the entries stay, quarantined until a flush succeeds (S11). The next tick may try, but not at once.
+        // If the flush fails, the entries stay in quarantine until a flush succeeds (S11). The next tick tries again,
+        // one timeout later.
         self.flush_and_release(space, allocator).inspect_err(|_| self.due.set(platform, self.timeout_us))
     }
 
     /// Flushes and empties all queues, however long their entries have waited. Returns whether there were any.
     ///
     /// # Errors
-    /// [`CommitError`] where the flush failed.
+    /// [`CommitError`] if the flush failed.
     pub(super) fn flush_now<I: Iommu>(
         &self,
         space: &AddressSpace<P, I>,
@@ -332,11 +343,11 @@ impl<P: Platform> PerCpuQueues<P> {
             return Ok(false);
         }
         space.platform().probe(Step::Enter(Phase::Invalidate));
-        // The deadline stays: a tick that finds nothing any more takes it away.
+        // The deadline stays. A tick that then finds nothing waiting clears it.
         self.flush_and_release(space, allocator).map(|()| true)
     }
 
-    /// Flushes, and gives back what was queued before, on any CPU.
+    /// Flushes, and gives back what was queued before on any CPU.
     fn flush_and_release<I: Iommu>(
         &self,
         space: &AddressSpace<P, I>,
@@ -366,17 +377,18 @@ impl<P: Platform> PerCpuQueues<P> {
         self.queues.len() * self.capacity
     }
 
-    /// How long an unmap waits at most if `tick` is called when due, in microseconds.
+    /// The longest that an unmap waits if `tick` is called when due, in microseconds.
     pub fn timeout_us(&self) -> u64 {
         self.timeout_us
     }
 
-    /// When `tick` will flush, on the platform's clock; `None` while nothing was queued since it last did.
+    /// When `tick` will flush, on the platform's clock; `None` if nothing was queued since it last did.
     pub fn due_us(&self) -> Option<u64> {
         self.due.get()
     }
 
-    /// Frees what waits, now that the IOMMU has forgotten the domain, but for the table pages: these it returns.
+    /// Frees all waiting entries, after the IOMMU has forgotten the domain. It does not free their table pages, but
+    /// returns them.
     pub(super) fn close(&self, platform: &P, allocator: &impl IovaAllocator<P>, proof: &Proof) -> FreedTables {
         let mut tables = FreedTables::new();
         for cpu in self.queues.iter() {
@@ -392,12 +404,12 @@ impl<P: Platform> PerCpuQueues<P> {
         tables
     }
 
-    /// Takes what waits out of the hardware. Afterwards every entry queued before this was called is served. Not to be called
-    /// with the lock of a queue held.
+    /// Removes the waiting translations from the hardware. Afterwards every entry queued before this call is served.
+    /// The caller must not hold the lock of a queue.
     fn flush<I: Iommu>(&self, space: &AddressSpace<P, I>) -> Result<Proof, CommitError> {
         let number = self.begun.fetch_add(1, Ordering::SeqCst);
-        // SeqCst: whoever did not count this flush has fenced before, see `note`; so the hardware, told after this, reads the
-        // entries cleared, and the bounds below are up to date.
+        // SeqCst: a push that did not count this flush has fenced before, see `note`. The hardware, told after this,
+        // therefore reads the entries cleared, and the bounds below are up to date.
         fence(Ordering::SeqCst);
         let proof = match &self.command(space) {
             Some(command) => space.invalidate(core::slice::from_ref(command))?,
@@ -407,18 +419,20 @@ impl<P: Platform> PerCpuQueues<P> {
         Ok(proof)
     }
 
-    /// The command of a flush that has begun: for all that was queued before, and that no flush has served, if there is any.
+    /// The command of a flush that has begun. It covers everything that was queued before and that no flush has
+    /// served. `None` if there is no such entry.
     ///
-    /// Each queue in which something may wait is looked into with its lock held. Who has queued before is found there; who does
-    /// so later reads, after the same lock, that this flush has begun, and waits for the next.
+    /// Each queue in which something may wait is searched with its lock held. An entry queued before is found there.
+    /// A CPU that queues later reads, after the same lock, that this flush has begun, and its entry waits for the
+    /// next.
     #[inline(never)]
     fn command<I: Iommu>(&self, space: &AddressSpace<P, I>) -> Option<Invalidation> {
         if self.flushes == Flushes::Domain {
             return Some(Invalidation::Domain(space.id()));
         }
-        // What another flush has served needs no command of this one.
+        // Entries that another flush has served need no command of this one.
         let served = self.served.by_now();
-        // Relaxed: ordered by the fence before. CPUs that are idle keep their locks to themselves.
+        // Relaxed: ordered by the fence before. The locks of idle CPUs are not touched.
         let may_wait = |cpu: &&CpuQueue<P>| served.leaves(cpu.noted_below.load(Ordering::Relaxed));
         let extents = self.queues.iter().filter(may_wait).filter_map(|cpu| {
             cpu.queue.with(|queue| {
@@ -440,7 +454,7 @@ impl<P: Platform> PerCpuQueues<P> {
         let platform = space.platform();
         let served = self.served.by_now();
         platform.probe(Step::Enter(Phase::IovaFree));
-        // The counts that entries note never fall from one to the next.
+        // The counts that entries record never decrease from one entry to the next.
         while let Some(&Waiting { run, begun }) = queue.waiting.front()
             && let Some(proof) = served.proof(begun)
         {
@@ -456,9 +470,9 @@ impl<P: Platform> PerCpuQueues<P> {
 }
 
 impl Queue {
-    /// Begins to take a batch, which took these table pages out of the table.
+    /// Begins to take a batch, whose unmaps took `tables` out of the table.
     fn begin_batch<P: Platform>(&mut self, platform: &P, cpu: &CpuQueue<P>, tables: &mut FreedTables, begun: u64) {
-        // Their unmaps count to those that wait.
+        // From now on the unmaps of the open runs count as waiting.
         self.close_all(cpu);
         if !tables.is_empty() {
             self.tables_begun = begun;
@@ -471,20 +485,20 @@ impl Queue {
         push_back_within(&mut self.waiting, Waiting { run, begun });
     }
 
-    /// Closes the runs that are open on a CPU. The lock is held.
+    /// Closes the open runs of a CPU. The lock must be held.
     fn close_all<P: Platform>(&mut self, cpu: &CpuQueue<P>) {
         (0..OPEN_RUNS).for_each(|which| self.close(&cpu.open, which));
     }
 
     fn close(&mut self, open: &[OpenRun; OPEN_RUNS], which: usize) {
         if let Some(run) = open[which].close() {
-            // What is in front may wait for a later flush; then so does this.
+            // The entry in front may wait for a later flush. Then this one waits for it too.
             let begun = self.open_begun[which];
             self.put(run, self.waiting.back().map_or(begun, |last| last.begun.max(begun)));
         }
     }
 
-    /// Unmaps that wait, and that may yet join a run.
+    /// Unmaps that wait, are in open runs, or may still join one.
     fn room_taken<P: Platform>(&self, cpu: &CpuQueue<P>) -> usize {
         self.unmaps + cpu.open.iter().map(OpenRun::room).sum::<usize>()
     }
@@ -496,7 +510,7 @@ mod tests {
     use crate::platform::fake::FakeHost;
     use alloc::vec::Vec;
 
-    /// S3: a flush that has begun before a run and closes it late does not serve it by its own number.
+    /// S3: a flush that began before a run, and closes it late, does not serve the run by its own number.
     #[test]
     fn a_run_waits_for_flushes_that_began_after_it() {
         let host = FakeHost::default();
@@ -509,7 +523,7 @@ mod tests {
             queue.close_all(here);
             let waiting: Vec<_> = queue.waiting.iter().map(|waiting| (waiting.run, waiting.begun)).collect();
             assert_eq!(waiting, [(Run { range: IovaRange::of(64, 2), unmaps: 2 }, 8)]);
-            // Behind something that waits for longer.
+            // Behind an entry that waits for a later flush.
             queue.put(Run { range: IovaRange::of(1, 1), unmaps: 1 }, 12);
             here.open[0].begin(IovaRange::of(128, 1), 0);
             queue.open_begun[0] = 9;

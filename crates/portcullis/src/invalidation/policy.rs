@@ -1,5 +1,5 @@
-//! When the hardware is told, and who waits for it: at every commit, with or without waiting, later through one queue or one
-//! per CPU, or only when an address is used again.
+//! When the hardware is told, and which CPU waits for it. The hardware is told at every commit, with or without
+//! waiting; later, through one queue or one per CPU; or only when an address is used again.
 
 use super::{
     ASYNCHRONOUS_CAPACITY, AsynchronousQueue, CPU_QUEUE_CAPACITY, GlobalQueue, PerCpuQueues, QUEUE_CAPACITY,
@@ -15,24 +15,24 @@ use crate::safety::{Breach, Protection};
 use crate::space::AddressSpace;
 use crate::table::FreedTables;
 
-/// What becomes of an unmap under deferred protection.
+/// What happens to an unmap under deferred protection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Deferral {
     /// It waits in one queue of all CPUs, for a global flush.
     Global,
     /// It waits in its CPU's queue, for a flush.
     PerCpu {
-        /// Unmaps that wait at most on each CPU.
+        /// The most unmaps that wait on each CPU.
         capacity: usize,
-        /// How long they wait at most, in microseconds.
+        /// The longest that they wait, in microseconds.
         timeout_us: u64,
-        /// What a flush takes out.
+        /// What a flush invalidates.
         flushes: Flushes,
     },
-    /// Nothing, until a map uses the address again: it writes its translations and invalidates the old ones before it returns.
-    /// That breaks S2, as the design declares here.
+    /// Nothing happens until a map uses the address again. That map writes its translations and invalidates the old
+    /// ones before it returns. This breaks S2, as the design declares here.
     AtMap(&'static Breach),
-    /// Its invalidation is submitted and not waited for. Tables must keep their pages.
+    /// Its invalidation is submitted but not waited for. Tables must keep their pages.
     Asynchronous,
 }
 
@@ -41,19 +41,20 @@ impl Deferral {
     pub const PER_CPU: Self =
         Self::PerCpu { capacity: CPU_QUEUE_CAPACITY, timeout_us: QUEUE_TIMEOUT_US, flushes: Flushes::Domain };
 
-    /// Whether addresses may come back while pointers to their tables are cached.
+    /// Whether addresses may be reused while the hardware still caches pointers to their table pages.
     pub(crate) const fn leaves_pointers(self) -> bool {
         matches!(self, Self::Asynchronous | Self::PerCpu { flushes: Flushes::CoveringRange, .. })
     }
 }
 
-/// What a flush of the queues per CPU takes out of the hardware.
+/// What a flush of the per-CPU queues invalidates.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Flushes {
-    /// All of the domain.
+    /// The whole domain.
     Domain,
-    /// The translations of the smallest run around all that waits which one command covers, and no pointers to tables: these
-    /// must keep their pages. Where the hardware has no such command, all of the domain.
+    /// The translations of the smallest range around everything that waits that one command can cover. Pointers to
+    /// table pages stay cached, so tables must keep their pages. If the hardware has no such command, the whole
+    /// domain.
     CoveringRange,
 }
 
@@ -64,17 +65,17 @@ pub enum Commands {
     PerUnmap,
     /// All unmaps of the batch whose pages touch, within aligned runs of `within_pages` pages, a power of two.
     PerRun {
-        /// Beyond such a run neighbours are so by accident.
+        /// Pages on both sides of a boundary between such runs are neighbours only by accident.
         within_pages: u64,
     },
 }
 
-/// With whom a commit waits under strict protection.
+/// Which commands a commit waits for under strict protection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Submissions {
-    /// Its commands have a wait of their own.
+    /// The commit's commands have their own wait.
     Alone,
-    /// They ride with those of other commits behind one wait ([`Iommu::submit_shared`]).
+    /// They share one wait with the commands of other commits ([`Iommu::submit_shared`]).
     Shared,
 }
 
@@ -107,29 +108,29 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
         })
     }
 
-    /// Whether unmaps leave the translations as they are, in the table and in the hardware: until a map writes over them.
+    /// Whether unmaps leave the translations in the table and in the hardware until a map overwrites them.
     ///
-    /// Not so in a poisoned domain, where nothing is mapped any more.
+    /// They do not in a poisoned domain, where nothing is mapped any more.
     pub(crate) fn leaves_translations(&self, space: &AddressSpace<P, I>) -> bool {
         matches!(self, Self::AtMap(_)) && !space.is_poisoned()
     }
 
-    /// Whether a commit has to clear what unmaps may have left as it was.
+    /// Whether a commit has to clear translations that its unmaps may have left.
     pub(crate) fn must_clear(&self, space: &AddressSpace<P, I>) -> bool {
         matches!(self, Self::AtMap(_)) && space.is_poisoned()
     }
 
-    /// Ends a map whose translations are written: afterwards the device sees them and no older ones.
+    /// Completes a map whose translations are written: afterwards the device sees them and no older ones.
     ///
     /// # Errors
-    /// [`SyncError`] where an invalidation was needed and failed: the domain is poisoned, and neither range nor memory
+    /// [`SyncError`] if an invalidation was needed and failed: the domain is poisoned, and neither range nor memory
     /// must be used again.
     pub(crate) fn sync_map(&self, space: &AddressSpace<P, I>, range: IovaRange) -> Result<(), SyncError> {
         match self {
-            // Where absent entries are cached, `AddressSpace::sync_map` has invalidated the range already.
+            // If absent entries are cached, `AddressSpace::sync_map` has already invalidated the range.
             Self::AtMap(_) if !space.capabilities().caches_absent => {
                 space.platform().probe(Step::Enter(Phase::Invalidate));
-                // Leaves only: a directory entry that is there stays as it is.
+                // Leaf only: existing directory entries do not change.
                 let command = space.covering(range, true);
                 Ok(space.invalidate(&[command]).map(drop)?)
             }
@@ -137,7 +138,8 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
         }
     }
 
-    /// After a map found no room: waits for addresses that come back without a flush. Returns whether there may be any.
+    /// For a map that found no free address: waits for addresses that come back without a flush. Returns whether
+    /// there may be any.
     pub(crate) fn drain(
         &self,
         space: &AddressSpace<P, I>,
@@ -149,8 +151,8 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
         }
     }
 
-    /// After a map did not get the address that it must have: takes all that waits out of the hardware, and gives its addresses
-    /// back. Returns whether anything waited.
+    /// For a map that did not get the one address that it must have: invalidates everything that waits, and gives its
+    /// addresses back. Returns whether anything waited.
     pub(crate) fn flush(
         &self,
         space: &AddressSpace<P, I>,
@@ -165,7 +167,7 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
         flushed.map_err(|CommitError(error)| MapError::Queue(error))
     }
 
-    /// Ends a batch of unmaps, all of which have an invalidation due: invalidates them, or queues them.
+    /// Commits a batch of unmaps that are all due for invalidation: invalidates them, or queues them.
     pub(crate) fn commit(
         &self,
         space: &AddressSpace<P, I>,
@@ -173,12 +175,12 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
         revocation: &mut Revocation,
     ) -> Result<Committed, CommitError> {
         if revocation.is_empty() {
-            // Nothing was taken down, so there is nothing to prove, under strict protection as well.
+            // No mapping was taken down, so there is nothing to prove, even under strict protection.
             return Ok(Committed::Deferred);
         }
         match self {
             Self::Strict(commands, submissions) => strict::commit(space, allocator, revocation, commands, *submissions),
-            // No map will come to invalidate, so it is done now.
+            // No map will invalidate these later, so it is done now.
             Self::AtMap(_) if space.is_poisoned() => {
                 strict::commit(space, allocator, revocation, &Commands::PerUnmap, Submissions::Alone)
             }
@@ -194,7 +196,7 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
         allocator: &impl IovaAllocator<P>,
         revocation: &mut Revocation,
     ) -> Result<Committed, CommitError> {
-        // Each of these takes the place of this frame.
+        // Each of these is a tail call, which replaces this stack frame.
         match self {
             Self::Global(queue) => queue.push_all(space, allocator, revocation),
             Self::PerCpu(queues) => queues.push_all(space, allocator, revocation),
@@ -204,14 +206,15 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
         }
     }
 
-    /// Has an unmap, which cleared translations and took no table page with it, wait with others for a flush. Returns whether it could. It
+    /// Lets an unmap wait with others for a flush. The unmap has cleared its translations and freed no table page. It
     /// lies within an aligned run of `WITHIN` pages, where its allocator finds by itself which mappings were there.
+    /// Returns whether it could join.
     #[inline(always)]
     pub(crate) fn join<const WITHIN: u64>(&self, space: &AddressSpace<P, I>, range: IovaRange) -> bool {
         matches!(self, Self::PerCpu(queues) if queues.closes_runs() && queues.join::<WITHIN, _>(space, range))
     }
 
-    /// Ends a batch of one, an unmap that could not [join](Self::join) others.
+    /// Commits a batch of one: an unmap that could not [join](Self::join) others.
     #[inline(always)]
     pub(crate) fn commit_one(
         &self,
@@ -225,7 +228,8 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
         }
     }
 
-    /// Ends a batch of one, which has an invalidation due. It needs no revocation, which would be half a kilobyte of stack.
+    /// Commits a batch of one, which is due for invalidation. It needs no revocation, which would take half a
+    /// kilobyte of stack.
     #[inline(never)]
     pub(crate) fn commit_alone(
         &self,
@@ -233,7 +237,7 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
         allocator: &impl IovaAllocator<P>,
         taken: &mut TakenDown,
     ) -> Result<Committed, CommitError> {
-        // Each of these takes the place of this frame.
+        // Each of these is a tail call, which replaces this stack frame.
         match self {
             Self::Strict(_, submissions) => strict::commit_one(space, allocator, taken, *submissions),
             Self::Global(queue) => queue.push_alone(space, allocator, taken),
@@ -268,7 +272,7 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
         }
     }
 
-    /// Unmaps that wait now, and the most that can.
+    /// The unmaps that wait now, and the most that can wait.
     pub(crate) fn queued(&self) -> (usize, usize) {
         match self {
             Self::Strict(..) | Self::AtMap(_) => (0, 0),
@@ -278,8 +282,8 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
         }
     }
 
-    /// The longest that an unmap waits for the hardware to be told if ticks come when due, in microseconds; `None` without
-    /// bound.
+    /// The longest time until the hardware is told of an unmap, in microseconds, if ticks come when due; `None` if
+    /// there is no bound.
     pub(crate) fn window_us_max(&self) -> Option<u64> {
         match self {
             Self::Strict(..) | Self::Asynchronous(_) => Some(0),
@@ -289,7 +293,8 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
         }
     }
 
-    /// Frees what waits, now that the IOMMU has forgotten the domain, but for the table pages: these it returns.
+    /// Frees all waiting entries, after the IOMMU has forgotten the domain. It does not free their table pages, but
+    /// returns them.
     pub(crate) fn close(&self, platform: &P, allocator: &impl IovaAllocator<P>, proof: &Proof) -> FreedTables {
         match self {
             Self::Strict(..) | Self::AtMap(_) => FreedTables::new(),
@@ -303,7 +308,7 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
     }
 }
 
-/// Gives addresses back whose translations stay as they are, until a map writes over them and invalidates.
+/// Gives addresses back whose translations stay as they are, until a map overwrites and invalidates them.
 #[inline(never)]
 fn leave_all<P: Platform, I: Iommu>(
     breach: &'static Breach,
@@ -319,7 +324,7 @@ fn leave_all<P: Platform, I: Iommu>(
     Ok(Committed::Deferred)
 }
 
-/// The same of one mapping.
+/// Does what [`leave_all`] does, for one mapping.
 #[inline(never)]
 fn leave_alone<P: Platform, I: Iommu>(
     breach: &'static Breach,

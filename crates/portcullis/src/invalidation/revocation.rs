@@ -1,4 +1,5 @@
-//! What a batch of unmaps leaves to be invalidated: runs of pages, which neighbours join as they come.
+//! What a batch of unmaps leaves to invalidate: runs of pages. Unmaps of neighbouring pages join one run as they are
+//! made.
 
 use super::BATCH_MAX;
 use crate::address::IovaRange;
@@ -9,76 +10,78 @@ use crate::sub_page::Chain;
 use crate::table::FreedTables;
 use arrayvec::ArrayVec;
 
-/// What a commit has to do about a mapping.
+/// What a commit has to do for a mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Due {
-    /// To have its pages invalidated, now or later, and to give them back to their allocator.
+    /// Invalidate its pages, now or later, and give them back to their allocator.
     Invalidation,
-    /// The same, at once, and to put them back where they were set aside: for mappings that were placed.
+    /// Invalidate its pages at once, and put them back where they were set aside: for placed mappings.
     InvalidationAtOnce,
-    /// Nothing: every page has other mappings at the same address, so that no translation went.
+    /// Nothing: every page has other mappings at the same address, so no translation was removed.
     Nothing,
 }
 
-/// A mapping that was unmapped, or several side by side, whose translations may still be cached.
+/// An unmapped mapping, or several side by side, whose translations may still be cached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Revoked {
-    /// Its pages; numbers of entries where its addresses are those of [entries](crate::design::Addressing::Entries).
+    /// Its pages, or entry numbers if its addresses are those of [entries](crate::design::Addressing::Entries).
     pub range: IovaRange,
-    /// What is to be done about them.
+    /// What has to be done for them.
     pub due: Due,
-    /// Whether no table page went with it, so that the invalidation may leave cached table pointers alone.
+    /// Whether the unmap freed no table page, so that the invalidation may leave cached table pointers alone.
     pub leaf_only: bool,
-    /// How many mappings they were.
+    /// The number of mappings.
     pub unmaps: usize,
 }
 
 impl Revoked {
-    /// A mapping by itself.
+    /// One mapping by itself.
     pub(crate) const fn one(range: IovaRange, due: Due, leaf_only: bool) -> Self {
         Self { range, due, leaf_only, unmaps: 1 }
     }
 }
 
-/// What an unmap by itself leaves to be committed.
+/// What a single unmap leaves to commit.
 pub(crate) struct TakenDown {
     pub(crate) revoked: Revoked,
-    /// Table pages that it took out of the table.
+    /// Table pages that the unmap took out of the table.
     pub(crate) tables: FreedTables,
 }
 
 impl TakenDown {
-    /// Of an unmap of `range` that is yet to be made.
+    /// For an unmap of `range` that is still to be made.
     pub(crate) const fn of(range: IovaRange) -> Self {
         Self { revoked: Revoked::one(range, Due::Invalidation, true), tables: FreedTables::new() }
     }
 }
 
-/// What a batch of unmaps leaves to be invalidated, up to [`BATCH_MAX`] of them.
+/// What a batch of up to [`BATCH_MAX`] unmaps leaves to invalidate.
 ///
-/// Dropping it leaks addresses and table pages, which is safe; [`Mapper::commit`](crate::design::Mapper::commit) is what
-/// should happen to it.
+/// Dropping it leaks addresses and table pages, which is safe. It should be passed to
+/// [`Mapper::commit`](crate::design::Mapper::commit) instead.
 #[must_use = "addresses and buffers come back only through a commit"]
 #[derive(Debug)]
 pub struct Revocation {
-    /// The last run, from page `first` to before page `end`, which the next unmap may lengthen unless it is [`ALONE`](Self::ALONE).
-    /// There is none where both are 0. It is not packed: most batches of designs that join nothing have no other.
+    /// The last run, from page `first` to before page `end`. The next unmap may extend it, unless it is
+    /// [`ALONE`](Self::ALONE). There is no run if both are 0. The run is not packed, because most batches of designs
+    /// that join nothing have no other.
     first: u64,
     end: u64,
-    /// The tag of the address space that its unmaps belong to, once there is one, and below it the room that they take at most: two
-    /// for a long mapping, one for another. Most unmaps look at both by one comparison.
+    /// The tag of the address space that the unmaps belong to, once there is one. The bits below it hold an upper
+    /// bound of the room that the unmaps take: two for a long mapping, one for any other. Most unmaps check both with
+    /// one comparison.
     owner_and_room: u64,
     pub(crate) tables: FreedTables,
-    /// The bounce pages of its mappings.
+    /// The bounce pages of the unmapped mappings.
     pub(crate) bounced: Chain,
-    /// The room that unmaps take which are not in that run.
+    /// The room taken by unmaps that are not in the last run.
     closed_room: u8,
-    /// Long mappings in all.
+    /// The number of long mappings.
     long: u8,
-    /// Of the last run, where nothing joins it: what is due, and whether no table page went with it.
+    /// For a last run that nothing joins: what is due, and whether its unmap freed no table page.
     due: Due,
     leaf_only: bool,
-    /// Whether any run is due for something else than an invalidation now or later.
+    /// Whether any run is due for something other than an invalidation now or later.
     is_mixed: bool,
     /// The runs before the last, packed.
     closed: ArrayVec<Packed, BATCH_MAX>,
@@ -91,15 +94,16 @@ impl Default for Revocation {
 }
 
 impl Revocation {
-    /// In `end`: the run is a mapping that nothing joins. No page number has it.
+    /// A flag in `end`: the run is a mapping that nothing joins. No page number has this bit.
     const ALONE: u64 = 1 << 63;
 
-    /// Nothing to invalidate.
+    /// Makes an empty revocation.
     pub const fn new() -> Self {
         Self::of(NO_TAG)
     }
 
-    /// Nothing to invalidate yet, in the space `tag`. The first unmap may be noted without [`admit_unmap_of`](Self::admit_unmap_of).
+    /// Makes an empty revocation for the space `tag`. The first unmap may be noted without
+    /// [`admit_unmap_of`](Self::admit_unmap_of).
     pub(crate) const fn of(tag: u64) -> Self {
         Self {
             first: 0,
@@ -116,13 +120,14 @@ impl Revocation {
         }
     }
 
-    /// Lets another unmap of the space `tag` in, of a mapping of so many pages.
+    /// Checks that another unmap may be added: one of the space `tag`, of a mapping of `pages` pages.
     ///
     /// # Errors
-    /// [`UnmapError::Poisoned`] for [`NO_TAG`], [`UnmapError::WrongDomain`] while it holds another's unmaps, [`UnmapError::BatchFull`].
+    /// [`UnmapError::Poisoned`] for [`NO_TAG`], [`UnmapError::WrongDomain`] while it holds unmaps of another space,
+    /// [`UnmapError::BatchFull`].
     #[inline(always)]
     pub(crate) fn admit_unmap_of(&mut self, tag: u64, pages: u64) -> Result<(), UnmapError> {
-        // Some unmaps of the same space, and room for one.
+        // It holds unmaps of the same space, and has room for one more.
         let goes_on = (self.owner_and_room ^ tag).wrapping_sub(1) < BATCH_MAX as u64 - 1;
         if goes_on && pages < Packed::LONG { Ok(()) } else { self.admit_first_or_long(tag, pages) }
     }
@@ -142,7 +147,7 @@ impl Revocation {
         if self.room_taken() + Packed::room(pages) > BATCH_MAX { Err(UnmapError::BatchFull) } else { Ok(()) }
     }
 
-    /// Notes an unmap that was let in.
+    /// Adds an admitted unmap.
     #[inline]
     pub(crate) fn note(&mut self, Revoked { range, due, leaf_only, .. }: Revoked) {
         self.close_run();
@@ -154,7 +159,7 @@ impl Revocation {
         self.long += room as u8 - 1;
     }
 
-    /// Notes an unmap of `range` that was let in, if `take_down` makes it.
+    /// Adds an admitted unmap of `range`, if `take_down` succeeds in making it.
     ///
     /// # Errors
     /// Those of `take_down`.
@@ -170,11 +175,11 @@ impl Revocation {
         result.inspect(|()| self.note(taken.revoked))
     }
 
-    /// Notes an unmap that was let in, is due for invalidation, and took no table page with it. Neighbours in an aligned run of `WITHIN`
-    /// pages become one: their allocator finds by itself which mappings were there.
+    /// Adds an admitted unmap that is due for invalidation and freed no table page. Neighbours in an aligned run of
+    /// `WITHIN` pages become one run: their allocator finds by itself which mappings were there.
     #[inline(always)]
     pub(crate) fn join<const WITHIN: u64>(&mut self, range: IovaRange) {
-        // In order, as drivers mostly unmap, the next is the neighbour of the last.
+        // Drivers mostly unmap in order, so the next unmap is the neighbour of the last.
         if self.end == range.first_pfn() && !self.end.is_multiple_of(WITHIN) && is_within(range, WITHIN) {
             self.end = range.end_pfn();
             self.owner_and_room += 1;
@@ -183,7 +188,7 @@ impl Revocation {
         }
     }
 
-    /// Joins an unmap in front of the run, if it fits there, or begins another.
+    /// Joins an unmap at the front of the run, if it fits there, or begins another run.
     #[cold]
     #[inline(never)]
     fn begin_run(&mut self, range: IovaRange, within: u64) {
@@ -199,7 +204,7 @@ impl Revocation {
         self.owner_and_room += 1;
     }
 
-    /// The next unmap begins a run.
+    /// Closes the last run, so that the next unmap begins another.
     #[inline]
     fn close_run(&mut self) {
         if self.end != 0 {
@@ -226,7 +231,7 @@ impl Revocation {
         Some(Revoked { range, due: Due::Invalidation, leaf_only: true, unmaps })
     }
 
-    /// Whether its unmaps, if there are any, are those of the space `tag`.
+    /// Whether all its unmaps, if it has any, belong to the space `tag`.
     pub(crate) fn is_of(&self, tag: u64) -> bool {
         self.is_empty() || self.owner_and_room >> TAG_SHIFT == tag >> TAG_SHIFT
     }
@@ -236,13 +241,13 @@ impl Revocation {
         self.room_taken() == 0
     }
 
-    /// Whether it has no room for another unmap. It has for [`BATCH_MAX`]. A mapping of 512 MiB or more takes the room of two, so it may be
-    /// refused where a shorter one is not.
+    /// Whether it has no room for another unmap. It has room for [`BATCH_MAX`]. A mapping of 512 MiB or more takes
+    /// the room of two, so it may be refused even if a shorter one is not.
     pub const fn is_full(&self) -> bool {
         self.room_taken() >= BATCH_MAX
     }
 
-    /// Unmaps in it.
+    /// The number of unmaps in it.
     pub const fn unmaps(&self) -> usize {
         self.room_taken() - self.long as usize
     }
@@ -251,40 +256,41 @@ impl Revocation {
         (self.owner_and_room & ((1 << TAG_SHIFT) - 1)) as usize
     }
 
-    /// What they left, in their order. Neighbours that came one after the other may have become one.
+    /// The runs that the unmaps left, in order. Neighbours that were unmapped one after the other may have become one
+    /// run.
     pub fn revoked(&self) -> impl Iterator<Item = Revoked> + Clone {
         Packed::all(&self.closed).chain(self.last_run())
     }
 
-    /// The same after [`sort`](Self::sort).
+    /// The runs after [`sort`](Self::sort), which packs them all.
     pub(super) fn closed_runs(&self) -> impl Iterator<Item = Revoked> + Clone {
         Packed::all(&self.closed)
     }
 
-    /// The same where nothing has [joined](Self::join), so that it is known how many they are.
+    /// The runs and their number. No unmap may have [joined](Self::join) another, so each run is one unmap.
     pub(super) fn counted(&self) -> impl ExactSizeIterator<Item = Revoked> {
         Counted::new(self.revoked(), self.unmaps())
     }
 
-    /// The only run, where there is one.
+    /// The run, if there is only one.
     #[inline]
     pub(crate) fn only_run(&self) -> Option<Revoked> {
         if self.closed.is_empty() { self.last_run() } else { None }
     }
 
-    /// The same where its unmaps have [joined](Self::join) it.
+    /// The run, if there is only one and unmaps may [join](Self::join) it.
     #[inline(always)]
     pub(crate) fn only_joined_run(&self) -> Option<IovaRange> {
         let is_joined = self.closed.is_empty() && self.end & Self::ALONE == 0;
         if is_joined { IovaRange::new(self.first, self.end - self.first) } else { None }
     }
 
-    /// Whether any run is due for something else than an invalidation now or later.
+    /// Whether any run is due for something other than an invalidation now or later.
     pub(crate) const fn is_mixed(&self) -> bool {
         self.is_mixed
     }
 
-    /// Puts the runs in the order of their addresses, unless lengths stand behind some.
+    /// Sorts the runs by address, unless some of them have their length in the next entry.
     #[inline(never)]
     pub(crate) fn sort(&mut self) {
         self.close_run();
@@ -293,10 +299,10 @@ impl Revocation {
         }
     }
 
-    /// Keeps what is due for invalidation, now or later.
+    /// Keeps only the runs that are due for invalidation, now or later.
     pub(crate) fn keep_invalidations(&mut self) {
         self.close_run();
-        // In place, for a list of them beside these would take kilobytes of stack.
+        // This works in place, because a second list would take kilobytes of stack.
         let (mut from, mut to, mut room, mut long) = (0, 0, 0, 0);
         loop {
             let Some(run) = Packed::all(&self.closed[from..]).next() else { break };
@@ -314,13 +320,13 @@ impl Revocation {
         (self.closed_room, self.long, self.is_mixed) = (room as u8, long as u8, false);
     }
 
-    /// Leaks all that is in it, but for the bounce pages: an invalidation has failed (S11).
+    /// Leaks its contents, except the bounce pages: an invalidation has failed (S11).
     pub(crate) fn forget(&mut self) {
         self.clear_runs();
         self.tables = FreedTables::new();
     }
 
-    /// Forgets the runs.
+    /// Removes the runs.
     pub(crate) fn clear_runs(&mut self) {
         self.owner_and_room -= self.room_taken() as u64;
         (self.first, self.end, self.closed_room, self.long, self.is_mixed) = (0, 0, 0, 0, false);
@@ -328,7 +334,7 @@ impl Revocation {
     }
 }
 
-/// Runs, and how many are left of them.
+/// An iterator over runs that knows how many are left.
 pub(crate) struct Counted<R> {
     runs: R,
     left: usize,
@@ -359,26 +365,27 @@ impl<R: Iterator> ExactSizeIterator for Counted<R> {}
 /// Whether all of `range` lies in one aligned run of `within` pages, a power of two.
 #[inline(always)]
 pub(super) const fn is_within(range: IovaRange, within: u64) -> bool {
-    // Two page numbers lie in the same aligned run of 2^n pages exactly where their XOR is below 2^n.
+    // Two page numbers lie in the same aligned run of 2^n pages exactly if their XOR is below 2^n.
     range.first_pfn() ^ (range.end_pfn() - 1) < within
 }
 
-/// A run in seven bytes: 36 bits of its first page number, 17 of its length in pages, two of its kind, one of `leaf_only`.
+/// A run in seven bytes: 36 bits for its first page number, 17 for its length in pages, two for its kind, and one for
+/// `leaf_only`.
 ///
-/// Where the length is too long for that it stands in another behind this. Where the run is several mappings it is short, and their
-/// number stands above it.
+/// A length that does not fit is stored in the next entry. A run of several mappings is short, so the upper bits of
+/// the length field hold their number.
 #[derive(Clone, Copy, Debug)]
 struct Packed([u8; 7]);
 
 impl Packed {
     const LENGTH_SHIFT: u32 = 36;
-    /// Where the number of mappings is.
+    /// The position of the number of mappings.
     const UNMAPS_SHIFT: u32 = 46;
     const KIND_SHIFT: u32 = 53;
     const LEAF_ONLY_SHIFT: u32 = 55;
-    /// Pages of a run whose length stands behind it.
+    /// The number of pages from which the length of a run is stored in the next entry.
     const LONG: u64 = 1 << (Self::KIND_SHIFT - Self::LENGTH_SHIFT);
-    /// The kind of several mappings that are due for invalidation.
+    /// The kind for several mappings that are due for invalidation.
     const SEVERAL: u64 = 3;
 
     fn push(to: &mut ArrayVec<Self, BATCH_MAX>, Revoked { range, due, leaf_only, unmaps }: Revoked) {
@@ -395,7 +402,7 @@ impl Packed {
         }
     }
 
-    /// How many a run of so many pages takes.
+    /// The number of entries that a run of `pages` pages takes.
     const fn room(pages: u64) -> usize {
         if pages < Self::LONG { 1 } else { 2 }
     }
@@ -459,7 +466,8 @@ mod tests {
     }
 
     proptest! {
-        /// What is noted comes back as it was, in its order, however long it is; what finds no room is refused before.
+        /// Unmaps come back as they were noted, in order and at any length. Unmaps that find no room are refused
+        /// first.
         #[test]
         fn runs_come_back_as_they_were_noted(all in prop::collection::vec(any_revoked(), 0..100)) {
             let (mut revocation, mut noted) = (Revocation::new(), Vec::new());
@@ -486,7 +494,8 @@ mod tests {
             prop_assert_eq!(revocation.revoked().count(), noted.len());
         }
 
-        /// Joined or not, the same pages are in it; a run lies within its aligned pages, and unmaps in order are one.
+        /// The same pages are in it, joined or not. A run stays within its aligned pages, and unmaps in order form
+        /// one run.
         #[test]
         fn neighbours_join(firsts in prop::collection::vec(1..200u64, 1..BATCH_MAX), in_order in any::<bool>(), reversed in any::<bool>()) {
             let mut firsts = firsts;
@@ -516,7 +525,7 @@ mod tests {
             prop_assert_eq!(runs.len(), 1 + firsts.windows(2).filter(|pair| gaps(pair)).count());
             prop_assert_eq!(revocation.only_run().is_some(), runs.len() == 1);
             prop_assert_eq!(revocation.only_joined_run(), (runs.len() == 1).then_some(runs[0]));
-            // What is alone is joined to nothing, behind it or in front.
+            // A mapping noted by itself is joined to nothing, neither behind it nor in front.
             let (last, alone) = (runs[runs.len() - 1].end_pfn(), revocation.revoked().count());
             revocation.admit_unmap_of(TAG, 1).expect("room");
             revocation.note(Revoked::one(IovaRange::new(last + 64, 1).expect("a page"), Due::Invalidation, true));

@@ -1,4 +1,4 @@
-//! Strict protection: invalidate and wait before anything goes back.
+//! Strict protection: invalidate and wait before anything is given back.
 
 use super::revocation::{Counted, is_within};
 use super::{BATCH_MAX, Commands, Revocation, Revoked, Submissions, TakenDown};
@@ -10,7 +10,8 @@ use crate::platform::{Phase, Platform, Step};
 use crate::proof::{Committed, Proof};
 use crate::space::AddressSpace;
 
-/// Submits page-selective commands for the unmaps with one wait behind them all, waits, and frees the addresses and tables.
+/// Submits page-selective commands for the unmaps with one wait behind all of them, waits, and frees the addresses
+/// and tables.
 #[inline(never)]
 pub(super) fn commit<P: Platform, I: Iommu>(
     space: &AddressSpace<P, I>,
@@ -28,7 +29,8 @@ pub(super) fn commit<P: Platform, I: Iommu>(
     conclude(space, allocator, revocation, invalidated)
 }
 
-/// The command for all of them, where they are one run. So drivers mostly unmap, and no list is built for that.
+/// The command for all unmaps, if they form one run that one command covers. This is how drivers mostly unmap, and it
+/// needs no list.
 #[inline]
 fn only_command<P: Platform, I: Iommu>(space: &AddressSpace<P, I>, revocation: &Revocation) -> Option<Invalidation> {
     let run = revocation.only_run()?;
@@ -36,7 +38,8 @@ fn only_command<P: Platform, I: Iommu>(space: &AddressSpace<P, I>, revocation: &
     (run.unmaps == 1 || matches!(command, Invalidation::Pages { .. })).then_some(command)
 }
 
-/// Gives addresses and tables back, if they were invalidated. Apart, so that what goes over them is not on the stack while that is waited for.
+/// Gives addresses and tables back, if they were invalidated. This is a separate function, so that its iterators are
+/// not on the stack during the wait.
 #[inline(never)]
 fn conclude<P: Platform, I: Iommu>(
     space: &AddressSpace<P, I>,
@@ -45,7 +48,7 @@ fn conclude<P: Platform, I: Iommu>(
     invalidated: Result<Proof, QueueError>,
 ) -> Result<Committed, CommitError> {
     let platform = space.platform();
-    // Where it fails the ranges and tables leak: quarantined for good (S11).
+    // If it fails, the ranges and tables leak: they are quarantined for good (S11).
     let proof = invalidated.inspect_err(|_| revocation.forget())?;
     platform.probe(Step::Enter(Phase::IovaFree));
     match revocation.only_run() {
@@ -57,7 +60,7 @@ fn conclude<P: Platform, I: Iommu>(
     Ok(Committed::Lost(proof))
 }
 
-/// Ends a batch of one.
+/// Commits a batch of one unmap.
 #[inline(never)]
 pub(super) fn commit_one<P: Platform, I: Iommu>(
     space: &AddressSpace<P, I>,
@@ -67,7 +70,7 @@ pub(super) fn commit_one<P: Platform, I: Iommu>(
 ) -> Result<Committed, CommitError> {
     let platform = space.platform();
     platform.probe(Step::Enter(Phase::Invalidate));
-    // Where it fails the range and the tables leak: quarantined for good (S11).
+    // If it fails, the range and the tables leak: they are quarantined for good (S11).
     let proof = invalidate(space, &[space.covering(revoked.range, revoked.leaf_only)], submissions)?;
     platform.probe(Step::Enter(Phase::IovaFree));
     allocator.free(platform, revoked.range, &proof);
@@ -93,11 +96,11 @@ fn invalidate_runs<P: Platform, I: Iommu>(
     submissions: Submissions,
 ) -> Result<Proof, QueueError> {
     let within_pages = within_one_command(within_pages, space.capabilities());
-    // Completions come in any order. The order of the batch is of no more use.
+    // Invalidations complete in any order, so the order of the batch no longer matters.
     revocation.sort();
     let count = count_joined(revocation, within_pages);
     if count > BATCH_MAX {
-        // Hardware whose commands cover next to nothing is told of everything.
+        // Commands of this hardware cover very little, so invalidate the whole domain.
         return invalidate(space, &[Invalidation::Domain(space.id())], submissions);
     }
     let revocation = &*revocation;
@@ -108,16 +111,18 @@ fn invalidate_runs<P: Platform, I: Iommu>(
     space.invalidate_each(&commands, submissions == Submissions::Shared)
 }
 
-/// How many commands they take. Apart, so that what goes over them is not on the stack while they are submitted.
+/// The number of commands that the runs take. This is a separate function, so that its iterators are not on the stack
+/// during the submission.
 #[inline(never)]
 fn count_joined(revocation: &Revocation, within_pages: u64) -> usize {
     Joined::new(revocation.closed_runs(), within_pages).count()
 }
 
-/// What one command covers, of runs in order: a mapping; or what of several side by side it can, piece by piece.
+/// Turns sorted runs into ranges for one command each. Neighbours are joined as far as one command covers them. A run
+/// of several mappings is cut into pieces where a command ends, but a single mapping is never cut.
 struct Joined<R> {
     runs: R,
-    /// What is left of the last run.
+    /// The rest of the last run.
     rest: Option<Revoked>,
     within_pages: u64,
 }
@@ -174,12 +179,14 @@ fn invalidate<P: Platform, I: Iommu>(
     }
 }
 
-/// Pages within which neighbours may share a command: more than one command can cover would take the whole domain.
+/// The number of pages within which neighbours may share a command. A range beyond what one command covers would
+/// invalidate the whole domain.
 fn within_one_command(pages: u64, capabilities: &Capabilities) -> u64 {
     capabilities.address_mask_max.map_or(pages, |mask| pages.min(1 << mask))
 }
 
-/// The run that `next` makes of `run`, if it goes on where that ends and both lie within an aligned run of `within_pages`.
+/// The run that joins `run` and `next`, if `next` begins where `run` ends and both lie within an aligned run of
+/// `within_pages`.
 fn join(run: Revoked, next: Revoked, within_pages: u64) -> Option<Revoked> {
     if run.range.end_pfn() != next.range.first_pfn() {
         return None;
@@ -199,7 +206,7 @@ mod tests {
     use super::*;
     use alloc::vec::Vec;
 
-    /// Of several mappings each aligned piece; a mapping is one, however long it is.
+    /// A run of several mappings is cut into aligned pieces. A single mapping stays whole, however long it is.
     #[test]
     fn several_mappings_are_cut_where_a_command_ends() {
         let run = Revoked { unmaps: 3, ..Revoked::one(IovaRange::new(6, 11).unwrap(), Due::Invalidation, true) };
@@ -212,7 +219,7 @@ mod tests {
         assert_eq!(cut(Revoked { unmaps: 1, ..run }), [(6, 11)]);
     }
 
-    /// A run whose mappings took a table page with them is invalidated at all levels, whichever of them did.
+    /// A run is invalidated at all levels if any of its unmaps freed a table page.
     #[test]
     fn all_levels_go_if_any_do() {
         let revoked = |first, leaf_only| Revoked::one(IovaRange::new(first, 1).unwrap(), Due::Invalidation, leaf_only);

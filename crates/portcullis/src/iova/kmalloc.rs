@@ -1,8 +1,9 @@
-//! Addresses from the kernel's general allocator: a block of one byte per page, whose address is taken as a page number (ATC'15,
-//! §4.2, "IOVA-kmalloc").
+//! Addresses from the host's general memory allocator: a block of one byte per page, whose address is used as a page
+//! number (ATC'15, §4.2, "IOVA-kmalloc").
 //!
-//! Blocks in use do not overlap, so neither do the ranges that they stand for; the allocator is fast on many CPUs already. It does
-//! not pack: which addresses come depends on everybody who uses it, and the table grows with every new one.
+//! Blocks in use do not overlap, so neither do the ranges that they stand for. The host's allocator is already fast
+//! on many CPUs. But it does not pack addresses: which addresses it returns depends on all its users, and the table
+//! grows with every new one.
 
 use super::{Claim, IovaAllocator, IovaRequest, never_handed_out};
 use crate::address::{IovaRange, PAGE_SHIFT, PhysAddr};
@@ -15,9 +16,9 @@ use alloc::vec::Vec;
 
 /// The allocator.
 pub struct KmallocAllocator<P: Platform> {
-    /// Page numbers, first and end, never to be handed out.
+    /// Ranges that are never handed out, as first and end page numbers.
     reserved: Vec<(u64, u64)>,
-    /// Blocks whose addresses stand for such pages. They are kept, so that they do not come again.
+    /// Blocks whose addresses stand for such pages. They are kept, so that the host does not return them again.
     withheld: P::Lock<Vec<IovaRange>>,
     live: PerCpuCount,
     /// Addresses are below `2^width`.
@@ -25,8 +26,8 @@ pub struct KmallocAllocator<P: Platform> {
 }
 
 impl<P: Platform> KmallocAllocator<P> {
-    /// An allocator of addresses below `2^width`, without page 0, the interrupt range and `reserved` (S9). The zone that blocks come
-    /// from ends where the page numbers do, so that no two of them collide.
+    /// Makes an allocator of addresses below `2^width`, without page 0, the interrupt range and `reserved` (S9). The
+    /// zone of the blocks ends where the page numbers end, so that no two page numbers collide.
     ///
     /// # Errors
     /// [`NoMemory`].
@@ -43,7 +44,7 @@ impl<P: Platform> KmallocAllocator<P> {
         self.reserved.iter().any(|(first, end)| *first < range.end_pfn() && range.first_pfn() < *end)
     }
 
-    /// Keeps the block of `range`.
+    /// Withholds the block of `range` from further use.
     fn withhold(&self, platform: &P, range: IovaRange) -> Result<(), NoMemory> {
         with_spare(
             |room| try_reserve(platform, Context::Atomic, room),
@@ -59,15 +60,16 @@ impl<P: Platform> KmallocAllocator<P> {
         )
     }
 
-    /// Gives the block of `range` back.
+    /// Gives the block of `range` back to the host.
     fn give_back(platform: &P, range: IovaRange) {
-        // SAFETY: ranges are the blocks of `allocate`, and each gets here once: freed, withheld or left when the domain goes.
+        // SAFETY: ranges are the blocks of `allocate`. Each arrives here once: after it was freed, after it was
+        // withheld, or, if it is still mapped, when the domain is closed.
         unsafe { platform.free_bytes(PhysAddr::new(range.first_pfn()), range.pages()) };
     }
 }
 
-// SAFETY: blocks in use do not overlap and lie below the limit, by the platform's contract, and neither do their ranges; claims
-// are left to the table.
+// SAFETY: by the platform's contract, blocks in use do not overlap and lie below the limit, so their ranges do not
+// overlap either. Claims are left to the table.
 unsafe impl<P: Platform> IovaAllocator<P> for KmallocAllocator<P> {
     const TABLE_CLAIM_PAGES_MAX: u64 = u64::MAX;
 
@@ -83,7 +85,7 @@ unsafe impl<P: Platform> IovaAllocator<P> for KmallocAllocator<P> {
                 self.live.add(platform);
                 return Ok(range);
             }
-            // As often as reserved pages have blocks, once for each.
+            // This happens at most once for each block of a reserved page.
             self.withhold(platform, range).inspect_err(|_| Self::give_back(platform, range))?;
         }
     }
@@ -108,7 +110,7 @@ unsafe impl<P: Platform> IovaAllocator<P> for KmallocAllocator<P> {
         for range in self.withheld.with(core::mem::take) {
             Self::give_back(platform, range);
         }
-        // SAFETY: the domain goes, so nobody else uses the table.
+        // SAFETY: the domain is being closed, so this call alone uses the table.
         unsafe { table.for_each_marked(walker, &mut |range| Self::give_back(platform, range)) };
     }
 }

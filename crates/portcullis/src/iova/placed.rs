@@ -1,7 +1,8 @@
-//! Mappings whose requests say where they are to be: which pages they have, and whom an unmap finds.
+//! Mappings whose requests say where they are to lie: which pages they have, and which mapping an unmap finds.
 //!
-//! Their pages are those that the allocator has [set aside](IovaAllocator::set_aside), or those that it never hands out, where a
-//! request names these. So this is kept apart from all that allocators know, and asked when they know nothing.
+//! Their pages are those that the allocator has [set aside](IovaAllocator::set_aside), or those that it never hands
+//! out, if a request names these. The record is therefore separate from all that allocators know, and is searched
+//! only if an allocator finds nothing.
 
 use super::linux::{Node, RangeTree, new_node};
 use super::{IovaAllocator, never_handed_out, refuse_interrupts};
@@ -21,17 +22,17 @@ pub(crate) struct Record(Spare<Box<Node>>);
 /// The placed mappings of a domain.
 pub(crate) struct PlacedRanges<P: Platform> {
     ranges: P::Lock<RangeTree>,
-    /// How many there are. Written under the lock, so plain stores suffice. Relaxed: who unmaps what another CPU has mapped has the
-    /// address from there, and the count with it.
+    /// The number of placed mappings. Written under the lock, so plain stores suffice. Relaxed: a CPU that unmaps
+    /// another CPU's mapping has got the address from that CPU, and the count with it.
     count: AtomicUsize,
-    /// Page numbers, first and end, that no allocator hands out, in order.
+    /// Ranges that no allocator hands out, as first and end page numbers, in order.
     never_handed_out: Vec<(u64, u64)>,
     /// Addresses are below `2^width`.
     width: u8,
 }
 
 impl<P: Platform> PlacedRanges<P> {
-    /// None yet, beside an allocator that never hands out `reserved`.
+    /// An empty record, for an allocator that never hands out `reserved`.
     ///
     /// # Errors
     /// [`NoMemory`].
@@ -44,7 +45,7 @@ impl<P: Platform> PlacedRanges<P> {
         })
     }
 
-    /// Memory for the record of one mapping, for [`take`](Self::take), around which locks may be held.
+    /// Memory for the record of one mapping. It is for [`take`](Self::take), which may be called with locks held.
     ///
     /// # Errors
     /// [`NoMemory`].
@@ -52,10 +53,11 @@ impl<P: Platform> PlacedRanges<P> {
         new_node(platform, Context::Atomic).map(|node| Record(Spare::of(node)))
     }
 
-    /// `pages` pages where `placement` says. No unmap finds them before they are [published](Self::publish).
+    /// Takes `pages` pages where `placement` says. No unmap finds them before they are [published](Self::publish).
     ///
     /// # Errors
-    /// Those of [`IovaAllocator::set_aside`]; [`MapError::BeyondWidth`], [`MapError::Reserved`] for the interrupt range.
+    /// Those of [`IovaAllocator::set_aside`]; [`MapError::BeyondWidth`], [`MapError::Reserved`] for the interrupt
+    /// range.
     #[inline(always)]
     pub(crate) fn take(
         &self,
@@ -69,15 +71,15 @@ impl<P: Platform> PlacedRanges<P> {
             Some(range) => self.take_exactly(platform, allocator, range)?,
             None => allocator.set_aside(platform, pages, placement)?,
         };
-        // The record comes last: a request that was given pages finds no record of them by one that was not. What is never handed out is
-        // given to one request by the record alone.
+        // The record comes last, so a request that got its pages never meets a record of them by a request that did
+        // not. Pages that are never handed out go to one request by the record alone.
         self.note(platform, range, record).inspect_err(|_| match placement.at() {
             Some(range) => self.put_back(platform, allocator, range, &Proof::never_visible()),
             None => allocator.put_back(platform, range, &Proof::never_visible()),
         })
     }
 
-    /// The part of [`take`](Self::take) that sets pages aside where a request names them.
+    /// The part of [`take`](Self::take) that sets aside the pages that a request names.
     #[inline(always)]
     fn take_exactly(
         &self,
@@ -104,7 +106,7 @@ impl<P: Platform> PlacedRanges<P> {
         Ok(range)
     }
 
-    /// From now on an unmap finds the mapping at `range`: its translations are written.
+    /// Lets unmaps find the mapping at `range` from now on. Its translations are written.
     pub(crate) fn publish(&self, range: IovaRange) {
         self.ranges.with(|ranges| ranges.make_live(range.first_pfn()));
     }
@@ -117,20 +119,20 @@ impl<P: Platform> PlacedRanges<P> {
         self.ranges.with(|ranges| ranges.claim(platform, range))
     }
 
-    /// Takes a range back that was claimed, or not published.
+    /// Takes back a range that was claimed, or that was never published.
     #[inline(never)]
     pub(crate) fn give_back(&self, platform: &P, allocator: &impl IovaAllocator<P>, range: IovaRange, proof: &Proof) {
-        // As it was taken, backwards: what is the allocator's again is in no record.
+        // The reverse order of `take`: pages that belong to the allocator again are in no record.
         self.forget(platform, range);
         self.put_back(platform, allocator, range, proof);
     }
 
-    /// Whether there is none.
+    /// Whether there are no placed mappings.
     pub(crate) fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How many there are.
+    /// The number of placed mappings.
     pub(crate) fn len(&self) -> usize {
         self.count.load(Ordering::Relaxed)
     }
@@ -187,13 +189,13 @@ mod tests {
 
     const WIDTH: u8 = 32;
 
-    /// A tree, and what another thread does once, just before pages are set aside.
+    /// A tree, and an action that another thread takes once, just before pages are set aside.
     struct Racing<'t> {
         tree: &'t TreeAllocator<FakeHost>,
         act: Mutex<Option<Box<dyn FnOnce() + Send + 't>>>,
     }
 
-    // SAFETY: forwards to an allocator that keeps the promises.
+    // SAFETY: it forwards to an allocator that keeps the promises.
     unsafe impl IovaAllocator<FakeHost> for Racing<'_> {
         fn allocate(&self, host: &FakeHost, request: &IovaRequest) -> Result<IovaRange, MapError> {
             self.tree.allocate(host, request)
@@ -237,8 +239,8 @@ mod tests {
         placed.take(host, allocator, pages, placement, &mut placed.record(host)?)
     }
 
-    /// Page 16 is the highest below the limit of the one, and the only one for the other: who comes first has it, and the other does
-    /// without.
+    /// Page 16 is the highest page below the limit of one request, and the only page for the other. The first request
+    /// gets it, and the other does not.
     #[test]
     fn who_may_have_another_page_is_refused_none() {
         let host = FakeHost::default();
@@ -256,7 +258,8 @@ mod tests {
         assert_eq!(placed.len(), 2);
     }
 
-    /// Of what no allocator hands out, the record alone tells who has it; the loser's other pages are free again.
+    /// For pages that no allocator hands out, the record alone decides which request gets them. The other pages of
+    /// the loser are free again.
     #[test]
     fn of_two_that_want_a_reserved_page_one_gets_it() {
         let host = FakeHost::default();

@@ -1,7 +1,8 @@
-//! The structures of rIOMMU that hardware reads (ASPLOS'15, §4), and the addresses that devices use. No VT-d has them.
+//! The structures of rIOMMU that the hardware reads (ASPLOS'15, §4), and the addresses that devices use. VT-d has
+//! none of them.
 //!
-//! A context entry leads to the rings of a device: a table of 128-bit slots, the first of which says how many rings there are. Ring *r*
-//! is in slot *r*, so that rings are numbered from 1.
+//! A context entry points to the rings of a device: a table of 128-bit slots. The first slot holds the number of
+//! rings, and slot *r* describes ring *r*, so rings are numbered from 1.
 //!
 //! ```text
 //!            127                    82 81        64 63                                  0
@@ -21,23 +22,24 @@
 //!            +--------------+-------------------+----------------------------------------+
 //! ```
 //!
-//! `dir` has the bits of [`Rights`]: 1 to read, 2 to write. Hardware ignores the unused bits, in which the driver keeps what it knows of
-//! an entry: whether it is occupied (97), and how many entries the mapping has that begins there (115:98).
+//! `dir` has the bits of [`Rights`]: 1 to read, 2 to write. The hardware ignores the unused bits. The driver keeps
+//! its own state of an entry there: whether the entry is occupied (97), and how many entries the mapping that begins
+//! there has (115:98).
 
 use crate::address::{Iova, PAGE_SHIFT, PAGE_SIZE, PhysAddr};
 use crate::entry::Rights;
 
 const OFFSET_BITS: u32 = 30;
 const ENTRY_BITS: u32 = 18;
-/// Bits of an address below the number of the ring.
+/// Address bits below the ring number.
 pub const RING_SHIFT: u32 = OFFSET_BITS + ENTRY_BITS;
-/// Pages of address that an entry has.
+/// Pages of address space per entry.
 pub const ENTRY_PAGES: u64 = 1 << (OFFSET_BITS - PAGE_SHIFT);
-/// Entries of a ring at most.
+/// The most entries of a ring.
 pub const RING_ENTRIES_MAX: u32 = (1 << ENTRY_BITS) - 1;
-/// Bytes that an entry leads to at most.
+/// The most bytes that an entry leads to.
 pub const SEGMENT_BYTES_MAX: u64 = (1 << OFFSET_BITS) - 1;
-/// The address mask of the page-selective invalidation of a ring: that of all its addresses.
+/// The address mask of the page-selective invalidation of a ring, which covers all its addresses.
 pub const RING_ADDRESS_MASK: u8 = (RING_SHIFT - PAGE_SHIFT) as u8;
 /// Bytes of a slot, and of an entry.
 pub const SLOT_BYTES: u64 = 16;
@@ -53,16 +55,16 @@ const COUNT_MASK: u64 = (1 << ENTRY_BITS) - 1;
 /// An address that a device uses (rIOVA).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RingAddress {
-    /// The ring; none is numbered 0.
+    /// The ring. No ring has number 0.
     pub ring: u16,
     /// The entry of the ring, 18 bits.
     pub entry: u32,
-    /// The byte behind the entry, 30 bits.
+    /// The byte within the entry, 30 bits.
     pub offset: u32,
 }
 
 impl RingAddress {
-    /// The parts of an address.
+    /// Splits an address into its parts.
     pub const fn of(iova: Iova) -> Self {
         let bits = iova.as_u64();
         Self {
@@ -80,10 +82,10 @@ impl RingAddress {
     }
 }
 
-/// What slot 0 says: how many rings there are (rDEVICE).
+/// Slot 0: the number of rings (rDEVICE).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DeviceHeader {
-    /// The highest number of a ring.
+    /// The highest ring number.
     pub rings: u16,
 }
 
@@ -102,9 +104,9 @@ impl DeviceHeader {
 /// A ring, as hardware knows it (rRING).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RingPointer {
-    /// Its entries, page-aligned, in pages side by side.
+    /// Its entries, in contiguous pages, page-aligned.
     pub table: PhysAddr,
-    /// How many, at most [`RING_ENTRIES_MAX`].
+    /// The number of entries, at most [`RING_ENTRIES_MAX`].
     pub size: u32,
 }
 
@@ -114,7 +116,7 @@ impl RingPointer {
         [self.table.as_u64() & !(PAGE_SIZE - 1), (self.size & RING_ENTRIES_MAX) as u64]
     }
 
-    /// Reads two quadwords. `None` where there is no ring: one of no entries.
+    /// Reads two quadwords. `None` if there is no ring, that is, a ring without entries.
     pub const fn decode([low, high]: [u64; 2]) -> Option<Self> {
         match high as u32 & RING_ENTRIES_MAX {
             0 => None,
@@ -123,14 +125,14 @@ impl RingPointer {
     }
 }
 
-/// A valid entry (rPTE): the run of bytes that it leads to, and what a device may do there.
+/// A valid entry (rPTE): a run of bytes, and the rights of devices to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RingEntry {
     /// The first byte.
     pub phys: PhysAddr,
-    /// How many, at most [`SEGMENT_BYTES_MAX`].
+    /// The number of bytes, at most [`SEGMENT_BYTES_MAX`].
     pub size: u32,
-    /// What a device may do.
+    /// The rights of devices.
     pub rights: Rights,
 }
 
@@ -141,7 +143,7 @@ impl RingEntry {
         [self.phys.as_u64(), size | self.rights.bits() << DIRECTION_SHIFT | VALID]
     }
 
-    /// Reads two quadwords. `None` where the entry is not valid, or grants nothing.
+    /// Reads two quadwords. `None` if the entry is not valid, or grants no rights.
     pub const fn decode([low, high]: [u64; 2]) -> Option<Self> {
         if high & VALID == 0 {
             return None;
@@ -152,7 +154,7 @@ impl RingEntry {
         }
     }
 
-    /// Where a device gets by `offset`, if it gets anywhere.
+    /// The address that a device reaches with `offset`, if any.
     pub const fn reach(self, offset: u32) -> Option<PhysAddr> {
         match self.phys.as_u64().checked_add(offset as u64) {
             Some(at) if offset < self.size => Some(PhysAddr::new(at)),
@@ -161,15 +163,15 @@ impl RingEntry {
     }
 }
 
-/// What the driver knows of an entry, as the high quadword says it.
+/// The driver's state of an entry, as its high quadword encodes it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct EntryState(u64);
 
 impl EntryState {
-    /// A map may take it.
+    /// Free: a map may take the entry.
     pub(super) const FREE: Self = Self(0);
-    /// In use, and not valid for hardware: taken and not yet written, or cleared and not yet free. The first entry of a cleared mapping
-    /// keeps its count as well.
+    /// In use, but not valid for the hardware: taken and not yet written, or cleared and not yet free. The first
+    /// entry of a cleared mapping also keeps its count.
     pub(super) const HELD: Self = Self(OCCUPIED);
 
     pub(super) const fn from_bits(bits: u64) -> Self {
@@ -180,13 +182,13 @@ impl EntryState {
         self.0
     }
 
-    /// One that leads somewhere: the first of a mapping of `count` entries, or another for 0.
+    /// A valid entry: the first of a mapping of `count` entries, or a later one if `count` is 0.
     pub(super) const fn valid(entry: RingEntry, count: u32) -> Self {
         let [_, high] = entry.encode();
         Self(high | OCCUPIED | (count as u64) << COUNT_SHIFT)
     }
 
-    /// The first of a mapping, without what devices see.
+    /// The first entry of a mapping, without the part that devices see.
     pub(super) const fn invalid(self) -> Self {
         Self(self.0 & (OCCUPIED | COUNT_MASK << COUNT_SHIFT))
     }
@@ -195,7 +197,7 @@ impl EntryState {
         self.0 & VALID != 0
     }
 
-    /// How many entries the mapping has that begins here; 0 for none.
+    /// The number of entries of the mapping that begins here, or 0 if none does.
     pub(super) const fn count(self) -> u32 {
         (self.0 >> COUNT_SHIFT & COUNT_MASK) as u32
     }
@@ -205,7 +207,7 @@ impl EntryState {
 mod tests {
     use super::*;
 
-    /// Against literal values, so that driver and model cannot be wrong alike.
+    /// Tested against literal values, so that the driver and the model cannot be wrong in the same way.
     #[test]
     fn structures_are_those_published_to_the_bit() {
         let address = RingAddress { ring: 0x8001, entry: 0x2_0003, offset: 0x3000_0005 };

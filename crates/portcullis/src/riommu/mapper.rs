@@ -19,7 +19,7 @@ use crate::sync::{AtomicBool, Ordering};
 use crate::table::Walker;
 use crate::unwind::on_unwind;
 
-/// What the addresses of rings are.
+/// The addressing of rings.
 pub(crate) const ADDRESSING: Addressing = Addressing::Entries { pages: ENTRY_PAGES };
 
 /// A mapper whose devices go through rings.
@@ -30,8 +30,9 @@ pub struct RingMapper<P: Platform, I: Iommu> {
     id: DomainId,
     tag: u64,
     rings: Rings,
-    /// Set by the first invalidation that failed, and by a panic of a hook, which may leave entries held for good. From then on nothing
-    /// is mapped. Relaxed: it only has to be seen some time after, and the buffers concerned are quarantined either way.
+    /// Set by the first invalidation that failed, and by a panic of a hook, which may leave entries held for good.
+    /// From then on nothing is mapped. Relaxed: it has to be seen only eventually, and the buffers concerned are
+    /// quarantined either way.
     is_poisoned: AtomicBool,
 }
 
@@ -39,10 +40,11 @@ impl<P: Platform, I: Iommu> RingMapper<P, I> {
     /// Opens a domain whose rings have `size` entries.
     ///
     /// # Errors
-    /// [`NewDomainError::NoRings`] where the hardware has none, [`NewDomainError::NoMemory`], and those of [`Iommu::open_domain`].
+    /// [`NewDomainError::NoRings`] if the hardware has none, [`NewDomainError::NoMemory`], and those of
+    /// [`Iommu::open_domain`].
     ///
     /// # Panics
-    /// If a ring cannot have so many entries.
+    /// If a ring cannot have that many entries.
     pub fn new(setup: DomainSetup<'_, P, I>, size: u32) -> Result<Self, NewDomainError> {
         assert!((1..=RING_ENTRIES_MAX).contains(&size), "a ring of {size} entries");
         let DomainSetup { iommu, platform, reserved, .. } = setup;
@@ -51,7 +53,7 @@ impl<P: Platform, I: Iommu> RingMapper<P, I> {
             return Err(NewDomainError::NoRings);
         }
         let mut rings = Rings::new(Walker::new(&platform, capabilities.coherent), size, reserved)?;
-        // SAFETY: the tables are this domain's alone, and go after it has been closed.
+        // SAFETY: only this domain uses the tables, and they are freed after it has been closed.
         let id = match unsafe { iommu.open_domain(Translation::Rings { device: rings.device() }) } {
             Ok(id) => id,
             Err(error) => {
@@ -68,7 +70,7 @@ impl<P: Platform, I: Iommu> RingMapper<P, I> {
         Walker::new(&self.platform, self.capabilities.coherent)
     }
 
-    /// Refuses what no ring can hold.
+    /// Refuses requests that no ring can hold.
     fn check(&self, request: &Request<'_>) -> Result<(), MapError> {
         let (segments, entries) = (request.segments(), self.rings.size_for(request.lifetime));
         if segments.len() > entries as usize {
@@ -86,7 +88,7 @@ impl<P: Platform, I: Iommu> RingMapper<P, I> {
         Ok(())
     }
 
-    /// The ring and the entries of what `range` has a part of.
+    /// The ring, the first entry and the number of entries that `range` touches.
     fn entries(&self, range: IovaRange) -> Result<(&Ring, u32, u32), UnmapError> {
         let whole = ADDRESSING.whole(range);
         let RingAddress { ring, entry, .. } = RingAddress::of(whole.start());
@@ -95,13 +97,13 @@ impl<P: Platform, I: Iommu> RingMapper<P, I> {
         Ok((ring, entry, count))
     }
 
-    /// The ring and the entries of a mapping that was unmapped.
+    /// The ring, the first entry and the number of entries of an unmapped mapping.
     fn noted(&self, revoked: Revoked) -> (&Ring, u32, u32) {
         let (first, count) = (revoked.range.first_pfn() * ENTRY_PAGES, revoked.range.pages() * ENTRY_PAGES);
         self.entries(IovaRange::of(first, count)).expect("it was unmapped there")
     }
 
-    /// Makes the mapping at `range` invalid. Returns its ring and its entries.
+    /// Makes the mapping at `range` invalid. Returns its ring, first entry and number of entries.
     fn clear(&self, range: IovaRange) -> Result<(&Ring, u32, u32), UnmapError> {
         let platform = &self.platform;
         platform.probe(Step::Enter(Phase::Other));
@@ -138,12 +140,12 @@ impl<P: Platform, I: Iommu> RingMapper<P, I> {
         on_unwind(|| self.poison(), act)
     }
 
-    /// Takes entries, and writes a mapping to them.
+    /// Takes entries and writes a mapping to them.
     fn take_and_write(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
         let (platform, segments) = (&self.platform, request.segments());
         platform.probe(Step::Enter(Phase::IovaAllocate));
         let ring = self.rings.of(self.walker(), request)?;
-        // As many as a ring has entries at most: a persistent mapping finds room in its ring, which is empty.
+        // At most as many as a ring has entries. A persistent mapping always finds room, because its ring is empty.
         let count = segments.len() as u32;
         platform.probe(Step::RingTake { entries: segments.len() });
         let taken = ring.take(platform, count);
@@ -154,7 +156,7 @@ impl<P: Platform, I: Iommu> RingMapper<P, I> {
         if self.capabilities.caches_absent {
             platform.probe(Step::Enter(Phase::Invalidate));
             if let Err(error) = self.invalidate(&|| core::iter::once(self.invalidation_of(ring))) {
-                // Taken back, and never free: quarantined (S11).
+                // The entries are cleared, but never freed: they are quarantined (S11).
                 let _ = ring.clear(self.walker(), first, count);
                 return Err(SyncError(error).into());
             }
@@ -162,9 +164,9 @@ impl<P: Platform, I: Iommu> RingMapper<P, I> {
         Ok(ring.range(first, count))
     }
 
-    /// The end of a burst: each of its rings is invalidated once, and then its entries are free.
+    /// Ends a burst: invalidates each of its rings once, and then frees its entries.
     fn invalidate_and_free(&self, revocation: &mut Revocation) -> Result<Committed, CommitError> {
-        // Where it fails the entries stay held: quarantined for good (S11), and no later commit frees them.
+        // If it fails, the entries stay held. They are quarantined for good (S11), and no later commit frees them.
         let proof = self.invalidate_rings(revocation).inspect_err(|_| revocation.forget())?;
         self.platform.probe(Step::Enter(Phase::IovaFree));
         revocation.revoked().for_each(|revoked| self.give_back(self.noted(revoked), &proof));
@@ -175,7 +177,8 @@ impl<P: Platform, I: Iommu> RingMapper<P, I> {
     #[inline(never)]
     fn invalidate_rings(&self, revocation: &Revocation) -> Result<Proof, QueueError> {
         self.platform.probe(Step::Enter(Phase::Invalidate));
-        // The first unmap of each ring, by bits in the order of the unmaps: a list of commands would take a kilobyte of stack.
+        // A bit for the first unmap of each ring, in the order of the unmaps. A list of commands would take a
+        // kilobyte of stack.
         let mut firsts = 0u64;
         for (number, revoked) in revocation.revoked().enumerate() {
             let ring: *const Ring = self.noted(revoked).0;
@@ -189,7 +192,7 @@ impl<P: Platform, I: Iommu> RingMapper<P, I> {
         })
     }
 
-    /// Gives entries back whose ring was invalidated.
+    /// Gives back entries whose ring was invalidated.
     fn give_back(&self, (ring, first, count): (&Ring, u32, u32), proof: &Proof) {
         self.platform.probe(Step::RingReturn { entries: count as usize });
         ring.free(&self.platform, first, count, proof);
@@ -199,8 +202,8 @@ impl<P: Platform, I: Iommu> RingMapper<P, I> {
     }
 }
 
-// SAFETY: an entry leads to its segment, with the rights asked for; it is cleared by the unmap, and neither it nor a proof is given before
-// its ring was invalidated, which leaves nothing of it cached.
+// SAFETY: an entry leads to its segment, with the requested rights, and the unmap clears it. Neither the entry nor a
+// proof is given out before its ring was invalidated, which leaves nothing of the entry cached.
 unsafe impl<P: Platform, I: Iommu> Mapper for RingMapper<P, I> {
     #[inline]
     unsafe fn map(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
@@ -217,12 +220,13 @@ unsafe impl<P: Platform, I: Iommu> Mapper for RingMapper<P, I> {
         self.platform.allocate(context, allocate);
     }
 
-    /// Makes rings of streams ahead. A persistent mapping takes another kind of ring, which is not made ahead.
+    /// Makes rings for streams in advance. Persistent mappings use another kind of ring, which is not made in
+    /// advance.
     fn reserve_tables(&self, tables: usize) -> Result<(), NoMemory> {
         self.rings.reserve(self.walker(), tables)
     }
 
-    /// Those of a ring.
+    /// The table pages of a ring.
     fn tables_max(&self, _pages: u64) -> usize {
         self.rings.tables_max()
     }
@@ -231,14 +235,14 @@ unsafe impl<P: Platform, I: Iommu> Mapper for RingMapper<P, I> {
         out.admit_unmap_of(self.tag, ADDRESSING.whole(range).pages() / ENTRY_PAGES)?;
         let (ring, first, count) = self.poison_on_panic(|| self.clear(range))?;
         let range = ring.range(first, count);
-        // By the entry: page numbers of 64-bit addresses are too long for a batch.
+        // Counts in entries: page numbers of 64-bit addresses are too long for a batch.
         let entries = IovaRange::of(range.first_pfn() / ENTRY_PAGES, range.pages() / ENTRY_PAGES);
         out.note(Revoked::one(entries, Due::Invalidation, true));
         Ok(())
     }
 
     fn commit(&self, revocation: &mut Revocation) -> Result<Committed, CommitError> {
-        assert!(revocation.is_of(self.tag), "a revocation is committed where its unmaps were made");
+        assert!(revocation.is_of(self.tag), "a revocation must be committed by the mapper of its unmaps");
         self.poison_on_panic(|| self.invalidate_and_free(revocation))
     }
 
@@ -288,11 +292,11 @@ unsafe impl<P: Platform, I: Iommu> Mapper for RingMapper<P, I> {
     }
 }
 
-/// Teardown (S10): the IOMMU forgets the devices and what it has cached, then the tables go back. If it does not answer, all are kept for
-/// good.
+/// Teardown (S10): the IOMMU forgets the devices and what it has cached, and then the tables are freed. If it does
+/// not answer, all of them are kept for good.
 impl<P: Platform, I: Iommu> Drop for RingMapper<P, I> {
     fn drop(&mut self) {
-        // SAFETY: `new` has opened it, and this is the only place that closes it.
+        // SAFETY: `new` has opened the domain, and only this code closes it.
         if let Ok(proof) = unsafe { Proof::close(&self.iommu, self.id) } {
             self.rings.close(&self.platform, &proof);
         }

@@ -1,7 +1,9 @@
-//! rIOMMU (ASPLOS'15): an IOMMU for rings, with a flat table and one cached entry for each. There is no such hardware.
+//! rIOMMU (ASPLOS'15): an IOMMU for rings, with a flat table and one cached entry for each ring. There is no such
+//! hardware.
 //!
-//! The module [`format`](mod@format) has what hardware reads, for drivers and for hardware that is software. The driver is the rest: a
-//! ring, the rings of a domain, and the mapper over them, whose batch of unmaps is the burst at whose end a ring is invalidated once.
+//! The module [`format`](mod@format) has the structures that the hardware reads. It is for drivers and for hardware
+//! implemented in software. The rest is the driver: a ring, the rings of a domain, and the mapper over them. A batch
+//! of unmaps is a burst, at whose end each ring is invalidated once.
 
 pub mod format;
 mod mapper;

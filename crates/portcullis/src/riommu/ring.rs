@@ -1,12 +1,13 @@
-//! One ring: entries that are taken in order from a tail that goes round, and come back one by one.
+//! One ring: entries are taken in order from a tail that wraps around, and come back individually.
 //!
 //! ```text
 //! free --take--> held --write--> valid --clear--> held --the ring was invalidated--> free
 //! ```
 //!
-//! As published, an entry is free again as soon as it is no longer valid, and the tail writes over what it comes upon. Then an entry may be
-//! mapped while the device still reaches what was there before, and out of order the tail meets an entry that is in use. Here an
-//! entry is free after the invalidation, and one that is not free is never taken.
+//! In the published design, an entry is free again as soon as it is no longer valid, and the tail overwrites the
+//! entries that it meets. An entry may then be mapped while the device still reaches its old buffer. If unmaps are
+//! out of order, the tail may also meet an entry in use. Here an entry is free only after the invalidation, and an
+//! entry that is not free is never taken.
 
 use super::format::{ENTRY_PAGES, EntryState, RING_SHIFT, RingEntry, SLOTS_PER_PAGE};
 use crate::address::{IovaRange, PAGE_SHIFT, PAGE_SIZE, PhysAddr, Segment};
@@ -20,48 +21,49 @@ use core::ops::Range;
 
 /// A ring of one domain.
 pub(super) struct Ring {
-    /// From 1 on.
+    /// The number, counted from 1.
     pub(super) number: u16,
     pub(super) table: PhysAddr,
-    /// Entries.
+    /// The number of entries.
     pub(super) size: u32,
-    /// Whether it is for persistent mappings, one at a time.
+    /// Whether the ring is for persistent mappings, one at a time.
     pub(super) is_persistent: bool,
-    /// Whether it is taken: by a stream, or by a persistent mapping.
+    /// Whether a stream or a persistent mapping has taken the ring.
     is_in_use: AtomicBool,
-    /// Entries passed since the ring was made. It never goes back. It says where to look, and the state of an entry says whose it is.
+    /// The number of entries passed since the ring was made. It never decreases. It says where to look; the state of
+    /// an entry says whether it is free.
     tail: AtomicU64,
 }
 
 impl Ring {
-    /// A ring in use, none of whose entries is. It has no number yet.
+    /// Makes a ring that is in use, but has no entries in use. It has no number yet.
     pub(super) fn new(table: PhysAddr, size: u32, is_persistent: bool) -> Self {
         Self { number: 0, table, size, is_persistent, is_in_use: AtomicBool::new(true), tail: AtomicU64::new(0) }
     }
 
-    /// Pages of table.
+    /// The table pages of a ring of `size` entries.
     pub(super) const fn pages_of(size: u32) -> usize {
         size.div_ceil(SLOTS_PER_PAGE) as usize
     }
 
-    /// Takes the ring if it is not in use. Acquire: its last user is done with it.
+    /// Takes the ring if it is not in use. Acquire: its last user has finished with it.
     pub(super) fn claim(&self) -> bool {
         self.is_in_use.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
-    /// Whether it is in use by now.
+    /// Whether the ring is in use now.
     pub(super) fn is_in_use(&self) -> bool {
         self.is_in_use.load(Ordering::Relaxed)
     }
 
-    /// Makes the ring available again. None of its entries is in use.
+    /// Makes the ring available again. None of its entries may be in use.
     pub(super) fn release(&self) {
         self.is_in_use.store(false, Ordering::Release);
     }
 
     /// A page of the table.
     fn frame<'p, P: Platform>(&self, platform: &'p P, page: u32) -> &'p Frame {
-        // SAFETY: a page of the ring, which the platform lends until the domain goes.
+        // SAFETY: a page of the ring, which the platform lends until the domain is closed.
         unsafe { platform.frame(PhysAddr::new(self.table.as_u64() + u64::from(page) * PAGE_SIZE)) }
     }
 
@@ -75,26 +77,28 @@ impl Ring {
         EntryState::from_bits(self.entry(platform, index)[1].load_bits())
     }
 
-    /// Takes `count` neighbouring entries from the tail on, no more than there are, and returns the first. `None` where one of them is not
-    /// free. What is left before the end of the table is passed over where it is too little.
+    /// Takes `count` neighbouring entries from the tail on, and returns the first. The ring must have at least
+    /// `count` entries. `None` if one of these entries is not free. If too few entries are left before the end of the
+    /// table, they are skipped.
     pub(super) fn take<P: Platform>(&self, platform: &P, count: u32) -> Option<u32> {
         debug_assert!(count <= self.size);
         loop {
-            // Acquire: with the tail comes what CPUs had seen freed before they moved it on, so that no such entry seems to be in use.
+            // Acquire: entries that other CPUs had seen free before they moved the tail are seen free here as well,
+            // so that none of them seems to be in use.
             let tail = self.tail.load(Ordering::Acquire);
             let at = (tail % u64::from(self.size)) as u32;
             let passed = if self.size - at < count { self.size - at } else { 0 };
             let first = (at + passed) % self.size;
             if (first..first + count).any(|index| self.state(platform, index) != EntryState::FREE) {
-                // Where another CPU has taken the entry just now, it had moved the tail before. That is seen here, for the state that it
-                // stored has been loaded with Acquire.
+                // If another CPU has just taken the entry, it moved the tail first. That move is seen here, because
+                // the state that it stored was loaded with Acquire.
                 if self.tail.load(Ordering::Relaxed) == tail {
                     return None;
                 }
                 continue;
             }
             let next = tail + u64::from(passed + count);
-            // AcqRel: for that load.
+            // AcqRel: it pairs with the load of the tail above.
             if self.tail.compare_exchange(tail, next, Ordering::AcqRel, Ordering::Relaxed).is_err() {
                 continue;
             }
@@ -104,9 +108,9 @@ impl Ring {
         }
     }
 
-    /// Marks the entries as held: by this exchange, and not by the tail, a CPU owns them. Returns false, with none of them marked, where
-    /// another CPU has taken them: this one was stopped for so long that the tail has come round. Until it has unmarked them, others may
-    /// find the ring full.
+    /// Marks the entries as held. This exchange, and not the move of the tail, makes a CPU their owner. Returns
+    /// false, with none of them marked, if another CPU has taken them: this one was stopped for so long that the tail
+    /// has come round. Until it has unmarked them, others may find the ring full.
     fn hold<P: Platform>(&self, platform: &P, entries: Range<u32>) -> bool {
         let (free, held) = (EntryState::FREE.bits(), EntryState::HELD.bits());
         for index in entries.clone() {
@@ -118,14 +122,15 @@ impl Ring {
         true
     }
 
-    /// Writes the entries of a mapping, which are held from `first` on, and makes them visible. Lengths fit.
+    /// Writes the entries of a mapping, which are held from `first` on, and makes them visible. The lengths of the
+    /// segments must fit.
     pub(super) fn write<P: Platform>(&self, walker: Walker<'_, P>, first: u32, segments: &[Segment], rights: Rights) {
-        // The first entry last: it shows the whole mapping to an unmap.
+        // The first entry is written last, because it makes the whole mapping visible to an unmap.
         for (at, segment) in segments.iter().enumerate().rev() {
             let index = first + at as u32;
             let value = RingEntry { phys: segment.phys, size: segment.len as u32, rights };
             let entry = self.entry(walker.platform(), index);
-            // The quadword with the valid bit last: hardware reads both at once.
+            // The quadword with the valid bit is written last. The hardware reads both at once.
             entry[0].store_bits(segment.phys.as_u64());
             let count = if index == first { segments.len() as u32 } else { 0 };
             entry[1].store_bits(EntryState::valid(value, count).bits());
@@ -133,8 +138,8 @@ impl Ring {
         self.make_visible(walker, first, segments.len() as u32);
     }
 
-    /// Makes the entries of the mapping at exactly `range`, `count` of them from `first` on, invalid, and that visible. The device may
-    /// still have two of them, until the ring is invalidated.
+    /// Invalidates the mapping at exactly `count` entries from `first` on, and makes that visible. The device may
+    /// still hold two of the entries until the ring is invalidated.
     ///
     /// # Errors
     /// [`UnmapError::NotMapped`], [`UnmapError::Partial`].
@@ -154,7 +159,7 @@ impl Ring {
                 .mapping_around(platform, first)
                 .map_or(UnmapError::NotMapped(asked.start()), |mapped| UnmapError::Partial { asked, mapped }));
         }
-        // Where several CPUs unmap one mapping, one of them succeeds here.
+        // If several CPUs unmap one mapping, only one of them succeeds here.
         if !entry.exchange_bits(state.bits(), state.invalid().bits()) {
             return Err(UnmapError::NotMapped(asked.start()));
         }
@@ -163,23 +168,23 @@ impl Ring {
         Ok(())
     }
 
-    /// The mapping that has the valid entry `index`.
+    /// The mapping to which the valid entry `index` belongs.
     fn mapping_around<P: Platform>(&self, platform: &P, index: u32) -> Option<IovaRange> {
         let first = (0..=index).rev().find(|first| self.state(platform, *first).count() > 0)?;
         Some(self.range(first, self.state(platform, first).count()))
     }
 
-    /// Gives entries back that were cleared. Devices have lost what they led to.
+    /// Gives back cleared entries, after devices have lost the memory that they led to.
     pub(super) fn free<P: Platform>(&self, platform: &P, first: u32, count: u32, _proof: &Proof) {
-        // Release, as every store of an entry: a CPU that takes it finds what was stored there before.
+        // Release, like every store of an entry: a CPU that takes the entry sees what was stored there before.
         (first..first + count).for_each(|index| self.entry(platform, index)[1].store_bits(EntryState::FREE.bits()));
     }
 
-    /// Mappings that are not free again.
+    /// The number of mappings that are not free again.
     pub(super) fn live<P: Platform>(&self, platform: &P) -> usize {
         let frames = (0..Self::pages_of(self.size) as u32).map(|page| self.frame(platform, page));
         let states = frames.flat_map(|frame| frame.iter().skip(1).step_by(2));
-        // Behind the last entry all is zero.
+        // All words behind the last entry are zero.
         states.filter(|state| EntryState::from_bits(state.load_bits()).count() > 0).count()
     }
 

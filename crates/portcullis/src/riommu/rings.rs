@@ -1,4 +1,4 @@
-//! The rings of a domain: which stream has which, and the table in which hardware finds them.
+//! The rings of a domain: which stream has which ring, and the table in which the hardware finds them.
 
 use super::format::{DeviceHeader, RING_SHIFT, RingPointer, SLOTS_PER_PAGE};
 use super::ring::Ring;
@@ -15,38 +15,38 @@ use core::ptr;
 
 /// Pages of the table of rings.
 const DEVICE_PAGES: usize = if cfg!(loom) { 1 } else { 16 };
-/// Rings of a domain at most.
+/// The most rings of a domain.
 pub const RINGS_MAX: usize = DEVICE_PAGES * SLOTS_PER_PAGE as usize - 1;
-/// Streams with rings of their own. Others share them, by number.
+/// Streams with their own rings. More streams share them, by number.
 const STREAMS: usize = if cfg!(loom) { 2 } else { 1024 };
-/// A stream has a ring for each direction: read, written, both.
+/// The rings of a stream, one for each direction: read, written, both.
 const DIRECTIONS: usize = 3;
-/// Entries of a ring for a persistent mapping: a page of them.
+/// Entries of a ring for a persistent mapping: those of one page.
 const PERSISTENT_ENTRIES: u32 = SLOTS_PER_PAGE;
 
 /// The rings of a domain.
 pub(super) struct Rings {
     device: PhysAddr,
-    /// Entries of a ring for mappings that come and go.
+    /// Entries of a ring for transient mappings.
     size: u32,
     cpus: usize,
-    /// The ring of each CPU, and then of each stream, for each direction; null before it is needed.
+    /// The ring of each CPU, and then of each stream, for each direction. Null until it is needed.
     by_stream: Box<[AtomicPtr<Ring>]>,
-    /// By number, from 1 on. A ring stays until `self` goes.
+    /// The rings by number, counted from 1. A ring lives as long as `self`.
     by_number: Box<[AtomicPtr<Ring>]>,
-    /// Numbers given to rings, or passed over.
+    /// Numbers that were given to rings or skipped.
     numbers: AtomicUsize,
-    /// What no device is to be given an address of, by page numbers: first and end.
+    /// Ranges from which no device may be given an address, as first and end page numbers.
     reserved: Box<[(u64, u64)]>,
     /// Pages of all tables. A statistic, so Relaxed.
     pages: AtomicUsize,
 }
 
 impl Rings {
-    /// No ring yet; those to come have `size` entries.
+    /// Makes an empty set of rings. The rings will have `size` entries.
     ///
     /// # Errors
-    /// [`NoMemory`], from a host too that lends no table pages side by side.
+    /// [`NoMemory`], also from a host that does not lend contiguous table pages.
     pub(super) fn new<P: Platform>(walker: Walker<'_, P>, size: u32, reserved: &[IovaRange]) -> Result<Self, NoMemory> {
         let platform = walker.platform();
         let cpus = platform.cpus().max(1) as usize;
@@ -60,7 +60,7 @@ impl Rings {
         Ok(this)
     }
 
-    /// Where hardware finds the rings.
+    /// The address at which the hardware finds the rings.
     pub(super) const fn device(&self) -> PhysAddr {
         self.device
     }
@@ -70,7 +70,7 @@ impl Rings {
         self.pages.load(Ordering::Relaxed)
     }
 
-    /// Entries of a ring for mappings that live so long.
+    /// Entries of a ring for mappings of this lifetime.
     pub(super) const fn size_for(&self, lifetime: Lifetime) -> u32 {
         match lifetime {
             Lifetime::Transient => self.size,
@@ -78,7 +78,7 @@ impl Rings {
         }
     }
 
-    /// Every ring that was made.
+    /// Every ring that has been made.
     pub(super) fn all(&self) -> impl Iterator<Item = &Ring> {
         let made = self.numbers.load(Ordering::Acquire).min(RINGS_MAX);
         self.by_number[..made].iter().filter_map(Self::look)
@@ -90,13 +90,13 @@ impl Rings {
     }
 
     fn look(place: &AtomicPtr<Ring>) -> Option<&Ring> {
-        // Acquire: with the pointer comes the ring.
-        // SAFETY: null or a box of `make`, which stays until `self` goes.
+        // Acquire: the ring is visible with the pointer.
+        // SAFETY: null, or a box of `make`, which lives as long as `self`.
         unsafe { place.load(Ordering::Acquire).as_ref() }
     }
 
-    /// The ring for `request`: one of its own where it is to last, else that of its stream or, where none is known, of the CPU; for
-    /// each direction another.
+    /// The ring for `request`. A persistent request gets its own ring. Any other gets the ring of its stream or, if
+    /// that is unknown, of the CPU. There is another ring for each direction.
     ///
     /// # Errors
     /// [`MapError::NoRing`], [`MapError::NoMemory`].
@@ -128,7 +128,7 @@ impl Rings {
         place: &'s AtomicPtr<Ring>,
     ) -> Result<&'s Ring, MapError> {
         let ring = self.unused(walker, Context::Atomic, false)?;
-        // AcqRel: others find the ring as it is here; and this CPU the one that another was quicker with.
+        // AcqRel: other CPUs see the ring as it is here, and this CPU sees the ring of a CPU that was faster.
         match place.compare_exchange(
             ptr::null_mut(),
             ptr::from_ref(ring).cast_mut(),
@@ -143,7 +143,7 @@ impl Rings {
         }
     }
 
-    /// A ring that is not in use, for persistent mappings or for others.
+    /// Takes a ring that is not in use, either for a persistent mapping or for a stream.
     #[cold]
     fn unused<P: Platform>(
         &self,
@@ -157,10 +157,10 @@ impl Rings {
         }
     }
 
-    /// Sees to it that so many table pages are those of rings which no stream has taken yet.
+    /// Ensures that `pages` table pages belong to rings that no stream has taken yet.
     ///
     /// # Errors
-    /// [`NoMemory`]; those that were made stay.
+    /// [`NoMemory`]; the rings made so far are kept.
     pub(super) fn reserve<P: Platform>(&self, walker: Walker<'_, P>, pages: usize) -> Result<(), NoMemory> {
         let wanted = pages.div_ceil(self.tables_max());
         loop {
@@ -170,7 +170,7 @@ impl Rings {
             }
             match self.make(walker, Context::MaySleep, false) {
                 Ok(ring) => ring.release(),
-                // With all numbers given, no stream is given another ring.
+                // All numbers are used up, so no stream can get another ring.
                 Err(MapError::NoRing { .. }) => return Ok(()),
                 Err(_) => return Err(NoMemory),
             }
@@ -183,7 +183,7 @@ impl Rings {
         if stream > persistent { stream } else { persistent }
     }
 
-    /// One more ring, in use.
+    /// Makes one more ring, in use.
     fn make<P: Platform>(
         &self,
         walker: Walker<'_, P>,
@@ -211,7 +211,7 @@ impl Rings {
         let number = usize::from(ring.number);
         self.write_slot(walker, number, RingPointer { table, size }.encode());
         let place = &self.by_number[number - 1];
-        // Release: who finds the ring finds it written.
+        // Release: a CPU that finds the ring finds it written.
         place.store(Box::into_raw(ring), Ordering::Release);
         Ok(Self::look(place).expect("a ring that was just made"))
     }
@@ -220,7 +220,7 @@ impl Rings {
     fn take_number(&self) -> Result<u16, MapError> {
         loop {
             let next = |numbers| (numbers < RINGS_MAX).then_some(numbers + 1);
-            // AcqRel: see `all`. Nothing else is ordered by it.
+            // AcqRel: see `all`. It orders nothing else.
             let before = self.numbers.fetch_update(Ordering::AcqRel, Ordering::Acquire, next);
             let number = before.map_err(|_| MapError::NoRing { most: RINGS_MAX })? as u64 + 1;
             let pfn = |number: u64| number << (RING_SHIFT - PAGE_SHIFT);
@@ -231,18 +231,18 @@ impl Rings {
         }
     }
 
-    /// Writes a slot of the table of rings that hardware finds absent until now, and makes it visible.
+    /// Writes a slot of the table of rings, which the hardware has found absent so far, and makes it visible.
     fn write_slot<P: Platform>(&self, walker: Walker<'_, P>, slot: usize, [low, high]: [u64; 2]) {
         let (page, at) = (slot / SLOTS_PER_PAGE as usize, slot % SLOTS_PER_PAGE as usize * 2);
-        // SAFETY: a page of the table, which the platform lends until the domain goes.
+        // SAFETY: a page of the table, which the platform lends until the domain is closed.
         let frame = unsafe { walker.platform().frame(PhysAddr::new(self.device.as_u64() + page as u64 * PAGE_SIZE)) };
-        // The quadword with the size last: a ring of none is no ring.
+        // The quadword with the size is written last, because size 0 means no ring.
         frame[at].store_bits(low);
         frame[at + 1].store_bits(high);
         walker.show(&frame[at..at + 2]);
     }
 
-    /// Gives every table back.
+    /// Gives back every table.
     pub(super) fn close<P: Platform>(&mut self, platform: &P, proof: &Proof) {
         for ring in self.all() {
             give_back(platform, ring.table, Ring::pages_of(ring.size), proof);
@@ -256,17 +256,18 @@ impl Drop for Rings {
         for place in &self.by_number {
             let ring = place.load(Ordering::Acquire);
             if !ring.is_null() {
-                // SAFETY: a box of `make`, and `&mut self`: no reference to the ring is left.
+                // SAFETY: a box of `make`; with `&mut self`, no reference to the ring is left.
                 drop(unsafe { Box::from_raw(ring) });
             }
         }
     }
 }
 
-/// Gives pages back that were lent side by side, and that hardware does not reach.
+/// Gives back pages that were lent as contiguous, and that the hardware does not reach.
 fn give_back<P: Platform>(platform: &P, first: PhysAddr, pages: usize, proof: &Proof) {
     for page in 0..pages as u64 {
-        // SAFETY: lent by `allocate_frames`, and given back once: where a ring was not made, or when all of them go.
+        // SAFETY: lent by `allocate_frames`, and given back once: either because a ring was not made, or at the end
+        // of all of them.
         unsafe { table::release_page(platform, PhysAddr::new(first.as_u64() + page * PAGE_SIZE), proof) };
     }
 }

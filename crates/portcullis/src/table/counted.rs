@@ -1,17 +1,19 @@
 //! Table pages that are freed when they are empty, as FreeBSD does it (ATC'15, §3.4; EiovaR, FAST'15, §7).
 //!
-//! How many entries of a table page are present stands in the entry that points to it (see `entry.rs`); that of the root needs
-//! no counting, since it stays. Walkers ignore the count, so changing it needs no flush. Whoever maps or unmaps has the table to
-//! itself: the lock is the caller's ([`TableLock`](crate::design::TableLock)).
+//! The entry that points to a table page counts the present entries of that page (see `entry.rs`). The root stays, so
+//! its entries need no count. Walkers ignore the count, so changing it needs no flush. A map or unmap has the table
+//! to itself: the lock is the caller's ([`TableLock`](crate::design::TableLock)).
 //!
-//! An unmap that takes the last entry of a table page takes the page out of the table, and so on upwards; the page is freed
-//! after an all-levels invalidation of the unmapped range, which lies below it (S4). Until that is complete, hardware may still
-//! walk the page. It finds nothing there, also where somebody has mapped in the meantime: a page goes for the sake of one
-//! mapping, and its neighbours' addresses, long free, may be handed out at once. So a map that finds such pages about
-//! invalidates its own range before it returns ([`is_unsettled`](SecondLevelTable::is_unsettled)).
+//! An unmap that clears the last entry of a table page takes the page out of the table, and continues upwards in the
+//! same way. The page is freed after an all-levels invalidation of the unmapped range, which lies below it (S4).
+//! Until that is complete, hardware may still walk the page. It finds nothing there, even for addresses that were
+//! mapped in the meantime. This can happen because the page is removed when one mapping goes, while the other
+//! addresses below it have long been free and may be handed out at once. A map that finds such pages outstanding
+//! therefore invalidates its own range before it returns ([`is_unsettled`](SecondLevelTable::is_unsettled)).
 //!
-//! A map is made whole or not at all: what it needs is counted and allocated before the first entry is written. Table pages of
-//! a refused map were never in the table, so they go back at once, and no page in the table is ever empty.
+//! A map is made as a whole or not at all: the table pages that it needs are counted and allocated before the first
+//! entry is written. Table pages of a refused map were never in the table, so they are given back at once, and no
+//! page in the table is ever empty.
 
 use super::TableRule;
 use super::freed::{FreedTables, release};
@@ -25,16 +27,16 @@ use crate::proof::Proof;
 use crate::sync::Ordering;
 use core::ops::Range;
 
-/// The tables on the way to a page, from the root down to the lowest that is there.
+/// The tables on the path to a page, from the root down to the lowest one present.
 #[derive(Clone, Copy)]
 struct Path<'p> {
-    /// The page, or another one of the same leaf table.
+    /// The page, or another page of the same leaf table.
     pfn: u64,
-    /// By level. The root stands in for those that are not there.
+    /// By level. The root stands in for missing tables.
     tables: [&'p Frame; LEVELS_MAX + 1],
-    /// Of the root.
+    /// The level of the root.
     levels: u8,
-    /// Of the lowest table.
+    /// The level of the lowest table.
     level: u8,
 }
 
@@ -47,7 +49,7 @@ impl<'p> Path<'p> {
         self.tables[usize::from(level)]
     }
 
-    /// The entry on the way in the table of `level`, above the leaf tables.
+    /// The entry on the path in the table of `level`, above the leaf tables.
     fn entry(&self, level: u8) -> &'p Entry {
         &self.table(level)[index(self.pfn, level)]
     }
@@ -57,14 +59,14 @@ impl<'p> Path<'p> {
         (level < self.levels).then(|| self.entry(level + 1))
     }
 
-    /// Goes on to the table that the lowest entry points to.
+    /// Moves on to the table that the lowest entry points to.
     fn descend<P: Platform>(&mut self, walker: Walker<'p, P>) {
         let next = frame(walker, self.entry(self.level).load().phys());
         self.level -= 1;
         self.tables[usize::from(self.level)] = next;
     }
 
-    /// Notes that the table of `level` has `entries` more.
+    /// Records that the table of `level` has `entries` more present entries.
     fn add(&self, level: u8, entries: usize) {
         if let Some(pointer) = self.pointer(level) {
             let value = pointer.load();
@@ -77,12 +79,12 @@ impl<'p> Path<'p> {
 #[derive(Clone, Copy)]
 struct Pages<'s> {
     segments: &'s [Segment],
-    /// Pages of the first segment that are behind us.
+    /// Pages of the first segment that are already done.
     done: u64,
 }
 
 impl Pages<'_> {
-    /// The next ones that are contiguous, at page `pfn`.
+    /// The next contiguous pages, to be mapped at page `pfn`.
     fn run(&self, pfn: u64) -> Run {
         let segment = &self.segments[0];
         Run { pfn, phys_pfn: segment.phys.pfn() + self.done, pages: segment.pages() - self.done }
@@ -108,7 +110,7 @@ struct Leaves<'s> {
     pfn: u64,
     level: u8,
     entries: usize,
-    /// Where they lead to.
+    /// The pages that they lead to.
     pages: Pages<'s>,
 }
 
@@ -120,7 +122,7 @@ impl Leaves<'_> {
 }
 
 impl SecondLevelTable {
-    /// [`map`](Self::map) where empty table pages are freed.
+    /// Does what [`map`](Self::map) does, in a table that frees empty pages.
     #[inline(never)]
     pub(super) fn map_counted<P: Platform>(
         &self,
@@ -146,11 +148,11 @@ impl SecondLevelTable {
             leaves.write(walker, path, rights);
             Ok(())
         })?;
-        debug_assert!(spare.is_empty(), "what is missing was counted");
+        debug_assert!(spare.is_empty(), "the missing tables were counted");
         Ok(())
     }
 
-    /// [`unmap`](Self::unmap) where empty table pages are freed.
+    /// Does what [`unmap`](Self::unmap) does, in a table that frees empty pages.
     #[inline(never)]
     pub(super) fn unmap_counted<P: Platform>(
         &self,
@@ -180,24 +182,26 @@ impl SecondLevelTable {
                 (level, cleared) = (level + 1, 1);
                 let number = index(path.pfn, level);
                 clear(walker, path.table(level), number..number + 1, flush_whole_page);
-                // SAFETY: the only entry that pointed to the page is cleared, and nobody else walks the table.
+                // SAFETY: the only entry that pointed to the page is cleared, and no other CPU walks the table.
                 unsafe { freed.push(walker, value.phys()) };
             }
         }
-        // Relaxed: a map after this has taken the lock after it. See `is_unsettled`.
+        // Relaxed: a later map takes the lock after this. See `is_unsettled`.
         self.detached.fetch_add(freed.pages() - before, Ordering::Relaxed);
     }
 
-    /// Whether hardware may still walk table pages that are no longer in the table, where others may map in the meantime.
+    /// Whether hardware may still walk table pages that are no longer in the table, in whose place other CPUs may
+    /// meanwhile map.
     ///
-    /// To be asked after a map. If so, the map has to invalidate its range at all levels. If not, it need not: a page that was
-    /// where it has mapped was counted before the map took the lock, and the hardware has lost it since.
+    /// A map asks this after it has written its entries. If true, it has to invalidate its range at all levels. If
+    /// false, it need not: a page that was where it has mapped was counted before the map took the lock, and the
+    /// hardware has lost it since.
     pub(crate) fn is_unsettled(&self) -> bool {
         // Acquire: pairs with `note_lost`, which comes after the invalidation.
         self.detached.load(Ordering::Acquire) > 0
     }
 
-    /// Notes that the hardware has lost `tables`.
+    /// Records that the hardware has lost `tables`.
     pub(crate) fn note_lost(&self, tables: &FreedTables, _proof: &Proof) {
         if let TableRule::FreedWhenEmpty { .. } = self.rule {
             // Release: see `is_unsettled`.
@@ -205,7 +209,7 @@ impl SecondLevelTable {
         }
     }
 
-    /// The way to page `pfn`, as far as there are tables.
+    /// The path to page `pfn`, as far as there are tables.
     #[inline(always)]
     fn path<'p, P: Platform>(&self, walker: Walker<'p, P>, pfn: u64) -> Path<'p> {
         walker.platform().probe(Step::TableWalk { levels: self.levels });
@@ -221,8 +225,8 @@ impl SecondLevelTable {
         path
     }
 
-    /// Goes over the leaves of a mapping, table by table: the largest that the hardware, the alignment and the length allow, and
-    /// where there is no table yet. `path` leads to some page of it at first.
+    /// Visits the leaves of a mapping, table by table. Each leaf is the largest that the hardware, the alignment and
+    /// the length allow and in whose place there is no table yet. `path` initially leads to some page of the table.
     fn visit<'p, 's, P: Platform>(
         &self,
         walker: Walker<'p, P>,
@@ -253,7 +257,7 @@ impl SecondLevelTable {
 
     /// Puts a new table at the end of `path`.
     fn link<'p, P: Platform>(&self, walker: Walker<'p, P>, path: &mut Path<'p>, spare: &mut FreedTables) {
-        let new = spare.pop(walker.platform()).expect("what is missing was counted");
+        let new = spare.pop(walker.platform()).expect("the missing tables were counted");
         let entry = path.entry(path.level);
         walker.platform().probe(Step::TableWrite { entries: 1 });
         entry.store(EntryValue::table(new));
@@ -265,16 +269,17 @@ impl SecondLevelTable {
 }
 
 impl Leaves<'_> {
-    /// Tables that must be added for these leaves, and not for leaves before them of the mapping that starts at `first_pfn`.
+    /// The number of tables that must be added for these leaves, but not for earlier leaves of the mapping that
+    /// starts at `first_pfn`.
     fn missing_tables(&self, path: &Path<'_>, first_pfn: u64) -> usize {
         let begins_at = |level: u8| self.pfn == first_pfn || self.pfn.is_multiple_of(span(level + 1));
         (self.level..path.level).filter(|level| begins_at(*level)).count()
     }
 
-    /// The first address that has a translation already, if any.
+    /// The first address that already has a translation, if any.
     fn taken(&self, path: &Path<'_>) -> Option<Iova> {
         if path.level > self.level {
-            // Under an absent entry there is nothing; a large leaf translates all.
+            // Below an absent entry nothing is mapped. A large leaf translates everything.
             return path.entry(path.level).load().is_present().then(|| Iova::from_pfn(self.pfn));
         }
         let number = self.entries(path).iter().position(|entry| entry.load().is_present())?;
@@ -304,14 +309,14 @@ fn clear<P: Platform>(walker: Walker<'_, P>, table: &Frame, numbers: Range<usize
     walker.show(if flush_whole_page { table } else { entries });
 }
 
-/// So many new table pages, or none.
+/// Allocates `pages` table pages, or none.
 fn new_tables<P: Platform>(walker: Walker<'_, P>, pages: usize) -> Result<FreedTables, NoMemory> {
     let mut tables = FreedTables::new();
     for _ in 0..pages {
         walker.platform().probe(Step::TablePage);
         match walker.allocate_frame(Context::Atomic) {
             Ok(frame) => {
-                // SAFETY: new, so nothing points to it and nobody walks it.
+                // SAFETY: the page is new, so nothing points to it and nothing walks it.
                 unsafe { tables.push_new(walker.platform(), frame) };
             }
             Err(error) => {

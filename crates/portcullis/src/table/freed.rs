@@ -1,4 +1,4 @@
-//! Table pages that have left the table but that hardware may still walk.
+//! Table pages that have left the table, but that hardware may still walk.
 
 use super::walker::Walker;
 use crate::address::PhysAddr;
@@ -6,13 +6,13 @@ use crate::entry::{Entry, EntryValue};
 use crate::platform::{Platform, Step};
 use crate::proof::Proof;
 
-/// A list of detached table pages, threaded through the pages themselves so that an unmap never allocates.
+/// A list of detached table pages, linked through the pages themselves, so that an unmap never allocates.
 ///
-/// The link lies in the first entry of each page, written as an absent entry, so that a walker that still comes by does not
-/// take it for a translation. Dropping the list leaks the pages, which is the safe way to lose them.
+/// The link lies in the first entry of each page, written as an absent entry, so that a walker that still reads it
+/// does not take it for a translation. Dropping the list leaks the pages, which is the safe way to lose them.
 #[derive(Debug, Default)]
 pub struct FreedTables {
-    /// The page that was added last, where there is any.
+    /// The page that was added last, if there is one.
     head: PhysAddr,
     pages: usize,
 }
@@ -36,19 +36,19 @@ impl FreedTables {
     /// Adds a page.
     ///
     /// # Safety
-    /// `frame` is a table page of `platform` that no entry points to any more and that no CPU walks.
+    /// `frame` is a table page of `platform`. No entry points to it any more, and no CPU walks it.
     pub(super) unsafe fn push<P: Platform>(&mut self, walker: Walker<'_, P>, frame: PhysAddr) {
         // SAFETY: the caller's promise, passed on.
         let link = unsafe { self.push_new(walker.platform(), frame) };
         walker.show(core::slice::from_ref(link));
     }
 
-    /// Adds a page that no hardware walks, so that the link, which is returned, need not be made visible.
+    /// Adds a page that no hardware walks, so that the returned link need not be made visible.
     ///
     /// # Safety
     /// As for [`push`](Self::push).
     pub(super) unsafe fn push_new<'p, P: Platform>(&mut self, platform: &'p P, frame: PhysAddr) -> &'p Entry {
-        // Addresses of frames are never zero in a link: zero ends the list.
+        // The address of a frame in a link is never zero: zero ends the list.
         let next = if self.is_empty() { PhysAddr::new(0) } else { self.head };
         // SAFETY: the caller owns the page until it is freed.
         let first = unsafe { &platform.frame(frame)[0] };
@@ -58,8 +58,8 @@ impl FreedTables {
         first
     }
 
-    /// Takes off the list the page that was added last, without the link. A walker that does not snoop may see the link for
-    /// some time yet: an absent entry too.
+    /// Removes the page that was added last from the list, and clears the link. A walker that does not snoop may
+    /// still see the link for some time, but that is an absent entry too.
     pub(super) fn pop<P: Platform>(&mut self, platform: &P) -> Option<PhysAddr> {
         if self.is_empty() {
             return None;
@@ -74,7 +74,7 @@ impl FreedTables {
         Some(head)
     }
 
-    /// Moves every page of `other` to this list. That one is walked: it should be the shorter.
+    /// Moves every page of `other` to this list. This walks `other`, which should be the shorter list.
     pub(crate) fn append<P: Platform>(&mut self, platform: &P, other: Self) {
         if other.is_empty() {
             return;
@@ -89,31 +89,31 @@ impl FreedTables {
         for _ in 1..other.pages {
             last = first_entry(last.load().phys());
         }
-        // One absent entry in the place of another: the walker need not see it.
+        // This replaces one absent entry by another, so the walker need not see it.
         last.store(EntryValue::absent_link(self.head));
         self.head = other.head;
         self.pages += other.pages;
     }
 }
 
-/// Gives the pages back to the host: nothing can reach them any more (S4).
+/// Gives the pages back to the host. Nothing can reach them any more (S4).
 pub(crate) fn release<P: Platform>(platform: &P, list: FreedTables, proof: &Proof) {
     let mut frame = list.head;
     for _ in 0..list.pages {
         // SAFETY: the list owns the page, which the hardware has lost.
         let next = unsafe { platform.frame(frame)[0].load().phys() };
         platform.probe(Step::TablePage);
-        // SAFETY: as above; the reference is gone.
+        // SAFETY: as above. The reference is no longer used.
         unsafe { release_page(platform, frame, proof) };
         frame = next;
     }
 }
 
-/// Gives a page back to the host: no hardware can reach it any more (S4). The only place where that is done.
+/// Gives a page back to the host: no hardware can reach it any more (S4). Only this function does so.
 ///
 /// # Safety
 /// `frame` is a table page of `platform` that belongs to the caller, and no CPU has a reference to it.
 pub(crate) unsafe fn release_page<P: Platform>(platform: &P, frame: PhysAddr, _proof: &Proof) {
-    // SAFETY: the caller's promise, passed on; the proof is that of the hardware.
+    // SAFETY: the caller's promise, passed on. The proof covers the hardware.
     unsafe { platform.free_frame(frame) };
 }

@@ -1,4 +1,5 @@
-//! Leaf tables one by one: put into the table of a domain for somebody who writes their entries himself, and taken out again.
+//! Single leaf tables: added to the table of a domain for a mapper that writes their entries itself, and taken out
+//! again.
 
 use super::second_level::{SecondLevelTable, frame, index};
 use super::walker::Walker;
@@ -9,14 +10,14 @@ use crate::platform::{Platform, Step};
 use crate::sync::Ordering;
 
 impl SecondLevelTable {
-    /// The leaf table that translates page `pfn`, added now if it is not there.
+    /// The leaf table that translates page `pfn`, added now if it is missing.
     ///
     /// # Errors
     /// [`NoMemory`].
     ///
     /// # Safety
-    /// `walker` is the one that the table was made with; nothing larger than 4 KiB is mapped around `pfn`, which is below what
-    /// the table translates.
+    /// `walker` is the one that the table was made with. Nothing larger than 4 KiB is mapped around `pfn`, and the
+    /// table translates `pfn`.
     pub(crate) unsafe fn add_leaf_table<'p, P: Platform>(
         &self,
         walker: Walker<'p, P>,
@@ -36,11 +37,12 @@ impl SecondLevelTable {
         Ok(table)
     }
 
-    /// Takes out the leaf table that translates page `pfn`, and returns it as it is. Nothing is mapped in it.
+    /// Takes out the leaf table that translates page `pfn`, and returns it unchanged. Nothing may be mapped in it.
     ///
     /// # Safety
-    /// As for [`add_leaf_table`](Self::add_leaf_table), which has added it; nobody takes it out at the same time; the page is
-    /// freed after an all-levels invalidation, and after the walks of software that may be at it.
+    /// As for [`add_leaf_table`](Self::add_leaf_table), which must have added it. No other CPU takes it out at the
+    /// same time. The page is freed only after an all-levels invalidation, and after the software walks that may be
+    /// reading it.
     pub(crate) unsafe fn remove_leaf_table<P: Platform>(&self, walker: Walker<'_, P>, pfn: u64) -> PhysAddr {
         walker.platform().probe(Step::TableWalk { levels: self.levels });
         let mut table = frame(walker, self.root);
@@ -53,7 +55,8 @@ impl SecondLevelTable {
         entry.store(EntryValue::ABSENT);
         walker.show(core::slice::from_ref(entry));
         self.pages.fetch_sub(1, Ordering::Relaxed);
-        // Not on a list that is threaded through it: a late unmap of what was mapped there may still write to it.
+        // The page goes on no list that is linked through it, because a late unmap of a page that was mapped there
+        // may still write to it.
         page
     }
 }

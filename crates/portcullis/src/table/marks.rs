@@ -1,5 +1,5 @@
-//! Claims that the table decides: the leaf of a mapping's first page and that of its last carry a mark, and whoever takes the
-//! first one away has claimed the mapping for an unmap.
+//! Claims that the table decides. The leaf of a mapping's first page and that of its last page carry a mark. The CPU
+//! that clears the first mark has claimed the mapping for an unmap.
 
 use super::TableRule;
 use super::second_level::{SecondLevelTable, frame, index, span};
@@ -10,29 +10,31 @@ use crate::error::UnmapError;
 use crate::platform::{Platform, Step};
 
 impl SecondLevelTable {
-    /// Marks a mapping of several tables or of large leaves, all of it written. The first page comes last: whoever sees its
-    /// mark sees the whole mapping.
+    /// Marks a completely written mapping of several tables or of large leaves. The first page is marked last: a CPU
+    /// that sees its mark sees the whole mapping.
     pub(super) fn mark<P: Platform>(&self, walker: Walker<'_, P>, range: IovaRange) {
         // The walker ignores marks, so nothing has to be flushed.
         for (pfn, first, last) in [(range.end_pfn() - 1, false, true), (range.first_pfn(), true, false)] {
             let (entries, _) = self.leaves_from(walker, pfn).expect("it has just been written");
-            // Until it is marked the mapping is its maker's alone, so a plain store will do.
+            // Until the mapping is marked, only its maker uses it, so a plain store suffices.
             entries[0].store(entries[0].load().marked(first, last));
         }
     }
 
-    /// Claims the mapping at exactly `range` by its marks and clears it, as [`unmap`](Self::unmap) does. No table page goes.
+    /// Claims the mapping at exactly `range` by its marks, and clears it as [`unmap`](Self::unmap) does. No table
+    /// page is freed.
     ///
-    /// Only those mapped with marks are found.
+    /// It finds only mappings that were made with marks.
     ///
     /// # Errors
-    /// [`UnmapError::NotMapped`] where nothing with marks begins, [`UnmapError::Partial`] where it does not end with `range`.
+    /// [`UnmapError::NotMapped`] if no marked mapping begins there, [`UnmapError::Partial`] if it does not end with
+    /// `range`.
     ///
     /// # Panics
     /// Unless the table keeps its pages.
     ///
     /// # Safety
-    /// `walker` is the one that the table was made with; mappings with marks are claimed in no other way.
+    /// `walker` is the one that the table was made with. Marked mappings are claimed in no other way.
     pub unsafe fn claim_and_unmap<P: Platform>(
         &self,
         walker: Walker<'_, P>,
@@ -46,8 +48,9 @@ impl SecondLevelTable {
         if !(seen.is_present() && seen.is_first() && range.first_pfn().is_multiple_of(pages)) {
             return Err(not_mapped);
         }
-        // Looked at before the claim, so that a wrong length disturbs nobody who has the right one. And once more after it:
-        // another CPU may have unmapped what was there, and mapped anew, in between.
+        // The end is checked before the claim, so that a claim with a wrong length disturbs no claim with the right
+        // one. It is checked again afterwards: in between, another CPU may have unmapped the mapping and made a new
+        // one.
         let ends_with_range = || {
             let mapped = self.extent(walker, range.first_pfn(), entries, pages).ok_or(not_mapped)?;
             if mapped == range { Ok(()) } else { Err(UnmapError::Partial { asked: range, mapped }) }
@@ -68,10 +71,10 @@ impl SecondLevelTable {
         Ok(())
     }
 
-    /// Calls `visit` with every marked mapping that nobody has claimed.
+    /// Calls `visit` with every marked mapping that is not claimed.
     ///
     /// # Safety
-    /// `walker` is the one that the table was made with; no CPU maps or unmaps meanwhile.
+    /// `walker` is the one that the table was made with. No CPU maps or unmaps meanwhile.
     pub(crate) unsafe fn for_each_marked<P: Platform>(&self, walker: Walker<'_, P>, visit: &mut impl FnMut(IovaRange)) {
         self.visit_marked(walker, frame(walker, self.root), self.levels, 0, visit);
     }
@@ -93,13 +96,14 @@ impl SecondLevelTable {
                 self.visit_marked(walker, frame(walker, value.phys()), level - 1, pfn, visit);
             } else if value.is_first() {
                 let rest = if level == 1 { &table[number..] } else { core::slice::from_ref(entry) };
-                visit(self.extent(walker, pfn, rest, span(level)).expect("what begins has an end"));
+                visit(self.extent(walker, pfn, rest, span(level)).expect("a mapping that begins has an end"));
             }
         }
     }
 
-    /// The mapping that begins at page `first_pfn`, whose leaves are `entries` and those of the tables behind them, and each
-    /// spans `pages` pages there. None where it is not whole, because others are at work on it.
+    /// The mapping that begins at page `first_pfn`. Its leaves are `entries` and those of the tables behind them.
+    /// Each of `entries` spans `pages` pages. `None` if the mapping is not whole, because other CPUs are working on
+    /// it.
     fn extent<'p, P: Platform>(
         &self,
         walker: Walker<'p, P>,
@@ -110,7 +114,7 @@ impl SecondLevelTable {
         let mut pfn = first_pfn;
         loop {
             for value in entries.iter().map(Entry::load) {
-                // What lies beyond an absent entry belongs to somebody else.
+                // Pages beyond an absent entry belong to another mapping.
                 if !value.is_present() {
                     return None;
                 }
@@ -123,8 +127,9 @@ impl SecondLevelTable {
         }
     }
 
-    /// The leaf that translates page `pfn`, with those behind it in its table, and the pages that each spans. A large leaf comes
-    /// alone: beside it there may be tables. None where no table leads to page `pfn`; the leaf itself may be absent.
+    /// The leaf that translates page `pfn`, with those behind it in its table, and the number of pages that each
+    /// spans. A large leaf is returned alone, because there may be tables beside it. `None` if no table leads to page
+    /// `pfn`. The leaf itself may be absent.
     fn leaves_from<'p, P: Platform>(&self, walker: Walker<'p, P>, pfn: u64) -> Option<(&'p [Entry], u64)> {
         walker.platform().probe(Step::TableWalk { levels: self.levels });
         if pfn >> (LEVEL_BITS * u32::from(self.levels)) != 0 {

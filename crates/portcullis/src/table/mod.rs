@@ -1,4 +1,4 @@
-//! Writing translations: the IO page table of a domain.
+//! The IO page table of a domain, and how translations are written to it.
 
 mod counted;
 mod freed;

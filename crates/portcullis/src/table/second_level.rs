@@ -1,9 +1,9 @@
 //! The table of a domain: 3 or 4 levels, leaves of 4 KiB, 2 MiB and 1 GiB.
 //!
-//! No locks. A directory entry is installed by compare-exchange, and the loser of a race uses the winner's page. Leaves are
-//! written without synchronisation, because the IOVA allocator gives every page to one mapping at a time and the unmap of a
-//! mapping is claimed by one caller; where mappings share pages instead, `shared` has what is done to them. What becomes of
-//! table pages is the [`TableRule`].
+//! It has no locks. A directory entry is installed by compare-exchange, and the loser of a race uses the winner's
+//! page. Leaves are written without synchronisation, because the IOVA allocator gives every page to one mapping at a
+//! time, and only one caller claims the unmap of a mapping. For mappings that share pages, see `shared`. The
+//! [`TableRule`] says what happens to table pages.
 
 use super::freed::{FreedTables, release_page};
 use super::walker::Walker;
@@ -16,28 +16,29 @@ use crate::proof::Proof;
 use crate::sync::{AtomicUsize, Ordering};
 use arrayvec::ArrayVec;
 
-/// Levels of a table at most.
+/// The most levels of a table.
 pub(super) const LEVELS_MAX: usize = 4;
 
 /// When table pages leave the table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TableRule {
-    /// When one unmap covers all that they translate, as Linux does it: then no other mapping can be walking them (S4), and
-    /// they go to the caller, who frees them after an all-levels invalidation.
+    /// When one unmap covers everything that they translate, as Linux does it. No other mapping can then be walking
+    /// them (S4). They go to the caller, who frees them after an all-levels invalidation.
     FreedWhenCovered,
-    /// When the last of its entries is cleared, as FreeBSD does it (ATC'15, §3.4): the pointer to a page counts them. One map
-    /// or unmap runs at a time. Pages go to the caller as above, but others may map in their place before the invalidation is
-    /// over; they then invalidate as well.
+    /// When the last of their entries is cleared, as FreeBSD does it (ATC'15, §3.4): the pointer to a page counts its
+    /// entries. Only one map or unmap runs at a time. Pages go to the caller as above, but others may map in their
+    /// place before the invalidation is over. Those maps then invalidate as well.
     FreedWhenEmpty {
-        /// Whether an unmap flushes all of a table page that it clears entries of, where walkers do not snoop, or only those.
+        /// Whether an unmap flushes the whole table page whose entries it clears, or only those entries, for walkers
+        /// that do not snoop.
         flush_whole_page: bool,
     },
-    /// Not by an unmap. So every CPU may walk the table at any time, also where nothing is mapped, and claims can be left to it.
-    /// A page goes when the domain goes, or before that where the mapper that added it as a leaf table takes it out by itself:
-    /// `portcullis` does, in its half of the addresses, and waits for the walks of software.
+    /// Not by an unmap. Every CPU may therefore walk the table at any time, even where nothing is mapped, and claims
+    /// can be left to the table. A page is freed with the domain, or earlier if the mapper that added it as a leaf
+    /// table takes it out. `portcullis` does so in its half of the addresses, and waits for software walks.
     Kept,
-    /// Not before the domain goes, and a map writes over leaves that are there: of mappings whose unmaps have left them. All
-    /// are of 4 KiB, so that nothing smaller is ever written where a larger one was.
+    /// Not before the domain is closed. A map overwrites existing leaves, which unmaps have left behind. All leaves
+    /// are of 4 KiB, so that nothing smaller is ever written in the place of a larger one.
     Overwritten,
 }
 
@@ -50,9 +51,9 @@ pub struct SecondLevelTable {
     leaf_1g: bool,
     physical_bits: u8,
     pub(super) rule: TableRule,
-    /// Table pages in use, the root among them. A statistic, so Relaxed.
+    /// Table pages in use, including the root. A statistic, so Relaxed.
     pub(super) pages: AtomicUsize,
-    /// Table pages that left the table while their neighbours may be mapped, and that the hardware may still walk.
+    /// Table pages that left the table and that the hardware may still walk, while others may map in their place.
     pub(super) detached: AtomicUsize,
 }
 
@@ -67,10 +68,10 @@ pub(super) const fn index(pfn: u64, level: u8) -> usize {
 }
 
 impl SecondLevelTable {
-    /// An empty table of `levels` (3 or 4) levels.
+    /// Makes an empty table of `levels` (3 or 4) levels.
     ///
     /// # Errors
-    /// [`NoMemory`] without a page for the root.
+    /// [`NoMemory`] if there is no page for the root.
     pub fn new<P: Platform>(
         walker: Walker<'_, P>,
         levels: u8,
@@ -84,7 +85,7 @@ impl SecondLevelTable {
             levels,
             leaf_2m: capabilities.leaf_2m && rule != TableRule::Overwritten,
             leaf_1g: capabilities.leaf_1g && rule != TableRule::Overwritten,
-            // An entry holds no more, whatever the IOMMU says.
+            // An entry holds no more bits, whatever the IOMMU reports.
             physical_bits: capabilities.physical_bits.min(52),
             rule,
             pages: AtomicUsize::new(1),
@@ -92,21 +93,21 @@ impl SecondLevelTable {
         })
     }
 
-    /// The page nearest the root.
+    /// The root page of the table.
     pub const fn root(&self) -> PhysAddr {
         self.root
     }
 
-    /// Levels of table.
+    /// The number of levels.
     pub const fn levels(&self) -> u8 {
         self.levels
     }
 
-    /// Table pages that a map of `pages` pages adds at most, wherever its addresses lie.
+    /// The most table pages that a map of `pages` pages adds, wherever its addresses lie.
     pub(crate) const fn tables_max(&self, pages: u64) -> usize {
         let (mut tables, mut level, mut below) = (0, 1, pages);
         while level < self.levels {
-            // A run that begins in the last entry of a table has one more.
+            // A run that begins in the last entry of a table needs one more table.
             below = below.saturating_add(ENTRIES as u64 - 2) / ENTRIES as u64 + 1;
             tables += below as usize;
             level += 1;
@@ -114,7 +115,7 @@ impl SecondLevelTable {
         tables
     }
 
-    /// When its pages leave it.
+    /// When pages leave the table.
     pub(super) const fn rule(&self) -> TableRule {
         self.rule
     }
@@ -126,19 +127,20 @@ impl SecondLevelTable {
 
     /// Writes the translations of `range` to `segments`, which together have as many pages, and makes them visible.
     ///
-    /// `marked` mappings are to be unmapped by [`claim_and_unmap`](Self::claim_and_unmap), others by [`unmap`](Self::unmap).
+    /// [`claim_and_unmap`](Self::claim_and_unmap) must unmap `marked` mappings, and [`unmap`](Self::unmap) the
+    /// others.
     ///
-    /// The caller owns `range`: it is in no other mapping. All that can fail is done before the first entry is written, so a
-    /// refused map leaves no translation that the device might have used (S6); table pages that it added stay, empty, unless
-    /// empty ones are freed: then there are none.
+    /// The caller owns `range`: it is in no other mapping. Everything that can fail is done before the first entry is
+    /// written, so a refused map leaves no translation that the device might have used (S6). Table pages that it
+    /// added stay, empty, unless the table frees empty pages.
     ///
     /// # Errors
     /// [`MapError::NoMemory`], [`MapError::Overlap`], [`MapError::PhysicalRange`].
     ///
     /// # Safety
-    /// `walker` is the one that the table was made with; the segments have as many pages as `range`; `range` is below
-    /// what the table translates, and the caller's alone until it is unmapped; where empty table pages are freed, no other
-    /// map or unmap runs meanwhile.
+    /// `walker` is the one that the table was made with. The segments have as many pages as `range`. The table
+    /// translates all of `range`, which belongs to the caller alone until it is unmapped. If empty table pages are
+    /// freed, no other map or unmap runs meanwhile.
     pub unsafe fn map<P: Platform>(
         &self,
         walker: Walker<'_, P>,
@@ -155,13 +157,13 @@ impl SecondLevelTable {
         unsafe { self.map_uncounted(walker, range, segments, rights, marked) }
     }
 
-    /// The same where empty table pages are not freed.
+    /// Does what [`map`](Self::map) does, in a table that does not free empty pages.
     ///
     /// # Errors
     /// Those of [`map`](Self::map).
     ///
     /// # Safety
-    /// That of [`map`](Self::map); the rule is not [`TableRule::FreedWhenEmpty`].
+    /// That of [`map`](Self::map). The rule is not [`TableRule::FreedWhenEmpty`].
     #[inline(always)]
     pub(crate) unsafe fn map_uncounted<P: Platform>(
         &self,
@@ -211,10 +213,10 @@ impl SecondLevelTable {
         }
     }
 
-    /// Refuses what lies beyond what the IOMMU can address.
+    /// Refuses memory beyond the addresses of the IOMMU.
     #[inline(always)]
     pub(crate) fn check_physical(&self, segment: &Segment) -> Result<(), MapError> {
-        // `Request::new` has seen to it that the sum does not wrap.
+        // `Request::new` has ensured that the sum does not wrap.
         match (segment.phys.as_u64() + (segment.len - 1)) >> self.physical_bits {
             0 => Ok(()),
             _ => Err(MapError::PhysicalRange(segment.phys)),
@@ -245,7 +247,7 @@ impl SecondLevelTable {
         Ok(())
     }
 
-    /// Goes over one physically contiguous run, first to prepare (tables present, entries absent), then to write.
+    /// Visits one physically contiguous run, first to prepare (tables present, entries absent), then to write.
     #[inline(always)]
     fn visit_run<P: Platform>(
         &self,
@@ -258,7 +260,7 @@ impl SecondLevelTable {
             let (table, level) = self.descend(walker, &run)?;
             let first = index(run.pfn, level);
             let count = ((run.pages >> (LEVEL_BITS * (u32::from(level) - 1))) as usize).min(ENTRIES - first);
-            // Neighbours go one by one where a large leaf would only fit some of them.
+            // Visit neighbours one by one if a large leaf may fit only some of them.
             let count = if level == 1 { count } else { 1 };
             let entries = &table[first..first + count];
             if write {
@@ -275,8 +277,8 @@ impl SecondLevelTable {
         Ok(())
     }
 
-    /// The table and level for the next leaf of `run`: the largest leaf that the hardware, the alignment and the length
-    /// allow, and whose entry does not already point to a table. Missing tables are added on the way.
+    /// The table and level for the next leaf of `run`: the largest leaf that the hardware, the alignment and the
+    /// length allow, and whose entry does not already point to a table. Missing tables on the path are added.
     #[inline(always)]
     pub(super) fn descend<'p, P: Platform>(
         &self,
@@ -307,8 +309,8 @@ impl SecondLevelTable {
         }
     }
 
-    /// Makes a pointer visible that was found at `entry`: whoever installed it may not have come to flushing it, another CPU, or
-    /// what this interrupt broke into. Leaves behind it must be reachable when we return.
+    /// Makes visible a pointer that was found at `entry`. Another CPU, or the code that this interrupt broke into,
+    /// may have installed it without flushing it yet. Leaves behind it must be reachable when this map returns.
     pub(super) fn reach<P: Platform>(&self, walker: Walker<'_, P>, entry: &Entry, value: EntryValue) {
         if !walker.is_coherent() && !value.is_flushed() {
             walker.show(core::slice::from_ref(entry));
@@ -331,7 +333,7 @@ impl SecondLevelTable {
         }
     }
 
-    /// Makes `entry` point to a table page, a new one unless another CPU was faster.
+    /// Makes `entry` point to a table page: a new one, unless another CPU was faster.
     pub(super) fn add_table<P: Platform>(&self, walker: Walker<'_, P>, entry: &Entry) -> Result<EntryValue, NoMemory> {
         walker.platform().probe(Step::TablePage);
         let new = walker.allocate_frame(Context::Atomic)?;
@@ -355,12 +357,12 @@ impl SecondLevelTable {
 
     /// Clears the translations of `range`, a whole mapping that the caller has claimed, and makes that visible.
     ///
-    /// Table pages that translated nothing else go to `freed`. Returns whether there were any: then the invalidation must
-    /// take all levels.
+    /// Table pages that translated nothing else go to `freed`. Returns whether there were any: the invalidation must
+    /// then cover all levels.
     ///
     /// # Safety
-    /// `walker` is the one that the table was made with; `range` is exactly that of a mapping which no other CPU unmaps; where
-    /// empty table pages are freed, no other map or unmap runs meanwhile.
+    /// `walker` is the one that the table was made with. `range` is exactly that of a mapping that no other CPU
+    /// unmaps. If empty table pages are freed, no other map or unmap runs meanwhile.
     pub unsafe fn unmap<P: Platform>(&self, walker: Walker<'_, P>, range: IovaRange, freed: &mut FreedTables) -> bool {
         let TableRule::FreedWhenEmpty { flush_whole_page } = self.rule else {
             // SAFETY: the caller's promise, passed on.
@@ -371,10 +373,10 @@ impl SecondLevelTable {
         self.note_gone(freed.pages() - before)
     }
 
-    /// The same where table pages are not freed, or only where an unmap covers all that they translate.
+    /// Does what [`unmap`](Self::unmap) does, in a table that frees no pages, or only those that one unmap covers.
     ///
     /// # Safety
-    /// That of [`unmap`](Self::unmap); the rule is not [`TableRule::FreedWhenEmpty`].
+    /// That of [`unmap`](Self::unmap). The rule is not [`TableRule::FreedWhenEmpty`].
     #[inline]
     pub(crate) unsafe fn unmap_uncounted<P: Platform>(
         &self,
@@ -395,10 +397,10 @@ impl SecondLevelTable {
         self.note_gone(freed.pages() - before)
     }
 
-    /// The same where table pages stay.
+    /// Does what [`unmap`](Self::unmap) does, in a table that keeps its pages.
     ///
     /// # Safety
-    /// That of [`unmap`](Self::unmap); the rule is [`TableRule::Kept`] or [`TableRule::Overwritten`].
+    /// That of [`unmap`](Self::unmap). The rule is [`TableRule::Kept`] or [`TableRule::Overwritten`].
     pub(crate) unsafe fn unmap_kept<P: Platform>(&self, walker: Walker<'_, P>, range: IovaRange) {
         let mut pfn = range.first_pfn();
         while pfn < range.end_pfn() {
@@ -408,7 +410,7 @@ impl SecondLevelTable {
         }
     }
 
-    /// Counts pages that have left the table. Returns whether there are any.
+    /// Subtracts pages that have left the table. Returns whether there are any.
     fn note_gone(&self, gone: usize) -> bool {
         self.pages.fetch_sub(gone, Ordering::Relaxed);
         gone > 0
@@ -439,8 +441,8 @@ impl SecondLevelTable {
         walker.show(entries);
     }
 
-    /// Clears from `pfn` on what lies in one table. Returns the first page not done, and the table page that went, with its level, where
-    /// tables go when they are covered.
+    /// Clears from `pfn` on, within one table. Returns the first page not yet cleared and, if tables are freed when
+    /// covered, the table page that was taken out, with its level.
     #[inline(always)]
     pub(super) fn clear_next<P: Platform>(
         &self,
@@ -465,7 +467,7 @@ impl SecondLevelTable {
                 && end_pfn - pfn >= span(level);
             let next = (pfn & !(span(level) - 1)) + span(level);
             if !value.is_present() {
-                // A claimed mapping has no hole; nothing lies below this entry to be cleared.
+                // A claimed mapping has no hole, so nothing below this entry has to be cleared.
                 return (next, None);
             }
             if value.is_large() || covered {
@@ -477,10 +479,10 @@ impl SecondLevelTable {
         }
     }
 
-    /// Where `iova` translates to, and with which rights, as the table lies in memory now.
+    /// The address that `iova` translates to, and the rights, according to the table in memory now.
     ///
     /// # Safety
-    /// `walker` is the one that the table was made with; no unmap that may free a table page around `iova` runs meanwhile.
+    /// `walker` is the one that the table was made with. Meanwhile no unmap may free a table page around `iova`.
     pub unsafe fn lookup<P: Platform>(&self, walker: Walker<'_, P>, iova: Iova) -> Option<(PhysAddr, Rights)> {
         let pfn = iova.pfn();
         if pfn >> (LEVEL_BITS * u32::from(self.levels)) != 0 {
@@ -502,7 +504,7 @@ impl SecondLevelTable {
         }
     }
 
-    /// Detaches every page of the table, the root among them, onto a list.
+    /// Detaches every page of the table, including the root, and puts it on a list.
     ///
     /// # Safety
     /// No CPU uses the table from now on.
@@ -513,7 +515,7 @@ impl SecondLevelTable {
     }
 }
 
-/// Writes the leaves of a mapping in one leaf table. Apart, so that its loop has all registers.
+/// Writes the leaves of a mapping in one leaf table. It is a separate function, so that its loop has all registers.
 #[inline(never)]
 fn store_leaves(entries: &[Entry], segments: &[Segment], rights: Rights, marked: bool) {
     let mut rest = entries;
@@ -528,7 +530,7 @@ fn store_leaves(entries: &[Entry], segments: &[Segment], rights: Rights, marked:
         && marked
     {
         last.store(last.load().marked(false, true));
-        // The last to be stored: a CPU that sees it sees the whole mapping.
+        // The first entry is stored last: a CPU that sees its mark sees the whole mapping.
         first.store(first.load().marked(true, false));
     } else if let [only] = entries
         && marked
@@ -537,17 +539,17 @@ fn store_leaves(entries: &[Entry], segments: &[Segment], rights: Rights, marked:
     }
 }
 
-/// Puts the table page `root` of `level` and all below it on the list.
+/// Puts the table page `root` of `level`, and all pages below it, on the list.
 #[inline(never)]
 fn collect<P: Platform>(walker: Walker<'_, P>, root: PhysAddr, level: u8, freed: &mut FreedTables) {
-    // The pages on the way down, and which entry of each comes next. A loop, for that takes less stack than to call itself.
+    // The pages on the path down, and the next entry of each. A loop takes less stack than recursion.
     let mut way = ArrayVec::<(PhysAddr, u16), LEVELS_MAX>::new_const();
     let mut below = Some(root);
     loop {
         if let Some(page) = below.take() {
             way.push((page, 0));
         }
-        // A leaf table has none below.
+        // There are no tables below a leaf table.
         let is_leaf = way.len() == usize::from(level);
         let Some((page, next)) = way.last_mut() else { return };
         let (page, first) = (*page, if is_leaf { ENTRIES } else { usize::from(*next) });
@@ -559,7 +561,7 @@ fn collect<P: Platform>(walker: Walker<'_, P>, root: PhysAddr, level: u8, freed:
             Some((number, table)) => (*next, below) = (number as u16 + 1, Some(table)),
             None => {
                 way.pop();
-                // SAFETY: the entry that pointed here is gone, and no other mapping lay below it, so no CPU walks it.
+                // SAFETY: the entry that pointed here is cleared, and no other mapping lay below, so no CPU walks it.
                 unsafe { freed.push(walker, page) };
             }
         }
@@ -568,12 +570,12 @@ fn collect<P: Platform>(walker: Walker<'_, P>, root: PhysAddr, level: u8, freed:
 
 /// The contents of a table page that is in the table.
 pub(super) fn frame<'p, P: Platform>(walker: Walker<'p, P>, phys: PhysAddr) -> &'p Frame {
-    // SAFETY: only pages that are linked into this table get here. Where they are not kept, whoever walks one works on a
-    // mapping below it, and a page is unlinked only by the unmap of all that is mapped below; it is freed after that.
+    // SAFETY: only pages linked into this table are passed here. If pages are not kept, a CPU that walks a page works
+    // on a mapping below it. Such a page is unlinked only by the unmap of everything below it, and freed after that.
     unsafe { walker.platform().frame(phys) }
 }
 
-/// What is left to do of a physically contiguous run.
+/// The rest of a physically contiguous run.
 #[derive(Clone, Copy)]
 pub(super) struct Run {
     pub(super) pfn: u64,

@@ -1,11 +1,13 @@
 //! Leaves that mappings share (dynamic identity mapping, ATC'15, §4.1).
 //!
-//! Where the address of a page follows from the page and the rights, whoever maps it again finds it there. So its leaf counts
-//! its mappings, in bits that hardware ignores: the first map writes the leaf and the last unmap clears it. Nobody owns such an
-//! entry; leaf and count change together, by compare-exchange.
+//! If the address of a page follows from the page and the rights, every later map of the page finds it at that
+//! address. The leaf therefore counts its mappings, in bits that the hardware ignores. The first map writes the leaf
+//! and the last unmap clears it. No mapping owns such an entry: the leaf and its count change together, by
+//! compare-exchange.
 //!
-//! A run is counted page by page, and others may see it half counted. Whatever can be refused is looked for before the first
-//! count. What other CPUs do between that look and a count is found by the count, and then those before it are undone.
+//! A run is counted page by page, and other CPUs may see it partly counted. Every reason for a refusal is checked
+//! before the first page is counted. If another CPU changes a page between the check and the count, the count fails,
+//! and the counts before it are undone.
 
 use super::second_level::{Run, SecondLevelTable, TableRule, index};
 use super::walker::Walker;
@@ -14,49 +16,51 @@ use crate::entry::{ENTRIES, Entry, EntryValue, Rights, SHARES_MAX};
 use crate::error::{MapError, UnmapError};
 use crate::platform::{Platform, Step};
 
-/// Pages that are mapped at the same addresses for everybody who maps them with these rights.
+/// Pages whose addresses are the same in every mapping with these rights.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SharedRun {
     /// The addresses.
     pub range: IovaRange,
-    /// Number of the physical page behind the first.
+    /// The number of the first physical page.
     pub phys_pfn: u64,
-    /// What devices may do.
+    /// The rights of devices.
     pub rights: Rights,
 }
 
-/// What has come of a map.
+/// The result of a map.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Share {
-    /// Every page has a mapping more.
+    /// Every page has one more mapping.
     Counted,
-    /// A page has as many mappings as can be counted. Nothing has changed.
+    /// A page already has as many mappings as can be counted. Nothing has changed.
     Full,
-    /// The same, found when these pages had been counted. That was undone; but devices may have used them meanwhile, and others
-    /// may have left it to this mapping to invalidate them. So they must be invalidated before the map returns.
+    /// A page was found full after these pages had been counted. The counts were undone. But devices may have used
+    /// these pages meanwhile, and other unmaps may have relied on this mapping to invalidate them. They must
+    /// therefore be invalidated before the map returns.
     Undone(IovaRange),
 }
 
-/// What has come of an unmap.
+/// The result of an unmap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unshare {
-    /// Every page still has other mappings: nothing is to be invalidated.
+    /// Every page still has other mappings, so nothing has to be invalidated.
     Kept,
-    /// Of some pages this was the last mapping, and their leaves are gone.
+    /// For some pages this was the last mapping, and their leaves are cleared.
     Cleared,
-    /// This page had a mapping when it was looked at, and has none: somebody else unmaps what he has not mapped. The pages before
-    /// it, counted by then, have their counts again; where absent entries are cached, they are to be invalidated as after a map.
+    /// This page had a mapping when it was checked, and has none now: another driver has unmapped pages that it had
+    /// not mapped. The pages before it were already counted and have their counts back. If absent entries are cached,
+    /// they must be invalidated as after a map.
     Undone(Iova),
 }
 
-/// One mapping more, or one less.
+/// The direction of a count: one mapping more, or one less.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Count {
     Up,
     Down,
 }
 
-/// The parts of `range` that lie in one leaf table each.
+/// Splits `range` into parts that lie in one leaf table each.
 fn parts(range: IovaRange) -> impl Iterator<Item = IovaRange> {
     let mut next = range.first_pfn();
     core::iter::from_fn(move || {
@@ -74,7 +78,8 @@ impl SharedRun {
 }
 
 impl Count {
-    /// Counts a mapping of `leaf`. Returns how many there are now, or `None` where there are too many or none.
+    /// Counts a mapping of `leaf`. Returns the new number of mappings, or `None` if there are too many, or none to
+    /// subtract.
     fn apply(self, entry: &Entry, leaf: EntryValue) -> Option<u64> {
         match self {
             Self::Up => entry.count_up(leaf),
@@ -91,9 +96,9 @@ impl Count {
 }
 
 impl SecondLevelTable {
-    /// Counts a mapping of `run`, writing the leaves that are not there, and makes them visible. All leaves are of 4 KiB.
+    /// Adds a mapping of `run` to the counts, writes missing leaves, and makes them visible. All leaves are of 4 KiB.
     ///
-    /// A refused map leaves no translation that a device might have used (S6); table pages that it added stay, empty.
+    /// A refused map leaves no translation that a device might have used (S6). Table pages that it added stay, empty.
     ///
     /// # Errors
     /// [`MapError::NoMemory`], [`MapError::PhysicalRange`].
@@ -102,8 +107,8 @@ impl SecondLevelTable {
     /// Unless the table keeps its pages.
     ///
     /// # Safety
-    /// `walker` is the one that the table was made with; `run` is below what the table translates; its addresses are in
-    /// no mapping that is not shared, and all that share one of them mean the same memory and the same rights.
+    /// `walker` is the one that the table was made with. The table translates all of `run`. Its addresses are in no
+    /// mapping that is not shared, and all mappings that share one of them have the same memory and the same rights.
     pub unsafe fn share<P: Platform>(&self, walker: Walker<'_, P>, run: &SharedRun) -> Result<Share, MapError> {
         self.assert_kept();
         let phys = PhysAddr::from_pfn(run.phys_pfn);
@@ -127,7 +132,8 @@ impl SecondLevelTable {
         })
     }
 
-    /// Counts a mapping of `run` less, clearing the leaves that have none left, and makes that visible. No table page goes.
+    /// Subtracts a mapping of `run` from the counts, clears the leaves that have no mapping left, and makes that
+    /// visible. No table page is freed.
     ///
     /// # Errors
     /// [`UnmapError::NotMapped`] with the first page that has no mapping; nothing has changed then.
@@ -164,8 +170,9 @@ impl SecondLevelTable {
         assert!(self.rule() == TableRule::Kept, "the table of a shared page must not go while others walk it");
     }
 
-    /// Counts every page of `run`, the last part of which has the entries `last`, and makes visible what that writes or
-    /// clears. Returns whether a page has no mapping left, or the first page that could not be counted.
+    /// Counts every page of `run`, and makes visible what that writes or clears. `last` are the entries of the last
+    /// part of the run. Returns whether a page has no mapping left, or else, as an error, the first page that could
+    /// not be counted.
     fn count<P: Platform>(
         &self,
         walker: Walker<'_, P>,
@@ -184,8 +191,9 @@ impl SecondLevelTable {
             for (pfn, entry) in (part.first_pfn()..).zip(entries) {
                 cleared |= count.apply(entry, run.leaf(pfn)).ok_or(pfn)? == 0;
             }
-            // A map makes the leaf visible even where another CPU has written it: that one may not have come to it yet. Nor
-            // does it matter whose the count in memory is. An unmap that leaves all leaves there has nothing to show.
+            // A map makes the leaf visible even if another CPU has written it, because that CPU may not have made it
+            // visible yet. It does not matter whose count is in memory. An unmap that clears no leaf has nothing to
+            // make visible.
             if count == Count::Up || cleared {
                 walker.show(entries);
             }
@@ -194,32 +202,32 @@ impl SecondLevelTable {
         Ok(any_cleared)
     }
 
-    /// Takes back that the pages `counted` of `run` were counted, and makes that visible.
+    /// Undoes the counts of the pages `counted` of `run`, and makes that visible.
     fn undo<P: Platform>(&self, walker: Walker<'_, P>, run: &SharedRun, counted: IovaRange, count: Count) {
         for part in parts(counted) {
             let entries = self.entries_again(walker, part);
             for (pfn, entry) in (part.first_pfn()..).zip(entries) {
-                // Fails only where a wrong unmap has taken this very count, or others have filled it since: there is nothing to
-                // undo then.
+                // This fails only if a wrong unmap has taken this very count, or if others have filled it since. In
+                // both cases there is nothing to undo.
                 let _ = count.opposite().apply(entry, run.leaf(pfn));
             }
             walker.show(entries);
         }
     }
 
-    /// The entries of `part`, which lies in one leaf table, in tables that are added where they are missing.
+    /// The entries of `part`, which lies in one leaf table. Missing tables are added.
     fn entries_made<'p, P: Platform>(&self, walker: Walker<'p, P>, part: IovaRange) -> Result<&'p [Entry], MapError> {
         // A run of one page fills no large leaf.
         let (table, _) = self.descend(walker, &Run { pfn: part.first_pfn(), phys_pfn: 0, pages: 1 })?;
         Ok(entries_in(table, part))
     }
 
-    /// The entries of `part`, which lies in one leaf table, if there is one.
+    /// The entries of `part`, which lies in one leaf table, if that table exists.
     fn entries<'p, P: Platform>(&self, walker: Walker<'p, P>, part: IovaRange) -> Option<&'p [Entry]> {
         self.leaf_table(walker, part.first_pfn()).map(|table| entries_in(table, part))
     }
 
-    /// The entries of `part`, which have been walked to before.
+    /// The entries of `part`, whose table has been found before.
     fn entries_again<'p, P: Platform>(&self, walker: Walker<'p, P>, part: IovaRange) -> &'p [Entry] {
         self.entries(walker, part).expect("the table keeps its pages")
     }

@@ -1,4 +1,4 @@
-//! The host, for those who write what the walker of one unit reads.
+//! The host, as code sees it that writes table pages for the page walker of one unit.
 
 use super::freed::{FreedTables, release_page};
 use crate::address::PhysAddr;
@@ -8,7 +8,7 @@ use crate::platform::{Context, Lock, LockClass, Platform};
 use crate::proof::Proof;
 use crate::sync::{AtomicUsize, Ordering};
 
-/// A host, whether the walker of a unit snoops its caches, and where table pages come from.
+/// A host, whether the walker of a unit snoops its caches, and the source of table pages.
 pub struct Walker<'p, P: Platform> {
     platform: &'p P,
     coherent: bool,
@@ -24,13 +24,14 @@ impl<P: Platform> Clone for Walker<'_, P> {
 impl<P: Platform> Copy for Walker<'_, P> {}
 
 impl<'p, P: Platform> Walker<'p, P> {
-    /// The walker of a unit whose [capabilities](crate::iommu::Capabilities::coherent) say this. Table pages come from the host alone.
+    /// The walker of a unit with this [coherence](crate::iommu::Capabilities::coherent). Table pages come only from
+    /// the host.
     #[inline(always)]
     pub const fn new(platform: &'p P, coherent: bool) -> Self {
         Self { platform, coherent, reserve: None }
     }
 
-    /// The same with table pages of `reserve` as well.
+    /// The same walker, with table pages from `reserve` as well.
     #[inline(always)]
     pub(crate) const fn with_reserve(self, reserve: &'p TableReserve<P>) -> Self {
         Self { reserve: Some(reserve), ..self }
@@ -42,7 +43,7 @@ impl<'p, P: Platform> Walker<'p, P> {
         self.platform
     }
 
-    /// Whether it snoops.
+    /// Whether the walker snoops.
     #[inline(always)]
     pub const fn is_coherent(self) -> bool {
         self.coherent
@@ -54,7 +55,8 @@ impl<'p, P: Platform> Walker<'p, P> {
         self.platform.table_barrier(entries, self.coherent);
     }
 
-    /// A table page that the walker finds zeroed: one of the host, or of the reserve where the host has none or a lock is held.
+    /// Allocates a table page that the walker finds zeroed. It comes from the host, or from the reserve if the host
+    /// has none or if a lock is held.
     ///
     /// # Errors
     /// [`NoMemory`].
@@ -68,7 +70,7 @@ impl<'p, P: Platform> Walker<'p, P> {
         reserve.take(self.platform).ok_or(NoMemory)
     }
 
-    /// Table pages of the host side by side, see [`Platform::allocate_frames`].
+    /// Allocates contiguous table pages from the host, see [`Platform::allocate_frames`].
     ///
     /// # Errors
     /// [`NoMemory`].
@@ -79,7 +81,7 @@ impl<'p, P: Platform> Walker<'p, P> {
         }?;
         if !self.coherent {
             for page in 0..count as u64 {
-                // SAFETY: just lent, to this call.
+                // SAFETY: the page was just lent to this call.
                 self.show(unsafe { self.platform.frame(PhysAddr::from_pfn(first.pfn() + page)) });
             }
         }
@@ -87,17 +89,18 @@ impl<'p, P: Platform> Walker<'p, P> {
     }
 }
 
-/// Table pages that a domain keeps for maps that find none at the host.
+/// Table pages that a domain keeps for maps that get none from the host.
 pub(crate) struct TableReserve<P: Platform> {
     pages: P::Lock<FreedTables>,
-    /// How many there are. Written under the lock only, so plain stores suffice; read without it (Relaxed): a map that finds too few asks again
-    /// under the lock.
+    /// The number of pages. Written only under the lock, so plain stores suffice. Read without it (Relaxed): a map
+    /// that finds too few asks again under the lock.
     count: AtomicUsize,
-    /// How many there are to be when no map goes on. Relaxed: a number, and nothing else hangs on it.
+    /// The number of pages to keep when no map is in progress. Relaxed: it orders nothing else.
     wanted: AtomicUsize,
-    /// How many more maps that go on may take. Relaxed, too: a CPU that reads it too early gives back pages that another map then asks for again.
+    /// The number of further pages that maps in progress may take. Relaxed as well: a CPU that reads it too early
+    /// gives back pages that another map then has to request again.
     claimed: AtomicUsize,
-    /// Maps take pages from here only, for they hold a lock.
+    /// Maps take pages only from here, because they hold a lock.
     comes_first: bool,
 }
 
@@ -114,37 +117,38 @@ impl<P: Platform> TableReserve<P> {
         self.comes_first = true;
     }
 
-    /// From now on there are to be so many. [`fill`](Self::fill) has to follow.
+    /// Sets the number of pages to keep. A call of [`fill`](Self::fill) has to follow.
     pub(crate) fn want(&self, pages: usize) {
         self.wanted.store(pages, Ordering::Relaxed);
     }
 
-    /// A map may take so many, until it [ends](Self::end_claim): takes so many from the host at most, unless there are enough. Not to be
-    /// called with a lock held.
+    /// Lets a map take `pages` pages until it [ends its claim](Self::end_claim). If there are not enough, takes up to
+    /// this many from the host. The caller must not hold a lock.
     ///
     /// # Errors
-    /// [`NoMemory`] where there are fewer than maps may take; the claim stands all the same.
+    /// [`NoMemory`] if there are fewer pages than maps may take. The claim stands all the same.
     pub(crate) fn claim(&self, walker: Walker<'_, P>, pages: usize) -> Result<(), NoMemory> {
         let claimed = self.claimed.fetch_add(pages, Ordering::Relaxed) + pages;
         let filled = self.fill(walker, Context::Atomic, pages);
         if self.count.load(Ordering::Relaxed) >= claimed { Ok(()) } else { filled }
     }
 
-    /// A map that has claimed so many is over.
+    /// Ends the claim of a map on `pages` pages.
     pub(crate) fn end_claim(&self, pages: usize) {
         self.claimed.fetch_sub(pages, Ordering::Relaxed);
     }
 
-    /// Takes pages from the host, so many at most, until there are as many as are wanted and claimed. Not to be called with a lock held.
+    /// Takes pages from the host, at most `at_most`, until there are as many as are wanted and claimed. The caller
+    /// must not hold a lock.
     ///
     /// # Errors
-    /// [`NoMemory`]; those that the host had stay.
+    /// [`NoMemory`]; the pages that the host had are kept.
     pub(crate) fn fill(&self, walker: Walker<'_, P>, context: Context, at_most: usize) -> Result<(), NoMemory> {
         let mut taken = 0;
         while taken < at_most && self.count.load(Ordering::Relaxed) < self.due() {
             let frame = walker.allocate_frames(context, 1)?;
             self.with(|pages| {
-                // SAFETY: just lent, so no entry points to it and no CPU walks it.
+                // SAFETY: the page was just lent, so no entry points to it and no CPU walks it.
                 unsafe { pages.push_new(walker.platform, frame) };
             });
             taken += 1;
@@ -152,17 +156,17 @@ impl<P: Platform> TableReserve<P> {
         Ok(())
     }
 
-    /// How many there are to be now.
+    /// The number of pages that there should be now.
     fn due(&self) -> usize {
         self.wanted.load(Ordering::Relaxed).saturating_add(self.claimed.load(Ordering::Relaxed))
     }
 
-    /// Gives the host back what is more than wanted, claimed and `more`.
+    /// Gives back to the host the pages beyond those wanted, those claimed and `more`.
     pub(crate) fn trim(&self, platform: &P, more: usize) {
         while self.count.load(Ordering::Relaxed) > self.due().saturating_add(more)
             && let Some(frame) = self.take(platform)
         {
-            // SAFETY: taken, and in no table.
+            // SAFETY: the page was taken from the reserve, and is in no table.
             unsafe { release_page(platform, frame, &Proof::never_visible()) };
         }
     }

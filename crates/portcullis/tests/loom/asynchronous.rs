@@ -1,4 +1,4 @@
-//! Invalidations that nobody waits for, with room for one of them: the next unmap waits for it.
+//! Invalidations that no CPU waits for, with room for one of them: the next unmap waits for it.
 
 use super::{Bench, check_with};
 use crate::raw_face::RawFace;
@@ -9,8 +9,9 @@ use portcullis::platform::fake::run_on;
 use portcullis::{Access, Iova, PAGE_SIZE, PhysAddr, Protection};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// One CPU unmaps, and unmaps again, which takes the first address out of the queue; the other maps, perhaps there; and the
-/// device uses the first mapping all the while. It may still reach it after the unmap, but never through the new one (S3).
+/// One CPU unmaps twice, and its second unmap takes the first address out of the queue. The other CPU maps, perhaps
+/// at that address. Meanwhile the device uses the first mapping. It may still reach it after the unmap, but never
+/// through the new mapping (S3).
 #[test]
 fn an_address_is_back_when_the_hardware_is_done() {
     static REUSED: AtomicUsize = AtomicUsize::new(0);
@@ -40,8 +41,8 @@ fn an_address_is_back_when_the_hardware_is_done() {
     assert!(STALE.load(Ordering::Relaxed) > 0, "the device still reaches the old mapping in some");
 }
 
-/// Three pages, all in use: a map finds no room, and waits for what another CPU unmaps, where that comes first. What it is
-/// given is nobody else's, and the device has lost it.
+/// Three pages are all in use. A map finds no room, and waits for an address that another CPU unmaps, if that unmap
+/// comes first. The address that it gets has no other mapping, and the device has lost the old one.
 #[test]
 fn a_full_space_beside_an_unmap() {
     static WAITED: AtomicUsize = AtomicUsize::new(0);
@@ -63,13 +64,13 @@ fn a_full_space_beside_an_unmap() {
         unmapped.join().unwrap();
         let usage = bench.domain.usage();
         assert_eq!((usage.queued_unmaps, usage.live_ranges), (usize::from(new.is_err()), 3));
-        assert_eq!(bench.domain.due_us().is_some(), new.is_err(), "what waits is due some time, and nothing else");
+        assert_eq!(bench.domain.due_us().is_some(), new.is_err(), "a tick is due exactly if an unmap waits");
         bench.close();
     });
     assert!(WAITED.load(Ordering::Relaxed) > 0, "in some interleavings the unmap comes first");
 }
 
-/// The timer asks about what is queued while another CPU unmaps and waits for room. Each address is back once.
+/// The timer asks about the queue while another CPU unmaps and waits for room. Each address comes back once.
 #[test]
 fn the_timer_beside_unmaps_on_another_cpu() {
     static LEFT: AtomicUsize = AtomicUsize::new(0);
@@ -89,7 +90,7 @@ fn the_timer_beside_unmaps_on_another_cpu() {
         ticked.join().unwrap().expect("the hardware answers");
         let queued = bench.domain.usage().queued_unmaps;
         LEFT.fetch_add(queued, Ordering::Relaxed);
-        assert_eq!(queued > 0, bench.domain.due_us().is_some(), "what waits is due some time, and nothing else");
+        assert_eq!(queued > 0, bench.domain.due_us().is_some(), "a tick is due exactly if an unmap waits");
         bench.host.advance_us(QUEUE_TIMEOUT_US);
         bench.domain.tick().expect("the hardware answers");
         let usage = bench.domain.usage();

@@ -1,5 +1,5 @@
-//! Chunks of two pages in tables of four: pages that come back while their chunk is left, tables that go while a CPU walks
-//! them by mistake, and flushes beside late unmaps.
+//! Chunks of two pages in tables of four. Pages come back while a stream leaves their chunk, tables leave while a CPU
+//! walks them by mistake, and flushes run beside late unmaps.
 
 use super::{Bench, DEVICE, check_with};
 use crate::raw_face::RawFace;
@@ -20,14 +20,14 @@ use std::sync::{Arc, Mutex};
 
 /// Pages of a table that are handed out.
 const TABLE: u64 = 4;
-/// Addresses of so many bits are room for four tables.
+/// Addresses of this many bits have room for four tables.
 const ADDRESS_BITS: u8 = 24;
 /// How long an unmap may wait for its flush.
 const WINDOW_US: u64 = 500;
 
 type Chunked = Bench<Portcullis>;
 
-/// On the second CPU.
+/// Makes a domain on the second CPU.
 fn bench(protection: Protection) -> Chunked {
     run_on(1);
     Bench::with_width(protection, ADDRESS_BITS)
@@ -44,7 +44,7 @@ fn beside<T: 'static>(second: impl FnOnce() -> T + 'static, first: impl FnOnce()
     second.join().unwrap()
 }
 
-/// Maps so many single pages, from physical page `pfn` on.
+/// Maps `PAGES` single pages, from physical page `pfn` on.
 fn map_pages<const PAGES: usize>(bench: &Chunked, pfn: u64) -> [Iova; PAGES] {
     core::array::from_fn(|page| bench.map(pfn + page as u64, 1))
 }
@@ -53,14 +53,14 @@ fn unmap_pages(bench: &Chunked, pages: &[Iova]) {
     pages.iter().for_each(|page| bench.unmap(*page, 1).expect("mapped"));
 }
 
-/// Lets as long pass as tables are kept that nobody needs.
+/// Lets pass as much time as unused tables are kept, and ticks.
 fn tick_after_a_period(bench: &Chunked) {
     bench.host.advance_us(TABLE_IDLE_US);
     bench.domain.tick().expect("the hardware answers");
 }
 
-/// The last page of a table comes back on another CPU while its stream is at the end of its chunk: the table is filled again,
-/// or another is begun, and in no case is the page handed out that the device may still reach.
+/// The last page of a table comes back on another CPU while its stream is at the end of its chunk. Either the table
+/// is filled again, or another is begun. In no case is a page handed out that the device may still reach.
 #[test]
 fn a_remote_free_beside_the_end_of_a_chunk() {
     static REUSED: AtomicUsize = AtomicUsize::new(0);
@@ -84,7 +84,8 @@ fn a_remote_free_beside_the_end_of_a_chunk() {
     assert!(ANOTHER.load(Ordering::Relaxed) > 0, "the map comes first in some");
 }
 
-/// The same where the stream leaves a page of its chunk that it has no use for: the table is spent when both are.
+/// Does the same when the stream leaves one page of its chunk unused: the table is spent when both the free and the
+/// rest are.
 #[test]
 fn a_remote_free_beside_a_rest_that_is_left() {
     static REUSED: AtomicUsize = AtomicUsize::new(0);
@@ -106,7 +107,7 @@ fn a_remote_free_beside_a_rest_that_is_left() {
     assert!(ANOTHER.load(Ordering::Relaxed) > 0, "the map comes first in some");
 }
 
-/// Two CPUs serve one ring, whose chunk has one page left: each gets a page, and one of them sees to the next chunk.
+/// Two CPUs serve one ring, whose chunk has one page left. Each gets a page, and one of them provides the next chunk.
 #[test]
 fn two_cpus_at_the_end_of_a_chunk() {
     check_with(Some(2), || {
@@ -127,7 +128,8 @@ fn two_cpus_at_the_end_of_a_chunk() {
         assert!(mapped.iter().all(|(iova, pfn)| bench.reach(*iova) == Some(*pfn)), "S3: {mapped:?}");
         unmap_pages(&bench, &mapped.map(|(iova, _)| iova));
         assert_eq!(bench.domain.usage().live_ranges, 0);
-        // The stream goes on, so that no table is left in which its chunk is: but for the one that it is in, all leave.
+        // The stream continues, so that its chunk lies in none of the earlier tables: all tables leave except the one
+        // that it is in.
         let more: [_; 2 * TABLE as usize] = core::array::from_fn(|page| map(&bench, 40 + page as u64));
         unmap_pages(&bench, &more);
         (0..3).for_each(|_| tick_after_a_period(&bench));
@@ -136,8 +138,8 @@ fn two_cpus_at_the_end_of_a_chunk() {
     });
 }
 
-/// One CPU flushes when the time has come, and the other unmaps what is left of the chunk: nothing is handed out before its
-/// flush, and nothing waits for longer than it may.
+/// One CPU flushes when the time has come, and the other unmaps the rest of the chunk. No page is handed out before
+/// its flush, and no unmap waits longer than it may.
 #[test]
 fn a_deadline_beside_a_late_unmap() {
     static REUSED: AtomicUsize = AtomicUsize::new(0);
@@ -154,7 +156,7 @@ fn a_deadline_beside_a_late_unmap() {
         let other = bench.clone();
         let unmap_and_map = move || {
             other.unmap(late, 1).expect("mapped");
-            // Two switches that loom, which counts them, does not find worth a try by itself.
+            // This yields for two context switches that loom, which counts switches, would not try by itself.
             thread::yield_now();
             other.map(20, 1)
         };
@@ -183,9 +185,9 @@ fn a_deadline_beside_a_late_unmap() {
     assert!(QUEUED.load(Ordering::Relaxed) > 0, "the late unmap waits in some");
 }
 
-/// Two CPUs unmap, and flush what lies around all that waits: each serves what the other has queued, but only if that was
-/// queued before its flush began. `late` is done by the second with the page that the first unmaps, `map` by the first then.
-/// Returns how often that page was handed out again.
+/// Two CPUs unmap, and flush the range around everything that waits. Each serves the unmaps that the other has
+/// queued, but only those queued before its flush began. The second CPU then runs `late` with the page that the first
+/// unmaps, and the first runs `map`. Returns how often that page was handed out again.
 fn two_flushes(late: fn(&Chunked, Iova), map: fn(&Chunked) -> Iova) -> usize {
     let reused = Arc::new(AtomicUsize::new(0));
     let count = reused.clone();
@@ -197,9 +199,9 @@ fn two_flushes(late: fn(&Chunked, Iova), map: fn(&Chunked) -> Iova) -> usize {
         unmap_pages(&bench, &others);
         bench.host.advance_us(WINDOW_US);
         bench.domain.tick().expect("the hardware answers");
-        // After that flush, which took its neighbours out.
+        // The device comes after that flush, which invalidated the neighbours of the page.
         assert_eq!(bench.reach(gone), Some(10));
-        // One waits on either CPU, so that the second to come is one too many.
+        // One unmap waits on each CPU, so that the second one to come is one too many.
         run_on(1);
         unmap_pages(&bench, &[first]);
         run_on(0);
@@ -207,7 +209,7 @@ fn two_flushes(late: fn(&Chunked, Iova), map: fn(&Chunked) -> Iova) -> usize {
         let other = bench.clone();
         let new = Cell::new(None);
         let unmap_two = move || {
-            // The second joins the first, and may find that a flush has closed their run.
+            // The second unmap joins the first, and may find that a flush has closed their run.
             unmap_pages(&other, &[second, third]);
             late(&other, gone);
         };
@@ -223,7 +225,7 @@ fn two_flushes(late: fn(&Chunked, Iova), map: fn(&Chunked) -> Iova) -> usize {
     reused.load(Ordering::Relaxed)
 }
 
-/// The flush that ends first serves what both look after, and takes it out itself.
+/// The flush that ends first serves the unmap for which both are responsible, and invalidates it itself.
 #[test]
 fn two_flushes_of_one_unmap() {
     let reused = two_flushes(|_, _| (), |bench| bench.map(30, 1));
@@ -237,7 +239,7 @@ fn a_flush_beside_an_unmap() {
     let late = |bench: &Chunked, gone| {
         STILL_THERE.fetch_add(usize::from(bench.reach(gone).is_some()), Ordering::Relaxed);
     };
-    // It may use the new mapping as well, so the address may be cached by now.
+    // The device may use the new mapping as well, so the address may be cached by now.
     let map =
         |bench: &Chunked| bench.domain.raw_map(PhysAddr::from_pfn(30), PAGE_SIZE, Access::DeviceWrites).expect("room");
     let reused = two_flushes(late, map);
@@ -245,7 +247,7 @@ fn a_flush_beside_an_unmap() {
     assert!(STILL_THERE.load(Ordering::Relaxed) > 0, "the device came before the unmap in some");
 }
 
-/// A table that nothing is in leaves while another CPU needs one: that one gets it before it goes, or another.
+/// An empty table leaves while another CPU needs one. That CPU gets it before it leaves, or gets another.
 #[test]
 fn a_map_beside_a_tick_that_takes_a_table_out() {
     static REUSED: AtomicUsize = AtomicUsize::new(0);
@@ -256,7 +258,7 @@ fn a_map_beside_a_tick_that_takes_a_table_out() {
         assert_eq!(bench.reach(gone), Some(10));
         bench.unmap(gone, TABLE).expect("mapped");
         let pages = bench.domain.usage().table_pages;
-        // It is found to be empty.
+        // This tick finds the table empty.
         tick_after_a_period(&bench);
         let other = bench.clone();
         let new = beside(move || other.map(20, 1), || tick_after_a_period(&bench));
@@ -274,7 +276,8 @@ fn a_map_beside_a_tick_that_takes_a_table_out() {
     assert!(ANOTHER.load(Ordering::Relaxed) > 0, "the table leaves first in some");
 }
 
-/// Two CPUs need a table at the same moment, and each adds one: their chunks come from the same one, and the other goes back.
+/// Two CPUs need a table at the same moment, and each adds one. Both chunks come from one of them, and the other goes
+/// back.
 #[test]
 fn two_cpus_that_need_a_table() {
     static ONE: AtomicUsize = AtomicUsize::new(0);
@@ -286,7 +289,7 @@ fn two_cpus_that_need_a_table() {
         let first = first.get().expect("it has ended");
         assert_eq!([first, second].map(|iova| bench.reach(iova)), [Some(30), Some(20)], "S3");
         match bench.domain.usage().table_pages {
-            // The root and a directory, and what was added.
+            // The root, a directory, and the tables that were added.
             3 => &ONE,
             4 => &TWO,
             pages => panic!("{pages} table pages"),
@@ -302,13 +305,14 @@ fn two_cpus_that_need_a_table() {
     assert!(TWO.load(Ordering::Relaxed) > 0, "in some both add one");
 }
 
-/// The same where there is memory for one: whoever is refused has lost nothing, and there is room for as many tables as before.
+/// Does the same with memory for only one table. A refused CPU has lost nothing, and there is room for as many tables
+/// as before.
 #[test]
 fn two_cpus_that_need_a_table_and_memory_for_one() {
     static REFUSED: AtomicUsize = AtomicUsize::new(0);
     check_with(Some(2), || {
         let bench = bench(Protection::Strict);
-        // In the lower half, with a directory for both.
+        // This maps in the lower half, below the directory that both share.
         let below = bench.map(10, TABLE + 1);
         bench.host.limit_frames(1);
         let map = |bench: &Chunked, pfn| bench.domain.raw_map(PhysAddr::from_pfn(pfn), PAGE_SIZE, Access::DeviceWrites);
@@ -332,11 +336,11 @@ fn two_cpus_that_need_a_table_and_memory_for_one() {
     assert!(REFUSED.load(Ordering::Relaxed) > 0, "both need it at the same moment in some interleavings");
 }
 
-/// A host that keeps the table pages it gets back, with a mapping of a page in them that nobody has made: who still walks one
-/// finds it.
+/// A host that keeps the table pages it gets back, and writes into them a mapping of one page that was never made. A
+/// CPU that still walks such a page finds that mapping.
 struct Poisoning {
     host: &'static FakeHost,
-    /// Keeps no account of walks, and says of all that they are over.
+    /// Whether the host ignores walks, and reports that all of them are over.
     hasty: bool,
     freed: Mutex<Vec<PhysAddr>>,
 }
@@ -345,17 +349,17 @@ struct Poisoning {
 const POISON: u64 = 1 << 53 | 3;
 
 impl Poisoning {
-    /// Really gives the pages back.
+    /// Gives the pages back to the fake.
     fn empty(&self) {
         for frame in self.freed.lock().unwrap().drain(..) {
-            // SAFETY: back from the domain, which has ended.
+            // SAFETY: the page came back from the domain, which has ended.
             unsafe { self.host.free_frame(frame) };
         }
     }
 }
 
-// SAFETY: forwards to the fake, which keeps the promises, and keeps pages for longer. A hasty one breaks them, without harm: no
-// page is used by anybody else.
+// SAFETY: it forwards to the fake, which keeps the promises, and only keeps pages for longer. A hasty host breaks
+// them, but without harm: no page is used again.
 unsafe impl Platform for Poisoning {
     type Lock<T: Send> = <FakeHost as Platform>::Lock<T>;
     type CpuWords = WordLines;
@@ -382,7 +386,7 @@ unsafe impl Platform for Poisoning {
     }
 
     unsafe fn free_frame(&self, frame: PhysAddr) {
-        // SAFETY: not given back to the fake before `empty`.
+        // SAFETY: the page is not given back to the fake before `empty`.
         let contents = unsafe { self.host.frame(frame) };
         contents[0].store_bits(POISON);
         self.freed.lock().unwrap().push(frame);
@@ -397,7 +401,7 @@ unsafe impl Platform for Poisoning {
     }
 
     fn walk<R>(&self, walk: impl FnOnce() -> R) -> R {
-        // The fake's account is behind a lock, which would order more than a walk of a real host does.
+        // The fake records walks under a lock, which would order more than a walk on a real host does.
         if self.hasty { walk() } else { self.host.walk(walk) }
     }
 
@@ -418,7 +422,7 @@ unsafe impl Platform for Poisoning {
     }
 }
 
-/// Through which a device reaches nothing yet, over a host that keeps what it gets back.
+/// A domain through which no device has reached anything yet, over a host that keeps the pages it gets back.
 type Bare = Domain<Portcullis, &'static Poisoning, &'static FakeIommu<'static>>;
 
 /// A domain with a mapping of a whole table.
@@ -434,7 +438,7 @@ fn mapped_table(hasty: bool) -> (&'static Poisoning, Arc<Bare>, Iova) {
     (platform, Arc::new(domain), mapped)
 }
 
-/// Lets as long pass as tables are kept that are not needed.
+/// Lets pass as much time as unused tables are kept, and ticks.
 fn tick_bare_after_a_period(platform: &Poisoning, domain: &Bare) {
     platform.host.advance_us(TABLE_IDLE_US);
     domain.tick().expect("the hardware answers");
@@ -446,8 +450,8 @@ fn close_bare(platform: &Poisoning, domain: Arc<Bare>) {
     assert_eq!(platform.host.frames_lent(), 0);
 }
 
-/// S7: a table goes that is unmapped while the last sweep begins. Either the unmap sees that this sweep is no longer due, and
-/// schedules another, or the sweep sees that the unmap has relied on it.
+/// S7: a table is unmapped while the last sweep begins, and must still leave. Either the unmap sees that this sweep
+/// is no longer due, and schedules another, or the sweep sees that the unmap relied on it.
 #[test]
 fn an_unmap_beside_the_last_sweep() {
     static THAT: AtomicUsize = AtomicUsize::new(0);
@@ -455,7 +459,7 @@ fn an_unmap_beside_the_last_sweep() {
     check_with(Some(3), || {
         let (platform, domain, gone) = mapped_table(true);
         let pages = domain.usage().table_pages;
-        // Nothing is spent: after this one more sweep is due, and then none until an unmap asks for it.
+        // No table is spent. After this one more sweep is due, and then none until an unmap schedules one.
         tick_bare_after_a_period(platform, &domain);
         let other = domain.clone();
         let unmap = move || other.unmap_raw(gone, TABLE * PAGE_SIZE).expect("mapped");
@@ -464,10 +468,10 @@ fn an_unmap_beside_the_last_sweep() {
         while domain.due_us().is_some() {
             tick_bare_after_a_period(platform, &domain);
             ticks += 1;
-            assert!(ticks < 10, "it comes to rest");
+            assert!(ticks < 10, "the ticks end");
         }
         assert_eq!(domain.usage().table_pages, pages - 1, "S7: the table is still there");
-        // One takes the table out, and one gives it back.
+        // One tick takes the table out, and one gives it back.
         let seen = if ticks == 2 { &THAT } else { &ANOTHER };
         seen.fetch_add(1, Ordering::Relaxed);
         close_bare(platform, domain);
@@ -476,21 +480,20 @@ fn an_unmap_beside_the_last_sweep() {
     assert!(ANOTHER.load(Ordering::Relaxed) > 0, "another is scheduled in some");
 }
 
-/// Of all interleavings of a wrong unmap with the ticks that give a table back, in how many it has found something, and in how
-/// many the table went back.
+/// Runs a wrong unmap beside the ticks that give a table back. Returns in how many interleavings the unmap found a
+/// mapping, and in how many the table went back.
 fn walk_beside_reclaim(hasty: bool) -> (usize, usize) {
     let counts: &'static [AtomicUsize; 2] = Box::leak(Box::default());
     check_with(Some(3), move || {
         let (platform, domain, gone) = mapped_table(hasty);
         domain.unmap_raw(gone, TABLE * PAGE_SIZE).expect("mapped");
-        // The table is found to be empty, and leaves.
         let pages = domain.usage().table_pages;
         let other = domain.clone();
         let wrong = thread::spawn(move || {
             run_on(1);
             other.unmap_raw(gone, PAGE_SIZE).is_ok()
         });
-        // It is found to be empty, taken out, and given back.
+        // The ticks find the table empty, take it out, and give it back.
         (0..3).for_each(|_| tick_bare_after_a_period(platform, &domain));
         counts[0].fetch_add(usize::from(wrong.join().unwrap()), Ordering::Relaxed);
         counts[1].fetch_add(platform.freed.lock().unwrap().len(), Ordering::Relaxed);
@@ -501,7 +504,7 @@ fn walk_beside_reclaim(hasty: bool) -> (usize, usize) {
     (found, freed)
 }
 
-/// A table page goes back to the host when nobody walks it.
+/// A table page goes back to the host when no CPU walks it.
 #[test]
 fn reclaim_of_a_table_beside_a_walk() {
     let (found, freed) = walk_beside_reclaim(false);
@@ -509,7 +512,7 @@ fn reclaim_of_a_table_beside_a_walk() {
     assert!(freed > 0, "the table goes back in some interleavings");
 }
 
-/// The model can fail.
+/// Planted: a host that frees too early must be found.
 #[test]
 fn planted_a_table_that_is_freed_in_haste() {
     let (found, freed) = walk_beside_reclaim(true);

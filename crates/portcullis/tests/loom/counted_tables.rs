@@ -1,12 +1,13 @@
-//! Table pages that are freed when they are empty, while others map where they were.
+//! Table pages that are freed when they are empty, while other CPUs map in their place.
 
 use super::{Bench, check};
 use portcullis::designs::FreeBsd;
 use portcullis::{Invalidation, Protection};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// One CPU unmaps the only page of a leaf table, so that the table goes, and its directory with it; the other maps there. The
-/// device, which knows the old tables, must find the new page as soon as its map has returned, and no freed table ever.
+/// One CPU unmaps the only page of a leaf table, so that the table is freed, and its directory with it. The other CPU
+/// maps there. The device, which knows the old tables, must find the new page as soon as its map has returned, and
+/// must never walk a freed table.
 #[test]
 fn a_map_beside_the_last_unmap_of_a_table() {
     static INVALIDATED: AtomicUsize = AtomicUsize::new(0);
@@ -28,7 +29,7 @@ fn a_map_beside_the_last_unmap_of_a_table() {
             let invalidated = bench.iommu.take_commands().iter().any(is_maps);
             (if invalidated { &INVALIDATED } else { &NOT_INVALIDATED }).fetch_add(1, Ordering::Relaxed);
         }
-        // The root, a directory and a leaf table; and what is kept at hand for the next map.
+        // The root, a directory and a leaf table, and the pages kept ready for the next map.
         let (tables, lent) = (bench.domain.usage().table_pages, bench.host.frames_lent());
         assert_eq!(tables, 3);
         assert!((tables..=tables + bench.domain.tables_max(1)).contains(&lent), "{lent} lent");
@@ -38,7 +39,8 @@ fn a_map_beside_the_last_unmap_of_a_table() {
     assert!(NOT_INVALIDATED.load(Ordering::Relaxed) > 0, "in some it need not");
 }
 
-/// A device that walks while the last page of a table goes: let through or not, but never into a table that was freed (S4).
+/// A device walks while the last page of a table is unmapped. It may be let through or not, but it must never walk a
+/// table that was freed (S4).
 #[test]
 fn a_device_beside_the_last_unmap_of_a_table() {
     static LET_THROUGH: AtomicUsize = AtomicUsize::new(0);

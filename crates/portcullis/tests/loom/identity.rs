@@ -1,5 +1,5 @@
-//! Pages that mappings share: no count is lost, the last unmap and no other invalidates, and whoever is left reaches his page.
-//! Two mappings of a page are as many as can be counted here.
+//! Pages that mappings share: no count is lost, only the last unmap invalidates, and the remaining mappings reach
+//! their pages. At most two mappings of a page can be counted here.
 
 use super::{Bench, check};
 use crate::raw_face::RawFace;
@@ -12,12 +12,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 type Shared = Bench<Identity>;
 
-/// Where a page is mapped for writes in a region of its own.
+/// The address at which a page is mapped for writes, in the region of these rights.
 fn own(pfn: u64) -> Iova {
     Iova::from_pfn(1 << 19 | pfn)
 }
 
-/// Maps `pages` pages from physical page `pfn` on. They may be cached: what is cached leads to the same memory.
+/// Maps `pages` pages from physical page `pfn` on. They may already be cached, because a cached translation leads to
+/// the same memory.
 fn map(bench: &Shared, pfn: u64, pages: u64) -> Iova {
     bench.domain.raw_map(PhysAddr::from_pfn(pfn), pages * PAGE_SIZE, Access::DeviceWrites).expect("room")
 }
@@ -26,7 +27,8 @@ fn is_refused(result: Result<(), RawUnmapError>) -> bool {
     matches!(result, Err(RawUnmapError::Refused(_)))
 }
 
-/// One CPU unmaps what the other maps: the second mapping reaches the page, whoever came first, and its unmap is the last.
+/// One CPU unmaps a page that the other maps. The second mapping reaches the page in either order, and its unmap is
+/// the last.
 #[test]
 fn a_map_beside_an_unmap_of_the_same_page() {
     static KEPT: AtomicUsize = AtomicUsize::new(0);
@@ -55,7 +57,8 @@ fn a_map_beside_an_unmap_of_the_same_page() {
     assert!(KEPT.load(Ordering::Relaxed) > 0 && CLEARED.load(Ordering::Relaxed) > 0, "the map comes first, or last");
 }
 
-/// Both CPUs unmap a mapping of the same page: exactly one of them has it invalidated, and then the device has lost it.
+/// Both CPUs unmap a mapping of the same page. Exactly one of them invalidates it, and the device has lost it
+/// afterwards.
 #[test]
 fn two_unmaps_of_a_page_invalidate_once() {
     check(|| {
@@ -71,7 +74,8 @@ fn two_unmaps_of_a_page_invalidate_once() {
     });
 }
 
-/// Both CPUs map a page that nobody has mapped, and its tables with it: two mappings, of which each can go.
+/// Both CPUs map a page that is not yet mapped, and add its tables. This makes two mappings, each of which can be
+/// unmapped.
 #[test]
 fn two_maps_of_a_page_are_two() {
     check(|| {
@@ -93,7 +97,7 @@ fn two_maps_of_a_page_are_two() {
     });
 }
 
-/// A device uses a page while the last but one of its mappings goes, and then the last.
+/// A device uses a page while the last mapping but one is unmapped, and then the last.
 #[test]
 fn a_device_beside_two_unmaps() {
     static LET_THROUGH: AtomicUsize = AtomicUsize::new(0);
@@ -112,8 +116,9 @@ fn a_device_beside_two_unmaps() {
     assert!(LET_THROUGH.load(Ordering::Relaxed) > 0, "the device came first in some interleavings");
 }
 
-/// A map of two pages races with one that takes the last room of the second page, and then unmaps the first. Where the map has
-/// to go elsewhere it may have kept the first page from being invalidated; then it does that itself (S2).
+/// A map of two pages races with another CPU, which takes the last count of the second page and then unmaps the
+/// first. If the map has to use other addresses, it may have kept the first page from being invalidated. It then
+/// invalidates the page itself (S2).
 #[test]
 fn a_map_that_finds_no_room_half_way() {
     static ELSEWHERE: AtomicUsize = AtomicUsize::new(0);
@@ -148,8 +153,8 @@ fn a_map_that_finds_no_room_half_way() {
     assert_eq!(seen, (true, true), "in some interleavings it goes elsewhere, in some of these after it has counted");
 }
 
-/// Two CPUs unmap the same mapping of two pages, the first of which is another's too: a driver's mistake that is found where the
-/// second page is gone. One is refused, and the other mapping reaches its page.
+/// Two CPUs unmap the same mapping of two pages, the first of which has another mapping too. This driver error is
+/// found because the second page is gone. One unmap is refused, and the other mapping still reaches its page.
 #[test]
 fn of_two_unmaps_of_one_mapping_one_succeeds() {
     for shared in [false, true] {

@@ -1,4 +1,4 @@
-//! An unmap that leaves everything as it is, and a map that invalidates what it was given.
+//! An unmap that leaves the translation as it is, and a map that invalidates the address that it was given.
 
 use super::{Bench, check};
 use crate::raw_face::RawFace;
@@ -8,15 +8,15 @@ use portcullis::platform::fake::run_on;
 use portcullis::{Access, Iova, PAGE_SIZE, PhysAddr, Protection};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Maps physical page `pfn`. A device that uses the address by then may have cached what is right.
+/// Maps physical page `pfn`. If a device already uses the address, it may have cached the right translation.
 fn map(bench: &Bench<Solaris>, pfn: u64) -> Iova {
     let iova = bench.domain.raw_map(PhysAddr::from_pfn(pfn), PAGE_SIZE, Access::DeviceWrites).expect("room");
     assert_eq!(bench.reach(iova), Some(pfn), "S3: the old page is reached through {iova}");
     iova
 }
 
-/// One CPU gives an address back while another maps with it and the device uses it all the time. When the map has returned, the
-/// device no longer reaches the old page.
+/// One CPU gives an address back while another maps with it, and the device uses the address all the time. When the
+/// map has returned, the device no longer reaches the old page.
 #[test]
 fn a_device_beside_an_unmap_and_a_map() {
     static REUSED: AtomicUsize = AtomicUsize::new(0);
@@ -54,7 +54,8 @@ fn a_device_beside_an_unmap_and_a_map() {
     );
 }
 
-/// Both CPUs map while one of them has just given an address back: one gets it, and each leads to its own page.
+/// Both CPUs map while one of them has just given an address back. One of them gets it, and each address leads to its
+/// own page.
 #[test]
 fn two_maps_beside_an_unmap() {
     static REUSED: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];

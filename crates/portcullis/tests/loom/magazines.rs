@@ -1,4 +1,5 @@
-//! Magazines of one address and depots of one magazine: every second free goes to the depot, and every third to the tree.
+//! Magazines of one address and depots of one magazine: every second free goes to the depot, and every third to the
+//! tree.
 
 use super::{Bench, check_with};
 use loom::thread;
@@ -61,7 +62,7 @@ fn two_cpus_exchange_magazines() {
     });
 }
 
-/// Claims are made by the table: of two unmaps, one of them with a wrong length too, the right one succeeds.
+/// Claims are made by the table. Of two unmaps one succeeds, and an unmap with a wrong length beside them does not.
 #[test]
 fn of_two_claims_one_succeeds() {
     check_with(None, || {
@@ -79,7 +80,8 @@ fn of_two_claims_one_succeeds() {
     });
 }
 
-/// A wrong length meets a mapping that is being made, beside a neighbour that ends where it would. It claims neither.
+/// An unmap with a wrong length meets a mapping that is being made, beside a neighbour that ends where the unmap
+/// would end. It claims neither.
 #[test]
 fn a_mapping_half_made_is_not_claimed() {
     check_with(Some(3), || {
@@ -96,14 +98,14 @@ fn a_mapping_half_made_is_not_claimed() {
     });
 }
 
-/// Between the look at a mapping and its claim another CPU unmaps it, and maps the same page at the same address with another
-/// length. The claim is given back, and that mapping is whole.
+/// Between the check of a mapping and its claim, another CPU unmaps it, and maps the same page at the same address
+/// with another length. The claim is given back, and the new mapping stays whole.
 #[test]
 fn a_claim_of_what_was_mapped_anew_is_given_back() {
     static REFUSED: AtomicUsize = AtomicUsize::new(0);
     check_with(Some(3), || {
         let bench = Bench::<Magazine>::new(Protection::Strict);
-        // Three pages and four are of one size, so they get one address.
+        // Three pages and four pages have the same size class, so they get the same address.
         let old = bench.map(10, 3);
         let other = bench.clone();
         let stale = thread::spawn(move || other.unmap(old, 3));

@@ -33,7 +33,7 @@ use portcullis::{
     RawUnmapError, SourceId, UnmapError,
 };
 use raw_face::RawFace;
-// Not loom's: the models are about what lies inside.
+// These are not loom's types: the models test what lies inside the library.
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -44,7 +44,7 @@ fn check(model: impl Fn() + Sync + Send + 'static) {
     check_with(None, model);
 }
 
-/// Runs `model` in every interleaving, or in those with at most so many preemptions.
+/// Runs `model` in every interleaving, or in those with at most `preemption_bound` preemptions.
 fn check_with(preemption_bound: Option<usize>, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = Builder::new();
     builder.preemption_bound = preemption_bound;
@@ -53,7 +53,8 @@ fn check_with(preemption_bound: Option<usize>, model: impl Fn() + Sync + Send + 
     builder.check(model);
 }
 
-/// A domain on fakes that are leaked: loom has no scoped threads. What they hold goes back with the domain.
+/// A domain on fakes that are leaked, because loom has no scoped threads. The memory that they lend comes back with
+/// the domain.
 struct Bench<D: Design<&'static FakeHost, &'static FakeIommu<'static>> = Stock> {
     host: &'static FakeHost,
     iommu: &'static FakeIommu<'static>,
@@ -67,12 +68,12 @@ impl<D: Design<&'static FakeHost, &'static FakeIommu<'static>>> Clone for Bench<
 }
 
 impl<D: Design<&'static FakeHost, &'static FakeIommu<'static>>> Bench<D> {
-    /// A device that reaches memory through an empty table of three levels.
+    /// Makes a domain and a device, which reaches memory through an empty table of three levels.
     fn new(protection: Protection) -> Self {
         Self::with_width(protection, 32)
     }
 
-    /// The same with addresses of so many bits.
+    /// Does the same for addresses of `address_bits` bits.
     fn with_width(protection: Protection, address_bits: u8) -> Self {
         let host: &FakeHost = Box::leak(Box::default());
         let all = FakeIommu::new(host).capabilities();
@@ -101,7 +102,7 @@ impl<D: Design<&'static FakeHost, &'static FakeIommu<'static>>> Bench<D> {
         self.iommu.access(DEVICE, iova, Rights::WRITE).map(PhysAddr::pfn)
     }
 
-    /// Ends the domain; nothing may be left of it (S10).
+    /// Ends the domain. Nothing of it may be left (S10).
     fn close(self) {
         let Self { host, domain, .. } = self;
         drop(Arc::into_inner(domain).expect("the other thread has ended"));
@@ -109,7 +110,8 @@ impl<D: Design<&'static FakeHost, &'static FakeIommu<'static>>> Bench<D> {
     }
 }
 
-/// Both CPUs find that the table for their pages is missing: one installs its own, the other frees its own and uses that one.
+/// Both CPUs find that the table for their pages is missing. One installs its own. The other frees its own, and uses
+/// the installed one.
 #[test]
 fn two_maps_install_one_table() {
     check(|| {
@@ -182,7 +184,8 @@ fn a_device_beside_a_strict_unmap() {
     assert!(LET_THROUGH.load(Ordering::Relaxed) > 0, "the device came first in some interleavings");
 }
 
-/// One CPU unmaps, so that the address waits in the flush queue, and maps again; the other flushes when the time has come.
+/// One CPU unmaps, so that the address waits in the flush queue, and maps again. The other CPU flushes when the time
+/// has come.
 #[test]
 fn a_tick_beside_an_unmap_and_a_map() {
     static REUSED: AtomicUsize = AtomicUsize::new(0);
@@ -211,7 +214,7 @@ fn a_tick_beside_an_unmap_and_a_map() {
     assert!(REUSED.load(Ordering::Relaxed) > 0, "the address is reused in some interleavings");
 }
 
-/// Two CPUs find that a flush is due; one of them sends it.
+/// Two CPUs find that a flush is due, and one of them sends it.
 #[test]
 fn of_two_ticks_one_flushes() {
     check(|| {
@@ -228,7 +231,8 @@ fn of_two_ticks_one_flushes() {
     });
 }
 
-/// One CPU unmaps all that a leaf table translates, which frees the table, while the other maps elsewhere, or there (S4).
+/// One CPU unmaps everything that a leaf table translates, which frees the table. The other CPU maps elsewhere, or
+/// there (S4).
 #[test]
 fn a_map_beside_an_unmap_that_frees_a_table() {
     check(|| {
@@ -245,7 +249,7 @@ fn a_map_beside_an_unmap_that_frees_a_table() {
     });
 }
 
-/// Three CPUs, one of which takes away what it has mapped while the others install the tables that it used.
+/// Three CPUs: one of them unmaps the page that it has mapped, while the others install the tables that it used.
 #[test]
 fn three_cpus_on_one_table() {
     check_with(Some(2), || {

@@ -9,8 +9,8 @@ use portcullis::platform::fake::run_on;
 use portcullis::{Access, Iova, PAGE_SIZE, PhysAddr, Protection};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The flush of a full queue serves what another CPU has queued, but only if that was queued before it began. The device
-/// uses the page once more after the flush.
+/// The flush of a full queue serves an unmap that another CPU has queued, but only if it was queued before the flush
+/// began. The device uses the page once more after the flush.
 #[test]
 fn a_flush_beside_an_unmap_on_another_cpu() {
     static REUSED: AtomicUsize = AtomicUsize::new(0);
@@ -42,7 +42,7 @@ fn a_flush_beside_an_unmap_on_another_cpu() {
     assert!(STILL_THERE.load(Ordering::Relaxed) > 0, "the device came before the unmap in some");
 }
 
-/// The timer flushes for all CPUs while one of them queues and maps again. Nothing is left behind in a queue without a time
+/// The timer flushes for all CPUs while one of them queues and maps again. No unmap is left in a queue without a time
 /// at which it is due.
 #[test]
 fn the_timer_beside_unmaps_on_another_cpu() {
@@ -65,7 +65,7 @@ fn the_timer_beside_unmaps_on_another_cpu() {
         assert_eq!(bench.reach(new), Some(30));
         let queued = bench.domain.usage().queued_unmaps;
         LEFT.fetch_add(queued, Ordering::Relaxed);
-        assert!(queued == 0 || bench.domain.due_us().is_some(), "what waits is due some time");
+        assert!(queued == 0 || bench.domain.due_us().is_some(), "a tick is due if an unmap waits");
         bench.host.advance_us(QUEUE_TIMEOUT_US);
         bench.domain.tick().expect("the hardware answers");
         assert_eq!((bench.domain.usage().queued_unmaps, bench.domain.usage().live_ranges), (0, 1));

@@ -1,4 +1,5 @@
-//! A small ring that two CPUs serve: which CPU takes which entry, when an entry is free again, and what the device sees in between.
+//! A small ring that two CPUs serve: which CPU takes which entry, when an entry is free again, and what the device
+//! sees meanwhile.
 
 use super::{DEVICE, check_with};
 use crate::forwarding::forward_domains;
@@ -20,13 +21,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 const SIZE: u32 = 2;
 
-/// A fake that also says of invalidations that they were made, and orders nothing by saying so: what orders CPUs must be the library.
+/// A fake that also records that an invalidation was made. The record orders nothing, because the library must order
+/// the CPUs.
 struct Hardware {
     fake: FakeIommu<'static>,
     has_invalidated: AtomicBool,
 }
 
-// SAFETY: nothing is behind it that reaches memory.
+// SAFETY: no hardware behind it reaches memory.
 unsafe impl Iommu for Hardware {
     type Ticket = <FakeIommu<'static> as Iommu>::Ticket;
 
@@ -64,14 +66,14 @@ impl Ringed {
         let host: &FakeHost = Box::leak(Box::default());
         let fake = FakeIommu::new(host);
         let hardware: &Hardware = Box::leak(Box::new(Hardware { fake, has_invalidated: AtomicBool::new(false) }));
-        let options = Options::parse(RIommu::INFO.options, &format!("ring={size}")).expect("so many entries");
+        let options = Options::parse(RIommu::INFO.options, &format!("ring={size}")).expect("a valid size");
         let config = DomainConfig { options, ..DomainConfig::new(Protection::Strict) };
         let domain = Domain::with_config(hardware, host, &config).expect("a domain");
         domain.attach(DEVICE).expect("a device");
         Self { host, hardware, domain: Arc::new(domain), size }
     }
 
-    /// Maps physical pages `pfns`, each by an entry, for queue `number`, from any CPU.
+    /// Maps the physical pages `pfns`, each with one entry, for queue `number`, from any CPU.
     fn map_list_on(&self, number: u32, pfns: &[u64]) -> Result<IovaRange, MapError> {
         let segment = |pfn: &u64| Segment { phys: PhysAddr::from_pfn(*pfn), len: PAGE_SIZE };
         let segments: Vec<Segment> = pfns.iter().map(segment).collect();
@@ -108,12 +110,12 @@ impl Ringed {
         self.hardware.fake.access(DEVICE, range.start(), Rights::WRITE).map(PhysAddr::pfn)
     }
 
-    /// Whether a map was refused for want of entries.
+    /// Whether a map was refused for lack of entries.
     fn is_full(&self, mapped: &Result<IovaRange, MapError>) -> bool {
         matches!(mapped, Err(MapError::RingFull { entries, .. }) if *entries == self.size)
     }
 
-    /// No two live mappings have one range, and each leads to its own page.
+    /// Checks that no two live mappings have the same range, and that each leads to its own page.
     fn check(&self, live: &[(IovaRange, u64)]) {
         for (at, (range, pfn)) in live.iter().enumerate() {
             assert!(live[..at].iter().all(|(other, _)| other != range), "S3: {live:?}");
@@ -122,7 +124,7 @@ impl Ringed {
         assert_eq!(self.domain.usage().live_ranges, live.len());
     }
 
-    /// Unmaps what is left; then nothing is lost: all entries can be mapped again, and no more.
+    /// Unmaps the live mappings. Checks that nothing is lost: all entries can be mapped again, and no more.
     fn close(self, live: impl IntoIterator<Item = IovaRange>) {
         live.into_iter().for_each(|range| self.single(range).expect("mapped"));
         assert_eq!(self.domain.usage().live_ranges, 0);
@@ -146,12 +148,12 @@ fn beside<T, U: 'static>(first: impl FnOnce() -> T, second: impl FnOnce() -> U +
     (first, second.join().unwrap())
 }
 
-/// Each gets an entry of its own.
+/// Each CPU gets its own entry.
 #[test]
 fn two_cpus_take_from_one_ring() {
     check_with(Some(3), || {
         let bench = Ringed::new();
-        // The ring is there, and its tail in the middle.
+        // The ring exists, and its tail is in the middle.
         let before = bench.map(10).expect("room");
         bench.single(before).expect("mapped");
         let other = bench.clone();
@@ -162,7 +164,8 @@ fn two_cpus_take_from_one_ring() {
     });
 }
 
-/// The queue has no ring yet: one CPU makes it; the other has made a spare one, which the next stream gets.
+/// The queue has no ring yet, and one CPU makes it. If the other has made one too, it is spare, and the next stream
+/// gets it.
 #[test]
 fn two_cpus_begin_a_stream() {
     static SPARE: AtomicUsize = AtomicUsize::new(0);
@@ -173,18 +176,18 @@ fn two_cpus_begin_a_stream() {
         let both = [(first.expect("room"), 20), (second.expect("room"), 30)];
         bench.check(&both);
         assert_eq!(both[0].0.start().as_u64() >> 48, both[1].0.start().as_u64() >> 48, "one ring");
-        // The table of rings, and the tables of one or two.
+        // The table of rings, and the tables of one or two rings.
         let pages = bench.domain.usage().table_pages;
         SPARE.fetch_add(pages - 2, Ordering::Relaxed);
         let another = bench.map_on(1, 40).expect("room");
-        assert_eq!(bench.domain.usage().table_pages, 3, "what is spare is used");
+        assert_eq!(bench.domain.usage().table_pages, 3, "the spare ring is used");
         bench.close(both.map(|(range, _)| range).into_iter().chain([another]));
     });
     assert!(SPARE.load(Ordering::Relaxed) > 0, "both make a ring in some interleavings");
 }
 
-/// The ring is full, and the device has all of it. One CPU unmaps the oldest entry while the other maps: it is refused, or gets the entry
-/// when the device has lost it, and sees that (S3).
+/// The ring is full, and the device has cached all of it. One CPU unmaps the oldest entry while the other maps. The
+/// map is refused, or it gets the entry after the device has lost it, and sees that it has (S3).
 #[test]
 fn an_entry_is_handed_out_after_its_invalidation() {
     type Unmap = fn(&Ringed, IovaRange) -> Result<(), RawUnmapError>;
@@ -200,7 +203,7 @@ fn an_entry_is_handed_out_after_its_invalidation() {
                 move || {
                     let mapped = other.map(20);
                     if mapped.is_ok() {
-                        // Before anything else of the fakes orders the two.
+                        // This comes before anything else of the fakes orders the two.
                         assert!(other.hardware.has_invalidated.load(Ordering::Relaxed), "S3: handed out while cached");
                     }
                     mapped
@@ -227,8 +230,8 @@ fn an_entry_is_handed_out_after_its_invalidation() {
     }
 }
 
-/// A CPU has moved the tail past an entry, and is stopped before it has marked it as its own. In the meantime the other goes round the
-/// ring, and takes that entry.
+/// A CPU has moved the tail past an entry, and is stopped before it has marked the entry as its own. Meanwhile the
+/// other CPU goes round the ring, and takes that entry.
 #[test]
 fn the_tail_comes_round_to_an_entry_that_is_not_marked_yet() {
     static ROUND: AtomicUsize = AtomicUsize::new(0);
@@ -248,7 +251,7 @@ fn the_tail_comes_round_to_an_entry_that_is_not_marked_yet() {
         let mut live = vec![(first.expect("room"), 20)];
         match second {
             Ok(range) => live.push((range, 31)),
-            // The tail is at the entry of the first.
+            // The tail is at the entry of the first CPU.
             Err(MapError::RingFull { entries: SIZE, .. }) => {}
             Err(error) => panic!("{error}"),
         }
@@ -259,7 +262,7 @@ fn the_tail_comes_round_to_an_entry_that_is_not_marked_yet() {
     assert!(ROUND.load(Ordering::Relaxed) > 0, "the tail comes round in some interleavings");
 }
 
-/// A buffer goes back to one caller only, and its entry once.
+/// A buffer goes back to one caller only, and its entry comes back once.
 #[test]
 fn of_two_unmaps_of_an_entry_one_succeeds() {
     check_with(Some(3), || {
@@ -276,8 +279,8 @@ fn of_two_unmaps_of_an_entry_one_succeeds() {
     });
 }
 
-/// The device uses an address while a CPU maps there, where something else was mapped before; or has fetched that entry ahead. It gets
-/// nothing, or the whole of the new entry.
+/// The device uses an address while a CPU maps there in place of an earlier mapping, or after the device has
+/// prefetched the entry. The device gets nothing, or the whole new entry.
 #[test]
 fn a_walk_beside_a_map_sees_an_entry_whole() {
     for is_fetched_ahead in [false, true] {
@@ -297,7 +300,7 @@ fn a_walk_beside_a_map_sees_an_entry_whole() {
                 },
             );
             assert_eq!(mapped, Ok(gone), "the only entry that was free");
-            // What was there before is unmapped, and that is committed.
+            // The earlier mapping is unmapped, and its unmap is committed.
             assert!(reached.is_none_or(|pfn| pfn == 20), "S2: {reached:?}");
             assert_eq!(bench.hardware.fake.access(DEVICE, gone.start(), Rights::READ), None, "S5");
             counts[usize::from(reached.is_some())].fetch_add(1, Ordering::Relaxed);
@@ -309,8 +312,8 @@ fn a_walk_beside_a_map_sees_an_entry_whole() {
     }
 }
 
-/// A CPU has moved the tail past two entries, and is stopped before it has marked them. The other goes round the ring, takes both and
-/// frees them, one after the other: the first can be marked, and the second not yet.
+/// A CPU has moved the tail past two entries, and is stopped before it has marked them. The other goes round the
+/// ring, takes both and frees them, one after the other. The first can then be marked, and the second not yet.
 #[test]
 fn a_list_that_is_marked_in_part_gives_its_entries_back() {
     static ROUND: AtomicUsize = AtomicUsize::new(0);
@@ -335,7 +338,7 @@ fn a_list_that_is_marked_in_part_gives_its_entries_back() {
             Ok(list) => live.push((list, 20)),
             refused => assert!(bench.is_full(&refused), "{refused:?}"),
         }
-        // Only a tail that the first has moved leads the other there.
+        // Only a tail that the first CPU has moved leads the other there.
         ROUND.fetch_add(usize::from(single == before && second.is_ok()), Ordering::Relaxed);
         assert!(second.is_ok() || bench.is_full(&second), "{second:?}");
         bench.check(&live);

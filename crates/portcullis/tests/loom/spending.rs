@@ -1,5 +1,5 @@
-//! A page is spent after its invalidation, and the CPU that gets it next sees both: an ordering between CPUs, through the entry
-//! alone. The hardware here has no lock that would order them by accident.
+//! A page is spent after its invalidation, and the CPU that gets it next sees both. This is an ordering between CPUs
+//! through the entry alone: the hardware here has no lock that would order them by accident.
 
 use super::{DEVICE, check_with};
 use crate::forwarding::forward_domains;
@@ -18,16 +18,18 @@ use std::sync::atomic::AtomicUsize;
 
 /// Pages of a table that are handed out.
 const TABLE: u64 = 4;
-/// Addresses of so many bits are room for four tables.
+/// Addresses of this many bits have room for four tables.
 const ADDRESS_BITS: u8 = 24;
 
-/// Hardware that has every page of a table cached, until it is invalidated. It says nothing to other CPUs but by these flags.
+/// Hardware that has cached every page of a table, until it is invalidated. It tells other CPUs nothing except by
+/// these flags.
 struct Hardware {
-    /// Domains, devices and nothing else.
+    /// Domains and devices, but no invalidations.
     fake: FakeIommu<'static>,
-    /// By the number of a page in its table. Relaxed: what orders them must be the library.
+    /// By the number of a page in its table. Relaxed, because the library must order the flags.
     lost: [AtomicBool; TABLE as usize],
-    /// Whether an unmap may submit within its walk, and spends its page there; or does so in another.
+    /// Whether an unmap may submit within its walk, where it then also spends its page. Otherwise it spends it in
+    /// another walk.
     in_walks: bool,
 }
 
@@ -37,7 +39,7 @@ impl Hardware {
     }
 }
 
-// SAFETY: nothing is behind it that reaches memory.
+// SAFETY: no hardware behind it reaches memory.
 unsafe impl Iommu for Hardware {
     type Ticket = ();
 
@@ -64,7 +66,7 @@ unsafe impl Iommu for Hardware {
 
 type Small = Domain<Portcullis, &'static FakeHost, &'static Hardware>;
 
-/// How a mapping goes.
+/// How a mapping is unmapped.
 type Unmap = fn(&Small, Iova, u64);
 
 fn single(domain: &Small, iova: Iova, pages: u64) {
@@ -77,8 +79,8 @@ fn batched(domain: &Small, iova: Iova, pages: u64) {
     batch.commit().expect("the hardware answers");
 }
 
-/// One CPU unmaps a mapping of so many pages, the last in its table; the other maps as many. If it is handed the same, it sees the
-/// invalidation of each page. Returns how often it was.
+/// One CPU unmaps a mapping of `pages` pages, the last in its table, and the other maps as many. If the map gets the
+/// same address, it sees the invalidation of each page. Returns how often it got the same address.
 fn spent_beside_a_map(pages: u64, unmap: Unmap) -> usize {
     let reused = Arc::new(AtomicUsize::new(0));
     let count = reused.clone();
@@ -126,7 +128,7 @@ fn spent_beside_a_map(pages: u64, unmap: Unmap) -> usize {
 #[test]
 fn a_page_is_handed_out_after_its_invalidation() {
     for unmap in [single as Unmap, batched] {
-        // A page of a chunk, and what has a table of its own.
+        // One page of a chunk, and a mapping with its own table.
         for pages in [1, TABLE - 1] {
             assert!(spent_beside_a_map(pages, unmap) > 0, "no page is handed out again in any interleaving");
         }

@@ -24,7 +24,8 @@ fn map_for_ring(bench: &Bench<FastAndSafe>, pfn: u64, pages: u64) -> Iova {
     range.start()
 }
 
-/// Everything is unmapped; no window has come back twice, or two requests would get it.
+/// Checks that everything is unmapped, and that no window has come back twice, because then two requests would get
+/// it.
 fn every_window_is_there_once(bench: &Bench<FastAndSafe>) {
     let usage = bench.domain.usage();
     assert_eq!(usage.live_ranges, 0);
@@ -34,7 +35,7 @@ fn every_window_is_there_once(bench: &Bench<FastAndSafe>) {
     assert!(windows.windows(2).all(|pair| pair[0].pfn() + WINDOW <= pair[1].pfn()), "S3: {windows:?}");
 }
 
-/// Two CPUs take pages for one ring, from a window that a third empties meanwhile.
+/// Two CPUs take pages for one ring, from a window whose earlier range a third CPU frees meanwhile.
 #[test]
 fn two_cpus_serve_a_ring_beside_the_last_free() {
     static SAME_WINDOW: AtomicUsize = AtomicUsize::new(0);
@@ -71,7 +72,8 @@ fn two_cpus_serve_a_ring_beside_the_last_free() {
     assert!(SAME_WINDOW.load(Ordering::Relaxed) > 0 && NEXT_WINDOW.load(Ordering::Relaxed) > 0);
 }
 
-/// One CPU leaves a window for another one while the last of its pages come back: it comes back once, and at once.
+/// One CPU leaves a window for another while the last pages of the first come back. That window comes back once, and
+/// at once.
 #[test]
 fn a_seal_beside_the_last_free() {
     check_with(None, || {
@@ -83,7 +85,7 @@ fn a_seal_beside_the_last_free() {
         assert_ne!(new.pfn() / WINDOW, gone.pfn() / WINDOW, "one page is left there");
         freed.join().unwrap().expect("mapped");
         let usage = bench.domain.usage();
-        assert_eq!((usage.live_ranges, usage.kept_ranges), (1, 2), "one has come back, the other is at hand");
+        assert_eq!((usage.live_ranges, usage.kept_ranges), (1, 2), "one window has come back, and the other is open");
         assert_eq!(bench.reach(new), Some(20));
         bench.unmap(new, 2).expect("mapped");
         every_window_is_there_once(&bench);
@@ -130,7 +132,7 @@ fn two_cpus_make_the_first_records() {
     });
 }
 
-/// Of two unmaps one succeeds; a third with a wrong length never does.
+/// Of two unmaps one succeeds. A third, with a wrong length, never does.
 #[test]
 fn of_two_claims_one_succeeds() {
     check_with(None, || {
@@ -149,8 +151,8 @@ fn of_two_claims_one_succeeds() {
     });
 }
 
-/// Between the look at a mapping and its claim another CPU unmaps it, the window comes round, and a mapping of another length
-/// begins at the same page. The claim is given back, and that mapping is whole.
+/// Between the check of a mapping and its claim, another CPU unmaps it, the window is opened again, and a mapping of
+/// another length begins at the same page. The claim is given back, and the new mapping stays whole.
 #[test]
 fn a_claim_of_what_was_mapped_anew_is_given_back() {
     static REFUSED: AtomicUsize = AtomicUsize::new(0);
@@ -173,7 +175,7 @@ fn a_claim_of_what_was_mapped_anew_is_given_back() {
     assert!(REFUSED.load(Ordering::Relaxed) > 0, "some interleavings find the new mapping");
 }
 
-/// A wrong length meets a mapping that is being made. It claims nothing.
+/// An unmap with a wrong length meets a mapping that is being made. It claims nothing.
 #[test]
 fn a_mapping_half_made_is_not_claimed() {
     check_with(Some(3), || {

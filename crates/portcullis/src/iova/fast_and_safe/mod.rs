@@ -1,4 +1,4 @@
-//! Fast & Safe's allocator: windows of neighbouring addresses, and what is known of each.
+//! Fast & Safe's allocator: windows of neighbouring addresses, and a record of each window.
 
 mod radix_tree;
 mod window;

@@ -1,9 +1,11 @@
-//! Records by number, made when first asked for and kept until the tree goes: a radix tree that is read without locks.
+//! Records by number. A record is made at its first use and kept as long as the tree: a radix tree that is read
+//! without locks.
 //!
-//! There is a tree for each height, and a number is in the lowest that reaches it. Addresses below 4 GiB come first, so their
-//! records are near, however wide the address space is.
+//! There is a tree for each height, and a number is in the lowest tree that reaches it. Addresses below 4 GiB are
+//! used first, so their records are near the root, however wide the address space is.
 //!
-//! The memory is bounded by the numbers ever used: 64 records at a time, and 4 KiB for each 32,768 numbers that lie together.
+//! The memory is bounded by the numbers ever used: 64 records at a time, and 4 KiB for each 32,768 neighbouring
+//! numbers.
 
 use crate::error::NoMemory;
 use crate::platform::memory::try_fill;
@@ -13,39 +15,39 @@ use alloc::boxed::Box;
 use core::marker::PhantomData;
 use core::{ptr, slice};
 
-/// log2 of the records in a leaf. The model checker sees small nodes, for it sees each of their entries.
+/// log2 of the records in a leaf. The model checker uses small nodes, because it explores each of their entries.
 const LEAF_BITS: u32 = if cfg!(loom) { 1 } else { 6 };
 /// log2 of the entries of a branch.
 const BRANCH_BITS: u32 = if cfg!(loom) { 6 } else { 9 };
 const RECORDS: usize = 1 << LEAF_BITS;
 const ENTRIES: usize = 1 << BRANCH_BITS;
-/// Branches on the longest way: enough for a record per page of 48-bit addresses.
+/// The number of branches on the longest path: enough for a record per page of 48-bit addresses.
 const HEIGHT_MAX: usize = 4;
 
-/// Null, or the first record of a leaf, or the first entry of a branch. Written once.
+/// Null, a pointer to the first record of a leaf, or a pointer to the first entry of a branch. Written once.
 type Entry = AtomicPtr<()>;
 
-/// A `T` for each number that was asked for.
+/// A `T` for each number that was used.
 pub(in crate::iova) struct RadixTree<T> {
-    /// The entries above the trees of one branch, of two, and so on.
+    /// The root entries: first that of the tree with one branch on each path, then that with two, and so on.
     roots: [Entry; HEIGHT_MAX],
     /// Bytes in nodes. A statistic, so Relaxed.
     bytes: AtomicUsize,
     records: PhantomData<Box<T>>,
 }
 
-/// Branches on the way to `number`.
+/// The number of branches on the path to `number`.
 const fn height(number: u64) -> usize {
     let bits = (u64::BITS - number.leading_zeros()).saturating_sub(LEAF_BITS);
     if bits <= BRANCH_BITS { 1 } else { bits.div_ceil(BRANCH_BITS) as usize }
 }
 
-/// Which entry of a branch leads to `number`; the branches above leaves are of level 0.
+/// The index of the entry of a branch that leads to `number`. Branches directly above leaves have level 0.
 const fn index(number: u64, level: usize) -> usize {
     (number >> (LEAF_BITS + level as u32 * BRANCH_BITS)) as usize % ENTRIES
 }
 
-/// Which record of a leaf is that of `number`.
+/// The index of the record of `number` in its leaf.
 const fn place(number: u64) -> usize {
     number as usize % RECORDS
 }
@@ -53,14 +55,15 @@ const fn place(number: u64) -> usize {
 /// The items of a node.
 ///
 /// # Safety
-/// `node` is a leaf, with `N` the type of records, or a branch, with `N` [`Entry`]; it is not freed within `'n`.
+/// `node` is a leaf and `N` is the type of records, or it is a branch and `N` is [`Entry`]. `count` is the number of
+/// its items. The node is not freed within `'n`.
 unsafe fn items<'n, N>(node: *mut (), count: usize) -> &'n [N] {
-    // SAFETY: a node is made as a slice of so many items, by `grow`.
+    // SAFETY: `grow` has made the node as a slice of `count` items.
     unsafe { slice::from_raw_parts(node.cast::<N>(), count) }
 }
 
 impl<T: Default + Send + Sync> RadixTree<T> {
-    /// No records.
+    /// An empty tree.
     pub(in crate::iova) fn new() -> Self {
         Self {
             roots: core::array::from_fn(|_| Entry::new(ptr::null_mut())),
@@ -73,29 +76,29 @@ impl<T: Default + Send + Sync> RadixTree<T> {
     #[inline]
     pub(in crate::iova) fn get(&self, number: u64) -> Option<&T> {
         let height = height(number);
-        // Acquire, here and below: with the pointer comes what it points to.
+        // Acquire, here and below: the contents of the node are visible with the pointer.
         let mut node = self.roots.get(height - 1)?.load(Ordering::Acquire);
         for level in (0..height).rev() {
             if node.is_null() {
                 return None;
             }
-            // SAFETY: so many levels above the leaves it is a branch; nodes stay as long as the tree.
+            // SAFETY: at this level above the leaves the node is a branch. Nodes live as long as the tree.
             node = unsafe { items::<Entry>(node, ENTRIES) }[index(number, level)].load(Ordering::Acquire);
         }
         if node.is_null() {
             return None;
         }
-        // SAFETY: below the last branch it is a leaf.
+        // SAFETY: below the last branch the node is a leaf.
         Some(&unsafe { items::<T>(node, RECORDS) }[place(number)])
     }
 
-    /// The record of `number`, made now if need be.
+    /// The record of `number`, made now if necessary.
     ///
     /// # Errors
     /// [`NoMemory`].
     ///
     /// # Panics
-    /// If `number` is beyond what a page of a 48-bit address can have.
+    /// If `number` is too large for a page of a 48-bit address.
     pub(in crate::iova) fn get_or_make<P: Platform>(&self, platform: &P, number: u64) -> Result<&T, NoMemory> {
         let height = height(number);
         let mut entry = &self.roots[height - 1];
@@ -106,7 +109,7 @@ impl<T: Default + Send + Sync> RadixTree<T> {
         Ok(&self.grow(platform, entry, RECORDS, T::default)?[place(number)])
     }
 
-    /// The node behind `entry`, made now if need be. What it is made of must be what its level calls for.
+    /// The node behind `entry`, made now if necessary. Its items must be of the kind that its level requires.
     fn grow<N, P: Platform>(
         &self,
         platform: &P,
@@ -117,7 +120,7 @@ impl<T: Default + Send + Sync> RadixTree<T> {
         let mut node = entry.load(Ordering::Acquire);
         if node.is_null() {
             let new = Box::into_raw(try_fill(platform, Context::Atomic, count, make)?.into_boxed_slice());
-            // Release: whoever finds the node finds it filled in.
+            // Release: a CPU that finds the node finds it filled in.
             let installed = entry.compare_exchange(ptr::null_mut(), new.cast(), Ordering::AcqRel, Ordering::Acquire);
             node = match installed {
                 Ok(_) => {
@@ -125,17 +128,17 @@ impl<T: Default + Send + Sync> RadixTree<T> {
                     new.cast()
                 }
                 Err(winner) => {
-                    // SAFETY: made above and never shown to anybody.
+                    // SAFETY: made above and never shared.
                     drop(unsafe { Box::from_raw(new) });
                     winner
                 }
             };
         }
-        // SAFETY: every caller names the items that belong behind `entry`; nodes stay as long as the tree.
+        // SAFETY: every caller names the type of the items behind `entry`. Nodes live as long as the tree.
         Ok(unsafe { items(node, count) })
     }
 
-    /// Shows every record, those among them that nobody has asked for.
+    /// Visits every record, including those that were made but never used.
     pub(in crate::iova) fn for_each(&self, mut visit: impl FnMut(&T)) {
         for (root, height) in self.roots.iter().zip(1..) {
             walk(root, height, &mut visit);
@@ -148,17 +151,17 @@ impl<T: Default + Send + Sync> RadixTree<T> {
     }
 }
 
-/// Shows every record behind `entry`, `height` branches further on.
+/// Visits every record behind `entry`, which is `height` branches above the leaves.
 fn walk<T>(entry: &Entry, height: usize, visit: &mut impl FnMut(&T)) {
     let node = entry.load(Ordering::Acquire);
     if node.is_null() {
         return;
     }
     if height == 0 {
-        // SAFETY: behind the last branch it is a leaf, and nodes stay as long as the tree.
+        // SAFETY: behind the last branch the node is a leaf. Nodes live as long as the tree.
         unsafe { items::<T>(node, RECORDS) }.iter().for_each(visit);
     } else {
-        // SAFETY: above that it is a branch.
+        // SAFETY: above the leaves the node is a branch.
         let branch = unsafe { items::<Entry>(node, ENTRIES) };
         branch.iter().for_each(|entry| walk(entry, height - 1, visit));
     }
@@ -167,20 +170,20 @@ fn walk<T>(entry: &Entry, height: usize, visit: &mut impl FnMut(&T)) {
 /// Frees the node behind `entry`, and those behind it.
 ///
 /// # Safety
-/// They have this many branches, records of type `T`, and no user any more.
+/// The entry is `height` branches above the leaves, the records have type `T`, and nothing uses the nodes any more.
 unsafe fn free<T>(entry: &Entry, height: usize) {
     let node = entry.load(Ordering::Acquire);
     if node.is_null() {
         return;
     }
     if height == 0 {
-        // SAFETY: a leaf, made by `grow` as a boxed slice of so many records, and the caller's alone.
+        // SAFETY: a leaf, which `grow` has made as a boxed slice of this many records. This call alone owns it.
         drop(unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(node.cast::<T>(), RECORDS)) });
     } else {
-        // SAFETY: a branch, made likewise.
+        // SAFETY: a branch, made in the same way.
         let branch = unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(node.cast::<Entry>(), ENTRIES)) };
         for entry in &branch {
-            // SAFETY: the caller's promise, one branch further on.
+            // SAFETY: the caller's promise, one branch further down.
             unsafe { free::<T>(entry, height - 1) };
         }
     }
@@ -189,7 +192,8 @@ unsafe fn free<T>(entry: &Entry, height: usize) {
 impl<T> Drop for RadixTree<T> {
     fn drop(&mut self) {
         for (root, height) in self.roots.iter().zip(1..) {
-            // SAFETY: `&mut self`: nobody has a record any more; the trees are as high as their places say.
+            // SAFETY: with `&mut self`, no reference to a record is left. The position of a root is the height of its
+            // tree.
             unsafe { free::<T>(root, height) };
         }
     }
@@ -234,7 +238,7 @@ mod tests {
         assert!(tree.get(u64::MAX).is_none());
     }
 
-    /// A record, counted, the making of which may be interrupted by somebody who asks for its like.
+    /// A record that is counted. Making it may be interrupted by a request for a record of the same node.
     struct Counted(#[expect(dead_code, reason = "it counts by being there")] Arc<()>);
     static COUNT: LazyLock<Arc<()>> = LazyLock::new(Arc::default);
     static DIRECTORY: LazyLock<RadixTree<Counted>> = LazyLock::new(RadixTree::new);
@@ -254,7 +258,7 @@ mod tests {
         let record = DIRECTORY.get_or_make(&FakeHost::default(), 0).unwrap();
         assert!(ptr::eq(record, DIRECTORY.get(0).unwrap()) && DIRECTORY.get(1).is_some());
         assert_eq!(Arc::strong_count(&COUNT), 1 + RECORDS);
-        // All of them go with the tree.
+        // All of them are freed with the tree.
         let another = RadixTree::<Counted>::new();
         for number in NUMBERS {
             another.get_or_make(&FakeHost::default(), number).unwrap();

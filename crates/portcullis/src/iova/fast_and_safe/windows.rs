@@ -1,15 +1,17 @@
-//! Windows: neighbouring addresses for what a device uses one after the other (Fast & Safe, SOSP'24, §3 and Figure 4).
+//! Windows: neighbouring addresses for buffers that a device uses one after the other (Fast & Safe, SOSP'24, §3 and
+//! Figure 4).
 //!
-//! Each stream of requests, a ring or else a CPU and a direction, has a window of its own, and its requests get the window's
-//! pages in order: those of one receive descriptor, or of many transmit descriptors. So the device walks through few leaf
-//! tables, and one invalidation covers what came of one descriptor. A window that has been handed out and has come back is
-//! used again as a whole; see [`Window`]. Requests larger than a window have ranges of their own.
+//! A stream of requests is a ring, or else a CPU and a direction. Each stream has its own window, and its requests
+//! get the window's pages in order: the pages of one receive descriptor, or of many transmit descriptors. The device
+//! therefore walks few leaf tables, and one invalidation covers the pages of one descriptor. A window that has been
+//! handed out and has come back is used again as a whole; see [`Window`]. Requests larger than a window have their
+//! own ranges.
 //!
-//! Each mapping is claimed by the mark of its first page, larger ones by the tree; so no claim walks the table, and table pages
-//! may go.
+//! Each mapping is claimed by the mark of its first page, and larger ones by the tree. No claim walks the table, so
+//! table pages may be freed.
 //!
-//! Where addresses run out, requests share what windows have left, whosesoever they are, and at last take ranges smaller than
-//! a window (S13).
+//! When addresses run out, requests share what is left in any stream's window, and finally take ranges smaller than a
+//! window (S13).
 
 use super::radix_tree::RadixTree;
 use super::window::{Opening, Unclaimed, WINDOW_PAGES_MAX, Window};
@@ -25,14 +27,14 @@ use crate::request::{Access, Stream};
 use crate::sync::{AtomicU64, Ordering};
 use alloc::vec::Vec;
 
-/// Streams with a ring number that have windows of their own. Rings whose numbers are equal modulo this share one, which
-/// costs them some of their order and nothing else.
+/// The number of ring streams that have their own window. Rings whose numbers are equal modulo this number share one,
+/// which costs them some of their order and nothing else.
 const RINGS: usize = if cfg!(loom) { 1 } else { 128 };
 
-/// The window that a stream is at. It may have ended since.
+/// The current window of a stream. It may have ended since.
 struct Current(AtomicU64);
 
-/// The windows that streams are at.
+/// The current windows of all streams.
 struct Streams {
     cpus: PerCpu<[Current; 3]>,
     rings: Vec<Padded<Current>>,
@@ -40,10 +42,10 @@ struct Streams {
 
 /// The allocator.
 ///
-/// Its records take 64 bytes for each window ever used, in pieces of 4 KiB, and stay: a 512th of the address space with
-/// windows of 8 pages, a 4096th with those of 64.
+/// Its records take 64 bytes for each window ever used, in pieces of 4 KiB, and are kept. That is 1/512 of the
+/// address space with windows of 8 pages, and 1/4096 with windows of 64.
 pub struct WindowAllocator<P: Platform> {
-    /// Windows, and everything that is larger or, at last, smaller.
+    /// The source of windows, of larger ranges and, as a last resort, of smaller ones.
     underneath: Magazines<P, 1>,
     windows: RadixTree<Window>,
     streams: Streams,
@@ -52,19 +54,19 @@ pub struct WindowAllocator<P: Platform> {
 }
 
 impl Current {
-    /// None yet.
+    /// No window yet.
     fn new() -> Self {
         Self(AtomicU64::new(Opening::NONE.word()))
     }
 
     fn get(&self) -> Opening {
-        // Acquire: with the number comes its record.
+        // Acquire: the record of the window is visible with its number.
         Opening::from_word(self.0.load(Ordering::Acquire))
     }
 
-    /// Moves on from one window to another, unless somebody else has.
+    /// Moves on from one window to another, unless another CPU has done so.
     fn replace(&self, old: Opening, new: Opening) -> bool {
-        // Release: with the number comes its record.
+        // Release: the record of the window is visible with its number.
         self.0.compare_exchange(old.word(), new.word(), Ordering::Release, Ordering::Relaxed).is_ok()
     }
 }
@@ -76,7 +78,7 @@ impl Streams {
         Ok(Self { cpus, rings })
     }
 
-    /// That of a request.
+    /// The current window of the request's stream.
     fn of<P: Platform>(&self, platform: &P, request: &IovaRequest) -> &Current {
         match request.stream {
             Stream(Some(ring)) => &self.rings[ring as usize % RINGS].0,
@@ -98,14 +100,14 @@ impl Streams {
 }
 
 impl<P: Platform> WindowAllocator<P> {
-    /// An allocator of addresses below `2^width`, without page 0, the interrupt range and `reserved` (S9), with windows of
-    /// `window_pages` pages.
+    /// Makes an allocator of addresses below `2^width`, without page 0, the interrupt range and `reserved` (S9), with
+    /// windows of `window_pages` pages.
     ///
     /// # Errors
     /// [`NoMemory`].
     ///
     /// # Panics
-    /// If `window_pages` is no power of two from 2 to 64.
+    /// If `window_pages` is not a power of two from 2 to 64.
     #[inline(always)]
     pub fn new(platform: &P, width: u8, reserved: &[IovaRange], window_pages: u64) -> Result<Self, NoMemory> {
         assert!(window_pages.is_power_of_two() && (2..=WINDOW_PAGES_MAX).contains(&window_pages));
@@ -122,14 +124,14 @@ impl<P: Platform> WindowAllocator<P> {
         IovaRange::new(number * self.size + at, pages).expect("below the width, so it does not wrap")
     }
 
-    /// The next pages of the window that a stream is at, if it has so many left.
+    /// Takes the next pages of the stream's window, if that many are left.
     fn take(&self, stream: &Current, pages: u64) -> Option<IovaRange> {
         let opening = stream.get();
         let at = self.windows.get(opening.number())?.take(opening, self.size, pages)?;
         Some(self.range(opening.number(), at, pages))
     }
 
-    /// The first pages of another window; where there is none, pages from wherever they are to be had (S13).
+    /// Takes the first pages of a new window. If there is none, takes pages from any place (S13).
     fn take_new(&self, platform: &P, stream: &Current, pages: u64) -> Result<IovaRange, MapError> {
         let exhausted = match self.underneath.allocate(platform, self.size) {
             Err(MapError::Exhausted { limit_bits, .. }) => MapError::Exhausted { pages, limit_bits },
@@ -146,7 +148,7 @@ impl<P: Platform> WindowAllocator<P> {
         if pages.next_power_of_two() == self.size { Err(exhausted) } else { self.take_alone(platform, pages) }
     }
 
-    /// A range where no window fits any more.
+    /// Takes a range when no window fits any more.
     fn take_alone(&self, platform: &P, pages: u64) -> Result<IovaRange, MapError> {
         let range = self.underneath.allocate(platform, pages)?;
         let record = self.windows.get_or_make(platform, range.first_pfn() / self.size);
@@ -154,7 +156,7 @@ impl<P: Platform> WindowAllocator<P> {
         Ok(range)
     }
 
-    /// Takes the first pages of a window that nobody has, and lets the stream go on there.
+    /// Takes the first pages of a window that no stream has, and lets the stream continue there.
     fn open(&self, platform: &P, stream: &Current, window: IovaRange, pages: u64) -> Result<IovaRange, MapError> {
         let number = window.first_pfn() / self.size;
         let record =
@@ -162,7 +164,8 @@ impl<P: Platform> WindowAllocator<P> {
         let new = record.open(number, self.size, pages);
         let old = stream.get();
         let left = self.windows.get(old.number()).map_or(0, |record| record.left_in(old));
-        // The one with more left stays. So a large request among small ones does not cost them their window.
+        // Of the two windows, the one with more pages left stays. A large request among small ones therefore does not
+        // cost them their window.
         let stays = record.left_in(new) > left && stream.replace(old, new);
         self.seal(platform, if stays { old } else { new });
         Ok(self.range(number, 0, pages))
@@ -175,12 +178,12 @@ impl<P: Platform> WindowAllocator<P> {
         }
     }
 
-    /// Gives a window whose end has come to the allocator underneath.
+    /// Gives a window that has ended to the allocator underneath.
     fn recycle(&self, platform: &P, number: u64) {
         self.underneath.free(platform, self.range(number, 0, self.size));
     }
 
-    /// Gives up the windows that streams are at and that nothing is out of. Returns whether there were any.
+    /// Gives up the current windows of streams that have no range out. Returns whether there were any.
     fn seal_idle(&self, platform: &P) -> bool {
         let mut any = false;
         for opening in self.streams.iter().map(Current::get) {
@@ -192,7 +195,7 @@ impl<P: Platform> WindowAllocator<P> {
         any
     }
 
-    /// A range larger than a window.
+    /// Takes a range larger than a window.
     fn take_large(&self, platform: &P, pages: u64) -> Result<IovaRange, MapError> {
         match self.underneath.allocate(platform, pages) {
             Err(MapError::Exhausted { limit_bits, .. })
@@ -205,10 +208,10 @@ impl<P: Platform> WindowAllocator<P> {
     }
 }
 
-// SAFETY: ranges underneath do not overlap. A window is one of them from its opening to its end, which comes once, after all
-// that was handed out of it is back; until then each of its pages is handed out once at most, by a compare-exchange. The mark of
-// a mapping's first page is taken by one claim, which holds only if the mapping has the right length; ranges larger than a window are
-// claimed in the tree, where no window and nothing smaller is as long.
+// SAFETY: ranges underneath do not overlap. A window is one of them from its opening to its end. The end comes once,
+// after everything handed out of it has come back. Until then each of its pages is handed out at most once, by a
+// compare-exchange. The mark of a mapping's first page is taken by one claim, which holds only if the mapping has the
+// right length. Ranges larger than a window are claimed in the tree, where no window and nothing smaller is as long.
 unsafe impl<P: Platform> IovaAllocator<P> for WindowAllocator<P> {
     fn allocate(&self, platform: &P, request: &IovaRequest) -> Result<IovaRange, MapError> {
         platform.probe(Step::Enter(Phase::IovaAllocate));
@@ -237,7 +240,7 @@ unsafe impl<P: Platform> IovaAllocator<P> for WindowAllocator<P> {
             }
             Err(Unclaimed::NotMapped) if range.pages() <= self.size => Err(not_mapped),
             Err(Unclaimed::NotMapped) => match self.underneath.tree().claim(platform, range) {
-                // A window, or something smaller: what there is of it begins elsewhere.
+                // A window, or something smaller, so no mapping begins at the start of `range`.
                 Err(UnmapError::Partial { mapped, .. }) if mapped.pages() <= self.size => Err(not_mapped),
                 result => result,
             },
@@ -246,7 +249,8 @@ unsafe impl<P: Platform> IovaAllocator<P> for WindowAllocator<P> {
 
     fn free(&self, platform: &P, range: IovaRange, _proof: &Proof) {
         let number = range.first_pfn() / self.size;
-        // While a range of a window is out its record says so, and what is of no window lies where none can be.
+        // While a range of a window is out, its record says so. A range that belongs to no window lies where no
+        // window can be.
         let window = self.windows.get(number).filter(|window| range.pages() <= self.size && window.out() > 0);
         match window {
             Some(window) => {
@@ -265,7 +269,7 @@ unsafe impl<P: Platform> IovaAllocator<P> for WindowAllocator<P> {
 
     fn set_aside(&self, platform: &P, pages: u64, placement: &Placement) -> Result<IovaRange, MapError> {
         match self.underneath.set_aside(platform, pages, placement) {
-            // What is wanted may be a window that nothing is mapped in.
+            // The wanted range may be a window in which nothing is mapped.
             Err(MapError::Exhausted { .. } | MapError::Overlap(_)) if self.seal_idle(platform) => {
                 self.underneath.set_aside(platform, pages, placement)
             }

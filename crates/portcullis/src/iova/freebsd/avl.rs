@@ -1,9 +1,9 @@
-//! A balanced tree of ranges that knows the gaps between them: each node carries the largest gap of its subtree, so that one
-//! descent finds the lowest that is wide enough.
+//! A balanced tree of ranges that knows the gaps between them. Each node carries the largest gap of its subtree, so
+//! that one descent finds the lowest gap that is wide enough.
 //!
-//! An AVL tree, so no way down is longer than 1.45 times the logarithm of the number of ranges, and nothing recurses. Nodes lie
-//! in an arena and point to each other by number; those that leave the tree are used again, so there are never more than there
-//! were ranges at once.
+//! It is an AVL tree, so no path down is longer than 1.45 times the logarithm of the number of ranges, and nothing
+//! recurses. Nodes lie in an arena and point to each other by number. Nodes that leave the tree are used again, so
+//! there are never more of them than there were ranges at once.
 
 use crate::error::NoMemory;
 use crate::platform::memory::{Block, Spare, push_within, with_spare};
@@ -11,19 +11,19 @@ use crate::platform::{Context, Platform};
 use alloc::vec::Vec;
 use core::ops::{Index, IndexMut};
 
-/// Nodes that are allocated together. The arena grows by these, so that no node is ever moved.
+/// Nodes that are allocated together. The arena grows by this number, so that no node ever moves.
 const CHUNK_NODES: usize = 64;
 
 /// A node by its number.
 pub(in crate::iova) type Link = u32;
 
-/// Where no node is. Its own node, of no height and without gaps, stands for every child that is missing.
+/// The link to no node. Its own node has no height and no gaps, and stands for every missing child.
 const NULL: Link = 0;
 
 const LEFT: usize = 0;
 const RIGHT: usize = 1;
 
-/// What is done with a range.
+/// The state of a range.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(in crate::iova) enum State {
     #[default]
@@ -57,11 +57,11 @@ impl Node {
     }
 }
 
-/// The ranges in use below a limit. The first one starts at page 0 and stays.
+/// The ranges in use below a limit. The first one starts at page 0 and always stays.
 pub(in crate::iova) struct Avl {
     chunks: Vec<Vec<Node>>,
     root: Link,
-    /// Nodes to be used again, linked through their left children.
+    /// Nodes for reuse, linked through their left children.
     spare: Link,
 }
 
@@ -79,7 +79,7 @@ impl IndexMut<Link> for Avl {
     }
 }
 
-/// Memory for nodes, and for a list of so many pieces of it.
+/// Takes memory for the nodes of one chunk, and for a list of `chunks` chunks.
 ///
 /// # Errors
 /// [`NoMemory`].
@@ -92,7 +92,7 @@ pub(in crate::iova) fn new_chunk<P: Platform>(
 }
 
 impl Avl {
-    /// `limit` pages, of which the first is reserved.
+    /// A tree of `limit` pages, of which the first is reserved.
     ///
     /// # Errors
     /// [`NoMemory`].
@@ -108,7 +108,8 @@ impl Avl {
         Ok(tree)
     }
 
-    /// The range before the lowest gap of at least `pages` pages, if there is one; and how many nodes the search visited.
+    /// The range before the lowest gap of at least `pages` pages, if there is one, and the number of nodes that the
+    /// search visited.
     pub(in crate::iova) fn before_gap(&self, pages: u64) -> (Option<Link>, u64) {
         let mut at = self.root;
         let mut visited = 1;
@@ -123,15 +124,15 @@ impl Avl {
             } else if node.gap >= pages {
                 return (Some(at), visited);
             } else {
-                // Somewhere below there is one: neither left of here nor here.
+                // There is such a gap in this subtree, but neither to the left nor here.
                 at = right;
             }
             visited += 1;
         }
     }
 
-    /// The lowest gap for which `fits` has an answer, which is told where the gap begins and ends: the range before it, and the
-    /// answer. Looks at one gap after the other.
+    /// The lowest gap for which `fits` returns an answer: the range before it, and the answer. `fits` gets the start
+    /// and the end of the gap. The search looks at one gap after the other.
     pub(in crate::iova) fn find_gap<T>(&self, fits: impl Fn(u64, u64) -> Option<T>) -> (Option<(Link, T)>, u64) {
         let (mut at, mut visited) = (self.outermost(self.root, LEFT), 0);
         while at != NULL {
@@ -145,13 +146,13 @@ impl Avl {
         (None, visited)
     }
 
-    /// The first free page behind a range, and the first that is not.
+    /// The start and the end of the gap behind a range.
     pub(in crate::iova) fn gap_behind(&self, link: Link) -> (u64, u64) {
         let node = &self[link];
         (node.end_pfn(), node.end_pfn() + node.gap)
     }
 
-    /// The range behind that of `link`, if there is one.
+    /// The range behind the one of `link`, if there is one.
     fn following(&self, link: Link) -> Link {
         match self[link].children[RIGHT] {
             NULL => {
@@ -178,7 +179,7 @@ impl Avl {
         found
     }
 
-    /// Puts a range into the gap behind `before`, which it must fit.
+    /// Puts a range into the gap behind `before`, where it must fit.
     ///
     /// # Panics
     /// If no node was [reserved](Self::reserve).
@@ -188,7 +189,7 @@ impl Avl {
         let gap_behind = self[before].gap - gap - pages;
         self[before].gap = gap;
         self[new] = Node { first_pfn, pages, state, gap: gap_behind, ..Node::default() };
-        // Below `before` in either case, so that its gap is seen to on the way up.
+        // The new node lies below `before` in either case, so that the gap of `before` is updated on the way up.
         match self[before].children[RIGHT] {
             NULL => self.attach(before, RIGHT, new),
             right => {
@@ -199,7 +200,7 @@ impl Avl {
         self.settle(new);
     }
 
-    /// Takes a range out, any but the first. What it held goes to the gap before it.
+    /// Takes out any range except the first. Its pages join the gap before it.
     pub(in crate::iova) fn remove(&mut self, link: Link) {
         let before = self.previous(link);
         self[before].gap += self[link].pages + self[link].gap;
@@ -207,7 +208,7 @@ impl Avl {
         let vacant = if left == NULL || right == NULL {
             link
         } else {
-            // The next range, which has nothing on its left, moves into this node.
+            // The next range, whose node has no left child, moves into this node.
             let next = self.outermost(right, LEFT);
             let Node { first_pfn, pages, state, gap, .. } = self[next];
             let node = &mut self[link];
@@ -223,7 +224,7 @@ impl Avl {
         self.settle(before);
     }
 
-    /// The range before that of `link`.
+    /// The range before the one of `link`.
     fn previous(&self, link: Link) -> Link {
         match self[link].children[LEFT] {
             NULL => {
@@ -237,7 +238,7 @@ impl Avl {
         }
     }
 
-    /// The last node to one side below `at`.
+    /// The last node on one side below `at`.
     fn outermost(&self, mut at: Link, side: usize) -> Link {
         while self[at].children[side] != NULL {
             at = self[at].children[side];
@@ -245,7 +246,7 @@ impl Avl {
         at
     }
 
-    /// Puts heights, largest gaps and balance right from `at` up to the root.
+    /// Restores heights, largest gaps and balance from `at` up to the root.
     fn settle(&mut self, mut at: Link) {
         while at != NULL {
             self.update(at);
@@ -263,7 +264,7 @@ impl Avl {
         }
     }
 
-    /// Puts the child of `at` on `side` into its place, and `at` below it. Returns the child.
+    /// Moves the child of `at` on `side` into the place of `at`, and `at` below it. Returns the child.
     fn rotate(&mut self, at: Link, side: usize) -> Link {
         let child = self[at].children[side];
         let between = self[child].children[1 - side];
@@ -275,7 +276,7 @@ impl Avl {
         child
     }
 
-    /// Height and largest gap of a node whose children are right.
+    /// Updates the height and the largest gap of a node whose children are up to date.
     fn update(&mut self, at: Link) {
         let [left, right] = self[at].children;
         let height = 1 + self[left].height.max(self[right].height);
@@ -304,10 +305,10 @@ impl Avl {
         }
     }
 
-    /// Sees to it that there is a node for another range.
+    /// Ensures that there is a node for another range.
     ///
     /// # Errors
-    /// [`NoMemory`] where none is left, here or in `spare`.
+    /// [`NoMemory`] if no node is left, here or in `spare`.
     pub(in crate::iova) fn reserve(&mut self, spare: &mut Spare<Block<Node>>) -> Result<(), NoMemory> {
         let is_full = self.chunks.last().is_none_or(|chunk| chunk.len() == CHUNK_NODES);
         if self.spare == NULL && is_full {
@@ -317,7 +318,7 @@ impl Avl {
         Ok(())
     }
 
-    /// A node that is in no tree.
+    /// Takes a node that is in no tree.
     ///
     /// # Panics
     /// If none was reserved.

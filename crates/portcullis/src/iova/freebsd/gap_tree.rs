@@ -1,9 +1,10 @@
-//! FreeBSD's allocator: a balanced tree of ranges in use in which every node knows the largest gap below it (ATC'15, §3.4;
-//! EiovaR, FAST'15, §7).
+//! FreeBSD's allocator: a balanced tree of ranges in use, in which every node knows the largest gap below it (ATC'15,
+//! §3.4; EiovaR, FAST'15, §7).
 //!
-//! The lowest address that fits is found in logarithmic time; so addresses below 4 GiB go first, as long as there are any.
-//! Sizes are not rounded and ranges aligned to nothing but pages. A free page lies on either side of a mapping, so that a
-//! device that runs over the end of its buffer finds nothing; neighbours share the one between them.
+//! The lowest address that fits is found in logarithmic time. Addresses below 4 GiB are therefore used first, as long
+//! as there are any. Sizes are not rounded, and ranges are aligned only to pages. A free page lies on either side of
+//! a mapping, so that a device that runs over the end of its buffer finds nothing. Neighbours share the page between
+//! them.
 
 use super::avl::{Avl, State, new_chunk};
 use crate::address::{Iova, IovaRange, PAGE_SHIFT};
@@ -15,21 +16,21 @@ use crate::platform::{Context, Lock, LockClass, Phase, Platform, Step};
 use crate::proof::Proof;
 use crate::sync::{AtomicUsize, Ordering};
 
-/// Pages that a mapping keeps free before it and behind it.
+/// Free pages that a mapping keeps before it, and behind it.
 const GUARD_PAGES: u64 = 1;
 
 /// The allocator.
 pub struct GapTreeAllocator<P: Platform> {
     tree: P::Lock<Avl>,
-    /// Ranges in the tree that are in use. Written under the lock only, so plain stores suffice; read without it, as a
-    /// statistic (Relaxed).
+    /// Ranges in the tree that are in use. Written only under the lock, so plain stores suffice. Read without it, as
+    /// a statistic (Relaxed).
     in_use: AtomicUsize,
     /// Addresses are below `2^width`.
     width: u8,
 }
 
 impl<P: Platform> GapTreeAllocator<P> {
-    /// An allocator of addresses below `2^width`, without page 0, the interrupt range and `reserved` (S9).
+    /// Makes an allocator of addresses below `2^width`, without page 0, the interrupt range and `reserved` (S9).
     ///
     /// # Errors
     /// [`NoMemory`].
@@ -37,7 +38,7 @@ impl<P: Platform> GapTreeAllocator<P> {
         let limit = 1 << (u32::from(width) - PAGE_SHIFT);
         let mut tree = Avl::new(platform, limit)?;
         for (first, end) in never_handed_out(platform, reserved)? {
-            // The tree has page 0 already.
+            // The tree already has page 0.
             let (first, end) = (first.max(1), end.min(limit));
             if first < end {
                 let before = tree.at_or_below(first);
@@ -58,14 +59,14 @@ impl<P: Platform> GapTreeAllocator<P> {
         tree.remove(link);
     }
 
-    /// Notes, under the lock, how many ranges there are now.
+    /// Records how many ranges there are now. The lock is held.
     fn note(&self, handed_out: isize) {
         self.in_use.store(self.in_use.load(Ordering::Relaxed).wrapping_add_signed(handed_out), Ordering::Relaxed);
     }
 }
 
-// SAFETY: ranges in the tree do not overlap, since each is put into a gap; `claim` changes the state of a live node with
-// exactly that range, under the lock.
+// SAFETY: ranges in the tree do not overlap, because each is put into a gap. `claim` changes the state of a live node
+// with exactly that range, under the lock.
 unsafe impl<P: Platform> IovaAllocator<P> for GapTreeAllocator<P> {
     fn allocate(&self, platform: &P, &IovaRequest { pages, .. }: &IovaRequest) -> Result<IovaRange, MapError> {
         platform.probe(Step::Enter(Phase::IovaAllocate));
@@ -113,7 +114,8 @@ unsafe impl<P: Platform> IovaAllocator<P> for GapTreeAllocator<P> {
         });
     }
 
-    /// One gap after the other is looked at, with the lock held. What must be at one place has no guard pages there.
+    /// Looks at one gap after the other, with the lock held. A range with only one possible place has no guard pages
+    /// there.
     fn set_aside(&self, platform: &P, pages: u64, placement: &Placement) -> Result<IovaRange, MapError> {
         let refused = match placement.at() {
             Some(range) => MapError::Overlap(range.start()),

@@ -1,7 +1,7 @@
-//! EiovaR: freed ranges stay in the tree, on a list per power of two, for the next request of their size (FAST'15, §5).
+//! EiovaR: freed ranges stay in the tree, on a list per power of two, for later requests of their size (FAST'15, §5).
 //!
-//! A driver maps buffers of few sizes, over and over, so that after a short while every request finds a range on its list and
-//! no search is made. The lists run through the nodes of the tree: keeping a range takes no memory.
+//! A driver maps buffers of few sizes over and over. After a short while every request therefore finds a range on its
+//! list, without a search. The lists run through the nodes of the tree, so keeping a range takes no memory.
 
 use super::range_tree::{Node, Parked, RangeTree, may_ever_fit, new_node};
 use crate::address::IovaRange;
@@ -14,10 +14,10 @@ use crate::proof::Proof;
 use crate::sync::{AtomicUsize, Ordering};
 use alloc::boxed::Box;
 
-/// Lists, and so sizes: up to 2^27 pages, half a terabyte (§5). Larger ranges go back to the tree.
+/// The number of lists, and so of sizes: up to 2^27 pages, half a terabyte (§5). Larger ranges go back to the tree.
 const ORDERS: usize = 28;
 
-/// Kept ranges that go back to the tree at most while the lock is held once.
+/// The most kept ranges that go back to the tree while the lock is held once.
 const GIVEN_BACK_MAX: usize = 256;
 
 /// The tree and the lists, under one lock.
@@ -26,23 +26,24 @@ struct FreeLists {
     lists: [Parked; ORDERS],
     /// Ranges on all lists.
     kept: usize,
-    /// The most that there may be: k.
+    /// The upper bound of `kept`: k.
     kept_max: usize,
 }
 
 /// The allocator.
 pub struct FreeListAllocator<P: Platform> {
     lists: P::Lock<FreeLists>,
-    /// Ranges handed out, and ranges on the lists. Written under the lock only, so plain stores suffice; read without it, as
-    /// statistics (Relaxed).
+    /// Ranges handed out, and ranges on the lists. They are written only under the lock, so plain stores suffice.
+    /// They are read without it, as statistics (Relaxed).
     live: AtomicUsize,
     kept: AtomicUsize,
     kept_max: Option<usize>,
 }
 
 impl<P: Platform> FreeListAllocator<P> {
-    /// An allocator of addresses below `2^width`, without page 0, the interrupt range and `reserved` (S9), that keeps at most
-    /// `kept_max` freed ranges. Without a limit it keeps, of each size, as many as were ever in use at once.
+    /// Makes an allocator of addresses below `2^width`, without page 0, the interrupt range and `reserved` (S9). It
+    /// keeps at most `kept_max` freed ranges. Without a limit it keeps, of each size, as many as were ever in use at
+    /// once.
     ///
     /// # Errors
     /// [`NoMemory`].
@@ -61,7 +62,7 @@ impl<P: Platform> FreeListAllocator<P> {
         })
     }
 
-    /// Gives all that is kept back to the tree, bit by bit, so that interrupts are not masked for long.
+    /// Gives all kept ranges back to the tree, a few at a time, so that interrupts are not masked for long.
     fn give_all_back(&self, platform: &P) {
         let give_back = |lists: &mut FreeLists| {
             let more = lists.give_back(platform, GIVEN_BACK_MAX);
@@ -71,14 +72,14 @@ impl<P: Platform> FreeListAllocator<P> {
         while self.lists.with(give_back) {}
     }
 
-    /// Notes, under the lock, how many ranges there are now.
+    /// Records how many ranges there are now. The lock is held.
     fn note(&self, lists: &FreeLists, handed_out: isize) {
         self.kept.store(lists.kept, Ordering::Relaxed);
         self.live.store(self.live.load(Ordering::Relaxed).wrapping_add_signed(handed_out), Ordering::Relaxed);
     }
 }
 
-/// Which list is for ranges of `pages` pages.
+/// The list for ranges of `pages` pages.
 fn order(pages: u64) -> Option<usize> {
     crate::iova::order(pages, ORDERS)
 }
@@ -122,8 +123,8 @@ impl FreeLists {
     }
 }
 
-// SAFETY: ranges in the tree do not overlap, and those on the lists are in no other use, since they go there when they are
-// freed; `claim` changes the state of a live node with exactly that range, under the lock.
+// SAFETY: ranges in the tree do not overlap. Those on the lists are in no other use, because they go there when they
+// are freed. `claim` changes the state of a live node with exactly that range, under the lock.
 unsafe impl<P: Platform> IovaAllocator<P> for FreeListAllocator<P> {
     fn allocate(&self, platform: &P, &IovaRequest { pages, .. }: &IovaRequest) -> Result<IovaRange, MapError> {
         platform.probe(Step::Enter(Phase::IovaAllocate));
@@ -138,7 +139,7 @@ unsafe impl<P: Platform> IovaAllocator<P> for FreeListAllocator<P> {
             with_spare(|_| new_node(platform, Context::Atomic), allocate)
         };
         match allocate() {
-            // Room may be left in what is kept for other sizes (S13).
+            // Ranges kept for other sizes may leave enough room (S13).
             Err(MapError::Exhausted { limit_bits, .. })
                 if self.kept.load(Ordering::Relaxed) > 0 && may_ever_fit(pages, limit_bits) =>
             {
@@ -196,7 +197,7 @@ mod tests {
     use crate::platform::fake::FakeHost;
     use crate::request::{Access, Lifetime, Stream};
 
-    /// S7: under one lock no more goes back than was asked for: interrupts are masked meanwhile.
+    /// S7: while the lock is held, no more ranges go back than requested, because interrupts are masked meanwhile.
     #[test]
     fn what_is_kept_goes_back_bit_by_bit() {
         let host = FakeHost::default();

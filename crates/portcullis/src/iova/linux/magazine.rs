@@ -1,11 +1,13 @@
-//! Magazines: freed addresses are kept per CPU, so that most requests take no shared lock (ATC'15, §4.3; Linux since 4.7).
+//! Magazines: freed addresses are kept per CPU, so that most requests take no shared lock (ATC'15, §4.3; Linux since
+//! 4.7).
 //!
-//! For each size of up to 32 pages a CPU has two magazines, stacks of at most 127 addresses. It works on the loaded one; when
-//! that is empty, or full, it loads the other; and when that does not help either, it exchanges one at the depot of that size.
-//! After an exchange at least 127 allocations and 127 frees need no other (Bonwick and Adams, USENIX ATC'01, §3.1). What the
-//! depot does not have comes from the tree, and what it has no room for goes there.
+//! For each size of up to 32 pages a CPU has two magazines: stacks of at most 127 addresses. It works on the loaded
+//! one. When that is empty, or full, the CPU loads the other. When that does not help either, it exchanges one at the
+//! depot of that size. After an exchange at least 127 allocations and 127 frees need no other exchange (Bonwick and
+//! Adams, USENIX ATC'01, §3.1). Addresses that the depot does not have come from the tree, and addresses for which it
+//! has no room go back there.
 //!
-//! An address in a magazine stays in use as far as the tree knows. So nothing here knows which ranges are mapped, and
+//! For the tree, an address in a magazine is still in use. Nothing here therefore knows which ranges are mapped, and
 //! [`MagazineAllocator`] leaves claims to the marks in the table.
 
 use super::range_tree::may_ever_fit;
@@ -22,15 +24,15 @@ use alloc::vec::Vec;
 use arrayvec::ArrayVec;
 use core::mem;
 
-/// Addresses in a full magazine. The model checker sees small ones, so that it sees exchanges.
+/// Addresses in a full magazine. The model checker uses small ones, so that it sees exchanges.
 pub const MAGAZINE_CAPACITY: usize = if cfg!(loom) { 1 } else { 127 };
-/// Full magazines in a depot at most, for each size.
+/// The most full magazines in a depot, for each size.
 pub const DEPOT_MAGAZINES_MAX: usize = if cfg!(loom) { 1 } else { 32 };
-/// Empty ones: while the depot is full, the exchange that spills a magazine takes one more.
+/// The most empty ones. While the depot is full, the exchange that spills a magazine takes one more.
 const EMPTY_MAGAZINES_MAX: usize = DEPOT_MAGAZINES_MAX + 1;
 /// Sizes of [`MagazineAllocator`]: 1, 2, 4 … 32 pages. Larger ranges go to the tree.
 const LINUX_SIZES: usize = 6;
-/// Addresses that are on the way from a magazine to the tree at most.
+/// The most addresses that are in transit from a magazine to the tree.
 const EMPTIED_AT_ONCE: usize = if MAGAZINE_CAPACITY < 4 { MAGAZINE_CAPACITY } else { 4 };
 /// How often a depot with more full magazines than there are CPUs gives one back, in microseconds.
 const TRIM_INTERVAL_US: u64 = 100_000;
@@ -38,35 +40,36 @@ const TRIM_INTERVAL_US: u64 = 100_000;
 /// A stack of first pages. It never grows beyond what was reserved for it.
 struct Magazine(Vec<u64>);
 
-/// What a CPU has for one size. `previous` is either full or empty.
+/// The magazines of a CPU for one size. `previous` is either full or empty.
 struct Pair {
     loaded: Magazine,
     previous: Magazine,
 }
 
-/// What all CPUs share for one size. Both lists have room for all that they may hold from the start.
+/// The state that all CPUs share for one size. Both lists have room for their full contents from the start.
 struct Depot {
     full: Vec<Magazine>,
-    /// Addresses come back with locks held, under which no memory is to be asked for. So empty magazines are made before, when addresses
-    /// leave the tree: one for as many as fill it, for it is those that will be in it.
+    /// Addresses come back while locks are held, when no memory may be requested. Empty magazines are therefore made
+    /// earlier, when addresses leave the tree: one for as many addresses as fill it, because these addresses will
+    /// fill it later.
     empty: Vec<Magazine>,
 }
 
 /// The allocator of Linux since 4.7.
 pub struct MagazineAllocator<P: Platform>(Magazines<P, LINUX_SIZES>);
 
-/// Magazines for ranges of `SIZES` sizes, each twice the one before, over a tree for all others.
+/// Magazines for ranges of `SIZES` sizes, each twice the one before, over a tree for all other ranges.
 pub(in crate::iova) struct Magazines<P: Platform, const SIZES: usize> {
     /// log2 of the pages of the smallest size.
     smallest: usize,
     cpus: PerCpu<P::Lock<[Pair; SIZES]>>,
     depots: Box<[P::Lock<Depot>]>,
-    /// Addresses of each size that the tree was asked for.
+    /// For each size, the number of addresses that were requested from the tree.
     of_tree: [AtomicUsize; SIZES],
     tree: TreeAllocator<P>,
-    /// When the depots give back; none while none has too many magazines. Whoever adds a magazine looks at it while holding
-    /// the depot's lock, and [`tick`](Self::tick) takes that lock after it has taken the moment away; so one of the
-    /// two sees the other.
+    /// When the depots next give magazines back. It is none while no depot has too many. A CPU that adds a magazine
+    /// looks at it while it holds the depot's lock. [`tick`](Self::tick) takes that lock after it has cleared the
+    /// deadline. One of the two therefore sees the other.
     trim_due: Deadline,
 }
 
@@ -85,7 +88,7 @@ impl Magazine {
 }
 
 impl Pair {
-    /// Without memory for any address.
+    /// A pair without memory for any address.
     const NONE: Self = Self { loaded: Magazine(Vec::new()), previous: Magazine(Vec::new()) };
 
     fn new<P: Platform>(platform: &P) -> Result<Self, NoMemory> {
@@ -114,8 +117,8 @@ impl Depot {
 }
 
 impl<P: Platform, const SIZES: usize> Magazines<P, SIZES> {
-    /// Magazines for ranges of `2^smallest` pages and up, of addresses below `2^width`, without page 0, the interrupt range
-    /// and `reserved` (S9).
+    /// Makes magazines for ranges of `2^smallest` pages and up, of addresses below `2^width`, without page 0, the
+    /// interrupt range and `reserved` (S9).
     ///
     /// # Errors
     /// [`NoMemory`].
@@ -126,13 +129,13 @@ impl<P: Platform, const SIZES: usize> Magazines<P, SIZES> {
         reserved: &[IovaRange],
         smallest: usize,
     ) -> Result<Self, NoMemory> {
-        // One after the other: what each takes of the stack does not add up.
+        // These are separate calls, so that their stack frames do not add up.
         let cpus = Self::bare_cpus(platform)?;
         Self::fill_cpus(platform, &cpus)?;
         Self::over(platform, cpus, width, reserved, smallest)
     }
 
-    /// The magazines of all CPUs without memory: with it they would be moved about on the stack.
+    /// Makes the magazines of all CPUs without memory. With memory they would be moved about on the stack.
     #[inline(never)]
     fn bare_cpus(platform: &P) -> Result<PerCpu<P::Lock<[Pair; SIZES]>>, NoMemory> {
         PerCpu::new(platform, || Ok(platform.lock(LockClass::Magazine, [const { Pair::NONE }; SIZES])))
@@ -167,17 +170,17 @@ impl<P: Platform, const SIZES: usize> Magazines<P, SIZES> {
         })
     }
 
-    /// Which magazines are for ranges of `pages` pages.
+    /// The index of the magazines for ranges of `pages` pages.
     fn index_of(&self, pages: u64) -> Option<usize> {
         crate::iova::order(pages, self.smallest + SIZES)?.checked_sub(self.smallest)
     }
 
-    /// A range of `pages` pages that is in no other use.
+    /// Hands out a range of `pages` pages that is in no other use.
     ///
     /// # Errors
     /// [`MapError::Exhausted`], [`MapError::NoMemory`].
     pub(in crate::iova) fn allocate(&self, platform: &P, pages: u64) -> Result<IovaRange, MapError> {
-        // A magazine serves all requests that round up to its size, so its ranges are as large as they may get.
+        // A magazine serves all requests that round up to its size, so each of its ranges has that full size.
         let (kept, size) = match self.index_of(pages) {
             Some(index) => {
                 let kept = self.take(platform, index);
@@ -206,11 +209,11 @@ impl<P: Platform, const SIZES: usize> Magazines<P, SIZES> {
         Ok(IovaRange::new(first_pfn, pages).expect("below the width, so it does not wrap"))
     }
 
-    /// Counts an address that the tree is asked for, and makes a magazine when they fill one. Where the host has no memory for it, addresses
-    /// go back to the tree that would be in it.
+    /// Counts an address that is requested from the tree, and makes an empty magazine when the count fills one. If
+    /// the host has no memory for it, as many addresses later go back to the tree instead.
     #[cold]
     fn count_of_tree(&self, platform: &P, index: usize) {
-        // Relaxed: only how many there are matters.
+        // Relaxed: only the total matters.
         let before = self.of_tree[index].fetch_add(1, Ordering::Relaxed);
         if (before + 1).is_multiple_of(MAGAZINE_CAPACITY)
             && let Ok(magazine) = Magazine::new(platform, Context::Atomic)
@@ -227,7 +230,7 @@ impl<P: Platform, const SIZES: usize> Magazines<P, SIZES> {
         }
     }
 
-    /// Takes pages out of the tree, those that are kept notwithstanding.
+    /// Takes pages out of the tree, including those that are kept in magazines.
     #[inline(never)]
     pub(in crate::iova) fn set_aside(
         &self,
@@ -244,12 +247,12 @@ impl<P: Platform, const SIZES: usize> Magazines<P, SIZES> {
         }
     }
 
-    /// Where ranges come from that magazines do not have.
+    /// The tree, which has the ranges that the magazines do not have.
     pub(in crate::iova) const fn tree(&self) -> &TreeAllocator<P> {
         &self.tree
     }
 
-    /// Ranges handed out and not yet back. Exact while nobody allocates or frees.
+    /// Ranges handed out and not yet back. Exact while no CPU allocates or frees.
     pub(in crate::iova) fn live(&self) -> usize {
         self.tree.live().saturating_sub(self.kept().ranges)
     }
@@ -266,7 +269,7 @@ impl<P: Platform, const SIZES: usize> Magazines<P, SIZES> {
         }
     }
 
-    /// Takes a magazine out of each depot that has too many, if that is due.
+    /// Takes one magazine out of each depot that has too many, if that is due.
     pub(in crate::iova) fn tick(&self, platform: &P) {
         if !self.trim_due.take_if_due(platform) {
             return;
@@ -289,7 +292,7 @@ impl<P: Platform, const SIZES: usize> Magazines<P, SIZES> {
         self.trim_due.get()
     }
 
-    /// An address that this CPU keeps, or the depot.
+    /// Takes an address that this CPU or the depot keeps.
     fn take(&self, platform: &P, index: usize) -> Option<u64> {
         self.cpus.here(platform).with(|pairs| {
             let pair = &mut pairs[index];
@@ -310,7 +313,7 @@ impl<P: Platform, const SIZES: usize> Magazines<P, SIZES> {
         })
     }
 
-    /// Keeps an address. What there is no room for goes back to the tree.
+    /// Keeps an address. Addresses for which there is no room go back to the tree.
     fn put(&self, platform: &P, index: usize, first_pfn: u64) {
         let spilled = self.cpus.here(platform).with(|pairs| {
             let pair = &mut pairs[index];
@@ -335,10 +338,11 @@ impl<P: Platform, const SIZES: usize> Magazines<P, SIZES> {
         }
     }
 
-    /// Loads an empty magazine in exchange for the full one. Returns that if the depot has no room for it.
+    /// Loads an empty magazine in exchange for the full one. Returns the full one if the depot has no room for it.
     ///
     /// # Errors
-    /// [`NoMemory`] where there is none: the host had no memory when it was [made](Self::count_of_tree).
+    /// [`NoMemory`] if there is no empty magazine: the host had no memory when it should have been
+    /// [made](Self::count_of_tree).
     fn exchange_full(&self, platform: &P, depot: &mut Depot, pair: &mut Pair) -> Result<Option<Magazine>, NoMemory> {
         let empty = depot.empty.pop().ok_or(NoMemory)?;
         platform.probe(Step::DepotExchange);
@@ -351,27 +355,28 @@ impl<P: Platform, const SIZES: usize> Magazines<P, SIZES> {
         Ok(None)
     }
 
-    /// Gives everything that is kept back to the tree: what is wanted may be among it, or between it (S13). A part of a magazine at a
-    /// time, so that interrupts are not masked for long, and what is on the way takes little stack.
+    /// Gives all kept addresses back to the tree: the wanted range may be among them, or between them (S13). It gives
+    /// back a part of a magazine at a time, so that interrupts are not masked for long, and the addresses in transit
+    /// take little stack.
     #[cold]
     #[inline(never)]
     fn empty_all(&self, platform: &P) {
         for cpu in self.cpus.iter() {
             for index in 0..SIZES {
                 for is_loaded in [true, false] {
-                    // No more often, for other CPUs may go on filling it.
+                    // The number of rounds is bounded, because other CPUs may keep filling the magazine.
                     (0..MAGAZINE_CAPACITY.div_ceil(EMPTIED_AT_ONCE))
                         .all(|_| self.empty_some(platform, cpu, index, is_loaded));
                 }
             }
         }
         for depot in &*self.depots {
-            // Likewise.
+            // The number of rounds is bounded here for the same reason.
             (0..DEPOT_MAGAZINES_MAX).all(|_| self.empty_one(platform, depot));
         }
     }
 
-    /// Empties a part of a CPU's magazine. Returns whether there was any.
+    /// Empties a part of a CPU's magazine. Returns whether it held any address.
     #[inline(never)]
     fn empty_some(&self, platform: &P, cpu: &P::Lock<[Pair; SIZES]>, index: usize, is_loaded: bool) -> bool {
         let mut addresses = ArrayVec::<u64, EMPTIED_AT_ONCE>::new_const();
@@ -400,7 +405,8 @@ impl<P: Platform, const SIZES: usize> Magazines<P, SIZES> {
         true
     }
 
-    /// Sees to it that a depot with more magazines than there are CPUs gives some back, one by one. Called under its lock.
+    /// Schedules a tick if a depot has more magazines than there are CPUs, so that it gives them back one by one. The
+    /// caller holds its lock.
     fn trim_later(&self, platform: &P, depot: &Depot) {
         if depot.full.len() > self.cpus.len() {
             self.trim_due.set_if_none(platform, TRIM_INTERVAL_US);
@@ -409,7 +415,7 @@ impl<P: Platform, const SIZES: usize> Magazines<P, SIZES> {
 }
 
 impl<P: Platform> MagazineAllocator<P> {
-    /// An allocator of addresses below `2^width`, without page 0, the interrupt range and `reserved` (S9).
+    /// Makes an allocator of addresses below `2^width`, without page 0, the interrupt range and `reserved` (S9).
     ///
     /// # Errors
     /// [`NoMemory`].
@@ -419,9 +425,9 @@ impl<P: Platform> MagazineAllocator<P> {
     }
 }
 
-// SAFETY: an address is in one place: in use, in one magazine, or free in the tree; each move between those is made under a
-// lock, and the tree's ranges do not overlap. Claims of ranges that magazines may hold are left to the table, those of larger
-// ones to the tree.
+// SAFETY: an address is in one place: in use, in one magazine, or free in the tree. Each move between these happens
+// under a lock, and the tree's ranges do not overlap. Claims of ranges that magazines may hold are left to the table,
+// and claims of larger ones to the tree.
 unsafe impl<P: Platform> IovaAllocator<P> for MagazineAllocator<P> {
     const TABLE_CLAIM_PAGES_MAX: u64 = 1 << (LINUX_SIZES - 1);
 
@@ -436,7 +442,7 @@ unsafe impl<P: Platform> IovaAllocator<P> for MagazineAllocator<P> {
             return Ok(Claim::ByTable);
         }
         match self.0.tree.claim(platform, range) {
-            // The tree has a whole range there, of a size of magazines: only the table knows what is mapped of it.
+            // The tree has a range of a magazine's size there. Only the table knows what is mapped in it.
             Err(UnmapError::Partial { mapped, .. }) if self.0.index_of(mapped.pages()).is_some() => Ok(Claim::ByTable),
             result => result,
         }

@@ -1,11 +1,12 @@
-//! The tree of ranges in use that Linux's allocator of before 4.7 rests on: a red-black tree of allocated ranges, searched from
-//! the top down, with a cached node (EiovaR, FAST'15, §4 and Figure 2).
+//! The tree of ranges in use, on which Linux's allocator before 4.7 is built: a red-black tree of allocated ranges,
+//! searched from the top down, with a cached node (EiovaR, FAST'15, §4 and Figure 2).
 //!
-//! Sizes are rounded up to a power of two and ranges aligned to it. Addresses below 4 GiB are tried first, whatever the
-//! device could reach, and only that part of the space has a cached node.
+//! Sizes are rounded up to a power of two, and ranges are aligned to it. Addresses below 4 GiB are tried first,
+//! whatever the device could reach, and only that part of the space has a cached node.
 //!
-//! One deviation: when a search that started at the cached node finds nothing, it is tried once more from the top. The
-//! kernel of that time gave up, although a gap too small for an earlier, larger request may lie above the cached node.
+//! There is one deviation. If a search that started at the cached node finds nothing, it is repeated once from the
+//! top. The kernel of that time gave up, although a gap too small for an earlier, larger request may lie above the
+//! cached node.
 
 use crate::address::{Iova, IovaRange, PAGE_SHIFT};
 use crate::error::{MapError, NoMemory, UnmapError};
@@ -22,7 +23,8 @@ use intrusive_collections::{Bound, KeyAdapter, RBTree, RBTreeLink, intrusive_ada
 
 /// One past the last page number below 4 GiB.
 const LIMIT_4G: u64 = 1 << (32 - PAGE_SHIFT);
-/// Nodes kept for reuse, so that a steady load does not allocate; as many as a full flush queue gives back at once.
+/// Nodes kept for reuse, so that a steady load does not allocate. They are as many as a full flush queue gives back
+/// at once.
 const SPARE_NODES_MAX: usize = 256;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -32,7 +34,7 @@ enum State {
     Unmapping,
     /// Free, but kept in a list for the next request of its size.
     Parked,
-    /// Taken by [`RangeTree::put`], for a request that says where.
+    /// Taken by [`RangeTree::set_aside`], for a request that says where.
     SetAside,
     Reserved,
 }
@@ -41,12 +43,12 @@ enum State {
 pub(in crate::iova) struct Node {
     link: RBTreeLink,
     first_pfn: u64,
-    /// Pages asked for.
+    /// Pages requested.
     pages: Cell<u64>,
     /// Pages taken: a power of two, unless reserved.
     size: u64,
     state: Cell<State>,
-    /// The next of a list of parked ranges.
+    /// The next range on a list of parked ranges.
     next_parked: Cell<Option<Position>>,
 }
 
@@ -59,24 +61,24 @@ impl<'a> KeyAdapter<'a> for NodeAdapter {
     }
 }
 
-/// Where a node is: one that is in the tree.
+/// The place of a node that is in the tree.
 #[derive(Clone, Copy)]
 struct Position(NonNull<Node>);
 
-// SAFETY: points into the tree that lies beside it under the same lock, and is used only with that tree in hand.
+// SAFETY: it points into the tree beside it under the same lock, and is used only together with that tree.
 unsafe impl Send for Position {}
 
 /// Ranges that are free but stay in the tree, the latest first. The list runs through the nodes themselves.
 #[derive(Clone, Copy, Default)]
 pub(in crate::iova) struct Parked(Option<Position>);
 
-/// The ranges in use, and those never to be used.
+/// The ranges in use, and the reserved ones.
 pub(in crate::iova) struct RangeTree {
-    /// Dropped node by node: the tree would call itself for each of its levels.
+    /// Dropped node by node: the tree's own drop would recurse once for each level.
     nodes: ManuallyDrop<RBTree<NodeAdapter>>,
     /// Figure 2: usually just above the highest gap.
     cached: Option<Position>,
-    /// The node claimed last, if it is still in the tree: the next to be freed, unless CPUs interleave.
+    /// The node claimed last, if it is still in the tree. It is the next to be freed, unless CPUs interleave.
     claimed: Option<Position>,
     #[expect(clippy::vec_box, reason = "boxes move between the tree and here")]
     spare: Vec<Box<Node>>,
@@ -84,12 +86,12 @@ pub(in crate::iova) struct RangeTree {
     width: u8,
 }
 
-/// Whether a range of `pages` pages would fit below `2^width`, were nothing in use.
+/// Whether a range of `pages` pages would fit below `2^width` if nothing were in use.
 pub(in crate::iova) fn may_ever_fit(pages: u64, width: u8) -> bool {
     pages.checked_next_power_of_two().is_some_and(|size| size <= 1 << (u32::from(width) - PAGE_SHIFT))
 }
 
-/// A node for a tree.
+/// Makes a node for a tree.
 ///
 /// # Errors
 /// [`NoMemory`].
@@ -107,7 +109,7 @@ impl Drop for RangeTree {
 }
 
 impl RangeTree {
-    /// A tree of addresses below `2^width`, without page 0, the interrupt range and `reserved` (S9).
+    /// Makes a tree of addresses below `2^width`, without page 0, the interrupt range and `reserved` (S9).
     ///
     /// # Errors
     /// [`NoMemory`].
@@ -124,7 +126,7 @@ impl RangeTree {
         Ok(tree)
     }
 
-    /// A tree with nothing in it.
+    /// Makes an empty tree.
     pub(in crate::iova) fn empty(width: u8) -> Self {
         Self {
             nodes: ManuallyDrop::new(RBTree::new(NodeAdapter::new())),
@@ -135,10 +137,10 @@ impl RangeTree {
         }
     }
 
-    /// From now on the range that was set aside at `first_pfn` may be claimed.
+    /// Lets the range that was set aside at `first_pfn` be claimed from now on.
     ///
     /// # Panics
-    /// If none was.
+    /// If no range was set aside there.
     pub(in crate::iova) fn make_live(&mut self, first_pfn: u64) {
         let node = self.nodes.find(&first_pfn);
         node.get().expect("a range that was set aside is in the tree").state.set(State::Live);
@@ -147,7 +149,7 @@ impl RangeTree {
     /// Puts a range of `pages` pages into the highest gap that it fits.
     ///
     /// # Errors
-    /// [`MapError::Exhausted`], [`MapError::NoMemory`] where no node is left, here or in `spare`.
+    /// [`MapError::Exhausted`], [`MapError::NoMemory`] if no node is left, here or in `spare`.
     pub(in crate::iova) fn allocate<P: Platform>(
         &mut self,
         platform: &P,
@@ -169,11 +171,12 @@ impl RangeTree {
         })
     }
 
-    /// Puts a range of `pages` pages where `placement` says, as high as that goes, below 4 GiB first. Claims do not find it. It is
-    /// searched for from the top.
+    /// Puts a range of `pages` pages where `placement` says, as high as possible, below 4 GiB first. Claims do not
+    /// find it. The search starts at the top.
     ///
     /// # Errors
-    /// [`MapError::Exhausted`], [`MapError::Overlap`] where it must be at one place, [`MapError::NoMemory`] where no node is left.
+    /// [`MapError::Exhausted`], [`MapError::Overlap`] if there is only one place, [`MapError::NoMemory`] if no node
+    /// is left.
     #[inline(always)]
     pub(in crate::iova) fn set_aside<P: Platform>(
         &mut self,
@@ -235,7 +238,7 @@ impl RangeTree {
     pub(in crate::iova) fn claim<P: Platform>(&mut self, platform: &P, range: IovaRange) -> Result<(), UnmapError> {
         platform.probe(Step::TreeFind);
         let found = self.nodes.upper_bound(Bound::Included(&range.first_pfn()));
-        // With the right to take the node out, which a reference to it would not give.
+        // A raw pointer, because it gives the right to take the node out of the tree, which a reference would not.
         let position = found.get_ptr().map(Position);
         let node = found.get().filter(|node| range.first_pfn() < node.first_pfn + node.size);
         match node {
@@ -275,13 +278,13 @@ impl RangeTree {
     /// If no range in use starts there.
     pub(in crate::iova) fn park(&mut self, first_pfn: u64, list: &mut Parked) {
         let position = self.position(first_pfn);
-        // SAFETY: in the tree, by `position`.
+        // SAFETY: `position` returns a node of the tree.
         let node = unsafe { position.0.as_ref() };
         node.state.set(State::Parked);
         node.next_parked.set(list.0.replace(position));
     }
 
-    /// Puts the range parked last on `list`, which is of the right size, to use for `pages` pages.
+    /// Takes the range parked last on `list` into use for `pages` pages. It must have the right size for them.
     pub(in crate::iova) fn unpark(&mut self, list: &mut Parked, pages: u64) -> Option<IovaRange> {
         let position = list.0?;
         // SAFETY: parked ranges stay in the tree.
@@ -303,7 +306,7 @@ impl RangeTree {
 
     /// The node of the range in use that starts at page `first_pfn`.
     fn position(&mut self, first_pfn: u64) -> Position {
-        // SAFETY: only `erase` takes nodes out of the tree, and it forgets the claimed one when it does.
+        // SAFETY: only `erase` takes nodes out of the tree, and the claimed node is forgotten before that.
         let claimed = self.claimed.take_if(|claimed| unsafe { claimed.0.as_ref().first_pfn } == first_pfn);
         claimed.unwrap_or_else(|| {
             let node = self.nodes.find(&first_pfn).get_ptr();
@@ -316,9 +319,9 @@ impl RangeTree {
         platform.probe(Step::TreeErase);
         // SAFETY: a position is that of a node in the tree.
         let freed_first = unsafe { position.0.as_ref() }.first_pfn;
-        // SAFETY: the cached node is in the tree; after the removal it might not be.
+        // SAFETY: the cached node is in the tree now. After the removal below it might not be.
         let cached_first = self.cached.as_ref().map(|cached| unsafe { cached.0.as_ref().first_pfn });
-        // SAFETY: as above; `position` or `free_parked` has made sure that it is not the claimed one.
+        // SAFETY: as above. `position` or `free_parked` has made sure that this is not the claimed node.
         let mut cursor = unsafe { self.nodes.cursor_mut_from_ptr(position.0.as_ptr()) };
         let next = cursor.peek_next().get_ptr();
         let node = cursor.remove().expect("a position is that of a node");
@@ -326,26 +329,26 @@ impl RangeTree {
         if cached_first.is_some_and(|cached| freed_first >= cached) {
             // SAFETY: the successor is in the tree.
             let below = next.filter(|next| unsafe { next.as_ref().first_pfn } < LIMIT_4G);
-            // Without a successor below 4 GiB the next search starts at the limit.
+            // If there is no successor below 4 GiB, the next search starts at the limit.
             self.cached = below.map(Position);
         }
         self.keep(node);
     }
 
-    /// A node to fill in.
+    /// Takes a spare node to fill in.
     fn node(&mut self, spare: &mut Spare<Box<Node>>) -> Result<Box<Node>, NoMemory> {
         self.spare.pop().map_or_else(|| spare.take(1), Ok)
     }
 
-    /// Keeps a node for reuse, or frees it when there are enough.
+    /// Keeps a node for reuse, or frees it if there are enough.
     pub(in crate::iova) fn keep(&mut self, node: Box<Node>) {
         if self.spare.len() < self.spare.capacity() {
             push_within(&mut self.spare, node);
         }
     }
 
-    /// Figure 2, alloc_iova: from the right neighbour down, until the gap to the left one is wide enough. Gives the node
-    /// back where there is no such gap.
+    /// Figure 2, alloc_iova: starts at the right neighbour and moves down, until the gap to the left neighbour is
+    /// wide enough. Gives the node back if there is no such gap.
     #[inline(always)]
     fn place<P: Platform>(
         &mut self,
@@ -390,7 +393,7 @@ impl RangeTree {
             }
             let Some(passed) = left.get() else { break };
             ceiling = passed.first_pfn.min(ceiling);
-            // What is reserved is no range that another request might have been given.
+            // Reserved ranges are not counted, because no request could have been given them.
             passed_nodes += u64::from(passed.state.get() != State::Reserved);
             left.move_prev();
         }

@@ -11,16 +11,16 @@ use crate::proof::Proof;
 use crate::sync::{AtomicUsize, Ordering};
 use alloc::boxed::Box;
 
-/// The allocator. Every address is searched for in the tree, and goes back to it.
+/// The allocator. It searches the tree for every address, and gives every address back to it.
 pub struct TreeAllocator<P: Platform> {
     tree: P::Lock<RangeTree>,
-    /// Ranges in the tree that are in use. Written under the lock only, so plain stores suffice; read without it, as a
-    /// statistic (Relaxed).
+    /// Ranges in the tree that are in use. Written only under the lock, so plain stores suffice. Read without it, as
+    /// a statistic (Relaxed).
     in_use: AtomicUsize,
 }
 
 impl<P: Platform> TreeAllocator<P> {
-    /// An allocator of addresses below `2^width`, without page 0, the interrupt range and `reserved` (S9).
+    /// Makes an allocator of addresses below `2^width`, without page 0, the interrupt range and `reserved` (S9).
     ///
     /// # Errors
     /// [`NoMemory`].
@@ -29,12 +29,13 @@ impl<P: Platform> TreeAllocator<P> {
         Ok(Self { tree, in_use: AtomicUsize::new(0) })
     }
 
-    /// What [`allocate`](IovaAllocator::allocate) does, for a caller that has entered the phase already.
+    /// Does what [`allocate`](IovaAllocator::allocate) does, for a caller that has already entered the phase.
     pub(in crate::iova) fn allocate_range(&self, platform: &P, pages: u64) -> Result<IovaRange, MapError> {
         with_spare(|_| new_node(platform, Context::Atomic), |spare| self.allocate_with(platform, pages, spare))
     }
 
-    /// The same for a caller with a lock held: it takes no memory but that of `spare`.
+    /// Does what [`allocate_range`](Self::allocate_range) does, for a caller that holds a lock: it takes no memory
+    /// except that of `spare`.
     pub(in crate::iova) fn allocate_with(
         &self,
         platform: &P,
@@ -58,7 +59,7 @@ impl<P: Platform> TreeAllocator<P> {
         Ok(())
     }
 
-    /// What [`set_aside`](IovaAllocator::set_aside) does, for an allocator that keeps ranges.
+    /// Does what [`set_aside`](IovaAllocator::set_aside) does, for an allocator that keeps ranges.
     #[inline(never)]
     pub(in crate::iova) fn set_aside_range(
         &self,
@@ -78,12 +79,12 @@ impl<P: Platform> TreeAllocator<P> {
         )
     }
 
-    /// The live range around page `pfn`, those aside that have `pages_max` pages or less.
+    /// The live range around page `pfn`, if it has more than `pages_max` pages.
     pub(in crate::iova) fn larger_around(&self, platform: &P, pfn: u64, pages_max: u64) -> Option<IovaRange> {
         self.tree.with(|tree| tree.live_around(platform, pfn)).filter(|range| range.pages() > pages_max)
     }
 
-    /// Takes back what was set aside.
+    /// Takes back a range that was set aside.
     pub(in crate::iova) fn put_back_range(&self, platform: &P, range: IovaRange) {
         self.tree.with(|tree| tree.free(platform, range.first_pfn()));
     }
@@ -99,8 +100,8 @@ impl<P: Platform> TreeAllocator<P> {
     }
 }
 
-// SAFETY: ranges in the tree do not overlap, since each is put into a gap; `claim` changes the state of a live node with
-// exactly that range, under the lock.
+// SAFETY: ranges in the tree do not overlap, because each is put into a gap. `claim` changes the state of a live node
+// with exactly that range, under the lock.
 unsafe impl<P: Platform> IovaAllocator<P> for TreeAllocator<P> {
     fn allocate(&self, platform: &P, request: &IovaRequest) -> Result<IovaRange, MapError> {
         platform.probe(Step::Enter(Phase::IovaAllocate));

@@ -1,9 +1,9 @@
-//! Blocks of 2^order pages, aligned to their size: split in halves where a smaller one is wanted, and joined with the other
-//! half, the buddy, where both are free. Both take as many steps as there are sizes in between.
+//! Blocks of 2^order pages, aligned to their size. A block is split in halves if a smaller one is wanted, and joined
+//! with the other half, its buddy, if both are free. Both take as many steps as there are sizes in between.
 //!
-//! What begins where stands in two levels, as in a page table: an entry for every 512 pages, and where these have been split,
-//! one for each page. The lists of free blocks run through the entries. The second level is made when it is first needed, and
-//! stays.
+//! Two levels of entries record what begins at each page, as in a page table: one entry for every 512 pages and, if
+//! these have been split, one for each page. The lists of free blocks run through the entries. An array of the second
+//! level is made when it is first needed, and is kept.
 
 use crate::address::{Iova, IovaRange};
 use crate::error::{NoMemory, UnmapError};
@@ -16,26 +16,26 @@ use core::num::NonZeroU32;
 
 /// Blocks have 2^0 to 2^20 pages, as many as there are below 4 GiB.
 const ORDERS: usize = 21;
-/// Pages that there can be at most.
+/// The most pages that there can be.
 pub(in crate::iova) const PAGES_MAX: u64 = 1 << (ORDERS - 1);
-/// The order of the smallest blocks on the first level, and of the runs that it has an entry for.
+/// The order of the smallest blocks on the first level. Each entry of that level covers a run of this order.
 const RUN_ORDER: usize = 9;
 const RUN_PAGES: u64 = 1 << RUN_ORDER;
 
-/// The first page of a free block. Page 0, which is reserved, is in none.
+/// The first page of a free block. Page 0 is reserved, and so it is in no free block.
 type Link = Option<NonZeroU32>;
 
-/// What begins at a page, of the sizes that the level of the entry is for.
+/// The block that begins at a page, of the sizes that the level of the entry is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::iova) enum Block {
     None,
-    /// On the list of its order, between these two.
+    /// On the list of its order, between these two blocks.
     Free {
         order: u8,
         previous: Link,
         next: Link,
     },
-    /// In use, for so many pages: the smallest block that holds them.
+    /// In use, for a range of `pages` pages. It is the smallest block that holds them.
     Live {
         pages: u32,
     },
@@ -45,23 +45,23 @@ pub(in crate::iova) enum Block {
     },
 }
 
-/// What [`BuddyAllocator::new`](super::BuddyAllocator::new) says of memory.
+/// [`BuddyAllocator::new`](super::BuddyAllocator::new) states its memory for this size.
 const _: () = assert!(size_of::<Block>() == 12);
 
-/// All blocks below some page.
+/// All blocks below a given page.
 #[derive(Debug)]
 pub(in crate::iova) struct Blocks {
     /// For each order, the free block that was put on the list last.
     free: Box<[Link]>,
-    /// For each run.
+    /// An entry for each run.
     large: Box<[Block]>,
-    /// For each page of a run; empty until the run is split.
+    /// The entries for each page of a run. They are empty until the run is split.
     small: Box<[Box<[Block]>]>,
-    /// The entries of a run that is split next.
+    /// Entries for the run that is split next.
     kept: Option<Box<[Block]>>,
 }
 
-/// The entries of a run.
+/// Makes the entries of a run.
 ///
 /// # Errors
 /// [`NoMemory`].
@@ -70,7 +70,8 @@ pub(in crate::iova) fn new_run<P: Platform>(platform: &P, context: Context) -> R
 }
 
 impl Blocks {
-    /// The pages below `end`, at most [`PAGES_MAX`], without page 0, the interrupt range and `reserved` (S9).
+    /// Makes the blocks of the pages below `end`, at most [`PAGES_MAX`], without page 0, the interrupt range and
+    /// `reserved` (S9).
     ///
     /// # Errors
     /// [`NoMemory`].
@@ -85,7 +86,7 @@ impl Blocks {
         for (first, reserved_end) in never_handed_out(platform, reserved)?.into_iter().chain([(end, end)]) {
             let free_to = first.min(end);
             while free_from < free_to {
-                // The largest that begins here and ends before what is reserved.
+                // The largest block that begins here and ends before the next reserved range.
                 let order = free_from.trailing_zeros().min((free_to - free_from).ilog2()) as usize;
                 with_spare(|_| new_run(platform, Context::MaySleep), |spare| blocks.prepare(free_from, order, spare))?;
                 blocks.link(free_from, order);
@@ -96,10 +97,11 @@ impl Blocks {
         Ok(blocks)
     }
 
-    /// A block for `pages` pages, if there is one: the smallest that is free, and of those the one freed last.
+    /// Takes a block for `pages` pages, if there is one: of the smallest free size that fits, and of those the one
+    /// freed last.
     ///
     /// # Errors
-    /// [`NoMemory`] where it takes the entries of a run, and none are [kept](Self::keep).
+    /// [`NoMemory`] if this needs the entries of a run, and none are [kept](Self::keep).
     pub(in crate::iova) fn allocate<P: Platform>(
         &mut self,
         platform: &P,
@@ -108,7 +110,7 @@ impl Blocks {
         let Some(wanted) = order(pages, ORDERS) else { return Ok(None) };
         let found = (wanted..ORDERS).find_map(|order| Some((order, u64::from(self.free[order]?.get()))));
         let Some((found, first)) = found else { return Ok(None) };
-        // What may fail comes before anything is changed.
+        // The step that may fail comes before anything is changed.
         self.prepare(first, wanted, &mut Spare::none())?;
         platform.probe(Step::ListPop);
         self.unlink(first, found);
@@ -126,7 +128,7 @@ impl Blocks {
     /// [`UnmapError::NotMapped`], [`UnmapError::Partial`].
     pub(in crate::iova) fn claim<P: Platform>(&mut self, platform: &P, range: IovaRange) -> Result<(), UnmapError> {
         let pfn = range.first_pfn();
-        // Of the blocks that may hold the page there is one of each size.
+        // For each size, one block may hold the page.
         let live = (0..ORDERS).find_map(|size| {
             let first = pfn >> size << size;
             match self.at(first, size) {
@@ -150,7 +152,7 @@ impl Blocks {
     /// Takes back a range that was handed out.
     ///
     /// # Panics
-    /// If it was not.
+    /// If it was not handed out.
     pub(in crate::iova) fn free<P: Platform>(&mut self, platform: &P, range: IovaRange) {
         let mut first = range.first_pfn();
         let wanted = order(range.pages(), ORDERS).expect("a range that was handed out has the size of a block");
@@ -175,7 +177,7 @@ impl Blocks {
         self.link(first, size);
     }
 
-    /// Makes the entries that are written when a block of `order` is split off at page `first`. All halves that are too small
+    /// Makes the entries that are written when a block of `order` is split off at page `first`. All halves too small
     /// for the first level lie in one run.
     fn prepare(&mut self, first: u64, order: usize, spare: &mut Spare<Box<[Block]>>) -> Result<(), NoMemory> {
         let run = &mut self.small[(first / RUN_PAGES) as usize];
@@ -190,7 +192,7 @@ impl Blocks {
         self.kept = Some(run);
     }
 
-    /// What stands in the entry for blocks of `order` at page `first`. Beyond the last page there are none.
+    /// The contents of the entry for blocks of `order` at page `first`. Beyond the last page there are no blocks.
     fn at(&self, first: u64, order: usize) -> Block {
         let (run, page) = ((first / RUN_PAGES) as usize, (first % RUN_PAGES) as usize);
         let entry =
@@ -198,7 +200,7 @@ impl Blocks {
         entry.copied().unwrap_or(Block::None)
     }
 
-    /// The entry for blocks of `order` at page `first`, which has been made.
+    /// The entry for blocks of `order` at page `first`. It must have been made.
     fn entry(&mut self, first: u64, order: usize) -> &mut Block {
         let (run, page) = ((first / RUN_PAGES) as usize, (first % RUN_PAGES) as usize);
         if order < RUN_ORDER { &mut self.small[run][page] } else { &mut self.large[run] }
@@ -234,7 +236,7 @@ impl Blocks {
     }
 }
 
-/// Tells of blocks that were split or joined.
+/// Reports the number of blocks that were split or joined to the probe.
 fn announce<P: Platform>(platform: &P, steps: usize) {
     if steps > 0 {
         platform.probe(Step::TreeSearch { nodes: steps as u64 });

@@ -1,8 +1,8 @@
-//! A buddy allocator for ranges of up to 512 MiB below 4 GiB, and the tree of ranges for larger ones above (XNU; ATC'15,
-//! §3.4).
+//! A buddy allocator for ranges of up to 512 MiB below 4 GiB, and the tree of ranges for larger ones above (XNU;
+//! ATC'15, §3.4).
 //!
-//! Each takes what the other has no room for, so that a request is refused only where no aligned block is free below the
-//! width. Without addresses above 4 GiB there is no tree.
+//! Each takes the requests for which the other has no room, so that a request is refused only if no aligned block is
+//! free below the width. If there are no addresses above 4 GiB, there is no tree.
 
 use super::blocks::{Blocks, PAGES_MAX, new_run};
 use crate::address::{IovaRange, PAGE_SHIFT};
@@ -13,25 +13,25 @@ use crate::platform::{Context, Lock, LockClass, Phase, Platform, Step};
 use crate::proof::Proof;
 use crate::sync::{AtomicUsize, Ordering};
 
-/// Pages of the largest range that is looked for in the blocks first: 512 MiB.
+/// Pages of the largest range that is first searched for in the blocks: 512 MiB.
 pub const BUDDY_PAGES_MAX: u64 = 1 << 17;
 
 /// The allocator.
 pub struct BuddyAllocator<P: Platform> {
     blocks: P::Lock<Blocks>,
-    /// Ranges handed out from the blocks. Written under the lock only, so plain stores suffice; read without it, as a
+    /// Ranges handed out from the blocks. Written only under the lock, so plain stores suffice. Read without it, as a
     /// statistic (Relaxed).
     in_use: AtomicUsize,
-    /// From here on addresses are the tree's.
+    /// Addresses from here on belong to the tree.
     blocks_end: u64,
     tree: Option<TreeAllocator<P>>,
     width: u8,
 }
 
 impl<P: Platform> BuddyAllocator<P> {
-    /// An allocator of addresses below `2^width`, without page 0, the interrupt range and `reserved` (S9).
+    /// Makes an allocator of addresses below `2^width`, without page 0, the interrupt range and `reserved` (S9).
     ///
-    /// Its blocks take 56 KiB of memory, and 6 KiB for each 2 MiB of addresses that were ever split: 12 MiB at most.
+    /// Its blocks take 56 KiB of memory, and 6 KiB for each 2 MiB of addresses that were ever split: at most 12 MiB.
     ///
     /// # Errors
     /// [`NoMemory`].
@@ -67,14 +67,14 @@ impl<P: Platform> BuddyAllocator<P> {
         MapError::Exhausted { pages, limit_bits: self.width }
     }
 
-    /// The tree, if `range` begins where its addresses are.
+    /// The tree, if `range` begins among its addresses.
     fn tree_of(&self, range: IovaRange) -> Option<&TreeAllocator<P>> {
         self.tree.as_ref().filter(|_| range.first_pfn() >= self.blocks_end)
     }
 }
 
-// SAFETY: blocks in use do not overlap, since halves are split off what is free; `claim` changes the state of a live block of
-// exactly that range, under the lock. The tree has other addresses.
+// SAFETY: blocks in use do not overlap, because halves are split only off free blocks. `claim` changes the state of a
+// live block of exactly that range, under the lock. The tree has other addresses.
 unsafe impl<P: Platform> IovaAllocator<P> for BuddyAllocator<P> {
     fn allocate(&self, platform: &P, &IovaRequest { pages, .. }: &IovaRequest) -> Result<IovaRange, MapError> {
         platform.probe(Step::Enter(Phase::IovaAllocate));

@@ -1,4 +1,4 @@
-//! Solaris's allocator: vmem, an address space in segments with caches of small sizes over it.
+//! Solaris's allocator: vmem, an address space in segments, with caches for small sizes over it.
 
 mod segments;
 mod tags;

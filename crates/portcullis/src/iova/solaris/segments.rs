@@ -1,10 +1,10 @@
-//! An address space in segments: what vmem keeps of an arena (Bonwick and Adams, USENIX ATC'01, §4.4).
+//! An address space in segments: vmem's record of an arena (Bonwick and Adams, USENIX ATC'01, §4.4).
 //!
-//! Every page belongs to a segment, and every segment has a boundary tag that knows its neighbours: a segment that becomes
-//! free is joined with those beside it that are, without a search. Free segments are on one list per power of two, list *k*
-//! being for those of 2^k pages or more. A request is served from the first list on which *every* segment is large enough
-//! ("instant fit"); a mask of the lists that are not empty finds it at once. Only where all of those are empty is the list
-//! below them searched, on which some segments may be large enough.
+//! Every page belongs to a segment, and every segment has a boundary tag that knows its neighbours. A segment that
+//! becomes free is joined with its free neighbours, without a search. Free segments are on one list per power of two:
+//! list *k* is for segments of at least 2^k, but less than 2^(k+1), pages. A request is served from the first list on
+//! which *every* segment is large enough ("instant fit"). A mask of the non-empty lists finds it at once. Only if all
+//! of those lists are empty are the lists below searched, on which some segments may be large enough.
 
 use super::tags::{Link, List, State, Tag, TagId, Tags, new_block};
 use crate::address::{IovaRange, PAGE_SHIFT};
@@ -14,26 +14,26 @@ use crate::platform::memory::{Block, Spare, try_slice, with_spare};
 use crate::platform::{Context, Platform, Step};
 use alloc::boxed::Box;
 
-/// Lists of free segments: no address space has more pages than the last one is for.
+/// The number of lists of free segments. No address space has more pages than the last one is for.
 const LISTS: usize = (u64::BITS - PAGE_SHIFT) as usize + 1;
 
-/// The segments of an address space. Whoever uses one has a `T` to say about it.
+/// The segments of an address space. Each segment in use carries a `T` for its user.
 pub(in crate::iova) struct Segments<T> {
     tags: Tags<T>,
     free: Box<[List]>,
-    /// The bit of each list that is not empty.
+    /// A bit for each list that is not empty.
     not_empty: u64,
     /// Addresses are below `2^width`.
     width: u8,
 }
 
-/// The list that a free segment of so many pages is on.
+/// The list for a free segment of `pages` pages.
 const fn list_of(pages: u64) -> u32 {
     pages.ilog2()
 }
 
 impl<T> Segments<T> {
-    /// All addresses below `2^width` but page 0, the interrupt range and `reserved` (S9).
+    /// Makes the segments of all addresses below `2^width` except page 0, the interrupt range and `reserved` (S9).
     ///
     /// # Errors
     /// [`NoMemory`].
@@ -80,7 +80,7 @@ impl<T> Segments<T> {
     /// Takes `pages` pages at a multiple of `align`, a power of two, out of a free segment.
     ///
     /// # Errors
-    /// [`MapError::Exhausted`], [`MapError::NoMemory`] where no tags are left, here or in `spare`.
+    /// [`MapError::Exhausted`], [`MapError::NoMemory`] if no tags are left, here or in `spare`.
     pub(in crate::iova) fn allocate<P: Platform>(
         &mut self,
         platform: &P,
@@ -89,7 +89,7 @@ impl<T> Segments<T> {
         user: T,
         spare: &mut Spare<Block<Tag<T>>>,
     ) -> Result<TagId, MapError> {
-        // What may be left over before and behind.
+        // Tags for the pages that may be left over before and behind.
         self.tags.reserve(2, spare)?;
         let id = self.choose(platform, pages, align);
         let id = id.ok_or(MapError::Exhausted { pages, limit_bits: self.width })?;
@@ -145,7 +145,7 @@ impl<T> Segments<T> {
         found
     }
 
-    /// Makes a segment in use free, and joins it with its free neighbours.
+    /// Frees a segment in use, and joins it with its free neighbours.
     pub(in crate::iova) fn free<P: Platform>(&mut self, platform: &P, mut id: TagId) {
         debug_assert!(matches!(self.tags.get(id).state, State::Used(_)));
         self.tags.erase(id);
@@ -162,7 +162,7 @@ impl<T> Segments<T> {
         self.put_on_list(id);
     }
 
-    /// Makes one segment of two neighbours, which are on no list.
+    /// Makes one segment of two neighbours, which must be on no list.
     fn join<P: Platform>(&mut self, platform: &P, left: TagId, right: TagId) -> TagId {
         platform.probe(Step::SegmentJoin);
         let Tag { pages, right: beyond, .. } = *self.tags.get(right);
@@ -182,10 +182,10 @@ impl<T> Segments<T> {
         self.tags.get(id).first_pfn
     }
 
-    /// What the user of a segment has to say about it.
+    /// The user's data of a segment.
     ///
     /// # Panics
-    /// If it is not in use.
+    /// If the segment is not in use.
     pub(in crate::iova) fn user(&mut self, id: TagId) -> &mut T {
         match &mut self.tags.get_mut(id).state {
             State::Used(user) => user,
@@ -193,12 +193,12 @@ impl<T> Segments<T> {
         }
     }
 
-    /// Puts a segment in use on a list of its user's.
+    /// Puts a segment in use on a list of its user.
     pub(in crate::iova) fn push(&mut self, list: &mut List, id: TagId) {
         list.push(&mut self.tags, id);
     }
 
-    /// Takes a segment in use off the list of its user's that it is on.
+    /// Takes a segment in use off the list of its user that it is on.
     pub(in crate::iova) fn remove(&mut self, list: &mut List, id: TagId) {
         list.remove(&mut self.tags, id);
     }
@@ -207,7 +207,7 @@ impl<T> Segments<T> {
         matches!(self.tags.get(id).state, State::Free)
     }
 
-    /// Makes neighbours of two segments, or of one and the end of the space.
+    /// Makes two segments neighbours, or puts one at an end of the space.
     fn link(&mut self, left: Link, right: Link) {
         if let Some(left) = left {
             self.tags.get_mut(left).right = right;

@@ -1,8 +1,9 @@
-//! Boundary tags: one per segment of an address space, on lists, and in a hash table of those in use.
+//! Boundary tags: one per segment of an address space. They are on lists, and those in use are in a hash table.
 //!
-//! Tags have numbers. They come in blocks, which are never given back: there are as many as there were ever segments at once.
-//! Each tag is also the head of one chain of the hash table. So there are as many chains as tags, a chain has less than one
-//! tag on average, and the table grows with the tags, by a block at a time and never as a whole (linear hashing).
+//! Tags have numbers. They come in blocks, which are never given back, so there are as many tags as there were ever
+//! segments at once, rounded up to a block. Each tag is also the head of one chain of the hash table. There are
+//! therefore as many chains as tags, a chain has less than one tag on average, and the table grows with the tags, one
+//! block at a time and never as a whole (linear hashing).
 
 use crate::error::NoMemory;
 use crate::platform::memory::{Block, Spare, push_within};
@@ -13,19 +14,19 @@ use core::num::NonZeroU32;
 /// Tags in a block: a power of two.
 const BLOCK: usize = 256;
 
-/// The number of a tag, from one on.
+/// The number of a tag, counted from one.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::iova) struct TagId(NonZeroU32);
 
-/// A tag, or none: how tags point to each other.
+/// A link from one tag to another, or to none.
 pub(in crate::iova) type Link = Option<TagId>;
 
-/// What is known of a segment.
+/// The tag of a segment.
 pub(in crate::iova) struct Tag<T> {
     pub(in crate::iova) first_pfn: u64,
     pub(in crate::iova) pages: u64,
     pub(in crate::iova) state: State<T>,
-    /// The segments before and behind it in the order of addresses.
+    /// The segments before and behind it, in the order of addresses.
     pub(in crate::iova) left: Link,
     pub(in crate::iova) right: Link,
     /// Its neighbours on a [`List`].
@@ -33,17 +34,17 @@ pub(in crate::iova) struct Tag<T> {
     next: Link,
     /// The next tag in its chain of the hash table.
     chained: Link,
-    /// The first tag of the chain that has the number of this tag; nothing that concerns the segment.
+    /// The first tag of the chain that has the number of this tag. It has nothing to do with the segment.
     chain: Link,
 }
 
-/// What a segment is used for.
+/// The use of a segment.
 pub(in crate::iova) enum State<T> {
-    /// Nothing: on the list of its size.
+    /// Free, and on the list of its size.
     Free,
     /// Never to be used.
     Reserved,
-    /// In use and in the hash table, with what its user has to say about it.
+    /// In use and in the hash table, with its user's data.
     Used(T),
 }
 
@@ -56,7 +57,7 @@ pub(in crate::iova) struct List {
 /// The tags.
 pub(in crate::iova) struct Tags<T> {
     blocks: Vec<Vec<Tag<T>>>,
-    /// Those that stand for no segment, each pointing to the next.
+    /// Tags that stand for no segment. Each points to the next.
     spare: Link,
     spares: usize,
 }
@@ -72,12 +73,12 @@ impl TagId {
 }
 
 impl List {
-    /// The tag put on it last.
+    /// The tag that was put on the list last.
     pub(in crate::iova) const fn first(&self) -> Link {
         self.head
     }
 
-    /// Puts a tag on it that is on no list.
+    /// Puts a tag on the list. It must be on no list.
     pub(in crate::iova) fn push<T>(&mut self, tags: &mut Tags<T>, id: TagId) {
         let next = self.head.replace(id);
         let tag = tags.get_mut(id);
@@ -87,7 +88,7 @@ impl List {
         }
     }
 
-    /// Takes a tag off it, which is on it.
+    /// Takes a tag off the list. It must be on it.
     pub(in crate::iova) fn remove<T>(&mut self, tags: &mut Tags<T>, id: TagId) {
         let tag = tags.get_mut(id);
         let (previous, next) = (tag.previous.take(), tag.next.take());
@@ -101,7 +102,7 @@ impl List {
     }
 }
 
-/// Memory for tags, and for a list of so many pieces of it.
+/// Takes memory for the tags of one block, and for a list of `blocks` blocks.
 ///
 /// # Errors
 /// [`NoMemory`].
@@ -131,15 +132,15 @@ impl<T> Tags<T> {
         self.get(id).next
     }
 
-    /// Sees to it that `tags` can be taken, which must not be more than a block has.
+    /// Ensures that `tags` tags can be taken. The number must not exceed that of a block.
     ///
     /// # Errors
-    /// [`NoMemory`] where none are left, here or in `spare`.
+    /// [`NoMemory`] if not enough are left, here or in `spare`.
     pub(in crate::iova) fn reserve(&mut self, tags: usize, spare: &mut Spare<Block<Tag<T>>>) -> Result<(), NoMemory> {
         if self.spares >= tags { Ok(()) } else { self.grow(spare) }
     }
 
-    /// A tag for a segment, on no list and in no chain.
+    /// Takes a tag for a segment. The tag is on no list and in no chain.
     ///
     /// # Panics
     /// If none was reserved.
@@ -152,7 +153,7 @@ impl<T> Tags<T> {
         id
     }
 
-    /// Takes back the tag of a segment that is no more.
+    /// Takes back the tag of a segment that no longer exists.
     pub(in crate::iova) fn put(&mut self, id: TagId) {
         let rest = self.spare.replace(id);
         self.get_mut(id).next = rest;
@@ -175,7 +176,7 @@ impl<T> Tags<T> {
         self.get_mut(id).chained = rest;
     }
 
-    /// Takes a tag out of the hash table, where it is.
+    /// Takes a tag out of the hash table. It must be in it.
     pub(in crate::iova) fn erase(&mut self, id: TagId) {
         let head = self.chain_of(self.get(id).first_pfn);
         let rest = self.get_mut(id).chained.take();
@@ -194,7 +195,8 @@ impl<T> Tags<T> {
         self.blocks.len() * BLOCK
     }
 
-    /// The head of the chain for segments that begin at page `first_pfn`. There are always tags: an empty space has one.
+    /// The head of the chain for segments that begin at page `first_pfn`. There are always tags, because even an
+    /// empty space has a segment.
     fn chain_of(&self, first_pfn: u64) -> TagId {
         // Fibonacci hashing: the upper half of the product is well mixed.
         let hash = (first_pfn.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize;
@@ -204,7 +206,8 @@ impl<T> Tags<T> {
         TagId::of_index(number).expect("a tag has this number")
     }
 
-    /// Adds a block of spare tags, and with it as many chains: each takes over some of the tags of one that was there.
+    /// Adds a block of spare tags, and with it as many chains. Each new chain takes over some of the tags of one old
+    /// chain.
     fn grow(&mut self, spare: &mut Spare<Block<Tag<T>>>) -> Result<(), NoMemory> {
         let before = self.len();
         TagId::of_index(before + BLOCK).ok_or(NoMemory)?;
@@ -214,10 +217,10 @@ impl<T> Tags<T> {
         }
         let half = self.len().next_power_of_two() / 2;
         for number in before..self.len() {
-            let id = TagId::of_index(number).expect("there are so many");
+            let id = TagId::of_index(number).expect("a tag has this number");
             self.put(id);
             if before > 0 {
-                let split = TagId::of_index(number & (half - 1)).expect("it was there");
+                let split = TagId::of_index(number & (half - 1)).expect("an old tag has this number");
                 let mut link = self.get_mut(split).chain.take();
                 while let Some(id) = link {
                     link = self.get_mut(id).chained.take();

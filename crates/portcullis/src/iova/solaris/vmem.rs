@@ -1,12 +1,13 @@
-//! Vmem: the resource allocator of Solaris (Bonwick and Adams, USENIX ATC'01, §4), in constant time under one lock (ATC'15,
-//! Table 1).
+//! Vmem: the resource allocator of Solaris (Bonwick and Adams, USENIX ATC'01, §4), in constant time under one lock
+//! (ATC'15, Table 1).
 //!
-//! Small requests are served by quantum caches, one for each number of pages up to 16. A cache cuts slabs of 64 pages, which
-//! it takes from the [segments](super::segments), into ranges of exactly its size, so that a small request neither splits nor
-//! joins anything. All slabs are of one size, so one that a cache gives back fits every other. Larger requests are served
-//! from the segments, to the page; so are small ones where no slab is to be had.
+//! Small requests are served by quantum caches, one for each number of pages up to 16. A cache takes slabs of 64
+//! pages from the [segments](super::segments), and cuts them into ranges of exactly its size, so that a small request
+//! neither splits nor joins anything. All slabs have the same size, so one that a cache gives back fits every other
+//! cache. Larger requests are served from the segments, to the page. Small requests are too, if no slab is available.
 //!
-//! The caches of the original are those of the slab allocator, which has a layer of magazines per CPU above what is here.
+//! The caches of the original are those of the slab allocator, which has a layer of magazines per CPU above what is
+//! implemented here.
 
 use super::segments::Segments;
 use super::tags::{List, Tag, TagId, new_block};
@@ -19,35 +20,35 @@ use crate::proof::Proof;
 use crate::sync::{AtomicUsize, Ordering};
 use alloc::boxed::Box;
 
-/// Quantum caches: one for each number of pages from one on.
+/// The number of quantum caches: one for each number of pages, from one on.
 const CACHES: usize = 16;
-/// The largest range that a quantum cache is for, in pages.
+/// The largest range that a quantum cache serves, in pages.
 pub const QUANTUM_CACHE_PAGES_MAX: u64 = CACHES as u64;
 /// Pages in a slab: the power of two above three times the largest cached range, as in the original.
 pub const SLAB_PAGES: u64 = (3 * QUANTUM_CACHE_PAGES_MAX).next_power_of_two();
-/// Slabs of which nothing is in use that a cache keeps.
+/// The most slabs with nothing in use that a cache keeps.
 const UNUSED_SLABS_MAX: usize = 4;
 
-// A slab of single pages has a bit for each.
+// A slab of single pages has a bit for each page.
 const _: () = assert!(SLAB_PAGES <= u64::BITS as u64);
 
-/// How a segment is used: cut into ranges of one size, each with a bit. A large mapping is the only range of its segment; a
-/// slab has several.
+/// How a segment is used. It is cut into ranges of one size, each with a bit. A large mapping is the only range of
+/// its segment; a slab has several ranges.
 #[derive(Clone, Copy)]
 struct Cut {
     pages: u64,
     ranges: u64,
     free: u64,
-    /// Handed out, and claimed by an unmap.
+    /// Ranges that are handed out, and claimed by an unmap.
     claimed: u64,
 }
 
-/// The slabs of one size of range that have any free.
+/// The slabs of one size of range that have a free range.
 #[derive(Default)]
 struct Cache {
-    /// Of which some are in use.
+    /// Slabs with some ranges in use.
     partial: List,
-    /// Of which none is.
+    /// Slabs with no range in use.
     unused: List,
     unused_slabs: usize,
 }
@@ -55,7 +56,7 @@ struct Cache {
 /// The segments and the caches, under one lock.
 struct Vmem {
     segments: Segments<Cut>,
-    /// By pages, from one on.
+    /// The caches by pages, from one on.
     caches: Box<[Cache]>,
     /// Free ranges in all slabs.
     kept: usize,
@@ -64,8 +65,8 @@ struct Vmem {
 /// The allocator.
 pub struct VmemAllocator<P: Platform> {
     vmem: P::Lock<Vmem>,
-    /// Ranges handed out, and free ranges in slabs. Written under the lock only, so plain stores suffice; read without it,
-    /// as statistics (Relaxed).
+    /// Ranges handed out, and free ranges in slabs. They are written only under the lock, so plain stores suffice.
+    /// They are read without it, as statistics (Relaxed).
     live: AtomicUsize,
     kept: AtomicUsize,
 }
@@ -95,7 +96,7 @@ impl Cut {
         u64::MAX >> (u64::BITS as u64 - self.ranges)
     }
 
-    /// The bit of the range in use that begins so many pages into the segment, if one does.
+    /// The bit of the range in use that begins `offset` pages into the segment, if there is one.
     fn in_use_at(&self, offset: u64) -> Option<u64> {
         let begins = offset.is_multiple_of(self.pages) && offset / self.pages < self.ranges;
         begins.then(|| 1 << (offset / self.pages)).filter(|bit| self.free & bit == 0)
@@ -119,7 +120,7 @@ impl Vmem {
         Ok(IovaRange::new(self.segments.first_pfn(id), pages).expect("a segment is a range"))
     }
 
-    /// A range of the cache for `pages` pages, for which a slab may have to be made.
+    /// Takes a range from the cache for `pages` pages, and a new slab if necessary.
     fn allocate_cached<P: Platform>(
         &mut self,
         platform: &P,
@@ -156,7 +157,7 @@ impl Vmem {
         Ok(IovaRange::new(first_pfn, pages).expect("a part of a segment is a range"))
     }
 
-    /// Gives every slab of which nothing is in use back to the segments, and returns whether there was one.
+    /// Gives every slab with nothing in use back to the segments, and returns whether there was one.
     fn give_back<P: Platform>(&mut self, platform: &P) -> bool {
         let before = self.kept;
         for cache in &mut self.caches {
@@ -170,10 +171,10 @@ impl Vmem {
         self.kept < before
     }
 
-    /// What was handed out with `first_pfn` as its first page: its segment, and its bit there.
+    /// Finds the range that was handed out with `first_pfn` as its first page: its segment, and its bit there.
     fn find<P: Platform>(&mut self, platform: &P, first_pfn: u64) -> Option<(TagId, u64)> {
         platform.probe(Step::HashFind);
-        // Slabs are aligned to their size. In one, no range has a segment to itself.
+        // Slabs are aligned to their size. Inside a slab, no range has its own segment.
         let starts = [first_pfn - first_pfn % SLAB_PAGES, first_pfn];
         starts.into_iter().find_map(|start| {
             let id = self.segments.find(start)?;
@@ -197,10 +198,10 @@ impl Vmem {
         Ok(())
     }
 
-    /// Takes back what was handed out with `first_pfn` as its first page.
+    /// Takes back the range that was handed out with `first_pfn` as its first page.
     ///
     /// # Panics
-    /// If nothing was.
+    /// If no such range was handed out.
     fn free<P: Platform>(&mut self, platform: &P, first_pfn: u64) {
         let (id, bit) = self.find(platform, first_pfn).expect("a range that was handed out is found");
         if self.segments.user(id).is_slab() {
@@ -237,7 +238,7 @@ impl Vmem {
 }
 
 impl<P: Platform> VmemAllocator<P> {
-    /// An allocator of addresses below `2^width`, without page 0, the interrupt range and `reserved` (S9).
+    /// Makes an allocator of addresses below `2^width`, without page 0, the interrupt range and `reserved` (S9).
     ///
     /// # Errors
     /// [`NoMemory`].
@@ -251,21 +252,21 @@ impl<P: Platform> VmemAllocator<P> {
         })
     }
 
-    /// Notes, under the lock, how many ranges there are now.
+    /// Records how many ranges there are now. The lock is held.
     fn note(&self, vmem: &Vmem, handed_out: isize) {
         self.kept.store(vmem.kept, Ordering::Relaxed);
         self.live.store(self.live.load(Ordering::Relaxed).wrapping_add_signed(handed_out), Ordering::Relaxed);
     }
 }
 
-// SAFETY: segments do not overlap, nor do the ranges of a slab, and of either only what is free is handed out; `claim` sets
-// the mark of one in use with exactly that range, under the lock, if it is not set.
+// SAFETY: neither segments nor the ranges of a slab overlap, and only free ones are handed out. `claim` sets the mark
+// of a range in use with exactly these pages, under the lock, if it is not yet set.
 unsafe impl<P: Platform> IovaAllocator<P> for VmemAllocator<P> {
     fn allocate(&self, platform: &P, &IovaRequest { pages, .. }: &IovaRequest) -> Result<IovaRange, MapError> {
         platform.probe(Step::Enter(Phase::IovaAllocate));
         let allocate = |vmem: &mut Vmem, spare: &mut SpareTags| {
             let result = match vmem.allocate(platform, pages, spare) {
-                // Room may be left in what is kept for other sizes (S13). That is a bounded number of slabs.
+                // Slabs kept for other sizes may leave enough room (S13). Their number is bounded.
                 Err(MapError::Exhausted { .. }) if vmem.give_back(platform) => vmem.allocate(platform, pages, spare),
                 result => result,
             };
