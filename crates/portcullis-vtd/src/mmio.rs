@@ -7,12 +7,13 @@
 /// moment. Implementations must not cache or merge accesses.
 ///
 /// # Safety
-/// The driver gives memory back to its owners because these registers say that it may. Implementations promise that
-/// - the registers are those of one unit, and of the same unit at every call,
-/// - the devices of that unit reach memory through it and in no other way,
-/// - nothing else writes the registers, and,
-/// - if several values stand for one unit, no two of them are brought up at the same time:
-///   [`Unit::bring_up`](crate::Unit::bring_up) checks whether the unit is on, and does not claim it in the same step.
+/// The driver gives memory back to its owners because these registers say that it may. Implementations promise the
+/// following.
+/// - The registers are those of one unit, and of the same unit at every call.
+/// - The devices of that unit reach memory through it and in no other way.
+/// - Nothing but these calls writes the registers.
+/// - If several values stand for one unit, no two of them are brought up at the same time.
+///   [`Unit::bring_up`](crate::Unit::bring_up) checks whether the unit is on, but does not claim it in the same step.
 pub unsafe trait Mmio: Send + Sync {
     /// Reads the 32-bit register at `offset`.
     fn read32(&self, offset: u32) -> u32;

@@ -52,8 +52,8 @@ pub(super) struct Turn {
 }
 
 impl<P: Platform> Queue<P> {
-    /// Submits `descriptors`, at most [`BURST_MAX`], with those of others before one wait. Spins for room, without
-    /// the lock.
+    /// Submits `descriptors`, at most [`BURST_MAX`], together with those of other callers, with one wait behind all
+    /// of them. Spins for room, without the lock.
     pub(crate) fn submit_shared<M: Mmio, D: ExactSizeIterator<Item = InvalidationDescriptor>>(
         &self,
         hardware: &Hardware<M, P>,
