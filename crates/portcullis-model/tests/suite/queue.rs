@@ -1,4 +1,4 @@
-//! The queue, its errors, the fault registers, and the register block.
+//! The queue, its errors, the fault registers and the register block.
 
 use super::common::*;
 use portcullis::iommu::{DomainId, SourceId};
@@ -87,7 +87,7 @@ fn the_queue_wraps() {
     }
     assert_eq!(machine.counters().descriptors, 3 * QUEUE_ENTRIES);
 
-    // Two pages of descriptors hold twice as many.
+    // Two pages hold twice as many descriptors.
     let ram = Arc::new(Ram::new(BASE, 1 << 20));
     let vtd = Vtd::new(Parameters::cascadelake(), Arc::clone(&ram));
     let [first, second] = [(); 2].map(|()| ram.allocate().unwrap());
@@ -249,7 +249,7 @@ fn faults_are_recorded_merged_by_device_and_lost_when_there_is_no_room() {
     machine.ask(sources[2], 0, Rights::READ).unwrap_err();
     assert_eq!(fsts(&machine), status::PENDING | status::OVERFLOW);
 
-    // Clearing a record makes no room while the overflow stands.
+    // Clearing a record makes no room while the overflow bit is set.
     let clear = |index| {
         let at = Capability(machine.read(CAP, 8)).fault_record_offset(index);
         machine.write(at + 12, 4, FaultRecord::FAULT_UPPER.into());

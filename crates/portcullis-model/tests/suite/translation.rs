@@ -178,7 +178,7 @@ fn large_leaves_translate_and_are_dropped_whole() {
     let counters = machine.counters();
     assert_eq!((counters.ptcache_l3_misses, counters.memory_reads), (0, 4), "no leaf table, so no miss of L3");
 
-    // One page of each is invalidated: the whole leaf goes.
+    // One page of each is invalidated, and the whole leaf is dropped.
     for (iova, page) in [(4 * MIB2, 4 * MIB2 + 0x7000), (3 * GIB, 3 * GIB + 5 * MIB2)] {
         assert_eq!(machine.ask(DEVICE, iova, Rights::READ).unwrap().outcome, LookupOutcome::Hit);
         machine.run(pages(1, page, 0, true));

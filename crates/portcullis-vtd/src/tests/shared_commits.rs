@@ -15,7 +15,7 @@ fn pages(first: u64, count: usize) -> Vec<Invalidation> {
     (first..first + count as u64).map(|pfn| page(7, pfn)).collect()
 }
 
-/// Boards, or departs, with the page `pfn`.
+/// Submits page `pfn`, shared. The commit boards a ride or departs.
 fn share(unit: &Driver<'_>, pfn: u64) -> Ticket {
     unit.submit_shared(&[page(7, pfn)]).expect("room")
 }
@@ -26,10 +26,10 @@ fn executed(fake: &FakeUnit<'_>) -> Vec<u64> {
     executed.iter().map(|done| (0..10_000).find(|pfn| *done == page_descriptor(7, *pfn)).expect("a page")).collect()
 }
 
-/// The pages of the rides that fly.
+/// The pages of the rides in flight.
 const FLYING: [u64; 2] = [0, 90];
 
-/// A unit with as many rides in flight as may be, the older first.
+/// A unit with two rides in flight, the older one first.
 fn with_rides_in_flight<'a>(fake: &'a FakeUnit<'a>, host: &'a Host) -> (Driver<'a>, [Ticket; 2]) {
     run_on(0);
     let unit = bring_up(fake, host);
@@ -72,14 +72,14 @@ fn several_commits_have_one_wait() {
     assert_eq!(unit.is_done(next), Ok(false));
     fake.land(0);
     assert_eq!(unit.is_done(next), Ok(true));
-    // Nothing is in flight any more.
+    // No ride is in flight any more.
     for pfn in 6..9 {
         share(&unit, pfn);
     }
     assert_eq!(executed(&fake), [6, 7]);
 }
 
-/// The others leave it to the leader for a while, and go on without it then.
+/// The others give the leader some time, and then continue without it.
 #[test]
 fn nobody_waits_for_a_leader_that_has_stopped_asking() {
     let host = Host::new(true);
@@ -113,8 +113,8 @@ fn an_interrupt_on_the_leaders_cpu_departs_in_its_stead() {
     assert_eq!(executed(&fake), [1, 2]);
 }
 
-/// The interrupt comes while a commit spins, and the next while that one's commit does; each ends before what it has interrupted
-/// goes on.
+/// An interrupt comes while a commit spins, and the next interrupt while the commit of the first one spins. Each ends
+/// before the code that it has interrupted continues.
 #[test]
 fn commits_nest_in_the_spin_of_a_commit() {
     const LEVELS: u64 = 4;
@@ -167,7 +167,7 @@ fn the_error_of_a_rider_is_not_the_others_for_good() {
     }
 }
 
-/// Hardware would invalidate another run than the one that was meant.
+/// For a misaligned run, hardware would invalidate different pages than intended.
 #[test]
 fn a_misaligned_run_does_not_board() {
     let host = Host::new(true);
@@ -182,7 +182,7 @@ fn a_misaligned_run_does_not_board() {
         }
     }
     assert_eq!(unit.queue_use(), before);
-    // Those who did board go on as if nothing had been.
+    // The commits that did board continue unaffected.
     let last = share(&unit, 3);
     fake.behave(Behaviour::Prompt);
     fake.land(0);
@@ -190,7 +190,8 @@ fn a_misaligned_run_does_not_board() {
     assert_eq!(executed(&fake), [1, 3]);
 }
 
-/// The rides in flight are dropped for a device that did not answer. Those on board were not in the hardware, and go on.
+/// The rides in flight are dropped because a device did not answer. The commits on board were not in the hardware,
+/// and continue.
 #[test]
 fn rides_that_are_dropped_let_the_next_go() {
     let host = Host::new(true);
@@ -226,7 +227,7 @@ fn a_submission_of_its_own_takes_the_riders_along() {
     let alone = unit.submit(&[page(7, 3)]).expect("room");
     assert_eq!(fake.with(|state| state.tail_writes), doorbells + 1);
     assert_eq!(executed(&fake), [1, 2, 3]);
-    // The wait of its own lands first; it tells nothing about theirs.
+    // The wait of the unshared submission lands first, which says nothing about the ride's wait.
     fake.land(3);
     assert_eq!(unit.is_done(alone), Ok(true));
     assert_eq!(riders.map(|rider| unit.is_done(rider)), [Ok(false), Ok(false)]);
@@ -279,7 +280,7 @@ fn a_full_ring_is_waited_for() {
     }
 }
 
-/// A ride is not taken for one that is still in flight, however many submissions later its status is looked at.
+/// A landed ride is never mistaken for one in flight, however many submissions later its status is read.
 #[test]
 fn a_ride_of_long_ago_keeps_nobody_waiting() {
     let host = Host::new(true);
@@ -287,7 +288,7 @@ fn a_ride_of_long_ago_keeps_nobody_waiting() {
     let (unit, _) = with_rides_in_flight(&fake, &host);
     FLYING.iter().for_each(|_| fake.land(0));
     fake.behave(Behaviour::Prompt);
-    // A revolution, and then so many that no comparison modulo 2^32 tells old from new.
+    // One revolution, and then so many sequences that a comparison modulo 2^32 cannot tell old from new.
     for revolution in 0..2 {
         for pfn in 0..SLOTS as u64 {
             unit.submit(&[page(7, pfn)]).expect("room");
