@@ -28,7 +28,7 @@ pub enum DmaError {
     #[error(transparent)]
     Fault(#[from] Fault),
     /// The request was translated to an address without memory.
-    #[error("the device was let through to {0}, where no memory is")]
+    #[error("the request was translated to {0}, where there is no memory")]
     NoMemory(PhysAddr),
 }
 

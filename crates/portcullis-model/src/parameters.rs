@@ -237,7 +237,7 @@ impl Parameters {
             (
                 "iotlb_ways",
                 self.iotlb_ways == 0 || self.iotlb_entries.is_multiple_of(self.iotlb_ways),
-                "0, or such that `iotlb_entries` is a multiple of it: sets are whole",
+                "0 or a divisor of `iotlb_entries`, because all sets have the same size",
             ),
             ("ptcache_l1_entries", cache(self.ptcache_l1_entries), "at most 1048576"),
             ("ptcache_l2_entries", cache(self.ptcache_l2_entries), "at most 1048576"),
@@ -247,12 +247,12 @@ impl Parameters {
             ("hit_ps", time(self.hit_ps), "at most a second (10^12)"),
             ("invalidation_ps", time(self.invalidation_ps), "at most a second (10^12)"),
             ("wait_ps", time(self.wait_ps), "at most a second (10^12)"),
-            ("mamv", self.mamv <= 52, "at most 52, all the pages of a 64-bit address"),
-            ("three_level", self.three_level || self.four_level, "true where `four_level` is false"),
+            ("mamv", self.mamv <= 52, "at most 52, which covers all pages of a 64-bit address"),
+            ("three_level", self.three_level || self.four_level, "true if `four_level` is false"),
             (
                 "address_bits",
                 (13..=widest).contains(&self.address_bits),
-                "from 13, two pages, to what the tables translate (39 or 48)",
+                "from 13 (two pages) to the width of the tables (39 or 48)",
             ),
             ("physical_bits", (32..=52).contains(&self.physical_bits), "from 32 to 52"),
             (

@@ -345,7 +345,7 @@ mod tests {
         assert_eq!(last, PhysAddr::new(BASE.as_u64() + 2 * PAGE_SIZE), "never used");
         ram.free(freed);
         ram.free(run);
-        assert_eq!(ram.allocate_run(2), Err(NoMemory), "what was freed makes no run");
+        assert_eq!(ram.allocate_run(2), Err(NoMemory), "freed pages form no run");
         assert_eq!([ram.allocate_run(1), ram.allocate_run(1)], [Ok(run), Ok(freed)]);
         assert_eq!(ram.allocate_run(1), Err(NoMemory));
     }

@@ -121,7 +121,7 @@ impl Slab {
         let slab = self.pages.get_mut(&page).expect("an object lies in a slab");
         let number = object.page_offset() / object_bytes(slab.class);
         let whole = object.page_offset().is_multiple_of(object_bytes(slab.class));
-        assert!(whole, "{object} is no object");
+        assert!(whole, "{object} is not an object");
         debug_assert!(!slab.free.contains(&(number as u16)), "{object} is not in use");
         slab.free.push(number as u16);
         if slab.place.is_none() {

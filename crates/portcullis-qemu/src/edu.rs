@@ -28,7 +28,7 @@ pub enum EduError {
     #[error("a DMA of {0} bytes; expected 1 to {DMA_BYTES_MAX}")]
     Length(usize),
     /// The DMA did not end in time.
-    #[error("the device is still busy after {0} looks at it")]
+    #[error("the device is still busy after {0} polls")]
     Busy(u32),
 }
 

@@ -185,7 +185,7 @@ impl GuestMemory {
     /// If it is not a whole page of this memory.
     pub fn frame(&self, page: PhysAddr) -> &Frame {
         let at = page.as_u64();
-        assert!(at.is_multiple_of(PAGE_SIZE) && at < self.bytes, "{page} is no page of the machine's memory");
+        assert!(at.is_multiple_of(PAGE_SIZE) && at < self.bytes, "{page} is not a page of the machine's memory");
         const _: () = assert!(size_of::<[Entry; ENTRIES]>() == PAGE_SIZE as usize);
         // SAFETY: inside the mapping, and page-aligned. Entries are atomics, for which every bit pattern is valid.
         unsafe { self.base.add(at as usize).cast::<Frame>().as_ref() }
@@ -235,7 +235,7 @@ impl GuestMemory {
     }
 
     fn entry(&self, at: PhysAddr) -> &Entry {
-        assert!(at.page_offset().is_multiple_of(8), "{at} is no multiple of 8");
+        assert!(at.page_offset().is_multiple_of(8), "{at} is not a multiple of 8");
         &self.frame(PhysAddr::new(at.as_u64() - at.page_offset()))[at.page_offset() as usize / 8]
     }
 }

@@ -44,7 +44,7 @@ fn ends_when_dropped() {
     assert!(runs(process));
     let other = machine.clone();
     drop(machine);
-    assert!(runs(process), "somebody still has it");
+    assert!(runs(process), "another owner still has the machine");
     drop(other);
     assert!(!std::fs::exists(format!("/proc/{process}")).unwrap(), "ended, and waited for");
 }

@@ -20,13 +20,13 @@ use thiserror::Error;
 #[non_exhaustive]
 pub enum InheritanceError {
     /// The root table does not have the format of legacy mode.
-    #[error("the VT-d unit translates in another mode than legacy mode: its root table register reads {0:#x}")]
+    #[error("the VT-d unit does not translate in legacy mode: its root table register reads {0:#x}")]
     Mode(u64),
     /// The host [cannot read](Platform::read_foreign) a table.
     #[error("the host cannot read the table of the VT-d unit's previous owner at {0}")]
     Unreadable(PhysAddr),
     /// A root entry has reserved bits set.
-    #[error("the root entry that was inherited for bus {bus:#04x} is malformed: {high:#018x}:{low:#018x}")]
+    #[error("the inherited root entry for bus {bus:#04x} is malformed: {high:#018x}:{low:#018x}")]
     Root {
         /// The bus.
         bus: u8,
@@ -36,7 +36,7 @@ pub enum InheritanceError {
         high: u64,
     },
     /// A context entry has reserved bits set, or uses a feature that the hardware lacks.
-    #[error("the context entry that was inherited for device {:04x} is malformed or not supported: {high:#018x}:{low:#018x}", .device.0)]
+    #[error("the inherited context entry for device {:04x} is malformed or not supported: {high:#018x}:{low:#018x}", .device.0)]
     Context {
         /// The device.
         device: SourceId,

@@ -158,7 +158,7 @@ mod tests {
                 if map.slot(&mut room).is_err() {
                     room.obtain(&FakeHost::default()).expect("memory");
                 }
-                map.slot(&mut room).expect("room was brought").fill(key, step);
+                map.slot(&mut room).expect("room was obtained").fill(key, step);
                 tree.insert(key, step);
             } else {
                 map.remove(key);
@@ -185,10 +185,10 @@ mod tests {
         for key in 0..capacity as u32 {
             map.slot(&mut room).expect("room").fill(key, ());
         }
-        assert_eq!((map.0.capacity(), room.memory.capacity()), (capacity, 0), "it took the memory that was brought");
+        assert_eq!((map.0.capacity(), room.memory.capacity()), (capacity, 0), "it took the memory of the room");
         assert!(map.slot(&mut room).is_err(), "full");
         room.obtain(&FakeHost::default()).expect("memory");
         map.slot(&mut room).expect("room").fill(77, ());
-        assert_eq!(room.memory.capacity(), capacity, "the old memory goes back with the room");
+        assert_eq!(room.memory.capacity(), capacity, "the room has the old memory");
     }
 }

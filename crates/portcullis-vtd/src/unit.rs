@@ -62,10 +62,10 @@ pub enum BringUpError {
     #[error("the VT-d unit has no tables of 3 or 4 levels (SAGAW {0:#07b})")]
     NoTableFormat(u8),
     /// The width of domain ids has the reserved value.
-    #[error("the VT-d unit shows no valid width of domain ids")]
+    #[error("the VT-d unit reports an invalid width of domain ids")]
     DomainIds,
     /// The fault recording registers overlap other registers.
-    #[error("the VT-d unit shows its fault recording registers at {0:#x}, on top of others")]
+    #[error("the VT-d unit reports fault recording registers at {0:#x}, where other registers are")]
     FaultRecords(u32),
     /// The unit is on, and the policy does not allow taking it over: another driver uses it, or its last driver left
     /// it on. See [`TakeOver`].

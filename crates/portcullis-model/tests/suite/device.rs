@@ -144,7 +144,7 @@ fn drain(parameters: Parameters, drain_writes: bool) -> (bool, u64) {
     let in_time = landed(&machine);
     let answered_ps = machine.now_ps;
     machine.settle();
-    assert!(landed(&machine), "a posted write lands, whatever was invalidated meanwhile");
+    assert!(landed(&machine), "a posted write lands despite the invalidation");
     (in_time, answered_ps)
 }
 
@@ -157,8 +157,8 @@ fn an_invalidation_that_drains_completes_after_the_writes_in_flight() {
     assert_eq!(
         (in_time, answered_ps),
         (false, quick_ps),
-        "a driver that forgets DW hands back a buffer still written to"
+        "a driver that omits DW returns a buffer that is still written to"
     );
     let cannot = Parameters { drains: false, ..parameters };
-    assert_eq!(drain(cannot, true), (false, quick_ps), "nor does hardware drain that cannot");
+    assert_eq!(drain(cannot, true), (false, quick_ps), "hardware without draining does not drain");
 }

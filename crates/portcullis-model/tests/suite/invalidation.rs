@@ -214,13 +214,13 @@ fn a_walk_whose_range_was_invalidated_inserts_nothing() {
     ] {
         let machine = walk_across(descriptor);
         let other = machine.ask(DEVICE, 0x1800, Rights::READ).unwrap();
-        assert_eq!(other.outcome, meanwhile, "{descriptor:?}: who comes before the walk ends");
+        assert_eq!(other.outcome, meanwhile, "{descriptor:?}: a request before the walk ends");
         let mut machine = walk_across(descriptor);
         machine.settle();
-        assert_eq!(machine.touch(0x1000), the_page, "{descriptor:?}: who comes after it");
+        assert_eq!(machine.touch(0x1000), the_page, "{descriptor:?}: a request after the walk");
         let mut machine = walk_across(descriptor);
         machine.settle();
-        assert_eq!(machine.touch(0x2000), its_neighbour, "{descriptor:?}: who shares its tables");
+        assert_eq!(machine.touch(0x2000), its_neighbour, "{descriptor:?}: a page that shares its tables");
     }
 }
 

@@ -113,7 +113,7 @@ const ORDER: [u64; 12] = [0, 7, 3, 20, 15, 30, 12, 5, 50, 41, 9, 60];
 fn history_that_survives_invalidation_knows_an_order_that_comes_back() {
     assert_eq!(strictly("next", &ORDER, 3), 12);
     for history in ["markov", "recency", "distance"] {
-        assert!(strictly(history, &ORDER, 3) <= 1, "{history}: but for the first, which nothing is before");
+        assert!(strictly(history, &ORDER, 3) <= 1, "{history}: all but the first page, which has no predecessor");
     }
     for history in ["markov:form=baseline", "recency:form=baseline", "distance:form=baseline"] {
         assert_eq!(strictly(history, &ORDER, 3), 12, "{history}");
@@ -131,7 +131,7 @@ fn history_shorter_than_the_order_knows_nothing() {
 #[test]
 fn distance_knows_a_stride_that_never_comes_back() {
     let stride: Vec<u64> = (0..20).map(|page| page * 3).collect();
-    assert_eq!(strictly("distance", &stride, 1), 3, "two to see the stride, and it twice to know it");
+    assert_eq!(strictly("distance", &stride, 1), 3, "two misses show the stride, and the third confirms it");
     assert_eq!(strictly("markov", &stride, 1), 20);
 }
 

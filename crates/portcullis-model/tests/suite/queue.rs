@@ -127,7 +127,7 @@ fn a_bad_descriptor_stops_the_queue_until_software_has_seen_to_it() {
         machine.settle();
         let stopped = |machine: &Machine| machine.read(FSTS, 4) as u32 & status::QUEUE_ERROR != 0;
         assert!(stopped(&machine), "{bad:x?}");
-        assert_eq!((machine.head(), machine.status_word()), (1, 1), "the head shows the culprit");
+        assert_eq!((machine.head(), machine.status_word()), (1, 1), "the head points to the refused descriptor");
         machine.ring();
         assert_eq!(machine.vtd.next_event_ps(), None, "a tail write does not restart it");
         assert!(machine.reaches(DEVICE, 0x1000));
@@ -166,7 +166,7 @@ fn broken_hardware_stops_at_every_invalidation_and_at_no_wait() {
     machine.vtd.refuse_invalidations(false);
     machine.write(FSTS, 4, status::QUEUE_ERROR.into());
     machine.settle();
-    assert_eq!((machine.head(), machine.status_word()), (3, 2), "mended, it takes the same descriptor");
+    assert_eq!((machine.head(), machine.status_word()), (3, 2), "once repaired, it accepts the same descriptor");
 }
 
 #[test]

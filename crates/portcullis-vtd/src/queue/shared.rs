@@ -218,4 +218,4 @@ impl Ride {
     }
 }
 
-const _: () = assert!(2 * (BURST_MAX + 1) < SLOTS, "there comes room for a submission while a ride is boarding");
+const _: () = assert!(2 * (BURST_MAX + 1) < SLOTS, "room for a submission becomes free while a ride is boarding");

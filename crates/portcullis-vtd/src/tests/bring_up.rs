@@ -69,7 +69,7 @@ fn what_is_dropped_keeps_translating() {
         let fake = FakeUnit::new(&host);
         let unit = Unit::bring_up(&fake, &host, CONFIG).expect("a sound unit");
         let in_use = |error| matches!(error, Some(BringUpError::InUse { .. }));
-        assert!(in_use(Unit::bring_up(&fake, &host, CONFIG).err()), "it is driven by the first");
+        assert!(in_use(Unit::bring_up(&fake, &host, CONFIG).err()), "the first driver has it");
         assert_eq!(running(&fake), [true; 2]);
         if forget {
             core::mem::forget(unit)
@@ -83,7 +83,7 @@ fn what_is_dropped_keeps_translating() {
         assert_ne!(fake.with(|state| state.root), root, "it translates by the new root");
         assert_eq!(fake.with(|state| state.opened), 0);
         shut_down(unit).expect("it stops");
-        assert_eq!((fake.with(|state| state.opened), host.fake.frames_lent()), (1, 3), "those of the first are lost");
+        assert_eq!((fake.with(|state| state.opened), host.fake.frames_lent()), (1, 3), "pages lost by the first");
     }
 }
 
@@ -161,7 +161,7 @@ fn takes_over_what_firmware_left_on() {
         assert_eq!(state.faults, 0);
         assert_eq!(state.protected, 0);
         assert_eq!(state.records[&0x220][1] >> 63, 0);
-        assert_ne!(state.status & global::COMPATIBILITY_INTERRUPTS, 0, "what is another's stays");
+        assert_ne!(state.status & global::COMPATIBILITY_INTERRUPTS, 0, "other commands stay set");
     });
     drop(unit);
 }

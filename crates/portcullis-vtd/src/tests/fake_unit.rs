@@ -106,7 +106,7 @@ impl<'h> FakeUnit<'h> {
 
     /// Writes the status of the held wait number `index`.
     pub(super) fn land(&self, index: usize) {
-        let write = self.with(|state| state.held.remove(index)).expect("so many waits are held");
+        let write = self.with(|state| state.held.remove(index)).expect("a held wait with this number");
         self.write_status(write);
     }
 
@@ -146,7 +146,7 @@ impl<'h> FakeUnit<'h> {
     fn run_queue(&self, state: &mut State) {
         // Hardware snoops the queue in any case (ECAP.C, §10.4.3).
         let word = |address: u64| {
-            self.host.fake.hardware_read(PhysAddr::new(address), true).expect("the queue lies in a page that is lent")
+            self.host.fake.hardware_read(PhysAddr::new(address), true).expect("the queue is in an allocated page")
         };
         while state.status & global::QUEUED_INVALIDATION != 0
             && state.faults & (status::QUEUE_ERROR | status::TIMEOUT_ERROR) == 0
@@ -172,7 +172,7 @@ impl<'h> FakeUnit<'h> {
                 }
                 (InvalidationDescriptor::Wait { status: Some(write), .. }, _) => self.write_status(write),
                 (InvalidationDescriptor::Wait { status: None, .. }, _) => {
-                    panic!("a wait without effect is refused by some")
+                    panic!("some hardware refuses a wait without effect")
                 }
                 (InvalidationDescriptor::ContextCache(ContextScope::Device { source, .. }), _) => {
                     let context = self.context_below(state.root, source);

@@ -123,7 +123,7 @@ fn a_unit_comes_back_with_all_that_it_had() {
                 unit.halt().expect("it stops");
             }
             assert_eq!((running(&fake), fake.context(DEVICE)), ([true, false], context));
-            assert!(unit.queue_use().commits > 0, "what it was used for is known still");
+            assert!(unit.queue_use().commits > 0, "the counts of use are kept");
             for refused in [unit.submit(&[page(domain.0, 5)]), unit.submit_shared(&[page(domain.0, 5)])] {
                 assert_eq!(refused, Err(QueueError::Halted));
             }
@@ -187,7 +187,7 @@ fn a_unit_that_does_not_come_back_stays_halted() {
     let unit = bring_up(&fake, &host);
     fake.with(|state| state.stuck = global::QUEUED_INVALIDATION);
     assert_eq!(unit.halt(), Err(RegisterTimeout { offset: GSTS, limit_us: 1000 }));
-    assert_eq!(unit.submit(&[page(1, 1)]), Err(QueueError::Halted), "it was halted as far as it could be");
+    assert_eq!(unit.submit(&[page(1, 1)]), Err(QueueError::Halted), "it is halted nevertheless");
     fake.with(|state| state.gone = true);
     assert!(matches!(unit.resume(), Err(BringUpError::NoUnit { .. })));
     fake.with(|state| (state.gone, state.stuck) = (false, 0));
@@ -273,14 +273,14 @@ fn a_halt_in_the_middle_of_a_resume_holds() {
         assert!(interrupts.load(Ordering::Relaxed) > 0, "it has waited");
         assert!(resumed.is_err(), "{stuck:#x}");
         if stuck == global::WRITE_BUFFER_FLUSH {
-            assert_eq!(resumed, Err(BringUpError::Changing), "nothing else was in its way");
+            assert_eq!(resumed, Err(BringUpError::Changing), "only the halt prevented the resume");
         }
         assert_eq!(unit.submit(&[page(1, 1)]), Err(QueueError::Halted));
         assert!(!running(fake)[1], "the queue is off");
         if stuck == global::TRANSLATION {
             // The last command was that of the halt.
             let last = fake.with(|state| *state.commands.last().expect("commands"));
-            assert_eq!(last, global::TRANSLATION, "what was asked for and is not yet there is asked for still");
+            assert_eq!(last, global::TRANSLATION, "a requested translation that is not on yet stays requested");
         }
         fake.with(|state| state.stuck = 0);
         fake.behave(Behaviour::Prompt);

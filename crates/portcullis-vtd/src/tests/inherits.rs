@@ -71,11 +71,11 @@ fn devices_go_on_until_they_are_released() {
         left_on(&fake, &host);
         let before = host.foreign();
         let unit = take_over(&host, &fake).expect("a unit that was in use");
-        assert_ne!(fake.with(|state| state.root), ROOT, "it goes by our root");
+        assert_ne!(fake.with(|state| state.root), ROOT, "it uses our root table");
         assert_eq!(fake.with(|state| state.opened), 0, "translation was never off");
         assert_eq!(host.fake.frames_lent(), 5, "three, and a context table for each bus");
         (0..).zip(DEVICES).for_each(|(number, device)| assert_eq!(fake.context(device), Some(entry(number))));
-        assert_eq!(fake.context(FREE), None, "who had no domain has none");
+        assert_eq!(fake.context(FREE), None, "a device without a domain still has none");
         assert_eq!(inherited(&unit), DEVICES);
 
         let domain = open(&unit, TABLES).expect("an id");
@@ -112,7 +112,7 @@ fn devices_go_on_until_they_are_released() {
         // SAFETY: no memory is behind the fake unit.
         unsafe { unit.shut_down() }.expect("it stops");
         assert_eq!(host.fake.frames_lent(), 0);
-        assert_eq!(host.foreign(), before, "what is another's is as it was");
+        assert_eq!(host.foreign(), before, "the previous owner's tables are unchanged");
     }
 }
 
@@ -273,7 +273,7 @@ fn inheritance_is_inherited() {
     assert!(![domain, entry(0).domain, entry(2).domain].contains(&id));
     // SAFETY: no memory is behind the fake unit.
     unsafe { second.shut_down() }.expect("it stops");
-    assert_eq!(host.fake.frames_lent(), pages, "the first's pages are its own");
+    assert_eq!(host.fake.frames_lent(), pages, "the pages of the first unit stay allocated");
 }
 
 /// Each page that a take-over needs may be refused. Then nothing is left behind, and the unit is as it was.

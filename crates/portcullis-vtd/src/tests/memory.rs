@@ -52,7 +52,7 @@ impl<'a> Rig<'a> {
         let is_refused = refused_and_locked().0 > refused;
         match called {
             Ok(result) => {
-                assert!(!is_refused, "{what}: it went on without memory");
+                assert!(!is_refused, "{what}: it continued without memory");
                 result
             }
             Err(error) => {

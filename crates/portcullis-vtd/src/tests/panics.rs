@@ -84,11 +84,11 @@ fn run(number: usize) -> bool {
             }
         }
         if step(number, || unit.detach(domain, DEVICE)) == Some(Ok(())) {
-            assert!(!reaches(), "hook {number}: it was said to be out");
+            assert!(!reaches(), "hook {number}: it was reported as detached");
         }
         _ = step(number, || unit.attach(domain, DEVICE));
         if step(number, || close(&unit, domain)) == Some(Ok(())) {
-            assert!(!reaches(), "hook {number}: its domain was said to be closed");
+            assert!(!reaches(), "hook {number}: its domain was reported as closed");
         }
         // State that a panic has left half changed must not be used.
         let after = step(number, || open(&unit, TABLES));

@@ -93,7 +93,7 @@ fn one_submission_is_one_doorbell() {
     let ticket = unit.submit(&pages(7, 100, 3)).expect("room");
     assert_eq!(host.take_steps(), [Step::QueueWrite { descriptors: 4 }, Step::RegisterWrite]);
     assert_eq!(unit.is_done(ticket), Ok(true));
-    assert_eq!(host.take_steps(), [], "a finished submission is told from memory");
+    assert_eq!(host.take_steps(), [], "memory alone shows that a submission has finished");
     assert_eq!(fake.with(|state| state.tail_writes), doorbells + 1);
     let ticket = unit.submit(&[]).expect("room");
     assert_eq!(unit.is_done(ticket), Ok(true));

@@ -170,7 +170,7 @@ fn a_unit_that_is_gone_completes_nothing() {
     assert_eq!(unit.is_done(done), Ok(true));
     assert_eq!(unit.submit(&[page(7, 3)]), Err(QueueError::Descriptor));
     drop(unit);
-    assert_eq!(host.fake.frames_lent(), 3, "nobody has seen it stop");
+    assert_eq!(host.fake.frames_lent(), 3, "it was not seen stopped");
 }
 
 #[test]
@@ -204,7 +204,7 @@ fn an_error_at_no_descriptor_of_ours_fails_all_that_is_unfinished() {
         assert_eq!(
             unit.submit(&[page(7, 4)]),
             Err(QueueError::Descriptor),
-            "nothing is queued that will not be executed"
+            "no command is queued that would not be executed"
         );
     }
 }

@@ -29,10 +29,10 @@ fn a_unit_has_rings_if_its_register_says_so() {
     assert!(with.capabilities().rings && !without.capabilities().rings);
     assert_eq!(open(with, RINGS), Ok(DomainId(1)));
     assert_eq!(open(without, RINGS), Err(AttachError::Unsupported));
-    assert_eq!(open(without, TABLES), Ok(DomainId(1)), "what is refused takes no id");
+    assert_eq!(open(without, TABLES), Ok(DomainId(1)), "a refused domain takes no id");
 
     let (mixed, alike) = (join(&units[..2], &host), join(&units[1..], &host));
-    assert!(alike.capabilities().rings && !mixed.capabilities().rings, "several have what each has");
+    assert!(alike.capabilities().rings && !mixed.capabilities().rings, "joined units have rings if each has them");
     assert!(open(&alike, RINGS).is_ok());
     assert_eq!(open(&mixed, RINGS), Err(AttachError::Unsupported));
 }
@@ -72,7 +72,7 @@ fn a_device_reaches_its_rings_and_then_nothing() {
         assert_eq!(fake.context(DEVICE), None);
         assert!(
             fake.take_executed().contains(&drained(IotlbScope::Domain(domain))),
-            "what is cached of rings goes too"
+            "cached entries of rings are dropped too"
         );
     }
 }

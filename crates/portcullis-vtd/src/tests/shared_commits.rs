@@ -36,7 +36,7 @@ fn with_rides_in_flight<'a>(fake: &'a FakeUnit<'a>, host: &'a Host) -> (Driver<'
     fake.behave(Behaviour::Holding);
     let flying = FLYING.map(|pfn| {
         let ticket = share(&unit, pfn);
-        assert_eq!(executed(fake), [pfn], "who finds fewer than two in flight departs at once");
+        assert_eq!(executed(fake), [pfn], "a commit that finds fewer than two rides in flight departs at once");
         ticket
     });
     (unit, flying)
@@ -55,13 +55,13 @@ fn several_commits_have_one_wait() {
     assert_eq!(unit.is_done(older), Ok(false));
     fake.land(0);
     assert_eq!((unit.is_done(older), unit.is_done(younger)), (Ok(true), Ok(false)));
-    assert!(all_waiting(false), "the older has landed, not theirs");
+    assert!(all_waiting(false), "the older ride has landed, not theirs");
     assert_eq!(executed(&fake), [1, 2, 3, 4], "in the order in which they boarded, and behind the younger");
     let after = (unit.queue_use(), fake.with(|state| state.tail_writes));
     assert_eq!((after.0.commits - before.0.commits, after.0.waits - before.0.waits, after.1 - before.1), (4, 1, 1));
     let next = share(&unit, 5);
     assert_eq!(unit.is_done(next), Ok(false));
-    assert_eq!(executed(&fake), [], "the younger and theirs are two again");
+    assert_eq!(executed(&fake), [], "the younger ride and theirs are two in flight again");
     fake.land(0);
     assert_eq!(unit.is_done(younger), Ok(true));
     assert!(all_waiting(false));
@@ -129,7 +129,7 @@ fn commits_nest_in_the_spin_of_a_commit() {
             let nested = share(unit, 10 + level);
             assert_eq!(finish(unit, host, nested), Ok(()));
             let done = fake.with(|state| state.executed.contains(&page_descriptor(7, 10 + level)));
-            assert!(done, "level {level} came back before its invalidation");
+            assert!(done, "level {level} returned before its invalidation");
         }
         LEVELS => fake.land(0),
         _ => {}
@@ -160,7 +160,7 @@ fn the_error_of_a_rider_is_not_the_others_for_good() {
             let alone = unit.submit(&[page(7, pfn)]).expect("room");
             let expected = if pfn == refused { Err(QueueError::Descriptor) } else { Ok(()) };
             assert_eq!(finish(&unit, &host, alone), expected);
-            assert_eq!(unit.is_done(*rider), Err(QueueError::Descriptor), "a failure stays one");
+            assert_eq!(unit.is_done(*rider), Err(QueueError::Descriptor), "a failure stays a failure");
         }
         let next = share(&unit, 9);
         assert_eq!(unit.is_done(next), Ok(true));
@@ -242,9 +242,9 @@ fn a_ride_has_at_most_as_many_descriptors_as_a_submission() {
     let (unit, _) = with_rides_in_flight(&fake, &host);
     let first = unit.submit_shared(&pages(100, 40)).expect("room");
     let second = unit.submit_shared(&pages(200, BURST_MAX - 40 + 1)).expect("room");
-    assert_eq!(executed(&fake).len(), 40, "the one that finds no room on board has the others depart");
+    assert_eq!(executed(&fake).len(), 40, "a commit that finds no room on board makes the others depart");
     let third = unit.submit_shared(&pages(300, BURST_MAX)).expect("room");
-    assert_eq!(executed(&fake).len(), BURST_MAX - 40 + 1 + BURST_MAX, "a full one waits for nobody");
+    assert_eq!(executed(&fake).len(), BURST_MAX - 40 + 1 + BURST_MAX, "a full ride departs at once");
     let large = {
         fake.behave(Behaviour::Prompt);
         (0..5).for_each(|_| fake.land(0));
@@ -349,7 +349,7 @@ fn threads_share_rides() {
                     let own = page_descriptor(thread + 1, pfn);
                     assert!(
                         fake.with(|state| state.executed.iter().rev().any(|done| *done == own)),
-                        "done before it was"
+                        "reported as done too early"
                     );
                 }
             });

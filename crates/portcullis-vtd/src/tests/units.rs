@@ -65,7 +65,7 @@ fn a_domain_spans_units_under_different_ids() {
     assert_eq!(without_waits(fakes[1].take_executed())[0], page_descriptor(2, 5));
     assert_eq!(both.is_done(ticket), Ok(false));
     fakes[1].land(0);
-    assert_eq!(both.is_done(ticket), Ok(false), "done is done everywhere");
+    assert_eq!(both.is_done(ticket), Ok(false), "done means done on every unit");
     fakes[0].land(0);
     assert_eq!(both.is_done(ticket), Ok(true));
     fakes.iter().for_each(|fake| fake.behave(Behaviour::Prompt));

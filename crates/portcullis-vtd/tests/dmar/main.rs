@@ -83,7 +83,7 @@ fn qemu_is_read() {
         ]
     );
     assert_eq!(dmar.unit_for(0, pci(0, 3, 0), |_| None), Some(unit));
-    assert_eq!(dmar.unit_for(0, pci(0, 4, 0), |_| None), None, "nobody serves what is not listed");
+    assert_eq!(dmar.unit_for(0, pci(0, 4, 0), |_| None), None, "no unit serves a device that is not listed");
     assert_eq!(dmar.unit_for(0, pci(0xff, 0, 0), |_| None), None, "an I/O APIC does no DMA");
     assert_eq!(dmar.reserved_regions().count(), 0);
 }

@@ -110,7 +110,7 @@ fn a_ring_is_named_by_any_of_its_addresses() {
         let command = pages(1, address(1, entry, 0x3fff_f000), RING_ADDRESS_MASK, leaf_only);
         assert_eq!(left_after(command), [vec![], vec![0, 1]]);
     }
-    assert_eq!(left_after(pages(1, address(1, 2, 0), 0, true)), [vec![], vec![0, 1]], "a part of it is all of it");
+    assert_eq!(left_after(pages(1, address(1, 2, 0), 0, true)), [vec![], vec![0, 1]], "a part drops the ring");
 }
 
 #[test]

@@ -47,7 +47,7 @@ fn backwards_nothing_is_known() {
     for entry in [3, 2, 1, 0] {
         assert_eq!(ringed.touch(1, entry), MISS);
     }
-    assert_eq!(ringed.touch(1, 3), MISS, "only forwards does the ring go on at its end");
+    assert_eq!(ringed.touch(1, 3), MISS, "the ring wraps around only forwards");
     assert_eq!((misses(&ringed), reasons(&ringed)), (5, [4, 0, 0, 0, 1]));
 }
 
@@ -137,7 +137,7 @@ fn entries_that_an_invalidation_took_are_counted() {
     assert_eq!((misses(&ringed), reasons(&ringed)), (3, [0, 2, 0, 0, 1]));
     ringed.machine.run(forget(1, 1));
     assert_eq!(ringed.touch(1, 7), MISS);
-    assert_eq!(reasons(&ringed), [1, 2, 0, 0, 1], "it would have been read in any case");
+    assert_eq!(reasons(&ringed), [1, 2, 0, 0, 1], "it had to be read in any case");
     // An entry under way is dropped too.
     ringed.ask(1, 3);
     ringed.machine.run(forget(1, 1));
@@ -154,7 +154,7 @@ fn entries_that_came_too_late_are_counted() {
     ringed.clear(1, 1);
     ringed.touch(1, 0);
     ringed.set(1, 1, value(1, 1));
-    assert_eq!(ringed.touch(1, 1), MISS, "it was not there when entry 0 was asked for");
+    assert_eq!(ringed.touch(1, 1), MISS, "it was absent when entry 0 was requested");
     assert_eq!((misses(&ringed), reasons(&ringed)), (2, [0, 0, 1, 0, 1]));
     assert_eq!(ringed.machine.counters().prefetch_reads, 2 * 2, "one of which found nothing");
     assert_eq!(ringed.touch(1, 2), HIT);

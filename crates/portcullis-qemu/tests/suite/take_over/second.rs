@@ -61,7 +61,7 @@ fn whole(machine: &Arc<QemuMachine>, estate: &Estate) {
     let edu = Edu::new(&machine.function(EDU)).unwrap();
     edu.finish().unwrap();
     until("reads of the first do not land", || estate.landed(memory).is_ok());
-    assert_eq!(faults(&unit), [], "nothing that the first has mapped is refused");
+    assert_eq!(faults(&unit), [], "DMA to mappings of the first is not refused");
 
     // DMA to addresses that the first process has not mapped is refused, for its own memory and for ours.
     let ours = page(memory);
@@ -100,7 +100,7 @@ fn whole(machine: &Arc<QemuMachine>, estate: &Estate) {
     let begun = begin_reads(&mut nvme, memory, 4);
     check_reads(&mut nvme, memory, &begun);
     assert!(nvme.stop().unwrap().is_empty(), "none was in flight");
-    assert_eq!(faults(&unit), [], "what the second has mapped is not refused");
+    assert_eq!(faults(&unit), [], "DMA to mappings of the second is not refused");
 
     // The other device still has the translations of the first process until it is released.
     edu.store(estate.edu.0, 1).unwrap();

@@ -71,7 +71,7 @@ pub(crate) fn run(world: &mut World, domain: &DynDomain, who: &str) -> usize {
         assert_live(domain, rings, posted.len(), who);
         tick(world, domain);
     }
-    assert_eq!(nic.stop().unwrap().len(), posted.len(), "{who}: what it has not used comes back");
+    assert_eq!(nic.stop().unwrap().len(), posted.len(), "{who}: unused buffers are returned");
     frames
 }
 

@@ -149,10 +149,10 @@ fn all(world: &mut World, domain: DynDomain, protection: Protection) {
     }
     let commands = blocks::run(world, &domain, &who);
     assert!(commands >= COMMANDS_MIN, "{who}: {commands} commands");
-    assert_eq!(world.faults(), [], "{who}: a device of its own domain was refused what was mapped for it");
+    assert_eq!(world.faults(), [], "{who}: a device of this domain was refused access to its mappings");
     let frames = frames::run(world, &domain, &who);
     assert!(frames >= FRAMES_MIN, "{who}: {frames} frames");
-    assert_eq!(world.faults(), [], "{who}: a device of its own domain was refused what was mapped for it");
+    assert_eq!(world.faults(), [], "{who}: a device of this domain was refused access to its mappings");
     let traffic = begun.elapsed();
     let stale = stale::run(world, &domain, protection, &who);
     assert!(stale.pages >= STALE_PAGES_MIN, "{who}: {} pages", stale.pages);
@@ -233,6 +233,6 @@ fn all_designs_move_data_and_give_memory_back() {
     assert_eq!(memory.tables_lent(), 0, "{}: tables are lost", Rule::Teardown);
     drop(edu);
     let process = machine.process_id().expect("this process has started it");
-    assert!(Arc::into_inner(machine).is_some(), "no other has the machine");
+    assert!(Arc::into_inner(machine).is_some(), "no other owner of the machine is left");
     assert!(!std::fs::exists(format!("/proc/{process}")).unwrap(), "QEMU, process {process}, is still there");
 }

@@ -196,7 +196,7 @@ pub(crate) fn run(world: &mut World, domain: &DynDomain, protection: Protection,
     // invalidates before the write to the tail returns. Other hardware may take longer.
     let may_be_empty = late && !open && window_us_max == Some(0);
     if !may_be_empty {
-        assert_eq!(stale.landed > 0, open || late, "{who}: the breach that is declared and what was found");
+        assert_eq!(stale.landed > 0, open || late, "{who}: the declared breach and the observed one");
     }
     if !open && !late {
         stale.through_neighbour = Some(through_neighbour(&mut prober, domain, who));
