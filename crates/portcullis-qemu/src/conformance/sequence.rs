@@ -169,7 +169,6 @@ struct Player<'s> {
 ///
 /// # Errors
 /// A [`Trouble`] if the rig does not follow its commands.
-/// A [`Trouble`], where the rig does not do as told.
 pub fn play(
     rig: Arc<dyn Rig>,
     steps: &[SequenceStep],
