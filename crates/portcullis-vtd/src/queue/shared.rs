@@ -5,12 +5,13 @@
 //!    | departed ride, in flight, wait | boarding ride ...  |
 //! ```
 //!
-//! At most two rides are in flight, unless one was full. The hardware performs one ride after the other: with two it
-//! is never idle, and a third could only wait in the hardware instead of here. A commit that finds fewer than two in
-//! flight departs at once, as a ride of its own. A commit that finds two writes its descriptors behind them, where
-//! the hardware does not look yet. It has then boarded the next ride. When the older of the two has landed, the first
-//! caller on board that polls closes the ride with a wait and rings the doorbell. The ride has then departed. A
-//! submission that is not shared closes the open ride first, and its doorbell covers both.
+//! At most two rides are in flight, unless one was full or had no room for the next commit. The hardware performs one
+//! ride after the other: with two it is never idle, and a third could only wait in the hardware instead of here. A
+//! commit that finds fewer than two in flight, and no open ride, departs at once, as a ride of its own. A commit that
+//! finds two writes its descriptors behind them, where the hardware does not look yet. It has then boarded the next
+//! ride. When the older of the two has landed, the first caller on board that polls after its waiting time closes the
+//! ride with a wait and rings the doorbell. The ride has then departed. A submission that is not shared closes the
+//! open ride first, and its doorbell covers both.
 //!
 //! Only callers that submit or poll do this work, under the lock of the ring. The lock masks interrupts and is held
 //! for a few stores and the doorbell. So a caller that stops polling, is interrupted or never polls delays no other
